@@ -1,0 +1,23 @@
+#ifndef HOTROW_BASE_CHECK_H_
+#define HOTROW_BASE_CHECK_H_
+
+namespace hotrow::internal {
+// Prints "file:line: check failed: condition" to stderr and aborts.
+[[noreturn]] void CheckFailed(const char* file, int line, const char* condition);
+}  // namespace hotrow::internal
+
+// For what only a bug of ours can break. Stops at once, in release too: a wrong row that is written to a
+// checkpoint costs more than a crash. What the world can cause is a Status, never a check.
+#define HOTROW_CHECK(condition)                                                       \
+  (__builtin_expect(static_cast<bool>(condition), 1)                                  \
+       ? static_cast<void>(0)                                                         \
+       : ::hotrow::internal::CheckFailed(__FILE__, __LINE__, #condition))
+
+// The same on hot paths: compiled out when NDEBUG is set.
+#ifdef NDEBUG
+#define HOTROW_DCHECK(condition) static_cast<void>(sizeof(static_cast<bool>(condition)))
+#else
+#define HOTROW_DCHECK(condition) HOTROW_CHECK(condition)
+#endif
+
+#endif  // HOTROW_BASE_CHECK_H_

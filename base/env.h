@@ -1,0 +1,80 @@
+#ifndef HOTROW_BASE_ENV_H_
+#define HOTROW_BASE_ENV_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace hotrow {
+
+// An open file. Offsets and sizes are bytes.
+//
+// Threads: ReadAt and WriteAt may run concurrently on one file.
+// Durability: bytes written before a Sync() that returned OK survive power loss, if the file's directory entry
+//             does too (Env::SyncDir).
+// Errors: DataLoss (EIO), ResourceExhausted (disk full), others as ErrnoToStatus maps them; all name the path.
+class File {
+ public:
+  virtual ~File() = default;
+  // Reads up to bytes.size() bytes at offset; returns how many. Fewer may come at any time, 0 only at the end
+  // of the file. ReadFull below loops.
+  virtual absl::StatusOr<int64_t> ReadAt(int64_t offset, std::span<std::byte> bytes) = 0;
+  // Writes up to bytes.size() bytes at offset, growing the file; returns how many. WriteFull below loops.
+  virtual absl::StatusOr<int64_t> WriteAt(int64_t offset, std::span<const std::byte> bytes) = 0;
+  // fdatasync. After it fails the caller must not trust a second one: the kernel has dropped the pages.
+  virtual absl::Status Sync() = 0;
+  virtual absl::StatusOr<int64_t> Size() = 0;
+  virtual absl::Status Truncate(int64_t size) = 0;
+  // Reports what closing says; the destructor closes silently.
+  virtual absl::Status Close() = 0;
+  virtual const std::string& path() const = 0;
+};
+
+enum class OpenMode {
+  kRead,       // must exist
+  kReadWrite,  // must exist
+  kCreate,     // created if missing, otherwise opened as it is
+  kTruncate,   // created if missing, otherwise emptied
+};
+
+// The file system. Everything that hotrow stores goes through an Env, so that a test can make any call fail,
+// fall short, tear or be forgotten by a power loss (tests/support/faulty_env.h).
+//
+// Threads: all methods may run concurrently.
+class Env {
+ public:
+  virtual ~Env() = default;
+  virtual absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) = 0;
+  virtual absl::Status CreateDirs(const std::string& path) = 0;  // like mkdir -p
+  // Names (not paths) of the entries but "." and "..", sorted.
+  virtual absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path) = 0;
+  virtual absl::StatusOr<bool> Exists(const std::string& path) = 0;
+  virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
+  virtual absl::Status Remove(const std::string& path) = 0;                         // one file
+  virtual absl::Status RemoveDir(const std::string& path) = 0;                      // an empty directory
+  // Makes creations, renames and removals in the directory durable.
+  virtual absl::Status SyncDir(const std::string& path) = 0;
+};
+
+// The real file system. Stateless; lives as long as the process.
+Env& PosixEnv();
+
+// Reads exactly bytes.size() bytes. Errors: DataLoss when the file ends first, naming file and offset.
+absl::Status ReadFull(File& file, int64_t offset, std::span<std::byte> bytes);
+// Writes all bytes.
+absl::Status WriteFull(File& file, int64_t offset, std::span<const std::byte> bytes);
+absl::StatusOr<std::string> ReadFileToString(Env& env, const std::string& path);
+// Writes path.tmp, syncs it, renames it to path and syncs the directory: after OK the new text survives power
+// loss; at any moment path holds either the old text or the new.
+absl::Status WriteFileAtomically(Env& env, const std::string& path, std::string_view text);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_BASE_ENV_H_

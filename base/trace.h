@@ -1,0 +1,73 @@
+#ifndef HOTROW_BASE_TRACE_H_
+#define HOTROW_BASE_TRACE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace hotrow {
+
+class Env;
+
+// Collects named spans of time. Totals per name are always kept (they feed the report's `stages`); single
+// events only when `keep_events` is set, up to kMaxEvents, after which they are counted as dropped.
+//
+// Threads: all methods may run concurrently.
+class TraceRecorder {
+ public:
+  static constexpr int64_t kMaxEvents = 4'000'000;  // 40 bytes each: 160 MB at the very most
+
+  struct StageTotal {
+    std::string name;
+    double ms = 0;       // wall time inside the span, summed over all spans of the name
+    int64_t count = 0;
+  };
+
+  explicit TraceRecorder(bool keep_events);
+  ~TraceRecorder();
+  TraceRecorder(const TraceRecorder&) = delete;
+  TraceRecorder& operator=(const TraceRecorder&) = delete;
+
+  // `name` must outlive the recorder: use string literals.
+  void Record(const char* name, int64_t begin_ns, int64_t end_ns);
+
+  // In the order in which the names were first seen.
+  std::vector<StageTotal> StageTotals() const;
+  int64_t events_dropped() const;
+
+  // Writes a Chrome trace ("traceEvents" of complete events, microseconds), which Perfetto and
+  // chrome://tracing open. Errors: what Env says of the file.
+  absl::Status WriteChromeTrace(Env& env, const std::string& path) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Monotonic clock, nanoseconds.
+int64_t NowNanos();
+
+// Records the time from construction to destruction. A null recorder costs one comparison.
+class TraceSpan {
+ public:
+  TraceSpan(TraceRecorder* recorder, const char* name)
+      : recorder_(recorder), name_(name), begin_ns_(recorder == nullptr ? 0 : NowNanos()) {}
+  ~TraceSpan() {
+    if (recorder_ != nullptr) recorder_->Record(name_, begin_ns_, NowNanos());
+  }
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+
+ private:
+  TraceRecorder* recorder_;
+  const char* name_;
+  int64_t begin_ns_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_BASE_TRACE_H_

@@ -1,0 +1,80 @@
+#ifndef HOTROW_STORE_HOST_STORE_H_
+#define HOTROW_STORE_HOST_STORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/buffer.h"
+#include "store/row_store.h"
+
+namespace hotrow {
+
+class Env;
+
+struct HostStoreOptions {
+  std::vector<StoreTable> tables;  // required, distinct
+  int64_t budget_bytes = 0;        // required; a hard limit on all memory of the store
+  // Where snapshots go, one file each (docs/formats/host_snapshot.md). Empty: PrepareSnapshot refuses.
+  std::string snapshot_dir;
+  // Loads this snapshot at opening; 0 starts empty. Other snapshots in the directory stay.
+  SnapshotId open_at = 0;
+  HugePages huge_pages = HugePages::kTry;
+  Env* env = nullptr;  // not owned, outlives the store; null = the real file system
+
+  absl::Status Validate() const;  // names the field, the limit and the value it got
+};
+
+// HostStore keeps rows in memory.
+//
+// Layout: rows lie in chunks of kChunkRows rows of one table, packed, and never move, so that a trainer may
+//         update them where they lie (FindInPlace). Beside each chunk stand its keys. An index of 32-way
+//         buckets holds a one-byte tag and a 4-byte row ordinal per slot, two choices of bucket, partitioned by
+//         hash; metadata is at most 16 bytes a row from 1 M rows up.
+// Growth: rows are added chunk by chunk. An index partition that is full is rebuilt a quarter larger from its
+//         keys, alone; finds in other partitions go on, and no row is copied.
+// Threads: as RowStore says, one reader-writer lock per partition. Exception: rows reached through FindInPlace
+//         and InsertInPlace are guarded by nobody.
+class HostStore final : public RowStore {
+ public:
+  static constexpr int kChunkRows = 64;
+
+  static absl::StatusOr<std::unique_ptr<HostStore>> Open(const HostStoreOptions& options);
+  ~HostStore() override;
+
+  absl::Status Find(std::span<const RowKey> keys, std::span<std::byte* const> rows,
+                    std::span<uint8_t> found) override;
+  absl::Status InsertOrAssign(std::span<const RowKey> keys,
+                              std::span<const std::byte* const> rows) override;
+  absl::Status Erase(std::span<const RowKey> keys) override;
+  absl::Status Iterate(
+      absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override;
+  absl::Status Flush() override;
+  absl::Status PrepareSnapshot(SnapshotId snapshot) override;
+  absl::Status CommitSnapshot(SnapshotId snapshot) override;
+  absl::Status DropSnapshot(SnapshotId snapshot) override;
+  absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override;
+  RowStoreStats Stats() const override;
+  std::span<const StoreTable> tables() const override;
+  int64_t row_bytes(uint32_t table) const override;
+
+  // Sets rows[i] to the address of the row of keys[i], or to null when it is missing. An address stays good
+  // until its key is erased or the store closes. Rows are 16-byte aligned when row_bytes is a multiple of 16.
+  absl::Status FindInPlace(std::span<const RowKey> keys, std::span<std::byte*> rows);
+
+  // The same, adding the missing rows, zeroed. added[i] = 1 for those. Keys may repeat.
+  absl::Status InsertInPlace(std::span<const RowKey> keys, std::span<std::byte*> rows,
+                             std::span<uint8_t> added);
+
+ private:
+  struct Impl;
+  explicit HostStore(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_STORE_HOST_STORE_H_
