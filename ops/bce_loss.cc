@@ -1,0 +1,1 @@
+#include "ops/bce_loss.h"

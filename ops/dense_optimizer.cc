@@ -1,0 +1,1 @@
+#include "ops/dense_optimizer.h"

@@ -1,0 +1,1 @@
+#include "ops/dot_interaction.h"

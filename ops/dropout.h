@@ -1,0 +1,31 @@
+#ifndef HOTROW_OPS_DROPOUT_H_
+#define HOTROW_OPS_DROPOUT_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/exec_context.h"
+
+namespace hotrow {
+
+struct DropoutArgs {
+  float* data = nullptr;  // [rows, columns] row-major with row stride `stride`, changed in place
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t stride = 0;
+  float rate = 0;  // share that becomes 0, in [0, 1); the rest is divided by 1 - rate
+  uint64_t seed = 0;
+  uint32_t step = 0;
+  uint32_t layer = 0;  // < 2^28
+
+  absl::Status Validate() const;
+};
+
+// Element e = row * columns + column is kept when word e % 4 of Philox(seed, kDropout, e / 4, step,
+// layer) says so: the mask is a pure function of (seed, step, layer, element), so the backward pass
+// makes the same mask again by the same call on the gradient instead of storing it.
+absl::Status Dropout(const ExecContext& ctx, const DropoutArgs& args);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_OPS_DROPOUT_H_

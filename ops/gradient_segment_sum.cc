@@ -1,0 +1,1 @@
+#include "ops/gradient_segment_sum.h"

@@ -1,0 +1,28 @@
+#ifndef HOTROW_OPS_JAGGED_H_
+#define HOTROW_OPS_JAGGED_H_
+
+#include <cstdint>
+
+namespace hotrow {
+
+enum class Pooling {
+  kSum,
+  kMean,  // sum / number of lookups of the bag; with weights the weighted sum is divided by that
+          // number too
+  kNone,  // no pooling: one output row for each lookup
+};
+
+// How one feature's lookups become output. Offsets of the batch: bag (f, b) has lookups
+// [offsets[f*B + b], offsets[f*B + b + 1]).
+struct JaggedFeature {
+  int32_t dim = 0;  // D > 0
+  Pooling pooling = Pooling::kSum;
+  // The output row of bag b (pooled) or of the feature's i-th lookup (kNone) starts at data + row *
+  // stride. In a lookup `data` is written, in a gradient it is read.
+  float* data = nullptr;
+  int64_t stride = 0;  // in floats, >= dim
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_OPS_JAGGED_H_

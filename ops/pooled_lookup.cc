@@ -1,0 +1,1 @@
+#include "ops/pooled_lookup.h"

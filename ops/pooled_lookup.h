@@ -1,0 +1,34 @@
+#ifndef HOTROW_OPS_POOLED_LOOKUP_H_
+#define HOTROW_OPS_POOLED_LOOKUP_H_
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "base/exec_context.h"
+#include "ops/jagged.h"
+
+namespace hotrow {
+
+// Dimensions: F features, B samples, N lookups, U unique rows.
+struct PooledLookupArgs {
+  std::span<const JaggedFeature> features;  // [F]; their data must not overlap
+  int64_t batch_size = 0;                   // B
+  const int64_t* offsets = nullptr;         // [F*B + 1], offsets[0] = 0, non-decreasing, last = N
+  const float* weights = nullptr;           // [N] or null (every weight 1)
+  const int32_t* inverse = nullptr;         // [N], each in [0, U)
+  const float* const* rows =
+      nullptr;  // [U]: where each unique row's weights lie; at least D floats each
+
+  absl::Status Validate() const;
+};
+
+// feature f, bag b: output = pool over j in the bag of weights[j] * rows[inverse[j]][0..D). An
+// empty bag gives zeros. kNone: output row (j - offsets[f*B]) = weights[j] * row. Sums run in
+// lookup order per column, so equal inputs give equal bits on one kind of device whatever the
+// number of threads.
+absl::Status PooledLookup(const ExecContext& ctx, const PooledLookupArgs& args);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_OPS_POOLED_LOOKUP_H_

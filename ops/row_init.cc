@@ -1,0 +1,1 @@
+#include "ops/row_init.h"

@@ -1,0 +1,51 @@
+#ifndef HOTROW_OPS_ROW_INIT_H_
+#define HOTROW_OPS_ROW_INIT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/exec_context.h"
+#include "ops/row_layout.h"
+#include "ops/sparse_optimizer.h"
+
+namespace hotrow {
+
+enum class InitializerKind {
+  kZeros,
+  kConstant,  // `value`
+  kUniform,   // [-value, value)
+  kNormal,    // mean 0, standard deviation `value`
+};
+
+struct Initializer {
+  InitializerKind kind = InitializerKind::kUniform;
+  float value = 0.01f;
+
+  absl::Status Validate() const;
+  // Uniform in +-1/sqrt(rows), as the reference DLRM does it. rows > 0.
+  static Initializer UniformOfRows(int64_t rows);
+};
+
+struct RowInitArgs {
+  Initializer initializer;
+  const RowLayout* layout = nullptr;
+  float initial_accumulator = 0;  // of the sparse optimizer (Adagrad kinds, FTRL's n)
+  SparseOptimizerKind optimizer = SparseOptimizerKind::kSgd;
+  uint64_t seed = 0;
+  uint32_t table = 0;
+  int64_t num_rows = 0;              // U
+  const uint64_t* keys = nullptr;    // [U]
+  std::byte* const* rows = nullptr;  // [U], layout->row_bytes each, overwritten whole
+
+  absl::Status Validate() const;
+};
+
+// Writes what each key's row holds before its first update: weights by Philox keyed by (seed,
+// table, key, column), state as the optimizer starts, last step 0, padding zero. A pure function of
+// its arguments: order, rank and time do not matter.
+absl::Status InitRows(const ExecContext& ctx, const RowInitArgs& args);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_OPS_ROW_INIT_H_

@@ -1,0 +1,1 @@
+#include "ops/row_layout.h"

@@ -1,0 +1,26 @@
+#ifndef HOTROW_OPS_ROW_LAYOUT_H_
+#define HOTROW_OPS_ROW_LAYOUT_H_
+
+#include <cstdint>
+
+#include "ops/sparse_optimizer.h"
+
+namespace hotrow {
+
+// Where the parts of a row lie. A row is one piece of memory that travels between tiers as a whole:
+//
+//   [ weights: dim floats | optimizer state: state_floats floats | last step: uint32 | zero padding
+//   to 16 bytes ]
+struct RowLayout {
+  int32_t dim = 0;
+  int32_t state_floats = 0;   // SparseStateFloats(optimizer, dim)
+  int64_t step_offset = 0;    // of the last step, in bytes
+  int64_t payload_bytes = 0;  // weights and state: what tables_hash covers
+  int64_t row_bytes = 0;      // a multiple of 16
+
+  static RowLayout For(int32_t dim, SparseOptimizerKind optimizer);
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_OPS_ROW_LAYOUT_H_

@@ -1,0 +1,1 @@
+#include "ops/sparse_optimizer.h"

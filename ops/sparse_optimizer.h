@@ -1,0 +1,79 @@
+#ifndef HOTROW_OPS_SPARSE_OPTIMIZER_H_
+#define HOTROW_OPS_SPARSE_OPTIMIZER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/exec_context.h"
+
+namespace hotrow {
+
+struct RowLayout;
+
+enum class SparseOptimizerKind {
+  kSgd,                 // state: none
+  kMomentum,            // state: momentum1 [D]
+  kAdagrad,             // state: momentum1 [D], the sum of squares
+  kRowWiseAdagrad,      // state: momentum1 [1], the sum over steps of the mean square of the row's
+                        // gradient
+  kAdam,                // state: momentum1 [D], momentum2 [D]
+  kPartialRowWiseAdam,  // state: momentum1 [D], momentum2 [1]
+  kFtrl,                // state: z [D], n [D]
+};
+
+// "sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "partial_rowwise_adam", "ftrl". The
+// error lists them.
+absl::StatusOr<SparseOptimizerKind> ParseSparseOptimizer(std::string_view name);
+std::string_view SparseOptimizerName(SparseOptimizerKind kind);
+
+enum class WeightDecayMode {
+  kL2,         // g += weight_decay * w before the optimizer sees g
+  kDecoupled,  // w -= learning_rate * weight_decay * w beside the step (Loshchilov & Hutter 2019)
+};
+
+struct SparseOptimizerConfig {
+  SparseOptimizerKind kind = SparseOptimizerKind::kRowWiseAdagrad;
+  float learning_rate = 0.01f;  // the schedule's factor is given per step, see SparseUpdateArgs
+  float eps = 1e-8f;            // Adagrad, Adam
+  float beta1 = 0.9f;           // momentum, Adam
+  float beta2 = 0.999f;         // Adam
+  float weight_decay = 0;
+  WeightDecayMode weight_decay_mode = WeightDecayMode::kL2;
+  float initial_accumulator = 0;  // Adagrad, row-wise Adagrad; FTRL's n
+  // FTRL-proximal (McMahan et al. 2013, "Ad click prediction: a view from the trenches"), with
+  // TensorFlow's sign: the per-coordinate rate falls as n^lr_power, lr_power <= 0.
+  float lr_power = -0.5f;
+  float l1 = 0;
+  float l2 = 0;
+
+  absl::Status Validate() const;  // names the field, the limit and the value it got
+};
+
+// How many floats of state a row of `dim` columns carries.
+int32_t SparseStateFloats(SparseOptimizerKind kind, int32_t dim);
+
+// Dimensions: U rows, D columns.
+struct SparseUpdateArgs {
+  SparseOptimizerConfig config;
+  const RowLayout* layout = nullptr;
+  int64_t num_rows = 0;              // U
+  std::byte* const* rows = nullptr;  // [U], distinct, 16-byte aligned, layout->row_bytes each
+  const float* const* gradients = nullptr;  // [U], D floats each
+  float learning_rate_factor = 1;           // from the learning-rate schedule
+  uint32_t step = 0;  // of the table, counted from 1; Adam's bias correction uses it
+
+  absl::Status Validate() const;
+};
+
+// Applies one step to each row in place and writes `step` as the row's last step. Lazy: rows that
+// the batch does not touch do not move, and their momentum does not decay. Each row is computed
+// alone, so results do not depend on threads or on the order of rows. Formulas stand beside the
+// code, with their sources.
+absl::Status SparseUpdate(const ExecContext& ctx, const SparseUpdateArgs& args);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_OPS_SPARSE_OPTIMIZER_H_

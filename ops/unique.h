@@ -1,0 +1,47 @@
+#ifndef HOTROW_OPS_UNIQUE_H_
+#define HOTROW_OPS_UNIQUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "base/exec_context.h"
+
+namespace hotrow {
+
+// A run of lookups that go to one table: values[begin, end).
+struct LookupSegment {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int32_t table = 0;  // position of the table, in [0, T)
+};
+
+// Dimensions: N values, S segments, T tables, U <= N unique {table, value} pairs.
+struct UniqueArgs {
+  const uint64_t* values = nullptr;  // [N]
+  int64_t num_values = 0;            // N <= 2^31 - 1 (inverse is int32)
+  std::span<const LookupSegment>
+      segments;                // [S], cover [0, N) in order; several may name one table
+  int32_t num_tables = 0;      // T
+  uint64_t* unique = nullptr;  // [N] room; the first U are written, grouped by table
+  int64_t* table_offsets =
+      nullptr;                 // [T + 1]: table t has unique[table_offsets[t], table_offsets[t+1])
+  int32_t* inverse = nullptr;  // [N]: unique[inverse[i]] is the key of values[i]
+  int32_t* counts = nullptr;   // [N] room; the first U: how many values went to each
+  std::byte* workspace = nullptr;  // UniqueWorkspaceBytes(N), 64-byte aligned
+  int64_t workspace_bytes = 0;
+
+  absl::Status Validate() const;
+};
+
+int64_t UniqueWorkspaceBytes(int64_t num_values);
+
+// Finds the distinct keys of each table, in the order in which they first appear in the values (so
+// the result depends on nothing but the values). Runs tables in parallel. N = 0 writes
+// table_offsets only.
+absl::Status Unique(const ExecContext& ctx, const UniqueArgs& args);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_OPS_UNIQUE_H_
