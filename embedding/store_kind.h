@@ -1,0 +1,20 @@
+#ifndef HOTROW_EMBEDDING_STORE_KIND_H_
+#define HOTROW_EMBEDDING_STORE_KIND_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace hotrow {
+
+// Where rows live below the cache.
+enum class StoreKind { kMemory };
+
+// "memory". The error of an unknown name, or of a kind that this build lacks, lists those it has.
+absl::StatusOr<StoreKind> ParseStoreKind(std::string_view name);
+std::string_view StoreKindName(StoreKind kind);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_EMBEDDING_STORE_KIND_H_

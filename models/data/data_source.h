@@ -1,0 +1,67 @@
+#ifndef HOTROW_MODELS_DATA_DATA_SOURCE_H_
+#define HOTROW_MODELS_DATA_DATA_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/data/ctr_batch.h"
+
+namespace hotrow {
+
+enum class Split { kTrain, kValid, kTest };
+
+struct DataFeature {
+  std::string name;
+  std::string table;           // features with the same table share it
+  int64_t num_embeddings = 0;  // keys lie in [0, num_embeddings); 0: any key
+  int64_t max_hotness = 0;     // lookups per sample at most; 0: not known
+};
+
+struct DataSchema {
+  std::string name;  // "synthetic"
+  int32_t num_dense = 0;
+  std::vector<DataFeature> features;  // in batch order
+  int64_t train_samples = 0;          // 0 where not known before reading
+  int64_t valid_samples = 0;
+  int64_t test_samples = 0;
+};
+
+// A stream of samples in an order that is a pure function of (seed, epoch): reading from (epoch,
+// sample) gives the same samples whether one started there or came by.
+//
+// Threads: one at a time for each reader; readers of one source may run concurrently.
+class DataReader {
+ public:
+  virtual ~DataReader() = default;
+  // Reads up to max_batch_size samples; an empty batch is the end of the split.
+  virtual absl::Status Next(int64_t max_batch_size, CtrBatch* batch) = 0;
+  // Samples of this epoch handed out so far, those before the start position included.
+  virtual int64_t position() const = 0;
+};
+
+class DataSource {
+ public:
+  virtual ~DataSource() = default;
+  virtual const DataSchema& schema() const = 0;
+  // A reader of the split that starts at `first_sample` of the epoch. Validation and test data are
+  // the same in every epoch. Errors: what the files say; OutOfRange when first_sample lies beyond
+  // the split.
+  virtual absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
+                                                                int64_t first_sample) = 0;
+};
+
+// Opens what --data names: "synthetic[:key=value,...]". Errors name the part that is wrong and list
+// what is known. seed makes generated data and shuffling repeatable.
+absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(std::string_view spec, uint64_t seed);
+
+// One paragraph for --help: the kinds of data and their keys with defaults.
+std::string DataSourceHelp();
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_DATA_DATA_SOURCE_H_
