@@ -1,0 +1,956 @@
+#include "embedding/embedding_collection.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/buffer.h"
+#include "base/check.h"
+#include "base/math.h"
+#include "base/metrics.h"
+#include "base/status_macros.h"
+#include "base/trace.h"
+#include "embedding/tiered_table.h"
+#include "ops/gradient_segment_sum.h"
+#include "ops/partition.h"
+#include "ops/pooled_lookup.h"
+#include "ops/unique.h"
+#include "store/host_store.h"
+
+namespace hotrow {
+namespace {
+
+constexpr int32_t kMaxPrefetchDepth = 32;
+// Workspaces are carved from one buffer at this alignment.
+constexpr int64_t kMaxLookupsPerBatch =
+    INT32_MAX;  // Unique and Partition number lookups with int32
+
+struct Feature {
+  std::string name;
+  int32_t table = 0;  // position in Plan::tables
+  int32_t dim = 0;
+  Pooling pooling = Pooling::kSum;
+  int64_t pooled_offset = 0;    // columns before it in EmbeddingOutput::pooled
+  int32_t unpooled_index = -1;  // position in EmbeddingOutput::unpooled
+  int64_t num_embeddings = 0;
+};
+
+struct PlannedTable {
+  int32_t config = 0;  // position in options.tables: RowKey::table
+  RowLayout layout;
+  int64_t max_unique = 0;  // per step at most; 0: not known
+  int64_t num_features = 0;
+};
+
+// A run of tables with one row width.
+struct WidthClass {
+  int32_t first_table = 0;  // in Plan::tables
+  int32_t last_table = 0;   // one past
+  int64_t row_bytes = 0;
+  int64_t max_unique = 0;  // per step at most; 0: not known
+  int64_t cache_bytes = 0;
+};
+
+// What follows from the options alone. Tables are put in order of width, so that the unique keys of
+// one width class are one run of the unique keys of a batch.
+struct Plan {
+  std::vector<PlannedTable> tables;
+  std::vector<WidthClass> classes;
+  std::vector<Feature> features;
+  int64_t pooled_dim = 0;
+  int32_t num_unpooled = 0;
+  // The least cache budget: room for one step in the classes whose max_unique is known, for one row
+  // in others.
+  int64_t min_cache_bytes = 0;
+};
+
+absl::Status TableError(const TableConfig& table, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("table \"", table.name, "\": ", what));
+}
+
+Plan MakePlan(const EmbeddingCollectionOptions& options) {
+  Plan plan;
+  for (size_t i = 0; i < options.tables.size(); ++i) {
+    const TableConfig& config = options.tables[i];
+    PlannedTable table;
+    table.config = static_cast<int32_t>(i);
+    table.layout = RowLayout::For(config.embedding_dim, config.optimizer.kind);
+    table.num_features = static_cast<int64_t>(config.feature_names.size());
+    if (config.max_hotness > 0) {
+      table.max_unique = options.max_batch_size * config.max_hotness * table.num_features;
+      if (config.num_embeddings > 0)
+        table.max_unique = std::min(table.max_unique, config.num_embeddings);
+    }
+    plan.tables.push_back(table);
+  }
+  std::stable_sort(plan.tables.begin(), plan.tables.end(),
+                   [](const PlannedTable& a, const PlannedTable& b) {
+                     return a.layout.row_bytes < b.layout.row_bytes;
+                   });
+
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const PlannedTable& table = plan.tables[t];
+    if (plan.classes.empty() || plan.classes.back().row_bytes != table.layout.row_bytes) {
+      WidthClass width;
+      width.first_table = static_cast<int32_t>(t);
+      width.row_bytes = table.layout.row_bytes;
+      plan.classes.push_back(width);
+    }
+    plan.classes.back().last_table = static_cast<int32_t>(t) + 1;
+  }
+  for (WidthClass& width : plan.classes) {
+    bool known = true;
+    for (int32_t t = width.first_table; t < width.last_table; ++t) {
+      width.max_unique += plan.tables[t].max_unique;
+      known = known && plan.tables[t].max_unique > 0;
+    }
+    if (!known) width.max_unique = 0;
+    plan.min_cache_bytes +=
+        TieredTable::MinCacheBytes(std::max<int64_t>(width.max_unique, 1), width.row_bytes);
+  }
+
+  std::vector<int32_t> position_of(options.tables.size());
+  for (size_t t = 0; t < plan.tables.size(); ++t)
+    position_of[plan.tables[t].config] = static_cast<int32_t>(t);
+  std::map<std::string, Feature> by_name;
+  std::vector<std::string> order = options.feature_order;
+  for (size_t i = 0; i < options.tables.size(); ++i) {
+    const TableConfig& config = options.tables[i];
+    for (const std::string& name : config.feature_names) {
+      Feature feature;
+      feature.name = name;
+      feature.table = position_of[i];
+      feature.dim = config.embedding_dim;
+      feature.pooling = config.pooling;
+      feature.num_embeddings = config.num_embeddings;
+      by_name[name] = feature;
+      if (options.feature_order.empty()) order.push_back(name);
+    }
+  }
+  for (const std::string& name : order) {
+    Feature feature = by_name[name];
+    if (feature.pooling == Pooling::kNone) {
+      feature.unpooled_index = plan.num_unpooled++;
+    } else {
+      feature.pooled_offset = plan.pooled_dim;
+      plan.pooled_dim += feature.dim;
+    }
+    plan.features.push_back(std::move(feature));
+  }
+  return plan;
+}
+
+// Gives each width class what one step needs and shares the rest in proportion to what the classes
+// could hold. The split moves speed, never values.
+void SplitCacheBytes(const EmbeddingCollectionOptions& options, Plan* plan) {
+  // A table of unknown size is taken to want some hundred batches' worth of rows.
+  constexpr int64_t kAssumedBatches = 100;
+  int64_t rest = options.cache_bytes;
+  double total_weight = 0;
+  std::vector<double> weights;
+  for (WidthClass& width : plan->classes) {
+    width.cache_bytes =
+        TieredTable::MinCacheBytes(std::max<int64_t>(width.max_unique, 1), width.row_bytes);
+    rest -= width.cache_bytes;
+    double rows = 0;
+    for (int32_t t = width.first_table; t < width.last_table; ++t) {
+      const TableConfig& config = options.tables[plan->tables[t].config];
+      rows += config.num_embeddings > 0
+                  ? static_cast<double>(config.num_embeddings)
+                  : static_cast<double>(kAssumedBatches * options.max_batch_size) *
+                        static_cast<double>(config.feature_names.size());
+    }
+    weights.push_back(rows * static_cast<double>(width.row_bytes));
+    total_weight += weights.back();
+  }
+  for (size_t c = 0; c < plan->classes.size(); ++c) {
+    WidthClass& width = plan->classes[c];
+    width.cache_bytes +=
+        static_cast<int64_t>(static_cast<double>(rest) * (weights[c] / total_weight));
+    // No more than all rows of the class, where that is known: empty ways would only be aged and
+    // paged in.
+    int64_t all_rows = 0;
+    bool known = true;
+    for (int32_t t = width.first_table; t < width.last_table; ++t) {
+      const int64_t rows = options.tables[plan->tables[t].config].num_embeddings;
+      all_rows += rows;
+      known = known && rows > 0;
+    }
+    if (known) {
+      width.cache_bytes =
+          std::min(width.cache_bytes, TieredTable::MinCacheBytes(all_rows, width.row_bytes));
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status EmbeddingCollectionOptions::Validate() const {
+  if (tables.empty())
+    return absl::InvalidArgumentError("EmbeddingCollectionOptions.tables: at least one table");
+  if (max_batch_size <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "EmbeddingCollectionOptions.max_batch_size: must be positive, is ", max_batch_size));
+  }
+  if (prefetch_depth < 0 || prefetch_depth > kMaxPrefetchDepth) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.prefetch_depth: must lie in [0, ",
+                     kMaxPrefetchDepth, "], is ", prefetch_depth));
+  }
+  if (cache_bytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "EmbeddingCollectionOptions.cache_bytes: must not be negative, is ", cache_bytes));
+  }
+  if (store_bytes <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.store_bytes: must be positive, is ", store_bytes));
+  }
+  if (evaluation_staging_bytes <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.evaluation_staging_bytes: must be positive, is ",
+                     evaluation_staging_bytes));
+  }
+  std::set<std::string> names;
+  std::set<std::string> features;
+  for (const TableConfig& table : tables) {
+    if (table.name.empty()) return TableError(table, "the name is empty");
+    if (!names.insert(table.name).second) return TableError(table, "the name occurs twice");
+    if (table.embedding_dim <= 0) {
+      return TableError(table,
+                        absl::StrCat("embedding_dim must be positive, is ", table.embedding_dim));
+    }
+    if (table.num_embeddings < 0) {
+      return TableError(
+          table, absl::StrCat("num_embeddings must not be negative, is ", table.num_embeddings));
+    }
+    if (table.max_hotness < 0) {
+      return TableError(table,
+                        absl::StrCat("max_hotness must not be negative, is ", table.max_hotness));
+    }
+    if (table.feature_names.empty()) return TableError(table, "has no features");
+    for (const std::string& feature : table.feature_names) {
+      if (!features.insert(feature).second) {
+        return TableError(table, absl::StrCat("feature \"", feature, "\" occurs twice"));
+      }
+    }
+    if (const absl::Status status = table.optimizer.Validate(); !status.ok()) {
+      return TableError(table, std::string(status.message()));
+    }
+    if (const absl::Status status = table.initializer.Validate(); !status.ok()) {
+      return TableError(table, std::string(status.message()));
+    }
+  }
+  if (!feature_order.empty()) {
+    const std::set<std::string> ordered(feature_order.begin(), feature_order.end());
+    if (ordered != features || feature_order.size() != features.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "EmbeddingCollectionOptions.feature_order: must name each feature of the tables once; it "
+          "has ",
+          feature_order.size(), " names, the tables have ", features.size(), " features"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+struct EmbeddingStep::Impl {
+  enum class State { kWaiting, kResident, kLookedUp };
+
+  EmbeddingCollection::Impl* collection = nullptr;
+  State state = State::kWaiting;
+  int64_t batch_size = 0;
+  int64_t num_lookups = 0;
+  int64_t num_unique = 0;
+  std::vector<int64_t> offsets;        // [F*B + 1]
+  std::vector<float> weights;          // [N] or empty
+  std::vector<int32_t> inverse;        // [N]
+  std::vector<int32_t> counts;         // [U]
+  std::vector<int64_t> table_offsets;  // [T + 1] into the unique keys
+  std::vector<RowKey> keys;            // [U]
+  std::vector<int64_t> row_offsets;    // [U + 1] lookups of each unique key
+  std::vector<int32_t> lookup_order;   // [N]
+  std::vector<std::byte*> rows;        // [U], from Lookup on
+  std::vector<StepRows> class_rows;    // [width classes]
+};
+
+struct EmbeddingCollection::Impl {
+  EmbeddingCollectionOptions options;
+  ExecContext ctx;
+  Plan plan;
+  std::vector<std::string> feature_names;
+  std::unique_ptr<HostStore> store;
+  std::vector<std::unique_ptr<TieredTable>> tiers;  // one for each width class
+
+  // Outstanding steps in order; the front is the next to be looked up and updated. A waiting step
+  // has only waiting steps behind it.
+  std::deque<EmbeddingStep::Impl*> outstanding;
+  std::vector<std::unique_ptr<EmbeddingStep::Impl>> free_steps;  // memory for steps to come
+
+  uint32_t steps = 0;
+  int64_t unique_keys = 0;
+  int64_t initialised_rows = 0;
+  int64_t prefetch_waits = 0;
+  int64_t evaluation_lookups = 0;
+  int64_t evaluation_unique_keys = 0;
+
+  // Scratch, grown to the largest batch seen.
+  std::vector<LookupSegment> segments;
+  std::vector<uint64_t> unique_values;
+  HostBuffer<std::byte> workspace;
+  std::vector<float> gradients;
+  std::vector<float*> gradient_rows;
+  HostBuffer<std::byte> evaluation_staging;
+  std::unique_ptr<EmbeddingStep::Impl> evaluation_step;
+
+  absl::Status EnsureWorkspace(int64_t bytes);
+  absl::Status ValidateBatch(const JaggedBatch& batch) const;
+  absl::Status FindUnique(const JaggedBatch& batch, EmbeddingStep::Impl* step);
+  absl::StatusOr<bool> MakeResident(EmbeddingStep::Impl* step);
+  void Release(EmbeddingStep::Impl* step, bool updated);
+  void Forget(EmbeddingStep::Impl* step);
+  std::span<const RowKey> KeysOf(const EmbeddingStep::Impl& step, size_t width) const;
+  template <typename T>
+  std::span<T> OfClass(const EmbeddingStep::Impl& step, size_t width, std::vector<T>& all) const;
+  absl::Status CheckPointers(bool pooled, size_t unpooled, const char* what) const;
+  absl::Status Pool(const EmbeddingStep::Impl& step, const EmbeddingOutput& output);
+  absl::Status EvaluateSlice(const JaggedBatch& batch, const EmbeddingOutput& output);
+  absl::Status NoRoomError(const EmbeddingStep::Impl& step) const;
+  int64_t CountNewRows(std::span<std::byte* const> rows, int64_t step_offset) const;
+};
+
+EmbeddingStep::EmbeddingStep(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+EmbeddingStep::~EmbeddingStep() {
+  if (impl_ == nullptr) return;
+  EmbeddingCollection::Impl* const collection = impl_->collection;
+  collection->Forget(impl_.get());
+  collection->Release(impl_.get(), /*updated=*/false);
+  collection->free_steps.push_back(std::move(impl_));
+}
+
+int64_t EmbeddingStep::batch_size() const { return impl_->batch_size; }
+int64_t EmbeddingStep::num_lookups() const { return impl_->num_lookups; }
+int64_t EmbeddingStep::num_unique_keys() const { return impl_->num_unique; }
+
+// --- The pieces
+// ------------------------------------------------------------------------------------------
+
+absl::Status EmbeddingCollection::Impl::EnsureWorkspace(int64_t bytes) {
+  if (workspace.size() >= bytes) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(workspace, HostBuffer<std::byte>::Create(bytes, HugePages::kTry));
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingCollection::Impl::ValidateBatch(const JaggedBatch& batch) const {
+  const auto num_features = static_cast<int64_t>(plan.features.size());
+  if (batch.batch_size < 0 || batch.batch_size > options.max_batch_size) {
+    return absl::InvalidArgumentError(absl::StrCat("batch_size ", batch.batch_size,
+                                                   ": must lie in [0, ", options.max_batch_size,
+                                                   "] (max_batch_size)"));
+  }
+  const int64_t bags = num_features * batch.batch_size;
+  const auto num_lookups = static_cast<int64_t>(batch.values.size());
+  if (static_cast<int64_t>(batch.offsets.size()) != bags + 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("offsets: expected ", num_features, " features x ", batch.batch_size,
+                     " samples + 1 = ", bags + 1, " entries, got ", batch.offsets.size()));
+  }
+  if (num_lookups > kMaxLookupsPerBatch) {
+    return absl::InvalidArgumentError(absl::StrCat("values: ", num_lookups,
+                                                   " lookups in one batch; at most ",
+                                                   kMaxLookupsPerBatch, ": use a smaller batch"));
+  }
+  if (!batch.weights.empty() && batch.weights.size() != batch.values.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("weights: expected none or one for each of the ",
+                                                   num_lookups, " values, got ",
+                                                   batch.weights.size()));
+  }
+  if (batch.offsets.front() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("offsets[0] must be 0, is ", batch.offsets.front()));
+  }
+  for (int64_t i = 0; i < bags; ++i) {
+    if (batch.offsets[i + 1] < batch.offsets[i]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "offsets fall at feature \"", plan.features[i / batch.batch_size].name, "\", sample ",
+          i % batch.batch_size, ": ", batch.offsets[i], " then ", batch.offsets[i + 1]));
+    }
+  }
+  if (batch.offsets.back() != num_lookups) {
+    return absl::InvalidArgumentError(absl::StrCat("the last offset must be the number of values, ",
+                                                   num_lookups, ", is ", batch.offsets.back()));
+  }
+  for (int64_t f = 0; f < num_features; ++f) {
+    const Feature& feature = plan.features[f];
+    if (feature.num_embeddings == 0) continue;
+    const int64_t begin = batch.offsets[f * batch.batch_size];
+    const int64_t end = batch.offsets[(f + 1) * batch.batch_size];
+    for (int64_t j = begin; j < end; ++j) {
+      if (batch.values[j] < static_cast<uint64_t>(feature.num_embeddings)) continue;
+      const int64_t* const first = batch.offsets.data() + f * batch.batch_size;
+      const int64_t sample = std::upper_bound(first, first + batch.batch_size, j) - first - 1;
+      return absl::InvalidArgumentError(
+          absl::StrCat("feature \"", feature.name, "\", sample ", sample, ": key ", batch.values[j],
+                       " is not in [0, ", feature.num_embeddings,
+                       ") (num_embeddings of its table; 0 there takes any key)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingCollection::Impl::FindUnique(const JaggedBatch& batch,
+                                                   EmbeddingStep::Impl* step) {
+  TraceSpan span(ctx.trace, "unique");
+  const auto num_features = static_cast<int64_t>(plan.features.size());
+  const auto num_tables = static_cast<int32_t>(plan.tables.size());
+  const auto n = static_cast<int64_t>(batch.values.size());
+  step->batch_size = batch.batch_size;
+  step->num_lookups = n;
+  step->offsets.assign(batch.offsets.begin(), batch.offsets.end());
+  step->weights.assign(batch.weights.begin(), batch.weights.end());
+  step->inverse.resize(n);
+  step->counts.resize(n);
+  step->table_offsets.resize(num_tables + 1);
+  step->class_rows.resize(plan.classes.size());
+
+  segments.clear();
+  for (int64_t f = 0; f < num_features; ++f) {
+    segments.push_back({batch.offsets[f * batch.batch_size],
+                        batch.offsets[(f + 1) * batch.batch_size], plan.features[f].table});
+  }
+  unique_values.resize(n);
+  const int64_t workspace_bytes = UniqueWorkspaceBytes(n);
+  HOTROW_RETURN_IF_ERROR(EnsureWorkspace(workspace_bytes));
+  HOTROW_RETURN_IF_ERROR(Unique(ctx, {.values = batch.values.data(),
+                                      .num_values = n,
+                                      .segments = segments,
+                                      .num_tables = num_tables,
+                                      .unique = unique_values.data(),
+                                      .table_offsets = step->table_offsets.data(),
+                                      .inverse = step->inverse.data(),
+                                      .counts = step->counts.data(),
+                                      .workspace = workspace.data(),
+                                      .workspace_bytes = workspace_bytes}));
+  step->num_unique = step->table_offsets[num_tables];
+  step->counts.resize(step->num_unique);
+  step->keys.resize(step->num_unique);
+  for (int32_t t = 0; t < num_tables; ++t) {
+    const auto table = static_cast<uint32_t>(plan.tables[t].config);
+    for (int64_t u = step->table_offsets[t]; u < step->table_offsets[t + 1]; ++u) {
+      step->keys[u] = {unique_values[u], table};
+    }
+  }
+  step->rows.resize(step->num_unique);
+  return absl::OkStatus();
+}
+
+std::span<const RowKey> EmbeddingCollection::Impl::KeysOf(const EmbeddingStep::Impl& step,
+                                                          size_t width) const {
+  const int64_t begin = step.table_offsets[plan.classes[width].first_table];
+  const int64_t end = step.table_offsets[plan.classes[width].last_table];
+  return std::span(step.keys).subspan(begin, end - begin);
+}
+
+template <typename T>
+std::span<T> EmbeddingCollection::Impl::OfClass(const EmbeddingStep::Impl& step, size_t width,
+                                                std::vector<T>& all) const {
+  const int64_t begin = step.table_offsets[plan.classes[width].first_table];
+  const int64_t end = step.table_offsets[plan.classes[width].last_table];
+  return std::span(all).subspan(begin, end - begin);
+}
+
+absl::StatusOr<bool> EmbeddingCollection::Impl::MakeResident(EmbeddingStep::Impl* step) {
+  TraceSpan span(ctx.trace, "resident");
+  for (size_t c = 0; c < tiers.size(); ++c) {
+    if (step->class_rows[c].resident) continue;
+    absl::StatusOr<bool> fits = tiers[c]->MakeResident(
+        ctx, KeysOf(*step, c), OfClass(*step, c, step->counts), &step->class_rows[c]);
+    if (!fits.ok() || !*fits) {
+      // Keep `probed`, so that the retry does not count keys twice.
+      for (size_t d = 0; d < c; ++d) {
+        const int64_t probed = step->class_rows[d].probed;
+        tiers[d]->Release(&step->class_rows[d], /*updated=*/false);
+        step->class_rows[d].probed = probed;
+      }
+      return fits;
+    }
+  }
+  step->state = EmbeddingStep::Impl::State::kResident;
+  return true;
+}
+
+void EmbeddingCollection::Impl::Release(EmbeddingStep::Impl* step, bool updated) {
+  for (size_t c = 0; c < step->class_rows.size(); ++c)
+    tiers[c]->Release(&step->class_rows[c], updated);
+}
+
+void EmbeddingCollection::Impl::Forget(EmbeddingStep::Impl* step) {
+  const auto at = std::find(outstanding.begin(), outstanding.end(), step);
+  if (at != outstanding.end()) outstanding.erase(at);
+}
+
+absl::Status EmbeddingCollection::Impl::NoRoomError(const EmbeddingStep::Impl& step) const {
+  int64_t need = 0;
+  for (size_t c = 0; c < plan.classes.size(); ++c) {
+    need += TieredTable::MinCacheBytes(static_cast<int64_t>(KeysOf(step, c).size()),
+                                       plan.classes[c].row_bytes);
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cache budget of ", options.cache_bytes, " bytes: one batch of ",
+                   step.batch_size, " samples has ", step.num_unique, " distinct rows, which need ",
+                   need, " bytes; raise cache_bytes or lower the batch size"));
+}
+
+// A row whose last step is 0 has never been updated: it joins its table with this update.
+int64_t EmbeddingCollection::Impl::CountNewRows(std::span<std::byte* const> rows,
+                                                int64_t step_offset) const {
+  constexpr int64_t kGrain = 2048;
+  constexpr int64_t kAhead = 16;
+  std::atomic<int64_t> total{0};
+  ParallelFor(ctx.pool, static_cast<int64_t>(rows.size()), kGrain, [&](int64_t begin, int64_t end) {
+    int64_t count = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      if (i + kAhead < end) __builtin_prefetch(rows[i + kAhead] + step_offset);
+      uint32_t last_step;
+      std::memcpy(&last_step, rows[i] + step_offset, sizeof(last_step));
+      count += last_step == 0 ? 1 : 0;
+    }
+    total.fetch_add(count, std::memory_order_relaxed);
+  });
+  return total.load();
+}
+
+absl::Status EmbeddingCollection::Impl::CheckPointers(bool pooled, size_t unpooled,
+                                                      const char* what) const {
+  if (plan.pooled_dim > 0 && !pooled) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ".pooled is null"));
+  }
+  if (unpooled != static_cast<size_t>(plan.num_unpooled)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ".unpooled: expected one pointer for each of the ", plan.num_unpooled,
+                     " unpooled features, got ", unpooled));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingCollection::Impl::Pool(const EmbeddingStep::Impl& step,
+                                             const EmbeddingOutput& output) {
+  TraceSpan span(ctx.trace, "pool");
+  const int64_t stride = output.pooled_stride == 0 ? plan.pooled_dim : output.pooled_stride;
+  std::vector<JaggedFeature> features;
+  for (const Feature& feature : plan.features) {
+    const bool pooled = feature.pooling != Pooling::kNone;
+    features.push_back({.dim = feature.dim,
+                        .pooling = feature.pooling,
+                        .data = pooled ? output.pooled + feature.pooled_offset
+                                       : output.unpooled[feature.unpooled_index],
+                        .stride = pooled ? stride : feature.dim});
+  }
+  return PooledLookup(ctx, {.features = features,
+                            .batch_size = step.batch_size,
+                            .offsets = step.offsets.data(),
+                            .weights = step.weights.empty() ? nullptr : step.weights.data(),
+                            .inverse = step.inverse.data(),
+                            .rows = reinterpret_cast<const float* const*>(step.rows.data())});
+}
+
+// --- The collection
+// --------------------------------------------------------------------------------------
+
+EmbeddingCollection::EmbeddingCollection(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+EmbeddingCollection::~EmbeddingCollection() {
+  // Steps point back here.
+  HOTROW_CHECK(impl_->outstanding.empty());
+}
+
+absl::StatusOr<int64_t> EmbeddingCollection::MinCacheBytes(
+    const EmbeddingCollectionOptions& options) {
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  return MakePlan(options).min_cache_bytes;
+}
+
+absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create(
+    const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  if (ctx.device != Device::kCpu) {
+    return absl::UnimplementedError("EmbeddingCollection runs on the CPU only so far");
+  }
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  impl->ctx = ctx;
+  impl->plan = MakePlan(options);
+  for (const Feature& feature : impl->plan.features) impl->feature_names.push_back(feature.name);
+  if (options.cache_bytes > 0) {
+    if (options.cache_bytes < impl->plan.min_cache_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "cache_bytes: the cache budget is ", options.cache_bytes, " bytes, but one step of ",
+          options.max_batch_size, " samples needs ", impl->plan.min_cache_bytes,
+          " bytes; raise cache_bytes or lower the batch size"));
+    }
+    SplitCacheBytes(options, &impl->plan);
+  }
+
+  std::vector<StoreTable> store_tables;
+  for (const PlannedTable& table : impl->plan.tables) {
+    store_tables.push_back({static_cast<uint32_t>(table.config), table.layout.row_bytes});
+  }
+  HOTROW_ASSIGN_OR_RETURN(impl->store, HostStore::Open({.tables = std::move(store_tables),
+                                                        .budget_bytes = options.store_bytes,
+                                                        .snapshot_dir = options.snapshot_dir}));
+  for (const WidthClass& width : impl->plan.classes) {
+    TieredTableOptions tier_options;
+    tier_options.seed = options.seed;
+    tier_options.cache_bytes = options.cache_bytes > 0 ? width.cache_bytes : 0;
+    tier_options.cache_policy = options.cache_policy;
+    for (int32_t t = width.first_table; t < width.last_table; ++t) {
+      const PlannedTable& table = impl->plan.tables[t];
+      const TableConfig& config = options.tables[table.config];
+      tier_options.tables.push_back({static_cast<uint32_t>(table.config), table.layout,
+                                     config.initializer, config.optimizer});
+    }
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<TieredTable> tier,
+                            TieredTable::Create(tier_options, impl->store.get()));
+    impl->tiers.push_back(std::move(tier));
+  }
+  return std::unique_ptr<EmbeddingCollection>(new EmbeddingCollection(std::move(impl)));
+}
+
+int32_t EmbeddingCollection::num_features() const {
+  return static_cast<int32_t>(impl_->plan.features.size());
+}
+const std::vector<std::string>& EmbeddingCollection::feature_names() const {
+  return impl_->feature_names;
+}
+int64_t EmbeddingCollection::pooled_dim() const { return impl_->plan.pooled_dim; }
+int64_t EmbeddingCollection::steps() const { return impl_->steps; }
+
+absl::StatusOr<std::unique_ptr<EmbeddingStep>> EmbeddingCollection::Prefetch(
+    const JaggedBatch& batch) {
+  Impl& c = *impl_;
+  if (static_cast<int32_t>(c.outstanding.size()) > c.options.prefetch_depth) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "Prefetch: ", c.outstanding.size(), " steps are outstanding, prefetch_depth is ",
+        c.options.prefetch_depth, "; update the oldest first"));
+  }
+  HOTROW_RETURN_IF_ERROR(c.ValidateBatch(batch));
+  std::unique_ptr<EmbeddingStep::Impl> impl;
+  if (c.free_steps.empty()) {
+    impl = std::make_unique<EmbeddingStep::Impl>();
+    impl->collection = &c;
+  } else {
+    impl = std::move(c.free_steps.back());
+    c.free_steps.pop_back();
+  }
+  impl->state = EmbeddingStep::Impl::State::kWaiting;
+  HOTROW_RETURN_IF_ERROR(c.FindUnique(batch, impl.get()));
+  impl->row_offsets.resize(impl->num_unique + 1);
+  impl->lookup_order.resize(impl->num_lookups);
+  HOTROW_RETURN_IF_ERROR(Partition(c.ctx, {.part = impl->inverse.data(),
+                                           .num_items = impl->num_lookups,
+                                           .num_parts = impl->num_unique,
+                                           .offsets = impl->row_offsets.data(),
+                                           .order = impl->lookup_order.data()}));
+  // From here on the step object undoes everything if we fail.
+  std::unique_ptr<EmbeddingStep> step(new EmbeddingStep(std::move(impl)));
+  c.outstanding.push_back(step->impl_.get());
+  // A step must not overtake one that waits for room: the older needs the room first.
+  for (EmbeddingStep::Impl* const waiting : c.outstanding) {
+    if (waiting->state != EmbeddingStep::Impl::State::kWaiting) continue;
+    HOTROW_ASSIGN_OR_RETURN(const bool fits, c.MakeResident(waiting));
+    if (!fits) {
+      if (c.outstanding.front() == waiting) return c.NoRoomError(*waiting);
+      c.prefetch_waits += step->impl_->state == EmbeddingStep::Impl::State::kWaiting ? 1 : 0;
+      break;
+    }
+  }
+  return step;
+}
+
+absl::Status EmbeddingCollection::Lookup(EmbeddingStep& step, const EmbeddingOutput& output) {
+  Impl& c = *impl_;
+  EmbeddingStep::Impl& s = *step.impl_;
+  if (s.collection != &c || c.outstanding.empty() || c.outstanding.front() != &s) {
+    return absl::FailedPreconditionError(
+        "Lookup: this is not the oldest outstanding step; steps are looked up and updated in the "
+        "order of "
+        "their Prefetch");
+  }
+  HOTROW_RETURN_IF_ERROR(
+      c.CheckPointers(output.pooled != nullptr, output.unpooled.size(), "EmbeddingOutput"));
+  if (s.state == EmbeddingStep::Impl::State::kWaiting) {
+    HOTROW_ASSIGN_OR_RETURN(const bool fits, c.MakeResident(&s));
+    if (!fits) return c.NoRoomError(s);
+  }
+  {
+    TraceSpan span(c.ctx.trace, "gather");
+    for (size_t w = 0; w < c.tiers.size(); ++w) {
+      HOTROW_RETURN_IF_ERROR(c.tiers[w]->ResolveForRead(c.ctx, c.KeysOf(s, w),
+                                                        c.OfClass(s, w, s.counts), &s.class_rows[w],
+                                                        c.OfClass(s, w, s.rows)));
+    }
+  }
+  HOTROW_RETURN_IF_ERROR(c.Pool(s, output));
+  s.state = EmbeddingStep::Impl::State::kLookedUp;
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingCollection::Update(std::unique_ptr<EmbeddingStep> step,
+                                         const EmbeddingGradient& gradient,
+                                         float learning_rate_factor) {
+  Impl& c = *impl_;
+  if (step == nullptr) return absl::InvalidArgumentError("Update: the step is null");
+  EmbeddingStep::Impl& s = *step->impl_;
+  if (s.collection != &c || s.state != EmbeddingStep::Impl::State::kLookedUp) {
+    return absl::FailedPreconditionError("Update: the step has not been looked up");
+  }
+  if (c.steps == UINT32_MAX) {
+    return absl::ResourceExhaustedError("Update: a table counts at most 2^32 - 1 steps");
+  }
+  HOTROW_RETURN_IF_ERROR(
+      c.CheckPointers(gradient.pooled != nullptr, gradient.unpooled.size(), "EmbeddingGradient"));
+
+  // One gradient row for each unique key, packed table by table.
+  const auto num_tables = static_cast<int32_t>(c.plan.tables.size());
+  int64_t floats = 0;
+  for (int32_t t = 0; t < num_tables; ++t) {
+    floats += (s.table_offsets[t + 1] - s.table_offsets[t]) * c.plan.tables[t].layout.dim;
+  }
+  if (static_cast<int64_t>(c.gradients.size()) < floats) c.gradients.resize(floats);
+  c.gradient_rows.resize(s.num_unique);
+  float* next = c.gradients.data();
+  for (int32_t t = 0; t < num_tables; ++t) {
+    for (int64_t u = s.table_offsets[t]; u < s.table_offsets[t + 1]; ++u) {
+      c.gradient_rows[u] = next;
+      next += c.plan.tables[t].layout.dim;
+    }
+  }
+  {
+    TraceSpan span(c.ctx.trace, "segment_sum");
+    const int64_t stride = gradient.pooled_stride == 0 ? c.plan.pooled_dim : gradient.pooled_stride;
+    std::vector<JaggedFeature> features;
+    for (const Feature& feature : c.plan.features) {
+      const bool pooled = feature.pooling != Pooling::kNone;
+      // JaggedFeature serves both directions; here its data is only read.
+      float* const data = const_cast<float*>(pooled ? gradient.pooled + feature.pooled_offset
+                                                    : gradient.unpooled[feature.unpooled_index]);
+      features.push_back({.dim = feature.dim,
+                          .pooling = feature.pooling,
+                          .data = data,
+                          .stride = pooled ? stride : feature.dim});
+    }
+    const int64_t workspace_bytes = GradientSegmentSumWorkspaceBytes(s.num_lookups);
+    HOTROW_RETURN_IF_ERROR(c.EnsureWorkspace(workspace_bytes));
+    HOTROW_RETURN_IF_ERROR(
+        GradientSegmentSum(c.ctx, {.features = features,
+                                   .batch_size = s.batch_size,
+                                   .offsets = s.offsets.data(),
+                                   .weights = s.weights.empty() ? nullptr : s.weights.data(),
+                                   .row_offsets = s.row_offsets.data(),
+                                   .lookup_order = s.lookup_order.data(),
+                                   .num_rows = s.num_unique,
+                                   .gradients = c.gradient_rows.data(),
+                                   .workspace = c.workspace.data(),
+                                   .workspace_bytes = workspace_bytes}));
+  }
+  for (size_t w = 0; w < c.tiers.size(); ++w) {
+    const absl::Status ready =
+        c.tiers[w]->ResolveForUpdate(c.KeysOf(s, w), &s.class_rows[w], c.OfClass(s, w, s.rows));
+    if (ready.ok()) continue;
+    for (size_t d = 0; d < w; ++d)
+      HOTROW_RETURN_IF_ERROR(c.tiers[d]->Withdraw(c.KeysOf(s, d), s.class_rows[d]));
+    return ready;
+  }
+
+  TraceSpan span(c.ctx.trace, "sparse_update");
+  const uint32_t now = c.steps + 1;
+  for (int32_t t = 0; t < num_tables; ++t) {
+    const PlannedTable& table = c.plan.tables[t];
+    const int64_t begin = s.table_offsets[t];
+    const int64_t n = s.table_offsets[t + 1] - begin;
+    c.initialised_rows +=
+        c.CountNewRows(std::span(s.rows).subspan(begin, n), table.layout.step_offset);
+    HOTROW_RETURN_IF_ERROR(SparseUpdate(c.ctx, {.config = c.options.tables[table.config].optimizer,
+                                                .layout = &table.layout,
+                                                .num_rows = n,
+                                                .rows = s.rows.data() + begin,
+                                                .gradients = c.gradient_rows.data() + begin,
+                                                .learning_rate_factor = learning_rate_factor,
+                                                .step = now}));
+  }
+  c.steps = now;
+  c.unique_keys += s.num_unique;
+  c.Release(&s, /*updated=*/true);
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingCollection::Impl::EvaluateSlice(const JaggedBatch& batch,
+                                                      const EmbeddingOutput& output) {
+  EmbeddingStep::Impl& s = *evaluation_step;
+  HOTROW_RETURN_IF_ERROR(FindUnique(batch, &s));
+  std::byte* staging = evaluation_staging.data();
+  for (size_t w = 0; w < tiers.size(); ++w) {
+    const std::span<const RowKey> keys = KeysOf(s, w);
+    HOTROW_RETURN_IF_ERROR(tiers[w]->Read(ctx, keys, staging, OfClass(s, w, s.rows)));
+    staging += static_cast<int64_t>(keys.size()) * tiers[w]->row_bytes();
+  }
+  evaluation_lookups += s.num_lookups;
+  evaluation_unique_keys += s.num_unique;
+  return Pool(s, output);
+}
+
+absl::Status EmbeddingCollection::Evaluate(const JaggedBatch& batch,
+                                           const EmbeddingOutput& output) {
+  Impl& c = *impl_;
+  HOTROW_RETURN_IF_ERROR(c.ValidateBatch(batch));
+  HOTROW_RETURN_IF_ERROR(
+      c.CheckPointers(output.pooled != nullptr, output.unpooled.size(), "EmbeddingOutput"));
+  if (c.evaluation_step == nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(
+        c.evaluation_staging,
+        HostBuffer<std::byte>::Create(c.options.evaluation_staging_bytes, HugePages::kTry));
+    c.evaluation_step = std::make_unique<EmbeddingStep::Impl>();
+    c.evaluation_step->collection = &c;
+  }
+  const int64_t slice_lookups =
+      c.options.evaluation_staging_bytes / c.plan.classes.back().row_bytes;
+  const auto num_features = static_cast<int64_t>(c.plan.features.size());
+  const int64_t b_all = batch.batch_size;
+  if (static_cast<int64_t>(batch.values.size()) <= slice_lookups)
+    return c.EvaluateSlice(batch, output);
+
+  // Too many lookups for the staging area at once: cut the batch into runs of samples.
+  const auto lookups_of = [&](int64_t sample) {
+    int64_t n = 0;
+    for (int64_t f = 0; f < num_features; ++f) {
+      n += batch.offsets[f * b_all + sample + 1] - batch.offsets[f * b_all + sample];
+    }
+    return n;
+  };
+  std::vector<uint64_t> values;
+  std::vector<int64_t> offsets;
+  std::vector<float> weights;
+  for (int64_t begin = 0; begin < b_all;) {
+    int64_t end = begin;
+    int64_t lookups = 0;
+    for (; end < b_all; ++end) {
+      const int64_t n = lookups_of(end);
+      if (n > slice_lookups) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("evaluation_staging_bytes: sample ", end, " alone has ", n,
+                         " lookups, which need ", n * c.plan.classes.back().row_bytes,
+                         " bytes; the budget is ", c.options.evaluation_staging_bytes));
+      }
+      if (lookups + n > slice_lookups) break;
+      lookups += n;
+    }
+    values.clear();
+    weights.clear();
+    offsets.assign(1, 0);
+    EmbeddingOutput part = output;
+    const int64_t stride = output.pooled_stride == 0 ? c.plan.pooled_dim : output.pooled_stride;
+    if (output.pooled != nullptr) part.pooled = output.pooled + begin * stride;
+    part.pooled_stride = stride;
+    for (int64_t f = 0; f < num_features; ++f) {
+      const Feature& feature = c.plan.features[f];
+      const int64_t* const bags = batch.offsets.data() + f * b_all;
+      if (feature.unpooled_index >= 0) {
+        part.unpooled[feature.unpooled_index] =
+            output.unpooled[feature.unpooled_index] + (bags[begin] - bags[0]) * feature.dim;
+      }
+      const auto base = static_cast<int64_t>(values.size());
+      values.insert(values.end(), batch.values.begin() + bags[begin],
+                    batch.values.begin() + bags[end]);
+      if (!batch.weights.empty()) {
+        weights.insert(weights.end(), batch.weights.begin() + bags[begin],
+                       batch.weights.begin() + bags[end]);
+      }
+      for (int64_t b = begin; b < end; ++b) offsets.push_back(base + bags[b + 1] - bags[begin]);
+    }
+    HOTROW_RETURN_IF_ERROR(c.EvaluateSlice({end - begin, values, offsets, weights}, part));
+    begin = end;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingCollection::Flush() {
+  for (const std::unique_ptr<TieredTable>& tier : impl_->tiers)
+    HOTROW_RETURN_IF_ERROR(tier->Flush());
+  return impl_->store->Flush();
+}
+
+absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
+  Impl& c = *impl_;
+  HOTROW_RETURN_IF_ERROR(Flush());
+  CollectionDigest digest;
+  std::vector<int64_t> payload_bytes(c.options.tables.size());
+  digest.tables.resize(c.options.tables.size());
+  for (const PlannedTable& table : c.plan.tables) {
+    const TableConfig& config = c.options.tables[table.config];
+    TableDigest& out = digest.tables[table.config];
+    out.name = config.name;
+    out.dim = config.embedding_dim;
+    out.row_bytes = table.layout.row_bytes;
+    payload_bytes[table.config] = table.layout.payload_bytes;
+  }
+  HOTROW_RETURN_IF_ERROR(c.store->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+    TableDigest& out = digest.tables[key.table];
+    out.rows += 1;
+    out.hash += HashBytes(key.key, key.table, row.first(payload_bytes[key.table]));
+    return absl::OkStatus();
+  }));
+  for (const TableDigest& table : digest.tables) digest.hash += table.hash;
+  return digest;
+}
+
+EmbeddingStats EmbeddingCollection::Stats() const {
+  const Impl& c = *impl_;
+  EmbeddingStats stats;
+  stats.steps = c.steps;
+  stats.unique_keys = c.unique_keys;
+  stats.initialised_rows = c.initialised_rows;
+  stats.prefetch_waits = c.prefetch_waits;
+  stats.evaluation_lookups = c.evaluation_lookups;
+  stats.evaluation_unique_keys = c.evaluation_unique_keys;
+
+  TierStats cache;
+  cache.name = "cache";
+  cache.budget_bytes = c.options.cache_bytes;
+  TierStats store;
+  store.name = std::string(StoreKindName(c.options.store));
+  for (const std::unique_ptr<TieredTable>& tier : c.tiers) {
+    const RowCacheStats row_cache = tier->cache_stats();
+    cache.used_bytes += tier->cache_used_bytes();
+    cache.unique_keys += tier->cache_counts().unique_keys;
+    cache.unique_hits += tier->cache_counts().unique_hits;
+    cache.lookups += tier->cache_counts().lookups;
+    cache.lookup_hits += tier->cache_counts().lookup_hits;
+    cache.evictions += row_cache.evictions;
+    cache.dirty_writebacks += row_cache.dirty_evictions;
+    stats.overflow_rows += row_cache.overflow_inserts;
+    store.unique_keys += tier->store_counts().unique_keys;
+    store.unique_hits += tier->store_counts().unique_hits;
+    store.lookups += tier->store_counts().lookups;
+    store.lookup_hits += tier->store_counts().lookup_hits;
+    store.rows_read += tier->rows_read();
+    store.rows_written += tier->rows_written_back();
+  }
+  cache.peak_bytes = cache.used_bytes;  // a cache takes its memory at creation
+  if (c.options.cache_bytes > 0) stats.tiers.push_back(std::move(cache));
+  const RowStoreStats row_store = c.store->Stats();
+  store.budget_bytes = row_store.budget_bytes;
+  store.used_bytes = row_store.used_bytes;
+  store.peak_bytes = row_store.peak_bytes;
+  store.ios = row_store.ios;
+  store.bytes_read = row_store.bytes_read;
+  store.bytes_written = row_store.bytes_written;
+  store.snapshot_bytes = row_store.snapshot_bytes;
+  stats.tiers.push_back(std::move(store));
+  return stats;
+}
+
+}  // namespace hotrow

@@ -165,9 +165,10 @@ class EmbeddingCollection {
   EmbeddingCollection(const EmbeddingCollection&) = delete;
   EmbeddingCollection& operator=(const EmbeddingCollection&) = delete;
 
-  // The smallest cache_bytes that Create accepts for these options (their cache_bytes is ignored):
-  // room for the unique rows of one step, with its metadata and staging. 0 when max_hotness is not
-  // known for all tables.
+  // The smallest cache_bytes that Create accepts for these options (their cache_bytes is ignored).
+  // Where max_hotness is known it is room for the unique rows of any one step, with metadata and
+  // staging; for a table where it is not, a batch may still need more, and its Prefetch then says
+  // so.
   static absl::StatusOr<int64_t> MinCacheBytes(const EmbeddingCollectionOptions& options);
 
   int32_t num_features() const;

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Checks who includes whom: the map of docs/ARCHITECTURE.md. Prints each include that breaks it.
+#   tests/check_layering.sh ROOT
+set -euo pipefail
+cd "$1"
+
+# What each folder may include, besides itself.
+declare -A allowed=(
+  [base]=""
+  [store]="base"
+  [cache]="base"
+  [comm]="base"
+  [ops]="base"
+  [embedding]="base store cache comm ops"
+  [models]="base store cache comm ops embedding"
+  [tools]="base store cache comm ops embedding models"
+  [bench]="base store cache comm ops embedding models"
+  [tests]="base store cache comm ops embedding models tools bench"
+)
+folders="${!allowed[*]}"
+
+bad=0
+checked=0
+while IFS=: read -r file line include; do
+  from=${file%%/*}
+  to=${include#*\"}
+  to=${to%%/*}
+  [[ " $folders " == *" $to "* ]] || continue
+  checked=$((checked + 1))
+  if [[ $to != "$from" && " ${allowed[$from]} " != *" $to "* ]]; then
+    echo "$file:$line: $from/ must not include $to/"
+    bad=$((bad + 1))
+  fi
+  # *_impl.h is private to its folder, but for the tests of that folder.
+  if [[ $include == *_impl.h\"* && $to != "$from" && $file != tests/"$to"/* ]]; then
+    echo "$file:$line: ${include#*include } is private to $to/"
+    bad=$((bad + 1))
+  fi
+done < <(grep -rnE '^#include "' $(for f in $folders; do [[ -d $f ]] && echo "$f"; done) \
+           --include='*.h' --include='*.cc' --include='*.cu' --include='*.cuh')
+
+if [[ $checked -eq 0 ]]; then
+  echo "check_layering.sh: found no includes below $1; is that the project's root?"
+  exit 1
+fi
+# CUDA's own header is named in base/cuda_*.h alone: any other .h must compile with a plain C++ compiler.
+if grep -rnE '#include <(cuda|cub|nccl)' --include='*.h' . --exclude-dir='build*' | grep -vE '^\./base/cuda_|^\./\.'; then
+  echo "the headers above include CUDA; only base/cuda_*.h may"
+  bad=$((bad + 1))
+fi
+echo "$checked includes checked, $bad bad"
+[[ $bad -eq 0 ]]
