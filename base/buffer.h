@@ -21,17 +21,19 @@ enum class HugePages {
 };
 
 namespace internal {
-// Zeroed memory, 64-byte aligned. From 1 MiB up with kTry it is mapped at a 2 MiB boundary and advised to
-// use huge pages. bytes = 0 gives a null pointer.
+// Zeroed memory, 64-byte aligned. From 1 MiB up with kTry it is mapped at a 2 MiB boundary and
+// advised to use huge pages. bytes = 0 gives a null pointer.
 absl::StatusOr<std::byte*> AllocateHost(int64_t bytes, HugePages huge_pages);
 void FreeHost(std::byte* data, int64_t bytes, HugePages huge_pages);
 }  // namespace internal
 
-// What an allocation of that size really takes from the system (rounded to pages): budgets count this.
+// What an allocation of that size really takes from the system (rounded to pages): budgets count
+// this.
 int64_t HostBytesReserved(int64_t bytes, HugePages huge_pages);
 
-// Owns n elements of zeroed host memory, 64-byte aligned. Movable, not copyable; a moved-from or default one
-// is empty. Errors: InvalidArgument (negative count), ResourceExhausted (no memory, names the bytes).
+// Owns n elements of zeroed host memory, 64-byte aligned. Movable, not copyable; a moved-from or
+// default one is empty. Errors: InvalidArgument (negative count), ResourceExhausted (no memory,
+// names the bytes).
 template <typename T>
 class HostBuffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -52,7 +54,8 @@ class HostBuffer {
 
   static absl::StatusOr<HostBuffer> Create(int64_t size, HugePages huge_pages = HugePages::kNever) {
     if (size < 0 || size > INT64_MAX / static_cast<int64_t>(sizeof(T))) {
-      return absl::InvalidArgumentError("HostBuffer: the number of elements must lie in [0, 2^63 bytes)");
+      return absl::InvalidArgumentError(
+          "HostBuffer: the number of elements must lie in [0, 2^63 bytes)");
     }
     HostBuffer buffer;
     HOTROW_ASSIGN_OR_RETURN(

@@ -6,11 +6,11 @@ namespace hotrow::internal {
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition);
 }  // namespace hotrow::internal
 
-// For what only a bug of ours can break. Stops at once, in release too: a wrong row that is written to a
-// checkpoint costs more than a crash. What the world can cause is a Status, never a check.
-#define HOTROW_CHECK(condition)                                                       \
-  (__builtin_expect(static_cast<bool>(condition), 1)                                  \
-       ? static_cast<void>(0)                                                         \
+// For what only a bug of ours can break. Stops at once, in release too: a wrong row that is written
+// to a checkpoint costs more than a crash. What the world can cause is a Status, never a check.
+#define HOTROW_CHECK(condition)                      \
+  (__builtin_expect(static_cast<bool>(condition), 1) \
+       ? static_cast<void>(0)                        \
        : ::hotrow::internal::CheckFailed(__FILE__, __LINE__, #condition))
 
 // The same on hot paths: compiled out when NDEBUG is set.

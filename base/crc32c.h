@@ -7,9 +7,9 @@
 
 namespace hotrow {
 
-// CRC-32C (Castagnoli, RFC 3720 appendix B.4). Extend(Extend(0, a), b) is the CRC of a followed by b, and the
-// CRC of "123456789" is 0xe3069283. Uses the processor's instruction where it has one (checked at run time);
-// the portable path gives the same numbers.
+// CRC-32C (Castagnoli, RFC 3720 appendix B.4). Extend(Extend(0, a), b) is the CRC of a followed by
+// b, and the CRC of "123456789" is 0xe3069283. Uses the processor's instruction where it has one
+// (checked at run time); the portable path gives the same numbers.
 uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
 
 namespace internal {

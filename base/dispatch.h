@@ -6,8 +6,9 @@
 
 namespace hotrow::internal {
 
-// Runs cpu() or cuda(stream), as ctx.device says: the one place that switches on the device. `cuda` is a
-// generic lambda, so that a build without CUDA never instantiates it and needs no stub definitions.
+// Runs cpu() or cuda(stream), as ctx.device says: the one place that switches on the device. `cuda`
+// is a generic lambda, so that a build without CUDA never instantiates it and needs no stub
+// definitions.
 template <typename CpuFn, typename CudaFn>
 absl::Status Dispatch(const ExecContext& ctx, CpuFn&& cpu, CudaFn&& cuda) {
   if (ctx.device == Device::kCpu) return cpu();

@@ -17,18 +17,22 @@ namespace hotrow {
 // An open file. Offsets and sizes are bytes.
 //
 // Threads: ReadAt and WriteAt may run concurrently on one file.
-// Durability: bytes written before a Sync() that returned OK survive power loss, if the file's directory entry
+// Durability: bytes written before a Sync() that returned OK survive power loss, if the file's
+// directory entry
 //             does too (Env::SyncDir).
-// Errors: DataLoss (EIO), ResourceExhausted (disk full), others as ErrnoToStatus maps them; all name the path.
+// Errors: DataLoss (EIO), ResourceExhausted (disk full), others as ErrnoToStatus maps them; all
+// name the path.
 class File {
  public:
   virtual ~File() = default;
-  // Reads up to bytes.size() bytes at offset; returns how many. Fewer may come at any time, 0 only at the end
-  // of the file. ReadFull below loops.
+  // Reads up to bytes.size() bytes at offset; returns how many. Fewer may come at any time, 0 only
+  // at the end of the file. ReadFull below loops.
   virtual absl::StatusOr<int64_t> ReadAt(int64_t offset, std::span<std::byte> bytes) = 0;
-  // Writes up to bytes.size() bytes at offset, growing the file; returns how many. WriteFull below loops.
+  // Writes up to bytes.size() bytes at offset, growing the file; returns how many. WriteFull below
+  // loops.
   virtual absl::StatusOr<int64_t> WriteAt(int64_t offset, std::span<const std::byte> bytes) = 0;
-  // fdatasync. After it fails the caller must not trust a second one: the kernel has dropped the pages.
+  // fdatasync. After it fails the caller must not trust a second one: the kernel has dropped the
+  // pages.
   virtual absl::Status Sync() = 0;
   virtual absl::StatusOr<int64_t> Size() = 0;
   virtual absl::Status Truncate(int64_t size) = 0;
@@ -44,8 +48,8 @@ enum class OpenMode {
   kTruncate,   // created if missing, otherwise emptied
 };
 
-// The file system. Everything that hotrow stores goes through an Env, so that a test can make any call fail,
-// fall short, tear or be forgotten by a power loss (tests/support/faulty_env.h).
+// The file system. Everything that hotrow stores goes through an Env, so that a test can make any
+// call fail, fall short, tear or be forgotten by a power loss (tests/support/faulty_env.h).
 //
 // Threads: all methods may run concurrently.
 class Env {
@@ -58,7 +62,7 @@ class Env {
   virtual absl::StatusOr<bool> Exists(const std::string& path) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
   virtual absl::Status Remove(const std::string& path) = 0;                         // one file
-  virtual absl::Status RemoveDir(const std::string& path) = 0;                      // an empty directory
+  virtual absl::Status RemoveDir(const std::string& path) = 0;  // an empty directory
   // Makes creations, renames and removals in the directory durable.
   virtual absl::Status SyncDir(const std::string& path) = 0;
 };
@@ -66,13 +70,14 @@ class Env {
 // The real file system. Stateless; lives as long as the process.
 Env& PosixEnv();
 
-// Reads exactly bytes.size() bytes. Errors: DataLoss when the file ends first, naming file and offset.
+// Reads exactly bytes.size() bytes. Errors: DataLoss when the file ends first, naming file and
+// offset.
 absl::Status ReadFull(File& file, int64_t offset, std::span<std::byte> bytes);
 // Writes all bytes.
 absl::Status WriteFull(File& file, int64_t offset, std::span<const std::byte> bytes);
 absl::StatusOr<std::string> ReadFileToString(Env& env, const std::string& path);
-// Writes path.tmp, syncs it, renames it to path and syncs the directory: after OK the new text survives power
-// loss; at any moment path holds either the old text or the new.
+// Writes path.tmp, syncs it, renames it to path and syncs the directory: after OK the new text
+// survives power loss; at any moment path holds either the old text or the new.
 absl::Status WriteFileAtomically(Env& env, const std::string& path, std::string_view text);
 
 }  // namespace hotrow

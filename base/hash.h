@@ -12,8 +12,8 @@
 
 namespace hotrow {
 
-// The finaliser of MurmurHash3 (Appleby): a bijection of 64 bits in which every input bit flips every output
-// bit with probability close to one half.
+// The finaliser of MurmurHash3 (Appleby): a bijection of 64 bits in which every input bit flips
+// every output bit with probability close to one half.
 HOTROW_HOST_DEVICE constexpr uint64_t Mix64(uint64_t x) {
   x ^= x >> 33;
   x *= 0xff51afd7ed558ccdULL;
@@ -23,9 +23,10 @@ HOTROW_HOST_DEVICE constexpr uint64_t Mix64(uint64_t x) {
   return x;
 }
 
-// The hash of a {table, key}: 128 bits, cut into fields that share no bit, so that the choice of one says
-// nothing about the others (were shard and bucket cut from the same bits, a rank would use 1/N of its
-// buckets). The layout is part of the checkpoint format, since the shard of a key is fixed for life.
+// The hash of a {table, key}: 128 bits, cut into fields that share no bit, so that the choice of
+// one says nothing about the others (were shard and bucket cut from the same bits, a rank would use
+// 1/N of its buckets). The layout is part of the checkpoint format, since the shard of a key is
+// fixed for life.
 //
 //   hi: [63:56] tag   [55:44] virtual shard   [43:12] partition   [11:0] unused
 //   lo: [63:32] first bucket   [31:0] second bucket
@@ -58,7 +59,8 @@ struct RowHash {
 };
 
 HOTROW_HOST_DEVICE constexpr RowHash HashRowKey(uint64_t key, uint32_t table) {
-  // 2^64 / golden ratio spreads neighbouring table numbers; the second constant tells the halves apart.
+  // 2^64 / golden ratio spreads neighbouring table numbers; the second constant tells the halves
+  // apart.
   const uint64_t seed = (static_cast<uint64_t>(table) + 1) * 0x9e3779b97f4a7c15ULL;
   const uint64_t x = Mix64(key ^ seed);
   return {Mix64(x + seed), Mix64(x ^ 0xd6e8feb86659fd93ULL)};
@@ -67,7 +69,8 @@ HOTROW_HOST_DEVICE constexpr RowHash HashRowKey(const RowKey& k) {
   return HashRowKey(k.key, k.table);
 }
 
-// A 128-bit sum. Adding is commutative, so the sum over rows does not depend on the order of the rows.
+// A 128-bit sum. Adding is commutative, so the sum over rows does not depend on the order of the
+// rows.
 struct Hash128 {
   uint64_t hi = 0;
   uint64_t lo = 0;
@@ -82,8 +85,8 @@ struct Hash128 {
   std::string ToHex() const;  // 32 lower-case digits, hi first
 };
 
-// Keyed hash of a byte string, 128 bits: what `tables_hash` sums over {table, key, weights and state}. Not
-// cryptographic. The same bytes give the same hash on every little-endian machine.
+// Keyed hash of a byte string, 128 bits: what `tables_hash` sums over {table, key, weights and
+// state}. Not cryptographic. The same bytes give the same hash on every little-endian machine.
 Hash128 HashBytes(uint64_t key0, uint64_t key1, std::span<const std::byte> bytes);
 
 }  // namespace hotrow

@@ -9,8 +9,8 @@
 
 namespace hotrow {
 
-// Metrics are read without being reset: two readers never steal each other's counts, and a difference of two
-// readings is a rate. All methods may run concurrently; reads are relaxed.
+// Metrics are read without being reset: two readers never steal each other's counts, and a
+// difference of two readings is a rate. All methods may run concurrently; reads are relaxed.
 
 // A count that only grows.
 class Counter {
@@ -43,8 +43,8 @@ class Gauge {
   std::atomic<int64_t> peak_{0};
 };
 
-// A distribution of non-negative values in logarithmic buckets, 16 to each power of two, so that a quantile is
-// off by at most 1/32 of its value.
+// A distribution of non-negative values in logarithmic buckets, 16 to each power of two, so that a
+// quantile is off by at most 1/32 of its value.
 class Histogram {
  public:
   void Add(int64_t value);
@@ -60,7 +60,8 @@ class Histogram {
   std::atomic<int64_t> max_{0};
 };
 
-// Named readings as `<tier>.<perf|mem>.<op>.<quantity>_<unit>`, for example "cache.perf.evict.rows_count".
+// Named readings as `<tier>.<perf|mem>.<op>.<quantity>_<unit>`, for example
+// "cache.perf.evict.rows_count".
 using MetricMap = std::map<std::string, double>;
 
 }  // namespace hotrow

@@ -8,10 +8,11 @@
 
 namespace hotrow {
 
-// Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11): a pure function from a
-// 128-bit counter and a 64-bit key to 128 random bits. Because nothing is remembered between calls, a number
-// depends only on what it is for (seed, table, key, column, step ...), never on the order in which rows are
-// made or on the rank that makes them. Checked against the known-answer vectors of Random123.
+// Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11): a pure
+// function from a 128-bit counter and a 64-bit key to 128 random bits. Because nothing is
+// remembered between calls, a number depends only on what it is for (seed, table, key, column, step
+// ...), never on the order in which rows are made or on the rank that makes them. Checked against
+// the known-answer vectors of Random123.
 struct PhiloxBlock {
   uint32_t v[4];
 };
@@ -36,20 +37,20 @@ HOTROW_HOST_DEVICE constexpr PhiloxBlock Philox4x32(const PhiloxBlock& counter, 
   return {{c0, c1, c2, c3}};
 }
 
-// What a random number is for. It goes into the top four bits of the last counter word, so that two uses of
-// one seed never share a block.
+// What a random number is for. It goes into the top four bits of the last counter word, so that two
+// uses of one seed never share a block.
 enum class RandomPurpose : uint32_t {
-  kRowInit = 1,      // counter: key (2 words), table, column / 4
-  kDenseInit = 2,    // counter: element / 4 (2 words), parameter, 0
-  kDropout = 3,      // counter: element / 4 (2 words), step, layer
-  kRounding = 4,     // stochastic rounding
-  kData = 5,         // generators and shuffles
+  kRowInit = 1,    // counter: key (2 words), table, column / 4
+  kDenseInit = 2,  // counter: element / 4 (2 words), parameter, 0
+  kDropout = 3,    // counter: element / 4 (2 words), step, layer
+  kRounding = 4,   // stochastic rounding
+  kData = 5,       // generators and shuffles
   kTest = 6,
 };
 
 // The block for (seed, purpose, a, b, c). c < 2^28; a is 64 bits, b 32.
-HOTROW_HOST_DEVICE constexpr PhiloxBlock RandomBlock(uint64_t seed, RandomPurpose purpose, uint64_t a,
-                                                     uint32_t b, uint32_t c) {
+HOTROW_HOST_DEVICE constexpr PhiloxBlock RandomBlock(uint64_t seed, RandomPurpose purpose,
+                                                     uint64_t a, uint32_t b, uint32_t c) {
   return Philox4x32({{static_cast<uint32_t>(a), static_cast<uint32_t>(a >> 32), b,
                       (static_cast<uint32_t>(purpose) << 28) | (c & 0x0fffffffu)}},
                     seed);
@@ -71,8 +72,8 @@ struct NormalPair {
 };
 NormalPair NormalFloats(uint32_t bits0, uint32_t bits1);
 
-// A sequential source for tests and generators: walks the counter of one (seed, purpose, stream). Not thread
-// safe; copyable, and a copy continues with the same numbers.
+// A sequential source for tests and generators: walks the counter of one (seed, purpose, stream).
+// Not thread safe; copyable, and a copy continues with the same numbers.
 class RandomStream {
  public:
   RandomStream(uint64_t seed, RandomPurpose purpose, uint64_t stream = 0)

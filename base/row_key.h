@@ -5,8 +5,8 @@
 
 namespace hotrow {
 
-// Names one row of one table. Every 64-bit key is legal, 0 and 2^64-1 included; equal keys in two tables are
-// two rows.
+// Names one row of one table. Every 64-bit key is legal, 0 and 2^64-1 included; equal keys in two
+// tables are two rows.
 struct RowKey {
   uint64_t key = 0;
   uint32_t table = 0;

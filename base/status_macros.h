@@ -8,15 +8,16 @@
 
 // Debian's Abseil has no status macros, so here are our few lines.
 
-#define HOTROW_RETURN_IF_ERROR(expression)               \
-  do {                                                   \
-    absl::Status hotrow_status_ = (expression);          \
-    if (!hotrow_status_.ok()) return hotrow_status_;     \
+#define HOTROW_RETURN_IF_ERROR(expression)           \
+  do {                                               \
+    absl::Status hotrow_status_ = (expression);      \
+    if (!hotrow_status_.ok()) return hotrow_status_; \
   } while (false)
 
 // HOTROW_ASSIGN_OR_RETURN(auto file, env.Open(path)); one per line.
-#define HOTROW_ASSIGN_OR_RETURN(declaration, expression) \
-  HOTROW_ASSIGN_OR_RETURN_IMPL_(HOTROW_CONCAT_(hotrow_status_or_, __LINE__), declaration, expression)
+#define HOTROW_ASSIGN_OR_RETURN(declaration, expression)                                  \
+  HOTROW_ASSIGN_OR_RETURN_IMPL_(HOTROW_CONCAT_(hotrow_status_or_, __LINE__), declaration, \
+                                expression)
 #define HOTROW_ASSIGN_OR_RETURN_IMPL_(status_or, declaration, expression) \
   auto status_or = (expression);                                          \
   if (!status_or.ok()) return std::move(status_or).status();              \

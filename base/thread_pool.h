@@ -11,15 +11,18 @@ namespace hotrow {
 
 // A fixed set of threads for data-parallel loops and for background work.
 //
-// Threads: every method may be called from any thread. ParallelFor may be called from inside a ParallelFor
+// Threads: every method may be called from any thread. ParallelFor may be called from inside a
+// ParallelFor
 //          body; the inner loop then runs on the calling thread alone.
-// Order:   chunks run in no particular order, so bodies must write to disjoint places. The chunks themselves
-//          depend only on n and grain, never on the number of threads: a body that sums per chunk gives the
-//          same bits on any pool.
+// Order:   chunks run in no particular order, so bodies must write to disjoint places. The chunks
+// themselves
+//          depend only on n and grain, never on the number of threads: a body that sums per chunk
+//          gives the same bits on any pool.
 // Errors:  bodies do not throw; they report through their own variables.
 class ThreadPool {
  public:
-  // num_threads counts the calling thread: a pool of 1 starts none and runs loops in place. At least 1.
+  // num_threads counts the calling thread: a pool of 1 starts none and runs loops in place. At
+  // least 1.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();  // waits for submitted work
   ThreadPool(const ThreadPool&) = delete;
@@ -27,11 +30,13 @@ class ThreadPool {
 
   int num_threads() const;
 
-  // Calls body(begin, end) for consecutive chunks of `grain` items covering [0, n), the last one shorter, and
-  // returns when all are done. The caller works too. n = 0 calls nothing.
-  void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t begin, int64_t end)> body);
+  // Calls body(begin, end) for consecutive chunks of `grain` items covering [0, n), the last one
+  // shorter, and returns when all are done. The caller works too. n = 0 calls nothing.
+  void ParallelFor(int64_t n, int64_t grain,
+                   absl::FunctionRef<void(int64_t begin, int64_t end)> body);
 
-  // Runs the task on one of the threads some time later; in place when the pool has only the caller.
+  // Runs the task on one of the threads some time later; in place when the pool has only the
+  // caller.
   void Submit(std::function<void()> task);
 
  private:

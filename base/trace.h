@@ -13,17 +13,18 @@ namespace hotrow {
 
 class Env;
 
-// Collects named spans of time. Totals per name are always kept (they feed the report's `stages`); single
-// events only when `keep_events` is set, up to kMaxEvents, after which they are counted as dropped.
+// Collects named spans of time. Totals per name are always kept (they feed the report's `stages`);
+// single events only when `keep_events` is set, up to kMaxEvents, after which they are counted as
+// dropped.
 //
 // Threads: all methods may run concurrently.
 class TraceRecorder {
  public:
-  static constexpr int64_t kMaxEvents = 4'000'000;  // 40 bytes each: 160 MB at the very most
+  static constexpr int64_t kMaxEvents = 4'000'000;  // 32 bytes each: 128 MB at the very most
 
   struct StageTotal {
     std::string name;
-    double ms = 0;       // wall time inside the span, summed over all spans of the name
+    double ms = 0;  // wall time inside the span, summed over all spans of the name
     int64_t count = 0;
   };
 

@@ -10,12 +10,13 @@
 
 namespace hotrow {
 
-// The words in which bucket logic is written once and run on two machines: a bucket has 32 ways, a warp 32
-// lanes, lane i looks at way i. On the GPU (base/warp.cuh) each lane evaluates its own way and the warp votes;
-// on the CPU one thread does the work of all lanes, with vector instructions for the two scans that matter.
-// Code that uses a Warp must be warp-uniform: every decision follows from a vote, never from one lane.
+// The words in which bucket logic is written once and run on two machines: a bucket has 32 ways, a
+// warp 32 lanes, lane i looks at way i. On the GPU (base/warp.cuh) each lane evaluates its own way
+// and the warp votes; on the CPU one thread does the work of all lanes, with vector instructions
+// for the two scans that matter. Code that uses a Warp must be warp-uniform: every decision follows
+// from a vote, never from one lane.
 struct WayScore {
-  int way = -1;       // -1: no lane was eligible
+  int way = -1;  // -1: no lane was eligible
   uint8_t score = 0;
 };
 
@@ -41,18 +42,19 @@ struct HostWarp {
 #endif
   }
 
-  // The lowest byte among the lanes whose bit is set, and its lane; the lowest lane wins a tie. bytes is
-  // 32-byte aligned.
+  // The lowest byte among the lanes whose bit is set, and its lane; the lowest lane wins a tie.
+  // bytes is 32-byte aligned.
   static WayScore MinByte(const uint8_t* bytes, uint32_t lanes) {
     if (lanes == 0) return {};
 #if defined(__AVX2__)
     // Lanes that may not win become 255; then the horizontal minimum, then who has it.
-    const __m256i bit = _mm256_setr_epi8(1, 2, 4, 8, 16, 32, 64, -128, 1, 2, 4, 8, 16, 32, 64, -128, 1, 2, 4, 8,
-                                         16, 32, 64, -128, 1, 2, 4, 8, 16, 32, 64, -128);
-    const __m256i spread = _mm256_shuffle_epi8(
-        _mm256_set1_epi32(static_cast<int>(lanes)),
-        _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3,
-                         3));
+    const __m256i bit =
+        _mm256_setr_epi8(1, 2, 4, 8, 16, 32, 64, -128, 1, 2, 4, 8, 16, 32, 64, -128, 1, 2, 4, 8, 16,
+                         32, 64, -128, 1, 2, 4, 8, 16, 32, 64, -128);
+    const __m256i spread =
+        _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int>(lanes)),
+                            _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2,
+                                             2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3));
     const __m256i eligible = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit);
     const __m256i v = _mm256_or_si256(_mm256_load_si256(reinterpret_cast<const __m256i*>(bytes)),
                                       _mm256_andnot_si256(eligible, _mm256_set1_epi8(-1)));

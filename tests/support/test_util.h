@@ -12,8 +12,8 @@
 
 namespace hotrow::test {
 
-// `count` seeds to run a property test with: 1, 2, ... With HOTROW_TEST_SEED set in the environment, that one
-// alone, to replay a failure.
+// `count` seeds to run a property test with: 1, 2, ... With HOTROW_TEST_SEED set in the
+// environment, that one alone, to replay a failure.
 std::vector<uint64_t> Seeds(int count);
 
 // A directory for this test, empty, removed at exit.
@@ -36,7 +36,8 @@ MATCHER_P2(StatusIs, code, message_matcher, "") {
   const absl::Status& status = GetStatus(arg);
   *result_listener << "which is " << status.ToString();
   return status.code() == code &&
-         ::testing::ExplainMatchResult(message_matcher, std::string(status.message()), result_listener);
+         ::testing::ExplainMatchResult(message_matcher, std::string(status.message()),
+                                       result_listener);
 }
 
 }  // namespace hotrow::test

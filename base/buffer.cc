@@ -1,0 +1,98 @@
+#include "base/buffer.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/math.h"
+
+namespace hotrow {
+namespace {
+
+constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
+// Smaller pieces come from the heap: a mapping of their own would cost more in page faults than it
+// saves in TLB misses.
+constexpr int64_t kMapFromBytes = int64_t{1} << 20;
+
+absl::Status OutOfMemory(int64_t bytes) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("host memory: cannot allocate ", bytes, " bytes"));
+}
+
+std::byte* MapPages(int64_t bytes) {
+  void* const data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return data == MAP_FAILED ? nullptr : static_cast<std::byte*>(data);
+}
+
+void UnmapPages(std::byte* data, int64_t bytes) {
+  if (bytes > 0) ::munmap(data, static_cast<size_t>(bytes));
+}
+
+// Maps 2 MiB more than is needed and gives back what lies before the 2 MiB boundary and behind the
+// end, because mmap itself promises only 4 KiB alignment and a huge page must start at a multiple
+// of its size.
+std::byte* MapAtHugePageBoundary(int64_t bytes) {
+  std::byte* const begin = MapPages(bytes + kHugePageBytes);
+  if (begin == nullptr) return nullptr;
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  const auto misaligned = static_cast<int64_t>(address % kHugePageBytes);
+  const int64_t head = misaligned == 0 ? 0 : kHugePageBytes - misaligned;
+  UnmapPages(begin, head);
+  UnmapPages(begin + head + bytes, kHugePageBytes - head);
+  // The advice may be refused (no such feature, switched off): the memory is as good, only slower.
+  ::madvise(begin + head, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  return begin + head;
+}
+
+}  // namespace
+
+namespace internal {
+
+absl::StatusOr<std::byte*> AllocateHost(int64_t bytes, HugePages huge_pages) {
+  if (bytes == 0) return nullptr;
+  if (bytes > INT64_MAX - 2 * kHugePageBytes) return OutOfMemory(bytes);
+  std::byte* data = nullptr;
+  if (bytes < kMapFromBytes) {
+    const auto rounded = static_cast<size_t>(RoundUp(bytes, kBufferAlignment));
+    data = static_cast<std::byte*>(std::aligned_alloc(kBufferAlignment, rounded));
+    if (data != nullptr) std::memset(data, 0, rounded);
+  } else if (huge_pages == HugePages::kTry) {
+    data = MapAtHugePageBoundary(RoundUp(bytes, kPageBytes));
+  } else {
+    data = MapPages(RoundUp(bytes, kPageBytes));
+  }
+  if (data == nullptr) return OutOfMemory(bytes);
+  return data;
+}
+
+void FreeHost(std::byte* data, int64_t bytes, HugePages) {
+  if (data == nullptr) return;
+  if (bytes < kMapFromBytes) {
+    std::free(data);
+  } else {
+    UnmapPages(data, RoundUp(bytes, kPageBytes));
+  }
+}
+
+}  // namespace internal
+
+// The same for both kinds: a mapping with huge pages ends at the page that holds its last byte, so
+// its tail is of small pages. Pieces from the heap share pages with others and are counted as if
+// they did not.
+int64_t HostBytesReserved(int64_t bytes, HugePages) { return RoundUp(bytes, kPageBytes); }
+
+bool HugePagesPossible() {
+  // The file reads "always [madvise] never", with the chosen word in brackets.
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return !text.empty() && text.find("[never]") == std::string::npos;
+}
+
+}  // namespace hotrow

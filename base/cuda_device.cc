@@ -1,0 +1,137 @@
+#include "base/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/cuda_buffer.h"
+#include "base/cuda_handles.h"
+#include "base/cuda_status.h"
+
+namespace hotrow {
+namespace {
+
+constexpr int kComputeMajorMin = 8;
+
+absl::Status NoUsableGpu(const std::string& reason) {
+  return absl::FailedPreconditionError(absl::StrCat("no usable GPU: ", reason));
+}
+
+absl::StatusOr<int> DeviceAttribute(cudaDeviceAttr attribute, int device) {
+  int value = 0;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
+
+// The general message names the call; an allocation's must name the bytes.
+absl::Status AllocationError(cudaError_t error, const char* call, int64_t bytes) {
+  return CudaToStatus(error, absl::StrCat(call, " of ", bytes, " bytes"));
+}
+
+}  // namespace
+
+absl::Status CudaToStatus(cudaError_t error, std::string_view what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  cudaGetLastError();
+  const std::string message = absl::StrCat(std::string(what), ": ", cudaGetErrorName(error), " (",
+                                           cudaGetErrorString(error), ")");
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return absl::ResourceExhaustedError(message);
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorStubLibrary:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorSystemNotReady:
+    case cudaErrorCompatNotSupportedOnDevice:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInitializationError:
+      return NoUsableGpu(message);
+    default:
+      return absl::InternalError(message);
+  }
+}
+
+absl::Status CheckUsableGpu() {
+  int count = 0;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDeviceCount(&count));
+  if (count == 0) return NoUsableGpu("the driver knows of no device");
+  int device = 0;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
+  HOTROW_ASSIGN_OR_RETURN(const int major,
+                          DeviceAttribute(cudaDevAttrComputeCapabilityMajor, device));
+  HOTROW_ASSIGN_OR_RETURN(const int minor,
+                          DeviceAttribute(cudaDevAttrComputeCapabilityMinor, device));
+  if (major < kComputeMajorMin) {
+    return NoUsableGpu(absl::StrCat("device ", device, " has compute capability ", major, ".",
+                                    minor, "; ", kComputeMajorMin, ".0 is the lowest we support"));
+  }
+  HOTROW_ASSIGN_OR_RETURN(const int has_pools,
+                          DeviceAttribute(cudaDevAttrMemoryPoolsSupported, device));
+  if (has_pools == 0) {
+    return NoUsableGpu(absl::StrCat("device ", device, " has no stream-ordered memory"));
+  }
+  // Creates the context, which fails when another process holds the device exclusively.
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaFree(nullptr));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CudaDeviceGuard> CudaDeviceGuard::Set(int device) {
+  int previous = 0;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&previous));
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaSetDevice(device));
+  return CudaDeviceGuard(previous);
+}
+
+CudaDeviceGuard::~CudaDeviceGuard() {
+  if (previous_ != kNone) cudaSetDevice(previous_);
+}
+
+absl::StatusOr<StreamHandle> CreateStream() {
+  cudaStream_t stream = nullptr;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return StreamHandle(stream);
+}
+
+absl::StatusOr<EventHandle> CreateEvent(EventTiming timing) {
+  cudaEvent_t event = nullptr;
+  const unsigned flags = timing == EventTiming::kOn ? cudaEventDefault : cudaEventDisableTiming;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaEventCreateWithFlags(&event, flags));
+  return EventHandle(event);
+}
+
+namespace internal {
+
+absl::Status CheckElementCount(int64_t size, int64_t element_bytes) {
+  if (size >= 0 && size <= INT64_MAX / element_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the number of elements must lie in [0, ",
+                                                 INT64_MAX / element_bytes, "], got ", size));
+}
+
+absl::StatusOr<void*> AllocateDevice(int64_t bytes, CudaStream stream) {
+  if (bytes == 0) return nullptr;
+  void* data = nullptr;
+  const cudaError_t error = cudaMallocAsync(&data, static_cast<size_t>(bytes), stream);
+  if (error != cudaSuccess) return AllocationError(error, "cudaMallocAsync", bytes);
+  return data;
+}
+
+void FreeDevice(void* data, CudaStream stream) { cudaFreeAsync(data, stream); }
+
+absl::StatusOr<void*> AllocatePinned(int64_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* data = nullptr;
+  const cudaError_t error = cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable);
+  if (error != cudaSuccess) return AllocationError(error, "cudaHostAlloc", bytes);
+  std::memset(data, 0, static_cast<size_t>(bytes));
+  return data;
+}
+
+void FreePinned(void* data) { cudaFreeHost(data); }
+
+}  // namespace internal
+}  // namespace hotrow

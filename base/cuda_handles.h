@@ -1,0 +1,29 @@
+#ifndef HOTROW_BASE_CUDA_HANDLES_H_
+#define HOTROW_BASE_CUDA_HANDLES_H_
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+namespace hotrow {
+
+template <auto kDestroy>
+struct Destroy {
+  void operator()(auto* handle) const noexcept { kDestroy(handle); }
+};
+
+using StreamHandle = std::unique_ptr<CUstream_st, Destroy<cudaStreamDestroy>>;
+using EventHandle = std::unique_ptr<CUevent_st, Destroy<cudaEventDestroy>>;
+
+// On the current device. The stream does not wait for the default stream, nor the other way round.
+absl::StatusOr<StreamHandle> CreateStream();
+
+// With timing it can measure (cudaEventElapsedTime); without, recording and waiting cost less.
+enum class EventTiming { kOff, kOn };
+absl::StatusOr<EventHandle> CreateEvent(EventTiming timing = EventTiming::kOff);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_BASE_CUDA_HANDLES_H_

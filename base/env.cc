@@ -1,0 +1,78 @@
+#include "base/env.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace hotrow {
+namespace {
+
+std::string ParentDir(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+absl::Status WriteAndSync(Env& env, const std::string& path, std::string_view text) {
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kTruncate));
+  HOTROW_RETURN_IF_ERROR(WriteFull(*file, 0, std::as_bytes(std::span(text))));
+  HOTROW_RETURN_IF_ERROR(file->Sync());
+  return file->Close();
+}
+
+}  // namespace
+
+absl::Status ReadFull(File& file, int64_t offset, std::span<std::byte> bytes) {
+  int64_t at = offset;
+  for (std::span<std::byte> rest = bytes; !rest.empty();) {
+    HOTROW_ASSIGN_OR_RETURN(const int64_t got, file.ReadAt(at, rest));
+    HOTROW_CHECK(got >= 0 && got <= static_cast<int64_t>(rest.size()));
+    if (got == 0) {
+      return absl::DataLossError(absl::StrCat("read ", file.path(), ": the file ends at byte ", at,
+                                              ", but ", bytes.size(),
+                                              " bytes were expected at offset ", offset));
+    }
+    at += got;
+    rest = rest.subspan(static_cast<size_t>(got));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFull(File& file, int64_t offset, std::span<const std::byte> bytes) {
+  for (int64_t at = offset; !bytes.empty();) {
+    HOTROW_ASSIGN_OR_RETURN(const int64_t put, file.WriteAt(at, bytes));
+    HOTROW_CHECK(put >= 0 && put <= static_cast<int64_t>(bytes.size()));
+    // No file system does this; an error is better than a loop without end.
+    if (put == 0) {
+      return absl::InternalError(absl::StrCat("write ", file.path(), ": no byte of ", bytes.size(),
+                                              " was taken at offset ", at));
+    }
+    at += put;
+    bytes = bytes.subspan(static_cast<size_t>(put));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadFileToString(Env& env, const std::string& path) {
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
+  HOTROW_ASSIGN_OR_RETURN(const int64_t size, file->Size());
+  std::string text(static_cast<size_t>(size), '\0');
+  HOTROW_RETURN_IF_ERROR(ReadFull(*file, 0, std::as_writable_bytes(std::span(text))));
+  return text;
+}
+
+absl::Status WriteFileAtomically(Env& env, const std::string& path, std::string_view text) {
+  const std::string temporary = path + ".tmp";
+  absl::Status status = WriteAndSync(env, temporary, text);
+  if (status.ok()) status = env.Rename(temporary, path);
+  if (!status.ok()) {
+    // The first error is the one to report; a leftover is overwritten by the next attempt.
+    env.Remove(temporary).IgnoreError();
+    return status;
+  }
+  return env.SyncDir(ParentDir(path));
+}
+
+}  // namespace hotrow

@@ -1,0 +1,208 @@
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "base/cuda_buffer.h"
+#include "base/cuda_device.h"
+#include "base/cuda_handles.h"
+#include "base/cuda_status.h"
+#include "base/philox.h"
+#include "base/warp.cuh"
+#include "tests/support/gpu_test.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+constexpr int kWarpsPerBlock = 4;
+
+struct alignas(32) Problem {
+  std::array<uint8_t, 32> bytes;
+  uint32_t lanes = 0;
+  uint8_t value = 0;
+};
+
+// Everything that one warp answers about one problem.
+struct Answer {
+  uint32_t match = 0;
+  WayScore min;
+  uint32_t ballot = 0;
+  int first_lane = 0;
+  int num_lanes = 0;
+  int once_runs = 0;
+};
+
+// `lane_answers` gets what each lane saw: [warps * 32].
+__global__ void AnswerKernel(const Problem* problems, int64_t num_problems, Answer* lane_answers,
+                             int* once_runs) {
+  const int64_t w = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / 32;
+  if (w >= num_problems) return;  // warp-uniform: all lanes of a warp share w
+  const Problem& p = problems[w];
+  const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(&p.bytes);
+  Answer answer;
+  answer.match = CudaWarp::MatchByte(bytes, p.value);
+  answer.min = CudaWarp::MinByte(bytes, p.lanes);
+  answer.ballot =
+      CudaWarp::Ballot(p.lanes, [bytes, &p](int lane) { return bytes[lane] > p.value; });
+  answer.first_lane = CudaWarp::FirstLane(p.lanes);
+  answer.num_lanes = CudaWarp::CountLanes(p.lanes);
+  CudaWarp::Once([once_runs, w] { ++once_runs[w]; });
+  answer.once_runs = once_runs[w];
+  lane_answers[w * CudaWarp::kLanes + CudaWarp::Lane()] = answer;
+}
+
+Answer HostAnswer(const Problem& p) {
+  Answer answer;
+  answer.match = HostWarp::MatchByte(p.bytes.data(), p.value);
+  answer.min = HostWarp::MinByte(p.bytes.data(), p.lanes);
+  answer.ballot = HostWarp::Ballot(
+      p.lanes, [&p](int lane) { return p.bytes[static_cast<size_t>(lane)] > p.value; });
+  answer.first_lane = HostWarp::FirstLane(p.lanes);
+  answer.num_lanes = HostWarp::CountLanes(p.lanes);
+  HostWarp::Once([&answer] { ++answer.once_runs; });
+  return answer;
+}
+
+// Few distinct bytes in half of the problems, so that matches and ties are common; no lane, all
+// lanes and only bytes of 255 on purpose.
+std::vector<Problem> RandomProblems(uint64_t seed) {
+  RandomStream random(seed, RandomPurpose::kTest);
+  std::vector<Problem> problems(1001);
+  for (size_t i = 0; i < problems.size(); ++i) {
+    Problem& p = problems[i];
+    const uint64_t range = random.Below(2) == 0 ? 3 : 256;
+    const uint64_t base = random.Below(257 - range);
+    for (uint8_t& b : p.bytes) b = static_cast<uint8_t>(base + random.Below(range));
+    if (i % 10 == 0) p.bytes.fill(255);
+    p.value =
+        random.Below(2) == 0 ? p.bytes[random.Below(32)] : static_cast<uint8_t>(random.Below(256));
+    p.lanes = random.Next32();
+    if (i % 7 == 0) p.lanes = 0;
+    if (i % 7 == 1) p.lanes = ~0u;
+  }
+  return problems;
+}
+
+absl::StatusOr<std::vector<Answer>> RunOnGpu(const std::vector<Problem>& problems) {
+  const auto n = static_cast<int64_t>(problems.size());
+  HOTROW_ASSIGN_OR_RETURN(const StreamHandle stream, CreateStream());
+  HOTROW_ASSIGN_OR_RETURN(auto input, DeviceBuffer<Problem>::Create(n, stream.get()));
+  HOTROW_ASSIGN_OR_RETURN(auto output, DeviceBuffer<Answer>::Create(32 * n, stream.get()));
+  HOTROW_ASSIGN_OR_RETURN(auto once_runs, DeviceBuffer<int>::Create(n, stream.get()));
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(input.data(), problems.data(),
+                                              static_cast<size_t>(input.bytes()),
+                                              cudaMemcpyHostToDevice, stream.get()));
+  HOTROW_CUDA_RETURN_IF_ERROR(
+      cudaMemsetAsync(once_runs.data(), 0, static_cast<size_t>(once_runs.bytes()), stream.get()));
+  const auto blocks = static_cast<unsigned>((n + kWarpsPerBlock - 1) / kWarpsPerBlock);
+  AnswerKernel<<<blocks, 32 * kWarpsPerBlock, 0, stream.get()>>>(input.data(), n, output.data(),
+                                                                 once_runs.data());
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaGetLastError());
+  std::vector<Answer> answers(static_cast<size_t>(32 * n));
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(answers.data(), output.data(),
+                                              static_cast<size_t>(output.bytes()),
+                                              cudaMemcpyDeviceToHost, stream.get()));
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream.get()));
+  return answers;
+}
+
+TEST(CudaWarpTest, EveryLaneAnswersAsHostWarp) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const uint64_t seed : test::Seeds(5)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    const std::vector<Problem> problems = RandomProblems(seed);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<Answer> answers, RunOnGpu(problems));
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const Answer want = HostAnswer(problems[i / 32]);
+      const Answer& got = answers[i];
+      ASSERT_EQ(got.match, want.match) << "problem " << i / 32 << ", lane " << i % 32;
+      ASSERT_EQ(got.min.way, want.min.way) << "problem " << i / 32 << ", lane " << i % 32;
+      ASSERT_EQ(got.min.score, want.min.score) << "problem " << i / 32 << ", lane " << i % 32;
+      ASSERT_EQ(got.ballot, want.ballot) << "problem " << i / 32 << ", lane " << i % 32;
+      ASSERT_EQ(got.first_lane, want.first_lane) << "problem " << i / 32 << ", lane " << i % 32;
+      ASSERT_EQ(got.num_lanes, want.num_lanes) << "problem " << i / 32 << ", lane " << i % 32;
+      ASSERT_EQ(got.once_runs, 1) << "problem " << i / 32 << ", lane " << i % 32;
+    }
+  }
+}
+
+TEST(CudaBufferTest, PinnedMemoryGoesThereAndBack) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const StreamHandle stream, CreateStream());
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto there, PinnedBuffer<int32_t>::Create(1000));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto back, PinnedBuffer<int32_t>::Create(1000));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto device, DeviceBuffer<int32_t>::Create(1000, stream.get()));
+  for (int32_t i = 0; i < 1000; ++i) {
+    ASSERT_EQ(there[i], 0);
+    there[i] = i;
+  }
+  const auto bytes = static_cast<size_t>(device.bytes());
+  ASSERT_EQ(cudaMemcpyAsync(device.data(), there.data(), bytes, cudaMemcpyDefault, stream.get()),
+            cudaSuccess);
+  const DeviceBuffer<int32_t> moved = std::move(device);
+  EXPECT_TRUE(device.empty());
+  ASSERT_EQ(cudaMemcpyAsync(back.data(), moved.data(), bytes, cudaMemcpyDefault, stream.get()),
+            cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
+  for (int32_t i = 0; i < 1000; ++i) ASSERT_EQ(back[i], i);
+}
+
+TEST(CudaBufferTest, TooMuchIsAnErrorThatTheNextLaunchDoesNotSee) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const StreamHandle stream, CreateStream());
+  EXPECT_THAT(DeviceBuffer<std::byte>::Create(int64_t{1} << 50, stream.get()),
+              test::StatusIs(absl::StatusCode::kResourceExhausted,
+                             testing::HasSubstr("1125899906842624 bytes")));
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST(CudaBufferTest, EmptyAndImpossibleCounts) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto empty, DeviceBuffer<float>::Create(0, nullptr));
+  EXPECT_EQ(empty.data(), nullptr);
+  EXPECT_EQ(PinnedBuffer<float>::Create(-1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(DeviceBuffer<float>::Create(INT64_MAX, nullptr).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CudaStatusTest, MapsErrors) {
+  EXPECT_TRUE(CudaToStatus(cudaSuccess, "x").ok());
+  EXPECT_THAT(CudaToStatus(cudaErrorMemoryAllocation, "cudaMalloc(p)"),
+              test::StatusIs(absl::StatusCode::kResourceExhausted,
+                             testing::StartsWith("cudaMalloc(p): cudaErrorMemoryAllocation (")));
+  for (const cudaError_t error : {cudaErrorNoDevice, cudaErrorInsufficientDriver}) {
+    EXPECT_THAT(CudaToStatus(error, "x"), test::StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                         testing::StartsWith("no usable GPU: x")));
+  }
+  EXPECT_EQ(CudaToStatus(cudaErrorIllegalAddress, "x").code(), absl::StatusCode::kInternal);
+}
+
+TEST(CudaDeviceTest, GuardRestoresTheDevice) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  int before = -1;
+  ASSERT_EQ(cudaGetDevice(&before), cudaSuccess);
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CudaDeviceGuard guard, CudaDeviceGuard::Set(0));
+    int inside = -1;
+    ASSERT_EQ(cudaGetDevice(&inside), cudaSuccess);
+    EXPECT_EQ(inside, 0);
+  }
+  int after = -1;
+  ASSERT_EQ(cudaGetDevice(&after), cudaSuccess);
+  EXPECT_EQ(after, before);
+  EXPECT_THAT(CudaDeviceGuard::Set(100000), test::StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                           testing::HasSubstr("no usable GPU")));
+}
+
+// Without a GPU the answer must say so, and why; with one it must be OK twice.
+TEST(CudaDeviceTest, CheckUsableGpuGivesAReason) {
+  const absl::Status status = CheckUsableGpu();
+  if (status.ok()) {
+    HOTROW_EXPECT_OK(CheckUsableGpu());
+  } else {
+    EXPECT_THAT(status, test::StatusIs(absl::StatusCode::kFailedPrecondition,
+                                       testing::StartsWith("no usable GPU: ")));
+  }
+}
+
+}  // namespace
+}  // namespace hotrow

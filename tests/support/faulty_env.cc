@@ -1,0 +1,158 @@
+#include "tests/support/faulty_env.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace hotrow::test {
+
+class FaultyEnv::FaultyFile : public File {
+ public:
+  FaultyFile(FaultyEnv* env, std::unique_ptr<File> base) : env_(env), base_(std::move(base)) {}
+
+  absl::StatusOr<int64_t> ReadAt(int64_t offset, std::span<std::byte> bytes) override {
+    size_t count = bytes.size();
+    HOTROW_RETURN_IF_ERROR(env_->CountCall(&count));
+    return base_->ReadAt(offset, bytes.first(count));
+  }
+  absl::StatusOr<int64_t> WriteAt(int64_t offset, std::span<const std::byte> bytes) override {
+    size_t count = bytes.size();
+    HOTROW_RETURN_IF_ERROR(env_->CountCall(&count));
+    return base_->WriteAt(offset, bytes.first(count));
+  }
+  absl::Status Sync() override {
+    const absl::Status injected = env_->CountCall();
+    if (injected.ok()) return base_->Sync();
+    if (env_->mem_ != nullptr) env_->mem_->ForgetDirtyPages(*base_);
+    return injected;
+  }
+  absl::StatusOr<int64_t> Size() override {
+    HOTROW_RETURN_IF_ERROR(env_->CountCall());
+    return base_->Size();
+  }
+  absl::Status Truncate(int64_t size) override {
+    HOTROW_RETURN_IF_ERROR(env_->CountCall());
+    return base_->Truncate(size);
+  }
+  absl::Status Close() override {
+    HOTROW_RETURN_IF_ERROR(env_->CountCall());
+    return base_->Close();
+  }
+  const std::string& path() const override { return base_->path(); }
+
+ private:
+  FaultyEnv* const env_;
+  const std::unique_ptr<File> base_;
+};
+
+FaultyEnv::FaultyEnv() : mem_(std::make_unique<MemEnv>()), base_(mem_.get()) {}
+FaultyEnv::FaultyEnv(Env* base) : base_(base) {}
+FaultyEnv::~FaultyEnv() = default;
+
+void FaultyEnv::FailCall(int64_t k, absl::Status status) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  failures_[k] = std::move(status);
+}
+
+void FaultyEnv::FailFrom(int64_t k, absl::Status status) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  fail_from_ = k;
+  fail_from_status_ = std::move(status);
+}
+
+void FaultyEnv::ShortenCall(int64_t k) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  shortened_.insert(k);
+}
+
+int64_t FaultyEnv::calls() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return calls_;
+}
+
+int64_t FaultyEnv::faults() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return faults_;
+}
+
+absl::Status FaultyEnv::CountCall(size_t* io_bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t call = calls_++;
+  if (call >= fail_from_) {
+    ++faults_;
+    return fail_from_status_;
+  }
+  if (const auto it = failures_.find(call); it != failures_.end()) {
+    ++faults_;
+    return it->second;
+  }
+  if (io_bytes != nullptr && *io_bytes >= 2 && shortened_.contains(call)) {
+    ++faults_;
+    *io_bytes /= 2;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FaultyEnv::FlipBit(const std::string& path, int64_t bit_offset) {
+  if (mem_ != nullptr) return mem_->FlipBit(path, bit_offset);
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                          base_->Open(path, OpenMode::kReadWrite));
+  HOTROW_ASSIGN_OR_RETURN(const int64_t size, file->Size());
+  if (bit_offset < 0 || bit_offset / 8 >= size) {
+    return absl::OutOfRangeError(absl::StrCat("flip a bit of ", path, ": bit ", bit_offset,
+                                              " of a file of ", size, " bytes"));
+  }
+  std::byte byte;
+  HOTROW_RETURN_IF_ERROR(ReadFull(*file, bit_offset / 8, {&byte, 1}));
+  byte ^= static_cast<std::byte>(1 << (bit_offset % 8));
+  HOTROW_RETURN_IF_ERROR(WriteFull(*file, bit_offset / 8, {&byte, 1}));
+  return file->Close();
+}
+
+void FaultyEnv::DropUnsyncedData() {
+  HOTROW_CHECK(mem_ != nullptr);
+  mem_->DropUnsyncedData();
+}
+
+void FaultyEnv::LosePower(uint64_t seed) {
+  HOTROW_CHECK(mem_ != nullptr);
+  mem_->LosePower(seed);
+}
+
+absl::StatusOr<std::unique_ptr<File>> FaultyEnv::Open(const std::string& path, OpenMode mode) {
+  HOTROW_RETURN_IF_ERROR(CountCall());
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_->Open(path, mode));
+  return std::make_unique<FaultyFile>(this, std::move(file));
+}
+absl::Status FaultyEnv::CreateDirs(const std::string& path) {
+  HOTROW_RETURN_IF_ERROR(CountCall());
+  return base_->CreateDirs(path);
+}
+absl::StatusOr<std::vector<std::string>> FaultyEnv::ListDir(const std::string& path) {
+  HOTROW_RETURN_IF_ERROR(CountCall());
+  return base_->ListDir(path);
+}
+absl::StatusOr<bool> FaultyEnv::Exists(const std::string& path) {
+  HOTROW_RETURN_IF_ERROR(CountCall());
+  return base_->Exists(path);
+}
+absl::Status FaultyEnv::Rename(const std::string& from, const std::string& to) {
+  HOTROW_RETURN_IF_ERROR(CountCall());
+  return base_->Rename(from, to);
+}
+absl::Status FaultyEnv::Remove(const std::string& path) {
+  HOTROW_RETURN_IF_ERROR(CountCall());
+  return base_->Remove(path);
+}
+absl::Status FaultyEnv::RemoveDir(const std::string& path) {
+  HOTROW_RETURN_IF_ERROR(CountCall());
+  return base_->RemoveDir(path);
+}
+absl::Status FaultyEnv::SyncDir(const std::string& path) {
+  HOTROW_RETURN_IF_ERROR(CountCall());
+  return base_->SyncDir(path);
+}
+
+}  // namespace hotrow::test
