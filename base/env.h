@@ -16,12 +16,11 @@ namespace hotrow {
 
 // An open file. Offsets and sizes are bytes.
 //
-// Threads: ReadAt and WriteAt may run concurrently on one file.
+// Threads:    ReadAt and WriteAt may run concurrently on one file.
 // Durability: bytes written before a Sync() that returned OK survive power loss, if the file's
-// directory entry
-//             does too (Env::SyncDir).
-// Errors: DataLoss (EIO), ResourceExhausted (disk full), others as ErrnoToStatus maps them; all
-// name the path.
+//             directory entry does too (Env::SyncDir).
+// Errors:     DataLoss (EIO), ResourceExhausted (disk full), others as ErrnoToStatus maps them; all
+//             name the path.
 class File {
  public:
   virtual ~File() = default;

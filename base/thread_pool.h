@@ -12,12 +12,10 @@ namespace hotrow {
 // A fixed set of threads for data-parallel loops and for background work.
 //
 // Threads: every method may be called from any thread. ParallelFor may be called from inside a
-// ParallelFor
-//          body; the inner loop then runs on the calling thread alone.
+//          ParallelFor body; the inner loop then runs on the calling thread alone.
 // Order:   chunks run in no particular order, so bodies must write to disjoint places. The chunks
-// themselves
-//          depend only on n and grain, never on the number of threads: a body that sums per chunk
-//          gives the same bits on any pool.
+//          themselves depend only on n and grain, never on the number of threads: a body that sums
+//          per chunk gives the same bits on any pool.
 // Errors:  bodies do not throw; they report through their own variables.
 class ThreadPool {
  public:

@@ -589,7 +589,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
     if (options.cache_bytes < impl->plan.min_cache_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "cache_bytes: the cache budget is ", options.cache_bytes, " bytes, but one step of ",
-          options.max_batch_size, " samples needs ", impl->plan.min_cache_bytes,
+          options.max_batch_size, " samples needs at least ", impl->plan.min_cache_bytes,
           " bytes; raise cache_bytes or lower the batch size"));
     }
     SplitCacheBytes(options, &impl->plan);

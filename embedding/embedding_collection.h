@@ -139,23 +139,23 @@ class EmbeddingStep {
 
 // EmbeddingCollection is a set of tables that are looked up and trained together.
 //
-// Use:     auto step = tables->Prefetch(batch);            any number up to prefetch_depth ahead
-//          tables->Lookup(*step, output);                  forward
-//          tables->Update(std::move(step), gradient);      backward
-//          tables->Evaluate(batch, output);                validation: changes nothing
+// Use:     step = tables->Prefetch(batch)               any number up to prefetch_depth ahead
+//          tables->Lookup(*step, output)                forward
+//          tables->Update(std::move(step), gradient)    backward
+//          tables->Evaluate(batch, output)              validation: changes nothing
+//
 // Data:    ids are 64-bit keys; a batch is copied by Prefetch, so the caller may free it at once.
-// Outputs and
-//          gradients are float32.
+//          Outputs and gradients are float32.
 // Order:   steps are looked up and updated in the order in which they were prefetched. Prefetch
-// makes rows
-//          resident and pins them, it hands out no values; Lookup gathers values after the update
-//          of the step before. So prefetch depth, cache size and tier change speed and never a bit.
+//          makes rows resident and pins them, it hands out no values; Lookup gathers values after
+//          the update of the step before. So prefetch depth, cache size and tier change speed and
+//          never a bit.
 // Threads: one call at a time; inside, work spreads over ctx.pool, with the same bits for any pool
-// size. Errors:  InvalidArgument (a malformed batch; names feature, sample and value),
-// ResourceExhausted (a budget that
-//          one step alone does not fit; names the tier, the budget and the need),
-//          FailedPrecondition (calls out of order), and what the store says. After an error of
-//          Prefetch or Lookup the tables are as before.
+//          size.
+// Errors:  InvalidArgument (a malformed batch; names feature, sample and value), ResourceExhausted
+//          (a budget that one step alone does not fit; names the tier, the budget and the need),
+//          FailedPrecondition (calls out of order), and what the store says. After an error the
+//          tables are as before; a step whose Update failed is cancelled.
 class EmbeddingCollection {
  public:
   // ctx.pool must outlive the collection.

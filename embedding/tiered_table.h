@@ -57,17 +57,14 @@ struct TierCounts {
 // step resident, hands out their addresses, and sees that what falls out of the cache reaches the
 // store. Without a cache it hands out the addresses of rows in the HostStore itself.
 //
-// Order:   a row is evicted to the store before any miss is read, so a miss never reads an older
-// row than was
-//          evicted.
+// Order:    a row is evicted to the store before any miss is read, so a miss never reads an older
+//           row than was evicted.
 // New rows: a key that the store does not have gets its initial row in the cache (or in staging),
-// clean. It joins
-//          the store only if an update makes it dirty; otherwise it is forgotten.
-// Threads: one call at a time; work inside spreads over ctx.pool.
-// Errors:  what the store says. When the store refuses rows that the cache has already given up,
-// they wait in the
-//          staging area; every later call tries them again first and fails as long as the store
-//          does. Nothing is lost.
+//           clean. It joins the store only if an update makes it dirty; otherwise it is forgotten.
+// Threads:  one call at a time; work inside spreads over ctx.pool.
+// Errors:   what the store says. When the store refuses rows that the cache has already given up,
+//           they wait in the staging area; every later call tries them again first and fails as
+//           long as the store does. Nothing is lost.
 class TieredTable {
  public:
   // `store` outlives the table. Errors: ResourceExhausted when cache_bytes is too small for any

@@ -629,12 +629,12 @@ TEST(EmbeddingCollectionTest, ACacheTooSmallForOneStepIsRefused) {
   // With hotness unknown the batch that does not fit is refused, and the next one that fits goes
   // on.
   options.tables[0].max_hotness = 0;
-  options.cache_bytes = 40'000;
+  options.cache_bytes = 50'000;
   HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, ctx));
   const Batch large = RandomBatch(1, 1, 64, 40, 1'000'000, false);
   EXPECT_THAT(tables->Prefetch(large.view()),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("cache"), HasSubstr("40000"))));
+                       AllOf(HasSubstr("cache"), HasSubstr("50000"))));
   const Batch small = RandomBatch(2, 1, 8, 1, 1000, false);
   HOTROW_EXPECT_OK(tables->Prefetch(small.view()));
 }
