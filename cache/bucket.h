@@ -1,0 +1,175 @@
+#ifndef HOTROW_CACHE_BUCKET_H_
+#define HOTROW_CACHE_BUCKET_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/macros.h"
+
+// The logic of one bucket, written once over a Warp (base/warp.h): HostWarp on the CPU, CudaWarp on
+// the GPU. The functions are warp-uniform: all lanes of a warp call them together with equal
+// arguments and get equal answers. They touch one or two buckets and nothing else; who may call
+// them when is up to the container.
+
+namespace hotrow::cache {
+
+// The metadata of 32 rows, 16 bytes a way. Plain data, so that a bucket may lie in host or device
+// memory and all-zero bytes are an empty bucket.
+//
+// Tags and scores share the first cache line: telling a miss and picking a victim both read 64
+// bytes. `state` is the dirty bit, the filling bit and a 6-bit count of pins, so that "may be
+// evicted" is a comparison of whole bytes.
+struct alignas(64) Bucket {
+  static constexpr int kWays = 32;
+
+  uint8_t tag[kWays];    // 8 bits of the hash, never 0; 0 = the way is empty
+  uint8_t score[kWays];  // higher stays
+  uint8_t state[kWays];  // kDirty | kFilling | pins
+  uint8_t reserved[kWays];
+  uint32_t table[kWays];
+  uint64_t key[kWays];
+};
+static_assert(sizeof(Bucket) == 512 && alignof(Bucket) == 64);
+static_assert(offsetof(Bucket, tag) == 0 && offsetof(Bucket, score) == 32);
+static_assert(offsetof(Bucket, state) == 64 && offsetof(Bucket, reserved) == 96);
+static_assert(offsetof(Bucket, table) == 128 && offsetof(Bucket, key) == 256);
+
+inline constexpr uint8_t kDirty = 0x80;    // differs from the tier below
+inline constexpr uint8_t kFilling = 0x40;  // placed, its bytes not written yet
+inline constexpr uint8_t kPinMask = 0x3f;
+// One pin per step in flight that uses the row, so no more than 63 steps may be in flight.
+inline constexpr int kMaxPins = 63;
+
+// How a policy moves scores when a row is placed and when it is touched: LRU jumps to 255 (an
+// addition of 255 that saturates), LFU counts.
+struct ScoreRule {
+  uint8_t placed = 255;
+  uint8_t touch_add = 255;
+};
+
+// One way of a pair of buckets.
+struct PairWay {
+  int bucket = -1;  // 0 or 1; -1 = there is none
+  int way = -1;
+};
+
+// nvcc compiles the templates below for both sides whatever the warp, and would warn that the
+// device side of a HostWarp instance calls host functions. No such instance runs on a device.
+#if defined(__CUDACC__)
+#define HOTROW_WARP_TEMPLATE _Pragma("nv_exec_check_disable") template <typename Warp>
+#else
+#define HOTROW_WARP_TEMPLATE template <typename Warp>
+#endif
+
+// The way that holds {key, table}, or -1.
+HOTROW_WARP_TEMPLATE
+HOTROW_HOST_DEVICE int FindWay(const Bucket& bucket, uint8_t tag, uint64_t key, uint32_t table) {
+  const uint32_t candidates = Warp::MatchByte(bucket.tag, tag);
+  if (candidates == 0) return -1;
+  const uint32_t hits = Warp::Ballot(
+      candidates, [&](int way) { return bucket.key[way] == key && bucket.table[way] == table; });
+  return hits == 0 ? -1 : Warp::FirstLane(hits);
+}
+
+// Bit w is set when way w is empty.
+HOTROW_WARP_TEMPLATE
+HOTROW_HOST_DEVICE uint32_t FreeMask(const Bucket& bucket) {
+  return Warp::MatchByte(bucket.tag, 0);
+}
+
+// Bit w is set when way w is empty or its row is neither pinned nor being filled. Callers ask only
+// when no way is empty.
+HOTROW_WARP_TEMPLATE
+HOTROW_HOST_DEVICE uint32_t UnpinnedMask(const Bucket& bucket) {
+  return Warp::MatchByte(bucket.state, 0) | Warp::MatchByte(bucket.state, kDirty);
+}
+
+// An empty way of the emptier bucket: the lowest one; the first bucket wins a tie.
+HOTROW_WARP_TEMPLATE
+HOTROW_HOST_DEVICE PairWay PickFree(const Bucket& first, const Bucket& second) {
+  const uint32_t free1 = FreeMask<Warp>(first);
+  const uint32_t free2 = FreeMask<Warp>(second);
+  if ((free1 | free2) == 0) return {};
+  if (Warp::CountLanes(free2) > Warp::CountLanes(free1)) return {1, Warp::FirstLane(free2)};
+  return {0, Warp::FirstLane(free1)};
+}
+
+// Below this many unpinned ways in either bucket, room matters more than scores, see PickVictim.
+inline constexpr int kScarceWays = 16;
+
+// Who leaves when no way of the pair is empty: the lowest score among the unpinned ways; the first
+// bucket wins a tie, then the lowest way.
+//
+// Where pins leave little room, the victim comes from the bucket with more unpinned ways instead. A
+// cache that holds little beside its pinned rows is full of old unpinned ones, so PickFree has no
+// say; were victims taken by score alone, pins would pile up as if a row had one choice. With 8 of
+// 9 ways pinned by each step, 0.65 % of the rows would need the overflow; this way none does.
+HOTROW_WARP_TEMPLATE
+HOTROW_HOST_DEVICE PairWay PickVictim(const Bucket& first, const Bucket& second) {
+  uint32_t lanes1 = UnpinnedMask<Warp>(first);
+  uint32_t lanes2 = UnpinnedMask<Warp>(second);
+  const int room1 = Warp::CountLanes(lanes1);
+  const int room2 = Warp::CountLanes(lanes2);
+  if (room1 < kScarceWays || room2 < kScarceWays) {
+    if (room1 < room2) lanes1 = 0;
+    if (room2 < room1) lanes2 = 0;
+  }
+  const auto victim1 = Warp::MinByte(first.score, lanes1);
+  const auto victim2 = Warp::MinByte(second.score, lanes2);
+  if (victim1.way < 0 && victim2.way < 0) return {};
+  if (victim2.way < 0 || (victim1.way >= 0 && victim1.score <= victim2.score))
+    return {0, victim1.way};
+  return {1, victim2.way};
+}
+
+// Puts {key, table} into a way, whatever was there: pinned once and waiting for its bytes.
+HOTROW_WARP_TEMPLATE
+HOTROW_HOST_DEVICE void Place(Bucket& bucket, int way, uint8_t tag, uint64_t key, uint32_t table,
+                              ScoreRule rule) {
+  Warp::Once([&] {
+    bucket.tag[way] = tag;
+    bucket.score[way] = rule.placed;
+    bucket.state[way] = kFilling | 1;
+    bucket.table[way] = table;
+    bucket.key[way] = key;
+  });
+}
+
+// Raises the score of a way that a step uses and pins it once more. The caller has made sure that
+// it has fewer than kMaxPins pins.
+HOTROW_WARP_TEMPLATE
+HOTROW_HOST_DEVICE void TouchAndPin(Bucket& bucket, int way, ScoreRule rule) {
+  Warp::Once([&] {
+    const int score = bucket.score[way] + rule.touch_add;
+    bucket.score[way] = static_cast<uint8_t>(score > 255 ? 255 : score);
+    bucket.state[way] = static_cast<uint8_t>(bucket.state[way] + 1);
+  });
+}
+
+// Makes a way empty.
+HOTROW_WARP_TEMPLATE
+HOTROW_HOST_DEVICE void Clear(Bucket& bucket, int way) {
+  Warp::Once([&] {
+    bucket.tag[way] = 0;
+    bucket.score[way] = 0;
+    bucket.state[way] = 0;
+    bucket.table[way] = 0;
+    bucket.key[way] = 0;
+  });
+}
+
+// Lowers all scores by one. One thread; the loop is one vector instruction on the CPU.
+HOTROW_HOST_DEVICE inline void AgeByOne(Bucket& bucket) {
+  for (uint8_t& score : bucket.score) score = static_cast<uint8_t>(score - (score > 0 ? 1 : 0));
+}
+
+// Takes an eighth off all scores, rounded up, so that a score ends at 0.
+HOTROW_HOST_DEVICE inline void AgeByDecay(Bucket& bucket) {
+  for (uint8_t& score : bucket.score) score = static_cast<uint8_t>(score - ((score + 7) >> 3));
+}
+
+#undef HOTROW_WARP_TEMPLATE
+
+}  // namespace hotrow::cache
+
+#endif  // HOTROW_CACHE_BUCKET_H_

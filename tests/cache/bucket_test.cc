@@ -1,0 +1,163 @@
+#include "cache/bucket.h"
+
+#include <cstring>
+
+#include "base/philox.h"
+#include "base/warp.h"
+#include "gtest/gtest.h"
+#include "tests/cache/bucket_model.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using cache::Bucket;
+using cache::PairWay;
+
+constexpr cache::ScoreRule kLru = {.placed = 255, .touch_add = 255};
+constexpr cache::ScoreRule kLfu = {.placed = 4, .touch_add = 4};
+
+TEST(BucketTest, FindsKeysByTagKeyAndTable) {
+  Bucket bucket = {};
+  const uint64_t max_key = ~uint64_t{0};
+  EXPECT_EQ(cache::FindWay<HostWarp>(bucket, 7, 0, 0), -1);
+  cache::Place<HostWarp>(bucket, 3, 7, 0, 0, kLru);
+  cache::Place<HostWarp>(bucket, 9, 7, max_key, 0, kLru);
+  cache::Place<HostWarp>(bucket, 31, 7, 0, 5, kLru);
+  EXPECT_EQ(cache::FindWay<HostWarp>(bucket, 7, 0, 0), 3);
+  EXPECT_EQ(cache::FindWay<HostWarp>(bucket, 7, max_key, 0), 9);
+  EXPECT_EQ(cache::FindWay<HostWarp>(bucket, 7, 0, 5), 31);
+  EXPECT_EQ(cache::FindWay<HostWarp>(bucket, 7, 0, 6), -1);
+  EXPECT_EQ(cache::FindWay<HostWarp>(bucket, 7, 1, 0), -1);
+  EXPECT_EQ(cache::FindWay<HostWarp>(bucket, 8, 0, 0), -1);
+  cache::Clear<HostWarp>(bucket, 3);
+  EXPECT_EQ(cache::FindWay<HostWarp>(bucket, 7, 0, 0), -1);
+  EXPECT_EQ(cache::FreeMask<HostWarp>(bucket), ~((1u << 9) | (1u << 31)));
+}
+
+TEST(BucketTest, PlacingStartsAnUnfilledPinnedWayOverAnyOldState) {
+  Bucket bucket = {};
+  std::memset(&bucket, 0xff, sizeof(bucket));
+  cache::Place<HostWarp>(bucket, 4, 9, 11, 12, kLfu);
+  EXPECT_EQ(bucket.tag[4], 9);
+  EXPECT_EQ(bucket.score[4], kLfu.placed);
+  EXPECT_EQ(bucket.state[4], cache::kFilling | 1);
+  EXPECT_EQ(bucket.table[4], 12u);
+  EXPECT_EQ(bucket.key[4], 11u);
+  EXPECT_EQ(bucket.state[3], 0xff);
+  EXPECT_EQ(bucket.state[5], 0xff);
+}
+
+TEST(BucketTest, TouchingPinsAndRaisesTheScoreUpTo255) {
+  Bucket bucket = {};
+  bucket.state[2] = cache::kDirty;
+  bucket.score[2] = 250;
+  cache::TouchAndPin<HostWarp>(bucket, 2, kLfu);
+  EXPECT_EQ(bucket.score[2], 254);
+  EXPECT_EQ(bucket.state[2], cache::kDirty | 1);
+  cache::TouchAndPin<HostWarp>(bucket, 2, kLfu);
+  EXPECT_EQ(bucket.score[2], 255);
+  EXPECT_EQ(bucket.state[2], cache::kDirty | 2);
+  bucket.score[2] = 1;
+  cache::TouchAndPin<HostWarp>(bucket, 2, kLru);
+  EXPECT_EQ(bucket.score[2], 255);
+}
+
+TEST(BucketTest, AgeingLowersScoresAndStopsAtZero) {
+  Bucket bucket = {};
+  for (int way = 0; way < Bucket::kWays; ++way) bucket.score[way] = static_cast<uint8_t>(way * 8);
+  Bucket decayed = bucket;
+  cache::AgeByOne(bucket);
+  cache::AgeByDecay(decayed);
+  EXPECT_EQ(bucket.score[0], 0);
+  EXPECT_EQ(decayed.score[0], 0);
+  for (int way = 1; way < Bucket::kWays; ++way) {
+    EXPECT_EQ(bucket.score[way], way * 8 - 1);
+    EXPECT_EQ(decayed.score[way], way * 8 - way);  // an eighth
+  }
+  decayed.score[0] = 1;
+  cache::AgeByDecay(decayed);
+  EXPECT_EQ(decayed.score[0], 0);  // rounded so that every count ends at 0
+}
+
+TEST(BucketTest, PickFreeTakesTheLowestWayOfTheEmptierBucket) {
+  Bucket a = {};
+  Bucket b = {};
+  PairWay at = cache::PickFree<HostWarp>(a, b);
+  EXPECT_EQ(at.bucket, 0);  // a tie
+  EXPECT_EQ(at.way, 0);
+  a.tag[0] = 1;
+  at = cache::PickFree<HostWarp>(a, b);
+  EXPECT_EQ(at.bucket, 1);
+  EXPECT_EQ(at.way, 0);
+  std::memset(b.tag, 1, sizeof(b.tag));
+  at = cache::PickFree<HostWarp>(a, b);
+  EXPECT_EQ(at.bucket, 0);
+  EXPECT_EQ(at.way, 1);
+  std::memset(a.tag, 1, sizeof(a.tag));
+  EXPECT_EQ(cache::PickFree<HostWarp>(a, b).way, -1);
+}
+
+TEST(BucketTest, PickVictimTakesTheLowestScoreOfBothBuckets) {
+  Bucket a = {};
+  Bucket b = {};
+  std::memset(a.score, 9, sizeof(a.score));
+  std::memset(b.score, 9, sizeof(b.score));
+  PairWay at = cache::PickVictim<HostWarp>(a, b);
+  EXPECT_EQ(at.bucket, 0);  // the first bucket wins a tie
+  EXPECT_EQ(at.way, 0);
+  b.score[20] = 8;
+  b.score[21] = 8;
+  at = cache::PickVictim<HostWarp>(a, b);
+  EXPECT_EQ(at.bucket, 1);
+  EXPECT_EQ(at.way, 20);
+  b.state[20] = 1;
+  EXPECT_EQ(cache::PickVictim<HostWarp>(a, b).way, 21);
+  b.state[21] = cache::kFilling;
+  at = cache::PickVictim<HostWarp>(a, b);
+  EXPECT_EQ(at.bucket, 0);
+  EXPECT_EQ(at.way, 0);
+  a.state[0] = cache::kDirty;  // dirty rows leave like clean ones
+  EXPECT_EQ(cache::PickVictim<HostWarp>(a, b).way, 0);
+}
+
+TEST(BucketTest, PickVictimEvensOutPinsWhereRoomIsScarce) {
+  Bucket a = {};
+  Bucket b = {};
+  std::memset(b.score, 200, sizeof(b.score));
+  for (int way = 0; way < 17; ++way) a.state[way] = 1;
+  PairWay at = cache::PickVictim<HostWarp>(a, b);
+  EXPECT_EQ(at.bucket, 1);  // in spite of its scores: the first bucket has only 15 unpinned ways
+  EXPECT_EQ(at.way, 0);
+  a.state[16] = 0;
+  EXPECT_EQ(cache::PickVictim<HostWarp>(a, b).bucket, 0);
+}
+
+TEST(BucketTest, AllPinnedHasNoVictim) {
+  Bucket a = {};
+  std::memset(a.state, 1, sizeof(a.state));
+  EXPECT_EQ(cache::PickVictim<HostWarp>(a, a).way, -1);
+  a.state[31] = 0;
+  const PairWay at = cache::PickVictim<HostWarp>(a, a);
+  EXPECT_EQ(at.bucket, 0);
+  EXPECT_EQ(at.way, 31);
+}
+
+TEST(BucketTest, MatchesTheModelOnRandomBuckets) {
+  for (const uint64_t seed : test::Seeds(2000)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    RandomStream random(seed, RandomPurpose::kTest);
+    const Bucket a = test::RandomBucket(random);
+    const Bucket b = test::RandomBucket(random);
+    EXPECT_TRUE(test::Same(cache::PickVictim<HostWarp>(a, b), test::ModelPickVictim(a, b)));
+    EXPECT_TRUE(test::Same(cache::PickFree<HostWarp>(a, b), test::ModelPickFree(a, b)));
+    for (int trial = 0; trial < 8; ++trial) {
+      const test::Needle needle = test::RandomNeedle(random, a);
+      EXPECT_EQ(cache::FindWay<HostWarp>(a, needle.tag, needle.key, needle.table),
+                test::ModelFindWay(a, needle));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hotrow
