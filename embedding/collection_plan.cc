@@ -1,0 +1,204 @@
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "embedding/collection_plan_impl.h"
+#include "embedding/tiered_table.h"
+
+namespace hotrow {
+namespace {
+
+constexpr int32_t kMaxPrefetchDepth = 32;
+
+absl::Status TableError(const TableConfig& table, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("table \"", table.name, "\": ", what));
+}
+
+}  // namespace
+
+absl::Status EmbeddingCollectionOptions::Validate() const {
+  if (tables.empty())
+    return absl::InvalidArgumentError("EmbeddingCollectionOptions.tables: at least one table");
+  if (max_batch_size <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "EmbeddingCollectionOptions.max_batch_size: must be positive, is ", max_batch_size));
+  }
+  if (prefetch_depth < 0 || prefetch_depth > kMaxPrefetchDepth) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.prefetch_depth: must lie in [0, ",
+                     kMaxPrefetchDepth, "], is ", prefetch_depth));
+  }
+  if (cache_bytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "EmbeddingCollectionOptions.cache_bytes: must not be negative, is ", cache_bytes));
+  }
+  if (store_bytes <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.store_bytes: must be positive, is ", store_bytes));
+  }
+  if (evaluation_staging_bytes <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.evaluation_staging_bytes: must be positive, is ",
+                     evaluation_staging_bytes));
+  }
+  std::set<std::string> names;
+  std::set<std::string> features;
+  for (const TableConfig& table : tables) {
+    if (table.name.empty()) return TableError(table, "the name is empty");
+    if (!names.insert(table.name).second) return TableError(table, "the name occurs twice");
+    if (table.embedding_dim <= 0) {
+      return TableError(table,
+                        absl::StrCat("embedding_dim must be positive, is ", table.embedding_dim));
+    }
+    if (table.num_embeddings < 0) {
+      return TableError(
+          table, absl::StrCat("num_embeddings must not be negative, is ", table.num_embeddings));
+    }
+    if (table.max_hotness < 0) {
+      return TableError(table,
+                        absl::StrCat("max_hotness must not be negative, is ", table.max_hotness));
+    }
+    if (table.feature_names.empty()) return TableError(table, "has no features");
+    for (const std::string& feature : table.feature_names) {
+      if (!features.insert(feature).second) {
+        return TableError(table, absl::StrCat("feature \"", feature, "\" occurs twice"));
+      }
+    }
+    if (const absl::Status status = table.optimizer.Validate(); !status.ok()) {
+      return TableError(table, std::string(status.message()));
+    }
+    if (const absl::Status status = table.initializer.Validate(); !status.ok()) {
+      return TableError(table, std::string(status.message()));
+    }
+  }
+  if (!feature_order.empty()) {
+    const std::set<std::string> ordered(feature_order.begin(), feature_order.end());
+    if (ordered != features || feature_order.size() != features.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "EmbeddingCollectionOptions.feature_order: must name each feature of the tables once; it "
+          "has ",
+          feature_order.size(), " names, the tables have ", features.size(), " features"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace internal {
+
+Plan MakePlan(const EmbeddingCollectionOptions& options) {
+  Plan plan;
+  for (size_t i = 0; i < options.tables.size(); ++i) {
+    const TableConfig& config = options.tables[i];
+    PlannedTable table;
+    table.config = static_cast<int32_t>(i);
+    table.layout = RowLayout::For(config.embedding_dim, config.optimizer.kind);
+    table.num_features = static_cast<int64_t>(config.feature_names.size());
+    if (config.max_hotness > 0) {
+      table.max_unique = options.max_batch_size * config.max_hotness * table.num_features;
+      if (config.num_embeddings > 0)
+        table.max_unique = std::min(table.max_unique, config.num_embeddings);
+    }
+    plan.tables.push_back(table);
+  }
+  std::stable_sort(plan.tables.begin(), plan.tables.end(),
+                   [](const PlannedTable& a, const PlannedTable& b) {
+                     return a.layout.row_bytes < b.layout.row_bytes;
+                   });
+
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const PlannedTable& table = plan.tables[t];
+    if (plan.classes.empty() || plan.classes.back().row_bytes != table.layout.row_bytes) {
+      WidthClass width;
+      width.first_table = static_cast<int32_t>(t);
+      width.row_bytes = table.layout.row_bytes;
+      plan.classes.push_back(width);
+    }
+    plan.classes.back().last_table = static_cast<int32_t>(t) + 1;
+  }
+  for (WidthClass& width : plan.classes) {
+    bool known = true;
+    for (int32_t t = width.first_table; t < width.last_table; ++t) {
+      width.max_unique += plan.tables[t].max_unique;
+      known = known && plan.tables[t].max_unique > 0;
+    }
+    if (!known) width.max_unique = 0;
+    plan.min_cache_bytes +=
+        TieredTable::MinCacheBytes(std::max<int64_t>(width.max_unique, 1), width.row_bytes);
+  }
+
+  std::vector<int32_t> position_of(options.tables.size());
+  for (size_t t = 0; t < plan.tables.size(); ++t)
+    position_of[plan.tables[t].config] = static_cast<int32_t>(t);
+  std::map<std::string, PlannedFeature> by_name;
+  std::vector<std::string> order = options.feature_order;
+  for (size_t i = 0; i < options.tables.size(); ++i) {
+    const TableConfig& config = options.tables[i];
+    for (const std::string& name : config.feature_names) {
+      PlannedFeature feature;
+      feature.name = name;
+      feature.table = position_of[i];
+      feature.dim = config.embedding_dim;
+      feature.pooling = config.pooling;
+      feature.num_embeddings = config.num_embeddings;
+      by_name[name] = feature;
+      if (options.feature_order.empty()) order.push_back(name);
+    }
+  }
+  for (const std::string& name : order) {
+    PlannedFeature feature = by_name[name];
+    if (feature.pooling == Pooling::kNone) {
+      feature.unpooled_index = plan.num_unpooled++;
+    } else {
+      feature.pooled_offset = plan.pooled_dim;
+      plan.pooled_dim += feature.dim;
+    }
+    plan.features.push_back(std::move(feature));
+  }
+  return plan;
+}
+
+void SplitCacheBytes(const EmbeddingCollectionOptions& options, Plan* plan) {
+  // A table of unknown size is taken to want some hundred batches' worth of rows.
+  constexpr int64_t kAssumedBatches = 100;
+  int64_t rest = options.cache_bytes;
+  double total_weight = 0;
+  std::vector<double> weights;
+  for (WidthClass& width : plan->classes) {
+    width.cache_bytes =
+        TieredTable::MinCacheBytes(std::max<int64_t>(width.max_unique, 1), width.row_bytes);
+    rest -= width.cache_bytes;
+    double rows = 0;
+    for (int32_t t = width.first_table; t < width.last_table; ++t) {
+      const TableConfig& config = options.tables[plan->tables[t].config];
+      rows += config.num_embeddings > 0
+                  ? static_cast<double>(config.num_embeddings)
+                  : static_cast<double>(kAssumedBatches * options.max_batch_size) *
+                        static_cast<double>(config.feature_names.size());
+    }
+    weights.push_back(rows * static_cast<double>(width.row_bytes));
+    total_weight += weights.back();
+  }
+  for (size_t c = 0; c < plan->classes.size(); ++c) {
+    WidthClass& width = plan->classes[c];
+    width.cache_bytes +=
+        static_cast<int64_t>(static_cast<double>(rest) * (weights[c] / total_weight));
+    // No more than all rows of the class, where that is known: empty ways would only be aged and
+    // paged in.
+    int64_t all_rows = 0;
+    bool known = true;
+    for (int32_t t = width.first_table; t < width.last_table; ++t) {
+      const int64_t rows = options.tables[plan->tables[t].config].num_embeddings;
+      all_rows += rows;
+      known = known && rows > 0;
+    }
+    if (known) {
+      width.cache_bytes =
+          std::min(width.cache_bytes, TieredTable::MinCacheBytes(all_rows, width.row_bytes));
+    }
+  }
+}
+
+}  // namespace internal
+}  // namespace hotrow

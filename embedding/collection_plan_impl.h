@@ -1,0 +1,63 @@
+#ifndef HOTROW_EMBEDDING_COLLECTION_PLAN_IMPL_H_
+#define HOTROW_EMBEDDING_COLLECTION_PLAN_IMPL_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "embedding/embedding_collection.h"
+#include "ops/row_layout.h"
+
+// What follows from the options of an EmbeddingCollection alone, before any memory is taken.
+
+namespace hotrow::internal {
+
+struct PlannedFeature {
+  std::string name;
+  int32_t table = 0;  // position in Plan::tables
+  int32_t dim = 0;
+  Pooling pooling = Pooling::kSum;
+  int64_t pooled_offset = 0;    // columns before it in EmbeddingOutput::pooled
+  int32_t unpooled_index = -1;  // position in EmbeddingOutput::unpooled
+  int64_t num_embeddings = 0;
+};
+
+struct PlannedTable {
+  int32_t config = 0;  // position in options.tables: RowKey::table
+  RowLayout layout;
+  int64_t max_unique = 0;  // per step at most; 0: not known
+  int64_t num_features = 0;
+};
+
+// A run of tables with one row width.
+struct WidthClass {
+  int32_t first_table = 0;  // in Plan::tables
+  int32_t last_table = 0;   // one past
+  int64_t row_bytes = 0;
+  int64_t max_unique = 0;  // per step at most; 0: not known
+  int64_t cache_bytes = 0;
+};
+
+// What follows from the options alone. Tables are put in order of width, so that the unique keys of
+// one width class are one run of the unique keys of a batch.
+struct Plan {
+  std::vector<PlannedTable> tables;
+  std::vector<WidthClass> classes;
+  std::vector<PlannedFeature> features;
+  int64_t pooled_dim = 0;
+  int32_t num_unpooled = 0;
+  // The least cache budget: room for one step in the classes whose max_unique is known, for one row
+  // in others.
+  int64_t min_cache_bytes = 0;
+};
+
+Plan MakePlan(const EmbeddingCollectionOptions& options);
+
+// Gives each width class what one step needs and shares the rest in proportion to what the classes
+// could hold. The split moves speed, never values.
+// options.cache_bytes >= plan->min_cache_bytes.
+void SplitCacheBytes(const EmbeddingCollectionOptions& options, Plan* plan);
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_COLLECTION_PLAN_IMPL_H_
