@@ -1,1 +1,43 @@
 #include "ops/bce_loss.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/dispatch.h"
+#include "base/status_macros.h"
+#include "ops/bce_loss_impl.h"
+#include "ops/no_cuda.h"
+
+namespace hotrow {
+
+absl::Status BceWithLogitsArgs::Validate() const {
+  if (batch_size < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("BceWithLogitsArgs: batch_size must be >= 0, got ", batch_size));
+  }
+  if (loss == nullptr) {
+    return absl::InvalidArgumentError("BceWithLogitsArgs: loss must not be null");
+  }
+  if (batch_size > 0 && logits == nullptr) {
+    return absl::InvalidArgumentError("BceWithLogitsArgs: logits must not be null");
+  }
+  if (batch_size > 0 && labels == nullptr) {
+    return absl::InvalidArgumentError("BceWithLogitsArgs: labels must not be null");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BceWithLogits(const ExecContext& ctx, const BceWithLogitsArgs& args) {
+  HOTROW_RETURN_IF_ERROR(args.Validate());
+  return internal::Dispatch(
+      ctx, [&] { return internal::BceWithLogitsCpu(ctx.pool, args); },
+      [&](auto stream) { return internal::NoCudaKernel("bce_loss"); });
+}
+
+double Sigmoid(double x) {
+  // exp never overflows this way, and for a large negative x the small result keeps its digits.
+  const double e = std::exp(-std::abs(x));
+  return x >= 0 ? 1 / (1 + e) : e / (1 + e);
+}
+
+}  // namespace hotrow

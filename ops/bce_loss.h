@@ -8,12 +8,16 @@
 
 namespace hotrow {
 
+inline constexpr int64_t kBceChunkSamples = 256;
+
 struct BceWithLogitsArgs {
   const float* logits = nullptr;  // [B]
-  const float* labels = nullptr;  // [B], each in [0, 1]
+  const float* labels = nullptr;  // [B], each in [0, 1]: checked, and the error names the sample
   int64_t batch_size = 0;         // B
   float* gradient = nullptr;      // [B] or null: d(mean loss)/d(logit) = (sigmoid(x) - y) / B
-  double* loss = nullptr;  // mean over the batch, summed in double in sample order; 0 when B = 0
+  // Mean over the batch; 0 when B = 0. Summed in double: in sample order within chunks of
+  // kBceChunkSamples, then over the chunks in order, so it does not depend on threads.
+  double* loss = nullptr;
 
   absl::Status Validate() const;
 };

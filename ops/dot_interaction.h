@@ -28,6 +28,8 @@ struct DotInteractionArgs {
 int64_t DotInteractionOutputSize(int32_t num_sparse, int32_t dim);
 
 // The interaction of DLRM (Naumov et al. 2019): all pairwise dot products of a sample's vectors.
+// Outputs must not overlap inputs, here and below. Sums run in an order that depends on D and F
+// alone, so results do not depend on threads nor on the batch.
 absl::Status DotInteraction(const ExecContext& ctx, const DotInteractionArgs& args);
 
 struct DotInteractionGradArgs {

@@ -8,6 +8,8 @@
 
 namespace hotrow {
 
+inline constexpr uint32_t kMaxDropoutLayers = uint32_t{1} << 28;  // the layer shares a counter word
+
 struct DropoutArgs {
   float* data = nullptr;  // [rows, columns] row-major with row stride `stride`, changed in place
   int64_t rows = 0;
@@ -16,14 +18,15 @@ struct DropoutArgs {
   float rate = 0;  // share that becomes 0, in [0, 1); the rest is divided by 1 - rate
   uint64_t seed = 0;
   uint32_t step = 0;
-  uint32_t layer = 0;  // < 2^28
+  uint32_t layer = 0;  // < kMaxDropoutLayers
 
   absl::Status Validate() const;
 };
 
-// Element e = row * columns + column is kept when word e % 4 of Philox(seed, kDropout, e / 4, step,
-// layer) says so: the mask is a pure function of (seed, step, layer, element), so the backward pass
-// makes the same mask again by the same call on the gradient instead of storing it.
+// Element e = row * columns + column is kept when word e % 4 of RandomBlock(seed, kDropout, e / 4,
+// step, layer) is at least rate * 2^32 (rounded down): the mask is a pure function of (seed, step,
+// layer, element), so the backward pass makes the same mask again by the same call on the gradient
+// instead of storing it.
 absl::Status Dropout(const ExecContext& ctx, const DropoutArgs& args);
 
 }  // namespace hotrow

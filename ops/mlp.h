@@ -17,23 +17,25 @@ struct MlpOptions {
   bool relu_on_output = false;  // hidden layers always have ReLU
   float dropout = 0;            // after each hidden ReLU, in training, in [0, 1)
   uint64_t seed = 0;            // of dropout
-  int32_t first_layer_id =
-      0;  // layer number in dropout's counter, so that two MLPs of a model differ
+  // Number of layer 0 in the counters of dropout and InitParameters, so that two MLPs of a model
+  // differ.
+  int32_t first_layer_id = 0;
   int64_t max_batch_size = 0;  // B at most; activations are kept for it
 
   absl::Status Validate() const;
 };
 
-// A multi-layer perceptron: y = x W^T + b for each layer, ReLU between (fused with the bias on the
-// CPU, where oneDNN does the products). Keeps the activations of the last forward pass for the
-// backward pass.
+// A multi-layer perceptron: y = x W^T + b for each layer, ReLU between. Keeps the activations of
+// the last forward pass for the backward pass. CPU only.
 //
 // Data:    activations row-major [B, size]; W_l row-major [sizes[l+1], sizes[l]], b_l [sizes[l+1]].
-// Parameters
-//          and gradients belong to the caller, as flat arrays of num_parameters floats: W_0, b_0,
-//          W_1, b_1, ..., each block at ParameterOffset (64-byte aligned).
-// Threads: one at a time. GEMMs use oneDNN's threads: results are equal bit for bit at one thread
-// count.
+//          Parameters and gradients belong to the caller, as flat arrays of num_parameters floats:
+//          W_0, b_0, W_1, b_1, ..., each block padded to 64 bytes.
+// Threads: one call at a time. Work is split over ctx.pool (null = the calling thread alone) in
+//          pieces that depend on the shapes only; within a piece oneDNN multiplies on one thread.
+//          So results are equal bit for bit whatever the number of threads.
+// Errors:  InvalidArgument (names the field), FailedPrecondition (Backward without Forward),
+//          ResourceExhausted (no memory), Unimplemented (not the CPU).
 class Mlp {
  public:
   static absl::StatusOr<std::unique_ptr<Mlp>> Create(const MlpOptions& options);
@@ -47,13 +49,14 @@ class Mlp {
   int32_t output_size() const;
 
   // W and b of each layer drawn as the reference DLRM does: W normal with standard deviation
-  // sqrt(2 / (in + out)), b normal with sqrt(1 / out). Philox(seed, RandomPurpose::kDenseInit,
-  // element, first_layer_id + layer). Padding is zero.
+  // sqrt(2 / (in + out)), b normal with sqrt(1 / out). Elements count through W, then b; element e
+  // takes normal number e % 4 of RandomBlock(seed, kDenseInit, e / 4, first_layer_id + layer, 0).
+  // Padding is zero. parameters has num_parameters elements.
   void InitParameters(uint64_t seed, std::span<float> parameters) const;
 
   // y = MLP(x). x [B, input_size] with row stride x_stride, y [B, output_size] with y_stride
-  // (floats). x is read again by Backward and must stay until then. training switches dropout on;
-  // step goes into its counter.
+  // (floats). x is read again by Backward and must stay until then; y need not. training switches
+  // dropout on and makes Backward possible; step goes into dropout's counter.
   struct ForwardArgs {
     const float* parameters = nullptr;
     const float* x = nullptr;
@@ -66,9 +69,9 @@ class Mlp {
   };
   absl::Status Forward(const ExecContext& ctx, const ForwardArgs& args);
 
-  // Gradients of the last Forward with training = true. dy [B, output_size] is overwritten as
-  // scratch. dx may be null when the input needs no gradient. parameter_gradients is overwritten
-  // (not added to).
+  // Gradients of the last Forward, which must have had training = true. dy [B, output_size] is
+  // overwritten as scratch. dx may be null when the input needs no gradient. parameter_gradients is
+  // overwritten (not added to), its padding with zeros. parameters must be those of that Forward.
   struct BackwardArgs {
     const float* parameters = nullptr;
     float* dy = nullptr;
@@ -79,6 +82,7 @@ class Mlp {
   };
   absl::Status Backward(const ExecContext& ctx, const BackwardArgs& args);
 
+  // All memory this object keeps: activations, their gradients and transposed weights.
   int64_t activation_bytes() const;
 
  private:

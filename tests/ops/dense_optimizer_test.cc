@@ -1,0 +1,241 @@
+#include "ops/dense_optimizer.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/ops/dense_test_util.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr DenseOptimizerKind kKinds[] = {DenseOptimizerKind::kSgd, DenseOptimizerKind::kAdagrad,
+                                         DenseOptimizerKind::kAdam};
+
+// Tensors of the given lengths with their own storage.
+struct Model {
+  Model(const std::vector<int64_t>& lengths, DenseOptimizerKind kind, uint64_t seed) {
+    RandomStream random(seed, RandomPurpose::kTest);
+    for (const int64_t n : lengths) {
+      parameters.push_back(test::RandomFloats(random, n));
+      gradients.push_back(test::RandomFloats(random, n));
+      const auto state = static_cast<size_t>(n);
+      momentum1.emplace_back(DenseStateArrays(kind) >= 1 ? state : 0, 0.0f);
+      momentum2.emplace_back(DenseStateArrays(kind) >= 2 ? state : 0, 0.0f);
+    }
+  }
+  std::vector<DenseTensor> Tensors() {
+    std::vector<DenseTensor> tensors;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      tensors.push_back({parameters[i], gradients[i], momentum1[i], momentum2[i]});
+    }
+    return tensors;
+  }
+  std::vector<std::vector<float>> parameters, gradients, momentum1, momentum2;
+};
+
+// One element in double, written from the documentation of torch.optim.
+struct Element {
+  double w = 0;
+  double m1 = 0;
+  double m2 = 0;
+
+  void Step(const DenseOptimizerConfig& c, double g, double factor, uint32_t step) {
+    const double lr = static_cast<double>(c.learning_rate) * factor;
+    g += static_cast<double>(c.weight_decay) * w;
+    switch (c.kind) {
+      case DenseOptimizerKind::kSgd:
+        w -= lr * g;
+        break;
+      case DenseOptimizerKind::kAdagrad:
+        m1 += g * g;
+        w -= lr * g / (std::sqrt(m1) + static_cast<double>(c.eps));
+        break;
+      case DenseOptimizerKind::kAdam: {
+        const double b1 = c.beta1;
+        const double b2 = c.beta2;
+        m1 = b1 * m1 + (1 - b1) * g;
+        m2 = b2 * m2 + (1 - b2) * g * g;
+        const double m_hat = m1 / (1 - std::pow(b1, step));
+        const double v_hat = m2 / (1 - std::pow(b2, step));
+        w -= lr * m_hat / (std::sqrt(v_hat) + static_cast<double>(c.eps));
+        break;
+      }
+    }
+  }
+};
+
+TEST(DenseOptimizerTest, SgdHandWorked) {
+  std::vector<float> w = {1.0f, -2.0f};
+  const std::vector<float> g = {0.5f, 4.0f};
+  const std::vector<DenseTensor> tensors = {{w, g, {}, {}}};
+  HOTROW_ASSERT_OK(DenseUpdate({}, {.learning_rate = 0.25f}, tensors, 1.0f, 1));
+  EXPECT_EQ(w, (std::vector<float>{0.875f, -3.0f}));
+  // g + 0.5 w = 0.9375, 2.5; times lr 0.25 times 2.
+  HOTROW_ASSERT_OK(
+      DenseUpdate({}, {.learning_rate = 0.25f, .weight_decay = 0.5f}, tensors, 2.0f, 2));
+  EXPECT_EQ(w, (std::vector<float>{0.40625f, -4.25f}));
+}
+
+TEST(DenseOptimizerTest, AdagradHandWorked) {
+  std::vector<float> w = {1.0f};
+  std::vector<float> s = {0.0f};
+  std::vector<float> g = {3.0f};
+  const std::vector<DenseTensor> tensors = {{w, g, s, {}}};
+  const DenseOptimizerConfig config = {
+      .kind = DenseOptimizerKind::kAdagrad, .learning_rate = 0.5f, .eps = 1e-10f};
+  HOTROW_ASSERT_OK(DenseUpdate({}, config, tensors, 1.0f, 1));
+  EXPECT_EQ(s[0], 9.0f);
+  EXPECT_FLOAT_EQ(w[0], 0.5f);  // 1 - 0.5 * 3 / 3
+  g[0] = 4.0f;
+  HOTROW_ASSERT_OK(DenseUpdate({}, config, tensors, 1.0f, 2));
+  EXPECT_EQ(s[0], 25.0f);
+  EXPECT_FLOAT_EQ(w[0], 0.1f);  // 0.5 - 0.5 * 4 / 5
+}
+
+TEST(DenseOptimizerTest, AdamHandWorked) {
+  std::vector<float> w = {1.0f};
+  std::vector<float> m = {0.0f};
+  std::vector<float> v = {0.0f};
+  std::vector<float> g = {2.0f};
+  const std::vector<DenseTensor> tensors = {{w, g, m, v}};
+  const DenseOptimizerConfig config = {.kind = DenseOptimizerKind::kAdam,
+                                       .learning_rate = 0.125f,
+                                       .eps = 1e-12f,
+                                       .beta1 = 0.5f,
+                                       .beta2 = 0.75f};
+  // Bias correction makes the first step lr * sign(g).
+  HOTROW_ASSERT_OK(DenseUpdate({}, config, tensors, 1.0f, 1));
+  EXPECT_EQ(m[0], 1.0f);
+  EXPECT_EQ(v[0], 1.0f);
+  EXPECT_FLOAT_EQ(w[0], 0.875f);
+  // m = 0.5 + 0.5 * -4 = -1.5, m_hat = -1.5 / 0.75 = -2; v = 0.75 + 0.25 * 16 = 4.75, v_hat = 4.75
+  // / (1 - 0.5625) = 10.857...
+  g[0] = -4.0f;
+  HOTROW_ASSERT_OK(DenseUpdate({}, config, tensors, 1.0f, 2));
+  EXPECT_FLOAT_EQ(m[0], -1.5f);
+  EXPECT_FLOAT_EQ(v[0], 4.75f);
+  EXPECT_FLOAT_EQ(w[0], static_cast<float>(0.875 + 0.125 * 2 / std::sqrt(4.75 / 0.4375)));
+}
+
+TEST(DenseOptimizerTest, FollowsADoubleReferenceOverManySteps) {
+  const std::vector<int64_t> lengths = {1, 0, 13, 17, 64, 1000};
+  for (const DenseOptimizerKind kind : kKinds) {
+    for (const uint64_t seed : test::Seeds(3)) {
+      SCOPED_TRACE(testing::Message()
+                   << "HOTROW_TEST_SEED=" << seed << " " << DenseOptimizerName(kind));
+      const DenseOptimizerConfig config = {
+          .kind = kind, .learning_rate = 0.02f, .weight_decay = 0.01f};
+      Model model(lengths, kind, seed);
+      std::vector<std::vector<Element>> reference;
+      for (const std::vector<float>& p : model.parameters) {
+        auto& tensor = reference.emplace_back();
+        for (const float w : p) tensor.push_back({.w = w});
+      }
+      RandomStream random(seed, RandomPurpose::kTest, 1);
+      for (uint32_t step = 1; step <= 20; ++step) {
+        for (size_t t = 0; t < lengths.size(); ++t) {
+          model.gradients[t] = test::RandomFloats(random, lengths[t]);
+          for (size_t i = 0; i < reference[t].size(); ++i) {
+            reference[t][i].Step(config, model.gradients[t][i], 0.5, step);
+          }
+        }
+        HOTROW_ASSERT_OK(DenseUpdate({}, config, model.Tensors(), 0.5f, step));
+      }
+      for (size_t t = 0; t < lengths.size(); ++t) {
+        for (size_t i = 0; i < reference[t].size(); ++i) {
+          // About ten roundings a step of numbers no larger than |w| + 1.
+          const double limit = 20 * 10 * 0x1p-24 * (std::abs(reference[t][i].w) + 1);
+          ASSERT_NEAR(model.parameters[t][i], reference[t][i].w, limit) << t << "," << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(DenseOptimizerTest, EqualBitsHoweverThreadsAndTensorsCutTheElements) {
+  // Longer than one chunk, with borders that are no multiples of eight.
+  const std::vector<int64_t> lengths = {40001, 3, 0, 16384, 7, 50000};
+  for (const DenseOptimizerKind kind : kKinds) {
+    const auto run = [&](ThreadPool* pool, bool one_by_one) {
+      Model model(lengths, kind, 7);
+      const DenseOptimizerConfig config = {.kind = kind, .weight_decay = 0.1f};
+      const std::vector<DenseTensor> tensors = model.Tensors();
+      if (one_by_one) {
+        for (const DenseTensor& t : tensors) {
+          HOTROW_EXPECT_OK(DenseUpdate(test::OnPool(pool), config, {&t, 1}, 1.0f, 1));
+        }
+      } else {
+        HOTROW_EXPECT_OK(DenseUpdate(test::OnPool(pool), config, tensors, 1.0f, 1));
+      }
+      std::vector<std::vector<float>> all = model.parameters;
+      all.insert(all.end(), model.momentum1.begin(), model.momentum1.end());
+      all.insert(all.end(), model.momentum2.begin(), model.momentum2.end());
+      return all;
+    };
+    const auto alone = run(nullptr, false);
+    EXPECT_EQ(run(nullptr, true), alone);
+    for (const int threads : {1, 4}) {
+      ThreadPool pool(threads);
+      EXPECT_EQ(run(&pool, false), alone);
+    }
+  }
+}
+
+TEST(DenseOptimizerTest, ZeroGradientsOfFreshStateMoveNothing) {
+  for (const DenseOptimizerKind kind : kKinds) {
+    Model model({20}, kind, 1);
+    const std::vector<float> before = model.parameters[0];
+    model.gradients[0].assign(20, 0.0f);
+    HOTROW_ASSERT_OK(DenseUpdate({}, {.kind = kind}, model.Tensors(), 1.0f, 1));
+    EXPECT_EQ(model.parameters[0], before);
+  }
+  HOTROW_EXPECT_OK(DenseUpdate({}, {}, {}, 1.0f, 1));
+}
+
+TEST(DenseOptimizerTest, NamesRoundTripAndUnknownOnesAreListed) {
+  for (const DenseOptimizerKind kind : kKinds) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const DenseOptimizerKind parsed,
+                                ParseDenseOptimizer(DenseOptimizerName(kind)));
+    EXPECT_EQ(parsed, kind);
+  }
+  EXPECT_THAT(ParseDenseOptimizer("lamb"),
+              test::StatusIs(absl::StatusCode::kInvalidArgument,
+                             testing::AllOf(HasSubstr("lamb"), HasSubstr("sgd"),
+                                            HasSubstr("adagrad"), HasSubstr("adam"))));
+}
+
+TEST(DenseOptimizerTest, ErrorsNameTheField) {
+  const auto code = absl::StatusCode::kInvalidArgument;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto config_error = [&](DenseOptimizerConfig config, const char* field) {
+    EXPECT_THAT(config.Validate(), test::StatusIs(code, HasSubstr(field)));
+    EXPECT_THAT(DenseUpdate({}, config, {}, 1.0f, 1), test::StatusIs(code, HasSubstr(field)));
+  };
+  config_error({.learning_rate = -1}, "learning_rate must be finite and >= 0, got -1");
+  config_error({.learning_rate = nan}, "learning_rate");
+  config_error({.eps = 0}, "eps");
+  config_error({.beta1 = 1}, "beta1");
+  config_error({.beta2 = -0.5f}, "beta2");
+  config_error({.weight_decay = -1}, "weight_decay");
+
+  std::vector<float> w(3), g(2), s(3);
+  const auto update = [&](DenseOptimizerKind kind, DenseTensor tensor, float factor = 1.0f,
+                          uint32_t step = 1) {
+    return DenseUpdate({}, {.kind = kind}, {&tensor, 1}, factor, step);
+  };
+  const auto [sgd, adagrad, adam] = kKinds;
+  EXPECT_THAT(update(sgd, {w, g, {}, {}}),
+              test::StatusIs(code, HasSubstr("tensors[0].gradients must have 3 elements, got 2")));
+  EXPECT_THAT(update(adagrad, {w, s, {}, {}}), test::StatusIs(code, HasSubstr("momentum1")));
+  EXPECT_THAT(update(adam, {w, s, s, {}}), test::StatusIs(code, HasSubstr("momentum2")));
+  EXPECT_THAT(update(sgd, {w, s, s, {}}), test::StatusIs(code, HasSubstr("momentum1")));
+  EXPECT_THAT(update(sgd, {w, s, {}, {}}, nan), test::StatusIs(code, HasSubstr("factor")));
+  EXPECT_THAT(update(sgd, {w, s, {}, {}}, 1.0f, 0), test::StatusIs(code, HasSubstr("step")));
+}
+
+}  // namespace
+}  // namespace hotrow

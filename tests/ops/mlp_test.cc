@@ -1,0 +1,631 @@
+#include "ops/mlp.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/ops/dense_test_util.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using ::testing::HasSubstr;
+
+// --- reference ---
+
+// A number worked out in double, and how far the float computation may be from it.
+struct Approx {
+  double value = 0;
+  double error = 0;
+};
+using ApproxMatrix = std::vector<std::vector<Approx>>;  // [rows][columns]
+
+// Collects sum_i a_i b_i and bounds the float sum of the float factors: the factors' own errors
+// carry over, and summing n terms in any order errs by Gamma(n) times the magnitudes.
+class ApproxSum {
+ public:
+  void Add(const Approx& a, const Approx& b) {
+    sum_.value += a.value * b.value;
+    sum_.error += std::abs(a.value) * b.error + std::abs(b.value) * a.error + a.error * b.error;
+    magnitude_ += (std::abs(a.value) + a.error) * (std::abs(b.value) + b.error);
+    ++terms_;
+  }
+  Approx Get() const { return {sum_.value, sum_.error + test::Gamma(terms_) * magnitude_}; }
+
+ private:
+  Approx sum_;
+  double magnitude_ = 0;
+  double terms_ = 1;
+};
+
+struct Reference {
+  ApproxMatrix y;
+  ApproxMatrix dx;
+  std::vector<Approx> parameter_gradients;  // in the layout of the Mlp, padding zero
+};
+
+struct Problem {
+  MlpOptions options;
+  int64_t batch_size = 0;
+  int64_t gap = 0;  // unused floats after each row of x, y, dy, dx
+  bool training = true;
+  uint32_t step = 0;
+  std::vector<float> parameters, x, dy;
+
+  int64_t x_stride() const { return options.sizes.front() + gap; }
+  int64_t y_stride() const { return options.sizes.back() + gap; }
+};
+
+Problem RandomProblem(const Mlp& mlp, MlpOptions options, int64_t batch_size, uint64_t seed) {
+  Problem p{.options = std::move(options), .batch_size = batch_size, .gap = 3, .step = 5};
+  RandomStream random(seed, RandomPurpose::kTest);
+  p.parameters.resize(static_cast<size_t>(mlp.num_parameters()));
+  mlp.InitParameters(seed, p.parameters);
+  p.x = test::RandomFloats(random, batch_size * p.x_stride());
+  p.dy = test::RandomFloats(random, batch_size * p.y_stride());
+  return p;
+}
+
+// 0 where dropped, 1 / (1 - rate) where kept, from the definition in ops/dropout.h.
+double DropoutFactor(const Problem& p, size_t layer, int64_t row, int64_t column) {
+  const int64_t element = row * p.options.sizes[layer + 1] + column;
+  const auto id = static_cast<uint32_t>(p.options.first_layer_id) + static_cast<uint32_t>(layer);
+  const PhiloxBlock block = RandomBlock(p.options.seed, RandomPurpose::kDropout,
+                                        static_cast<uint64_t>(element / 4), p.step, id);
+  const auto rate = static_cast<double>(p.options.dropout);
+  return block.v[element % 4] >= std::floor(rate * 0x1p32) ? 1 / (1 - rate) : 0;
+}
+
+Approx Scale(const Approx& a, double factor) {
+  // One more rounding for the division, one for 1 - rate.
+  return {a.value * factor, (a.error + test::Gamma(2) * (std::abs(a.value) + a.error)) * factor};
+}
+
+// The whole network in double, one multiplication at a time.
+Reference Compute(const Mlp& mlp, const Problem& p) {
+  const std::vector<int32_t>& sizes = p.options.sizes;
+  const size_t layers = sizes.size() - 1;
+  const auto rows = static_cast<size_t>(p.batch_size);
+  const auto weight = [&](size_t l, int64_t n, int64_t k) -> Approx {
+    return {p.parameters[static_cast<size_t>(mlp.weight_offset(static_cast<int32_t>(l)) +
+                                             n * sizes[l] + k)]};
+  };
+  const auto has_relu = [&](size_t l) { return l + 1 < layers || p.options.relu_on_output; };
+  const auto drops = [&](size_t l) {
+    return p.training && l + 1 < layers && p.options.dropout > 0;
+  };
+
+  std::vector<ApproxMatrix> activations(layers + 1);  // [l]: input of layer l
+  std::vector<ApproxMatrix> sums(layers);             // before ReLU
+  activations[0].resize(rows);
+  for (size_t b = 0; b < rows; ++b) {
+    for (int64_t k = 0; k < sizes[0]; ++k) {
+      activations[0][b].push_back(
+          {p.x[b * static_cast<size_t>(p.x_stride()) + static_cast<size_t>(k)]});
+    }
+  }
+  for (size_t l = 0; l < layers; ++l) {
+    sums[l].resize(rows);
+    activations[l + 1].resize(rows);
+    for (size_t b = 0; b < rows; ++b) {
+      for (int64_t n = 0; n < sizes[l + 1]; ++n) {
+        ApproxSum sum;
+        for (int64_t k = 0; k < sizes[l]; ++k) {
+          sum.Add(activations[l][b][static_cast<size_t>(k)], weight(l, n, k));
+        }
+        const int64_t bias = mlp.bias_offset(static_cast<int32_t>(l)) + n;
+        sum.Add({p.parameters[static_cast<size_t>(bias)]}, {1});
+        Approx z = sum.Get();
+        sums[l][b].push_back(z);
+        if (has_relu(l)) z.value = std::max(z.value, 0.0);  // |relu(a) - relu(b)| <= |a - b|
+        if (drops(l)) z = Scale(z, DropoutFactor(p, l, static_cast<int64_t>(b), n));
+        activations[l + 1][b].push_back(z);
+      }
+    }
+  }
+
+  Reference r;
+  r.y = activations[layers];
+  r.parameter_gradients.resize(p.parameters.size());
+  ApproxMatrix dy(rows);
+  for (size_t b = 0; b < rows; ++b) {
+    for (int64_t n = 0; n < sizes[layers]; ++n) {
+      dy[b].push_back({p.dy[b * static_cast<size_t>(p.y_stride()) + static_cast<size_t>(n)]});
+    }
+  }
+  for (size_t l = layers; l-- > 0;) {
+    for (size_t b = 0; b < rows; ++b) {
+      for (size_t n = 0; n < dy[b].size(); ++n) {
+        Approx& g = dy[b][n];
+        if (drops(l)) {
+          g = Scale(g, DropoutFactor(p, l, static_cast<int64_t>(b), static_cast<int64_t>(n)));
+        }
+        if (!has_relu(l)) continue;
+        const Approx& z = sums[l][b][n];
+        // So near to zero that rounding decides the side: either 0 or g is right.
+        if (std::abs(z.value) <= z.error) {
+          g.error += std::abs(g.value);
+        } else if (z.value < 0) {
+          g = {};
+        }
+      }
+    }
+    for (int64_t n = 0; n < sizes[l + 1]; ++n) {
+      ApproxSum bias;
+      for (size_t b = 0; b < rows; ++b) bias.Add(dy[b][static_cast<size_t>(n)], {1});
+      r.parameter_gradients[static_cast<size_t>(mlp.bias_offset(static_cast<int32_t>(l)) + n)] =
+          bias.Get();
+      for (int64_t k = 0; k < sizes[l]; ++k) {
+        ApproxSum sum;
+        for (size_t b = 0; b < rows; ++b) {
+          sum.Add(dy[b][static_cast<size_t>(n)], activations[l][b][static_cast<size_t>(k)]);
+        }
+        r.parameter_gradients[static_cast<size_t>(mlp.weight_offset(static_cast<int32_t>(l)) +
+                                                  n * sizes[l] + k)] = sum.Get();
+      }
+    }
+    ApproxMatrix dx(rows);
+    for (size_t b = 0; b < rows; ++b) {
+      for (int64_t k = 0; k < sizes[l]; ++k) {
+        ApproxSum sum;
+        for (int64_t n = 0; n < sizes[l + 1]; ++n) {
+          sum.Add(dy[b][static_cast<size_t>(n)], weight(l, n, k));
+        }
+        dx[b].push_back(sum.Get());
+      }
+    }
+    dy = std::move(dx);
+  }
+  r.dx = std::move(dy);
+  return r;
+}
+
+// --- the op ---
+
+constexpr float kUnused = -77.0f;
+
+struct Result {
+  std::vector<float> y, dx, parameter_gradients;
+  friend bool operator==(const Result& a, const Result& b) {
+    return test::Bits(a.y) == test::Bits(b.y) && test::Bits(a.dx) == test::Bits(b.dx) &&
+           test::Bits(a.parameter_gradients) == test::Bits(b.parameter_gradients);
+  }
+};
+
+std::unique_ptr<Mlp> NewMlp(const MlpOptions& options) {
+  auto mlp = Mlp::Create(options);
+  HOTROW_EXPECT_OK(mlp);
+  return *std::move(mlp);
+}
+
+Mlp::ForwardArgs ForwardOf(const Problem& p, std::vector<float>& y) {
+  return {.parameters = p.parameters.data(),
+          .x = p.x.data(),
+          .x_stride = p.x_stride(),
+          .batch_size = p.batch_size,
+          .y = y.data(),
+          .y_stride = p.y_stride(),
+          .training = p.training,
+          .step = p.step};
+}
+
+Result RunMlp(const ExecContext& ctx, Mlp& mlp, const Problem& p) {
+  Result r;
+  r.y.assign(static_cast<size_t>(p.batch_size * p.y_stride()), kUnused);
+  r.dx.assign(static_cast<size_t>(p.batch_size * p.x_stride()), kUnused);
+  r.parameter_gradients.assign(p.parameters.size(), kUnused);
+  std::vector<float> dy = p.dy;
+  HOTROW_EXPECT_OK(mlp.Forward(ctx, ForwardOf(p, r.y)));
+  HOTROW_EXPECT_OK(mlp.Backward(ctx, {.parameters = p.parameters.data(),
+                                      .dy = dy.data(),
+                                      .dy_stride = p.y_stride(),
+                                      .dx = r.dx.data(),
+                                      .dx_stride = p.x_stride(),
+                                      .parameter_gradients = r.parameter_gradients.data()}));
+  return r;
+}
+
+void ExpectNear(const std::vector<float>& got, int64_t stride, const ApproxMatrix& want,
+                const char* what) {
+  for (size_t b = 0; b < want.size(); ++b) {
+    for (size_t n = 0; n < static_cast<size_t>(stride); ++n) {
+      const float value = got[b * static_cast<size_t>(stride) + n];
+      if (n < want[b].size()) {
+        ASSERT_NEAR(value, want[b][n].value, want[b][n].error) << what << " " << b << "," << n;
+      } else {
+        ASSERT_EQ(value, kUnused) << what << ": the gap after row " << b;
+      }
+    }
+  }
+}
+
+void ExpectMatches(const Mlp& mlp, const Problem& p, const Result& got) {
+  const Reference want = Compute(mlp, p);
+  ASSERT_NO_FATAL_FAILURE(ExpectNear(got.y, p.y_stride(), want.y, "y"));
+  ASSERT_NO_FATAL_FAILURE(ExpectNear(got.dx, p.x_stride(), want.dx, "dx"));
+  for (size_t i = 0; i < got.parameter_gradients.size(); ++i) {
+    ASSERT_NEAR(got.parameter_gradients[i], want.parameter_gradients[i].value,
+                want.parameter_gradients[i].error)
+        << "parameter " << i;
+  }
+}
+
+// --- tests ---
+
+TEST(MlpTest, HandWorkedTwoLayers) {
+  // h = relu(x W0^T + b0), y = h W1^T + b1 with W0 = [[1, 2], [-1, 1]], b0 = [0.5, 0],
+  // W1 = [[3, 4]], b1 = [-1]. For x = (1, 1): z = (3.5, 0), h = (3.5, 0), y = 9.5. For x = (1, 3):
+  // z = (7.5, 2), y = 29.5.
+  const auto mlp = NewMlp({.sizes = {2, 2, 1}, .max_batch_size = 2});
+  std::vector<float> w(static_cast<size_t>(mlp->num_parameters()), 0.0f);
+  const auto set = [&](int64_t offset, std::vector<float> values) {
+    std::copy(values.begin(), values.end(), w.begin() + offset);
+  };
+  set(mlp->weight_offset(0), {1, 2, -1, 1});
+  set(mlp->bias_offset(0), {0.5f, 0});
+  set(mlp->weight_offset(1), {3, 4});
+  set(mlp->bias_offset(1), {-1});
+  const std::vector<float> x = {1, 1, 1, 3};
+  std::vector<float> y(2);
+  HOTROW_ASSERT_OK(mlp->Forward({}, {.parameters = w.data(),
+                                     .x = x.data(),
+                                     .x_stride = 2,
+                                     .batch_size = 2,
+                                     .y = y.data(),
+                                     .y_stride = 1,
+                                     .training = true}));
+  EXPECT_EQ(y, (std::vector<float>{9.5f, 29.5f}));
+
+  // dy = (1, 10): dh = (3, 4), (30, 40); z = 0 passes no gradient, so dz = (3, 0), (30, 40).
+  std::vector<float> dy = {1, 10};
+  std::vector<float> dx(4);
+  std::vector<float> dw(w.size(), kUnused);
+  HOTROW_ASSERT_OK(mlp->Backward({}, {.parameters = w.data(),
+                                      .dy = dy.data(),
+                                      .dy_stride = 1,
+                                      .dx = dx.data(),
+                                      .dx_stride = 2,
+                                      .parameter_gradients = dw.data()}));
+  EXPECT_EQ(dx, (std::vector<float>{3, 6, -10, 100}));
+  const auto get = [&](int64_t offset, int64_t n) {
+    return std::vector<float>(dw.begin() + offset, dw.begin() + offset + n);
+  };
+  EXPECT_EQ(get(mlp->weight_offset(0), 4), (std::vector<float>{33, 93, 40, 120}));
+  EXPECT_EQ(get(mlp->bias_offset(0), 2), (std::vector<float>{33, 40}));
+  EXPECT_EQ(get(mlp->weight_offset(1), 2), (std::vector<float>{3.5f + 75, 20}));
+  EXPECT_EQ(get(mlp->bias_offset(1), 1), (std::vector<float>{11}));
+  EXPECT_EQ(get(mlp->weight_offset(0) + 4, 12), std::vector<float>(12, 0.0f));  // padding
+}
+
+TEST(MlpTest, MatchesADoubleReferenceForwardAndBackward) {
+  const std::vector<std::vector<int32_t>> shapes = {
+      {1, 1}, {13, 1}, {1, 17, 1}, {13, 33, 17, 16}, {367, 70, 1}, {16, 13, 5, 3, 2}, {600, 65, 9}};
+  for (const uint64_t seed : test::Seeds(2)) {
+    for (const std::vector<int32_t>& sizes : shapes) {
+      for (const int64_t batch_size : {1, 7, 64, 130}) {
+        SCOPED_TRACE(testing::Message()
+                     << "HOTROW_TEST_SEED=" << seed << " sizes=" << testing::PrintToString(sizes)
+                     << " batch_size=" << batch_size);
+        const MlpOptions options = {
+            .sizes = sizes, .relu_on_output = seed % 2 == 0, .max_batch_size = batch_size};
+        const auto mlp = NewMlp(options);
+        const Problem p = RandomProblem(*mlp, options, batch_size, seed);
+        ASSERT_NO_FATAL_FAILURE(ExpectMatches(*mlp, p, RunMlp({}, *mlp, p)));
+      }
+    }
+  }
+}
+
+TEST(MlpTest, MatchesADoubleReferenceOnALargeBatch) {
+  const MlpOptions options = {.sizes = {13, 32, 17, 1}, .max_batch_size = 2048};
+  const auto mlp = NewMlp(options);
+  ThreadPool pool(4);
+  const Problem p = RandomProblem(*mlp, options, 2048, 3);
+  ExpectMatches(*mlp, p, RunMlp(test::OnPool(&pool), *mlp, p));
+}
+
+TEST(MlpTest, DropoutMatchesTheDocumentedMaskInBothPasses) {
+  const MlpOptions options = {.sizes = {13, 40, 17, 3},
+                              .relu_on_output = true,
+                              .dropout = 0.4f,
+                              .seed = 99,
+                              .first_layer_id = 10,
+                              .max_batch_size = 300};
+  const auto mlp = NewMlp(options);
+  const Problem p = RandomProblem(*mlp, options, 300, 6);
+  ExpectMatches(*mlp, p, RunMlp({}, *mlp, p));
+}
+
+// The reference's own backward pass, against central differences of its forward pass.
+TEST(MlpTest, ReferenceGradientsAreFiniteDifferences) {
+  const MlpOptions options = {
+      .sizes = {3, 5, 4, 2}, .dropout = 0.25f, .seed = 4, .max_batch_size = 3};
+  const auto mlp = NewMlp(options);
+  Problem p = RandomProblem(*mlp, options, 3, 8);
+  const Reference reference = Compute(*mlp, p);
+  const auto loss = [&] {
+    const Reference r = Compute(*mlp, p);
+    double sum = 0;
+    for (size_t b = 0; b < r.y.size(); ++b) {
+      for (size_t n = 0; n < r.y[b].size(); ++n) {
+        sum += r.y[b][n].value * p.dy[b * static_cast<size_t>(p.y_stride()) + n];
+      }
+    }
+    return sum;
+  };
+  const auto slope = [&](float& parameter) {
+    // A power of two, and the network is piecewise linear in each parameter: floats suffice.
+    constexpr float kStep = 0x1p-12f;
+    const float before = parameter;
+    parameter = before + kStep;
+    const double up_at = parameter;
+    const double up = loss();
+    parameter = before - kStep;
+    const double down_at = parameter;
+    const double down = loss();
+    parameter = before;
+    return (up - down) / (up_at - down_at);
+  };
+  for (int32_t l = 0; l < mlp->num_layers(); ++l) {
+    const int64_t weights =
+        int64_t{options.sizes[static_cast<size_t>(l)]} * options.sizes[static_cast<size_t>(l) + 1];
+    for (int64_t i = 0; i < weights; ++i) {
+      const auto at = static_cast<size_t>(mlp->weight_offset(l) + i);
+      EXPECT_NEAR(slope(p.parameters[at]), reference.parameter_gradients[at].value, 1e-9);
+    }
+    for (int64_t i = 0; i < options.sizes[static_cast<size_t>(l) + 1]; ++i) {
+      const auto at = static_cast<size_t>(mlp->bias_offset(l) + i);
+      EXPECT_NEAR(slope(p.parameters[at]), reference.parameter_gradients[at].value, 1e-9);
+    }
+  }
+  for (size_t b = 0; b < 3; ++b) {
+    for (size_t k = 0; k < 3; ++k) {
+      EXPECT_NEAR(slope(p.x[b * static_cast<size_t>(p.x_stride()) + k]), reference.dx[b][k].value,
+                  1e-9);
+    }
+  }
+}
+
+TEST(MlpTest, EqualBitsOnAnyPool) {
+  const MlpOptions options = {
+      .sizes = {13, 130, 64, 16}, .relu_on_output = true, .dropout = 0.1f, .max_batch_size = 1000};
+  const auto mlp = NewMlp(options);
+  const Problem p = RandomProblem(*mlp, options, 1000, 2);
+  const Result alone = RunMlp({}, *mlp, p);
+  for (const int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    EXPECT_TRUE(RunMlp(test::OnPool(&pool), *mlp, p) == alone) << threads << " threads";
+  }
+}
+
+TEST(MlpTest, BatchSizesMayChangeBetweenCalls) {
+  MlpOptions options = {.sizes = {13, 40, 5}, .max_batch_size = 2048};
+  const auto mlp = NewMlp(options);
+  for (const int64_t batch_size : {2048, 7, 1, 0, 129, 128, 2048, 63, 64}) {
+    SCOPED_TRACE(batch_size);
+    const Problem p = RandomProblem(*mlp, options, batch_size, 40);
+    const auto fresh = NewMlp(options);
+    EXPECT_TRUE(RunMlp({}, *mlp, p) == RunMlp({}, *fresh, p));
+  }
+}
+
+TEST(MlpTest, StridesDoNotChangeResults) {
+  const MlpOptions options = {.sizes = {13, 40, 5}, .max_batch_size = 200};
+  const auto mlp = NewMlp(options);
+  const Problem wide = RandomProblem(*mlp, options, 200, 12);
+  Problem dense = wide;
+  dense.gap = 0;
+  const auto pack = [](const std::vector<float>& from, int64_t columns, int64_t stride) {
+    std::vector<float> to;
+    for (size_t i = 0; i < from.size(); ++i) {
+      if (static_cast<int64_t>(i) % stride < columns) to.push_back(from[i]);
+    }
+    return to;
+  };
+  dense.x = pack(wide.x, 13, wide.x_stride());
+  dense.dy = pack(wide.dy, 5, wide.y_stride());
+  const Result a = RunMlp({}, *mlp, wide);
+  const Result b = RunMlp({}, *mlp, dense);
+  EXPECT_EQ(test::Bits(pack(a.y, 5, wide.y_stride())), test::Bits(b.y));
+  EXPECT_EQ(test::Bits(pack(a.dx, 13, wide.x_stride())), test::Bits(b.dx));
+  EXPECT_EQ(test::Bits(a.parameter_gradients), test::Bits(b.parameter_gradients));
+}
+
+TEST(MlpTest, EvaluationDropsNothingAndTrainingMasksDependOnTheStep) {
+  MlpOptions options = {.sizes = {8, 50, 50, 2}, .dropout = 0.5f, .max_batch_size = 100};
+  const auto mlp = NewMlp(options);
+  Problem p = RandomProblem(*mlp, options, 100, 1);
+  const auto forward = [&](Mlp& m) {
+    std::vector<float> y(static_cast<size_t>(100 * p.y_stride()));
+    HOTROW_EXPECT_OK(m.Forward({}, ForwardOf(p, y)));
+    return y;
+  };
+  const std::vector<float> training = forward(*mlp);
+  EXPECT_EQ(forward(*mlp), training);
+  p.step += 1;
+  EXPECT_NE(forward(*mlp), training);
+  p.training = false;
+  const std::vector<float> evaluation = forward(*mlp);
+  options.dropout = 0;
+  EXPECT_EQ(forward(*NewMlp(options)), evaluation);
+  EXPECT_NE(evaluation, training);
+}
+
+TEST(MlpTest, LayerIdsTellTheDropoutOfTwoMlpsApart) {
+  MlpOptions options = {.sizes = {4, 64, 8}, .dropout = 0.5f, .max_batch_size = 10};
+  const auto first = NewMlp(options);
+  const Problem p = RandomProblem(*first, options, 10, 1);
+  options.first_layer_id = 2;
+  const auto second = NewMlp(options);
+  EXPECT_FALSE(RunMlp({}, *first, p) == RunMlp({}, *second, p));
+}
+
+TEST(MlpTest, BackwardNeedsATrainingForwardJustBefore) {
+  const MlpOptions options = {.sizes = {3, 4, 2}, .max_batch_size = 4};
+  const auto mlp = NewMlp(options);
+  Problem p = RandomProblem(*mlp, options, 4, 1);
+  std::vector<float> dw(p.parameters.size());
+  const auto backward = [&] {
+    std::vector<float> dy = p.dy;
+    return mlp->Backward({}, {.parameters = p.parameters.data(),
+                              .dy = dy.data(),
+                              .dy_stride = p.y_stride(),
+                              .parameter_gradients = dw.data()});
+  };
+  const auto precondition =
+      test::StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("training"));
+  EXPECT_THAT(backward(), precondition);
+  const Result want = RunMlp({}, *mlp, p);
+  HOTROW_EXPECT_OK(backward());  // without dx
+  EXPECT_EQ(test::Bits(dw), test::Bits(want.parameter_gradients));
+  p.training = false;
+  std::vector<float> y(p.dy.size());
+  HOTROW_EXPECT_OK(mlp->Forward({}, ForwardOf(p, y)));
+  EXPECT_THAT(backward(), precondition);
+}
+
+TEST(MlpTest, OutputMayBeOverwrittenBeforeBackward) {
+  const MlpOptions options = {.sizes = {5, 6, 7}, .relu_on_output = true, .max_batch_size = 50};
+  const auto mlp = NewMlp(options);
+  const Problem p = RandomProblem(*mlp, options, 50, 1);
+  const Result want = RunMlp({}, *mlp, p);
+  std::vector<float> y(p.dy.size());
+  std::vector<float> dw(p.parameters.size());
+  HOTROW_ASSERT_OK(mlp->Forward({}, ForwardOf(p, y)));
+  y = p.dy;  // the gradient takes the place of the output
+  HOTROW_ASSERT_OK(mlp->Backward({}, {.parameters = p.parameters.data(),
+                                      .dy = y.data(),
+                                      .dy_stride = p.y_stride(),
+                                      .parameter_gradients = dw.data()}));
+  EXPECT_EQ(test::Bits(dw), test::Bits(want.parameter_gradients));
+}
+
+TEST(MlpTest, EmptyBatchGivesZeroGradientsAndNeedsNoPointers) {
+  const auto mlp = NewMlp({.sizes = {3, 4, 2}, .max_batch_size = 4});
+  std::vector<float> dw(static_cast<size_t>(mlp->num_parameters()), kUnused);
+  HOTROW_ASSERT_OK(mlp->Forward({}, {.batch_size = 0, .training = true}));
+  HOTROW_ASSERT_OK(mlp->Backward({}, {.parameter_gradients = dw.data()}));
+  EXPECT_EQ(dw, std::vector<float>(dw.size(), 0.0f));
+}
+
+TEST(MlpTest, NaNReachesTheOutput) {
+  const MlpOptions options = {.sizes = {13, 20, 2}, .max_batch_size = 2};
+  const auto mlp = NewMlp(options);
+  Problem p = RandomProblem(*mlp, options, 2, 1);
+  p.x[0] = std::numeric_limits<float>::quiet_NaN();
+  const Result r = RunMlp({}, *mlp, p);
+  EXPECT_TRUE(std::isnan(r.y[0]));
+  EXPECT_FALSE(std::isnan(r.y[static_cast<size_t>(p.y_stride())]));
+}
+
+TEST(MlpTest, BlocksOfParametersAreAlignedAndDoNotOverlap) {
+  const auto mlp = NewMlp({.sizes = {13, 17, 1}, .max_batch_size = 1});
+  EXPECT_EQ(mlp->num_layers(), 2);
+  EXPECT_EQ(mlp->input_size(), 13);
+  EXPECT_EQ(mlp->output_size(), 1);
+  EXPECT_EQ(mlp->weight_offset(0), 0);
+  EXPECT_EQ(mlp->bias_offset(0), 224);    // 13 * 17 = 221
+  EXPECT_EQ(mlp->weight_offset(1), 256);  // 17
+  EXPECT_EQ(mlp->bias_offset(1), 288);    // 17
+  EXPECT_EQ(mlp->num_parameters(), 304);  // 1
+  // y_0 and its gradient [1, 32], W^T [13, 32] and [17, 16], one row of bias sums each.
+  EXPECT_EQ(mlp->activation_bytes(), 4 * (32 + 32 + 13 * 32 + 17 * 16 + 32 + 16));
+}
+
+TEST(MlpTest, InitialParametersAreNormalWithTheDocumentedScaleAndCounters) {
+  const auto mlp = NewMlp({.sizes = {300, 200, 100}, .first_layer_id = 3, .max_batch_size = 1});
+  std::vector<float> w(static_cast<size_t>(mlp->num_parameters()), kUnused);
+  mlp->InitParameters(42, w);
+  for (int32_t l = 0; l < 2; ++l) {
+    const int64_t in = l == 0 ? 300 : 200;
+    const int64_t out = l == 0 ? 200 : 100;
+    const double scale = std::sqrt(2.0 / static_cast<double>(in + out));
+    double sum = 0;
+    double squares = 0;
+    for (int64_t i = 0; i < in * out; ++i) {
+      const double x = w[static_cast<size_t>(mlp->weight_offset(l) + i)] / scale;
+      sum += x;
+      squares += x * x;
+    }
+    const auto n = static_cast<double>(in * out);
+    EXPECT_NEAR(sum / n, 0, 6 / std::sqrt(n));          // six standard deviations of the mean
+    EXPECT_NEAR(squares / n, 1, 6 * std::sqrt(2 / n));  // and of the variance
+  }
+  // Element 5 of layer 0, and the first bias, which is element 300 * 200.
+  const PhiloxBlock block = RandomBlock(42, RandomPurpose::kDenseInit, 1, 3, 0);
+  EXPECT_FLOAT_EQ(
+      w[5], NormalFloats(block.v[0], block.v[1]).second * static_cast<float>(std::sqrt(2.0 / 500)));
+  const PhiloxBlock bias = RandomBlock(42, RandomPurpose::kDenseInit, 300 * 200 / 4, 3, 0);
+  EXPECT_FLOAT_EQ(
+      w[static_cast<size_t>(mlp->bias_offset(0))],
+      NormalFloats(bias.v[0], bias.v[1]).first * static_cast<float>(std::sqrt(1.0 / 200)));
+  // The padding after b_0 (200 floats, stored in 208).
+  for (int64_t i = 200; i < 208; ++i) {
+    EXPECT_EQ(w[static_cast<size_t>(mlp->bias_offset(0) + i)], 0.0f);
+  }
+}
+
+TEST(MlpTest, ErrorsNameTheField) {
+  const auto code = absl::StatusCode::kInvalidArgument;
+  const auto create_error = [&](MlpOptions options, const char* field) {
+    EXPECT_THAT(Mlp::Create(options), test::StatusIs(code, HasSubstr(field)));
+  };
+  create_error({.sizes = {3}, .max_batch_size = 1}, "sizes");
+  create_error({.sizes = {3, 0, 2}, .max_batch_size = 1}, "sizes[1] must be > 0, got 0");
+  create_error({.sizes = {3, 2}, .dropout = 1, .max_batch_size = 1}, "dropout");
+  create_error({.sizes = {3, 2}, .first_layer_id = -1, .max_batch_size = 1}, "first_layer_id");
+  create_error({.sizes = {3, 2}, .first_layer_id = 1 << 28, .max_batch_size = 1}, "first_layer_id");
+  create_error({.sizes = {3, 2}}, "max_batch_size");
+
+  const MlpOptions options = {.sizes = {3, 2}, .max_batch_size = 4};
+  const auto mlp = NewMlp(options);
+  const Problem p = RandomProblem(*mlp, options, 4, 1);
+  std::vector<float> y(p.dy.size());
+  const auto forward_error = [&](const auto& change, const char* field) {
+    Mlp::ForwardArgs args = ForwardOf(p, y);
+    change(args);
+    EXPECT_THAT(mlp->Forward({}, args), test::StatusIs(code, HasSubstr(field)));
+  };
+  forward_error([](auto& a) { a.batch_size = 5; }, "batch_size must be in [0, max_batch_size = 4]");
+  forward_error([](auto& a) { a.batch_size = -1; }, "batch_size");
+  forward_error([](auto& a) { a.parameters = nullptr; }, "parameters");
+  forward_error([](auto& a) { a.x = nullptr; }, "x must not be null");
+  forward_error([](auto& a) { a.x_stride = 2; }, "x_stride must be >= 3, got 2");
+  forward_error([](auto& a) { a.y = nullptr; }, "y must not be null");
+  forward_error([](auto& a) { a.y_stride = 1; }, "y_stride");
+
+  HOTROW_ASSERT_OK(mlp->Forward({}, ForwardOf(p, y)));
+  std::vector<float> dy = p.dy;
+  std::vector<float> dw(p.parameters.size());
+  const auto backward_error = [&](const auto& change, const char* field) {
+    Mlp::BackwardArgs args = {.parameters = p.parameters.data(),
+                              .dy = dy.data(),
+                              .dy_stride = p.y_stride(),
+                              .parameter_gradients = dw.data()};
+    change(args);
+    EXPECT_THAT(mlp->Backward({}, args), test::StatusIs(code, HasSubstr(field)));
+  };
+  backward_error([](auto& a) { a.parameters = nullptr; }, "parameters");
+  backward_error([](auto& a) { a.dy = nullptr; }, "dy must not be null");
+  backward_error([](auto& a) { a.dy_stride = 1; }, "dy_stride");
+  backward_error([](auto& a) { a.parameter_gradients = nullptr; }, "parameter_gradients");
+  backward_error(
+      [&](auto& a) {
+        a.dx = dw.data();
+        a.dx_stride = 2;
+      },
+      "dx_stride");
+}
+
+TEST(MlpTest, OtherDevicesAreUnimplemented) {
+  const auto mlp = NewMlp({.sizes = {3, 2}, .max_batch_size = 1});
+  EXPECT_THAT(mlp->Forward({.device = Device::kCuda}, {.batch_size = 0}),
+              test::StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("CUDA")));
+}
+
+}  // namespace
+}  // namespace hotrow
