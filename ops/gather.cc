@@ -1,1 +1,33 @@
 #include "ops/gather.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/dispatch.h"
+#include "base/status_macros.h"
+#include "ops/gather_impl.h"
+#include "ops/no_cuda.h"
+#include "ops/validate.h"
+
+namespace hotrow {
+
+absl::Status GatherRowsArgs::Validate() const {
+  constexpr char kOp[] = "GatherRows";
+  if (num_rows < 0) return internal::InvalidField(kOp, "num_rows", "must be >= 0", num_rows);
+  if (row_bytes <= 0) return internal::InvalidField(kOp, "row_bytes", "must be > 0", row_bytes);
+  if (output_stride < row_bytes) {
+    return internal::InvalidField(
+        kOp, "output_stride", absl::StrCat("must be >= row_bytes = ", row_bytes), output_stride);
+  }
+  if (num_rows == 0) return absl::OkStatus();
+  if (rows == nullptr) return internal::NullField(kOp, "rows");
+  if (output == nullptr) return internal::NullField(kOp, "output");
+  return absl::OkStatus();
+}
+
+absl::Status GatherRows(const ExecContext& ctx, const GatherRowsArgs& args) {
+  HOTROW_RETURN_IF_ERROR(args.Validate());
+  return internal::Dispatch(
+      ctx, [&] { return internal::GatherRowsCpu(ctx, args); },
+      [&](auto) { return internal::NoCudaKernel("GatherRows"); });
+}
+
+}  // namespace hotrow

@@ -17,7 +17,7 @@ struct GradientSegmentSumArgs {
   int64_t batch_size = 0;                   // B
   const int64_t* offsets = nullptr;         // [F*B + 1], as in PooledLookup
   const float* weights = nullptr;           // [N] or null
-  const int64_t* row_offsets = nullptr;     // [U + 1]  from Partition(inverse)
+  const int64_t* row_offsets = nullptr;     // [U + 1]  from Partition(inverse); no row is empty
   const int32_t* lookup_order = nullptr;    // [N]      from Partition(inverse)
   int64_t num_rows = 0;                     // U
   float* const* gradients = nullptr;  // [U]: where the sum of each row goes (D floats, overwritten)

@@ -1,1 +1,26 @@
 #include "ops/pooled_lookup.h"
+
+#include "base/dispatch.h"
+#include "base/status_macros.h"
+#include "ops/jagged_impl.h"
+#include "ops/no_cuda.h"
+#include "ops/pooled_lookup_impl.h"
+#include "ops/validate.h"
+
+namespace hotrow {
+
+absl::Status PooledLookupArgs::Validate() const {
+  // inverse and rows may be null when there are no lookups; how many there are stands on the
+  // device.
+  return internal::ValidateJagged("PooledLookup", features, batch_size, offsets);
+}
+
+absl::Status PooledLookup(const ExecContext& ctx, const PooledLookupArgs& args) {
+  HOTROW_RETURN_IF_ERROR(args.Validate());
+  if (args.features.empty() || args.batch_size == 0) return absl::OkStatus();
+  return internal::Dispatch(
+      ctx, [&] { return internal::PooledLookupCpu(ctx, args); },
+      [&](auto) { return internal::NoCudaKernel("PooledLookup"); });
+}
+
+}  // namespace hotrow

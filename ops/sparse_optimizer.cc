@@ -1,1 +1,139 @@
 #include "ops/sparse_optimizer.h"
+
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/dispatch.h"
+#include "base/status_macros.h"
+#include "ops/no_cuda.h"
+#include "ops/row_layout.h"
+#include "ops/sparse_optimizer_impl.h"
+#include "ops/validate.h"
+
+namespace hotrow {
+namespace {
+
+struct KindName {
+  SparseOptimizerKind kind;
+  std::string_view name;
+};
+constexpr std::array<KindName, 7> kKindNames = {{
+    {SparseOptimizerKind::kSgd, "sgd"},
+    {SparseOptimizerKind::kMomentum, "momentum"},
+    {SparseOptimizerKind::kAdagrad, "adagrad"},
+    {SparseOptimizerKind::kRowWiseAdagrad, "rowwise_adagrad"},
+    {SparseOptimizerKind::kAdam, "adam"},
+    {SparseOptimizerKind::kPartialRowWiseAdam, "partial_rowwise_adam"},
+    {SparseOptimizerKind::kFtrl, "ftrl"},
+}};
+
+constexpr char kConfig[] = "SparseOptimizerConfig";
+
+absl::Status CheckNotNegative(std::string_view field, float value) {
+  if (value >= 0 && std::isfinite(value)) return absl::OkStatus();
+  return internal::InvalidField(kConfig, field, "must be finite and >= 0", value);
+}
+
+absl::Status CheckBeta(std::string_view field, float value) {
+  if (value >= 0 && value < 1) return absl::OkStatus();
+  return internal::InvalidField(kConfig, field, "must lie in [0, 1)", value);
+}
+
+}  // namespace
+
+absl::StatusOr<SparseOptimizerKind> ParseSparseOptimizer(std::string_view name) {
+  std::string expected;
+  for (const KindName& known : kKindNames) {
+    if (known.name == name) return known.kind;
+    absl::StrAppend(&expected, expected.empty() ? "" : ", ", std::string(known.name));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("unknown sparse optimizer \"", std::string(name),
+                                                 "\"; expected one of ", expected));
+}
+
+std::string_view SparseOptimizerName(SparseOptimizerKind kind) {
+  for (const KindName& known : kKindNames) {
+    if (known.kind == kind) return known.name;
+  }
+  HOTROW_CHECK(false);
+}
+
+int32_t SparseStateFloats(SparseOptimizerKind kind, int32_t dim) {
+  switch (kind) {
+    case SparseOptimizerKind::kSgd:
+      return 0;
+    case SparseOptimizerKind::kMomentum:
+    case SparseOptimizerKind::kAdagrad:
+      return dim;
+    case SparseOptimizerKind::kRowWiseAdagrad:
+      return 1;
+    case SparseOptimizerKind::kPartialRowWiseAdam:
+      return dim + 1;
+    case SparseOptimizerKind::kAdam:
+    case SparseOptimizerKind::kFtrl:
+      return 2 * dim;
+  }
+  HOTROW_CHECK(false);
+}
+
+absl::Status SparseOptimizerConfig::Validate() const {
+  HOTROW_RETURN_IF_ERROR(CheckNotNegative("learning_rate", learning_rate));
+  // A column that has only seen zero gradients divides by eps alone.
+  if (!(eps > 0) || !std::isfinite(eps)) {
+    return internal::InvalidField(kConfig, "eps", "must be finite and > 0", eps);
+  }
+  HOTROW_RETURN_IF_ERROR(CheckBeta("beta1", beta1));
+  HOTROW_RETURN_IF_ERROR(CheckBeta("beta2", beta2));
+  HOTROW_RETURN_IF_ERROR(CheckNotNegative("weight_decay", weight_decay));
+  HOTROW_RETURN_IF_ERROR(CheckNotNegative("initial_accumulator", initial_accumulator));
+  if (!(lr_power <= 0) || !std::isfinite(lr_power)) {
+    return internal::InvalidField(kConfig, "lr_power", "must be finite and <= 0", lr_power);
+  }
+  HOTROW_RETURN_IF_ERROR(CheckNotNegative("l1", l1));
+  HOTROW_RETURN_IF_ERROR(CheckNotNegative("l2", l2));
+  if (kind == SparseOptimizerKind::kFtrl && weight_decay_mode == WeightDecayMode::kDecoupled &&
+      weight_decay != 0) {
+    // FTRL computes weights anew from its state in each step, so shrinking them beside it is
+    // undone.
+    return internal::InvalidField(kConfig, "weight_decay",
+                                  "must be 0 with ftrl in decoupled mode (use l2)", weight_decay);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SparseUpdateArgs::Validate() const {
+  constexpr char kOp[] = "SparseUpdate";
+  HOTROW_RETURN_IF_ERROR(config.Validate());
+  if (layout == nullptr) return internal::NullField(kOp, "layout");
+  if (layout->dim <= 0)
+    return internal::InvalidField(kOp, "layout->dim", "must be > 0", layout->dim);
+  if (layout->state_floats != SparseStateFloats(config.kind, layout->dim)) {
+    return internal::InvalidField(
+        kOp, "layout->state_floats",
+        absl::StrCat("must be ", SparseStateFloats(config.kind, layout->dim), ", as the optimizer ",
+                     std::string(SparseOptimizerName(config.kind)), " needs"),
+        layout->state_floats);
+  }
+  if (!(learning_rate_factor >= 0) || !std::isfinite(learning_rate_factor)) {
+    return internal::InvalidField(kOp, "learning_rate_factor", "must be finite and >= 0",
+                                  learning_rate_factor);
+  }
+  if (step == 0) return internal::InvalidField(kOp, "step", "must be >= 1", step);
+  if (num_rows < 0) return internal::InvalidField(kOp, "num_rows", "must be >= 0", num_rows);
+  if (num_rows == 0) return absl::OkStatus();
+  if (rows == nullptr) return internal::NullField(kOp, "rows");
+  if (gradients == nullptr) return internal::NullField(kOp, "gradients");
+  return absl::OkStatus();
+}
+
+absl::Status SparseUpdate(const ExecContext& ctx, const SparseUpdateArgs& args) {
+  HOTROW_RETURN_IF_ERROR(args.Validate());
+  return internal::Dispatch(
+      ctx, [&] { return internal::SparseUpdateCpu(ctx, args); },
+      [&](auto) { return internal::NoCudaKernel("SparseUpdate"); });
+}
+
+}  // namespace hotrow

@@ -46,8 +46,9 @@ struct SparseOptimizerConfig {
   // FTRL-proximal (McMahan et al. 2013, "Ad click prediction: a view from the trenches"), with
   // TensorFlow's sign: the per-coordinate rate falls as n^lr_power, lr_power <= 0.
   float lr_power = -0.5f;
+  // The first update of a row starts from its initial weights. kDecoupled weight decay is refused.
   float l1 = 0;
-  float l2 = 0;
+  float l2 = 0;  // the paper's lambda_2: adds l2 / 2 |w|^2 (TensorFlow's option is half of it)
 
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };

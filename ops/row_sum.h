@@ -1,0 +1,61 @@
+#ifndef HOTROW_OPS_ROW_SUM_H_
+#define HOTROW_OPS_ROW_SUM_H_
+
+#include <cstdint>
+#include <cstring>
+
+#include "ops/vec8_impl.h"
+
+namespace hotrow::internal {
+
+struct ScaledRow {
+  const float* row = nullptr;
+  float scale = 1;
+};
+
+// out = scale_0 * row_0 + ... + scale_n-1 * row_n-1 column by column, left to right, for n > 0;
+// term(i) gives the i-th ScaledRow and is called in that order. Four rows share one pass over
+// `out`, which keeps the order of additions and saves three of four loads and stores of `out`. A
+// scale of 1 is exact, so sums without weights need no code of their own. `out` must not overlap
+// the rows.
+template <typename Term>
+void SumRows(int64_t n, int32_t dim, float* out, Term&& term) {
+  const ScaledRow first = term(0);
+  if (first.scale == 1) {
+    std::memcpy(out, first.row, static_cast<size_t>(dim) * sizeof(float));
+  } else {
+    const Vec8 scale = Vec8::Set(first.scale);
+    ForEachVec8(dim, [&](int64_t d, auto lanes) {
+      StoreLanes(scale * LoadLanes(first.row + d, lanes), out + d, lanes);
+    });
+  }
+  int64_t i = 1;
+  for (; i + 4 <= n; i += 4) {
+    const float* rows[4];
+    Vec8 scales[4];
+    for (int k = 0; k < 4; ++k) {
+      const ScaledRow t = term(i + k);
+      rows[k] = t.row;
+      scales[k] = Vec8::Set(t.scale);
+    }
+    ForEachVec8(dim, [&](int64_t d, auto lanes) {
+      Vec8 sum = LoadLanes(out + d, lanes);
+      sum = sum + scales[0] * LoadLanes(rows[0] + d, lanes);
+      sum = sum + scales[1] * LoadLanes(rows[1] + d, lanes);
+      sum = sum + scales[2] * LoadLanes(rows[2] + d, lanes);
+      sum = sum + scales[3] * LoadLanes(rows[3] + d, lanes);
+      StoreLanes(sum, out + d, lanes);
+    });
+  }
+  for (; i < n; ++i) {
+    const ScaledRow t = term(i);
+    const Vec8 scale = Vec8::Set(t.scale);
+    ForEachVec8(dim, [&](int64_t d, auto lanes) {
+      StoreLanes(LoadLanes(out + d, lanes) + scale * LoadLanes(t.row + d, lanes), out + d, lanes);
+    });
+  }
+}
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_OPS_ROW_SUM_H_

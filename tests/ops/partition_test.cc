@@ -1,0 +1,96 @@
+#include "ops/partition.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "base/philox.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using test::StatusIs;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Result {
+  std::vector<int64_t> offsets;
+  std::vector<int32_t> order;
+};
+
+Result RunPartition(const std::vector<int32_t>& part, int64_t num_parts,
+                    ThreadPool* pool = nullptr) {
+  Result r{std::vector<int64_t>(static_cast<size_t>(num_parts) + 1, -1),
+           std::vector<int32_t>(part.size(), -1)};
+  EXPECT_THAT(Partition({.pool = pool}, {.part = part.data(),
+                                         .num_items = static_cast<int64_t>(part.size()),
+                                         .num_parts = num_parts,
+                                         .offsets = r.offsets.data(),
+                                         .order = r.order.data()}),
+              test::IsOk());
+  return r;
+}
+
+TEST(PartitionTest, HandWorked) {
+  const Result r = RunPartition({2, 0, 2, 3, 0}, 5);
+  EXPECT_THAT(r.offsets, ElementsAre(0, 2, 2, 4, 5, 5));
+  EXPECT_THAT(r.order, ElementsAre(1, 4, 0, 2, 3));
+}
+
+TEST(PartitionTest, NoItems) {
+  EXPECT_THAT(RunPartition({}, 3).offsets, ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(RunPartition({}, 0).offsets, ElementsAre(0));
+}
+
+TEST(PartitionTest, OnePartKeepsTheOrder) {
+  const Result r = RunPartition({0, 0, 0}, 1);
+  EXPECT_THAT(r.offsets, ElementsAre(0, 3));
+  EXPECT_THAT(r.order, ElementsAre(0, 1, 2));
+}
+
+TEST(PartitionTest, MatchesAStableSortOnAnyPool) {
+  ThreadPool four(4);
+  for (const uint64_t seed : test::Seeds(40)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    RandomStream random(seed, RandomPurpose::kTest);
+    const auto num_parts = static_cast<int64_t>(1 + random.Below(random.Below(2) == 0 ? 4 : 5000));
+    std::vector<int32_t> part(random.Below(3000));
+    for (int32_t& p : part) {
+      p = static_cast<int32_t>(random.Below(static_cast<uint64_t>(num_parts)));
+    }
+    std::vector<int32_t> order(part.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int32_t a, int32_t b) { return part[a] < part[b]; });
+    std::vector<int64_t> offsets;
+    for (int64_t p = 0; p <= num_parts; ++p) {
+      offsets.push_back(std::count_if(part.begin(), part.end(), [&](int32_t x) { return x < p; }));
+    }
+    for (ThreadPool* pool : {static_cast<ThreadPool*>(nullptr), &four}) {
+      const Result r = RunPartition(part, num_parts, pool);
+      EXPECT_EQ(r.offsets, offsets);
+      EXPECT_EQ(r.order, order);
+    }
+  }
+}
+
+TEST(PartitionTest, ValidateNamesTheField) {
+  const int32_t part[1] = {0};
+  int64_t offsets[2];
+  int32_t order[1];
+  const auto expect = [](const PartitionArgs& args, const char* message) {
+    EXPECT_THAT(Partition({}, args),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  HOTROW_EXPECT_OK(Partition({}, {part, 1, 1, offsets, order}));
+  expect({part, -1, 1, offsets, order}, "num_items must lie in [0, 2^31 - 1], got -1");
+  expect({part, 1, 0, offsets, order}, "num_parts");
+  expect({part, 0, -1, offsets, order}, "num_parts");
+  expect({nullptr, 1, 1, offsets, order}, "part must not be null");
+  expect({part, 1, 1, nullptr, order}, "offsets must not be null");
+  expect({part, 1, 1, offsets, nullptr}, "order must not be null");
+}
+
+}  // namespace
+}  // namespace hotrow

@@ -1,0 +1,471 @@
+#include "ops/sparse_optimizer.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/philox.h"
+#include "ops/row_layout.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using test::StatusIs;
+using testing::HasSubstr;
+using Kind = SparseOptimizerKind;
+
+constexpr Kind kAllKinds[] = {
+    Kind::kSgd,  Kind::kMomentum,           Kind::kAdagrad, Kind::kRowWiseAdagrad,
+    Kind::kAdam, Kind::kPartialRowWiseAdam, Kind::kFtrl};
+
+// Some rows side by side in aligned memory.
+class Rows {
+ public:
+  Rows(const SparseOptimizerConfig& config, int32_t dim, int64_t num_rows)
+      : config_(config),
+        layout_(RowLayout::For(dim, config.kind)),
+        num_rows_(num_rows),
+        memory_(std::move(HostBuffer<std::byte>::Create(num_rows * layout_.row_bytes)).value()) {
+    const bool is_sum = config.kind == Kind::kAdagrad || config.kind == Kind::kRowWiseAdagrad;
+    for (int64_t u = 0; u < num_rows; ++u) {
+      for (int32_t i = 0; i < layout_.state_floats; ++i) {
+        if (is_sum || (config.kind == Kind::kFtrl && i >= dim)) {
+          state(u)[i] = config.initial_accumulator;
+        }
+      }
+    }
+  }
+
+  const RowLayout& layout() const { return layout_; }
+  std::byte* row(int64_t u) { return memory_.data() + u * layout_.row_bytes; }
+  float* weights(int64_t u) { return reinterpret_cast<float*>(row(u)); }
+  float* state(int64_t u) { return weights(u) + layout_.dim; }
+  uint32_t last_step(int64_t u) {
+    uint32_t step;
+    std::memcpy(&step, row(u) + layout_.step_offset, sizeof(step));
+    return step;
+  }
+  std::vector<std::byte> bytes() const { return {memory_.begin(), memory_.end()}; }
+
+  // gradients: [num_rows, dim]
+  absl::Status Update(const std::vector<float>& gradients, uint32_t step, float factor = 1,
+                      ThreadPool* pool = nullptr) {
+    std::vector<int64_t> all;
+    for (int64_t u = 0; u < num_rows_; ++u) all.push_back(u);
+    return UpdateSome(all, gradients, step, factor, pool);
+  }
+  // gradients: [which.size(), dim]
+  absl::Status UpdateSome(const std::vector<int64_t>& which, const std::vector<float>& gradients,
+                          uint32_t step, float factor = 1, ThreadPool* pool = nullptr) {
+    std::vector<std::byte*> rows;
+    std::vector<const float*> gradient_rows;
+    for (const int64_t u : which) {
+      gradient_rows.push_back(gradients.data() + static_cast<int64_t>(rows.size()) * layout_.dim);
+      rows.push_back(row(u));
+    }
+    return SparseUpdate({.pool = pool}, {.config = config_,
+                                         .layout = &layout_,
+                                         .num_rows = static_cast<int64_t>(which.size()),
+                                         .rows = rows.data(),
+                                         .gradients = gradient_rows.data(),
+                                         .learning_rate_factor = factor,
+                                         .step = step});
+  }
+
+ private:
+  SparseOptimizerConfig config_;
+  RowLayout layout_;
+  int64_t num_rows_;
+  HostBuffer<std::byte> memory_;
+};
+
+// The same formulas in double, straight from the papers, one row.
+struct ReferenceRow {
+  std::vector<double> w;
+  std::vector<double> s1;  // momentum1, z
+  std::vector<double> s2;  // momentum2, n
+  double row_s1 = 0;       // row-wise Adagrad
+  double row_s2 = 0;       // partial row-wise Adam
+  bool first = true;
+
+  ReferenceRow(const SparseOptimizerConfig& c, const float* weights, int32_t dim)
+      : w(weights, weights + dim),
+        s1(dim, c.kind == Kind::kAdagrad ? c.initial_accumulator : 0),
+        s2(dim, c.kind == Kind::kFtrl ? c.initial_accumulator : 0),
+        row_s1(c.initial_accumulator) {}
+
+  void Update(const SparseOptimizerConfig& c, const float* gradient, double factor, uint32_t step) {
+    const double lr = c.learning_rate * factor;
+    const bool decoupled = c.weight_decay_mode == WeightDecayMode::kDecoupled;
+    const size_t dim = w.size();
+    std::vector<double> g(gradient, gradient + dim);
+    double mean_square = 0;
+    for (size_t d = 0; d < dim; ++d) {
+      if (!decoupled) g[d] += c.weight_decay * w[d];
+      mean_square += g[d] * g[d] / static_cast<double>(dim);
+    }
+    const double b1 = c.beta1;
+    const double b2 = c.beta2;
+    const double correction1 = 1 - std::pow(b1, step);
+    const double correction2 = 1 - std::pow(b2, step);
+    row_s1 += mean_square;
+    row_s2 = b2 * row_s2 + (1 - b2) * mean_square;
+    for (size_t d = 0; d < dim; ++d) {
+      if (decoupled) w[d] -= lr * c.weight_decay * w[d];
+      switch (c.kind) {
+        case Kind::kSgd:
+          w[d] -= lr * g[d];
+          break;
+        case Kind::kMomentum:
+          s1[d] = b1 * s1[d] + g[d];
+          w[d] -= lr * s1[d];
+          break;
+        case Kind::kAdagrad:
+          s1[d] += g[d] * g[d];
+          w[d] -= lr * g[d] / (std::sqrt(s1[d]) + c.eps);
+          break;
+        case Kind::kRowWiseAdagrad:
+          w[d] -= lr * g[d] / (std::sqrt(row_s1) + c.eps);
+          break;
+        case Kind::kAdam:
+          s1[d] = b1 * s1[d] + (1 - b1) * g[d];
+          s2[d] = b2 * s2[d] + (1 - b2) * g[d] * g[d];
+          w[d] -= lr * (s1[d] / correction1) / (std::sqrt(s2[d] / correction2) + c.eps);
+          break;
+        case Kind::kPartialRowWiseAdam:
+          s1[d] = b1 * s1[d] + (1 - b1) * g[d];
+          w[d] -= lr * (s1[d] / correction1) / (std::sqrt(row_s2 / correction2) + c.eps);
+          break;
+        case Kind::kFtrl: {
+          const double old = std::pow(s2[d], -c.lr_power) / lr;
+          if (first) s1[d] = -old * w[d];
+          s2[d] += g[d] * g[d];
+          const double now = std::pow(s2[d], -c.lr_power) / lr;
+          s1[d] += g[d] - (now - old) * w[d];
+          const double sign = s1[d] < 0 ? -1 : 1;
+          if (now + c.l2 > 0) {
+            w[d] = std::abs(s1[d]) <= c.l1 ? 0 : -(s1[d] - sign * c.l1) / (now + c.l2);
+          }
+          break;
+        }
+      }
+    }
+    first = false;
+  }
+};
+
+class SparseOptimizerTest : public testing::TestWithParam<Kind> {};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, SparseOptimizerTest, testing::ValuesIn(kAllKinds),
+                         [](const testing::TestParamInfo<Kind>& info) {
+                           return std::string(SparseOptimizerName(info.param));
+                         });
+
+TEST_P(SparseOptimizerTest, MatchesADoubleReferenceOverTenSteps) {
+  for (const uint64_t seed : test::Seeds(24)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    RandomStream random(seed, RandomPurpose::kTest);
+    const int32_t dims[] = {1, 7, 8, 17, 64};
+    const int32_t dim = dims[random.Below(5)];
+    SparseOptimizerConfig config{.kind = GetParam(), .learning_rate = 0.05f};
+    config.weight_decay = random.Below(2) == 0 ? 0 : 0.02f;
+    if (GetParam() != Kind::kFtrl && random.Below(2) == 0) {
+      config.weight_decay_mode = WeightDecayMode::kDecoupled;
+    }
+    config.initial_accumulator = random.Below(2) == 0 ? 0 : 0.1f;
+    config.lr_power = random.Below(2) == 0 ? -0.5f : -0.7f;
+    config.l1 = random.Below(2) == 0 ? 0 : 0.3f;
+    config.l2 = random.Below(2) == 0 ? 0 : 0.2f;
+    Rows rows(config, dim, 3);
+    std::vector<ReferenceRow> reference;
+    for (int64_t u = 0; u < 3; ++u) {
+      for (int32_t d = 0; d < dim; ++d) rows.weights(u)[d] = random.Normal();
+      reference.emplace_back(config, rows.weights(u), dim);
+    }
+    for (uint32_t step = 1; step <= 10; ++step) {
+      std::vector<float> gradients(static_cast<size_t>(3 * dim));
+      for (float& g : gradients) g = random.Normal();
+      // FTRL has no meaning for a rate that changes (see the formulas), the others have.
+      const float factor =
+          GetParam() == Kind::kFtrl ? 1.0f : 1.0f - 0.05f * static_cast<float>(step);
+      HOTROW_ASSERT_OK(rows.Update(gradients, step, factor));
+      for (int64_t u = 0; u < 3; ++u) {
+        reference[u].Update(config, gradients.data() + u * dim, factor, step);
+        EXPECT_EQ(rows.last_step(u), step);
+        for (int32_t d = 0; d < dim; ++d) {
+          // Weights are of size 1 and a step rounds a dozen times; FTRL holds w in z, which is 20
+          // times (1 / lr) as large, and so are its errors.
+          const double tolerance = GetParam() == Kind::kFtrl ? 2e-5 : 3e-6;
+          ASSERT_NEAR(rows.weights(u)[d], reference[u].w[d], tolerance)
+              << "step " << step << " row " << u << " column " << d;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(SparseOptimizerTest, RowsOutsideTheBatchDoNotMove) {
+  const SparseOptimizerConfig config{.kind = GetParam(), .weight_decay = 0.1f};
+  Rows rows(config, 17, 3);
+  const std::vector<float> gradients(3 * 17, 0.5f);
+  HOTROW_ASSERT_OK(rows.Update(gradients, 1));
+  const std::vector<std::byte> before(rows.row(1), rows.row(2));
+  HOTROW_ASSERT_OK(rows.UpdateSome({2, 0}, gradients, 2));
+  EXPECT_EQ(std::vector<std::byte>(rows.row(1), rows.row(2)), before);
+  EXPECT_EQ(rows.last_step(0), 2);
+  EXPECT_EQ(rows.last_step(1), 1);
+  EXPECT_EQ(rows.last_step(2), 2);
+}
+
+TEST_P(SparseOptimizerTest, SameBitsOnAnyPoolAndInAnyOrder) {
+  ThreadPool one(1);
+  ThreadPool four(4);
+  for (const int32_t dim : {1, 17, 64}) {
+    constexpr int64_t kRows = 700;
+    RandomStream random(static_cast<uint64_t>(dim), RandomPurpose::kTest);
+    std::vector<float> gradients(static_cast<size_t>(kRows * dim));
+    for (float& g : gradients) g = random.Normal();
+    const SparseOptimizerConfig config{.kind = GetParam()};
+    Rows want(config, dim, kRows);
+    HOTROW_ASSERT_OK(want.Update(gradients, 1));
+    HOTROW_ASSERT_OK(want.Update(gradients, 2));
+    for (ThreadPool* pool : {&one, &four}) {
+      Rows got(config, dim, kRows);
+      HOTROW_ASSERT_OK(got.Update(gradients, 1, 1, pool));
+      HOTROW_ASSERT_OK(got.Update(gradients, 2, 1, pool));
+      EXPECT_EQ(got.bytes(), want.bytes());
+    }
+    Rows reversed(config, dim, kRows);
+    std::vector<int64_t> which;
+    std::vector<float> reversed_gradients;
+    for (int64_t u = kRows - 1; u >= 0; --u) {
+      which.push_back(u);
+      reversed_gradients.insert(reversed_gradients.end(), gradients.begin() + u * dim,
+                                gradients.begin() + (u + 1) * dim);
+    }
+    HOTROW_ASSERT_OK(reversed.UpdateSome(which, reversed_gradients, 1));
+    HOTROW_ASSERT_OK(reversed.UpdateSome(which, reversed_gradients, 2));
+    EXPECT_EQ(reversed.bytes(), want.bytes());
+  }
+}
+
+TEST_P(SparseOptimizerTest, PaddingStaysZero) {
+  Rows rows({.kind = GetParam()}, 1, 1);
+  HOTROW_ASSERT_OK(rows.Update({1}, 7));
+  for (int64_t i = rows.layout().step_offset + 4; i < rows.layout().row_bytes; ++i) {
+    EXPECT_EQ(rows.row(0)[i], std::byte{0});
+  }
+}
+
+TEST_P(SparseOptimizerTest, ZeroLearningRateKeepsTheWeights) {
+  Rows rows({.kind = GetParam(), .initial_accumulator = 0.1f}, 5, 1);
+  for (int d = 0; d < 5; ++d) rows.weights(0)[d] = static_cast<float>(d) - 2;
+  HOTROW_ASSERT_OK(rows.Update({1, 2, 3, 4, 5}, 1, /*factor=*/0));
+  for (int d = 0; d < 5; ++d) EXPECT_EQ(rows.weights(0)[d], static_cast<float>(d) - 2);
+}
+
+// Runs `steps` on one row of two columns that starts at w0.
+std::vector<float> Train(const SparseOptimizerConfig& config, std::vector<float> w0,
+                         const std::vector<std::vector<float>>& gradients, uint32_t step = 1) {
+  Rows rows(config, static_cast<int32_t>(w0.size()), 1);
+  std::copy(w0.begin(), w0.end(), rows.weights(0));
+  for (const std::vector<float>& gradient : gradients) {
+    EXPECT_THAT(rows.Update(gradient, step++), test::IsOk());
+  }
+  return {rows.weights(0), rows.weights(0) + w0.size()};
+}
+
+testing::Matcher<std::vector<float>> Near(float a, float b) {
+  return testing::ElementsAre(testing::FloatNear(a, 1e-6f), testing::FloatNear(b, 1e-6f));
+}
+
+TEST(SparseOptimizerHandWorkedTest, Sgd) {
+  EXPECT_THAT(Train({.kind = Kind::kSgd, .learning_rate = 0.5f}, {1, 2}, {{1, -4}}), Near(0.5f, 4));
+}
+
+TEST(SparseOptimizerHandWorkedTest, WeightDecay) {
+  // L2: g = 1 + 0.5 * 2 = 2, so sgd goes to 2 - 0.1 * 2. Decoupled with sgd is the same step.
+  SparseOptimizerConfig config{.kind = Kind::kSgd, .learning_rate = 0.1f, .weight_decay = 0.5f};
+  EXPECT_THAT(Train(config, {2, 0}, {{1, 0}}), Near(1.8f, 0));
+  config.weight_decay_mode = WeightDecayMode::kDecoupled;
+  EXPECT_THAT(Train(config, {2, 0}, {{1, 0}}), Near(1.8f, 0));
+  // With Adagrad they differ: L2 divides the decay by sqrt(s) too.
+  config.kind = Kind::kAdagrad;
+  EXPECT_THAT(Train(config, {2, 0}, {{1, 0}}), Near(1.8f, 0));  // 2 * 0.95 - 0.1 * 1 / 1
+  config.weight_decay_mode = WeightDecayMode::kL2;
+  EXPECT_THAT(Train(config, {2, 0}, {{1, 0}}), Near(1.9f, 0));  // 2 - 0.1 * 2 / 2
+}
+
+TEST(SparseOptimizerHandWorkedTest, Momentum) {
+  // m: 1, 0.5 + 1 = 1.5; w: 0 - 0.1 - 0.15.
+  EXPECT_THAT(Train({.kind = Kind::kMomentum, .learning_rate = 0.1f, .beta1 = 0.5f}, {0, 1},
+                    {{1, 0}, {1, 0}}),
+              Near(-0.25f, 1));
+}
+
+TEST(SparseOptimizerHandWorkedTest, Adagrad) {
+  // s: 9, 25; w: 1 - 3/3, then -4/5; with the accumulator at 16 the first s is 25.
+  SparseOptimizerConfig config{.kind = Kind::kAdagrad, .learning_rate = 1};
+  EXPECT_THAT(Train(config, {1, 1}, {{3, 0}, {4, 0}}), Near(-0.8f, 1));
+  config.initial_accumulator = 16;
+  EXPECT_THAT(Train(config, {1, 1}, {{3, 0}}), Near(0.4f, 1));
+  // eps stands outside of the root: 3 / (3 + 3), not 3 / sqrt(9 + 3).
+  EXPECT_THAT(Train({.kind = Kind::kAdagrad, .learning_rate = 1, .eps = 3}, {1, 1}, {{3, 0}}),
+              Near(0.5f, 1));
+}
+
+TEST(SparseOptimizerHandWorkedTest, RowWiseAdagrad) {
+  // Mean square of (1, 7) is 25, of (5, 5 sqrt(5)) is 75; their sum is 100.
+  EXPECT_THAT(Train({.kind = Kind::kRowWiseAdagrad, .learning_rate = 1}, {0, 0}, {{1, 7}}),
+              Near(-0.2f, -1.4f));
+  EXPECT_THAT(Train({.kind = Kind::kRowWiseAdagrad, .learning_rate = 1}, {0.2f, 1.4f},
+                    {{1, 7}, {5, 11.1803399f}}),
+              Near(-0.5f, -1.11803399f));
+}
+
+TEST(SparseOptimizerHandWorkedTest, Adam) {
+  // After one step mhat = g and vhat = g^2: a step of lr against the sign of g.
+  EXPECT_THAT(Train({.kind = Kind::kAdam, .learning_rate = 0.1f}, {1, 1}, {{5, -0.01f}}),
+              Near(0.9f, 1.1f));
+  // b1 = 0.5, b2 = 0.75, g = 1 then 3. m: 0.5, 1.75; mhat = 1.75 / 0.75. v: 0.25, 0.1875 + 2.25 =
+  // 2.4375; vhat = 2.4375 / 0.4375. w: -1, then - 2.333333 / 2.360387.
+  EXPECT_THAT(Train({.kind = Kind::kAdam, .learning_rate = 1, .beta1 = 0.5f, .beta2 = 0.75f},
+                    {0, 0}, {{1, 0}, {3, 0}}),
+              Near(-1.988538f, 0));
+  // A row first seen at the table's step 2 is corrected by step 2: m = 0.5, mhat = 0.5 / 0.75; v =
+  // 0.25, vhat = 0.25 / 0.4375.
+  EXPECT_THAT(Train({.kind = Kind::kAdam, .learning_rate = 1, .beta1 = 0.5f, .beta2 = 0.75f},
+                    {0, 0}, {{1, 0}}, /*step=*/2),
+              Near(-0.881917f, 0));
+}
+
+TEST(SparseOptimizerHandWorkedTest, PartialRowWiseAdam) {
+  // After one step mhat = g and vhat = the mean square, 25.
+  EXPECT_THAT(Train({.kind = Kind::kPartialRowWiseAdam, .learning_rate = 1}, {0, 0}, {{1, 7}}),
+              Near(-0.2f, -1.4f));
+}
+
+TEST(SparseOptimizerHandWorkedTest, Ftrl) {
+  SparseOptimizerConfig config{.kind = Kind::kFtrl, .learning_rate = 0.5f};
+  // From w = 0: n = 9, z = 3, w = -3 / (3 / 0.5) = -0.5. Then g = 4: n = 25, sigma = (5 - 3) / 0.5
+  // = 4, z = 3 + 4 + 4 * 0.5 = 9, w = -9 / 10.
+  EXPECT_THAT(Train(config, {0, 0}, {{3, 0}}), Near(-0.5f, 0));
+  EXPECT_THAT(Train(config, {0, 0}, {{3, 0}, {4, 0}}), Near(-0.9f, 0));
+  // l1 = 1 leaves z = 3 - 1: w = -2 / 6; l2 = 2 makes the denominator 8.
+  config.l1 = 1;
+  EXPECT_THAT(Train(config, {0, 0}, {{3, 0.5f}}), Near(-1.0f / 3, 0));
+  config.l1 = 0;
+  config.l2 = 2;
+  EXPECT_THAT(Train(config, {0, 0}, {{3, 0}}), Near(-0.375f, 0));
+  // Both signs of z.
+  config.l1 = 1;
+  EXPECT_THAT(Train(config, {0, 0}, {{-3, 3}}), Near(0.25f, -0.25f));
+}
+
+// The fault others shipped: with the wrong sign of lr_power steps grow.
+TEST(SparseOptimizerHandWorkedTest, FtrlStepsShrinkAsSquaresAddUp) {
+  for (const float lr_power : {-0.5f, -0.3f, -0.8f}) {
+    Rows rows({.kind = Kind::kFtrl, .learning_rate = 0.1f, .lr_power = lr_power}, 1, 1);
+    float step_before = std::numeric_limits<float>::infinity();
+    for (uint32_t step = 1; step <= 20; ++step) {
+      const float before = rows.weights(0)[0];
+      HOTROW_ASSERT_OK(rows.Update({2}, step));
+      const float change = before - rows.weights(0)[0];
+      EXPECT_GT(change, 0) << step;
+      EXPECT_LT(change, step_before) << step;
+      step_before = change;
+    }
+  }
+  // lr_power = 0: the rate does not fall.
+  EXPECT_THAT(Train({.kind = Kind::kFtrl, .learning_rate = 0.1f, .lr_power = 0}, {0, 0},
+                    {{1, 2}, {1, 2}, {1, 2}}),
+              Near(-0.3f, -0.6f));
+}
+
+TEST(SparseOptimizerHandWorkedTest, FtrlStartsFromTheInitialWeight) {
+  // n: 16 -> 25: w moves by -lr g / sqrt(25) from where it is.
+  EXPECT_THAT(Train({.kind = Kind::kFtrl, .learning_rate = 0.5f, .initial_accumulator = 16},
+                    {2, -2}, {{3, -3}}),
+              Near(2 - 0.3f, -2 + 0.3f));
+  EXPECT_THAT(Train({.kind = Kind::kFtrl, .learning_rate = 0.5f}, {2, 7}, {{3, 0}}), Near(1.5f, 7));
+  // l1 and l2 act on a weight that was drawn as on any other.
+  EXPECT_THAT(
+      Train({.kind = Kind::kFtrl, .learning_rate = 0.5f, .initial_accumulator = 16, .l1 = 100},
+            {2, -2}, {{3, -3}}),
+      Near(0, 0));
+}
+
+TEST(SparseOptimizerNamesTest, RoundTrip) {
+  for (const Kind kind : kAllKinds) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const Kind parsed, ParseSparseOptimizer(SparseOptimizerName(kind)));
+    EXPECT_EQ(parsed, kind);
+  }
+  EXPECT_THAT(ParseSparseOptimizer("adagard"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("\"adagard\"; expected one of sgd, momentum, adagrad, "
+                                 "rowwise_adagrad, adam, partial_rowwise_adam, ftrl")));
+}
+
+TEST(SparseOptimizerConfigTest, ValidateNamesTheField) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  HOTROW_EXPECT_OK(SparseOptimizerConfig{}.Validate());
+  const auto expect = [](const SparseOptimizerConfig& config, const char* message) {
+    EXPECT_THAT(config.Validate(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  expect({.learning_rate = -1}, "learning_rate must be finite and >= 0, got -1");
+  expect({.learning_rate = kNan}, "learning_rate");
+  expect({.eps = 0}, "eps must be finite and > 0, got 0");
+  expect({.beta1 = 1}, "beta1 must lie in [0, 1), got 1");
+  expect({.beta2 = kNan}, "beta2");
+  expect({.weight_decay = -1}, "weight_decay");
+  expect({.initial_accumulator = kInf}, "initial_accumulator");
+  expect({.lr_power = 0.5f}, "lr_power must be finite and <= 0, got 0.5");
+  expect({.l1 = -1}, "l1 must");
+  expect({.l2 = -1}, "l2 must");
+  expect(
+      {.kind = Kind::kFtrl, .weight_decay = 0.1f, .weight_decay_mode = WeightDecayMode::kDecoupled},
+      "weight_decay must be 0 with ftrl in decoupled mode");
+}
+
+TEST(SparseUpdateTest, ValidateNamesTheField) {
+  RowLayout layout = RowLayout::For(2, Kind::kAdam);
+  alignas(16) std::byte row[48] = {};
+  std::byte* const rows[1] = {row};
+  const float gradient[2] = {1, 1};
+  const float* const gradients[1] = {gradient};
+  const SparseUpdateArgs good{.config = {.kind = Kind::kAdam},
+                              .layout = &layout,
+                              .num_rows = 1,
+                              .rows = rows,
+                              .gradients = gradients,
+                              .step = 1};
+  HOTROW_ASSERT_OK(SparseUpdate({}, good));
+  using Args = SparseUpdateArgs;
+  const auto expect = [&](auto change, const char* message) {
+    Args args = good;
+    change(args);
+    EXPECT_THAT(SparseUpdate({}, args),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  expect([](Args& a) { a.config.eps = 0; }, "eps");
+  expect([](Args& a) { a.layout = nullptr; }, "layout must not be null");
+  expect([](Args& a) { a.config.kind = Kind::kSgd; }, "layout->state_floats must be 0");
+  expect([](Args& a) { a.learning_rate_factor = -1; }, "learning_rate_factor");
+  expect([](Args& a) { a.step = 0; }, "step must be >= 1, got 0");
+  expect([](Args& a) { a.num_rows = -1; }, "num_rows must be >= 0, got -1");
+  expect([](Args& a) { a.rows = nullptr; }, "rows must not be null");
+  expect([](Args& a) { a.gradients = nullptr; }, "gradients must not be null");
+  layout.dim = 0;
+  expect([](Args&) {}, "layout->dim must be > 0, got 0");
+  layout.dim = 2;
+  HOTROW_EXPECT_OK(SparseUpdate({}, {.config = good.config, .layout = &layout, .step = 1}));
+}
+
+}  // namespace
+}  // namespace hotrow

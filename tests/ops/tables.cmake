@@ -1,0 +1,11 @@
+hotrow_add_test(
+  NAME ops_tables_test
+  SOURCES gather_test.cc
+          gradient_segment_sum_test.cc
+          partition_test.cc
+          pooled_lookup_test.cc
+          row_init_test.cc
+          row_layout_test.cc
+          sparse_optimizer_test.cc
+          unique_test.cc
+  DEPS hotrow::ops)

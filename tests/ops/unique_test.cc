@@ -1,0 +1,215 @@
+#include "ops/unique.h"
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/philox.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using test::StatusIs;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr uint64_t kMaxKey = std::numeric_limits<uint64_t>::max();
+
+struct Result {
+  std::vector<uint64_t> unique;
+  std::vector<int64_t> table_offsets;
+  std::vector<int32_t> inverse;
+  std::vector<int32_t> counts;
+
+  friend bool operator==(const Result& a, const Result& b) = default;
+};
+
+Result RunUnique(const std::vector<uint64_t>& values, const std::vector<LookupSegment>& segments,
+                 int32_t num_tables, ThreadPool* pool = nullptr) {
+  const auto n = static_cast<int64_t>(values.size());
+  Result r;
+  r.unique.resize(values.size());
+  r.table_offsets.assign(static_cast<size_t>(num_tables) + 1, -1);
+  r.inverse.resize(values.size());
+  r.counts.resize(values.size());
+  // The op may not count on a clean workspace.
+  HostBuffer<std::byte> workspace =
+      std::move(HostBuffer<std::byte>::Create(UniqueWorkspaceBytes(n))).value();
+  std::fill(workspace.begin(), workspace.end(), std::byte{0xa5});
+  UniqueArgs args{.values = values.data(),
+                  .num_values = n,
+                  .segments = segments,
+                  .num_tables = num_tables,
+                  .unique = r.unique.data(),
+                  .table_offsets = r.table_offsets.data(),
+                  .inverse = r.inverse.data(),
+                  .counts = r.counts.data(),
+                  .workspace = workspace.data(),
+                  .workspace_bytes = workspace.size()};
+  EXPECT_THAT(Unique({.pool = pool}, args), test::IsOk());
+  r.unique.resize(static_cast<size_t>(r.table_offsets.back()));
+  r.counts.resize(static_cast<size_t>(r.table_offsets.back()));
+  return r;
+}
+
+Result Reference(const std::vector<uint64_t>& values, const std::vector<LookupSegment>& segments,
+                 int32_t num_tables) {
+  Result r;
+  r.inverse.resize(values.size());
+  r.table_offsets.push_back(0);
+  for (int32_t t = 0; t < num_tables; ++t) {
+    std::map<uint64_t, int32_t> seen;
+    for (const LookupSegment& segment : segments) {
+      if (segment.table != t) continue;
+      for (int64_t i = segment.begin; i < segment.end; ++i) {
+        const auto [it, is_new] =
+            seen.try_emplace(values[i], static_cast<int32_t>(r.unique.size()));
+        if (is_new) {
+          r.unique.push_back(values[i]);
+          r.counts.push_back(0);
+        }
+        r.inverse[i] = it->second;
+        ++r.counts[it->second];
+      }
+    }
+    r.table_offsets.push_back(static_cast<int64_t>(r.unique.size()));
+  }
+  return r;
+}
+
+TEST(UniqueTest, HandWorked) {
+  // Tables 1, 0, 1: the first and the last segment share a table.
+  const Result r =
+      RunUnique({7, 0, 7, kMaxKey, 7, kMaxKey, 0, 5}, {{0, 3, 1}, {3, 6, 0}, {6, 8, 1}}, 3);
+  EXPECT_THAT(r.unique, ElementsAre(kMaxKey, 7, 7, 0, 5));
+  EXPECT_THAT(r.table_offsets, ElementsAre(0, 2, 5, 5));
+  EXPECT_THAT(r.inverse, ElementsAre(2, 3, 2, 0, 1, 0, 3, 4));
+  EXPECT_THAT(r.counts, ElementsAre(2, 1, 2, 2, 1));
+}
+
+TEST(UniqueTest, EmptyBatchWritesOffsetsOnly) {
+  std::vector<int64_t> offsets(4, -1);
+  const std::vector<LookupSegment> segments = {{0, 0, 2}, {0, 0, 0}};
+  UniqueArgs args{.segments = segments, .num_tables = 3, .table_offsets = offsets.data()};
+  HOTROW_ASSERT_OK(Unique({}, args));
+  EXPECT_THAT(offsets, ElementsAre(0, 0, 0, 0));
+  args.segments = {};
+  args.num_tables = 0;
+  HOTROW_ASSERT_OK(Unique({}, args));
+}
+
+TEST(UniqueTest, OneKey) {
+  EXPECT_EQ(RunUnique({0}, {{0, 1, 0}}, 1), (Result{{0}, {0, 1}, {0}, {1}}));
+  EXPECT_EQ(RunUnique({kMaxKey}, {{0, 1, 0}}, 1), (Result{{kMaxKey}, {0, 1}, {0}, {1}}));
+}
+
+TEST(UniqueTest, AllKeysEqual) {
+  const std::vector<uint64_t> values(1000, kMaxKey);
+  const Result r = RunUnique(values, {{0, 1000, 0}}, 1);
+  EXPECT_THAT(r.unique, ElementsAre(kMaxKey));
+  EXPECT_THAT(r.counts, ElementsAre(1000));
+  EXPECT_EQ(r.inverse, std::vector<int32_t>(1000, 0));
+}
+
+TEST(UniqueTest, EqualKeysInTwoTablesAreTwoRows) {
+  const Result r = RunUnique({9, 9, 9, 9}, {{0, 2, 0}, {2, 4, 1}}, 2);
+  EXPECT_THAT(r.unique, ElementsAre(9, 9));
+  EXPECT_THAT(r.inverse, ElementsAre(0, 0, 1, 1));
+}
+
+// As many distinct keys as the slots are made for, in patterns that a weak hash would pile up.
+TEST(UniqueTest, DistinctKeysInAwkwardPatterns) {
+  for (const uint64_t stride :
+       {uint64_t{1}, uint64_t{4096}, uint64_t{1} << 32, uint64_t{1} << 50}) {
+    SCOPED_TRACE(stride);
+    std::vector<uint64_t> values;
+    for (uint64_t i = 0; i < 5000; ++i) values.push_back(i * stride);
+    const std::vector<LookupSegment> segments = {{0, 5000, 0}};
+    EXPECT_EQ(RunUnique(values, segments, 1), Reference(values, segments, 1));
+  }
+}
+
+TEST(UniqueTest, MatchesAMapOnAnyPool) {
+  ThreadPool one(1);
+  ThreadPool four(4);
+  for (const uint64_t seed : test::Seeds(60)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    RandomStream random(seed, RandomPurpose::kTest);
+    const auto num_tables = static_cast<int32_t>(1 + random.Below(8));
+    const uint64_t segment_max = random.Below(2) == 0 ? 5 : 3000;
+    const uint64_t range = random.Below(2) == 0 ? 3 : 1000;
+    std::vector<uint64_t> values;
+    std::vector<LookupSegment> segments;
+    for (uint64_t s = random.Below(12); s > 0; --s) {
+      const auto begin = static_cast<int64_t>(values.size());
+      // Every third segment is empty; keys lie at both ends of the 64 bits.
+      for (uint64_t n = random.Below(3) == 0 ? 0 : random.Below(segment_max); n > 0; --n) {
+        const uint64_t key = random.Below(range);
+        values.push_back(random.Below(2) == 0 ? key : kMaxKey - key);
+      }
+      segments.push_back({begin, static_cast<int64_t>(values.size()),
+                          static_cast<int32_t>(random.Below(static_cast<uint64_t>(num_tables)))});
+    }
+    const Result want = Reference(values, segments, num_tables);
+    EXPECT_EQ(RunUnique(values, segments, num_tables), want);
+    EXPECT_EQ(RunUnique(values, segments, num_tables, &one), want);
+    EXPECT_EQ(RunUnique(values, segments, num_tables, &four), want);
+  }
+}
+
+TEST(UniqueTest, ValidateNamesTheField) {
+  uint64_t values[2] = {1, 2};
+  uint64_t unique[2];
+  int64_t table_offsets[2];
+  int32_t inverse[2];
+  int32_t counts[2];
+  alignas(64) std::byte workspace[256];
+  ASSERT_LE(UniqueWorkspaceBytes(2), 256);
+  std::vector<LookupSegment> segments = {{0, 1, 0}, {1, 2, 0}};
+  const UniqueArgs good{values,        2,       segments, 1,         unique,
+                        table_offsets, inverse, counts,   workspace, 256};
+  HOTROW_ASSERT_OK(good.Validate());
+  const auto expect = [](const UniqueArgs& args, const char* message) {
+    EXPECT_THAT(Unique({}, args), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  const auto with = [&](auto change) {
+    UniqueArgs args = good;
+    change(args);
+    return args;
+  };
+  expect(with([](UniqueArgs& a) { a.num_values = -1; }),
+         "num_values must lie in [0, 2^31 - 1], got -1");
+  expect(with([](UniqueArgs& a) { a.num_values = int64_t{1} << 31; }), "got 2147483648");
+  expect(with([](UniqueArgs& a) { a.num_values = 3; }), "segments must cover [0, num_values = 3)");
+  expect(with([](UniqueArgs& a) { a.num_tables = -1; }), "num_tables");
+  expect(with([](UniqueArgs& a) { a.num_tables = 0; }),
+         "segments[0].table must lie in [0, 0), got 0");
+  expect(with([](UniqueArgs& a) { a.values = nullptr; }), "values must not be null");
+  expect(with([](UniqueArgs& a) { a.unique = nullptr; }), "unique must not be null");
+  expect(with([](UniqueArgs& a) { a.table_offsets = nullptr; }), "table_offsets must not be null");
+  expect(with([](UniqueArgs& a) { a.inverse = nullptr; }), "inverse must not be null");
+  expect(with([](UniqueArgs& a) { a.counts = nullptr; }), "counts must not be null");
+  expect(with([](UniqueArgs& a) { a.workspace = nullptr; }), "workspace must not be null");
+  expect(with([](UniqueArgs& a) { a.workspace += 8; }), "workspace must be aligned");
+  expect(with([](UniqueArgs& a) { a.workspace_bytes = 95; }),
+         "workspace_bytes must be at least 96, got 95");
+  segments[1].begin = 0;
+  expect(good, "segments[1].begin must be 1");
+  segments[1] = {1, 0, 0};
+  expect(good, "segments[1].end must be >= 1, got 0");
+  segments[1] = {1, 2, 1};
+  expect(good, "segments[1].table must lie in [0, 1), got 1");
+}
+
+TEST(UniqueTest, CudaIsUnimplemented) {
+  int64_t table_offsets[1];
+  EXPECT_THAT(Unique({.device = Device::kCuda}, {.table_offsets = table_offsets}),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("CUDA")));
+}
+
+}  // namespace
+}  // namespace hotrow
