@@ -18,9 +18,12 @@ class Env;
 struct HostStoreOptions {
   std::vector<StoreTable> tables;  // required, distinct
   int64_t budget_bytes = 0;        // required; a hard limit on all memory of the store
-  // Where snapshots go, one file each (docs/formats/host_snapshot.md). Empty: PrepareSnapshot refuses.
+  // Where snapshots go, one file each (docs/formats/host_snapshot.md). Empty: PrepareSnapshot
+  // refuses.
   std::string snapshot_dir;
-  // Loads this snapshot at opening; 0 starts empty. Other snapshots in the directory stay.
+  // Loads this snapshot at opening; 0 starts empty. Other snapshots in the directory stay; what a
+  // crash left half written is removed. Errors of Open: FailedPrecondition (no such snapshot, or a
+  // newer format), InvalidArgument (its tables are others), DataLoss (naming file and offset).
   SnapshotId open_at = 0;
   HugePages huge_pages = HugePages::kTry;
   Env* env = nullptr;  // not owned, outlives the store; null = the real file system
@@ -30,17 +33,27 @@ struct HostStoreOptions {
 
 // HostStore keeps rows in memory.
 //
-// Layout: rows lie in chunks of kChunkRows rows of one table, packed, and never move, so that a trainer may
-//         update them where they lie (FindInPlace). Beside each chunk stand its keys. An index of 32-way
-//         buckets holds a one-byte tag and a 4-byte row ordinal per slot, two choices of bucket, partitioned by
-//         hash; metadata is at most 16 bytes a row from 1 M rows up.
-// Growth: rows are added chunk by chunk. An index partition that is full is rebuilt a quarter larger from its
-//         keys, alone; finds in other partitions go on, and no row is copied.
-// Threads: as RowStore says, one reader-writer lock per partition. Exception: rows reached through FindInPlace
-//         and InsertInPlace are guarded by nobody.
+// Layout:  rows lie in chunks of up to kChunkRows rows of one table, packed, and never move, so
+//          that a trainer may update them where they lie (FindInPlace). A chunk's keys stand before
+//          its rows. An index of 12-way buckets, one cache line each, holds a one-byte tag and a
+//          4-byte row ordinal per way, two choices of bucket, partitioned by hash; metadata is at
+//          most 16 bytes a row from 1 M rows up. Chunks and index are carved from large extents on
+//          huge pages.
+// Growth:  rows are added chunk by chunk. An index partition (about 128 K rows) that is full is
+//          rebuilt a quarter larger from its keys, alone; no row is copied. The rows of erased keys
+//          are used again by their table; memory is given back when the store closes.
+// Budget:  everything counts: rows, keys, index, metadata, the snapshot buffer. Batches work on the
+//          stack, which takes about 32 KiB of the caller's.
+// Threads: as RowStore says. There are up to 32 shards by hash, each with one reader-writer lock,
+//          taken once for each 8,192 keys of a batch. Exception: rows reached through FindInPlace
+//          and InsertInPlace are guarded by nobody.
+// Snapshots: one file each. PrepareSnapshot waits for the batches that write, then makes batches
+//          that want to write wait until the file is synced; finds go on. A snapshot so holds whole
+//          batches. Rows must not be updated in place meanwhile. That a snapshot is committed is
+//          known to the caller's manifest alone: all files there are listed and can be opened.
 class HostStore final : public RowStore {
  public:
-  static constexpr int kChunkRows = 64;
+  static constexpr int kChunkRows = 256;
 
   static absl::StatusOr<std::unique_ptr<HostStore>> Open(const HostStoreOptions& options);
   ~HostStore() override;
@@ -61,8 +74,9 @@ class HostStore final : public RowStore {
   std::span<const StoreTable> tables() const override;
   int64_t row_bytes(uint32_t table) const override;
 
-  // Sets rows[i] to the address of the row of keys[i], or to null when it is missing. An address stays good
-  // until its key is erased or the store closes. Rows are 16-byte aligned when row_bytes is a multiple of 16.
+  // Sets rows[i] to the address of the row of keys[i], or to null when it is missing. An address
+  // stays good until its key is erased or the store closes. Rows are 16-byte aligned when row_bytes
+  // is a multiple of 16.
   absl::Status FindInPlace(std::span<const RowKey> keys, std::span<std::byte*> rows);
 
   // The same, adding the missing rows, zeroed. added[i] = 1 for those. Keys may repeat.

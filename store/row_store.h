@@ -22,10 +22,10 @@ struct StoreTable {
 
 // Readings since the store was opened; reading changes nothing. Bytes are bytes, rows are rows.
 struct RowStoreStats {
-  int64_t rows = 0;            // live rows now
-  int64_t budget_bytes = 0;    // of memory
-  int64_t used_bytes = 0;      // of memory, everything counted: rows, keys, index, metadata, staging
-  int64_t peak_bytes = 0;      // highest used_bytes so far
+  int64_t rows = 0;          // live rows now
+  int64_t budget_bytes = 0;  // of memory
+  int64_t used_bytes = 0;    // of memory, everything counted: rows, keys, index, metadata, staging
+  int64_t peak_bytes = 0;    // highest used_bytes so far
   int64_t metadata_bytes = 0;  // the part of used_bytes that is neither row nor free row space
   int64_t finds = 0;           // keys asked for
   int64_t found = 0;           // keys that were there
@@ -37,57 +37,61 @@ struct RowStoreStats {
   int64_t snapshot_bytes = 0;  // held only by retained snapshots
 };
 
-// Names a snapshot of a store. The caller chooses it (a trainer uses the step); any value but 0, used once.
+// Names a snapshot of a store. The caller chooses it (a trainer uses the step); any value but 0,
+// used once.
 using SnapshotId = uint64_t;
 
-// RowStore keeps fixed-width rows by {table, key}: the bottom tier, below the cache. It never evicts.
+// RowStore keeps fixed-width rows by {table, key}: the bottom tier, below the cache. It never
+// evicts.
 //
-// Data:       a row is row_bytes(table) opaque bytes. A batch is keys[n] and pointers rows[n]; keys of several
-//             tables and widths may be mixed. Batches are the only unit of work.
-// Threads:    all methods may run concurrently. Find racing InsertOrAssign on one key sees the old or the new
-//             row, never a mixture.
-// Durability: rows accepted before a Flush() that returned OK survive process kill and power loss, for whoever
-//             opens the latest state (HostStore, which lives in memory, promises this of snapshots only).
-//             Opening a snapshot shows exactly that snapshot.
-// Errors:     InvalidArgument (sizes disagree, unknown table), ResourceExhausted (memory budget, capacity or
-//             disk full; names the store, the budget and the need, and everything stored before is intact),
-//             DataLoss (checksum mismatch or EIO; names file, offset and key), FailedPrecondition (a snapshot id
-//             that does not fit), Unavailable (may be retried).
+// Data:       a row is row_bytes(table) opaque bytes. A batch is keys[n] and pointers rows[n]; keys
+//             of several tables and widths may be mixed. Batches are the only unit of work.
+// Threads:    all methods may run concurrently. Find racing InsertOrAssign on one key sees the old
+//             or the new row, never a mixture.
+// Durability: rows accepted before a Flush() that returned OK survive process kill and power loss,
+//             for whoever opens the latest state (HostStore, which lives in memory, promises this
+//             of snapshots only). Opening a snapshot shows exactly that snapshot.
+// Errors:     InvalidArgument (sizes disagree, unknown table), ResourceExhausted (memory budget,
+//             capacity or disk full; names the store, the budget and the need, and everything
+//             stored before is intact), DataLoss (checksum mismatch or EIO; names file, offset and
+//             key), FailedPrecondition (a snapshot id that does not fit), Unavailable (may be
+//             retried).
 //
-// Snapshots are two-phase, because one checkpoint spans several stores and ranks. PrepareSnapshot(S) makes the
-// present rows durable under the name S. When every store of every rank has prepared S, the caller makes its
-// own manifest durable: that is the moment of commitment. CommitSnapshot(S) then tells the store. A process
-// that dies between the two reopens with OpenAt(S) if its manifest names S: a prepared snapshot can be opened
-// and is thereby committed. Prepared snapshots that the manifest does not name are dropped with DropSnapshot.
+// Snapshots are two-phase, because one checkpoint spans several stores and ranks.
+// PrepareSnapshot(S) makes the present rows durable under the name S. When every store of every
+// rank has prepared S, the caller makes its own manifest durable: that is the moment of commitment.
+// CommitSnapshot(S) then tells the store. A process that dies between the two reopens with
+// OpenAt(S) if its manifest names S: a prepared snapshot can be opened and is thereby committed.
+// Prepared snapshots that the manifest does not name are dropped with DropSnapshot.
 class RowStore {
  public:
   virtual ~RowStore() = default;
 
-  // Copies the row of keys[i] to rows[i] and sets found[i] = 1; a missing key sets found[i] = 0 and leaves
-  // rows[i] alone. A miss is an answer, not an error. Keys may repeat. On error the contents of rows and found
-  // are unspecified.
+  // Copies the row of keys[i] to rows[i] and sets found[i] = 1; a missing key sets found[i] = 0 and
+  // leaves rows[i] alone. A miss is an answer, not an error. Keys may repeat. On error the contents
+  // of rows and found are unspecified.
   virtual absl::Status Find(std::span<const RowKey> keys, std::span<std::byte* const> rows,
                             std::span<uint8_t> found) = 0;
 
-  // Writes all rows. If a key repeats within the batch, its last row wins. On ResourceExhausted the rows of
-  // some keys of the batch may have been written, whole; no other row has changed.
+  // Writes all rows. If a key repeats within the batch, its last row wins. On ResourceExhausted the
+  // rows of some keys of the batch may have been written, whole; no other row has changed.
   virtual absl::Status InsertOrAssign(std::span<const RowKey> keys,
                                       std::span<const std::byte* const> rows) = 0;
 
   // Removes the rows; missing keys are fine.
   virtual absl::Status Erase(std::span<const RowKey> keys) = 0;
 
-  // Calls visit for every row, in no particular order. Rows that are written, inserted or erased meanwhile are
-  // seen or not, old or new, never torn and never twice. visit must not call the store. Ends early, with its
-  // status, when visit returns an error.
+  // Calls visit for every row, in no particular order. Rows that are written, inserted or erased
+  // meanwhile are seen or not, old or new, never torn and never twice. visit must not call the
+  // store. Ends early, with its status, when visit returns an error.
   virtual absl::Status Iterate(
       absl::FunctionRef<absl::Status(const RowKey& key, std::span<const std::byte> row)> visit) = 0;
 
   // See Durability.
   virtual absl::Status Flush() = 0;
 
-  // Errors: FailedPrecondition when S is 0, was used before, or the store has no place for snapshots. After an
-  // error the snapshot does not exist and the store goes on as before.
+  // Errors: FailedPrecondition when S is 0, was used before, or the store has no place for
+  // snapshots. After an error the snapshot does not exist and the store goes on as before.
   virtual absl::Status PrepareSnapshot(SnapshotId snapshot) = 0;
   virtual absl::Status CommitSnapshot(SnapshotId snapshot) = 0;
   // Releases what only this snapshot holds.

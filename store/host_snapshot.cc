@@ -1,0 +1,346 @@
+#include <algorithm>
+#include <bit>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/status_macros.h"
+#include "store/host_snapshot_impl.h"
+
+namespace hotrow::internal {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the file is little-endian");
+
+// The CRC of a struct whose last four bytes are that CRC.
+template <typename Struct>
+uint32_t CrcOf(const Struct& value) {
+  static_assert(offsetof(Struct, crc) == sizeof(Struct) - 4);
+  return Crc32c(std::as_bytes(std::span<const Struct>(&value, 1)).first(sizeof(Struct) - 4));
+}
+
+// Reads a file from start to end through the staging buffer.
+class SequentialReader {
+ public:
+  SequentialReader(File& file, int64_t file_bytes, std::span<std::byte> staging, SnapshotIo& io)
+      : file_(file), file_bytes_(file_bytes), staging_(staging), io_(io) {}
+
+  absl::Status Read(std::span<std::byte> out) {
+    while (!out.empty()) {
+      if (taken_ == filled_) HOTROW_RETURN_IF_ERROR(Fill());
+      const size_t count = std::min(out.size(), filled_ - taken_);
+      std::memcpy(out.data(), staging_.data() + taken_, count);
+      taken_ += count;
+      offset_ += static_cast<int64_t>(count);
+      out = out.subspan(count);
+    }
+    return absl::OkStatus();
+  }
+
+  template <typename Struct>
+  absl::Status ReadStruct(Struct& value) {
+    return Read(std::as_writable_bytes(std::span<Struct>(&value, 1)));
+  }
+
+  int64_t offset() const { return offset_; }
+  int64_t bytes_left() const { return file_bytes_ - offset_; }
+
+ private:
+  absl::Status Fill() {
+    const int64_t count = std::min<int64_t>(static_cast<int64_t>(staging_.size()), bytes_left());
+    if (count == 0) {
+      return absl::DataLossError(
+          absl::StrCat(file_.path(), ": the snapshot is cut off at offset ", offset_));
+    }
+    HOTROW_RETURN_IF_ERROR(ReadFull(file_, offset_, staging_.first(static_cast<size_t>(count))));
+    taken_ = 0;
+    filled_ = static_cast<size_t>(count);
+    ++io_.ios;
+    io_.bytes += count;
+    return absl::OkStatus();
+  }
+
+  File& file_;
+  const int64_t file_bytes_;
+  std::span<std::byte> staging_;
+  SnapshotIo& io_;
+  size_t taken_ = 0;
+  size_t filled_ = 0;
+  int64_t offset_ = 0;  // of the next byte that Read gives
+};
+
+class SnapshotReader {
+ public:
+  SnapshotReader(const std::string& path, SequentialReader reader)
+      : path_(path), reader_(std::move(reader)) {}
+
+  absl::Status ReadHeader(SnapshotId snapshot, std::span<const StoreTable> tables) {
+    SnapshotPrefix prefix;
+    HOTROW_RETURN_IF_ERROR(reader_.ReadStruct(prefix));
+    if (std::memcmp(prefix.magic, kSnapshotMagic, sizeof(kSnapshotMagic)) != 0) {
+      return Damaged(0, "this is no snapshot of a host store");
+    }
+    if (prefix.crc != CrcOf(prefix)) return Damaged(0, "checksum mismatch in the file prefix");
+    if (prefix.version != kSnapshotVersion) {
+      return absl::FailedPreconditionError(absl::StrCat(path_, ": format version ", prefix.version,
+                                                        "; this build reads host snapshot version ",
+                                                        kSnapshotVersion));
+    }
+    HOTROW_RETURN_IF_ERROR(reader_.ReadStruct(header_));
+    if (header_.crc != CrcOf(header_) || header_.reserved != 0) {
+      return Damaged(sizeof(prefix), "checksum mismatch in the header");
+    }
+    if (header_.snapshot != snapshot) {
+      return Damaged(sizeof(prefix), absl::StrCat("the file holds snapshot ", header_.snapshot,
+                                                  ", not snapshot ", snapshot));
+    }
+    return ReadTables(tables);
+  }
+
+  absl::Status ReadRows(PlaceRow place) {
+    uint32_t blocks_crc = 0;
+    uint64_t num_rows = 0;
+    uint64_t num_blocks = 0;
+    for (;;) {
+      const int64_t offset = reader_.offset();
+      SnapshotBlock block;
+      HOTROW_RETURN_IF_ERROR(reader_.ReadStruct(block));
+      if (block.crc != CrcOf(block)) return Damaged(offset, "checksum mismatch in a block header");
+      if (block.magic == kSnapshotFooterMagic) {
+        const auto footer = std::bit_cast<SnapshotFooter>(block);
+        if (footer.blocks_crc != blocks_crc || footer.num_blocks != num_blocks ||
+            footer.num_rows != num_rows || header_.num_rows != num_rows || footer.reserved != 0) {
+          return Damaged(offset, absl::StrCat("the footer counts ", footer.num_rows, " rows in ",
+                                              footer.num_blocks, " blocks, the file has ", num_rows,
+                                              " in ", num_blocks, " or other blocks"));
+        }
+        if (reader_.bytes_left() != 0) {
+          return Damaged(reader_.offset(), "bytes after the footer");
+        }
+        return absl::OkStatus();
+      }
+      if (block.magic != kSnapshotBlockMagic || block.block_index != num_blocks ||
+          block.num_rows == 0 || block.reserved != 0) {
+        return Damaged(offset, "no block or footer where one must begin");
+      }
+      HOTROW_RETURN_IF_ERROR(ReadBlock(offset, block, place));
+      blocks_crc = Crc32c(std::as_bytes(std::span<const SnapshotBlock>(&block, 1)), blocks_crc);
+      num_rows += block.num_rows;
+      ++num_blocks;
+    }
+  }
+
+ private:
+  absl::Status Damaged(int64_t offset, absl::string_view what) const {
+    return absl::DataLossError(absl::StrCat(path_, ": offset ", offset, ": ", what));
+  }
+
+  absl::Status Disagrees(uint32_t table, absl::string_view what) const {
+    return absl::InvalidArgumentError(absl::StrCat(path_, ": table ", table, ": ", what));
+  }
+
+  absl::Status ReadTables(std::span<const StoreTable> tables) {
+    const int64_t offset = reader_.offset();
+    // The count is covered by the header's CRC, yet memory is only spent on what the file can hold.
+    if (reader_.bytes_left() / static_cast<int64_t>(sizeof(SnapshotTable)) < header_.num_tables) {
+      return Damaged(offset, "the table list is cut off");
+    }
+    std::map<uint32_t, int64_t> wanted;
+    for (const StoreTable& table : tables) wanted[table.table] = table.row_bytes;
+    uint32_t crc = 0;
+    absl::Status mismatch;  // reported after the CRC: a flipped bit is no disagreement
+    for (uint32_t i = 0; i < header_.num_tables; ++i) {
+      SnapshotTable entry;
+      HOTROW_RETURN_IF_ERROR(reader_.ReadStruct(entry));
+      crc = Crc32c(std::as_bytes(std::span<const SnapshotTable>(&entry, 1)), crc);
+      const auto found = wanted.find(entry.table);
+      if (found == wanted.end()) {
+        mismatch.Update(Disagrees(entry.table, "is in the snapshot, the store has no such table"));
+        continue;
+      }
+      if (static_cast<uint64_t>(found->second) != entry.row_bytes) {
+        mismatch.Update(Disagrees(
+            entry.table, absl::StrCat("row_bytes is ", entry.row_bytes, " in the snapshot and ",
+                                      found->second, " in the store's options")));
+      }
+      row_bytes_[entry.table] = found->second;
+      wanted.erase(found);
+    }
+    if (crc != header_.tables_crc) return Damaged(offset, "checksum mismatch in the table list");
+    HOTROW_RETURN_IF_ERROR(mismatch);
+    if (!wanted.empty()) {
+      return Disagrees(wanted.begin()->first, "is not in the snapshot, the store has such a table");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadBlock(int64_t offset, const SnapshotBlock& block, PlaceRow place) {
+    const auto table = row_bytes_.find(block.table);
+    if (table == row_bytes_.end()) return Damaged(offset, "a block of a table that is not listed");
+    const auto row_bytes = static_cast<size_t>(table->second);
+    uint32_t crc = 0;
+    for (uint32_t i = 0; i < block.num_rows; ++i) {
+      RowKey key{.key = 0, .table = block.table};
+      HOTROW_RETURN_IF_ERROR(reader_.ReadStruct(key.key));
+      crc = Crc32c(std::as_bytes(std::span<const uint64_t>(&key.key, 1)), crc);
+      auto row = place(key);
+      if (!row.ok()) {
+        // A key that was damaged may collide with another one.
+        if (!absl::IsDataLoss(row.status())) return std::move(row).status();
+        return Damaged(offset, absl::StrCat("in the block here: ", row.status().message()));
+      }
+      HOTROW_RETURN_IF_ERROR(reader_.Read({*row, row_bytes}));
+      crc = Crc32c(std::span<const std::byte>(*row, row_bytes), crc);
+    }
+    if (crc != block.rows_crc) {
+      return Damaged(offset, absl::StrCat("checksum mismatch in the ", block.num_rows,
+                                          " rows of table ", block.table, " in the block here"));
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string& path_;
+  SequentialReader reader_;
+  SnapshotHeader header_{};
+  std::map<uint32_t, int64_t> row_bytes_;  // of the tables listed in the file
+};
+
+}  // namespace
+
+absl::StatusOr<SnapshotWriter> SnapshotWriter::Create(Env& env, const std::string& path,
+                                                      SnapshotId snapshot,
+                                                      std::span<const StoreTable> tables,
+                                                      int64_t num_rows,
+                                                      std::span<std::byte> staging) {
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<File> file, env.Open(path, OpenMode::kTruncate));
+  SnapshotWriter writer(std::move(file), num_rows, staging);
+
+  SnapshotPrefix prefix{.magic = {}, .version = kSnapshotVersion, .crc = 0};
+  std::memcpy(prefix.magic, kSnapshotMagic, sizeof(prefix.magic));
+  prefix.crc = CrcOf(prefix);
+  SnapshotHeader header{.snapshot = snapshot,
+                        .num_rows = static_cast<uint64_t>(num_rows),
+                        .num_tables = static_cast<uint32_t>(tables.size()),
+                        .tables_crc = 0,
+                        .reserved = 0,
+                        .crc = 0};
+  const auto entry_of = [](const StoreTable& table) {
+    return SnapshotTable{
+        .table = table.table, .reserved = 0, .row_bytes = static_cast<uint64_t>(table.row_bytes)};
+  };
+  for (const StoreTable& table : tables) {
+    const SnapshotTable entry = entry_of(table);
+    header.tables_crc =
+        Crc32c(std::as_bytes(std::span<const SnapshotTable>(&entry, 1)), header.tables_crc);
+  }
+  header.crc = CrcOf(header);
+  HOTROW_RETURN_IF_ERROR(writer.AppendStruct(prefix));
+  HOTROW_RETURN_IF_ERROR(writer.AppendStruct(header));
+  for (const StoreTable& table : tables) {
+    HOTROW_RETURN_IF_ERROR(writer.AppendStruct(entry_of(table)));
+  }
+  return writer;
+}
+
+absl::Status SnapshotWriter::AddBlock(const StoreTable& table, std::span<const Row> rows) {
+  const auto row_bytes = static_cast<size_t>(table.row_bytes);
+  SnapshotBlock block{.magic = kSnapshotBlockMagic,
+                      .table = table.table,
+                      .block_index = num_blocks_,
+                      .num_rows = static_cast<uint32_t>(rows.size()),
+                      .rows_crc = 0,
+                      .reserved = 0,
+                      .crc = 0};
+  for (const Row& row : rows) {
+    block.rows_crc = Crc32c(std::as_bytes(std::span<const uint64_t>(&row.key, 1)), block.rows_crc);
+    block.rows_crc = Crc32c({row.row, row_bytes}, block.rows_crc);
+  }
+  block.crc = CrcOf(block);
+  blocks_crc_ = Crc32c(std::as_bytes(std::span<const SnapshotBlock>(&block, 1)), blocks_crc_);
+  ++num_blocks_;
+  rows_added_ += rows.size();
+  HOTROW_RETURN_IF_ERROR(AppendStruct(block));
+  for (const Row& row : rows) {
+    HOTROW_RETURN_IF_ERROR(AppendStruct(row.key));
+    HOTROW_RETURN_IF_ERROR(Append({row.row, row_bytes}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SnapshotWriter::Finish() {
+  HOTROW_CHECK(rows_added_ == static_cast<uint64_t>(num_rows_));
+  SnapshotFooter footer{.magic = kSnapshotFooterMagic,
+                        .blocks_crc = blocks_crc_,
+                        .num_rows = rows_added_,
+                        .num_blocks = num_blocks_,
+                        .reserved = 0,
+                        .crc = 0};
+  footer.crc = CrcOf(footer);
+  HOTROW_RETURN_IF_ERROR(AppendStruct(footer));
+  HOTROW_RETURN_IF_ERROR(WriteStaged());
+  HOTROW_RETURN_IF_ERROR(file_->Sync());
+  return file_->Close();
+}
+
+absl::Status SnapshotWriter::Append(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const size_t count = std::min(bytes.size(), staging_.size() - staged_);
+    std::memcpy(staging_.data() + staged_, bytes.data(), count);
+    staged_ += count;
+    bytes = bytes.subspan(count);
+    if (staged_ == staging_.size()) HOTROW_RETURN_IF_ERROR(WriteStaged());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SnapshotWriter::WriteStaged() {
+  if (staged_ == 0) return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(WriteFull(*file_, io_.bytes, staging_.first(staged_)));
+  ++io_.ios;
+  io_.bytes += static_cast<int64_t>(staged_);
+  staged_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status ReadSnapshot(Env& env, const std::string& path, SnapshotId snapshot,
+                          std::span<const StoreTable> tables, std::span<std::byte> staging,
+                          PlaceRow place, SnapshotIo& io) {
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
+  HOTROW_ASSIGN_OR_RETURN(const int64_t file_bytes, file->Size());
+  SnapshotReader reader(path, SequentialReader(*file, file_bytes, staging, io));
+  HOTROW_RETURN_IF_ERROR(reader.ReadHeader(snapshot, tables));
+  HOTROW_RETURN_IF_ERROR(reader.ReadRows(place));
+  return file->Close();
+}
+
+namespace {
+constexpr std::string_view kSnapshotSuffix = ".snapshot";
+constexpr size_t kSnapshotDigits = 16;
+}  // namespace
+
+std::string SnapshotFileName(SnapshotId snapshot) {
+  char digits[kSnapshotDigits + 1];
+  std::snprintf(digits, sizeof(digits), "%016" PRIx64, snapshot);
+  return std::string(digits) + std::string(kSnapshotSuffix);
+}
+
+SnapshotId ParseSnapshotFileName(std::string_view name) {
+  if (name.size() != kSnapshotDigits + kSnapshotSuffix.size() ||
+      name.substr(kSnapshotDigits) != kSnapshotSuffix) {
+    return 0;
+  }
+  SnapshotId snapshot = 0;
+  for (const char c : name.substr(0, kSnapshotDigits)) {
+    const bool decimal = c >= '0' && c <= '9';
+    if (!decimal && !(c >= 'a' && c <= 'f')) return 0;
+    snapshot = snapshot * 16 + static_cast<uint64_t>(decimal ? c - '0' : c - 'a' + 10);
+  }
+  return snapshot;
+}
+
+}  // namespace hotrow::internal

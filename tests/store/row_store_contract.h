@@ -1,0 +1,602 @@
+#ifndef HOTROW_TESTS_STORE_ROW_STORE_CONTRACT_H_
+#define HOTROW_TESTS_STORE_ROW_STORE_CONTRACT_H_
+
+// What every kind of RowStore must do. A kind joins by one line in row_store_contract_test.cc:
+//
+//   INSTANTIATE_TEST_SUITE_P(SsdStore, RowStoreContractTest, testing::Values(SsdStoreKind()), ...);
+//
+// Include this header from that one file only: it defines the tests.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/philox.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "store/row_store.h"
+#include "tests/store/store_test_util.h"
+#include "tests/support/faulty_env.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow::test {
+
+struct RowStoreSetup {
+  std::vector<StoreTable> tables;
+  int64_t budget_bytes = int64_t{16} << 20;  // of memory
+  std::string dir = "/store";
+  Env* env = nullptr;      // never null when a store is opened
+  SnapshotId open_at = 0;  // 0: empty in an empty directory
+};
+
+struct RowStoreKind {
+  std::string name;
+  std::function<absl::StatusOr<std::unique_ptr<RowStore>>(const RowStoreSetup&)> open;
+  // What a ResourceExhausted must name.
+  std::string store_name;
+};
+
+class RowStoreContractTest : public testing::TestWithParam<RowStoreKind> {
+ protected:
+  absl::StatusOr<std::unique_ptr<RowStore>> Open(RowStoreSetup setup) {
+    if (setup.env == nullptr) setup.env = &env_;
+    return GetParam().open(setup);
+  }
+  // Widths that are even, odd, one byte, and more than the widest prefetch.
+  static std::vector<StoreTable> ManyTables() {
+    return {{.table = 3, .row_bytes = 16},
+            {.table = 0, .row_bytes = 1},
+            {.table = UINT32_MAX, .row_bytes = 17},
+            {.table = 70'000, .row_bytes = 512},
+            {.table = 4, .row_bytes = 1500}};
+  }
+
+  MemEnv env_;
+};
+
+TEST_P(RowStoreContractTest, EmptyBatchesAreFine) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = {{1, 8}}}));
+  HOTROW_EXPECT_OK(store->Find({}, {}, {}));
+  HOTROW_EXPECT_OK(store->InsertOrAssign({}, {}));
+  HOTROW_EXPECT_OK(store->Erase({}));
+  HOTROW_EXPECT_OK(store->Flush());
+  EXPECT_EQ(store->Stats().rows, 0);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap rows, Dump(*store));
+  EXPECT_TRUE(rows.empty());
+}
+
+TEST_P(RowStoreContractTest, FindsWhatWasInsertedInTablesOfAllWidths) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = ManyTables()}));
+  Batch batch;
+  for (const StoreTable& table : store->tables()) {
+    for (const uint64_t key : {uint64_t{0}, UINT64_MAX, uint64_t{1}, uint64_t{1} << 63}) {
+      const RowKey row_key{key, table.table};
+      batch.Add(row_key, MakeRow(row_key, 0, table.row_bytes));
+    }
+  }
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Found found, FindAll(*store, batch.keys));
+  EXPECT_THAT(found.found, testing::Each(1));
+  EXPECT_EQ(found.rows, batch.rows);
+  EXPECT_EQ(store->Stats().rows, static_cast<int64_t>(batch.keys.size()));
+}
+
+TEST_P(RowStoreContractTest, AMissLeavesTheRowAlone) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = {{1, 24}, {2, 24}}}));
+  Batch batch;
+  batch.Add({5, 1}, MakeRow({5, 1}, 0, 24));
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  const std::vector<RowKey> keys = {{4, 1}, {5, 1}, {5, 2}};
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Found found, FindAll(*store, keys));
+  EXPECT_THAT(found.found, testing::ElementsAre(0, 1, 0));
+  EXPECT_EQ(found.rows[0], Row(24, std::byte{0xee}));
+  EXPECT_EQ(found.rows[1], batch.rows[0]);
+  EXPECT_EQ(found.rows[2], Row(24, std::byte{0xee}));
+}
+
+TEST_P(RowStoreContractTest, EqualKeysInTwoTablesAreTwoRows) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = {{1, 8}, {2, 8}}}));
+  Batch batch;
+  batch.Add({7, 1}, MakeRow({7, 1}, 0, 8));
+  batch.Add({7, 2}, MakeRow({7, 2}, 0, 8));
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  const std::vector<RowKey> first = {batch.keys[0]};
+  HOTROW_ASSERT_OK(store->Erase(first));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Found found, FindAll(*store, batch.keys));
+  EXPECT_THAT(found.found, testing::ElementsAre(0, 1));
+  EXPECT_EQ(found.rows[1], batch.rows[1]);
+}
+
+TEST_P(RowStoreContractTest, LastDuplicateInBatchWins) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = {{1, 32}}}));
+  Batch batch;  // longer than any block that an implementation may cut it into
+  for (uint64_t i = 0; i < 20'000; ++i) batch.Add({i % 3, 1}, MakeRow({i % 3, 1}, i, 32));
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  EXPECT_EQ(store->Stats().rows, 3);
+  const std::vector<RowKey> keys = {{0, 1}, {1, 1}, {2, 1}};
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Found found, FindAll(*store, keys));
+  for (size_t i = 0; i < 3; ++i) {
+    const size_t last = 19'999 - (19'999 - i) % 3;
+    EXPECT_EQ(found.rows[i], batch.rows[last]) << i;
+  }
+}
+
+TEST_P(RowStoreContractTest, FindAnswersRepeatedKeysEachTime) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = {{1, 40}}}));
+  Batch batch;
+  batch.Add({9, 1}, MakeRow({9, 1}, 0, 40));
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  const std::vector<RowKey> keys(5000, RowKey{9, 1});
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Found found, FindAll(*store, keys));
+  EXPECT_THAT(found.found, testing::Each(1));
+  EXPECT_THAT(found.rows, testing::Each(batch.rows[0]));
+}
+
+TEST_P(RowStoreContractTest, ErasedKeysAreGoneAndMayComeBack) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = {{1, 12}}}));
+  Batch batch;
+  for (uint64_t i = 0; i < 100; ++i) batch.Add({i, 1}, MakeRow({i, 1}, 0, 12));
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  const std::vector<RowKey> erased = {{3, 1}, {3, 1}, {99, 1}, {100, 1}};  // twice, and a stranger
+  HOTROW_ASSERT_OK(store->Erase(erased));
+  EXPECT_EQ(store->Stats().rows, 98);
+  EXPECT_EQ(store->Stats().rows_erased, 2);
+  HOTROW_ASSERT_OK_AND_ASSIGN(Found found, FindAll(*store, erased));
+  EXPECT_THAT(found.found, testing::Each(0));
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  HOTROW_ASSERT_OK_AND_ASSIGN(found, FindAll(*store, batch.keys));
+  EXPECT_EQ(found.rows, batch.rows);
+  EXPECT_EQ(store->Stats().rows, 100);
+}
+
+TEST_P(RowStoreContractTest, RefusesSizesThatDisagreeAndUnknownTables) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = {{1, 8}}}));
+  const std::vector<RowKey> keys = {{1, 1}, {2, 1}};
+  const std::vector<RowKey> strange = {{1, 1}, {2, 17}};
+  Row row(8);
+  const std::vector<std::byte*> one = {row.data()};
+  const std::vector<const std::byte*> one_const = {row.data()};
+  const std::vector<std::byte*> two = {row.data(), row.data()};
+  const std::vector<const std::byte*> two_const = {row.data(), row.data()};
+  std::vector<uint8_t> flag(1);
+  std::vector<uint8_t> flags(2);
+  using testing::HasSubstr;
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(store->Find(keys, one, flags), StatusIs(kInvalid, HasSubstr("2")));
+  EXPECT_THAT(store->Find(keys, two, flag), StatusIs(kInvalid, HasSubstr("2")));
+  EXPECT_THAT(store->InsertOrAssign(keys, one_const), StatusIs(kInvalid, HasSubstr("2")));
+  EXPECT_THAT(store->Find(strange, two, flags), StatusIs(kInvalid, HasSubstr("17")));
+  EXPECT_THAT(store->InsertOrAssign(strange, two_const), StatusIs(kInvalid, HasSubstr("17")));
+  EXPECT_THAT(store->Erase(strange), StatusIs(kInvalid, HasSubstr("17")));
+  EXPECT_EQ(store->Stats().rows, 0);
+}
+
+TEST_P(RowStoreContractTest, NamesItsTables) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = ManyTables()}));
+  const std::vector<StoreTable> wanted = ManyTables();
+  ASSERT_EQ(store->tables().size(), wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_EQ(store->tables()[i].table, wanted[i].table);
+    EXPECT_EQ(store->row_bytes(wanted[i].table), wanted[i].row_bytes);
+  }
+  EXPECT_EQ(store->row_bytes(5), 0);
+}
+
+TEST_P(RowStoreContractTest, IterateEndsWithTheErrorOfItsVisitor) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = {{1, 8}}}));
+  Batch batch;
+  for (uint64_t i = 0; i < 1000; ++i) batch.Add({i, 1}, MakeRow({i, 1}, 0, 8));
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  int visits = 0;
+  const absl::Status status =
+      store->Iterate([&](const RowKey&, std::span<const std::byte>) -> absl::Status {
+        return ++visits == 10 ? absl::AbortedError("enough") : absl::OkStatus();
+      });
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted, testing::HasSubstr("enough")));
+  EXPECT_EQ(visits, 10);
+}
+
+TEST_P(RowStoreContractTest, StatsCountAndAreNotResetByReading) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = {{1, 8}}}));
+  Batch batch;
+  for (uint64_t i = 0; i < 10; ++i) batch.Add({i, 1}, MakeRow({i, 1}, 0, 8));
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  const std::vector<RowKey> keys = {{1, 1}, {50, 1}, {2, 1}};
+  HOTROW_ASSERT_OK(FindAll(*store, keys).status());
+  for (int reading = 0; reading < 2; ++reading) {
+    const RowStoreStats stats = store->Stats();
+    EXPECT_EQ(stats.rows, 10);
+    EXPECT_EQ(stats.rows_written, 10);
+    EXPECT_EQ(stats.finds, 3);
+    EXPECT_EQ(stats.found, 2);
+    EXPECT_EQ(stats.budget_bytes, int64_t{16} << 20);
+    EXPECT_GT(stats.used_bytes, 0);
+    EXPECT_GE(stats.peak_bytes, stats.used_bytes);
+    EXPECT_LE(stats.peak_bytes, stats.budget_bytes);
+  }
+}
+
+TEST_P(RowStoreContractTest, ASnapshotShowsExactlyItsMoment) {
+  RowStoreSetup setup{.tables = ManyTables()};
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open(setup));
+  Batch batch;
+  for (uint64_t i = 0; i < 500; ++i) {
+    for (const StoreTable& table : setup.tables) {
+      batch.Add({i, table.table}, MakeRow({i, table.table}, 0, table.row_bytes));
+    }
+  }
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  HOTROW_ASSERT_OK(store->Erase(std::span(batch.keys).first(100)));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap then, Dump(*store));
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(77));
+
+  Batch later;
+  for (uint64_t i = 0; i < 1000; ++i) later.Add({i, 3}, MakeRow({i, 3}, 1, 16));
+  HOTROW_ASSERT_OK(later.InsertInto(*store));
+  HOTROW_ASSERT_OK(store->CommitSnapshot(77));
+  store.reset();
+
+  setup.open_at = 77;
+  HOTROW_ASSERT_OK_AND_ASSIGN(store, Open(setup));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap now, Dump(*store));
+  EXPECT_EQ(now, then);
+  EXPECT_EQ(store->Stats().rows, static_cast<int64_t>(then.size()));
+  // And it goes on from there.
+  HOTROW_ASSERT_OK(later.InsertInto(*store));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Found found, FindAll(*store, later.keys));
+  EXPECT_EQ(found.rows, later.rows);
+}
+
+TEST_P(RowStoreContractTest, AnEmptyStoreHasSnapshotsToo) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = {{1, 8}}}));
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+  store.reset();
+  HOTROW_ASSERT_OK_AND_ASSIGN(store, Open({.tables = {{1, 8}}, .open_at = 1}));
+  EXPECT_EQ(store->Stats().rows, 0);
+}
+
+TEST_P(RowStoreContractTest, SnapshotsAreListedCommittedAndDropped) {
+  constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
+  const RowStoreSetup setup{.tables = {{1, 8}}};
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open(setup));
+  Batch batch;
+  batch.Add({1, 1}, MakeRow({1, 1}, 0, 8));
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(UINT64_MAX));
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(5));
+  EXPECT_THAT(store->PrepareSnapshot(5), StatusIs(kPrecondition, testing::HasSubstr("5")));
+  EXPECT_THAT(store->PrepareSnapshot(0), StatusIs(kPrecondition, testing::HasSubstr("0")));
+  EXPECT_THAT(store->CommitSnapshot(6), StatusIs(kPrecondition, testing::HasSubstr("6")));
+  EXPECT_THAT(store->DropSnapshot(6), StatusIs(kPrecondition, testing::HasSubstr("6")));
+  HOTROW_ASSERT_OK(store->CommitSnapshot(5));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto ids, store->ListSnapshots());
+  EXPECT_THAT(ids, testing::ElementsAre(5, UINT64_MAX));
+
+  HOTROW_ASSERT_OK(store->DropSnapshot(5));
+  HOTROW_ASSERT_OK_AND_ASSIGN(ids, store->ListSnapshots());
+  EXPECT_THAT(ids, testing::ElementsAre(UINT64_MAX));
+  store.reset();
+  RowStoreSetup again = setup;
+  again.open_at = 5;
+  EXPECT_THAT(Open(again), StatusIs(kPrecondition, testing::HasSubstr("5")));
+  again.open_at = UINT64_MAX;
+  HOTROW_ASSERT_OK_AND_ASSIGN(store, Open(again));
+  EXPECT_EQ(store->Stats().rows, 1);
+}
+
+TEST_P(RowStoreContractTest, TablesThatDisagreeWithTheSnapshotAreNamed) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = {{11, 8}, {22, 16}}}));
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+  store.reset();
+  const auto open = [&](std::vector<StoreTable> tables) {
+    return Open({.tables = std::move(tables), .open_at = 1});
+  };
+  EXPECT_THAT(open({{11, 8}, {22, 17}}), StatusIs(kInvalid, testing::HasSubstr("table 22")));
+  EXPECT_THAT(open({{11, 8}}), StatusIs(kInvalid, testing::HasSubstr("table 22")));
+  EXPECT_THAT(open({{11, 8}, {22, 16}, {33, 8}}),
+              StatusIs(kInvalid, testing::HasSubstr("table 33")));
+  HOTROW_EXPECT_OK(open({{22, 16}, {11, 8}}));  // the order does not matter
+}
+
+TEST_P(RowStoreContractTest, ASnapshotOutlivesThePowerOrWasNeverThere) {
+  const RowStoreSetup setup{.tables = {{1, 100}}};
+  for (const uint64_t seed : Seeds(20)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    FaultyEnv env;
+    RowStoreSetup mine = setup;
+    mine.env = &env;
+    HOTROW_ASSERT_OK(env.CreateDirs("/store"));
+    HOTROW_ASSERT_OK(env.SyncDir("/"));
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open(mine));
+    Batch batch;
+    for (uint64_t i = 0; i < 300; ++i) batch.Add({i, 1}, MakeRow({i, 1}, seed, 100));
+    HOTROW_ASSERT_OK(batch.InsertInto(*store));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap then, Dump(*store));
+    // Snapshot 2 is cut off by the power: it fails at some call, and so do all later ones.
+    const auto k = static_cast<int64_t>(Mix64(seed) % 12);
+    env.FailFrom(env.calls() + k, absl::DataLossError("the power is gone"));
+    const bool second = store->PrepareSnapshot(2).ok();
+    store.reset();
+    env.LosePower(seed);
+    env.FailFrom(INT64_MAX, absl::OkStatus());
+
+    mine.open_at = 1;
+    HOTROW_ASSERT_OK_AND_ASSIGN(store, Open(mine));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap now, Dump(*store));
+    EXPECT_EQ(now, then);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto ids, store->ListSnapshots());
+    if (second) {
+      EXPECT_THAT(ids, testing::Contains(2));
+    }
+    if (ids.size() == 2) {  // its name became durable: then all of it did
+      store.reset();
+      mine.open_at = 2;
+      HOTROW_ASSERT_OK_AND_ASSIGN(store, Open(mine));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap other, Dump(*store));
+      EXPECT_EQ(other, then);
+    }
+  }
+}
+
+TEST_P(RowStoreContractTest, AFailedPrepareLeavesTheStoreAsItWas) {
+  for (int64_t k = 0;; ++k) {
+    SCOPED_TRACE(testing::Message() << "call " << k << " fails");
+    FaultyEnv env;
+    const RowStoreSetup setup{.tables = {{1, 64}}, .env = &env};
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open(setup));
+    Batch batch;
+    for (uint64_t i = 0; i < 200; ++i) batch.Add({i, 1}, MakeRow({i, 1}, 0, 64));
+    HOTROW_ASSERT_OK(batch.InsertInto(*store));
+    env.FailCall(env.calls() + k, absl::ResourceExhaustedError("injected: disk full"));
+    const absl::Status status = store->PrepareSnapshot(9);
+    if (env.faults() == 0) {
+      HOTROW_EXPECT_OK(status);
+      break;
+    }
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kResourceExhausted, testing::HasSubstr("injected")));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto ids, store->ListSnapshots());
+    EXPECT_TRUE(ids.empty());
+    HOTROW_ASSERT_OK_AND_ASSIGN(Found found, FindAll(*store, batch.keys));
+    EXPECT_EQ(found.rows, batch.rows);
+    // The same id may be tried again, and is then whole.
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(9));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap then, Dump(*store));
+    store.reset();
+    RowStoreSetup again = setup;
+    again.open_at = 9;
+    HOTROW_ASSERT_OK_AND_ASSIGN(store, Open(again));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap now, Dump(*store));
+    EXPECT_EQ(now, then);
+  }
+}
+
+TEST_P(RowStoreContractTest, OpeningReportsEveryFaultAndShortReadsAreNone) {
+  FaultyEnv env;
+  RowStoreSetup setup{.tables = {{1, 64}}, .env = &env};
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open(setup));
+  Batch batch;
+  for (uint64_t i = 0; i < 200; ++i) batch.Add({i, 1}, MakeRow({i, 1}, 0, 64));
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(9));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap then, Dump(*store));
+  store.reset();
+  setup.open_at = 9;
+  for (int64_t k = 0;; ++k) {
+    SCOPED_TRACE(testing::Message() << "call " << k);
+    int64_t faults = env.faults();
+    env.ShortenCall(env.calls() + k);
+    HOTROW_ASSERT_OK_AND_ASSIGN(store, Open(setup));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap now, Dump(*store));
+    EXPECT_EQ(now, then);
+    store.reset();
+    faults = env.faults();
+    env.FailCall(env.calls() + k, absl::DataLossError("injected"));
+    auto failed = Open(setup);
+    if (env.faults() == faults) {
+      HOTROW_EXPECT_OK(failed);
+      break;
+    }
+    EXPECT_THAT(failed, StatusIs(absl::StatusCode::kDataLoss, testing::HasSubstr("injected")));
+  }
+}
+
+TEST_P(RowStoreContractTest, OverBudgetKeepsEverythingAndSaysSo) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      auto store, Open({.tables = {{1, 256}, {2, 48}}, .budget_bytes = int64_t{1} << 20}));
+  RowMap reference;
+  absl::Status status;
+  for (uint64_t i = 0; status.ok(); ++i) {
+    ASSERT_LT(i, 10'000u) << "the budget is no limit";
+    Batch batch;
+    for (uint64_t j = 0; j < 32; ++j) {
+      const RowKey key{Mix64(32 * i + j), j % 2 == 0 ? 1u : 2u};
+      batch.Add(key, MakeRow(key, 0, store->row_bytes(key.table)));
+    }
+    status = batch.InsertInto(*store);
+    if (!status.ok()) {
+      // Of the last batch some rows may be there, whole.
+      HOTROW_ASSERT_OK_AND_ASSIGN(const Found found, FindAll(*store, batch.keys));
+      for (size_t j = 0; j < batch.keys.size(); ++j) {
+        if (found.found[j] == 0) continue;
+        EXPECT_EQ(found.rows[j], batch.rows[j]);
+        reference[{batch.keys[j].table, batch.keys[j].key}] = batch.rows[j];
+      }
+      break;
+    }
+    for (size_t j = 0; j < batch.keys.size(); ++j) {
+      reference[{batch.keys[j].table, batch.keys[j].key}] = batch.rows[j];
+    }
+    ASSERT_LE(store->Stats().used_bytes, int64_t{1} << 20);
+  }
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                               testing::AllOf(testing::HasSubstr(GetParam().store_name),
+                                              testing::HasSubstr("1048576"))));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap rows, Dump(*store));
+  EXPECT_EQ(rows, reference);
+  EXPECT_LE(store->Stats().peak_bytes, int64_t{1} << 20);
+  // A full store still takes snapshots and still assigns rows that it has.
+  HOTROW_EXPECT_OK(store->PrepareSnapshot(1));
+  Batch again;
+  again.Add({reference.begin()->first.second, reference.begin()->first.first},
+            MakeRow({1, 1}, 99, store->row_bytes(reference.begin()->first.first)));
+  HOTROW_EXPECT_OK(again.InsertInto(*store));
+}
+
+TEST_P(RowStoreContractTest, RandomOperationsMatchAMap) {
+  for (const uint64_t seed : Seeds(12)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    MemEnv env;
+    RowStoreSetup setup{.tables = ManyTables(), .env = &env};
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open(setup));
+    RandomStream random(seed, RandomPurpose::kTest);
+    RowMap reference;
+    std::map<SnapshotId, RowMap> snapshots;
+    // Few keys make collisions, many make growth.
+    const uint64_t key_range = random.Below(2) == 0 ? 50 : 4000;
+    const auto random_key = [&]() -> RowKey {
+      return {random.Below(key_range) - key_range / 2,  // both ends of the 64 bits
+              setup.tables[random.Below(setup.tables.size())].table};
+    };
+    for (int step = 0; step < 60; ++step) {
+      const uint64_t n = random.Below(3) == 0 ? random.Below(3) : random.Below(800);
+      switch (random.Below(8)) {
+        case 0:
+        case 1:
+        case 2: {
+          Batch batch;
+          for (uint64_t i = 0; i < n; ++i) {
+            const RowKey key = random_key();
+            batch.Add(key, MakeRow(key, random.Next64(), store->row_bytes(key.table)));
+            reference[{key.table, key.key}] = batch.rows.back();
+          }
+          HOTROW_ASSERT_OK(batch.InsertInto(*store));
+          break;
+        }
+        case 3: {
+          std::vector<RowKey> keys;
+          for (uint64_t i = 0; i < n; ++i) {
+            keys.push_back(random_key());
+            reference.erase({keys.back().table, keys.back().key});
+          }
+          HOTROW_ASSERT_OK(store->Erase(keys));
+          break;
+        }
+        case 4: {
+          HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap rows, Dump(*store));
+          ASSERT_EQ(rows, reference);
+          break;
+        }
+        case 5: {
+          const auto id = static_cast<SnapshotId>(step + 1);
+          HOTROW_ASSERT_OK(store->PrepareSnapshot(id));
+          snapshots[id] = reference;
+          break;
+        }
+        case 6: {
+          if (snapshots.empty() || random.Below(2) == 0) break;
+          auto at = snapshots.begin();
+          std::advance(at, random.Below(snapshots.size()));
+          store.reset();
+          setup.open_at = at->first;
+          HOTROW_ASSERT_OK_AND_ASSIGN(store, Open(setup));
+          reference = at->second;
+          // Later snapshots are of a future that did not happen.
+          while (snapshots.rbegin()->first != at->first) {
+            HOTROW_ASSERT_OK(store->DropSnapshot(snapshots.rbegin()->first));
+            snapshots.erase(std::prev(snapshots.end()));
+          }
+          break;
+        }
+        default: {
+          std::vector<RowKey> keys;
+          for (uint64_t i = 0; i < n; ++i) keys.push_back(random_key());
+          HOTROW_ASSERT_OK_AND_ASSIGN(const Found found, FindAll(*store, keys));
+          for (size_t i = 0; i < keys.size(); ++i) {
+            const auto wanted = reference.find({keys[i].table, keys[i].key});
+            ASSERT_EQ(found.found[i], wanted == reference.end() ? 0 : 1);
+            if (wanted != reference.end()) {
+              ASSERT_EQ(found.rows[i], wanted->second);
+            }
+          }
+        }
+      }
+      ASSERT_EQ(store->Stats().rows, static_cast<int64_t>(reference.size()));
+    }
+  }
+}
+
+// Eight threads insert, find, erase, iterate and take snapshots of the same few keys. Whatever is
+// read must be a whole row of its key, of a version that was written.
+TEST_P(RowStoreContractTest, NoTornRowsUnderConcurrency) {
+  constexpr uint64_t kKeys = 300;
+  constexpr uint64_t kVersions = 4;
+  constexpr int64_t kRowBytes = 200;
+  const RowStoreSetup setup{.tables = {{1, kRowBytes}, {2, kRowBytes}}};
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open(setup));
+  std::map<std::pair<uint32_t, uint64_t>, std::vector<Row>> legal;
+  for (uint32_t table = 1; table <= 2; ++table) {
+    for (uint64_t key = 0; key < kKeys; ++key) {
+      for (uint64_t version = 0; version < kVersions; ++version) {
+        legal[{table, key}].push_back(MakeRow({key, table}, version, kRowBytes));
+      }
+    }
+  }
+  const auto is_legal = [&](const RowKey& key, std::span<const std::byte> row) {
+    const std::vector<Row>& rows = legal.at({key.table, key.key});
+    return std::any_of(rows.begin(), rows.end(),
+                       [&](const Row& wanted) { return std::ranges::equal(wanted, row); });
+  };
+  std::atomic<int64_t> bad{0};
+  const auto work = [&](uint64_t thread) {
+    RandomStream random(thread + 1, RandomPurpose::kTest);
+    for (int step = 0; step < 60; ++step) {
+      Batch batch;
+      for (uint64_t i = 0; i < 100; ++i) {
+        const RowKey key{random.Below(kKeys), static_cast<uint32_t>(1 + random.Below(2))};
+        batch.Add(key, legal.at({key.table, key.key})[random.Below(kVersions)]);
+      }
+      switch (thread % 4) {
+        case 0:
+          if (!batch.InsertInto(*store).ok()) ++bad;
+          if (step % 8 == 0 && !store->Erase(std::span(batch.keys).first(40)).ok()) ++bad;
+          break;
+        case 1:
+        case 2: {
+          const auto found = FindAll(*store, batch.keys);
+          if (!found.ok()) {
+            ++bad;
+            break;
+          }
+          for (size_t i = 0; i < batch.keys.size(); ++i) {
+            if (found->found[i] == 1 && !is_legal(batch.keys[i], found->rows[i])) ++bad;
+          }
+          break;
+        }
+        default: {
+          if (step % 10 == 0 && !store->PrepareSnapshot(1000 * thread + step + 1).ok()) ++bad;
+          const auto rows = Dump(*store);
+          if (!rows.ok()) ++bad;
+          for (const auto& [key, row] : rows.ok() ? *rows : RowMap()) {
+            if (!is_legal({key.second, key.first}, row)) ++bad;
+          }
+        }
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 8; ++t) threads.emplace_back(work, t);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(bad.load(), 0);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap rows, Dump(*store));
+  EXPECT_EQ(store->Stats().rows, static_cast<int64_t>(rows.size()));
+}
+
+}  // namespace hotrow::test
+
+#endif  // HOTROW_TESTS_STORE_ROW_STORE_CONTRACT_H_
