@@ -14,7 +14,7 @@ namespace hotrow {
 // Parameters and their gradients lie in two flat arrays of equal length that the model owns.
 //
 // Dimensions: B samples, I dense features, E = width of the pooled embeddings.
-// Threads: one call at a time. Backward follows the Forward of the same batch.
+// Threads:    one call at a time. Backward follows the Forward of the same batch.
 class CtrModel {
  public:
   virtual ~CtrModel() = default;

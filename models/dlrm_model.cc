@@ -1,0 +1,222 @@
+#include "models/dlrm_model.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/math.h"
+#include "base/status_macros.h"
+
+namespace hotrow {
+namespace {
+
+constexpr int64_t kFloatsPerLine = kBufferAlignment / sizeof(float);
+
+absl::Status CheckLayerSizes(const char* flag, const std::vector<int32_t>& sizes) {
+  if (sizes.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " is empty: give the output size of each layer, as in 512-256-16"));
+  }
+  for (const int32_t size : sizes) {
+    if (size <= 0) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, "=", absl::StrJoin(sizes, "-"),
+                                                     ": every layer needs a size of at least 1"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// `sizes` with the last one replaced: what the user meant to type.
+std::string WithLast(std::vector<int32_t> sizes, int32_t last) {
+  sizes.back() = last;
+  return absl::StrJoin(sizes, "-");
+}
+
+}  // namespace
+
+absl::Status DlrmOptions::Validate() const {
+  if (num_dense < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("DlrmOptions.num_dense: must not be negative, is ", num_dense));
+  }
+  if (num_sparse < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("DlrmOptions.num_sparse: must be at least 1, is ", num_sparse));
+  }
+  if (embedding_dim <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--embedding_dim must be at least 1, is ", embedding_dim));
+  }
+  if (max_batch_size <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("DlrmOptions.max_batch_size: must be at least 1, is ", max_batch_size));
+  }
+  if (!(dropout >= 0 && dropout < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dropout must be at least 0 and less than 1, is ", dropout));
+  }
+  if (num_dense > 0) {
+    HOTROW_RETURN_IF_ERROR(CheckLayerSizes("--dense_arch_layer_sizes", dense_arch_layer_sizes));
+    if (dense_arch_layer_sizes.back() != embedding_dim) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--dense_arch_layer_sizes ends in ", dense_arch_layer_sizes.back(),
+                       " but --embedding_dim is ", embedding_dim,
+                       ": the two vectors meet in dot products and must be equally long; use "
+                       "--dense_arch_layer_sizes=",
+                       WithLast(dense_arch_layer_sizes, embedding_dim),
+                       " or --embedding_dim=", dense_arch_layer_sizes.back()));
+    }
+  }
+  HOTROW_RETURN_IF_ERROR(CheckLayerSizes("--over_arch_layer_sizes", over_arch_layer_sizes));
+  if (over_arch_layer_sizes.back() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--over_arch_layer_sizes ends in ", over_arch_layer_sizes.back(),
+                     " but the model's output is one logit: append a layer of size 1, "
+                     "--over_arch_layer_sizes=",
+                     absl::StrJoin(over_arch_layer_sizes, "-"), "-1"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<DlrmModel>> DlrmModel::Create(const DlrmOptions& options) {
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  std::unique_ptr<DlrmModel> model(new DlrmModel(options));
+
+  int32_t num_bottom_layers = 0;
+  if (options.num_dense > 0) {
+    MlpOptions bottom;
+    bottom.sizes = options.dense_arch_layer_sizes;
+    bottom.sizes.insert(bottom.sizes.begin(), options.num_dense);
+    bottom.relu_on_output = true;
+    bottom.dropout = options.dropout;
+    bottom.seed = options.seed;
+    bottom.max_batch_size = options.max_batch_size;
+    HOTROW_ASSIGN_OR_RETURN(model->bottom_, Mlp::Create(bottom));
+    num_bottom_layers = model->bottom_->num_layers();
+  }
+
+  const int32_t num_sparse = options.num_dense > 0 ? options.num_sparse : options.num_sparse - 1;
+  MlpOptions top;
+  top.sizes = options.over_arch_layer_sizes;
+  top.sizes.insert(top.sizes.begin(), static_cast<int32_t>(DotInteractionOutputSize(
+                                          num_sparse, options.embedding_dim)));
+  top.dropout = options.dropout;
+  top.seed = options.seed;
+  top.first_layer_id = num_bottom_layers;
+  top.max_batch_size = options.max_batch_size;
+  HOTROW_ASSIGN_OR_RETURN(model->top_, Mlp::Create(top));
+
+  HOTROW_RETURN_IF_ERROR(model->Allocate());
+  return model;
+}
+
+absl::Status DlrmModel::Allocate() {
+  const int64_t b_max = options_.max_batch_size;
+  const int64_t bottom_parameters = bottom_ == nullptr ? 0 : bottom_->num_parameters();
+  top_offset_ = RoundUp(bottom_parameters, kFloatsPerLine);
+  const int64_t num_parameters = top_offset_ + top_->num_parameters();
+  HOTROW_ASSIGN_OR_RETURN(parameters_, HostBuffer<float>::Create(num_parameters, HugePages::kTry));
+  HOTROW_ASSIGN_OR_RETURN(gradients_, HostBuffer<float>::Create(num_parameters, HugePages::kTry));
+
+  interaction_stride_ = RoundUp(top_->input_size(), kFloatsPerLine);
+  HOTROW_ASSIGN_OR_RETURN(interactions_,
+                          HostBuffer<float>::Create(b_max * interaction_stride_, HugePages::kTry));
+  HOTROW_ASSIGN_OR_RETURN(interactions_gradient_,
+                          HostBuffer<float>::Create(b_max * interaction_stride_, HugePages::kTry));
+  if (bottom_ != nullptr) {
+    const int64_t floats = b_max * options_.embedding_dim;
+    HOTROW_ASSIGN_OR_RETURN(dense_vectors_, HostBuffer<float>::Create(floats, HugePages::kTry));
+    HOTROW_ASSIGN_OR_RETURN(dense_gradient_, HostBuffer<float>::Create(floats, HugePages::kTry));
+    bottom_->InitParameters(options_.seed, parameters_.span().first(bottom_parameters));
+  }
+  top_->InitParameters(options_.seed, parameters_.span().subspan(top_offset_));
+  return absl::OkStatus();
+}
+
+// Of the batch in input_. Without a bottom MLP the first of the embeddings is the dense vector and
+// the others, which lie right behind it, are the sparse ones.
+DotInteractionArgs DlrmModel::InteractionArgs() {
+  const int64_t dim = options_.embedding_dim;
+  const int64_t width = options_.num_sparse * dim;
+  const bool has_dense = bottom_ != nullptr;
+  return {.batch_size = input_.batch_size,
+          .num_sparse = has_dense ? options_.num_sparse : options_.num_sparse - 1,
+          .dim = options_.embedding_dim,
+          .dense = has_dense ? dense_vectors_.data() : input_.embeddings,
+          .dense_stride = has_dense ? dim : width,
+          .sparse = has_dense ? input_.embeddings : input_.embeddings + dim,
+          .sparse_stride = width,
+          .output = interactions_.data(),
+          .output_stride = interaction_stride_};
+}
+
+absl::Status DlrmModel::Forward(const ExecContext& ctx, const Input& input,
+                                std::span<float> logits) {
+  if (input.batch_size < 0 || input.batch_size > options_.max_batch_size ||
+      static_cast<int64_t>(logits.size()) < input.batch_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("DlrmModel: a batch of ", input.batch_size, " samples with room for ",
+                     logits.size(), " logits; max_batch_size is ", options_.max_batch_size));
+  }
+  input_ = input;
+  if (input.batch_size == 0) return absl::OkStatus();
+  if (bottom_ != nullptr) {
+    HOTROW_RETURN_IF_ERROR(bottom_->Forward(ctx, {.parameters = parameters_.data(),
+                                                  .x = input.dense,
+                                                  .x_stride = options_.num_dense,
+                                                  .batch_size = input.batch_size,
+                                                  .y = dense_vectors_.data(),
+                                                  .y_stride = options_.embedding_dim,
+                                                  .training = input.training,
+                                                  .step = input.step}));
+  }
+  HOTROW_RETURN_IF_ERROR(DotInteraction(ctx, InteractionArgs()));
+  return top_->Forward(ctx, {.parameters = parameters_.data() + top_offset_,
+                             .x = interactions_.data(),
+                             .x_stride = interaction_stride_,
+                             .batch_size = input.batch_size,
+                             .y = logits.data(),
+                             .y_stride = 1,
+                             .training = input.training,
+                             .step = input.step});
+}
+
+absl::Status DlrmModel::Backward(const ExecContext& ctx, std::span<float> logit_gradient,
+                                 float* embedding_gradient) {
+  if (!input_.training) {
+    return absl::FailedPreconditionError("DlrmModel: Backward needs a Forward for training first");
+  }
+  if (static_cast<int64_t>(logit_gradient.size()) < input_.batch_size) {
+    return absl::InvalidArgumentError(absl::StrCat("DlrmModel: ", logit_gradient.size(),
+                                                   " logit gradients for a batch of ",
+                                                   input_.batch_size, " samples"));
+  }
+  if (input_.batch_size == 0) {
+    for (float& g : gradients_.span()) g = 0;
+    return absl::OkStatus();
+  }
+  HOTROW_RETURN_IF_ERROR(
+      top_->Backward(ctx, {.parameters = parameters_.data() + top_offset_,
+                           .dy = logit_gradient.data(),
+                           .dy_stride = 1,
+                           .dx = interactions_gradient_.data(),
+                           .dx_stride = interaction_stride_,
+                           .parameter_gradients = gradients_.data() + top_offset_}));
+  const int64_t dim = options_.embedding_dim;
+  const int64_t width = options_.num_sparse * dim;
+  const bool has_dense = bottom_ != nullptr;
+  HOTROW_RETURN_IF_ERROR(DotInteractionGrad(
+      ctx, {.forward = InteractionArgs(),
+            .output_gradient = interactions_gradient_.data(),
+            .dense_gradient = has_dense ? dense_gradient_.data() : embedding_gradient,
+            .dense_gradient_stride = has_dense ? dim : width,
+            .sparse_gradient = has_dense ? embedding_gradient : embedding_gradient + dim,
+            .sparse_gradient_stride = width}));
+  if (bottom_ == nullptr) return absl::OkStatus();
+  return bottom_->Backward(ctx, {.parameters = parameters_.data(),
+                                 .dy = dense_gradient_.data(),
+                                 .dy_stride = dim,
+                                 .dx = nullptr,
+                                 .dx_stride = 0,
+                                 .parameter_gradients = gradients_.data()});
+}
+
+}  // namespace hotrow

@@ -1,0 +1,228 @@
+#include "models/trainer_flags.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace hotrow {
+namespace {
+
+constexpr double kStoreShareOfMemory = 0.8;
+constexpr int64_t kMaxThreads = 1024;
+
+absl::Status WordError(const char* flag, const std::string& value, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, ": ", what));
+}
+
+// The number a control group file holds; "max" and missing files give no limit.
+int64_t ReadLimit(const std::string& path, int64_t no_limit) {
+  std::ifstream file(path);
+  int64_t limit = 0;
+  return file >> limit && limit > 0 ? limit : no_limit;
+}
+
+// The group of this process below the root of the hierarchy: "/" or "/user.slice/...". Version 2
+// lists it as "0::<path>".
+std::string ControlGroupPath() {
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    if (line.substr(0, 3) == "0::") return line.substr(3);
+  }
+  return "/";
+}
+
+// "uniform_rows", "zeros", "uniform:0.01", "normal:0.01", "constant:0.5".
+absl::StatusOr<std::optional<Initializer>> ParseInitializer(const std::string& text) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string word = text.substr(0, colon);
+  const bool has_value = colon < text.size();
+  if (!has_value && word == "uniform_rows") return std::optional<Initializer>();
+  Initializer out = {InitializerKind::kZeros, 0};
+  if (!has_value && word == "zeros") return std::optional<Initializer>(out);
+  const bool known = word == "uniform" || word == "normal" || word == "constant";
+  if (!known || !has_value || !absl::SimpleAtof(text.substr(colon + 1), &out.value)) {
+    return WordError("initializer", text,
+                     "takes uniform_rows, zeros, uniform:X, normal:X or constant:X, as in "
+                     "uniform:0.01");
+  }
+  out.kind = word == "uniform"  ? InitializerKind::kUniform
+             : word == "normal" ? InitializerKind::kNormal
+                                : InitializerKind::kConstant;
+  if (const absl::Status status = out.Validate(); !status.ok()) {
+    return WordError("initializer", text, std::string(status.message()));
+  }
+  return std::optional<Initializer>(out);
+}
+
+absl::StatusOr<CachePolicy> ParseCachePolicy(const std::string& text) {
+  if (text == "lru") return CachePolicy::kLru;
+  if (text == "lfu") return CachePolicy::kLfu;
+  return WordError("cache_policy", text, "takes lru or lfu");
+}
+
+absl::StatusOr<Pooling> ParsePooling(const std::string& text) {
+  if (text == "sum") return Pooling::kSum;
+  if (text == "mean") return Pooling::kMean;
+  return WordError("pooling", text, "takes sum or mean");
+}
+
+// Where a word is unknown the callee lists the known ones; the flag's name is ours to add.
+template <typename T>
+absl::StatusOr<T> WithFlag(const char* flag, const std::string& value, absl::StatusOr<T> parsed) {
+  if (parsed.ok()) return parsed;
+  return WordError(flag, value, std::string(parsed.status().message()));
+}
+
+absl::Status CheckDevice(const std::string& device) {
+  if (device == "cpu") return absl::OkStatus();
+  if (device == "cuda") {
+    return absl::UnimplementedError(
+        "--device=cuda: this build trains on the CPU only; use --device=cpu");
+  }
+  return WordError("device", device, "takes cpu");
+}
+
+}  // namespace
+
+int64_t UsableMemoryBytes() {
+  int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  // A limit on any group above ours holds for us too.
+  for (std::string path = ControlGroupPath();; path.resize(path.rfind('/'))) {
+    bytes = std::min(bytes, ReadLimit(absl::StrCat("/sys/fs/cgroup", path, "/memory.max"), bytes));
+    if (path.find('/') == std::string::npos) break;
+  }
+  return std::min(bytes, ReadLimit("/sys/fs/cgroup/memory/memory.limit_in_bytes", bytes));
+}
+
+FlagSet MakeTrainerFlagSet(TrainerFlags* f) {
+  constexpr int64_t kMany = int64_t{1} << 40;
+  FlagSet set("dlrm");
+
+  set.Group("Data");
+  set.AddString("data", "KIND[:KEY=VALUE,...]", &f->data, "what to train on, see below");
+  set.AddInt("seed", 0, INT64_MAX, &f->seed,
+             "of generated data, first parameters and dropout: the same seed gives the same bits");
+
+  set.Group("Model");
+  set.AddInt("embedding_dim", 1, 1 << 16, &f->embedding_dim, "columns of every embedding table");
+  set.AddSizes("dense_arch_layer_sizes", &f->dense_arch_layer_sizes,
+               "layer outputs of the bottom MLP, which reads the dense features; the last one is "
+               "the embedding dim");
+  set.DescribeDefault("512-256-64-<embedding_dim>");
+  set.AddSizes("over_arch_layer_sizes", &f->over_arch_layer_sizes,
+               "layer outputs of the top MLP; the last one is 1, the logit");
+  set.AddReal("dropout", 0, 0.99, &f->dropout, "share of hidden units that a step leaves out");
+  set.AddString("pooling", "WORD", &f->pooling,
+                "how the rows of one bag become one vector: sum or mean");
+  set.AddString("initializer", "WORD", &f->initializer,
+                "first values of rows: uniform_rows (uniform in +-1/sqrt(rows of the table)), "
+                "zeros, uniform:X (+-X), normal:X (standard deviation X) or constant:X");
+
+  set.Group("Training");
+  set.AddInt("batch_size", 1, 1 << 24, &f->batch_size, "samples per step");
+  set.AddInt("epochs", 1, 1 << 20, &f->epochs, "passes over the training data");
+  set.AddInt("limit_train_batches", 0, kMany, &f->limit_train_batches,
+             "steps per epoch at most; 0: all data");
+  set.AddInt("validation_freq_within_epoch", 0, kMany, &f->validation_freq_within_epoch,
+             "validate every so many steps; 0: at the end of each epoch");
+  set.AddString("optimizer", "WORD", &f->optimizer,
+                "of the tables: sgd, momentum, adagrad, rowwise_adagrad, adam, "
+                "partial_rowwise_adam or ftrl");
+  set.AddString("dense_optimizer", "WORD", &f->dense_optimizer,
+                "of the MLPs: sgd, adagrad or adam");
+  set.AddReal("learning_rate", 0, 1e30, &f->learning_rate, "of tables and MLPs");
+  set.AddReal("dense_learning_rate", 0, 1e30, &f->dense_learning_rate,
+              "of the MLPs; 0: the same as --learning_rate");
+  set.AddReal("eps", 0, 1, &f->eps, "added to the denominators of Adagrad and Adam");
+  set.AddReal("weight_decay", 0, 1e6, &f->weight_decay,
+              "L2: this times the weight is added to its gradient; of a table only the rows that a "
+              "batch touches decay");
+
+  set.Group("Tiers");
+  set.AddString("store", "KIND", &f->store, "where rows live below the cache: memory");
+  set.AddBytes("store_bytes", &f->store_bytes,
+               "budget of the store's memory, a hard limit; 0: 80 % of the memory this process may "
+               "use, less the cache");
+  set.AddBytes(
+      "cache_bytes", &f->cache_bytes,
+      "budget of the row cache over the store, a hard limit; bytes, or with a unit: 64MiB, "
+      "1.5G; 0: no cache, rows are trained in the store; min: the rows of one step. Results "
+      "have the same bits whatever it is",
+      kSmallestCache);
+  set.AddString("cache_policy", "WORD", &f->cache_policy,
+                "who leaves a full cache: lru (longest unused) or lfu (least often used)");
+  set.AddInt("prefetch_depth", 0, 32, &f->prefetch_depth,
+             "steps whose rows are brought into the cache before their turn; moves no bit either");
+
+  set.Group("Running");
+  set.AddInt("threads", 0, kMaxThreads, &f->threads, "of tables and MLPs; 0: all");
+  set.AddString("device", "WORD", &f->device, "cpu");
+  set.AddString("report", "FILE", &f->report, "write what happened as JSON");
+  set.AddString("trace", "FILE", &f->trace,
+                "write when each stage ran, for ui.perfetto.dev or chrome://tracing");
+  return set;
+}
+
+absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f) {
+  HOTROW_RETURN_IF_ERROR(CheckDevice(f->device));
+  if (f->threads == 0) {
+    f->threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMaxThreads);
+  }
+  if (f->dense_arch_layer_sizes.empty()) {
+    f->dense_arch_layer_sizes = {512, 256, 64, static_cast<int32_t>(f->embedding_dim)};
+  }
+  if (f->dense_learning_rate == 0) f->dense_learning_rate = f->learning_rate;
+  if (f->store_bytes == 0) {
+    const auto share =
+        static_cast<int64_t>(kStoreShareOfMemory * static_cast<double>(UsableMemoryBytes()));
+    f->store_bytes = std::max<int64_t>(share - std::max<int64_t>(f->cache_bytes, 0), 1);
+  }
+
+  TrainerOptions out;
+  out.batch_size = f->batch_size;
+  out.epochs = f->epochs;
+  out.limit_train_batches = f->limit_train_batches;
+  out.validation_freq_within_epoch = f->validation_freq_within_epoch;
+  out.embedding_dim = static_cast<int32_t>(f->embedding_dim);
+  HOTROW_ASSIGN_OR_RETURN(out.pooling, ParsePooling(f->pooling));
+  HOTROW_ASSIGN_OR_RETURN(out.initializer, ParseInitializer(f->initializer));
+  HOTROW_ASSIGN_OR_RETURN(out.table_optimizer.kind,
+                          WithFlag("optimizer", f->optimizer, ParseSparseOptimizer(f->optimizer)));
+  HOTROW_ASSIGN_OR_RETURN(
+      out.dense_optimizer.kind,
+      WithFlag("dense_optimizer", f->dense_optimizer, ParseDenseOptimizer(f->dense_optimizer)));
+  out.table_optimizer.learning_rate = static_cast<float>(f->learning_rate);
+  out.dense_optimizer.learning_rate = static_cast<float>(f->dense_learning_rate);
+  out.table_optimizer.eps = out.dense_optimizer.eps = static_cast<float>(f->eps);
+  out.table_optimizer.weight_decay = out.dense_optimizer.weight_decay =
+      static_cast<float>(f->weight_decay);
+  out.seed = static_cast<uint64_t>(f->seed);
+  HOTROW_ASSIGN_OR_RETURN(out.store, WithFlag("store", f->store, ParseStoreKind(f->store)));
+  out.store_bytes = f->store_bytes;
+  out.cache_bytes = f->cache_bytes;
+  HOTROW_ASSIGN_OR_RETURN(out.cache_policy, ParseCachePolicy(f->cache_policy));
+  out.prefetch_depth = static_cast<int32_t>(f->prefetch_depth);
+  HOTROW_RETURN_IF_ERROR(out.Validate());
+  return out;
+}
+
+DlrmOptions DlrmOptionsFromFlags(const TrainerFlags& flags, const DataSchema& schema) {
+  DlrmOptions out;
+  out.num_dense = schema.num_dense;
+  out.num_sparse = static_cast<int32_t>(schema.features.size());
+  out.embedding_dim = static_cast<int32_t>(flags.embedding_dim);
+  out.dense_arch_layer_sizes = flags.dense_arch_layer_sizes;
+  out.over_arch_layer_sizes = flags.over_arch_layer_sizes;
+  out.dropout = static_cast<float>(flags.dropout);
+  out.seed = static_cast<uint64_t>(flags.seed);
+  out.max_batch_size = flags.batch_size;
+  return out;
+}
+
+}  // namespace hotrow

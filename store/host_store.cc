@@ -154,7 +154,7 @@ constexpr size_t kFindWindow = 2048;
 // Look-ups go through their stages in blocks whose buckets and keys fit the first-level cache.
 constexpr size_t kFindBlock = 128;
 // How many keys ahead a stage asks for memory. Tuned with bench/store_gather_bench.
-constexpr size_t kRowsAhead = 12;
+constexpr size_t kRowsAhead = 16;
 constexpr int64_t kUpsertAhead = 8;
 constexpr int64_t kUpsertLanes = 32;  // a power of two above 2 * kUpsertAhead
 
@@ -505,7 +505,7 @@ void HostStore::Impl::FindBlock(std::span<const RowKey> keys, const Visit& visit
   const auto prefetch_row = [&](size_t i) {
     if (rows[i] == nullptr) return;
     const int64_t bytes = std::min(tables[lanes[i].table].row_bytes, kPrefetchRowBytesMax);
-    for (int64_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(rows[i] + at, 0, 0), ({asm volatile("");});
+    for (int64_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(rows[i] + at, 0, 2), ({asm volatile("");});
   };
   for (size_t i = 0; i < n; ++i) {
     const Lane& lane = lanes[i];

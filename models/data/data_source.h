@@ -34,7 +34,8 @@ struct DataSchema {
 // A stream of samples in an order that is a pure function of (seed, epoch): reading from (epoch,
 // sample) gives the same samples whether one started there or came by.
 //
-// Threads: one at a time for each reader; readers of one source may run concurrently.
+// Threads: one at a time for each reader; readers of one source may run concurrently. A reader must
+// not outlive its source.
 class DataReader {
  public:
   virtual ~DataReader() = default;

@@ -1,0 +1,557 @@
+#include "models/data/synthetic.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/philox.h"
+#include "base/status_macros.h"
+#include "models/data/permutation.h"
+#include "models/data/zipf.h"
+
+namespace hotrow {
+namespace {
+
+// The planted model; see the header. The shares are chosen so that a DLRM learns nearly all of it
+// from a million samples: dense features and hot ids carry most of the signal.
+constexpr double kClickRate = 0.25;
+constexpr double kLogitDeviation = 1.4;
+constexpr double kMaxScale = 4;
+constexpr double kDenseVariance = 0.75;
+constexpr double kIdVariance = 1.0;
+constexpr double kPairVariance = 0.25;
+constexpr double kFadeRank = 10;
+constexpr int64_t kMaxPairs = 2;
+constexpr int kLatentDim = 2;  // two words of a block are left for it
+constexpr int64_t kCalibrationSamples = 4096;
+
+// Samples that are generated together: their scratch stays in the L1 cache.
+constexpr int64_t kChunk = 128;
+
+// What a Philox block is for: the low bits of its last counter word. 0 is left to RandomStream.
+enum RandomUse : uint32_t {
+  kOrder = 1,    // a: epoch
+  kScramble,     // a: table
+  kLookup,       // a: sample, b: feature and place in the bag
+  kHotness,      // a: sample, b: feature
+  kDenseValue,   // a: sample, b: pair of dense features
+  kLabel,        // a: sample
+  kEffect,       // a: rank, b: table
+  kDenseWeight,  // a: dense feature
+};
+constexpr uint32_t kUseBits = 4;
+
+PhiloxBlock DataBlock(uint64_t seed, RandomUse use, uint64_t a, uint32_t b, uint32_t retry = 0) {
+  return RandomBlock(seed, RandomPurpose::kData, a, b, use | retry << kUseBits);
+}
+
+// The split is the top of the sample number, so that the splits share no sample. Calibration
+// samples come from a fourth one.
+constexpr uint64_t kCalibrationSplit = 3;
+constexpr uint64_t SampleBase(uint64_t split) { return split << 62; }
+
+// Mean 0, variance 1, nearly normal, without log and cos: the sum of four uniform 16-bit numbers
+// (Irwin & Hall). Each has variance (2^32 - 1) / 12.
+float Bell(uint32_t bits0, uint32_t bits1) {
+  const auto sum =
+      static_cast<int32_t>((bits0 & 0xffff) + (bits0 >> 16) + (bits1 & 0xffff) + (bits1 >> 16));
+  constexpr float kScale = 1.7320508f / 65536;  // sqrt(12 / 4) / 2^16
+  return static_cast<float>(sum - 131070) * kScale;
+}
+
+// ---- Parsing
+
+struct IntegerKey {
+  const char* name;
+  int64_t SyntheticOptions::*field;
+  int64_t min;
+  int64_t max;
+  const char* meaning;
+};
+constexpr int64_t kMaxHotness = 65'535;  // a place in the bag has 16 bits of the counter
+constexpr IntegerKey kIntegerKeys[] = {
+    {"tables", &SyntheticOptions::tables, 1, 10'000, "number of tables, one feature each"},
+    {"rows", &SyntheticOptions::rows, 1, int64_t{1} << 40, "ids per table"},
+    {"dense", &SyntheticOptions::dense, 0, 10'000, "number of dense features"},
+    {"shared", &SyntheticOptions::shared, 0, 10'000, "further features that look up table 0"},
+    {"samples", &SyntheticOptions::samples, 1, int64_t{1} << 48, "training samples"},
+    {"valid", &SyntheticOptions::valid, 0, int64_t{1} << 48, "validation samples"},
+    {"test", &SyntheticOptions::test, 0, int64_t{1} << 48, "test samples"},
+};
+constexpr double kMaxZipf = 10;
+constexpr char kZipfExpected[] = "a number in [0, 10]";
+constexpr char kHotnessExpected[] =
+    "a number such as 4 or a range such as 0-8, at least 1 at its upper end and at most 65535";
+constexpr char kSeedExpected[] = "a whole number in [0, 2^64)";
+
+absl::Status BadValue(std::string_view key, std::string_view found, std::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--data=synthetic: key \"", std::string(key), "\": found \"", std::string(found),
+                   "\", expected ", std::string(expected), "; ", SyntheticHelp()));
+}
+
+std::string IntegerExpected(const IntegerKey& key) {
+  return absl::StrCat("a whole number in [", key.min, ", ", key.max,
+                      "], with k, M or G for thousands, millions, billions");
+}
+
+// Digits and at most one of k, M, G; no sign. False: something else, or 2^63 and more.
+bool ParseInteger(std::string_view text, int64_t* value) {
+  int64_t unit = 1;
+  if (!text.empty()) {
+    if (text.back() == 'k' || text.back() == 'K') unit = 1'000;
+    if (text.back() == 'm' || text.back() == 'M') unit = 1'000'000;
+    if (text.back() == 'g' || text.back() == 'G') unit = 1'000'000'000;
+    if (unit != 1) text.remove_suffix(1);
+  }
+  if (text.empty() || text.front() == '-') return false;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size() &&
+         !__builtin_mul_overflow(*value, unit, value);
+}
+
+template <typename T>
+bool ParseNumber(std::string_view text, T* value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool ParseHotness(std::string_view text, SyntheticOptions* options) {
+  const size_t dash = text.find('-');
+  if (dash == std::string_view::npos) {
+    if (!ParseInteger(text, &options->hotness_max)) return false;
+    options->hotness_min = options->hotness_max;
+    return true;
+  }
+  return ParseInteger(text.substr(0, dash), &options->hotness_min) &&
+         ParseInteger(text.substr(dash + 1), &options->hotness_max);
+}
+
+std::string HotnessText(const SyntheticOptions& options) {
+  if (options.hotness_min == options.hotness_max) return absl::StrCat(options.hotness_max);
+  return absl::StrCat(options.hotness_min, "-", options.hotness_max);
+}
+
+absl::Status ParseOption(std::string_view key, std::string_view value, SyntheticOptions* options) {
+  for (const IntegerKey& k : kIntegerKeys) {
+    if (key != k.name) continue;
+    if (!ParseInteger(value, &(options->*k.field))) {
+      return BadValue(key, value, IntegerExpected(k));
+    }
+    // -1 means "not given" inside the struct, but no text reads as -1.
+    return absl::OkStatus();
+  }
+  if (key == "zipf") {
+    return ParseNumber(value, &options->zipf) ? absl::OkStatus()
+                                              : BadValue(key, value, kZipfExpected);
+  }
+  if (key == "hotness") {
+    return ParseHotness(value, options) ? absl::OkStatus() : BadValue(key, value, kHotnessExpected);
+  }
+  if (key == "seed") {
+    return ParseNumber(value, &options->seed) ? absl::OkStatus()
+                                              : BadValue(key, value, kSeedExpected);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--data=synthetic: unknown key \"", std::string(key), "\"; ", SyntheticHelp()));
+}
+
+int64_t DefaultHeldOut(int64_t samples) {
+  return std::max<int64_t>(20'000, std::min<int64_t>(100'000, samples / 10));
+}
+
+// ---- The planted model
+
+double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+class Generator {
+ public:
+  explicit Generator(const SyntheticOptions& options);
+
+  // Scratch of one caller; reused from batch to batch.
+  struct Scratch {
+    std::vector<uint64_t> ranks;  // the lookups of one feature in one chunk
+    std::vector<float> latent;    // [2 * pairs, kChunk, kLatentDim]
+    std::vector<float> raw;       // [B]
+  };
+
+  // Fills the batch with the samples of these numbers (with the split on top).
+  void Generate(std::span<const uint64_t> samples, CtrBatch* batch, Scratch* scratch) const;
+
+ private:
+  uint32_t TableOf(int64_t feature) const {
+    return static_cast<uint32_t>(feature < options_.tables ? feature : 0);
+  }
+  // Everything but labels and probabilities; scratch->raw gets what bias and scale are applied to.
+  void GenerateInputs(std::span<const uint64_t> samples, CtrBatch* batch, Scratch* scratch) const;
+  void FillOffsets(std::span<const uint64_t> samples, CtrBatch* batch) const;
+  void FillDense(std::span<const uint64_t> samples, float* dense, float* raw) const;
+  void FillLookups(std::span<const uint64_t> samples, int64_t feature, const int64_t* offsets,
+                   uint64_t* values, std::vector<uint64_t>* ranks) const;
+  void AddIdEffects(int64_t feature, int64_t num_samples, const int64_t* offsets,
+                    const uint64_t* ranks, float* latent, float* raw) const;
+  void AddPairEffects(int64_t num_samples, const float* latent, float* raw) const;
+  void Calibrate();
+
+  SyntheticOptions options_;
+  int64_t pairs_;
+  float id_scale_;
+  float latent_scale_;
+  float pair_scale_;
+  ZipfSampler zipf_;                    // all tables have the same size
+  std::vector<Permutation> scrambles_;  // rank to id, one a table
+  std::vector<float> dense_weights_;
+  double bias_ = 0;
+  double scale_ = 1;
+};
+
+Generator::Generator(const SyntheticOptions& options)
+    : options_(options),
+      pairs_(std::min(kMaxPairs, options.features() / 2)),
+      zipf_(static_cast<uint64_t>(options.rows), options.zipf) {
+  const double mean_hotness = static_cast<double>(options.hotness_min + options.hotness_max) / 2;
+  id_scale_ = static_cast<float>(
+      std::sqrt(kIdVariance / (static_cast<double>(options.features()) * mean_hotness)));
+  // kLatentDim components uniform in [-1/2, 1/2): E|u|^2 = kLatentDim / 12 before scaling.
+  latent_scale_ = static_cast<float>(std::sqrt(12.0 / (kLatentDim * mean_hotness)));
+  // u and u' are independent, so E (u . u')^2 = E|u|^2 E|u'|^2 / kLatentDim.
+  pair_scale_ = static_cast<float>(
+      pairs_ == 0 ? 0 : std::sqrt(kPairVariance * kLatentDim / static_cast<double>(pairs_)));
+  for (int64_t table = 0; table < options.tables; ++table) {
+    scrambles_.emplace_back(static_cast<uint64_t>(options.rows), options.seed,
+                            static_cast<uint64_t>(table), kScramble);
+  }
+  double norm = 0;
+  for (int64_t i = 0; i < options.dense; ++i) {
+    const PhiloxBlock block = DataBlock(options.seed, kDenseWeight, static_cast<uint64_t>(i), 0);
+    dense_weights_.push_back(Bell(block.v[0], block.v[1]));
+    norm += static_cast<double>(dense_weights_.back()) * dense_weights_.back();
+  }
+  for (float& w : dense_weights_) {
+    w = static_cast<float>(w * std::sqrt(kDenseVariance / norm));
+  }
+  Calibrate();
+}
+
+void Generator::Calibrate() {
+  // A lookup costs some 20 ns; very wide samples are calibrated on fewer.
+  const int64_t lookups = options_.features() * options_.hotness_max;
+  const int64_t n = std::clamp<int64_t>((int64_t{1} << 24) / lookups, 256, kCalibrationSamples);
+  CtrBatch batch;
+  Scratch scratch;
+  std::vector<float> raw;
+  for (int64_t begin = 0; begin < n; begin += kChunk) {
+    std::vector<uint64_t> samples(static_cast<size_t>(std::min(kChunk, n - begin)));
+    std::iota(samples.begin(), samples.end(),
+              SampleBase(kCalibrationSplit) + static_cast<uint64_t>(begin));
+    GenerateInputs(samples, &batch, &scratch);
+    raw.insert(raw.end(), scratch.raw.begin(), scratch.raw.end());
+  }
+  const double mean = std::accumulate(raw.begin(), raw.end(), 0.0) / static_cast<double>(n);
+  double variance = 0;
+  for (const float r : raw) variance += (r - mean) * (r - mean) / static_cast<double>(n);
+  scale_ = std::min(kMaxScale, kLogitDeviation / std::max(std::sqrt(variance), 1e-6));
+  // The mean probability grows with the bias: bisection, to the last bit that matters.
+  double low = -scale_ * mean - 20;
+  double high = -scale_ * mean + 20;
+  for (int i = 0; i < 48; ++i) {
+    bias_ = (low + high) / 2;
+    double sum = 0;
+    for (const float r : raw) sum += Sigmoid(bias_ + scale_ * r);
+    (sum < kClickRate * static_cast<double>(n) ? low : high) = bias_;
+  }
+}
+
+void Generator::Generate(std::span<const uint64_t> samples, CtrBatch* batch,
+                         Scratch* scratch) const {
+  GenerateInputs(samples, batch, scratch);
+  batch->labels.resize(samples.size());
+  batch->true_probability.resize(samples.size());
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const double p = Sigmoid(bias_ + scale_ * scratch->raw[i]);
+    const PhiloxBlock block = DataBlock(options_.seed, kLabel, samples[i], 0);
+    batch->true_probability[i] = static_cast<float>(p);
+    batch->labels[i] = UniformDouble(block.v[0], block.v[1]) < p ? 1.0f : 0.0f;
+  }
+}
+
+void Generator::GenerateInputs(std::span<const uint64_t> samples, CtrBatch* batch,
+                               Scratch* scratch) const {
+  const auto batch_size = static_cast<int64_t>(samples.size());
+  batch->batch_size = batch_size;
+  batch->dense.resize(static_cast<size_t>(batch_size * options_.dense));
+  FillOffsets(samples, batch);
+  batch->values.resize(static_cast<size_t>(batch->offsets.back()));
+  batch->weights.clear();
+  scratch->raw.resize(samples.size());
+  scratch->latent.resize(static_cast<size_t>(2 * pairs_ * kChunk * kLatentDim));
+  for (int64_t begin = 0; begin < batch_size; begin += kChunk) {
+    const int64_t n = std::min(kChunk, batch_size - begin);
+    const auto chunk = samples.subspan(static_cast<size_t>(begin), static_cast<size_t>(n));
+    float* raw = scratch->raw.data() + begin;
+    FillDense(chunk, batch->dense.data() + begin * options_.dense, raw);
+    for (int64_t feature = 0; feature < options_.features(); ++feature) {
+      const int64_t* offsets = batch->offsets.data() + feature * batch_size + begin;
+      FillLookups(chunk, feature, offsets, batch->values.data() + offsets[0], &scratch->ranks);
+      float* latent =
+          feature < 2 * pairs_ ? scratch->latent.data() + feature * kChunk * kLatentDim : nullptr;
+      AddIdEffects(feature, n, offsets, scratch->ranks.data(), latent, raw);
+    }
+    AddPairEffects(n, scratch->latent.data(), raw);
+  }
+}
+
+void Generator::FillOffsets(std::span<const uint64_t> samples, CtrBatch* batch) const {
+  const int64_t bags = options_.features() * static_cast<int64_t>(samples.size());
+  batch->offsets.resize(static_cast<size_t>(bags + 1));
+  int64_t* offsets = batch->offsets.data();
+  if (options_.hotness_min == options_.hotness_max) {
+    for (int64_t i = 0; i <= bags; ++i) offsets[i] = i * options_.hotness_max;
+    return;
+  }
+  const auto choices = static_cast<uint64_t>(options_.hotness_max - options_.hotness_min + 1);
+  int64_t sum = 0;
+  offsets[0] = 0;
+  for (int64_t feature = 0; feature < options_.features(); ++feature) {
+    for (const uint64_t sample : samples) {
+      const PhiloxBlock block =
+          DataBlock(options_.seed, kHotness, sample, static_cast<uint32_t>(feature));
+      sum += options_.hotness_min + FastRange32(block.v[0], choices);
+      *++offsets = sum;
+    }
+  }
+}
+
+// dense [n, I]; raw [n] is overwritten.
+void Generator::FillDense(std::span<const uint64_t> samples, float* dense, float* raw) const {
+  for (const uint64_t sample : samples) {
+    float sum = 0;
+    for (int64_t i = 0; i < options_.dense; i += 2) {
+      const PhiloxBlock block =
+          DataBlock(options_.seed, kDenseValue, sample, static_cast<uint32_t>(i / 2));
+      dense[i] = Bell(block.v[0], block.v[1]);
+      sum += dense_weights_[static_cast<size_t>(i)] * dense[i];
+      if (i + 1 < options_.dense) {
+        dense[i + 1] = Bell(block.v[2], block.v[3]);
+        sum += dense_weights_[static_cast<size_t>(i + 1)] * dense[i + 1];
+      }
+    }
+    *raw++ = sum;
+    dense += options_.dense;
+  }
+}
+
+// offsets [n + 1] are those of this feature's bags; values and *ranks begin at offsets[0].
+void Generator::FillLookups(std::span<const uint64_t> samples, int64_t feature,
+                            const int64_t* offsets, uint64_t* values,
+                            std::vector<uint64_t>* ranks) const {
+  const auto num_lookups = static_cast<size_t>(offsets[samples.size()] - offsets[0]);
+  ranks->resize(num_lookups);
+  uint64_t* rank = ranks->data();
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const auto hotness = static_cast<uint32_t>(offsets[i + 1] - offsets[i]);
+    for (uint32_t place = 0; place < hotness; ++place) {
+      const uint32_t b = static_cast<uint32_t>(feature) << 16 | place;
+      *rank++ = zipf_.Rank(DataBlock(options_.seed, kLookup, samples[i], b), [&](uint32_t retry) {
+        return DataBlock(options_.seed, kLookup, samples[i], b, retry);
+      });
+    }
+  }
+  const Permutation& scramble = scrambles_[TableOf(feature)];
+  for (size_t i = 0; i < num_lookups; ++i) values[i] = scramble((*ranks)[i]);
+}
+
+// Adds the feature's part of raw [n]; latent [n, kLatentDim] gets u(bag), unless it is null.
+void Generator::AddIdEffects(int64_t feature, int64_t num_samples, const int64_t* offsets,
+                             const uint64_t* ranks, float* latent, float* raw) const {
+  const uint32_t table = TableOf(feature);
+  for (int64_t i = 0; i < num_samples; ++i) {
+    float effect = 0;
+    float bag[kLatentDim] = {};
+    for (int64_t j = offsets[i]; j < offsets[i + 1]; ++j) {
+      const uint64_t rank = *ranks++;
+      const PhiloxBlock block = DataBlock(options_.seed, kEffect, rank, table);
+      const float fade = 1 / (1 + static_cast<float>(rank) * static_cast<float>(1 / kFadeRank));
+      effect += fade * Bell(block.v[0], block.v[1]);
+      for (int d = 0; d < kLatentDim; ++d) {
+        bag[d] += fade * fade * latent_scale_ * (UniformFloat(block.v[2 + d]) - 0.5f);
+      }
+    }
+    raw[i] += id_scale_ * effect;
+    if (latent != nullptr) latent = std::copy_n(bag, kLatentDim, latent);
+  }
+}
+
+void Generator::AddPairEffects(int64_t num_samples, const float* latent, float* raw) const {
+  for (int64_t pair = 0; pair < pairs_; ++pair) {
+    const float* u = latent + 2 * pair * kChunk * kLatentDim;
+    const float* v = u + kChunk * kLatentDim;
+    for (int64_t i = 0; i < num_samples; ++i) {
+      float dot = 0;
+      for (int64_t d = 0; d < kLatentDim; ++d) dot += u[i * kLatentDim + d] * v[i * kLatentDim + d];
+      raw[i] += pair_scale_ * dot;
+    }
+  }
+}
+
+// ---- The source
+
+class SyntheticReader : public DataReader {
+ public:
+  // order: from position to sample number; null for the identity.
+  SyntheticReader(const Generator& generator, uint64_t sample_base, int64_t size,
+                  std::unique_ptr<Permutation> order, int64_t position)
+      : generator_(generator),
+        sample_base_(sample_base),
+        size_(size),
+        order_(std::move(order)),
+        position_(position) {}
+
+  absl::Status Next(int64_t max_batch_size, CtrBatch* batch) override {
+    if (max_batch_size < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("DataReader::Next: max_batch_size is ", max_batch_size, ", at least 1"));
+    }
+    const int64_t n = std::min(max_batch_size, size_ - position_);
+    samples_.resize(static_cast<size_t>(n));
+    for (uint64_t& sample : samples_) {
+      const auto position = static_cast<uint64_t>(position_++);
+      sample = sample_base_ + (order_ == nullptr ? position : (*order_)(position));
+    }
+    generator_.Generate(samples_, batch, &scratch_);
+    return absl::OkStatus();
+  }
+  int64_t position() const override { return position_; }
+
+ private:
+  const Generator& generator_;
+  uint64_t sample_base_;
+  int64_t size_;
+  std::unique_ptr<Permutation> order_;
+  int64_t position_;
+  std::vector<uint64_t> samples_;
+  Generator::Scratch scratch_;
+};
+
+class SyntheticSource : public DataSource {
+ public:
+  explicit SyntheticSource(const SyntheticOptions& options)
+      : seed_(options.seed), generator_(options) {
+    schema_.name = "synthetic";
+    schema_.num_dense = static_cast<int32_t>(options.dense);
+    for (int64_t f = 0; f < options.features(); ++f) {
+      schema_.features.push_back({.name = absl::StrCat("cat_", f),
+                                  .table = absl::StrCat("t_cat_", f < options.tables ? f : 0),
+                                  .num_embeddings = options.rows,
+                                  .max_hotness = options.hotness_max});
+    }
+    schema_.train_samples = options.samples;
+    schema_.valid_samples = options.valid;
+    schema_.test_samples = options.test;
+  }
+
+  const DataSchema& schema() const override { return schema_; }
+
+  absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
+                                                        int64_t first_sample) override {
+    const int64_t size = split == Split::kTrain   ? schema_.train_samples
+                         : split == Split::kValid ? schema_.valid_samples
+                                                  : schema_.test_samples;
+    if (epoch < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("synthetic data: epoch is ", epoch, ", at least 0"));
+    }
+    if (first_sample < 0 || first_sample > size) {
+      return absl::OutOfRangeError(absl::StrCat("synthetic data: first sample is ", first_sample,
+                                                ", the split has ", size, " samples"));
+    }
+    std::unique_ptr<Permutation> order;
+    if (split == Split::kTrain) {
+      order = std::make_unique<Permutation>(static_cast<uint64_t>(size), seed_,
+                                            static_cast<uint64_t>(epoch), kOrder);
+    }
+    return std::make_unique<SyntheticReader>(generator_, SampleBase(static_cast<uint64_t>(split)),
+                                             size, std::move(order), first_sample);
+  }
+
+ private:
+  DataSchema schema_;
+  uint64_t seed_;
+  Generator generator_;
+};
+
+}  // namespace
+
+absl::Status SyntheticOptions::Validate() const {
+  for (const IntegerKey& key : kIntegerKeys) {
+    const int64_t value = this->*key.field;
+    const bool held_out =
+        key.field == &SyntheticOptions::valid || key.field == &SyntheticOptions::test;
+    if (held_out && value == -1) continue;
+    if (value < key.min || value > key.max) {
+      return BadValue(key.name, absl::StrCat(value), IntegerExpected(key));
+    }
+  }
+  if (!(zipf >= 0 && zipf <= kMaxZipf)) return BadValue("zipf", absl::StrCat(zipf), kZipfExpected);
+  if (hotness_min < 0 || hotness_min > hotness_max || hotness_max < 1 ||
+      hotness_max > kMaxHotness) {
+    return BadValue("hotness", HotnessText(*this), kHotnessExpected);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SyntheticOptions> ParseSyntheticOptions(std::string_view text, uint64_t seed) {
+  SyntheticOptions options;
+  options.seed = seed;
+  std::vector<std::string_view> seen;
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    const std::string_view item = text.substr(0, comma);
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos || (comma != text.npos && comma + 1 == text.size())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--data=synthetic: found \"", std::string(comma + 1 == text.size() ? text : item),
+          "\", expected key=value,...; ", SyntheticHelp()));
+    }
+    const std::string_view key = item.substr(0, equals);
+    if (std::find(seen.begin(), seen.end(), key) != seen.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("--data=synthetic: key \"", std::string(key),
+                                                     "\" is given twice; ", SyntheticHelp()));
+    }
+    seen.push_back(key);
+    HOTROW_RETURN_IF_ERROR(ParseOption(key, item.substr(equals + 1), &options));
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+  }
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  return options;
+}
+
+std::string SyntheticHelp() {
+  const SyntheticOptions defaults;
+  std::string help = "known keys:";
+  for (const IntegerKey& key : kIntegerKeys) {
+    const int64_t value = defaults.*key.field;
+    absl::StrAppend(&help, " ", key.name, " (", key.meaning, ", default ",
+                    value < 0 ? "a tenth of samples within [20k, 100k]" : absl::StrCat(value),
+                    "),");
+  }
+  absl::StrAppend(&help, " zipf (exponent of the popularity of ids, 0 = uniform, default ",
+                  defaults.zipf, "), hotness (ids per feature, such as 4, or uniform in a range ",
+                  "such as 0-8, default ", HotnessText(defaults), "), seed (default --seed)");
+  return help;
+}
+
+absl::StatusOr<std::unique_ptr<DataSource>> OpenSynthetic(const SyntheticOptions& options) {
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  SyntheticOptions complete = options;
+  if (complete.valid < 0) complete.valid = DefaultHeldOut(complete.samples);
+  if (complete.test < 0) complete.test = DefaultHeldOut(complete.samples);
+  return std::make_unique<SyntheticSource>(complete);
+}
+
+}  // namespace hotrow

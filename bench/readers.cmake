@@ -1,0 +1,4 @@
+hotrow_add_bench(
+  NAME readers_bench
+  SOURCES readers_bench.cc
+  DEPS hotrow::models absl::strings)

@@ -1,0 +1,196 @@
+// Parses Criteo TSV text, one thread, and prints one JSON object.
+//
+// What bounds it: every byte must be looked at once; `count_newlines` does no more than that. The
+// others turn the text into samples: `parse` in memory, `stream` from a file to shuffled batches of
+// 2,048 samples as the trainer gets them (windows, larger than memory), `stream_gzip` the same from
+// a gzip file, where decompression runs on a thread of its own and counts too. `gather` makes the
+// batches of data that is in memory already; its bytes are those of the text that it stands for.
+// Time is the process's processor time, which leaves out what other programs took; all take turns
+// within each repeat. Medians in MB/s (10^6 bytes of text).
+//
+//   readers_bench [--file=CRITEO.tsv[.gz]] [--mib=64] [--repeats=5]
+//
+// The text is the file, over and over, up to --mib; without a file it is generated lines of the
+// same layout and length.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "base/check.h"
+#include "base/env.h"
+#include "base/philox.h"
+#include "models/data/byte_stream.h"
+#include "models/data/table_reader.h"
+#include "models/data/table_source.h"
+
+namespace hotrow {
+namespace {
+
+struct Flags {
+  std::string file;
+  int64_t mib = 64;
+  int64_t repeats = 5;
+};
+
+bool ParseFlags(int argc, char** argv, Flags& flags) {
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view arg = argv[i];
+    if (absl::ConsumePrefix(&arg, "--file=")) {
+      flags.file = std::string(arg);
+      continue;
+    }
+    const bool known =
+        (absl::ConsumePrefix(&arg, "--mib=") && absl::SimpleAtoi(arg, &flags.mib)) ||
+        (absl::ConsumePrefix(&arg, "--repeats=") && absl::SimpleAtoi(arg, &flags.repeats));
+    if (!known) return false;
+  }
+  return flags.mib > 0 && flags.mib <= 1024 && flags.repeats > 0;
+}
+
+std::string GeneratedLines(int64_t lines) {
+  RandomStream random(1, RandomPurpose::kTest);
+  std::string text;
+  for (int64_t i = 0; i < lines; ++i) {
+    absl::StrAppend(&text, random.Below(4) == 0 ? 1 : 0);
+    for (int c = 0; c < 13; ++c) {
+      text += '\t';
+      if (random.Below(5) > 0) absl::StrAppend(&text, random.Below(1 << (1 + c)));
+    }
+    for (int c = 0; c < 26; ++c) {
+      text += '\t';
+      if (random.Below(9) > 0) absl::StrAppendFormat(&text, "%08x", random.Next32());
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::string FileText(const std::string& path) {
+  auto stream = OpenTextFile(PosixEnv(), path);
+  if (!stream.ok()) {
+    std::fprintf(stderr, "readers_bench: %s\n", stream.status().ToString().c_str());
+    std::exit(1);
+  }
+  std::string text;
+  std::string part(1 << 20, '\0');
+  while (true) {
+    const auto got = (*stream)->Read(std::as_writable_bytes(std::span(part)));
+    HOTROW_CHECK(got.ok());
+    if (*got == 0) return text;
+    text.append(part, 0, static_cast<size_t>(*got));
+  }
+}
+
+double ProcessSeconds() {
+  timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+int64_t ReadEpoch(DataSource& source, int64_t epoch) {
+  auto reader = source.OpenSplit(Split::kTrain, epoch, 0);
+  HOTROW_CHECK(reader.ok());
+  CtrBatch batch;
+  int64_t samples = 0;
+  do {
+    HOTROW_CHECK((*reader)->Next(2048, &batch).ok());
+    samples += batch.batch_size;
+  } while (batch.batch_size > 0);
+  return samples;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  if (!ParseFlags(argc, argv, flags)) {
+    std::fputs("usage: readers_bench [--file=CRITEO.tsv[.gz]] [--mib=64] [--repeats=5]\n", stderr);
+    return 1;
+  }
+  const std::string once = flags.file.empty() ? GeneratedLines(10'000) : FileText(flags.file);
+  std::string text;
+  while (static_cast<int64_t>(text.size()) < flags.mib << 20) text += once;
+
+  const char* tmp = std::getenv("TMPDIR");
+  const std::string plain = absl::StrCat(tmp != nullptr ? tmp : "/tmp", "/readers_bench.XXXXXX");
+  std::string path = plain;
+  const int fd = mkstemp(path.data());
+  HOTROW_CHECK(fd >= 0);
+  HOTROW_CHECK(WriteFileAtomically(PosixEnv(), path, text).ok());
+  HOTROW_CHECK(std::system(absl::StrCat("gzip -k -1 ", path).c_str()) == 0);
+
+  const auto open = [](const std::string& file, int64_t memory_bytes) {
+    TableSchema schema = CriteoSchema({file});
+    schema.modulo = 1;  // everything is for training
+    schema.split_of.assign(1, Split::kTrain);
+    auto source = OpenTableSource(schema, {.seed = 1, .memory_bytes = memory_bytes});
+    HOTROW_CHECK(source.ok());
+    return *std::move(source);
+  };
+  const auto streamed = open(path, 0);
+  const auto gzip = open(path + ".gz", 0);
+  const auto in_memory = open(path, int64_t{8} << 30);
+  const int64_t samples = in_memory->schema().train_samples;
+
+  struct Way {
+    const char* name;
+    std::function<int64_t(int64_t repeat)> run;  // returns the number of samples
+    std::vector<double> seconds;
+  };
+  Way ways[] = {
+      {"count_newlines",
+       [&](int64_t) {
+         int64_t lines = 0;
+         const char* const end = text.data() + text.size();
+         for (const char* at = text.data(); at < end; ++at, ++lines) {
+           at = static_cast<const char*>(std::memchr(at, '\n', static_cast<size_t>(end - at)));
+         }
+         return lines;
+       }},
+      {"parse",
+       [&](int64_t) {
+         const TableSchema schema = CriteoSchema({path});
+         TableReader reader(&schema, schema.files[0], [&](const std::string&) {
+           return absl::StatusOr<std::unique_ptr<ByteStream>>(NewMemoryStream(text));
+         });
+         Sample sample;
+         int64_t lines = 0;
+         while (*reader.Next(&sample)) ++lines;
+         return lines;
+       }},
+      {"stream", [&](int64_t repeat) { return ReadEpoch(*streamed, repeat); }},
+      {"stream_gzip", [&](int64_t repeat) { return ReadEpoch(*gzip, repeat); }},
+      {"gather", [&](int64_t repeat) { return ReadEpoch(*in_memory, repeat); }},
+  };
+  for (int64_t repeat = 0; repeat < flags.repeats; ++repeat) {
+    for (Way& way : ways) {
+      const double begin = ProcessSeconds();
+      HOTROW_CHECK(way.run(repeat) == samples);
+      way.seconds.push_back(ProcessSeconds() - begin);
+    }
+  }
+  std::printf("{\"bytes\": %zu, \"samples\": %lld", text.size(), static_cast<long long>(samples));
+  for (Way& way : ways) {
+    std::sort(way.seconds.begin(), way.seconds.end());
+    const double seconds = way.seconds[way.seconds.size() / 2];
+    std::printf(", \"%s_mb_per_second\": %.0f", way.name,
+                1e-6 * static_cast<double>(text.size()) / seconds);
+  }
+  std::printf("}\n");
+  std::remove(path.c_str());
+  std::remove((path + ".gz").c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace hotrow
+
+int main(int argc, char** argv) { return hotrow::Main(argc, argv); }

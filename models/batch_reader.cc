@@ -1,0 +1,98 @@
+#include "models/batch_reader.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/trace.h"
+
+namespace hotrow {
+
+BatchReader::BatchReader(DataSource* data, const BatchReaderOptions& options)
+    : data_(data), options_(options) {
+  if (options_.read_ahead > 0) thread_ = std::thread([this] { Run(); });
+}
+
+BatchReader::~BatchReader() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::unique_ptr<BatchReader::Item> BatchReader::NewItem() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (free_.empty()) return std::make_unique<Item>();
+  std::unique_ptr<Item> item = std::move(free_.back());
+  free_.pop_back();
+  return item;
+}
+
+void BatchReader::Recycle(std::unique_ptr<Item> item) {
+  if (item == nullptr) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(std::move(item));
+}
+
+absl::StatusOr<std::unique_ptr<BatchReader::Item>> BatchReader::ReadOne() {
+  if (epoch_ >= options_.epochs) return std::unique_ptr<Item>();
+  TraceSpan span(options_.trace, "read");
+  if (reader_ == nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(reader_, data_->OpenSplit(options_.split, epoch_, 0));
+    batches_in_epoch_ = 0;
+  }
+  std::unique_ptr<Item> item = NewItem();
+  item->epoch = epoch_;
+  item->batch.batch_size = 0;
+  if (options_.limit_batches == 0 || batches_in_epoch_ < options_.limit_batches) {
+    HOTROW_RETURN_IF_ERROR(reader_->Next(options_.batch_size, &item->batch));
+  }
+  ++batches_in_epoch_;
+  if (item->ends_epoch()) {
+    reader_.reset();
+    ++epoch_;
+  }
+  return item;
+}
+
+void BatchReader::Run() {
+  while (true) {
+    absl::StatusOr<std::unique_ptr<Item>> item = ReadOne();
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!item.ok() || *item == nullptr) {
+      status_ = item.status();
+      ended_ = true;
+      changed_.notify_all();
+      return;
+    }
+    ready_.push_back(*std::move(item));
+    changed_.notify_all();
+    changed_.wait(lock, [this] {
+      return stop_ || static_cast<int32_t>(ready_.size()) < options_.read_ahead;
+    });
+    if (stop_) return;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<BatchReader::Item>> BatchReader::Next() {
+  if (options_.read_ahead == 0) {
+    if (!status_.ok()) return status_;
+    absl::StatusOr<std::unique_ptr<Item>> item = ReadOne();
+    status_ = item.status();
+    return item;
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return ended_ || !ready_.empty(); });
+  if (ready_.empty()) {
+    if (!status_.ok()) return status_;
+    return std::unique_ptr<Item>();
+  }
+  std::unique_ptr<Item> item = std::move(ready_.front());
+  ready_.pop_front();
+  lock.unlock();
+  changed_.notify_all();
+  return item;
+}
+
+}  // namespace hotrow

@@ -1,0 +1,316 @@
+#include "models/data/file_source.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/data/permutation.h"
+
+namespace hotrow {
+namespace {
+
+constexpr int64_t kReadSamples = 8'192;  // samples between two looks at the memory used
+constexpr int64_t kMaxEpoch = int64_t{1} << 31;
+// Tells these shuffles from what else random numbers of RandomPurpose::kData are for.
+constexpr uint32_t kShuffle = 1 << 16;
+
+// The order of window number `window` in an epoch.
+Permutation WindowOrder(int64_t size, uint64_t seed, int64_t epoch, int64_t window) {
+  return Permutation(static_cast<uint64_t>(size), seed,
+                     static_cast<uint64_t>(epoch) << 32 | static_cast<uint64_t>(window), kShuffle);
+}
+
+absl::Status CheckBatchSize(int64_t max_batch_size) {
+  if (max_batch_size >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("DataReader::Next: max_batch_size is ", max_batch_size, ", at least 1"));
+}
+
+absl::Status BeyondEnd(const DataSchema& schema, int64_t first_sample, int64_t size) {
+  return absl::OutOfRangeError(absl::StrCat(schema.name, ": first sample is ", first_sample,
+                                            ", the split has ", size, " samples"));
+}
+
+class MemoryReader : public DataReader {
+ public:
+  // order is null for file order.
+  MemoryReader(const DataSchema& schema, const SampleBlocks& blocks, int64_t size,
+               std::unique_ptr<Permutation> order, int64_t position)
+      : schema_(schema),
+        blocks_(blocks),
+        size_(size),
+        order_(std::move(order)),
+        position_(position) {}
+
+  absl::Status Next(int64_t max_batch_size, CtrBatch* batch) override {
+    HOTROW_RETURN_IF_ERROR(CheckBatchSize(max_batch_size));
+    refs_.resize(static_cast<size_t>(std::min(max_batch_size, size_ - position_)));
+    for (SampleRef& ref : refs_) {
+      int64_t at = position_++;
+      if (order_ != nullptr) at = static_cast<int64_t>((*order_)(static_cast<uint64_t>(at)));
+      ref.block = blocks_[static_cast<size_t>(at / SampleFiles::kBlockSamples)].get();
+      ref.index = at % SampleFiles::kBlockSamples;
+    }
+    GatherSamples(refs_, schema_.num_dense, static_cast<int32_t>(schema_.features.size()), batch);
+    return absl::OkStatus();
+  }
+  int64_t position() const override { return position_; }
+
+ private:
+  const DataSchema& schema_;
+  const SampleBlocks& blocks_;
+  const int64_t size_;
+  const std::unique_ptr<Permutation> order_;
+  int64_t position_;
+  std::vector<SampleRef> refs_;
+};
+
+// Validation and test data that are too large for memory.
+class StreamReader : public DataReader {
+ public:
+  StreamReader(const DataSchema& schema, std::unique_ptr<SampleStream> stream, int64_t position)
+      : stream_(std::move(stream)),
+        block_(schema.num_dense, static_cast<int32_t>(schema.features.size())),
+        position_(position) {}
+
+  absl::Status Next(int64_t max_batch_size, CtrBatch* batch) override {
+    HOTROW_RETURN_IF_ERROR(CheckBatchSize(max_batch_size));
+    block_.Clear();
+    HOTROW_RETURN_IF_ERROR(stream_->Read(max_batch_size, &block_));
+    refs_.resize(static_cast<size_t>(block_.size()));
+    for (size_t i = 0; i < refs_.size(); ++i) refs_[i] = {&block_, static_cast<int64_t>(i)};
+    GatherSamples(refs_, block_.num_dense(), block_.num_features(), batch);
+    position_ += block_.size();
+    return absl::OkStatus();
+  }
+  int64_t position() const override { return position_; }
+
+ private:
+  const std::unique_ptr<SampleStream> stream_;
+  SampleBlock block_;
+  int64_t position_;
+  std::vector<SampleRef> refs_;
+};
+
+// Training data that is too large for memory. While one window is handed out, shuffled, the next
+// one is read: as many samples as were handed out, so that no batch waits for a whole window.
+class WindowReader : public DataReader {
+ public:
+  WindowReader(const DataSchema& schema, std::unique_ptr<SampleStream> stream,
+               const FileSourceOptions& options, int64_t epoch)
+      : schema_(schema), stream_(std::move(stream)), options_(options), epoch_(epoch) {
+    current_ = NewBlock();
+    next_ = NewBlock();
+  }
+
+  absl::Status Init(int64_t first_sample) {
+    window_ = first_sample / options_.window_samples;
+    const int64_t skip = window_ * options_.window_samples;
+    HOTROW_ASSIGN_OR_RETURN(const int64_t skipped, stream_->Skip(skip));
+    HOTROW_RETURN_IF_ERROR(ReadNext(options_.window_samples));
+    StartNext();
+    used_ = first_sample - skip;
+    if (skipped < skip || used_ > current_->size()) {
+      return BeyondEnd(schema_, first_sample, skipped + current_->size());
+    }
+    position_ = first_sample;
+    return absl::OkStatus();
+  }
+
+  absl::Status Next(int64_t max_batch_size, CtrBatch* batch) override {
+    HOTROW_RETURN_IF_ERROR(CheckBatchSize(max_batch_size));
+    refs_.clear();
+    while (static_cast<int64_t>(refs_.size()) < max_batch_size) {
+      if (used_ == current_->size()) {
+        HOTROW_RETURN_IF_ERROR(ReadNext(options_.window_samples));
+        if (next_->size() == 0) break;
+        ++window_;
+        StartNext();
+      }
+      const auto at = static_cast<int64_t>((*order_)(static_cast<uint64_t>(used_++)));
+      refs_.push_back({current_.get(), at});
+    }
+    GatherSamples(refs_, schema_.num_dense, static_cast<int32_t>(schema_.features.size()), batch);
+    for (std::unique_ptr<SampleBlock>& block : handed_out_) free_.push_back(std::move(block));
+    handed_out_.clear();
+    position_ += batch->batch_size;
+    return ReadNext(batch->batch_size);
+  }
+  int64_t position() const override { return position_; }
+
+ private:
+  std::unique_ptr<SampleBlock> NewBlock() {
+    if (free_.empty()) {
+      return std::make_unique<SampleBlock>(schema_.num_dense,
+                                           static_cast<int32_t>(schema_.features.size()));
+    }
+    std::unique_ptr<SampleBlock> block = std::move(free_.back());
+    free_.pop_back();
+    block->Clear();
+    return block;
+  }
+
+  // Up to n samples more for the next window, as far as it goes.
+  absl::Status ReadNext(int64_t n) {
+    const int64_t wanted = std::min(n, options_.window_samples - next_->size());
+    if (ended_ || wanted == 0) return absl::OkStatus();
+    const int64_t before = next_->size();
+    HOTROW_RETURN_IF_ERROR(stream_->Read(wanted, next_.get()));
+    ended_ = next_->size() - before < wanted;
+    return absl::OkStatus();
+  }
+
+  // Window number window_ becomes the current one. refs_ may still name samples of the one before.
+  void StartNext() {
+    handed_out_.push_back(std::move(current_));
+    current_ = std::move(next_);
+    next_ = NewBlock();
+    used_ = 0;
+    order_.reset();
+    if (current_->size() == 0) return;
+    order_ = std::make_unique<Permutation>(
+        WindowOrder(current_->size(), options_.seed, epoch_, window_));
+  }
+
+  const DataSchema& schema_;
+  const std::unique_ptr<SampleStream> stream_;
+  const FileSourceOptions options_;
+  const int64_t epoch_;
+  int64_t position_ = 0;
+  int64_t window_ = 0;
+  std::unique_ptr<Permutation> order_;    // of current_
+  std::unique_ptr<SampleBlock> current_;  // whole
+  std::unique_ptr<SampleBlock> next_;     // as far as it is read
+  int64_t used_ = 0;                      // samples of current_ handed out
+  bool ended_ = false;                    // the stream has
+  std::vector<SampleRef> refs_;
+  std::vector<std::unique_ptr<SampleBlock>> handed_out_;
+  std::vector<std::unique_ptr<SampleBlock>> free_;
+};
+
+class FileSource : public DataSource {
+ public:
+  FileSource(std::unique_ptr<SampleFiles> files, const FileSourceOptions& options)
+      : files_(std::move(files)), options_(options), schema_(files_->schema()) {}
+
+  absl::Status Init() {
+    HOTROW_ASSIGN_OR_RETURN(in_memory_, files_->Load(options_.memory_bytes, &splits_));
+    if (!in_memory_) {
+      splits_ = {};
+      return absl::OkStatus();
+    }
+    int64_t* const sizes[] = {&schema_.train_samples, &schema_.valid_samples,
+                              &schema_.test_samples};
+    for (size_t i = 0; i < splits_.size(); ++i) {
+      *sizes[i] = 0;
+      for (const auto& block : splits_[i]) *sizes[i] += block->size();
+    }
+    if (schema_.train_samples > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(schema_.name, ": no sample goes to the training split"));
+  }
+
+  const DataSchema& schema() const override { return schema_; }
+
+  absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
+                                                        int64_t first_sample) override {
+    if (epoch < 0 || epoch >= kMaxEpoch) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(schema_.name, ": epoch is ", epoch, ", expected one in [0, 2^31)"));
+    }
+    if (first_sample < 0) {
+      return absl::OutOfRangeError(
+          absl::StrCat(schema_.name, ": first sample is ", first_sample, ", at least 0"));
+    }
+    if (in_memory_) return OpenMemory(split, epoch, first_sample);
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SampleStream> stream, files_->OpenStream(split));
+    if (split == Split::kTrain) {
+      auto reader = std::make_unique<WindowReader>(schema_, std::move(stream), options_, epoch);
+      HOTROW_RETURN_IF_ERROR(reader->Init(first_sample));
+      return reader;
+    }
+    HOTROW_ASSIGN_OR_RETURN(const int64_t skipped, stream->Skip(first_sample));
+    if (skipped < first_sample) return BeyondEnd(schema_, first_sample, skipped);
+    return std::make_unique<StreamReader>(schema_, std::move(stream), first_sample);
+  }
+
+ private:
+  absl::StatusOr<std::unique_ptr<DataReader>> OpenMemory(Split split, int64_t epoch,
+                                                         int64_t first_sample) const {
+    const int64_t size = split == Split::kTrain   ? schema_.train_samples
+                         : split == Split::kValid ? schema_.valid_samples
+                                                  : schema_.test_samples;
+    if (first_sample > size) return BeyondEnd(schema_, first_sample, size);
+    std::unique_ptr<Permutation> order;
+    if (split == Split::kTrain) {
+      order = std::make_unique<Permutation>(WindowOrder(size, options_.seed, epoch, 0));
+    }
+    return std::make_unique<MemoryReader>(schema_, splits_[static_cast<size_t>(split)], size,
+                                          std::move(order), first_sample);
+  }
+
+  const std::unique_ptr<SampleFiles> files_;
+  const FileSourceOptions options_;
+  DataSchema schema_;
+  bool in_memory_ = false;
+  std::array<SampleBlocks, 3> splits_;
+};
+
+}  // namespace
+
+SampleBlock* BlocksBuilder::block() {
+  if (blocks_->empty() || blocks_->back()->size() == SampleFiles::kBlockSamples) {
+    if (!blocks_->empty()) {
+      blocks_->back()->ShrinkToFit();
+      full_bytes_ += blocks_->back()->bytes();
+    }
+    blocks_->push_back(std::make_unique<SampleBlock>(num_dense_, num_features_));
+  }
+  return blocks_->back().get();
+}
+
+int64_t BlocksBuilder::bytes() const {
+  return full_bytes_ + (blocks_->empty() ? 0 : blocks_->back()->bytes());
+}
+
+absl::StatusOr<bool> SampleFiles::Load(int64_t max_bytes,
+                                       std::array<SampleBlocks, 3>* splits) const {
+  int64_t bytes_before = 0;
+  for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SampleStream> stream, OpenStream(split));
+    BlocksBuilder builder(schema(), &(*splits)[static_cast<size_t>(split)]);
+    while (true) {
+      SampleBlock* const block = builder.block();
+      const int64_t before = block->size();
+      HOTROW_RETURN_IF_ERROR(stream->Read(std::min(kReadSamples, kBlockSamples - before), block));
+      if (bytes_before + builder.bytes() > max_bytes) return false;
+      if (block->size() == before) break;
+    }
+    bytes_before += builder.bytes();
+  }
+  return true;
+}
+
+absl::Status FileSourceOptions::Validate() const {
+  if (memory_bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FileSourceOptions.memory_bytes is ", memory_bytes, ", at least 0"));
+  }
+  if (window_samples < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FileSourceOptions.window_samples is ", window_samples, ", at least 1"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<DataSource>> OpenFileSource(std::unique_ptr<SampleFiles> files,
+                                                           const FileSourceOptions& options) {
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  auto source = std::make_unique<FileSource>(std::move(files), options);
+  HOTROW_RETURN_IF_ERROR(source->Init());
+  return source;
+}
+
+}  // namespace hotrow

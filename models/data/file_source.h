@@ -1,0 +1,85 @@
+#ifndef HOTROW_MODELS_DATA_FILE_SOURCE_H_
+#define HOTROW_MODELS_DATA_FILE_SOURCE_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/data/data_source.h"
+#include "models/data/sample_block.h"
+
+namespace hotrow {
+
+// The samples of a split in file order, read once.
+//
+// Threads: one at a time.
+class SampleStream {
+ public:
+  virtual ~SampleStream() = default;
+  // Appends up to max_samples > 0 samples to the block; fewer only at the end, and none there.
+  virtual absl::Status Read(int64_t max_samples, SampleBlock* block) = 0;
+  // Passes over n samples, fewer at the end; returns how many.
+  virtual absl::StatusOr<int64_t> Skip(int64_t n) = 0;
+};
+
+// A split in memory: blocks of SampleFiles::kBlockSamples samples, the last one shorter.
+using SampleBlocks = std::vector<std::unique_ptr<SampleBlock>>;
+
+// Files of samples. What a kind of data implements; OpenFileSource makes a DataSource of it.
+//
+// Threads: all methods may run concurrently.
+class SampleFiles {
+ public:
+  static constexpr int64_t kBlockSamples = 65'536;
+
+  virtual ~SampleFiles() = default;
+  // Names and features; numbers of samples where they are known without reading.
+  virtual const DataSchema& schema() const = 0;
+  virtual absl::StatusOr<std::unique_ptr<SampleStream>> OpenStream(Split split) const = 0;
+  // Reads all splits into memory; false, with *splits unspecified, where they do not fit in
+  // max_bytes. Reads split by split, unless an implementation can do better.
+  virtual absl::StatusOr<bool> Load(int64_t max_bytes, std::array<SampleBlocks, 3>* splits) const;
+};
+
+// Adds samples to a split in memory, within a number of bytes.
+class BlocksBuilder {
+ public:
+  BlocksBuilder(const DataSchema& schema, SampleBlocks* blocks)
+      : num_dense_(schema.num_dense),
+        num_features_(static_cast<int32_t>(schema.features.size())),
+        blocks_(blocks) {}
+
+  // The block to append the next sample to.
+  SampleBlock* block();
+  int64_t bytes() const;
+
+ private:
+  int32_t num_dense_;
+  int32_t num_features_;
+  SampleBlocks* blocks_;
+  int64_t full_bytes_ = 0;  // of all blocks but the last
+};
+
+struct FileSourceOptions {
+  uint64_t seed = 0;
+  // Splits that take at most this many bytes together, parsed, are read when the source is opened
+  // and kept; every epoch shuffles the whole training split.
+  int64_t memory_bytes = int64_t{512} << 20;
+  // Larger ones are read anew in every epoch and shuffled in windows of this many samples in file
+  // order; a reader holds two windows.
+  int64_t window_samples = 65'536;
+
+  absl::Status Validate() const;
+};
+
+// Training samples come in an order that is a function of (seed, epoch), the data and the options;
+// those of validation and test in file order. Opening reads up to memory_bytes.
+absl::StatusOr<std::unique_ptr<DataSource>> OpenFileSource(std::unique_ptr<SampleFiles> files,
+                                                           const FileSourceOptions& options);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_DATA_FILE_SOURCE_H_

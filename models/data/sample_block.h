@@ -1,0 +1,74 @@
+#ifndef HOTROW_MODELS_DATA_SAMPLE_BLOCK_H_
+#define HOTROW_MODELS_DATA_SAMPLE_BLOCK_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "models/data/ctr_batch.h"
+
+namespace hotrow {
+
+// One sample as a reader makes it. Dimensions: I dense features, F categorical ones.
+struct Sample {
+  float label = 0;                // 0 or 1
+  std::vector<float> dense;       // [I]
+  std::vector<uint64_t> values;   // the bags of all features one after the other
+  std::vector<uint16_t> lengths;  // [F], their sum is values.size()
+
+  static constexpr int64_t kMaxHotness = UINT16_MAX;
+};
+
+// Samples in memory, packed: 1 byte for the label, 4 a dense feature, 8 a lookup; as long as every
+// bag holds one value, no lengths are kept.
+//
+// Threads: const methods may run concurrently.
+class SampleBlock {
+ public:
+  SampleBlock(int32_t num_dense, int32_t num_features)
+      : num_dense_(num_dense), num_features_(num_features) {}
+
+  int64_t size() const { return static_cast<int64_t>(labels_.size()); }
+  int64_t bytes() const;
+  void Append(const Sample& sample);
+  void Clear();  // keeps the memory
+  void ShrinkToFit();
+
+  int32_t num_dense() const { return num_dense_; }
+  int32_t num_features() const { return num_features_; }
+  float label(int64_t i) const { return labels_[static_cast<size_t>(i)]; }
+  const float* dense(int64_t i) const { return dense_.data() + i * num_dense_; }
+  // Of all features of sample i, feature after feature.
+  const uint64_t* values(int64_t i) const {
+    return values_.data() + (starts_.empty() ? i * num_features_ : starts_[static_cast<size_t>(i)]);
+  }
+  // [F]; null where every bag of the block holds one value.
+  const uint16_t* lengths(int64_t i) const {
+    return starts_.empty() ? nullptr : lengths_.data() + i * num_features_;
+  }
+
+ private:
+  void StartLengths();
+
+  int32_t num_dense_;
+  int32_t num_features_;
+  std::vector<uint8_t> labels_;   // [size]
+  std::vector<float> dense_;      // [size, I]
+  std::vector<uint64_t> values_;  // sample-major
+  // Empty until the first sample that does not have one value a bag.
+  std::vector<uint16_t> lengths_;  // [size, F]
+  std::vector<int64_t> starts_;    // [size], of the sample in values_
+};
+
+struct SampleRef {
+  const SampleBlock* block;
+  int64_t index;
+};
+
+// Copies the samples into a batch, in this order. All blocks have the same I and F.
+void GatherSamples(std::span<const SampleRef> samples, int32_t num_dense, int32_t num_features,
+                   CtrBatch* batch);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_DATA_SAMPLE_BLOCK_H_

@@ -1,0 +1,71 @@
+#ifndef HOTROW_MODELS_DATA_SYNTHETIC_H_
+#define HOTROW_MODELS_DATA_SYNTHETIC_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/data/data_source.h"
+
+namespace hotrow {
+
+// What "synthetic:key=value,..." says; each field is the key of that name (hotness_min and
+// hotness_max are hotness=4 or hotness=0-8).
+struct SyntheticOptions {
+  int64_t tables = 26;
+  int64_t rows = 100'000;  // of each table
+  double zipf = 1.05;      // exponent of the popularity of ids; 0 = uniform
+  int64_t hotness_min = 1;
+  int64_t hotness_max = 1;
+  int64_t dense = 13;
+  int64_t shared = 0;  // further features that look up table 0
+  int64_t samples = 1'000'000;
+  int64_t valid = -1;  // -1: a tenth of samples, within [20k, 100k]
+  int64_t test = -1;   // the same
+  uint64_t seed = 0;
+
+  int64_t features() const { return tables + shared; }
+  absl::Status Validate() const;  // names the key, what was found and what is expected
+};
+
+// text is what follows "synthetic:", may be empty; `seed` holds unless text has a seed of its own.
+// Whole numbers may end in k, M or G (10^3, 10^6, 10^9).
+absl::StatusOr<SyntheticOptions> ParseSyntheticOptions(std::string_view text, uint64_t seed);
+
+// The keys with their defaults, for --help.
+std::string SyntheticHelp();
+
+// Click data drawn from a planted model, so that the best possible AUC is known. Nothing is stored:
+// a sample is a pure function of (seed, split, sample number); an epoch is a pseudo-random order of
+// the training samples, a function of (seed, epoch).
+//
+// Ids:   rank r of a table is looked up with probability proportional to (r + 1)^-zipf; its id is
+//        the image of r under a permutation of [0, rows), one per table. Features are independent.
+//        The number of lookups of a bag is uniform in [hotness_min, hotness_max].
+// Dense: independent, bell-shaped, mean 0 and variance 1.
+// Label: 1 with probability 1 / (1 + exp(-logit)), which is CtrBatch::true_probability.
+//
+//   logit      = bias + scale * (dense_part + id_part + pair_part)
+//   dense_part = sqrt(kDenseVariance) * w . x, with |w| = 1
+//   id_part    = sqrt(kIdVariance / features) * sum over features of e(bag)
+//   pair_part  = sqrt(kPairVariance * kLatentDim / pairs) * sum over pairs of u(bag) . u(bag'),
+//                the pairs being features (0, 1), (2, 3) and so on up to kMaxPairs
+//
+// where e(bag) and u(bag) [kLatentDim] are sums over the ids of the bag, divided by the square root
+// of the mean hotness (sums, so that a model which pools by sum can express them). e(id) has
+// variance fade(r)^2 and u(id) has E|u|^2 = fade(r)^4, with fade(r) = 1 / (1 + r / kFadeRank): what
+// occurs seldom cannot be learnt, so dense features and hot ids carry nearly all of the signal, and
+// pairs of very hot ids the interactions.
+//
+// bias and scale are set from a fixed set of calibration samples so that the click rate is
+// kClickRate and the logit has the standard deviation kLogitDeviation: the best AUC is near 0.8
+// whatever the other keys say. scale is at most kMaxScale, lest a signal that cannot be learnt be
+// made loud.
+absl::StatusOr<std::unique_ptr<DataSource>> OpenSynthetic(const SyntheticOptions& options);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_DATA_SYNTHETIC_H_

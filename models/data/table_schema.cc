@@ -1,0 +1,429 @@
+#include "models/data/table_schema.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+#include "models/data/sample_block.h"
+
+namespace hotrow {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxModulo = 1'000'000;
+constexpr const char* kSplitNames[] = {"train", "valid", "test"};
+
+absl::Status Invalid(std::string_view where, std::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(std::string(where), ": ", std::string(what)));
+}
+
+std::string Describe(const json& value) {
+  const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  return text.size() <= 40 ? text : absl::StrCat(text.substr(0, 40), "...");
+}
+
+// Builds the value like json::parse, but keeps the message of an error instead of throwing.
+class JsonBuilder : public nlohmann::detail::json_sax_dom_parser<json> {
+ public:
+  explicit JsonBuilder(json& root) : json_sax_dom_parser(root, /*allow_exceptions=*/false) {}
+  bool parse_error(size_t position, const std::string& token,
+                   const nlohmann::detail::exception& error) {
+    message_ = error.what();
+    const size_t bracket = message_.find("] ");  // of "[json.exception.parse_error.101] "
+    if (bracket != std::string::npos) message_.erase(0, bracket + 2);
+    return false;
+  }
+  const std::string& message() const { return message_; }
+
+ private:
+  std::string message_ = "no JSON";
+};
+
+// The fields of one JSON object. Each is asked for by name; Finish tells of those nobody asked for.
+// The first error stays, and what is asked for after it is a default.
+class Fields {
+ public:
+  Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
+    if (!object.is_object()) Fail(absl::StrCat("found ", Describe(object), ", expected an object"));
+  }
+
+  const json* Find(const char* key) {
+    known_.push_back(key);
+    if (!status_.ok()) return nullptr;
+    const auto found = object_.find(key);
+    return found == object_.end() ? nullptr : &*found;
+  }
+  const json* Require(const char* key) {
+    const json* value = Find(key);
+    if (value == nullptr) Fail(absl::StrCat("\"", key, "\" is missing"));
+    return value;
+  }
+
+  std::string String(const char* key, std::string_view fallback) {
+    const json* value = Find(key);
+    if (value == nullptr) return std::string(fallback);
+    if (!value->is_string()) Wrong(key, *value, "a string");
+    return value->is_string() ? value->get<std::string>() : std::string(fallback);
+  }
+  bool Bool(const char* key, bool fallback) {
+    const json* value = Find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_boolean()) Wrong(key, *value, "true or false");
+    return value->is_boolean() ? value->get<bool>() : fallback;
+  }
+  // A whole number of at least min.
+  std::optional<uint64_t> Number(const char* key, uint64_t min) {
+    const json* value = Find(key);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_number_unsigned() || value->get<uint64_t>() < min) {
+      Wrong(key, *value, absl::StrCat("a whole number of at least ", min));
+      return std::nullopt;
+    }
+    return value->get<uint64_t>();
+  }
+  int64_t Count(const char* key, uint64_t min) {
+    const uint64_t value = Number(key, min).value_or(0);
+    if (value > INT64_MAX) Fail(absl::StrCat("\"", key, "\" is too large: ", value));
+    return static_cast<int64_t>(std::min<uint64_t>(value, INT64_MAX));
+  }
+  // A string of one byte; 0 where the field is absent.
+  char Character(const char* key) {
+    const json* value = Find(key);
+    if (value == nullptr) return 0;
+    const std::string text = value->is_string() ? value->get<std::string>() : "";
+    if (text.size() != 1 || text[0] == '\n' || text[0] == '\r' || text[0] == 0) {
+      Wrong(key, *value, "one character that ends no line");
+      return 0;
+    }
+    return text[0];
+  }
+  // The value that the string stands for.
+  template <typename T>
+  T Choice(const char* key, const std::map<std::string, T>& choices, T fallback) {
+    const json* value = Find(key);
+    if (value == nullptr) return fallback;
+    const auto found = value->is_string() ? choices.find(value->get<std::string>()) : choices.end();
+    if (found != choices.end()) return found->second;
+    std::vector<std::string> names;
+    for (const auto& choice : choices) names.push_back(absl::StrCat("\"", choice.first, "\""));
+    Wrong(key, *value, absl::StrJoin(names, " or "));
+    return fallback;
+  }
+  std::vector<std::string> Strings(const char* key, const json& value) {
+    std::vector<std::string> out;
+    bool good = value.is_array() && !value.empty();
+    for (const json& item : value) {
+      good = good && item.is_string() && !item.get_ref<const std::string&>().empty();
+      if (good) out.push_back(item.get<std::string>());
+    }
+    if (!good) Wrong(key, value, "a list of strings, none empty");
+    return out;
+  }
+
+  void Wrong(const char* key, const json& found, std::string_view expected) {
+    Fail(absl::StrCat("\"", key, "\": found ", Describe(found), ", expected ",
+                      std::string(expected)));
+  }
+  void Fail(std::string_view what) {
+    if (status_.ok()) status_ = Invalid(where_, what);
+  }
+  void Fail(absl::Status status) { status_.Update(status); }
+
+  // Unknown fields come first: what is missing may be there under a wrong name.
+  absl::Status Finish() {
+    if (object_.is_object()) {
+      for (const auto& item : object_.items()) {
+        if (std::find(known_.begin(), known_.end(), item.key()) == known_.end()) {
+          return Invalid(where_, absl::StrCat("unknown key ", QuoteForMessage(item.key()),
+                                              "; known: ", absl::StrJoin(known_, ", ")));
+        }
+      }
+    }
+    return status_;
+  }
+  const absl::Status& status() const { return status_; }
+  const std::string& where() const { return where_; }
+
+ private:
+  const json& object_;
+  const std::string where_;
+  std::vector<std::string> known_;
+  absl::Status status_;
+};
+
+std::string Resolve(const std::string& folder, const std::string& path) {
+  return folder.empty() || path.front() == '/' ? path : absl::StrCat(folder, "/", path);
+}
+
+absl::Status ParseFiles(Fields& root, const std::string& folder, TableSchema* schema) {
+  const json* files = root.Require("files");
+  const json* split = root.Find("split");
+  if (files == nullptr) return absl::OkStatus();
+  if (files->is_array() != (split != nullptr)) {
+    root.Fail(
+        "\"files\" is a list and \"split\" says which samples go where, or \"files\" names the "
+        "files of \"train\", \"valid\" and \"test\" and there is no \"split\"");
+    return absl::OkStatus();
+  }
+  if (split != nullptr) {
+    schema->files[0] = root.Strings("files", *files);
+    Fields fields(*split, root.where() + ": split");
+    schema->modulo = fields.Count("modulo", 1);
+    if (schema->modulo == 0) fields.Fail("\"modulo\" is missing");
+    if (schema->modulo > kMaxModulo) fields.Fail(absl::StrCat("\"modulo\" is above ", kMaxModulo));
+    const int64_t modulo = std::clamp<int64_t>(schema->modulo, 1, kMaxModulo);
+    schema->split_of.assign(static_cast<size_t>(modulo), Split::kTrain);
+    std::set<uint64_t> seen;
+    for (const Split part : {Split::kValid, Split::kTest}) {
+      const char* key = kSplitNames[static_cast<int>(part)];
+      const json* list = fields.Find(key);
+      if (list == nullptr) continue;
+      bool good = list->is_array();
+      for (const json& item : *list) {
+        good = good && item.is_number_unsigned() &&
+               item.get<uint64_t>() < static_cast<uint64_t>(modulo) &&
+               seen.insert(item.get<uint64_t>()).second;
+        if (good) schema->split_of[item.get<size_t>()] = part;
+      }
+      if (!good) fields.Wrong(key, *list, "a list of remainders below modulo, each once");
+    }
+    HOTROW_RETURN_IF_ERROR(fields.Finish());
+  } else {
+    Fields fields(*files, root.where() + ": files");
+    for (int i = 0; i < 3; ++i) {
+      const json* list = i == 0 ? fields.Require("train") : fields.Find(kSplitNames[i]);
+      if (list != nullptr) schema->files[i] = fields.Strings(kSplitNames[i], *list);
+    }
+    HOTROW_RETURN_IF_ERROR(fields.Finish());
+  }
+  for (auto& paths : schema->files) {
+    for (std::string& path : paths) path = Resolve(folder, path);
+  }
+  return absl::OkStatus();
+}
+
+void ParseLabel(Fields& fields, const std::string& column, TableSchema* schema) {
+  if (!schema->label.column.empty()) fields.Fail("a second label; one column is the label");
+  schema->label.column = column;
+  const json* values = fields.Find("values");
+  if (values == nullptr) return;
+  bool good = values->is_object() && !values->empty();
+  for (const auto& item : values->items()) {
+    const json& value = item.value();
+    if (value == 0 || value == 1) {
+      schema->label.values.emplace_back(item.key(),
+                                        value == 0 ? LabelValue::kZero : LabelValue::kOne);
+    } else if (value == "drop") {
+      schema->label.values.emplace_back(item.key(), LabelValue::kDrop);
+    } else {
+      good = false;
+    }
+  }
+  if (!good) fields.Wrong("values", *values, "texts, each with 0, 1 or \"drop\"");
+}
+
+void ParseCategorical(Fields& fields, const std::string& name, const std::string& column,
+                      TableSchema* schema) {
+  CategoricalColumn out;
+  out.name = name;
+  out.column = column;
+  out.table = fields.String("table", name);
+  out.key = fields.Choice<KeyKind>("key",
+                                   {{"integer", KeyKind::kInteger},
+                                    {"hex", KeyKind::kHex},
+                                    {"hash", KeyKind::kHash},
+                                    {"bucket", KeyKind::kBucket}},
+                                   KeyKind::kHash);
+  out.modulo = fields.Number("modulo", 1).value_or(0);
+  out.separator = fields.Character("separator");
+  out.missing_key = fields.Number("missing", 0);
+  out.num_embeddings = fields.Count("num_embeddings", 1);
+  out.max_hotness = fields.Count("max_hotness", 1);
+  if (const json* boundaries = fields.Find("boundaries")) {
+    bool good = boundaries->is_array();
+    for (const json& item : *boundaries) {
+      good = good && item.is_number();
+      if (good) out.boundaries.push_back(item.get<double>());
+    }
+    if (!good) fields.Wrong("boundaries", *boundaries, "a list of numbers");
+  }
+  schema->categorical.push_back(std::move(out));
+}
+
+absl::Status ParseColumn(const json& value, std::string where, TableSchema* schema) {
+  enum class Role { kNone, kLabel, kDense, kCategorical };
+  Fields fields(value, std::move(where));
+  const std::string name = fields.String("name", "");
+  const std::string column = fields.String("column", name);
+  if (name.empty()) fields.Fail("\"name\" is missing");
+  const Role role = fields.Choice<Role>(
+      "role",
+      {{"label", Role::kLabel}, {"dense", Role::kDense}, {"categorical", Role::kCategorical}},
+      Role::kNone);
+  // Which keys are known depends on the role.
+  if (role == Role::kNone) {
+    fields.Fail("\"role\" is missing");
+    return fields.status();
+  }
+  if (role == Role::kLabel) ParseLabel(fields, column, schema);
+  if (role == Role::kDense) {
+    schema->dense.push_back(
+        {.name = name,
+         .column = column,
+         .transform = fields.Choice<DenseTransform>("transform",
+                                                    {{"none", DenseTransform::kNone},
+                                                     {"log(x+3)", DenseTransform::kLogPlus3},
+                                                     {"log1p", DenseTransform::kLogPlus1}},
+                                                    DenseTransform::kNone)});
+  }
+  if (role == Role::kCategorical) ParseCategorical(fields, name, column, schema);
+  return fields.Finish();
+}
+
+absl::Status ValidateCategorical(const CategoricalColumn& column) {
+  const auto fail = [&](std::string_view what) {
+    return Invalid(absl::StrCat("column ", QuoteForMessage(column.name)), what);
+  };
+  if (column.table.empty()) return fail("\"table\" is empty");
+  if (column.modulo > INT64_MAX) return fail("\"modulo\" is above 2^63 - 1");
+  if ((column.key == KeyKind::kBucket) != !column.boundaries.empty()) {
+    return fail("\"boundaries\" and \"key\": \"bucket\" belong together");
+  }
+  if (column.key == KeyKind::kBucket && column.modulo > 0) {
+    return fail("\"modulo\" does not go with \"bucket\"");
+  }
+  for (size_t i = 0; i < column.boundaries.size(); ++i) {
+    if (!std::isfinite(column.boundaries[i]) ||
+        (i > 0 && !(column.boundaries[i - 1] < column.boundaries[i]))) {
+      return fail("\"boundaries\" must be finite and ascend");
+    }
+  }
+  if (column.max_hotness > Sample::kMaxHotness) {
+    return fail(absl::StrCat("\"max_hotness\" is above ", Sample::kMaxHotness));
+  }
+  if (column.separator == 0 && column.max_hotness > 1) {
+    return fail("\"max_hotness\" above 1 needs a \"separator\"");
+  }
+  if (column.num_embeddings > 0) {
+    if (column.key == KeyKind::kBucket || column.modulo > 0) {
+      return fail("\"num_embeddings\" follows from \"modulo\" or \"boundaries\" and is not given");
+    }
+    if (column.missing_key.value_or(0) >= static_cast<uint64_t>(column.num_embeddings)) {
+      return fail("\"missing\" is not below \"num_embeddings\"");
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string Folder(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? std::string() : path.substr(0, std::max<size_t>(slash, 1));
+}
+
+}  // namespace
+
+std::string QuoteForMessage(std::string_view text) {
+  constexpr size_t kMaxBytes = 40;
+  std::string out = "\"";
+  for (const char c : text.substr(0, kMaxBytes)) {
+    if (c == '\t') {
+      out += "\\t";
+    } else if (c >= ' ' && c <= '~') {
+      out += c;
+    } else {
+      absl::StrAppend(&out, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+    }
+  }
+  return absl::StrCat(out, "\"", text.size() > kMaxBytes ? "..." : "");
+}
+
+uint64_t HashText(std::string_view text) {
+  return HashBytes(0, 0, std::as_bytes(std::span(text.data(), text.size()))).lo;
+}
+
+void SplitByTen(TableSchema* schema) {
+  schema->modulo = 10;
+  schema->split_of.assign(10, Split::kTrain);
+  schema->split_of[8] = Split::kValid;
+  schema->split_of[9] = Split::kTest;
+}
+
+absl::Status TableSchema::Validate() const {
+  const std::string where = name;
+  if (label.column.empty()) return Invalid(where, "no column has the role \"label\"");
+  if (dense.empty() && categorical.empty()) return Invalid(where, "there is no feature");
+  if (static_cast<int64_t>(split_of.size()) != modulo) {
+    return Invalid(where, "split_of must have modulo entries");
+  }
+  std::set<std::string> names;
+  for (const DenseColumn& column : dense) {
+    if (!names.insert(column.name).second) {
+      return Invalid(where,
+                     absl::StrCat("two features have the name ", QuoteForMessage(column.name)));
+    }
+  }
+  for (const CategoricalColumn& column : categorical) {
+    if (!names.insert(column.name).second) {
+      return Invalid(where,
+                     absl::StrCat("two features have the name ", QuoteForMessage(column.name)));
+    }
+    if (column.separator == delimiter) {
+      return Invalid(where, absl::StrCat("column ", QuoteForMessage(column.name),
+                                         ": \"separator\" is the delimiter"));
+    }
+    const absl::Status status = ValidateCategorical(column);
+    if (!status.ok()) return Invalid(where, std::string(status.message()));
+  }
+  std::set<std::string> file_columns;
+  for (const std::string& column : column_names) {
+    if (!file_columns.insert(column).second) {
+      return Invalid(where, absl::StrCat("\"header\" names ", QuoteForMessage(column), " twice"));
+    }
+  }
+  if (header != column_names.empty()) {
+    return Invalid(where, "a file has a header, or its columns are named");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TableSchema> ParseTableSchema(std::string_view text, const std::string& where) {
+  json root;
+  JsonBuilder builder(root);
+  if (!json::sax_parse(text, &builder)) return Invalid(where, builder.message());
+
+  TableSchema schema;
+  Fields fields(root, where);
+  schema.name = fields.String("name", where);
+  schema.trim = fields.Bool("trim", false);
+  if (const char delimiter = fields.Character("delimiter")) schema.delimiter = delimiter;
+  const json* header = fields.Find("header");
+  if (header != nullptr && header->is_array()) {
+    schema.header = false;
+    schema.column_names = fields.Strings("header", *header);
+  } else if (header != nullptr && *header != true) {
+    fields.Wrong("header", *header, "true, or the names of the columns");
+  }
+  HOTROW_RETURN_IF_ERROR(ParseFiles(fields, Folder(where), &schema));
+  if (const json* columns = fields.Require("columns")) {
+    if (!columns->is_array()) fields.Wrong("columns", *columns, "a list of columns");
+    for (size_t i = 0; columns->is_array() && i < columns->size(); ++i) {
+      fields.Fail(ParseColumn((*columns)[i], absl::StrCat(where, ": columns[", i, "]"), &schema));
+    }
+  }
+  HOTROW_RETURN_IF_ERROR(fields.Finish());
+  const absl::Status status = schema.Validate();
+  if (!status.ok()) {
+    return schema.name == where ? status : Invalid(where, std::string(status.message()));
+  }
+  return schema;
+}
+
+}  // namespace hotrow

@@ -1,0 +1,274 @@
+#include "models/data/table_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "models/data/table_reader.h"
+
+namespace hotrow {
+namespace {
+
+// The samples of one split; of files that hold several, those that belong to it.
+class TableStream : public SampleStream {
+ public:
+  TableStream(const TableSchema* schema, Split split, Env& env)
+      : schema_(schema),
+        split_(split),
+        reader_(schema, schema->files[schema->modulo > 0 ? 0 : static_cast<size_t>(split)],
+                OpenTextFrom(env)) {}
+
+  absl::Status Read(int64_t max_samples, SampleBlock* block) override {
+    for (int64_t n = 0; n < max_samples; ++n) {
+      HOTROW_ASSIGN_OR_RETURN(const bool found, Next());
+      if (!found) break;
+      block->Append(sample_);
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<int64_t> Skip(int64_t n) override {
+    for (int64_t i = 0; i < n; ++i) {
+      HOTROW_ASSIGN_OR_RETURN(const bool found, Next());
+      if (!found) return i;
+    }
+    return n;
+  }
+
+ private:
+  absl::StatusOr<bool> Next() {
+    while (true) {
+      HOTROW_ASSIGN_OR_RETURN(const bool found, reader_.Next(&sample_));
+      if (!found || schema_->modulo == 0) return found;
+      const auto remainder = static_cast<size_t>(index_++ % schema_->modulo);
+      if (schema_->split_of[remainder] == split_) return true;
+    }
+  }
+
+  const TableSchema* schema_;
+  const Split split_;
+  TableReader reader_;
+  int64_t index_ = 0;  // of the next sample in the files, where modulo counts
+  Sample sample_;
+};
+
+class TableFiles : public SampleFiles {
+ public:
+  TableFiles(const TableSchema& schema, Env& env)
+      : table_(schema), env_(env), schema_(DataSchemaOf(schema)) {}
+
+  const DataSchema& schema() const override { return schema_; }
+  absl::StatusOr<std::unique_ptr<SampleStream>> OpenStream(Split split) const override {
+    return std::make_unique<TableStream>(&table_, split, env_);
+  }
+
+  // Files that hold all splits are parsed once, not once for each.
+  absl::StatusOr<bool> Load(int64_t max_bytes, std::array<SampleBlocks, 3>* splits) const override {
+    if (table_.modulo == 0) return SampleFiles::Load(max_bytes, splits);
+    BlocksBuilder builders[] = {
+        {schema_, &(*splits)[0]}, {schema_, &(*splits)[1]}, {schema_, &(*splits)[2]}};
+    TableReader reader(&table_, table_.files[0], OpenTextFrom(env_));
+    Sample sample;
+    for (int64_t index = 0;; ++index) {
+      HOTROW_ASSIGN_OR_RETURN(const bool found, reader.Next(&sample));
+      if (!found || index % 1024 == 0) {
+        const int64_t bytes = builders[0].bytes() + builders[1].bytes() + builders[2].bytes();
+        if (bytes > max_bytes) return false;
+      }
+      if (!found) return true;
+      const auto remainder = static_cast<size_t>(index % table_.modulo);
+      builders[static_cast<size_t>(table_.split_of[remainder])].block()->Append(sample);
+    }
+  }
+
+ private:
+  const TableSchema table_;
+  Env& env_;
+  DataSchema schema_;
+};
+
+constexpr const char* kFrappe = R"json({
+  "name": "frappe",
+  "files": {"train": ["train.csv"], "valid": ["valid.csv"], "test": ["test.csv"]},
+  "columns": [
+    {"name": "label", "role": "label"},
+    {"name": "user", "role": "categorical", "key": "integer", "num_embeddings": 5382},
+    {"name": "item", "role": "categorical", "key": "integer", "num_embeddings": 5382},
+    {"name": "daytime", "role": "categorical", "key": "integer", "num_embeddings": 5382},
+    {"name": "weekday", "role": "categorical", "key": "integer", "num_embeddings": 5382},
+    {"name": "isweekend", "role": "categorical", "key": "integer", "num_embeddings": 5382},
+    {"name": "homework", "role": "categorical", "key": "integer", "num_embeddings": 5382},
+    {"name": "cost", "role": "categorical", "key": "integer", "num_embeddings": 5382},
+    {"name": "weather", "role": "categorical", "key": "integer", "num_embeddings": 5382},
+    {"name": "country", "role": "categorical", "key": "integer", "num_embeddings": 5382},
+    {"name": "city", "role": "categorical", "key": "integer", "num_embeddings": 5382}
+  ]
+})json";
+
+// zip has codes such as 12345-6789, so it is text.
+constexpr const char* kMovieLens = R"json({
+  "name": "ml1m",
+  "files": ["(given)"],
+  "split": {"modulo": 10, "valid": [8], "test": [9]},
+  "columns": [
+    {"name": "rating_class", "role": "label", "values": {"0": 0, "1": "drop", "2": 1}},
+    {"name": "user_id", "role": "categorical", "key": "integer"},
+    {"name": "movie_id", "role": "categorical", "key": "integer"},
+    {"name": "gender", "role": "categorical", "key": "hash"},
+    {"name": "age", "role": "categorical", "key": "integer"},
+    {"name": "occupation", "role": "categorical", "key": "integer"},
+    {"name": "zip", "role": "categorical", "key": "hash"},
+    {"name": "year", "role": "categorical", "key": "integer"},
+    {"name": "genres", "role": "categorical", "key": "hash", "separator": "|", "max_hotness": 18}
+  ]
+})json";
+
+struct CensusColumn {
+  const char* name;
+  enum { kText, kNumber, kUnused, kLabel } use;
+};
+// In file order, named as in census-income.names. Codes (industry, occupation, ...) are categories.
+// The instance weight says how many people a row stands for; the data's authors ask not to use it.
+constexpr CensusColumn kCensusColumns[] = {
+    {"age", CensusColumn::kNumber},
+    {"class_of_worker", CensusColumn::kText},
+    {"industry_code", CensusColumn::kText},
+    {"occupation_code", CensusColumn::kText},
+    {"education", CensusColumn::kText},
+    {"wage_per_hour", CensusColumn::kNumber},
+    {"enrolled_in_edu_inst_last_wk", CensusColumn::kText},
+    {"marital_status", CensusColumn::kText},
+    {"major_industry_code", CensusColumn::kText},
+    {"major_occupation_code", CensusColumn::kText},
+    {"race", CensusColumn::kText},
+    {"hispanic_origin", CensusColumn::kText},
+    {"sex", CensusColumn::kText},
+    {"member_of_a_labor_union", CensusColumn::kText},
+    {"reason_for_unemployment", CensusColumn::kText},
+    {"full_or_part_time_employment_stat", CensusColumn::kText},
+    {"capital_gains", CensusColumn::kNumber},
+    {"capital_losses", CensusColumn::kNumber},
+    {"dividends_from_stocks", CensusColumn::kNumber},
+    {"tax_filer_status", CensusColumn::kText},
+    {"region_of_previous_residence", CensusColumn::kText},
+    {"state_of_previous_residence", CensusColumn::kText},
+    {"detailed_household_and_family_stat", CensusColumn::kText},
+    {"detailed_household_summary", CensusColumn::kText},
+    {"instance_weight", CensusColumn::kUnused},
+    {"migration_code_change_in_msa", CensusColumn::kText},
+    {"migration_code_change_in_reg", CensusColumn::kText},
+    {"migration_code_move_within_reg", CensusColumn::kText},
+    {"live_in_this_house_1_year_ago", CensusColumn::kText},
+    {"migration_prev_res_in_sunbelt", CensusColumn::kText},
+    {"num_persons_worked_for_employer", CensusColumn::kNumber},
+    {"family_members_under_18", CensusColumn::kText},
+    {"country_of_birth_father", CensusColumn::kText},
+    {"country_of_birth_mother", CensusColumn::kText},
+    {"country_of_birth_self", CensusColumn::kText},
+    {"citizenship", CensusColumn::kText},
+    {"own_business_or_self_employed", CensusColumn::kText},
+    {"fill_inc_questionnaire_for_veterans_admin", CensusColumn::kText},
+    {"veterans_benefits", CensusColumn::kText},
+    {"weeks_worked_in_year", CensusColumn::kNumber},
+    {"year", CensusColumn::kText},
+    {"income", CensusColumn::kLabel},
+};
+static_assert(std::size(kCensusColumns) == 42);
+
+TableSchema MustParse(const char* json, const std::string& where) {
+  absl::StatusOr<TableSchema> schema = ParseTableSchema(json, where);
+  HOTROW_CHECK(schema.ok());
+  return *std::move(schema);
+}
+
+}  // namespace
+
+DataSchema DataSchemaOf(const TableSchema& schema) {
+  DataSchema out;
+  out.name = schema.name;
+  out.num_dense = static_cast<int32_t>(schema.dense.size());
+  for (const CategoricalColumn& column : schema.categorical) {
+    DataFeature feature;
+    feature.name = column.name;
+    feature.table = column.table;
+    feature.num_embeddings = column.num_embeddings;
+    if (column.modulo > 0) feature.num_embeddings = static_cast<int64_t>(column.modulo);
+    if (column.key == KeyKind::kBucket) {
+      feature.num_embeddings = static_cast<int64_t>(column.boundaries.size()) + 1;
+    }
+    // The key of missing fields may lie behind the others; up there it leaves no bound at all.
+    const uint64_t missing = column.missing_key.value_or(0);
+    if (feature.num_embeddings > 0 && missing >= static_cast<uint64_t>(feature.num_embeddings)) {
+      feature.num_embeddings = missing < INT64_MAX ? static_cast<int64_t>(missing) + 1 : 0;
+    }
+    feature.max_hotness = column.separator == 0 ? 1 : column.max_hotness;
+    out.features.push_back(std::move(feature));
+  }
+  return out;
+}
+
+absl::StatusOr<std::unique_ptr<DataSource>> OpenTableSource(const TableSchema& schema,
+                                                            const FileSourceOptions& options,
+                                                            Env& env) {
+  HOTROW_RETURN_IF_ERROR(schema.Validate());
+  return OpenFileSource(std::make_unique<TableFiles>(schema, env), options);
+}
+
+TableSchema FrappeSchema(const std::string& dir) { return MustParse(kFrappe, dir + "/frappe"); }
+
+TableSchema MovieLensSchema(const std::vector<std::string>& paths) {
+  TableSchema schema = MustParse(kMovieLens, "ml1m");
+  schema.files[0] = paths;
+  return schema;
+}
+
+TableSchema CensusSchema(const std::vector<std::string>& paths) {
+  TableSchema schema;
+  schema.name = "census";
+  schema.trim = true;
+  schema.header = false;
+  schema.files[0] = paths;
+  SplitByTen(&schema);
+  for (const CensusColumn& column : kCensusColumns) {
+    const std::string name = column.name;
+    schema.column_names.push_back(name);
+    if (column.use == CensusColumn::kNumber) {
+      schema.dense.push_back(
+          {.name = name, .column = name, .transform = DenseTransform::kLogPlus1});
+    } else if (column.use == CensusColumn::kText) {
+      schema.categorical.push_back({.name = name, .column = name, .table = name});
+    }
+  }
+  schema.label = {.column = "income",
+                  .values = {{"- 50000.", LabelValue::kZero}, {"50000+.", LabelValue::kOne}}};
+  return schema;
+}
+
+TableSchema CriteoSchema(const std::vector<std::string>& paths) {
+  TableSchema schema;
+  schema.name = "criteo";
+  schema.delimiter = '\t';
+  schema.header = false;
+  schema.files[0] = paths;
+  SplitByTen(&schema);
+  schema.column_names.emplace_back("label");
+  schema.label.column = "label";
+  for (int i = 1; i <= 13; ++i) {
+    const std::string name = absl::StrCat("I", i);
+    schema.column_names.push_back(name);
+    schema.dense.push_back({.name = name, .column = name, .transform = DenseTransform::kLogPlus3});
+  }
+  for (int i = 1; i <= 26; ++i) {
+    const std::string name = absl::StrCat("C", i);
+    schema.column_names.push_back(name);
+    schema.categorical.push_back({.name = name,
+                                  .column = name,
+                                  .table = name,
+                                  .key = KeyKind::kHex,
+                                  .missing_key = kCriteoMissingKey});
+  }
+  return schema;
+}
+
+}  // namespace hotrow

@@ -1,0 +1,70 @@
+#ifndef HOTROW_MODELS_REPORT_H_
+#define HOTROW_MODELS_REPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/trace.h"
+#include "embedding/embedding_collection.h"
+#include "models/metrics.h"
+
+namespace hotrow {
+
+// What one training run did. The JSON form is read by scripts: names and meanings stay.
+struct TrainReport {
+  std::string model;
+  std::vector<std::pair<std::string, std::variant<int64_t, double, std::string>>> flags;
+  int64_t samples = 0;  // trained on
+  int64_t steps = 0;
+  int64_t epochs = 0;  // finished
+  int64_t resumed_from_step = 0;
+  int32_t threads = 1;
+  std::string device;
+  int32_t world_size = 1;
+  double seconds = 0;        // all of the run
+  double train_seconds = 0;  // without evaluation
+  double cpu_seconds = 0;    // of all threads of the process
+  double step_ms_p50 = 0;
+  double step_ms_p99 = 0;
+  double step_ms_max = 0;
+  double train_logloss = 0;  // over the last epoch, each batch before its own update
+  CtrMetrics valid;          // the last validation
+  CtrMetrics test;           // zeros when the run was stopped before
+  double best_auc = 0;       // of the data's own probabilities; 0 where the data does not know them
+  std::string dense_hash;
+  int64_t peak_rss_bytes = 0;
+  CollectionDigest digest;
+  EmbeddingStats tables;
+  std::vector<TraceRecorder::StageTotal> stages;
+
+  // For the summary, not in the JSON.
+  int32_t stopped_by_signal = 0;  // 0: the run went to its end
+  int64_t num_parameters = 0;     // dense
+  int64_t cache_bytes = 0;        // as used: the smallest legal budget resolved
+  int64_t store_bytes = 0;
+
+  double samples_per_second() const { return train_seconds > 0 ? samples / train_seconds : 0; }
+  int64_t rows() const;
+};
+
+std::string ReportToJson(const TrainReport& report);
+
+// The end of a run for people: what was learnt, how fast, where the bytes and the time went.
+std::string FormatSummary(const TrainReport& report);
+
+// "1,234,567"
+std::string FormatCount(int64_t n);
+// "64.0 MiB"
+std::string FormatBytes(int64_t bytes);
+
+// Bytes of memory this process held at its peak; 0 where the system does not tell.
+int64_t PeakResidentBytes();
+// Processor time that this process has used so far, user and system, in seconds.
+double ProcessCpuSeconds();
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_REPORT_H_

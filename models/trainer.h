@@ -1,0 +1,76 @@
+#ifndef HOTROW_MODELS_TRAINER_H_
+#define HOTROW_MODELS_TRAINER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/exec_context.h"
+#include "embedding/embedding_collection.h"
+#include "models/ctr_model.h"
+#include "models/data/data_source.h"
+#include "models/report.h"
+#include "ops/dense_optimizer.h"
+
+namespace hotrow {
+
+// TrainerOptions::cache_bytes: the smallest budget that one step fits in.
+inline constexpr int64_t kSmallestCache = -1;
+
+struct TrainerOptions {
+  int64_t batch_size = 0;  // required
+  int64_t epochs = 1;
+  int64_t limit_train_batches = 0;           // of each epoch; 0: all
+  int64_t validation_freq_within_epoch = 0;  // steps; 0: at the end of each epoch only
+
+  // All tables alike: embedding_dim columns, this pooling, optimizer and initializer.
+  int32_t embedding_dim = 0;  // required
+  Pooling pooling = Pooling::kSum;
+  SparseOptimizerConfig table_optimizer;
+  std::optional<Initializer> initializer;  // none: uniform in +-1/sqrt(rows), table by table
+  DenseOptimizerConfig dense_optimizer;
+  uint64_t seed = 0;  // of the rows' first values
+
+  StoreKind store = StoreKind::kMemory;
+  int64_t store_bytes = 0;  // required
+  int64_t cache_bytes = 0;  // 0: no cache; kSmallestCache
+  CachePolicy cache_policy = CachePolicy::kLru;
+  int32_t prefetch_depth = 0;
+
+  // Where header, progress and validation results go; not owned; null: nowhere.
+  std::FILE* out = nullptr;
+  // Not owned. Once it is not 0 (a signal's number) training ends after the current step, and test
+  // data is not evaluated.
+  const std::atomic<int>* stop_signal = nullptr;
+
+  absl::Status Validate() const;  // names the flag, the limit and the value it got
+};
+
+using ModelFactory =
+    std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(const DataSchema& schema)>;
+
+// Trains the model that the factory makes on the train split, with the tables that the schema
+// names, and evaluates it on validation and test data. Steps are prefetched up to prefetch_depth
+// ahead; batches are read ahead on one more thread when ctx.pool has more than one.
+//
+// The bits of parameters and rows depend on data, model and options, but not on cache_bytes,
+// cache_policy, store, prefetch_depth, how often validation runs, or the size of ctx.pool.
+//
+// Uses ctx.trace for stages; `flags` of the report is left empty. Errors: InvalidArgument
+// (options, malformed data), ResourceExhausted (a budget too small for one step), OutOfRange (the
+// loss is no longer a finite number), and what data source and store say.
+absl::StatusOr<TrainReport> RunTraining(const TrainerOptions& options, DataSource& data,
+                                        const ModelFactory& factory, const ExecContext& ctx);
+
+// The tables of a schema as the trainer makes them.
+EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
+                                             const DataSchema& schema);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_TRAINER_H_

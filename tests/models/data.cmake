@@ -1,0 +1,10 @@
+# The readers and generators of click data, the metrics and the progress line.
+hotrow_add_test(
+  NAME models_data_test
+  SOURCES data_source_test.cc
+          metrics_test.cc
+          permutation_test.cc
+          progress_test.cc
+          synthetic_test.cc
+          zipf_test.cc
+  DEPS hotrow::models util)

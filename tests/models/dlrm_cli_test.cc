@@ -1,0 +1,239 @@
+// Runs the program as a user does: arguments in, exit status, output and files out.
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/env.h"
+#include "gtest/gtest.h"
+#include "tests/support/test_util.h"
+
+extern char** environ;
+
+namespace hotrow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Result {
+  int exit_code = -1;  // -1: killed by a signal
+  std::string out;
+  std::string err;
+};
+
+// A running dlrm whose standard output comes through a pipe.
+class Child {
+ public:
+  explicit Child(std::vector<std::string> arguments) : err_path_(test::TempDir() + "/stderr") {
+    arguments.insert(arguments.begin(), "dlrm");
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    int pipe_fds[2];
+    EXPECT_EQ(pipe2(pipe_fds, O_CLOEXEC), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], STDOUT_FILENO);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err_path_.c_str(),
+                                     O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    EXPECT_EQ(posix_spawn(&pid_, HOTROW_DLRM_BINARY, &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(pipe_fds[1]);
+    out_fd_ = pipe_fds[0];
+  }
+  ~Child() { close(out_fd_); }
+
+  // Reads output until it contains `text`; false when the program ends before.
+  bool ReadUntil(const std::string& text) {
+    while (result_.out.find(text) == std::string::npos) {
+      if (!ReadSome()) return false;
+    }
+    return true;
+  }
+  void Signal(int number) { kill(pid_, number); }
+  Result Wait() {
+    while (ReadSome()) {
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
+    if (WIFEXITED(status)) result_.exit_code = WEXITSTATUS(status);
+    const absl::StatusOr<std::string> err = ReadFileToString(PosixEnv(), err_path_);
+    if (err.ok()) result_.err = *err;
+    return result_;
+  }
+
+ private:
+  bool ReadSome() {
+    char buffer[4096];
+    const ssize_t n = read(out_fd_, buffer, sizeof(buffer));
+    if (n > 0) result_.out.append(buffer, n);
+    return n > 0;
+  }
+
+  std::string err_path_;
+  pid_t pid_ = -1;
+  int out_fd_ = -1;
+  Result result_;
+};
+
+// A model small enough to train in a moment, on one thread.
+std::vector<std::string> Small(std::vector<std::string> more,
+                               const std::string& data =
+                                   "synthetic:tables=3,rows=200,dense=2,samples=3000,valid=300,"
+                                   "test=500") {
+  std::vector<std::string> all = {"--data=" + data,
+                                  "--embedding_dim=8",
+                                  "--dense_arch_layer_sizes=16-8",
+                                  "--over_arch_layer_sizes=16-1",
+                                  "--batch_size=64",
+                                  "--threads=1",
+                                  "--store_bytes=64MiB"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+Result Dlrm(const std::vector<std::string>& arguments) { return Child(arguments).Wait(); }
+
+nlohmann::json ReadJson(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), path);
+  EXPECT_THAT(text, test::IsOk());
+  return text.ok() ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)
+                   : nlohmann::json();
+}
+
+// Exactly one line on stderr, the given exit status, and nothing trained.
+void ExpectRefused(const std::vector<std::string>& arguments, int exit_code,
+                   const ::testing::Matcher<const std::string&>& message) {
+  const Result result = Dlrm(arguments);
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  EXPECT_THAT(result.err, message);
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_EQ(result.out, "");
+}
+
+TEST(DlrmCliTest, TrainsAndSaysHowItWent) {
+  const std::string dir = test::TempDir();
+  const Result result = Dlrm(Small({"--cache_bytes=min", "--report", dir + "/report.json",
+                                    "--trace", dir + "/trace.json", "--learning_rate=0.05"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  for (const char* const text : {"test AUC", "best possible", "samples/s", "hit rate", "cache",
+                                 "memory", "budget", "try next", "dlrm --"}) {
+    EXPECT_THAT(result.out, HasSubstr(text));
+  }
+
+  const nlohmann::json report = ReadJson(dir + "/report.json");
+  EXPECT_EQ(report["steps"], 47);
+  EXPECT_EQ(report["flags"]["dense_arch_layer_sizes"], "16-8");
+  EXPECT_EQ(report["flags"]["threads"], 1);
+  EXPECT_EQ(report["flags"]["dense_learning_rate"], 0.05);
+  EXPECT_EQ(report["flags"]["cache_bytes"], report["tiers"][0]["budget_bytes"]);
+  EXPECT_GT(report["test"]["auc"], 0.6);
+
+  const nlohmann::json trace = ReadJson(dir + "/trace.json");
+  ASSERT_TRUE(trace["traceEvents"].is_array());
+  int64_t lookups = 0;
+  for (const auto& event : trace["traceEvents"]) lookups += event["name"] == "lookup" ? 1 : 0;
+  EXPECT_EQ(lookups, 47);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> files, PosixEnv().ListDir(dir));
+  EXPECT_EQ(std::count(files.begin(), files.end(), "report.json.tmp"), 0);
+}
+
+TEST(DlrmCliTest, SigintEndsCleanlyWithTheReportWritten) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const std::string report_path = test::TempDir() + "/stopped.json";
+    Child child(Small({"--epochs=1000000", "--report=" + report_path}));
+    ASSERT_TRUE(child.ReadUntil("threads on the cpu\n"));
+    child.Signal(signal);
+    const Result result = child.Wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    EXPECT_THAT(result.out, HasSubstr(signal == SIGINT ? "Stopped by SIGINT after step"
+                                                       : "Stopped by SIGTERM after step"));
+    const nlohmann::json report = ReadJson(report_path);
+    EXPECT_LT(report["epochs"], 1000000);
+    EXPECT_EQ(report["tables_hash"].get<std::string>().size(), 32u);
+  }
+}
+
+TEST(DlrmCliTest, HelpNeedsNoManual) {
+  const Result result = Dlrm({"--help"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+  for (const char* const text : {"Usage: dlrm", "--data=", "--cache_bytes=", "--learning_rate=",
+                                 "synthetic", "zipf", "Exit status"}) {
+    EXPECT_THAT(result.out, HasSubstr(text));
+  }
+}
+
+TEST(DlrmCliTest, AnUnknownFlagIsNamedWithTheNearest) {
+  ExpectRefused(Small({"--cache_byte=1G"}), 2,
+                AllOf(HasSubstr("--cache_byte;"), HasSubstr("did you mean --cache_bytes?")));
+}
+
+TEST(DlrmCliTest, ANegativeBatchIsRefused) {
+  ExpectRefused({"--batch_size=-1"}, 2, HasSubstr("--batch_size=-1: takes a whole number from 1"));
+}
+
+TEST(DlrmCliTest, SizesThatDoNotFitAreRefused) {
+  ExpectRefused({"--dense_arch_layer_sizes=512-256-64", "--embedding_dim=16"}, 2,
+                AllOf(HasSubstr("--dense_arch_layer_sizes ends in 64 but --embedding_dim is 16"),
+                      HasSubstr("use --dense_arch_layer_sizes=512-256-16")));
+  ExpectRefused({"--over_arch_layer_sizes=512-256"}, 2,
+                HasSubstr("--over_arch_layer_sizes=512-256-1"));
+}
+
+TEST(DlrmCliTest, ACacheTooSmallForOneStepIsRefused) {
+  ExpectRefused(
+      Small({"--cache_bytes=1KiB"}), 1,
+      AllOf(HasSubstr("--cache_bytes=1024 is too small"), HasSubstr("--cache_bytes=min")));
+}
+
+TEST(DlrmCliTest, AnUnwritableReportIsRefusedBeforeTraining) {
+  const std::string dir = test::TempDir();
+  ExpectRefused(
+      Small({"--report=" + dir + "/missing/report.json"}), 1,
+      AllOf(HasSubstr("--report="), HasSubstr("missing/report.json"), HasSubstr("give a file")));
+  ExpectRefused(Small({"--report=" + dir}), 1,
+                AllOf(HasSubstr("--report="), HasSubstr("directory")));
+  ExpectRefused(Small({"--trace=" + dir + "/missing/trace.json"}), 1, HasSubstr("--trace="));
+}
+
+TEST(DlrmCliTest, AStoreThisBuildLacksIsRefused) {
+  ExpectRefused(Small({"--store=ssd"}), 2, AllOf(HasSubstr("--store=ssd"), HasSubstr("memory")));
+}
+
+TEST(DlrmCliTest, ADeviceThisBuildLacksIsRefused) {
+  ExpectRefused(Small({"--device=cuda"}), 2,
+                AllOf(HasSubstr("--device=cuda"), HasSubstr("--device=cpu")));
+}
+
+TEST(DlrmCliTest, ABadDataKeyIsRefused) {
+  ExpectRefused({"--data=synthetic:tabels=3"}, 2, AllOf(HasSubstr("--data"), HasSubstr("tabels")));
+  ExpectRefused({"--data=nowhere"}, 2, AllOf(HasSubstr("--data"), HasSubstr("synthetic")));
+}
+
+TEST(DlrmCliTest, AStoreTooSmallForTheTablesSaysSo) {
+  const Result result = Dlrm(Small({"--store_bytes=1KiB"}));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("1024"));
+}
+
+TEST(DlrmCliTest, DivergenceNamesTheRemedy) {
+  const Result result = Dlrm(Small({"--dense_optimizer=sgd", "--dense_learning_rate=1e30"}));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("step "), HasSubstr("lower --learning_rate")));
+}
+
+}  // namespace
+}  // namespace hotrow

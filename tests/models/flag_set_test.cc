@@ -1,0 +1,184 @@
+#include "models/flag_set.h"
+
+#include <sstream>
+
+#include "gtest/gtest.h"
+#include "models/trainer_flags.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using test::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Fields {
+  int64_t batch_size = 16;
+  double rate = 0.5;
+  std::string word = "one";
+  int64_t cache_bytes = 0;
+  std::vector<int32_t> sizes = {4, 2};
+};
+
+class FlagSetTest : public ::testing::Test {
+ protected:
+  FlagSetTest() {
+    set_.Group("First");
+    set_.AddInt("batch_size", 1, 100, &fields_.batch_size, "samples");
+    set_.AddReal("rate", 0, 1, &fields_.rate, "speed");
+    set_.Group("Second");
+    set_.AddString("word", "WORD", &fields_.word, "a word");
+    set_.AddBytes("cache_bytes", &fields_.cache_bytes, "bytes", -1);
+    set_.AddSizes("sizes", &fields_.sizes, "layers");
+  }
+  absl::Status Parse(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "prog");
+    return set_.Parse(static_cast<int>(arguments.size()), arguments.data());
+  }
+
+  Fields fields_;
+  FlagSet set_{"prog"};
+};
+
+TEST_F(FlagSetTest, ReadsEveryKindInEveryForm) {
+  HOTROW_ASSERT_OK(Parse({"--batch_size=7", "--rate", "0.25", "-word=two", "--cache_bytes=2KiB",
+                          "--sizes", "8-4,1", "--"}));
+  EXPECT_EQ(fields_.batch_size, 7);
+  EXPECT_EQ(fields_.rate, 0.25);
+  EXPECT_EQ(fields_.word, "two");
+  EXPECT_EQ(fields_.cache_bytes, 2048);
+  EXPECT_EQ(fields_.sizes, (std::vector<int32_t>{8, 4, 1}));
+  EXPECT_FALSE(set_.help_requested());
+  HOTROW_ASSERT_OK(Parse({"--cache_bytes=min", "--help"}));
+  EXPECT_EQ(fields_.cache_bytes, -1);
+  EXPECT_TRUE(set_.help_requested());
+}
+
+TEST_F(FlagSetTest, ErrorsNameTheFlagTheValueAndWhatItTakes) {
+  const auto error = [this](std::vector<const char*> arguments) {
+    const absl::Status status = Parse(std::move(arguments));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status.ToString();
+    return std::string(status.message());
+  };
+  EXPECT_THAT(error({"--batch_sise=7"}), AllOf(HasSubstr("unknown flag --batch_sise"),
+                                               HasSubstr("did you mean --batch_size")));
+  EXPECT_THAT(error({"--qqqqqqqq=7"}), AllOf(HasSubstr("--qqqqqqqq"), Not(HasSubstr("mean"))));
+  EXPECT_THAT(error({"--batch_size=-5"}),
+              HasSubstr("--batch_size=-5: takes a whole number from 1 to 100"));
+  EXPECT_THAT(error({"--batch_size", "-5"}), HasSubstr("--batch_size=-5"));
+  EXPECT_THAT(error({"--batch_size=1e3"}), HasSubstr("--batch_size=1e3"));
+  EXPECT_THAT(error({"--batch_size="}), HasSubstr("--batch_size="));
+  EXPECT_THAT(error({"--batch_size=99999999999999999999"}), HasSubstr("--batch_size"));
+  EXPECT_THAT(error({"--rate=nan"}), HasSubstr("--rate=nan: takes a number from 0 to 1"));
+  EXPECT_THAT(error({"--rate=1.5"}), HasSubstr("--rate"));
+  EXPECT_THAT(error({"--word"}), HasSubstr("--word needs a value"));
+  EXPECT_THAT(error({"--word", "--rate=1"}), HasSubstr("--word needs a value"));
+  EXPECT_THAT(error({"--cache_bytes=12XB"}), HasSubstr("--cache_bytes=12XB"));
+  EXPECT_THAT(error({"--sizes=8--4"}), HasSubstr("--sizes=8--4"));
+  EXPECT_THAT(error({"--sizes="}), HasSubstr("--sizes"));
+  EXPECT_THAT(error({"stray"}), HasSubstr("unexpected argument \"stray\""));
+  EXPECT_THAT(error({"-"}), HasSubstr("unexpected argument \"-\""));
+  EXPECT_THAT(error({"--=3"}), HasSubstr("unknown flag --"));
+}
+
+TEST_F(FlagSetTest, ValuesAreThoseOfTheFields) {
+  fields_.batch_size = 3;
+  const auto values = set_.Values();
+  ASSERT_EQ(values.size(), 5u);
+  EXPECT_EQ(values[0].first, "batch_size");
+  EXPECT_EQ(std::get<int64_t>(values[0].second), 3);
+  EXPECT_EQ(std::get<double>(values[1].second), 0.5);
+  EXPECT_EQ(std::get<std::string>(values[4].second), "4-2");
+}
+
+TEST_F(FlagSetTest, CommandLineReplacesAndQuotes) {
+  HOTROW_ASSERT_OK(Parse({"--word=it's here", "--rate", "1"}));
+  EXPECT_EQ(set_.CommandLineWith("rate", "0.5"), "prog '--word=it'\\''s here' --rate=0.5");
+  EXPECT_EQ(set_.CommandLineWith("batch_size", "2"),
+            "prog '--word=it'\\''s here' --rate=1 --batch_size=2");
+}
+
+TEST(ParseBytesTest, KnowsUnits) {
+  const std::vector<std::pair<const char*, int64_t>> cases = {
+      {"0", 0},
+      {"123", 123},
+      {"9007199254740993", 9007199254740993},  // more digits than a double has
+      {"1k", 1000},
+      {"1KB", 1000},
+      {"1KiB", 1024},
+      {"64MiB", int64_t{64} << 20},
+      {"1.5G", 1'500'000'000},
+      {"2gib", int64_t{2} << 30},
+      {"1TiB", int64_t{1} << 40},
+      {"12b", 12}};
+  for (const auto& [text, bytes] : cases) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t parsed, ParseBytes(text));
+    EXPECT_EQ(parsed, bytes) << text;
+  }
+  for (const char* const text :
+       {"", "-1", "MiB", "1.2.3", "1 MiB x", "64MiBs", "1i", "9999999999999999999", "inf", "."}) {
+    EXPECT_THAT(ParseBytes(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("bytes")))
+        << text;
+  }
+}
+
+TEST(TrainerFlagsTest, HelpDescribesEveryFlagWithinTheScreen) {
+  TrainerFlags flags;
+  const FlagSet set = MakeTrainerFlagSet(&flags);
+  const std::string help = set.Help();
+  for (const auto& [name, value] : set.Values()) EXPECT_THAT(help, HasSubstr("--" + name + "="));
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+}
+
+TEST(TrainerFlagsTest, ResolvesWhatIsLeftOpen) {
+  TrainerFlags flags;
+  flags.embedding_dim = 24;
+  flags.learning_rate = 0.125;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainerOptions options, ResolveTrainerFlags(&flags));
+  EXPECT_EQ(flags.dense_arch_layer_sizes, (std::vector<int32_t>{512, 256, 64, 24}));
+  EXPECT_EQ(options.dense_optimizer.learning_rate, 0.125f);
+  EXPECT_GE(flags.threads, 1);
+  EXPECT_GT(options.store_bytes, 1 << 20);
+  EXPECT_LT(options.store_bytes, UsableMemoryBytes());
+  EXPECT_FALSE(options.initializer.has_value());
+}
+
+TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
+  const auto error = [](auto change) {
+    TrainerFlags flags;
+    change(&flags);
+    const absl::Status status = ResolveTrainerFlags(&flags).status();
+    EXPECT_FALSE(status.ok());
+    return std::string(status.message());
+  };
+  EXPECT_THAT(error([](TrainerFlags* f) { f->optimizer = "sdg"; }),
+              AllOf(HasSubstr("--optimizer=sdg"), HasSubstr("rowwise_adagrad")));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->dense_optimizer = "ftrl"; }),
+              AllOf(HasSubstr("--dense_optimizer=ftrl"), HasSubstr("adam")));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->store = "ssd"; }),
+              AllOf(HasSubstr("--store=ssd"), HasSubstr("memory")));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->cache_policy = "fifo"; }),
+              AllOf(HasSubstr("--cache_policy=fifo"), HasSubstr("lru or lfu")));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->pooling = "none"; }), HasSubstr("--pooling=none"));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->initializer = "uniform"; }),
+              HasSubstr("--initializer=uniform"));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->initializer = "normal:x"; }),
+              HasSubstr("--initializer=normal:x"));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->device = "tpu"; }), HasSubstr("--device=tpu"));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->device = "cuda"; }), HasSubstr("--device=cpu"));
+}
+
+TEST(TrainerFlagsTest, InitializersBecomeWhatTheySay) {
+  TrainerFlags flags;
+  flags.initializer = "constant:0.5";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainerOptions options, ResolveTrainerFlags(&flags));
+  ASSERT_TRUE(options.initializer.has_value());
+  EXPECT_EQ(options.initializer->kind, InitializerKind::kConstant);
+  EXPECT_EQ(options.initializer->value, 0.5f);
+}
+
+}  // namespace
+}  // namespace hotrow

@@ -1,0 +1,14 @@
+hotrow_add_test(
+  NAME models_trainer_test
+  SOURCES batch_reader_test.cc
+          dlrm_model_test.cc
+          flag_set_test.cc
+          trainer_test.cc
+  DEPS hotrow::models_cli nlohmann_json::nlohmann_json)
+
+hotrow_add_test(
+  NAME dlrm_cli_test
+  SOURCES dlrm_cli_test.cc
+  DEPS hotrow::base nlohmann_json::nlohmann_json)
+target_compile_definitions(dlrm_cli_test PRIVATE HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>")
+add_dependencies(dlrm_cli_test dlrm)
