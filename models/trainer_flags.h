@@ -32,7 +32,7 @@ struct TrainerFlags {
   std::string optimizer = "rowwise_adagrad";
   std::string dense_optimizer = "adagrad";
   double learning_rate = 0.02;
-  double dense_learning_rate = 0;  // 0: learning_rate
+  double dense_learning_rate = 0.005;  // 0: learning_rate
   double eps = 1e-8;
   double weight_decay = 0;
   std::string initializer = "uniform_rows";

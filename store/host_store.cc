@@ -33,6 +33,7 @@ using internal::IndexSegment;
 using internal::IndexSegmentPool;
 using internal::MemoryBudget;
 using internal::PrefetchRead;
+using internal::PrefetchRow;
 using internal::PrefetchWrite;
 using internal::WriterFirstMutex;
 
@@ -151,10 +152,10 @@ struct alignas(kCacheLine) Shard {
 // Finds take the locks of their shards for this many keys at a time. More than a lock costs, less
 // than a writer should have to wait: about 0.3 ms.
 constexpr size_t kFindWindow = 2048;
-// Look-ups go through their stages in blocks whose buckets and keys fit the first-level cache.
-constexpr size_t kFindBlock = 128;
+// Look-ups go through their stages in blocks whose buckets and keys stay in the nearest caches.
+constexpr size_t kFindBlock = 256;
 // How many keys ahead a stage asks for memory. Tuned with bench/store_gather_bench.
-constexpr size_t kRowsAhead = 16;
+constexpr size_t kRowsAhead = 24;
 constexpr int64_t kUpsertAhead = 8;
 constexpr int64_t kUpsertLanes = 32;  // a power of two above 2 * kUpsertAhead
 
@@ -260,10 +261,10 @@ struct HostStore::Impl {
 
   // One bit for each shard that the keys need.
   uint32_t ShardsOf(std::span<const RowKey> keys) const;
-  // Looks up all keys, calls visit(i, table, row) in their order, row null when it is missing.
-  // Caller holds the locks of the shards.
+  // Looks up at most kFindBlock keys, calls visit(i, table, row) in their order, row null when it
+  // is missing. Caller holds the locks of the shards. False, and no visit, when a table is unknown.
   template <typename Visit>
-  void FindBlock(std::span<const RowKey> keys, const Visit& visit) const;
+  bool FindBlock(std::span<const RowKey> keys, const Visit& visit) const;
   // The keys of one shard, adding missing rows: visit(order[i], table, row, added). Keys are
   // visited in their order, so the last of equal ones wins. Caller holds the shard's lock. Ends at
   // the first error; *added counts new rows then too.
@@ -459,7 +460,7 @@ uint32_t HostStore::Impl::ShardsOf(std::span<const RowKey> keys) const {
 // because the rows are then written in order too: in any other order (by shard, say) writing
 // 512-byte rows costs as much as reading them.
 template <typename Visit>
-void HostStore::Impl::FindBlock(std::span<const RowKey> keys, const Visit& visit) const {
+bool HostStore::Impl::FindBlock(std::span<const RowKey> keys, const Visit& visit) const {
   struct Lane {
     RowHash hash;
     const Shard* shard;
@@ -472,15 +473,18 @@ void HostStore::Impl::FindBlock(std::span<const RowKey> keys, const Visit& visit
   std::array<uint16_t, kFindBlock> second;  // those that need their second bucket
   const size_t n = keys.size();
 
+  bool unknown_table = false;
   for (size_t i = 0; i < n; ++i) {
     Lane& lane = lanes[i];
     lane.hash = HashRowKey(keys[i]);
     lane.table = table_map.Find(keys[i].table);
+    unknown_table |= lane.table == TableMap::kNone;
     const uint32_t partition = PartitionIndex(lane.hash);
     lane.shard = &shards[partition >> shard_shift];
     lane.bucket = partitions[partition].bucket1(lane.hash);
     PrefetchRead(lane.bucket);
   }
+  if (unknown_table) return false;
   // Asks for the keys of all ways that match, and remembers the first one.
   const auto match = [](Lane& lane) {
     lane.ordinal = kNoOrdinal;
@@ -505,7 +509,7 @@ void HostStore::Impl::FindBlock(std::span<const RowKey> keys, const Visit& visit
   const auto prefetch_row = [&](size_t i) {
     if (rows[i] == nullptr) return;
     const int64_t bytes = std::min(tables[lanes[i].table].row_bytes, kPrefetchRowBytesMax);
-    for (int64_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(rows[i] + at, 0, 2), ({asm volatile("");});
+    for (int64_t at = 0; at < bytes; at += kCacheLine) PrefetchRow(rows[i] + at);
   };
   for (size_t i = 0; i < n; ++i) {
     const Lane& lane = lanes[i];
@@ -525,6 +529,7 @@ void HostStore::Impl::FindBlock(std::span<const RowKey> keys, const Visit& visit
     if (i + kRowsAhead < n) prefetch_row(i + kRowsAhead);
     visit(i, lanes[i].table, rows[i]);
   }
+  return true;
 }
 
 template <typename Visit>
@@ -597,7 +602,6 @@ absl::Status HostStore::Impl::UpsertBatch(std::span<const RowKey> keys, const Vi
 
 template <typename Visit>
 absl::Status HostStore::Impl::FindBatch(std::span<const RowKey> keys, const Visit& visit) {
-  HOTROW_RETURN_IF_ERROR(CheckTables(keys));
   int64_t hits = 0;
   for (size_t base = 0; base < keys.size(); base += kFindWindow) {
     const auto window = keys.subspan(base, std::min(kFindWindow, keys.size() - base));
@@ -609,11 +613,12 @@ absl::Status HostStore::Impl::FindBatch(std::span<const RowKey> keys, const Visi
       locks[shard] = std::shared_lock(shards[shard].mutex);
     }
     for (size_t at = 0; at < window.size(); at += kFindBlock) {
-      FindBlock(window.subspan(at, std::min(kFindBlock, window.size() - at)),
-                [&](size_t i, uint32_t table, std::byte* row) {
-                  hits += row != nullptr ? 1 : 0;
-                  visit(base + at + i, tables[table].row_bytes, row);
-                });
+      const auto block = window.subspan(at, std::min(kFindBlock, window.size() - at));
+      const bool known = FindBlock(block, [&](size_t i, uint32_t table, std::byte* row) {
+        hits += row != nullptr ? 1 : 0;
+        visit(base + at + i, tables[table].row_bytes, row);
+      });
+      if (!known) return CheckTables(keys);  // says which
     }
   }
   finds.Add(static_cast<int64_t>(keys.size()));
@@ -911,6 +916,7 @@ absl::Status HostStore::PrepareSnapshot(SnapshotId snapshot) {
   }
   status = impl.env.SyncDir(impl.options.snapshot_dir);
   if (!status.ok()) {
+    // Should this fail too, the file is whole and no manifest names it: an opening lists it.
     impl.env.Remove(path).IgnoreError();
     return status;
   }

@@ -18,7 +18,7 @@
 namespace hotrow {
 namespace {
 
-constexpr int64_t kCompressedBlockBytes = 256 << 10;
+constexpr int64_t kCompressedBlockBytes = 64 << 10;
 constexpr int64_t kReadAheadBlockBytes = 1 << 20;
 constexpr size_t kReadAheadBlocks = 4;
 constexpr int64_t kSkipBlockBytes = 64 << 10;

@@ -16,7 +16,7 @@ namespace hotrow {
 // Lines end in LF or CRLF; the last one may lack its end.
 class LineReader {
  public:
-  static constexpr int64_t kBlockBytes = 1 << 20;
+  static constexpr int64_t kBlockBytes = 64 << 10;
   static constexpr int64_t kMaxLineBytes = 16 << 20;
 
   explicit LineReader(std::unique_ptr<ByteStream> stream);

@@ -137,6 +137,7 @@ TEST(TrainerFlagsTest, ResolvesWhatIsLeftOpen) {
   TrainerFlags flags;
   flags.embedding_dim = 24;
   flags.learning_rate = 0.125;
+  flags.dense_learning_rate = 0;
   HOTROW_ASSERT_OK_AND_ASSIGN(const TrainerOptions options, ResolveTrainerFlags(&flags));
   EXPECT_EQ(flags.dense_arch_layer_sizes, (std::vector<int32_t>{512, 256, 64, 24}));
   EXPECT_EQ(options.dense_optimizer.learning_rate, 0.125f);

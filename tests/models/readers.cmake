@@ -3,6 +3,7 @@ hotrow_add_test(
   NAME readers_test
   SOURCES byte_stream_test.cc
           criteo_npy_test.cc
+          file_kinds_test.cc
           file_source_test.cc
           npy_test.cc
           real_data_test.cc

@@ -261,6 +261,8 @@ TEST(HostStoreTest, AFailedGrowthLeavesTheIndexWhole) {
     *row[0] = static_cast<std::byte>(n);
   }
   EXPECT_EQ(store->Stats().rows, static_cast<int64_t>(n));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap all, Dump(*store));
+  EXPECT_EQ(all.size(), n) << "the row that found no place is still there";
   for (uint64_t i = 0; i < n; ++i) {
     const std::vector<RowKey> key = {{Mix64(i), 1}};
     HOTROW_ASSERT_OK(store->FindInPlace(key, row));
