@@ -122,9 +122,9 @@ void ExpectRefused(const std::vector<std::string>& arguments, int exit_code,
 
 TEST(DlrmCliTest, TrainsAndSaysHowItWent) {
   const std::string dir = test::TempDir();
-  const Result result = Dlrm(Small({"--cache_bytes=min", "--report", dir + "/report.json",
-                                    "--trace", dir + "/trace.json", "--learning_rate=0.05",
-                                    "--dense_learning_rate=0"}));
+  const Result result =
+      Dlrm(Small({"--cache_bytes=min", "--report", dir + "/report.json", "--trace",
+                  dir + "/trace.json", "--learning_rate=0.05", "--dense_learning_rate=0"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   for (const char* const text : {"test AUC", "best possible", "samples/s", "hit rate", "cache",
