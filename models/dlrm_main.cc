@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -26,19 +27,29 @@ namespace {
 constexpr int kExitError = 1;
 constexpr int kExitUsage = 2;
 
-// What a signal handler can reach: the number of the first SIGINT or SIGTERM.
+// The number of the first SIGINT or SIGTERM. Static, since the thread that sets it is never joined.
 std::atomic<int> stop_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free);
 
-void RequestStop(int signal) { stop_signal = signal; }
-
-// The first signal asks for a clean end; SA_RESETHAND restores the default, so a second one kills.
+// The first signal asks for a clean end, the second kills. Call this before any thread is started:
+// they inherit that the signals are blocked.
+//
+// A thread waits for the signals, and there is no handler, because a handler would run on the stack
+// of whatever it interrupts: dnnl_sgemm of oneDNN 2.6 (Debian 12) keeps data below its stack
+// pointer, and a handler that runs in the midst of a matrix product destroys it (seen as crashes).
 void CatchStopSignals() {
-  struct sigaction action = {};
-  action.sa_handler = RequestStop;
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::thread([signals] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    stop_signal = signal;
+    sigwait(&signals, &signal);
+    std::signal(signal, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+    std::raise(signal);
+  }).detach();
 }
 
 std::string HelpText(const FlagSet& set) {
