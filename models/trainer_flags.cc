@@ -136,10 +136,11 @@ FlagSet MakeTrainerFlagSet(TrainerFlags* f) {
                 "partial_rowwise_adam or ftrl");
   set.AddString("dense_optimizer", "WORD", &f->dense_optimizer,
                 "of the MLPs: sgd, adagrad or adam");
-  set.AddReal("learning_rate", 0, 1e30, &f->learning_rate, "of tables and MLPs");
+  set.AddReal("learning_rate", 0, 1e30, &f->learning_rate, "of the tables");
   set.AddReal("dense_learning_rate", 0, 1e30, &f->dense_learning_rate,
               "of the MLPs; 0: the same as --learning_rate");
-  set.AddReal("eps", 0, 1, &f->eps, "added to the denominators of Adagrad and Adam");
+  set.AddReal("eps", 0, 1, &f->eps,
+              "added to the denominators of Adagrad and Adam: damps the steps of seldom seen rows");
   set.AddReal("weight_decay", 0, 1e6, &f->weight_decay,
               "L2: this times the weight is added to its gradient; of a table only the rows that a "
               "batch touches decay");

@@ -32,8 +32,12 @@ struct TrainerFlags {
   std::string optimizer = "rowwise_adagrad";
   std::string dense_optimizer = "adagrad";
   double learning_rate = 0.02;
-  double dense_learning_rate = 0.005;  // 0: learning_rate
-  double eps = 1e-8;
+  double dense_learning_rate = 0.01;  // 0: learning_rate
+  // The first step of Adagrad has the length of the learning rate however small the gradient, and
+  // most rows are seldom seen. A row's gradient is of the size of 1 / batch_size, so this eps damps
+  // such steps: a small DLRM ended 0.0097 below the best AUC of the synthetic data with 1e-8 and
+  // 0.0053 below it with 1e-3.
+  double eps = 1e-3;
   double weight_decay = 0;
   std::string initializer = "uniform_rows";
   std::string pooling = "sum";
