@@ -28,7 +28,7 @@ function(_hotrow_configure target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   target_include_directories(${target} PUBLIC
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include/hotrow>)
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/hotrow>)
   # -ffp-contract=off: a*b+c rounds twice wherever it stands, so the same source gives the same bits in a
   # header inlined here and there (promise 1). Where FMA pays, the code says std::fma.
   target_compile_options(${target} PRIVATE
@@ -68,7 +68,10 @@ function(hotrow_add_library)
   add_library(hotrow::${ARG_NAME} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${ARG_NAME} POSITION_INDEPENDENT_CODE ON)
   _hotrow_configure(${target})
+  # nlohmann_json is headers alone: who links the installed archive does not need it.
+  list(TRANSFORM ARG_PRIVATE_DEPS REPLACE "^nlohmann_json::.*$" "$<BUILD_INTERFACE:\\0>")
   target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  hotrow_install_library(${target})
 endfunction()
 
 function(hotrow_add_binary)
@@ -76,6 +79,7 @@ function(hotrow_add_binary)
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   _hotrow_configure(${ARG_NAME})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS})
+  hotrow_install_binary(${ARG_NAME})
 endfunction()
 
 # One gtest binary a folder; every TEST becomes a ctest entry. LABELS defaults to unit. What tests see in their

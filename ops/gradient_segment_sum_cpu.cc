@@ -7,7 +7,7 @@
 #include "ops/gradient_segment_sum_impl.h"
 #include "ops/jagged_impl.h"
 #include "ops/prefetch.h"
-#include "ops/row_sum.h"
+#include "ops/row_sum_impl.h"
 
 namespace hotrow {
 namespace internal {

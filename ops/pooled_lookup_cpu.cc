@@ -6,7 +6,7 @@
 #include "ops/pooled_lookup.h"
 #include "ops/pooled_lookup_impl.h"
 #include "ops/prefetch.h"
-#include "ops/row_sum.h"
+#include "ops/row_sum_impl.h"
 #include "ops/vec8_impl.h"
 
 namespace hotrow::internal {

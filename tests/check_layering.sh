@@ -21,10 +21,22 @@ folders="${!allowed[*]}"
 
 bad=0
 checked=0
+# A folder that is built and not on the map would go unchecked.
+for list in */CMakeLists.txt; do
+  folder=${list%/*}
+  if [[ " $folders " != *" $folder "* ]]; then
+    echo "$folder/: is not on the map; say in tests/check_layering.sh what it may include"
+    bad=$((bad + 1))
+  fi
+done
 while IFS=: read -r file line include; do
   from=${file%%/*}
   to=${include#*\"}
   to=${to%%/*}
+  if [[ $include =~ \"(\.|[^/]*\") ]]; then
+    echo "$file:$line: includes start at the root of the project: ${include#*include }"
+    bad=$((bad + 1))
+  fi
   [[ " $folders " == *" $to "* ]] || continue
   checked=$((checked + 1))
   if [[ $to != "$from" && " ${allowed[$from]} " != *" $to "* ]]; then
@@ -36,7 +48,12 @@ while IFS=: read -r file line include; do
     echo "$file:$line: ${include#*include } is private to $to/"
     bad=$((bad + 1))
   fi
-done < <(grep -rnE '^#include "' $(for f in $folders; do [[ -d $f ]] && echo "$f"; done) \
+  # Public headers are installed, private ones are not.
+  if [[ $include == *_impl.h\"* && $file == *.@(h|cuh) && $file != *_impl.* && $file != tests/* ]]; then
+    echo "$file:$line: a public header must not include the private ${include#*include }"
+    bad=$((bad + 1))
+  fi
+done < <(grep -rnE '^[ \t]*#[ \t]*include[ \t]*"' $(for f in $folders; do [[ -d $f ]] && echo "$f"; done) \
            --include='*.h' --include='*.cc' --include='*.cu' --include='*.cuh')
 
 if [[ $checked -eq 0 ]]; then

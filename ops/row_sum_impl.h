@@ -1,5 +1,5 @@
-#ifndef HOTROW_OPS_ROW_SUM_H_
-#define HOTROW_OPS_ROW_SUM_H_
+#ifndef HOTROW_OPS_ROW_SUM_IMPL_H_
+#define HOTROW_OPS_ROW_SUM_IMPL_H_
 
 #include <cstdint>
 #include <cstring>
@@ -58,4 +58,4 @@ void SumRows(int64_t n, int32_t dim, float* out, Term&& term) {
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_OPS_ROW_SUM_H_
+#endif  // HOTROW_OPS_ROW_SUM_IMPL_H_
