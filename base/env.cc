@@ -1,13 +1,42 @@
 #include "base/env.h"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "base/buffer.h"
 #include "base/check.h"
+#include "base/errno_status.h"
+#include "base/io_queue_impl.h"
+#include "base/math.h"
 #include "base/status_macros.h"
 
 namespace hotrow {
 namespace {
+
+constexpr int64_t kRewriteBytes = int64_t{1} << 20;  // a multiple of any block
+
+// Reads [0, bytes) and writes it back, whole blocks, with zeros for what the file does not have.
+absl::Status Rewrite(File& file, int64_t bytes) {
+  // Mapped by the page, so aligned for direct transfers.
+  HOTROW_ASSIGN_OR_RETURN(auto buffer,
+                          HostBuffer<std::byte>::Create(kRewriteBytes, HugePages::kTry));
+  for (int64_t at = 0; at < bytes; at += kRewriteBytes) {
+    IoRequest request;
+    request.file = &file;
+    request.offset = at;
+    request.data = buffer.data();
+    request.bytes = std::min(kRewriteBytes, RoundUp(bytes - at, file.block_bytes()));
+    if (internal::StartRequest(request)) internal::FinishRequest(request);
+    if (request.status.code() == absl::StatusCode::kOutOfRange) {
+      std::fill(request.data + request.done, request.data + request.bytes, std::byte{0});
+    } else if (!request.status.ok()) {
+      return request.status;
+    }
+    HOTROW_RETURN_IF_ERROR(WriteFull(file, at, {request.data, static_cast<size_t>(request.bytes)}));
+  }
+  return absl::OkStatus();
+}
 
 std::string ParentDir(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -23,6 +52,33 @@ absl::Status WriteAndSync(Env& env, const std::string& path, std::string_view te
 }
 
 }  // namespace
+
+absl::Status File::Allocate(int64_t bytes) {
+  if (bytes < 0) return ErrnoToStatus(EINVAL, absl::StrCat("allocate ", path()));
+  HOTROW_ASSIGN_OR_RETURN(const int64_t size, Size());
+  absl::Status status = Rewrite(*this, bytes);
+  const int64_t wanted_size = status.ok() ? std::max(size, bytes) : size;
+  // Whole blocks may have gone beyond; and after an error the file is to be as it was.
+  absl::Status cut = Truncate(wanted_size);
+  if (status.ok()) status = std::move(cut);
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("allocate ", bytes, " bytes of ", path(), ": ",
+                                                  std::string(status.message())));
+}
+
+absl::StatusOr<std::unique_ptr<IoQueue>> Env::NewIoQueue(const IoQueueOptions& options) {
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  switch (options.kind) {
+    case IoQueueKind::kAuto:
+      return internal::NewInOrderIoQueue();
+    case IoQueueKind::kThreads:
+      return internal::NewThreadsIoQueue(options);
+    case IoQueueKind::kUring:
+      break;
+  }
+  return absl::FailedPreconditionError(
+      "io_uring serves the real file system alone; choose IoQueueKind::kAuto for this Env");
+}
 
 absl::Status ReadFull(File& file, int64_t offset, std::span<std::byte> bytes) {
   int64_t at = offset;

@@ -14,18 +14,26 @@
 
 namespace hotrow {
 
+class IoQueue;
+struct IoQueueOptions;
+
 // An open file. Offsets and sizes are bytes.
 //
+// Direct:     a file that Env::OpenDirect opened moves bytes between the caller's memory and the
+//             device, past the page cache, if its direct() says true. Then offset, length and
+//             address of every transfer must be multiples of block_bytes(); others fail with
+//             InvalidArgument, or succeed where a file system does not mind. A read may end short
+//             of a block only at the end of the file.
 // Threads:    ReadAt and WriteAt may run concurrently on one file.
 // Durability: bytes written before a Sync() that returned OK survive power loss, if the file's
-//             directory entry does too (Env::SyncDir).
+//             directory entry does too (Env::SyncDir). Direct writes need the Sync as well.
 // Errors:     DataLoss (EIO), ResourceExhausted (disk full), others as ErrnoToStatus maps them; all
 //             name the path.
 class File {
  public:
   virtual ~File() = default;
   // Reads up to bytes.size() bytes at offset; returns how many. Fewer may come at any time, 0 only
-  // at the end of the file. ReadFull below loops.
+  // at the end of the file. The rest of `bytes` is unspecified. ReadFull below loops.
   virtual absl::StatusOr<int64_t> ReadAt(int64_t offset, std::span<std::byte> bytes) = 0;
   // Writes up to bytes.size() bytes at offset, growing the file; returns how many. WriteFull below
   // loops.
@@ -35,9 +43,20 @@ class File {
   virtual absl::Status Sync() = 0;
   virtual absl::StatusOr<int64_t> Size() = 0;
   virtual absl::Status Truncate(int64_t size) = 0;
+  // Reserves the space of bytes [0, bytes): after OK, writing there cannot find the disk full. The
+  // file grows to that size where it is shorter, with zeros, and keeps what it has. Must not race
+  // writes of this file. ResourceExhausted names the bytes; size and contents are then as before.
+  // The default reads the bytes and writes them back; PosixEnv asks the file system first.
+  virtual absl::Status Allocate(int64_t bytes);
   // Reports what closing says; the destructor closes silently.
   virtual absl::Status Close() = 0;
   virtual const std::string& path() const = 0;
+  // A power of two: the alignment of direct transfers, typically 512 or 4096; 1 when not direct().
+  virtual int64_t block_bytes() const { return 1; }
+  bool direct() const { return block_bytes() > 1; }
+  // The descriptor, for a queue that talks to the kernel itself; -1 when there is none, as with
+  // files that are not the real file system's and closed ones.
+  virtual int descriptor() const { return -1; }
 };
 
 enum class OpenMode {
@@ -55,6 +74,10 @@ class Env {
  public:
   virtual ~Env() = default;
   virtual absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) = 0;
+  // Opens for direct transfers, see File. Where the file system refuses those, the file opens
+  // buffered and says so: direct() is false.
+  virtual absl::StatusOr<std::unique_ptr<File>> OpenDirect(const std::string& path,
+                                                           OpenMode mode) = 0;
   virtual absl::Status CreateDirs(const std::string& path) = 0;  // like mkdir -p
   // Names (not paths) of the entries but "." and "..", sorted.
   virtual absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path) = 0;
@@ -64,6 +87,12 @@ class Env {
   virtual absl::Status RemoveDir(const std::string& path) = 0;  // an empty directory
   // Makes creations, renames and removals in the directory durable.
   virtual absl::Status SyncDir(const std::string& path) = 0;
+  // What a user without privileges may still write to the file system that holds the path, which
+  // must exist.
+  virtual absl::StatusOr<int64_t> FreeBytes(const std::string& path) = 0;
+  // A queue for files of this Env (base/io_queue.h). The default has kAuto carry requests out in
+  // their order through File, and no kUring (FailedPrecondition, as wherever that is impossible).
+  virtual absl::StatusOr<std::unique_ptr<IoQueue>> NewIoQueue(const IoQueueOptions& options);
 };
 
 // The real file system. Stateless; lives as long as the process.

@@ -1,9 +1,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstdio>
 #include <utility>
@@ -11,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
 #include "base/errno_status.h"
+#include "base/io_queue_impl.h"
+#include "base/status_macros.h"
 
 namespace hotrow {
 namespace {
@@ -36,7 +40,8 @@ auto Retry(Call&& call) {
 
 class PosixFile : public File {
  public:
-  PosixFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  PosixFile(int fd, int64_t block_bytes, std::string path)
+      : fd_(fd), block_bytes_(block_bytes), path_(std::move(path)) {}
   ~PosixFile() override {
     if (fd_ >= 0) ::close(fd_);
   }
@@ -64,16 +69,30 @@ class PosixFile : public File {
     if (Retry([&] { return ::ftruncate(fd_, size); }) != 0) return LastError("ftruncate", path_);
     return absl::OkStatus();
   }
+  absl::Status Allocate(int64_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    HOTROW_ASSIGN_OR_RETURN(const int64_t size, Size());
+    // Not posix_fallocate: where the file system cannot, it writes single bytes, which a direct
+    // file does not take.
+    if (Retry([&] { return ::fallocate(fd_, 0, 0, bytes); }) == 0) return absl::OkStatus();
+    const int error_number = errno;
+    if (error_number == EOPNOTSUPP || error_number == ENOSYS) return File::Allocate(bytes);
+    Truncate(size).IgnoreError();  // gives back what it got before the disk was full
+    return ErrnoToStatus(error_number, absl::StrCat("allocate ", bytes, " bytes of ", path_));
+  }
   absl::Status Close() override {
     // Linux releases the descriptor whatever close returns, so it is never called twice for one.
     if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) return LastError("close", path_);
     return absl::OkStatus();
   }
   const std::string& path() const override { return path_; }
+  int64_t block_bytes() const override { return block_bytes_; }
+  int descriptor() const override { return fd_; }
 
  private:
   int fd_;  // -1 once closed; calls then fail with EBADF
-  std::string path_;
+  const int64_t block_bytes_;
+  const std::string path_;
 };
 
 int OpenFlags(OpenMode mode) {
@@ -90,17 +109,35 @@ int OpenFlags(OpenMode mode) {
   return O_RDONLY;
 }
 
+// The alignment that direct transfers of a file opened with O_DIRECT need; 1 when the file system
+// takes the flag but has no direct transfers for this file.
+int64_t DirectBlockBytes(int fd) {
+#ifdef STATX_DIOALIGN
+  struct statx info = {};
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 &&
+      (info.stx_mask & STATX_DIOALIGN) != 0) {
+    return std::bit_ceil(
+        std::max<uint32_t>({info.stx_dio_offset_align, info.stx_dio_mem_align, 1}));
+  }
+#endif
+  // Linux before 6.1, and file systems that do not say. A page is enough for every device that
+  // those know.
+  return 4096;
+}
+
 class PosixEnvironment : public Env {
  public:
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
-    const int fd = Retry([&] { return ::open(path.c_str(), OpenFlags(mode) | O_CLOEXEC, 0644); });
-    if (fd < 0) return LastError("open", path);
-    auto file = std::make_unique<PosixFile>(fd, path);
-    // Unix opens a directory for reading and fails at the first read; better here.
-    struct stat info;
-    if (::fstat(fd, &info) != 0) return LastError("fstat", path);
-    if (S_ISDIR(info.st_mode)) return ErrnoToStatus(EISDIR, absl::StrCat("open ", path));
-    return file;
+    return OpenWith(path, OpenFlags(mode));
+  }
+
+  absl::StatusOr<std::unique_ptr<File>> OpenDirect(const std::string& path,
+                                                   OpenMode mode) override {
+    auto file = OpenWith(path, OpenFlags(mode) | O_DIRECT);
+    // EINVAL is how a file system refuses the flag. It may have created the file by then.
+    const bool refused =
+        absl::IsInvalidArgument(file.status()) || (file.ok() && !(*file)->direct());
+    return refused ? Open(path, mode) : std::move(file);
   }
 
   absl::Status CreateDirs(const std::string& path) override {
@@ -164,9 +201,47 @@ class PosixEnvironment : public Env {
     ::close(fd);
     return status;
   }
+
+  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
+    struct statvfs info;
+    if (Retry([&] { return ::statvfs(path.c_str(), &info); }) != 0) {
+      return LastError("statvfs", path);
+    }
+    return static_cast<int64_t>(info.f_bavail * info.f_frsize);
+  }
+
+  absl::StatusOr<std::unique_ptr<IoQueue>> NewIoQueue(const IoQueueOptions& options) override {
+    HOTROW_RETURN_IF_ERROR(options.Validate());
+    if (options.kind != IoQueueKind::kThreads) {
+      auto queue = internal::NewUringIoQueue(options);
+      if (queue.ok() || options.kind == IoQueueKind::kUring) return queue;
+    }
+    return internal::NewThreadsIoQueue(options);
+  }
+
+ private:
+  static absl::StatusOr<std::unique_ptr<File>> OpenWith(const std::string& path, int flags) {
+    const int fd = Retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0644); });
+    if (fd < 0) return LastError("open", path);
+    const int64_t block_bytes = (flags & O_DIRECT) != 0 ? DirectBlockBytes(fd) : 1;
+    auto file = std::make_unique<PosixFile>(fd, block_bytes, path);
+    // Unix opens a directory for reading and fails at the first read; better here.
+    struct stat info;
+    if (::fstat(fd, &info) != 0) return LastError("fstat", path);
+    if (S_ISDIR(info.st_mode)) return ErrnoToStatus(EISDIR, absl::StrCat("open ", path));
+    return file;
+  }
 };
 
 }  // namespace
+
+#if !HOTROW_HAVE_URING  // otherwise in uring_io_queue.cc
+absl::StatusOr<std::unique_ptr<IoQueue>> internal::NewUringIoQueue(const IoQueueOptions&) {
+  return absl::FailedPreconditionError(
+      "this build of hotrow has no io_uring: install liburing-dev and configure with "
+      "-DHOTROW_URING=ON, or choose threads for the I/O queue");
+}
+#endif
 
 Env& PosixEnv() {
   static PosixEnvironment env;

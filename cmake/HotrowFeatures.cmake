@@ -89,7 +89,7 @@ if(_wanted AND PkgConfig_FOUND)
   pkg_check_modules(LIBURING QUIET IMPORTED_TARGET liburing)
   set(_found ${LIBURING_FOUND})
 endif()
-_hotrow_feature(URING "${_found}" "liburing ${LIBURING_VERSION} (nothing uses it yet)" "SSD tier"
+_hotrow_feature(URING "${_found}" "liburing ${LIBURING_VERSION}" "asynchronous file I/O"
                 "install liburing-dev")
 
 # --- RocksDB ------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ if(_wanted)
   find_package(RocksDB QUIET CONFIG)
   set(_found ${RocksDB_FOUND})
 endif()
-_hotrow_feature(ROCKSDB "${_found}" "RocksDB ${RocksDB_VERSION} (nothing uses it yet)" "store=rocksdb"
+_hotrow_feature(ROCKSDB "${_found}" "RocksDB ${RocksDB_VERSION}" "RocksStore"
                 "install librocksdb-dev")
 
 # --- oneDNN: required by ops/ -------------------------------------------------------------------------

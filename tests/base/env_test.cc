@@ -1,11 +1,20 @@
 #include "base/env.h"
 
+#include <sched.h>
+#include <sys/mount.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/buffer.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/test_util.h"
 
@@ -20,9 +29,29 @@ using Code = absl::StatusCode;
 
 std::span<const std::byte> Bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
 
+// Whole blocks of memory for direct transfers, all of this letter.
+class Blocks {
+ public:
+  Blocks(int64_t bytes, char letter) {
+    // From 1 MiB up the memory is mapped, so aligned for any device.
+    auto buffer = HostBuffer<std::byte>::Create(std::max<int64_t>(bytes, 1 << 20), HugePages::kTry);
+    HOTROW_EXPECT_OK(buffer);
+    buffer_ = *std::move(buffer);
+    bytes_ = std::span(buffer_.data(), static_cast<size_t>(bytes));
+    std::fill(bytes_.begin(), bytes_.end(), static_cast<std::byte>(letter));
+  }
+  std::span<std::byte> bytes() { return bytes_; }
+  std::string text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+
+ private:
+  HostBuffer<std::byte> buffer_;
+  std::span<std::byte> bytes_;
+};
+
 struct EnvKind {
   const char* name;
   std::function<std::unique_ptr<Env>()> make;  // null: the real file system
+  const char* parent = nullptr;                // of the real one; null: where temporary files go
 };
 
 // The contract of Env, for every kind of it.
@@ -33,9 +62,19 @@ class EnvTest : public testing::TestWithParam<EnvKind> {
       owned_ = GetParam().make();
       dir_ = "/dir";
       HOTROW_ASSERT_OK(env().CreateDirs(dir_));
+    } else if (GetParam().parent != nullptr) {
+      if (!std::filesystem::is_directory(GetParam().parent)) {
+        GTEST_SKIP() << "there is no " << GetParam().parent;
+      }
+      dir_ = std::string(GetParam().parent) + "/hotrow_test_XXXXXX";
+      ASSERT_NE(::mkdtemp(dir_.data()), nullptr) << dir_;
+      mine_ = dir_;
     } else {
       dir_ = test::TempDir();
     }
+  }
+  void TearDown() override {
+    if (!mine_.empty()) std::filesystem::remove_all(mine_);
   }
 
   Env& env() { return owned_ != nullptr ? *owned_ : PosixEnv(); }
@@ -64,11 +103,12 @@ class EnvTest : public testing::TestWithParam<EnvKind> {
 
   std::unique_ptr<Env> owned_;
   std::string dir_;
+  std::string mine_;  // to be removed
 };
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, EnvTest,
-    testing::Values(EnvKind{"Posix", nullptr},
+    testing::Values(EnvKind{"Posix", nullptr}, EnvKind{"PosixTmpfs", nullptr, "/dev/shm"},
                     EnvKind{"Mem", [] { return std::make_unique<test::MemEnv>(); }},
                     EnvKind{"FaultyMem", [] { return std::make_unique<test::FaultyEnv>(); }}),
     [](const auto& info) { return info.param.name; });
@@ -279,6 +319,222 @@ TEST_P(EnvTest, WriteFileAtomicallyReplacesAndLeavesNoTemporary) {
   EXPECT_THAT(List(), ElementsAre("a"));
   EXPECT_THAT(WriteFileAtomically(env(), Path("none/a"), "x"),
               test::StatusIs(Code::kNotFound, HasSubstr(Path("none/a.tmp"))));
+}
+
+TEST_P(EnvTest, BufferedFilesTakeAnyAlignment) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto file, env().Open(Path("a"), OpenMode::kCreate));
+  EXPECT_FALSE(file->direct());
+  EXPECT_EQ(file->block_bytes(), 1);
+}
+
+TEST_P(EnvTest, DirectFilesMoveWholeBlocks) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto file, env().OpenDirect(Path("a"), OpenMode::kCreate));
+  const int64_t block = file->block_bytes();
+  ASSERT_EQ(block & (block - 1), 0);
+  EXPECT_EQ(file->direct(), block > 1);
+  EXPECT_TRUE(block == 1 || block >= 512);
+  const int64_t bytes = 8 * std::max<int64_t>(block, 512);
+  Blocks written(bytes, 'w');
+  HOTROW_ASSERT_OK(WriteFull(*file, bytes, written.bytes()));
+  EXPECT_EQ(*file->Size(), 2 * bytes);
+  Blocks read(2 * bytes, '?');
+  HOTROW_ASSERT_OK(ReadFull(*file, 0, read.bytes()));
+  EXPECT_EQ(read.text(), std::string(bytes, '\0') + written.text());
+  HOTROW_ASSERT_OK(file->Sync());
+  EXPECT_EQ(Read("a"), read.text());  // the page cache sees it, too
+  EXPECT_EQ(*file->ReadAt(2 * bytes, read.bytes()), 0);
+}
+
+TEST_P(EnvTest, DirectReadEndsWithinABlockAtTheEndOfTheFile) {
+  Write("a", "12345");
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto file, env().OpenDirect(Path("a"), OpenMode::kRead));
+  Blocks read(8192, '?');
+  EXPECT_EQ(*file->ReadAt(0, read.bytes()), 5);
+  EXPECT_EQ(read.text().substr(0, 5), "12345");
+}
+
+TEST_P(EnvTest, MisalignedDirectTransfersFailOrSucceedWhole) {
+  Write("a", std::string(8192, 'x'));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto file, env().OpenDirect(Path("a"), OpenMode::kReadWrite));
+  const bool must_fail = file->direct() && owned_ != nullptr;  // some file systems do not mind
+  Blocks memory(8192, 'y');
+  const struct {
+    int64_t offset;
+    std::span<std::byte> bytes;
+  } misaligned[] = {{1, memory.bytes().first(4096)},
+                    {0, memory.bytes().first(100)},
+                    {0, memory.bytes().subspan(1, 4096)}};
+  for (const auto& [offset, bytes] : misaligned) {
+    const auto got = file->ReadAt(offset, bytes);
+    EXPECT_FALSE(must_fail && got.ok());
+    if (got.ok()) {
+      EXPECT_EQ(*got, std::ssize(bytes));
+    } else {
+      EXPECT_THAT(got, test::StatusIs(Code::kInvalidArgument, HasSubstr("read " + Path("a"))));
+    }
+    std::fill(bytes.begin(), bytes.end(), std::byte{'y'});
+    const auto put = file->WriteAt(offset, bytes);
+    EXPECT_EQ(put.ok(), got.ok());
+    if (!put.ok()) {
+      EXPECT_THAT(put, test::StatusIs(Code::kInvalidArgument, HasSubstr("write " + Path("a"))));
+    }
+  }
+  EXPECT_TRUE(!must_fail || Read("a") == std::string(8192, 'x'));
+}
+
+TEST_P(EnvTest, OpenDirectHasTheSameModes) {
+  EXPECT_THAT(env().OpenDirect(Path("a"), OpenMode::kRead),
+              test::StatusIs(Code::kNotFound, HasSubstr("open " + Path("a"))));
+  EXPECT_FALSE(Exists("a"));
+  Write("a", "text");
+  HOTROW_EXPECT_OK(env().OpenDirect(Path("a"), OpenMode::kCreate));
+  EXPECT_EQ(Read("a"), "text");
+  HOTROW_EXPECT_OK(env().OpenDirect(Path("a"), OpenMode::kTruncate));
+  EXPECT_EQ(Read("a"), "");
+  HOTROW_ASSERT_OK(env().CreateDirs(Path("d")));
+  EXPECT_FALSE(env().OpenDirect(Path("d"), OpenMode::kRead).ok());
+}
+
+// By the Env's own way, and by the one for file systems that have none.
+TEST_P(EnvTest, AllocateGrowsWithZerosAndKeepsWhatIsThere) {
+  for (const bool direct : {false, true}) {
+    for (const bool rewrite : {false, true}) {
+      for (const int64_t bytes : {1, 5000, 3'000'000}) {
+        SCOPED_TRACE(testing::Message() << direct << rewrite << bytes);
+        Write("a", "text");
+        HOTROW_ASSERT_OK_AND_ASSIGN(const auto file,
+                                    direct ? env().OpenDirect(Path("a"), OpenMode::kReadWrite)
+                                           : env().Open(Path("a"), OpenMode::kReadWrite));
+        HOTROW_ASSERT_OK(rewrite ? file->File::Allocate(bytes) : file->Allocate(bytes));
+        std::string want = "text";
+        want.resize(std::max<size_t>(4, static_cast<size_t>(bytes)));
+        EXPECT_TRUE(Read("a") == want);
+      }
+    }
+  }
+}
+
+TEST_P(EnvTest, AllocateOfWhatIsNoFileToWriteFails) {
+  Write("a", "text");
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto file, env().Open(Path("a"), OpenMode::kReadWrite));
+  HOTROW_EXPECT_OK(file->Allocate(0));
+  EXPECT_EQ(Read("a"), "text");
+  EXPECT_THAT(file->Allocate(-1), test::StatusIs(Code::kInvalidArgument, HasSubstr(Path("a"))));
+  EXPECT_THAT(file->File::Allocate(-1),
+              test::StatusIs(Code::kInvalidArgument, HasSubstr(Path("a"))));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, env().Open(Path("a"), OpenMode::kRead));
+  EXPECT_THAT(reader->Allocate(10),
+              test::StatusIs(Code::kFailedPrecondition, HasSubstr(Path("a"))));
+  EXPECT_FALSE(reader->File::Allocate(10).ok());
+  HOTROW_ASSERT_OK(file->Close());
+  EXPECT_FALSE(file->Allocate(10).ok());
+  EXPECT_EQ(Read("a"), "text");
+}
+
+TEST_P(EnvTest, FreeBytesNeedsAPath) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t bytes, env().FreeBytes(dir_));
+  EXPECT_GT(bytes, 0);
+  EXPECT_THAT(env().FreeBytes(Path("none")),
+              test::StatusIs(Code::kNotFound, HasSubstr(Path("none"))));
+}
+
+// What holds when the disk, in `dir` and of `pages` pages of 4096 bytes, gets full.
+void ExpectFullDiskIsNamed(Env& env, const std::string& dir, int64_t pages) {
+  const std::string path = dir + "/a";
+  for (const bool rewrite : {false, true}) {
+    SCOPED_TRACE(rewrite);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto file, env.Open(path, OpenMode::kTruncate));
+    HOTROW_ASSERT_OK(WriteFull(*file, 0, Bytes("text")));
+    const auto allocate = [&](int64_t bytes) {
+      return rewrite ? file->File::Allocate(bytes) : file->Allocate(bytes);
+    };
+    EXPECT_THAT(
+        allocate((pages + 1) * 4096),
+        test::StatusIs(Code::kResourceExhausted,
+                       AllOf(HasSubstr(path), HasSubstr(absl::StrCat((pages + 1) * 4096)))));
+    EXPECT_EQ(*ReadFileToString(env, path), "text");
+    EXPECT_EQ(*env.FreeBytes(dir), (pages - 1) * 4096);
+
+    // A hole needs room as well.
+    HOTROW_ASSERT_OK(file->Truncate(pages * 4096));
+    EXPECT_EQ(*env.FreeBytes(dir), (pages - 1) * 4096);
+    HOTROW_ASSERT_OK(allocate(pages * 4096));
+    EXPECT_EQ(*env.FreeBytes(dir), 0);
+    HOTROW_EXPECT_OK(WriteFull(*file, 0, Bytes(std::string(pages * 4096, 'x'))));
+    EXPECT_THAT(file->WriteAt(pages * 4096, Bytes("y")),
+                test::StatusIs(Code::kResourceExhausted, HasSubstr("write " + path + " at offset " +
+                                                                   absl::StrCat(pages * 4096))));
+    HOTROW_ASSERT_OK(file->Truncate(4096));
+    EXPECT_EQ(*env.FreeBytes(dir), (pages - 1) * 4096);
+    // A write that does not fit takes what does.
+    EXPECT_EQ(*file->WriteAt(4096, Bytes(std::string(pages * 4096, 'x'))), (pages - 1) * 4096);
+    HOTROW_ASSERT_OK(env.Remove(path));
+  }
+}
+
+TEST(MemEnvSpaceTest, FullDiskIsNamed) {
+  test::MemEnv env;
+  EXPECT_GT(*env.FreeBytes("/"), int64_t{1} << 60);
+  HOTROW_ASSERT_OK(env.CreateDirs("/d"));
+  env.SetCapacity(16 * 4096 + 1);
+  ExpectFullDiskIsNamed(env, "/d", 16);
+}
+
+TEST(MemEnvSpaceTest, RoomComesBackByRaisingRemovingAndReplacing) {
+  test::MemEnv env;
+  env.SetCapacity(2 * 4096);
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, "/a", "1"));
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, "/b", "1"));
+  EXPECT_THAT(WriteFileAtomically(env, "/c", "1"),
+              test::StatusIs(Code::kResourceExhausted, HasSubstr("/c.tmp")));
+  HOTROW_ASSERT_OK(env.Rename("/a", "/b"));
+  HOTROW_EXPECT_OK(WriteFileAtomically(env, "/c", "1"));
+  env.SetCapacity(4096);
+  EXPECT_EQ(*env.FreeBytes("/"), 0);
+  HOTROW_ASSERT_OK(env.Remove("/b"));
+  EXPECT_EQ(*env.FreeBytes("/"), 0);
+  env.SetCapacity(2 * 4096);
+  EXPECT_EQ(*env.FreeBytes("/"), 4096);
+}
+
+TEST(MemEnvSpaceTest, PowerLossGivesRoomBackWithTheBytes) {
+  test::MemEnv env;
+  env.SetCapacity(4 * 4096);
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, "/a", "1"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto file, env.Open("/a", OpenMode::kReadWrite));
+  HOTROW_ASSERT_OK(file->Allocate(4 * 4096));
+  EXPECT_EQ(*env.FreeBytes("/"), 0);
+  env.DropUnsyncedData();
+  EXPECT_EQ(*env.FreeBytes("/"), 3 * 4096);
+}
+
+TEST(MemEnvDirectTest, BlockIsSettable) {
+  test::MemEnv env;
+  EXPECT_EQ((*env.OpenDirect("/a", OpenMode::kCreate))->block_bytes(), 512);
+  env.SetDirectBlockBytes(4096);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto file, env.OpenDirect("/a", OpenMode::kCreate));
+  EXPECT_EQ(file->block_bytes(), 4096);
+  Blocks memory(4096, 'x');
+  EXPECT_FALSE(file->WriteAt(512, memory.bytes()).ok());
+  HOTROW_EXPECT_OK(file->WriteAt(4096, memory.bytes()));
+  env.SetDirectBlockBytes(1);
+  EXPECT_FALSE((*env.OpenDirect("/a", OpenMode::kCreate))->direct());
+}
+
+// A real file system of 16 pages, seen by one thread alone.
+TEST(PosixEnvTest, FullDiskIsNamed) {
+  const std::string dir = test::TempDir();
+  std::string skipped;
+  std::thread([&] {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("tmpfs", dir.c_str(), "tmpfs", 0, "size=65536") != 0) {
+      skipped = std::strerror(errno);
+      return;
+    }
+    ExpectFullDiskIsNamed(PosixEnv(), dir, 16);
+  }).join();
+  if (!skipped.empty()) GTEST_SKIP() << "no small file system to be had: mount: " << skipped;
 }
 
 // Every call fails once: the old text stays until the new one is whole, and no .tmp is left.

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/io_queue.h"
 #include "tests/support/test_util.h"
 
 // The faulty Env is a measuring instrument: these tests say what it does, so that a green fault
@@ -170,7 +171,11 @@ TEST(FaultyEnvTest, CountsCallsOfEnvAndFiles) {
   HOTROW_EXPECT_OK(env.SyncDir("/d"));
   HOTROW_EXPECT_OK(env.Remove("/d/b"));
   HOTROW_EXPECT_OK(env.RemoveDir("/d"));
-  EXPECT_EQ(env.calls(), 13);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto direct, env.OpenDirect("/a", OpenMode::kCreate));
+  HOTROW_EXPECT_OK(direct->Allocate(3));
+  HOTROW_EXPECT_OK(env.FreeBytes("/"));
+  HOTROW_EXPECT_OK(env.NewIoQueue({}));
+  EXPECT_EQ(env.calls(), 17);
   EXPECT_EQ(env.faults(), 0);
 }
 
@@ -184,6 +189,20 @@ TEST(FaultyEnvTest, FailedCallDoesNothingAndFailsOnce) {
   HOTROW_EXPECT_OK(file->WriteAt(0, Bytes("new")));
   EXPECT_EQ(*ReadFileToString(env, "/a"), "new");
   EXPECT_EQ(env.faults(), 1);
+}
+
+TEST(FaultyEnvTest, CallsOfDirectFilesFailAsOthersDo) {
+  FaultyEnv env;
+  const auto file = Create(env, "/a", "old");
+  env.FailFrom(env.calls(), absl::UnavailableError("gone"));
+  EXPECT_THAT(env.OpenDirect("/b", OpenMode::kCreate),
+              StatusIs(absl::StatusCode::kUnavailable, "gone"));
+  EXPECT_THAT(file->Allocate(10), StatusIs(absl::StatusCode::kUnavailable, "gone"));
+  EXPECT_THAT(env.FreeBytes("/"), StatusIs(absl::StatusCode::kUnavailable, "gone"));
+  EXPECT_THAT(env.NewIoQueue({}), StatusIs(absl::StatusCode::kUnavailable, "gone"));
+  env.FailFrom(INT64_MAX, absl::OkStatus());
+  EXPECT_THAT(*env.ListDir("/"), ElementsAre("a"));
+  EXPECT_EQ(*ReadFileToString(env, "/a"), "old");
 }
 
 TEST(FaultyEnvTest, FailFromFailsForGood) {

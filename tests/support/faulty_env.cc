@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/io_queue.h"
+#include "base/philox.h"
 #include "base/status_macros.h"
 
 namespace hotrow::test {
@@ -14,12 +16,12 @@ class FaultyEnv::FaultyFile : public File {
 
   absl::StatusOr<int64_t> ReadAt(int64_t offset, std::span<std::byte> bytes) override {
     size_t count = bytes.size();
-    HOTROW_RETURN_IF_ERROR(env_->CountCall(&count));
+    HOTROW_RETURN_IF_ERROR(env_->CountCall(&count, block_bytes()));
     return base_->ReadAt(offset, bytes.first(count));
   }
   absl::StatusOr<int64_t> WriteAt(int64_t offset, std::span<const std::byte> bytes) override {
     size_t count = bytes.size();
-    HOTROW_RETURN_IF_ERROR(env_->CountCall(&count));
+    HOTROW_RETURN_IF_ERROR(env_->CountCall(&count, block_bytes()));
     return base_->WriteAt(offset, bytes.first(count));
   }
   absl::Status Sync() override {
@@ -36,16 +38,69 @@ class FaultyEnv::FaultyFile : public File {
     HOTROW_RETURN_IF_ERROR(env_->CountCall());
     return base_->Truncate(size);
   }
+  absl::Status Allocate(int64_t bytes) override {
+    HOTROW_RETURN_IF_ERROR(env_->CountCall());
+    return base_->Allocate(bytes);
+  }
   absl::Status Close() override {
     HOTROW_RETURN_IF_ERROR(env_->CountCall());
     return base_->Close();
   }
   const std::string& path() const override { return base_->path(); }
+  int64_t block_bytes() const override { return base_->block_bytes(); }
+  // No descriptor: a queue of the real file system, too, goes through the calls above.
 
  private:
   FaultyEnv* const env_;
   const std::unique_ptr<File> base_;
 };
+
+namespace {
+
+// Moves one element, drawn at random, out of the vector.
+IoRequest* Draw(std::vector<IoRequest*>& requests, RandomStream& random) {
+  std::swap(requests[random.Below(requests.size())], requests.back());
+  IoRequest* const request = requests.back();
+  requests.pop_back();
+  return request;
+}
+
+class ShuffledIoQueue : public IoQueue {
+ public:
+  ShuffledIoQueue(std::unique_ptr<IoQueue> in_order, int depth, uint64_t seed)
+      : in_order_(std::move(in_order)),
+        depth_(static_cast<size_t>(depth)),
+        random_(seed, RandomPurpose::kTest) {}
+
+  void Run(std::span<IoRequest> requests,
+           absl::FunctionRef<void(IoRequest& request)> on_done) override {
+    size_t next = 0;
+    std::vector<IoRequest*> waiting;
+    std::vector<IoRequest*> carried_out;
+    for (;;) {
+      while (next < requests.size() && waiting.size() + carried_out.size() < depth_) {
+        waiting.push_back(&requests[next++]);
+      }
+      if (waiting.empty() && carried_out.empty()) return;
+      if (carried_out.empty() || (!waiting.empty() && random_.Below(2) == 0)) {
+        IoRequest* const request = Draw(waiting, random_);
+        in_order_->Run({request, 1}, [](IoRequest&) {});
+        calls_ = in_order_->calls();
+        carried_out.push_back(request);
+      } else {
+        on_done(*Draw(carried_out, random_));
+      }
+    }
+  }
+  const char* name() const override { return "shuffled"; }
+
+ private:
+  const std::unique_ptr<IoQueue> in_order_;
+  const size_t depth_;
+  RandomStream random_;
+};
+
+}  // namespace
 
 FaultyEnv::FaultyEnv() : mem_(std::make_unique<MemEnv>()), base_(mem_.get()) {}
 FaultyEnv::FaultyEnv(Env* base) : base_(base) {}
@@ -67,6 +122,11 @@ void FaultyEnv::ShortenCall(int64_t k) {
   shortened_.insert(k);
 }
 
+void FaultyEnv::ShuffleIo(uint64_t seed) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  io_seed_ = seed;
+}
+
 int64_t FaultyEnv::calls() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return calls_;
@@ -77,7 +137,7 @@ int64_t FaultyEnv::faults() const {
   return faults_;
 }
 
-absl::Status FaultyEnv::CountCall(size_t* io_bytes) {
+absl::Status FaultyEnv::CountCall(size_t* io_bytes, int64_t block_bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const int64_t call = calls_++;
   if (call >= fail_from_) {
@@ -88,9 +148,10 @@ absl::Status FaultyEnv::CountCall(size_t* io_bytes) {
     ++faults_;
     return it->second;
   }
-  if (io_bytes != nullptr && *io_bytes >= 2 && shortened_.contains(call)) {
+  const auto block = static_cast<size_t>(block_bytes);
+  if (io_bytes != nullptr && *io_bytes >= 2 * block && shortened_.contains(call)) {
     ++faults_;
-    *io_bytes /= 2;
+    *io_bytes = *io_bytes / (2 * block) * block;
   }
   return absl::OkStatus();
 }
@@ -121,9 +182,25 @@ void FaultyEnv::LosePower(uint64_t seed) {
   mem_->LosePower(seed);
 }
 
+void FaultyEnv::SetCapacity(int64_t bytes) {
+  HOTROW_CHECK(mem_ != nullptr);
+  mem_->SetCapacity(bytes);
+}
+
+void FaultyEnv::SetDirectBlockBytes(int64_t bytes) {
+  HOTROW_CHECK(mem_ != nullptr);
+  mem_->SetDirectBlockBytes(bytes);
+}
+
 absl::StatusOr<std::unique_ptr<File>> FaultyEnv::Open(const std::string& path, OpenMode mode) {
   HOTROW_RETURN_IF_ERROR(CountCall());
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_->Open(path, mode));
+  return std::make_unique<FaultyFile>(this, std::move(file));
+}
+absl::StatusOr<std::unique_ptr<File>> FaultyEnv::OpenDirect(const std::string& path,
+                                                            OpenMode mode) {
+  HOTROW_RETURN_IF_ERROR(CountCall());
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_->OpenDirect(path, mode));
   return std::make_unique<FaultyFile>(this, std::move(file));
 }
 absl::Status FaultyEnv::CreateDirs(const std::string& path) {
@@ -153,6 +230,17 @@ absl::Status FaultyEnv::RemoveDir(const std::string& path) {
 absl::Status FaultyEnv::SyncDir(const std::string& path) {
   HOTROW_RETURN_IF_ERROR(CountCall());
   return base_->SyncDir(path);
+}
+absl::StatusOr<int64_t> FaultyEnv::FreeBytes(const std::string& path) {
+  HOTROW_RETURN_IF_ERROR(CountCall());
+  return base_->FreeBytes(path);
+}
+absl::StatusOr<std::unique_ptr<IoQueue>> FaultyEnv::NewIoQueue(const IoQueueOptions& options) {
+  HOTROW_RETURN_IF_ERROR(CountCall());
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<IoQueue> queue, Env::NewIoQueue(options));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (options.kind != IoQueueKind::kAuto || !io_seed_.has_value()) return queue;
+  return std::make_unique<ShuffledIoQueue>(std::move(queue), options.depth, *io_seed_);
 }
 
 }  // namespace hotrow::test

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,7 +19,8 @@ namespace hotrow::test {
 // any other Env it injects faults only.
 //
 // Calls are counted from 0 in the order in which they arrive: every method of Env and every method
-// of a File opened through it, but path() and destructors. To walk all error paths of an action:
+// of a File opened through it, but path(), block_bytes() and destructors. A queue's transfers are
+// calls of ReadAt and WriteAt. To walk all error paths of an action:
 //
 //   for (int64_t k = 0;; ++k) {
 //     FaultyEnv env;
@@ -39,8 +41,13 @@ class FaultyEnv : public Env {
   void FailCall(int64_t k, absl::Status status);
   // Every call from k on returns this status: the disk is gone.
   void FailFrom(int64_t k, absl::Status status);
-  // Call k, if it is a ReadAt or WriteAt of two bytes or more, gets half of its bytes only.
+  // Call k, if it is a ReadAt or WriteAt of two bytes or more (of a direct file: two blocks), gets
+  // half of its bytes only (of a direct file: whole blocks).
   void ShortenCall(int64_t k);
+  // Queues made from now on (kAuto) carry their requests out in an order that this seed draws, and
+  // report them in another: any that has been carried out and not been reported, or any of those
+  // in flight (up to the queue's depth), may be next.
+  void ShuffleIo(uint64_t seed);
   // Calls so far, and how many of them were failed or shortened.
   int64_t calls() const;
   int64_t faults() const;
@@ -50,8 +57,11 @@ class FaultyEnv : public Env {
   // See MemEnv; only with the MemEnv underneath.
   void DropUnsyncedData();
   void LosePower(uint64_t seed);
+  void SetCapacity(int64_t bytes);
+  void SetDirectBlockBytes(int64_t bytes);
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override;
+  absl::StatusOr<std::unique_ptr<File>> OpenDirect(const std::string& path, OpenMode mode) override;
   absl::Status CreateDirs(const std::string& path) override;
   absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path) override;
   absl::StatusOr<bool> Exists(const std::string& path) override;
@@ -59,13 +69,15 @@ class FaultyEnv : public Env {
   absl::Status Remove(const std::string& path) override;
   absl::Status RemoveDir(const std::string& path) override;
   absl::Status SyncDir(const std::string& path) override;
+  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<IoQueue>> NewIoQueue(const IoQueueOptions& options) override;
 
  private:
   class FaultyFile;
 
   // Counts one call and says what it gets. `io_bytes` is what a read or write asks for, and is
-  // halved where the call is to fall short.
-  absl::Status CountCall(size_t* io_bytes = nullptr);
+  // halved, to a multiple of block_bytes, where the call is to fall short.
+  absl::Status CountCall(size_t* io_bytes = nullptr, int64_t block_bytes = 1);
 
   const std::unique_ptr<MemEnv> mem_;  // null over another Env
   Env* const base_;
@@ -77,6 +89,7 @@ class FaultyEnv : public Env {
   std::set<int64_t> shortened_;
   int64_t fail_from_ = INT64_MAX;
   absl::Status fail_from_status_;
+  std::optional<uint64_t> io_seed_;
 };
 
 }  // namespace hotrow::test

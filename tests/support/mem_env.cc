@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/errno_status.h"
+#include "base/math.h"
 #include "base/philox.h"
 #include "base/status_macros.h"
 
@@ -28,6 +29,9 @@ struct MemEnv::Node {
   std::vector<std::byte> live;
   std::vector<std::byte> durable;
   std::vector<bool> dirty;
+  // Page p takes room on the disk, and how many do.
+  std::vector<bool> backed;
+  int64_t backed_pages = 0;
 
   void MarkDirty(int64_t begin, int64_t end) {
     if (begin >= end) return;
@@ -41,6 +45,7 @@ struct MemEnv::Node {
   void ResizeLive(int64_t size) {
     const auto old_size = static_cast<int64_t>(live.size());
     live.resize(static_cast<size_t>(size));
+    TrimBacked();
     // Both a grown and a cut file differ from what is durable between the two sizes.
     MarkDirty(std::min(old_size, size), std::max(old_size, size));
   }
@@ -63,6 +68,33 @@ struct MemEnv::Node {
   void RevertBytes() {
     live = durable;
     dirty.clear();
+    backed.assign(static_cast<size_t>(CeilDiv(std::ssize(live), kPageBytes)), true);
+    backed_pages = std::ssize(backed);
+  }
+
+  // Gives room to the pages of [begin, end), `room` new ones at most; returns where it ran out, or
+  // end. Calls for the room only when a page needs it.
+  template <typename Room>
+  int64_t Back(int64_t begin, int64_t end, const Room& get_room) {
+    int64_t room = -1;
+    for (int64_t at = begin; at < end; at = (at / kPageBytes + 1) * kPageBytes) {
+      const auto page = static_cast<size_t>(at / kPageBytes);
+      if (page < backed.size() && backed[page]) continue;
+      if (room < 0) room = get_room();
+      if (room == 0) return at;
+      --room;
+      if (backed.size() <= page) backed.resize(page + 1);
+      backed[page] = true;
+      ++backed_pages;
+    }
+    return end;
+  }
+
+  // Pages behind the end give their room back.
+  void TrimBacked() {
+    const auto pages = static_cast<size_t>(CeilDiv(std::ssize(live), kPageBytes));
+    for (size_t page = pages; page < backed.size(); ++page) backed_pages -= backed[page] ? 1 : 0;
+    if (pages < backed.size()) backed.resize(pages);
   }
 
   // A page that survives brings the file's end with it, if it was written behind the durable one.
@@ -82,6 +114,8 @@ struct MemEnv::Node {
 struct MemEnv::State {
   std::mutex mutex;
   std::shared_ptr<Node> root = std::make_shared<Node>(true);
+  int64_t capacity_bytes = INT64_MAX;
+  int64_t direct_block_bytes = 512;
   int64_t boots = 0;  // power losses so far; a file opened in an earlier life is dead
 
   static std::vector<std::string> Split(const std::string& path) {
@@ -150,21 +184,30 @@ struct MemEnv::State {
     visit(*node);
     for (const auto& [name, child] : node->live_entries) ForEach(child, visit);
   }
+
+  int64_t FreePages() const {
+    if (capacity_bytes == INT64_MAX) return INT64_MAX / kPageBytes;
+    int64_t taken = 0;
+    ForEach(root, [&](Node& node) { taken += node.backed_pages; });
+    return std::max<int64_t>(capacity_bytes / kPageBytes - taken, 0);
+  }
 };
 
 class MemEnv::MemFile : public File {
  public:
-  MemFile(std::shared_ptr<State> state, std::shared_ptr<Node> node, std::string path, bool writable)
+  MemFile(std::shared_ptr<State> state, std::shared_ptr<Node> node, std::string path, bool writable,
+          bool direct)
       : state_(std::move(state)),
         node_(std::move(node)),
         path_(std::move(path)),
         writable_(writable),
+        block_bytes_(direct ? state_->direct_block_bytes : 1),
         boot_(state_->boots) {}
 
   absl::StatusOr<int64_t> ReadAt(int64_t offset, std::span<std::byte> bytes) override {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     HOTROW_RETURN_IF_ERROR(Usable("read"));
-    if (offset < 0) return ErrnoToStatus(EINVAL, absl::StrCat("read ", path_));
+    HOTROW_RETURN_IF_ERROR(CheckPlace("read", offset, bytes));
     const auto size = static_cast<int64_t>(node_->live.size());
     const int64_t count = std::clamp<int64_t>(size - offset, 0, std::ssize(bytes));
     if (count > 0) std::memcpy(bytes.data(), node_->live.data() + offset, AsSize(count));
@@ -174,14 +217,16 @@ class MemEnv::MemFile : public File {
   absl::StatusOr<int64_t> WriteAt(int64_t offset, std::span<const std::byte> bytes) override {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     HOTROW_RETURN_IF_ERROR(Usable("write"));
-    if (!writable_) return ErrnoToStatus(EBADF, absl::StrCat("write ", path_));
-    if (offset < 0) return ErrnoToStatus(EINVAL, absl::StrCat("write ", path_));
+    if (!writable_) return ErrnoToStatus(EBADF, At("write", offset));
+    HOTROW_RETURN_IF_ERROR(CheckPlace("write", offset, bytes));
     if (bytes.empty()) return 0;
-    const int64_t end = offset + std::ssize(bytes);
+    const int64_t end =
+        node_->Back(offset, offset + std::ssize(bytes), [this] { return state_->FreePages(); });
+    if (end == offset) return ErrnoToStatus(ENOSPC, At("write", offset));
     if (end > std::ssize(node_->live)) node_->ResizeLive(end);
-    std::memcpy(node_->live.data() + offset, bytes.data(), bytes.size());
+    std::memcpy(node_->live.data() + offset, bytes.data(), AsSize(end - offset));
     node_->MarkDirty(offset, end);
-    return std::ssize(bytes);
+    return end - offset;
   }
 
   absl::Status Sync() override {
@@ -205,6 +250,21 @@ class MemEnv::MemFile : public File {
     return absl::OkStatus();
   }
 
+  absl::Status Allocate(int64_t bytes) override {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    HOTROW_RETURN_IF_ERROR(Usable("allocate"));
+    const std::string what = absl::StrCat("allocate ", bytes, " bytes of ", path_);
+    if (!writable_) return ErrnoToStatus(EBADF, what);
+    if (bytes < 0) return ErrnoToStatus(EINVAL, what);
+    const int64_t pages = CeilDiv(bytes, kPageBytes);
+    const auto known = node_->backed.begin() + std::min(pages, std::ssize(node_->backed));
+    const int64_t missing = pages - std::count(node_->backed.begin(), known, true);
+    if (missing > state_->FreePages()) return ErrnoToStatus(ENOSPC, what);
+    node_->Back(0, bytes, [missing] { return missing; });
+    if (bytes > std::ssize(node_->live)) node_->ResizeLive(bytes);
+    return absl::OkStatus();
+  }
+
   absl::Status Close() override {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     HOTROW_RETURN_IF_ERROR(Usable("close"));
@@ -213,6 +273,7 @@ class MemEnv::MemFile : public File {
   }
 
   const std::string& path() const override { return path_; }
+  int64_t block_bytes() const override { return block_bytes_; }
 
   void ForgetDirtyPages() {
     const std::lock_guard<std::mutex> lock(state_->mutex);
@@ -221,6 +282,18 @@ class MemEnv::MemFile : public File {
 
  private:
   static size_t AsSize(int64_t n) { return static_cast<size_t>(n); }
+
+  std::string At(const char* call, int64_t offset) const {
+    return absl::StrCat(call, " ", path_, " at offset ", offset);
+  }
+
+  absl::Status CheckPlace(const char* call, int64_t offset,
+                          std::span<const std::byte> bytes) const {
+    const uint64_t bits =
+        static_cast<uint64_t>(offset) | bytes.size() | reinterpret_cast<uintptr_t>(bytes.data());
+    if (offset >= 0 && bits % static_cast<uint64_t>(block_bytes_) == 0) return absl::OkStatus();
+    return ErrnoToStatus(EINVAL, At(call, offset));
+  }
 
   absl::Status Usable(const char* call) const {
     if (boot_ != state_->boots) {
@@ -235,6 +308,7 @@ class MemEnv::MemFile : public File {
   const std::shared_ptr<Node> node_;
   const std::string path_;
   const bool writable_;
+  const int64_t block_bytes_;
   const int64_t boot_;
   bool closed_ = false;
 };
@@ -243,6 +317,14 @@ MemEnv::MemEnv() : state_(std::make_shared<State>()) {}
 MemEnv::~MemEnv() = default;
 
 absl::StatusOr<std::unique_ptr<File>> MemEnv::Open(const std::string& path, OpenMode mode) {
+  return OpenWith(path, mode, false);
+}
+absl::StatusOr<std::unique_ptr<File>> MemEnv::OpenDirect(const std::string& path, OpenMode mode) {
+  return OpenWith(path, mode, true);
+}
+
+absl::StatusOr<std::unique_ptr<File>> MemEnv::OpenWith(const std::string& path, OpenMode mode,
+                                                       bool direct) {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   const std::string what = absl::StrCat("open ", path);
   if (!path.empty() && State::Split(path).empty()) return ErrnoToStatus(EISDIR, what);
@@ -254,7 +336,7 @@ absl::StatusOr<std::unique_ptr<File>> MemEnv::Open(const std::string& path, Open
   }
   if (place.node->is_directory) return ErrnoToStatus(EISDIR, what);
   if (mode == OpenMode::kTruncate) place.node->ResizeLive(0);
-  return std::make_unique<MemFile>(state_, place.node, path, mode != OpenMode::kRead);
+  return std::make_unique<MemFile>(state_, place.node, path, mode != OpenMode::kRead, direct);
 }
 
 absl::Status MemEnv::CreateDirs(const std::string& path) {
@@ -338,6 +420,26 @@ absl::Status MemEnv::SyncDir(const std::string& path) {
                           state_->FindDirectory(path, absl::StrCat("open directory ", path)));
   node->durable_entries = node->live_entries;
   return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> MemEnv::FreeBytes(const std::string& path) {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const std::vector<std::string> names = State::Split(path);
+  int error_number = ENOENT;
+  if (path.empty() || state_->Walk(names, names.size(), error_number) == nullptr) {
+    return ErrnoToStatus(error_number, absl::StrCat("statvfs ", path));
+  }
+  return state_->FreePages() * kPageBytes;
+}
+
+void MemEnv::SetCapacity(int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->capacity_bytes = bytes;
+}
+
+void MemEnv::SetDirectBlockBytes(int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->direct_block_bytes = bytes;
 }
 
 void MemEnv::DropUnsyncedData() {

@@ -21,8 +21,12 @@ namespace hotrow::test {
 //             than ext4 or XFS keep in practice, and all that POSIX promises. A rename inside one
 //             directory is atomic; a rename between two, of which only the target was synced,
 //             leaves both names.
-// Limits:     no permissions, links, times or capacity. Paths are taken lexically and relative ones
-//             start at the root. The root always exists.
+// Space:      a page of a file takes room from when it is first written or allocated until it is
+// cut
+//             off or the file is removed; holes take none. After a power loss all pages take room.
+// Direct:     files opened with OpenDirect refuse misaligned transfers, as a disk does.
+// Limits:     no permissions, links or times. Paths are taken lexically and relative ones start at
+//             the root. The root always exists.
 // Threads:    all methods may run concurrently; one mutex guards everything.
 // Errors:     as PosixEnv gives them (tests/base/env_test.cc holds both to one contract).
 class MemEnv : public Env {
@@ -34,6 +38,7 @@ class MemEnv : public Env {
   ~MemEnv() override;
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override;
+  absl::StatusOr<std::unique_ptr<File>> OpenDirect(const std::string& path, OpenMode mode) override;
   absl::Status CreateDirs(const std::string& path) override;
   absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path) override;
   absl::StatusOr<bool> Exists(const std::string& path) override;
@@ -41,6 +46,14 @@ class MemEnv : public Env {
   absl::Status Remove(const std::string& path) override;
   absl::Status RemoveDir(const std::string& path) override;
   absl::Status SyncDir(const std::string& path) override;
+  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override;
+
+  // How much all files together may take; INT64_MAX at first. A write that finds the disk full
+  // takes what fits, and is ResourceExhausted when that is nothing. May be lowered below what is
+  // taken.
+  void SetCapacity(int64_t bytes);
+  // block_bytes() of files that OpenDirect opens from now on; 512 at first. 1: they open buffered.
+  void SetDirectBlockBytes(int64_t bytes);
 
   // Power loss at its worst: all that was not synced is gone. Files that are open now belong to the
   // dead process: every later call on them is FailedPrecondition and changes nothing.
@@ -59,6 +72,10 @@ class MemEnv : public Env {
   struct Node;
   struct State;
   class MemFile;
+
+  absl::StatusOr<std::unique_ptr<File>> OpenWith(const std::string& path, OpenMode mode,
+                                                 bool direct);
+
   std::shared_ptr<State> state_;  // shared with open files, which may outlive the Env
 };
 

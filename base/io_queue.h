@@ -1,0 +1,84 @@
+#ifndef HOTROW_BASE_IO_QUEUE_H_
+#define HOTROW_BASE_IO_QUEUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+
+namespace hotrow {
+
+class File;
+
+// One read or write of a batch. The caller fills in the first part; IoQueue::Run fills in the rest.
+struct IoRequest {
+  File* file = nullptr;       // not owned; open until Run returns
+  bool write = false;         // otherwise a read
+  int64_t offset = 0;         // in the file, bytes
+  std::byte* data = nullptr;  // bytes bytes; a write only reads them
+  int64_t bytes = 0;          // >= 0; any size, also beyond what one system call moves
+  uint64_t user_data = 0;     // the caller's, not looked at
+
+  int64_t done = 0;     // bytes moved, from the front of data; == bytes when status is OK
+  absl::Status status;  // see IoQueue
+};
+
+enum class IoQueueKind {
+  kAuto,     // io_uring where the kernel lets us, otherwise threads
+  kUring,    // io_uring or an error that says why not
+  kThreads,  // plain reads and writes on threads of the queue's own; for any File of any Env
+};
+
+struct IoQueueOptions {
+  IoQueueKind kind = IoQueueKind::kAuto;
+  int depth = 128;   // requests in flight at most; [1, 4096]
+  int threads = 16;  // of kThreads, which has no more requests in flight than that; [1, 256]
+
+  absl::Status Validate() const;
+};
+
+// Runs batches of reads and writes of Files, many at a time. Made by Env::NewIoQueue.
+//
+// Order:      none. Requests run and complete in any order and side by side; two requests of one
+//             Run whose bytes overlap, of which one is a write, leave either result. What one Run
+//             wrote, the next one reads.
+// Whole:      a transfer that comes back short is continued, so that OK means all bytes.
+// Direct:     on a File with direct() the offset, bytes and address of data must be multiples of
+//             its block_bytes(); anything else is InvalidArgument and touches nothing.
+// Durability: none before File::Sync.
+// Threads:    one thread at a time; it need not be always the same one, but io_uring costs the
+//             least CPU when it is. Queues are independent of each other and may share Files.
+// Errors:     in each request, by itself; the others run on. Every status names path and offset.
+//             OutOfRange (the file ended before the read did; done says how much there was),
+//             DataLoss (EIO), ResourceExhausted (disk full), InvalidArgument (see Direct; offset
+//             < 0), others as ErrnoToStatus maps them. After an error the bytes behind done are
+//             unspecified, in data for a read and in the file for a write.
+class IoQueue {
+ public:
+  virtual ~IoQueue() = default;
+  IoQueue(const IoQueue&) = delete;
+  IoQueue& operator=(const IoQueue&) = delete;
+
+  // Runs all requests and returns when on_done has been called once for each: on this thread, as
+  // they complete, while others are in flight. So on_done is the place to check and copy what was
+  // read. It must not use this queue. done and status need no initial values.
+  virtual void Run(std::span<IoRequest> requests,
+                   absl::FunctionRef<void(IoRequest& request)> on_done) = 0;
+
+  // "io_uring", "threads", or "in_order" (Env::NewIoQueue).
+  virtual const char* name() const = 0;
+
+  // System calls for transfers so far; calls of File where a queue goes through those. For
+  // metrics, and for tests that ask whether work goes in bulk.
+  int64_t calls() const { return calls_; }
+
+ protected:
+  IoQueue() = default;
+  int64_t calls_ = 0;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_BASE_IO_QUEUE_H_
