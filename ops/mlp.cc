@@ -1,13 +1,7 @@
 #include "ops/mlp.h"
 
-#include <dnnl.h>
-#include <omp.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,11 +9,12 @@
 #include "base/check.h"
 #include "base/dispatch.h"
 #include "base/math.h"
-#include "base/philox.h"
 #include "base/status_macros.h"
 #include "ops/dropout.h"
 #include "ops/dropout_impl.h"
+#include "ops/gemm_impl.h"
 #include "ops/no_cuda.h"
+#include "ops/validate.h"
 #include "ops/vec8_impl.h"
 
 // How the work is cut. Rows of a batch are independent in both passes, so a chunk of rows goes
@@ -37,70 +32,14 @@
 namespace hotrow {
 namespace {
 
-constexpr int64_t kFloatsPerLine = kBufferAlignment / static_cast<int64_t>(sizeof(float));
-
-// 128 rows of 512 floats are 256 KiB. Products over fewer rows lose speed (64: 1 %), over more rows
-// leave threads without work at the end of a batch.
-constexpr int64_t kChunkRows = 128;
-// A block of a weight gradient: 64 x 512 over a batch of 2048 is 1.2 ms of one core.
-constexpr int64_t kBlockOutputs = 64;
-constexpr int64_t kBlockInputs = 512;
-// Transposing W (one pass over memory) pays from about this many rows on.
-constexpr int64_t kTransposeMinRows = 64;
-constexpr int64_t kTransposeTile = 32;
-
-absl::Status DnnlStatus(dnnl_status_t status) {
-  switch (status) {
-    case dnnl_success:
-      return absl::OkStatus();
-    case dnnl_out_of_memory:
-      return absl::ResourceExhaustedError("Mlp: oneDNN has no memory for a matrix product");
-    default:
-      return absl::InternalError(
-          absl::StrCat("Mlp: dnnl_sgemm failed with status ", static_cast<int>(status)));
-  }
-}
-
-// While one is alive, products that this thread starts run on this thread alone. (oneDNN takes as
-// many threads as OpenMP would give to the caller; that number is a property of each thread.)
-class SingleThreadedProducts {
- public:
-  SingleThreadedProducts() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~SingleThreadedProducts() { omp_set_num_threads(before_); }
-  SingleThreadedProducts(const SingleThreadedProducts&) = delete;
-  SingleThreadedProducts& operator=(const SingleThreadedProducts&) = delete;
-
- private:
-  int before_;
-};
-
-// Keeps one of the errors of a parallel loop.
-class FirstError {
- public:
-  bool Take(dnnl_status_t status) {
-    if (status == dnnl_success) return false;
-    status_.store(status, std::memory_order_relaxed);
-    return true;
-  }
-  absl::Status ToStatus() const { return DnnlStatus(status_.load(std::memory_order_relaxed)); }
-
- private:
-  std::atomic<dnnl_status_t> status_{dnnl_success};
-};
-
-struct Matrix {
-  float* data = nullptr;
-  int64_t stride = 0;
-  float* row(int64_t r) const { return data + r * stride; }
-};
-
-struct ConstMatrix {
-  ConstMatrix(const float* d, int64_t s) : data(d), stride(s) {}
-  ConstMatrix(const Matrix& m) : data(m.data), stride(m.stride) {}  // NOLINT: a view of a view
-  const float* data;
-  int64_t stride;
-  const float* row(int64_t r) const { return data + r * stride; }
-};
+using internal::CheckMatrix;
+using internal::ConstMatrix;
+using internal::FirstError;
+using internal::kFloatsPerLine;
+using internal::kGemmChunkRows;
+using internal::Linear;
+using internal::Matrix;
+using internal::ProductScope;
 
 // y[r] = max(y[r] + bias, 0), or without the maximum.
 template <bool kRelu>
@@ -135,30 +74,6 @@ void MaskAndSumColumns(const ConstMatrix& y, const Matrix& dy, int64_t begin, in
   }
 }
 
-// Writes rows [begin, end) of `from` [rows, columns] as columns of `to`.
-void TransposeRows(const ConstMatrix& from, int64_t begin, int64_t end, int64_t columns,
-                   const Matrix& to) {
-  for (int64_t c0 = 0; c0 < columns; c0 += kTransposeTile) {
-    const int64_t c1 = std::min(columns, c0 + kTransposeTile);
-    for (int64_t c = c0; c < c1; ++c) {
-      for (int64_t r = begin; r < end; ++r) to.row(c)[r] = from.row(r)[c];
-    }
-  }
-}
-
-absl::Status CheckMatrix(std::string_view name, const float* data, int64_t stride,
-                         int64_t columns) {
-  if (data == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Mlp: ", std::string(name), " must not be null"));
-  }
-  if (stride < columns) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Mlp: ", std::string(name), "_stride must be >= ", columns, ", got ", stride));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status MlpOptions::Validate() const {
@@ -191,17 +106,14 @@ absl::Status MlpOptions::Validate() const {
 // Layer l reads its input x_l [B, in] and writes z_l = x_l W^T + b, then ReLU: y_l [B, out].
 struct Mlp::Impl {
   struct Layer {
-    int64_t in = 0;
-    int64_t out = 0;
-    int64_t out_stride = 0;  // out, rounded up to whole cache lines
+    Linear linear;
     int64_t weight_offset = 0;
     int64_t bias_offset = 0;
     bool relu = false;
     bool last = false;
-    HostBuffer<float> outputs;     // y_l [B, out]; the last layer keeps it only if it has ReLU
-    HostBuffer<float> gradients;   // d(loss)/d(y_l), then of z_l; the last layer uses the caller's
-    HostBuffer<float> transposed;  // W^T [in, out]
-    HostBuffer<float> bias_sums;   // column sums of the gradients of z_l, one row for each chunk
+    HostBuffer<float> outputs;    // y_l [B, out]; the last layer keeps it only if it has ReLU
+    HostBuffer<float> gradients;  // d(loss)/d(y_l), then of z_l; the last layer uses the caller's
+    HostBuffer<float> bias_sums;  // column sums of the gradients of z_l, one row for each chunk
   };
 
   // What Backward needs to know of the last Forward.
@@ -212,32 +124,26 @@ struct Mlp::Impl {
     uint32_t step = 0;
   };
 
-  // A block of the weight gradient of one layer.
-  struct Block {
-    const Layer* layer;
-    int64_t output;  // first row
-    int64_t input;   // first column
-  };
-
   absl::Status Init(const MlpOptions& mlp_options);
   absl::Status Allocate();
 
   ConstMatrix Input(size_t l) const {
-    return l == 0 ? last.x : ConstMatrix(layers[l - 1].outputs.data(), layers[l - 1].out_stride);
+    return l == 0 ? last.x
+                  : ConstMatrix(layers[l - 1].outputs.data(), layers[l - 1].linear.out_stride);
   }
   // Where layer l writes its output, or finds its gradient.
   static Matrix OutputOf(Layer& layer, const ForwardArgs& args) {
     return layer.last ? Matrix{args.y, args.y_stride}
-                      : Matrix{layer.outputs.data(), layer.out_stride};
+                      : Matrix{layer.outputs.data(), layer.linear.out_stride};
   }
   static Matrix GradientOf(Layer& layer, const BackwardArgs& args) {
     return layer.last ? Matrix{args.dy, args.dy_stride}
-                      : Matrix{layer.gradients.data(), layer.out_stride};
+                      : Matrix{layer.gradients.data(), layer.linear.out_stride};
   }
   DropoutArgs DropoutOf(size_t l, const Matrix& data) const {
     return {.data = data.data,
             .rows = last.batch_size,
-            .columns = layers[l].out,
+            .columns = layers[l].linear.out,
             .stride = data.stride,
             .rate = options.dropout,
             .seed = options.seed,
@@ -246,16 +152,15 @@ struct Mlp::Impl {
   }
   bool DropsOut(const Layer& layer) const { return !layer.last && options.dropout > 0; }
 
-  void TransposeWeights(ThreadPool* pool, const float* parameters);
-  dnnl_status_t ForwardRows(const ForwardArgs& args, bool transposed, int64_t begin, int64_t end);
-  dnnl_status_t BackwardRows(const BackwardArgs& args, int64_t begin, int64_t end);
-  dnnl_status_t WeightGradientBlock(const BackwardArgs& args, const Block& block);
+  absl::Status ForwardRows(const ForwardArgs& args, bool transposed, int64_t begin, int64_t end);
+  absl::Status BackwardRows(const BackwardArgs& args, int64_t begin, int64_t end);
+  absl::Status WeightGradientBlock(const BackwardArgs& args, const internal::WeightBlock& block);
   void BiasGradients(float* parameter_gradients) const;
   absl::Status CheckBackward(const BackwardArgs& args) const;
 
   MlpOptions options;
   std::vector<Layer> layers;
-  std::vector<Block> blocks;  // of all layers, the most expensive first
+  std::vector<internal::WeightBlock> blocks;  // of all layers
   int64_t num_parameters = 0;
   LastForward last;
 };
@@ -265,33 +170,24 @@ absl::Status Mlp::Impl::Init(const MlpOptions& mlp_options) {
   layers.resize(options.sizes.size() - 1);
   for (size_t l = 0; l < layers.size(); ++l) {
     Layer& layer = layers[l];
-    layer.in = options.sizes[l];
-    layer.out = options.sizes[l + 1];
-    layer.out_stride = RoundUp(layer.out, kFloatsPerLine);
+    HOTROW_RETURN_IF_ERROR(layer.linear.Init(options.sizes[l], options.sizes[l + 1]));
     layer.last = l + 1 == layers.size();
     layer.relu = !layer.last || options.relu_on_output;
     layer.weight_offset = num_parameters;
-    layer.bias_offset = layer.weight_offset + RoundUp(layer.in * layer.out, kFloatsPerLine);
-    num_parameters = layer.bias_offset + layer.out_stride;
-    for (int64_t output = 0; output < layer.out; output += kBlockOutputs) {
-      for (int64_t input = 0; input < layer.in; input += kBlockInputs) {
-        blocks.push_back({&layer, output, input});
-      }
-    }
+    layer.bias_offset =
+        layer.weight_offset + RoundUp(layer.linear.in * layer.linear.out, kFloatsPerLine);
+    num_parameters = layer.bias_offset + layer.linear.out_stride;
   }
-  const auto cost = [](const Block& block) {
-    return std::min(kBlockOutputs, block.layer->out - block.output) *
-           std::min(kBlockInputs, block.layer->in - block.input);
-  };
-  std::stable_sort(blocks.begin(), blocks.end(),
-                   [&](const Block& a, const Block& b) { return cost(a) > cost(b); });
+  std::vector<const Linear*> linears;
+  for (const Layer& layer : layers) linears.push_back(&layer.linear);
+  blocks = internal::CutWeights(linears);
   return Allocate();
 }
 
 absl::Status Mlp::Impl::Allocate() {
-  const int64_t chunks = CeilDiv(options.max_batch_size, kChunkRows);
+  const int64_t chunks = CeilDiv(options.max_batch_size, kGemmChunkRows);
   for (Layer& layer : layers) {
-    const int64_t activations = options.max_batch_size * layer.out_stride;
+    const int64_t activations = options.max_batch_size * layer.linear.out_stride;
     if (layer.relu) {
       HOTROW_ASSIGN_OR_RETURN(layer.outputs,
                               HostBuffer<float>::Create(activations, HugePages::kTry));
@@ -300,100 +196,76 @@ absl::Status Mlp::Impl::Allocate() {
       HOTROW_ASSIGN_OR_RETURN(layer.gradients,
                               HostBuffer<float>::Create(activations, HugePages::kTry));
     }
-    HOTROW_ASSIGN_OR_RETURN(layer.transposed,
-                            HostBuffer<float>::Create(layer.in * layer.out_stride));
-    HOTROW_ASSIGN_OR_RETURN(layer.bias_sums, HostBuffer<float>::Create(chunks * layer.out_stride));
+    HOTROW_ASSIGN_OR_RETURN(layer.bias_sums,
+                            HostBuffer<float>::Create(chunks * layer.linear.out_stride));
   }
   return absl::OkStatus();
 }
 
-void Mlp::Impl::TransposeWeights(ThreadPool* pool, const float* parameters) {
-  for (Layer& layer : layers) {
-    const ConstMatrix weights(parameters + layer.weight_offset, layer.in);
-    const Matrix transposed{layer.transposed.data(), layer.out_stride};
-    ParallelFor(pool, layer.out, kBlockOutputs, [&](int64_t begin, int64_t end) {
-      TransposeRows(weights, begin, end, layer.in, transposed);
-    });
-  }
-}
-
-dnnl_status_t Mlp::Impl::ForwardRows(const ForwardArgs& args, bool transposed, int64_t begin,
-                                     int64_t end) {
+absl::Status Mlp::Impl::ForwardRows(const ForwardArgs& args, bool transposed, int64_t begin,
+                                    int64_t end) {
   for (size_t l = 0; l < layers.size(); ++l) {
     Layer& layer = layers[l];
-    const ConstMatrix x = Input(l);
     const Matrix y = OutputOf(layer, args);
-    const float* const weights =
-        transposed ? layer.transposed.data() : args.parameters + layer.weight_offset;
-    const dnnl_status_t status = dnnl_sgemm(
-        'N', transposed ? 'N' : 'T', end - begin, layer.out, layer.in, 1.0f, x.row(begin), x.stride,
-        weights, transposed ? layer.out_stride : layer.in, 0.0f, y.row(begin), y.stride);
-    if (status != dnnl_success) return status;
+    HOTROW_RETURN_IF_ERROR(layer.linear.Forward(Input(l), args.parameters + layer.weight_offset,
+                                                transposed, begin, end, y));
     const float* const bias = args.parameters + layer.bias_offset;
     if (layer.relu) {
-      AddBias<true>(y, begin, end, bias, layer.out);
+      AddBias<true>(y, begin, end, bias, layer.linear.out);
     } else {
-      AddBias<false>(y, begin, end, bias, layer.out);
+      AddBias<false>(y, begin, end, bias, layer.linear.out);
     }
     if (args.training && DropsOut(layer)) internal::DropoutRowsCpu(DropoutOf(l, y), begin, end);
     if (args.training && layer.last && layer.relu) {
       // The caller may change y before Backward, which needs to know where it was zero.
       for (int64_t r = begin; r < end; ++r) {
-        std::copy_n(y.row(r), layer.out, layer.outputs.data() + r * layer.out_stride);
+        std::copy_n(y.row(r), layer.linear.out, layer.outputs.data() + r * layer.linear.out_stride);
       }
     }
   }
-  return dnnl_success;
+  return absl::OkStatus();
 }
 
-dnnl_status_t Mlp::Impl::BackwardRows(const BackwardArgs& args, int64_t begin, int64_t end) {
+absl::Status Mlp::Impl::BackwardRows(const BackwardArgs& args, int64_t begin, int64_t end) {
   for (size_t l = layers.size(); l-- > 0;) {
     Layer& layer = layers[l];
     const Matrix dy = GradientOf(layer, args);
     if (DropsOut(layer)) internal::DropoutRowsCpu(DropoutOf(l, dy), begin, end);
-    float* const sum = layer.bias_sums.data() + begin / kChunkRows * layer.out_stride;
-    const ConstMatrix y(layer.outputs.data(), layer.out_stride);
+    float* const sum = layer.bias_sums.data() + begin / kGemmChunkRows * layer.linear.out_stride;
+    const ConstMatrix y(layer.outputs.data(), layer.linear.out_stride);
     if (layer.relu) {
-      MaskAndSumColumns<true>(y, dy, begin, end, layer.out, sum);
+      MaskAndSumColumns<true>(y, dy, begin, end, layer.linear.out, sum);
     } else {
-      MaskAndSumColumns<false>(y, dy, begin, end, layer.out, sum);
+      MaskAndSumColumns<false>(y, dy, begin, end, layer.linear.out, sum);
     }
     if (l == 0 && args.dx == nullptr) break;
     const Matrix dx = l == 0 ? Matrix{args.dx, args.dx_stride} : GradientOf(layers[l - 1], args);
-    const dnnl_status_t status =
-        dnnl_sgemm('N', 'N', end - begin, layer.in, layer.out, 1.0f, dy.row(begin), dy.stride,
-                   args.parameters + layer.weight_offset, layer.in, 0.0f, dx.row(begin), dx.stride);
-    if (status != dnnl_success) return status;
+    HOTROW_RETURN_IF_ERROR(layer.linear.InputGradient(dy, args.parameters + layer.weight_offset,
+                                                      begin, end, /*add=*/false, dx));
   }
-  return dnnl_success;
+  return absl::OkStatus();
 }
 
-// dW = dz^T x, over the whole batch.
-dnnl_status_t Mlp::Impl::WeightGradientBlock(const BackwardArgs& args, const Block& block) {
-  const auto l = static_cast<size_t>(block.layer - layers.data());
-  Layer& layer = layers[l];
-  const Matrix dz = GradientOf(layer, args);
-  const ConstMatrix x = Input(l);
-  float* const dw = args.parameter_gradients + layer.weight_offset;
-  return dnnl_sgemm('T', 'N', std::min(kBlockOutputs, layer.out - block.output),
-                    std::min(kBlockInputs, layer.in - block.input), last.batch_size, 1.0f,
-                    dz.data + block.output, dz.stride, x.data + block.input, x.stride, 0.0f,
-                    dw + block.output * layer.in + block.input, layer.in);
+absl::Status Mlp::Impl::WeightGradientBlock(const BackwardArgs& args,
+                                            const internal::WeightBlock& block) {
+  Layer& layer = layers[block.linear];
+  return internal::WeightGradient(layer.linear, block, GradientOf(layer, args), Input(block.linear),
+                                  last.batch_size, args.parameter_gradients + layer.weight_offset);
 }
 
 void Mlp::Impl::BiasGradients(float* parameter_gradients) const {
-  const int64_t chunks = CeilDiv(last.batch_size, kChunkRows);
+  const int64_t chunks = CeilDiv(last.batch_size, kGemmChunkRows);
   for (const Layer& layer : layers) {
     float* const gradient = parameter_gradients + layer.bias_offset;
-    std::fill_n(gradient, layer.out, 0.0f);
+    std::fill_n(gradient, layer.linear.out, 0.0f);
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const float* const sum = layer.bias_sums.data() + chunk * layer.out_stride;
-      for (int64_t i = 0; i < layer.out; ++i) gradient[i] += sum[i];
+      const float* const sum = layer.bias_sums.data() + chunk * layer.linear.out_stride;
+      for (int64_t i = 0; i < layer.linear.out; ++i) gradient[i] += sum[i];
     }
     // The padding after W and after b.
-    const int64_t weights_end = layer.weight_offset + layer.in * layer.out;
+    const int64_t weights_end = layer.weight_offset + layer.linear.in * layer.linear.out;
     std::fill_n(parameter_gradients + weights_end, layer.bias_offset - weights_end, 0.0f);
-    std::fill_n(gradient + layer.out, layer.out_stride - layer.out, 0.0f);
+    std::fill_n(gradient + layer.linear.out, layer.linear.out_stride - layer.linear.out, 0.0f);
   }
 }
 
@@ -403,15 +275,16 @@ absl::Status Mlp::Impl::CheckBackward(const BackwardArgs& args) const {
         "Mlp: Backward needs a Forward with training = true right before");
   }
   if (args.parameter_gradients == nullptr) {
-    return absl::InvalidArgumentError("Mlp: parameter_gradients must not be null");
+    return internal::NullField("Mlp", "parameter_gradients");
   }
   if (last.batch_size == 0) return absl::OkStatus();
   if (args.parameters == nullptr) {
-    return absl::InvalidArgumentError("Mlp: parameters must not be null");
+    return internal::NullField("Mlp", "parameters");
   }
-  HOTROW_RETURN_IF_ERROR(CheckMatrix("dy", args.dy, args.dy_stride, layers.back().out));
+  HOTROW_RETURN_IF_ERROR(
+      CheckMatrix("Mlp", "dy", args.dy, args.dy_stride, layers.back().linear.out));
   if (args.dx == nullptr) return absl::OkStatus();
-  return CheckMatrix("dx", args.dx, args.dx_stride, layers.front().in);
+  return CheckMatrix("Mlp", "dx", args.dx, args.dx_stride, layers.front().linear.in);
 }
 
 Mlp::Mlp(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -440,26 +313,17 @@ void Mlp::InitParameters(uint64_t seed, std::span<float> parameters) const {
   std::fill(parameters.begin(), parameters.end(), 0.0f);
   for (size_t l = 0; l < impl_->layers.size(); ++l) {
     const Impl::Layer& layer = impl_->layers[l];
-    const int64_t weights = layer.in * layer.out;
-    const auto in = static_cast<double>(layer.in);
-    const auto out = static_cast<double>(layer.out);
-    const auto weight_scale = static_cast<float>(std::sqrt(2 / (in + out)));
-    const auto bias_scale = static_cast<float>(std::sqrt(1 / out));
+    const int64_t weights = layer.linear.in * layer.linear.out;
+    const auto in = static_cast<double>(layer.linear.in);
+    const auto out = static_cast<double>(layer.linear.out);
     const auto id = static_cast<uint32_t>(impl_->options.first_layer_id) + static_cast<uint32_t>(l);
-    for (int64_t e = 0; e < weights + layer.out; e += 4) {
-      const PhiloxBlock block =
-          RandomBlock(seed, RandomPurpose::kDenseInit, static_cast<uint64_t>(e / 4), id, 0);
-      const NormalPair a = NormalFloats(block.v[0], block.v[1]);
-      const NormalPair b = NormalFloats(block.v[2], block.v[3]);
-      const float normal[4] = {a.first, a.second, b.first, b.second};
-      for (int64_t i = e; i < std::min(e + 4, weights + layer.out); ++i) {
-        const bool is_weight = i < weights;
-        const int64_t offset =
-            is_weight ? layer.weight_offset + i : layer.bias_offset + (i - weights);
-        parameters[static_cast<size_t>(offset)] =
-            normal[i - e] * (is_weight ? weight_scale : bias_scale);
-      }
-    }
+    const auto block = [&](int64_t offset, int64_t count) {
+      return parameters.subspan(static_cast<size_t>(offset), static_cast<size_t>(count));
+    };
+    internal::DrawNormals(seed, id, 0, static_cast<float>(std::sqrt(2 / (in + out))),
+                          block(layer.weight_offset, weights));
+    internal::DrawNormals(seed, id, weights, static_cast<float>(std::sqrt(1 / out)),
+                          block(layer.bias_offset, layer.linear.out));
   }
 }
 
@@ -473,18 +337,22 @@ absl::Status Mlp::Forward(const ExecContext& ctx, const ForwardArgs& args) {
   }
   if (args.batch_size > 0) {
     if (args.parameters == nullptr) {
-      return absl::InvalidArgumentError("Mlp: parameters must not be null");
+      return internal::NullField("Mlp", "parameters");
     }
-    HOTROW_RETURN_IF_ERROR(CheckMatrix("x", args.x, args.x_stride, input_size()));
-    HOTROW_RETURN_IF_ERROR(CheckMatrix("y", args.y, args.y_stride, output_size()));
+    HOTROW_RETURN_IF_ERROR(CheckMatrix("Mlp", "x", args.x, args.x_stride, input_size()));
+    HOTROW_RETURN_IF_ERROR(CheckMatrix("Mlp", "y", args.y, args.y_stride, output_size()));
   }
   const auto run = [&]() -> absl::Status {
     impl.last = {.x = {args.x, args.x_stride}, .batch_size = args.batch_size, .step = args.step};
-    const bool transposed = args.batch_size >= kTransposeMinRows;
-    if (transposed) impl.TransposeWeights(ctx.pool, args.parameters);
+    const bool transposed = args.batch_size >= internal::kTransposeMinRows;
+    if (transposed) {
+      for (Impl::Layer& layer : impl.layers) {
+        layer.linear.Transpose(ctx.pool, args.parameters + layer.weight_offset);
+      }
+    }
     FirstError error;
-    ParallelFor(ctx.pool, args.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-      const SingleThreadedProducts scope;
+    ParallelFor(ctx.pool, args.batch_size, kGemmChunkRows, [&](int64_t begin, int64_t end) {
+      const ProductScope scope;
       error.Take(impl.ForwardRows(args, transposed, begin, end));
     });
     HOTROW_RETURN_IF_ERROR(error.ToStatus());
@@ -503,14 +371,14 @@ absl::Status Mlp::Backward(const ExecContext& ctx, const BackwardArgs& args) {
       return absl::OkStatus();
     }
     FirstError error;
-    ParallelFor(ctx.pool, impl.last.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-      const SingleThreadedProducts scope;
+    ParallelFor(ctx.pool, impl.last.batch_size, kGemmChunkRows, [&](int64_t begin, int64_t end) {
+      const ProductScope scope;
       error.Take(impl.BackwardRows(args, begin, end));
     });
     HOTROW_RETURN_IF_ERROR(error.ToStatus());
     const auto num_blocks = static_cast<int64_t>(impl.blocks.size());
     ParallelFor(ctx.pool, num_blocks, 1, [&](int64_t begin, int64_t end) {
-      const SingleThreadedProducts scope;
+      const ProductScope scope;
       for (int64_t i = begin; i < end; ++i) {
         error.Take(impl.WeightGradientBlock(args, impl.blocks[static_cast<size_t>(i)]));
       }
@@ -524,7 +392,7 @@ absl::Status Mlp::Backward(const ExecContext& ctx, const BackwardArgs& args) {
 int64_t Mlp::activation_bytes() const {
   int64_t bytes = 0;
   for (const Impl::Layer& layer : impl_->layers) {
-    bytes += layer.outputs.bytes() + layer.gradients.bytes() + layer.transposed.bytes() +
+    bytes += layer.outputs.bytes() + layer.gradients.bytes() + layer.linear.transposed.bytes() +
              layer.bias_sums.bytes();
   }
   return bytes;

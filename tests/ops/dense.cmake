@@ -1,9 +1,11 @@
 hotrow_add_test(
   NAME ops_dense_test
   SOURCES bce_loss_test.cc
+          cross_network_test.cc
           dense_optimizer_test.cc
           dot_interaction_test.cc
           dropout_test.cc
+          fm_interaction_test.cc
           mlp_test.cc
           vec8_test.cc
   DEPS hotrow::ops)

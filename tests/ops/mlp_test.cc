@@ -1,7 +1,10 @@
 #include "ops/mlp.h"
 
+#include <sys/time.h>
+
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <string>
 #include <utility>
@@ -400,6 +403,39 @@ TEST(MlpTest, EqualBitsOnAnyPool) {
     ThreadPool pool(threads);
     EXPECT_TRUE(RunMlp(test::OnPool(&pool), *mlp, p) == alone) << threads << " threads";
   }
+}
+
+volatile std::sig_atomic_t signals_handled = 0;
+
+// What a handler may do: use the stack below that of the interrupted function.
+void UseStack(int) {
+  volatile char bytes[4096];
+  for (volatile char& byte : bytes) byte = 0x55;
+  signals_handled = signals_handled + 1;
+}
+
+// oneDNN's products keep data below the stack pointer, so handlers must not run on top of them.
+TEST(MlpTest, SignalHandlersOfTheProgramDisturbNoProduct) {
+  const MlpOptions options = {.sizes = {367, 512, 256, 1}, .max_batch_size = 512};
+  const auto mlp = NewMlp(options);
+  const Problem p = RandomProblem(*mlp, options, 512, 2);
+  const Result want = RunMlp({}, *mlp, p);
+
+  struct sigaction action = {};
+  action.sa_handler = UseStack;
+  action.sa_flags = SA_RESTART;
+  struct sigaction action_before = {};
+  ASSERT_EQ(sigaction(SIGALRM, &action, &action_before), 0);
+  const itimerval often = {.it_interval = {0, 200}, .it_value = {0, 200}};
+  itimerval timer_before = {};
+  ASSERT_EQ(setitimer(ITIMER_REAL, &often, &timer_before), 0);
+  signals_handled = 0;
+  bool equal = true;
+  for (int i = 0; i < 40 && equal; ++i) equal = RunMlp({}, *mlp, p) == want;
+  ASSERT_EQ(setitimer(ITIMER_REAL, &timer_before, nullptr), 0);
+  ASSERT_EQ(sigaction(SIGALRM, &action_before, nullptr), 0);
+  EXPECT_TRUE(equal);
+  EXPECT_GT(signals_handled, 40);  // between the products they do run
 }
 
 TEST(MlpTest, BatchSizesMayChangeBetweenCalls) {

@@ -1,0 +1,105 @@
+#ifndef HOTROW_OPS_CROSS_NETWORK_H_
+#define HOTROW_OPS_CROSS_NETWORK_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/exec_context.h"
+
+namespace hotrow {
+
+enum class CrossKind {
+  kVector,  // DCN: a weight vector for each layer
+  kMatrix,  // DCN V2: a matrix for each layer, or two thin ones
+};
+
+struct CrossNetworkOptions {
+  CrossKind kind = CrossKind::kMatrix;
+  int32_t width = 0;       // W > 0: columns of input and output
+  int32_t num_layers = 0;  // > 0
+  int32_t rank = 0;        // of the matrices, in [0, W]; 0: full. kMatrix only
+  // Number of layer 0 in the counters of InitParameters, so that networks of one model differ.
+  int32_t first_layer_id = 0;
+  int64_t max_batch_size = 0;  // B at most; activations are kept for it
+
+  absl::Status Validate() const;
+};
+
+// Cross layers: each multiplies its input by the network's input x_0 and adds itself, so that L
+// layers make products of up to L + 1 features. Keeps the activations of the last forward pass for
+// the backward pass. CPU only.
+//
+//   kVector:  x_{l+1} = x_0 (x_l . w_l) + b_l + x_l       (Wang et al. 2017, "Deep & Cross Network
+//             for Ad Click Predictions")
+//   kMatrix:  x_{l+1} = x_0 o (W_l x_l + b_l) + x_l, with W_l = U_l V_l where a rank is given
+//             (Wang et al. 2021, "DCN V2"; there V is written transposed). o is element by element.
+//
+// Data:    x_l row-major [B, W]. Parameters and gradients belong to the caller, as flat arrays of
+//          num_parameters floats. For each layer the weights, then b [W], each block padded to 64
+//          bytes. The weights are w [W]; or W row-major [W, W]; or V [rank, W], then U [W, rank].
+// Threads: one call at a time. Work is split over ctx.pool (null = the calling thread alone) in
+//          pieces that depend on the shapes only, and sums over the batch run in a fixed order. So
+//          results are equal bit for bit whatever the number of threads.
+// Errors:  InvalidArgument (names the field), FailedPrecondition (Backward without Forward),
+//          ResourceExhausted (no memory), Unimplemented (not the CPU).
+class CrossNetwork {
+ public:
+  static absl::StatusOr<std::unique_ptr<CrossNetwork>> Create(const CrossNetworkOptions& options);
+  ~CrossNetwork();
+
+  int32_t width() const;
+  int32_t num_layers() const;
+  int64_t num_parameters() const;              // padding between blocks included
+  int64_t weight_offset(int32_t layer) const;  // of w, W or V
+  int64_t u_offset(int32_t layer) const;       // of U; only with a rank
+  int64_t bias_offset(int32_t layer) const;
+
+  // Weights normal with standard deviation sqrt(2 / (in + out)) (Glorot & Bengio 2010) for the W x
+  // 1, W x W, W x rank or rank x W map that they are, biases zero. Elements count through w or W,
+  // or through V, then U; element e takes normal number e % 4 of RandomBlock(seed, kDenseInit, e /
+  // 4, first_layer_id + layer, 0). Padding is zero. parameters has num_parameters elements.
+  void InitParameters(uint64_t seed, std::span<float> parameters) const;
+
+  // y = x_L for x = x_0. x [B, W] with row stride x_stride, y [B, W] with y_stride (floats); they
+  // must not overlap. x is read again by Backward and must stay until then; y need not. training
+  // makes Backward possible.
+  struct ForwardArgs {
+    const float* parameters = nullptr;
+    const float* x = nullptr;
+    int64_t x_stride = 0;
+    int64_t batch_size = 0;
+    float* y = nullptr;
+    int64_t y_stride = 0;
+    bool training = false;
+  };
+  absl::Status Forward(const ExecContext& ctx, const ForwardArgs& args);
+
+  // Gradients of the last Forward, which must have had training = true; once for each Forward,
+  // since the kept activations are used up. dy [B, W] is overwritten as scratch. dx [B, W] may be
+  // null when the input needs no gradient. parameter_gradients is overwritten (not added to), its
+  // padding with zeros. parameters must be those of that Forward.
+  struct BackwardArgs {
+    const float* parameters = nullptr;
+    float* dy = nullptr;
+    int64_t dy_stride = 0;
+    float* dx = nullptr;
+    int64_t dx_stride = 0;
+    float* parameter_gradients = nullptr;
+  };
+  absl::Status Backward(const ExecContext& ctx, const BackwardArgs& args);
+
+  // All memory this object keeps: activations, column sums and transposed weights.
+  int64_t activation_bytes() const;
+
+ private:
+  struct Impl;
+  explicit CrossNetwork(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_OPS_CROSS_NETWORK_H_

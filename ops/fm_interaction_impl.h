@@ -1,0 +1,15 @@
+#ifndef HOTROW_OPS_FM_INTERACTION_IMPL_H_
+#define HOTROW_OPS_FM_INTERACTION_IMPL_H_
+
+#include "absl/status/status.h"
+#include "base/thread_pool.h"
+#include "ops/fm_interaction.h"
+
+namespace hotrow::internal {
+
+absl::Status FmInteractionCpu(ThreadPool* pool, const FmInteractionArgs& args);
+absl::Status FmInteractionGradCpu(ThreadPool* pool, const FmInteractionGradArgs& args);
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_OPS_FM_INTERACTION_IMPL_H_
