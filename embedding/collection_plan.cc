@@ -43,6 +43,20 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
         absl::StrCat("EmbeddingCollectionOptions.evaluation_staging_bytes: must be positive, is ",
                      evaluation_staging_bytes));
   }
+  if (open_steps < 0 || open_steps > UINT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "EmbeddingCollectionOptions.open_steps: must lie in [0, 2^32 - 1], is ", open_steps));
+  }
+  if (open_at == 0 && open_steps != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.open_steps is ", open_steps,
+                     ", but open_at is 0: empty tables have seen no steps"));
+  }
+  if (open_at != 0 && snapshot_dir.empty() && open_dir.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("EmbeddingCollectionOptions.open_at is ",
+                                                   open_at,
+                                                   ", but snapshot_dir and open_dir are empty"));
+  }
   std::set<std::string> names;
   std::set<std::string> features;
   for (const TableConfig& table : tables) {

@@ -377,7 +377,11 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
   }
   HOTROW_ASSIGN_OR_RETURN(impl->store, HostStore::Open({.tables = std::move(store_tables),
                                                         .budget_bytes = options.store_bytes,
-                                                        .snapshot_dir = options.snapshot_dir}));
+                                                        .snapshot_dir = options.snapshot_dir,
+                                                        .open_at = options.open_at,
+                                                        .open_dir = options.open_dir,
+                                                        .env = options.env}));
+  impl->steps = static_cast<uint32_t>(options.open_steps);
   for (const WidthClass& width : impl->plan.classes) {
     TieredTableOptions tier_options;
     tier_options.seed = options.seed;
@@ -659,6 +663,23 @@ absl::Status EmbeddingCollection::Flush() {
   return impl_->store->Flush();
 }
 
+absl::Status EmbeddingCollection::PrepareSnapshot(SnapshotId snapshot) {
+  HOTROW_RETURN_IF_ERROR(Flush());
+  return impl_->store->PrepareSnapshot(snapshot);
+}
+
+absl::Status EmbeddingCollection::CommitSnapshot(SnapshotId snapshot) {
+  return impl_->store->CommitSnapshot(snapshot);
+}
+
+absl::Status EmbeddingCollection::DropSnapshot(SnapshotId snapshot) {
+  return impl_->store->DropSnapshot(snapshot);
+}
+
+absl::StatusOr<std::vector<SnapshotId>> EmbeddingCollection::ListSnapshots() {
+  return impl_->store->ListSnapshots();
+}
+
 absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
   Impl& c = *impl_;
   HOTROW_RETURN_IF_ERROR(Flush());
@@ -686,7 +707,7 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
 EmbeddingStats EmbeddingCollection::Stats() const {
   const Impl& c = *impl_;
   EmbeddingStats stats;
-  stats.steps = c.steps;
+  stats.steps = c.steps - c.options.open_steps;
   stats.unique_keys = c.unique_keys;
   stats.initialised_rows = c.initialised_rows;
   stats.prefetch_waits = c.prefetch_waits;

@@ -16,8 +16,11 @@
 #include "ops/jagged.h"
 #include "ops/row_init.h"
 #include "ops/sparse_optimizer.h"
+#include "store/row_store.h"
 
 namespace hotrow {
+
+class Env;
 
 // One embedding table. A table has no fixed size: any 64-bit key gets a row at its first update.
 struct TableConfig {
@@ -52,7 +55,15 @@ struct EmbeddingCollectionOptions {
   // Rows that evaluation brings in for a moment; batches are cut into slices that fit. A hard
   // limit.
   int64_t evaluation_staging_bytes = int64_t{64} << 20;
-  std::string snapshot_dir;  // of the memory store; empty: no snapshots
+  std::string snapshot_dir;  // where PrepareSnapshot writes; empty: no snapshots
+  // Starts from this snapshot of open_dir (empty: of snapshot_dir) instead of from empty tables; 0:
+  // empty tables. The tables must be those of the snapshot: their number, their order and their row
+  // widths are checked; names, optimizers and the number of steps are for the caller to keep.
+  // Nothing is written to open_dir.
+  SnapshotId open_at = 0;
+  std::string open_dir;
+  int64_t open_steps = 0;  // updates that the snapshot has seen: steps() goes on from here
+  Env* env = nullptr;      // of snapshots; not owned; null: the real file system
 
   absl::Status Validate() const;  // names the table or field, the limit and the value it got
 };
@@ -94,7 +105,7 @@ struct TierStats {
 
 struct EmbeddingStats {
   std::vector<TierStats> tiers;  // from the top down
-  int64_t steps = 0;             // updates applied
+  int64_t steps = 0;             // updates applied since Create
   int64_t unique_keys = 0;       // summed over training batches
   int64_t initialised_rows = 0;  // rows that joined a table by their first update
   int64_t prefetch_waits = 0;    // prefetches that had to wait for room beside pinned rows
@@ -190,7 +201,16 @@ class EmbeddingCollection {
   // Counts and hashes all rows, after a Flush. Reads every row.
   absl::StatusOr<CollectionDigest> Digest();
 
-  int64_t steps() const;  // updates applied so far
+  // Two-phase snapshots of all rows, see store/row_store.h: PrepareSnapshot flushes and makes the
+  // tables as they are after the last update durable under this name; the caller's manifest
+  // commits. Steps may be in flight. Errors: FailedPrecondition (no snapshot_dir; a name that is 0
+  // or used), and what the file system says; the tables are then as before.
+  absl::Status PrepareSnapshot(SnapshotId snapshot);
+  absl::Status CommitSnapshot(SnapshotId snapshot);
+  absl::Status DropSnapshot(SnapshotId snapshot);
+  absl::StatusOr<std::vector<SnapshotId>> ListSnapshots();
+
+  int64_t steps() const;  // updates applied so far, those before open_at included
   EmbeddingStats Stats() const;
 
  private:

@@ -1,188 +1,73 @@
-// dlrm: trains a click model through tiered embedding tables. `dlrm --help` says how.
+// dlrm: trains a DLRM through tiered embedding tables. `dlrm --help` says how.
 
-#include <atomic>
-#include <csignal>
-#include <cstdio>
-#include <string>
-#include <thread>
-#include <utility>
+#include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "base/env.h"
-#include "base/exec_context.h"
-#include "base/status_macros.h"
-#include "base/thread_pool.h"
-#include "base/trace.h"
-#include "models/data/data_source.h"
 #include "models/dlrm_model.h"
-#include "models/report.h"
-#include "models/trainer.h"
-#include "models/trainer_flags.h"
+#include "models/train_program.h"
 
 namespace hotrow {
 namespace {
 
-constexpr int kExitError = 1;
-constexpr int kExitUsage = 2;
+constexpr char kSummary[] =
+    "dlrm trains a click model (DLRM) through tiered embedding tables: the hot rows in a cache,\n"
+    "all rows in a store below it, and the same bits as if everything were in one place.\n";
 
-// The number of the first SIGINT or SIGTERM. Static, since the thread that sets it is never joined.
-std::atomic<int> stop_signal{0};
+constexpr char kExamples[] =
+    "  dlrm\n"
+    "      learns synthetic data with all defaults\n"
+    "  dlrm --data=synthetic:tables=8,rows=1000000,samples=2000000 --cache_bytes=32MiB\n"
+    "      8 tables of a million rows through a cache of 32 MiB\n"
+    "  dlrm --cache_bytes=min --report=run.json --trace=run.trace.json\n"
+    "      the smallest cache that works; figures and hashes to run.json, a timeline beside it\n";
 
-// The first signal asks for a clean end, the second kills. Call this before any thread is started:
-// they inherit that the signals are blocked.
-//
-// A thread waits for the signals, and there is no handler, because a handler would run on the stack
-// of whatever it interrupts: dnnl_sgemm of oneDNN 2.6 (Debian 12) keeps data below its stack
-// pointer, and a handler that runs in the midst of a matrix product destroys it (seen as crashes).
-void CatchStopSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::thread([signals] {
-    int signal = 0;
-    sigwait(&signals, &signal);
-    stop_signal = signal;
-    sigwait(&signals, &signal);
-    std::signal(signal, SIG_DFL);
-    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-    std::raise(signal);
-  }).detach();
+struct DlrmFlags {
+  std::vector<int32_t> dense_arch_layer_sizes;  // empty: 512-256-64-<embedding_dim>
+  std::vector<int32_t> over_arch_layer_sizes = {512, 256, 1};
+  double dropout = 0;
+};
+
+void AddFlags(DlrmFlags* f, FlagSet* set) {
+  set->AddSizes("dense_arch_layer_sizes", &f->dense_arch_layer_sizes,
+                "layer outputs of the bottom MLP, which reads the dense features; the last one is "
+                "the embedding dim");
+  set->DescribeDefault("512-256-64-<embedding_dim>");
+  set->AddSizes("over_arch_layer_sizes", &f->over_arch_layer_sizes,
+                "layer outputs of the top MLP; the last one is 1, the logit");
+  set->AddReal("dropout", 0, 0.99, &f->dropout, "share of hidden units that a step leaves out");
 }
 
-std::string HelpText(const FlagSet& set) {
-  std::string out =
-      "dlrm trains a click model (DLRM) through tiered embedding tables: the hot rows in a cache,\n"
-      "all rows in a store below it, and the same bits as if everything were in one place.\n"
-      "\n"
-      "Usage: dlrm [--flag=value ...]\n"
-      "\n"
-      "  dlrm\n"
-      "      learns synthetic data with all defaults\n"
-      "  dlrm --data=synthetic:tables=8,rows=1000000,samples=2000000 --cache_bytes=32MiB\n"
-      "      8 tables of a million rows through a cache of 32 MiB\n"
-      "  dlrm --cache_bytes=min --report=run.json --trace=run.trace.json\n"
-      "      the smallest cache that works; figures and hashes to run.json, a timeline beside it\n"
-      "\n"
-      "Ctrl-C ends training after the current step; the report is written, test data is not\n"
-      "evaluated. A second Ctrl-C ends the program at once. Exit status: 0 success, 1 failure, 2\n"
-      "wrong usage. [...] is the default.\n"
-      "\n";
-  absl::StrAppend(&out, set.Help(), "\nKinds of data\n");
-  for (const std::string& line : WrapText(DataSourceHelp(), 96)) {
-    absl::StrAppend(&out, "  ", line, "\n");
-  }
-  return out;
-}
-
-// Fails now rather than after hours of training if `path` cannot be written: opens what the writer
-// will open, and removes it again if that made it.
-absl::Status CheckWritable(Env& env, const char* flag, const std::string& path,
-                           const std::string& opened_path) {
-  if (path.empty()) return absl::OkStatus();
-  const auto explained = [&](const std::string& why) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("--", flag, "=", path, ": ", why,
-                     "; give a file in a directory that exists and that you may write to"));
-  };
-  if (env.ListDir(path).ok()) return explained("is a directory");
-  const absl::StatusOr<bool> existed = env.Exists(opened_path);
-  absl::StatusOr<std::unique_ptr<File>> file = env.Open(opened_path, OpenMode::kCreate);
-  if (!file.ok()) return explained(std::string(file.status().message()));
-  HOTROW_RETURN_IF_ERROR((*file)->Close());
-  if (existed.ok() && !*existed) return env.Remove(opened_path);
-  return absl::OkStatus();
-}
-
-void PrintTryNext(const FlagSet& set, const TrainerFlags& flags, const TrainReport& report) {
-  std::vector<std::pair<std::string, std::string>> ideas;
-  if (report.cache_bytes == 0) {
-    int64_t row_bytes = 0;
-    for (const TableDigest& table : report.digest.tables) row_bytes += table.rows * table.row_bytes;
-    const int64_t tenth_mib = std::max<int64_t>(row_bytes / 10 >> 20, 1);
-    ideas.emplace_back(set.CommandLineWith("cache_bytes", absl::StrCat(tenth_mib, "MiB")),
-                       "through a cache for a tenth of the rows: same bits, see tables_hash");
-  } else {
-    ideas.emplace_back(set.CommandLineWith("cache_bytes", "min"),
-                       "the smallest cache that works: same bits, see tables_hash");
-    if (flags.cache_policy == "lru") {
-      ideas.emplace_back(set.CommandLineWith("cache_policy", "lfu"),
-                         "keep what is used often instead of what was used last");
-    }
-  }
-  if (flags.report.empty()) {
-    ideas.emplace_back(set.CommandLineWith("report", "run.json"),
-                       "hashes, metrics and figures of each tier as JSON");
-  }
-  if (flags.trace.empty()) {
-    ideas.emplace_back(set.CommandLineWith("trace", "trace.json"),
-                       "a timeline of every stage, for ui.perfetto.dev");
-  }
-  if (ideas.size() > 2) ideas.resize(2);
-  ideas.emplace_back("dlrm --help", "all flags and kinds of data");
-  std::printf("\n  try next\n");
-  for (const auto& [command, what] : ideas) {
-    std::printf("    %s\n        %s\n", command.c_str(), what.c_str());
-  }
-}
-
-absl::Status Run(int argc, char** argv) {
-  TrainerFlags flags;
-  FlagSet set = MakeTrainerFlagSet(&flags);
-  HOTROW_RETURN_IF_ERROR(set.Parse(argc, argv));
-  if (set.help_requested()) {
-    std::fputs(HelpText(set).c_str(), stdout);
-    return absl::OkStatus();
-  }
-  HOTROW_ASSIGN_OR_RETURN(TrainerOptions options, ResolveTrainerFlags(&flags));
-  Env& env = PosixEnv();
-  // The report goes to a temporary name first, the trace straight to its file.
-  HOTROW_RETURN_IF_ERROR(
-      CheckWritable(env, "report", flags.report, absl::StrCat(flags.report, ".tmp")));
-  HOTROW_RETURN_IF_ERROR(CheckWritable(env, "trace", flags.trace, flags.trace));
-  CatchStopSignals();
-
-  TraceRecorder trace(/*keep_events=*/!flags.trace.empty());
-  ThreadPool pool(static_cast<int>(flags.threads));
-  options.out = stdout;
-  options.stop_signal = &stop_signal;
-
-  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
-                          OpenDataSource(flags.data, static_cast<uint64_t>(flags.seed)));
-  const auto make_model =
-      [&flags](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-    return DlrmModel::Create(DlrmOptionsFromFlags(flags, schema));
-  };
-  HOTROW_ASSIGN_OR_RETURN(TrainReport report, RunTraining(options, *data, make_model,
-                                                          {.pool = &pool, .trace = &trace}));
-  flags.cache_bytes = report.cache_bytes;
-  report.flags = set.Values();
-  std::printf("\n%s", FormatSummary(report).c_str());
-  if (!flags.trace.empty()) {
-    HOTROW_RETURN_IF_ERROR(trace.WriteChromeTrace(env, flags.trace));
-    std::printf("\n  trace written to %s\n", flags.trace.c_str());
-  }
-  if (!flags.report.empty()) {
-    HOTROW_RETURN_IF_ERROR(WriteFileAtomically(env, flags.report, ReportToJson(report)));
-    std::printf("%s  report written to %s\n", flags.trace.empty() ? "\n" : "",
-                flags.report.c_str());
-  }
-  PrintTryNext(set, flags, report);
-  return absl::OkStatus();
+DlrmOptions Options(const DlrmFlags& f, const TrainerFlags& flags, const DataSchema& schema) {
+  return {.num_dense = schema.num_dense,
+          .num_sparse = static_cast<int32_t>(schema.features.size()),
+          .embedding_dim = static_cast<int32_t>(flags.embedding_dim),
+          .dense_arch_layer_sizes = f.dense_arch_layer_sizes,
+          .over_arch_layer_sizes = f.over_arch_layer_sizes,
+          .dropout = static_cast<float>(f.dropout),
+          .seed = static_cast<uint64_t>(flags.seed),
+          .max_batch_size = flags.batch_size};
 }
 
 }  // namespace
 }  // namespace hotrow
 
 int main(int argc, char** argv) {
-  const absl::Status status = hotrow::Run(argc, argv);
-  if (status.ok()) return 0;
-  std::fflush(stdout);
-  // One line, so that it can be searched for in a log.
-  const std::string line = absl::StrReplaceAll(status.message(), {{"\n", " "}});
-  std::fprintf(stderr, "dlrm: %s\n", line.c_str());
-  return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ? hotrow::kExitUsage
-                                                                          : hotrow::kExitError;
+  using namespace hotrow;  // NOLINT(google-build-using-namespace)
+  DlrmFlags f;
+  return RunTrainProgram(
+      {.name = "dlrm",
+       .summary = kSummary,
+       .examples = kExamples,
+       .add_model_flags = [&f](FlagSet* set) { AddFlags(&f, set); },
+       .resolve_model_flags =
+           [&f](const TrainerFlags& flags) {
+             if (!f.dense_arch_layer_sizes.empty()) return;
+             f.dense_arch_layer_sizes = {512, 256, 64, static_cast<int32_t>(flags.embedding_dim)};
+           },
+       .make_model = [&f](const TrainerFlags& flags,
+                          const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+         return DlrmModel::Create(Options(f, flags, schema));
+       }},
+      argc, argv);
 }

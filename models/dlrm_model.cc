@@ -4,25 +4,10 @@
 #include "absl/strings/str_join.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "models/model_parts.h"
 
 namespace hotrow {
 namespace {
-
-constexpr int64_t kFloatsPerLine = kBufferAlignment / sizeof(float);
-
-absl::Status CheckLayerSizes(const char* flag, const std::vector<int32_t>& sizes) {
-  if (sizes.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " is empty: give the output size of each layer, as in 512-256-16"));
-  }
-  for (const int32_t size : sizes) {
-    if (size <= 0) {
-      return absl::InvalidArgumentError(absl::StrCat(flag, "=", absl::StrJoin(sizes, "-"),
-                                                     ": every layer needs a size of at least 1"));
-    }
-  }
-  return absl::OkStatus();
-}
 
 // `sizes` with the last one replaced: what the user meant to type.
 std::string WithLast(std::vector<int32_t> sizes, int32_t last) {
@@ -33,26 +18,11 @@ std::string WithLast(std::vector<int32_t> sizes, int32_t last) {
 }  // namespace
 
 absl::Status DlrmOptions::Validate() const {
-  if (num_dense < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("DlrmOptions.num_dense: must not be negative, is ", num_dense));
-  }
-  if (num_sparse < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("DlrmOptions.num_sparse: must be at least 1, is ", num_sparse));
-  }
-  if (embedding_dim <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--embedding_dim must be at least 1, is ", embedding_dim));
-  }
-  if (max_batch_size <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("DlrmOptions.max_batch_size: must be at least 1, is ", max_batch_size));
-  }
-  if (!(dropout >= 0 && dropout < 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--dropout must be at least 0 and less than 1, is ", dropout));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckCommonOptions("DlrmOptions", {.num_dense = num_dense,
+                                                            .num_sparse = num_sparse,
+                                                            .embedding_dim = embedding_dim,
+                                                            .dropout = dropout,
+                                                            .max_batch_size = max_batch_size}));
   if (num_dense > 0) {
     HOTROW_RETURN_IF_ERROR(CheckLayerSizes("--dense_arch_layer_sizes", dense_arch_layer_sizes));
     if (dense_arch_layer_sizes.back() != embedding_dim) {
@@ -65,15 +35,7 @@ absl::Status DlrmOptions::Validate() const {
                        " or --embedding_dim=", dense_arch_layer_sizes.back()));
     }
   }
-  HOTROW_RETURN_IF_ERROR(CheckLayerSizes("--over_arch_layer_sizes", over_arch_layer_sizes));
-  if (over_arch_layer_sizes.back() != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--over_arch_layer_sizes ends in ", over_arch_layer_sizes.back(),
-                     " but the model's output is one logit: append a layer of size 1, "
-                     "--over_arch_layer_sizes=",
-                     absl::StrJoin(over_arch_layer_sizes, "-"), "-1"));
-  }
-  return absl::OkStatus();
+  return CheckLogitLayerSizes("--over_arch_layer_sizes", over_arch_layer_sizes);
 }
 
 absl::StatusOr<std::unique_ptr<DlrmModel>> DlrmModel::Create(const DlrmOptions& options) {
@@ -150,12 +112,7 @@ DotInteractionArgs DlrmModel::InteractionArgs() {
 
 absl::Status DlrmModel::Forward(const ExecContext& ctx, const Input& input,
                                 std::span<float> logits) {
-  if (input.batch_size < 0 || input.batch_size > options_.max_batch_size ||
-      static_cast<int64_t>(logits.size()) < input.batch_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("DlrmModel: a batch of ", input.batch_size, " samples with room for ",
-                     logits.size(), " logits; max_batch_size is ", options_.max_batch_size));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckForward("DlrmModel", input, options_.max_batch_size, logits));
   input_ = input;
   if (input.batch_size == 0) return absl::OkStatus();
   if (bottom_ != nullptr) {
@@ -181,14 +138,7 @@ absl::Status DlrmModel::Forward(const ExecContext& ctx, const Input& input,
 
 absl::Status DlrmModel::Backward(const ExecContext& ctx, std::span<float> logit_gradient,
                                  float* embedding_gradient) {
-  if (!input_.training) {
-    return absl::FailedPreconditionError("DlrmModel: Backward needs a Forward for training first");
-  }
-  if (static_cast<int64_t>(logit_gradient.size()) < input_.batch_size) {
-    return absl::InvalidArgumentError(absl::StrCat("DlrmModel: ", logit_gradient.size(),
-                                                   " logit gradients for a batch of ",
-                                                   input_.batch_size, " samples"));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckBackward("DlrmModel", input_, logit_gradient));
   if (input_.batch_size == 0) {
     for (float& g : gradients_.span()) g = 0;
     return absl::OkStatus();

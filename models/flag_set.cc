@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kHelpWidth = 100;
 constexpr size_t kHelpColumn = 37;  // where the text starts; the longest flag fits before it
+constexpr std::string_view kPresetFlag = "preset";
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -210,6 +211,21 @@ void FlagSet::AddSizes(std::string_view name, std::vector<int32_t>* field, std::
        .get = [field] { return FlagValue(absl::StrJoin(*field, "-")); }});
 }
 
+void FlagSet::AddSwitch(std::string_view name, bool* field, std::string_view help) {
+  Add({.name = std::string(name),
+       .help = std::string(help),
+       .is_switch = true,
+       .set =
+           [field](std::string_view text) {
+             if (text != "true" && text != "false") {
+               return absl::InvalidArgumentError("takes true or false");
+             }
+             *field = text == "true";
+             return absl::OkStatus();
+           },
+       .get = [field] { return FlagValue(std::string(*field ? "true" : "false")); }});
+}
+
 void FlagSet::DescribeDefault(std::string_view text) { flags_.back().default_text = text; }
 
 const FlagSet::Flag* FlagSet::Find(std::string_view name) const {
@@ -234,7 +250,47 @@ absl::Status FlagSet::UnknownFlag(std::string_view name) const {
       program_, " --help lists all flags"));
 }
 
+absl::Status FlagSet::Set(const Flag& flag, std::string_view value) const {
+  const absl::Status status = flag.set(value);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag.name, "=", Absl(value), ": ", status.message()));
+}
+
+void FlagSet::AddPresets(std::vector<FlagPreset> presets) {
+  presets_ = std::move(presets);
+  std::vector<std::string> names;
+  for (const FlagPreset& preset : presets_) names.push_back(preset.name);
+  Add({.name = std::string(kPresetFlag),
+       .hint = "NAME",
+       .help =
+           absl::StrCat("flags that reproduce a result, see below: ", absl::StrJoin(names, " or "),
+                        ". Flags that are given besides win over it"),
+       .set = [](std::string_view) { return absl::OkStatus(); },  // Parse calls ApplyPreset
+       .get = [preset = preset_] { return FlagValue(*preset); }});
+}
+
+absl::Status FlagSet::ApplyPreset(std::string_view name) {
+  std::vector<std::string> names;
+  for (const FlagPreset& preset : presets_) {
+    names.push_back(preset.name);
+    if (preset.name != name) continue;
+    *preset_ = preset.name;
+    for (const std::string& text : preset.flags) {
+      const size_t equals = text.find('=');
+      const Flag* const flag = Find(std::string_view(text).substr(2, equals - 2));
+      if (flag == nullptr) return absl::InternalError(absl::StrCat("there is no flag ", text));
+      HOTROW_RETURN_IF_ERROR(Set(*flag, std::string_view(text).substr(equals + 1)));
+    }
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--", Absl(kPresetFlag), "=", Absl(name),
+                                                 ": takes ", absl::StrJoin(names, " or ")));
+}
+
 absl::Status FlagSet::Parse(int argc, const char* const* argv) {
+  // All are told apart before any is set, since a preset comes first wherever it stands.
+  std::vector<std::pair<const Flag*, std::string_view>> given;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--" && i + 1 == argc) break;
@@ -255,16 +311,27 @@ absl::Status FlagSet::Parse(int argc, const char* const* argv) {
     std::string_view value;
     if (equals != std::string_view::npos) {
       value = body.substr(equals + 1);
+    } else if (flag->is_switch) {
+      value = "true";
     } else if (i + 1 < argc && std::string_view(argv[i + 1]).substr(0, 2) != "--") {
       value = argv[++i];
     } else {
       return absl::InvalidArgumentError(
           absl::StrCat("--", flag->name, " needs a value: --", flag->name, "=", flag->hint));
     }
-    if (const absl::Status status = flag->set(value); !status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", flag->name, "=", Absl(value), ": ", status.message()));
+    given.emplace_back(flag, value);
+  }
+  for (const auto& [flag, value] : given) {
+    if (flag->name != kPresetFlag) continue;
+    if (!preset_->empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag->name, "=", Absl(value), ": --",
+                                                     flag->name, "=", *preset_,
+                                                     " is given too; leave one of them out"));
     }
+    HOTROW_RETURN_IF_ERROR(ApplyPreset(value));
+  }
+  for (const auto& [flag, value] : given) {
+    HOTROW_RETURN_IF_ERROR(Set(*flag, value));
     given_.emplace_back(flag->name, value);
   }
   return absl::OkStatus();
@@ -276,13 +343,22 @@ std::string FlagSet::Help() const {
     absl::StrAppend(&out, group == 0 ? "" : "\n", groups_[group], "\n");
     for (const Flag& flag : flags_) {
       if (flag.group != group) continue;
-      std::string line = absl::StrCat("  --", flag.name, "=", flag.hint);
+      std::string line = absl::StrCat("  --", flag.name, flag.is_switch ? "" : "=", flag.hint);
       line.resize(std::max(kHelpColumn, line.size() + 1), ' ');
       std::string text = flag.help;
       if (!flag.default_text.empty()) absl::StrAppend(&text, " [", flag.default_text, "]");
       for (const std::string& part : WrapText(text, kHelpWidth - kHelpColumn)) {
         absl::StrAppend(&out, line, part, "\n");
         line.assign(kHelpColumn, ' ');
+      }
+    }
+  }
+  if (!presets_.empty()) absl::StrAppend(&out, "\nPresets\n");
+  for (const FlagPreset& preset : presets_) {
+    absl::StrAppend(&out, "  --", Absl(kPresetFlag), "=", preset.name, "\n");
+    for (const std::string& text : {preset.result, absl::StrJoin(preset.flags, " ")}) {
+      for (const std::string& line : WrapText(text, kHelpWidth - 6)) {
+        absl::StrAppend(&out, "      ", line, "\n");
       }
     }
   }
@@ -294,6 +370,15 @@ std::vector<std::pair<std::string, FlagValue>> FlagSet::Values() const {
   values.reserve(flags_.size());
   for (const Flag& flag : flags_) values.emplace_back(flag.name, flag.get());
   return values;
+}
+
+std::vector<std::pair<std::string, std::string>> FlagSet::TextsOfGroup(
+    std::string_view title) const {
+  std::vector<std::pair<std::string, std::string>> texts;
+  for (const Flag& flag : flags_) {
+    if (groups_[flag.group] == title) texts.emplace_back(flag.name, ValueText(flag.get()));
+  }
+  return texts;
 }
 
 std::string FlagSet::CommandLineWith(std::string_view name, std::string_view value) const {

@@ -65,6 +65,10 @@ void AppendQuality(const TrainReport& report, std::string* out) {
       best = absl::StrFormat("best possible %.4f, gap %.4f", report.best_auc,
                              report.best_auc - report.test.auc);
     }
+    if (report.best_epoch > 0) {
+      best = absl::StrFormat("at the best validation, epoch %d, step %s%s%s", report.best_epoch,
+                             FormatCount(report.best_step), best.empty() ? "" : "; ", best);
+    }
     AppendRow(out, "test AUC", absl::StrFormat("%.4f", report.test.auc), best);
     AppendRow(
         out, "test logloss", absl::StrFormat("%.4f", report.test.logloss),
@@ -159,6 +163,8 @@ std::string ReportToJson(const TrainReport& report) {
   json["steps"] = report.steps;
   json["epochs"] = report.epochs;
   json["resumed_from_step"] = report.resumed_from_step;
+  json["best_epoch"] = report.best_epoch;
+  json["best_step"] = report.best_step;
   json["threads"] = report.threads;
   json["device"] = report.device;
   json["world_size"] = report.world_size;
@@ -196,6 +202,10 @@ std::string FormatSummary(const TrainReport& report) {
     absl::StrAppendFormat(&out, "Stopped by %s after step %s.\n\n",
                           report.stopped_by_signal == SIGINT ? "SIGINT" : "SIGTERM",
                           FormatCount(report.steps));
+  }
+  if (report.stopped_early) {
+    absl::StrAppendFormat(&out, "Stopped after epoch %d: validation no longer improved.\n\n",
+                          report.epochs);
   }
   AppendQuality(report, &out);
   AppendSpeed(report, &out);

@@ -31,9 +31,11 @@ struct TrainReport {
   double step_ms_p99 = 0;
   double step_ms_max = 0;
   double train_logloss = 0;  // over the last epoch, each batch before its own update
-  CtrMetrics valid;          // the last validation
+  CtrMetrics valid;          // the last validation; with early stopping the best one
   CtrMetrics test;           // zeros when the run was stopped before
-  double best_auc = 0;       // of the data's own probabilities; 0 where the data does not know them
+  int64_t best_epoch = 0;    // of the best validation, from 1; 0 without early stopping
+  int64_t best_step = 0;
+  double best_auc = 0;  // of the data's own probabilities; 0 where the data does not know them
   std::string dense_hash;
   int64_t peak_rss_bytes = 0;
   CollectionDigest digest;
@@ -42,6 +44,8 @@ struct TrainReport {
 
   // For the summary, not in the JSON.
   int32_t stopped_by_signal = 0;  // 0: the run went to its end
+  bool stopped_early = false;     // by early_stop_patience
+  int64_t saved_step = -1;        // of the model that was saved last; -1: none
   int64_t num_parameters = 0;     // dense
   int64_t cache_bytes = 0;        // as used: the smallest legal budget resolved
   int64_t store_bytes = 0;

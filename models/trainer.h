@@ -7,6 +7,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,10 +17,13 @@
 #include "embedding/embedding_collection.h"
 #include "models/ctr_model.h"
 #include "models/data/data_source.h"
+#include "models/learning_rate.h"
 #include "models/report.h"
 #include "ops/dense_optimizer.h"
 
 namespace hotrow {
+
+class Env;
 
 // TrainerOptions::cache_bytes: the smallest budget that one step fits in.
 inline constexpr int64_t kSmallestCache = -1;
@@ -34,6 +40,10 @@ struct TrainerOptions {
   SparseOptimizerConfig table_optimizer;
   std::optional<Initializer> initializer;  // none: uniform in +-1/sqrt(rows), table by table
   DenseOptimizerConfig dense_optimizer;
+  // The gradient of all dense parameters together is scaled down to this Euclidean norm where it is
+  // longer; 0: never.
+  double max_gradient_norm = 0;
+  LearningRateOptions schedule;
   uint64_t seed = 0;  // of the rows' first values
 
   StoreKind store = StoreKind::kMemory;
@@ -42,8 +52,20 @@ struct TrainerOptions {
   CachePolicy cache_policy = CachePolicy::kLru;
   int32_t prefetch_depth = 0;
 
+  // Where the model is saved; empty: nowhere. With early_stop_patience whenever validation
+  // improves, so that the directory holds the best one; otherwise at the end of training, also
+  // after a stop_signal.
+  std::string save_dir;
+  // A saved model to start from; empty: from new parameters. See RunTraining.
+  std::string init_from;
+  // Flags that decide what each dense parameter is; a saved model must agree in those that it
+  // knows.
+  std::vector<std::pair<std::string, std::string>> shape;
+  Env* env = nullptr;  // of saved models; not owned; null: the real file system
+
   // Where header, progress and validation results go; not owned; null: nowhere.
   std::FILE* out = nullptr;
+  bool mllog = false;  // MLPerf's lines (models/mllog.h) go there too
   // Not owned. Once it is not 0 (a signal's number) training ends after the current step, and test
   // data is not evaluated.
   const std::atomic<int>* stop_signal = nullptr;
@@ -58,12 +80,24 @@ using ModelFactory =
 // names, and evaluates it on validation and test data. Steps are prefetched up to prefetch_depth
 // ahead; batches are read ahead on one more thread when ctx.pool has more than one.
 //
+// With schedule.early_stop_patience, test data is evaluated whenever validation improves, and the
+// report's metrics are those of the best validation, although training went on from there: nothing
+// need be rolled back. Otherwise they are those of the end.
+//
+// init_from starts from a saved model: its rows and their optimizer state, dense parameters and, if
+// the dense optimizer is of the same kind, its state; the step number of optimizers and dropout
+// goes on, the schedule and the epochs of the new data start anew. Keys that the model does not
+// have join as new rows do, by options.seed. Saving and going on gives the bits of a run that went
+// on without a stop.
+//
 // The bits of parameters and rows depend on data, model and options, but not on cache_bytes,
-// cache_policy, store, prefetch_depth, how often validation runs, or the size of ctx.pool.
+// cache_policy, store, prefetch_depth or the size of ctx.pool, nor on how often validation runs
+// unless the schedule acts on it.
 //
 // Uses ctx.trace for stages; `flags` of the report is left empty. Errors: InvalidArgument
 // (options, malformed data), ResourceExhausted (a budget too small for one step), OutOfRange (the
-// loss is no longer a finite number), and what data source and store say.
+// loss is no longer a finite number), FailedPrecondition and DataLoss (a saved model that does not
+// fit or is damaged; see models/saved_model.h), and what data source and store say.
 absl::StatusOr<TrainReport> RunTraining(const TrainerOptions& options, DataSource& data,
                                         const ModelFactory& factory, const ExecContext& ctx);
 

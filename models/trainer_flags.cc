@@ -9,12 +9,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/presets.h"
 
 namespace hotrow {
 namespace {
 
 constexpr double kStoreShareOfMemory = 0.8;
 constexpr int64_t kMaxThreads = 1024;
+constexpr char kModelGroup[] = "Model";
 
 absl::Status WordError(const char* flag, const std::string& value, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, ": ", what));
@@ -100,24 +102,22 @@ int64_t UsableMemoryBytes() {
   return std::min(bytes, ReadLimit("/sys/fs/cgroup/memory/memory.limit_in_bytes", bytes));
 }
 
-FlagSet MakeTrainerFlagSet(TrainerFlags* f) {
+FlagSet MakeTrainerFlagSet(std::string_view program,
+                           const std::function<void(FlagSet*)>& add_model_flags, TrainerFlags* f) {
   constexpr int64_t kMany = int64_t{1} << 40;
-  FlagSet set("dlrm");
+  FlagSet set(program);
 
   set.Group("Data");
   set.AddString("data", "KIND[:KEY=VALUE,...]", &f->data, "what to train on, see below");
   set.AddInt("seed", 0, INT64_MAX, &f->seed,
              "of generated data, first parameters and dropout: the same seed gives the same bits");
+  if (std::vector<FlagPreset> presets = PresetsOf(program); !presets.empty()) {
+    set.AddPresets(std::move(presets));
+  }
 
-  set.Group("Model");
+  set.Group(kModelGroup);
   set.AddInt("embedding_dim", 1, 1 << 16, &f->embedding_dim, "columns of every embedding table");
-  set.AddSizes("dense_arch_layer_sizes", &f->dense_arch_layer_sizes,
-               "layer outputs of the bottom MLP, which reads the dense features; the last one is "
-               "the embedding dim");
-  set.DescribeDefault("512-256-64-<embedding_dim>");
-  set.AddSizes("over_arch_layer_sizes", &f->over_arch_layer_sizes,
-               "layer outputs of the top MLP; the last one is 1, the logit");
-  set.AddReal("dropout", 0, 0.99, &f->dropout, "share of hidden units that a step leaves out");
+  if (add_model_flags != nullptr) add_model_flags(&set);
   set.AddString("pooling", "WORD", &f->pooling,
                 "how the rows of one bag become one vector: sum or mean");
   set.AddString("initializer", "WORD", &f->initializer,
@@ -142,8 +142,29 @@ FlagSet MakeTrainerFlagSet(TrainerFlags* f) {
   set.AddReal("eps", 0, 1, &f->eps,
               "added to the denominators of Adagrad and Adam: damps the steps of seldom seen rows");
   set.AddReal("weight_decay", 0, 1e6, &f->weight_decay,
-              "L2: this times the weight is added to its gradient; of a table only the rows that a "
-              "batch touches decay");
+              "L2 of the MLPs: this times the weight is added to its gradient");
+  set.AddReal("table_weight_decay", 0, 1e6, &f->table_weight_decay,
+              "the same for the tables: in each step the rows that its batch touches decay, others "
+              "do not");
+  set.AddReal("max_gradient_norm", 0, 1e30, &f->max_gradient_norm,
+              "scales the gradient of all dense parameters down to this Euclidean norm where it is "
+              "longer; 0: never");
+
+  set.Group("Schedule");
+  LearningRateOptions* const schedule = &f->schedule;
+  set.AddInt("lr_warmup_steps", 0, kMany, &schedule->lr_warmup_steps,
+             "all learning rates rise linearly over the first so many steps");
+  set.AddInt("lr_decay_start", 0, kMany, &schedule->lr_decay_start,
+             "step at which they begin to fall");
+  set.AddInt("lr_decay_steps", 0, kMany, &schedule->lr_decay_steps,
+             "how long they fall, with the square of the steps left; 0: never");
+  set.AddReal("lr_plateau_factor", 0, 1, &schedule->lr_plateau_factor,
+              "what they are multiplied by when validation no longer improves");
+  set.AddInt("lr_plateau_patience", 0, kMany, &schedule->lr_plateau_patience,
+             "validations without a better AUC before that; 0: never");
+  set.AddInt("early_stop_patience", 0, kMany, &schedule->early_stop_patience,
+             "validations without a better AUC before training ends; test metrics and saved model "
+             "are then those of the best validation; 0: never");
 
   set.Group("Tiers");
   set.AddString("store", "KIND", &f->store, "where rows live below the cache: memory");
@@ -164,19 +185,32 @@ FlagSet MakeTrainerFlagSet(TrainerFlags* f) {
   set.Group("Running");
   set.AddInt("threads", 0, kMaxThreads, &f->threads, "of tables and MLPs; 0: all");
   set.AddString("device", "WORD", &f->device, "cpu");
+  set.AddString("save_dir", "DIR", &f->save_dir,
+                "save the trained model into this directory: tables, dense parameters, optimizer "
+                "state; a model that is there stays until the new one is whole");
+  set.AddString("init_from", "DIR", &f->init_from,
+                "start from the model that --save_dir has saved there; ids that it does not have "
+                "join");
   set.AddString("report", "FILE", &f->report, "write what happened as JSON");
   set.AddString("trace", "FILE", &f->trace,
                 "write when each stage ran, for ui.perfetto.dev or chrome://tracing");
+  set.AddSwitch("mllog", &f->mllog, "print MLPerf's :::MLLOG lines among the others");
   return set;
+}
+
+std::vector<std::pair<std::string, std::string>> ModelShape(const FlagSet& set) {
+  std::vector<std::pair<std::string, std::string>> shape = set.TextsOfGroup(kModelGroup);
+  // What may change from one day's training to the next. The tables tell of their columns.
+  std::erase_if(shape, [](const auto& flag) {
+    return flag.first == "embedding_dim" || flag.first == "dropout" || flag.first == "initializer";
+  });
+  return shape;
 }
 
 absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f) {
   HOTROW_RETURN_IF_ERROR(CheckDevice(f->device));
   if (f->threads == 0) {
     f->threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMaxThreads);
-  }
-  if (f->dense_arch_layer_sizes.empty()) {
-    f->dense_arch_layer_sizes = {512, 256, 64, static_cast<int32_t>(f->embedding_dim)};
   }
   if (f->dense_learning_rate == 0) f->dense_learning_rate = f->learning_rate;
   if (f->store_bytes == 0) {
@@ -201,8 +235,13 @@ absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f) {
   out.table_optimizer.learning_rate = static_cast<float>(f->learning_rate);
   out.dense_optimizer.learning_rate = static_cast<float>(f->dense_learning_rate);
   out.table_optimizer.eps = out.dense_optimizer.eps = static_cast<float>(f->eps);
-  out.table_optimizer.weight_decay = out.dense_optimizer.weight_decay =
-      static_cast<float>(f->weight_decay);
+  out.table_optimizer.weight_decay = static_cast<float>(f->table_weight_decay);
+  out.dense_optimizer.weight_decay = static_cast<float>(f->weight_decay);
+  out.max_gradient_norm = f->max_gradient_norm;
+  out.schedule = f->schedule;
+  out.save_dir = f->save_dir;
+  out.init_from = f->init_from;
+  out.mllog = f->mllog;
   out.seed = static_cast<uint64_t>(f->seed);
   HOTROW_ASSIGN_OR_RETURN(out.store, WithFlag("store", f->store, ParseStoreKind(f->store)));
   out.store_bytes = f->store_bytes;
@@ -210,19 +249,6 @@ absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f) {
   HOTROW_ASSIGN_OR_RETURN(out.cache_policy, ParseCachePolicy(f->cache_policy));
   out.prefetch_depth = static_cast<int32_t>(f->prefetch_depth);
   HOTROW_RETURN_IF_ERROR(out.Validate());
-  return out;
-}
-
-DlrmOptions DlrmOptionsFromFlags(const TrainerFlags& flags, const DataSchema& schema) {
-  DlrmOptions out;
-  out.num_dense = schema.num_dense;
-  out.num_sparse = static_cast<int32_t>(schema.features.size());
-  out.embedding_dim = static_cast<int32_t>(flags.embedding_dim);
-  out.dense_arch_layer_sizes = flags.dense_arch_layer_sizes;
-  out.over_arch_layer_sizes = flags.over_arch_layer_sizes;
-  out.dropout = static_cast<float>(flags.dropout);
-  out.seed = static_cast<uint64_t>(flags.seed);
-  out.max_batch_size = flags.batch_size;
   return out;
 }
 

@@ -2,27 +2,26 @@
 #define HOTROW_MODELS_TRAINER_FLAGS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "models/data/data_source.h"
-#include "models/dlrm_model.h"
 #include "models/flag_set.h"
+#include "models/learning_rate.h"
 #include "models/trainer.h"
 
 namespace hotrow {
 
-// The flags of a training program, as typed; field names are flag names. Where a value says "pick
-// one for me", ResolveTrainerFlags puts the choice in its place.
+// The flags that all training programs share, as typed; field names are flag names. Where a value
+// says "pick one for me", ResolveTrainerFlags puts the choice in its place.
 struct TrainerFlags {
   std::string data = "synthetic";
   int64_t seed = 1;
 
   int64_t embedding_dim = 16;
-  std::vector<int32_t> dense_arch_layer_sizes;  // empty: 512-256-64-<embedding_dim>
-  std::vector<int32_t> over_arch_layer_sizes = {512, 256, 1};
-  double dropout = 0;
 
   int64_t batch_size = 2048;
   int64_t epochs = 1;
@@ -39,6 +38,9 @@ struct TrainerFlags {
   // 0.0053 below it with 1e-3.
   double eps = 1e-3;
   double weight_decay = 0;
+  double table_weight_decay = 0;
+  double max_gradient_norm = 0;  // 0: any
+  LearningRateOptions schedule;
   std::string initializer = "uniform_rows";
   std::string pooling = "sum";
 
@@ -50,20 +52,28 @@ struct TrainerFlags {
 
   int64_t threads = 0;  // 0: all
   std::string device = "cpu";
+  std::string save_dir;
+  std::string init_from;
   std::string report;
   std::string trace;
+  bool mllog = false;
 };
 
-// The table that parses into `flags` and describes them.
-FlagSet MakeTrainerFlagSet(TrainerFlags* flags);
+// The table that parses into `flags` and describes them, for the program of that name. What
+// add_model_flags adds (null: nothing) stands in the group "Model", behind --embedding_dim.
+// Programs that have presets (models/presets.h) get --preset.
+FlagSet MakeTrainerFlagSet(std::string_view program,
+                           const std::function<void(FlagSet*)>& add_model_flags,
+                           TrainerFlags* flags);
 
-// Puts chosen values where the flags leave the choice to us (threads, store_bytes, layer sizes,
+// Puts chosen values where the flags leave the choice to us (threads, store_bytes,
 // dense_learning_rate) and checks the words. Errors: InvalidArgument, Unimplemented (a device this
 // build lacks); one line that names the flag and what it takes.
 absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* flags);
 
-// The DLRM that the resolved flags describe, for this data.
-DlrmOptions DlrmOptionsFromFlags(const TrainerFlags& flags, const DataSchema& schema);
+// The flags that decide what each dense parameter is, with their values: TrainerOptions::shape.
+// `set` is MakeTrainerFlagSet's, after all flags are resolved.
+std::vector<std::pair<std::string, std::string>> ModelShape(const FlagSet& set);
 
 // Bytes of memory that this process may use: the machine's, or less where control groups say so.
 int64_t UsableMemoryBytes();

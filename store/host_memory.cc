@@ -11,7 +11,7 @@ absl::Status MemoryBudget::Reserve(int64_t bytes) {
   do {
     if (bytes > budget_ - used) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("host store: the memory budget of ", budget_, " bytes is too small: ", used,
+          absl::StrCat(name_, ": the memory budget of ", budget_, " bytes is too small: ", used,
                        " bytes are in use and ", bytes, " more are needed"));
     }
   } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));

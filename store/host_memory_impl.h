@@ -14,14 +14,16 @@
 #include "base/buffer.h"
 #include "base/status_macros.h"
 
-// The memory of a HostStore: a budget that is asked before every allocation, buffers that give
+// The memory of a store: a budget that is asked before every allocation, buffers that give
 // their share back, and an arena that carves long-lived pieces out of large extents.
 namespace hotrow::internal {
 
 // Threads: all methods may run concurrently. used() <= budget() at every moment.
 class MemoryBudget {
  public:
-  explicit MemoryBudget(int64_t budget_bytes) : budget_(budget_bytes) {}
+  // `name` is what errors call the owner; a literal.
+  explicit MemoryBudget(int64_t budget_bytes, const char* name = "host store")
+      : budget_(budget_bytes), name_(name) {}
 
   // Errors: ResourceExhausted, naming the store, the budget and the need; nothing is taken then.
   absl::Status Reserve(int64_t bytes);
@@ -33,6 +35,7 @@ class MemoryBudget {
 
  private:
   const int64_t budget_;
+  const char* const name_;
   std::atomic<int64_t> used_{0};
   std::atomic<int64_t> peak_{0};
 };

@@ -198,8 +198,13 @@ int64_t ChooseNumShards(const HostStoreOptions& options, int64_t num_partitions)
 
 // The buffer that snapshots are written and read through: 1 MiB, less in a small store.
 int64_t StagingBytes(const HostStoreOptions& options) {
-  if (options.snapshot_dir.empty()) return 0;
+  if (options.snapshot_dir.empty() && options.open_at == 0) return 0;
   return std::clamp(options.budget_bytes / 512 / 4096 * 4096, int64_t{4096}, int64_t{1} << 20);
+}
+
+absl::Status NoSnapshotError(absl::string_view verb, SnapshotId snapshot, const std::string& dir) {
+  return absl::FailedPreconditionError(absl::StrCat("host store: cannot ", verb, " snapshot ",
+                                                    snapshot, ": there is none in '", dir, "'"));
 }
 
 }  // namespace
@@ -226,9 +231,10 @@ absl::Status HostStoreOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("HostStoreOptions.budget_bytes must be at least 1, it is ", budget_bytes));
   }
-  if (open_at != 0 && snapshot_dir.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("HostStoreOptions.open_at is ", open_at, ", but snapshot_dir is empty"));
+  if (open_at != 0 && snapshot_dir.empty() && open_dir.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("HostStoreOptions.open_at is ", open_at,
+                                                   ", but snapshot_dir is empty, and so is "
+                                                   "open_dir"));
   }
   return absl::OkStatus();
 }
@@ -391,10 +397,10 @@ absl::Status HostStore::Impl::Init() {
   for (int64_t i = 0; i < num_shards; ++i) {
     shards[static_cast<size_t>(i)].spaces = spaces.data() + i * num_tables;
   }
-  if (options.snapshot_dir.empty()) return absl::OkStatus();
+  if (options.snapshot_dir.empty() && options.open_at == 0) return absl::OkStatus();
   HOTROW_ASSIGN_OR_RETURN(staging,
                           BudgetedBuffer<std::byte>::Create(budget, StagingBytes(options)));
-  HOTROW_RETURN_IF_ERROR(OpenSnapshotDir());
+  if (!options.snapshot_dir.empty()) HOTROW_RETURN_IF_ERROR(OpenSnapshotDir());
   return options.open_at == 0 ? absl::OkStatus() : Load(options.open_at);
 }
 
@@ -745,10 +751,13 @@ absl::Status HostStore::Impl::OpenSnapshotDir() {
 }
 
 absl::Status HostStore::Impl::Load(SnapshotId snapshot) {
-  HOTROW_RETURN_IF_ERROR(CheckSnapshotExists(snapshot, "open"));
+  const std::string& dir = options.open_dir.empty() ? options.snapshot_dir : options.open_dir;
+  const std::string path = dir + "/" + internal::SnapshotFileName(snapshot);
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
+  if (!exists) return NoSnapshotError("open", snapshot, dir);
   internal::SnapshotIo io;
   HOTROW_RETURN_IF_ERROR(internal::ReadSnapshot(
-      env, SnapshotPath(snapshot), snapshot, options.tables, staging.span(),
+      env, path, snapshot, options.tables, staging.span(),
       [&](const RowKey& key) -> absl::StatusOr<std::byte*> {
         const RowHash hash = HashRowKey(key);
         const uint32_t table = table_map.Find(key.table);
@@ -799,9 +808,7 @@ absl::Status HostStore::Impl::WriteSnapshot(SnapshotId snapshot, const std::stri
 absl::Status HostStore::Impl::CheckSnapshotExists(SnapshotId snapshot,
                                                   absl::string_view verb) const {
   if (snapshots.contains(snapshot)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("host store: cannot ", verb, " snapshot ",
-                                                    snapshot, ": there is none in '",
-                                                    options.snapshot_dir, "'"));
+  return NoSnapshotError(verb, snapshot, options.snapshot_dir);
 }
 
 HostStore::HostStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -25,6 +25,8 @@ struct HostStoreOptions {
   // crash left half written is removed. Errors of Open: FailedPrecondition (no such snapshot, or a
   // newer format), InvalidArgument (its tables are others), DataLoss (naming file and offset).
   SnapshotId open_at = 0;
+  // Where the snapshot to open lies, if not in snapshot_dir; nothing is written there.
+  std::string open_dir;
   HugePages huge_pages = HugePages::kTry;
   Env* env = nullptr;  // not owned, outlives the store; null = the real file system
 

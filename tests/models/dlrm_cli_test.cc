@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -149,6 +150,17 @@ TEST(DlrmCliTest, TrainsAndSaysHowItWent) {
   EXPECT_EQ(std::count(files.begin(), files.end(), "report.json.tmp"), 0);
 }
 
+TEST(DlrmCliTest, TheReportShowsTheSizesThatWereChosen) {
+  const std::string report_path = test::TempDir() + "/report.json";
+  const Result result = Dlrm({"--data=synthetic:tables=2,rows=50,dense=2,samples=64,valid=8,test=8",
+                              "--embedding_dim=4", "--batch_size=64", "--threads=1",
+                              "--store_bytes=64MiB", "--report=" + report_path});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json report = ReadJson(report_path);
+  EXPECT_EQ(report["flags"]["dense_arch_layer_sizes"], "512-256-64-4");
+  EXPECT_EQ(report["flags"]["over_arch_layer_sizes"], "512-256-1");
+}
+
 TEST(DlrmCliTest, SigintEndsCleanlyWithTheReportWritten) {
   for (const int signal : {SIGINT, SIGTERM}) {
     const std::string report_path = test::TempDir() + "/stopped.json";
@@ -164,6 +176,72 @@ TEST(DlrmCliTest, SigintEndsCleanlyWithTheReportWritten) {
     EXPECT_LT(report["epochs"], 1000000);
     EXPECT_EQ(report["tables_hash"].get<std::string>().size(), 32u);
   }
+}
+
+TEST(DlrmCliTest, GoesOnFromASavedModel) {
+  const std::string dir = test::TempDir();
+  const Result first = Dlrm(Small({"--save_dir=" + dir + "/day1"}));
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("model of step 47 saved to " + dir + "/day1"));
+  const Result second = Dlrm(Small({"--init_from=" + dir + "/day1", "--save_dir", dir + "/day1",
+                                    "--seed=2", "--report=" + dir + "/report.json"}));
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_THAT(second.out, HasSubstr("from     " + dir + "/day1: step 47"));
+  EXPECT_THAT(second.out, HasSubstr("model of step 94 saved"));
+  const nlohmann::json report = ReadJson(dir + "/report.json");
+  EXPECT_EQ(report["resumed_from_step"], 47);
+  EXPECT_EQ(report["steps"], 47);
+
+  ExpectRefused(Small({"--init_from=" + dir + "/day1", "--over_arch_layer_sizes=8-1"}), 1,
+                AllOf(HasSubstr("--over_arch_layer_sizes is 8-1 here and 16-1 in the saved model"),
+                      HasSubstr("use --over_arch_layer_sizes=16-1")));
+  ExpectRefused(Small({"--init_from=" + dir + "/day1", "--optimizer=sgd"}), 1,
+                AllOf(HasSubstr("table "), HasSubstr("--optimizer=rowwise_adagrad")));
+}
+
+TEST(DlrmCliTest, DirectoriesThatCannotBeUsedAreRefusedBeforeTraining) {
+  const std::string dir = test::TempDir();
+  ExpectRefused(Small({"--init_from=" + dir}), 1,
+                AllOf(HasSubstr(dir + "/manifest.json"), HasSubstr("--save_dir")));
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/file", "x"));
+  ExpectRefused(Small({"--save_dir=" + dir + "/file"}), 1,
+                AllOf(HasSubstr("--save_dir=" + dir + "/file"), HasSubstr("give a directory")));
+}
+
+TEST(DlrmCliTest, MllogLinesBeginTheirLines) {
+  const Result result = Dlrm(Small({"--mllog"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::istringstream lines(result.out);
+  std::vector<std::string> keys;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t at = line.find(":::MLLOG ");
+    if (at == std::string::npos) continue;
+    EXPECT_EQ(at, 0u) << line;
+    const nlohmann::json json = nlohmann::json::parse(line.substr(9), nullptr, false);
+    ASSERT_TRUE(json.is_object()) << line;
+    keys.push_back(json["key"]);
+  }
+  ASSERT_FALSE(keys.empty());
+  EXPECT_EQ(keys.front(), "init_start");
+  EXPECT_EQ(keys.back(), "run_stop");
+  EXPECT_EQ(std::count(keys.begin(), keys.end(), "eval_accuracy"), 1);
+  EXPECT_THAT(Dlrm(Small({})).out, Not(HasSubstr("MLLOG")));
+}
+
+TEST(DlrmCliTest, AnUnknownPresetListsTheKnown) {
+  ExpectRefused(Small({"--preset=kaggle"}), 2, HasSubstr("--preset=kaggle: takes frappe"));
+  EXPECT_THAT(Dlrm({"--help"}).out, AllOf(HasSubstr("--preset=frappe"), HasSubstr("test AUC")));
+}
+
+TEST(DlrmCliTest, GivenFlagsWinOverThePreset) {
+  const std::string report_path = test::TempDir() + "/report.json";
+  const Result result = Dlrm(Small({"--preset=frappe", "--epochs=1", "--report=" + report_path}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json report = ReadJson(report_path);
+  EXPECT_EQ(report["flags"]["preset"], "frappe");
+  EXPECT_EQ(report["flags"]["optimizer"], "adam");  // of the preset
+  EXPECT_EQ(report["flags"]["batch_size"], 64);     // given before it
+  EXPECT_EQ(report["best_epoch"], 1);
 }
 
 TEST(DlrmCliTest, HelpNeedsNoManual) {

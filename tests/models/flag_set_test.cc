@@ -100,6 +100,72 @@ TEST_F(FlagSetTest, CommandLineReplacesAndQuotes) {
             "prog '--word=it'\\''s here' --rate=1 --batch_size=2");
 }
 
+TEST_F(FlagSetTest, SwitchesNeedNoValue) {
+  bool fast = false;
+  bool quiet = true;
+  set_.AddSwitch("fast", &fast, "go");
+  set_.AddSwitch("quiet", &quiet, "say nothing");
+  HOTROW_ASSERT_OK(Parse({"--fast", "--quiet=false", "--batch_size=3"}));
+  EXPECT_TRUE(fast);
+  EXPECT_FALSE(quiet);
+  EXPECT_EQ(set_.Values()[5].second, FlagValue(std::string("true")));
+  EXPECT_THAT(Parse({"--fast=yes"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--fast=yes: takes true")));
+  EXPECT_THAT(Parse({"--fast", "true"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("unexpected argument")));
+  EXPECT_THAT(set_.Help(), AllOf(HasSubstr("--fast "), Not(HasSubstr("--fast="))));
+}
+
+class PresetTest : public FlagSetTest {
+ protected:
+  PresetTest() {
+    set_.AddPresets({{"small", "AUC 0.7 on a toy", {"--batch_size=2", "--sizes=3-1"}},
+                     {"large", "AUC 0.8 on a toy", {"--batch_size=90", "--rate=0.125"}}});
+  }
+};
+
+TEST_F(PresetTest, SetsItsFlags) {
+  HOTROW_ASSERT_OK(Parse({"--preset=large"}));
+  EXPECT_EQ(fields_.batch_size, 90);
+  EXPECT_EQ(fields_.rate, 0.125);
+  EXPECT_EQ(fields_.sizes, (std::vector<int32_t>{4, 2}));
+  EXPECT_EQ(set_.Values().back(),
+            std::make_pair(std::string("preset"), FlagValue(std::string("large"))));
+  EXPECT_EQ(set_.CommandLineWith("rate", "1"), "prog --preset=large --rate=1");
+}
+
+TEST_F(PresetTest, GivenFlagsWinWhereverTheyStand) {
+  HOTROW_ASSERT_OK(Parse({"--batch_size=5", "--preset", "small", "--rate=1"}));
+  EXPECT_EQ(fields_.batch_size, 5);
+  EXPECT_EQ(fields_.rate, 1);
+  EXPECT_EQ(fields_.sizes, (std::vector<int32_t>{3, 1}));
+}
+
+TEST_F(PresetTest, AnUnknownOneListsTheKnown) {
+  EXPECT_THAT(Parse({"--preset=medium"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--preset=medium: takes small or large")));
+  EXPECT_EQ(fields_.batch_size, 16);
+}
+
+TEST_F(PresetTest, TwoAreRefused) {
+  EXPECT_THAT(Parse({"--preset=small", "--preset=large"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--preset=small")));
+}
+
+TEST_F(PresetTest, HelpSaysWhatTheyReproduce) {
+  EXPECT_THAT(set_.Help(), AllOf(HasSubstr("small or large"), HasSubstr("--preset=small"),
+                                 HasSubstr("AUC 0.7 on a toy"), HasSubstr("--batch_size=2")));
+}
+
+// A set may move after its flags were added.
+TEST_F(PresetTest, OutlivesAMove) {
+  FlagSet moved = std::move(set_);
+  const char* const argv[] = {"prog", "--preset=large"};
+  HOTROW_ASSERT_OK(moved.Parse(2, argv));
+  EXPECT_EQ(moved.Values().back().second, FlagValue(std::string("large")));
+}
+
 TEST(ParseBytesTest, KnowsUnits) {
   const std::vector<std::pair<const char*, int64_t>> cases = {
       {"0", 0},
@@ -126,9 +192,16 @@ TEST(ParseBytesTest, KnowsUnits) {
 
 TEST(TrainerFlagsTest, HelpDescribesEveryFlagWithinTheScreen) {
   TrainerFlags flags;
-  const FlagSet set = MakeTrainerFlagSet(&flags);
+  int64_t width = 3;
+  const auto add_model_flags = [&](FlagSet* set) {
+    set->AddInt("width", 1, 9, &width, "of the model");
+  };
+  const FlagSet set = MakeTrainerFlagSet("learner", add_model_flags, &flags);
   const std::string help = set.Help();
-  for (const auto& [name, value] : set.Values()) EXPECT_THAT(help, HasSubstr("--" + name + "="));
+  EXPECT_THAT(help, HasSubstr("--width="));
+  for (const auto& [name, value] : set.Values()) {
+    EXPECT_THAT(help, HasSubstr("\n  --" + name + (name == "mllog" ? " " : "=")));
+  }
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
 }
@@ -139,7 +212,7 @@ TEST(TrainerFlagsTest, ResolvesWhatIsLeftOpen) {
   flags.learning_rate = 0.125;
   flags.dense_learning_rate = 0;
   HOTROW_ASSERT_OK_AND_ASSIGN(const TrainerOptions options, ResolveTrainerFlags(&flags));
-  EXPECT_EQ(flags.dense_arch_layer_sizes, (std::vector<int32_t>{512, 256, 64, 24}));
+  EXPECT_EQ(options.embedding_dim, 24);
   EXPECT_EQ(options.dense_optimizer.learning_rate, 0.125f);
   EXPECT_GE(flags.threads, 1);
   EXPECT_GT(options.store_bytes, 1 << 20);
@@ -179,6 +252,51 @@ TEST(TrainerFlagsTest, InitializersBecomeWhatTheySay) {
   ASSERT_TRUE(options.initializer.has_value());
   EXPECT_EQ(options.initializer->kind, InitializerKind::kConstant);
   EXPECT_EQ(options.initializer->value, 0.5f);
+}
+
+TEST(TrainerFlagsTest, EveryFlagReachesItsOption) {
+  TrainerFlags flags;
+  FlagSet set = MakeTrainerFlagSet("learner", nullptr, &flags);
+  const std::vector<const char*> argv = {"learner",
+                                         "--lr_warmup_steps=1",
+                                         "--lr_decay_start=2",
+                                         "--lr_decay_steps=3",
+                                         "--lr_plateau_factor=0.25",
+                                         "--lr_plateau_patience=4",
+                                         "--early_stop_patience=5",
+                                         "--weight_decay=0.5",
+                                         "--table_weight_decay=0.125",
+                                         "--max_gradient_norm=6",
+                                         "--save_dir=a",
+                                         "--init_from=b",
+                                         "--mllog"};
+  HOTROW_ASSERT_OK(set.Parse(static_cast<int>(argv.size()), argv.data()));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainerOptions options, ResolveTrainerFlags(&flags));
+  EXPECT_EQ(options.schedule.lr_warmup_steps, 1);
+  EXPECT_EQ(options.schedule.lr_decay_start, 2);
+  EXPECT_EQ(options.schedule.lr_decay_steps, 3);
+  EXPECT_EQ(options.schedule.lr_plateau_factor, 0.25);
+  EXPECT_EQ(options.schedule.lr_plateau_patience, 4);
+  EXPECT_EQ(options.schedule.early_stop_patience, 5);
+  EXPECT_EQ(options.dense_optimizer.weight_decay, 0.5f);
+  EXPECT_EQ(options.table_optimizer.weight_decay, 0.125f);
+  EXPECT_EQ(options.max_gradient_norm, 6);
+  EXPECT_EQ(options.save_dir, "a");
+  EXPECT_EQ(options.init_from, "b");
+  EXPECT_TRUE(options.mllog);
+}
+
+TEST(TrainerFlagsTest, ModelShapeIsWhatASavedModelMustAgreeIn) {
+  TrainerFlags flags;
+  int64_t width = 3;
+  double dropout = 0;
+  const auto add_model_flags = [&](FlagSet* set) {
+    set->AddInt("width", 1, 9, &width, "of the model");
+    set->AddReal("dropout", 0, 1, &dropout, "of the model");
+  };
+  const FlagSet set = MakeTrainerFlagSet("learner", add_model_flags, &flags);
+  EXPECT_EQ(ModelShape(set),
+            (std::vector<std::pair<std::string, std::string>>{{"width", "3"}, {"pooling", "sum"}}));
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/data/data_source.h"
+#include "models/dlrm_model.h"
+#include "models/trainer.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -115,6 +117,50 @@ TEST(RealDataTest, Census) {
   EXPECT_NEAR(Rate({train, valid, test}), 0.0620, 0.00005);
   EXPECT_EQ(train.lookups, 33 * train.samples);
   EXPECT_TRUE(train.dense_finite);
+}
+
+// Trains a small DLRM on the data, Adam throughout.
+absl::StatusOr<TrainReport> TrainDlrm(DataSource& data, TrainerOptions options) {
+  options.embedding_dim = 8;
+  options.batch_size = 256;
+  options.table_optimizer.kind = SparseOptimizerKind::kAdam;
+  options.dense_optimizer.kind = DenseOptimizerKind::kAdam;
+  options.store_bytes = int64_t{256} << 20;
+  options.seed = 1;
+  const ModelFactory factory =
+      [&options](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+    return DlrmModel::Create({.num_dense = schema.num_dense,
+                              .num_sparse = static_cast<int32_t>(schema.features.size()),
+                              .embedding_dim = options.embedding_dim,
+                              .dense_arch_layer_sizes = {32, options.embedding_dim},
+                              .over_arch_layer_sizes = {32, 1},
+                              .seed = options.seed,
+                              .max_batch_size = options.batch_size});
+  };
+  return RunTraining(options, data, factory, {});
+}
+
+// 8,000 samples have little to teach, but a trainer that works can learn them by heart.
+TEST(RealDataTest, CriteoCanBeOverfitted) {
+  OPEN_OR_SKIP(source, "criteo", "criteo/train_10k.tsv.gz");
+  TrainerOptions options;
+  options.epochs = 6;
+  options.table_optimizer.learning_rate = options.dense_optimizer.learning_rate = 0.01f;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, TrainDlrm(*source, options));
+  EXPECT_EQ(report.samples, 6 * 8'000);
+  // A constant prediction of the click rate 0.2182 has a logloss of 0.5247.
+  EXPECT_LT(report.train_logloss, 0.05);
+  EXPECT_GT(report.valid.logloss, 0.6);  // and by heart it is
+}
+
+TEST(RealDataTest, CensusTrains) {
+  OPEN_OR_SKIP(source, "census", "census/census-income.gz");
+  TrainerOptions options;
+  options.table_optimizer.learning_rate = options.dense_optimizer.learning_rate = 0.002f;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, TrainDlrm(*source, options));
+  EXPECT_GT(report.test.auc, 0.93);
+  EXPECT_LT(report.test.ne, 0.65);
+  EXPECT_NEAR(report.test.calibration, 1, 0.15);
 }
 
 }  // namespace

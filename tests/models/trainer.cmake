@@ -12,3 +12,11 @@ hotrow_add_test(
   DEPS hotrow::base nlohmann_json::nlohmann_json)
 target_compile_definitions(dlrm_cli_test PRIVATE HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>")
 add_dependencies(dlrm_cli_test dlrm)
+
+# What a trainer needs around its steps: schedules, saved models, logs.
+hotrow_add_test(
+  NAME models_saving_test
+  SOURCES learning_rate_test.cc
+          mllog_test.cc
+          saved_model_test.cc
+  DEPS hotrow::models nlohmann_json::nlohmann_json)

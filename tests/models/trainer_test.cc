@@ -1,9 +1,11 @@
 #include "models/trainer.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,8 @@
 #include "base/trace.h"
 #include "gtest/gtest.h"
 #include "models/dlrm_model.h"
+#include "models/saved_model.h"
+#include "tests/support/mem_env.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -263,6 +267,446 @@ TEST(TrainerTest, ACacheTooSmallForOneStepIsRefused) {
                        AllOf(HasSubstr("--cache_bytes=100"), HasSubstr("--batch_size"))));
 }
 
+// A model whose validation AUCs are given: tenths / 10 each, the last one from then on. The test
+// data that is evaluated after a validation gets the same.
+class ScriptedModel : public CtrModel {
+ public:
+  ScriptedModel(std::vector<int>* tenths, std::vector<float>* first_parameters)
+      : tenths_(*tenths), first_parameters_(*first_parameters) {}
+
+  std::string_view name() const override { return "scripted"; }
+  absl::Status Forward(const ExecContext& ctx, const Input& input,
+                       std::span<float> logits) override {
+    if (input.training) {
+      first_parameters_.push_back(parameters_[0]);
+      trained_ = true;
+      std::fill(logits.begin(), logits.end(), 0.0f);
+      return absl::OkStatus();
+    }
+    if (trained_) ++validation_;  // the first evaluation after a step is a validation
+    trained_ = false;
+    const int tenths = tenths_[std::min<size_t>(validation_, tenths_.size()) - 1];
+    // The dense feature is the label (LabelledSource).
+    for (int64_t b = 0; b < input.batch_size; ++b) {
+      const bool right = b % 10 < tenths;
+      logits[b] = input.dense[b] > 0 ? (right ? 1.0f : -1.0f) : 0.0f;
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
+                        float* embedding_gradient) override {
+    std::fill_n(embedding_gradient, logit_gradient.size() * 2, 0.0f);
+    return absl::OkStatus();
+  }
+  std::span<float> parameters() override { return parameters_; }
+  std::span<const float> gradients() const override { return gradients_; }
+
+ private:
+  std::vector<int>& tenths_;
+  std::vector<float>& first_parameters_;
+  size_t validation_ = 0;
+  bool trained_ = false;
+  std::vector<float> parameters_ = std::vector<float>(16, 0.0f);
+  std::vector<float> gradients_ = {-3.0f, 0, 0, 4.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+};
+
+// One table of 2 columns, one dense feature that is the label, labels in runs of ten.
+class LabelledSource : public DataSource {
+ public:
+  LabelledSource(int64_t train_samples, int64_t valid_samples) {
+    schema_.name = "labelled";
+    schema_.num_dense = 1;
+    schema_.features = {{.name = "id", .table = "ids", .num_embeddings = 4, .max_hotness = 1}};
+    schema_.train_samples = train_samples;
+    schema_.valid_samples = valid_samples;
+    schema_.test_samples = 40;
+  }
+  const DataSchema& schema() const override { return schema_; }
+  absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
+                                                        int64_t first_sample) override {
+    return std::make_unique<Reader>(split == Split::kTrain   ? schema_.train_samples
+                                    : split == Split::kValid ? schema_.valid_samples
+                                                             : schema_.test_samples);
+  }
+
+ private:
+  class Reader : public DataReader {
+   public:
+    explicit Reader(int64_t samples) : samples_(samples) {}
+    absl::Status Next(int64_t max_batch_size, CtrBatch* batch) override {
+      *batch = CtrBatch();
+      batch->offsets = {0};
+      while (batch->batch_size < max_batch_size && at_ < samples_) {
+        const float label = static_cast<float>(at_ / 10 % 2);
+        batch->labels.push_back(label);
+        batch->dense.push_back(label);
+        batch->values.push_back(static_cast<uint64_t>(at_ % 4));
+        batch->offsets.push_back(++batch->batch_size);
+        ++at_;
+      }
+      return absl::OkStatus();
+    }
+    int64_t position() const override { return at_; }
+
+   private:
+    int64_t samples_;
+    int64_t at_ = 0;
+  };
+  DataSchema schema_;
+};
+
+struct ScriptedRun {
+  TrainReport report;
+  std::vector<float> first_parameters;  // of each step, before it
+};
+
+// Trains with plain SGD of rate 1 and the constant gradient (-3, 0, 0, 4), of norm 5: the first
+// parameter grows by 3 times the rate's factor in each step.
+absl::StatusOr<ScriptedRun> RunScripted(TrainerOptions options, std::vector<int> tenths,
+                                        int64_t valid_samples = 40) {
+  options.batch_size = 40;
+  options.embedding_dim = 2;
+  options.dense_optimizer.kind = DenseOptimizerKind::kSgd;
+  options.dense_optimizer.learning_rate = 1;
+  LabelledSource data(80, valid_samples);  // two steps an epoch
+  ScriptedRun run;
+  const ModelFactory factory = [&](const DataSchema& schema) {
+    return std::make_unique<ScriptedModel>(&tenths, &run.first_parameters);
+  };
+  HOTROW_ASSIGN_OR_RETURN(run.report, RunTraining(options, data, factory, {}));
+  return run;
+}
+
+TEST(TrainerTest, EarlyStoppingReportsTheBestValidation) {
+  TrainerOptions options = SmallOptions();
+  options.epochs = 100;
+  options.schedule.early_stop_patience = 2;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const ScriptedRun run, RunScripted(options, {5, 7, 6, 9, 8, 8, 10}));
+  EXPECT_EQ(run.report.epochs, 6);
+  EXPECT_EQ(run.report.steps, 12);
+  EXPECT_EQ(run.report.best_epoch, 4);
+  EXPECT_EQ(run.report.best_step, 8);
+  EXPECT_TRUE(run.report.stopped_early);
+  EXPECT_DOUBLE_EQ(run.report.valid.auc, 0.9);
+  EXPECT_DOUBLE_EQ(run.report.test.auc, 0.9);
+  EXPECT_THAT(FormatSummary(run.report),
+              AllOf(HasSubstr("Stopped after epoch 6"), HasSubstr("epoch 4, step 8")));
+  // The rate did not change: 3 a step.
+  EXPECT_EQ(run.first_parameters.back(), 33.0f);
+}
+
+TEST(TrainerTest, WithoutEarlyStoppingTheEndIsReported) {
+  TrainerOptions options = SmallOptions();
+  options.epochs = 3;
+  options.schedule.lr_plateau_patience = 1;
+  options.schedule.lr_plateau_factor = 0.5;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const ScriptedRun run, RunScripted(options, {9, 8, 7}));
+  EXPECT_EQ(run.report.epochs, 3);
+  EXPECT_EQ(run.report.best_epoch, 0);
+  EXPECT_FALSE(run.report.stopped_early);
+  EXPECT_DOUBLE_EQ(run.report.valid.auc, 0.7);
+  EXPECT_DOUBLE_EQ(run.report.test.auc, 0.7);
+  EXPECT_EQ(run.first_parameters, (std::vector<float>{0, 3, 6, 9, 12, 13.5}));
+}
+
+TEST(TrainerTest, ScheduleAndPlateauMultiplyTheRate) {
+  TrainerOptions options = SmallOptions();
+  options.epochs = 4;
+  options.validation_freq_within_epoch = 1;
+  options.schedule = {.lr_warmup_steps = 2,
+                      .lr_decay_start = 4,
+                      .lr_decay_steps = 4,
+                      .lr_plateau_factor = 0.5,
+                      .lr_plateau_patience = 5};
+  HOTROW_ASSERT_OK_AND_ASSIGN(const ScriptedRun run, RunScripted(options, {9}));
+  // Factors of the schedule for steps 1 to 7: 1/2 1 1 1 9/16 1/4 1/16. The sixth validation is the
+  // fifth without a better AUC, so the rate of step 7 is halved.
+  const std::vector<float> expected = {0,
+                                       1.5f,
+                                       4.5f,
+                                       7.5f,
+                                       10.5f,
+                                       10.5f + 27.0f / 16,
+                                       10.5f + 27.0f / 16 + 0.75f,
+                                       10.5f + 27.0f / 16 + 0.75f + 3.0f / 32};
+  EXPECT_EQ(run.first_parameters, expected);
+}
+
+TEST(TrainerTest, LongGradientsAreScaledToTheNorm) {
+  TrainerOptions options = SmallOptions();
+  options.max_gradient_norm = 2.5;  // half of what it is
+  HOTROW_ASSERT_OK_AND_ASSIGN(const ScriptedRun shorter, RunScripted(options, {9}));
+  EXPECT_EQ(shorter.first_parameters, (std::vector<float>{0, 1.5f}));
+  options.max_gradient_norm = 5;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const ScriptedRun whole, RunScripted(options, {9}));
+  EXPECT_EQ(whole.first_parameters, (std::vector<float>{0, 3}));
+}
+
+TEST(TrainerTest, PatienceWithoutValidationDataIsRefused) {
+  for (const bool early_stop : {false, true}) {
+    TrainerOptions options = SmallOptions();
+    (early_stop ? options.schedule.early_stop_patience : options.schedule.lr_plateau_patience) = 1;
+    EXPECT_THAT(
+        RunScripted(options, {9}, /*valid_samples=*/0).status(),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr(early_stop ? "--early_stop_patience" : "--lr_plateau_patience"),
+                       HasSubstr("validation data"))));
+  }
+}
+
+// The schedule reaches the tables, too: with a rate of almost nothing they stay as they begin.
+TEST(TrainerTest, TheScheduleHoldsForTablesAndDenseAlike) {
+  const std::string spec = "synthetic:tables=2,rows=50,dense=1,samples=640,valid=64,test=64";
+  TrainerOptions options = SmallOptions();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport constant, RunOn(spec, options));
+  options.schedule.lr_warmup_steps = 5;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport warmed, RunOn(spec, options));
+  EXPECT_NE(warmed.digest.hash, constant.digest.hash);
+  EXPECT_NE(warmed.dense_hash, constant.dense_hash);
+  options.schedule = {.lr_plateau_patience = 100};  // never reached: nothing moves
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport same, RunOn(spec, options));
+  EXPECT_EQ(same.digest.hash, constant.digest.hash);
+  EXPECT_EQ(same.dense_hash, constant.dense_hash);
+}
+
+// Table and dense weight decay are two settings.
+TEST(TrainerTest, EachWeightDecayMovesItsOwn) {
+  const std::string spec =
+      "synthetic:tables=2,rows=50,dense=1,samples=64,valid=0,test=64";  // a step
+  TrainerOptions options = SmallOptions();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport none, RunOn(spec, options));
+  options.table_optimizer.weight_decay = 0.1f;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport tables, RunOn(spec, options));
+  EXPECT_NE(tables.digest.hash, none.digest.hash);
+  EXPECT_EQ(tables.dense_hash, none.dense_hash);
+  options = SmallOptions();
+  options.dense_optimizer.weight_decay = 0.1f;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport dense, RunOn(spec, options));
+  EXPECT_EQ(dense.digest.hash, none.digest.hash);
+  EXPECT_NE(dense.dense_hash, none.dense_hash);
+}
+
+// Two data sources of one form, as the epochs of one run.
+class ChainedSource : public DataSource {
+ public:
+  ChainedSource(DataSource* first, DataSource* second) : sources_{first, second} {}
+  const DataSchema& schema() const override { return sources_[0]->schema(); }
+  absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
+                                                        int64_t first_sample) override {
+    DataSource* const source = sources_[split == Split::kTrain ? epoch : 1];
+    return source->OpenSplit(split, 0, first_sample);
+  }
+
+ private:
+  DataSource* sources_[2];
+};
+
+class InitFromTest : public ::testing::Test {
+ protected:
+  InitFromTest() {
+    options_ = SmallOptions();
+    options_.table_optimizer.kind = SparseOptimizerKind::kAdam;
+    options_.table_optimizer.learning_rate = 0.01f;
+    options_.dense_optimizer.kind = DenseOptimizerKind::kAdam;
+    options_.dense_optimizer.learning_rate = 0.01f;
+    options_.cache_bytes = kSmallestCache;
+    options_.prefetch_depth = 2;
+    options_.env = &env_;
+  }
+  // Data of one form; the seed makes them others.
+  static std::unique_ptr<DataSource> Data(uint64_t seed) {
+    return *OpenDataSource(
+        "synthetic:tables=3,rows=400,dense=2,shared=2,hotness=0-3,samples=1500,valid=200,test=200",
+        seed);
+  }
+  // A DLRM with dropout, whose draws depend on the step.
+  ModelFactory Dlrm() const {
+    return [options =
+                options_](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+      return DlrmModel::Create({.num_dense = schema.num_dense,
+                                .num_sparse = static_cast<int32_t>(schema.features.size()),
+                                .embedding_dim = options.embedding_dim,
+                                .dense_arch_layer_sizes = {16, options.embedding_dim},
+                                .over_arch_layer_sizes = {16, 1},
+                                .dropout = 0.25f,
+                                .seed = options.seed,
+                                .max_batch_size = options.batch_size});
+    };
+  }
+  absl::StatusOr<TrainReport> Run(DataSource& data) {
+    return RunTraining(options_, data, Dlrm(), {});
+  }
+
+  test::MemEnv env_;
+  TrainerOptions options_;
+};
+
+TEST_F(InitFromTest, GoingOnGivesTheBitsOfARunWithoutAStop) {
+  const std::unique_ptr<DataSource> a = Data(5);
+  const std::unique_ptr<DataSource> b = Data(6);
+  ChainedSource both(a.get(), b.get());
+  options_.epochs = 2;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport whole, Run(both));
+
+  options_.epochs = 1;
+  options_.save_dir = "/day1";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport first, Run(*a));
+  EXPECT_EQ(first.saved_step, 24);  // 1500 / 64, rounded up
+  EXPECT_EQ(first.resumed_from_step, 0);
+  options_.init_from = "/day1";
+  options_.save_dir = "/day2";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport second, Run(*b));
+  EXPECT_EQ(second.resumed_from_step, 24);
+  EXPECT_EQ(second.steps, 24);
+  EXPECT_EQ(second.saved_step, 48);
+  EXPECT_EQ(second.digest.hash, whole.digest.hash);
+  EXPECT_EQ(second.dense_hash, whole.dense_hash);
+  EXPECT_EQ(second.test.auc, whole.test.auc);
+  EXPECT_GT(second.tables.initialised_rows, 0) << "no new id came: nothing was tested";
+  EXPECT_NE(first.digest.hash, whole.digest.hash);
+
+  // From the directory and into it, without a cache: the same again.
+  options_.save_dir = "/day1";
+  options_.cache_bytes = 0;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport in_place, Run(*b));
+  EXPECT_EQ(in_place.digest.hash, whole.digest.hash);
+  EXPECT_EQ(in_place.dense_hash, whole.dense_hash);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadSavedModel(env_, "/day1"));
+  EXPECT_EQ(saved.step, 48);
+}
+
+TEST_F(InitFromTest, AnotherDenseOptimizerStartsItsStateAnew) {
+  const std::unique_ptr<DataSource> data = Data(5);
+  options_.save_dir = "/saved";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport first, Run(*data));
+  options_.save_dir.clear();
+  options_.init_from = "/saved";
+  options_.dense_optimizer.kind = DenseOptimizerKind::kAdagrad;
+  std::FILE* const out = std::tmpfile();
+  options_.out = out;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport second, Run(*data));
+  std::rewind(out);
+  std::string text(1 << 14, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), out));
+  std::fclose(out);
+  EXPECT_THAT(text, AllOf(HasSubstr("from     /saved: step 24"),
+                          HasSubstr("the state of adagrad starts anew: the saved model has that "
+                                    "of adam")));
+  EXPECT_EQ(second.resumed_from_step, 24);
+}
+
+TEST_F(InitFromTest, WhatDoesNotFitIsRefused) {
+  const std::unique_ptr<DataSource> data = Data(5);
+  options_.save_dir = "/saved";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport first, Run(*data));
+  options_.save_dir.clear();
+  options_.init_from = "/nowhere";
+  EXPECT_THAT(Run(*data), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("/nowhere")));
+  options_.init_from = "/saved";
+  options_.table_optimizer.kind = SparseOptimizerKind::kSgd;
+  EXPECT_THAT(Run(*data), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   AllOf(HasSubstr("table "), HasSubstr("--optimizer=adam"))));
+  options_.table_optimizer.kind = SparseOptimizerKind::kAdam;
+  options_.embedding_dim = 4;
+  EXPECT_THAT(Run(*data), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   AllOf(HasSubstr("8 columns"), HasSubstr("--embedding_dim"))));
+}
+
+TEST_F(InitFromTest, WithEarlyStoppingTheBestModelIsSaved) {
+  options_.schedule.early_stop_patience = 2;
+  options_.epochs = 100;
+  options_.save_dir = "/best";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const ScriptedRun run, RunScripted(options_, {5, 7, 6, 6}));
+  EXPECT_EQ(run.report.steps, 8);
+  EXPECT_EQ(run.report.best_step, 4);
+  EXPECT_EQ(run.report.saved_step, 4);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadSavedModel(env_, "/best"));
+  EXPECT_EQ(saved.step, 4);
+  std::vector<float> parameters(16);
+  HOTROW_ASSERT_OK(ReadSavedDense(env_, "/best", saved, {.parameters = parameters}));
+  EXPECT_EQ(parameters[0], 12.0f);  // 3 a step
+}
+
+TEST_F(InitFromTest, AStoppedRunSavesWhatItHas) {
+  std::atomic<int> signal{0};
+  WatchedSource data(Data(5), [&signal](int64_t batch) {
+    if (batch == 5) signal = 2;
+    return absl::OkStatus();
+  });
+  options_.stop_signal = &signal;
+  options_.schedule.early_stop_patience = 3;
+  options_.prefetch_depth = 0;
+  options_.save_dir = "/saved";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, Run(data));
+  EXPECT_EQ(report.steps, 6);
+  EXPECT_EQ(report.saved_step, 6);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadSavedModel(env_, "/saved"));
+  EXPECT_EQ(saved.step, 6);
+}
+
+// The lines of a run with mllog, by key.
+TEST(TrainerTest, MllogLinesStandAlone) {
+  std::FILE* const out = std::tmpfile();
+  TrainerOptions options = SmallOptions();
+  options.out = out;
+  options.mllog = true;
+  options.epochs = 2;
+  options.validation_freq_within_epoch = 1;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const ScriptedRun run, RunScripted(options, {5, 7, 6, 9}));
+  std::rewind(out);
+  std::string text(1 << 16, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), out));
+  std::fclose(out);
+  std::vector<std::string> keys;
+  std::vector<double> epochs;
+  std::vector<double> aucs;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(":::MLLOG") == std::string::npos) continue;
+    ASSERT_EQ(line.find(":::MLLOG {"), 0u) << line;
+    const nlohmann::json json = nlohmann::json::parse(line.substr(9), nullptr, false);
+    ASSERT_TRUE(json.is_object()) << line;
+    keys.push_back(json["key"]);
+    if (json["key"] == "global_batch_size") {
+      EXPECT_EQ(json["value"], 40);
+    }
+    if (json["key"] == "eval_accuracy") {
+      aucs.push_back(json["value"]);
+      epochs.push_back(json["metadata"]["epoch_num"]);
+    }
+    if (json["key"] == "run_stop") {
+      EXPECT_EQ(json["metadata"]["status"], "success");
+    }
+  }
+  EXPECT_EQ(aucs, (std::vector<double>{0.5, 0.7, 0.6, 0.9}));
+  EXPECT_EQ(epochs, (std::vector<double>{0.5, 1, 1.5, 2}));
+  const auto at = std::find(keys.begin(), keys.end(), "run_start");
+  EXPECT_EQ(
+      std::vector<std::string>(at, keys.end()),
+      (std::vector<std::string>{
+          "run_start", "epoch_start", "eval_start", "eval_accuracy", "eval_stop", "eval_start",
+          "eval_accuracy", "eval_stop", "epoch_stop", "epoch_start", "eval_start", "eval_accuracy",
+          "eval_stop", "eval_start", "eval_accuracy", "eval_stop", "epoch_stop", "run_stop"}));
+  for (const char* const key : {"init_start", "init_stop", "seed", "train_samples",
+                                "opt_base_learning_rate", "lr_decay_start_steps"}) {
+    EXPECT_EQ(std::count(keys.begin(), keys.end(), key), 1) << key;
+  }
+}
+
+TEST(TrainerTest, AFailedRunLogsThatItWasAborted) {
+  std::FILE* const out = std::tmpfile();
+  TrainerOptions options = SmallOptions();
+  options.out = out;
+  options.mllog = true;
+  options.schedule.early_stop_patience = 1;
+  EXPECT_FALSE(RunScripted(options, {9}, /*valid_samples=*/0).ok());
+  std::rewind(out);
+  std::string text(1 << 16, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), out));
+  std::fclose(out);
+  EXPECT_THAT(text, HasSubstr("\"run_stop\",\"value\":null,\"metadata\":{\"status\":\"aborted\"}"));
+}
+
 TEST(TrainerTest, OptionsAreChecked) {
   const auto error = [](auto change) {
     TrainerOptions options = SmallOptions();
@@ -280,6 +724,10 @@ TEST(TrainerTest, OptionsAreChecked) {
   EXPECT_THAT(error([](TrainerOptions* o) { o->pooling = Pooling::kNone; }), HasSubstr("pooling"));
   EXPECT_THAT(error([](TrainerOptions* o) { o->table_optimizer.learning_rate = -1; }),
               HasSubstr("learning_rate"));
+  EXPECT_THAT(error([](TrainerOptions* o) { o->max_gradient_norm = -1; }),
+              HasSubstr("--max_gradient_norm"));
+  EXPECT_THAT(error([](TrainerOptions* o) { o->schedule.lr_warmup_steps = -1; }),
+              HasSubstr("--lr_warmup_steps"));
 }
 
 TEST(TrainerTest, FeaturesOfOneTableShareIt) {
@@ -321,6 +769,8 @@ TEST(ReportTest, JsonHasEveryFieldByItsName) {
                                 "steps",
                                 "epochs",
                                 "resumed_from_step",
+                                "best_epoch",
+                                "best_step",
                                 "threads",
                                 "device",
                                 "world_size",

@@ -1,0 +1,183 @@
+#include "models/train_program.h"
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/env.h"
+#include "base/exec_context.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "base/trace.h"
+#include "models/report.h"
+#include "models/trainer.h"
+
+namespace hotrow {
+namespace {
+
+constexpr int kExitError = 1;
+constexpr int kExitUsage = 2;
+
+// The number of the first SIGINT or SIGTERM. Static, since the thread that sets it is never joined.
+std::atomic<int> stop_signal{0};
+
+// The first signal asks for a clean end, the second kills. Call this before any thread is started:
+// they inherit that the signals are blocked.
+//
+// A thread waits for the signals, and there is no handler: code after sigwait may do anything, a
+// handler next to nothing. (Handlers of a program that embeds hotrow do no harm either: the threads
+// that multiply matrices block signals while they do, see ops/gemm_impl.h.)
+void CatchStopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::thread([signals] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    stop_signal = signal;
+    sigwait(&signals, &signal);
+    std::signal(signal, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+    std::raise(signal);
+  }).detach();
+}
+
+std::string HelpText(const TrainProgram& program, const FlagSet& set) {
+  std::string out = absl::StrCat(
+      program.summary, "\nUsage: ", program.name, " [--flag=value ...]\n\n", program.examples,
+      "\nCtrl-C ends training after the current step; the report is written, test data is not\n"
+      "evaluated. A second Ctrl-C ends the program at once. Exit status: 0 success, 1 failure, 2\n"
+      "wrong usage. [...] is the default.\n"
+      "\n",
+      set.Help(), "\nKinds of data\n");
+  for (const std::string& line : WrapText(DataSourceHelp(), 96)) {
+    absl::StrAppend(&out, "  ", line, "\n");
+  }
+  return out;
+}
+
+// Fails now rather than after hours of training if `path` cannot be written: opens what the writer
+// will open, and removes it again if that made it.
+absl::Status CheckWritable(Env& env, const char* flag, const std::string& path,
+                           const std::string& opened_path) {
+  if (path.empty()) return absl::OkStatus();
+  const auto explained = [&](const std::string& why) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--", flag, "=", path, ": ", why,
+                     "; give a file in a directory that exists and that you may write to"));
+  };
+  if (env.ListDir(path).ok()) return explained("is a directory");
+  const absl::StatusOr<bool> existed = env.Exists(opened_path);
+  absl::StatusOr<std::unique_ptr<File>> file = env.Open(opened_path, OpenMode::kCreate);
+  if (!file.ok()) return explained(std::string(file.status().message()));
+  HOTROW_RETURN_IF_ERROR((*file)->Close());
+  if (existed.ok() && !*existed) return env.Remove(opened_path);
+  return absl::OkStatus();
+}
+
+void PrintTryNext(const TrainProgram& program, const FlagSet& set, const TrainerFlags& flags,
+                  const TrainReport& report) {
+  std::vector<std::pair<std::string, std::string>> ideas;
+  if (report.cache_bytes == 0) {
+    int64_t row_bytes = 0;
+    for (const TableDigest& table : report.digest.tables) row_bytes += table.rows * table.row_bytes;
+    const int64_t tenth_mib = std::max<int64_t>(row_bytes / 10 >> 20, 1);
+    ideas.emplace_back(set.CommandLineWith("cache_bytes", absl::StrCat(tenth_mib, "MiB")),
+                       "through a cache for a tenth of the rows: same bits, see tables_hash");
+  } else {
+    ideas.emplace_back(set.CommandLineWith("cache_bytes", "min"),
+                       "the smallest cache that works: same bits, see tables_hash");
+    if (flags.cache_policy == "lru") {
+      ideas.emplace_back(set.CommandLineWith("cache_policy", "lfu"),
+                         "keep what is used often instead of what was used last");
+    }
+  }
+  if (flags.report.empty()) {
+    ideas.emplace_back(set.CommandLineWith("report", "run.json"),
+                       "hashes, metrics and figures of each tier as JSON");
+  }
+  if (flags.trace.empty()) {
+    ideas.emplace_back(set.CommandLineWith("trace", "trace.json"),
+                       "a timeline of every stage, for ui.perfetto.dev");
+  }
+  if (ideas.size() > 2) ideas.resize(2);
+  ideas.emplace_back(absl::StrCat(program.name, " --help"), "all flags and kinds of data");
+  std::printf("\n  try next\n");
+  for (const auto& [command, what] : ideas) {
+    std::printf("    %s\n        %s\n", command.c_str(), what.c_str());
+  }
+}
+
+absl::Status Run(const TrainProgram& program, int argc, const char* const* argv) {
+  TrainerFlags flags;
+  FlagSet set = MakeTrainerFlagSet(program.name, program.add_model_flags, &flags);
+  HOTROW_RETURN_IF_ERROR(set.Parse(argc, argv));
+  if (set.help_requested()) {
+    std::fputs(HelpText(program, set).c_str(), stdout);
+    return absl::OkStatus();
+  }
+  HOTROW_ASSIGN_OR_RETURN(TrainerOptions options, ResolveTrainerFlags(&flags));
+  if (program.resolve_model_flags != nullptr) program.resolve_model_flags(flags);
+  if (program.table_columns != nullptr) {
+    options.embedding_dim = static_cast<int32_t>(program.table_columns(flags));
+  }
+  options.shape = ModelShape(set);
+  Env& env = PosixEnv();
+  // The report goes to a temporary name first, the trace straight to its file.
+  HOTROW_RETURN_IF_ERROR(
+      CheckWritable(env, "report", flags.report, absl::StrCat(flags.report, ".tmp")));
+  HOTROW_RETURN_IF_ERROR(CheckWritable(env, "trace", flags.trace, flags.trace));
+  CatchStopSignals();
+
+  TraceRecorder trace(/*keep_events=*/!flags.trace.empty());
+  ThreadPool pool(static_cast<int>(flags.threads));
+  options.out = stdout;
+  options.stop_signal = &stop_signal;
+
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
+                          OpenDataSource(flags.data, static_cast<uint64_t>(flags.seed)));
+  const auto make_model = [&](const DataSchema& schema) {
+    return program.make_model(flags, schema);
+  };
+  HOTROW_ASSIGN_OR_RETURN(TrainReport report, RunTraining(options, *data, make_model,
+                                                          {.pool = &pool, .trace = &trace}));
+  flags.cache_bytes = report.cache_bytes;
+  report.flags = set.Values();
+  std::printf("\n%s", FormatSummary(report).c_str());
+  if (report.saved_step >= 0) {
+    std::printf("\n  model of step %s saved to %s\n", FormatCount(report.saved_step).c_str(),
+                flags.save_dir.c_str());
+  }
+  if (!flags.trace.empty()) {
+    HOTROW_RETURN_IF_ERROR(trace.WriteChromeTrace(env, flags.trace));
+    std::printf("\n  trace written to %s\n", flags.trace.c_str());
+  }
+  if (!flags.report.empty()) {
+    HOTROW_RETURN_IF_ERROR(WriteFileAtomically(env, flags.report, ReportToJson(report)));
+    std::printf("%s  report written to %s\n", flags.trace.empty() ? "\n" : "",
+                flags.report.c_str());
+  }
+  PrintTryNext(program, set, flags, report);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunTrainProgram(const TrainProgram& program, int argc, const char* const* argv) {
+  const absl::Status status = Run(program, argc, argv);
+  if (status.ok()) return 0;
+  std::fflush(stdout);
+  // One line, so that it can be searched for in a log.
+  const std::string line = absl::StrReplaceAll(status.message(), {{"\n", " "}});
+  std::fprintf(stderr, "%s: %s\n", program.name.c_str(), line.c_str());
+  return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ? kExitUsage : kExitError;
+}
+
+}  // namespace hotrow

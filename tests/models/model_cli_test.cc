@@ -1,0 +1,160 @@
+// Runs deepfm and dcn as a user does; what all training programs share is tested by way of dlrm.
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/env.h"
+#include "gtest/gtest.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kDeepFm[] = HOTROW_DEEPFM_BINARY;
+constexpr char kDcn[] = HOTROW_DCN_BINARY;
+
+struct Result {
+  int exit_code = -1;  // -1: killed by a signal
+  std::string out;
+  std::string err;
+};
+
+// The arguments need no quoting for a shell.
+Result RunProgram(const std::string& binary, const std::vector<std::string>& arguments) {
+  const std::string dir = test::TempDir();
+  std::string command = "'" + binary + "'";
+  for (const std::string& argument : arguments) command += " " + argument;
+  command += " > '" + dir + "/out' 2> '" + dir + "/err'";
+  const int status = std::system(command.c_str());  // NOLINT(concurrency-mt-unsafe)
+  Result result;
+  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+  const auto read = [&](const char* name) {
+    const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/" + name);
+    EXPECT_THAT(text, test::IsOk());
+    return text.ok() ? *text : std::string();
+  };
+  result.out = read("out");
+  result.err = read("err");
+  return result;
+}
+
+// A model small enough to train in a moment, on one thread.
+std::vector<std::string> Small(const std::vector<std::string>& more, int num_dense = 2) {
+  std::vector<std::string> all = {
+      "--data=synthetic:tables=3,rows=200,samples=3000,valid=300,"
+      "test=500,dense=" +
+          std::to_string(num_dense),
+      "--embedding_dim=8",
+      "--over_arch_layer_sizes=16-1",
+      "--batch_size=64",
+      "--learning_rate=0.05",
+      "--threads=1",
+      "--store_bytes=64MiB"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// What the report of a run says.
+nlohmann::json Train(const std::string& binary, std::vector<std::string> arguments) {
+  const std::string path = test::TempDir() + "/report.json";
+  arguments.push_back("--report=" + path);
+  const Result result = RunProgram(binary, arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, HasSubstr("test AUC"));
+  const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), path);
+  EXPECT_THAT(text, test::IsOk());
+  return text.ok() ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)
+                   : nlohmann::json();
+}
+
+// Exactly one line on stderr, exit status 2, and nothing trained.
+void ExpectRefused(const std::string& binary, const std::vector<std::string>& arguments,
+                   const ::testing::Matcher<const std::string&>& message) {
+  const Result result = RunProgram(binary, Small(arguments));
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_THAT(result.err, message);
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_EQ(result.out, "");
+}
+
+TEST(ModelCliTest, DeepFmLearnsWithAndWithoutDenseFeatures) {
+  for (const int num_dense : {0, 2}) {
+    const nlohmann::json report = Train(kDeepFm, Small({"--cache_bytes=min"}, num_dense));
+    EXPECT_EQ(report["model"], "deepfm");
+    EXPECT_EQ(report["flags"]["embedding_dim"], 8);
+    EXPECT_GT(report["test"]["auc"], 0.6) << num_dense;
+  }
+}
+
+TEST(ModelCliTest, EveryKindOfDcnLearns) {
+  for (const std::vector<std::string>& kind :
+       std::vector<std::vector<std::string>>{{"--dcn_version=1"},
+                                             {"--dcn_version=2"},
+                                             {"--dcn_low_rank_dim=4", "--dcn_num_layers=2"},
+                                             {"--dcn_version=1", "--dcn_structure=parallel"},
+                                             {"--dcn_structure=parallel"},
+                                             {"--dense_arch_layer_sizes=16-8", "--dropout=0.1"}}) {
+    const nlohmann::json report = Train(kDcn, Small(kind));
+    EXPECT_EQ(report["model"], "dcn");
+    EXPECT_GT(report["test"]["auc"], 0.6) << testing::PrintToString(kind);
+  }
+  EXPECT_GT(Train(kDcn, Small({}, /*num_dense=*/0))["test"]["auc"], 0.6);
+}
+
+TEST(ModelCliTest, ACacheMovesNoBit) {
+  for (const char* const binary : {kDeepFm, kDcn}) {
+    const nlohmann::json without = Train(binary, Small({}));
+    const nlohmann::json with = Train(binary, Small({"--cache_bytes=min", "--threads=2"}));
+    EXPECT_EQ(with["tables_hash"], without["tables_hash"]);
+    EXPECT_EQ(with["dense_hash"], without["dense_hash"]);
+  }
+}
+
+TEST(ModelCliTest, HelpNamesTheProgramAndItsFlags) {
+  const Result deepfm = RunProgram(kDeepFm, {"--help"});
+  EXPECT_EQ(deepfm.exit_code, 0);
+  for (const char* const text : {"Usage: deepfm", "--over_arch_layer_sizes=", "--dropout=",
+                                 "--cache_bytes=", "Exit status"}) {
+    EXPECT_THAT(deepfm.out, HasSubstr(text));
+  }
+  const Result dcn = RunProgram(kDcn, {"--help"});
+  EXPECT_EQ(dcn.exit_code, 0);
+  for (const char* const text :
+       {"Usage: dcn", "--dcn_version=", "--dcn_num_layers=", "--dcn_low_rank_dim=",
+        "--dcn_structure=", "stacked", "parallel", "--dense_arch_layer_sizes=", "Exit status"}) {
+    EXPECT_THAT(dcn.out, HasSubstr(text));
+  }
+}
+
+TEST(ModelCliTest, BadValuesAreRefusedByName) {
+  ExpectRefused(kDeepFm, {"--over_arch_layer_sizes=16"},
+                AllOf(HasSubstr("deepfm: "), HasSubstr("--over_arch_layer_sizes=16-1")));
+  ExpectRefused(kDeepFm, {"--over_arch_layer_sizes=16-0-1"},
+                HasSubstr("--over_arch_layer_sizes=16-0-1"));
+  ExpectRefused(kDeepFm, {"--dropout=1"}, HasSubstr("--dropout=1"));
+  ExpectRefused(kDeepFm, {"--dcn_version=1"}, HasSubstr("--dcn_version"));  // a flag of dcn
+  ExpectRefused(kDcn, {"--over_arch_layer_sizes=16"},
+                AllOf(HasSubstr("dcn: "), HasSubstr("--over_arch_layer_sizes=16-1")));
+  ExpectRefused(kDcn, {"--dcn_version=3"}, HasSubstr("--dcn_version=3"));
+  ExpectRefused(kDcn, {"--dcn_num_layers=0"}, HasSubstr("--dcn_num_layers=0"));
+  ExpectRefused(kDcn, {"--dcn_structure=both"},
+                HasSubstr("--dcn_structure=both: takes stacked or parallel"));
+  ExpectRefused(kDcn, {"--dcn_version=1", "--dcn_low_rank_dim=2"},
+                AllOf(HasSubstr("--dcn_low_rank_dim=2"), HasSubstr("--dcn_version=2")));
+  ExpectRefused(kDcn, {"--dcn_low_rank_dim=27"},
+                AllOf(HasSubstr("--dcn_low_rank_dim=27"), HasSubstr("at most 26")));
+  ExpectRefused(kDcn, {"--dcn_low_rank_dim=-1"}, HasSubstr("--dcn_low_rank_dim=-1"));
+  ExpectRefused(kDcn, {"--dense_arch_layer_sizes=8-x"}, HasSubstr("--dense_arch_layer_sizes=8-x"));
+}
+
+}  // namespace
+}  // namespace hotrow

@@ -1,0 +1,578 @@
+#include "models/saved_model.h"
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/crc32c.h"
+#include "base/philox.h"
+#include "tests/support/faulty_env.h"
+#include "tests/support/mem_env.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using test::FaultyEnv;
+using test::MemEnv;
+using test::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kDir[] = "/run/model";
+constexpr char kManifest[] = "/run/model/manifest.json";
+
+SavedModel Description() {
+  SavedModel model;
+  model.model = "dlrm";
+  model.shape = {{"over_arch_layer_sizes", "16-1"}, {"pooling", "sum"}};
+  model.num_dense = 2;
+  model.features = {{"user", "users"}, {"item", "items"}, {"history", "items"}};
+  model.tables = {{.name = "users", .dim = 3, .optimizer = "adam"},
+                  {.name = "items", .dim = 5, .optimizer = "rowwise_adagrad"}};
+  model.dense_optimizer = "adam";
+  model.num_parameters = 21;
+  model.store = "memory";
+  return model;
+}
+
+EmbeddingCollectionOptions Options(Env* env) {
+  EmbeddingCollectionOptions options;
+  TableConfig users;
+  users.name = "users";
+  users.embedding_dim = 3;
+  users.feature_names = {"user"};
+  users.optimizer.kind = SparseOptimizerKind::kAdam;
+  users.initializer = {InitializerKind::kUniform, 0.1f};
+  TableConfig items = users;
+  items.name = "items";
+  items.embedding_dim = 5;
+  items.feature_names = {"item", "history"};
+  items.optimizer.kind = SparseOptimizerKind::kRowWiseAdagrad;
+  options.tables = {users, items};
+  options.max_batch_size = 8;
+  options.store_bytes = int64_t{32} << 20;
+  options.cache_bytes = 0;
+  options.evaluation_staging_bytes = 1 << 20;
+  options.env = env;
+  return options;
+}
+
+// A model in training: tables, dense arrays and the writer that saves them.
+struct Training {
+  std::vector<float> parameters = std::vector<float>(21);
+  std::vector<float> momentum1 = std::vector<float>(21);
+  std::vector<float> momentum2 = std::vector<float>(21);
+  std::unique_ptr<EmbeddingCollection> tables;
+  std::unique_ptr<SavedModelWriter> writer;
+
+  // Everything that a saved model should bring back.
+  std::string State() const {
+    absl::StatusOr<CollectionDigest> digest = tables->Digest();
+    EXPECT_THAT(digest, test::IsOk());
+    if (!digest.ok()) return "";
+    std::string out = absl::StrCat(digest->hash.ToHex(), " at ", tables->steps());
+    for (const std::vector<float>* array : {&parameters, &momentum1, &momentum2}) {
+      absl::StrAppend(&out, " ", Crc32c(std::as_bytes(std::span(*array))));
+    }
+    return out;
+  }
+
+  void Step(uint64_t seed) {
+    RandomStream random(seed, RandomPurpose::kTest);
+    std::vector<uint64_t> values;
+    std::vector<int64_t> offsets = {0};
+    for (int bag = 0; bag < 3 * 8; ++bag) {
+      values.push_back(random.Below(12));
+      offsets.push_back(static_cast<int64_t>(values.size()));
+    }
+    std::vector<float> pooled(static_cast<size_t>(8 * tables->pooled_dim()));
+    HOTROW_ASSERT_OK_AND_ASSIGN(std::unique_ptr<EmbeddingStep> step,
+                                tables->Prefetch({8, values, offsets, {}}));
+    HOTROW_ASSERT_OK(tables->Lookup(*step, {.pooled = pooled.data()}));
+    for (float& x : pooled) x = 0.3f * x + static_cast<float>(random.Uniform()) - 0.5f;
+    HOTROW_ASSERT_OK(tables->Update(std::move(step), {.pooled = pooled.data()}));
+    for (std::vector<float>* array : {&parameters, &momentum1, &momentum2}) {
+      for (float& x : *array) x += static_cast<float>(random.Uniform());
+    }
+  }
+
+  absl::Status Save() {
+    return writer->Save(Description(), *tables, {parameters, momentum1, momentum2});
+  }
+};
+
+// A new training that will save into kDir.
+absl::StatusOr<Training> StartNew(Env* env) {
+  Training out;
+  HOTROW_ASSIGN_OR_RETURN(out.writer, SavedModelWriter::Open(env, kDir));
+  EmbeddingCollectionOptions options = Options(env);
+  options.snapshot_dir = out.writer->tables_dir();
+  HOTROW_ASSIGN_OR_RETURN(out.tables, EmbeddingCollection::Create(options, {}));
+  return out;
+}
+
+// What is saved in kDir, loaded as the trainer does. It goes on saving into save_dir, if any.
+absl::StatusOr<Training> Load(Env* env, const std::string& save_dir = "") {
+  Training out;
+  HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadSavedModel(*env, kDir));
+  HOTROW_RETURN_IF_ERROR(CheckSavedModelFits(saved, Description(), kDir));
+  EmbeddingCollectionOptions options = Options(env);
+  options.open_at = saved.snapshot;
+  options.open_dir = SavedTablesDir(kDir);
+  options.open_steps = saved.step;
+  if (!save_dir.empty()) {
+    HOTROW_ASSIGN_OR_RETURN(out.writer, SavedModelWriter::Open(env, save_dir));
+    options.snapshot_dir = out.writer->tables_dir();
+  }
+  HOTROW_ASSIGN_OR_RETURN(out.tables, EmbeddingCollection::Create(options, {}));
+  HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, out.tables->Digest());
+  HOTROW_RETURN_IF_ERROR(CheckSavedTables(saved, digest, kDir));
+  HOTROW_RETURN_IF_ERROR(
+      ReadSavedDense(*env, kDir, saved, {out.parameters, out.momentum1, out.momentum2}));
+  return out;
+}
+
+std::string ReadText(Env& env, const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFileToString(env, path);
+  EXPECT_THAT(text, test::IsOk());
+  return text.ok() ? *text : "";
+}
+
+// Puts a text into the manifest's place with the checksum that belongs to it, as another version
+// of the program would.
+void ForgeManifest(Env& env, std::string text) {
+  const std::string member = "\"manifest_crc32c\": \"";
+  const size_t at = text.rfind(member) + member.size();
+  text.replace(at, 8, "00000000");
+  const uint32_t crc = Crc32c(std::as_bytes(std::span(text)));
+  char digits[9];
+  std::snprintf(digits, sizeof(digits), "%08x", crc);
+  text.replace(at, 8, digits);
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, kManifest, text));
+}
+
+// Saves one model and returns its state.
+std::string SaveOne(Env* env) {
+  absl::StatusOr<Training> training = StartNew(env);
+  EXPECT_THAT(training, test::IsOk());
+  if (!training.ok()) return "";
+  training->Step(1);
+  training->Step(2);
+  HOTROW_EXPECT_OK(training->Save());
+  return training->State();
+}
+
+TEST(SavedModelTest, BringsEverythingBack) {
+  MemEnv env;
+  const std::string state = SaveOne(&env);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Training loaded, Load(&env));
+  EXPECT_EQ(loaded.State(), state);
+  EXPECT_EQ(loaded.tables->steps(), 2);
+  EXPECT_EQ(loaded.tables->Stats().steps, 0);
+}
+
+// Adam's bias correction and the rows' state go on: the same bits as without a stop.
+TEST(SavedModelTest, GoingOnGivesTheSameBits) {
+  MemEnv env;
+  HOTROW_ASSERT_OK_AND_ASSIGN(Training training, StartNew(&env));
+  training.Step(1);
+  HOTROW_ASSERT_OK(training.Save());
+  training.Step(2);
+  training.Step(3);
+  HOTROW_ASSERT_OK_AND_ASSIGN(Training loaded, Load(&env, "/elsewhere"));
+  loaded.Step(2);
+  loaded.Step(3);
+  // The dense arrays of this test do not come from the tables; they are compared all the same.
+  EXPECT_EQ(loaded.State(), training.State());
+  // Saving elsewhere leaves the first model as it is.
+  HOTROW_ASSERT_OK(loaded.Save());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Training first, Load(&env));
+  EXPECT_EQ(first.tables->steps(), 1);
+}
+
+TEST(SavedModelTest, ReplacesItselfAndLeavesNothingBehind) {
+  MemEnv env;
+  SaveOne(&env);
+  HOTROW_ASSERT_OK_AND_ASSIGN(Training training, Load(&env, kDir));
+  for (uint64_t i = 0; i < 3; ++i) {
+    training.Step(10 + i);
+    HOTROW_ASSERT_OK(training.Save());
+    HOTROW_ASSERT_OK_AND_ASSIGN(const Training loaded, Load(&env));
+    EXPECT_EQ(loaded.State(), training.State());
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> files, env.ListDir(kDir));
+    EXPECT_EQ(files.size(), 3u) << testing::PrintToString(files);  // dense, manifest, tables
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, env.ListDir(SavedTablesDir(kDir)));
+    EXPECT_EQ(tables.size(), 1u) << testing::PrintToString(tables);
+  }
+}
+
+TEST(SavedModelTest, SurvivesPowerLossOnceSaved) {
+  FaultyEnv env;
+  std::string state;
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(Training training, StartNew(&env));
+    training.Step(1);
+    HOTROW_ASSERT_OK(training.Save());
+    state = training.State();
+  }
+  env.DropUnsyncedData();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Training loaded, Load(&env));
+  EXPECT_EQ(loaded.State(), state);
+}
+
+enum class Crash { kNone, kWorst, kCoin };
+
+// Saves a second model while call k fails, or all calls from k on, then loses power or not: what is
+// there is the first model or the second, and the second if Save said OK. Then saving works again.
+// Returns false when the save makes fewer than k + 1 calls.
+bool SaveWithFault(int64_t k, bool all_from_k, Crash crash, uint64_t seed) {
+  SCOPED_TRACE(testing::Message() << "call " << k << (all_from_k ? " and all after it" : "")
+                                  << ", crash " << static_cast<int>(crash) << ", seed " << seed);
+  FaultyEnv env;
+  std::string first;
+  std::string second;
+  absl::Status saved;
+  {
+    absl::StatusOr<Training> training = StartNew(&env);
+    EXPECT_THAT(training, test::IsOk());
+    training->Step(1);
+    HOTROW_EXPECT_OK(training->Save());
+    first = training->State();
+    training->Step(2);
+    second = training->State();
+    if (all_from_k) {
+      env.FailFrom(env.calls() + k, absl::DataLossError("injected"));
+    } else {
+      env.FailCall(env.calls() + k, absl::DataLossError("injected"));
+    }
+    saved = training->Save();
+    if (env.faults() == 0) {  // the fault is still to come
+      HOTROW_EXPECT_OK(saved);
+      return false;
+    }
+    if (!saved.ok()) {
+      EXPECT_THAT(saved, StatusIs(absl::StatusCode::kDataLoss, "injected"));
+    }
+    env.FailFrom(INT64_MAX, absl::OkStatus());
+    if (crash == Crash::kNone) {
+      // The process goes on: what it saved is whole, and the next save works.
+      absl::StatusOr<Training> loaded = Load(&env);
+      EXPECT_THAT(loaded, test::IsOk());
+      if (!loaded.ok()) return false;
+      EXPECT_TRUE(loaded->State() == second || (!saved.ok() && loaded->State() == first));
+      training->Step(3);
+      HOTROW_EXPECT_OK(training->Save());
+      second = training->State();
+      saved = absl::OkStatus();
+    }
+  }
+  if (crash == Crash::kWorst || crash == Crash::kNone) env.DropUnsyncedData();
+  if (crash == Crash::kCoin) env.LosePower(seed);
+  absl::StatusOr<Training> loaded = Load(&env, kDir);
+  EXPECT_THAT(loaded, test::IsOk());
+  if (!loaded.ok()) return false;
+  EXPECT_TRUE(loaded->State() == second || (!saved.ok() && loaded->State() == first))
+      << loaded->State() << "\nis neither " << first << "\nnor " << second;
+  // And the next process saves as if nothing had been, leaving nothing behind.
+  loaded->Step(4);
+  HOTROW_EXPECT_OK(loaded->Save());
+  const auto files = env.ListDir(kDir);
+  const auto tables = env.ListDir(SavedTablesDir(kDir));
+  EXPECT_TRUE(files.ok() && files->size() == 3);  // dense, manifest, tables
+  EXPECT_TRUE(tables.ok() && tables->size() == 1);
+  env.DropUnsyncedData();
+  const absl::StatusOr<Training> third = Load(&env);
+  EXPECT_THAT(third, test::IsOk());
+  if (third.ok()) {
+    EXPECT_EQ(third->State(), loaded->State());
+  }
+  return true;
+}
+
+TEST(SavedModelTest, AFaultAtAnyCallLeavesTheOldModelOrTheNew) {
+  for (const bool all_from_k : {false, true}) {
+    for (const Crash crash : {Crash::kNone, Crash::kWorst, Crash::kCoin}) {
+      const std::vector<uint64_t> seeds =
+          crash == Crash::kCoin ? test::Seeds(4) : std::vector<uint64_t>{0};
+      for (const uint64_t seed : seeds) {
+        int64_t k = 0;
+        while (SaveWithFault(k, all_from_k, crash, seed) && !testing::Test::HasFailure()) ++k;
+        EXPECT_GT(k, 20);
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+// A save that fails in its last sync leaves the manifest in doubt: the next save must not remove
+// what the older manifest names before that is settled. Call k of one save fails; the next one is
+// cut off at call j by a power loss.
+TEST(SavedModelTest, AKilledSaveAfterAFailedOneLeavesAWholeModel) {
+  int64_t cut_off = 0;
+  bool more_k = true;
+  for (int64_t k = 0; more_k; ++k) {
+    bool more_j = true;
+    for (int64_t j = 0; more_j; ++j) {
+      SCOPED_TRACE(testing::Message() << "call " << k << " of one save, " << j << " of the next");
+      FaultyEnv env;
+      std::vector<std::string> states;
+      {
+        HOTROW_ASSERT_OK_AND_ASSIGN(Training training, StartNew(&env));
+        training.Step(1);
+        HOTROW_ASSERT_OK(training.Save());
+        states.push_back(training.State());
+        training.Step(2);
+        states.push_back(training.State());
+        env.FailCall(env.calls() + k, absl::DataLossError("injected"));
+        const bool failed = !training.Save().ok();
+        more_k = env.faults() > 0;
+        if (!failed) break;  // nothing failed, or only the removal of old parts
+        training.Step(3);
+        states.push_back(training.State());
+        env.FailFrom(env.calls() + j, absl::DataLossError("injected"));
+        const int64_t before = env.faults();
+        const bool whole = training.Save().ok();
+        more_j = env.faults() > before;
+        if (whole) states = {states.back()};
+        ++cut_off;
+      }
+      env.FailFrom(INT64_MAX, absl::OkStatus());
+      env.DropUnsyncedData();
+      HOTROW_ASSERT_OK_AND_ASSIGN(const Training loaded, Load(&env));
+      EXPECT_THAT(states, ::testing::Contains(loaded.State()));
+    }
+  }
+  EXPECT_GT(cut_off, 200);
+}
+
+// The first save of a directory: whatever happens, there is no model or a whole one.
+TEST(SavedModelTest, AFaultInTheFirstSaveLeavesNoModelOrTheNew) {
+  for (const bool lose_power : {false, true}) {
+    for (int64_t k = 0;; ++k) {
+      SCOPED_TRACE(testing::Message() << "call " << k << ", power loss " << lose_power);
+      FaultyEnv env;
+      std::string state;
+      bool saved = false;
+      env.FailFrom(k, absl::DataLossError("injected"));
+      {
+        absl::StatusOr<Training> training = StartNew(&env);
+        if (training.ok()) {
+          training->Step(1);
+          state = training->State();
+          saved = training->Save().ok();
+        }
+      }
+      const bool faulty = env.faults() > 0;
+      env.FailFrom(INT64_MAX, absl::OkStatus());
+      if (lose_power) env.DropUnsyncedData();
+      const absl::StatusOr<Training> loaded = Load(&env);
+      if (loaded.ok()) {
+        EXPECT_EQ(loaded->State(), state);
+      } else {
+        EXPECT_FALSE(saved);
+        EXPECT_THAT(loaded, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     HasSubstr("there is no /run/model/manifest.json")));
+      }
+      // The next try works.
+      HOTROW_ASSERT_OK_AND_ASSIGN(Training again, StartNew(&env));
+      again.Step(1);
+      HOTROW_ASSERT_OK(again.Save());
+      if (!faulty) break;
+    }
+  }
+}
+
+TEST(SavedModelTest, EveryFlippedBitOfManifestAndDenseFileIsFound) {
+  MemEnv env;
+  SaveOne(&env);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadSavedModel(env, kDir));
+  for (const std::string& path :
+       {std::string(kManifest), absl::StrCat(kDir, "/", saved.dense_file)}) {
+    const auto size = static_cast<int64_t>(ReadText(env, path).size());
+    for (int64_t byte = 0; byte < size; ++byte) {
+      const int64_t bit = 8 * byte + byte % 8;
+      HOTROW_ASSERT_OK(env.FlipBit(path, bit));
+      EXPECT_THAT(Load(&env), StatusIs(absl::StatusCode::kDataLoss,
+                                       AllOf(HasSubstr(path), HasSubstr("--init_from"))))
+          << "byte " << byte;
+      HOTROW_ASSERT_OK(env.FlipBit(path, bit));
+    }
+    EXPECT_THAT(Load(&env), test::IsOk());
+  }
+}
+
+TEST(SavedModelTest, AnotherSnapshotUnderTheRightNameIsFound) {
+  MemEnv env;
+  SaveOne(&env);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadSavedModel(env, kDir));
+  // A store with the same tables and other rows writes the file that the manifest names.
+  HOTROW_ASSERT_OK(env.CreateDirs("/other"));
+  Training other;
+  EmbeddingCollectionOptions options = Options(&env);
+  options.snapshot_dir = "/other";
+  HOTROW_ASSERT_OK_AND_ASSIGN(other.tables, EmbeddingCollection::Create(options, {}));
+  other.Step(9);
+  HOTROW_ASSERT_OK(other.tables->PrepareSnapshot(saved.snapshot));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> names, env.ListDir("/other"));
+  ASSERT_EQ(names.size(), 1u);
+  const std::string target = absl::StrCat(SavedTablesDir(kDir), "/", names[0]);
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, target, ReadText(env, "/other/" + names[0])));
+  EXPECT_THAT(Load(&env), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("table \"users\"")));
+}
+
+TEST(SavedModelTest, MissingPartsAreNamed) {
+  {
+    MemEnv env;
+    EXPECT_THAT(Load(&env), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     AllOf(HasSubstr(kManifest), HasSubstr("--save_dir"))));
+  }
+  {
+    MemEnv env;
+    SaveOne(&env);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadSavedModel(env, kDir));
+    HOTROW_ASSERT_OK(env.Remove(absl::StrCat(kDir, "/", saved.dense_file)));
+    EXPECT_THAT(Load(&env), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(saved.dense_file)));
+  }
+  {
+    MemEnv env;
+    SaveOne(&env);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto names, env.ListDir(SavedTablesDir(kDir)));
+    HOTROW_ASSERT_OK(env.Remove(absl::StrCat(SavedTablesDir(kDir), "/", names[0])));
+    EXPECT_THAT(Load(&env),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(SavedTablesDir(kDir))));
+  }
+}
+
+TEST(SavedModelTest, NewerVersionsAreToldFromDamage) {
+  MemEnv env;
+  SaveOne(&env);
+  const std::string text = ReadText(env, kManifest);
+  const auto forged = [&](const std::string& from, const std::string& to) {
+    const std::string changed = absl::StrReplaceAll(text, {{from, to}});
+    EXPECT_NE(changed, text);
+    ForgeManifest(env, changed);
+    return Load(&env);
+  };
+  EXPECT_THAT(forged("\"version\": 1", "\"version\": 2"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("version 2"), HasSubstr("version 1"), HasSubstr("newer"))));
+  EXPECT_THAT(forged("\"requires\": []", "\"requires\": [\"several_stores\"]"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("several_stores")));
+  // A member that nothing requires is passed over.
+  EXPECT_THAT(forged("\"version\": 1", "\"version\": 1, \"position\": {\"epoch\": 3}"),
+              test::IsOk());
+  EXPECT_THAT(forged("\"format\": \"hotrow.saved_model\"", "\"format\": \"other\""),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no manifest")));
+  EXPECT_THAT(forged("\"step\": 2", "\"step\": \"two\""),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("\"step\"")));
+  EXPECT_THAT(forged("\"file\": \"dense-", "\"file\": \"../dense-"),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("dense.file")));
+  EXPECT_THAT(forged("\"dir\": \"tables\"", "\"dir\": \"..\""),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("stores")));
+}
+
+// Any manifest with a right checksum gives an error or a model, never a crash.
+TEST(SavedModelTest, ManifestsWithWrongMembersAreRefused) {
+  MemEnv env;
+  SaveOne(&env);
+  const nlohmann::ordered_json good =
+      nlohmann::ordered_json::parse(ReadText(env, kManifest), nullptr, false);
+  ASSERT_TRUE(good.is_object());
+  for (const auto& [name, value] : good.items()) {
+    if (name == "manifest_crc32c" || name == "world_size") continue;
+    for (const nlohmann::ordered_json& wrong :
+         {nlohmann::ordered_json(nullptr), nlohmann::ordered_json(-1),
+          nlohmann::ordered_json::array({1}), nlohmann::ordered_json::object({{"x", 1}})}) {
+      nlohmann::ordered_json changed = good;
+      changed[name] = wrong;
+      ForgeManifest(env, changed.dump(2));
+      EXPECT_FALSE(Load(&env).ok()) << name << " = " << wrong;
+    }
+  }
+}
+
+TEST(SavedModelTest, WhatDoesNotFitIsNamedWithTheRemedy) {
+  const auto refusal = [](auto change) {
+    SavedModel saved = Description();
+    change(&saved);
+    const absl::Status status = CheckSavedModelFits(saved, Description(), "/d");
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status.ToString();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--init_from=/d"));
+    return std::string(status.message());
+  };
+  HOTROW_EXPECT_OK(CheckSavedModelFits(Description(), Description(), "/d"));
+  {
+    SavedModel other_optimizer = Description();
+    other_optimizer.dense_optimizer = "sgd";
+    HOTROW_EXPECT_OK(CheckSavedModelFits(other_optimizer, Description(), "/d"));
+  }
+  EXPECT_THAT(refusal([](SavedModel* m) { m->model = "dcn"; }), HasSubstr("use the program dcn"));
+  EXPECT_THAT(refusal([](SavedModel* m) { m->features.pop_back(); }),
+              AllOf(HasSubstr("feature \"history\""), HasSubstr("new features")));
+  EXPECT_THAT(refusal([](SavedModel* m) {
+                m->features.push_back({"zip", "zips"});
+              }),
+              AllOf(HasSubstr("feature \"zip\""), HasSubstr("not in the data")));
+  EXPECT_THAT(refusal([](SavedModel* m) { std::swap(m->features[0], m->features[1]); }),
+              AllOf(HasSubstr("\"user\""), HasSubstr("\"item\""), HasSubstr("order")));
+  EXPECT_THAT(refusal([](SavedModel* m) { m->features[1].table = "goods"; }),
+              HasSubstr("feature \"item\" of table \"items\""));
+  EXPECT_THAT(refusal([](SavedModel* m) { m->num_dense = 3; }), HasSubstr("3 dense features"));
+  EXPECT_THAT(refusal([](SavedModel* m) { std::swap(m->tables[0], m->tables[1]); }),
+              HasSubstr("table \"users\""));
+  EXPECT_THAT(refusal([](SavedModel* m) { m->tables.pop_back(); }), HasSubstr("table \"items\""));
+  EXPECT_THAT(refusal([](SavedModel* m) { m->tables[1].dim = 16; }),
+              AllOf(HasSubstr("table \"items\" has 16 columns"), HasSubstr("and 5 here"),
+                    HasSubstr("--embedding_dim")));
+  EXPECT_THAT(refusal([](SavedModel* m) { m->tables[0].optimizer = "ftrl"; }),
+              AllOf(HasSubstr("table \"users\""), HasSubstr("--optimizer=ftrl")));
+  EXPECT_THAT(refusal([](SavedModel* m) { m->shape[0].second = "32-1"; }),
+              HasSubstr("use --over_arch_layer_sizes=32-1"));
+  EXPECT_THAT(refusal([](SavedModel* m) { m->num_parameters = 22; }),
+              HasSubstr("22 dense parameters"));
+  EXPECT_THAT(refusal([](SavedModel* m) { m->store = "ssd"; }), HasSubstr("--store=ssd"));
+}
+
+TEST(SavedModelTest, ADirectoryThatCannotBeUsedIsRefusedAtOnce) {
+  {
+    MemEnv env;
+    HOTROW_ASSERT_OK(env.CreateDirs("/run"));
+    HOTROW_ASSERT_OK(WriteFileAtomically(env, kDir, "a file"));
+    EXPECT_THAT(SavedModelWriter::Open(&env, kDir), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                             HasSubstr("--save_dir=/run/model")));
+  }
+  {
+    MemEnv env;
+    SaveOne(&env);
+    HOTROW_ASSERT_OK(env.FlipBit(kManifest, 100));
+    EXPECT_THAT(SavedModelWriter::Open(&env, kDir),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("manifest.json")));
+  }
+}
+
+// numpy-side tools read the dense file by the safetensors format.
+TEST(SavedModelTest, TheDenseFileIsSafetensors) {
+  MemEnv env;
+  HOTROW_ASSERT_OK_AND_ASSIGN(Training training, StartNew(&env));
+  training.Step(1);
+  HOTROW_ASSERT_OK(training.Save());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadSavedModel(env, kDir));
+  const std::string text = ReadText(env, absl::StrCat(kDir, "/", saved.dense_file));
+  uint64_t length = 0;
+  std::memcpy(&length, text.data(), 8);
+  EXPECT_EQ(length % 8, 0u);
+  const nlohmann::json header = nlohmann::json::parse(text.substr(8, length), nullptr, false);
+  ASSERT_EQ(header.size(), 3u);
+  EXPECT_EQ(header["momentum1"]["dtype"], "F32");
+  EXPECT_EQ(header["momentum1"]["shape"], nlohmann::json::array({21}));
+  EXPECT_EQ(header["momentum1"]["data_offsets"], nlohmann::json::array({84, 168}));
+  EXPECT_EQ(std::memcmp(text.data() + 8 + length + 84, training.momentum1.data(), 84), 0);
+  EXPECT_EQ(text.size(), 8 + length + 3 * 84);
+}
+
+}  // namespace
+}  // namespace hotrow
