@@ -2,3 +2,36 @@ hotrow_add_bench(
   NAME store_gather_bench
   SOURCES store_gather_bench.cc
   DEPS hotrow::store absl::flat_hash_map absl::strings)
+# Stands with the tests of store/, which may include its private headers.
+hotrow_add_bench(
+  NAME ssd_index_bench
+  SOURCES ${PROJECT_SOURCE_DIR}/tests/store/ssd_index_bench.cc
+  DEPS hotrow::store)
+# store_bench measures a store, or the device itself.
+hotrow_add_bench(
+  NAME store_bench
+  SOURCES store_bench.cc store_bench_device.cc store_bench_stores.cc
+  DEPS hotrow::store hotrow::cache hotrow::models_cli absl::strings nlohmann_json::nlohmann_json)
+if(HOTROW_HAVE_URING)
+  target_compile_definitions(store_bench PRIVATE HOTROW_HAVE_URING=1)
+  target_link_libraries(store_bench PRIVATE PkgConfig::LIBURING)
+endif()
+get_target_property(_store_sources hotrow_store SOURCES)
+if("ssd_store.cc" IN_LIST _store_sources)
+  target_compile_definitions(store_bench PRIVATE HOTROW_BENCH_SSD_STORE=1)
+endif()
+if(HOTROW_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+  hotrow_add_test(
+    NAME store_bench_test
+    SOURCES ${PROJECT_SOURCE_DIR}/tests/bench/store_bench_cli_test.cc
+    DEPS hotrow::base nlohmann_json::nlohmann_json)
+  add_dependencies(store_bench_test store_bench)
+  target_compile_definitions(store_bench_test PRIVATE HOTROW_STORE_BENCH_BINARY="$<TARGET_FILE:store_bench>")
+  if(HOTROW_HAVE_ROCKSDB)
+    target_compile_definitions(store_bench_test PRIVATE HOTROW_HAVE_ROCKSDB=1)
+  endif()
+  if("ssd_store.cc" IN_LIST _store_sources)
+    target_compile_definitions(store_bench_test PRIVATE HOTROW_BENCH_SSD_STORE=1)
+  endif()
+endif()

@@ -31,10 +31,13 @@ struct RowStoreStats {
   int64_t found = 0;           // keys that were there
   int64_t rows_written = 0;
   int64_t rows_erased = 0;
-  int64_t ios = 0;             // device reads and writes; 0 for memory
-  int64_t bytes_read = 0;      // from the device
-  int64_t bytes_written = 0;   // to the device
-  int64_t snapshot_bytes = 0;  // held only by retained snapshots
+  int64_t ios = 0;                    // device reads and writes; 0 for memory
+  int64_t bytes_read = 0;             // from the device
+  int64_t bytes_written = 0;          // to the device
+  int64_t snapshot_bytes = 0;         // held only by retained snapshots
+  int64_t payload_bytes_written = 0;  // rows_written times their widths
+  int64_t disk_budget_bytes = 0;      // 0: the kind has none, or no limit
+  int64_t disk_used_bytes = 0;        // on disk now, snapshots included
 };
 
 // Names a snapshot of a store. The caller chooses it (a trainer uses the step); any value but 0,

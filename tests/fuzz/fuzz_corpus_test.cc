@@ -10,6 +10,7 @@
 #include "base/philox.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/models/file_builders.h"
+#include "tests/store/ssd_fuzz_targets.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -132,6 +133,15 @@ TEST(FuzzCorpusTest, TableSchema) {
          {"", "{}", "[]", "null", "1e999", "\"\xff\"", all, split, std::string(10'000, '['),
           R"({"files": [[]], "split": [], "columns": {"a": 1}, "header": [1]})",
           R"({"files": {"train": {}}, "columns": [[], {"name": 1, "role": {}}], "trim": null})"});
+}
+
+TEST(FuzzCorpusTest, SsdChunk) { RunAll("ssdchunk", fuzz::SsdChunk, fuzz::SsdChunkCorpus()); }
+TEST(FuzzCorpusTest, SsdFooter) { RunAll("ssdfooter", fuzz::SsdFooter, fuzz::SsdFooterCorpus()); }
+TEST(FuzzCorpusTest, SsdManifest) {
+  RunAll("ssdmanifest", fuzz::SsdManifest, fuzz::SsdManifestCorpus());
+}
+TEST(FuzzCorpusTest, SsdIndexImage) {
+  RunAll("ssdindeximage", fuzz::SsdIndexImage, fuzz::SsdIndexImageCorpus());
 }
 
 }  // namespace

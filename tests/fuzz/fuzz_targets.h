@@ -14,6 +14,13 @@ void NpyHeader(const uint8_t* data, size_t size);    // an array file
 void ZipArchive(const uint8_t* data, size_t size);   // an archive
 void TableSchema(const uint8_t* data, size_t size);  // a schema's JSON
 
+// The files of an SsdStore, tests/store/ssd_fuzz_targets.h. First byte odd: the checksums are made
+// right before the bytes are read.
+void SsdChunk(const uint8_t* data, size_t size);       // records, and the footer at their end
+void SsdFooter(const uint8_t* data, size_t size);      // of a chunk
+void SsdManifest(const uint8_t* data, size_t size);    // a manifest
+void SsdIndexImage(const uint8_t* data, size_t size);  // an index image
+
 }  // namespace hotrow::fuzz
 
 #endif  // HOTROW_TESTS_FUZZ_FUZZ_TARGETS_H_

@@ -1,6 +1,8 @@
 #include "tests/store/row_store_contract.h"
 
 #include "store/host_store.h"
+#include "store/ssd_store.h"
+#include "store/rocks_store.h"
 
 namespace hotrow::test {
 namespace {
@@ -18,6 +20,45 @@ RowStoreKind HostStoreKind() {
 }
 
 INSTANTIATE_TEST_SUITE_P(HostStore, RowStoreContractTest, testing::Values(HostStoreKind()),
+                         [](const auto& info) { return info.param.name; });
+
+#ifdef HOTROW_HAVE_ROCKSDB
+RowStoreKind RocksStoreKind() {
+  return {.name = "RocksStore",
+          .open = [](const RowStoreSetup& setup) -> absl::StatusOr<std::unique_ptr<RowStore>> {
+            return OpenRocksStore({.path = setup.dir,
+                                   .tables = setup.tables,
+                                   .memory_budget_bytes = setup.budget_bytes,
+                                   .open_at = setup.open_at,
+                                   .read_threads = 4});
+          },
+          .store_name = "RocksDB store",
+          .uses_env = false,
+          .exact_memory_budget = false};
+}
+
+INSTANTIATE_TEST_SUITE_P(RocksStore, RowStoreContractTest, testing::Values(RocksStoreKind()),
+                         [](const auto& info) { return info.param.name; });
+#endif
+
+RowStoreKind SsdStoreKind(bool background) {
+  return {.name = background ? "SsdStore" : "SsdStoreWithoutThreads",
+          .open = [=](const RowStoreSetup& setup) -> absl::StatusOr<std::unique_ptr<RowStore>> {
+            return SsdStore::Open({.path = setup.dir,
+                                   .tables = setup.tables,
+                                   .memory_budget_bytes = setup.budget_bytes,
+                                   .disk_budget_bytes = int64_t{64} << 20,
+                                   .open_at = setup.open_at,
+                                   .background = background,
+                                   .env = setup.env});
+          },
+          .store_name = "SSD store",
+          .failed_sync_is_final = true,
+          .tries_writes_again = true};
+}
+
+INSTANTIATE_TEST_SUITE_P(SsdStore, RowStoreContractTest,
+                         testing::Values(SsdStoreKind(true), SsdStoreKind(false)),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

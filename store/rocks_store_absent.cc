@@ -1,0 +1,22 @@
+// What a build without RocksDB has instead of rocks_store.cc.
+
+#include "store/rocks_store.h"
+
+namespace hotrow {
+namespace {
+
+absl::Status Absent() {
+  return absl::UnimplementedError(
+      "RocksDB store: this build has no RocksDB; install librocksdb-dev and configure with "
+      "-DHOTROW_ROCKSDB=ON");
+}
+
+}  // namespace
+
+absl::Status RocksStoreOptions::Validate() const { return Absent(); }
+
+absl::StatusOr<std::unique_ptr<RowStore>> OpenRocksStore(const RocksStoreOptions& options) {
+  return Absent();
+}
+
+}  // namespace hotrow

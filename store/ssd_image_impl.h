@@ -1,0 +1,49 @@
+#ifndef HOTROW_STORE_SSD_IMAGE_IMPL_H_
+#define HOTROW_STORE_SSD_IMAGE_IMPL_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/env.h"
+#include "store/ssd_index_impl.h"
+
+// The file that holds the index of a closed SsdStore, docs/formats/ssd_store.md. Whatever is wrong
+// with it, the index can be rebuilt from the segments.
+namespace hotrow::internal {
+
+inline constexpr char kSsdImageMagic[8] = {'H', 'O', 'T', 'R', 'O', 'W', 'S', 'I'};
+
+// Offset 0; the partitions follow, each as SsdIndex::Save writes it with a SsdImageCrc behind it.
+struct SsdImageHeader {
+  char magic[8];
+  uint32_t version;
+  uint32_t num_partitions;
+  uint64_t rows;
+  uint32_t reserved;  // 0
+  uint32_t crc;       // of the 28 bytes before
+};
+static_assert(sizeof(SsdImageHeader) == 32 && offsetof(SsdImageHeader, crc) == 28);
+
+struct SsdImageCrc {
+  uint32_t partition;
+  uint32_t crc;  // of the partition's bytes
+};
+static_assert(sizeof(SsdImageCrc) == 8);
+
+// About how long the file gets; never shorter.
+int64_t SsdIndexImageBytes(const SsdIndex& index);
+// Writes and syncs the file; not its directory. Nothing may change the index meanwhile.
+absl::Status WriteSsdIndexImage(Env& env, const std::string& path, const SsdIndex& index);
+// Fills an index that was made with the same options and is empty. Errors: DataLoss (naming file
+// and offset), ResourceExhausted; the index is then good for nothing.
+absl::Status ReadSsdIndexImage(Env& env, const std::string& path, SsdIndex& index);
+// Checks every byte of the file, without an index to fill; returns how many rows it holds. Errors:
+// DataLoss and FailedPrecondition (another version), saying at which offset, without the file's
+// name; those of the file.
+absl::StatusOr<int64_t> CheckSsdIndexImage(Env& env, const std::string& path);
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_STORE_SSD_IMAGE_IMPL_H_

@@ -1,0 +1,240 @@
+// Runs hotrow as an operator does: arguments in, exit status and output out.
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/env.h"
+#include "gtest/gtest.h"
+#include "store/host_store.h"
+#include "store/ssd_store.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+struct Result {
+  int exit_code = -1;  // -1: killed by a signal
+  std::string out;
+  std::string err;
+};
+
+// The arguments need no quoting for a shell.
+Result RunHotrow(const std::vector<std::string>& arguments) {
+  const std::string dir = test::TempDir();
+  std::string command = absl::StrCat("'", HOTROW_BINARY, "'");
+  for (const std::string& argument : arguments) absl::StrAppend(&command, " ", argument);
+  absl::StrAppend(&command, " > '", dir, "/out' 2> '", dir, "/err'");
+  const int status = std::system(command.c_str());  // NOLINT(concurrency-mt-unsafe)
+  Result result;
+  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+  const auto read = [&](const char* name) {
+    const absl::StatusOr<std::string> text =
+        ReadFileToString(PosixEnv(), absl::StrCat(dir, "/", name));
+    EXPECT_THAT(text, test::IsOk());
+    return text.ok() ? *text : std::string();
+  };
+  result.out = read("out");
+  result.err = read("err");
+  return result;
+}
+
+void ExpectRefused(const std::vector<std::string>& arguments,
+                   const testing::Matcher<const std::string&>& message) {
+  const Result result = RunHotrow(arguments);
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_THAT(result.err, AllOf(StartsWith("hotrow"), message));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_EQ(result.out, "");
+}
+
+// 300 rows of 32 bytes in table 4, 20 of 400 bytes in table 11, and a snapshot.
+std::string MakeStore() {
+  const std::string path = test::TempDir() + "/store";
+  SsdStoreOptions options;
+  options.path = path;
+  options.tables = {{4, 32}, {11, 400}};
+  options.memory_budget_bytes = int64_t{16} << 20;
+  options.disk_budget_bytes = int64_t{2} << 20;
+  options.chunk_bytes = 16 << 10;
+  options.segment_bytes = 64 << 10;
+  auto store = SsdStore::Open(options);
+  EXPECT_THAT(store, test::IsOk());
+  if (!store.ok()) return path;
+  const std::vector<std::byte> row(400, std::byte{7});
+  std::vector<RowKey> keys;
+  for (uint64_t key = 0; key < 300; ++key) keys.push_back({key, 4});
+  for (uint64_t key = 0; key < 20; ++key) keys.push_back({key, 11});
+  const std::vector<const std::byte*> rows(keys.size(), row.data());
+  EXPECT_THAT((*store)->InsertOrAssign(keys, rows), test::IsOk());
+  EXPECT_THAT((*store)->PrepareSnapshot(77), test::IsOk());
+  EXPECT_THAT((*store)->CommitSnapshot(77), test::IsOk());
+  EXPECT_THAT((*store)->Close(), test::IsOk());
+  return path;
+}
+
+void FlipByte(const std::string& path, int64_t offset) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> file,
+                              PosixEnv().Open(path, OpenMode::kReadWrite));
+  std::byte byte;
+  HOTROW_ASSERT_OK(ReadFull(*file, offset, std::span(&byte, 1)));
+  byte ^= std::byte{0x20};
+  HOTROW_ASSERT_OK(WriteFull(*file, offset, std::span(&byte, 1)));
+}
+
+// The one file of the store that has records.
+std::string SegmentOf(const std::string& path) {
+  const absl::StatusOr<std::vector<std::string>> names = PosixEnv().ListDir(path);
+  EXPECT_THAT(names, test::IsOk());
+  for (const std::string& name : *names) {
+    const std::string file = absl::StrCat(path, "/", name);
+    const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), file);
+    EXPECT_THAT(text, test::IsOk());
+    if (text->substr(0, 8) == "HOTROWSG") return file;
+  }
+  ADD_FAILURE() << "no segment has a header";
+  return path;
+}
+
+TEST(HotrowCliTest, HelpNamesEveryCommand) {
+  for (const char* const flag : {"--help", "-h", "help"}) {
+    const Result result = RunHotrow({flag});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_EQ(result.err, "");
+    EXPECT_THAT(result.out, AllOf(HasSubstr("Usage: hotrow COMMAND"), HasSubstr("inspect STORE"),
+                                  HasSubstr("verify STORE"), HasSubstr("Exit status")));
+  }
+  for (const std::string command : {"inspect", "verify"}) {
+    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+             {command, "--help"}, {command, "DIR", "--help"}, {command, "--json", "-h"}}) {
+      const Result result = RunHotrow(arguments);
+      EXPECT_EQ(result.exit_code, 0);
+      EXPECT_EQ(result.err, "");
+      EXPECT_THAT(result.out, AllOf(HasSubstr(absl::StrCat("Usage: hotrow ", command, " STORE")),
+                                    HasSubstr("--json")));
+    }
+  }
+}
+
+TEST(HotrowCliTest, WrongUsageIsOneLineAndStatusTwo) {
+  ExpectRefused({}, HasSubstr("inspect, verify"));
+  ExpectRefused({"inspekt"}, AllOf(HasSubstr("\"inspekt\""), HasSubstr("inspect, verify")));
+  for (const std::string command : {"inspect", "verify"}) {
+    ExpectRefused({command}, AllOf(HasSubstr("STORE is missing"),
+                                   HasSubstr(absl::StrCat("hotrow ", command, " STORE"))));
+    ExpectRefused({command, "--json"}, HasSubstr("STORE is missing"));
+    ExpectRefused({command, "a", "b"}, HasSubstr("unexpected argument \"b\""));
+    ExpectRefused({command, "a", "--jsn"}, HasSubstr("did you mean --json"));
+    ExpectRefused({command, "--json=5", "a"}, HasSubstr("--json=5: takes true or false"));
+  }
+}
+
+TEST(HotrowCliTest, OtherDirectoriesAreNamedForWhatTheyAre) {
+  const std::string dir = test::TempDir();
+  const auto touch = [&](const std::string& path) {
+    HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), path, "x"));
+  };
+  for (const char* const name : {"empty", "rocks", "model", "other", "lost"}) {
+    HOTROW_ASSERT_OK(PosixEnv().CreateDirs(absl::StrCat(dir, "/", name)));
+  }
+  touch(dir + "/file");
+  touch(dir + "/rocks/LIVE");
+  touch(dir + "/rocks/TABLES");
+  touch(dir + "/model/manifest.json");
+  touch(dir + "/other/notes.txt");
+  touch(dir + "/lost/segment-000000");
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<HostStore> store,
+                                HostStore::Open({.tables = {{0, 16}},
+                                                 .budget_bytes = int64_t{16} << 20,
+                                                 .snapshot_dir = dir + "/host"}));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+  }
+  for (const char* const command : {"inspect", "verify"}) {
+    ExpectRefused({command, dir + "/missing"},
+                  AllOf(HasSubstr(dir + "/missing: is no file or directory"),
+                        HasSubstr("give the directory of an SSD store")));
+    ExpectRefused({command, dir + "/file"}, HasSubstr("is a file"));
+    ExpectRefused({command, dir + "/empty"}, HasSubstr("is an empty directory"));
+    ExpectRefused({command, dir + "/rocks"}, HasSubstr("is a RocksDB store"));
+    ExpectRefused({command, dir + "/model"}, HasSubstr("is a saved model"));
+    ExpectRefused({command, dir + "/host"}, HasSubstr("is the snapshots of a memory store"));
+    ExpectRefused({command, dir + "/other"}, HasSubstr("is a directory of something else"));
+    ExpectRefused({command, dir + "/lost"}, HasSubstr("the file MANIFEST is missing"));
+  }
+}
+
+TEST(HotrowCliTest, InspectTellsWhatAStoreHolds) {
+  const std::string path = MakeStore();
+  const Result text = RunHotrow({"inspect", path});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_EQ(text.err, "");
+  EXPECT_THAT(text.out, AllOf(HasSubstr("an SSD store, format version 1"), HasSubstr("320, "),
+                              HasSubstr("64.0 KiB"), HasSubstr("77"), HasSubstr("committed")));
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"inspect", path, "--json"}, {"inspect", "--json", path}}) {
+    const Result result = RunHotrow(arguments);
+    EXPECT_EQ(result.exit_code, 0);
+    const auto json = nlohmann::json::parse(result.out, nullptr, /*allow_exceptions=*/false);
+    EXPECT_EQ(json["kind"], "ssd_store");
+    EXPECT_EQ(json["path"], path);
+    EXPECT_EQ(json["rows"], 320);
+    EXPECT_EQ(json["records"], 320);
+    EXPECT_EQ(json["live_bytes"], 300 * 32 + 20 * 400);
+    EXPECT_EQ(json["segment_bytes"], 64 << 10);
+    EXPECT_EQ(json["has_index_image"], true);
+    ASSERT_EQ(json["tables"].size(), 2u);
+    EXPECT_EQ(json["tables"][0]["table"], 4);
+    EXPECT_EQ(json["tables"][0]["rows"], 300);
+    EXPECT_EQ(json["tables"][1]["table"], 11);
+    EXPECT_EQ(json["tables"][1]["row_bytes"], 400);
+    EXPECT_EQ(json["tables"][1]["bytes"], 20 * 400);
+    ASSERT_EQ(json["snapshots"].size(), 1u);
+    EXPECT_EQ(json["snapshots"][0]["id"], 77);
+    EXPECT_EQ(json["damage_count"], 0);
+  }
+}
+
+TEST(HotrowCliTest, VerifyNamesTheBadRecordAndSetsTheStatus) {
+  const std::string path = MakeStore();
+  const Result good = RunHotrow({"verify", path});
+  EXPECT_EQ(good.exit_code, 0) << good.out;
+  EXPECT_EQ(good.err, "");
+  EXPECT_THAT(good.out, AllOf(HasSubstr("320 records"), HasSubstr("1 snapshots: good")));
+  EXPECT_EQ(std::count(good.out.begin(), good.out.end(), '\n'), 1) << good.out;
+
+  const std::string segment = SegmentOf(path);
+  FlipByte(segment, 4096 + 56 + 30);  // the second row: 24 + 32 bytes each
+  const Result bad = RunHotrow({"verify", path});
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_EQ(bad.err, "");
+  EXPECT_THAT(bad.out, AllOf(HasSubstr(absl::StrCat(segment, ": offset ", 4096 + 56,
+                                                    ": the row of key 1 of table 4 is damaged")),
+                             HasSubstr("1 damaged")));
+  EXPECT_EQ(std::count(bad.out.begin(), bad.out.end(), '\n'), 2) << bad.out;
+  const auto json = nlohmann::json::parse(RunHotrow({"verify", path, "--json"}).out, nullptr,
+                                          /*allow_exceptions=*/false);
+  EXPECT_EQ(json["damage_count"], 1);
+  EXPECT_EQ(json["damage"][0]["file"], segment);
+  EXPECT_EQ(json["damage"][0]["offset"], 4096 + 56);
+
+  // No copy of the manifest is whole: that is damage, not wrong usage.
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), path + "/MANIFEST", "something else"));
+  const Result lost = RunHotrow({"verify", path});
+  EXPECT_EQ(lost.exit_code, 1);
+  EXPECT_EQ(lost.out, "");
+  EXPECT_THAT(lost.err, HasSubstr(path + "/MANIFEST: offset 0"));
+}
+
+}  // namespace
+}  // namespace hotrow

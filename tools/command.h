@@ -1,0 +1,46 @@
+#ifndef HOTROW_TOOLS_COMMAND_H_
+#define HOTROW_TOOLS_COMMAND_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/flag_set.h"
+
+namespace hotrow {
+
+// Exit statuses of all sub-commands.
+inline constexpr int kExitGood = 0;
+inline constexpr int kExitDamage = 1;  // what was asked for is damaged or failed
+inline constexpr int kExitUsage = 2;   // wrong usage, or it cannot be opened
+
+// A sub-command of hotrow: what the help says of it, and the function that runs it.
+struct Command {
+  const char* name;      // "inspect"
+  const char* operands;  // "STORE"; words that stand for paths, separated by blanks
+  const char* summary;   // a line for `hotrow --help`
+  const char* details;   // lines for `hotrow NAME --help`, each with its line break
+  // `arguments` are those behind the name. Returns the exit status. An error is printed as one line
+  // and ends with kExitDamage (DataLoss) or kExitUsage (any other).
+  absl::StatusOr<int> (*run)(const Command& self, std::span<const char* const> arguments);
+};
+
+// All of them, in the order of the help. A new one is a file of its own and a line in command.cc.
+std::span<const Command> Commands();
+extern const Command kInspectCommand;
+extern const Command kVerifyCommand;
+
+// Parses the arguments of a command into its flags and its operands, which stand before the flags,
+// behind them, or both. *operands is empty when help was asked for and printed. Errors:
+// InvalidArgument.
+absl::Status ParseArguments(const Command& command, std::span<const char* const> arguments,
+                            FlagSet* flags, std::vector<std::string>* operands);
+
+// Runs `hotrow argv[1] ...`; prints to stdout and stderr.
+int RunCommandLine(int argc, const char* const* argv);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_TOOLS_COMMAND_H_

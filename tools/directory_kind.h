@@ -1,0 +1,35 @@
+#ifndef HOTROW_TOOLS_DIRECTORY_KIND_H_
+#define HOTROW_TOOLS_DIRECTORY_KIND_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/env.h"
+
+namespace hotrow {
+
+// What a path is, by the names of the files in it.
+enum class DirectoryKind {
+  kMissing,
+  kFile,
+  kEmpty,
+  kSsdStore,    // docs/formats/ssd_store.md
+  kRocksStore,  // a RocksStore
+  kHostStore,   // snapshots of a HostStore, docs/formats/host_snapshot.md
+  kSavedModel,  // docs/formats/saved_model.md
+  kOther,
+};
+
+// Errors: those of the file system.
+absl::StatusOr<DirectoryKind> KindOfDirectory(Env& env, const std::string& path);
+// "an SSD store", "no file or directory".
+const char* NameOf(DirectoryKind kind);
+
+// OK when the path is an SSD store. Errors: NotFound or InvalidArgument, saying what is there
+// instead.
+absl::Status ExpectSsdStore(Env& env, const std::string& path);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_TOOLS_DIRECTORY_KIND_H_
