@@ -59,6 +59,12 @@ class File {
   virtual int descriptor() const { return -1; }
 };
 
+// A lock on a file, held as long as the object lives.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+};
+
 enum class OpenMode {
   kRead,       // must exist
   kReadWrite,  // must exist
@@ -90,6 +96,11 @@ class Env {
   // What a user without privileges may still write to the file system that holds the path, which
   // must exist.
   virtual absl::StatusOr<int64_t> FreeBytes(const std::string& path) = 0;
+  // Takes the lock of a file, which is made if it is missing and stays. Nobody else, in this
+  // process or another, has it at the same time; FailedPrecondition when somebody does. The system
+  // gives it back when the process ends, however it does. The default is for Envs that one process
+  // knows alone: it locks nothing.
+  virtual absl::StatusOr<std::unique_ptr<FileLock>> LockFile(const std::string& path);
   // A queue for files of this Env (base/io_queue.h). The default has kAuto carry requests out in
   // their order through File, and no kUring (FailedPrecondition, as wherever that is impossible).
   virtual absl::StatusOr<std::unique_ptr<IoQueue>> NewIoQueue(const IoQueueOptions& options);

@@ -1,5 +1,6 @@
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -125,8 +126,29 @@ int64_t DirectBlockBytes(int fd) {
   return 4096;
 }
 
+class PosixLock : public FileLock {
+ public:
+  explicit PosixLock(int fd) : fd_(fd) {}
+  ~PosixLock() override { ::close(fd_); }
+  PosixLock(const PosixLock&) = delete;
+  PosixLock& operator=(const PosixLock&) = delete;
+
+ private:
+  const int fd_;
+};
+
 class PosixEnvironment : public Env {
  public:
+  // flock, not fcntl: its lock belongs to the opened file, so it also keeps out this process.
+  absl::StatusOr<std::unique_ptr<FileLock>> LockFile(const std::string& path) override {
+    const int fd = Retry([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
+    if (fd < 0) return LastError("open", path);
+    auto lock = std::make_unique<PosixLock>(fd);
+    if (Retry([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0) return lock;
+    if (errno != EWOULDBLOCK) return LastError("flock", path);
+    return absl::FailedPreconditionError(absl::StrCat(path, ": somebody else holds this lock"));
+  }
+
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
     return OpenWith(path, OpenFlags(mode));
   }

@@ -213,6 +213,8 @@ struct SsdManifest {
 };
 
 inline constexpr std::string_view kSsdManifestName = "MANIFEST";
+inline constexpr std::string_view kSsdLockName =
+    "LOCK";                                 // empty; whoever has the store open locks it
 std::string SsdSegmentName(uint32_t slot);  // "segment-000012"
 std::optional<uint32_t> ParseSsdSegmentName(std::string_view name);
 std::string SsdIndexName(uint64_t number);  // "index-000003"

@@ -224,6 +224,7 @@ struct SsdStore::Impl {
 
   const SsdStoreOptions options;
   Env* env = nullptr;
+  std::unique_ptr<FileLock> lock;  // before all that has files open, so given back after it
   std::string manifest_path;
   std::vector<StoreTable> tables;  // as the caller gave them
   // While opening: files that belong to no state, to be removed once the manifest says so.
@@ -330,6 +331,15 @@ absl::Status SsdStore::Impl::Open() {
   env = options.env == nullptr ? &PosixEnv() : options.env;
   manifest_path = absl::StrCat(options.path, "/", std::string(internal::kSsdManifestName));
   HOTROW_RETURN_IF_ERROR(env->CreateDirs(options.path));
+  absl::StatusOr<std::unique_ptr<FileLock>> taken =
+      env->LockFile(absl::StrCat(options.path, "/", std::string(internal::kSsdLockName)));
+  if (absl::IsFailedPrecondition(taken.status())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("SSD store ", options.path,
+                     ": is open already, here or in another process; close that one first"));
+  }
+  HOTROW_RETURN_IF_ERROR(taken.status());
+  lock = *std::move(taken);
   bool exists = false;
   HOTROW_RETURN_IF_ERROR(ReadManifest(&exists));
   if (!exists) {

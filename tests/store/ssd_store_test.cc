@@ -732,6 +732,19 @@ void RunOnRealFiles(const std::string& dir, IoQueueKind kind, const char* name) 
   }
 }
 
+TEST(SsdRealFilesTest, AStoreThatIsOpenIsNotOpenedTwice) {
+  const std::string dir = test::TempDir();
+  const SsdStoreOptions options = {.path = dir + "/store",
+                                   .tables = {{1, 64}},
+                                   .memory_budget_bytes = int64_t{4} << 20,
+                                   .disk_budget_bytes = int64_t{8} << 20};
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+  EXPECT_THAT(SsdStore::Open(options), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                HasSubstr(options.path + ": is open already")));
+  store.reset();
+  HOTROW_EXPECT_OK(SsdStore::Open(options).status());
+}
+
 TEST(SsdRealFilesTest, ThreadsReadOnTheTemporaryDirectory) {
   RunOnRealFiles(test::TempDir(), IoQueueKind::kThreads, "threads");
 }
