@@ -116,7 +116,7 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
   }
 
   set.Group(kModelGroup);
-  set.AddInt("embedding_dim", 1, 1 << 16, &f->embedding_dim, "columns of every embedding table");
+  set.AddInt("embedding_dim", 1, 1 << 16, &f->embedding_dim, "numbers in each embedding vector");
   if (add_model_flags != nullptr) add_model_flags(&set);
   set.AddString("pooling", "WORD", &f->pooling,
                 "how the rows of one bag become one vector: sum or mean");
@@ -135,14 +135,14 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
                 "of the tables: sgd, momentum, adagrad, rowwise_adagrad, adam, "
                 "partial_rowwise_adam or ftrl");
   set.AddString("dense_optimizer", "WORD", &f->dense_optimizer,
-                "of the MLPs: sgd, adagrad or adam");
+                "of the dense parameters: sgd, adagrad or adam");
   set.AddReal("learning_rate", 0, 1e30, &f->learning_rate, "of the tables");
   set.AddReal("dense_learning_rate", 0, 1e30, &f->dense_learning_rate,
-              "of the MLPs; 0: the same as --learning_rate");
+              "of the dense parameters; 0: the same as --learning_rate");
   set.AddReal("eps", 0, 1, &f->eps,
               "added to the denominators of Adagrad and Adam: damps the steps of seldom seen rows");
   set.AddReal("weight_decay", 0, 1e6, &f->weight_decay,
-              "L2 of the MLPs: this times the weight is added to its gradient");
+              "L2 of the dense parameters: this times the weight is added to its gradient");
   set.AddReal("table_weight_decay", 0, 1e6, &f->table_weight_decay,
               "the same for the tables: in each step the rows that its batch touches decay, others "
               "do not");
