@@ -84,6 +84,24 @@ absl::StatusOr<std::unique_ptr<IoQueue>> Env::NewIoQueue(const IoQueueOptions& o
       "io_uring serves the real file system alone; choose IoQueueKind::kAuto for this Env");
 }
 
+absl::Status CreateDirsDurably(Env& env, const std::string& path) {
+  // From the top, each name made durable before there is anything below it.
+  for (size_t end = 0; end != std::string::npos;) {
+    end = path.find('/', end + 1);
+    const std::string prefix = path.substr(0, end);
+    if (prefix.empty() || prefix.back() == '/') continue;
+    HOTROW_ASSIGN_OR_RETURN(const bool existed, env.Exists(prefix));
+    if (!existed) HOTROW_RETURN_IF_ERROR(env.CreateDirs(prefix));
+    const bool last = end == std::string::npos || path.find_first_not_of('/', end) == path.npos;
+    if (existed && !last) continue;
+    const absl::Status synced = env.SyncDir(ParentDir(prefix));
+    // Whoever made it before us may have been interrupted. That its parent may not be opened is
+    // their affair.
+    if (!synced.ok() && !(existed && absl::IsPermissionDenied(synced))) return synced;
+  }
+  return env.CreateDirs(path);  // says what is wrong if it is no directory
+}
+
 absl::Status ReadFull(File& file, int64_t offset, std::span<std::byte> bytes) {
   int64_t at = offset;
   for (std::span<std::byte> rest = bytes; !rest.empty();) {

@@ -109,6 +109,9 @@ class Env {
 // The real file system. Stateless; lives as long as the process.
 Env& PosixEnv();
 
+// Env::CreateDirs for what must survive power loss: after OK the directory does, and those above it
+// that were missing. One that was there already is taken to survive, but for the name of the last.
+absl::Status CreateDirsDurably(Env& env, const std::string& path);
 // Reads exactly bytes.size() bytes. Errors: DataLoss when the file ends first, naming file and
 // offset.
 absl::Status ReadFull(File& file, int64_t offset, std::span<std::byte> bytes);

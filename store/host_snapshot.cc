@@ -74,12 +74,15 @@ class SequentialReader {
   int64_t offset_ = 0;  // of the next byte that Read gives
 };
 
+constexpr int64_t kSnapshotRowBytesMax = int64_t{1} << 30;  // as HostStore
+
 class SnapshotReader {
  public:
   SnapshotReader(const std::string& path, SequentialReader reader)
       : path_(path), reader_(std::move(reader)) {}
 
-  absl::Status ReadHeader(SnapshotId snapshot, std::span<const StoreTable> tables) {
+  // What the file says of itself, tables included.
+  absl::Status ReadHeader(SnapshotId snapshot) {
     SnapshotPrefix prefix;
     HOTROW_RETURN_IF_ERROR(reader_.ReadStruct(prefix));
     if (std::memcmp(prefix.magic, kSnapshotMagic, sizeof(kSnapshotMagic)) != 0) {
@@ -99,10 +102,36 @@ class SnapshotReader {
       return Damaged(sizeof(prefix), absl::StrCat("the file holds snapshot ", header_.snapshot,
                                                   ", not snapshot ", snapshot));
     }
-    return ReadTables(tables);
+    return ReadTables();
   }
 
-  absl::Status ReadRows(PlaceRow place) {
+  absl::Status CompareTables(std::span<const StoreTable> tables) const {
+    std::map<uint32_t, int64_t> wanted;
+    for (const StoreTable& table : tables) wanted[table.table] = table.row_bytes;
+    for (const StoreTable& table : tables_) {
+      const auto found = wanted.find(table.table);
+      if (found == wanted.end()) {
+        return Disagrees(table.table, "is in the snapshot, the store has no such table");
+      }
+      if (found->second != table.row_bytes) {
+        return Disagrees(table.table,
+                         absl::StrCat("row_bytes is ", table.row_bytes, " in the snapshot and ",
+                                      found->second, " in the store's options"));
+      }
+      wanted.erase(found);
+    }
+    if (!wanted.empty()) {
+      return Disagrees(wanted.begin()->first, "is not in the snapshot, the store has such a table");
+    }
+    return absl::OkStatus();
+  }
+
+  const std::vector<StoreTable>& tables() const { return tables_; }
+  int64_t num_rows() const { return static_cast<int64_t>(header_.num_rows); }
+
+  // read_block(offset, block, row_bytes) takes the rows of a block from reader().
+  template <typename ReadRowsOfBlock>
+  absl::Status ReadBlocks(const ReadRowsOfBlock& read_block) {
     uint32_t blocks_crc = 0;
     uint64_t num_rows = 0;
     uint64_t num_blocks = 0;
@@ -128,11 +157,50 @@ class SnapshotReader {
           block.num_rows == 0 || block.reserved != 0) {
         return Damaged(offset, "no block or footer where one must begin");
       }
-      HOTROW_RETURN_IF_ERROR(ReadBlock(offset, block, place));
+      const auto table = row_bytes_.find(block.table);
+      if (table == row_bytes_.end()) {
+        return Damaged(offset, "a block of a table that is not listed");
+      }
+      HOTROW_RETURN_IF_ERROR(read_block(offset, block, table->second));
       blocks_crc = Crc32c(std::as_bytes(std::span<const SnapshotBlock>(&block, 1)), blocks_crc);
       num_rows += block.num_rows;
       ++num_blocks;
     }
+  }
+
+  // Rows go where `place` says, before the CRC of their block has been compared.
+  absl::Status ReadRows(PlaceRow place) {
+    return ReadBlocks([&](int64_t offset, const SnapshotBlock& block, int64_t row_bytes) {
+      return PlaceBlock(offset, block, row_bytes, place);
+    });
+  }
+
+  // Rows are visited once the CRC of their block fits.
+  absl::Status VisitRows(MemoryBudget& budget, VisitRow visit) {
+    BudgetedBuffer<std::byte> rows;
+    return ReadBlocks(
+        [&](int64_t offset, const SnapshotBlock& block, int64_t row_bytes) -> absl::Status {
+          const int64_t entry_bytes = int64_t{sizeof(uint64_t)} + row_bytes;
+          if (block.num_rows > reader_.bytes_left() / entry_bytes) {
+            return Damaged(offset, absl::StrCat("the file ends before the ", block.num_rows,
+                                                " rows of the block here"));
+          }
+          const int64_t bytes = block.num_rows * entry_bytes;
+          if (rows.size() < bytes) {
+            rows = {};
+            HOTROW_ASSIGN_OR_RETURN(rows, BudgetedBuffer<std::byte>::Create(budget, bytes));
+          }
+          const std::span<std::byte> block_rows(rows.data(), static_cast<size_t>(bytes));
+          HOTROW_RETURN_IF_ERROR(reader_.Read(block_rows));
+          if (Crc32c(block_rows) != block.rows_crc) return BadRows(offset, block);
+          for (int64_t at = 0; at < bytes; at += entry_bytes) {
+            RowKey key{.key = 0, .table = block.table};
+            std::memcpy(&key.key, rows.data() + at, sizeof(key.key));
+            HOTROW_RETURN_IF_ERROR(
+                visit(key, {rows.data() + at + sizeof(key.key), static_cast<size_t>(row_bytes)}));
+          }
+          return absl::OkStatus();
+        });
   }
 
  private:
@@ -140,49 +208,44 @@ class SnapshotReader {
     return absl::DataLossError(absl::StrCat(path_, ": offset ", offset, ": ", what));
   }
 
+  absl::Status BadRows(int64_t offset, const SnapshotBlock& block) const {
+    return Damaged(offset, absl::StrCat("checksum mismatch in the ", block.num_rows,
+                                        " rows of table ", block.table, " in the block here"));
+  }
+
   absl::Status Disagrees(uint32_t table, absl::string_view what) const {
     return absl::InvalidArgumentError(absl::StrCat(path_, ": table ", table, ": ", what));
   }
 
-  absl::Status ReadTables(std::span<const StoreTable> tables) {
+  absl::Status ReadTables() {
     const int64_t offset = reader_.offset();
     // The count is covered by the header's CRC, yet memory is only spent on what the file can hold.
     if (reader_.bytes_left() / static_cast<int64_t>(sizeof(SnapshotTable)) < header_.num_tables) {
       return Damaged(offset, "the table list is cut off");
     }
-    std::map<uint32_t, int64_t> wanted;
-    for (const StoreTable& table : tables) wanted[table.table] = table.row_bytes;
     uint32_t crc = 0;
-    absl::Status mismatch;  // reported after the CRC: a flipped bit is no disagreement
     for (uint32_t i = 0; i < header_.num_tables; ++i) {
       SnapshotTable entry;
       HOTROW_RETURN_IF_ERROR(reader_.ReadStruct(entry));
       crc = Crc32c(std::as_bytes(std::span<const SnapshotTable>(&entry, 1)), crc);
-      const auto found = wanted.find(entry.table);
-      if (found == wanted.end()) {
-        mismatch.Update(Disagrees(entry.table, "is in the snapshot, the store has no such table"));
-        continue;
-      }
-      if (static_cast<uint64_t>(found->second) != entry.row_bytes) {
-        mismatch.Update(Disagrees(
-            entry.table, absl::StrCat("row_bytes is ", entry.row_bytes, " in the snapshot and ",
-                                      found->second, " in the store's options")));
-      }
-      row_bytes_[entry.table] = found->second;
-      wanted.erase(found);
+      tables_.push_back({entry.table, static_cast<int64_t>(entry.row_bytes)});
     }
     if (crc != header_.tables_crc) return Damaged(offset, "checksum mismatch in the table list");
-    HOTROW_RETURN_IF_ERROR(mismatch);
-    if (!wanted.empty()) {
-      return Disagrees(wanted.begin()->first, "is not in the snapshot, the store has such a table");
+    for (const StoreTable& table : tables_) {
+      if (table.row_bytes < 1 || table.row_bytes > kSnapshotRowBytesMax) {
+        return Damaged(offset, absl::StrCat("table ", table.table, " has rows of ",
+                                            static_cast<uint64_t>(table.row_bytes), " bytes"));
+      }
+      if (!row_bytes_.emplace(table.table, table.row_bytes).second) {
+        return Damaged(offset, absl::StrCat("table ", table.table, " is there twice"));
+      }
     }
     return absl::OkStatus();
   }
 
-  absl::Status ReadBlock(int64_t offset, const SnapshotBlock& block, PlaceRow place) {
-    const auto table = row_bytes_.find(block.table);
-    if (table == row_bytes_.end()) return Damaged(offset, "a block of a table that is not listed");
-    const auto row_bytes = static_cast<size_t>(table->second);
+  absl::Status PlaceBlock(int64_t offset, const SnapshotBlock& block, int64_t row_bytes,
+                          PlaceRow place) {
+    const auto bytes = static_cast<size_t>(row_bytes);
     uint32_t crc = 0;
     for (uint32_t i = 0; i < block.num_rows; ++i) {
       RowKey key{.key = 0, .table = block.table};
@@ -194,20 +257,17 @@ class SnapshotReader {
         if (!absl::IsDataLoss(row.status())) return std::move(row).status();
         return Damaged(offset, absl::StrCat("in the block here: ", row.status().message()));
       }
-      HOTROW_RETURN_IF_ERROR(reader_.Read({*row, row_bytes}));
-      crc = Crc32c(std::span<const std::byte>(*row, row_bytes), crc);
+      HOTROW_RETURN_IF_ERROR(reader_.Read({*row, bytes}));
+      crc = Crc32c(std::span<const std::byte>(*row, bytes), crc);
     }
-    if (crc != block.rows_crc) {
-      return Damaged(offset, absl::StrCat("checksum mismatch in the ", block.num_rows,
-                                          " rows of table ", block.table, " in the block here"));
-    }
-    return absl::OkStatus();
+    return crc == block.rows_crc ? absl::OkStatus() : BadRows(offset, block);
   }
 
   const std::string& path_;
   SequentialReader reader_;
   SnapshotHeader header_{};
-  std::map<uint32_t, int64_t> row_bytes_;  // of the tables listed in the file
+  std::vector<StoreTable> tables_;  // as the file lists them
+  std::map<uint32_t, int64_t> row_bytes_;
 };
 
 }  // namespace
@@ -313,8 +373,31 @@ absl::Status ReadSnapshot(Env& env, const std::string& path, SnapshotId snapshot
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
   HOTROW_ASSIGN_OR_RETURN(const int64_t file_bytes, file->Size());
   SnapshotReader reader(path, SequentialReader(*file, file_bytes, staging, io));
-  HOTROW_RETURN_IF_ERROR(reader.ReadHeader(snapshot, tables));
+  HOTROW_RETURN_IF_ERROR(reader.ReadHeader(snapshot));
+  HOTROW_RETURN_IF_ERROR(reader.CompareTables(tables));
   HOTROW_RETURN_IF_ERROR(reader.ReadRows(place));
+  return file->Close();
+}
+
+absl::StatusOr<SnapshotContents> ReadSnapshotContents(Env& env, const std::string& path,
+                                                      SnapshotId snapshot,
+                                                      std::span<std::byte> staging) {
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
+  HOTROW_ASSIGN_OR_RETURN(const int64_t file_bytes, file->Size());
+  SnapshotIo io;
+  SnapshotReader reader(path, SequentialReader(*file, file_bytes, staging, io));
+  HOTROW_RETURN_IF_ERROR(reader.ReadHeader(snapshot));
+  return SnapshotContents{.tables = reader.tables(), .num_rows = reader.num_rows()};
+}
+
+absl::Status VisitSnapshot(Env& env, const std::string& path, SnapshotId snapshot,
+                           std::span<std::byte> staging, MemoryBudget& budget, VisitRow visit) {
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
+  HOTROW_ASSIGN_OR_RETURN(const int64_t file_bytes, file->Size());
+  SnapshotIo io;
+  SnapshotReader reader(path, SequentialReader(*file, file_bytes, staging, io));
+  HOTROW_RETURN_IF_ERROR(reader.ReadHeader(snapshot));
+  HOTROW_RETURN_IF_ERROR(reader.VisitRows(budget, visit));
   return file->Close();
 }
 

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
+#include "store/host_memory_impl.h"
 #include "store/row_store.h"
 
 // The snapshot file of a HostStore, docs/formats/host_snapshot.md. All numbers are little-endian;
@@ -136,6 +137,19 @@ using PlaceRow = absl::FunctionRef<absl::StatusOr<std::byte*>(const RowKey& key)
 absl::Status ReadSnapshot(Env& env, const std::string& path, SnapshotId snapshot,
                           std::span<const StoreTable> tables, std::span<std::byte> staging,
                           PlaceRow place, SnapshotIo& io);
+
+// A whole snapshot file without a store. Each row is given out once the CRC of its block fits.
+// Errors: as ReadSnapshot, ResourceExhausted (a block does not fit the budget), those of `visit`.
+struct SnapshotContents {
+  std::vector<StoreTable> tables;
+  int64_t num_rows = 0;
+};
+absl::StatusOr<SnapshotContents> ReadSnapshotContents(Env& env, const std::string& path,
+                                                      SnapshotId snapshot,
+                                                      std::span<std::byte> staging);
+using VisitRow = absl::FunctionRef<absl::Status(const RowKey& key, std::span<const std::byte> row)>;
+absl::Status VisitSnapshot(Env& env, const std::string& path, SnapshotId snapshot,
+                           std::span<std::byte> staging, MemoryBudget& budget, VisitRow visit);
 
 // "00000000000004d2.snapshot", and back; 0 when the name is not one.
 std::string SnapshotFileName(SnapshotId snapshot);

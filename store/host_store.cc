@@ -730,7 +730,7 @@ absl::Status HostStore::Impl::AddChunk(Shard& shard, uint32_t table) {
 }
 
 absl::Status HostStore::Impl::OpenSnapshotDir() {
-  HOTROW_RETURN_IF_ERROR(env.CreateDirs(options.snapshot_dir));
+  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, options.snapshot_dir));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(options.snapshot_dir));
   for (const std::string& name : names) {
     if (const SnapshotId snapshot = internal::ParseSnapshotFileName(name); snapshot != 0) {
@@ -901,7 +901,7 @@ absl::Status HostStore::Iterate(
 
 absl::Status HostStore::Flush() { return absl::OkStatus(); }
 
-absl::Status HostStore::PrepareSnapshot(SnapshotId snapshot) {
+absl::Status HostStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) {
   Impl& impl = *impl_;
   if (impl.options.snapshot_dir.empty()) {
     return absl::FailedPreconditionError("host store: it was opened without a snapshot_dir");
@@ -921,6 +921,7 @@ absl::Status HostStore::PrepareSnapshot(SnapshotId snapshot) {
     impl.env.Remove(tmp_path).IgnoreError();  // else the next opening removes it
     return status;
   }
+  captured();
   status = impl.env.SyncDir(impl.options.snapshot_dir);
   if (!status.ok()) {
     // Should this fail too, the file is whole and no manifest names it: an opening lists it.

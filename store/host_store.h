@@ -54,6 +54,7 @@ struct HostStoreOptions {
 //          that want to write wait until the file is synced; finds go on. A snapshot so holds whole
 //          batches. Rows must not be updated in place meanwhile. That a snapshot is committed is
 //          known to the caller's manifest alone: all files there are listed and can be opened.
+//          Captured when the file is synced: only then may rows be updated in place again.
 class HostStore final : public RowStore {
  public:
   static constexpr int kChunkRows = 256;
@@ -69,7 +70,8 @@ class HostStore final : public RowStore {
   absl::Status Iterate(
       absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override;
   absl::Status Flush() override;
-  absl::Status PrepareSnapshot(SnapshotId snapshot) override;
+  using RowStore::PrepareSnapshot;
+  absl::Status PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) override;
   absl::Status CommitSnapshot(SnapshotId snapshot) override;
   absl::Status DropSnapshot(SnapshotId snapshot) override;
   absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override;

@@ -47,6 +47,7 @@
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
+#include "store/snapshot_reader.h"
 
 namespace hotrow {
 namespace {
@@ -135,9 +136,12 @@ absl::Status AddFiles(const std::string& dir, std::map<uint64_t, int64_t>& bytes
 // Keeps a second store, of this process or another, out of the directory.
 class DirLock {
  public:
-  static absl::StatusOr<std::unique_ptr<DirLock>> Take(const std::string& dir) {
+  // Null where there is no lock file and none is to be made.
+  static absl::StatusOr<std::unique_ptr<DirLock>> Take(const std::string& dir, bool create) {
     const std::string path = dir + "/LOCK";
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    const int flags = create ? O_RDWR | O_CREAT : O_RDONLY;
+    const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+    if (fd < 0 && errno == ENOENT && !create) return nullptr;
     if (fd < 0) return ErrnoToStatus(errno, absl::StrCat("RocksDB store: open ", path));
     if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
@@ -159,8 +163,7 @@ class DirLock {
   const int fd_;
 };
 
-// --- The list of tables
-// -----------------------------------------------------------------------------
+// --- The list of tables --------------------------------------------------------------------------
 
 std::string TablesToText(std::span<const StoreTable> tables) {
   std::string text = absl::StrCat(kTablesTitle, "\n");
@@ -171,8 +174,8 @@ std::string TablesToText(std::span<const StoreTable> tables) {
   return text;
 }
 
-absl::Status CheckTables(const std::string& path, const std::string& text,
-                         std::span<const StoreTable> tables) {
+absl::StatusOr<std::vector<StoreTable>> ParseTables(const std::string& path,
+                                                    const std::string& text) {
   const size_t crc_at = text.rfind("crc32c ");
   uint32_t crc = 0;
   if (!absl::StartsWith(text, "hotrow rocksdb store ") || crc_at == std::string::npos ||
@@ -188,12 +191,7 @@ absl::Status CheckTables(const std::string& path, const std::string& text,
                                                       lines[0], "\"; this build reads \"",
                                                       kTablesTitle, "\""));
   }
-  const auto disagrees = [&](uint32_t table, absl::string_view what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("RocksDB store: ", path, ": table ", table, ": ", what));
-  };
-  std::map<uint32_t, int64_t> wanted;
-  for (const StoreTable& table : tables) wanted[table.table] = table.row_bytes;
+  std::vector<StoreTable> tables;
   for (size_t i = 1; i < lines.size(); ++i) {
     const std::vector<absl::string_view> words = absl::StrSplit(lines[i], ' ');
     StoreTable table;
@@ -203,6 +201,21 @@ absl::Status CheckTables(const std::string& path, const std::string& text,
                                               ": expected \"table N row_bytes N\", found \"",
                                               lines[i], "\""));
     }
+    tables.push_back(table);
+  }
+  return tables;
+}
+
+absl::Status CheckTables(const std::string& path, const std::string& text,
+                         std::span<const StoreTable> tables) {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<StoreTable> listed, ParseTables(path, text));
+  const auto disagrees = [&](uint32_t table, absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("RocksDB store: ", path, ": table ", table, ": ", what));
+  };
+  std::map<uint32_t, int64_t> wanted;
+  for (const StoreTable& table : tables) wanted[table.table] = table.row_bytes;
+  for (const StoreTable& table : listed) {
     const auto found = wanted.find(table.table);
     if (found == wanted.end()) {
       return disagrees(table.table, "is in the store, the options have no such table");
@@ -220,8 +233,21 @@ absl::Status CheckTables(const std::string& path, const std::string& text,
   return absl::OkStatus();
 }
 
-// --- Sizes
-// --------------------------------------------------------------------------------------------
+std::string LiveName(uint64_t number) { return absl::StrCat("live-", Hex16(number)); }
+
+absl::StatusOr<uint64_t> ReadLiveNumber(const std::string& path) {
+  HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(PosixEnv(), path));
+  uint64_t number = 0;
+  if (!absl::StartsWith(text, "live-") || text.size() != 22 ||
+      (number = ParseHex16(absl::string_view(text).substr(5, 16))) == 0) {
+    return absl::DataLossError(absl::StrCat("RocksDB store: ", path,
+                                            ": expected \"live-<16 hex digits>\", found ",
+                                            text.size(), " other bytes"));
+  }
+  return number;
+}
+
+// --- Sizes ---------------------------------------------------------------------------------------
 
 struct Sizes {
   explicit Sizes(const RocksStoreOptions& options) {
@@ -288,6 +314,69 @@ bool IsOutOfCache(const rocksdb::Status& status) {
   return status.IsMemoryLimit() || status.IsIncomplete();
 }
 
+// An error with this text.
+absl::Status WithCodeOf(const rocksdb::Status& status, const std::string& text) {
+  switch (status.code()) {
+    case rocksdb::Status::kCorruption:
+      return absl::DataLossError(text);
+    case rocksdb::Status::kIOError:
+      return absl::DataLossError(text);
+    case rocksdb::Status::kNotSupported:
+      return absl::UnimplementedError(text);
+    case rocksdb::Status::kInvalidArgument:
+      return absl::InvalidArgumentError(text);
+    case rocksdb::Status::kShutdownInProgress:
+      return absl::FailedPreconditionError(text);
+    case rocksdb::Status::kIncomplete:
+    case rocksdb::Status::kTimedOut:
+    case rocksdb::Status::kBusy:
+    case rocksdb::Status::kTryAgain:
+    case rocksdb::Status::kAborted:
+      return absl::UnavailableError(text);
+    default:
+      return absl::InternalError(text);
+  }
+}
+
+absl::StatusOr<int64_t> DecodeCount(const std::string& path, const std::string& value) {
+  int64_t rows = 0;
+  if (value.size() != sizeof(rows)) {
+    return absl::DataLossError(absl::StrCat("RocksDB store ", path, ": the count of rows has ",
+                                            value.size(), " bytes, not 8"));
+  }
+  std::memcpy(&rows, value.data(), sizeof(rows));
+  return rows;
+}
+
+// All rows of a database. `path` is the store's, for errors.
+absl::Status VisitRows(
+    rocksdb::DB& db, const std::string& path,
+    const std::unordered_map<uint32_t, int64_t>& row_bytes,
+    absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) {
+  rocksdb::ReadOptions options;
+  options.verify_checksums = true;
+  options.fill_cache = false;
+  options.readahead_size = 512 << 10;
+  const std::unique_ptr<rocksdb::Iterator> at(db.NewIterator(options));
+  for (at->SeekToFirst(); at->Valid(); at->Next()) {
+    if (at->key().size() != kKeyBytes) continue;  // the count of rows
+    const RowKey key = DecodeKey(at->key());
+    const rocksdb::Slice value = at->value();
+    const auto table = row_bytes.find(key.table);
+    const int64_t wanted = table == row_bytes.end() ? 0 : table->second;
+    if (static_cast<int64_t>(value.size()) != wanted) {
+      return absl::DataLossError(absl::StrCat("RocksDB store ", path, ": key ", key.key,
+                                              " of table ", key.table, " has ", value.size(),
+                                              " bytes, not ", wanted));
+    }
+    HOTROW_RETURN_IF_ERROR(
+        visit(key, {reinterpret_cast<const std::byte*>(value.data()), value.size()}));
+  }
+  if (at->status().ok()) return absl::OkStatus();
+  return WithCodeOf(at->status(),
+                    absl::StrCat("RocksDB store ", path, ": iterate: ", at->status().ToString()));
+}
+
 class RocksStore final : public RowStore {
  public:
   explicit RocksStore(const RocksStoreOptions& options)
@@ -309,7 +398,8 @@ class RocksStore final : public RowStore {
   absl::Status Iterate(
       absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override;
   absl::Status Flush() override;
-  absl::Status PrepareSnapshot(SnapshotId snapshot) override;
+  using RowStore::PrepareSnapshot;
+  absl::Status PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) override;
   absl::Status CommitSnapshot(SnapshotId snapshot) override;
   absl::Status DropSnapshot(SnapshotId snapshot) override;
   absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override;
@@ -417,30 +507,10 @@ absl::Status RocksStore::ToStatus(const rocksdb::Status& status, absl::string_vi
     return absl::ResourceExhaustedError(
         absl::StrCat(text, "; the memory budget is ", options_.memory_budget_bytes, " bytes"));
   }
-  switch (status.code()) {
-    case rocksdb::Status::kCorruption:
-      return absl::DataLossError(text);
-    case rocksdb::Status::kIOError:
-      return absl::DataLossError(text);
-    case rocksdb::Status::kNotSupported:
-      return absl::UnimplementedError(text);
-    case rocksdb::Status::kInvalidArgument:
-      return absl::InvalidArgumentError(text);
-    case rocksdb::Status::kShutdownInProgress:
-      return absl::FailedPreconditionError(text);
-    case rocksdb::Status::kIncomplete:
-    case rocksdb::Status::kTimedOut:
-    case rocksdb::Status::kBusy:
-    case rocksdb::Status::kTryAgain:
-    case rocksdb::Status::kAborted:
-      return absl::UnavailableError(text);
-    default:
-      return absl::InternalError(text);
-  }
+  return WithCodeOf(status, text);
 }
 
-// --- Opening
-// -------------------------------------------------------------------------------------------
+// --- Opening -------------------------------------------------------------------------------------
 
 rocksdb::Options RocksStore::DbOptions(bool direct) {
   rocksdb::LRUCacheOptions cache;
@@ -540,17 +610,11 @@ absl::StatusOr<RocksStore::LiveDir> RocksStore::ChooseLiveDir() {
   LiveDir live;
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(live_path));
   if (exists) {
-    HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(env, live_path));
-    if (!absl::StartsWith(text, "live-") || text.size() != 22 ||
-        (number = ParseHex16(absl::string_view(text).substr(5, 16))) == 0) {
-      return absl::DataLossError(absl::StrCat("RocksDB store: ", live_path,
-                                              ": expected \"live-<16 hex digits>\", found ",
-                                              text.size(), " other bytes"));
-    }
-    live.old_name = absl::StrCat("live-", Hex16(number));
+    HOTROW_ASSIGN_OR_RETURN(number, ReadLiveNumber(live_path));
+    live.old_name = LiveName(number);
   }
   live.is_new = !exists || options_.open_at != 0;
-  live.name = live.is_new ? absl::StrCat("live-", Hex16(number + 1)) : live.old_name;
+  live.name = live.is_new ? LiveName(number + 1) : live.old_name;
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> entries, env.ListDir(options_.path));
   for (const std::string& entry : entries) {
     if (absl::StartsWith(entry, "live-") && entry != live.old_name) {
@@ -612,14 +676,7 @@ absl::Status RocksStore::CountRows() {
     return status.ok() ? ToStatus(db_->Delete(write_options, key), "count rows") : absl::OkStatus();
   }
   if (status.ok()) {
-    if (value.size() != sizeof(int64_t)) {
-      return absl::DataLossError(absl::StrCat("RocksDB store ", options_.path,
-                                              ": the count of rows has ", value.size(),
-                                              " bytes, not 8"));
-    }
-    int64_t rows = 0;
-    std::memcpy(&rows, value.data(), sizeof(rows));
-    rows_ = rows;
+    HOTROW_ASSIGN_OR_RETURN(rows_, DecodeCount(options_.path, value));
     return absl::OkStatus();
   }
   int64_t rows = 0;
@@ -633,8 +690,8 @@ absl::Status RocksStore::CountRows() {
 
 absl::Status RocksStore::Init() {
   Env& env = PosixEnv();
-  HOTROW_RETURN_IF_ERROR(env.CreateDirs(SnapshotsDir()));
-  HOTROW_ASSIGN_OR_RETURN(lock_, DirLock::Take(options_.path));
+  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, SnapshotsDir()));
+  HOTROW_ASSIGN_OR_RETURN(lock_, DirLock::Take(options_.path, /*create=*/true));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> entries, env.ListDir(SnapshotsDir()));
   for (const std::string& entry : entries) {  // cut off by a crash
     if (absl::EndsWith(entry, kUnfinished)) {
@@ -660,8 +717,7 @@ RocksStore::~RocksStore() {
   db_->Close().PermitUncheckedError();
 }
 
-// --- Batches
-// -------------------------------------------------------------------------------------------
+// --- Batches -------------------------------------------------------------------------------------
 
 absl::Status RocksStore::CheckTablesOf(std::span<const RowKey> keys) const {
   uint32_t known = 0;  // the table that was looked up last
@@ -896,24 +952,7 @@ absl::Status RocksStore::Write(rocksdb::WriteBatch& batch) {
 
 absl::Status RocksStore::Iterate(
     absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) {
-  rocksdb::ReadOptions options;
-  options.verify_checksums = true;
-  options.fill_cache = false;
-  options.readahead_size = 512 << 10;
-  const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(options));
-  for (at->SeekToFirst(); at->Valid(); at->Next()) {
-    if (at->key().size() != kKeyBytes) continue;  // the count of rows
-    const RowKey key = DecodeKey(at->key());
-    const rocksdb::Slice value = at->value();
-    if (static_cast<int64_t>(value.size()) != row_bytes(key.table)) {
-      return absl::DataLossError(absl::StrCat("RocksDB store ", options_.path, ": key ", key.key,
-                                              " of table ", key.table, " has ", value.size(),
-                                              " bytes, not ", row_bytes(key.table)));
-    }
-    HOTROW_RETURN_IF_ERROR(
-        visit(key, {reinterpret_cast<const std::byte*>(value.data()), value.size()}));
-  }
-  return ToStatus(at->status(), "iterate");
+  return VisitRows(*db_, options_.path, row_bytes_, visit);
 }
 
 absl::Status RocksStore::Flush() {
@@ -927,8 +966,7 @@ absl::Status RocksStore::Flush() {
                     : ToStatus(error, "flush, after a background error");
 }
 
-// --- Snapshots
-// -----------------------------------------------------------------------------------------
+// --- Snapshots -----------------------------------------------------------------------------------
 
 absl::StatusOr<std::vector<SnapshotId>> RocksStore::ListSnapshots() {
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixEnv().ListDir(SnapshotsDir()));
@@ -939,7 +977,7 @@ absl::StatusOr<std::vector<SnapshotId>> RocksStore::ListSnapshots() {
   return ids;
 }
 
-absl::Status RocksStore::PrepareSnapshot(SnapshotId snapshot) {
+absl::Status RocksStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) {
   if (snapshot == 0) return Precondition("0 is no snapshot id");
   Env& env = PosixEnv();
   const std::lock_guard lock(snapshot_mutex_);
@@ -956,6 +994,7 @@ absl::Status RocksStore::PrepareSnapshot(SnapshotId snapshot) {
     // Flushes the memtables; RocksDB syncs what it writes, the names are ours to sync.
     HOTROW_RETURN_IF_ERROR(ToStatus(checkpoint->CreateCheckpoint(temporary, 0),
                                     absl::StrCat("prepare snapshot ", snapshot)));
+    captured();
     HOTROW_RETURN_IF_ERROR(env.SyncDir(temporary));
     HOTROW_RETURN_IF_ERROR(env.Rename(temporary, dir));
     return env.SyncDir(SnapshotsDir());
@@ -999,8 +1038,7 @@ absl::Status RocksStore::DropSnapshot(SnapshotId snapshot) {
   return absl::OkStatus();
 }
 
-// --- Space
-// ---------------------------------------------------------------------------------------------
+// --- Space ---------------------------------------------------------------------------------------
 
 int64_t RocksStore::DiskBytes() const {
   return static_cast<int64_t>(files_->GetTotalSize()) + snapshot_bytes_.load();
@@ -1117,7 +1155,111 @@ RowStoreStats RocksStore::Stats() const {
   return stats;
 }
 
+// --- Reading a store that is not open ------------------------------------------------------------
+
+// RocksDB would keep a log of what it does in the directory.
+class NoLog final : public rocksdb::Logger {
+ public:
+  using rocksdb::Logger::Logv;
+  void Logv(const char*, va_list) override {}
+};
+
+class RocksSnapshotReader final : public SnapshotReader {
+ public:
+  explicit RocksSnapshotReader(const SnapshotReaderOptions& options) : options_(options) {}
+
+  absl::Status Open();
+
+  std::span<const StoreTable> tables() const override { return tables_; }
+  int64_t rows() const override { return rows_; }
+  absl::Status Iterate(
+      absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override {
+    return VisitRows(*db_, options_.path, row_bytes_, visit);
+  }
+
+ private:
+  absl::StatusOr<std::string> DatabaseDir() const;
+  absl::Status OpenDb(const std::string& dir);
+
+  const SnapshotReaderOptions options_;
+  std::unique_ptr<DirLock> lock_;
+  std::vector<StoreTable> tables_;
+  std::unordered_map<uint32_t, int64_t> row_bytes_;
+  std::unique_ptr<rocksdb::DB> db_;
+  int64_t rows_ = -1;
+};
+
+absl::StatusOr<std::string> RocksSnapshotReader::DatabaseDir() const {
+  Env& env = PosixEnv();
+  if (options_.snapshot != 0) {
+    const std::string dir = absl::StrCat(options_.path, "/snapshots/", Hex16(options_.snapshot));
+    HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(dir));
+    if (exists) return dir;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "RocksDB store ", options_.path, ": there is no snapshot ", options_.snapshot));
+  }
+  HOTROW_ASSIGN_OR_RETURN(const uint64_t number, ReadLiveNumber(options_.path + "/LIVE"));
+  return absl::StrCat(options_.path, "/", LiveName(number));
+}
+
+absl::Status RocksSnapshotReader::OpenDb(const std::string& dir) {
+  constexpr int64_t kCacheBytes = 8 * kMiB;  // of indexes; blocks of rows pass it by
+  const int64_t cache_bytes = options_.memory_budget_bytes == 0
+                                  ? kCacheBytes
+                                  : std::min(kCacheBytes, options_.memory_budget_bytes);
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = rocksdb::NewLRUCache(static_cast<size_t>(cache_bytes));
+  table.cache_index_and_filter_blocks = true;
+  rocksdb::Options options;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  options.paranoid_checks = true;
+  options.max_open_files = 64;
+  options.info_log = std::make_shared<NoLog>();
+  rocksdb::DB* db = nullptr;
+  const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(options, dir, &db);
+  if (!status.ok()) {
+    return WithCodeOf(status, absl::StrCat("RocksDB store ", options_.path, ": open ", dir, ": ",
+                                           status.ToString()));
+  }
+  db_.reset(db);
+  return absl::OkStatus();
+}
+
+absl::Status RocksSnapshotReader::Open() {
+  Env& env = PosixEnv();
+  const std::string tables_path = options_.path + "/TABLES";
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(tables_path));
+  if (!exists) {
+    return absl::NotFoundError(
+        absl::StrCat(options_.path, ": there is no RocksDB store, the file TABLES is missing"));
+  }
+  HOTROW_ASSIGN_OR_RETURN(lock_, DirLock::Take(options_.path, /*create=*/false));
+  HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(env, tables_path));
+  HOTROW_ASSIGN_OR_RETURN(tables_, ParseTables(tables_path, text));
+  for (const StoreTable& table : tables_) row_bytes_[table.table] = table.row_bytes;
+  HOTROW_ASSIGN_OR_RETURN(const std::string dir, DatabaseDir());
+  HOTROW_RETURN_IF_ERROR(OpenDb(dir));
+  std::string value;
+  const rocksdb::Status counted =
+      db_->Get(rocksdb::ReadOptions(), {kCountKey.data(), kCountKey.size()}, &value);
+  if (counted.IsNotFound()) return absl::OkStatus();
+  if (!counted.ok()) {
+    return WithCodeOf(counted, absl::StrCat("RocksDB store ", options_.path,
+                                            ": count rows: ", counted.ToString()));
+  }
+  HOTROW_ASSIGN_OR_RETURN(rows_, DecodeCount(options_.path, value));
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenRocksSnapshot(
+    const SnapshotReaderOptions& options) {
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  auto reader = std::make_unique<RocksSnapshotReader>(options);
+  HOTROW_RETURN_IF_ERROR(reader->Open());
+  return std::unique_ptr<SnapshotReader>(std::move(reader));
+}
 
 absl::Status RocksStoreOptions::Validate() const {
   if (path.empty()) return absl::InvalidArgumentError("RocksStoreOptions.path: must not be empty");

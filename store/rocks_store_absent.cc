@@ -1,6 +1,7 @@
 // What a build without RocksDB has instead of rocks_store.cc.
 
 #include "store/rocks_store.h"
+#include "store/snapshot_reader.h"
 
 namespace hotrow {
 namespace {
@@ -16,6 +17,11 @@ absl::Status Absent() {
 absl::Status RocksStoreOptions::Validate() const { return Absent(); }
 
 absl::StatusOr<std::unique_ptr<RowStore>> OpenRocksStore(const RocksStoreOptions& options) {
+  return Absent();
+}
+
+absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenRocksSnapshot(
+    const SnapshotReaderOptions& options) {
   return Absent();
 }
 

@@ -61,7 +61,8 @@ using SnapshotId = uint64_t;
 //             retried).
 //
 // Snapshots are two-phase, because one checkpoint spans several stores and ranks.
-// PrepareSnapshot(S) makes the present rows durable under the name S. When every store of every
+// PrepareSnapshot(S) makes the present rows durable under the name S; see there which rows those
+// are while others write. When every store of every
 // rank has prepared S, the caller makes its own manifest durable: that is the moment of commitment.
 // CommitSnapshot(S) then tells the store. A process that dies between the two reopens with
 // OpenAt(S) if its manifest names S: a prepared snapshot can be opened and is thereby committed.
@@ -93,9 +94,28 @@ class RowStore {
   // See Durability.
   virtual absl::Status Flush() = 0;
 
+  // What can be done ahead to make the next snapshot small and its PrepareSnapshot quick; takes as
+  // long as it takes, while batches go on. Nothing depends on it, so it has no errors of its own:
+  // what it meets the next call that needs it says. For a training loop that captures between two
+  // steps.
+  virtual void TidyForSnapshot() {}
+
+  // Makes the rows of one moment, the capture, durable as snapshot S. It lies between the beginning
+  // of the call and that of `captured`, which is called once, on the calling thread, as soon as the
+  // moment is over; it must not call the store. So batches that returned before PrepareSnapshot was
+  // called are in the snapshot, and batches that begin after `captured` did are not. Of a batch
+  // that runs meanwhile any rows may be in it. A caller that wants the state between two steps lets
+  // no batch run from the call to `captured`, on whatever thread the call is made, and goes on from
+  // there: a store may take much longer to return than to capture. On an error `captured` may have
+  // been called or not.
   // Errors: FailedPrecondition when S is 0, was used before, or the store has no place for
   // snapshots. After an error the snapshot does not exist and the store goes on as before.
-  virtual absl::Status PrepareSnapshot(SnapshotId snapshot) = 0;
+  virtual absl::Status PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) = 0;
+  // TidyForSnapshot, then that.
+  absl::Status PrepareSnapshot(SnapshotId snapshot) {
+    TidyForSnapshot();
+    return PrepareSnapshot(snapshot, [] {});
+  }
   virtual absl::Status CommitSnapshot(SnapshotId snapshot) = 0;
   // Releases what only this snapshot holds.
   virtual absl::Status DropSnapshot(SnapshotId snapshot) = 0;

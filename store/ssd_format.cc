@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cstring>
+#include <map>
+#include <set>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
@@ -290,15 +293,19 @@ struct ManifestHeader {
   uint64_t next_epoch;
   uint64_t sequence_limit;
   uint64_t index_image;
+  uint64_t payload_bytes_written;
+  uint64_t device_bytes_written;
   uint32_t num_tables;
   uint32_t num_segments;
   uint32_t num_snapshots;
   uint32_t reserved;    // 0
   uint64_t body_bytes;  // after this header
   uint32_t body_crc;
-  uint32_t crc;  // of the 76 bytes before
+  uint32_t crc;  // of the 92 bytes before
 };
-static_assert(sizeof(ManifestHeader) == 80 && offsetof(ManifestHeader, crc) == 76);
+static_assert(sizeof(ManifestHeader) == 96 &&
+              offsetof(ManifestHeader, payload_bytes_written) == 48 &&
+              offsetof(ManifestHeader, body_bytes) == 80 && offsetof(ManifestHeader, crc) == 92);
 
 struct ManifestTable {
   uint32_t table;
@@ -345,7 +352,8 @@ void AppendSegments(std::span<const SsdSegmentRef> segments, std::string* out) {
 // Takes structs from the front of a text; remembers when it ran out.
 class Cursor {
  public:
-  explicit Cursor(std::string_view rest) : rest_(rest) {}
+  // `at` is where the text lies in the file.
+  Cursor(std::string_view rest, int64_t at) : rest_(rest), at_(at) {}
   template <typename Struct>
   Struct Take() {
     Struct out = {};
@@ -356,34 +364,154 @@ class Cursor {
     }
     std::memcpy(&out, rest_.data(), sizeof(Struct));
     rest_.remove_prefix(sizeof(Struct));
+    at_ += static_cast<int64_t>(sizeof(Struct));
     return out;
   }
   bool ran_out() const { return ran_out_; }
   bool empty() const { return rest_.empty(); }
+  int64_t at() const { return at_; }
 
  private:
   std::string_view rest_;
+  int64_t at_;
   bool ran_out_ = false;
 };
 
-absl::Status Damaged(int64_t offset, std::string_view what) {
-  return absl::DataLossError(absl::StrCat("offset ", offset, ": ", std::string(what)));
+template <typename... Parts>
+absl::Status Damaged(int64_t offset, const Parts&... what) {
+  return absl::DataLossError(absl::StrCat("offset ", offset, ": ", what...));
 }
 
-absl::Status TakeSegments(uint32_t count, int64_t segment_bytes, Cursor* body,
-                          std::vector<SsdSegmentRef>* out) {
-  for (uint32_t i = 0; i < count && !body->ran_out(); ++i) {
+absl::Status CheckHeader(const ManifestHeader& h, int64_t at) {
+  const auto chunk_bytes = static_cast<int64_t>(h.chunk_bytes);
+  if (!std::has_single_bit(h.chunk_bytes) || chunk_bytes < kSsdChunkBytesMin ||
+      chunk_bytes > kSsdChunkBytesMax) {
+    return Damaged(at, "chunk_bytes is ", h.chunk_bytes, ", must be a power of two in [",
+                   kSsdChunkBytesMin, ", ", kSsdChunkBytesMax, "]");
+  }
+  if (h.segment_bytes < h.chunk_bytes || h.segment_bytes % h.chunk_bytes != 0 ||
+      h.segment_bytes > static_cast<uint64_t>(kSsdLogBytesMax)) {
+    return Damaged(at, "segment_bytes is ", h.segment_bytes,
+                   ", must be a multiple of chunk_bytes (", h.chunk_bytes, ") and at most ",
+                   kSsdLogBytesMax);
+  }
+  const auto in_range = [&](const char* name, uint64_t value, uint64_t least) -> absl::Status {
+    if (value >= least && value < kSsdNumberMax) return absl::OkStatus();
+    return Damaged(at, name, " is ", value, ", must lie in [", least, ", 2^63)");
+  };
+  HOTROW_RETURN_IF_ERROR(in_range("generation", h.generation, 0));
+  HOTROW_RETURN_IF_ERROR(in_range("next_epoch", h.next_epoch, 1));
+  HOTROW_RETURN_IF_ERROR(in_range("sequence_limit", h.sequence_limit, 1));
+  HOTROW_RETURN_IF_ERROR(in_range("payload_bytes_written", h.payload_bytes_written, 0));
+  HOTROW_RETURN_IF_ERROR(in_range("device_bytes_written", h.device_bytes_written, 0));
+  if (h.index_image > h.generation) {
+    return Damaged(at, "index_image is ", h.index_image, ", past generation ", h.generation);
+  }
+  if (h.num_tables == 0 || h.num_tables > kSsdStoreTablesMax) {
+    return Damaged(at, "num_tables is ", h.num_tables, ", must lie in [1, ", kSsdStoreTablesMax,
+                   "]");
+  }
+  if (h.reserved != 0) return Damaged(at, "a reserved field is ", h.reserved, ", not 0");
+  return absl::OkStatus();
+}
+
+absl::Status TakeTables(uint32_t count, int64_t chunk_bytes, Cursor* body,
+                        std::vector<StoreTable>* out) {
+  std::set<uint32_t> seen;
+  for (uint32_t i = 0; i < count; ++i) {
+    const int64_t at = body->at();
+    const auto t = body->Take<ManifestTable>();
+    if (body->ran_out()) return absl::OkStatus();
+    const auto row_bytes = static_cast<int64_t>(t.row_bytes);
+    if (row_bytes < 1 || row_bytes > kSsdRowBytesMax) {
+      return Damaged(at, "table ", t.table, ": row_bytes is ", t.row_bytes, ", must lie in [1, ",
+                     kSsdRowBytesMax, "]");
+    }
+    if (SsdChunkBytesNeeded(row_bytes) > chunk_bytes) {
+      return Damaged(at, "table ", t.table, ": row_bytes is ", t.row_bytes,
+                     ", too much for chunks of ", chunk_bytes);
+    }
+    if (t.reserved != 0) return Damaged(at, "table ", t.table, ": a reserved field is not 0");
+    if (!seen.insert(t.table).second) return Damaged(at, "table ", t.table, " is there twice");
+    out->push_back({t.table, row_bytes});
+  }
+  return absl::OkStatus();
+}
+
+// What the states of a manifest say of a slot: a file has one life, whoever names it.
+struct SlotLife {
+  uint64_t epoch;
+  uint64_t base_sequence;
+};
+
+absl::Status TakeSegments(uint32_t count, const SsdManifest& manifest, Cursor* body,
+                          std::map<uint32_t, SlotLife>* lives, std::vector<SsdSegmentRef>* out) {
+  std::set<uint32_t> seen;
+  for (uint32_t i = 0; i < count; ++i) {
+    const int64_t at = body->at();
     const auto s = body->Take<ManifestSegment>();
-    if (s.end_offset > static_cast<uint64_t>(segment_bytes) ||
-        (!body->ran_out() && s.end_offset < kSsdSegmentHeaderBytes)) {
-      return absl::DataLossError(absl::StrCat("segment ", s.slot, ": records end at ", s.end_offset,
-                                              " of ", segment_bytes, " bytes"));
+    if (body->ran_out()) return absl::OkStatus();
+    const auto bad = [&](const auto&... what) {
+      return Damaged(at, "segment ", s.slot, ": ", what...);
+    };
+    if (s.slot >= kSsdLogBytesMax / manifest.segment_bytes) {
+      return bad("slot: with segments of ", manifest.segment_bytes, " bytes it lies beyond ",
+                 kSsdLogBytesMax);
+    }
+    if (s.reserved != 0) return bad("a reserved field is not 0");
+    if (s.epoch == 0 || s.epoch >= manifest.next_epoch) {
+      return bad("epoch is ", s.epoch, ", must lie in [1, ", manifest.next_epoch, ")");
+    }
+    // A segment may have been opened when all numbers below were given out.
+    if (s.base_sequence > manifest.sequence_limit) {
+      return bad("base_sequence is ", s.base_sequence, ", past the limit ",
+                 manifest.sequence_limit);
+    }
+    if (s.end_offset < static_cast<uint64_t>(kSsdSegmentHeaderBytes) ||
+        s.end_offset > static_cast<uint64_t>(manifest.segment_bytes) ||
+        s.end_offset % kSsdRecordAlignment != 0) {
+      return bad("end_offset is ", s.end_offset, ", must be a multiple of ", kSsdRecordAlignment,
+                 " in [", kSsdSegmentHeaderBytes, ", ", manifest.segment_bytes, "]");
+    }
+    if (s.live_bytes > static_cast<uint64_t>(manifest.segment_bytes)) {
+      return bad("live_bytes is ", s.live_bytes, " of ", manifest.segment_bytes);
+    }
+    if (!seen.insert(s.slot).second) return bad("is there twice in one state");
+    const auto [life, is_new] = lives->insert({s.slot, {s.epoch, s.base_sequence}});
+    if (life->second.epoch != s.epoch || life->second.base_sequence != s.base_sequence) {
+      return bad("epoch is ", s.epoch, " and base_sequence ", s.base_sequence,
+                 ", in another state ", life->second.epoch, " and ", life->second.base_sequence);
     }
     out->push_back({.slot = s.slot,
                     .epoch = s.epoch,
                     .base_sequence = s.base_sequence,
                     .end_offset = static_cast<int64_t>(s.end_offset),
                     .live_bytes = static_cast<int64_t>(s.live_bytes)});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TakeSnapshots(uint32_t count, Cursor* body, std::map<uint32_t, SlotLife>* lives,
+                           SsdManifest* out) {
+  std::set<SnapshotId> seen;
+  for (uint32_t i = 0; i < count; ++i) {
+    const int64_t at = body->at();
+    const auto s = body->Take<ManifestSnapshot>();
+    if (body->ran_out()) return absl::OkStatus();
+    const auto bad = [&](const auto&... what) {
+      return Damaged(at, "snapshot ", s.id, ": ", what...);
+    };
+    if (s.id == 0) return bad("id: must not be 0");
+    if (!seen.insert(s.id).second) return bad("is there twice");
+    if (s.committed > 1) return bad("committed is ", s.committed, ", must be 0 or 1");
+    if (s.sequence > out->sequence_limit) {
+      return bad("sequence is ", s.sequence, ", past the limit ", out->sequence_limit);
+    }
+    SsdSnapshot& snapshot = out->snapshots.emplace_back();
+    snapshot.id = s.id;
+    snapshot.committed = s.committed != 0;
+    snapshot.sequence = s.sequence;
+    HOTROW_RETURN_IF_ERROR(TakeSegments(s.num_segments, *out, body, lives, &snapshot.segments));
   }
   return absl::OkStatus();
 }
@@ -425,29 +553,14 @@ absl::StatusOr<SsdManifest> DecodeCopy(std::string_view bytes, int64_t at, int64
   out.next_epoch = header.next_epoch;
   out.sequence_limit = header.sequence_limit;
   out.index_image = header.index_image;
-  if (out.chunk_bytes < 2 * kSsdSegmentHeaderBytes || out.segment_bytes < out.chunk_bytes ||
-      out.segment_bytes % out.chunk_bytes != 0) {
-    return Damaged(header_at, absl::StrCat("segments of ", out.segment_bytes,
-                                           " bytes in chunks of ", out.chunk_bytes));
-  }
-  Cursor body(text);
-  for (uint32_t i = 0; i < header.num_tables && !body.ran_out(); ++i) {
-    const auto t = body.Take<ManifestTable>();
-    out.tables.push_back({t.table, static_cast<int64_t>(t.row_bytes)});
-    if (!body.ran_out() && out.tables.back().row_bytes <= 0) {
-      return Damaged(body_at,
-                     absl::StrCat("table ", t.table, " has rows of ", t.row_bytes, " bytes"));
-    }
-  }
-  HOTROW_RETURN_IF_ERROR(
-      TakeSegments(header.num_segments, out.segment_bytes, &body, &out.segments));
-  for (uint32_t i = 0; i < header.num_snapshots && !body.ran_out(); ++i) {
-    const auto s = body.Take<ManifestSnapshot>();
-    SsdSnapshot& snapshot = out.snapshots.emplace_back();
-    snapshot = {.id = s.id, .committed = s.committed != 0, .sequence = s.sequence};
-    HOTROW_RETURN_IF_ERROR(
-        TakeSegments(s.num_segments, out.segment_bytes, &body, &snapshot.segments));
-  }
+  out.payload_bytes_written = header.payload_bytes_written;
+  out.device_bytes_written = header.device_bytes_written;
+  HOTROW_RETURN_IF_ERROR(CheckHeader(header, header_at));
+  Cursor body(text, body_at);
+  HOTROW_RETURN_IF_ERROR(TakeTables(header.num_tables, out.chunk_bytes, &body, &out.tables));
+  std::map<uint32_t, SlotLife> lives;
+  HOTROW_RETURN_IF_ERROR(TakeSegments(header.num_segments, out, &body, &lives, &out.segments));
+  HOTROW_RETURN_IF_ERROR(TakeSnapshots(header.num_snapshots, &body, &lives, &out));
   if (body.ran_out() || !body.empty()) {
     return Damaged(body_at, "the body does not hold what the header says");
   }
@@ -473,7 +586,9 @@ bool operator==(const SsdManifest& a, const SsdManifest& b) {
   return a.generation == b.generation && a.segment_bytes == b.segment_bytes &&
          a.chunk_bytes == b.chunk_bytes && a.next_epoch == b.next_epoch &&
          a.sequence_limit == b.sequence_limit && a.index_image == b.index_image &&
-         a.segments == b.segments && a.snapshots == b.snapshots &&
+         a.payload_bytes_written == b.payload_bytes_written &&
+         a.device_bytes_written == b.device_bytes_written && a.segments == b.segments &&
+         a.snapshots == b.snapshots &&
          std::equal(a.tables.begin(), a.tables.end(), b.tables.begin(), b.tables.end(), same_table);
 }
 
@@ -514,6 +629,8 @@ std::string EncodeSsdManifest(const SsdManifest& manifest) {
   header.next_epoch = manifest.next_epoch;
   header.sequence_limit = manifest.sequence_limit;
   header.index_image = manifest.index_image;
+  header.payload_bytes_written = manifest.payload_bytes_written;
+  header.device_bytes_written = manifest.device_bytes_written;
   header.num_tables = static_cast<uint32_t>(manifest.tables.size());
   header.num_segments = static_cast<uint32_t>(manifest.segments.size());
   header.num_snapshots = static_cast<uint32_t>(manifest.snapshots.size());
@@ -525,6 +642,14 @@ std::string EncodeSsdManifest(const SsdManifest& manifest) {
   AppendStruct(header, &copy);
   copy += body;
   return absl::StrCat(copy, copy);
+}
+
+int64_t SsdManifestBytes(int64_t num_tables, int64_t num_snapshots, int64_t num_segment_refs) {
+  const size_t copy = sizeof(ManifestPrefix) + sizeof(ManifestHeader) +
+                      static_cast<size_t>(num_tables) * sizeof(ManifestTable) +
+                      static_cast<size_t>(num_snapshots) * sizeof(ManifestSnapshot) +
+                      static_cast<size_t>(num_segment_refs) * sizeof(ManifestSegment);
+  return 2 * static_cast<int64_t>(copy);
 }
 
 absl::StatusOr<DecodedSsdManifest> DecodeSsdManifest(std::string_view bytes) {

@@ -20,7 +20,7 @@
 // that hold records, and an index image that only makes opening faster.
 namespace hotrow::internal {
 
-inline constexpr uint32_t kSsdFormatVersion = 1;
+inline constexpr uint32_t kSsdFormatVersion = 2;
 
 // A location in the index names a unit; the record starts somewhere in it. At most one record of a
 // key starts in any unit.
@@ -29,6 +29,15 @@ inline constexpr int64_t kSsdUnitBytes = 512;
 inline constexpr int64_t kSsdRecordAlignment = 8;
 inline constexpr int64_t kSsdSegmentHeaderBytes = 4096;
 inline constexpr uint32_t kSsdTablesMax = uint32_t{1} << 29;
+
+// Limits of a store. A manifest that passes one is damaged, or from elsewhere.
+inline constexpr int64_t kSsdStoreTablesMax = 65'535;
+inline constexpr int64_t kSsdRowBytesMax = int64_t{4} << 20;
+inline constexpr int64_t kSsdChunkBytesMin = int64_t{16} << 10;  // a power of two in between
+inline constexpr int64_t kSsdChunkBytesMax = int64_t{64} << 20;
+inline constexpr int64_t kSsdLogBytesMax = int64_t{1} << 56;  // of all segments
+// Of epochs, sequence numbers and counters: what is reserved ahead of them never wraps.
+inline constexpr uint64_t kSsdNumberMax = uint64_t{1} << 63;
 
 // --- Records -------------------------------------------------------------------------------------
 
@@ -147,6 +156,12 @@ constexpr int64_t SsdFooterBytes(int64_t num_entries) {
   return num_entries * static_cast<int64_t>(sizeof(SsdFooterEntry)) +
          static_cast<int64_t>(sizeof(SsdFooterTrailer));
 }
+// What a row takes in a chunk: record and footer entry.
+constexpr int64_t SsdLogBytes(int64_t row_bytes) {
+  return SsdRowRecordBytes(row_bytes) + static_cast<int64_t>(sizeof(SsdFooterEntry));
+}
+// The least chunk for such rows: four of them, so that little of it stays empty.
+constexpr int64_t SsdChunkBytesNeeded(int64_t row_bytes) { return 4 * SsdLogBytes(row_bytes); }
 // Where the records of the chunk at chunk_offset begin.
 constexpr int64_t SsdFirstRecord(int64_t chunk_offset) {
   return chunk_offset == 0 ? kSsdSegmentHeaderBytes : chunk_offset;
@@ -205,6 +220,10 @@ struct SsdManifest {
   uint64_t next_epoch = 1;
   uint64_t sequence_limit = 1;  // every sequence number in use is below it
   uint64_t index_image = 0;     // number of the index image that fits this state; 0: none
+  // Over the store's life, up to this replacement: rows that were written times their widths, and
+  // what went to the device for them, cleaning and manifests included.
+  uint64_t payload_bytes_written = 0;
+  uint64_t device_bytes_written = 0;
   std::vector<StoreTable> tables;
   std::vector<SsdSegmentRef> segments;  // the present state
   std::vector<SsdSnapshot> snapshots;
@@ -222,12 +241,15 @@ std::optional<uint64_t> ParseSsdIndexName(std::string_view name);
 
 // The file holds the text twice, so that no one flipped bit makes the store unreadable.
 std::string EncodeSsdManifest(const SsdManifest& manifest);
+// How long the file is.
+int64_t SsdManifestBytes(int64_t num_tables, int64_t num_snapshots, int64_t num_segment_refs);
 struct DecodedSsdManifest {
   SsdManifest manifest;
   std::string damage;  // what is wrong with one of the copies, with its offset; empty: nothing
 };
-// Errors: DataLoss (no copy is whole), FailedPrecondition (a version that this build cannot read).
-// The messages do not name the file.
+// Errors: DataLoss (no copy is whole and makes sense: a copy whose checksums fit but that no store
+// writes is damaged like any other, and its field is named), FailedPrecondition (a version that
+// this build cannot read). The messages do not name the file.
 absl::StatusOr<DecodedSsdManifest> DecodeSsdManifest(std::string_view bytes);
 
 }  // namespace hotrow::internal

@@ -71,6 +71,13 @@ uint64_t HashOf(const RowKey& key, uint64_t seed) {
   return Mix64(key.key ^ SsdIndexTableSeed(seed, key.table));
 }
 
+// So many buckets that they end with the last page, which is counted whole.
+uint64_t ToPageEnd(uint64_t num_buckets) {
+  const int64_t bytes = static_cast<int64_t>(num_buckets) * kBucketBytes + kBufferAlignment;
+  return static_cast<uint64_t>((HostBytesReserved(bytes, HugePages::kTry) - kBufferAlignment) /
+                               kBucketBytes);
+}
+
 // What lookups in a partition without buckets read.
 alignas(kBucketBytes) constinit std::byte empty_bucket[kBucketBytes] = {};
 
@@ -133,6 +140,21 @@ class SsdIndex::Buckets {
   // Buffers are aligned to half a bucket.
   static int64_t BytesFor(uint64_t num_buckets) {
     return static_cast<int64_t>(num_buckets) * kBucketBytes + kBufferAlignment;
+  }
+
+  // How many buckets keep so many rows with some room to spare.
+  static uint64_t BucketsFor(const Buckets& like, uint64_t rows) {
+    Buckets sized;
+    sized.q_bits_ = like.q_bits_;
+    sized.table_bits_ = like.table_bits_;
+    sized.location_bits_ = like.location_bits_;
+    // More buckets have more ways each, so that this takes a few rounds, and ends.
+    for (uint64_t n = 1;; n += std::max<uint64_t>(1, n / 64)) {
+      sized.SetNumBuckets(n);
+      const auto ways = static_cast<uint64_t>(sized.ways_);
+      if (n * ways - n * ways / 50 >= rows) return n;
+      n = std::max(n, rows / kWaysMax);
+    }
   }
 
   uint64_t num_buckets() const { return memory_.size() == 0 ? 0 : num_buckets_; }
@@ -547,6 +569,10 @@ SsdIndex::Partition& SsdIndex::PartitionOf(uint64_t hash) const {
   return partitions_[hash >> q_bits_];
 }
 
+int64_t SsdIndex::partition_of(const RowKey& key) const {
+  return static_cast<int64_t>(HashOf(key, options_.seed) >> q_bits_);
+}
+
 void SsdIndex::PrefetchBuckets(uint64_t hash) const {
   const Partition& partition = PartitionOf(hash);
   const uintptr_t base = partition.prefetch_base.load(std::memory_order_relaxed);
@@ -736,6 +762,25 @@ int64_t SsdIndex::EraseAt(std::span<const RowKey> keys, std::span<const SsdLocat
   return erased;
 }
 
+absl::Status SsdIndex::Reserve(int64_t partition_number, int64_t more_rows) {
+  HOTROW_CHECK(partition_number >= 0 && partition_number < num_partitions() && more_rows >= 0);
+  Partition& partition = partitions_[static_cast<size_t>(partition_number)];
+  std::unique_lock lock(partition.mutex);
+  const Buckets& old = partition.buckets;
+  const uint64_t rows = old.rows() + static_cast<uint64_t>(more_rows);
+  if (rows <= old.rows_max()) return absl::OkStatus();
+  // Not just enough, and not the same for all, so that they do not all grow soon, or at once.
+  const uint64_t spare = rows / 64 * (1 + static_cast<uint64_t>(partition_number) % 4);
+  const uint64_t n = std::min(ToPageEnd(Buckets::BucketsFor(old, rows + spare)),
+                              std::max(old.num_buckets(), BucketsMax(q_bits_)));
+  if (n <= old.num_buckets()) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(Buckets larger, Buckets::Create(old, n, budget_));
+  if (!old.CopyTo(larger)) return absl::OkStatus();  // a full one was copied: growing will do
+  rebuilds_.fetch_add(1, std::memory_order_relaxed);
+  Replace(partition, std::move(larger));
+  return absl::OkStatus();
+}
+
 // A sixteenth larger (a quarter while small), or more when the rows do not fit that.
 absl::Status SsdIndex::Rebuild(Partition& partition) {
   const Buckets& old = partition.buckets;
@@ -750,10 +795,7 @@ absl::Status SsdIndex::Rebuild(Partition& partition) {
     if (n < kStaggerFromBuckets && next >= kStaggerFromBuckets) {
       next = kStaggerFromBuckets + number % 4 * (kStaggerFromBuckets / 64);
     }
-    // To the end of the last page, which is counted whole.
-    n = static_cast<uint64_t>(
-        (HostBytesReserved(Buckets::BytesFor(next), HugePages::kTry) - kBufferAlignment) /
-        kBucketBytes);
+    n = ToPageEnd(next);
     if (n > BucketsMax(q_bits_)) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "a partition of the index has reached its ", old.num_buckets(),

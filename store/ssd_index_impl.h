@@ -83,6 +83,10 @@ class SsdIndex {
   using Place = absl::FunctionRef<SsdLocation(size_t i, SsdLocation old)>;
   UpsertResult Upsert(std::span<const RowKey> keys, Place place);
 
+  // Makes room for so many more rows in a partition at once. For who knows how many will come:
+  // growing as they come moves each of them some sixteen times. Errors: ResourceExhausted.
+  absl::Status Reserve(int64_t partition, int64_t more_rows);
+
   // For each key in the order of the batch, if it is still at expected[i], under the lock of its
   // partition: location = place(i). place may return kNoLocation to leave it where it is. Returns
   // how many were moved. Never needs memory.
@@ -120,6 +124,7 @@ class SsdIndex {
   using Source = absl::FunctionRef<absl::Status(std::span<std::byte> bytes)>;
   absl::Status Load(int64_t partition, Source source);
 
+  int64_t partition_of(const RowKey& key) const;
   int64_t num_partitions() const { return int64_t{1} << partition_bits_; }
   int64_t rows() const { return rows_.load(std::memory_order_relaxed); }
   // What the index takes from the budget.

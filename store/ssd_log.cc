@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int64_t kBufferAlignmentMax = 4096;  // of direct transfers
 constexpr int kWriterDepth = 4;                // chunks written at once
+constexpr size_t kSyncsAtOnce = 8;
 constexpr int64_t kEntryBytes = sizeof(SsdFooterEntry);
 // Of the numbers of one chunk: what an entry's 32-bit difference must hold, with room to spare for
 // those that are given out while the chunk is filled.
@@ -482,8 +484,31 @@ absl::Status SsdLog::Sync() {
     directory = std::exchange(directory_dirty_, false);
   }
   absl::Status status;
-  for (SsdSegment* segment : dirty) {
-    if (status.ok()) status = segment->file->Sync();
+  if (options_.background && dirty.size() > 1) {
+    // Side by side the disk flushes its cache, and the file system its journal, once for several.
+    std::vector<absl::Status> statuses(dirty.size());
+    std::atomic<size_t> next{0};
+    const auto sync_some = [&] {
+      for (size_t i = next.fetch_add(1); i < dirty.size(); i = next.fetch_add(1)) {
+        statuses[i] = dirty[i]->file->Sync();
+      }
+    };
+    std::vector<std::thread> threads;
+    threads.reserve(kSyncsAtOnce);
+    try {
+      while (threads.size() + 1 < std::min(kSyncsAtOnce, dirty.size())) {
+        threads.emplace_back(sync_some);
+      }
+    } catch (const std::system_error&) {
+      // No more threads: those there are and this one do it all.
+    }
+    sync_some();
+    for (std::thread& thread : threads) thread.join();
+    for (const absl::Status& s : statuses) status.Update(s);
+  } else {
+    for (SsdSegment* segment : dirty) {
+      if (status.ok()) status = segment->file->Sync();
+    }
   }
   if (status.ok() && directory) status = options_.env->SyncDir(options_.path);
   if (status.ok()) return status;

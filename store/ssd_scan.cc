@@ -14,19 +14,66 @@ namespace {
 
 constexpr int64_t kScanBytes = int64_t{4} << 20;  // of footers read at once
 constexpr int64_t kBlockBytesMax = 4096;
-constexpr size_t kNewestMin = 4096;        // records of a slice, however little memory there is
-constexpr size_t kNewestVisited = 16'384;  // rows at a time
+constexpr size_t kNewestMin = 4096;  // records of a slice, however little memory there is
 // Keys whose hashes agree in so many bits are not told apart by more slices.
 constexpr int kSliceBitsMax = 40;
+// Records are distributed by so many bits of their hashes before they are sorted: pieces of some
+// thousand records, which the second level cache holds.
+constexpr int kSortBits = 11;
+constexpr size_t kDistributeFrom = size_t{1} << 14;
 
-// Leaves the newest record of each key, in the order of tables and keys.
-void KeepNewest(std::vector<SsdNewest>* records) {
-  std::sort(records->begin(), records->end(), [](const SsdNewest& a, const SsdNewest& b) {
-    const uint32_t ta = a.table_index();
-    const uint32_t tb = b.table_index();
-    return std::tie(ta, a.key, b.sequence) < std::tie(tb, b.key, a.sequence);
-  });
-  const auto same_key = [](const SsdNewest& a, const SsdNewest& b) {
+// Records are collected with the hash of their key, a bijection for each table, in its place.
+using Hashed = SsdNewest;
+
+bool InHashOrder(const Hashed& a, const Hashed& b) {
+  if (a.key != b.key) return a.key < b.key;
+  const uint32_t ta = a.table_index();
+  const uint32_t tb = b.table_index();
+  return std::tie(ta, b.sequence) < std::tie(tb, a.sequence);
+}
+
+// Sorts records whose hashes agree in their top `known_bits`. American flag sort: after one count,
+// each record is swapped to where its bits belong, so that no second array is needed.
+void SortByHash(std::vector<Hashed>* records, int known_bits) {
+  if (records->size() < kDistributeFrom) {
+    std::sort(records->begin(), records->end(), InHashOrder);
+    return;
+  }
+  constexpr size_t kPieces = size_t{1} << kSortBits;
+  const auto piece_of = [known_bits](const Hashed& record) {
+    return static_cast<size_t>(record.key << known_bits >> (64 - kSortBits));
+  };
+  std::vector<size_t> next(kPieces);  // of each piece: the first place that is not settled
+  for (const Hashed& record : *records) ++next[piece_of(record)];
+  std::vector<size_t> ends(kPieces);
+  size_t sum = 0;
+  for (size_t p = 0; p < kPieces; ++p) {
+    const size_t count = next[p];
+    next[p] = sum;
+    sum += count;
+    ends[p] = sum;
+  }
+  for (size_t p = 0; p < kPieces; ++p) {
+    while (next[p] < ends[p]) {
+      Hashed record = (*records)[next[p]];
+      for (size_t q = piece_of(record); q != p; q = piece_of(record)) {
+        std::swap(record, (*records)[next[q]++]);
+      }
+      (*records)[next[p]++] = record;
+    }
+  }
+  size_t begin = 0;
+  for (const size_t end : ends) {
+    std::sort(records->begin() + static_cast<int64_t>(begin),
+              records->begin() + static_cast<int64_t>(end), InHashOrder);
+    begin = end;
+  }
+}
+
+// Leaves the newest record of each key, in the order of hashes.
+void KeepNewest(std::vector<Hashed>* records, int known_bits) {
+  SortByHash(records, known_bits);
+  const auto same_key = [](const Hashed& a, const Hashed& b) {
     return a.key == b.key && a.table_index() == b.table_index();
   };
   records->erase(std::unique(records->begin(), records->end(), same_key), records->end());
@@ -36,16 +83,35 @@ int64_t ChunkEnd(const SsdGeometry& geometry, const SsdSegmentRef& ref, int64_t 
   return std::min(ref.end_offset, chunk_offset + geometry.chunk_bytes);
 }
 
-// Bytes that the longest possible footer takes.
-int64_t FooterBytesMax(const SsdGeometry& geometry) {
-  int64_t smallest = kSsdTombstoneBytes;
+int64_t TailBytes(const SsdGeometry& geometry, int64_t entries) {
+  return std::min(RoundUp(SsdFooterBytes(entries), kBlockBytesMax), geometry.chunk_bytes);
+}
+
+// Entries of a chunk that holds records of this size alone, each with its entry in the footer.
+int64_t EntriesOf(const SsdGeometry& geometry, int64_t record_bytes) {
+  return geometry.chunk_bytes / (record_bytes + int64_t{sizeof(SsdFooterEntry)});
+}
+
+int64_t ShortestRowRecord(const SsdGeometry& geometry) {
+  int64_t shortest = geometry.chunk_bytes;
   for (const int64_t bytes : geometry.row_bytes) {
-    smallest = std::min(smallest, SsdRowRecordBytes(bytes));
+    shortest = std::min(shortest, SsdRowRecordBytes(bytes));
   }
-  // Pads take 8 bytes at least, but at most one lies in each unit of 512.
-  const int64_t records = geometry.chunk_bytes / (smallest + int64_t{sizeof(SsdFooterEntry)});
-  const int64_t pads = geometry.chunk_bytes / kSsdUnitBytes;
-  return std::min(RoundUp(SsdFooterBytes(records + pads), kBlockBytesMax), geometry.chunk_bytes);
+  return shortest;
+}
+
+// Bytes of the end of a chunk that are sure to hold its footer. Pads take 8 bytes at least, but at
+// most one lies in each unit of 512.
+int64_t TailBytesMax(const SsdGeometry& geometry) {
+  const int64_t smallest = std::min<int64_t>(kSsdTombstoneBytes, ShortestRowRecord(geometry));
+  return TailBytes(geometry, EntriesOf(geometry, smallest) + geometry.chunk_bytes / kSsdUnitBytes);
+}
+
+// Bytes that hold the footer of a chunk of rows. Tombstones make it longer, but a log of tombstones
+// is seldom, and reading room for them everywhere would be reading half the log.
+int64_t TailBytesOfRows(const SsdGeometry& geometry) {
+  const int64_t rows = EntriesOf(geometry, ShortestRowRecord(geometry));
+  return std::min(TailBytes(geometry, rows + rows / 2), TailBytesMax(geometry));
 }
 
 void TakeEntries(const SsdFooter& footer, const SsdGeometry& geometry, int64_t chunk_offset,
@@ -130,7 +196,8 @@ absl::Status ScanSsdSegments(
       if (SsdFirstRecord(at) < ref.end_offset) chunks.push_back({&ref, at});
     }
   }
-  const int64_t tail_bytes = FooterBytesMax(geometry);
+  const int64_t tail_bytes = TailBytesOfRows(geometry);
+  const int64_t tail_bytes_max = TailBytesMax(geometry);
   const int64_t at_once =
       std::clamp<int64_t>(std::min(kScanBytes, budget.budget() / 16) / tail_bytes, 1,
                           std::max<int64_t>(static_cast<int64_t>(chunks.size()), 1));
@@ -145,6 +212,11 @@ absl::Status ScanSsdSegments(
   const auto visit_all = [&](const Chunk& chunk) {
     for (const SsdScanned& record : records) visit(*chunk.ref, record);
     records.clear();
+  };
+  const auto take = [&](const Chunk& chunk, const SsdFooter& footer) {
+    TakeEntries(footer, geometry, chunk.offset, ChunkEnd(geometry, *chunk.ref, chunk.offset),
+                &records);
+    visit_all(chunk);
   };
   const auto in_file = [&](const Chunk& chunk, const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat(file_of(chunk.ref->slot)->path(), ": ",
@@ -161,7 +233,7 @@ absl::Status ScanSsdSegments(
       requests[i].bytes = tail_bytes;
       requests[i].user_data = i;
     }
-    // Chunks without a good footer, to be read wholly once the buffer is free.
+    // Chunks with a longer footer or without a good one, to be read wholly once the buffer is free.
     std::vector<Chunk> open;
     absl::Status failed;
     queue.Run(requests, [&](IoRequest& request) {
@@ -174,20 +246,25 @@ absl::Status ScanSsdSegments(
           DecodeSsdFooter({request.data, static_cast<size_t>(tail_bytes)}, chunk.ref->epoch,
                           chunk.offset, geometry.chunk_bytes, geometry.row_bytes);
       if (!footer.ok()) {
-        if (bad_footer && chunk.ref->end_offset > chunk.offset + geometry.chunk_bytes) {
-          bad_footer(*chunk.ref, footer.status());
-        }
         open.push_back(chunk);
         return;
       }
-      TakeEntries(*footer, geometry, chunk.offset, ChunkEnd(geometry, *chunk.ref, chunk.offset),
-                  &records);
-      visit_all(chunk);
+      take(chunk, *footer);
     });
     HOTROW_RETURN_IF_ERROR(failed);
     for (const Chunk& chunk : open) {
       const std::span<std::byte> whole(buffer, static_cast<size_t>(geometry.chunk_bytes));
       HOTROW_RETURN_IF_ERROR(ReadFull(*file_of(chunk.ref->slot), chunk.offset, whole));
+      const absl::StatusOr<SsdFooter> footer =
+          DecodeSsdFooter(whole.last(static_cast<size_t>(tail_bytes_max)), chunk.ref->epoch,
+                          chunk.offset, geometry.chunk_bytes, geometry.row_bytes);
+      if (footer.ok()) {
+        take(chunk, *footer);
+        continue;
+      }
+      if (bad_footer && chunk.ref->end_offset > chunk.offset + geometry.chunk_bytes) {
+        bad_footer(*chunk.ref, footer.status());
+      }
       const absl::Status walked = WalkSsdChunk(geometry, *chunk.ref, chunk.offset, whole, &records);
       if (!walked.ok()) return in_file(chunk, walked);
       visit_all(chunk);
@@ -199,8 +276,13 @@ absl::Status ScanSsdSegments(
 absl::StatusOr<int64_t> ScanNewestSsdRows(
     const SsdGeometry& geometry, std::span<const SsdSegmentRef> refs,
     absl::FunctionRef<File*(uint32_t slot)> file_of, IoQueue& queue, MemoryBudget& budget,
-    int64_t memory_bytes, absl::FunctionRef<absl::Status(std::span<const SsdNewest> rows)> visit,
+    int64_t memory_bytes, uint64_t hash_seed,
+    absl::FunctionRef<absl::Status(std::span<const SsdNewest> rows)> visit,
     const SsdBadFooter& bad_footer) {
+  std::vector<uint64_t> table_seeds;
+  for (uint32_t table = 0; table < geometry.row_bytes.size(); ++table) {
+    table_seeds.push_back(SsdIndexTableSeed(hash_seed, table));
+  }
   const size_t capacity = std::max(
       static_cast<size_t>(std::max<int64_t>(memory_bytes, 0)) / sizeof(SsdNewest), kNewestMin);
   // A guess: tombstones are shorter than rows, but few. Slices are halved where it was too low.
@@ -225,18 +307,15 @@ absl::StatusOr<int64_t> ScanNewestSsdRows(
         [&](const SsdSegmentRef& ref, const SsdScanned& record) {
           ++seen;
           if (too_many) return;
-          if (slice_bits > 0) {
-            const uint64_t hash = Mix64(record.key ^ Mix64(record.table_index()));
-            if (hash >> (64 - slice_bits) != slice) return;
-          }
+          const uint64_t hash = Mix64(record.key ^ table_seeds[record.table_index()]);
+          if (slice_bits > 0 && hash >> (64 - slice_bits) != slice) return;
           if (newest.size() >= limit) {
-            KeepNewest(&newest);
+            KeepNewest(&newest, slice_bits);
             too_many = newest.size() > capacity / 2 && slice_bits < kSliceBitsMax;
             if (too_many) return;
             limit = std::max(capacity, 2 * newest.size());
           }
-          newest.push_back(
-              {record.key, record.sequence, record.offset, ref.slot, record.kind_table});
+          newest.push_back({hash, record.sequence, record.offset, ref.slot, record.kind_table});
         },
         records < 0 ? bad_footer : nullptr));
     records = seen;
@@ -245,17 +324,43 @@ absl::StatusOr<int64_t> ScanNewestSsdRows(
       ++slice_bits;
       continue;
     }
-    KeepNewest(&newest);
-    std::erase_if(newest, [](const SsdNewest& record) {
+    KeepNewest(&newest, slice_bits);
+    std::erase_if(newest, [](const Hashed& record) {
       return SsdKindOf(record.kind_table) != static_cast<uint32_t>(SsdRecordKind::kRow);
     });
-    for (size_t at = 0; at < newest.size(); at += kNewestVisited) {
-      const size_t n = std::min(kNewestVisited, newest.size() - at);
-      HOTROW_RETURN_IF_ERROR(visit(std::span(newest).subspan(at, n)));
+    for (Hashed& record : newest) {
+      record.key = Unmix64(record.key) ^ table_seeds[record.table_index()];
     }
+    HOTROW_RETURN_IF_ERROR(visit(newest));
     ++slice;
   }
   return records;
+}
+
+absl::Status AddToSsdIndex(std::span<const SsdNewest> rows,
+                           absl::FunctionRef<SsdLocation(const SsdNewest& row)> location_of,
+                           SsdIndex* index) {
+  constexpr size_t kAtOnce = 4096;
+  std::vector<RowKey> keys;
+  for (size_t begin = 0; begin < rows.size();) {
+    const auto key_of = [&](size_t i) { return RowKey{rows[i].key, rows[i].table_index()}; };
+    const int64_t partition = index->partition_of(key_of(begin));
+    // The rows are in the order of partitions.
+    const auto past = std::partition_point(
+        rows.begin() + static_cast<int64_t>(begin), rows.end(), [&](const SsdNewest& row) {
+          return index->partition_of({row.key, row.table_index()}) == partition;
+        });
+    const auto end = static_cast<size_t>(past - rows.begin());
+    HOTROW_RETURN_IF_ERROR(index->Reserve(partition, static_cast<int64_t>(end - begin)));
+    for (; begin < end; begin += keys.size()) {
+      keys.clear();
+      for (size_t i = begin; i < std::min(end, begin + kAtOnce); ++i) keys.push_back(key_of(i));
+      HOTROW_RETURN_IF_ERROR(
+          index->Upsert(keys, [&](size_t i, SsdLocation) { return location_of(rows[begin + i]); })
+              .status);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace hotrow::internal

@@ -14,6 +14,7 @@
 #include "base/io_queue.h"
 #include "store/host_memory_impl.h"
 #include "store/ssd_format_impl.h"
+#include "store/ssd_index_impl.h"
 
 // Reading the log of an SsdStore from its beginning to its end: to open, clean, iterate, verify.
 namespace hotrow::internal {
@@ -73,16 +74,24 @@ struct SsdNewest {
 };
 static_assert(sizeof(SsdNewest) == 32);
 
-// The rows of a store: for each key its newest record, unless that is a tombstone. visit is called
-// with some thousand at a time, and never twice for one key. Keys are taken by slices of their
-// hashes, as many as it takes to hold those of a slice in memory_bytes; each slice reads the
-// footers again. Returns how many records there are, with old versions and tombstones. Errors:
-// those of ScanSsdSegments and visit.
+// The rows of a store: for each key its newest record, unless that is a tombstone. Keys are taken
+// by slices of their hashes, as many as it takes to hold those of a slice in memory_bytes; each
+// slice reads the footers again. visit is called once for each slice, with its rows. All rows come
+// in the order of the hashes that an SsdIndex of this seed has, so that one fills up partition by
+// partition (AddToSsdIndex). Returns how many records there are, with old versions and tombstones.
+// Errors: those of ScanSsdSegments and visit.
 absl::StatusOr<int64_t> ScanNewestSsdRows(
     const SsdGeometry& geometry, std::span<const SsdSegmentRef> refs,
     absl::FunctionRef<File*(uint32_t slot)> file_of, IoQueue& queue, MemoryBudget& budget,
-    int64_t memory_bytes, absl::FunctionRef<absl::Status(std::span<const SsdNewest> rows)> visit,
+    int64_t memory_bytes, uint64_t hash_seed,
+    absl::FunctionRef<absl::Status(std::span<const SsdNewest> rows)> visit,
     const SsdBadFooter& bad_footer = nullptr);
+
+// Adds rows in the order of ScanNewestSsdRows to an index that has none of them. Room for those of
+// a partition is made at once instead of by growing. Errors: those of SsdIndex::Upsert.
+absl::Status AddToSsdIndex(std::span<const SsdNewest> rows,
+                           absl::FunctionRef<SsdLocation(const SsdNewest& row)> location_of,
+                           SsdIndex* index);
 
 }  // namespace hotrow::internal
 

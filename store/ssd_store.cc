@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <limits>
@@ -55,8 +56,6 @@ constexpr int64_t kBlockBytesMax = 4096;
 
 // Sizes that the store chooses. A segment is a 256th of the disk budget, so that the few that must
 // stay free cost little; there are at most 512, so that all files can be open at once.
-constexpr int64_t kChunkBytesMin = 16 * kKiB;
-constexpr int64_t kChunkBytesMax = 64 * kMiB;
 constexpr int64_t kChunkBytesDefault = kMiB;
 constexpr int64_t kSegmentsTarget = 256;
 constexpr int64_t kSegmentsMax = 512;
@@ -64,6 +63,7 @@ constexpr int64_t kSegmentBytesDefaultMax = 256 * kMiB;
 // Open at both ends of the log, reserved for the cleaner, and a little to work with.
 constexpr int64_t kSegmentsMin = 8;
 constexpr int kChunkBuffers = 6;
+constexpr int64_t kSnapshotsPlanned = 2;
 
 // A read that serves several rows is at most this long: on the disks we know 16 KiB take 1.6 times
 // as long as 4 KiB (and two reads take twice as long).
@@ -77,9 +77,15 @@ constexpr int64_t kFindArenaBytes = 8 * kMiB;
 constexpr uint64_t kEpochsReserved = uint64_t{1} << 32;
 constexpr uint64_t kSequencesReserved = uint64_t{1} << 40;
 
-// The cleaner works when fewer segments than this can be opened, until there are two more.
+// The cleaner works when no more segments than this can be opened, until there are two more: two
+// are reserved for it, one it may have taken, and two are for writers while a round runs.
 constexpr int64_t kLowWater = 4;
 constexpr int64_t kHighWater = 6;
+// Chunks of a segment that the cleaner reads at once: enough to keep the disk busy while it moves
+// rows, and few, so that reads of rows are not long behind them.
+constexpr int64_t kCleanDepth = 4;
+// See Pace.
+constexpr auto kPacePoll = std::chrono::milliseconds(20);
 // A segment so full gains too little.
 constexpr double kCleanUtilisationMax = 0.97;
 // Of a segment that a snapshot names: one that is less full is left by its rows before the next
@@ -97,8 +103,8 @@ constexpr double kFillMax = 0.95;
 
 constexpr int64_t kEntryBytes = sizeof(SsdFooterEntry);
 
-// What a row takes in the log: record and footer entry.
-int64_t LogBytes(int64_t row_bytes) { return internal::SsdRowRecordBytes(row_bytes) + kEntryBytes; }
+// What a row takes in the log.
+int64_t LogBytes(int64_t row_bytes) { return internal::SsdLogBytes(row_bytes); }
 
 absl::Status Named(const absl::Status& status, const std::string& file) {
   return absl::Status(status.code(), absl::StrCat(file, ": ", std::string(status.message())));
@@ -164,12 +170,17 @@ struct SsdStore::Impl {
   // Opening.
   absl::Status Open();
   absl::Status ChooseGeometry();
+  int64_t ManifestReserve(int64_t segments) const;
+  int64_t SegmentsMax() const;
   absl::Status ReadManifest(bool* exists);
   absl::Status CheckTables() const;
   absl::Status ChooseState();
   absl::Status AdoptSegments();
   absl::Status CreateIndex(int64_t rows_hint);
   absl::StatusOr<bool> LoadImage();
+  std::string ImagePath(uint64_t number) const;
+  bool HasRoomForImage() const;
+  absl::Status DropImage();
   absl::Status RebuildIndex();
   absl::Status CreateFindContexts();
 
@@ -197,14 +208,23 @@ struct SsdStore::Impl {
   absl::StatusOr<size_t> AppendRows(std::span<const RowKey> index_keys,
                                     std::span<const std::byte* const> rows, absl::Status* no_room);
   absl::StatusOr<size_t> AppendErasures(std::span<const RowKey> index_keys, absl::Status* no_room);
+  void Pace();
+  void Charge(int64_t bytes);
+  void Grant(int64_t bytes);
   absl::StatusOr<bool> MakeFreshRoom(int64_t log_bytes, absl::Status* no_room);
   void AddLive(SsdLocation location, uint32_t table, int sign);
 
   // Committing. cleaning: clean_mutex is held.
+  struct Prepare {
+    SnapshotId id = 0;  // 0: none
+    absl::FunctionRef<void()> captured = Nothing;
+  };
+  static void Nothing() {}
   template <typename Change>
-  absl::Status Commit(const Change& change, SnapshotId prepare = 0, bool cleaning = false);
+  absl::Status Commit(const Change& change, const Prepare& prepare = {}, bool cleaning = false);
   template <typename Change>
-  absl::StatusOr<bool> TryCommit(const Change& change, SnapshotId prepare, bool cleaning);
+  absl::StatusOr<bool> TryCommit(const Change& change, const Prepare& prepare, bool cleaning);
+  absl::Status CheckManifestRoom(const SsdManifest& next) const;
   absl::Status WriteManifest(const SsdManifest& next);
 
   // Cleaning: clean_mutex is held.
@@ -219,7 +239,13 @@ struct SsdStore::Impl {
   absl::Status MoveRows(std::span<const RowKey> index_keys, std::span<const SsdLocation> from,
                         std::span<const std::byte* const> rows);
   absl::Status MoveTombstones(std::span<const RowKey> index_keys);
-  absl::Status ReadChunk(uint32_t slot, int64_t chunk_offset, std::span<std::byte> out);
+  // Reads the chunks of a segment that lie below `end`, some at once, in any order; visit is told
+  // of each, or of why it could not be read. Ends with the first error that visit returns.
+  absl::Status ReadChunks(
+      uint32_t slot, int64_t end,
+      absl::FunctionRef<absl::Status(int64_t at, std::span<const std::byte> chunk,
+                                     const absl::Status& read)>
+          visit);
   int64_t SnapshotOnlyBytes() const;
 
   const SsdStoreOptions options;
@@ -246,13 +272,19 @@ struct SsdStore::Impl {
   // Held while a manifest is made and replaced. Before: clean_mutex. After: the streams' locks.
   mutable std::mutex commit_mutex;
   SsdManifest manifest;  // the durable one
+  std::atomic<int64_t> manifest_file_bytes{0};
+  std::atomic<bool> has_image{false};  // whether it names an image of the index
+  // What the manifest said when the store was opened; see SsdManifest.
+  uint64_t life_payload = 0;
+  uint64_t life_device = 0;
 
   // One round of cleaning, or an Iterate, at a time.
   std::mutex clean_mutex;
   BudgetedBuffer<std::byte> clean_memory;
-  std::byte* clean_buffer = nullptr;  // [chunk_bytes]
-  bool closed = false;                // by Close: the cleaner leaves the image of the index alone
-  uint64_t cycle_until = 0;           // see CleanRound; 0: no cycle
+  std::byte* clean_buffer = nullptr;  // [kCleanDepth][chunk_bytes]
+  std::unique_ptr<IoQueue> clean_queue;
+  bool closed = false;       // by Close: the cleaner leaves the image of the index alone
+  uint64_t cycle_until = 0;  // see CleanRound; 0: no cycle
   int64_t tombstones_after_cycle = 0;
 
   std::mutex cleaner_mutex;  // guards what follows
@@ -263,6 +295,12 @@ struct SsdStore::Impl {
   bool last_round_gained = true;
   absl::Status cleaner_status;  // of the last round
   std::thread cleaner;
+
+  // See Pace.
+  std::mutex pace_mutex;  // guards what follows; no other lock is taken under it
+  std::condition_variable pace_changed;
+  bool pacing = false;
+  int64_t pace_credit = 0;
 
   std::mutex find_mutex;
   std::condition_variable find_changed;
@@ -280,7 +318,9 @@ absl::Status SsdStoreOptions::Validate() const {
   };
   if (path.empty()) return bad("path: required, is empty");
   if (tables.empty()) return bad("tables: required, is empty");
-  if (tables.size() >= 65'536) return bad("tables: at most 65535, are ", tables.size());
+  if (static_cast<int64_t>(tables.size()) > internal::kSsdStoreTablesMax) {
+    return bad("tables: at most ", internal::kSsdStoreTablesMax, ", are ", tables.size());
+  }
   std::set<uint32_t> seen;
   for (const StoreTable& t : tables) {
     if (t.row_bytes <= 0 || t.row_bytes > SsdStore::kRowBytesMax) {
@@ -295,12 +335,16 @@ absl::Status SsdStoreOptions::Validate() const {
   if (disk_budget_bytes <= 0) {
     return bad("disk_budget_bytes: must be at least 1, is ", disk_budget_bytes);
   }
-  if (chunk_bytes != 0 && (chunk_bytes < kChunkBytesMin || chunk_bytes > kChunkBytesMax ||
-                           !std::has_single_bit(static_cast<uint64_t>(chunk_bytes)))) {
-    return bad("chunk_bytes: must be a power of two in [", kChunkBytesMin, ", ", kChunkBytesMax,
-               "], is ", chunk_bytes);
+  if (chunk_bytes != 0 &&
+      (chunk_bytes < internal::kSsdChunkBytesMin || chunk_bytes > internal::kSsdChunkBytesMax ||
+       !std::has_single_bit(static_cast<uint64_t>(chunk_bytes)))) {
+    return bad("chunk_bytes: must be a power of two in [", internal::kSsdChunkBytesMin, ", ",
+               internal::kSsdChunkBytesMax, "], is ", chunk_bytes);
   }
-  if (segment_bytes < 0) return bad("segment_bytes: must not be negative, is ", segment_bytes);
+  if (segment_bytes < 0 || segment_bytes > internal::kSsdLogBytesMax) {
+    return bad("segment_bytes: must lie in [0, ", internal::kSsdLogBytesMax, "], is ",
+               segment_bytes);
+  }
   return io.Validate();
 }
 
@@ -330,7 +374,7 @@ SsdStore::Impl::~Impl() {
 absl::Status SsdStore::Impl::Open() {
   env = options.env == nullptr ? &PosixEnv() : options.env;
   manifest_path = absl::StrCat(options.path, "/", std::string(internal::kSsdManifestName));
-  HOTROW_RETURN_IF_ERROR(env->CreateDirs(options.path));
+  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(*env, options.path));
   absl::StatusOr<std::unique_ptr<FileLock>> taken =
       env->LockFile(absl::StrCat(options.path, "/", std::string(internal::kSsdLockName)));
   if (absl::IsFailedPrecondition(taken.status())) {
@@ -357,19 +401,21 @@ absl::Status SsdStore::Impl::Open() {
   tables = options.tables;
   segment_bytes = manifest.segment_bytes;
   chunk_bytes = manifest.chunk_bytes;
+  life_payload = manifest.payload_bytes_written;
+  life_device = manifest.device_bytes_written;
   for (const StoreTable& t : manifest.tables) {
     table_numbers.push_back(t.table);
     table_index.emplace(t.table, static_cast<uint32_t>(row_bytes.size()));
     row_bytes.push_back(t.row_bytes);
     row_bytes_longest = std::max(row_bytes_longest, t.row_bytes);
   }
-  if (4 * LogBytes(row_bytes_longest) > chunk_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.path, ": chunk_bytes is ", chunk_bytes, ", rows of ",
-                     row_bytes_longest, " bytes need at least ", 4 * LogBytes(row_bytes_longest)));
+  if (internal::SsdChunkBytesNeeded(row_bytes_longest) > chunk_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.path, ": chunk_bytes is ", chunk_bytes, ", rows of ", row_bytes_longest,
+        " bytes need at least ", internal::SsdChunkBytesNeeded(row_bytes_longest)));
   }
 
-  const int64_t segments_max = options.disk_budget_bytes / segment_bytes;
+  const int64_t segments_max = SegmentsMax();
   int64_t segments_needed = kSegmentsMin;
   for (const SsdSegmentRef& ref : manifest.segments) {
     segments_needed = std::max<int64_t>(segments_needed, ref.slot + 1);
@@ -380,9 +426,10 @@ absl::Status SsdStore::Impl::Open() {
     }
   }
   if (segments_max < segments_needed) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("SSD store ", options.path, ": the disk budget of ", options.disk_budget_bytes,
-                     " bytes is too small: this store needs ", segments_needed * segment_bytes));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "SSD store ", options.path, ": the disk budget of ", options.disk_budget_bytes,
+        " bytes is too small: this store needs ", segments_needed * segment_bytes,
+        " for its segments and ", ManifestReserve(segments_needed), " for its manifest"));
   }
   HOTROW_ASSIGN_OR_RETURN(log, SsdLog::Create({.env = env,
                                                .path = options.path,
@@ -393,9 +440,13 @@ absl::Status SsdStore::Impl::Open() {
                                                .num_buffers = kChunkBuffers,
                                                .background = options.background},
                                               budget));
-  HOTROW_ASSIGN_OR_RETURN(clean_memory,
-                          BudgetedBuffer<std::byte>::Create(budget, chunk_bytes + kBlockBytesMax));
+  HOTROW_ASSIGN_OR_RETURN(clean_memory, BudgetedBuffer<std::byte>::Create(
+                                            budget, kCleanDepth * chunk_bytes + kBlockBytesMax));
   clean_buffer = Aligned(clean_memory.data());
+  IoQueueOptions clean_io = options.io;
+  clean_io.depth = static_cast<int>(kCleanDepth);
+  clean_io.threads = static_cast<int>(kCleanDepth);
+  HOTROW_ASSIGN_OR_RETURN(clean_queue, env->NewIoQueue(clean_io));
   HOTROW_RETURN_IF_ERROR(AdoptSegments());
   HOTROW_RETURN_IF_ERROR(CreateFindContexts());
 
@@ -403,25 +454,85 @@ absl::Status SsdStore::Impl::Open() {
   log->set_next_epoch(manifest.next_epoch);
   HOTROW_ASSIGN_OR_RETURN(const bool loaded, LoadImage());
   if (!loaded) HOTROW_RETURN_IF_ERROR(RebuildIndex());
+  // From here on numbers below the limits may be in use, and what is open is the latest state. The
+  // image stays until something is written, unless it takes room that segments need.
+  SsdManifest next = manifest;
+  next.next_epoch = log->next_epoch() + kEpochsReserved;
+  next.sequence_limit = next_sequence + kSequencesReserved;
+  if (!loaded || !HasRoomForImage()) {
+    if (next.index_image != 0) surplus_files.push_back(ImagePath(next.index_image));
+    next.index_image = 0;
+  }
+  has_image = next.index_image != 0;
+  HOTROW_RETURN_IF_ERROR(WriteManifest(next));
+  for (const std::string& path : surplus_files) {
+    const absl::Status removed = env->Remove(path);
+    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;  // an image may be missing
+  }
+  surplus_files.clear();
   // A full disk is no reason not to read.
   const absl::Status has_reserve = log->EnsureFree(SsdLog::kReservedSegments);
   if (!has_reserve.ok() && !absl::IsResourceExhausted(has_reserve)) return has_reserve;
   HOTROW_RETURN_IF_ERROR(log->Sync());  // the names of new files
-
-  // From here on numbers below the limits may be in use, and what is open is the latest state.
-  SsdManifest next = manifest;
-  next.next_epoch = log->next_epoch() + kEpochsReserved;
-  next.sequence_limit = next_sequence + kSequencesReserved;
-  HOTROW_RETURN_IF_ERROR(WriteManifest(next));
-  for (const std::string& path : surplus_files) HOTROW_RETURN_IF_ERROR(env->Remove(path));
-  surplus_files.clear();
   if (options.background) cleaner = std::thread([this] { CleanerLoop(); });
   return absl::OkStatus();
 }
 
+// What a manifest and the one that takes its place need on disk.
+static int64_t ManifestPairBytes(int64_t tables, int64_t snapshots, int64_t segment_refs) {
+  return 2 * RoundUp(internal::SsdManifestBytes(tables, snapshots, segment_refs), kBlockBytesMax);
+}
+
+// The same when the present state and so many snapshots have all segments. More snapshots fit where
+// the budget is no multiple of a segment, or states are smaller.
+int64_t SsdStore::Impl::ManifestReserve(int64_t segments) const {
+  const auto tables = static_cast<int64_t>(manifest.tables.size());
+  int64_t refs = segments;
+  for (const SsdSnapshot& s : manifest.snapshots) refs += static_cast<int64_t>(s.segments.size());
+  return std::max(ManifestPairBytes(tables, kSnapshotsPlanned, (kSnapshotsPlanned + 1) * segments),
+                  ManifestPairBytes(tables, static_cast<int64_t>(manifest.snapshots.size()), refs));
+}
+
+int64_t SsdStore::Impl::SegmentsMax() const {
+  int64_t segments = options.disk_budget_bytes / segment_bytes;
+  while (segments > 0 &&
+         segments * segment_bytes + ManifestReserve(segments) > options.disk_budget_bytes) {
+    --segments;
+  }
+  return segments;
+}
+
+// Whether all manifests to come fit into what the segments leave of the disk budget: the present
+// state may come to name all of them.
+absl::Status SsdStore::Impl::CheckManifestRoom(const SsdManifest& next) const {
+  const int64_t segments_max = log->options().segments_max;
+  int64_t refs = segments_max;
+  for (const SsdSnapshot& s : next.snapshots) refs += static_cast<int64_t>(s.segments.size());
+  const int64_t need = ManifestPairBytes(static_cast<int64_t>(next.tables.size()),
+                                         static_cast<int64_t>(next.snapshots.size()), refs);
+  const int64_t room = options.disk_budget_bytes - segments_max * segment_bytes;
+  if (need <= room) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "SSD store ", options.path, ": the manifest with ", next.snapshots.size(),
+      " snapshots may take ", need, " bytes, the disk budget of ", options.disk_budget_bytes,
+      " leaves ", room, " for it; drop snapshots or raise the budget"));
+}
+
 absl::Status SsdStore::Impl::ReadManifest(bool* exists) {
   HOTROW_ASSIGN_OR_RETURN(*exists, env->Exists(manifest_path));
-  if (!*exists) return absl::OkStatus();
+  if (!*exists) {
+    // A new store has a manifest before it has anything else, so one was there. Beginning anew
+    // would give out numbers that are in these files already.
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env->ListDir(options.path));
+    for (const std::string& name : names) {
+      if (!internal::ParseSsdSegmentName(name).has_value()) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat(options.path, ": has segments (", name, ") but no ",
+                       std::string(internal::kSsdManifestName),
+                       ": put that back, or remove the segments to begin an empty store"));
+    }
+    return absl::OkStatus();
+  }
   HOTROW_ASSIGN_OR_RETURN(const std::string bytes, ReadFileToString(*env, manifest_path));
   absl::StatusOr<internal::DecodedSsdManifest> decoded = internal::DecodeSsdManifest(bytes);
   if (!decoded.ok()) return Named(decoded.status(), manifest_path);
@@ -438,7 +549,7 @@ absl::Status SsdStore::Impl::ChooseGeometry() {
         static_cast<uint64_t>(std::max<int64_t>(options.memory_budget_bytes / 64, 1))));
     const auto needed =
         static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(8 * LogBytes(longest))));
-    chunk = std::max(std::clamp(wanted, kChunkBytesMin, kChunkBytesDefault), needed);
+    chunk = std::max(std::clamp(wanted, internal::kSsdChunkBytesMin, kChunkBytesDefault), needed);
   }
   int64_t segment = options.segment_bytes;
   if (segment == 0) {
@@ -582,11 +693,35 @@ static int64_t RowsMax(const SsdLog& log, std::span<const int64_t> row_bytes) {
   return log.options().segments_max * log.SegmentCapacity() / LogBytes(shortest) + 1;
 }
 
+std::string SsdStore::Impl::ImagePath(uint64_t number) const {
+  return absl::StrCat(options.path, "/", internal::SsdIndexName(number));
+}
+
+// Beside the segments there are and those that opening may make.
+bool SsdStore::Impl::HasRoomForImage() const {
+  return (log->files() + SsdLog::kReservedSegments) * segment_bytes +
+             internal::SsdIndexImageBytes(*index) + ManifestReserve(log->options().segments_max) <=
+         options.disk_budget_bytes;
+}
+
+// Before anything is written: the image will not fit what comes, and segments may need its room.
+absl::Status SsdStore::Impl::DropImage() {
+  if (!has_image.load(std::memory_order_acquire)) return absl::OkStatus();
+  std::lock_guard lock(commit_mutex);
+  if (manifest.index_image == 0) return absl::OkStatus();
+  SsdManifest next = manifest;
+  next.index_image = 0;
+  const std::string path = ImagePath(manifest.index_image);
+  HOTROW_RETURN_IF_ERROR(WriteManifest(next));
+  env->Remove(path).IgnoreError();
+  has_image = false;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> SsdStore::Impl::LoadImage() {
   if (manifest.index_image == 0) return false;
   HOTROW_RETURN_IF_ERROR(CreateIndex(RowsMax(*log, row_bytes)));
-  const std::string path =
-      absl::StrCat(options.path, "/", internal::SsdIndexName(manifest.index_image));
+  const std::string path = ImagePath(manifest.index_image);
   const absl::Status status = internal::ReadSsdIndexImage(*env, path, *index);
   if (!status.ok()) {
     // Without it opening takes longer, that is all.
@@ -606,19 +741,16 @@ absl::Status SsdStore::Impl::RebuildIndex() {
   for (const SsdSegmentRef& ref : manifest.segments) log->segment(ref.slot).live_bytes = 0;
   const int64_t memory = std::max<int64_t>((budget.budget() - budget.used()) / 2, kMiB / 4);
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<IoQueue> queue, env->NewIoQueue(options.io));
-  std::vector<RowKey> keys;
+  const auto location_of = [&](const internal::SsdNewest& row) {
+    const SsdLocation location = log->Location(row.slot, row.offset);
+    AddLive(location, row.table_index(), 1);
+    return location;
+  };
   const absl::StatusOr<int64_t> records = internal::ScanNewestSsdRows(
       geometry(), manifest.segments, [&](uint32_t slot) { return log->segment(slot).file.get(); },
-      *queue, budget, memory,
+      *queue, budget, memory, index->options().seed,
       [&](std::span<const internal::SsdNewest> rows) {
-        keys.clear();
-        for (const internal::SsdNewest& row : rows) keys.push_back({row.key, row.table_index()});
-        const SsdIndex::UpsertResult result = index->Upsert(keys, [&](size_t i, SsdLocation) {
-          const SsdLocation location = log->Location(rows[i].slot, rows[i].offset);
-          AddLive(location, rows[i].table_index(), 1);
-          return location;
-        });
-        return result.status;
+        return internal::AddToSsdIndex(rows, location_of, index.get());
       });
   return records.status();
 }
@@ -896,17 +1028,55 @@ absl::Status SsdStore::Impl::WaitForRoom(const absl::Status& why) {
   return Full(segment_bytes);
 }
 
+// While the last free segments are in use, writers go at the pace of the cleaner: what a round of
+// cleaning gains is granted chunk by chunk, as its rows are moved, and a piece of a batch waits
+// until the writers before it are paid for. So many short waits take the place of a long one, at
+// the end of which a round gives back whole segments. It is about time alone: whether there is room
+// is found out by MakeFreshRoom, after this.
+void SsdStore::Impl::Pace() {
+  std::unique_lock lock(pace_mutex);
+  if (!pacing || pace_credit > 0) return;
+  stalls.Add(1);
+  const int64_t begin = NowNanos();
+  // Looks again after a while: between two rounds nobody tells.
+  while (pacing && pace_credit <= 0) pace_changed.wait_for(lock, kPacePoll);
+  stall_nanos.Add(NowNanos() - begin);
+}
+
+void SsdStore::Impl::Charge(int64_t bytes) {
+  std::lock_guard lock(pace_mutex);
+  if (pacing) pace_credit -= bytes;
+}
+
+// What the cleaner has gained. Less of it is granted the fewer segments are left, since only a
+// manifest makes gains usable, and what pads and footers take is not counted.
+void SsdStore::Impl::Grant(int64_t bytes) {
+  const int64_t quarters = std::clamp<int64_t>(log->Available(), 1, kLowWater);
+  {
+    std::lock_guard lock(pace_mutex);
+    if (!pacing) return;
+    pace_credit = std::min(pace_credit + bytes * quarters / 4, segment_bytes);
+  }
+  pace_changed.notify_all();
+}
+
 absl::Status SsdStore::Impl::InsertOrAssign(std::span<const RowKey> keys,
                                             std::span<const std::byte* const> rows) {
   std::vector<RowKey> index_keys;
   HOTROW_RETURN_IF_ERROR(ToIndexKeys(keys, &index_keys));
   if (keys.empty()) return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(DropImage());
   HOTROW_RETURN_IF_ERROR(CheckRoom(index_keys));
   size_t done = 0;
   while (done < keys.size()) {
+    Pace();
     absl::Status no_room;
     HOTROW_ASSIGN_OR_RETURN(const size_t appended, AppendRows(std::span(index_keys).subspan(done),
                                                               rows.subspan(done), &no_room));
+    int64_t bytes = 0;
+    for (size_t i = done; i < done + appended; ++i)
+      bytes += LogBytes(row_bytes[index_keys[i].table]);
+    Charge(bytes);
     done += appended;
     if (appended == 0) HOTROW_RETURN_IF_ERROR(WaitForRoom(no_room));
   }
@@ -981,7 +1151,7 @@ absl::StatusOr<size_t> SsdStore::Impl::AppendRows(std::span<const RowKey> index_
     rows_written.Add(static_cast<int64_t>(placed));
     low = chunk.offset == 0;  // a segment was opened not long ago
   }
-  if (low && options.background && log->Available() < kLowWater) {
+  if (low && options.background && log->Available() <= kLowWater) {
     std::lock_guard lock(cleaner_mutex);
     cleaner_wanted = true;
     cleaner_changed.notify_all();
@@ -1034,6 +1204,7 @@ absl::StatusOr<size_t> SsdStore::Impl::AppendErasures(std::span<const RowKey> in
 absl::Status SsdStore::Erase(std::span<const RowKey> keys) {
   std::vector<RowKey> index_keys;
   HOTROW_RETURN_IF_ERROR(impl_->ToIndexKeys(keys, &index_keys));
+  if (!keys.empty()) HOTROW_RETURN_IF_ERROR(impl_->DropImage());
   size_t done = 0;
   while (done < keys.size()) {
     absl::Status no_room;
@@ -1050,17 +1221,21 @@ absl::Status SsdStore::Erase(std::span<const RowKey> keys) {
 absl::Status SsdStore::Impl::WriteManifest(const SsdManifest& next_state) {
   SsdManifest next = next_state;
   ++next.generation;
+  next.payload_bytes_written = life_payload + static_cast<uint64_t>(payload_written.value());
+  next.device_bytes_written =
+      life_device + static_cast<uint64_t>(log->bytes_written() + other_written.value());
   const std::string bytes = internal::EncodeSsdManifest(next);
   HOTROW_RETURN_IF_ERROR(WriteFileAtomically(*env, manifest_path, bytes));
   other_written.Add(static_cast<int64_t>(bytes.size()));
+  manifest_file_bytes = static_cast<int64_t>(bytes.size());
   manifest = std::move(next);
   return absl::OkStatus();
 }
 
 // Makes what was written so far durable, together with what `change` does to the manifest. With
-// `prepare` the state becomes a snapshot of that name. commit_mutex is not held.
+// `prepare` the state becomes a snapshot, captured once. commit_mutex is not held.
 template <typename Change>
-absl::Status SsdStore::Impl::Commit(const Change& change, SnapshotId prepare, bool cleaning) {
+absl::Status SsdStore::Impl::Commit(const Change& change, const Prepare& prepare, bool cleaning) {
   HOTROW_ASSIGN_OR_RETURN(const bool done, TryCommit(change, prepare, cleaning));
   if (done) return absl::OkStatus();
   std::lock_guard clean_lock(clean_mutex);
@@ -1070,7 +1245,7 @@ absl::Status SsdStore::Impl::Commit(const Change& change, SnapshotId prepare, bo
 // False when a round of cleaning is under way that has opened the last free segment: a store that
 // is opened in this state could neither clean nor write.
 template <typename Change>
-absl::StatusOr<bool> SsdStore::Impl::TryCommit(const Change& change, SnapshotId prepare,
+absl::StatusOr<bool> SsdStore::Impl::TryCommit(const Change& change, const Prepare& prepare,
                                                bool cleaning) {
   std::lock_guard commit_lock(commit_mutex);
   SsdManifest next = manifest;
@@ -1087,21 +1262,25 @@ absl::StatusOr<bool> SsdStore::Impl::TryCommit(const Change& change, SnapshotId 
     next.segments = log->LiveSegments();
     sequence = next_sequence;
   }
+  // Whatever is appended from here on lies behind the ends of this state.
+  prepare.captured();
   HOTROW_RETURN_IF_ERROR(log->WaitWritten());
   HOTROW_RETURN_IF_ERROR(log->Sync());
   next.next_epoch = std::max(next.next_epoch, log->next_epoch() + kEpochsReserved);
   next.sequence_limit = std::max(next.sequence_limit, sequence + kSequencesReserved / 2);
   const uint64_t old_image = next.index_image;
   next.index_image = 0;
-  if (prepare != 0) {
+  if (prepare.id != 0) {
     next.snapshots.push_back(
-        {.id = prepare, .committed = false, .sequence = sequence, .segments = next.segments});
+        {.id = prepare.id, .committed = false, .sequence = sequence, .segments = next.segments});
+    HOTROW_RETURN_IF_ERROR(CheckManifestRoom(next));
   }
   HOTROW_RETURN_IF_ERROR(WriteManifest(next));
-  if (prepare != 0) log->AddSnapshotRefs(manifest.snapshots.back().segments, 1);
+  if (prepare.id != 0) log->AddSnapshotRefs(manifest.snapshots.back().segments, 1);
   log->Release(cleaned);
   if (old_image != 0) {
-    env->Remove(absl::StrCat(options.path, "/", internal::SsdIndexName(old_image))).IgnoreError();
+    env->Remove(ImagePath(old_image)).IgnoreError();
+    has_image = false;
   }
   return true;
 }
@@ -1110,22 +1289,22 @@ absl::Status SsdStore::Flush() {
   return impl_->Commit([](SsdManifest*) { return absl::OkStatus(); });
 }
 
-absl::Status SsdStore::PrepareSnapshot(SnapshotId snapshot) {
+void SsdStore::TidyForSnapshot() { impl_->CleanForSnapshot(); }
+
+absl::Status SsdStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) {
   if (snapshot == 0) {
     return absl::FailedPreconditionError("SSD store: a snapshot may have any number but 0");
   }
-  impl_->CleanForSnapshot();
-  return impl_->Commit(
-      [&](SsdManifest* manifest) -> absl::Status {
-        for (const SsdSnapshot& s : manifest->snapshots) {
-          if (s.id == snapshot) {
-            return absl::FailedPreconditionError(
-                absl::StrCat(impl_->options.path, ": there is a snapshot ", snapshot, " already"));
-          }
-        }
-        return absl::OkStatus();
-      },
-      snapshot);
+  const auto prepare = [&](SsdManifest* manifest) -> absl::Status {
+    for (const SsdSnapshot& s : manifest->snapshots) {
+      if (s.id == snapshot) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(impl_->options.path, ": there is a snapshot ", snapshot, " already"));
+      }
+    }
+    return absl::OkStatus();
+  };
+  return impl_->Commit(prepare, {.id = snapshot, .captured = captured});
 }
 
 absl::Status SsdStore::CommitSnapshot(SnapshotId snapshot) {
@@ -1172,24 +1351,26 @@ absl::Status SsdStore::Close() {
     impl.log->Seal(stream);
   }
   HOTROW_RETURN_IF_ERROR(
-      impl.Commit([](SsdManifest*) { return absl::OkStatus(); }, 0, /*cleaning=*/true));
+      impl.Commit([](SsdManifest*) { return absl::OkStatus(); }, {}, /*cleaning=*/true));
   impl.closed = true;
   std::lock_guard commit_lock(impl.commit_mutex);
   // Free segments make room for the image; one that there is no room for is left out.
   const int64_t image_bytes = internal::SsdIndexImageBytes(*impl.index);
   const auto excess = [&] {
-    return impl.log->files() * impl.segment_bytes + image_bytes - impl.options.disk_budget_bytes;
+    return impl.log->files() * impl.segment_bytes + image_bytes + 2 * impl.manifest_file_bytes -
+           impl.options.disk_budget_bytes;
   };
   if (excess() > 0) HOTROW_RETURN_IF_ERROR(impl.log->RemoveFree(excess()));
   if (excess() > 0) return absl::OkStatus();
   const uint64_t number = impl.manifest.generation + 1;
-  const std::string path = absl::StrCat(impl.options.path, "/", internal::SsdIndexName(number));
+  const std::string path = impl.ImagePath(number);
   const absl::Status status = internal::WriteSsdIndexImage(*impl.env, path, *impl.index);
   if (absl::IsResourceExhausted(status)) {
     impl.env->Remove(path).IgnoreError();
     return absl::OkStatus();
   }
   HOTROW_RETURN_IF_ERROR(status);
+  impl.other_written.Add(image_bytes);
   HOTROW_RETURN_IF_ERROR(impl.env->SyncDir(impl.options.path));
   SsdManifest next = impl.manifest;
   next.index_image = number;
@@ -1210,7 +1391,17 @@ void SsdStore::Impl::CleanerLoop() {
       absl::StatusOr<bool> gained = false;
       {
         std::lock_guard clean_lock(clean_mutex);
+        const bool short_of_room = log->Available() <= kLowWater;
+        {
+          std::lock_guard pace_lock(pace_mutex);
+          if (!short_of_room) pace_credit = 0;
+          pacing = short_of_room && !closed;
+        }
         if (!closed) gained = CleanRound();
+        // Whoever else holds clean_mutex next must not hold writers up. They are not told: most
+        // likely the next round is ours.
+        std::lock_guard pace_lock(pace_mutex);
+        pacing = false;
       }
       const int64_t available = log->Available();
       lock.lock();
@@ -1218,6 +1409,7 @@ void SsdStore::Impl::CleanerLoop() {
       cleaner_status = gained.status();
       last_round_gained = gained.ok() && *gained;
       again = last_round_gained && available < kHighWater;
+      if (!again) pace_changed.notify_all();
       cleaner_changed.notify_all();
     }
   }
@@ -1352,6 +1544,7 @@ absl::StatusOr<bool> SsdStore::Impl::CleanRound() {
 // Whether more room was freed than used up: full chunks may hold less than the threshold of a
 // victim, and each round pads the last of what it wrote.
 absl::StatusOr<bool> SsdStore::Impl::CleanSome(std::span<const SsdLog::SegmentView> victims) {
+  HOTROW_RETURN_IF_ERROR(DropImage());
   int64_t used = 0;
   {
     std::lock_guard lock(log->stream_mutex(SsdStream::kSurvivors));
@@ -1376,18 +1569,43 @@ absl::StatusOr<bool> SsdStore::Impl::CleanSome(std::span<const SsdLog::SegmentVi
   log->MarkCleaned(cleaned);
   if (freed == 0) return false;
   HOTROW_RETURN_IF_ERROR(
-      Commit([](SsdManifest*) { return absl::OkStatus(); }, 0, /*cleaning=*/true));
+      Commit([](SsdManifest*) { return absl::OkStatus(); }, {}, /*cleaning=*/true));
   segments_cleaned.Add(static_cast<int64_t>(cleaned.size()));
   std::lock_guard lock(log->stream_mutex(SsdStream::kSurvivors));
   used += log->StreamBytes(SsdStream::kSurvivors);
   return freed * segment_bytes - used >= segment_bytes / kGainMin;
 }
 
-absl::Status SsdStore::Impl::ReadChunk(uint32_t slot, int64_t chunk_offset,
-                                       std::span<std::byte> out) {
-  reads.Add(1);
-  bytes_read.Add(static_cast<int64_t>(out.size()));
-  return ReadFull(*log->segment(slot).file, chunk_offset, out);
+absl::Status SsdStore::Impl::ReadChunks(
+    uint32_t slot, int64_t end,
+    absl::FunctionRef<absl::Status(int64_t at, std::span<const std::byte> chunk,
+                                   const absl::Status& read)>
+        visit) {
+  absl::Status status;
+  std::vector<IoRequest> requests;
+  for (int64_t first = 0; first < end && status.ok(); first += kCleanDepth * chunk_bytes) {
+    requests.clear();
+    for (int64_t i = 0; i < kCleanDepth && first + i * chunk_bytes < end; ++i) {
+      IoRequest request;
+      request.file = log->segment(slot).file.get();
+      request.offset = first + i * chunk_bytes;
+      request.data = clean_buffer + i * chunk_bytes;
+      request.bytes = chunk_bytes;
+      requests.push_back(std::move(request));
+    }
+    reads.Add(static_cast<int64_t>(requests.size()));
+    bytes_read.Add(static_cast<int64_t>(requests.size()) * chunk_bytes);
+    clean_queue->Run(requests, [&](IoRequest& request) {
+      if (!status.ok()) return;
+      // The file was cut.
+      if (absl::IsOutOfRange(request.status)) {
+        request.status = absl::DataLossError(std::string(request.status.message()));
+      }
+      status =
+          visit(request.offset, {request.data, static_cast<size_t>(chunk_bytes)}, request.status);
+    });
+  }
+  return status;
 }
 
 // Moves what is needed out of the segment. *damage says what could not be read; the segment must
@@ -1408,25 +1626,24 @@ absl::Status SsdStore::Impl::CleanSegment(const SsdLog::SegmentView& victim,
                              .base_sequence = victim.base_sequence,
                              .end_offset = victim.end_offset,
                              .live_bytes = 0};
-  const std::span<std::byte> chunk(clean_buffer, static_cast<size_t>(chunk_bytes));
   std::vector<SsdScanned> records;
   std::vector<RowKey> keys;
   std::vector<SsdLocation> expected;
   std::vector<SsdLocation> locations;
   std::vector<const std::byte*> rows;
   std::vector<RowKey> erased;
-  for (int64_t at = 0; at < ref.end_offset; at += chunk_bytes) {
-    const absl::Status read = ReadChunk(victim.slot, at, chunk);
+  const auto clean_chunk = [&](int64_t at, std::span<const std::byte> chunk,
+                               const absl::Status& read) -> absl::Status {
     if (absl::IsDataLoss(read)) {
       if (damage->ok()) *damage = read;
-      continue;
+      return absl::OkStatus();
     }
     HOTROW_RETURN_IF_ERROR(read);
     records.clear();
     const absl::Status listed = internal::ListSsdChunk(geometry(), ref, at, chunk, &records);
     if (!listed.ok()) {
       if (damage->ok()) *damage = Named(listed, log->SegmentPath(victim.slot));
-      continue;
+      return absl::OkStatus();
     }
     keys.clear();
     for (const SsdScanned& record : records) keys.push_back({record.key, record.table_index()});
@@ -1457,8 +1674,13 @@ absl::Status SsdStore::Impl::CleanSegment(const SsdLog::SegmentView& victim,
     keys.resize(live);
     HOTROW_RETURN_IF_ERROR(MoveRows(keys, expected, rows));
     HOTROW_RETURN_IF_ERROR(MoveTombstones(erased));
-  }
-  return absl::OkStatus();
+    int64_t gained = std::min(chunk_bytes, ref.end_offset - at);
+    for (const RowKey& key : keys) gained -= LogBytes(row_bytes[key.table]);
+    gained -= static_cast<int64_t>(erased.size()) * (internal::kSsdTombstoneBytes + kEntryBytes);
+    Grant(std::max<int64_t>(gained, 0));
+    return absl::OkStatus();
+  };
+  return ReadChunks(victim.slot, ref.end_offset, clean_chunk);
 }
 
 absl::Status SsdStore::Impl::MoveRows(std::span<const RowKey> index_keys,
@@ -1587,13 +1809,13 @@ absl::Status SsdStore::Iterate(
     refs = impl.log->LiveSegments();
   }
   HOTROW_RETURN_IF_ERROR(impl.log->WaitWritten());
-  const std::span<std::byte> chunk(impl.clean_buffer, static_cast<size_t>(impl.chunk_bytes));
   std::vector<SsdScanned> records;
   std::vector<RowKey> keys;
   std::vector<SsdLocation> locations;
   for (const SsdSegmentRef& ref : refs) {
-    for (int64_t at = 0; at < ref.end_offset; at += impl.chunk_bytes) {
-      HOTROW_RETURN_IF_ERROR(impl.ReadChunk(ref.slot, at, chunk));
+    const auto visit_chunk = [&](int64_t at, std::span<const std::byte> chunk,
+                                 const absl::Status& read) -> absl::Status {
+      HOTROW_RETURN_IF_ERROR(read);
       records.clear();
       const absl::Status listed = internal::ListSsdChunk(impl.geometry(), ref, at, chunk, &records);
       if (!listed.ok()) return Named(listed, impl.log->SegmentPath(ref.slot));
@@ -1614,7 +1836,9 @@ absl::Status SsdStore::Iterate(
         HOTROW_RETURN_IF_ERROR(
             visit({record.key, impl.table_numbers[record.table_index()]}, row->row));
       }
-    }
+      return absl::OkStatus();
+    };
+    HOTROW_RETURN_IF_ERROR(impl.ReadChunks(ref.slot, ref.end_offset, visit_chunk));
   }
   return absl::OkStatus();
 }
@@ -1639,7 +1863,7 @@ RowStoreStats SsdStore::Stats() const {
   out.snapshot_bytes = impl.SnapshotOnlyBytes();
   out.payload_bytes_written = impl.payload_written.value();
   out.disk_budget_bytes = impl.options.disk_budget_bytes;
-  out.disk_used_bytes = impl.log->files() * impl.segment_bytes;
+  out.disk_used_bytes = impl.log->files() * impl.segment_bytes + impl.manifest_file_bytes;
   return out;
 }
 

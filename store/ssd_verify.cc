@@ -74,7 +74,6 @@ struct ClosedStore {
   ClosedStore(Env& env, std::string path) : env(env), path(std::move(path)) {}
 
   absl::Status Read();
-  absl::Status CheckManifest() const;
   // FailedPrecondition when the manifest is no longer the one that was read.
   absl::Status CheckUnchanged() const;
   absl::Status Describe();
@@ -115,30 +114,8 @@ absl::Status ClosedStore::Read() {
   }
   manifest = std::move(decoded->manifest);
   if (!decoded->damage.empty()) AddMessage(&report, ManifestPath(), decoded->damage);
-  HOTROW_RETURN_IF_ERROR(CheckManifest());
   for (const StoreTable& t : manifest.tables) row_bytes.push_back(t.row_bytes);
   return Describe();
-}
-
-// What the checksums cannot tell: a manifest that no SsdStore writes.
-absl::Status ClosedStore::CheckManifest() const {
-  const auto bad = [&](const auto&... what) {
-    return absl::DataLossError(absl::StrCat(ManifestPath(), ": ", what...));
-  };
-  if (manifest.tables.empty()) return bad("the store has no table");
-  std::set<uint32_t> tables;
-  for (const StoreTable& t : manifest.tables) {
-    if (t.row_bytes < 1 || t.row_bytes > SsdStore::kRowBytesMax) {
-      return bad("table ", t.table, " has rows of ", t.row_bytes, " bytes, must lie in [1, ",
-                 SsdStore::kRowBytesMax, "]");
-    }
-    if (!tables.insert(t.table).second) return bad("table ", t.table, " is there twice");
-  }
-  if (manifest.chunk_bytes % kBlockBytesMax != 0) {
-    return bad("chunks of ", manifest.chunk_bytes, " bytes, must be a multiple of ",
-               kBlockBytesMax);
-  }
-  return absl::OkStatus();
 }
 
 absl::Status ClosedStore::CheckUnchanged() const {
@@ -155,6 +132,8 @@ absl::Status ClosedStore::Describe() {
   report.segment_bytes = manifest.segment_bytes;
   report.chunk_bytes = manifest.chunk_bytes;
   report.has_index_image = manifest.index_image != 0;
+  report.payload_bytes_written = static_cast<int64_t>(manifest.payload_bytes_written);
+  report.device_bytes_written = static_cast<int64_t>(manifest.device_bytes_written);
   for (const StoreTable& t : manifest.tables) report.tables.push_back({t.table, t.row_bytes, 0});
   std::set<uint32_t> present;
   for (const SsdSegmentRef& ref : manifest.segments) {
@@ -221,7 +200,7 @@ absl::Status ClosedStore::CountRows(bool tell_damage) {
   }
   const absl::StatusOr<int64_t> records = internal::ScanNewestSsdRows(
       geometry(), manifest.segments, [&](uint32_t slot) { return files.at(slot).get(); }, *queue,
-      budget, kNewestBytes,
+      budget, kNewestBytes, /*hash_seed=*/0,
       [&](std::span<const SsdNewest> rows) {
         for (const SsdNewest& row : rows) {
           SsdStoreReport::Table& table = report.tables[row.table_index()];

@@ -3,10 +3,13 @@
 #include "store/rocks_store.h"
 
 #include <signal.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -15,6 +18,7 @@
 #include "base/env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "store/snapshot_reader.h"
 #include "tests/store/store_test_util.h"
 #include "tests/support/test_util.h"
 
@@ -155,6 +159,73 @@ TEST(RocksStoreTest, ASecondStoreInOneDirectoryIsRefused) {
   HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
   EXPECT_THAT(OpenRocksStore(Options(path)),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(path)));
+}
+
+TEST(RocksStoreTest, ASnapshotIsNotReadWhileTheStoreIsOpen) {
+  const std::string path = TempDir() + "/store";
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+    EXPECT_THAT(OpenRocksSnapshot({.path = path, .snapshot = 1}),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr(path), HasSubstr("is open"))));
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, OpenRocksSnapshot({.path = path, .snapshot = 1}));
+  EXPECT_THAT(OpenRocksStore(Options(path)),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is open")));
+}
+
+// A file system of its own, filled by another file.
+TEST(RocksStoreTest, AFullFileSystemIsRefusedIntactAndGoesOnAfterRoomIsMade) {
+  const std::string dir = TempDir();
+  if (::mount("tmpfs", dir.c_str(), "tmpfs", 0, "size=64m") != 0) {
+    GTEST_SKIP() << "mounting a small tmpfs is not permitted: " << std::strerror(errno);
+  }
+  struct Unmount {
+    std::string dir;
+    ~Unmount() { ::umount2(dir.c_str(), MNT_DETACH); }
+  } unmount{dir};
+  constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+  const std::string path = dir + "/store";
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+  constexpr uint64_t kKept = 4000;
+  HOTROW_ASSERT_OK(MakeBatch(0, kKept, 1).InsertInto(*store));
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+  const std::string other = dir + "/other";
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto file, PosixEnv().Open(other, OpenMode::kCreate));
+    const std::vector<std::byte> page(4096);
+    absl::Status full;
+    for (int64_t at = 0; full.ok(); at += 4096) full = WriteFull(*file, at, page);
+    ASSERT_THAT(full, StatusIs(kExhausted, HasSubstr("other")));
+  }
+  absl::Status status;
+  uint64_t end = kKept;
+  for (; status.ok() && end < 200'000; end += 100) {
+    status = MakeBatch(end, end + 100, 2).InsertInto(*store);
+  }
+  EXPECT_THAT(status, StatusIs(kExhausted, HasSubstr(path)));
+  EXPECT_THAT(store->Flush(), StatusIs(kExhausted, HasSubstr(path)));
+  EXPECT_THAT(store->PrepareSnapshot(2), StatusIs(kExhausted, HasSubstr(path)));
+  ExpectHolds(*store, MakeBatch(0, kKept, 1));
+  HOTROW_ASSERT_OK(PosixEnv().Remove(other));
+  // RocksDB looks for room by itself, every few seconds.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  do {
+    status = MakeBatch(0, 100, 3).InsertInto(*store);
+    if (!status.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  } while (!status.ok() && std::chrono::steady_clock::now() < until);
+  HOTROW_ASSERT_OK(status);
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(2));
+  store.reset();
+  HOTROW_ASSERT_OK_AND_ASSIGN(store, OpenRocksStore(Options(path)));
+  ExpectHolds(*store, MakeBatch(0, 100, 3));
+  ExpectHolds(*store, MakeBatch(100, kKept, 1));
+  store.reset();
+  RocksStoreOptions options = Options(path);
+  options.open_at = 1;
+  HOTROW_ASSERT_OK_AND_ASSIGN(store, OpenRocksStore(options));
+  ExpectHolds(*store, MakeBatch(0, kKept, 1));
 }
 
 TEST(RocksStoreTest, ADatabaseThatHasGoneIsNoEmptyOne) {

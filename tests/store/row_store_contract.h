@@ -8,8 +8,11 @@
 // Include this header from that one file only: it defines the tests.
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/row_store.h"
+#include "store/snapshot_reader.h"
 #include "tests/store/store_test_util.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/test_util.h"
@@ -37,6 +41,11 @@ struct RowStoreKind {
   std::function<absl::StatusOr<std::unique_ptr<RowStore>>(const RowStoreSetup&)> open;
   // What a ResourceExhausted must name.
   std::string store_name;
+  // Opens a snapshot of a store of this kind that is not open.
+  absl::StatusOr<std::unique_ptr<SnapshotReader>> (*open_snapshot)(const SnapshotReaderOptions&) =
+      nullptr;
+  // Whether what was flushed is there without a snapshot, too.
+  bool has_present_state = true;
   // Whether all its file access goes through Env. A kind that brings its own works in a directory
   // of the real file system, and tests that inject faults skip it.
   bool uses_env = true;
@@ -66,9 +75,49 @@ class RowStoreContractTest : public testing::TestWithParam<RowStoreKind> {
             {.table = 4, .row_bytes = 1500}};
   }
 
+  absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSnapshot(SnapshotId snapshot,
+                                                               int64_t memory_budget_bytes = 0) {
+    return GetParam().open_snapshot({.path = dir_,
+                                     .snapshot = snapshot,
+                                     .memory_budget_bytes = memory_budget_bytes,
+                                     .env = GetParam().uses_env ? &env_ : nullptr});
+  }
+  // Names and bytes of all files below the store's directory.
+  absl::StatusOr<std::map<std::string, std::string>> AllFiles() {
+    Env& env = GetParam().uses_env ? static_cast<Env&>(env_) : PosixEnv();
+    std::map<std::string, std::string> files;
+    std::vector<std::string> dirs = {dir_};
+    while (!dirs.empty()) {
+      const std::string dir = dirs.back();
+      dirs.pop_back();
+      HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(dir));
+      for (const std::string& name : names) {
+        const std::string path = dir + "/" + name;
+        if (env.ListDir(path).ok()) {
+          dirs.push_back(path);
+          continue;
+        }
+        HOTROW_ASSIGN_OR_RETURN(files[path], ReadFileToString(env, path));
+      }
+    }
+    return files;
+  }
+
   MemEnv env_;
   const std::string dir_ = NewDir();
 };
+
+// All rows that a reader visits. A key that comes twice is an error.
+inline absl::StatusOr<RowMap> Dump(SnapshotReader& reader) {
+  RowMap rows;
+  HOTROW_RETURN_IF_ERROR(
+      reader.Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+        const bool is_new =
+            rows.emplace(std::pair(key.table, key.key), Row(row.begin(), row.end())).second;
+        return is_new ? absl::OkStatus() : absl::InternalError("a key came twice");
+      }));
+  return rows;
+}
 
 // First line of a test that injects faults.
 #define HOTROW_SKIP_UNLESS_KIND_USES_ENV()                                                      \
@@ -634,6 +683,188 @@ TEST_P(RowStoreContractTest, NoTornRowsUnderConcurrency) {
   EXPECT_EQ(bad.load(), 0);
   HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap rows, Dump(*store));
   EXPECT_EQ(store->Stats().rows, static_cast<int64_t>(rows.size()));
+}
+
+// --- Reading a snapshot without opening the store ------------------------------------------------
+
+TEST_P(RowStoreContractTest, ASnapshotReaderVisitsEveryRowOnceAndChangesNothing) {
+  RowMap at_seven;
+  RowMap at_nine;
+  RowMap at_the_end;
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = ManyTables()}));
+    const auto write = [&](uint64_t begin, uint64_t end, uint64_t version) {
+      Batch batch;
+      for (uint64_t i = begin; i < end; ++i) {
+        for (const StoreTable& table : store->tables()) {
+          const RowKey key = {Mix64(i), table.table};
+          batch.Add(key, MakeRow(key, version, table.row_bytes));
+        }
+      }
+      HOTROW_ASSERT_OK(batch.InsertInto(*store));
+    };
+    const auto erase = [&](uint64_t begin, uint64_t end) {
+      std::vector<RowKey> keys;
+      for (uint64_t i = begin; i < end; ++i) keys.push_back({Mix64(i), 70'000});
+      HOTROW_ASSERT_OK(store->Erase(keys));
+    };
+    write(0, 500, 1);
+    write(100, 300, 2);  // old versions, which must not come
+    erase(0, 150);
+    HOTROW_ASSERT_OK_AND_ASSIGN(at_seven, Dump(*store));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(7));
+    HOTROW_ASSERT_OK(store->CommitSnapshot(7));
+    erase(300, 400);
+    write(250, 600, 3);
+    HOTROW_ASSERT_OK_AND_ASSIGN(at_nine, Dump(*store));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(9));  // and no commit
+    write(10, 20, 4);
+    HOTROW_ASSERT_OK(store->Flush());
+    HOTROW_ASSERT_OK_AND_ASSIGN(at_the_end, Dump(*store));
+    HOTROW_ASSERT_OK(store->Flush());
+  }
+  ASSERT_EQ(at_seven.size(), 5 * 500u - 150);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto files, AllFiles());
+  const auto expect = [&](SnapshotId snapshot, const RowMap& rows) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, OpenSnapshot(snapshot));
+    const std::vector<StoreTable> wanted = ManyTables();
+    ASSERT_EQ(reader->tables().size(), wanted.size());
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      EXPECT_EQ(reader->tables()[i].table, wanted[i].table);
+      EXPECT_EQ(reader->tables()[i].row_bytes, wanted[i].row_bytes);
+    }
+    EXPECT_EQ(reader->rows(), static_cast<int64_t>(rows.size()));
+    for (int time = 0; time < 2; ++time) {
+      HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap read, Dump(*reader));
+      EXPECT_TRUE(read == rows) << "snapshot " << snapshot << ", time " << time;
+    }
+    int visits = 0;
+    EXPECT_THAT(reader->Iterate([&](const RowKey&, std::span<const std::byte>) -> absl::Status {
+      return ++visits == 10 ? absl::AbortedError("enough") : absl::OkStatus();
+    }),
+                StatusIs(absl::StatusCode::kAborted, testing::HasSubstr("enough")));
+    EXPECT_EQ(visits, 10);
+  };
+  expect(7, at_seven);
+  expect(9, at_nine);
+  if (GetParam().has_present_state) expect(0, at_the_end);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto files_after, AllFiles());
+  EXPECT_TRUE(files == files_after);
+}
+
+TEST_P(RowStoreContractTest, ASnapshotReaderSaysWhatIsNotThere) {
+  using testing::HasSubstr;
+  EXPECT_THAT(GetParam().open_snapshot({}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("path")));
+  EXPECT_THAT(GetParam().open_snapshot({.path = dir_, .memory_budget_bytes = -1}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("memory_budget_bytes")));
+  EXPECT_THAT(OpenSnapshot(1), StatusIs(absl::StatusCode::kNotFound, HasSubstr(dir_)));
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = {{1, 8}}}));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+  }
+  EXPECT_THAT(OpenSnapshot(2),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       testing::AllOf(HasSubstr(dir_), HasSubstr("no snapshot 2"))));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, OpenSnapshot(1));
+  EXPECT_THAT(reader->rows(), testing::AnyOf(0, -1));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap rows, Dump(*reader));
+  EXPECT_TRUE(rows.empty());
+  if (GetParam().has_present_state) return;
+  EXPECT_THAT(OpenSnapshot(0), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not 0")));
+}
+
+TEST_P(RowStoreContractTest, ASnapshotReaderKeepsToItsMemory) {
+  if (!GetParam().exact_memory_budget) {
+    GTEST_SKIP() << GetParam().name << " has no exact budget";
+  }
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = {{1, 64}}}));
+    Batch batch;
+    for (uint64_t i = 0; i < 20'000; ++i) batch.Add({i, 1}, MakeRow({i, 1}, 0, 64));
+    HOTROW_ASSERT_OK(batch.InsertInto(*store));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+  }
+  int refused = 0;
+  int read = 0;
+  for (int64_t budget = 4096; budget <= int64_t{16} << 20; budget *= 2) {
+    const auto reader = OpenSnapshot(1, budget);
+    const absl::StatusOr<RowMap> rows =
+        reader.ok() ? Dump(**reader) : absl::StatusOr<RowMap>(reader.status());
+    if (rows.ok()) {
+      ++read;
+      EXPECT_EQ(rows->size(), 20'000u);
+      continue;
+    }
+    ++refused;
+    EXPECT_EQ(read, 0) << "more memory must do as well";
+    EXPECT_THAT(rows.status(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                        testing::HasSubstr(std::to_string(budget))));
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_GT(read, 0);
+}
+
+// --- What a snapshot captures --------------------------------------------------------------------
+
+// The callback comes once, before the call returns; what is written after it is not in the
+// snapshot, what was written before the call is.
+TEST_P(RowStoreContractTest, ASnapshotHasWhatWasWrittenBeforeAndNothingThatCameAfterItsCapture) {
+  constexpr int kBatches = 40;
+  constexpr uint64_t kKeys = 200;
+  const std::vector<StoreTable> tables = {{.table = 1, .row_bytes = 96}};
+  std::map<SnapshotId, int> captured_at;  // the last batch that is in
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = tables}));
+    const auto write = [&](int version) {
+      Batch batch;
+      for (uint64_t k = 0; k < kKeys; ++k) {
+        batch.Add({k, 1}, MakeRow({k, 1}, static_cast<uint64_t>(version), 96));
+      }
+      return batch.InsertInto(*store);
+    };
+    int version = 0;
+    for (SnapshotId id = 1; id <= 4; ++id) {
+      for (int i = 0; i < kBatches / 4; ++i) HOTROW_ASSERT_OK(write(++version));
+      captured_at[id] = version;
+      store->TidyForSnapshot();
+      std::mutex mutex;
+      std::condition_variable changed;
+      int captures = 0;
+      bool returned = false;
+      absl::Status prepared;
+      std::thread preparing([&] {
+        absl::Status status = store->PrepareSnapshot(id, [&] {
+          const std::lock_guard lock(mutex);
+          ++captures;
+          changed.notify_all();
+        });
+        const std::lock_guard lock(mutex);
+        prepared = std::move(status);
+        returned = true;
+        changed.notify_all();
+      });
+      {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return captures > 0 || returned; });
+        EXPECT_EQ(captures, 1);
+      }
+      // Now at once.
+      HOTROW_EXPECT_OK(write(++version));
+      preparing.join();
+      HOTROW_ASSERT_OK(prepared);
+      EXPECT_EQ(captures, 1);
+    }
+  }
+  for (const auto& [id, version] : captured_at) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, OpenSnapshot(id));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap rows, Dump(*reader));
+    ASSERT_EQ(rows.size(), kKeys);
+    for (const auto& [key, row] : rows) {
+      ASSERT_EQ(row, MakeRow({key.second, 1}, static_cast<uint64_t>(version), 96))
+          << "snapshot " << id << ", key " << key.second;
+    }
+  }
 }
 
 }  // namespace hotrow::test

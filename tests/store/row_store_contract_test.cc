@@ -16,7 +16,9 @@ RowStoreKind HostStoreKind() {
                                     .open_at = setup.open_at,
                                     .env = setup.env});
           },
-          .store_name = "host store"};
+          .store_name = "host store",
+          .open_snapshot = OpenHostSnapshot,
+          .has_present_state = false};
 }
 
 INSTANTIATE_TEST_SUITE_P(HostStore, RowStoreContractTest, testing::Values(HostStoreKind()),
@@ -33,6 +35,7 @@ RowStoreKind RocksStoreKind() {
                                    .read_threads = 4});
           },
           .store_name = "RocksDB store",
+          .open_snapshot = OpenRocksSnapshot,
           .uses_env = false,
           .exact_memory_budget = false};
 }
@@ -53,6 +56,7 @@ RowStoreKind SsdStoreKind(bool background) {
                                    .env = setup.env});
           },
           .store_name = "SSD store",
+          .open_snapshot = OpenSsdSnapshot,
           .failed_sync_is_final = true,
           .tries_writes_again = true};
 }

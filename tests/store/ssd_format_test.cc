@@ -164,10 +164,10 @@ void SetVersion(std::byte* bytes, size_t version_at, uint32_t version, size_t cr
 TEST(SsdSegmentHeaderTest, AnUnknownVersionIsRefusedByName) {
   std::vector<std::byte> bytes(kSsdSegmentHeaderBytes);
   EncodeSsdSegmentHeader(7, 1 << 20, 1 << 16, bytes);
-  SetVersion(bytes.data(), offsetof(SsdSegmentHeader, version), 2, offsetof(SsdSegmentHeader, crc));
+  SetVersion(bytes.data(), offsetof(SsdSegmentHeader, version), 3, offsetof(SsdSegmentHeader, crc));
   EXPECT_THAT(CheckSsdSegmentHeader(bytes, 7, 1 << 20, 1 << 16),
               test::StatusIs(absl::StatusCode::kFailedPrecondition,
-                             AllOf(HasSubstr("version 2"), HasSubstr("version 1"))));
+                             AllOf(HasSubstr("version 3"), HasSubstr("version 2"))));
 }
 
 // --- Chunks and footers --------------------------------------------------------------------------
@@ -288,10 +288,10 @@ TEST(SsdFooterTest, OfAnotherLifeOrChunkIsRefused) {
 TEST(SsdFooterTest, AnUnknownVersionIsRefusedByName) {
   Chunk chunk(kChunkBytes);
   SetVersion(chunk.bytes.data() + kChunkBytes - sizeof(SsdFooterTrailer),
-             offsetof(SsdFooterTrailer, version), 2, offsetof(SsdFooterTrailer, crc));
+             offsetof(SsdFooterTrailer, version), 3, offsetof(SsdFooterTrailer, crc));
   EXPECT_THAT(chunk.Footer(),
               test::StatusIs(absl::StatusCode::kFailedPrecondition,
-                             AllOf(HasSubstr("version 2"), HasSubstr("version 1"))));
+                             AllOf(HasSubstr("version 3"), HasSubstr("version 2"))));
 }
 
 TEST(SsdChunkTest, FooterAndWalkTellTheSame) {
@@ -359,6 +359,8 @@ SsdManifest SomeManifest() {
   m.next_epoch = uint64_t{1} << 33;
   m.sequence_limit = uint64_t{1} << 41;
   m.index_image = 8;
+  m.payload_bytes_written = 123456;
+  m.device_bytes_written = 654321;
   m.tables = {{3, 16}, {0, 1024}, {4294967295u, 1}};
   m.segments = {{0, 11, 5, 4096, 0}, {7, 12, 6, 1 << 20, 12345}};
   m.snapshots = {{.id = 1, .committed = true, .sequence = 3, .segments = {{0, 11, 5, 4096, 0}}},
@@ -402,6 +404,78 @@ TEST(SsdManifestTest, DamageInBothCopiesIsDataLoss) {
   }
 }
 
+// Checksums that fit, and contents that no store writes: an error, never more.
+TEST(SsdManifestTest, WhatDoesNotMakeSenseIsDataLossNamingTheField) {
+  const auto expect = [](const std::function<void(SsdManifest&)>& change, const char* text) {
+    SsdManifest manifest = SomeManifest();
+    change(manifest);
+    const std::string bytes = EncodeSsdManifest(manifest);
+    EXPECT_THAT(
+        DecodeSsdManifest(bytes),
+        test::StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr("offset "), HasSubstr(text))))
+        << text;
+    // One copy that makes sense is enough.
+    const std::string good = EncodeSsdManifest(SomeManifest());
+    if (good.size() != bytes.size()) return;
+    HOTROW_ASSERT_OK_AND_ASSIGN(
+        const DecodedSsdManifest decoded,
+        DecodeSsdManifest(bytes.substr(0, bytes.size() / 2) + good.substr(good.size() / 2)));
+    EXPECT_TRUE(decoded.manifest == SomeManifest()) << text;
+    EXPECT_THAT(decoded.damage, HasSubstr(text));
+  };
+  constexpr uint64_t kHuge = uint64_t{1} << 63;
+  using M = SsdManifest;
+  expect([](M& m) { m.tables.clear(); }, "num_tables is 0");
+  expect([](M& m) { m.tables[1] = m.tables[0]; }, "table 3 is there twice");
+  expect([](M& m) { m.tables[0].row_bytes = 0; }, "table 3: row_bytes is 0");
+  expect([](M& m) { m.tables[0].row_bytes = -1; }, "table 3: row_bytes is 18446744073709551615");
+  expect([](M& m) { m.tables[0].row_bytes = kSsdRowBytesMax + 1; }, "table 3: row_bytes");
+  expect([](M& m) { m.tables[0].row_bytes = 1 << 15; }, "too much for chunks of 65536");
+  expect([](M& m) { m.chunk_bytes = 0; }, "chunk_bytes is 0");
+  expect([](M& m) { m.chunk_bytes = 8192; }, "chunk_bytes is 8192");
+  expect([](M& m) { m.chunk_bytes = 20'000; }, "chunk_bytes is 20000");
+  expect([](M& m) { m.chunk_bytes = int64_t{1} << 40; }, "chunk_bytes is");
+  expect([](M& m) { m.segment_bytes = 0; }, "segment_bytes is 0");
+  expect([](M& m) { m.segment_bytes += 8; }, "segment_bytes is");
+  expect([](M& m) { m.segment_bytes = INT64_MIN; }, "segment_bytes is 9223372036854775808");
+  expect([](M& m) { m.generation = kHuge; }, "generation is");
+  expect([](M& m) { m.next_epoch = 0; }, "next_epoch is 0");
+  expect([](M& m) { m.next_epoch = kHuge; }, "next_epoch is");
+  expect([](M& m) { m.sequence_limit = ~uint64_t{0}; }, "sequence_limit is");
+  expect([](M& m) { m.payload_bytes_written = kHuge; }, "payload_bytes_written is");
+  expect([](M& m) { m.device_bytes_written = kHuge; }, "device_bytes_written is");
+  expect([](M& m) { m.index_image = 10; }, "index_image is 10");
+  expect([](M& m) { m.segments[1].slot = 0; }, "segment 0: is there twice");
+  expect(
+      [](M& m) {
+        m.segments[1].slot = ~uint32_t{0};
+        m.segment_bytes = int64_t{1} << 40;
+      },
+      "segment 4294967295: slot");
+  expect([](M& m) { m.segments[1].epoch = 0; }, "segment 7: epoch is 0");
+  expect([](M& m) { m.segments[1].epoch = m.next_epoch; }, "segment 7: epoch is");
+  expect([](M& m) { m.segments[1].base_sequence = m.sequence_limit + 1; },
+         "segment 7: base_sequence is");
+  expect([](M& m) { m.segments[1].end_offset = 4088; }, "segment 7: end_offset is 4088");
+  expect([](M& m) { m.segments[1].end_offset = 4097; }, "segment 7: end_offset is 4097");
+  expect([](M& m) { m.segments[1].end_offset = m.segment_bytes + 8; }, "segment 7: end_offset is");
+  expect([](M& m) { m.segments[1].live_bytes = -1; }, "segment 7: live_bytes is");
+  expect([](M& m) { m.snapshots[0].segments[0].epoch = 9; }, "segment 0: epoch is 9");
+  expect([](M& m) { m.snapshots[0].segments[0].base_sequence = 4; }, "base_sequence 4");
+  expect([](M& m) { m.snapshots[0].segments.push_back(m.snapshots[0].segments[0]); },
+         "segment 0: is there twice");
+  expect([](M& m) { m.snapshots[0].id = 0; }, "snapshot 0: id");
+  expect([](M& m) { m.snapshots[0].id = m.snapshots[1].id; }, "is there twice");
+  expect([](M& m) { m.snapshots[0].sequence = kHuge; }, "snapshot 1: sequence is");
+}
+
+TEST(SsdManifestTest, ItsLengthIsKnownBefore) {
+  SsdManifest empty;
+  EXPECT_EQ(static_cast<int64_t>(EncodeSsdManifest(empty).size()), SsdManifestBytes(0, 0, 0));
+  EXPECT_EQ(static_cast<int64_t>(EncodeSsdManifest(SomeManifest()).size()),
+            SsdManifestBytes(3, 2, 3));
+}
+
 TEST(SsdManifestTest, ACutOrLengthenedFileIsNoticed) {
   const std::string good = EncodeSsdManifest(SomeManifest());
   for (size_t n = 0; n < good.size(); ++n) {
@@ -424,11 +498,11 @@ TEST(SsdManifestTest, ACutOrLengthenedFileIsNoticed) {
 TEST(SsdManifestTest, AnUnknownVersionIsRefusedByName) {
   std::string text = EncodeSsdManifest(SomeManifest());
   for (const size_t at : {size_t{0}, text.size() / 2}) {
-    SetVersion(reinterpret_cast<std::byte*>(text.data() + at), 8, 2, 12);
+    SetVersion(reinterpret_cast<std::byte*>(text.data() + at), 8, 3, 12);
   }
   EXPECT_THAT(DecodeSsdManifest(text),
               test::StatusIs(absl::StatusCode::kFailedPrecondition,
-                             AllOf(HasSubstr("version 2"), HasSubstr("version 1"))));
+                             AllOf(HasSubstr("version 3"), HasSubstr("version 2"))));
 }
 
 TEST(SsdNamesTest, ComeBack) {

@@ -283,6 +283,12 @@ std::vector<std::string> SsdManifestCorpus() {
   manifest.chunk_bytes = kChunkBytes;
   manifest.tables = {{0, 16}};
   std::vector<std::string> texts = {EncodeSsdManifest(manifest)};
+  manifest.generation = 5;
+  manifest.next_epoch = 3;
+  manifest.sequence_limit = 100;
+  manifest.index_image = 5;
+  manifest.payload_bytes_written = 1000;
+  manifest.device_bytes_written = 3000;
   manifest.tables = {{0, 16}, {9, 2048}};
   manifest.segments = {{0, 1, 1, 4096, 0}, {3, 2, 50, kSegmentBytes, 77}};
   manifest.snapshots = {{.id = 4, .committed = true, .sequence = 9, .segments = manifest.segments},

@@ -376,6 +376,41 @@ TEST(SsdIndexTest, BucketsAreFullBeforeTheIndexGrows) {
 
 // Rows whose first bucket is the same, at any number of buckets: 14 of them stand there, the others
 // have only their second one.
+TEST(SsdIndexTest, ReservedRoomIsEnoughAndLeavesWhatIsThere) {
+  Fixture fixture({.num_tables = 3, .location_bits = 32, .max_rows_hint = 100'000});
+  HOTROW_ASSERT_OK(fixture.status);
+  SsdIndex& index = *fixture.index;
+  const auto add = [&](uint64_t begin, uint64_t end) {
+    std::vector<RowKey> keys;
+    for (uint64_t k = begin; k < end; ++k) keys.push_back({k, static_cast<uint32_t>(k % 3)});
+    HOTROW_ASSERT_OK(index.Upsert(keys, [&](size_t i, SsdLocation) { return begin + i; }).status);
+  };
+  add(0, 1000);
+  std::vector<int64_t> coming(static_cast<size_t>(index.num_partitions()));
+  for (uint64_t k = 1000; k < 90'000; ++k) {
+    ++coming[static_cast<size_t>(index.partition_of({k, static_cast<uint32_t>(k % 3)}))];
+  }
+  for (int64_t p = 0; p < index.num_partitions(); ++p) {
+    HOTROW_ASSERT_OK(index.Reserve(p, coming[static_cast<size_t>(p)]));
+  }
+  EXPECT_EQ(index.rows(), 1000);
+  const int64_t rebuilds = index.rebuilds();
+  EXPECT_GT(rebuilds, 0);
+  add(1000, 90'000);
+  EXPECT_EQ(index.rebuilds(), rebuilds);
+  // And not much more than enough.
+  EXPECT_LE(index.slots(), 90'000 * 9 / 8);
+  const Model rows = Dump(index);
+  ASSERT_EQ(rows.size(), 90'000u);
+  for (const auto& [key, location] : rows) EXPECT_EQ(location, key.key);
+  for (int64_t p = 0; p < index.num_partitions(); ++p) HOTROW_ASSERT_OK(index.Reserve(p, 0));
+  EXPECT_EQ(index.rebuilds(), rebuilds);
+  // More than the budget: refused, and as before.
+  EXPECT_THAT(index.Reserve(0, int64_t{1} << 30),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("budget")));
+  EXPECT_EQ(Dump(index).size(), 90'000u);
+}
+
 TEST(SsdIndexTest, ManyKeysOfOneBucketAreAllKept) {
   Fixture f({.num_tables = 2, .location_bits = 24, .seed = 5});
   Model model;

@@ -64,10 +64,21 @@ TEST(SsdScanTest, NewestRowsAreTheSameHoweverLittleMemoryThereIs) {
     std::map<uint64_t, SsdNewest> rows;
     const int64_t calls = queue->calls();
     HOTROW_ASSERT_OK_AND_ASSIGN(
+        const std::unique_ptr<SsdIndex> index,
+        SsdIndex::Create({.location_bits = 40, .max_rows_hint = 1 << 20, .seed = 7}, budget));
+    int64_t last_partition = 0;
+    const auto location_of = [](const SsdNewest& row) {
+      return uint64_t{row.slot} << 24 | static_cast<uint64_t>(row.offset);
+    };
+    HOTROW_ASSERT_OK_AND_ASSIGN(
         const int64_t records,
         ScanNewestSsdRows(geometry, manifest.segments, file_of, *queue, budget, memory_bytes,
-                          [&](std::span<const SsdNewest> some) {
+                          /*hash_seed=*/7, [&](std::span<const SsdNewest> some) {
+                            HOTROW_EXPECT_OK(AddToSsdIndex(some, location_of, index.get()));
                             for (const SsdNewest& row : some) {
+                              const int64_t partition = index->partition_of({row.key, 0});
+                              EXPECT_GE(partition, last_partition);
+                              last_partition = partition;
                               EXPECT_EQ(row.table_index(), 0u);
                               EXPECT_TRUE(rows.emplace(row.key, row).second) << row.key;
                             }
@@ -75,8 +86,13 @@ TEST(SsdScanTest, NewestRowsAreTheSameHoweverLittleMemoryThereIs) {
                           }));
     EXPECT_EQ(records, 3000 + 3000 + 1000);
     EXPECT_EQ(rows.size(), 1000u);
+    EXPECT_EQ(index->rows(), 1000);
     for (const auto& [key, row] : rows) {
       EXPECT_EQ(key % 3, 0u);
+      const std::vector<RowKey> asked = {{key, 0}};
+      std::vector<SsdLocation> location(1);
+      index->Find(asked, location);
+      EXPECT_EQ(location[0], location_of(row));
       std::vector<std::byte> bytes(static_cast<size_t>(SsdRowRecordBytes(kRowBytes)));
       HOTROW_ASSERT_OK_AND_ASSIGN(
           const std::unique_ptr<File> file,
@@ -116,7 +132,7 @@ TEST(SsdScanTest, AnErrorOfTheVisitorEndsIt) {
   EXPECT_THAT(
       ScanNewestSsdRows(
           geometry, decoded.manifest.segments, [&](uint32_t slot) { return files.at(slot).get(); },
-          *queue, budget, 0,
+          *queue, budget, 0, /*hash_seed=*/7,
           [](std::span<const SsdNewest>) { return absl::ResourceExhaustedError("enough"); }),
       test::StatusIs(absl::StatusCode::kResourceExhausted, "enough"));
 }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include <thread>
 
 #include "base/crc32c.h"
+#include "store/snapshot_reader.h"
 #include "store/ssd_format_impl.h"
 #include "tests/store/ssd_test_util.h"
 #include "tests/support/faulty_env.h"
@@ -35,6 +37,7 @@ namespace {
 
 using test::Batch;
 using test::Dump;
+using test::FaultyEnv;
 using test::FindAll;
 using test::Found;
 using test::Holds;
@@ -103,7 +106,8 @@ TEST(SsdStoreOptionsTest, SaysWhatIsWrong) {
   expect([](auto& o) { o.chunk_bytes = 8192; }, "chunk_bytes");
   expect([](auto& o) { o.chunk_bytes = 20'000; }, "is 20000");
   expect([](auto& o) { o.chunk_bytes = 128 * kMiB; }, "chunk_bytes");
-  expect([](auto& o) { o.segment_bytes = -4; }, "segment_bytes: must not be negative, is -4");
+  expect([](auto& o) { o.segment_bytes = -4; },
+         "segment_bytes: must lie in [0, 72057594037927936], is -4");
   expect([](auto& o) { o.io.depth = 0; }, "depth");
   expect([](auto& o) { o.io.threads = 1000; }, "threads");
 }
@@ -946,6 +950,353 @@ TEST(SsdFullFileSystemTest, IsRefusedIntactAndGoesOnAfterRoomIsMade) {
   store.reset();
   HOTROW_ASSERT_OK_AND_ASSIGN(store, SsdStore::Open(options));
   EXPECT_TRUE(Holds(*store, oracle.now()));
+}
+
+// --- The budget of the disk ----------------------------------------------------------------------
+
+// Manifests, too: on a disk that is no larger than the budget, the disk is never found full.
+TEST(SsdDiskBudgetTest, CountsManifestsAndSnapshotsThatItHasNoRoomForAreRefused) {
+  MemEnv env;
+  const SsdStoreOptions options = SmallSsd(&env, 40);
+  env.SetCapacity(options.disk_budget_bytes);
+  SsdOracle oracle;
+  RandomStream random(77, RandomPurpose::kTest);
+  SnapshotId snapshots = 0;
+  int refused = 0;
+  for (int run = 0; run < 3; ++run) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+    for (uint64_t i = 0; i < 3000; ++i) {
+      const RowKey key = {random.Below(60), 4};
+      const absl::Status put = Put(*store, key, i);
+      if (put.ok()) {
+        oracle.Write(key, MakeRow(key, i, 1500));
+      } else {
+        ASSERT_THAT(put, StatusIs(kExhausted, HasSubstr("disk budget")));
+        // Snapshots hold all there is.
+        HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<SnapshotId> ids, store->ListSnapshots());
+        ASSERT_FALSE(ids.empty());
+        for (const SnapshotId id : ids) HOTROW_ASSERT_OK(store->DropSnapshot(id));
+        ++refused;
+      }
+      if (i % 5 == 0) {
+        const absl::Status prepared = store->PrepareSnapshot(++snapshots, [] {});
+        if (!prepared.ok()) {
+          ASSERT_THAT(prepared, StatusIs(kExhausted, HasSubstr("disk budget")));
+          ++refused;
+        }
+      }
+      ASSERT_LE(store->Stats().disk_used_bytes, options.disk_budget_bytes);
+    }
+    ASSERT_TRUE(Holds(*store, oracle.now()));
+    HOTROW_ASSERT_OK(store->Close());
+  }
+  EXPECT_GT(refused, 0);
+}
+
+TEST(SsdDiskBudgetTest, TooManySnapshotsForTheManifestAreRefusedByName) {
+  MemEnv env;
+  SsdStoreOptions options = SmallSsd(&env, 40);
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+  HOTROW_ASSERT_OK(Put(*store, {1, 4}, 1));
+  absl::Status status;
+  SnapshotId id = 0;
+  while (status.ok() && id < 10'000) status = store->PrepareSnapshot(++id);
+  EXPECT_THAT(status, StatusIs(kExhausted, AllOf(HasSubstr("/store"), HasSubstr("manifest"),
+                                                 HasSubstr("drop snapshots"))));
+  EXPECT_GT(id, 2u);
+  HOTROW_ASSERT_OK(store->DropSnapshot(1));
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(id));
+  RowMap expected;
+  expected[{4, 1}] = MakeRow({1, 4}, 1, 1500);
+  EXPECT_TRUE(Holds(*store, expected));
+}
+
+// --- A directory that is not what it was ---------------------------------------------------------
+
+TEST(SsdStoreTest, SegmentsWithoutAManifestAreNoEmptyStore) {
+  MemEnv env;
+  const SsdStoreOptions options = SmallSsd(&env);
+  RowMap expected;
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+    HOTROW_ASSERT_OK(Put(*store, {1, 4}, 1));
+    expected[{4, 1}] = MakeRow({1, 4}, 1, 1500);
+    HOTROW_ASSERT_OK(store->Close());
+  }
+  HOTROW_ASSERT_OK(env.Rename("/store/MANIFEST", "/manifest"));
+  EXPECT_THAT(SsdStore::Open(options), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                AllOf(HasSubstr("/store"), HasSubstr("MANIFEST"),
+                                                      HasSubstr("segment-"), HasSubstr("remove"))));
+  HOTROW_ASSERT_OK(env.Rename("/manifest", "/store/MANIFEST"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+  EXPECT_TRUE(Holds(*store, expected));
+}
+
+// The directories above the store's are made durable, too.
+TEST(SsdStoreTest, AStoreInNewDirectoriesSurvivesPowerLoss) {
+  for (const bool exists : {false, true}) {
+    FaultyEnv env;
+    SsdStoreOptions options = SmallSsd(&env);
+    options.path = "/a/b/c/store";
+    // Made by someone who was interrupted before it was durable.
+    if (exists) {
+      HOTROW_ASSERT_OK(env.CreateDirs("/a"));
+    }
+    RowMap expected;
+    {
+      HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+      HOTROW_ASSERT_OK(Put(*store, {1, 4}, 1));
+      expected[{4, 1}] = MakeRow({1, 4}, 1, 1500);
+      HOTROW_ASSERT_OK(store->PrepareSnapshot(3));
+      HOTROW_ASSERT_OK(store->CommitSnapshot(3));
+    }
+    if (exists) {
+      HOTROW_ASSERT_OK(env.SyncDir("/"));
+    }
+    env.DropUnsyncedData();
+    options.open_at = 3;
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+    EXPECT_TRUE(Holds(*store, expected));
+  }
+}
+
+TEST(SsdStoreTest, CountsWhatItWroteOverItsLife) {
+  MemEnv env;
+  const SsdStoreOptions options = SmallSsd(&env);
+  int64_t payload = 0;
+  int64_t device = 0;
+  for (int run = 0; run < 3; ++run) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+    for (uint64_t i = 0; i < 400; ++i) HOTROW_ASSERT_OK(Put(*store, {i % 40, 4}, i));
+    HOTROW_ASSERT_OK(store->Flush());
+    payload += 400 * 1500;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const SsdStoreReport report, InspectSsdStore(env, "/store"));
+    EXPECT_EQ(report.payload_bytes_written, payload);
+    EXPECT_GT(report.device_bytes_written, device + 400 * 1500);
+    // All but the manifests that were written last.
+    const int64_t here = store->Stats().bytes_written;
+    EXPECT_LE(report.device_bytes_written, device + here);
+    EXPECT_GE(report.device_bytes_written, device + here - 16 * kKiB);
+    HOTROW_ASSERT_OK(store->Close());
+    HOTROW_ASSERT_OK_AND_ASSIGN(const SsdStoreReport closed, InspectSsdStore(env, "/store"));
+    device = closed.device_bytes_written;
+  }
+}
+
+// --- A snapshot while others write ---------------------------------------------------------------
+
+// Syncs wait for the test.
+class HeldSyncEnv : public Env {
+ public:
+  absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
+    HOTROW_ASSIGN_OR_RETURN(auto file, base_.Open(path, mode));
+    return std::unique_ptr<File>(std::make_unique<HeldFile>(std::move(file), *this));
+  }
+  absl::StatusOr<std::unique_ptr<File>> OpenDirect(const std::string& path,
+                                                   OpenMode mode) override {
+    HOTROW_ASSIGN_OR_RETURN(auto file, base_.OpenDirect(path, mode));
+    return std::unique_ptr<File>(std::make_unique<HeldFile>(std::move(file), *this));
+  }
+  absl::Status CreateDirs(const std::string& path) override { return base_.CreateDirs(path); }
+  absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path) override {
+    return base_.ListDir(path);
+  }
+  absl::StatusOr<bool> Exists(const std::string& path) override { return base_.Exists(path); }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return base_.Rename(from, to);
+  }
+  absl::Status Remove(const std::string& path) override { return base_.Remove(path); }
+  absl::Status RemoveDir(const std::string& path) override { return base_.RemoveDir(path); }
+  absl::Status SyncDir(const std::string& path) override {
+    Wait();
+    return base_.SyncDir(path);
+  }
+  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
+    return base_.FreeBytes(path);
+  }
+
+  void Hold(bool hold) {
+    const std::lock_guard lock(mutex_);
+    hold_ = hold;
+    changed_.notify_all();
+  }
+  // Lets those go that wait now.
+  void LetOneGo() {
+    const std::lock_guard lock(mutex_);
+    ++generation_;
+    changed_.notify_all();
+  }
+  // False when `done` comes true first.
+  bool AwaitHeld(const std::atomic<bool>& done) {
+    std::unique_lock lock(mutex_);
+    while (waiting_ == 0 && !done) changed_.wait_for(lock, std::chrono::milliseconds(1));
+    return waiting_ > 0;
+  }
+
+ private:
+  class HeldFile : public File {
+   public:
+    HeldFile(std::unique_ptr<File> base, HeldSyncEnv& env) : base_(std::move(base)), env_(env) {}
+    absl::StatusOr<int64_t> ReadAt(int64_t offset, std::span<std::byte> bytes) override {
+      return base_->ReadAt(offset, bytes);
+    }
+    absl::StatusOr<int64_t> WriteAt(int64_t offset, std::span<const std::byte> bytes) override {
+      return base_->WriteAt(offset, bytes);
+    }
+    absl::Status Sync() override {
+      env_.Wait();
+      return base_->Sync();
+    }
+    absl::StatusOr<int64_t> Size() override { return base_->Size(); }
+    absl::Status Truncate(int64_t size) override { return base_->Truncate(size); }
+    absl::Status Allocate(int64_t bytes) override { return base_->Allocate(bytes); }
+    absl::Status Close() override { return base_->Close(); }
+    const std::string& path() const override { return base_->path(); }
+    int64_t block_bytes() const override { return base_->block_bytes(); }
+
+   private:
+    const std::unique_ptr<File> base_;
+    HeldSyncEnv& env_;
+  };
+
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    if (!hold_) return;
+    ++waiting_;
+    changed_.notify_all();
+    const int64_t generation = generation_;
+    changed_.wait(lock, [&] { return !hold_ || generation != generation_; });
+    --waiting_;
+  }
+
+  MemEnv base_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool hold_ = false;
+  int64_t generation_ = 0;
+  int waiting_ = 0;
+};
+
+TEST(SsdStoreTest, BatchesGoOnWhileASnapshotIsBeingSynced) {
+  HeldSyncEnv env;
+  const SsdStoreOptions options = SmallSsd(&env, 60, 64 * kKiB, /*background=*/true);
+  RowMap in_snapshot;
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+    for (uint64_t i = 0; i < 100; ++i) {
+      HOTROW_ASSERT_OK(Put(*store, {i, 4}, 1));
+      in_snapshot[{4, i}] = MakeRow({i, 4}, 1, 1500);
+    }
+    env.Hold(true);
+    std::atomic<bool> captured = false;
+    std::atomic<bool> done = false;
+    absl::Status prepared;
+    std::thread preparing([&] {
+      prepared = store->PrepareSnapshot(1, [&] { captured = true; });
+      done = true;
+    });
+    int held = 0;
+    uint64_t version = 1;
+    // The segments' syncs, the manifest's, the directory's. Were a lock held that a batch needs,
+    // this would not come to an end.
+    while (env.AwaitHeld(done)) {
+      EXPECT_TRUE(captured) << "it is over before the first sync";
+      ++held;
+      ++version;
+      HOTROW_EXPECT_OK(Put(*store, {5, 4}, version));
+      HOTROW_EXPECT_OK(Put(*store, {1000 + version, 4}, version));
+      HOTROW_EXPECT_OK(EraseOne(*store, {50 + version, 4}));
+      const std::vector<RowKey> keys = {{5, 4}, {7, 4}, {50 + version, 4}};
+      const absl::StatusOr<Found> found = FindAll(*store, keys);
+      HOTROW_EXPECT_OK(found.status());
+      if (found.ok()) {
+        EXPECT_EQ(found->rows[0], MakeRow({5, 4}, version, 1500));
+        EXPECT_EQ(found->rows[1], MakeRow({7, 4}, 1, 1500));
+        EXPECT_EQ(found->found[2], 0);
+      }
+      env.LetOneGo();
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    env.Hold(false);
+    preparing.join();
+    HOTROW_ASSERT_OK(prepared);
+    EXPECT_GE(held, 3);
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader,
+                              OpenSsdSnapshot({.path = "/store", .snapshot = 1, .env = &env}));
+  RowMap rows;
+  HOTROW_ASSERT_OK(reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+    rows[{key.table, key.key}] = Row(row.begin(), row.end());
+    return absl::OkStatus();
+  }));
+  EXPECT_TRUE(rows == in_snapshot);
+}
+
+// --- Reading a snapshot --------------------------------------------------------------------------
+
+TEST(SsdSnapshotReaderTest, RefusesAStoreThatIsOpenAndIsInItsWayMeanwhile) {
+  SsdStoreOptions options = SmallSsd(nullptr);
+  options.path = test::TempDir() + "/store";
+  const auto precondition = [&](const char* text) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition,
+                    AllOf(HasSubstr(options.path), HasSubstr(text)));
+  };
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+    HOTROW_ASSERT_OK(Put(*store, {1, 4}, 1));
+    HOTROW_ASSERT_OK(store->Flush());
+    EXPECT_THAT(OpenSsdSnapshot({.path = options.path}), precondition("is open"));
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto reader, OpenSsdSnapshot({.path = options.path}));
+  EXPECT_EQ(reader->rows(), 1);
+  EXPECT_THAT(SsdStore::Open(options), precondition("is open"));
+  reader.reset();
+  HOTROW_EXPECT_OK(SsdStore::Open(options).status());
+}
+
+// Each byte of the segments flipped in turn: the row that has it is named, or all rows are right.
+TEST(SsdSnapshotReaderTest, ARowThatIsDamagedIsNamedAndNoWrongOneIsGivenOut) {
+  MemEnv env;
+  const SsdStoreOptions options = SmallSsd(&env, 16);
+  RowMap expected;
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+    for (uint64_t i = 0; i < 12; ++i) {
+      const RowKey key = {i, SsdTables()[i % 5].table};
+      HOTROW_ASSERT_OK(Put(*store, key, i));
+      expected[{key.table, key.key}] = MakeRow(key, i, RowBytes(key.table));
+    }
+    HOTROW_ASSERT_OK(store->Close());
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto names, env.ListDir("/store"));
+  int found = 0;
+  for (const std::string& name : names) {
+    if (name.find("segment-") != 0) continue;
+    const std::string path = "/store/" + name;
+    for (int64_t at = 0; at < options.segment_bytes; at += 3) {
+      HOTROW_ASSERT_OK(env.FlipBit(path, 8 * at + at % 8));
+      RowMap rows;
+      absl::Status status;
+      const auto reader = OpenSsdSnapshot({.path = "/store", .env = &env});
+      status = reader.status();
+      if (reader.ok()) {
+        status = (*reader)->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+          rows[{key.table, key.key}] = Row(row.begin(), row.end());
+          return absl::OkStatus();
+        });
+      }
+      if (status.ok()) {
+        ASSERT_TRUE(rows == expected) << path << ", byte " << at;
+      } else {
+        ++found;
+        ASSERT_THAT(status, StatusIs(absl::StatusCode::kDataLoss,
+                                     AllOf(HasSubstr(path), HasSubstr("offset "))));
+        for (const auto& [key, row] : rows) ASSERT_EQ(row, expected.at(key));
+      }
+      HOTROW_ASSERT_OK(env.FlipBit(path, 8 * at + at % 8));
+    }
+  }
+  EXPECT_GT(found, 500);
 }
 
 #endif  // HOTROW_SLOW_TESTS

@@ -107,7 +107,7 @@ std::string Text(const std::vector<SsdDamage>& damage) {
 
 void ExpectTheMadeStore(const SsdStoreReport& report, bool closed) {
   EXPECT_EQ(Text(report.damage), "");
-  EXPECT_EQ(report.format_version, 1u);
+  EXPECT_EQ(report.format_version, 2u);
   EXPECT_EQ(report.segment_bytes, kSegmentBytes);
   EXPECT_EQ(report.chunk_bytes, kChunkBytes);
   ASSERT_EQ(report.tables.size(), 2u);
@@ -407,7 +407,7 @@ class HandMadeStore {
                                      std::span(bytes_).first(internal::kSsdSegmentHeaderBytes));
     manifest.segment_bytes = kSegmentBytes;
     manifest.chunk_bytes = kChunkBytes;
-    manifest.next_epoch = kEpoch + 1;
+    manifest.next_epoch = kEpoch + 2;
     manifest.sequence_limit = 100;
     manifest.tables = {{0, 60}};
     manifest.segments = {{.slot = 0, .epoch = kEpoch, .base_sequence = 10, .end_offset = end}};
@@ -549,14 +549,14 @@ TEST(SsdVerifyTest, AManifestThatNoStoreWritesIsRefused) {
   };
   SsdManifest good = HandMadeStore().manifest;
   good.tables = {};
-  expect(good, "no table");
+  expect(good, "num_tables is 0");
   good.tables = {{1, 60}, {1, 60}};
   expect(good, "table 1 is there twice");
   good.tables = {{1, INT64_MAX}};
-  expect(good, "table 1 has rows of");
+  expect(good, "table 1: row_bytes is");
   good.tables = {{1, 60}};
   good.chunk_bytes = good.segment_bytes = 10'000;
-  expect(good, "chunks of 10000 bytes");
+  expect(good, "chunk_bytes is 10000");
 }
 
 }  // namespace
