@@ -69,7 +69,7 @@ if(_wanted AND HOTROW_HAVE_CUDA)
     set(_found TRUE)
   endif()
 endif()
-_hotrow_feature(NCCL "${_found}" "${NCCL_LIBRARY} (nothing uses it yet)" "exchange between GPUs"
+_hotrow_feature(NCCL "${_found}" "${NCCL_LIBRARY}" "exchange between GPUs"
                 "needs CUDA and libnccl-dev")
 
 # --- MPI ----------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ if(_wanted)
   find_package(MPI QUIET COMPONENTS CXX)
   set(_found ${MPI_CXX_FOUND})
 endif()
-_hotrow_feature(MPI "${_found}" "MPI ${MPI_CXX_VERSION} (nothing uses it yet)" "many ranks"
+_hotrow_feature(MPI "${_found}" "MPI ${MPI_CXX_VERSION}" "many ranks"
                 "install libopenmpi-dev and openmpi-bin")
 
 # --- io_uring -----------------------------------------------------------------------------------------
@@ -101,6 +101,16 @@ if(_wanted)
 endif()
 _hotrow_feature(ROCKSDB "${_found}" "RocksDB ${RocksDB_VERSION}" "RocksStore"
                 "install librocksdb-dev")
+
+# --- liblzma: of the program hotrow alone, no library links it ------------------------------------------
+set(_found FALSE)
+_hotrow_wanted(LZMA _wanted)
+if(_wanted)
+  find_package(LibLZMA QUIET)
+  set(_found ${LIBLZMA_FOUND})
+endif()
+_hotrow_feature(LZMA "${_found}" "liblzma ${LIBLZMA_VERSION_STRING}" "traces in .xz"
+                "install liblzma-dev")
 
 # --- oneDNN: required by ops/ -------------------------------------------------------------------------
 find_package(absl REQUIRED)

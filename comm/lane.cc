@@ -1,0 +1,64 @@
+#include "comm/lane.h"
+
+#include <utility>
+
+namespace hotrow {
+
+CommLane::CommLane(std::unique_ptr<Communicator> channel)
+    : channel_(std::move(channel)), thread_([this] { Run(); }) {}
+
+CommLane::~CommLane() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+int64_t CommLane::Start(Work work) {
+  const std::lock_guard lock(mutex_);
+  queue_.push_back(std::move(work));
+  changed_.notify_all();
+  return started_++;
+}
+
+absl::Status CommLane::Wait(int64_t ticket) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_ > ticket; });
+  return !failure_.ok() && ticket >= failed_at_ ? failure_ : absl::OkStatus();
+}
+
+absl::Status CommLane::WaitAll() {
+  int64_t last = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    last = started_ - 1;
+  }
+  return Wait(last);
+}
+
+void CommLane::Run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Work work = std::move(queue_.front());
+    queue_.pop_front();
+    absl::Status status;
+    if (failure_.ok()) {
+      lock.unlock();
+      status = work(*channel_);
+      work = nullptr;  // what it holds goes before Wait returns
+      lock.lock();
+    }
+    if (failure_.ok() && !status.ok()) {
+      failure_ = status;
+      failed_at_ = done_;
+    }
+    ++done_;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace hotrow

@@ -1,0 +1,326 @@
+#include "comm/nccl_communicator.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/cuda_device.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+
+namespace hotrow {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kPoll = std::chrono::microseconds(20);
+constexpr auto kAskHostInterval = std::chrono::milliseconds(5);
+
+class Nccl final : public NcclCommunicator {
+ public:
+  Nccl(int rank, int world_size, double timeout_seconds, std::unique_ptr<Communicator> host)
+      : rank_(rank),
+        world_size_(world_size),
+        timeout_seconds_(timeout_seconds),
+        host_(std::move(host)) {}
+
+  ~Nccl() override {
+    if (comm_ == nullptr) return;
+    if (failure_.ok() && Settle("NCCL ends", ncclCommFinalize(comm_)).ok()) {
+      ncclCommDestroy(comm_);
+    } else if (comm_ != nullptr) {
+      ncclCommAbort(comm_);
+    }
+  }
+
+  absl::Status Init(const ncclUniqueId& id) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;  // every call returns at once, so that we can give up
+    return Settle("NCCL starts", ncclCommInitRankConfig(&comm_, world_size_, id, rank_, &config));
+  }
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
+
+  absl::Status AllToAllV(const AllToAllVArgs& args, CudaStream stream) override {
+    constexpr std::string_view kOp = "AllToAllV on the device";
+    HOTROW_RETURN_IF_ERROR(failure_);
+    HOTROW_RETURN_IF_ERROR(
+        CheckCounts(kOp, "send_", args.send, args.send_bytes, args.send_offsets));
+    HOTROW_RETURN_IF_ERROR(
+        CheckCounts(kOp, "recv_", args.recv, args.recv_bytes, args.recv_offsets));
+    const auto self = static_cast<size_t>(rank_);
+    if (args.send_bytes[self] != args.recv_bytes[self]) {
+      return Refuse(kOp, absl::StrCat("rank ", rank_, " sends ", args.send_bytes[self],
+                                      " bytes to itself and expects ", args.recv_bytes[self]));
+    }
+    const char* const send = static_cast<const char*>(args.send);
+    char* const recv = static_cast<char*>(args.recv);
+    if (args.send_bytes[self] > 0) {
+      HOTROW_RETURN_IF_ERROR(CopyOwn(send + args.send_offsets[self], recv + args.recv_offsets[self],
+                                     args.send_bytes[self], stream));
+    }
+    HOTROW_RETURN_IF_ERROR(Settle(kOp, ncclGroupStart()));
+    ncclResult_t result = ncclSuccess;
+    for (int p = 0; p < world_size_; ++p) {
+      const auto i = static_cast<size_t>(p);
+      if (p == rank_) continue;
+      if (args.send_bytes[i] > 0) {
+        Keep(result, ncclSend(send + args.send_offsets[i], static_cast<size_t>(args.send_bytes[i]),
+                              ncclInt8, p, comm_, stream));
+      }
+      if (args.recv_bytes[i] > 0) {
+        Keep(result, ncclRecv(recv + args.recv_offsets[i], static_cast<size_t>(args.recv_bytes[i]),
+                              ncclInt8, p, comm_, stream));
+      }
+    }
+    Keep(result, ncclGroupEnd());
+    return Settle(kOp, result);
+  }
+
+  absl::Status AllReduceSum(float* data, int64_t count, CudaStream stream) override {
+    return AllReduce(data, count, ncclFloat32, stream);
+  }
+  absl::Status AllReduceSum(double* data, int64_t count, CudaStream stream) override {
+    return AllReduce(data, count, ncclFloat64, stream);
+  }
+  absl::Status AllReduceSum(int64_t* data, int64_t count, CudaStream stream) override {
+    return AllReduce(data, count, ncclInt64, stream);
+  }
+
+  absl::Status AllGather(const void* mine, int64_t bytes, void* all, CudaStream stream) override {
+    constexpr std::string_view kOp = "AllGather on the device";
+    HOTROW_RETURN_IF_ERROR(failure_);
+    if (bytes < 0) return Refuse(kOp, absl::StrCat("bytes is negative: ", bytes));
+    if (bytes == 0) return absl::OkStatus();
+    return Settle(kOp,
+                  ncclAllGather(mine, all, static_cast<size_t>(bytes), ncclInt8, comm_, stream));
+  }
+
+  absl::Status AllGatherV(const void* mine, std::span<const int64_t> bytes,
+                          std::span<const int64_t> offsets, void* all, CudaStream stream) override {
+    constexpr std::string_view kOp = "AllGatherV on the device";
+    HOTROW_RETURN_IF_ERROR(failure_);
+    HOTROW_RETURN_IF_ERROR(CheckCounts(kOp, "", all, bytes, offsets));
+    const auto self = static_cast<size_t>(rank_);
+    char* const to = static_cast<char*>(all);
+    if (bytes[self] > 0) {
+      HOTROW_RETURN_IF_ERROR(CopyOwn(mine, to + offsets[self], bytes[self], stream));
+    }
+    HOTROW_RETURN_IF_ERROR(Settle(kOp, ncclGroupStart()));
+    ncclResult_t result = ncclSuccess;
+    for (int p = 0; p < world_size_; ++p) {
+      const auto i = static_cast<size_t>(p);
+      if (p == rank_) continue;
+      if (bytes[self] > 0) {
+        Keep(result, ncclSend(mine, static_cast<size_t>(bytes[self]), ncclInt8, p, comm_, stream));
+      }
+      if (bytes[i] > 0) {
+        Keep(result,
+             ncclRecv(to + offsets[i], static_cast<size_t>(bytes[i]), ncclInt8, p, comm_, stream));
+      }
+    }
+    Keep(result, ncclGroupEnd());
+    return Settle(kOp, result);
+  }
+
+  absl::Status Broadcast(void* data, int64_t bytes, int root, CudaStream stream) override {
+    constexpr std::string_view kOp = "Broadcast on the device";
+    HOTROW_RETURN_IF_ERROR(failure_);
+    if (bytes < 0) return Refuse(kOp, absl::StrCat("bytes is negative: ", bytes));
+    if (root < 0 || root >= world_size_) {
+      return Refuse(kOp, absl::StrCat("root must lie in [0, ", world_size_, "), got ", root));
+    }
+    if (bytes == 0) return absl::OkStatus();
+    return Settle(
+        kOp, ncclBroadcast(data, data, static_cast<size_t>(bytes), ncclInt8, root, comm_, stream));
+  }
+
+  absl::Status Wait(CudaStream stream) override {
+    constexpr std::string_view kOp = "Wait for the device";
+    HOTROW_RETURN_IF_ERROR(failure_);
+    const Clock::time_point begin = Clock::now();
+    Clock::time_point asked = begin;
+    while (true) {
+      const cudaError_t error = cudaStreamQuery(stream);
+      if (error == cudaSuccess) return absl::OkStatus();
+      if (error != cudaErrorNotReady) return Fail(CudaToStatus(error, "cudaStreamQuery"));
+      ncclResult_t state = ncclSuccess;
+      const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
+      if (result != ncclSuccess) state = result;
+      if (state != ncclSuccess && state != ncclInProgress) return Fail(ErrorOf(kOp, state));
+      HOTROW_RETURN_IF_ERROR(LookAround(kOp, begin, asked));
+      std::this_thread::sleep_for(kPoll);
+    }
+  }
+
+  // The first error that is one; NCCL's "in progress" counts as success until then.
+  static void Keep(ncclResult_t& result, ncclResult_t next) {
+    if (result == ncclSuccess || (result == ncclInProgress && next != ncclSuccess)) result = next;
+  }
+
+ private:
+  template <typename T>
+  absl::Status AllReduce(T* data, int64_t count, ncclDataType_t type, CudaStream stream) {
+    constexpr std::string_view kOp = "AllReduceSum on the device";
+    HOTROW_RETURN_IF_ERROR(failure_);
+    if (count < 0) return Refuse(kOp, absl::StrCat("count is negative: ", count));
+    if (count == 0) return absl::OkStatus();
+    return Settle(
+        kOp, ncclAllReduce(data, data, static_cast<size_t>(count), type, ncclSum, comm_, stream));
+  }
+
+  absl::Status CopyOwn(const void* from, void* to, int64_t bytes, CudaStream stream) {
+    if (from == to) return absl::OkStatus();
+    const cudaError_t error =
+        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream);
+    return error == cudaSuccess ? absl::OkStatus() : Fail(CudaToStatus(error, "cudaMemcpyAsync"));
+  }
+
+  absl::Status CheckCounts(std::string_view op, const char* name, const void* data,
+                           std::span<const int64_t> bytes, std::span<const int64_t> offsets) {
+    const auto n = static_cast<size_t>(world_size_);
+    if (bytes.size() != n || offsets.size() != n) {
+      return Refuse(op, absl::StrCat(name, "bytes and ", name,
+                                     "offsets must have an entry for "
+                                     "each rank, got ",
+                                     bytes.size(), " and ", offsets.size()));
+    }
+    for (size_t p = 0; p < n; ++p) {
+      if (bytes[p] < 0 || (bytes[p] > 0 && (offsets[p] < 0 || data == nullptr))) {
+        return Refuse(op, absl::StrCat(name, "bytes[", p, "] and ", name, "offsets[", p,
+                                       "] must not be negative, nor the data be null, got ",
+                                       bytes[p], " and ", offsets[p]));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Refuse(std::string_view op, std::string_view message) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat(
+        std::string(op), ": ", std::string(message), " (rank ", rank_, " of ", world_size_, ")")));
+  }
+
+  // Ends the work on the device and tells the other ranks.
+  absl::Status Fail(absl::Status status) {
+    if (!failure_.ok()) return failure_;
+    failure_ = std::move(status);
+    if (host_ != nullptr) host_->Abort(std::string(failure_.message()));
+    if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
+    return failure_;
+  }
+
+  absl::Status ErrorOf(std::string_view op, ncclResult_t result) const {
+    const std::string text = absl::StrCat(std::string(op), ": NCCL: ", ncclGetErrorString(result),
+                                          ": ", comm_ == nullptr ? "" : ncclGetLastError(comm_),
+                                          " (rank ", rank_, " of ", world_size_, ")");
+    return result == ncclRemoteError ? absl::UnavailableError(text) : absl::InternalError(text);
+  }
+
+  // Looks at the clock and, now and then, at what other ranks have told on the host.
+  absl::Status LookAround(std::string_view op, Clock::time_point begin, Clock::time_point& asked) {
+    const Clock::time_point now = Clock::now();
+    if (host_ != nullptr && now - asked >= kAskHostInterval) {
+      asked = now;
+      if (absl::Status status = host_->status(); !status.ok()) return Fail(std::move(status));
+    }
+    if (now - begin < std::chrono::duration<double>(timeout_seconds_)) return absl::OkStatus();
+    if (host_ != nullptr) {
+      // Who does not come here either is the silent one.
+      if (absl::Status status = host_->Barrier(); !status.ok()) return Fail(std::move(status));
+    }
+    return Fail(absl::DeadlineExceededError(
+        absl::StrCat(std::string(op), ": not done after ", timeout_seconds_,
+                     " s: a rank is silent, or the ranks' calls do not fit (rank ", rank_, " of ",
+                     world_size_, ")")));
+  }
+
+  // Waits until NCCL has taken the call in.
+  absl::Status Settle(std::string_view op, ncclResult_t result) {
+    const Clock::time_point begin = Clock::now();
+    Clock::time_point asked = begin;
+    while (result == ncclInProgress) {
+      ncclResult_t state = ncclSuccess;
+      result = ncclCommGetAsyncError(comm_, &state);
+      if (result == ncclSuccess) result = state;
+      if (result != ncclInProgress) break;
+      HOTROW_RETURN_IF_ERROR(LookAround(op, begin, asked));
+      std::this_thread::sleep_for(kPoll);
+    }
+    return result == ncclSuccess ? absl::OkStatus() : Fail(ErrorOf(op, result));
+  }
+
+  const int rank_;
+  const int world_size_;
+  const double timeout_seconds_;
+  const std::unique_ptr<Communicator> host_;  // null: acquainted over TCP
+  ncclComm_t comm_ = nullptr;                 // null: not begun, or aborted
+  absl::Status failure_;
+};
+
+absl::StatusOr<ncclUniqueId> NewId() {
+  ncclUniqueId id;
+  const ncclResult_t result = ncclGetUniqueId(&id);
+  if (result == ncclSuccess) return id;
+  return absl::InternalError(absl::StrCat("NCCL: ncclGetUniqueId: ", ncclGetErrorString(result)));
+}
+
+}  // namespace
+
+bool HaveNccl() { return true; }
+
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(Communicator& host) {
+  if (absl::Status status = CheckUsableGpu(); !status.ok()) {
+    host.Abort(std::string(status.message()));
+    return status;
+  }
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> channel, host.Duplicate());
+  ncclUniqueId id = {};
+  if (channel->rank() == 0) {
+    auto made = NewId();
+    if (!made.ok()) {
+      channel->Abort(std::string(made.status().message()));
+      return made.status();
+    }
+    id = *made;
+  }
+  HOTROW_RETURN_IF_ERROR(channel->Broadcast(std::as_writable_bytes(std::span(&id, 1)), 0));
+  const int rank = channel->rank();
+  const int world_size = channel->world_size();
+  const double timeout_seconds = channel->options().timeout_seconds;
+  auto nccl = std::make_unique<Nccl>(rank, world_size, timeout_seconds, std::move(channel));
+  HOTROW_RETURN_IF_ERROR(nccl->Init(id));
+  return nccl;
+}
+
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
+    const TcpRendezvousOptions& options) {
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
+  ncclUniqueId id = {};
+  std::string bytes;
+  if (options.rank == 0) {
+    HOTROW_ASSIGN_OR_RETURN(id, NewId());
+    bytes.assign(id.internal, sizeof(id.internal));
+  }
+  HOTROW_ASSIGN_OR_RETURN(bytes, TcpBroadcast(options, bytes));
+  if (bytes.size() != sizeof(id.internal)) {
+    return absl::UnavailableError(absl::StrCat("rendezvous at ", options.host, ":", options.port,
+                                               ": rank 0 sent ", bytes.size(),
+                                               " bytes, which is no identifier of NCCL"));
+  }
+  std::memcpy(id.internal, bytes.data(), sizeof(id.internal));
+  auto nccl =
+      std::make_unique<Nccl>(options.rank, options.world_size, options.timeout_seconds, nullptr);
+  HOTROW_RETURN_IF_ERROR(nccl->Init(id));
+  return nccl;
+}
+
+}  // namespace hotrow

@@ -1,0 +1,70 @@
+#ifndef HOTROW_COMM_NCCL_COMMUNICATOR_H_
+#define HOTROW_COMM_NCCL_COMMUNICATOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/exec_context.h"
+#include "comm/communicator.h"
+#include "comm/tcp_rendezvous.h"
+
+namespace hotrow {
+
+// Whether this build has NCCL (HOTROW_NCCL).
+bool HaveNccl();
+
+// Collective calls over device memory, one GPU a rank. The same collectives as Communicator's with
+// two differences: a call enqueues its work on a stream and returns; and all pointers are to memory
+// of the device that was current at Create. Counts and offsets are in host memory and are not
+// needed after the call.
+//
+// Order:      all ranks enqueue the same calls in the same order, whatever their streams.
+// Threads:    one thread at a time.
+// Bits:       sums are NCCL's: the same on every rank; their order is NCCL's choice for a number of
+//             ranks, size and topology, not the order of ranks that Communicator promises.
+// Errors:     as Communicator, with what only the device can find out coming from Wait. A failed
+//             call ends all work of this communicator on the device (ncclCommAbort) and fails the
+//             host's family, so that all ranks end; what others report there ends this one, too.
+//             A rank that does not answer is found when Wait has waited for timeout_seconds; NCCL
+//             cannot say which, so the ranks then meet in a Barrier on the host, which names it:
+//             within 9/4 of timeout_seconds altogether. Without a host's communicator no rank is
+//             named. FailedPrecondition: no usable GPU. Unimplemented: a build without NCCL.
+class NcclCommunicator {
+ public:
+  virtual ~NcclCommunicator() = default;
+
+  // Collective over `host`'s ranks, which it uses to get acquainted and to tell of failures, on a
+  // channel of its own. Takes the timeout from its options.
+  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(Communicator& host);
+  // For processes that torchrun started: gets acquainted over TCP.
+  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
+      const TcpRendezvousOptions& options);
+
+  virtual int rank() const = 0;
+  virtual int world_size() const = 0;
+
+  // As Communicator's. A rank's part for itself is copied on the device.
+  virtual absl::Status AllToAllV(const AllToAllVArgs& args, CudaStream stream) = 0;
+  // In place over `count` elements.
+  virtual absl::Status AllReduceSum(float* data, int64_t count, CudaStream stream) = 0;
+  virtual absl::Status AllReduceSum(double* data, int64_t count, CudaStream stream) = 0;
+  virtual absl::Status AllReduceSum(int64_t* data, int64_t count, CudaStream stream) = 0;
+  // `bytes` from each rank; all: [world_size * bytes].
+  virtual absl::Status AllGather(const void* mine, int64_t bytes, void* all, CudaStream stream) = 0;
+  // bytes and offsets: [world_size], as Communicator's.
+  virtual absl::Status AllGatherV(const void* mine, std::span<const int64_t> bytes,
+                                  std::span<const int64_t> offsets, void* all,
+                                  CudaStream stream) = 0;
+  virtual absl::Status Broadcast(void* data, int64_t bytes, int root, CudaStream stream) = 0;
+
+  // Returns when all work on the stream is done. Use it instead of cudaStreamSynchronize, which
+  // would wait for a dead rank for ever.
+  virtual absl::Status Wait(CudaStream stream) = 0;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_COMM_NCCL_COMMUNICATOR_H_

@@ -1,0 +1,44 @@
+#ifndef HOTROW_COMM_RANK_ENVIRONMENT_H_
+#define HOTROW_COMM_RANK_ENVIRONMENT_H_
+
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+
+namespace hotrow {
+
+enum class Launcher {
+  kNone,      // a process by itself
+  kMpi,       // mpirun, mpiexec, srun with PMI
+  kTorchrun,  // torchrun, or anything else that sets RANK and WORLD_SIZE
+};
+
+// Which rank of how many this process is, by what its launcher says in the environment.
+struct RankEnvironment {
+  Launcher launcher = Launcher::kNone;
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;  // among the ranks on this machine: the GPU to use
+  // kTorchrun: where rank 0 can be met, see comm/tcp_rendezvous.h.
+  std::string master_host;
+  int master_port = 0;
+};
+
+// Looks for, in this order, and takes the first that is set:
+//   OMPI_COMM_WORLD_SIZE, _RANK, _LOCAL_RANK         Open MPI
+//   PMI_SIZE, PMI_RANK, MPI_LOCALRANKID              MPICH, Intel MPI, and Slurm's PMI-2
+//   WORLD_SIZE, RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT   torchrun
+// torchrun's own store listens at MASTER_PORT, so master_port is HOTROW_RENDEZVOUS_PORT, or else
+// MASTER_PORT + 1. Where no local rank is given, it is the rank.
+//
+// Errors: InvalidArgument names the variable that is missing, no number or out of range.
+absl::StatusOr<RankEnvironment> DetectRankEnvironment();
+
+// The same with variables from `get`, which returns null for what is not set.
+absl::StatusOr<RankEnvironment> DetectRankEnvironment(
+    absl::FunctionRef<const char*(const char* name)> get);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_COMM_RANK_ENVIRONMENT_H_

@@ -1,0 +1,138 @@
+#include "comm/thread_communicator.h"
+
+#include "tests/comm/communicator_contract.h"
+
+namespace hotrow::test {
+namespace {
+
+std::vector<CommunicatorKind> ThreadKinds() {
+  std::vector<CommunicatorKind> kinds;
+  for (const int world_size : {1, 2, 3, 4, 7}) {
+    kinds.push_back({"Threads", world_size,
+                     [](int n, const CommunicatorOptions& options, const RankMain& rank_main) {
+                       return RunOnThreads(n, options, rank_main);
+                     }});
+  }
+  return kinds;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CommunicatorContractTest, testing::ValuesIn(ThreadKinds()), KindName);
+
+using testing::HasSubstr;
+
+TEST(ThreadCommunicatorTest, ARankThatHasLeftIsNamedAtOnce) {
+  CommunicatorOptions options;
+  options.timeout_seconds = 600;
+  const auto statuses = RunOnThreads(
+      3, options, [](Communicator& c) { return c.rank() == 2 ? absl::OkStatus() : c.Barrier(); });
+  HOTROW_EXPECT_OK(statuses[2]);
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(statuses[static_cast<size_t>(rank)],
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("Barrier: rank 2 has left")));
+  }
+}
+
+TEST(ThreadCommunicatorTest, DifferentCallsAreTold) {
+  const auto statuses = RunOnThreads(2, {}, [](Communicator& c) {
+    std::vector<std::byte> data(8);
+    return c.rank() == 0 ? c.Barrier() : c.Broadcast(data, 0);
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("rank 0 calls Barrier while rank 1 calls Broadcast")));
+  }
+}
+
+TEST(ThreadCommunicatorTest, AllSilentRanksAreNamed) {
+  CommunicatorOptions options;
+  options.timeout_seconds = 0.2;
+  const auto statuses = RunOnThreads(4, options, [](Communicator& c) {
+    return c.rank() % 2 == 0 ? AwaitFailure(c) : c.Barrier();
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                 HasSubstr("Barrier: no answer from rank 0, rank 2 for 0.2 s")));
+  }
+}
+
+TEST(ThreadCommunicatorTest, BadOptionsAreNamed) {
+  const auto expect = [](int world_size, const CommunicatorOptions& options, const char* text) {
+    EXPECT_THAT(CreateThreadCommunicators(world_size, options),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+    EXPECT_THAT(
+        RunOnThreads(world_size, options, [](Communicator&) { return absl::OkStatus(); })[0],
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  };
+  expect(0, {}, "world_size must lie in [1, 1024], got 0");
+  expect(1025, {}, "got 1025");
+  expect(1, {.timeout_seconds = 0}, "timeout_seconds must lie in (0, 86400], got 0");
+  expect(1, {.timeout_seconds = std::nan("")}, "timeout_seconds");
+  expect(1, {.message_bytes_max = 0}, "message_bytes_max must lie in [1, 2^31 - 1], got 0");
+  expect(1, {.message_bytes_max = int64_t{1} << 31}, "message_bytes_max");
+}
+
+TEST(CommLaneTest, WorkRunsInOrderAndItsErrorStopsTheRest) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto ends, CreateThreadCommunicators(1, {}));
+  CommLane lane(std::move(ends[0]));
+  HOTROW_EXPECT_OK(lane.WaitAll());
+  std::vector<int> ran;
+  const int64_t first = lane.Start([&](Communicator& c) {
+    ran.push_back(1);
+    return c.Barrier();
+  });
+  const int64_t second = lane.Start([&](Communicator& c) {
+    ran.push_back(2);
+    return absl::DataLossError("two");
+  });
+  const int64_t third = lane.Start([&](Communicator& c) {
+    ran.push_back(3);
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(lane.Wait(third), StatusIs(absl::StatusCode::kDataLoss, "two"));
+  EXPECT_THAT(lane.Wait(second), StatusIs(absl::StatusCode::kDataLoss, "two"));
+  HOTROW_EXPECT_OK(lane.Wait(first));
+  HOTROW_EXPECT_OK(lane.Wait(first));
+  EXPECT_THAT(lane.WaitAll(), StatusIs(absl::StatusCode::kDataLoss, "two"));
+  EXPECT_THAT(ran, testing::ElementsAre(1, 2));
+}
+
+TEST(CommLaneTest, TheEndWaitsForWorkThatHasBeenStarted) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto ends, CreateThreadCommunicators(1, {}));
+  int ran = 0;
+  {
+    CommLane lane(std::move(ends[0]));
+    for (int i = 0; i < 100; ++i) {
+      lane.Start([&](Communicator&) {
+        ++ran;
+        return absl::OkStatus();
+      });
+    }
+  }
+  EXPECT_EQ(ran, 100);
+}
+
+// Buckets of gradients go out on the lane while the ranks compute the next ones.
+TEST(CommLaneTest, OverlapsCallsWithComputation) {
+  const auto statuses = RunOnThreads(3, {}, [](Communicator& c) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> channel, c.Duplicate());
+    CommLane lane(std::move(channel));
+    std::vector<std::vector<float>> buckets(20, std::vector<float>(5000));
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      for (float& x : buckets[b]) x = static_cast<float>(b) + static_cast<float>(c.rank());
+      lane.Start(
+          [&bucket = buckets[b]](Communicator& l) { return l.AllReduceSum(std::span(bucket)); });
+      if (b % 3 == 0) HOTROW_RETURN_IF_ERROR(RandomCalls(c, b, 2, 1000));
+    }
+    HOTROW_RETURN_IF_ERROR(lane.WaitAll());
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      for (const float x : buckets[b]) {
+        if (x != 3 * static_cast<float>(b) + 3) return Wrong(c, absl::StrCat("bucket ", b));
+      }
+    }
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) HOTROW_EXPECT_OK(status);
+}
+
+}  // namespace
+}  // namespace hotrow::test
