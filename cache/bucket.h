@@ -25,18 +25,21 @@ struct alignas(64) Bucket {
   uint8_t tag[kWays];    // 8 bits of the hash, never 0; 0 = the way is empty
   uint8_t score[kWays];  // higher stays
   uint8_t state[kWays];  // kDirty | kFilling | pins
-  uint8_t reserved[kWays];
+  uint8_t mark[kWays];   // kMarked, or 0
   uint32_t table[kWays];
   uint64_t key[kWays];
 };
 static_assert(sizeof(Bucket) == 512 && alignof(Bucket) == 64);
 static_assert(offsetof(Bucket, tag) == 0 && offsetof(Bucket, score) == 32);
-static_assert(offsetof(Bucket, state) == 64 && offsetof(Bucket, reserved) == 96);
+static_assert(offsetof(Bucket, state) == 64 && offsetof(Bucket, mark) == 96);
 static_assert(offsetof(Bucket, table) == 128 && offsetof(Bucket, key) == 256);
 
 inline constexpr uint8_t kDirty = 0x80;    // differs from the tier below
 inline constexpr uint8_t kFilling = 0x40;  // placed, its bytes not written yet
 inline constexpr uint8_t kPinMask = 0x3f;
+// The row has changed since the tier below last saw it, and belongs to a snapshot that is being
+// written: like kDirty, which it takes the place of, but on behalf of that snapshot.
+inline constexpr uint8_t kMarked = 1;
 // One pin per step in flight that uses the row, so no more than 63 steps may be in flight.
 inline constexpr int kMaxPins = 63;
 
@@ -130,6 +133,7 @@ HOTROW_HOST_DEVICE void Place(Bucket& bucket, int way, uint8_t tag, uint64_t key
     bucket.tag[way] = tag;
     bucket.score[way] = rule.placed;
     bucket.state[way] = kFilling | 1;
+    bucket.mark[way] = 0;
     bucket.table[way] = table;
     bucket.key[way] = key;
   });
@@ -153,6 +157,7 @@ HOTROW_HOST_DEVICE void Clear(Bucket& bucket, int way) {
     bucket.tag[way] = 0;
     bucket.score[way] = 0;
     bucket.state[way] = 0;
+    bucket.mark[way] = 0;
     bucket.table[way] = 0;
     bucket.key[way] = 0;
   });

@@ -39,6 +39,9 @@ constexpr uint8_t kLfuTouchScore = 4;
 constexpr int64_t kFindGrain = 1024;
 constexpr int64_t kSortGrainMin = 4096;
 
+// What TakeMarked looks at in one call: 16,384 buckets, at some 30 ns each when nothing is marked.
+constexpr int64_t kMarkedScanSlots = int64_t{1} << 19;
+
 // Batches handed out by ForEachDirty.
 constexpr int64_t kDirtyBatchRows = 4096;
 
@@ -160,6 +163,16 @@ RowCache::~RowCache() = default;
 int64_t RowCache::BudgetForRows(int64_t rows, int64_t row_bytes) {
   const int64_t ways = CeilDiv(rows * 9, 8);
   return Geometry::ForBuckets(std::max<int64_t>(1, CeilDiv(ways, kWays))).Bytes(row_bytes);
+}
+
+RowCacheStats RowCache::SizeForBudget(int64_t budget_bytes, int64_t row_bytes) {
+  RowCacheStats size;
+  if (budget_bytes < Geometry::ForBuckets(1).Bytes(row_bytes)) return size;
+  const Geometry geometry = Geometry::ForBudget(budget_bytes, row_bytes);
+  size.ways = geometry.buckets * kWays;
+  size.overflow_ways = geometry.TotalOverflowBuckets() * kWays;
+  size.used_bytes = geometry.Bytes(row_bytes);
+  return size;
 }
 
 uint8_t& RowCache::Impl::State(int64_t slot) {
@@ -412,9 +425,10 @@ void RowCache::Impl::Evict(PartitionState& partition, int64_t slot, int64_t inde
   const int64_t way = slot % kWays;
   --partition.used_ways;
   ++partition.evictions;
-  if ((bucket.state[way] & cache::kDirty) == 0) return;
+  const bool marked = bucket.mark[way] != 0;
+  if ((bucket.state[way] & cache::kDirty) == 0 && !marked) return;
   ++partition.dirty_evictions;
-  result.evicted[static_cast<size_t>(index)] = 1;
+  result.evicted[static_cast<size_t>(index)] = marked ? kEvictedMarked : kEvictedDirty;
   result.evicted_keys[static_cast<size_t>(index)] = {bucket.key[way], bucket.table[way]};
   HOTROW_CHECK(result.evicted_rows != nullptr);
   std::memcpy(result.evicted_rows + index * options.row_bytes, Row(slot),
@@ -454,6 +468,84 @@ void RowCache::Unpin(std::span<const int64_t> slots, bool dirty) {
     state = static_cast<uint8_t>((state - 1) | mark);
   }
 }
+
+void RowCache::MarkDirty(std::span<const int64_t> slots) {
+  for (const int64_t slot : slots) {
+    uint8_t& state = impl_->State(slot);
+    HOTROW_CHECK((state & cache::kPinMask) != 0);
+    state |= cache::kDirty;
+  }
+}
+
+int64_t RowCache::MarkDirtyRows() {
+  int64_t marked = 0;
+  for (Bucket& bucket : impl_->buckets) {
+    // Loops over 32 bytes become a vector instruction or two.
+    uint8_t count = 0;
+    uint8_t had = 0;
+    for (int way = 0; way < kWays; ++way) {
+      had |= bucket.mark[way];
+      bucket.mark[way] = static_cast<uint8_t>(bucket.state[way] >> 7);
+      bucket.state[way] &= static_cast<uint8_t>(~cache::kDirty);
+      count = static_cast<uint8_t>(count + bucket.mark[way]);
+    }
+    HOTROW_CHECK(had == 0);
+    marked += count;
+  }
+  return marked;
+}
+
+bool RowCache::TakeMark(int64_t slot, RowKey* key) {
+  uint8_t& state = impl_->State(slot);
+  uint8_t& mark = impl_->Mark(slot);
+  if (mark == 0) return false;
+  mark = 0;
+  state |= cache::kDirty;
+  const Bucket& bucket = impl_->buckets[slot / kWays];
+  *key = {bucket.key[slot % kWays], bucket.table[slot % kWays]};
+  return true;
+}
+
+int64_t RowCache::TakeMarked(int64_t* cursor, std::span<RowKey> keys, std::span<int64_t> slots,
+                             std::byte* rows) {
+  HOTROW_CHECK(slots.size() == keys.size() && *cursor >= 0);
+  const int64_t end = std::min(num_slots(), *cursor + kMarkedScanSlots);
+  int64_t taken = 0;
+  int64_t slot = *cursor;
+  while (slot < end && taken < std::ssize(keys)) {
+    Bucket& bucket = impl_->buckets[slot / kWays];
+    const uint32_t lanes =
+        HostWarp::MatchByte(bucket.mark, cache::kMarked) & (~uint32_t{0} << (slot % kWays));
+    if (lanes == 0) {
+      slot = (slot / kWays + 1) * kWays;
+      continue;
+    }
+    const int way = HostWarp::FirstLane(lanes);
+    slot = slot / kWays * kWays + way;
+    HOTROW_CHECK((bucket.state[way] & cache::kPinMask) < cache::kMaxPins);
+    bucket.mark[way] = 0;
+    ++bucket.state[way];
+    keys[static_cast<size_t>(taken)] = {bucket.key[way], bucket.table[way]};
+    slots[static_cast<size_t>(taken)] = slot;
+    std::memcpy(rows + taken * impl_->options.row_bytes, impl_->Row(slot),
+                static_cast<size_t>(impl_->options.row_bytes));
+    ++taken;
+    ++slot;
+  }
+  *cursor = slot;
+  return taken;
+}
+
+void RowCache::DropMarks() {
+  for (Bucket& bucket : impl_->buckets) {
+    for (int way = 0; way < kWays; ++way) {
+      bucket.state[way] |= static_cast<uint8_t>(bucket.mark[way] << 7);
+      bucket.mark[way] = 0;
+    }
+  }
+}
+
+int64_t RowCache::num_slots() const { return impl_->buckets.size() * kWays; }
 
 void RowCache::EndStep(const ExecContext& ctx) {
   Impl& impl = *impl_;

@@ -47,6 +47,10 @@ enum class Placement : uint8_t {
   kNoRoom = 2,  // every way it may use is pinned; not resident
 };
 
+// What left to make room for a key. 0: no row, or a clean one.
+inline constexpr uint8_t kEvictedDirty = 1;
+inline constexpr uint8_t kEvictedMarked = 2;  // see MarkDirtyRows
+
 // RowCache keeps the hot rows of all tables of one row width near the compute. It is a cache in the
 // strict sense: a row it drops is either clean or handed to the caller.
 //
@@ -58,10 +62,9 @@ enum class Placement : uint8_t {
 //          unpinned ways among the 64 is evicted, or, where few ways are unpinned, the lowest
 //          of the bucket with more of them. If all 64 are pinned it goes to the partition's
 //          overflow buckets, which are probed only while they hold anything.
-// Threads: FindOrInsert, the Mark, Abandon and Unpin calls, EndStep and ForEachDirty change the
-//          cache: one at a time, by the caller. Inside, ctx.pool's threads own whole
-//          partitions, so results do not depend on their number. Find may run beside other
-//          Finds only.
+// Threads: all calls but row(), Find and Stats change the cache: one at a time, by the caller.
+//          Inside, ctx.pool's threads own whole partitions, so results do not depend on their
+//          number. Find and Stats may run beside each other only, row() beside everything.
 // Errors:  InvalidArgument (options) and ResourceExhausted (no memory) from Create. After that
 //          the calls cannot fail for want of memory: nothing is allocated but scratch space
 //          that grows to the largest batch seen (at most 20 bytes a key). Breaking a
@@ -79,6 +82,10 @@ class RowCache {
   // overflow.
   static int64_t BudgetForRows(int64_t rows, int64_t row_bytes);
 
+  // What Create makes of a budget: ways, overflow_ways and used_bytes of Stats; ways is 0 when the
+  // budget is too small for a cache.
+  static RowCacheStats SizeForBudget(int64_t budget_bytes, int64_t row_bytes);
+
   // Sets rows[i] to the address of the row of keys[i], null when it is not resident or not yet
   // filled. Changes nothing: no recency, no frequency, no pin. Keys may repeat.
   void Find(const ExecContext& ctx, std::span<const RowKey> keys, std::span<std::byte*> rows) const;
@@ -88,10 +95,10 @@ class RowCache {
   // kFilled are marked filled or abandoned before a later batch names their keys.
   //
   // For each i, placement[i] says what happened and slots[i] is its slot (-1 for kNoRoom). When
-  // placing keys[i] evicted a dirty row, evicted_keys[i] names it, evicted[i] = 1, and its bytes
-  // were copied to evicted_rows + i * row_bytes(); otherwise evicted[i] = 0. The caller must write
-  // evicted rows back before it reads misses from the tier below, because a key of a later batch
-  // may be among them.
+  // placing keys[i] evicted a dirty or marked row, evicted_keys[i] names it, evicted[i] says which,
+  // and its bytes were copied to evicted_rows + i * row_bytes(); otherwise evicted[i] = 0. The
+  // caller must write evicted rows back before it reads misses from the tier below, because a key
+  // of a later batch may be among them.
   struct InsertResult {
     std::span<int64_t> slots;           // [n]
     std::span<Placement> placement;     // [n]
@@ -110,6 +117,28 @@ class RowCache {
   // Takes one pin off each slot; dirty: the rows were updated and must be written back before they
   // go.
   void Unpin(std::span<const int64_t> slots, bool dirty);
+
+  // The rows, pinned ones, differ from the tier below.
+  void MarkDirty(std::span<const int64_t> slots);
+
+  // For snapshots: what is dirty now shall be written down while rows go on changing.
+  //
+  // MarkDirtyRows makes all dirty rows marked instead and returns their number; a pass over two
+  // lines of each bucket. Whoever is about to change a marked row must take the mark first and keep
+  // the old bytes (TakeMark). No row may be marked before.
+  int64_t MarkDirtyRows();
+  // Takes the mark off the row and makes it dirty. False when it had none.
+  bool TakeMark(int64_t slot, RowKey* key);
+  // Takes the marks off up to keys.size() marked rows from slot *cursor on: copies their bytes to
+  // `rows`, names them, pins them once more, so that they stay until they were written down, and
+  // advances *cursor. Returns how many; it also ends after half a million slots, so that a call
+  // takes no more than a millisecond beside the copying. All were taken when *cursor is
+  // num_slots(). With this pin a row may have 63, so no more than 62 steps may be in flight.
+  int64_t TakeMarked(int64_t* cursor, std::span<RowKey> keys, std::span<int64_t> slots,
+                     std::byte* rows);
+  // Makes marked rows dirty again.
+  void DropMarks();
+  int64_t num_slots() const;  // overflow counted
 
   // Ages the scores: call once per training step, after its FindOrInsert.
   void EndStep(const ExecContext& ctx);

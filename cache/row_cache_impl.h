@@ -96,6 +96,9 @@ struct RowCache::Impl {
   const std::byte* Row(int64_t slot) const { return slab.data() + slot * options.row_bytes; }
   // The state byte of a slot that a caller named.
   uint8_t& State(int64_t slot);
+  uint8_t& Mark(int64_t slot) {
+    return buckets[slot / cache::Bucket::kWays].mark[slot % cache::Bucket::kWays];
+  }
 
   int64_t PartitionOf(const RowHash& hash) const {
     return hash.partition(static_cast<uint64_t>(geometry.partitions));

@@ -52,10 +52,54 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
         absl::StrCat("EmbeddingCollectionOptions.open_steps is ", open_steps,
                      ", but open_at is 0: empty tables have seen no steps"));
   }
-  if (open_at != 0 && snapshot_dir.empty() && open_dir.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("EmbeddingCollectionOptions.open_at is ",
-                                                   open_at,
-                                                   ", but snapshot_dir and open_dir are empty"));
+  const std::string kind(StoreKindName(store));
+  if (store == StoreKind::kMemory) {
+    if (!store_path.empty() || disk_bytes != 0) {
+      return absl::InvalidArgumentError(
+          "EmbeddingCollectionOptions: store_path and disk_bytes are for the stores ssd and "
+          "rocksdb; "
+          "the memory store has no files but its snapshots (snapshot_dir)");
+    }
+  } else {
+    if (store_path.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "EmbeddingCollectionOptions.store_path: the store ", kind, " needs a directory"));
+    }
+    if (disk_bytes <= 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("EmbeddingCollectionOptions.disk_bytes: the store ", kind,
+                       " needs a positive budget, is ", disk_bytes));
+    }
+    if (cache_bytes == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("EmbeddingCollectionOptions.cache_bytes: the store ", kind,
+                       " needs a row cache, rows are trained there; only the memory store goes "
+                       "without"));
+    }
+    if (!snapshot_dir.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("EmbeddingCollectionOptions.snapshot_dir: the store ", kind,
+                       " keeps its snapshots in store_path; leave this empty"));
+    }
+  }
+  if (open_at == 0) {
+    if (open_store.has_value() || !open_dir.empty()) {
+      return absl::InvalidArgumentError(
+          "EmbeddingCollectionOptions: open_store and open_dir say where the snapshot open_at "
+          "lies, "
+          "but open_at is 0");
+    }
+  } else if (open_dir.empty()) {
+    if (open_store.value_or(store) != store) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "EmbeddingCollectionOptions.open_dir: where does snapshot ", open_at, " of the store ",
+          std::string(StoreKindName(*open_store)), " lie? This collection's own store is ", kind));
+    }
+    if (store == StoreKind::kMemory && snapshot_dir.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("EmbeddingCollectionOptions.open_at is ",
+                                                     open_at,
+                                                     ", but snapshot_dir and open_dir are empty"));
+    }
   }
   std::set<std::string> names;
   std::set<std::string> features;

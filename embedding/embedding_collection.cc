@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,32 +15,53 @@
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "embedding/collection_plan_impl.h"
+#include "embedding/open_store_impl.h"
+#include "embedding/step_pipeline_impl.h"
 #include "embedding/tiered_table.h"
 #include "ops/gradient_segment_sum.h"
 #include "ops/partition.h"
 #include "ops/pooled_lookup.h"
 #include "ops/unique.h"
-#include "store/host_store.h"
 
 namespace hotrow {
 namespace {
 
 // Unique and Partition number lookups with int32.
 constexpr int64_t kMaxLookupsPerBatch = INT32_MAX;
+// From so many threads on the pipeline spreads its work over the caller's pool.
+constexpr int kPipelinePoolThreads = 4;
 
+using internal::OpenedStore;
 using internal::Plan;
 using internal::PlannedFeature;
 using internal::PlannedTable;
+using internal::StepPipeline;
 using internal::WidthClass;
+
+// What finding the distinct keys of a batch needs, grown to the largest batch seen.
+struct UniqueScratch {
+  std::vector<LookupSegment> segments;
+  std::vector<uint64_t> values;
+  HostBuffer<std::byte> workspace;
+};
+
+absl::Status EnsureBytes(int64_t bytes, HostBuffer<std::byte>* buffer) {
+  if (buffer->size() >= bytes) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(*buffer, HostBuffer<std::byte>::Create(bytes, HugePages::kTry));
+  return absl::OkStatus();
+}
 
 }  // namespace
 
-struct EmbeddingStep::Impl {
-  enum class State { kWaiting, kResident, kLookedUp };
+// As a job of the pipeline it finds the distinct keys and makes their rows resident; until that is
+// done the caller leaves all members but the first three alone.
+struct EmbeddingStep::Impl : StepPipeline::Job {
+  enum class Use { kPrefetched, kLookedUp, kFailed };
 
   EmbeddingCollection::Impl* collection = nullptr;
-  State state = State::kWaiting;
+  Use use = Use::kPrefetched;
   int64_t batch_size = 0;
+  std::vector<uint64_t> values;  // [N]
   int64_t num_lookups = 0;
   int64_t num_unique = 0;
   std::vector<int64_t> offsets;        // [F*B + 1]
@@ -55,39 +78,72 @@ struct EmbeddingStep::Impl {
 
 struct EmbeddingCollection::Impl {
   EmbeddingCollectionOptions options;
-  ExecContext ctx;
+  ExecContext ctx;           // of the caller's calls
+  ExecContext pipeline_ctx;  // of the pipeline's
   Plan plan;
   std::vector<std::string> feature_names;
-  std::unique_ptr<HostStore> store;
+  OpenedStore store;
   std::vector<std::unique_ptr<TieredTable>> tiers;  // one for each width class
 
-  // Outstanding steps in order; the front is the next to be looked up and updated. A waiting step
-  // has only waiting steps behind it.
+  // Outstanding steps in order; the front is the next to be looked up and updated.
   std::deque<EmbeddingStep::Impl*> outstanding;
   std::vector<std::unique_ptr<EmbeddingStep::Impl>> free_steps;  // memory for steps to come
 
   uint32_t steps = 0;
   int64_t unique_keys = 0;
   int64_t initialised_rows = 0;
-  int64_t prefetch_waits = 0;
+  std::atomic<int64_t> prefetch_waits{0};
+  int64_t lookup_waits = 0;
+  int64_t lookup_wait_ns = 0;
   int64_t evaluation_lookups = 0;
   int64_t evaluation_unique_keys = 0;
 
-  // Scratch, grown to the largest batch seen.
-  std::vector<LookupSegment> segments;
-  std::vector<uint64_t> unique_values;
-  HostBuffer<std::byte> workspace;
+  // Scratch of the caller's calls, grown to the largest batch seen.
+  UniqueScratch unique;
   std::vector<float> gradients;
   std::vector<float*> gradient_rows;
   HostBuffer<std::byte> evaluation_staging;
   std::unique_ptr<EmbeddingStep::Impl> evaluation_step;
+  // Scratch of the pipeline.
+  UniqueScratch pipeline_unique;
+  std::vector<RowKey> fetch_keys;
+  std::vector<std::byte*> fetch_rows;
+  std::vector<uint8_t> fetch_found;
 
-  absl::Status EnsureWorkspace(int64_t bytes);
+  // The snapshot that was begun last.
+  struct Snapshot {
+    SnapshotId id = 0;
+    bool done = true;
+    absl::Status status;
+    int64_t begin_ns = 0;
+    // Over all of them.
+    int64_t count = 0;
+    int64_t failed = 0;
+    int64_t pause_ns = 0;
+    int64_t pause_ns_max = 0;
+    int64_t prepare_ns = 0;
+  };
+  mutable std::mutex snapshot_mutex;  // guards `snapshot`
+  Snapshot snapshot;
+  std::thread snapshot_thread;
+  std::thread tidy_thread;
+  bool tidied = false;  // since the last snapshot was begun
+  std::atomic<bool> stopping{false};
+
+  // The last member, so that its thread ends before what it uses.
+  std::unique_ptr<StepPipeline> pipeline;
+
+  ~Impl() { Stop(); }
+  void Stop();
+
   absl::Status ValidateBatch(const JaggedBatch& batch) const;
-  absl::Status FindUnique(const JaggedBatch& batch, EmbeddingStep::Impl* step);
-  absl::StatusOr<bool> MakeResident(EmbeddingStep::Impl* step);
-  void Release(EmbeddingStep::Impl* step, bool updated);
-  void Forget(EmbeddingStep::Impl* step);
+  absl::Status FindUnique(const ExecContext& unique_ctx, const JaggedBatch& batch,
+                          EmbeddingStep::Impl* step, UniqueScratch* scratch);
+  // The job of the pipeline.
+  absl::Status RunStep(EmbeddingStep::Impl* step);
+  absl::Status MakeResident(EmbeddingStep::Impl* step);
+  absl::Status Fetch(EmbeddingStep::Impl* step);
+  void End(EmbeddingStep::Impl* step, bool updated);
   std::span<const RowKey> KeysOf(const EmbeddingStep::Impl& step, size_t width) const;
   template <typename T>
   std::span<T> OfClass(const EmbeddingStep::Impl& step, size_t width, std::vector<T>& all) const;
@@ -96,6 +152,12 @@ struct EmbeddingCollection::Impl {
   absl::Status EvaluateSlice(const JaggedBatch& batch, const EmbeddingOutput& output);
   absl::Status NoRoomError(const EmbeddingStep::Impl& step) const;
   int64_t CountNewRows(std::span<std::byte* const> rows, int64_t step_offset) const;
+
+  absl::Status CheckSnapshotName(SnapshotId id) const;
+  absl::Status WriteSnapshot(SnapshotId id, bool tidy);
+  void FinishSnapshot(absl::Status status);
+  void JoinSnapshot();  // waits for the one that is being written
+  absl::Status FlushTiers();
 };
 
 EmbeddingStep::EmbeddingStep(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -103,23 +165,21 @@ EmbeddingStep::EmbeddingStep(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 EmbeddingStep::~EmbeddingStep() {
   if (impl_ == nullptr) return;
   EmbeddingCollection::Impl* const collection = impl_->collection;
-  collection->Forget(impl_.get());
-  collection->Release(impl_.get(), /*updated=*/false);
+  collection->pipeline->Withdraw(impl_.get());
+  collection->End(impl_.get(), /*updated=*/false);
   collection->free_steps.push_back(std::move(impl_));
 }
 
 int64_t EmbeddingStep::batch_size() const { return impl_->batch_size; }
 int64_t EmbeddingStep::num_lookups() const { return impl_->num_lookups; }
-int64_t EmbeddingStep::num_unique_keys() const { return impl_->num_unique; }
+int64_t EmbeddingStep::num_unique_keys() const {
+  const bool known =
+      impl_->use != Impl::Use::kPrefetched || impl_->collection->options.prefetch_depth == 0;
+  return known ? impl_->num_unique : 0;
+}
 
 // --- The pieces
 // ------------------------------------------------------------------------------------------
-
-absl::Status EmbeddingCollection::Impl::EnsureWorkspace(int64_t bytes) {
-  if (workspace.size() >= bytes) return absl::OkStatus();
-  HOTROW_ASSIGN_OR_RETURN(workspace, HostBuffer<std::byte>::Create(bytes, HugePages::kTry));
-  return absl::OkStatus();
-}
 
 absl::Status EmbeddingCollection::Impl::ValidateBatch(const JaggedBatch& batch) const {
   const auto num_features = static_cast<int64_t>(plan.features.size());
@@ -178,46 +238,44 @@ absl::Status EmbeddingCollection::Impl::ValidateBatch(const JaggedBatch& batch) 
   return absl::OkStatus();
 }
 
-absl::Status EmbeddingCollection::Impl::FindUnique(const JaggedBatch& batch,
-                                                   EmbeddingStep::Impl* step) {
-  TraceSpan span(ctx.trace, "unique");
+absl::Status EmbeddingCollection::Impl::FindUnique(const ExecContext& unique_ctx,
+                                                   const JaggedBatch& batch,
+                                                   EmbeddingStep::Impl* step,
+                                                   UniqueScratch* scratch) {
   const auto num_features = static_cast<int64_t>(plan.features.size());
   const auto num_tables = static_cast<int32_t>(plan.tables.size());
   const auto n = static_cast<int64_t>(batch.values.size());
-  step->batch_size = batch.batch_size;
-  step->num_lookups = n;
-  step->offsets.assign(batch.offsets.begin(), batch.offsets.end());
-  step->weights.assign(batch.weights.begin(), batch.weights.end());
   step->inverse.resize(n);
   step->counts.resize(n);
   step->table_offsets.resize(num_tables + 1);
   step->class_rows.resize(plan.classes.size());
 
-  segments.clear();
+  scratch->segments.clear();
   for (int64_t f = 0; f < num_features; ++f) {
-    segments.push_back({batch.offsets[f * batch.batch_size],
-                        batch.offsets[(f + 1) * batch.batch_size], plan.features[f].table});
+    scratch->segments.push_back({batch.offsets[f * batch.batch_size],
+                                 batch.offsets[(f + 1) * batch.batch_size],
+                                 plan.features[f].table});
   }
-  unique_values.resize(n);
+  scratch->values.resize(n);
   const int64_t workspace_bytes = UniqueWorkspaceBytes(n);
-  HOTROW_RETURN_IF_ERROR(EnsureWorkspace(workspace_bytes));
-  HOTROW_RETURN_IF_ERROR(Unique(ctx, {.values = batch.values.data(),
-                                      .num_values = n,
-                                      .segments = segments,
-                                      .num_tables = num_tables,
-                                      .unique = unique_values.data(),
-                                      .table_offsets = step->table_offsets.data(),
-                                      .inverse = step->inverse.data(),
-                                      .counts = step->counts.data(),
-                                      .workspace = workspace.data(),
-                                      .workspace_bytes = workspace_bytes}));
+  HOTROW_RETURN_IF_ERROR(EnsureBytes(workspace_bytes, &scratch->workspace));
+  HOTROW_RETURN_IF_ERROR(Unique(unique_ctx, {.values = batch.values.data(),
+                                             .num_values = n,
+                                             .segments = scratch->segments,
+                                             .num_tables = num_tables,
+                                             .unique = scratch->values.data(),
+                                             .table_offsets = step->table_offsets.data(),
+                                             .inverse = step->inverse.data(),
+                                             .counts = step->counts.data(),
+                                             .workspace = scratch->workspace.data(),
+                                             .workspace_bytes = workspace_bytes}));
   step->num_unique = step->table_offsets[num_tables];
   step->counts.resize(step->num_unique);
   step->keys.resize(step->num_unique);
   for (int32_t t = 0; t < num_tables; ++t) {
     const auto table = static_cast<uint32_t>(plan.tables[t].config);
     for (int64_t u = step->table_offsets[t]; u < step->table_offsets[t + 1]; ++u) {
-      step->keys[u] = {unique_values[u], table};
+      step->keys[u] = {scratch->values[u], table};
     }
   }
   step->rows.resize(step->num_unique);
@@ -239,34 +297,99 @@ std::span<T> EmbeddingCollection::Impl::OfClass(const EmbeddingStep::Impl& step,
   return std::span(all).subspan(begin, end - begin);
 }
 
-absl::StatusOr<bool> EmbeddingCollection::Impl::MakeResident(EmbeddingStep::Impl* step) {
-  TraceSpan span(ctx.trace, "resident");
-  for (size_t c = 0; c < tiers.size(); ++c) {
-    if (step->class_rows[c].resident) continue;
-    absl::StatusOr<bool> fits = tiers[c]->MakeResident(
-        ctx, KeysOf(*step, c), OfClass(*step, c, step->counts), &step->class_rows[c]);
-    if (!fits.ok() || !*fits) {
-      // Keep `probed`, so that the retry does not count keys twice.
-      for (size_t d = 0; d < c; ++d) {
-        const int64_t probed = step->class_rows[d].probed;
-        tiers[d]->Release(&step->class_rows[d], /*updated=*/false);
-        step->class_rows[d].probed = probed;
-      }
-      return fits;
+absl::Status EmbeddingCollection::Impl::RunStep(EmbeddingStep::Impl* step) {
+  const absl::Status status = [&]() -> absl::Status {
+    {
+      TraceSpan span(ctx.trace, "unique");
+      HOTROW_RETURN_IF_ERROR(
+          FindUnique(pipeline_ctx, {step->batch_size, step->values, step->offsets, step->weights},
+                     step, &pipeline_unique));
+      step->row_offsets.resize(step->num_unique + 1);
+      step->lookup_order.resize(step->num_lookups);
+      HOTROW_RETURN_IF_ERROR(Partition(pipeline_ctx, {.part = step->inverse.data(),
+                                                      .num_items = step->num_lookups,
+                                                      .num_parts = step->num_unique,
+                                                      .offsets = step->row_offsets.data(),
+                                                      .order = step->lookup_order.data()}));
     }
+    TraceSpan span(ctx.trace, "resident");
+    return MakeResident(step);
+  }();
+  if (!status.ok()) {
+    for (size_t c = 0; c < tiers.size(); ++c) tiers[c]->GiveUp(&step->class_rows[c]);
+    pipeline->NotifyRoom();
   }
-  step->state = EmbeddingStep::Impl::State::kResident;
-  return true;
+  return status;
 }
 
-void EmbeddingCollection::Impl::Release(EmbeddingStep::Impl* step, bool updated) {
+absl::Status EmbeddingCollection::Impl::MakeResident(EmbeddingStep::Impl* step) {
+  bool waited = false;
+  bool from_scratch = false;
+  for (;;) {
+    if (pipeline->cancelled(step)) return absl::CancelledError("the step was cancelled");
+    const uint64_t epoch = pipeline->room_epoch();
+    const bool alone = pipeline->RunsAlone(step);
+    TieredTable::Placed placed = TieredTable::Placed::kAll;
+    for (size_t c = 0; c < tiers.size() && placed == TieredTable::Placed::kAll; ++c) {
+      HOTROW_ASSIGN_OR_RETURN(
+          placed, tiers[c]->Place(pipeline_ctx, KeysOf(*step, c), OfClass(*step, c, step->counts),
+                                  &step->class_rows[c]));
+    }
+    // Also where some found no room: the others' rows come while this step waits.
+    HOTROW_RETURN_IF_ERROR(Fetch(step));
+    if (placed == TieredTable::Placed::kAll) break;
+    if (alone && placed == TieredTable::Placed::kNoRoom) {
+      // What was placed beside the rows of an older step may stand in the way of the rest.
+      if (from_scratch) return NoRoomError(*step);
+      from_scratch = true;
+      for (size_t c = 0; c < tiers.size(); ++c) tiers[c]->GiveUp(&step->class_rows[c]);
+      continue;
+    }
+    if (!waited) prefetch_waits.fetch_add(1, std::memory_order_relaxed);
+    waited = true;
+    TraceSpan span(ctx.trace, "wait_for_room");
+    pipeline->WaitForRoom(step, epoch);
+  }
+  for (size_t c = 0; c < tiers.size(); ++c) {
+    tiers[c]->FinishPlacing(pipeline_ctx, &step->class_rows[c]);
+  }
+  return absl::OkStatus();
+}
+
+// One call of the store for all tables: the more it knows, the better it can sort and merge, and
+// its queue of reads drains only once.
+absl::Status EmbeddingCollection::Impl::Fetch(EmbeddingStep::Impl* step) {
+  fetch_keys.clear();
+  fetch_rows.clear();
+  for (const StepRows& rows : step->class_rows) {
+    fetch_keys.insert(fetch_keys.end(), rows.miss_keys.begin(), rows.miss_keys.end());
+    fetch_rows.insert(fetch_rows.end(), rows.miss_rows.begin(), rows.miss_rows.end());
+  }
+  fetch_found.assign(fetch_keys.size(), 0);
+  if (!fetch_keys.empty()) {
+    TraceSpan span(ctx.trace, "read_rows");
+    HOTROW_RETURN_IF_ERROR(FindInStore(pipeline_ctx, store.store.get(), store.host != nullptr,
+                                       fetch_keys, fetch_rows, fetch_found));
+  }
+  size_t first = 0;
+  for (size_t c = 0; c < tiers.size(); ++c) {
+    StepRows* const rows = &step->class_rows[c];
+    const size_t n = rows->miss_keys.size();
+    HOTROW_RETURN_IF_ERROR(tiers[c]->Fill(pipeline_ctx, OfClass(*step, c, step->counts), rows,
+                                          std::span(fetch_found).subspan(first, n)));
+    first += n;
+  }
+  return absl::OkStatus();
+}
+
+// The step's job does not run and will not.
+void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
   for (size_t c = 0; c < step->class_rows.size(); ++c)
     tiers[c]->Release(&step->class_rows[c], updated);
-}
-
-void EmbeddingCollection::Impl::Forget(EmbeddingStep::Impl* step) {
   const auto at = std::find(outstanding.begin(), outstanding.end(), step);
-  if (at != outstanding.end()) outstanding.erase(at);
+  if (at == outstanding.end()) return;
+  outstanding.erase(at);
+  pipeline->Forget(step);
 }
 
 absl::Status EmbeddingCollection::Impl::NoRoomError(const EmbeddingStep::Impl& step) const {
@@ -343,6 +466,13 @@ EmbeddingCollection::~EmbeddingCollection() {
   HOTROW_CHECK(impl_->outstanding.empty());
 }
 
+void EmbeddingCollection::Impl::Stop() {
+  // The snapshot first: the pipeline may be waiting for it.
+  stopping.store(true);
+  JoinSnapshot();
+  if (pipeline != nullptr) pipeline->Stop();
+}
+
 absl::StatusOr<int64_t> EmbeddingCollection::MinCacheBytes(
     const EmbeddingCollectionOptions& options) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
@@ -375,12 +505,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
   for (const PlannedTable& table : impl->plan.tables) {
     store_tables.push_back({static_cast<uint32_t>(table.config), table.layout.row_bytes});
   }
-  HOTROW_ASSIGN_OR_RETURN(impl->store, HostStore::Open({.tables = std::move(store_tables),
-                                                        .budget_bytes = options.store_bytes,
-                                                        .snapshot_dir = options.snapshot_dir,
-                                                        .open_at = options.open_at,
-                                                        .open_dir = options.open_dir,
-                                                        .env = options.env}));
+  HOTROW_ASSIGN_OR_RETURN(impl->store, internal::OpenStore(options, store_tables));
   impl->steps = static_cast<uint32_t>(options.open_steps);
   for (const WidthClass& width : impl->plan.classes) {
     TieredTableOptions tier_options;
@@ -393,10 +518,23 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
       tier_options.tables.push_back({static_cast<uint32_t>(table.config), table.layout,
                                      config.initializer, config.optimizer});
     }
-    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<TieredTable> tier,
-                            TieredTable::Create(tier_options, impl->store.get()));
+    HOTROW_ASSIGN_OR_RETURN(
+        std::unique_ptr<TieredTable> tier,
+        TieredTable::Create(tier_options, impl->store.store.get(), impl->store.host));
     impl->tiers.push_back(std::move(tier));
   }
+  const bool threaded = options.prefetch_depth > 0;
+  impl->pipeline_ctx = ctx;
+  // Where there are few processors the pool belongs to the caller's computing: the pipeline's
+  // thread takes its share of one when somebody waits. Where there are many, it alone would not
+  // keep up.
+  if (threaded && ctx.pool != nullptr && ctx.pool->num_threads() < kPipelinePoolThreads) {
+    impl->pipeline_ctx.pool = nullptr;
+  }
+  impl->pipeline =
+      std::make_unique<StepPipeline>(threaded, [c = impl.get()](StepPipeline::Job* job) {
+        return c->RunStep(static_cast<EmbeddingStep::Impl*>(job));
+      });
   return std::unique_ptr<EmbeddingCollection>(new EmbeddingCollection(std::move(impl)));
 }
 
@@ -426,27 +564,21 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep>> EmbeddingCollection::Prefetch(
     impl = std::move(c.free_steps.back());
     c.free_steps.pop_back();
   }
-  impl->state = EmbeddingStep::Impl::State::kWaiting;
-  HOTROW_RETURN_IF_ERROR(c.FindUnique(batch, impl.get()));
-  impl->row_offsets.resize(impl->num_unique + 1);
-  impl->lookup_order.resize(impl->num_lookups);
-  HOTROW_RETURN_IF_ERROR(Partition(c.ctx, {.part = impl->inverse.data(),
-                                           .num_items = impl->num_lookups,
-                                           .num_parts = impl->num_unique,
-                                           .offsets = impl->row_offsets.data(),
-                                           .order = impl->lookup_order.data()}));
+  impl->use = EmbeddingStep::Impl::Use::kPrefetched;
+  impl->batch_size = batch.batch_size;
+  impl->num_lookups = static_cast<int64_t>(batch.values.size());
+  impl->num_unique = 0;
+  impl->values.assign(batch.values.begin(), batch.values.end());
+  impl->offsets.assign(batch.offsets.begin(), batch.offsets.end());
+  impl->weights.assign(batch.weights.begin(), batch.weights.end());
+  impl->class_rows.resize(c.plan.classes.size());
   // From here on the step object undoes everything if we fail.
   std::unique_ptr<EmbeddingStep> step(new EmbeddingStep(std::move(impl)));
   c.outstanding.push_back(step->impl_.get());
-  // A step must not overtake one that waits for room: the older needs the room first.
-  for (EmbeddingStep::Impl* const waiting : c.outstanding) {
-    if (waiting->state != EmbeddingStep::Impl::State::kWaiting) continue;
-    HOTROW_ASSIGN_OR_RETURN(const bool fits, c.MakeResident(waiting));
-    if (!fits) {
-      if (c.outstanding.front() == waiting) return c.NoRoomError(*waiting);
-      c.prefetch_waits += step->impl_->state == EmbeddingStep::Impl::State::kWaiting ? 1 : 0;
-      break;
-    }
+  c.pipeline->Submit(step->impl_.get());
+  if (c.options.prefetch_depth == 0) {
+    int64_t waited_ns = 0;
+    HOTROW_RETURN_IF_ERROR(c.pipeline->Wait(step->impl_.get(), &waited_ns));
   }
   return step;
 }
@@ -462,9 +594,17 @@ absl::Status EmbeddingCollection::Lookup(EmbeddingStep& step, const EmbeddingOut
   }
   HOTROW_RETURN_IF_ERROR(
       c.CheckPointers(output.pooled != nullptr, output.unpooled.size(), "EmbeddingOutput"));
-  if (s.state == EmbeddingStep::Impl::State::kWaiting) {
-    HOTROW_ASSIGN_OR_RETURN(const bool fits, c.MakeResident(&s));
-    if (!fits) return c.NoRoomError(s);
+  int64_t waited_ns = 0;
+  const int64_t begin_ns = NowNanos();
+  const absl::Status resident = c.pipeline->Wait(&s, &waited_ns);
+  if (waited_ns > 0) {
+    c.lookup_waits += 1;
+    c.lookup_wait_ns += waited_ns;
+    if (c.ctx.trace != nullptr) c.ctx.trace->Record("wait", begin_ns, begin_ns + waited_ns);
+  }
+  if (!resident.ok()) {
+    s.use = EmbeddingStep::Impl::Use::kFailed;
+    return resident;
   }
   {
     TraceSpan span(c.ctx.trace, "gather");
@@ -475,7 +615,7 @@ absl::Status EmbeddingCollection::Lookup(EmbeddingStep& step, const EmbeddingOut
     }
   }
   HOTROW_RETURN_IF_ERROR(c.Pool(s, output));
-  s.state = EmbeddingStep::Impl::State::kLookedUp;
+  s.use = EmbeddingStep::Impl::Use::kLookedUp;
   return absl::OkStatus();
 }
 
@@ -485,7 +625,7 @@ absl::Status EmbeddingCollection::Update(std::unique_ptr<EmbeddingStep> step,
   Impl& c = *impl_;
   if (step == nullptr) return absl::InvalidArgumentError("Update: the step is null");
   EmbeddingStep::Impl& s = *step->impl_;
-  if (s.collection != &c || s.state != EmbeddingStep::Impl::State::kLookedUp) {
+  if (s.collection != &c || s.use != EmbeddingStep::Impl::Use::kLookedUp) {
     return absl::FailedPreconditionError("Update: the step has not been looked up");
   }
   if (c.steps == UINT32_MAX) {
@@ -524,7 +664,7 @@ absl::Status EmbeddingCollection::Update(std::unique_ptr<EmbeddingStep> step,
                           .stride = pooled ? stride : feature.dim});
     }
     const int64_t workspace_bytes = GradientSegmentSumWorkspaceBytes(s.num_lookups);
-    HOTROW_RETURN_IF_ERROR(c.EnsureWorkspace(workspace_bytes));
+    HOTROW_RETURN_IF_ERROR(EnsureBytes(workspace_bytes, &c.unique.workspace));
     HOTROW_RETURN_IF_ERROR(
         GradientSegmentSum(c.ctx, {.features = features,
                                    .batch_size = s.batch_size,
@@ -534,7 +674,7 @@ absl::Status EmbeddingCollection::Update(std::unique_ptr<EmbeddingStep> step,
                                    .lookup_order = s.lookup_order.data(),
                                    .num_rows = s.num_unique,
                                    .gradients = c.gradient_rows.data(),
-                                   .workspace = c.workspace.data(),
+                                   .workspace = c.unique.workspace.data(),
                                    .workspace_bytes = workspace_bytes}));
   }
   for (size_t w = 0; w < c.tiers.size(); ++w) {
@@ -547,6 +687,7 @@ absl::Status EmbeddingCollection::Update(std::unique_ptr<EmbeddingStep> step,
   }
 
   TraceSpan span(c.ctx.trace, "sparse_update");
+  for (size_t w = 0; w < c.tiers.size(); ++w) c.tiers[w]->PrepareForUpdate(s.class_rows[w]);
   const uint32_t now = c.steps + 1;
   for (int32_t t = 0; t < num_tables; ++t) {
     const PlannedTable& table = c.plan.tables[t];
@@ -564,14 +705,18 @@ absl::Status EmbeddingCollection::Update(std::unique_ptr<EmbeddingStep> step,
   }
   c.steps = now;
   c.unique_keys += s.num_unique;
-  c.Release(&s, /*updated=*/true);
+  c.End(&s, /*updated=*/true);
   return absl::OkStatus();
 }
 
 absl::Status EmbeddingCollection::Impl::EvaluateSlice(const JaggedBatch& batch,
                                                       const EmbeddingOutput& output) {
   EmbeddingStep::Impl& s = *evaluation_step;
-  HOTROW_RETURN_IF_ERROR(FindUnique(batch, &s));
+  s.batch_size = batch.batch_size;
+  s.num_lookups = static_cast<int64_t>(batch.values.size());
+  s.offsets.assign(batch.offsets.begin(), batch.offsets.end());
+  s.weights.assign(batch.weights.begin(), batch.weights.end());
+  HOTROW_RETURN_IF_ERROR(FindUnique(ctx, batch, &s, &unique));
   std::byte* staging = evaluation_staging.data();
   for (size_t w = 0; w < tiers.size(); ++w) {
     const std::span<const RowKey> keys = KeysOf(s, w);
@@ -589,6 +734,8 @@ absl::Status EmbeddingCollection::Evaluate(const JaggedBatch& batch,
   HOTROW_RETURN_IF_ERROR(c.ValidateBatch(batch));
   HOTROW_RETURN_IF_ERROR(
       c.CheckPointers(output.pooled != nullptr, output.unpooled.size(), "EmbeddingOutput"));
+  // Rows that are not pinned must stay where they are until they have been read.
+  const StepPipeline::Pause pause(c.pipeline.get());
   if (c.evaluation_step == nullptr) {
     HOTROW_ASSIGN_OR_RETURN(
         c.evaluation_staging,
@@ -657,32 +804,205 @@ absl::Status EmbeddingCollection::Evaluate(const JaggedBatch& batch,
   return absl::OkStatus();
 }
 
+absl::Status EmbeddingCollection::Impl::FlushTiers() {
+  for (const std::unique_ptr<TieredTable>& tier : tiers) HOTROW_RETURN_IF_ERROR(tier->Flush());
+  return store.store->Flush();
+}
+
 absl::Status EmbeddingCollection::Flush() {
-  for (const std::unique_ptr<TieredTable>& tier : impl_->tiers)
-    HOTROW_RETURN_IF_ERROR(tier->Flush());
-  return impl_->store->Flush();
+  impl_->JoinSnapshot();
+  const StepPipeline::Pause pause(impl_->pipeline.get());
+  return impl_->FlushTiers();
+}
+
+// --- Snapshots
+// ---------------------------------------------------------------------------------------------------
+
+void EmbeddingCollection::Impl::JoinSnapshot() {
+  if (snapshot_thread.joinable()) snapshot_thread.join();
+  if (tidy_thread.joinable()) tidy_thread.join();
+}
+
+absl::Status EmbeddingCollection::Impl::CheckSnapshotName(SnapshotId id) const {
+  if (id == 0)
+    return absl::FailedPreconditionError("BeginSnapshot: a snapshot's name must not be 0");
+  if (options.store == StoreKind::kMemory && options.snapshot_dir.empty()) {
+    return absl::FailedPreconditionError(
+        "BeginSnapshot: snapshot_dir is empty, so this collection keeps no snapshots");
+  }
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> used, store.store->ListSnapshots());
+  if (std::find(used.begin(), used.end(), id) != used.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("BeginSnapshot: there is a snapshot ", id, " already"));
+  }
+  return absl::OkStatus();
+}
+
+// On the snapshot's thread.
+absl::Status EmbeddingCollection::Impl::WriteSnapshot(SnapshotId id, bool tidy) {
+  const auto end_capture = [&] {
+    for (const std::unique_ptr<TieredTable>& tier : tiers) tier->EndSnapshot();
+    pipeline->NotifyRoom();
+  };
+  const absl::Status status = [&]() -> absl::Status {
+    // A part of each class in turn: an update may be waiting for any of them.
+    std::vector<TieredTable*> unfinished;
+    for (const std::unique_ptr<TieredTable>& tier : tiers) unfinished.push_back(tier.get());
+    while (!unfinished.empty()) {
+      for (size_t i = 0; i < unfinished.size();) {
+        if (stopping.load()) return absl::CancelledError("the collection is closing");
+        TraceSpan span(ctx.trace, "snapshot_rows");
+        HOTROW_ASSIGN_OR_RETURN(const bool more, unfinished[i]->WriteSnapshotPart());
+        pipeline->NotifyRoom();
+        if (more) {
+          ++i;
+        } else {
+          unfinished.erase(unfinished.begin() + static_cast<int64_t>(i));
+        }
+      }
+    }
+    if (tidy) {
+      TraceSpan span(ctx.trace, "snapshot_tidy");
+      store.store->TidyForSnapshot();
+    }
+    TraceSpan span(ctx.trace, "snapshot");
+    return store.store->PrepareSnapshot(id, end_capture);
+  }();
+  if (!status.ok()) end_capture();
+  return status;
+}
+
+void EmbeddingCollection::Impl::FinishSnapshot(absl::Status status) {
+  const std::lock_guard<std::mutex> lock(snapshot_mutex);
+  snapshot.prepare_ns = NowNanos() - snapshot.begin_ns;
+  if (!status.ok()) snapshot.failed += 1;
+  snapshot.status = std::move(status);
+  snapshot.done = true;
+}
+
+void EmbeddingCollection::AnnounceSnapshot() {
+  Impl& c = *impl_;
+  if (c.tidied) return;
+  {
+    const std::lock_guard<std::mutex> lock(c.snapshot_mutex);
+    if (!c.snapshot.done) return;
+  }
+  c.JoinSnapshot();
+  c.tidied = true;
+  c.tidy_thread = std::thread([&c] {
+    TraceSpan span(c.ctx.trace, "snapshot_tidy");
+    c.store.store->TidyForSnapshot();
+  });
+}
+
+absl::Status EmbeddingCollection::BeginSnapshot(SnapshotId snapshot) {
+  Impl& c = *impl_;
+  {
+    const std::lock_guard<std::mutex> lock(c.snapshot_mutex);
+    if (!c.snapshot.done) {
+      return absl::FailedPreconditionError(absl::StrCat("BeginSnapshot ", snapshot, ": snapshot ",
+                                                        c.snapshot.id, " is still being written"));
+    }
+  }
+  if (c.snapshot_thread.joinable()) c.snapshot_thread.join();
+  const int64_t begin_ns = NowNanos();
+  HOTROW_RETURN_IF_ERROR(c.CheckSnapshotName(snapshot));
+  const bool in_place = c.options.cache_bytes == 0;
+  if (!in_place) {
+    for (size_t w = 0; w < c.tiers.size(); ++w) {
+      const absl::Status begun = c.tiers[w]->BeginSnapshot();
+      if (begun.ok()) continue;
+      for (size_t d = 0; d < w; ++d) c.tiers[d]->EndSnapshot();
+      c.pipeline->NotifyRoom();
+      return begun;
+    }
+  }
+  {
+    const std::lock_guard<std::mutex> lock(c.snapshot_mutex);
+    c.snapshot.id = snapshot;
+    c.snapshot.done = false;
+    c.snapshot.status = absl::OkStatus();
+    c.snapshot.begin_ns = begin_ns;
+    c.snapshot.count += 1;
+  }
+  const bool tidy = !std::exchange(c.tidied, false);
+  absl::Status status;
+  if (in_place) {
+    // Nothing may change a row meanwhile, and the caller is here.
+    TraceSpan span(c.ctx.trace, "snapshot");
+    if (tidy) c.store.store->TidyForSnapshot();
+    status = c.store.store->PrepareSnapshot(snapshot, [] {});
+    c.FinishSnapshot(status);
+  } else {
+    c.snapshot_thread =
+        std::thread([&c, snapshot, tidy] { c.FinishSnapshot(c.WriteSnapshot(snapshot, tidy)); });
+  }
+  const std::lock_guard<std::mutex> lock(c.snapshot_mutex);
+  c.snapshot.pause_ns = NowNanos() - begin_ns;
+  c.snapshot.pause_ns_max = std::max(c.snapshot.pause_ns_max, c.snapshot.pause_ns);
+  return status;
+}
+
+absl::StatusOr<bool> EmbeddingCollection::SnapshotPrepared() {
+  const std::lock_guard<std::mutex> lock(impl_->snapshot_mutex);
+  if (impl_->snapshot.id == 0) {
+    return absl::FailedPreconditionError("SnapshotPrepared: no snapshot was begun");
+  }
+  if (!impl_->snapshot.done) return false;
+  HOTROW_RETURN_IF_ERROR(impl_->snapshot.status);
+  return true;
+}
+
+absl::Status EmbeddingCollection::WaitSnapshot() {
+  if (impl_->snapshot_thread.joinable()) impl_->snapshot_thread.join();
+  return SnapshotPrepared().status();
 }
 
 absl::Status EmbeddingCollection::PrepareSnapshot(SnapshotId snapshot) {
-  HOTROW_RETURN_IF_ERROR(Flush());
-  return impl_->store->PrepareSnapshot(snapshot);
+  const auto written = [&] {
+    const std::lock_guard<std::mutex> lock(impl_->snapshot_mutex);
+    return impl_->snapshot.done;
+  };
+  if (written() && !impl_->tidied) {
+    // Nobody trains meanwhile, so now is as good as ahead.
+    TraceSpan span(impl_->ctx.trace, "snapshot_tidy");
+    impl_->store.store->TidyForSnapshot();
+    impl_->tidied = true;
+  }
+  HOTROW_RETURN_IF_ERROR(BeginSnapshot(snapshot));
+  return WaitSnapshot();
 }
 
 absl::Status EmbeddingCollection::CommitSnapshot(SnapshotId snapshot) {
-  return impl_->store->CommitSnapshot(snapshot);
+  return impl_->store.store->CommitSnapshot(snapshot);
 }
 
 absl::Status EmbeddingCollection::DropSnapshot(SnapshotId snapshot) {
-  return impl_->store->DropSnapshot(snapshot);
+  return impl_->store.store->DropSnapshot(snapshot);
 }
 
 absl::StatusOr<std::vector<SnapshotId>> EmbeddingCollection::ListSnapshots() {
-  return impl_->store->ListSnapshots();
+  return impl_->store.store->ListSnapshots();
 }
+
+absl::Status EmbeddingCollection::Close() {
+  if (!impl_->outstanding.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("Close: ", impl_->outstanding.size(), " steps are outstanding"));
+  }
+  impl_->JoinSnapshot();
+  impl_->Stop();
+  return impl_->store.ssd == nullptr ? absl::OkStatus() : impl_->store.ssd->Close();
+}
+
+// --- Reading all of it
+// -------------------------------------------------------------------------------------------
 
 absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
   Impl& c = *impl_;
-  HOTROW_RETURN_IF_ERROR(Flush());
+  c.JoinSnapshot();
+  const StepPipeline::Pause pause(c.pipeline.get());
+  HOTROW_RETURN_IF_ERROR(c.FlushTiers());
   CollectionDigest digest;
   std::vector<int64_t> payload_bytes(c.options.tables.size());
   digest.tables.resize(c.options.tables.size());
@@ -694,12 +1014,13 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
     out.row_bytes = table.layout.row_bytes;
     payload_bytes[table.config] = table.layout.payload_bytes;
   }
-  HOTROW_RETURN_IF_ERROR(c.store->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
-    TableDigest& out = digest.tables[key.table];
-    out.rows += 1;
-    out.hash += HashBytes(key.key, key.table, row.first(payload_bytes[key.table]));
-    return absl::OkStatus();
-  }));
+  HOTROW_RETURN_IF_ERROR(
+      c.store.store->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+        TableDigest& out = digest.tables[key.table];
+        out.rows += 1;
+        out.hash += HashBytes(key.key, key.table, row.first(payload_bytes[key.table]));
+        return absl::OkStatus();
+      }));
   for (const TableDigest& table : digest.tables) digest.hash += table.hash;
   return digest;
 }
@@ -710,7 +1031,17 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   stats.steps = c.steps - c.options.open_steps;
   stats.unique_keys = c.unique_keys;
   stats.initialised_rows = c.initialised_rows;
-  stats.prefetch_waits = c.prefetch_waits;
+  stats.prefetch_waits = c.prefetch_waits.load(std::memory_order_relaxed);
+  stats.lookup_waits = c.lookup_waits;
+  stats.lookup_wait_ns = c.lookup_wait_ns;
+  {
+    const std::lock_guard<std::mutex> lock(c.snapshot_mutex);
+    stats.snapshots = c.snapshot.count;
+    stats.snapshots_failed = c.snapshot.failed;
+    stats.snapshot_pause_ns = c.snapshot.pause_ns;
+    stats.snapshot_pause_ns_max = c.snapshot.pause_ns_max;
+    stats.snapshot_prepare_ns = c.snapshot.prepare_ns;
+  }
   stats.evaluation_lookups = c.evaluation_lookups;
   stats.evaluation_unique_keys = c.evaluation_unique_keys;
 
@@ -721,24 +1052,35 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   store.name = std::string(StoreKindName(c.options.store));
   for (const std::unique_ptr<TieredTable>& tier : c.tiers) {
     const RowCacheStats row_cache = tier->cache_stats();
+    const TierCounts cache_counts = tier->cache_counts();
+    const TierCounts store_counts = tier->store_counts();
+    const SnapshotCounts snapshot = tier->snapshot_counts();
     cache.used_bytes += tier->cache_used_bytes();
-    cache.unique_keys += tier->cache_counts().unique_keys;
-    cache.unique_hits += tier->cache_counts().unique_hits;
-    cache.lookups += tier->cache_counts().lookups;
-    cache.lookup_hits += tier->cache_counts().lookup_hits;
+    cache.unique_keys += cache_counts.unique_keys;
+    cache.unique_hits += cache_counts.unique_hits;
+    cache.lookups += cache_counts.lookups;
+    cache.lookup_hits += cache_counts.lookup_hits;
     cache.evictions += row_cache.evictions;
     cache.dirty_writebacks += row_cache.dirty_evictions;
     stats.overflow_rows += row_cache.overflow_inserts;
-    store.unique_keys += tier->store_counts().unique_keys;
-    store.unique_hits += tier->store_counts().unique_hits;
-    store.lookups += tier->store_counts().lookups;
-    store.lookup_hits += tier->store_counts().lookup_hits;
+    store.unique_keys += store_counts.unique_keys;
+    store.unique_hits += store_counts.unique_hits;
+    store.lookups += store_counts.lookups;
+    store.lookup_hits += store_counts.lookup_hits;
     store.rows_read += tier->rows_read();
     store.rows_written += tier->rows_written_back();
+    stats.snapshot_rows += snapshot.rows;
+    stats.snapshot_row_bytes += snapshot.rows * tier->row_bytes();
+    stats.snapshot_rows_copied += snapshot.copied;
+    stats.snapshot_rows_held += snapshot.held;
+    stats.snapshot_update_waits += snapshot.update_waits;
+    stats.snapshot_update_wait_ns += snapshot.update_wait_ns;
+    stats.snapshot_evict_waits += snapshot.evict_waits;
+    stats.snapshot_evict_wait_ns += snapshot.evict_wait_ns;
   }
   cache.peak_bytes = cache.used_bytes;  // a cache takes its memory at creation
   if (c.options.cache_bytes > 0) stats.tiers.push_back(std::move(cache));
-  const RowStoreStats row_store = c.store->Stats();
+  const RowStoreStats row_store = c.store.store->Stats();
   store.budget_bytes = row_store.budget_bytes;
   store.used_bytes = row_store.used_bytes;
   store.peak_bytes = row_store.peak_bytes;
@@ -746,6 +1088,14 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   store.bytes_read = row_store.bytes_read;
   store.bytes_written = row_store.bytes_written;
   store.snapshot_bytes = row_store.snapshot_bytes;
+  store.disk_budget_bytes = row_store.disk_budget_bytes;
+  store.disk_used_bytes = row_store.disk_used_bytes;
+  store.index_bytes =
+      c.store.ssd != nullptr ? c.store.ssd->SsdStats().index_bytes : row_store.metadata_bytes;
+  if (row_store.payload_bytes_written > 0) {
+    store.write_amplification = static_cast<double>(row_store.bytes_written) /
+                                static_cast<double>(row_store.payload_bytes_written);
+  }
   stats.tiers.push_back(std::move(store));
   return stats;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,25 +46,49 @@ struct EmbeddingCollectionOptions {
   std::vector<std::string> feature_order;
   uint64_t seed = 0;           // of row initialisation
   int64_t max_batch_size = 0;  // B at most; required
+
   StoreKind store = StoreKind::kMemory;
-  int64_t store_bytes = 0;  // required; budget of the store's memory, a hard limit
-  // Budget of the row cache over the store: rows, keys, marks, overflow and staging, a hard limit.
-  // 0: no cache, rows are trained where the store keeps them. Rows have the same bits either way.
+  // Required; budget of the store's memory. memory: all rows, a hard limit. ssd: index, buffers and
+  // metadata, a hard limit. rocksdb: see store/rocks_store.h.
+  int64_t store_bytes = 0;
+  // ssd, rocksdb: required; the directory of the store, made if missing, and the budget of all its
+  // files, snapshots included. One collection at a time, in whatever process. memory: neither.
+  std::string store_path;
+  int64_t disk_bytes = 0;
+  // Budget of the row cache over the store: rows, keys, marks, overflow, staging and the buffers of
+  // a snapshot that is being written; a hard limit. 0, with the memory store only: no cache, rows
+  // are trained where the store keeps them. Rows have the same bits either way.
   int64_t cache_bytes = 0;
   CachePolicy cache_policy = CachePolicy::kLru;
-  int32_t prefetch_depth = 0;  // steps prefetched beyond the current one, in [0, 32]
+  // Steps prefetched beyond the current one, in [0, 32]. 0: everything runs on the caller's thread,
+  // in a fixed order, so that statistics are the same in each run. From 1 up rows are made resident
+  // by a thread of the collection's own.
+  int32_t prefetch_depth = 0;
   // Rows that evaluation brings in for a moment; batches are cut into slices that fit. A hard
   // limit.
   int64_t evaluation_staging_bytes = int64_t{64} << 20;
-  std::string snapshot_dir;  // where PrepareSnapshot writes; empty: no snapshots
-  // Starts from this snapshot of open_dir (empty: of snapshot_dir) instead of from empty tables; 0:
-  // empty tables. The tables must be those of the snapshot: their number, their order and their row
-  // widths are checked; names, optimizers and the number of steps are for the caller to keep.
-  // Nothing is written to open_dir.
+  // memory: where snapshots are written; empty: no snapshots. ssd and rocksdb keep theirs in
+  // store_path, and this must be empty.
+  std::string snapshot_dir;
+
+  // Starts from this snapshot instead of from empty tables; 0: empty tables. It is one of a store
+  // of kind open_store (none: of the same kind as `store`) in open_dir: the store_path of an ssd or
+  // rocksdb store, the snapshot_dir of a memory store (empty: this collection's own). A snapshot of
+  // this collection's own store is opened in place: rows written after it are dropped, other
+  // snapshots stay. Any other is copied row by row, and nothing changes in open_dir; then, as with
+  // empty tables, what is in store_path must be no store or one without rows and snapshots,
+  // FailedPrecondition otherwise. The tables must be those of the snapshot: their number, their
+  // order and their row widths are checked; names, optimizers and the number of steps are for the
+  // caller to keep. When Create refuses, nothing has changed on disk; a copy that fails midway
+  // leaves store_path as start_over takes it.
   SnapshotId open_at = 0;
+  std::optional<StoreKind> open_store;
   std::string open_dir;
   int64_t open_steps = 0;  // updates that the snapshot has seen: steps() goes on from here
-  Env* env = nullptr;      // of snapshots; not owned; null: the real file system
+  // Instead of refusing a store in store_path that has rows, empties it, as long as no snapshot of
+  // it was committed: what a run leaves that was killed before its first checkpoint.
+  bool start_over = false;
+  Env* env = nullptr;  // of all files, but RocksDB's; not owned; null: the real file system
 
   absl::Status Validate() const;  // names the table or field, the limit and the value it got
 };
@@ -84,7 +109,7 @@ struct EmbeddingGradient {
 
 // Readings of one tier; see docs/ARCHITECTURE.md for each. Never reset.
 struct TierStats {
-  std::string name;  // "cache", "memory"
+  std::string name;  // "cache"; "memory", "ssd", "rocksdb"
   int64_t budget_bytes = 0;
   int64_t used_bytes = 0;
   int64_t peak_bytes = 0;
@@ -99,8 +124,11 @@ struct TierStats {
   int64_t rows_written = 0;
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
-  double write_amplification = 0;
-  int64_t snapshot_bytes = 0;
+  double write_amplification = 0;  // bytes_written over the bytes of the rows written; 0: none yet
+  int64_t snapshot_bytes = 0;      // on disk, held only by snapshots
+  int64_t disk_budget_bytes = 0;   // 0: no limit, or not on a disk
+  int64_t disk_used_bytes = 0;     // snapshots included
+  int64_t index_bytes = 0;         // the part of used_bytes that finds rows
 };
 
 struct EmbeddingStats {
@@ -110,6 +138,22 @@ struct EmbeddingStats {
   int64_t initialised_rows = 0;  // rows that joined a table by their first update
   int64_t prefetch_waits = 0;    // prefetches that had to wait for room beside pinned rows
   int64_t overflow_rows = 0;     // rows that went to the cache's overflow area
+  int64_t lookup_waits = 0;      // Lookups whose rows were not resident yet
+  int64_t lookup_wait_ns = 0;    // how long they waited
+  // Snapshots; see BeginSnapshot.
+  int64_t snapshots = 0;              // begun
+  int64_t snapshots_failed = 0;       // of them
+  int64_t snapshot_pause_ns = 0;      // BeginSnapshot: of the last one,
+  int64_t snapshot_pause_ns_max = 0;  // of the longest,
+  int64_t snapshot_prepare_ns = 0;    // and from the last one's begin until it was prepared
+  int64_t snapshot_rows = 0;          // dirty rows that went to the store for a snapshot
+  int64_t snapshot_row_bytes = 0;     // their bytes
+  int64_t snapshot_rows_copied = 0;   // of them, copied because an update was about to change them
+  int64_t snapshot_rows_held = 0;     // evicted rows held back until a snapshot was captured
+  int64_t snapshot_update_waits = 0;  // updates that waited for room for such copies
+  int64_t snapshot_update_wait_ns = 0;
+  int64_t snapshot_evict_waits = 0;  // prefetches that waited for room for rows to be held back
+  int64_t snapshot_evict_wait_ns = 0;
   // Evaluation, counted apart.
   int64_t evaluation_lookups = 0;
   int64_t evaluation_unique_keys = 0;
@@ -139,7 +183,7 @@ class EmbeddingStep {
 
   int64_t batch_size() const;
   int64_t num_lookups() const;
-  int64_t num_unique_keys() const;
+  int64_t num_unique_keys() const;  // from Lookup on; with prefetch_depth = 0 from Prefetch on
 
  private:
   friend class EmbeddingCollection;
@@ -161,12 +205,20 @@ class EmbeddingStep {
 //          makes rows resident and pins them, it hands out no values; Lookup gathers values after
 //          the update of the step before. So prefetch depth, cache size and tier change speed and
 //          never a bit.
-// Threads: one call at a time; inside, work spreads over ctx.pool, with the same bits for any pool
-//          size.
-// Errors:  InvalidArgument (a malformed batch; names feature, sample and value), ResourceExhausted
-//          (a budget that one step alone does not fit; names the tier, the budget and the need),
-//          FailedPrecondition (calls out of order), and what the store says. After an error the
-//          tables are as before; a step whose Update failed is cancelled.
+// Overlap: with prefetch_depth > 0 Prefetch checks and copies the batch and returns; a thread of
+//          the collection makes the rows of the steps resident, in order, while the caller
+//          computes. Lookup waits for its own step. A step whose rows do not fit beside those of
+//          the steps before waits for their end.
+// Threads: one call at a time; that includes destroying a step. CommitSnapshot, DropSnapshot and
+//          ListSnapshots may run beside other calls. Inside, work spreads over ctx.pool, with the
+//          same bits for any pool size.
+// Errors:  InvalidArgument (a malformed batch; names feature, sample and value; from Prefetch),
+//          ResourceExhausted (a budget that one step alone does not fit; names the tier, the budget
+//          and the need), FailedPrecondition (calls out of order), and what the store says. What
+//          goes wrong while rows are made resident, the Lookup of that step says (with
+//          prefetch_depth = 0 its Prefetch, or its Lookup when it had waited). After an error the
+//          tables are as before; a step whose Lookup or Update failed can only be destroyed, except
+//          that a Lookup of a step that is not the oldest may come again in its turn.
 class EmbeddingCollection {
  public:
   // ctx.pool must outlive the collection.
@@ -196,19 +248,49 @@ class EmbeddingCollection {
   // no recency, frequency, pin or residency changes. Unseen keys read their initial rows.
   absl::Status Evaluate(const JaggedBatch& batch, const EmbeddingOutput& output);
 
-  // Writes dirty rows down to the store.
+  // Writes dirty rows down to the store. Waits for a snapshot that is being written.
   absl::Status Flush();
   // Counts and hashes all rows, after a Flush. Reads every row.
   absl::StatusOr<CollectionDigest> Digest();
 
-  // Two-phase snapshots of all rows, see store/row_store.h: PrepareSnapshot flushes and makes the
-  // tables as they are after the last update durable under this name; the caller's manifest
-  // commits. Steps may be in flight. Errors: FailedPrecondition (no snapshot_dir; a name that is 0
-  // or used), and what the file system says; the tables are then as before.
+  // Two-phase snapshots of all rows, see store/row_store.h. The caller chooses the name (a trainer
+  // uses the step), makes the tables durable under it, makes its own manifest durable, and then
+  // commits.
+  //
+  // AnnounceSnapshot says that one will be begun before long, some hundred steps ahead say. A
+  // thread then does what can be done before: an ssd store moves rows out of segments that are
+  // mostly garbage, which a snapshot would hold on to. Without it that is done between begin and
+  // capture, and training may have to wait for it. Returns at once; does nothing while a snapshot
+  // is being written.
+  void AnnounceSnapshot();
+  // BeginSnapshot takes the tables as they are after the last Update. It returns after a pause of
+  // milliseconds: it only marks the dirty rows. A thread writes them to the store while training
+  // goes on; an Update that is about to change a marked row copies it first, and a row that was
+  // changed since and is evicted waits in a buffer of the cache's budget until the store has
+  // captured the snapshot. Steps may be in flight. One snapshot at a time. Without a cache there is
+  // nothing to copy from: rows are trained where the store keeps them, and the pause is the whole
+  // write.
+  // Errors: FailedPrecondition (no snapshot_dir; a name that is 0 or used; another snapshot is
+  // being written), and without a cache what the file system says.
+  absl::Status BeginSnapshot(SnapshotId snapshot);
+  // Whether the snapshot that was begun last is durable under its name. An error says that it
+  // failed: it does not exist, the tables are as if it had never been begun, and the next may
+  // begin. FailedPrecondition when none was begun.
+  absl::StatusOr<bool> SnapshotPrepared();
+  // Waits until it is, or has failed; the same errors.
+  absl::Status WaitSnapshot();
+  // Both: BeginSnapshot, then WaitSnapshot.
   absl::Status PrepareSnapshot(SnapshotId snapshot);
   absl::Status CommitSnapshot(SnapshotId snapshot);
   absl::Status DropSnapshot(SnapshotId snapshot);
+  // Prepared and committed ones, ascending, with those that were there before open_at.
   absl::StatusOr<std::vector<SnapshotId>> ListSnapshots();
+
+  // Ends a snapshot that is being written, the pipeline, and the store in good order, so that an
+  // ssd store opens quickly the next time. Rows that are in no snapshot are not kept for anybody.
+  // No call may follow but the destructor; no step may be outstanding (FailedPrecondition). Without
+  // it the destructor leaves the store as a kill would: every snapshot is there.
+  absl::Status Close();
 
   int64_t steps() const;  // updates applied so far, those before open_at included
   EmbeddingStats Stats() const;

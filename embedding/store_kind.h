@@ -9,9 +9,14 @@
 namespace hotrow {
 
 // Where rows live below the cache.
-enum class StoreKind { kMemory };
+enum class StoreKind {
+  kMemory,   // "memory": HostStore
+  kSsd,      // "ssd": SsdStore, a log on an SSD with an index in memory
+  kRocksDb,  // "rocksdb": RocksDB, where the build has it
+};
 
-// "memory". The error of an unknown name, or of a kind that this build lacks, lists those it has.
+// By its name above. The error of an unknown name, or of a kind that this build lacks, lists those
+// it has.
 absl::StatusOr<StoreKind> ParseStoreKind(std::string_view name);
 std::string_view StoreKindName(StoreKind kind);
 

@@ -1,9 +1,12 @@
 #ifndef HOTROW_EMBEDDING_TIERED_TABLE_H_
 #define HOTROW_EMBEDDING_TIERED_TABLE_H_
 
+#include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -13,10 +16,12 @@
 #include "base/exec_context.h"
 #include "base/row_key.h"
 #include "cache/row_cache.h"
+#include "embedding/held_rows.h"
 #include "ops/row_init.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
 #include "store/host_store.h"
+#include "store/row_store.h"
 
 namespace hotrow {
 
@@ -31,15 +36,19 @@ struct TieredTableSpec {
 struct TieredTableOptions {
   std::vector<TieredTableSpec> tables;  // all of one row_bytes
   uint64_t seed = 0;
-  int64_t cache_bytes = 0;  // rows, marks, overflow and staging; 0: train in the store
+  int64_t cache_bytes = 0;  // rows, marks, overflow, staging, buffers; 0: train in the store
   CachePolicy cache_policy = CachePolicy::kLru;
 };
 
-// The keys of one training step in one TieredTable, from MakeResident to Release. The owner keeps
-// it; the table fills it. Reused from step to step, so that its memory is.
+// The keys of one training step in one TieredTable, from Place to Release. The owner keeps it; the
+// table fills it. Reused from step to step, so that its memory is.
 struct StepRows {
-  std::vector<int64_t> slots;    // [n] with a cache: pinned slots
-  int64_t probed = 0;            // keys counted in the tier statistics already
+  std::vector<int64_t> slots;  // [n] with a cache: pinned slots; -1: not placed yet
+  int64_t probed = 0;          // keys counted in the tier statistics already
+  // With a cache, between Place and Fill: rows that have a way and wait for their bytes.
+  std::vector<RowKey> miss_keys;
+  std::vector<std::byte*> miss_rows;
+  std::vector<int64_t> miss_positions;  // in the step's keys
   std::vector<int64_t> missing;  // without a cache: positions of keys that the store does not have
   std::vector<std::byte> staging;  // without a cache: initial rows of those, [missing, row_bytes]
   bool resident = false;
@@ -53,38 +62,82 @@ struct TierCounts {
   int64_t lookup_hits = 0;
 };
 
+struct SnapshotCounts {
+  int64_t rows = 0;    // dirty rows written for snapshots
+  int64_t copied = 0;  // of them, because an update was about to change them
+  int64_t held = 0;    // evicted rows that were held back
+  int64_t update_waits = 0;
+  int64_t update_wait_ns = 0;
+  int64_t evict_waits = 0;
+  int64_t evict_wait_ns = 0;
+};
+
 // TieredTable is a row cache over a store for all tables of one row width: it makes the rows of a
 // step resident, hands out their addresses, and sees that what falls out of the cache reaches the
-// store. Without a cache it hands out the addresses of rows in the HostStore itself.
+// store. Without a cache it hands out the addresses of rows in a HostStore itself.
 //
-// Order:    a row is evicted to the store before any miss is read, so a miss never reads an older
-//           row than was evicted.
+// A step:   Place gives its keys ways and writes what had to leave them down to the store; the
+//           owner reads the misses from the store, for all tables at once, and calls Fill. Then
+//           ResolveForRead, PrepareForUpdate, ResolveForUpdate, Release.
+// Order:    a row that was evicted reaches the store before any miss is read, so a miss never reads
+//           an older row than was evicted.
 // New rows: a key that the store does not have gets its initial row in the cache (or in staging),
 //           clean. It joins the store only if an update makes it dirty; otherwise it is forgotten.
-// Threads:  one call at a time; work inside spreads over ctx.pool.
+// Snapshots: from BeginSnapshot on, the rows that were dirty then are marked and belong to the
+//           snapshot with the bytes they had. WriteSnapshotPart takes them to the store, in parts.
+//           An update that is about to change a marked row copies it first; a marked row that is
+//           evicted goes to the store like any other; a row that was changed since and is evicted
+//           is held back, and a miss on it served from there, until EndSnapshot.
+// Threads:  three at most. One (the pipeline's) calls Place, Fill and GiveUp; one (the caller's)
+//           all others but the snapshot calls; one the snapshot calls but BeginSnapshot, which is
+//           the caller's. Read and Flush are called while the first does nothing, Flush also while
+//           no snapshot is being written. Inside, `mutex_` is held for at most a staging area of
+//           keys and never while the store works. `order_mutex_` is held from before rows are
+//           evicted until they are in the store.
 // Errors:   what the store says. When the store refuses rows that the cache has already given up,
 //           they wait in the staging area; every later call tries them again first and fails as
 //           long as the store does. Nothing is lost.
 class TieredTable {
  public:
-  // `store` outlives the table. Errors: ResourceExhausted when cache_bytes is too small for any
-  // cache.
+  // `store` outlives the table; so does `in_place`, the same store where it can be trained in
+  // place, needed when there is no cache. Errors: ResourceExhausted when cache_bytes is too small
+  // for any cache.
   static absl::StatusOr<std::unique_ptr<TieredTable>> Create(const TieredTableOptions& options,
-                                                             HostStore* store);
+                                                             RowStore* store, HostStore* in_place);
 
-  // The smallest cache_bytes with which `rows` distinct rows fit at once, staging included.
+  // The smallest cache_bytes with which `rows` distinct rows fit at once, all buffers included.
   static int64_t MinCacheBytes(int64_t rows, int64_t row_bytes);
 
-  // Makes keys (distinct) resident and pins them for this step. counts[i] is how many lookups
-  // keys[i] has, for the statistics. False: they do not fit beside the rows pinned by other steps;
-  // nothing stays pinned.
-  absl::StatusOr<bool> MakeResident(const ExecContext& ctx, std::span<const RowKey> keys,
-                                    std::span<const int32_t> counts, StepRows* step);
+  // --- Making rows resident
 
-  // Sets rows[i] to where the row of keys[i] can be read until Release. Resident steps only.
+  enum class Placed {
+    kAll,
+    kNoRoom,                // some do not fit beside the rows that other steps have pinned
+    kNoRoomBesideSnapshot,  // the same, and a snapshot had pinned rows as well
+  };
+  // Gives the keys (distinct) that have none yet a way, pinned for this step, and notes misses.
+  // counts[i] is how many lookups keys[i] has, for the statistics. What has been placed keeps its
+  // place also when others found no room: Fill it, then come again with the same keys.
+  absl::StatusOr<Placed> Place(const ExecContext& ctx, std::span<const RowKey> keys,
+                               std::span<const int32_t> counts, StepRows* step);
+  // The store was asked for step->miss_keys: found[i] says whether row i was written to
+  // step->miss_rows[i]. Others get their initial rows.
+  absl::Status Fill(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step,
+                    std::span<const uint8_t> found);
+  // All keys are placed and filled.
+  void FinishPlacing(const ExecContext& ctx, StepRows* step);
+  // Undoes Place; rows that were filled stay in the cache, unpinned.
+  void GiveUp(StepRows* step);
+
+  // --- A resident step
+
+  // Sets rows[i] to where the row of keys[i] can be read until Release.
   absl::Status ResolveForRead(const ExecContext& ctx, std::span<const RowKey> keys,
                               std::span<const int32_t> counts, StepRows* step,
                               std::span<std::byte*> rows);
+  // The step's rows are about to change: keeps what a snapshot still needs of them. May wait for
+  // the snapshot to take what was kept before.
+  void PrepareForUpdate(const StepRows& step);
   // After ResolveForRead: makes rows[i] the address where keys[i] may be updated. Without a cache
   // this is where new rows join the store, so here a full store is noticed, before any row has
   // changed.
@@ -96,27 +149,37 @@ class TieredTable {
   // Ends the step for these rows. updated: they have changed.
   void Release(StepRows* step, bool updated);
 
+  // --- All rows
+
   // Evaluation: sets rows[i] to where the present row of keys[i] can be read until the next call of
   // anything. Rows that are not resident are brought to `staging` (room for all keys); nothing else
   // changes. Keys distinct.
   absl::Status Read(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
                     std::span<std::byte*> rows);
-
   // Writes dirty rows to the store.
   absl::Status Flush();
+
+  // --- Snapshots; with a cache only
+
+  // Between two updates. On an error nothing has begun.
+  absl::Status BeginSnapshot();
+  // Takes part of the marked rows to the store. False: all of them are there.
+  absl::StatusOr<bool> WriteSnapshotPart();
+  // The store has captured the snapshot, or there will be none. In the second case, and after an
+  // error of WriteSnapshotPart, what is still marked is simply dirty again.
+  void EndSnapshot();
 
   bool has_cache() const { return cache_ != nullptr; }
   int64_t row_bytes() const { return row_bytes_; }
   int64_t cache_used_bytes() const;
   // What an error message and the statistics call the cache.
   int64_t cache_budget_bytes() const { return cache_budget_bytes_; }
-  RowCacheStats cache_stats() const {
-    return cache_ == nullptr ? RowCacheStats() : cache_->Stats();
-  }
-  const TierCounts& cache_counts() const { return cache_counts_; }
-  const TierCounts& store_counts() const { return store_counts_; }
-  int64_t rows_read() const { return rows_read_; }
-  int64_t rows_written_back() const { return rows_written_back_; }
+  RowCacheStats cache_stats() const;
+  TierCounts cache_counts() const;
+  TierCounts store_counts() const;
+  SnapshotCounts snapshot_counts() const;
+  int64_t rows_read() const { return rows_read_.load(std::memory_order_relaxed); }
+  int64_t rows_written_back() const { return rows_written_back_.load(std::memory_order_relaxed); }
 
  private:
   TieredTable() = default;
@@ -124,43 +187,79 @@ class TieredTable {
   // Writes the initial row of keys[i] to rows[i]. Keys are grouped by table.
   absl::Status InitRowsOf(const ExecContext& ctx, std::span<const RowKey> keys,
                           std::span<std::byte* const> rows) const;
-  // Fills found[i] and, where found, rows[i]; spread over the pool.
-  absl::Status FindInStore(const ExecContext& ctx, std::span<const RowKey> keys,
-                           std::span<std::byte* const> rows, std::span<uint8_t> found);
-  // One staging area's worth of keys. Sets *no_room when some could not be placed.
-  absl::Status MakeChunkResident(const ExecContext& ctx, std::span<const RowKey> keys,
-                                 std::span<const int32_t> counts, int64_t first, StepRows* step,
-                                 bool* no_room);
+  // Under order_mutex_: evicted rows, and rows that were held back.
   absl::Status WriteBackPending();
+  absl::Status WriteBackHeld();
+  // Under both mutexes: the unplaced keys from *cursor on, up to `most` of them.
+  void PlaceChunk(const ExecContext& ctx, std::span<const RowKey> keys,
+                  std::span<const int32_t> counts, int64_t most, int64_t* cursor, StepRows* step,
+                  bool* no_room);
+  absl::Status AppendRows(std::span<const RowKey> keys, std::span<const std::byte* const> rows);
   const TieredTableSpec& SpecOf(uint32_t table) const;
 
   std::vector<TieredTableSpec> tables_;
   uint64_t seed_ = 0;
   int64_t row_bytes_ = 0;
-  HostStore* store_ = nullptr;
-  std::unique_ptr<RowCache> cache_;  // null: train in the store
+  RowStore* store_ = nullptr;
+  HostStore* in_place_ = nullptr;
   int64_t cache_budget_bytes_ = 0;
+  int64_t buffer_bytes_ = 0;  // of the budget, beside the cache itself
 
-  // Rows on their way down: staging_keys_[0, pending_) with staging_pointers_ into staging_.
+  // Taken before mutex_. Guards what is on its way down, and held_ together with mutex_: changing
+  // it takes both, reading it takes one.
+  std::mutex order_mutex_;
   int64_t staging_rows_ = 0;
-  HostBuffer<std::byte> staging_;
+  HostBuffer<std::byte> staging_;  // [staging_rows_, row_bytes_]: rows that were evicted
   std::vector<RowKey> pending_keys_;
-  std::vector<const std::byte*> pending_rows_;
-  // Scratch of one chunk.
+  std::vector<const std::byte*> pending_rows_;  // into staging_
+  internal::HeldRows held_;
+
+  mutable std::mutex mutex_;                  // guards what follows, and the metadata of the cache
+  std::unique_ptr<RowCache> cache_;           // null: train in the store
+  bool holding_ = false;                      // a snapshot was begun and is not captured yet
+  bool marking_ = false;                      // there may be marked rows, or copies of them
+  std::condition_variable snapshot_changed_;  // holding_, marking_ or the room for copies
+  int64_t snapshot_cursor_ = 0;               // slots before it have no marks
+  int64_t snapshot_pins_ = 0;                 // rows that WriteSnapshotPart has pinned
+  // Old bytes of marked rows that were updated: a ring.
+  HostBuffer<RowKey> copy_keys_;
+  HostBuffer<std::byte> copies_;  // [copy_keys_.size(), row_bytes_]
+  int64_t first_copy_ = 0;
+  int64_t num_copies_ = 0;
+  TierCounts cache_counts_;
+  TierCounts store_counts_;
+  SnapshotCounts snapshot_counts_;
+
+  // Of Place.
+  std::vector<RowKey> chunk_keys_;
+  std::vector<int64_t> chunk_positions_;
+  std::vector<int64_t> chunk_slots_;
   std::vector<Placement> placement_;
   std::vector<uint8_t> evicted_;
   std::vector<RowKey> evicted_keys_;
+  // Of Fill.
+  std::vector<RowKey> absent_keys_;
+  std::vector<std::byte*> absent_rows_;
+  std::vector<int64_t> filled_slots_;
+  // Of the caller's calls.
   std::vector<RowKey> miss_keys_;
   std::vector<std::byte*> miss_rows_;
-  std::vector<int64_t> miss_slots_;
-  std::vector<int32_t> miss_counts_;
   std::vector<uint8_t> found_;
+  // Of the snapshot's.
+  int64_t part_rows_ = 0;
+  HostBuffer<std::byte> part_;  // [part_rows_, row_bytes_]
+  std::vector<RowKey> part_keys_;
+  std::vector<int64_t> part_slots_;
+  std::vector<const std::byte*> part_pointers_;
 
-  TierCounts cache_counts_;
-  TierCounts store_counts_;
-  int64_t rows_read_ = 0;
-  int64_t rows_written_back_ = 0;
+  std::atomic<int64_t> rows_read_{0};
+  std::atomic<int64_t> rows_written_back_{0};
 };
+
+// Looks keys up in `store`; spread over ctx.pool where the store leaves that to its callers.
+absl::Status FindInStore(const ExecContext& ctx, RowStore* store, bool spread,
+                         std::span<const RowKey> keys, std::span<std::byte* const> rows,
+                         std::span<uint8_t> found);
 
 }  // namespace hotrow
 

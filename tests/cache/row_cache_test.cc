@@ -427,6 +427,126 @@ TEST(RowCacheTest, ForEachDirtyComesInSlotOrderAndKeepsWhatFailed) {
       cache->ForEachDirty([](auto, auto) { return absl::InternalError("all are clean"); }));
 }
 
+// ---- Marks.
+
+// Writes the number into a filled row.
+void SetRow(RowCache& cache, int64_t slot, uint64_t number) {
+  std::memcpy(cache.row(slot), &number, sizeof(number));
+}
+
+// Random steps, each with marks taken by updates, by TakeMarked and by evictions: together they
+// give every row that was dirty when the marks were made, once, with the bytes of that moment.
+TEST(RowCacheMarkTest, EveryRowThatWasDirtyIsHandedOutOnceAsItWas) {
+  for (const uint64_t seed : test::Seeds(20)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    RandomStream random(seed, RandomPurpose::kTest);
+    const auto cache = CacheOfBuckets(static_cast<int64_t>(1 + random.Below(6)),
+                                      random.Below(2) == 0 ? CachePolicy::kLru : CachePolicy::kLfu);
+    std::unordered_map<RowKey, uint64_t, RowKeyHash> below;    // the tier below, all older rows
+    std::unordered_map<RowKey, uint64_t, RowKeyHash> present;  // what each row is now
+    std::unordered_map<RowKey, uint64_t, RowKeyHash> wanted;   // of the snapshot
+    std::unordered_map<RowKey, uint64_t, RowKeyHash> got;
+    uint64_t version = 0;
+    const auto hand_out = [&](const RowKey& key, const std::byte* row) {
+      uint64_t number;
+      std::memcpy(&number, row, sizeof(number));
+      ASSERT_TRUE(got.emplace(key, number).second) << "handed out twice";
+      below[key] = number;
+    };
+    const auto step = [&] {
+      std::vector<RowKey> keys;
+      std::unordered_set<RowKey, RowKeyHash> distinct;
+      for (int i = 0; i < 12; ++i) {
+        const RowKey key = {random.Below(300), static_cast<uint32_t>(random.Below(2))};
+        if (distinct.insert(key).second) keys.push_back(key);
+      }
+      Batch batch(*cache, kSerial, keys);
+      for (size_t i = 0; i < keys.size(); ++i) {
+        const std::byte* const row =
+            batch.evicted_rows.data() + i * static_cast<size_t>(cache->row_bytes());
+        if (batch.evicted[i] == kEvictedMarked) hand_out(batch.evicted_keys[i], row);
+        if (batch.evicted[i] == kEvictedDirty) {
+          std::memcpy(&below[batch.evicted_keys[i]], row, sizeof(uint64_t));
+        }
+      }
+      for (size_t i = 0; i < keys.size(); ++i) {
+        ASSERT_NE(batch.placement[i], Placement::kNoRoom);
+        if (batch.placement[i] == Placement::kFilled)
+          SetRow(*cache, batch.slots[i], below[keys[i]]);
+      }
+      cache->MarkFilled(batch.SlotsWith(Placement::kFilled));
+      const bool update = random.Below(4) != 0;
+      for (size_t i = 0; i < keys.size(); ++i) {
+        uint64_t number;
+        std::memcpy(&number, cache->row(batch.slots[i]), sizeof(number));
+        ASSERT_EQ(number, present[keys[i]]) << "a row was lost";
+        if (!update) continue;
+        RowKey key;
+        if (cache->TakeMark(batch.slots[i], &key)) {
+          ASSERT_EQ(key, keys[i]);
+          hand_out(key, cache->row(batch.slots[i]));
+        }
+        present[keys[i]] = ++version;
+        SetRow(*cache, batch.slots[i], version);
+      }
+      cache->Unpin(batch.slots, update);
+      cache->EndStep(kSerial);
+    };
+    for (int round = 0; round < 10; ++round) {
+      for (int i = 0; i < 10; ++i) ASSERT_NO_FATAL_FAILURE(step());
+      wanted.clear();
+      got.clear();
+      for (const auto& [key, number] : present) {
+        if (number != below[key]) wanted[key] = number;
+      }
+      ASSERT_EQ(cache->MarkDirtyRows(), std::ssize(wanted));
+      HOTROW_ASSERT_OK(cache->ForEachDirty(
+          [](auto, auto) { return absl::InternalError("a marked row is not dirty"); }));
+      const bool drop = random.Below(4) == 0;
+      for (int64_t cursor = 0; cursor < cache->num_slots();) {
+        if (random.Below(2) == 0) {
+          ASSERT_NO_FATAL_FAILURE(step());
+        }
+        std::vector<RowKey> keys(1 + random.Below(20));
+        std::vector<int64_t> slots(keys.size());
+        std::vector<std::byte> rows(keys.size() * static_cast<size_t>(cache->row_bytes()));
+        const int64_t n = cache->TakeMarked(&cursor, keys, slots, rows.data());
+        ASSERT_LE(n, std::ssize(keys));
+        for (int64_t i = 0; i < n; ++i) {
+          ASSERT_NO_FATAL_FAILURE(hand_out(keys[i], rows.data() + i * cache->row_bytes()));
+        }
+        cache->Unpin({slots.data(), static_cast<size_t>(n)}, /*dirty=*/false);
+        if (drop && random.Below(4) == 0) break;
+      }
+      if (drop) {
+        // What is left is dirty again: nothing is lost, as the next rounds see.
+        cache->DropMarks();
+      } else {
+        ASSERT_EQ(got, wanted);
+      }
+    }
+  }
+}
+
+TEST(RowCacheMarkTest, RowsThatWereTakenStayUntilTheyAreUnpinned) {
+  const auto cache = CacheOfBuckets(1, CachePolicy::kLru);
+  const int64_t ways = cache->num_slots();
+  TrainStep(*cache, kSerial, KeyRange(0, 20));
+  EXPECT_EQ(cache->MarkDirtyRows(), 20);
+  std::vector<RowKey> keys(20);
+  std::vector<int64_t> slots(20);
+  std::vector<std::byte> rows(20 * static_cast<size_t>(cache->row_bytes()));
+  int64_t cursor = 0;
+  ASSERT_EQ(cache->TakeMarked(&cursor, keys, slots, rows.data()), 20);
+  Batch flood(*cache, kSerial, KeyRange(100, 100 + static_cast<uint64_t>(ways)));
+  EXPECT_EQ(flood.Count(Placement::kNoRoom), 20);
+  for (const RowKey& key : KeyRange(0, 20)) EXPECT_TRUE(Resident(*cache, key));
+  cache->Unpin(slots, /*dirty=*/false);
+  Batch more(*cache, kSerial, KeyRange(1000, 1020));
+  EXPECT_EQ(more.Count(Placement::kFilled), 20);
+  for (const uint8_t evicted : more.evicted) EXPECT_EQ(evicted, 0) << "it is clean now";
+}
+
 // ---- Policies.
 
 TEST(RowCachePolicyTest, LruEvictsTheRowsWhoseLastStepLiesFurthestBack) {

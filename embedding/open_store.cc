@@ -1,0 +1,246 @@
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/env.h"
+#include "base/status_macros.h"
+#include "embedding/open_store_impl.h"
+#include "store/rocks_store.h"
+#include "store/snapshot_reader.h"
+
+namespace hotrow::internal {
+namespace {
+
+constexpr int64_t kCopyBatchRows = 4096;
+// Keys that are erased at a time when a store is emptied: 16 MiB.
+constexpr int64_t kEraseBatchKeys = int64_t{1} << 20;
+
+// What there is where a store is to be made.
+struct Found {
+  bool rows = false;
+  std::vector<SnapshotId> snapshots;
+  bool committed = false;  // one of them, at least
+};
+
+Env& EnvOf(const EmbeddingCollectionOptions& options) {
+  return options.env == nullptr ? PosixEnv() : *options.env;
+}
+
+// Whether both name one directory, as far as that can be told without looking at it.
+bool SamePath(const std::string& a, const std::string& b) {
+  const auto normal = [](const std::string& path) {
+    std::error_code error;
+    std::filesystem::path full = std::filesystem::weakly_canonical(path, error);
+    if (error) full = std::filesystem::path(path).lexically_normal();
+    // "dir/" and "dir" are one.
+    if (!full.has_filename()) full = full.parent_path();
+    return full;
+  };
+  return normal(a) == normal(b);
+}
+
+absl::StatusOr<Found> LookAtSsd(Env& env, const std::string& path) {
+  Found found;
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path + "/MANIFEST"));
+  if (!exists) return found;
+  // An open store must not be looked at. Its lock (docs/formats/ssd_store.md) is given back at
+  // once.
+  const absl::StatusOr<std::unique_ptr<FileLock>> lock = env.LockFile(path + "/LOCK");
+  if (absl::IsFailedPrecondition(lock.status())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "SSD store ", path, ": is open already, here or in another process; close that one first"));
+  }
+  HOTROW_RETURN_IF_ERROR(lock.status());
+  HOTROW_ASSIGN_OR_RETURN(const SsdStoreReport report, InspectSsdStore(env, path));
+  for (const SsdStoreReport::Table& table : report.tables) found.rows |= table.rows != 0;
+  for (const SsdStoreReport::Snapshot& snapshot : report.snapshots) {
+    found.snapshots.push_back(snapshot.id);
+    found.committed |= snapshot.committed;
+  }
+  return found;
+}
+
+absl::StatusOr<Found> LookAtRocks(const std::string& path) {
+  Found found;
+  Env& env = PosixEnv();
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path + "/LIVE"));
+  if (!exists) return found;
+  HOTROW_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SnapshotReader> reader,
+      OpenRocksSnapshot({.path = path, .snapshot = 0, .memory_budget_bytes = kRocksMemoryMin}));
+  const absl::Status first = reader->Iterate([&](const RowKey&, std::span<const std::byte>) {
+    found.rows = true;
+    return absl::CancelledError();
+  });
+  if (!first.ok() && !absl::IsCancelled(first)) return first;
+  const std::string dir = path + "/snapshots";
+  HOTROW_ASSIGN_OR_RETURN(const bool any, env.Exists(dir));
+  if (!any) return found;
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(dir));
+  for (const std::string& name : names) {
+    SnapshotId id = 0;
+    if (name.size() != 16 || !absl::SimpleHexAtoi(name, &id)) continue;
+    found.snapshots.push_back(id);
+    HOTROW_ASSIGN_OR_RETURN(const bool committed,
+                            env.Exists(absl::StrCat(dir, "/", name, "/COMMITTED")));
+    found.committed |= committed;
+  }
+  return found;
+}
+
+// Whether the place for a new store holds one that may be emptied. Refuses what may not be.
+absl::StatusOr<bool> CheckNewPlace(const EmbeddingCollectionOptions& options) {
+  if (options.store == StoreKind::kMemory) return false;
+  absl::StatusOr<Found> looked = options.store == StoreKind::kSsd
+                                     ? LookAtSsd(EnvOf(options), options.store_path)
+                                     : LookAtRocks(options.store_path);
+  HOTROW_RETURN_IF_ERROR(looked.status());
+  const Found& found = *looked;
+  if (!found.rows && found.snapshots.empty()) return false;
+  if (options.start_over && !found.committed) return true;
+  std::string what = found.rows ? "rows" : "";
+  if (!found.snapshots.empty()) {
+    absl::StrAppend(&what, found.rows ? " and " : "", found.snapshots.size(), " snapshot",
+                    found.snapshots.size() == 1 ? "" : "s");
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "store_path ", options.store_path, ": there is a store already, with ", what,
+      "; start from one of its snapshots, name another directory, or remove this one"));
+}
+
+absl::StatusOr<OpenedStore> OpenKind(const EmbeddingCollectionOptions& options,
+                                     const std::vector<StoreTable>& tables, SnapshotId open_at) {
+  OpenedStore opened;
+  switch (options.store) {
+    case StoreKind::kMemory: {
+      HOTROW_ASSIGN_OR_RETURN(
+          std::unique_ptr<HostStore> store,
+          HostStore::Open({.tables = tables,
+                           .budget_bytes = options.store_bytes,
+                           .snapshot_dir = options.snapshot_dir,
+                           .open_at = open_at,
+                           .open_dir = open_at == 0 ? std::string() : options.open_dir,
+                           .env = options.env}));
+      opened.host = store.get();
+      opened.store = std::move(store);
+      break;
+    }
+    case StoreKind::kSsd: {
+      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SsdStore> store,
+                              SsdStore::Open({.path = options.store_path,
+                                              .tables = tables,
+                                              .memory_budget_bytes = options.store_bytes,
+                                              .disk_budget_bytes = options.disk_bytes,
+                                              .open_at = open_at,
+                                              .env = options.env}));
+      opened.ssd = store.get();
+      opened.store = std::move(store);
+      break;
+    }
+    case StoreKind::kRocksDb: {
+      HOTROW_ASSIGN_OR_RETURN(opened.store,
+                              OpenRocksStore({.path = options.store_path,
+                                              .tables = tables,
+                                              .memory_budget_bytes = options.store_bytes,
+                                              .disk_budget_bytes = options.disk_bytes,
+                                              .open_at = open_at,
+                                              .exact_counts = false}));
+      break;
+    }
+  }
+  return opened;
+}
+
+// Removes all snapshots and rows.
+absl::Status Empty(RowStore& store) {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, store.ListSnapshots());
+  for (const SnapshotId snapshot : snapshots) HOTROW_RETURN_IF_ERROR(store.DropSnapshot(snapshot));
+  std::vector<RowKey> keys;
+  do {
+    keys.clear();
+    const absl::Status status = store.Iterate([&](const RowKey& key, std::span<const std::byte>) {
+      keys.push_back(key);
+      return std::ssize(keys) < kEraseBatchKeys ? absl::OkStatus() : absl::CancelledError();
+    });
+    if (!status.ok() && !absl::IsCancelled(status)) return status;
+    HOTROW_RETURN_IF_ERROR(store.Erase(keys));
+  } while (!keys.empty());
+  return absl::OkStatus();
+}
+
+absl::Status CheckTables(const std::string& path, std::span<const StoreTable> there,
+                         const std::vector<StoreTable>& tables) {
+  if (there.size() != tables.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": the snapshot has ", there.size(),
+                                                   " tables, the collection ", tables.size()));
+  }
+  for (size_t i = 0; i < tables.size(); ++i) {
+    if (there[i].table != tables[i].table || there[i].row_bytes != tables[i].row_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": table ", there[i].table, " of the snapshot has rows of ", there[i].row_bytes,
+          " bytes, the collection's table ", tables[i].table, " has ", tables[i].row_bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CopyRows(SnapshotReader& from, RowStore& to) {
+  std::vector<RowKey> keys;
+  std::vector<int64_t> offsets;
+  std::vector<std::byte> bytes;
+  std::vector<const std::byte*> rows;
+  const auto write = [&]() -> absl::Status {
+    rows.clear();
+    for (const int64_t offset : offsets) rows.push_back(bytes.data() + offset);
+    HOTROW_RETURN_IF_ERROR(to.InsertOrAssign(keys, rows));
+    keys.clear();
+    offsets.clear();
+    bytes.clear();
+    return absl::OkStatus();
+  };
+  HOTROW_RETURN_IF_ERROR(from.Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+    keys.push_back(key);
+    offsets.push_back(std::ssize(bytes));
+    bytes.insert(bytes.end(), row.begin(), row.end());
+    return std::ssize(keys) < kCopyBatchRows ? absl::OkStatus() : write();
+  }));
+  return write();
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedStore> OpenStore(const EmbeddingCollectionOptions& options,
+                                      const std::vector<StoreTable>& tables) {
+  const StoreKind from_kind = options.open_store.value_or(options.store);
+  if (options.open_at != 0 && from_kind == options.store) {
+    // A memory store reads snapshots from wherever they lie.
+    if (options.store == StoreKind::kMemory || options.open_dir.empty() ||
+        SamePath(options.open_dir, options.store_path)) {
+      return OpenKind(options, tables, options.open_at);
+    }
+  }
+  // The source first: what is wrong with it is said before a store is made.
+  std::unique_ptr<SnapshotReader> source;
+  if (options.open_at != 0) {
+    const SnapshotReaderOptions from = {
+        .path = options.open_dir, .snapshot = options.open_at, .env = options.env};
+    if (from_kind == StoreKind::kMemory) {
+      HOTROW_ASSIGN_OR_RETURN(source, OpenHostSnapshot(from));
+    } else if (from_kind == StoreKind::kSsd) {
+      HOTROW_ASSIGN_OR_RETURN(source, OpenSsdSnapshot(from));
+    } else {
+      HOTROW_ASSIGN_OR_RETURN(source, OpenRocksSnapshot(from));
+    }
+    HOTROW_RETURN_IF_ERROR(CheckTables(options.open_dir, source->tables(), tables));
+  }
+  HOTROW_ASSIGN_OR_RETURN(const bool empty_it, CheckNewPlace(options));
+  HOTROW_ASSIGN_OR_RETURN(OpenedStore opened, OpenKind(options, tables, 0));
+  if (empty_it) HOTROW_RETURN_IF_ERROR(Empty(*opened.store));
+  if (source != nullptr) HOTROW_RETURN_IF_ERROR(CopyRows(*source, *opened.store));
+  return opened;
+}
+
+}  // namespace hotrow::internal

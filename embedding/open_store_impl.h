@@ -1,0 +1,29 @@
+#ifndef HOTROW_EMBEDDING_OPEN_STORE_IMPL_H_
+#define HOTROW_EMBEDDING_OPEN_STORE_IMPL_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "embedding/embedding_collection.h"
+#include "store/host_store.h"
+#include "store/row_store.h"
+#include "store/ssd_store.h"
+
+namespace hotrow::internal {
+
+// A store of whatever kind, also by its own type where more is asked of it.
+struct OpenedStore {
+  std::unique_ptr<RowStore> store;
+  HostStore* host = nullptr;
+  SsdStore* ssd = nullptr;
+};
+
+// Opens the store that the options name, with the rows that it is to start from; see open_at and
+// start_over there for what is refused. `tables` are those of the collection.
+absl::StatusOr<OpenedStore> OpenStore(const EmbeddingCollectionOptions& options,
+                                      const std::vector<StoreTable>& tables);
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_OPEN_STORE_IMPL_H_

@@ -1,0 +1,131 @@
+// What goes wrong while rows are made resident.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/philox.h"
+#include "embedding/embedding_collection.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/embedding/trainer.h"
+#include "tests/support/faulty_env.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using ::hotrow::test::Batch;
+using ::hotrow::test::BatchOf;
+using ::hotrow::test::FaultyEnv;
+using ::hotrow::test::kBatchSize;
+using ::hotrow::test::kMiB;
+using ::hotrow::test::Options;
+using ::hotrow::test::PutStore;
+using ::hotrow::test::RandomBatch;
+using ::hotrow::test::ReferenceHashes;
+using ::hotrow::test::SmallTables;
+using ::hotrow::test::StatusIs;
+using ::hotrow::test::Table;
+using ::hotrow::test::Trainer;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(PipelineFailureTest, AStepThatDoesNotFitAloneFailsAtItsLookupAndTheNextGoesOn) {
+  EmbeddingCollectionOptions options = Options({Table("a", 64, {"f0"})});
+  options.cache_bytes = 60'000;
+  options.prefetch_depth = 2;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
+  const Batch large = RandomBatch(1, 1, 64, 40, 1'000'000, false);
+  const Batch small = RandomBatch(2, 1, 8, 1, 1000, false);
+  std::vector<float> output(64 * 64);
+  for (int i = 0; i < 20; ++i) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto first, tables->Prefetch(small.view()));
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto second, tables->Prefetch(large.view()));
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto third, tables->Prefetch(small.view()));
+    HOTROW_ASSERT_OK(tables->Lookup(*first, {.pooled = output.data()}));
+    HOTROW_ASSERT_OK(tables->Update(std::move(first), {.pooled = output.data()}));
+    EXPECT_THAT(tables->Lookup(*second, {.pooled = output.data()}),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(HasSubstr("60000"), HasSubstr("64 samples"))));
+    EXPECT_THAT(tables->Update(std::move(second), {.pooled = output.data()}),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("looked up")));
+    HOTROW_ASSERT_OK(tables->Lookup(*third, {.pooled = output.data()}));
+    HOTROW_ASSERT_OK(tables->Update(std::move(third), {.pooled = output.data()}));
+  }
+  EXPECT_EQ(tables->steps(), 40);
+}
+
+// A read or write of the disk fails now and then. Steps that meet it fail and are taken again; in
+// the end nothing is lost and nothing was updated twice.
+TEST(PipelineFailureTest, StepsThatFailOverABadDiskCanBeTakenAgain) {
+  constexpr int kSteps = 60;
+  constexpr uint64_t kRows = 2500;
+  const std::vector<Hash128> expected = ReferenceHashes(SmallTables(), kSteps, kRows);
+  int failures = 0;
+  for (const uint64_t seed : test::Seeds(8)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    RandomStream random(seed, RandomPurpose::kTest);
+    FaultyEnv env;
+    EmbeddingCollectionOptions options = SmallTables();
+    HOTROW_ASSERT_OK_AND_ASSIGN(options.cache_bytes, EmbeddingCollection::MinCacheBytes(options));
+    options.prefetch_depth = static_cast<int32_t>(seed % 4);
+    PutStore(StoreKind::kSsd, "/store", &options);
+    options.env = &env;
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
+    auto trainer =
+        std::make_unique<Trainer>(tables.get(), options.prefetch_depth, 0, kSteps, kRows);
+    while (trainer->step() < kSteps) {
+      if (random.Below(3) == 0) {
+        env.FailCall(env.calls() + static_cast<int64_t>(random.Below(20)),
+                     absl::UnavailableError("injected"));
+      }
+      const absl::Status status = trainer->Step();
+      if (status.ok()) continue;
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("injected")));
+      ++failures;
+      const int at = trainer->step();
+      trainer.reset();
+      trainer = std::make_unique<Trainer>(tables.get(), options.prefetch_depth, at, kSteps, kRows);
+    }
+    trainer.reset();
+    // Faults that nobody has met yet must not meet what follows.
+    for (int i = 0; i < 20; ++i) env.Exists("/store").IgnoreError();
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
+    EXPECT_EQ(digest.hash, expected[kSteps]);
+  }
+  EXPECT_GT(failures, 10);
+}
+
+// The store is full: the step that pushes rows out of the cache says so, nothing hangs, and a
+// snapshot that needs the room says so too.
+TEST(PipelineFailureTest, AFullStoreUnderACacheIsNamed) {
+  for (const int depth : {0, 2}) {
+    EmbeddingCollectionOptions options = SmallTables();
+    HOTROW_ASSERT_OK_AND_ASSIGN(options.cache_bytes, EmbeddingCollection::MinCacheBytes(options));
+    options.prefetch_depth = depth;
+    options.store_bytes = 512 << 10;
+    test::MemEnv env;
+    options.snapshot_dir = "/snapshots";
+    options.env = &env;
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
+    Trainer trainer(tables.get(), depth, 0, 1000, 1'000'000);
+    absl::Status status;
+    while (status.ok() && trainer.step() < 1000) status = trainer.Step();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
+    EXPECT_THAT(tables->Flush(),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
+    EXPECT_THAT(tables->PrepareSnapshot(1),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
+    EXPECT_THAT(trainer.Step(),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
+    std::vector<float> output(static_cast<size_t>(kBatchSize * tables->pooled_dim()));
+    EXPECT_THAT(tables->Evaluate(BatchOf(1, 100).view(), {.pooled = output.data()}),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
+  }
+}
+
+}  // namespace
+}  // namespace hotrow

@@ -1,0 +1,376 @@
+// The tables over every kind of store: same bits, what Create refuses, and starting from snapshots.
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "embedding/embedding_collection.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/embedding/training.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using ::hotrow::test::Batch;
+using ::hotrow::test::FillGradient;
+using ::hotrow::test::kMiB;
+using ::hotrow::test::Options;
+using ::hotrow::test::RandomBatch;
+using ::hotrow::test::RunOptions;
+using ::hotrow::test::RunResult;
+using ::hotrow::test::StatusIs;
+using ::hotrow::test::Table;
+using ::hotrow::test::Train;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kDiskBytes = 32 * kMiB;
+
+std::vector<StoreKind> Kinds() {
+  return {
+      StoreKind::kMemory,
+      StoreKind::kSsd,
+#ifdef HOTROW_HAVE_ROCKSDB
+      StoreKind::kRocksDb,
+#endif
+  };
+}
+
+// The options for a store of this kind that lies in `dir`.
+EmbeddingCollectionOptions Over(EmbeddingCollectionOptions options, StoreKind kind,
+                                const std::string& dir) {
+  options.store = kind;
+  if (kind == StoreKind::kMemory) {
+    options.snapshot_dir = dir;
+  } else {
+    options.store_path = dir;
+    options.disk_bytes = kDiskBytes;
+    // An ssd store of this size writes in pieces of 32 KiB, so that rows really come from the disk.
+    options.store_bytes = kind == StoreKind::kSsd ? 2 * kMiB : 8 * kMiB;
+    if (options.cache_bytes == 0) options.cache_bytes = kMiB;
+  }
+  return options;
+}
+
+EmbeddingCollectionOptions SmallTables() {
+  EmbeddingCollectionOptions options =
+      Options({Table("wide", 64, {"f0"}), Table("odd", 17, {"f1", "f2"}), Table("one", 1, {"f3"})});
+  for (TableConfig& table : options.tables) table.max_hotness = 3;
+  return options;
+}
+
+class StoresTest : public testing::TestWithParam<StoreKind> {};
+
+INSTANTIATE_TEST_SUITE_P(All, StoresTest, testing::ValuesIn(Kinds()),
+                         [](const auto& info) { return std::string(StoreKindName(info.param)); });
+
+TEST_P(StoresTest, SameBitsWhateverTheCacheAndThePrefetch) {
+  const EmbeddingCollectionOptions options = SmallTables();
+  const RunOptions run = {.steps = 14, .num_features = 4, .rows = 800};
+  const RunResult expected = Train(options, run);
+  ASSERT_GT(expected.stats.initialised_rows, 300);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t least, EmbeddingCollection::MinCacheBytes(options));
+  for (const int64_t cache_bytes : {least, least + least / 3, 16 * kMiB}) {
+    for (const int32_t depth : {0, 1, 2, 4}) {
+      for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLfu}) {
+        SCOPED_TRACE(absl::StrCat("cache_bytes=", cache_bytes, " prefetch_depth=", depth));
+        const std::string dir = test::TempDir();
+        EmbeddingCollectionOptions variant = options;
+        variant.cache_bytes = cache_bytes;
+        variant.prefetch_depth = depth;
+        variant.cache_policy = policy;
+        variant = Over(variant, GetParam(), dir);
+        RunOptions threads = run;
+        threads.threads = depth == 4 ? 4 : 1 + depth % 2;  // 4: the pipeline uses the pool
+        threads.evaluate_every = 3;
+        const RunResult got = Train(variant, threads);
+        EXPECT_EQ(got.digest.hash, expected.digest.hash);
+        EXPECT_EQ(got.last_output, expected.last_output);
+        EXPECT_EQ(got.stats.initialised_rows, expected.stats.initialised_rows);
+        ASSERT_EQ(got.stats.tiers.size(), 2u);
+        const TierStats& cache = got.stats.tiers[0];
+        const TierStats& store = got.stats.tiers[1];
+        EXPECT_LE(cache.used_bytes, cache.budget_bytes);
+        EXPECT_EQ(store.name, StoreKindName(GetParam()));
+        if (GetParam() == StoreKind::kSsd) {
+          EXPECT_LE(store.used_bytes, store.budget_bytes);
+          EXPECT_GT(store.index_bytes, 0);
+          EXPECT_GT(store.disk_used_bytes, 0);
+          EXPECT_EQ(store.disk_budget_bytes, kDiskBytes);
+          if (cache_bytes == least) {
+            EXPECT_GT(store.rows_read, 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+// --- Starting from a snapshot
+// ------------------------------------------------------------------------------------
+
+// Some steps with the batches of these numbers.
+void TrainSteps(EmbeddingCollection& tables, int begin, int end) {
+  for (int i = begin; i < end; ++i) {
+    const Batch batch = RandomBatch(static_cast<uint64_t>(i) + 100, 4, 48, 3, 800, false);
+    std::vector<float> output(static_cast<size_t>(48 * tables.pooled_dim()));
+    std::vector<float> gradient;
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables.Prefetch(batch.view()));
+    HOTROW_ASSERT_OK(tables.Lookup(*step, {.pooled = output.data()}));
+    FillGradient(output, static_cast<uint64_t>(i), &gradient);
+    HOTROW_ASSERT_OK(tables.Update(std::move(step), {.pooled = gradient.data()}));
+  }
+}
+
+Hash128 HashAfter(int steps) {
+  auto tables = EmbeddingCollection::Create(SmallTables(), {});
+  EXPECT_THAT(tables, test::IsOk());
+  TrainSteps(**tables, 0, steps);
+  auto digest = (*tables)->Digest();
+  EXPECT_THAT(digest, test::IsOk());
+  return digest->hash;
+}
+
+// Every byte under a directory, by path.
+std::map<std::string, std::string> Contents(const std::string& dir) {
+  std::map<std::string, std::string> contents;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream in(entry.path(), std::ios::binary);
+    contents[entry.path()] = {std::istreambuf_iterator<char>(in), {}};
+  }
+  return contents;
+}
+
+// A store in `dir` with the committed snapshots 4 and 6, closed after step 8.
+void MakeSnapshots(StoreKind kind, const std::string& dir) {
+  EmbeddingCollectionOptions options = SmallTables();
+  options.cache_bytes = kMiB;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables,
+                              EmbeddingCollection::Create(Over(options, kind, dir), {}));
+  for (const int steps : {4, 6, 8}) {
+    TrainSteps(*tables, steps == 4 ? 0 : steps - 2, steps);
+    if (steps == 8) break;
+    HOTROW_ASSERT_OK(tables->PrepareSnapshot(static_cast<SnapshotId>(steps)));
+    HOTROW_ASSERT_OK(tables->CommitSnapshot(static_cast<SnapshotId>(steps)));
+  }
+  HOTROW_ASSERT_OK(tables->Flush());
+  HOTROW_ASSERT_OK(tables->Close());
+}
+
+TEST_P(StoresTest, StartsFromAnySnapshotOfItsOwn) {
+  const std::string dir = test::TempDir();
+  ASSERT_NO_FATAL_FAILURE(MakeSnapshots(GetParam(), dir));
+  for (const int at : {6, 4}) {  // the older one last: opening in place drops no snapshot
+    EmbeddingCollectionOptions options = Over(SmallTables(), GetParam(), dir);
+    options.open_at = static_cast<SnapshotId>(at);
+    options.open_steps = at;
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
+    EXPECT_EQ(tables->steps(), at);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
+    EXPECT_EQ(digest.hash, HashAfter(at));
+    EXPECT_THAT(*tables->ListSnapshots(), ElementsAre(4, 6));
+    TrainSteps(*tables, at, 9);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest after, tables->Digest());
+    EXPECT_EQ(after.hash, HashAfter(9));
+    const TierStats store = tables->Stats().tiers.back();
+    if (GetParam() == StoreKind::kSsd) {
+      EXPECT_GT(store.ios, 0);
+      EXPECT_GT(store.bytes_read, 0);
+      EXPECT_GT(store.bytes_written, 0);
+      EXPECT_GT(store.write_amplification, 0.5);
+    }
+    EXPECT_THAT(tables->BeginSnapshot(6),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("snapshot 6")));
+  }
+}
+
+TEST_P(StoresTest, StartsFromASnapshotOfEveryOtherKind) {
+  for (const StoreKind from : Kinds()) {
+    SCOPED_TRACE(std::string(StoreKindName(from)));
+    const std::string source = test::TempDir();
+    ASSERT_NO_FATAL_FAILURE(MakeSnapshots(from, source));
+    const auto before = Contents(source);
+    const std::string dir = test::TempDir();
+    EmbeddingCollectionOptions options = Over(SmallTables(), GetParam(), dir);
+    options.open_at = 4;
+    options.open_store = from;
+    options.open_dir = source + "/";
+    options.open_steps = 4;
+    {
+      HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
+      EXPECT_EQ(digest.hash, HashAfter(4));
+      EXPECT_THAT(*tables->ListSnapshots(), ElementsAre());
+      TrainSteps(*tables, 4, 9);
+      HOTROW_ASSERT_OK(tables->PrepareSnapshot(9));
+      HOTROW_ASSERT_OK(tables->CommitSnapshot(9));
+    }
+    if (from != StoreKind::kRocksDb) {
+      EXPECT_EQ(Contents(source), before) << "nothing is written to open_dir";
+    }
+    // Another collection cannot be made there without saying from what.
+    if (GetParam() == StoreKind::kMemory) continue;
+    EXPECT_THAT(EmbeddingCollection::Create(options, {}),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr(dir), HasSubstr("snapshot"))));
+    options.start_over = true;
+    EXPECT_THAT(EmbeddingCollection::Create(options, {}),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(dir)));
+  }
+}
+
+TEST_P(StoresTest, ARefusedOpenNamesTheReasonAndChangesNothing) {
+  const std::string dir = test::TempDir();
+  ASSERT_NO_FATAL_FAILURE(MakeSnapshots(GetParam(), dir));
+  const auto before = Contents(dir);
+  const auto refused = [&](const EmbeddingCollectionOptions& options) {
+    const absl::Status status = EmbeddingCollection::Create(options, {}).status();
+    // RocksDB writes a log of its own.
+    if (GetParam() != StoreKind::kRocksDb) {
+      EXPECT_EQ(Contents(dir), before) << status;
+    }
+    return status;
+  };
+  const EmbeddingCollectionOptions good = Over(SmallTables(), GetParam(), dir);
+
+  EmbeddingCollectionOptions options = good;
+  options.open_at = 5;
+  EXPECT_THAT(refused(options),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("snapshot 5")));
+  options = good;
+  options.open_at = 6;
+  options.tables[1].embedding_dim = 33;
+  EXPECT_THAT(refused(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(dir)));
+  options = good;
+  options.open_at = 6;
+  options.tables.pop_back();
+  EXPECT_THAT(refused(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(dir)));
+
+  if (GetParam() == StoreKind::kMemory) return;
+  EXPECT_THAT(refused(good), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      AllOf(HasSubstr(dir), HasSubstr("2 snapshots"))));
+  {
+    options = good;
+    options.open_at = 6;
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto holder, EmbeddingCollection::Create(options, {}));
+    for (const SnapshotId open_at : {SnapshotId{0}, SnapshotId{6}}) {
+      options.open_at = open_at;
+      EXPECT_THAT(EmbeddingCollection::Create(options, {}),
+                  StatusIs(absl::StatusCode::kFailedPrecondition,
+                           AllOf(HasSubstr(dir), HasSubstr("open"))));
+    }
+    // Neither can its snapshots be copied meanwhile.
+    EmbeddingCollectionOptions copy = Over(SmallTables(), StoreKind::kMemory, test::TempDir());
+    copy.open_at = 6;
+    copy.open_store = GetParam();
+    copy.open_dir = dir;
+    EXPECT_THAT(EmbeddingCollection::Create(copy, {}),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(dir)));
+  }
+  options = good;
+  options.store_path = test::TempDir() + "/file";
+  std::ofstream(options.store_path) << "not a directory";
+  EXPECT_THAT(EmbeddingCollection::Create(options, {}).status().message(),
+              HasSubstr(options.store_path));
+  options = good;
+  options.store_path = test::TempDir();
+  options.disk_bytes = 4096;
+  EXPECT_FALSE(EmbeddingCollection::Create(options, {}).ok() && GetParam() == StoreKind::kSsd);
+}
+
+TEST_P(StoresTest, ASourceThatIsMissingOrOtherIsNamed) {
+  const std::string source = test::TempDir();
+  ASSERT_NO_FATAL_FAILURE(MakeSnapshots(GetParam(), source));
+  const std::string dir = test::TempDir() + "/store";
+  EmbeddingCollectionOptions options = Over(SmallTables(), StoreKind::kSsd, dir);
+  if (GetParam() == StoreKind::kSsd) {
+    options = Over(SmallTables(), StoreKind::kMemory, dir);
+  }
+  options.open_store = GetParam();
+  options.open_dir = source;
+  options.open_at = 7;
+  EXPECT_THAT(EmbeddingCollection::Create(options, {}).status().message(), HasSubstr("snapshot 7"));
+  options.open_at = 4;
+  options.tables[2].embedding_dim = 40;
+  EXPECT_THAT(
+      EmbeddingCollection::Create(options, {}),
+      StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(source), HasSubstr("table 2"))));
+  options.open_dir = source + "/nowhere";
+  EXPECT_THAT(EmbeddingCollection::Create(options, {}).status().message(),
+              HasSubstr(source + "/nowhere"));
+  EXPECT_FALSE(std::filesystem::exists(dir)) << "a refused open made a directory";
+}
+
+TEST_P(StoresTest, StartOverEmptiesWhatWasNeverCommitted) {
+  if (GetParam() == StoreKind::kMemory) GTEST_SKIP() << "nothing is left of a memory store";
+  const std::string dir = test::TempDir();
+  EmbeddingCollectionOptions options = Over(SmallTables(), GetParam(), dir);
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
+    TrainSteps(*tables, 0, 5);
+    HOTROW_ASSERT_OK(tables->PrepareSnapshot(5));  // killed before it was committed
+    TrainSteps(*tables, 5, 7);
+    HOTROW_ASSERT_OK(tables->Flush());
+  }
+  EXPECT_THAT(EmbeddingCollection::Create(options, {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(dir), HasSubstr("rows and 1 snapshot;"))));
+  options.start_over = true;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
+  EXPECT_THAT(*tables->ListSnapshots(), ElementsAre());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest empty, tables->Digest());
+  EXPECT_EQ(empty.hash, Hash128());
+  TrainSteps(*tables, 0, 6);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
+  EXPECT_EQ(digest.hash, HashAfter(6));
+}
+
+TEST_P(StoresTest, OptionsThatDoNotFitTheKindAreNamed) {
+  EmbeddingCollectionOptions good = Over(SmallTables(), GetParam(), "dir");
+  HOTROW_EXPECT_OK(good.Validate());
+  const auto bad = [&](auto change, const char* what) {
+    EmbeddingCollectionOptions options = good;
+    change(&options);
+    EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
+  };
+  bad([](auto* o) { o->open_dir = "elsewhere"; }, "open_at is 0");
+  bad([](auto* o) { o->open_steps = 3; }, "open_steps");
+  if (GetParam() == StoreKind::kMemory) {
+    bad([](auto* o) { o->store_path = "dir"; }, "store_path");
+    bad([](auto* o) { o->disk_bytes = 1; }, "disk_bytes");
+    bad(
+        [](auto* o) {
+          o->open_at = 1;
+          o->open_store = StoreKind::kSsd;
+        },
+        "open_dir");
+    bad(
+        [](auto* o) {
+          o->open_at = 1;
+          o->snapshot_dir = "";
+        },
+        "snapshot_dir");
+  } else {
+    bad([](auto* o) { o->store_path = ""; }, "store_path");
+    bad([](auto* o) { o->disk_bytes = 0; }, "disk_bytes");
+    bad([](auto* o) { o->cache_bytes = 0; }, "cache_bytes");
+    bad([](auto* o) { o->snapshot_dir = "dir"; }, "snapshot_dir");
+    bad(
+        [](auto* o) {
+          o->open_at = 1;
+          o->open_store = StoreKind::kMemory;
+        },
+        "open_dir");
+  }
+}
+
+}  // namespace
+}  // namespace hotrow
