@@ -8,7 +8,7 @@
 namespace hotrow {
 
 BatchReader::BatchReader(DataSource* data, const BatchReaderOptions& options)
-    : data_(data), options_(options) {
+    : data_(data), options_(options), epoch_(options.first_epoch) {
   if (options_.read_ahead > 0) thread_ = std::thread([this] { Run(); });
 }
 
@@ -39,8 +39,10 @@ absl::StatusOr<std::unique_ptr<BatchReader::Item>> BatchReader::ReadOne() {
   if (epoch_ >= options_.epochs) return std::unique_ptr<Item>();
   TraceSpan span(options_.trace, "read");
   if (reader_ == nullptr) {
-    HOTROW_ASSIGN_OR_RETURN(reader_, data_->OpenSplit(options_.split, epoch_, 0));
-    batches_in_epoch_ = 0;
+    const bool first = epoch_ == options_.first_epoch;
+    HOTROW_ASSIGN_OR_RETURN(
+        reader_, data_->OpenSplit(options_.split, epoch_, first ? options_.first_sample : 0));
+    batches_in_epoch_ = first ? options_.first_batch : 0;
   }
   std::unique_ptr<Item> item = NewItem();
   item->epoch = epoch_;

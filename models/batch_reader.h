@@ -23,6 +23,10 @@ struct BatchReaderOptions {
   int64_t epochs = 1;
   int64_t batch_size = 0;
   int64_t limit_batches = 0;  // of each epoch; 0: all
+  // Where to begin: the epoch, and the samples and batches of it that were read before.
+  int64_t first_epoch = 0;
+  int64_t first_sample = 0;
+  int64_t first_batch = 0;
   // Batches read ahead on a thread of the reader's own; 0: Next reads on the caller's thread.
   int32_t read_ahead = 0;
   TraceRecorder* trace = nullptr;

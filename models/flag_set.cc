@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <numeric>
 
@@ -39,7 +40,11 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 std::string ValueText(const FlagValue& value) {
   if (const auto* number = std::get_if<int64_t>(&value)) return absl::StrCat(*number);
-  if (const auto* real = std::get_if<double>(&value)) return absl::StrCat(*real);
+  if (const auto* real = std::get_if<double>(&value)) {
+    // The shortest text that reads back as this number.
+    char text[32];
+    return std::string(text, std::to_chars(text, text + sizeof(text), *real).ptr);
+  }
   return std::get<std::string>(value);
 }
 

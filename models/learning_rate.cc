@@ -59,23 +59,24 @@ double ScheduleFactor(const LearningRateOptions& options, int64_t step) {
 
 ValidationPolicy::Verdict ValidationPolicy::Observe(double auc) {
   Verdict verdict;
-  verdict.better = !observed_ || auc > best_auc_ + options_.validation_min_delta;
-  observed_ = true;
+  verdict.better = !state_.observed || auc > state_.best_auc + options_.validation_min_delta;
+  state_.observed = true;
   if (verdict.better) {
-    best_auc_ = auc;
-    plateau_validations_ = 0;
-    worse_validations_ = 0;
+    state_.best_auc = auc;
+    state_.plateau_validations = 0;
+    state_.worse_validations = 0;
     return verdict;
   }
-  ++plateau_validations_;
-  ++worse_validations_;
-  if (options_.lr_plateau_patience > 0 && plateau_validations_ >= options_.lr_plateau_patience) {
-    plateau_validations_ = 0;
-    factor_ *= options_.lr_plateau_factor;
+  ++state_.plateau_validations;
+  ++state_.worse_validations;
+  if (options_.lr_plateau_patience > 0 &&
+      state_.plateau_validations >= options_.lr_plateau_patience) {
+    state_.plateau_validations = 0;
+    state_.factor *= options_.lr_plateau_factor;
     verdict.lowered = options_.lr_plateau_factor < 1;
   }
   verdict.stop =
-      options_.early_stop_patience > 0 && worse_validations_ >= options_.early_stop_patience;
+      options_.early_stop_patience > 0 && state_.worse_validations >= options_.early_stop_patience;
   return verdict;
 }
 

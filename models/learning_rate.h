@@ -60,15 +60,22 @@ class ValidationPolicy {
   };
   Verdict Observe(double auc);
 
-  double factor() const { return factor_; }  // multiplies the schedule's
+  double factor() const { return state_.factor; }  // multiplies the schedule's
+
+  // What it has learnt from the validations so far, to be kept in a checkpoint.
+  struct State {
+    double factor = 1;
+    bool observed = false;
+    double best_auc = 0;
+    int64_t plateau_validations = 0;  // since the best one or the last lowering
+    int64_t worse_validations = 0;    // since the best one
+  };
+  const State& state() const { return state_; }
+  void set_state(const State& state) { state_ = state; }
 
  private:
   LearningRateOptions options_;
-  double factor_ = 1;
-  bool observed_ = false;
-  double best_auc_ = 0;
-  int64_t plateau_validations_ = 0;  // since the best one or the last lowering
-  int64_t worse_validations_ = 0;    // since the best one
+  State state_;
 };
 
 }  // namespace hotrow

@@ -18,6 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 double Ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
+double Millis(int64_t nanos) { return 1e-6 * static_cast<double>(nanos); }
 
 Json MetricsJson(const CtrMetrics& metrics) {
   return {{"auc", metrics.auc},
@@ -44,7 +45,10 @@ Json TierJson(const TierStats& tier) {
       {"bytes_read", tier.bytes_read},
       {"bytes_written", tier.bytes_written},
       {"write_amplification", tier.write_amplification},
-      {"snapshot_bytes", tier.snapshot_bytes}};
+      {"snapshot_bytes", tier.snapshot_bytes},
+      {"disk_budget_bytes", tier.disk_budget_bytes},
+      {"disk_used_bytes", tier.disk_used_bytes},
+      {"index_bytes", tier.index_bytes}};
 }
 
 // The stages that make up a step. Others (such as "gather") run inside one of these or beside it.
@@ -109,6 +113,36 @@ void AppendTiers(const TrainReport& report, std::string* out) {
         100 * Ratio(static_cast<double>(tier.unique_hits), static_cast<double>(tier.unique_keys)),
         FormatBytes(tier.used_bytes), FormatBytes(tier.budget_bytes), FormatCount(tier.evictions));
   }
+  for (const TierStats& tier : report.tables.tiers) {
+    if (tier.disk_budget_bytes == 0) continue;
+    absl::StrAppendFormat(
+        out, "  %-10s %s of %s on disk%s; %s transfers, %s read, %s written, amplification %.2f\n",
+        "", FormatBytes(tier.disk_used_bytes), FormatBytes(tier.disk_budget_bytes),
+        tier.snapshot_bytes > 0
+            ? absl::StrCat(", ", FormatBytes(tier.snapshot_bytes), " for checkpoints alone")
+            : std::string(),
+        FormatCount(tier.ios), FormatBytes(tier.bytes_read), FormatBytes(tier.bytes_written),
+        tier.write_amplification);
+  }
+  if (report.tables.lookup_waits > 0) {
+    absl::StrAppendFormat(out, "  %-10s %s lookups waited for rows, %.1f s in all\n", "",
+                          FormatCount(report.tables.lookup_waits),
+                          1e-3 * Millis(report.tables.lookup_wait_ns));
+  }
+}
+
+void AppendCheckpoints(const TrainReport& report, std::string* out) {
+  const CheckpointStats& stats = report.checkpoints;
+  if (stats.count == 0) return;
+  std::string text = absl::StrFormat(
+      "training paused %.1f ms at most, %.1f ms in the mean; committed within %.2f s; %s in all",
+      Millis(stats.pause_ns_max), Ratio(Millis(stats.pause_ns), static_cast<double>(stats.count)),
+      1e-3 * Millis(stats.commit_ns_max), FormatBytes(stats.bytes));
+  if (stats.early > 0) {
+    absl::StrAppendFormat(&text, "; %d early to free disk space", stats.early);
+  }
+  absl::StrAppend(out, "\n");
+  AppendRow(out, "checkpoints", FormatCount(stats.count), text);
 }
 
 void AppendStages(const TrainReport& report, std::string* out) {
@@ -184,6 +218,8 @@ std::string ReportToJson(const TrainReport& report) {
   json["unique_keys_per_step"] = Ratio(static_cast<double>(report.tables.unique_keys),
                                        static_cast<double>(report.tables.steps));
   json["prefetch_waits"] = report.tables.prefetch_waits;
+  json["lookup_waits"] = {{"count", report.tables.lookup_waits},
+                          {"ms", Millis(report.tables.lookup_wait_ns)}};
   json["overflow_rows"] = report.tables.overflow_rows;
   json["initialised_rows"] = report.tables.initialised_rows;
   json["admission_rejected"] = 0;
@@ -191,7 +227,17 @@ std::string ReportToJson(const TrainReport& report) {
   json["tables"] = std::move(tables);
   json["tiers"] = std::move(tiers);
   json["stages"] = std::move(stages);
-  json["checkpoints"] = {{"count", 0}, {"bytes", 0}, {"ms", 0}};
+  const CheckpointStats& checkpoints = report.checkpoints;
+  json["checkpoints"] = {
+      {"count", checkpoints.count},
+      {"early", checkpoints.early},
+      {"bytes", checkpoints.bytes},
+      {"ms", Millis(checkpoints.commit_ns)},
+      {"commit_ms", {{"max", Millis(checkpoints.commit_ns_max)}}},
+      {"pause_ms",
+       {{"max", Millis(checkpoints.pause_ns_max)},
+        {"mean", Ratio(Millis(checkpoints.pause_ns), static_cast<double>(checkpoints.count))}}},
+      {"resumed_step", report.resumed_step}};
   // A file name on the command line may hold any bytes; those that are not UTF-8 become U+FFFD.
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
@@ -211,6 +257,7 @@ std::string FormatSummary(const TrainReport& report) {
   AppendSpeed(report, &out);
   AppendTiers(report, &out);
   AppendStages(report, &out);
+  AppendCheckpoints(report, &out);
   return out;
 }
 

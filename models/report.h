@@ -9,6 +9,7 @@
 
 #include "base/trace.h"
 #include "embedding/embedding_collection.h"
+#include "models/checkpoint.h"
 #include "models/metrics.h"
 
 namespace hotrow {
@@ -17,6 +18,7 @@ namespace hotrow {
 struct TrainReport {
   std::string model;
   std::vector<std::pair<std::string, std::variant<int64_t, double, std::string>>> flags;
+  // Of the whole run, those before a checkpoint that it went on from included.
   int64_t samples = 0;  // trained on
   int64_t steps = 0;
   int64_t epochs = 0;  // finished
@@ -40,17 +42,24 @@ struct TrainReport {
   int64_t peak_rss_bytes = 0;
   CollectionDigest digest;
   EmbeddingStats tables;
+  CheckpointStats checkpoints;
+  int64_t resumed_step = -1;    // of the checkpoint that the run went on from; -1: none
+  int64_t resumed_samples = 0;  // that it had seen
   std::vector<TraceRecorder::StageTotal> stages;
 
   // For the summary, not in the JSON.
   int32_t stopped_by_signal = 0;  // 0: the run went to its end
   bool stopped_early = false;     // by early_stop_patience
   int64_t saved_step = -1;        // of the model that was saved last; -1: none
+  std::string checkpoint;         // directory of the newest one; empty: none
   int64_t num_parameters = 0;     // dense
   int64_t cache_bytes = 0;        // as used: the smallest legal budget resolved
   int64_t store_bytes = 0;
 
-  double samples_per_second() const { return train_seconds > 0 ? samples / train_seconds : 0; }
+  // Of this process.
+  double samples_per_second() const {
+    return train_seconds > 0 ? static_cast<double>(samples - resumed_samples) / train_seconds : 0;
+  }
   int64_t rows() const;
 };
 

@@ -3,16 +3,23 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/crc32c.h"
+#include "base/hash.h"
 #include "base/status_macros.h"
+#include "models/checkpoint.h"
+#include "models/saved_model_impl.h"
 
 namespace hotrow {
 namespace {
@@ -22,7 +29,6 @@ using Json = nlohmann::ordered_json;
 
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
-constexpr char kManifestName[] = "manifest.json";
 constexpr char kFormat[] = "hotrow.saved_model";
 constexpr int64_t kVersion = 1;
 // The manifest's own CRC is its last member. It covers the whole file with these digits as zeros.
@@ -32,8 +38,13 @@ constexpr char kDensePrefix[] = "dense-";
 constexpr char kDenseSuffix[] = ".safetensors";
 constexpr int64_t kMaxTensorHeaderBytes = 1 << 20;
 constexpr std::array<const char*, 3> kTensorNames = {"parameters", "momentum1", "momentum2"};
+constexpr char kSnapshotSuffix[] = ".snapshot";  // docs/formats/host_snapshot.md
+constexpr int64_t kCopyBytes = 1 << 20;
 
-std::string ManifestPath(const std::string& dir) { return absl::StrCat(dir, "/", kManifestName); }
+// What a manifest may require and this program understands.
+constexpr char kRequiresCheckpoint[] = "checkpoint";  // `training`; rows and hashes not known
+constexpr char kRequiresStoreDir[] = "store_dir";     // stores[].dir other than "tables"
+constexpr char kOwnTables[] = "tables";
 
 std::string DenseFileName(SnapshotId id) {
   return absl::StrFormat("%s%016x%s", kDensePrefix, id, kDenseSuffix);
@@ -47,60 +58,24 @@ std::string CrcText(uint32_t crc) { return absl::StrFormat("%08x", crc); }
 
 absl::Status Damaged(const std::string& path, std::string_view what) {
   return absl::DataLossError(absl::StrCat("saved model: ", path, " is damaged (", std::string(what),
-                                          "); use a copy of it, or start without --init_from"));
-}
-
-absl::Status Unfit(const std::string& dir, std::string_view what, std::string_view remedy) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("--init_from=", dir, ": ", std::string(what), "; ", std::string(remedy)));
+                                          "); use a copy of it, or another checkpoint, or start "
+                                          "without --init_from"));
 }
 
 // --- The manifest ---
 
-std::string ManifestText(const SavedModel& model) {
-  Json shape = Json::object();
-  for (const auto& [flag, value] : model.shape) shape[flag] = value;
-  Json features = Json::array();
-  for (const SavedModel::Feature& feature : model.features) {
-    features.push_back({{"name", feature.name}, {"table", feature.table}});
+std::string_view InitializerName(InitializerKind kind) {
+  switch (kind) {
+    case InitializerKind::kZeros:
+      return "zeros";
+    case InitializerKind::kConstant:
+      return "constant";
+    case InitializerKind::kUniform:
+      return "uniform";
+    case InitializerKind::kNormal:
+      return "normal";
   }
-  Json tables = Json::array();
-  Json table_names = Json::array();
-  for (const SavedModel::Table& table : model.tables) {
-    tables.push_back({{"name", table.name},
-                      {"dim", table.dim},
-                      {"optimizer", table.optimizer},
-                      {"rows", table.rows},
-                      {"hash", table.hash}});
-    table_names.push_back(table.name);
-  }
-  Json json;
-  json["format"] = kFormat;
-  json["version"] = kVersion;
-  json["requires"] = Json::array();
-  json["model"] = model.model;
-  json["shape"] = std::move(shape);
-  json["step"] = model.step;
-  json["num_dense"] = model.num_dense;
-  json["features"] = std::move(features);
-  json["tables"] = std::move(tables);
-  json["world_size"] = 1;
-  json["stores"] = Json::array({{{"rank", 0},
-                                 {"kind", model.store},
-                                 {"dir", "tables"},
-                                 {"snapshot", model.snapshot},
-                                 {"tables", std::move(table_names)}}});
-  json["dense"] = {{"file", model.dense_file},
-                   {"bytes", model.dense_bytes},
-                   {"crc32c", CrcText(model.dense_crc)},
-                   {"parameters", model.num_parameters},
-                   {"optimizer", model.dense_optimizer}};
-  json["manifest_crc32c"] = std::string(kCrcDigits, '0');
-  std::string text =
-      json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
-  const std::string crc = CrcText(CrcOf(text));
-  text.replace(text.rfind(kCrcMember) + kCrcMember.size(), kCrcDigits, crc);
-  return text;
+  return "";
 }
 
 // Members of a JSON object by name and kind. The first one that is missing or of another kind is
@@ -122,6 +97,41 @@ class Members {
       return Wrong(name), 0;
     }
     return value->get<int64_t>();
+  }
+  int64_t Number(const char* name) {
+    const Json* const value = Find(name);
+    if (value == nullptr || !value->is_number_integer() ||
+        (value->is_number_unsigned() && value->get<uint64_t>() > INT64_MAX)) {
+      return Wrong(name), 0;
+    }
+    return value->get<int64_t>();
+  }
+  uint64_t Unsigned(const char* name) {
+    const Json* const value = Find(name);
+    if (value == nullptr || !value->is_number_unsigned()) return Wrong(name), 0;
+    return value->get<uint64_t>();
+  }
+  // JSON has no word for what is no number; null stands for it.
+  double Real(const char* name) {
+    const Json* const value = Find(name);
+    if (value != nullptr && value->is_null()) return std::numeric_limits<double>::quiet_NaN();
+    if (value == nullptr || !value->is_number()) return Wrong(name), 0;
+    return value->get<double>();
+  }
+  bool Bool(const char* name) {
+    const Json* const value = Find(name);
+    if (value == nullptr || !value->is_boolean()) return Wrong(name), false;
+    return value->get<bool>();
+  }
+  bool Has(const char* name) const { return object_.is_object() && Find(name) != nullptr; }
+  // An object of strings.
+  std::vector<std::pair<std::string, std::string>> Strings(const char* name) {
+    std::vector<std::pair<std::string, std::string>> out;
+    for (const auto& [key, value] : Object(name).items()) {
+      if (!value.is_string()) return Wrong(name), out;
+      out.emplace_back(key, value.get<std::string>());
+    }
+    return out;
   }
   const Json& Array(const char* name) {
     static const Json* const kEmpty = new Json(Json::array());
@@ -154,17 +164,151 @@ bool IsPlainName(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
 }
 
-SavedModel ParseManifest(const Json& json, std::string* wrong) {
+// --- Where training stands: every member once, for writing and for reading ---
+
+class JsonWriter {
+ public:
+  template <typename T>
+  void operator()(const char* name, const T& value) {
+    json_[name] = value;
+  }
+  void operator()(const char* name, const std::vector<std::pair<std::string, std::string>>& texts) {
+    json_[name] = Json::object();
+    for (const auto& [key, value] : texts) json_[name][key] = value;
+  }
+  void operator()(const char* name, double value) {
+    json_[name] = std::isfinite(value) ? Json(value) : Json(nullptr);
+  }
+  template <typename Visit>
+  void Group(const char* name, Visit visit) {
+    JsonWriter inner;
+    visit(inner);
+    json_[name] = std::move(inner.json_);
+  }
+  Json Take() { return std::move(json_); }
+
+ private:
+  Json json_ = Json::object();
+};
+
+class JsonReader {
+ public:
+  JsonReader(const Json& json, std::string* wrong) : members_(json, wrong), wrong_(wrong) {}
+  void operator()(const char* name, int64_t& value) { value = members_.Number(name); }
+  void operator()(const char* name, bool& value) { value = members_.Bool(name); }
+  void operator()(const char* name, double& value) { value = members_.Real(name); }
+  void operator()(const char* name, std::vector<std::pair<std::string, std::string>>& texts) {
+    texts = members_.Strings(name);
+  }
+  template <typename Visit>
+  void Group(const char* name, Visit visit) {
+    JsonReader inner(members_.Object(name), wrong_);
+    visit(inner);
+  }
+
+ private:
+  Members members_;
+  std::string* const wrong_;
+};
+
+template <typename Metrics, typename Visitor>
+void VisitMetrics(Metrics& metrics, Visitor& visit) {
+  visit("samples", metrics.samples);
+  visit("auc", metrics.auc);
+  visit("logloss", metrics.logloss);
+  visit("ne", metrics.ne);
+  visit("calibration", metrics.calibration);
+}
+
+template <typename State, typename Visitor>
+void VisitTraining(State& state, Visitor& visit) {
+  visit("settings", state.settings);
+  visit.Group("position", [&](auto& v) {
+    v("epoch", state.epoch);
+    v("sample", state.samples_in_epoch);
+    v("batch", state.batches_in_epoch);
+    v("validation_due", state.validation_due);
+    v("validated_step", state.validated_step);
+  });
+  visit.Group("run", [&](auto& v) {
+    v("first_step", state.first_step);
+    v("steps", state.steps);
+    v("samples", state.samples);
+    v("epochs", state.epochs_done);
+    v("last_epoch", state.last_epoch);
+    v("last_epoch_steps", state.steps_in_last_epoch);
+    v("last_epoch_samples", state.samples_in_last_epoch);
+    v("last_epoch_loss_sum", state.loss_sum_in_last_epoch);
+    v("recent_loss", state.recent_loss);
+    v("stopped_early", state.stopped_early);
+    v("best_epoch", state.best_epoch);
+    v("best_step", state.best_step);
+    v("best_auc", state.best_auc);
+  });
+  visit.Group("policy", [&](auto& v) {
+    v("factor", state.policy.factor);
+    v("observed", state.policy.observed);
+    v("best_auc", state.policy.best_auc);
+    v("plateau_validations", state.policy.plateau_validations);
+    v("worse_validations", state.policy.worse_validations);
+  });
+  visit.Group("valid", [&](auto& v) { VisitMetrics(state.valid, v); });
+  visit.Group("test", [&](auto& v) { VisitMetrics(state.test, v); });
+}
+
+TrainingState ParseTraining(const Json& json, std::string* wrong) {
+  TrainingState state;
+  JsonReader reader(json, wrong);
+  VisitTraining(state, reader);
+  if (wrong->empty() && (state.epoch < 0 || state.samples_in_epoch < 0 ||
+                         state.batches_in_epoch < 0 || state.steps < 0 || state.first_step < 0)) {
+    *wrong = "position";
+  }
+  return state;
+}
+
+// --- Reading the manifest ---
+
+// Paths inside the manifest's directory, or the one that it lies in, are written relative, so that
+// they may move together.
+std::string TablesDirText(const SavedModel& model) {
+  const std::string dir = AbsolutePath(model.dir);
+  const std::string tables = AbsolutePath(model.tables_dir);
+  if (absl::StartsWith(tables, dir + "/")) return tables.substr(dir.size() + 1);
+  const std::string above = ParentDir(dir);
+  if (model.is_checkpoint && absl::StartsWith(tables, above + "/")) {
+    return absl::StrCat("../", tables.substr(above.size() + 1));
+  }
+  return tables;
+}
+
+std::optional<Initializer> ParseInitializer(const Json& json, std::string* wrong) {
+  Members members(json, wrong);
+  Initializer out;
+  const std::string name = members.String("kind");
+  out.value = static_cast<float>(members.Real("value"));
+  for (const InitializerKind kind : {InitializerKind::kZeros, InitializerKind::kConstant,
+                                     InitializerKind::kUniform, InitializerKind::kNormal}) {
+    if (name != InitializerName(kind)) continue;
+    out.kind = kind;
+    return out;
+  }
+  if (wrong->empty()) *wrong = "initializer";
+  return std::nullopt;
+}
+
+SavedModel ParseManifest(const Json& json, const std::vector<std::string>& required,
+                         const std::string& dir, std::string* wrong) {
+  const auto requires_it = [&](const char* what) {
+    return std::find(required.begin(), required.end(), what) != required.end();
+  };
   SavedModel out;
+  out.dir = dir;
+  out.is_checkpoint = requires_it(kRequiresCheckpoint);
   Members top(json, wrong);
   out.model = top.String("model");
-  for (const auto& [flag, value] : top.Object("shape").items()) {
-    if (!value.is_string()) {
-      *wrong = "shape";
-      break;
-    }
-    out.shape.emplace_back(flag, value.get<std::string>());
-  }
+  out.shape = top.Strings("shape");
+  if (top.Has("seed")) out.seed = top.Unsigned("seed");
   out.step = top.Count("step", UINT32_MAX);
   out.num_dense = static_cast<int32_t>(top.Count("num_dense", INT32_MAX));
   for (const Json& entry : top.Array("features")) {
@@ -172,19 +316,27 @@ SavedModel ParseManifest(const Json& json, std::string* wrong) {
     out.features.push_back({feature.String("name"), feature.String("table")});
   }
   for (const Json& entry : top.Array("tables")) {
-    Members table(entry, wrong);
-    out.tables.push_back({.name = table.String("name"),
-                          .dim = static_cast<int32_t>(table.Count("dim", INT32_MAX)),
-                          .optimizer = table.String("optimizer"),
-                          .rows = table.Count("rows"),
-                          .hash = table.String("hash")});
+    Members member(entry, wrong);
+    SavedModel::Table table;
+    table.name = member.String("name");
+    table.dim = static_cast<int32_t>(member.Count("dim", INT32_MAX));
+    table.optimizer = member.String("optimizer");
+    if (member.Has("initializer")) {
+      table.initializer = ParseInitializer(member.Object("initializer"), wrong);
+    }
+    if (!out.is_checkpoint || member.Has("rows")) table.rows = member.Count("rows");
+    if (!out.is_checkpoint || member.Has("hash")) table.hash = member.String("hash");
+    out.tables.push_back(std::move(table));
   }
   const Json& stores = top.Array("stores");
   if (stores.size() == 1) {
     Members store(stores[0], wrong);
     out.store = store.String("kind");
     out.snapshot = static_cast<SnapshotId>(store.Count("snapshot"));
-    if ((store.String("dir") != "tables" || out.snapshot == 0) && wrong->empty()) *wrong = "stores";
+    const std::string tables = store.String("dir");
+    const bool known = requires_it(kRequiresStoreDir) ? !tables.empty() : tables == kOwnTables;
+    if ((!known || out.snapshot == 0) && wrong->empty()) *wrong = "stores";
+    out.tables_dir = JoinPath(dir, tables);
   } else if (wrong->empty()) {
     *wrong = "stores";
   }
@@ -196,6 +348,9 @@ SavedModel ParseManifest(const Json& json, std::string* wrong) {
   out.num_parameters = dense.Count("parameters");
   out.dense_optimizer = dense.String("optimizer");
   if (!IsPlainName(out.dense_file) && wrong->empty()) *wrong = "dense.file";
+  if (out.is_checkpoint && top.Has("training")) {
+    out.training = ParseTraining(top.Object("training"), wrong);
+  }
   return out;
 }
 
@@ -206,7 +361,8 @@ absl::Status NewerVersion(const std::string& path, const std::string& what) {
                                                     kVersion, "); use a newer hotrow"));
 }
 
-absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& path) {
+absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& dir) {
+  const std::string path = ManifestPath(dir);
   HOTROW_ASSIGN_OR_RETURN(std::string text, ReadFileToString(env, path));
   // Checksum, version and `requires` are where they are in every version, so that a newer one is
   // told from a damaged one.
@@ -223,10 +379,14 @@ absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& path) {
   if (top.String("format") != kFormat) return Damaged(path, "it is no manifest of a saved model");
   const int64_t version = top.Count("version");
   if (version != kVersion) return NewerVersion(path, absl::StrCat("has version ", version));
+  std::vector<std::string> required;
   for (const Json& feature : top.Array("requires")) {
-    return NewerVersion(path, absl::StrCat("requires ", feature.dump()));
+    if (feature != kRequiresCheckpoint && feature != kRequiresStoreDir) {
+      return NewerVersion(path, absl::StrCat("requires ", feature.dump()));
+    }
+    required.push_back(feature.get<std::string>());
   }
-  SavedModel model = ParseManifest(json, &wrong);
+  SavedModel model = ParseManifest(json, required, dir, &wrong);
   if (!wrong.empty()) return Damaged(path, absl::StrCat("\"", wrong, "\" is missing or wrong"));
   return model;
 }
@@ -276,18 +436,77 @@ absl::Status CopyTensor(const std::string& path, const Json& header, std::string
   return absl::OkStatus();
 }
 
-// The directories of the path that are not there yet, from the top down.
-absl::StatusOr<std::vector<std::string>> MissingDirs(Env& env, const std::string& path) {
-  std::vector<std::string> missing;
-  for (std::string at = path; !at.empty();) {
-    HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(at));
-    if (exists) break;
-    missing.insert(missing.begin(), at);
-    const size_t slash = at.rfind('/');
-    at.resize(slash == std::string::npos ? 0 : slash);
+// The arrays of a dense file, of the lengths that its header says.
+struct DenseFile {
+  std::string path;
+  std::string text;
+  Json header;
+  std::string_view data;  // of text
+};
+
+absl::Status OpenDense(Env& env, const SavedModel& saved, DenseFile* file) {
+  const std::string path = file->path = absl::StrCat(saved.dir, "/", saved.dense_file);
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
+  if (!exists) return Damaged(path, "there is no such file");
+  HOTROW_ASSIGN_OR_RETURN(file->text, ReadFileToString(env, path));
+  const std::string& text = file->text;
+  if (static_cast<int64_t>(text.size()) != saved.dense_bytes) {
+    return Damaged(path, absl::StrCat("it has ", text.size(), " bytes, the manifest says ",
+                                      saved.dense_bytes));
   }
-  return missing;
+  if (CrcOf(text) != saved.dense_crc) return Damaged(path, "its checksum differs");
+  uint64_t length = 0;
+  if (text.size() >= sizeof(length)) std::memcpy(&length, text.data(), sizeof(length));
+  if (length == 0 || length > kMaxTensorHeaderBytes || length > text.size() - sizeof(length)) {
+    return Damaged(path, "the length of its header is wrong");
+  }
+  const std::string_view header_text = std::string_view(text).substr(sizeof(length), length);
+  file->data = std::string_view(text).substr(sizeof(length) + length);
+  file->header = Json::parse(header_text, nullptr, /*allow_exceptions=*/false);
+  if (!file->header.is_object()) return Damaged(path, "its header is no JSON");
+  return absl::OkStatus();
 }
+
+// The copy has its name once it is whole.
+absl::Status CopyFileDurably(Env& env, const std::string& from, const std::string& to) {
+  const std::string temporary = absl::StrCat(to, ".tmp");
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> source, env.Open(from, OpenMode::kRead));
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> copy,
+                          env.Open(temporary, OpenMode::kTruncate));
+  HOTROW_ASSIGN_OR_RETURN(const int64_t size, source->Size());
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(size, kCopyBytes)));
+  for (int64_t at = 0; at < size;) {
+    const auto bytes =
+        std::span(buffer).first(static_cast<size_t>(std::min(size - at, kCopyBytes)));
+    HOTROW_RETURN_IF_ERROR(ReadFull(*source, at, bytes));
+    HOTROW_RETURN_IF_ERROR(WriteFull(*copy, at, bytes));
+    at += static_cast<int64_t>(bytes.size());
+  }
+  HOTROW_RETURN_IF_ERROR(copy->Sync());
+  HOTROW_RETURN_IF_ERROR(copy->Close());
+  HOTROW_RETURN_IF_ERROR(env.Rename(temporary, to));
+  return env.SyncDir(ParentDir(to));
+}
+
+}  // namespace
+
+std::string SnapshotFileName(SnapshotId id) {
+  return absl::StrFormat("%016x%s", id, kSnapshotSuffix);
+}
+
+absl::StatusOr<std::vector<SnapshotId>> ListSnapshotFiles(Env& env, const std::string& dir) {
+  std::vector<SnapshotId> out;
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(dir));
+  for (const std::string& name : names) {
+    SnapshotId id = 0;
+    if (absl::SimpleHexAtoi(name.substr(0, name.find('.')), &id) && name == SnapshotFileName(id)) {
+      out.push_back(id);
+    }
+  }
+  return out;
+}
+
+std::string ManifestPath(const std::string& dir) { return absl::StrCat(dir, "/", kManifestName); }
 
 std::string ParentDir(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -300,9 +519,110 @@ std::string WithoutEndingSlashes(std::string path) {
   return path;
 }
 
-}  // namespace
+std::string AbsolutePath(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  return WithoutEndingSlashes(
+      (error ? std::filesystem::path(path) : absolute).lexically_normal().string());
+}
 
-std::string SavedTablesDir(const std::string& dir) { return absl::StrCat(dir, "/tables"); }
+std::string JoinPath(const std::string& dir, const std::string& path) {
+  const std::filesystem::path joined = std::filesystem::path(dir) / path;
+  return WithoutEndingSlashes(joined.lexically_normal().string());
+}
+
+std::string SavedTablesDir(const std::string& dir) { return absl::StrCat(dir, "/", kOwnTables); }
+
+std::string SavedModelManifest(const SavedModel& model) {
+  JsonWriter shape;
+  shape("shape", model.shape);
+  Json features = Json::array();
+  for (const SavedModel::Feature& feature : model.features) {
+    features.push_back({{"name", feature.name}, {"table", feature.table}});
+  }
+  Json tables = Json::array();
+  Json table_names = Json::array();
+  for (const SavedModel::Table& table : model.tables) {
+    Json entry = {{"name", table.name}, {"dim", table.dim}, {"optimizer", table.optimizer}};
+    if (table.initializer.has_value()) {
+      entry["initializer"] = {{"kind", InitializerName(table.initializer->kind)},
+                              {"value", table.initializer->value}};
+    }
+    if (table.rows >= 0) entry["rows"] = table.rows;
+    if (!table.hash.empty()) entry["hash"] = table.hash;
+    tables.push_back(std::move(entry));
+    table_names.push_back(table.name);
+  }
+  const std::string tables_dir = TablesDirText(model);
+  Json required = Json::array();
+  if (model.is_checkpoint) required.push_back(kRequiresCheckpoint);
+  if (tables_dir != kOwnTables) required.push_back(kRequiresStoreDir);
+  Json json;
+  json["format"] = kFormat;
+  json["version"] = kVersion;
+  json["requires"] = std::move(required);
+  json["model"] = model.model;
+  json["shape"] = shape.Take()["shape"];
+  if (model.seed.has_value()) json["seed"] = *model.seed;
+  json["step"] = model.step;
+  json["num_dense"] = model.num_dense;
+  json["features"] = std::move(features);
+  json["tables"] = std::move(tables);
+  json["world_size"] = 1;
+  json["stores"] = Json::array({{{"rank", 0},
+                                 {"kind", model.store},
+                                 {"dir", tables_dir},
+                                 {"snapshot", model.snapshot},
+                                 {"tables", std::move(table_names)}}});
+  json["dense"] = {{"file", model.dense_file},
+                   {"bytes", model.dense_bytes},
+                   {"crc32c", CrcText(model.dense_crc)},
+                   {"parameters", model.num_parameters},
+                   {"optimizer", model.dense_optimizer}};
+  if (model.training.has_value()) {
+    JsonWriter training;
+    VisitTraining(*model.training, training);
+    json["training"] = training.Take();
+  }
+  json["manifest_crc32c"] = std::string(kCrcDigits, '0');
+  std::string text =
+      json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+  const std::string crc = CrcText(CrcOf(text));
+  text.replace(text.rfind(kCrcMember) + kCrcMember.size(), kCrcDigits, crc);
+  return text;
+}
+
+std::string TrainingStateToJson(const TrainingState& state) {
+  JsonWriter writer;
+  VisitTraining(state, writer);
+  return writer.Take().dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+absl::StatusOr<TrainingState> TrainingStateFromJson(std::string_view json) {
+  const Json parsed = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  std::string wrong;
+  TrainingState state = ParseTraining(parsed, &wrong);
+  if (wrong.empty()) return state;
+  return absl::InvalidArgumentError(
+      absl::StrCat("state of training: \"", wrong, "\" is missing or wrong"));
+}
+
+SnapshotNames::SnapshotNames(const std::string& owner, bool exclusive) : exclusive_(exclusive) {
+  const std::string path = AbsolutePath(owner);
+  // 31 bits, not 0: a manifest's numbers are signed to some readers, and 0 names no snapshot.
+  const uint64_t hash = HashBytes(0, 0, std::as_bytes(std::span(path))).lo >> 33;
+  base_ = std::max<uint64_t>(hash, 1) << 32;
+  last_ = base_;
+}
+
+bool SnapshotNames::owns(SnapshotId id) const { return exclusive_ || id >> 32 == base_ >> 32; }
+
+SnapshotId SnapshotNames::Next(const std::vector<SnapshotId>& existing) {
+  for (const SnapshotId id : existing) {
+    if (id >> 32 == base_ >> 32) last_ = std::max(last_, id);
+  }
+  return ++last_;
+}
 
 absl::StatusOr<SavedModel> ReadSavedModel(Env& env, const std::string& dir) {
   const std::string path = ManifestPath(dir);
@@ -311,71 +631,67 @@ absl::StatusOr<SavedModel> ReadSavedModel(Env& env, const std::string& dir) {
     return absl::FailedPreconditionError(absl::StrCat(
         "saved model: there is no ", path, ": give a directory that --save_dir has written"));
   }
-  return ReadManifest(env, path);
+  return ReadManifest(env, dir);
 }
 
 absl::Status CheckSavedModelFits(const SavedModel& saved, const SavedModel& wanted,
-                                 const std::string& dir) {
+                                 const SavedModelUse& use) {
+  const auto unfit = [&](std::string_view what, std::string_view remedy) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(use.flag, ": ", std::string(what), "; ", std::string(remedy)));
+  };
   if (saved.model != wanted.model) {
-    return Unfit(dir,
-                 absl::StrCat("it holds a model \"", saved.model, "\", this is ", wanted.model),
+    return unfit(absl::StrCat("it holds a model \"", saved.model, "\", this is ", wanted.model),
                  absl::StrCat("use the program ", saved.model));
   }
   // Features before tables: the message about a feature says more.
   for (const SavedModel::Feature& feature : wanted.features) {
     if (std::find(saved.features.begin(), saved.features.end(), feature) == saved.features.end()) {
-      return Unfit(dir,
-                   absl::StrCat("feature \"", feature.name, "\" of table \"", feature.table,
+      return unfit(absl::StrCat("feature \"", feature.name, "\" of table \"", feature.table,
                                 "\" is not in the saved model"),
-                   "new features cannot join a trained model; train anew without --init_from");
+                   absl::StrCat("new features cannot join a trained model; ", use.train_anew));
     }
   }
   for (const SavedModel::Feature& feature : saved.features) {
     if (std::find(wanted.features.begin(), wanted.features.end(), feature) ==
         wanted.features.end()) {
-      return Unfit(dir,
-                   absl::StrCat("feature \"", feature.name, "\" of table \"", feature.table,
+      return unfit(absl::StrCat("feature \"", feature.name, "\" of table \"", feature.table,
                                 "\" of the saved model is not in the data"),
-                   "use data with the same features, or train anew without --init_from");
+                   absl::StrCat("use data with the same features, or ", use.train_anew));
     }
   }
   if (saved.features != wanted.features) {
     const auto differs = std::mismatch(saved.features.begin(), saved.features.end(),
                                        wanted.features.begin(), wanted.features.end());
-    return Unfit(dir,
-                 absl::StrCat("feature \"", differs.second->name,
+    return unfit(absl::StrCat("feature \"", differs.second->name,
                               "\" of the data stands where the "
                               "saved model has \"",
                               differs.first->name, "\""),
                  "put the features of the data into the order of the saved model");
   }
   if (saved.num_dense != wanted.num_dense) {
-    return Unfit(dir,
-                 absl::StrCat("the saved model has ", saved.num_dense,
+    return unfit(absl::StrCat("the saved model has ", saved.num_dense,
                               " dense features, the data have ", wanted.num_dense),
-                 "use data with the same features, or train anew without --init_from");
+                 absl::StrCat("use data with the same features, or ", use.train_anew));
   }
   for (size_t i = 0; i < std::max(saved.tables.size(), wanted.tables.size()); ++i) {
     if (i >= saved.tables.size() || i >= wanted.tables.size() ||
         saved.tables[i].name != wanted.tables[i].name) {
       const bool in_data = i < wanted.tables.size();
-      return Unfit(dir,
-                   absl::StrCat("table \"", in_data ? wanted.tables[i].name : saved.tables[i].name,
-                                in_data ? "\" is not at its place in the saved model"
-                                        : "\" of the saved model is not in the data"),
-                   "use data with the same tables in the same order, or train anew without "
-                   "--init_from");
+      return unfit(
+          absl::StrCat("table \"", in_data ? wanted.tables[i].name : saved.tables[i].name,
+                       in_data ? "\" is not at its place in the saved model"
+                               : "\" of the saved model is not in the data"),
+          absl::StrCat("use data with the same tables in the same order, or ", use.train_anew));
     }
     const SavedModel::Table& table = saved.tables[i];
     if (table.dim != wanted.tables[i].dim) {
-      return Unfit(dir,
-                   absl::StrCat("table \"", table.name, "\" has ", table.dim,
+      return unfit(absl::StrCat("table \"", table.name, "\" has ", table.dim,
                                 " columns in the saved model and ", wanted.tables[i].dim, " here"),
                    "use the --embedding_dim that it was trained with");
     }
     if (table.optimizer != wanted.tables[i].optimizer) {
-      return Unfit(dir,
-                   absl::StrCat("table \"", table.name, "\" was trained with ", table.optimizer,
+      return unfit(absl::StrCat("table \"", table.name, "\" was trained with ", table.optimizer,
                                 ", this is ", wanted.tables[i].optimizer),
                    absl::StrCat("use --optimizer=", table.optimizer));
     }
@@ -383,64 +699,54 @@ absl::Status CheckSavedModelFits(const SavedModel& saved, const SavedModel& want
   for (const auto& [flag, value] : wanted.shape) {
     for (const auto& [saved_flag, saved_value] : saved.shape) {
       if (flag == saved_flag && value != saved_value) {
-        return Unfit(dir,
-                     absl::StrCat("--", flag, " is ", value, " here and ", saved_value,
+        return unfit(absl::StrCat("--", flag, " is ", value, " here and ", saved_value,
                                   " in the saved model"),
                      absl::StrCat("use --", flag, "=", saved_value));
       }
     }
   }
   if (saved.num_parameters != wanted.num_parameters) {
-    return Unfit(dir,
-                 absl::StrCat("the saved model has ", saved.num_parameters,
+    return unfit(absl::StrCat("the saved model has ", saved.num_parameters,
                               " dense parameters, this one ", wanted.num_parameters),
                  "use the model flags that it was trained with");
-  }
-  if (saved.store != wanted.store) {
-    return Unfit(
-        dir,
-        absl::StrCat("its tables are of a store of kind ", saved.store, ", this is ", wanted.store),
-        absl::StrCat("use --store=", saved.store));
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadSavedDense(Env& env, const std::string& dir, const SavedModel& saved,
-                            const DenseArrays<float>& dense) {
-  const std::string path = absl::StrCat(dir, "/", saved.dense_file);
-  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
-  if (!exists) return Damaged(path, "there is no such file");
-  HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(env, path));
-  if (static_cast<int64_t>(text.size()) != saved.dense_bytes) {
-    return Damaged(path, absl::StrCat("it has ", text.size(), " bytes, the manifest says ",
-                                      saved.dense_bytes));
-  }
-  if (CrcOf(text) != saved.dense_crc) return Damaged(path, "its checksum differs");
-  uint64_t length = 0;
-  if (text.size() >= sizeof(length)) std::memcpy(&length, text.data(), sizeof(length));
-  if (length == 0 || length > kMaxTensorHeaderBytes || length > text.size() - sizeof(length)) {
-    return Damaged(path, "the length of its header is wrong");
-  }
-  const std::string_view header_text = std::string_view(text).substr(sizeof(length), length);
-  const std::string_view data = std::string_view(text).substr(sizeof(length) + length);
-  const Json header = Json::parse(header_text, nullptr, /*allow_exceptions=*/false);
-  if (!header.is_object()) return Damaged(path, "its header is no JSON");
+absl::Status ReadSavedDense(Env& env, const SavedModel& saved, const DenseArrays<float>& dense) {
+  DenseFile file;
+  HOTROW_RETURN_IF_ERROR(OpenDense(env, saved, &file));
   const std::array<std::span<float>, 3> arrays = {dense.parameters, dense.momentum1,
                                                   dense.momentum2};
   for (size_t i = 0; i < arrays.size(); ++i) {
     if (arrays[i].empty() && i > 0) continue;
-    HOTROW_RETURN_IF_ERROR(CopyTensor(path, header, data, kTensorNames[i], arrays[i]));
+    HOTROW_RETURN_IF_ERROR(
+        CopyTensor(file.path, file.header, file.data, kTensorNames[i], arrays[i]));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckSavedTables(const SavedModel& saved, const CollectionDigest& digest,
-                              const std::string& dir) {
+absl::StatusOr<DenseVectors> ReadSavedDense(Env& env, const SavedModel& saved) {
+  DenseFile file;
+  HOTROW_RETURN_IF_ERROR(OpenDense(env, saved, &file));
+  DenseVectors out;
+  std::vector<float>* const arrays[] = {&out.parameters, &out.momentum1, &out.momentum2};
+  for (size_t i = 0; i < kTensorNames.size(); ++i) {
+    if (i > 0 && !file.header.contains(kTensorNames[i])) continue;
+    arrays[i]->resize(static_cast<size_t>(saved.num_parameters));
+    HOTROW_RETURN_IF_ERROR(
+        CopyTensor(file.path, file.header, file.data, kTensorNames[i], *arrays[i]));
+  }
+  return out;
+}
+
+absl::Status CheckSavedTables(const SavedModel& saved, const CollectionDigest& digest) {
   for (size_t i = 0; i < saved.tables.size(); ++i) {
     const SavedModel::Table& expected = saved.tables[i];
     const TableDigest& found = digest.tables[i];
-    if (found.rows != expected.rows || found.hash.ToHex() != expected.hash) {
-      return Damaged(SavedTablesDir(dir),
+    if ((expected.rows >= 0 && found.rows != expected.rows) ||
+        (!expected.hash.empty() && found.hash.ToHex() != expected.hash)) {
+      return Damaged(saved.tables_dir,
                      absl::StrCat("table \"", expected.name, "\" has ", found.rows,
                                   " rows of hash ", found.hash.ToHex(), ", the manifest says ",
                                   expected.rows, " of ", expected.hash));
@@ -449,20 +755,42 @@ absl::Status CheckSavedTables(const SavedModel& saved, const CollectionDigest& d
   return absl::OkStatus();
 }
 
+absl::Status WriteSavedDense(Env& env, const std::string& name,
+                             const DenseArrays<const float>& dense, SavedModel* model) {
+  model->dense_file = name;
+  model->dense_bytes = 0;
+  model->dense_crc = 0;
+  model->num_parameters = static_cast<int64_t>(dense.parameters.size());
+  const std::string header = TensorHeader(dense);
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                          env.Open(absl::StrCat(model->dir, "/", name), OpenMode::kTruncate));
+  const auto append = [&](std::span<const std::byte> bytes) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(WriteFull(*file, model->dense_bytes, bytes));
+    model->dense_bytes += static_cast<int64_t>(bytes.size());
+    model->dense_crc = Crc32c(bytes, model->dense_crc);
+    return absl::OkStatus();
+  };
+  HOTROW_RETURN_IF_ERROR(append(std::as_bytes(std::span(header))));
+  for (const std::span<const float> tensor : Tensors(dense)) {
+    HOTROW_RETURN_IF_ERROR(append(std::as_bytes(tensor)));
+  }
+  HOTROW_RETURN_IF_ERROR(file->Sync());
+  return file->Close();
+}
+
 absl::StatusOr<std::unique_ptr<SavedModelWriter>> SavedModelWriter::Open(Env* env,
                                                                          const std::string& dir) {
   const std::string path = WithoutEndingSlashes(dir);
+  const absl::StatusOr<std::vector<std::string>> checkpoints = ListCheckpoints(*env, path);
   const auto refused = [&](std::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat(
         "--save_dir=", dir, ": ", std::string(what), "; give a directory of its own to save into"));
   };
-  const std::string tables = SavedTablesDir(path);
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> missing, MissingDirs(*env, tables));
-  if (const absl::Status status = env->CreateDirs(tables); !status.ok()) {
+  // Their tables have names like ours.
+  if (checkpoints.ok() && !checkpoints->empty()) return refused("it holds checkpoints");
+  if (const absl::Status status = CreateDirsDurably(*env, SavedTablesDir(path)); !status.ok()) {
     return refused(std::string(status.message()));
   }
-  // A directory survives power loss once the one above it is synced.
-  for (const std::string& made : missing) HOTROW_RETURN_IF_ERROR(env->SyncDir(ParentDir(made)));
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env->Exists(ManifestPath(path)));
   if (exists) {
     if (const absl::Status status = ReadSavedModel(*env, path).status(); !status.ok()) {
@@ -479,11 +807,21 @@ absl::StatusOr<std::unique_ptr<SavedModelWriter>> SavedModelWriter::Open(Env* en
 }
 
 // Removes what no manifest names: parts of saves that a crash or an error cut off.
-absl::Status SavedModelWriter::Clean(EmbeddingCollection& tables, const SavedModel& keep) {
+absl::Status SavedModelWriter::Clean(EmbeddingCollection& tables, const SavedModel& keep,
+                                     bool copied) {
   HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, tables.ListSnapshots());
-  for (const SnapshotId snapshot : snapshots) {
-    last_ = std::max(last_, snapshot);
-    if (snapshot != keep.snapshot) HOTROW_RETURN_IF_ERROR(tables.DropSnapshot(snapshot));
+  for (const SnapshotId id : snapshots) {
+    const bool kept = id == keep.snapshot && !copied;
+    if (names_->owns(id) && !kept) HOTROW_RETURN_IF_ERROR(tables.DropSnapshot(id));
+  }
+  if (copied) {
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> files, env_.ListDir(tables_dir()));
+    for (const std::string& name : files) {
+      const bool ours = absl::EndsWith(name, kSnapshotSuffix) || absl::EndsWith(name, ".tmp");
+      const bool kept = keep.store == kMemory && name == SnapshotFileName(keep.snapshot);
+      if (!ours || kept) continue;
+      HOTROW_RETURN_IF_ERROR(env_.Remove(absl::StrCat(tables_dir(), "/", name)));
+    }
   }
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env_.ListDir(dir_));
   for (const std::string& name : names) {
@@ -494,40 +832,21 @@ absl::Status SavedModelWriter::Clean(EmbeddingCollection& tables, const SavedMod
   return absl::OkStatus();
 }
 
-absl::Status SavedModelWriter::WriteDense(SavedModel* model,
-                                          const DenseArrays<const float>& dense) {
-  model->dense_file = DenseFileName(model->snapshot);
-  model->dense_bytes = 0;
-  model->dense_crc = 0;
-  const std::string path = absl::StrCat(dir_, "/", model->dense_file);
-  const std::string header = TensorHeader(dense);
-  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env_.Open(path, OpenMode::kTruncate));
-  const auto append = [&](std::span<const std::byte> bytes) -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(WriteFull(*file, model->dense_bytes, bytes));
-    model->dense_bytes += static_cast<int64_t>(bytes.size());
-    model->dense_crc = Crc32c(bytes, model->dense_crc);
-    return absl::OkStatus();
-  };
-  HOTROW_RETURN_IF_ERROR(append(std::as_bytes(std::span(header))));
-  for (const std::span<const float> tensor : Tensors(dense)) {
-    HOTROW_RETURN_IF_ERROR(append(std::as_bytes(tensor)));
-  }
-  HOTROW_RETURN_IF_ERROR(file->Sync());
-  HOTROW_RETURN_IF_ERROR(file->Close());
-  return env_.SyncDir(dir_);
-}
-
 absl::Status SavedModelWriter::Save(SavedModel model, EmbeddingCollection& tables,
                                     const DenseArrays<const float>& dense) {
+  const bool in_memory = model.store == kMemory;
+  const bool own_tables = AbsolutePath(model.tables_dir) == AbsolutePath(tables_dir());
+  const bool copied = in_memory && !own_tables;
+  if (!names_.has_value()) names_.emplace(dir_, /*exclusive=*/own_tables);
   // A manifest that a failed sync left in doubt is made durable before what an older one names is
   // removed.
   HOTROW_RETURN_IF_ERROR(env_.SyncDir(dir_));
   SavedModel before;
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env_.Exists(ManifestPath(dir_)));
   if (exists) {
-    HOTROW_ASSIGN_OR_RETURN(before, ReadManifest(env_, ManifestPath(dir_)));
+    HOTROW_ASSIGN_OR_RETURN(before, ReadManifest(env_, dir_));
   }
-  HOTROW_RETURN_IF_ERROR(Clean(tables, before));
+  HOTROW_RETURN_IF_ERROR(Clean(tables, before, copied));
 
   HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.Digest());
   model.tables.resize(digest.tables.size());
@@ -535,16 +854,27 @@ absl::Status SavedModelWriter::Save(SavedModel model, EmbeddingCollection& table
     model.tables[i].rows = digest.tables[i].rows;
     model.tables[i].hash = digest.tables[i].hash.ToHex();
   }
+  model.dir = dir_;
   model.step = tables.steps();
-  model.num_parameters = static_cast<int64_t>(dense.parameters.size());
-  model.snapshot = ++last_;
+  HOTROW_ASSIGN_OR_RETURN(std::vector<SnapshotId> existing, tables.ListSnapshots());
+  HOTROW_ASSIGN_OR_RETURN(const auto files, ListSnapshotFiles(env_, tables_dir()));
+  existing.insert(existing.end(), files.begin(), files.end());
+  model.snapshot = names_->Next(existing);
   HOTROW_RETURN_IF_ERROR(tables.PrepareSnapshot(model.snapshot));
-  HOTROW_RETURN_IF_ERROR(WriteDense(&model, dense));
-  HOTROW_RETURN_IF_ERROR(WriteFileAtomically(env_, ManifestPath(dir_), ManifestText(model)));
+  if (copied) {
+    const std::string name = SnapshotFileName(model.snapshot);
+    HOTROW_RETURN_IF_ERROR(CopyFileDurably(env_, absl::StrCat(model.tables_dir, "/", name),
+                                           absl::StrCat(tables_dir(), "/", name)));
+    HOTROW_RETURN_IF_ERROR(tables.DropSnapshot(model.snapshot));
+    model.tables_dir = tables_dir();
+  }
+  HOTROW_RETURN_IF_ERROR(WriteSavedDense(env_, DenseFileName(model.snapshot), dense, &model));
+  HOTROW_RETURN_IF_ERROR(env_.SyncDir(dir_));
+  HOTROW_RETURN_IF_ERROR(WriteFileAtomically(env_, ManifestPath(dir_), SavedModelManifest(model)));
 
   // The model is saved. What cannot be removed now is removed by the next Save.
-  tables.CommitSnapshot(model.snapshot).IgnoreError();
-  Clean(tables, model).IgnoreError();
+  if (!copied) tables.CommitSnapshot(model.snapshot).IgnoreError();
+  Clean(tables, model, copied).IgnoreError();
   return absl::OkStatus();
 }
 

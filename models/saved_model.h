@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,13 +14,50 @@
 #include "absl/status/statusor.h"
 #include "base/env.h"
 #include "embedding/embedding_collection.h"
+#include "models/learning_rate.h"
+#include "models/metrics.h"
+#include "ops/row_init.h"
 
 namespace hotrow {
 
 // A trained model in a directory: its tables with their optimizer state, its dense parameters with
 // theirs, and the step. docs/formats/saved_model.md has the layout. The manifest is the last file
 // written and names the others, so that a kill at any moment leaves the model from before or the
-// new one.
+// new one. A checkpoint (models/checkpoint.h) is a saved model that also knows where its training
+// stands; both have one manifest.
+
+// Where a training run stands between two of its steps, so that it goes on from there with the bits
+// of a run that was never interrupted.
+struct TrainingState {
+  // What the run's bits depend on, as flag names and values.
+  std::vector<std::pair<std::string, std::string>> settings;
+
+  // The batch to come: its epoch, and what was trained on of that epoch.
+  int64_t epoch = 0;
+  int64_t samples_in_epoch = 0;
+  int64_t batches_in_epoch = 0;
+  // A validation that was due and not finished; it comes before the batch.
+  bool validation_due = false;
+  int64_t validated_step = -1;  // the step after which validation ran last
+
+  int64_t first_step = 0;  // updates that the model had seen when the run began (--init_from)
+  int64_t steps = 0;       // of the run: SavedModel::step is first_step more
+  int64_t samples = 0;
+  int64_t epochs_done = 0;
+  int64_t last_epoch = -1;  // of the last step; and since that epoch began:
+  int64_t steps_in_last_epoch = 0;
+  int64_t samples_in_last_epoch = 0;
+  double loss_sum_in_last_epoch = 0;
+  double recent_loss = 0;  // decaying mean
+
+  ValidationPolicy::State policy;
+  bool stopped_early = false;
+  int64_t best_epoch = 0;
+  int64_t best_step = 0;
+  CtrMetrics valid;
+  CtrMetrics test;
+  double best_auc = 0;
+};
 
 // What the manifest says of a model.
 struct SavedModel {
@@ -30,41 +69,57 @@ struct SavedModel {
   struct Table {
     std::string name;
     int32_t dim = 0;
-    std::string optimizer;  // SparseOptimizerName
-    int64_t rows = 0;
-    std::string hash;  // TableDigest::hash
+    std::string optimizer;                   // SparseOptimizerName
+    std::optional<Initializer> initializer;  // of rows that join; none: not known
+    // What was counted when the model was saved; a checkpoint does not read its rows.
+    int64_t rows = -1;  // -1: not known
+    std::string hash;   // TableDigest::hash; empty: not known
   };
 
   std::string model;  // CtrModel::name
   // Flags that decide what each dense parameter is, such as layer sizes.
   std::vector<std::pair<std::string, std::string>> shape;
-  int64_t step = 0;  // updates so far
+  std::optional<uint64_t> seed;  // of the rows' first values; none: not known
+  int64_t step = 0;              // updates so far
   int32_t num_dense = 0;
   std::vector<Feature> features;  // in batch order
   std::vector<Table> tables;      // in the order of their numbers
   std::string dense_optimizer;    // DenseOptimizerName
   int64_t num_parameters = 0;     // dense
 
-  // Where the parts lie; Save fills these.
-  std::string store;  // StoreKindName
+  // Where the parts lie. Readers fill these; writers fill what they say they do.
+  std::string dir;         // of the manifest
+  std::string store;       // StoreKindName
+  std::string tables_dir;  // of the store or its snapshots: an absolute path, or one from here
   SnapshotId snapshot = 0;
-  std::string dense_file;
+  std::string dense_file;  // a name in `dir`
   int64_t dense_bytes = 0;
   uint32_t dense_crc = 0;
+
+  // In checkpoints; one that was imported may have none.
+  bool is_checkpoint = false;
+  std::optional<TrainingState> training;
 };
 
-// Reads and checks the manifest. Errors: FailedPrecondition (no saved model there, or one of a
-// newer version), DataLoss (damaged); they name the file and the remedy.
+// Reads and checks the manifest in `dir`. Errors: FailedPrecondition (no saved model there, or one
+// of a newer version), DataLoss (damaged); they name the file and the remedy. See ReadCheckpoint
+// for paths that users give.
 absl::StatusOr<SavedModel> ReadSavedModel(Env& env, const std::string& dir);
 
-// Where the tables' snapshot lies.
+// Where the tables' snapshot lies that --save_dir=dir writes with --store=memory.
 std::string SavedTablesDir(const std::string& dir);
+
+// What somebody wants to do with a saved model, for the words of errors.
+struct SavedModelUse {
+  std::string flag;        // what names the model: "--init_from=/models/monday"
+  std::string train_anew;  // how to do without it: "train anew without --init_from"
+};
 
 // Whether a model of this form may go on from `saved`; `wanted` has no parts. Name, shape, dense
 // and sparse features and the tables with their dims and optimizers must agree; the dense optimizer
-// need not. Errors: FailedPrecondition, naming what differs and the remedy.
+// and the store's kind need not. Errors: FailedPrecondition, naming what differs and the remedy.
 absl::Status CheckSavedModelFits(const SavedModel& saved, const SavedModel& wanted,
-                                 const std::string& dir);
+                                 const SavedModelUse& use);
 
 // Dense parameters and the state of their optimizer; arrays that it does not keep are empty.
 template <typename Float>
@@ -76,15 +131,58 @@ struct DenseArrays {
 
 // Fills the parameters, and those arrays of state that are not empty. Lengths are those of the
 // manifest. Errors: DataLoss, naming the file.
-absl::Status ReadSavedDense(Env& env, const std::string& dir, const SavedModel& saved,
-                            const DenseArrays<float>& dense);
+absl::Status ReadSavedDense(Env& env, const SavedModel& saved, const DenseArrays<float>& dense);
 
-// Compares the tables that were loaded with the manifest. Errors: DataLoss, naming the table.
-absl::Status CheckSavedTables(const SavedModel& saved, const CollectionDigest& digest,
-                              const std::string& dir);
+struct DenseVectors {
+  std::vector<float> parameters;
+  std::vector<float> momentum1;
+  std::vector<float> momentum2;
+
+  DenseArrays<const float> arrays() const { return {parameters, momentum1, momentum2}; }
+};
+// All arrays that the file has.
+absl::StatusOr<DenseVectors> ReadSavedDense(Env& env, const SavedModel& saved);
+
+// Compares the tables that were loaded with what the manifest knows of them. Errors: DataLoss,
+// naming the table.
+absl::Status CheckSavedTables(const SavedModel& saved, const CollectionDigest& digest);
+
+// Writes the dense file `name` into model->dir, syncs it, and fills the members dense_* of the
+// model. The directory is not synced.
+absl::Status WriteSavedDense(Env& env, const std::string& name,
+                             const DenseArrays<const float>& dense, SavedModel* model);
+
+// The manifest of the model, whose members are all filled in: what is to be written as
+// manifest.json into model.dir.
+std::string SavedModelManifest(const SavedModel& model);
+
+// Names of snapshots of one owner, a saved model's or checkpoints' directory: several may keep
+// snapshots in one store, and each removes its own only. The upper half of the name is a hash of
+// the owner's path, the lower half counts.
+class SnapshotNames {
+ public:
+  // `exclusive`: all snapshots in the store are this owner's, whatever their names.
+  SnapshotNames(const std::string& owner, bool exclusive);
+  bool owns(SnapshotId id) const;
+  // A name that is above all that `existing` has of this owner and that this returned before.
+  SnapshotId Next(const std::vector<SnapshotId>& existing);
+
+ private:
+  SnapshotId base_;
+  bool exclusive_;
+  SnapshotId last_;
+};
+
+// TrainingState as a JSON object and back, for those who keep it elsewhere (portable exports). The
+// error names the member that is missing or wrong: InvalidArgument.
+std::string TrainingStateToJson(const TrainingState& state);
+absl::StatusOr<TrainingState> TrainingStateFromJson(std::string_view json);
 
 // Saves models into one directory, each replacing the one before. What a crash left behind is
 // removed by the next Save. One writer for a directory at a time; one call at a time.
+//
+// Tables of an ssd or rocksdb store stay where they are: the model is a snapshot in the store, and
+// the manifest names its directory. Those of a memory store are a file in tables_dir().
 class SavedModelWriter {
  public:
   // Makes the directory if it is not there. One that holds a model is fine: it stays until the
@@ -92,23 +190,23 @@ class SavedModelWriter {
   // damaged or of a newer version), what the file system says.
   static absl::StatusOr<std::unique_ptr<SavedModelWriter>> Open(Env* env, const std::string& dir);
 
-  // The snapshot_dir for the collection that will be saved.
   std::string tables_dir() const { return SavedTablesDir(dir_); }
 
-  // `model` says everything but the parts and the tables' rows and hashes. After OK the model
-  // survives power loss. After an error the directory holds the model from before or, where only
-  // the last sync failed, perhaps the new one; either is whole, and Save may be called again.
+  // `model` says everything but the other parts and the tables' rows and hashes. store and
+  // tables_dir are those of the collection: where it keeps its snapshots. The snapshot of a memory
+  // store whose snapshot_dir is not tables_dir() is copied there. After OK the model survives power
+  // loss. After an error the directory holds the model from before or, where only the last sync
+  // failed, perhaps the new one; either is whole, and Save may be called again.
   absl::Status Save(SavedModel model, EmbeddingCollection& tables,
                     const DenseArrays<const float>& dense);
 
  private:
   SavedModelWriter(Env* env, std::string dir) : env_(*env), dir_(std::move(dir)) {}
-  absl::Status Clean(EmbeddingCollection& tables, const SavedModel& keep);
-  absl::Status WriteDense(SavedModel* model, const DenseArrays<const float>& dense);
+  absl::Status Clean(EmbeddingCollection& tables, const SavedModel& keep, bool copied);
 
   Env& env_;
   const std::string dir_;
-  SnapshotId last_ = 0;  // the highest name that may have been used
+  std::optional<SnapshotNames> names_;
 };
 
 }  // namespace hotrow

@@ -52,9 +52,10 @@ void CatchStopSignals() {
 std::string HelpText(const TrainProgram& program, const FlagSet& set) {
   std::string out = absl::StrCat(
       program.summary, "\nUsage: ", program.name, " [--flag=value ...]\n\n", program.examples,
-      "\nCtrl-C ends training after the current step; the report is written, test data is not\n"
-      "evaluated. A second Ctrl-C ends the program at once. Exit status: 0 success, 1 failure, 2\n"
-      "wrong usage. [...] is the default.\n"
+      "\nCtrl-C ends training after the current step, with a checkpoint if there is a\n"
+      "--checkpoint_dir; the report is written, test data is not evaluated. A second Ctrl-C ends\n"
+      "the program at once. Exit status: 0 success, 1 failure, 2 wrong usage. [...] is the "
+      "default.\n"
       "\n",
       set.Help(), "\nKinds of data\n");
   for (const std::string& line : WrapText(DataSourceHelp(), 96)) {
@@ -85,7 +86,14 @@ absl::Status CheckWritable(Env& env, const char* flag, const std::string& path,
 void PrintTryNext(const TrainProgram& program, const FlagSet& set, const TrainerFlags& flags,
                   const TrainReport& report) {
   std::vector<std::pair<std::string, std::string>> ideas;
-  if (report.cache_bytes == 0) {
+  const bool on_disk = flags.store != "memory";
+  if (!flags.checkpoint_dir.empty()) {
+    if (report.stopped_by_signal != 0) {
+      ideas.emplace_back(set.CommandLineWith("resume", "true"), "go on where this stopped");
+    }
+  } else if (on_disk) {
+    // The store has rows now: the same command is refused.
+  } else if (report.cache_bytes == 0) {
     int64_t row_bytes = 0;
     for (const TableDigest& table : report.digest.tables) row_bytes += table.rows * table.row_bytes;
     const int64_t tenth_mib = std::max<int64_t>(row_bytes / 10 >> 20, 1);
@@ -99,11 +107,12 @@ void PrintTryNext(const TrainProgram& program, const FlagSet& set, const Trainer
                          "keep what is used often instead of what was used last");
     }
   }
-  if (flags.report.empty()) {
+  const bool again = flags.checkpoint_dir.empty() && !on_disk;
+  if (flags.report.empty() && again) {
     ideas.emplace_back(set.CommandLineWith("report", "run.json"),
                        "hashes, metrics and figures of each tier as JSON");
   }
-  if (flags.trace.empty()) {
+  if (flags.trace.empty() && again) {
     ideas.emplace_back(set.CommandLineWith("trace", "trace.json"),
                        "a timeline of every stage, for ui.perfetto.dev");
   }
@@ -129,6 +138,7 @@ absl::Status Run(const TrainProgram& program, int argc, const char* const* argv)
     options.embedding_dim = static_cast<int32_t>(program.table_columns(flags));
   }
   options.shape = ModelShape(set);
+  options.settings = RunSettings(set);
   Env& env = PosixEnv();
   // The report goes to a temporary name first, the trace straight to its file.
   HOTROW_RETURN_IF_ERROR(
@@ -154,6 +164,9 @@ absl::Status Run(const TrainProgram& program, int argc, const char* const* argv)
   if (report.saved_step >= 0) {
     std::printf("\n  model of step %s saved to %s\n", FormatCount(report.saved_step).c_str(),
                 flags.save_dir.c_str());
+  }
+  if (!report.checkpoint.empty()) {
+    std::printf("\n  checkpoint in %s; add --resume to go on from it\n", report.checkpoint.c_str());
   }
   if (!flags.trace.empty()) {
     HOTROW_RETURN_IF_ERROR(trace.WriteChromeTrace(env, flags.trace));

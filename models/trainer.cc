@@ -1,6 +1,7 @@
 #include "models/trainer.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/buffer.h"
 #include "base/check.h"
 #include "base/env.h"
@@ -22,6 +24,7 @@
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "models/batch_reader.h"
+#include "models/checkpoint.h"
 #include "models/mllog.h"
 #include "models/progress.h"
 #include "models/saved_model.h"
@@ -34,12 +37,94 @@ namespace {
 constexpr int32_t kReadAhead = 2;  // batches: one being made while one waits
 constexpr int64_t kTextEveryNanos = 100'000'000;
 constexpr int64_t kNormGrain = 1 << 14;  // floats summed in one piece
+// Steps ahead of a checkpoint, half the way to it at most, at which the tables are told to prepare:
+// seconds, in which a store can tidy up.
+constexpr int64_t kAnnounceSteps = 100;
+constexpr int64_t kDiskWatchSteps = 16;
+// A store on a disk is short of room when that much of its budget is used and that much of it holds
+// rows for old checkpoints alone. Below this the store itself makes room, by cleaning.
+constexpr double kShortOfDisk = 0.85;
+constexpr double kMuchForSnapshots = 0.2;
 
 absl::Status FlagError(const char* flag, const char* limit, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be ", limit, ", is ", value));
 }
 
 double Seconds(int64_t nanos) { return 1e-9 * static_cast<double>(nanos); }
+
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+// The shortest text that reads back as this number.
+template <typename T>
+std::string NumberText(T value) {
+  char text[64];
+  return std::string(text, std::to_chars(text, text + sizeof(text), value).ptr);
+}
+
+// What the bits of a run depend on, as flags. How many epochs are to be trained is not among them:
+// a run may be prolonged.
+Settings SettingsOf(const TrainerOptions& o) {
+  Settings out = o.settings;
+  const auto add = [&out](const char* flag, std::string value) {
+    const bool there = std::any_of(out.begin(), out.end(),
+                                   [flag](const auto& setting) { return setting.first == flag; });
+    if (!there) out.emplace_back(flag, std::move(value));
+  };
+  for (const auto& [flag, value] : o.shape) add(flag.c_str(), value);
+  add("seed", NumberText(o.seed));
+  add("embedding_dim", NumberText(o.embedding_dim));
+  add("pooling", o.pooling == Pooling::kMean ? "mean" : "sum");
+  add("batch_size", NumberText(o.batch_size));
+  add("limit_train_batches", NumberText(o.limit_train_batches));
+  add("validation_freq_within_epoch", NumberText(o.validation_freq_within_epoch));
+  add("optimizer", std::string(SparseOptimizerName(o.table_optimizer.kind)));
+  add("learning_rate", NumberText(o.table_optimizer.learning_rate));
+  add("eps", NumberText(o.table_optimizer.eps));
+  add("table_weight_decay", NumberText(o.table_optimizer.weight_decay));
+  add("dense_optimizer", std::string(DenseOptimizerName(o.dense_optimizer.kind)));
+  add("dense_learning_rate", NumberText(o.dense_optimizer.learning_rate));
+  add("weight_decay", NumberText(o.dense_optimizer.weight_decay));
+  add("max_gradient_norm", NumberText(o.max_gradient_norm));
+  add("lr_warmup_steps", NumberText(o.schedule.lr_warmup_steps));
+  add("lr_decay_start", NumberText(o.schedule.lr_decay_start));
+  add("lr_decay_steps", NumberText(o.schedule.lr_decay_steps));
+  add("lr_plateau_factor", NumberText(o.schedule.lr_plateau_factor));
+  add("lr_plateau_patience", NumberText(o.schedule.lr_plateau_patience));
+  add("early_stop_patience", NumberText(o.schedule.early_stop_patience));
+  add("init_from", o.init_from);
+  return out;
+}
+
+// The settings of a checkpoint beside those of this run, all that differ in one line.
+absl::Status CompareSettings(const Settings& saved, const Settings& here, const std::string& flag) {
+  std::vector<std::string> differences;
+  std::string remedy;
+  const auto differ = [&](const std::string& name, const std::string* was, const std::string* is) {
+    const auto text = [](const std::string* value) {
+      return value == nullptr ? "unknown" : value->empty() ? "\"\"" : *value;
+    };
+    differences.push_back(absl::StrCat("--", name, " was ", text(was), " and is ", text(is)));
+    if (was != nullptr) absl::StrAppend(&remedy, " --", name, "=", *was);
+  };
+  const auto find = [](const Settings& in, const std::string& name) -> const std::string* {
+    for (const auto& [key, value] : in) {
+      if (key == name) return &value;
+    }
+    return nullptr;
+  };
+  for (const auto& [name, value] : saved) {
+    const std::string* const now = find(here, name);
+    if (now == nullptr || *now != value) differ(name, &value, now);
+  }
+  for (const auto& [name, value] : here) {
+    if (find(saved, name) == nullptr) differ(name, nullptr, &value);
+  }
+  if (differences.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(flag, ": ", absl::StrJoin(differences, ", "), "; use",
+                   remedy.empty() ? " the same flags" : remedy,
+                   ", or train anew with another --checkpoint_dir"));
+}
 
 // Same bits for any pool: the pieces do not depend on it, and their sums are added in order.
 double EuclideanNorm(ThreadPool* pool, std::span<const float> x) {
@@ -68,6 +153,8 @@ class Trainer {
   // Trains, saves and tests as the options say.
   absl::Status Run();
   absl::StatusOr<TrainReport> Report();
+  // Leaves the store in good order. Nothing may follow.
+  absl::Status Close() { return tables_->Close(); }
 
  private:
   // A step between its prefetch and its update; without `step` the end of an epoch.
@@ -90,6 +177,8 @@ class Trainer {
   int64_t TotalSamples() const;
   BatchReaderOptions ReaderOptions(Split split) const;
   SavedModel Description() const;
+  absl::Status FindStart();
+  absl::Status CheckStart() const;
   absl::Status CreateTables();
   absl::Status AllocateBuffers();
   absl::Status LoadDense();
@@ -101,7 +190,22 @@ class Trainer {
   absl::Status Test();
   absl::Status Save();
   absl::Status FillPipeline(BatchReader* reader);
+  absl::Status PrefetchNext(InFlight* next);
+  absl::Status PrefetchAgain();
+  absl::Status TrainOne(BatchReader* reader);
   absl::Status Step(InFlight* now);
+
+  TrainingState State() const;
+  void Restore(const TrainingState& state);
+  absl::Status BeginCheckpoint(bool early);
+  absl::Status CheckpointFailed(const absl::Status& status);
+  absl::Status PollCheckpoint();
+  absl::Status WaitCheckpoint();
+  absl::Status CarryCheckpoints();
+  absl::Status WatchDisk();
+  absl::StatusOr<bool> MakeRoom();
+  absl::Status EndWithCheckpoint();
+  void PrintCheckpoint();
   absl::Status ApplyDenseUpdate(float learning_rate_factor);
   absl::StatusOr<double> Loss(const CtrBatch& batch);
   absl::Status NotFinite(const char* what) const;
@@ -125,10 +229,18 @@ class Trainer {
   HostBuffer<float> momentum2_;
   HostBuffer<float> clipped_;  // a gradient that was too long, scaled
 
-  std::optional<SavedModel> init_;  // of init_from
+  std::optional<SavedModel> start_;  // of init_from, or the checkpoint to go on from
+  bool resumed_ = false;             // the latter
   std::unique_ptr<SavedModelWriter> writer_;
-  int64_t first_step_ = 0;  // steps that init_ had seen
+  int64_t first_step_ = 0;  // steps that the model of init_from had seen
   int64_t saved_step_ = -1;
+
+  // Declared after tables_, which it calls.
+  std::unique_ptr<CheckpointWriter> checkpoints_;
+  bool checkpoint_due_ = false;
+  int64_t checkpoint_due_step_ = -1;  // the step at which one was due last
+  bool said_busy_ = false;
+  bool room_made_ = false;  // since the last step
 
   HostBuffer<float> embeddings_;          // [B, E]
   HostBuffer<float> embedding_gradient_;  // [B, E]
@@ -140,8 +252,16 @@ class Trainer {
   int64_t outstanding_ = 0;  // steps in pipeline_
   bool data_ended_ = false;
 
+  // Where the data stand behind the last step: the batch to come.
+  int64_t next_epoch_ = 0;
+  int64_t next_sample_ = 0;
+  int64_t next_batch_ = 0;
+  bool validation_due_ = false;
+  int64_t validated_step_ = -1;
+
   int64_t steps_ = 0;
   int64_t samples_ = 0;
+  int64_t resumed_samples_ = 0;
   int64_t epochs_done_ = 0;
   int64_t epoch_ = -1;  // of the last step
   int64_t steps_in_epoch_ = 0;
@@ -191,26 +311,92 @@ SavedModel Trainer::Description() const {
   for (const TableConfig& table : collection_options_.tables) {
     out.tables.push_back({.name = table.name,
                           .dim = table.embedding_dim,
-                          .optimizer = std::string(SparseOptimizerName(table.optimizer.kind))});
+                          .optimizer = std::string(SparseOptimizerName(table.optimizer.kind)),
+                          .initializer = table.initializer});
   }
+  out.seed = options_.seed;
   out.dense_optimizer = std::string(DenseOptimizerName(options_.dense_optimizer.kind));
   out.num_parameters = static_cast<int64_t>(model_->parameters().size());
   out.store = std::string(StoreKindName(options_.store));
+  out.tables_dir =
+      options_.store == StoreKind::kMemory ? collection_options_.snapshot_dir : options_.store_path;
   return out;
 }
 
-absl::Status Trainer::CreateTables() {
-  collection_options_ = CollectionOptions(options_, schema_);
-  collection_options_.env = &env_;
-  if (writer_ != nullptr) collection_options_.snapshot_dir = writer_->tables_dir();
-  if (init_.has_value()) {
-    HOTROW_RETURN_IF_ERROR(CheckSavedModelFits(*init_, Description(), options_.init_from));
-    collection_options_.open_at = init_->snapshot;
-    collection_options_.open_dir = SavedTablesDir(options_.init_from);
-    collection_options_.open_steps = first_step_ = init_->step;
+// Reads what the run starts from, if anything.
+absl::Status Trainer::FindStart() {
+  const std::string& dir = options_.checkpoint_dir;
+  if (!dir.empty()) {
+    const absl::StatusOr<std::vector<std::string>> names = ListCheckpoints(env_, dir);
+    if (!names.ok()) {
+      return absl::FailedPreconditionError(absl::StrCat("--checkpoint_dir=", dir, ": ",
+                                                        names.status().message(),
+                                                        "; give a directory of its own"));
+    }
+    if (!options_.resume && !names->empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "--checkpoint_dir=", dir, ": it holds checkpoints, the newest is ", names->back(),
+          "; add --resume to go on from it, or give another directory"));
+    }
+    if (!names->empty()) {
+      HOTROW_ASSIGN_OR_RETURN(start_, ReadCheckpoint(env_, dir));
+      resumed_ = true;
+    }
   }
+  if (!resumed_ && !options_.init_from.empty()) {
+    HOTROW_ASSIGN_OR_RETURN(start_, ReadCheckpoint(env_, options_.init_from));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::CheckStart() const {
+  if (!start_.has_value()) return absl::OkStatus();
+  if (!resumed_) {
+    return CheckSavedModelFits(*start_, Description(),
+                               {.flag = absl::StrCat("--init_from=", options_.init_from),
+                                .train_anew = "train anew without --init_from"});
+  }
+  const std::string flag = absl::StrCat("--resume from ", start_->dir);
+  if (!start_->training.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(flag,
+                     ": it does not know where in the data its training stood; start from "
+                     "it with --init_from=",
+                     start_->dir, " and another --checkpoint_dir"));
+  }
+  if (start_->model != model_->name()) {
+    return absl::FailedPreconditionError(absl::StrCat(flag, ": it holds a model \"", start_->model,
+                                                      "\", this is ", std::string(model_->name()),
+                                                      "; use the program ", start_->model));
+  }
+  HOTROW_RETURN_IF_ERROR(CompareSettings(start_->training->settings, SettingsOf(options_), flag));
+  return CheckSavedModelFits(
+      *start_, Description(),
+      {.flag = flag, .train_anew = "train anew with another --checkpoint_dir"});
+}
+
+absl::Status Trainer::CreateTables() {
+  EmbeddingCollectionOptions& options = collection_options_;
+  options.env = &env_;
+  if (options_.store == StoreKind::kMemory) {
+    if (checkpoints_ != nullptr) {
+      options.snapshot_dir = checkpoints_->tables_dir();
+    } else if (writer_ != nullptr) {
+      options.snapshot_dir = writer_->tables_dir();
+    }
+  }
+  if (start_.has_value()) {
+    HOTROW_ASSIGN_OR_RETURN(options.open_store, ParseStoreKind(start_->store));
+    options.open_at = start_->snapshot;
+    options.open_dir = start_->tables_dir;
+    options.open_steps = start_->step;
+  }
+  // What a run leaves in its store that was killed before its first checkpoint.
+  options.start_over = options_.resume;
+  EmbeddingCollectionOptions smallest = options;
+  smallest.cache_bytes = std::max<int64_t>(options.cache_bytes, 1);
   HOTROW_ASSIGN_OR_RETURN(const int64_t min_cache_bytes,
-                          EmbeddingCollection::MinCacheBytes(collection_options_));
+                          EmbeddingCollection::MinCacheBytes(smallest));
   if (options_.cache_bytes == kSmallestCache) collection_options_.cache_bytes = min_cache_bytes;
   const int64_t cache_bytes = collection_options_.cache_bytes;
   if (cache_bytes > 0 && cache_bytes < min_cache_bytes) {
@@ -220,18 +406,25 @@ absl::Status Trainer::CreateTables() {
         "); raise it, use --cache_bytes=min, or lower --batch_size"));
   }
   HOTROW_ASSIGN_OR_RETURN(tables_, EmbeddingCollection::Create(collection_options_, ctx_));
-  if (!init_.has_value()) return absl::OkStatus();
+  if (checkpoints_ != nullptr) {
+    HOTROW_RETURN_IF_ERROR(
+        checkpoints_->Attach(tables_.get(), options_.store, Description().tables_dir));
+  }
+  if (!start_.has_value()) return absl::OkStatus();
+  const bool counted = std::any_of(start_->tables.begin(), start_->tables.end(),
+                                   [](const SavedModel::Table& table) { return table.rows >= 0; });
+  if (!counted) return absl::OkStatus();
   HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables_->Digest());
-  return CheckSavedTables(*init_, digest, options_.init_from);
+  return CheckSavedTables(*start_, digest);
 }
 
 absl::Status Trainer::LoadDense() {
   DenseArrays<float> dense = {.parameters = model_->parameters()};
-  if (init_->dense_optimizer == DenseOptimizerName(options_.dense_optimizer.kind)) {
+  if (start_->dense_optimizer == DenseOptimizerName(options_.dense_optimizer.kind)) {
     dense.momentum1 = momentum1_.span();
     dense.momentum2 = momentum2_.span();
   }
-  return ReadSavedDense(env_, options_.init_from, *init_, dense);
+  return ReadSavedDense(env_, *start_, dense);
 }
 
 absl::Status Trainer::AllocateBuffers() {
@@ -256,16 +449,28 @@ absl::Status Trainer::AllocateBuffers() {
 
 absl::Status Trainer::Init(const ModelFactory& factory) {
   if (mllog()) LogSettings();
-  if (!options_.init_from.empty()) {
-    HOTROW_ASSIGN_OR_RETURN(init_, ReadSavedModel(env_, options_.init_from));
-  }
+  HOTROW_RETURN_IF_ERROR(FindStart());
   HOTROW_ASSIGN_OR_RETURN(model_, factory(schema_));
+  collection_options_ = CollectionOptions(options_, schema_);
+  HOTROW_RETURN_IF_ERROR(CheckStart());
   if (!options_.save_dir.empty()) {
     HOTROW_ASSIGN_OR_RETURN(writer_, SavedModelWriter::Open(&env_, options_.save_dir));
   }
+  if (!options_.checkpoint_dir.empty()) {
+    HOTROW_ASSIGN_OR_RETURN(checkpoints_,
+                            CheckpointWriter::Open({.dir = options_.checkpoint_dir,
+                                                    .keep = options_.keep_checkpoints,
+                                                    .background = options_.checkpoint_in_background,
+                                                    .env = &env_,
+                                                    .trace = ctx_.trace}));
+  }
   HOTROW_RETURN_IF_ERROR(CreateTables());
   HOTROW_RETURN_IF_ERROR(AllocateBuffers());
-  if (init_.has_value()) HOTROW_RETURN_IF_ERROR(LoadDense());
+  if (start_.has_value()) {
+    HOTROW_RETURN_IF_ERROR(LoadDense());
+    first_step_ = start_->step;
+    if (resumed_) Restore(*start_->training);
+  }
   if (!quiet()) PrintHeader();
   if (mllog()) mllog_.End("init_stop");
   return absl::OkStatus();
@@ -326,19 +531,40 @@ void Trainer::PrintHeader() const {
   if (collection_options_.cache_bytes > 0) {
     absl::StrAppendFormat(&text, "cache of %s over ", FormatBytes(collection_options_.cache_bytes));
   }
-  absl::StrAppendFormat(&text, "%s of up to %s\n", std::string(StoreKindName(options_.store)),
-                        FormatBytes(options_.store_bytes));
-  if (init_.has_value()) {
+  const std::string store(StoreKindName(options_.store));
+  if (options_.store == StoreKind::kMemory) {
+    absl::StrAppendFormat(&text, "%s of up to %s\n", store, FormatBytes(options_.store_bytes));
+  } else {
+    absl::StrAppendFormat(&text, "%s in %s of up to %s, with %s of memory\n", store,
+                          options_.store_path, FormatBytes(options_.disk_bytes),
+                          FormatBytes(options_.store_bytes));
+  }
+  if (checkpoints_ != nullptr) {
+    absl::StrAppendFormat(
+        &text, "  saving   checkpoints in %s, %s%s, keeping %d\n", options_.checkpoint_dir,
+        options_.checkpoint_every > 0
+            ? absl::StrCat("every ", FormatCount(options_.checkpoint_every), " steps and ")
+            : std::string(),
+        "at the end", options_.keep_checkpoints);
+    if (options_.resume && !resumed_) {
+      absl::StrAppend(&text, "           none is there to go on from: from the beginning\n");
+    }
+  }
+  if (start_.has_value()) {
     int64_t saved_rows = 0;
-    for (const SavedModel::Table& table : init_->tables) saved_rows += table.rows;
-    absl::StrAppendFormat(&text, "  from     %s: step %s, %s rows\n", options_.init_from,
-                          FormatCount(init_->step), FormatCount(saved_rows));
+    for (const SavedModel::Table& table : start_->tables) saved_rows += table.rows;
+    absl::StrAppendFormat(&text, "  from     %s: step %s",
+                          resumed_ ? start_->dir : options_.init_from, FormatCount(start_->step));
+    if (start_->tables.empty() || start_->tables[0].rows >= 0) {
+      absl::StrAppendFormat(&text, ", %s rows", FormatCount(saved_rows));
+    }
+    absl::StrAppend(&text, "\n");
     const std::string kind(DenseOptimizerName(options_.dense_optimizer.kind));
-    if (init_->dense_optimizer != kind) {
+    if (start_->dense_optimizer != kind) {
       absl::StrAppendFormat(&text,
                             "           the state of %s starts anew: the saved model has that of "
                             "%s\n",
-                            kind, init_->dense_optimizer);
+                            kind, start_->dense_optimizer);
     }
   }
   absl::StrAppendFormat(&text, "  run      batch %s, prefetch %d, %d threads on the %s\n\n",
@@ -349,7 +575,15 @@ void Trainer::PrintHeader() const {
   std::fflush(options_.out);
 }
 
-// Reads and prefetches until prefetch_depth steps wait behind the one to be computed.
+absl::Status Trainer::PrefetchNext(InFlight* next) {
+  if (next->item->ends_epoch()) return absl::OkStatus();
+  TraceSpan span(ctx_.trace, "prefetch");
+  HOTROW_ASSIGN_OR_RETURN(next->step, tables_->Prefetch(next->item->batch.sparse()));
+  return absl::OkStatus();
+}
+
+// Reads and prefetches until prefetch_depth steps wait behind the one to be computed. A batch that
+// could not be prefetched stays in the pipeline.
 absl::Status Trainer::FillPipeline(BatchReader* reader) {
   while (!data_ended_ && outstanding_ <= options_.prefetch_depth) {
     InFlight next;
@@ -361,13 +595,17 @@ absl::Status Trainer::FillPipeline(BatchReader* reader) {
       data_ended_ = true;
       break;
     }
-    if (!next.item->ends_epoch()) {
-      TraceSpan span(ctx_.trace, "prefetch");
-      HOTROW_ASSIGN_OR_RETURN(next.step, tables_->Prefetch(next.item->batch.sparse()));
-      ++outstanding_;
-    }
+    if (!next.item->ends_epoch()) ++outstanding_;
     pipeline_.push_back(std::move(next));
+    HOTROW_RETURN_IF_ERROR(PrefetchNext(&pipeline_.back()));
   }
+  return absl::OkStatus();
+}
+
+// Cancels what is prefetched and asks for it again, in order.
+absl::Status Trainer::PrefetchAgain() {
+  for (auto it = pipeline_.rbegin(); it != pipeline_.rend(); ++it) it->step.reset();
+  for (InFlight& next : pipeline_) HOTROW_RETURN_IF_ERROR(PrefetchNext(&next));
   return absl::OkStatus();
 }
 
@@ -494,6 +732,7 @@ absl::StatusOr<Trainer::Evaluation> Trainer::Evaluate(Split split, Progress* pro
       }
     }
     reader.Recycle(std::move(item));
+    HOTROW_RETURN_IF_ERROR(PollCheckpoint());
   }
   Evaluation evaluation;
   evaluation.complete = !stopped();
@@ -516,6 +755,9 @@ absl::Status Trainer::Validate(int64_t epoch) {
   HOTROW_ASSIGN_OR_RETURN(const Evaluation evaluation,
                           Evaluate(Split::kValid, /*progress=*/nullptr));
   if (!evaluation.complete) return absl::OkStatus();
+  const int64_t validated_before = validated_step_;
+  validation_due_ = false;
+  validated_step_ = steps_;
   if (evaluation.metrics.samples == 0) {
     const char* const flag = stops_early()                               ? "early_stop_patience"
                              : options_.schedule.lr_plateau_patience > 0 ? "lr_plateau_patience"
@@ -528,12 +770,19 @@ absl::Status Trainer::Validate(int64_t epoch) {
     mllog_.Point("eval_accuracy", evaluation.metrics.auc, epoch_num);
     mllog_.End("eval_stop", epoch_num);
   }
+  const ValidationPolicy::State policy_before = policy_.state();
   const ValidationPolicy::Verdict verdict = policy_.Observe(evaluation.metrics.auc);
   if (!stops_early()) {
     valid_ = evaluation.metrics;
   } else if (verdict.better) {
     HOTROW_ASSIGN_OR_RETURN(const Evaluation test, Evaluate(Split::kTest, /*progress=*/nullptr));
-    if (!test.complete) return absl::OkStatus();
+    if (!test.complete) {
+      // A signal. As if this validation had not been.
+      policy_.set_state(policy_before);
+      validation_due_ = true;
+      validated_step_ = validated_before;
+      return absl::OkStatus();
+    }
     valid_ = evaluation.metrics;
     test_ = test;
     best_epoch_ = epoch + 1;
@@ -553,6 +802,8 @@ absl::Status Trainer::Validate(int64_t epoch) {
 
 absl::Status Trainer::Save() {
   if (writer_ == nullptr) return absl::OkStatus();
+  // One snapshot at a time.
+  HOTROW_RETURN_IF_ERROR(WaitCheckpoint());
   TraceSpan span(ctx_.trace, "save");
   HOTROW_RETURN_IF_ERROR(writer_->Save(Description(), *tables_,
                                        {.parameters = model_->parameters(),
@@ -580,45 +831,260 @@ void Trainer::ShowProgress() {
   progress_->Update(samples_, text);
 }
 
+TrainingState Trainer::State() const {
+  TrainingState state;
+  state.settings = SettingsOf(options_);
+  state.epoch = next_epoch_;
+  state.samples_in_epoch = next_sample_;
+  state.batches_in_epoch = next_batch_;
+  state.validation_due = validation_due_;
+  state.validated_step = validated_step_;
+  state.first_step = first_step_;
+  state.steps = steps_;
+  state.samples = samples_;
+  state.epochs_done = epochs_done_;
+  state.last_epoch = epoch_;
+  state.steps_in_last_epoch = steps_in_epoch_;
+  state.samples_in_last_epoch = epoch_samples_;
+  state.loss_sum_in_last_epoch = epoch_loss_sum_;
+  state.recent_loss = recent_loss_;
+  state.policy = policy_.state();
+  state.stopped_early = stopped_early_;
+  state.best_epoch = best_epoch_;
+  state.best_step = best_step_;
+  state.valid = valid_;
+  state.test = test_.metrics;
+  state.best_auc = test_.best_auc;
+  return state;
+}
+
+void Trainer::Restore(const TrainingState& state) {
+  next_epoch_ = state.epoch;
+  next_sample_ = state.samples_in_epoch;
+  next_batch_ = state.batches_in_epoch;
+  validation_due_ = state.validation_due;
+  validated_step_ = state.validated_step;
+  first_step_ = state.first_step;
+  steps_ = state.steps;
+  checkpoint_due_step_ = state.steps;
+  samples_ = resumed_samples_ = state.samples;
+  epochs_done_ = state.epochs_done;
+  epoch_ = state.last_epoch;
+  steps_in_epoch_ = state.steps_in_last_epoch;
+  epoch_samples_ = state.samples_in_last_epoch;
+  epoch_loss_sum_ = state.loss_sum_in_last_epoch;
+  recent_loss_ = state.recent_loss;
+  policy_.set_state(state.policy);
+  stopped_early_ = state.stopped_early;
+  best_epoch_ = state.best_epoch;
+  best_step_ = state.best_step;
+  valid_ = state.valid;
+  test_.metrics = state.test;
+  test_.best_auc = state.best_auc;
+}
+
+absl::Status Trainer::BeginCheckpoint(bool early) {
+  SavedModel model = Description();
+  model.step = tables_->steps();
+  model.training = State();
+  const absl::Status begun = checkpoints_->Begin(std::move(model),
+                                                 {.parameters = model_->parameters(),
+                                                  .momentum1 = momentum1_.span(),
+                                                  .momentum2 = momentum2_.span()},
+                                                 early);
+  if (!begun.ok()) return CheckpointFailed(begun);
+  return options_.checkpoint_in_background ? absl::OkStatus() : WaitCheckpoint();
+}
+
+void Trainer::PrintCheckpoint() {
+  const CheckpointStats& stats = checkpoints_->stats();
+  PrintLine(absl::StrFormat(
+      "checkpoint %s: training paused %.1f ms, committed after %.2f s", checkpoints_->newest_dir(),
+      1e-6 * static_cast<double>(stats.pause_ns_last), Seconds(stats.commit_ns_last)));
+}
+
+// A checkpoint has failed. Where there was no room for it there may be once older ones are gone:
+// then it is due again.
+absl::Status Trainer::CheckpointFailed(const absl::Status& status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  HOTROW_ASSIGN_OR_RETURN(const bool removed, checkpoints_->KeepNewestOnly());
+  if (!removed) return status;
+  PrintLine(absl::StrFormat("step %s: no room for a checkpoint: removed all but %s (%s)",
+                            FormatCount(steps_), checkpoints_->newest_dir(),
+                            std::string(status.message())));
+  checkpoint_due_ = true;
+  room_made_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::PollCheckpoint() {
+  if (checkpoints_ == nullptr) return absl::OkStatus();
+  const absl::StatusOr<bool> committed = checkpoints_->Poll();
+  if (!committed.ok()) return CheckpointFailed(committed.status());
+  if (*committed) PrintCheckpoint();
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::WaitCheckpoint() {
+  if (checkpoints_ == nullptr || !checkpoints_->busy()) return absl::OkStatus();
+  const absl::Status status = checkpoints_->Wait();
+  if (!status.ok()) return CheckpointFailed(status);
+  PrintCheckpoint();
+  return absl::OkStatus();
+}
+
+// Between two steps: what is in flight, what is due, what the disk needs.
+absl::Status Trainer::CarryCheckpoints() {
+  if (checkpoints_ == nullptr) return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(PollCheckpoint());
+  const int64_t every = options_.checkpoint_every;
+  if (every > 0 && steps_ > 0 && steps_ % every == 0 && steps_ != checkpoint_due_step_) {
+    checkpoint_due_ = true;
+    checkpoint_due_step_ = steps_;
+  }
+  const int64_t ahead = std::min(every / 2, kAnnounceSteps);
+  if (ahead > 0 && steps_ % every == every - ahead && options_.checkpoint_in_background) {
+    tables_->AnnounceSnapshot();
+  }
+  if (checkpoint_due_ && checkpoints_->busy() && !said_busy_) {
+    said_busy_ = true;
+    PrintLine(absl::StrFormat(
+        "step %s: the checkpoint before is still being written; the next is taken right after it. "
+        "Raise --checkpoint_every=%d if this is not what you want",
+        FormatCount(steps_), every));
+  }
+  if (checkpoints_->busy()) return absl::OkStatus();
+  if (checkpoint_due_) {
+    checkpoint_due_ = false;
+    if (checkpoints_->newest_step() >= tables_->steps()) return absl::OkStatus();
+    return BeginCheckpoint(/*early=*/false);
+  }
+  return steps_ % kDiskWatchSteps == 0 ? WatchDisk() : absl::OkStatus();
+}
+
+// Rows that only checkpoints hold take room on the disk until these are gone.
+absl::Status Trainer::WatchDisk() {
+  if (options_.store == StoreKind::kMemory) return absl::OkStatus();
+  const EmbeddingStats stats = tables_->Stats();
+  const TierStats& disk = stats.tiers.back();
+  const auto budget = static_cast<double>(disk.disk_budget_bytes);
+  if (budget == 0 || static_cast<double>(disk.disk_used_bytes) < kShortOfDisk * budget ||
+      static_cast<double>(disk.snapshot_bytes) < kMuchForSnapshots * budget) {
+    return absl::OkStatus();
+  }
+  const std::string why = absl::StrFormat(
+      "step %s: old checkpoints hold %s of the %s that --disk_bytes allows", FormatCount(steps_),
+      FormatBytes(disk.snapshot_bytes), FormatBytes(disk.disk_budget_bytes));
+  if (checkpoints_->newest_step() < tables_->steps()) {
+    PrintLine(absl::StrCat(why, ": taking one early, which replaces them"));
+    return BeginCheckpoint(/*early=*/true);
+  }
+  HOTROW_ASSIGN_OR_RETURN(const bool removed, checkpoints_->KeepNewestOnly());
+  if (removed) {
+    PrintLine(absl::StrCat(why, ": removed all but ", checkpoints_->newest_dir()));
+  }
+  return absl::OkStatus();
+}
+
+// The store has refused a step for want of room. True when something was freed, so that the step
+// should be tried again.
+absl::StatusOr<bool> Trainer::MakeRoom() {
+  if (checkpoints_ == nullptr || options_.store == StoreKind::kMemory) return false;
+  // A checkpoint that found no room has made some; what was refused before that may fit now.
+  if (std::exchange(room_made_, false)) return true;
+  if (tables_->Stats().tiers.back().snapshot_bytes == 0) return false;
+  if (checkpoints_->busy()) {
+    HOTROW_RETURN_IF_ERROR(WaitCheckpoint());
+  }
+  HOTROW_ASSIGN_OR_RETURN(const bool removed, checkpoints_->KeepNewestOnly());
+  if (removed) {
+    PrintLine(absl::StrFormat("step %s: the disk budget is used up: removed all checkpoints but %s",
+                              FormatCount(steps_), checkpoints_->newest_dir()));
+    return true;
+  }
+  if (checkpoints_->newest_step() >= tables_->steps()) return false;
+  PrintLine(absl::StrFormat(
+      "step %s: the disk budget is used up: taking a checkpoint early, which replaces %s",
+      FormatCount(steps_), checkpoints_->newest_dir()));
+  HOTROW_RETURN_IF_ERROR(BeginCheckpoint(/*early=*/true));
+  HOTROW_RETURN_IF_ERROR(WaitCheckpoint());
+  return checkpoints_->newest_step() >= tables_->steps();
+}
+
+// What the next start goes on from: everything up to here.
+absl::Status Trainer::EndWithCheckpoint() {
+  if (checkpoints_ == nullptr) return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(WaitCheckpoint());
+  // One of this step goes on with the same bits, whether validation has run since or not. Twice at
+  // most: the first try may have to make room.
+  while (checkpoints_->newest_step() < tables_->steps()) {
+    HOTROW_RETURN_IF_ERROR(BeginCheckpoint(/*early=*/false));
+    HOTROW_RETURN_IF_ERROR(WaitCheckpoint());
+  }
+  return absl::OkStatus();
+}
+
+// One batch, or the end of an epoch. Nothing has changed when it fails, but the pipeline.
+absl::Status Trainer::TrainOne(BatchReader* reader) {
+  const int64_t begin = NowNanos();
+  HOTROW_RETURN_IF_ERROR(FillPipeline(reader));
+  if (pipeline_.empty()) return absl::OkStatus();
+  InFlight& now = pipeline_.front();
+  if (now.item->ends_epoch()) {
+    ++epochs_done_;
+    validation_due_ = validated_step_ != steps_;
+    next_epoch_ = now.item->epoch + 1;
+    next_sample_ = next_batch_ = 0;
+    train_ns_ += NowNanos() - begin;
+    if (mllog()) mllog_.End("epoch_stop", {{"epoch_num", next_epoch_}});
+  } else {
+    HOTROW_RETURN_IF_ERROR(Step(&now));
+    --outstanding_;
+    next_epoch_ = now.item->epoch;
+    next_sample_ += now.item->batch.batch_size;
+    ++next_batch_;
+    const int64_t nanos = NowNanos() - begin;
+    train_ns_ += nanos;
+    step_ns_.Add(nanos);
+    const int64_t every = options_.validation_freq_within_epoch;
+    validation_due_ = every > 0 && steps_in_epoch_ % every == 0;
+    ShowProgress();
+  }
+  reader->Recycle(std::move(now.item));
+  pipeline_.pop_front();
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::Train() {
   BatchReaderOptions reader_options = ReaderOptions(Split::kTrain);
   reader_options.epochs = options_.epochs;
   reader_options.limit_batches = options_.limit_train_batches;
+  reader_options.first_epoch = next_epoch_;
+  reader_options.first_sample = next_sample_;
+  reader_options.first_batch = next_batch_;
   reader_options.trace = ctx_.trace;
   BatchReader reader(&data_, reader_options);
 
-  int64_t validated_step = -1;
-  while (!stopped() && !stopped_early_) {
-    const int64_t begin = NowNanos();
-    HOTROW_RETURN_IF_ERROR(FillPipeline(&reader));
-    if (pipeline_.empty()) break;
-    InFlight now = std::move(pipeline_.front());
-    pipeline_.pop_front();
-    bool validate = false;
-    if (now.item->ends_epoch()) {
-      ++epochs_done_;
-      validate = validated_step != steps_;
-      train_ns_ += NowNanos() - begin;
-      if (mllog()) mllog_.End("epoch_stop", {{"epoch_num", now.item->epoch + 1}});
-    } else {
-      --outstanding_;
-      HOTROW_RETURN_IF_ERROR(Step(&now));
-      const int64_t nanos = NowNanos() - begin;
-      train_ns_ += nanos;
-      step_ns_.Add(nanos);
-      const int64_t every = options_.validation_freq_within_epoch;
-      validate = every > 0 && steps_in_epoch_ % every == 0;
-      ShowProgress();
+  while (!stopped()) {
+    if (validation_due_) {
+      // At the end of an epoch its successor is the one to come.
+      HOTROW_RETURN_IF_ERROR(Validate(next_batch_ == 0 ? next_epoch_ - 1 : next_epoch_));
     }
-    if (validate) {
-      HOTROW_RETURN_IF_ERROR(Validate(now.item->epoch));
-      validated_step = steps_;
+    HOTROW_RETURN_IF_ERROR(CarryCheckpoints());
+    if (stopped() || stopped_early_ || (data_ended_ && pipeline_.empty())) break;
+    const absl::Status status = TrainOne(&reader);
+    if (status.ok()) {
+      room_made_ = false;
+      continue;
     }
-    reader.Recycle(std::move(now.item));
+    if (!absl::IsResourceExhausted(status)) return status;
+    const absl::StatusOr<bool> has_room = MakeRoom();
+    if (!has_room.ok() || !*has_room) return status;
+    HOTROW_RETURN_IF_ERROR(PrefetchAgain());
   }
   pipeline_.clear();
   outstanding_ = 0;
-  return absl::OkStatus();
+  return EndWithCheckpoint();
 }
 
 absl::Status Trainer::Test() {
@@ -688,6 +1154,12 @@ absl::StatusOr<TrainReport> Trainer::Report() {
   if (epoch_samples_ > 0)
     report.train_logloss = epoch_loss_sum_ / static_cast<double>(epoch_samples_);
   report.resumed_from_step = first_step_;
+  if (checkpoints_ != nullptr) {
+    report.checkpoints = checkpoints_->stats();
+    report.checkpoint = checkpoints_->newest_dir();
+  }
+  if (resumed_) report.resumed_step = start_->step;
+  report.resumed_samples = resumed_samples_;
   report.valid = valid_;
   report.test = test_.metrics;
   report.best_epoch = best_epoch_;
@@ -732,6 +1204,24 @@ absl::Status TrainerOptions::Validate() const {
         absl::StrCat("--max_gradient_norm must be at least 0, is ", max_gradient_norm));
   }
   HOTROW_RETURN_IF_ERROR(schedule.Validate());
+  if (checkpoint_every < 0) return FlagError("checkpoint_every", "at least 0", checkpoint_every);
+  if (keep_checkpoints < 1) return FlagError("keep_checkpoints", "at least 1", keep_checkpoints);
+  if (resume && checkpoint_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "--resume needs --checkpoint_dir=DIR, where the checkpoints are to go on from");
+  }
+  if (!save_dir.empty() && save_dir == checkpoint_dir) {
+    return absl::InvalidArgumentError(absl::StrCat("--save_dir and --checkpoint_dir are both ",
+                                                   save_dir, "; give each a directory of its own"));
+  }
+  if (store != StoreKind::kMemory) {
+    if (store_path.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--store=", std::string(StoreKindName(store)),
+                       " needs --store_path=DIR, the directory of the rows"));
+    }
+    if (disk_bytes < 1) return FlagError("disk_bytes", "at least 1", disk_bytes);
+  }
   return dense_optimizer.Validate();
 }
 
@@ -770,6 +1260,8 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
   out.max_batch_size = options.batch_size;
   out.store = options.store;
   out.store_bytes = options.store_bytes;
+  out.store_path = options.store_path;
+  out.disk_bytes = options.disk_bytes;
   out.cache_bytes = std::max<int64_t>(options.cache_bytes, 0);
   out.cache_policy = options.cache_policy;
   out.prefetch_depth = options.prefetch_depth;
@@ -782,7 +1274,9 @@ absl::StatusOr<TrainReport> RunTraining(const TrainerOptions& options, DataSourc
   Trainer trainer(options, data, ctx);
   HOTROW_RETURN_IF_ERROR(trainer.Init(factory));
   HOTROW_RETURN_IF_ERROR(trainer.Run());
-  return trainer.Report();
+  HOTROW_ASSIGN_OR_RETURN(TrainReport report, trainer.Report());
+  HOTROW_RETURN_IF_ERROR(trainer.Close());
+  return report;
 }
 
 }  // namespace hotrow

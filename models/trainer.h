@@ -48,7 +48,9 @@ struct TrainerOptions {
 
   StoreKind store = StoreKind::kMemory;
   int64_t store_bytes = 0;  // required
-  int64_t cache_bytes = 0;  // 0: no cache; kSmallestCache
+  std::string store_path;   // ssd and rocksdb: required
+  int64_t disk_bytes = 0;   // ssd and rocksdb: required
+  int64_t cache_bytes = 0;  // 0: no cache, in memory only; kSmallestCache
   CachePolicy cache_policy = CachePolicy::kLru;
   int32_t prefetch_depth = 0;
 
@@ -61,7 +63,19 @@ struct TrainerOptions {
   // Flags that decide what each dense parameter is; a saved model must agree in those that it
   // knows.
   std::vector<std::pair<std::string, std::string>> shape;
-  Env* env = nullptr;  // of saved models; not owned; null: the real file system
+
+  // Where checkpoints go; empty: nowhere. See RunTraining.
+  std::string checkpoint_dir;
+  int64_t checkpoint_every = 0;  // steps; 0: at the end and on a stop_signal only
+  int64_t keep_checkpoints = 2;
+  bool resume = false;  // go on from the newest one, if any
+  // What the bits of a run depend on beside these options, as flags and values: data, model. A
+  // checkpoint must agree in them.
+  std::vector<std::pair<std::string, std::string>> settings;
+  // Checkpoints are written by a thread of their own; false: inside the steps, for tests.
+  bool checkpoint_in_background = true;
+
+  Env* env = nullptr;  // of saved models, checkpoints and stores; not owned; null: the real one
 
   // Where header, progress and validation results go; not owned; null: nowhere.
   std::FILE* out = nullptr;
@@ -89,6 +103,17 @@ using ModelFactory =
 // goes on, the schedule and the epochs of the new data start anew. Keys that the model does not
 // have join as new rows do, by options.seed. Saving and going on gives the bits of a run that went
 // on without a stop.
+//
+// checkpoint_dir keeps checkpoints of the whole run: tables, dense parameters, the state of both
+// optimizers, where the data stand, what validation has shown so far. One is taken every
+// checkpoint_every steps while training goes on, at the end, and on a stop_signal; that one is
+// waited for. resume goes on from the newest one: parameters, rows and metrics then end with the
+// bits of a run that was never interrupted, whatever batch was prefetched and however the process
+// ended. Settings that change bits must be those of the checkpoint (FailedPrecondition, naming
+// each); tiers, threads, checkpoint_every and the number of epochs may be others. Without resume a
+// checkpoint_dir that holds checkpoints is refused, as is a store_path that holds rows. Of a store
+// with a disk budget checkpoints are taken early, and fewer are kept, when the rows that only they
+// hold take much of it.
 //
 // The bits of parameters and rows depend on data, model and options, but not on cache_bytes,
 // cache_policy, store, prefetch_depth or the size of ctx.pool, nor on how often validation runs

@@ -3,19 +3,30 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/env.h"
 #include "base/status_macros.h"
 #include "models/presets.h"
 
 namespace hotrow {
 namespace {
 
+// Rows in memory: all but what the batch, the activations and the process need.
 constexpr double kStoreShareOfMemory = 0.8;
+// Over a disk the cache is what speed comes from. An ssd store's index takes 10 bytes a row: at 272
+// bytes a row a tenth of the memory indexes rows for three times the memory, buffers included.
+constexpr double kCacheShareOfMemory = 0.5;
+constexpr double kDiskStoreShareOfMemory = 0.1;
+// Full file systems are slow, and others write to them too.
+constexpr double kStoreShareOfDisk = 0.8;
 constexpr int64_t kMaxThreads = 1024;
+constexpr char kDataGroup[] = "Data";
 constexpr char kModelGroup[] = "Model";
 
 absl::Status WordError(const char* flag, const std::string& value, const std::string& what) {
@@ -107,7 +118,7 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
   constexpr int64_t kMany = int64_t{1} << 40;
   FlagSet set(program);
 
-  set.Group("Data");
+  set.Group(kDataGroup);
   set.AddString("data", "KIND[:KEY=VALUE,...]", &f->data, "what to train on, see below");
   set.AddInt("seed", 0, INT64_MAX, &f->seed,
              "of generated data, first parameters and dropout: the same seed gives the same bits");
@@ -167,20 +178,45 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
              "are then those of the best validation; 0: never");
 
   set.Group("Tiers");
-  set.AddString("store", "KIND", &f->store, "where rows live below the cache: memory");
+  set.AddString("store", "KIND", &f->store,
+                "where rows live below the cache: memory; ssd (a log on a disk, with an index in "
+                "memory); rocksdb. Results have the same bits wherever they live");
+  set.AddString("store_path", "DIR", &f->store_path,
+                "directory of an ssd or rocksdb store, made if missing, for this run alone");
   set.AddBytes("store_bytes", &f->store_bytes,
-               "budget of the store's memory, a hard limit; 0: 80 % of the memory this process may "
-               "use, less the cache");
+               "budget of the store's memory, a hard limit. memory: all rows; 0: 80 % of the "
+               "memory this process may use, less the cache. ssd: index (10 bytes a row) and "
+               "buffers; rocksdb: its block cache and write buffers; 0: 10 %, most of the memory "
+               "being of more use to the cache");
   set.AddBytes(
       "cache_bytes", &f->cache_bytes,
       "budget of the row cache over the store, a hard limit; bytes, or with a unit: 64MiB, "
-      "1.5G; 0: no cache, rows are trained in the store; min: the rows of one step. Results "
+      "1.5G; 0: over memory no cache, rows are trained in the store; over ssd and rocksdb 50 % of "
+      "the memory, since every row that misses costs a read; min: the rows of one step. Results "
       "have the same bits whatever it is",
       kSmallestCache);
+  set.AddBytes("disk_bytes", &f->disk_bytes,
+               "budget of an ssd or rocksdb store's files, snapshots included, a hard limit; twice "
+               "the rows and more lets the log be cleaned cheaply; 0: 80 % of what is free there");
   set.AddString("cache_policy", "WORD", &f->cache_policy,
                 "who leaves a full cache: lru (longest unused) or lfu (least often used)");
   set.AddInt("prefetch_depth", 0, 32, &f->prefetch_depth,
              "steps whose rows are brought into the cache before their turn; moves no bit either");
+
+  set.Group("Checkpoints");
+  set.AddString("checkpoint_dir", "DIR", &f->checkpoint_dir,
+                "keep checkpoints of the whole run there, to go on from after a kill or a power "
+                "loss with the same bits; SIGINT and SIGTERM take one more and end the run. With "
+                "--store=memory the rows are written there, otherwise they stay in the store");
+  set.AddInt("checkpoint_every", 0, kMany, &f->checkpoint_every,
+             "steps between two of them; training goes on while they are written; 0: at the end "
+             "and on signals only");
+  set.AddInt("keep_checkpoints", 1, 1 << 20, &f->keep_checkpoints,
+             "how many stay; fewer where they would not let an ssd store keep its disk budget");
+  set.AddSwitch("resume", &f->resume,
+                "go on from the newest checkpoint of --checkpoint_dir, or start if there is none: "
+                "one command line for a supervisor to run again and again. Threads, tiers and how "
+                "often checkpoints are taken may change meanwhile, and --epochs may grow");
 
   set.Group("Running");
   set.AddInt("threads", 0, kMaxThreads, &f->threads, "of tables and MLPs; 0: all");
@@ -188,9 +224,10 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
   set.AddString("save_dir", "DIR", &f->save_dir,
                 "save the trained model into this directory: tables, dense parameters, optimizer "
                 "state; a model that is there stays until the new one is whole");
-  set.AddString("init_from", "DIR", &f->init_from,
-                "start from the model that --save_dir has saved there; ids that it does not have "
-                "join");
+  set.AddString(
+      "init_from", "DIR", &f->init_from,
+      "start from the model that --save_dir has saved there, or from a checkpoint; ids that "
+      "it does not have join");
   set.AddString("report", "FILE", &f->report, "write what happened as JSON");
   set.AddString("trace", "FILE", &f->trace,
                 "write when each stage ran, for ui.perfetto.dev or chrome://tracing");
@@ -207,17 +244,74 @@ std::vector<std::pair<std::string, std::string>> ModelShape(const FlagSet& set) 
   return shape;
 }
 
+std::vector<std::pair<std::string, std::string>> RunSettings(const FlagSet& set) {
+  std::vector<std::pair<std::string, std::string>> settings = set.TextsOfGroup(kDataGroup);
+  // A preset is what its flags say.
+  std::erase_if(settings, [](const auto& flag) { return flag.first == "preset"; });
+  for (auto& flag : set.TextsOfGroup(kModelGroup)) settings.push_back(std::move(flag));
+  return settings;
+}
+
+int64_t UsableDiskBytes(const std::string& dir) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  int64_t bytes = 0;
+  for (fs::recursive_directory_iterator it(dir, error), end; !error && it != end;
+       it.increment(error)) {
+    std::error_code entry_error;
+    const auto size = it->is_regular_file(entry_error) ? it->file_size(entry_error) : 0;
+    if (!entry_error) bytes += static_cast<int64_t>(size);
+  }
+  fs::path at = fs::absolute(dir, error).lexically_normal();
+  while (!fs::exists(at, error) && at.has_relative_path()) at = at.parent_path();
+  const absl::StatusOr<int64_t> free = PosixEnv().FreeBytes(at.string());
+  return free.ok() ? bytes + *free : bytes;
+}
+
+namespace {
+
+// Where the flags leave budgets of the tiers to us.
+absl::Status ResolveTiers(StoreKind store, TrainerFlags* f) {
+  const auto share = [](double part, int64_t whole) {
+    return std::max<int64_t>(static_cast<int64_t>(part * static_cast<double>(whole)), 1);
+  };
+  if (store == StoreKind::kMemory) {
+    for (const auto& [flag, given] :
+         {std::pair<const char*, bool>{"store_path", !f->store_path.empty()},
+          {"disk_bytes", f->disk_bytes != 0}}) {
+      if (!given) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", flag, " is for tables on a disk; add --store=ssd, or leave it out"));
+    }
+    if (f->store_bytes == 0) {
+      f->store_bytes = std::max<int64_t>(
+          share(kStoreShareOfMemory, UsableMemoryBytes()) - std::max<int64_t>(f->cache_bytes, 0),
+          1);
+    }
+    return absl::OkStatus();
+  }
+  if (f->store_path.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--store=", f->store,
+                     " needs --store_path=DIR, the directory that the rows are to live in"));
+  }
+  if (f->store_bytes == 0) f->store_bytes = share(kDiskStoreShareOfMemory, UsableMemoryBytes());
+  if (f->cache_bytes == 0) f->cache_bytes = share(kCacheShareOfMemory, UsableMemoryBytes());
+  if (f->disk_bytes == 0) f->disk_bytes = share(kStoreShareOfDisk, UsableDiskBytes(f->store_path));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f) {
   HOTROW_RETURN_IF_ERROR(CheckDevice(f->device));
   if (f->threads == 0) {
     f->threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMaxThreads);
   }
   if (f->dense_learning_rate == 0) f->dense_learning_rate = f->learning_rate;
-  if (f->store_bytes == 0) {
-    const auto share =
-        static_cast<int64_t>(kStoreShareOfMemory * static_cast<double>(UsableMemoryBytes()));
-    f->store_bytes = std::max<int64_t>(share - std::max<int64_t>(f->cache_bytes, 0), 1);
-  }
+  HOTROW_ASSIGN_OR_RETURN(const StoreKind store,
+                          WithFlag("store", f->store, ParseStoreKind(f->store)));
+  HOTROW_RETURN_IF_ERROR(ResolveTiers(store, f));
 
   TrainerOptions out;
   out.batch_size = f->batch_size;
@@ -241,9 +335,15 @@ absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f) {
   out.schedule = f->schedule;
   out.save_dir = f->save_dir;
   out.init_from = f->init_from;
+  out.checkpoint_dir = f->checkpoint_dir;
+  out.checkpoint_every = f->checkpoint_every;
+  out.keep_checkpoints = f->keep_checkpoints;
+  out.resume = f->resume;
   out.mllog = f->mllog;
   out.seed = static_cast<uint64_t>(f->seed);
-  HOTROW_ASSIGN_OR_RETURN(out.store, WithFlag("store", f->store, ParseStoreKind(f->store)));
+  out.store = store;
+  out.store_path = f->store_path;
+  out.disk_bytes = f->disk_bytes;
   out.store_bytes = f->store_bytes;
   out.cache_bytes = f->cache_bytes;
   HOTROW_ASSIGN_OR_RETURN(out.cache_policy, ParseCachePolicy(f->cache_policy));

@@ -45,8 +45,10 @@ struct TrainerFlags {
   std::string pooling = "sum";
 
   std::string store = "memory";
-  int64_t store_bytes = 0;  // 0: 80 % of the memory that this process may use, less the cache
-  int64_t cache_bytes = 0;  // kSmallestCache: min
+  std::string store_path;
+  int64_t store_bytes = 0;  // 0: a share of the memory that this process may use, see the help
+  int64_t cache_bytes = 0;  // 0: none over memory, a share over a disk; kSmallestCache: min
+  int64_t disk_bytes = 0;   // 0: a share of what is free there
   std::string cache_policy = "lru";
   int64_t prefetch_depth = 1;
 
@@ -54,6 +56,10 @@ struct TrainerFlags {
   std::string device = "cpu";
   std::string save_dir;
   std::string init_from;
+  std::string checkpoint_dir;
+  int64_t checkpoint_every = 1000;
+  int64_t keep_checkpoints = 2;
+  bool resume = false;
   std::string report;
   std::string trace;
   bool mllog = false;
@@ -66,7 +72,7 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
                            const std::function<void(FlagSet*)>& add_model_flags,
                            TrainerFlags* flags);
 
-// Puts chosen values where the flags leave the choice to us (threads, store_bytes,
+// Puts chosen values where the flags leave the choice to us (threads, the budgets of the tiers,
 // dense_learning_rate) and checks the words. Errors: InvalidArgument, Unimplemented (a device this
 // build lacks); one line that names the flag and what it takes.
 absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* flags);
@@ -75,8 +81,16 @@ absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* flags);
 // `set` is MakeTrainerFlagSet's, after all flags are resolved.
 std::vector<std::pair<std::string, std::string>> ModelShape(const FlagSet& set);
 
+// The flags of data and model that the bits of a run depend on: TrainerOptions::settings. `set` as
+// above.
+std::vector<std::pair<std::string, std::string>> RunSettings(const FlagSet& set);
+
 // Bytes of memory that this process may use: the machine's, or less where control groups say so.
 int64_t UsableMemoryBytes();
+
+// Bytes that files in this directory, which need not exist, may take: what is free on its file
+// system, and what they take already.
+int64_t UsableDiskBytes(const std::string& dir);
 
 }  // namespace hotrow
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "models/data/table_schema.h"  // QuoteForMessage
 
@@ -187,6 +188,19 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(std::string_view bytes) {
   }
   header.data_bytes = empty ? 0 : product;
   return header;
+}
+
+std::string NpyHeaderText(std::string_view dtype, std::span<const int64_t> shape) {
+  constexpr size_t kBegin = kMagic.size() + 2 + 2;
+  constexpr size_t kLength = kNpyHeaderBytes - kBegin;
+  std::string text =
+      absl::StrCat("{'descr': '", std::string(dtype), "', 'fortran_order': False, 'shape': (",
+                   absl::StrJoin(shape, ", "), shape.size() == 1 ? ",), }" : "), }");
+  HOTROW_CHECK(text.size() < kLength);  // two numbers of 19 digits leave room
+  text.resize(kLength - 1, ' ');
+  std::string out(kMagic);
+  out += {'\x01', '\x00', static_cast<char>(kLength), '\x00'};  // version, length
+  return out + text + "\n";
 }
 
 absl::StatusOr<NpyHeader> ReadNpyHeader(ByteStream& stream, const std::string& name) {

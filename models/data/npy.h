@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_DATA_NPY_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,12 @@ struct NpyHeader {
 // Parses the header at the start of `bytes`, which need not hold the data. InvalidArgument names
 // what is wrong; OutOfRange: bytes ends before the header does.
 absl::StatusOr<NpyHeader> ParseNpyHeader(std::string_view bytes);
+
+// What NpyHeaderText gives, whatever the shape: the number of rows can be written when it is known.
+inline constexpr int64_t kNpyHeaderBytes = 128;
+
+// The header of an array in C order, version 1.0, of kNpyHeaderBytes bytes. At most two dimensions.
+std::string NpyHeaderText(std::string_view dtype, std::span<const int64_t> shape);
 
 // Reads the header off the stream and nothing more. `name` is the place in errors.
 absl::StatusOr<NpyHeader> ReadNpyHeader(ByteStream& stream, const std::string& name);

@@ -88,6 +88,28 @@ TEST_P(BatchReaderTest, LimitsTheBatchesOfEachEpoch) {
   EXPECT_EQ(source.batches_read(), 2);  // not one more than asked for
 }
 
+TEST_P(BatchReaderTest, BeginsInTheMiddleOfAnEpoch) {
+  CountingSource source;
+  BatchReader reader(&source, {.epochs = 3,
+                               .batch_size = 4,
+                               .limit_batches = 2,
+                               .first_epoch = 1,
+                               .first_sample = 4,
+                               .first_batch = 1,
+                               .read_ahead = GetParam()});
+  std::vector<std::vector<float>> seen;
+  while (true) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(std::unique_ptr<BatchReader::Item> item, reader.Next());
+    if (item == nullptr) break;
+    seen.push_back(item->ends_epoch() ? std::vector<float>{static_cast<float>(item->epoch)}
+                                      : item->batch.labels);
+    reader.Recycle(std::move(item));
+  }
+  const std::vector<std::vector<float>> expected = {
+      {104, 105, 106, 107}, {1}, {200, 201, 202, 203}, {204, 205, 206, 207}, {2}};
+  EXPECT_EQ(seen, expected);
+}
+
 TEST_P(BatchReaderTest, TellsAnErrorAfterTheBatchesBeforeItAndAgain) {
   CountingSource source(/*fail_at_batch=*/2);
   BatchReader reader(&source, {.batch_size = 4, .read_ahead = GetParam()});

@@ -61,6 +61,7 @@ class Child {
     return true;
   }
   void Signal(int number) { kill(pid_, number); }
+  pid_t pid() const { return pid_; }
   Result Wait() {
     while (ReadSome()) {
     }
@@ -244,12 +245,27 @@ TEST(DlrmCliTest, GivenFlagsWinOverThePreset) {
   EXPECT_EQ(report["best_epoch"], 1);
 }
 
+TEST(DlrmCliTest, NoThreadSpins) {
+  // Products run on our own threads (ops/gemm.h): the library's pool of OpenMP threads, which spins
+  // between products and would starve those that wait for the disk, must not exist.
+  Child child(Small({"--epochs=1000000", "--threads=2"}));
+  ASSERT_TRUE(child.ReadUntil("epoch 2, step"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> threads,
+                              PosixEnv().ListDir("/proc/" + std::to_string(child.pid()) + "/task"));
+  child.Signal(SIGTERM);
+  EXPECT_EQ(child.Wait().exit_code, 0);
+  // Main, one worker, one for signals, one that reads ahead, one that makes rows resident.
+  EXPECT_LE(threads.size(), 5u);
+  EXPECT_GE(threads.size(), 3u);
+}
+
 TEST(DlrmCliTest, HelpNeedsNoManual) {
   const Result result = Dlrm({"--help"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err, "");
-  for (const char* const text : {"Usage: dlrm", "--data=", "--cache_bytes=", "--learning_rate=",
-                                 "synthetic", "zipf", "Exit status"}) {
+  for (const char* const text :
+       {"Usage: dlrm", "--data=", "--cache_bytes=", "--learning_rate=", "--store_path=DIR",
+        "--checkpoint_dir=DIR", "--resume", "synthetic", "zipf", "Exit status"}) {
     EXPECT_THAT(result.out, HasSubstr(text));
   }
 }
@@ -287,8 +303,97 @@ TEST(DlrmCliTest, AnUnwritableReportIsRefusedBeforeTraining) {
   ExpectRefused(Small({"--trace=" + dir + "/missing/trace.json"}), 1, HasSubstr("--trace="));
 }
 
-TEST(DlrmCliTest, AStoreThisBuildLacksIsRefused) {
-  ExpectRefused(Small({"--store=ssd"}), 2, AllOf(HasSubstr("--store=ssd"), HasSubstr("memory")));
+TEST(DlrmCliTest, StoresThatCannotBeOpenedAreRefused) {
+  const std::string dir = test::TempDir();
+  ExpectRefused(Small({"--store=tape"}), 2, AllOf(HasSubstr("--store=tape"), HasSubstr("ssd")));
+  ExpectRefused(Small({"--store=ssd"}), 2,
+                AllOf(HasSubstr("--store=ssd"), HasSubstr("--store_path=DIR")));
+  ExpectRefused(Small({"--store_path=" + dir}), 2,
+                AllOf(HasSubstr("--store_path"), HasSubstr("--store=ssd")));
+  ExpectRefused(Small({"--disk_bytes=1G"}), 2, HasSubstr("--disk_bytes"));
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/file", "x"));
+  ExpectRefused(Small({"--store=ssd", "--store_path=" + dir + "/file", "--cache_bytes=1MiB"}), 1,
+                HasSubstr(dir + "/file"));
+  ExpectRefused(Small({"--store=ssd", "--store_path=" + dir + "/rows", "--cache_bytes=1MiB",
+                       "--disk_bytes=10KiB"}),
+                1, HasSubstr("disk budget of 10240 bytes is too small"));
+}
+
+// The hashes and metrics that two runs must agree in.
+std::string EndOf(const nlohmann::json& report) {
+  std::string out;
+  for (const char* const key :
+       {"tables_hash", "dense_hash", "steps", "samples", "epochs", "train", "valid", "test"}) {
+    out += report[key].dump() + " ";
+  }
+  return out;
+}
+
+TEST(DlrmCliTest, ASignalTakesACheckpointAndResumeGoesOn) {
+  const std::string dir = test::TempDir();
+  const std::string report = dir + "/report.json";
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--epochs=40", "--report=" + report});
+    return Small(more);
+  };
+  ASSERT_EQ(Dlrm(run({})).exit_code, 0);
+  const std::string expected = EndOf(ReadJson(report));
+  int stopped = 0;
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const std::string here = dir + "/" + std::to_string(signal);
+    const std::vector<std::string> flags = {"--store=ssd",
+                                            "--store_path=" + here + "/rows",
+                                            "--cache_bytes=min",
+                                            "--disk_bytes=64MiB",
+                                            "--checkpoint_dir=" + here + "/saved",
+                                            "--checkpoint_every=300",
+                                            "--prefetch_depth=2",
+                                            "--resume"};
+    for (int life = 0;; ++life) {
+      ASSERT_LT(life, 20);
+      Child child(run(flags));
+      ASSERT_TRUE(child.ReadUntil("threads on the cpu\n"));
+      if (life < 3) {
+        usleep(150'000);
+        child.Signal(signal);
+      }
+      const Result result = child.Wait();
+      ASSERT_EQ(result.exit_code, 0) << result.err;
+      EXPECT_EQ(result.err, "");
+      EXPECT_THAT(result.out, HasSubstr("checkpoint in " + here + "/saved/step-"));
+      if (life == 0) {
+        EXPECT_THAT(result.out, HasSubstr("none is there to go on from"));
+      } else {
+        EXPECT_THAT(result.out, HasSubstr("from     " + here + "/saved/step-"));
+      }
+      if (result.out.find("Stopped by") == std::string::npos) break;
+      ++stopped;
+      EXPECT_THAT(result.out, HasSubstr("--resume"));
+    }
+    EXPECT_EQ(EndOf(ReadJson(report)), expected);
+    const nlohmann::json json = ReadJson(report);
+    EXPECT_EQ(json["tiers"][1]["name"], "ssd");
+    EXPECT_GT(json["tiers"][1]["disk_used_bytes"], 0);
+    EXPECT_GE(json["checkpoints"]["count"], 1);
+    EXPECT_GT(json["checkpoints"]["pause_ms"]["max"], 0);
+
+    // The same command in a second process at once, and without --resume.
+    std::vector<std::string> again = flags;
+    again.back() = "--epochs=1000000";
+    ExpectRefused(Small(again), 1, AllOf(HasSubstr("--checkpoint_dir="), HasSubstr("--resume")));
+    again.push_back("--resume");
+    again.push_back("--learning_rate=0.5");
+    ExpectRefused(Small(again), 1,
+                  AllOf(HasSubstr("--learning_rate was 0.02 and is 0.5"),
+                        HasSubstr("use --learning_rate=0.02")));
+    again.pop_back();
+    Child holder(Small(again));
+    ASSERT_TRUE(holder.ReadUntil("threads on the cpu\n"));
+    ExpectRefused(Small(again), 1, AllOf(HasSubstr("/rows"), HasSubstr("open")));
+    holder.Signal(SIGTERM);
+    EXPECT_EQ(holder.Wait().exit_code, 0);
+  }
+  EXPECT_GT(stopped, 0) << "no signal came in time: nothing was tested";
 }
 
 TEST(DlrmCliTest, ADeviceThisBuildLacksIsRefused) {

@@ -1,7 +1,9 @@
 #include "models/flag_set.h"
 
+#include <algorithm>
 #include <sstream>
 
+#include "base/env.h"
 #include "gtest/gtest.h"
 #include "models/trainer_flags.h"
 #include "tests/support/test_util.h"
@@ -200,7 +202,8 @@ TEST(TrainerFlagsTest, HelpDescribesEveryFlagWithinTheScreen) {
   const std::string help = set.Help();
   EXPECT_THAT(help, HasSubstr("--width="));
   for (const auto& [name, value] : set.Values()) {
-    EXPECT_THAT(help, HasSubstr("\n  --" + name + (name == "mllog" ? " " : "=")));
+    const bool is_switch = name == "mllog" || name == "resume";
+    EXPECT_THAT(help, HasSubstr("\n  --" + name + (is_switch ? " " : "=")));
   }
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
@@ -220,6 +223,29 @@ TEST(TrainerFlagsTest, ResolvesWhatIsLeftOpen) {
   EXPECT_FALSE(options.initializer.has_value());
 }
 
+TEST(TrainerFlagsTest, StoresOnADiskGetBudgetsOfTheirOwn) {
+  TrainerFlags flags;
+  flags.store = "ssd";
+  flags.store_path = test::TempDir() + "/not/there/yet";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainerOptions options, ResolveTrainerFlags(&flags));
+  EXPECT_EQ(options.store, StoreKind::kSsd);
+  EXPECT_EQ(options.store_path, flags.store_path);
+  // The cache is what speed comes from.
+  EXPECT_GT(options.cache_bytes, 4 * options.store_bytes);
+  EXPECT_LT(options.cache_bytes + options.store_bytes, UsableMemoryBytes());
+  EXPECT_GT(options.store_bytes, 1 << 20);
+  EXPECT_GT(options.disk_bytes, 1 << 20);
+  EXPECT_LT(options.disk_bytes, UsableDiskBytes(flags.store_path));
+  // Files that are there already count as room.
+  const std::string dir = test::TempDir();
+  const int64_t before = UsableDiskBytes(dir);
+  HOTROW_ASSERT_OK(PosixEnv().CreateDirs(dir + "/deep"));
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/deep/file", std::string(1 << 20, 'x')));
+  EXPECT_GT(UsableDiskBytes(dir) - *PosixEnv().FreeBytes(dir), (1 << 20) - 1);
+  EXPECT_GT(before, 0);
+  EXPECT_GT(UsableDiskBytes("/"), 0);
+}
+
 TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
   const auto error = [](auto change) {
     TrainerFlags flags;
@@ -232,8 +258,14 @@ TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
               AllOf(HasSubstr("--optimizer=sdg"), HasSubstr("rowwise_adagrad")));
   EXPECT_THAT(error([](TrainerFlags* f) { f->dense_optimizer = "ftrl"; }),
               AllOf(HasSubstr("--dense_optimizer=ftrl"), HasSubstr("adam")));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->store = "tape"; }),
+              AllOf(HasSubstr("--store=tape"), HasSubstr("memory"), HasSubstr("ssd")));
   EXPECT_THAT(error([](TrainerFlags* f) { f->store = "ssd"; }),
-              AllOf(HasSubstr("--store=ssd"), HasSubstr("memory")));
+              AllOf(HasSubstr("--store=ssd"), HasSubstr("--store_path=DIR")));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->store_path = "/rows"; }),
+              AllOf(HasSubstr("--store_path"), HasSubstr("--store=ssd")));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->resume = true; }),
+              AllOf(HasSubstr("--resume"), HasSubstr("--checkpoint_dir=DIR")));
   EXPECT_THAT(error([](TrainerFlags* f) { f->cache_policy = "fifo"; }),
               AllOf(HasSubstr("--cache_policy=fifo"), HasSubstr("lru or lfu")));
   EXPECT_THAT(error([](TrainerFlags* f) { f->pooling = "none"; }), HasSubstr("--pooling=none"));
@@ -269,6 +301,14 @@ TEST(TrainerFlagsTest, EveryFlagReachesItsOption) {
                                          "--max_gradient_norm=6",
                                          "--save_dir=a",
                                          "--init_from=b",
+                                         "--store=ssd",
+                                         "--store_path=c",
+                                         "--cache_bytes=min",
+                                         "--disk_bytes=7MiB",
+                                         "--checkpoint_dir=d",
+                                         "--checkpoint_every=8",
+                                         "--keep_checkpoints=9",
+                                         "--resume",
                                          "--mllog"};
   HOTROW_ASSERT_OK(set.Parse(static_cast<int>(argv.size()), argv.data()));
   HOTROW_ASSERT_OK_AND_ASSIGN(const TrainerOptions options, ResolveTrainerFlags(&flags));
@@ -283,6 +323,14 @@ TEST(TrainerFlagsTest, EveryFlagReachesItsOption) {
   EXPECT_EQ(options.max_gradient_norm, 6);
   EXPECT_EQ(options.save_dir, "a");
   EXPECT_EQ(options.init_from, "b");
+  EXPECT_EQ(options.store, StoreKind::kSsd);
+  EXPECT_EQ(options.store_path, "c");
+  EXPECT_EQ(options.cache_bytes, kSmallestCache);
+  EXPECT_EQ(options.disk_bytes, int64_t{7} << 20);
+  EXPECT_EQ(options.checkpoint_dir, "d");
+  EXPECT_EQ(options.checkpoint_every, 8);
+  EXPECT_EQ(options.keep_checkpoints, 9);
+  EXPECT_TRUE(options.resume);
   EXPECT_TRUE(options.mllog);
 }
 
@@ -297,6 +345,13 @@ TEST(TrainerFlagsTest, ModelShapeIsWhatASavedModelMustAgreeIn) {
   const FlagSet set = MakeTrainerFlagSet("learner", add_model_flags, &flags);
   EXPECT_EQ(ModelShape(set),
             (std::vector<std::pair<std::string, std::string>>{{"width", "3"}, {"pooling", "sum"}}));
+  // A run depends on all of them, and on its data.
+  const auto settings = RunSettings(set);
+  for (const char* const flag : {"data", "seed", "width", "dropout", "initializer", "pooling"}) {
+    EXPECT_TRUE(std::any_of(settings.begin(), settings.end(), [flag](const auto& setting) {
+      return setting.first == flag;
+    })) << flag;
+  }
 }
 
 }  // namespace

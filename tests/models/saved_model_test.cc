@@ -1,6 +1,8 @@
 #include "models/saved_model.h"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -24,6 +26,7 @@ using ::testing::HasSubstr;
 
 constexpr char kDir[] = "/run/model";
 constexpr char kManifest[] = "/run/model/manifest.json";
+const SavedModelUse kUse = {"--init_from=/d", "train anew without --init_from"};
 
 SavedModel Description() {
   SavedModel model;
@@ -68,6 +71,7 @@ struct Training {
   std::vector<float> momentum2 = std::vector<float>(21);
   std::unique_ptr<EmbeddingCollection> tables;
   std::unique_ptr<SavedModelWriter> writer;
+  std::string snapshot_dir;  // of the tables; empty: the writer's
 
   // Everything that a saved model should bring back.
   std::string State() const {
@@ -101,7 +105,9 @@ struct Training {
   }
 
   absl::Status Save() {
-    return writer->Save(Description(), *tables, {parameters, momentum1, momentum2});
+    SavedModel model = Description();
+    model.tables_dir = snapshot_dir.empty() ? writer->tables_dir() : snapshot_dir;
+    return writer->Save(model, *tables, {parameters, momentum1, momentum2});
   }
 };
 
@@ -119,7 +125,7 @@ absl::StatusOr<Training> StartNew(Env* env) {
 absl::StatusOr<Training> Load(Env* env, const std::string& save_dir = "") {
   Training out;
   HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadSavedModel(*env, kDir));
-  HOTROW_RETURN_IF_ERROR(CheckSavedModelFits(saved, Description(), kDir));
+  HOTROW_RETURN_IF_ERROR(CheckSavedModelFits(saved, Description(), kUse));
   EmbeddingCollectionOptions options = Options(env);
   options.open_at = saved.snapshot;
   options.open_dir = SavedTablesDir(kDir);
@@ -130,9 +136,9 @@ absl::StatusOr<Training> Load(Env* env, const std::string& save_dir = "") {
   }
   HOTROW_ASSIGN_OR_RETURN(out.tables, EmbeddingCollection::Create(options, {}));
   HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, out.tables->Digest());
-  HOTROW_RETURN_IF_ERROR(CheckSavedTables(saved, digest, kDir));
+  HOTROW_RETURN_IF_ERROR(CheckSavedTables(saved, digest));
   HOTROW_RETURN_IF_ERROR(
-      ReadSavedDense(*env, kDir, saved, {out.parameters, out.momentum1, out.momentum2}));
+      ReadSavedDense(*env, saved, {out.parameters, out.momentum1, out.momentum2}));
   return out;
 }
 
@@ -499,16 +505,17 @@ TEST(SavedModelTest, WhatDoesNotFitIsNamedWithTheRemedy) {
   const auto refusal = [](auto change) {
     SavedModel saved = Description();
     change(&saved);
-    const absl::Status status = CheckSavedModelFits(saved, Description(), "/d");
+    const absl::Status status = CheckSavedModelFits(saved, Description(), kUse);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status.ToString();
     EXPECT_THAT(std::string(status.message()), HasSubstr("--init_from=/d"));
     return std::string(status.message());
   };
-  HOTROW_EXPECT_OK(CheckSavedModelFits(Description(), Description(), "/d"));
+  HOTROW_EXPECT_OK(CheckSavedModelFits(Description(), Description(), kUse));
   {
     SavedModel other_optimizer = Description();
     other_optimizer.dense_optimizer = "sgd";
-    HOTROW_EXPECT_OK(CheckSavedModelFits(other_optimizer, Description(), "/d"));
+    other_optimizer.store = "ssd";  // its rows are copied
+    HOTROW_EXPECT_OK(CheckSavedModelFits(other_optimizer, Description(), kUse));
   }
   EXPECT_THAT(refusal([](SavedModel* m) { m->model = "dcn"; }), HasSubstr("use the program dcn"));
   EXPECT_THAT(refusal([](SavedModel* m) { m->features.pop_back(); }),
@@ -534,7 +541,6 @@ TEST(SavedModelTest, WhatDoesNotFitIsNamedWithTheRemedy) {
               HasSubstr("use --over_arch_layer_sizes=32-1"));
   EXPECT_THAT(refusal([](SavedModel* m) { m->num_parameters = 22; }),
               HasSubstr("22 dense parameters"));
-  EXPECT_THAT(refusal([](SavedModel* m) { m->store = "ssd"; }), HasSubstr("--store=ssd"));
 }
 
 TEST(SavedModelTest, ADirectoryThatCannotBeUsedIsRefusedAtOnce) {
@@ -552,6 +558,72 @@ TEST(SavedModelTest, ADirectoryThatCannotBeUsedIsRefusedAtOnce) {
     EXPECT_THAT(SavedModelWriter::Open(&env, kDir),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("manifest.json")));
   }
+}
+
+// A run whose tables keep their snapshots elsewhere, as one with checkpoints does.
+TEST(SavedModelTest, TablesOfAnotherDirectoryAreCopied) {
+  MemEnv env;
+  HOTROW_ASSERT_OK(env.CreateDirs("/checkpoints/tables"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(Training training, StartNew(&env));
+  EmbeddingCollectionOptions options = Options(&env);
+  options.snapshot_dir = training.snapshot_dir = "/checkpoints/tables";
+  HOTROW_ASSERT_OK_AND_ASSIGN(training.tables, EmbeddingCollection::Create(options, {}));
+  training.Step(1);
+  HOTROW_ASSERT_OK(training.tables->PrepareSnapshot(7));
+  for (uint64_t i = 0; i < 3; ++i) {
+    training.Step(10 + i);
+    HOTROW_ASSERT_OK(training.Save());
+    HOTROW_ASSERT_OK_AND_ASSIGN(const Training loaded, Load(&env));
+    EXPECT_EQ(loaded.State(), training.State());
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto copies, env.ListDir(SavedTablesDir(kDir)));
+    EXPECT_EQ(copies.size(), 1u) << testing::PrintToString(copies);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto others, env.ListDir("/checkpoints/tables"));
+    EXPECT_EQ(others.size(), 1u) << testing::PrintToString(others);
+  }
+  EXPECT_THAT(training.tables->ListSnapshots(),
+              ::testing::ResultOf([](const auto& ids) { return *ids; },
+                                  ::testing::ElementsAre(SnapshotId{7})));
+}
+
+TEST(SavedModelTest, OwnersOfOneStoreKnowTheirSnapshots) {
+  SnapshotNames monday("/models/monday", /*exclusive=*/false);
+  SnapshotNames tuesday("/models/tuesday", /*exclusive=*/false);
+  const SnapshotId first = monday.Next({});
+  EXPECT_TRUE(monday.owns(first));
+  EXPECT_FALSE(tuesday.owns(first));
+  const SnapshotId other = tuesday.Next({first});
+  EXPECT_FALSE(monday.owns(other));
+  EXPECT_EQ(monday.Next({first, other}), first + 1);
+  EXPECT_EQ(SnapshotNames("/models/./monday/", false).Next({first + 5, other}), first + 6);
+  EXPECT_TRUE(SnapshotNames("/models/tuesday", /*exclusive=*/true).owns(first));
+}
+
+TEST(SavedModelTest, StateOfTrainingSurvivesItsText) {
+  TrainingState state;
+  state.settings = {{"data", "synthetic:tables=2"}, {"learning_rate", "0.1"}};
+  state.epoch = 3;
+  state.samples_in_epoch = 12345678901;
+  state.batches_in_epoch = 77;
+  state.validation_due = true;
+  state.loss_sum_in_last_epoch = 0.1 + 0.2;
+  state.recent_loss = std::numeric_limits<double>::quiet_NaN();
+  state.policy = {.factor = 0.1, .observed = true, .best_auc = 1.0 / 3, .worse_validations = 2};
+  state.valid = {.samples = 5, .auc = 0.7, .logloss = 1e-300, .ne = 3, .calibration = 0.9};
+  const std::string text = TrainingStateToJson(state);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainingState read, TrainingStateFromJson(text));
+  EXPECT_EQ(TrainingStateToJson(read), text);
+  EXPECT_EQ(read.settings, state.settings);
+  EXPECT_EQ(read.samples_in_epoch, state.samples_in_epoch);
+  EXPECT_EQ(read.loss_sum_in_last_epoch, state.loss_sum_in_last_epoch);
+  EXPECT_EQ(read.policy.best_auc, state.policy.best_auc);
+  EXPECT_EQ(read.valid.logloss, 1e-300);
+  EXPECT_TRUE(std::isnan(read.recent_loss));
+  EXPECT_TRUE(read.validation_due);
+  EXPECT_EQ(read.validated_step, -1);
+  EXPECT_THAT(TrainingStateFromJson("{}"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("settings")));
+  EXPECT_THAT(TrainingStateFromJson(absl::StrReplaceAll(text, {{"77", "\"many\""}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("batch")));
 }
 
 // numpy-side tools read the dense file by the safetensors format.

@@ -623,7 +623,7 @@ TEST_F(InitFromTest, WithEarlyStoppingTheBestModelIsSaved) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadSavedModel(env_, "/best"));
   EXPECT_EQ(saved.step, 4);
   std::vector<float> parameters(16);
-  HOTROW_ASSERT_OK(ReadSavedDense(env_, "/best", saved, {.parameters = parameters}));
+  HOTROW_ASSERT_OK(ReadSavedDense(env_, saved, {.parameters = parameters}));
   EXPECT_EQ(parameters[0], 12.0f);  // 3 a step
 }
 
@@ -788,6 +788,7 @@ TEST(ReportTest, JsonHasEveryFieldByItsName) {
                                 "peak_rss_bytes",
                                 "unique_keys_per_step",
                                 "prefetch_waits",
+                                "lookup_waits",
                                 "overflow_rows",
                                 "initialised_rows",
                                 "admission_rejected",
@@ -800,14 +801,16 @@ TEST(ReportTest, JsonHasEveryFieldByItsName) {
   EXPECT_EQ(KeysOf(json["train"]), (Keys{"logloss"}));
   EXPECT_EQ(KeysOf(json["valid"]), (Keys{"auc", "logloss", "ne", "calibration"}));
   EXPECT_EQ(KeysOf(json["test"]), (Keys{"auc", "logloss", "ne", "calibration", "best_auc"}));
-  EXPECT_EQ(KeysOf(json["checkpoints"]), (Keys{"count", "bytes", "ms"}));
+  EXPECT_EQ(KeysOf(json["checkpoints"]),
+            (Keys{"count", "early", "bytes", "ms", "commit_ms", "pause_ms", "resumed_step"}));
   ASSERT_EQ(json["tables"].size(), 2u);
   EXPECT_EQ(KeysOf(json["tables"][0]), (Keys{"name", "rows", "dim", "row_bytes", "hash"}));
   ASSERT_EQ(json["tiers"].size(), 2u);
   EXPECT_EQ(KeysOf(json["tiers"][0]),
             (Keys{"name", "budget_bytes", "used_bytes", "peak_bytes", "lookups", "unique_hit_rate",
                   "hit_rate", "evictions", "dirty_writebacks", "ios", "rows_read", "rows_written",
-                  "bytes_read", "bytes_written", "write_amplification", "snapshot_bytes"}));
+                  "bytes_read", "bytes_written", "write_amplification", "snapshot_bytes",
+                  "disk_budget_bytes", "disk_used_bytes", "index_bytes"}));
 
   EXPECT_EQ(json["model"], "dlrm");
   EXPECT_EQ(json["flags"]["batch_size"], 64);

@@ -1,0 +1,129 @@
+#ifndef HOTROW_MODELS_CHECKPOINT_H_
+#define HOTROW_MODELS_CHECKPOINT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/env.h"
+#include "embedding/embedding_collection.h"
+#include "models/saved_model.h"
+
+namespace hotrow {
+
+class TraceRecorder;
+
+// Checkpoints of a training run, in one directory:
+//
+//   DIR/step-000000001000/manifest.json        a saved model that knows where training stands
+//   DIR/step-000000001000/dense.safetensors
+//   DIR/tables/                                snapshots of tables that live in memory
+//
+// Tables on a disk keep their snapshots in their own store. A checkpoint is there as soon as its
+// directory has its name; docs/formats/saved_model.md has the rest.
+
+// "step-000000001000"
+std::string CheckpointName(int64_t step);
+
+// Names of the committed checkpoints of a directory, by step; none where there is no directory.
+absl::StatusOr<std::vector<std::string>> ListCheckpoints(Env& env, const std::string& dir);
+
+// Reads the manifest of what a user calls a checkpoint: a directory of checkpoints (its newest
+// one), one of them, or what --save_dir has written. Errors: FailedPrecondition (nothing of the
+// kind there; a newer version), DataLoss (damaged; names the file and the remedy).
+absl::StatusOr<SavedModel> ReadCheckpoint(Env& env, const std::string& path);
+
+// Makes a checkpoint out of parts: writes the dense file and the manifest of `model` into
+// checkpoint_dir/CheckpointName(model.step) and commits it. The tables' snapshot must have been
+// prepared: store, tables_dir and snapshot say where. Returns the checkpoint's directory. Errors:
+// AlreadyExists (of that step), what the file system says; there is no such checkpoint then, or,
+// where only the last sync failed, perhaps.
+absl::StatusOr<std::string> WriteCheckpoint(Env& env, const std::string& checkpoint_dir,
+                                            SavedModel model,
+                                            const DenseArrays<const float>& dense);
+
+struct CheckpointWriterOptions {
+  std::string dir;
+  int64_t keep = 2;  // how many stay; at least 1
+  // false: everything runs inside the calls, in one order, for tests that walk over file calls.
+  bool background = true;
+  Env* env = nullptr;              // required
+  TraceRecorder* trace = nullptr;  // spans "checkpoint_begin", "checkpoint_commit"
+};
+
+// Nanoseconds; sums and maxima over the checkpoints of this writer.
+struct CheckpointStats {
+  int64_t count = 0;     // committed
+  int64_t early = 0;     // of them, taken to free disk space
+  int64_t bytes = 0;     // written for them: dense files, manifests, and dirty rows
+  int64_t pause_ns = 0;  // training stood still: the time of Begin
+  int64_t pause_ns_max = 0;
+  int64_t pause_ns_last = 0;
+  int64_t commit_ns = 0;  // from the beginning to the commit
+  int64_t commit_ns_max = 0;
+  int64_t commit_ns_last = 0;
+};
+
+// Takes the checkpoints of one run, one at a time, in two phases: Begin copies what is small and
+// begins the snapshot of the tables; when that is durable, manifest and dense file are committed by
+// one rename; then the oldest checkpoints beyond `keep` are removed, their manifests before their
+// snapshots, so that no manifest ever names a snapshot that is gone. Until then the one before
+// stays.
+//
+// Threads: one call at a time, on the thread that calls the collection. File work runs on a thread
+//          of the writer's own, which also tells the collection to commit and drop snapshots, while
+//          other calls of it go on.
+// Errors:  what file system and store say. A checkpoint that failed does not exist, or, where only
+//          the last sync failed, perhaps; those before it are there. After ResourceExhausted the
+//          next may begin.
+class CheckpointWriter {
+ public:
+  // Makes the directory if it is missing. Changes nothing in one that is there. Errors:
+  // FailedPrecondition (not a directory, not to be written).
+  static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Open(
+      const CheckpointWriterOptions& options);
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // The snapshot_dir of a collection in memory.
+  std::string tables_dir() const;
+
+  // Ties the writer to the collection, whose snapshots lie in tables_dir of a store of this kind,
+  // and removes what a crash left: directories without a name, snapshots of this directory that no
+  // checkpoint names, and checkpoints beyond `keep`.
+  absl::Status Attach(EmbeddingCollection* tables, StoreKind store, const std::string& tables_dir);
+
+  bool busy() const;
+  // The step of the newest checkpoint that is committed; -1: none.
+  int64_t newest_step() const;
+  int64_t num_committed() const;
+  // Directory of the newest one.
+  std::string newest_dir() const;
+
+  // Begins a checkpoint; not while busy(). `model` says everything but the parts. early: it is
+  // taken to free disk space; those before it go when it is committed, whatever `keep` says.
+  // FailedPrecondition when there is one of that step.
+  absl::Status Begin(SavedModel model, const DenseArrays<const float>& dense, bool early = false);
+  // Carries the checkpoint on as far as it goes without waiting. True when it has just been
+  // committed.
+  absl::StatusOr<bool> Poll();
+  // Waits until it is committed; OK when there is none.
+  absl::Status Wait();
+  // Removes all but the newest one. False when there is but one. Not while busy().
+  absl::StatusOr<bool> KeepNewestOnly();
+
+  const CheckpointStats& stats() const;
+
+ private:
+  struct Impl;
+  explicit CheckpointWriter(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_CHECKPOINT_H_

@@ -1,0 +1,32 @@
+#ifndef HOTROW_MODELS_SAVED_MODEL_IMPL_H_
+#define HOTROW_MODELS_SAVED_MODEL_IMPL_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/env.h"
+#include "store/row_store.h"
+
+// Names and paths that saved models and checkpoints share.
+namespace hotrow {
+
+inline constexpr char kManifestName[] = "manifest.json";
+inline constexpr char kMemory[] = "memory";  // StoreKindName
+
+std::string ManifestPath(const std::string& dir);
+std::string ParentDir(const std::string& path);  // "." of a name, "/" of what lies there
+std::string WithoutEndingSlashes(std::string path);
+// Without "." and ".."; links are not followed.
+std::string AbsolutePath(const std::string& path);
+// An absolute path as it is, others from `dir`.
+std::string JoinPath(const std::string& dir, const std::string& path);
+
+// A snapshot of a memory store is one file (docs/formats/host_snapshot.md).
+std::string SnapshotFileName(SnapshotId id);
+// The snapshots whose files lie in a directory.
+absl::StatusOr<std::vector<SnapshotId>> ListSnapshotFiles(Env& env, const std::string& dir);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_SAVED_MODEL_IMPL_H_

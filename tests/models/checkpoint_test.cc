@@ -1,0 +1,701 @@
+#include "models/checkpoint.h"
+
+#include <filesystem>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "base/thread_pool.h"
+#include "base/trace.h"
+#include "store/ssd_store.h"
+#include "tests/models/checkpoint_test_util.h"
+#include "tests/support/faulty_env.h"
+#include "tests/support/mem_env.h"
+#include "tests/support/test_util.h"
+
+// The target train_slow_test compiles the same, with every file call.
+#ifdef HOTROW_SLOW_TESTS
+#define CheckpointTest CheckpointSlowTest
+#define CheckpointFaultTest CheckpointFaultSlowTest
+constexpr bool kSlow = true;
+#else
+constexpr bool kSlow = false;
+#endif
+
+namespace hotrow {
+namespace {
+
+using test::EndOf;
+using test::FaultyEnv;
+using test::kSmallSteps;
+using test::MemEnv;
+using test::RunSmall;
+using test::SmallRun;
+using test::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kDir[] = "/run/checkpoints";
+
+// A kind of tier to run on.
+struct Tier {
+  std::string name;
+  StoreKind store = StoreKind::kMemory;
+  int64_t cache_bytes = 0;
+  int32_t prefetch_depth = 0;
+};
+
+const std::vector<Tier>& Tiers() {
+  static const auto* const kTiers = new std::vector<Tier>{
+      {"memory alone", StoreKind::kMemory, 0, 0},
+      {"memory below a cache", StoreKind::kMemory, kSmallestCache, 2},
+      {"ssd", StoreKind::kSsd, kSmallestCache, 2},
+      {"ssd, all in the cache", StoreKind::kSsd, int64_t{4} << 20, 1},
+  };
+  return *kTiers;
+}
+
+TrainerOptions On(const Tier& tier, TrainerOptions options, Env* env) {
+  options.store = tier.store;
+  options.cache_bytes = tier.cache_bytes;
+  options.prefetch_depth = tier.prefetch_depth;
+  if (tier.store != StoreKind::kMemory) {
+    options.store_path = "/run/rows";
+    options.disk_bytes = int64_t{16} << 20;
+  }
+  options.env = env;
+  return options;
+}
+
+TrainerOptions WithCheckpoints(TrainerOptions options, int64_t every) {
+  options.checkpoint_dir = kDir;
+  options.checkpoint_every = every;
+  options.resume = true;
+  // So that it is certain which of them are there.
+  options.checkpoint_in_background = false;
+  return options;
+}
+
+// The data end with an error when the batch of this number (over all epochs) is read, so that the
+// run is given up there, without a word to anybody.
+test::WatchedData::Watch DieAt(int64_t batch) {
+  return [batch](Split split, int64_t epoch, int64_t sample) {
+    if (split != Split::kTrain || epoch * 10 + sample / 48 != batch) return absl::OkStatus();
+    return absl::AbortedError("killed");
+  };
+}
+
+// Runs until it dies at each of the batches in turn, then to the end.
+absl::StatusOr<TrainReport> RunWithDeaths(const TrainerOptions& options,
+                                          const std::vector<int64_t>& batches) {
+  for (const int64_t batch : batches) {
+    const absl::Status status = RunSmall(options, DieAt(batch)).status();
+    if (!absl::IsAborted(status)) return status.ok() ? absl::InternalError("survived") : status;
+  }
+  return RunSmall(options);
+}
+
+std::string Reference(TrainerOptions options) {
+  const absl::StatusOr<TrainReport> report = RunSmall(options);
+  EXPECT_THAT(report, test::IsOk());
+  return report.ok() ? EndOf(*report) : "";
+}
+
+TEST(CheckpointTest, ARunThatDiesAnywhereEndsWithTheSameBits) {
+  const std::string expected = Reference(SmallRun());
+  for (const Tier& tier : Tiers()) {
+    for (const int64_t every : {1, 3, 10}) {
+      for (int64_t batch = 0; batch < kSmallSteps; batch += kSlow ? 1 : every == 3 ? 2 : 5) {
+        SCOPED_TRACE(absl::StrCat(tier.name, ", every ", every, ", killed at batch ", batch));
+        MemEnv env;
+        TrainerOptions options = WithCheckpoints(On(tier, SmallRun(), &env), every);
+        options.checkpoint_in_background = every != 1;
+        // Twice at once where the first life ended, then again later.
+        const int64_t later = std::min<int64_t>(batch + 7, kSmallSteps - 1);
+        HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report,
+                                    RunWithDeaths(options, {batch, batch, later}));
+        ASSERT_EQ(EndOf(report), expected);
+        if (every == 1 && batch > 8) {
+          EXPECT_GT(report.resumed_step, batch - 4);
+        }
+      }
+    }
+  }
+}
+
+// Without validation, with early stopping, with a limit on the batches of an epoch.
+TEST(CheckpointTest, PoliciesGoOnWhereTheyStood) {
+  TrainerOptions early = SmallRun();
+  early.schedule.early_stop_patience = 2;
+  early.epochs = 50;
+  TrainerOptions limited = SmallRun();
+  limited.limit_train_batches = 7;
+  limited.epochs = 4;
+  TrainerOptions plain = SmallRun();
+  plain.validation_freq_within_epoch = 0;
+  plain.schedule = {};
+  int64_t stopped_early = 0;
+  for (const TrainerOptions& kind : {early, limited, plain}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport whole, RunSmall(kind));
+    stopped_early += whole.stopped_early;
+    for (int64_t batch = 0; batch < std::min<int64_t>(whole.steps, 30); ++batch) {
+      SCOPED_TRACE(batch);
+      if (kind.limit_train_batches > 0 && batch % 10 > 6) continue;
+      MemEnv env;
+      const TrainerOptions options = WithCheckpoints(On(Tiers()[1], kind, &env), 2);
+      const absl::Status died = RunSmall(options, DieAt(batch)).status();
+      ASSERT_TRUE(died.ok() || absl::IsAborted(died)) << died;
+      HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, RunSmall(options));
+      ASSERT_EQ(EndOf(report), EndOf(whole));
+    }
+  }
+  EXPECT_EQ(stopped_early, 1) << "nothing was tested";
+}
+
+// The signal comes while the batch is read that is not trained on any more, or in the midst of a
+// validation.
+TEST(CheckpointTest, ASignalTakesACheckpointWhereverTheRunStands) {
+  const std::string expected = Reference(SmallRun());
+  std::set<int64_t> steps;
+  int64_t in_validation = 0;
+  for (const Tier& tier : Tiers()) {
+    for (int64_t call = 0;; call += kSlow || tier.cache_bytes == 0 ? 1 : 4) {
+      SCOPED_TRACE(absl::StrCat(tier.name, ", signal at read ", call));
+      MemEnv env;
+      std::atomic<int> signal{0};
+      TrainerOptions options = WithCheckpoints(On(tier, SmallRun(), &env), 0);
+      options.stop_signal = &signal;
+      test::Output out;
+      options.out = out.file();
+      int64_t calls = 0;
+      bool validating = false;
+      HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport stopped,
+                                  RunSmall(options, [&](Split split, int64_t, int64_t) {
+                                    if (calls++ == call) {
+                                      signal = 15;
+                                      validating = split != Split::kTrain;
+                                    }
+                                    return absl::OkStatus();
+                                  }));
+      const bool at_the_end = calls <= call;
+      if (!at_the_end) {
+        EXPECT_EQ(stopped.stopped_by_signal, 15);
+        EXPECT_EQ(stopped.checkpoint, absl::StrCat(kDir, "/", CheckpointName(stopped.steps)));
+        EXPECT_THAT(out.Text(), HasSubstr(stopped.checkpoint + ": training paused"));
+        steps.insert(stopped.steps);
+        in_validation += validating;
+      }
+      signal = 0;
+      options.out = nullptr;
+      HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, RunSmall(options));
+      ASSERT_EQ(EndOf(report), expected);
+      EXPECT_EQ(report.resumed_step, stopped.steps);
+      if (at_the_end) break;
+    }
+  }
+  // The first batch of an epoch is read before the end of the one before is worked off.
+  EXPECT_EQ(steps.size(), static_cast<size_t>(kSmallSteps - 2)) << testing::PrintToString(steps);
+  EXPECT_GT(in_validation, 10);
+}
+
+TEST(CheckpointTest, GoesOnOnAnotherTier) {
+  const std::string expected = Reference(SmallRun());
+  ThreadPool pool(3);
+  for (const Tier& first : Tiers()) {
+    for (const Tier& second : Tiers()) {
+      SCOPED_TRACE(absl::StrCat("from ", first.name, " to ", second.name));
+      MemEnv env;
+      TrainerOptions options = WithCheckpoints(On(first, SmallRun(), &env), 4);
+      ASSERT_THAT(RunSmall(options, DieAt(14)), StatusIs(absl::StatusCode::kAborted, "killed"));
+      options = WithCheckpoints(On(second, SmallRun(), &env), 5);
+      if (first.store != second.store)
+        options.store_path += second.store == StoreKind::kMemory ? "" : "/elsewhere";
+      options.keep_checkpoints = 3;
+      // It dies once more before it has a checkpoint of its own.
+      ASSERT_THAT(RunSmall(options, DieAt(14), {.pool = &pool}),
+                  StatusIs(absl::StatusCode::kAborted, "killed"));
+      HOTROW_ASSERT_OK_AND_ASSIGN(
+          const TrainReport report,
+          RunSmall(options, [](Split, int64_t, int64_t) { return absl::OkStatus(); },
+                   {.pool = &pool}));
+      ASSERT_EQ(EndOf(report), expected);
+      EXPECT_EQ(report.resumed_step, 12);
+      // And back.
+      options = WithCheckpoints(On(first, SmallRun(), &env), 4);
+      options.epochs = 4;
+      if (first.store != second.store && first.store != StoreKind::kMemory) {
+        options.store_path += "/again";
+      }
+      HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport longer, RunSmall(options));
+      EXPECT_EQ(longer.resumed_step, kSmallSteps);
+      TrainerOptions whole = SmallRun();
+      whole.epochs = 4;
+      EXPECT_EQ(EndOf(longer), Reference(whole));
+    }
+  }
+}
+
+TEST(CheckpointTest, KeepsAsManyAsItIsTold) {
+  for (const Tier& tier : Tiers()) {
+    for (const int64_t keep : {1, 2, 4}) {
+      SCOPED_TRACE(absl::StrCat(tier.name, ", keep ", keep));
+      MemEnv env;
+      TrainerOptions options = WithCheckpoints(On(tier, SmallRun(), &env), 5);
+      options.keep_checkpoints = keep;
+      test::Output out;
+      options.out = out.file();
+      HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, RunSmall(options));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> names, env.ListDir(kDir));
+      ASSERT_EQ(names.size(), static_cast<size_t>(keep) + 1) << testing::PrintToString(names);
+      EXPECT_EQ(names[static_cast<size_t>(keep) - 1], CheckpointName(kSmallSteps));
+      EXPECT_EQ(names.back(), "tables");
+      EXPECT_GE(report.checkpoints.count, keep);
+      EXPECT_GT(report.checkpoints.bytes, 10'000);
+      EXPECT_GT(report.checkpoints.pause_ns_max, 0);
+      EXPECT_GE(report.checkpoints.commit_ns_max, report.checkpoints.pause_ns_last);
+      HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, env.ListDir(absl::StrCat(kDir, "/tables")));
+      const bool in_memory = tier.store == StoreKind::kMemory;
+      EXPECT_EQ(tables.size(), in_memory ? static_cast<size_t>(keep) : 0u);
+      if (tier.store == StoreKind::kSsd) {
+        HOTROW_ASSERT_OK_AND_ASSIGN(const SsdStoreReport store, InspectSsdStore(env, "/run/rows"));
+        EXPECT_EQ(store.snapshots.size(), static_cast<size_t>(keep));
+        for (const auto& snapshot : store.snapshots) EXPECT_TRUE(snapshot.committed);
+      }
+      // Each of them is whole.
+      for (int64_t i = 0; i < keep; ++i) {
+        HOTROW_ASSERT_OK_AND_ASSIGN(
+            const SavedModel saved,
+            ReadCheckpoint(env, absl::StrCat(kDir, "/", names[static_cast<size_t>(i)])));
+        HOTROW_ASSERT_OK(ReadSavedDense(env, saved).status());
+        EXPECT_EQ(CheckpointName(saved.step), names[static_cast<size_t>(i)]);
+      }
+      EXPECT_THAT(out.Text(), HasSubstr("saving   checkpoints in /run/checkpoints, every 5 steps"));
+    }
+  }
+}
+
+TEST(CheckpointTest, LeftoversOfACrashAreRemoved) {
+  for (const Tier& tier : Tiers()) {
+    SCOPED_TRACE(tier.name);
+    MemEnv env;
+    const TrainerOptions options = WithCheckpoints(On(tier, SmallRun(), &env), 6);
+    ASSERT_THAT(RunSmall(options, DieAt(20)), StatusIs(absl::StatusCode::kAborted, "killed"));
+    const std::string dir(kDir);
+    for (const char* const name : {"step-000000000021.tmp", "step-000000000003.old"}) {
+      HOTROW_ASSERT_OK(env.CreateDirs(absl::StrCat(dir, "/", name)));
+      HOTROW_ASSERT_OK(
+          WriteFileAtomically(env, absl::StrCat(dir, "/", name, "/dense.safetensors"), "half"));
+    }
+    // Somebody else's.
+    HOTROW_ASSERT_OK(WriteFileAtomically(env, dir + "/notes.txt", "mine"));
+    HOTROW_ASSERT_OK(env.CreateDirs(dir + "/step-1.tmp"));
+    // A snapshot that was prepared and never named.
+    if (tier.store == StoreKind::kMemory) {
+      HOTROW_ASSERT_OK(WriteFileAtomically(env, dir + "/tables/00000000000000ff.snapshot", "half"));
+    }
+    HOTROW_ASSERT_OK(RunSmall(options).status());
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> names, env.ListDir(dir));
+    EXPECT_THAT(names, ElementsAre("notes.txt", "step-000000000024", "step-000000000030",
+                                   "step-1.tmp", "tables"));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, env.ListDir(dir + "/tables"));
+    EXPECT_EQ(tables.size(), tier.store == StoreKind::kMemory ? 2u : 0u);
+  }
+}
+
+TEST(CheckpointTest, WithoutResumeWhatIsThereIsRefused) {
+  for (const Tier& tier : Tiers()) {
+    SCOPED_TRACE(tier.name);
+    MemEnv env;
+    TrainerOptions options = WithCheckpoints(On(tier, SmallRun(), &env), 6);
+    HOTROW_ASSERT_OK(RunSmall(options).status());
+    options.resume = false;
+    EXPECT_THAT(RunSmall(options),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("--checkpoint_dir=/run/checkpoints"),
+                               HasSubstr("step-000000000030"), HasSubstr("add --resume"))));
+    if (tier.store == StoreKind::kMemory) continue;
+    options.checkpoint_dir = "/run/others";
+    EXPECT_THAT(RunSmall(options), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                            AllOf(HasSubstr("/run/rows"), HasSubstr("remove"))));
+    options.checkpoint_dir.clear();
+    EXPECT_THAT(RunSmall(options), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                            AllOf(HasSubstr("/run/rows"), HasSubstr("remove"))));
+  }
+  MemEnv env;
+  TrainerOptions options = WithCheckpoints(On(Tiers()[0], SmallRun(), &env), 6);
+  options.checkpoint_dir.clear();
+  EXPECT_THAT(RunSmall(options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--checkpoint_dir")));
+  options.checkpoint_dir = options.save_dir = "/both";
+  EXPECT_THAT(RunSmall(options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--save_dir")));
+  // A file, and a directory that --save_dir has written.
+  options.save_dir.clear();
+  HOTROW_ASSERT_OK(env.CreateDirs("/run"));
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, "/run/file", "x"));
+  options.checkpoint_dir = "/run/file";
+  EXPECT_THAT(RunSmall(options), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                          HasSubstr("--checkpoint_dir=/run/file")));
+  options = On(Tiers()[0], SmallRun(), &env);
+  options.save_dir = "/run/saved";
+  HOTROW_ASSERT_OK(RunSmall(options).status());
+  options.save_dir.clear();
+  options.checkpoint_dir = "/run/saved";
+  EXPECT_THAT(RunSmall(options),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("it holds a saved model")));
+}
+
+TEST(CheckpointTest, EveryMismatchIsNamed) {
+  MemEnv env;
+  const TrainerOptions good = WithCheckpoints(On(Tiers()[1], SmallRun(), &env), 6);
+  ASSERT_THAT(RunSmall(good, DieAt(20)), StatusIs(absl::StatusCode::kAborted, "killed"));
+  struct Case {
+    std::function<void(TrainerOptions*)> change;
+    std::string was;
+  };
+  using O = TrainerOptions;
+  const std::vector<Case> cases = {
+      {[](O* o) { o->seed = 4; }, "--seed=3"},
+      {[](O* o) { o->embedding_dim = 4; }, "--embedding_dim=8"},
+      {[](O* o) { o->pooling = Pooling::kMean; }, "--pooling=sum"},
+      {[](O* o) { o->batch_size = 47; }, "--batch_size=48"},
+      {[](O* o) { o->limit_train_batches = 9; }, "--limit_train_batches=0"},
+      {[](O* o) { o->validation_freq_within_epoch = 5; }, "--validation_freq_within_epoch=4"},
+      {[](O* o) { o->table_optimizer.kind = SparseOptimizerKind::kSgd; }, "--optimizer=adam"},
+      {[](O* o) { o->table_optimizer.learning_rate = 0.02f; }, "--learning_rate=0.01"},
+      {[](O* o) { o->table_optimizer.eps = 0.5f; }, "--eps="},
+      {[](O* o) { o->table_optimizer.weight_decay = 0.5f; }, "--table_weight_decay=0"},
+      {[](O* o) { o->dense_optimizer.kind = DenseOptimizerKind::kSgd; }, "--dense_optimizer=adam"},
+      {[](O* o) { o->dense_optimizer.learning_rate = 0.02f; }, "--dense_learning_rate=0.01"},
+      {[](O* o) { o->dense_optimizer.weight_decay = 0.5f; }, "--weight_decay=0"},
+      {[](O* o) { o->max_gradient_norm = 1; }, "--max_gradient_norm=0"},
+      {[](O* o) { o->schedule.lr_warmup_steps = 6; }, "--lr_warmup_steps=5"},
+      {[](O* o) { o->schedule.lr_decay_start = 21; }, "--lr_decay_start=20"},
+      {[](O* o) { o->schedule.lr_decay_steps = 21; }, "--lr_decay_steps=20"},
+      {[](O* o) { o->schedule.lr_plateau_factor = 0.1; }, "--lr_plateau_factor=0.5"},
+      {[](O* o) { o->schedule.lr_plateau_patience = 2; }, "--lr_plateau_patience=1"},
+      {[](O* o) { o->schedule.early_stop_patience = 2; }, "--early_stop_patience=0"},
+      {[](O* o) {
+         o->settings = {{"data", "other"}};
+       },
+       std::string("--data=") + test::kSmallData},
+      {[](O* o) {
+         o->initializer = Initializer{InitializerKind::kZeros, 0};
+         o->settings.emplace_back("initializer", "zeros");
+       },
+       "initializer"},
+  };
+  for (const Case& c : cases) {
+    TrainerOptions options = good;
+    c.change(&options);
+    const absl::Status status = RunSmall(options).status();
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("--resume from /run/checkpoints/step-000000000018"),
+                               HasSubstr(c.was))));
+    EXPECT_EQ(status.message().find('\n'), absl::string_view::npos);
+  }
+  // Two at once, in one line.
+  TrainerOptions options = good;
+  options.seed = 4;
+  options.batch_size = 50;
+  EXPECT_THAT(RunSmall(options),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("--seed was 3 and is 4"), HasSubstr("--batch_size was 48"),
+                             HasSubstr("use --seed=3 --batch_size=48"))));
+  // What may differ.
+  options = good;
+  options.epochs = 4;
+  options.checkpoint_every = 3;
+  options.keep_checkpoints = 5;
+  options.cache_policy = CachePolicy::kLfu;
+  options.store_bytes *= 2;
+  HOTROW_EXPECT_OK(RunSmall(options).status());
+}
+
+TEST(CheckpointTest, AModelCanStartFromACheckpoint) {
+  MemEnv env;
+  TrainerOptions options = WithCheckpoints(On(Tiers()[2], SmallRun(), &env), 10);
+  options.keep_checkpoints = 3;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport whole, RunSmall(options));
+  TrainerOptions next = On(Tiers()[1], SmallRun(), &env);
+  next.epochs = 1;
+  next.init_from = std::string(kDir) + "/step-000000000020";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport from_old, RunSmall(next));
+  EXPECT_EQ(from_old.resumed_from_step, 20);
+  EXPECT_EQ(from_old.steps, 10);
+  next.init_from = kDir;
+  next.save_dir = "/run/saved";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport from_newest, RunSmall(next));
+  EXPECT_EQ(from_newest.resumed_from_step, 30);
+  // The same from the saved model of a run that ended there, with checkpoints of its own.
+  next.init_from = "/run/saved";
+  next.save_dir.clear();
+  next = WithCheckpoints(next, 3);
+  next.checkpoint_dir = "/run/second";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport third, RunSmall(next));
+  MemEnv fresh;
+  ASSERT_THAT(RunSmall(next, DieAt(7)), test::IsOk()) << "it is at its end already";
+  EXPECT_EQ(third.resumed_from_step, 40);
+  // Killed on its way, it goes on as a run that started from the model.
+  next.checkpoint_dir = "/run/third";
+  ASSERT_THAT(RunSmall(next, DieAt(7)), StatusIs(absl::StatusCode::kAborted, "killed"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport resumed, RunSmall(next));
+  EXPECT_EQ(EndOf(resumed), EndOf(third));
+  EXPECT_EQ(resumed.resumed_from_step, 40);
+  EXPECT_EQ(resumed.resumed_step, 43);  // two batches were prefetched
+  next.init_from = kDir;
+  EXPECT_THAT(RunSmall(next), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                       HasSubstr("--init_from was /run/saved")));
+}
+
+TEST(CheckpointTest, DamageAndMissingPartsAreNamed) {
+  MemEnv env;
+  const TrainerOptions options = WithCheckpoints(On(Tiers()[1], SmallRun(), &env), 10);
+  HOTROW_ASSERT_OK(RunSmall(options).status());
+  const std::string newest = std::string(kDir) + "/step-000000000030";
+  HOTROW_ASSERT_OK(env.FlipBit(newest + "/manifest.json", 1234));
+  EXPECT_THAT(RunSmall(options),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr(newest + "/manifest.json is damaged"), HasSubstr("without"),
+                             HasSubstr("step-000000000020"))));
+  HOTROW_ASSERT_OK(env.FlipBit(newest + "/manifest.json", 1234));
+  HOTROW_ASSERT_OK(env.FlipBit(newest + "/dense.safetensors", 4321));
+  EXPECT_THAT(RunSmall(options), StatusIs(absl::StatusCode::kDataLoss,
+                                          HasSubstr(newest + "/dense.safetensors is damaged")));
+  HOTROW_ASSERT_OK(env.Remove(newest + "/dense.safetensors"));
+  EXPECT_THAT(RunSmall(options),
+              StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(newest + "/dense.safetensors"),
+                                                          HasSubstr("there is no such file"))));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, env.ListDir(std::string(kDir) + "/tables"));
+  HOTROW_ASSERT_OK(env.Remove(absl::StrCat(kDir, "/tables/", tables.back())));
+  EXPECT_THAT(RunSmall(options), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                          HasSubstr("/run/checkpoints/tables")));
+  EXPECT_THAT(ReadCheckpoint(env, "/run/nothing/"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("/run/nothing/manifest.json"),
+                             HasSubstr("--checkpoint_dir or --save_dir"))));
+}
+
+// The parts of a checkpoint, written by hand.
+TEST(CheckpointTest, OneCanBeMadeOutOfParts) {
+  MemEnv env;
+  TrainerOptions options = WithCheckpoints(On(Tiers()[0], SmallRun(), &env), 10);
+  ASSERT_THAT(RunSmall(options, DieAt(14)), StatusIs(absl::StatusCode::kAborted, "killed"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(SavedModel saved, ReadCheckpoint(env, std::string(kDir) + "/"));
+  EXPECT_EQ(saved.step, 10);
+  EXPECT_TRUE(saved.is_checkpoint);
+  EXPECT_EQ(saved.tables_dir, "/run/checkpoints/tables");
+  EXPECT_EQ(saved.tables[0].rows, -1);
+  EXPECT_EQ(saved.seed, 3u);
+  ASSERT_TRUE(saved.tables[0].initializer.has_value());
+  EXPECT_EQ(saved.tables[0].initializer->kind, InitializerKind::kUniform);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const DenseVectors dense, ReadSavedDense(env, saved));
+  EXPECT_EQ(dense.parameters.size(), static_cast<size_t>(saved.num_parameters));
+  EXPECT_EQ(dense.momentum2.size(), dense.parameters.size());
+
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string dir,
+                              WriteCheckpoint(env, "/run/imported/", saved, dense.arrays()));
+  EXPECT_EQ(dir, "/run/imported/step-000000000010");
+  EXPECT_THAT(WriteCheckpoint(env, "/run/imported", saved, dense.arrays()),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(dir)));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel again, ReadCheckpoint(env, dir));
+  EXPECT_EQ(again.tables_dir, "/run/checkpoints/tables");
+  EXPECT_EQ(again.dense_crc, saved.dense_crc);
+  EXPECT_EQ(TrainingStateToJson(*again.training), TrainingStateToJson(*saved.training));
+  // Training goes on from it, and leaves the tables where they are.
+  options.checkpoint_dir = "/run/imported";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, RunSmall(options));
+  EXPECT_EQ(EndOf(report), Reference(SmallRun()));
+  HOTROW_ASSERT_OK(
+      env.Open(absl::StrFormat("/run/checkpoints/tables/%016x.snapshot", saved.snapshot),
+               OpenMode::kRead)
+          .status());
+  // One that does not know where its training stood.
+  saved.training.reset();
+  HOTROW_ASSERT_OK(WriteCheckpoint(env, "/run/bare", saved, dense.arrays()).status());
+  options.checkpoint_dir = "/run/bare";
+  EXPECT_THAT(RunSmall(options), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                          HasSubstr("--init_from=/run/bare/step-000000000010")));
+  options.init_from = "/run/bare";
+  options.checkpoint_dir = "/run/new";
+  HOTROW_EXPECT_OK(RunSmall(options).status());
+}
+
+// A directory with everything in it may move.
+TEST(CheckpointTest, MayBeMovedAsAWhole) {
+  const std::string root = test::TempDir();
+  TrainerOptions options = WithCheckpoints(On(Tiers()[0], SmallRun(), nullptr), 10);
+  options.checkpoint_dir = root + "/here";
+  ASSERT_THAT(RunSmall(options, DieAt(14)), StatusIs(absl::StatusCode::kAborted, "killed"));
+  std::filesystem::rename(root + "/here", root + "/there");
+  options.checkpoint_dir = root + "/there";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, RunSmall(options));
+  EXPECT_EQ(report.resumed_step, 10);
+  EXPECT_EQ(EndOf(report), Reference(SmallRun()));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, PosixEnv().ListDir(root + "/there/tables"));
+  EXPECT_EQ(tables.size(), 2u);
+}
+
+// Old versions of rows that only checkpoints hold would fill the disk.
+TEST(CheckpointTest, AShortDiskTakesThemEarly) {
+  const std::string data =
+      "synthetic:tables=3,rows=4000,dense=2,shared=2,hotness=0-3,zipf=0.8,samples=7680,valid=200,"
+      "test=200";
+  TrainerOptions large = SmallRun();
+  large.batch_size = 256;
+  large.epochs = 6;
+  large.settings = {{"data", data}};
+  large.validation_freq_within_epoch = 0;
+  const auto run = [&](const TrainerOptions& options) {
+    return RunSmall(
+        options, [](Split, int64_t, int64_t) { return absl::OkStatus(); }, {}, data);
+  };
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport whole, run(large));
+  for (const int64_t every : {3, 9}) {
+    for (const int64_t disk_bytes : {int64_t{10} << 20, int64_t{14} << 20}) {
+      SCOPED_TRACE(absl::StrCat("every ", every, ", disk ", disk_bytes));
+      MemEnv env;
+      TrainerOptions options = WithCheckpoints(On(Tiers()[2], large, &env), every);
+      options.store_bytes = int64_t{24} << 20;
+      options.disk_bytes = disk_bytes;
+      options.keep_checkpoints = 100;
+      test::Output out;
+      options.out = out.file();
+      const absl::StatusOr<TrainReport> report = run(options);
+      const std::string text = out.Text();
+      ASSERT_TRUE(report.ok()) << report.status() << "\n" << text;
+      EXPECT_EQ(EndOf(*report), EndOf(whole));
+      EXPECT_THAT(text, ::testing::AnyOf(HasSubstr("taking one early, which replaces them"),
+                                         HasSubstr("removed all")));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const auto names, ListCheckpoints(env, kDir));
+      EXPECT_EQ(names.back(), CheckpointName(180));
+      if (every == 3) {
+        EXPECT_LT(names.size(), 55u);
+      }
+    }
+  }
+}
+
+// --- Faults and power loss -----------------------------------------------------------------------
+
+enum class Crash { kNone, kWorst, kCoin };
+
+// The step of the newest checkpoint that the run said was committed; 0: none.
+int64_t NewestSaid(const std::string& text) {
+  int64_t step = 0;
+  for (const auto line : absl::StrSplit(text, '\n')) {
+    const size_t at = line.find("/step-");
+    if (absl::StartsWith(line, "checkpoint ") && at != absl::string_view::npos) {
+      step = std::stoll(std::string(line.substr(at + 6, 12)));
+    }
+  }
+  return step;
+}
+
+TrainerOptions FaultRun(const Tier& tier, Env* env) {
+  TrainerOptions options = WithCheckpoints(On(tier, SmallRun(), env), 2);
+  options.epochs = 1;
+  options.keep_checkpoints = 2;
+  return options;
+}
+
+// Call k of a run fails, or all from k on; then power is lost or not. What is there then is what
+// the run said, or newer, and the next run ends as if nothing had been. False when the run makes
+// fewer calls.
+bool RunWithFault(const Tier& tier, int64_t k, bool all_from_k, Crash crash, uint64_t seed,
+                  const std::string& expected) {
+  SCOPED_TRACE(testing::Message() << tier.name << ", call " << k
+                                  << (all_from_k ? " and all after it" : "") << ", crash "
+                                  << static_cast<int>(crash) << ", seed " << seed);
+  FaultyEnv env;
+  // The directory above belongs to whoever made it.
+  EXPECT_THAT(CreateDirsDurably(env, "/run"), test::IsOk());
+  const absl::Status error = absl::DataLossError("injected");
+  const int64_t call = env.calls() + k;
+  if (all_from_k) {
+    env.FailFrom(call, error);
+  } else {
+    env.FailCall(call, error);
+  }
+  TrainerOptions options = FaultRun(tier, &env);
+  test::Output out;
+  options.out = out.file();
+  const absl::StatusOr<TrainReport> first = RunSmall(options);
+  const bool done = env.faults() == 0;
+  const int64_t said = NewestSaid(out.Text());
+  env.FailFrom(INT64_MAX, absl::OkStatus());
+  env.FailCall(call, absl::OkStatus());
+  if (first.ok()) {
+    EXPECT_EQ(EndOf(*first), expected);
+  }
+  if (crash == Crash::kWorst) env.DropUnsyncedData();
+  if (crash == Crash::kCoin) env.LosePower(seed);
+  options = FaultRun(tier, &env);
+  const absl::StatusOr<TrainReport> second = RunSmall(options);
+  EXPECT_THAT(second, test::IsOk());
+  if (!second.ok()) return false;
+  EXPECT_EQ(EndOf(*second), expected);
+  EXPECT_GE(second->resumed_step, said == 0 ? -1 : said);
+  const auto names = env.ListDir(kDir);
+  EXPECT_TRUE(names.ok() && names->size() == 3) << testing::PrintToString(*names);
+  return !done;
+}
+
+TEST(CheckpointFaultTest, AFaultAtAnyCallLosesNothingCommitted) {
+  TrainerOptions reference = SmallRun();
+  reference.epochs = 1;
+  const std::string expected = Reference(reference);
+  for (const Tier& tier : {Tiers()[0], Tiers()[2]}) {
+    for (const bool all_from_k : {false, true}) {
+      for (const Crash crash : {Crash::kNone, Crash::kWorst, Crash::kCoin}) {
+        // On an SSD the store makes most of the calls, which its own tests walk over.
+        const int64_t stride = kSlow ? 1 : tier.store == StoreKind::kSsd ? 41 : 4;
+        int64_t k = kSlow ? 0 : static_cast<int64_t>(crash) + (all_from_k ? 1 : 0);
+        while (RunWithFault(tier, k, all_from_k, crash, static_cast<uint64_t>(k) + 1, expected) &&
+               !testing::Test::HasFailure()) {
+          k += stride;
+        }
+        EXPECT_GT(k, 60);
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+// A disk that is full for a while: older checkpoints go, the newest stays.
+TEST(CheckpointFaultTest, AFullDiskLeavesTheNewestCheckpoint) {
+  TrainerOptions reference = SmallRun();
+  reference.epochs = 1;
+  const std::string expected = Reference(reference);
+  for (int64_t k = 0;; k += kSlow ? 1 : 4) {
+    SCOPED_TRACE(k);
+    FaultyEnv env;
+    HOTROW_ASSERT_OK(CreateDirsDurably(env, "/run"));
+    const int64_t call = env.calls() + k;
+    env.FailCall(call, absl::ResourceExhaustedError("full"));
+    TrainerOptions options = FaultRun(Tiers()[0], &env);
+    options.checkpoint_every = 1;
+    test::Output out;
+    options.out = out.file();
+    const absl::StatusOr<TrainReport> first = RunSmall(options);
+    const bool done = env.faults() == 0;
+    const int64_t said = NewestSaid(out.Text());
+    if (!first.ok()) {
+      EXPECT_THAT(std::string(first.status().message()), HasSubstr("full"));
+    }
+    options.out = nullptr;
+    env.FailCall(call, absl::OkStatus());
+    HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport second, RunSmall(options));
+    EXPECT_EQ(EndOf(second), expected);
+    EXPECT_GE(second.resumed_step, said == 0 ? -1 : said);
+    if (done || testing::Test::HasFailure()) break;
+  }
+}
+
+}  // namespace
+}  // namespace hotrow

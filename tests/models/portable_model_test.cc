@@ -1,0 +1,671 @@
+#include "models/portable_model.h"
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
+#include "base/philox.h"
+#include "models/checkpoint.h"
+#include "models/checkpoint_check.h"
+#include "store/host_store.h"
+#include "store/rocks_store.h"
+#include "store/ssd_store.h"
+#include "tests/support/faulty_env.h"
+#include "tests/support/mem_env.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using test::FaultyEnv;
+using test::MemEnv;
+using test::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kRun[] = "/run/ckpt";
+constexpr char kOut[] = "/run/out";
+constexpr char kBack[] = "/run/back";
+constexpr char kOutManifest[] = "/run/out/manifest.json";
+
+EmbeddingCollectionOptions Options(Env* env) {
+  EmbeddingCollectionOptions options;
+  TableConfig users;
+  users.name = "users";
+  users.embedding_dim = 17;
+  users.feature_names = {"user"};
+  users.optimizer.kind = SparseOptimizerKind::kAdam;
+  users.initializer = {InitializerKind::kUniform, 0.1f};
+  TableConfig items = users;
+  items.name = "items";
+  items.embedding_dim = 3;
+  items.feature_names = {"item", "history"};
+  items.optimizer.kind = SparseOptimizerKind::kRowWiseAdagrad;
+  TableConfig unused = items;
+  unused.name = "unused";
+  unused.feature_names = {"never"};
+  options.tables = {users, items, unused};
+  options.feature_order = {"user", "item", "history", "never"};
+  options.max_batch_size = 8;
+  options.store_bytes = int64_t{32} << 20;
+  options.evaluation_staging_bytes = 1 << 20;
+  options.env = env;
+  return options;
+}
+
+SavedModel Description() {
+  SavedModel model;
+  model.model = "dlrm";
+  model.shape = {{"over_arch_layer_sizes", "16-1"}, {"pooling", "sum"}};
+  model.seed = INT64_MAX;
+  model.num_dense = 2;
+  model.features = {
+      {"user", "users"}, {"item", "items"}, {"history", "items"}, {"never", "unused"}};
+  model.tables = {{.name = "users",
+                   .dim = 17,
+                   .optimizer = "adam",
+                   .initializer = Initializer{InitializerKind::kUniform, 0.1f}},
+                  {.name = "items", .dim = 3, .optimizer = "rowwise_adagrad"},
+                  {.name = "unused", .dim = 3, .optimizer = "rowwise_adagrad"}};
+  model.dense_optimizer = "adam";
+  TrainingState training;
+  training.settings = {{"batch_size", "64"}};
+  training.epoch = 1;
+  training.samples_in_epoch = 640;
+  training.steps = 3;
+  training.policy.factor = 0.1;  // no short binary fraction
+  training.loss_sum_in_last_epoch = 1.0 / 3;
+  training.valid.auc = 0.7654321;
+  model.training = training;
+  return model;
+}
+
+std::vector<float> Dense(uint64_t seed) {
+  RandomStream random(seed, RandomPurpose::kTest);
+  std::vector<float> out(21);
+  for (float& x : out) x = static_cast<float>(random.Uniform());
+  return out;
+}
+
+// Trains three steps and takes a checkpoint with tables in memory. Returns the digest.
+absl::StatusOr<CollectionDigest> MakeCheckpoint(Env* env) {
+  EmbeddingCollectionOptions options = Options(env);
+  options.snapshot_dir = absl::StrCat(kRun, "/tables");
+  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(*env, options.snapshot_dir));
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<EmbeddingCollection> tables,
+                          EmbeddingCollection::Create(options, {}));
+  RandomStream random(7, RandomPurpose::kTest);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<uint64_t> values;
+    std::vector<int64_t> offsets = {0};
+    for (int bag = 0; bag < 4 * 8; ++bag) {
+      if (bag < 3 * 8) {
+        const uint64_t key = random.Below(20);
+        values.push_back(key == 19 ? UINT64_MAX : key);
+      }
+      offsets.push_back(static_cast<int64_t>(values.size()));
+    }
+    std::vector<float> pooled(static_cast<size_t>(8 * tables->pooled_dim()));
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> in_flight,
+                            tables->Prefetch({8, values, offsets, {}}));
+    HOTROW_RETURN_IF_ERROR(tables->Lookup(*in_flight, {.pooled = pooled.data()}));
+    for (float& x : pooled) x = static_cast<float>(random.Uniform()) - 0.5f;
+    HOTROW_RETURN_IF_ERROR(tables->Update(std::move(in_flight), {.pooled = pooled.data()}));
+  }
+  SavedModel model = Description();
+  model.is_checkpoint = true;
+  model.step = 3;
+  model.store = "memory";
+  model.tables_dir = options.snapshot_dir;
+  model.snapshot = 5;
+  HOTROW_RETURN_IF_ERROR(tables->PrepareSnapshot(5));
+  const std::vector<float> parameters = Dense(1);
+  const std::vector<float> momentum1 = Dense(2);
+  const std::vector<float> momentum2 = Dense(3);
+  HOTROW_RETURN_IF_ERROR(
+      WriteCheckpoint(*env, kRun, model, {parameters, momentum1, momentum2}).status());
+  return tables->Digest();
+}
+
+absl::Status Export(Env* env, int64_t shard_bytes = 300) {
+  return ExportPortable({.checkpoint = kRun, .dir = kOut, .shard_bytes = shard_bytes, .env = env})
+      .status();
+}
+
+ImportOptions Import(Env* env, StoreKind store = StoreKind::kMemory) {
+  ImportOptions options;
+  options.dir = kOut;
+  options.checkpoint = kBack;
+  options.store = store;
+  options.store_bytes = int64_t{16} << 20;
+  options.disk_bytes = int64_t{4} << 20;
+  options.memory_bytes = 1 << 20;
+  options.env = env;
+  return options;
+}
+
+std::string ReadText(Env& env, const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFileToString(env, path);
+  EXPECT_THAT(text, test::IsOk());
+  return text.ok() ? *text : "";
+}
+
+// Everything that a checkpoint should bring back, as far as its rows were as `digest` says.
+void ExpectSameModel(Env& env, const std::string& checkpoint, const CollectionDigest& digest,
+                     StoreKind store) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, checkpoint));
+  const SavedModel expected = Description();
+  EXPECT_TRUE(saved.is_checkpoint);
+  EXPECT_EQ(saved.store, StoreKindName(store));
+  EXPECT_EQ(saved.model, expected.model);
+  EXPECT_EQ(saved.shape, expected.shape);
+  EXPECT_EQ(saved.seed, expected.seed);
+  EXPECT_EQ(saved.step, 3);
+  EXPECT_EQ(saved.num_dense, expected.num_dense);
+  EXPECT_TRUE(saved.features == expected.features);
+  EXPECT_EQ(saved.dense_optimizer, expected.dense_optimizer);
+  ASSERT_TRUE(saved.training.has_value());
+  EXPECT_EQ(TrainingStateToJson(*saved.training), TrainingStateToJson(*expected.training));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const DenseVectors dense, ReadSavedDense(env, saved));
+  EXPECT_EQ(dense.parameters, Dense(1));
+  EXPECT_EQ(dense.momentum1, Dense(2));
+  EXPECT_EQ(dense.momentum2, Dense(3));
+  ASSERT_EQ(saved.tables.size(), 3u);
+  EXPECT_EQ(saved.tables[0].initializer->value, 0.1f);
+  EXPECT_FALSE(saved.tables[1].initializer.has_value());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report,
+                              VerifyCheckpoint(env, checkpoint, int64_t{16} << 20));
+  EXPECT_THAT(report.damage, testing::IsEmpty());
+  ASSERT_EQ(report.tables.size(), 3u);
+  for (size_t t = 0; t < 3; ++t) {
+    EXPECT_EQ(report.tables[t].rows, digest.tables[t].rows);
+    EXPECT_TRUE(report.tables[t].hash == digest.tables[t].hash);
+  }
+}
+
+TEST(PortableModelTest, ExportAndImportBringEverythingBack) {
+  for (const StoreKind store : {StoreKind::kMemory, StoreKind::kSsd}) {
+    MemEnv env;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, MakeCheckpoint(&env));
+    EXPECT_EQ(digest.tables[2].rows, 0);
+    HOTROW_ASSERT_OK_AND_ASSIGN(
+        const PortableSummary summary,
+        ExportPortable({.checkpoint = kRun, .dir = kOut, .shard_bytes = 300, .env = &env}));
+    EXPECT_EQ(summary.tables[0].rows, digest.tables[0].rows);
+    EXPECT_GT(summary.files, 20);
+    HOTROW_ASSERT_OK(ImportPortable(Import(&env, store)));
+    ExpectSameModel(env, kBack, digest, store);
+    // And once more, out of that store.
+    HOTROW_ASSERT_OK(ExportPortable({.checkpoint = kBack, .dir = "/run/again", .env = &env}));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const PortableSummary again,
+                                VerifyPortable(env, "/run/again", 1 << 20));
+    for (size_t t = 0; t < 3; ++t) EXPECT_TRUE(again.tables[t].hash == digest.tables[t].hash);
+  }
+}
+
+// The tables of the collection that trains, not only rows by themselves.
+TEST(PortableModelTest, ACollectionOpensWhatWasImported) {
+  MemEnv env;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, MakeCheckpoint(&env));
+  HOTROW_ASSERT_OK(Export(&env));
+  HOTROW_ASSERT_OK(ImportPortable(Import(&env)));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, kBack));
+  EmbeddingCollectionOptions options = Options(&env);
+  options.open_at = saved.snapshot;
+  options.open_dir = saved.tables_dir;
+  options.open_steps = saved.step;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<EmbeddingCollection> tables,
+                              EmbeddingCollection::Create(options, {}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest opened, tables->Digest());
+  EXPECT_TRUE(opened.hash == digest.hash);
+  HOTROW_EXPECT_OK(CheckSavedTables(saved, opened));
+}
+
+TEST(PortableModelTest, StoresWhereTheyAreAskedFor) {
+  MemEnv env;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, MakeCheckpoint(&env));
+  HOTROW_ASSERT_OK(Export(&env));
+  ImportOptions options = Import(&env, StoreKind::kSsd);
+  options.store_path = "/disk/store";
+  HOTROW_ASSERT_OK(ImportPortable(options));
+  ExpectSameModel(env, kBack, digest, StoreKind::kSsd);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, kBack));
+  EXPECT_EQ(saved.tables_dir, "/disk/store");
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto left, env.ListDir("/disk"));
+  EXPECT_EQ(left.size(), 1u) << testing::PrintToString(left);
+
+  // A place in the checkpoint moves with it.
+  options.checkpoint = "/run/inside";
+  options.store_path = "/run/inside/rows/here";
+  HOTROW_ASSERT_OK(ImportPortable(options));
+  HOTROW_ASSERT_OK(env.Rename("/run/inside", "/run/moved"));
+  ExpectSameModel(env, "/run/moved", digest, StoreKind::kSsd);
+
+  // Refused, with nothing made.
+  options.checkpoint = "/run/third";
+  options.store_path = "/disk/store";
+  EXPECT_THAT(ImportPortable(options), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                HasSubstr("/disk/store: is there already")));
+  options.store_path = "/run";
+  EXPECT_THAT(ImportPortable(options),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("/run: is there already")));
+  options.checkpoint = "/new/store/third";
+  options.store_path = "/new/store";
+  EXPECT_THAT(ImportPortable(options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("must not lie in")));
+  options.checkpoint = "/run/third";
+  options.store = StoreKind::kMemory;
+  EXPECT_THAT(ImportPortable(options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("store_path")));
+  for (const char* const path : {"/run/third", "/new/store"}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const bool exists, env.Exists(path));
+    EXPECT_FALSE(exists) << path;
+  }
+}
+
+// RocksDB has no Env of ours.
+TEST(PortableModelTest, RocksDbTakesItToo) {
+  if (!ParseStoreKind("rocksdb").ok()) GTEST_SKIP() << "built without RocksDB";
+  MemEnv memory;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, MakeCheckpoint(&memory));
+  HOTROW_ASSERT_OK(Export(&memory));
+  // The export as real files.
+  const std::string dir = test::TempDir();
+  const std::function<void(const std::string&)> copy = [&](const std::string& path) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto names, memory.ListDir(kOut + path));
+    HOTROW_ASSERT_OK(PosixEnv().CreateDirs(dir + "/out" + path));
+    for (const std::string& name : names) {
+      const std::string at = absl::StrCat(path, "/", name);
+      if (memory.ListDir(kOut + at).ok()) {
+        copy(at);
+      } else {
+        HOTROW_ASSERT_OK(
+            WriteFileAtomically(PosixEnv(), dir + "/out" + at, ReadText(memory, kOut + at)));
+      }
+    }
+  };
+  copy("");
+  for (const bool outside : {false, true}) {
+    ImportOptions options = Import(nullptr, StoreKind::kRocksDb);
+    options.dir = dir + "/out";
+    options.checkpoint = absl::StrCat(dir, "/back", outside);
+    options.disk_bytes = int64_t{64} << 20;
+    if (outside) options.store_path = dir + "/rocks";
+    HOTROW_ASSERT_OK(ImportPortable(options));
+    ExpectSameModel(PosixEnv(), options.checkpoint, digest, StoreKind::kRocksDb);
+  }
+}
+
+TEST(PortableModelTest, ADirectoryThatIsThereIsLeftAlone) {
+  MemEnv env;
+  HOTROW_ASSERT_OK(MakeCheckpoint(&env));
+  HOTROW_ASSERT_OK(env.CreateDirs(kOut));
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, "/run/out/thesis.txt", "years of work"));
+  EXPECT_THAT(Export(&env), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     AllOf(HasSubstr("/run/out: is there already and not empty"),
+                                           HasSubstr("not there yet"))));
+  EXPECT_EQ(ReadText(env, "/run/out/thesis.txt"), "years of work");
+  HOTROW_ASSERT_OK(env.Remove("/run/out/thesis.txt"));
+  HOTROW_ASSERT_OK(Export(&env));  // an empty directory is fine
+  HOTROW_ASSERT_OK(env.CreateDirs("/run/back/x"));
+  EXPECT_THAT(ImportPortable(Import(&env)),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("/run/back: is there")));
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, "/run/file", "x"));
+  ImportOptions options = Import(&env);
+  options.checkpoint = "/run/file";
+  EXPECT_THAT(ImportPortable(options), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                HasSubstr("/run/file: is no directory")));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto names, env.ListDir("/run"));
+  EXPECT_EQ(names.size(), 4u) << testing::PrintToString(names);  // back, ckpt, file, out
+}
+
+TEST(PortableModelTest, TheManifestSaysWhatIsWrongWithIt) {
+  MemEnv env;
+  HOTROW_ASSERT_OK(MakeCheckpoint(&env));
+  HOTROW_ASSERT_OK(Export(&env));
+  const std::string good = ReadText(env, kOutManifest);
+  const Json json = Json::parse(good);
+  const auto refused = [&](const std::function<void(Json&)>& change, absl::StatusCode code,
+                           const std::string& message) {
+    Json changed = json;
+    change(changed);
+    HOTROW_ASSERT_OK(WriteFileAtomically(env, kOutManifest, changed.dump()));
+    EXPECT_THAT(ImportPortable(Import(&env)),
+                StatusIs(code, AllOf(HasSubstr(kOut), HasSubstr(message))));
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
+  refused([](Json& j) { j.erase("step"); }, kInvalid, "\"step\" is missing, expected a whole");
+  refused([](Json& j) { j["step"] = -1; }, kInvalid, "\"step\" is \"-1\", expected a whole");
+  refused([](Json& j) { j["step"] = int64_t{1} << 32; }, kInvalid, "from 0 to 4294967295");
+  refused([](Json& j) { j["tables"][1]["dim"] = "3"; }, kInvalid, "\"tables[1].dim\" is");
+  refused([](Json& j) { j["tables"][1]["dim"] = 0; }, kInvalid, "from 1 to");
+  refused([](Json& j) { j["tables"][1]["dtype"] = "float16"; }, kInvalid, "\"tables[1].dtype\"");
+  refused([](Json& j) { j["tables"][1]["name"] = "users"; }, kInvalid, "a name of its own");
+  refused([](Json& j) { j["tables"][1]["optimizer"] = "adamw"; }, kInvalid,
+          "\"tables[1].optimizer\" is");
+  refused([](Json& j) { j["tables"][0]["initializer"]["kind"] = "ones"; }, kInvalid,
+          "\"tables[0].initializer.kind\" is");
+  refused([](Json& j) { j["tables"][0]["arrays"][1].erase("files"); }, kInvalid,
+          "\"tables[0].arrays[1].files\" is missing");
+  refused([](Json& j) { j["tables"][0]["arrays"][1]["files"][0]["crc32c"] = 7; }, kInvalid,
+          "\"tables[0].arrays[1].files[0].crc32c\"");
+  refused([](Json& j) { j["tables"][0]["arrays"][2]["name"] = "keys"; }, kInvalid,
+          "each array once");
+  refused([](Json& j) { j["tables"][0]["arrays"].erase(3); }, kInvalid,
+          "table \"users\" has no array \"momentum2\"");
+  refused([](Json& j) { j["tables"][0]["hash"] = "12"; }, kInvalid, "32 hexadecimal digits");
+  refused([](Json& j) { j["tables"] = Json::array(); }, kInvalid, "one table at least");
+  refused([](Json& j) { j["features"][0]["table"] = "nobody"; }, kInvalid, "the name of a table");
+  refused([](Json& j) { j["dense"]["file"] = "../dense"; }, kInvalid, "\"dense.file\"");
+  refused([](Json& j) { j["dense"]["optimizer"] = "lion"; }, kInvalid, "\"dense.optimizer\"");
+  refused([](Json& j) { j["dense"]["parameters"] = 20; }, absl::StatusCode::kDataLoss,
+          "dense.safetensors");
+  refused([](Json& j) { j["dense"]["optimizer"] = "sgd"; }, kInvalid, "2 arrays of optimizer");
+  refused([](Json& j) { j["training"].erase("policy"); }, kInvalid, "training");
+  refused([](Json& j) { j["shape"]["pooling"] = 3; }, kInvalid, "\"shape.pooling\"");
+  refused([](Json& j) { j["format"] = "parquet"; }, kPrecondition, "\"parquet\"");
+  refused([](Json& j) { j["version"] = 2; }, kPrecondition, "has version 2");
+  refused([](Json& j) { j["requires"] = {"float16"}; }, kPrecondition, "requires \"float16\"");
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, kOutManifest, good.substr(0, good.size() / 2)));
+  EXPECT_THAT(ImportPortable(Import(&env)), StatusIs(kInvalid, HasSubstr("is no JSON")));
+  HOTROW_ASSERT_OK(env.Remove(kOutManifest));
+  EXPECT_THAT(ImportPortable(Import(&env)),
+              StatusIs(kPrecondition, HasSubstr("there is no /run/out/manifest.json")));
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, kOutManifest, good));
+  HOTROW_ASSERT_OK(ImportPortable(Import(&env)));
+}
+
+// What an editor may leave out, and what a reader passes over.
+TEST(PortableModelTest, OptionalMembersMayGo) {
+  MemEnv env;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, MakeCheckpoint(&env));
+  HOTROW_ASSERT_OK(Export(&env));
+  Json json = Json::parse(ReadText(env, kOutManifest));
+  json.erase("training");
+  json.erase("seed");
+  json["note"] = "a member that nobody knows";
+  json["dense"].erase("crc32c");
+  for (Json& table : json["tables"]) {
+    for (const char* const name : {"rows", "hash", "initializer"}) table.erase(name);
+    for (Json& array : table["arrays"]) {
+      array.erase("shape");
+      array.erase("dtype");
+      for (Json& file : array["files"]) file.erase("crc32c");
+    }
+    table["arrays"].push_back({{"name", "frequency"}, {"files", Json::array()}});
+  }
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, kOutManifest, json.dump()));
+  HOTROW_ASSERT_OK(ImportPortable(Import(&env)));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, kBack));
+  EXPECT_FALSE(saved.training.has_value());
+  EXPECT_FALSE(saved.seed.has_value());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report, VerifyCheckpoint(env, kBack, 0));
+  EXPECT_TRUE(report.tables[0].hash == digest.tables[0].hash);
+  EXPECT_THAT(report.damage, testing::IsEmpty());
+}
+
+TEST(PortableModelTest, EditedArraysAreTakenWhenToldSo) {
+  MemEnv env;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, MakeCheckpoint(&env));
+  HOTROW_ASSERT_OK(Export(&env));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const PortableModel portable,
+                              ReadPortableManifest(env, kOut, /*edited=*/false));
+  const std::string path = absl::StrCat(kOut, "/", portable.tables[0].arrays[1].files[0].name);
+  std::string text = ReadText(env, path);
+  text[130] = static_cast<char>(text[130] ^ 1);
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, path, text));
+  ImportOptions options = Import(&env);
+  EXPECT_THAT(ImportPortable(options),
+              StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(path), HasSubstr("--edited"))));
+  EXPECT_THAT(VerifyPortable(env, kOut, 1 << 20),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
+  options.edited = true;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const PortableSummary summary, ImportPortable(options));
+  EXPECT_FALSE(summary.tables[0].hash == digest.tables[0].hash);
+  EXPECT_TRUE(summary.tables[1].hash == digest.tables[1].hash);
+  // The new hash is that of the checkpoint.
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report, VerifyCheckpoint(env, kBack, 0));
+  EXPECT_THAT(report.damage, testing::IsEmpty());
+}
+
+TEST(PortableModelTest, ADamagedCheckpointIsNotExported) {
+  MemEnv env;
+  HOTROW_ASSERT_OK(MakeCheckpoint(&env));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport good, VerifyCheckpoint(env, kRun, 0));
+  ASSERT_EQ(good.files.size(), 3u);
+  EXPECT_THAT(good.damage, testing::IsEmpty());
+  EXPECT_THAT(good.checkpoints, testing::ElementsAre("step-000000000003"));
+  EXPECT_GT(good.rows, 20);
+  for (const CheckpointReport::File& file : good.files) {
+    for (int64_t byte = 0; byte < file.bytes; byte += 1 + file.bytes / 61) {
+      SCOPED_TRACE(absl::StrCat(file.path, " byte ", byte));
+      HOTROW_ASSERT_OK(env.FlipBit(file.path, 8 * byte + 3));
+      const absl::Status exported = Export(&env);
+      EXPECT_THAT(exported, testing::Not(test::IsOk()));
+      EXPECT_THAT(std::string(exported.message()), HasSubstr(file.path));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const auto names, env.ListDir("/run"));
+      EXPECT_EQ(names.size(), 1u) << testing::PrintToString(names);
+      const absl::StatusOr<CheckpointReport> report = VerifyCheckpoint(env, kRun, 0);
+      if (report.ok()) {
+        ASSERT_EQ(report->damage.size(), 1u);
+        EXPECT_THAT(report->damage[0], HasSubstr(file.path));
+      } else {
+        // The manifest itself, or a version of the snapshot that seems newer.
+        EXPECT_THAT(std::string(report.status().message()), HasSubstr(file.path));
+      }
+      HOTROW_ASSERT_OK(env.FlipBit(file.path, 8 * byte + 3));
+    }
+  }
+  // A part that was not copied.
+  for (size_t i = 1; i < 3; ++i) {
+    const std::string text = ReadText(env, good.files[i].path);
+    HOTROW_ASSERT_OK(env.Remove(good.files[i].path));
+    EXPECT_THAT(Export(&env), testing::Not(test::IsOk()));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report, VerifyCheckpoint(env, kRun, 0));
+    EXPECT_THAT(report.damage, testing::ElementsAre(HasSubstr(good.files[i].path)));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport seen, InspectCheckpoint(env, kRun, 0));
+    EXPECT_THAT(seen.damage, testing::ElementsAre(HasSubstr(good.files[i].path)));
+    HOTROW_ASSERT_OK(WriteFileAtomically(env, good.files[i].path, text));
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport seen, InspectCheckpoint(env, kRun, 0));
+  EXPECT_EQ(seen.rows, good.rows);
+  HOTROW_EXPECT_OK(Export(&env));
+}
+
+// --- Faults, kills and power losses --------------------------------------------------------------
+
+// Few files, so that a walk over all calls is short.
+constexpr int64_t kLongShards = 1 << 20;
+
+// Runs an action while call k fails, or all from k on (a kill), then perhaps loses power. Under
+// `path` there is nothing then, or the whole; if the action said OK the whole; and the next try
+// makes it. Returns false when the action makes fewer than k + 1 calls.
+bool RunWithFault(int64_t k, bool all_from_k, bool lose_power, bool prepare_export,
+                  const std::function<absl::Status(FaultyEnv&)>& action, const std::string& path,
+                  const std::function<absl::Status(FaultyEnv&)>& check) {
+  SCOPED_TRACE(testing::Message() << "call " << k << (all_from_k ? " and all after it" : "")
+                                  << (lose_power ? ", power lost" : ""));
+  FaultyEnv env;
+  EXPECT_THAT(MakeCheckpoint(&env), test::IsOk());
+  if (prepare_export) {
+    HOTROW_EXPECT_OK(Export(&env, kLongShards));
+  }
+  HOTROW_EXPECT_OK(env.SyncDir("/"));
+  HOTROW_EXPECT_OK(env.SyncDir("/run"));
+  if (all_from_k) {
+    env.FailFrom(env.calls() + k, absl::DataLossError("injected"));
+  } else {
+    env.FailCall(env.calls() + k, absl::DataLossError("injected"));
+  }
+  const absl::Status done = action(env);
+  if (env.faults() == 0) {  // the fault is still to come
+    HOTROW_EXPECT_OK(done);
+    return false;
+  }
+  env.FailFrom(INT64_MAX, absl::OkStatus());
+  if (lose_power) env.DropUnsyncedData();
+  const absl::StatusOr<bool> exists = env.Exists(path);
+  EXPECT_THAT(exists, test::IsOk());
+  if (!exists.ok()) return false;
+  if (*exists) {
+    HOTROW_EXPECT_OK(check(env));
+  } else {
+    EXPECT_FALSE(done.ok());
+    HOTROW_EXPECT_OK(action(env));
+    HOTROW_EXPECT_OK(check(env));
+  }
+  const auto names = env.ListDir("/run");
+  EXPECT_THAT(names, test::IsOk());
+  if (names.ok()) {
+    for (const std::string& name : *names) {
+      EXPECT_FALSE(absl::StrContains(name, "partial") && *exists && done.ok()) << name;
+    }
+  }
+  return true;
+}
+
+void WalkFaults(bool prepare_export, const std::function<absl::Status(FaultyEnv&)>& action,
+                const std::string& path, const std::function<absl::Status(FaultyEnv&)>& check,
+                int64_t calls_min) {
+  for (const bool all_from_k : {false, true}) {
+    for (const bool lose_power : {false, true}) {
+      int64_t k = 0;
+      while (RunWithFault(k, all_from_k, lose_power, prepare_export, action, path, check) &&
+             !testing::Test::HasFailure()) {
+        ++k;
+      }
+      EXPECT_GT(k, calls_min);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST(PortableModelTest, AFaultAtAnyCallOfAnExportLeavesNothingOrTheWhole) {
+  WalkFaults(
+      false,
+      [](FaultyEnv& env) {
+        return ExportPortable({.checkpoint = kRun, .dir = kOut, .env = &env}).status();
+      },
+      kOut, [](FaultyEnv& env) { return VerifyPortable(env, kOut, 1 << 20).status(); }, 100);
+}
+
+absl::Status CheckBack(FaultyEnv& env) {
+  HOTROW_ASSIGN_OR_RETURN(const CheckpointReport report, VerifyCheckpoint(env, kBack, 16 << 20));
+  if (report.damage.empty()) return absl::OkStatus();
+  return absl::DataLossError(report.damage[0]);
+}
+
+TEST(PortableModelTest, AFaultAtAnyCallOfAnImportLeavesNothingOrTheWhole) {
+  WalkFaults(
+      true, [](FaultyEnv& env) { return ImportPortable(Import(&env)).status(); }, kBack, CheckBack,
+      100);
+}
+
+TEST(PortableModelTest, AFaultAtAnyCallOfAnImportIntoAnSsdStore) {
+  WalkFaults(
+      true, [](FaultyEnv& env) { return ImportPortable(Import(&env, StoreKind::kSsd)).status(); },
+      kBack, CheckBack, 150);
+}
+
+// The store outside is renamed first: a checkpoint is never there without it. When the next try
+// finds the store alone it says so.
+TEST(PortableModelTest, AFaultWhileTheStoreIsElsewhereLeavesNoCheckpointWithoutIt) {
+  for (const bool all_from_k : {false, true}) {
+    for (const bool lose_power : {false, true}) {
+      bool more = true;
+      for (int64_t k = 0; more && !HasFailure(); ++k) {
+        SCOPED_TRACE(testing::Message() << "call " << k << ", " << all_from_k << lose_power);
+        FaultyEnv env;
+        HOTROW_ASSERT_OK(MakeCheckpoint(&env));
+        HOTROW_ASSERT_OK(Export(&env, kLongShards));
+        HOTROW_ASSERT_OK(env.SyncDir("/"));
+        ImportOptions options = Import(&env, StoreKind::kSsd);
+        options.store_path = "/disk/store";
+        if (all_from_k) {
+          env.FailFrom(env.calls() + k, absl::DataLossError("injected"));
+        } else {
+          env.FailCall(env.calls() + k, absl::DataLossError("injected"));
+        }
+        const absl::Status done = ImportPortable(options).status();
+        more = env.faults() > 0;
+        if (!more) {
+          HOTROW_EXPECT_OK(done);
+          break;
+        }
+        env.FailFrom(INT64_MAX, absl::OkStatus());
+        if (lose_power) env.DropUnsyncedData();
+        HOTROW_ASSERT_OK_AND_ASSIGN(const bool exists, env.Exists(kBack));
+        if (exists) {
+          HOTROW_EXPECT_OK(CheckBack(env));
+          continue;
+        }
+        EXPECT_FALSE(done.ok());
+        const absl::Status again = ImportPortable(options).status();
+        HOTROW_ASSERT_OK_AND_ASSIGN(const bool store_exists, env.Exists("/disk/store"));
+        if (again.ok()) {
+          HOTROW_EXPECT_OK(CheckBack(env));
+        } else {
+          EXPECT_TRUE((all_from_k || lose_power) && store_exists) << again;
+          EXPECT_THAT(again, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("/disk/store: is there already")));
+        }
+      }
+    }
+  }
+}
+
+TEST(PortableModelTest, AFullDiskIsSaidAndLeavesNothing) {
+  FaultyEnv env;
+  HOTROW_ASSERT_OK(MakeCheckpoint(&env));
+  env.SetCapacity(20 << 10);
+  EXPECT_THAT(Export(&env), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(kOut)));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto names, env.ListDir("/run"));
+  EXPECT_EQ(names.size(), 1u) << testing::PrintToString(names);
+  env.SetCapacity(INT64_MAX);
+  HOTROW_ASSERT_OK(Export(&env));
+  // A store's budget is named by the store.
+  ImportOptions options = Import(&env);
+  options.store_bytes = 8 << 10;
+  EXPECT_THAT(ImportPortable(options),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("budget")));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const bool exists, env.Exists(kBack));
+  EXPECT_FALSE(exists);
+}
+
+// Two that write one directory would mix their files; the second is told.
+TEST(PortableModelTest, OneWriterForADirectory) {
+  const std::string dir = test::TempDir();
+  MemEnv memory;
+  HOTROW_ASSERT_OK(MakeCheckpoint(&memory));
+  const std::string out = dir + "/out";
+  HOTROW_ASSERT_OK(PosixEnv().CreateDirs(out + ".hotrow-partial"));
+  HOTROW_ASSERT_OK(
+      WriteFileAtomically(PosixEnv(), out + ".hotrow-partial/left-behind", "of a killed one"));
+  // A checkpoint among real files, made by hand of the one in memory.
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report, InspectCheckpoint(memory, kRun, 0));
+  for (const CheckpointReport::File& file : report.files) {
+    const std::string path = dir + file.path;
+    HOTROW_ASSERT_OK(PosixEnv().CreateDirs(path.substr(0, path.rfind('/'))));
+    HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), path, ReadText(memory, file.path)));
+  }
+  const ExportOptions options = {.checkpoint = dir + kRun, .dir = out};
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<FileLock> lock,
+                                PosixEnv().LockFile(out + ".hotrow-partial/hotrow-partial.lock"));
+    EXPECT_THAT(ExportPortable(options),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("out.hotrow-partial")));
+  }
+  HOTROW_ASSERT_OK(ExportPortable(options));
+  HOTROW_ASSERT_OK(VerifyPortable(PosixEnv(), out, 1 << 20));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto names, PosixEnv().ListDir(out));
+  EXPECT_THAT(names, testing::ElementsAre("dense.safetensors", "manifest.json", "tables"));
+}
+
+}  // namespace
+}  // namespace hotrow
