@@ -44,7 +44,8 @@ bool IsFlag(std::string_view argument) { return argument.size() > 1 && argument[
 }  // namespace
 
 std::span<const Command> Commands() {
-  static const std::array commands = {kInspectCommand, kVerifyCommand};
+  static const std::array commands = {kExportCommand, kImportCommand, kInspectCommand,
+                                      kPlanCommand,   kTraceCommand,  kVerifyCommand};
   return commands;
 }
 

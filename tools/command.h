@@ -29,7 +29,11 @@ struct Command {
 
 // All of them, in the order of the help. A new one is a file of its own and a line in command.cc.
 std::span<const Command> Commands();
+extern const Command kExportCommand;
+extern const Command kImportCommand;
 extern const Command kInspectCommand;
+extern const Command kPlanCommand;
+extern const Command kTraceCommand;
 extern const Command kVerifyCommand;
 
 // Parses the arguments of a command into its flags and its operands, which stand before the flags,

@@ -7,6 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/checkpoint.h"
+#include "models/portable_model.h"
 
 namespace hotrow {
 
@@ -32,7 +34,12 @@ absl::StatusOr<DirectoryKind> KindOfDirectory(Env& env, const std::string& path)
   };
   if (has("MANIFEST")) return DirectoryKind::kSsdStore;
   if (has("LIVE") && has("TABLES")) return DirectoryKind::kRocksStore;
-  if (has("manifest.json")) return DirectoryKind::kSavedModel;
+  if (has("manifest.json")) {
+    HOTROW_ASSIGN_OR_RETURN(const bool portable, IsPortableModel(env, path));
+    return portable ? DirectoryKind::kPortableModel : DirectoryKind::kSavedModel;
+  }
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> checkpoints, ListCheckpoints(env, path));
+  if (!checkpoints.empty()) return DirectoryKind::kCheckpoints;
   if (has_like("", ".snapshot")) return DirectoryKind::kHostStore;
   // The manifest was lost.
   if (has_like("segment-", "")) return DirectoryKind::kSsdStore;
@@ -55,6 +62,10 @@ const char* NameOf(DirectoryKind kind) {
       return "the snapshots of a memory store";
     case DirectoryKind::kSavedModel:
       return "a saved model";
+    case DirectoryKind::kCheckpoints:
+      return "a directory of checkpoints";
+    case DirectoryKind::kPortableModel:
+      return "a model in the portable form";
     case DirectoryKind::kOther:
       break;
   }
@@ -66,7 +77,8 @@ absl::Status ExpectSsdStore(Env& env, const std::string& path) {
   if (kind == DirectoryKind::kSsdStore) return absl::OkStatus();
   const std::string what =
       absl::StrCat(path, ": is ", NameOf(kind),
-                   "; give the directory of an SSD store, the one with the file MANIFEST");
+                   "; give a checkpoint, an export, or the directory of an SSD store, the one with "
+                   "the file MANIFEST");
   return kind == DirectoryKind::kMissing ? absl::NotFoundError(what)
                                          : absl::InvalidArgumentError(what);
 }

@@ -14,10 +14,12 @@ enum class DirectoryKind {
   kMissing,
   kFile,
   kEmpty,
-  kSsdStore,    // docs/formats/ssd_store.md
-  kRocksStore,  // a RocksStore
-  kHostStore,   // snapshots of a HostStore, docs/formats/host_snapshot.md
-  kSavedModel,  // docs/formats/saved_model.md
+  kSsdStore,       // docs/formats/ssd_store.md
+  kRocksStore,     // a RocksStore
+  kHostStore,      // snapshots of a HostStore, docs/formats/host_snapshot.md
+  kSavedModel,     // a saved model or one checkpoint, docs/formats/saved_model.md
+  kCheckpoints,    // of a training run, models/checkpoint.h
+  kPortableModel,  // docs/formats/portable.md
   kOther,
 };
 
@@ -27,7 +29,7 @@ absl::StatusOr<DirectoryKind> KindOfDirectory(Env& env, const std::string& path)
 const char* NameOf(DirectoryKind kind);
 
 // OK when the path is an SSD store. Errors: NotFound or InvalidArgument, saying what is there
-// instead.
+// instead, for commands that take a checkpoint or an export as well.
 absl::Status ExpectSsdStore(Env& env, const std::string& path);
 
 }  // namespace hotrow

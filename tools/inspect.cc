@@ -4,9 +4,12 @@
 
 #include "base/env.h"
 #include "base/status_macros.h"
+#include "models/checkpoint_check.h"
+#include "models/portable_model.h"
 #include "store/ssd_store.h"
 #include "tools/command.h"
 #include "tools/directory_kind.h"
+#include "tools/model_report.h"
 #include "tools/store_report.h"
 
 namespace hotrow {
@@ -14,31 +17,56 @@ namespace {
 
 absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
   bool json = false;
+  int64_t store_bytes = 0;
   FlagSet flags("hotrow inspect");
   flags.AddSwitch("json", &json, "print one JSON object; what is unknown is null");
+  flags.AddBytes("store_bytes", &store_bytes,
+                 "memory for counting the rows of a checkpoint in an SSD store, about 10 bytes a "
+                 "row; 0: what it takes");
   std::vector<std::string> operands;
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
   if (operands.empty()) return kExitGood;
   const std::string& path = operands[0];
+  const auto print = [&](const std::string& text, bool good) {
+    std::fputs(text.c_str(), stdout);
+    return good ? kExitGood : kExitDamage;
+  };
+  HOTROW_ASSIGN_OR_RETURN(const DirectoryKind kind, KindOfDirectory(PosixEnv(), path));
+  if (kind == DirectoryKind::kSavedModel || kind == DirectoryKind::kCheckpoints) {
+    HOTROW_ASSIGN_OR_RETURN(const CheckpointReport report,
+                            InspectCheckpoint(PosixEnv(), path, store_bytes));
+    return print(json ? CheckpointReportJson(path, report) : CheckpointReportText(path, report),
+                 report.damage.empty());
+  }
+  if (kind == DirectoryKind::kPortableModel) {
+    HOTROW_ASSIGN_OR_RETURN(const PortableModel portable,
+                            ReadPortableManifest(PosixEnv(), path, /*edited=*/false));
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> rows,
+                            CheckPortableTables({.dir = path}, portable.tables));
+    return print(
+        json ? PortableModelJson(path, portable, rows) : PortableModelText(path, portable, rows),
+        true);
+  }
   HOTROW_RETURN_IF_ERROR(ExpectSsdStore(PosixEnv(), path));
   HOTROW_ASSIGN_OR_RETURN(const SsdStoreReport report, InspectSsdStore(PosixEnv(), path));
-  std::fputs((json ? StoreReportJson(path, report) : StoreReportText(path, report)).c_str(),
-             stdout);
-  return DamageCount(report) == 0 ? kExitGood : kExitDamage;
+  return print(json ? StoreReportJson(path, report) : StoreReportText(path, report),
+               DamageCount(report) == 0);
 }
 
 }  // namespace
 
 const Command kInspectCommand = {
     .name = "inspect",
-    .operands = "STORE",
-    .summary = "what a store holds: tables, rows, bytes, segments, snapshots",
+    .operands = "PATH",
+    .summary = "what a checkpoint, a store or an export holds: tables, rows, bytes, places",
     .details =
-        "STORE is the directory of an SSD store that no program has open. Manifest and footers "
-        "are\n"
-        "read, nothing is written; rows are counted as an open would find them. `hotrow verify`\n"
-        "checks the rows too. How many bytes were written for each byte of rows is known to the\n"
-        "running store alone.\n",
+        "PATH is a checkpoint (a directory of checkpoints, of which the newest is shown, one of\n"
+        "them, or what --save_dir has written), the directory of an SSD store that no program has\n"
+        "open, or what `hotrow export` has made. Manifests and footers are read, nothing is "
+        "written;\n"
+        "rows are counted as far as that goes without reading them. `hotrow verify` reads them "
+        "too.\n"
+        "How many bytes were written for each byte of rows is known to the running store alone.\n",
     .run = Run};
 
 }  // namespace hotrow

@@ -22,6 +22,13 @@ double SpaceAmplification(const SsdStoreReport& report) {
          static_cast<double>(report.live_bytes);
 }
 
+// What went to the device over what was asked to be written; negative before the first row.
+double WriteAmplification(const SsdStoreReport& report) {
+  if (report.payload_bytes_written <= 0) return -1;
+  return static_cast<double>(report.device_bytes_written) /
+         static_cast<double>(report.payload_bytes_written);
+}
+
 int64_t RowsOf(const SsdStoreReport& report) {
   int64_t rows = 0;
   for (const SsdStoreReport::Table& table : report.tables) {
@@ -55,6 +62,11 @@ std::string StoreReportText(const std::string& path, const SsdStoreReport& repor
                           " segment files and the rest, ", FormatBytes(report.snapshot_bytes),
                           " held by snapshots alone",
                           space < 0 ? std::string() : absl::StrFormat("; %.2f x the rows", space)));
+  const double writes = WriteAmplification(report);
+  AppendLine(&out, "written",
+             absl::StrCat(FormatBytes(report.payload_bytes_written), " of rows over its life, ",
+                          FormatBytes(report.device_bytes_written), " to the device",
+                          writes < 0 ? std::string() : absl::StrFormat("; %.2f x", writes)));
   AppendLine(&out, "index image",
              report.has_index_image ? "there: opens fast"
                                     : "none: opening reads the footers of all segments");
@@ -98,6 +110,7 @@ std::string StoreReportJson(const std::string& path, const SsdStoreReport& repor
     damage.push_back({{"file", d.file}, {"offset", d.offset}, {"what", d.what}});
   }
   const double space = SpaceAmplification(report);
+  const double writes = WriteAmplification(report);
   const Json all = {{"kind", "ssd_store"},
                     {"path", path},
                     {"format_version", report.format_version},
@@ -109,6 +122,9 @@ std::string StoreReportJson(const std::string& path, const SsdStoreReport& repor
                     {"disk_bytes", report.disk_bytes},
                     {"snapshot_bytes", report.snapshot_bytes},
                     {"space_amplification", space < 0 ? Json(nullptr) : Json(space)},
+                    {"payload_bytes_written", report.payload_bytes_written},
+                    {"device_bytes_written", report.device_bytes_written},
+                    {"write_amplification", writes < 0 ? Json(nullptr) : Json(writes)},
                     {"segment_bytes", report.segment_bytes},
                     {"chunk_bytes", report.chunk_bytes},
                     {"segments", report.segments},

@@ -4,24 +4,26 @@
 
 #include "base/env.h"
 #include "base/status_macros.h"
+#include "models/checkpoint_check.h"
+#include "models/portable_model.h"
 #include "models/report.h"
 #include "store/ssd_store.h"
 #include "tools/command.h"
 #include "tools/directory_kind.h"
+#include "tools/model_report.h"
 #include "tools/store_report.h"
 
 namespace hotrow {
 namespace {
 
-absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
-  bool json = false;
-  FlagSet flags("hotrow verify");
-  flags.AddSwitch("json", &json, "print one JSON object, with all damage");
-  std::vector<std::string> operands;
-  HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
-  if (operands.empty()) return kExitGood;
-  const std::string& path = operands[0];
-  HOTROW_RETURN_IF_ERROR(ExpectSsdStore(PosixEnv(), path));
+constexpr int64_t kBufferBytes = int64_t{64} << 20;
+
+// "good", "2 damaged".
+std::string Verdict(int64_t damage) {
+  return damage == 0 ? "good" : FormatCount(damage) + " damaged";
+}
+
+absl::StatusOr<int> VerifyStore(const std::string& path, bool json) {
   HOTROW_ASSIGN_OR_RETURN(const SsdStoreReport report, VerifySsdStore(PosixEnv(), path));
   const int64_t damage = DamageCount(report);
   if (json) {
@@ -33,24 +35,73 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
     std::printf("%s: %s%s in %s segments, %s snapshots: %s\n", path.c_str(), records.c_str(),
                 FormatBytes(report.used_bytes).c_str(), FormatCount(report.segments).c_str(),
                 FormatCount(static_cast<int64_t>(report.snapshots.size())).c_str(),
-                damage == 0 ? "good" : (FormatCount(damage) + " damaged").c_str());
+                Verdict(damage).c_str());
   }
   return damage == 0 ? kExitGood : kExitDamage;
+}
+
+absl::StatusOr<int> VerifyModel(const std::string& path, int64_t store_bytes, bool json) {
+  HOTROW_ASSIGN_OR_RETURN(const CheckpointReport report,
+                          VerifyCheckpoint(PosixEnv(), path, store_bytes));
+  if (json) {
+    std::fputs(CheckpointReportJson(path, report).c_str(), stdout);
+  } else {
+    for (const std::string& line : report.damage) std::printf("%s\n", line.c_str());
+    const std::string rows = report.tables.empty() ? "" : FormatCount(report.rows) + " rows, ";
+    std::printf("%s: %s%s tables, %s dense parameters, step %s: %s\n", report.model.dir.c_str(),
+                rows.c_str(), FormatCount(static_cast<int64_t>(report.model.tables.size())).c_str(),
+                FormatCount(report.model.num_parameters).c_str(),
+                FormatCount(report.model.step).c_str(),
+                Verdict(static_cast<int64_t>(report.damage.size())).c_str());
+  }
+  return report.damage.empty() ? kExitGood : kExitDamage;
+}
+
+absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
+  bool json = false;
+  int64_t store_bytes = 0;
+  FlagSet flags("hotrow verify");
+  flags.AddSwitch("json", &json, "print one JSON object, with all damage");
+  flags.AddBytes("store_bytes", &store_bytes,
+                 "memory for the index of the SSD store of a checkpoint, about 10 bytes a row; 0: "
+                 "what it takes");
+  std::vector<std::string> operands;
+  HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
+  if (operands.empty()) return kExitGood;
+  const std::string& path = operands[0];
+  HOTROW_ASSIGN_OR_RETURN(const DirectoryKind kind, KindOfDirectory(PosixEnv(), path));
+  if (kind == DirectoryKind::kSavedModel || kind == DirectoryKind::kCheckpoints) {
+    return VerifyModel(path, store_bytes, json);
+  }
+  if (kind == DirectoryKind::kPortableModel) {
+    HOTROW_ASSIGN_OR_RETURN(const PortableSummary summary,
+                            VerifyPortable(PosixEnv(), path, kBufferBytes));
+    std::fputs((json ? PortableSummaryJson(summary) : PortableSummaryText(summary)).c_str(),
+               stdout);
+    return kExitGood;
+  }
+  HOTROW_RETURN_IF_ERROR(ExpectSsdStore(PosixEnv(), path));
+  return VerifyStore(path, json);
 }
 
 }  // namespace
 
 const Command kVerifyCommand = {
     .name = "verify",
-    .operands = "STORE",
-    .summary = "reads all of a store, checks every checksum, names what is damaged",
+    .operands = "PATH",
+    .summary = "reads all of a checkpoint, store or export, and names what is damaged",
     .details =
-        "STORE is the directory of an SSD store that no program has open. Every record of the\n"
-        "present state and of all snapshots is read and checked, with the footers that list them,\n"
-        "the manifest and the index image; nothing is written. Each damage is a line: file, "
-        "offset,\n"
-        "what it is, with table and key where they are known; a last line sums up. Exit status 0\n"
-        "says that all is good, 1 that something is damaged, 2 that the store cannot be opened.\n",
+        "PATH is as in `hotrow inspect`; a store on a disk must be closed. Nothing is written.\n"
+        "Of a checkpoint: manifest, dense parameters and every row, with all checksums, and where\n"
+        "the manifest knows them the number of rows and the hash of each table. Of an SSD store, "
+        "also\n"
+        "that of a checkpoint: every record of the present state and of all snapshots, with the\n"
+        "footers that list them, the manifest and the index image. Of an export: every file, up "
+        "to\n"
+        "the first that is wrong. Each damage is a line: file, offset, what it is, with table and\n"
+        "key where they are known; a last line sums up. Exit status 0 says that all is good, 1 "
+        "that\n"
+        "something is damaged, 2 that it cannot be opened.\n",
     .run = Run};
 
 }  // namespace hotrow

@@ -1,9 +1,6 @@
 // Runs hotrow as an operator does: arguments in, exit status and output out.
 
-#include <sys/wait.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,6 +12,7 @@
 #include "store/host_store.h"
 #include "store/ssd_store.h"
 #include "tests/support/test_util.h"
+#include "tests/tools/run_hotrow.h"
 
 namespace hotrow {
 namespace {
@@ -22,41 +20,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-struct Result {
-  int exit_code = -1;  // -1: killed by a signal
-  std::string out;
-  std::string err;
-};
-
-// The arguments need no quoting for a shell.
-Result RunHotrow(const std::vector<std::string>& arguments) {
-  const std::string dir = test::TempDir();
-  std::string command = absl::StrCat("'", HOTROW_BINARY, "'");
-  for (const std::string& argument : arguments) absl::StrAppend(&command, " ", argument);
-  absl::StrAppend(&command, " > '", dir, "/out' 2> '", dir, "/err'");
-  const int status = std::system(command.c_str());  // NOLINT(concurrency-mt-unsafe)
-  Result result;
-  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
-  const auto read = [&](const char* name) {
-    const absl::StatusOr<std::string> text =
-        ReadFileToString(PosixEnv(), absl::StrCat(dir, "/", name));
-    EXPECT_THAT(text, test::IsOk());
-    return text.ok() ? *text : std::string();
-  };
-  result.out = read("out");
-  result.err = read("err");
-  return result;
-}
-
-void ExpectRefused(const std::vector<std::string>& arguments,
-                   const testing::Matcher<const std::string&>& message) {
-  const Result result = RunHotrow(arguments);
-  EXPECT_EQ(result.exit_code, 2) << result.err;
-  EXPECT_THAT(result.err, AllOf(StartsWith("hotrow"), message));
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-  EXPECT_EQ(result.out, "");
-}
 
 // 300 rows of 32 bytes in table 4, 20 of 400 bytes in table 11, and a snapshot.
 std::string MakeStore() {
@@ -111,8 +74,8 @@ TEST(HotrowCliTest, HelpNamesEveryCommand) {
     const Result result = RunHotrow({flag});
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_EQ(result.err, "");
-    EXPECT_THAT(result.out, AllOf(HasSubstr("Usage: hotrow COMMAND"), HasSubstr("inspect STORE"),
-                                  HasSubstr("verify STORE"), HasSubstr("Exit status")));
+    EXPECT_THAT(result.out, AllOf(HasSubstr("Usage: hotrow COMMAND"), HasSubstr("inspect PATH"),
+                                  HasSubstr("verify PATH"), HasSubstr("Exit status")));
   }
   for (const std::string command : {"inspect", "verify"}) {
     for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
@@ -120,19 +83,19 @@ TEST(HotrowCliTest, HelpNamesEveryCommand) {
       const Result result = RunHotrow(arguments);
       EXPECT_EQ(result.exit_code, 0);
       EXPECT_EQ(result.err, "");
-      EXPECT_THAT(result.out, AllOf(HasSubstr(absl::StrCat("Usage: hotrow ", command, " STORE")),
+      EXPECT_THAT(result.out, AllOf(HasSubstr(absl::StrCat("Usage: hotrow ", command, " PATH")),
                                     HasSubstr("--json")));
     }
   }
 }
 
 TEST(HotrowCliTest, WrongUsageIsOneLineAndStatusTwo) {
-  ExpectRefused({}, HasSubstr("inspect, verify"));
-  ExpectRefused({"inspekt"}, AllOf(HasSubstr("\"inspekt\""), HasSubstr("inspect, verify")));
+  ExpectRefused({}, HasSubstr("export, import, inspect"));
+  ExpectRefused({"inspekt"}, AllOf(HasSubstr("\"inspekt\""), HasSubstr("export, import, inspect")));
   for (const std::string command : {"inspect", "verify"}) {
-    ExpectRefused({command}, AllOf(HasSubstr("STORE is missing"),
-                                   HasSubstr(absl::StrCat("hotrow ", command, " STORE"))));
-    ExpectRefused({command, "--json"}, HasSubstr("STORE is missing"));
+    ExpectRefused({command}, AllOf(HasSubstr("PATH is missing"),
+                                   HasSubstr(absl::StrCat("hotrow ", command, " PATH"))));
+    ExpectRefused({command, "--json"}, HasSubstr("PATH is missing"));
     ExpectRefused({command, "a", "b"}, HasSubstr("unexpected argument \"b\""));
     ExpectRefused({command, "a", "--jsn"}, HasSubstr("did you mean --json"));
     ExpectRefused({command, "--json=5", "a"}, HasSubstr("--json=5: takes true or false"));
@@ -161,13 +124,16 @@ TEST(HotrowCliTest, OtherDirectoriesAreNamedForWhatTheyAre) {
     HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
   }
   for (const char* const command : {"inspect", "verify"}) {
-    ExpectRefused({command, dir + "/missing"},
-                  AllOf(HasSubstr(dir + "/missing: is no file or directory"),
-                        HasSubstr("give the directory of an SSD store")));
+    ExpectRefused(
+        {command, dir + "/missing"},
+        AllOf(HasSubstr(dir + "/missing: is no file or directory"),
+              HasSubstr("give a checkpoint, an export, or the directory of an SSD store")));
     ExpectRefused({command, dir + "/file"}, HasSubstr("is a file"));
     ExpectRefused({command, dir + "/empty"}, HasSubstr("is an empty directory"));
     ExpectRefused({command, dir + "/rocks"}, HasSubstr("is a RocksDB store"));
-    ExpectRefused({command, dir + "/model"}, HasSubstr("is a saved model"));
+    const Result model = RunHotrow({command, dir + "/model"});
+    EXPECT_EQ(model.exit_code, 1);
+    EXPECT_THAT(model.err, AllOf(HasSubstr(dir + "/model/manifest.json"), HasSubstr("damaged")));
     ExpectRefused({command, dir + "/host"}, HasSubstr("is the snapshots of a memory store"));
     ExpectRefused({command, dir + "/other"}, HasSubstr("is a directory of something else"));
     ExpectRefused({command, dir + "/lost"}, HasSubstr("the file MANIFEST is missing"));
@@ -179,7 +145,7 @@ TEST(HotrowCliTest, InspectTellsWhatAStoreHolds) {
   const Result text = RunHotrow({"inspect", path});
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_EQ(text.err, "");
-  EXPECT_THAT(text.out, AllOf(HasSubstr("an SSD store, format version 1"), HasSubstr("320, "),
+  EXPECT_THAT(text.out, AllOf(HasSubstr("an SSD store, format version 2"), HasSubstr("320, "),
                               HasSubstr("64.0 KiB"), HasSubstr("77"), HasSubstr("committed")));
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {"inspect", path, "--json"}, {"inspect", "--json", path}}) {

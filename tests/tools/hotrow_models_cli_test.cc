@@ -1,0 +1,433 @@
+// Trains with dlrm, then exports, edits, imports, inspects and verifies as an operator does.
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/env.h"
+#include "gtest/gtest.h"
+#include "tests/support/test_util.h"
+#include "tests/tools/run_hotrow.h"
+
+namespace hotrow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+void ExpectGood(const Result& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_EQ(result.err, "");
+}
+
+void ExpectFails(int exit_code, const std::vector<std::string>& arguments,
+                 const testing::Matcher<const std::string&>& message) {
+  const Result result = RunHotrow(arguments);
+  EXPECT_EQ(result.exit_code, exit_code) << result.out << result.err;
+  EXPECT_THAT(result.err, AllOf(StartsWith("hotrow"), message));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_EQ(result.out, "");
+}
+
+nlohmann::json Json(const std::vector<std::string>& arguments) {
+  const Result result = RunHotrow(arguments);
+  ExpectGood(result);
+  return nlohmann::json::parse(result.out, nullptr, /*allow_exceptions=*/false);
+}
+
+// A small DLRM with row-wise Adagrad: three tables of dim 8.
+void Train(const std::vector<std::string>& more) {
+  std::vector<std::string> all = {
+      "--data=synthetic:tables=3,rows=200,dense=2,samples=3000,valid=300,test=500",
+      "--embedding_dim=8",
+      "--dense_arch_layer_sizes=16-8",
+      "--over_arch_layer_sizes=16-1",
+      "--batch_size=64",
+      "--threads=1",
+      "--store_bytes=64MiB"};
+  all.insert(all.end(), more.begin(), more.end());
+  const Result result = RunProgram(HOTROW_DLRM_BINARY, all);
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+}
+
+void FlipByte(const std::string& path, int64_t offset) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> file,
+                              PosixEnv().Open(path, OpenMode::kReadWrite));
+  std::byte byte;
+  HOTROW_ASSERT_OK(ReadFull(*file, offset, std::span(&byte, 1)));
+  byte ^= std::byte{0x20};
+  HOTROW_ASSERT_OK(WriteFull(*file, offset, std::span(&byte, 1)));
+}
+
+TEST(HotrowModelsCliTest, ASavedModelThereAndBack) {
+  const std::string dir = test::TempDir();
+  Train({"--save_dir=" + dir + "/model", "--report=" + dir + "/report.json"});
+  const nlohmann::json seen = Json({"inspect", dir + "/model", "--json"});
+  EXPECT_EQ(seen["kind"], "saved_model");
+  EXPECT_EQ(seen["model"], "dlrm");
+  EXPECT_EQ(seen["step"], 47);
+  EXPECT_EQ(seen["tables"].size(), 3u);
+  EXPECT_EQ(seen["damage_count"], 0);
+  const Result text = RunHotrow({"inspect", dir + "/model"});
+  ExpectGood(text);
+  EXPECT_THAT(text.out, AllOf(HasSubstr("a saved model"), HasSubstr("rowwise_adagrad"),
+                              HasSubstr("manifest.json"), HasSubstr("store          memory")));
+
+  const Result exported = RunHotrow({"export", dir + "/model", dir + "/out", "--shard_bytes=4KiB"});
+  ExpectGood(exported);
+  EXPECT_THAT(exported.out, AllOf(HasSubstr("3 tables"), HasSubstr("step 47")));
+  ExpectGood(RunHotrow({"verify", dir + "/out"}));
+  const nlohmann::json portable = Json({"inspect", dir + "/out", "--json"});
+  EXPECT_EQ(portable["kind"], "portable_model");
+  EXPECT_EQ(portable["tables"], seen["tables"]);
+  EXPECT_THAT(RunHotrow({"inspect", dir + "/out"}).out, HasSubstr("in the portable form"));
+
+  for (const std::string store : {"memory", "ssd"}) {
+    const std::string back = absl::StrCat(dir, "/back-", store);
+    const nlohmann::json imported =
+        Json({"import", dir + "/out", back, "--store=" + store, "--json"});
+    EXPECT_EQ(imported["tables"], seen["tables"]);
+    const nlohmann::json again = Json({"inspect", back, "--json"});
+    EXPECT_EQ(again["kind"], "checkpoint");
+    EXPECT_EQ(again["store"]["kind"], store);
+    EXPECT_EQ(again["checkpoints"], nlohmann::json::array({"step-000000000047"}));
+    const Result verified = RunHotrow({"verify", back});
+    ExpectGood(verified);
+    EXPECT_THAT(verified.out, HasSubstr(": good"));
+    EXPECT_EQ(std::count(verified.out.begin(), verified.out.end(), '\n'), 1) << verified.out;
+    const nlohmann::json counted = Json({"verify", back, "--json"});
+    EXPECT_EQ(counted["tables"], seen["tables"]);
+    // The one checkpoint by its own name, exported anew.
+    ExpectGood(
+        RunHotrow({"export", back + "/step-000000000047", absl::StrCat(dir, "/out-", store)}));
+    EXPECT_EQ(Json({"inspect", absl::StrCat(dir, "/out-", store), "--json"})["tables"],
+              seen["tables"]);
+  }
+}
+
+// Going on from an import gives the bits of going on from the model itself.
+TEST(HotrowModelsCliTest, TrainingGoesOnFromAnImport) {
+  const std::string dir = test::TempDir();
+  Train({"--save_dir=" + dir + "/model"});
+  ExpectGood(RunHotrow({"export", dir + "/model", dir + "/out"}));
+  ExpectGood(RunHotrow({"import", dir + "/out", dir + "/back"}));
+  const auto go_on = [&](const std::string& from, const std::string& report) {
+    Train({"--init_from=" + from, "--limit_train_batches=20", "--report=" + report});
+    const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), report);
+    EXPECT_THAT(text, test::IsOk());
+    const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    return std::make_pair(json["tables_hash"], json["dense_hash"]);
+  };
+  const auto expected = go_on(dir + "/model", dir + "/1.json");
+  EXPECT_TRUE(expected.first.is_string() && expected.second.is_string());
+  EXPECT_EQ(go_on(dir + "/back", dir + "/2.json"), expected);
+}
+
+// A checkpoint of the midst of a run, exported and imported: resuming ends with the bits of the
+// run.
+TEST(HotrowModelsCliTest, TrainingResumesFromAnImportedCheckpoint) {
+  const std::string dir = test::TempDir();
+  const auto hashes = [&](const std::string& report) {
+    const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), report);
+    EXPECT_THAT(text, test::IsOk());
+    const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    return std::make_pair(json["tables_hash"], json["dense_hash"]);
+  };
+  Train({"--checkpoint_dir=" + dir + "/run", "--checkpoint_every=20", "--keep_checkpoints=10",
+         "--report=" + dir + "/1.json"});
+  const auto expected = hashes(dir + "/1.json");
+  const nlohmann::json seen = Json({"inspect", dir + "/run", "--json"});
+  EXPECT_EQ(seen["kind"], "checkpoint");
+  EXPECT_EQ(seen["step"], 47);
+  EXPECT_GE(seen["checkpoints"].size(), 2u);  // step 40 comes late when 20 is not written yet
+  EXPECT_GT(seen["rows"], 100);
+  ExpectGood(RunHotrow({"verify", dir + "/run"}));
+  ExpectGood(RunHotrow({"export", dir + "/run/step-000000000020", dir + "/out"}));
+  EXPECT_EQ(Json({"inspect", dir + "/out", "--json"})["position"]["samples"], 20 * 64);
+
+  ExpectGood(RunHotrow({"import", dir + "/out", dir + "/back"}));
+  Train({"--checkpoint_dir=" + dir + "/back", "--resume", "--report=" + dir + "/2.json"});
+  EXPECT_EQ(hashes(dir + "/2.json"), expected);
+  EXPECT_EQ(Json({"inspect", dir + "/back", "--json"})["step"], 47);
+
+  ExpectGood(RunHotrow({"import", dir + "/out", dir + "/ssd", "--store=ssd"}));
+  Train({"--checkpoint_dir=" + dir + "/ssd", "--resume", "--store=ssd",
+         "--store_path=" + dir + "/ssd/store", "--disk_bytes=2GiB", "--cache_bytes=min",
+         "--report=" + dir + "/3.json"});
+  EXPECT_EQ(hashes(dir + "/3.json"), expected);
+  ExpectGood(RunHotrow({"verify", dir + "/ssd"}));
+}
+
+TEST(HotrowModelsCliTest, DamageIsNamedAndSetsTheStatus) {
+  const std::string dir = test::TempDir();
+  Train({"--save_dir=" + dir + "/model"});
+  ExpectGood(RunHotrow({"export", dir + "/model", dir + "/out"}));
+  ExpectGood(RunHotrow({"import", dir + "/out", dir + "/back", "--store=ssd"}));
+  const nlohmann::json files = Json({"inspect", dir + "/model", "--json"})["files"];
+  ASSERT_EQ(files.size(), 3u);
+  for (size_t i = 1; i < 3; ++i) {
+    const std::string path = files[i]["file"];
+    FlipByte(path, 3000);
+    const Result result = RunHotrow({"verify", dir + "/model"});
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_EQ(result.err, "");
+    EXPECT_THAT(result.out, AllOf(HasSubstr(path), HasSubstr("1 damaged")));
+    ExpectFails(1, {"export", dir + "/model", dir + "/no"}, HasSubstr(path));
+    FlipByte(path, 3000);
+  }
+  ExpectGood(RunHotrow({"verify", dir + "/model"}));
+  FlipByte(dir + "/model/manifest.json", 100);
+  ExpectFails(1, {"inspect", dir + "/model"}, HasSubstr("manifest.json"));
+
+  // A record of the store: named with its table and key.
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto names, PosixEnv().ListDir(dir + "/back/store"));
+  for (const std::string& name : names) {
+    const std::string path = absl::StrCat(dir, "/back/store/", name);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::string text, ReadFileToString(PosixEnv(), path));
+    if (text.substr(0, 8) == "HOTROWSG") FlipByte(path, 4096 + 60);
+  }
+  const Result bad = RunHotrow({"verify", dir + "/back"});
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_THAT(bad.out, AllOf(HasSubstr(dir + "/back/store/segment-"), HasSubstr("of table"),
+                             HasSubstr("damaged")));
+  ExpectFails(1, {"export", dir + "/back", dir + "/no"}, HasSubstr("/back/store/"));
+
+  // The portable form.
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, PosixEnv().ListDir(dir + "/out/tables"));
+  ASSERT_EQ(tables.size(), 3u);
+  const std::string weights =
+      absl::StrCat(dir, "/out/tables/", tables[1], "/weights-00000-of-00001.npy");
+  FlipByte(weights, 200);
+  ExpectFails(1, {"verify", dir + "/out"}, HasSubstr(weights));
+  ExpectFails(1, {"import", dir + "/out", dir + "/no"}, HasSubstr(weights));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const bool exists, PosixEnv().Exists(dir + "/no"));
+  EXPECT_FALSE(exists);
+  ExpectGood(RunHotrow({"import", dir + "/out", dir + "/yes", "--edited"}));
+}
+
+// Killed after 1, 2, 3 ... ms, until an export and an import have come through: what is there under
+// the name is whole.
+TEST(HotrowModelsCliTest, AKillLeavesNothingOrTheWhole) {
+  const std::string dir = test::TempDir();
+  Train({"--save_dir=" + dir + "/model"});
+  const auto kill_until_done = [&](const std::vector<std::string>& command,
+                                   const std::string& target) {
+    int kills = 0;
+    for (int ms = 1; ms < 1000; ms += 1 + ms / 4) {
+      std::vector<std::string> all = {"-s", "KILL", absl::StrCat(0.001 * ms), HOTROW_BINARY};
+      all.insert(all.end(), command.begin(), command.end());
+      const Result result = RunProgram("timeout", all);
+      HOTROW_ASSERT_OK_AND_ASSIGN(const bool exists, PosixEnv().Exists(target));
+      if (exists) ExpectGood(RunHotrow({"verify", target}));
+      if (exists) break;
+      EXPECT_NE(result.exit_code, 0);
+      ++kills;
+    }
+    HOTROW_ASSERT_OK_AND_ASSIGN(const bool exists, PosixEnv().Exists(target));
+    if (!exists) ExpectGood(RunHotrow(command));
+    EXPECT_GT(kills, 0);
+  };
+  kill_until_done({"export", dir + "/model", dir + "/out", "--shard_bytes=500"}, dir + "/out");
+  kill_until_done({"import", dir + "/out", dir + "/back", "--store=ssd"}, dir + "/back");
+  ExpectGood(RunHotrow({"verify", dir + "/back"}));
+}
+
+TEST(HotrowModelsCliTest, WrongUsageIsOneLineAndStatusTwo) {
+  const std::string dir = test::TempDir();
+  ExpectRefused({"export", dir + "/none"}, HasSubstr("DIR is missing"));
+  ExpectRefused({"export", dir + "/none", dir + "/out"}, HasSubstr(dir + "/none"));
+  ExpectRefused({"export", "a", "b", "c"}, HasSubstr("unexpected argument \"c\""));
+  ExpectRefused({"import", dir + "/none"}, HasSubstr("CHECKPOINT is missing"));
+  ExpectRefused({"import", dir + "/none", dir + "/back"},
+                HasSubstr(absl::StrCat("there is no ", dir, "/none/manifest.json")));
+  ExpectRefused({"import", "a", "b", "--store=tape"},
+                AllOf(HasSubstr("--store=tape"), HasSubstr("memory")));
+  ExpectRefused({"export", "a", "b", "--shard_bytes=lots"}, HasSubstr("--shard_bytes=lots"));
+  Train({"--save_dir=" + dir + "/model"});
+  ExpectRefused({"import", dir + "/model", dir + "/back"},
+                AllOf(HasSubstr("hotrow.saved_model"), HasSubstr("hotrow export has written")));
+  ExpectRefused({"export", dir + "/model", dir + "/model"}, HasSubstr("is there already"));
+  ExpectRefused({"import", dir + "/model", dir + "/model"}, HasSubstr("hotrow export"));
+  for (const std::string command : {"export", "import"}) {
+    const Result help = RunHotrow({command, "--help"});
+    ExpectGood(help);
+    EXPECT_THAT(help.out, AllOf(HasSubstr("Usage: hotrow " + command), HasSubstr("--json")));
+    for (const absl::string_view line : absl::StrSplit(help.out, '\n')) {
+      EXPECT_LE(line.size(), 100u);
+    }
+  }
+}
+
+// --- numpy ---------------------------------------------------------------------------------------
+
+// A python3 that has numpy; empty: there is none.
+std::string PythonWithNumpy() {
+  for (const std::string python : {"python3", "/usr/bin/python3"}) {
+    if (RunProgram(python, {"-c", "'import numpy'"}).exit_code == 0) return python;
+  }
+  return "";
+}
+
+// Functions that the scripts share. The hash is that of base/hash.h, computed from the arrays
+// alone.
+constexpr char kPrelude[] = R"(
+import json, os, sys
+import numpy as np
+
+MASK = (1 << 64) - 1
+
+def rotl(x, n): return ((x << n) | (x >> (64 - n))) & MASK
+
+def mix64(x):
+    x ^= x >> 33
+    x = x * 0xff51afd7ed558ccd & MASK
+    x ^= x >> 33
+    x = x * 0xc4ceb9fe1a85ec53 & MASK
+    return x ^ x >> 33
+
+def hash_bytes(key0, key1, data):
+    h1, h2 = key0, key1
+    padded = data + b'\0' * (-len(data) % 16)
+    for at in range(0, len(padded), 16):
+        whole = at + 16 <= len(data)
+        a = int.from_bytes(padded[at:at + 8], 'little')
+        b = int.from_bytes(padded[at + 8:at + 16], 'little')
+        a = rotl(a * 0x87c37b91114253d5 & MASK, 31) * 0x4cf5ad432745937f & MASK
+        b = rotl(b * 0x4cf5ad432745937f & MASK, 33) * 0x87c37b91114253d5 & MASK
+        if whole:
+            h1 = (5 * ((rotl(h1 ^ a, 27) + h2) & MASK) + 0x52dce729) & MASK
+            h2 = (5 * ((rotl(h2 ^ b, 31) + h1) & MASK) + 0x38495ab5) & MASK
+        else:
+            h1 ^= a
+            h2 ^= b
+    h1 ^= len(data)
+    h2 ^= len(data)
+    h1 = (h1 + h2) & MASK
+    h2 = (h2 + h1) & MASK
+    h1, h2 = mix64(h1), mix64(h2)
+    h1 = (h1 + h2) & MASK
+    h2 = (h2 + h1) & MASK
+    return h1 << 64 | h2
+
+def load(directory):
+    manifest = json.load(open(os.path.join(directory, 'manifest.json')))
+    tables = []
+    for entry in manifest['tables']:
+        arrays = {}
+        for array in entry['arrays']:
+            parts = [np.load(os.path.join(directory, f['file'])) for f in array['files']]
+            arrays[array['name']] = np.concatenate(parts)
+            assert list(arrays[array['name']].shape) == array['shape'], array
+            assert arrays[array['name']].dtype.str == array['dtype'], array
+        tables.append(arrays)
+    return manifest, tables
+)";
+
+constexpr char kCheckScript[] = R"(
+manifest, tables = load(sys.argv[1])
+for number, (entry, arrays) in enumerate(zip(manifest['tables'], tables)):
+    total = 0
+    for i, key in enumerate(arrays['keys']):
+        payload = arrays['weights'][i].tobytes() + arrays['momentum1'][i].tobytes()
+        total += hash_bytes(int(key), number, payload)
+    assert '%032x' % (total & (1 << 128) - 1) == entry['hash'], (number, entry['hash'])
+    assert len(np.unique(arrays['keys'])) == entry['rows']
+    assert arrays['last_step'].min() >= 1 and arrays['last_step'].max() <= manifest['step']
+with open(os.path.join(sys.argv[1], manifest['dense']['file']), 'rb') as f:
+    size = int.from_bytes(f.read(8), 'little')
+    header = json.loads(f.read(size))
+    data = f.read()
+begin, end = header['parameters']['data_offsets']
+dense = np.frombuffer(data[begin:end], '<f4')
+assert dense.size == manifest['dense']['parameters'] and np.isfinite(dense).all()
+print('rows', sum(len(t['keys']) for t in tables))
+)";
+
+// Table 1 becomes constant, with an accumulator so large that steps are nothing, and gets a row
+// that the data never asks for. Each array is one file now, of numpy's own header.
+constexpr char kEditScript[] = R"(
+manifest, tables = load(sys.argv[1])
+arrays = tables[1]
+arrays['keys'] = np.append(arrays['keys'].astype(np.int64), np.int64(-1))
+arrays['weights'] = np.full((len(arrays['keys']), 8), 0.5, np.float32)
+arrays['weights'][-1] = np.arange(8)
+arrays['momentum1'] = np.full(len(arrays['keys']), 1e30, np.float32)
+arrays['last_step'] = np.append(arrays['last_step'], np.uint32(1))
+for array in manifest['tables'][1]['arrays']:
+    name = 'edited-%s.npy' % array['name']
+    np.save(os.path.join(sys.argv[1], name), arrays[array['name']])
+    array['files'] = [{'file': name}]
+json.dump(manifest, open(os.path.join(sys.argv[1], 'manifest.json'), 'w'))
+)";
+
+// What training on from it has left: sys.argv[2] is the step that it began at.
+constexpr char kAfterScript[] = R"(
+manifest, tables = load(sys.argv[1])
+arrays = tables[1]
+last = arrays['keys'] == np.uint64(MASK)
+assert last.sum() == 1
+assert (arrays['weights'][last][0] == np.arange(8)).all()
+# Rows that joined in this run have another beginning, and an accumulator of their own.
+old = (arrays['momentum1'] >= 1e29) & ~last
+assert old.sum() > 50, old.sum()
+assert (arrays['weights'][old] == 0.5).all()
+assert (arrays['last_step'][old] > int(sys.argv[2])).any()
+assert (tables[0]['weights'] != 0.5).all()
+print('good')
+)";
+
+class NumpyTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    python_ = PythonWithNumpy();
+    if (python_.empty()) GTEST_SKIP() << "there is no python3 with numpy";
+  }
+  Result Python(const char* script, const std::vector<std::string>& arguments) {
+    const std::string path = test::TempDir() + "/script.py";
+    HOTROW_EXPECT_OK(WriteFileAtomically(PosixEnv(), path, absl::StrCat(kPrelude, script)));
+    std::vector<std::string> all = {path};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    return RunProgram(python_, all);
+  }
+  std::string python_;
+};
+
+TEST_F(NumpyTest, ReadsWhatWeWroteAndComputesTheSameHashes) {
+  const std::string dir = test::TempDir();
+  Train({"--save_dir=" + dir + "/model"});
+  ExpectGood(RunHotrow({"export", dir + "/model", dir + "/out", "--shard_bytes=1000"}));
+  const Result result = Python(kCheckScript, {dir + "/out"});
+  ExpectGood(result);
+  int64_t rows = 0;
+  const nlohmann::json verified = Json({"verify", dir + "/model", "--json"});
+  for (const nlohmann::json& table : verified["tables"]) {
+    rows += table["rows"].get<int64_t>();
+  }
+  EXPECT_EQ(result.out, absl::StrCat("rows ", rows, "\n"));
+}
+
+TEST_F(NumpyTest, WeTrainOnFromWhatNumpyWrote) {
+  const std::string dir = test::TempDir();
+  Train({"--save_dir=" + dir + "/model"});
+  ExpectGood(RunHotrow({"export", dir + "/model", dir + "/out", "--shard_bytes=1000"}));
+  ExpectGood(Python(kEditScript, {dir + "/out"}));
+  ExpectRefused({"import", dir + "/out", dir + "/back"},
+                AllOf(HasSubstr("the manifest says"), HasSubstr("--edited")));
+  ExpectGood(RunHotrow({"import", dir + "/out", dir + "/back", "--edited"}));
+  Train(
+      {"--init_from=" + dir + "/back", "--limit_train_batches=30", "--save_dir=" + dir + "/next"});
+  ExpectGood(RunHotrow({"export", dir + "/next", dir + "/after"}));
+  const Result result = Python(kAfterScript, {dir + "/after", "47"});
+  ExpectGood(result);
+  EXPECT_EQ(result.out, "good\n");
+  EXPECT_THAT(RunHotrow({"inspect", dir + "/next"}).out, HasSubstr("77"));
+}
+
+}  // namespace
+}  // namespace hotrow

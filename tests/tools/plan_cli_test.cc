@@ -1,0 +1,85 @@
+// hotrow plan, as an operator runs it.
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/env.h"
+#include "tests/support/test_util.h"
+#include "tests/tools/run_hotrow.h"
+
+namespace hotrow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string WriteSpec(const std::string& table_extra) {
+  const std::string path = test::TempDir() + "/spec.yaml";
+  EXPECT_THAT(WriteFileAtomically(PosixEnv(), path,
+                                  "batch_size: 1024\nhardware: a100-80\nstore: ssd\n"
+                                  "tables:\n- {name: a, rows: 1000000, dim: 32" +
+                                      table_extra + "}\n"),
+              test::IsOk());
+  return path;
+}
+
+TEST(PlanCliTest, PrintsTextAndJson) {
+  const std::string path = WriteSpec("");
+  const Result text = RunHotrow({"plan", path});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("It fits."), HasSubstr("samples/s, all ranks"),
+                              HasSubstr("index of the SSD store")));
+  const Result result = RunHotrow({"plan", path, "--json"});
+  EXPECT_EQ(result.exit_code, 0);
+  const nlohmann::json json = nlohmann::json::parse(result.out, nullptr, false);
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["rows"], 1e6);
+  EXPECT_EQ(json["tiers"].size(), 3u);
+}
+
+TEST(PlanCliTest, FailIfSetsTheStatus) {
+  const std::string path = WriteSpec("");
+  EXPECT_EQ(RunHotrow({"plan", path, "--fail-if='rows>2e6'"}).exit_code, 0);
+  const Result failed = RunHotrow({"plan", path, "--fail-if='rows>2e6 || fits==1'"});
+  EXPECT_EQ(failed.exit_code, 1);
+  EXPECT_THAT(failed.err, HasSubstr("--fail-if"));
+  EXPECT_THAT(failed.out, HasSubstr("It fits."));
+  ExpectRefused({"plan", path, "--fail-if='speed>1'"},
+                AllOf(HasSubstr("--fail-if"), HasSubstr("samples_per_second")));
+}
+
+TEST(PlanCliTest, ReadsCurvesBesideTheSpec) {
+  const std::string path = WriteSpec(", curve: c.json");
+  ExpectRefused({"plan", path},
+                AllOf(HasSubstr("spec.yaml:5:"), HasSubstr("c.json"), HasSubstr("trace mrc")));
+  const std::string ids = test::TempDir() + "/ids";
+  std::string text;
+  for (int i = 0; i < 20'000; ++i) text += std::to_string((i * i) % 5000) + "\n";
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), ids, text));
+  const Result curve = RunHotrow({"trace", "mrc", ids, "--json"});
+  EXPECT_EQ(curve.exit_code, 0);
+  HOTROW_ASSERT_OK(
+      WriteFileAtomically(PosixEnv(), path.substr(0, path.rfind('/')) + "/c.json", curve.out));
+  const Result by_curve = RunHotrow({"plan", path, "--json"});
+  EXPECT_EQ(by_curve.exit_code, 0) << by_curve.err;
+
+  // The trace itself gives the same plan, but for the sizes that the curve leaves out.
+  const std::string other = WriteSpec(", trace: " + ids);
+  const Result by_trace = RunHotrow({"plan", other, "--json"});
+  EXPECT_EQ(by_trace.exit_code, 0) << by_trace.err;
+  const auto unique = [](const Result& result) {
+    return nlohmann::json::parse(result.out)["unique_keys"].get<double>();
+  };
+  EXPECT_NEAR(unique(by_trace) / unique(by_curve), 1, 0.1);
+  ExpectRefused({"plan", WriteSpec(", trace: nothing.bin")},
+                AllOf(HasSubstr("spec.yaml:5:"), HasSubstr("nothing.bin"), HasSubstr("ids")));
+}
+
+TEST(PlanCliTest, BadInputIsOneLine) {
+  ExpectRefused({"plan"}, HasSubstr("SPEC is missing"));
+  ExpectRefused({"plan", "/no/such"}, HasSubstr("/no/such"));
+  ExpectRefused({"plan", WriteSpec(", zipf: -1")}, HasSubstr("tables[0].zipf"));
+}
+
+}  // namespace
+}  // namespace hotrow

@@ -1,0 +1,324 @@
+#include "tools/plan/plan.h"
+
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+PlanSpec Spec(const std::string& text) {
+  const auto spec = ParsePlanSpec(text, "spec.yaml");
+  EXPECT_THAT(spec, test::IsOk());
+  return spec.ok() ? *spec : PlanSpec();
+}
+
+Plan Planned(const PlanSpec& spec) {
+  const auto plan = MakePlan(spec);
+  EXPECT_THAT(plan, test::IsOk());
+  return plan.ok() ? *plan : Plan();
+}
+
+constexpr int64_t kCriteoRows[] = {39884406, 39043,  17289,    7420,    20263,  3,        7120,
+                                   1543,     63,     38532951, 2953546, 403346, 10,       2208,
+                                   11938,    155,    4,        976,     14,     39979771, 25641295,
+                                   39664984, 585935, 12972,    108,     36};
+
+std::string CriteoTables(const std::string& optimizer) {
+  std::string out = "tables:\n";
+  int i = 0;
+  for (const int64_t rows : kCriteoRows) {
+    absl::StrAppend(&out, "  - {name: C", i++, ", rows: ", rows,
+                    ", dim: 128, optimizer: ", optimizer, ", zipf: 1.05}\n");
+  }
+  return out;
+}
+
+TEST(PlanTest, KnowsTheCapacityOfCriteo) {
+  const std::string common = "batch_size: 55296\nhardware: {profile: a100-80, dram: 512GB}\n";
+  const Plan sgd = Planned(Spec(common + "store: memory\n" + CriteoTables("sgd")));
+  EXPECT_EQ(sgd.rows, 187'767'399);
+  EXPECT_EQ(sgd.weight_bytes, 187'767'399.0 * 512);
+  EXPECT_NEAR(sgd.weight_bytes / (1024.0 * 1024 * 1024), 89.5, 0.05);
+  EXPECT_EQ(sgd.payload_bytes, sgd.weight_bytes);
+
+  // It does not fit the GPU whole, and it does with a cache of 12 GB over host memory.
+  const Plan adam =
+      Planned(Spec(common + "store: memory\ncache_bytes: 12GB\n" + CriteoTables("adam")));
+  EXPECT_EQ(adam.payload_bytes, 3 * adam.weight_bytes);
+  EXPECT_GT(adam.whole_cache_bytes, 80e9);
+  EXPECT_GT(sgd.whole_cache_bytes, 80e9);
+  EXPECT_TRUE(adam.fits) << PlanText(Spec(common + CriteoTables("adam")), adam);
+  EXPECT_LT(adam.TierBytes("hbm"), 80e9);
+  EXPECT_GT(adam.TierBytes("dram"), adam.payload_bytes);
+  EXPECT_GT(adam.unique_hit_rate, 0.5);
+}
+
+TEST(PlanTest, NamesEveryItemOnce) {
+  const PlanSpec spec = Spec(
+      "batch_size: 4096\nranks: 4\nhardware: h100-sxm\nprefetch_depth: 2\nstore: ssd\n"
+      "checkpoint_interval_steps: 1000\n"
+      "model: {dense_features: 13, bottom: [64, 16], top: [64, 1], interaction: dot, "
+      "dense_optimizer: adam}\n"
+      "tables:\n- {name: t, rows: 1e8, dim: 16, optimizer: adam, count: 8}\n");
+  const Plan plan = Planned(spec);
+  EXPECT_EQ(spec.tables.size(), 8u);
+  double sum = 0;
+  for (const PlanItem& item : plan.items) {
+    EXPECT_GE(item.bytes, 0) << item.name;
+    sum += item.bytes;
+    for (const PlanItem& other : plan.items) {
+      EXPECT_TRUE(&item == &other || item.name != other.name || item.tier != other.tier);
+    }
+  }
+  double tiers = 0;
+  for (const PlanTier& tier : plan.tiers) tiers += tier.bytes;
+  EXPECT_NEAR(sum, tiers, 1);
+  for (const char* const name :
+       {"weights", "optimizer state", "record headers and footers", "index of the SSD store",
+        "cache: rows", "cache: keys and marks", "cache: overflow", "exchange buffers",
+        "dense parameters and gradients", "dense optimizer state", "retained snapshots",
+        "batch ids of the steps in flight"}) {
+    EXPECT_THAT(plan.items, Contains(testing::Field(&PlanItem::name, name)));
+  }
+  EXPECT_GT(plan.exchange_bytes, 0);
+  EXPECT_GT(plan.ssd_life_years, 0);
+  EXPECT_GT(plan.samples_per_second, 0);
+}
+
+// 26 tables, dim 16, dot interaction, one rank on a CPU: the numbers by hand.
+TEST(PlanTest, CountsTheDenseModel) {
+  const PlanSpec spec = Spec(
+      "batch_size: 1000\nstore: memory\n"
+      "hardware: {profile: cpu, dense_flops: 1e9, dram_bytes_per_second: 1e18, "
+      "cpu_seconds_per_key: 1e-12}\n"
+      "model: {dense_features: 4, bottom: [8, 16], top: [10, 1], interaction: dot}\n"
+      "tables:\n- {name: t, rows: 100, dim: 16, count: 2, optimizer: sgd}\n");
+  const Plan plan = Planned(spec);
+  // Bottom 4*8 + 8*16; dot 3 vectors: 3 pairs of 16; top (16 + 3) * 10 + 10.
+  const double macs = 32 + 128 + 48 + 190 + 10;
+  EXPECT_NEAR(plan.step_seconds, 6 * macs * 1000 / 1e9, 1e-6);
+  EXPECT_THAT(plan.bottleneck, HasSubstr("flops"));
+  const double parameters = 5 * 8 + 9 * 16 + 20 * 10 + 11;
+  EXPECT_THAT(plan.items,
+              Contains(AllOf(testing::Field(&PlanItem::name, "dense parameters and gradients"),
+                             testing::Field(&PlanItem::bytes, parameters * 8))));
+}
+
+TEST(PlanTest, RemediesAreNumberedAndPlanned) {
+  const PlanSpec spec = Spec(
+      "batch_size: 4096\nstore: memory\nhardware: {profile: a100-80, dram: 64GB}\n"
+      "tables:\n- {name: t, rows: 100000000, dim: 128, optimizer: adam}\n");
+  const Plan plan = Planned(spec);
+  EXPECT_FALSE(plan.fits);
+  EXPECT_THAT(plan.over, Contains(AllOf(StartsWith("dram: needs "), HasSubstr("over by"))));
+  EXPECT_THAT(plan.remedies, Contains(AllOf(HasSubstr("store: ssd"), HasSubstr("then it fits"))));
+  EXPECT_THAT(plan.remedies, Contains(AllOf(StartsWith("use 4 ranks"), HasSubstr("then it fits"))));
+  EXPECT_THAT(plan.remedies, Contains(HasSubstr("rowwise_adagrad")));
+  EXPECT_THAT(PlanText(spec, plan), AllOf(HasSubstr("It does not fit"), HasSubstr("\n  1. ")));
+}
+
+// The split that `auto` finds against all splits there are.
+TEST(PlanTest, AutoFindsWhatBruteForceFinds) {
+  const std::vector<std::string> tables = {
+      "- {name: a, rows: 400000, dim: 32, zipf: 1.05, optimizer: adam}\n",
+      "- {name: a, rows: 300000, dim: 16, zipf: 0.6}\n- {name: b, rows: 90000, dim: 64}\n"};
+  for (const std::string& list : tables) {
+    for (const double target : {0.0, 2e5, 1e9}) {
+      const std::string text = absl::StrCat(
+          "batch_size: 2048\nstore: ssd\nmax_hbm: 160MiB\ntarget_samples_per_second: ",
+          static_cast<int64_t>(target),
+          "\nhardware: {profile: a10, ssd_read_ios_per_second: 70000}\n", "tables:\n", list);
+      const PlanSpec spec = Spec(text);
+      const Plan chosen = Planned(spec);
+      // Every MiB above the same start.
+      double best = 0;
+      std::vector<Plan> plans;
+      for (double bytes = 1 << 20; bytes < 200 << 20; bytes += 1 << 20) {
+        PlanSpec fixed = spec;
+        fixed.cache_bytes = static_cast<int64_t>(bytes);
+        fixed.target_samples_per_second = 0;
+        Plan plan = Planned(fixed);
+        if (!plan.fits) continue;
+        best = std::max(best, plan.samples_per_second);
+        plans.push_back(std::move(plan));
+      }
+      ASSERT_FALSE(plans.empty());
+      const bool reachable = target > 0 && best >= target;
+      const double wanted = reachable ? target : best * 0.99;
+      double least = 1e18;
+      for (const Plan& plan : plans) {
+        if (plan.samples_per_second >= wanted) least = std::min(least, plan.cache_bytes);
+      }
+      EXPECT_NEAR(chosen.cache_bytes, least, 2.1 * (1 << 20)) << text;
+      EXPECT_EQ(chosen.fits, target == 0 || reachable) << text;
+    }
+  }
+}
+
+TEST(PlanTest, AThousandTablesTakeLessThanTwoSeconds) {
+  std::string text = "batch_size: 65536\nranks: 8\nhardware: h100-sxm\nstore: ssd\ntables:\n";
+  for (int i = 0; i < 1000; ++i) {
+    absl::StrAppend(&text, "- {name: t", i, ", rows: ", 1000 + i * 977 * 41,
+                    ", dim: ", 16 << (i % 4), ", optimizer: rowwise_adagrad, hotness: ", 1 + i % 7,
+                    ", zipf: 1.", i % 30 + 10, "}\n");
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const Plan plan = Planned(Spec(text));
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  std::printf("1,000 tables: %.3f s\n", seconds.count());
+  EXPECT_GT(plan.samples_per_second, 0);
+  // Remedies, each planned, count too.
+  const auto begin_over = std::chrono::steady_clock::now();
+  const Plan over = Planned(Spec("max_dram: 1GB\nmax_ssd: 100GB\n" + text));
+  const std::chrono::duration<double> seconds_over = std::chrono::steady_clock::now() - begin_over;
+  std::printf("over its limits, with %zu remedies: %.3f s\n", over.remedies.size(),
+              seconds_over.count());
+  EXPECT_FALSE(over.fits);
+  EXPECT_FALSE(over.remedies.empty());
+#if !defined(__SANITIZE_ADDRESS__)
+  EXPECT_LT(seconds.count(), 2);
+  EXPECT_LT(seconds_over.count(), 4);
+#endif
+}
+
+TEST(PlanTest, MoreCacheNeverHitsLess) {
+  PlanSpec spec = Spec(
+      "batch_size: 8192\nstore: ssd\nhardware: a100-40\n"
+      "tables:\n- {name: a, rows: 5e7, dim: 64, zipf: 1.1}\n- {name: b, rows: 1e6, dim: 16}\n");
+  double last = 0;
+  for (int64_t bytes = int64_t{64} << 20; bytes < int64_t{32} << 30; bytes *= 2) {
+    spec.cache_bytes = bytes;
+    const Plan plan = Planned(spec);
+    EXPECT_GE(plan.unique_hit_rate, last);
+    EXPECT_LE(plan.TierBytes("hbm") - bytes, 1e9);
+    last = plan.unique_hit_rate;
+  }
+  EXPECT_GT(last, 0.9);
+}
+
+// A measured curve of a Zipf stream gives what the law gives.
+TEST(PlanTest, ACurveOfTheLawIsWorthTheLaw) {
+  PlanSpec law = Spec(
+      "batch_size: 4096\nstore: ssd\nhardware: a10\ncache_bytes: 64MiB\n"
+      "tables:\n- {name: a, rows: 1000000, dim: 32, zipf: 1.05}\n");
+  PlanSpec measured = law;
+  const Popularity zipf = Popularity::Zipf(1e6, 1.05);
+  const CacheClient one = {.law = &zipf, .step_lookups = 1};
+  const CacheModel model(std::span(&one, 1));
+  for (double rows = 10; rows < 1e6; rows *= 1.3) {
+    measured.tables[0].curve.push_back({rows, model.Lru(rows).lookups});
+  }
+  const Plan a = Planned(law);
+  const Plan b = Planned(measured);
+  EXPECT_NEAR(a.unique_keys, b.unique_keys, 0.02 * a.unique_keys);
+  EXPECT_NEAR(a.unique_hit_rate, b.unique_hit_rate, 0.01);
+  EXPECT_NEAR(a.hit_rate, b.hit_rate, 0.01);
+}
+
+void ExpectRefused(const std::string& text, const std::string& place,
+                   const testing::Matcher<const std::string&>& what) {
+  const auto spec = ParsePlanSpec(text, "spec.yaml");
+  EXPECT_THAT(spec.status(), test::StatusIs(absl::StatusCode::kInvalidArgument,
+                                            AllOf(StartsWith("spec.yaml:" + place + ": "), what)))
+      << text;
+}
+
+TEST(PlanSpecTest, BadSpecsAreNamedWithTheirPlace) {
+  const std::string table = "tables:\n- {name: a, rows: 10, dim: 4";
+  ExpectRefused("batch_size: 1\n", "1:1", HasSubstr("tables is missing"));
+  ExpectRefused("batch_size: 1\ntables: []\n", "2:9", HasSubstr("at least one table"));
+  ExpectRefused(table + "}\n", "1:1", HasSubstr("batch_size is missing"));
+  ExpectRefused("tables:\n- {name: a, rows: -5, dim: 4}\n", "2:19",
+                AllOf(HasSubstr("tables[0].rows"), HasSubstr("\"-5\"")));
+  ExpectRefused("tables:\n- name: a\n  rows: 10\n  dim: 0\n", "4:8", HasSubstr("tables[0].dim"));
+  ExpectRefused("tables:\n- {rows: 10}\n", "2:3", HasSubstr("tables[0].dim is missing"));
+  ExpectRefused(table + ", zipf: -1}\n", "2:37", HasSubstr("tables[0].zipf"));
+  ExpectRefused(table + ", colour: red}\n", "2:39",
+                AllOf(HasSubstr("colour"), HasSubstr("there are: name, rows")));
+  ExpectRefused(table + ", optimizer: adamw}\n", "2:42",
+                AllOf(HasSubstr("adamw"), HasSubstr("rowwise_adagrad")));
+  ExpectRefused(table + ", zipf: 1, histogram: [[1, 2]]}\n", "2:3", HasSubstr("give one of them"));
+  ExpectRefused(table + ", histogram: [[100, 2]]}\n", "2:42", HasSubstr("the table has 10"));
+  ExpectRefused(table + ", histogram: [[1, 0]]}\n", "2:43", HasSubstr("histogram"));
+  ExpectRefused("batch_size: 1\n" + table + "}\n- {name: a, rows: 3, dim: 4}\n", "4:3",
+                HasSubstr("occurs twice"));
+  ExpectRefused("batch_size: 1.5\n" + table + "}\n", "1:13", HasSubstr("whole number"));
+  ExpectRefused("batch_size: 1\nhardware: a99\n" + table + "}\n", "2:11",
+                AllOf(HasSubstr("a99"), HasSubstr("h100-sxm")));
+  ExpectRefused("batch_size: 1\nhardware: {disk: floppy}\n" + table + "}\n", "2:11",
+                HasSubstr("nvme-mixed"));
+  ExpectRefused("batch_size: 1\nmodel: {top: [0]}\n" + table + "}\n", "2:15",
+                HasSubstr("layer sizes"));
+  ExpectRefused("batch_size: 1\ncache_bytes: much\n" + table + "}\n", "2:14",
+                HasSubstr("byte count"));
+  ExpectRefused("batch_size: 1\nbatch: 2\n" + table + "}\n", "2:8",
+                AllOf(HasSubstr("batch"), HasSubstr("there are: tables")));
+  ExpectRefused("- 1\n", "1:1", HasSubstr("must be a map"));
+}
+
+TEST(PlanSpecTest, ReadsJsonAndUnits) {
+  const PlanSpec spec = Spec(R"({"batch_size": 4096, "ranks": 16, "cache_bytes": "12GB",
+    "hardware": {"profile": "h200", "hbm": "100GiB", "price_per_rank_hour": 3.5},
+    "exchange_forward": "int8",
+    "tables": [{"name": "a", "rows": 40_000_000, "rows_per_day": 1e5, "dim": 64, "hotness": 20,
+                "features": 2, "histogram": [[10, 1000], [1000, 2.5]]}], "days": 30})");
+  EXPECT_EQ(spec.cache_bytes, 12'000'000'000);
+  EXPECT_EQ(spec.hardware.hbm_bytes, 100.0 * (1 << 30));
+  EXPECT_EQ(spec.ranks_per_node, 8);
+  EXPECT_EQ(spec.tables[0].rows, 40'000'000);
+  EXPECT_EQ(spec.tables[0].step_lookups(10), 400);
+  EXPECT_EQ(spec.tables[0].histogram.size(), 2u);
+  EXPECT_EQ(WireBytes(spec.forward_wire, 64), 68);
+  const Plan plan = Planned(spec);
+  EXPECT_EQ(plan.rows, 43'000'000);
+  EXPECT_GT(plan.price_per_billion_samples, 0);
+}
+
+TEST(PlanSpecTest, ReadsCurves) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const std::vector<CurvePoint> curve,
+      ParseCurve(R"({"points": [{"size": 20, "hit_rate": 0.5}, {"size": 10, "hit_rate": 0.25}]})",
+                 "c.json"));
+  ASSERT_EQ(curve.size(), 2u);
+  EXPECT_EQ(curve[0].rows, 10);
+  for (const char* const bad : {"", "[]", "{}", R"({"points": []})", R"({"points": [{}]})",
+                                R"({"points": [{"size": 1, "hit_rate": 2}]})",
+                                R"({"points": [{"size": 0, "hit_rate": 1}]})"}) {
+    EXPECT_THAT(ParseCurve(bad, "c.json").status(),
+                test::StatusIs(absl::StatusCode::kInvalidArgument,
+                               AllOf(HasSubstr("c.json"), HasSubstr("hotrow trace mrc"))));
+  }
+}
+
+TEST(ConditionTest, ComparesAndJoins) {
+  const std::map<std::string, double> values = {{"hbm_bytes", 80e9}, {"fits", 1}};
+  const auto holds = [&](const std::string& text) {
+    const absl::StatusOr<bool> result = EvaluateCondition(text, values);
+    EXPECT_THAT(result, test::IsOk());
+    return result.ok() && *result;
+  };
+  EXPECT_TRUE(holds("hbm_bytes>70e9"));
+  EXPECT_FALSE(holds("hbm_bytes > 90e9"));
+  EXPECT_TRUE(holds("fits==1 && hbm_bytes<=80e9"));
+  EXPECT_TRUE(holds("fits!=1&&hbm_bytes<1 || fits>=1"));
+  EXPECT_FALSE(holds("fits<1 || hbm_bytes<fits"));
+  for (const char* const bad : {"", "hbm", "fits", "fits=1", "fits==", "fits==1 &&", "1<2 x"}) {
+    EXPECT_THAT(EvaluateCondition(bad, values).status(),
+                test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at character")))
+        << bad;
+  }
+}
+
+}  // namespace
+}  // namespace hotrow

@@ -1,0 +1,114 @@
+#include "tools/plan/popularity.h"
+
+#include <cmath>
+#include <vector>
+
+#include "base/philox.h"
+#include "cache/cache_simulation.h"
+#include "models/data/zipf.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+TEST(PopularityTest, HarmonicSumsAreThoseOfPlainAddition) {
+  for (const double s : {0.0, 0.5, 1.0, 1.05, 2.0, 4.0}) {
+    double sum = 0;
+    for (int r = 100'000; r >= 1; --r) sum += std::pow(r, -s);
+    EXPECT_NEAR(HarmonicSum(100'000, s) / sum, 1, 1e-7) << s;
+  }
+}
+
+TEST(PopularityTest, AGroupedZipfLawIsNearTheExactOne) {
+  for (const double s : {0.0, 0.8, 1.0, 1.2}) {
+    const Popularity law = Popularity::Zipf(100'000, s);
+    EXPECT_NEAR(law.rows(), 100'000, 1e-6);
+    double total = 0;
+    for (int r = 1; r <= 100'000; ++r) total += std::pow(r, -s);
+    for (const int rows : {1, 50, 1000, 30'000, 100'000}) {
+      double sum = 0;
+      for (int r = 1; r <= rows; ++r) sum += std::pow(r, -s);
+      EXPECT_NEAR(HottestHitRate(law, rows), sum / total, 5e-4) << s << " " << rows;
+    }
+    double unique = 0;
+    for (int r = 1; r <= 100'000; ++r) unique += 1 - std::pow(1 - std::pow(r, -s) / total, 5000);
+    EXPECT_NEAR(ExpectedUnique(law, 5000) / unique, 1, 1e-3) << s;
+  }
+}
+
+// Against the cache's own code: steps of lookups drawn from the law.
+TEST(CacheModelTest, LruIsWithinAPointOfOurCache) {
+  constexpr int64_t kRows = 100'000;
+  constexpr int64_t kStepLookups = 2048;
+  for (const double s : {0.8, 1.05, 1.2}) {
+    const Popularity law = Popularity::Zipf(kRows, s);
+    const CacheClient client = {&law, kStepLookups};
+    const CacheModel model(std::span(&client, 1));
+    const ZipfSampler sampler(kRows, s);
+    for (const int64_t rows : {4096, 8192, 20'000}) {
+      HOTROW_ASSERT_OK_AND_ASSIGN(
+          const auto cache, CacheSimulation::Create({.rows = rows, .step_lookups = kStepLookups}));
+      RandomStream random(3, RandomPurpose::kTest);
+      const auto step = [&] {
+        for (int64_t i = 0; i < kStepLookups; ++i) {
+          const PhiloxBlock block = {
+              {random.Next32(), random.Next32(), random.Next32(), random.Next32()}};
+          cache->Add({sampler.Rank(block,
+                                   [&](uint32_t) {
+                                     return PhiloxBlock{{random.Next32(), random.Next32(),
+                                                         random.Next32(), random.Next32()}};
+                                   }),
+                      0});
+        }
+      };
+      for (int i = 0; i < 600; ++i) step();  // warm
+      const CacheSimulation::Counts before = cache->counts();
+      for (int i = 0; i < 200; ++i) step();
+      const CacheSimulation::Counts after = cache->counts();
+      const double hit_rate = static_cast<double>(after.lookup_hits - before.lookup_hits) /
+                              static_cast<double>(after.lookups - before.lookups);
+      const double unique_hit_rate = static_cast<double>(after.unique_hits - before.unique_hits) /
+                                     static_cast<double>(after.unique_keys - before.unique_keys);
+      const CacheHitRates predicted = model.Lru(static_cast<double>(rows));
+      EXPECT_NEAR(predicted.lookups, hit_rate, 0.01) << s << " " << rows;
+      EXPECT_NEAR(predicted.unique_keys, unique_hit_rate, 0.01) << s << " " << rows;
+      EXPECT_NEAR(static_cast<double>(after.unique_keys - before.unique_keys) / 200,
+                  model.unique_keys(), 0.01 * model.unique_keys());
+      const CacheHitRates bound = model.Hottest(static_cast<double>(rows));
+      EXPECT_GE(bound.unique_keys + 1e-3, predicted.unique_keys);
+    }
+  }
+}
+
+TEST(CacheModelTest, TheClientsOfACacheSumUpToIt) {
+  const Popularity hot = Popularity::Zipf(1000, 1.2);
+  const Popularity cold = Popularity::Zipf(50'000, 0.2);
+  const std::vector<CacheClient> clients = {{&hot, 500}, {&cold, 1500}};
+  const CacheModel model(clients);
+  EXPECT_NEAR(model.rows(), 51'000, 1e-6);
+  for (const double rows : {500.0, 5000.0, 40'000.0}) {
+    const CacheHitRates all = model.Lru(rows);
+    const CacheHitRates a = model.LruOfClient(0, rows);
+    const CacheHitRates b = model.LruOfClient(1, rows);
+    EXPECT_NEAR((a.lookups * 500 + b.lookups * 1500) / 2000, all.lookups, 2e-3);
+    EXPECT_GT(a.lookups, b.lookups);
+  }
+  EXPECT_EQ(model.Lru(51'000).unique_keys, 1);
+  EXPECT_EQ(model.Lru(0).unique_keys, 0);
+}
+
+TEST(CacheModelTest, HitRatesGrowWithTheCache) {
+  const Popularity law = Popularity::Zipf(1e9, 1.05);
+  const CacheClient client = {&law, 65'536};
+  const CacheModel model(std::span(&client, 1));
+  double last = -1;
+  for (double rows = 1; rows <= 1e9; rows *= 1.5) {
+    const double now = model.Lru(rows).unique_keys;
+    EXPECT_GE(now, last);
+    EXPECT_LE(now, 1);
+    last = now;
+  }
+}
+
+}  // namespace
+}  // namespace hotrow

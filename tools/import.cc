@@ -1,0 +1,77 @@
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/portable_model.h"
+#include "models/trainer_flags.h"  // UsableMemoryBytes
+#include "tools/command.h"
+#include "tools/model_report.h"
+
+namespace hotrow {
+namespace {
+
+// RocksDB takes what it is given for a cache.
+constexpr int64_t kRocksBytes = int64_t{256} << 20;
+
+absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
+  ImportOptions options;
+  std::string store = "memory";
+  bool json = false;
+  FlagSet flags("hotrow import");
+  flags.AddString("store", "WORD", &store, "kind of store: memory, ssd or rocksdb");
+  flags.AddString("store_path", "DIR", &options.store_path,
+                  "directory of an ssd or rocksdb store, not there yet or empty");
+  flags.DescribeDefault("CHECKPOINT/store");
+  flags.AddBytes("store_bytes", &options.store_bytes,
+                 "memory of the store: with memory all rows, with ssd index and buffers");
+  flags.DescribeDefault("80 % of the memory; with rocksdb 256 MiB");
+  flags.AddBytes("disk_bytes", &options.disk_bytes, "disk budget of the store while it is filled");
+  flags.DescribeDefault("three times its rows");
+  flags.AddBytes("memory_bytes", &options.memory_bytes, "of buffers, whatever the tables' size");
+  flags.AddSwitch(
+      "edited", &options.edited,
+      "the arrays were changed on purpose: checksums, hashes and numbers of rows of the "
+      "manifest are not compared");
+  flags.AddSwitch("json", &json, "print one JSON object");
+  std::vector<std::string> operands;
+  HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
+  if (operands.empty()) return kExitGood;
+  options.dir = operands[0];
+  options.checkpoint = operands[1];
+  absl::StatusOr<StoreKind> kind = ParseStoreKind(store);
+  if (!kind.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--store=", store, ": ", std::string(kind.status().message())));
+  }
+  options.store = *kind;
+  if (options.store_bytes == 0) {
+    options.store_bytes =
+        options.store == StoreKind::kRocksDb ? kRocksBytes : UsableMemoryBytes() / 10 * 8;
+  }
+  HOTROW_ASSIGN_OR_RETURN(const PortableSummary summary, ImportPortable(options));
+  std::fputs((json ? PortableSummaryJson(summary) : PortableSummaryText(summary)).c_str(), stdout);
+  return kExitGood;
+}
+
+}  // namespace
+
+const Command kImportCommand = {
+    .name = "import",
+    .operands = "DIR CHECKPOINT",
+    .summary = "the way back: a checkpoint out of arrays, of export or of numpy",
+    .details =
+        "DIR is what `hotrow export` has made, perhaps with arrays that numpy has written anew:\n"
+        "np.save over a file and give --edited. Sizes, dtypes and shapes are checked before\n"
+        "anything is written; checksums and hashes on the way; a key that occurs twice is "
+        "refused.\n"
+        "CHECKPOINT is made; it must not be there yet, or be empty. It becomes a directory of\n"
+        "checkpoints with one in it, for --init_from=CHECKPOINT, or, where DIR knows where "
+        "training\n"
+        "stood, for --checkpoint_dir=CHECKPOINT --resume. A kill leaves no CHECKPOINT, or the "
+        "whole.\n",
+    .run = Run};
+
+}  // namespace hotrow

@@ -1,0 +1,219 @@
+#include "tools/model_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "models/report.h"
+#include "ops/row_layout.h"
+
+namespace hotrow {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void AppendLine(std::string* out, std::string_view key, const std::string& value) {
+  absl::StrAppendFormat(out, "  %-14s %s\n", std::string(key), value);
+}
+
+std::string CountText(int64_t n) { return n < 0 ? "unknown" : FormatCount(n); }
+Json Known(int64_t n) { return n < 0 ? Json(nullptr) : Json(n); }
+Json Known(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+int64_t RowBytesOf(const SavedModel::Table& table) {
+  const auto kind = ParseSparseOptimizer(table.optimizer);
+  return kind.ok() && table.dim > 0 ? RowLayout::For(table.dim, *kind).row_bytes : -1;
+}
+
+int64_t BytesOf(const SavedModel::Table& table) {
+  const int64_t row_bytes = RowBytesOf(table);
+  return table.rows < 0 || row_bytes < 0 ? -1 : table.rows * row_bytes;
+}
+
+// Model, shape, features, tables: what a checkpoint and the portable form have in common.
+std::string ModelText(const SavedModel& model) {
+  std::string out;
+  AppendLine(&out, "model", model.model);
+  std::string shape;
+  for (const auto& [flag, value] : model.shape) {
+    absl::StrAppend(&shape, shape.empty() ? "" : " ", "--", flag, "=", value);
+  }
+  if (!shape.empty()) AppendLine(&out, "flags", shape);
+  if (model.seed.has_value()) AppendLine(&out, "seed", absl::StrCat(*model.seed));
+  AppendLine(&out, "step", FormatCount(model.step));
+  if (model.training.has_value()) {
+    const TrainingState& training = *model.training;
+    AppendLine(
+        &out, "position",
+        absl::StrCat("epoch ", training.epoch + 1, ", ", FormatCount(training.samples_in_epoch),
+                     " samples of it trained on; ", FormatCount(training.samples), " in all"));
+    if (training.valid.samples > 0) {
+      AppendLine(&out, "validation",
+                 absl::StrFormat("AUC %.6f, logloss %.6f after step %d", training.valid.auc,
+                                 training.valid.logloss, training.validated_step));
+    }
+  } else {
+    AppendLine(&out, "position", "none: to start from (--init_from), not to resume");
+  }
+  AppendLine(&out, "features",
+             absl::StrCat(model.features.size(), " sparse, ", model.num_dense, " dense"));
+  AppendLine(
+      &out, "dense",
+      absl::StrCat(FormatCount(model.num_parameters), " parameters, ", model.dense_optimizer));
+  return out;
+}
+
+std::string TablesText(const SavedModel& model) {
+  size_t width = 5;
+  for (const SavedModel::Table& table : model.tables) width = std::max(width, table.name.size());
+  std::string out = absl::StrFormat("\n  %-*s %6s %20s %16s %12s\n", static_cast<int>(width),
+                                    "table", "dim", "optimizer", "rows", "bytes");
+  for (const SavedModel::Table& table : model.tables) {
+    const int64_t bytes = BytesOf(table);
+    absl::StrAppendFormat(&out, "  %-*s %6d %20s %16s %12s\n", static_cast<int>(width), table.name,
+                          table.dim, table.optimizer, CountText(table.rows),
+                          bytes < 0 ? "unknown" : FormatBytes(bytes));
+  }
+  return out;
+}
+
+Json ModelJson(const SavedModel& model) {
+  Json json;
+  json["model"] = model.model;
+  json["shape"] = Json::object();
+  for (const auto& [flag, value] : model.shape) json["shape"][flag] = value;
+  json["seed"] = model.seed.has_value() ? Json(*model.seed) : Json(nullptr);
+  json["step"] = model.step;
+  json["position"] = nullptr;
+  if (model.training.has_value()) {
+    json["position"] = {{"epoch", model.training->epoch},
+                        {"sample", model.training->samples_in_epoch},
+                        {"samples", model.training->samples}};
+  }
+  json["num_dense"] = model.num_dense;
+  json["features"] = model.features.size();
+  json["parameters"] = model.num_parameters;
+  json["dense_optimizer"] = model.dense_optimizer;
+  json["tables"] = Json::array();
+  for (const SavedModel::Table& table : model.tables) {
+    json["tables"].push_back({{"name", table.name},
+                              {"dim", table.dim},
+                              {"optimizer", table.optimizer},
+                              {"row_bytes", Known(RowBytesOf(table))},
+                              {"rows", Known(table.rows)},
+                              {"bytes", Known(BytesOf(table))},
+                              {"hash", Known(table.hash)}});
+  }
+  return json;
+}
+
+// File names may be any bytes; JSON may not.
+std::string Dump(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// With what verifying has counted.
+SavedModel Counted(const CheckpointReport& report) {
+  SavedModel model = report.model;
+  for (size_t i = 0; i < report.tables.size(); ++i) {
+    model.tables[i].rows = report.tables[i].rows;
+    model.tables[i].hash = report.tables[i].hash.ToHex();
+  }
+  return model;
+}
+
+SavedModel Counted(const PortableModel& portable, const std::vector<int64_t>& rows) {
+  SavedModel model = portable.model;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    model.tables[i].rows = rows[i];
+    if (portable.tables[i].hash.has_value()) {
+      model.tables[i].hash = portable.tables[i].hash->ToHex();
+    }
+  }
+  return model;
+}
+
+}  // namespace
+
+std::string CheckpointReportText(const std::string& path, const CheckpointReport& report) {
+  const SavedModel model = Counted(report);
+  std::string out = absl::StrCat(path, ": ", model.is_checkpoint ? "a checkpoint" : "a saved model",
+                                 model.dir == path ? "" : absl::StrCat(", ", model.dir), "\n\n",
+                                 ModelText(model));
+  AppendLine(&out, "rows",
+             report.rows >= 0 ? FormatCount(report.rows)
+                              : absl::StrCat("unknown (", report.rows_unknown, ")"));
+  AppendLine(&out, "store",
+             absl::StrCat(model.store, ", snapshot ", model.snapshot, " in ", model.tables_dir));
+  for (const CheckpointReport::File& file : report.files) {
+    AppendLine(&out, "file",
+               absl::StrCat(file.path, ", ", file.bytes < 0 ? "missing" : FormatBytes(file.bytes)));
+  }
+  if (!report.checkpoints.empty()) {
+    std::string names;
+    for (const std::string& name : report.checkpoints) {
+      absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+    }
+    AppendLine(&out, "checkpoints", names);
+  }
+  absl::StrAppend(&out, TablesText(model));
+  if (!report.damage.empty()) {
+    absl::StrAppend(&out, "\nDamage\n");
+    for (const std::string& line : report.damage) absl::StrAppend(&out, line, "\n");
+  }
+  return out;
+}
+
+std::string CheckpointReportJson(const std::string& path, const CheckpointReport& report) {
+  const SavedModel model = Counted(report);
+  Json json = {{"kind", model.is_checkpoint ? "checkpoint" : "saved_model"},
+               {"path", path},
+               {"dir", model.dir}};
+  json.update(ModelJson(model));
+  json["rows"] = Known(report.rows);
+  json["store"] = {{"kind", model.store}, {"dir", model.tables_dir}, {"snapshot", model.snapshot}};
+  json["files"] = Json::array();
+  for (const CheckpointReport::File& file : report.files) {
+    json["files"].push_back({{"file", file.path}, {"bytes", Known(file.bytes)}});
+  }
+  json["checkpoints"] = report.checkpoints;
+  json["damage_count"] = report.damage.size();
+  json["damage"] = report.damage;
+  return Dump(json);
+}
+
+std::string PortableModelText(const std::string& path, const PortableModel& portable,
+                              const std::vector<int64_t>& rows) {
+  const SavedModel model = Counted(portable, rows);
+  return absl::StrCat(path, ": a model in the portable form\n\n", ModelText(model),
+                      TablesText(model));
+}
+
+std::string PortableModelJson(const std::string& path, const PortableModel& portable,
+                              const std::vector<int64_t>& rows) {
+  Json json = {{"kind", "portable_model"}, {"path", path}};
+  json.update(ModelJson(Counted(portable, rows)));
+  return Dump(json);
+}
+
+std::string PortableSummaryText(const PortableSummary& summary) {
+  int64_t rows = 0;
+  for (const PortableDigest& table : summary.tables) rows += table.rows;
+  return absl::StrCat(summary.from, summary.to.empty() ? "" : absl::StrCat(" -> ", summary.to),
+                      ": ", FormatCount(static_cast<int64_t>(summary.tables.size())), " tables, ",
+                      FormatCount(rows), " rows, ", FormatBytes(summary.bytes), " in ",
+                      FormatCount(summary.files), " files, step ", FormatCount(summary.model.step),
+                      "\n");
+}
+
+std::string PortableSummaryJson(const PortableSummary& summary) {
+  Json json = {{"from", summary.from}, {"to", Known(summary.to)}};
+  json.update(ModelJson(summary.model));
+  json["files"] = summary.files;
+  json["bytes"] = summary.bytes;
+  return Dump(json);
+}
+
+}  // namespace hotrow

@@ -1,0 +1,28 @@
+#ifndef HOTROW_TOOLS_MODEL_REPORT_H_
+#define HOTROW_TOOLS_MODEL_REPORT_H_
+
+#include <string>
+
+#include "models/checkpoint_check.h"
+#include "models/portable_model.h"
+
+// What is known of checkpoints and portable models, as text and as JSON.
+namespace hotrow {
+
+// For people. `path` as it was typed.
+std::string CheckpointReportText(const std::string& path, const CheckpointReport& report);
+std::string CheckpointReportJson(const std::string& path, const CheckpointReport& report);
+
+// Of a directory of the portable form that was looked at, but not read.
+std::string PortableModelText(const std::string& path, const PortableModel& portable,
+                              const std::vector<int64_t>& rows);
+std::string PortableModelJson(const std::string& path, const PortableModel& portable,
+                              const std::vector<int64_t>& rows);
+
+// Of what was exported, imported or verified.
+std::string PortableSummaryText(const PortableSummary& summary);
+std::string PortableSummaryJson(const PortableSummary& summary);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_TOOLS_MODEL_REPORT_H_

@@ -1,0 +1,128 @@
+#include "tools/plan/hardware.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace hotrow {
+namespace {
+
+constexpr double kGB = 1e9;
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr double kTera = 1e12;
+
+// What kernels reach of the printed figures. Assumptions, to be replaced by measured profiles:
+// reads of whole rows scattered over memory, GEMMs of layers a few hundred wide, links under many
+// small messages.
+constexpr double kMemoryShare = 0.85;
+constexpr double kGemmShare = 0.4;
+constexpr double kLinkShare = 0.85;
+// A key that misses the GPU costs the host a find and a copy of a row: 12 M rows/s on one thread
+// with two-pass prefetching (512-byte rows), 8 threads a rank.
+constexpr double kCpuSecondsPerKey = 1 / (12e6 * 8);
+
+struct Sheet {
+  const char* name;
+  double hbm_gb;
+  double hbm_gb_per_second;
+  double tensor_tflops;            // dense (no sparsity), TF32
+  double host_link_gb_per_second;  // each direction
+  double gpu_link_gb_per_second;   // each direction
+  double network_gb_per_second;    // each direction
+  int ranks_per_node;
+};
+
+// Data sheets of NVIDIA: "A10 Tensor Core GPU", "A100 Tensor Core GPU", "H100 Tensor Core GPU",
+// "H200 Tensor Core GPU", "DGX B200", "GB200 NVL72" (its figures for 72 GPUs divided by 72). NVLink
+// is printed as the sum of both directions, so half of it stands here; PCIe 4 x16 carries 32 GB/s
+// and PCIe 5 x16 64 GB/s each way; where there is no NVLink, GPUs talk over PCIe. Networks: 200
+// Gb/s a GPU with A100, 400 Gb/s with H100 and later, as in DGX systems; 100 Gb/s for a server with
+// A10s, shared by four.
+constexpr Sheet kSheets[] = {
+    {"a10", 24, 600, 62.5, 32, 32, 3.1, 4},      {"a100-40", 40, 1555, 156, 32, 300, 25, 8},
+    {"a100-80", 80, 2039, 156, 32, 300, 25, 8},  {"h100-pcie", 80, 2000, 378, 64, 64, 25, 4},
+    {"h100-sxm", 80, 3350, 495, 64, 450, 50, 8}, {"h200", 141, 4800, 495, 64, 450, 50, 8},
+    {"b200", 180, 8000, 1125, 64, 900, 50, 8},   {"gb200", 186, 8000, 1250, 225, 900, 50, 4},
+};
+
+std::vector<HardwareProfile> MakeAccelerators() {
+  std::vector<HardwareProfile> profiles;
+  for (const Sheet& sheet : kSheets) {
+    HardwareProfile profile;
+    profile.name = sheet.name;
+    profile.hbm_bytes = sheet.hbm_gb * kGB;
+    profile.hbm_bytes_per_second = sheet.hbm_gb_per_second * kGB * kMemoryShare;
+    profile.dense_flops = sheet.tensor_tflops * kTera * kGemmShare;
+    profile.host_link_bytes_per_second = sheet.host_link_gb_per_second * kGB * kLinkShare;
+    profile.gpu_link_bytes_per_second = sheet.gpu_link_gb_per_second * kGB * kLinkShare;
+    profile.network_bytes_per_second = sheet.network_gb_per_second * kGB * kLinkShare;
+    profile.ranks_per_node = sheet.ranks_per_node;
+    // A server of two sockets: 2 TiB of DRAM and some 400 GB/s, shared by its ranks.
+    profile.dram_bytes = 2048 * kGiB / sheet.ranks_per_node;
+    profile.dram_bytes_per_second = 400 * kGB / sheet.ranks_per_node;
+    profile.cpu_seconds_per_key = kCpuSecondsPerKey;
+    profiles.push_back(profile);
+  }
+  // One rank on 16 cores with AVX2, half of a server: 16 cores x 3 GHz x 32 flops.
+  HardwareProfile cpu;
+  cpu.name = "cpu";
+  cpu.dense_flops = 1.5 * kTera * kGemmShare;
+  cpu.dram_bytes = 256 * kGiB;
+  cpu.dram_bytes_per_second = 150 * kGB * kMemoryShare;
+  cpu.cpu_seconds_per_key = 1 / (12e6 * 16);
+  cpu.gpu_link_bytes_per_second = 20 * kGB;  // through the node's memory
+  cpu.network_bytes_per_second = 12.5 * kGB * kLinkShare;
+  profiles.push_back(cpu);
+  return profiles;
+}
+
+std::vector<HardwareProfile> MakeDisks() {
+  struct DiskSheet {
+    const char* name;
+    double terabytes;
+    double read_kios;
+    double read_gb_per_second;
+    double write_gb_per_second;
+    double drive_writes_per_day;  // over five years
+  };
+  // Typical of data-centre drives' data sheets (PCIe 4 x4, U.2): about 1 M random reads of 4 KiB a
+  // second, 6.5 to 7 GB/s read, 3.5 to 5.5 GB/s written; endurance is what the classes differ in.
+  constexpr DiskSheet kDisks[] = {
+      {"nvme-read", 3.84, 1000, 6.5, 3.5, 1},
+      {"nvme-mixed", 3.2, 1000, 6.5, 4.0, 3},
+      {"nvme-write", 3.2, 1000, 6.8, 4.8, 10},
+      {"sata", 3.84, 90, 0.55, 0.5, 1},
+  };
+  std::vector<HardwareProfile> profiles;
+  for (const DiskSheet& disk : kDisks) {
+    HardwareProfile profile;
+    profile.name = disk.name;
+    profile.ssd_bytes = disk.terabytes * kTera;
+    profile.ssd_read_ios_per_second = disk.read_kios * 1e3;
+    profile.ssd_read_bytes_per_second = disk.read_gb_per_second * kGB;
+    profile.ssd_write_bytes_per_second = disk.write_gb_per_second * kGB;
+    profile.ssd_endurance_bytes = disk.drive_writes_per_day * 365 * 5 * disk.terabytes * kTera;
+    profiles.push_back(profile);
+  }
+  return profiles;
+}
+
+const HardwareProfile* Find(std::span<const HardwareProfile> profiles, std::string_view name) {
+  const auto at = std::find_if(profiles.begin(), profiles.end(),
+                               [&](const HardwareProfile& p) { return p.name == name; });
+  return at == profiles.end() ? nullptr : &*at;
+}
+
+}  // namespace
+
+std::span<const HardwareProfile> Accelerators() {
+  static const std::vector<HardwareProfile> profiles = MakeAccelerators();
+  return profiles;
+}
+std::span<const HardwareProfile> Disks() {
+  static const std::vector<HardwareProfile> profiles = MakeDisks();
+  return profiles;
+}
+const HardwareProfile* FindAccelerator(std::string_view name) { return Find(Accelerators(), name); }
+const HardwareProfile* FindDisk(std::string_view name) { return Find(Disks(), name); }
+
+}  // namespace hotrow

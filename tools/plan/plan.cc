@@ -1,0 +1,790 @@
+#include "tools/plan/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "embedding/tiered_table.h"
+#include "models/report.h"
+#include "ops/row_layout.h"
+#include "tools/plan/tier_bytes.h"
+
+namespace hotrow {
+namespace {
+
+constexpr double kGB = 1e9;
+constexpr double kFloatBytes = 4;
+constexpr double kKeyBytes = 8;
+constexpr double kSecondsPerYear = 365.25 * 86'400;
+// What a step moves in memory for each lookup beside its row: key, unique numbers, and the passes
+// of a radix sort over them (four passes read and write 12 bytes).
+constexpr double kSortBytesPerLookup = 120;
+// One find reads two lines of tags, keys and a line of marks.
+constexpr double kProbeBytes = 192;
+// auto: of splits whose rates are this near each other, the smaller cache is the better plan.
+constexpr double kRateSlack = 0.01;
+constexpr double kSearchStepBytes = 1 << 20;
+// The rest of a disk is for snapshots and for whatever else lies there.
+constexpr double kDiskShareOfStore = 0.7;
+
+std::string Bytes(double bytes) { return FormatBytes(static_cast<int64_t>(bytes)); }
+
+// What follows from the tables alone. Tables with one row width share a cache.
+struct WidthClass {
+  int64_t row_bytes = 0;
+  std::vector<size_t> tables;         // positions in the spec
+  double rows = 0;                    // of all ranks
+  double min_cache_bytes = 0;         // of one rank
+  std::unique_ptr<CacheModel> model;  // of all ranks together
+};
+
+struct Traffic {
+  double unique_keys = 0;
+  double misses = 0;
+  double miss_bytes = 0;
+  double ssd_read_bytes = 0;
+  double ssd_record_bytes = 0;
+  double lookup_hits = 0;
+  double bound_hits = 0;
+};
+
+class Planner {
+ public:
+  explicit Planner(const PlanSpec& spec) : spec_(spec), hardware_(spec.hardware) {}
+
+  absl::Status Init();
+  // The plan with these stores and this cache budget of a rank.
+  Plan With(StoreKind store, double cache_bytes) const;
+  Plan Choose() const;
+
+ private:
+  double RowsOf(const PlanTable& table) const {
+    return static_cast<double>(table.rows) + table.rows_per_day * spec_.days;
+  }
+  double Limit(double wanted, double has) const { return wanted > 0 ? std::min(wanted, has) : has; }
+  bool has_gpu() const { return hardware_.hbm_bytes > 0; }
+  std::string near_tier() const { return has_gpu() ? "hbm" : "dram"; }
+  double near_bytes_per_second() const {
+    return has_gpu() ? hardware_.hbm_bytes_per_second : hardware_.dram_bytes_per_second;
+  }
+  double ranks() const { return spec_.ranks; }
+
+  std::vector<double> SplitCache(double cache_bytes) const;
+  void AddDense(Plan* plan) const;
+  void AddStore(Plan* plan) const;
+  void AddStages(const Traffic& traffic, Plan* plan) const;
+  void AddCheckpoint(Plan* plan) const;
+  void Judge(Plan* plan) const;
+  Plan ChooseCache(StoreKind store) const;
+  void AddRemedies(Plan* plan) const;
+  void AddMarginals(Plan* plan) const;
+
+  const PlanSpec& spec_;
+  const HardwareProfile& hardware_;
+  std::vector<Popularity> laws_;
+  std::vector<std::unique_ptr<Footprint>> footprints_;
+  std::vector<RowLayout> layouts_;
+  std::vector<WidthClass> classes_;
+  double min_cache_bytes_ = 0;
+  double local_unique_ = 0;            // distinct keys of one rank's part of a batch
+  double local_unique_bytes_[2] = {};  // on the wire, forward and backward
+  double local_lookups_ = 0;
+  double local_lookup_bytes_ = 0;   // weights of all rows looked up
+  double unique_weight_bytes_ = 0;  // of the distinct rows that a rank owns and a step uses
+  double unique_row_bytes_ = 0;
+  double pooled_dim_ = 0;
+  double dense_parameters_ = 0;
+  double dense_macs_ = 0;   // a sample, forward
+  double activations_ = 0;  // floats a sample
+};
+
+absl::Status Planner::Init() {
+  const auto batch = static_cast<double>(spec_.batch_size);
+  laws_.reserve(spec_.tables.size());
+  for (size_t t = 0; t < spec_.tables.size(); ++t) {
+    const PlanTable& table = spec_.tables[t];
+    const double rows = RowsOf(table);
+    layouts_.push_back(RowLayout::For(table.dim, table.optimizer));
+    footprints_.emplace_back();
+    laws_.emplace_back();
+    if (!table.curve.empty()) {
+      footprints_.back() = std::make_unique<Footprint>(table.curve, rows);
+    } else if (!table.histogram.empty()) {
+      laws_.back() = Popularity::FromCounts(table.histogram);
+    } else if (!table.curve_file.empty() || !table.trace_file.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          spec_.name, ":", table.line, ": the curve or trace of ", table.name, " was not read"));
+    } else if (t > 0 && spec_.tables[t - 1].histogram.empty() &&
+               spec_.tables[t - 1].zipf == table.zipf && RowsOf(spec_.tables[t - 1]) == rows) {
+      laws_.back() = laws_[t - 1];
+    } else {
+      laws_.back() = Popularity::Zipf(rows, table.zipf);
+    }
+    const double lookups = table.step_lookups(batch / ranks());
+    const double unique = footprints_.back() != nullptr ? footprints_.back()->Rows(lookups)
+                                                        : ExpectedUnique(laws_.back(), lookups);
+    const double all_lookups = table.step_lookups(batch);
+    const double owned =
+        (footprints_.back() != nullptr ? footprints_.back()->Rows(all_lookups)
+                                       : ExpectedUnique(laws_.back(), all_lookups)) /
+        ranks();
+    unique_weight_bytes_ += owned * kFloatBytes * table.dim;
+    unique_row_bytes_ += owned * static_cast<double>(layouts_.back().row_bytes);
+    local_lookups_ += lookups;
+    local_lookup_bytes_ += lookups * kFloatBytes * table.dim;
+    local_unique_ += unique;
+    local_unique_bytes_[0] += unique * WireBytes(spec_.forward_wire, table.dim);
+    local_unique_bytes_[1] += unique * WireBytes(spec_.backward_wire, table.dim);
+    pooled_dim_ += static_cast<double>(table.dim) * static_cast<double>(table.features);
+    const auto same_width = [&](const WidthClass& c) {
+      return c.row_bytes == layouts_.back().row_bytes;
+    };
+    auto at = std::find_if(classes_.begin(), classes_.end(), same_width);
+    if (at == classes_.end()) {
+      classes_.emplace_back();
+      at = classes_.end() - 1;
+      at->row_bytes = layouts_.back().row_bytes;
+    }
+    at->tables.push_back(t);
+    at->rows += rows;
+  }
+  for (WidthClass& width : classes_) {
+    std::vector<CacheClient> clients;
+    for (const size_t t : width.tables) {
+      clients.push_back({.law = &laws_[t],
+                         .step_lookups = spec_.tables[t].step_lookups(batch),
+                         .footprint = footprints_[t].get()});
+    }
+    width.model = std::make_unique<CacheModel>(clients);
+    // Room for the rows of all steps in flight, a twentieth over the mean.
+    const double steps = 1.0 + spec_.prefetch_depth;
+    const double rows = std::min(width.rows, width.model->unique_keys() * steps) / ranks() * 1.05;
+    width.min_cache_bytes = static_cast<double>(TieredTable::MinCacheBytes(
+        std::max<int64_t>(1, static_cast<int64_t>(rows)), width.row_bytes));
+    min_cache_bytes_ += width.min_cache_bytes;
+  }
+
+  // The dense model: parameters, multiply-adds and activations of a sample.
+  const PlanModel& model = spec_.model;
+  const auto layer = [&](double in, double out) {
+    dense_parameters_ += (in + 1) * out;
+    dense_macs_ += in * out;
+    activations_ += out;
+    return out;
+  };
+  double bottom = static_cast<double>(model.dense_features);
+  for (const int32_t size : model.bottom) bottom = layer(bottom, size);
+  double features = 0;
+  for (const PlanTable& table : spec_.tables) features += static_cast<double>(table.features);
+  double top = bottom + pooled_dim_;
+  if (model.interaction == Interaction::kDot) {
+    const double vectors = features + (model.bottom.empty() ? 0 : 1);
+    dense_macs_ += vectors * (vectors - 1) / 2 * (pooled_dim_ / std::max(1.0, features));
+    top = bottom + vectors * (vectors - 1) / 2;
+    activations_ += top;
+  } else if (model.interaction == Interaction::kCross) {
+    for (int32_t i = 0; i < model.cross_layers; ++i) {
+      if (model.cross_rank > 0) {
+        layer(top, model.cross_rank);
+        layer(model.cross_rank, top);
+      } else {
+        layer(top, top);
+      }
+    }
+  }
+  for (const int32_t size : model.top) top = layer(top, size);
+  return absl::OkStatus();
+}
+
+// As embedding/collection_plan.cc: what one step needs first, the rest by the bytes of the classes.
+std::vector<double> Planner::SplitCache(double cache_bytes) const {
+  double weights = 0;
+  for (const WidthClass& width : classes_) {
+    weights += width.rows * static_cast<double>(width.row_bytes);
+  }
+  const double rest = cache_bytes - min_cache_bytes_;
+  std::vector<double> parts;
+  for (const WidthClass& width : classes_) {
+    const double weight = width.rows * static_cast<double>(width.row_bytes) / weights;
+    parts.push_back(rest >= 0 ? width.min_cache_bytes + rest * weight : cache_bytes * weight);
+  }
+  return parts;
+}
+
+void Planner::AddDense(Plan* plan) const {
+  const std::string tier = near_tier();
+  const auto add = [&](const char* name, double bytes) {
+    if (bytes > 0) plan->items.push_back({tier, name, bytes});
+  };
+  const double samples = static_cast<double>(spec_.batch_size) / ranks();
+  const double steps = 1.0 + spec_.prefetch_depth;
+  add("batch ids of the steps in flight", local_lookups_ * kKeyBytes * 2 * steps);
+  add("pooled rows and their gradients", samples * pooled_dim_ * kFloatBytes * 2);
+  if (spec_.ranks > 1) {
+    add("exchange buffers", local_unique_ * kKeyBytes * 2 * steps +
+                                2 * (local_unique_bytes_[0] + local_unique_bytes_[1]));
+  }
+  add("activations", samples * activations_ * kFloatBytes * 2);
+  add("dense parameters and gradients", dense_parameters_ * kFloatBytes * 2);
+  add("dense optimizer state",
+      dense_parameters_ * kFloatBytes * spec_.model.dense_optimizer_states);
+}
+
+void Planner::AddStore(Plan* plan) const {
+  std::vector<TierRows> tables;
+  for (size_t t = 0; t < spec_.tables.size(); ++t) {
+    tables.push_back({RowsOf(spec_.tables[t]) / ranks(), layouts_[t].row_bytes});
+  }
+  const double weights = plan->weight_bytes / ranks();
+  const double state = (plan->payload_bytes - plan->weight_bytes) / ranks();
+  const double padding = (plan->row_bytes - plan->payload_bytes) / ranks();
+  if (plan->store == StoreKind::kMemory) {
+    const HostStoreBytes size = SizeOfHostStore(tables, 0);
+    plan->items.push_back({"dram", "weights", weights});
+    if (state > 0) plan->items.push_back({"dram", "optimizer state", state});
+    plan->items.push_back({"dram", "last step and padding", padding});
+    plan->items.push_back({"dram", "keys", size.key_bytes});
+    plan->items.push_back({"dram", "index", size.index_bytes});
+    plan->items.push_back({"dram", "free slots and extents", size.slack_bytes});
+    return;
+  }
+  const SsdStoreBytes size =
+      SizeOfSsdStore(tables, kDiskShareOfStore * Limit(spec_.ssd_max_bytes, hardware_.ssd_bytes));
+  // A cleaner that empties segments filled to u writes 1 / (1 - u) bytes for each new one
+  // (Rosenblum, Ousterhout, "The design and implementation of a log-structured file system", TOCS
+  // 1992); the mean fill of the log stands for that of the segments it picks, which are emptier.
+  plan->write_amplification = 1 / (1 - size.live_bytes / size.disk_bytes);
+  plan->items.push_back({"dram", "index of the SSD store", size.index_bytes});
+  plan->items.push_back({"dram", "buffers of the SSD store", size.buffer_bytes});
+  plan->items.push_back({"ssd", "weights", weights});
+  if (state > 0) plan->items.push_back({"ssd", "optimizer state", state});
+  plan->items.push_back({"ssd", "last step and padding", padding});
+  plan->items.push_back(
+      {"ssd", "record headers and footers", size.live_bytes - weights - state - padding});
+  plan->items.push_back({"ssd", "room for cleaning", size.disk_bytes - size.live_bytes});
+}
+
+void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
+  const double near = near_bytes_per_second();
+  const std::string near_name = near_tier();
+  const double samples = static_cast<double>(spec_.batch_size) / ranks();
+  struct Bound {
+    double seconds;
+    std::string name;
+  };
+  const auto add = [&](const char* name, std::vector<Bound> bounds, bool ahead) {
+    const Bound& worst =
+        *std::max_element(bounds.begin(), bounds.end(),
+                          [](const Bound& a, const Bound& b) { return a.seconds < b.seconds; });
+    if (worst.seconds <= 0) return;
+    plan->stages.push_back({name, worst.seconds, worst.name, ahead && spec_.prefetch_depth > 0});
+  };
+  const auto rate = [](double amount, double per_second) {
+    return amount <= 0      ? 0
+           : per_second > 0 ? amount / per_second
+                            : std::numeric_limits<double>::infinity();
+  };
+  // Of what a rank sends, the share to other nodes goes over the network, the rest inside.
+  const double others = ranks() - 1;
+  const double node = std::min<double>(spec_.ranks_per_node, ranks()) - 1;
+  const auto exchange = [&](double bytes) -> std::vector<Bound> {
+    if (others <= 0) return {{0, ""}};
+    const double inside = bytes * node / ranks();
+    const double outside = bytes * (others - node) / ranks();
+    return {{rate(inside, hardware_.gpu_link_bytes_per_second), "links of the node"},
+            {rate(outside, hardware_.network_bytes_per_second), "network"}};
+  };
+  const auto count_exchange = [&](double bytes) {
+    plan->exchange_bytes += bytes * others / ranks();
+    plan->exchange_bytes_node += bytes * node / ranks();
+    plan->exchange_bytes_network += bytes * (others - node) / ranks();
+  };
+
+  const double cpu_keys = has_gpu() ? 0 : hardware_.cpu_seconds_per_key;
+  add("sort ids and find the distinct ones",
+      {{local_lookups_ * kSortBytesPerLookup / near, near_name},
+       {local_lookups_ * cpu_keys, "cpu"}},
+      true);
+  const double id_bytes = local_unique_ * kKeyBytes;
+  count_exchange(id_bytes);
+  add("exchange ids", exchange(id_bytes), true);
+
+  // Rows that are not in the cache come from the store; as many dirty ones go back.
+  const double store_keys = traffic.misses;
+  double cpu_seconds = store_keys * hardware_.cpu_seconds_per_key * (has_gpu() ? 1 : 0);
+  if (plan->cache_bytes > 0) {
+    if (has_gpu()) {
+      plan->link_bytes_down = traffic.miss_bytes;
+      plan->link_bytes_up = traffic.miss_bytes;
+    }
+    if (!has_gpu()) cpu_seconds = store_keys * hardware_.cpu_seconds_per_key;
+    std::vector<Bound> reads = {
+        {rate(plan->link_bytes_down, hardware_.host_link_bytes_per_second), "host link"},
+        {cpu_seconds, "cpu"},
+        {rate(2 * traffic.miss_bytes, hardware_.dram_bytes_per_second), "dram"}};
+    std::vector<Bound> writes = {
+        {rate(plan->link_bytes_up, hardware_.host_link_bytes_per_second), "host link"},
+        {cpu_seconds, "cpu"},
+        {rate(2 * traffic.miss_bytes, hardware_.dram_bytes_per_second), "dram"}};
+    if (plan->store == StoreKind::kSsd) {
+      plan->ssd_ios_read = store_keys;
+      plan->ssd_bytes_read = traffic.ssd_read_bytes;
+      plan->ssd_bytes_written = traffic.ssd_record_bytes * plan->write_amplification;
+      reads.push_back({rate(store_keys, hardware_.ssd_read_ios_per_second), "ssd reads"});
+      reads.push_back(
+          {rate(plan->ssd_bytes_read, hardware_.ssd_read_bytes_per_second), "ssd read bytes"});
+      writes.push_back({rate(plan->ssd_bytes_written, hardware_.ssd_write_bytes_per_second),
+                        "ssd written bytes"});
+    }
+    add("read misses", std::move(reads), true);
+    add("write evicted rows", std::move(writes), true);
+  }
+
+  add("find and gather rows",
+      {{(traffic.unique_keys * kProbeBytes + 2 * unique_weight_bytes_) / near, near_name},
+       {traffic.unique_keys * cpu_keys, "cpu"}},
+      false);
+  count_exchange(local_unique_bytes_[0]);
+  add("exchange rows", exchange(local_unique_bytes_[0]), false);
+  const double pool_bytes = local_lookup_bytes_ + samples * pooled_dim_ * kFloatBytes;
+  add("pool", {{pool_bytes / near, near_name}, {local_lookups_ * cpu_keys, "cpu"}}, false);
+  // Backward is twice forward: by the input and by the weights.
+  add("dense layers",
+      {{rate(3 * 2 * dense_macs_ * samples, hardware_.dense_flops), "flops"},
+       {3 * activations_ * samples * kFloatBytes / near, near_name}},
+      false);
+  add("sum gradients", {{2 * pool_bytes / near, near_name}, {local_lookups_ * cpu_keys, "cpu"}},
+      false);
+  count_exchange(local_unique_bytes_[1]);
+  add("exchange gradients", exchange(local_unique_bytes_[1]), false);
+  add("update rows",
+      {{(2 * unique_row_bytes_ + unique_weight_bytes_) / near, near_name},
+       {traffic.unique_keys * cpu_keys, "cpu"}},
+      false);
+  if (spec_.ranks > 1) {
+    plan->allreduce_bytes = 2 * others / ranks() * dense_parameters_ * kFloatBytes;
+    const bool one_node = node == others;
+    add("all-reduce dense gradients",
+        {{rate(plan->allreduce_bytes,
+               one_node ? hardware_.gpu_link_bytes_per_second : hardware_.network_bytes_per_second),
+          one_node ? "links of the node" : "network"}},
+        false);
+  }
+
+  // Ahead of a step runs what prefetches; without a GPU both want the same cores, so only waiting
+  // for a disk or a network is hidden.
+  double ahead = 0;
+  double compute = 0;
+  for (PlanStage& stage : plan->stages) {
+    const bool waits = stage.bound_by.rfind("ssd", 0) == 0 || stage.bound_by == "network";
+    stage.overlapped = stage.overlapped && (has_gpu() || waits);
+    (stage.overlapped ? ahead : compute) += stage.seconds;
+  }
+  plan->step_seconds = std::max(ahead, compute);
+  double longest = -1;
+  for (const PlanStage& stage : plan->stages) {
+    if (stage.overlapped != (ahead > compute) || stage.seconds <= longest) continue;
+    longest = stage.seconds;
+    plan->bottleneck = absl::StrCat(stage.name, " (", stage.bound_by, ")");
+  }
+  plan->samples_per_second =
+      plan->step_seconds > 0 ? static_cast<double>(spec_.batch_size) / plan->step_seconds : 0;
+}
+
+void Planner::AddCheckpoint(Plan* plan) const {
+  const double dense = dense_parameters_ * kFloatBytes * (1 + spec_.model.dense_optimizer_states);
+  plan->checkpoint_bytes = (plan->row_bytes + plan->rows * kKeyBytes) + dense;
+  plan->checkpoint_seconds =
+      hardware_.ssd_write_bytes_per_second > 0
+          ? plan->checkpoint_bytes / ranks() / hardware_.ssd_write_bytes_per_second
+          : 0;
+  double written = plan->ssd_bytes_written / std::max(1e-30, plan->step_seconds);
+  if (spec_.checkpoint_interval_steps > 0) {
+    const double interval = spec_.checkpoint_interval_steps * plan->step_seconds;
+    if (plan->store == StoreKind::kMemory) {
+      plan->items.push_back({"ssd", "retained snapshots",
+                             (spec_.retained_snapshots + 1.0) * plan->checkpoint_bytes / ranks()});
+      written += plan->checkpoint_bytes / ranks() / interval;
+    } else {
+      // Rows that change between two snapshots exist once more for each that is retained, at most
+      // twice that with the garbage beside them.
+      double changed = 0;
+      for (size_t t = 0; t < spec_.tables.size(); ++t) {
+        const double lookups = spec_.tables[t].step_lookups(static_cast<double>(spec_.batch_size)) *
+                               spec_.checkpoint_interval_steps;
+        const double rows = footprints_[t] != nullptr ? footprints_[t]->Rows(lookups)
+                                                      : ExpectedUnique(laws_[t], lookups);
+        changed += rows * static_cast<double>(SsdBytesPerRow(layouts_[t].row_bytes));
+      }
+      plan->items.push_back(
+          {"ssd", "retained snapshots", 2 * spec_.retained_snapshots * changed / ranks()});
+    }
+  }
+  if (written > 0 && hardware_.ssd_endurance_bytes > 0) {
+    plan->ssd_life_years = hardware_.ssd_endurance_bytes / written / kSecondsPerYear;
+  }
+  if (hardware_.price_per_rank_hour > 0 && plan->samples_per_second > 0) {
+    plan->price_per_billion_samples =
+        hardware_.price_per_rank_hour * ranks() / 3600 / plan->samples_per_second * 1e9;
+  }
+}
+
+void Planner::Judge(Plan* plan) const {
+  struct Tier {
+    const char* name;
+    double limit;
+  };
+  for (const Tier& tier : {Tier{"hbm", Limit(spec_.hbm_max_bytes, hardware_.hbm_bytes)},
+                           Tier{"dram", Limit(spec_.dram_max_bytes, hardware_.dram_bytes)},
+                           Tier{"ssd", Limit(spec_.ssd_max_bytes, hardware_.ssd_bytes)}}) {
+    double bytes = 0;
+    for (const PlanItem& item : plan->items) bytes += item.tier == tier.name ? item.bytes : 0;
+    if (bytes == 0 && tier.limit == 0) continue;
+    plan->tiers.push_back({tier.name, bytes, tier.limit});
+    if (bytes > tier.limit) {
+      plan->fits = false;
+      plan->over.push_back(absl::StrCat(tier.name, ": needs ", Bytes(bytes), ", has ",
+                                        Bytes(tier.limit), ", over by ",
+                                        Bytes(bytes - tier.limit)));
+    }
+  }
+  if (plan->cache_bytes > 0 && plan->cache_bytes < min_cache_bytes_) {
+    plan->fits = false;
+    plan->over.push_back(absl::StrCat("cache: ", Bytes(plan->cache_bytes),
+                                      " do not hold the rows of the steps in flight; about ",
+                                      Bytes(min_cache_bytes_), " do"));
+  }
+  if (spec_.target_samples_per_second > 0 &&
+      plan->samples_per_second < spec_.target_samples_per_second) {
+    plan->fits = false;
+    plan->over.push_back(absl::StrFormat("speed: %.4g samples/s, the target is %.4g",
+                                         plan->samples_per_second,
+                                         spec_.target_samples_per_second));
+  }
+}
+
+Plan Planner::With(StoreKind store, double cache_bytes) const {
+  Plan plan;
+  plan.store = store;
+  plan.cache_bytes = cache_bytes;
+  plan.lookups = local_lookups_;
+  for (size_t t = 0; t < spec_.tables.size(); ++t) {
+    const double rows = RowsOf(spec_.tables[t]);
+    plan.rows += rows;
+    plan.weight_bytes += rows * kFloatBytes * spec_.tables[t].dim;
+    plan.payload_bytes += rows * static_cast<double>(layouts_[t].payload_bytes);
+    plan.row_bytes += rows * static_cast<double>(layouts_[t].row_bytes);
+  }
+  for (const WidthClass& width : classes_) {
+    plan.whole_cache_bytes += static_cast<double>(RowCache::BudgetForRows(
+        static_cast<int64_t>(std::ceil(width.rows / ranks())), width.row_bytes));
+  }
+
+  Traffic traffic;
+  double metadata = 0;
+  double overflow = 0;
+  double buffers = 0;
+  double held = 0;
+  const std::vector<double> parts = SplitCache(cache_bytes);
+  double lookups = 0;
+  for (size_t c = 0; c < classes_.size(); ++c) {
+    const WidthClass& width = classes_[c];
+    const double unique = width.model->unique_keys() / ranks();
+    double class_lookups = 0;
+    for (const size_t t : width.tables) {
+      class_lookups += spec_.tables[t].step_lookups(static_cast<double>(spec_.batch_size));
+    }
+    lookups += class_lookups;
+    traffic.unique_keys += unique;
+    if (cache_bytes <= 0) {
+      traffic.lookup_hits += class_lookups;
+      traffic.bound_hits += unique;
+      continue;
+    }
+    const CacheBytes size = SizeOfCache(static_cast<int64_t>(parts[c]), width.row_bytes);
+    const double all_ways = static_cast<double>(size.ways) * ranks();
+    const CacheHitRates lru = width.model->Lru(all_ways);
+    const CacheHitRates bound = width.model->Hottest(all_ways);
+    const double misses = unique * (1 - lru.unique_keys);
+    traffic.misses += misses;
+    traffic.miss_bytes += misses * static_cast<double>(width.row_bytes);
+    traffic.ssd_read_bytes += misses * SsdReadBytesPerRow(width.row_bytes);
+    traffic.ssd_record_bytes += misses * static_cast<double>(SsdBytesPerRow(width.row_bytes));
+    traffic.lookup_hits += class_lookups * lru.lookups;
+    traffic.bound_hits += unique * bound.unique_keys;
+    plan.cache_rows += static_cast<double>(size.ways);
+    held += static_cast<double>(size.rows_bytes);
+    metadata += static_cast<double>(size.metadata_bytes);
+    overflow += static_cast<double>(size.overflow_bytes);
+    buffers += static_cast<double>(size.buffer_bytes);
+  }
+  plan.unique_keys = traffic.unique_keys;
+  plan.miss_rows = traffic.misses;
+  if (lookups > 0) plan.hit_rate = traffic.lookup_hits / lookups;
+  if (traffic.unique_keys > 0) {
+    plan.unique_hit_rate = 1 - traffic.misses / traffic.unique_keys;
+    plan.hit_rate_bound = traffic.bound_hits / traffic.unique_keys;
+  }
+  if (cache_bytes > 0) {
+    const std::string tier = near_tier();
+    plan.items.push_back({tier, "cache: rows", held});
+    plan.items.push_back({tier, "cache: keys and marks", metadata});
+    plan.items.push_back({tier, "cache: overflow", overflow});
+    plan.items.push_back({tier, "cache: staging and snapshot buffers", buffers});
+  }
+  AddStore(&plan);
+  AddDense(&plan);
+  AddStages(traffic, &plan);
+  AddCheckpoint(&plan);
+  Judge(&plan);
+  return plan;
+}
+
+// The rate grows with the cache, so the least cache that gives a rate is found by bisection.
+Plan Planner::ChooseCache(StoreKind store) const {
+  if (!has_gpu() && store == StoreKind::kMemory) {
+    Plan plan = With(store, 0);
+    plan.cache_choice = "none: rows are trained where the memory store keeps them";
+    return plan;
+  }
+  const double limit = has_gpu() ? Limit(spec_.hbm_max_bytes, hardware_.hbm_bytes)
+                                 : Limit(spec_.dram_max_bytes, hardware_.dram_bytes);
+  const Plan least = With(store, min_cache_bytes_);
+  const double others = least.TierBytes(near_tier()) - min_cache_bytes_;
+  // Beyond a cache of all rows nothing is gained; its buffers take at most 9/64.
+  const double most =
+      std::min(limit - others, least.whole_cache_bytes * 64 / 55 + min_cache_bytes_);
+  if (most <= min_cache_bytes_) {
+    Plan plan = least;
+    plan.cache_choice = "the least that holds the steps in flight";
+    return plan;
+  }
+  const double best = With(store, most).samples_per_second;
+  const bool reaches_target =
+      spec_.target_samples_per_second > 0 && best >= spec_.target_samples_per_second;
+  const double wanted = reaches_target ? spec_.target_samples_per_second : best * (1 - kRateSlack);
+  double enough = std::floor((most - min_cache_bytes_) / kSearchStepBytes);
+  double too_small = -1;
+  const auto budget = [&](double steps) { return min_cache_bytes_ + steps * kSearchStepBytes; };
+  while (enough - too_small > 1) {
+    const double middle = std::floor((too_small + enough) / 2);
+    (With(store, budget(middle)).samples_per_second >= wanted ? enough : too_small) = middle;
+  }
+  Plan plan = With(store, budget(enough));
+  plan.cache_choice = reaches_target ? "the least that reaches the target"
+                                     : absl::StrFormat(
+                                           "the least within %g %% of the fastest that fits (%.4g "
+                                           "samples/s)",
+                                           100 * kRateSlack, best);
+  return plan;
+}
+
+Plan Planner::Choose() const {
+  const auto with_store = [&](StoreKind store) {
+    if (spec_.cache_bytes == PlanSpec::kAuto) return ChooseCache(store);
+    Plan plan = With(store, static_cast<double>(spec_.cache_bytes));
+    plan.cache_choice = "as the spec says";
+    return plan;
+  };
+  Plan plan = with_store(spec_.store_auto ? StoreKind::kMemory : spec_.store);
+  if (spec_.store_auto && !plan.fits && spec_.cache_bytes != 0 && hardware_.ssd_bytes > 0) {
+    Plan on_disk = with_store(StoreKind::kSsd);
+    if (on_disk.fits) plan = std::move(on_disk);
+  }
+  AddRemedies(&plan);
+  if (plan.fits) AddMarginals(&plan);
+  return plan;
+}
+
+void Planner::AddRemedies(Plan* plan) const {
+  if (plan->fits) return;
+  // Each remedy is planned, and named when it helps.
+  const auto try_spec = [&](const std::string& what, const std::function<void(PlanSpec*)>& change) {
+    PlanSpec changed = spec_;
+    change(&changed);
+    Planner planner(changed);
+    if (!planner.Init().ok()) return false;
+    const bool fixed = changed.cache_bytes != PlanSpec::kAuto;
+    const StoreKind store = changed.store_auto ? plan->store : changed.store;
+    const Plan result = fixed ? planner.With(store, static_cast<double>(changed.cache_bytes))
+                              : planner.ChooseCache(store);
+    std::string effect;
+    for (const PlanTier& tier : result.tiers) {
+      const double before = plan->TierBytes(tier.name);
+      if (std::abs(tier.bytes - before) < 0.01 * before) continue;
+      absl::StrAppend(&effect, effect.empty() ? "" : ", ", tier.name, " ", Bytes(tier.bytes),
+                      " instead of ", Bytes(before));
+    }
+    if (effect.empty()) {
+      effect = absl::StrFormat("%.4g samples/s instead of %.4g", result.samples_per_second,
+                               plan->samples_per_second);
+    }
+    if (result.fits || result.over.size() < plan->over.size() ||
+        (result.over.size() == plan->over.size() &&
+         result.samples_per_second > plan->samples_per_second * 1.05)) {
+      plan->remedies.push_back(
+          absl::StrCat(what, ": ", effect, result.fits ? "; then it fits" : "; not enough alone"));
+    }
+    return result.fits;
+  };
+  if (plan->store == StoreKind::kMemory && hardware_.ssd_bytes > 0) {
+    try_spec("keep the rows on the SSD (store: ssd)", [](PlanSpec* spec) {
+      spec->store = StoreKind::kSsd;
+      spec->store_auto = false;
+      if (spec->cache_bytes == 0) spec->cache_bytes = PlanSpec::kAuto;
+    });
+  }
+  if (spec_.cache_bytes > 0) {
+    try_spec("let the cache be chosen (cache_bytes: auto)",
+             [](PlanSpec* spec) { spec->cache_bytes = PlanSpec::kAuto; });
+  }
+  // What is over by a factor of f needs f times the ranks at least.
+  double factor = 2;
+  for (const PlanTier& tier : plan->tiers) {
+    if (tier.limit_bytes > 0) factor = std::max(factor, tier.bytes / tier.limit_bytes);
+  }
+  if (plan->samples_per_second > 0) {
+    factor = std::max(factor, spec_.target_samples_per_second / plan->samples_per_second);
+  }
+  constexpr double kRanksMax = 65'536;
+  double ranks = spec_.ranks * std::exp2(std::ceil(std::log2(factor)));
+  for (int attempt = 0; attempt < 3 && ranks <= kRanksMax; ++attempt, ranks *= 2) {
+    const auto n = static_cast<int32_t>(ranks);
+    if (try_spec(absl::StrCat("use ", n, " ranks"), [&](PlanSpec* spec) {
+          spec->ranks = n;
+          spec->ranks_per_node = std::min(n, spec->hardware.ranks_per_node);
+        })) {
+      break;
+    }
+    // Only the number that fits is worth reading.
+    if (!plan->remedies.empty() && plan->remedies.back().rfind("use ", 0) == 0 &&
+        plan->remedies.back().find(" ranks: ") != std::string::npos) {
+      plan->remedies.pop_back();
+    }
+  }
+  const bool has_state = std::any_of(
+      spec_.tables.begin(), spec_.tables.end(),
+      [](const PlanTable& table) { return SparseStateFloats(table.optimizer, table.dim) > 1; });
+  if (has_state) {
+    try_spec("use row-wise Adagrad, one number of state a row (optimizer: rowwise_adagrad)",
+             [](PlanSpec* spec) {
+               for (PlanTable& table : spec->tables) {
+                 table.optimizer = SparseOptimizerKind::kRowWiseAdagrad;
+               }
+             });
+  }
+  if (std::any_of(spec_.tables.begin(), spec_.tables.end(),
+                  [](const PlanTable& table) { return table.dim > 1; })) {
+    try_spec("halve the dims", [](PlanSpec* spec) {
+      for (PlanTable& table : spec->tables) table.dim = (table.dim + 1) / 2;
+    });
+  }
+  if (spec_.batch_size > 1) {
+    try_spec("halve the batch",
+             [](PlanSpec* spec) { spec->batch_size = (spec->batch_size + 1) / 2; });
+  }
+}
+
+void Planner::AddMarginals(Plan* plan) const {
+  if (plan->cache_bytes > 0) {
+    const Plan more = With(plan->store, plan->cache_bytes + kGB);
+    plan->marginals.push_back({near_tier(), "one GB more of cache",
+                               more.samples_per_second - plan->samples_per_second,
+                               more.unique_hit_rate - plan->unique_hit_rate});
+  }
+  if (plan->store == StoreKind::kSsd) {
+    // A GB more of disk lowers the fill u of the log, and with it what the cleaner moves.
+    double disk = 0;
+    double live = 0;
+    for (const PlanItem& item : plan->items) {
+      if (item.tier != "ssd" || item.name == "retained snapshots") continue;
+      disk += item.bytes;
+      if (item.name != "room for cleaning") live += item.bytes;
+    }
+    if (disk > 0) {
+      const double amplification = 1 / (1 - live / (disk + kGB));
+      // Writing less is writing faster where that is what a step waits for.
+      double seconds = 0;
+      for (const PlanStage& stage : plan->stages) {
+        if (stage.bound_by == "ssd written bytes") seconds += stage.seconds;
+      }
+      const double saved = seconds * (1 - amplification / plan->write_amplification);
+      const bool waits = plan->bottleneck.find("ssd") != std::string::npos;
+      const double rate = waits
+                              ? static_cast<double>(spec_.batch_size) / (plan->step_seconds - saved)
+                              : plan->samples_per_second;
+      plan->marginals.push_back(
+          {"ssd", "one GB more to clean in", rate - plan->samples_per_second, 0});
+    }
+  }
+}
+
+}  // namespace
+
+double Plan::TierBytes(const std::string& tier) const {
+  double bytes = 0;
+  for (const PlanItem& item : items) bytes += item.tier == tier ? item.bytes : 0;
+  return bytes;
+}
+
+std::map<std::string, double> Plan::Values() const {
+  return {{"hbm_bytes", TierBytes("hbm")},
+          {"dram_bytes", TierBytes("dram")},
+          {"ssd_bytes", TierBytes("ssd")},
+          {"fits", fits ? 1 : 0},
+          {"rows", rows},
+          {"weight_bytes", weight_bytes},
+          {"payload_bytes", payload_bytes},
+          {"row_bytes", row_bytes},
+          {"whole_cache_bytes", whole_cache_bytes},
+          {"cache_bytes", cache_bytes},
+          {"cache_rows", cache_rows},
+          {"lookups", lookups},
+          {"unique_keys", unique_keys},
+          {"hit_rate", hit_rate},
+          {"unique_hit_rate", unique_hit_rate},
+          {"hit_rate_bound", hit_rate_bound},
+          {"miss_rows", miss_rows},
+          {"link_bytes_down", link_bytes_down},
+          {"link_bytes_up", link_bytes_up},
+          {"ssd_ios_read", ssd_ios_read},
+          {"ssd_bytes_read", ssd_bytes_read},
+          {"ssd_bytes_written", ssd_bytes_written},
+          {"write_amplification", write_amplification},
+          {"exchange_bytes", exchange_bytes},
+          {"exchange_bytes_node", exchange_bytes_node},
+          {"exchange_bytes_network", exchange_bytes_network},
+          {"allreduce_bytes", allreduce_bytes},
+          {"step_seconds", step_seconds},
+          {"samples_per_second", samples_per_second},
+          {"checkpoint_bytes", checkpoint_bytes},
+          {"checkpoint_seconds", checkpoint_seconds},
+          {"ssd_life_years", ssd_life_years},
+          {"price_per_billion_samples", price_per_billion_samples}};
+}
+
+absl::StatusOr<Plan> MakePlan(const PlanSpec& spec) {
+  if (spec.store == StoreKind::kSsd && !spec.store_auto && spec.cache_bytes == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        spec.name,
+        ": cache_bytes is 0 with store: ssd; rows of an SSD are trained in a cache, give "
+        "its bytes or auto"));
+  }
+  if (spec.hardware.hbm_bytes > 0 && spec.cache_bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(spec.name, ": cache_bytes is 0 with hardware ", spec.hardware.name,
+                     "; a GPU trains rows in its cache, give its bytes or auto"));
+  }
+  Planner planner(spec);
+  HOTROW_RETURN_IF_ERROR(planner.Init());
+  return planner.Choose();
+}
+
+}  // namespace hotrow

@@ -1,0 +1,111 @@
+#ifndef HOTROW_TOOLS_PLAN_PLAN_H_
+#define HOTROW_TOOLS_PLAN_PLAN_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/plan/plan_spec.h"
+
+// What a spec comes to. Everything is of one rank, unless it says otherwise: keys are dealt out by
+// hash, so ranks are alike. docs/planner.md has the model and its formulas.
+namespace hotrow {
+
+struct PlanItem {
+  std::string tier;  // "hbm", "dram", "ssd"
+  std::string name;
+  double bytes = 0;
+};
+
+struct PlanTier {
+  std::string name;
+  double bytes = 0;
+  double limit_bytes = 0;  // 0: there is no such tier
+};
+
+struct PlanStage {
+  std::string name;
+  double seconds = 0;
+  std::string bound_by;     // "hbm", "host link", "ssd reads", "network", ...
+  bool overlapped = false;  // runs while the step before computes
+};
+
+// What one more GB (1e9 bytes) of a tier buys.
+struct PlanMarginal {
+  std::string tier;
+  std::string what;
+  double samples_per_second = 0;  // more than without
+  double unique_hit_rate = 0;     // more than without
+};
+
+struct Plan {
+  std::vector<PlanItem> items;
+  std::vector<PlanTier> tiers;
+  bool fits = true;
+  std::vector<std::string> over;      // what is over, by how much
+  std::vector<std::string> remedies;  // each with its effect
+
+  double rows = 0;           // of all tables and ranks, after `days` of growth
+  double weight_bytes = 0;   // of all ranks, without state
+  double payload_bytes = 0;  // weights and state
+  double row_bytes = 0;      // with step and padding
+  // Of one rank: a cache that holds every row it owns.
+  double whole_cache_bytes = 0;
+
+  StoreKind store = StoreKind::kMemory;
+  double cache_bytes = 0;  // budget; 0: no cache
+  double cache_rows = 0;
+  std::string cache_choice;  // how cache_bytes came about
+
+  double lookups = 0;      // a step
+  double unique_keys = 0;  // a step, of those the rank owns
+  double hit_rate = 1;
+  double unique_hit_rate = 1;
+  double hit_rate_bound = 1;  // of the hottest rows kept; unique keys
+
+  // A step's traffic.
+  double miss_rows = 0;
+  double link_bytes_down = 0;  // from host memory to the accelerator
+  double link_bytes_up = 0;
+  double ssd_ios_read = 0;
+  double ssd_bytes_read = 0;
+  double ssd_bytes_written = 0;
+  double write_amplification = 0;  // 0: no SSD
+  double exchange_bytes = 0;       // sent by the rank, ids, rows and gradients
+  double exchange_bytes_node = 0;  // of them, to ranks of the same node
+  double exchange_bytes_network = 0;
+  double allreduce_bytes = 0;
+
+  std::vector<PlanStage> stages;
+  double step_seconds = 0;
+  std::string bottleneck;
+  double samples_per_second = 0;  // of all ranks
+
+  double checkpoint_bytes = 0;  // a full one
+  double checkpoint_seconds = 0;
+  double ssd_life_years = 0;  // 0: nothing is written, or the endurance is not known
+  double price_per_billion_samples = 0;
+  std::vector<PlanMarginal> marginals;
+
+  double TierBytes(const std::string& tier) const;
+  // Every number by a name, for conditions and for JSON: "hbm_bytes", "samples_per_second", ...
+  std::map<std::string, double> Values() const;
+};
+
+// Errors: InvalidArgument, naming the place in the spec. That a plan does not fit is no error.
+absl::StatusOr<Plan> MakePlan(const PlanSpec& spec);
+
+// For people; what `hotrow plan --json` prints.
+std::string PlanText(const PlanSpec& spec, const Plan& plan);
+std::string PlanJson(const PlanSpec& spec, const Plan& plan);
+
+// Whether a condition such as "hbm_bytes>70e9 || samples_per_second<1e6" holds: comparisons (< <= >
+// >= == !=) of a name of Plan::Values() with a number or another name, joined by && and ||, &&
+// first. Errors: InvalidArgument, saying where.
+absl::StatusOr<bool> EvaluateCondition(const std::string& condition,
+                                       const std::map<std::string, double>& values);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_TOOLS_PLAN_PLAN_H_

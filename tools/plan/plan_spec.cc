@@ -1,0 +1,441 @@
+#include "tools/plan/plan_spec.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/flag_set.h"
+#include "tools/plan/spec_text.h"
+
+namespace hotrow {
+namespace {
+
+constexpr double kRowsMax = 1e15;
+constexpr int64_t kTablesMax = 1'000'000;
+constexpr double kZipfMax = 8;
+
+// Reads the fields of one map, each once, and refuses those that nobody asked for.
+class Fields {
+ public:
+  // `path` names the map in messages: "tables[3]."; empty at the top.
+  Fields(const SpecNode& map, std::string path, std::string name)
+      : map_(map), path_(std::move(path)), name_(std::move(name)) {}
+
+  absl::Status Error(const SpecNode& node, const std::string& what) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name_, ":", node.line, ":", node.column + 1, ": ", what));
+  }
+  absl::Status CheckIsMap() const {
+    if (map_.kind == SpecNode::Kind::kMap) return absl::OkStatus();
+    return Error(map_, absl::StrCat(path_.empty() ? "the spec" : path_.substr(0, path_.size() - 1),
+                                    ": must be a map of fields"));
+  }
+
+  // Null when it is absent or null.
+  const SpecNode* Take(const char* field) {
+    known_.push_back(field);
+    const SpecNode* node = map_.Find(field);
+    return node == nullptr || node->kind == SpecNode::Kind::kNull ? nullptr : node;
+  }
+  absl::Status Missing(const char* field, const char* what) const {
+    return Error(map_, absl::StrCat(path_, field, " is missing; ", what));
+  }
+  absl::Status Bad(const SpecNode& node, const char* field, const std::string& legal) const {
+    return Error(node, absl::StrCat(path_, field, ": must be ", legal, ", is ",
+                                    node.kind == SpecNode::Kind::kScalar
+                                        ? absl::StrCat("\"", node.text, "\"")
+                                        : std::string("a list or a map")));
+  }
+
+  absl::Status Number(const char* field, double least, double most, double* out) {
+    const SpecNode* node = Take(field);
+    if (node == nullptr) return absl::OkStatus();
+    double value = 0;
+    if (!ParseNumber(*node, &value) || !(value >= least && value <= most)) {
+      return Bad(*node, field, absl::StrCat("a number in [", least, ", ", most, "]"));
+    }
+    *out = value;
+    return absl::OkStatus();
+  }
+  template <typename Int>
+  absl::Status Integer(const char* field, double least, double most, Int* out) {
+    const SpecNode* node = Take(field);
+    if (node == nullptr) return absl::OkStatus();
+    double value = 0;
+    if (!ParseNumber(*node, &value) || !(value >= least && value <= most) ||
+        value != std::floor(value)) {
+      return Bad(*node, field,
+                 absl::StrCat("a whole number in [", static_cast<int64_t>(least), ", ",
+                              static_cast<int64_t>(most), "]"));
+    }
+    *out = static_cast<Int>(value);
+    return absl::OkStatus();
+  }
+  absl::Status Bytes(const char* field, double* out) {
+    const SpecNode* node = Take(field);
+    if (node == nullptr) return absl::OkStatus();
+    if (node->kind == SpecNode::Kind::kScalar) {
+      const absl::StatusOr<int64_t> bytes = ParseBytes(node->text);
+      if (bytes.ok() && *bytes >= 0) {
+        *out = static_cast<double>(*bytes);
+        return absl::OkStatus();
+      }
+    }
+    return Bad(*node, field, "a byte count such as 12GB or 512MiB");
+  }
+  absl::Status Text(const char* field, std::string* out) {
+    const SpecNode* node = Take(field);
+    if (node == nullptr) return absl::OkStatus();
+    if (node->kind != SpecNode::Kind::kScalar) return Bad(*node, field, "a word");
+    *out = node->text;
+    return absl::OkStatus();
+  }
+  template <typename Enum>
+  absl::Status Choice(const char* field, const std::vector<std::pair<const char*, Enum>>& choices,
+                      Enum* out) {
+    const SpecNode* node = Take(field);
+    if (node == nullptr) return absl::OkStatus();
+    std::string names;
+    for (const auto& [name, value] : choices) {
+      if (node->kind == SpecNode::Kind::kScalar && node->text == name) {
+        *out = value;
+        return absl::OkStatus();
+      }
+      absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+    }
+    return Bad(*node, field, absl::StrCat("one of ", names));
+  }
+  absl::Status Sizes(const char* field, std::vector<int32_t>* out) {
+    const SpecNode* node = Take(field);
+    if (node == nullptr) return absl::OkStatus();
+    const std::string legal = "a list of layer sizes such as [512, 256]";
+    if (node->kind != SpecNode::Kind::kList) return Bad(*node, field, legal);
+    out->clear();
+    for (const SpecNode& item : node->items) {
+      double value = 0;
+      if (!ParseNumber(item, &value) || value < 1 || value > 1e6 || value != std::floor(value)) {
+        return Bad(item, field, legal);
+      }
+      out->push_back(static_cast<int32_t>(value));
+    }
+    return absl::OkStatus();
+  }
+
+  // After all fields were taken.
+  absl::Status Finish() const {
+    for (const auto& [field, node] : map_.fields) {
+      if (std::find(known_.begin(), known_.end(), field) != known_.end()) continue;
+      std::string names;
+      for (const std::string& known : known_) {
+        absl::StrAppend(&names, names.empty() ? "" : ", ", known);
+      }
+      return Error(node,
+                   absl::StrCat(path_, field, ": there is no such field; there are: ", names));
+    }
+    return absl::OkStatus();
+  }
+
+  static bool ParseNumber(const SpecNode& node, double* out) {
+    if (node.kind != SpecNode::Kind::kScalar || node.quoted) return false;
+    std::string text = node.text;
+    // YAML 1.1 and people write 40_000_000.
+    text.erase(std::remove(text.begin(), text.end(), '_'), text.end());
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+    return error == std::errc() && end == text.data() + text.size() && std::isfinite(*out);
+  }
+
+ private:
+  const SpecNode& map_;
+  const std::string path_;
+  const std::string name_;
+  std::vector<std::string> known_;
+};
+
+absl::Status ReadHistogram(Fields& fields, PlanTable* table) {
+  const SpecNode* node = fields.Take("histogram");
+  if (node == nullptr) return absl::OkStatus();
+  const std::string legal =
+      "a list of [ROWS, LOOKUPS OF EACH], both above 0, with rows that sum up to the table's at "
+      "most";
+  if (node->kind != SpecNode::Kind::kList || node->items.empty()) {
+    return fields.Bad(*node, "histogram", legal);
+  }
+  double rows = 0;
+  for (const SpecNode& item : node->items) {
+    Popularity::Group group;
+    if (item.kind != SpecNode::Kind::kList || item.items.size() != 2 ||
+        !Fields::ParseNumber(item.items[0], &group.rows) ||
+        !Fields::ParseNumber(item.items[1], &group.probability) || !(group.rows > 0) ||
+        !(group.probability > 0)) {
+      return fields.Bad(item, "histogram", legal);
+    }
+    rows += group.rows;
+    table->histogram.push_back(group);
+  }
+  if (rows > static_cast<double>(table->rows) * (1 + 1e-9)) {
+    return fields.Error(*node, absl::StrCat("histogram: its rows sum up to ", rows,
+                                            ", the table has ", table->rows));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadTable(const SpecNode& node, const std::string& path, const std::string& name,
+                       PlanSpec* spec) {
+  Fields fields(node, path, name);
+  HOTROW_RETURN_IF_ERROR(fields.CheckIsMap());
+  PlanTable table;
+  table.line = node.line;
+  table.column = node.column;
+  table.rows = -1;
+  int64_t count = 1;
+  std::string optimizer;
+  HOTROW_RETURN_IF_ERROR(fields.Text("name", &table.name));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("rows", 1, kRowsMax, &table.rows));
+  HOTROW_RETURN_IF_ERROR(fields.Number("rows_per_day", 0, kRowsMax, &table.rows_per_day));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("dim", 1, 65'536, &table.dim));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("count", 1, static_cast<double>(kTablesMax), &count));
+  HOTROW_RETURN_IF_ERROR(fields.Number("hotness", 1e-6, 1e6, &table.hotness));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("features", 1, 1e6, &table.features));
+  HOTROW_RETURN_IF_ERROR(fields.Text("optimizer", &optimizer));
+  int dtype = 0;
+  HOTROW_RETURN_IF_ERROR(fields.Choice<int>("dtype", {{"fp32", 0}}, &dtype));
+  // Pooling moves no byte of the tables; it is here so that specs may say it.
+  HOTROW_RETURN_IF_ERROR(
+      fields.Choice<int>("pooling", {{"sum", 0}, {"mean", 0}, {"none", 0}}, &dtype));
+  if (table.rows < 0) return fields.Missing("rows", "how many rows the table has");
+  if (table.dim == 0) return fields.Missing("dim", "how many floats a row's weights are");
+  if (table.name.empty()) table.name = absl::StrCat("table", spec->tables.size());
+  if (!optimizer.empty()) {
+    const absl::StatusOr<SparseOptimizerKind> kind = ParseSparseOptimizer(optimizer);
+    if (!kind.ok()) {
+      return fields.Error(*node.Find("optimizer"),
+                          absl::StrCat(path, "optimizer: ", std::string(kind.status().message())));
+    }
+    table.optimizer = *kind;
+  }
+  const int laws = (node.Find("zipf") != nullptr) + (node.Find("histogram") != nullptr) +
+                   (node.Find("curve") != nullptr) + (node.Find("trace") != nullptr);
+  if (laws > 1) {
+    return fields.Error(node,
+                        absl::StrCat(path, "zipf, histogram, curve and trace: give one of them"));
+  }
+  HOTROW_RETURN_IF_ERROR(fields.Number("zipf", 0, kZipfMax, &table.zipf));
+  HOTROW_RETURN_IF_ERROR(ReadHistogram(fields, &table));
+  HOTROW_RETURN_IF_ERROR(fields.Text("curve", &table.curve_file));
+  HOTROW_RETURN_IF_ERROR(fields.Text("trace", &table.trace_file));
+  HOTROW_RETURN_IF_ERROR(fields.Finish());
+  if (std::ssize(spec->tables) + count > kTablesMax) {
+    return fields.Error(node, absl::StrCat("more than ", kTablesMax, " tables"));
+  }
+  const std::string base = table.name;
+  for (int64_t i = 0; i < count; ++i) {
+    if (count > 1) table.name = absl::StrCat(base, "_", i);
+    spec->tables.push_back(table);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadModel(const SpecNode* node, const std::string& name, PlanModel* model) {
+  if (node == nullptr) return absl::OkStatus();
+  Fields fields(*node, "model.", name);
+  HOTROW_RETURN_IF_ERROR(fields.CheckIsMap());
+  HOTROW_RETURN_IF_ERROR(fields.Integer("dense_features", 0, 1e6, &model->dense_features));
+  HOTROW_RETURN_IF_ERROR(fields.Sizes("bottom", &model->bottom));
+  HOTROW_RETURN_IF_ERROR(fields.Sizes("top", &model->top));
+  HOTROW_RETURN_IF_ERROR(fields.Choice<Interaction>("interaction",
+                                                    {{"concat", Interaction::kConcat},
+                                                     {"dot", Interaction::kDot},
+                                                     {"cross", Interaction::kCross}},
+                                                    &model->interaction));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("cross_layers", 0, 64, &model->cross_layers));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("cross_rank", 0, 1e6, &model->cross_rank));
+  HOTROW_RETURN_IF_ERROR(fields.Choice<int32_t>(
+      "dense_optimizer", {{"sgd", 0}, {"momentum", 1}, {"adagrad", 1}, {"adam", 2}},
+      &model->dense_optimizer_states));
+  return fields.Finish();
+}
+
+absl::Status ReadHardware(const SpecNode* node, const std::string& name, HardwareProfile* out) {
+  const auto names = [](std::span<const HardwareProfile> profiles) {
+    std::string text;
+    for (const HardwareProfile& profile : profiles) {
+      absl::StrAppend(&text, text.empty() ? "" : ", ", profile.name);
+    }
+    return text;
+  };
+  *out = *FindAccelerator("cpu");
+  std::string disk = "nvme-read";
+  std::string base = "cpu";
+  const auto take_base = [&](const Fields& fields, const SpecNode& at) -> absl::Status {
+    const HardwareProfile* profile = FindAccelerator(base);
+    if (profile == nullptr) {
+      return fields.Error(at, absl::StrCat("hardware: there is no profile \"", base,
+                                           "\"; there are: ", names(Accelerators())));
+    }
+    *out = *profile;
+    return absl::OkStatus();
+  };
+  const auto take_disk = [&](const Fields& fields, const SpecNode& at) -> absl::Status {
+    const HardwareProfile* profile = FindDisk(disk);
+    if (profile == nullptr) {
+      return fields.Error(at, absl::StrCat("hardware.disk: there is no class \"", disk,
+                                           "\"; there are: ", names(Disks())));
+    }
+    out->ssd_bytes = profile->ssd_bytes;
+    out->ssd_read_ios_per_second = profile->ssd_read_ios_per_second;
+    out->ssd_read_bytes_per_second = profile->ssd_read_bytes_per_second;
+    out->ssd_write_bytes_per_second = profile->ssd_write_bytes_per_second;
+    out->ssd_endurance_bytes = profile->ssd_endurance_bytes;
+    return absl::OkStatus();
+  };
+  const SpecNode nothing;
+  if (node == nullptr) return take_disk(Fields(nothing, "", name), nothing);
+  Fields fields(*node, "hardware.", name);
+  if (node->kind == SpecNode::Kind::kScalar) {
+    base = node->text;
+    HOTROW_RETURN_IF_ERROR(take_base(fields, *node));
+    return take_disk(fields, *node);
+  }
+  HOTROW_RETURN_IF_ERROR(fields.CheckIsMap());
+  HOTROW_RETURN_IF_ERROR(fields.Text("profile", &base));
+  HOTROW_RETURN_IF_ERROR(take_base(fields, *node));
+  HOTROW_RETURN_IF_ERROR(fields.Text("disk", &disk));
+  HOTROW_RETURN_IF_ERROR(take_disk(fields, *node));
+  HOTROW_RETURN_IF_ERROR(fields.Bytes("hbm", &out->hbm_bytes));
+  HOTROW_RETURN_IF_ERROR(fields.Bytes("dram", &out->dram_bytes));
+  HOTROW_RETURN_IF_ERROR(fields.Bytes("ssd", &out->ssd_bytes));
+  constexpr double kRateMax = 1e18;
+  struct Rate {
+    const char* field;
+    double* out;
+  };
+  for (const Rate& rate : {Rate{"hbm_bytes_per_second", &out->hbm_bytes_per_second},
+                           Rate{"dense_flops", &out->dense_flops},
+                           Rate{"host_link_bytes_per_second", &out->host_link_bytes_per_second},
+                           Rate{"gpu_link_bytes_per_second", &out->gpu_link_bytes_per_second},
+                           Rate{"dram_bytes_per_second", &out->dram_bytes_per_second},
+                           Rate{"ssd_read_ios_per_second", &out->ssd_read_ios_per_second},
+                           Rate{"ssd_read_bytes_per_second", &out->ssd_read_bytes_per_second},
+                           Rate{"ssd_write_bytes_per_second", &out->ssd_write_bytes_per_second},
+                           Rate{"ssd_endurance_bytes", &out->ssd_endurance_bytes},
+                           Rate{"network_bytes_per_second", &out->network_bytes_per_second}}) {
+    HOTROW_RETURN_IF_ERROR(fields.Number(rate.field, 1, kRateMax, rate.out));
+  }
+  HOTROW_RETURN_IF_ERROR(fields.Number("cpu_seconds_per_key", 1e-12, 1, &out->cpu_seconds_per_key));
+  HOTROW_RETURN_IF_ERROR(fields.Number("price_per_rank_hour", 0, 1e9, &out->price_per_rank_hour));
+  return fields.Finish();
+}
+
+}  // namespace
+
+double WireBytes(WireType type, int32_t dim) {
+  switch (type) {
+    case WireType::kFp32:
+      return 4.0 * dim;
+    case WireType::kFp16:
+    case WireType::kBf16:
+      return 2.0 * dim;
+    case WireType::kInt8:
+      return dim + 4.0;  // one fp32 scale a row
+  }
+  return 0;
+}
+
+absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view name_view) {
+  const std::string name(name_view);
+  HOTROW_ASSIGN_OR_RETURN(const SpecNode root, ParseSpecText(text, name));
+  Fields fields(root, "", name);
+  HOTROW_RETURN_IF_ERROR(fields.CheckIsMap());
+  PlanSpec spec;
+  spec.name = name;
+
+  const SpecNode* tables = fields.Take("tables");
+  if (tables == nullptr) return fields.Missing("tables", "a list of tables");
+  if (tables->kind != SpecNode::Kind::kList || tables->items.empty()) {
+    return fields.Bad(*tables, "tables", "a list of at least one table");
+  }
+  for (size_t i = 0; i < tables->items.size(); ++i) {
+    HOTROW_RETURN_IF_ERROR(
+        ReadTable(tables->items[i], absl::StrCat("tables[", i, "]."), name, &spec));
+  }
+  std::set<std::string> names;
+  for (const PlanTable& table : spec.tables) {
+    if (names.insert(table.name).second) continue;
+    return absl::InvalidArgumentError(absl::StrCat(name, ":", table.line, ":", table.column + 1,
+                                                   ": the table name \"", table.name,
+                                                   "\" occurs twice; names must differ"));
+  }
+
+  HOTROW_RETURN_IF_ERROR(ReadModel(fields.Take("model"), name, &spec.model));
+  HOTROW_RETURN_IF_ERROR(ReadHardware(fields.Take("hardware"), name, &spec.hardware));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("batch_size", 1, 1e9, &spec.batch_size));
+  if (spec.batch_size == 0)
+    return fields.Missing("batch_size", "samples of one step, of all ranks");
+  HOTROW_RETURN_IF_ERROR(fields.Integer("ranks", 1, 65'536, &spec.ranks));
+  spec.ranks_per_node = std::min(spec.ranks, spec.hardware.ranks_per_node);
+  HOTROW_RETURN_IF_ERROR(fields.Integer("ranks_per_node", 1, 65'536, &spec.ranks_per_node));
+  const std::vector<std::pair<const char*, WireType>> wires = {{"fp32", WireType::kFp32},
+                                                               {"fp16", WireType::kFp16},
+                                                               {"bf16", WireType::kBf16},
+                                                               {"int8", WireType::kInt8}};
+  HOTROW_RETURN_IF_ERROR(fields.Choice("exchange_forward", wires, &spec.forward_wire));
+  HOTROW_RETURN_IF_ERROR(fields.Choice("exchange_backward", wires, &spec.backward_wire));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("prefetch_depth", 0, 32, &spec.prefetch_depth));
+  int store = 0;
+  HOTROW_RETURN_IF_ERROR(
+      fields.Choice<int>("store", {{"auto", 0}, {"memory", 1}, {"ssd", 2}}, &store));
+  spec.store_auto = store == 0;
+  spec.store = store == 2 ? StoreKind::kSsd : StoreKind::kMemory;
+  if (const SpecNode* node = root.Find("cache_bytes"); node != nullptr && node->text == "auto") {
+    fields.Take("cache_bytes");
+  } else {
+    double bytes = -1;
+    HOTROW_RETURN_IF_ERROR(fields.Bytes("cache_bytes", &bytes));
+    if (bytes >= 0) spec.cache_bytes = static_cast<int64_t>(bytes);
+  }
+  HOTROW_RETURN_IF_ERROR(
+      fields.Number("checkpoint_interval_steps", 0, 1e15, &spec.checkpoint_interval_steps));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("retained_snapshots", 0, 1000, &spec.retained_snapshots));
+  HOTROW_RETURN_IF_ERROR(fields.Bytes("max_hbm", &spec.hbm_max_bytes));
+  HOTROW_RETURN_IF_ERROR(fields.Bytes("max_dram", &spec.dram_max_bytes));
+  HOTROW_RETURN_IF_ERROR(fields.Bytes("max_ssd", &spec.ssd_max_bytes));
+  HOTROW_RETURN_IF_ERROR(fields.Number("days", 0, 36'500, &spec.days));
+  HOTROW_RETURN_IF_ERROR(
+      fields.Number("target_samples_per_second", 0, 1e15, &spec.target_samples_per_second));
+  HOTROW_RETURN_IF_ERROR(fields.Finish());
+  return spec;
+}
+
+absl::StatusOr<std::vector<CurvePoint>> ParseCurve(std::string_view json, std::string_view name) {
+  const auto bad = [&](const char* what) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(name), ": ", what, "; a curve is what `hotrow trace mrc --json` prints"));
+  };
+  const nlohmann::json root = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object() || !root.contains("points") || !root["points"].is_array()) {
+    return bad("is no JSON object with points");
+  }
+  std::vector<CurvePoint> curve;
+  for (const nlohmann::json& point : root["points"]) {
+    if (!point.is_object() || !point.contains("size") || !point.contains("hit_rate") ||
+        !point["size"].is_number() || !point["hit_rate"].is_number()) {
+      return bad("a point has no size or no hit_rate");
+    }
+    const CurvePoint at = {point["size"].get<double>(), point["hit_rate"].get<double>()};
+    if (!(at.rows > 0) || !(at.hit_rate >= 0 && at.hit_rate <= 1)) {
+      return bad("a size is not above 0, or a hit_rate not in [0, 1]");
+    }
+    curve.push_back(at);
+  }
+  if (curve.empty()) return bad("has no points");
+  std::sort(curve.begin(), curve.end(),
+            [](const CurvePoint& a, const CurvePoint& b) { return a.rows < b.rows; });
+  return curve;
+}
+
+}  // namespace hotrow

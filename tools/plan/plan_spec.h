@@ -1,0 +1,90 @@
+#ifndef HOTROW_TOOLS_PLAN_PLAN_SPEC_H_
+#define HOTROW_TOOLS_PLAN_PLAN_SPEC_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "embedding/store_kind.h"
+#include "ops/sparse_optimizer.h"
+#include "tools/plan/hardware.h"
+#include "tools/plan/popularity.h"
+
+namespace hotrow {
+
+struct PlanTable {
+  std::string name;
+  int64_t rows = 0;
+  double rows_per_day = 0;  // growth
+  int32_t dim = 0;
+  SparseOptimizerKind optimizer = SparseOptimizerKind::kRowWiseAdagrad;
+  double hotness = 1;  // lookups a feature and sample, on average
+  int64_t features = 1;
+  // How the rows are used: one of these.
+  double zipf = 1.05;
+  std::vector<Popularity::Group> histogram;  // rows, lookups of each
+  std::string curve_file;                    // the caller reads one of these into `curve`
+  std::string trace_file;
+  std::vector<CurvePoint> curve;  // by growing rows
+  int line = 0;                   // of the spec
+  int column = 0;
+
+  double step_lookups(double batch_size) const {
+    return batch_size * hotness * static_cast<double>(features);
+  }
+};
+
+enum class Interaction { kConcat, kDot, kCross };
+enum class WireType { kFp32, kFp16, kBf16, kInt8 };
+double WireBytes(WireType type, int32_t dim);  // of one row on the wire
+
+struct PlanModel {
+  int64_t dense_features = 0;
+  std::vector<int32_t> bottom;  // layer sizes, without the input
+  std::vector<int32_t> top;     // without the input
+  Interaction interaction = Interaction::kConcat;
+  int32_t cross_layers = 0;
+  int32_t cross_rank = 0;              // 0: full
+  int32_t dense_optimizer_states = 0;  // floats of state a parameter: SGD 0, Adagrad 1, Adam 2
+};
+
+struct PlanSpec {
+  std::string name;  // of the file, for messages
+  std::vector<PlanTable> tables;
+  PlanModel model;
+  int64_t batch_size = 0;  // global
+  int32_t ranks = 1;
+  int32_t ranks_per_node = 1;
+  WireType forward_wire = WireType::kFp32;
+  WireType backward_wire = WireType::kFp32;
+  int32_t prefetch_depth = 0;
+  StoreKind store = StoreKind::kMemory;
+  bool store_auto = true;  // memory if it fits, ssd if not
+  // Budgets of one rank. cache_bytes: 0 none, kAuto: chosen.
+  static constexpr int64_t kAuto = -1;
+  int64_t cache_bytes = kAuto;
+  // Snapshots.
+  double checkpoint_interval_steps = 0;  // 0: none
+  int32_t retained_snapshots = 1;
+  // Limits of one rank; 0: what the hardware has.
+  double hbm_max_bytes = 0;
+  double dram_max_bytes = 0;
+  double ssd_max_bytes = 0;
+  double days = 0;  // of growth to plan for
+  double target_samples_per_second = 0;
+  HardwareProfile hardware;
+};
+
+// Reads a spec (JSON or YAML, docs/planner.md lists the fields). `name` is the place in errors.
+// Errors: InvalidArgument, one line: "NAME:LINE:COLUMN: FIELD: what is wrong, what is legal".
+absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view name);
+
+// Reads what `hotrow trace mrc --json` prints, for a table's curve. Errors: InvalidArgument.
+absl::StatusOr<std::vector<CurvePoint>> ParseCurve(std::string_view json, std::string_view name);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_TOOLS_PLAN_PLAN_SPEC_H_

@@ -1,0 +1,155 @@
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "models/report.h"
+#include "tools/plan/plan.h"
+
+namespace hotrow {
+namespace {
+
+std::string Bytes(double bytes) { return FormatBytes(static_cast<int64_t>(bytes)); }
+std::string Count(double count) { return FormatCount(static_cast<int64_t>(std::llround(count))); }
+std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
+std::string Seconds(double seconds) {
+  if (seconds < 1e-3) return absl::StrFormat("%.1f us", seconds * 1e6);
+  if (seconds < 1) return absl::StrFormat("%.2f ms", seconds * 1e3);
+  return absl::StrFormat("%.1f s", seconds);
+}
+
+}  // namespace
+
+std::string PlanText(const PlanSpec& spec, const Plan& plan) {
+  std::string out;
+  absl::StrAppendFormat(&out, "%s: %s tables, %s rows, batch %s, %d rank%s of %s\n", spec.name,
+                        FormatCount(static_cast<int64_t>(spec.tables.size())), Count(plan.rows),
+                        FormatCount(spec.batch_size), spec.ranks, spec.ranks == 1 ? "" : "s",
+                        spec.hardware.name);
+  absl::StrAppendFormat(&out, "weights %s, with optimizer state %s, as rows %s\n",
+                        Bytes(plan.weight_bytes), Bytes(plan.payload_bytes), Bytes(plan.row_bytes));
+  if (plan.fits) {
+    absl::StrAppend(&out, "It fits.\n");
+  } else {
+    absl::StrAppend(&out, "It does not fit.\n");
+    for (const std::string& line : plan.over) absl::StrAppend(&out, "  ", line, "\n");
+    for (size_t i = 0; i < plan.remedies.size(); ++i) {
+      absl::StrAppendFormat(&out, "  %d. %s\n", i + 1, plan.remedies[i]);
+    }
+  }
+  absl::StrAppendFormat(
+      &out, "\nStore: %s. Cache: %s%s%s.\n", std::string(StoreKindName(plan.store)),
+      plan.cache_bytes > 0 ? Bytes(plan.cache_bytes) + ", " : std::string(),
+      plan.cache_bytes > 0 ? Count(plan.cache_rows) + " rows, " : std::string(), plan.cache_choice);
+  if (spec.hardware.hbm_bytes > 0) {
+    absl::StrAppendFormat(&out, "A cache of all rows would take %s of each rank's %s.\n",
+                          Bytes(plan.whole_cache_bytes), Bytes(spec.hardware.hbm_bytes));
+  }
+
+  absl::StrAppend(&out, "\nBytes of a rank\n");
+  for (const PlanTier& tier : plan.tiers) {
+    absl::StrAppendFormat(&out, "  %-5s %14s of %s\n", tier.name, Bytes(tier.bytes),
+                          Bytes(tier.limit_bytes));
+    for (const PlanItem& item : plan.items) {
+      if (item.tier != tier.name) continue;
+      absl::StrAppendFormat(&out, "    %-40s %14s\n", item.name, Bytes(item.bytes));
+    }
+  }
+
+  absl::StrAppend(&out, "\nA step of a rank\n");
+  const auto line = [&](const char* name, const std::string& value) {
+    absl::StrAppendFormat(&out, "  %-42s %s\n", name, value);
+  };
+  line("lookups, distinct keys", absl::StrCat(Count(plan.lookups), ", ", Count(plan.unique_keys)));
+  if (plan.cache_bytes > 0) {
+    line("hit rate of lookups, of distinct keys",
+         absl::StrCat(Percent(plan.hit_rate), ", ", Percent(plan.unique_hit_rate),
+                      "; with the hottest rows kept ", Percent(plan.hit_rate_bound)));
+    line("rows read from the store", Count(plan.miss_rows));
+  }
+  if (plan.link_bytes_down > 0) {
+    line("host link, down and up",
+         absl::StrCat(Bytes(plan.link_bytes_down), ", ", Bytes(plan.link_bytes_up)));
+  }
+  if (plan.ssd_ios_read > 0) {
+    line("SSD reads", absl::StrCat(Count(plan.ssd_ios_read), ", ", Bytes(plan.ssd_bytes_read)));
+    line("SSD writes", absl::StrFormat("%s at a write amplification of %.2f",
+                                       Bytes(plan.ssd_bytes_written), plan.write_amplification));
+  }
+  if (spec.ranks > 1) {
+    line("sent to ranks of the node, to others",
+         absl::StrCat(Bytes(plan.exchange_bytes_node), ", ", Bytes(plan.exchange_bytes_network)));
+  }
+  for (const PlanStage& stage : plan.stages) {
+    line(stage.name.c_str(), absl::StrFormat("%10s  %s%s", Seconds(stage.seconds), stage.bound_by,
+                                             stage.overlapped ? ", ahead of the step" : ""));
+  }
+  line("step", absl::StrFormat("%10s  longest: %s", Seconds(plan.step_seconds), plan.bottleneck));
+  line("samples/s, all ranks", Count(plan.samples_per_second));
+
+  absl::StrAppend(&out, "\n");
+  line("checkpoint",
+       absl::StrCat(Bytes(plan.checkpoint_bytes), ", ", Seconds(plan.checkpoint_seconds)));
+  if (plan.ssd_life_years > 0) {
+    line("life of the SSD", absl::StrFormat("%.1f years", plan.ssd_life_years));
+  }
+  if (plan.price_per_billion_samples > 0) {
+    line("price of a billion samples", absl::StrFormat("%.2f", plan.price_per_billion_samples));
+  }
+  for (const PlanMarginal& marginal : plan.marginals) {
+    line(marginal.what.c_str(),
+         absl::StrFormat("%+.4g samples/s, %+.2f points of distinct keys",
+                         marginal.samples_per_second, 100 * marginal.unique_hit_rate));
+  }
+  return out;
+}
+
+std::string PlanJson(const PlanSpec& spec, const Plan& plan) {
+  using Json = nlohmann::ordered_json;
+  Json json;
+  json["spec"] = spec.name;
+  json["hardware"] = spec.hardware.name;
+  json["ranks"] = spec.ranks;
+  json["fits"] = plan.fits;
+  json["over"] = plan.over;
+  json["remedies"] = plan.remedies;
+  json["store"] = std::string(StoreKindName(plan.store));
+  json["cache_choice"] = plan.cache_choice;
+  json["bottleneck"] = plan.bottleneck;
+  for (const auto& [name, value] : plan.Values()) {
+    if (name == "fits") continue;
+    json[name] = std::isfinite(value) ? Json(value) : Json(nullptr);
+  }
+  Json tiers = Json::array();
+  for (const PlanTier& tier : plan.tiers) {
+    Json items = Json::array();
+    for (const PlanItem& item : plan.items) {
+      if (item.tier == tier.name) items.push_back({{"name", item.name}, {"bytes", item.bytes}});
+    }
+    tiers.push_back({{"name", tier.name},
+                     {"bytes", tier.bytes},
+                     {"limit_bytes", tier.limit_bytes},
+                     {"items", std::move(items)}});
+  }
+  json["tiers"] = std::move(tiers);
+  Json stages = Json::array();
+  for (const PlanStage& stage : plan.stages) {
+    stages.push_back({{"name", stage.name},
+                      {"seconds", stage.seconds},
+                      {"bound_by", stage.bound_by},
+                      {"overlapped", stage.overlapped}});
+  }
+  json["stages"] = std::move(stages);
+  Json marginals = Json::array();
+  for (const PlanMarginal& marginal : plan.marginals) {
+    marginals.push_back({{"tier", marginal.tier},
+                         {"what", marginal.what},
+                         {"samples_per_second", marginal.samples_per_second},
+                         {"unique_hit_rate", marginal.unique_hit_rate}});
+  }
+  json["marginals"] = std::move(marginals);
+  return json.dump(2) + "\n";
+}
+
+}  // namespace hotrow

@@ -1,0 +1,67 @@
+#ifndef HOTROW_TOOLS_PLAN_TIER_BYTES_H_
+#define HOTROW_TOOLS_PLAN_TIER_BYTES_H_
+
+#include <cstdint>
+#include <span>
+
+// What the tiers take for given rows, without making them. Where the engine has a function for it,
+// that is called; the others follow the growth rules of the code they name and are held against
+// live stores by tests/tools/tier_bytes_test.cc.
+namespace hotrow {
+
+// The rows of one table in one rank.
+struct TierRows {
+  double rows = 0;
+  int64_t row_bytes = 0;
+};
+
+// A cache of `budget_bytes` for one row width, as TieredTable divides it: buffers for rows on their
+// way and for a snapshot that is being written, the rest a RowCache.
+struct CacheBytes {
+  int64_t ways = 0;            // 0: the budget is too small
+  int64_t rows_bytes = 0;      // ways * row_bytes
+  int64_t metadata_bytes = 0;  // keys, tables, scores, states, partitions
+  int64_t overflow_bytes = 0;
+  int64_t buffer_bytes = 0;
+  int64_t total() const { return rows_bytes + metadata_bytes + overflow_bytes + buffer_bytes; }
+};
+CacheBytes SizeOfCache(int64_t budget_bytes, int64_t row_bytes);
+// The least budget with at least so many ways.
+int64_t CacheBudgetForWays(int64_t ways, int64_t row_bytes);
+
+// A HostStore that holds these rows (store/host_store.h).
+struct HostStoreBytes {
+  double row_bytes = 0;
+  double key_bytes = 0;    // keys and live bits of the chunks
+  double index_bytes = 0;  // 12-way buckets at their loads between two growths
+  double slack_bytes = 0;  // free slots, chunk tables, what is not carved of the last extent
+  double total() const { return row_bytes + key_bytes + index_bytes + slack_bytes; }
+};
+// Memory is taken in extents of an eighth of what is held, 32 MiB at most, so a small store may be
+// one of them off. `budget_bytes` sets the number of partitions; 0: what the rows need and an
+// eighth more.
+HostStoreBytes SizeOfHostStore(std::span<const TierRows> tables, double budget_bytes);
+
+// An SsdStore that holds these rows (store/ssd_store.h).
+struct SsdStoreBytes {
+  double index_bytes = 0;   // in memory
+  double buffer_bytes = 0;  // in memory
+  double live_bytes = 0;    // on disk: records and footers of the live rows
+  double disk_bytes = 0;    // on disk, with the room that cleaning needs
+  double memory() const { return index_bytes + buffer_bytes; }
+};
+// How full a log should be: the rest is what the cleaner works with, and the fuller it is, the more
+// it moves. Where the disk has room, half of it.
+inline constexpr double kSsdFillMin = 0.5;
+inline constexpr double kSsdFillMax = 0.8;
+// With a disk budget as large as `disk_limit_bytes` allows, between live_bytes / kSsdFillMin and
+// live_bytes / kSsdFillMax.
+SsdStoreBytes SizeOfSsdStore(std::span<const TierRows> tables, double disk_limit_bytes);
+// Of one row: its record and the footer's entry.
+int64_t SsdBytesPerRow(int64_t row_bytes);
+// Bytes that reading one row moves: whole blocks of 512 bytes around the record.
+double SsdReadBytesPerRow(int64_t row_bytes);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_TOOLS_PLAN_TIER_BYTES_H_
