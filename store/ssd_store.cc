@@ -724,9 +724,9 @@ absl::StatusOr<bool> SsdStore::Impl::LoadImage() {
   const std::string path = ImagePath(manifest.index_image);
   const absl::Status status = internal::ReadSsdIndexImage(*env, path, *index);
   if (!status.ok()) {
-    // Without it opening takes longer, that is all.
+    // Without it opening takes longer, that is all. Also when there is too little memory: a damaged
+    // image may ask for any amount.
     index.reset();
-    if (absl::IsResourceExhausted(status)) return status;
     return false;
   }
   int64_t live = 0;

@@ -624,7 +624,13 @@ class Model {
       snapshots_.erase(oldest);
       oracle_.Commit();
     }
-    HOTROW_ASSERT_OK(store_->PrepareSnapshot(id));
+    const absl::Status prepared = store_->PrepareSnapshot(id);
+    if (snapshots_.size() == 2 && !prepared.ok()) {
+      // A budget of a few segments may not leave room for a manifest with three snapshots.
+      ASSERT_THAT(prepared, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("manifest")));
+      return;
+    }
+    HOTROW_ASSERT_OK(prepared);
     oracle_.Commit();
     snapshots_[id] = oracle_.now();
     if (random_.Below(2) == 0) {
