@@ -16,9 +16,10 @@ namespace {
 
 constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
-// Smaller pieces come from the heap: a mapping of their own would cost more in page faults than it
-// saves in TLB misses.
-constexpr int64_t kMapFromBytes = int64_t{1} << 20;
+// Smaller pieces come from the heap. Larger ones do not: pieces that are made anew a little larger
+// again and again, as those of the stores' indexes are, would leave holes in it that nothing fits,
+// memory that no budget counts.
+constexpr int64_t kMapFromBytes = int64_t{128} << 10;
 
 absl::Status OutOfMemory(int64_t bytes) {
   return absl::ResourceExhaustedError(
@@ -63,7 +64,7 @@ absl::StatusOr<std::byte*> AllocateHost(int64_t bytes, HugePages huge_pages) {
     const auto rounded = static_cast<size_t>(RoundUp(bytes, kBufferAlignment));
     data = static_cast<std::byte*>(std::aligned_alloc(kBufferAlignment, rounded));
     if (data != nullptr) std::memset(data, 0, rounded);
-  } else if (huge_pages == HugePages::kTry) {
+  } else if (huge_pages == HugePages::kTry && bytes >= kHugePageBytes) {
     data = MapAtHugePageBoundary(RoundUp(bytes, kPageBytes));
   } else {
     data = MapPages(RoundUp(bytes, kPageBytes));

@@ -21,7 +21,7 @@ enum class HugePages {
 };
 
 namespace internal {
-// Zeroed memory, 64-byte aligned. From 1 MiB up with kTry it is mapped at a 2 MiB boundary and
+// Zeroed memory, 64-byte aligned. From 2 MiB up with kTry it is mapped at a 2 MiB boundary and
 // advised to use huge pages. bytes = 0 gives a null pointer.
 absl::StatusOr<std::byte*> AllocateHost(int64_t bytes, HugePages huge_pages);
 void FreeHost(std::byte* data, int64_t bytes, HugePages huge_pages);
