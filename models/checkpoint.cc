@@ -417,6 +417,13 @@ void CheckpointWriter::Impl::StartCommit() {
     TraceSpan span(options.trace, "checkpoint_commit");
     const std::string manifest = SavedModelManifest(model);
     outcome.bytes = model.dense_bytes + static_cast<int64_t>(manifest.size());
+    // One of this step that got its name and could not be synced: whether it lasts was open.
+    HOTROW_ASSIGN_OR_RETURN(const bool is_there, env.Exists(current.dir));
+    if (is_there) {
+      HOTROW_RETURN_IF_ERROR(Retire(env, current.dir));
+      HOTROW_RETURN_IF_ERROR(env.SyncDir(options.dir));
+      HOTROW_RETURN_IF_ERROR(RemoveFlatDir(env, current.dir + kRetired));
+    }
     HOTROW_RETURN_IF_ERROR(CommitUnfinished(env, current.dir + kUnfinished, current.dir, manifest));
     outcome.committed = true;
     outcome.commit_ns = NowNanos() - begin_ns;
