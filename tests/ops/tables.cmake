@@ -4,6 +4,7 @@ hotrow_add_test(
           gradient_segment_sum_test.cc
           partition_test.cc
           pooled_lookup_test.cc
+          row_codec_test.cc
           row_init_test.cc
           row_layout_test.cc
           sparse_optimizer_test.cc

@@ -1,0 +1,4 @@
+hotrow_add_bench(
+  NAME row_codec_bench
+  SOURCES row_codec_bench.cc
+  DEPS hotrow::ops benchmark::benchmark)

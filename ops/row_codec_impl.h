@@ -1,0 +1,40 @@
+#ifndef HOTROW_OPS_ROW_CODEC_IMPL_H_
+#define HOTROW_OPS_ROW_CODEC_IMPL_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/exec_context.h"
+#include "base/philox.h"
+#include "ops/row_codec.h"
+
+namespace hotrow::internal {
+
+// Stochastic rounding of column c of a row takes word c % 4 of RandomBlock(seed, kRounding, key,
+// table, c / 4) with this seed. A counter has no room for step, direction and rank beside key,
+// table and column, so they are mixed into the seed; the last argument keeps this block apart from
+// other uses of (seed, kRounding).
+inline uint64_t ExchangeSeed(const StochasticKey& random) {
+  constexpr uint32_t kExchange = 1;
+  const PhiloxBlock block =
+      RandomBlock(random.seed, RandomPurpose::kRounding,
+                  (uint64_t{random.rank} << 32) | random.step, random.direction, kExchange);
+  return (uint64_t{block.v[1]} << 32) | block.v[0];
+}
+
+// How the CPU converts: eight columns in registers, or one after the other. The bits are the same.
+enum class RowCodecPath {
+  kFastest,  // AVX2 and F16C where the library is compiled for them
+  kPlain,    // what other machines run; can be asked for, so that tests compare the two
+};
+
+absl::Status EncodeRowsCpu(const ExecContext& ctx, const EncodeRowsArgs& args,
+                           RowCodecPath path = RowCodecPath::kFastest);
+absl::Status EncodeRowsCuda(const EncodeRowsArgs& args, CudaStream stream);
+absl::Status DecodeRowsCpu(const ExecContext& ctx, const DecodeRowsArgs& args,
+                           RowCodecPath path = RowCodecPath::kFastest);
+absl::Status DecodeRowsCuda(const DecodeRowsArgs& args, CudaStream stream);
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_OPS_ROW_CODEC_IMPL_H_
