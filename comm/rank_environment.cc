@@ -29,12 +29,15 @@ absl::StatusOr<int> Number(GetVariable get, const char* name, int min, int max) 
 }
 
 absl::Status ReadRanks(GetVariable get, const char* size, const char* rank, const char* local_rank,
-                       RankEnvironment& env) {
+                       const char* local_size, RankEnvironment& env) {
   HOTROW_ASSIGN_OR_RETURN(env.world_size, Number(get, size, 1, kWorldSizeMax));
   HOTROW_ASSIGN_OR_RETURN(env.rank, Number(get, rank, 0, env.world_size - 1));
   env.local_rank = env.rank;
   if (get(local_rank) != nullptr) {
     HOTROW_ASSIGN_OR_RETURN(env.local_rank, Number(get, local_rank, 0, env.world_size - 1));
+  }
+  if (get(local_size) != nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(env.local_world_size, Number(get, local_size, 1, env.world_size));
   }
   return absl::OkStatus();
 }
@@ -50,13 +53,16 @@ absl::StatusOr<RankEnvironment> DetectRankEnvironment(GetVariable get) {
   if (get("OMPI_COMM_WORLD_SIZE") != nullptr) {
     env.launcher = Launcher::kMpi;
     HOTROW_RETURN_IF_ERROR(ReadRanks(get, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
-                                     "OMPI_COMM_WORLD_LOCAL_RANK", env));
+                                     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                     env));
   } else if (get("PMI_SIZE") != nullptr) {
     env.launcher = Launcher::kMpi;
-    HOTROW_RETURN_IF_ERROR(ReadRanks(get, "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", env));
+    HOTROW_RETURN_IF_ERROR(
+        ReadRanks(get, "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", env));
   } else if (get("WORLD_SIZE") != nullptr && get("RANK") != nullptr) {
     env.launcher = Launcher::kTorchrun;
-    HOTROW_RETURN_IF_ERROR(ReadRanks(get, "WORLD_SIZE", "RANK", "LOCAL_RANK", env));
+    HOTROW_RETURN_IF_ERROR(
+        ReadRanks(get, "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", env));
     const char* const host = get("MASTER_ADDR");
     if (host == nullptr || *host == 0) {
       return absl::InvalidArgumentError(

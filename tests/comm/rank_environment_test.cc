@@ -30,14 +30,19 @@ TEST(RankEnvironmentTest, AProcessByItselfIsRankZeroOfOne) {
 TEST(RankEnvironmentTest, ReadsWhatEachLauncherSets) {
   const Variables open_mpi = {{"OMPI_COMM_WORLD_SIZE", "4"},
                               {"OMPI_COMM_WORLD_RANK", "3"},
-                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
-  const Variables mpich = {{"PMI_SIZE", "4"}, {"PMI_RANK", "3"}, {"MPI_LOCALRANKID", "1"}};
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  const Variables mpich = {{"PMI_SIZE", "4"},
+                           {"PMI_RANK", "3"},
+                           {"MPI_LOCALRANKID", "1"},
+                           {"MPI_LOCALNRANKS", "2"}};
   for (const Variables& variables : {open_mpi, mpich}) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const RankEnvironment env, Detect(variables));
     EXPECT_EQ(env.launcher, Launcher::kMpi);
     EXPECT_EQ(env.rank, 3);
     EXPECT_EQ(env.world_size, 4);
     EXPECT_EQ(env.local_rank, 1);
+    EXPECT_EQ(env.local_world_size, 2);
   }
   Variables torchrun = {{"WORLD_SIZE", "4"},
                         {"RANK", "3"},
@@ -48,6 +53,7 @@ TEST(RankEnvironmentTest, ReadsWhatEachLauncherSets) {
   EXPECT_EQ(env.launcher, Launcher::kTorchrun);
   EXPECT_EQ(env.rank, 3);
   EXPECT_EQ(env.local_rank, 1);
+  EXPECT_EQ(env.local_world_size, 1);  // not said
   EXPECT_EQ(env.master_host, "node0");
   EXPECT_EQ(env.master_port, 29501);  // torchrun itself listens at 29500
   torchrun["HOTROW_RENDEZVOUS_PORT"] = "4000";

@@ -1,5 +1,9 @@
 #include "comm/thread_communicator.h"
 
+#include <chrono>
+#include <thread>
+
+#include "comm/run_together.h"
 #include "tests/comm/communicator_contract.h"
 
 namespace hotrow::test {
@@ -52,6 +56,39 @@ TEST(ThreadCommunicatorTest, AllSilentRanksAreNamed) {
   for (const absl::Status& status : statuses) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                  HasSubstr("Barrier: no answer from rank 0, rank 2 for 0.2 s")));
+  }
+}
+
+TEST(RunTogetherTest, WorkMayTakeLongerThanTheTimeout) {
+  CommunicatorOptions options;
+  options.timeout_seconds = 0.3;
+  const auto statuses = RunOnThreads(3, options, [](Communicator& c) {
+    for (const int slow : {1, 2}) {
+      const absl::Status status = RunTogether(c, [&] {
+        if (c.rank() == slow) std::this_thread::sleep_for(std::chrono::milliseconds(800));
+        return absl::OkStatus();
+      });
+      if (!status.ok()) return status;
+    }
+    return c.Barrier();
+  });
+  for (const absl::Status& status : statuses) HOTROW_EXPECT_OK(status);
+}
+
+TEST(RunTogetherTest, AFailureIsSaidByAllAndTheChannelGoesOn) {
+  const auto statuses = RunOnThreads(4, {}, [](Communicator& c) {
+    const absl::Status status = RunTogether(c, [&]() -> absl::Status {
+      if (c.rank() == 1) return absl::NotFoundError("no such file");
+      if (c.rank() == 3) return absl::DataLossError("");
+      return absl::OkStatus();
+    });
+    HOTROW_EXPECT_OK(c.Barrier());
+    return status;
+  });
+  EXPECT_EQ(statuses[1], absl::NotFoundError("no such file"));
+  EXPECT_EQ(statuses[3], absl::DataLossError(""));
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(statuses[static_cast<size_t>(rank)], absl::NotFoundError("rank 1: no such file"));
   }
 }
 
