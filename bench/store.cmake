@@ -11,11 +11,7 @@ hotrow_add_bench(
 hotrow_add_bench(
   NAME store_bench
   SOURCES store_bench.cc store_bench_device.cc store_bench_stores.cc
-  DEPS hotrow::store hotrow::cache hotrow::models_cli absl::strings nlohmann_json::nlohmann_json)
-if(HOTROW_HAVE_URING)
-  target_compile_definitions(store_bench PRIVATE HOTROW_HAVE_URING=1)
-  target_link_libraries(store_bench PRIVATE PkgConfig::LIBURING)
-endif()
+  DEPS hotrow_measure hotrow::store hotrow::cache hotrow::models_cli absl::strings nlohmann_json::nlohmann_json)
 get_target_property(_store_sources hotrow_store SOURCES)
 if("ssd_store.cc" IN_LIST _store_sources)
   target_compile_definitions(store_bench PRIVATE HOTROW_BENCH_SSD_STORE=1)

@@ -14,7 +14,7 @@ declare -A allowed=(
   [embedding]="base store cache comm ops"
   [models]="base store cache comm ops embedding"
   [tools]="base store cache comm ops embedding models"
-  [bench]="base store cache comm ops embedding models"
+  [bench]="base store cache comm ops embedding models tools"
   [tests]="base store cache comm ops embedding models tools bench"
 )
 folders="${!allowed[*]}"

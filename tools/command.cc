@@ -44,8 +44,9 @@ bool IsFlag(std::string_view argument) { return argument.size() > 1 && argument[
 }  // namespace
 
 std::span<const Command> Commands() {
-  static const std::array commands = {kExportCommand, kImportCommand, kInspectCommand,
-                                      kPlanCommand,   kTraceCommand,  kVerifyCommand};
+  static const std::array commands = {kCalibrateCommand, kExportCommand, kImportCommand,
+                                      kInspectCommand,   kPlanCommand,   kTraceCommand,
+                                      kVerifyCommand};
   return commands;
 }
 

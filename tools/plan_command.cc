@@ -12,6 +12,8 @@
 #include "tools/access_source.h"
 #include "tools/command.h"
 #include "tools/plan/plan.h"
+#include "tools/plan/plan_check.h"
+#include "tools/plan/plan_sweep.h"
 
 namespace hotrow {
 namespace {
@@ -46,14 +48,18 @@ absl::StatusOr<std::vector<CurvePoint>> CurveOfTrace(const std::string& path) {
   return points;
 }
 
+// What lies beside a spec, or where its own path says.
+std::string BesideSpec(const std::string& spec_path, const std::string& name) {
+  if (!name.empty() && name[0] == '/') return name;
+  const size_t slash = spec_path.rfind('/');
+  return absl::StrCat(slash == std::string::npos ? "" : spec_path.substr(0, slash + 1), name);
+}
+
 absl::Status ReadCurve(const std::string& spec_path, PlanTable* table) {
   const bool is_trace = !table->trace_file.empty();
   const std::string& name = is_trace ? table->trace_file : table->curve_file;
   if (name.empty()) return absl::OkStatus();
-  // Files lie beside the spec.
-  const size_t slash = spec_path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "" : spec_path.substr(0, slash + 1);
-  const std::string file = name[0] == '/' ? name : folder + name;
+  const std::string file = BesideSpec(spec_path, name);
   absl::StatusOr<std::vector<CurvePoint>> curve;
   if (is_trace) {
     curve = CurveOfTrace(file);
@@ -74,33 +80,129 @@ absl::Status ReadCurve(const std::string& spec_path, PlanTable* table) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
-  bool json = false;
+absl::StatusOr<HardwareProfile> ReadHardwareFile(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), path);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(text.status().message()),
+                     "; make a profile with: hotrow calibrate --output=", path));
+  }
+  return ParseHardwareProfile(*text, path);
+}
+
+// A built-in profile or a file.
+absl::StatusOr<HardwareProfile> HardwareNamed(const std::string& name) {
+  if (const HardwareProfile* profile = FindAccelerator(name); profile != nullptr) return *profile;
+  const absl::StatusOr<HardwareProfile> profile = ReadHardwareFile(name);
+  if (profile.ok()) return profile;
+  std::string names;
+  for (const HardwareProfile& known : Accelerators()) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", known.name);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--hardware=", name, ": is none of the profiles ", names,
+                   ", and as a file: ", std::string(profile.status().message())));
+}
+
+struct PlanFlags {
   std::string fail_if;
+  std::string hardware;
+  std::string check;
+  std::string html;
+  std::string sweep;
+  std::string sweep_batch = "fixed";
+  bool json = false;
+};
+
+absl::StatusOr<int> RunSweep(const PlanFlags& f, const PlanSpec& spec) {
+  SweepOptions options;
+  const absl::StatusOr<std::vector<int32_t>> ranks = ParseSweepRanks(f.sweep);
+  if (!ranks.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sweep=", std::string(ranks.status().message())));
+  }
+  options.ranks = *ranks;
+  if (f.sweep_batch != "fixed" && f.sweep_batch != "per_rank") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sweep_batch=", f.sweep_batch, ": takes fixed or per_rank"));
+  }
+  options.batch_per_rank = f.sweep_batch == "per_rank";
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<SweepPoint> points, SweepPlan(spec, options));
+  std::fputs((f.json ? SweepJson(spec, points) : SweepText(spec, points)).c_str(), stdout);
+  return kExitGood;
+}
+
+absl::StatusOr<int> RunCheck(const PlanFlags& f, const PlanSpec& spec) {
+  HOTROW_ASSIGN_OR_RETURN(const std::string report, ReadFileToString(PosixEnv(), f.check));
+  HOTROW_ASSIGN_OR_RETURN(const PlanCheck check, CheckPlan(spec, report, f.check));
+  std::fputs((f.json ? PlanCheckJson(check) : PlanCheckText(check)).c_str(), stdout);
+  if (check.good()) return kExitGood;
+  std::fprintf(stderr, "hotrow plan: --check: not every prediction is within its tolerance\n");
+  return kExitDamage;
+}
+
+absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
+  PlanFlags f;
   FlagSet flags("hotrow plan");
-  flags.AddString("fail-if", "CONDITION", &fail_if,
+  flags.AddString("hardware", "NAME", &f.hardware,
+                  "plan for this instead of the spec's: a built-in profile, or a file that hotrow "
+                  "calibrate wrote");
+  flags.AddString("check", "REPORT", &f.check,
+                  "compare the plan with a run, as a trainer's --report=FILE tells of it; ends "
+                  "with status 1 when a prediction is out of its tolerance");
+  flags.AddString("html", "FILE", &f.html, "write one page with charts there, too");
+  flags.AddString("sweep", "RANKS", &f.sweep,
+                  "step time on A100, H100, H200 and B200 nodes: ranks=1..1024 or ranks=1,2,12");
+  flags.AddString("sweep_batch", "WORD", &f.sweep_batch,
+                  "of --sweep: fixed, the spec's batch for all ranks together, or per_rank, which "
+                  "grows with them");
+  flags.AddString("fail-if", "CONDITION", &f.fail_if,
                   "end with status 1 when it holds, for example 'hbm_bytes>70e9 || fits==0'");
-  flags.AddSwitch("json", &json, "print one JSON object");
+  flags.AddSwitch("json", &f.json, "print one JSON object");
   std::vector<std::string> operands;
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
   if (operands.empty()) return kExitGood;
+  // What prints something else than a plan stands alone.
+  const int modes = static_cast<int>(!f.check.empty()) + static_cast<int>(!f.sweep.empty()) +
+                    static_cast<int>(!f.html.empty() || !f.fail_if.empty());
+  if (modes > 1) {
+    return absl::InvalidArgumentError(
+        "--check and --sweep print something else than a plan: give one of them, without --html "
+        "and --fail-if");
+  }
   const std::string& path = operands[0];
   HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(PosixEnv(), path));
-  HOTROW_ASSIGN_OR_RETURN(PlanSpec spec, ParsePlanSpec(text, path));
+  HardwareSource source;
+  source.read = [&](const std::string& file) { return ReadHardwareFile(BesideSpec(path, file)); };
+  if (!f.hardware.empty()) {
+    HOTROW_ASSIGN_OR_RETURN(source.instead, HardwareNamed(f.hardware));
+  }
+  HOTROW_ASSIGN_OR_RETURN(PlanSpec spec, ParsePlanSpec(text, path, source));
   for (PlanTable& table : spec.tables) HOTROW_RETURN_IF_ERROR(ReadCurve(path, &table));
+  if (!f.sweep.empty()) return RunSweep(f, spec);
+  if (!f.check.empty()) return RunCheck(f, spec);
   HOTROW_ASSIGN_OR_RETURN(const Plan plan, MakePlan(spec));
+  if (!f.html.empty()) {
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<PlanCurvePoint> curve, PlanCurve(spec, plan));
+    const absl::Status written =
+        WriteFileAtomically(PosixEnv(), f.html, PlanHtml(spec, plan, curve));
+    if (!written.ok()) {
+      return absl::Status(written.code(),
+                          absl::StrCat("--html=", f.html, ": ", std::string(written.message())));
+    }
+  }
   bool failed = false;
-  if (!fail_if.empty()) {
-    const absl::StatusOr<bool> holds = EvaluateCondition(fail_if, plan.Values());
+  if (!f.fail_if.empty()) {
+    const absl::StatusOr<bool> holds = EvaluateCondition(f.fail_if, plan.Values());
     if (!holds.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("--fail-if: ", std::string(holds.status().message())));
     }
     failed = *holds;
   }
-  std::fputs((json ? PlanJson(spec, plan) : PlanText(spec, plan)).c_str(), stdout);
+  std::fputs((f.json ? PlanJson(spec, plan) : PlanText(spec, plan)).c_str(), stdout);
   if (!failed) return kExitGood;
-  std::fprintf(stderr, "hotrow plan: --fail-if: %s holds\n", fail_if.c_str());
+  std::fprintf(stderr, "hotrow plan: --fail-if: %s holds\n", f.fail_if.c_str());
   return kExitDamage;
 }
 
@@ -112,8 +214,8 @@ const Command kPlanCommand = {
     .summary = "memory, hit rates, speed and life of a model, before it is trained",
     .details =
         "SPEC is JSON or YAML: tables, model, batch, ranks, hardware. docs/planner.md lists its\n"
-        "fields and says how each number comes about. Times rest on data sheets until they are\n"
-        "measured.\n",
+        "fields and says how each number comes about. Times rest on data sheets, or on what\n"
+        "hotrow calibrate measured.\n",
     .run = Run};
 
 }  // namespace hotrow

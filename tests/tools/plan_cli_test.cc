@@ -75,6 +75,35 @@ TEST(PlanCliTest, ReadsCurvesBesideTheSpec) {
                 AllOf(HasSubstr("spec.yaml:5:"), HasSubstr("nothing.bin"), HasSubstr("ids")));
 }
 
+TEST(PlanCliTest, WritesAPageAndSweeps) {
+  const std::string path = WriteSpec("");
+  const std::string page = test::TempDir() + "/plan.html";
+  const Result result = RunHotrow({"plan", path, "--html=" + page});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string html, ReadFileToString(PosixEnv(), page));
+  EXPECT_THAT(html, AllOf(testing::StartsWith("<!DOCTYPE html>"), HasSubstr("spec.yaml")));
+  ExpectRefused({"plan", path, "--html=/no/such/dir/p.html"}, HasSubstr("--html=/no/such"));
+
+  const Result sweep = RunHotrow({"plan", path, "--sweep=ranks=1..4", "--json"});
+  EXPECT_EQ(sweep.exit_code, 0) << sweep.err;
+  const nlohmann::json json = nlohmann::json::parse(sweep.out, nullptr, false);
+  EXPECT_EQ(json["points"].size(), 4u * 2 * 3);
+  EXPECT_THAT(RunHotrow({"plan", path, "--sweep=ranks=8", "--sweep_batch=per_rank"}).out,
+              HasSubstr("8,192"));
+  ExpectRefused({"plan", path, "--sweep=ranks=0..4"},
+                AllOf(HasSubstr("--sweep="), HasSubstr("FIRST..LAST")));
+  ExpectRefused({"plan", path, "--sweep=ranks=1", "--sweep_batch=big"}, HasSubstr("per_rank"));
+  ExpectRefused({"plan", path, "--sweep=ranks=1", "--html=x"}, HasSubstr("give one of them"));
+}
+
+TEST(PlanCliTest, HardwareMayBeAnother) {
+  const std::string path = WriteSpec("");
+  EXPECT_THAT(RunHotrow({"plan", path, "--hardware=h200"}).out, HasSubstr("rank of h200"));
+  ExpectRefused({"plan", path, "--hardware=h201"},
+                AllOf(HasSubstr("--hardware=h201"), HasSubstr("b200"), HasSubstr("calibrate")));
+  ExpectRefused({"plan", path, "--check=/no/such.json"}, HasSubstr("/no/such.json"));
+}
+
 TEST(PlanCliTest, BadInputIsOneLine) {
   ExpectRefused({"plan"}, HasSubstr("SPEC is missing"));
   ExpectRefused({"plan", "/no/such"}, HasSubstr("/no/such"));

@@ -1,6 +1,7 @@
 #include "tools/plan/hardware.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace hotrow {
@@ -19,6 +20,12 @@ constexpr double kLinkShare = 0.85;
 // A key that misses the GPU costs the host a find and a copy of a row: 12 M rows/s on one thread
 // with two-pass prefetching (512-byte rows), 8 threads a rank.
 constexpr double kCpuSecondsPerKey = 1 / (12e6 * 8);
+
+// What a step waits for: assumptions, for kernels started as one graph and one message a rank.
+constexpr double kStepSeconds = 1e-4;
+constexpr double kLinkSeconds = 1e-5;
+constexpr double kNetworkSeconds = 1e-5;
+constexpr double kNetworkMessageSeconds = 2e-7;
 
 struct Sheet {
   const char* name;
@@ -52,6 +59,7 @@ std::vector<HardwareProfile> MakeAccelerators() {
     profile.hbm_bytes = sheet.hbm_gb * kGB;
     profile.hbm_bytes_per_second = sheet.hbm_gb_per_second * kGB * kMemoryShare;
     profile.dense_flops = sheet.tensor_tflops * kTera * kGemmShare;
+    profile.dense_flops_16 = 2 * profile.dense_flops;
     profile.host_link_bytes_per_second = sheet.host_link_gb_per_second * kGB * kLinkShare;
     profile.gpu_link_bytes_per_second = sheet.gpu_link_gb_per_second * kGB * kLinkShare;
     profile.network_bytes_per_second = sheet.network_gb_per_second * kGB * kLinkShare;
@@ -60,6 +68,10 @@ std::vector<HardwareProfile> MakeAccelerators() {
     profile.dram_bytes = 2048 * kGiB / sheet.ranks_per_node;
     profile.dram_bytes_per_second = 400 * kGB / sheet.ranks_per_node;
     profile.cpu_seconds_per_key = kCpuSecondsPerKey;
+    profile.step_seconds = kStepSeconds;
+    profile.link_seconds = kLinkSeconds;
+    profile.network_seconds = kNetworkSeconds;
+    profile.network_message_seconds = kNetworkMessageSeconds;
     profiles.push_back(profile);
   }
   // One rank on 16 cores with AVX2, half of a server: 16 cores x 3 GHz x 32 flops.
@@ -106,6 +118,13 @@ std::vector<HardwareProfile> MakeDisks() {
   return profiles;
 }
 
+// By the logarithm of the size, as it is outside of what was measured.
+double Between(double size, double size0, double value0, double size1, double value1) {
+  const double share =
+      std::clamp(std::log(std::max(size, 1.0) / size0) / std::log(size1 / size0), 0.0, 1.0);
+  return value0 + share * (value1 - value0);
+}
+
 const HardwareProfile* Find(std::span<const HardwareProfile> profiles, std::string_view name) {
   const auto at = std::find_if(profiles.begin(), profiles.end(),
                                [&](const HardwareProfile& p) { return p.name == name; });
@@ -113,6 +132,20 @@ const HardwareProfile* Find(std::span<const HardwareProfile> profiles, std::stri
 }
 
 }  // namespace
+
+double HardwareProfile::LayerFlops(double in, double out) const {
+  if (dense_flops_narrow <= 0 || dense_flops_middle <= 0 || dense_flops_wide <= 0) {
+    return dense_flops;
+  }
+  const double width = std::sqrt(in * out);
+  return width < kMiddle ? Between(width, kNarrow, dense_flops_narrow, kMiddle, dense_flops_middle)
+                         : Between(width, kMiddle, dense_flops_middle, kWide, dense_flops_wide);
+}
+
+double HardwareProfile::DotFlops(double dim) const {
+  if (dot_flops_short <= 0 || dot_flops_long <= 0) return dense_flops;
+  return Between(dim, kDotShort, dot_flops_short, kDotLong, dot_flops_long);
+}
 
 std::span<const HardwareProfile> Accelerators() {
   static const std::vector<HardwareProfile> profiles = MakeAccelerators();

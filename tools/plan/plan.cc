@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -22,6 +23,8 @@ namespace {
 constexpr double kGB = 1e9;
 constexpr double kFloatBytes = 4;
 constexpr double kKeyBytes = 8;
+constexpr double kBlockBytes = 4096;
+constexpr double kFillMost = 0.99;  // of a log that still has room to clean in
 constexpr double kSecondsPerYear = 365.25 * 86'400;
 // What a step moves in memory for each lookup beside its row: key, unique numbers, and the passes
 // of a radix sort over them (four passes read and write 12 bytes).
@@ -33,6 +36,17 @@ constexpr double kRateSlack = 0.01;
 constexpr double kSearchStepBytes = 1 << 20;
 // The rest of a disk is for snapshots and for whatever else lies there.
 constexpr double kDiskShareOfStore = 0.7;
+
+// Forward, backward by the input and backward by the weights, each a multiplication and an
+// addition.
+constexpr double kFlopsPerMac = 6;
+
+// Seconds of an amount; endless where there is no such rate.
+double Rate(double amount, double per_second) {
+  return amount <= 0      ? 0
+         : per_second > 0 ? amount / per_second
+                          : std::numeric_limits<double>::infinity();
+}
 
 std::string Bytes(double bytes) { return FormatBytes(static_cast<int64_t>(bytes)); }
 
@@ -49,6 +63,10 @@ struct Traffic {
   double unique_keys = 0;
   double misses = 0;
   double miss_bytes = 0;
+  double evicted = 0;  // as many as come in, but in a run that begins with an empty cache
+  double evicted_bytes = 0;
+  double new_rows = 0;
+  double ssd_reads = 0;
   double ssd_read_bytes = 0;
   double ssd_record_bytes = 0;
   double lookup_hits = 0;
@@ -62,7 +80,8 @@ class Planner {
   absl::Status Init();
   // The plan with these stores and this cache budget of a rank.
   Plan With(StoreKind store, double cache_bytes) const;
-  Plan Choose() const;
+  Plan Choose(bool advise) const;
+  std::vector<PlanCurvePoint> Curve(const Plan& plan) const;
 
  private:
   double RowsOf(const PlanTable& table) const {
@@ -79,7 +98,13 @@ class Planner {
   std::vector<double> SplitCache(double cache_bytes) const;
   void AddDense(Plan* plan) const;
   void AddStore(Plan* plan) const;
+  double LogBytes(const Plan& plan) const;
+  double ReadsOfClass(const WidthClass& width, double all_ways, double written_bytes,
+                      double log_bytes) const;
   void AddStages(const Traffic& traffic, Plan* plan) const;
+  void AddCalibratedStages(const Traffic& traffic, Plan* plan) const;
+  void FinishStages(Plan* plan) const;
+  double DenseSeconds(double samples) const;
   void AddCheckpoint(Plan* plan) const;
   void Judge(Plan* plan) const;
   Plan ChooseCache(StoreKind store) const;
@@ -101,7 +126,9 @@ class Planner {
   double unique_row_bytes_ = 0;
   double pooled_dim_ = 0;
   double dense_parameters_ = 0;
-  double dense_macs_ = 0;   // a sample, forward
+  double dense_macs_ = 0;  // a sample, forward
+  // Of them, forward and backward at the rates of the layers' widths, 32-bit inputs, large batches.
+  double dense_sample_seconds_ = 0;
   double activations_ = 0;  // floats a sample
 };
 
@@ -176,6 +203,7 @@ absl::Status Planner::Init() {
   const auto layer = [&](double in, double out) {
     dense_parameters_ += (in + 1) * out;
     dense_macs_ += in * out;
+    dense_sample_seconds_ += Rate(kFlopsPerMac * in * out, hardware_.LayerFlops(in, out));
     activations_ += out;
     return out;
   };
@@ -186,7 +214,10 @@ absl::Status Planner::Init() {
   double top = bottom + pooled_dim_;
   if (model.interaction == Interaction::kDot) {
     const double vectors = features + (model.bottom.empty() ? 0 : 1);
-    dense_macs_ += vectors * (vectors - 1) / 2 * (pooled_dim_ / std::max(1.0, features));
+    const double dim = pooled_dim_ / std::max(1.0, features);
+    const double macs = vectors * (vectors - 1) / 2 * dim;
+    dense_macs_ += macs;
+    dense_sample_seconds_ += Rate(kFlopsPerMac * macs, hardware_.DotFlops(dim));
     top = bottom + vectors * (vectors - 1) / 2;
     activations_ += top;
   } else if (model.interaction == Interaction::kCross) {
@@ -255,12 +286,14 @@ void Planner::AddStore(Plan* plan) const {
     plan->items.push_back({"dram", "free slots and extents", size.slack_bytes});
     return;
   }
-  const SsdStoreBytes size =
+  SsdStoreBytes size =
       SizeOfSsdStore(tables, kDiskShareOfStore * Limit(spec_.ssd_max_bytes, hardware_.ssd_bytes));
+  if (spec_.run_disk_bytes > 0) size.disk_bytes = std::max(spec_.run_disk_bytes, size.live_bytes);
   // A cleaner that empties segments filled to u writes 1 / (1 - u) bytes for each new one
   // (Rosenblum, Ousterhout, "The design and implementation of a log-structured file system", TOCS
   // 1992); the mean fill of the log stands for that of the segments it picks, which are emptier.
-  plan->write_amplification = 1 / (1 - size.live_bytes / size.disk_bytes);
+  const double fill = std::min(size.live_bytes / size.disk_bytes, kFillMost);
+  plan->write_amplification = 1 / (1 - fill);
   plan->items.push_back({"dram", "index of the SSD store", size.index_bytes});
   plan->items.push_back({"dram", "buffers of the SSD store", size.buffer_bytes});
   plan->items.push_back({"ssd", "weights", weights});
@@ -286,11 +319,6 @@ void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
     if (worst.seconds <= 0) return;
     plan->stages.push_back({name, worst.seconds, worst.name, ahead && spec_.prefetch_depth > 0});
   };
-  const auto rate = [](double amount, double per_second) {
-    return amount <= 0      ? 0
-           : per_second > 0 ? amount / per_second
-                            : std::numeric_limits<double>::infinity();
-  };
   // Of what a rank sends, the share to other nodes goes over the network, the rest inside.
   const double others = ranks() - 1;
   const double node = std::min<double>(spec_.ranks_per_node, ranks()) - 1;
@@ -298,8 +326,8 @@ void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
     if (others <= 0) return {{0, ""}};
     const double inside = bytes * node / ranks();
     const double outside = bytes * (others - node) / ranks();
-    return {{rate(inside, hardware_.gpu_link_bytes_per_second), "links of the node"},
-            {rate(outside, hardware_.network_bytes_per_second), "network"}};
+    return {{Rate(inside, hardware_.gpu_link_bytes_per_second), "links of the node"},
+            {Rate(outside, hardware_.network_bytes_per_second), "network"}};
   };
   const auto count_exchange = [&](double bytes) {
     plan->exchange_bytes += bytes * others / ranks();
@@ -307,6 +335,10 @@ void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
     plan->exchange_bytes_network += bytes * (others - node) / ranks();
   };
 
+  if (!has_gpu() && hardware_.calibrated() && spec_.ranks == 1) {
+    AddCalibratedStages(traffic, plan);
+    return;
+  }
   const double cpu_keys = has_gpu() ? 0 : hardware_.cpu_seconds_per_key;
   add("sort ids and find the distinct ones",
       {{local_lookups_ * kSortBytesPerLookup / near, near_name},
@@ -316,31 +348,28 @@ void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
   count_exchange(id_bytes);
   add("exchange ids", exchange(id_bytes), true);
 
-  // Rows that are not in the cache come from the store; as many dirty ones go back.
+  // Rows that are not in the cache come from the store; as many changed ones go back.
   const double store_keys = traffic.misses;
   double cpu_seconds = store_keys * hardware_.cpu_seconds_per_key * (has_gpu() ? 1 : 0);
   if (plan->cache_bytes > 0) {
     if (has_gpu()) {
       plan->link_bytes_down = traffic.miss_bytes;
-      plan->link_bytes_up = traffic.miss_bytes;
+      plan->link_bytes_up = traffic.evicted_bytes;
     }
     if (!has_gpu()) cpu_seconds = store_keys * hardware_.cpu_seconds_per_key;
     std::vector<Bound> reads = {
-        {rate(plan->link_bytes_down, hardware_.host_link_bytes_per_second), "host link"},
+        {Rate(plan->link_bytes_down, hardware_.host_link_bytes_per_second), "host link"},
         {cpu_seconds, "cpu"},
-        {rate(2 * traffic.miss_bytes, hardware_.dram_bytes_per_second), "dram"}};
+        {Rate(2 * traffic.miss_bytes, hardware_.dram_bytes_per_second), "dram"}};
     std::vector<Bound> writes = {
-        {rate(plan->link_bytes_up, hardware_.host_link_bytes_per_second), "host link"},
+        {Rate(plan->link_bytes_up, hardware_.host_link_bytes_per_second), "host link"},
         {cpu_seconds, "cpu"},
-        {rate(2 * traffic.miss_bytes, hardware_.dram_bytes_per_second), "dram"}};
+        {Rate(2 * traffic.evicted_bytes, hardware_.dram_bytes_per_second), "dram"}};
     if (plan->store == StoreKind::kSsd) {
-      plan->ssd_ios_read = store_keys;
-      plan->ssd_bytes_read = traffic.ssd_read_bytes;
-      plan->ssd_bytes_written = traffic.ssd_record_bytes * plan->write_amplification;
-      reads.push_back({rate(store_keys, hardware_.ssd_read_ios_per_second), "ssd reads"});
+      reads.push_back({Rate(plan->ssd_ios_read, hardware_.ssd_read_ios_per_second), "ssd reads"});
       reads.push_back(
-          {rate(plan->ssd_bytes_read, hardware_.ssd_read_bytes_per_second), "ssd read bytes"});
-      writes.push_back({rate(plan->ssd_bytes_written, hardware_.ssd_write_bytes_per_second),
+          {Rate(plan->ssd_bytes_read, hardware_.ssd_read_bytes_per_second), "ssd read bytes"});
+      writes.push_back({Rate(plan->ssd_bytes_written, hardware_.ssd_write_bytes_per_second),
                         "ssd written bytes"});
     }
     add("read misses", std::move(reads), true);
@@ -357,7 +386,7 @@ void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
   add("pool", {{pool_bytes / near, near_name}, {local_lookups_ * cpu_keys, "cpu"}}, false);
   // Backward is twice forward: by the input and by the weights.
   add("dense layers",
-      {{rate(3 * 2 * dense_macs_ * samples, hardware_.dense_flops), "flops"},
+      {{DenseSeconds(samples), "flops"},
        {3 * activations_ * samples * kFloatBytes / near, near_name}},
       false);
   add("sum gradients", {{2 * pool_bytes / near, near_name}, {local_lookups_ * cpu_keys, "cpu"}},
@@ -369,15 +398,90 @@ void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
        {traffic.unique_keys * cpu_keys, "cpu"}},
       false);
   if (spec_.ranks > 1) {
-    plan->allreduce_bytes = 2 * others / ranks() * dense_parameters_ * kFloatBytes;
-    const bool one_node = node == others;
+    // Within each node first; what crosses the network is then shared by the ranks of a node.
+    const double nodes = std::ceil(ranks() / (node + 1));
+    const double parameters = dense_parameters_ * kFloatBytes;
+    const double inside = 2 * node / (node + 1) * parameters;
+    const double outside = 2 * (nodes - 1) / nodes * parameters / (node + 1);
+    plan->allreduce_bytes = inside + outside;
     add("all-reduce dense gradients",
-        {{rate(plan->allreduce_bytes,
-               one_node ? hardware_.gpu_link_bytes_per_second : hardware_.network_bytes_per_second),
-          one_node ? "links of the node" : "network"}},
+        {{Rate(inside, hardware_.gpu_link_bytes_per_second), "links of the node"},
+         {Rate(outside, hardware_.network_bytes_per_second), "network"}},
         false);
+    // Ids, rows and gradients go from all to all; an all-reduce goes up and down a tree.
+    double wait = 4 * hardware_.link_seconds;
+    if (nodes > 1) {
+      wait +=
+          3 * (hardware_.network_seconds + (others - node) * hardware_.network_message_seconds) +
+          2 * std::ceil(std::log2(nodes)) * hardware_.network_seconds;
+    }
+    add("wait for the others", {{wait, "latency"}}, false);
   }
+  const double states = spec_.model.dense_optimizer_states;
+  add("update dense parameters",
+      {{dense_parameters_ * kFloatBytes * (3 + 2 * states) / near, near_name}}, false);
+  add("start the work of a step", {{hardware_.step_seconds, "latency"}}, false);
+  add("read and draw the data", {{samples * spec_.data_seconds_per_sample, "cpu"}}, true);
+  FinishStages(plan);
+}
 
+double Planner::DenseSeconds(double samples) const {
+  double seconds = dense_sample_seconds_ * (samples + hardware_.dense_half_batch);
+  if (spec_.model.inputs_16_bits && hardware_.dense_flops_16 > 0) {
+    seconds *= hardware_.dense_flops / hardware_.dense_flops_16;
+  }
+  return samples > 0 ? seconds : 0;
+}
+
+// Where the table engine's costs were measured. They are of all threads together, and what runs
+// ahead of a step wants the same processors, so stages of the processor add up; only waiting for
+// the disk is hidden.
+void Planner::AddCalibratedStages(const Traffic& traffic, Plan* plan) const {
+  const EngineCosts& engine = hardware_.engine;
+  const double samples = static_cast<double>(spec_.batch_size) / ranks();
+  const auto add = [&](const char* name, double seconds, const char* bound_by) {
+    if (seconds <= 0) return;
+    const bool waits = std::string_view(bound_by).rfind("ssd", 0) == 0;
+    plan->stages.push_back({name, seconds, bound_by, waits && spec_.prefetch_depth > 0});
+  };
+  add("read and draw the data", samples * spec_.data_seconds_per_sample, "cpu");
+  add("sort ids and find the distinct ones", local_lookups_ * engine.unique_seconds_per_lookup,
+      "cpu");
+  if (plan->cache_bytes > 0) {
+    add("find rows in the cache",
+        engine.hit.Of(traffic.unique_keys - traffic.misses, unique_row_bytes_ - traffic.miss_bytes),
+        "cpu");
+    if (plan->store == StoreKind::kSsd) {
+      add("read misses and write evicted rows",
+          engine.ssd_miss.Of(traffic.misses, traffic.miss_bytes), "cpu");
+      const double reads = Rate(plan->ssd_ios_read, hardware_.ssd_read_ios_per_second);
+      const double bytes = Rate(plan->ssd_bytes_read, hardware_.ssd_read_bytes_per_second);
+      // Longer reads than the 4 KiB of the measurement are merged ones, few: reads count.
+      add("wait for reads of the disk",
+          plan->ssd_bytes_read > plan->ssd_ios_read * kBlockBytes ? std::max(reads, bytes) : reads,
+          "ssd reads");
+      add("wait for writes of the disk",
+          Rate(plan->ssd_bytes_written, hardware_.ssd_write_bytes_per_second), "ssd written bytes");
+    } else {
+      add("read misses", engine.miss.Of(traffic.misses, traffic.miss_bytes), "cpu");
+      add("write evicted rows", engine.evict.Of(traffic.evicted, traffic.evicted_bytes), "cpu");
+    }
+  } else {
+    add("find rows in the store", engine.in_place.Of(traffic.unique_keys, unique_row_bytes_),
+        "cpu");
+  }
+  add("pool", engine.pool.Of(local_lookups_, local_lookup_bytes_), "cpu");
+  add("dense layers", DenseSeconds(samples), "flops");
+  add("sum gradients", engine.sum.Of(local_lookups_, local_lookup_bytes_), "cpu");
+  add("update rows", engine.update.Of(traffic.unique_keys, unique_row_bytes_), "cpu");
+  const double states = spec_.model.dense_optimizer_states;
+  add("update dense parameters",
+      Rate(dense_parameters_ * kFloatBytes * (3 + 2 * states), hardware_.dram_bytes_per_second),
+      "dram");
+  FinishStages(plan);
+}
+
+void Planner::FinishStages(Plan* plan) const {
   // Ahead of a step runs what prefetches; without a GPU both want the same cores, so only waiting
   // for a disk or a network is hidden.
   double ahead = 0;
@@ -510,13 +614,29 @@ Plan Planner::With(StoreKind store, double cache_bytes) const {
     }
     const CacheBytes size = SizeOfCache(static_cast<int64_t>(parts[c]), width.row_bytes);
     const double all_ways = static_cast<double>(size.ways) * ranks();
-    const CacheHitRates lru = width.model->Lru(all_ways);
+    const CacheHitRates lru = spec_.run_steps > 0
+                                  ? width.model->LruFromEmpty(all_ways, spec_.run_steps)
+                                  : width.model->Lru(all_ways);
     const CacheHitRates bound = width.model->Hottest(all_ways);
     const double misses = unique * (1 - lru.unique_keys);
     traffic.misses += misses;
-    traffic.miss_bytes += misses * static_cast<double>(width.row_bytes);
-    traffic.ssd_read_bytes += misses * SsdReadBytesPerRow(width.row_bytes);
-    traffic.ssd_record_bytes += misses * static_cast<double>(SsdBytesPerRow(width.row_bytes));
+    // Of a run's misses some find nothing in the store, and the rows that are in the cache at its
+    // end have not left it.
+    double fresh = 0;
+    double stay = 0;
+    if (spec_.run_steps > 0) {
+      fresh = std::min(misses, width.model->RowsAfter(spec_.run_steps) / ranks() / spec_.run_steps);
+      stay = std::min<double>(fresh, static_cast<double>(size.ways) / spec_.run_steps);
+    }
+    const double evicted = misses - stay;
+    const auto row_bytes = static_cast<double>(width.row_bytes);
+    traffic.miss_bytes += misses * row_bytes;
+    traffic.new_rows += fresh;
+    traffic.evicted += evicted;
+    traffic.evicted_bytes += evicted * row_bytes;
+    traffic.ssd_reads += misses - fresh;
+    traffic.ssd_read_bytes += (misses - fresh) * SsdReadBytesPerRow(width.row_bytes);
+    traffic.ssd_record_bytes += evicted * static_cast<double>(SsdBytesPerRow(width.row_bytes));
     traffic.lookup_hits += class_lookups * lru.lookups;
     traffic.bound_hits += unique * bound.unique_keys;
     plan.cache_rows += static_cast<double>(size.ways);
@@ -527,6 +647,7 @@ Plan Planner::With(StoreKind store, double cache_bytes) const {
   }
   plan.unique_keys = traffic.unique_keys;
   plan.miss_rows = traffic.misses;
+  plan.new_rows = traffic.new_rows;
   if (lookups > 0) plan.hit_rate = traffic.lookup_hits / lookups;
   if (traffic.unique_keys > 0) {
     plan.unique_hit_rate = 1 - traffic.misses / traffic.unique_keys;
@@ -541,10 +662,71 @@ Plan Planner::With(StoreKind store, double cache_bytes) const {
   }
   AddStore(&plan);
   AddDense(&plan);
+  if (plan.store == StoreKind::kSsd && cache_bytes > 0 && traffic.ssd_reads > 0) {
+    const double log_bytes = LogBytes(plan);
+    for (size_t c = 0; c < classes_.size(); ++c) {
+      const CacheBytes size = SizeOfCache(static_cast<int64_t>(parts[c]), classes_[c].row_bytes);
+      plan.ssd_ios_read += ReadsOfClass(classes_[c], static_cast<double>(size.ways) * ranks(),
+                                        traffic.ssd_record_bytes, log_bytes);
+    }
+    plan.ssd_bytes_read = traffic.ssd_read_bytes;
+    // The cleaner has nothing to do before the log is full.
+    double cleaned = 1;
+    if (spec_.run_steps > 0) {
+      cleaned = std::max(0.0, 1 - log_bytes / (traffic.ssd_record_bytes * spec_.run_steps));
+    }
+    plan.write_amplification = 1 + cleaned * (plan.write_amplification - 1);
+    plan.ssd_bytes_written = traffic.ssd_record_bytes * plan.write_amplification;
+  }
   AddStages(traffic, &plan);
   AddCheckpoint(&plan);
   Judge(&plan);
   return plan;
+}
+
+// What the log may grow to before it is cleaned.
+double Planner::LogBytes(const Plan& plan) const {
+  double bytes = 0;
+  for (const PlanItem& item : plan.items) {
+    if (item.tier == "ssd" && item.name != "retained snapshots") bytes += item.bytes;
+  }
+  return bytes;
+}
+
+// A row that misses was evicted when the cache's time since its last use was over, and lies as far
+// back in the log as has been written since. Rows that come back soon lie near its end, close to
+// each other, and are read together more often than if they lay anywhere.
+double Planner::ReadsOfClass(const WidthClass& width, double all_ways, double written_bytes,
+                             double log_bytes) const {
+  // A chunk that is being filled is read in memory; it is half full on average.
+  const double unwritten_bytes = SsdChunkBytes(spec_.run_store_bytes) / 2;
+  constexpr double kWidth = 0.05;
+  const auto record = static_cast<double>(SsdBytesPerRow(width.row_bytes));
+  const double stay = width.model->StayOf(all_ways);
+  const double horizon = std::max(1.0, log_bytes / written_bytes);
+  // Steps since the eviction, from here; of a run, those that it has.
+  const double most = spec_.run_steps > 0 ? spec_.run_steps - stay : horizon;
+  double reads = 0;
+  for (double since = unwritten_bytes / written_bytes; since < std::min(most, horizon);) {
+    const double steps = std::min(std::min(most, horizon) - since, std::max(0.25, since * kWidth));
+    const double rows = (width.model->KeysUsedWithin(stay + since + steps) -
+                         width.model->KeysUsedWithin(stay + since)) /
+                        ranks();
+    // So many of a run's steps have others so far back.
+    const double share =
+        spec_.run_steps > 0 ? std::max(0.0, 1 - (stay + since + steps / 2) / spec_.run_steps) : 1;
+    reads += share * SsdReads(rows, record, steps * written_bytes);
+    since += steps;
+  }
+  if (spec_.run_steps > 0 && most <= horizon) return reads;
+  // The cleaner has moved the others, wherever.
+  const double known =
+      spec_.run_steps > 0 ? width.model->KeysUsedWithin(stay + most) : width.model->unique_keys();
+  const double others =
+      std::max(0.0, known - width.model->KeysUsedWithin(stay + horizon)) / ranks();
+  const double share =
+      spec_.run_steps > 0 ? std::max(0.0, 1 - (stay + (most + horizon) / 2) / spec_.run_steps) : 1;
+  return reads + share * SsdReads(others, record, log_bytes);
 }
 
 // The rate grows with the cache, so the least cache that gives a rate is found by bisection.
@@ -586,7 +768,7 @@ Plan Planner::ChooseCache(StoreKind store) const {
   return plan;
 }
 
-Plan Planner::Choose() const {
+Plan Planner::Choose(bool advise) const {
   const auto with_store = [&](StoreKind store) {
     if (spec_.cache_bytes == PlanSpec::kAuto) return ChooseCache(store);
     Plan plan = With(store, static_cast<double>(spec_.cache_bytes));
@@ -598,9 +780,25 @@ Plan Planner::Choose() const {
     Plan on_disk = with_store(StoreKind::kSsd);
     if (on_disk.fits) plan = std::move(on_disk);
   }
+  if (!advise) return plan;
   AddRemedies(&plan);
   if (plan.fits) AddMarginals(&plan);
   return plan;
+}
+
+std::vector<PlanCurvePoint> Planner::Curve(const Plan& plan) const {
+  constexpr int kPoints = 64;
+  std::vector<PlanCurvePoint> points;
+  // A cache of all rows, its buffers included.
+  const double most = std::max(plan.whole_cache_bytes * 64 / 55, min_cache_bytes_ * 1.01);
+  for (int i = 0; i <= kPoints; ++i) {
+    const double bytes =
+        std::round(min_cache_bytes_ * std::pow(most / min_cache_bytes_, i / double{kPoints}));
+    const Plan other = With(plan.store, bytes);
+    points.push_back({bytes, other.cache_rows, other.hit_rate, other.unique_hit_rate,
+                      other.hit_rate_bound, other.samples_per_second});
+  }
+  return points;
 }
 
 void Planner::AddRemedies(Plan* plan) const {
@@ -752,6 +950,7 @@ std::map<std::string, double> Plan::Values() const {
           {"unique_hit_rate", unique_hit_rate},
           {"hit_rate_bound", hit_rate_bound},
           {"miss_rows", miss_rows},
+          {"new_rows", new_rows},
           {"link_bytes_down", link_bytes_down},
           {"link_bytes_up", link_bytes_up},
           {"ssd_ios_read", ssd_ios_read},
@@ -770,7 +969,7 @@ std::map<std::string, double> Plan::Values() const {
           {"price_per_billion_samples", price_per_billion_samples}};
 }
 
-absl::StatusOr<Plan> MakePlan(const PlanSpec& spec) {
+absl::StatusOr<Plan> MakePlan(const PlanSpec& spec, bool advise) {
   if (spec.store == StoreKind::kSsd && !spec.store_auto && spec.cache_bytes == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         spec.name,
@@ -784,7 +983,13 @@ absl::StatusOr<Plan> MakePlan(const PlanSpec& spec) {
   }
   Planner planner(spec);
   HOTROW_RETURN_IF_ERROR(planner.Init());
-  return planner.Choose();
+  return planner.Choose(advise);
+}
+
+absl::StatusOr<std::vector<PlanCurvePoint>> PlanCurve(const PlanSpec& spec, const Plan& plan) {
+  Planner planner(spec);
+  HOTROW_RETURN_IF_ERROR(planner.Init());
+  return planner.Curve(plan);
 }
 
 }  // namespace hotrow

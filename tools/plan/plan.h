@@ -68,6 +68,7 @@ struct Plan {
   double miss_rows = 0;
   double link_bytes_down = 0;  // from host memory to the accelerator
   double link_bytes_up = 0;
+  double new_rows = 0;  // of them, rows that no step had used before (a run from empty tables)
   double ssd_ios_read = 0;
   double ssd_bytes_read = 0;
   double ssd_bytes_written = 0;
@@ -75,7 +76,7 @@ struct Plan {
   double exchange_bytes = 0;       // sent by the rank, ids, rows and gradients
   double exchange_bytes_node = 0;  // of them, to ranks of the same node
   double exchange_bytes_network = 0;
-  double allreduce_bytes = 0;
+  double allreduce_bytes = 0;  // sent by the rank, in its node and over the network
 
   std::vector<PlanStage> stages;
   double step_seconds = 0;
@@ -94,11 +95,27 @@ struct Plan {
 };
 
 // Errors: InvalidArgument, naming the place in the spec. That a plan does not fit is no error.
-absl::StatusOr<Plan> MakePlan(const PlanSpec& spec);
+// Without `advise` there are neither remedies nor marginals, which cost a plan each.
+absl::StatusOr<Plan> MakePlan(const PlanSpec& spec, bool advise = true);
+
+// What caches of other sizes would hit, from those that just hold the steps in flight to one of all
+// rows, over the store of `plan`.
+struct PlanCurvePoint {
+  double cache_bytes = 0;  // of a rank
+  double cache_rows = 0;
+  double hit_rate = 0;
+  double unique_hit_rate = 0;
+  double hit_rate_bound = 0;  // of distinct keys, with the hottest rows kept
+  double samples_per_second = 0;
+};
+absl::StatusOr<std::vector<PlanCurvePoint>> PlanCurve(const PlanSpec& spec, const Plan& plan);
 
 // For people; what `hotrow plan --json` prints.
 std::string PlanText(const PlanSpec& spec, const Plan& plan);
 std::string PlanJson(const PlanSpec& spec, const Plan& plan);
+// One page that needs nothing else: verdict, miss-ratio curve, bytes per tier, stages, prices.
+std::string PlanHtml(const PlanSpec& spec, const Plan& plan,
+                     const std::vector<PlanCurvePoint>& curve);
 
 // Whether a condition such as "hbm_bytes>70e9 || samples_per_second<1e6" holds: comparisons (< <= >
 // >= == !=) of a name of Plan::Values() with a number or another name, joined by && and ||, &&

@@ -257,10 +257,15 @@ absl::Status ReadModel(const SpecNode* node, const std::string& name, PlanModel*
   HOTROW_RETURN_IF_ERROR(fields.Choice<int32_t>(
       "dense_optimizer", {{"sgd", 0}, {"momentum", 1}, {"adagrad", 1}, {"adam", 2}},
       &model->dense_optimizer_states));
+  int precision = 0;
+  HOTROW_RETURN_IF_ERROR(
+      fields.Choice<int>("precision", {{"fp32", 0}, {"fp16", 1}, {"bf16", 1}}, &precision));
+  model->inputs_16_bits = precision == 1;
   return fields.Finish();
 }
 
-absl::Status ReadHardware(const SpecNode* node, const std::string& name, HardwareProfile* out) {
+absl::Status ReadHardware(const SpecNode* node, const std::string& name,
+                          const HardwareSource& source, HardwareProfile* out) {
   const auto names = [](std::span<const HardwareProfile> profiles) {
     std::string text;
     for (const HardwareProfile& profile : profiles) {
@@ -271,14 +276,26 @@ absl::Status ReadHardware(const SpecNode* node, const std::string& name, Hardwar
   *out = *FindAccelerator("cpu");
   std::string disk = "nvme-read";
   std::string base = "cpu";
+  // A measured profile has a disk of its own.
+  bool has_disk = false;
   const auto take_base = [&](const Fields& fields, const SpecNode& at) -> absl::Status {
-    const HardwareProfile* profile = FindAccelerator(base);
-    if (profile == nullptr) {
-      return fields.Error(at, absl::StrCat("hardware: there is no profile \"", base,
-                                           "\"; there are: ", names(Accelerators())));
+    if (const HardwareProfile* profile = FindAccelerator(base); profile != nullptr) {
+      *out = *profile;
+      return absl::OkStatus();
     }
-    *out = *profile;
-    return absl::OkStatus();
+    if (source.read != nullptr && base.find_first_of("./") != std::string::npos) {
+      absl::StatusOr<HardwareProfile> profile = source.read(base);
+      if (!profile.ok()) {
+        return fields.Error(at,
+                            absl::StrCat("hardware: ", std::string(profile.status().message())));
+      }
+      *out = *std::move(profile);
+      has_disk = out->ssd_bytes > 0;
+      return absl::OkStatus();
+    }
+    return fields.Error(at, absl::StrCat("hardware: there is no profile \"", base,
+                                         "\"; there are: ", names(Accelerators()),
+                                         ", and files that hotrow calibrate wrote"));
   };
   const auto take_disk = [&](const Fields& fields, const SpecNode& at) -> absl::Status {
     const HardwareProfile* profile = FindDisk(disk);
@@ -299,13 +316,15 @@ absl::Status ReadHardware(const SpecNode* node, const std::string& name, Hardwar
   if (node->kind == SpecNode::Kind::kScalar) {
     base = node->text;
     HOTROW_RETURN_IF_ERROR(take_base(fields, *node));
-    return take_disk(fields, *node);
+    return has_disk ? absl::OkStatus() : take_disk(fields, *node);
   }
   HOTROW_RETURN_IF_ERROR(fields.CheckIsMap());
   HOTROW_RETURN_IF_ERROR(fields.Text("profile", &base));
   HOTROW_RETURN_IF_ERROR(take_base(fields, *node));
   HOTROW_RETURN_IF_ERROR(fields.Text("disk", &disk));
-  HOTROW_RETURN_IF_ERROR(take_disk(fields, *node));
+  if (!has_disk || node->Find("disk") != nullptr) {
+    HOTROW_RETURN_IF_ERROR(take_disk(fields, *node));
+  }
   HOTROW_RETURN_IF_ERROR(fields.Bytes("hbm", &out->hbm_bytes));
   HOTROW_RETURN_IF_ERROR(fields.Bytes("dram", &out->dram_bytes));
   HOTROW_RETURN_IF_ERROR(fields.Bytes("ssd", &out->ssd_bytes));
@@ -314,19 +333,35 @@ absl::Status ReadHardware(const SpecNode* node, const std::string& name, Hardwar
     const char* field;
     double* out;
   };
-  for (const Rate& rate : {Rate{"hbm_bytes_per_second", &out->hbm_bytes_per_second},
-                           Rate{"dense_flops", &out->dense_flops},
-                           Rate{"host_link_bytes_per_second", &out->host_link_bytes_per_second},
-                           Rate{"gpu_link_bytes_per_second", &out->gpu_link_bytes_per_second},
-                           Rate{"dram_bytes_per_second", &out->dram_bytes_per_second},
-                           Rate{"ssd_read_ios_per_second", &out->ssd_read_ios_per_second},
-                           Rate{"ssd_read_bytes_per_second", &out->ssd_read_bytes_per_second},
-                           Rate{"ssd_write_bytes_per_second", &out->ssd_write_bytes_per_second},
-                           Rate{"ssd_endurance_bytes", &out->ssd_endurance_bytes},
-                           Rate{"network_bytes_per_second", &out->network_bytes_per_second}}) {
+  const double base_flops = out->dense_flops;
+  const double base_flops_16 = out->dense_flops_16;
+  for (const Rate& rate :
+       {Rate{"hbm_bytes_per_second", &out->hbm_bytes_per_second},
+        Rate{"dense_flops", &out->dense_flops}, Rate{"dense_flops_16", &out->dense_flops_16},
+        Rate{"host_link_bytes_per_second", &out->host_link_bytes_per_second},
+        Rate{"gpu_link_bytes_per_second", &out->gpu_link_bytes_per_second},
+        Rate{"dram_bytes_per_second", &out->dram_bytes_per_second},
+        Rate{"ssd_read_ios_per_second", &out->ssd_read_ios_per_second},
+        Rate{"ssd_read_bytes_per_second", &out->ssd_read_bytes_per_second},
+        Rate{"ssd_write_bytes_per_second", &out->ssd_write_bytes_per_second},
+        Rate{"ssd_endurance_bytes", &out->ssd_endurance_bytes},
+        Rate{"network_bytes_per_second", &out->network_bytes_per_second}}) {
     HOTROW_RETURN_IF_ERROR(fields.Number(rate.field, 1, kRateMax, rate.out));
   }
+  if (out->dense_flops != base_flops) {
+    if (out->dense_flops_16 == base_flops_16) out->dense_flops_16 *= out->dense_flops / base_flops;
+    // A figure given here counts for layers of any width.
+    out->dense_flops_narrow = out->dense_flops_middle = out->dense_flops_wide = 0;
+    out->dot_flops_short = out->dot_flops_long = 0;
+  }
   HOTROW_RETURN_IF_ERROR(fields.Number("cpu_seconds_per_key", 1e-12, 1, &out->cpu_seconds_per_key));
+  for (const Rate& latency :
+       {Rate{"step_seconds", &out->step_seconds}, Rate{"link_seconds", &out->link_seconds},
+        Rate{"network_seconds", &out->network_seconds},
+        Rate{"network_message_seconds", &out->network_message_seconds}}) {
+    HOTROW_RETURN_IF_ERROR(fields.Number(latency.field, 0, 1, latency.out));
+  }
+  HOTROW_RETURN_IF_ERROR(fields.Number("dense_half_batch", 0, 1e9, &out->dense_half_batch));
   HOTROW_RETURN_IF_ERROR(fields.Number("price_per_rank_hour", 0, 1e9, &out->price_per_rank_hour));
   return fields.Finish();
 }
@@ -346,7 +381,8 @@ double WireBytes(WireType type, int32_t dim) {
   return 0;
 }
 
-absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view name_view) {
+absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view name_view,
+                                       const HardwareSource& source) {
   const std::string name(name_view);
   HOTROW_ASSIGN_OR_RETURN(const SpecNode root, ParseSpecText(text, name));
   Fields fields(root, "", name);
@@ -372,7 +408,22 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view n
   }
 
   HOTROW_RETURN_IF_ERROR(ReadModel(fields.Take("model"), name, &spec.model));
-  HOTROW_RETURN_IF_ERROR(ReadHardware(fields.Take("hardware"), name, &spec.hardware));
+  HOTROW_RETURN_IF_ERROR(ReadHardware(fields.Take("hardware"), name, source, &spec.hardware));
+  if (source.instead.has_value()) {
+    // What it does not say of a disk and of prices is still the spec's.
+    const HardwareProfile said = spec.hardware;
+    spec.hardware = *source.instead;
+    if (spec.hardware.price_per_rank_hour == 0) {
+      spec.hardware.price_per_rank_hour = said.price_per_rank_hour;
+    }
+    if (spec.hardware.ssd_bytes == 0) {
+      spec.hardware.ssd_bytes = said.ssd_bytes;
+      spec.hardware.ssd_read_ios_per_second = said.ssd_read_ios_per_second;
+      spec.hardware.ssd_read_bytes_per_second = said.ssd_read_bytes_per_second;
+      spec.hardware.ssd_write_bytes_per_second = said.ssd_write_bytes_per_second;
+      spec.hardware.ssd_endurance_bytes = said.ssd_endurance_bytes;
+    }
+  }
   HOTROW_RETURN_IF_ERROR(fields.Integer("batch_size", 1, 1e9, &spec.batch_size));
   if (spec.batch_size == 0)
     return fields.Missing("batch_size", "samples of one step, of all ranks");
@@ -407,6 +458,8 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view n
   HOTROW_RETURN_IF_ERROR(fields.Number("days", 0, 36'500, &spec.days));
   HOTROW_RETURN_IF_ERROR(
       fields.Number("target_samples_per_second", 0, 1e15, &spec.target_samples_per_second));
+  HOTROW_RETURN_IF_ERROR(
+      fields.Number("data_seconds_per_sample", 0, 1, &spec.data_seconds_per_sample));
   HOTROW_RETURN_IF_ERROR(fields.Finish());
   return spec;
 }

@@ -27,6 +27,10 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
                         FormatCount(static_cast<int64_t>(spec.tables.size())), Count(plan.rows),
                         FormatCount(spec.batch_size), spec.ranks, spec.ranks == 1 ? "" : "s",
                         spec.hardware.name);
+  if (spec.hardware.calibrated()) {
+    absl::StrAppendFormat(&out, "times as measured on: %s, %d threads\n", spec.hardware.machine,
+                          spec.hardware.threads);
+  }
   absl::StrAppendFormat(&out, "weights %s, with optimizer state %s, as rows %s\n",
                         Bytes(plan.weight_bytes), Bytes(plan.payload_bytes), Bytes(plan.row_bytes));
   if (plan.fits) {

@@ -291,6 +291,62 @@ double CacheModel::TimeOf(double cache_rows) const {
   return share > 0 ? times_[at] * std::pow(kTimeRatio, share) : times_[at];
 }
 
+CacheModel::Point CacheModel::At(double time) const {
+  Point out;
+  if (points_.empty() || time <= 0) return out;
+  if (time <= times_.front()) {
+    // Nothing is held after no time.
+    out = points_.front();
+    const double share = time / times_.front();
+    out.rows *= share;
+    out.rates.lookups *= share;
+    out.rates.unique_keys *= share;
+    return out;
+  }
+  const double place = std::log(time / times_.front()) / std::log(kTimeRatio);
+  const auto at = std::min(static_cast<size_t>(place), points_.size() - 1);
+  out = points_[at];
+  if (at + 1 == points_.size()) return out;
+  const double share = place - static_cast<double>(at);
+  const Point& next = points_[at + 1];
+  out.rows += share * (next.rows - out.rows);
+  out.rates.lookups += share * (next.rates.lookups - out.rates.lookups);
+  out.rates.unique_keys += share * (next.rates.unique_keys - out.rates.unique_keys);
+  return out;
+}
+
+double CacheModel::StayOf(double cache_rows) const {
+  if (points_.empty() || cache_rows <= 0) return 0;
+  return cache_rows >= rows_ ? times_.back() : TimeOf(cache_rows);
+}
+
+double CacheModel::RowsAfter(double steps) const { return std::min(rows_, At(steps).rows); }
+
+// After k steps the cache holds what was used in the last k, until it is full: so step k hits as
+// one of a cache with the characteristic time min(k, T).
+CacheHitRates CacheModel::LruFromEmpty(double cache_rows, double steps) const {
+  if (points_.empty() || cache_rows <= 0) return {};
+  const double time = StayOf(cache_rows);
+  const double filling = std::min(std::floor(steps), std::ceil(time));
+  CacheHitRates sum;
+  const auto add = [&](double count, double at) {
+    const CacheHitRates rates = At(std::min(at, time)).rates;
+    sum.lookups += count * std::min(1.0, rates.lookups);
+    sum.unique_keys += count * std::min(1.0, rates.unique_keys);
+  };
+  // Step by step at first, then several that differ little at a time.
+  constexpr double kOneByOne = 64;
+  constexpr double kWidth = 0.05;
+  for (double k = 0; k < filling;) {
+    const double count =
+        k < kOneByOne ? 1 : std::min(filling - k, std::max(1.0, std::floor(k * kWidth)));
+    add(count, k + (count - 1) / 2);
+    k += count;
+  }
+  if (steps > filling) add(steps - filling, time);
+  return {sum.lookups / steps, sum.unique_keys / steps};
+}
+
 CacheHitRates CacheModel::LruOfClient(size_t client, double cache_rows) const {
   if (points_.empty() || cache_rows <= 0) return {};
   if (cache_rows >= rows_) return {1, 1};

@@ -103,6 +103,15 @@ class CacheModel {
   double rows() const { return rows_; }                // of all tables
   CacheHitRates Lru(double cache_rows) const;
   CacheHitRates Hottest(double cache_rows) const;
+  // What Lru gives on average over the first `steps` steps of an empty cache, first uses being
+  // misses; steps >= 1.
+  CacheHitRates LruFromEmpty(double cache_rows, double steps) const;
+  // Distinct rows of so many steps.
+  double RowsAfter(double steps) const;
+  // How many steps a row stays after its use; with a cache of all rows, longer than any.
+  double StayOf(double cache_rows) const;
+  // Distinct keys of a step that one of the so many steps before has used.
+  double KeysUsedWithin(double steps) const { return At(steps).rates.unique_keys * unique_keys_; }
   // Of one client: its share in Lru's hits.
   CacheHitRates LruOfClient(size_t client, double cache_rows) const;
 
@@ -113,6 +122,7 @@ class CacheModel {
     CacheHitRates rates;
   };
   double TimeOf(double cache_rows) const;
+  Point At(double time) const;
   // What a client holds and hits after a characteristic time; hits are rows of a step, not rates.
   static Point HeldBy(const CacheClient& client, double time);
 

@@ -61,6 +61,8 @@ constexpr double kChunkEntryBytes = 16;  // in a shard's list of chunks
 constexpr double kExtentBytesMin = 64 << 10;
 constexpr double kExtentBytesMax = 32 << 20;
 constexpr double kHugePageBytes = 2 << 20;
+constexpr double kPageBytes = 4096;
+constexpr double kPartitionBytes = 64;
 constexpr double kEmptyStoreBytes = 16 << 10;
 
 // Segments of a partition that has had to hold `rows`: 1, 2, 3, ... each a quarter more.
@@ -96,6 +98,8 @@ constexpr double kSsdFooterTrailerBytes = 64;
 constexpr double kSsdChunkBuffers = 6 + 4;  // of writers and of the cleaner
 constexpr double kSsdFindArenaBytes = 8 << 20;
 constexpr double kSsdFindContexts = 2;
+constexpr double kSsdFindKeys = 16'384;  // that are sorted at a time
+constexpr double kSsdMergedReadBytes = 16 << 10;
 constexpr double kSsdIndexBucketBits = 1008;
 constexpr double kSsdIndexBucketBytes = 128;
 constexpr double kSsdIndexWaysMax = 16;
@@ -129,6 +133,12 @@ int64_t CacheBudgetForWays(int64_t ways, int64_t row_bytes) {
   return enough;
 }
 
+double HostStoreExtentBytes(double budget_bytes, double used_bytes) {
+  const double extent =
+      std::clamp(std::max(budget_bytes / 256, used_bytes / 8), kExtentBytesMin, kExtentBytesMax);
+  return extent >= kHugePageBytes ? std::floor(extent / kHugePageBytes) * kHugePageBytes : extent;
+}
+
 HostStoreBytes SizeOfHostStore(std::span<const TierRows> tables, double budget_bytes) {
   HostStoreBytes size;
   double rows = 0;
@@ -153,7 +163,7 @@ HostStoreBytes SizeOfHostStore(std::span<const TierRows> tables, double budget_b
 
   // Each partition's segments, what the last growth gave back (four fifths), and lists of segments.
   const double segments = MeanSegments(rows / partitions);
-  size.index_bytes = (partitions + 0.8) * segments * kSegmentBytes + partitions * segments * 8;
+  size.index_bytes = (partitions + 0.8) * segments * kSegmentBytes;
 
   double chunk_tables = 0;
   for (const TierRows& table : tables) {
@@ -175,9 +185,7 @@ HostStoreBytes SizeOfHostStore(std::span<const TierRows> tables, double budget_b
   // Extents until all is carved.
   double extents = 0;
   while (extents < carved) {
-    double extent =
-        std::clamp(std::max(budget_bytes / 256, extents / 8), kExtentBytesMin, kExtentBytesMax);
-    if (extent >= kHugePageBytes) extent = std::floor(extent / kHugePageBytes) * kHugePageBytes;
+    const double extent = HostStoreExtentBytes(budget_bytes, extents);
     // Beyond this all extents are equal.
     if (extent == kExtentBytesMax) {
       extents += std::ceil((carved - extents) / extent) * extent;
@@ -185,7 +193,10 @@ HostStoreBytes SizeOfHostStore(std::span<const TierRows> tables, double budget_b
       extents += extent;
     }
   }
-  size.slack_bytes += extents - carved + chunk_tables + kEmptyStoreBytes;
+  // Lists lie outside of the extents and take whole pages.
+  const auto pages = [](double bytes) { return std::ceil(bytes / kPageBytes) * kPageBytes; };
+  size.index_bytes += partitions * (pages(segments * 8) + kPartitionBytes);
+  size.slack_bytes += extents - carved + shards * pages(chunk_tables / shards) + kEmptyStoreBytes;
   return size;
 }
 
@@ -198,6 +209,21 @@ double SsdReadBytesPerRow(int64_t row_bytes) {
   // blocks.
   const auto record = static_cast<double>(SsdBytesPerRow(row_bytes) - kSsdFooterEntryBytes);
   return kSsdUnitBytes + record - kSsdRecordAlignment;
+}
+
+double SsdChunkBytes(double memory_budget_bytes) {
+  constexpr double kShareOfMemory = 64;
+  constexpr double kLeast = 16 << 10;
+  if (memory_budget_bytes <= 0) return kSsdChunkBytes;
+  const double wanted = std::exp2(std::floor(std::log2(memory_budget_bytes / kShareOfMemory)));
+  return std::clamp(wanted, kLeast, kSsdChunkBytes);
+}
+
+double SsdReads(double rows, double record_bytes, double log_bytes) {
+  if (rows <= 1 || log_bytes <= 0) return rows;
+  // A read takes what begins behind its first row and ends within its length.
+  const double density = std::min(rows, kSsdFindKeys) / log_bytes;
+  return rows / (1 + density * std::max(0.0, kSsdMergedReadBytes - record_bytes));
 }
 
 SsdStoreBytes SizeOfSsdStore(std::span<const TierRows> tables, double disk_limit_bytes) {

@@ -42,6 +42,9 @@ struct HostStoreBytes {
 // eighth more.
 HostStoreBytes SizeOfHostStore(std::span<const TierRows> tables, double budget_bytes);
 
+// By how much a store of so many bytes grows next.
+double HostStoreExtentBytes(double budget_bytes, double used_bytes);
+
 // An SsdStore that holds these rows (store/ssd_store.h).
 struct SsdStoreBytes {
   double index_bytes = 0;   // in memory
@@ -59,6 +62,11 @@ inline constexpr double kSsdFillMax = 0.8;
 SsdStoreBytes SizeOfSsdStore(std::span<const TierRows> tables, double disk_limit_bytes);
 // Of one row: its record and the footer's entry.
 int64_t SsdBytesPerRow(int64_t row_bytes);
+// Reads that finding so many rows at once takes, when they lie anywhere in so many bytes of log:
+// neighbours come with one read of up to 16 KiB.
+double SsdReads(double rows, double record_bytes, double log_bytes);
+// What the log is written in pieces of, with so much memory for the store; 0: plenty.
+double SsdChunkBytes(double memory_budget_bytes);
 // Bytes that reading one row moves: whole blocks of 512 bytes around the record.
 double SsdReadBytesPerRow(int64_t row_bytes);
 

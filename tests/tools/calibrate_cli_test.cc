@@ -1,0 +1,59 @@
+// hotrow calibrate, as an operator runs it, in small.
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/env.h"
+#include "tests/support/test_util.h"
+#include "tests/tools/run_hotrow.h"
+
+namespace hotrow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(CalibrateCliTest, WritesAProfileThatPlansUse) {
+  const std::string dir = test::TempDir();
+  HOTROW_ASSERT_OK(PosixEnv().CreateDirs(dir + "/disk"));
+  const Result made = RunHotrow({"calibrate", "--effort=0.02", "--threads=2",
+                                 "--path=" + dir + "/disk", "--output=" + dir + "/machine.yaml"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_THAT(made.out, AllOf(HasSubstr("random 4 KiB reads"), HasSubstr("GFLOP/s"),
+                              HasSubstr("missed, read from memory")));
+  EXPECT_TRUE(std::filesystem::is_empty(dir + "/disk"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string text,
+                              ReadFileToString(PosixEnv(), dir + "/machine.yaml"));
+  for (const char* const field :
+       {"machine: \"", "dram_bytes_per_second: ", "gather_rows_per_second: ",
+        "ssd_read_ios_per_second: ", "dense_flops_wide: ", "unique_seconds_per_lookup: ",
+        "update_seconds", "pool_seconds", "sum_seconds"}) {
+    EXPECT_THAT(text, HasSubstr(field));
+  }
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/spec.yaml",
+                                       "batch_size: 1024\nhardware: machine.yaml\n"
+                                       "tables:\n- {name: a, rows: 100000, dim: 32}\n"));
+  const Result plan = RunHotrow({"plan", dir + "/spec.yaml"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("times as measured on: "));
+  const Result by_flag =
+      RunHotrow({"plan", dir + "/spec.yaml", "--hardware=" + dir + "/machine.yaml"});
+  // The name of the hardware alone differs.
+  EXPECT_EQ(by_flag.exit_code, 0) << by_flag.err;
+  EXPECT_EQ(by_flag.out.substr(by_flag.out.find('\n')), plan.out.substr(plan.out.find('\n')));
+}
+
+TEST(CalibrateCliTest, BadArgumentsAreOneLine) {
+  ExpectRefused({"calibrate", "--path=/no/such/dir"},
+                AllOf(HasSubstr("--path=/no/such/dir"), HasSubstr("No such file")));
+  ExpectRefused({"calibrate", "--output=/no/such/dir/f"}, HasSubstr("--output=/no/such/dir/f"));
+  ExpectRefused({"calibrate", "--threads=-1"}, HasSubstr("threads"));
+  ExpectRefused({"calibrate", "here"}, HasSubstr("here"));
+  const Result help = RunHotrow({"calibrate", "--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.out, HasSubstr("--output"));
+}
+
+}  // namespace
+}  // namespace hotrow

@@ -1,0 +1,171 @@
+#include <string>
+
+#include "tests/support/test_util.h"
+#include "tools/calibration.h"
+#include "tools/plan/hardware.h"
+#include "tools/plan/plan.h"
+
+namespace hotrow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+HardwareProfile Measured() {
+  HardwareProfile profile = *FindAccelerator("cpu");
+  profile.machine = "a \"quoted\" machine";
+  profile.threads = 2;
+  profile.dram_bytes_per_second = 2e10;
+  profile.dense_flops = 1e11;
+  profile.dense_flops_narrow = 1e11;
+  profile.dense_flops_middle = 2e11;
+  profile.dense_flops_wide = 3e11;
+  profile.dot_flops_short = 1e10;
+  profile.dot_flops_long = 5e10;
+  profile.ssd_bytes = 1e12;
+  profile.ssd_read_ios_per_second = 50'000;
+  profile.ssd_read_bytes_per_second = 2e8;
+  profile.ssd_write_bytes_per_second = 1e9;
+  profile.engine.unique_seconds_per_lookup = 1e-8;
+  profile.engine.in_place = {2e-8, 1e-10};
+  profile.engine.hit = {3e-8, 1e-10};
+  profile.engine.miss = {1e-7, 2e-10};
+  profile.engine.evict = {5e-8, 3e-10};
+  profile.engine.ssd_miss = {1e-6, 4e-10};
+  profile.engine.pool = {1e-9, 1e-11};
+  profile.engine.sum = {2e-9, 2e-11};
+  profile.engine.update = {1e-8, 5e-10};
+  return profile;
+}
+
+TEST(HardwareFileTest, WhatIsWrittenIsRead) {
+  const HardwareProfile out = Measured();
+  const std::string text = HardwareProfileText(out);
+  EXPECT_THAT(text, AllOf(HasSubstr("\nthreads: 2\n"), HasSubstr("# reads/s; random 4 KiB")));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const HardwareProfile in, ParseHardwareProfile(text, "m.yaml"));
+  EXPECT_EQ(in.name, "m.yaml");
+  EXPECT_EQ(in.machine, "a  quoted  machine");
+  EXPECT_EQ(in.dense_flops_middle, 2e11);
+  EXPECT_EQ(in.ssd_read_ios_per_second, 50'000);
+  EXPECT_EQ(in.engine.unique_seconds_per_lookup, 1e-8);
+  EXPECT_EQ(in.engine.update.seconds_per_byte, 5e-10);
+  EXPECT_EQ(in.engine.evict.seconds, 5e-8);
+  EXPECT_TRUE(in.calibrated());
+  EXPECT_EQ(HardwareProfileText(in), [&] {
+    HardwareProfile same = out;
+    same.machine = in.machine;
+    return HardwareProfileText(same);
+  }());
+}
+
+TEST(HardwareFileTest, BadFilesAreNamedWithTheirPlace) {
+  const std::string head = "format: hotrow hardware 1\n";
+  const auto expect = [](const std::string& text, const std::string& place,
+                         const testing::Matcher<const std::string&>& what) {
+    EXPECT_THAT(ParseHardwareProfile(text, "m.yaml").status(),
+                test::StatusIs(absl::StatusCode::kInvalidArgument,
+                               AllOf(StartsWith("m.yaml:" + place), what)))
+        << text;
+  };
+  expect("", "", HasSubstr("hotrow calibrate"));
+  expect("dense_flops: 1\n", "1:1", HasSubstr("hotrow calibrate"));
+  expect("format: hotrow hardware 9\n", "1:9", HasSubstr("hotrow calibrate"));
+  expect(head + "dense_flops: fast\n", "2:14", HasSubstr("a number above 0"));
+  expect(head + "dense_flops: -1\n", "2:14", HasSubstr("a number above 0"));
+  expect(head + "colour: 1\n", "2:9", HasSubstr("colour"));
+}
+
+TEST(HardwareFileTest, RatesBetweenMeasuredSizesLieBetween) {
+  const HardwareProfile profile = Measured();
+  EXPECT_EQ(profile.LayerFlops(8, 8), 1e11);
+  EXPECT_NEAR(profile.LayerFlops(64, 256), 1.5e11, 1);
+  EXPECT_NEAR(profile.LayerFlops(256, 256), 2e11, 1);
+  EXPECT_EQ(profile.LayerFlops(4096, 4096), 3e11);
+  EXPECT_EQ(profile.DotFlops(16), 1e10);
+  EXPECT_EQ(FindAccelerator("cpu")->LayerFlops(8, 8), FindAccelerator("cpu")->dense_flops);
+}
+
+PlanSpec Spec(const std::string& more) {
+  HardwareSource source;
+  source.read = [](const std::string& file) -> absl::StatusOr<HardwareProfile> {
+    if (file != "m.yaml") return absl::NotFoundError(file + ": no such file");
+    return Measured();
+  };
+  const auto spec =
+      ParsePlanSpec("batch_size: 1000\n" + more +
+                        "tables:\n- {name: t, rows: 1000000, dim: 16, optimizer: sgd, zipf: 0}\n",
+                    "spec.yaml", source);
+  EXPECT_THAT(spec, test::IsOk());
+  return spec.ok() ? *spec : PlanSpec();
+}
+
+double StageSeconds(const Plan& plan, const std::string& name) {
+  for (const PlanStage& stage : plan.stages) {
+    if (stage.name == name) return stage.seconds;
+  }
+  return 0;
+}
+
+TEST(CalibratedPlanTest, StagesAreMeasuredCostsTimesTheirCounts) {
+  const PlanSpec spec = Spec("hardware: m.yaml\nstore: memory\ncache_bytes: 16MiB\n");
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(spec));
+  const double row_bytes = 80;  // 64 of weights, the step, padding
+  const double misses = plan.miss_rows;
+  EXPECT_GT(misses, 500);
+  EXPECT_NEAR(StageSeconds(plan, "sort ids and find the distinct ones"), 1000 * 1e-8, 1e-12);
+  EXPECT_NEAR(StageSeconds(plan, "find rows in the cache"),
+              (plan.unique_keys - misses) * (3e-8 + row_bytes * 1e-10), 1e-9);
+  EXPECT_NEAR(StageSeconds(plan, "read misses"), misses * (1e-7 + row_bytes * 2e-10), 1e-9);
+  EXPECT_NEAR(StageSeconds(plan, "write evicted rows"), misses * (5e-8 + row_bytes * 3e-10), 1e-9);
+  EXPECT_NEAR(StageSeconds(plan, "pool"), 1000 * (1e-9 + 64 * 1e-11), 1e-12);
+  EXPECT_NEAR(StageSeconds(plan, "update rows"), plan.unique_keys * (1e-8 + row_bytes * 5e-10),
+              1e-9);
+  double sum = 0;
+  for (const PlanStage& stage : plan.stages) sum += stage.seconds;
+  EXPECT_NEAR(plan.step_seconds, sum, 1e-12);
+  EXPECT_THAT(PlanText(spec, plan), HasSubstr("a \"quoted\" machine"));
+}
+
+TEST(CalibratedPlanTest, OnlyWaitingForTheDiskIsHidden) {
+  const std::string common = "hardware: m.yaml\nstore: ssd\ncache_bytes: 16MiB\n";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Plan behind, MakePlan(Spec(common)));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Plan ahead, MakePlan(Spec(common + "prefetch_depth: 2\n")));
+  const double waits = StageSeconds(ahead, "wait for reads of the disk") +
+                       StageSeconds(ahead, "wait for writes of the disk");
+  EXPECT_NEAR(StageSeconds(ahead, "wait for reads of the disk"), ahead.ssd_ios_read / 50'000, 1e-9);
+  double sum = 0;
+  for (const PlanStage& stage : ahead.stages) sum += stage.seconds;
+  EXPECT_NEAR(behind.step_seconds, sum, 1e-9);
+  EXPECT_NEAR(ahead.step_seconds, std::max(waits, sum - waits), 1e-9);
+}
+
+TEST(CalibratedPlanTest, AFileStandsWhereAProfileStandsAndItsDiskCounts) {
+  EXPECT_EQ(Spec("hardware: m.yaml\n").hardware.ssd_bytes, 1e12);
+  EXPECT_EQ(Spec("hardware: {profile: m.yaml, dram: 8GB}\n").hardware.dram_bytes, 8e9);
+  EXPECT_EQ(Spec("hardware: {profile: m.yaml, disk: sata}\n").hardware.ssd_bytes, 3.84e12);
+  // A figure of one's own counts for all widths.
+  EXPECT_EQ(Spec("hardware: {profile: m.yaml, dense_flops: 5e9}\n").hardware.LayerFlops(64, 64),
+            5e9);
+  HardwareSource source;
+  source.instead = Measured();
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const PlanSpec spec,
+      ParsePlanSpec("batch_size: 1\nhardware: h200\ntables: [{name: a, rows: 1, dim: 1}]\n", "s",
+                    source));
+  EXPECT_EQ(spec.hardware.hbm_bytes, 0);
+  EXPECT_EQ(spec.hardware.threads, 2);
+}
+
+TEST(CalibrationTest, OptionsAreChecked) {
+  const auto nothing = [](std::string_view) {};
+  EXPECT_THAT(Calibrate({.threads = 0}, nothing).status(),
+              test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("threads")));
+  EXPECT_THAT(Calibrate({.effort = 2}, nothing).status(),
+              test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("effort")));
+  EXPECT_THAT(Calibrate({.dir = "/no/such/dir"}, nothing).status(),
+              test::StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/dir")));
+}
+
+}  // namespace
+}  // namespace hotrow

@@ -1,0 +1,211 @@
+// The page of a plan, and sweeps over ranks.
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/env.h"
+#include "tests/support/test_util.h"
+#include "tools/plan/plan.h"
+#include "tools/plan/plan_sweep.h"
+
+namespace hotrow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+PlanSpec Spec(const std::string& text) {
+  const auto spec = ParsePlanSpec(text, "dir/a <spec> & \"more\".yaml");
+  EXPECT_THAT(spec, test::IsOk());
+  return spec.ok() ? *spec : PlanSpec();
+}
+
+std::string PageOf(const PlanSpec& spec) {
+  const auto plan = MakePlan(spec);
+  EXPECT_THAT(plan, test::IsOk());
+  const auto curve = PlanCurve(spec, *plan);
+  EXPECT_THAT(curve, test::IsOk());
+  return PlanHtml(spec, *plan, *curve);
+}
+
+// Every element is closed, in order, and every attribute quoted. Returns what is wrong.
+std::string Malformed(std::string_view page) {
+  std::vector<std::string> open;
+  size_t at = 0;
+  while ((at = page.find('<', at)) != std::string_view::npos) {
+    const size_t end = page.find('>', at);
+    if (end == std::string_view::npos) return "a tag that does not end";
+    const std::string_view tag = page.substr(at + 1, end - at - 1);
+    at = end + 1;
+    if (tag.starts_with("!DOCTYPE")) continue;
+    if (tag.find('<') != std::string_view::npos) return "a < within a tag: " + std::string(tag);
+    if (std::count(tag.begin(), tag.end(), '"') % 2 != 0) return "quotes of " + std::string(tag);
+    const std::string name(tag.substr(0, tag.find_first_of(" /\n", 1)));
+    if (name.starts_with("/")) {
+      if (open.empty() || "/" + open.back() != name) return "closes " + name;
+      open.pop_back();
+    } else if (!tag.ends_with("/") && name != "meta") {
+      open.push_back(name);
+    }
+    if (name == "style") at = page.find("</style>", at);
+  }
+  return open.empty() ? "" : "left open: " + open.back();
+}
+
+TEST(PlanHtmlTest, IsWholeAndNeedsNothingElse) {
+  const std::string model =
+      "model: {dense_features: 13, bottom: [64, 16], top: [64, 1], interaction: dot}\n"
+      "tables:\n- {name: t, rows: 1e8, dim: 16, optimizer: adam, count: 8}\n";
+  for (const std::string& head :
+       {std::string("batch_size: 4096\nranks: 4\nstore: ssd\nprefetch_depth: 1\n"
+                    "hardware: {profile: h100-sxm, price_per_rank_hour: 3}\n"),
+        std::string("batch_size: 4096\nstore: memory\n"),
+        std::string("batch_size: 4096\nstore: memory\nhardware: {profile: a10, dram: 1GB}\n")}) {
+    const std::string page = PageOf(Spec(head + model));
+    EXPECT_EQ(Malformed(page), "") << head;
+    EXPECT_THAT(page, AllOf(HasSubstr("a &lt;spec&gt; &amp; &quot;more&quot;.yaml"),
+                            HasSubstr("prefers-color-scheme:dark"), HasSubstr("@media print"),
+                            HasSubstr("<polyline"), HasSubstr("dense layers")));
+    EXPECT_THAT(page, AllOf(Not(HasSubstr("http")), Not(HasSubstr("<script")),
+                            Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+  }
+  EXPECT_THAT(Malformed("<p><b></p>"), HasSubstr("closes"));
+}
+
+TEST(PlanHtmlTest, ShowsTheVerdictAndEveryItem) {
+  const PlanSpec spec = Spec(
+      "batch_size: 4096\nstore: memory\nhardware: {profile: a100-80, dram: 64GB}\n"
+      "tables:\n- {name: t, rows: 100000000, dim: 128, optimizer: adam}\n");
+  const auto plan = MakePlan(spec);
+  ASSERT_THAT(plan, test::IsOk());
+  const std::string page = PageOf(spec);
+  EXPECT_THAT(page, AllOf(HasSubstr(">It does not fit<"), HasSubstr("dram: needs"),
+                          HasSubstr("use 4 ranks"), HasSubstr("chosen: ")));
+  for (const PlanItem& item : plan->items) EXPECT_THAT(page, HasSubstr(item.name));
+  const std::string good = PageOf(Spec("batch_size: 64\ntables: [{name: t, rows: 9, dim: 4}]\n"));
+  EXPECT_THAT(good, HasSubstr(">It fits<"));
+}
+
+TEST(PlanCurveTest, GrowsToAHitRateOfOne) {
+  const PlanSpec spec =
+      Spec("batch_size: 2048\nstore: ssd\ntables:\n- {name: t, rows: 1e6, dim: 16, zipf: 0.9}\n");
+  const auto plan = MakePlan(spec);
+  ASSERT_THAT(plan, test::IsOk());
+  const auto curve = PlanCurve(spec, *plan);
+  ASSERT_THAT(curve, test::IsOk());
+  for (size_t i = 1; i < curve->size(); ++i) {
+    EXPECT_GT((*curve)[i].cache_bytes, (*curve)[i - 1].cache_bytes);
+    EXPECT_GE((*curve)[i].hit_rate, (*curve)[i - 1].hit_rate);
+  }
+  EXPECT_LT(curve->front().hit_rate, 0.6);
+  EXPECT_NEAR(curve->back().unique_hit_rate, 1, 1e-6);
+}
+
+TEST(SweepTest, RanksAreReadAndBadOnesRefused) {
+  const auto ranks = [](std::string_view text) {
+    const auto parsed = ParseSweepRanks(text);
+    EXPECT_THAT(parsed, test::IsOk()) << text;
+    return parsed.ok() ? *parsed : std::vector<int32_t>();
+  };
+  EXPECT_THAT(ranks("ranks=1..8"), ElementsAre(1, 2, 4, 8));
+  EXPECT_THAT(ranks("ranks=3..20"), ElementsAre(3, 6, 12));
+  EXPECT_THAT(ranks("ranks=12,1,12"), ElementsAre(1, 12));
+  for (const char* const bad :
+       {"", "ranks", "ranks=", "ranks=0", "ranks=4..2", "ranks=1..", "ranks=1,,2", "ranks=1e3",
+        "ranks=1..100000", "nodes=1", "ranks=-1"}) {
+    EXPECT_THAT(ParseSweepRanks(bad).status(),
+                test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("FIRST..LAST")))
+        << bad;
+  }
+}
+
+PlanSpec Example(const std::string& name) {
+  const std::string path =
+      std::string(HOTROW_SOURCE_DIR) + "/tools/plan/examples/" + name + ".yaml";
+  const auto text = ReadFileToString(PosixEnv(), path);
+  EXPECT_THAT(text, test::IsOk());
+  const auto spec = ParsePlanSpec(*text, path);
+  EXPECT_THAT(spec, test::IsOk());
+  return spec.ok() ? *spec : PlanSpec();
+}
+
+TEST(SweepTest, MoreRanksAreFasterAndLessEfficient) {
+  const PlanSpec spec = Example("dlrm_dcnv2");
+  const auto swept = SweepPlan(spec, {.ranks = {1, 8, 64, 256}});
+  ASSERT_THAT(swept, test::IsOk());
+  ASSERT_EQ(swept->size(), 4u * 2 * 4);
+  for (size_t i = 0; i < swept->size(); ++i) {
+    const SweepPoint& point = (*swept)[i];
+    EXPECT_EQ(point.batch_size, spec.batch_size);
+    EXPECT_GT(point.samples_per_second, 0);
+    if (point.ranks == 1) {
+      EXPECT_EQ(point.efficiency, 1);
+      continue;
+    }
+    EXPECT_LE(point.efficiency, 1.3);
+    // The first network is slower than the last link: only more of the same must help.
+    if (point.ranks == 64) continue;
+    EXPECT_LT(point.step_seconds, (*swept)[i - 1].step_seconds) << point.node << point.ranks;
+  }
+  // Between nodes a faster network helps, within one it does not matter.
+  const auto at = [&](const std::string& node, double gbits, int32_t ranks) {
+    for (const SweepPoint& point : *swept) {
+      if (point.node == node && point.network_gbits == gbits && point.ranks == ranks) return point;
+    }
+    return SweepPoint();
+  };
+  EXPECT_EQ(at("h200", 200, 8).step_seconds, at("h200", 400, 8).step_seconds);
+  EXPECT_LT(at("h200", 400, 64).step_seconds, at("h200", 200, 64).step_seconds);
+  EXPECT_LT(at("b200", 400, 8).step_seconds, at("a100-80", 400, 8).step_seconds);
+  EXPECT_THAT(SweepText(spec, *swept), HasSubstr("h100-sxm, 400 Gb/s"));
+
+  const auto growing = SweepPlan(spec, {.ranks = {8, 16}, .batch_per_rank = true});
+  ASSERT_THAT(growing, test::IsOk());
+  EXPECT_EQ((*growing)[1].batch_size, 2 * spec.batch_size);
+  const auto few =
+      SweepPlan(Spec("batch_size: 4\ntables: [{name: t, rows: 9, dim: 4}]\n"), {.ranks = {4, 8}});
+  ASSERT_THAT(few, test::IsOk());
+  EXPECT_EQ(few->size(), 4u * 2);
+}
+
+// docs/scaling.md has these figures and where they come from. All rows lie in the GPUs' memory, as
+// in the published runs.
+double PredictedRate(const PlanSpec& base, const std::string& node, int32_t ranks) {
+  PlanSpec spec = base;
+  spec.hardware = *FindAccelerator(node);
+  spec.ranks = ranks;
+  spec.ranks_per_node = std::min(ranks, spec.hardware.ranks_per_node);
+  const auto first = MakePlan(spec, /*advise=*/false);
+  EXPECT_THAT(first, test::IsOk());
+  if (!first.ok()) return 0;
+  // A fifth more than the rows leaves room for buffers.
+  spec.cache_bytes = std::llround(first->whole_cache_bytes * 1.2);
+  const auto plan = MakePlan(spec, /*advise=*/false);
+  EXPECT_THAT(plan, test::IsOk());
+  if (!plan.ok()) return 0;
+  EXPECT_TRUE(plan->fits) << node << " " << ranks;
+  EXPECT_EQ(plan->unique_hit_rate, 1);
+  return plan->samples_per_second;
+}
+
+TEST(SweepTest, PublishedResultsAreAsNearAsTheDocumentSays) {
+  const double a100 = PredictedRate(Example("dlrm_criteo"), "a100-80", 8);
+  const PlanSpec dcn = Example("dlrm_dcnv2");
+  const double h100 = PredictedRate(dcn, "h100-sxm", 8);
+  const double many = PredictedRate(dcn, "h100-sxm", 128);
+  const double pcie = PredictedRate(dcn, "h100-pcie", 4);
+  std::printf(
+      "A100 x 8: %.1f M/s; H100 x 8: %.1f M/s, x 128: %.1f M/s; PCIe x 4: %.2f times slower\n",
+      a100 / 1e6, h100 / 1e6, many / 1e6, h100 / pcie);
+  EXPECT_NEAR(a100, 38.7e6, 0.5e6);
+  EXPECT_NEAR(h100, 14.5e6, 0.2e6);
+  EXPECT_NEAR(many, 42.5e6, 0.5e6);
+  EXPECT_NEAR(h100 / pcie, 4.03, 0.1);
+}
+
+}  // namespace
+}  // namespace hotrow

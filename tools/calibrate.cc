@@ -1,0 +1,114 @@
+// hotrow calibrate: what this machine gives, as a profile for hotrow plan.
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/env.h"
+#include "base/status_macros.h"
+#include "models/report.h"
+#include "tools/calibration.h"
+#include "tools/command.h"
+
+namespace hotrow {
+namespace {
+
+std::string Summary(const HardwareProfile& p) {
+  std::string out = absl::StrCat(p.machine, ", ", p.threads, " threads used\n");
+  const auto line = [&](const char* name, const std::string& value) {
+    absl::StrAppendFormat(&out, "  %-34s %s\n", name, value);
+  };
+  line("memory, read in order", absl::StrFormat("%.1f GB/s", p.dram_bytes_per_second / 1e9));
+  line("memory, copied", absl::StrFormat("%.1f GB/s", p.gpu_link_bytes_per_second / 1e9));
+  line("rows of 512 bytes by random key",
+       absl::StrFormat("%.1f M/s", p.gather_rows_per_second / 1e6));
+  line("disk, random 4 KiB reads",
+       FormatCount(static_cast<int64_t>(p.ssd_read_ios_per_second)) + " /s");
+  line("disk, written in order", absl::StrFormat("%.0f MB/s", p.ssd_write_bytes_per_second / 1e6));
+  line("dense layers of a click model", absl::StrFormat("%.0f GFLOP/s", p.dense_flops / 1e9));
+  line("  64, 256, 1024 wide",
+       absl::StrFormat("%.0f, %.0f, %.0f GFLOP/s", p.dense_flops_narrow / 1e9,
+                       p.dense_flops_middle / 1e9, p.dense_flops_wide / 1e9));
+  const EngineCosts& e = p.engine;
+  line("distinct keys, a lookup", absl::StrFormat("%.0f ns", 1e9 * e.unique_seconds_per_lookup));
+  // Rows of dim 32.
+  constexpr double kRowBytes = 144;
+  constexpr double kWeightBytes = 128;
+  const auto nanos = [](const EngineCost& cost, double bytes) {
+    return absl::StrFormat("%.0f ns", 1e9 * cost.Of(1, bytes));
+  };
+  line("a row of dim 32: found in place", nanos(e.in_place, kRowBytes));
+  line("  found in the cache", nanos(e.hit, kRowBytes));
+  line("  missed, read from memory", nanos(e.miss, kRowBytes));
+  line("  written back to memory", nanos(e.evict, kRowBytes));
+  line("  missed and written back, SSD", nanos(e.ssd_miss, kRowBytes));
+  line("  pooled, summed, a lookup",
+       absl::StrCat(nanos(e.pool, kWeightBytes), ", ", nanos(e.sum, kWeightBytes)));
+  line("  updated", nanos(e.update, kRowBytes));
+  return out;
+}
+
+absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
+  CalibrationOptions options;
+  std::string output;
+  int64_t threads = 0;
+  FlagSet flags("hotrow calibrate");
+  flags.AddString("path", "DIR", &options.dir,
+                  "directory on the disk to measure; what is written there is removed");
+  flags.AddString("output", "FILE", &output, "write the profile there instead of printing it");
+  flags.AddInt("threads", 0, 1024, &threads, "of tables and layers; 0: all");
+  flags.AddReal("effort", 0.01, 1, &options.effort, "share of the usual time and sizes");
+  std::vector<std::string> operands;
+  HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
+  if (flags.help_requested()) return kExitGood;
+  options.threads = static_cast<int>(
+      threads > 0 ? threads : std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 1024));
+  if (!output.empty()) {
+    // Said before half a minute is spent.
+    const size_t slash = output.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : output.substr(0, slash + 1);
+    const absl::StatusOr<int64_t> free = PosixEnv().FreeBytes(folder);
+    if (!free.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--output=", output, ": ", std::string(free.status().message())));
+    }
+  }
+  const absl::StatusOr<HardwareProfile> profile = Calibrate(options, [](std::string_view part) {
+    std::fprintf(stderr, "measuring %s\n", std::string(part).c_str());
+  });
+  if (!profile.ok()) {
+    return absl::Status(
+        profile.status().code(),
+        absl::StrCat("--path=", options.dir, ": ", std::string(profile.status().message())));
+  }
+  const std::string text = HardwareProfileText(*profile);
+  if (output.empty()) {
+    std::fputs(text.c_str(), stdout);
+    return kExitGood;
+  }
+  const absl::Status written = WriteFileAtomically(PosixEnv(), output, text);
+  if (!written.ok()) {
+    return absl::Status(written.code(),
+                        absl::StrCat("--output=", output, ": ", std::string(written.message())));
+  }
+  std::fputs(Summary(*profile).c_str(), stdout);
+  return kExitGood;
+}
+
+}  // namespace
+
+const Command kCalibrateCommand = {
+    .name = "calibrate",
+    .operands = "",
+    .summary = "measures this machine for hotrow plan, about half a minute",
+    .details =
+        "Measures memory, a disk, dense layers and each part of the table engine, and prints a\n"
+        "profile that `hotrow plan` takes as hardware: FILE in a spec or as --hardware=FILE. Run\n"
+        "it while nothing else runs.\n",
+    .run = Run};
+
+}  // namespace hotrow

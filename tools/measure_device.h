@@ -1,0 +1,69 @@
+#ifndef HOTROW_TOOLS_MEASURE_DEVICE_H_
+#define HOTROW_TOOLS_MEASURE_DEVICE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/io_queue.h"
+
+// What a disk does by itself, past the page cache: the bound of everything that lives on it.
+namespace hotrow {
+
+struct DeviceMeasurementOptions {
+  std::string dir;         // made if missing; two files of file_bytes go there
+  int64_t file_bytes = 0;  // required; rounded up to whole rounds of writes
+  int64_t batch = 16'384;  // reads that are asked for at a time
+  int64_t batches = 50;
+  IoQueueKind io = IoQueueKind::kAuto;
+  uint64_t seed = 1;  // of the places that are read
+  bool mixed = true;  // reads beside writes, too
+  bool keep = false;  // leaves the files
+  // Ends laying out the file, writing and each way of reading after about so many seconds, with
+  // what was done by then; the file is then smaller. 0: no limit.
+  double seconds_max = 0;
+};
+
+// Random reads of 4 KiB at depth 128.
+struct DeviceReads {
+  std::vector<double> batch_seconds;
+  double wall_seconds = 0;
+  double cpu_seconds = 0;  // of the process
+  int64_t count = 0;
+
+  double per_second() const {
+    return wall_seconds > 0 ? static_cast<double>(count) / wall_seconds : 0;
+  }
+  void Add(const DeviceReads& more);
+};
+inline constexpr int64_t kDeviceReadBytes = 4096;
+
+struct DeviceMeasurement {
+  bool direct = false;
+  int64_t block_bytes = 0;
+  int64_t file_bytes = 0;
+  // Sequential, 1 MiB at a time and 8 in flight, over a file that is there, synced.
+  double write_bytes_per_second = 0;
+  double write_cpu_seconds_per_gb = 0;
+  DeviceReads by_io_queue;  // Env::NewIoQueue
+  DeviceReads by_liburing;  // without our queue; meaningful where liburing_status is OK
+  absl::Status liburing_status;
+  std::optional<DeviceReads> mixed;  // through the queue, while another file is written
+  double mixed_write_bytes_per_second = 0;
+
+  // The limit of the device: the better of the two ways.
+  bool liburing_is_better() const {
+    return liburing_status.ok() && by_liburing.per_second() > by_io_queue.per_second();
+  }
+};
+
+// Errors: what the file system says, naming the file; DataLoss when what is read is not what was
+// written. The files are removed in any case, unless `keep`.
+absl::StatusOr<DeviceMeasurement> MeasureDevice(const DeviceMeasurementOptions& options);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_TOOLS_MEASURE_DEVICE_H_

@@ -1,0 +1,134 @@
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "tools/plan/hardware.h"
+#include "tools/plan/spec_text.h"
+
+namespace hotrow {
+namespace {
+
+constexpr char kFormat[] = "hotrow hardware 1";
+
+// One line of the file.
+struct Line {
+  std::string name;
+  double* value;
+  const char* meaning;  // unit first
+};
+
+void AddCost(const char* name, EngineCost* cost, const char* of, std::vector<Line>* lines) {
+  lines->push_back({absl::StrCat(name, "_seconds"), &cost->seconds, of});
+  lines->push_back(
+      {absl::StrCat(name, "_seconds_per_byte"), &cost->seconds_per_byte, "s a byte; the same"});
+}
+
+std::vector<Line> LinesOf(HardwareProfile* p) {
+  EngineCosts* const e = &p->engine;
+  std::vector<Line> lines = {
+      {"dram_bytes", &p->dram_bytes, "bytes; memory that a process may use"},
+      {"dram_bytes_per_second", &p->dram_bytes_per_second, "bytes/s; reading memory in order"},
+      {"node_link_bytes_per_second", &p->gpu_link_bytes_per_second,
+       "bytes/s; copying within memory, what ranks of one machine have between them"},
+      {"network_bytes_per_second", &p->network_bytes_per_second, "bytes/s; to other machines"},
+      {"gather_rows_per_second", &p->gather_rows_per_second,
+       "rows/s; rows of 512 bytes by random key from a store in memory"},
+      {"cpu_seconds_per_key", &p->cpu_seconds_per_key, "s a row; the same the other way round"},
+      {"dense_flops", &p->dense_flops, "FLOP/s; layers of a click model, forward and backward"},
+      {"dense_flops_narrow", &p->dense_flops_narrow, "FLOP/s; layers 64 wide"},
+      {"dense_flops_middle", &p->dense_flops_middle, "FLOP/s; layers 256 wide"},
+      {"dense_flops_wide", &p->dense_flops_wide, "FLOP/s; layers 1024 wide"},
+      {"dot_flops_short", &p->dot_flops_short, "FLOP/s; dot interaction of dim 16"},
+      {"dot_flops_long", &p->dot_flops_long, "FLOP/s; dot interaction of dim 128"},
+      {"ssd_bytes", &p->ssd_bytes, "bytes; that files may take on the disk"},
+      {"ssd_read_ios_per_second", &p->ssd_read_ios_per_second,
+       "reads/s; random 4 KiB, 128 in flight"},
+      {"ssd_read_bytes_per_second", &p->ssd_read_bytes_per_second, "bytes/s; of those reads"},
+      {"ssd_write_bytes_per_second", &p->ssd_write_bytes_per_second,
+       "bytes/s; in order, 1 MiB each, synced"},
+      {"ssd_endurance_bytes", &p->ssd_endurance_bytes, "bytes; that may be written over its life"},
+      {"unique_seconds_per_lookup", &e->unique_seconds_per_lookup,
+       "s a lookup; finding distinct keys and sorting by them"},
+  };
+  AddCost("in_place", &e->in_place, "s a distinct key; finding its row without a cache", &lines);
+  AddCost("hit", &e->hit, "s a distinct key; whose row is in the cache", &lines);
+  AddCost("miss", &e->miss, "s a distinct key; whose row is read from host memory", &lines);
+  AddCost("evict", &e->evict, "s a row; written back to host memory", &lines);
+  AddCost("ssd_miss", &e->ssd_miss, "s a row; read from a disk and written back, without waiting",
+          &lines);
+  AddCost("pool", &e->pool, "s a lookup; bytes are those of the weights", &lines);
+  AddCost("sum", &e->sum, "s a lookup; its gradient; bytes are those of the weights", &lines);
+  AddCost("update", &e->update, "s a distinct key; its optimizer step", &lines);
+  return lines;
+}
+
+absl::Status ErrorAt(std::string_view name, const SpecNode& node, const std::string& what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(name), ":", node.line, ":", node.column + 1, ": ", what));
+}
+
+}  // namespace
+
+std::string HardwareProfileText(const HardwareProfile& profile) {
+  std::string machine;
+  for (const char c : profile.machine) {
+    // What would end the quoted text or the line.
+    machine += c == '"' || c == '\\' || static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+  }
+  std::string out = absl::StrCat(
+      "# What programs reach on this machine, measured by `hotrow calibrate`. `hotrow plan` reads "
+      "it:\n# hardware: FILE in a spec, or --hardware=FILE. Times are of all threads together.\n",
+      "format: ", kFormat, "\nmachine: \"", machine, "\"\nthreads: ", profile.threads, "\n");
+  HardwareProfile copy = profile;
+  for (const Line& line : LinesOf(&copy)) {
+    if (*line.value == 0) continue;
+    absl::StrAppendFormat(&out, "%-40s  # %s\n",
+                          absl::StrCat(line.name, ": ", absl::StrFormat("%.4g", *line.value)),
+                          line.meaning);
+  }
+  return out;
+}
+
+absl::StatusOr<HardwareProfile> ParseHardwareProfile(std::string_view text, std::string_view name) {
+  HOTROW_ASSIGN_OR_RETURN(const SpecNode root, ParseSpecText(text, name));
+  const SpecNode* const format = root.Find("format");
+  if (root.kind != SpecNode::Kind::kMap || format == nullptr || format->text != kFormat) {
+    return ErrorAt(name, format == nullptr ? root : *format,
+                   absl::StrCat("is no hardware profile of this version (format: ", kFormat,
+                                "); make one with: hotrow calibrate --output=FILE"));
+  }
+  HardwareProfile profile = *FindAccelerator("cpu");
+  profile.name = std::string(name);
+  const std::vector<Line> lines = LinesOf(&profile);
+  for (const auto& [field, node] : root.fields) {
+    if (field == "format") continue;
+    if (field == "machine") {
+      profile.machine = node.text;
+      continue;
+    }
+    double value = 0;
+    const char* const end = node.text.data() + node.text.size();
+    const auto [stop, error] = std::from_chars(node.text.data(), end, value);
+    if (node.kind != SpecNode::Kind::kScalar || error != std::errc() || stop != end ||
+        !std::isfinite(value) || value <= 0) {
+      return ErrorAt(name, node, absl::StrCat(field, ": must be a number above 0"));
+    }
+    if (field == "threads") {
+      profile.threads = static_cast<int>(std::min(value, 1e6));
+      continue;
+    }
+    const Line* found = nullptr;
+    for (const Line& line : lines) found = line.name == field ? &line : found;
+    if (found == nullptr) {
+      return ErrorAt(name, node, absl::StrCat(field, ": a hardware profile has no such field"));
+    }
+    *found->value = value;
+  }
+  return profile;
+}
+
+}  // namespace hotrow

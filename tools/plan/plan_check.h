@@ -1,0 +1,67 @@
+#ifndef HOTROW_TOOLS_PLAN_PLAN_CHECK_H_
+#define HOTROW_TOOLS_PLAN_PLAN_CHECK_H_
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/plan/plan_spec.h"
+
+// A plan held against what a training run reported (the trainers' --report).
+namespace hotrow {
+
+struct PlanCheckItem {
+  enum class Verdict {
+    kGood,
+    kOver,    // further off than the tolerance
+    kNotHeld  // for information: nothing follows from it
+  };
+  std::string name;  // the report's: "cache.used_bytes", "samples_per_second"
+  std::string what;
+  std::string unit;  // "bytes", "share", "" ...
+  double predicted = 0;
+  double measured = 0;
+  double difference = 0;  // percent of what was measured; of shares, points
+  double tolerance = 0;   // in the same
+  Verdict verdict = Verdict::kNotHeld;
+};
+
+struct PlanCheck {
+  std::string report;
+  std::vector<PlanCheckItem> items;
+  // Seconds of a step by stage: the planner's name, predicted, and the trainer's spans together.
+  struct Stage {
+    std::string name;
+    double predicted = 0;
+    double measured = 0;
+  };
+  std::vector<Stage> stages;
+  std::vector<std::string> notes;
+  bool good() const;
+};
+
+// Tolerances.
+inline constexpr double kBytesTolerance = 2;  // percent
+// A partition of the SSD store's index is filled from 0.92 to 0.98, planned with 0.95.
+inline constexpr double kIndexBytesTolerance = 3.5;       // percent
+inline constexpr double kHitRateTolerance = 1;            // points
+inline constexpr double kIosTolerance = 5;                // percent
+inline constexpr double kSamplesPerSecondTolerance = 20;  // percent
+
+// Plans the run of the report: its number of steps, from tables without rows and an empty cache,
+// with the rows that its tables ended with, its cache and disk budgets where the spec leaves them
+// open, and what its reader took of the processor where the spec does not say. `json` is the
+// report, `name` its place in errors. Errors: InvalidArgument, one line: not a report, or one of
+// another model; then it names what differs (tables, rows, dims, optimizer, batch size, store,
+// cache).
+absl::StatusOr<PlanCheck> CheckPlan(const PlanSpec& spec, std::string_view json,
+                                    std::string_view name);
+
+std::string PlanCheckText(const PlanCheck& check);
+std::string PlanCheckJson(const PlanCheck& check);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_TOOLS_PLAN_PLAN_CHECK_H_
