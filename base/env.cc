@@ -66,7 +66,7 @@ absl::Status File::Allocate(int64_t bytes) {
                                                   std::string(status.message())));
 }
 
-absl::StatusOr<std::unique_ptr<FileLock>> Env::LockFile(const std::string&) {
+absl::StatusOr<std::unique_ptr<FileLock>> Env::LockFile(const std::string&, LockMode) {
   return std::make_unique<FileLock>();
 }
 

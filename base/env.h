@@ -65,6 +65,11 @@ class FileLock {
   virtual ~FileLock() = default;
 };
 
+enum class LockMode {
+  kExclusive,  // nobody else has the lock
+  kShared,     // others may, in this mode too
+};
+
 enum class OpenMode {
   kRead,       // must exist
   kReadWrite,  // must exist
@@ -96,11 +101,12 @@ class Env {
   // What a user without privileges may still write to the file system that holds the path, which
   // must exist.
   virtual absl::StatusOr<int64_t> FreeBytes(const std::string& path) = 0;
-  // Takes the lock of a file, which is made if it is missing and stays. Nobody else, in this
-  // process or another, has it at the same time; FailedPrecondition when somebody does. The system
+  // Takes the lock of a file, which is made if it is missing and stays. FailedPrecondition when
+  // somebody else, in this process or another, has it in a mode that excludes this one. The system
   // gives it back when the process ends, however it does. The default is for Envs that one process
   // knows alone: it locks nothing.
-  virtual absl::StatusOr<std::unique_ptr<FileLock>> LockFile(const std::string& path);
+  virtual absl::StatusOr<std::unique_ptr<FileLock>> LockFile(const std::string& path,
+                                                             LockMode mode);
   // A queue for files of this Env (base/io_queue.h). The default has kAuto carry requests out in
   // their order through File, and no kUring (FailedPrecondition, as wherever that is impossible).
   virtual absl::StatusOr<std::unique_ptr<IoQueue>> NewIoQueue(const IoQueueOptions& options);

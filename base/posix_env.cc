@@ -140,11 +140,13 @@ class PosixLock : public FileLock {
 class PosixEnvironment : public Env {
  public:
   // flock, not fcntl: its lock belongs to the opened file, so it also keeps out this process.
-  absl::StatusOr<std::unique_ptr<FileLock>> LockFile(const std::string& path) override {
+  absl::StatusOr<std::unique_ptr<FileLock>> LockFile(const std::string& path,
+                                                     LockMode mode) override {
     const int fd = Retry([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
     if (fd < 0) return LastError("open", path);
     auto lock = std::make_unique<PosixLock>(fd);
-    if (Retry([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0) return lock;
+    const int operation = mode == LockMode::kShared ? LOCK_SH : LOCK_EX;
+    if (Retry([&] { return ::flock(fd, operation | LOCK_NB); }) == 0) return lock;
     if (errno != EWOULDBLOCK) return LastError("flock", path);
     return absl::FailedPreconditionError(absl::StrCat(path, ": somebody else holds this lock"));
   }

@@ -12,7 +12,16 @@ if(HOTROW_HAVE_NCCL)
   target_include_directories(comm_bench SYSTEM PRIVATE ${NCCL_INCLUDE_DIR})
   target_link_libraries(comm_bench PRIVATE ${NCCL_LIBRARY})
 endif()
+# Rows and gradients between ranks, by exchange type.
+hotrow_add_bench(
+  NAME shuffle_bench
+  SOURCES shuffle_bench.cc
+  DEPS hotrow::models_cli absl::strings absl::str_format nlohmann_json::nlohmann_json)
 if(HOTROW_BUILD_TESTS)
+  add_test(NAME ShuffleBenchWithThreads
+           COMMAND shuffle_bench --threads=3 --rows=1000 --batch_size=300 --steps=5)
+  set_tests_properties(ShuffleBenchWithThreads PROPERTIES
+    LABELS unit TIMEOUT 120 PASS_REGULAR_EXPRESSION "int8 stochastic")
   # That it runs, not how fast.
   add_test(NAME CommBenchWithThreads COMMAND comm_bench --threads=3 --max_bytes=64KiB --repeats=2)
   set_tests_properties(CommBenchWithThreads PROPERTIES

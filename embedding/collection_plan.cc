@@ -1,16 +1,32 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/communicator.h"
 #include "embedding/collection_plan_impl.h"
+#include "embedding/shard_map.h"
 #include "embedding/tiered_table.h"
 
 namespace hotrow {
 namespace {
 
 constexpr int32_t kMaxPrefetchDepth = 32;
+
+// How many of n distinct rows a rank has to keep or serve at most. Rows fall on ranks by their
+// hash, so the number is near n / N with a standard deviation below sqrt(n / N); six of them are
+// passed once in 10^9 times. A step that is beyond it may still find no room: its Lookup says so.
+int64_t ShareOfRank(int64_t n, int32_t world_size) {
+  if (world_size == 1) return n;
+  const double mean = static_cast<double>(n) / world_size;
+  return std::min(n, static_cast<int64_t>(std::ceil(mean + 6 * std::sqrt(mean) + 8)));
+}
+
+int32_t WorldSize(const EmbeddingCollectionOptions& options) {
+  return options.communicator == nullptr ? 1 : options.communicator->world_size();
+}
 
 absl::Status TableError(const TableConfig& table, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("table \"", table.name, "\": ", what));
@@ -24,6 +40,11 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
   if (max_batch_size <= 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "EmbeddingCollectionOptions.max_batch_size: must be positive, is ", max_batch_size));
+  }
+  if (WorldSize(*this) > kMaxRanks) {
+    return absl::InvalidArgumentError(absl::StrCat("EmbeddingCollectionOptions.communicator has ",
+                                                   WorldSize(*this), " ranks; a table has ",
+                                                   kMaxRanks, " shards, and each rank needs one"));
   }
   if (prefetch_depth < 0 || prefetch_depth > kMaxPrefetchDepth) {
     return absl::InvalidArgumentError(
@@ -47,10 +68,10 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "EmbeddingCollectionOptions.open_steps: must lie in [0, 2^32 - 1], is ", open_steps));
   }
-  if (open_at == 0 && open_steps != 0) {
+  if (open_from.empty() && open_steps != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("EmbeddingCollectionOptions.open_steps is ", open_steps,
-                     ", but open_at is 0: empty tables have seen no steps"));
+                     ", but open_from is empty: empty tables have seen no steps"));
   }
   const std::string kind(StoreKindName(store));
   if (store == StoreKind::kMemory) {
@@ -82,23 +103,27 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
                        " keeps its snapshots in store_path; leave this empty"));
     }
   }
-  if (open_at == 0) {
-    if (open_store.has_value() || !open_dir.empty()) {
+  for (const SnapshotSource& source : open_from) {
+    if (source.snapshot == 0) {
       return absl::InvalidArgumentError(
-          "EmbeddingCollectionOptions: open_store and open_dir say where the snapshot open_at "
-          "lies, "
-          "but open_at is 0");
+          "EmbeddingCollectionOptions.open_from: a snapshot's name must not be 0");
     }
-  } else if (open_dir.empty()) {
-    if (open_store.value_or(store) != store) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "EmbeddingCollectionOptions.open_dir: where does snapshot ", open_at, " of the store ",
-          std::string(StoreKindName(*open_store)), " lie? This collection's own store is ", kind));
+    if (!source.dir.empty()) continue;
+    if (open_from.size() > 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("EmbeddingCollectionOptions.open_from: each of the ", open_from.size(),
+                       " snapshots needs the directory it lies in"));
+    }
+    if (source.store.value_or(store) != store) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("EmbeddingCollectionOptions.open_from: in which directory does snapshot ",
+                       source.snapshot, " of the store ", std::string(StoreKindName(*source.store)),
+                       " lie? This collection's own store is ", kind));
     }
     if (store == StoreKind::kMemory && snapshot_dir.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("EmbeddingCollectionOptions.open_at is ",
-                                                     open_at,
-                                                     ", but snapshot_dir and open_dir are empty"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("EmbeddingCollectionOptions.open_from: snapshot ", source.snapshot,
+                       " has no directory, and snapshot_dir is empty"));
     }
   }
   std::set<std::string> names;
@@ -157,6 +182,7 @@ Plan MakePlan(const EmbeddingCollectionOptions& options) {
       table.max_unique = options.max_batch_size * config.max_hotness * table.num_features;
       if (config.num_embeddings > 0)
         table.max_unique = std::min(table.max_unique, config.num_embeddings);
+      table.max_unique = ShareOfRank(table.max_unique, WorldSize(options));
     }
     plan.tables.push_back(table);
   }
@@ -247,9 +273,10 @@ void SplitCacheBytes(const EmbeddingCollectionOptions& options, Plan* plan) {
     int64_t all_rows = 0;
     bool known = true;
     for (int32_t t = width.first_table; t < width.last_table; ++t) {
-      const int64_t rows = options.tables[plan->tables[t].config].num_embeddings;
+      const int64_t rows =
+          ShareOfRank(options.tables[plan->tables[t].config].num_embeddings, WorldSize(options));
       all_rows += rows;
-      known = known && rows > 0;
+      known = known && options.tables[plan->tables[t].config].num_embeddings > 0;
     }
     if (known) {
       width.cache_bytes =

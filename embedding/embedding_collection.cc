@@ -14,8 +14,12 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
+#include "comm/communicator.h"
+#include "comm/lane.h"
+#include "comm/run_together.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/open_store_impl.h"
+#include "embedding/row_shuffle_impl.h"
 #include "embedding/step_pipeline_impl.h"
 #include "embedding/tiered_table.h"
 #include "ops/gradient_segment_sum.h"
@@ -35,7 +39,10 @@ using internal::OpenedStore;
 using internal::Plan;
 using internal::PlannedFeature;
 using internal::PlannedTable;
+using internal::RowShuffle;
+using internal::ShuffledKeys;
 using internal::StepPipeline;
+using internal::TableKeys;
 using internal::WidthClass;
 
 // What finding the distinct keys of a batch needs, grown to the largest batch seen.
@@ -51,29 +58,39 @@ absl::Status EnsureBytes(int64_t bytes, HostBuffer<std::byte>* buffer) {
   return absl::OkStatus();
 }
 
+void SetWriteAmplification(TierStats* tier) {
+  if (tier->payload_bytes_written == 0) return;
+  tier->write_amplification =
+      static_cast<double>(tier->bytes_written) / static_cast<double>(tier->payload_bytes_written);
+}
+
 }  // namespace
 
 // As a job of the pipeline it finds the distinct keys and makes their rows resident; until that is
 // done the caller leaves all members but the first three alone.
 struct EmbeddingStep::Impl : StepPipeline::Job {
-  enum class Use { kPrefetched, kLookedUp, kFailed };
+  enum class Use { kPrefetched, kBegun, kLookedUp, kUpdateBegun, kFailed };
 
   EmbeddingCollection::Impl* collection = nullptr;
   Use use = Use::kPrefetched;
   int64_t batch_size = 0;
   std::vector<uint64_t> values;  // [N]
   int64_t num_lookups = 0;
-  int64_t num_unique = 0;
-  std::vector<int64_t> offsets;        // [F*B + 1]
-  std::vector<float> weights;          // [N] or empty
-  std::vector<int32_t> inverse;        // [N]
-  std::vector<int32_t> counts;         // [U]
-  std::vector<int64_t> table_offsets;  // [T + 1] into the unique keys
-  std::vector<RowKey> keys;            // [U]
-  std::vector<int64_t> row_offsets;    // [U + 1] lookups of each unique key
-  std::vector<int32_t> lookup_order;   // [N]
-  std::vector<std::byte*> rows;        // [U], from Lookup on
-  std::vector<StepRows> class_rows;    // [width classes]
+  std::vector<int64_t> offsets;       // [F*B + 1]
+  std::vector<float> weights;         // [N] or empty
+  TableKeys wanted;                   // the distinct keys of the batch
+  std::vector<int32_t> inverse;       // [N] into wanted
+  std::vector<int64_t> row_offsets;   // [U + 1] lookups of each wanted key
+  std::vector<int32_t> lookup_order;  // [N]
+  // Several ranks: what they want of this one. Filled by the work of this ticket of id_lane.
+  ShuffledKeys shuffled;
+  int64_t id_ticket = -1;
+  std::vector<std::byte*> rows;          // [served keys], from BeginLookup on
+  std::vector<const float*> value_rows;  // [U], several ranks, in Lookup
+  std::vector<StepRows> class_rows;      // [width classes]
+
+  // The keys whose rows this rank keeps and makes resident.
+  const TableKeys& served() const;
 };
 
 struct EmbeddingCollection::Impl {
@@ -84,6 +101,7 @@ struct EmbeddingCollection::Impl {
   std::vector<std::string> feature_names;
   OpenedStore store;
   std::vector<std::unique_ptr<TieredTable>> tiers;  // one for each width class
+  std::unique_ptr<RowShuffle> shuffle;              // null: alone
 
   // Outstanding steps in order; the front is the next to be looked up and updated.
   std::deque<EmbeddingStep::Impl*> outstanding;
@@ -101,7 +119,10 @@ struct EmbeddingCollection::Impl {
   // Scratch of the caller's calls, grown to the largest batch seen.
   UniqueScratch unique;
   std::vector<float> gradients;
-  std::vector<float*> gradient_rows;
+  std::vector<float*> gradient_rows;  // [U] of what is wanted
+  std::vector<float> gradient_sums;   // several ranks
+  std::vector<float*> sum_rows;       // [served keys]
+  RowShuffle::Scratch evaluation_ids;
   HostBuffer<std::byte> evaluation_staging;
   std::unique_ptr<EmbeddingStep::Impl> evaluation_step;
   // Scratch of the pipeline.
@@ -109,6 +130,12 @@ struct EmbeddingCollection::Impl {
   std::vector<RowKey> fetch_keys;
   std::vector<std::byte*> fetch_rows;
   std::vector<uint8_t> fetch_found;
+  // Of the thread of id_lane, which finds the distinct keys of steps and exchanges them. It never
+  // waits for room, so all ranks make their exchanges in the order of Prefetch, whatever becomes of
+  // a step later.
+  UniqueScratch lane_unique;
+  RowShuffle::Scratch lane_ids;
+  std::unique_ptr<CommLane> id_lane;  // several ranks
 
   // The snapshot that was begun last.
   struct Snapshot {
@@ -136,20 +163,36 @@ struct EmbeddingCollection::Impl {
   ~Impl() { Stop(); }
   void Stop();
 
+  absl::Status Open();
+  absl::Status Connect();
   absl::Status ValidateBatch(const JaggedBatch& batch) const;
+  // What several ranks can no longer agree on ends the job on all of them.
+  absl::Status EndJobUnlessOk(absl::Status status);
   absl::Status FindUnique(const ExecContext& unique_ctx, const JaggedBatch& batch,
                           EmbeddingStep::Impl* step, UniqueScratch* scratch);
+  // The distinct keys of a step, and who wants which of them.
+  absl::Status FindKeys(EmbeddingStep::Impl* step, UniqueScratch* scratch);
   // The job of the pipeline.
   absl::Status RunStep(EmbeddingStep::Impl* step);
   absl::Status MakeResident(EmbeddingStep::Impl* step);
   absl::Status Fetch(EmbeddingStep::Impl* step);
   void End(EmbeddingStep::Impl* step, bool updated);
   std::span<const RowKey> KeysOf(const EmbeddingStep::Impl& step, size_t width) const;
-  template <typename T>
-  std::span<T> OfClass(const EmbeddingStep::Impl& step, size_t width, std::vector<T>& all) const;
+  std::span<const int32_t> CountsOf(const EmbeddingStep::Impl& step, size_t width) const;
+  std::span<std::byte*> RowsOf(EmbeddingStep::Impl* step, size_t width) const;
   absl::Status CheckPointers(bool pooled, size_t unpooled, const char* what) const;
-  absl::Status Pool(const EmbeddingStep::Impl& step, const EmbeddingOutput& output);
+  absl::Status Pool(const EmbeddingStep::Impl& step, const float* const* rows,
+                    const EmbeddingOutput& output);
+  absl::Status BeginLookup(EmbeddingStep::Impl* step);
+  absl::Status Lookup(EmbeddingStep::Impl* step, const EmbeddingOutput& output);
+  absl::Status BeginUpdate(EmbeddingStep::Impl* step, const EmbeddingGradient& gradient);
+  absl::Status Update(EmbeddingStep::Impl* step, float learning_rate_factor);
+  // Puts one gradient of each key's dim after another; `rows` are their places.
+  void PlaceGradients(const TableKeys& keys, std::vector<float>* floats,
+                      std::vector<float*>* rows) const;
   absl::Status EvaluateSlice(const JaggedBatch& batch, const EmbeddingOutput& output);
+  absl::StatusOr<std::vector<int64_t>> CutForStaging(const JaggedBatch& batch) const;
+  absl::Status Evaluate(const JaggedBatch& batch, const EmbeddingOutput& output);
   absl::Status NoRoomError(const EmbeddingStep::Impl& step) const;
   int64_t CountNewRows(std::span<std::byte* const> rows, int64_t step_offset) const;
 
@@ -158,7 +201,12 @@ struct EmbeddingCollection::Impl {
   void FinishSnapshot(absl::Status status);
   void JoinSnapshot();  // waits for the one that is being written
   absl::Status FlushTiers();
+  absl::Status DigestOwn(CollectionDigest* digest);
 };
+
+const TableKeys& EmbeddingStep::Impl::served() const {
+  return collection->shuffle == nullptr ? wanted : shuffled.served;
+}
 
 EmbeddingStep::EmbeddingStep(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
@@ -175,7 +223,7 @@ int64_t EmbeddingStep::num_lookups() const { return impl_->num_lookups; }
 int64_t EmbeddingStep::num_unique_keys() const {
   const bool known =
       impl_->use != Impl::Use::kPrefetched || impl_->collection->options.prefetch_depth == 0;
-  return known ? impl_->num_unique : 0;
+  return known ? std::ssize(impl_->wanted.keys) : 0;
 }
 
 // --- The pieces
@@ -238,6 +286,11 @@ absl::Status EmbeddingCollection::Impl::ValidateBatch(const JaggedBatch& batch) 
   return absl::OkStatus();
 }
 
+absl::Status EmbeddingCollection::Impl::EndJobUnlessOk(absl::Status status) {
+  if (shuffle != nullptr && !status.ok()) options.communicator->Abort(std::string(status.message()));
+  return status;
+}
+
 absl::Status EmbeddingCollection::Impl::FindUnique(const ExecContext& unique_ctx,
                                                    const JaggedBatch& batch,
                                                    EmbeddingStep::Impl* step,
@@ -245,11 +298,10 @@ absl::Status EmbeddingCollection::Impl::FindUnique(const ExecContext& unique_ctx
   const auto num_features = static_cast<int64_t>(plan.features.size());
   const auto num_tables = static_cast<int32_t>(plan.tables.size());
   const auto n = static_cast<int64_t>(batch.values.size());
+  TableKeys& wanted = step->wanted;
   step->inverse.resize(n);
-  step->counts.resize(n);
-  step->table_offsets.resize(num_tables + 1);
-  step->class_rows.resize(plan.classes.size());
-
+  wanted.counts.resize(n);
+  wanted.table_offsets.resize(num_tables + 1);
   scratch->segments.clear();
   for (int64_t f = 0; f < num_features; ++f) {
     scratch->segments.push_back({batch.offsets[f * batch.batch_size],
@@ -264,53 +316,68 @@ absl::Status EmbeddingCollection::Impl::FindUnique(const ExecContext& unique_ctx
                                              .segments = scratch->segments,
                                              .num_tables = num_tables,
                                              .unique = scratch->values.data(),
-                                             .table_offsets = step->table_offsets.data(),
+                                             .table_offsets = wanted.table_offsets.data(),
                                              .inverse = step->inverse.data(),
-                                             .counts = step->counts.data(),
+                                             .counts = wanted.counts.data(),
                                              .workspace = scratch->workspace.data(),
                                              .workspace_bytes = workspace_bytes}));
-  step->num_unique = step->table_offsets[num_tables];
-  step->counts.resize(step->num_unique);
-  step->keys.resize(step->num_unique);
+  const int64_t num_unique = wanted.table_offsets[num_tables];
+  wanted.counts.resize(num_unique);
+  wanted.keys.resize(num_unique);
   for (int32_t t = 0; t < num_tables; ++t) {
     const auto table = static_cast<uint32_t>(plan.tables[t].config);
-    for (int64_t u = step->table_offsets[t]; u < step->table_offsets[t + 1]; ++u) {
-      step->keys[u] = {scratch->values[u], table};
+    for (int64_t u = wanted.table_offsets[t]; u < wanted.table_offsets[t + 1]; ++u) {
+      wanted.keys[u] = {scratch->values[u], table};
     }
   }
-  step->rows.resize(step->num_unique);
   return absl::OkStatus();
+}
+
+absl::Status EmbeddingCollection::Impl::FindKeys(EmbeddingStep::Impl* step,
+                                                 UniqueScratch* scratch) {
+  TraceSpan span(ctx.trace, "unique");
+  HOTROW_RETURN_IF_ERROR(FindUnique(
+      pipeline_ctx, {step->batch_size, step->values, step->offsets, step->weights}, step, scratch));
+  const int64_t num_unique = std::ssize(step->wanted.keys);
+  step->row_offsets.resize(num_unique + 1);
+  step->lookup_order.resize(step->num_lookups);
+  return Partition(pipeline_ctx, {.part = step->inverse.data(),
+                                  .num_items = step->num_lookups,
+                                  .num_parts = num_unique,
+                                  .offsets = step->row_offsets.data(),
+                                  .order = step->lookup_order.data()});
 }
 
 std::span<const RowKey> EmbeddingCollection::Impl::KeysOf(const EmbeddingStep::Impl& step,
                                                           size_t width) const {
-  const int64_t begin = step.table_offsets[plan.classes[width].first_table];
-  const int64_t end = step.table_offsets[plan.classes[width].last_table];
-  return std::span(step.keys).subspan(begin, end - begin);
+  const TableKeys& served = step.served();
+  const int64_t begin = served.table_offsets[plan.classes[width].first_table];
+  const int64_t end = served.table_offsets[plan.classes[width].last_table];
+  return std::span(served.keys).subspan(begin, end - begin);
 }
 
-template <typename T>
-std::span<T> EmbeddingCollection::Impl::OfClass(const EmbeddingStep::Impl& step, size_t width,
-                                                std::vector<T>& all) const {
-  const int64_t begin = step.table_offsets[plan.classes[width].first_table];
-  const int64_t end = step.table_offsets[plan.classes[width].last_table];
-  return std::span(all).subspan(begin, end - begin);
+std::span<const int32_t> EmbeddingCollection::Impl::CountsOf(const EmbeddingStep::Impl& step,
+                                                             size_t width) const {
+  const TableKeys& served = step.served();
+  const int64_t begin = served.table_offsets[plan.classes[width].first_table];
+  const int64_t end = served.table_offsets[plan.classes[width].last_table];
+  return std::span(served.counts).subspan(begin, end - begin);
+}
+
+std::span<std::byte*> EmbeddingCollection::Impl::RowsOf(EmbeddingStep::Impl* step,
+                                                        size_t width) const {
+  const TableKeys& served = step->served();
+  const int64_t begin = served.table_offsets[plan.classes[width].first_table];
+  const int64_t end = served.table_offsets[plan.classes[width].last_table];
+  return std::span(step->rows).subspan(begin, end - begin);
 }
 
 absl::Status EmbeddingCollection::Impl::RunStep(EmbeddingStep::Impl* step) {
   const absl::Status status = [&]() -> absl::Status {
-    {
-      TraceSpan span(ctx.trace, "unique");
-      HOTROW_RETURN_IF_ERROR(
-          FindUnique(pipeline_ctx, {step->batch_size, step->values, step->offsets, step->weights},
-                     step, &pipeline_unique));
-      step->row_offsets.resize(step->num_unique + 1);
-      step->lookup_order.resize(step->num_lookups);
-      HOTROW_RETURN_IF_ERROR(Partition(pipeline_ctx, {.part = step->inverse.data(),
-                                                      .num_items = step->num_lookups,
-                                                      .num_parts = step->num_unique,
-                                                      .offsets = step->row_offsets.data(),
-                                                      .order = step->lookup_order.data()}));
+    if (shuffle == nullptr) {
+      HOTROW_RETURN_IF_ERROR(FindKeys(step, &pipeline_unique));
+    } else {
+      HOTROW_RETURN_IF_ERROR(id_lane->Wait(step->id_ticket));
     }
     TraceSpan span(ctx.trace, "resident");
     return MakeResident(step);
@@ -331,9 +398,8 @@ absl::Status EmbeddingCollection::Impl::MakeResident(EmbeddingStep::Impl* step) 
     const bool alone = pipeline->RunsAlone(step);
     TieredTable::Placed placed = TieredTable::Placed::kAll;
     for (size_t c = 0; c < tiers.size() && placed == TieredTable::Placed::kAll; ++c) {
-      HOTROW_ASSIGN_OR_RETURN(
-          placed, tiers[c]->Place(pipeline_ctx, KeysOf(*step, c), OfClass(*step, c, step->counts),
-                                  &step->class_rows[c]));
+      HOTROW_ASSIGN_OR_RETURN(placed, tiers[c]->Place(pipeline_ctx, KeysOf(*step, c),
+                                                      CountsOf(*step, c), &step->class_rows[c]));
     }
     // Also where some found no room: the others' rows come while this step waits.
     HOTROW_RETURN_IF_ERROR(Fetch(step));
@@ -375,7 +441,7 @@ absl::Status EmbeddingCollection::Impl::Fetch(EmbeddingStep::Impl* step) {
   for (size_t c = 0; c < tiers.size(); ++c) {
     StepRows* const rows = &step->class_rows[c];
     const size_t n = rows->miss_keys.size();
-    HOTROW_RETURN_IF_ERROR(tiers[c]->Fill(pipeline_ctx, OfClass(*step, c, step->counts), rows,
+    HOTROW_RETURN_IF_ERROR(tiers[c]->Fill(pipeline_ctx, CountsOf(*step, c), rows,
                                           std::span(fetch_found).subspan(first, n)));
     first += n;
   }
@@ -384,6 +450,13 @@ absl::Status EmbeddingCollection::Impl::Fetch(EmbeddingStep::Impl* step) {
 
 // The step's job does not run and will not.
 void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
+  // Its work reads and writes the step; other ranks wait for our part of it. An error of it is one
+  // of the communicator, which says it again in the next call.
+  if (step->id_ticket >= 0) id_lane->Wait(step->id_ticket).IgnoreError();
+  // Only this step can have begun anything: it was the oldest.
+  const bool begun = step->use == EmbeddingStep::Impl::Use::kBegun ||
+                     step->use == EmbeddingStep::Impl::Use::kUpdateBegun;
+  if (shuffle != nullptr && begun) shuffle->Drop();
   for (size_t c = 0; c < step->class_rows.size(); ++c)
     tiers[c]->Release(&step->class_rows[c], updated);
   const auto at = std::find(outstanding.begin(), outstanding.end(), step);
@@ -398,10 +471,11 @@ absl::Status EmbeddingCollection::Impl::NoRoomError(const EmbeddingStep::Impl& s
     need += TieredTable::MinCacheBytes(static_cast<int64_t>(KeysOf(step, c).size()),
                                        plan.classes[c].row_bytes);
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("cache budget of ", options.cache_bytes, " bytes: one batch of ",
-                   step.batch_size, " samples has ", step.num_unique, " distinct rows, which need ",
-                   need, " bytes; raise cache_bytes or lower the batch size"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "cache budget of ", options.cache_bytes, " bytes: one batch of ", step.batch_size,
+      shuffle == nullptr ? " samples has " : " samples and those of other ranks have ",
+      step.served().keys.size(), " distinct rows", shuffle == nullptr ? "" : " here",
+      ", which need ", need, " bytes; raise cache_bytes or lower the batch size"));
 }
 
 // A row whose last step is 0 has never been updated: it joins its table with this update.
@@ -437,6 +511,7 @@ absl::Status EmbeddingCollection::Impl::CheckPointers(bool pooled, size_t unpool
 }
 
 absl::Status EmbeddingCollection::Impl::Pool(const EmbeddingStep::Impl& step,
+                                             const float* const* rows,
                                              const EmbeddingOutput& output) {
   TraceSpan span(ctx.trace, "pool");
   const int64_t stride = output.pooled_stride == 0 ? plan.pooled_dim : output.pooled_stride;
@@ -454,7 +529,7 @@ absl::Status EmbeddingCollection::Impl::Pool(const EmbeddingStep::Impl& step,
                             .offsets = step.offsets.data(),
                             .weights = step.weights.empty() ? nullptr : step.weights.data(),
                             .inverse = step.inverse.data(),
-                            .rows = reinterpret_cast<const float* const*>(step.rows.data())});
+                            .rows = rows});
 }
 
 // --- The collection
@@ -479,6 +554,58 @@ absl::StatusOr<int64_t> EmbeddingCollection::MinCacheBytes(
   return internal::MakePlan(options).min_cache_bytes;
 }
 
+// Everything of this rank alone.
+absl::Status EmbeddingCollection::Impl::Open() {
+  if (options.cache_bytes > 0) {
+    if (options.cache_bytes < plan.min_cache_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "cache_bytes: the cache budget is ", options.cache_bytes, " bytes, but one step of ",
+          options.max_batch_size, " samples needs at least ", plan.min_cache_bytes,
+          " bytes; raise cache_bytes or lower the batch size"));
+    }
+    internal::SplitCacheBytes(options, &plan);
+  }
+  std::vector<StoreTable> store_tables;
+  for (const PlannedTable& table : plan.tables) {
+    store_tables.push_back({static_cast<uint32_t>(table.config), table.layout.row_bytes});
+  }
+  HOTROW_ASSIGN_OR_RETURN(store, internal::OpenStore(options, store_tables));
+  steps = static_cast<uint32_t>(options.open_steps);
+  for (const WidthClass& width : plan.classes) {
+    TieredTableOptions tier_options;
+    tier_options.seed = options.seed;
+    tier_options.cache_bytes = options.cache_bytes > 0 ? width.cache_bytes : 0;
+    tier_options.cache_policy = options.cache_policy;
+    for (int32_t t = width.first_table; t < width.last_table; ++t) {
+      const PlannedTable& table = plan.tables[t];
+      const TableConfig& config = options.tables[table.config];
+      tier_options.tables.push_back({static_cast<uint32_t>(table.config), table.layout,
+                                     config.initializer, config.optimizer});
+    }
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<TieredTable> tier,
+                            TieredTable::Create(tier_options, store.store.get(), store.host));
+    tiers.push_back(std::move(tier));
+  }
+  return absl::OkStatus();
+}
+
+// With several ranks.
+absl::Status EmbeddingCollection::Impl::Connect() {
+  Communicator& family = *options.communicator;
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ids, family.Duplicate());
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rows, family.Duplicate());
+  internal::RowShuffleOptions shuffle_options = {.seed = options.seed,
+                                                 .forward = options.exchange_forward,
+                                                 .backward = options.exchange_backward,
+                                                 .rounding = options.exchange_rounding};
+  for (const PlannedTable& table : plan.tables) {
+    shuffle_options.tables.push_back({static_cast<uint32_t>(table.config), table.layout.dim});
+  }
+  HOTROW_ASSIGN_OR_RETURN(shuffle, RowShuffle::Create(shuffle_options, std::move(rows)));
+  id_lane = std::make_unique<CommLane>(std::move(ids));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create(
     const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
@@ -491,37 +618,13 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
   impl->plan = internal::MakePlan(options);
   for (const PlannedFeature& feature : impl->plan.features)
     impl->feature_names.push_back(feature.name);
-  if (options.cache_bytes > 0) {
-    if (options.cache_bytes < impl->plan.min_cache_bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "cache_bytes: the cache budget is ", options.cache_bytes, " bytes, but one step of ",
-          options.max_batch_size, " samples needs at least ", impl->plan.min_cache_bytes,
-          " bytes; raise cache_bytes or lower the batch size"));
-    }
-    internal::SplitCacheBytes(options, &impl->plan);
-  }
-
-  std::vector<StoreTable> store_tables;
-  for (const PlannedTable& table : impl->plan.tables) {
-    store_tables.push_back({static_cast<uint32_t>(table.config), table.layout.row_bytes});
-  }
-  HOTROW_ASSIGN_OR_RETURN(impl->store, internal::OpenStore(options, store_tables));
-  impl->steps = static_cast<uint32_t>(options.open_steps);
-  for (const WidthClass& width : impl->plan.classes) {
-    TieredTableOptions tier_options;
-    tier_options.seed = options.seed;
-    tier_options.cache_bytes = options.cache_bytes > 0 ? width.cache_bytes : 0;
-    tier_options.cache_policy = options.cache_policy;
-    for (int32_t t = width.first_table; t < width.last_table; ++t) {
-      const PlannedTable& table = impl->plan.tables[t];
-      const TableConfig& config = options.tables[table.config];
-      tier_options.tables.push_back({static_cast<uint32_t>(table.config), table.layout,
-                                     config.initializer, config.optimizer});
-    }
-    HOTROW_ASSIGN_OR_RETURN(
-        std::unique_ptr<TieredTable> tier,
-        TieredTable::Create(tier_options, impl->store.store.get(), impl->store.host));
-    impl->tiers.push_back(std::move(tier));
+  if (options.communicator == nullptr || options.communicator->world_size() == 1) {
+    HOTROW_RETURN_IF_ERROR(impl->Open());
+  } else {
+    // A rank may copy rows for long while others have none to copy.
+    HOTROW_RETURN_IF_ERROR(impl->Connect());
+    HOTROW_RETURN_IF_ERROR(
+        impl->shuffle->RunTogether([&impl]() -> absl::Status { return impl->Open(); }));
   }
   const bool threaded = options.prefetch_depth > 0;
   impl->pipeline_ctx = ctx;
@@ -567,15 +670,26 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep>> EmbeddingCollection::Prefetch(
   impl->use = EmbeddingStep::Impl::Use::kPrefetched;
   impl->batch_size = batch.batch_size;
   impl->num_lookups = static_cast<int64_t>(batch.values.size());
-  impl->num_unique = 0;
+  impl->id_ticket = -1;
   impl->values.assign(batch.values.begin(), batch.values.end());
   impl->offsets.assign(batch.offsets.begin(), batch.offsets.end());
   impl->weights.assign(batch.weights.begin(), batch.weights.end());
   impl->class_rows.resize(c.plan.classes.size());
   // From here on the step object undoes everything if we fail.
   std::unique_ptr<EmbeddingStep> step(new EmbeddingStep(std::move(impl)));
-  c.outstanding.push_back(step->impl_.get());
-  c.pipeline->Submit(step->impl_.get());
+  EmbeddingStep::Impl* const job = step->impl_.get();
+  c.outstanding.push_back(job);
+  if (c.shuffle != nullptr) {
+    job->id_ticket = c.id_lane->Start([&c, job](Communicator& channel) {
+      return c.EndJobUnlessOk([&]() -> absl::Status {
+        HOTROW_RETURN_IF_ERROR(c.FindKeys(job, &c.lane_unique));
+        TraceSpan span(c.ctx.trace, "id_shuffle");
+        return c.shuffle->ExchangeKeys(c.pipeline_ctx, channel, job->wanted, /*evaluation=*/false,
+                                       &c.lane_ids, &job->shuffled);
+      }());
+    });
+  }
+  c.pipeline->Submit(job);
   if (c.options.prefetch_depth == 0) {
     int64_t waited_ns = 0;
     HOTROW_RETURN_IF_ERROR(c.pipeline->Wait(step->impl_.get(), &waited_ns));
@@ -583,77 +697,96 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep>> EmbeddingCollection::Prefetch(
   return step;
 }
 
-absl::Status EmbeddingCollection::Lookup(EmbeddingStep& step, const EmbeddingOutput& output) {
+// The oldest step: its rows are resident, or come now.
+absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
+  int64_t waited_ns = 0;
+  const int64_t begin_ns = NowNanos();
+  const absl::Status resident = pipeline->Wait(step, &waited_ns);
+  if (waited_ns > 0) {
+    lookup_waits += 1;
+    lookup_wait_ns += waited_ns;
+    if (ctx.trace != nullptr) ctx.trace->Record("wait", begin_ns, begin_ns + waited_ns);
+  }
+  if (!resident.ok()) {
+    step->use = EmbeddingStep::Impl::Use::kFailed;
+    return resident;
+  }
+  TraceSpan span(ctx.trace, "gather");
+  step->rows.resize(step->served().keys.size());
+  for (size_t w = 0; w < tiers.size(); ++w) {
+    HOTROW_RETURN_IF_ERROR(tiers[w]->ResolveForRead(ctx, KeysOf(*step, w), CountsOf(*step, w),
+                                                    &step->class_rows[w], RowsOf(step, w)));
+  }
+  if (shuffle != nullptr) {
+    HOTROW_RETURN_IF_ERROR(
+        shuffle->StartRows(ctx, step->shuffled, step->rows, steps + 1, /*evaluation=*/false));
+  }
+  step->use = EmbeddingStep::Impl::Use::kBegun;
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingCollection::Impl::Lookup(EmbeddingStep::Impl* step,
+                                               const EmbeddingOutput& output) {
+  const float* const* rows = reinterpret_cast<const float* const*>(step->rows.data());
+  if (shuffle != nullptr) {
+    TraceSpan span(ctx.trace, "embedding_shuffle");
+    step->value_rows.resize(step->wanted.keys.size());
+    HOTROW_RETURN_IF_ERROR(shuffle->FinishRows(ctx, step->shuffled, step->rows, step->value_rows));
+    rows = step->value_rows.data();
+  }
+  HOTROW_RETURN_IF_ERROR(Pool(*step, rows, output));
+  step->use = EmbeddingStep::Impl::Use::kLookedUp;
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingCollection::BeginLookup(EmbeddingStep& step) {
   Impl& c = *impl_;
   EmbeddingStep::Impl& s = *step.impl_;
   if (s.collection != &c || c.outstanding.empty() || c.outstanding.front() != &s) {
     return absl::FailedPreconditionError(
         "Lookup: this is not the oldest outstanding step; steps are looked up and updated in the "
-        "order of "
-        "their Prefetch");
+        "order of their Prefetch");
   }
-  HOTROW_RETURN_IF_ERROR(
-      c.CheckPointers(output.pooled != nullptr, output.unpooled.size(), "EmbeddingOutput"));
-  int64_t waited_ns = 0;
-  const int64_t begin_ns = NowNanos();
-  const absl::Status resident = c.pipeline->Wait(&s, &waited_ns);
-  if (waited_ns > 0) {
-    c.lookup_waits += 1;
-    c.lookup_wait_ns += waited_ns;
-    if (c.ctx.trace != nullptr) c.ctx.trace->Record("wait", begin_ns, begin_ns + waited_ns);
-  }
-  if (!resident.ok()) {
-    s.use = EmbeddingStep::Impl::Use::kFailed;
-    return resident;
-  }
-  {
-    TraceSpan span(c.ctx.trace, "gather");
-    for (size_t w = 0; w < c.tiers.size(); ++w) {
-      HOTROW_RETURN_IF_ERROR(c.tiers[w]->ResolveForRead(c.ctx, c.KeysOf(s, w),
-                                                        c.OfClass(s, w, s.counts), &s.class_rows[w],
-                                                        c.OfClass(s, w, s.rows)));
-    }
-  }
-  HOTROW_RETURN_IF_ERROR(c.Pool(s, output));
-  s.use = EmbeddingStep::Impl::Use::kLookedUp;
-  return absl::OkStatus();
+  if (s.use == EmbeddingStep::Impl::Use::kBegun) return absl::OkStatus();
+  return c.EndJobUnlessOk(c.BeginLookup(&s));
 }
 
-absl::Status EmbeddingCollection::Update(std::unique_ptr<EmbeddingStep> step,
-                                         const EmbeddingGradient& gradient,
-                                         float learning_rate_factor) {
+absl::Status EmbeddingCollection::Lookup(EmbeddingStep& step, const EmbeddingOutput& output) {
   Impl& c = *impl_;
-  if (step == nullptr) return absl::InvalidArgumentError("Update: the step is null");
-  EmbeddingStep::Impl& s = *step->impl_;
-  if (s.collection != &c || s.use != EmbeddingStep::Impl::Use::kLookedUp) {
-    return absl::FailedPreconditionError("Update: the step has not been looked up");
-  }
-  if (c.steps == UINT32_MAX) {
-    return absl::ResourceExhaustedError("Update: a table counts at most 2^32 - 1 steps");
-  }
   HOTROW_RETURN_IF_ERROR(
-      c.CheckPointers(gradient.pooled != nullptr, gradient.unpooled.size(), "EmbeddingGradient"));
+      c.CheckPointers(output.pooled != nullptr, output.unpooled.size(), "EmbeddingOutput"));
+  HOTROW_RETURN_IF_ERROR(BeginLookup(step));
+  return c.EndJobUnlessOk(c.Lookup(step.impl_.get(), output));
+}
 
-  // One gradient row for each unique key, packed table by table.
-  const auto num_tables = static_cast<int32_t>(c.plan.tables.size());
-  int64_t floats = 0;
+void EmbeddingCollection::Impl::PlaceGradients(const TableKeys& keys, std::vector<float>* floats,
+                                               std::vector<float*>* rows) const {
+  const auto num_tables = static_cast<int32_t>(plan.tables.size());
+  int64_t total = 0;
   for (int32_t t = 0; t < num_tables; ++t) {
-    floats += (s.table_offsets[t + 1] - s.table_offsets[t]) * c.plan.tables[t].layout.dim;
+    total += (keys.table_offsets[t + 1] - keys.table_offsets[t]) * plan.tables[t].layout.dim;
   }
-  if (static_cast<int64_t>(c.gradients.size()) < floats) c.gradients.resize(floats);
-  c.gradient_rows.resize(s.num_unique);
-  float* next = c.gradients.data();
+  if (std::ssize(*floats) < total) floats->resize(total);
+  rows->resize(keys.keys.size());
+  float* next = floats->data();
   for (int32_t t = 0; t < num_tables; ++t) {
-    for (int64_t u = s.table_offsets[t]; u < s.table_offsets[t + 1]; ++u) {
-      c.gradient_rows[u] = next;
-      next += c.plan.tables[t].layout.dim;
+    for (int64_t u = keys.table_offsets[t]; u < keys.table_offsets[t + 1]; ++u) {
+      (*rows)[u] = next;
+      next += plan.tables[t].layout.dim;
     }
   }
+}
+
+// One gradient for each wanted key, and off with those that others keep.
+absl::Status EmbeddingCollection::Impl::BeginUpdate(EmbeddingStep::Impl* step,
+                                                    const EmbeddingGradient& gradient) {
+  const EmbeddingStep::Impl& s = *step;
+  PlaceGradients(s.wanted, &gradients, &gradient_rows);
   {
-    TraceSpan span(c.ctx.trace, "segment_sum");
-    const int64_t stride = gradient.pooled_stride == 0 ? c.plan.pooled_dim : gradient.pooled_stride;
+    TraceSpan span(ctx.trace, "segment_sum");
+    const int64_t stride = gradient.pooled_stride == 0 ? plan.pooled_dim : gradient.pooled_stride;
     std::vector<JaggedFeature> features;
-    for (const PlannedFeature& feature : c.plan.features) {
+    for (const PlannedFeature& feature : plan.features) {
       const bool pooled = feature.pooling != Pooling::kNone;
       // JaggedFeature serves both directions; here its data is only read.
       float* const data = const_cast<float*>(pooled ? gradient.pooled + feature.pooled_offset
@@ -664,48 +797,93 @@ absl::Status EmbeddingCollection::Update(std::unique_ptr<EmbeddingStep> step,
                           .stride = pooled ? stride : feature.dim});
     }
     const int64_t workspace_bytes = GradientSegmentSumWorkspaceBytes(s.num_lookups);
-    HOTROW_RETURN_IF_ERROR(EnsureBytes(workspace_bytes, &c.unique.workspace));
+    HOTROW_RETURN_IF_ERROR(EnsureBytes(workspace_bytes, &unique.workspace));
     HOTROW_RETURN_IF_ERROR(
-        GradientSegmentSum(c.ctx, {.features = features,
-                                   .batch_size = s.batch_size,
-                                   .offsets = s.offsets.data(),
-                                   .weights = s.weights.empty() ? nullptr : s.weights.data(),
-                                   .row_offsets = s.row_offsets.data(),
-                                   .lookup_order = s.lookup_order.data(),
-                                   .num_rows = s.num_unique,
-                                   .gradients = c.gradient_rows.data(),
-                                   .workspace = c.unique.workspace.data(),
-                                   .workspace_bytes = workspace_bytes}));
+        GradientSegmentSum(ctx, {.features = features,
+                                 .batch_size = s.batch_size,
+                                 .offsets = s.offsets.data(),
+                                 .weights = s.weights.empty() ? nullptr : s.weights.data(),
+                                 .row_offsets = s.row_offsets.data(),
+                                 .lookup_order = s.lookup_order.data(),
+                                 .num_rows = std::ssize(s.wanted.keys),
+                                 .gradients = gradient_rows.data(),
+                                 .workspace = unique.workspace.data(),
+                                 .workspace_bytes = workspace_bytes}));
   }
-  for (size_t w = 0; w < c.tiers.size(); ++w) {
+  if (shuffle != nullptr) {
+    HOTROW_RETURN_IF_ERROR(
+        shuffle->StartGradients(ctx, s.wanted, s.shuffled, gradient_rows, steps + 1));
+  }
+  step->use = EmbeddingStep::Impl::Use::kUpdateBegun;
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingCollection::BeginUpdate(EmbeddingStep& step,
+                                              const EmbeddingGradient& gradient) {
+  Impl& c = *impl_;
+  EmbeddingStep::Impl& s = *step.impl_;
+  if (s.collection != &c || s.use != EmbeddingStep::Impl::Use::kLookedUp) {
+    return absl::FailedPreconditionError("Update: the step has not been looked up");
+  }
+  if (c.steps == UINT32_MAX) {
+    return absl::ResourceExhaustedError("Update: a table counts at most 2^32 - 1 steps");
+  }
+  HOTROW_RETURN_IF_ERROR(
+      c.CheckPointers(gradient.pooled != nullptr, gradient.unpooled.size(), "EmbeddingGradient"));
+  return c.EndJobUnlessOk(c.BeginUpdate(&s, gradient));
+}
+
+absl::Status EmbeddingCollection::Update(std::unique_ptr<EmbeddingStep> step,
+                                         const EmbeddingGradient& gradient,
+                                         float learning_rate_factor) {
+  Impl& c = *impl_;
+  if (step == nullptr) return absl::InvalidArgumentError("Update: the step is null");
+  EmbeddingStep::Impl& s = *step->impl_;
+  if (s.collection != &c || s.use != EmbeddingStep::Impl::Use::kUpdateBegun) {
+    HOTROW_RETURN_IF_ERROR(BeginUpdate(*step, gradient));
+  }
+  return c.EndJobUnlessOk(c.Update(&s, learning_rate_factor));
+}
+
+absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
+                                               float learning_rate_factor) {
+  EmbeddingStep::Impl& s = *step;
+  std::span<float* const> sums = gradient_rows;
+  if (shuffle != nullptr) {
+    TraceSpan span(ctx.trace, "gradient_shuffle");
+    PlaceGradients(s.shuffled.served, &gradient_sums, &sum_rows);
+    HOTROW_RETURN_IF_ERROR(shuffle->FinishGradients(ctx, s.shuffled, gradient_rows, sum_rows));
+    sums = sum_rows;
+  }
+  for (size_t w = 0; w < tiers.size(); ++w) {
     const absl::Status ready =
-        c.tiers[w]->ResolveForUpdate(c.KeysOf(s, w), &s.class_rows[w], c.OfClass(s, w, s.rows));
+        tiers[w]->ResolveForUpdate(KeysOf(s, w), &s.class_rows[w], RowsOf(&s, w));
     if (ready.ok()) continue;
     for (size_t d = 0; d < w; ++d)
-      HOTROW_RETURN_IF_ERROR(c.tiers[d]->Withdraw(c.KeysOf(s, d), s.class_rows[d]));
+      HOTROW_RETURN_IF_ERROR(tiers[d]->Withdraw(KeysOf(s, d), s.class_rows[d]));
     return ready;
   }
 
-  TraceSpan span(c.ctx.trace, "sparse_update");
-  for (size_t w = 0; w < c.tiers.size(); ++w) c.tiers[w]->PrepareForUpdate(s.class_rows[w]);
-  const uint32_t now = c.steps + 1;
-  for (int32_t t = 0; t < num_tables; ++t) {
-    const PlannedTable& table = c.plan.tables[t];
-    const int64_t begin = s.table_offsets[t];
-    const int64_t n = s.table_offsets[t + 1] - begin;
-    c.initialised_rows +=
-        c.CountNewRows(std::span(s.rows).subspan(begin, n), table.layout.step_offset);
-    HOTROW_RETURN_IF_ERROR(SparseUpdate(c.ctx, {.config = c.options.tables[table.config].optimizer,
-                                                .layout = &table.layout,
-                                                .num_rows = n,
-                                                .rows = s.rows.data() + begin,
-                                                .gradients = c.gradient_rows.data() + begin,
-                                                .learning_rate_factor = learning_rate_factor,
-                                                .step = now}));
+  TraceSpan span(ctx.trace, "sparse_update");
+  for (size_t w = 0; w < tiers.size(); ++w) tiers[w]->PrepareForUpdate(s.class_rows[w]);
+  const uint32_t now = steps + 1;
+  const TableKeys& served = s.served();
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const PlannedTable& table = plan.tables[t];
+    const int64_t begin = served.table_offsets[t];
+    const int64_t n = served.table_offsets[t + 1] - begin;
+    initialised_rows += CountNewRows(std::span(s.rows).subspan(begin, n), table.layout.step_offset);
+    HOTROW_RETURN_IF_ERROR(SparseUpdate(ctx, {.config = options.tables[table.config].optimizer,
+                                              .layout = &table.layout,
+                                              .num_rows = n,
+                                              .rows = s.rows.data() + begin,
+                                              .gradients = sums.data() + begin,
+                                              .learning_rate_factor = learning_rate_factor,
+                                              .step = now}));
   }
-  c.steps = now;
-  c.unique_keys += s.num_unique;
-  c.End(&s, /*updated=*/true);
+  steps = now;
+  unique_keys += std::ssize(served.keys);
+  End(&s, /*updated=*/true);
   return absl::OkStatus();
 }
 
@@ -717,74 +895,102 @@ absl::Status EmbeddingCollection::Impl::EvaluateSlice(const JaggedBatch& batch,
   s.offsets.assign(batch.offsets.begin(), batch.offsets.end());
   s.weights.assign(batch.weights.begin(), batch.weights.end());
   HOTROW_RETURN_IF_ERROR(FindUnique(ctx, batch, &s, &unique));
+  if (shuffle != nullptr) {
+    HOTROW_RETURN_IF_ERROR(shuffle->ExchangeKeysInTurn(ctx, s.wanted, /*evaluation=*/true,
+                                                       &evaluation_ids, &s.shuffled));
+  }
+  const int64_t served_rows = std::ssize(s.served().keys);
   std::byte* staging = evaluation_staging.data();
+  s.rows.resize(served_rows);
   for (size_t w = 0; w < tiers.size(); ++w) {
     const std::span<const RowKey> keys = KeysOf(s, w);
-    HOTROW_RETURN_IF_ERROR(tiers[w]->Read(ctx, keys, staging, OfClass(s, w, s.rows)));
+    HOTROW_RETURN_IF_ERROR(tiers[w]->Read(ctx, keys, staging, RowsOf(&s, w)));
     staging += static_cast<int64_t>(keys.size()) * tiers[w]->row_bytes();
   }
   evaluation_lookups += s.num_lookups;
-  evaluation_unique_keys += s.num_unique;
-  return Pool(s, output);
+  evaluation_unique_keys += served_rows;
+  if (shuffle == nullptr) {
+    return Pool(s, reinterpret_cast<const float* const*>(s.rows.data()), output);
+  }
+  HOTROW_RETURN_IF_ERROR(
+      shuffle->StartRows(ctx, s.shuffled, s.rows, steps + 1, /*evaluation=*/true));
+  s.value_rows.resize(s.wanted.keys.size());
+  HOTROW_RETURN_IF_ERROR(shuffle->FinishRows(ctx, s.shuffled, s.rows, s.value_rows));
+  return Pool(s, s.value_rows.data(), output);
 }
 
-absl::Status EmbeddingCollection::Evaluate(const JaggedBatch& batch,
-                                           const EmbeddingOutput& output) {
-  Impl& c = *impl_;
-  HOTROW_RETURN_IF_ERROR(c.ValidateBatch(batch));
-  HOTROW_RETURN_IF_ERROR(
-      c.CheckPointers(output.pooled != nullptr, output.unpooled.size(), "EmbeddingOutput"));
-  // Rows that are not pinned must stay where they are until they have been read.
-  const StepPipeline::Pause pause(c.pipeline.get());
-  if (c.evaluation_step == nullptr) {
-    HOTROW_ASSIGN_OR_RETURN(
-        c.evaluation_staging,
-        HostBuffer<std::byte>::Create(c.options.evaluation_staging_bytes, HugePages::kTry));
-    c.evaluation_step = std::make_unique<EmbeddingStep::Impl>();
-    c.evaluation_step->collection = &c;
-  }
+// Runs of samples whose rows fit into the staging area: where each begins, and the end of the last.
+absl::StatusOr<std::vector<int64_t>> EmbeddingCollection::Impl::CutForStaging(
+    const JaggedBatch& batch) const {
+  // Of several ranks each may be asked for the rows of all of them.
+  const int64_t ranks = shuffle == nullptr ? 1 : shuffle->world_size();
   const int64_t slice_lookups =
-      c.options.evaluation_staging_bytes / c.plan.classes.back().row_bytes;
-  const auto num_features = static_cast<int64_t>(c.plan.features.size());
-  const int64_t b_all = batch.batch_size;
-  if (static_cast<int64_t>(batch.values.size()) <= slice_lookups)
-    return c.EvaluateSlice(batch, output);
-
-  // Too many lookups for the staging area at once: cut the batch into runs of samples.
-  const auto lookups_of = [&](int64_t sample) {
+      options.evaluation_staging_bytes / plan.classes.back().row_bytes / ranks;
+  const auto num_features = static_cast<int64_t>(plan.features.size());
+  if (std::ssize(batch.values) <= slice_lookups) return std::vector<int64_t>{0, batch.batch_size};
+  std::vector<int64_t> cuts = {0};
+  int64_t lookups = 0;
+  for (int64_t b = 0; b < batch.batch_size; ++b) {
     int64_t n = 0;
     for (int64_t f = 0; f < num_features; ++f) {
-      n += batch.offsets[f * b_all + sample + 1] - batch.offsets[f * b_all + sample];
+      const int64_t bag = f * batch.batch_size + b;
+      n += batch.offsets[bag + 1] - batch.offsets[bag];
     }
-    return n;
-  };
+    if (n > slice_lookups) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("evaluation_staging_bytes: sample ", b, " alone has ", n,
+                       " lookups, which need ", n * plan.classes.back().row_bytes * ranks,
+                       " bytes; the budget is ", options.evaluation_staging_bytes));
+    }
+    if (lookups + n > slice_lookups) {
+      cuts.push_back(b);
+      lookups = 0;
+    }
+    lookups += n;
+  }
+  cuts.push_back(batch.batch_size);
+  return cuts;
+}
+
+absl::Status EmbeddingCollection::Impl::Evaluate(const JaggedBatch& batch,
+                                                 const EmbeddingOutput& output) {
+  // Rows that are not pinned must stay where they are until they have been read.
+  const StepPipeline::Pause pause(pipeline.get());
+  if (evaluation_step == nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(
+        evaluation_staging,
+        HostBuffer<std::byte>::Create(options.evaluation_staging_bytes, HugePages::kTry));
+    evaluation_step = std::make_unique<EmbeddingStep::Impl>();
+    evaluation_step->collection = this;
+  }
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> cuts, CutForStaging(batch));
+  const auto own_slices = static_cast<int64_t>(cuts.size()) - 1;
+  int64_t slices = own_slices;
+  if (shuffle != nullptr) {
+    // All ranks serve each other in every slice, also when their own batch has ended.
+    std::vector<int64_t> of_ranks(shuffle->world_size());
+    HOTROW_RETURN_IF_ERROR(shuffle->AllGather({&own_slices, 1}, of_ranks));
+    slices = *std::max_element(of_ranks.begin(), of_ranks.end());
+  }
+  if (slices == 1) return EvaluateSlice(batch, output);
+
+  const auto num_features = static_cast<int64_t>(plan.features.size());
   std::vector<uint64_t> values;
   std::vector<int64_t> offsets;
   std::vector<float> weights;
-  for (int64_t begin = 0; begin < b_all;) {
-    int64_t end = begin;
-    int64_t lookups = 0;
-    for (; end < b_all; ++end) {
-      const int64_t n = lookups_of(end);
-      if (n > slice_lookups) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("evaluation_staging_bytes: sample ", end, " alone has ", n,
-                         " lookups, which need ", n * c.plan.classes.back().row_bytes,
-                         " bytes; the budget is ", c.options.evaluation_staging_bytes));
-      }
-      if (lookups + n > slice_lookups) break;
-      lookups += n;
-    }
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    const int64_t begin = slice < own_slices ? cuts[slice] : batch.batch_size;
+    const int64_t end = slice < own_slices ? cuts[slice + 1] : batch.batch_size;
     values.clear();
     weights.clear();
     offsets.assign(1, 0);
     EmbeddingOutput part = output;
-    const int64_t stride = output.pooled_stride == 0 ? c.plan.pooled_dim : output.pooled_stride;
+    const int64_t stride = output.pooled_stride == 0 ? plan.pooled_dim : output.pooled_stride;
     if (output.pooled != nullptr) part.pooled = output.pooled + begin * stride;
     part.pooled_stride = stride;
     for (int64_t f = 0; f < num_features; ++f) {
-      const PlannedFeature& feature = c.plan.features[f];
-      const int64_t* const bags = batch.offsets.data() + f * b_all;
+      const PlannedFeature& feature = plan.features[f];
+      const int64_t* const bags = batch.offsets.data() + f * batch.batch_size;
       if (feature.unpooled_index >= 0) {
         part.unpooled[feature.unpooled_index] =
             output.unpooled[feature.unpooled_index] + (bags[begin] - bags[0]) * feature.dim;
@@ -798,10 +1004,22 @@ absl::Status EmbeddingCollection::Evaluate(const JaggedBatch& batch,
       }
       for (int64_t b = begin; b < end; ++b) offsets.push_back(base + bags[b + 1] - bags[begin]);
     }
-    HOTROW_RETURN_IF_ERROR(c.EvaluateSlice({end - begin, values, offsets, weights}, part));
-    begin = end;
+    HOTROW_RETURN_IF_ERROR(EvaluateSlice({end - begin, values, offsets, weights}, part));
   }
   return absl::OkStatus();
+}
+
+absl::Status EmbeddingCollection::Evaluate(const JaggedBatch& batch,
+                                           const EmbeddingOutput& output) {
+  Impl& c = *impl_;
+  HOTROW_RETURN_IF_ERROR(c.ValidateBatch(batch));
+  HOTROW_RETURN_IF_ERROR(
+      c.CheckPointers(output.pooled != nullptr, output.unpooled.size(), "EmbeddingOutput"));
+  if (c.shuffle != nullptr && c.shuffle->busy()) {
+    return absl::FailedPreconditionError(
+        "Evaluate: a BeginLookup or BeginUpdate waits for its Lookup or Update");
+  }
+  return c.EndJobUnlessOk(c.Evaluate(batch, output));
 }
 
 absl::Status EmbeddingCollection::Impl::FlushTiers() {
@@ -998,29 +1216,51 @@ absl::Status EmbeddingCollection::Close() {
 // --- Reading all of it
 // -------------------------------------------------------------------------------------------
 
-absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
-  Impl& c = *impl_;
-  c.JoinSnapshot();
-  const StepPipeline::Pause pause(c.pipeline.get());
-  HOTROW_RETURN_IF_ERROR(c.FlushTiers());
-  CollectionDigest digest;
-  std::vector<int64_t> payload_bytes(c.options.tables.size());
-  digest.tables.resize(c.options.tables.size());
-  for (const PlannedTable& table : c.plan.tables) {
-    const TableConfig& config = c.options.tables[table.config];
-    TableDigest& out = digest.tables[table.config];
+absl::Status EmbeddingCollection::Impl::DigestOwn(CollectionDigest* digest) {
+  HOTROW_RETURN_IF_ERROR(FlushTiers());
+  std::vector<int64_t> payload_bytes(options.tables.size());
+  digest->tables.resize(options.tables.size());
+  for (const PlannedTable& table : plan.tables) {
+    const TableConfig& config = options.tables[table.config];
+    TableDigest& out = digest->tables[table.config];
     out.name = config.name;
     out.dim = config.embedding_dim;
     out.row_bytes = table.layout.row_bytes;
     payload_bytes[table.config] = table.layout.payload_bytes;
   }
-  HOTROW_RETURN_IF_ERROR(
-      c.store.store->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
-        TableDigest& out = digest.tables[key.table];
-        out.rows += 1;
-        out.hash += HashBytes(key.key, key.table, row.first(payload_bytes[key.table]));
-        return absl::OkStatus();
-      }));
+  return store.store->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+    TableDigest& out = digest->tables[key.table];
+    out.rows += 1;
+    out.hash += HashBytes(key.key, key.table, row.first(payload_bytes[key.table]));
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
+  Impl& c = *impl_;
+  c.JoinSnapshot();
+  const StepPipeline::Pause pause(c.pipeline.get());
+  CollectionDigest digest;
+  if (c.shuffle == nullptr) {
+    HOTROW_RETURN_IF_ERROR(c.DigestOwn(&digest));
+  } else {
+    HOTROW_RETURN_IF_ERROR(
+        c.shuffle->RunTogether([&]() -> absl::Status { return c.DigestOwn(&digest); }));
+    // Rows and both halves of the hash of each table.
+    std::vector<int64_t> mine;
+    for (const TableDigest& table : digest.tables) {
+      mine.insert(mine.end(), {table.rows, static_cast<int64_t>(table.hash.hi),
+                               static_cast<int64_t>(table.hash.lo)});
+    }
+    std::vector<int64_t> all(mine.size() * c.shuffle->world_size());
+    HOTROW_RETURN_IF_ERROR(c.shuffle->AllGather(mine, all));
+    for (size_t i = 0; i < all.size(); i += 3) {
+      TableDigest& table = digest.tables[i % mine.size() / 3];
+      if (i < mine.size()) table.rows = 0, table.hash = {};
+      table.rows += all[i];
+      table.hash += {static_cast<uint64_t>(all[i + 1]), static_cast<uint64_t>(all[i + 2])};
+    }
+  }
   for (const TableDigest& table : digest.tables) digest.hash += table.hash;
   return digest;
 }
@@ -1044,6 +1284,15 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   }
   stats.evaluation_lookups = c.evaluation_lookups;
   stats.evaluation_unique_keys = c.evaluation_unique_keys;
+  if (c.shuffle != nullptr) {
+    const internal::RowShuffleBytes sent = c.shuffle->bytes();
+    stats.exchange_ids_bytes = sent.ids;
+    stats.exchange_forward_bytes = sent.rows;
+    stats.exchange_backward_bytes = sent.gradients;
+    stats.exchange_evaluation_bytes = sent.evaluation;
+    stats.exchange_wait_ns = c.shuffle->wait_ns();
+    stats.exchange_buffer_bytes = c.shuffle->buffer_bytes();
+  }
 
   TierStats cache;
   cache.name = "cache";
@@ -1092,11 +1341,82 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   store.disk_used_bytes = row_store.disk_used_bytes;
   store.index_bytes =
       c.store.ssd != nullptr ? c.store.ssd->SsdStats().index_bytes : row_store.metadata_bytes;
-  if (row_store.payload_bytes_written > 0) {
-    store.write_amplification = static_cast<double>(row_store.bytes_written) /
-                                static_cast<double>(row_store.payload_bytes_written);
-  }
+  store.payload_bytes_written = row_store.payload_bytes_written;
+  SetWriteAmplification(&store);
   stats.tiers.push_back(std::move(store));
+  return stats;
+}
+
+namespace {
+
+// Calls sum(&member) for what adds up over ranks, max(&member) for what all ranks have alike or
+// where the largest counts.
+template <typename Stats, typename Sum, typename Max>
+void VisitCounts(Stats& stats, const Sum& sum, const Max& max) {
+  for (auto& tier : stats.tiers) {
+    for (auto* const count :
+         {&tier.budget_bytes, &tier.used_bytes, &tier.peak_bytes, &tier.unique_keys,
+          &tier.unique_hits, &tier.lookups, &tier.lookup_hits, &tier.evictions,
+          &tier.dirty_writebacks, &tier.ios, &tier.rows_read, &tier.rows_written, &tier.bytes_read,
+          &tier.bytes_written, &tier.payload_bytes_written, &tier.snapshot_bytes,
+          &tier.disk_budget_bytes, &tier.disk_used_bytes, &tier.index_bytes}) {
+      sum(count);
+    }
+  }
+  for (auto* const count : {&stats.unique_keys,
+                            &stats.initialised_rows,
+                            &stats.prefetch_waits,
+                            &stats.overflow_rows,
+                            &stats.lookup_waits,
+                            &stats.lookup_wait_ns,
+                            &stats.snapshot_rows,
+                            &stats.snapshot_row_bytes,
+                            &stats.snapshot_rows_copied,
+                            &stats.snapshot_rows_held,
+                            &stats.snapshot_update_waits,
+                            &stats.snapshot_update_wait_ns,
+                            &stats.snapshot_evict_waits,
+                            &stats.snapshot_evict_wait_ns,
+                            &stats.evaluation_lookups,
+                            &stats.evaluation_unique_keys,
+                            &stats.exchange_ids_bytes,
+                            &stats.exchange_forward_bytes,
+                            &stats.exchange_backward_bytes,
+                            &stats.exchange_evaluation_bytes,
+                            &stats.exchange_wait_ns,
+                            &stats.exchange_buffer_bytes}) {
+    sum(count);
+  }
+  for (auto* const count :
+       {&stats.steps, &stats.snapshots, &stats.snapshots_failed, &stats.snapshot_pause_ns,
+        &stats.snapshot_pause_ns_max, &stats.snapshot_prepare_ns}) {
+    max(count);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<EmbeddingStats> EmbeddingCollection::GlobalStats() {
+  Impl& c = *impl_;
+  EmbeddingStats stats = Stats();
+  if (c.shuffle == nullptr) return stats;
+  std::vector<int64_t> mine;
+  const auto take = [&mine](int64_t* count) { mine.push_back(*count); };
+  VisitCounts(stats, take, take);
+  std::vector<int64_t> all(mine.size() * c.shuffle->world_size());
+  HOTROW_RETURN_IF_ERROR(c.shuffle->AllGather(mine, all));
+  size_t next = 0;
+  const auto fold = [&](int64_t* count, bool sums) {
+    *count = all[next];
+    for (size_t i = next + mine.size(); i < all.size(); i += mine.size()) {
+      *count = sums ? *count + all[i] : std::max(*count, all[i]);
+    }
+    ++next;
+  };
+  VisitCounts(
+      stats, [&](int64_t* count) { fold(count, true); },
+      [&](int64_t* count) { fold(count, false); });
+  for (TierStats& tier : stats.tiers) SetWriteAmplification(&tier);
   return stats;
 }
 

@@ -15,12 +15,14 @@
 #include "embedding/jagged_batch.h"
 #include "embedding/store_kind.h"
 #include "ops/jagged.h"
+#include "ops/row_codec.h"
 #include "ops/row_init.h"
 #include "ops/sparse_optimizer.h"
 #include "store/row_store.h"
 
 namespace hotrow {
 
+class Communicator;
 class Env;
 
 // One embedding table. A table has no fixed size: any 64-bit key gets a row at its first update.
@@ -39,13 +41,32 @@ struct TableConfig {
   int64_t max_hotness = 0;
 };
 
+// Where rows come from: a snapshot of the store of one collection, or of one rank's part of it.
+struct SnapshotSource {
+  SnapshotId snapshot = 0;         // required
+  std::optional<StoreKind> store;  // none: the kind of the collection that is to be opened
+  // The store_path of an ssd or rocksdb store, the snapshot_dir of a memory store; empty: those of
+  // the collection that is to be opened.
+  std::string dir;
+};
+
 struct EmbeddingCollectionOptions {
   std::vector<TableConfig> tables;  // required
   // The order of the features in batches and outputs; empty: table by table, as feature_names list
   // them.
   std::vector<std::string> feature_order;
   uint64_t seed = 0;           // of row initialisation
-  int64_t max_batch_size = 0;  // B at most; required
+  int64_t max_batch_size = 0;  // B at most; with several ranks of all together; required
+
+  // Several ranks share the tables: each keeps the rows of its shards (embedding/shard_map.h) in a
+  // store of its own, and rows and gradients travel. Not owned; null or of one rank: all rows are
+  // here. All ranks have the same options but for paths, budgets, cache and prefetch_depth.
+  Communicator* communicator = nullptr;
+  // In what form rows and gradients travel in training; evaluation reads fp32. What stays on its
+  // rank is never rounded.
+  ExchangeType exchange_forward = ExchangeType::kFp32;
+  ExchangeType exchange_backward = ExchangeType::kFp32;
+  ExchangeRounding exchange_rounding = ExchangeRounding::kNearest;
 
   StoreKind store = StoreKind::kMemory;
   // Required; budget of the store's memory. memory: all rows, a hard limit. ssd: index, buffers and
@@ -71,20 +92,17 @@ struct EmbeddingCollectionOptions {
   // store_path, and this must be empty.
   std::string snapshot_dir;
 
-  // Starts from this snapshot instead of from empty tables; 0: empty tables. It is one of a store
-  // of kind open_store (none: of the same kind as `store`) in open_dir: the store_path of an ssd or
-  // rocksdb store, the snapshot_dir of a memory store (empty: this collection's own). A snapshot of
-  // this collection's own store is opened in place: rows written after it are dropped, other
-  // snapshots stay. Any other is copied row by row, and nothing changes in open_dir; then, as with
+  // Starts from these snapshots instead of from empty tables: one, or one from each of the ranks
+  // that wrote them, in their order. One of this collection's own store, written by as many ranks,
+  // is opened in place: rows written after it are dropped, other snapshots stay. Others are copied
+  // row by row, by each rank those of its shards, and nothing changes where they lie; then, as with
   // empty tables, what is in store_path must be no store or one without rows and snapshots,
-  // FailedPrecondition otherwise. The tables must be those of the snapshot: their number, their
+  // FailedPrecondition otherwise. The tables must be those of the snapshots: their number, their
   // order and their row widths are checked; names, optimizers and the number of steps are for the
   // caller to keep. When Create refuses, nothing has changed on disk; a copy that fails midway
   // leaves store_path as start_over takes it.
-  SnapshotId open_at = 0;
-  std::optional<StoreKind> open_store;
-  std::string open_dir;
-  int64_t open_steps = 0;  // updates that the snapshot has seen: steps() goes on from here
+  std::vector<SnapshotSource> open_from;
+  int64_t open_steps = 0;  // updates that open_from has seen: steps() goes on from here
   // Instead of refusing a store in store_path that has rows, empties it, as long as no snapshot of
   // it was committed: what a run leaves that was killed before its first checkpoint.
   bool start_over = false;
@@ -124,11 +142,12 @@ struct TierStats {
   int64_t rows_written = 0;
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
-  double write_amplification = 0;  // bytes_written over the bytes of the rows written; 0: none yet
-  int64_t snapshot_bytes = 0;      // on disk, held only by snapshots
-  int64_t disk_budget_bytes = 0;   // 0: no limit, or not on a disk
-  int64_t disk_used_bytes = 0;     // snapshots included
-  int64_t index_bytes = 0;         // the part of used_bytes that finds rows
+  int64_t payload_bytes_written = 0;  // the bytes of the rows written, headers and copies apart
+  double write_amplification = 0;     // bytes_written over payload_bytes_written; 0: none yet
+  int64_t snapshot_bytes = 0;         // on disk, held only by snapshots
+  int64_t disk_budget_bytes = 0;      // 0: no limit, or not on a disk
+  int64_t disk_used_bytes = 0;        // snapshots included
+  int64_t index_bytes = 0;            // the part of used_bytes that finds rows
 };
 
 struct EmbeddingStats {
@@ -157,6 +176,13 @@ struct EmbeddingStats {
   // Evaluation, counted apart.
   int64_t evaluation_lookups = 0;
   int64_t evaluation_unique_keys = 0;
+  // Several ranks: bytes sent to others.
+  int64_t exchange_ids_bytes = 0;
+  int64_t exchange_forward_bytes = 0;
+  int64_t exchange_backward_bytes = 0;
+  int64_t exchange_evaluation_bytes = 0;
+  int64_t exchange_wait_ns = 0;       // for rows and gradients
+  int64_t exchange_buffer_bytes = 0;  // outside the tiers' budgets
 };
 
 struct TableDigest {
@@ -209,6 +235,13 @@ class EmbeddingStep {
 //          the collection makes the rows of the steps resident, in order, while the caller
 //          computes. Lookup waits for its own step. A step whose rows do not fit beside those of
 //          the steps before waits for their end.
+// Ranks:   with a communicator of several ranks Create, Prefetch, Lookup, Update, Evaluate, Digest
+//          and GlobalStats are collective: all ranks call them in the same order, each with a batch
+//          of its own, which may be empty. A batch's keys are looked up where they are kept: ids
+//          travel with Prefetch, rows with Lookup, gradients, summed for each row, with Update. A
+//          row's gradients are added in the order of ranks; so for a fixed number of ranks a run
+//          repeats bit for bit. What goes wrong on one rank fails the others, too, with an error
+//          that names it: there is no going on, also after ResourceExhausted.
 // Threads: one call at a time; that includes destroying a step. CommitSnapshot, DropSnapshot and
 //          ListSnapshots may run beside other calls. Inside, work spreads over ctx.pool, with the
 //          same bits for any pool size.
@@ -240,8 +273,14 @@ class EmbeddingCollection {
   int64_t pooled_dim() const;
 
   absl::StatusOr<std::unique_ptr<EmbeddingStep>> Prefetch(const JaggedBatch& batch);
+  // What Lookup would do first: with several ranks the rows set out, so that they travel while the
+  // caller computes what needs none. May be left out; so may BeginUpdate, which reads the whole
+  // gradient and sends it off.
+  absl::Status BeginLookup(EmbeddingStep& step);
   absl::Status Lookup(EmbeddingStep& step, const EmbeddingOutput& output);
-  // learning_rate_factor multiplies every table's learning rate: the schedule.
+  absl::Status BeginUpdate(EmbeddingStep& step, const EmbeddingGradient& gradient);
+  // learning_rate_factor multiplies every table's learning rate: the schedule. After BeginUpdate
+  // `gradient` is not looked at.
   absl::Status Update(std::unique_ptr<EmbeddingStep> step, const EmbeddingGradient& gradient,
                       float learning_rate_factor = 1);
   // The same values as Lookup would give after the last Update, and no trace left: no row is made,
@@ -250,7 +289,7 @@ class EmbeddingCollection {
 
   // Writes dirty rows down to the store. Waits for a snapshot that is being written.
   absl::Status Flush();
-  // Counts and hashes all rows, after a Flush. Reads every row.
+  // Counts and hashes all rows, of all ranks, after a Flush. Reads every row.
   absl::StatusOr<CollectionDigest> Digest();
 
   // Two-phase snapshots of all rows, see store/row_store.h. The caller chooses the name (a trainer
@@ -283,7 +322,7 @@ class EmbeddingCollection {
   absl::Status PrepareSnapshot(SnapshotId snapshot);
   absl::Status CommitSnapshot(SnapshotId snapshot);
   absl::Status DropSnapshot(SnapshotId snapshot);
-  // Prepared and committed ones, ascending, with those that were there before open_at.
+  // Prepared and committed ones, ascending, with those that were there before.
   absl::StatusOr<std::vector<SnapshotId>> ListSnapshots();
 
   // Ends a snapshot that is being written, the pipeline, and the store in good order, so that an
@@ -292,8 +331,11 @@ class EmbeddingCollection {
   // it the destructor leaves the store as a kill would: every snapshot is there.
   absl::Status Close();
 
-  int64_t steps() const;  // updates applied so far, those before open_at included
-  EmbeddingStats Stats() const;
+  int64_t steps() const;         // updates applied so far, those before open_from included
+  EmbeddingStats Stats() const;  // of this rank
+  // Sums over all ranks; maxima where the name says max, and of steps and snapshots, which all
+  // ranks have had. Ratios are those of the sums.
+  absl::StatusOr<EmbeddingStats> GlobalStats();
 
  private:
   friend class EmbeddingStep;

@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
 #include "base/status_macros.h"
+#include "comm/communicator.h"
 #include "embedding/open_store_impl.h"
+#include "embedding/shard_map.h"
 #include "store/rocks_store.h"
 #include "store/snapshot_reader.h"
 
@@ -48,7 +50,8 @@ absl::StatusOr<Found> LookAtSsd(Env& env, const std::string& path) {
   if (!exists) return found;
   // An open store must not be looked at. Its lock (docs/formats/ssd_store.md) is given back at
   // once.
-  const absl::StatusOr<std::unique_ptr<FileLock>> lock = env.LockFile(path + "/LOCK");
+  const absl::StatusOr<std::unique_ptr<FileLock>> lock =
+      env.LockFile(path + "/LOCK", LockMode::kShared);
   if (absl::IsFailedPrecondition(lock.status())) {
     return absl::FailedPreconditionError(absl::StrCat(
         "SSD store ", path, ": is open already, here or in another process; close that one first"));
@@ -111,8 +114,11 @@ absl::StatusOr<bool> CheckNewPlace(const EmbeddingCollectionOptions& options) {
       "; start from one of its snapshots, name another directory, or remove this one"));
 }
 
+// own: a snapshot that is opened in place; null: an empty store.
 absl::StatusOr<OpenedStore> OpenKind(const EmbeddingCollectionOptions& options,
-                                     const std::vector<StoreTable>& tables, SnapshotId open_at) {
+                                     const std::vector<StoreTable>& tables,
+                                     const SnapshotSource* own) {
+  const SnapshotId open_at = own == nullptr ? 0 : own->snapshot;
   OpenedStore opened;
   switch (options.store) {
     case StoreKind::kMemory: {
@@ -122,7 +128,7 @@ absl::StatusOr<OpenedStore> OpenKind(const EmbeddingCollectionOptions& options,
                            .budget_bytes = options.store_bytes,
                            .snapshot_dir = options.snapshot_dir,
                            .open_at = open_at,
-                           .open_dir = open_at == 0 ? std::string() : options.open_dir,
+                           .open_dir = own == nullptr ? std::string() : own->dir,
                            .env = options.env}));
       opened.host = store.get();
       opened.store = std::move(store);
@@ -187,7 +193,8 @@ absl::Status CheckTables(const std::string& path, std::span<const StoreTable> th
   return absl::OkStatus();
 }
 
-absl::Status CopyRows(SnapshotReader& from, RowStore& to) {
+// Copies the rows that rank `rank` of world_size keeps.
+absl::Status CopyRows(SnapshotReader& from, int32_t rank, int32_t world_size, RowStore& to) {
   std::vector<RowKey> keys;
   std::vector<int64_t> offsets;
   std::vector<std::byte> bytes;
@@ -202,6 +209,7 @@ absl::Status CopyRows(SnapshotReader& from, RowStore& to) {
     return absl::OkStatus();
   };
   HOTROW_RETURN_IF_ERROR(from.Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+    if (world_size > 1 && OwnerRank(key, world_size) != rank) return absl::OkStatus();
     keys.push_back(key);
     offsets.push_back(std::ssize(bytes));
     bytes.insert(bytes.end(), row.begin(), row.end());
@@ -214,32 +222,50 @@ absl::Status CopyRows(SnapshotReader& from, RowStore& to) {
 
 absl::StatusOr<OpenedStore> OpenStore(const EmbeddingCollectionOptions& options,
                                       const std::vector<StoreTable>& tables) {
-  const StoreKind from_kind = options.open_store.value_or(options.store);
-  if (options.open_at != 0 && from_kind == options.store) {
+  const int32_t world_size =
+      options.communicator == nullptr ? 1 : options.communicator->world_size();
+  const int32_t rank = options.communicator == nullptr ? 0 : options.communicator->rank();
+  std::vector<SnapshotSource> from = options.open_from;
+  if (std::ssize(from) == world_size) {
+    // Written by as many ranks: this rank's rows are those of one part, and no others.
+    from = {from[rank]};
+    const SnapshotSource& mine = from[0];
     // A memory store reads snapshots from wherever they lie.
-    if (options.store == StoreKind::kMemory || options.open_dir.empty() ||
-        SamePath(options.open_dir, options.store_path)) {
-      return OpenKind(options, tables, options.open_at);
+    if (mine.store.value_or(options.store) == options.store &&
+        (options.store == StoreKind::kMemory || mine.dir.empty() ||
+         SamePath(mine.dir, options.store_path))) {
+      return OpenKind(options, tables, &mine);
     }
   }
-  // The source first: what is wrong with it is said before a store is made.
-  std::unique_ptr<SnapshotReader> source;
-  if (options.open_at != 0) {
-    const SnapshotReaderOptions from = {
-        .path = options.open_dir, .snapshot = options.open_at, .env = options.env};
-    if (from_kind == StoreKind::kMemory) {
-      HOTROW_ASSIGN_OR_RETURN(source, OpenHostSnapshot(from));
-    } else if (from_kind == StoreKind::kSsd) {
-      HOTROW_ASSIGN_OR_RETURN(source, OpenSsdSnapshot(from));
-    } else {
-      HOTROW_ASSIGN_OR_RETURN(source, OpenRocksSnapshot(from));
+  // The sources first: what is wrong with them is said before a store is made.
+  std::vector<std::unique_ptr<SnapshotReader>> readers;
+  for (const SnapshotSource& source : from) {
+    const SnapshotReaderOptions where = {
+        .path = source.dir, .snapshot = source.snapshot, .env = options.env};
+    std::unique_ptr<SnapshotReader> reader;
+    switch (source.store.value_or(options.store)) {
+      case StoreKind::kMemory: {
+        HOTROW_ASSIGN_OR_RETURN(reader, OpenHostSnapshot(where));
+        break;
+      }
+      case StoreKind::kSsd: {
+        HOTROW_ASSIGN_OR_RETURN(reader, OpenSsdSnapshot(where));
+        break;
+      }
+      case StoreKind::kRocksDb: {
+        HOTROW_ASSIGN_OR_RETURN(reader, OpenRocksSnapshot(where));
+        break;
+      }
     }
-    HOTROW_RETURN_IF_ERROR(CheckTables(options.open_dir, source->tables(), tables));
+    HOTROW_RETURN_IF_ERROR(CheckTables(source.dir, reader->tables(), tables));
+    readers.push_back(std::move(reader));
   }
   HOTROW_ASSIGN_OR_RETURN(const bool empty_it, CheckNewPlace(options));
-  HOTROW_ASSIGN_OR_RETURN(OpenedStore opened, OpenKind(options, tables, 0));
+  HOTROW_ASSIGN_OR_RETURN(OpenedStore opened, OpenKind(options, tables, /*own=*/nullptr));
   if (empty_it) HOTROW_RETURN_IF_ERROR(Empty(*opened.store));
-  if (source != nullptr) HOTROW_RETURN_IF_ERROR(CopyRows(*source, *opened.store));
+  for (const std::unique_ptr<SnapshotReader>& reader : readers) {
+    HOTROW_RETURN_IF_ERROR(CopyRows(*reader, rank, world_size, *opened.store));
+  }
   return opened;
 }
 

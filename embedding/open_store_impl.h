@@ -19,7 +19,7 @@ struct OpenedStore {
   SsdStore* ssd = nullptr;
 };
 
-// Opens the store that the options name, with the rows that it is to start from; see open_at and
+// Opens the store that the options name, with the rows that it is to start from; see open_from and
 // start_over there for what is refused. `tables` are those of the collection.
 absl::StatusOr<OpenedStore> OpenStore(const EmbeddingCollectionOptions& options,
                                       const std::vector<StoreTable>& tables);

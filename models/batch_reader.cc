@@ -2,13 +2,16 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
+#include "models/data/slice_batch.h"
 
 namespace hotrow {
 
 BatchReader::BatchReader(DataSource* data, const BatchReaderOptions& options)
     : data_(data), options_(options), epoch_(options.first_epoch) {
+  HOTROW_CHECK(0 <= options_.rank && options_.rank < options_.world_size);
   if (options_.read_ahead > 0) thread_ = std::thread([this] { Run(); });
 }
 
@@ -47,8 +50,12 @@ absl::StatusOr<std::unique_ptr<BatchReader::Item>> BatchReader::ReadOne() {
   std::unique_ptr<Item> item = NewItem();
   item->epoch = epoch_;
   item->batch.batch_size = 0;
+  item->global_batch_size = 0;
+  item->first_sample = 0;
+  item->global_labels.clear();
+  item->global_true_probability.clear();
   if (options_.limit_batches == 0 || batches_in_epoch_ < options_.limit_batches) {
-    HOTROW_RETURN_IF_ERROR(reader_->Next(options_.batch_size, &item->batch));
+    HOTROW_RETURN_IF_ERROR(ReadBatch(item.get()));
   }
   ++batches_in_epoch_;
   if (item->ends_epoch()) {
@@ -56,6 +63,27 @@ absl::StatusOr<std::unique_ptr<BatchReader::Item>> BatchReader::ReadOne() {
     ++epoch_;
   }
   return item;
+}
+
+absl::Status BatchReader::ReadBatch(Item* item) {
+  if (options_.world_size == 1) {
+    HOTROW_RETURN_IF_ERROR(reader_->Next(options_.batch_size, &item->batch));
+    item->global_batch_size = item->batch.batch_size;
+    return absl::OkStatus();
+  }
+  HOTROW_RETURN_IF_ERROR(reader_->Next(options_.batch_size, &whole_));
+  const int64_t size = whole_.batch_size;
+  if (size == 0) return absl::OkStatus();
+  item->global_batch_size = size;
+  item->first_sample = SliceBegin(size, options_.rank, options_.world_size);
+  const int64_t end = SliceBegin(size, int64_t{options_.rank} + 1, options_.world_size);
+  const auto num_features = static_cast<int64_t>(data_->schema().features.size());
+  SliceBatch(whole_, num_features, item->first_sample, end, &item->batch);
+  if (options_.keep_global_labels) {
+    item->global_labels = whole_.labels;
+    item->global_true_probability = whole_.true_probability;
+  }
+  return absl::OkStatus();
 }
 
 void BatchReader::Run() {

@@ -1,11 +1,10 @@
 #include "models/checkpoint.h"
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -16,6 +15,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
+#include "models/rank_group_impl.h"
 #include "models/saved_model_impl.h"
 
 namespace hotrow {
@@ -27,6 +27,7 @@ constexpr char kDenseName[] = "dense.safetensors";
 // Directories under other names are no checkpoints: not yet, and no longer.
 constexpr char kUnfinished[] = ".tmp";
 constexpr char kRetired[] = ".old";
+constexpr char kProbe[] = "/probe.tmp";
 
 std::optional<int64_t> StepOfName(const std::string& name) {
   if (!absl::StartsWith(name, kStepPrefix)) return std::nullopt;
@@ -94,34 +95,9 @@ absl::Status Retire(Env& env, const std::string& dir) {
   return env.Rename(dir, dir + kRetired);
 }
 
-// One piece of work on a thread of its own, or at once.
-class Job {
- public:
-  ~Job() { Join().IgnoreError(); }
-  void Start(bool background, std::function<absl::Status()> work) {
-    HOTROW_CHECK(!thread_.joinable());
-    done_ = false;
-    if (!background) {
-      status_ = work();
-      done_ = true;
-      return;
-    }
-    thread_ = std::thread([this, work = std::move(work)] {
-      status_ = work();
-      done_ = true;
-    });
-  }
-  bool done() const { return done_; }
-  absl::Status Join() {
-    if (thread_.joinable()) thread_.join();
-    return status_;
-  }
-
- private:
-  std::thread thread_;
-  absl::Status status_;
-  std::atomic<bool> done_{true};
-};
+// What rank 0 says of a commit beside its status.
+constexpr int64_t kCommitted = 1;
+constexpr int64_t kRetiredOld = 2;  // those beyond `keep` have lost their names
 
 }  // namespace
 
@@ -182,27 +158,51 @@ struct CheckpointWriter::Impl {
   struct Committed {
     int64_t step = 0;
     std::string dir;
-    std::string store;
-    std::string tables_dir;
-    SnapshotId snapshot = 0;
+    std::vector<SavedModel::Part> parts;  // with absolute paths
   };
-  enum class Phase { kIdle, kWriting, kCommitting };
+  // All ranks go from one to the next in the same call of Poll or Wait.
+  enum class Phase {
+    kIdle,
+    kWriting,     // snapshots of all ranks; rank 0: the dense file
+    kUndoing,     // some rank could not
+    kCommitting,  // rank 0: the manifest and the name; then it takes those of old ones away
+    kReleasing,   // snapshots of all ranks are committed, and old ones dropped
+  };
 
-  explicit Impl(const CheckpointWriterOptions& o) : options(o), env(*o.env) {}
+  explicit Impl(const CheckpointWriterOptions& o)
+      : options(o), env(*o.env), group(o.rank, o.world_size, o.gather) {}
+
+  bool leads() const { return group.leads(); }
+  absl::Status Refused(std::string_view what) const;
+  absl::Status Together(std::function<absl::Status()> work) const;
+  absl::Status TogetherOnLeader(std::function<absl::Status()> work) const;
 
   absl::Status Attach();
+  absl::Status GatherPlaces();
+  absl::Status CheckShared();
+  absl::Status RemoveUnfinished();
+  absl::Status ReadCommitted();
+  absl::Status DropUnnamed();
   absl::Status Release(const Committed& checkpoint);
-  absl::Status RemoveLeftoverTables();
+  absl::Status RetireAll(const std::vector<Committed>& old);
   absl::Status RemoveOldest(int64_t count);
-  void StartCommit();
-  absl::Status FinishCommit();
-  absl::Status Fail(absl::Status status);
+
+  void BeginPhase(Phase next, std::function<absl::Status()> work);
+  bool DoneWriting();
+  absl::Status EndPhase(const absl::Status& verdict);
+  absl::Status StartCommit();
+  absl::Status Commit();
+  absl::Status StartRelease(const absl::Status& verdict);
+  absl::Status ReleaseRetired();
+  void Count();
 
   CheckpointWriterOptions options;
   Env& env;
+  const RankGroup group;
   EmbeddingCollection* tables = nullptr;
-  std::string store;
-  std::string tables_dir;  // absolute, where the collection's snapshots lie
+  // Of all ranks, by rank: where the collections keep their snapshots; absolute.
+  std::vector<SavedModel::Part> places;
+  SavedModel::Part own;  // places[rank]
   std::optional<SnapshotNames> names;
   std::vector<Committed> committed;  // by step
   CheckpointStats stats;
@@ -212,7 +212,11 @@ struct CheckpointWriter::Impl {
   SavedModel model;
   DenseVectors dense;
   bool early = false;
-  bool snapshot_prepared = false;
+  SnapshotId snapshot = 0;         // of this rank
+  bool snapshot_ended = false;     // it is prepared, or has failed
+  bool snapshot_prepared = false;  // it is there
+  absl::Status written;            // how this rank's part ended
+  absl::Status ended;              // what the call that ends it will say
   int64_t begin_ns = 0;
   int64_t snapshot_row_bytes = 0;  // when it began
   int64_t pause_ns = 0;
@@ -233,20 +237,17 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
   impl->options.dir = WithoutEndingSlashes(options.dir);
   const std::string& dir = impl->options.dir;
   Env& env = *options.env;
-  const auto refused = [&](std::string_view what) {
-    return absl::FailedPreconditionError(absl::StrCat("--checkpoint_dir=", options.dir, ": ",
-                                                      std::string(what),
-                                                      "; give a directory of its own"));
-  };
-  if (const absl::Status status = CreateDirsDurably(env, dir + "/tables"); !status.ok()) {
-    return refused(std::string(status.message()));
+  const std::string tables_dir = SavedTablesDir(dir, options.rank, options.world_size);
+  if (const absl::Status status = CreateDirsDurably(env, tables_dir); !status.ok()) {
+    return impl->Refused(std::string(status.message()));
   }
   // The files of --save_dir have names like ours.
   HOTROW_ASSIGN_OR_RETURN(const bool is_model, env.Exists(ManifestPath(dir)));
-  if (is_model) return refused("it holds a saved model");
-  const std::string probe = dir + "/probe.tmp";
+  if (is_model) return impl->Refused("it holds a saved model");
+  // Ranks that do not lead write into their own directory only.
+  const std::string probe = (impl->leads() ? dir : tables_dir) + kProbe;
   absl::StatusOr<std::unique_ptr<File>> file = env.Open(probe, OpenMode::kTruncate);
-  if (!file.ok()) return refused(std::string(file.status().message()));
+  if (!file.ok()) return impl->Refused(std::string(file.status().message()));
   HOTROW_RETURN_IF_ERROR((*file)->Close());
   HOTROW_RETURN_IF_ERROR(env.Remove(probe));
   return std::unique_ptr<CheckpointWriter>(new CheckpointWriter(std::move(impl)));
@@ -255,19 +256,60 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
 CheckpointWriter::CheckpointWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 CheckpointWriter::~CheckpointWriter() = default;
 
-std::string CheckpointWriter::tables_dir() const { return impl_->options.dir + "/tables"; }
+std::string CheckpointWriter::tables_dir() const {
+  return SavedTablesDir(impl_->options.dir, impl_->group.rank(), impl_->group.world_size());
+}
+
+absl::Status CheckpointWriter::Impl::Refused(std::string_view what) const {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "--checkpoint_dir=", options.dir, ": ", std::string(what), "; give a directory of its own"));
+}
+
+absl::Status CheckpointWriter::Impl::Together(std::function<absl::Status()> work) const {
+  return group.Together(options.background, std::move(work));
+}
+
+absl::Status CheckpointWriter::Impl::TogetherOnLeader(std::function<absl::Status()> work) const {
+  return Together(leads() ? std::move(work) : nullptr);
+}
 
 absl::Status CheckpointWriter::Attach(EmbeddingCollection* tables, StoreKind store,
                                       const std::string& tables_dir_given) {
   impl_->tables = tables;
-  impl_->store = std::string(StoreKindName(store));
-  impl_->tables_dir = AbsolutePath(tables_dir_given);
+  impl_->own = {.store = std::string(StoreKindName(store)),
+                .tables_dir = AbsolutePath(tables_dir_given)};
   impl_->names.emplace(impl_->options.dir,
-                       /*exclusive=*/impl_->tables_dir == AbsolutePath(tables_dir()));
+                       /*exclusive=*/impl_->own.tables_dir == AbsolutePath(tables_dir()));
   return impl_->Attach();
 }
 
 absl::Status CheckpointWriter::Impl::Attach() {
+  HOTROW_RETURN_IF_ERROR(GatherPlaces());
+  HOTROW_RETURN_IF_ERROR(TogetherOnLeader([&] { return RemoveUnfinished(); }));
+  HOTROW_RETURN_IF_ERROR(CheckShared());
+  HOTROW_RETURN_IF_ERROR(Together([&] { return ReadCommitted(); }));
+  HOTROW_RETURN_IF_ERROR(Together([&] { return DropUnnamed(); }));
+  // More than there should be: the last process ended between a commit and this.
+  return RemoveOldest(static_cast<int64_t>(committed.size()) - options.keep);
+}
+
+absl::Status CheckpointWriter::Impl::GatherPlaces() {
+  HOTROW_ASSIGN_OR_RETURN(const auto stores, group.GatherTexts(own.store));
+  HOTROW_ASSIGN_OR_RETURN(const auto dirs, group.GatherTexts(own.tables_dir));
+  places.clear();
+  for (size_t r = 0; r < dirs.size(); ++r) {
+    for (size_t other = 0; other < r; ++other) {
+      if (dirs[other] != dirs[r]) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat("ranks ", other, " and ", r, " keep their tables in one directory, ",
+                       dirs[r], "; give each rank one of its own"));
+    }
+    places.push_back({.store = stores[r], .tables_dir = dirs[r]});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::Impl::RemoveUnfinished() {
   const std::string& dir = options.dir;
   // First: what the last process named or unnamed and could not sync must last before anything is
   // done that relies on it.
@@ -278,73 +320,114 @@ absl::Status CheckpointWriter::Impl::Attach() {
       HOTROW_RETURN_IF_ERROR(RemoveFlatDir(env, absl::StrCat(dir, "/", name)));
     }
   }
+  return absl::OkStatus();
+}
+
+// Ranks with directories of their own under one name would write checkpoints that nobody can read.
+absl::Status CheckpointWriter::Impl::CheckShared() {
+  if (group.world_size() == 1) return absl::OkStatus();
+  const std::string path = options.dir + kProbe;
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens, group.Gather(NowNanos()));
+  const std::string token = absl::StrCat("seen by all ranks: ", tokens[0]);
+  HOTROW_RETURN_IF_ERROR(TogetherOnLeader([&]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kTruncate));
+    HOTROW_RETURN_IF_ERROR(WriteFull(*file, 0, std::as_bytes(std::span(token))));
+    return file->Close();
+  }));
+  const absl::Status seen = Together([&]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
+    absl::StatusOr<std::string> text = std::string();
+    if (exists) text = ReadFileToString(env, path);
+    HOTROW_RETURN_IF_ERROR(text.status());
+    if (*text == token) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("--checkpoint_dir=", options.dir,
+                     ": this rank does not see what rank 0 writes there; give a directory that all "
+                     "ranks share"));
+  });
+  const absl::Status removed = TogetherOnLeader([&] { return env.Remove(path); });
+  HOTROW_RETURN_IF_ERROR(seen);
+  return removed;
+}
+
+absl::Status CheckpointWriter::Impl::ReadCommitted() {
   committed.clear();
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> checkpoints, ListCheckpoints(env, dir));
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> checkpoints,
+                          ListCheckpoints(env, options.dir));
   for (const std::string& name : checkpoints) {
-    HOTROW_ASSIGN_OR_RETURN(const SavedModel saved,
-                            ReadSavedModel(env, absl::StrCat(dir, "/", name)));
-    committed.push_back({.step = saved.step,
-                         .dir = saved.dir,
-                         .store = saved.store,
-                         .tables_dir = AbsolutePath(saved.tables_dir),
-                         .snapshot = saved.snapshot});
+    HOTROW_ASSIGN_OR_RETURN(SavedModel saved,
+                            ReadSavedModel(env, absl::StrCat(options.dir, "/", name)));
+    for (SavedModel::Part& part : saved.parts) part.tables_dir = AbsolutePath(part.tables_dir);
+    committed.push_back({.step = saved.step, .dir = saved.dir, .parts = std::move(saved.parts)});
   }
+  return absl::OkStatus();
+}
+
+// Removes snapshots of this directory that no checkpoint names.
+absl::Status CheckpointWriter::Impl::DropUnnamed() {
   HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, tables->ListSnapshots());
+  std::vector<SavedModel::Part> named;
+  for (const Committed& c : committed) named.insert(named.end(), c.parts.begin(), c.parts.end());
   for (const SnapshotId id : snapshots) {
-    const bool named = std::any_of(committed.begin(), committed.end(), [&](const Committed& c) {
-      return c.snapshot == id && c.store == store && c.tables_dir == tables_dir;
-    });
-    if (names->owns(id) && !named) HOTROW_RETURN_IF_ERROR(tables->DropSnapshot(id));
+    SavedModel::Part part = own;
+    part.snapshot = id;
+    const bool is_named = std::find(named.begin(), named.end(), part) != named.end();
+    if (names->owns(id) && !is_named) HOTROW_RETURN_IF_ERROR(tables->DropSnapshot(id));
   }
   names->Next(snapshots);  // from here on new names are above all of these
-  HOTROW_RETURN_IF_ERROR(RemoveLeftoverTables());
-  // More than there should be: the last process ended between a commit and this.
-  return RemoveOldest(static_cast<int64_t>(committed.size()) - options.keep);
+  if (!leads()) return absl::OkStatus();
+  // Files of snapshots in memory of runs whose tables lay elsewhere than this one's.
+  std::set<std::string> in_use;
+  for (const SavedModel::Part& place : places) {
+    if (place.store == kMemory) in_use.insert(place.tables_dir);
+  }
+  return RemoveUnnamedSnapshots(env, options.dir, named, in_use);
+}
+
+absl::Status CheckpointWriter::Impl::RetireAll(const std::vector<Committed>& old) {
+  for (const Committed& c : old) HOTROW_RETURN_IF_ERROR(Retire(env, c.dir));
+  return env.SyncDir(options.dir);
 }
 
 absl::Status CheckpointWriter::Impl::RemoveOldest(int64_t count) {
   if (count <= 0) return absl::OkStatus();
   const std::vector<Committed> old(committed.begin(), committed.begin() + count);
-  for (const Committed& c : old) HOTROW_RETURN_IF_ERROR(Retire(env, c.dir));
-  HOTROW_RETURN_IF_ERROR(env.SyncDir(options.dir));
+  HOTROW_RETURN_IF_ERROR(TogetherOnLeader([&] { return RetireAll(old); }));
   committed.erase(committed.begin(), committed.begin() + count);
-  for (const Committed& c : old) {
-    HOTROW_RETURN_IF_ERROR(Release(c));
-    HOTROW_RETURN_IF_ERROR(RemoveFlatDir(env, c.dir + kRetired));
-  }
-  return absl::OkStatus();
-}
-
-// Files of snapshots in memory that a run on a disk finds here and no checkpoint names.
-absl::Status CheckpointWriter::Impl::RemoveLeftoverTables() {
-  if (store == kMemory) return absl::OkStatus();
-  const std::string dir = options.dir + "/tables";
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> files, ListSnapshotFiles(env, dir));
-  for (const SnapshotId id : files) {
-    const bool named = std::any_of(committed.begin(), committed.end(), [&](const Committed& c) {
-      return c.snapshot == id && c.store == kMemory && c.tables_dir == AbsolutePath(dir);
-    });
-    if (!named) {
-      HOTROW_RETURN_IF_ERROR(env.Remove(absl::StrCat(dir, "/", SnapshotFileName(id))));
+  return Together([&]() -> absl::Status {
+    for (const Committed& c : old) {
+      HOTROW_RETURN_IF_ERROR(Release(c));
+      if (leads()) HOTROW_RETURN_IF_ERROR(RemoveFlatDir(env, c.dir + kRetired));
     }
-  }
-  return absl::OkStatus();
+    return absl::OkStatus();
+  });
 }
 
-// Lets go of the tables of a checkpoint that has lost its name.
+// Lets go of the tables of a checkpoint that has lost its name: each rank of those in its own
+// store, and rank 0 of those that were taken while the rows lived elsewhere. In memory these are
+// files of ours. A store on a disk that is not of this run keeps its snapshot: others may have
+// theirs in it, and it need not even be here.
 absl::Status CheckpointWriter::Impl::Release(const Committed& checkpoint) {
-  if (checkpoint.store == store && checkpoint.tables_dir == tables_dir) {
-    return tables->DropSnapshot(checkpoint.snapshot);
+  absl::Status status;
+  for (const SavedModel::Part& part : checkpoint.parts) {
+    const auto is_of_part = [&](const SavedModel::Part& place) {
+      return place.store == part.store && place.tables_dir == part.tables_dir;
+    };
+    if (is_of_part(own)) {
+      status.Update(tables->DropSnapshot(part.snapshot));
+      continue;
+    }
+    const std::string below = AbsolutePath(options.dir + "/tables");
+    if (!leads() || part.store != kMemory ||
+        (part.tables_dir != below && !absl::StartsWith(part.tables_dir, below + "/")) ||
+        std::any_of(places.begin(), places.end(), is_of_part)) {
+      continue;
+    }
+    const std::string path = absl::StrCat(part.tables_dir, "/", SnapshotFileName(part.snapshot));
+    const absl::StatusOr<bool> exists = env.Exists(path);
+    status.Update(!exists.ok() ? exists.status() : *exists ? env.Remove(path) : absl::OkStatus());
   }
-  // One that was taken while the rows lived elsewhere. In memory: a file of ours. A store on a disk
-  // that is not ours now keeps its snapshot.
-  const std::string dir = options.dir + "/tables";
-  if (checkpoint.store != kMemory || checkpoint.tables_dir != AbsolutePath(dir)) {
-    return absl::OkStatus();
-  }
-  const std::string path = absl::StrCat(dir, "/", SnapshotFileName(checkpoint.snapshot));
-  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
-  return exists ? env.Remove(path) : absl::OkStatus();
+  return status;
 }
 
 bool CheckpointWriter::busy() const { return impl_->phase != Impl::Phase::kIdle; }
@@ -376,82 +459,172 @@ absl::Status CheckpointWriter::Begin(SavedModel model, const DenseArrays<const f
         impl.committed.back().dir, "; give another directory, or remove that checkpoint"));
   }
   impl.snapshot_row_bytes = impl.tables->Stats().snapshot_row_bytes;
-  model.snapshot = impl.names->Next({});
+  impl.snapshot = impl.names->Next({});
+  impl.written = impl.tables->BeginSnapshot(impl.snapshot);
+  // The other ranks cannot know; they hear of it when it is their turn to say how they fared.
+  if (impl.group.world_size() == 1) HOTROW_RETURN_IF_ERROR(impl.written);
+  impl.snapshot_ended = !impl.written.ok();
+  impl.snapshot_prepared = false;
   model.is_checkpoint = true;
-  model.store = impl.store;
-  model.tables_dir = impl.tables_dir;
   for (SavedModel::Table& table : model.tables) {
     table.rows = -1;
     table.hash.clear();
   }
-  HOTROW_RETURN_IF_ERROR(impl.tables->BeginSnapshot(model.snapshot));
-  impl.dense.parameters.assign(dense.parameters.begin(), dense.parameters.end());
-  impl.dense.momentum1.assign(dense.momentum1.begin(), dense.momentum1.end());
-  impl.dense.momentum2.assign(dense.momentum2.begin(), dense.momentum2.end());
-  impl.current = {.step = model.step,
-                  .dir = final_dir,
-                  .store = model.store,
-                  .tables_dir = model.tables_dir,
-                  .snapshot = model.snapshot};
+  impl.current = {.step = model.step, .dir = final_dir};
   impl.model = std::move(model);
   impl.early = early;
-  impl.snapshot_prepared = false;
   impl.begin_ns = begin_ns;
   impl.outcome = {};
-  impl.phase = Impl::Phase::kWriting;
-  impl.job.Start(impl.options.background, [&impl] {
-    TraceSpan job_span(impl.options.trace, "checkpoint_write");
-    return WriteUnfinished(impl.env, impl.current.dir + kUnfinished, impl.dense.arrays(),
-                           &impl.model);
-  });
+  impl.ended = absl::OkStatus();
+  std::function<absl::Status()> write;
+  if (impl.leads()) {
+    impl.dense.parameters.assign(dense.parameters.begin(), dense.parameters.end());
+    impl.dense.momentum1.assign(dense.momentum1.begin(), dense.momentum1.end());
+    impl.dense.momentum2.assign(dense.momentum2.begin(), dense.momentum2.end());
+    write = [&impl] {
+      TraceSpan job_span(impl.options.trace, "checkpoint_write");
+      return WriteUnfinished(impl.env, impl.current.dir + kUnfinished, impl.dense.arrays(),
+                             &impl.model);
+    };
+  }
+  impl.BeginPhase(Impl::Phase::kWriting, std::move(write));
   impl.pause_ns = NowNanos() - begin_ns;
   return absl::OkStatus();
 }
 
-void CheckpointWriter::Impl::StartCommit() {
+void CheckpointWriter::Impl::BeginPhase(Phase next, std::function<absl::Status()> work) {
+  phase = next;
+  job.Start(options.background, std::move(work));
+}
+
+// Whether this rank's part is written or has failed, as `written` says then.
+bool CheckpointWriter::Impl::DoneWriting() {
+  if (!snapshot_ended) {
+    const absl::StatusOr<bool> prepared = tables->SnapshotPrepared();
+    if (prepared.ok() && !*prepared) return false;
+    snapshot_ended = true;
+    snapshot_prepared = prepared.ok();
+    written = prepared.status();
+  }
+  if (!job.done()) return false;
+  written.Update(job.Join());
+  return true;
+}
+
+// All ranks are done with a phase; the same next one begins on all of them.
+absl::Status CheckpointWriter::Impl::EndPhase(const absl::Status& verdict) {
+  switch (phase) {
+    case Phase::kIdle:
+      return absl::OkStatus();
+    case Phase::kWriting:
+      if (verdict.ok()) return StartCommit();
+      // Whatever was written is taken back, as far as that goes.
+      ended = verdict;
+      BeginPhase(Phase::kUndoing, [this] {
+        if (snapshot_prepared) tables->DropSnapshot(snapshot).IgnoreError();
+        if (leads()) RemoveFlatDir(env, current.dir + kUnfinished).IgnoreError();
+        return absl::OkStatus();
+      });
+      return absl::OkStatus();
+    case Phase::kUndoing:
+      phase = Phase::kIdle;
+      return ended;
+    case Phase::kCommitting:
+      return StartRelease(verdict);
+    case Phase::kReleasing:
+      phase = Phase::kIdle;
+      Count();
+      ended.Update(verdict);
+      return ended;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::Impl::StartCommit() {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> snapshots,
+                          group.Gather(static_cast<int64_t>(snapshot)));
+  current.parts = places;
+  for (size_t r = 0; r < snapshots.size(); ++r) {
+    current.parts[r].snapshot = static_cast<SnapshotId>(snapshots[r]);
+  }
+  model.parts = current.parts;
   const int64_t keep = early ? 1 : options.keep;
   const int64_t gone = static_cast<int64_t>(committed.size()) + 1 - keep;
   retiring.assign(committed.begin(), committed.begin() + std::max<int64_t>(gone, 0));
-  phase = Phase::kCommitting;
-  job.Start(options.background, [this]() -> absl::Status {
-    TraceSpan span(options.trace, "checkpoint_commit");
-    const std::string manifest = SavedModelManifest(model);
-    outcome.bytes = model.dense_bytes + static_cast<int64_t>(manifest.size());
-    // One of this step that got its name and could not be synced: whether it lasts was open.
-    HOTROW_ASSIGN_OR_RETURN(const bool is_there, env.Exists(current.dir));
-    if (is_there) {
-      HOTROW_RETURN_IF_ERROR(Retire(env, current.dir));
-      HOTROW_RETURN_IF_ERROR(env.SyncDir(options.dir));
-      HOTROW_RETURN_IF_ERROR(RemoveFlatDir(env, current.dir + kRetired));
-    }
-    HOTROW_RETURN_IF_ERROR(CommitUnfinished(env, current.dir + kUnfinished, current.dir, manifest));
-    outcome.committed = true;
-    outcome.commit_ns = NowNanos() - begin_ns;
-    // Here too, since these may wait for the disk.
-    absl::Status status = tables->CommitSnapshot(current.snapshot);
-    if (retiring.empty()) return status;
-    for (const Committed& old : retiring) HOTROW_RETURN_IF_ERROR(Retire(env, old.dir));
-    HOTROW_RETURN_IF_ERROR(env.SyncDir(options.dir));
-    outcome.retired = true;
-    for (const Committed& old : retiring) status.Update(Release(old));
-    for (const Committed& old : retiring) status.Update(RemoveFlatDir(env, old.dir + kRetired));
-    return status;
-  });
+  std::function<absl::Status()> commit;
+  if (leads()) commit = [this] { return Commit(); };
+  BeginPhase(Phase::kCommitting, std::move(commit));
+  return absl::OkStatus();
 }
 
-absl::Status CheckpointWriter::Impl::FinishCommit() {
-  const absl::Status status = job.Join();
-  phase = Phase::kIdle;
-  // Whether there is a checkpoint is open: what it names stays until the next start.
-  if (!outcome.committed) return status;
+// Of rank 0.
+absl::Status CheckpointWriter::Impl::Commit() {
+  TraceSpan span(options.trace, "checkpoint_commit");
+  const std::string manifest = SavedModelManifest(model);
+  outcome.bytes = model.dense_bytes + static_cast<int64_t>(manifest.size());
+  // One of this step that got its name and could not be synced: whether it lasts was open.
+  HOTROW_ASSIGN_OR_RETURN(const bool is_there, env.Exists(current.dir));
+  if (is_there) {
+    HOTROW_RETURN_IF_ERROR(Retire(env, current.dir));
+    HOTROW_RETURN_IF_ERROR(env.SyncDir(options.dir));
+    HOTROW_RETURN_IF_ERROR(RemoveFlatDir(env, current.dir + kRetired));
+  }
+  HOTROW_RETURN_IF_ERROR(CommitUnfinished(env, current.dir + kUnfinished, current.dir, manifest));
+  outcome.committed = true;
+  outcome.commit_ns = NowNanos() - begin_ns;
+  // Here too, since these may wait for the disk.
+  absl::Status status = tables->CommitSnapshot(snapshot);
+  if (retiring.empty()) return status;
+  HOTROW_RETURN_IF_ERROR(RetireAll(retiring));
+  outcome.retired = true;
+  // Other ranks must hear of it before anybody drops a snapshot of theirs; a single one goes on.
+  if (group.world_size() == 1) status.Update(ReleaseRetired());
+  return status;
+}
+
+absl::Status CheckpointWriter::Impl::StartRelease(const absl::Status& verdict) {
+  const int64_t mine = (outcome.committed ? kCommitted : 0) | (outcome.retired ? kRetiredOld : 0);
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> said, group.Gather(mine));
+  if ((said[0] & kCommitted) == 0) {
+    // Whether there is a checkpoint is open: what it names stays until the next start.
+    phase = Phase::kIdle;
+    return verdict;
+  }
+  outcome.committed = true;
+  outcome.retired = (said[0] & kRetiredOld) != 0;
+  if (!leads()) outcome.commit_ns = NowNanos() - begin_ns;
+  ended = verdict;
+  std::function<absl::Status()> release;
+  if (group.world_size() > 1) {
+    release = [this] {
+      absl::Status status;
+      if (!leads()) status = tables->CommitSnapshot(snapshot);
+      if (outcome.retired) status.Update(ReleaseRetired());
+      return status;
+    };
+  }
+  BeginPhase(Phase::kReleasing, std::move(release));
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::Impl::ReleaseRetired() {
+  absl::Status status;
+  for (const Committed& old : retiring) status.Update(Release(old));
+  if (!leads()) return status;
+  for (const Committed& old : retiring) status.Update(RemoveFlatDir(env, old.dir + kRetired));
+  return status;
+}
+
+// There is one checkpoint more.
+void CheckpointWriter::Impl::Count() {
   committed.push_back(current);
   if (outcome.retired) {
     committed.erase(committed.begin(), committed.begin() + static_cast<int64_t>(retiring.size()));
   }
   int64_t bytes = outcome.bytes + tables->Stats().snapshot_row_bytes - snapshot_row_bytes;
-  if (store == kMemory) {
-    const absl::StatusOr<std::unique_ptr<File>> file = env.Open(
-        absl::StrCat(tables_dir, "/", SnapshotFileName(current.snapshot)), OpenMode::kRead);
+  if (own.store == kMemory) {
+    const absl::StatusOr<std::unique_ptr<File>> file =
+        env.Open(absl::StrCat(own.tables_dir, "/", SnapshotFileName(snapshot)), OpenMode::kRead);
     const absl::StatusOr<int64_t> size =
         file.ok() ? (*file)->Size() : absl::StatusOr<int64_t>(file.status());
     if (size.ok()) bytes = outcome.bytes + *size;
@@ -465,53 +638,34 @@ absl::Status CheckpointWriter::Impl::FinishCommit() {
   stats.commit_ns += outcome.commit_ns;
   stats.commit_ns_last = outcome.commit_ns;
   stats.commit_ns_max = std::max(stats.commit_ns_max, outcome.commit_ns);
-  return status;
-}
-
-// Before the commit: whatever was written is taken back, as far as that goes.
-absl::Status CheckpointWriter::Impl::Fail(absl::Status status) {
-  job.Join().IgnoreError();
-  if (snapshot_prepared || tables->WaitSnapshot().ok()) {
-    tables->DropSnapshot(current.snapshot).IgnoreError();
-  }
-  RemoveFlatDir(env, current.dir + kUnfinished).IgnoreError();
-  phase = Phase::kIdle;
-  return status;
 }
 
 absl::StatusOr<bool> CheckpointWriter::Poll() {
   Impl& impl = *impl_;
-  if (impl.phase == Impl::Phase::kIdle) return false;
-  if (impl.phase == Impl::Phase::kWriting) {
-    if (!impl.snapshot_prepared) {
-      const absl::StatusOr<bool> prepared = impl.tables->SnapshotPrepared();
-      if (!prepared.ok()) return impl.Fail(prepared.status());
-      if (!*prepared) return false;
-      impl.snapshot_prepared = true;
-    }
-    if (!impl.job.done()) return false;
-    if (absl::Status status = impl.job.Join(); !status.ok()) return impl.Fail(std::move(status));
-    impl.StartCommit();
+  while (busy()) {
+    const bool writing = impl.phase == Impl::Phase::kWriting;
+    const bool done = writing ? impl.DoneWriting() : impl.job.done();
+    const absl::Status mine = !done ? absl::OkStatus() : writing ? impl.written : impl.job.Join();
+    HOTROW_ASSIGN_OR_RETURN(const RankGroup::Verdict verdict, impl.group.Hear(done, mine));
+    if (!verdict.all_done) return false;
+    HOTROW_RETURN_IF_ERROR(impl.EndPhase(verdict.status));
+    if (!busy()) return true;
   }
-  if (!impl.job.done()) return false;
-  HOTROW_RETURN_IF_ERROR(impl.FinishCommit());
-  return true;
+  return false;
 }
 
 absl::Status CheckpointWriter::Wait() {
   Impl& impl = *impl_;
-  if (impl.phase == Impl::Phase::kIdle) return absl::OkStatus();
-  if (impl.phase == Impl::Phase::kWriting) {
-    if (!impl.snapshot_prepared) {
-      if (absl::Status status = impl.tables->WaitSnapshot(); !status.ok()) {
-        return impl.Fail(std::move(status));
-      }
-      impl.snapshot_prepared = true;
+  for (Patience patience; busy();) {
+    if (impl.group.world_size() == 1) {
+      // Poll asks again, and says what has gone wrong.
+      if (!impl.snapshot_ended) impl.tables->WaitSnapshot().IgnoreError();
+      impl.job.Join().IgnoreError();
     }
-    if (absl::Status status = impl.job.Join(); !status.ok()) return impl.Fail(std::move(status));
-    impl.StartCommit();
+    HOTROW_RETURN_IF_ERROR(Poll().status());
+    if (busy() && impl.group.world_size() > 1) patience.Sleep();
   }
-  return impl.FinishCommit();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> CheckpointWriter::KeepNewestOnly() {

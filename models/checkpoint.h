@@ -20,7 +20,8 @@ class TraceRecorder;
 //
 //   DIR/step-000000001000/manifest.json        a saved model that knows where training stands
 //   DIR/step-000000001000/dense.safetensors
-//   DIR/tables/                                snapshots of tables that live in memory
+//   DIR/tables/                                snapshots of tables that live in memory; of several
+//                                              ranks in DIR/tables/rank-00002-of-00004
 //
 // Tables on a disk keep their snapshots in their own store. A checkpoint is there as soon as its
 // directory has its name; docs/formats/saved_model.md has the rest.
@@ -37,10 +38,10 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(Env& env, const std::st
 absl::StatusOr<SavedModel> ReadCheckpoint(Env& env, const std::string& path);
 
 // Makes a checkpoint out of parts: writes the dense file and the manifest of `model` into
-// checkpoint_dir/CheckpointName(model.step) and commits it. The tables' snapshot must have been
-// prepared: store, tables_dir and snapshot say where. Returns the checkpoint's directory. Errors:
-// AlreadyExists (of that step), what the file system says; there is no such checkpoint then, or,
-// where only the last sync failed, perhaps.
+// checkpoint_dir/CheckpointName(model.step) and commits it. The tables' snapshots must have been
+// prepared: model.parts says where. Returns the checkpoint's directory. Errors: AlreadyExists (of
+// that step), what the file system says; there is no such checkpoint then, or, where only the last
+// sync failed, perhaps.
 absl::StatusOr<std::string> WriteCheckpoint(Env& env, const std::string& checkpoint_dir,
                                             SavedModel model,
                                             const DenseArrays<const float>& dense);
@@ -52,9 +53,16 @@ struct CheckpointWriterOptions {
   bool background = true;
   Env* env = nullptr;              // required
   TraceRecorder* trace = nullptr;  // spans "checkpoint_begin", "checkpoint_commit"
+
+  // This process among those that train together, each with rows and a writer of its own; `dir` is
+  // one directory that all of them see.
+  int32_t rank = 0;
+  int32_t world_size = 1;
+  RankGather gather;  // needed when world_size > 1
 };
 
-// Nanoseconds; sums and maxima over the checkpoints of this writer.
+// Nanoseconds; sums and maxima over the checkpoints of this writer. `count` and `early` are the
+// same on all ranks, the others this rank's.
 struct CheckpointStats {
   int64_t count = 0;     // committed
   int64_t early = 0;     // of them, taken to free disk space
@@ -73,28 +81,38 @@ struct CheckpointStats {
 // snapshots, so that no manifest ever names a snapshot that is gone. Until then the one before
 // stays.
 //
+// Ranks:   each prepares, commits and drops the snapshots of its own store; rank 0 alone writes and
+//          removes checkpoints' directories. Calls marked collective are made by all ranks at the
+//          same point of the run, and return the same on all; they exchange a few numbers and wait
+//          for other ranks only to come to the same call. However long files take, each exchange
+//          is answered within milliseconds. What the const calls say is the same on all ranks.
 // Threads: one call at a time, on the thread that calls the collection. File work runs on a thread
 //          of the writer's own, which also tells the collection to commit and drop snapshots, while
 //          other calls of it go on.
 // Errors:  what file system and store say. A checkpoint that failed does not exist, or, where only
 //          the last sync failed, perhaps; those before it are there. After ResourceExhausted the
-//          next may begin.
+//          next may begin. What one rank met, all ranks return: its status with its number before
+//          the message; of several ranks ResourceExhausted goes first, as it has a remedy. After an
+//          error of `gather` only the destructor may follow.
 class CheckpointWriter {
  public:
-  // Makes the directory if it is missing. Changes nothing in one that is there. Errors:
-  // FailedPrecondition (not a directory, not to be written).
+  // Makes the directory if it is missing. Changes nothing in one that is there. Not collective.
+  // Errors: FailedPrecondition (not a directory, not to be written).
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Open(
       const CheckpointWriterOptions& options);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // The snapshot_dir of a collection in memory.
+  // The snapshot_dir of this rank's collection in memory.
   std::string tables_dir() const;
 
-  // Ties the writer to the collection, whose snapshots lie in tables_dir of a store of this kind,
-  // and removes what a crash left: directories without a name, snapshots of this directory that no
-  // checkpoint names, and checkpoints beyond `keep`.
+  // Collective. Ties the writer to this rank's collection, whose snapshots lie in tables_dir of a
+  // store of this kind, and removes what a crash left: directories without a name, snapshots of
+  // this directory that no checkpoint names, and checkpoints beyond `keep`. Checkpoints of another
+  // number of ranks are like any other; rows that they hold in ssd or rocksdb stores which are not
+  // of this run stay there when they go. Errors: FailedPrecondition (a rank does not see what rank
+  // 0 writes into `dir`; two ranks with one tables_dir).
   absl::Status Attach(EmbeddingCollection* tables, StoreKind store, const std::string& tables_dir);
 
   bool busy() const;
@@ -104,16 +122,19 @@ class CheckpointWriter {
   // Directory of the newest one.
   std::string newest_dir() const;
 
-  // Begins a checkpoint; not while busy(). `model` says everything but the parts. early: it is
-  // taken to free disk space; those before it go when it is committed, whatever `keep` says.
-  // FailedPrecondition when there is one of that step.
+  // Begins a checkpoint, on all ranks, of the same step; not while busy(). `model` says everything
+  // but the parts; what rank 0 says counts, and its dense parameters. early: it is taken to free
+  // disk space; those before it go when it is committed, whatever `keep` says. FailedPrecondition
+  // when there is one of that step. It exchanges nothing: with several ranks, what keeps this one
+  // from beginning is said by Poll or Wait.
   absl::Status Begin(SavedModel model, const DenseArrays<const float>& dense, bool early = false);
   // Carries the checkpoint on as far as it goes without waiting. True when it has just been
-  // committed.
+  // committed. Collective while busy(), and exchanges nothing otherwise.
   absl::StatusOr<bool> Poll();
-  // Waits until it is committed; OK when there is none.
+  // Waits until it is committed; OK when there is none. Collective. It goes on exchanging numbers
+  // all the while, so that no timeout of the communicator bounds how long writing may take.
   absl::Status Wait();
-  // Removes all but the newest one. False when there is but one. Not while busy().
+  // Removes all but the newest one. False when there is but one. Not while busy(). Collective.
   absl::StatusOr<bool> KeepNewestOnly();
 
   const CheckpointStats& stats() const;

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <memory>
-#include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "embedding/shard_map.h"
 #include "embedding/store_kind.h"
 #include "models/checkpoint.h"
 #include "models/portable_model.h"
@@ -26,80 +26,47 @@ absl::StatusOr<CheckpointReport::File> SizeOf(Env& env, const std::string& path)
   return out;
 }
 
-// Manifest, names and sizes; no rows.
-absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path) {
+// Manifest, names and sizes; no rows. has_part: which parts can be read at all.
+absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path,
+                                      std::vector<bool>* has_part) {
   CheckpointReport out;
   HOTROW_ASSIGN_OR_RETURN(out.model, ReadCheckpoint(env, path));
   const SavedModel& model = out.model;
   if (model.is_checkpoint) {
     HOTROW_ASSIGN_OR_RETURN(out.checkpoints, ListCheckpoints(env, ParentDir(model.dir)));
   }
-  std::vector<std::string> paths = {ManifestPath(model.dir),
-                                    absl::StrCat(model.dir, "/", model.dense_file)};
-  HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(model.store));
-  if (kind == StoreKind::kMemory) {
-    paths.push_back(absl::StrFormat("%s/%016x.snapshot", model.tables_dir, model.snapshot));
-  }
-  for (const std::string& file : paths) {
+  const auto look_at = [&](const std::string& file) -> absl::StatusOr<bool> {
     HOTROW_ASSIGN_OR_RETURN(CheckpointReport::File found, SizeOf(env, file));
-    if (found.bytes < 0) out.damage.push_back(absl::StrCat(file, ": there is no such file"));
+    const bool is_there = found.bytes >= 0;
+    if (!is_there) out.damage.push_back(absl::StrCat(file, ": there is no such file"));
     out.files.push_back(std::move(found));
-  }
-  if (kind != StoreKind::kMemory) {
-    HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(model.tables_dir));
-    if (!exists) {
-      out.damage.push_back(absl::StrCat(model.tables_dir,
-                                        ": there is no such directory; it is the ", model.store,
-                                        " store with the tables of ", model.dir));
+    return is_there;
+  };
+  HOTROW_RETURN_IF_ERROR(look_at(ManifestPath(model.dir)).status());
+  HOTROW_RETURN_IF_ERROR(look_at(absl::StrCat(model.dir, "/", model.dense_file)).status());
+  for (const SavedModel::Part& part : model.parts) {
+    HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
+    bool is_there = false;
+    if (kind == StoreKind::kMemory) {
+      HOTROW_ASSIGN_OR_RETURN(
+          is_there, look_at(absl::StrCat(part.tables_dir, "/", SnapshotFileName(part.snapshot))));
+    } else {
+      HOTROW_ASSIGN_OR_RETURN(is_there, env.Exists(part.tables_dir));
+      if (!is_there) {
+        out.damage.push_back(absl::StrCat(part.tables_dir,
+                                          ": there is no such directory; it is the ", part.store,
+                                          " store with the tables of ", model.dir));
+      }
     }
+    has_part->push_back(is_there);
   }
+  out.part_rows.assign(model.parts.size(), -1);
   out.rows = 0;
   for (const SavedModel::Table& table : model.tables) {
     out.rows = table.rows < 0 || out.rows < 0 ? -1 : out.rows + table.rows;
   }
   if (out.rows < 0) out.rows_unknown = "not counted when it was saved";
   return out;
-}
-
-// Whether the tables can be read at all.
-bool HasTables(const CheckpointReport& report) {
-  return std::none_of(report.damage.begin(), report.damage.end(), [&](const std::string& line) {
-    return line.compare(0, report.model.tables_dir.size(), report.model.tables_dir) == 0;
-  });
-}
-
-// Reads all rows of the snapshot and compares them with the manifest.
-absl::Status CountRows(Env& env, int64_t store_bytes, CheckpointReport* report) {
-  const SavedModel& model = report->model;
-  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
-                          OpenSavedTables(env, model, store_bytes));
-  std::vector<int64_t> payload_bytes;
-  for (const SavedModel::Table& table : model.tables) {
-    HOTROW_ASSIGN_OR_RETURN(const SparseOptimizerKind kind, ParseSparseOptimizer(table.optimizer));
-    payload_bytes.push_back(RowLayout::For(table.dim, kind).payload_bytes);
-  }
-  std::vector<PortableDigest> tables(model.tables.size());
-  HOTROW_RETURN_IF_ERROR(reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
-    PortableDigest& table = tables[key.table];
-    ++table.rows;
-    const auto payload = row.first(static_cast<size_t>(payload_bytes[key.table]));
-    table.hash += HashBytes(key.key, key.table, payload);
-    return absl::OkStatus();
-  }));
-  report->rows = 0;
-  for (size_t i = 0; i < tables.size(); ++i) {
-    report->rows += tables[i].rows;
-    const SavedModel::Table& expected = model.tables[i];
-    const bool rows_differ = expected.rows >= 0 && expected.rows != tables[i].rows;
-    if (!rows_differ && (expected.hash.empty() || expected.hash == tables[i].hash.ToHex())) {
-      continue;
-    }
-    report->damage.push_back(absl::StrCat(
-        model.tables_dir, ": table \"", expected.name, "\" has ", tables[i].rows, " rows of hash ",
-        tables[i].hash.ToHex(), ", the manifest says ", expected.rows, " of ", expected.hash));
-  }
-  report->tables = std::move(tables);
-  return absl::OkStatus();
 }
 
 // Damage is a line of the report; anything else ends the verifying.
@@ -109,52 +76,139 @@ absl::Status Note(const absl::Status& status, CheckpointReport* report) {
   return absl::OkStatus();
 }
 
+// Reads all rows of a part, and adds them to what was found of the tables.
+absl::Status CountPart(Env& env, int64_t store_bytes, int32_t rank, CheckpointReport* report,
+                       std::vector<PortableDigest>* tables) {
+  const SavedModel& model = report->model;
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
+                          OpenSavedPart(env, model, rank, store_bytes));
+  std::vector<int64_t> payload_bytes;
+  for (const SavedModel::Table& table : model.tables) {
+    HOTROW_ASSIGN_OR_RETURN(const SparseOptimizerKind kind, ParseSparseOptimizer(table.optimizer));
+    payload_bytes.push_back(RowLayout::For(table.dim, kind).payload_bytes);
+  }
+  const auto world_size = static_cast<int32_t>(model.parts.size());
+  int64_t rows = 0;
+  int64_t misplaced = 0;
+  absl::Status first_misplaced;
+  HOTROW_RETURN_IF_ERROR(reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+    if (OwnerRank(key, world_size) != rank && misplaced++ == 0) {
+      first_misplaced = CheckRankOfRow(model, rank, key);
+    }
+    ++rows;
+    PortableDigest& table = (*tables)[key.table];
+    ++table.rows;
+    const auto payload = row.first(static_cast<size_t>(payload_bytes[key.table]));
+    table.hash += HashBytes(key.key, key.table, payload);
+    return absl::OkStatus();
+  }));
+  report->part_rows[static_cast<size_t>(rank)] = rows;
+  if (misplaced > 0) {
+    report->damage.push_back(absl::StrCat(
+        std::string(first_misplaced.message()),
+        misplaced == 1 ? "" : absl::StrCat(" (and ", misplaced - 1, " more rows of this part)")));
+  }
+  return absl::OkStatus();
+}
+
+// Compares what was counted with the manifest.
+void CompareTables(std::vector<PortableDigest> tables, CheckpointReport* report) {
+  const SavedModel& model = report->model;
+  report->rows = 0;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    report->rows += tables[i].rows;
+    const SavedModel::Table& expected = model.tables[i];
+    const bool rows_differ = expected.rows >= 0 && expected.rows != tables[i].rows;
+    if (!rows_differ && (expected.hash.empty() || expected.hash == tables[i].hash.ToHex())) {
+      continue;
+    }
+    report->damage.push_back(absl::StrCat(TablesPlace(model), ": table \"", expected.name,
+                                          "\" has ", tables[i].rows, " rows of hash ",
+                                          tables[i].hash.ToHex(), ", the manifest says ",
+                                          expected.rows, " of ", expected.hash));
+  }
+  report->tables = std::move(tables);
+}
+
+// All that VerifySsdStore looks at. False when its rows cannot be read, or need not be, since each
+// damaged one has its line.
+absl::StatusOr<bool> VerifySsdPart(Env& env, const SavedModel::Part& part,
+                                   CheckpointReport* report) {
+  const absl::StatusOr<SsdStoreReport> store = VerifySsdStore(env, part.tables_dir);
+  if (!store.ok()) {
+    HOTROW_RETURN_IF_ERROR(Note(store.status(), report));
+    return false;
+  }
+  for (const SsdDamage& damage : store->damage) {
+    report->damage.push_back(
+        absl::StrCat(damage.file, ": offset ", damage.offset, ": ", damage.what));
+  }
+  if (store->damage_left_out > 0) {
+    report->damage.push_back(
+        absl::StrCat(part.tables_dir, ": and ", store->damage_left_out, " more"));
+  }
+  return store->damage.empty();
+}
+
 }  // namespace
 
 absl::StatusOr<CheckpointReport> InspectCheckpoint(Env& env, const std::string& path,
                                                    int64_t store_bytes) {
-  HOTROW_ASSIGN_OR_RETURN(CheckpointReport report, Look(env, path));
-  if (report.rows >= 0 || !HasTables(report)) return report;
-  // A store that is in use, or larger than we may index, is no reason to say nothing.
-  const absl::StatusOr<std::unique_ptr<SnapshotReader>> reader =
-      OpenSavedTables(env, report.model, store_bytes);
-  if (!reader.ok()) {
-    report.rows_unknown = std::string(reader.status().message());
-    if (absl::IsDataLoss(reader.status())) report.damage.push_back(report.rows_unknown);
+  std::vector<bool> has_part;
+  HOTROW_ASSIGN_OR_RETURN(CheckpointReport report, Look(env, path, &has_part));
+  const SavedModel& model = report.model;
+  // Where the manifest says how many rows there are, no store is opened to tell those of each part.
+  if (report.rows >= 0) {
+    if (model.parts.size() == 1) report.part_rows[0] = report.rows;
     return report;
   }
-  report.rows = (*reader)->rows();
+  int64_t rows = 0;
+  for (size_t r = 0; r < model.parts.size(); ++r) {
+    if (!has_part[r]) {
+      rows = -1;
+      continue;
+    }
+    // A store that is in use, or larger than we may index, is no reason to say nothing.
+    const absl::StatusOr<std::unique_ptr<SnapshotReader>> reader =
+        OpenSavedPart(env, model, static_cast<int32_t>(r), store_bytes);
+    if (!reader.ok()) {
+      rows = -1;
+      report.rows_unknown = std::string(reader.status().message());
+      if (absl::IsDataLoss(reader.status())) report.damage.push_back(report.rows_unknown);
+      continue;
+    }
+    report.part_rows[r] = (*reader)->rows();
+    rows = rows < 0 || report.part_rows[r] < 0 ? -1 : rows + report.part_rows[r];
+  }
+  report.rows = rows;
   return report;
 }
 
 absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& path,
                                                   int64_t store_bytes) {
-  HOTROW_ASSIGN_OR_RETURN(CheckpointReport report, Look(env, path));
+  std::vector<bool> has_part;
+  HOTROW_ASSIGN_OR_RETURN(CheckpointReport report, Look(env, path, &has_part));
   const SavedModel& model = report.model;
   if (report.files[1].bytes >= 0) {
     HOTROW_RETURN_IF_ERROR(Note(ReadSavedDense(env, model).status(), &report));
   }
-  if (!HasTables(report)) return report;
-  bool readable = true;
-  if (model.store == StoreKindName(StoreKind::kSsd)) {
-    const absl::StatusOr<SsdStoreReport> store = VerifySsdStore(env, model.tables_dir);
-    if (!store.ok()) {
-      HOTROW_RETURN_IF_ERROR(Note(store.status(), &report));
-      readable = false;
-    } else {
-      for (const SsdDamage& damage : store->damage) {
-        report.damage.push_back(
-            absl::StrCat(damage.file, ": offset ", damage.offset, ": ", damage.what));
-      }
-      if (store->damage_left_out > 0) {
-        report.damage.push_back(
-            absl::StrCat(model.tables_dir, ": and ", store->damage_left_out, " more"));
-      }
-      // Each damaged record has its line already.
-      readable = store->damage.empty();
+  std::vector<PortableDigest> tables(model.tables.size());
+  bool read_all = true;
+  for (size_t r = 0; r < model.parts.size(); ++r) {
+    const SavedModel::Part& part = model.parts[r];
+    bool readable = has_part[r];
+    if (readable && part.store == StoreKindName(StoreKind::kSsd)) {
+      HOTROW_ASSIGN_OR_RETURN(readable, VerifySsdPart(env, part, &report));
     }
+    if (readable) {
+      const absl::Status counted =
+          CountPart(env, store_bytes, static_cast<int32_t>(r), &report, &tables);
+      HOTROW_RETURN_IF_ERROR(Note(counted, &report));
+      readable = counted.ok();
+    }
+    read_all = read_all && readable;
   }
-  if (readable) HOTROW_RETURN_IF_ERROR(Note(CountRows(env, store_bytes, &report), &report));
+  if (read_all) CompareTables(std::move(tables), &report);
   return report;
 }
 

@@ -22,26 +22,31 @@ struct CheckpointReport {
     std::string path;
     int64_t bytes = -1;  // -1: it is not there
   };
-  std::vector<File>
-      files;  // that belong to it alone: manifest, dense, the snapshot of a memory store
+  // That belong to it alone: manifest, dense, the snapshots of memory stores.
+  std::vector<File> files;
+
+  std::vector<int64_t> part_rows;  // of each part, by rank; -1: not known
 
   int64_t rows = -1;         // of all tables; -1: not known
   std::string rows_unknown;  // why
   // What verifying has counted, in the order of model.tables; empty: nothing was read.
   std::vector<PortableDigest> tables;
-  // A line for each, beginning with the file: what is damaged or not there.
+  // A line for each, beginning with the file or the directory of the part: what is damaged or not
+  // there.
   std::vector<std::string> damage;
 };
 
 // Reads the manifest of what ReadCheckpoint takes, looks whether the other parts are there, and
 // counts rows as far as that needs no rows to be read. Nothing is written. store_bytes: memory for
-// the index of an ssd store, 0: no limit. Errors: those of ReadCheckpoint and of the files.
+// the index of an ssd store, one at a time, 0: no limit. Errors: those of ReadCheckpoint and of the
+// files.
 absl::StatusOr<CheckpointReport> InspectCheckpoint(Env& env, const std::string& path,
                                                    int64_t store_bytes);
 
 // The same, and reads everything: the dense file, every row with its checksum (of an ssd store all
 // that VerifySsdStore checks, present state and other snapshots included), and compares rows and
-// hashes with the manifest where it knows them. Errors: those above, FailedPrecondition (the store
+// hashes with the manifest where it knows them, and each row's part with the rank that it belongs
+// to. Errors: those above, FailedPrecondition (the store
 // is open in another process), what keeps it from reading on.
 absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& path,
                                                   int64_t store_bytes);

@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_CTR_MODEL_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 
@@ -13,8 +14,15 @@ namespace hotrow {
 // The dense half of a click model: from dense features and pooled embeddings to one logit a sample.
 // Parameters and their gradients lie in two flat arrays of equal length that the model owns.
 //
+// A batch may be a rank's slice of a global batch. The logits are those that the whole batch would
+// give these samples, dropout included, and the gradients are the slice's share of a sum over the
+// batch: logit gradients that belong to the global loss make them add up, over the ranks, to the
+// gradients of the global batch.
+//
 // Dimensions: B samples, I dense features, E = width of the pooled embeddings.
-// Threads:    one call at a time. Backward follows the Forward of the same batch.
+// Threads:    one call at a time. Backward follows the Forward of the same batch. Functions that a
+//             caller hands in run on the caller's thread, between pieces of the model's work, so
+//             they should be short; they may read what is said to be ready.
 class CtrModel {
  public:
   virtual ~CtrModel() = default;
@@ -25,14 +33,38 @@ class CtrModel {
     const float* dense = nullptr;       // [B, I]
     const float* embeddings = nullptr;  // [B, E]; both stay valid until Backward
     bool training = false;
-    uint32_t step = 0;  // from 1; dropout's counter
+    uint32_t step = 0;         // from 1; dropout's counter
+    int64_t first_sample = 0;  // position of sample 0 in the global batch; dropout's counter, too
+    // Null: the embeddings are there already. Otherwise Forward calls it once, also for B = 0,
+    // right before it first reads `embeddings`: what needs the dense features alone comes first, as
+    // the bottom MLP of DLRM does. Its error is Forward's error. Not called where Forward fails
+    // before, and not kept beyond Forward.
+    std::function<absl::Status()> await_embeddings;
   };
   virtual absl::Status Forward(const ExecContext& ctx, const Input& input,
                                std::span<float> logits) = 0;
+
+  // What Backward tells on its way, so that others can work while it goes on. Each may be null. The
+  // first error that one returns ends Backward and is its error; no call follows it.
+  struct BackwardHooks {
+    // Called once, also for B = 0, as soon as embedding_gradient is final: before the gradients of
+    // the parameters, as far as those are not needed for it, and in DLRM before the bottom MLP.
+    std::function<absl::Status()> embedding_gradient_ready;
+    // gradients()[begin, end) are final and stay so until the next Backward. The ranges follow each
+    // other without a gap from the end of gradients() to its beginning, padding included: first the
+    // last layer. They depend on the shapes of the model alone, so they are the same on every rank,
+    // also where B = 0 and the gradients are zeros.
+    std::function<absl::Status(int64_t begin, int64_t end)> gradients_ready;
+  };
   // logit_gradient [B] is overwritten as scratch; embedding_gradient [B, E] and gradients() are
   // overwritten.
   virtual absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
-                                float* embedding_gradient) = 0;
+                                float* embedding_gradient, const BackwardHooks& hooks) = 0;
+  // With no one to tell. A model brings it into its own scope by `using CtrModel::Backward`.
+  absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
+                        float* embedding_gradient) {
+    return Backward(ctx, logit_gradient, embedding_gradient, BackwardHooks());
+  }
 
   virtual std::span<float> parameters() = 0;
   virtual std::span<const float> gradients() const = 0;

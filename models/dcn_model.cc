@@ -98,7 +98,7 @@ absl::Status DcnModel::CreateParts() {
 
 absl::Status DcnModel::Allocate() {
   const int64_t bottom_parameters = bottom_ == nullptr ? 0 : bottom_->num_parameters();
-  cross_offset_ = RoundUp(bottom_parameters, kFloatsPerLine);
+  cross_offset_ = bottom_parameters;  // an MLP's parameters fill whole cache lines
   cross_logit_offset_ = cross_offset_ + cross_->num_parameters();
   over_offset_ = cross_logit_offset_ + (parallel() ? RoundUp(width_, kFloatsPerLine) : 0);
   const int64_t num_parameters = over_offset_ + over_->num_parameters();
@@ -123,10 +123,10 @@ absl::Status DcnModel::Allocate() {
 
 absl::Status DcnModel::Forward(const ExecContext& ctx, const Input& input,
                                std::span<float> logits) {
+  input_ = {};
   HOTROW_RETURN_IF_ERROR(CheckForward("DcnModel", input, options_.max_batch_size, logits));
-  input_ = input;
+  input_ = KeptInput(input);
   const int64_t rows = input.batch_size;
-  if (rows == 0) return absl::OkStatus();
   if (bottom_ != nullptr) {
     HOTROW_RETURN_IF_ERROR(bottom_->Forward(ctx, {.parameters = parameters_.data(),
                                                   .x = input.dense,
@@ -135,11 +135,13 @@ absl::Status DcnModel::Forward(const ExecContext& ctx, const Input& input,
                                                   .y = inputs_.data(),
                                                   .y_stride = stride_,
                                                   .training = input.training,
-                                                  .step = input.step}));
+                                                  .step = input.step,
+                                                  .first_row = input.first_sample}));
   } else if (dense_width_ > 0) {
     CopyColumns(ctx.pool, rows, dense_width_, {input.dense, dense_width_},
                 {inputs_.data(), stride_});
   }
+  HOTROW_RETURN_IF_ERROR(AwaitEmbeddings(input));
   CopyColumns(ctx.pool, rows, embedding_width_, {input.embeddings, embedding_width_},
               {inputs_.data() + dense_width_, stride_});
   HOTROW_RETURN_IF_ERROR(cross_->Forward(ctx, {.parameters = parameters_.data() + cross_offset_,
@@ -156,30 +158,36 @@ absl::Status DcnModel::Forward(const ExecContext& ctx, const Input& input,
                                               .y = logits.data(),
                                               .y_stride = 1,
                                               .training = input.training,
-                                              .step = input.step}));
+                                              .step = input.step,
+                                              .first_row = input.first_sample}));
   if (parallel()) {
     AddLinearTerms(ctx.pool, rows, width_, {crossed_.data(), stride_},
                    parameters_.data() + cross_logit_offset_, logits.data());
   }
+  input_.training = input.training;
   return absl::OkStatus();
 }
 
 absl::Status DcnModel::Backward(const ExecContext& ctx, std::span<float> logit_gradient,
-                                float* embedding_gradient) {
+                                float* embedding_gradient, const BackwardHooks& hooks) {
   HOTROW_RETURN_IF_ERROR(CheckBackward("DcnModel", input_, logit_gradient));
   const int64_t rows = input_.batch_size;
-  if (rows == 0) {
-    std::fill(gradients_.begin(), gradients_.end(), 0.0f);
-    return absl::OkStatus();
-  }
-  const auto cross_backward = [&] {
-    return cross_->Backward(ctx, {.parameters = parameters_.data() + cross_offset_,
-                                  .dy = crossed_gradient_.data(),
-                                  .dy_stride = stride_,
-                                  .dx = inputs_gradient_.data(),
+  const CrossNetwork::BackwardArgs cross = {
+      .parameters = parameters_.data() + cross_offset_,
+      .dy = crossed_gradient_.data(),
+      .dy_stride = stride_,
+      .dx = inputs_gradient_.data(),
+      .dx_stride = stride_,
+      .parameter_gradients = gradients_.data() + cross_offset_,
+      .gradients_ready = PartGradientsReady(hooks, cross_offset_)};
+  const Mlp::BackwardArgs over = {.parameters = parameters_.data() + over_offset_,
+                                  .dy = logit_gradient.data(),
+                                  .dy_stride = 1,
+                                  .dx = crossed_gradient_.data(),
                                   .dx_stride = stride_,
-                                  .parameter_gradients = gradients_.data() + cross_offset_});
-  };
+                                  .parameter_gradients = gradients_.data() + over_offset_,
+                                  .gradients_ready = PartGradientsReady(hooks, over_offset_)};
+  // First the gradient of x_0, then those of the parameters.
   if (parallel()) {
     float* const weight_gradient = gradients_.data() + cross_logit_offset_;
     std::fill(weight_gradient + width_, gradients_.data() + over_offset_, 0.0f);
@@ -188,31 +196,33 @@ absl::Status DcnModel::Backward(const ExecContext& ctx, std::span<float> logit_g
     LinearInputGradient(ctx.pool, rows, width_, logit_gradient.data(),
                         parameters_.data() + cross_logit_offset_,
                         {crossed_gradient_.data(), stride_});
-    HOTROW_RETURN_IF_ERROR(cross_backward());
+    HOTROW_RETURN_IF_ERROR(cross_->BackwardInput(ctx, cross));
   }
-  HOTROW_RETURN_IF_ERROR(
-      over_->Backward(ctx, {.parameters = parameters_.data() + over_offset_,
-                            .dy = logit_gradient.data(),
-                            .dy_stride = 1,
-                            .dx = crossed_gradient_.data(),
-                            .dx_stride = stride_,
-                            .parameter_gradients = gradients_.data() + over_offset_}));
+  // In the parallel structure it overwrites the gradient of x_L, which the cross layers have read.
+  HOTROW_RETURN_IF_ERROR(over_->BackwardInput(ctx, over));
   if (parallel()) {
     AddColumns(ctx.pool, rows, width_, {crossed_gradient_.data(), stride_},
                {inputs_gradient_.data(), stride_});
   } else {
-    HOTROW_RETURN_IF_ERROR(cross_backward());
+    HOTROW_RETURN_IF_ERROR(cross_->BackwardInput(ctx, cross));
   }
   CopyColumns(ctx.pool, rows, embedding_width_, {inputs_gradient_.data() + dense_width_, stride_},
               {embedding_gradient, embedding_width_});
+  HOTROW_RETURN_IF_ERROR(EmbeddingGradientReady(hooks));
+
+  HOTROW_RETURN_IF_ERROR(over_->BackwardParameters(ctx, over));
+  if (parallel()) {
+    HOTROW_RETURN_IF_ERROR(GradientsReady(hooks, cross_logit_offset_, over_offset_));
+  }
+  HOTROW_RETURN_IF_ERROR(cross_->BackwardParameters(ctx, cross));
   if (bottom_ == nullptr) return absl::OkStatus();
-  std::fill(gradients_.data() + bottom_->num_parameters(), gradients_.data() + cross_offset_, 0.0f);
   return bottom_->Backward(ctx, {.parameters = parameters_.data(),
                                  .dy = inputs_gradient_.data(),
                                  .dy_stride = stride_,
                                  .dx = nullptr,
                                  .dx_stride = 0,
-                                 .parameter_gradients = gradients_.data()});
+                                 .parameter_gradients = gradients_.data(),
+                                 .gradients_ready = PartGradientsReady(hooks, 0)});
 }
 
 }  // namespace hotrow

@@ -73,23 +73,25 @@ FmInteractionArgs DeepFmModel::InteractionArgs() {
 
 absl::Status DeepFmModel::Forward(const ExecContext& ctx, const Input& input,
                                   std::span<float> logits) {
+  input_ = {};
   HOTROW_RETURN_IF_ERROR(CheckForward("DeepFmModel", input, options_.max_batch_size, logits));
-  input_ = input;
+  input_ = KeptInput(input);
   const int64_t rows = input.batch_size;
-  if (rows == 0) return absl::OkStatus();
-  HOTROW_RETURN_IF_ERROR(FmInteraction(ctx, InteractionArgs()));
-
   const int64_t dim = options_.embedding_dim;
-  const int64_t field_stride = DeepFmOptions::TableColumns(dim);
-  const int64_t fields_stride = options_.num_sparse * field_stride;
-  for (int64_t s = 0; s < options_.num_sparse; ++s) {
-    CopyColumns(ctx.pool, rows, dim, {input.embeddings + s * field_stride, fields_stride},
-                {deep_input_.data() + s * dim, deep_stride_});
-  }
   const RowsView dense = {input.dense, options_.num_dense};
   if (options_.num_dense > 0) {
     CopyColumns(ctx.pool, rows, options_.num_dense, dense,
                 {deep_input_.data() + options_.num_sparse * dim, deep_stride_});
+  }
+  HOTROW_RETURN_IF_ERROR(AwaitEmbeddings(input));
+  if (rows > 0) {
+    HOTROW_RETURN_IF_ERROR(FmInteraction(ctx, InteractionArgs()));
+    const int64_t field_stride = DeepFmOptions::TableColumns(dim);
+    const int64_t fields_stride = options_.num_sparse * field_stride;
+    for (int64_t s = 0; s < options_.num_sparse; ++s) {
+      CopyColumns(ctx.pool, rows, dim, {input.embeddings + s * field_stride, fields_stride},
+                  {deep_input_.data() + s * dim, deep_stride_});
+    }
   }
   HOTROW_RETURN_IF_ERROR(mlp_->Forward(ctx, {.parameters = parameters_.data() + mlp_offset_,
                                              .x = deep_input_.data(),
@@ -98,7 +100,8 @@ absl::Status DeepFmModel::Forward(const ExecContext& ctx, const Input& input,
                                              .y = logits.data(),
                                              .y_stride = 1,
                                              .training = input.training,
-                                             .step = input.step}));
+                                             .step = input.step,
+                                             .first_row = input.first_sample}));
   const float bias = parameters_[bias_offset()];
   for (int64_t b = 0; b < rows; ++b) {
     logits[static_cast<size_t>(b)] += interaction_terms_[b] + bias;
@@ -106,24 +109,23 @@ absl::Status DeepFmModel::Forward(const ExecContext& ctx, const Input& input,
   if (options_.num_dense > 0) {
     AddLinearTerms(ctx.pool, rows, options_.num_dense, dense, parameters_.data(), logits.data());
   }
+  input_.training = input.training;
   return absl::OkStatus();
 }
 
 absl::Status DeepFmModel::Backward(const ExecContext& ctx, std::span<float> logit_gradient,
-                                   float* embedding_gradient) {
+                                   float* embedding_gradient, const BackwardHooks& hooks) {
   HOTROW_RETURN_IF_ERROR(CheckBackward("DeepFmModel", input_, logit_gradient));
   const int64_t rows = input_.batch_size;
-  if (rows == 0) {
-    std::fill(gradients_.begin(), gradients_.end(), 0.0f);
-    return absl::OkStatus();
-  }
   // All that reads logit_gradient comes before the MLP, which takes it as scratch.
   const FmInteractionArgs interaction = InteractionArgs();
-  HOTROW_RETURN_IF_ERROR(
-      FmInteractionGrad(ctx, {.forward = interaction,
-                              .output_gradient = logit_gradient.data(),
-                              .fields_gradient = embedding_gradient,
-                              .fields_gradient_stride = interaction.fields_stride}));
+  if (rows > 0) {
+    HOTROW_RETURN_IF_ERROR(
+        FmInteractionGrad(ctx, {.forward = interaction,
+                                .output_gradient = logit_gradient.data(),
+                                .fields_gradient = embedding_gradient,
+                                .fields_gradient_stride = interaction.fields_stride}));
+  }
   std::fill_n(gradients_.data(), mlp_offset_, 0.0f);
   if (options_.num_dense > 0) {
     LinearWeightGradient(ctx.pool, rows, options_.num_dense, {input_.dense, options_.num_dense},
@@ -132,19 +134,22 @@ absl::Status DeepFmModel::Backward(const ExecContext& ctx, std::span<float> logi
   for (int64_t b = 0; b < rows; ++b) {
     gradients_[bias_offset()] += logit_gradient[static_cast<size_t>(b)];
   }
-  HOTROW_RETURN_IF_ERROR(
-      mlp_->Backward(ctx, {.parameters = parameters_.data() + mlp_offset_,
-                           .dy = logit_gradient.data(),
-                           .dy_stride = 1,
-                           .dx = deep_gradient_.data(),
-                           .dx_stride = deep_stride_,
-                           .parameter_gradients = gradients_.data() + mlp_offset_}));
+  const Mlp::BackwardArgs mlp = {.parameters = parameters_.data() + mlp_offset_,
+                                 .dy = logit_gradient.data(),
+                                 .dy_stride = 1,
+                                 .dx = deep_gradient_.data(),
+                                 .dx_stride = deep_stride_,
+                                 .parameter_gradients = gradients_.data() + mlp_offset_,
+                                 .gradients_ready = PartGradientsReady(hooks, mlp_offset_)};
+  HOTROW_RETURN_IF_ERROR(mlp_->BackwardInput(ctx, mlp));
   const int64_t dim = options_.embedding_dim;
-  for (int64_t s = 0; s < options_.num_sparse; ++s) {
+  for (int64_t s = 0; rows > 0 && s < options_.num_sparse; ++s) {
     AddColumns(ctx.pool, rows, dim, {deep_gradient_.data() + s * dim, deep_stride_},
                {embedding_gradient + s * interaction.field_stride, interaction.fields_stride});
   }
-  return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(EmbeddingGradientReady(hooks));
+  HOTROW_RETURN_IF_ERROR(mlp_->BackwardParameters(ctx, mlp));
+  return GradientsReady(hooks, 0, mlp_offset_);
 }
 
 }  // namespace hotrow

@@ -50,8 +50,9 @@ class DeepFmModel : public CtrModel {
   std::string_view name() const override { return "deepfm"; }
   absl::Status Forward(const ExecContext& ctx, const Input& input,
                        std::span<float> logits) override;
+  using CtrModel::Backward;
   absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
-                        float* embedding_gradient) override;
+                        float* embedding_gradient, const BackwardHooks& hooks) override;
   std::span<float> parameters() override { return parameters_.span(); }
   std::span<const float> gradients() const override { return gradients_.span(); }
 

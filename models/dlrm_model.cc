@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<DlrmModel>> DlrmModel::Create(const DlrmOptions& 
 absl::Status DlrmModel::Allocate() {
   const int64_t b_max = options_.max_batch_size;
   const int64_t bottom_parameters = bottom_ == nullptr ? 0 : bottom_->num_parameters();
-  top_offset_ = RoundUp(bottom_parameters, kFloatsPerLine);
+  top_offset_ = bottom_parameters;  // an MLP's parameters fill whole cache lines
   const int64_t num_parameters = top_offset_ + top_->num_parameters();
   HOTROW_ASSIGN_OR_RETURN(parameters_, HostBuffer<float>::Create(num_parameters, HugePages::kTry));
   HOTROW_ASSIGN_OR_RETURN(gradients_, HostBuffer<float>::Create(num_parameters, HugePages::kTry));
@@ -112,9 +112,9 @@ DotInteractionArgs DlrmModel::InteractionArgs() {
 
 absl::Status DlrmModel::Forward(const ExecContext& ctx, const Input& input,
                                 std::span<float> logits) {
+  input_ = {};
   HOTROW_RETURN_IF_ERROR(CheckForward("DlrmModel", input, options_.max_batch_size, logits));
-  input_ = input;
-  if (input.batch_size == 0) return absl::OkStatus();
+  input_ = KeptInput(input);
   if (bottom_ != nullptr) {
     HOTROW_RETURN_IF_ERROR(bottom_->Forward(ctx, {.parameters = parameters_.data(),
                                                   .x = input.dense,
@@ -123,50 +123,57 @@ absl::Status DlrmModel::Forward(const ExecContext& ctx, const Input& input,
                                                   .y = dense_vectors_.data(),
                                                   .y_stride = options_.embedding_dim,
                                                   .training = input.training,
-                                                  .step = input.step}));
+                                                  .step = input.step,
+                                                  .first_row = input.first_sample}));
   }
-  HOTROW_RETURN_IF_ERROR(DotInteraction(ctx, InteractionArgs()));
-  return top_->Forward(ctx, {.parameters = parameters_.data() + top_offset_,
-                             .x = interactions_.data(),
-                             .x_stride = interaction_stride_,
-                             .batch_size = input.batch_size,
-                             .y = logits.data(),
-                             .y_stride = 1,
-                             .training = input.training,
-                             .step = input.step});
+  HOTROW_RETURN_IF_ERROR(AwaitEmbeddings(input));
+  if (input.batch_size > 0) HOTROW_RETURN_IF_ERROR(DotInteraction(ctx, InteractionArgs()));
+  HOTROW_RETURN_IF_ERROR(top_->Forward(ctx, {.parameters = parameters_.data() + top_offset_,
+                                             .x = interactions_.data(),
+                                             .x_stride = interaction_stride_,
+                                             .batch_size = input.batch_size,
+                                             .y = logits.data(),
+                                             .y_stride = 1,
+                                             .training = input.training,
+                                             .step = input.step,
+                                             .first_row = input.first_sample}));
+  input_.training = input.training;
+  return absl::OkStatus();
 }
 
 absl::Status DlrmModel::Backward(const ExecContext& ctx, std::span<float> logit_gradient,
-                                 float* embedding_gradient) {
+                                 float* embedding_gradient, const BackwardHooks& hooks) {
   HOTROW_RETURN_IF_ERROR(CheckBackward("DlrmModel", input_, logit_gradient));
-  if (input_.batch_size == 0) {
-    for (float& g : gradients_.span()) g = 0;
-    return absl::OkStatus();
-  }
-  HOTROW_RETURN_IF_ERROR(
-      top_->Backward(ctx, {.parameters = parameters_.data() + top_offset_,
-                           .dy = logit_gradient.data(),
-                           .dy_stride = 1,
-                           .dx = interactions_gradient_.data(),
-                           .dx_stride = interaction_stride_,
-                           .parameter_gradients = gradients_.data() + top_offset_}));
+  const Mlp::BackwardArgs top = {.parameters = parameters_.data() + top_offset_,
+                                 .dy = logit_gradient.data(),
+                                 .dy_stride = 1,
+                                 .dx = interactions_gradient_.data(),
+                                 .dx_stride = interaction_stride_,
+                                 .parameter_gradients = gradients_.data() + top_offset_,
+                                 .gradients_ready = PartGradientsReady(hooks, top_offset_)};
+  HOTROW_RETURN_IF_ERROR(top_->BackwardInput(ctx, top));
   const int64_t dim = options_.embedding_dim;
-  const int64_t width = options_.num_sparse * dim;
-  const bool has_dense = bottom_ != nullptr;
-  HOTROW_RETURN_IF_ERROR(DotInteractionGrad(
-      ctx, {.forward = InteractionArgs(),
-            .output_gradient = interactions_gradient_.data(),
-            .dense_gradient = has_dense ? dense_gradient_.data() : embedding_gradient,
-            .dense_gradient_stride = has_dense ? dim : width,
-            .sparse_gradient = has_dense ? embedding_gradient : embedding_gradient + dim,
-            .sparse_gradient_stride = width}));
+  if (input_.batch_size > 0) {
+    const int64_t width = options_.num_sparse * dim;
+    const bool has_dense = bottom_ != nullptr;
+    HOTROW_RETURN_IF_ERROR(DotInteractionGrad(
+        ctx, {.forward = InteractionArgs(),
+              .output_gradient = interactions_gradient_.data(),
+              .dense_gradient = has_dense ? dense_gradient_.data() : embedding_gradient,
+              .dense_gradient_stride = has_dense ? dim : width,
+              .sparse_gradient = has_dense ? embedding_gradient : embedding_gradient + dim,
+              .sparse_gradient_stride = width}));
+  }
+  HOTROW_RETURN_IF_ERROR(EmbeddingGradientReady(hooks));
+  HOTROW_RETURN_IF_ERROR(top_->BackwardParameters(ctx, top));
   if (bottom_ == nullptr) return absl::OkStatus();
   return bottom_->Backward(ctx, {.parameters = parameters_.data(),
                                  .dy = dense_gradient_.data(),
                                  .dy_stride = dim,
                                  .dx = nullptr,
                                  .dx_stride = 0,
-                                 .parameter_gradients = gradients_.data()});
+                                 .parameter_gradients = gradients_.data(),
+                                 .gradients_ready = PartGradientsReady(hooks, 0)});
 }
 
 }  // namespace hotrow

@@ -76,6 +76,10 @@ absl::Status CheckForward(std::string_view model, const CtrModel::Input& input,
                                                    " samples with room for ", logits.size(),
                                                    " logits; max_batch_size is ", max_batch_size));
   }
+  if (input.first_sample < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(model), ": first_sample must not be negative, is ", input.first_sample));
+  }
   return absl::OkStatus();
 }
 
@@ -91,6 +95,35 @@ absl::Status CheckBackward(std::string_view model, const CtrModel::Input& input,
                                                    input.batch_size, " samples"));
   }
   return absl::OkStatus();
+}
+
+CtrModel::Input KeptInput(const CtrModel::Input& input) {
+  CtrModel::Input kept = input;
+  kept.training = false;
+  kept.await_embeddings = nullptr;
+  return kept;
+}
+
+absl::Status AwaitEmbeddings(const CtrModel::Input& input) {
+  return input.await_embeddings == nullptr ? absl::OkStatus() : input.await_embeddings();
+}
+
+absl::Status EmbeddingGradientReady(const CtrModel::BackwardHooks& hooks) {
+  if (hooks.embedding_gradient_ready == nullptr) return absl::OkStatus();
+  return hooks.embedding_gradient_ready();
+}
+
+absl::Status GradientsReady(const CtrModel::BackwardHooks& hooks, int64_t begin, int64_t end) {
+  if (hooks.gradients_ready == nullptr) return absl::OkStatus();
+  return hooks.gradients_ready(begin, end);
+}
+
+std::function<absl::Status(int64_t begin, int64_t end)> PartGradientsReady(
+    const CtrModel::BackwardHooks& hooks, int64_t offset) {
+  if (hooks.gradients_ready == nullptr) return nullptr;
+  return [&hooks, offset](int64_t begin, int64_t end) {
+    return hooks.gradients_ready(offset + begin, offset + end);
+  };
 }
 
 void CopyColumns(ThreadPool* pool, int64_t rows, int64_t columns, RowsView from,

@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_MODEL_PARTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,21 @@ absl::Status CheckForward(std::string_view model, const CtrModel::Input& input,
 // `input` is that of the last Forward.
 absl::Status CheckBackward(std::string_view model, const CtrModel::Input& input,
                            std::span<const float> logit_gradient);
+
+// What a model keeps of an input: all but await_embeddings, and with training = false. The model
+// sets training when Forward has ended well, so that Backward refuses to follow one that has not.
+CtrModel::Input KeptInput(const CtrModel::Input& input);
+
+// Calls input.await_embeddings, if it is there.
+absl::Status AwaitEmbeddings(const CtrModel::Input& input);
+// Calls hooks.embedding_gradient_ready, if it is there.
+absl::Status EmbeddingGradientReady(const CtrModel::BackwardHooks& hooks);
+// Calls hooks.gradients_ready, if it is there.
+absl::Status GradientsReady(const CtrModel::BackwardHooks& hooks, int64_t begin, int64_t end);
+// The same as a function of a part (Mlp, CrossNetwork) whose gradients begin at `offset`; null
+// where hooks.gradients_ready is. hooks must outlive it.
+std::function<absl::Status(int64_t begin, int64_t end)> PartGradientsReady(
+    const CtrModel::BackwardHooks& hooks, int64_t offset);
 
 // --- loops; rows are samples, strides are in floats, all on the CPU ---
 

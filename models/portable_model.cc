@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
+#include "embedding/shard_map.h"
 #include "models/checkpoint.h"
 #include "models/data/table_schema.h"  // QuoteForMessage
 #include "models/saved_model_impl.h"
@@ -89,7 +90,7 @@ class PartialDir {
     HOTROW_RETURN_IF_ERROR(env.CreateDirs(out->path_));
     // Two that make the same directory would mix their files.
     const std::string lock = absl::StrCat(out->path_, "/", kLockName);
-    HOTROW_ASSIGN_OR_RETURN(out->lock_, env.LockFile(lock));
+    HOTROW_ASSIGN_OR_RETURN(out->lock_, env.LockFile(lock, LockMode::kExclusive));
     HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(out->path_));
     for (const std::string& name : names) {
       if (name == kLockName) continue;
@@ -561,12 +562,13 @@ absl::StatusOr<PortableModel> ReadPortableManifest(Env& env, const std::string& 
   return out;
 }
 
-absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedTables(Env& env, const SavedModel& saved,
-                                                                int64_t memory_bytes) {
-  HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(saved.store));
+absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const SavedModel& saved,
+                                                              int32_t rank, int64_t memory_bytes) {
+  const SavedModel::Part& part = saved.parts[static_cast<size_t>(rank)];
+  HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<PortableTable> tables, TablesOf(saved));
-  const SnapshotReaderOptions options = {.path = saved.tables_dir,
-                                         .snapshot = saved.snapshot,
+  const SnapshotReaderOptions options = {.path = part.tables_dir,
+                                         .snapshot = part.snapshot,
                                          .memory_budget_bytes = memory_bytes,
                                          .env = &env};
   std::unique_ptr<SnapshotReader> reader;
@@ -586,7 +588,7 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedTables(Env& env, const 
   }
   const std::span<const StoreTable> found = reader->tables();
   const auto differs = [&](std::string_view what) {
-    return absl::DataLossError(absl::StrCat(options.path, ": snapshot ", saved.snapshot,
+    return absl::DataLossError(absl::StrCat(options.path, ": snapshot ", part.snapshot,
                                             " is not that of ", saved.dir, ": ", std::string(what),
                                             "; restore both from one copy"));
   };
@@ -608,6 +610,16 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedTables(Env& env, const 
   return reader;
 }
 
+absl::Status CheckRankOfRow(const SavedModel& saved, int32_t rank, const RowKey& key) {
+  const auto world_size = static_cast<int32_t>(saved.parts.size());
+  const int32_t owner = OwnerRank(key, world_size);
+  if (owner == rank) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      saved.parts[static_cast<size_t>(rank)].tables_dir, ": key ", key.key, " of table \"",
+      saved.tables[key.table].name, "\" lies in the part of rank ", rank, " of ", world_size,
+      " and belongs to rank ", owner, "; use a copy of the checkpoint"));
+}
+
 absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
   Env& env = EnvOf(options.env);
   const std::string dir = WithoutEndingSlashes(options.dir);
@@ -618,8 +630,9 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
   HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadCheckpoint(env, options.checkpoint));
   HOTROW_RETURN_IF_ERROR(CheckIsFree(env, dir));
   HOTROW_ASSIGN_OR_RETURN(const DenseVectors dense, ReadSavedDense(env, saved));
-  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
-                          OpenSavedTables(env, saved, options.store_bytes));
+  // The first of them before anything is made.
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SnapshotReader> reader,
+                          OpenSavedPart(env, saved, 0, options.store_bytes));
   PortableModel portable;
   portable.model = saved;
   HOTROW_ASSIGN_OR_RETURN(portable.tables, TablesOf(saved));
@@ -630,8 +643,18 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
       PortableTablesWriter::Create(
           {.dir = partial->path(), .memory_bytes = options.memory_bytes, .env = &env},
           options.shard_bytes, portable.tables));
-  HOTROW_RETURN_IF_ERROR(reader->Iterate(
-      [&](const RowKey& key, std::span<const std::byte> row) { return writer->Add(key, row); }));
+  const auto world_size = static_cast<int32_t>(saved.parts.size());
+  for (int32_t rank = 0; rank < world_size; ++rank) {
+    if (rank > 0) {
+      reader.reset();  // its index before the next one's
+      HOTROW_ASSIGN_OR_RETURN(reader, OpenSavedPart(env, saved, rank, options.store_bytes));
+    }
+    HOTROW_RETURN_IF_ERROR(
+        reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+          HOTROW_RETURN_IF_ERROR(CheckRankOfRow(saved, rank, key));
+          return writer->Add(key, row);
+        }));
+  }
   HOTROW_ASSIGN_OR_RETURN(portable.tables, writer->Finish());
   std::vector<PortableDigest> digests;
   for (size_t i = 0; i < portable.tables.size(); ++i) {
@@ -640,10 +663,10 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
     digests.push_back({*table.rows, *table.hash});
     if ((expected.rows >= 0 && expected.rows != *table.rows) ||
         (!expected.hash.empty() && expected.hash != table.hash->ToHex())) {
-      return absl::DataLossError(absl::StrCat(saved.tables_dir, ": table \"", table.name, "\" has ",
-                                              *table.rows, " rows of hash ", table.hash->ToHex(),
-                                              ", the manifest says ", expected.rows, " of ",
-                                              expected.hash, "; use a copy of the checkpoint"));
+      return absl::DataLossError(
+          absl::StrCat(TablesPlace(saved), ": table \"", table.name, "\" has ", *table.rows,
+                       " rows of hash ", table.hash->ToHex(), ", the manifest says ", expected.rows,
+                       " of ", expected.hash, "; use a copy of the checkpoint"));
     }
   }
   portable.model.dir = partial->path();
@@ -718,14 +741,15 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
       store_dir != nullptr ? store_dir->path() : absl::StrCat(partial->path(), "/", inside);
   HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, ParentDir(store_home)));
   // The snapshot's name must be one that the checkpoint's directory owns under its last name.
-  model.snapshot = SnapshotNames(checkpoint, /*exclusive=*/in_memory).Next({});
+  SavedModel::Part part = {.store = std::string(StoreKindName(options.store))};
+  part.snapshot = SnapshotNames(checkpoint, /*exclusive=*/in_memory).Next({});
   HOTROW_ASSIGN_OR_RETURN(
       const std::vector<PortableDigest> digests,
-      FillStore(options, arrays, portable.tables, row_bytes, store_home, model.snapshot));
+      FillStore(options, arrays, portable.tables, row_bytes, store_home, part.snapshot));
   model.is_checkpoint = true;
-  model.store = StoreKindName(options.store);
   // Written relative where it lies in the checkpoint, so that it is right under the last name too.
-  model.tables_dir = store_dir != nullptr ? store_path : store_home;
+  part.tables_dir = store_dir != nullptr ? store_path : store_home;
+  model.parts = {std::move(part)};
   PortableSummary summary;
   summary.from = dir;
   summary.model = model;

@@ -40,19 +40,25 @@ absl::StatusOr<bool> IsPortableModel(Env& env, const std::string& dir);
 // found and what was expected).
 absl::StatusOr<PortableModel> ReadPortableManifest(Env& env, const std::string& dir, bool edited);
 
-// Opens the tables of a saved model or checkpoint for reading and compares their widths with its
-// manifest. memory_bytes as in SnapshotReaderOptions. Errors: those of store/snapshot_reader.h,
-// DataLoss (other tables).
-absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedTables(Env& env, const SavedModel& saved,
-                                                                int64_t memory_bytes);
+// Opens one part of a saved model or checkpoint for reading and compares the widths of its tables
+// with the manifest. memory_bytes as in SnapshotReaderOptions. Errors: those of
+// store/snapshot_reader.h, DataLoss (other tables).
+absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const SavedModel& saved,
+                                                              int32_t rank, int64_t memory_bytes);
+
+// OK when this row of the part of `rank` belongs to that rank. If it belongs to another one, which
+// may have it too: DataLoss, naming the part's directory, table, key and both ranks. So rows of
+// parts that pass occur once.
+absl::Status CheckRankOfRow(const SavedModel& saved, int32_t rank, const RowKey& key);
 
 struct ExportOptions {
   std::string checkpoint;                     // as ReadCheckpoint takes it
   std::string dir;                            // made; must not be there, or be empty
   int64_t shard_bytes = int64_t{1} << 30;     // of an array in one file, at most
   int64_t memory_bytes = int64_t{256} << 20;  // of buffers
-  int64_t store_bytes = 0;                    // of the index of an ssd store; 0: no limit
-  Env* env = nullptr;                         // not owned; null: the real file system
+  // Of the index of an ssd store; 0: no limit. The parts of several ranks are read one by one.
+  int64_t store_bytes = 0;
+  Env* env = nullptr;  // not owned; null: the real file system
 };
 
 struct ImportOptions {

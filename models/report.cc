@@ -220,6 +220,17 @@ std::string ReportToJson(const TrainReport& report) {
   json["prefetch_waits"] = report.tables.prefetch_waits;
   json["lookup_waits"] = {{"count", report.tables.lookup_waits},
                           {"ms", Millis(report.tables.lookup_wait_ns)}};
+  // Sent per step, by all ranks together; what stays on its rank does not count.
+  const auto per_step = [&report](int64_t bytes) {
+    return Ratio(static_cast<double>(bytes), static_cast<double>(report.tables.steps));
+  };
+  json["exchange"] = {{"ids_bytes", per_step(report.tables.exchange_ids_bytes)},
+                      {"forward_bytes", per_step(report.tables.exchange_forward_bytes)},
+                      {"backward_bytes", per_step(report.tables.exchange_backward_bytes)},
+                      {"dense_bytes", per_step(report.exchange_dense_bytes)},
+                      {"evaluation_bytes", report.tables.exchange_evaluation_bytes},
+                      {"wait_ms", Millis(report.tables.exchange_wait_ns)},
+                      {"buffer_bytes", report.tables.exchange_buffer_bytes}};
   json["overflow_rows"] = report.tables.overflow_rows;
   json["initialised_rows"] = report.tables.initialised_rows;
   json["admission_rejected"] = 0;

@@ -41,7 +41,8 @@ struct TrainReport {
   std::string dense_hash;
   int64_t peak_rss_bytes = 0;
   CollectionDigest digest;
-  EmbeddingStats tables;
+  EmbeddingStats tables;             // of all ranks
+  int64_t exchange_dense_bytes = 0;  // sent to sum dense gradients, by all ranks
   CheckpointStats checkpoints;
   int64_t resumed_step = -1;    // of the checkpoint that the run went on from; -1: none
   int64_t resumed_samples = 0;  // that it had seen

@@ -8,17 +8,23 @@
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/crc32c.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "embedding/shard_map.h"
 #include "models/checkpoint.h"
+#include "models/rank_group_impl.h"
 #include "models/saved_model_impl.h"
 
 namespace hotrow {
@@ -44,13 +50,25 @@ constexpr int64_t kCopyBytes = 1 << 20;
 // What a manifest may require and this program understands.
 constexpr char kRequiresCheckpoint[] = "checkpoint";  // `training`; rows and hashes not known
 constexpr char kRequiresStoreDir[] = "store_dir";     // stores[].dir other than "tables"
+constexpr char kRequiresRanks[] = "ranks";            // several stores
 constexpr char kOwnTables[] = "tables";
+constexpr char kRankPrefix[] = "rank-";
 
 std::string DenseFileName(SnapshotId id) {
   return absl::StrFormat("%s%016x%s", kDensePrefix, id, kDenseSuffix);
 }
 bool IsDenseFileName(const std::string& name) {
   return absl::StartsWith(name, kDensePrefix) && absl::EndsWith(name, kDenseSuffix);
+}
+// "rank-00002-of-00004"
+bool IsRankDirName(const std::string& name) {
+  const std::string like = RankDir("", 0, 2).substr(1);
+  return name.size() == like.size() &&
+         std::equal(name.begin(), name.end(), like.begin(), [](char c, char model) {
+           return absl::ascii_isdigit(static_cast<unsigned char>(model))
+                      ? absl::ascii_isdigit(static_cast<unsigned char>(c))
+                      : c == model;
+         });
 }
 
 uint32_t CrcOf(std::string_view text) { return Crc32c(std::as_bytes(std::span(text))); }
@@ -271,9 +289,9 @@ TrainingState ParseTraining(const Json& json, std::string* wrong) {
 
 // Paths inside the manifest's directory, or the one that it lies in, are written relative, so that
 // they may move together.
-std::string TablesDirText(const SavedModel& model) {
+std::string TablesDirText(const SavedModel& model, const SavedModel::Part& part) {
   const std::string dir = AbsolutePath(model.dir);
-  const std::string tables = AbsolutePath(model.tables_dir);
+  const std::string tables = AbsolutePath(part.tables_dir);
   if (absl::StartsWith(tables, dir + "/")) return tables.substr(dir.size() + 1);
   const std::string above = ParentDir(dir);
   if (model.is_checkpoint && absl::StartsWith(tables, above + "/")) {
@@ -295,6 +313,36 @@ std::optional<Initializer> ParseInitializer(const Json& json, std::string* wrong
   }
   if (wrong->empty()) *wrong = "initializer";
   return std::nullopt;
+}
+
+// The stores of the ranks, in their order.
+std::vector<SavedModel::Part> ParseStores(const Json& stores, bool elsewhere,
+                                          const std::string& dir, std::string* wrong) {
+  std::vector<SavedModel::Part> parts;
+  std::set<std::tuple<std::string, std::string, SnapshotId>> seen;
+  for (const Json& entry : stores) {
+    std::string bad;
+    Members store(entry, &bad);
+    SavedModel::Part part;
+    if (store.Count("rank") != std::ssize(parts) && bad.empty()) bad = "rank";
+    part.store = store.String("kind");
+    part.snapshot = static_cast<SnapshotId>(store.Count("snapshot"));
+    if (part.snapshot == 0 && bad.empty()) bad = "snapshot";
+    const std::string tables = store.String("dir");
+    const bool known = elsewhere ? !tables.empty() : tables == kOwnTables;
+    if (!known && bad.empty()) bad = "dir";
+    part.tables_dir = JoinPath(dir, tables);
+    // Two ranks cannot have the same rows.
+    if (!seen.emplace(part.store, part.tables_dir, part.snapshot).second && bad.empty()) {
+      bad = "snapshot";
+    }
+    if (!bad.empty() && wrong->empty()) {
+      *wrong = absl::StrCat("stores[", parts.size(), entry.is_object() ? "]." : "]",
+                            entry.is_object() ? bad : "");
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
 }
 
 SavedModel ParseManifest(const Json& json, const std::vector<std::string>& required,
@@ -328,18 +376,11 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
     if (!out.is_checkpoint || member.Has("hash")) table.hash = member.String("hash");
     out.tables.push_back(std::move(table));
   }
-  const Json& stores = top.Array("stores");
-  if (stores.size() == 1) {
-    Members store(stores[0], wrong);
-    out.store = store.String("kind");
-    out.snapshot = static_cast<SnapshotId>(store.Count("snapshot"));
-    const std::string tables = store.String("dir");
-    const bool known = requires_it(kRequiresStoreDir) ? !tables.empty() : tables == kOwnTables;
-    if ((!known || out.snapshot == 0) && wrong->empty()) *wrong = "stores";
-    out.tables_dir = JoinPath(dir, tables);
-  } else if (wrong->empty()) {
-    *wrong = "stores";
-  }
+  out.parts = ParseStores(top.Array("stores"), requires_it(kRequiresStoreDir), dir, wrong);
+  const auto ranks = static_cast<int64_t>(out.parts.size());
+  if ((ranks < 1 || ranks > kMaxRanks) && wrong->empty()) *wrong = "stores";
+  if (top.Count("world_size") != ranks && wrong->empty()) *wrong = "world_size";
+  if (ranks > 1 && !requires_it(kRequiresRanks) && wrong->empty()) *wrong = "requires";
   Members dense(top.Object("dense"), wrong);
   out.dense_file = dense.String("file");
   out.dense_bytes = dense.Count("bytes");
@@ -381,7 +422,8 @@ absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& dir) {
   if (version != kVersion) return NewerVersion(path, absl::StrCat("has version ", version));
   std::vector<std::string> required;
   for (const Json& feature : top.Array("requires")) {
-    if (feature != kRequiresCheckpoint && feature != kRequiresStoreDir) {
+    if (feature != kRequiresCheckpoint && feature != kRequiresStoreDir &&
+        feature != kRequiresRanks) {
       return NewerVersion(path, absl::StrCat("requires ", feature.dump()));
     }
     required.push_back(feature.get<std::string>());
@@ -488,6 +530,14 @@ absl::Status CopyFileDurably(Env& env, const std::string& from, const std::strin
   return env.SyncDir(ParentDir(to));
 }
 
+std::optional<SnapshotId> SnapshotOfFileName(const std::string& name) {
+  SnapshotId id = 0;
+  if (absl::SimpleHexAtoi(name.substr(0, name.find('.')), &id) && name == SnapshotFileName(id)) {
+    return id;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string SnapshotFileName(SnapshotId id) {
@@ -498,10 +548,7 @@ absl::StatusOr<std::vector<SnapshotId>> ListSnapshotFiles(Env& env, const std::s
   std::vector<SnapshotId> out;
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(dir));
   for (const std::string& name : names) {
-    SnapshotId id = 0;
-    if (absl::SimpleHexAtoi(name.substr(0, name.find('.')), &id) && name == SnapshotFileName(id)) {
-      out.push_back(id);
-    }
+    if (const std::optional<SnapshotId> id = SnapshotOfFileName(name)) out.push_back(*id);
   }
   return out;
 }
@@ -531,7 +578,46 @@ std::string JoinPath(const std::string& dir, const std::string& path) {
   return WithoutEndingSlashes(joined.lexically_normal().string());
 }
 
-std::string SavedTablesDir(const std::string& dir) { return absl::StrCat(dir, "/", kOwnTables); }
+std::string TablesPlace(const SavedModel& model) {
+  return model.parts.size() == 1 ? model.parts[0].tables_dir : model.dir;
+}
+
+absl::Status RemoveUnnamedSnapshots(Env& env, const std::string& dir,
+                                    const std::vector<SavedModel::Part>& named,
+                                    const std::set<std::string>& in_use) {
+  const std::string root = SavedTablesDir(dir);
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> entries, env.ListDir(root));
+  std::vector<std::string> places = {root};
+  for (const std::string& name : entries) {
+    if (IsRankDirName(name)) places.push_back(absl::StrCat(root, "/", name));
+  }
+  for (const std::string& place : places) {
+    const std::string absolute = AbsolutePath(place);
+    if (in_use.contains(absolute)) continue;
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> files, ListSnapshotFiles(env, place));
+    for (const SnapshotId id : files) {
+      const bool is_named = std::any_of(named.begin(), named.end(), [&](const auto& part) {
+        return part.snapshot == id && part.store == kMemory &&
+               AbsolutePath(part.tables_dir) == absolute;
+      });
+      if (is_named) continue;
+      HOTROW_RETURN_IF_ERROR(env.Remove(absl::StrCat(place, "/", SnapshotFileName(id))));
+    }
+    if (place == root) continue;
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> left, env.ListDir(place));
+    if (left.empty()) HOTROW_RETURN_IF_ERROR(env.RemoveDir(place));
+  }
+  return absl::OkStatus();
+}
+
+std::string RankDir(const std::string& path, int32_t rank, int32_t world_size) {
+  if (world_size == 1) return path;
+  return absl::StrFormat("%s/%s%05d-of-%05d", path, kRankPrefix, rank, world_size);
+}
+
+std::string SavedTablesDir(const std::string& dir, int32_t rank, int32_t world_size) {
+  return RankDir(absl::StrCat(dir, "/", kOwnTables), rank, world_size);
+}
 
 std::string SavedModelManifest(const SavedModel& model) {
   JsonWriter shape;
@@ -553,10 +639,21 @@ std::string SavedModelManifest(const SavedModel& model) {
     tables.push_back(std::move(entry));
     table_names.push_back(table.name);
   }
-  const std::string tables_dir = TablesDirText(model);
+  Json stores = Json::array();
+  bool elsewhere = false;
+  for (const SavedModel::Part& part : model.parts) {
+    const std::string tables_dir = TablesDirText(model, part);
+    elsewhere = elsewhere || tables_dir != kOwnTables;
+    stores.push_back({{"rank", stores.size()},
+                      {"kind", part.store},
+                      {"dir", tables_dir},
+                      {"snapshot", part.snapshot},
+                      {"tables", table_names}});
+  }
   Json required = Json::array();
   if (model.is_checkpoint) required.push_back(kRequiresCheckpoint);
-  if (tables_dir != kOwnTables) required.push_back(kRequiresStoreDir);
+  if (elsewhere) required.push_back(kRequiresStoreDir);
+  if (model.parts.size() > 1) required.push_back(kRequiresRanks);
   Json json;
   json["format"] = kFormat;
   json["version"] = kVersion;
@@ -568,12 +665,8 @@ std::string SavedModelManifest(const SavedModel& model) {
   json["num_dense"] = model.num_dense;
   json["features"] = std::move(features);
   json["tables"] = std::move(tables);
-  json["world_size"] = 1;
-  json["stores"] = Json::array({{{"rank", 0},
-                                 {"kind", model.store},
-                                 {"dir", tables_dir},
-                                 {"snapshot", model.snapshot},
-                                 {"tables", std::move(table_names)}}});
+  json["world_size"] = model.parts.size();
+  json["stores"] = std::move(stores);
   json["dense"] = {{"file", model.dense_file},
                    {"bytes", model.dense_bytes},
                    {"crc32c", CrcText(model.dense_crc)},
@@ -746,7 +839,7 @@ absl::Status CheckSavedTables(const SavedModel& saved, const CollectionDigest& d
     const TableDigest& found = digest.tables[i];
     if ((expected.rows >= 0 && found.rows != expected.rows) ||
         (!expected.hash.empty() && found.hash.ToHex() != expected.hash)) {
-      return Damaged(saved.tables_dir,
+      return Damaged(TablesPlace(saved),
                      absl::StrCat("table \"", expected.name, "\" has ", found.rows,
                                   " rows of hash ", found.hash.ToHex(), ", the manifest says ",
                                   expected.rows, " of ", expected.hash));
@@ -778,9 +871,35 @@ absl::Status WriteSavedDense(Env& env, const std::string& name,
   return file->Close();
 }
 
-absl::StatusOr<std::unique_ptr<SavedModelWriter>> SavedModelWriter::Open(Env* env,
-                                                                         const std::string& dir) {
+struct SavedModelWriter::Impl {
+  Impl(Env* e, std::string d, RankGroup g) : env(*e), dir(std::move(d)), group(std::move(g)) {}
+
+  std::string tables_dir() const { return SavedTablesDir(dir, group.rank(), group.world_size()); }
+  absl::Status Clean(EmbeddingCollection& tables, const SavedModel& keep);
+  absl::Status PrepareTables(EmbeddingCollection& tables, const SavedModel& before,
+                             SavedModel::Part* mine);
+  absl::StatusOr<std::vector<SavedModel::Part>> GatherParts(const SavedModel::Part& mine) const;
+  absl::Status Commit(SavedModel* model, const DenseArrays<const float>& dense);
+
+  Env& env;
+  const std::string dir;
+  const RankGroup group;
+  std::optional<SnapshotNames> names;
+  // Of this save: where the collection keeps its snapshots, and whether they are copied from there.
+  SavedModel::Part own;
+  bool copied = false;
+  std::set<std::string> in_use;  // directories of all ranks' snapshots of memory stores, absolute
+};
+
+SavedModelWriter::SavedModelWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SavedModelWriter::~SavedModelWriter() = default;
+
+std::string SavedModelWriter::tables_dir() const { return impl_->tables_dir(); }
+
+absl::StatusOr<std::unique_ptr<SavedModelWriter>> SavedModelWriter::Open(
+    Env* env, const std::string& dir, int32_t rank, int32_t world_size, RankGather gather) {
   const std::string path = WithoutEndingSlashes(dir);
+  auto impl = std::make_unique<Impl>(env, path, RankGroup(rank, world_size, std::move(gather)));
   const absl::StatusOr<std::vector<std::string>> checkpoints = ListCheckpoints(*env, path);
   const auto refused = [&](std::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -788,7 +907,7 @@ absl::StatusOr<std::unique_ptr<SavedModelWriter>> SavedModelWriter::Open(Env* en
   };
   // Their tables have names like ours.
   if (checkpoints.ok() && !checkpoints->empty()) return refused("it holds checkpoints");
-  if (const absl::Status status = CreateDirsDurably(*env, SavedTablesDir(path)); !status.ok()) {
+  if (const absl::Status status = CreateDirsDurably(*env, impl->tables_dir()); !status.ok()) {
     return refused(std::string(status.message()));
   }
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env->Exists(ManifestPath(path)));
@@ -797,84 +916,152 @@ absl::StatusOr<std::unique_ptr<SavedModelWriter>> SavedModelWriter::Open(Env* en
       return refused(std::string(status.message()));
     }
   }
-  // What Save will open first, opened now.
-  const std::string probe = absl::StrCat(ManifestPath(path), ".tmp");
+  // What Save will open first, opened now: of the ranks that do not lead a file of their own.
+  const std::string probe =
+      absl::StrCat(rank == 0 ? ManifestPath(path) : impl->tables_dir() + "/probe", ".tmp");
   absl::StatusOr<std::unique_ptr<File>> file = env->Open(probe, OpenMode::kTruncate);
   if (!file.ok()) return refused(std::string(file.status().message()));
   HOTROW_RETURN_IF_ERROR((*file)->Close());
   HOTROW_RETURN_IF_ERROR(env->Remove(probe));
-  return std::unique_ptr<SavedModelWriter>(new SavedModelWriter(env, path));
+  return std::unique_ptr<SavedModelWriter>(new SavedModelWriter(std::move(impl)));
 }
 
-// Removes what no manifest names: parts of saves that a crash or an error cut off.
-absl::Status SavedModelWriter::Clean(EmbeddingCollection& tables, const SavedModel& keep,
-                                     bool copied) {
+// Removes what no manifest names: parts of saves that a crash or an error cut off, and models of
+// other numbers of ranks.
+absl::Status SavedModelWriter::Impl::Clean(EmbeddingCollection& tables, const SavedModel& keep) {
+  const auto keeps = [&](const std::string& store, const std::string& place, SnapshotId id) {
+    return std::any_of(keep.parts.begin(), keep.parts.end(), [&](const SavedModel::Part& part) {
+      return part.snapshot == id && part.store == store &&
+             AbsolutePath(part.tables_dir) == AbsolutePath(place);
+    });
+  };
   HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, tables.ListSnapshots());
   for (const SnapshotId id : snapshots) {
-    const bool kept = id == keep.snapshot && !copied;
-    if (names_->owns(id) && !kept) HOTROW_RETURN_IF_ERROR(tables.DropSnapshot(id));
+    const bool kept = keeps(own.store, own.tables_dir, id);
+    if (names->owns(id) && !kept) HOTROW_RETURN_IF_ERROR(tables.DropSnapshot(id));
   }
   if (copied) {
-    HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> files, env_.ListDir(tables_dir()));
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> files, env.ListDir(tables_dir()));
     for (const std::string& name : files) {
       const bool ours = absl::EndsWith(name, kSnapshotSuffix) || absl::EndsWith(name, ".tmp");
-      const bool kept = keep.store == kMemory && name == SnapshotFileName(keep.snapshot);
+      const std::optional<SnapshotId> id = SnapshotOfFileName(name);
+      const bool kept = id.has_value() && keeps(kMemory, tables_dir(), *id);
       if (!ours || kept) continue;
-      HOTROW_RETURN_IF_ERROR(env_.Remove(absl::StrCat(tables_dir(), "/", name)));
+      HOTROW_RETURN_IF_ERROR(env.Remove(absl::StrCat(tables_dir(), "/", name)));
     }
   }
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env_.ListDir(dir_));
-  for (const std::string& name : names) {
+  if (!group.leads()) return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(RemoveUnnamedSnapshots(env, dir, keep.parts, in_use));
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> entries, env.ListDir(dir));
+  for (const std::string& name : entries) {
     if (IsDenseFileName(name) && name != keep.dense_file) {
-      HOTROW_RETURN_IF_ERROR(env_.Remove(absl::StrCat(dir_, "/", name)));
+      HOTROW_RETURN_IF_ERROR(env.Remove(absl::StrCat(dir, "/", name)));
     }
   }
   return absl::OkStatus();
 }
 
+// Makes this rank's tables durable under a new name.
+absl::Status SavedModelWriter::Impl::PrepareTables(EmbeddingCollection& tables,
+                                                   const SavedModel& before,
+                                                   SavedModel::Part* mine) {
+  HOTROW_ASSIGN_OR_RETURN(std::vector<SnapshotId> existing, tables.ListSnapshots());
+  if (own.store == kMemory) {
+    HOTROW_ASSIGN_OR_RETURN(const auto files, ListSnapshotFiles(env, tables_dir()));
+    existing.insert(existing.end(), files.begin(), files.end());
+  }
+  // Of other stores: the dense file has the name of a snapshot, too.
+  for (const SavedModel::Part& part : before.parts) existing.push_back(part.snapshot);
+  mine->snapshot = names->Next(existing);
+  HOTROW_RETURN_IF_ERROR(tables.PrepareSnapshot(mine->snapshot));
+  if (!copied) return absl::OkStatus();
+  const std::string name = SnapshotFileName(mine->snapshot);
+  HOTROW_RETURN_IF_ERROR(CopyFileDurably(env, absl::StrCat(own.tables_dir, "/", name),
+                                         absl::StrCat(tables_dir(), "/", name)));
+  HOTROW_RETURN_IF_ERROR(tables.DropSnapshot(mine->snapshot));
+  mine->tables_dir = tables_dir();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<SavedModel::Part>> SavedModelWriter::Impl::GatherParts(
+    const SavedModel::Part& mine) const {
+  HOTROW_ASSIGN_OR_RETURN(const auto snapshots, group.Gather(static_cast<int64_t>(mine.snapshot)));
+  HOTROW_ASSIGN_OR_RETURN(const auto stores, group.GatherTexts(mine.store));
+  HOTROW_ASSIGN_OR_RETURN(const auto dirs, group.GatherTexts(AbsolutePath(mine.tables_dir)));
+  std::vector<SavedModel::Part> parts;
+  for (size_t r = 0; r < dirs.size(); ++r) {
+    parts.push_back({.store = stores[r],
+                     .tables_dir = dirs[r],
+                     .snapshot = static_cast<SnapshotId>(snapshots[r])});
+  }
+  return parts;
+}
+
+absl::Status SavedModelWriter::Impl::Commit(SavedModel* model,
+                                            const DenseArrays<const float>& dense) {
+  HOTROW_RETURN_IF_ERROR(
+      WriteSavedDense(env, DenseFileName(model->parts[0].snapshot), dense, model));
+  HOTROW_RETURN_IF_ERROR(env.SyncDir(dir));
+  return WriteFileAtomically(env, ManifestPath(dir), SavedModelManifest(*model));
+}
+
 absl::Status SavedModelWriter::Save(SavedModel model, EmbeddingCollection& tables,
                                     const DenseArrays<const float>& dense) {
-  const bool in_memory = model.store == kMemory;
-  const bool own_tables = AbsolutePath(model.tables_dir) == AbsolutePath(tables_dir());
-  const bool copied = in_memory && !own_tables;
-  if (!names_.has_value()) names_.emplace(dir_, /*exclusive=*/own_tables);
+  Impl& impl = *impl_;
+  Env& env = impl.env;
+  HOTROW_CHECK(model.parts.size() == 1);
+  const auto together = [&](std::function<absl::Status()> work) {
+    return impl.group.Together(/*background=*/true, std::move(work));
+  };
+  impl.own = model.parts[0];
+  const bool in_memory = impl.own.store == kMemory;
+  const bool own_tables = AbsolutePath(impl.own.tables_dir) == AbsolutePath(tables_dir());
+  impl.copied = in_memory && !own_tables;
+  impl.in_use.clear();
+  for (int32_t r = 0; in_memory && r < impl.group.world_size(); ++r) {
+    impl.in_use.insert(AbsolutePath(SavedTablesDir(impl.dir, r, impl.group.world_size())));
+  }
+  if (!impl.names.has_value()) impl.names.emplace(impl.dir, /*exclusive=*/own_tables);
   // A manifest that a failed sync left in doubt is made durable before what an older one names is
   // removed.
-  HOTROW_RETURN_IF_ERROR(env_.SyncDir(dir_));
+  HOTROW_RETURN_IF_ERROR(
+      together([&] { return impl.group.leads() ? env.SyncDir(impl.dir) : absl::OkStatus(); }));
   SavedModel before;
-  HOTROW_ASSIGN_OR_RETURN(const bool exists, env_.Exists(ManifestPath(dir_)));
-  if (exists) {
-    HOTROW_ASSIGN_OR_RETURN(before, ReadManifest(env_, dir_));
-  }
-  HOTROW_RETURN_IF_ERROR(Clean(tables, before, copied));
+  HOTROW_RETURN_IF_ERROR(together([&]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(ManifestPath(impl.dir)));
+    if (exists) {
+      HOTROW_ASSIGN_OR_RETURN(before, ReadManifest(env, impl.dir));
+    }
+    return impl.Clean(tables, before);
+  }));
 
-  HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.Digest());
-  model.tables.resize(digest.tables.size());
-  for (size_t i = 0; i < digest.tables.size(); ++i) {
-    model.tables[i].rows = digest.tables[i].rows;
-    model.tables[i].hash = digest.tables[i].hash.ToHex();
+  const bool counted = std::all_of(
+      model.tables.begin(), model.tables.end(),
+      [](const SavedModel::Table& table) { return table.rows >= 0 && !table.hash.empty(); });
+  if (!counted) {
+    const absl::StatusOr<CollectionDigest> digest = tables.Digest();
+    HOTROW_RETURN_IF_ERROR(impl.group.Agree(digest.status()));
+    model.tables.resize(digest->tables.size());
+    for (size_t i = 0; i < digest->tables.size(); ++i) {
+      model.tables[i].rows = digest->tables[i].rows;
+      model.tables[i].hash = digest->tables[i].hash.ToHex();
+    }
   }
-  model.dir = dir_;
+  model.dir = impl.dir;
   model.step = tables.steps();
-  HOTROW_ASSIGN_OR_RETURN(std::vector<SnapshotId> existing, tables.ListSnapshots());
-  HOTROW_ASSIGN_OR_RETURN(const auto files, ListSnapshotFiles(env_, tables_dir()));
-  existing.insert(existing.end(), files.begin(), files.end());
-  model.snapshot = names_->Next(existing);
-  HOTROW_RETURN_IF_ERROR(tables.PrepareSnapshot(model.snapshot));
-  if (copied) {
-    const std::string name = SnapshotFileName(model.snapshot);
-    HOTROW_RETURN_IF_ERROR(CopyFileDurably(env_, absl::StrCat(model.tables_dir, "/", name),
-                                           absl::StrCat(tables_dir(), "/", name)));
-    HOTROW_RETURN_IF_ERROR(tables.DropSnapshot(model.snapshot));
-    model.tables_dir = tables_dir();
-  }
-  HOTROW_RETURN_IF_ERROR(WriteSavedDense(env_, DenseFileName(model.snapshot), dense, &model));
-  HOTROW_RETURN_IF_ERROR(env_.SyncDir(dir_));
-  HOTROW_RETURN_IF_ERROR(WriteFileAtomically(env_, ManifestPath(dir_), SavedModelManifest(model)));
+  HOTROW_RETURN_IF_ERROR(
+      together([&] { return impl.PrepareTables(tables, before, &model.parts[0]); }));
+  const SnapshotId snapshot = model.parts[0].snapshot;
+  HOTROW_ASSIGN_OR_RETURN(model.parts, impl.GatherParts(model.parts[0]));
+  HOTROW_RETURN_IF_ERROR(
+      together([&] { return impl.group.leads() ? impl.Commit(&model, dense) : absl::OkStatus(); }));
 
   // The model is saved. What cannot be removed now is removed by the next Save.
-  if (!copied) tables.CommitSnapshot(model.snapshot).IgnoreError();
-  Clean(tables, model, copied).IgnoreError();
+  together([&] {
+    if (!impl.copied) tables.CommitSnapshot(snapshot).IgnoreError();
+    impl.Clean(tables, model).IgnoreError();
+    return absl::OkStatus();
+  }).IgnoreError();
   return absl::OkStatus();
 }
 

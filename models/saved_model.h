@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_SAVED_MODEL_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -76,6 +77,14 @@ struct SavedModel {
     std::string hash;   // TableDigest::hash; empty: not known
   };
 
+  // The rows of one rank (embedding/shard_map.h): a snapshot of a store of its own.
+  struct Part {
+    std::string store;       // StoreKindName
+    std::string tables_dir;  // of the store or its snapshots: an absolute path, or one from here
+    SnapshotId snapshot = 0;
+    friend bool operator==(const Part&, const Part&) = default;
+  };
+
   std::string model;  // CtrModel::name
   // Flags that decide what each dense parameter is, such as layer sizes.
   std::vector<std::pair<std::string, std::string>> shape;
@@ -87,12 +96,10 @@ struct SavedModel {
   std::string dense_optimizer;    // DenseOptimizerName
   int64_t num_parameters = 0;     // dense
 
-  // Where the parts lie. Readers fill these; writers fill what they say they do.
-  std::string dir;         // of the manifest
-  std::string store;       // StoreKindName
-  std::string tables_dir;  // of the store or its snapshots: an absolute path, or one from here
-  SnapshotId snapshot = 0;
-  std::string dense_file;  // a name in `dir`
+  // Where it lies. Readers fill these; writers fill what they say they do.
+  std::string dir;          // of the manifest
+  std::vector<Part> parts;  // by rank: one store each, kMaxRanks at most
+  std::string dense_file;   // a name in `dir`
   int64_t dense_bytes = 0;
   uint32_t dense_crc = 0;
 
@@ -106,8 +113,17 @@ struct SavedModel {
 // for paths that users give.
 absl::StatusOr<SavedModel> ReadSavedModel(Env& env, const std::string& dir);
 
-// Where the tables' snapshot lies that --save_dir=dir writes with --store=memory.
-std::string SavedTablesDir(const std::string& dir);
+// Where a rank keeps what all ranks keep below `path`: path/rank-00002-of-00004; of a single rank
+// it is path itself.
+std::string RankDir(const std::string& path, int32_t rank, int32_t world_size);
+
+// Where a rank's snapshot lies that --save_dir=dir writes with --store=memory: RankDir of
+// dir/tables. With checkpoints the same.
+std::string SavedTablesDir(const std::string& dir, int32_t rank = 0, int32_t world_size = 1);
+
+// Collective: one number from each rank, by rank, as Communicator::AllGatherSizes. It is called on
+// the thread of the caller of a writer, and its errors end that call.
+using RankGather = std::function<absl::StatusOr<std::vector<int64_t>>(int64_t mine)>;
 
 // What somebody wants to do with a saved model, for the words of errors.
 struct SavedModelUse {
@@ -117,7 +133,8 @@ struct SavedModelUse {
 
 // Whether a model of this form may go on from `saved`; `wanted` has no parts. Name, shape, dense
 // and sparse features and the tables with their dims and optimizers must agree; the dense optimizer
-// and the store's kind need not. Errors: FailedPrecondition, naming what differs and the remedy.
+// and the stores' kinds and number need not. Errors: FailedPrecondition, naming what differs and
+// the remedy.
 absl::Status CheckSavedModelFits(const SavedModel& saved, const SavedModel& wanted,
                                  const SavedModelUse& use);
 
@@ -143,8 +160,8 @@ struct DenseVectors {
 // All arrays that the file has.
 absl::StatusOr<DenseVectors> ReadSavedDense(Env& env, const SavedModel& saved);
 
-// Compares the tables that were loaded with what the manifest knows of them. Errors: DataLoss,
-// naming the table.
+// Compares the tables that were loaded, those of all ranks together, with what the manifest knows
+// of them. Errors: DataLoss, naming the table.
 absl::Status CheckSavedTables(const SavedModel& saved, const CollectionDigest& digest);
 
 // Writes the dense file `name` into model->dir, syncs it, and fills the members dense_* of the
@@ -183,30 +200,41 @@ absl::StatusOr<TrainingState> TrainingStateFromJson(std::string_view json);
 //
 // Tables of an ssd or rocksdb store stay where they are: the model is a snapshot in the store, and
 // the manifest names its directory. Those of a memory store are a file in tables_dir().
+//
+// Ranks:  each has a writer of its own for one directory that all of them see. Each prepares and
+//         commits the snapshot of its own store; rank 0 writes everything else.
 class SavedModelWriter {
  public:
   // Makes the directory if it is not there. One that holds a model is fine: it stays until the
-  // first Save. Errors: FailedPrecondition (not a directory, not to be written, or what is there is
-  // damaged or of a newer version), what the file system says.
-  static absl::StatusOr<std::unique_ptr<SavedModelWriter>> Open(Env* env, const std::string& dir);
+  // first Save. Not collective; gather is needed when world_size > 1. Errors: FailedPrecondition
+  // (not a directory, not to be written, or what is there is damaged or of a newer version), what
+  // the file system says.
+  static absl::StatusOr<std::unique_ptr<SavedModelWriter>> Open(Env* env, const std::string& dir,
+                                                                int32_t rank = 0,
+                                                                int32_t world_size = 1,
+                                                                RankGather gather = nullptr);
+  ~SavedModelWriter();
+  SavedModelWriter(const SavedModelWriter&) = delete;
+  SavedModelWriter& operator=(const SavedModelWriter&) = delete;
 
-  std::string tables_dir() const { return SavedTablesDir(dir_); }
+  // Of this rank.
+  std::string tables_dir() const;
 
-  // `model` says everything but the other parts and the tables' rows and hashes. store and
-  // tables_dir are those of the collection: where it keeps its snapshots. The snapshot of a memory
-  // store whose snapshot_dir is not tables_dir() is copied there. After OK the model survives power
-  // loss. After an error the directory holds the model from before or, where only the last sync
-  // failed, perhaps the new one; either is whole, and Save may be called again.
+  // `model` says everything but the other parts and the tables' rows and hashes. Its one part is
+  // this rank's: store and tables_dir of the collection, where it keeps its snapshots. The snapshot
+  // of a memory store whose snapshot_dir is not tables_dir() is copied there. Rows and hashes that
+  // `model` does not say are those of tables.Digest(); either way they are those of all ranks
+  // together. After OK the model survives power loss. After an error the directory holds the model
+  // from before or, where only the last sync failed, perhaps the new one; either is whole, and Save
+  // may be called again.
+  // Collective: all ranks return the same. What one rank met, all of them say, with its number.
   absl::Status Save(SavedModel model, EmbeddingCollection& tables,
                     const DenseArrays<const float>& dense);
 
  private:
-  SavedModelWriter(Env* env, std::string dir) : env_(*env), dir_(std::move(dir)) {}
-  absl::Status Clean(EmbeddingCollection& tables, const SavedModel& keep, bool copied);
-
-  Env& env_;
-  const std::string dir_;
-  std::optional<SnapshotNames> names_;
+  struct Impl;
+  explicit SavedModelWriter(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace hotrow

@@ -1,11 +1,14 @@
 #ifndef HOTROW_MODELS_SAVED_MODEL_IMPL_H_
 #define HOTROW_MODELS_SAVED_MODEL_IMPL_H_
 
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
+#include "models/saved_model.h"
 #include "store/row_store.h"
 
 // Names and paths that saved models and checkpoints share.
@@ -26,6 +29,15 @@ std::string JoinPath(const std::string& dir, const std::string& path);
 std::string SnapshotFileName(SnapshotId id);
 // The snapshots whose files lie in a directory.
 absl::StatusOr<std::vector<SnapshotId>> ListSnapshotFiles(Env& env, const std::string& dir);
+// What a message about all rows of a table names: their one directory, or that of the manifest.
+std::string TablesPlace(const SavedModel& model);
+
+// Removes snapshots of memory stores of any number of ranks that lie below dir/tables and that none
+// of `named` names, and what directories of ranks are empty then. The directories in_use, absolute
+// paths, are left alone: their stores do that.
+absl::Status RemoveUnnamedSnapshots(Env& env, const std::string& dir,
+                                    const std::vector<SavedModel::Part>& named,
+                                    const std::set<std::string>& in_use);
 
 }  // namespace hotrow
 

@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
+#include "comm/create_communicator.h"
 #include "models/report.h"
 #include "models/trainer.h"
 
@@ -124,32 +125,22 @@ void PrintTryNext(const TrainProgram& program, const FlagSet& set, const Trainer
   }
 }
 
-absl::Status Run(const TrainProgram& program, int argc, const char* const* argv) {
-  TrainerFlags flags;
-  FlagSet set = MakeTrainerFlagSet(program.name, program.add_model_flags, &flags);
-  HOTROW_RETURN_IF_ERROR(set.Parse(argc, argv));
-  if (set.help_requested()) {
-    std::fputs(HelpText(program, set).c_str(), stdout);
-    return absl::OkStatus();
-  }
-  HOTROW_ASSIGN_OR_RETURN(TrainerOptions options, ResolveTrainerFlags(&flags));
-  if (program.resolve_model_flags != nullptr) program.resolve_model_flags(flags);
-  if (program.table_columns != nullptr) {
-    options.embedding_dim = static_cast<int32_t>(program.table_columns(flags));
-  }
-  options.shape = ModelShape(set);
-  options.settings = RunSettings(set);
+// What is left once the ranks know each other: all of a process that is alone.
+absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags& flags,
+                   TrainerOptions options, Communicator& communicator) {
+  const bool first = communicator.rank() == 0;
   Env& env = PosixEnv();
-  // The report goes to a temporary name first, the trace straight to its file.
-  HOTROW_RETURN_IF_ERROR(
-      CheckWritable(env, "report", flags.report, absl::StrCat(flags.report, ".tmp")));
-  HOTROW_RETURN_IF_ERROR(CheckWritable(env, "trace", flags.trace, flags.trace));
-  CatchStopSignals();
-
-  TraceRecorder trace(/*keep_events=*/!flags.trace.empty());
+  if (first) {
+    // The report goes to a temporary name first, the trace straight to its file.
+    HOTROW_RETURN_IF_ERROR(
+        CheckWritable(env, "report", flags.report, absl::StrCat(flags.report, ".tmp")));
+    HOTROW_RETURN_IF_ERROR(CheckWritable(env, "trace", flags.trace, flags.trace));
+  }
+  TraceRecorder trace(/*keep_events=*/first && !flags.trace.empty());
   ThreadPool pool(static_cast<int>(flags.threads));
-  options.out = stdout;
+  options.out = first ? stdout : nullptr;
   options.stop_signal = &stop_signal;
+  options.communicator = &communicator;
 
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
                           OpenDataSource(flags.data, static_cast<uint64_t>(flags.seed)));
@@ -158,6 +149,7 @@ absl::Status Run(const TrainProgram& program, int argc, const char* const* argv)
   };
   HOTROW_ASSIGN_OR_RETURN(TrainReport report, RunTraining(options, *data, make_model,
                                                           {.pool = &pool, .trace = &trace}));
+  if (!first) return absl::OkStatus();
   flags.cache_bytes = report.cache_bytes;
   report.flags = set.Values();
   std::printf("\n%s", FormatSummary(report).c_str());
@@ -177,8 +169,49 @@ absl::Status Run(const TrainProgram& program, int argc, const char* const* argv)
     std::printf("%s  report written to %s\n", flags.trace.empty() ? "\n" : "",
                 flags.report.c_str());
   }
-  PrintTryNext(program, set, flags, report);
+  if (communicator.world_size() == 1) PrintTryNext(program, set, flags, report);
   return absl::OkStatus();
+}
+
+absl::Status Run(const TrainProgram& program, int argc, const char* const* argv) {
+  TrainerFlags flags;
+  FlagSet set = MakeTrainerFlagSet(program.name, program.add_model_flags, &flags);
+  HOTROW_RETURN_IF_ERROR(set.Parse(argc, argv));
+  if (set.help_requested()) {
+    std::fputs(HelpText(program, set).c_str(), stdout);
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<CommKind> parsed_comm = ParseCommKind(flags.comm);
+  if (!parsed_comm.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--comm=", flags.comm, ": ", parsed_comm.status().message()));
+  }
+  const CommKind comm = *parsed_comm;
+  HOTROW_ASSIGN_OR_RETURN(const RankEnvironment ranks, DetectRankEnvironment());
+  HOTROW_ASSIGN_OR_RETURN(
+      TrainerOptions options,
+      ResolveTrainerFlags(&flags, comm == CommKind::kSingle ? 1 : ranks.local_world_size));
+  if (program.resolve_model_flags != nullptr) program.resolve_model_flags(flags);
+  if (program.table_columns != nullptr) {
+    options.embedding_dim = static_cast<int32_t>(program.table_columns(flags));
+  }
+  options.shape = ModelShape(set);
+  options.settings = RunSettings(set);
+  // A launcher's library starts threads.
+  CatchStopSignals();
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
+                          CreateCommunicator(comm, {.timeout_seconds = flags.comm_timeout}));
+  absl::Status status = Train(program, set, flags, std::move(options), *communicator);
+  if (communicator->world_size() == 1) return status;
+  // Nobody leaves while others still need it; who fails says why.
+  if (status.ok()) {
+    status = communicator->Barrier();
+  } else {
+    communicator->Abort(std::string(status.message()));
+  }
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("rank ", communicator->rank(), ": ", status.message()));
 }
 
 }  // namespace

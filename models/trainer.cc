@@ -23,8 +23,11 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
+#include "comm/communicator.h"
+#include "comm/lane.h"
 #include "models/batch_reader.h"
 #include "models/checkpoint.h"
+#include "models/data/slice_batch.h"
 #include "models/mllog.h"
 #include "models/progress.h"
 #include "models/saved_model.h"
@@ -37,6 +40,9 @@ namespace {
 constexpr int32_t kReadAhead = 2;  // batches: one being made while one waits
 constexpr int64_t kTextEveryNanos = 100'000'000;
 constexpr int64_t kNormGrain = 1 << 14;  // floats summed in one piece
+// Several ranks: gradients of dense parameters are summed in pieces of at least this many floats (1
+// MiB), while backward goes on.
+constexpr int64_t kBucketFloats = 1 << 18;
 // Steps ahead of a checkpoint, half the way to it at most, at which the tables are told to prepare:
 // seconds, in which a store can tidy up.
 constexpr int64_t kAnnounceSteps = 100;
@@ -92,6 +98,9 @@ Settings SettingsOf(const TrainerOptions& o) {
   add("lr_plateau_patience", NumberText(o.schedule.lr_plateau_patience));
   add("early_stop_patience", NumberText(o.schedule.early_stop_patience));
   add("init_from", o.init_from);
+  add("exchange_forward", std::string(ExchangeTypeName(o.exchange_forward)));
+  add("exchange_backward", std::string(ExchangeTypeName(o.exchange_backward)));
+  add("exchange_rounding", std::string(ExchangeRoundingName(o.exchange_rounding)));
   return out;
 }
 
@@ -146,6 +155,8 @@ class Trainer {
         data_(data),
         schema_(data.schema()),
         ctx_(ctx),
+        rank_(options.communicator == nullptr ? 0 : options.communicator->rank()),
+        world_size_(options.communicator == nullptr ? 1 : options.communicator->world_size()),
         policy_(options.schedule),
         mllog_([this](std::string_view line) { PrintLine(line); }) {}
 
@@ -168,7 +179,20 @@ class Trainer {
     bool complete = false;  // not stopped by a signal
   };
 
-  bool stopped() const { return options_.stop_signal != nullptr && *options_.stop_signal != 0; }
+  bool many_ranks() const { return world_size_ > 1; }
+  int OwnSignal() const {
+    return options_.stop_signal == nullptr ? 0 : options_.stop_signal->load();
+  }
+  // With several ranks what they have agreed on last: all stop at the same place.
+  int stop_signal() const { return many_ranks() ? agreed_signal_ : OwnSignal(); }
+  bool stopped() const { return stop_signal() != 0; }
+  RankGather Gather() {
+    return [this](int64_t mine) { return control_->AllGatherSizes(mine); };
+  }
+  // The largest number that any rank has, and the sum of all.
+  absl::StatusOr<int64_t> LargestOfRanks(int64_t mine);
+  absl::StatusOr<int64_t> SumOverRanks(int64_t mine);
+  absl::Status AgreeOnStop();
   bool quiet() const { return options_.out == nullptr; }
   bool mllog() const { return options_.mllog && !quiet(); }
   bool stops_early() const { return options_.schedule.early_stop_patience > 0; }
@@ -177,6 +201,7 @@ class Trainer {
   int64_t TotalSamples() const;
   BatchReaderOptions ReaderOptions(Split split) const;
   SavedModel Description() const;
+  absl::Status Connect();
   absl::Status FindStart();
   absl::Status CheckStart() const;
   absl::Status CreateTables();
@@ -194,6 +219,9 @@ class Trainer {
   absl::Status PrefetchAgain();
   absl::Status TrainOne(BatchReader* reader);
   absl::Status Step(InFlight* now);
+  absl::Status StepOnRanks(InFlight* now, float factor, double* loss);
+  void StartAgreement(double loss_sum);
+  absl::Status FinishAgreement(double* loss_sum);
 
   TrainingState State() const;
   void Restore(const TrainingState& state);
@@ -206,9 +234,11 @@ class Trainer {
   absl::StatusOr<bool> MakeRoom();
   absl::Status EndWithCheckpoint();
   void PrintCheckpoint();
-  absl::Status ApplyDenseUpdate(float learning_rate_factor);
-  absl::StatusOr<double> Loss(const CtrBatch& batch);
+  absl::Status ApplyDenseUpdate(std::span<const float> gradients, float learning_rate_factor);
+  // The mean over `batch`, a slice of a batch of mean_over samples.
+  absl::StatusOr<double> Loss(const CtrBatch& batch, int64_t mean_over);
   absl::Status NotFinite(const char* what) const;
+  absl::StatusOr<std::span<const float>> GatherLogits(const BatchReader::Item& item);
   absl::StatusOr<Evaluation> Evaluate(Split split, Progress* progress);
   absl::Status Validate(int64_t epoch);
   double EpochsSoFar() const;
@@ -222,12 +252,23 @@ class Trainer {
   const ExecContext ctx_;
   const int64_t begin_ns_ = NowNanos();
 
+  // Several ranks: one channel for what the caller's thread asks, one on which gradients are summed
+  // while it computes.
+  const int32_t rank_;
+  const int32_t world_size_;
+  std::unique_ptr<Communicator> control_;
+  int agreed_signal_ = 0;
+  double agreement_[2] = {};  // sums over ranks: of losses, of signals
+  int64_t dense_bytes_ = 0;   // sent
+
   std::unique_ptr<CtrModel> model_;
   EmbeddingCollectionOptions collection_options_;
   std::unique_ptr<EmbeddingCollection> tables_;
   HostBuffer<float> momentum1_;  // of the dense optimizer
   HostBuffer<float> momentum2_;
-  HostBuffer<float> clipped_;  // a gradient that was too long, scaled
+  HostBuffer<float> clipped_;       // a gradient that was too long, scaled
+  HostBuffer<float> summed_;        // the gradient of all ranks
+  std::unique_ptr<CommLane> sums_;  // its thread writes the sums
 
   std::optional<SavedModel> start_;  // of init_from, or the checkpoint to go on from
   bool resumed_ = false;             // the latter
@@ -246,6 +287,7 @@ class Trainer {
   HostBuffer<float> embedding_gradient_;  // [B, E]
   HostBuffer<float> logits_;              // [B]
   HostBuffer<float> logit_gradient_;      // [B]
+  HostBuffer<float> global_logits_;       // several ranks: of a whole batch
 
   // Declared after tables_: steps must not outlive them.
   std::deque<InFlight> pipeline_;
@@ -296,6 +338,9 @@ BatchReaderOptions Trainer::ReaderOptions(Split split) const {
   const bool has_spare_thread = ctx_.pool != nullptr && ctx_.pool->num_threads() > 1;
   return {.split = split,
           .batch_size = options_.batch_size,
+          .rank = rank_,
+          .world_size = world_size_,
+          .keep_global_labels = many_ranks() && split != Split::kTrain,
           .read_ahead = has_spare_thread ? kReadAhead : 0};
 }
 
@@ -317,9 +362,10 @@ SavedModel Trainer::Description() const {
   out.seed = options_.seed;
   out.dense_optimizer = std::string(DenseOptimizerName(options_.dense_optimizer.kind));
   out.num_parameters = static_cast<int64_t>(model_->parameters().size());
-  out.store = std::string(StoreKindName(options_.store));
-  out.tables_dir =
-      options_.store == StoreKind::kMemory ? collection_options_.snapshot_dir : options_.store_path;
+  out.parts = {{.store = std::string(StoreKindName(options_.store)),
+                .tables_dir = options_.store == StoreKind::kMemory
+                                  ? collection_options_.snapshot_dir
+                                  : collection_options_.store_path}};
   return out;
 }
 
@@ -378,6 +424,10 @@ absl::Status Trainer::CheckStart() const {
 absl::Status Trainer::CreateTables() {
   EmbeddingCollectionOptions& options = collection_options_;
   options.env = &env_;
+  options.communicator = control_.get();
+  if (!options.store_path.empty()) {
+    options.store_path = RankDir(options.store_path, rank_, world_size_);
+  }
   if (options_.store == StoreKind::kMemory) {
     if (checkpoints_ != nullptr) {
       options.snapshot_dir = checkpoints_->tables_dir();
@@ -386,9 +436,11 @@ absl::Status Trainer::CreateTables() {
     }
   }
   if (start_.has_value()) {
-    HOTROW_ASSIGN_OR_RETURN(options.open_store, ParseStoreKind(start_->store));
-    options.open_at = start_->snapshot;
-    options.open_dir = start_->tables_dir;
+    for (const SavedModel::Part& part : start_->parts) {
+      HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
+      options.open_from.push_back(
+          {.snapshot = part.snapshot, .store = kind, .dir = part.tables_dir});
+    }
     options.open_steps = start_->step;
   }
   // What a run leaves in its store that was killed before its first checkpoint.
@@ -408,7 +460,7 @@ absl::Status Trainer::CreateTables() {
   HOTROW_ASSIGN_OR_RETURN(tables_, EmbeddingCollection::Create(collection_options_, ctx_));
   if (checkpoints_ != nullptr) {
     HOTROW_RETURN_IF_ERROR(
-        checkpoints_->Attach(tables_.get(), options_.store, Description().tables_dir));
+        checkpoints_->Attach(tables_.get(), options_.store, Description().parts[0].tables_dir));
   }
   if (!start_.has_value()) return absl::OkStatus();
   const bool counted = std::any_of(start_->tables.begin(), start_->tables.end(),
@@ -428,11 +480,15 @@ absl::Status Trainer::LoadDense() {
 }
 
 absl::Status Trainer::AllocateBuffers() {
-  const int64_t floats = options_.batch_size * tables_->pooled_dim();
+  const int64_t samples = CeilDiv(options_.batch_size, int64_t{world_size_});  // of a slice
+  const int64_t floats = samples * tables_->pooled_dim();
   HOTROW_ASSIGN_OR_RETURN(embeddings_, HostBuffer<float>::Create(floats, HugePages::kTry));
   HOTROW_ASSIGN_OR_RETURN(embedding_gradient_, HostBuffer<float>::Create(floats, HugePages::kTry));
-  HOTROW_ASSIGN_OR_RETURN(logits_, HostBuffer<float>::Create(options_.batch_size));
-  HOTROW_ASSIGN_OR_RETURN(logit_gradient_, HostBuffer<float>::Create(options_.batch_size));
+  HOTROW_ASSIGN_OR_RETURN(logits_, HostBuffer<float>::Create(samples));
+  HOTROW_ASSIGN_OR_RETURN(logit_gradient_, HostBuffer<float>::Create(samples));
+  if (many_ranks()) {
+    HOTROW_ASSIGN_OR_RETURN(global_logits_, HostBuffer<float>::Create(options_.batch_size));
+  }
   const auto num_parameters = static_cast<int64_t>(model_->parameters().size());
   const int32_t state_arrays = DenseStateArrays(options_.dense_optimizer.kind);
   if (state_arrays >= 1) {
@@ -444,17 +500,30 @@ absl::Status Trainer::AllocateBuffers() {
   if (options_.max_gradient_norm > 0) {
     HOTROW_ASSIGN_OR_RETURN(clipped_, HostBuffer<float>::Create(num_parameters, HugePages::kTry));
   }
+  if (many_ranks()) {
+    HOTROW_ASSIGN_OR_RETURN(summed_, HostBuffer<float>::Create(num_parameters, HugePages::kTry));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Connect() {
+  if (!many_ranks()) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(control_, options_.communicator->Duplicate());
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> sums, options_.communicator->Duplicate());
+  sums_ = std::make_unique<CommLane>(std::move(sums));
   return absl::OkStatus();
 }
 
 absl::Status Trainer::Init(const ModelFactory& factory) {
   if (mllog()) LogSettings();
+  HOTROW_RETURN_IF_ERROR(Connect());
   HOTROW_RETURN_IF_ERROR(FindStart());
   HOTROW_ASSIGN_OR_RETURN(model_, factory(schema_));
   collection_options_ = CollectionOptions(options_, schema_);
   HOTROW_RETURN_IF_ERROR(CheckStart());
   if (!options_.save_dir.empty()) {
-    HOTROW_ASSIGN_OR_RETURN(writer_, SavedModelWriter::Open(&env_, options_.save_dir));
+    HOTROW_ASSIGN_OR_RETURN(
+        writer_, SavedModelWriter::Open(&env_, options_.save_dir, rank_, world_size_, Gather()));
   }
   if (!options_.checkpoint_dir.empty()) {
     HOTROW_ASSIGN_OR_RETURN(checkpoints_,
@@ -462,7 +531,10 @@ absl::Status Trainer::Init(const ModelFactory& factory) {
                                                     .keep = options_.keep_checkpoints,
                                                     .background = options_.checkpoint_in_background,
                                                     .env = &env_,
-                                                    .trace = ctx_.trace}));
+                                                    .trace = ctx_.trace,
+                                                    .rank = rank_,
+                                                    .world_size = world_size_,
+                                                    .gather = Gather()}));
   }
   HOTROW_RETURN_IF_ERROR(CreateTables());
   HOTROW_RETURN_IF_ERROR(AllocateBuffers());
@@ -567,10 +639,17 @@ void Trainer::PrintHeader() const {
                             kind, start_->dense_optimizer);
     }
   }
-  absl::StrAppendFormat(&text, "  run      batch %s, prefetch %d, %d threads on the %s\n\n",
+  if (many_ranks()) {
+    absl::StrAppendFormat(&text,
+                          "  ranks    %d share each batch and the tables; rows travel as %s, "
+                          "gradients as %s\n",
+                          world_size_, std::string(ExchangeTypeName(options_.exchange_forward)),
+                          std::string(ExchangeTypeName(options_.exchange_backward)));
+  }
+  absl::StrAppendFormat(&text, "  run      batch %s, prefetch %d, %d threads on the %s%s\n\n",
                         FormatCount(options_.batch_size), options_.prefetch_depth,
                         ctx_.pool == nullptr ? 1 : ctx_.pool->num_threads(),
-                        std::string(DeviceName(ctx_.device)));
+                        std::string(DeviceName(ctx_.device)), many_ranks() ? " for each rank" : "");
   std::fputs(text.c_str(), options_.out);
   std::fflush(options_.out);
 }
@@ -617,22 +696,24 @@ absl::Status Trainer::NotFinite(const char* what) const {
       options_.dense_optimizer.learning_rate));
 }
 
-absl::StatusOr<double> Trainer::Loss(const CtrBatch& batch) {
+absl::StatusOr<double> Trainer::Loss(const CtrBatch& batch, int64_t mean_over) {
   TraceSpan span(ctx_.trace, "loss");
   double loss = 0;
   HOTROW_RETURN_IF_ERROR(BceWithLogits(ctx_, {.logits = logits_.data(),
                                               .labels = batch.labels.data(),
                                               .batch_size = batch.batch_size,
                                               .gradient = logit_gradient_.data(),
+                                              .mean_over = mean_over,
                                               .loss = &loss}));
   if (!std::isfinite(loss)) return NotFinite("training loss");
   return loss;
 }
 
-absl::Status Trainer::ApplyDenseUpdate(float learning_rate_factor) {
+absl::Status Trainer::ApplyDenseUpdate(std::span<const float> gradients,
+                                       float learning_rate_factor) {
   TraceSpan span(ctx_.trace, "dense_update");
   DenseTensor all = {.parameters = model_->parameters(),
-                     .gradients = model_->gradients(),
+                     .gradients = gradients,
                      .momentum1 = momentum1_.span(),
                      .momentum2 = momentum2_.span()};
   if (options_.max_gradient_norm > 0) {
@@ -649,8 +730,105 @@ absl::Status Trainer::ApplyDenseUpdate(float learning_rate_factor) {
   return DenseUpdate(ctx_, options_.dense_optimizer, {&all, 1}, learning_rate_factor, StepNumber());
 }
 
+absl::StatusOr<int64_t> Trainer::LargestOfRanks(int64_t mine) {
+  if (!many_ranks()) return mine;
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> all, control_->AllGatherSizes(mine));
+  return *std::max_element(all.begin(), all.end());
+}
+
+absl::StatusOr<int64_t> Trainer::SumOverRanks(int64_t mine) {
+  if (!many_ranks()) return mine;
+  HOTROW_RETURN_IF_ERROR(control_->AllReduceSum(std::span<int64_t>(&mine, 1)));
+  return mine;
+}
+
+absl::Status Trainer::AgreeOnStop() {
+  if (!many_ranks() || agreed_signal_ != 0) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(const int64_t signal, LargestOfRanks(OwnSignal()));
+  agreed_signal_ = static_cast<int>(signal);
+  return absl::OkStatus();
+}
+
+// What the ranks must know of each other after a step, summed while backward runs.
+void Trainer::StartAgreement(double loss_sum) {
+  agreement_[0] = loss_sum;
+  agreement_[1] = OwnSignal();
+  sums_->Start([this](Communicator& channel) {
+    return channel.AllReduceSum(std::span<double>(agreement_));
+  });
+}
+
+absl::Status Trainer::FinishAgreement(double* loss_sum) {
+  {
+    TraceSpan span(ctx_.trace, "all_reduce");
+    HOTROW_RETURN_IF_ERROR(sums_->WaitAll());
+  }
+  *loss_sum = agreement_[0];
+  // Each rank sees the same sum, so all of them ask, or none.
+  return agreement_[1] != 0 ? AgreeOnStop() : absl::OkStatus();
+}
+
+// This rank's slice of a batch: rows set out before the dense half needs them, and gradients as
+// soon as they are final. `loss`: the mean over the whole batch.
+absl::Status Trainer::StepOnRanks(InFlight* now, float factor, double* loss) {
+  const CtrBatch& batch = now->item->batch;
+  const int64_t global_batch_size = now->item->global_batch_size;
+  {
+    TraceSpan span(ctx_.trace, "lookup");
+    HOTROW_RETURN_IF_ERROR(tables_->BeginLookup(*now->step));
+  }
+  {
+    TraceSpan span(ctx_.trace, "forward");
+    HOTROW_RETURN_IF_ERROR(model_->Forward(
+        ctx_,
+        {.batch_size = batch.batch_size,
+         .dense = batch.dense.data(),
+         .embeddings = embeddings_.data(),
+         .training = true,
+         .step = StepNumber(),
+         .first_sample = now->item->first_sample,
+         .await_embeddings =
+             [&] { return tables_->Lookup(*now->step, {.pooled = embeddings_.data()}); }},
+        logits_.span().first(batch.batch_size)));
+  }
+  HOTROW_ASSIGN_OR_RETURN(const double slice_loss, Loss(batch, global_batch_size));
+  StartAgreement(slice_loss * static_cast<double>(batch.batch_size));
+  {
+    TraceSpan span(ctx_.trace, "backward");
+    const std::span<const float> gradients = model_->gradients();
+    auto bucket_end = static_cast<int64_t>(gradients.size());
+    const auto ready = [&](int64_t begin, int64_t) {
+      if (begin > 0 && bucket_end - begin < kBucketFloats) return absl::OkStatus();
+      const std::span<float> bucket =
+          summed_.span().subspan(begin, std::exchange(bucket_end, begin) - begin);
+      std::copy_n(gradients.begin() + begin, bucket.size(), bucket.begin());
+      sums_->Start([bucket](Communicator& channel) { return channel.AllReduceSum(bucket); });
+      // Of a sum over n ranks each sends 2 (n - 1) / n of the data.
+      dense_bytes_ +=
+          2 * (world_size_ - 1) * static_cast<int64_t>(bucket.size_bytes()) / world_size_;
+      return absl::OkStatus();
+    };
+    HOTROW_RETURN_IF_ERROR(model_->Backward(
+        ctx_, logit_gradient_.span().first(batch.batch_size), embedding_gradient_.data(),
+        {.embedding_gradient_ready =
+             [&] {
+               return tables_->BeginUpdate(*now->step, {.pooled = embedding_gradient_.data()});
+             },
+         .gradients_ready = ready}));
+  }
+  {
+    TraceSpan span(ctx_.trace, "update");
+    HOTROW_RETURN_IF_ERROR(tables_->Update(std::move(now->step), {}, factor));
+  }
+  double loss_sum = 0;
+  HOTROW_RETURN_IF_ERROR(FinishAgreement(&loss_sum));
+  *loss = loss_sum / static_cast<double>(global_batch_size);
+  return ApplyDenseUpdate(summed_.span(), factor);
+}
+
 absl::Status Trainer::Step(InFlight* now) {
   const CtrBatch& batch = now->item->batch;
+  const int64_t global_batch_size = now->item->global_batch_size;
   if (now->item->epoch != epoch_) {
     epoch_ = now->item->epoch;
     steps_in_epoch_ = 0;
@@ -660,41 +838,64 @@ absl::Status Trainer::Step(InFlight* now) {
   }
   const auto factor =
       static_cast<float>(ScheduleFactor(options_.schedule, steps_ + 1) * policy_.factor());
-  {
-    TraceSpan span(ctx_.trace, "lookup");
-    HOTROW_RETURN_IF_ERROR(tables_->Lookup(*now->step, {.pooled = embeddings_.data()}));
+  double loss = 0;
+  if (many_ranks()) {
+    HOTROW_RETURN_IF_ERROR(StepOnRanks(now, factor, &loss));
+  } else {
+    {
+      TraceSpan span(ctx_.trace, "lookup");
+      HOTROW_RETURN_IF_ERROR(tables_->Lookup(*now->step, {.pooled = embeddings_.data()}));
+    }
+    {
+      TraceSpan span(ctx_.trace, "forward");
+      HOTROW_RETURN_IF_ERROR(model_->Forward(ctx_,
+                                             {.batch_size = batch.batch_size,
+                                              .dense = batch.dense.data(),
+                                              .embeddings = embeddings_.data(),
+                                              .training = true,
+                                              .step = StepNumber()},
+                                             logits_.span().first(batch.batch_size)));
+    }
+    HOTROW_ASSIGN_OR_RETURN(loss, Loss(batch, global_batch_size));
+    {
+      TraceSpan span(ctx_.trace, "backward");
+      HOTROW_RETURN_IF_ERROR(model_->Backward(ctx_, logit_gradient_.span().first(batch.batch_size),
+                                              embedding_gradient_.data()));
+    }
+    {
+      TraceSpan span(ctx_.trace, "update");
+      HOTROW_RETURN_IF_ERROR(
+          tables_->Update(std::move(now->step), {.pooled = embedding_gradient_.data()}, factor));
+    }
+    HOTROW_RETURN_IF_ERROR(ApplyDenseUpdate(model_->gradients(), factor));
   }
-  {
-    TraceSpan span(ctx_.trace, "forward");
-    HOTROW_RETURN_IF_ERROR(model_->Forward(ctx_,
-                                           {.batch_size = batch.batch_size,
-                                            .dense = batch.dense.data(),
-                                            .embeddings = embeddings_.data(),
-                                            .training = true,
-                                            .step = StepNumber()},
-                                           logits_.span().first(batch.batch_size)));
-  }
-  HOTROW_ASSIGN_OR_RETURN(const double loss, Loss(batch));
-  {
-    TraceSpan span(ctx_.trace, "backward");
-    HOTROW_RETURN_IF_ERROR(model_->Backward(ctx_, logit_gradient_.span().first(batch.batch_size),
-                                            embedding_gradient_.data()));
-  }
-  {
-    TraceSpan span(ctx_.trace, "update");
-    HOTROW_RETURN_IF_ERROR(
-        tables_->Update(std::move(now->step), {.pooled = embedding_gradient_.data()}, factor));
-  }
-  HOTROW_RETURN_IF_ERROR(ApplyDenseUpdate(factor));
 
   ++steps_;
   ++steps_in_epoch_;
-  samples_ += batch.batch_size;
-  epoch_samples_ += batch.batch_size;
-  epoch_loss_sum_ += loss * static_cast<double>(batch.batch_size);
+  samples_ += global_batch_size;
+  epoch_samples_ += global_batch_size;
+  epoch_loss_sum_ += loss * static_cast<double>(global_batch_size);
   // Over the last hundred steps or so, the mean of all steps while there are fewer.
   recent_loss_ += (loss - recent_loss_) / static_cast<double>(std::min<int64_t>(steps_, 100));
   return absl::OkStatus();
+}
+
+// The logits of a whole batch, on each rank; of one rank its own.
+absl::StatusOr<std::span<const float>> Trainer::GatherLogits(const BatchReader::Item& item) {
+  const std::span<const float> mine = logits_.span().first(item.batch.batch_size);
+  if (!many_ranks()) return mine;
+  std::vector<int64_t> bytes(world_size_);
+  std::vector<int64_t> offsets(world_size_);
+  for (int32_t p = 0; p < world_size_; ++p) {
+    const int64_t begin = SliceBegin(item.global_batch_size, p, world_size_);
+    const int64_t end = SliceBegin(item.global_batch_size, p + 1, world_size_);
+    offsets[p] = begin * static_cast<int64_t>(sizeof(float));
+    bytes[p] = (end - begin) * static_cast<int64_t>(sizeof(float));
+  }
+  const std::span<float> all = global_logits_.span().first(item.global_batch_size);
+  HOTROW_RETURN_IF_ERROR(
+      control_->AllGatherV(std::as_bytes(mine), bytes, offsets, std::as_writable_bytes(all)));
+  return std::span<const float>(all);
 }
 
 absl::StatusOr<Trainer::Evaluation> Trainer::Evaluate(Split split, Progress* progress) {
@@ -722,17 +923,21 @@ absl::StatusOr<Trainer::Evaluation> Trainer::Evaluate(Split split, Progress* pro
       if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); })) {
         return NotFinite("model's prediction");
       }
-      metrics.Add(logits, batch.labels);
-      samples += batch.batch_size;
+      HOTROW_ASSIGN_OR_RETURN(const std::span<const float> all, GatherLogits(*item));
+      const std::vector<float>& batch_labels = many_ranks() ? item->global_labels : batch.labels;
+      const std::vector<float>& truth =
+          many_ranks() ? item->global_true_probability : batch.true_probability;
+      metrics.Add(all, batch_labels);
+      samples += item->global_batch_size;
       if (progress != nullptr) progress->Update(samples, "");
-      if (!batch.true_probability.empty()) {
-        true_probabilities.insert(true_probabilities.end(), batch.true_probability.begin(),
-                                  batch.true_probability.end());
-        labels.insert(labels.end(), batch.labels.begin(), batch.labels.end());
+      if (!truth.empty()) {
+        true_probabilities.insert(true_probabilities.end(), truth.begin(), truth.end());
+        labels.insert(labels.end(), batch_labels.begin(), batch_labels.end());
       }
     }
     reader.Recycle(std::move(item));
     HOTROW_RETURN_IF_ERROR(PollCheckpoint());
+    HOTROW_RETURN_IF_ERROR(AgreeOnStop());
   }
   Evaluation evaluation;
   evaluation.complete = !stopped();
@@ -968,13 +1173,18 @@ absl::Status Trainer::WatchDisk() {
   const EmbeddingStats stats = tables_->Stats();
   const TierStats& disk = stats.tiers.back();
   const auto budget = static_cast<double>(disk.disk_budget_bytes);
-  if (budget == 0 || static_cast<double>(disk.disk_used_bytes) < kShortOfDisk * budget ||
-      static_cast<double>(disk.snapshot_bytes) < kMuchForSnapshots * budget) {
-    return absl::OkStatus();
-  }
-  const std::string why = absl::StrFormat(
-      "step %s: old checkpoints hold %s of the %s that --disk_bytes allows", FormatCount(steps_),
-      FormatBytes(disk.snapshot_bytes), FormatBytes(disk.disk_budget_bytes));
+  const bool is_short = budget > 0 &&
+                        static_cast<double>(disk.disk_used_bytes) >= kShortOfDisk * budget &&
+                        static_cast<double>(disk.snapshot_bytes) >= kMuchForSnapshots * budget;
+  HOTROW_ASSIGN_OR_RETURN(const int64_t any_short, LargestOfRanks(is_short ? 1 : 0));
+  if (any_short == 0) return absl::OkStatus();
+  const std::string why =
+      is_short
+          ? absl::StrFormat("step %s: old checkpoints hold %s of the %s that --disk_bytes allows",
+                            FormatCount(steps_), FormatBytes(disk.snapshot_bytes),
+                            FormatBytes(disk.disk_budget_bytes))
+          : absl::StrFormat("step %s: old checkpoints hold much of another rank's --disk_bytes",
+                            FormatCount(steps_));
   if (checkpoints_->newest_step() < tables_->steps()) {
     PrintLine(absl::StrCat(why, ": taking one early, which replaces them"));
     return BeginCheckpoint(/*early=*/true);
@@ -989,6 +1199,9 @@ absl::Status Trainer::WatchDisk() {
 // The store has refused a step for want of room. True when something was freed, so that the step
 // should be tried again.
 absl::StatusOr<bool> Trainer::MakeRoom() {
+  // Of several ranks the others have the step behind them, or wait for this one: there is no way
+  // back to before it.
+  if (many_ranks()) return false;
   if (checkpoints_ == nullptr || options_.store == StoreKind::kMemory) return false;
   // A checkpoint that found no room has made some; what was refused before that may fit now.
   if (std::exchange(room_made_, false)) return true;
@@ -1041,7 +1254,7 @@ absl::Status Trainer::TrainOne(BatchReader* reader) {
     HOTROW_RETURN_IF_ERROR(Step(&now));
     --outstanding_;
     next_epoch_ = now.item->epoch;
-    next_sample_ += now.item->batch.batch_size;
+    next_sample_ += now.item->global_batch_size;
     ++next_batch_;
     const int64_t nanos = NowNanos() - begin;
     train_ns_ += nanos;
@@ -1135,7 +1348,7 @@ Hash128 Trainer::DenseHash() {
 absl::StatusOr<TrainReport> Trainer::Report() {
   TrainReport report;
   // Before the digest, whose flush would add write-backs.
-  report.tables = tables_->Stats();
+  HOTROW_ASSIGN_OR_RETURN(report.tables, tables_->GlobalStats());
   {
     TraceSpan span(ctx_.trace, "digest");
     HOTROW_ASSIGN_OR_RETURN(report.digest, tables_->Digest());
@@ -1170,10 +1383,14 @@ absl::StatusOr<TrainReport> Trainer::Report() {
   report.num_parameters = static_cast<int64_t>(model_->parameters().size());
   report.cache_bytes = collection_options_.cache_bytes;
   report.store_bytes = collection_options_.store_bytes;
-  if (options_.stop_signal != nullptr) report.stopped_by_signal = *options_.stop_signal;
+  report.world_size = world_size_;
+  HOTROW_ASSIGN_OR_RETURN(report.exchange_dense_bytes, SumOverRanks(dense_bytes_));
+  report.stopped_by_signal = stop_signal();
   if (ctx_.trace != nullptr) report.stages = ctx_.trace->StageTotals();
-  report.peak_rss_bytes = PeakResidentBytes();
-  report.cpu_seconds = ProcessCpuSeconds();
+  HOTROW_ASSIGN_OR_RETURN(report.peak_rss_bytes, LargestOfRanks(PeakResidentBytes()));
+  HOTROW_ASSIGN_OR_RETURN(const int64_t cpu_us,
+                          SumOverRanks(static_cast<int64_t>(1e6 * ProcessCpuSeconds())));
+  report.cpu_seconds = 1e-6 * static_cast<double>(cpu_us);
   report.seconds = Seconds(NowNanos() - begin_ns_);
   return report;
 }
@@ -1265,6 +1482,9 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
   out.cache_bytes = std::max<int64_t>(options.cache_bytes, 0);
   out.cache_policy = options.cache_policy;
   out.prefetch_depth = options.prefetch_depth;
+  out.exchange_forward = options.exchange_forward;
+  out.exchange_backward = options.exchange_backward;
+  out.exchange_rounding = options.exchange_rounding;
   return out;
 }
 
@@ -1272,10 +1492,18 @@ absl::StatusOr<TrainReport> RunTraining(const TrainerOptions& options, DataSourc
                                         const ModelFactory& factory, const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
   Trainer trainer(options, data, ctx);
-  HOTROW_RETURN_IF_ERROR(trainer.Init(factory));
-  HOTROW_RETURN_IF_ERROR(trainer.Run());
-  HOTROW_ASSIGN_OR_RETURN(TrainReport report, trainer.Report());
-  HOTROW_RETURN_IF_ERROR(trainer.Close());
+  const auto run = [&]() -> absl::StatusOr<TrainReport> {
+    HOTROW_RETURN_IF_ERROR(trainer.Init(factory));
+    HOTROW_RETURN_IF_ERROR(trainer.Run());
+    HOTROW_ASSIGN_OR_RETURN(TrainReport report, trainer.Report());
+    HOTROW_RETURN_IF_ERROR(trainer.Close());
+    return report;
+  };
+  absl::StatusOr<TrainReport> report = run();
+  // The others wait for this rank and should know why they do so in vain, before it leaves.
+  if (!report.ok() && options.communicator != nullptr) {
+    options.communicator->Abort(std::string(report.status().message()));
+  }
   return report;
 }
 

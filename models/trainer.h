@@ -23,6 +23,7 @@
 
 namespace hotrow {
 
+class Communicator;
 class Env;
 
 // TrainerOptions::cache_bytes: the smallest budget that one step fits in.
@@ -46,9 +47,17 @@ struct TrainerOptions {
   LearningRateOptions schedule;
   uint64_t seed = 0;  // of the rows' first values
 
+  // Several ranks train one model: each takes a contiguous slice of every batch and keeps the rows
+  // of its shards. Not owned; null, or of one rank: alone. All ranks have the same options but for
+  // budgets, `out` and stop_signal. Budgets are those of each rank.
+  Communicator* communicator = nullptr;
+  ExchangeType exchange_forward = ExchangeType::kFp32;
+  ExchangeType exchange_backward = ExchangeType::kFp32;
+  ExchangeRounding exchange_rounding = ExchangeRounding::kNearest;
+
   StoreKind store = StoreKind::kMemory;
   int64_t store_bytes = 0;  // required
-  std::string store_path;   // ssd and rocksdb: required
+  std::string store_path;   // ssd and rocksdb: required; several ranks: RankDir below it
   int64_t disk_bytes = 0;   // ssd and rocksdb: required
   int64_t cache_bytes = 0;  // 0: no cache, in memory only; kSmallestCache
   CachePolicy cache_policy = CachePolicy::kLru;
@@ -118,6 +127,14 @@ using ModelFactory =
 // The bits of parameters and rows depend on data, model and options, but not on cache_bytes,
 // cache_policy, store, prefetch_depth or the size of ctx.pool, nor on how often validation runs
 // unless the schedule acts on it.
+//
+// With several ranks every rank calls it and returns the same metrics; the counts and bytes of the
+// report are those of all ranks together, peak_rss_bytes the largest, times and stages the rank's
+// own. Dense parameters are the same on all ranks; dense gradients are summed in the order of
+// ranks. For a fixed number of ranks a run repeats bit for bit, whatever the tiers. Directories are
+// on a file system that all ranks see, store_path may be local. A checkpoint may be resumed on any
+// number of ranks. The first rank that fails ends the others with an error that names it; so does
+// a store that has no room, where one rank alone would make some.
 //
 // Uses ctx.trace for stages; `flags` of the report is left empty. Errors: InvalidArgument
 // (options, malformed data), ResourceExhausted (a budget too small for one step), OutOfRange (the

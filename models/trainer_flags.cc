@@ -203,6 +203,24 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
   set.AddInt("prefetch_depth", 0, 32, &f->prefetch_depth,
              "steps whose rows are brought into the cache before their turn; moves no bit either");
 
+  set.Group("Ranks");
+  set.AddString(
+      "comm", "WORD", &f->comm,
+      "how ranks find each other: mpi (mpirun -n N in front of this command), single (this "
+      "process alone), auto: whatever it was started with. Each rank trains a slice of "
+      "every batch and keeps its share of the rows; budgets of tiers and --threads are "
+      "those of a rank. For a fixed number of ranks a run repeats bit for bit");
+  set.AddReal("comm_timeout", 1e-3, 86400, &f->comm_timeout,
+              "seconds after which a rank that does not answer is given up, and the run with it");
+  set.AddString(
+      "exchange_forward", "WORD", &f->exchange_forward,
+      "how rows travel between ranks in training: fp32, fp16, bf16 or int8 (one scale for "
+      "each row)");
+  set.AddString("exchange_backward", "WORD", &f->exchange_backward,
+                "how their gradients travel: the same words");
+  set.AddString("exchange_rounding", "WORD", &f->exchange_rounding,
+                "to fewer bits: nearest, or stochastic (unbiased, and still the same in each run)");
+
   set.Group("Checkpoints");
   set.AddString("checkpoint_dir", "DIR", &f->checkpoint_dir,
                 "keep checkpoints of the whole run there, to go on from after a kill or a power "
@@ -271,9 +289,10 @@ int64_t UsableDiskBytes(const std::string& dir) {
 namespace {
 
 // Where the flags leave budgets of the tiers to us.
-absl::Status ResolveTiers(StoreKind store, TrainerFlags* f) {
-  const auto share = [](double part, int64_t whole) {
-    return std::max<int64_t>(static_cast<int64_t>(part * static_cast<double>(whole)), 1);
+absl::Status ResolveTiers(StoreKind store, int32_t local_ranks, TrainerFlags* f) {
+  const auto share = [local_ranks](double part, int64_t whole) {
+    return std::max<int64_t>(static_cast<int64_t>(part * static_cast<double>(whole) / local_ranks),
+                             1);
   };
   if (store == StoreKind::kMemory) {
     for (const auto& [flag, given] :
@@ -303,15 +322,16 @@ absl::Status ResolveTiers(StoreKind store, TrainerFlags* f) {
 
 }  // namespace
 
-absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f) {
+absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f, int32_t local_ranks) {
   HOTROW_RETURN_IF_ERROR(CheckDevice(f->device));
   if (f->threads == 0) {
-    f->threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMaxThreads);
+    f->threads =
+        std::clamp<int64_t>(std::thread::hardware_concurrency() / local_ranks, 1, kMaxThreads);
   }
   if (f->dense_learning_rate == 0) f->dense_learning_rate = f->learning_rate;
   HOTROW_ASSIGN_OR_RETURN(const StoreKind store,
                           WithFlag("store", f->store, ParseStoreKind(f->store)));
-  HOTROW_RETURN_IF_ERROR(ResolveTiers(store, f));
+  HOTROW_RETURN_IF_ERROR(ResolveTiers(store, local_ranks, f));
 
   TrainerOptions out;
   out.batch_size = f->batch_size;
@@ -348,6 +368,13 @@ absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f) {
   out.cache_bytes = f->cache_bytes;
   HOTROW_ASSIGN_OR_RETURN(out.cache_policy, ParseCachePolicy(f->cache_policy));
   out.prefetch_depth = static_cast<int32_t>(f->prefetch_depth);
+  HOTROW_ASSIGN_OR_RETURN(out.exchange_forward, WithFlag("exchange_forward", f->exchange_forward,
+                                                         ParseExchangeType(f->exchange_forward)));
+  HOTROW_ASSIGN_OR_RETURN(out.exchange_backward, WithFlag("exchange_backward", f->exchange_backward,
+                                                          ParseExchangeType(f->exchange_backward)));
+  HOTROW_ASSIGN_OR_RETURN(out.exchange_rounding,
+                          WithFlag("exchange_rounding", f->exchange_rounding,
+                                   ParseExchangeRounding(f->exchange_rounding)));
   HOTROW_RETURN_IF_ERROR(out.Validate());
   return out;
 }

@@ -52,6 +52,12 @@ struct TrainerFlags {
   std::string cache_policy = "lru";
   int64_t prefetch_depth = 1;
 
+  std::string comm = "auto";
+  double comm_timeout = 30;  // seconds
+  std::string exchange_forward = "fp32";
+  std::string exchange_backward = "fp32";
+  std::string exchange_rounding = "nearest";
+
   int64_t threads = 0;  // 0: all
   std::string device = "cpu";
   std::string save_dir;
@@ -73,9 +79,10 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
                            TrainerFlags* flags);
 
 // Puts chosen values where the flags leave the choice to us (threads, the budgets of the tiers,
-// dense_learning_rate) and checks the words. Errors: InvalidArgument, Unimplemented (a device this
+// dense_learning_rate) and checks the words. local_ranks processes of this run share the machine,
+// and get equal shares of what is not given. Errors: InvalidArgument, Unimplemented (a device this
 // build lacks); one line that names the flag and what it takes.
-absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* flags);
+absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* flags, int32_t local_ranks = 1);
 
 // The flags that decide what each dense parameter is, with their values: TrainerOptions::shape.
 // `set` is MakeTrainerFlagSet's, after all flags are resolved.

@@ -15,6 +15,11 @@ absl::Status BceWithLogitsArgs::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("BceWithLogitsArgs: batch_size must be >= 0, got ", batch_size));
   }
+  if (mean_over != 0 && mean_over < batch_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("BceWithLogitsArgs: mean_over must be 0 or >= batch_size = ", batch_size,
+                     ", got ", mean_over));
+  }
   if (loss == nullptr) {
     return absl::InvalidArgumentError("BceWithLogitsArgs: loss must not be null");
   }

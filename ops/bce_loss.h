@@ -14,9 +14,13 @@ struct BceWithLogitsArgs {
   const float* logits = nullptr;  // [B]
   const float* labels = nullptr;  // [B], each in [0, 1]: checked, and the error names the sample
   int64_t batch_size = 0;         // B
-  float* gradient = nullptr;      // [B] or null: d(mean loss)/d(logit) = (sigmoid(x) - y) / B
-  // Mean over the batch; 0 when B = 0. Summed in double: in sample order within chunks of
-  // kBceChunkSamples, then over the chunks in order, so it does not depend on threads.
+  float* gradient = nullptr;      // [B] or null: d(mean loss)/d(logit) = (sigmoid(x) - y) / M
+  // M, if not 0: at least B, the size of the global batch of which this is a slice, so that the
+  // gradients of all slices are those of the mean over the global batch. 0: M = B.
+  int64_t mean_over = 0;
+  // Mean over these B samples, whatever mean_over says; 0 when B = 0. Summed in double: in sample
+  // order within chunks of kBceChunkSamples, then over the chunks in order, so it does not depend
+  // on threads.
   double* loss = nullptr;
 
   absl::Status Validate() const;

@@ -16,7 +16,8 @@ struct Chunk {
 };
 
 Chunk SumChunk(const BceWithLogitsArgs& args, int64_t begin, int64_t end) {
-  const double batch_size = static_cast<double>(args.batch_size);
+  const auto mean_over =
+      static_cast<double>(args.mean_over == 0 ? args.batch_size : args.mean_over);
   Chunk chunk;
   for (int64_t i = begin; i < end; ++i) {
     const double x = args.logits[i];
@@ -26,7 +27,7 @@ Chunk SumChunk(const BceWithLogitsArgs& args, int64_t begin, int64_t end) {
     chunk.loss += std::max(x, 0.0) - x * y + std::log1p(e);
     if (args.gradient != nullptr) {
       const double p = x >= 0 ? 1 / (1 + e) : e / (1 + e);  // Sigmoid(x), sharing the exponential
-      args.gradient[i] = static_cast<float>((p - y) / batch_size);
+      args.gradient[i] = static_cast<float>((p - y) / mean_over);
     }
   }
   return chunk;

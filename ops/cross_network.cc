@@ -108,6 +108,7 @@ struct CrossNetwork::Impl {
     bool training = false;
     ConstMatrix x = {nullptr, 0};
     int64_t batch_size = 0;
+    bool inputs_done = false;  // by BackwardInput; BackwardParameters can follow
   };
 
   absl::Status Init(const CrossNetworkOptions& cross_options);
@@ -115,6 +116,7 @@ struct CrossNetwork::Impl {
 
   bool is_vector() const { return options.kind == CrossKind::kVector; }
   bool low_rank() const { return options.rank > 0; }
+  size_t linears_per_layer() const { return low_rank() ? 2 : 1; }
   ConstMatrix Input(size_t l) const {
     return l == 0 ? last.x : ConstMatrix(layers[l - 1].outputs.data(), stride);
   }
@@ -131,7 +133,9 @@ struct CrossNetwork::Impl {
   absl::Status WeightGradientBlock(const BackwardArgs& args, const internal::WeightBlock& block);
   void SumChunks(const HostBuffer<float>& sums, float* gradient) const;
   void FinishGradients(float* parameter_gradients) const;
-  absl::Status CheckBackward(const BackwardArgs& args) const;
+  // args.gradients_ready for layer l.
+  absl::Status LayerReady(const BackwardArgs& args, size_t l) const;
+  absl::Status CheckArgs(const BackwardArgs& args) const;
 
   CrossNetworkOptions options;
   int64_t width = 0;
@@ -139,7 +143,7 @@ struct CrossNetwork::Impl {
   int64_t rank_stride = 0;  // rank, likewise
   std::vector<Layer> layers;
   // Of all layers: those of layer l are 2 l and 2 l + 1 with a rank, else l.
-  std::vector<internal::WeightBlock> blocks;
+  internal::WeightBlocks blocks;
   int64_t num_parameters = 0;
   LastForward last;
 };
@@ -324,15 +328,14 @@ absl::Status CrossNetwork::Impl::BackwardRows(const BackwardArgs& args, int64_t 
 
 absl::Status CrossNetwork::Impl::WeightGradientBlock(const BackwardArgs& args,
                                                      const internal::WeightBlock& block) {
-  const size_t per_layer = low_rank() ? 2 : 1;
-  const size_t l = block.linear / per_layer;
+  const size_t l = block.linear / linears_per_layer();
   Layer& layer = layers[l];
   const Matrix dt = Crossings(layer);
   float* const dw = args.parameter_gradients + layer.weight_offset;
   if (!low_rank()) {
     return internal::WeightGradient(layer.first, block, dt, Input(l), last.batch_size, dw);
   }
-  if (block.linear % per_layer == 0) {
+  if (block.linear % linears_per_layer() == 0) {
     return internal::WeightGradient(layer.first, block, {layer.hidden_gradient.data(), rank_stride},
                                     Input(l), last.batch_size, dw);
   }
@@ -348,6 +351,7 @@ void CrossNetwork::Impl::SumChunks(const HostBuffer<float>& sums, float* gradien
     Add(sums.data() + chunk * stride, width, gradient);
 }
 
+// All but the matrices: vectors, biases and padding.
 void CrossNetwork::Impl::FinishGradients(float* parameter_gradients) const {
   const auto zero_padding = [&](int64_t offset, int64_t floats) {
     std::fill(parameter_gradients + offset + floats,
@@ -366,11 +370,12 @@ void CrossNetwork::Impl::FinishGradients(float* parameter_gradients) const {
   }
 }
 
-absl::Status CrossNetwork::Impl::CheckBackward(const BackwardArgs& args) const {
-  if (!last.training) {
-    return absl::FailedPreconditionError(
-        "CrossNetwork: Backward needs a Forward with training = true right before");
-  }
+absl::Status CrossNetwork::Impl::LayerReady(const BackwardArgs& args, size_t l) const {
+  const int64_t end = l + 1 < layers.size() ? layers[l + 1].weight_offset : num_parameters;
+  return args.gradients_ready(layers[l].weight_offset, end);
+}
+
+absl::Status CrossNetwork::Impl::CheckArgs(const BackwardArgs& args) const {
   if (args.parameter_gradients == nullptr) return internal::NullField(kOp, "parameter_gradients");
   if (last.batch_size == 0) return absl::OkStatus();
   if (args.parameters == nullptr) return internal::NullField(kOp, "parameters");
@@ -466,14 +471,19 @@ absl::Status CrossNetwork::Forward(const ExecContext& ctx, const ForwardArgs& ar
 }
 
 absl::Status CrossNetwork::Backward(const ExecContext& ctx, const BackwardArgs& args) {
+  HOTROW_RETURN_IF_ERROR(BackwardInput(ctx, args));
+  return BackwardParameters(ctx, args);
+}
+
+absl::Status CrossNetwork::BackwardInput(const ExecContext& ctx, const BackwardArgs& args) {
   Impl& impl = *impl_;
-  HOTROW_RETURN_IF_ERROR(impl.CheckBackward(args));
+  if (!impl.last.training) {
+    return absl::FailedPreconditionError(
+        "CrossNetwork: Backward needs a Forward with training = true right before");
+  }
+  HOTROW_RETURN_IF_ERROR(impl.CheckArgs(args));
   const auto run = [&]() -> absl::Status {
     impl.last.training = false;  // t is used up
-    if (impl.last.batch_size == 0) {
-      std::fill_n(args.parameter_gradients, impl.num_parameters, 0.0f);
-      return absl::OkStatus();
-    }
     FirstError error;
     ParallelFor(ctx.pool, impl.last.batch_size, kGemmChunkRows, [&](int64_t begin, int64_t end) {
       if (impl.is_vector()) return impl.BackwardVectorRows(args, begin, end);
@@ -481,15 +491,47 @@ absl::Status CrossNetwork::Backward(const ExecContext& ctx, const BackwardArgs& 
       error.Take(impl.BackwardRows(args, begin, end));
     });
     HOTROW_RETURN_IF_ERROR(error.ToStatus());
-    const auto num_blocks = static_cast<int64_t>(impl.blocks.size());
-    ParallelFor(ctx.pool, num_blocks, 1, [&](int64_t begin, int64_t end) {
-      const ProductScope scope;
-      for (int64_t i = begin; i < end; ++i) {
-        error.Take(impl.WeightGradientBlock(args, impl.blocks[static_cast<size_t>(i)]));
+    impl.last.inputs_done = true;
+    return absl::OkStatus();
+  };
+  return internal::Dispatch(ctx, run,
+                            [&](auto stream) { return internal::NoCudaKernel("cross_network"); });
+}
+
+absl::Status CrossNetwork::BackwardParameters(const ExecContext& ctx, const BackwardArgs& args) {
+  Impl& impl = *impl_;
+  if (!impl.last.inputs_done) {
+    return absl::FailedPreconditionError(
+        "CrossNetwork: BackwardParameters needs a BackwardInput right before");
+  }
+  HOTROW_RETURN_IF_ERROR(impl.CheckArgs(args));
+  const auto run = [&]() -> absl::Status {
+    impl.last.inputs_done = false;
+    const bool empty = impl.last.batch_size == 0;
+    if (empty) {
+      std::fill_n(args.parameter_gradients, impl.num_parameters, 0.0f);
+    } else {
+      impl.FinishGradients(args.parameter_gradients);
+    }
+    if (empty || impl.is_vector()) {
+      for (size_t l = impl.layers.size(); args.gradients_ready != nullptr && l-- > 0;) {
+        HOTROW_RETURN_IF_ERROR(impl.LayerReady(args, l));
       }
-    });
-    impl.FinishGradients(args.parameter_gradients);
-    return error.ToStatus();
+      return absl::OkStatus();
+    }
+    std::function<absl::Status(size_t)> ready;
+    if (args.gradients_ready != nullptr) {
+      ready = [&](size_t linear) {
+        // The last map comes first, so a layer is done with the first of its maps.
+        const size_t per_layer = impl.linears_per_layer();
+        if (linear % per_layer != 0) return absl::OkStatus();
+        return impl.LayerReady(args, linear / per_layer);
+      };
+    }
+    return internal::RunWeightBlocks(
+        ctx.pool, impl.blocks,
+        [&](const internal::WeightBlock& block) { return impl.WeightGradientBlock(args, block); },
+        ready);
   };
   return internal::Dispatch(ctx, run,
                             [&](auto stream) { return internal::NoCudaKernel("cross_network"); });

@@ -2,6 +2,7 @@
 #define HOTROW_OPS_CROSS_NETWORK_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -88,8 +89,18 @@ class CrossNetwork {
     float* dx = nullptr;
     int64_t dx_stride = 0;
     float* parameter_gradients = nullptr;
+    // Null, or told when parameter_gradients[begin, end) are final: one layer with its padding, the
+    // last layer first, on the calling thread while others go on with the layers below. Also for
+    // B = 0. The first error it returns is Backward's error, and no call follows.
+    std::function<absl::Status(int64_t begin, int64_t end)> gradients_ready;
   };
   absl::Status Backward(const ExecContext& ctx, const BackwardArgs& args);
+
+  // Backward in two halves: first dx, then parameter_gradients, so that the caller can pass dx on
+  // in between. Both take the same args; the second does not read dy. The second without the first
+  // is FailedPrecondition.
+  absl::Status BackwardInput(const ExecContext& ctx, const BackwardArgs& args);
+  absl::Status BackwardParameters(const ExecContext& ctx, const BackwardArgs& args);
 
   // All memory this object keeps: activations, column sums and transposed weights.
   int64_t activation_bytes() const;

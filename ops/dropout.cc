@@ -28,6 +28,10 @@ absl::Status DropoutArgs::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("DropoutArgs: layer must be < ", kMaxDropoutLayers, ", got ", layer));
   }
+  if (first_row < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("DropoutArgs: first_row must be >= 0, got ", first_row));
+  }
   if (data == nullptr && rows > 0 && columns > 0) {
     return absl::InvalidArgumentError("DropoutArgs: data must not be null");
   }

@@ -18,15 +18,16 @@ struct DropoutArgs {
   float rate = 0;  // share that becomes 0, in [0, 1); the rest is divided by 1 - rate
   uint64_t seed = 0;
   uint32_t step = 0;
-  uint32_t layer = 0;  // < kMaxDropoutLayers
+  uint32_t layer = 0;     // < kMaxDropoutLayers
+  int64_t first_row = 0;  // >= 0: what row 0 counts as, where `data` is a slice of a larger batch
 
   absl::Status Validate() const;
 };
 
-// Element e = row * columns + column is kept when word e % 4 of RandomBlock(seed, kDropout, e / 4,
-// step, layer) is at least rate * 2^32 (rounded down): the mask is a pure function of (seed, step,
-// layer, element), so the backward pass makes the same mask again by the same call on the gradient
-// instead of storing it.
+// Element e = (first_row + row) * columns + column is kept when word e % 4 of RandomBlock(seed,
+// kDropout, e / 4, step, layer) is at least rate * 2^32 (rounded down): the mask is a pure function
+// of (seed, step, layer, element), so the backward pass makes the same mask again by the same call
+// on the gradient instead of storing it, and slices of a batch drop what the whole batch would.
 absl::Status Dropout(const ExecContext& ctx, const DropoutArgs& args);
 
 }  // namespace hotrow

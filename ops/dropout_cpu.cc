@@ -151,12 +151,13 @@ void DropoutElements(const DropoutArgs& args, int64_t first, int64_t count, floa
 
 void DropoutRowsCpu(const DropoutArgs& args, int64_t begin, int64_t end) {
   if (args.stride == args.columns) {  // the rows lie end to end, and so do their elements
-    DropoutElements(args, begin * args.columns, (end - begin) * args.columns,
+    DropoutElements(args, (args.first_row + begin) * args.columns, (end - begin) * args.columns,
                     args.data + begin * args.stride);
     return;
   }
   for (int64_t row = begin; row < end; ++row) {
-    DropoutElements(args, row * args.columns, args.columns, args.data + row * args.stride);
+    DropoutElements(args, (args.first_row + row) * args.columns, args.columns,
+                    args.data + row * args.stride);
   }
 }
 

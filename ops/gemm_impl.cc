@@ -4,7 +4,9 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/math.h"
@@ -88,7 +90,7 @@ absl::Status Linear::InputGradient(const ConstMatrix& dy, const float* weights, 
                                weights, in, add ? 1.0f : 0.0f, dx.row(begin), dx.stride));
 }
 
-std::vector<WeightBlock> CutWeights(std::span<const Linear* const> linears) {
+WeightBlocks CutWeights(std::span<const Linear* const> linears) {
   std::vector<WeightBlock> blocks;
   for (size_t l = 0; l < linears.size(); ++l) {
     for (int64_t output = 0; output < linears[l]->out; output += kBlockOutputs) {
@@ -104,7 +106,10 @@ std::vector<WeightBlock> CutWeights(std::span<const Linear* const> linears) {
   };
   std::stable_sort(blocks.begin(), blocks.end(),
                    [&](const WeightBlock& a, const WeightBlock& b) { return cost(a) > cost(b); });
-  return blocks;
+  WeightBlocks result = {.num_linears = linears.size(), .by_cost = blocks, .by_linear = blocks};
+  std::stable_sort(result.by_linear.begin(), result.by_linear.end(),
+                   [](const WeightBlock& a, const WeightBlock& b) { return a.linear > b.linear; });
+  return result;
 }
 
 absl::Status WeightGradient(const Linear& linear, const WeightBlock& block, const ConstMatrix& dy,
@@ -113,6 +118,52 @@ absl::Status WeightGradient(const Linear& linear, const WeightBlock& block, cons
                                std::min(kBlockInputs, linear.in - block.input), batch_size, 1.0f,
                                dy.data + block.output, dy.stride, x.data + block.input, x.stride,
                                0.0f, dw + block.output * linear.in + block.input, linear.in));
+}
+
+absl::Status RunWeightBlocks(ThreadPool* pool, const WeightBlocks& blocks,
+                             absl::FunctionRef<absl::Status(const WeightBlock& block)> run,
+                             const std::function<absl::Status(size_t linear)>& ready) {
+  FirstError error;
+  const auto run_block = [&](const WeightBlock& block) {
+    const ProductScope scope;
+    absl::Status status = run(block);
+    const bool ok = status.ok();
+    error.Take(std::move(status));
+    return ok;
+  };
+  const auto num_blocks = static_cast<int64_t>(blocks.by_cost.size());
+  if (ready == nullptr) {
+    ParallelFor(pool, num_blocks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) run_block(blocks.by_cost[static_cast<size_t>(i)]);
+    });
+    return error.ToStatus();
+  }
+
+  // How many blocks of each map are still to be done.
+  std::vector<std::atomic<int64_t>> open(blocks.num_linears);
+  for (const WeightBlock& block : blocks.by_linear) {
+    open[block.linear].fetch_add(1, std::memory_order_relaxed);
+  }
+  const std::thread::id caller = std::this_thread::get_id();
+  size_t unreported = blocks.num_linears;  // maps; used by the caller alone
+  absl::Status ready_status;
+  const auto report = [&] {
+    while (unreported > 0 && ready_status.ok() &&
+           open[unreported - 1].load(std::memory_order_acquire) == 0) {
+      ready_status = ready(--unreported);
+    }
+  };
+  ParallelFor(pool, num_blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (std::this_thread::get_id() == caller) report();
+      const WeightBlock& block = blocks.by_linear[static_cast<size_t>(i)];
+      // A block that failed keeps its map open for good.
+      if (run_block(block)) open[block.linear].fetch_sub(1, std::memory_order_release);
+    }
+  });
+  HOTROW_RETURN_IF_ERROR(error.ToStatus());
+  report();
+  return ready_status;
 }
 
 void DrawNormals(uint64_t seed, uint32_t id, int64_t first_element, float scale,

@@ -3,11 +3,13 @@
 
 #include <csignal>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "base/buffer.h"
 #include "base/thread_pool.h"
@@ -105,12 +107,25 @@ struct WeightBlock {
   int64_t input;   // first column of dW
 };
 
-// The blocks of all these maps, the most expensive first.
-std::vector<WeightBlock> CutWeights(std::span<const Linear* const> linears);
+// The blocks of all the maps of a network, in two orders.
+struct WeightBlocks {
+  size_t num_linears = 0;
+  std::vector<WeightBlock> by_cost;    // the most expensive first, so that threads end together
+  std::vector<WeightBlock> by_linear;  // the last map first; of each map the most expensive first
+};
+WeightBlocks CutWeights(std::span<const Linear* const> linears);
 
 // dw is the whole gradient [out, in] of `linear`.
 absl::Status WeightGradient(const Linear& linear, const WeightBlock& block, const ConstMatrix& dy,
                             const ConstMatrix& x, int64_t batch_size, float* dw);
+
+// Runs all blocks as one parallel loop. ready(l), where it is given, is called for every map, the
+// last one first, once the blocks of that map and of those behind it are done; on the calling
+// thread, which looks for maps to report between two blocks of its own, so no thread waits for a
+// report. After an error, of run or of ready, no report follows; the first one is returned.
+absl::Status RunWeightBlocks(ThreadPool* pool, const WeightBlocks& blocks,
+                             absl::FunctionRef<absl::Status(const WeightBlock& block)> run,
+                             const std::function<absl::Status(size_t linear)>& ready);
 
 // Draws out[i] = scale * z_i, where z_i is normal number e % 4 of RandomBlock(seed, kDenseInit,
 // e / 4, id, 0) with e = first_element + i.

@@ -122,6 +122,8 @@ struct Mlp::Impl {
     ConstMatrix x = {nullptr, 0};
     int64_t batch_size = 0;
     uint32_t step = 0;
+    int64_t first_row = 0;
+    bool inputs_done = false;  // by BackwardInput; BackwardParameters can follow
   };
 
   absl::Status Init(const MlpOptions& mlp_options);
@@ -148,7 +150,8 @@ struct Mlp::Impl {
             .rate = options.dropout,
             .seed = options.seed,
             .step = last.step,
-            .layer = static_cast<uint32_t>(options.first_layer_id) + static_cast<uint32_t>(l)};
+            .layer = static_cast<uint32_t>(options.first_layer_id) + static_cast<uint32_t>(l),
+            .first_row = last.first_row};
   }
   bool DropsOut(const Layer& layer) const { return !layer.last && options.dropout > 0; }
 
@@ -156,11 +159,13 @@ struct Mlp::Impl {
   absl::Status BackwardRows(const BackwardArgs& args, int64_t begin, int64_t end);
   absl::Status WeightGradientBlock(const BackwardArgs& args, const internal::WeightBlock& block);
   void BiasGradients(float* parameter_gradients) const;
+  // args.gradients_ready for layer l.
+  absl::Status LayerReady(const BackwardArgs& args, size_t l) const;
   absl::Status CheckBackward(const BackwardArgs& args) const;
 
   MlpOptions options;
   std::vector<Layer> layers;
-  std::vector<internal::WeightBlock> blocks;  // of all layers
+  internal::WeightBlocks blocks;  // of all layers
   int64_t num_parameters = 0;
   LastForward last;
 };
@@ -269,6 +274,11 @@ void Mlp::Impl::BiasGradients(float* parameter_gradients) const {
   }
 }
 
+absl::Status Mlp::Impl::LayerReady(const BackwardArgs& args, size_t l) const {
+  const int64_t end = l + 1 < layers.size() ? layers[l + 1].weight_offset : num_parameters;
+  return args.gradients_ready(layers[l].weight_offset, end);
+}
+
 absl::Status Mlp::Impl::CheckBackward(const BackwardArgs& args) const {
   if (!last.training) {
     return absl::FailedPreconditionError(
@@ -335,6 +345,9 @@ absl::Status Mlp::Forward(const ExecContext& ctx, const ForwardArgs& args) {
         "Mlp: batch_size must be in [0, max_batch_size = ", impl.options.max_batch_size, "], got ",
         args.batch_size));
   }
+  if (args.first_row < 0) {
+    return internal::InvalidField("Mlp", "first_row", "must be >= 0", args.first_row);
+  }
   if (args.batch_size > 0) {
     if (args.parameters == nullptr) {
       return internal::NullField("Mlp", "parameters");
@@ -343,7 +356,10 @@ absl::Status Mlp::Forward(const ExecContext& ctx, const ForwardArgs& args) {
     HOTROW_RETURN_IF_ERROR(CheckMatrix("Mlp", "y", args.y, args.y_stride, output_size()));
   }
   const auto run = [&]() -> absl::Status {
-    impl.last = {.x = {args.x, args.x_stride}, .batch_size = args.batch_size, .step = args.step};
+    impl.last = {.x = {args.x, args.x_stride},
+                 .batch_size = args.batch_size,
+                 .step = args.step,
+                 .first_row = args.first_row};
     const bool transposed = args.batch_size >= internal::kTransposeMinRows;
     if (transposed) {
       for (Impl::Layer& layer : impl.layers) {
@@ -363,28 +379,52 @@ absl::Status Mlp::Forward(const ExecContext& ctx, const ForwardArgs& args) {
 }
 
 absl::Status Mlp::Backward(const ExecContext& ctx, const BackwardArgs& args) {
+  HOTROW_RETURN_IF_ERROR(BackwardInput(ctx, args));
+  return BackwardParameters(ctx, args);
+}
+
+absl::Status Mlp::BackwardInput(const ExecContext& ctx, const BackwardArgs& args) {
   Impl& impl = *impl_;
   HOTROW_RETURN_IF_ERROR(impl.CheckBackward(args));
   const auto run = [&]() -> absl::Status {
-    if (impl.last.batch_size == 0) {
-      std::fill_n(args.parameter_gradients, impl.num_parameters, 0.0f);
-      return absl::OkStatus();
-    }
+    impl.last.inputs_done = false;
     FirstError error;
     ParallelFor(ctx.pool, impl.last.batch_size, kGemmChunkRows, [&](int64_t begin, int64_t end) {
       const ProductScope scope;
       error.Take(impl.BackwardRows(args, begin, end));
     });
     HOTROW_RETURN_IF_ERROR(error.ToStatus());
-    const auto num_blocks = static_cast<int64_t>(impl.blocks.size());
-    ParallelFor(ctx.pool, num_blocks, 1, [&](int64_t begin, int64_t end) {
-      const ProductScope scope;
-      for (int64_t i = begin; i < end; ++i) {
-        error.Take(impl.WeightGradientBlock(args, impl.blocks[static_cast<size_t>(i)]));
+    impl.last.inputs_done = true;
+    return absl::OkStatus();
+  };
+  return internal::Dispatch(ctx, run, [&](auto stream) { return internal::NoCudaKernel("mlp"); });
+}
+
+absl::Status Mlp::BackwardParameters(const ExecContext& ctx, const BackwardArgs& args) {
+  Impl& impl = *impl_;
+  HOTROW_RETURN_IF_ERROR(impl.CheckBackward(args));
+  if (!impl.last.inputs_done) {
+    return absl::FailedPreconditionError(
+        "Mlp: BackwardParameters needs a BackwardInput right before");
+  }
+  const auto run = [&]() -> absl::Status {
+    impl.last.inputs_done = false;
+    std::function<absl::Status(size_t)> ready;
+    if (args.gradients_ready != nullptr) {
+      ready = [&](size_t l) { return impl.LayerReady(args, l); };
+    }
+    if (impl.last.batch_size == 0) {
+      std::fill_n(args.parameter_gradients, impl.num_parameters, 0.0f);
+      for (size_t l = impl.layers.size(); ready != nullptr && l-- > 0;) {
+        HOTROW_RETURN_IF_ERROR(ready(l));
       }
-    });
+      return absl::OkStatus();
+    }
     impl.BiasGradients(args.parameter_gradients);
-    return error.ToStatus();
+    return internal::RunWeightBlocks(
+        ctx.pool, impl.blocks,
+        [&](const internal::WeightBlock& block) { return impl.WeightGradientBlock(args, block); },
+        ready);
   };
   return internal::Dispatch(ctx, run, [&](auto stream) { return internal::NoCudaKernel("mlp"); });
 }

@@ -2,6 +2,7 @@
 #define HOTROW_OPS_MLP_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -56,7 +57,8 @@ class Mlp {
 
   // y = MLP(x). x [B, input_size] with row stride x_stride, y [B, output_size] with y_stride
   // (floats). x is read again by Backward and must stay until then; y need not. training switches
-  // dropout on and makes Backward possible; step goes into dropout's counter.
+  // dropout on and makes Backward possible; step goes into dropout's counter, and so does first_row
+  // >= 0, the number of row 0 in a larger batch of which x is a slice.
   struct ForwardArgs {
     const float* parameters = nullptr;
     const float* x = nullptr;
@@ -66,6 +68,7 @@ class Mlp {
     int64_t y_stride = 0;
     bool training = false;
     uint32_t step = 0;
+    int64_t first_row = 0;
   };
   absl::Status Forward(const ExecContext& ctx, const ForwardArgs& args);
 
@@ -79,8 +82,18 @@ class Mlp {
     float* dx = nullptr;
     int64_t dx_stride = 0;
     float* parameter_gradients = nullptr;
+    // Null, or told when parameter_gradients[begin, end) are final: W and b of one layer with their
+    // padding, the last layer first, on the calling thread while others go on with the layers
+    // below. Also for B = 0. The first error it returns is Backward's error, and no call follows.
+    std::function<absl::Status(int64_t begin, int64_t end)> gradients_ready;
   };
   absl::Status Backward(const ExecContext& ctx, const BackwardArgs& args);
+
+  // Backward in two halves: first dx, then parameter_gradients, so that the caller can pass dx on
+  // in between. Both take the same args; dy must stay as the first half left it until the second
+  // has read it. The second without the first is FailedPrecondition.
+  absl::Status BackwardInput(const ExecContext& ctx, const BackwardArgs& args);
+  absl::Status BackwardParameters(const ExecContext& ctx, const BackwardArgs& args);
 
   // All memory this object keeps: activations, their gradients and transposed weights.
   int64_t activation_bytes() const;

@@ -136,14 +136,15 @@ absl::Status AddFiles(const std::string& dir, std::map<uint64_t, int64_t>& bytes
 // Keeps a second store, of this process or another, out of the directory.
 class DirLock {
  public:
-  // Null where there is no lock file and none is to be made.
-  static absl::StatusOr<std::unique_ptr<DirLock>> Take(const std::string& dir, bool create) {
+  // A reader shares the lock with other readers, makes no lock file, and gets null where there is
+  // none.
+  static absl::StatusOr<std::unique_ptr<DirLock>> Take(const std::string& dir, bool reader) {
     const std::string path = dir + "/LOCK";
-    const int flags = create ? O_RDWR | O_CREAT : O_RDONLY;
+    const int flags = reader ? O_RDONLY : O_RDWR | O_CREAT;
     const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
-    if (fd < 0 && errno == ENOENT && !create) return nullptr;
+    if (fd < 0 && errno == ENOENT && reader) return nullptr;
     if (fd < 0) return ErrnoToStatus(errno, absl::StrCat("RocksDB store: open ", path));
-    if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (::flock(fd, (reader ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
       const int error = errno;
       ::close(fd);
       if (error == EWOULDBLOCK) {
@@ -691,7 +692,7 @@ absl::Status RocksStore::CountRows() {
 absl::Status RocksStore::Init() {
   Env& env = PosixEnv();
   HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, SnapshotsDir()));
-  HOTROW_ASSIGN_OR_RETURN(lock_, DirLock::Take(options_.path, /*create=*/true));
+  HOTROW_ASSIGN_OR_RETURN(lock_, DirLock::Take(options_.path, /*reader=*/false));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> entries, env.ListDir(SnapshotsDir()));
   for (const std::string& entry : entries) {  // cut off by a crash
     if (absl::EndsWith(entry, kUnfinished)) {
@@ -1233,7 +1234,7 @@ absl::Status RocksSnapshotReader::Open() {
     return absl::NotFoundError(
         absl::StrCat(options_.path, ": there is no RocksDB store, the file TABLES is missing"));
   }
-  HOTROW_ASSIGN_OR_RETURN(lock_, DirLock::Take(options_.path, /*create=*/false));
+  HOTROW_ASSIGN_OR_RETURN(lock_, DirLock::Take(options_.path, /*reader=*/true));
   HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(env, tables_path));
   HOTROW_ASSIGN_OR_RETURN(tables_, ParseTables(tables_path, text));
   for (const StoreTable& table : tables_) row_bytes_[table.table] = table.row_bytes;

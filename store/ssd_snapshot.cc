@@ -109,11 +109,12 @@ absl::Status SsdSnapshotReader::ReadManifest() {
                                             std::string(internal::kSsdManifestName),
                                             " is missing"));
   }
-  // A store that was copied without it is not open, and nothing is to be made here.
+  // A store that was copied without it is not open, and nothing is to be made here. Others may read
+  // it, too: the ranks of a job that starts from a snapshot of another number of ranks.
   const std::string lock_path = PathOf(internal::kSsdLockName);
   HOTROW_ASSIGN_OR_RETURN(const bool has_lock, env_.Exists(lock_path));
   if (has_lock) {
-    absl::StatusOr<std::unique_ptr<FileLock>> lock = env_.LockFile(lock_path);
+    absl::StatusOr<std::unique_ptr<FileLock>> lock = env_.LockFile(lock_path, LockMode::kShared);
     if (absl::IsFailedPrecondition(lock.status())) {
       return absl::FailedPreconditionError(absl::StrCat(
           "SSD store ", options_.path, ": is open, here or in another process; close it first"));

@@ -145,8 +145,17 @@ std::string CheckpointReportText(const std::string& path, const CheckpointReport
   AppendLine(&out, "rows",
              report.rows >= 0 ? FormatCount(report.rows)
                               : absl::StrCat("unknown (", report.rows_unknown, ")"));
-  AppendLine(&out, "store",
-             absl::StrCat(model.store, ", snapshot ", model.snapshot, " in ", model.tables_dir));
+  for (size_t r = 0; r < model.parts.size(); ++r) {
+    const SavedModel::Part& part = model.parts[r];
+    const std::string store =
+        absl::StrCat(part.store, ", snapshot ", part.snapshot, " in ", part.tables_dir);
+    if (model.parts.size() == 1) {
+      AppendLine(&out, "store", store);
+    } else {
+      AppendLine(&out, absl::StrCat("rank ", r),
+                 absl::StrCat(CountText(report.part_rows[r]), " rows, ", store));
+    }
+  }
   for (const CheckpointReport::File& file : report.files) {
     AppendLine(&out, "file",
                absl::StrCat(file.path, ", ", file.bytes < 0 ? "missing" : FormatBytes(file.bytes)));
@@ -173,7 +182,15 @@ std::string CheckpointReportJson(const std::string& path, const CheckpointReport
                {"dir", model.dir}};
   json.update(ModelJson(model));
   json["rows"] = Known(report.rows);
-  json["store"] = {{"kind", model.store}, {"dir", model.tables_dir}, {"snapshot", model.snapshot}};
+  json["stores"] = Json::array();
+  for (size_t r = 0; r < model.parts.size(); ++r) {
+    const SavedModel::Part& part = model.parts[r];
+    json["stores"].push_back({{"rank", r},
+                              {"kind", part.store},
+                              {"dir", part.tables_dir},
+                              {"snapshot", part.snapshot},
+                              {"rows", Known(report.part_rows[r])}});
+  }
   json["files"] = Json::array();
   for (const CheckpointReport::File& file : report.files) {
     json["files"].push_back({{"file", file.path}, {"bytes", Known(file.bytes)}});

@@ -137,7 +137,7 @@ TEST_P(SnapshotTest, EachShowsItsStepWhateverHappensMeanwhile) {
     // Each in turn, in any order but that the last one is trained on.
     options.cache_bytes = 2 * kMiB;
     for (const int at : taken) {
-      options.open_at = static_cast<SnapshotId>(at);
+      options.open_from = {{.snapshot = static_cast<SnapshotId>(at)}};
       options.open_steps = at;
       HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
       HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
@@ -305,7 +305,7 @@ TEST(SnapshotOverASlowDiskTest, HoldsBackWhatWasUpdatedSince) {
       EmbeddingCollectionOptions again = SmallTables();
       again.snapshot_dir = "/snapshots";
       again.env = &env;
-      again.open_at = static_cast<SnapshotId>(at);
+      again.open_from = {{.snapshot = static_cast<SnapshotId>(at)}};
       HOTROW_ASSERT_OK_AND_ASSIGN(auto reopened, EmbeddingCollection::Create(again, {}));
       HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest there, reopened->Digest());
       EXPECT_EQ(there.hash, expected[at]);
@@ -370,7 +370,7 @@ TEST(SnapshotFailureTest, TheTablesGoOnAndTheNextOneIsWhole) {
       EmbeddingCollectionOptions again = SmallTables();
       again.snapshot_dir = "/snapshots";
       again.env = &env;
-      again.open_at = at;
+      again.open_from = {{.snapshot = at}};
       HOTROW_ASSERT_OK_AND_ASSIGN(auto reopened, EmbeddingCollection::Create(again, {}));
       HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest there, reopened->Digest());
       EXPECT_EQ(there.hash, expected[at]);
@@ -419,11 +419,11 @@ TEST(SnapshotFailureTest, AnSsdThatGoesAwayKeepsWhatWasPrepared) {
       (second ? prepared_late : failed) += 1;
     }
     options.env = &memory;
-    options.open_at = second ? 20 : 10;
+    options.open_from = {{.snapshot = second ? SnapshotId{20} : SnapshotId{10}}};
     options.open_steps = second ? 20 : 10;
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
     HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
-    EXPECT_EQ(digest.hash, expected[options.open_at]);
+    EXPECT_EQ(digest.hash, expected[second ? 20 : 10]);
     Trainer trainer(tables.get(), options.prefetch_depth, static_cast<int>(options.open_steps),
                     kSteps, kRows);
     while (trainer.step() < kSteps) {

@@ -170,7 +170,7 @@ TEST_P(StoresTest, StartsFromAnySnapshotOfItsOwn) {
   ASSERT_NO_FATAL_FAILURE(MakeSnapshots(GetParam(), dir));
   for (const int at : {6, 4}) {  // the older one last: opening in place drops no snapshot
     EmbeddingCollectionOptions options = Over(SmallTables(), GetParam(), dir);
-    options.open_at = static_cast<SnapshotId>(at);
+    options.open_from = {{.snapshot = static_cast<SnapshotId>(at)}};
     options.open_steps = at;
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
     EXPECT_EQ(tables->steps(), at);
@@ -200,9 +200,7 @@ TEST_P(StoresTest, StartsFromASnapshotOfEveryOtherKind) {
     const auto before = Contents(source);
     const std::string dir = test::TempDir();
     EmbeddingCollectionOptions options = Over(SmallTables(), GetParam(), dir);
-    options.open_at = 4;
-    options.open_store = from;
-    options.open_dir = source + "/";
+    options.open_from = {{.snapshot = 4, .store = from, .dir = source + "/"}};
     options.open_steps = 4;
     {
       HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
@@ -214,7 +212,7 @@ TEST_P(StoresTest, StartsFromASnapshotOfEveryOtherKind) {
       HOTROW_ASSERT_OK(tables->CommitSnapshot(9));
     }
     if (from != StoreKind::kRocksDb) {
-      EXPECT_EQ(Contents(source), before) << "nothing is written to open_dir";
+      EXPECT_EQ(Contents(source), before) << "nothing is written to the source";
     }
     // Another collection cannot be made there without saying from what.
     if (GetParam() == StoreKind::kMemory) continue;
@@ -242,15 +240,15 @@ TEST_P(StoresTest, ARefusedOpenNamesTheReasonAndChangesNothing) {
   const EmbeddingCollectionOptions good = Over(SmallTables(), GetParam(), dir);
 
   EmbeddingCollectionOptions options = good;
-  options.open_at = 5;
+  options.open_from = {{.snapshot = 5}};
   EXPECT_THAT(refused(options),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("snapshot 5")));
   options = good;
-  options.open_at = 6;
+  options.open_from = {{.snapshot = 6}};
   options.tables[1].embedding_dim = 33;
   EXPECT_THAT(refused(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(dir)));
   options = good;
-  options.open_at = 6;
+  options.open_from = {{.snapshot = 6}};
   options.tables.pop_back();
   EXPECT_THAT(refused(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(dir)));
 
@@ -259,19 +257,18 @@ TEST_P(StoresTest, ARefusedOpenNamesTheReasonAndChangesNothing) {
                                       AllOf(HasSubstr(dir), HasSubstr("2 snapshots"))));
   {
     options = good;
-    options.open_at = 6;
+    options.open_from = {{.snapshot = 6}};
     HOTROW_ASSERT_OK_AND_ASSIGN(auto holder, EmbeddingCollection::Create(options, {}));
     for (const SnapshotId open_at : {SnapshotId{0}, SnapshotId{6}}) {
-      options.open_at = open_at;
+      options.open_from.clear();
+      if (open_at != 0) options.open_from = {{.snapshot = open_at}};
       EXPECT_THAT(EmbeddingCollection::Create(options, {}),
                   StatusIs(absl::StatusCode::kFailedPrecondition,
                            AllOf(HasSubstr(dir), HasSubstr("open"))));
     }
     // Neither can its snapshots be copied meanwhile.
     EmbeddingCollectionOptions copy = Over(SmallTables(), StoreKind::kMemory, test::TempDir());
-    copy.open_at = 6;
-    copy.open_store = GetParam();
-    copy.open_dir = dir;
+    copy.open_from = {{.snapshot = 6, .store = GetParam(), .dir = dir}};
     EXPECT_THAT(EmbeddingCollection::Create(copy, {}),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(dir)));
   }
@@ -294,16 +291,14 @@ TEST_P(StoresTest, ASourceThatIsMissingOrOtherIsNamed) {
   if (GetParam() == StoreKind::kSsd) {
     options = Over(SmallTables(), StoreKind::kMemory, dir);
   }
-  options.open_store = GetParam();
-  options.open_dir = source;
-  options.open_at = 7;
+  options.open_from = {{.snapshot = 7, .store = GetParam(), .dir = source}};
   EXPECT_THAT(EmbeddingCollection::Create(options, {}).status().message(), HasSubstr("snapshot 7"));
-  options.open_at = 4;
+  options.open_from[0].snapshot = 4;
   options.tables[2].embedding_dim = 40;
   EXPECT_THAT(
       EmbeddingCollection::Create(options, {}),
       StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(source), HasSubstr("table 2"))));
-  options.open_dir = source + "/nowhere";
+  options.open_from[0].dir = source + "/nowhere";
   EXPECT_THAT(EmbeddingCollection::Create(options, {}).status().message(),
               HasSubstr(source + "/nowhere"));
   EXPECT_FALSE(std::filesystem::exists(dir)) << "a refused open made a directory";
@@ -341,20 +336,21 @@ TEST_P(StoresTest, OptionsThatDoNotFitTheKindAreNamed) {
     change(&options);
     EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
   };
-  bad([](auto* o) { o->open_dir = "elsewhere"; }, "open_at is 0");
+  bad([](auto* o) { o->open_from = {{.dir = "elsewhere"}}; }, "must not be 0");
+  bad(
+      [](auto* o) {
+        o->open_from = {{.snapshot = 1}, {.snapshot = 2, .dir = "b"}};
+      },
+      "each of the 2 snapshots");
   bad([](auto* o) { o->open_steps = 3; }, "open_steps");
   if (GetParam() == StoreKind::kMemory) {
     bad([](auto* o) { o->store_path = "dir"; }, "store_path");
     bad([](auto* o) { o->disk_bytes = 1; }, "disk_bytes");
+    bad([](auto* o) { o->open_from = {{.snapshot = 1, .store = StoreKind::kSsd}}; },
+        "in which directory");
     bad(
         [](auto* o) {
-          o->open_at = 1;
-          o->open_store = StoreKind::kSsd;
-        },
-        "open_dir");
-    bad(
-        [](auto* o) {
-          o->open_at = 1;
+          o->open_from = {{.snapshot = 1}};
           o->snapshot_dir = "";
         },
         "snapshot_dir");
@@ -363,12 +359,8 @@ TEST_P(StoresTest, OptionsThatDoNotFitTheKindAreNamed) {
     bad([](auto* o) { o->disk_bytes = 0; }, "disk_bytes");
     bad([](auto* o) { o->cache_bytes = 0; }, "cache_bytes");
     bad([](auto* o) { o->snapshot_dir = "dir"; }, "snapshot_dir");
-    bad(
-        [](auto* o) {
-          o->open_at = 1;
-          o->open_store = StoreKind::kMemory;
-        },
-        "open_dir");
+    bad([](auto* o) { o->open_from = {{.snapshot = 1, .store = StoreKind::kMemory}}; },
+        "in which directory");
   }
 }
 

@@ -489,7 +489,8 @@ TEST(CheckpointTest, OneCanBeMadeOutOfParts) {
   HOTROW_ASSERT_OK_AND_ASSIGN(SavedModel saved, ReadCheckpoint(env, std::string(kDir) + "/"));
   EXPECT_EQ(saved.step, 10);
   EXPECT_TRUE(saved.is_checkpoint);
-  EXPECT_EQ(saved.tables_dir, "/run/checkpoints/tables");
+  ASSERT_EQ(saved.parts.size(), 1u);
+  EXPECT_EQ(saved.parts[0].tables_dir, "/run/checkpoints/tables");
   EXPECT_EQ(saved.tables[0].rows, -1);
   EXPECT_EQ(saved.seed, 3u);
   ASSERT_TRUE(saved.tables[0].initializer.has_value());
@@ -504,7 +505,7 @@ TEST(CheckpointTest, OneCanBeMadeOutOfParts) {
   EXPECT_THAT(WriteCheckpoint(env, "/run/imported", saved, dense.arrays()),
               StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(dir)));
   HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel again, ReadCheckpoint(env, dir));
-  EXPECT_EQ(again.tables_dir, "/run/checkpoints/tables");
+  EXPECT_EQ(again.parts, saved.parts);
   EXPECT_EQ(again.dense_crc, saved.dense_crc);
   EXPECT_EQ(TrainingStateToJson(*again.training), TrainingStateToJson(*saved.training));
   // Training goes on from it, and leaves the tables where they are.
@@ -512,7 +513,7 @@ TEST(CheckpointTest, OneCanBeMadeOutOfParts) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, RunSmall(options));
   EXPECT_EQ(EndOf(report), Reference(SmallRun()));
   HOTROW_ASSERT_OK(
-      env.Open(absl::StrFormat("/run/checkpoints/tables/%016x.snapshot", saved.snapshot),
+      env.Open(absl::StrFormat("/run/checkpoints/tables/%016x.snapshot", saved.parts[0].snapshot),
                OpenMode::kRead)
           .status());
   // One that does not know where its training stood.

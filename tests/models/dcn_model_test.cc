@@ -249,6 +249,59 @@ TEST(DcnModelTest, AnEmptyBatchHasZeroGradients) {
   }
 }
 
+TEST(DcnModelTest, TellsWhenEmbeddingsAreNeededAndWhichGradientsAreFinal) {
+  ThreadPool pool(3);
+  for (DcnOptions options : AllKinds()) {
+    options.over_arch_layer_sizes = {70, 9, 1};
+    options.dropout = 0.3f;
+    options.max_batch_size = 200;
+    const auto model = NewModel(options);
+    test::Ranges layers;
+    int64_t end = static_cast<int64_t>(model->parameters().size());
+    const auto add = [&](int64_t begin) {
+      layers.emplace_back(begin, end);
+      end = begin;
+    };
+    for (int32_t l = 3; l-- > 0;) {
+      add(model->over_parameters_offset() + model->over().weight_offset(l));
+    }
+    const int64_t cross_offset = model->cross_parameters_offset();
+    if (options.structure == DcnStructure::kParallel) {
+      add(cross_offset + model->cross().num_parameters());
+    }
+    for (int32_t l = 2; l-- > 0;) add(cross_offset + model->cross().weight_offset(l));
+    for (int32_t l = 2; l-- > 0 && model->bottom() != nullptr;) {
+      add(model->bottom()->weight_offset(l));
+    }
+    EXPECT_EQ(end, 0);
+    for (const int64_t size : {0, 1, 200}) {
+      SCOPED_TRACE(testing::Message() << Name(options) << ", batch of " << size);
+      const test::ModelBatch batch = RandomBatch(options, size, 3);
+      EXPECT_EQ(test::CheckHooks({}, *model, batch), layers);
+      EXPECT_EQ(test::CheckHooks({.pool = &pool}, *model, batch), layers);
+    }
+    for (const int64_t size : {0, 3}) {
+      test::CheckHookErrors(*model, RandomBatch(options, size, 3));
+    }
+  }
+}
+
+TEST(DcnModelTest, SlicesAddUpToTheWholeBatch) {
+  for (DcnOptions options : AllKinds()) {
+    for (const float dropout : {0.0f, 0.4f}) {
+      SCOPED_TRACE(testing::Message() << Name(options) << ", dropout " << dropout);
+      options.over_arch_layer_sizes = {30, 9, 1};
+      options.dropout = dropout;
+      options.max_batch_size = 40;
+      const auto model = NewModel(options);
+      for (const int64_t size : {2, 7, 40}) {
+        test::CheckSlices(*model, RandomBatch(options, size, 5));
+      }
+      if (dropout > 0) test::CheckFirstSampleMatters(*model, RandomBatch(options, 40, 5));
+    }
+  }
+}
+
 TEST(DcnModelTest, RefusesBatchesItHasNoRoomFor) {
   const auto model = NewModel(SmallOptions());
   std::vector<float> logits(9);

@@ -163,6 +163,45 @@ TEST(DeepFmModelTest, AnEmptyBatchHasZeroGradients) {
   EXPECT_TRUE(std::ranges::all_of(model->gradients(), [](float g) { return g == 0; }));
 }
 
+TEST(DeepFmModelTest, TellsWhenEmbeddingsAreNeededAndWhichGradientsAreFinal) {
+  for (const int32_t num_dense : {4, 0}) {
+    DeepFmOptions options = SmallOptions();
+    options.num_dense = num_dense;
+    options.over_arch_layer_sizes = {70, 9, 1};
+    options.dropout = 0.3f;
+    options.max_batch_size = 200;
+    const auto model = NewModel(options);
+    ThreadPool pool(3);
+    const Mlp& mlp = model->mlp();
+    const int64_t offset = model->mlp_parameters_offset();
+    const test::Ranges layers = {{offset + mlp.weight_offset(2), offset + mlp.num_parameters()},
+                                 {offset + mlp.weight_offset(1), offset + mlp.weight_offset(2)},
+                                 {offset, offset + mlp.weight_offset(1)},
+                                 {0, offset}};
+    for (const int64_t size : {0, 1, 200}) {
+      SCOPED_TRACE(testing::Message() << num_dense << " dense features, batch of " << size);
+      const test::ModelBatch batch = RandomBatch(options, size, 3);
+      EXPECT_EQ(test::CheckHooks({}, *model, batch), layers);
+      EXPECT_EQ(test::CheckHooks({.pool = &pool}, *model, batch), layers);
+      test::CheckHookErrors(*model, batch);
+    }
+  }
+}
+
+TEST(DeepFmModelTest, SlicesAddUpToTheWholeBatch) {
+  for (const float dropout : {0.0f, 0.4f}) {
+    DeepFmOptions options = SmallOptions();
+    options.over_arch_layer_sizes = {30, 9, 1};
+    options.dropout = dropout;
+    options.max_batch_size = 40;
+    const auto model = NewModel(options);
+    for (const int64_t size : {2, 7, 40}) {
+      test::CheckSlices(*model, RandomBatch(options, size, 5));
+    }
+    if (dropout > 0) test::CheckFirstSampleMatters(*model, RandomBatch(options, 40, 5));
+  }
+}
+
 TEST(DeepFmModelTest, RefusesBatchesItHasNoRoomFor) {
   const auto model = NewModel(SmallOptions());
   std::vector<float> logits(9);

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "base/thread_pool.h"
 #include "gtest/gtest.h"
+#include "tests/models/model_test_util.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -239,6 +241,99 @@ TEST(DlrmModelTest, AnEmptyBatchHasZeroGradients) {
   HOTROW_ASSERT_OK(model->Forward({}, {.batch_size = 0, .training = true, .step = 1}, {}));
   HOTROW_ASSERT_OK(model->Backward({}, {}, nullptr));
   EXPECT_TRUE(std::ranges::all_of(model->gradients(), [](float g) { return g == 0; }));
+}
+
+test::ModelBatch RandomModelBatch(const DlrmOptions& o, int64_t size, uint64_t seed) {
+  return test::RandomModelBatch(size, o.num_dense, o.num_sparse * o.embedding_dim, seed);
+}
+
+TEST(DlrmModelTest, TellsWhenEmbeddingsAreNeededAndWhichGradientsAreFinal) {
+  ThreadPool pool(3);
+  for (const int32_t num_dense : {4, 0}) {
+    DlrmOptions options = SmallOptions();
+    options.num_dense = num_dense;
+    options.over_arch_layer_sizes = {70, 9, 1};
+    options.dropout = 0.3f;
+    options.max_batch_size = 200;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DlrmModel> model, DlrmModel::Create(options));
+    test::Ranges layers;
+    int64_t end = static_cast<int64_t>(model->parameters().size());
+    const auto add = [&](int64_t begin) {
+      layers.emplace_back(begin, end);
+      end = begin;
+    };
+    for (int32_t l = 3; l-- > 0;) {
+      add(model->top_parameters_offset() + model->top().weight_offset(l));
+    }
+    for (int32_t l = 2; l-- > 0 && num_dense > 0;) add(model->bottom()->weight_offset(l));
+    EXPECT_EQ(end, 0);
+    for (const int64_t size : {0, 1, 200}) {
+      SCOPED_TRACE(testing::Message() << num_dense << " dense features, batch of " << size);
+      const test::ModelBatch batch = RandomModelBatch(options, size, 3);
+      EXPECT_EQ(test::CheckHooks({}, *model, batch), layers);
+      EXPECT_EQ(test::CheckHooks({.pool = &pool}, *model, batch), layers);
+      test::CheckHookErrors(*model, batch);
+    }
+  }
+}
+
+// What the bottom MLP reads may vanish while the embeddings are awaited: it is done by then.
+TEST(DlrmModelTest, RunsTheBottomMlpBeforeItAwaitsTheEmbeddings) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DlrmModel> model,
+                              DlrmModel::Create(SmallOptions()));
+  const test::ModelBatch batch = RandomModelBatch(SmallOptions(), 8, 1);
+  std::vector<float> want(8);
+  HOTROW_ASSERT_OK(model->Forward({}, batch.Input(false, 0), want));
+  std::vector<float> dense = batch.dense;
+  CtrModel::Input input = batch.Input(false, 0);
+  input.dense = dense.data();
+  input.await_embeddings = [&] {
+    std::fill(dense.begin(), dense.end(), NAN);
+    return absl::OkStatus();
+  };
+  std::vector<float> logits(8);
+  HOTROW_ASSERT_OK(model->Forward({}, input, logits));
+  EXPECT_EQ(logits, want);
+}
+
+// The gradient of the embeddings is told before the bottom MLP's backward pass writes a number.
+TEST(DlrmModelTest, TellsTheEmbeddingGradientBeforeTheBottomMlpGoesBack) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DlrmModel> model,
+                              DlrmModel::Create(SmallOptions()));
+  const test::ModelBatch batch = RandomModelBatch(SmallOptions(), 8, 1);
+  std::vector<float> logits(8);
+  std::vector<float> logit_gradient = batch.logit_gradient;
+  std::vector<float> embedding_gradient(batch.embeddings.size());
+  HOTROW_ASSERT_OK(model->Forward({}, batch.Input(true, 1), logits));
+  bool told = false;
+  HOTROW_ASSERT_OK(model->Backward({}, logit_gradient, embedding_gradient.data(),
+                                   {.embedding_gradient_ready = [&] {
+                                     told = true;
+                                     const auto is_zero = [](float g) { return g == 0; };
+                                     EXPECT_TRUE(std::ranges::all_of(model->gradients(), is_zero));
+                                     return absl::OkStatus();
+                                   }}));
+  EXPECT_TRUE(told);
+  EXPECT_FALSE(std::ranges::all_of(model->gradients(), [](float g) { return g == 0; }));
+}
+
+TEST(DlrmModelTest, SlicesAddUpToTheWholeBatch) {
+  for (const int32_t num_dense : {4, 0}) {
+    for (const float dropout : {0.0f, 0.4f}) {
+      SCOPED_TRACE(testing::Message() << num_dense << " dense features, dropout " << dropout);
+      DlrmOptions options = SmallOptions();
+      options.num_dense = num_dense;
+      options.over_arch_layer_sizes = {30, 9, 1};
+      options.dropout = dropout;
+      options.max_batch_size = 40;
+      HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DlrmModel> model,
+                                  DlrmModel::Create(options));
+      for (const int64_t size : {2, 7, 40}) {
+        test::CheckSlices(*model, RandomModelBatch(options, size, 5));
+      }
+      if (dropout > 0) test::CheckFirstSampleMatters(*model, RandomModelBatch(options, 40, 5));
+    }
+  }
 }
 
 TEST(DlrmModelTest, RefusesBatchesItHasNoRoomFor) {

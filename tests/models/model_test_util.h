@@ -2,21 +2,28 @@
 #define HOTROW_TESTS_MODELS_MODEL_TEST_UTIL_H_
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <span>
+#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/philox.h"
 #include "gtest/gtest.h"
 #include "models/ctr_model.h"
+#include "models/data/slice_batch.h"
+#include "ops/bce_loss.h"
 #include "ops/mlp.h"
 #include "tests/support/test_util.h"
 
-// What the tests of models share: random batches, an MLP in double, and the check of a whole model
-// against a reference in double.
+// What the tests of models share: random batches, an MLP in double, and the checks of a whole
+// model: against a reference in double, of what it calls back, and of slices against the whole
+// batch.
 namespace hotrow::test {
 
 // One batch with random contents.
@@ -27,13 +34,15 @@ struct ModelBatch {
   std::vector<float> dense;       // [size, num_dense]
   std::vector<float> embeddings;  // [size, width]
   std::vector<float> logit_gradient;
+  int64_t first_sample = 0;
 
   CtrModel::Input Input(bool training, uint32_t step) const {
     return {.batch_size = size,
             .dense = dense.data(),
             .embeddings = embeddings.data(),
             .training = training,
-            .step = step};
+            .step = step,
+            .first_sample = first_sample};
   }
 };
 
@@ -121,6 +130,233 @@ inline void CheckModel(CtrModel& model, const ModelBatch& batch, const LogitRefe
   };
   check(&parameters, model.gradients(), "parameter");
   check(&embeddings, embedding_gradient, "embedding");
+}
+
+// --- slices and hooks ---
+
+inline std::vector<uint32_t> FloatBits(std::span<const float> values) {
+  std::vector<uint32_t> bits;
+  bits.reserve(values.size());
+  for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
+  return bits;
+}
+
+// What a forward and a backward pass of a model give.
+struct ModelPass {
+  std::vector<float> logits, embedding_gradient, gradients;
+};
+
+inline ModelPass RunPass(const ExecContext& ctx, CtrModel& model, const ModelBatch& batch,
+                         std::vector<float> logit_gradient) {
+  ModelPass pass;
+  pass.logits.resize(static_cast<size_t>(batch.size));
+  pass.embedding_gradient.resize(batch.embeddings.size());
+  HOTROW_EXPECT_OK(model.Forward(ctx, batch.Input(/*training=*/true, 1), pass.logits));
+  HOTROW_EXPECT_OK(model.Backward(ctx, logit_gradient, pass.embedding_gradient.data()));
+  pass.gradients.assign(model.gradients().begin(), model.gradients().end());
+  return pass;
+}
+
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+// Every promise of CtrModel::Input::await_embeddings and CtrModel::BackwardHooks for this batch.
+// Returns the ranges of gradients in the order in which they were reported.
+inline Ranges CheckHooks(const ExecContext& ctx, CtrModel& model, const ModelBatch& batch) {
+  const ModelPass want = RunPass(ctx, model, batch, batch.logit_gradient);
+  // Other gradients than those, so that none looks final because it was so before.
+  std::vector<float> other_gradient(batch.logit_gradient.size(), 5.0f);
+  const ModelBatch other = RandomModelBatch(batch.size, batch.num_dense, batch.width, 99);
+  RunPass(ctx, model, other, other_gradient);
+
+  const std::thread::id caller = std::this_thread::get_id();
+  // The embeddings are not there before they are awaited.
+  std::vector<float> embeddings(batch.embeddings.size(), std::numeric_limits<float>::quiet_NaN());
+  int awaited = 0;
+  CtrModel::Input input = batch.Input(/*training=*/true, 1);
+  input.embeddings = embeddings.data();
+  input.await_embeddings = [&] {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    ++awaited;
+    embeddings = batch.embeddings;
+    return absl::OkStatus();
+  };
+  std::vector<float> logits(batch.logit_gradient.size());
+  HOTROW_EXPECT_OK(model.Forward(ctx, input, logits));
+  EXPECT_EQ(awaited, 1);
+  EXPECT_EQ(FloatBits(logits), FloatBits(want.logits));
+
+  const auto num_gradients = static_cast<int64_t>(model.gradients().size());
+  std::vector<float> logit_gradient = batch.logit_gradient;
+  std::vector<float> embedding_gradient(batch.embeddings.size());
+  std::vector<float> early_embedding_gradient;
+  std::vector<float> early_gradients(static_cast<size_t>(num_gradients));
+  int embeddings_ready = 0;
+  Ranges ranges;
+  int64_t left = num_gradients;
+  const CtrModel::BackwardHooks hooks = {
+      .embedding_gradient_ready =
+          [&] {
+            EXPECT_EQ(std::this_thread::get_id(), caller);
+            EXPECT_TRUE(ranges.empty()) << "gradients of parameters came before";
+            ++embeddings_ready;
+            early_embedding_gradient = embedding_gradient;
+            return absl::OkStatus();
+          },
+      .gradients_ready =
+          [&](int64_t begin, int64_t end) {
+            EXPECT_EQ(std::this_thread::get_id(), caller);
+            EXPECT_EQ(end, left);
+            EXPECT_LT(begin, end);
+            EXPECT_GE(begin, 0);
+            left = begin;
+            ranges.emplace_back(begin, end);
+            std::copy(model.gradients().begin() + begin, model.gradients().begin() + end,
+                      early_gradients.begin() + begin);
+            return absl::OkStatus();
+          }};
+  HOTROW_EXPECT_OK(model.Backward(ctx, logit_gradient, embedding_gradient.data(), hooks));
+  EXPECT_EQ(embeddings_ready, 1);
+  EXPECT_EQ(left, 0) << "not all gradients were reported";
+  EXPECT_EQ(FloatBits(early_embedding_gradient), FloatBits(embedding_gradient));
+  EXPECT_EQ(FloatBits(early_gradients), FloatBits(model.gradients()));
+  EXPECT_EQ(FloatBits(embedding_gradient), FloatBits(want.embedding_gradient));
+  EXPECT_EQ(FloatBits(model.gradients()), FloatBits(want.gradients));
+  if (batch.size == 0) {
+    EXPECT_TRUE(std::ranges::all_of(early_gradients, [](float g) { return g == 0; }));
+  }
+  return ranges;
+}
+
+// Each call of a hook may fail: its error is that of the pass, and no other call follows.
+inline void CheckHookErrors(CtrModel& model, const ModelBatch& batch) {
+  const absl::Status error = absl::UnavailableError("rank 3 is gone");
+  std::vector<float> logits(static_cast<size_t>(batch.size));
+  std::vector<float> embedding_gradient(batch.embeddings.size());
+  RunPass({}, model, batch, batch.logit_gradient);
+  CtrModel::Input input = batch.Input(/*training=*/true, 1);
+  input.await_embeddings = [&] { return error; };
+  EXPECT_EQ(model.Forward({}, input, logits), error);
+  std::vector<float> logit_gradient = batch.logit_gradient;
+  EXPECT_THAT(model.Backward({}, logit_gradient, embedding_gradient.data()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, ::testing::HasSubstr("Forward")));
+
+  for (int fail_at = 0;; ++fail_at) {
+    int calls = 0;
+    const auto call = [&] { return calls++ == fail_at ? error : absl::OkStatus(); };
+    const CtrModel::BackwardHooks hooks = {
+        .embedding_gradient_ready = call,
+        .gradients_ready = [&](int64_t begin, int64_t end) { return call(); }};
+    HOTROW_ASSERT_OK(model.Forward({}, batch.Input(/*training=*/true, 1), logits));
+    logit_gradient = batch.logit_gradient;
+    const absl::Status status =
+        model.Backward({}, logit_gradient, embedding_gradient.data(), hooks);
+    if (calls <= fail_at) {  // all calls of a pass have failed once
+      HOTROW_EXPECT_OK(status);
+      EXPECT_GE(fail_at, 3);  // the embeddings and at least two layers
+      return;
+    }
+    EXPECT_EQ(status, error);
+    EXPECT_EQ(calls, fail_at + 1);
+  }
+}
+
+inline ModelBatch SliceOf(const ModelBatch& batch, int64_t begin, int64_t end) {
+  const auto rows = [&](const std::vector<float>& from, int64_t columns) {
+    return std::vector<float>(from.begin() + begin * columns, from.begin() + end * columns);
+  };
+  return {.size = end - begin,
+          .num_dense = batch.num_dense,
+          .width = batch.width,
+          .dense = rows(batch.dense, batch.num_dense),
+          .embeddings = rows(batch.embeddings, batch.width),
+          .logit_gradient = rows(batch.logit_gradient, 1),
+          .first_sample = batch.first_sample + begin};
+}
+
+// Forward, loss over `mean_over` samples, backward.
+inline ModelPass RunLossPass(CtrModel& model, const ModelBatch& batch,
+                             const std::vector<float>& labels, int64_t mean_over) {
+  ModelPass pass;
+  std::vector<float> logits(static_cast<size_t>(batch.size));
+  HOTROW_EXPECT_OK(model.Forward({}, batch.Input(/*training=*/true, 1), logits));
+  std::vector<float> logit_gradient(logits.size());
+  double loss = 0;
+  HOTROW_EXPECT_OK(BceWithLogits({}, {.logits = logits.data(),
+                                      .labels = labels.data() + batch.first_sample,
+                                      .batch_size = batch.size,
+                                      .gradient = logit_gradient.data(),
+                                      .mean_over = mean_over,
+                                      .loss = &loss}));
+  pass.logits = std::move(logits);
+  pass.embedding_gradient.resize(batch.embeddings.size());
+  HOTROW_EXPECT_OK(model.Backward({}, logit_gradient, pass.embedding_gradient.data()));
+  pass.gradients.assign(model.gradients().begin(), model.gradients().end());
+  return pass;
+}
+
+// The logits and the embedding gradients of the slices of a batch are those of the whole, and the
+// gradients of the parameters add up to those of the whole, all within rounding.
+inline void CheckSlices(CtrModel& model, const ModelBatch& batch) {
+  std::vector<float> labels;
+  for (int64_t b = 0; b < batch.size; ++b) labels.push_back(static_cast<float>(b % 3) / 2);
+  const ModelPass whole = RunLossPass(model, batch, labels, /*mean_over=*/0);
+  // How much the samples add to each sum, without regard to sign. Each of the sums over at most a
+  // few hundred terms behind a number errs by less than 1000 roundings of 2^-24 of that; numbers
+  // that a model makes from larger ones err by their share of the largest.
+  std::vector<double> magnitude(whole.gradients.size());
+  for (int64_t b = 0; b < batch.size; ++b) {
+    const ModelPass one = RunLossPass(model, SliceOf(batch, b, b + 1), labels, batch.size);
+    for (size_t i = 0; i < magnitude.size(); ++i) magnitude[i] += std::abs(one.gradients[i]);
+  }
+  const double largest = *std::max_element(magnitude.begin(), magnitude.end());
+  ASSERT_GT(largest, 1e-3);
+  constexpr double kRounding = 1000 * 0x1p-24;
+  const auto bound = [&](double of, double of_largest) {
+    return kRounding * (of + of_largest / 16);
+  };
+
+  for (const int64_t world_size : {1, 2, 3, 4, 9}) {
+    SCOPED_TRACE(testing::Message() << batch.size << " samples on " << world_size << " ranks");
+    std::vector<double> sum(whole.gradients.size());
+    ModelPass all;
+    for (int64_t rank = 0; rank < world_size; ++rank) {
+      const ModelBatch slice = SliceOf(batch, SliceBegin(batch.size, rank, world_size),
+                                       SliceBegin(batch.size, rank + 1, world_size));
+      const ModelPass pass = RunLossPass(model, slice, labels, batch.size);
+      all.logits.insert(all.logits.end(), pass.logits.begin(), pass.logits.end());
+      all.embedding_gradient.insert(all.embedding_gradient.end(), pass.embedding_gradient.begin(),
+                                    pass.embedding_gradient.end());
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += pass.gradients[i];
+    }
+    const auto expect_near = [&](const std::vector<float>& got, const std::vector<float>& want,
+                                 const char* what) {
+      ASSERT_EQ(got.size(), want.size());
+      double most = 0;
+      for (const float x : want) most = std::max(most, static_cast<double>(std::abs(x)));
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(got[i], want[i], bound(std::abs(want[i]), most)) << what << " " << i;
+      }
+    };
+    expect_near(all.logits, whole.logits, "logit");
+    expect_near(all.embedding_gradient, whole.embedding_gradient, "embedding gradient");
+    for (size_t i = 0; i < sum.size(); ++i) {
+      ASSERT_NEAR(sum[i], whole.gradients[i], bound(magnitude[i], largest)) << "gradient " << i;
+    }
+  }
+}
+
+// A model with dropout: a slice that counts its samples from 0 drops others than the whole batch.
+inline void CheckFirstSampleMatters(CtrModel& model, const ModelBatch& batch) {
+  ModelBatch slice = SliceOf(batch, batch.size / 2, batch.size);
+  std::vector<float> logits(static_cast<size_t>(slice.size));
+  HOTROW_ASSERT_OK(model.Forward({}, slice.Input(/*training=*/true, 1), logits));
+  std::vector<float> from_zero(logits.size());
+  slice.first_sample = 0;
+  HOTROW_ASSERT_OK(model.Forward({}, slice.Input(/*training=*/true, 1), from_zero));
+  EXPECT_NE(logits, from_zero);
+  slice.first_sample = -1;
+  EXPECT_THAT(model.Forward({}, slice.Input(/*training=*/true, 1), logits),
+              StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr("first_sample")));
 }
 
 }  // namespace hotrow::test

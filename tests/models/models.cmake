@@ -9,6 +9,10 @@ hotrow_add_test(
   SOURCES checkpoint_test.cc
   DEPS hotrow::models)
 hotrow_add_test(
+  NAME rank_checkpoint_test
+  SOURCES rank_checkpoint_test.cc
+  DEPS hotrow::models)
+hotrow_add_test(
   NAME train_crash_test
   SOURCES train_crash_test.cc
   DEPS hotrow::models

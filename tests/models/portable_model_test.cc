@@ -1,16 +1,21 @@
 #include "models/portable_model.h"
 
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/philox.h"
+#include "base/status_macros.h"
+#include "embedding/shard_map.h"
 #include "models/checkpoint.h"
 #include "models/checkpoint_check.h"
+#include "ops/row_layout.h"
 #include "store/host_store.h"
 #include "store/rocks_store.h"
 #include "store/ssd_store.h"
@@ -120,9 +125,7 @@ absl::StatusOr<CollectionDigest> MakeCheckpoint(Env* env) {
   SavedModel model = Description();
   model.is_checkpoint = true;
   model.step = 3;
-  model.store = "memory";
-  model.tables_dir = options.snapshot_dir;
-  model.snapshot = 5;
+  model.parts = {{.store = "memory", .tables_dir = options.snapshot_dir, .snapshot = 5}};
   HOTROW_RETURN_IF_ERROR(tables->PrepareSnapshot(5));
   const std::vector<float> parameters = Dense(1);
   const std::vector<float> momentum1 = Dense(2);
@@ -161,7 +164,8 @@ void ExpectSameModel(Env& env, const std::string& checkpoint, const CollectionDi
   HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, checkpoint));
   const SavedModel expected = Description();
   EXPECT_TRUE(saved.is_checkpoint);
-  EXPECT_EQ(saved.store, StoreKindName(store));
+  ASSERT_EQ(saved.parts.size(), 1u);
+  EXPECT_EQ(saved.parts[0].store, StoreKindName(store));
   EXPECT_EQ(saved.model, expected.model);
   EXPECT_EQ(saved.shape, expected.shape);
   EXPECT_EQ(saved.seed, expected.seed);
@@ -216,8 +220,7 @@ TEST(PortableModelTest, ACollectionOpensWhatWasImported) {
   HOTROW_ASSERT_OK(ImportPortable(Import(&env)));
   HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, kBack));
   EmbeddingCollectionOptions options = Options(&env);
-  options.open_at = saved.snapshot;
-  options.open_dir = saved.tables_dir;
+  options.open_from = {{.snapshot = saved.parts[0].snapshot, .dir = saved.parts[0].tables_dir}};
   options.open_steps = saved.step;
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<EmbeddingCollection> tables,
                               EmbeddingCollection::Create(options, {}));
@@ -235,7 +238,7 @@ TEST(PortableModelTest, StoresWhereTheyAreAskedFor) {
   HOTROW_ASSERT_OK(ImportPortable(options));
   ExpectSameModel(env, kBack, digest, StoreKind::kSsd);
   HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, kBack));
-  EXPECT_EQ(saved.tables_dir, "/disk/store");
+  EXPECT_EQ(saved.parts[0].tables_dir, "/disk/store");
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto left, env.ListDir("/disk"));
   EXPECT_EQ(left.size(), 1u) << testing::PrintToString(left);
 
@@ -638,6 +641,201 @@ TEST(PortableModelTest, AFullDiskIsSaidAndLeavesNothing) {
   EXPECT_FALSE(exists);
 }
 
+// --- Several ranks -------------------------------------------------------------------------------
+
+constexpr int32_t kRanks = 3;
+constexpr char kMany[] = "/run/many";
+
+struct Row {
+  RowKey key;
+  std::vector<std::byte> bytes;
+};
+
+std::vector<Row> RowsOfPart(Env& env, const SavedModel& saved, int32_t rank) {
+  std::vector<Row> out;
+  const auto reader = OpenSavedPart(env, saved, rank, 0);
+  EXPECT_THAT(reader, test::IsOk());
+  if (!reader.ok()) return out;
+  HOTROW_EXPECT_OK((*reader)->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+    out.push_back({key, {row.begin(), row.end()}});
+    return absl::OkStatus();
+  }));
+  return out;
+}
+
+// The checkpoint kRun as kRanks ranks would have written it, into kMany: the second of them has its
+// rows on an SSD. is_of_part says which rows a rank gets.
+absl::Status MakeManyParts(Env* env,
+                           const std::function<bool(int32_t rank, const RowKey&)>& is_of_part) {
+  HOTROW_ASSIGN_OR_RETURN(SavedModel model, ReadCheckpoint(*env, kRun));
+  HOTROW_ASSIGN_OR_RETURN(const DenseVectors dense, ReadSavedDense(*env, model));
+  HOTROW_ASSIGN_OR_RETURN(const auto one, OpenSavedPart(*env, model, 0, 0));
+  const std::vector<StoreTable> tables(one->tables().begin(), one->tables().end());
+  const std::vector<Row> rows = RowsOfPart(*env, model, 0);
+  model.parts.clear();
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    const bool on_disk = rank == 1;
+    const std::string dir =
+        on_disk ? RankDir("/disk/rows", rank, kRanks) : SavedTablesDir(kMany, rank, kRanks);
+    HOTROW_RETURN_IF_ERROR(CreateDirsDurably(*env, dir));
+    std::unique_ptr<RowStore> store;
+    if (on_disk) {
+      SsdStoreOptions options;
+      options.path = dir;
+      options.tables = tables;
+      options.memory_budget_bytes = int64_t{8} << 20;
+      options.disk_budget_bytes = int64_t{4} << 20;
+      options.background = false;
+      options.env = env;
+      HOTROW_ASSIGN_OR_RETURN(store, SsdStore::Open(options));
+    } else {
+      HOTROW_ASSIGN_OR_RETURN(store, HostStore::Open({.tables = tables,
+                                                      .budget_bytes = int64_t{8} << 20,
+                                                      .snapshot_dir = dir,
+                                                      .env = env}));
+    }
+    for (const Row& row : rows) {
+      if (!is_of_part(rank, row.key)) continue;
+      const std::byte* const bytes = row.bytes.data();
+      HOTROW_RETURN_IF_ERROR(store->InsertOrAssign({&row.key, 1}, {&bytes, 1}));
+    }
+    const auto snapshot = static_cast<SnapshotId>(40 + rank);
+    HOTROW_RETURN_IF_ERROR(store->PrepareSnapshot(snapshot));
+    HOTROW_RETURN_IF_ERROR(store->CommitSnapshot(snapshot));
+    model.parts.push_back(
+        {.store = on_disk ? "ssd" : "memory", .tables_dir = dir, .snapshot = snapshot});
+  }
+  return WriteCheckpoint(*env, kMany, model, dense.arrays()).status();
+}
+
+bool IsOwned(int32_t rank, const RowKey& key) { return OwnerRank(key, kRanks) == rank; }
+
+// All rows of an export, by table and key.
+std::map<std::pair<uint32_t, uint64_t>, std::vector<std::byte>> RowsOfExport(
+    Env& env, const std::string& dir) {
+  std::map<std::pair<uint32_t, uint64_t>, std::vector<std::byte>> out;
+  const absl::StatusOr<PortableModel> portable = ReadPortableManifest(env, dir, false);
+  EXPECT_THAT(portable, test::IsOk());
+  if (!portable.ok()) return out;
+  EXPECT_THAT(ReadPortableTables({.dir = dir, .env = &env}, portable->tables,
+                                 [&](const PortableRows& batch) {
+                                   for (size_t i = 0; i < batch.keys.size(); ++i) {
+                                     const RowKey& key = batch.keys[i];
+                                     const PortableTable& table = portable->tables[key.table];
+                                     const int64_t bytes =
+                                         RowLayout::For(table.dim, table.optimizer).payload_bytes;
+                                     auto& row = out[{key.table, key.key}];
+                                     EXPECT_TRUE(row.empty()) << "twice";
+                                     row.assign(batch.rows[i], batch.rows[i] + bytes);
+                                   }
+                                   return absl::OkStatus();
+                                 }),
+              test::IsOk());
+  return out;
+}
+
+TEST(PortableModelTest, AnExportOfSeveralRanksEqualsThatOfOne) {
+  MemEnv env;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, MakeCheckpoint(&env));
+  HOTROW_ASSERT_OK(MakeManyParts(&env, IsOwned));
+  // So that it means something.
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel many, ReadCheckpoint(env, kMany));
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    EXPECT_GT(RowsOfPart(env, many, rank).size(), 5u);
+  }
+  HOTROW_ASSERT_OK(Export(&env));
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const PortableSummary summary,
+      ExportPortable(
+          {.checkpoint = kMany, .dir = "/run/out_many", .shard_bytes = 300, .env = &env}));
+  for (size_t t = 0; t < 3; ++t) {
+    EXPECT_EQ(summary.tables[t].rows, digest.tables[t].rows);
+    EXPECT_TRUE(summary.tables[t].hash == digest.tables[t].hash);
+  }
+  const auto rows = RowsOfExport(env, kOut);
+  EXPECT_GT(rows.size(), 20u);
+  EXPECT_EQ(RowsOfExport(env, "/run/out_many"), rows);
+  EXPECT_EQ(ReadText(env, "/run/out_many/dense.safetensors"),
+            ReadText(env, absl::StrCat(kOut, "/dense.safetensors")));
+  // An import makes one part of it.
+  ImportOptions import = Import(&env);
+  import.dir = "/run/out_many";
+  HOTROW_ASSERT_OK(ImportPortable(import));
+  ExpectSameModel(env, kBack, digest, StoreKind::kMemory);
+}
+
+TEST(PortableModelTest, PartsAreCountedEachForItself) {
+  MemEnv env;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, MakeCheckpoint(&env));
+  HOTROW_ASSERT_OK(MakeManyParts(&env, IsOwned));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel many, ReadCheckpoint(env, kMany));
+  int64_t all = 0;
+  for (const TableDigest& table : digest.tables) all += table.rows;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport seen, InspectCheckpoint(env, kMany, 0));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport verified, VerifyCheckpoint(env, kMany, 0));
+  for (const CheckpointReport* const report : {&seen, &verified}) {
+    EXPECT_THAT(report->damage, testing::IsEmpty());
+    EXPECT_EQ(report->rows, all);
+    EXPECT_EQ(report->files.size(), 4u);  // manifest, dense, two snapshots in memory
+    ASSERT_EQ(report->part_rows.size(), static_cast<size_t>(kRanks));
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      EXPECT_EQ(report->part_rows[static_cast<size_t>(rank)],
+                static_cast<int64_t>(RowsOfPart(env, many, rank).size()));
+    }
+  }
+  // A part that is gone is named; the others are still looked at.
+  const std::string& gone = seen.files[3].path;
+  EXPECT_THAT(gone, HasSubstr("/run/many/tables/rank-00002-of-00003/"));
+  HOTROW_ASSERT_OK(env.Remove(gone));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport less, VerifyCheckpoint(env, kMany, 0));
+  EXPECT_THAT(less.damage, testing::ElementsAre(HasSubstr(gone)));
+  EXPECT_EQ(less.rows, -1);
+  EXPECT_EQ(less.part_rows[1], seen.part_rows[1]);
+  EXPECT_EQ(less.part_rows[2], -1);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport looked, InspectCheckpoint(env, kMany, 0));
+  EXPECT_EQ(looked.rows, -1);
+  EXPECT_EQ(looked.part_rows[0], seen.part_rows[0]);
+  EXPECT_THAT(Export(&env), test::IsOk());
+  EXPECT_THAT(ExportPortable({.checkpoint = kMany, .dir = "/run/no", .env = &env}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank-00002-of-00003")));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const bool left, env.Exists("/run/no"));
+  EXPECT_FALSE(left);
+}
+
+// In the wrong part, there alone or beside the one in the right part.
+TEST(PortableModelTest, ARowInThePartOfAnotherRankIsDamage) {
+  for (const bool twice : {false, true}) {
+    for (const int32_t wrong : {0, 1}) {
+      SCOPED_TRACE(absl::StrCat(twice, wrong));
+      MemEnv env;
+      HOTROW_ASSERT_OK(MakeCheckpoint(&env));
+      const RowKey moved = {.key = UINT64_MAX, .table = 1};
+      const int32_t owner = OwnerRank(moved, kRanks);
+      if (owner == wrong) continue;
+      HOTROW_ASSERT_OK(MakeManyParts(&env, [&](int32_t rank, const RowKey& key) {
+        if (!(key == moved)) return IsOwned(rank, key);
+        return rank == wrong || (twice && rank == owner);
+      }));
+      const auto message = AllOf(HasSubstr(absl::StrCat("rank-0000", wrong, "-of-00003")),
+                                 HasSubstr("key 18446744073709551615 of table \"items\""),
+                                 HasSubstr(absl::StrCat("in the part of rank ", wrong, " of 3")),
+                                 HasSubstr(absl::StrCat("belongs to rank ", owner)));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report, VerifyCheckpoint(env, kMany, 0));
+      EXPECT_THAT(report.damage, testing::ElementsAre(message));
+      EXPECT_THAT(ExportPortable({.checkpoint = kMany, .dir = "/run/no", .env = &env}),
+                  StatusIs(absl::StatusCode::kDataLoss, message));
+    }
+  }
+  // All parts in the wrong places: a line for each.
+  MemEnv env;
+  HOTROW_ASSERT_OK(MakeCheckpoint(&env));
+  HOTROW_ASSERT_OK(MakeManyParts(
+      &env, [&](int32_t rank, const RowKey& key) { return IsOwned((rank + 1) % kRanks, key); }));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report, VerifyCheckpoint(env, kMany, 0));
+  EXPECT_EQ(report.damage.size(), static_cast<size_t>(kRanks));
+  for (const std::string& line : report.damage) EXPECT_THAT(line, HasSubstr("more rows"));
+}
+
 // Two that write one directory would mix their files; the second is told.
 TEST(PortableModelTest, OneWriterForADirectory) {
   const std::string dir = test::TempDir();
@@ -656,8 +854,9 @@ TEST(PortableModelTest, OneWriterForADirectory) {
   }
   const ExportOptions options = {.checkpoint = dir + kRun, .dir = out};
   {
-    HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<FileLock> lock,
-                                PosixEnv().LockFile(out + ".hotrow-partial/hotrow-partial.lock"));
+    HOTROW_ASSERT_OK_AND_ASSIGN(
+        const std::unique_ptr<FileLock> lock,
+        PosixEnv().LockFile(out + ".hotrow-partial/hotrow-partial.lock", LockMode::kExclusive));
     EXPECT_THAT(ExportPortable(options),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("out.hotrow-partial")));
   }

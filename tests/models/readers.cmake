@@ -8,6 +8,7 @@ hotrow_add_test(
           npy_test.cc
           real_data_test.cc
           sample_block_test.cc
+          slice_batch_test.cc
           table_reader_test.cc
           table_schema_test.cc
           zip_archive_test.cc

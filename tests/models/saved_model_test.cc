@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/crc32c.h"
 #include "base/philox.h"
+#include "models/checkpoint.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/test_util.h"
@@ -38,7 +40,7 @@ SavedModel Description() {
                   {.name = "items", .dim = 5, .optimizer = "rowwise_adagrad"}};
   model.dense_optimizer = "adam";
   model.num_parameters = 21;
-  model.store = "memory";
+  model.parts = {{.store = "memory"}};
   return model;
 }
 
@@ -106,7 +108,7 @@ struct Training {
 
   absl::Status Save() {
     SavedModel model = Description();
-    model.tables_dir = snapshot_dir.empty() ? writer->tables_dir() : snapshot_dir;
+    model.parts[0].tables_dir = snapshot_dir.empty() ? writer->tables_dir() : snapshot_dir;
     return writer->Save(model, *tables, {parameters, momentum1, momentum2});
   }
 };
@@ -127,8 +129,7 @@ absl::StatusOr<Training> Load(Env* env, const std::string& save_dir = "") {
   HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadSavedModel(*env, kDir));
   HOTROW_RETURN_IF_ERROR(CheckSavedModelFits(saved, Description(), kUse));
   EmbeddingCollectionOptions options = Options(env);
-  options.open_at = saved.snapshot;
-  options.open_dir = SavedTablesDir(kDir);
+  options.open_from = {{.snapshot = saved.parts[0].snapshot, .dir = SavedTablesDir(kDir)}};
   options.open_steps = saved.step;
   if (!save_dir.empty()) {
     HOTROW_ASSIGN_OR_RETURN(out.writer, SavedModelWriter::Open(env, save_dir));
@@ -150,7 +151,7 @@ std::string ReadText(Env& env, const std::string& path) {
 
 // Puts a text into the manifest's place with the checksum that belongs to it, as another version
 // of the program would.
-void ForgeManifest(Env& env, std::string text) {
+void ForgeManifest(Env& env, std::string text, const std::string& path = kManifest) {
   const std::string member = "\"manifest_crc32c\": \"";
   const size_t at = text.rfind(member) + member.size();
   text.replace(at, 8, "00000000");
@@ -158,7 +159,7 @@ void ForgeManifest(Env& env, std::string text) {
   char digits[9];
   std::snprintf(digits, sizeof(digits), "%08x", crc);
   text.replace(at, 8, digits);
-  HOTROW_ASSERT_OK(WriteFileAtomically(env, kManifest, text));
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, path, text));
 }
 
 // Saves one model and returns its state.
@@ -422,7 +423,7 @@ TEST(SavedModelTest, AnotherSnapshotUnderTheRightNameIsFound) {
   options.snapshot_dir = "/other";
   HOTROW_ASSERT_OK_AND_ASSIGN(other.tables, EmbeddingCollection::Create(options, {}));
   other.Step(9);
-  HOTROW_ASSERT_OK(other.tables->PrepareSnapshot(saved.snapshot));
+  HOTROW_ASSERT_OK(other.tables->PrepareSnapshot(saved.parts[0].snapshot));
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> names, env.ListDir("/other"));
   ASSERT_EQ(names.size(), 1u);
   const std::string target = absl::StrCat(SavedTablesDir(kDir), "/", names[0]);
@@ -489,7 +490,7 @@ TEST(SavedModelTest, ManifestsWithWrongMembersAreRefused) {
       nlohmann::ordered_json::parse(ReadText(env, kManifest), nullptr, false);
   ASSERT_TRUE(good.is_object());
   for (const auto& [name, value] : good.items()) {
-    if (name == "manifest_crc32c" || name == "world_size") continue;
+    if (name == "manifest_crc32c") continue;
     for (const nlohmann::ordered_json& wrong :
          {nlohmann::ordered_json(nullptr), nlohmann::ordered_json(-1),
           nlohmann::ordered_json::array({1}), nlohmann::ordered_json::object({{"x", 1}})}) {
@@ -499,6 +500,130 @@ TEST(SavedModelTest, ManifestsWithWrongMembersAreRefused) {
       EXPECT_FALSE(Load(&env).ok()) << name << " = " << wrong;
     }
   }
+}
+
+// A model of three ranks: one with tables in memory, two on disks.
+SavedModel OfThreeRanks() {
+  SavedModel model = Description();
+  model.dir = "/run/many";
+  model.parts = {{.store = "memory",
+                  .tables_dir = SavedTablesDir("/run/many", 0, 3),
+                  .snapshot = (SnapshotId{1} << 62) + 5},
+                 {.store = "ssd", .tables_dir = RankDir("/disk/rows", 1, 3), .snapshot = 7},
+                 {.store = "rocksdb", .tables_dir = RankDir("/disk/rows", 2, 3), .snapshot = 7}};
+  return model;
+}
+
+TEST(SavedModelTest, PartsOfSeveralRanksAreNamedByTheirRanks) {
+  MemEnv env;
+  const std::vector<float> parameters(21);
+  const SavedModel model = OfThreeRanks();
+  EXPECT_EQ(model.parts[0].tables_dir, "/run/many/tables/rank-00000-of-00003");
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string dir,
+                              WriteCheckpoint(env, "/run/many", model, {.parameters = parameters}));
+  const std::string path = absl::StrCat(dir, "/manifest.json");
+  const auto json = nlohmann::json::parse(ReadText(env, path), nullptr, false);
+  EXPECT_EQ(json["requires"], nlohmann::json::array({"checkpoint", "store_dir", "ranks"}));
+  EXPECT_EQ(json["world_size"], 3);
+  ASSERT_EQ(json["stores"].size(), 3u);
+  EXPECT_EQ(json["stores"][0]["dir"], "../tables/rank-00000-of-00003");
+  EXPECT_EQ(json["stores"][2]["dir"], "/disk/rows/rank-00002-of-00003");
+  EXPECT_EQ(json["stores"][2]["rank"], 2);
+  EXPECT_EQ(json["stores"][2]["tables"], nlohmann::json::array({"users", "items"}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel read, ReadCheckpoint(env, "/run/many"));
+  EXPECT_EQ(read.parts, model.parts);
+  // What lies in the directory moves with it.
+  HOTROW_ASSERT_OK(env.Rename("/run/many", "/run/moved"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel moved, ReadCheckpoint(env, "/run/moved"));
+  EXPECT_EQ(moved.parts[0].tables_dir, SavedTablesDir("/run/moved", 0, 3));
+  EXPECT_EQ(moved.parts[1], model.parts[1]);
+}
+
+TEST(SavedModelTest, WrongPartsAreNamed) {
+  MemEnv env;
+  const std::vector<float> parameters(21);
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const std::string dir,
+      WriteCheckpoint(env, "/run/many", OfThreeRanks(), {.parameters = parameters}));
+  const std::string path = absl::StrCat(dir, "/manifest.json");
+  const auto good = nlohmann::ordered_json::parse(ReadText(env, path), nullptr, false);
+  ASSERT_TRUE(good.is_object());
+  const auto forged = [&](const std::function<void(nlohmann::ordered_json&)>& change) {
+    nlohmann::ordered_json changed = good;
+    change(changed);
+    ForgeManifest(env, changed.dump(2), path);
+    return ReadSavedModel(env, dir).status();
+  };
+  using Manifest = nlohmann::ordered_json;
+  HOTROW_EXPECT_OK(forged([](Manifest&) {}));
+  const auto is_wrong = [&](const std::string& member) {
+    return StatusIs(absl::StatusCode::kDataLoss,
+                    AllOf(HasSubstr(path), HasSubstr("\"" + member + "\" is missing or wrong")));
+  };
+  for (const Manifest& rank : {Manifest(0), Manifest(2), Manifest(3), Manifest("1"), Manifest()}) {
+    EXPECT_THAT(forged([&](Manifest& m) { m["stores"][1]["rank"] = rank; }),
+                is_wrong("stores[1].rank"))
+        << rank;
+  }
+  EXPECT_THAT(forged([](Manifest& m) { std::swap(m["stores"][0], m["stores"][2]); }),
+              is_wrong("stores[0].rank"));
+  EXPECT_THAT(forged([](Manifest& m) { m["stores"][2].erase("kind"); }),
+              is_wrong("stores[2].kind"));
+  EXPECT_THAT(forged([](Manifest& m) { m["stores"][1]["dir"] = ""; }), is_wrong("stores[1].dir"));
+  EXPECT_THAT(forged([](Manifest& m) { m["stores"][1]["snapshot"] = 0; }),
+              is_wrong("stores[1].snapshot"));
+  EXPECT_THAT(forged([](Manifest& m) { m["stores"][1]["snapshot"] = -1; }),
+              is_wrong("stores[1].snapshot"));
+  EXPECT_THAT(forged([](Manifest& m) { m["stores"][1] = 5; }), is_wrong("stores[1]"));
+  EXPECT_THAT(forged([](Manifest& m) { m["stores"].erase(2); }), is_wrong("world_size"));
+  EXPECT_THAT(forged([](Manifest& m) { m["world_size"] = 4; }), is_wrong("world_size"));
+  EXPECT_THAT(forged([](Manifest& m) { m.erase("world_size"); }), is_wrong("world_size"));
+  EXPECT_THAT(forged([](Manifest& m) { m["stores"] = Manifest::array(); }), is_wrong("stores"));
+  // Older readers must have been told.
+  EXPECT_THAT(forged([](Manifest& m) { m["requires"].erase(2); }), is_wrong("requires"));
+  // Two ranks with the rows of one.
+  EXPECT_THAT(forged([](Manifest& m) {
+                m["stores"][2]["kind"] = m["stores"][1]["kind"];
+                m["stores"][2]["dir"] = m["stores"][1]["dir"];
+              }),
+              is_wrong("stores[2].snapshot"));
+  const auto with_ranks = [&](int64_t ranks) {
+    return forged([&](Manifest& m) {
+      Manifest stores = Manifest::array();
+      for (int64_t r = 0; r < ranks; ++r) {
+        stores.push_back(m["stores"][0]);
+        stores.back()["rank"] = r;
+        stores.back()["snapshot"] = r + 1;
+      }
+      m["stores"] = std::move(stores);
+      m["world_size"] = ranks;
+    });
+  };
+  HOTROW_EXPECT_OK(with_ranks(4096));
+  EXPECT_THAT(with_ranks(4097), is_wrong("stores"));
+}
+
+// What one rank writes is what it wrote before there were several.
+TEST(SavedModelTest, TheManifestOfOneRankIsAsItWas) {
+  SavedModel model = Description();
+  model.dir = kDir;
+  model.parts = {{.store = "memory", .tables_dir = SavedTablesDir(kDir), .snapshot = 77}};
+  const std::string text = SavedModelManifest(model);
+  EXPECT_THAT(text, HasSubstr("\"requires\": [],\n"));
+  EXPECT_THAT(text, HasSubstr("  \"world_size\": 1,\n"
+                              "  \"stores\": [\n"
+                              "    {\n"
+                              "      \"rank\": 0,\n"
+                              "      \"kind\": \"memory\",\n"
+                              "      \"dir\": \"tables\",\n"
+                              "      \"snapshot\": 77,\n"
+                              "      \"tables\": [\n"
+                              "        \"users\",\n"
+                              "        \"items\"\n"
+                              "      ]\n"
+                              "    }\n"
+                              "  ],\n"
+                              "  \"dense\": {"));
 }
 
 TEST(SavedModelTest, WhatDoesNotFitIsNamedWithTheRemedy) {
@@ -514,7 +639,7 @@ TEST(SavedModelTest, WhatDoesNotFitIsNamedWithTheRemedy) {
   {
     SavedModel other_optimizer = Description();
     other_optimizer.dense_optimizer = "sgd";
-    other_optimizer.store = "ssd";  // its rows are copied
+    other_optimizer.parts[0].store = "ssd";  // its rows are copied
     HOTROW_EXPECT_OK(CheckSavedModelFits(other_optimizer, Description(), kUse));
   }
   EXPECT_THAT(refusal([](SavedModel* m) { m->model = "dcn"; }), HasSubstr("use the program dcn"));

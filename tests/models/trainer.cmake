@@ -7,6 +7,11 @@ hotrow_add_test(
   DEPS hotrow::models_cli nlohmann_json::nlohmann_json)
 
 hotrow_add_test(
+  NAME models_ranks_test
+  SOURCES trainer_ranks_test.cc
+  DEPS hotrow::models)
+
+hotrow_add_test(
   NAME dlrm_cli_test
   SOURCES dlrm_cli_test.cc
   DEPS hotrow::base nlohmann_json::nlohmann_json)
@@ -20,3 +25,16 @@ hotrow_add_test(
           mllog_test.cc
           saved_model_test.cc
   DEPS hotrow::models nlohmann_json::nlohmann_json)
+
+# Ranks as processes.
+if(HOTROW_MPI_TESTS)
+  hotrow_add_test(
+    NAME ranks_cli_test
+    SOURCES ranks_cli_test.cc
+    DEPS hotrow::base nlohmann_json::nlohmann_json)
+  target_compile_definitions(ranks_cli_test PRIVATE
+    HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>"
+    HOTROW_MPI_ENVIRONMENT="${HOTROW_MPI_TEST_ENVIRONMENT_SHELL}"
+    HOTROW_MPIEXEC="${MPIEXEC_EXECUTABLE}" HOTROW_MPIEXEC_NUMPROC_FLAG="${MPIEXEC_NUMPROC_FLAG}")
+  add_dependencies(ranks_cli_test dlrm)
+endif()

@@ -13,6 +13,7 @@
 #include "base/trace.h"
 #include "gtest/gtest.h"
 #include "models/dlrm_model.h"
+#include "models/model_parts.h"
 #include "models/saved_model.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/test_util.h"
@@ -277,6 +278,7 @@ class ScriptedModel : public CtrModel {
   std::string_view name() const override { return "scripted"; }
   absl::Status Forward(const ExecContext& ctx, const Input& input,
                        std::span<float> logits) override {
+    HOTROW_RETURN_IF_ERROR(AwaitEmbeddings(input));
     if (input.training) {
       first_parameters_.push_back(parameters_[0]);
       trained_ = true;
@@ -294,9 +296,10 @@ class ScriptedModel : public CtrModel {
     return absl::OkStatus();
   }
   absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
-                        float* embedding_gradient) override {
+                        float* embedding_gradient, const BackwardHooks& hooks) override {
     std::fill_n(embedding_gradient, logit_gradient.size() * 2, 0.0f);
-    return absl::OkStatus();
+    HOTROW_RETURN_IF_ERROR(EmbeddingGradientReady(hooks));
+    return GradientsReady(hooks, 0, static_cast<int64_t>(gradients_.size()));
   }
   std::span<float> parameters() override { return parameters_; }
   std::span<const float> gradients() const override { return gradients_; }
@@ -790,6 +793,7 @@ TEST(ReportTest, JsonHasEveryFieldByItsName) {
                                 "prefetch_waits",
                                 "lookup_waits",
                                 "overflow_rows",
+                                "exchange",
                                 "initialised_rows",
                                 "admission_rejected",
                                 "expired_rows",

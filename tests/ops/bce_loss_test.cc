@@ -106,10 +106,43 @@ TEST(BceLossTest, EmptyBatchHasLossZeroAndGradientIsOptional) {
   double loss = -1;
   HOTROW_EXPECT_OK(BceWithLogits({}, {.batch_size = 0, .loss = &loss}));
   EXPECT_EQ(loss, 0);
+  loss = -1;
+  HOTROW_EXPECT_OK(BceWithLogits({}, {.batch_size = 0, .mean_over = 7, .loss = &loss}));
+  EXPECT_EQ(loss, 0);
   const float x = 1;
   const float y = 1;
   HOTROW_EXPECT_OK(BceWithLogits({}, {.logits = &x, .labels = &y, .batch_size = 1, .loss = &loss}));
   EXPECT_NEAR(loss, std::log1p(std::exp(-1.0)), 1e-15);
+}
+
+TEST(BceLossTest, GradientsOfSlicesAreThoseOfTheWholeBatchAndLossesAreTheirOwnMeans) {
+  RandomStream random(5, RandomPurpose::kTest);
+  constexpr int64_t kBatch = 600;
+  const std::vector<float> x = test::RandomFloats(random, kBatch, 4.0f);
+  std::vector<float> y(x.size());
+  for (float& label : y) label = static_cast<float>(random.Uniform());
+  const Result whole = RunLoss({}, x, y);
+  for (const int64_t world_size : {1, 2, 3, 7}) {
+    std::vector<float> gradient(x.size(), -9.0f);
+    double sum = 0;
+    for (int64_t rank = 0; rank < world_size; ++rank) {
+      const int64_t begin = kBatch * rank / world_size;
+      const int64_t end = kBatch * (rank + 1) / world_size;
+      const std::vector<float> slice_x(x.begin() + begin, x.begin() + end);
+      const std::vector<float> slice_y(y.begin() + begin, y.begin() + end);
+      double loss = -1;
+      HOTROW_ASSERT_OK(BceWithLogits({}, {.logits = slice_x.data(),
+                                          .labels = slice_y.data(),
+                                          .batch_size = end - begin,
+                                          .gradient = gradient.data() + begin,
+                                          .mean_over = kBatch,
+                                          .loss = &loss}));
+      EXPECT_EQ(loss, RunLoss({}, slice_x, slice_y).loss);
+      sum += loss * static_cast<double>(end - begin);
+    }
+    EXPECT_EQ(gradient, whole.gradient);
+    EXPECT_NEAR(sum / kBatch, whole.loss, 1e-12 * whole.loss);
+  }
 }
 
 TEST(BceLossTest, NaNLogitIsNotHidden) {
@@ -128,6 +161,12 @@ TEST(BceLossTest, ErrorsNameTheField) {
               test::StatusIs(code, HasSubstr("logits")));
   EXPECT_THAT(BceWithLogits({}, {.logits = x, .batch_size = 1, .loss = &loss}),
               test::StatusIs(code, HasSubstr("labels")));
+  for (const int64_t bad : {-1, 1}) {
+    EXPECT_THAT(
+        BceWithLogits({},
+                      {.logits = x, .labels = x, .batch_size = 2, .mean_over = bad, .loss = &loss}),
+        test::StatusIs(code, HasSubstr("mean_over must be 0 or >= batch_size = 2")));
+  }
   for (const float bad : {-0.1f, 1.5f, std::numeric_limits<float>::quiet_NaN()}) {
     const float labels[2] = {1, bad};
     EXPECT_THAT(BceWithLogits({}, {.logits = x, .labels = labels, .batch_size = 2, .loss = &loss}),

@@ -1,7 +1,10 @@
 #include "ops/cross_network.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/ops/dense_test_util.h"
@@ -437,6 +440,105 @@ TEST(CrossNetworkTest, BackwardNeedsATrainingForwardJustBefore) {
   evaluation.training = false;
   HOTROW_ASSERT_OK(net->Forward({}, evaluation));
   EXPECT_THAT(backward(), precondition);
+}
+
+TEST(CrossNetworkTest, ReportsTheGradientsOfEachLayerOnceFinalTheLastLayerFirst) {
+  for (CrossNetworkOptions options :
+       {CrossNetworkOptions{.kind = CrossKind::kVector}, CrossNetworkOptions{.rank = 0},
+        CrossNetworkOptions{.rank = 70}}) {
+    options.width = 150;  // 3 blocks of a matrix
+    options.num_layers = 3;
+    options.max_batch_size = 140;
+    const auto net = NewNetwork(options);
+    std::vector<std::pair<int64_t, int64_t>> layers;
+    int64_t layer_end = net->num_parameters();
+    for (int32_t l = net->num_layers(); l-- > 0;) {
+      layers.emplace_back(net->weight_offset(l), layer_end);
+      layer_end = net->weight_offset(l);
+    }
+    for (const int threads : {1, 4}) {
+      ThreadPool pool(threads);
+      for (const int64_t batch_size : {0, 140}) {
+        SCOPED_TRACE(testing::Message() << "rank " << options.rank << ", " << threads
+                                        << " threads, batch of " << batch_size);
+        const Problem p = RandomProblem(*net, options, batch_size, 4);
+        const Result want = RunNetwork({}, *net, p);
+        Result got = want;
+        std::fill(got.parameter_gradients.begin(), got.parameter_gradients.end(), kUnused);
+        std::vector<float> early(p.parameters.size(), kUnused);  // each range when reported
+        std::vector<std::pair<int64_t, int64_t>> reported;
+        std::vector<float> dy = p.dy;
+        HOTROW_ASSERT_OK(net->Forward(test::OnPool(&pool), ForwardOf(p, got.y)));
+        const std::thread::id caller = std::this_thread::get_id();
+        const auto ready = [&](int64_t begin, int64_t end) {
+          EXPECT_EQ(std::this_thread::get_id(), caller);
+          reported.emplace_back(begin, end);
+          std::copy(got.parameter_gradients.begin() + begin, got.parameter_gradients.begin() + end,
+                    early.begin() + begin);
+          return absl::OkStatus();
+        };
+        HOTROW_ASSERT_OK(net->Backward(test::OnPool(&pool),
+                                       {.parameters = p.parameters.data(),
+                                        .dy = dy.data(),
+                                        .dy_stride = p.stride,
+                                        .dx = got.dx.data(),
+                                        .dx_stride = p.stride,
+                                        .parameter_gradients = got.parameter_gradients.data(),
+                                        .gradients_ready = ready}));
+        EXPECT_EQ(reported, layers);
+        EXPECT_TRUE(got == want);
+        EXPECT_EQ(test::Bits(early), test::Bits(want.parameter_gradients));
+
+        int reports = 0;
+        dy = p.dy;
+        HOTROW_ASSERT_OK(net->Forward(test::OnPool(&pool), ForwardOf(p, got.y)));
+        const auto fails = [&](int64_t begin, int64_t end) {
+          return ++reports == 2 ? absl::UnavailableError("rank 3 is gone") : absl::OkStatus();
+        };
+        EXPECT_THAT(net->Backward(test::OnPool(&pool),
+                                  {.parameters = p.parameters.data(),
+                                   .dy = dy.data(),
+                                   .dy_stride = p.stride,
+                                   .parameter_gradients = got.parameter_gradients.data(),
+                                   .gradients_ready = fails}),
+                    test::StatusIs(absl::StatusCode::kUnavailable, "rank 3 is gone"));
+        EXPECT_EQ(reports, 2);
+      }
+    }
+  }
+}
+
+TEST(CrossNetworkTest, TheHalvesOfBackwardMakeTheWholeAndTheSecondDoesNotReadDy) {
+  for (const CrossNetworkOptions& options :
+       {CrossNetworkOptions{
+            .kind = CrossKind::kVector, .width = 20, .num_layers = 2, .max_batch_size = 150},
+        CrossNetworkOptions{.width = 20, .num_layers = 2, .max_batch_size = 150},
+        CrossNetworkOptions{.width = 20, .num_layers = 2, .rank = 3, .max_batch_size = 150}}) {
+    const auto net = NewNetwork(options);
+    const Problem p = RandomProblem(*net, options, 150, 2);
+    const Result want = RunNetwork({}, *net, p);
+    Result got = want;
+    std::fill(got.dx.begin(), got.dx.end(), kUnused);
+    std::fill(got.parameter_gradients.begin(), got.parameter_gradients.end(), kUnused);
+    std::vector<float> dy = p.dy;
+    const CrossNetwork::BackwardArgs args = {.parameters = p.parameters.data(),
+                                             .dy = dy.data(),
+                                             .dy_stride = p.stride,
+                                             .dx = got.dx.data(),
+                                             .dx_stride = p.stride,
+                                             .parameter_gradients = got.parameter_gradients.data()};
+    HOTROW_ASSERT_OK(net->Forward({}, ForwardOf(p, got.y)));
+    const auto precondition =
+        test::StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("BackwardInput"));
+    EXPECT_THAT(net->BackwardParameters({}, args), precondition);
+    HOTROW_ASSERT_OK(net->BackwardInput({}, args));
+    EXPECT_EQ(test::Bits(got.dx), test::Bits(want.dx));
+    std::fill(dy.begin(), dy.end(), std::nanf(""));
+    std::fill(got.dx.begin(), got.dx.end(), std::nanf(""));
+    HOTROW_ASSERT_OK(net->BackwardParameters({}, args));
+    EXPECT_EQ(test::Bits(got.parameter_gradients), test::Bits(want.parameter_gradients));
+    EXPECT_THAT(net->BackwardParameters({}, args), precondition);
+  }
 }
 
 TEST(CrossNetworkTest, EmptyBatchGivesZeroGradientsAndNeedsNoPointers) {

@@ -121,6 +121,45 @@ TEST(DropoutTest, EqualBitsOnAnyPool) {
   }
 }
 
+TEST(DropoutTest, SlicesDropWhatTheWholeBatchDrops) {
+  RandomStream random(2, RandomPurpose::kTest);
+  constexpr int64_t kRows = 37;
+  for (const int64_t columns : {1, 3, 16, 33, 100}) {
+    for (const int64_t gap : {0, 5}) {
+      const int64_t stride = columns + gap;
+      // Far into a batch, too: the counter of the last elements takes more than 32 bits.
+      for (const int64_t first_row : {int64_t{0}, int64_t{1} << 36}) {
+        const std::vector<float> before = test::RandomFloats(random, kRows * stride);
+        const auto run = [&](int64_t begin, int64_t end, std::vector<float>* data) {
+          HOTROW_ASSERT_OK(Dropout({}, {.data = data->data() + begin * stride,
+                                        .rows = end - begin,
+                                        .columns = columns,
+                                        .stride = stride,
+                                        .rate = 0.4f,
+                                        .seed = 3,
+                                        .step = 9,
+                                        .layer = 1,
+                                        .first_row = first_row + begin}));
+        };
+        std::vector<float> whole = before;
+        run(0, kRows, &whole);
+        for (const int64_t world_size : {2, 3, 8, 40}) {
+          std::vector<float> slices = before;
+          for (int64_t rank = 0; rank < world_size; ++rank) {
+            run(kRows * rank / world_size, kRows * (rank + 1) / world_size, &slices);
+          }
+          ASSERT_EQ(test::Bits(slices), test::Bits(whole)) << columns << " columns, " << gap;
+        }
+        const DropoutArgs counter = {.rate = 0.4f, .seed = 3, .step = 9, .layer = 1};
+        for (int64_t r = 0; r < kRows; ++r) {
+          ASSERT_EQ(whole[static_cast<size_t>(r * stride)] != 0,
+                    Kept(counter, (first_row + r) * columns));
+        }
+      }
+    }
+  }
+}
+
 TEST(DropoutTest, RateZeroAndEmptyShapesChangeNothing) {
   std::vector<float> data = {1, std::numeric_limits<float>::quiet_NaN()};
   const std::vector<uint32_t> before = test::Bits(data);
@@ -158,6 +197,7 @@ TEST(DropoutTest, ErrorsNameTheField) {
   expect([](DropoutArgs& a) { a.rate = -0.1f; }, "rate");
   expect([](DropoutArgs& a) { a.rate = std::nanf(""); }, "rate");
   expect([](DropoutArgs& a) { a.layer = kMaxDropoutLayers; }, "layer");
+  expect([](DropoutArgs& a) { a.first_row = -1; }, "first_row must be >= 0, got -1");
   expect([](DropoutArgs& a) { a.data = nullptr; }, "data");
   HOTROW_EXPECT_OK(Dropout({}, good));
 }

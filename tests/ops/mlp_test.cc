@@ -7,6 +7,7 @@
 #include <csignal>
 #include <limits>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -524,6 +525,160 @@ TEST(MlpTest, BackwardNeedsATrainingForwardJustBefore) {
   EXPECT_THAT(backward(), precondition);
 }
 
+// The ranges that Backward has to report: the layers, the last one first.
+std::vector<std::pair<int64_t, int64_t>> LayerRanges(const Mlp& mlp) {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  int64_t end = mlp.num_parameters();
+  for (int32_t l = mlp.num_layers(); l-- > 0;) {
+    ranges.emplace_back(mlp.weight_offset(l), end);
+    end = mlp.weight_offset(l);
+  }
+  return ranges;
+}
+
+TEST(MlpTest, ReportsTheGradientsOfEachLayerOnceFinalTheLastLayerFirst) {
+  // Layers of 1 to 12 blocks, so that threads are at several layers at a time.
+  const MlpOptions options = {
+      .sizes = {70, 200, 600, 130, 1}, .dropout = 0.2f, .max_batch_size = 200};
+  const auto mlp = NewMlp(options);
+  const auto ranges = LayerRanges(*mlp);
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (const int64_t batch_size : {0, 1, 200}) {
+      SCOPED_TRACE(testing::Message() << threads << " threads, batch of " << batch_size);
+      const Problem p = RandomProblem(*mlp, options, batch_size, 4);
+      const Result want = RunMlp({}, *mlp, p);
+      Result got = want;
+      std::fill(got.parameter_gradients.begin(), got.parameter_gradients.end(), kUnused);
+      std::vector<float> early(p.parameters.size(), kUnused);  // each range when it was reported
+      std::vector<std::pair<int64_t, int64_t>> reported;
+      std::vector<float> dy = p.dy;
+      HOTROW_ASSERT_OK(mlp->Forward(test::OnPool(&pool), ForwardOf(p, got.y)));
+      const std::thread::id caller = std::this_thread::get_id();
+      const auto ready = [&](int64_t begin, int64_t end) {
+        EXPECT_EQ(std::this_thread::get_id(), caller);
+        reported.emplace_back(begin, end);
+        std::copy(got.parameter_gradients.begin() + begin, got.parameter_gradients.begin() + end,
+                  early.begin() + begin);
+        return absl::OkStatus();
+      };
+      HOTROW_ASSERT_OK(
+          mlp->Backward(test::OnPool(&pool), {.parameters = p.parameters.data(),
+                                              .dy = dy.data(),
+                                              .dy_stride = p.y_stride(),
+                                              .dx = got.dx.data(),
+                                              .dx_stride = p.x_stride(),
+                                              .parameter_gradients = got.parameter_gradients.data(),
+                                              .gradients_ready = ready}));
+      EXPECT_EQ(reported, ranges);
+      EXPECT_TRUE(got == want);
+      EXPECT_EQ(test::Bits(early), test::Bits(want.parameter_gradients));
+    }
+  }
+}
+
+TEST(MlpTest, AnErrorOfTheReportIsTheErrorOfBackwardAndTheLastReport) {
+  const MlpOptions options = {.sizes = {70, 200, 130, 1}, .max_batch_size = 200};
+  const auto mlp = NewMlp(options);
+  ThreadPool pool(3);
+  for (const int64_t batch_size : {0, 200}) {
+    const Problem p = RandomProblem(*mlp, options, batch_size, 4);
+    for (int fail_at = 0; fail_at < 3; ++fail_at) {
+      std::vector<float> y(p.dy.size());
+      std::vector<float> dy = p.dy;
+      std::vector<float> dw(p.parameters.size());
+      HOTROW_ASSERT_OK(mlp->Forward(test::OnPool(&pool), ForwardOf(p, y)));
+      int reports = 0;
+      const auto ready = [&](int64_t begin, int64_t end) {
+        return reports++ == fail_at ? absl::UnavailableError("rank 3 is gone") : absl::OkStatus();
+      };
+      EXPECT_THAT(mlp->Backward(test::OnPool(&pool), {.parameters = p.parameters.data(),
+                                                      .dy = dy.data(),
+                                                      .dy_stride = p.y_stride(),
+                                                      .parameter_gradients = dw.data(),
+                                                      .gradients_ready = ready}),
+                  test::StatusIs(absl::StatusCode::kUnavailable, "rank 3 is gone"));
+      EXPECT_EQ(reports, fail_at + 1);
+    }
+  }
+}
+
+TEST(MlpTest, TheHalvesOfBackwardMakeTheWholeAndDxIsFinalInBetween) {
+  const MlpOptions options = {.sizes = {30, 100, 3}, .max_batch_size = 150};
+  const auto mlp = NewMlp(options);
+  const Problem p = RandomProblem(*mlp, options, 150, 2);
+  const Result want = RunMlp({}, *mlp, p);
+  Result got = want;
+  std::fill(got.dx.begin(), got.dx.end(), kUnused);
+  std::fill(got.parameter_gradients.begin(), got.parameter_gradients.end(), kUnused);
+  std::vector<float> dy = p.dy;
+  const Mlp::BackwardArgs args = {.parameters = p.parameters.data(),
+                                  .dy = dy.data(),
+                                  .dy_stride = p.y_stride(),
+                                  .dx = got.dx.data(),
+                                  .dx_stride = p.x_stride(),
+                                  .parameter_gradients = got.parameter_gradients.data()};
+  HOTROW_ASSERT_OK(mlp->Forward({}, ForwardOf(p, got.y)));
+  const auto precondition =
+      test::StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("BackwardInput"));
+  EXPECT_THAT(mlp->BackwardParameters({}, args), precondition);
+  HOTROW_ASSERT_OK(mlp->BackwardInput({}, args));
+  EXPECT_EQ(test::Bits(got.dx), test::Bits(want.dx));
+  std::fill(got.dx.begin(), got.dx.end(), 7.0f);  // the caller's from here on
+  HOTROW_ASSERT_OK(mlp->BackwardParameters({}, args));
+  EXPECT_EQ(test::Bits(got.parameter_gradients), test::Bits(want.parameter_gradients));
+  EXPECT_EQ(got.dx, std::vector<float>(got.dx.size(), 7.0f));
+  EXPECT_THAT(mlp->BackwardParameters({}, args), precondition);
+}
+
+// The output is the hidden layer and dx is what comes back through it, number by number: whatever
+// the sizes of the products, they are the same bits.
+TEST(MlpTest, SlicesDropWhatTheWholeBatchDrops) {
+  constexpr int32_t kSize = 24;
+  constexpr int64_t kBatch = 300;
+  const MlpOptions options = {
+      .sizes = {kSize, kSize, kSize}, .dropout = 0.3f, .seed = 6, .max_batch_size = kBatch};
+  const auto mlp = NewMlp(options);
+  std::vector<float> identity(static_cast<size_t>(mlp->num_parameters()), 0.0f);
+  for (int32_t l = 0; l < 2; ++l) {
+    for (int64_t i = 0; i < kSize; ++i) {
+      identity[static_cast<size_t>(mlp->weight_offset(l) + i * kSize + i)] = 1;
+    }
+  }
+  RandomStream random(8, RandomPurpose::kTest);
+  std::vector<float> x = test::RandomFloats(random, kBatch * kSize);
+  for (float& value : x) value = std::abs(value) + 0.1f;  // ReLU lets them through
+  const std::vector<float> dy = test::RandomFloats(random, kBatch * kSize);
+  const auto run = [&](int64_t world_size) {
+    std::vector<float> all(2 * x.size(), kUnused);  // y, then dx
+    std::vector<float> scratch = dy;
+    std::vector<float> dw(identity.size());
+    for (int64_t rank = 0; rank < world_size; ++rank) {
+      const int64_t begin = kBatch * rank / world_size;
+      const int64_t end = kBatch * (rank + 1) / world_size;
+      HOTROW_EXPECT_OK(mlp->Forward({}, {.parameters = identity.data(),
+                                         .x = x.data() + begin * kSize,
+                                         .x_stride = kSize,
+                                         .batch_size = end - begin,
+                                         .y = all.data() + begin * kSize,
+                                         .y_stride = kSize,
+                                         .training = true,
+                                         .step = 3,
+                                         .first_row = begin}));
+      HOTROW_EXPECT_OK(mlp->Backward({}, {.parameters = identity.data(),
+                                          .dy = scratch.data() + begin * kSize,
+                                          .dy_stride = kSize,
+                                          .dx = all.data() + x.size() + begin * kSize,
+                                          .dx_stride = kSize,
+                                          .parameter_gradients = dw.data()}));
+    }
+    return all;
+  };
+  const std::vector<float> whole = run(1);
+  EXPECT_GT(std::count(whole.begin(), whole.begin() + kBatch * kSize, 0.0f), kBatch * kSize / 5);
+  for (const int64_t world_size : {2, 3, 7, 299}) EXPECT_EQ(run(world_size), whole);
+}
+
 TEST(MlpTest, OutputMayBeOverwrittenBeforeBackward) {
   const MlpOptions options = {.sizes = {5, 6, 7}, .relu_on_output = true, .max_batch_size = 50};
   const auto mlp = NewMlp(options);
@@ -633,6 +788,7 @@ TEST(MlpTest, ErrorsNameTheField) {
   forward_error([](auto& a) { a.x_stride = 2; }, "x_stride must be >= 3, got 2");
   forward_error([](auto& a) { a.y = nullptr; }, "y must not be null");
   forward_error([](auto& a) { a.y_stride = 1; }, "y_stride");
+  forward_error([](auto& a) { a.first_row = -1; }, "first_row must be >= 0, got -1");
 
   HOTROW_ASSERT_OK(mlp->Forward({}, ForwardOf(p, y)));
   std::vector<float> dy = p.dy;

@@ -95,7 +95,9 @@ TEST(HotrowModelsCliTest, ASavedModelThereAndBack) {
     EXPECT_EQ(imported["tables"], seen["tables"]);
     const nlohmann::json again = Json({"inspect", back, "--json"});
     EXPECT_EQ(again["kind"], "checkpoint");
-    EXPECT_EQ(again["store"]["kind"], store);
+    ASSERT_EQ(again["stores"].size(), 1u);
+    EXPECT_EQ(again["stores"][0]["kind"], store);
+    EXPECT_EQ(again["stores"][0]["rank"], 0);
     EXPECT_EQ(again["checkpoints"], nlohmann::json::array({"step-000000000047"}));
     const Result verified = RunHotrow({"verify", back});
     ExpectGood(verified);

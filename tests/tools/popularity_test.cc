@@ -1,6 +1,9 @@
 #include "tools/plan/popularity.h"
 
 #include <cmath>
+#include <list>
+#include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "base/philox.h"
@@ -108,6 +111,56 @@ TEST(CacheModelTest, HitRatesGrowWithTheCache) {
     EXPECT_LE(now, 1);
     last = now;
   }
+}
+
+// A cache that begins empty, step by step, against the mean that the model gives.
+TEST(CacheModelTest, AnEmptyCacheFills) {
+  constexpr int64_t kRows = 20'000;
+  constexpr int64_t kStepLookups = 512;
+  const Popularity law = Popularity::Zipf(kRows, 1.05);
+  const CacheClient client = {&law, kStepLookups};
+  const CacheModel model(std::span(&client, 1));
+  const ZipfSampler sampler(kRows, 1.05);
+  for (const int64_t rows : {2000, 12'000}) {
+    for (const int steps : {10, 40, 400}) {
+      RandomStream random(5, RandomPurpose::kTest);
+      // The last step that used a row; a row is there when fewer than `rows` were used since.
+      std::list<uint64_t> recent;
+      std::unordered_map<uint64_t, std::list<uint64_t>::iterator> place;
+      std::set<uint64_t> seen;
+      int64_t hits = 0;
+      int64_t unique = 0;
+      for (int s = 0; s < steps; ++s) {
+        std::set<uint64_t> keys;
+        for (int64_t i = 0; i < kStepLookups; ++i) {
+          const auto block = [&](uint32_t) {
+            return PhiloxBlock{
+                {random.Next32(), random.Next32(), random.Next32(), random.Next32()}};
+          };
+          keys.insert(sampler.Rank(block(0), block));
+        }
+        for (const uint64_t key : keys) {
+          ++unique;
+          seen.insert(key);
+          if (const auto at = place.find(key); at != place.end()) {
+            ++hits;
+            recent.erase(at->second);
+          }
+          recent.push_front(key);
+          place[key] = recent.begin();
+        }
+        while (std::ssize(recent) > rows) {
+          place.erase(recent.back());
+          recent.pop_back();
+        }
+      }
+      const double rate = static_cast<double>(hits) / static_cast<double>(unique);
+      EXPECT_NEAR(model.LruFromEmpty(rows, steps).unique_keys, rate, 0.01) << rows << " " << steps;
+      EXPECT_NEAR(model.RowsAfter(steps), static_cast<double>(seen.size()), 0.02 * kRows);
+    }
+    EXPECT_NEAR(model.LruFromEmpty(rows, 1e9).unique_keys, model.Lru(rows).unique_keys, 1e-3);
+  }
+  EXPECT_EQ(model.LruFromEmpty(0, 10).lookups, 0);
 }
 
 }  // namespace

@@ -2,12 +2,14 @@
 
 #include "tools/plan/tier_bytes.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
+#include "base/philox.h"
 #include "cache/row_cache.h"
 #include "store/host_store.h"
 #include "store/ssd_store.h"
@@ -105,6 +107,27 @@ TEST(TierBytesTest, SsdStoresAreNearTheirFormulas) {
     EXPECT_NEAR(size.index_bytes / index, 1, 0.06);
     EXPECT_NEAR(size.memory() / memory, 1, 0.1);
     HOTROW_ASSERT_OK(store->Close());
+  }
+}
+
+// Places drawn at random and merged as SsdStore::Find does.
+TEST(TierBytesTest, ReadsOfNeighboursAreMerged) {
+  RandomStream random(7, RandomPurpose::kTest);
+  constexpr double kRecord = 104;
+  for (const double log_bytes : {2e7, 2e8, 2e9}) {
+    for (const int rows : {100, 2000, 16'000}) {
+      std::vector<double> places;
+      for (int i = 0; i < rows; ++i) places.push_back(random.Uniform() * log_bytes);
+      std::sort(places.begin(), places.end());
+      double reads = 0;
+      double begin = -1e18;
+      for (const double place : places) {
+        if (place + kRecord - begin <= 16 << 10) continue;
+        begin = place;
+        ++reads;
+      }
+      EXPECT_NEAR(SsdReads(rows, kRecord, log_bytes) / reads, 1, 0.05) << log_bytes << " " << rows;
+    }
   }
 }
 

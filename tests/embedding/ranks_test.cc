@@ -1,0 +1,590 @@
+// Tables that several ranks share; the ranks are threads of this process.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "comm/thread_communicator.h"
+#include "embedding/embedding_collection.h"
+#include "embedding/shard_map.h"
+#include "tests/embedding/trainer.h"
+#include "tests/embedding/training.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// --- Batches of all ranks together, and what one of them gets
+
+// Samples [begin, end) of a batch.
+Batch Slice(const Batch& whole, int64_t num_features, int64_t begin, int64_t end) {
+  Batch out;
+  out.batch_size = end - begin;
+  for (int64_t f = 0; f < num_features; ++f) {
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t bag = f * whole.batch_size + b;
+      for (int64_t i = whole.offsets[bag]; i < whole.offsets[bag + 1]; ++i) {
+        out.values.push_back(whole.values[i]);
+        if (!whole.weights.empty()) out.weights.push_back(whole.weights[i]);
+      }
+      out.offsets.push_back(static_cast<int64_t>(out.values.size()));
+    }
+  }
+  return out;
+}
+
+struct RankRun {
+  int steps = 8;
+  int64_t batch_size = 48;  // of all ranks together
+  int max_hotness = 3;
+  uint64_t rows = 400;
+  int first_step = 0;
+  int threads = 1;
+  bool begin_early = false;  // BeginLookup and BeginUpdate
+  int evaluate_every = 0;
+};
+
+// Depends on the sample's place in the whole batch, not on the rank.
+void Gradient(const std::vector<float>& output, int64_t first_sample, int64_t width, int step,
+              std::vector<float>* gradient) {
+  gradient->resize(output.size());
+  for (size_t i = 0; i < output.size(); ++i) {
+    const int64_t place = first_sample * width + static_cast<int64_t>(i);
+    (*gradient)[i] =
+        0.1f * output[i] + 0.01f * static_cast<float>((place * 7 + step * 13) % 11) - 0.05f;
+  }
+}
+
+absl::Status TrainSteps(EmbeddingCollection& tables, int depth, int rank, int world_size,
+                        const RankRun& run) {
+  const int64_t features = tables.num_features();
+  const auto slice_of = [&](int64_t whole) {
+    return std::pair(whole * rank / world_size, whole * (rank + 1) / world_size);
+  };
+  std::deque<std::pair<std::unique_ptr<EmbeddingStep>, int64_t>> ahead;
+  int next = run.first_step;
+  const int last = run.first_step + run.steps;
+  std::vector<float> gradient;
+  for (int i = run.first_step; i < last; ++i) {
+    for (; next < last && std::ssize(ahead) <= depth; ++next) {
+      const Batch whole = RandomBatch(static_cast<uint64_t>(next) + 100, static_cast<int>(features),
+                                      run.batch_size, run.max_hotness, run.rows, next % 2 == 1);
+      const auto [begin, end] = slice_of(run.batch_size);
+      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step,
+                              tables.Prefetch(Slice(whole, features, begin, end).view()));
+      ahead.emplace_back(std::move(step), begin);
+    }
+    auto [step, first_sample] = std::move(ahead.front());
+    ahead.pop_front();
+    std::vector<float> output(static_cast<size_t>(step->batch_size() * tables.pooled_dim()), -1.0f);
+    output.reserve(1);
+    if (run.begin_early) HOTROW_RETURN_IF_ERROR(tables.BeginLookup(*step));
+    HOTROW_RETURN_IF_ERROR(tables.Lookup(*step, {.pooled = output.data()}));
+    if (run.evaluate_every > 0 && i % run.evaluate_every == 0) {
+      const Batch other = RandomBatch(static_cast<uint64_t>(i * world_size + rank) + 999,
+                                      static_cast<int>(features), run.batch_size, run.max_hotness,
+                                      run.rows * 2, false);
+      std::vector<float> values(static_cast<size_t>(run.batch_size * tables.pooled_dim()));
+      HOTROW_RETURN_IF_ERROR(tables.Evaluate(other.view(), {.pooled = values.data()}));
+    }
+    Gradient(output, first_sample, tables.pooled_dim(), i, &gradient);
+    gradient.reserve(1);
+    if (run.begin_early) {
+      HOTROW_RETURN_IF_ERROR(tables.BeginUpdate(*step, {.pooled = gradient.data()}));
+    }
+    HOTROW_RETURN_IF_ERROR(tables.Update(std::move(step), {.pooled = gradient.data()}));
+  }
+  return absl::OkStatus();
+}
+
+// --- Whole runs
+
+using RankOptions = std::function<EmbeddingCollectionOptions(int rank)>;
+using RankBody = std::function<absl::Status(EmbeddingCollection&, int rank)>;
+
+std::vector<absl::Status> OnRanks(int world_size, int threads, const RankOptions& options_of,
+                                  const RankBody& body, double timeout_seconds = 60) {
+  return RunOnThreads(world_size, {.timeout_seconds = timeout_seconds},
+                      [&](Communicator& communicator) -> absl::Status {
+                        EmbeddingCollectionOptions options = options_of(communicator.rank());
+                        options.communicator = &communicator;
+                        ThreadPool pool(threads);
+                        HOTROW_ASSIGN_OR_RETURN(
+                            std::unique_ptr<EmbeddingCollection> tables,
+                            EmbeddingCollection::Create(options, {.pool = &pool}));
+                        return body(*tables, communicator.rank());
+                      });
+}
+
+void ExpectAllOk(const std::vector<absl::Status>& statuses) {
+  for (const absl::Status& status : statuses) HOTROW_EXPECT_OK(status);
+}
+
+struct Outcome {
+  CollectionDigest digest;
+  EmbeddingStats stats;
+  std::vector<float> values;  // of all rows, as evaluation sees them
+};
+
+// All rows of all tables, asked for by one rank.
+absl::StatusOr<std::vector<float>> ReadAll(EmbeddingCollection& tables, int rank, uint64_t rows) {
+  Batch batch;
+  const int64_t features = tables.num_features();
+  batch.batch_size = 0;
+  std::vector<float> out;
+  // In batches of 40 keys for each feature.
+  for (uint64_t first = 0; first < rows; first += 40) {
+    batch = Batch();
+    const uint64_t n = rank == 0 ? std::min<uint64_t>(40, rows - first) : 0;
+    batch.batch_size = static_cast<int64_t>(n);
+    for (int64_t f = 0; f < features; ++f) {
+      for (uint64_t i = 0; i < n; ++i) {
+        batch.values.push_back(first + i);
+        batch.offsets.push_back(static_cast<int64_t>(batch.values.size()));
+      }
+    }
+    std::vector<float> values(static_cast<size_t>(static_cast<int64_t>(n) * tables.pooled_dim()));
+    values.reserve(1);
+    HOTROW_RETURN_IF_ERROR(tables.Evaluate(batch.view(), {.pooled = values.data()}));
+    out.insert(out.end(), values.begin(), values.end());
+  }
+  return out;
+}
+
+Outcome TrainOnRanks(int world_size, const RankOptions& options_of, const RankRun& run) {
+  Outcome outcome;
+  ExpectAllOk(OnRanks(world_size, run.threads, options_of,
+                      [&](EmbeddingCollection& tables, int rank) -> absl::Status {
+                        HOTROW_RETURN_IF_ERROR(TrainSteps(tables, options_of(rank).prefetch_depth,
+                                                          rank, world_size, run));
+                        HOTROW_ASSIGN_OR_RETURN(const EmbeddingStats stats, tables.GlobalStats());
+                        HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.Digest());
+                        HOTROW_ASSIGN_OR_RETURN(std::vector<float> values,
+                                                ReadAll(tables, rank, run.rows));
+                        if (rank == 0) outcome = {digest, stats, std::move(values)};
+                        return absl::OkStatus();
+                      }));
+  return outcome;
+}
+
+EmbeddingCollectionOptions TwoWidths(SparseOptimizerKind kind = SparseOptimizerKind::kSgd) {
+  EmbeddingCollectionOptions options =
+      Options({Table("wide", 24, {"f0", "f1"}, kind), Table("narrow", 3, {"f2"}, kind),
+               Table("also wide", 24, {"f3"}, kind)});
+  for (TableConfig& table : options.tables) table.max_hotness = 3;
+  return options;
+}
+
+double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double sum = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    sum += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
+  }
+  return std::sqrt(sum);
+}
+
+TEST(ShardMapTest, RanksTakeEqualRunsOfShards) {
+  for (const int32_t ranks : {1, 2, 3, 7, 64, 4095, 4096}) {
+    std::vector<int> shards(ranks);
+    int32_t before = 0;
+    for (uint32_t shard = 0; shard < RowHash::kNumShards; ++shard) {
+      const int32_t rank = RankOfShard(shard, ranks);
+      ASSERT_GE(rank, before);
+      ASSERT_LT(rank, ranks);
+      before = rank;
+      ++shards[rank];
+    }
+    const auto [least, most] = std::minmax_element(shards.begin(), shards.end());
+    EXPECT_LE(*most - *least, 1) << ranks;
+    EXPECT_GE(*least, 1);
+  }
+}
+
+TEST(RanksTest, TrainToTheModelOfOneRank) {
+  RankRun run;
+  run.steps = 60;
+  const auto options = [](int) { return TwoWidths(); };
+  const Outcome one = TrainOnRanks(1, options, run);
+  RankRun none = run;
+  none.steps = 0;
+  const double moved = Distance(one.values, TrainOnRanks(1, options, none).values);
+  ASSERT_GT(moved, 1);
+  for (const int ranks : {2, 3, 4, 8}) {
+    const Outcome many = TrainOnRanks(ranks, options, run);
+    EXPECT_LE(Distance(many.values, one.values), 1e-5 * moved) << ranks;
+    ASSERT_EQ(many.digest.tables.size(), one.digest.tables.size());
+    for (size_t t = 0; t < one.digest.tables.size(); ++t) {
+      EXPECT_EQ(many.digest.tables[t].rows, one.digest.tables[t].rows) << ranks;
+    }
+    EXPECT_EQ(many.stats.steps, one.stats.steps);
+    EXPECT_EQ(many.stats.initialised_rows, one.stats.initialised_rows);
+    EXPECT_EQ(many.stats.unique_keys, one.stats.unique_keys);
+  }
+}
+
+// From equal rows and for given gradients a row differs by the order of its sums only.
+TEST(RanksTest, OneStepOfEveryOptimizerIsWithinTheSummationBound) {
+  for (const SparseOptimizerKind kind :
+       {SparseOptimizerKind::kSgd, SparseOptimizerKind::kRowWiseAdagrad,
+        SparseOptimizerKind::kAdagrad, SparseOptimizerKind::kAdam}) {
+    RankRun run;
+    run.steps = 1;
+    const auto options = [kind](int) { return TwoWidths(kind); };
+    const Outcome one = TrainOnRanks(1, options, run);
+    const Outcome four = TrainOnRanks(4, options, run);
+    ASSERT_EQ(one.values.size(), four.values.size());
+    float worst = 0;
+    for (size_t i = 0; i < one.values.size(); ++i) {
+      worst = std::max(worst, std::abs(one.values[i] - four.values[i]));
+    }
+    // Gradients below 1, at most 150 of them in a row's sum, steps of 0.1.
+    EXPECT_LE(worst, 0.1f * 150 * 0x1p-23f * 8) << static_cast<int>(kind);
+  }
+}
+
+class RanksBitsTest : public testing::TestWithParam<int> {};
+
+TEST_P(RanksBitsTest, DependOnNothingButTheNumberOfRanks) {
+  const int ranks = GetParam();
+  RankRun run;
+  const auto plain = [](int) { return TwoWidths(SparseOptimizerKind::kRowWiseAdagrad); };
+  const Outcome expected = TrainOnRanks(ranks, plain, run);
+  EXPECT_EQ(TrainOnRanks(ranks, plain, run).digest.hash, expected.digest.hash) << "again";
+  for (const StoreKind store : {StoreKind::kMemory, StoreKind::kSsd}) {
+    for (const bool smallest : {true, false}) {
+      for (const int depth : {0, 2}) {
+        const std::string dir = TempDir();
+        const auto options = [&](int rank) {
+          EmbeddingCollectionOptions out = plain(rank);
+          PutStore(store, absl::StrCat(dir, "/", rank), &out);
+          // The least budget depends on the number of ranks: that of one is enough for all.
+          out.cache_bytes = kMiB;
+          out.cache_bytes = *EmbeddingCollection::MinCacheBytes(out) * (smallest ? 1 : 4);
+          out.prefetch_depth = depth;
+          out.evaluation_staging_bytes = 64 << 10;
+          return out;
+        };
+        RankRun same = run;
+        same.threads = depth == 0 ? 1 : 2;
+        same.begin_early = depth == 0;
+        same.evaluate_every = 3;
+        const Outcome outcome = TrainOnRanks(ranks, options, same);
+        EXPECT_EQ(outcome.digest.hash, expected.digest.hash)
+            << StoreKindName(store) << " smallest " << smallest << " depth " << depth;
+        EXPECT_EQ(outcome.values, expected.values);
+      }
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, RanksBitsTest, testing::Values(1, 2, 3, 5));
+
+TEST(RanksTest, EmptyBatchesAreFine) {
+  // Fewer samples than ranks, and none at all.
+  for (const int64_t batch_size : {0, 1, 3}) {
+    RankRun run;
+    run.batch_size = batch_size;
+    run.steps = 4;
+    const auto options = [](int) { return TwoWidths(); };
+    const Outcome one = TrainOnRanks(1, options, run);
+    const Outcome five = TrainOnRanks(5, options, run);
+    EXPECT_EQ(five.digest.tables[0].rows, one.digest.tables[0].rows);
+    EXPECT_EQ(five.stats.steps, 4);
+  }
+}
+
+TEST(RanksTest, BytesAreThoseOfDistinctRows) {
+  constexpr int kRanks = 4;
+  constexpr int64_t kSamples = 4000;
+  const auto options_for = [&](ExchangeType type) {
+    return [type](int) {
+      EmbeddingCollectionOptions options = Options({Table("t", 64, {"f0", "f1"})});
+      options.max_batch_size = kSamples;
+      options.exchange_forward = type;
+      options.exchange_backward = type;
+      return options;
+    };
+  };
+  RankRun run;
+  run.batch_size = kSamples;
+  run.steps = 2;
+  run.rows = 5000;
+  // What has to travel: each distinct key of a rank's batch that another rank keeps.
+  int64_t pairs = 0;
+  for (int step = 0; step < run.steps; ++step) {
+    const Batch whole = RandomBatch(static_cast<uint64_t>(step) + 100, 2, kSamples, run.max_hotness,
+                                    run.rows, step % 2 == 1);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const Batch mine = Slice(whole, 2, kSamples * rank / kRanks, kSamples * (rank + 1) / kRanks);
+      const std::set<uint64_t> distinct(mine.values.begin(), mine.values.end());
+      for (const uint64_t key : distinct) pairs += OwnerRank({key, 0}, kRanks) != rank ? 1 : 0;
+    }
+  }
+  const EmbeddingStats fp32 = TrainOnRanks(kRanks, options_for(ExchangeType::kFp32), run).stats;
+  EXPECT_GE(fp32.exchange_ids_bytes, 8 * pairs);
+  EXPECT_LE(static_cast<double>(fp32.exchange_ids_bytes), 1.02 * 8 * static_cast<double>(pairs));
+  EXPECT_EQ(fp32.exchange_forward_bytes, 256 * pairs);
+  EXPECT_EQ(fp32.exchange_backward_bytes, 256 * pairs);
+  const EmbeddingStats int8 = TrainOnRanks(kRanks, options_for(ExchangeType::kInt8), run).stats;
+  EXPECT_EQ(int8.exchange_forward_bytes, 68 * pairs);
+  EXPECT_LE(static_cast<double>(int8.exchange_backward_bytes),
+            0.27 * 256 * static_cast<double>(pairs));
+}
+
+TEST(RanksTest, RoundedExchangeStaysNearAndRepeats) {
+  RankRun run;
+  run.steps = 20;
+  const Outcome exact = TrainOnRanks(
+      3, [](int) { return TwoWidths(); }, run);
+  RankRun none = run;
+  none.steps = 0;
+  const double moved = Distance(exact.values, TrainOnRanks(
+                                                  3, [](int) { return TwoWidths(); }, none)
+                                                  .values);
+  const std::vector<std::tuple<ExchangeType, ExchangeRounding, double>> cases = {
+      {ExchangeType::kFp16, ExchangeRounding::kNearest, 1e-3},
+      {ExchangeType::kBf16, ExchangeRounding::kNearest, 1e-2},
+      {ExchangeType::kInt8, ExchangeRounding::kNearest, 3e-2},
+      {ExchangeType::kInt8, ExchangeRounding::kStochastic, 6e-2}};
+  for (const auto& [type, rounding, bound] : cases) {
+    const auto options = [type = type, rounding = rounding](int) {
+      EmbeddingCollectionOptions out = TwoWidths();
+      out.exchange_forward = out.exchange_backward = type;
+      out.exchange_rounding = rounding;
+      return out;
+    };
+    const Outcome rounded = TrainOnRanks(3, options, run);
+    const double distance = Distance(rounded.values, exact.values);
+    EXPECT_LE(distance, bound * moved) << ExchangeTypeName(type);
+    EXPECT_GT(distance, 0) << ExchangeTypeName(type) << ": was it rounded at all?";
+    EXPECT_EQ(TrainOnRanks(3, options, run).digest.hash, rounded.digest.hash);
+  }
+}
+
+TEST(RanksTest, CancelledStepsLeaveTheRanksInStep) {
+  RankRun run;
+  run.steps = 5;
+  const auto plain = [](int) { return TwoWidths(); };
+  const Outcome expected = TrainOnRanks(3, plain, run);
+  Hash128 hash;
+  ExpectAllOk(OnRanks(
+      3, 1,
+      [&](int rank) {
+        EmbeddingCollectionOptions out = plain(rank);
+        out.prefetch_depth = 3;
+        return out;
+      },
+      [&](EmbeddingCollection& tables, int rank) -> absl::Status {
+        // Some of them begun; dropped in another order on each rank.
+        std::vector<std::unique_ptr<EmbeddingStep>> dropped;
+        for (int i = 0; i < 4; ++i) {
+          const Batch batch =
+              RandomBatch(static_cast<uint64_t>(i * 3 + rank) + 7000, 4, 16, 3, 400, false);
+          HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step,
+                                  tables.Prefetch(batch.view()));
+          dropped.push_back(std::move(step));
+        }
+        HOTROW_RETURN_IF_ERROR(tables.BeginLookup(*dropped[0]));
+        if (rank == 1) std::reverse(dropped.begin(), dropped.end());
+        for (auto& step : dropped) step.reset();
+        HOTROW_RETURN_IF_ERROR(TrainSteps(tables, 3, rank, 3, run));
+        HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.Digest());
+        if (rank == 0) hash = digest.hash;
+        return absl::OkStatus();
+      }));
+  EXPECT_EQ(hash, expected.digest.hash);
+}
+
+// --- Errors
+
+TEST(RanksTest, OtherOptionsOfARankAreNamed) {
+  const auto statuses = OnRanks(
+      3, 1,
+      [](int rank) {
+        EmbeddingCollectionOptions options = TwoWidths();
+        if (rank == 2) options.exchange_forward = ExchangeType::kInt8;
+        return options;
+      },
+      [](EmbeddingCollection&, int) { return absl::OkStatus(); });
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 AllOf(HasSubstr("rank 2"), HasSubstr("exchange types"))));
+  }
+}
+
+TEST(RanksTest, ARankThatCannotOpenIsNamedEverywhere) {
+  const auto statuses = OnRanks(
+      3, 1,
+      [](int rank) {
+        EmbeddingCollectionOptions options = TwoWidths();
+        options.cache_bytes = rank == 1 ? 1000 : kMiB * 16;
+        return options;
+      },
+      [](EmbeddingCollection&, int) { return absl::OkStatus(); });
+  EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kResourceExhausted,
+                                    HasSubstr("cache_bytes: the cache budget is 1000 bytes")));
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(statuses[static_cast<size_t>(rank)],
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("rank 1: cache_bytes: the cache budget is 1000 bytes")));
+  }
+}
+
+TEST(RanksTest, ARankWithoutRoomEndsTheJobAndIsNamed) {
+  const auto statuses = OnRanks(
+      4, 1,
+      [](int rank) {
+        EmbeddingCollectionOptions options = TwoWidths();
+        // Room for the index, not for the rows.
+        if (rank == 3) options.store_bytes = 40 << 10;
+        return options;
+      },
+      [](EmbeddingCollection& tables, int rank) {
+        RankRun run;
+        run.steps = 50;
+        run.rows = 40000;
+        return TrainSteps(tables, 0, rank, 4, run);
+      });
+  EXPECT_THAT(statuses[3], StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("budget")));
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_THAT(statuses[static_cast<size_t>(rank)],
+                StatusIs(absl::StatusCode::kUnavailable,
+                         AllOf(HasSubstr("rank 3 ended the job"), HasSubstr("budget"))));
+  }
+}
+
+TEST(RanksTest, ARankThatLeavesIsNamed) {
+  const auto statuses = OnRanks(
+      3, 1, [](int) { return TwoWidths(); },
+      [](EmbeddingCollection& tables, int rank) {
+        RankRun run;
+        run.steps = rank == 1 ? 2 : 6;
+        return TrainSteps(tables, 0, rank, 3, run);
+      });
+  HOTROW_EXPECT_OK(statuses[1]);
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(statuses[static_cast<size_t>(rank)],
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 has left")));
+  }
+}
+
+TEST(RanksTest, NoEvaluationWhileRowsTravel) {
+  ExpectAllOk(OnRanks(
+      2, 1, [](int) { return TwoWidths(); },
+      [](EmbeddingCollection& tables, int) -> absl::Status {
+        const Batch batch = RandomBatch(1, 4, 8, 3, 50, false);
+        std::vector<float> output(static_cast<size_t>(8 * tables.pooled_dim()));
+        HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step, tables.Prefetch(batch.view()));
+        HOTROW_RETURN_IF_ERROR(tables.BeginLookup(*step));
+        EXPECT_THAT(tables.Evaluate(batch.view(), {.pooled = output.data()}),
+                    StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("BeginLookup")));
+        HOTROW_RETURN_IF_ERROR(tables.Lookup(*step, {.pooled = output.data()}));
+        return tables.Update(std::move(step), {.pooled = output.data()});
+      }));
+}
+
+// --- Snapshots of N ranks on M
+
+class RanksSnapshotTest : public testing::TestWithParam<StoreKind> {};
+
+TEST_P(RanksSnapshotTest, OfAnyNumberOpenOnAnyNumber) {
+  const StoreKind kind = GetParam();
+  const std::vector<std::pair<int, int>> cases = {{4, 1}, {4, 3}, {4, 8}, {1, 4}, {3, 3}, {2, 5}};
+  for (const auto& [before, after] : cases) {
+    const std::string dir = TempDir();
+    // Tables of 1, 7 and 4,097 rows.
+    const auto options_of = [&, kind](int world_size) {
+      return [&dir, world_size, kind](int rank) {
+        EmbeddingCollectionOptions options = Options(
+            {Table("one", 5, {"f0"}), Table("seven", 16, {"f1"}), Table("many", 5, {"f2"})});
+        options.tables[0].num_embeddings = 1;
+        options.tables[1].num_embeddings = 7;
+        PutStore(kind, absl::StrCat(dir, "/", world_size, "/", rank), &options);
+        options.cache_bytes = kind == StoreKind::kMemory ? 0 : 4 * kMiB;
+        return options;
+      };
+    };
+    const auto train = [&](EmbeddingCollection& tables, int rank, int ranks, int first) {
+      for (int step = first; step < first + 6; ++step) {
+        Batch whole;
+        whole.batch_size = 800;
+        whole.offsets = {0};
+        RandomStream random(static_cast<uint64_t>(step), RandomPurpose::kTest);
+        for (const uint64_t rows : {1, 7, 4097}) {
+          for (int b = 0; b < 800; ++b) {
+            whole.values.push_back(random.Below(rows));
+            whole.offsets.push_back(static_cast<int64_t>(whole.values.size()));
+          }
+        }
+        const Batch mine = Slice(whole, 3, 800 * rank / ranks, 800 * (rank + 1) / ranks);
+        HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> s, tables.Prefetch(mine.view()));
+        std::vector<float> values(static_cast<size_t>(mine.batch_size * tables.pooled_dim()));
+        HOTROW_RETURN_IF_ERROR(tables.Lookup(*s, {.pooled = values.data()}));
+        HOTROW_RETURN_IF_ERROR(tables.Update(std::move(s), {.pooled = values.data()}));
+      }
+      return absl::OkStatus();
+    };
+    const auto big_batches = [&](int world_size) {
+      return [inner = options_of(world_size)](int rank) {
+        EmbeddingCollectionOptions options = inner(rank);
+        options.max_batch_size = 800;
+        return options;
+      };
+    };
+    CollectionDigest written;
+    ExpectAllOk(OnRanks(before, 1, big_batches(before),
+                        [&](EmbeddingCollection& tables, int rank) -> absl::Status {
+                          HOTROW_RETURN_IF_ERROR(train(tables, rank, before, 0));
+                          HOTROW_RETURN_IF_ERROR(tables.PrepareSnapshot(9));
+                          HOTROW_RETURN_IF_ERROR(tables.CommitSnapshot(9));
+                          HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.Digest());
+                          if (rank == 0) written = digest;
+                          // Not part of it.
+                          HOTROW_RETURN_IF_ERROR(train(tables, rank, before, 6));
+                          return tables.Close();
+                        }));
+    EXPECT_GT(written.tables[2].rows, 2000);
+    CollectionDigest read;
+    ExpectAllOk(OnRanks(
+        after, 1,
+        [&](int rank) {
+          EmbeddingCollectionOptions options = big_batches(after)(rank);
+          for (int part = 0; part < before; ++part) {
+            options.open_from.push_back(
+                {.snapshot = 9, .dir = absl::StrCat(dir, "/", before, "/", part)});
+          }
+          options.open_steps = 6;
+          return options;
+        },
+        [&](EmbeddingCollection& tables, int rank) -> absl::Status {
+          HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.Digest());
+          if (rank == 0) read = digest;
+          return train(tables, rank, after, 6);
+        }));
+    EXPECT_EQ(read.hash, written.hash) << before << " to " << after;
+    for (size_t t = 0; t < 3; ++t) EXPECT_EQ(read.tables[t].rows, written.tables[t].rows);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Stores, RanksSnapshotTest,
+                         testing::Values(StoreKind::kMemory, StoreKind::kSsd
+#ifdef HOTROW_HAVE_ROCKSDB
+                                         ,
+                                         StoreKind::kRocksDb
+#endif
+                                         ));
+
+}  // namespace
+}  // namespace hotrow::test

@@ -1,0 +1,188 @@
+// The training program under mpirun, as a user starts it: ranks are processes, and one may die.
+
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/env.h"
+#include "gtest/gtest.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int exit_status = 0;  // -1: by a signal
+  std::string output;   // of all ranks, both streams
+};
+
+Outcome Shell(const std::string& command) {
+  Outcome outcome;
+  FILE* const pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return {.exit_status = -1, .output = "popen failed"};
+  char buffer[4096];
+  while (const size_t n = std::fread(buffer, 1, sizeof(buffer), pipe)) {
+    outcome.output.append(buffer, n);
+  }
+  const int status = ::pclose(pipe);
+  outcome.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+std::string Mpirun(int ranks, bool recovery) {
+  return absl::StrCat("env ", HOTROW_MPI_ENVIRONMENT,
+                      " OMPI_MCA_orte_enable_recovery=", recovery ? 1 : 0, " timeout -k 5 120 '",
+                      HOTROW_MPIEXEC, "' ", HOTROW_MPIEXEC_NUMPROC_FLAG, " ", ranks, " ");
+}
+
+std::string Dlrm(const std::vector<std::string>& more) {
+  return absl::StrCat(
+      "'", HOTROW_DLRM_BINARY,
+      "' --data=synthetic:tables=3,rows=300,dense=2,samples=4000,valid=300,test=900"
+      " --embedding_dim=8 --dense_arch_layer_sizes=16-8 --over_arch_layer_sizes=16-1"
+      " --batch_size=64 --threads=1 --store_bytes=64MiB ",
+      absl::StrJoin(more, " "));
+}
+
+Outcome OnRanks(int ranks, const std::vector<std::string>& flags) {
+  return Shell(absl::StrCat(Mpirun(ranks, false), Dlrm(flags), " 2>&1 </dev/null"));
+}
+
+nlohmann::json ReadJson(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), path);
+  EXPECT_THAT(text, test::IsOk());
+  return text.ok() ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)
+                   : nlohmann::json();
+}
+
+TEST(RanksCliTest, TheSameCommandOnAnyNumberOfRanks) {
+  const std::string dir = test::TempDir();
+  const auto run = [&](int ranks, std::vector<std::string> flags) {
+    flags.push_back(absl::StrCat("--report=", dir, "/report.json"));
+    const Outcome outcome = OnRanks(ranks, flags);
+    EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+    // One rank speaks for all.
+    EXPECT_EQ(outcome.output.find("test AUC"), outcome.output.rfind("test AUC")) << outcome.output;
+    return ReadJson(dir + "/report.json");
+  };
+  const nlohmann::json one = run(1, {});
+  const nlohmann::json two = run(2, {});
+  const nlohmann::json four = run(4, {"--prefetch_depth=2", "--cache_bytes=min"});
+  for (const nlohmann::json* many : {&two, &four}) {
+    EXPECT_EQ((*many)["steps"], one["steps"]);
+    EXPECT_EQ((*many)["rows"], one["rows"]);
+    EXPECT_EQ((*many)["samples"], one["samples"]);
+    EXPECT_NEAR((*many)["test"]["auc"].get<double>(), one["test"]["auc"].get<double>(), 5e-4);
+    for (const char* const field :
+         {"ids_bytes", "forward_bytes", "backward_bytes", "dense_bytes"}) {
+      EXPECT_GT((*many)["exchange"][field], 0) << field;
+      EXPECT_EQ(one["exchange"][field], 0) << field;
+    }
+  }
+  EXPECT_EQ(two["world_size"], 2);
+  const nlohmann::json again = run(2, {"--store=ssd", absl::StrCat("--store_path=", dir, "/rows"),
+                                       "--disk_bytes=64MiB", "--cache_bytes=min"});
+  EXPECT_EQ(again["tables_hash"], two["tables_hash"]);
+  EXPECT_EQ(again["dense_hash"], two["dense_hash"]);
+  EXPECT_TRUE(*PosixEnv().Exists(dir + "/rows/rank-00001-of-00002"));
+}
+
+TEST(RanksCliTest, WrongUsageIsSaidByEachRankAndEndsAll) {
+  const Outcome outcome = OnRanks(2, {"--exchange_forward=fp8"});
+  EXPECT_EQ(outcome.exit_status, 2) << outcome.output;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("--exchange_forward=fp8"), HasSubstr("int8")));
+  const Outcome comm = Shell(Dlrm({"--comm=tcp"}) + " 2>&1");
+  EXPECT_EQ(comm.exit_status, 2);
+  EXPECT_THAT(comm.output, AllOf(HasSubstr("--comm=tcp"), HasSubstr("mpi")));
+}
+
+TEST(RanksCliTest, AFailureOfRankZeroEndsAll) {
+  const Outcome outcome = OnRanks(3, {"--report=/nowhere/report.json"});
+  EXPECT_NE(outcome.exit_status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("--report=/nowhere/report.json"));
+}
+
+// A rank is killed again and again, in the midst of steps and checkpoints; each time the others end
+// by themselves and name it, and the next start goes on. The end is that of a run without a kill.
+TEST(RanksCliTest, ARankThatIsKilledIsNamedAndTheRunGoesOn) {
+  constexpr int kRanks = 3;
+  for (const std::string store : {"memory", "ssd"}) {
+    const std::string dir = test::TempDir();
+    const auto flags = [&](const std::string& name) {
+      std::vector<std::string> out = {
+          "--epochs=12",
+          "--cache_bytes=min",
+          "--prefetch_depth=2",
+          "--comm_timeout=2",
+          "--resume",
+          "--checkpoint_every=15",
+          absl::StrCat("--checkpoint_dir=", dir, "/", name, "/saved"),
+          absl::StrCat("--report=", dir, "/report.json"),
+      };
+      if (store == "ssd") {
+        out.insert(out.end(),
+                   {"--store=ssd", absl::StrCat("--store_path=", dir, "/", name, "/rows"),
+                    "--disk_bytes=64MiB"});
+      }
+      return out;
+    };
+    const Outcome straight = OnRanks(kRanks, flags("straight"));
+    ASSERT_EQ(straight.exit_status, 0) << straight.output;
+    const nlohmann::json expected = ReadJson(dir + "/report.json");
+
+    int killed = 0;
+    bool ended = false;
+    for (int life = 0; life < 30 && !ended; ++life) {
+      const int victim = life % kRanks;
+      // Later in each life, so that the run gets on. Not before the ranks know each other: who dies
+      // while MPI starts is for mpirun, which ends the others unless it is told not to, as here.
+      const double delay = 0.02 + 0.1 * life;
+      const std::string out = absl::StrCat(dir, "/out.", life, ".");
+      const std::string script =
+          absl::StrCat(Dlrm(flags("killed")), " >", out, "$OMPI_COMM_WORLD_RANK 2>&1 & p=$!; ",
+                       "[ $OMPI_COMM_WORLD_RANK = ", victim, " ] && (until grep -q 'threads on' ",
+                       out, "0; do sleep 0.05; done; sleep ", delay, "; kill -9 $p) 2>/dev/null & ",
+                       "wait $p; echo rank $OMPI_COMM_WORLD_RANK ended with $?; cat ", out,
+                       "$OMPI_COMM_WORLD_RANK");
+      std::string quoted = script;
+      for (size_t at = 0; (at = quoted.find('\'', at)) != std::string::npos; at += 4) {
+        quoted.replace(at, 1, "'\\''");
+      }
+      const Outcome outcome = Shell(
+          absl::StrCat(Mpirun(kRanks, /*recovery=*/true), "sh -c '", quoted, "' 2>&1 </dev/null"));
+      const auto status_of = [&](int rank, int status) {
+        return absl::StrCat("rank ", rank, " ended with ", status, "\n");
+      };
+      ended = outcome.output.find(status_of(0, 0)) != std::string::npos;
+      if (outcome.output.find(status_of(victim, 137)) == std::string::npos) continue;
+      ++killed;
+      // It had nothing left to do, or the others had nothing left to do with it.
+      const int other = (victim + 1) % kRanks;
+      if (ended || outcome.output.find(status_of(other, 0)) != std::string::npos) continue;
+      for (int rank = 0; rank < kRanks; ++rank) {
+        if (rank == victim) continue;
+        EXPECT_THAT(outcome.output, HasSubstr(status_of(rank, 1))) << outcome.output;
+      }
+      EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("no answer from rank ", victim)))
+          << outcome.output;
+    }
+    EXPECT_TRUE(ended);
+    EXPECT_GE(killed, 2);
+    const nlohmann::json report = ReadJson(dir + "/report.json");
+    EXPECT_EQ(report["tables_hash"], expected["tables_hash"]) << store;
+    EXPECT_EQ(report["dense_hash"], expected["dense_hash"]);
+    EXPECT_EQ(report["steps"], expected["steps"]);
+    EXPECT_EQ(report["test"]["auc"], expected["test"]["auc"]);
+  }
+}
+
+}  // namespace
+}  // namespace hotrow

@@ -1,0 +1,257 @@
+// Training on several ranks, which are threads of this process. ranks_cli_test runs processes.
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "comm/thread_communicator.h"
+#include "gtest/gtest.h"
+#include "models/dlrm_model.h"
+#include "models/saved_model.h"
+#include "models/trainer.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using test::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Jagged features, a shared table, a last batch of other size.
+constexpr char kSpec[] =
+    "synthetic:tables=3,rows=300,dense=3,shared=2,hotness=0-3,samples=2500,valid=330,test=700";
+
+TrainerOptions SmallOptions() {
+  TrainerOptions options;
+  options.batch_size = 64;
+  options.embedding_dim = 8;
+  options.table_optimizer.kind = SparseOptimizerKind::kSgd;
+  options.table_optimizer.learning_rate = 0.5f;
+  options.dense_optimizer.kind = DenseOptimizerKind::kSgd;
+  options.dense_optimizer.learning_rate = 0.1f;
+  options.seed = 3;
+  options.store_bytes = int64_t{64} << 20;
+  return options;
+}
+
+ModelFactory SmallDlrm(const TrainerOptions& options) {
+  return [options](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+    return DlrmModel::Create({.num_dense = schema.num_dense,
+                              .num_sparse = static_cast<int32_t>(schema.features.size()),
+                              .embedding_dim = options.embedding_dim,
+                              .dense_arch_layer_sizes = {16, options.embedding_dim},
+                              .over_arch_layer_sizes = {16, 1},
+                              .dropout = 0.1f,
+                              .seed = options.seed,
+                              .max_batch_size = options.batch_size});
+  };
+}
+
+// What each rank returns.
+std::vector<absl::StatusOr<TrainReport>> RunRanks(
+    int world_size, const std::function<TrainerOptions(int rank)>& options_of, int threads = 1) {
+  std::vector<absl::StatusOr<TrainReport>> reports(
+      world_size, absl::StatusOr<TrainReport>(absl::UnknownError("did not run")));
+  RunOnThreads(world_size, {.timeout_seconds = 60}, [&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    TrainerOptions options = options_of(rank);
+    options.communicator = &communicator;
+    ThreadPool pool(threads);
+    absl::StatusOr<std::unique_ptr<DataSource>> data = OpenDataSource(kSpec, 5);
+    EXPECT_THAT(data, test::IsOk());
+    reports[rank] = RunTraining(options, **data, SmallDlrm(options), {.pool = &pool});
+    return reports[rank].status();
+  });
+  return reports;
+}
+
+// The report of rank 0; the others must say the same of what is common.
+TrainReport RunAlike(int world_size, const TrainerOptions& options, int threads = 1) {
+  const auto reports = RunRanks(
+      world_size, [&](int) { return options; }, threads);
+  for (const auto& report : reports) {
+    EXPECT_THAT(report, test::IsOk());
+    if (!report.ok()) return {};
+    EXPECT_EQ(report->digest.hash, reports[0]->digest.hash);
+    EXPECT_EQ(report->dense_hash, reports[0]->dense_hash);
+    EXPECT_EQ(report->test.auc, reports[0]->test.auc);
+    EXPECT_EQ(report->valid.logloss, reports[0]->valid.logloss);
+    EXPECT_EQ(report->train_logloss, reports[0]->train_logloss);
+    EXPECT_EQ(report->tables.exchange_ids_bytes, reports[0]->tables.exchange_ids_bytes);
+  }
+  return *reports[0];
+}
+
+TEST(TrainerRanksTest, TrainToTheModelOfOneRank) {
+  TrainerOptions options = SmallOptions();
+  options.epochs = 4;
+  const TrainReport one = RunAlike(1, options);
+  EXPECT_GT(one.test.auc, 0.57);
+  for (const int ranks : {2, 3, 8}) {
+    SCOPED_TRACE(ranks);
+    const TrainReport many = RunAlike(ranks, options);
+    EXPECT_EQ(many.world_size, ranks);
+    EXPECT_EQ(many.steps, one.steps);
+    EXPECT_EQ(many.samples, one.samples);
+    EXPECT_EQ(many.test.samples, one.test.samples);
+    EXPECT_EQ(many.rows(), one.rows());
+    EXPECT_EQ(many.tables.initialised_rows, one.tables.initialised_rows);
+    // Rounding apart: sums are made in other orders.
+    EXPECT_NEAR(many.test.auc, one.test.auc, 1e-4);
+    EXPECT_NEAR(many.test.logloss, one.test.logloss, 1e-5);
+    EXPECT_NEAR(many.train_logloss, one.train_logloss, 1e-5);
+    EXPECT_EQ(many.best_auc, one.best_auc);
+    EXPECT_GT(many.exchange_dense_bytes, 0);
+    EXPECT_GT(many.tables.exchange_forward_bytes, 0);
+    EXPECT_GT(many.tables.exchange_evaluation_bytes, 0);
+  }
+}
+
+TEST(TrainerRanksTest, RunsRepeatBitForBitWhateverTheTiers) {
+  TrainerOptions options = SmallOptions();
+  options.table_optimizer.kind = SparseOptimizerKind::kAdam;
+  options.table_optimizer.learning_rate = 0.01f;
+  options.dense_optimizer.kind = DenseOptimizerKind::kAdam;
+  options.dense_optimizer.learning_rate = 0.01f;
+  options.max_gradient_norm = 0.05;
+  const TrainReport expected = RunAlike(3, options);
+  EXPECT_EQ(RunAlike(3, options).digest.hash, expected.digest.hash);
+  for (const StoreKind store : {StoreKind::kMemory, StoreKind::kSsd}) {
+    for (const int32_t depth : {0, 2}) {
+      TrainerOptions other = options;
+      other.store = store;
+      if (store == StoreKind::kSsd) {
+        other.store_path = test::TempDir();
+        other.store_bytes = 2 << 20;
+        other.disk_bytes = 64 << 20;
+      }
+      other.cache_bytes = kSmallestCache;
+      other.prefetch_depth = depth;
+      other.validation_freq_within_epoch = 9;
+      const TrainReport report = RunAlike(3, other, 2);
+      EXPECT_EQ(report.digest.hash, expected.digest.hash);
+      EXPECT_EQ(report.dense_hash, expected.dense_hash);
+      EXPECT_EQ(report.test.auc, expected.test.auc);
+    }
+  }
+}
+
+TEST(TrainerRanksTest, ExchangeTypesCostLittleAccuracyAndManyBytesLess) {
+  TrainerOptions options = SmallOptions();
+  options.epochs = 4;
+  const TrainReport fp32 = RunAlike(4, options);
+  options.exchange_forward = options.exchange_backward = ExchangeType::kInt8;
+  for (const ExchangeRounding rounding :
+       {ExchangeRounding::kNearest, ExchangeRounding::kStochastic}) {
+    options.exchange_rounding = rounding;
+    const TrainReport int8 = RunAlike(4, options);
+    EXPECT_NE(int8.digest.hash, fp32.digest.hash);
+    EXPECT_NEAR(int8.test.auc, fp32.test.auc, 5e-3);
+    // A row of 8 columns: 12 bytes instead of 32.
+    EXPECT_EQ(int8.tables.exchange_forward_bytes * 32, fp32.tables.exchange_forward_bytes * 12);
+    EXPECT_EQ(int8.tables.exchange_backward_bytes * 32, fp32.tables.exchange_backward_bytes * 12);
+    EXPECT_EQ(int8.tables.exchange_evaluation_bytes, fp32.tables.exchange_evaluation_bytes);
+  }
+}
+
+// A checkpoint of any number of ranks goes on on any number.
+TEST(TrainerRanksTest, CheckpointsMoveBetweenNumbersOfRanks) {
+  struct Case {
+    int before;
+    int after;
+  };
+  for (const StoreKind store : {StoreKind::kMemory, StoreKind::kSsd}) {
+    TrainerOptions options = SmallOptions();
+    options.store = store;
+    options.cache_bytes = kSmallestCache;
+    options.prefetch_depth = 1;
+    options.checkpoint_every = 7;
+    const auto in = [&](const std::string& dir) {
+      TrainerOptions out = options;
+      out.checkpoint_dir = dir + "/saved";
+      if (store == StoreKind::kSsd) {
+        out.store_path = dir + "/rows";
+        out.store_bytes = 2 << 20;
+        out.disk_bytes = 64 << 20;
+      }
+      return out;
+    };
+    for (const Case c : {Case{4, 4}, Case{4, 1}, Case{4, 3}, Case{4, 8}, Case{1, 4}}) {
+      SCOPED_TRACE(absl::StrCat(std::string(StoreKindName(store)), ": ", c.before, " to ", c.after));
+      const std::string dir = test::TempDir();
+      TrainerOptions first = in(dir);
+      const TrainReport before = RunAlike(c.before, first);
+      EXPECT_GE(before.checkpoints.count, 2);
+      // What is loaded is what was there: nothing is left to train.
+      TrainerOptions again = first;
+      again.resume = true;
+      const TrainReport loaded = RunAlike(c.after, again);
+      EXPECT_EQ(loaded.resumed_step, before.steps);
+      EXPECT_EQ(loaded.digest.hash, before.digest.hash);
+      EXPECT_EQ(loaded.dense_hash, before.dense_hash);
+      again.epochs = 2;
+      const TrainReport further = RunAlike(c.after, again);
+      EXPECT_EQ(further.steps, 2 * before.steps);
+      // As one that was never interrupted, up to the order of sums.
+      TrainerOptions straight = in(test::TempDir());
+      straight.epochs = 2;
+      const TrainReport whole = RunAlike(c.before, straight);
+      EXPECT_NEAR(further.test.logloss, whole.test.logloss, 1e-5);
+      if (c.before == c.after) EXPECT_EQ(further.digest.hash, whole.digest.hash);
+    }
+  }
+}
+
+TEST(TrainerRanksTest, ASignalOfOneRankStopsAllAtTheSameStep) {
+  const std::string dir = test::TempDir();
+  TrainerOptions options = SmallOptions();
+  options.epochs = 1000;
+  options.checkpoint_dir = dir;
+  options.checkpoint_every = 0;
+  std::vector<std::atomic<int>> signals(3);
+  std::thread sender([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    signals[1] = SIGTERM;
+  });
+  const auto reports = RunRanks(3, [&](int rank) {
+    TrainerOptions out = options;
+    out.stop_signal = &signals[rank];
+    return out;
+  });
+  sender.join();
+  for (const auto& report : reports) {
+    ASSERT_THAT(report, test::IsOk());
+    EXPECT_EQ(report->stopped_by_signal, SIGTERM);
+    EXPECT_GT(report->steps, 0);
+    EXPECT_LT(report->steps, 40000);
+    EXPECT_EQ(report->steps, reports[0]->steps);
+    EXPECT_EQ(report->digest.hash, reports[0]->digest.hash);
+    EXPECT_EQ(report->checkpoint, reports[0]->checkpoint);
+  }
+}
+
+TEST(TrainerRanksTest, WhatFailsOnOneRankIsSaidByAll) {
+  const auto reports = RunRanks(3, [](int rank) {
+    TrainerOptions options = SmallOptions();
+    options.cache_bytes = rank == 2 ? 4096 : kSmallestCache;
+    return options;
+  });
+  EXPECT_THAT(reports[2], StatusIs(absl::StatusCode::kResourceExhausted,
+                                   HasSubstr("--cache_bytes=4096 is too small")));
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(reports[rank].status().message(),
+                AllOf(HasSubstr("rank 2"), HasSubstr("--cache_bytes=4096 is too small")));
+  }
+}
+
+}  // namespace
+}  // namespace hotrow

@@ -1,0 +1,57 @@
+#include "tools/model_report.h"
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+CheckpointReport OfRanks(int32_t world_size) {
+  CheckpointReport report;
+  report.model.dir = "/c/step-000000000005";
+  report.model.is_checkpoint = true;
+  for (int32_t r = 0; r < world_size; ++r) {
+    report.model.parts.push_back({.store = r == 0 ? "memory" : "ssd",
+                                  .tables_dir = RankDir("/rows", r, world_size),
+                                  .snapshot = static_cast<SnapshotId>(100 + r)});
+    report.part_rows.push_back(r == 1 ? -1 : 7000 + r);
+  }
+  return report;
+}
+
+TEST(ModelReportTest, EachRankHasALineWithItsStore) {
+  const std::string text = CheckpointReportText("/c", OfRanks(3));
+  EXPECT_THAT(text, AllOf(HasSubstr("rank 0         7,000 rows, memory, snapshot 100 in "
+                                    "/rows/rank-00000-of-00003\n"),
+                          HasSubstr("rank 1         unknown rows, ssd, snapshot 101 in "
+                                    "/rows/rank-00001-of-00003\n"),
+                          HasSubstr("rank 2         7,002 rows, ssd, snapshot 102 in "
+                                    "/rows/rank-00002-of-00003\n")));
+  EXPECT_THAT(
+      CheckpointReportText("/c", OfRanks(1)),
+      AllOf(HasSubstr("store          memory, snapshot 100 in /rows\n"), Not(HasSubstr("rank 0"))));
+}
+
+TEST(ModelReportTest, JsonHasAStoreForEachRank) {
+  for (const int32_t world_size : {1, 3}) {
+    const nlohmann::json json =
+        nlohmann::json::parse(CheckpointReportJson("/c", OfRanks(world_size)), nullptr, false);
+    ASSERT_EQ(json["stores"].size(), static_cast<size_t>(world_size));
+    EXPECT_EQ(json["stores"][0], nlohmann::json({{"rank", 0},
+                                                 {"kind", "memory"},
+                                                 {"dir", RankDir("/rows", 0, world_size)},
+                                                 {"snapshot", 100},
+                                                 {"rows", 7000}}));
+    if (world_size == 1) continue;
+    EXPECT_EQ(json["stores"][1]["rows"], nullptr);
+    EXPECT_EQ(json["stores"][2]["dir"], "/rows/rank-00002-of-00003");
+  }
+}
+
+}  // namespace
+}  // namespace hotrow
