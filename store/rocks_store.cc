@@ -24,6 +24,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cinttypes>
+#include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -295,15 +296,34 @@ class Listener final : public rocksdb::EventListener {
     files_deleted_.fetch_add(1, std::memory_order_relaxed);
   }
 
+  void OnFlushCompleted(rocksdb::DB*, const rocksdb::FlushJobInfo& info) override {
+    NoteFlushed(info.largest_seqno);
+  }
+
   rocksdb::Status error() const {
     const std::lock_guard lock(mutex_);
     return error_;
+  }
+  // Everything up to this number is in files.
+  void NoteFlushed(rocksdb::SequenceNumber number) {
+    {
+      const std::lock_guard lock(mutex_);
+      flushed_ = std::max(flushed_, number);
+    }
+    changed_.notify_all();
+  }
+  // Waits until that is so, but not for long; whether it is.
+  bool AwaitFlushed(rocksdb::SequenceNumber number, std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, patience, [&] { return flushed_ >= number; });
   }
   int64_t files_deleted() const { return files_deleted_.load(std::memory_order_relaxed); }
 
  private:
   mutable std::mutex mutex_;
+  std::condition_variable changed_;
   rocksdb::Status error_;
+  rocksdb::SequenceNumber flushed_ = 0;
   std::atomic<int64_t> files_deleted_{0};
 };
 
@@ -662,6 +682,7 @@ absl::Status RocksStore::OpenDb(const std::string& dir, bool create) {
   HOTROW_RETURN_IF_ERROR(ToStatus(status, "open"));
   db_.reset(db);
   live_dir_ = dir;
+  listener_->NoteFlushed(db_->GetLatestSequenceNumber());  // nothing came from a log
   return absl::OkStatus();
 }
 
@@ -957,14 +978,27 @@ absl::Status RocksStore::Iterate(
 }
 
 absl::Status RocksStore::Flush() {
+  constexpr int kTries = 50;
+  constexpr std::chrono::milliseconds kPatience(200);
+  const rocksdb::SequenceNumber last = db_->GetLatestSequenceNumber();
   rocksdb::FlushOptions options;
   options.wait = true;
   options.allow_write_stall = true;
-  const rocksdb::Status status = db_->Flush(options);
-  if (status.ok()) return absl::OkStatus();
-  const rocksdb::Status error = listener_->error();
-  return error.ok() ? ToStatus(status, "flush")
-                    : ToStatus(error, "flush, after a background error");
+  for (int i = 0; i < kTries; ++i) {
+    const rocksdb::Status status = db_->Flush(options);
+    if (!status.ok()) {
+      const rocksdb::Status error = listener_->error();
+      return error.ok() ? ToStatus(status, "flush")
+                        : ToStatus(error, "flush, after a background error");
+    }
+    // Right after it has recovered from a full file system, RocksDB (7.8) may say that a flush is
+    // done when it has not begun. What counts is what went to files. They are announced by another
+    // thread, perhaps after Flush has returned.
+    if (listener_->AwaitFlushed(last, kPatience)) return absl::OkStatus();
+  }
+  return absl::UnavailableError(
+      absl::StrCat("RocksDB store ", options_.path,
+                   ": flush: RocksDB says that it is done, but rows are in no file; try again"));
 }
 
 // --- Snapshots -----------------------------------------------------------------------------------
@@ -988,11 +1022,13 @@ absl::Status RocksStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<
   const std::string temporary = absl::StrCat(dir, kUnfinished);
   HOTROW_RETURN_IF_ERROR(RemoveAll(temporary));  // of a try that failed
   const absl::Status status = [&]() -> absl::Status {
+    // CreateCheckpoint flushes too, but see Flush.
+    HOTROW_RETURN_IF_ERROR(Flush());
     rocksdb::Checkpoint* made = nullptr;
     const rocksdb::Status created = rocksdb::Checkpoint::Create(db_.get(), &made);
     const std::unique_ptr<rocksdb::Checkpoint> checkpoint(made);
     HOTROW_RETURN_IF_ERROR(ToStatus(created, "prepare a snapshot"));
-    // Flushes the memtables; RocksDB syncs what it writes, the names are ours to sync.
+    // RocksDB syncs what it writes, the names are ours to sync.
     HOTROW_RETURN_IF_ERROR(ToStatus(checkpoint->CreateCheckpoint(temporary, 0),
                                     absl::StrCat("prepare snapshot ", snapshot)));
     captured();
