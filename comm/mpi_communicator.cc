@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -69,11 +70,23 @@ absl::Status MpiToStatus(int error, std::string_view what) {
 #define HOTROW_MPI_RETURN_IF_ERROR(expression) \
   HOTROW_RETURN_IF_ERROR(MpiToStatus(expression, #expression))
 
+// Of all families of this process: after so long without an answer ranks are given up.
+std::atomic<double> longest_timeout_seconds{0};
+
 void FinalizeAtExit() {
   int finalized = 0;
   MPI_Finalized(&finalized);
   // After a failure MPI_Finalize could wait for ever.
-  if (finalized == 0 && !any_family_failed.load()) MPI_Finalize();
+  if (finalized != 0 || any_family_failed.load()) return;
+  // So it could where others have failed and this rank, which was done before, has not heard of it.
+  std::thread([] {
+    const double seconds = 1.25 * longest_timeout_seconds.load();
+    std::this_thread::sleep_for(Seconds(seconds));
+    std::fprintf(stderr, "MPI_Finalize: another rank has not ended for %g s; leaving without it\n",
+                 seconds);
+    std::_Exit(EXIT_FAILURE);
+  }).detach();
+  MPI_Finalize();
 }
 
 absl::Status StartMpi() {
@@ -576,6 +589,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpiCommunicator(
     const CommunicatorOptions& options) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
   HOTROW_RETURN_IF_ERROR(StartMpi());
+  longest_timeout_seconds = std::max(longest_timeout_seconds.load(), options.timeout_seconds);
   HOTROW_ASSIGN_OR_RETURN(std::shared_ptr<Family> family, Family::Create(options));
   const int channel = family->NextChannel();
   return std::make_unique<MpiCommunicator>(options, std::move(family), channel);
