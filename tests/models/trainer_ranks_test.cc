@@ -206,7 +206,9 @@ TEST(TrainerRanksTest, CheckpointsMoveBetweenNumbersOfRanks) {
       straight.epochs = 2;
       const TrainReport whole = RunAlike(c.before, straight);
       EXPECT_NEAR(further.test.logloss, whole.test.logloss, 1e-5);
-      if (c.before == c.after) EXPECT_EQ(further.digest.hash, whole.digest.hash);
+      if (c.before == c.after) {
+        EXPECT_EQ(further.digest.hash, whole.digest.hash);
+      }
     }
   }
 }
