@@ -83,9 +83,12 @@ function(hotrow_add_binary)
 endfunction()
 
 # One gtest binary a folder; every TEST becomes a ctest entry. LABELS defaults to unit. What tests see in their
-# environment stands in the test presets.
+# environment stands in the test presets. PROCESSORS: how many it keeps busy, so that others wait; default 1.
 function(hotrow_add_test)
-  cmake_parse_arguments(ARG "" "NAME" "SOURCES;CUDA_SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME;PROCESSORS" "SOURCES;CUDA_SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_PROCESSORS)
+    set(ARG_PROCESSORS 1)
+  endif()
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
@@ -99,7 +102,7 @@ function(hotrow_add_test)
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} hotrow_test_support GTest::gmock GTest::gtest_main)
   include(GoogleTest)
   gtest_discover_tests(${ARG_NAME} DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES
-    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600 PROCESSORS ${ARG_PROCESSORS})
 endfunction()
 
 function(hotrow_add_bench)

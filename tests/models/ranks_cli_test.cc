@@ -118,10 +118,9 @@ TEST(RanksCliTest, ARankThatIsKilledIsNamedAndTheRunGoesOn) {
     const std::string dir = test::TempDir();
     const auto flags = [&](const std::string& name) {
       std::vector<std::string> out = {
-          "--epochs=12",
+          "--epochs=8",
           "--cache_bytes=min",
           "--prefetch_depth=2",
-          "--comm_timeout=2",
           "--resume",
           "--checkpoint_every=15",
           absl::StrCat("--checkpoint_dir=", dir, "/", name, "/saved"),
@@ -134,6 +133,8 @@ TEST(RanksCliTest, ARankThatIsKilledIsNamedAndTheRunGoesOn) {
       }
       return out;
     };
+    // Others than the killed rank may be slow, but not that slow.
+    constexpr char kTimeout[] = " --comm_timeout=4";
     const Outcome straight = OnRanks(kRanks, flags("straight"));
     ASSERT_EQ(straight.exit_status, 0) << straight.output;
     const nlohmann::json expected = ReadJson(dir + "/report.json");
@@ -146,12 +147,12 @@ TEST(RanksCliTest, ARankThatIsKilledIsNamedAndTheRunGoesOn) {
       // while MPI starts is for mpirun, which ends the others unless it is told not to, as here.
       const double delay = 0.02 + 0.1 * life;
       const std::string out = absl::StrCat(dir, "/out.", life, ".");
-      const std::string script =
-          absl::StrCat(Dlrm(flags("killed")), " >", out, "$OMPI_COMM_WORLD_RANK 2>&1 & p=$!; ",
-                       "[ $OMPI_COMM_WORLD_RANK = ", victim, " ] && (until grep -q 'threads on' ",
-                       out, "0; do sleep 0.05; done; sleep ", delay, "; kill -9 $p) 2>/dev/null & ",
-                       "wait $p; echo rank $OMPI_COMM_WORLD_RANK ended with $?; cat ", out,
-                       "$OMPI_COMM_WORLD_RANK");
+      const std::string script = absl::StrCat(
+          Dlrm(flags("killed")), kTimeout, " >", out, "$OMPI_COMM_WORLD_RANK 2>&1 & p=$!; ",
+          "[ $OMPI_COMM_WORLD_RANK = ", victim, " ] && (until grep -q 'threads on' ", out,
+          "0; do sleep 0.05; done; sleep ", delay, "; kill -9 $p) 2>/dev/null & ",
+          "wait $p; echo rank $OMPI_COMM_WORLD_RANK ended with $?; cat ", out,
+          "$OMPI_COMM_WORLD_RANK");
       std::string quoted = script;
       for (size_t at = 0; (at = quoted.find('\'', at)) != std::string::npos; at += 4) {
         quoted.replace(at, 1, "'\\''");

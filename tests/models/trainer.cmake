@@ -30,6 +30,7 @@ hotrow_add_test(
 if(HOTROW_MPI_TESTS)
   hotrow_add_test(
     NAME ranks_cli_test
+    PROCESSORS 2
     SOURCES ranks_cli_test.cc
     DEPS hotrow::base nlohmann_json::nlohmann_json)
   target_compile_definitions(ranks_cli_test PRIVATE
