@@ -145,7 +145,7 @@ TEST(RanksCliTest, ARankThatIsKilledIsNamedAndTheRunGoesOn) {
       const int victim = life % kRanks;
       // Later in each life, so that the run gets on. Not before the ranks know each other: who dies
       // while MPI starts is for mpirun, which ends the others unless it is told not to, as here.
-      const double delay = 0.02 + 0.1 * life;
+      const double delay = 0.02 + 0.05 * life * life;
       const std::string out = absl::StrCat(dir, "/out.", life, ".");
       const std::string script = absl::StrCat(
           Dlrm(flags("killed")), kTimeout, " >", out, "$OMPI_COMM_WORLD_RANK 2>&1 & p=$!; ",
