@@ -287,7 +287,8 @@ absl::Status EmbeddingCollection::Impl::ValidateBatch(const JaggedBatch& batch) 
 }
 
 absl::Status EmbeddingCollection::Impl::EndJobUnlessOk(absl::Status status) {
-  if (shuffle != nullptr && !status.ok()) options.communicator->Abort(std::string(status.message()));
+  if (shuffle != nullptr && !status.ok())
+    options.communicator->Abort(std::string(status.message()));
   return status;
 }
 

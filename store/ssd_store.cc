@@ -375,9 +375,8 @@ absl::Status SsdStore::Impl::Open() {
   env = options.env == nullptr ? &PosixEnv() : options.env;
   manifest_path = absl::StrCat(options.path, "/", std::string(internal::kSsdManifestName));
   HOTROW_RETURN_IF_ERROR(CreateDirsDurably(*env, options.path));
-  absl::StatusOr<std::unique_ptr<FileLock>> taken =
-      env->LockFile(absl::StrCat(options.path, "/", std::string(internal::kSsdLockName)),
-                    LockMode::kExclusive);
+  absl::StatusOr<std::unique_ptr<FileLock>> taken = env->LockFile(
+      absl::StrCat(options.path, "/", std::string(internal::kSsdLockName)), LockMode::kExclusive);
   if (absl::IsFailedPrecondition(taken.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat("SSD store ", options.path,

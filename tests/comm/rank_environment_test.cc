@@ -32,10 +32,8 @@ TEST(RankEnvironmentTest, ReadsWhatEachLauncherSets) {
                               {"OMPI_COMM_WORLD_RANK", "3"},
                               {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
-  const Variables mpich = {{"PMI_SIZE", "4"},
-                           {"PMI_RANK", "3"},
-                           {"MPI_LOCALRANKID", "1"},
-                           {"MPI_LOCALNRANKS", "2"}};
+  const Variables mpich = {
+      {"PMI_SIZE", "4"}, {"PMI_RANK", "3"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
   for (const Variables& variables : {open_mpi, mpich}) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const RankEnvironment env, Detect(variables));
     EXPECT_EQ(env.launcher, Launcher::kMpi);

@@ -186,7 +186,8 @@ TEST(TrainerRanksTest, CheckpointsMoveBetweenNumbersOfRanks) {
       return out;
     };
     for (const Case c : {Case{4, 4}, Case{4, 1}, Case{4, 3}, Case{4, 8}, Case{1, 4}}) {
-      SCOPED_TRACE(absl::StrCat(std::string(StoreKindName(store)), ": ", c.before, " to ", c.after));
+      SCOPED_TRACE(
+          absl::StrCat(std::string(StoreKindName(store)), ": ", c.before, " to ", c.after));
       const std::string dir = test::TempDir();
       TrainerOptions first = in(dir);
       const TrainReport before = RunAlike(c.before, first);
