@@ -193,6 +193,12 @@ int64_t SsdLog::CountFree() const {
   });
 }
 
+int64_t SsdLog::CountRetiring() const {
+  return std::count_if(segments_.begin(), segments_.end(), [](const auto& segment) {
+    return segment != nullptr && segment->state == SsdSegment::State::kRetiring;
+  });
+}
+
 absl::StatusOr<bool> SsdLog::OpenSegment(SsdStream stream, uint64_t next_sequence) {
   std::lock_guard lock(mutex_);
   ReapRetired();
@@ -651,16 +657,14 @@ void SsdLog::ReapRetired() {
 
 bool SsdLog::WaitForReaders() {
   constexpr auto kPoll = std::chrono::milliseconds(1);  // a find takes some hundred
-  const auto retiring = [&] {
-    ReapRetired();
-    return std::count_if(segments_.begin(), segments_.end(), [](const auto& segment) {
-      return segment != nullptr && segment->state == SsdSegment::State::kRetiring;
-    });
-  };
   std::unique_lock lock(mutex_);
-  const auto before = retiring();
+  ReapRetired();
+  const int64_t before = CountRetiring();
   if (before == 0) return false;
-  while (retiring() == before) changed_.wait_for(lock, kPoll);
+  while (CountRetiring() == before) {
+    changed_.wait_for(lock, kPoll);
+    ReapRetired();
+  }
   return true;
 }
 
@@ -668,6 +672,11 @@ int64_t SsdLog::Available() {
   std::lock_guard lock(mutex_);
   ReapRetired();
   return CountFree() + static_cast<int64_t>(segments_.size()) - num_files_;
+}
+
+int64_t SsdLog::AvailableSoon() const {
+  std::lock_guard lock(mutex_);
+  return CountFree() + CountRetiring() + static_cast<int64_t>(segments_.size()) - num_files_;
 }
 
 int64_t SsdLog::files() const {

@@ -232,6 +232,8 @@ class SsdLog {
   bool WaitForReaders();
   // Segments that could be opened now: free ones and those that may still be created.
   int64_t Available();
+  // With those that were freed while finds still read them.
+  int64_t AvailableSoon() const;
   int64_t files() const;
   // What Fresh leaves to the cleaner.
   static constexpr int64_t kReservedSegments = 2;
@@ -272,6 +274,7 @@ class SsdLog {
   void ReturnBuffer(std::byte* data);
   void ReapRetired();  // mutex_ is held
   int64_t CountFree() const;
+  int64_t CountRetiring() const;
 
   const SsdLogOptions options_;
   uint64_t units_per_segment_ = 0;

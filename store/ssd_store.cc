@@ -247,6 +247,8 @@ struct SsdStore::Impl {
                                      const absl::Status& read)>
           visit);
   int64_t SnapshotOnlyBytes() const;
+  // Whether rows from outside find no segment to begin, not even once all finds have ended.
+  bool LacksFreshSegments() const { return log->AvailableSoon() <= SsdLog::kReservedSegments; }
 
   const SsdStoreOptions options;
   Env* env = nullptr;
@@ -293,7 +295,8 @@ struct SsdStore::Impl {
   bool stop = false;
   int64_t rounds = 0;  // that ended
   bool last_round_gained = true;
-  absl::Status cleaner_status;  // of the last round
+  bool last_round_full = false;  // when it began
+  absl::Status cleaner_status;   // of the last round
   std::thread cleaner;
 
   // See Pace.
@@ -1001,8 +1004,10 @@ absl::Status SsdStore::Impl::WaitForRoom(const absl::Status& why) {
   const int64_t begin = NowNanos();
   absl::Status status;
   bool gained = false;
+  bool full = false;
   if (!options.background) {
     std::lock_guard lock(clean_mutex);
+    full = LacksFreshSegments();
     absl::StatusOr<bool> round = CleanRound();
     status = round.status();
     gained = round.ok() && *round;
@@ -1018,13 +1023,15 @@ absl::Status SsdStore::Impl::WaitForRoom(const absl::Status& why) {
     } while (rounds < until && !last_round_gained && !stop);
     status = cleaner_status;
     gained = last_round_gained;
+    full = last_round_full;
   }
   stall_nanos.Add(NowNanos() - begin);
   HOTROW_RETURN_IF_ERROR(status);
   if (gained) return absl::OkStatus();
   if (!why.ok()) return why;
-  // Others may have cleaned before this call began to wait.
-  if (log->Available() > SsdLog::kReservedSegments) return absl::OkStatus();
+  // A round that gains nothing says that the store is full only if there was no room when it began,
+  // nor any that finds still held: others may use that up, and leave garbage, before this line.
+  if (!full) return absl::OkStatus();
   return Full(segment_bytes);
 }
 
@@ -1389,8 +1396,10 @@ void SsdStore::Impl::CleanerLoop() {
     while (again && !stop) {
       lock.unlock();
       absl::StatusOr<bool> gained = false;
+      bool full = false;
       {
         std::lock_guard clean_lock(clean_mutex);
+        full = LacksFreshSegments();
         const bool short_of_room = log->Available() <= kLowWater;
         {
           std::lock_guard pace_lock(pace_mutex);
@@ -1408,6 +1417,7 @@ void SsdStore::Impl::CleanerLoop() {
       ++rounds;
       cleaner_status = gained.status();
       last_round_gained = gained.ok() && *gained;
+      last_round_full = full;
       again = last_round_gained && available < kHighWater;
       if (!again) pace_changed.notify_all();
       cleaner_changed.notify_all();
@@ -1545,6 +1555,8 @@ absl::StatusOr<bool> SsdStore::Impl::CleanRound() {
 // victim, and each round pads the last of what it wrote.
 absl::StatusOr<bool> SsdStore::Impl::CleanSome(std::span<const SsdLog::SegmentView> victims) {
   HOTROW_RETURN_IF_ERROR(DropImage());
+  // What rounds before this one freed may still be held by finds, all but what survivors need.
+  while (log->Available() < SsdLog::kReservedSegments && log->WaitForReaders()) continue;
   int64_t used = 0;
   {
     std::lock_guard lock(log->stream_mutex(SsdStream::kSurvivors));
