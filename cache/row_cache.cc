@@ -334,7 +334,6 @@ int64_t RowCache::Impl::PinHits(PartitionState& partition, std::span<const RowKe
         }
         Bucket& bucket = buckets[slot / kWays];
         const uint8_t state = bucket.state[slot % kWays];
-        HOTROW_CHECK((state & cache::kFilling) == 0);
         HOTROW_CHECK((state & cache::kPinMask) < cache::kMaxPins);
         cache::TouchAndPin<HostWarp>(bucket, static_cast<int>(slot % kWays), rule);
         result.slots[index] = slot;
@@ -446,7 +445,7 @@ void RowCache::MarkFilled(std::span<const int64_t> slots) {
 void RowCache::Abandon(std::span<const int64_t> slots) {
   HostBuffer<PartitionState>& partitions = impl_->partitions;
   for (const int64_t slot : slots) {
-    HOTROW_CHECK((impl_->State(slot) & cache::kFilling) != 0);
+    HOTROW_CHECK(impl_->State(slot) == (cache::kFilling | 1));
     const int64_t bucket = slot / kWays;
     cache::Clear<HostWarp>(impl_->buckets[bucket], static_cast<int>(slot % kWays));
     PartitionState& partition = *std::prev(
@@ -464,7 +463,8 @@ void RowCache::Unpin(std::span<const int64_t> slots, bool dirty) {
   for (const int64_t slot : slots) {
     uint8_t& state = impl_->State(slot);
     HOTROW_CHECK((state & cache::kPinMask) != 0);
-    HOTROW_CHECK((state & cache::kFilling) == 0);
+    // The pin of the batch that placed it stays until it is filled, and then nothing is dirty.
+    HOTROW_CHECK((state & cache::kFilling) == 0 || (!dirty && (state & cache::kPinMask) > 1));
     state = static_cast<uint8_t>((state - 1) | mark);
   }
 }

@@ -42,7 +42,7 @@ struct RowCacheStats {
 
 // Where FindOrInsert put a key.
 enum class Placement : uint8_t {
-  kHit = 0,     // the row was resident; its bytes are there
+  kHit = 0,     // the row has a way already; its bytes are there, or will be: see MarkFilled
   kFilled = 1,  // the row has a way now; the caller must write its bytes and then call MarkFilled
   kNoRoom = 2,  // every way it may use is pinned; not resident
 };
@@ -91,8 +91,9 @@ class RowCache {
   void Find(const ExecContext& ctx, std::span<const RowKey> keys, std::span<std::byte*> rows) const;
 
   // Makes keys resident and pins each that is placed once more (at most 63 pins a row, so 63 steps
-  // in flight). Keys must be distinct, and none may still wait for its bytes: slots placed with
-  // kFilled are marked filled or abandoned before a later batch names their keys.
+  // in flight). Keys must be distinct. A later batch may name a key that still waits for its bytes:
+  // that is a hit, and its caller must wait for the earlier one's MarkFilled before it uses the
+  // row.
   //
   // For each i, placement[i] says what happened and slots[i] is its slot (-1 for kNoRoom). When
   // placing keys[i] evicted a dirty or marked row, evicted_keys[i] names it, evicted[i] says which,
@@ -112,7 +113,7 @@ class RowCache {
   // The bytes of these slots (placed with kFilled) have been written.
   void MarkFilled(std::span<const int64_t> slots);
   // Undoes the placement of slots that were placed with kFilled but will not be filled: they are
-  // emptied whatever their pins.
+  // emptied. Batches that named their keys since have taken their pins off.
   void Abandon(std::span<const int64_t> slots);
   // Takes one pin off each slot; dirty: the rows were updated and must be written back before they
   // go.

@@ -156,6 +156,26 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
       return TableError(table, std::string(status.message()));
     }
   }
+  if (exchange_feedback_bytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "EmbeddingCollectionOptions.exchange_feedback_bytes: must not be negative, is ",
+        exchange_feedback_bytes));
+  }
+  if (exchange_feedback_bytes > 0) {
+    if (exchange_backward == ExchangeType::kFp32) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "EmbeddingCollectionOptions.exchange_feedback_bytes is ", exchange_feedback_bytes,
+          ", but exchange_backward is fp32, which loses nothing; set that to fp16, bf16 or int8, "
+          "or exchange_feedback_bytes to 0"));
+    }
+    const int64_t least = EmbeddingCollection::MinFeedbackBytes(*this);
+    if (exchange_feedback_bytes < least) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "EmbeddingCollectionOptions.exchange_feedback_bytes: four residuals of each "
+          "row width need ",
+          least, " bytes, the budget is ", exchange_feedback_bytes, "; raise it, or set it to 0"));
+    }
+  }
   if (!feature_order.empty()) {
     const std::set<std::string> ordered(feature_order.begin(), feature_order.end());
     if (ordered != features || feature_order.size() != features.size()) {
@@ -241,6 +261,14 @@ Plan MakePlan(const EmbeddingCollectionOptions& options) {
     plan.features.push_back(std::move(feature));
   }
   return plan;
+}
+
+std::vector<GradientResiduals::Table> ResidualTables(const EmbeddingCollectionOptions& options) {
+  std::vector<GradientResiduals::Table> tables;
+  for (const TableConfig& table : options.tables) {
+    tables.push_back({static_cast<uint32_t>(tables.size()), table.embedding_dim});
+  }
+  return tables;
 }
 
 void SplitCacheBytes(const EmbeddingCollectionOptions& options, Plan* plan) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "embedding/embedding_collection.h"
+#include "embedding/gradient_residuals.h"
 #include "ops/row_layout.h"
 
 // What follows from the options of an EmbeddingCollection alone, before any memory is taken.
@@ -52,6 +53,9 @@ struct Plan {
 };
 
 Plan MakePlan(const EmbeddingCollectionOptions& options);
+
+// The tables as GradientResiduals takes them.
+std::vector<GradientResiduals::Table> ResidualTables(const EmbeddingCollectionOptions& options);
 
 // Gives each width class what one step needs and shares the rest in proportion to what the classes
 // could hold. The split moves speed, never values.

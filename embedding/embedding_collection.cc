@@ -18,6 +18,7 @@
 #include "comm/lane.h"
 #include "comm/run_together.h"
 #include "embedding/collection_plan_impl.h"
+#include "embedding/gradient_residuals.h"
 #include "embedding/open_store_impl.h"
 #include "embedding/row_shuffle_impl.h"
 #include "embedding/step_pipeline_impl.h"
@@ -35,6 +36,7 @@ constexpr int64_t kMaxLookupsPerBatch = INT32_MAX;
 // From so many threads on the pipeline spreads its work over the caller's pool.
 constexpr int kPipelinePoolThreads = 4;
 
+using internal::GradientResiduals;
 using internal::OpenedStore;
 using internal::Plan;
 using internal::PlannedFeature;
@@ -66,8 +68,9 @@ void SetWriteAmplification(TierStats* tier) {
 
 }  // namespace
 
-// As a job of the pipeline it finds the distinct keys and makes their rows resident; until that is
-// done the caller leaves all members but the first three alone.
+// As a job of the pipeline it finds the distinct keys, gives them ways in the caches, and then
+// reads what is missing; until that is done the caller leaves all members but the first three
+// alone.
 struct EmbeddingStep::Impl : StepPipeline::Job {
   enum class Use { kPrefetched, kBegun, kLookedUp, kUpdateBegun, kFailed };
 
@@ -101,6 +104,7 @@ struct EmbeddingCollection::Impl {
   std::vector<std::string> feature_names;
   OpenedStore store;
   std::vector<std::unique_ptr<TieredTable>> tiers;  // one for each width class
+  std::unique_ptr<GradientResiduals> residuals;     // null: no feedback
   std::unique_ptr<RowShuffle> shuffle;              // null: alone
 
   // Outstanding steps in order; the front is the next to be looked up and updated.
@@ -125,8 +129,9 @@ struct EmbeddingCollection::Impl {
   RowShuffle::Scratch evaluation_ids;
   HostBuffer<std::byte> evaluation_staging;
   std::unique_ptr<EmbeddingStep::Impl> evaluation_step;
-  // Scratch of the pipeline.
+  // Scratch of the pipeline's first stage.
   UniqueScratch pipeline_unique;
+  // Of its second stage, and of a first stage while no second one runs.
   std::vector<RowKey> fetch_keys;
   std::vector<std::byte*> fetch_rows;
   std::vector<uint8_t> fetch_found;
@@ -172,10 +177,12 @@ struct EmbeddingCollection::Impl {
                           EmbeddingStep::Impl* step, UniqueScratch* scratch);
   // The distinct keys of a step, and who wants which of them.
   absl::Status FindKeys(EmbeddingStep::Impl* step, UniqueScratch* scratch);
-  // The job of the pipeline.
-  absl::Status RunStep(EmbeddingStep::Impl* step);
-  absl::Status MakeResident(EmbeddingStep::Impl* step);
+  // The job of the pipeline: its first stage, the body of that, and its second stage.
+  absl::Status PlaceStep(EmbeddingStep::Impl* step);
+  absl::Status PlaceRows(EmbeddingStep::Impl* step);
+  absl::Status FillStep(EmbeddingStep::Impl* step);
   absl::Status Fetch(EmbeddingStep::Impl* step);
+  void GiveUp(EmbeddingStep::Impl* step);
   void End(EmbeddingStep::Impl* step, bool updated);
   std::span<const RowKey> KeysOf(const EmbeddingStep::Impl& step, size_t width) const;
   std::span<const int32_t> CountsOf(const EmbeddingStep::Impl& step, size_t width) const;
@@ -373,24 +380,29 @@ std::span<std::byte*> EmbeddingCollection::Impl::RowsOf(EmbeddingStep::Impl* ste
   return std::span(step->rows).subspan(begin, end - begin);
 }
 
-absl::Status EmbeddingCollection::Impl::RunStep(EmbeddingStep::Impl* step) {
+absl::Status EmbeddingCollection::Impl::PlaceStep(EmbeddingStep::Impl* step) {
   const absl::Status status = [&]() -> absl::Status {
     if (shuffle == nullptr) {
       HOTROW_RETURN_IF_ERROR(FindKeys(step, &pipeline_unique));
     } else {
       HOTROW_RETURN_IF_ERROR(id_lane->Wait(step->id_ticket));
     }
-    TraceSpan span(ctx.trace, "resident");
-    return MakeResident(step);
+    return PlaceRows(step);
   }();
   if (!status.ok()) {
-    for (size_t c = 0; c < tiers.size(); ++c) tiers[c]->GiveUp(&step->class_rows[c]);
+    GiveUp(step);
     pipeline->NotifyRoom();
   }
   return status;
 }
 
-absl::Status EmbeddingCollection::Impl::MakeResident(EmbeddingStep::Impl* step) {
+void EmbeddingCollection::Impl::GiveUp(EmbeddingStep::Impl* step) {
+  for (size_t c = 0; c < tiers.size(); ++c) tiers[c]->GiveUp(&step->class_rows[c]);
+}
+
+// Rows that this step shares with the one before may still be on their way for that one: they are
+// placed, so they count as hits, and are there before this step's own are read.
+absl::Status EmbeddingCollection::Impl::PlaceRows(EmbeddingStep::Impl* step) {
   bool waited = false;
   bool from_scratch = false;
   for (;;) {
@@ -398,18 +410,23 @@ absl::Status EmbeddingCollection::Impl::MakeResident(EmbeddingStep::Impl* step) 
     const uint64_t epoch = pipeline->room_epoch();
     const bool alone = pipeline->RunsAlone(step);
     TieredTable::Placed placed = TieredTable::Placed::kAll;
-    for (size_t c = 0; c < tiers.size() && placed == TieredTable::Placed::kAll; ++c) {
-      HOTROW_ASSIGN_OR_RETURN(placed, tiers[c]->Place(pipeline_ctx, KeysOf(*step, c),
-                                                      CountsOf(*step, c), &step->class_rows[c]));
+    {
+      TraceSpan span(ctx.trace, "place");
+      for (size_t c = 0; c < tiers.size() && placed == TieredTable::Placed::kAll; ++c) {
+        HOTROW_ASSIGN_OR_RETURN(placed, tiers[c]->Place(pipeline_ctx, KeysOf(*step, c),
+                                                        CountsOf(*step, c), &step->class_rows[c]));
+      }
     }
-    // Also where some found no room: the others' rows come while this step waits.
-    HOTROW_RETURN_IF_ERROR(Fetch(step));
     if (placed == TieredTable::Placed::kAll) break;
+    // The rows that found room come while this step waits for the others'.
+    HOTROW_ASSIGN_OR_RETURN(const bool kept, pipeline->Join(step, [&] { GiveUp(step); }));
+    if (!kept) continue;
+    HOTROW_RETURN_IF_ERROR(Fetch(step));
     if (alone && placed == TieredTable::Placed::kNoRoom) {
       // What was placed beside the rows of an older step may stand in the way of the rest.
       if (from_scratch) return NoRoomError(*step);
       from_scratch = true;
-      for (size_t c = 0; c < tiers.size(); ++c) tiers[c]->GiveUp(&step->class_rows[c]);
+      GiveUp(step);
       continue;
     }
     if (!waited) prefetch_waits.fetch_add(1, std::memory_order_relaxed);
@@ -417,9 +434,14 @@ absl::Status EmbeddingCollection::Impl::MakeResident(EmbeddingStep::Impl* step) 
     TraceSpan span(ctx.trace, "wait_for_room");
     pipeline->WaitForRoom(step, epoch);
   }
-  for (size_t c = 0; c < tiers.size(); ++c) {
-    tiers[c]->FinishPlacing(pipeline_ctx, &step->class_rows[c]);
-  }
+  for (const std::unique_ptr<TieredTable>& tier : tiers) tier->FinishPlacing(pipeline_ctx);
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingCollection::Impl::FillStep(EmbeddingStep::Impl* step) {
+  TraceSpan span(ctx.trace, "fill");
+  HOTROW_RETURN_IF_ERROR(Fetch(step));
+  for (StepRows& rows : step->class_rows) rows.resident = true;
   return absl::OkStatus();
 }
 
@@ -555,6 +577,10 @@ absl::StatusOr<int64_t> EmbeddingCollection::MinCacheBytes(
   return internal::MakePlan(options).min_cache_bytes;
 }
 
+int64_t EmbeddingCollection::MinFeedbackBytes(const EmbeddingCollectionOptions& options) {
+  return GradientResiduals::MinBytes(internal::ResidualTables(options));
+}
+
 // Everything of this rank alone.
 absl::Status EmbeddingCollection::Impl::Open() {
   if (options.cache_bytes > 0) {
@@ -569,6 +595,11 @@ absl::Status EmbeddingCollection::Impl::Open() {
   std::vector<StoreTable> store_tables;
   for (const PlannedTable& table : plan.tables) {
     store_tables.push_back({static_cast<uint32_t>(table.config), table.layout.row_bytes});
+  }
+  if (shuffle != nullptr && options.exchange_feedback_bytes > 0) {
+    HOTROW_ASSIGN_OR_RETURN(residuals, GradientResiduals::Create(internal::ResidualTables(options),
+                                                                 options.exchange_feedback_bytes));
+    shuffle->KeepResiduals(residuals.get());
   }
   HOTROW_ASSIGN_OR_RETURN(store, internal::OpenStore(options, store_tables));
   steps = static_cast<uint32_t>(options.open_steps);
@@ -598,7 +629,8 @@ absl::Status EmbeddingCollection::Impl::Connect() {
   internal::RowShuffleOptions shuffle_options = {.seed = options.seed,
                                                  .forward = options.exchange_forward,
                                                  .backward = options.exchange_backward,
-                                                 .rounding = options.exchange_rounding};
+                                                 .rounding = options.exchange_rounding,
+                                                 .feedback_bytes = options.exchange_feedback_bytes};
   for (const PlannedTable& table : plan.tables) {
     shuffle_options.tables.push_back({static_cast<uint32_t>(table.config), table.layout.dim});
   }
@@ -635,9 +667,17 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
   if (threaded && ctx.pool != nullptr && ctx.pool->num_threads() < kPipelinePoolThreads) {
     impl->pipeline_ctx.pool = nullptr;
   }
-  impl->pipeline =
-      std::make_unique<StepPipeline>(threaded, [c = impl.get()](StepPipeline::Job* job) {
-        return c->RunStep(static_cast<EmbeddingStep::Impl*>(job));
+  const auto step_of = [](StepPipeline::Job* job) {
+    return static_cast<EmbeddingStep::Impl*>(job);
+  };
+  impl->pipeline = std::make_unique<StepPipeline>(
+      threaded,
+      StepPipeline::Stages{
+          .first = [c = impl.get(),
+                    step_of](StepPipeline::Job* job) { return c->PlaceStep(step_of(job)); },
+          .second = [c = impl.get(),
+                     step_of](StepPipeline::Job* job) { return c->FillStep(step_of(job)); },
+          .undo = [c = impl.get(), step_of](StepPipeline::Job* job) { c->GiveUp(step_of(job)); },
       });
   return std::unique_ptr<EmbeddingCollection>(new EmbeddingCollection(std::move(impl)));
 }
@@ -884,6 +924,13 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   }
   steps = now;
   unique_keys += std::ssize(served.keys);
+  for (size_t t = 0; options.on_update != nullptr && t < plan.tables.size(); ++t) {
+    const int64_t begin = served.table_offsets[t];
+    const int64_t n = served.table_offsets[t + 1] - begin;
+    options.on_update(static_cast<uint32_t>(plan.tables[t].config),
+                      std::span(served.keys).subspan(begin, n),
+                      std::span(served.counts).subspan(begin, n));
+  }
   End(&s, /*updated=*/true);
   return absl::OkStatus();
 }
@@ -1204,6 +1251,30 @@ absl::StatusOr<std::vector<SnapshotId>> EmbeddingCollection::ListSnapshots() {
   return impl_->store.store->ListSnapshots();
 }
 
+bool EmbeddingCollection::keeps_residuals() const { return impl_->residuals != nullptr; }
+
+absl::StatusOr<HostBuffer<std::byte>> EmbeddingCollection::SaveResiduals() {
+  Impl& c = *impl_;
+  if (c.residuals == nullptr || c.shuffle->busy()) {
+    return absl::FailedPreconditionError(
+        c.residuals == nullptr ? "SaveResiduals: this collection keeps none"
+                               : "SaveResiduals: a BeginLookup or BeginUpdate waits for its Lookup "
+                                 "or Update");
+  }
+  TraceSpan span(c.ctx.trace, "save_residuals");
+  return c.residuals->Save(c.ctx);
+}
+
+absl::StatusOr<bool> EmbeddingCollection::LoadResiduals(std::span<const std::byte> bytes) {
+  Impl& c = *impl_;
+  if (c.residuals == nullptr || c.steps != c.options.open_steps || !c.outstanding.empty()) {
+    return absl::FailedPreconditionError(c.residuals == nullptr
+                                             ? "LoadResiduals: this collection keeps none"
+                                             : "LoadResiduals: comes before the first Prefetch");
+  }
+  return c.residuals->Load(bytes, c.steps);
+}
+
 absl::Status EmbeddingCollection::Close() {
   if (!impl_->outstanding.empty()) {
     return absl::FailedPreconditionError(
@@ -1293,6 +1364,11 @@ EmbeddingStats EmbeddingCollection::Stats() const {
     stats.exchange_evaluation_bytes = sent.evaluation;
     stats.exchange_wait_ns = c.shuffle->wait_ns();
     stats.exchange_buffer_bytes = c.shuffle->buffer_bytes();
+  }
+  if (c.residuals != nullptr) {
+    stats.exchange_feedback_bytes = c.residuals->bytes();
+    stats.exchange_feedback_keys = c.residuals->counts().keys;
+    stats.exchange_feedback_hits = c.residuals->counts().hits;
   }
 
   TierStats cache;
@@ -1385,7 +1461,10 @@ void VisitCounts(Stats& stats, const Sum& sum, const Max& max) {
                             &stats.exchange_backward_bytes,
                             &stats.exchange_evaluation_bytes,
                             &stats.exchange_wait_ns,
-                            &stats.exchange_buffer_bytes}) {
+                            &stats.exchange_buffer_bytes,
+                            &stats.exchange_feedback_bytes,
+                            &stats.exchange_feedback_keys,
+                            &stats.exchange_feedback_hits}) {
     sum(count);
   }
   for (auto* const count :

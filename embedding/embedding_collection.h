@@ -1,16 +1,21 @@
 #ifndef HOTROW_EMBEDDING_EMBEDDING_COLLECTION_H_
 #define HOTROW_EMBEDDING_EMBEDDING_COLLECTION_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/buffer.h"
 #include "base/exec_context.h"
 #include "base/hash.h"
+#include "base/row_key.h"
 #include "cache/row_cache.h"
 #include "embedding/jagged_batch.h"
 #include "embedding/store_kind.h"
@@ -67,6 +72,13 @@ struct EmbeddingCollectionOptions {
   ExchangeType exchange_forward = ExchangeType::kFp32;
   ExchangeType exchange_backward = ExchangeType::kFp32;
   ExchangeRounding exchange_rounding = ExchangeRounding::kNearest;
+  // Error feedback: what a gradient loses on its way to another rank is kept by the rank that sends
+  // it, and added to the next one that it sends for the same row. Budget of the memory for that, on
+  // each rank, a hard limit; all ranks have the same. Rows that find no room go without, see
+  // embedding/gradient_residuals.h. 0: none. Only where exchange_backward loses something, not with
+  // fp32; of one rank nothing travels, and nothing is taken. A step that is cancelled behind its
+  // BeginUpdate leaves residuals behind as if it had been applied.
+  int64_t exchange_feedback_bytes = 0;
 
   StoreKind store = StoreKind::kMemory;
   // Required; budget of the store's memory. memory: all rows, a hard limit. ssd: index, buffers and
@@ -107,6 +119,13 @@ struct EmbeddingCollectionOptions {
   // it was committed: what a run leaves that was killed before its first checkpoint.
   bool start_over = false;
   Env* env = nullptr;  // of all files, but RocksDB's; not owned; null: the real file system
+  // Null, or called by the thread of each Update once that has changed its rows, for every table:
+  // its number in `tables`, the distinct keys of the step that are kept here, how often each was
+  // looked up (several ranks: by how many ranks). Sees the steps that were trained, each once and
+  // in order, and no evaluation. Must not call the collection.
+  std::function<void(uint32_t table, std::span<const RowKey> keys,
+                     std::span<const int32_t> lookups)>
+      on_update;
 
   absl::Status Validate() const;  // names the table or field, the limit and the value it got
 };
@@ -182,7 +201,11 @@ struct EmbeddingStats {
   int64_t exchange_backward_bytes = 0;
   int64_t exchange_evaluation_bytes = 0;
   int64_t exchange_wait_ns = 0;       // for rows and gradients
-  int64_t exchange_buffer_bytes = 0;  // outside the tiers' budgets
+  int64_t exchange_buffer_bytes = 0;  // outside the tiers' budgets, feedback apart
+  // Error feedback.
+  int64_t exchange_feedback_bytes = 0;  // its memory; outside the tiers' budgets
+  int64_t exchange_feedback_keys = 0;   // gradients that were sent
+  int64_t exchange_feedback_hits = 0;   // of them, with a residual of a step before
 };
 
 struct TableDigest {
@@ -266,6 +289,8 @@ class EmbeddingCollection {
   // staging; for a table where it is not, a batch may still need more, and its Prefetch then says
   // so.
   static absl::StatusOr<int64_t> MinCacheBytes(const EmbeddingCollectionOptions& options);
+  // The smallest exchange_feedback_bytes, but 0, that Create accepts for these tables.
+  static int64_t MinFeedbackBytes(const EmbeddingCollectionOptions& options);
 
   int32_t num_features() const;
   const std::vector<std::string>& feature_names() const;  // in batch order
@@ -324,6 +349,16 @@ class EmbeddingCollection {
   absl::Status DropSnapshot(SnapshotId snapshot);
   // Prepared and committed ones, ascending, with those that were there before.
   absl::StatusOr<std::vector<SnapshotId>> ListSnapshots();
+
+  // What exchange_feedback_bytes keeps is in no snapshot: it belongs to this rank among so many.
+  // Whether there is any; the same on all ranks.
+  bool keeps_residuals() const;
+  // A copy, after the last Update. No BeginUpdate may wait for its Update (FailedPrecondition).
+  absl::StatusOr<HostBuffer<std::byte>> SaveResiduals();
+  // Takes such a copy, of this rank among as many, before the first Prefetch; open_steps is that of
+  // SaveResiduals. False when it is of other tables or another budget: then none are kept yet.
+  // DataLoss when the bytes are no such copy.
+  absl::StatusOr<bool> LoadResiduals(std::span<const std::byte> bytes);
 
   // Ends a snapshot that is being written, the pipeline, and the store in good order, so that an
   // ssd store opens quickly the next time. Rows that are in no snapshot are not kept for anybody.

@@ -33,9 +33,9 @@ absl::Status EnsureSize(int64_t size, HostBuffer<T>* buffer) {
 
 // What all ranks must agree on, as a number.
 int64_t Fingerprint(const RowShuffleOptions& options) {
-  std::string text =
-      absl::StrCat(options.seed, " ", static_cast<int>(options.forward), " ",
-                   static_cast<int>(options.backward), " ", static_cast<int>(options.rounding));
+  std::string text = absl::StrCat(options.seed, " ", static_cast<int>(options.forward), " ",
+                                  static_cast<int>(options.backward), " ",
+                                  static_cast<int>(options.rounding), " ", options.feedback_bytes);
   for (const RowShuffleOptions::Table& table : options.tables) {
     absl::StrAppend(&text, " ", table.table, ":", table.dim);
   }
@@ -58,8 +58,8 @@ absl::StatusOr<std::unique_ptr<RowShuffle>> RowShuffle::Create(
     if (fingerprints[p] == fingerprints[0]) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", p,
-        " has other tables, another seed or other exchange types than rank 0; start all ranks with "
-        "the same options"));
+        " has other tables, another seed, other exchange types or another budget of feedback than "
+        "rank 0; start all ranks with the same options"));
   }
   return std::unique_ptr<RowShuffle>(new RowShuffle(options, std::move(channel)));
 }
@@ -358,6 +358,11 @@ absl::Status RowShuffle::StartGradients(const ExecContext& ctx, const TableKeys&
   };
   take(0, own_begin, 0);
   take(own_end, num_wanted, own_begin);
+  if (residuals_ != nullptr) {
+    out_residuals_.resize(out_rows_.size());
+    HOTROW_RETURN_IF_ERROR(
+        residuals_->Find(ctx, out_.runs, out_keys_.data(), step, out_residuals_.data()));
+  }
   HOTROW_RETURN_IF_ERROR(
       EncodeRows(ctx, {.type = in_type_,
                        .rounding = options_.rounding,
@@ -365,7 +370,8 @@ absl::Status RowShuffle::StartGradients(const ExecContext& ctx, const TableKeys&
                        .runs = out_.runs,
                        .keys = out_keys_.data(),
                        .rows = out_rows_.data(),
-                       .out = out_.data.data()}));
+                       .out = out_.data.data(),
+                       .residual = residuals_ == nullptr ? nullptr : out_residuals_.data()}));
   gradient_bytes_ += out_.total_bytes;
   StartExchange();
   return absl::OkStatus();

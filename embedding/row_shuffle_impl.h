@@ -16,6 +16,7 @@
 #include "base/row_key.h"
 #include "comm/communicator.h"
 #include "comm/lane.h"
+#include "embedding/gradient_residuals.h"
 #include "ops/row_codec.h"
 #include "ops/unique.h"
 
@@ -51,6 +52,7 @@ struct RowShuffleOptions {
   ExchangeType forward = ExchangeType::kFp32;
   ExchangeType backward = ExchangeType::kFp32;
   ExchangeRounding rounding = ExchangeRounding::kNearest;
+  int64_t feedback_bytes = 0;  // of residuals, see KeepResiduals; only compared between ranks
 };
 
 // Bytes sent to other ranks so far.
@@ -96,6 +98,10 @@ class RowShuffle {
   static absl::StatusOr<std::unique_ptr<RowShuffle>> Create(const RowShuffleOptions& options,
                                                             std::unique_ptr<Communicator> channel);
 
+  // From here on what gradients lose on their way is kept there and added to the next gradient of
+  // the same key. Not owned; before the first StartGradients.
+  void KeepResiduals(GradientResiduals* residuals) { residuals_ = residuals; }
+
   // The ID shuffle. `evaluation`: only where the bytes are counted.
   absl::Status ExchangeKeys(const ExecContext& ctx, Communicator& channel, const TableKeys& wanted,
                             bool evaluation, Scratch* scratch, ShuffledKeys* out);
@@ -114,7 +120,8 @@ class RowShuffle {
                           std::span<std::byte* const> served_rows,
                           std::span<const float*> wanted_rows);
 
-  // gradients[i] [U]: of the i-th wanted key, D floats; they stay until FinishGradients.
+  // gradients[i] [U]: of the i-th wanted key, D floats; they stay until FinishGradients. step: of
+  // stochastic rounding and of residuals, which are changed here.
   absl::Status StartGradients(const ExecContext& ctx, const TableKeys& wanted,
                               const ShuffledKeys& keys, std::span<float* const> gradients,
                               uint32_t step);
@@ -169,7 +176,9 @@ class RowShuffle {
   std::vector<const float*> out_rows_;
   std::vector<uint64_t> out_keys_;
   std::vector<float*> in_rows_;
+  std::vector<float*> out_residuals_;
   std::vector<RowRun> rank_runs_;
+  GradientResiduals* residuals_ = nullptr;
 
   std::atomic<int64_t> id_bytes_{0};
   std::atomic<int64_t> evaluation_bytes_{0};

@@ -7,9 +7,11 @@
 
 namespace hotrow::internal {
 
-StepPipeline::StepPipeline(bool threaded, std::function<absl::Status(Job*)> body)
-    : body_(std::move(body)), threaded_(threaded) {
-  if (threaded_) thread_ = std::thread([this] { Main(); });
+StepPipeline::StepPipeline(bool threaded, Stages stages)
+    : stages_(std::move(stages)), threaded_(threaded) {
+  if (!threaded_) return;
+  first_thread_ = std::thread([this] { RunFirst(); });
+  second_thread_ = std::thread([this] { RunSecond(); });
 }
 
 StepPipeline::~StepPipeline() { Stop(); }
@@ -21,32 +23,82 @@ void StepPipeline::Stop() {
     for (Job* const job : jobs_) job->cancelled = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  if (first_thread_.joinable()) first_thread_.join();
+  if (second_thread_.joinable()) second_thread_.join();
 }
 
-void StepPipeline::Main() {
+void StepPipeline::RunFirst() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     Job* next = nullptr;
     changed_.wait(lock, [&] {
       if (stopping_) return true;
-      if (pauses_ > 0) return false;
+      if (pauses_ > 0 || undoing_ || ready_ != nullptr) return false;
       const auto at = std::find_if(jobs_.begin(), jobs_.end(), [](const Job* job) {
         return job->state == Job::State::kQueued;
       });
       next = at == jobs_.end() ? nullptr : *at;
       return next != nullptr;
     });
-    if (stopping_) return;
+    if (stopping_) {
+      first_ended_ = true;
+      changed_.notify_all();
+      return;
+    }
     next->state = Job::State::kRunning;
     busy_ = true;
     lock.unlock();
-    absl::Status status = body_(next);
+    absl::Status status = stages_.first(next);
     lock.lock();
     busy_ = false;
-    next->status = std::move(status);
-    next->state = Job::State::kDone;
+    if (status.ok()) {
+      ready_ = next;
+    } else {
+      next->status = std::move(status);
+      next->state = Job::State::kDone;
+    }
     changed_.notify_all();
+  }
+}
+
+void StepPipeline::RunSecond() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto undo = [&](Job* job) {
+    lock.unlock();
+    stages_.undo(job);
+    lock.lock();
+    ++room_epoch_;
+  };
+  const auto end = [&](Job* job, absl::Status status) {
+    job->status = std::move(status);
+    job->state = Job::State::kDone;
+    changed_.notify_all();
+  };
+  for (;;) {
+    changed_.wait(lock, [&] { return first_ended_ || ready_ != nullptr; });
+    if (ready_ == nullptr) return;
+    if (ready_->cancelled) {
+      undo(ready_);
+      end(std::exchange(ready_, nullptr), absl::CancelledError("the step was cancelled"));
+      continue;
+    }
+    second_ = std::exchange(ready_, nullptr);
+    changed_.notify_all();
+    lock.unlock();
+    absl::Status status = stages_.second(second_);
+    lock.lock();
+    if (!status.ok()) {
+      undoing_ = true;
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return !busy_; });
+      if (ready_ != nullptr) {
+        undo(ready_);
+        std::exchange(ready_, nullptr)->state = Job::State::kQueued;
+      }
+      undo(second_);
+      undoing_ = false;
+    }
+    end(std::exchange(second_, nullptr), std::move(status));
   }
 }
 
@@ -63,7 +115,11 @@ void StepPipeline::Submit(Job* job) {
     changed_.notify_all();
     return;
   }
-  absl::Status status = body_(job);
+  absl::Status status = stages_.first(job);
+  if (status.ok()) {
+    status = stages_.second(job);
+    if (!status.ok()) stages_.undo(job);
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   job->status = std::move(status);
   job->state = Job::State::kDone;
@@ -84,9 +140,11 @@ absl::Status StepPipeline::Wait(Job* job, int64_t* waited_ns) {
 void StepPipeline::Withdraw(Job* job) {
   std::unique_lock<std::mutex> lock(mutex_);
   job->cancelled = true;
-  if (job->state == Job::State::kQueued) job->state = Job::State::kIdle;
   changed_.notify_all();
-  changed_.wait(lock, [&] { return job->state != Job::State::kRunning; });
+  changed_.wait(lock, [&] {
+    if (job->state == Job::State::kQueued) job->state = Job::State::kIdle;  // perhaps once more
+    return job->state != Job::State::kRunning;
+  });
 }
 
 void StepPipeline::Forget(Job* job) {
@@ -103,7 +161,9 @@ void StepPipeline::Forget(Job* job) {
 StepPipeline::Pause::Pause(StepPipeline* pipeline) : pipeline_(pipeline) {
   std::unique_lock<std::mutex> lock(pipeline_->mutex_);
   ++pipeline_->pauses_;
-  pipeline_->changed_.wait(lock, [this] { return !pipeline_->busy_; });
+  pipeline_->changed_.wait(lock, [this] {
+    return !pipeline_->busy_ && pipeline_->ready_ == nullptr && pipeline_->second_ == nullptr;
+  });
 }
 
 StepPipeline::Pause::~Pause() {
@@ -112,6 +172,24 @@ StepPipeline::Pause::~Pause() {
     --pipeline_->pauses_;
   }
   pipeline_->changed_.notify_all();
+}
+
+absl::StatusOr<bool> StepPipeline::Join(const Job* job, absl::FunctionRef<void()> undo) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return second_ == nullptr || undoing_ || job->cancelled; });
+  bool undone = false;
+  if (undoing_) {
+    lock.unlock();
+    undo();
+    undone = true;
+    lock.lock();
+    busy_ = false;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return second_ == nullptr && (pauses_ == 0 || job->cancelled); });
+    busy_ = true;
+  }
+  if (job->cancelled) return absl::CancelledError("the step was cancelled");
+  return !undone;
 }
 
 bool StepPipeline::RunsAlone(const Job* job) const {
@@ -131,6 +209,7 @@ uint64_t StepPipeline::room_epoch() const {
 
 void StepPipeline::WaitForRoom(const Job* job, uint64_t epoch) {
   std::unique_lock<std::mutex> lock(mutex_);
+  HOTROW_CHECK(second_ == nullptr);  // after Join
   if (threaded_) {
     busy_ = false;
     changed_.notify_all();

@@ -8,18 +8,25 @@
 #include <mutex>
 #include <thread>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace hotrow::internal {
 
-// Runs jobs in the order in which they were submitted, on a thread of its own or, when it has none,
-// inside Submit. A job holds a share of a resource ("room") from the time it runs until it is
-// forgotten; a job that finds too little waits for the end of an older one.
+// Takes jobs through two stages, in the order in which they were submitted: the second stage of one
+// runs beside the first stage of the next, each on a thread of its own; or both inside Submit,
+// where there are no threads. A job holds a share of a resource ("room") from its first stage until
+// it is forgotten; a job that finds too little waits for the end of an older one.
 //
-// Threads: one caller; RunsAlone, WaitForRoom and cancelled are called by the body of a job,
+// What a first stage does may lean on what the second stage of the job before is about to do. When
+// that fails, the younger job is undone, then the older one, and the younger begins again.
+//
+// Threads: one caller; Join, RunsAlone, WaitForRoom and cancelled are called by first stages,
 //          NotifyRoom and room_epoch by any thread.
-// Waits:   nothing waits for a job that has not been submitted. Pause waits for the body to end or
-//          to wait for room; Withdraw tells the body to end (cancelled), and so does Stop.
+// Waits:   nothing waits for a job that has not been submitted. Pause waits for first stages to end
+//          or to wait for room, and for second stages to end; Withdraw tells the first stage to end
+//          (cancelled), and so does Stop.
 class StepPipeline {
  public:
   // A job; the owner keeps it in one place from Submit to Forget.
@@ -27,11 +34,21 @@ class StepPipeline {
     enum class State { kIdle, kQueued, kRunning, kDone };
     State state = State::kIdle;
     bool cancelled = false;
-    absl::Status status;  // of the body; kDone
+    absl::Status status;  // of the stages; kDone
   };
 
-  // threaded: on a thread. `body` must not throw.
-  StepPipeline(bool threaded, std::function<absl::Status(Job*)> body);
+  // None may throw.
+  struct Stages {
+    // After an error it has undone what it did, and there is no second stage. May be run again
+    // after `undo`.
+    std::function<absl::Status(Job*)> first;
+    std::function<absl::Status(Job*)> second;
+    // Undoes a first stage, and a second one that failed. No first stage runs meanwhile.
+    std::function<void(Job*)> undo;
+  };
+
+  // threaded: on threads.
+  StepPipeline(bool threaded, Stages stages);
   ~StepPipeline();  // Stop
   StepPipeline(const StepPipeline&) = delete;
   StepPipeline& operator=(const StepPipeline&) = delete;
@@ -44,10 +61,10 @@ class StepPipeline {
   void Withdraw(Job* job);
   // After Withdraw or Wait, and after what the job held was given back.
   void Forget(Job* job);
-  // Ends the thread; no job runs from then on. All jobs are forgotten or will be without a Wait.
+  // Ends the threads; no job runs from then on. All jobs are forgotten or will be without a Wait.
   void Stop();
 
-  // While one of these lives, no body runs except between WaitForRoom's beginning and end.
+  // While one of these lives, no stage runs except between WaitForRoom's beginning and end.
   class Pause {
    public:
     explicit Pause(StepPipeline* pipeline);
@@ -59,8 +76,12 @@ class StepPipeline {
     StepPipeline* pipeline_;
   };
 
-  // --- for bodies
+  // --- for first stages
 
+  // Returns once no second stage runs. True: the one that ran ended well. False: it failed; then
+  // `undo` was called first, which must undo all that this stage has done since it began, and the
+  // stage must begin again. Cancelled: the job is. To be called before WaitForRoom.
+  absl::StatusOr<bool> Join(const Job* job, absl::FunctionRef<void()> undo);
   // Whether no older job holds room.
   bool RunsAlone(const Job* job) const;
   bool cancelled(const Job* job) const;
@@ -72,18 +93,24 @@ class StepPipeline {
   void NotifyRoom();
 
  private:
-  void Main();
+  void RunFirst();
+  void RunSecond();
 
-  const std::function<absl::Status(Job*)> body_;
+  const Stages stages_;
   const bool threaded_;
   mutable std::mutex mutex_;         // guards what follows
   std::condition_variable changed_;  // of anything below
   std::deque<Job*> jobs_;            // submitted and not forgotten, in order
   uint64_t room_epoch_ = 0;
   int pauses_ = 0;
-  bool busy_ = false;  // a body runs and does not wait for room
+  bool busy_ = false;      // a first stage runs and waits neither for room nor to begin again
+  Job* ready_ = nullptr;   // its first stage has ended; the next one's waits until this is null
+  Job* second_ = nullptr;  // in its second stage, or to be undone after it
+  bool undoing_ = false;   // second_ has failed
   bool stopping_ = false;
-  std::thread thread_;
+  bool first_ended_ = false;  // its thread
+  std::thread first_thread_;
+  std::thread second_thread_;
 };
 
 }  // namespace hotrow::internal

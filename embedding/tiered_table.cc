@@ -402,9 +402,7 @@ absl::Status TieredTable::Fill(const ExecContext& ctx, std::span<const int32_t> 
   return absl::OkStatus();
 }
 
-void TieredTable::FinishPlacing(const ExecContext& ctx, StepRows* step) {
-  HOTROW_CHECK(step->miss_keys.empty());
-  step->resident = true;
+void TieredTable::FinishPlacing(const ExecContext& ctx) {
   if (cache_ == nullptr) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   cache_->EndStep(ctx);
@@ -413,12 +411,12 @@ void TieredTable::FinishPlacing(const ExecContext& ctx, StepRows* step) {
 void TieredTable::GiveUp(StepRows* step) {
   if (cache_ != nullptr) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    filled_slots_.clear();
+    abandoned_slots_.clear();
     for (const int64_t position : step->miss_positions) {
-      filled_slots_.push_back(step->slots[position]);
+      abandoned_slots_.push_back(step->slots[position]);
       step->slots[position] = -1;
     }
-    cache_->Abandon(filled_slots_);
+    cache_->Abandon(abandoned_slots_);
     std::erase(step->slots, -1);
     cache_->Unpin(step->slots, /*dirty=*/false);
   }

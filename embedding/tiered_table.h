@@ -51,7 +51,7 @@ struct StepRows {
   std::vector<int64_t> miss_positions;  // in the step's keys
   std::vector<int64_t> missing;  // without a cache: positions of keys that the store does not have
   std::vector<std::byte> staging;  // without a cache: initial rows of those, [missing, row_bytes]
-  bool resident = false;
+  bool resident = false;           // all placed and filled
 };
 
 // What passed through one tier; read by EmbeddingCollection::Stats.
@@ -77,8 +77,10 @@ struct SnapshotCounts {
 // store. Without a cache it hands out the addresses of rows in a HostStore itself.
 //
 // A step:   Place gives its keys ways and writes what had to leave them down to the store; the
-//           owner reads the misses from the store, for all tables at once, and calls Fill. Then
-//           ResolveForRead, PrepareForUpdate, ResolveForUpdate, Release.
+//           owner reads the misses from the store, for all tables at once, calls Fill and sets
+//           StepRows::resident. Then ResolveForRead, PrepareForUpdate, ResolveForUpdate, Release.
+//           The next step may be placed before this one is filled; rows that both have count as
+//           hits then, and are there once this one is filled.
 // Order:    a row that was evicted reaches the store before any miss is read, so a miss never reads
 //           an older row than was evicted.
 // New rows: a key that the store does not have gets its initial row in the cache (or in staging),
@@ -88,10 +90,12 @@ struct SnapshotCounts {
 //           An update that is about to change a marked row copies it first; a marked row that is
 //           evicted goes to the store like any other; a row that was changed since and is evicted
 //           is held back, and a miss on it served from there, until EndSnapshot.
-// Threads:  three at most. One (the pipeline's) calls Place, Fill and GiveUp; one (the caller's)
-//           all others but the snapshot calls; one the snapshot calls but BeginSnapshot, which is
-//           the caller's. Read and Flush are called while the first does nothing, Flush also while
-//           no snapshot is being written. Inside, `mutex_` is held for at most a staging area of
+// Threads:  four at most. One (the pipeline's first) calls Place, FinishPlacing and GiveUp; one
+// (its
+//           second) Fill, and GiveUp while the first does nothing; one (the caller's) all others
+//           but the snapshot calls; one the snapshot calls but BeginSnapshot, which is the
+//           caller's. Read and Flush are called while the first two do nothing, Flush also while no
+//           snapshot is being written. Inside, `mutex_` is held for at most a staging area of
 //           keys and never while the store works. `order_mutex_` is held from before rows are
 //           evicted until they are in the store.
 // Errors:   what the store says. When the store refuses rows that the cache has already given up,
@@ -124,9 +128,10 @@ class TieredTable {
   // step->miss_rows[i]. Others get their initial rows.
   absl::Status Fill(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step,
                     std::span<const uint8_t> found);
-  // All keys are placed and filled.
-  void FinishPlacing(const ExecContext& ctx, StepRows* step);
-  // Undoes Place; rows that were filled stay in the cache, unpinned.
+  // All keys of the step are placed.
+  void FinishPlacing(const ExecContext& ctx);
+  // Undoes Place; rows that were filled stay in the cache, unpinned. Steps that were placed since,
+  // while this one was not filled, are given up before.
   void GiveUp(StepRows* step);
 
   // --- A resident step
@@ -241,6 +246,8 @@ class TieredTable {
   std::vector<RowKey> absent_keys_;
   std::vector<std::byte*> absent_rows_;
   std::vector<int64_t> filled_slots_;
+  // Of GiveUp.
+  std::vector<int64_t> abandoned_slots_;
   // Of the caller's calls.
   std::vector<RowKey> miss_keys_;
   std::vector<std::byte*> miss_rows_;

@@ -12,7 +12,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/buffer.h"
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "models/rank_group_impl.h"
@@ -24,6 +26,7 @@ namespace {
 constexpr char kStepPrefix[] = "step-";
 constexpr size_t kStepDigits = 12;
 constexpr char kDenseName[] = "dense.safetensors";
+constexpr char kResidualsPrefix[] = "residuals-";
 // Directories under other names are no checkpoints: not yet, and no longer.
 constexpr char kUnfinished[] = ".tmp";
 constexpr char kRetired[] = ".old";
@@ -164,18 +167,20 @@ struct CheckpointWriter::Impl {
   enum class Phase {
     kIdle,
     kWriting,     // snapshots of all ranks; rank 0: the dense file
+    kAdding,      // where they keep residuals: all ranks, each a file beside the dense one
     kUndoing,     // some rank could not
     kCommitting,  // rank 0: the manifest and the name; then it takes those of old ones away
     kReleasing,   // snapshots of all ranks are committed, and old ones dropped
   };
 
   explicit Impl(const CheckpointWriterOptions& o)
-      : options(o), env(*o.env), group(o.rank, o.world_size, o.gather) {}
+      : options(o), env(*o.env), group(o.communicator) {}
 
   bool leads() const { return group.leads(); }
+  std::string tables_dir() const {
+    return SavedTablesDir(options.dir, group.rank(), group.world_size());
+  }
   absl::Status Refused(std::string_view what) const;
-  absl::Status Together(std::function<absl::Status()> work) const;
-  absl::Status TogetherOnLeader(std::function<absl::Status()> work) const;
 
   absl::Status Attach();
   absl::Status GatherPlaces();
@@ -190,6 +195,7 @@ struct CheckpointWriter::Impl {
   void BeginPhase(Phase next, std::function<absl::Status()> work);
   bool DoneWriting();
   absl::Status EndPhase(const absl::Status& verdict);
+  absl::Status AddResiduals();
   absl::Status StartCommit();
   absl::Status Commit();
   absl::Status StartRelease(const absl::Status& verdict);
@@ -207,10 +213,12 @@ struct CheckpointWriter::Impl {
   std::vector<Committed> committed;  // by step
   CheckpointStats stats;
 
-  // What is in flight. The job owns model, dense and `outcome` while it runs.
+  // What is in flight. The job owns model, dense, residuals and `outcome` while it runs.
   Phase phase = Phase::kIdle;
   SavedModel model;
   DenseVectors dense;
+  HostBuffer<std::byte> residuals;  // of this rank
+  SavedModel::Residuals residuals_file;
   bool early = false;
   SnapshotId snapshot = 0;         // of this rank
   bool snapshot_ended = false;     // it is prepared, or has failed
@@ -237,7 +245,7 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
   impl->options.dir = WithoutEndingSlashes(options.dir);
   const std::string& dir = impl->options.dir;
   Env& env = *options.env;
-  const std::string tables_dir = SavedTablesDir(dir, options.rank, options.world_size);
+  const std::string tables_dir = impl->tables_dir();
   if (const absl::Status status = CreateDirsDurably(env, tables_dir); !status.ok()) {
     return impl->Refused(std::string(status.message()));
   }
@@ -256,21 +264,11 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
 CheckpointWriter::CheckpointWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 CheckpointWriter::~CheckpointWriter() = default;
 
-std::string CheckpointWriter::tables_dir() const {
-  return SavedTablesDir(impl_->options.dir, impl_->group.rank(), impl_->group.world_size());
-}
+std::string CheckpointWriter::tables_dir() const { return impl_->tables_dir(); }
 
 absl::Status CheckpointWriter::Impl::Refused(std::string_view what) const {
   return absl::FailedPreconditionError(absl::StrCat(
       "--checkpoint_dir=", options.dir, ": ", std::string(what), "; give a directory of its own"));
-}
-
-absl::Status CheckpointWriter::Impl::Together(std::function<absl::Status()> work) const {
-  return group.Together(options.background, std::move(work));
-}
-
-absl::Status CheckpointWriter::Impl::TogetherOnLeader(std::function<absl::Status()> work) const {
-  return Together(leads() ? std::move(work) : nullptr);
 }
 
 absl::Status CheckpointWriter::Attach(EmbeddingCollection* tables, StoreKind store,
@@ -285,10 +283,10 @@ absl::Status CheckpointWriter::Attach(EmbeddingCollection* tables, StoreKind sto
 
 absl::Status CheckpointWriter::Impl::Attach() {
   HOTROW_RETURN_IF_ERROR(GatherPlaces());
-  HOTROW_RETURN_IF_ERROR(TogetherOnLeader([&] { return RemoveUnfinished(); }));
+  HOTROW_RETURN_IF_ERROR(group.TogetherOnLeader([&] { return RemoveUnfinished(); }));
   HOTROW_RETURN_IF_ERROR(CheckShared());
-  HOTROW_RETURN_IF_ERROR(Together([&] { return ReadCommitted(); }));
-  HOTROW_RETURN_IF_ERROR(Together([&] { return DropUnnamed(); }));
+  HOTROW_RETURN_IF_ERROR(group.Together([&] { return ReadCommitted(); }));
+  HOTROW_RETURN_IF_ERROR(group.Together([&] { return DropUnnamed(); }));
   // More than there should be: the last process ended between a commit and this.
   return RemoveOldest(static_cast<int64_t>(committed.size()) - options.keep);
 }
@@ -329,12 +327,12 @@ absl::Status CheckpointWriter::Impl::CheckShared() {
   const std::string path = options.dir + kProbe;
   HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens, group.Gather(NowNanos()));
   const std::string token = absl::StrCat("seen by all ranks: ", tokens[0]);
-  HOTROW_RETURN_IF_ERROR(TogetherOnLeader([&]() -> absl::Status {
+  HOTROW_RETURN_IF_ERROR(group.TogetherOnLeader([&]() -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kTruncate));
     HOTROW_RETURN_IF_ERROR(WriteFull(*file, 0, std::as_bytes(std::span(token))));
     return file->Close();
   }));
-  const absl::Status seen = Together([&]() -> absl::Status {
+  const absl::Status seen = group.Together([&]() -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
     absl::StatusOr<std::string> text = std::string();
     if (exists) text = ReadFileToString(env, path);
@@ -345,7 +343,7 @@ absl::Status CheckpointWriter::Impl::CheckShared() {
                      ": this rank does not see what rank 0 writes there; give a directory that all "
                      "ranks share"));
   });
-  const absl::Status removed = TogetherOnLeader([&] { return env.Remove(path); });
+  const absl::Status removed = group.TogetherOnLeader([&] { return env.Remove(path); });
   HOTROW_RETURN_IF_ERROR(seen);
   return removed;
 }
@@ -392,9 +390,9 @@ absl::Status CheckpointWriter::Impl::RetireAll(const std::vector<Committed>& old
 absl::Status CheckpointWriter::Impl::RemoveOldest(int64_t count) {
   if (count <= 0) return absl::OkStatus();
   const std::vector<Committed> old(committed.begin(), committed.begin() + count);
-  HOTROW_RETURN_IF_ERROR(TogetherOnLeader([&] { return RetireAll(old); }));
+  HOTROW_RETURN_IF_ERROR(group.TogetherOnLeader([&] { return RetireAll(old); }));
   committed.erase(committed.begin(), committed.begin() + count);
-  return Together([&]() -> absl::Status {
+  return group.Together([&]() -> absl::Status {
     for (const Committed& c : old) {
       HOTROW_RETURN_IF_ERROR(Release(c));
       if (leads()) HOTROW_RETURN_IF_ERROR(RemoveFlatDir(env, c.dir + kRetired));
@@ -476,8 +474,17 @@ absl::Status CheckpointWriter::Begin(SavedModel model, const DenseArrays<const f
   impl.begin_ns = begin_ns;
   impl.outcome = {};
   impl.ended = absl::OkStatus();
+  impl.residuals_file = {};
+  absl::Status copied;
+  if (impl.tables->keeps_residuals()) {
+    absl::StatusOr<HostBuffer<std::byte>> residuals = impl.tables->SaveResiduals();
+    copied = residuals.status();
+    if (residuals.ok()) impl.residuals = *std::move(residuals);
+  }
   std::function<absl::Status()> write;
-  if (impl.leads()) {
+  if (!copied.ok()) {
+    write = [copied] { return copied; };
+  } else if (impl.leads()) {
     impl.dense.parameters.assign(dense.parameters.begin(), dense.parameters.end());
     impl.dense.momentum1.assign(dense.momentum1.begin(), dense.momentum1.end());
     impl.dense.momentum2.assign(dense.momentum2.begin(), dense.momentum2.end());
@@ -517,6 +524,14 @@ absl::Status CheckpointWriter::Impl::EndPhase(const absl::Status& verdict) {
     case Phase::kIdle:
       return absl::OkStatus();
     case Phase::kWriting:
+      // The directory is there from here on.
+      if (verdict.ok() && tables->keeps_residuals()) {
+        BeginPhase(Phase::kAdding, [this] { return AddResiduals(); });
+        return absl::OkStatus();
+      }
+      [[fallthrough]];
+    case Phase::kAdding:
+      residuals = {};
       if (verdict.ok()) return StartCommit();
       // Whatever was written is taken back, as far as that goes.
       ended = verdict;
@@ -540,6 +555,24 @@ absl::Status CheckpointWriter::Impl::EndPhase(const absl::Status& verdict) {
   return absl::OkStatus();
 }
 
+// Of each rank.
+absl::Status CheckpointWriter::Impl::AddResiduals() {
+  TraceSpan span(options.trace, "checkpoint_residuals");
+  const std::string dir = current.dir + kUnfinished;
+  residuals_file.file = absl::StrFormat("%s%05d", kResidualsPrefix, group.rank());
+  residuals_file.bytes = residuals.size();
+  residuals_file.crc = Crc32c(residuals.span());
+  HOTROW_ASSIGN_OR_RETURN(
+      const std::unique_ptr<File> file,
+      env.Open(absl::StrCat(dir, "/", residuals_file.file), OpenMode::kTruncate));
+  HOTROW_RETURN_IF_ERROR(WriteFull(*file, 0, residuals.span()));
+  residuals = {};  // here, where it takes no time of training
+  HOTROW_RETURN_IF_ERROR(file->Sync());
+  HOTROW_RETURN_IF_ERROR(file->Close());
+  // Where ranks are machines, rank 0 cannot sync for another that a file is in the directory.
+  return env.SyncDir(dir);
+}
+
 absl::Status CheckpointWriter::Impl::StartCommit() {
   HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> snapshots,
                           group.Gather(static_cast<int64_t>(snapshot)));
@@ -548,6 +581,16 @@ absl::Status CheckpointWriter::Impl::StartCommit() {
     current.parts[r].snapshot = static_cast<SnapshotId>(snapshots[r]);
   }
   model.parts = current.parts;
+  model.residuals.clear();
+  if (tables->keeps_residuals()) {
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> bytes, group.Gather(residuals_file.bytes));
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> crcs, group.Gather(residuals_file.crc));
+    for (size_t r = 0; r < bytes.size(); ++r) {
+      model.residuals.push_back({.file = absl::StrFormat("%s%05d", kResidualsPrefix, r),
+                                 .bytes = bytes[r],
+                                 .crc = static_cast<uint32_t>(crcs[r])});
+    }
+  }
   const int64_t keep = early ? 1 : options.keep;
   const int64_t gone = static_cast<int64_t>(committed.size()) + 1 - keep;
   retiring.assign(committed.begin(), committed.begin() + std::max<int64_t>(gone, 0));
@@ -629,6 +672,7 @@ void CheckpointWriter::Impl::Count() {
         file.ok() ? (*file)->Size() : absl::StatusOr<int64_t>(file.status());
     if (size.ok()) bytes = outcome.bytes + *size;
   }
+  bytes += residuals_file.bytes;
   ++stats.count;
   if (early) ++stats.early;
   stats.bytes += bytes;
@@ -646,7 +690,7 @@ absl::StatusOr<bool> CheckpointWriter::Poll() {
     const bool writing = impl.phase == Impl::Phase::kWriting;
     const bool done = writing ? impl.DoneWriting() : impl.job.done();
     const absl::Status mine = !done ? absl::OkStatus() : writing ? impl.written : impl.job.Join();
-    HOTROW_ASSIGN_OR_RETURN(const RankGroup::Verdict verdict, impl.group.Hear(done, mine));
+    HOTROW_ASSIGN_OR_RETURN(const RankVerdict verdict, impl.group.Ask(done, mine));
     if (!verdict.all_done) return false;
     HOTROW_RETURN_IF_ERROR(impl.EndPhase(verdict.status));
     if (!busy()) return true;

@@ -14,12 +14,14 @@
 
 namespace hotrow {
 
+class Communicator;
 class TraceRecorder;
 
 // Checkpoints of a training run, in one directory:
 //
 //   DIR/step-000000001000/manifest.json        a saved model that knows where training stands
 //   DIR/step-000000001000/dense.safetensors
+//   DIR/step-000000001000/residuals-00002      of each of several ranks, with error feedback
 //   DIR/tables/                                snapshots of tables that live in memory; of several
 //                                              ranks in DIR/tables/rank-00002-of-00004
 //
@@ -56,9 +58,7 @@ struct CheckpointWriterOptions {
 
   // This process among those that train together, each with rows and a writer of its own; `dir` is
   // one directory that all of them see.
-  int32_t rank = 0;
-  int32_t world_size = 1;
-  RankGather gather;  // needed when world_size > 1
+  Communicator* communicator = nullptr;  // not owned; null: alone
 };
 
 // Nanoseconds; sums and maxima over the checkpoints of this writer. `count` and `early` are the
@@ -66,7 +66,7 @@ struct CheckpointWriterOptions {
 struct CheckpointStats {
   int64_t count = 0;     // committed
   int64_t early = 0;     // of them, taken to free disk space
-  int64_t bytes = 0;     // written for them: dense files, manifests, and dirty rows
+  int64_t bytes = 0;     // written for them: dense files, manifests, residuals and dirty rows
   int64_t pause_ns = 0;  // training stood still: the time of Begin
   int64_t pause_ns_max = 0;
   int64_t pause_ns_last = 0;
@@ -81,11 +81,13 @@ struct CheckpointStats {
 // snapshots, so that no manifest ever names a snapshot that is gone. Until then the one before
 // stays.
 //
-// Ranks:   each prepares, commits and drops the snapshots of its own store; rank 0 alone writes and
-//          removes checkpoints' directories. Calls marked collective are made by all ranks at the
-//          same point of the run, and return the same on all; they exchange a few numbers and wait
-//          for other ranks only to come to the same call. However long files take, each exchange
-//          is answered within milliseconds. What the const calls say is the same on all ranks.
+// Ranks:   each prepares, commits and drops the snapshots of its own store; rank 0 alone makes and
+//          removes checkpoints' directories, into which each writes its residuals, if there are any
+//          (EmbeddingCollection::keeps_residuals; a copy of them lives until they are written).
+//          Calls marked collective are made by all ranks at the same point of the run, and return
+//          the same on all; they exchange a few numbers and wait for other ranks only to come to
+//          the same call. However long files take, each exchange is answered within milliseconds.
+//          What the const calls say is the same on all ranks.
 // Threads: one call at a time, on the thread that calls the collection. File work runs on a thread
 //          of the writer's own, which also tells the collection to commit and drop snapshots, while
 //          other calls of it go on.
@@ -93,7 +95,7 @@ struct CheckpointStats {
 //          the last sync failed, perhaps; those before it are there. After ResourceExhausted the
 //          next may begin. What one rank met, all ranks return: its status with its number before
 //          the message; of several ranks ResourceExhausted goes first, as it has a remedy. After an
-//          error of `gather` only the destructor may follow.
+//          error of the communicator only the destructor may follow.
 class CheckpointWriter {
  public:
   // Makes the directory if it is missing. Changes nothing in one that is there. Not collective.

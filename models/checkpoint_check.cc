@@ -60,6 +60,9 @@ absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path,
     }
     has_part->push_back(is_there);
   }
+  for (const SavedModel::Residuals& residuals : model.residuals) {
+    HOTROW_RETURN_IF_ERROR(look_at(absl::StrCat(model.dir, "/", residuals.file)).status());
+  }
   out.part_rows.assign(model.parts.size(), -1);
   out.rows = 0;
   for (const SavedModel::Table& table : model.tables) {
@@ -191,6 +194,13 @@ absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& p
   const SavedModel& model = report.model;
   if (report.files[1].bytes >= 0) {
     HOTROW_RETURN_IF_ERROR(Note(ReadSavedDense(env, model).status(), &report));
+  }
+  for (size_t r = 0; r < model.residuals.size(); ++r) {
+    const std::string path = absl::StrCat(model.dir, "/", model.residuals[r].file);
+    HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
+    if (!exists) continue;  // Look has said so
+    const auto rank = static_cast<int32_t>(r);
+    HOTROW_RETURN_IF_ERROR(Note(ReadSavedResiduals(env, model, rank).status(), &report));
   }
   std::vector<PortableDigest> tables(model.tables.size());
   bool read_all = true;

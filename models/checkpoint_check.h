@@ -22,7 +22,7 @@ struct CheckpointReport {
     std::string path;
     int64_t bytes = -1;  // -1: it is not there
   };
-  // That belong to it alone: manifest, dense, the snapshots of memory stores.
+  // That belong to it alone: manifest, dense, the snapshots of memory stores, residuals.
   std::vector<File> files;
 
   std::vector<int64_t> part_rows;  // of each part, by rank; -1: not known
@@ -43,11 +43,11 @@ struct CheckpointReport {
 absl::StatusOr<CheckpointReport> InspectCheckpoint(Env& env, const std::string& path,
                                                    int64_t store_bytes);
 
-// The same, and reads everything: the dense file, every row with its checksum (of an ssd store all
-// that VerifySsdStore checks, present state and other snapshots included), and compares rows and
-// hashes with the manifest where it knows them, and each row's part with the rank that it belongs
-// to. Errors: those above, FailedPrecondition (the store
-// is open in another process), what keeps it from reading on.
+// The same, and reads everything: the dense file, residuals, every row with its checksum (of an ssd
+// store all that VerifySsdStore checks, present state and other snapshots included), and compares
+// rows and hashes with the manifest where it knows them, and each row's part with the rank that it
+// belongs to. Errors: those above, FailedPrecondition (the store is open in another process), what
+// keeps it from reading on.
 absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& path,
                                                   int64_t store_bytes);
 

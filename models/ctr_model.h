@@ -4,12 +4,25 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/exec_context.h"
 
 namespace hotrow {
+
+// The layers of a model as they cost time and memory, in the words of the planner
+// (docs/planner.md): `bottom` reads the dense features, the interaction what comes from there and
+// the pooled embeddings, `top` the interaction.
+struct DenseLayers {
+  std::vector<int32_t> bottom;         // layer outputs
+  std::vector<int32_t> top;            // layer outputs
+  std::string interaction = "concat";  // concat, dot, cross
+  int32_t cross_layers = 0;
+  int32_t cross_rank = 0;  // 0: full matrices
+};
 
 // The dense half of a click model: from dense features and pooled embeddings to one logit a sample.
 // Parameters and their gradients lie in two flat arrays of equal length that the model owns.
@@ -27,6 +40,7 @@ class CtrModel {
  public:
   virtual ~CtrModel() = default;
   virtual std::string_view name() const = 0;
+  virtual DenseLayers layers() const = 0;
 
   struct Input {
     int64_t batch_size = 0;             // B

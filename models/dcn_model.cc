@@ -96,6 +96,16 @@ absl::Status DcnModel::CreateParts() {
   return absl::OkStatus();
 }
 
+DenseLayers DcnModel::layers() const {
+  DenseLayers out;
+  if (bottom_ != nullptr) out.bottom = options_.dense_arch_layer_sizes;
+  out.top = options_.over_arch_layer_sizes;
+  out.interaction = "cross";
+  out.cross_layers = options_.num_cross_layers;
+  out.cross_rank = options_.version == 1 ? 1 : options_.low_rank_dim;
+  return out;
+}
+
 absl::Status DcnModel::Allocate() {
   const int64_t bottom_parameters = bottom_ == nullptr ? 0 : bottom_->num_parameters();
   cross_offset_ = bottom_parameters;  // an MLP's parameters fill whole cache lines

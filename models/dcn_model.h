@@ -55,6 +55,8 @@ class DcnModel : public CtrModel {
   static absl::StatusOr<std::unique_ptr<DcnModel>> Create(const DcnOptions& options);
 
   std::string_view name() const override { return "dcn"; }
+  // A cross layer of version 1 works as much as one of version 2 with matrices of rank 1.
+  DenseLayers layers() const override;
   absl::Status Forward(const ExecContext& ctx, const Input& input,
                        std::span<float> logits) override;
   using CtrModel::Backward;

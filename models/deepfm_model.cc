@@ -40,6 +40,10 @@ absl::StatusOr<std::unique_ptr<DeepFmModel>> DeepFmModel::Create(const DeepFmOpt
   return model;
 }
 
+DenseLayers DeepFmModel::layers() const {
+  return {.bottom = {}, .top = options_.over_arch_layer_sizes};
+}
+
 absl::Status DeepFmModel::Allocate() {
   const int64_t b_max = options_.max_batch_size;
   mlp_offset_ = RoundUp(int64_t{options_.num_dense} + 1, kFloatsPerLine);

@@ -48,6 +48,8 @@ class DeepFmModel : public CtrModel {
   static absl::StatusOr<std::unique_ptr<DeepFmModel>> Create(const DeepFmOptions& options);
 
   std::string_view name() const override { return "deepfm"; }
+  // The MLP: what the factorization machine and the linear terms take beside it is left out.
+  DenseLayers layers() const override;
   absl::Status Forward(const ExecContext& ctx, const Input& input,
                        std::span<float> logits) override;
   using CtrModel::Backward;

@@ -70,6 +70,14 @@ absl::StatusOr<std::unique_ptr<DlrmModel>> DlrmModel::Create(const DlrmOptions& 
   return model;
 }
 
+DenseLayers DlrmModel::layers() const {
+  DenseLayers out;
+  if (bottom_ != nullptr) out.bottom = options_.dense_arch_layer_sizes;
+  out.top = options_.over_arch_layer_sizes;
+  out.interaction = "dot";
+  return out;
+}
+
 absl::Status DlrmModel::Allocate() {
   const int64_t b_max = options_.max_batch_size;
   const int64_t bottom_parameters = bottom_ == nullptr ? 0 : bottom_->num_parameters();

@@ -46,6 +46,7 @@ class DlrmModel : public CtrModel {
   static absl::StatusOr<std::unique_ptr<DlrmModel>> Create(const DlrmOptions& options);
 
   std::string_view name() const override { return "dlrm"; }
+  DenseLayers layers() const override;
   absl::Status Forward(const ExecContext& ctx, const Input& input,
                        std::span<float> logits) override;
   using CtrModel::Backward;

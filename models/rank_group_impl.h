@@ -9,9 +9,11 @@
 #include <thread>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "models/saved_model.h"
+#include "comm/communicator.h"
+#include "comm/run_together.h"
 
 // What the writers of saved models and checkpoints share: work on a thread of its own, and ranks
 // that agree on how it ended.
@@ -38,42 +40,31 @@ class Job {
 };
 
 // The ranks that write one directory together, as one of them sees them. All calls but the first
-// three are collective, exchange numbers through the gather, and return its errors. A single rank
-// agrees with itself and exchanges nothing.
+// three are those of comm/ and collective; a single rank needs no communicator, agrees with itself
+// and exchanges nothing.
 class RankGroup {
  public:
-  RankGroup(int32_t rank, int32_t world_size, RankGather gather);
+  // Not owned; null: a single rank.
+  explicit RankGroup(Communicator* communicator) : communicator_(communicator) {}
 
-  int32_t rank() const { return rank_; }
-  int32_t world_size() const { return world_size_; }
-  bool leads() const { return rank_ == 0; }
+  int32_t rank() const { return alone() ? 0 : communicator_->rank(); }
+  int32_t world_size() const { return alone() ? 1 : communicator_->world_size(); }
+  bool leads() const { return rank() == 0; }
 
   // One number from each rank, by rank.
   absl::StatusOr<std::vector<int64_t>> Gather(int64_t mine) const;
-  // One text from each, cut off after a few thousand bytes.
+  // comm/run_together.h
   absl::StatusOr<std::vector<std::string>> GatherTexts(std::string_view mine) const;
-
-  // How work that all ranks do stands.
-  struct Verdict {
-    bool all_done = false;
-    // Once all are done, the same on all ranks: OK, or that of a rank that failed, with its number
-    // before the message; ResourceExhausted before others. A single rank's own as it is.
-    absl::Status status;
-  };
-  // mine: how this rank's part ended, when it is done.
-  absl::StatusOr<Verdict> Hear(bool done, const absl::Status& mine) const;
-  // The verdict on what all ranks have done.
+  absl::StatusOr<RankVerdict> Ask(bool done, const absl::Status& mine) const;
   absl::Status Agree(const absl::Status& mine) const;
-
-  // Does work on all ranks and returns the verdict. A single rank does it on this thread. Several
-  // do it on a thread of their own if `background`, and go on exchanging numbers meanwhile, so that
-  // no timeout of a communicator bounds how long it takes.
-  absl::Status Together(bool background, std::function<absl::Status()> work) const;
+  absl::Status Together(absl::FunctionRef<absl::Status()> work) const;
+  // The same with work that only the rank that leads has.
+  absl::Status TogetherOnLeader(absl::FunctionRef<absl::Status()> work) const;
 
  private:
-  const int32_t rank_;
-  const int32_t world_size_;
-  const RankGather gather_;
+  bool alone() const { return communicator_ == nullptr; }
+
+  Communicator* const communicator_;
 };
 
 // Sleeps between two looks at what takes long, a little longer each time.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -49,6 +50,34 @@ Json TierJson(const TierStats& tier) {
       {"disk_budget_bytes", tier.disk_budget_bytes},
       {"disk_used_bytes", tier.disk_used_bytes},
       {"index_bytes", tier.index_bytes}};
+}
+
+Json CurveJson(const MissRatioCurve& curve) {
+  Json points = Json::array();
+  for (const MissRatioCurve::Point& point : curve.points) {
+    points.push_back({{"size", point.size},
+                      {"hit_rate", point.hit_rate},
+                      {"fraction", point.fraction},
+                      {"error", point.error}});
+  }
+  return {{"distinct", std::llround(curve.distinct)},
+          {"accesses", curve.accesses},
+          {"points", std::move(points)},
+          {"sample_rate", curve.sample_rate},
+          {"memory_bytes", curve.memory_bytes}};
+}
+
+// As `hotrow trace mrc --json` prints it.
+Json CurvesJson(const MissRatioCurves& curves) {
+  Json json = CurveJson(curves.all);
+  json["policy"] = "lru";
+  json["tables"] = Json::array();
+  for (const MissRatioCurve& curve : curves.tables) {
+    Json entry = {{"name", curve.name}};
+    entry.update(CurveJson(curve));
+    json["tables"].push_back(std::move(entry));
+  }
+  return json;
 }
 
 // The stages that make up a step. Others (such as "gather") run inside one of these or beside it.
@@ -224,13 +253,17 @@ std::string ReportToJson(const TrainReport& report) {
   const auto per_step = [&report](int64_t bytes) {
     return Ratio(static_cast<double>(bytes), static_cast<double>(report.tables.steps));
   };
-  json["exchange"] = {{"ids_bytes", per_step(report.tables.exchange_ids_bytes)},
-                      {"forward_bytes", per_step(report.tables.exchange_forward_bytes)},
-                      {"backward_bytes", per_step(report.tables.exchange_backward_bytes)},
-                      {"dense_bytes", per_step(report.exchange_dense_bytes)},
-                      {"evaluation_bytes", report.tables.exchange_evaluation_bytes},
-                      {"wait_ms", Millis(report.tables.exchange_wait_ns)},
-                      {"buffer_bytes", report.tables.exchange_buffer_bytes}};
+  json["exchange"] = {
+      {"ids_bytes", per_step(report.tables.exchange_ids_bytes)},
+      {"forward_bytes", per_step(report.tables.exchange_forward_bytes)},
+      {"backward_bytes", per_step(report.tables.exchange_backward_bytes)},
+      {"dense_bytes", per_step(report.exchange_dense_bytes)},
+      {"evaluation_bytes", report.tables.exchange_evaluation_bytes},
+      {"wait_ms", Millis(report.tables.exchange_wait_ns)},
+      {"buffer_bytes", report.tables.exchange_buffer_bytes},
+      {"feedback_bytes", report.tables.exchange_feedback_bytes},
+      {"feedback_hit_rate", Ratio(static_cast<double>(report.tables.exchange_feedback_hits),
+                                  static_cast<double>(report.tables.exchange_feedback_keys))}};
   json["overflow_rows"] = report.tables.overflow_rows;
   json["initialised_rows"] = report.tables.initialised_rows;
   json["admission_rejected"] = 0;
@@ -238,6 +271,7 @@ std::string ReportToJson(const TrainReport& report) {
   json["tables"] = std::move(tables);
   json["tiers"] = std::move(tiers);
   json["stages"] = std::move(stages);
+  if (report.mrc.has_value()) json["mrc"] = CurvesJson(*report.mrc);
   const CheckpointStats& checkpoints = report.checkpoints;
   json["checkpoints"] = {
       {"count", checkpoints.count},

@@ -2,13 +2,16 @@
 #define HOTROW_MODELS_REPORT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/trace.h"
 #include "embedding/embedding_collection.h"
+#include "models/access_recorder.h"
 #include "models/checkpoint.h"
 #include "models/metrics.h"
 
@@ -47,12 +50,15 @@ struct TrainReport {
   int64_t resumed_step = -1;    // of the checkpoint that the run went on from; -1: none
   int64_t resumed_samples = 0;  // that it had seen
   std::vector<TraceRecorder::StageTotal> stages;
+  std::optional<MissRatioCurves> mrc;  // of the steps of this process; with --mrc only
 
   // For the summary, not in the JSON.
   int32_t stopped_by_signal = 0;  // 0: the run went to its end
   bool stopped_early = false;     // by early_stop_patience
   int64_t saved_step = -1;        // of the model that was saved last; -1: none
   std::string checkpoint;         // directory of the newest one; empty: none
+  std::string access_trace;       // of this rank; empty: none
+  absl::Status access_status;     // of writing it; its errors do not end a run
   int64_t num_parameters = 0;     // dense
   int64_t cache_bytes = 0;        // as used: the smallest legal budget resolved
   int64_t store_bytes = 0;

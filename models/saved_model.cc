@@ -389,6 +389,24 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
   out.num_parameters = dense.Count("parameters");
   out.dense_optimizer = dense.String("optimizer");
   if (!IsPlainName(out.dense_file) && wrong->empty()) *wrong = "dense.file";
+  if (top.Has("residuals")) {
+    for (const Json& entry : top.Array("residuals")) {
+      std::string bad;
+      Members member(entry, &bad);
+      SavedModel::Residuals residuals;
+      if (member.Count("rank") != std::ssize(out.residuals) && bad.empty()) bad = "rank";
+      residuals.file = member.String("file");
+      residuals.bytes = member.Count("bytes");
+      const std::string residuals_crc = member.String("crc32c");
+      if (!absl::SimpleHexAtoi(residuals_crc, &residuals.crc) && bad.empty()) bad = "crc32c";
+      if (!IsPlainName(residuals.file) && bad.empty()) bad = "file";
+      if (!bad.empty() && wrong->empty()) {
+        *wrong = absl::StrCat("residuals[", out.residuals.size(), "].", bad);
+      }
+      out.residuals.push_back(std::move(residuals));
+    }
+    if (std::ssize(out.residuals) != ranks && wrong->empty()) *wrong = "residuals";
+  }
   if (out.is_checkpoint && top.Has("training")) {
     out.training = ParseTraining(top.Object("training"), wrong);
   }
@@ -672,6 +690,13 @@ std::string SavedModelManifest(const SavedModel& model) {
                    {"crc32c", CrcText(model.dense_crc)},
                    {"parameters", model.num_parameters},
                    {"optimizer", model.dense_optimizer}};
+  for (const SavedModel::Residuals& residuals : model.residuals) {
+    Json& entries = json["residuals"];
+    entries.push_back({{"rank", entries.size()},
+                       {"file", residuals.file},
+                       {"bytes", residuals.bytes},
+                       {"crc32c", CrcText(residuals.crc)}});
+  }
   if (model.training.has_value()) {
     JsonWriter training;
     VisitTraining(*model.training, training);
@@ -833,6 +858,20 @@ absl::StatusOr<DenseVectors> ReadSavedDense(Env& env, const SavedModel& saved) {
   return out;
 }
 
+absl::StatusOr<std::string> ReadSavedResiduals(Env& env, const SavedModel& saved, int32_t rank) {
+  const SavedModel::Residuals& residuals = saved.residuals[static_cast<size_t>(rank)];
+  const std::string path = absl::StrCat(saved.dir, "/", residuals.file);
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
+  if (!exists) return Damaged(path, "there is no such file");
+  HOTROW_ASSIGN_OR_RETURN(std::string text, ReadFileToString(env, path));
+  if (static_cast<int64_t>(text.size()) != residuals.bytes) {
+    return Damaged(
+        path, absl::StrCat("it has ", text.size(), " bytes, the manifest says ", residuals.bytes));
+  }
+  if (CrcOf(text) != residuals.crc) return Damaged(path, "its checksum differs");
+  return text;
+}
+
 absl::Status CheckSavedTables(const SavedModel& saved, const CollectionDigest& digest) {
   for (size_t i = 0; i < saved.tables.size(); ++i) {
     const SavedModel::Table& expected = saved.tables[i];
@@ -897,9 +936,9 @@ SavedModelWriter::~SavedModelWriter() = default;
 std::string SavedModelWriter::tables_dir() const { return impl_->tables_dir(); }
 
 absl::StatusOr<std::unique_ptr<SavedModelWriter>> SavedModelWriter::Open(
-    Env* env, const std::string& dir, int32_t rank, int32_t world_size, RankGather gather) {
+    Env* env, const std::string& dir, Communicator* communicator) {
   const std::string path = WithoutEndingSlashes(dir);
-  auto impl = std::make_unique<Impl>(env, path, RankGroup(rank, world_size, std::move(gather)));
+  auto impl = std::make_unique<Impl>(env, path, RankGroup(communicator));
   const absl::StatusOr<std::vector<std::string>> checkpoints = ListCheckpoints(*env, path);
   const auto refused = [&](std::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -917,8 +956,8 @@ absl::StatusOr<std::unique_ptr<SavedModelWriter>> SavedModelWriter::Open(
     }
   }
   // What Save will open first, opened now: of the ranks that do not lead a file of their own.
-  const std::string probe =
-      absl::StrCat(rank == 0 ? ManifestPath(path) : impl->tables_dir() + "/probe", ".tmp");
+  const std::string probe = absl::StrCat(
+      impl->group.leads() ? ManifestPath(path) : impl->tables_dir() + "/probe", ".tmp");
   absl::StatusOr<std::unique_ptr<File>> file = env->Open(probe, OpenMode::kTruncate);
   if (!file.ok()) return refused(std::string(file.status().message()));
   HOTROW_RETURN_IF_ERROR((*file)->Close());
@@ -1010,9 +1049,6 @@ absl::Status SavedModelWriter::Save(SavedModel model, EmbeddingCollection& table
   Impl& impl = *impl_;
   Env& env = impl.env;
   HOTROW_CHECK(model.parts.size() == 1);
-  const auto together = [&](std::function<absl::Status()> work) {
-    return impl.group.Together(/*background=*/true, std::move(work));
-  };
   impl.own = model.parts[0];
   const bool in_memory = impl.own.store == kMemory;
   const bool own_tables = AbsolutePath(impl.own.tables_dir) == AbsolutePath(tables_dir());
@@ -1024,10 +1060,9 @@ absl::Status SavedModelWriter::Save(SavedModel model, EmbeddingCollection& table
   if (!impl.names.has_value()) impl.names.emplace(impl.dir, /*exclusive=*/own_tables);
   // A manifest that a failed sync left in doubt is made durable before what an older one names is
   // removed.
-  HOTROW_RETURN_IF_ERROR(
-      together([&] { return impl.group.leads() ? env.SyncDir(impl.dir) : absl::OkStatus(); }));
+  HOTROW_RETURN_IF_ERROR(impl.group.TogetherOnLeader([&] { return env.SyncDir(impl.dir); }));
   SavedModel before;
-  HOTROW_RETURN_IF_ERROR(together([&]() -> absl::Status {
+  HOTROW_RETURN_IF_ERROR(impl.group.Together([&]() -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(ManifestPath(impl.dir)));
     if (exists) {
       HOTROW_ASSIGN_OR_RETURN(before, ReadManifest(env, impl.dir));
@@ -1050,18 +1085,19 @@ absl::Status SavedModelWriter::Save(SavedModel model, EmbeddingCollection& table
   model.dir = impl.dir;
   model.step = tables.steps();
   HOTROW_RETURN_IF_ERROR(
-      together([&] { return impl.PrepareTables(tables, before, &model.parts[0]); }));
+      impl.group.Together([&] { return impl.PrepareTables(tables, before, &model.parts[0]); }));
   const SnapshotId snapshot = model.parts[0].snapshot;
   HOTROW_ASSIGN_OR_RETURN(model.parts, impl.GatherParts(model.parts[0]));
-  HOTROW_RETURN_IF_ERROR(
-      together([&] { return impl.group.leads() ? impl.Commit(&model, dense) : absl::OkStatus(); }));
+  HOTROW_RETURN_IF_ERROR(impl.group.TogetherOnLeader([&] { return impl.Commit(&model, dense); }));
 
   // The model is saved. What cannot be removed now is removed by the next Save.
-  together([&] {
-    if (!impl.copied) tables.CommitSnapshot(snapshot).IgnoreError();
-    impl.Clean(tables, model).IgnoreError();
-    return absl::OkStatus();
-  }).IgnoreError();
+  impl.group
+      .Together([&] {
+        if (!impl.copied) tables.CommitSnapshot(snapshot).IgnoreError();
+        impl.Clean(tables, model).IgnoreError();
+        return absl::OkStatus();
+      })
+      .IgnoreError();
   return absl::OkStatus();
 }
 

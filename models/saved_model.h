@@ -2,7 +2,6 @@
 #define HOTROW_MODELS_SAVED_MODEL_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,6 +19,8 @@
 #include "ops/row_init.h"
 
 namespace hotrow {
+
+class Communicator;
 
 // A trained model in a directory: its tables with their optimizer state, its dense parameters with
 // theirs, and the step. docs/formats/saved_model.md has the layout. The manifest is the last file
@@ -85,6 +86,13 @@ struct SavedModel {
     friend bool operator==(const Part&, const Part&) = default;
   };
 
+  // What a rank's gradients had lost and is still to be added (EmbeddingCollection::SaveResiduals).
+  struct Residuals {
+    std::string file;  // a name in `dir`
+    int64_t bytes = 0;
+    uint32_t crc = 0;
+  };
+
   std::string model;  // CtrModel::name
   // Flags that decide what each dense parameter is, such as layer sizes.
   std::vector<std::pair<std::string, std::string>> shape;
@@ -106,6 +114,7 @@ struct SavedModel {
   // In checkpoints; one that was imported may have none.
   bool is_checkpoint = false;
   std::optional<TrainingState> training;
+  std::vector<Residuals> residuals;  // by rank, of all of them; empty: none were kept
 };
 
 // Reads and checks the manifest in `dir`. Errors: FailedPrecondition (no saved model there, or one
@@ -120,10 +129,6 @@ std::string RankDir(const std::string& path, int32_t rank, int32_t world_size);
 // Where a rank's snapshot lies that --save_dir=dir writes with --store=memory: RankDir of
 // dir/tables. With checkpoints the same.
 std::string SavedTablesDir(const std::string& dir, int32_t rank = 0, int32_t world_size = 1);
-
-// Collective: one number from each rank, by rank, as Communicator::AllGatherSizes. It is called on
-// the thread of the caller of a writer, and its errors end that call.
-using RankGather = std::function<absl::StatusOr<std::vector<int64_t>>(int64_t mine)>;
 
 // What somebody wants to do with a saved model, for the words of errors.
 struct SavedModelUse {
@@ -159,6 +164,9 @@ struct DenseVectors {
 };
 // All arrays that the file has.
 absl::StatusOr<DenseVectors> ReadSavedDense(Env& env, const SavedModel& saved);
+
+// The bytes of a rank's residuals, of which there are some. Errors: DataLoss, naming the file.
+absl::StatusOr<std::string> ReadSavedResiduals(Env& env, const SavedModel& saved, int32_t rank);
 
 // Compares the tables that were loaded, those of all ranks together, with what the manifest knows
 // of them. Errors: DataLoss, naming the table.
@@ -206,13 +214,12 @@ absl::StatusOr<TrainingState> TrainingStateFromJson(std::string_view json);
 class SavedModelWriter {
  public:
   // Makes the directory if it is not there. One that holds a model is fine: it stays until the
-  // first Save. Not collective; gather is needed when world_size > 1. Errors: FailedPrecondition
+  // first Save. Not collective. communicator: of the ranks that save together, not owned; null:
+  // alone. Errors: FailedPrecondition
   // (not a directory, not to be written, or what is there is damaged or of a newer version), what
   // the file system says.
-  static absl::StatusOr<std::unique_ptr<SavedModelWriter>> Open(Env* env, const std::string& dir,
-                                                                int32_t rank = 0,
-                                                                int32_t world_size = 1,
-                                                                RankGather gather = nullptr);
+  static absl::StatusOr<std::unique_ptr<SavedModelWriter>> Open(
+      Env* env, const std::string& dir, Communicator* communicator = nullptr);
   ~SavedModelWriter();
   SavedModelWriter(const SavedModelWriter&) = delete;
   SavedModelWriter& operator=(const SavedModelWriter&) = delete;

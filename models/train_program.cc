@@ -16,6 +16,7 @@
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "comm/create_communicator.h"
+#include "models/access_recorder.h"
 #include "models/report.h"
 #include "models/trainer.h"
 
@@ -135,7 +136,13 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
     HOTROW_RETURN_IF_ERROR(
         CheckWritable(env, "report", flags.report, absl::StrCat(flags.report, ".tmp")));
     HOTROW_RETURN_IF_ERROR(CheckWritable(env, "trace", flags.trace, flags.trace));
+    HOTROW_RETURN_IF_ERROR(
+        CheckWritable(env, "save_spec", flags.save_spec, absl::StrCat(flags.save_spec, ".tmp")));
   }
+  HOTROW_RETURN_IF_ERROR(
+      CheckWritable(env, "record_trace", flags.record_trace,
+                    AccessTracePath(flags.record_trace, communicator.rank(),
+                                    communicator.world_size(), /*resumed_step=*/-1)));
   TraceRecorder trace(/*keep_events=*/first && !flags.trace.empty());
   ThreadPool pool(static_cast<int>(flags.threads));
   options.out = first ? stdout : nullptr;
@@ -149,7 +156,7 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
   };
   HOTROW_ASSIGN_OR_RETURN(TrainReport report, RunTraining(options, *data, make_model,
                                                           {.pool = &pool, .trace = &trace}));
-  if (!first) return absl::OkStatus();
+  if (!first) return report.access_status;
   flags.cache_bytes = report.cache_bytes;
   report.flags = set.Values();
   std::printf("\n%s", FormatSummary(report).c_str());
@@ -169,8 +176,16 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
     std::printf("%s  report written to %s\n", flags.trace.empty() ? "\n" : "",
                 flags.report.c_str());
   }
+  if (!flags.save_spec.empty()) {
+    std::printf("\n  spec written to %s; `hotrow plan` reads it\n", flags.save_spec.c_str());
+  }
+  if (!report.access_trace.empty() && report.access_status.ok()) {
+    std::printf("\n  accesses recorded in %s; `hotrow trace` reads them\n",
+                report.access_trace.c_str());
+  }
   if (communicator.world_size() == 1) PrintTryNext(program, set, flags, report);
-  return absl::OkStatus();
+  // The model and the report are worth having without it.
+  return report.access_status;
 }
 
 absl::Status Run(const TrainProgram& program, int argc, const char* const* argv) {

@@ -25,12 +25,14 @@
 #include "base/trace.h"
 #include "comm/communicator.h"
 #include "comm/lane.h"
+#include "models/access_recorder.h"
 #include "models/batch_reader.h"
 #include "models/checkpoint.h"
 #include "models/data/slice_batch.h"
 #include "models/mllog.h"
 #include "models/progress.h"
 #include "models/saved_model.h"
+#include "models/spec_writer.h"
 #include "ops/bce_loss.h"
 #include "ops/row_layout.h"
 
@@ -68,7 +70,7 @@ std::string NumberText(T value) {
 }
 
 // What the bits of a run depend on, as flags. How many epochs are to be trained is not among them:
-// a run may be prolonged.
+// a run may be prolonged. Nor is the budget of residuals: they begin at zero where it is another.
 Settings SettingsOf(const TrainerOptions& o) {
   Settings out = o.settings;
   const auto add = [&out](const char* flag, std::string value) {
@@ -186,9 +188,6 @@ class Trainer {
   // With several ranks what they have agreed on last: all stop at the same place.
   int stop_signal() const { return many_ranks() ? agreed_signal_ : OwnSignal(); }
   bool stopped() const { return stop_signal() != 0; }
-  RankGather Gather() {
-    return [this](int64_t mine) { return control_->AllGatherSizes(mine); };
-  }
   // The largest number that any rank has, and the sum of all.
   absl::StatusOr<int64_t> LargestOfRanks(int64_t mine);
   absl::StatusOr<int64_t> SumOverRanks(int64_t mine);
@@ -205,8 +204,11 @@ class Trainer {
   absl::Status FindStart();
   absl::Status CheckStart() const;
   absl::Status CreateTables();
+  absl::Status SaveSpec() const;
+  absl::Status OpenRecorder();
   absl::Status AllocateBuffers();
   absl::Status LoadDense();
+  absl::Status LoadResiduals();
   void PrintHeader() const;
   void PrintLine(std::string_view line);
   void LogSettings();
@@ -272,9 +274,14 @@ class Trainer {
 
   std::optional<SavedModel> start_;  // of init_from, or the checkpoint to go on from
   bool resumed_ = false;             // the latter
+  std::string residuals_anew_;       // why residuals of gradients begin at zero; empty: they do not
   std::unique_ptr<SavedModelWriter> writer_;
   int64_t first_step_ = 0;  // steps that the model of init_from had seen
   int64_t saved_step_ = -1;
+
+  // Null: neither --record_trace nor --mrc.
+  std::unique_ptr<AccessRecorder> recorder_;
+  std::string access_trace_;
 
   // Declared after tables_, which it calls.
   std::unique_ptr<CheckpointWriter> checkpoints_;
@@ -445,6 +452,15 @@ absl::Status Trainer::CreateTables() {
   }
   // What a run leaves in its store that was killed before its first checkpoint.
   options.start_over = options_.resume;
+  if (options_.exchange_feedback_bytes > 0) {
+    const int64_t least = EmbeddingCollection::MinFeedbackBytes(options);
+    if (options_.exchange_feedback_bytes < least) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--exchange_feedback=", options_.exchange_feedback_bytes,
+                       " is too small: the residuals of four rows of ", options_.embedding_dim,
+                       " columns need ", least, " bytes; raise it, or use --exchange_feedback=0"));
+    }
+  }
   EmbeddingCollectionOptions smallest = options;
   smallest.cache_bytes = std::max<int64_t>(options.cache_bytes, 1);
   HOTROW_ASSIGN_OR_RETURN(const int64_t min_cache_bytes,
@@ -456,6 +472,13 @@ absl::Status Trainer::CreateTables() {
         "--cache_bytes=", cache_bytes, " is too small: the rows of one step of ",
         options_.batch_size, " samples need ", min_cache_bytes, " (", FormatBytes(min_cache_bytes),
         "); raise it, use --cache_bytes=min, or lower --batch_size"));
+  }
+  HOTROW_RETURN_IF_ERROR(SaveSpec());
+  if (!options_.record_trace.empty() || options_.mrc) {
+    collection_options_.on_update = [this](uint32_t table, std::span<const RowKey> keys,
+                                           std::span<const int32_t> lookups) {
+      recorder_->Add(table, keys, lookups);
+    };
   }
   HOTROW_ASSIGN_OR_RETURN(tables_, EmbeddingCollection::Create(collection_options_, ctx_));
   if (checkpoints_ != nullptr) {
@@ -470,6 +493,59 @@ absl::Status Trainer::CreateTables() {
   return CheckSavedTables(*start_, digest);
 }
 
+// With the budgets as they are used, and before anything is made on a disk.
+absl::Status Trainer::SaveSpec() const {
+  if (options_.save_spec.empty() || rank_ != 0) return absl::OkStatus();
+  SpecSource source;
+  source.collection = collection_options_;
+  source.batch_size = options_.batch_size;
+  source.ranks = world_size_;
+  for (const TableConfig& table : collection_options_.tables) {
+    // Features that share a table may look up more or less of it.
+    double lookups = 0;
+    for (const DataFeature& feature : schema_.features) {
+      if (feature.table != table.name) continue;
+      lookups += static_cast<double>(std::max<int64_t>(feature.max_hotness, 1));
+    }
+    source.hotness.push_back(lookups / static_cast<double>(table.feature_names.size()));
+  }
+  source.dense_features = schema_.num_dense;
+  const DenseLayers layers = model_->layers();
+  source.bottom = layers.bottom;
+  source.top = layers.top;
+  source.interaction = layers.interaction;
+  source.cross_layers = layers.cross_layers;
+  source.cross_rank = layers.cross_rank;
+  source.dense_optimizer = DenseOptimizerName(options_.dense_optimizer.kind);
+  if (!options_.checkpoint_dir.empty()) {
+    source.checkpoint_interval_steps = options_.checkpoint_every;
+  }
+  const absl::Status saved = [&]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const std::string spec, SpecOf(source));
+    return WriteFileAtomically(env_, options_.save_spec, spec);
+  }();
+  if (saved.ok()) return saved;
+  return absl::Status(saved.code(),
+                      absl::StrCat("--save_spec=", options_.save_spec, ": ", saved.message()));
+}
+
+absl::Status Trainer::OpenRecorder() {
+  if (collection_options_.on_update == nullptr) return absl::OkStatus();
+  AccessRecorderOptions recorder = {.trace_sample_rate = options_.sample_rate,
+                                    .curves = options_.mrc,
+                                    .seed = options_.seed,
+                                    .env = &env_};
+  for (const TableConfig& table : collection_options_.tables) {
+    recorder.tables.push_back(table.name);
+  }
+  if (!options_.record_trace.empty()) {
+    recorder.trace_path = access_trace_ = AccessTracePath(options_.record_trace, rank_, world_size_,
+                                                          resumed_ ? start_->step : int64_t{-1});
+  }
+  HOTROW_ASSIGN_OR_RETURN(recorder_, AccessRecorder::Open(recorder));
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::LoadDense() {
   DenseArrays<float> dense = {.parameters = model_->parameters()};
   if (start_->dense_optimizer == DenseOptimizerName(options_.dense_optimizer.kind)) {
@@ -477,6 +553,29 @@ absl::Status Trainer::LoadDense() {
     dense.momentum2 = momentum2_.span();
   }
   return ReadSavedDense(env_, *start_, dense);
+}
+
+// Of this rank among as many as wrote the checkpoint.
+absl::Status Trainer::LoadResiduals() {
+  if (!resumed_ || !tables_->keeps_residuals()) return absl::OkStatus();
+  if (start_->residuals.empty()) {
+    residuals_anew_ = "the checkpoint has none";
+    return absl::OkStatus();
+  }
+  if (std::ssize(start_->residuals) != world_size_) {
+    residuals_anew_ =
+        absl::StrCat("the checkpoint has those of ", start_->residuals.size(), " ranks");
+    return absl::OkStatus();
+  }
+  HOTROW_ASSIGN_OR_RETURN(const std::string bytes, ReadSavedResiduals(env_, *start_, rank_));
+  const absl::StatusOr<bool> loaded = tables_->LoadResiduals(std::as_bytes(std::span(bytes)));
+  if (!loaded.ok()) {
+    return absl::Status(loaded.status().code(),
+                        absl::StrCat(start_->dir, "/", start_->residuals[rank_].file, ": ",
+                                     loaded.status().message()));
+  }
+  if (!*loaded) residuals_anew_ = "the checkpoint has those of another budget";
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::AllocateBuffers() {
@@ -522,8 +621,8 @@ absl::Status Trainer::Init(const ModelFactory& factory) {
   collection_options_ = CollectionOptions(options_, schema_);
   HOTROW_RETURN_IF_ERROR(CheckStart());
   if (!options_.save_dir.empty()) {
-    HOTROW_ASSIGN_OR_RETURN(
-        writer_, SavedModelWriter::Open(&env_, options_.save_dir, rank_, world_size_, Gather()));
+    HOTROW_ASSIGN_OR_RETURN(writer_,
+                            SavedModelWriter::Open(&env_, options_.save_dir, control_.get()));
   }
   if (!options_.checkpoint_dir.empty()) {
     HOTROW_ASSIGN_OR_RETURN(checkpoints_,
@@ -532,17 +631,18 @@ absl::Status Trainer::Init(const ModelFactory& factory) {
                                                     .background = options_.checkpoint_in_background,
                                                     .env = &env_,
                                                     .trace = ctx_.trace,
-                                                    .rank = rank_,
-                                                    .world_size = world_size_,
-                                                    .gather = Gather()}));
+                                                    .communicator = control_.get()}));
   }
   HOTROW_RETURN_IF_ERROR(CreateTables());
   HOTROW_RETURN_IF_ERROR(AllocateBuffers());
   if (start_.has_value()) {
     HOTROW_RETURN_IF_ERROR(LoadDense());
+    HOTROW_RETURN_IF_ERROR(LoadResiduals());
     first_step_ = start_->step;
     if (resumed_) Restore(*start_->training);
   }
+  // Last: a run that is refused leaves an older trace as it is.
+  HOTROW_RETURN_IF_ERROR(OpenRecorder());
   if (!quiet()) PrintHeader();
   if (mllog()) mllog_.End("init_stop");
   return absl::OkStatus();
@@ -645,6 +745,13 @@ void Trainer::PrintHeader() const {
                           "gradients as %s\n",
                           world_size_, std::string(ExchangeTypeName(options_.exchange_forward)),
                           std::string(ExchangeTypeName(options_.exchange_backward)));
+  }
+  if (many_ranks() && options_.exchange_feedback_bytes > 0) {
+    absl::StrAppendFormat(&text, "           what gradients lose is kept for the next, in %s%s\n",
+                          FormatBytes(options_.exchange_feedback_bytes),
+                          residuals_anew_.empty()
+                              ? std::string()
+                              : absl::StrCat(", from zero on: ", residuals_anew_));
   }
   absl::StrAppendFormat(&text, "  run      batch %s, prefetch %d, %d threads on the %s%s\n\n",
                         FormatCount(options_.batch_size), options_.prefetch_depth,
@@ -870,6 +977,13 @@ absl::Status Trainer::Step(InFlight* now) {
     HOTROW_RETURN_IF_ERROR(ApplyDenseUpdate(model_->gradients(), factor));
   }
 
+  if (recorder_ != nullptr) {
+    const absl::Status recorded = recorder_->EndStep(tables_->steps(), global_batch_size);
+    if (!recorded.ok()) {
+      PrintLine(
+          absl::StrCat(std::string(recorded.message()), ": the trace ends here, training goes on"));
+    }
+  }
   ++steps_;
   ++steps_in_epoch_;
   samples_ += global_batch_size;
@@ -1380,6 +1494,15 @@ absl::StatusOr<TrainReport> Trainer::Report() {
   report.stopped_early = stopped_early_;
   report.saved_step = saved_step_;
   report.best_auc = test_.best_auc;
+  if (recorder_ != nullptr) {
+    report.access_trace = access_trace_;
+    report.access_status = recorder_->Close();
+    AccessRecorder::SumOverRanks sum;
+    if (many_ranks()) {
+      sum = [this](std::span<double> numbers) { return control_->AllReduceSum(numbers); };
+    }
+    HOTROW_ASSIGN_OR_RETURN(report.mrc, recorder_->Curves(sum));
+  }
   report.num_parameters = static_cast<int64_t>(model_->parameters().size());
   report.cache_bytes = collection_options_.cache_bytes;
   report.store_bytes = collection_options_.store_bytes;
@@ -1411,6 +1534,15 @@ absl::Status TrainerOptions::Validate() const {
     return absl::InvalidArgumentError("--pooling must be sum or mean: models take pooled features");
   }
   if (store_bytes < 1) return FlagError("store_bytes", "at least 1", store_bytes);
+  if (exchange_feedback_bytes < 0) {
+    return FlagError("exchange_feedback", "at least 0", exchange_feedback_bytes);
+  }
+  if (exchange_feedback_bytes > 0 && exchange_backward == ExchangeType::kFp32) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--exchange_feedback=", exchange_feedback_bytes,
+        " keeps what gradients lose between ranks, and --exchange_backward=fp32 loses nothing; "
+        "add --exchange_backward=int8 (or fp16, bf16), or leave --exchange_feedback out"));
+  }
   if (cache_bytes < 0 && cache_bytes != kSmallestCache) {
     return FlagError("cache_bytes", "at least 0", cache_bytes);
   }
@@ -1421,6 +1553,10 @@ absl::Status TrainerOptions::Validate() const {
         absl::StrCat("--max_gradient_norm must be at least 0, is ", max_gradient_norm));
   }
   HOTROW_RETURN_IF_ERROR(schedule.Validate());
+  if (!(sample_rate > 0 && sample_rate <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sample_rate must lie in (0, 1], is ", sample_rate));
+  }
   if (checkpoint_every < 0) return FlagError("checkpoint_every", "at least 0", checkpoint_every);
   if (keep_checkpoints < 1) return FlagError("keep_checkpoints", "at least 1", keep_checkpoints);
   if (resume && checkpoint_dir.empty()) {
@@ -1485,6 +1621,7 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
   out.exchange_forward = options.exchange_forward;
   out.exchange_backward = options.exchange_backward;
   out.exchange_rounding = options.exchange_rounding;
+  out.exchange_feedback_bytes = options.exchange_feedback_bytes;
   return out;
 }
 

@@ -54,6 +54,7 @@ struct TrainerOptions {
   ExchangeType exchange_forward = ExchangeType::kFp32;
   ExchangeType exchange_backward = ExchangeType::kFp32;
   ExchangeRounding exchange_rounding = ExchangeRounding::kNearest;
+  int64_t exchange_feedback_bytes = 0;  // EmbeddingCollectionOptions::exchange_feedback_bytes
 
   StoreKind store = StoreKind::kMemory;
   int64_t store_bytes = 0;  // required
@@ -81,10 +82,16 @@ struct TrainerOptions {
   // What the bits of a run depend on beside these options, as flags and values: data, model. A
   // checkpoint must agree in them.
   std::vector<std::pair<std::string, std::string>> settings;
+  // What the planner can be told of the run (docs/planner.md). Empty: nowhere. None of it moves a
+  // bit.
+  std::string save_spec;      // file for what SpecOf gives, written before training, by rank 0
+  std::string record_trace;   // file for an access trace, see AccessTracePath
+  double sample_rate = 0.01;  // of the trace, in (0, 1]
+  bool mrc = false;           // TrainReport::mrc
   // Checkpoints are written by a thread of their own; false: inside the steps, for tests.
   bool checkpoint_in_background = true;
 
-  Env* env = nullptr;  // of saved models, checkpoints and stores; not owned; null: the real one
+  Env* env = nullptr;  // of all files that are written; not owned; null: the real one
 
   // Where header, progress and validation results go; not owned; null: nowhere.
   std::FILE* out = nullptr;
@@ -133,8 +140,10 @@ using ModelFactory =
 // own. Dense parameters are the same on all ranks; dense gradients are summed in the order of
 // ranks. For a fixed number of ranks a run repeats bit for bit, whatever the tiers. Directories are
 // on a file system that all ranks see, store_path may be local. A checkpoint may be resumed on any
-// number of ranks. The first rank that fails ends the others with an error that names it; so does
-// a store that has no room, where one rank alone would make some.
+// number of ranks. With exchange_feedback_bytes it holds what each rank's gradients had lost; on
+// another number of ranks, with another budget and from init_from that begins at zero. The first
+// rank that fails ends the others with an error that names it; so does a store that has no room,
+// where one rank alone would make some.
 //
 // Uses ctx.trace for stages; `flags` of the report is left empty. Errors: InvalidArgument
 // (options, malformed data), ResourceExhausted (a budget too small for one step), OutOfRange (the

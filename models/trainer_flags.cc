@@ -26,6 +26,7 @@ constexpr double kDiskStoreShareOfMemory = 0.1;
 // Full file systems are slow, and others write to them too.
 constexpr double kStoreShareOfDisk = 0.8;
 constexpr int64_t kMaxThreads = 1024;
+constexpr double kSampleRateMin = 1e-9;
 constexpr char kDataGroup[] = "Data";
 constexpr char kModelGroup[] = "Model";
 
@@ -185,9 +186,9 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
                 "directory of an ssd or rocksdb store, made if missing, for this run alone");
   set.AddBytes("store_bytes", &f->store_bytes,
                "budget of the store's memory, a hard limit. memory: all rows; 0: 80 % of the "
-               "memory this process may use, less the cache. ssd: index (10 bytes a row) and "
-               "buffers; rocksdb: its block cache and write buffers; 0: 10 %, most of the memory "
-               "being of more use to the cache");
+               "memory this process may use, less the cache and --exchange_feedback. ssd: index "
+               "(10 bytes a row) and buffers; rocksdb: its block cache and write buffers; 0: 10 %, "
+               "most of the memory being of more use to the cache");
   set.AddBytes(
       "cache_bytes", &f->cache_bytes,
       "budget of the row cache over the store, a hard limit; bytes, or with a unit: 64MiB, "
@@ -220,6 +221,11 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
                 "how their gradients travel: the same words");
   set.AddString("exchange_rounding", "WORD", &f->exchange_rounding,
                 "to fewer bits: nearest, or stochastic (unbiased, and still the same in each run)");
+  set.AddBytes("exchange_feedback", &f->exchange_feedback,
+               "keep what a gradient loses on its way (--exchange_backward fp16, bf16 or int8), "
+               "and add it to the next of the same row: memory of each rank for that, as in 64MB, "
+               "beside the budgets of the tiers; a checkpoint holds it, and takes as much again "
+               "while it is written; 0: what is lost is lost");
 
   set.Group("Checkpoints");
   set.AddString("checkpoint_dir", "DIR", &f->checkpoint_dir,
@@ -250,6 +256,22 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
   set.AddString("trace", "FILE", &f->trace,
                 "write when each stage ran, for ui.perfetto.dev or chrome://tracing");
   set.AddSwitch("mllog", &f->mllog, "print MLPerf's :::MLLOG lines among the others");
+
+  set.Group("Planning");
+  set.AddString("save_spec", "FILE", &f->save_spec,
+                "write this run as `hotrow plan` takes it: tables, tiers, ranks, dense model");
+  set.AddString(
+      "record_trace", "FILE", &f->record_trace,
+      "write which keys the steps of training use, for `hotrow trace`; several ranks write "
+      "FILE.rank0 and so on, each the keys that it keeps, and a resumed run FILE.step<n>");
+  set.AddReal(
+      "sample_rate", kSampleRateMin, 1, &f->sample_rate,
+      "share of the keys that --record_trace looks at, each of them always or never; 1: all");
+  set.DescribeDefault("0.01");
+  set.AddSwitch(
+      "mrc", &f->mrc,
+      "estimate while training what caches of other sizes would hit, for each table; into "
+      "the --report");
   return set;
 }
 
@@ -303,9 +325,10 @@ absl::Status ResolveTiers(StoreKind store, int32_t local_ranks, TrainerFlags* f)
           absl::StrCat("--", flag, " is for tables on a disk; add --store=ssd, or leave it out"));
     }
     if (f->store_bytes == 0) {
-      f->store_bytes = std::max<int64_t>(
-          share(kStoreShareOfMemory, UsableMemoryBytes()) - std::max<int64_t>(f->cache_bytes, 0),
-          1);
+      f->store_bytes =
+          std::max<int64_t>(share(kStoreShareOfMemory, UsableMemoryBytes()) -
+                                std::max<int64_t>(f->cache_bytes, 0) - f->exchange_feedback,
+                            1);
     }
     return absl::OkStatus();
   }
@@ -329,6 +352,15 @@ absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f, int32_t loca
         std::clamp<int64_t>(std::thread::hardware_concurrency() / local_ranks, 1, kMaxThreads);
   }
   if (f->dense_learning_rate == 0) f->dense_learning_rate = f->learning_rate;
+  if (f->sample_rate != 0 && f->record_trace.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sample_rate=", f->sample_rate,
+                     " is of an access trace; add --record_trace=FILE, or leave it out"));
+  }
+  if (f->mrc && f->report.empty()) {
+    return absl::InvalidArgumentError(
+        "--mrc puts its curves into the report; add --report=FILE, or leave it out");
+  }
   HOTROW_ASSIGN_OR_RETURN(const StoreKind store,
                           WithFlag("store", f->store, ParseStoreKind(f->store)));
   HOTROW_RETURN_IF_ERROR(ResolveTiers(store, local_ranks, f));
@@ -360,6 +392,13 @@ absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f, int32_t loca
   out.keep_checkpoints = f->keep_checkpoints;
   out.resume = f->resume;
   out.mllog = f->mllog;
+  out.save_spec = f->save_spec;
+  out.record_trace = f->record_trace;
+  if (!f->record_trace.empty()) {
+    if (f->sample_rate == 0) f->sample_rate = out.sample_rate;
+    out.sample_rate = f->sample_rate;
+  }
+  out.mrc = f->mrc;
   out.seed = static_cast<uint64_t>(f->seed);
   out.store = store;
   out.store_path = f->store_path;
@@ -375,6 +414,7 @@ absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f, int32_t loca
   HOTROW_ASSIGN_OR_RETURN(out.exchange_rounding,
                           WithFlag("exchange_rounding", f->exchange_rounding,
                                    ParseExchangeRounding(f->exchange_rounding)));
+  out.exchange_feedback_bytes = f->exchange_feedback;
   HOTROW_RETURN_IF_ERROR(out.Validate());
   return out;
 }

@@ -57,6 +57,7 @@ struct TrainerFlags {
   std::string exchange_forward = "fp32";
   std::string exchange_backward = "fp32";
   std::string exchange_rounding = "nearest";
+  int64_t exchange_feedback = 0;  // bytes
 
   int64_t threads = 0;  // 0: all
   std::string device = "cpu";
@@ -69,6 +70,11 @@ struct TrainerFlags {
   std::string report;
   std::string trace;
   bool mllog = false;
+
+  std::string save_spec;
+  std::string record_trace;
+  double sample_rate = 0;  // 0: 0.01
+  bool mrc = false;
 };
 
 // The table that parses into `flags` and describes them, for the program of that name. What

@@ -73,10 +73,11 @@ struct EncodeRowsArgs {
   const uint64_t* keys = nullptr;      // [N]; may be null where nothing is random: nearest, or fp32
   const float* const* rows = nullptr;  // [N], D floats each
   std::byte* out = nullptr;            // the runs' bytes in it must not overlap
-  // Error feedback (Seide et al. 2014, "1-bit stochastic gradient descent"): null, or [N] distinct
-  // rows of D floats that overlap no other. residual[i] is added to rows[i] before that is encoded,
-  // and becomes what the encoding lost: 0 where the loss is not finite. So the sum over steps of
-  // what is decoded follows the sum of what was encoded, never further off than one residual.
+  // Error feedback (Seide et al. 2014, "1-bit stochastic gradient descent"): null, or for each of
+  // the N rows null or a row of D floats that overlaps no other. residual[i] is added to rows[i]
+  // before that is encoded, and becomes what the encoding lost: 0 where the loss is not finite. So
+  // the sum over steps of what is decoded follows the sum of what was encoded, never further off
+  // than one residual. A row whose residual is null is encoded as it is.
   float* const* residual = nullptr;
 
   absl::Status Validate() const;

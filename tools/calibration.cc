@@ -1,6 +1,7 @@
 #include "tools/calibration.h"
 
 #include <sys/utsname.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,6 +63,13 @@ constexpr int64_t kRowsPerSmallCacheRow = 3;
 constexpr uint64_t kSeed = 1;
 
 double Now() { return 1e-9 * static_cast<double>(NowNanos()); }
+
+// Processor time of all threads of this process; unlike that of getrusage, to the nanosecond.
+double ProcessorNow() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
 // Seconds of one call: the median of calls that take about `seconds` together, three at least.
 absl::StatusOr<double> MedianSeconds(double seconds, absl::FunctionRef<absl::Status()> call) {
@@ -127,12 +135,18 @@ class Calibrator {
     double pool = 0;
     double sum = 0;
     double update = 0;
-    double cpu = 0;  // processor seconds of all
+    double cpu = 0;           // processor seconds of all
+    double prefetch_cpu = 0;  // of them, while keys are found and rows made resident
     double lookups = 0;
     double keys = 0;  // distinct
     double hits = 0;
     double evicted = 0;
     double steps = 0;
+  };
+  // The first pass over the batches, which makes their rows, and the passes after it.
+  struct Passes {
+    Steps first;
+    Steps later;
   };
   enum class Tiers { kStore, kWholeCache, kSmallCache, kSmallCacheOverSsd };
 
@@ -142,7 +156,7 @@ class Calibrator {
   absl::Status TimeMlp(const std::vector<int32_t>& sizes, double* seconds, double* flops);
   absl::StatusOr<double> DotFlops(int32_t dim);
   void DrawBatches();
-  absl::StatusOr<Steps> RunTiers(Tiers tiers, int32_t dim);
+  absl::StatusOr<Passes> RunTiers(Tiers tiers, int32_t dim);
 
   const CalibrationOptions& options_;
   const std::string dir_;
@@ -374,7 +388,7 @@ void Calibrator::DrawBatches() {
   distinct_rows_ = std::ssize(distinct);
 }
 
-absl::StatusOr<Calibrator::Steps> Calibrator::RunTiers(Tiers tiers, int32_t dim) {
+absl::StatusOr<Calibrator::Passes> Calibrator::RunTiers(Tiers tiers, int32_t dim) {
   const int64_t row_bytes = RowLayout::For(dim, SparseOptimizerKind::kRowWiseAdagrad).row_bytes;
   EmbeddingCollectionOptions options;
   for (int t = 0; t < kTables; ++t) {
@@ -412,12 +426,15 @@ absl::StatusOr<Calibrator::Steps> Calibrator::RunTiers(Tiers tiers, int32_t dim)
   std::vector<float> pooled(floats);
   const std::vector<float> gradient(floats, 1e-4f);
   double prefetch = 0;
+  double prefetch_cpu = 0;
   double lookup = 0;
   double update = 0;
   const auto step = [&](const std::vector<uint64_t>& keys) -> absl::Status {
+    const double cpu0 = ProcessorNow();
     const double t0 = Now();
     HOTROW_ASSIGN_OR_RETURN(auto now, tables->Prefetch({kBatch, keys, offsets, {}}));
     const double t1 = Now();
+    prefetch_cpu += ProcessorNow() - cpu0;
     HOTROW_RETURN_IF_ERROR(tables->Lookup(*now, {.pooled = pooled.data()}));
     const double t2 = Now();
     HOTROW_RETURN_IF_ERROR(tables->Update(std::move(now), {.pooled = gradient.data()}));
@@ -436,14 +453,15 @@ absl::StatusOr<Calibrator::Steps> Calibrator::RunTiers(Tiers tiers, int32_t dim)
   const auto reading = [&] {
     const EmbeddingStats stats = tables->Stats();
     Steps out;
-    const double resident = span("resident");
+    const double resident = span("place") + span("fill");
     out.write_back = span("write_back");
     out.pool = span("pool");
     out.sum = span("segment_sum");
     out.unique = prefetch - resident;
     out.find = resident + lookup - out.pool;
     out.update = update - out.sum;
-    out.cpu = ProcessCpuSeconds();
+    out.cpu = ProcessorNow();
+    out.prefetch_cpu = prefetch_cpu;
     out.steps = static_cast<double>(stats.steps);
     out.lookups = out.steps * kTables * kBatch;
     out.keys = static_cast<double>(stats.unique_keys);
@@ -454,21 +472,23 @@ absl::StatusOr<Calibrator::Steps> Calibrator::RunTiers(Tiers tiers, int32_t dim)
     }
     return out;
   };
-  // The first pass makes the rows.
+  const Steps start = reading();
   for (const std::vector<uint64_t>& keys : batches_) HOTROW_RETURN_IF_ERROR(step(keys));
   const Steps before = reading();
   const double begin = Now();
   do {
     for (const std::vector<uint64_t>& keys : batches_) HOTROW_RETURN_IF_ERROR(step(keys));
   } while (Now() - begin < 0.8 * options_.effort);
-  Steps out = reading();
+  Passes out = {before, reading()};
   HOTROW_RETURN_IF_ERROR(tables->Close());
   std::error_code error;
   std::filesystem::remove_all(store_path, error);
   for (double Steps::*const field :
        {&Steps::unique, &Steps::find, &Steps::write_back, &Steps::pool, &Steps::sum, &Steps::update,
-        &Steps::cpu, &Steps::lookups, &Steps::keys, &Steps::hits, &Steps::evicted, &Steps::steps}) {
-    out.*field -= before.*field;
+        &Steps::cpu, &Steps::prefetch_cpu, &Steps::lookups, &Steps::keys, &Steps::hits,
+        &Steps::evicted, &Steps::steps}) {
+    out.first.*field -= start.*field;
+    out.later.*field -= before.*field;
   }
   return out;
 }
@@ -477,18 +497,29 @@ absl::Status Calibrator::Engine() {
   DrawBatches();
   struct Costs {
     double row_bytes, weight_bytes;
-    double unique, in_place, hit, miss, evict, ssd_miss, pool, sum, update;
+    double unique, in_place, hit, miss, evict, ssd_miss, pool, sum, update, new_in_place, new_row;
+    double unique_busy, hit_busy, miss_busy, ssd_miss_busy;
   };
   std::array<Costs, kDims.size()> costs = {};
+  const auto new_rows = static_cast<double>(distinct_rows_);
+  // The share of the threads that so much processor time in so much time is.
+  const auto busy = [&](double cpu, double seconds) {
+    const double share = seconds > 0 ? cpu / seconds / options_.threads : 1;
+    return std::clamp(share, 1.0 / options_.threads, 1.0);
+  };
   for (size_t d = 0; d < kDims.size(); ++d) {
     Costs& cost = costs[d];
     cost.row_bytes = static_cast<double>(
         RowLayout::For(kDims[d], SparseOptimizerKind::kRowWiseAdagrad).row_bytes);
     cost.weight_bytes = 4.0 * kDims[d];
-    HOTROW_ASSIGN_OR_RETURN(const Steps in_place, RunTiers(Tiers::kStore, kDims[d]));
-    HOTROW_ASSIGN_OR_RETURN(const Steps whole, RunTiers(Tiers::kWholeCache, kDims[d]));
-    HOTROW_ASSIGN_OR_RETURN(const Steps small, RunTiers(Tiers::kSmallCache, kDims[d]));
-    HOTROW_ASSIGN_OR_RETURN(const Steps ssd, RunTiers(Tiers::kSmallCacheOverSsd, kDims[d]));
+    HOTROW_ASSIGN_OR_RETURN(const Passes store_passes, RunTiers(Tiers::kStore, kDims[d]));
+    HOTROW_ASSIGN_OR_RETURN(const Passes whole_passes, RunTiers(Tiers::kWholeCache, kDims[d]));
+    HOTROW_ASSIGN_OR_RETURN(const Passes small_passes, RunTiers(Tiers::kSmallCache, kDims[d]));
+    HOTROW_ASSIGN_OR_RETURN(const Passes ssd_passes, RunTiers(Tiers::kSmallCacheOverSsd, kDims[d]));
+    const Steps& in_place = store_passes.later;
+    const Steps& whole = whole_passes.later;
+    const Steps& small = small_passes.later;
+    const Steps& ssd = ssd_passes.later;
     // Parts that do the same in all runs, from those whose rows lie in memory.
     const double lookups = in_place.lookups + whole.lookups + small.lookups;
     const double keys = in_place.keys + whole.keys + small.keys;
@@ -504,8 +535,32 @@ absl::Status Calibrator::Engine() {
     // Waiting for the disk takes no processor, so processor time tells what the store adds.
     const double ssd_misses = std::max(1.0, ssd.keys - ssd.hits);
     const double extra = ssd.cpu / ssd.steps - small.cpu / small.steps;
-    cost.ssd_miss =
-        cost.miss + cost.evict + std::max(0.0, extra) * ssd.steps / ssd_misses / options_.threads;
+    const double extra_cpu = std::max(0.0, extra) * ssd.steps / ssd_misses;
+    cost.ssd_miss = cost.miss + cost.evict + extra_cpu / options_.threads;
+
+    // What the first pass took longer than its counts cost later. A row is made in the store when
+    // it is updated for the first time.
+    const Steps& made = store_passes.first;
+    cost.new_in_place =
+        std::max(0.0, made.find + made.update - made.keys * (cost.in_place + cost.update)) /
+        new_rows;
+    const Steps& filled = small_passes.first;
+    cost.new_row =
+        std::max(0.0, filled.find - filled.hits * cost.hit -
+                          (filled.keys - filled.hits) * cost.miss - filled.evicted * cost.evict) /
+        new_rows;
+
+    // Without a cache nothing but finding keys is done ahead.
+    const double unique_cpu = in_place.prefetch_cpu / in_place.lookups;
+    const double hit_cpu =
+        std::max(0.0, whole.prefetch_cpu - whole.lookups * unique_cpu) / whole.keys;
+    const double miss_cpu =
+        std::max(0.0, small.prefetch_cpu - small.lookups * unique_cpu - small.hits * hit_cpu) /
+        misses;
+    cost.unique_busy = busy(unique_cpu, cost.unique);
+    cost.hit_busy = busy(hit_cpu, cost.hit);
+    cost.miss_busy = busy(miss_cpu, cost.miss + cost.evict * small.evicted / misses);
+    cost.ssd_miss_busy = busy(miss_cpu + extra_cpu, cost.ssd_miss);
   }
   const auto line = [&](double Costs::*bytes, double Costs::*cost) {
     return LineThrough(costs[0].*bytes, costs[0].*cost, costs[1].*bytes, costs[1].*cost);
@@ -520,6 +575,13 @@ absl::Status Calibrator::Engine() {
   engine.pool = line(&Costs::weight_bytes, &Costs::pool);
   engine.sum = line(&Costs::weight_bytes, &Costs::sum);
   engine.update = line(&Costs::row_bytes, &Costs::update);
+  engine.new_in_place = line(&Costs::row_bytes, &Costs::new_in_place);
+  engine.new_row = line(&Costs::row_bytes, &Costs::new_row);
+  const auto mean = [&](double Costs::*share) { return (costs[0].*share + costs[1].*share) / 2; };
+  engine.unique_busy = mean(&Costs::unique_busy);
+  engine.hit_busy = mean(&Costs::hit_busy);
+  engine.miss_busy = mean(&Costs::miss_busy);
+  engine.ssd_miss_busy = mean(&Costs::ssd_miss_busy);
   return absl::OkStatus();
 }
 

@@ -992,7 +992,10 @@ TEST(RowCacheDeathTest, BrokenPreconditionsStopTheProcess) {
   const std::vector<RowKey> keys = KeyRange(0, 1);
   const Batch batch(*cache, kSerial, keys);
   EXPECT_DEATH(cache->Unpin(batch.slots, true), "kFilling");  // not filled yet
-  EXPECT_DEATH(Batch(*cache, kSerial, keys), "kFilling");     // named while it waits for its bytes
+  EXPECT_DEATH(cache->Unpin(batch.slots, false), "kFilling");
+  const Batch meanwhile(*cache, kSerial, keys);
+  EXPECT_DEATH(cache->Abandon(batch.slots), "kFilling");  // named by another batch since
+  cache->Unpin(meanwhile.slots, false);
   cache->MarkFilled(batch.slots);
   EXPECT_DEATH(cache->MarkFilled(batch.slots), "kFilling");  // twice
   EXPECT_DEATH(cache->Abandon(batch.slots), "kFilling");     // filled rows are not abandoned

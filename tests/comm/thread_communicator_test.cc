@@ -85,11 +85,56 @@ TEST(RunTogetherTest, AFailureIsSaidByAllAndTheChannelGoesOn) {
     HOTROW_EXPECT_OK(c.Barrier());
     return status;
   });
-  EXPECT_EQ(statuses[1], absl::NotFoundError("no such file"));
-  EXPECT_EQ(statuses[3], absl::DataLossError(""));
-  for (const int rank : {0, 2}) {
-    EXPECT_EQ(statuses[static_cast<size_t>(rank)], absl::NotFoundError("rank 1: no such file"));
+  // Also by those that failed themselves: what is done about it is then the same everywhere.
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status, absl::NotFoundError("rank 1: no such file"));
   }
+}
+
+TEST(RunTogetherTest, AllHearOfTheFailureThatHasARemedy) {
+  const auto statuses = RunOnThreads(3, {}, [](Communicator& c) -> absl::Status {
+    HOTROW_EXPECT_OK(AgreeOn(c, absl::OkStatus()));
+    const absl::StatusOr<RankVerdict> working = AskRanks(c, c.rank() != 1, absl::DataLossError(""));
+    EXPECT_TRUE(working.ok() && !working->all_done);
+    EXPECT_EQ(AgreeOn(c, c.rank() == 0 ? absl::OkStatus() : absl::DataLossError("bad sector")),
+              absl::DataLossError("rank 1: bad sector"));
+    return RunTogether(c, [&]() -> absl::Status {
+      if (c.rank() == 2) return absl::ResourceExhaustedError("full");
+      return absl::DataLossError("bad sector");
+    });
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status, absl::ResourceExhaustedError("rank 2: full"));
+  }
+}
+
+TEST(RunTogetherTest, ASingleRankSaysWhatItHasToSay) {
+  const auto statuses = RunOnThreads(1, {}, [](Communicator& c) -> absl::Status {
+    const absl::StatusOr<RankVerdict> working = AskRanks(c, false, absl::DataLossError("bad"));
+    EXPECT_TRUE(working.ok() && !working->all_done && working->status.ok());
+    EXPECT_EQ(AgreeOn(c, absl::DataLossError("bad")), absl::DataLossError("bad"));
+    return RunTogether(c, [] { return absl::NotFoundError("no such file"); });
+  });
+  EXPECT_EQ(statuses[0], absl::NotFoundError("no such file"));
+}
+
+TEST(RunTogetherTest, TextsOfAnyLengthArrive) {
+  const auto statuses = RunOnThreads(3, {}, [](Communicator& c) -> absl::Status {
+    for (const size_t length : {0, 1, 7, 8, 9, 100, 5000}) {
+      const auto text_of = [&](int rank) {
+        return std::string(length * static_cast<size_t>(rank + 1) / 3,
+                           static_cast<char>('a' + rank));
+      };
+      const absl::StatusOr<std::vector<std::string>> texts = AllGatherTexts(c, text_of(c.rank()));
+      if (!texts.ok()) return texts.status();
+      EXPECT_EQ(texts->size(), 3u);
+      for (int r = 0; r < 3; ++r) {
+        EXPECT_EQ((*texts)[static_cast<size_t>(r)], text_of(r).substr(0, 4096));
+      }
+    }
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) HOTROW_EXPECT_OK(status);
 }
 
 TEST(ThreadCommunicatorTest, BadOptionsAreNamed) {

@@ -71,6 +71,8 @@ TEST(PipelineFailureTest, StepsThatFailOverABadDiskCanBeTakenAgain) {
     FaultyEnv env;
     EmbeddingCollectionOptions options = SmallTables();
     HOTROW_ASSERT_OK_AND_ASSIGN(options.cache_bytes, EmbeddingCollection::MinCacheBytes(options));
+    // With room for two steps one is placed, on rows that both have, while the other's read fails.
+    options.cache_bytes *= 1 + static_cast<int64_t>(seed % 2);
     options.prefetch_depth = static_cast<int32_t>(seed % 4);
     PutStore(StoreKind::kSsd, "/store", &options);
     options.env = &env;

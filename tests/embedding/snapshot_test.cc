@@ -503,11 +503,11 @@ TEST(PipelineTraceTest, EachStageHasASpan) {
   for (const TraceRecorder::StageTotal& total : trace.StageTotals()) {
     counts[total.name] = total.count;
   }
-  for (const char* name : {"unique", "resident", "probe", "read_rows", "write_back", "gather",
+  for (const char* name : {"unique", "place", "fill", "probe", "read_rows", "write_back", "gather",
                            "sparse_update", "snapshot_rows", "snapshot"}) {
     EXPECT_GT(counts[name], 0) << name;
   }
-  EXPECT_EQ(counts["resident"], 30);
+  EXPECT_EQ(counts["fill"], 30);
   EXPECT_EQ(counts["wait"], tables->Stats().lookup_waits);
   EXPECT_EQ(counts["snapshot"], 1);
 }

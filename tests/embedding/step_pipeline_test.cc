@@ -1,5 +1,6 @@
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -20,16 +21,23 @@ absl::Status WaitFor(StepPipeline& pipeline, Job* job) {
   return pipeline.Wait(job, &waited_ns);
 }
 
+// One of these as the first stage, and a second one that has nothing to do.
+StepPipeline::Stages OneStage(std::function<absl::Status(Job*)> first) {
+  return {.first = std::move(first),
+          .second = [](Job*) { return absl::OkStatus(); },
+          .undo = [](Job*) { FAIL() << "no second stage failed"; }};
+}
+
 class StepPipelineTest : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(ThreadedOrNot, StepPipelineTest, testing::Bool());
 
 TEST_P(StepPipelineTest, RunsJobsInOrderAndKeepsTheirStatus) {
   std::vector<const Job*> order;
   std::vector<Job> jobs(50);
-  StepPipeline pipeline(GetParam(), [&](Job* job) {
-    order.push_back(job);
-    return job == &jobs[7] ? absl::DataLossError("seven") : absl::OkStatus();
-  });
+  StepPipeline pipeline(GetParam(), OneStage([&](Job* job) {
+                          order.push_back(job);
+                          return job == &jobs[7] ? absl::DataLossError("seven") : absl::OkStatus();
+                        }));
   for (Job& job : jobs) pipeline.Submit(&job);
   for (Job& job : jobs) {
     EXPECT_EQ(WaitFor(pipeline, &job).ok(), &job != &jobs[7]);
@@ -45,11 +53,11 @@ TEST_P(StepPipelineTest, RunsJobsInOrderAndKeepsTheirStatus) {
 TEST(StepPipelineTest, AJobThatIsWithdrawnBeforeItsTurnDoesNotRun) {
   std::mutex gate;
   std::atomic<int> ran{0};
-  StepPipeline pipeline(true, [&](Job*) {
-    const std::lock_guard<std::mutex> lock(gate);
-    ++ran;
-    return absl::OkStatus();
-  });
+  StepPipeline pipeline(true, OneStage([&](Job*) {
+                          const std::lock_guard<std::mutex> lock(gate);
+                          ++ran;
+                          return absl::OkStatus();
+                        }));
   Job first;
   Job second;
   Job third;
@@ -65,22 +73,35 @@ TEST(StepPipelineTest, AJobThatIsWithdrawnBeforeItsTurnDoesNotRun) {
   pipeline.Forget(&third);
 }
 
-// Jobs take a share of some room and wait for it; the caller ends, cancels, and pauses as it likes.
-TEST(StepPipelineTest, RoomPausesAndCancellationsNeverHang) {
+// Jobs take a share of some room and wait for it; second stages fail now and then, and then the
+// next job is undone before the one that failed; the caller ends, cancels, and pauses as it likes.
+TEST(StepPipelineTest, RoomFailuresPausesAndCancellationsNeverHang) {
+  int undone_before = 0;
   for (const uint64_t seed : test::Seeds(20)) {
     SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
     RandomStream random(seed, RandomPurpose::kTest);
     constexpr int kRoom = 3;
     std::atomic<int> used{0};
-    std::atomic<bool> in_body{false};
+    std::atomic<int> in_stages{0};
     struct Taker : Job {
       int wants = 0;
       int has = 0;
+      bool fails = false;
     };
+    Taker* failed = nullptr;  // in its second stage, and not undone yet
     StepPipeline* self = nullptr;
-    StepPipeline pipeline(true, [&](Job* job) {
+    const auto undo = [&](Taker* taker) {
+      if (failed != nullptr && failed != taker) {
+        ++undone_before;
+        EXPECT_EQ(failed->has, failed->wants);
+      }
+      if (failed == taker) failed = nullptr;
+      used -= taker->has;
+      taker->has = 0;
+    };
+    const auto first = [&](Job* job) -> absl::Status {
       auto* const taker = static_cast<Taker*>(job);
-      in_body = true;
+      ++in_stages;
       absl::Status status;
       for (;;) {
         if (self->cancelled(job)) {
@@ -94,21 +115,47 @@ TEST(StepPipelineTest, RoomPausesAndCancellationsNeverHang) {
           ++taker->has;
         }
         if (taker->has == taker->wants) break;
+        bool undone = false;
+        const absl::StatusOr<bool> kept = self->Join(job, [&] {
+          undo(taker);
+          undone = true;
+          --in_stages;  // until Join returns
+        });
+        if (undone) ++in_stages;
+        if (!kept.ok()) {
+          status = kept.status();
+          break;
+        }
+        EXPECT_EQ(*kept, !undone);
+        if (!*kept) continue;
         if (alone) {
           status = absl::ResourceExhaustedError("alone");
           break;
         }
-        in_body = false;
+        --in_stages;
         self->WaitForRoom(job, epoch);
-        in_body = true;
+        ++in_stages;
       }
       if (!status.ok()) {
         used -= taker->has;
         taker->has = 0;
       }
-      in_body = false;
+      --in_stages;
       return status;
-    });
+    };
+    const auto second = [&](Job* job) -> absl::Status {
+      auto* const taker = static_cast<Taker*>(job);
+      ++in_stages;
+      std::this_thread::yield();
+      EXPECT_EQ(taker->has, taker->wants);
+      --in_stages;
+      if (!taker->fails) return absl::OkStatus();
+      failed = taker;
+      return absl::DataLossError("second");
+    };
+    StepPipeline pipeline(true, {.first = first, .second = second, .undo = [&](Job* job) {
+                                   undo(static_cast<Taker*>(job));
+                                 }});
     self = &pipeline;
     std::vector<std::unique_ptr<Taker>> outstanding;
     const auto end = [&](size_t i) {
@@ -124,11 +171,12 @@ TEST(StepPipelineTest, RoomPausesAndCancellationsNeverHang) {
           if (outstanding.size() < 4) {
             outstanding.push_back(std::make_unique<Taker>());
             outstanding.back()->wants = static_cast<int>(1 + random.Below(kRoom + 1));
+            outstanding.back()->fails = random.Below(4) == 0;
             pipeline.Submit(outstanding.back().get());
           } else {
             Taker* const oldest = outstanding.front().get();
             const absl::Status status = WaitFor(pipeline, oldest);
-            EXPECT_EQ(status.ok(), oldest->wants <= kRoom) << status;
+            EXPECT_EQ(status.ok(), oldest->wants <= kRoom && !oldest->fails) << status;
             end(0);
           }
           break;
@@ -138,7 +186,7 @@ TEST(StepPipelineTest, RoomPausesAndCancellationsNeverHang) {
         case 3: {
           const StepPipeline::Pause pause(&pipeline);
           for (int look = 0; look < 3; ++look) {
-            EXPECT_FALSE(in_body.load());
+            EXPECT_EQ(in_stages.load(), 0);
             std::this_thread::yield();
           }
           break;
@@ -148,6 +196,7 @@ TEST(StepPipelineTest, RoomPausesAndCancellationsNeverHang) {
     while (!outstanding.empty()) end(outstanding.size() - 1);
     EXPECT_EQ(used.load(), 0);
   }
+  EXPECT_GT(undone_before, 0);
 }
 
 }  // namespace

@@ -307,6 +307,49 @@ TEST(DlrmCliTest, AnUnwritableReportIsRefusedBeforeTraining) {
   ExpectRefused(Small({"--trace=" + dir + "/missing/trace.json"}), 1, HasSubstr("--trace="));
 }
 
+TEST(DlrmCliTest, WhatIsForThePlannerIsCheckedBeforeTraining) {
+  const std::string dir = test::TempDir();
+  const std::string trace = "--record_trace=" + dir + "/trace";
+  for (const std::string rate : {"0", "2", "-1", "few"}) {
+    ExpectRefused(Small({trace, "--sample_rate=" + rate}), 2,
+                  AllOf(HasSubstr("--sample_rate=" + rate), HasSubstr("to 1")));
+  }
+  ExpectRefused(Small({"--sample_rate=0.5"}), 2,
+                AllOf(HasSubstr("--sample_rate=0.5"), HasSubstr("add --record_trace=FILE")));
+  ExpectRefused(Small({"--mrc"}), 2, AllOf(HasSubstr("--mrc"), HasSubstr("add --report=FILE")));
+  for (const std::string flag : {"save_spec", "record_trace"}) {
+    ExpectRefused(
+        Small({"--" + flag + "=" + dir + "/missing/file"}), 1,
+        AllOf(HasSubstr("--" + flag + "="), HasSubstr("missing/file"), HasSubstr("give a file")));
+    ExpectRefused(Small({"--" + flag + "=" + dir}), 1,
+                  AllOf(HasSubstr("--" + flag + "="), HasSubstr("directory")));
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> files, PosixEnv().ListDir(dir));
+  EXPECT_TRUE(files.empty()) << files[0];
+}
+
+TEST(DlrmCliTest, RecordsForThePlannerMoveNoBitAndStandInTheReport) {
+  const std::string dir = test::TempDir();
+  EXPECT_EQ(Dlrm(Small({"--report=" + dir + "/plain.json"})).exit_code, 0);
+  const Result result =
+      Dlrm(Small({"--report=" + dir + "/report.json", "--save_spec=" + dir + "/spec.json",
+                  "--record_trace=" + dir + "/trace", "--mrc"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("spec written to " + dir + "/spec.json"),
+                                HasSubstr("accesses recorded in " + dir + "/trace")));
+  const nlohmann::json plain = ReadJson(dir + "/plain.json");
+  const nlohmann::json report = ReadJson(dir + "/report.json");
+  EXPECT_EQ(report["tables_hash"], plain["tables_hash"]);
+  EXPECT_EQ(report["dense_hash"], plain["dense_hash"]);
+  EXPECT_EQ(report["flags"]["sample_rate"], 0.01);
+  EXPECT_EQ(plain.count("mrc"), 0u);
+  ASSERT_EQ(report["mrc"]["tables"].size(), 3u);
+  EXPECT_EQ(report["mrc"]["tables"][1]["name"], report["tables"][1]["name"]);
+  EXPECT_NEAR(report["mrc"]["accesses"].get<double>(),
+              report["unique_keys_per_step"].get<double>() * 47, 0.5);
+  EXPECT_EQ(ReadJson(dir + "/spec.json")["batch_size"], 64);
+}
+
 TEST(DlrmCliTest, StoresThatCannotBeOpenedAreRefused) {
   const std::string dir = test::TempDir();
   ExpectRefused(Small({"--store=tape"}), 2, AllOf(HasSubstr("--store=tape"), HasSubstr("ssd")));

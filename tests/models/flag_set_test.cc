@@ -202,7 +202,7 @@ TEST(TrainerFlagsTest, HelpDescribesEveryFlagWithinTheScreen) {
   const std::string help = set.Help();
   EXPECT_THAT(help, HasSubstr("--width="));
   for (const auto& [name, value] : set.Values()) {
-    const bool is_switch = name == "mllog" || name == "resume";
+    const bool is_switch = name == "mllog" || name == "resume" || name == "mrc";
     EXPECT_THAT(help, HasSubstr("\n  --" + name + (is_switch ? " " : "=")));
   }
   std::istringstream lines(help);
@@ -221,6 +221,12 @@ TEST(TrainerFlagsTest, ResolvesWhatIsLeftOpen) {
   EXPECT_GT(options.store_bytes, 1 << 20);
   EXPECT_LT(options.store_bytes, UsableMemoryBytes());
   EXPECT_FALSE(options.initializer.has_value());
+  // Of one share of the memory.
+  TrainerFlags feedback;
+  feedback.exchange_backward = "int8";
+  feedback.exchange_feedback = 1 << 20;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainerOptions less, ResolveTrainerFlags(&feedback));
+  EXPECT_EQ(less.store_bytes, options.store_bytes - (1 << 20));
 }
 
 TEST(TrainerFlagsTest, StoresOnADiskGetBudgetsOfTheirOwn) {
@@ -266,6 +272,8 @@ TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
               AllOf(HasSubstr("--store_path"), HasSubstr("--store=ssd")));
   EXPECT_THAT(error([](TrainerFlags* f) { f->resume = true; }),
               AllOf(HasSubstr("--resume"), HasSubstr("--checkpoint_dir=DIR")));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->exchange_feedback = 4096; }),
+              AllOf(HasSubstr("--exchange_feedback=4096"), HasSubstr("--exchange_backward=fp32")));
   EXPECT_THAT(error([](TrainerFlags* f) { f->cache_policy = "fifo"; }),
               AllOf(HasSubstr("--cache_policy=fifo"), HasSubstr("lru or lfu")));
   EXPECT_THAT(error([](TrainerFlags* f) { f->pooling = "none"; }), HasSubstr("--pooling=none"));
@@ -305,6 +313,8 @@ TEST(TrainerFlagsTest, EveryFlagReachesItsOption) {
                                          "--store_path=c",
                                          "--cache_bytes=min",
                                          "--disk_bytes=7MiB",
+                                         "--exchange_backward=int8",
+                                         "--exchange_feedback=10MiB",
                                          "--checkpoint_dir=d",
                                          "--checkpoint_every=8",
                                          "--keep_checkpoints=9",
@@ -327,6 +337,8 @@ TEST(TrainerFlagsTest, EveryFlagReachesItsOption) {
   EXPECT_EQ(options.store_path, "c");
   EXPECT_EQ(options.cache_bytes, kSmallestCache);
   EXPECT_EQ(options.disk_bytes, int64_t{7} << 20);
+  EXPECT_EQ(options.exchange_backward, ExchangeType::kInt8);
+  EXPECT_EQ(options.exchange_feedback_bytes, int64_t{10} << 20);
   EXPECT_EQ(options.checkpoint_dir, "d");
   EXPECT_EQ(options.checkpoint_every, 8);
   EXPECT_EQ(options.keep_checkpoints, 9);

@@ -110,6 +110,36 @@ TEST(ModelCliTest, EveryKindOfDcnLearns) {
   EXPECT_GT(Train(kDcn, Small({}, /*num_dense=*/0))["test"]["auc"], 0.6);
 }
 
+// The dense models in the planner's words; that it reads them hotrow_models_cli_test says.
+TEST(ModelCliTest, SavedSpecsHaveTheDenseModel) {
+  const auto model = [](const char* binary, std::vector<std::string> arguments) {
+    const std::string path = test::TempDir() + "/spec.json";
+    arguments.push_back("--save_spec=" + path);
+    arguments.push_back("--limit_train_batches=1");
+    Train(binary, Small(arguments));
+    const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), path);
+    EXPECT_THAT(text, test::IsOk());
+    const nlohmann::json spec =
+        text.ok() ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)
+                  : nlohmann::json();
+    EXPECT_EQ(spec["tables"][0]["dim"], binary == kDeepFm ? 9 : 8);
+    return spec["model"];
+  };
+  const nlohmann::json deepfm = model(kDeepFm, {});
+  EXPECT_EQ(deepfm["interaction"], "concat");
+  EXPECT_EQ(deepfm["top"], nlohmann::json({16, 1}));
+  EXPECT_EQ(deepfm.count("bottom"), 0u);
+  EXPECT_EQ(deepfm["dense_features"], 2);
+  const nlohmann::json dcn = model(kDcn, {"--dense_arch_layer_sizes=12-8", "--dcn_low_rank_dim=4",
+                                          "--dcn_num_layers=2", "--dense_optimizer=adam"});
+  EXPECT_EQ(dcn["interaction"], "cross");
+  EXPECT_EQ(dcn["bottom"], nlohmann::json({12, 8}));
+  EXPECT_EQ(dcn["cross_layers"], 2);
+  EXPECT_EQ(dcn["cross_rank"], 4);
+  EXPECT_EQ(dcn["dense_optimizer"], "adam");
+  EXPECT_EQ(model(kDcn, {"--dcn_version=1"})["cross_rank"], 1);
+}
+
 TEST(ModelCliTest, ACacheMovesNoBit) {
   for (const char* const binary : {kDeepFm, kDcn}) {
     const nlohmann::json without = Train(binary, Small({}));

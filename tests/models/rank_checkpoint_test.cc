@@ -17,7 +17,6 @@
 #include "embedding/shard_map.h"
 #include "models/checkpoint.h"
 #include "models/checkpoint_check.h"
-#include "models/rank_group_impl.h"
 #include "models/saved_model_impl.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
@@ -84,9 +83,7 @@ class Rank {
                                        .keep = setting.keep,
                                        .background = setting.background,
                                        .env = env,
-                                       .rank = comm.rank(),
-                                       .world_size = comm.world_size(),
-                                       .gather = out->Gather()};
+                                       .communicator = &comm};
     HOTROW_ASSIGN_OR_RETURN(out->writer_, CheckpointWriter::Open(options));
     HOTROW_RETURN_IF_ERROR(out->OpenTables(out->writer_->tables_dir(), kDir));
     HOTROW_RETURN_IF_ERROR(
@@ -98,8 +95,7 @@ class Rank {
                                                            const Setting& setting,
                                                            const std::string& snapshot_dir = "") {
     std::unique_ptr<Rank> out(new Rank(comm, env, setting));
-    HOTROW_ASSIGN_OR_RETURN(out->saver_, SavedModelWriter::Open(env, kModel, comm.rank(),
-                                                                comm.world_size(), out->Gather()));
+    HOTROW_ASSIGN_OR_RETURN(out->saver_, SavedModelWriter::Open(env, kModel, &comm));
     HOTROW_RETURN_IF_ERROR(
         out->OpenTables(snapshot_dir.empty() ? out->saver_->tables_dir() : snapshot_dir, kModel));
     return out;
@@ -182,10 +178,6 @@ class Rank {
  private:
   Rank(Communicator& comm, Env* env, const Setting& setting)
       : comm_(comm), env_(env), setting_(setting) {}
-
-  RankGather Gather() {
-    return [this](int64_t mine) { return comm_.AllGatherSizes(mine); };
-  }
 
   absl::Status OpenTables(const std::string& snapshot_dir, const std::string& from) {
     EmbeddingCollectionOptions options = TableOptions(env_);
@@ -298,50 +290,6 @@ std::vector<Setting> Settings() {
 std::string Text(const Setting& setting) {
   return absl::StrCat(std::string(StoreKindName(setting.store)),
                       setting.background ? ", in the background" : "");
-}
-
-TEST(RankGroupTest, TextsOfAnyLengthArrive) {
-  const std::vector<absl::Status> all = RunRanks([](Communicator& comm) -> absl::Status {
-    const RankGroup group(comm.rank(), comm.world_size(),
-                          [&](int64_t mine) { return comm.AllGatherSizes(mine); });
-    for (const size_t length : {0, 1, 7, 8, 9, 100, 5000}) {
-      const auto text_of = [&](int32_t rank) {
-        return std::string(length * static_cast<size_t>(rank + 1) / kRanks,
-                           static_cast<char>('a' + rank));
-      };
-      HOTROW_ASSIGN_OR_RETURN(const auto texts, group.GatherTexts(text_of(comm.rank())));
-      for (int32_t r = 0; r < kRanks; ++r) {
-        EXPECT_EQ(texts[static_cast<size_t>(r)], text_of(r).substr(0, 4096));
-      }
-    }
-    return absl::OkStatus();
-  });
-  EXPECT_THAT(all, Each(test::IsOk()));
-}
-
-TEST(RankGroupTest, AllHearOfTheFailureThatHasARemedy) {
-  const std::vector<absl::Status> all = RunRanks([](Communicator& comm) -> absl::Status {
-    const RankGroup group(comm.rank(), comm.world_size(),
-                          [&](int64_t mine) { return comm.AllGatherSizes(mine); });
-    EXPECT_THAT(group.Agree(absl::OkStatus()), test::IsOk());
-    HOTROW_ASSIGN_OR_RETURN(const RankGroup::Verdict working,
-                            group.Hear(comm.rank() != 1, absl::DataLossError("bad")));
-    EXPECT_FALSE(working.all_done);
-    EXPECT_THAT(
-        group.Agree(comm.rank() == 0 ? absl::OkStatus() : absl::DataLossError("bad sector")),
-        StatusIs(absl::StatusCode::kDataLoss, "rank 1: bad sector"));
-    EXPECT_THAT(group.Agree(comm.rank() == 2 ? absl::ResourceExhaustedError("full")
-                                             : absl::DataLossError("bad sector")),
-                StatusIs(absl::StatusCode::kResourceExhausted, "rank 2: full"));
-    // Work of very different lengths, without anybody waiting for a message of another.
-    const int32_t rank = comm.rank();
-    return group.Together(/*background=*/true, [rank] {
-      Patience patience;
-      for (int32_t i = 0; i < 3 * rank; ++i) patience.Sleep();
-      return absl::OkStatus();
-    });
-  });
-  EXPECT_THAT(all, Each(test::IsOk()));
 }
 
 TEST(RankCheckpointTest, RanksTakeThemTogether) {

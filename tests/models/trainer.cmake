@@ -8,7 +8,7 @@ hotrow_add_test(
 
 hotrow_add_test(
   NAME models_ranks_test
-  SOURCES trainer_ranks_test.cc
+  SOURCES trainer_feedback_test.cc trainer_ranks_test.cc
   DEPS hotrow::models)
 
 hotrow_add_test(
@@ -18,24 +18,39 @@ hotrow_add_test(
 target_compile_definitions(dlrm_cli_test PRIVATE HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>")
 add_dependencies(dlrm_cli_test dlrm)
 
-# What a trainer needs around its steps: schedules, saved models, logs.
+# What a trainer needs around its steps: schedules, saved models, logs, records for the planner.
 hotrow_add_test(
   NAME models_saving_test
-  SOURCES learning_rate_test.cc
+  SOURCES access_recorder_test.cc
+          learning_rate_test.cc
           mllog_test.cc
           saved_model_test.cc
   DEPS hotrow::models nlohmann_json::nlohmann_json)
 
-# Ranks as processes.
+# Ranks as processes; ranks_slow_test has more kills.
 if(HOTROW_MPI_TESTS)
+  add_executable(rank_kill_main rank_kill_main.cc)
+  _hotrow_configure(rank_kill_main)
+  set_target_properties(rank_kill_main PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests)
+  target_link_libraries(rank_kill_main PRIVATE hotrow::models)
+
   hotrow_add_test(
     NAME ranks_cli_test
     PROCESSORS 2
-    SOURCES ranks_cli_test.cc
+    SOURCES rank_kill_test.cc ranks_cli_test.cc
     DEPS hotrow::base nlohmann_json::nlohmann_json)
-  target_compile_definitions(ranks_cli_test PRIVATE
-    HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>"
-    HOTROW_MPI_ENVIRONMENT="${HOTROW_MPI_TEST_ENVIRONMENT_SHELL}"
-    HOTROW_MPIEXEC="${MPIEXEC_EXECUTABLE}" HOTROW_MPIEXEC_NUMPROC_FLAG="${MPIEXEC_NUMPROC_FLAG}")
-  add_dependencies(ranks_cli_test dlrm)
+  hotrow_add_test(
+    NAME ranks_slow_test
+    PROCESSORS 2
+    LABELS slow
+    SOURCES rank_kill_test.cc ranks_cli_test.cc
+    DEPS hotrow::base nlohmann_json::nlohmann_json)
+  target_compile_definitions(ranks_slow_test PRIVATE HOTROW_SLOW_TESTS=1)
+  foreach(test ranks_cli_test ranks_slow_test)
+    target_compile_definitions(${test} PRIVATE
+      HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>" HOTROW_RANK_KILL_MAIN="$<TARGET_FILE:rank_kill_main>"
+      HOTROW_MPI_ENVIRONMENT="${HOTROW_MPI_TEST_ENVIRONMENT_SHELL}"
+      HOTROW_MPIEXEC="${MPIEXEC_EXECUTABLE}" HOTROW_MPIEXEC_NUMPROC_FLAG="${MPIEXEC_NUMPROC_FLAG}")
+    add_dependencies(${test} dlrm rank_kill_main)
+  endforeach()
 endif()

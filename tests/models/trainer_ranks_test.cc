@@ -1,7 +1,9 @@
 // Training on several ranks, which are threads of this process. ranks_cli_test runs processes.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <functional>
 #include <memory>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/env.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "comm/thread_communicator.h"
@@ -58,7 +61,8 @@ ModelFactory SmallDlrm(const TrainerOptions& options) {
 
 // What each rank returns.
 std::vector<absl::StatusOr<TrainReport>> RunRanks(
-    int world_size, const std::function<TrainerOptions(int rank)>& options_of, int threads = 1) {
+    int world_size, const std::function<TrainerOptions(int rank)>& options_of, int threads = 1,
+    const char* spec = kSpec) {
   std::vector<absl::StatusOr<TrainReport>> reports(
       world_size, absl::StatusOr<TrainReport>(absl::UnknownError("did not run")));
   RunOnThreads(world_size, {.timeout_seconds = 60}, [&](Communicator& communicator) {
@@ -66,7 +70,7 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
     TrainerOptions options = options_of(rank);
     options.communicator = &communicator;
     ThreadPool pool(threads);
-    absl::StatusOr<std::unique_ptr<DataSource>> data = OpenDataSource(kSpec, 5);
+    absl::StatusOr<std::unique_ptr<DataSource>> data = OpenDataSource(spec, 5);
     EXPECT_THAT(data, test::IsOk());
     reports[rank] = RunTraining(options, **data, SmallDlrm(options), {.pool = &pool});
     return reports[rank].status();
@@ -75,9 +79,10 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
 }
 
 // The report of rank 0; the others must say the same of what is common.
-TrainReport RunAlike(int world_size, const TrainerOptions& options, int threads = 1) {
+TrainReport RunAlike(int world_size, const TrainerOptions& options, int threads = 1,
+                     const char* spec = kSpec) {
   const auto reports = RunRanks(
-      world_size, [&](int) { return options; }, threads);
+      world_size, [&](int) { return options; }, threads, spec);
   for (const auto& report : reports) {
     EXPECT_THAT(report, test::IsOk());
     if (!report.ok()) return {};
@@ -113,6 +118,83 @@ TEST(TrainerRanksTest, TrainToTheModelOfOneRank) {
     EXPECT_GT(many.exchange_dense_bytes, 0);
     EXPECT_GT(many.tables.exchange_forward_bytes, 0);
     EXPECT_GT(many.tables.exchange_evaluation_bytes, 0);
+  }
+}
+
+// The weights of all rows that keys of this data can have: of a saved model, or untrained.
+absl::StatusOr<std::vector<float>> AllWeights(const TrainerOptions& options, const char* spec,
+                                              const std::string& saved_dir) {
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data, OpenDataSource(spec, 5));
+  EmbeddingCollectionOptions tables = CollectionOptions(options, data->schema());
+  if (!saved_dir.empty()) {
+    HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadSavedModel(PosixEnv(), saved_dir));
+    for (const SavedModel::Part& part : saved.parts) {
+      tables.open_from.push_back(
+          {.snapshot = part.snapshot, .store = StoreKind::kMemory, .dir = part.tables_dir});
+    }
+    tables.open_steps = saved.step;
+  }
+  // Sample k looks up key k of every feature.
+  int64_t keys = 0;
+  for (const DataFeature& feature : data->schema().features) {
+    keys = std::max(keys, feature.num_embeddings);
+  }
+  std::vector<uint64_t> values;
+  std::vector<int64_t> offsets = {0};
+  for (const DataFeature& feature : data->schema().features) {
+    for (int64_t key = 0; key < keys; ++key) {
+      values.push_back(static_cast<uint64_t>(std::min(key, feature.num_embeddings - 1)));
+      offsets.push_back(std::ssize(values));
+    }
+  }
+  tables.max_batch_size = keys;
+  HOTROW_ASSIGN_OR_RETURN(const auto collection, EmbeddingCollection::Create(tables, {}));
+  std::vector<float> weights(static_cast<size_t>(keys * collection->pooled_dim()));
+  HOTROW_RETURN_IF_ERROR(
+      collection->Evaluate({keys, values, offsets, {}}, {.pooled = weights.data()}));
+  HOTROW_RETURN_IF_ERROR(collection->Close());
+  return weights;
+}
+
+double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = static_cast<double>(a[i]) - b[i];
+    sum += difference * difference;
+  }
+  return std::sqrt(sum);
+}
+
+TEST(TrainerRanksTest, After200StepsTheTablesAreThoseOfOneRankButForRounding) {
+  constexpr char kLong[] =
+      "synthetic:tables=3,rows=300,dense=3,shared=2,hotness=0-3,samples=12800,valid=330,test=700";
+  TrainerOptions options = SmallOptions();
+  options.table_optimizer.learning_rate = 5;  // rows go further than they were from 0
+  const auto untrained = AllWeights(options, kLong, "");
+  HOTROW_ASSERT_OK(untrained);
+  std::vector<float> of_one;
+  double moved = 0;
+  double auc_of_one = 0;
+  for (const int ranks : {1, 2, 4, 8}) {
+    SCOPED_TRACE(ranks);
+    options.save_dir = test::TempDir();
+    const TrainReport report = RunAlike(ranks, options, /*threads=*/1, kLong);
+    EXPECT_EQ(report.steps, 200);
+    const auto weights = AllWeights(options, kLong, options.save_dir);
+    HOTROW_ASSERT_OK(weights);
+    if (ranks == 1) {
+      of_one = *weights;
+      auc_of_one = report.test.auc;
+      EXPECT_GT(auc_of_one, 0.57);
+      moved = Distance(of_one, *untrained);
+      EXPECT_GT(moved, 1);
+      continue;
+    }
+    const double distance = Distance(*weights, of_one);
+    EXPECT_LE(distance, 1e-5 * moved);
+    EXPECT_GT(distance, 0) << "are these runs of several ranks?";
+    EXPECT_NEAR(report.test.auc, auc_of_one, 5e-4);
   }
 }
 

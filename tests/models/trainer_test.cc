@@ -276,6 +276,7 @@ class ScriptedModel : public CtrModel {
       : tenths_(*tenths), first_parameters_(*first_parameters) {}
 
   std::string_view name() const override { return "scripted"; }
+  DenseLayers layers() const override { return {}; }
   absl::Status Forward(const ExecContext& ctx, const Input& input,
                        std::span<float> logits) override {
     HOTROW_RETURN_IF_ERROR(AwaitEmbeddings(input));

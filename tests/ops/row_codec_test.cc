@@ -252,6 +252,11 @@ std::vector<std::byte> Encode(Batch& batch, const Coding& coding, Path path = Pa
   std::vector<std::byte> out(static_cast<size_t>(batch.Place(coding.type)), kGuard);
   Copies rows(batch.rows);
   Copies residuals(residual == nullptr ? std::vector<std::vector<float>>{} : *residual);
+  // An empty one stands for none.
+  std::vector<float*> residual_rows;
+  for (size_t i = 0; residual != nullptr && i < residual->size(); ++i) {
+    residual_rows.push_back((*residual)[i].empty() ? nullptr : residuals.data()[i]);
+  }
   const EncodeRowsArgs args = {.type = coding.type,
                                .rounding = coding.rounding,
                                .random = coding.random,
@@ -259,7 +264,7 @@ std::vector<std::byte> Encode(Batch& batch, const Coding& coding, Path path = Pa
                                .keys = batch.keys.data(),
                                .rows = rows.data(),
                                .out = out.data(),
-                               .residual = residual == nullptr ? nullptr : residuals.data()};
+                               .residual = residual == nullptr ? nullptr : residual_rows.data()};
   const ExecContext ctx = {.pool = pool};
   HOTROW_EXPECT_OK(path == Path::kOp ? EncodeRows(ctx, args)
                                      : internal::EncodeRowsCpu(ctx, args, RowCodecPath::kPlain));
@@ -655,8 +660,11 @@ TEST(RowCodecTest, ErrorFeedbackHasTheSameBitsOnEveryPath) {
   std::vector<std::vector<float>> start;
   RandomStream random(2, RandomPurpose::kTest);
   for (const auto& row : batch.rows) {
+    const bool has_none = start.size() % 4 == 3;
     start.emplace_back();
-    for (size_t d = 0; d < row.size(); ++d) start.back().push_back(0.01f * random.Normal());
+    for (size_t d = 0; d < row.size() && !has_none; ++d) {
+      start.back().push_back(0.01f * random.Normal());
+    }
   }
   for (const Type type : kTypes) {
     for (const Rounding rounding : kRoundings) {
@@ -665,14 +673,14 @@ TEST(RowCodecTest, ErrorFeedbackHasTheSameBitsOnEveryPath) {
       // The same rows with the residual already in them.
       Batch sums = batch;
       for (size_t i = 0; i < sums.rows.size(); ++i) {
-        for (size_t d = 0; d < sums.rows[i].size(); ++d) sums.rows[i][d] += start[i][d];
+        for (size_t d = 0; d < start[i].size(); ++d) sums.rows[i][d] += start[i][d];
       }
       const std::vector<std::byte> want = Encode(sums, coding);
       const auto decoded = Decode(sums, type, want);
       std::vector<std::vector<float>> lost;
       for (size_t i = 0; i < sums.rows.size(); ++i) {
         lost.emplace_back();
-        for (size_t d = 0; d < sums.rows[i].size(); ++d) {
+        for (size_t d = 0; d < start[i].size(); ++d) {
           const float x = sums.rows[i][d] - decoded[i][d];
           lost.back().push_back(std::isfinite(x) ? x : 0);
         }

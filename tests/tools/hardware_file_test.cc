@@ -51,6 +51,7 @@ TEST(HardwareFileTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(in.engine.unique_seconds_per_lookup, 1e-8);
   EXPECT_EQ(in.engine.update.seconds_per_byte, 5e-10);
   EXPECT_EQ(in.engine.evict.seconds, 5e-8);
+  EXPECT_EQ(in.engine.miss_busy, 1);
   EXPECT_TRUE(in.calibrated());
   EXPECT_EQ(HardwareProfileText(in), [&] {
     HardwareProfile same = out;
@@ -127,17 +128,120 @@ TEST(CalibratedPlanTest, StagesAreMeasuredCostsTimesTheirCounts) {
   EXPECT_THAT(PlanText(spec, plan), HasSubstr("a \"quoted\" machine"));
 }
 
-TEST(CalibratedPlanTest, OnlyWaitingForTheDiskIsHidden) {
+double ChainSeconds(const Plan& plan, const std::string& name) {
+  for (const PlanChain& chain : plan.chains) {
+    if (chain.name == name) return chain.seconds;
+  }
+  return 0;
+}
+
+Plan PlanOf(const PlanSpec& spec) {
+  const auto plan = MakePlan(spec);
+  EXPECT_THAT(plan, test::IsOk());
+  return plan.ok() ? *plan : Plan();
+}
+
+TEST(CalibratedPlanTest, AStepIsItsLongestChain) {
   const std::string common = "hardware: m.yaml\nstore: ssd\ncache_bytes: 16MiB\n";
-  HOTROW_ASSERT_OK_AND_ASSIGN(const Plan behind, MakePlan(Spec(common)));
-  HOTROW_ASSERT_OK_AND_ASSIGN(const Plan ahead, MakePlan(Spec(common + "prefetch_depth: 2\n")));
-  const double waits = StageSeconds(ahead, "wait for reads of the disk") +
-                       StageSeconds(ahead, "wait for writes of the disk");
-  EXPECT_NEAR(StageSeconds(ahead, "wait for reads of the disk"), ahead.ssd_ios_read / 50'000, 1e-9);
+  const auto plan_of = [&](const std::string& more) {
+    PlanSpec spec = Spec(common + more);
+    spec.hardware.ssd_write_bytes_per_second = 1e12;
+    return PlanOf(spec);
+  };
+  const Plan behind = plan_of("");
+  const Plan one = plan_of("prefetch_depth: 1\n");
+  const Plan two = plan_of("prefetch_depth: 2\n");
+  // Without prefetching everything is one chain, but that the disk writes by itself.
   double sum = 0;
-  for (const PlanStage& stage : ahead.stages) sum += stage.seconds;
-  EXPECT_NEAR(behind.step_seconds, sum, 1e-9);
-  EXPECT_NEAR(ahead.step_seconds, std::max(waits, sum - waits), 1e-9);
+  for (const PlanStage& stage : behind.stages) {
+    if (stage.name.rfind("reads of the disk", 0) != 0 &&
+        stage.name.rfind("writes of the disk", 0) != 0) {
+      sum += stage.seconds;
+    }
+  }
+  EXPECT_NEAR(behind.step_seconds, sum, 1e-12);
+  EXPECT_NEAR(ChainSeconds(behind, "the step"), sum, 1e-12);
+  // The rows that are read are dealt with meanwhile, so the longer of both counts.
+  EXPECT_NEAR(StageSeconds(two, "reads of the disk"), two.ssd_ios_read / 50'000, 1e-9);
+  EXPECT_NEAR(StageSeconds(two, "read misses") + StageSeconds(two, "wait for reads of the disk"),
+              two.ssd_ios_read / 50'000, 1e-9);
+  // Two steps in flight: one is read while the next is placed.
+  const double place = ChainSeconds(two, "placing rows ahead");
+  const double read = ChainSeconds(two, "reading rows ahead");
+  EXPECT_GT(place, 0);
+  EXPECT_NEAR(read, two.ssd_ios_read / 50'000, 1e-9);
+  EXPECT_NEAR(ChainSeconds(one, "placing and reading rows ahead"),
+              StageSeconds(one, "read misses") + StageSeconds(one, "wait for reads of the disk") +
+                  StageSeconds(one, "sort ids and find the distinct ones") +
+                  StageSeconds(one, "find rows in the cache") +
+                  StageSeconds(one, "write evicted rows"),
+              1e-12);
+  for (const Plan* const plan : {&behind, &one, &two}) {
+    double longest = 0;
+    for (const PlanChain& chain : plan->chains) longest = std::max(longest, chain.seconds);
+    EXPECT_EQ(plan->step_seconds, longest);
+  }
+  EXPECT_GT(one.step_seconds, two.step_seconds);
+  EXPECT_THAT(PlanText(Spec(common), two), HasSubstr("chain: reading rows ahead"));
+}
+
+// What one thread does ahead leaves the other to the step: it takes longer by itself, and less of
+// the processors, than with both at work.
+TEST(CalibratedPlanTest, WorkOfOneThreadLeavesTheOthers) {
+  PlanSpec spec = Spec("hardware: m.yaml\nstore: memory\ncache_bytes: 16MiB\nprefetch_depth: 1\n");
+  spec.hardware.engine.unique_seconds_per_lookup = 1e-5;
+  const Plan all = PlanOf(spec);
+  spec.hardware.engine.unique_busy = 0.5;
+  const Plan half = PlanOf(spec);
+  const double seconds = 1000 * 1e-5;
+  const char* const stage = "sort ids and find the distinct ones";
+  EXPECT_NEAR(StageSeconds(all, stage), 2 * seconds, 1e-12);
+  EXPECT_NEAR(StageSeconds(half, stage), seconds, 1e-12);
+  EXPECT_NEAR(ChainSeconds(all, "all work on the processors") -
+                  ChainSeconds(half, "all work on the processors"),
+              seconds / 2, 1e-12);
+}
+
+TEST(CalibratedPlanTest, ReadingTheDataHasAThreadWhereThereAreTwo) {
+  PlanSpec spec = Spec("hardware: m.yaml\nstore: memory\ncache_bytes: 0\n");
+  spec.data_seconds_per_sample = 1e-3;
+  const Plan two = PlanOf(spec);
+  EXPECT_NEAR(ChainSeconds(two, "reading the data"), 1000 * 1e-3, 1e-12);
+  EXPECT_EQ(two.step_seconds, ChainSeconds(two, "reading the data"));
+  spec.hardware.threads = 1;
+  const Plan one = PlanOf(spec);
+  EXPECT_EQ(ChainSeconds(one, "reading the data"), 0);
+  EXPECT_GT(one.step_seconds, 1000 * 1e-3);
+}
+
+// Ranks of a machine have what it does all together.
+TEST(CalibratedPlanTest, RanksShareTheirMachine) {
+  const std::string common = "hardware: m.yaml\nstore: memory\ncache_bytes: 0\n";
+  const Plan alone = PlanOf(Spec(common));
+  const Plan shared = PlanOf(Spec(common + "ranks: 4\nranks_per_node: 4\n"));
+  const Plan apart = PlanOf(Spec(common + "ranks: 4\nranks_per_node: 1\n"));
+  // Four ranks pool a fourth each, at a fourth of the speed.
+  EXPECT_NEAR(StageSeconds(shared, "pool"), StageSeconds(alone, "pool"), 1e-15);
+  EXPECT_NEAR(StageSeconds(apart, "pool"), StageSeconds(alone, "pool") / 4, 1e-15);
+  EXPECT_GT(StageSeconds(shared, "exchange rows"), 0);
+  EXPECT_LT(shared.samples_per_second, alone.samples_per_second);
+  EXPECT_EQ(shared.exchange_bytes, shared.exchange_bytes_node);
+  EXPECT_EQ(apart.exchange_bytes, apart.exchange_bytes_network);
+  for (const PlanTier& tier : shared.tiers) {
+    if (tier.name != "dram") continue;
+    EXPECT_EQ(tier.limit_bytes, Measured().dram_bytes / 4);
+  }
+}
+
+TEST(CalibratedPlanTest, ARunFromNothingMakesItsRows) {
+  PlanSpec spec = Spec("hardware: m.yaml\nstore: memory\ncache_bytes: 0\n");
+  spec.hardware.engine.new_in_place = {1e-6, 1e-9};
+  EXPECT_EQ(StageSeconds(PlanOf(spec), "make new rows"), 0);
+  spec.run_steps = 10;
+  // Of a million rows, used alike, each of ten steps finds nearly 1,000 new ones.
+  const Plan run = PlanOf(spec);
+  EXPECT_NEAR(run.new_rows, 995, 6);
+  EXPECT_NEAR(StageSeconds(run, "make new rows"), run.new_rows * (1e-6 + 80e-9), 1e-9);
 }
 
 TEST(CalibratedPlanTest, AFileStandsWhereAProfileStandsAndItsDiskCounts) {

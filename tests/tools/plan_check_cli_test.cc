@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 class PlanCheckCliTest : public ::testing::Test {
  protected:
   // 8 tables of 20,000 rows, 400 steps of 512, each row at most once a sample.
-  void Train(const std::vector<std::string>& tiers) {
+  void Train(const std::vector<std::string>& tiers, int ranks = 1) {
     std::vector<std::string> all = {
         "--data=synthetic:tables=8,rows=20000,dense=4,samples=204800,valid=512,test=512,zipf=1.05",
         "--embedding_dim=16",
@@ -28,6 +28,16 @@ class PlanCheckCliTest : public ::testing::Test {
         "--prefetch_depth=1",
         "--report=" + dir_ + "/run.json"};
     all.insert(all.end(), tiers.begin(), tiers.end());
+#ifdef HOTROW_MPIEXEC
+    // The quotes around a program are RunProgram's.
+    if (ranks > 1) {
+      all.insert(all.begin(), {"-n", std::to_string(ranks), HOTROW_DLRM_BINARY});
+      const Result result = RunProgram(HOTROW_MPIEXEC, all, HOTROW_MPI_ENVIRONMENT);
+      ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+      return;
+    }
+#endif
+    ASSERT_EQ(ranks, 1);
     const Result result = RunProgram(HOTROW_DLRM_BINARY, all);
     ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   }
@@ -80,6 +90,59 @@ TEST_F(PlanCheckCliTest, ACacheOverAnSsd) {
   ExpectGoodButForSpeed(Spec("store: ssd\ncache_bytes: auto\n"),
                         {"cache.used_bytes", "cache.unique_hit_rate", "cache.hit_rate",
                          "ssd.ios per step", "samples_per_second"});
+}
+
+// What the run itself said of it is a plan of the run.
+TEST_F(PlanCheckCliTest, TheSpecThatTheTrainerSaved) {
+  const std::string spec = dir_ + "/spec.json";
+  Train({"--cache_bytes=4MiB", "--store_bytes=64MiB", "--save_spec=" + spec,
+         "--record_trace=" + dir_ + "/trace", "--sample_rate=0.2", "--mrc"});
+  const Result planned = RunHotrow({"plan", spec, "--json"});
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  ExpectGoodButForSpeed(spec, {"cache.used_bytes", "memory.used_bytes", "cache.hit_rate",
+                               "cache.unique_hit_rate", "unique_keys_per_step"});
+
+  const Result info = RunHotrow({"trace", "info", dir_ + "/trace", "--json"});
+  EXPECT_EQ(info.exit_code, 0) << info.err;
+  const nlohmann::json tables = nlohmann::json::parse(info.out, nullptr, false)["tables"];
+  ASSERT_EQ(tables.size(), 8u) << info.out;
+  // The same curve from the trace as the trainer has estimated, in the same words.
+  const Result mrc = RunHotrow({"trace", "mrc", dir_ + "/trace", "--json"});
+  EXPECT_EQ(mrc.exit_code, 0) << mrc.err;
+  const nlohmann::json traced = nlohmann::json::parse(mrc.out, nullptr, false);
+  const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir_ + "/run.json");
+  HOTROW_ASSERT_OK(text.status());
+  const nlohmann::json report = nlohmann::json::parse(*text, nullptr, false)["mrc"];
+  EXPECT_EQ(report["accesses"], traced["accesses"]);
+  ASSERT_EQ(report["tables"].size(), traced["tables"].size());
+  for (const auto& [field, value] : traced["tables"][0].items()) {
+    EXPECT_EQ(report["tables"][0].count(field), 1u) << field;
+  }
+  for (const auto& [field, value] : traced["points"][0].items()) {
+    EXPECT_EQ(report["points"][0].count(field), 1u) << field;
+  }
+  for (const auto& [field, value] : traced.items()) EXPECT_EQ(report.count(field), 1u) << field;
+  EXPECT_EQ(report["tables"][3]["name"], traced["tables"][3]["name"]);
+  EXPECT_EQ(report["tables"][3]["accesses"], traced["tables"][3]["accesses"]);
+}
+
+TEST_F(PlanCheckCliTest, TwoRanks) {
+#ifndef HOTROW_MPIEXEC
+  GTEST_SKIP() << "this build has no MPI, or there is no mpirun";
+#endif
+  Train({"--cache_bytes=2MiB", "--store=ssd", "--store_path=" + dir_ + "/store",
+         "--store_bytes=32MiB", "--disk_bytes=200MB", "--exchange_backward=int8"},
+        2);
+  ExpectGoodButForSpeed(
+      Spec("store: ssd\ncache_bytes: 2MiB\nranks: 2\nranks_per_node: 2\n"
+           "exchange_backward: int8\n"
+           "model: {dense_features: 4, bottom: [16, 16], top: [16, 1], interaction: dot}\n"),
+      {"cache.used_bytes", "cache.unique_hit_rate", "cache.hit_rate", "ssd.ios per step",
+       "unique_keys_per_step", "exchange.ids_bytes", "exchange.forward_bytes",
+       "exchange.backward_bytes", "exchange.dense_bytes"});
+  // As one rank would have it, this is another run.
+  ExpectRefused({"plan", Spec("store: ssd\ncache_bytes: 2MiB\n"), "--check=" + dir_ + "/run.json"},
+                HasSubstr("ranks"));
 }
 
 TEST_F(PlanCheckCliTest, NoCache) {

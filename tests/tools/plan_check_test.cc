@@ -1,5 +1,6 @@
 #include "tools/plan/plan_check.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -29,8 +30,9 @@ PlanSpec Spec(const std::string& store = "memory") {
   return spec.ok() ? *spec : PlanSpec();
 }
 
-// A run that went as planned.
+// A run that went as planned. What a report sums over ranks is so many times that of one.
 Json ReportOf(const PlanSpec& spec) {
+  const double ranks = spec.ranks;
   PlanSpec run = spec;
   run.run_steps = kSteps;
   run.run_disk_bytes = kDiskBytes;
@@ -45,28 +47,30 @@ Json ReportOf(const PlanSpec& spec) {
                       {"rows", table.rows - 10},
                       {"dim", table.dim},
                       {"row_bytes", bytes}});
-    rows.push_back({static_cast<double>(table.rows - 10), bytes});
+    const double share = plan.store_shares.empty() ? 1 : plan.store_shares[rows.size()];
+    rows.push_back({static_cast<double>(table.rows - 10) / ranks * share, bytes});
   }
   double cache_used = 0;
   for (const PlanItem& item : plan.items) {
     if (item.name.rfind("cache: ", 0) == 0) cache_used += item.bytes;
   }
   Json cache = {{"name", "cache"},
-                {"budget_bytes", spec.cache_bytes},
-                {"used_bytes", cache_used},
+                {"budget_bytes", spec.cache_bytes * spec.ranks},
+                {"used_bytes", cache_used * ranks},
                 {"hit_rate", plan.hit_rate},
                 {"unique_hit_rate", plan.unique_hit_rate}};
-  Json store = {{"name", std::string(StoreKindName(spec.store))}, {"budget_bytes", 1 << 30}};
+  Json store = {{"name", std::string(StoreKindName(spec.store))},
+                {"budget_bytes", ranks * (1 << 30)}};
   if (spec.store == StoreKind::kMemory) {
-    store["used_bytes"] = SizeOfHostStore(rows, 1 << 30).total();
+    store["used_bytes"] = ranks * SizeOfHostStore(rows, 1 << 30).total();
   } else {
     const SsdStoreBytes size = SizeOfSsdStore(rows, kDiskBytes);
-    store["used_bytes"] = size.memory();
-    store["index_bytes"] = size.index_bytes;
-    store["disk_budget_bytes"] = kDiskBytes;
-    store["disk_used_bytes"] = plan.ssd_bytes_written * kSteps;
-    store["bytes_written"] = plan.ssd_bytes_written * kSteps;
-    store["ios"] = kSteps * (plan.ssd_ios_read + plan.ssd_bytes_written / (1 << 20));
+    store["used_bytes"] = ranks * size.memory();
+    store["index_bytes"] = ranks * size.index_bytes;
+    store["disk_budget_bytes"] = ranks * kDiskBytes;
+    store["disk_used_bytes"] = ranks * plan.ssd_bytes_written * kSteps;
+    store["bytes_written"] = ranks * plan.ssd_bytes_written * kSteps;
+    store["ios"] = ranks * kSteps * (plan.ssd_ios_read + plan.ssd_bytes_written / (1 << 20));
   }
   return {{"flags",
            {{"batch_size", spec.batch_size},
@@ -77,9 +81,14 @@ Json ReportOf(const PlanSpec& spec) {
           {"steps", kSteps},
           {"resumed_from_step", 0},
           {"threads", 2},
-          {"world_size", 1},
+          {"world_size", spec.ranks},
           {"samples_per_second", plan.samples_per_second},
-          {"unique_keys_per_step", plan.unique_keys},
+          {"unique_keys_per_step", ranks * plan.unique_keys},
+          {"exchange",
+           {{"ids_bytes", ranks * plan.exchange_ids_bytes},
+            {"forward_bytes", ranks * plan.exchange_forward_bytes},
+            {"backward_bytes", ranks * plan.exchange_backward_bytes},
+            {"dense_bytes", 2 * (ranks - 1) * 4 * plan.dense_parameters}}},
           {"tables", tables},
           {"tiers", {cache, store}},
           {"stages", Json::array()}};
@@ -118,6 +127,13 @@ TEST(PlanCheckTest, ARunThatWentAsPlannedIsGood) {
 TEST(PlanCheckTest, EachItemIsHeldToItsTolerance) {
   const PlanSpec memory = Spec();
   const PlanSpec ssd = Spec("ssd");
+  PlanSpec large = ssd;  // of more than a million rows that have left the cache
+  large.tables[1].rows = 20'000'000;
+  large.tables[1].zipf = 0.5;
+  PlanSpec ranks = Spec("ssd");
+  ranks.ranks = ranks.ranks_per_node = 3;
+  ranks.cache_bytes = 2 << 20;
+  ranks.model.top = {16, 1};
   struct Case {
     const PlanSpec* spec;
     const char* item;
@@ -127,12 +143,21 @@ TEST(PlanCheckTest, EachItemIsHeldToItsTolerance) {
   };
   for (const Case& c : {Case{&memory, "cache.used_bytes", "/tiers/0/used_bytes", 2, false},
                         {&memory, "memory.used_bytes", "/tiers/1/used_bytes", 2, false},
-                        {&ssd, "ssd.index_bytes", "/tiers/1/index_bytes", 3.5, false},
+                        {&large, "ssd.index_bytes", "/tiers/1/index_bytes", 3.5, false},
                         {&memory, "cache.hit_rate", "/tiers/0/hit_rate", 1, true},
                         {&ssd, "cache.unique_hit_rate", "/tiers/0/unique_hit_rate", 1, true},
                         {&ssd, "ssd.ios per step", "/tiers/1/ios", 5, false},
                         {&memory, "unique_keys_per_step", "/unique_keys_per_step", 5, false},
-                        {&memory, "samples_per_second", "/samples_per_second", 20, false}}) {
+                        {&memory, "samples_per_second", "/samples_per_second", 20, false},
+                        {&ranks, "cache.used_bytes", "/tiers/0/used_bytes", 2, false},
+                        {&ranks, "cache.hit_rate", "/tiers/0/hit_rate", 1, true},
+                        {&ranks, "cache.unique_hit_rate", "/tiers/0/unique_hit_rate", 1, true},
+                        {&ranks, "ssd.ios per step", "/tiers/1/ios", 5, false},
+                        {&ranks, "unique_keys_per_step", "/unique_keys_per_step", 5, false},
+                        {&ranks, "exchange.ids_bytes", "/exchange/ids_bytes", 5, false},
+                        {&ranks, "exchange.forward_bytes", "/exchange/forward_bytes", 5, false},
+                        {&ranks, "exchange.backward_bytes", "/exchange/backward_bytes", 5, false},
+                        {&ranks, "exchange.dense_bytes", "/exchange/dense_bytes", 5, false}}) {
     for (const double sign : {-1.0, 1.0}) {
       for (const double share : {0.9, 1.1}) {
         Json report = ReportOf(*c.spec);
@@ -186,6 +211,58 @@ TEST(PlanCheckTest, WhatTheSpecLeavesOpenIsTheRuns) {
   const PlanCheck check = Checked(spec, report);
   EXPECT_TRUE(check.good()) << PlanCheckText(check);
   EXPECT_THAT(PlanCheckText(check), HasSubstr("checked with the run's 8.0 MiB"));
+}
+
+TEST(PlanCheckTest, OfSeveralRanksEachHasItsShare) {
+  PlanSpec spec = Spec();
+  spec.ranks = spec.ranks_per_node = 4;
+  const Json report = ReportOf(spec);
+  const PlanCheck check = Checked(spec, report);
+  EXPECT_TRUE(check.good()) << PlanCheckText(check);
+  std::map<std::string, double> measured;
+  for (const PlanCheckItem& item : check.items) measured[item.name] = item.measured;
+  EXPECT_NEAR(measured["cache.used_bytes"], report["tiers"][0]["used_bytes"].get<double>() / 4, 1);
+  EXPECT_EQ(measured["unique_keys_per_step"], report["unique_keys_per_step"].get<double>());
+  EXPECT_EQ(measured["exchange.forward_bytes"], report["exchange"]["forward_bytes"].get<double>());
+  // Nothing is said of a dense model.
+  EXPECT_EQ(measured.count("exchange.dense_bytes"), 0u);
+  EXPECT_THAT(PlanCheckText(check), HasSubstr("the spec has no dense model"));
+  // What the cache of a rank may take is the fourth of what the report says.
+  PlanSpec other = spec;
+  other.cache_bytes = spec.cache_bytes * 4;
+  EXPECT_THAT(CheckPlan(other, report.dump(), "run.json").status(),
+              test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cache_bytes")));
+  other = spec;
+  other.cache_bytes = PlanSpec::kAuto;
+  EXPECT_THAT(PlanCheckText(Checked(other, report)), HasSubstr("checked with the run's 8.0 MiB"));
+}
+
+// Of a measured machine: what is held depends on whether the run had its threads.
+TEST(PlanCheckTest, SpeedIsHeldWhereTheRunHadTheThreadsThatWereMeasured) {
+  const auto verdict = [](int32_t ranks, int run_threads, std::string* text) {
+    PlanSpec spec = Spec();
+    spec.ranks = spec.ranks_per_node = ranks;
+    spec.hardware.threads = 4;
+    EngineCosts& engine = spec.hardware.engine;
+    engine.unique_seconds_per_lookup = 1e-8;
+    engine.hit = engine.miss = engine.evict = engine.pool = engine.sum = engine.update = {1e-7, 0};
+    Json report = ReportOf(spec);
+    report["threads"] = run_threads;
+    report["samples_per_second"] = 1.5 * report["samples_per_second"].get<double>();
+    const PlanCheck check = Checked(spec, report);
+    *text = PlanCheckText(check);
+    for (const PlanCheckItem& item : check.items) {
+      if (item.name == "samples_per_second") return item.verdict;
+    }
+    return PlanCheckItem::Verdict::kGood;
+  };
+  std::string text;
+  EXPECT_EQ(verdict(1, 4, &text), PlanCheckItem::Verdict::kOver);
+  EXPECT_EQ(verdict(2, 2, &text), PlanCheckItem::Verdict::kOver);
+  EXPECT_EQ(verdict(1, 2, &text), PlanCheckItem::Verdict::kNotHeld);
+  EXPECT_THAT(text, HasSubstr("calibrate with as many"));
+  EXPECT_EQ(verdict(8, 1, &text), PlanCheckItem::Verdict::kNotHeld);
+  EXPECT_THAT(text, HasSubstr("8 ranks of 1 threads on 4 processors"));
 }
 
 }  // namespace

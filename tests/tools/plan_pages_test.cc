@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/env.h"
@@ -88,6 +89,48 @@ TEST(PlanHtmlTest, ShowsTheVerdictAndEveryItem) {
   for (const PlanItem& item : plan->items) EXPECT_THAT(page, HasSubstr(item.name));
   const std::string good = PageOf(Spec("batch_size: 64\ntables: [{name: t, rows: 9, dim: 4}]\n"));
   EXPECT_THAT(good, HasSubstr(">It fits<"));
+}
+
+TEST(FormatAmountTest, IsReadByPeople) {
+  for (const auto& [amount, text] :
+       std::vector<std::pair<double, std::string>>{{0, "0"},
+                                                   {1e-9, "0"},
+                                                   {0.001234, "0.001234"},
+                                                   {0.5, "0.500000"},
+                                                   {1, "1"},
+                                                   {12.345, "12.35"},
+                                                   {99.999, "100"},
+                                                   {12'345.6, "12,346"},
+                                                   {386'500, "386,500"},
+                                                   {999'999, "999,999"},
+                                                   {999'999.9, "1.00 M"},
+                                                   {3.865e7, "38.65 M"},
+                                                   {-3.865e7, "-38.65 M"},
+                                                   {1.2e9, "1.20 G"},
+                                                   {2.5e12, "2.50 T"},
+                                                   {1.0 / 0.0, "endless"}}) {
+    EXPECT_EQ(FormatAmount(amount), text);
+  }
+  EXPECT_EQ(FormatChange(410'000), "+410,000");
+  EXPECT_EQ(FormatChange(-2e6), "-2.00 M");
+  EXPECT_EQ(FormatChange(0), "+0");
+}
+
+// Fast and slow, large and small: nobody is to read exponents.
+TEST(FormatAmountTest, NoPlanHasExponents) {
+  for (const std::string& head :
+       {std::string("batch_size: 262144\nranks: 64\nhardware: h100-sxm\nprefetch_depth: 1\n"),
+        std::string("batch_size: 65536\ntarget_samples_per_second: 1e9\nstore: ssd\n"),
+        std::string("batch_size: 64\nstore: memory\nhardware: {profile: a10, dram: 1GB}\n")}) {
+    const PlanSpec spec = Spec(head +
+                               "model: {dense_features: 13, bottom: [64, 128], top: [64, 1]}\n"
+                               "tables:\n- {name: t, rows: 2e9, dim: 128}\n");
+    const auto plan = MakePlan(spec);
+    ASSERT_THAT(plan, test::IsOk());
+    for (const std::string& text : {PlanText(spec, *plan), PageOf(spec)}) {
+      EXPECT_THAT(text, Not(testing::ContainsRegex("[0-9]e[+-][0-9]"))) << head;
+    }
+  }
 }
 
 TEST(PlanCurveTest, GrowsToAHitRateOfOne) {

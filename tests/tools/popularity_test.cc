@@ -83,6 +83,77 @@ TEST(CacheModelTest, LruIsWithinAPointOfOurCache) {
   }
 }
 
+// Four ranks look up a fourth of a step each; a key counts once for each that has it in its part.
+TEST(CacheModelTest, PartsOfAStepCountAKeyOnceEach) {
+  constexpr int kParts = 4;
+  constexpr int kPartLookups = 1000;
+  constexpr int64_t kRows = 20'000;
+  constexpr double kHeld = 2000;
+  const Popularity law = Popularity::Zipf(kRows, 1.05);
+  const CacheClient client = {.law = &law, .step_lookups = kParts * kPartLookups, .parts = kParts};
+  const CacheModel model(std::span(&client, 1));
+  RandomStream random(4, RandomPurpose::kTest);
+  const ZipfSampler sampler(kRows, 1.05);
+  double asked = 0;
+  constexpr int kSteps = 50;
+  for (int i = 0; i < kSteps * kParts; ++i) {
+    std::set<uint64_t> part;
+    for (int n = 0; n < kPartLookups; ++n) {
+      const auto block = [&](uint32_t) {
+        return PhiloxBlock{{random.Next32(), random.Next32(), random.Next32(), random.Next32()}};
+      };
+      part.insert(sampler.Rank(block(0), block));
+    }
+    asked += static_cast<double>(part.size());
+  }
+  EXPECT_NEAR(model.lookups(), asked / kSteps, 0.01 * asked / kSteps);
+  // More of what is asked hits than of the distinct keys, and less than of all lookups.
+  const CacheClient whole = {.law = &law, .step_lookups = kParts * kPartLookups};
+  const CacheModel lookups(std::span(&whole, 1));
+  EXPECT_EQ(model.Lru(kHeld).unique_keys, lookups.Lru(kHeld).unique_keys);
+  EXPECT_GT(model.Lru(kHeld).lookups, model.Lru(kHeld).unique_keys + 0.01);
+  EXPECT_LT(model.Lru(kHeld).lookups, lookups.Lru(kHeld).lookups - 0.01);
+}
+
+// What a store below a cache gets to see, against a plain LRU list by steps.
+TEST(CacheModelTest, SomeRowsNeverLeaveTheCache) {
+  constexpr int64_t kRows = 50'000;
+  constexpr int64_t kStepLookups = 2000;
+  constexpr size_t kHeld = 10'000;
+  const Popularity law = Popularity::Zipf(kRows, 1.05);
+  const CacheClient client = {&law, kStepLookups};
+  const CacheModel model(std::span(&client, 1));
+  const ZipfSampler sampler(kRows, 1.05);
+  RandomStream random(5, RandomPurpose::kTest);
+  std::list<uint64_t> order;  // the last used in front
+  std::unordered_map<uint64_t, std::list<uint64_t>::iterator> held;
+  std::set<uint64_t> seen;
+  std::set<uint64_t> left;
+  int step = 0;
+  for (const int steps : {5, 20, 60, 300}) {
+    for (; step < steps; ++step) {
+      for (int64_t i = 0; i < kStepLookups; ++i) {
+        const auto block = [&](uint32_t) {
+          return PhiloxBlock{{random.Next32(), random.Next32(), random.Next32(), random.Next32()}};
+        };
+        const uint64_t row = sampler.Rank(block(0), block);
+        seen.insert(row);
+        if (const auto at = held.find(row); at != held.end()) order.erase(at->second);
+        order.push_front(row);
+        held[row] = order.begin();
+        if (held.size() > kHeld) {
+          left.insert(order.back());
+          held.erase(order.back());
+          order.pop_back();
+        }
+      }
+    }
+    const double share = static_cast<double>(left.size()) / static_cast<double>(seen.size());
+    EXPECT_NEAR(model.LeftShareOfClient(0, kHeld, steps), share, 0.02) << steps;
+  }
+  EXPECT_EQ(model.LeftShareOfClient(0, kRows, 300), 0);
+}
+
 TEST(CacheModelTest, TheClientsOfACacheSumUpToIt) {
   const Popularity hot = Popularity::Zipf(1000, 1.2);
   const Popularity cold = Popularity::Zipf(50'000, 0.2);

@@ -23,9 +23,11 @@ struct Result {
 };
 
 // The arguments need no quoting for a shell.
-inline Result RunProgram(const std::string& program, const std::vector<std::string>& arguments) {
+inline Result RunProgram(const std::string& program, const std::vector<std::string>& arguments,
+                         const std::string& environment = "") {
   const std::string dir = test::TempDir();
-  std::string command = absl::StrCat("'", program, "'");
+  std::string command = absl::StrCat(
+      environment.empty() ? "" : absl::StrCat("env ", environment, " "), "'", program, "'");
   for (const std::string& argument : arguments) absl::StrAppend(&command, " ", argument);
   absl::StrAppend(&command, " > '", dir, "/out' 2> '", dir, "/err'");
   const int status = std::system(command.c_str());  // NOLINT(concurrency-mt-unsafe)

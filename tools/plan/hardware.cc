@@ -147,6 +147,25 @@ double HardwareProfile::DotFlops(double dim) const {
   return Between(dim, kDotShort, dot_flops_short, kDotLong, dot_flops_long);
 }
 
+HardwareProfile HardwareProfile::SharedBy(int ranks) const {
+  HardwareProfile share = *this;
+  if (ranks <= 1) return share;
+  for (double HardwareProfile::*const rate :
+       {&HardwareProfile::dram_bytes, &HardwareProfile::dram_bytes_per_second,
+        &HardwareProfile::gpu_link_bytes_per_second, &HardwareProfile::network_bytes_per_second,
+        &HardwareProfile::ssd_bytes, &HardwareProfile::ssd_read_ios_per_second,
+        &HardwareProfile::ssd_read_bytes_per_second, &HardwareProfile::ssd_write_bytes_per_second,
+        &HardwareProfile::ssd_endurance_bytes, &HardwareProfile::dense_flops,
+        &HardwareProfile::dense_flops_16, &HardwareProfile::dense_flops_narrow,
+        &HardwareProfile::dense_flops_middle, &HardwareProfile::dense_flops_wide,
+        &HardwareProfile::dot_flops_short, &HardwareProfile::dot_flops_long,
+        &HardwareProfile::gather_rows_per_second}) {
+    share.*rate /= ranks;
+  }
+  share.cpu_seconds_per_key *= ranks;
+  return share;
+}
+
 std::span<const HardwareProfile> Accelerators() {
   static const std::vector<HardwareProfile> profiles = MakeAccelerators();
   return profiles;

@@ -17,8 +17,8 @@ struct EngineCost {
 };
 
 // What the table engine costs a rank that computes on the CPU, in seconds with all threads of the
-// rank at work on it. `hotrow calibrate` measures them. "Row bytes" are those of RowLayout, "weight
-// bytes" four times the dim.
+// machine at work on it. `hotrow calibrate` measures them. "Row bytes" are those of RowLayout,
+// "weight bytes" four times the dim.
 struct EngineCosts {
   double unique_seconds_per_lookup = 0;  // finding the distinct keys, sorting lookups by them
   EngineCost in_place;  // of a distinct key, without a cache: the address of its row; row bytes
@@ -29,6 +29,15 @@ struct EngineCosts {
   EngineCost pool;      // of a lookup; weight bytes
   EngineCost sum;       // of a lookup, backward; weight bytes
   EngineCost update;    // of a distinct key; row bytes
+  // Beside these, of a row that no step has used before; row bytes.
+  EngineCost new_in_place;  // makes it in the store, without a cache
+  EngineCost new_row;       // makes it in the cache
+  // The share of the threads that work meanwhile, in (0, 1]: what runs on one of them alone leaves
+  // the others to the rest of a step, once it runs ahead.
+  double unique_busy = 1;
+  double hit_busy = 1;
+  double miss_busy = 1;      // of miss and evict
+  double ssd_miss_busy = 1;  // of ssd_miss
 };
 
 // What one rank can use of a machine. Rates are what a program reaches, not what is printed on the
@@ -87,6 +96,9 @@ struct HardwareProfile {
   // Of a layer, by what was measured at the widths next to the mean of its sides.
   double LayerFlops(double in, double out) const;
   double DotFlops(double dim) const;
+  // What each of so many ranks of this machine has, with all of them at work: shares of its memory,
+  // disk, and rates. Only of measured profiles, which are of a whole machine; `engine` stays.
+  HardwareProfile SharedBy(int ranks) const;
 };
 
 // a10, a100-40, a100-80, h100-pcie, h100-sxm, h200, b200, gb200, cpu; null when there is no such.

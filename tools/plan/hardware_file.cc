@@ -63,6 +63,14 @@ std::vector<Line> LinesOf(HardwareProfile* p) {
   AddCost("pool", &e->pool, "s a lookup; bytes are those of the weights", &lines);
   AddCost("sum", &e->sum, "s a lookup; its gradient; bytes are those of the weights", &lines);
   AddCost("update", &e->update, "s a distinct key; its optimizer step", &lines);
+  AddCost("new_in_place", &e->new_in_place,
+          "s a row that is new; in the store, without a cache, beside the others", &lines);
+  AddCost("new_row", &e->new_row, "s a row that is new; in the cache, beside the others", &lines);
+  lines.push_back({"unique_busy", &e->unique_busy,
+                   "share of the threads that find distinct keys; 1 is all of them"});
+  lines.push_back({"hit_busy", &e->hit_busy, "the same where rows are found in the cache"});
+  lines.push_back({"miss_busy", &e->miss_busy, "the same of misses and evictions, over memory"});
+  lines.push_back({"ssd_miss_busy", &e->ssd_miss_busy, "the same over a disk"});
   return lines;
 }
 

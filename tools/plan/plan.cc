@@ -66,6 +66,7 @@ struct Traffic {
   double evicted = 0;  // as many as come in, but in a run that begins with an empty cache
   double evicted_bytes = 0;
   double new_rows = 0;
+  double new_bytes = 0;
   double ssd_reads = 0;
   double ssd_read_bytes = 0;
   double ssd_record_bytes = 0;
@@ -75,7 +76,12 @@ struct Traffic {
 
 class Planner {
  public:
-  explicit Planner(const PlanSpec& spec) : spec_(spec), hardware_(spec.hardware) {}
+  // A measured machine belongs to all ranks that it has.
+  explicit Planner(const PlanSpec& spec)
+      : spec_(spec),
+        hardware_(spec.hardware.calibrated() && spec.hardware.hbm_bytes == 0
+                      ? spec.hardware.SharedBy(std::min(spec.ranks, spec.ranks_per_node))
+                      : spec.hardware) {}
 
   absl::Status Init();
   // The plan with these stores and this cache budget of a rank.
@@ -101,6 +107,7 @@ class Planner {
   double LogBytes(const Plan& plan) const;
   double ReadsOfClass(const WidthClass& width, double all_ways, double written_bytes,
                       double log_bytes) const;
+  void CountExchange(Plan* plan) const;
   void AddStages(const Traffic& traffic, Plan* plan) const;
   void AddCalibratedStages(const Traffic& traffic, Plan* plan) const;
   void FinishStages(Plan* plan) const;
@@ -112,7 +119,7 @@ class Planner {
   void AddMarginals(Plan* plan) const;
 
   const PlanSpec& spec_;
-  const HardwareProfile& hardware_;
+  const HardwareProfile hardware_;  // of a rank
   std::vector<Popularity> laws_;
   std::vector<std::unique_ptr<Footprint>> footprints_;
   std::vector<RowLayout> layouts_;
@@ -120,6 +127,7 @@ class Planner {
   double min_cache_bytes_ = 0;
   double local_unique_ = 0;            // distinct keys of one rank's part of a batch
   double local_unique_bytes_[2] = {};  // on the wire, forward and backward
+  double local_unique_weight_bytes_ = 0;
   double local_lookups_ = 0;
   double local_lookup_bytes_ = 0;   // weights of all rows looked up
   double unique_weight_bytes_ = 0;  // of the distinct rows that a rank owns and a step uses
@@ -167,6 +175,7 @@ absl::Status Planner::Init() {
     local_lookups_ += lookups;
     local_lookup_bytes_ += lookups * kFloatBytes * table.dim;
     local_unique_ += unique;
+    local_unique_weight_bytes_ += unique * kFloatBytes * table.dim;
     local_unique_bytes_[0] += unique * WireBytes(spec_.forward_wire, table.dim);
     local_unique_bytes_[1] += unique * WireBytes(spec_.backward_wire, table.dim);
     pooled_dim_ += static_cast<double>(table.dim) * static_cast<double>(table.features);
@@ -187,7 +196,9 @@ absl::Status Planner::Init() {
     for (const size_t t : width.tables) {
       clients.push_back({.law = &laws_[t],
                          .step_lookups = spec_.tables[t].step_lookups(batch),
-                         .footprint = footprints_[t].get()});
+                         .footprint = footprints_[t].get(),
+                         // What a run reports: there is nothing else to be held against it.
+                         .parts = spec_.run_steps > 0 ? ranks() : 1});
     }
     width.model = std::make_unique<CacheModel>(clients);
     // Room for the rows of all steps in flight, a twentieth over the mean.
@@ -304,6 +315,29 @@ void Planner::AddStore(Plan* plan) const {
   plan->items.push_back({"ssd", "room for cleaning", size.disk_bytes - size.live_bytes});
 }
 
+// What a rank sends to others: of keys that are dealt out by hash, 1/R are its own.
+void Planner::CountExchange(Plan* plan) const {
+  plan->dense_parameters = dense_parameters_;
+  if (spec_.ranks == 1) return;
+  constexpr double kCountBytes = 4;  // how many keys of a table follow
+  const double others = ranks() - 1;
+  const double node = std::min<double>(spec_.ranks_per_node, ranks()) - 1;
+  const double all[] = {
+      local_unique_ * kKeyBytes + static_cast<double>(spec_.tables.size()) * kCountBytes * ranks(),
+      local_unique_bytes_[0], local_unique_bytes_[1]};
+  plan->exchange_ids_bytes = all[0] * others / ranks();
+  plan->exchange_forward_bytes = all[1] * others / ranks();
+  plan->exchange_backward_bytes = all[2] * others / ranks();
+  const double sum = all[0] + all[1] + all[2];
+  plan->exchange_bytes = sum * others / ranks();
+  plan->exchange_bytes_node = sum * node / ranks();
+  plan->exchange_bytes_network = sum * (others - node) / ranks();
+  // Within each node first; what crosses the network is then shared by the ranks of a node.
+  const double nodes = std::ceil(ranks() / (node + 1));
+  plan->allreduce_bytes = (2 * node / (node + 1) + 2 * (nodes - 1) / nodes / (node + 1)) *
+                          dense_parameters_ * kFloatBytes;
+}
+
 void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
   const double near = near_bytes_per_second();
   const std::string near_name = near_tier();
@@ -329,13 +363,8 @@ void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
     return {{Rate(inside, hardware_.gpu_link_bytes_per_second), "links of the node"},
             {Rate(outside, hardware_.network_bytes_per_second), "network"}};
   };
-  const auto count_exchange = [&](double bytes) {
-    plan->exchange_bytes += bytes * others / ranks();
-    plan->exchange_bytes_node += bytes * node / ranks();
-    plan->exchange_bytes_network += bytes * (others - node) / ranks();
-  };
-
-  if (!has_gpu() && hardware_.calibrated() && spec_.ranks == 1) {
+  CountExchange(plan);
+  if (!has_gpu() && hardware_.calibrated()) {
     AddCalibratedStages(traffic, plan);
     return;
   }
@@ -344,9 +373,7 @@ void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
       {{local_lookups_ * kSortBytesPerLookup / near, near_name},
        {local_lookups_ * cpu_keys, "cpu"}},
       true);
-  const double id_bytes = local_unique_ * kKeyBytes;
-  count_exchange(id_bytes);
-  add("exchange ids", exchange(id_bytes), true);
+  add("exchange ids", exchange(local_unique_ * kKeyBytes), true);
 
   // Rows that are not in the cache come from the store; as many changed ones go back.
   const double store_keys = traffic.misses;
@@ -380,7 +407,6 @@ void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
       {{(traffic.unique_keys * kProbeBytes + 2 * unique_weight_bytes_) / near, near_name},
        {traffic.unique_keys * cpu_keys, "cpu"}},
       false);
-  count_exchange(local_unique_bytes_[0]);
   add("exchange rows", exchange(local_unique_bytes_[0]), false);
   const double pool_bytes = local_lookup_bytes_ + samples * pooled_dim_ * kFloatBytes;
   add("pool", {{pool_bytes / near, near_name}, {local_lookups_ * cpu_keys, "cpu"}}, false);
@@ -391,7 +417,6 @@ void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
       false);
   add("sum gradients", {{2 * pool_bytes / near, near_name}, {local_lookups_ * cpu_keys, "cpu"}},
       false);
-  count_exchange(local_unique_bytes_[1]);
   add("exchange gradients", exchange(local_unique_bytes_[1]), false);
   add("update rows",
       {{(2 * unique_row_bytes_ + unique_weight_bytes_) / near, near_name},
@@ -403,7 +428,6 @@ void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
     const double parameters = dense_parameters_ * kFloatBytes;
     const double inside = 2 * node / (node + 1) * parameters;
     const double outside = 2 * (nodes - 1) / nodes * parameters / (node + 1);
-    plan->allreduce_bytes = inside + outside;
     add("all-reduce dense gradients",
         {{Rate(inside, hardware_.gpu_link_bytes_per_second), "links of the node"},
          {Rate(outside, hardware_.network_bytes_per_second), "network"}},
@@ -421,7 +445,9 @@ void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
   add("update dense parameters",
       {{dense_parameters_ * kFloatBytes * (3 + 2 * states) / near, near_name}}, false);
   add("start the work of a step", {{hardware_.step_seconds, "latency"}}, false);
-  add("read and draw the data", {{samples * spec_.data_seconds_per_sample, "cpu"}}, true);
+  // Each rank reads all of a batch and keeps its part.
+  add("read and draw the data",
+      {{static_cast<double>(spec_.batch_size) * spec_.data_seconds_per_sample, "cpu"}}, true);
   FinishStages(plan);
 }
 
@@ -433,52 +459,156 @@ double Planner::DenseSeconds(double samples) const {
   return samples > 0 ? seconds : 0;
 }
 
-// Where the table engine's costs were measured. They are of all threads together, and what runs
-// ahead of a step wants the same processors, so stages of the processor add up; only waiting for
-// the disk is hidden.
+// Where the table engine's costs were measured.
+//
+// A step is several chains of work that run beside each other on their own threads: the step
+// itself; with prefetching, finding and placing the rows of a later step, and reading what is
+// missing; reading the data, where a rank has two threads or more; the disk. A step takes as long
+// as the longest chain, or as all their work takes the processors that the rank has.
 void Planner::AddCalibratedStages(const Traffic& traffic, Plan* plan) const {
+  // embedding/embedding_collection.cc: with fewer threads than this, what runs ahead has one.
+  constexpr double kThreadsForPipeline = 4;
+  // A row that travels between ranks of a machine is packed, and copied into shared memory and out
+  // of it.
+  constexpr double kCopies = 3;
+  enum Chain { kStep, kPlace, kRead, kData, kDisk, kChains };
   const EngineCosts& engine = hardware_.engine;
   const double samples = static_cast<double>(spec_.batch_size) / ranks();
-  const auto add = [&](const char* name, double seconds, const char* bound_by) {
+  const bool ahead = spec_.prefetch_depth > 0;
+  const double machine_threads = std::max(1, hardware_.threads);
+  const double threads = machine_threads / std::min(spec_.ranks_per_node, spec_.ranks);
+  double chains[kChains] = {};
+  double processors = 0;
+  std::vector<Chain> chain_of;  // of each stage
+
+  const auto add = [&](const char* name, double seconds, const char* bound_by, Chain chain) {
     if (seconds <= 0) return;
-    const bool waits = std::string_view(bound_by).rfind("ssd", 0) == 0;
-    plan->stages.push_back({name, seconds, bound_by, waits && spec_.prefetch_depth > 0});
+    if (!ahead && (chain == kPlace || chain == kRead)) chain = kStep;
+    chains[chain] += seconds;
+    plan->stages.push_back({name, seconds, bound_by, chain != kStep});
+    chain_of.push_back(chain);
   };
-  add("read and draw the data", samples * spec_.data_seconds_per_sample, "cpu");
-  add("sort ids and find the distinct ones", local_lookups_ * engine.unique_seconds_per_lookup,
-      "cpu");
+  // Work that takes `seconds` with all threads of the machine, of which the share `busy` works.
+  const auto work = [&](const char* name, double seconds, double busy, Chain chain) {
+    const double processor_seconds =
+        seconds * std::clamp(busy * machine_threads, 1.0, machine_threads);
+    processors += processor_seconds / threads;
+    double used = std::clamp(busy * machine_threads, 1.0, std::max(1.0, threads));
+    const bool apart = chain == kData || (ahead && (chain == kPlace || chain == kRead));
+    if (apart && (chain == kData || threads < kThreadsForPipeline)) used = 1;
+    // Fewer processors than ranks: those share them.
+    add(name, processor_seconds / std::min(used, threads), "cpu", chain);
+  };
+  // Work at a rate of the rank's share.
+  const auto move = [&](const char* name, double seconds, const char* bound_by, Chain chain) {
+    processors += seconds;
+    add(name, seconds, bound_by, chain);
+  };
+
+  // Each rank reads all of a batch and keeps its part; with one thread, in between.
+  work("read and draw the data",
+       static_cast<double>(spec_.batch_size) * spec_.data_seconds_per_sample, 1 / machine_threads,
+       threads >= 2 ? kData : kStep);
+  const double others = ranks() - 1;
+  const double node = std::min<double>(spec_.ranks_per_node, ranks()) - 1;
+  const auto exchange = [&](const char* name, double bytes, Chain chain) {
+    if (others <= 0) return;
+    move(name, kCopies * Rate(bytes * node / ranks(), hardware_.gpu_link_bytes_per_second), "dram",
+         chain);
+    add(name, Rate(bytes * (others - node) / ranks(), hardware_.network_bytes_per_second),
+        "network", chain);
+  };
+  double find = local_lookups_ * engine.unique_seconds_per_lookup;
+  // What all ranks ask of this one is made distinct once more.
+  if (others > 0) find += local_unique_ * engine.unique_seconds_per_lookup;
+  work("sort ids and find the distinct ones", find, engine.unique_busy, kPlace);
+  exchange("exchange ids", local_unique_ * kKeyBytes, kPlace);
   if (plan->cache_bytes > 0) {
-    add("find rows in the cache",
+    work(
+        "find rows in the cache",
         engine.hit.Of(traffic.unique_keys - traffic.misses, unique_row_bytes_ - traffic.miss_bytes),
-        "cpu");
+        engine.hit_busy, kPlace);
+    work("make new rows", engine.new_row.Of(traffic.new_rows, traffic.new_bytes), engine.miss_busy,
+         kRead);
+    const double evict = engine.evict.Of(traffic.evicted, traffic.evicted_bytes);
+    const double miss = engine.miss.Of(traffic.misses, traffic.miss_bytes);
     if (plan->store == StoreKind::kSsd) {
-      add("read misses and write evicted rows",
-          engine.ssd_miss.Of(traffic.misses, traffic.miss_bytes), "cpu");
-      const double reads = Rate(plan->ssd_ios_read, hardware_.ssd_read_ios_per_second);
-      const double bytes = Rate(plan->ssd_bytes_read, hardware_.ssd_read_bytes_per_second);
+      work("write evicted rows", evict, engine.miss_busy, kPlace);
+      // What a disk costs the processor beyond that: of a row that is there to be read, and of one
+      // that is written; in the measurement they were as many.
+      const double both = engine.ssd_miss.Of(traffic.misses, traffic.miss_bytes) -
+                          engine.miss.Of(traffic.misses, traffic.miss_bytes) -
+                          engine.evict.Of(traffic.misses, traffic.miss_bytes);
+      const double rows = std::min(
+          1.0, (traffic.ssd_reads + traffic.evicted) / std::max(1e-30, 2 * traffic.misses));
+      double reads = Rate(plan->ssd_ios_read, hardware_.ssd_read_ios_per_second);
       // Longer reads than the 4 KiB of the measurement are merged ones, few: reads count.
-      add("wait for reads of the disk",
-          plan->ssd_bytes_read > plan->ssd_ios_read * kBlockBytes ? std::max(reads, bytes) : reads,
-          "ssd reads");
-      add("wait for writes of the disk",
-          Rate(plan->ssd_bytes_written, hardware_.ssd_write_bytes_per_second), "ssd written bytes");
+      if (plan->ssd_bytes_read > plan->ssd_ios_read * kBlockBytes) {
+        reads = std::max(reads, Rate(plan->ssd_bytes_read, hardware_.ssd_read_bytes_per_second));
+      }
+      const double before = chains[ahead ? kRead : kStep];
+      work("read misses", miss + std::max(0.0, both) * rows, engine.ssd_miss_busy, kRead);
+      // Rows that are there are dealt with while others come: only the longer of the two counts.
+      const double dealt = chains[ahead ? kRead : kStep] - before;
+      add("wait for reads of the disk", std::max(0.0, reads - dealt), "ssd reads", kRead);
+      add("reads of the disk", reads, "ssd reads", kDisk);
+      add("writes of the disk", Rate(plan->ssd_bytes_written, hardware_.ssd_write_bytes_per_second),
+          "ssd written bytes", kDisk);
     } else {
-      add("read misses", engine.miss.Of(traffic.misses, traffic.miss_bytes), "cpu");
-      add("write evicted rows", engine.evict.Of(traffic.evicted, traffic.evicted_bytes), "cpu");
+      work("write evicted rows", evict, engine.miss_busy, kPlace);
+      work("read misses", miss, engine.miss_busy, kRead);
     }
   } else {
-    add("find rows in the store", engine.in_place.Of(traffic.unique_keys, unique_row_bytes_),
-        "cpu");
+    work("find rows in the store", engine.in_place.Of(traffic.unique_keys, unique_row_bytes_), 1,
+         kStep);
+    work("make new rows", engine.new_in_place.Of(traffic.new_rows, traffic.new_bytes), 1, kStep);
   }
-  add("pool", engine.pool.Of(local_lookups_, local_lookup_bytes_), "cpu");
-  add("dense layers", DenseSeconds(samples), "flops");
-  add("sum gradients", engine.sum.Of(local_lookups_, local_lookup_bytes_), "cpu");
-  add("update rows", engine.update.Of(traffic.unique_keys, unique_row_bytes_), "cpu");
+  exchange("exchange rows", local_unique_bytes_[0], kStep);
+  work("pool", engine.pool.Of(local_lookups_, local_lookup_bytes_), 1, kStep);
+  move("dense layers", DenseSeconds(samples), "flops", kStep);
+  work("sum gradients", engine.sum.Of(local_lookups_, local_lookup_bytes_), 1, kStep);
+  exchange("exchange gradients", local_unique_bytes_[1], kStep);
+  if (others > 0) {
+    work("add gradients of the ranks", engine.sum.Of(local_unique_, local_unique_weight_bytes_), 1,
+         kStep);
+  }
+  work("update rows", engine.update.Of(traffic.unique_keys, unique_row_bytes_), 1, kStep);
+  // Of N ranks each sends 2 (N - 1) / N of the gradients.
+  exchange("all-reduce dense gradients", 2 * dense_parameters_ * kFloatBytes, kStep);
   const double states = spec_.model.dense_optimizer_states;
-  add("update dense parameters",
-      Rate(dense_parameters_ * kFloatBytes * (3 + 2 * states), hardware_.dram_bytes_per_second),
-      "dram");
-  FinishStages(plan);
+  move("update dense parameters",
+       Rate(dense_parameters_ * kFloatBytes * (3 + 2 * states), hardware_.dram_bytes_per_second),
+       "dram", kStep);
+
+  // Rows of a step are read while those of the next are placed, if two may be in flight.
+  const bool at_once = spec_.prefetch_depth >= 2;
+  if (!at_once) {
+    chains[kPlace] += chains[kRead];
+    chains[kRead] = 0;
+    std::replace(chain_of.begin(), chain_of.end(), kRead, kPlace);
+  }
+  constexpr const char* kNames[kChains] = {"the step", "placing rows ahead", "reading rows ahead",
+                                           "reading the data", "the disk"};
+  for (int c = 0; c < kChains; ++c) {
+    const bool both = c == kPlace && !at_once;
+    if (chains[c] > 0) {
+      plan->chains.push_back({both ? "placing and reading rows ahead" : kNames[c], chains[c]});
+    }
+  }
+  plan->chains.push_back({"all work on the processors", processors});
+  const auto longest = static_cast<Chain>(std::max_element(chains, chains + kChains) - chains);
+  plan->step_seconds = std::max(chains[longest], processors);
+  double most = -1;
+  for (size_t i = 0; i < plan->stages.size(); ++i) {
+    const PlanStage& stage = plan->stages[i];
+    const bool counts = chains[longest] >= processors ? chain_of[i] == longest
+                                                      : stage.bound_by.rfind("ssd", 0) != 0;
+    if (!counts || stage.seconds <= most) continue;
+    most = stage.seconds;
+    plan->bottleneck = absl::StrCat(stage.name, " (", stage.bound_by, ")");
+  }
+  plan->samples_per_second =
+      plan->step_seconds > 0 ? static_cast<double>(spec_.batch_size) / plan->step_seconds : 0;
 }
 
 void Planner::FinishStages(Plan* plan) const {
@@ -568,9 +698,9 @@ void Planner::Judge(Plan* plan) const {
   if (spec_.target_samples_per_second > 0 &&
       plan->samples_per_second < spec_.target_samples_per_second) {
     plan->fits = false;
-    plan->over.push_back(absl::StrFormat("speed: %.4g samples/s, the target is %.4g",
-                                         plan->samples_per_second,
-                                         spec_.target_samples_per_second));
+    plan->over.push_back(absl::StrCat("speed: ", FormatAmount(plan->samples_per_second),
+                                      " samples/s, the target is ",
+                                      FormatAmount(spec_.target_samples_per_second)));
   }
 }
 
@@ -601,13 +731,16 @@ Plan Planner::With(StoreKind store, double cache_bytes) const {
   for (size_t c = 0; c < classes_.size(); ++c) {
     const WidthClass& width = classes_[c];
     const double unique = width.model->unique_keys() / ranks();
-    double class_lookups = 0;
-    for (const size_t t : width.tables) {
-      class_lookups += spec_.tables[t].step_lookups(static_cast<double>(spec_.batch_size));
-    }
+    const double class_lookups = width.model->lookups();
     lookups += class_lookups;
     traffic.unique_keys += unique;
     if (cache_bytes <= 0) {
+      if (spec_.run_steps > 0) {
+        const double fresh =
+            std::min(unique, width.model->RowsAfter(spec_.run_steps) / ranks() / spec_.run_steps);
+        traffic.new_rows += fresh;
+        traffic.new_bytes += fresh * static_cast<double>(width.row_bytes);
+      }
       traffic.lookup_hits += class_lookups;
       traffic.bound_hits += unique;
       continue;
@@ -618,6 +751,13 @@ Plan Planner::With(StoreKind store, double cache_bytes) const {
                                   ? width.model->LruFromEmpty(all_ways, spec_.run_steps)
                                   : width.model->Lru(all_ways);
     const CacheHitRates bound = width.model->Hottest(all_ways);
+    if (spec_.run_steps > 0) {
+      plan.store_shares.resize(spec_.tables.size());
+      for (size_t i = 0; i < width.tables.size(); ++i) {
+        plan.store_shares[width.tables[i]] =
+            width.model->LeftShareOfClient(i, all_ways, spec_.run_steps);
+      }
+    }
     const double misses = unique * (1 - lru.unique_keys);
     traffic.misses += misses;
     // Of a run's misses some find nothing in the store, and the rows that are in the cache at its
@@ -632,6 +772,7 @@ Plan Planner::With(StoreKind store, double cache_bytes) const {
     const auto row_bytes = static_cast<double>(width.row_bytes);
     traffic.miss_bytes += misses * row_bytes;
     traffic.new_rows += fresh;
+    traffic.new_bytes += fresh * row_bytes;
     traffic.evicted += evicted;
     traffic.evicted_bytes += evicted * row_bytes;
     traffic.ssd_reads += misses - fresh;
@@ -762,9 +903,9 @@ Plan Planner::ChooseCache(StoreKind store) const {
   Plan plan = With(store, budget(enough));
   plan.cache_choice = reaches_target ? "the least that reaches the target"
                                      : absl::StrFormat(
-                                           "the least within %g %% of the fastest that fits (%.4g "
+                                           "the least within %g %% of the fastest that fits (%s "
                                            "samples/s)",
-                                           100 * kRateSlack, best);
+                                           100 * kRateSlack, FormatAmount(best));
   return plan;
 }
 
@@ -821,8 +962,8 @@ void Planner::AddRemedies(Plan* plan) const {
                       " instead of ", Bytes(before));
     }
     if (effect.empty()) {
-      effect = absl::StrFormat("%.4g samples/s instead of %.4g", result.samples_per_second,
-                               plan->samples_per_second);
+      effect = absl::StrCat(FormatAmount(result.samples_per_second), " samples/s instead of ",
+                            FormatAmount(plan->samples_per_second));
     }
     if (result.fits || result.over.size() < plan->over.size() ||
         (result.over.size() == plan->over.size() &&
@@ -960,6 +1101,9 @@ std::map<std::string, double> Plan::Values() const {
           {"exchange_bytes", exchange_bytes},
           {"exchange_bytes_node", exchange_bytes_node},
           {"exchange_bytes_network", exchange_bytes_network},
+          {"exchange_ids_bytes", exchange_ids_bytes},
+          {"exchange_forward_bytes", exchange_forward_bytes},
+          {"exchange_backward_bytes", exchange_backward_bytes},
           {"allreduce_bytes", allreduce_bytes},
           {"step_seconds", step_seconds},
           {"samples_per_second", samples_per_second},

@@ -31,6 +31,13 @@ struct PlanStage {
   bool overlapped = false;  // runs while the step before computes
 };
 
+// Work that has to be done one after the other, step after step. With measured costs the chains of
+// a step run beside each other, and the longest is what a step takes.
+struct PlanChain {
+  std::string name;
+  double seconds = 0;
+};
+
 // What one more GB (1e9 bytes) of a tier buys.
 struct PlanMarginal {
   std::string tier;
@@ -69,6 +76,9 @@ struct Plan {
   double link_bytes_down = 0;  // from host memory to the accelerator
   double link_bytes_up = 0;
   double new_rows = 0;  // of them, rows that no step had used before (a run from empty tables)
+  // Of the rows that a run from empty tables has seen, the share that its store has: others have
+  // never left the cache. Of each table; empty where all are there.
+  std::vector<double> store_shares;
   double ssd_ios_read = 0;
   double ssd_bytes_read = 0;
   double ssd_bytes_written = 0;
@@ -76,9 +86,14 @@ struct Plan {
   double exchange_bytes = 0;       // sent by the rank, ids, rows and gradients
   double exchange_bytes_node = 0;  // of them, to ranks of the same node
   double exchange_bytes_network = 0;
-  double allreduce_bytes = 0;  // sent by the rank, in its node and over the network
+  double exchange_ids_bytes = 0;  // of exchange_bytes: keys, and how many there are of each table
+  double exchange_forward_bytes = 0;   // rows
+  double exchange_backward_bytes = 0;  // their gradients
+  double allreduce_bytes = 0;          // sent by the rank, in its node and over the network
+  double dense_parameters = 0;
 
   std::vector<PlanStage> stages;
+  std::vector<PlanChain> chains;  // only with measured costs
   double step_seconds = 0;
   std::string bottleneck;
   double samples_per_second = 0;  // of all ranks
@@ -109,6 +124,12 @@ struct PlanCurvePoint {
   double samples_per_second = 0;
 };
 absl::StatusOr<std::vector<PlanCurvePoint>> PlanCurve(const PlanSpec& spec, const Plan& plan);
+
+// A number of things as people read it, the same in text and on pages: "0.1234", "12.34",
+// "386,500", "38.65 M", "1.20 G", "endless".
+std::string FormatAmount(double amount);
+// With its sign in front.
+std::string FormatChange(double amount);
 
 // For people; what `hotrow plan --json` prints.
 std::string PlanText(const PlanSpec& spec, const Plan& plan);

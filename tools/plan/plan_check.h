@@ -48,14 +48,16 @@ inline constexpr double kBytesTolerance = 2;  // percent
 inline constexpr double kIndexBytesTolerance = 3.5;       // percent
 inline constexpr double kHitRateTolerance = 1;            // points
 inline constexpr double kIosTolerance = 5;                // percent
+inline constexpr double kExchangeTolerance = 5;           // percent
 inline constexpr double kSamplesPerSecondTolerance = 20;  // percent
 
 // Plans the run of the report: its number of steps, from tables without rows and an empty cache,
 // with the rows that its tables ended with, its cache and disk budgets where the spec leaves them
-// open, and what its reader took of the processor where the spec does not say. `json` is the
-// report, `name` its place in errors. Errors: InvalidArgument, one line: not a report, or one of
-// another model; then it names what differs (tables, rows, dims, optimizer, batch size, store,
-// cache).
+// open, and what its reader took of the processor where the spec does not say. Of several ranks,
+// what a report sums over them is compared as the mean of a rank, but for distinct keys and what
+// the ranks exchange: those are of all ranks together. `json` is the report, `name` its place in
+// errors. Errors: InvalidArgument, one line: not a report, or one of another model; then it names
+// what differs (tables, rows, dims, optimizer, batch size, ranks, store, cache).
 absl::StatusOr<PlanCheck> CheckPlan(const PlanSpec& spec, std::string_view json,
                                     std::string_view name);
 

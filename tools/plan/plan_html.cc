@@ -45,14 +45,6 @@ std::string Seconds(double seconds) {
   if (seconds < 1) return absl::StrFormat("%.2f ms", seconds * 1e3);
   return absl::StrFormat("%.1f s", seconds);
 }
-// "1.2 M"
-std::string Short(double count) {
-  if (!std::isfinite(count)) return "-";
-  if (count >= 1e9) return absl::StrFormat("%.3g G", count / 1e9);
-  if (count >= 1e6) return absl::StrFormat("%.3g M", count / 1e6);
-  if (count >= 1e4) return absl::StrFormat("%.3g k", count / 1e3);
-  return absl::StrFormat("%.3g", count);
-}
 
 constexpr char kStyle[] = R"css(
 :root{--page:#f4f5f7;--card:#ffffff;--ink:#16191d;--soft:#5b6470;--line:#dfe3e8;--good:#0f7b4d;--goodbg:#e2f4ea;
@@ -249,6 +241,18 @@ std::string StageChart(const Plan& plan) {
   return out + "</svg>\n";
 }
 
+std::string ChainList(const Plan& plan) {
+  if (plan.chains.empty()) return "";
+  std::string out =
+      "<p class=\"soft\">Chains of work that run beside each other; a step takes as long as the "
+      "longest.</p>\n<ul class=\"key\">\n";
+  for (const PlanChain& chain : plan.chains) {
+    absl::StrAppend(&out, "<li>", Escaped(chain.name), "<em>", Seconds(chain.seconds),
+                    "</em></li>\n");
+  }
+  return out + "</ul>\n";
+}
+
 std::string TierBars(const Plan& plan) {
   std::string out;
   for (const PlanTier& tier : plan.tiers) {
@@ -260,9 +264,9 @@ std::string TierBars(const Plan& plan) {
     std::stable_sort(items.begin(), items.end(),
                      [](const PlanItem* a, const PlanItem* b) { return a->bytes > b->bytes; });
     const double full = tier.limit_bytes > 0 ? tier.bytes / tier.limit_bytes : 2;
-    absl::StrAppendFormat(&out, "<p><b>%s</b> %s <span class=\"soft\">of %s, %.3g %%</span></p>\n",
+    absl::StrAppendFormat(&out, "<p><b>%s</b> %s <span class=\"soft\">of %s, %s %%</span></p>\n",
                           tier.name, Bytes(tier.bytes), Bytes(tier.limit_bytes),
-                          tier.limit_bytes > 0 ? 100 * full : 0.0);
+                          FormatAmount(tier.limit_bytes > 0 ? 100 * full : 0.0));
     absl::StrAppend(&out, "<div class=\"bar\">");
     std::string key;
     for (size_t i = 0; i < items.size(); ++i) {
@@ -312,7 +316,7 @@ std::string PlanHtml(const PlanSpec& spec, const Plan& plan,
                     "</span></div>\n");
   };
   absl::StrAppend(&out, "<div class=\"tiles\">\n");
-  tile(Short(plan.samples_per_second), "samples/s, all ranks");
+  tile(FormatAmount(plan.samples_per_second), "samples/s, all ranks");
   tile(Seconds(plan.step_seconds), absl::StrCat("a step; longest: ", plan.bottleneck));
   if (plan.cache_bytes > 0) {
     tile(absl::StrFormat("%.1f %%", 100 * plan.hit_rate),
@@ -362,7 +366,7 @@ std::string PlanHtml(const PlanSpec& spec, const Plan& plan,
                   "<section><h2>Time of a step</h2><p class=\"soft\">Each stage takes as long as "
                   "the slowest thing it uses. The longest on the way is marked; paler ones run "
                   "while the step before computes.</p>\n",
-                  StageChart(plan), "</section>\n");
+                  StageChart(plan), ChainList(plan), "</section>\n");
 
   const auto row = [&](const std::string& name, const std::string& value) {
     absl::StrAppend(&out, "<tr><td>", Escaped(name), "</td><td class=\"n\">", Escaped(value),
@@ -407,8 +411,9 @@ std::string PlanHtml(const PlanSpec& spec, const Plan& plan,
     absl::StrAppend(&out, "<section><h2>Prices</h2><div class=\"scroll\"><table>\n");
     for (const PlanMarginal& marginal : plan.marginals) {
       row(absl::StrCat(marginal.what, " (", marginal.tier, ")"),
-          absl::StrFormat("%+.4g samples/s, %+.2f points of distinct keys",
-                          marginal.samples_per_second, 100 * marginal.unique_hit_rate));
+          absl::StrFormat("%s samples/s, %+.2f points of distinct keys",
+                          FormatChange(marginal.samples_per_second),
+                          100 * marginal.unique_hit_rate));
     }
     if (spec.hardware.price_per_rank_hour > 0) {
       row("an hour of all ranks",

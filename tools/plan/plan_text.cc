@@ -21,6 +21,29 @@ std::string Seconds(double seconds) {
 
 }  // namespace
 
+std::string FormatAmount(double amount) {
+  if (std::isinf(amount)) return amount > 0 ? "endless" : "-endless";
+  if (!std::isfinite(amount)) return "unknown";
+  const double size = std::abs(amount);
+  // The unit is that of the figure as it is printed: 999,999.9 is 1.00 M.
+  constexpr struct {
+    double unit;
+    const char* name;
+  } kUnits[] = {{1e15, " P"}, {1e12, " T"}, {1e9, " G"}, {1e6, " M"}};
+  for (const auto& [unit, name] : kUnits) {
+    if (size >= unit * (1 - 5e-7)) return absl::StrFormat("%.2f%s", amount / unit, name);
+  }
+  if (size >= 99.995) return FormatCount(std::llround(amount));
+  if (size >= 0.9995 || size == 0) return absl::StrFormat("%.4g", amount);
+  // Not with an exponent, however little it is.
+  return size >= 5e-7 ? absl::StrFormat("%.6f", amount) : "0";
+}
+
+std::string FormatChange(double amount) {
+  const std::string text = FormatAmount(amount);
+  return text[0] == '-' || text == "unknown" ? text : absl::StrCat("+", text);
+}
+
 std::string PlanText(const PlanSpec& spec, const Plan& plan) {
   std::string out;
   absl::StrAppendFormat(&out, "%s: %s tables, %s rows, batch %s, %d rank%s of %s\n", spec.name,
@@ -90,7 +113,11 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
                                              stage.overlapped ? ", ahead of the step" : ""));
   }
   line("step", absl::StrFormat("%10s  longest: %s", Seconds(plan.step_seconds), plan.bottleneck));
-  line("samples/s, all ranks", Count(plan.samples_per_second));
+  for (const PlanChain& chain : plan.chains) {
+    line(absl::StrCat("chain: ", chain.name).c_str(),
+         absl::StrFormat("%10s", Seconds(chain.seconds)));
+  }
+  line("samples/s, all ranks", FormatAmount(plan.samples_per_second));
 
   absl::StrAppend(&out, "\n");
   line("checkpoint",
@@ -102,9 +129,9 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
     line("price of a billion samples", absl::StrFormat("%.2f", plan.price_per_billion_samples));
   }
   for (const PlanMarginal& marginal : plan.marginals) {
-    line(marginal.what.c_str(),
-         absl::StrFormat("%+.4g samples/s, %+.2f points of distinct keys",
-                         marginal.samples_per_second, 100 * marginal.unique_hit_rate));
+    line(marginal.what.c_str(), absl::StrFormat("%s samples/s, %+.2f points of distinct keys",
+                                                FormatChange(marginal.samples_per_second),
+                                                100 * marginal.unique_hit_rate));
   }
   return out;
 }
@@ -145,6 +172,11 @@ std::string PlanJson(const PlanSpec& spec, const Plan& plan) {
                       {"overlapped", stage.overlapped}});
   }
   json["stages"] = std::move(stages);
+  Json chains = Json::array();
+  for (const PlanChain& chain : plan.chains) {
+    chains.push_back({{"name", chain.name}, {"seconds", chain.seconds}});
+  }
+  json["chains"] = std::move(chains);
   Json marginals = Json::array();
   for (const PlanMarginal& marginal : plan.marginals) {
     marginals.push_back({{"tier", marginal.tier},

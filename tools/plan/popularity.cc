@@ -133,6 +133,22 @@ double Footprint::Rows(double lookups) const {
                            (after->lookups - before.lookups);
 }
 
+namespace {
+
+// Of a row, what a step's lookups of it count.
+double WeightOf(const CacheClient& client, double probability) {
+  const double n = client.step_lookups;
+  return client.parts > 1 ? client.parts * AnyOf(probability, n / client.parts) : n * probability;
+}
+
+}  // namespace
+
+double CacheClient::weight() const {
+  if (!(parts > 1)) return step_lookups;
+  const double in_part = step_lookups / parts;
+  return parts * (footprint != nullptr ? footprint->Rows(in_part) : ExpectedUnique(*law, in_part));
+}
+
 CacheModel::Point CacheModel::HeldBy(const CacheClient& client, double time) {
   Point point;
   const double n = client.step_lookups;
@@ -140,14 +156,14 @@ CacheModel::Point CacheModel::HeldBy(const CacheClient& client, double time) {
     point.rows = client.footprint->Rows(n * time);
     const double misses = client.footprint->Rows(n * (time + 1)) - point.rows;
     point.rates.unique_keys = std::max(0.0, client.footprint->Rows(n) - misses);
-    point.rates.lookups = std::max(0.0, n - misses);
+    point.rates.lookups = std::max(0.0, client.weight() - misses);
     return point;
   }
   for (const Popularity::Group& group : client.law->groups) {
     const double used = AnyOf(group.probability, n);
     const double held = group.rows * AnyOf(used, time);
     point.rows += held;
-    point.rates.lookups += n * group.probability * held;
+    point.rates.lookups += WeightOf(client, group.probability) * held;
     point.rates.unique_keys += used * held;
   }
   return point;
@@ -199,7 +215,7 @@ CacheModel::CacheModel(std::span<const CacheClient> clients)
     : clients_(clients.begin(), clients.end()) {
   std::vector<Use> uses;
   for (const CacheClient& client : clients_) {
-    lookups_ += client.step_lookups;
+    lookups_ += client.weight();
     if (client.footprint != nullptr) {
       has_bound_ = false;
       rows_ += client.footprint->table_rows();
@@ -208,8 +224,7 @@ CacheModel::CacheModel(std::span<const CacheClient> clients)
     }
     for (const Popularity::Group& group : client.law->groups) {
       const double used = AnyOf(group.probability, client.step_lookups);
-      uses.push_back(
-          {group.rows, used, std::log1p(-used), client.step_lookups * group.probability});
+      uses.push_back({group.rows, used, std::log1p(-used), WeightOf(client, group.probability)});
       rows_ += group.rows;
       unique_keys_ += group.rows * used;
     }
@@ -347,6 +362,56 @@ CacheHitRates CacheModel::LruFromEmpty(double cache_rows, double steps) const {
   return {sum.lookups / steps, sum.unique_keys / steps};
 }
 
+namespace {
+
+// That a row with `rate` departures in a time T on average has had none by `x` times T. After the
+// use that a departure follows there is none for T, and none can have come in the T before it, so
+// S'(x) = -rate * S(x - 1), which is solved by the sum over k of (-rate)^k (x - k + 1)^k / k! as
+// far as x > k - 1. rate <= 1/e.
+double NeverLeft(double rate, double x) {
+  // The terms are small up to here; beyond, S falls as its slowest exponential does.
+  constexpr double kFar = 8;
+  const double near = std::min(x, kFar);
+  double sum = 0;
+  double factor = 1;  // (-rate)^k / k!
+  for (int k = 0; k == 0 || near > k - 1; ++k) {
+    sum += factor * std::pow(near - k + 1, k);
+    factor *= -rate / (k + 1);
+  }
+  if (x > kFar) {
+    double decay = rate;  // decay = rate * e^decay
+    for (int i = 0; i < 50; ++i) decay = std::min(1.0, rate * std::exp(decay));
+    sum *= std::exp(-decay * (x - kFar));
+  }
+  return std::clamp(sum, 0.0, 1.0);
+}
+
+}  // namespace
+
+double CacheModel::LeftShareOfClient(size_t client, double cache_rows, double steps) const {
+  if (points_.empty() || cache_rows <= 0) return 1;
+  if (cache_rows >= rows_) return 0;
+  const double stay = TimeOf(cache_rows);
+  const double over = std::max(0.0, steps - stay);
+  const CacheClient& one = clients_[client];
+  const double n = one.step_lookups;
+  double seen = 0;
+  double left = 0;
+  if (one.footprint != nullptr) {
+    seen = one.footprint->Rows(n * steps);
+    left = one.footprint->Rows(n * over);
+  } else {
+    for (const Popularity::Group& group : one.law->groups) {
+      const double used = AnyOf(group.probability, n);
+      seen += group.rows * AnyOf(used, steps);
+      if (used >= 1) continue;
+      const double leaves = used * std::exp(stay * std::log1p(-used));
+      left += group.rows * (1 - NeverLeft(leaves * stay, over / stay));
+    }
+  }
+  return seen > 0 ? std::min(1.0, left / seen) : 0;
+}
+
 CacheHitRates CacheModel::LruOfClient(size_t client, double cache_rows) const {
   if (points_.empty() || cache_rows <= 0) return {};
   if (cache_rows >= rows_) return {1, 1};
@@ -354,7 +419,7 @@ CacheHitRates CacheModel::LruOfClient(size_t client, double cache_rows) const {
   const Point held = HeldBy(one, TimeOf(cache_rows));
   const double unique_keys = one.footprint != nullptr ? one.footprint->Rows(one.step_lookups)
                                                       : ExpectedUnique(*one.law, one.step_lookups);
-  return {one.step_lookups > 0 ? held.rates.lookups / one.step_lookups : 0,
+  return {one.step_lookups > 0 ? held.rates.lookups / one.weight() : 0,
           unique_keys > 0 ? held.rates.unique_keys / unique_keys : 0};
 }
 

@@ -73,6 +73,11 @@ struct CacheClient {
   const Popularity* law = nullptr;
   double step_lookups = 0;
   const Footprint* footprint = nullptr;  // if there is one, law is not looked at
+  // More than 1: hit rates "of lookups" count a key once for each of so many equal parts of a step
+  // that uses it, as the caches of so many ranks do: each rank asks once for a key of its slice.
+  double parts = 1;
+
+  double weight() const;  // what the hits of a step are a share of; step_lookups for one part
 };
 
 struct CacheHitRates {
@@ -100,7 +105,8 @@ class CacheModel {
   explicit CacheModel(std::span<const CacheClient> clients);
 
   double unique_keys() const { return unique_keys_; }  // of a step, expected
-  double rows() const { return rows_; }                // of all tables
+  double lookups() const { return lookups_; }  // of a step, as the clients' parts count them
+  double rows() const { return rows_; }        // of all tables
   CacheHitRates Lru(double cache_rows) const;
   CacheHitRates Hottest(double cache_rows) const;
   // What Lru gives on average over the first `steps` steps of an empty cache, first uses being
@@ -112,6 +118,11 @@ class CacheModel {
   double StayOf(double cache_rows) const;
   // Distinct keys of a step that one of the so many steps before has used.
   double KeysUsedWithin(double steps) const { return At(steps).rates.unique_keys * unique_keys_; }
+  // Of the rows of a client that so many first steps of an empty cache use, the share that has left
+  // it at least once since: those are what a store below it has. A row that a step uses with
+  // probability q leaves after a use with (1 - q)^T, so q T (1 - q)^T times in T steps on average,
+  // and at most once. Of a measured curve: what was used before the last T steps.
+  double LeftShareOfClient(size_t client, double cache_rows, double steps) const;
   // Of one client: its share in Lru's hits.
   CacheHitRates LruOfClient(size_t client, double cache_rows) const;
 

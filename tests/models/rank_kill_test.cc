@@ -1,0 +1,163 @@
+// A rank that is killed in the midst of each kind of exchange, and between the two phases of a
+// checkpoint: the others end in time and name it, and the next start goes on with the same bits.
+// ranks_slow_test compiles the same with all kinds, moments and stores.
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/env.h"
+#include "gtest/gtest.h"
+#include "tests/models/mpirun.h"
+#include "tests/support/test_util.h"
+
+#ifdef HOTROW_SLOW_TESTS
+#define RankKillTest RankKillSlowTest
+#endif
+
+namespace hotrow {
+namespace {
+
+using test::Outcome;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 3;
+// Others than the killed rank may be slow, but not that slow. Where nobody is killed, nobody is in
+// a hurry: to leave MPI takes seconds on a busy machine with sanitizers.
+constexpr double kTimeoutSeconds = 4;
+constexpr double kPatientSeconds = 60;
+constexpr double kSecondsMax = 30;  // from the kill to the end of the last process
+
+struct Kill {
+  std::string kind;  // as rank_kill_main says them
+  std::string moment;
+  int victim = 0;
+};
+
+// Kills of one run after another.
+struct Chain {
+  std::string store;
+  std::vector<Kill> kills;
+};
+
+std::string Program(const std::string& store, const std::string& dir, int epochs,
+                    double timeout_seconds) {
+  return absl::StrCat(test::Quoted(HOTROW_RANK_KILL_MAIN), " ", store, " ", test::Quoted(dir), " ",
+                      epochs, " ", timeout_seconds);
+}
+
+// What a run ends with that nobody disturbs.
+std::string EndOfRun(const std::string& store, const std::string& dir, int epochs) {
+  const Outcome outcome =
+      test::Shell(absl::StrCat(test::Mpirun(kRanks, /*recovery=*/false),
+                               Program(store, dir, epochs, kPatientSeconds), " 2>&1 </dev/null"));
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+  const absl::StatusOr<std::string> end = ReadFileToString(PosixEnv(), dir + "/end");
+  EXPECT_THAT(end, test::IsOk());
+  return end.value_or("");
+}
+
+// One life, which this kill ends.
+void ExpectNamed(const std::string& store, const std::string& dir, int epochs, const Kill& kill) {
+  for (const char* const name : {"/committing", "/dying", "/killed"}) {
+    PosixEnv().Remove(dir + name).IgnoreError();
+  }
+  const std::string script =
+      absl::StrCat(Program(store, dir, epochs, kTimeoutSeconds), " ", kill.kind, " ", kill.moment,
+                   " ", kill.victim, "; echo rank $OMPI_COMM_WORLD_RANK ended with $?");
+  const Outcome outcome = test::Shell(absl::StrCat(
+      test::Mpirun(kRanks, /*recovery=*/true), "sh -c ", test::Quoted(script), " 2>&1 </dev/null"));
+  const auto now = std::filesystem::file_time_type::clock::now();
+  std::error_code error;
+  const auto killed = std::filesystem::last_write_time(dir + "/killed", error);
+  EXPECT_FALSE(error) << "nobody was killed";
+  EXPECT_LT(std::chrono::duration<double>(now - killed).count(), kSecondsMax);
+  EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("rank ", kill.victim, " ended with 137\n")));
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (rank == kill.victim) continue;
+    EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("rank ", rank, " ended with 1\n")));
+    EXPECT_THAT(outcome.output, ::testing::ContainsRegex(
+                                    absl::StrCat("rank ", rank, ": [A-Za-z]+: no answer from rank ",
+                                                 kill.victim, " for ", kTimeoutSeconds, " s")));
+  }
+  if (::testing::Test::HasFailure()) ADD_FAILURE() << outcome.output;
+}
+
+// One life after another, each killed in its own way; the last one gets to the end. `base` is an
+// empty directory.
+void ExpectTheSameEnd(const Chain& chain, const std::string& base) {
+  const auto& [store, kills] = chain;
+  // A life goes on for a checkpoint or two; there is one every five steps, two in an epoch.
+  const int epochs = 4 * static_cast<int>(kills.size() + 1);
+  const std::string undisturbed = base + "/undisturbed";
+  const std::string dir = base + "/killed";
+  HOTROW_ASSERT_OK(PosixEnv().CreateDirs(undisturbed));
+  HOTROW_ASSERT_OK(PosixEnv().CreateDirs(dir));
+  const std::string expected = EndOfRun(store, undisturbed, epochs);
+  ASSERT_NE(expected, "");
+  for (const Kill& kill : kills) {
+    SCOPED_TRACE(
+        absl::StrCat(store, ": rank ", kill.victim, " killed in ", kill.kind, ", ", kill.moment));
+    ExpectNamed(store, dir, epochs, kill);
+    // A life that went another way would leave nothing for the next ones.
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_EQ(EndOfRun(store, dir, epochs), expected);
+}
+
+#ifndef HOTROW_SLOW_TESTS
+
+TEST(RankKillTest, OthersNameItAndTheNextStartGoesOn) {
+  ExpectTheSameEnd({"memory", {{"gradients", "halfway", 1}, {"commit", "before", 2}}},
+                   test::TempDir());
+}
+
+#else
+
+TEST(RankKillTest, InTheMidstOfEveryExchange) {
+  const std::vector<Chain> chains = {{"memory",
+                                      {{"key_counts", "halfway", 0},
+                                       {"keys", "halfway", 1},
+                                       {"rows", "halfway", 2},
+                                       {"gradients", "halfway", 0},
+                                       {"dense", "halfway", 1}}},
+                                     {"ssd",
+                                      {{"keys", "before", 2},
+                                       {"rows", "before", 1},
+                                       {"gradients", "after", 1},
+                                       {"loss", "halfway", 0},
+                                       {"dense", "after", 2}}},
+                                     {"memory",
+                                      {{"evaluation_counts", "halfway", 2},
+                                       {"evaluation_keys", "halfway", 0},
+                                       {"evaluation_rows", "halfway", 1},
+                                       {"logits", "halfway", 2},
+                                       {"logits", "before", 0}}},
+                                     {"memory",
+                                      {{"snapshots", "before", 1},
+                                       {"snapshots", "halfway", 0},
+                                       {"commit", "halfway", 1},
+                                       {"commit", "before", 0},
+                                       {"commit", "after", 0}}},
+                                     {"ssd",
+                                      {{"snapshots", "halfway", 2},
+                                       {"snapshots", "after", 0},
+                                       {"commit", "after", 2},
+                                       {"commit", "before", 0},
+                                       {"commit", "after", 0}}}};
+  // Most of the time is spent in waiting for the rank that is dead.
+  std::vector<std::thread> threads;
+  for (const Chain& chain : chains) {
+    threads.emplace_back([&chain, dir = test::TempDir()] { ExpectTheSameEnd(chain, dir); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+#endif  // HOTROW_SLOW_TESTS
+
+}  // namespace
+}  // namespace hotrow
