@@ -145,6 +145,7 @@ ssd128-5       synthetic 100000 1.2  128 2048 180 ssd    5  2 1 $cores
 ranks2         synthetic 100000 1.05 16  2048 160 memory 0  1 2 1
 ranks2-10      synthetic 100000 1.05 16  2048 160 memory 10 2 2 1 --exchange_forward=fp16 --exchange_backward=int8
 ranks2-ssd-5   synthetic 100000 1.2  16  2048 240 ssd    5  2 2 1
+ranks2-ssd-10  synthetic 100000 1.2  16  2048 160 ssd    10 2 2 1
 ranks4-10      synthetic 100000 1.05 16  2048 120 memory 10 2 4 1
 RUNS
   if [[ -n $trace ]]; then

@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 constexpr int kRanks = 3;
 // Others than the killed rank may be slow, but not that slow. Where nobody is killed, nobody is in
 // a hurry: to leave MPI takes seconds on a busy machine with sanitizers.
-constexpr double kTimeoutSeconds = 4;
+constexpr double kTimeoutSeconds = 6;
 constexpr double kPatientSeconds = 60;
 constexpr double kSecondsMax = 30;  // from the kill to the end of the last process
 

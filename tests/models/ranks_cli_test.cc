@@ -129,7 +129,7 @@ TEST(RanksCliTest, ARankThatIsKilledIsNamedAndTheRunGoesOn) {
       return out;
     };
     // Others than the killed rank may be slow, but not that slow. Who leaves MPI may be, too.
-    constexpr char kTimeout[] = " --comm_timeout=4";
+    constexpr char kTimeout[] = " --comm_timeout=6";
     const Outcome straight = OnRanks(kRanks, flags("straight"));
     ASSERT_EQ(straight.exit_status, 0) << straight.output;
     const nlohmann::json expected = ReadJson(dir + "/report.json");
