@@ -404,8 +404,11 @@ TEST_P(CommunicatorContractTest, AbortReachesAllRanksInAllCalls) {
 TEST_P(CommunicatorContractTest, AbortEndsTheOtherChannelsToo) {
   if (n() < 2) GTEST_SKIP() << "needs two ranks";
   RunOk([](Communicator& c) -> absl::Status {
-    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> second, c.Duplicate());
-    CommLane lane(std::move(second));
+    absl::StatusOr<std::unique_ptr<Communicator>> second = c.Duplicate();
+    // Rank 0 may be further on already.
+    if (c.rank() != 0 && Mentions(second.status(), "enough")) return absl::OkStatus();
+    HOTROW_RETURN_IF_ERROR(second.status());
+    CommLane lane(*std::move(second));
     if (c.rank() == 0) {
       c.Abort("enough");
     } else {
