@@ -30,7 +30,9 @@ struct SsdStoreOptions {
   int64_t segment_bytes = 0;  // unit of reclaiming space; a multiple of chunk_bytes
   int64_t chunk_bytes = 0;    // unit of writing; a power of two in [16 KiB, 64 MiB]
 
-  IoQueueOptions io;  // of reads
+  // Of reads. Deeper than a disk needs: the thread that reads shares processors with those that
+  // compute, and what is in flight lasts until its next turn.
+  IoQueueOptions io = {.depth = 512};
   // Cleaning and writing run on threads of the store's own. false: inside the calls that need them,
   // so that a test sees every file call in one order.
   bool background = true;
