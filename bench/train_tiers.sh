@@ -56,11 +56,18 @@ one() { # kind zipf repeat flags...
   done
 }
 
+raw() { # zipf repeat place
+  build/bin/store_bench --store=raw --path="$dir/train_tiers.raw" --rows=1000000 --row_bytes=512 --batches=40 \
+    --report="$work/$1.raw.$2.$3.json" >/dev/null
+}
+
+# What the disk gives wanders by a tenth from minute to minute, so it is asked right before and right after the runs.
 for zipf in $zipfs; do
   for ((r = 1; r <= repeats; ++r)); do
-    build/bin/store_bench --store=raw --path="$dir/train_tiers.raw" --rows=1000000 --row_bytes=512 --batches=40 \
-      --report="$work/$zipf.raw.$r.json" >/dev/null
-    for kind in memory $kinds; do one "$kind" "$zipf" "$r" "$@"; done
+    one memory "$zipf" "$r" "$@"
+    raw "$zipf" "$r" before
+    for kind in $kinds; do one "$kind" "$zipf" "$r" "$@"; done
+    raw "$zipf" "$r" after
   done
 done
 
@@ -115,12 +122,13 @@ def second_pass(zipf, kind, repeat):
 
 
 for zipf in zipfs:
-    disk = statistics.median(load(zipf, "raw", r)["rows_per_second"] for r in range(1, repeats + 1))
+    disks = [load(zipf, "raw", r, when)["rows_per_second"] for r in range(1, repeats + 1) for when in ("before", "after")]
+    disk = statistics.median(disks)
     runs = {k: [second_pass(zipf, k, r) for r in range(1, repeats + 1)] for k in ["memory"] + kinds}
     median = lambda kind, field: statistics.median(run[field] for run in runs[kind])
     memory = median("memory", "rate")
     hashes = {run["hash"] for k in runs for run in runs[k]}
-    print(f"\nZipf {zipf}: random 4 KiB reads {disk:,.0f} /s; medians of {repeats}; "
+    print(f"\nZipf {zipf}: random 4 KiB reads {disk:,.0f} /s ({min(disks):,.0f}-{max(disks):,.0f}); medians of {repeats}; "
           f"{'same bits in all runs' if len(hashes) == 1 else 'THE BITS DIFFER: ' + str(hashes)}\n")
     print("| store | samples/s (least-most) | of memory | of min(memory, disk) | misses/step | IOs/sample | written MB/step "
           "| CPU us/sample | p50 step ms | p99 | peak RSS MB |")

@@ -9,6 +9,7 @@
 #include "cache/bucket.h"
 #include "gtest/gtest.h"
 #include "tests/cache/bucket_model.h"
+#include "tests/support/device_array.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/test_util.h"
 
@@ -19,6 +20,7 @@ namespace hotrow {
 namespace {
 
 using cache::Bucket;
+using test::DeviceArray;
 
 constexpr int kWarpsPerBlock = 4;
 constexpr cache::ScoreRule kRule = {.placed = 4, .touch_add = 4};
@@ -63,31 +65,6 @@ __global__ void ProbePairsKernel(Bucket* buckets, const test::Needle* needles, A
   if (CudaWarp::Lane() == 0) answers[pair] = answer;
 }
 
-// A copy of host data in device memory.
-template <typename T>
-class OnDevice {
- public:
-  explicit OnDevice(const std::vector<T>& host) : size_(host.size()) {
-    EXPECT_EQ(cudaMalloc(&data_, bytes()), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(data_, host.data(), bytes(), cudaMemcpyHostToDevice), cudaSuccess);
-  }
-  ~OnDevice() { cudaFree(data_); }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
-  T* data() { return data_; }
-  std::vector<T> ToHost() const {
-    std::vector<T> host(size_);
-    EXPECT_EQ(cudaMemcpy(host.data(), data_, bytes(), cudaMemcpyDeviceToHost), cudaSuccess);
-    return host;
-  }
-
- private:
-  size_t bytes() const { return size_ * sizeof(T); }
-  T* data_ = nullptr;
-  size_t size_;
-};
-
 TEST(BucketCudaTest, AGpuWarpAnswersLikeTheHostsWarp) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   constexpr int64_t kPairs = 10'001;  // the last block is not full
@@ -101,9 +78,9 @@ TEST(BucketCudaTest, AGpuWarpAnswersLikeTheHostsWarp) {
       buckets.push_back(test::RandomBucket(random));
       needles.push_back(test::RandomNeedle(random, buckets[static_cast<size_t>(2 * pair)]));
     }
-    OnDevice<Bucket> device_buckets(buckets);
-    OnDevice<test::Needle> device_needles(needles);
-    OnDevice<Answer> device_answers(std::vector<Answer>(static_cast<size_t>(kPairs)));
+    DeviceArray<Bucket> device_buckets(buckets);
+    DeviceArray<test::Needle> device_needles(needles);
+    DeviceArray<Answer> device_answers(static_cast<size_t>(kPairs));
     ProbePairsKernel<<<(kPairs + kWarpsPerBlock - 1) / kWarpsPerBlock,
                        kWarpsPerBlock * CudaWarp::kLanes>>>(
         device_buckets.data(), device_needles.data(), device_answers.data(), kPairs);

@@ -1,0 +1,60 @@
+#include "base/host_registration.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+#if HOTROW_HAVE_CUDA
+#include <cuda_runtime_api.h>
+
+#include "base/cuda_device.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#endif
+
+namespace hotrow {
+
+#if HOTROW_HAVE_CUDA
+
+absl::StatusOr<HostRegistration> HostRegistration::Create(Device device, void* data,
+                                                          int64_t bytes) {
+  if (device == Device::kCpu || bytes == 0) return HostRegistration();
+  HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
+  int current = 0;
+  int same_address = 0;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&current));
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(
+      &same_address, cudaDevAttrCanUseHostPointerForRegisteredMem, current));
+  if (same_address == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no usable GPU: device ", current, " cannot use the host's addresses of locked memory"));
+  }
+  const cudaError_t error = cudaHostRegister(data, static_cast<size_t>(bytes),
+                                             cudaHostRegisterPortable | cudaHostRegisterMapped);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cudaHostRegister: the system does not let us lock ", bytes,
+                     " bytes of memory; raise `ulimit -l` or lower the budget"));
+  }
+  HOTROW_RETURN_IF_ERROR(
+      CudaToStatus(error, absl::StrCat("cudaHostRegister of ", bytes, " bytes")));
+  return HostRegistration(data);
+}
+
+void HostRegistration::Release() {
+  if (data_ != nullptr) cudaHostUnregister(data_);
+  data_ = nullptr;
+}
+
+#else
+
+absl::StatusOr<HostRegistration> HostRegistration::Create(Device device, void*, int64_t bytes) {
+  if (device == Device::kCpu || bytes == 0) return HostRegistration();
+  return absl::FailedPreconditionError("no usable GPU: this build has no CUDA");
+}
+
+void HostRegistration::Release() { data_ = nullptr; }
+
+#endif
+
+}  // namespace hotrow

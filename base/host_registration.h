@@ -1,0 +1,48 @@
+#ifndef HOTROW_BASE_HOST_REGISTRATION_H_
+#define HOTROW_BASE_HOST_REGISTRATION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/device.h"
+
+namespace hotrow {
+
+// Keeps host memory page-locked and within reach of every GPU for as long as it lives: kernels read
+// and write it at the address the host uses, and copies from and to it run beside other work. For
+// memory that the host works on as well, which is why it comes from HostBuffer and not from the
+// CUDA allocator. With Device::kCpu it does nothing, so that code for both devices needs one path.
+//
+// Registering takes about as long as touching each page, and may wait for the device: do it at
+// start. The memory must outlive the registration. Movable, not copyable.
+class HostRegistration {
+ public:
+  HostRegistration() = default;
+  HostRegistration(HostRegistration&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)) {}
+  HostRegistration& operator=(HostRegistration&& other) noexcept {
+    if (this != &other) {
+      Release();
+      data_ = std::exchange(other.data_, nullptr);
+    }
+    return *this;
+  }
+  ~HostRegistration() { Release(); }
+
+  // bytes = 0 registers nothing. Errors: ResourceExhausted (more than the system lets one lock,
+  // names the bytes and RLIMIT_MEMLOCK), FailedPrecondition (no usable GPU, or one that cannot use
+  // the host's addresses).
+  static absl::StatusOr<HostRegistration> Create(Device device, void* data, int64_t bytes);
+
+ private:
+  explicit HostRegistration(void* data) : data_(data) {}
+  void Release();
+
+  void* data_ = nullptr;  // null: nothing is registered
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_BASE_HOST_REGISTRATION_H_
