@@ -65,12 +65,17 @@ absl::Status HostArena::AddExtent(int64_t bytes_min) {
     budget_.Release(entry_bytes);
     return std::move(extent).status();
   }
+  auto registration = HostRegistration::Create(device_, extent->data(), extent->size());
+  if (!registration.ok()) {
+    budget_.Release(entry_bytes);
+    return std::move(registration).status();
+  }
   extent_bytes_.fetch_add(extent->reserved_bytes(), std::memory_order_relaxed);
   Remainder& smallest =
       *std::min_element(remainders_.begin(), remainders_.end(),
                         [](const Remainder& a, const Remainder& b) { return a.bytes < b.bytes; });
   smallest = {extent->data(), extent->size()};
-  extents_.push_back(*std::move(extent));
+  extents_.push_back({*std::move(extent), *std::move(registration)});
   return absl::OkStatus();
 }
 

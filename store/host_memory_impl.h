@@ -12,6 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
+#include "base/device.h"
+#include "base/host_registration.h"
 #include "base/status_macros.h"
 
 // The memory of a store: a budget that is asked before every allocation, buffers that give
@@ -100,8 +102,9 @@ class HostArena {
   static constexpr int64_t kExtentBytesMax = int64_t{32} << 20;
   static constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
-  HostArena(MemoryBudget& budget, HugePages huge_pages)
-      : budget_(budget), huge_pages_(huge_pages) {}
+  // kCuda: extents are page-locked, so that a GPU reads what lies in them (HostRegistration).
+  HostArena(MemoryBudget& budget, HugePages huge_pages, Device device)
+      : budget_(budget), huge_pages_(huge_pages), device_(device) {}
 
   // A zeroed, 64-byte aligned piece. Errors: ResourceExhausted.
   absl::StatusOr<std::byte*> Carve(int64_t bytes);
@@ -111,6 +114,10 @@ class HostArena {
   int64_t carved_bytes() const { return carved_bytes_.load(std::memory_order_relaxed); }
 
  private:
+  struct Extent {
+    BudgetedBuffer<std::byte> memory;
+    HostRegistration registration;  // let go before the memory
+  };
   // What is left of an extent. Kept when the next extent is opened, so that smaller pieces may
   // still use it.
   struct Remainder {
@@ -122,9 +129,10 @@ class HostArena {
 
   MemoryBudget& budget_;
   const HugePages huge_pages_;
+  const Device device_;
   std::mutex mutex_;
-  std::vector<BudgetedBuffer<std::byte>> extents_;  // guarded by mutex_
-  std::array<Remainder, 8> remainders_;             // guarded by mutex_
+  std::vector<Extent> extents_;          // guarded by mutex_
+  std::array<Remainder, 8> remainders_;  // guarded by mutex_
   std::atomic<int64_t> extent_bytes_{0};
   std::atomic<int64_t> carved_bytes_{0};
 };

@@ -246,7 +246,7 @@ struct HostStore::Impl {
         env(options.env == nullptr ? PosixEnv() : *options.env),
         table_map(options.tables),
         budget(options.budget_bytes),
-        arena(budget, options.huge_pages),
+        arena(budget, options.huge_pages, options.device),
         pool(arena),
         num_partitions(ChooseNumPartitions(options)),
         num_shards(ChooseNumShards(options, num_partitions)),

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
+#include "base/device.h"
 #include "store/row_store.h"
 
 namespace hotrow {
@@ -28,6 +29,9 @@ struct HostStoreOptions {
   // Where the snapshot to open lies, if not in snapshot_dir; nothing is written there.
   std::string open_dir;
   HugePages huge_pages = HugePages::kTry;
+  // Who else reads rows by the addresses that FindInPlace gives. kCuda: the memory of all rows is
+  // page-locked, and kernels reach it; taking memory then costs more.
+  Device device = Device::kCpu;
   Env* env = nullptr;  // not owned, outlives the store; null = the real file system
 
   absl::Status Validate() const;  // names the field, the limit and the value it got

@@ -1,0 +1,144 @@
+#ifndef HOTROW_BASE_DEVICE_MEMORY_H_
+#define HOTROW_BASE_DEVICE_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/buffer.h"
+#include "base/device.h"
+#include "base/exec_context.h"
+#include "base/host_registration.h"
+#include "base/status_macros.h"
+
+// Buffers for code that runs on either device: on the CPU both kinds are plain HostBuffers.
+
+namespace hotrow {
+
+namespace internal {
+// Memory of a GPU in the order of its stream, see DeviceBuffer. Without CUDA: FailedPrecondition.
+absl::StatusOr<void*> AllocateOnGpu(int64_t bytes, CudaStream stream);
+void FreeOnGpu(void* data, CudaStream stream);
+}  // namespace internal
+
+// Owns n elements of memory of a device, where its kernels or loops work. Zeroed on the CPU, not
+// initialised on a GPU, where it is taken and given back in the order of `stream`. Movable, not
+// copyable. Errors as HostBuffer and DeviceBuffer.
+template <typename T>
+class DeviceMemory {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  DeviceMemory() = default;
+  DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+    if (this != &other) {
+      Free();
+      host_ = std::move(other.host_);
+      gpu_ = std::exchange(other.gpu_, nullptr);
+      size_ = std::exchange(other.size_, 0);
+      stream_ = other.stream_;
+    }
+    return *this;
+  }
+  ~DeviceMemory() { Free(); }
+
+  static absl::StatusOr<DeviceMemory> Create(Device device, int64_t size, CudaStream stream,
+                                             HugePages huge_pages = HugePages::kNever) {
+    DeviceMemory memory;
+    if (device == Device::kCpu) {
+      HOTROW_ASSIGN_OR_RETURN(memory.host_, HostBuffer<T>::Create(size, huge_pages));
+    } else {
+      if (size < 0 || size > INT64_MAX / static_cast<int64_t>(sizeof(T))) {
+        return absl::InvalidArgumentError(
+            "DeviceMemory: the number of elements must lie in [0, 2^63 bytes)");
+      }
+      HOTROW_ASSIGN_OR_RETURN(
+          void* const data,
+          internal::AllocateOnGpu(size * static_cast<int64_t>(sizeof(T)), stream));
+      memory.gpu_ = static_cast<T*>(data);
+      memory.stream_ = stream;
+    }
+    memory.size_ = size;
+    return memory;
+  }
+
+  // Makes room for `size` elements. What was there is lost when it grows.
+  absl::Status Reserve(Device device, int64_t size, CudaStream stream) {
+    if (size_ >= size) return absl::OkStatus();
+    Free();
+    HOTROW_ASSIGN_OR_RETURN(*this, Create(device, size, stream));
+    return absl::OkStatus();
+  }
+
+  T* data() { return gpu_ != nullptr ? gpu_ : host_.data(); }
+  const T* data() const { return gpu_ != nullptr ? gpu_ : host_.data(); }
+  int64_t size() const { return size_; }
+  int64_t bytes() const { return size_ * static_cast<int64_t>(sizeof(T)); }
+  bool empty() const { return size_ == 0; }
+
+ private:
+  void Free() {
+    if (gpu_ != nullptr) internal::FreeOnGpu(gpu_, stream_);
+    gpu_ = nullptr;
+    host_ = HostBuffer<T>();
+    size_ = 0;
+  }
+
+  HostBuffer<T> host_;
+  T* gpu_ = nullptr;
+  int64_t size_ = 0;
+  CudaStream stream_ = nullptr;
+};
+
+// Owns n elements of zeroed host memory that kernels of the device reach as well, at the same
+// address (HostRegistration): what host and device say to each other. Movable, not copyable.
+template <typename T>
+class SharedBuffer {
+ public:
+  static absl::StatusOr<SharedBuffer> Create(Device device, int64_t size,
+                                             HugePages huge_pages = HugePages::kNever) {
+    SharedBuffer buffer;
+    HOTROW_ASSIGN_OR_RETURN(buffer.host_, HostBuffer<T>::Create(size, huge_pages));
+    HOTROW_ASSIGN_OR_RETURN(buffer.registration_,
+                            HostRegistration::Create(device, buffer.data(), buffer.host_.bytes()));
+    return buffer;
+  }
+
+  // Makes room for `size` elements. What was there is lost when it grows. No kernel may be at work
+  // on it.
+  absl::Status Reserve(Device device, int64_t size) {
+    if (host_.size() >= size) return absl::OkStatus();
+    *this = SharedBuffer();
+    HOTROW_ASSIGN_OR_RETURN(*this, Create(device, size));
+    return absl::OkStatus();
+  }
+
+  SharedBuffer() = default;
+  SharedBuffer(SharedBuffer&& other) noexcept = default;
+  SharedBuffer& operator=(SharedBuffer&& other) noexcept {
+    registration_ = std::move(other.registration_);  // before the memory that it is of
+    host_ = std::move(other.host_);
+    return *this;
+  }
+
+  T* data() { return host_.data(); }
+  const T* data() const { return host_.data(); }
+  int64_t size() const { return host_.size(); }
+  int64_t bytes() const { return host_.bytes(); }
+  T& operator[](int64_t i) { return host_[i]; }
+  const T& operator[](int64_t i) const { return host_[i]; }
+  std::span<T> first(int64_t n) { return host_.span().first(static_cast<size_t>(n)); }
+
+ private:
+  HostBuffer<T> host_;
+  HostRegistration registration_;  // let go before the memory
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_BASE_DEVICE_MEMORY_H_
