@@ -75,8 +75,11 @@ class DeviceMemory {
     return absl::OkStatus();
   }
 
+  // Addresses of the device: the host may not look into a GPU's memory.
   T* data() { return gpu_ != nullptr ? gpu_ : host_.data(); }
   const T* data() const { return gpu_ != nullptr ? gpu_ : host_.data(); }
+  std::span<T> span() { return {data(), static_cast<size_t>(size_)}; }
+  std::span<const T> span() const { return {data(), static_cast<size_t>(size_)}; }
   int64_t size() const { return size_; }
   int64_t bytes() const { return size_ * static_cast<int64_t>(sizeof(T)); }
   bool empty() const { return size_ == 0; }

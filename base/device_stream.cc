@@ -46,9 +46,9 @@ void DeviceStream::Release() {
   stream_ = nullptr;
 }
 
-absl::Status DeviceStream::Wait() const {
-  if (device_ == Device::kCpu) return absl::OkStatus();
-  HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream_));
+absl::Status WaitForStream(const ExecContext& ctx) {
+  if (ctx.device == Device::kCpu) return absl::OkStatus();
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(ctx.stream));
   return absl::OkStatus();
 }
 
@@ -61,14 +61,14 @@ absl::Status DeviceStream::RunAfter(CudaStream other) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceStream::Copy(void* to, const void* from, int64_t bytes) const {
+absl::Status EnqueueCopy(const ExecContext& ctx, void* to, const void* from, int64_t bytes) {
   if (bytes == 0) return absl::OkStatus();
-  if (device_ == Device::kCpu) {
+  if (ctx.device == Device::kCpu) {
     std::memcpy(to, from, static_cast<size_t>(bytes));
     return absl::OkStatus();
   }
   HOTROW_CUDA_RETURN_IF_ERROR(
-      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_));
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, ctx.stream));
   return absl::OkStatus();
 }
 
@@ -98,11 +98,11 @@ absl::StatusOr<DeviceStream> DeviceStream::Create(Device device) {
 
 void DeviceStream::Release() {}
 
-absl::Status DeviceStream::Wait() const { return absl::OkStatus(); }
+absl::Status WaitForStream(const ExecContext&) { return absl::OkStatus(); }
 
 absl::Status DeviceStream::RunAfter(CudaStream) { return absl::OkStatus(); }
 
-absl::Status DeviceStream::Copy(void* to, const void* from, int64_t bytes) const {
+absl::Status EnqueueCopy(const ExecContext&, void* to, const void* from, int64_t bytes) {
   if (bytes != 0) std::memcpy(to, from, static_cast<size_t>(bytes));
   return absl::OkStatus();
 }

@@ -11,6 +11,12 @@
 
 namespace hotrow {
 
+// Copies between any two places, host or device. On the CPU it is done on return; on a GPU it is
+// enqueued on ctx.stream, but `from` in pageable host memory is read before the call returns.
+absl::Status EnqueueCopy(const ExecContext& ctx, void* to, const void* from, int64_t bytes);
+// Until all that is enqueued on ctx.stream is done.
+absl::Status WaitForStream(const ExecContext& ctx);
+
 // A stream of work of its own on a device, for code that runs on either: on the CPU, where work is
 // done when a call returns, it is nothing, and its calls return at once. Movable, not copyable.
 // Destroying it lets what is enqueued run on. Errors: Internal, what CUDA says.
@@ -38,12 +44,12 @@ class DeviceStream {
   }
 
   // Until all that is enqueued here is done.
-  absl::Status Wait() const;
+  absl::Status Wait() const { return WaitForStream(On(ExecContext())); }
   // What is enqueued here from now on runs behind what is enqueued on `other` now.
   absl::Status RunAfter(CudaStream other);
-  // Copies between any two places, host or device. On a GPU it is enqueued; `from` in pageable host
-  // memory is read before the call returns.
-  absl::Status Copy(void* to, const void* from, int64_t bytes) const;
+  absl::Status Copy(void* to, const void* from, int64_t bytes) const {
+    return EnqueueCopy(On(ExecContext()), to, from, bytes);
+  }
 
  private:
   void Release();

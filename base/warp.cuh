@@ -51,6 +51,72 @@ struct CudaWarp {
   }
 };
 
+// HostWarp's words for a single thread of a GPU: each thread works on a bucket of its own, so a
+// warp has 32 of them in flight, which is what probing many keys wants. Four bytes are compared by
+// one instruction. The scans need bytes that are 16-byte aligned.
+struct CudaThread {
+  static constexpr int kLanes = 32;
+
+  __device__ static uint32_t MatchByte(const uint8_t* bytes, uint8_t value) {
+    const uint32_t pattern = value * 0x01010101u;
+    const Words words = Load(bytes);
+    uint32_t mask = 0;
+#pragma unroll
+    for (int w = 0; w < 8; ++w) {
+      // 0 or 1 in each byte; the product brings the four of them side by side into the high bits,
+      // and no two of its terms meet.
+      const uint32_t equal = __vcmpeq4(words.v[w], pattern) & 0x01010101u;
+      mask |= ((equal * 0x10204080u) >> 28) << (4 * w);
+    }
+    return mask;
+  }
+
+  __device__ static WayScore MinByte(const uint8_t* bytes, uint32_t lanes) {
+    if (lanes == 0) return {};
+    const Words words = Load(bytes);
+    uint32_t lowest = ~0u;
+#pragma unroll
+    for (int w = 0; w < 8; ++w) {
+      // The other way round: bit i of four goes to byte i, which becomes 255 when it may not win.
+      const uint32_t eligible = (((lanes >> (4 * w)) & 0xf) * 0x00204081u) & 0x01010101u;
+      lowest = __vminu4(lowest, words.v[w] | ~(eligible * 0xff));
+    }
+    lowest = __vminu4(lowest, lowest >> 16);
+    lowest = __vminu4(lowest, lowest >> 8);
+    const auto score = static_cast<uint8_t>(lowest);
+    return {FirstLane(lanes & MatchByte(bytes, score)), score};
+  }
+
+  template <typename Predicate>
+  __device__ static uint32_t Ballot(uint32_t lanes, Predicate&& predicate) {
+    uint32_t mask = 0;
+    for (; lanes != 0; lanes &= lanes - 1) {
+      const int lane = FirstLane(lanes);
+      mask |= static_cast<uint32_t>(static_cast<bool>(predicate(lane))) << lane;
+    }
+    return mask;
+  }
+
+  // 32 when no lane is set.
+  __device__ static int FirstLane(uint32_t mask) { return __clz(static_cast<int>(__brev(mask))); }
+  __device__ static int CountLanes(uint32_t mask) { return __popc(mask); }
+  template <typename Body>
+  __device__ static void Once(Body&& body) {
+    body();
+  }
+
+ private:
+  struct Words {
+    uint32_t v[8];
+  };
+  __device__ static Words Load(const uint8_t* bytes) {
+    const auto* const quads = reinterpret_cast<const uint4*>(bytes);
+    const uint4 a = quads[0];
+    const uint4 b = quads[1];
+    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+  }
+};
+
 }  // namespace hotrow
 
 #endif  // HOTROW_BASE_WARP_CUH_

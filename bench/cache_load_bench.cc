@@ -45,22 +45,23 @@ struct Batch {
   // hits.
   int64_t Step(RowCache& cache, const ExecContext& ctx, std::span<const RowKey> keys) {
     const size_t n = keys.size();
-    cache.FindOrInsert(ctx, keys,
-                       {.slots = std::span(slots).first(n),
-                        .placement = std::span(placement).first(n),
-                        .evicted = std::span(evicted).first(n),
-                        .evicted_keys = std::span(evicted_keys).first(n),
-                        .evicted_rows = evicted_rows.data()});
+    const RowCache::InsertResult result = {.slots = std::span(slots).first(n),
+                                           .placement = std::span(placement).first(n),
+                                           .evicted = std::span(evicted).first(n),
+                                           .evicted_keys = std::span(evicted_keys).first(n),
+                                           .evicted_rows = evicted_rows.data()};
+    HOTROW_CHECK(cache.FindOrInsert(ctx, keys, result).ok());
     filled.clear();
     for (size_t i = 0; i < n; ++i) {
       HOTROW_CHECK(placement[i] != Placement::kNoRoom);
       if (placement[i] == Placement::kFilled) filled.push_back(slots[i]);
     }
-    cache.MarkFilled(filled);
+    HOTROW_CHECK(cache.MarkFilled(ctx, filled).ok());
     return static_cast<int64_t>(n) - std::ssize(filled);
   }
-  void Release(RowCache& cache, int64_t n) {
-    cache.Unpin(std::span(slots).first(static_cast<size_t>(n)), /*dirty=*/true);
+  void Release(RowCache& cache, const ExecContext& ctx, int64_t n) {
+    const auto pinned = std::span(slots).first(static_cast<size_t>(n));
+    HOTROW_CHECK(cache.Unpin(ctx, pinned, /*dirty=*/true).ok());
   }
 
   std::vector<int64_t> slots = std::vector<int64_t>(kBatchKeys);
@@ -92,16 +93,16 @@ RowKey DistinctKey(int64_t seed, int64_t i) {
 double LoadAtFirstEviction(RowCache& cache, const ExecContext& ctx, const Flags& flags) {
   Batch batch(flags.row_bytes);
   std::vector<RowKey> keys(kBatchKeys);
-  const int64_t ways = cache.Stats().ways;
+  const int64_t ways = cache.Size().ways;
   // The last stretch goes in small steps, so that the load is exact to 64 keys.
   for (int64_t inserted = 0;;) {
     const int64_t n = inserted < ways * 85 / 100 ? std::min(kBatchKeys, ways / 100 + 1) : 64;
     for (int64_t i = 0; i < n; ++i)
       keys[static_cast<size_t>(i)] = DistinctKey(flags.seed, inserted + i);
     batch.Step(cache, ctx, std::span(keys).first(static_cast<size_t>(n)));
-    batch.Release(cache, n);
+    batch.Release(cache, ctx, n);
     inserted += n;
-    if (cache.Stats().evictions > 0)
+    if (cache.Stats(ctx)->evictions > 0)
       return static_cast<double>(inserted - n) / static_cast<double>(ways);
   }
 }
@@ -137,7 +138,7 @@ Timings TimeProbes(RowCache& cache, const ExecContext& ctx, const Flags& flags, 
         key = DistinctKey(hit ? flags.seed : flags.seed + 1, i);
       }
       const int64_t begin = NowNanos();
-      cache.Find(ctx, keys, rows);
+      HOTROW_CHECK(cache.Find(ctx, keys, rows).ok());
       batch_ns.push_back(NowNanos() - begin);
     }
     (hit ? timings.find_hit_ns : timings.find_miss_ns) = MedianNsPerKey(batch_ns);
@@ -158,21 +159,20 @@ Timings TimeProbes(RowCache& cache, const ExecContext& ctx, const Flags& flags, 
                 : DistinctKey(flags.seed + 2, next_new++);
       }
       const int64_t begin = NowNanos();
-      const ExecContext& c = ctx;
-      cache.FindOrInsert(c, keys,
-                         {.slots = batch.slots,
-                          .placement = batch.placement,
-                          .evicted = batch.evicted,
-                          .evicted_keys = batch.evicted_keys,
-                          .evicted_rows = batch.evicted_rows.data()});
+      const RowCache::InsertResult result = {.slots = batch.slots,
+                                             .placement = batch.placement,
+                                             .evicted = batch.evicted,
+                                             .evicted_keys = batch.evicted_keys,
+                                             .evicted_rows = batch.evicted_rows.data()};
+      HOTROW_CHECK(cache.FindOrInsert(ctx, keys, result).ok());
       batch_ns.push_back(NowNanos() - begin);
       batch.filled.clear();
       for (size_t i = 0; i < keys.size(); ++i) {
         if (batch.placement[i] == Placement::kFilled) batch.filled.push_back(batch.slots[i]);
       }
-      cache.MarkFilled(batch.filled);
-      batch.Release(cache, kBatchKeys);
-      cache.EndStep(ctx);
+      HOTROW_CHECK(cache.MarkFilled(ctx, batch.filled).ok());
+      batch.Release(cache, ctx, kBatchKeys);
+      HOTROW_CHECK(cache.EndStep(ctx).ok());
     }
     (hit_rate == 1.0 ? timings.insert_hit100_ns : timings.insert_hit60_ns) =
         MedianNsPerKey(batch_ns);
@@ -219,8 +219,8 @@ ZipfResult ZipfHitRate(CachePolicy policy, const ExecContext& ctx, const Flags& 
         keys.push_back({static_cast<uint64_t>(rank), 0});
     }
     const int64_t step_hits = batch.Step(*cache, ctx, keys);
-    batch.Release(*cache, std::ssize(keys));
-    cache->EndStep(ctx);
+    batch.Release(*cache, ctx, std::ssize(keys));
+    HOTROW_CHECK(cache->EndStep(ctx).ok());
     if (b < kWarmBatches) continue;
     probes += std::ssize(keys);
     hits += step_hits;
@@ -257,7 +257,7 @@ int Main(int argc, char** argv) {
   const auto cache = CacheOfBudget(RowCache::BudgetForRows(flags.ways * 8 / 9, flags.row_bytes),
                                    flags.row_bytes, CachePolicy::kLru);
   const double load = LoadAtFirstEviction(*cache, ctx, flags);
-  const RowCacheStats stats = cache->Stats();
+  const RowCacheStats stats = cache->Size();
   const int64_t all_ways = stats.ways + stats.overflow_ways;
   const double metadata_bytes = static_cast<double>(stats.used_bytes - all_ways * flags.row_bytes) /
                                 static_cast<double>(stats.ways);

@@ -337,12 +337,12 @@ absl::Status Bench::ReadCached(std::span<const RowKey> keys, bool write) {
     const std::span<const RowKey> part = keys.subspan(begin, n);
     const std::span<int64_t> slots = std::span(slots_).subspan(begin, n);
     const std::span<Placement> placement = std::span(placement_).first(n);
-    cache_->FindOrInsert(context_, part,
-                         {.slots = slots,
-                          .placement = placement,
-                          .evicted = std::span(evicted_).first(n),
-                          .evicted_keys = std::span(evicted_keys_).first(n),
-                          .evicted_rows = evicted_rows_.data()});
+    HOTROW_RETURN_IF_ERROR(cache_->FindOrInsert(context_, part,
+                                                {.slots = slots,
+                                                 .placement = placement,
+                                                 .evicted = std::span(evicted_).first(n),
+                                                 .evicted_keys = std::span(evicted_keys_).first(n),
+                                                 .evicted_rows = evicted_rows_.data()}));
     HOTROW_RETURN_IF_ERROR(WriteBackEvicted(n));
     some_keys_.clear();
     some_rows_.clear();
@@ -365,7 +365,7 @@ absl::Status Bench::ReadCached(std::span<const RowKey> keys, bool write) {
       return absl::DataLossError(absl::StrCat("--store=", flags_.store, ": key ",
                                               some_keys_[miss - found.begin()].key, " is lost"));
     }
-    cache_->MarkFilled(some_slots_);
+    HOTROW_RETURN_IF_ERROR(cache_->MarkFilled(context_, some_slots_));
   }
   const double harness_begin = ThreadSeconds();
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -374,9 +374,8 @@ absl::Status Bench::ReadCached(std::span<const RowKey> keys, bool write) {
     if (write) FillRow(keys[i].key, ++versions_[keys[i].key], RowSpan(row));
   }
   harness_cpu_ += ThreadSeconds() - harness_begin;
-  cache_->Unpin(std::span(slots_).first(keys.size()), write);
-  cache_->EndStep(context_);
-  return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(cache_->Unpin(context_, std::span(slots_).first(keys.size()), write));
+  return cache_->EndStep(context_);
 }
 
 absl::Status Bench::ReadBare(std::span<const RowKey> keys, bool write) {
@@ -448,7 +447,7 @@ absl::StatusOr<Measured> Bench::RunBatches(const Batches& batches, int64_t begin
 absl::Status Bench::FlushCache() {
   if (cache_ == nullptr) return absl::OkStatus();
   return cache_->ForEachDirty(
-      [&](std::span<const RowKey> keys, std::span<const std::byte* const> rows) {
+      context_, [&](std::span<const RowKey> keys, std::span<const std::byte* const> rows) {
         return store_->InsertOrAssign(keys, rows);
       });
 }
@@ -694,7 +693,7 @@ absl::StatusOr<nlohmann::ordered_json> Bench::Run(const FlagSet& set) {
   report["store_used_bytes"] = main.after.used_bytes;
   report["store_peak_bytes"] = main.after.peak_bytes;
   report["cache_budget_bytes"] = cache_bytes_;
-  report["cache_rows"] = cached ? cache_->Stats().ways : 0;
+  report["cache_rows"] = cached ? cache_->Size().ways : 0;
   report["misses_per_row"] = static_cast<double>(main.after.finds - main.before.finds) / rows;
   report["disk_used_bytes"] = main.after.disk_used_bytes;
   report["harness_bytes"] = harness_bytes;

@@ -173,6 +173,20 @@ HOTROW_HOST_DEVICE inline void AgeByDecay(Bucket& bucket) {
   for (uint8_t& score : bucket.score) score = static_cast<uint8_t>(score - ((score + 7) >> 3));
 }
 
+// The same for four neighbouring scores at a time, without a loop over bytes: for machines whose
+// compilers make none of it.
+HOTROW_HOST_DEVICE inline uint32_t AgeFourByOne(uint32_t scores) {
+  // The high bit of each byte that is not 0, moved to its low bit.
+  const uint32_t nonzero = (((scores & 0x7f7f7f7fu) + 0x7f7f7f7fu) | scores) & 0x80808080u;
+  return scores - (nonzero >> 7);
+}
+HOTROW_HOST_DEVICE inline uint32_t AgeFourByDecay(uint32_t scores) {
+  // (s + 7) >> 3 is s >> 3, and one more when the low three bits are not all 0.
+  const uint32_t eighths = (scores >> 3) & 0x1f1f1f1fu;
+  const uint32_t rest = (((scores & 0x07070707u) + 0x07070707u) >> 3) & 0x01010101u;
+  return scores - (eighths + rest);
+}
+
 #undef HOTROW_WARP_TEMPLATE
 
 }  // namespace hotrow::cache

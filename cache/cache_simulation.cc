@@ -90,16 +90,17 @@ void CacheSimulation::Step(std::span<const RowKey> keys, std::span<const int32_t
   // The oldest step in flight is done before this one is made resident.
   std::vector<int64_t>& pinned = in_flight_[next_in_flight_];
   next_in_flight_ = (next_in_flight_ + 1) % in_flight_.size();
-  cache_->Unpin(pinned, /*dirty=*/false);
+  // A cache on the CPU gives no errors.
+  const ExecContext ctx;
+  HOTROW_CHECK(cache_->Unpin(ctx, pinned, /*dirty=*/false).ok());
   pinned.clear();
 
-  const ExecContext ctx;
-  cache_->FindOrInsert(ctx, keys,
-                       {.slots = slots_,
-                        .placement = placement_,
-                        .evicted = evicted_,
-                        .evicted_keys = evicted_keys_,
-                        .evicted_rows = evicted_rows_.data()});
+  const RowCache::InsertResult result = {.slots = slots_,
+                                         .placement = placement_,
+                                         .evicted = evicted_,
+                                         .evicted_keys = evicted_keys_,
+                                         .evicted_rows = evicted_rows_.data()};
+  HOTROW_CHECK(cache_->FindOrInsert(ctx, keys, result).ok());
   filled_.clear();
   for (size_t i = 0; i < n; ++i) {
     const int64_t weight = lookups.empty() ? 1 : lookups[i];
@@ -120,8 +121,8 @@ void CacheSimulation::Step(std::span<const RowKey> keys, std::span<const int32_t
         break;
     }
   }
-  cache_->MarkFilled(filled_);
-  cache_->EndStep(ctx);
+  HOTROW_CHECK(cache_->MarkFilled(ctx, filled_).ok());
+  HOTROW_CHECK(cache_->EndStep(ctx).ok());
 }
 
 }  // namespace hotrow

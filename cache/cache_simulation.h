@@ -59,7 +59,7 @@ class CacheSimulation {
   // Ends the step that Add has begun.
   void EndStep();
 
-  int64_t ways() const { return cache_->Stats().ways; }
+  int64_t ways() const { return cache_->Size().ways; }
   const Counts& counts() const { return counts_; }
 
  private:

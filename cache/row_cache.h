@@ -9,6 +9,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/check.h"
+#include "base/device.h"
 #include "base/exec_context.h"
 #include "base/row_key.h"
 
@@ -25,6 +27,7 @@ struct RowCacheOptions {
   int64_t row_bytes = 0;     // required; a multiple of 16
   int64_t budget_bytes = 0;  // required; rows, keys, scores, marks and overflow: a hard limit
   CachePolicy policy = CachePolicy::kLru;
+  Device device = Device::kCpu;  // where rows and metadata lie
 
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };
@@ -33,7 +36,8 @@ struct RowCacheStats {
   int64_t ways = 0;  // places for rows, overflow not counted
   int64_t overflow_ways = 0;
   int64_t used_ways = 0;         // now, overflow counted
-  int64_t used_bytes = 0;        // memory taken, the same from creation on
+  int64_t used_bytes = 0;        // of the budget, the same from creation on
+  int64_t host_bytes = 0;        // CUDA: page-locked host memory beside the budget
   int64_t evictions = 0;         // rows dropped for another row
   int64_t dirty_evictions = 0;   // the part of them that was handed out for write-back
   int64_t overflow_inserts = 0;  // rows that found all 64 ways of their buckets pinned
@@ -62,33 +66,62 @@ inline constexpr uint8_t kEvictedMarked = 2;  // see MarkDirtyRows
 //          unpinned ways among the 64 is evicted, or, where few ways are unpinned, the lowest
 //          of the bucket with more of them. If all 64 are pinned it goes to the partition's
 //          overflow buckets, which are probed only while they hold anything.
-// Threads: all calls but row(), Find and Stats change the cache: one at a time, by the caller.
-//          Inside, ctx.pool's threads own whole partitions, so results do not depend on their
-//          number. Find and Stats may run beside each other only, row() beside everything.
-// Errors:  InvalidArgument (options) and ResourceExhausted (no memory) from Create. After that
-//          the calls cannot fail for want of memory: nothing is allocated but scratch space
-//          that grows to the largest batch seen (at most 20 bytes a key). Breaking a
-//          precondition stops the process.
+// Devices: with Device::kCpu everything lies in host memory and every call is done when it returns;
+//          no call fails. With Device::kCuda rows and metadata lie in the memory of the device that
+//          was current at Create. Then every span and pointer is memory that the GPU reaches:
+//          device memory, or page-locked host memory (PinnedBuffer, HostRegistration); calls are
+//          enqueued on ctx.stream, and what they write is there once the stream has got there, so
+//          who wants to look waits for the stream. Find, FindRows, FindOrInsert, MarkFilled,
+//          Abandon, Unpin, MarkDirty, DropMarks and EndStep allocate nothing, do not wait, and can
+//          be captured in a CUDA graph (sizes and pointers fixed). MarkDirtyRows, TakeMarks,
+//          TakeMarked, ForEachDirty and Stats wait for the stream.
+//          The placement of a row depends on timing there (which way, which victim, who finds the
+//          last room), its value never; a batch of hits gives the same answers as on the CPU.
+// Memory:  budget_bytes covers rows, metadata and counters: device memory on CUDA, in one
+//          allocation, not counting what the driver rounds it up by (less than 2 MiB). Beside it a
+//          CUDA cache has Size().host_bytes of page-locked host memory, about 4 MiB and no less
+//          than a row, through which ForEachDirty hands out rows. Batches need no scratch there,
+//          of whatever size they are. On the CPU there is scratch that grows to the largest batch
+//          seen (at most 20 bytes a key).
+// Threads: all calls but row(), Find, FindRows, Size and Stats change the cache: one at a time, by
+//          the caller, and on one stream at a time (another stream waits for an event of the one
+//          before). Inside, ctx.pool's threads own whole partitions, so results on the CPU do not
+//          depend on their number. Find, FindRows and Stats may run beside each other only, row()
+//          and Size beside everything.
+// Errors:  InvalidArgument (options), ResourceExhausted (no memory) and FailedPrecondition (no
+//          usable GPU) from Create. After that calls return OK on the CPU; on CUDA what a launch or
+//          a copy says, and then some of the call may have happened. Breaking a precondition stops
+//          the process; on CUDA the kernel, whose message names the place, and with it all later
+//          work on that device.
 class RowCache {
  public:
   static absl::StatusOr<std::unique_ptr<RowCache>> Create(const RowCacheOptions& options);
-  ~RowCache();
+  virtual ~RowCache() = default;
   RowCache(const RowCache&) = delete;
   RowCache& operator=(const RowCache&) = delete;
 
   // The smallest budget in which `rows` rows, all pinned at once, are sure to find room.
-  // `row_bytes` as in the options. "Sure" up to chance below 1e-9: the two choices leave the
-  // buckets within a few rows of even, and the budget has 1/8 more ways than rows, plus the
-  // overflow.
-  static int64_t BudgetForRows(int64_t rows, int64_t row_bytes);
+  // `row_bytes` and `device` as in the options. "Sure" up to chance below 1e-9: the two choices
+  // leave the buckets within a few rows of even, and the budget has 1/8 more ways than rows, plus
+  // the overflow.
+  static int64_t BudgetForRows(int64_t rows, int64_t row_bytes, Device device = Device::kCpu);
 
-  // What Create makes of a budget: ways, overflow_ways and used_bytes of Stats; ways is 0 when the
-  // budget is too small for a cache.
-  static RowCacheStats SizeForBudget(int64_t budget_bytes, int64_t row_bytes);
+  // What Create makes of a budget: ways, overflow_ways, used_bytes and host_bytes of Stats; ways is
+  // 0 when the budget is too small for a cache.
+  static RowCacheStats SizeForBudget(int64_t budget_bytes, int64_t row_bytes,
+                                     Device device = Device::kCpu);
 
   // Sets rows[i] to the address of the row of keys[i], null when it is not resident or not yet
   // filled. Changes nothing: no recency, no frequency, no pin. Keys may repeat.
-  void Find(const ExecContext& ctx, std::span<const RowKey> keys, std::span<std::byte*> rows) const;
+  virtual absl::Status Find(const ExecContext& ctx, std::span<const RowKey> keys,
+                            std::span<std::byte*> rows) const = 0;
+
+  // Find and a copy in one pass: copies the row of keys[i] to out + i * out_stride and sets
+  // found[i] to 1; where Find gives null, found[i] = 0 and `out` is left alone. `out` is 16-byte
+  // aligned, out_stride a multiple of 16 and no less than row_bytes().
+  virtual absl::Status FindRows(const ExecContext& ctx, std::span<const RowKey> keys,
+                                std::byte* out, int64_t out_stride,
+                                std::span<uint8_t> found) const = 0;
 
   // Makes keys resident and pins each that is placed once more (at most 63 pins a row, so 63 steps
   // in flight). Keys must be distinct. A later batch may name a key that still waits for its bytes:
@@ -97,9 +130,9 @@ class RowCache {
   //
   // For each i, placement[i] says what happened and slots[i] is its slot (-1 for kNoRoom). When
   // placing keys[i] evicted a dirty or marked row, evicted_keys[i] names it, evicted[i] says which,
-  // and its bytes were copied to evicted_rows + i * row_bytes(); otherwise evicted[i] = 0. The
-  // caller must write evicted rows back before it reads misses from the tier below, because a key
-  // of a later batch may be among them.
+  // and its bytes were copied to evicted_rows + i * row_bytes(), which is 16-byte aligned;
+  // otherwise evicted[i] = 0. The caller must write evicted rows back before it reads misses from
+  // the tier below, because a key of a later batch may be among them.
   struct InsertResult {
     std::span<int64_t> slots;           // [n]
     std::span<Placement> placement;     // [n]
@@ -107,59 +140,81 @@ class RowCache {
     std::span<RowKey> evicted_keys;     // [n]
     std::byte* evicted_rows = nullptr;  // [n, row_bytes]
   };
-  void FindOrInsert(const ExecContext& ctx, std::span<const RowKey> keys,
-                    const InsertResult& result);
+  virtual absl::Status FindOrInsert(const ExecContext& ctx, std::span<const RowKey> keys,
+                                    const InsertResult& result) = 0;
+
+  // In all calls that take slots, those of one call are distinct.
 
   // The bytes of these slots (placed with kFilled) have been written.
-  void MarkFilled(std::span<const int64_t> slots);
+  virtual absl::Status MarkFilled(const ExecContext& ctx, std::span<const int64_t> slots) = 0;
   // Undoes the placement of slots that were placed with kFilled but will not be filled: they are
   // emptied. Batches that named their keys since have taken their pins off.
-  void Abandon(std::span<const int64_t> slots);
+  virtual absl::Status Abandon(const ExecContext& ctx, std::span<const int64_t> slots) = 0;
   // Takes one pin off each slot; dirty: the rows were updated and must be written back before they
   // go.
-  void Unpin(std::span<const int64_t> slots, bool dirty);
+  virtual absl::Status Unpin(const ExecContext& ctx, std::span<const int64_t> slots,
+                             bool dirty) = 0;
 
   // The rows, pinned ones, differ from the tier below.
-  void MarkDirty(std::span<const int64_t> slots);
+  virtual absl::Status MarkDirty(const ExecContext& ctx, std::span<const int64_t> slots) = 0;
 
   // For snapshots: what is dirty now shall be written down while rows go on changing.
   //
   // MarkDirtyRows makes all dirty rows marked instead and returns their number; a pass over two
   // lines of each bucket. Whoever is about to change a marked row must take the mark first and keep
-  // the old bytes (TakeMark). No row may be marked before.
-  int64_t MarkDirtyRows();
-  // Takes the mark off the row and makes it dirty. False when it had none.
-  bool TakeMark(int64_t slot, RowKey* key);
+  // the old bytes (TakeMarks). No row may be marked before.
+  virtual absl::StatusOr<int64_t> MarkDirtyRows(const ExecContext& ctx) = 0;
+  // Looks at `slots` in order and takes the marks off those that have one: they become dirty, and
+  // keys[k] and rows + k * row_bytes() get their keys and bytes. Stops when `keys` is full. *taken
+  // is how many marks were taken; returns how many of `slots` were looked at. `taken` is host
+  // memory, `rows` 16-byte aligned.
+  virtual absl::StatusOr<int64_t> TakeMarks(const ExecContext& ctx, std::span<const int64_t> slots,
+                                            std::span<RowKey> keys, std::byte* rows,
+                                            int64_t* taken) = 0;
   // Takes the marks off up to keys.size() marked rows from slot *cursor on: copies their bytes to
   // `rows`, names them, pins them once more, so that they stay until they were written down, and
-  // advances *cursor. Returns how many; it also ends after half a million slots, so that a call
-  // takes no more than a millisecond beside the copying. All were taken when *cursor is
-  // num_slots(). With this pin a row may have 63, so no more than 62 steps may be in flight.
-  int64_t TakeMarked(int64_t* cursor, std::span<RowKey> keys, std::span<int64_t> slots,
-                     std::byte* rows);
+  // advances *cursor, which is host memory. Returns how many; it also ends after half a million
+  // slots, so that a call takes no more than a millisecond beside the copying. All were taken when
+  // *cursor is num_slots(). With this pin a row may have 63, so no more than 62 steps may be in
+  // flight. `rows` is 16-byte aligned.
+  virtual absl::StatusOr<int64_t> TakeMarked(const ExecContext& ctx, int64_t* cursor,
+                                             std::span<RowKey> keys, std::span<int64_t> slots,
+                                             std::byte* rows) = 0;
   // Makes marked rows dirty again.
-  void DropMarks();
-  int64_t num_slots() const;  // overflow counted
+  virtual absl::Status DropMarks(const ExecContext& ctx) = 0;
+  int64_t num_slots() const { return num_slots_; }  // overflow counted
 
   // Ages the scores: call once per training step, after its FindOrInsert.
-  void EndStep(const ExecContext& ctx);
+  virtual absl::Status EndStep(const ExecContext& ctx) = 0;
 
   // Hands out all dirty rows in batches, in slot order; a batch is marked clean when visit returns
   // OK. Ends with the first error. Pins do not matter: a pinned dirty row is handed out too and
-  // stays.
-  absl::Status ForEachDirty(absl::FunctionRef<absl::Status(std::span<const RowKey> keys,
-                                                           std::span<const std::byte* const> rows)>
-                                visit);
+  // stays. On every device `visit` gets host memory, valid until it returns.
+  virtual absl::Status ForEachDirty(
+      const ExecContext& ctx,
+      absl::FunctionRef<absl::Status(std::span<const RowKey> keys,
+                                     std::span<const std::byte* const> rows)>
+          visit) = 0;
 
-  std::byte* row(int64_t slot);
-  int64_t row_bytes() const;
-  RowCacheStats Stats() const;
+  // Where the row of a slot lies: an address of the cache's device.
+  std::byte* row(int64_t slot) const {
+    HOTROW_DCHECK(slot >= 0 && slot < num_slots_);
+    return rows_ + slot * options_.row_bytes;
+  }
+  int64_t row_bytes() const { return options_.row_bytes; }
+  Device device() const { return options_.device; }
+  // The parts of Stats that never change: ways, overflow_ways, used_bytes, host_bytes.
+  virtual RowCacheStats Size() const = 0;
+  // On CUDA, of the moment that ctx.stream has reached; from another stream than the one of the
+  // changes, of some moment.
+  virtual absl::StatusOr<RowCacheStats> Stats(const ExecContext& ctx) const = 0;
 
- private:
-  friend struct RowCacheTestPeer;  // reads metadata (cache/row_cache_impl.h)
-  struct Impl;
-  explicit RowCache(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+ protected:
+  explicit RowCache(const RowCacheOptions& options) : options_(options) {}
+
+  RowCacheOptions options_;
+  std::byte* rows_ = nullptr;  // of num_slots_ rows; set once, by the subclass
+  int64_t num_slots_ = 0;
 };
 
 }  // namespace hotrow

@@ -3,17 +3,21 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <vector>
 
-#include "base/buffer.h"
+#include "absl/status/statusor.h"
+#include "base/check.h"
 #include "base/hash.h"
+#include "base/macros.h"
 #include "base/math.h"
 #include "cache/bucket.h"
 #include "cache/row_cache.h"
 
-namespace hotrow {
-namespace cache {
+// What the containers of both devices share: where partitions lie, what memory they take, and when
+// scores age.
+
+namespace hotrow::cache {
 
 // A partition is the unit of work of a thread. 2,048 buckets are 65,536 rows: enough that chance
 // leaves partitions within 2 % of even, small enough that a few GB of cache feed all threads.
@@ -21,8 +25,28 @@ inline constexpr int64_t kPartitionBucketsMin = 2048;
 // One overflow bucket for so many buckets of a partition, and at least one.
 inline constexpr int64_t kBucketsPerOverflowBucket = 64;
 
-// What a thread needs to work on its partition and what it counts there. In the buffer of buckets,
-// a partition's buckets are followed by its overflow buckets, then by the next partition.
+// LRU: scores fall by one each time 1/32 of the ways has been placed anew, so a byte tells the last
+// 8 turnovers of a large cache apart, while in a small one every step counts.
+inline constexpr int64_t kLruAgeingsPerTurnover = 32;
+// LFU: a touch adds 4 and an eighth is taken off all scores each time there were 4 touches a way: a
+// count that halves over about 20 touches a way, in steps of a quarter. Small steps keep rows of
+// nearly equal use apart: on Zipf 1.05 this hits 1 to 2 points more often than counting by one and
+// halving, which sends most rows to 0 or 1 at once (cache/README.md has the figures). 255 is 64
+// touches, so a row that was hot long ago is forgotten in a bounded time.
+inline constexpr int64_t kLfuTouchesPerWay = 4;
+inline constexpr uint8_t kLfuTouchScore = 4;
+
+// What TakeMarked looks at in one call: 16,384 buckets, at some 30 ns each on the CPU when nothing
+// is marked.
+inline constexpr int64_t kMarkedScanSlots = int64_t{1} << 19;
+
+// Batches handed out by ForEachDirty.
+inline constexpr int64_t kDirtyBatchRows = 4096;
+
+// What is known and counted of a partition. In the buffer of buckets, a partition's buckets are
+// followed by its overflow buckets, then by the next partition. On the CPU a thread owns it while
+// it works there; on CUDA the counters are changed atomically, and the overflow's fields under its
+// lock.
 struct alignas(64) PartitionState {
   int64_t first_bucket = 0;
   int32_t buckets = 0;
@@ -41,7 +65,7 @@ struct alignas(64) PartitionState {
 static_assert(sizeof(PartitionState) == 128);
 
 // How many buckets there are and how they are dealt out to partitions: sizes differ by one at most,
-// the larger ones first.
+// the larger ones first. Trivially copyable, so that kernels take it by value.
 struct Geometry {
   int64_t buckets = 0;  // overflow not counted
   int64_t partitions = 0;
@@ -50,12 +74,13 @@ struct Geometry {
     return {buckets, std::max<int64_t>(1, buckets / kPartitionBucketsMin)};
   }
   // The most buckets whose Bytes() stay within the budget; 0 buckets when it is too small for one.
-  static Geometry ForBudget(int64_t budget_bytes, int64_t row_bytes);
+  static Geometry ForBudget(int64_t budget_bytes, int64_t row_bytes, Device device = Device::kCpu);
 
-  static int64_t OverflowBuckets(int64_t partition_buckets) {
-    return std::max<int64_t>(1, partition_buckets / kBucketsPerOverflowBucket);
+  HOTROW_HOST_DEVICE static int64_t OverflowBuckets(int64_t partition_buckets) {
+    const int64_t overflow = partition_buckets / kBucketsPerOverflowBucket;
+    return overflow > 1 ? overflow : 1;
   }
-  int64_t PartitionBuckets(int64_t p) const {
+  HOTROW_HOST_DEVICE int64_t PartitionBuckets(int64_t p) const {
     return buckets / partitions + (p < buckets % partitions ? 1 : 0);
   }
   int64_t TotalOverflowBuckets() const {
@@ -64,64 +89,54 @@ struct Geometry {
            (partitions - larger) * OverflowBuckets(buckets / partitions);
   }
   int64_t TotalBuckets() const { return buckets + TotalOverflowBuckets(); }
-  // Memory taken by metadata, rows and partition states. Does not shrink when `buckets` grows.
-  int64_t Bytes(int64_t row_bytes) const;
+  // Of the budget: metadata, rows and partition states. Does not shrink when `buckets` grows.
+  int64_t Bytes(int64_t row_bytes, Device device = Device::kCpu) const;
 };
 
-// A key on its way through a batch: 16 bytes of scratch.
-struct Probe {
-  uint32_t bucket1;  // within the partition
-  uint32_t bucket2;
-  uint32_t index;  // position in the batch
-  uint32_t tag;
-};
-static_assert(sizeof(Probe) == 16);
+// The partition state of a partition without rows.
+PartitionState EmptyPartition(const Geometry& geometry, int64_t p, int64_t first_bucket);
 
-}  // namespace cache
+// What never changes in the Stats of a cache.
+RowCacheStats SizeOf(const Geometry& geometry, int64_t row_bytes, Device device);
 
-struct RowCache::Impl {
-  RowCacheOptions options;
-  cache::ScoreRule rule;
-  cache::Geometry geometry;
-  HostBuffer<cache::Bucket> buckets;  // of all partitions, overflow included
-  HostBuffer<std::byte> slab;         // 32 rows a bucket
-  HostBuffer<cache::PartitionState> partitions;
+// Adds what a partition has counted to the counters of Stats.
+inline void AddCounts(const PartitionState& partition, RowCacheStats* stats) {
+  stats->used_ways += partition.used_ways;
+  stats->evictions += partition.evictions;
+  stats->dirty_evictions += partition.dirty_evictions;
+  stats->overflow_inserts += partition.overflow_inserts;
+  stats->no_room += partition.no_room;
+}
 
-  // Scratch of FindOrInsert; grows to the largest batch.
-  std::vector<cache::Probe> probes;        // sorted by partition, batch order within one
-  std::vector<int64_t> partition_begin;    // [partitions + 1] into probes
-  std::vector<uint32_t> chunk_partitions;  // [chunks, partitions] counts, then offsets
+// The preconditions of calls, the same on all devices.
+inline void CheckInsertResult(std::span<const RowKey> keys, const RowCache::InsertResult& result) {
+  HOTROW_CHECK(result.slots.size() == keys.size() && result.placement.size() == keys.size());
+  HOTROW_CHECK(result.evicted.size() == keys.size() && result.evicted_keys.size() == keys.size());
+}
+inline void CheckFindRows(std::span<const RowKey> keys, const std::byte* out, int64_t out_stride,
+                          std::span<const uint8_t> found, int64_t row_bytes) {
+  HOTROW_CHECK(found.size() == keys.size());
+  HOTROW_CHECK(out_stride >= row_bytes && out_stride % 16 == 0);
+  HOTROW_CHECK(reinterpret_cast<uintptr_t>(out) % 16 == 0);
+}
 
-  std::byte* Row(int64_t slot) { return slab.data() + slot * options.row_bytes; }
-  const std::byte* Row(int64_t slot) const { return slab.data() + slot * options.row_bytes; }
-  // The state byte of a slot that a caller named.
-  uint8_t& State(int64_t slot);
-  uint8_t& Mark(int64_t slot) {
-    return buckets[slot / cache::Bucket::kWays].mark[slot % cache::Bucket::kWays];
-  }
+// Whether the scores of a partition are to age at the end of a step.
+HOTROW_HOST_DEVICE inline bool AgeingDue(const PartitionState& partition, CachePolicy policy) {
+  const int64_t ways = int64_t{partition.buckets} * Bucket::kWays;
+  return policy == CachePolicy::kLfu
+             ? partition.touched_since_ageing >= kLfuTouchesPerWay * ways
+             : partition.placed_since_ageing >= ways / kLruAgeingsPerTurnover;
+}
 
-  int64_t PartitionOf(const RowHash& hash) const {
-    return hash.partition(static_cast<uint64_t>(geometry.partitions));
-  }
-  cache::Probe MakeProbe(const RowHash& hash, const cache::PartitionState& partition,
-                         int64_t index) const;
-  // The slot of a key, -1 when it is not resident.
-  int64_t FindSlot(const cache::PartitionState& partition, const cache::Probe& probe,
-                   RowKey key) const;
+inline ScoreRule RuleOf(CachePolicy policy) {
+  if (policy == CachePolicy::kLfu) return {.placed = kLfuTouchScore, .touch_add = kLfuTouchScore};
+  return {.placed = 255, .touch_add = 255};
+}
 
-  void FindChunk(std::span<const RowKey> keys, std::span<std::byte*> rows, int64_t begin,
-                 int64_t end) const;
-  void SortByPartition(const ExecContext& ctx, std::span<const RowKey> keys);
-  int64_t PinHits(cache::PartitionState& partition, std::span<const RowKey> keys,
-                  std::span<cache::Probe> probes, const InsertResult& result);
-  void PlaceMisses(cache::PartitionState& partition, std::span<const RowKey> keys,
-                   std::span<const cache::Probe> probes, const InsertResult& result);
-  int64_t PickSlot(cache::PartitionState& partition, const cache::Probe& probe);
-  int64_t PickOverflowSlot(cache::PartitionState& partition);
-  void Evict(cache::PartitionState& partition, int64_t slot, int64_t index,
-             const InsertResult& result);
-};
+// The containers. `options` were validated.
+absl::StatusOr<std::unique_ptr<RowCache>> CreateCpuRowCache(const RowCacheOptions& options);
+absl::StatusOr<std::unique_ptr<RowCache>> CreateCudaRowCache(const RowCacheOptions& options);
 
-}  // namespace hotrow
+}  // namespace hotrow::cache
 
 #endif  // HOTROW_CACHE_ROW_CACHE_IMPL_H_

@@ -33,6 +33,24 @@ function(_hotrow_wanted name out)
   endif()
 endfunction()
 
+# --- Archives instead of shared libraries, for binaries that travel (tools/gpu_bundle.sh) ----------------
+option(HOTROW_STATIC "Link archives where the system has them" OFF)
+if(HOTROW_STATIC)
+  list(PREPEND CMAKE_FIND_LIBRARY_SUFFIXES .a)
+endif()
+
+# Debian's Abseil has both kinds of library, and its CMake files name the shared ones.
+function(_hotrow_use_archives)
+  get_directory_property(targets IMPORTED_TARGETS)
+  foreach(target IN LISTS targets)
+    get_target_property(shared ${target} IMPORTED_LOCATION_NONE)
+    string(REGEX REPLACE "\\.so(\\.[0-9.]+)?$" ".a" archive "${shared}")
+    if(target MATCHES "^absl::" AND EXISTS "${archive}")
+      set_target_properties(${target} PROPERTIES IMPORTED_LOCATION_NONE "${archive}" IMPORTED_SONAME_NONE "")
+    endif()
+  endforeach()
+endfunction()
+
 find_package(PkgConfig QUIET)
 
 # --- CUDA ---------------------------------------------------------------------------------------------
@@ -49,7 +67,7 @@ if(_wanted)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     find_package(CUDAToolkit QUIET)
-    if(CUDAToolkit_FOUND)
+    if(CUDAToolkit_FOUND AND TARGET CUDA::cublasLt)
       set(_found TRUE)
       list(JOIN CMAKE_CUDA_ARCHITECTURES "," _archs)
       set(_detail "nvcc ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${_archs}")
@@ -57,7 +75,7 @@ if(_wanted)
   endif()
 endif()
 _hotrow_feature(CUDA "${_found}" "${_detail}" "GPU tier and kernels"
-                "install the CUDA Toolkit and put nvcc on PATH")
+                "install the CUDA Toolkit with cuBLAS and put nvcc on PATH")
 
 # --- NCCL ---------------------------------------------------------------------------------------------
 set(_found FALSE)
@@ -114,10 +132,17 @@ _hotrow_feature(LZMA "${_found}" "liblzma ${LIBLZMA_VERSION_STRING}" "traces in 
 
 # --- oneDNN: required by ops/ -------------------------------------------------------------------------
 find_package(absl REQUIRED)
+if(HOTROW_STATIC)
+  _hotrow_use_archives()
+endif()
 find_package(OneDNN REQUIRED)
 find_package(nlohmann_json 3.10 REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(Threads REQUIRED)
+if(HOTROW_STATIC)
+  # What is looked for later is shared as ever: oneDNN brings its OpenMP along, and there must be one.
+  list(POP_FRONT CMAKE_FIND_LIBRARY_SUFFIXES)
+endif()
 
 function(hotrow_print_features)
   get_property(rows GLOBAL PROPERTY HOTROW_FEATURE_ROWS)

@@ -100,6 +100,12 @@ function(hotrow_add_test)
   _hotrow_configure(${ARG_NAME})
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests)
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} hotrow_test_support GTest::gmock GTest::gtest_main)
+  if("gpu" IN_LIST ARG_LABELS)  # all of them: cmake --build . --target gpu_tests
+    if(NOT TARGET gpu_tests)
+      add_custom_target(gpu_tests)
+    endif()
+    add_dependencies(gpu_tests ${ARG_NAME})
+  endif()
   include(GoogleTest)
   gtest_discover_tests(${ARG_NAME} DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES
     PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600 PROCESSORS ${ARG_PROCESSORS})

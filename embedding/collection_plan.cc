@@ -55,6 +55,11 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "EmbeddingCollectionOptions.cache_bytes: must not be negative, is ", cache_bytes));
   }
+  if (device_cache_bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.device_cache_bytes: must not be negative, is ",
+                     device_cache_bytes));
+  }
   if (store_bytes <= 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("EmbeddingCollectionOptions.store_bytes: must be positive, is ", store_bytes));
@@ -81,6 +86,12 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
           "rocksdb; "
           "the memory store has no files but its snapshots (snapshot_dir)");
     }
+    if (device_cache_bytes > 0 && cache_bytes > 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "EmbeddingCollectionOptions.cache_bytes is ", cache_bytes,
+          ", but the device reads rows where the memory store keeps them; leave it 0, and give the "
+          "memory to store_bytes"));
+    }
   } else {
     if (store_path.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -91,7 +102,7 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
           absl::StrCat("EmbeddingCollectionOptions.disk_bytes: the store ", kind,
                        " needs a positive budget, is ", disk_bytes));
     }
-    if (cache_bytes == 0) {
+    if (cache_bytes == 0 && device_cache_bytes == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("EmbeddingCollectionOptions.cache_bytes: the store ", kind,
                        " needs a row cache, rows are trained there; only the memory store goes "
@@ -190,7 +201,19 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
 
 namespace internal {
 
-Plan MakePlan(const EmbeddingCollectionOptions& options) {
+CachePlace PlaceOfCaches(const EmbeddingCollectionOptions& options, Device device) {
+  return {device, device != Device::kCpu || options.device_cache_bytes > 0};
+}
+
+int64_t CacheBudget(const EmbeddingCollectionOptions& options, CachePlace place) {
+  return place.staged ? options.device_cache_bytes : options.cache_bytes;
+}
+
+const char* CacheBudgetName(CachePlace place) {
+  return place.staged ? "device_cache_bytes" : "cache_bytes";
+}
+
+Plan MakePlan(const EmbeddingCollectionOptions& options, CachePlace place) {
   Plan plan;
   for (size_t i = 0; i < options.tables.size(); ++i) {
     const TableConfig& config = options.tables[i];
@@ -229,7 +252,7 @@ Plan MakePlan(const EmbeddingCollectionOptions& options) {
     }
     if (!known) width.max_unique = 0;
     plan.min_cache_bytes +=
-        TieredTable::MinCacheBytes(std::max<int64_t>(width.max_unique, 1), width.row_bytes);
+        TieredTable::MinCacheBytes(std::max<int64_t>(width.max_unique, 1), width.row_bytes, place);
   }
 
   std::vector<int32_t> position_of(options.tables.size());
@@ -271,19 +294,17 @@ std::vector<GradientResiduals::Table> ResidualTables(const EmbeddingCollectionOp
   return tables;
 }
 
-void SplitCacheBytes(const EmbeddingCollectionOptions& options, Plan* plan) {
+// Shares `bytes` among the width classes in proportion to what they could hold.
+static std::vector<int64_t> Share(const EmbeddingCollectionOptions& options, const Plan& plan,
+                                  int64_t bytes) {
   // A table of unknown size is taken to want some hundred batches' worth of rows.
   constexpr int64_t kAssumedBatches = 100;
-  int64_t rest = options.cache_bytes;
   double total_weight = 0;
   std::vector<double> weights;
-  for (WidthClass& width : plan->classes) {
-    width.cache_bytes =
-        TieredTable::MinCacheBytes(std::max<int64_t>(width.max_unique, 1), width.row_bytes);
-    rest -= width.cache_bytes;
+  for (const WidthClass& width : plan.classes) {
     double rows = 0;
     for (int32_t t = width.first_table; t < width.last_table; ++t) {
-      const TableConfig& config = options.tables[plan->tables[t].config];
+      const TableConfig& config = options.tables[plan.tables[t].config];
       rows += config.num_embeddings > 0
                   ? static_cast<double>(config.num_embeddings)
                   : static_cast<double>(kAssumedBatches * options.max_batch_size) *
@@ -292,10 +313,24 @@ void SplitCacheBytes(const EmbeddingCollectionOptions& options, Plan* plan) {
     weights.push_back(rows * static_cast<double>(width.row_bytes));
     total_weight += weights.back();
   }
+  std::vector<int64_t> shares;
+  for (const double weight : weights) {
+    shares.push_back(static_cast<int64_t>(static_cast<double>(bytes) * (weight / total_weight)));
+  }
+  return shares;
+}
+
+void SplitCacheBytes(const EmbeddingCollectionOptions& options, CachePlace place, Plan* plan) {
+  int64_t rest = CacheBudget(options, place);
+  for (WidthClass& width : plan->classes) {
+    width.cache_bytes =
+        TieredTable::MinCacheBytes(std::max<int64_t>(width.max_unique, 1), width.row_bytes, place);
+    rest -= width.cache_bytes;
+  }
+  const std::vector<int64_t> shares = Share(options, *plan, rest);
   for (size_t c = 0; c < plan->classes.size(); ++c) {
     WidthClass& width = plan->classes[c];
-    width.cache_bytes +=
-        static_cast<int64_t>(static_cast<double>(rest) * (weights[c] / total_weight));
+    width.cache_bytes += shares[c];
     // No more than all rows of the class, where that is known: empty ways would only be aged and
     // paged in.
     int64_t all_rows = 0;
@@ -308,9 +343,28 @@ void SplitCacheBytes(const EmbeddingCollectionOptions& options, Plan* plan) {
     }
     if (known) {
       width.cache_bytes =
-          std::min(width.cache_bytes, TieredTable::MinCacheBytes(all_rows, width.row_bytes));
+          std::min(width.cache_bytes, TieredTable::MinCacheBytes(all_rows, width.row_bytes, place));
     }
   }
+}
+
+absl::StatusOr<std::vector<CachedStoreWidth>> SplitHostCacheBytes(
+    const EmbeddingCollectionOptions& options, const Plan& plan) {
+  std::vector<CachedStoreWidth> widths;
+  int64_t rest = options.cache_bytes;
+  for (const WidthClass& width : plan.classes) {
+    widths.push_back({width.row_bytes, CachedStore::MinCacheBytes(width.row_bytes)});
+    rest -= widths.back().cache_bytes;
+  }
+  if (rest < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cache_bytes: the host cache between the device's and a disk has ",
+                     options.cache_bytes, " bytes, the least is ", options.cache_bytes - rest,
+                     "; raise it, or set it to 0 for none"));
+  }
+  const std::vector<int64_t> shares = Share(options, plan, rest);
+  for (size_t c = 0; c < widths.size(); ++c) widths[c].cache_bytes += shares[c];
+  return widths;
 }
 
 }  // namespace internal

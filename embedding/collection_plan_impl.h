@@ -5,8 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "base/device.h"
+#include "embedding/cached_store.h"
 #include "embedding/embedding_collection.h"
 #include "embedding/gradient_residuals.h"
+#include "embedding/tiered_table.h"
 #include "ops/row_layout.h"
 
 // What follows from the options of an EmbeddingCollection alone, before any memory is taken.
@@ -52,15 +56,25 @@ struct Plan {
   int64_t min_cache_bytes = 0;
 };
 
-Plan MakePlan(const EmbeddingCollectionOptions& options);
+Plan MakePlan(const EmbeddingCollectionOptions& options, CachePlace place);
 
 // The tables as GradientResiduals takes them.
 std::vector<GradientResiduals::Table> ResidualTables(const EmbeddingCollectionOptions& options);
 
+// Where the row caches lie, their budget, and what it is called: cache_bytes, or device_cache_bytes
+// where they are staged.
+CachePlace PlaceOfCaches(const EmbeddingCollectionOptions& options, Device device);
+int64_t CacheBudget(const EmbeddingCollectionOptions& options, CachePlace place);
+const char* CacheBudgetName(CachePlace place);
+
 // Gives each width class what one step needs and shares the rest in proportion to what the classes
-// could hold. The split moves speed, never values.
-// options.cache_bytes >= plan->min_cache_bytes.
-void SplitCacheBytes(const EmbeddingCollectionOptions& options, Plan* plan);
+// could hold. The split moves speed, never values. CacheBudget() >= plan->min_cache_bytes.
+void SplitCacheBytes(const EmbeddingCollectionOptions& options, CachePlace place, Plan* plan);
+
+// The same for the host memory between such caches and a disk, of which options.cache_bytes is the
+// budget. ResourceExhausted when that is too small.
+absl::StatusOr<std::vector<CachedStoreWidth>> SplitHostCacheBytes(
+    const EmbeddingCollectionOptions& options, const Plan& plan);
 
 }  // namespace hotrow::internal
 

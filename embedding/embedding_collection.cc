@@ -12,15 +12,19 @@
 #include "absl/strings/str_cat.h"
 #include "base/buffer.h"
 #include "base/check.h"
+#include "base/device_memory.h"
+#include "base/device_stream.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "comm/communicator.h"
 #include "comm/lane.h"
 #include "comm/run_together.h"
+#include "embedding/cached_store.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/gradient_residuals.h"
 #include "embedding/open_store_impl.h"
 #include "embedding/row_shuffle_impl.h"
+#include "embedding/step_arrays_impl.h"
 #include "embedding/step_pipeline_impl.h"
 #include "embedding/tiered_table.h"
 #include "ops/gradient_segment_sum.h"
@@ -43,6 +47,7 @@ using internal::PlannedFeature;
 using internal::PlannedTable;
 using internal::RowShuffle;
 using internal::ShuffledKeys;
+using internal::StepArrays;
 using internal::StepPipeline;
 using internal::TableKeys;
 using internal::WidthClass;
@@ -58,6 +63,20 @@ absl::Status EnsureBytes(int64_t bytes, HostBuffer<std::byte>* buffer) {
   if (buffer->size() >= bytes) return absl::OkStatus();
   HOTROW_ASSIGN_OR_RETURN(*buffer, HostBuffer<std::byte>::Create(bytes, HugePages::kTry));
   return absl::OkStatus();
+}
+
+// Room for `size` elements. What was there is lost when it grows, by a quarter more than is needed,
+// so that batches of nearly equal size do not each take new memory.
+template <typename T>
+absl::Status EnsureSize(const ExecContext& ctx, int64_t size, DeviceMemory<T>* memory) {
+  if (memory->size() >= size) return absl::OkStatus();
+  return memory->Reserve(ctx.device, size + size / 4, ctx.stream);
+}
+
+ExecContext OnHost(ExecContext ctx) {
+  ctx.device = Device::kCpu;
+  ctx.stream = nullptr;
+  return ctx;
 }
 
 void SetWriteAmplification(TierStats* tier) {
@@ -85,6 +104,23 @@ struct EmbeddingStep::Impl : StepPipeline::Job {
   std::vector<int32_t> inverse;       // [N] into wanted
   std::vector<int64_t> row_offsets;   // [U + 1] lookups of each wanted key
   std::vector<int32_t> lookup_order;  // [N]
+  // What the loops or kernels of the device read of the above, and of `rows`.
+  struct Pointers {
+    const int64_t* offsets = nullptr;
+    const float* weights = nullptr;  // or null
+    const int32_t* inverse = nullptr;
+    const int64_t* row_offsets = nullptr;
+    const int32_t* lookup_order = nullptr;
+    const float* const* value_rows = nullptr;  // [U]: where the weights of each wanted key lie
+    std::byte* const* rows = nullptr;          // [served keys]
+    float* const* gradients = nullptr;         // [U], from BeginUpdate on
+  };
+  Pointers at;
+  // A GPU: their copies, and the stream that they travel on. A step's memory is used again, so the
+  // stream also waits for the kernels that read the copies of the time before.
+  DeviceStream upload;
+  StepArrays arrays;
+  StepArrays gradient_arrays;
   // Several ranks: what they want of this one. Filled by the work of this ticket of id_lane.
   ShuffledKeys shuffled;
   int64_t id_ticket = -1;
@@ -94,15 +130,22 @@ struct EmbeddingStep::Impl : StepPipeline::Job {
 
   // The keys whose rows this rank keeps and makes resident.
   const TableKeys& served() const;
+  // Where `arrays` are, on the CPU the vectors themselves. `grouped`: with row_offsets and
+  // lookup_order, which evaluation has not.
+  absl::Status PlaceArrays(bool grouped);
 };
 
 struct EmbeddingCollection::Impl {
   EmbeddingCollectionOptions options;
   ExecContext ctx;           // of the caller's calls
   ExecContext pipeline_ctx;  // of the pipeline's
+  CachePlace place;          // of the row caches
   Plan plan;
   std::vector<std::string> feature_names;
   OpenedStore store;
+  std::unique_ptr<CachedStore> host_cache;  // a GPU over a disk, or null
+  // What the tiers read from and write to: host_cache, or the store.
+  RowStore* below = nullptr;
   std::vector<std::unique_ptr<TieredTable>> tiers;  // one for each width class
   std::unique_ptr<GradientResiduals> residuals;     // null: no feedback
   std::unique_ptr<RowShuffle> shuffle;              // null: alone
@@ -113,7 +156,8 @@ struct EmbeddingCollection::Impl {
 
   uint32_t steps = 0;
   int64_t unique_keys = 0;
-  int64_t initialised_rows = 0;
+  int64_t initialised_rows = 0;                   // on a GPU see device_initialised_rows
+  DeviceMemory<int64_t> device_initialised_rows;  // a GPU: one number
   std::atomic<int64_t> prefetch_waits{0};
   int64_t lookup_waits = 0;
   int64_t lookup_wait_ns = 0;
@@ -122,18 +166,20 @@ struct EmbeddingCollection::Impl {
 
   // Scratch of the caller's calls, grown to the largest batch seen.
   UniqueScratch unique;
-  std::vector<float> gradients;
+  DeviceMemory<float> gradients;
   std::vector<float*> gradient_rows;  // [U] of what is wanted
-  std::vector<float> gradient_sums;   // several ranks
+  DeviceMemory<float> gradient_sums;  // several ranks
   std::vector<float*> sum_rows;       // [served keys]
   RowShuffle::Scratch evaluation_ids;
-  HostBuffer<std::byte> evaluation_staging;
+  DeviceMemory<std::byte> segment_workspace;
+  DeviceMemory<std::byte> evaluation_staging;
   std::unique_ptr<EmbeddingStep::Impl> evaluation_step;
   // Scratch of the pipeline's first stage.
   UniqueScratch pipeline_unique;
   // Of its second stage, and of a first stage while no second one runs.
   std::vector<RowKey> fetch_keys;
   std::vector<std::byte*> fetch_rows;
+  std::vector<int64_t> fetch_sizes;  // [width classes]
   std::vector<uint8_t> fetch_found;
   // Of the thread of id_lane, which finds the distinct keys of steps and exchanges them. It never
   // waits for room, so all ranks make their exchanges in the order of Prefetch, whatever becomes of
@@ -170,6 +216,8 @@ struct EmbeddingCollection::Impl {
 
   absl::Status Open();
   absl::Status Connect();
+  // The row caches are out of the host's reach, or are to behave as if they were.
+  bool staged() const { return place.staged; }
   absl::Status ValidateBatch(const JaggedBatch& batch) const;
   // What several ranks can no longer agree on ends the job on all of them.
   absl::Status EndJobUnlessOk(absl::Status status);
@@ -188,20 +236,20 @@ struct EmbeddingCollection::Impl {
   std::span<const int32_t> CountsOf(const EmbeddingStep::Impl& step, size_t width) const;
   std::span<std::byte*> RowsOf(EmbeddingStep::Impl* step, size_t width) const;
   absl::Status CheckPointers(bool pooled, size_t unpooled, const char* what) const;
-  absl::Status Pool(const EmbeddingStep::Impl& step, const float* const* rows,
-                    const EmbeddingOutput& output);
+  // Reads step.at.
+  absl::Status Pool(const EmbeddingStep::Impl& step, const EmbeddingOutput& output);
   absl::Status BeginLookup(EmbeddingStep::Impl* step);
   absl::Status Lookup(EmbeddingStep::Impl* step, const EmbeddingOutput& output);
   absl::Status BeginUpdate(EmbeddingStep::Impl* step, const EmbeddingGradient& gradient);
   absl::Status Update(EmbeddingStep::Impl* step, float learning_rate_factor);
   // Puts one gradient of each key's dim after another; `rows` are their places.
-  void PlaceGradients(const TableKeys& keys, std::vector<float>* floats,
-                      std::vector<float*>* rows) const;
+  absl::Status PlaceGradients(const TableKeys& keys, DeviceMemory<float>* floats,
+                              std::vector<float*>* rows) const;
   absl::Status EvaluateSlice(const JaggedBatch& batch, const EmbeddingOutput& output);
   absl::StatusOr<std::vector<int64_t>> CutForStaging(const JaggedBatch& batch) const;
   absl::Status Evaluate(const JaggedBatch& batch, const EmbeddingOutput& output);
   absl::Status NoRoomError(const EmbeddingStep::Impl& step) const;
-  int64_t CountNewRows(std::span<std::byte* const> rows, int64_t step_offset) const;
+  int64_t InitialisedRows() const;
 
   absl::Status CheckSnapshotName(SnapshotId id) const;
   absl::Status WriteSnapshot(SnapshotId id, bool tidy);
@@ -213,6 +261,28 @@ struct EmbeddingCollection::Impl {
 
 const TableKeys& EmbeddingStep::Impl::served() const {
   return collection->shuffle == nullptr ? wanted : shuffled.served;
+}
+
+absl::Status EmbeddingStep::Impl::PlaceArrays(bool grouped) {
+  arrays.Clear();
+  const size_t offsets_part = arrays.Add(offsets);
+  const size_t weights_part = arrays.Add(weights);
+  const size_t inverse_part = arrays.Add(inverse);
+  const size_t row_offsets_part = grouped ? arrays.Add(row_offsets) : 0;
+  const size_t lookup_order_part = grouped ? arrays.Add(lookup_order) : 0;
+  const size_t rows_part = arrays.Add(rows);
+  HOTROW_RETURN_IF_ERROR(arrays.Upload(collection->staged(), &upload));
+  at = Pointers();
+  at.offsets = arrays.At<int64_t>(offsets_part);
+  at.weights = weights.empty() ? nullptr : arrays.At<float>(weights_part);
+  at.inverse = arrays.At<int32_t>(inverse_part);
+  if (grouped) {
+    at.row_offsets = arrays.At<int64_t>(row_offsets_part);
+    at.lookup_order = arrays.At<int32_t>(lookup_order_part);
+  }
+  at.rows = arrays.At<std::byte*>(rows_part);
+  at.value_rows = arrays.At<const float*>(rows_part);
+  return absl::OkStatus();
 }
 
 EmbeddingStep::EmbeddingStep(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -442,33 +512,51 @@ absl::Status EmbeddingCollection::Impl::FillStep(EmbeddingStep::Impl* step) {
   TraceSpan span(ctx.trace, "fill");
   HOTROW_RETURN_IF_ERROR(Fetch(step));
   for (StepRows& rows : step->class_rows) rows.resident = true;
-  return absl::OkStatus();
+  if (!staged()) return absl::OkStatus();
+  // With a cache a row stays where it is until the step ends.
+  step->rows.resize(step->served().keys.size());
+  for (size_t w = 0; w < tiers.size(); ++w) {
+    HOTROW_RETURN_IF_ERROR(tiers[w]->ResolveForRead(
+        pipeline_ctx, KeysOf(*step, w), CountsOf(*step, w), &step->class_rows[w], RowsOf(step, w)));
+  }
+  TraceSpan upload(ctx.trace, "upload");
+  return step->PlaceArrays(/*grouped=*/true);
 }
 
 // One call of the store for all tables: the more it knows, the better it can sort and merge, and
-// its queue of reads drains only once.
+// its queue of reads drains only once. With caches on a GPU there are more calls when staging is
+// too small, and none where the GPU reads the rows itself.
 absl::Status EmbeddingCollection::Impl::Fetch(EmbeddingStep::Impl* step) {
-  fetch_keys.clear();
-  fetch_rows.clear();
-  for (const StepRows& rows : step->class_rows) {
-    fetch_keys.insert(fetch_keys.end(), rows.miss_keys.begin(), rows.miss_keys.end());
-    fetch_rows.insert(fetch_rows.end(), rows.miss_rows.begin(), rows.miss_rows.end());
-  }
-  fetch_found.assign(fetch_keys.size(), 0);
-  if (!fetch_keys.empty()) {
+  if (tiers[0]->fills_in_place()) {
     TraceSpan span(ctx.trace, "read_rows");
-    HOTROW_RETURN_IF_ERROR(FindInStore(pipeline_ctx, store.store.get(), store.host != nullptr,
-                                       fetch_keys, fetch_rows, fetch_found));
+    for (size_t c = 0; c < tiers.size(); ++c) {
+      HOTROW_RETURN_IF_ERROR(
+          tiers[c]->FillInPlace(pipeline_ctx, CountsOf(*step, c), &step->class_rows[c]));
+    }
+    return absl::OkStatus();
   }
-  size_t first = 0;
-  for (size_t c = 0; c < tiers.size(); ++c) {
-    StepRows* const rows = &step->class_rows[c];
-    const size_t n = rows->miss_keys.size();
-    HOTROW_RETURN_IF_ERROR(tiers[c]->Fill(pipeline_ctx, CountsOf(*step, c), rows,
-                                          std::span(fetch_found).subspan(first, n)));
-    first += n;
+  for (;;) {
+    fetch_keys.clear();
+    fetch_rows.clear();
+    fetch_sizes.clear();
+    for (size_t c = 0; c < tiers.size(); ++c) {
+      fetch_sizes.push_back(tiers[c]->NextMisses(&step->class_rows[c], &fetch_keys, &fetch_rows));
+    }
+    if (fetch_keys.empty()) return absl::OkStatus();
+    fetch_found.assign(fetch_keys.size(), 0);
+    {
+      TraceSpan span(ctx.trace, "read_rows");
+      HOTROW_RETURN_IF_ERROR(FindInStore(pipeline_ctx, below, store.host != nullptr, fetch_keys,
+                                         fetch_rows, fetch_found));
+    }
+    size_t first = 0;
+    for (size_t c = 0; c < tiers.size(); ++c) {
+      const auto n = static_cast<size_t>(fetch_sizes[c]);
+      HOTROW_RETURN_IF_ERROR(tiers[c]->Fill(pipeline_ctx, CountsOf(*step, c), &step->class_rows[c],
+                                            std::span(fetch_found).subspan(first, n)));
+      first += n;
+    }
   }
-  return absl::OkStatus();
 }
 
 // The step's job does not run and will not.
@@ -481,7 +569,9 @@ void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
                      step->use == EmbeddingStep::Impl::Use::kUpdateBegun;
   if (shuffle != nullptr && begun) shuffle->Drop();
   for (size_t c = 0; c < step->class_rows.size(); ++c)
-    tiers[c]->Release(&step->class_rows[c], updated);
+    tiers[c]->Release(ctx, &step->class_rows[c], updated);
+  // An error is one of the device, and the next call that enqueues says it again.
+  step->upload.RunAfter(ctx.stream).IgnoreError();
   const auto at = std::find(outstanding.begin(), outstanding.end(), step);
   if (at == outstanding.end()) return;
   outstanding.erase(at);
@@ -492,32 +582,15 @@ absl::Status EmbeddingCollection::Impl::NoRoomError(const EmbeddingStep::Impl& s
   int64_t need = 0;
   for (size_t c = 0; c < plan.classes.size(); ++c) {
     need += TieredTable::MinCacheBytes(static_cast<int64_t>(KeysOf(step, c).size()),
-                                       plan.classes[c].row_bytes);
+                                       plan.classes[c].row_bytes, place);
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "cache budget of ", options.cache_bytes, " bytes: one batch of ", step.batch_size,
-      shuffle == nullptr ? " samples has " : " samples and those of other ranks have ",
-      step.served().keys.size(), " distinct rows", shuffle == nullptr ? "" : " here",
-      ", which need ", need, " bytes; raise cache_bytes or lower the batch size"));
-}
-
-// A row whose last step is 0 has never been updated: it joins its table with this update.
-int64_t EmbeddingCollection::Impl::CountNewRows(std::span<std::byte* const> rows,
-                                                int64_t step_offset) const {
-  constexpr int64_t kGrain = 2048;
-  constexpr int64_t kAhead = 16;
-  std::atomic<int64_t> total{0};
-  ParallelFor(ctx.pool, static_cast<int64_t>(rows.size()), kGrain, [&](int64_t begin, int64_t end) {
-    int64_t count = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      if (i + kAhead < end) __builtin_prefetch(rows[i + kAhead] + step_offset);
-      uint32_t last_step;
-      std::memcpy(&last_step, rows[i] + step_offset, sizeof(last_step));
-      count += last_step == 0 ? 1 : 0;
-    }
-    total.fetch_add(count, std::memory_order_relaxed);
-  });
-  return total.load();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(staged() ? "device cache" : "cache", " budget of ",
+                   internal::CacheBudget(options, place), " bytes: one batch of ", step.batch_size,
+                   shuffle == nullptr ? " samples has " : " samples and those of other ranks have ",
+                   step.served().keys.size(), " distinct rows", shuffle == nullptr ? "" : " here",
+                   ", which need ", need, " bytes; raise ", internal::CacheBudgetName(place),
+                   " or lower the batch size"));
 }
 
 absl::Status EmbeddingCollection::Impl::CheckPointers(bool pooled, size_t unpooled,
@@ -534,7 +607,6 @@ absl::Status EmbeddingCollection::Impl::CheckPointers(bool pooled, size_t unpool
 }
 
 absl::Status EmbeddingCollection::Impl::Pool(const EmbeddingStep::Impl& step,
-                                             const float* const* rows,
                                              const EmbeddingOutput& output) {
   TraceSpan span(ctx.trace, "pool");
   const int64_t stride = output.pooled_stride == 0 ? plan.pooled_dim : output.pooled_stride;
@@ -549,10 +621,10 @@ absl::Status EmbeddingCollection::Impl::Pool(const EmbeddingStep::Impl& step,
   }
   return PooledLookup(ctx, {.features = features,
                             .batch_size = step.batch_size,
-                            .offsets = step.offsets.data(),
-                            .weights = step.weights.empty() ? nullptr : step.weights.data(),
-                            .inverse = step.inverse.data(),
-                            .rows = rows});
+                            .offsets = step.at.offsets,
+                            .weights = step.at.weights,
+                            .inverse = step.at.inverse,
+                            .rows = step.at.value_rows});
 }
 
 // --- The collection
@@ -569,12 +641,13 @@ void EmbeddingCollection::Impl::Stop() {
   stopping.store(true);
   JoinSnapshot();
   if (pipeline != nullptr) pipeline->Stop();
+  for (const std::unique_ptr<TieredTable>& tier : tiers) tier->WaitForDevice();
 }
 
 absl::StatusOr<int64_t> EmbeddingCollection::MinCacheBytes(
-    const EmbeddingCollectionOptions& options) {
+    const EmbeddingCollectionOptions& options, Device device) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
-  return internal::MakePlan(options).min_cache_bytes;
+  return internal::MakePlan(options, internal::PlaceOfCaches(options, device)).min_cache_bytes;
 }
 
 int64_t EmbeddingCollection::MinFeedbackBytes(const EmbeddingCollectionOptions& options) {
@@ -583,14 +656,16 @@ int64_t EmbeddingCollection::MinFeedbackBytes(const EmbeddingCollectionOptions& 
 
 // Everything of this rank alone.
 absl::Status EmbeddingCollection::Impl::Open() {
-  if (options.cache_bytes > 0) {
-    if (options.cache_bytes < plan.min_cache_bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "cache_bytes: the cache budget is ", options.cache_bytes, " bytes, but one step of ",
-          options.max_batch_size, " samples needs at least ", plan.min_cache_bytes,
-          " bytes; raise cache_bytes or lower the batch size"));
+  const int64_t cache_budget = internal::CacheBudget(options, place);
+  if (cache_budget > 0) {
+    if (cache_budget < plan.min_cache_bytes) {
+      const char* const name = internal::CacheBudgetName(place);
+      return absl::ResourceExhaustedError(
+          absl::StrCat(name, ": the cache budget is ", cache_budget, " bytes, but one step of ",
+                       options.max_batch_size, " samples needs at least ", plan.min_cache_bytes,
+                       " bytes; raise ", name, " or lower the batch size"));
     }
-    internal::SplitCacheBytes(options, &plan);
+    internal::SplitCacheBytes(options, place, &plan);
   }
   std::vector<StoreTable> store_tables;
   for (const PlannedTable& table : plan.tables) {
@@ -601,12 +676,29 @@ absl::Status EmbeddingCollection::Impl::Open() {
                                                                  options.exchange_feedback_bytes));
     shuffle->KeepResiduals(residuals.get());
   }
-  HOTROW_ASSIGN_OR_RETURN(store, internal::OpenStore(options, store_tables));
+  HOTROW_ASSIGN_OR_RETURN(store, internal::OpenStore(options, store_tables, ctx.device));
+  below = store.store.get();
+  if (staged() && options.cache_bytes > 0) {
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<CachedStoreWidth> widths,
+                            internal::SplitHostCacheBytes(options, plan));
+    HOTROW_ASSIGN_OR_RETURN(host_cache, CachedStore::Create(below, widths, options.cache_policy));
+    below = host_cache.get();
+  }
+  if (staged()) {
+    HOTROW_ASSIGN_OR_RETURN(device_initialised_rows,
+                            DeviceMemory<int64_t>::Create(ctx.device, 1, ctx.stream));
+    HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(ctx.device));
+    HOTROW_RETURN_IF_ERROR(stream.RunAfter(ctx.stream));
+    constexpr int64_t kNone = 0;
+    HOTROW_RETURN_IF_ERROR(stream.Copy(device_initialised_rows.data(), &kNone, sizeof(kNone)));
+    HOTROW_RETURN_IF_ERROR(stream.Wait());
+  }
   steps = static_cast<uint32_t>(options.open_steps);
   for (const WidthClass& width : plan.classes) {
     TieredTableOptions tier_options;
     tier_options.seed = options.seed;
-    tier_options.cache_bytes = options.cache_bytes > 0 ? width.cache_bytes : 0;
+    tier_options.place = place;
+    tier_options.cache_bytes = cache_budget > 0 ? width.cache_bytes : 0;
     tier_options.cache_policy = options.cache_policy;
     for (int32_t t = width.first_table; t < width.last_table; ++t) {
       const PlannedTable& table = plan.tables[t];
@@ -615,7 +707,7 @@ absl::Status EmbeddingCollection::Impl::Open() {
                                      config.initializer, config.optimizer});
     }
     HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<TieredTable> tier,
-                            TieredTable::Create(tier_options, store.store.get(), store.host));
+                            TieredTable::Create(tier_options, below, store.host));
     tiers.push_back(std::move(tier));
   }
   return absl::OkStatus();
@@ -639,16 +731,40 @@ absl::Status EmbeddingCollection::Impl::Connect() {
   return absl::OkStatus();
 }
 
+static absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
+  if (ctx.device == Device::kCpu && options.device_cache_bytes == 0) return absl::OkStatus();
+  // Says in one line when there is no GPU.
+  HOTROW_RETURN_IF_ERROR(DeviceStream::Create(ctx.device).status());
+  if (ctx.device != Device::kCpu && ctx.stream == nullptr) {
+    return absl::InvalidArgumentError(
+        "EmbeddingCollection on a GPU: ctx.stream is null; it needs a stream of the caller's");
+  }
+  if (options.device_cache_bytes == 0) {
+    return absl::InvalidArgumentError(
+        "EmbeddingCollectionOptions.device_cache_bytes is 0: on a GPU rows are trained in its "
+        "memory, and this is the budget of that");
+  }
+  if (options.store == StoreKind::kMemory && options.cache_bytes > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.cache_bytes is ", options.cache_bytes,
+                     ", but the device reads rows where the memory store keeps them; leave it 0"));
+  }
+  if (options.communicator != nullptr && options.communicator->world_size() > 1) {
+    return absl::UnimplementedError(
+        "EmbeddingCollection with device_cache_bytes has one rank only so far");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create(
     const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
-  if (ctx.device != Device::kCpu) {
-    return absl::UnimplementedError("EmbeddingCollection runs on the CPU only so far");
-  }
+  HOTROW_RETURN_IF_ERROR(CheckDevice(options, ctx));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->ctx = ctx;
-  impl->plan = internal::MakePlan(options);
+  impl->place = internal::PlaceOfCaches(options, ctx.device);
+  impl->plan = internal::MakePlan(options, impl->place);
   for (const PlannedFeature& feature : impl->plan.features)
     impl->feature_names.push_back(feature.name);
   if (options.communicator == nullptr || options.communicator->world_size() == 1) {
@@ -660,7 +776,8 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
         impl->shuffle->RunTogether([&impl]() -> absl::Status { return impl->Open(); }));
   }
   const bool threaded = options.prefetch_depth > 0;
-  impl->pipeline_ctx = ctx;
+  // The pipeline's loops are the host's; what it enqueues goes to streams of the tiers' own.
+  impl->pipeline_ctx = OnHost(ctx);
   // Where there are few processors the pool belongs to the caller's computing: the pipeline's
   // thread takes its share of one when somebody waits. Where there are many, it alone would not
   // keep up.
@@ -704,6 +821,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep>> EmbeddingCollection::Prefetch(
   if (c.free_steps.empty()) {
     impl = std::make_unique<EmbeddingStep::Impl>();
     impl->collection = &c;
+    HOTROW_ASSIGN_OR_RETURN(impl->upload, DeviceStream::Create(c.ctx.device));
   } else {
     impl = std::move(c.free_steps.back());
     c.free_steps.pop_back();
@@ -752,12 +870,17 @@ absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
     step->use = EmbeddingStep::Impl::Use::kFailed;
     return resident;
   }
+  if (staged()) {
+    step->use = EmbeddingStep::Impl::Use::kBegun;
+    return absl::OkStatus();
+  }
   TraceSpan span(ctx.trace, "gather");
   step->rows.resize(step->served().keys.size());
   for (size_t w = 0; w < tiers.size(); ++w) {
     HOTROW_RETURN_IF_ERROR(tiers[w]->ResolveForRead(ctx, KeysOf(*step, w), CountsOf(*step, w),
                                                     &step->class_rows[w], RowsOf(step, w)));
   }
+  HOTROW_RETURN_IF_ERROR(step->PlaceArrays(/*grouped=*/true));
   if (shuffle != nullptr) {
     HOTROW_RETURN_IF_ERROR(
         shuffle->StartRows(ctx, step->shuffled, step->rows, steps + 1, /*evaluation=*/false));
@@ -768,14 +891,13 @@ absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
 
 absl::Status EmbeddingCollection::Impl::Lookup(EmbeddingStep::Impl* step,
                                                const EmbeddingOutput& output) {
-  const float* const* rows = reinterpret_cast<const float* const*>(step->rows.data());
   if (shuffle != nullptr) {
     TraceSpan span(ctx.trace, "embedding_shuffle");
     step->value_rows.resize(step->wanted.keys.size());
     HOTROW_RETURN_IF_ERROR(shuffle->FinishRows(ctx, step->shuffled, step->rows, step->value_rows));
-    rows = step->value_rows.data();
+    step->at.value_rows = step->value_rows.data();
   }
-  HOTROW_RETURN_IF_ERROR(Pool(*step, rows, output));
+  HOTROW_RETURN_IF_ERROR(Pool(*step, output));
   step->use = EmbeddingStep::Impl::Use::kLookedUp;
   return absl::OkStatus();
 }
@@ -800,14 +922,15 @@ absl::Status EmbeddingCollection::Lookup(EmbeddingStep& step, const EmbeddingOut
   return c.EndJobUnlessOk(c.Lookup(step.impl_.get(), output));
 }
 
-void EmbeddingCollection::Impl::PlaceGradients(const TableKeys& keys, std::vector<float>* floats,
-                                               std::vector<float*>* rows) const {
+absl::Status EmbeddingCollection::Impl::PlaceGradients(const TableKeys& keys,
+                                                       DeviceMemory<float>* floats,
+                                                       std::vector<float*>* rows) const {
   const auto num_tables = static_cast<int32_t>(plan.tables.size());
   int64_t total = 0;
   for (int32_t t = 0; t < num_tables; ++t) {
     total += (keys.table_offsets[t + 1] - keys.table_offsets[t]) * plan.tables[t].layout.dim;
   }
-  if (std::ssize(*floats) < total) floats->resize(total);
+  HOTROW_RETURN_IF_ERROR(EnsureSize(ctx, total, floats));
   rows->resize(keys.keys.size());
   float* next = floats->data();
   for (int32_t t = 0; t < num_tables; ++t) {
@@ -816,18 +939,25 @@ void EmbeddingCollection::Impl::PlaceGradients(const TableKeys& keys, std::vecto
       next += plan.tables[t].layout.dim;
     }
   }
+  return absl::OkStatus();
 }
 
 // One gradient for each wanted key, and off with those that others keep.
 absl::Status EmbeddingCollection::Impl::BeginUpdate(EmbeddingStep::Impl* step,
                                                     const EmbeddingGradient& gradient) {
-  const EmbeddingStep::Impl& s = *step;
-  PlaceGradients(s.wanted, &gradients, &gradient_rows);
+  EmbeddingStep::Impl& s = *step;
+  HOTROW_RETURN_IF_ERROR(PlaceGradients(s.wanted, &gradients, &gradient_rows));
+  s.gradient_arrays.Clear();
+  const size_t part = s.gradient_arrays.Add(gradient_rows);
+  HOTROW_RETURN_IF_ERROR(s.gradient_arrays.Upload(staged(), &s.upload));
+  s.at.gradients = s.gradient_arrays.At<float*>(part);
   {
     TraceSpan span(ctx.trace, "segment_sum");
     const int64_t stride = gradient.pooled_stride == 0 ? plan.pooled_dim : gradient.pooled_stride;
     std::vector<JaggedFeature> features;
+    int32_t widest_dim = 0;
     for (const PlannedFeature& feature : plan.features) {
+      widest_dim = std::max(widest_dim, feature.dim);
       const bool pooled = feature.pooling != Pooling::kNone;
       // JaggedFeature serves both directions; here its data is only read.
       float* const data = const_cast<float*>(pooled ? gradient.pooled + feature.pooled_offset
@@ -837,19 +967,20 @@ absl::Status EmbeddingCollection::Impl::BeginUpdate(EmbeddingStep::Impl* step,
                           .data = data,
                           .stride = pooled ? stride : feature.dim});
     }
-    const int64_t workspace_bytes = GradientSegmentSumWorkspaceBytes(s.num_lookups);
-    HOTROW_RETURN_IF_ERROR(EnsureBytes(workspace_bytes, &unique.workspace));
-    HOTROW_RETURN_IF_ERROR(
-        GradientSegmentSum(ctx, {.features = features,
-                                 .batch_size = s.batch_size,
-                                 .offsets = s.offsets.data(),
-                                 .weights = s.weights.empty() ? nullptr : s.weights.data(),
-                                 .row_offsets = s.row_offsets.data(),
-                                 .lookup_order = s.lookup_order.data(),
-                                 .num_rows = std::ssize(s.wanted.keys),
-                                 .gradients = gradient_rows.data(),
-                                 .workspace = unique.workspace.data(),
-                                 .workspace_bytes = workspace_bytes}));
+    const int64_t workspace_bytes =
+        GradientSegmentSumWorkspaceBytes(s.num_lookups, ctx.device, widest_dim);
+    HOTROW_RETURN_IF_ERROR(EnsureSize(ctx, workspace_bytes, &segment_workspace));
+    HOTROW_RETURN_IF_ERROR(GradientSegmentSum(ctx, {.features = features,
+                                                    .batch_size = s.batch_size,
+                                                    .offsets = s.at.offsets,
+                                                    .weights = s.at.weights,
+                                                    .row_offsets = s.at.row_offsets,
+                                                    .lookup_order = s.at.lookup_order,
+                                                    .num_rows = std::ssize(s.wanted.keys),
+                                                    .gradients = s.at.gradients,
+                                                    .num_lookups = s.num_lookups,
+                                                    .workspace = segment_workspace.data(),
+                                                    .workspace_bytes = workspace_bytes}));
   }
   if (shuffle != nullptr) {
     HOTROW_RETURN_IF_ERROR(
@@ -889,12 +1020,12 @@ absl::Status EmbeddingCollection::Update(std::unique_ptr<EmbeddingStep> step,
 absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
                                                float learning_rate_factor) {
   EmbeddingStep::Impl& s = *step;
-  std::span<float* const> sums = gradient_rows;
+  float* const* sums = s.at.gradients;
   if (shuffle != nullptr) {
     TraceSpan span(ctx.trace, "gradient_shuffle");
-    PlaceGradients(s.shuffled.served, &gradient_sums, &sum_rows);
+    HOTROW_RETURN_IF_ERROR(PlaceGradients(s.shuffled.served, &gradient_sums, &sum_rows));
     HOTROW_RETURN_IF_ERROR(shuffle->FinishGradients(ctx, s.shuffled, gradient_rows, sum_rows));
-    sums = sum_rows;
+    sums = sum_rows.data();
   }
   for (size_t w = 0; w < tiers.size(); ++w) {
     const absl::Status ready =
@@ -906,21 +1037,24 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   }
 
   TraceSpan span(ctx.trace, "sparse_update");
-  for (size_t w = 0; w < tiers.size(); ++w) tiers[w]->PrepareForUpdate(s.class_rows[w]);
+  for (size_t w = 0; w < tiers.size(); ++w)
+    HOTROW_RETURN_IF_ERROR(tiers[w]->PrepareForUpdate(ctx, s.class_rows[w]));
   const uint32_t now = steps + 1;
   const TableKeys& served = s.served();
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const PlannedTable& table = plan.tables[t];
     const int64_t begin = served.table_offsets[t];
     const int64_t n = served.table_offsets[t + 1] - begin;
-    initialised_rows += CountNewRows(std::span(s.rows).subspan(begin, n), table.layout.step_offset);
-    HOTROW_RETURN_IF_ERROR(SparseUpdate(ctx, {.config = options.tables[table.config].optimizer,
-                                              .layout = &table.layout,
-                                              .num_rows = n,
-                                              .rows = s.rows.data() + begin,
-                                              .gradients = sums.data() + begin,
-                                              .learning_rate_factor = learning_rate_factor,
-                                              .step = now}));
+    // A row whose last step is 0 has never been updated: it joins its table with this update.
+    HOTROW_RETURN_IF_ERROR(SparseUpdate(
+        ctx, {.config = options.tables[table.config].optimizer,
+              .layout = &table.layout,
+              .num_rows = n,
+              .rows = s.at.rows + begin,
+              .gradients = sums + begin,
+              .learning_rate_factor = learning_rate_factor,
+              .step = now,
+              .new_rows = staged() ? device_initialised_rows.data() : &initialised_rows}));
   }
   steps = now;
   unique_keys += std::ssize(served.keys);
@@ -938,11 +1072,13 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
 absl::Status EmbeddingCollection::Impl::EvaluateSlice(const JaggedBatch& batch,
                                                       const EmbeddingOutput& output) {
   EmbeddingStep::Impl& s = *evaluation_step;
+  // What was enqueued for the slice before may still read its arrays.
+  HOTROW_RETURN_IF_ERROR(s.upload.RunAfter(ctx.stream));
   s.batch_size = batch.batch_size;
   s.num_lookups = static_cast<int64_t>(batch.values.size());
   s.offsets.assign(batch.offsets.begin(), batch.offsets.end());
   s.weights.assign(batch.weights.begin(), batch.weights.end());
-  HOTROW_RETURN_IF_ERROR(FindUnique(ctx, batch, &s, &unique));
+  HOTROW_RETURN_IF_ERROR(FindUnique(OnHost(ctx), batch, &s, &unique));
   if (shuffle != nullptr) {
     HOTROW_RETURN_IF_ERROR(shuffle->ExchangeKeysInTurn(ctx, s.wanted, /*evaluation=*/true,
                                                        &evaluation_ids, &s.shuffled));
@@ -957,14 +1093,14 @@ absl::Status EmbeddingCollection::Impl::EvaluateSlice(const JaggedBatch& batch,
   }
   evaluation_lookups += s.num_lookups;
   evaluation_unique_keys += served_rows;
-  if (shuffle == nullptr) {
-    return Pool(s, reinterpret_cast<const float* const*>(s.rows.data()), output);
-  }
+  HOTROW_RETURN_IF_ERROR(s.PlaceArrays(/*grouped=*/false));
+  if (shuffle == nullptr) return Pool(s, output);
   HOTROW_RETURN_IF_ERROR(
       shuffle->StartRows(ctx, s.shuffled, s.rows, steps + 1, /*evaluation=*/true));
   s.value_rows.resize(s.wanted.keys.size());
   HOTROW_RETURN_IF_ERROR(shuffle->FinishRows(ctx, s.shuffled, s.rows, s.value_rows));
-  return Pool(s, s.value_rows.data(), output);
+  s.at.value_rows = s.value_rows.data();
+  return Pool(s, output);
 }
 
 // Runs of samples whose rows fit into the staging area: where each begins, and the end of the last.
@@ -1005,11 +1141,12 @@ absl::Status EmbeddingCollection::Impl::Evaluate(const JaggedBatch& batch,
   // Rows that are not pinned must stay where they are until they have been read.
   const StepPipeline::Pause pause(pipeline.get());
   if (evaluation_step == nullptr) {
-    HOTROW_ASSIGN_OR_RETURN(
-        evaluation_staging,
-        HostBuffer<std::byte>::Create(options.evaluation_staging_bytes, HugePages::kTry));
+    HOTROW_ASSIGN_OR_RETURN(evaluation_staging, DeviceMemory<std::byte>::Create(
+                                                    ctx.device, options.evaluation_staging_bytes,
+                                                    ctx.stream, HugePages::kTry));
     evaluation_step = std::make_unique<EmbeddingStep::Impl>();
     evaluation_step->collection = this;
+    HOTROW_ASSIGN_OR_RETURN(evaluation_step->upload, DeviceStream::Create(ctx.device));
   }
   HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> cuts, CutForStaging(batch));
   const auto own_slices = static_cast<int64_t>(cuts.size()) - 1;
@@ -1173,7 +1310,7 @@ absl::Status EmbeddingCollection::BeginSnapshot(SnapshotId snapshot) {
   if (c.snapshot_thread.joinable()) c.snapshot_thread.join();
   const int64_t begin_ns = NowNanos();
   HOTROW_RETURN_IF_ERROR(c.CheckSnapshotName(snapshot));
-  const bool in_place = c.options.cache_bytes == 0;
+  const bool in_place = !c.tiers[0]->has_cache();
   if (!in_place) {
     for (size_t w = 0; w < c.tiers.size(); ++w) {
       const absl::Status begun = c.tiers[w]->BeginSnapshot();
@@ -1337,12 +1474,25 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
   return digest;
 }
 
+// On a GPU it waits for the updates that are enqueued.
+int64_t EmbeddingCollection::Impl::InitialisedRows() const {
+  if (!staged()) return initialised_rows;
+  int64_t rows = 0;
+  absl::StatusOr<DeviceStream> stream = DeviceStream::Create(ctx.device);
+  if (!stream.ok() || !stream->RunAfter(ctx.stream).ok() ||
+      !stream->Copy(&rows, device_initialised_rows.data(), sizeof(rows)).ok() ||
+      !stream->Wait().ok()) {
+    return 0;  // the device has failed, and the next call that needs it says so
+  }
+  return rows;
+}
+
 EmbeddingStats EmbeddingCollection::Stats() const {
   const Impl& c = *impl_;
   EmbeddingStats stats;
   stats.steps = c.steps - c.options.open_steps;
   stats.unique_keys = c.unique_keys;
-  stats.initialised_rows = c.initialised_rows;
+  stats.initialised_rows = c.InitialisedRows();
   stats.prefetch_waits = c.prefetch_waits.load(std::memory_order_relaxed);
   stats.lookup_waits = c.lookup_waits;
   stats.lookup_wait_ns = c.lookup_wait_ns;
@@ -1356,6 +1506,18 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   }
   stats.evaluation_lookups = c.evaluation_lookups;
   stats.evaluation_unique_keys = c.evaluation_unique_keys;
+  stats.transfer_device_bytes =
+      c.gradients.bytes() + c.segment_workspace.bytes() + c.evaluation_staging.bytes();
+  const auto add_arrays = [&](const EmbeddingStep::Impl& step) {
+    for (const StepArrays* const arrays : {&step.arrays, &step.gradient_arrays}) {
+      stats.transfer_host_bytes += arrays->host_bytes();
+      stats.transfer_device_bytes += arrays->device_bytes();
+    }
+  };
+  for (const EmbeddingStep::Impl* const step : c.outstanding) add_arrays(*step);
+  for (const auto& step : c.free_steps) add_arrays(*step);
+  if (c.evaluation_step != nullptr) add_arrays(*c.evaluation_step);
+  if (!c.staged()) stats.transfer_device_bytes = 0;
   if (c.shuffle != nullptr) {
     const internal::RowShuffleBytes sent = c.shuffle->bytes();
     stats.exchange_ids_bytes = sent.ids;
@@ -1372,8 +1534,8 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   }
 
   TierStats cache;
-  cache.name = "cache";
-  cache.budget_bytes = c.options.cache_bytes;
+  cache.name = c.staged() ? "device_cache" : "cache";
+  cache.budget_bytes = internal::CacheBudget(c.options, c.place);
   TierStats store;
   store.name = std::string(StoreKindName(c.options.store));
   for (const std::unique_ptr<TieredTable>& tier : c.tiers) {
@@ -1382,6 +1544,7 @@ EmbeddingStats EmbeddingCollection::Stats() const {
     const TierCounts store_counts = tier->store_counts();
     const SnapshotCounts snapshot = tier->snapshot_counts();
     cache.used_bytes += tier->cache_used_bytes();
+    stats.transfer_host_bytes += tier->host_bytes();
     cache.unique_keys += cache_counts.unique_keys;
     cache.unique_hits += cache_counts.unique_hits;
     cache.lookups += cache_counts.lookups;
@@ -1405,7 +1568,19 @@ EmbeddingStats EmbeddingCollection::Stats() const {
     stats.snapshot_evict_wait_ns += snapshot.evict_wait_ns;
   }
   cache.peak_bytes = cache.used_bytes;  // a cache takes its memory at creation
-  if (c.options.cache_bytes > 0) stats.tiers.push_back(std::move(cache));
+  if (cache.budget_bytes > 0) stats.tiers.push_back(std::move(cache));
+  if (c.host_cache != nullptr) {
+    const CachedStoreStats kept = c.host_cache->cache_stats();
+    TierStats host;
+    host.name = "cache";
+    host.budget_bytes = kept.budget_bytes;
+    host.used_bytes = kept.used_bytes;
+    host.peak_bytes = kept.used_bytes;
+    host.unique_keys = kept.finds;
+    host.unique_hits = kept.hits;
+    host.evictions = kept.evictions;
+    stats.tiers.push_back(std::move(host));
+  }
   const RowStoreStats row_store = c.store.store->Stats();
   store.budget_bytes = row_store.budget_bytes;
   store.used_bytes = row_store.used_bytes;
@@ -1454,6 +1629,8 @@ void VisitCounts(Stats& stats, const Sum& sum, const Max& max) {
                             &stats.snapshot_update_wait_ns,
                             &stats.snapshot_evict_waits,
                             &stats.snapshot_evict_wait_ns,
+                            &stats.transfer_host_bytes,
+                            &stats.transfer_device_bytes,
                             &stats.evaluation_lookups,
                             &stats.evaluation_unique_keys,
                             &stats.exchange_ids_bytes,

@@ -88,10 +88,17 @@ struct EmbeddingCollectionOptions {
   // files, snapshots included. One collection at a time, in whatever process. memory: neither.
   std::string store_path;
   int64_t disk_bytes = 0;
-  // Budget of the row cache over the store: rows, keys, marks, overflow, staging and the buffers of
-  // a snapshot that is being written; a hard limit. 0, with the memory store only: no cache, rows
-  // are trained where the store keeps them. Rows have the same bits either way.
+  // Without device_cache_bytes: budget of the row cache over the store: rows, keys, marks,
+  // overflow, staging and the buffers of a snapshot that is being written; a hard limit. 0, with
+  // the memory store only: no cache, rows are trained where the store keeps them. Rows have the
+  // same bits either way. With it: budget of the host memory that keeps evicted rows of an ssd or
+  // rocksdb store, see embedding/cached_store.h; 0: none. With the memory store there is none, and
+  // this must be 0.
   int64_t cache_bytes = 0;
+  // On a GPU: required; budget of device memory for the row cache: rows, keys, marks, overflow and
+  // staging of rows on their way in. A hard limit; EmbeddingStats says what is taken beside it. On
+  // the CPU 0, or else the tiers of a GPU in host memory, to try them out.
+  int64_t device_cache_bytes = 0;
   CachePolicy cache_policy = CachePolicy::kLru;
   // Steps prefetched beyond the current one, in [0, 32]. 0: everything runs on the caller's thread,
   // in a fixed order, so that statistics are the same in each run. From 1 up rows are made resident
@@ -146,7 +153,7 @@ struct EmbeddingGradient {
 
 // Readings of one tier; see docs/ARCHITECTURE.md for each. Never reset.
 struct TierStats {
-  std::string name;  // "cache"; "memory", "ssd", "rocksdb"
+  std::string name;  // "device_cache"; "cache"; "memory", "ssd", "rocksdb"
   int64_t budget_bytes = 0;
   int64_t used_bytes = 0;
   int64_t peak_bytes = 0;
@@ -192,6 +199,10 @@ struct EmbeddingStats {
   int64_t snapshot_update_wait_ns = 0;
   int64_t snapshot_evict_waits = 0;  // prefetches that waited for room for rows to be held back
   int64_t snapshot_evict_wait_ns = 0;
+  // With device_cache_bytes, beside the budgets of the tiers: page-locked memory through which rows
+  // and the arrays of steps pass, and device memory of those arrays and of gradients.
+  int64_t transfer_host_bytes = 0;
+  int64_t transfer_device_bytes = 0;
   // Evaluation, counted apart.
   int64_t evaluation_lookups = 0;
   int64_t evaluation_unique_keys = 0;
@@ -250,6 +261,13 @@ class EmbeddingStep {
 //
 // Data:    ids are 64-bit keys; a batch is copied by Prefetch, so the caller may free it at once.
 //          Outputs and gradients are float32.
+// Devices: with ctx.device kCuda rows are kept in the memory of GPU 0 (see device_cache_bytes) and
+//          looked up and updated there; batches stay host memory, outputs and gradients are device
+//          memory. What Lookup, BeginUpdate, Update and Evaluate do to those is enqueued on
+//          ctx.stream, and they read and write rows in its order, so no caller needs to wait; the
+//          rows of the next steps come on streams of the collection's own meanwhile. Rows have the
+//          bits of the CPU where the sums of gradients do, see ops/gradient_segment_sum.h. One
+//          rank only so far (Unimplemented).
 // Order:   steps are looked up and updated in the order in which they were prefetched. Prefetch
 //          makes rows resident and pins them, it hands out no values; Lookup gathers values after
 //          the update of the step before. So prefetch depth, cache size and tier change speed and
@@ -277,7 +295,7 @@ class EmbeddingStep {
 //          that a Lookup of a step that is not the oldest may come again in its turn.
 class EmbeddingCollection {
  public:
-  // ctx.pool must outlive the collection.
+  // ctx.pool and ctx.stream must outlive the collection.
   static absl::StatusOr<std::unique_ptr<EmbeddingCollection>> Create(
       const EmbeddingCollectionOptions& options, const ExecContext& ctx);
   ~EmbeddingCollection();
@@ -287,8 +305,9 @@ class EmbeddingCollection {
   // The smallest cache_bytes that Create accepts for these options (their cache_bytes is ignored).
   // Where max_hotness is known it is room for the unique rows of any one step, with metadata and
   // staging; for a table where it is not, a batch may still need more, and its Prefetch then says
-  // so.
-  static absl::StatusOr<int64_t> MinCacheBytes(const EmbeddingCollectionOptions& options);
+  // so. With kCuda, or where device_cache_bytes > 0, the same of that.
+  static absl::StatusOr<int64_t> MinCacheBytes(const EmbeddingCollectionOptions& options,
+                                               Device device = Device::kCpu);
   // The smallest exchange_feedback_bytes, but 0, that Create accepts for these tables.
   static int64_t MinFeedbackBytes(const EmbeddingCollectionOptions& options);
 

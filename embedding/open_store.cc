@@ -116,7 +116,7 @@ absl::StatusOr<bool> CheckNewPlace(const EmbeddingCollectionOptions& options) {
 
 // own: a snapshot that is opened in place; null: an empty store.
 absl::StatusOr<OpenedStore> OpenKind(const EmbeddingCollectionOptions& options,
-                                     const std::vector<StoreTable>& tables,
+                                     const std::vector<StoreTable>& tables, Device device,
                                      const SnapshotSource* own) {
   const SnapshotId open_at = own == nullptr ? 0 : own->snapshot;
   OpenedStore opened;
@@ -129,6 +129,7 @@ absl::StatusOr<OpenedStore> OpenKind(const EmbeddingCollectionOptions& options,
                            .snapshot_dir = options.snapshot_dir,
                            .open_at = open_at,
                            .open_dir = own == nullptr ? std::string() : own->dir,
+                           .device = device,
                            .env = options.env}));
       opened.host = store.get();
       opened.store = std::move(store);
@@ -221,7 +222,7 @@ absl::Status CopyRows(SnapshotReader& from, int32_t rank, int32_t world_size, Ro
 }  // namespace
 
 absl::StatusOr<OpenedStore> OpenStore(const EmbeddingCollectionOptions& options,
-                                      const std::vector<StoreTable>& tables) {
+                                      const std::vector<StoreTable>& tables, Device device) {
   const int32_t world_size =
       options.communicator == nullptr ? 1 : options.communicator->world_size();
   const int32_t rank = options.communicator == nullptr ? 0 : options.communicator->rank();
@@ -234,7 +235,7 @@ absl::StatusOr<OpenedStore> OpenStore(const EmbeddingCollectionOptions& options,
     if (mine.store.value_or(options.store) == options.store &&
         (options.store == StoreKind::kMemory || mine.dir.empty() ||
          SamePath(mine.dir, options.store_path))) {
-      return OpenKind(options, tables, &mine);
+      return OpenKind(options, tables, device, &mine);
     }
   }
   // The sources first: what is wrong with them is said before a store is made.
@@ -261,7 +262,7 @@ absl::StatusOr<OpenedStore> OpenStore(const EmbeddingCollectionOptions& options,
     readers.push_back(std::move(reader));
   }
   HOTROW_ASSIGN_OR_RETURN(const bool empty_it, CheckNewPlace(options));
-  HOTROW_ASSIGN_OR_RETURN(OpenedStore opened, OpenKind(options, tables, /*own=*/nullptr));
+  HOTROW_ASSIGN_OR_RETURN(OpenedStore opened, OpenKind(options, tables, device, /*own=*/nullptr));
   if (empty_it) HOTROW_RETURN_IF_ERROR(Empty(*opened.store));
   for (const std::unique_ptr<SnapshotReader>& reader : readers) {
     HOTROW_RETURN_IF_ERROR(CopyRows(*reader, rank, world_size, *opened.store));

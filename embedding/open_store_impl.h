@@ -20,9 +20,10 @@ struct OpenedStore {
 };
 
 // Opens the store that the options name, with the rows that it is to start from; see open_from and
-// start_over there for what is refused. `tables` are those of the collection.
+// start_over there for what is refused. `tables` are those of the collection. kCuda: a GPU reads
+// the rows of a memory store where they lie.
 absl::StatusOr<OpenedStore> OpenStore(const EmbeddingCollectionOptions& options,
-                                      const std::vector<StoreTable>& tables);
+                                      const std::vector<StoreTable>& tables, Device device);
 
 }  // namespace hotrow::internal
 

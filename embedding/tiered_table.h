@@ -10,9 +10,12 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
+#include "base/device_memory.h"
+#include "base/device_stream.h"
 #include "base/exec_context.h"
 #include "base/row_key.h"
 #include "cache/row_cache.h"
@@ -33,22 +36,35 @@ struct TieredTableSpec {
   SparseOptimizerConfig optimizer;
 };
 
+// Where a row cache lies.
+struct CachePlace {
+  Device device = Device::kCpu;
+  // Rows pass through staging memory on their way in and out, as they must where the host does not
+  // reach the cache: with kCuda always. With kCpu it is what a GPU would do, in host memory.
+  bool staged = false;
+};
+
 struct TieredTableOptions {
   std::vector<TieredTableSpec> tables;  // all of one row_bytes
   uint64_t seed = 0;
   int64_t cache_bytes = 0;  // rows, marks, overflow, staging, buffers; 0: train in the store
   CachePolicy cache_policy = CachePolicy::kLru;
+  // Staged: cache_bytes > 0 is memory of the device, and what rows pass through on their way to and
+  // from the store is page-locked host memory beside it (host_bytes()).
+  CachePlace place;
 };
 
 // The keys of one training step in one TieredTable, from Place to Release. The owner keeps it; the
 // table fills it. Reused from step to step, so that its memory is.
 struct StepRows {
-  std::vector<int64_t> slots;  // [n] with a cache: pinned slots; -1: not placed yet
-  int64_t probed = 0;          // keys counted in the tier statistics already
-  // With a cache, between Place and Fill: rows that have a way and wait for their bytes.
+  std::vector<int64_t> slots;          // [n] with a cache: pinned slots; -1: not placed yet
+  int64_t probed = 0;                  // keys counted in the tier statistics already
+  SharedBuffer<int64_t> shared_slots;  // staged: the slots once more, for the device
+  // With a cache, between Place and the last Fill: rows that have a way and wait for their bytes.
   std::vector<RowKey> miss_keys;
-  std::vector<std::byte*> miss_rows;
+  std::vector<std::byte*> miss_rows;    // where they lie, on the cache's device
   std::vector<int64_t> miss_positions;  // in the step's keys
+  size_t filled = 0;                    // so many misses have their bytes
   std::vector<int64_t> missing;  // without a cache: positions of keys that the store does not have
   std::vector<std::byte> staging;  // without a cache: initial rows of those, [missing, row_bytes]
   bool resident = false;           // all placed and filled
@@ -77,8 +93,9 @@ struct SnapshotCounts {
 // store. Without a cache it hands out the addresses of rows in a HostStore itself.
 //
 // A step:   Place gives its keys ways and writes what had to leave them down to the store; the
-//           owner reads the misses from the store, for all tables at once, calls Fill and sets
-//           StepRows::resident. Then ResolveForRead, PrepareForUpdate, ResolveForUpdate, Release.
+//           owner asks for NextMisses, reads them from the store, for all tables at once, and calls
+//           Fill, until there are no more; then it sets StepRows::resident. Then ResolveForRead,
+//           PrepareForUpdate, ResolveForUpdate, Release.
 //           The next step may be placed before this one is filled; rows that both have count as
 //           hits then, and are there once this one is filled.
 // Order:    a row that was evicted reaches the store before any miss is read, so a miss never reads
@@ -90,17 +107,24 @@ struct SnapshotCounts {
 //           An update that is about to change a marked row copies it first; a marked row that is
 //           evicted goes to the store like any other; a row that was changed since and is evicted
 //           is held back, and a miss on it served from there, until EndSnapshot.
+// Devices:  the cache lies on one; the store is the host's. Staged, the table has two streams:
+//           `place_`, on which the cache changes, and `fill_`, on which rows come in, so that both
+//           run beside what the caller computes on a third. Rows that leave are written straight
+//           into page-locked staging; rows that come are read from there, or from where a
+//           HostStore keeps them. The host waits for place_ and fill_ only on the threads of the
+//           pipeline; the caller's calls enqueue, but for those around snapshots and evaluation.
 // Threads:  four at most. One (the pipeline's first) calls Place, FinishPlacing and GiveUp; one
 // (its
-//           second) Fill, and GiveUp while the first does nothing; one (the caller's) all others
-//           but the snapshot calls; one the snapshot calls but BeginSnapshot, which is the
-//           caller's. Read and Flush are called while the first two do nothing, Flush also while no
-//           snapshot is being written. Inside, `mutex_` is held for at most a staging area of
-//           keys and never while the store works. `order_mutex_` is held from before rows are
-//           evicted until they are in the store.
+//           second) NextMisses and Fill, and GiveUp while the first does nothing; one (the
+//           caller's) all others but the snapshot calls; one the snapshot calls but BeginSnapshot,
+//           which is the caller's. Read and Flush are called while the first two do nothing, Flush
+//           also while no snapshot is being written. Inside, `mutex_` is held for at most a staging
+//           area of keys and never while the store works. `order_mutex_` is held from before rows
+//           are evicted until they are in the store.
 // Errors:   what the store says. When the store refuses rows that the cache has already given up,
 //           they wait in the staging area; every later call tries them again first and fails as
-//           long as the store does. Nothing is lost.
+//           long as the store does. Nothing is lost. What a GPU says, which no call survives, the
+//           next call with a status returns.
 class TieredTable {
  public:
   // `store` outlives the table; so does `in_place`, the same store where it can be trained in
@@ -110,7 +134,7 @@ class TieredTable {
                                                              RowStore* store, HostStore* in_place);
 
   // The smallest cache_bytes with which `rows` distinct rows fit at once, all buffers included.
-  static int64_t MinCacheBytes(int64_t rows, int64_t row_bytes);
+  static int64_t MinCacheBytes(int64_t rows, int64_t row_bytes, CachePlace place = {});
 
   // --- Making rows resident
 
@@ -124,10 +148,17 @@ class TieredTable {
   // place also when others found no room: Fill it, then come again with the same keys.
   absl::StatusOr<Placed> Place(const ExecContext& ctx, std::span<const RowKey> keys,
                                std::span<const int32_t> counts, StepRows* step);
-  // The store was asked for step->miss_keys: found[i] says whether row i was written to
-  // step->miss_rows[i]. Others get their initial rows.
+  // Appends the keys of the misses that the next Fill brings in, and where their rows are to be
+  // written: all that are left, or as many as staging has room for. Returns how many; 0: all have
+  // their bytes.
+  int64_t NextMisses(StepRows* step, std::vector<RowKey>* keys, std::vector<std::byte*>* rows);
+  // The store was asked for the keys of NextMisses: found[i] says whether row i was written to
+  // its place. Others get their initial rows.
   absl::Status Fill(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step,
                     std::span<const uint8_t> found);
+  // Instead of both, where the device reads the rows of the store itself: brings in all misses.
+  bool fills_in_place() const { return staged_ && in_place_ != nullptr; }
+  absl::Status FillInPlace(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step);
   // All keys of the step are placed.
   void FinishPlacing(const ExecContext& ctx);
   // Undoes Place; rows that were filled stay in the cache, unpinned. Steps that were placed since,
@@ -142,7 +173,7 @@ class TieredTable {
                               std::span<std::byte*> rows);
   // The step's rows are about to change: keeps what a snapshot still needs of them. May wait for
   // the snapshot to take what was kept before.
-  void PrepareForUpdate(const StepRows& step);
+  absl::Status PrepareForUpdate(const ExecContext& ctx, const StepRows& step);
   // After ResolveForRead: makes rows[i] the address where keys[i] may be updated. Without a cache
   // this is where new rows join the store, so here a full store is noticed, before any row has
   // changed.
@@ -151,14 +182,14 @@ class TieredTable {
   // Takes back what ResolveForUpdate added to the store, when another width class could not be made
   // ready.
   absl::Status Withdraw(std::span<const RowKey> keys, const StepRows& step);
-  // Ends the step for these rows. updated: they have changed.
-  void Release(StepRows* step, bool updated);
+  // Ends the step for these rows. updated: they have changed, by what is enqueued on ctx.stream.
+  void Release(const ExecContext& ctx, StepRows* step, bool updated);
 
   // --- All rows
 
   // Evaluation: sets rows[i] to where the present row of keys[i] can be read until the next call of
-  // anything. Rows that are not resident are brought to `staging` (room for all keys); nothing else
-  // changes. Keys distinct.
+  // anything. Rows that are not resident are brought to `staging` (room for all keys, memory of
+  // the cache's device); nothing else changes. Keys distinct.
   absl::Status Read(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
                     std::span<std::byte*> rows);
   // Writes dirty rows to the store.
@@ -174,7 +205,10 @@ class TieredTable {
   // error of WriteSnapshotPart, what is still marked is simply dirty again.
   void EndSnapshot();
 
+  // Until what the table has enqueued is done; for who lets go of StepRows for good.
+  void WaitForDevice() const;
   bool has_cache() const { return cache_ != nullptr; }
+  int64_t host_bytes() const { return host_bytes_; }  // see TieredTableOptions::place
   int64_t row_bytes() const { return row_bytes_; }
   int64_t cache_used_bytes() const;
   // What an error message and the statistics call the cache.
@@ -189,63 +223,94 @@ class TieredTable {
  private:
   TieredTable() = default;
 
-  // Writes the initial row of keys[i] to rows[i]. Keys are grouped by table.
+  // Runs `call` with slots where the cache can read them. Under mutex_; staged it waits.
+  absl::Status WithSlots(
+      std::span<const int64_t> slots,
+      absl::FunctionRef<absl::Status(const ExecContext& ctx, std::span<const int64_t> slots)> call);
+  // The context of calls of the cache.
+  ExecContext CacheContext(const ExecContext& ctx) const { return place_.On(ctx); }
+  // Read, staged; under both mutexes.
+  absl::Status ReadStaged(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
+                          std::span<std::byte*> rows);
+  absl::Status ReadMisses(const ExecContext& ctx);
+  // Under mutex_: remembers what a call that returns nothing has met.
+  void Note(const absl::Status& status) { broken_.Update(status); }
+  // Under mutex_: puts a row of the host into a way.
+  absl::Status CopyIn(int64_t slot, const std::byte* row);
+  // The first n misses that are left have their bytes.
+  absl::Status EndFill(std::span<const int32_t> counts, StepRows* step, size_t n,
+                       std::span<const uint8_t> found);
+
+  // Writes the initial row of keys[i] to rows[i], host memory. Keys are grouped by table.
   absl::Status InitRowsOf(const ExecContext& ctx, std::span<const RowKey> keys,
                           std::span<std::byte* const> rows) const;
   // Under order_mutex_: evicted rows, and rows that were held back.
   absl::Status WriteBackPending();
   absl::Status WriteBackHeld();
   // Under both mutexes: the unplaced keys from *cursor on, up to `most` of them.
-  void PlaceChunk(const ExecContext& ctx, std::span<const RowKey> keys,
-                  std::span<const int32_t> counts, int64_t most, int64_t* cursor, StepRows* step,
-                  bool* no_room);
+  absl::Status PlaceChunk(const ExecContext& ctx, std::span<const RowKey> keys,
+                          std::span<const int32_t> counts, int64_t most, int64_t* cursor,
+                          StepRows* step, bool* no_room);
   absl::Status AppendRows(std::span<const RowKey> keys, std::span<const std::byte* const> rows);
   const TieredTableSpec& SpecOf(uint32_t table) const;
 
   std::vector<TieredTableSpec> tables_;
   uint64_t seed_ = 0;
   int64_t row_bytes_ = 0;
+  Device device_ = Device::kCpu;
+  bool staged_ = false;
   RowStore* store_ = nullptr;
   HostStore* in_place_ = nullptr;
   int64_t cache_budget_bytes_ = 0;
   int64_t buffer_bytes_ = 0;  // of the budget, beside the cache itself
+  int64_t host_bytes_ = 0;    // staged: beside the budget
 
   // Taken before mutex_. Guards what is on its way down, and held_ together with mutex_: changing
   // it takes both, reading it takes one.
   std::mutex order_mutex_;
   int64_t staging_rows_ = 0;
-  HostBuffer<std::byte> staging_;  // [staging_rows_, row_bytes_]: rows that were evicted
+  SharedBuffer<std::byte> staging_;  // [staging_rows_, row_bytes_]: rows that were evicted
   std::vector<RowKey> pending_keys_;
   std::vector<const std::byte*> pending_rows_;  // into staging_
   internal::HeldRows held_;
 
   mutable std::mutex mutex_;                  // guards what follows, and the metadata of the cache
   std::unique_ptr<RowCache> cache_;           // null: train in the store
+  DeviceStream place_;                        // what changes the cache
+  absl::Status broken_;                       // see Note
   bool holding_ = false;                      // a snapshot was begun and is not captured yet
   bool marking_ = false;                      // there may be marked rows, or copies of them
   std::condition_variable snapshot_changed_;  // holding_, marking_ or the room for copies
   int64_t snapshot_cursor_ = 0;               // slots before it have no marks
   int64_t snapshot_pins_ = 0;                 // rows that WriteSnapshotPart has pinned
   // Old bytes of marked rows that were updated: a ring.
-  HostBuffer<RowKey> copy_keys_;
-  HostBuffer<std::byte> copies_;  // [copy_keys_.size(), row_bytes_]
+  SharedBuffer<RowKey> copy_keys_;
+  SharedBuffer<std::byte> copies_;  // [copy_keys_.size(), row_bytes_]
   int64_t first_copy_ = 0;
   int64_t num_copies_ = 0;
   TierCounts cache_counts_;
   TierCounts store_counts_;
   SnapshotCounts snapshot_counts_;
 
-  // Of Place.
-  std::vector<RowKey> chunk_keys_;
+  // Of Place and, staged, Read: staging_rows_ of each.
+  SharedBuffer<RowKey> chunk_keys_;
   std::vector<int64_t> chunk_positions_;
-  std::vector<int64_t> chunk_slots_;
-  std::vector<Placement> placement_;
-  std::vector<uint8_t> evicted_;
-  std::vector<RowKey> evicted_keys_;
+  SharedBuffer<int64_t> chunk_slots_;
+  SharedBuffer<Placement> placement_;
+  SharedBuffer<uint8_t> evicted_;
+  SharedBuffer<RowKey> evicted_keys_;
+  SharedBuffer<std::byte*> chunk_rows_;
+  SharedBuffer<int64_t> call_slots_;  // of WithSlots
   // Of Fill.
   std::vector<RowKey> absent_keys_;
   std::vector<std::byte*> absent_rows_;
   std::vector<int64_t> filled_slots_;
+  // Of Fill, staged: rows on their way in, and where from and to.
+  DeviceStream fill_;
+  SharedBuffer<std::byte> fill_staging_;   // [staging_rows_, row_bytes_]
+  DeviceMemory<std::byte> fill_gathered_;  // the same, on the device
+  SharedBuffer<std::byte*> fill_from_;     // [staging_rows_]
+  SharedBuffer<std::byte*> fill_to_;       // [staging_rows_]
   // Of GiveUp.
   std::vector<int64_t> abandoned_slots_;
   // Of the caller's calls.
@@ -254,9 +319,10 @@ class TieredTable {
   std::vector<uint8_t> found_;
   // Of the snapshot's.
   int64_t part_rows_ = 0;
-  HostBuffer<std::byte> part_;  // [part_rows_, row_bytes_]
+  SharedBuffer<std::byte> part_;       // [part_rows_, row_bytes_]
+  SharedBuffer<RowKey> taken_keys_;    // [part_rows_]
+  SharedBuffer<int64_t> taken_slots_;  // [part_rows_]
   std::vector<RowKey> part_keys_;
-  std::vector<int64_t> part_slots_;
   std::vector<const std::byte*> part_pointers_;
 
   std::atomic<int64_t> rows_read_{0};

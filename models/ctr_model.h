@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/device.h"
 #include "base/exec_context.h"
 
 namespace hotrow {
@@ -33,6 +34,10 @@ struct DenseLayers {
 // gradients of the global batch.
 //
 // Dimensions: B samples, I dense features, E = width of the pooled embeddings.
+// Device:     what a model reads and writes lies in memory of device(): inputs, logits, gradients,
+//             its parameters. On a GPU calls enqueue work on ctx.stream and wait for nothing, and
+//             "ready", "final" and "there" mean: for what is enqueued on that stream from then on.
+//             Code on the host waits for the stream, then copies what it wants to look at.
 // Threads:    one call at a time. Backward follows the Forward of the same batch. Functions that a
 //             caller hands in run on the caller's thread, between pieces of the model's work, so
 //             they should be short; they may read what is said to be ready.
@@ -41,6 +46,9 @@ class CtrModel {
   virtual ~CtrModel() = default;
   virtual std::string_view name() const = 0;
   virtual DenseLayers layers() const = 0;
+  // Where it computes: ctx.device of every call. Models that do not say otherwise know only the
+  // CPU.
+  virtual Device device() const { return Device::kCpu; }
 
   struct Input {
     int64_t batch_size = 0;             // B
@@ -80,6 +88,7 @@ class CtrModel {
     return Backward(ctx, logit_gradient, embedding_gradient, BackwardHooks());
   }
 
+  // Memory of device(). Checkpoints and hashes read a copy.
   virtual std::span<float> parameters() = 0;
   virtual std::span<const float> gradients() const = 0;
 };

@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
        .summary = kSummary,
        .examples = kExamples,
        .add_model_flags = [&f](FlagSet* set) { AddFlags(&f, set); },
-       .make_model = [&f](const TrainerFlags& flags,
-                          const DataSchema& schema) { return MakeModel(f, flags, schema); }},
+       .make_model = [&f](const TrainerFlags& flags, const DataSchema& schema,
+                          const ExecContext&) { return MakeModel(f, flags, schema); }},
       argc, argv);
 }

@@ -134,6 +134,7 @@ absl::Status DcnModel::Allocate() {
 absl::Status DcnModel::Forward(const ExecContext& ctx, const Input& input,
                                std::span<float> logits) {
   input_ = {};
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   HOTROW_RETURN_IF_ERROR(CheckForward("DcnModel", input, options_.max_batch_size, logits));
   input_ = KeptInput(input);
   const int64_t rows = input.batch_size;

@@ -62,8 +62,8 @@ int main(int argc, char** argv) {
            [](const TrainerFlags& flags) {
              return DeepFmOptions::TableColumns(flags.embedding_dim);
            },
-       .make_model = [&f](const TrainerFlags& flags,
-                          const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+       .make_model = [&f](const TrainerFlags& flags, const DataSchema& schema,
+                          const ExecContext&) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
          return DeepFmModel::Create(Options(f, flags, schema));
        }},
       argc, argv);

@@ -78,6 +78,7 @@ FmInteractionArgs DeepFmModel::InteractionArgs() {
 absl::Status DeepFmModel::Forward(const ExecContext& ctx, const Input& input,
                                   std::span<float> logits) {
   input_ = {};
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   HOTROW_RETURN_IF_ERROR(CheckForward("DeepFmModel", input, options_.max_batch_size, logits));
   input_ = KeptInput(input);
   const int64_t rows = input.batch_size;

@@ -65,9 +65,9 @@ int main(int argc, char** argv) {
              if (!f.dense_arch_layer_sizes.empty()) return;
              f.dense_arch_layer_sizes = {512, 256, 64, static_cast<int32_t>(flags.embedding_dim)};
            },
-       .make_model = [&f](const TrainerFlags& flags,
-                          const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-         return DlrmModel::Create(Options(f, flags, schema));
+       .make_model = [&f](const TrainerFlags& flags, const DataSchema& schema,
+                          const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+         return DlrmModel::Create(Options(f, flags, schema), ctx);
        }},
       argc, argv);
 }

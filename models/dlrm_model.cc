@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/buffer.h"
+#include "base/device_stream.h"
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "models/model_parts.h"
@@ -38,9 +40,10 @@ absl::Status DlrmOptions::Validate() const {
   return CheckLogitLayerSizes("--over_arch_layer_sizes", over_arch_layer_sizes);
 }
 
-absl::StatusOr<std::unique_ptr<DlrmModel>> DlrmModel::Create(const DlrmOptions& options) {
+absl::StatusOr<std::unique_ptr<DlrmModel>> DlrmModel::Create(const DlrmOptions& options,
+                                                             const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
-  std::unique_ptr<DlrmModel> model(new DlrmModel(options));
+  std::unique_ptr<DlrmModel> model(new DlrmModel(options, ctx.device));
 
   int32_t num_bottom_layers = 0;
   if (options.num_dense > 0) {
@@ -51,7 +54,8 @@ absl::StatusOr<std::unique_ptr<DlrmModel>> DlrmModel::Create(const DlrmOptions& 
     bottom.dropout = options.dropout;
     bottom.seed = options.seed;
     bottom.max_batch_size = options.max_batch_size;
-    HOTROW_ASSIGN_OR_RETURN(model->bottom_, Mlp::Create(bottom));
+    bottom.tf32 = options.tf32;
+    HOTROW_ASSIGN_OR_RETURN(model->bottom_, Mlp::Create(bottom, ctx));
     num_bottom_layers = model->bottom_->num_layers();
   }
 
@@ -64,9 +68,11 @@ absl::StatusOr<std::unique_ptr<DlrmModel>> DlrmModel::Create(const DlrmOptions& 
   top.seed = options.seed;
   top.first_layer_id = num_bottom_layers;
   top.max_batch_size = options.max_batch_size;
-  HOTROW_ASSIGN_OR_RETURN(model->top_, Mlp::Create(top));
+  top.tf32 = options.tf32;
+  HOTROW_ASSIGN_OR_RETURN(model->top_, Mlp::Create(top, ctx));
 
-  HOTROW_RETURN_IF_ERROR(model->Allocate());
+  HOTROW_RETURN_IF_ERROR(model->Allocate(ctx));
+  HOTROW_RETURN_IF_ERROR(model->InitParameters(ctx));
   return model;
 }
 
@@ -78,27 +84,42 @@ DenseLayers DlrmModel::layers() const {
   return out;
 }
 
-absl::Status DlrmModel::Allocate() {
-  const int64_t b_max = options_.max_batch_size;
-  const int64_t bottom_parameters = bottom_ == nullptr ? 0 : bottom_->num_parameters();
-  top_offset_ = bottom_parameters;  // an MLP's parameters fill whole cache lines
+absl::Status DlrmModel::Allocate(const ExecContext& ctx) {
+  const auto allocate = [&](int64_t floats, DeviceMemory<float>* memory) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(
+        *memory, DeviceMemory<float>::Create(ctx.device, floats, ctx.stream, HugePages::kTry));
+    return absl::OkStatus();
+  };
+  top_offset_ = bottom_ == nullptr ? 0 : bottom_->num_parameters();  // whole cache lines
   const int64_t num_parameters = top_offset_ + top_->num_parameters();
-  HOTROW_ASSIGN_OR_RETURN(parameters_, HostBuffer<float>::Create(num_parameters, HugePages::kTry));
-  HOTROW_ASSIGN_OR_RETURN(gradients_, HostBuffer<float>::Create(num_parameters, HugePages::kTry));
+  HOTROW_RETURN_IF_ERROR(allocate(num_parameters, &parameters_));
+  HOTROW_RETURN_IF_ERROR(allocate(num_parameters, &gradients_));
 
+  const int64_t b_max = options_.max_batch_size;
   interaction_stride_ = RoundUp(top_->input_size(), kFloatsPerLine);
-  HOTROW_ASSIGN_OR_RETURN(interactions_,
-                          HostBuffer<float>::Create(b_max * interaction_stride_, HugePages::kTry));
-  HOTROW_ASSIGN_OR_RETURN(interactions_gradient_,
-                          HostBuffer<float>::Create(b_max * interaction_stride_, HugePages::kTry));
-  if (bottom_ != nullptr) {
-    const int64_t floats = b_max * options_.embedding_dim;
-    HOTROW_ASSIGN_OR_RETURN(dense_vectors_, HostBuffer<float>::Create(floats, HugePages::kTry));
-    HOTROW_ASSIGN_OR_RETURN(dense_gradient_, HostBuffer<float>::Create(floats, HugePages::kTry));
-    bottom_->InitParameters(options_.seed, parameters_.span().first(bottom_parameters));
+  HOTROW_RETURN_IF_ERROR(allocate(b_max * interaction_stride_, &interactions_));
+  HOTROW_RETURN_IF_ERROR(allocate(b_max * interaction_stride_, &interactions_gradient_));
+  if (bottom_ == nullptr) return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(allocate(b_max * options_.embedding_dim, &dense_vectors_));
+  return allocate(b_max * options_.embedding_dim, &dense_gradient_);
+}
+
+absl::Status DlrmModel::InitParameters(const ExecContext& ctx) {
+  HostBuffer<float> drawn;  // on another device: where they are drawn
+  std::span<float> host = parameters();
+  if (ctx.device != Device::kCpu) {
+    HOTROW_ASSIGN_OR_RETURN(drawn, HostBuffer<float>::Create(parameters_.size()));
+    host = drawn.span();
   }
-  top_->InitParameters(options_.seed, parameters_.span().subspan(top_offset_));
-  return absl::OkStatus();
+  if (bottom_ != nullptr) {
+    bottom_->InitParameters(options_.seed, host.first(static_cast<size_t>(top_offset_)));
+  }
+  top_->InitParameters(options_.seed, host.subspan(static_cast<size_t>(top_offset_)));
+  if (ctx.device == Device::kCpu) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(ctx.device));
+  HOTROW_RETURN_IF_ERROR(stream.RunAfter(ctx.stream));  // which the memory comes from
+  HOTROW_RETURN_IF_ERROR(stream.Copy(parameters_.data(), host.data(), drawn.bytes()));
+  return stream.Wait();
 }
 
 // Of the batch in input_. Without a bottom MLP the first of the embeddings is the dense vector and
@@ -121,6 +142,7 @@ DotInteractionArgs DlrmModel::InteractionArgs() {
 absl::Status DlrmModel::Forward(const ExecContext& ctx, const Input& input,
                                 std::span<float> logits) {
   input_ = {};
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   HOTROW_RETURN_IF_ERROR(CheckForward("DlrmModel", input, options_.max_batch_size, logits));
   input_ = KeptInput(input);
   if (bottom_ != nullptr) {
@@ -151,6 +173,7 @@ absl::Status DlrmModel::Forward(const ExecContext& ctx, const Input& input,
 
 absl::Status DlrmModel::Backward(const ExecContext& ctx, std::span<float> logit_gradient,
                                  float* embedding_gradient, const BackwardHooks& hooks) {
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   HOTROW_RETURN_IF_ERROR(CheckBackward("DlrmModel", input_, logit_gradient));
   const Mlp::BackwardArgs top = {.parameters = parameters_.data() + top_offset_,
                                  .dy = logit_gradient.data(),

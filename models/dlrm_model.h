@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/buffer.h"
+#include "base/device_memory.h"
 #include "models/ctr_model.h"
 #include "ops/dot_interaction.h"
 #include "ops/mlp.h"
@@ -27,6 +27,7 @@ struct DlrmOptions {
   float dropout = 0;  // after each hidden layer, in training, in [0, 1)
   uint64_t seed = 0;  // of the first parameters and of dropout
   int64_t max_batch_size = 0;
+  bool tf32 = false;  // MlpOptions::tf32
 
   absl::Status Validate() const;  // names the flag, what it is and the remedy
 };
@@ -43,17 +44,26 @@ struct DlrmOptions {
 // each part starting at a multiple of 16 floats.
 class DlrmModel : public CtrModel {
  public:
-  static absl::StatusOr<std::unique_ptr<DlrmModel>> Create(const DlrmOptions& options);
+  // ctx says where it computes, see CtrModel. The first parameters are drawn on the host, the same
+  // on every device; Create waits until they are there. On a GPU its memory is taken and given back
+  // in the order of ctx.stream, which must outlive it.
+  static absl::StatusOr<std::unique_ptr<DlrmModel>> Create(const DlrmOptions& options,
+                                                           const ExecContext& ctx = {});
 
   std::string_view name() const override { return "dlrm"; }
   DenseLayers layers() const override;
+  Device device() const override { return device_; }
   absl::Status Forward(const ExecContext& ctx, const Input& input,
                        std::span<float> logits) override;
   using CtrModel::Backward;
   absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
                         float* embedding_gradient, const BackwardHooks& hooks) override;
-  std::span<float> parameters() override { return parameters_.span(); }
-  std::span<const float> gradients() const override { return gradients_.span(); }
+  std::span<float> parameters() override {
+    return {parameters_.data(), static_cast<size_t>(parameters_.size())};
+  }
+  std::span<const float> gradients() const override {
+    return {gradients_.data(), static_cast<size_t>(gradients_.size())};
+  }
 
   // The MLPs' own words for where their parameters lie; null without dense features.
   const Mlp* bottom() const { return bottom_.get(); }
@@ -61,24 +71,26 @@ class DlrmModel : public CtrModel {
   int64_t top_parameters_offset() const { return top_offset_; }
 
  private:
-  explicit DlrmModel(const DlrmOptions& options) : options_(options) {}
-  absl::Status Allocate();
+  DlrmModel(const DlrmOptions& options, Device device) : options_(options), device_(device) {}
+  absl::Status Allocate(const ExecContext& ctx);
+  absl::Status InitParameters(const ExecContext& ctx);
   DotInteractionArgs InteractionArgs();
 
-  DlrmOptions options_;
+  const DlrmOptions options_;
+  const Device device_;
   std::unique_ptr<Mlp> bottom_;
   std::unique_ptr<Mlp> top_;
   int64_t top_offset_ = 0;
-  HostBuffer<float> parameters_;
-  HostBuffer<float> gradients_;
+  DeviceMemory<float> parameters_;
+  DeviceMemory<float> gradients_;
 
   // Activations between the parts and their gradients, for max_batch_size samples.
-  int64_t interaction_stride_ = 0;           // floats; whole cache lines, so that rows are aligned
-  HostBuffer<float> dense_vectors_;          // [B, D]
-  HostBuffer<float> dense_gradient_;         // [B, D]
-  HostBuffer<float> interactions_;           // [B, interaction_stride_]
-  HostBuffer<float> interactions_gradient_;  // the same
-  Input input_;                              // of the last Forward
+  int64_t interaction_stride_ = 0;      // floats; whole cache lines, so that rows are aligned
+  DeviceMemory<float> dense_vectors_;   // [B, D]
+  DeviceMemory<float> dense_gradient_;  // [B, D]
+  DeviceMemory<float> interactions_;    // [B, interaction_stride_]
+  DeviceMemory<float> interactions_gradient_;  // the same
+  Input input_;                                // of the last Forward
 };
 
 }  // namespace hotrow

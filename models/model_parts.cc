@@ -68,6 +68,14 @@ absl::Status CheckCommonOptions(std::string_view options, const CommonOptions& c
   return absl::OkStatus();
 }
 
+absl::Status CheckDevice(const CtrModel& model, Device device) {
+  if (model.device() == device) return absl::OkStatus();
+  const absl::string_view works_on = Absl(DeviceName(model.device()));
+  return absl::InvalidArgumentError(absl::StrCat("--device=", Absl(DeviceName(device)), ": this ",
+                                                 Absl(model.name()), " works on the ", works_on,
+                                                 " only; use --device=", works_on));
+}
+
 absl::Status CheckForward(std::string_view model, const CtrModel::Input& input,
                           int64_t max_batch_size, std::span<const float> logits) {
   if (input.batch_size < 0 || input.batch_size > max_batch_size ||

@@ -36,6 +36,9 @@ absl::Status CheckCommonOptions(std::string_view options, const CommonOptions& c
 
 // --- calls ---
 
+// That the model computes on `device`. The error is that of a user who asked for another one.
+absl::Status CheckDevice(const CtrModel& model, Device device);
+
 // A batch of 0 to max_batch_size samples with room for its logits. `model` names the class.
 absl::Status CheckForward(std::string_view model, const CtrModel::Input& input,
                           int64_t max_batch_size, std::span<const float> logits);

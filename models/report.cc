@@ -264,6 +264,8 @@ std::string ReportToJson(const TrainReport& report) {
       {"feedback_bytes", report.tables.exchange_feedback_bytes},
       {"feedback_hit_rate", Ratio(static_cast<double>(report.tables.exchange_feedback_hits),
                                   static_cast<double>(report.tables.exchange_feedback_keys))}};
+  json["transfer"] = {{"host_bytes", report.tables.transfer_host_bytes},
+                      {"device_bytes", report.tables.transfer_device_bytes}};
   json["overflow_rows"] = report.tables.overflow_rows;
   json["initialised_rows"] = report.tables.initialised_rows;
   json["admission_rejected"] = 0;

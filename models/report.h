@@ -60,7 +60,9 @@ struct TrainReport {
   std::string access_trace;       // of this rank; empty: none
   absl::Status access_status;     // of writing it; its errors do not end a run
   int64_t num_parameters = 0;     // dense
-  int64_t cache_bytes = 0;        // as used: the smallest legal budget resolved
+
+  int64_t cache_bytes = 0;         // as used: the smallest legal budget resolved
+  int64_t device_cache_bytes = 0;  // likewise
   int64_t store_bytes = 0;
 
   // Of this process.

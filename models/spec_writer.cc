@@ -19,6 +19,9 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
   if (options.store == StoreKind::kRocksDb) {
     return bad("store: rocksdb is not planned, only memory and ssd are");
   }
+  if (options.device_cache_bytes > 0) {
+    return bad("device_cache_bytes: a cache on a device is not described by --save_spec yet");
+  }
   for (const auto& [name, size] : {std::pair<const char*, size_t>{"rows", source.rows.size()},
                                    {"hotness", source.hotness.size()},
                                    {"zipf", source.zipf.size()}}) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/device_stream.h"
 #include "base/env.h"
 #include "base/exec_context.h"
 #include "base/status_macros.h"
@@ -95,6 +96,9 @@ void PrintTryNext(const TrainProgram& program, const FlagSet& set, const Trainer
     }
   } else if (on_disk) {
     // The store has rows now: the same command is refused.
+  } else if (report.device_cache_bytes > 0) {
+    ideas.emplace_back(set.CommandLineWith("device_cache_bytes", "min"),
+                       "the smallest cache that works: same bits, see tables_hash");
   } else if (report.cache_bytes == 0) {
     int64_t row_bytes = 0;
     for (const TableDigest& table : report.digest.tables) row_bytes += table.rows * table.row_bytes;
@@ -151,13 +155,15 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
 
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
                           OpenDataSource(flags.data, static_cast<uint64_t>(flags.seed)));
+  HOTROW_ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::Create(options.device));
+  const ExecContext ctx = stream.On({.pool = &pool, .trace = &trace});
   const auto make_model = [&](const DataSchema& schema) {
-    return program.make_model(flags, schema);
+    return program.make_model(flags, schema, ctx);
   };
-  HOTROW_ASSIGN_OR_RETURN(TrainReport report, RunTraining(options, *data, make_model,
-                                                          {.pool = &pool, .trace = &trace}));
+  HOTROW_ASSIGN_OR_RETURN(TrainReport report, RunTraining(options, *data, make_model, ctx));
   if (!first) return report.access_status;
   flags.cache_bytes = report.cache_bytes;
+  flags.device_cache_bytes = report.device_cache_bytes;
   report.flags = set.Values();
   std::printf("\n%s", FormatSummary(report).c_str());
   if (report.saved_step >= 0) {

@@ -29,9 +29,9 @@ struct TrainProgram {
   std::function<void(const TrainerFlags& flags)> resolve_model_flags;
   // Columns of each table for these flags; null: --embedding_dim.
   std::function<int64_t(const TrainerFlags& flags)> table_columns;
-  // The model for this data. Errors name the flag and the remedy.
-  std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(const TrainerFlags& flags,
-                                                          const DataSchema& schema)>
+  // The model for this data, to compute where ctx says. Errors name the flag and the remedy.
+  std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(
+      const TrainerFlags& flags, const DataSchema& schema, const ExecContext& ctx)>
       make_model;
 };
 

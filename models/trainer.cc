@@ -16,6 +16,8 @@
 #include "absl/strings/str_join.h"
 #include "base/buffer.h"
 #include "base/check.h"
+#include "base/device_memory.h"
+#include "base/device_stream.h"
 #include "base/env.h"
 #include "base/hash.h"
 #include "base/math.h"
@@ -30,6 +32,7 @@
 #include "models/checkpoint.h"
 #include "models/data/slice_batch.h"
 #include "models/mllog.h"
+#include "models/model_parts.h"
 #include "models/progress.h"
 #include "models/saved_model.h"
 #include "models/spec_writer.h"
@@ -208,6 +211,10 @@ class Trainer {
   absl::Status OpenRecorder();
   absl::Status AllocateBuffers();
   absl::Status LoadDense();
+  absl::StatusOr<DenseArrays<const float>> DenseOnHost();
+  absl::StatusOr<const float*> OnDevice(const std::vector<float>& host,
+                                        DeviceMemory<float>* memory);
+  bool on_gpu() const { return ctx_.device != Device::kCpu; }
   absl::Status LoadResiduals();
   void PrintHeader() const;
   void PrintLine(std::string_view line);
@@ -240,12 +247,15 @@ class Trainer {
   // The mean over `batch`, a slice of a batch of mean_over samples.
   absl::StatusOr<double> Loss(const CtrBatch& batch, int64_t mean_over);
   absl::Status NotFinite(const char* what) const;
-  absl::StatusOr<std::span<const float>> GatherLogits(const BatchReader::Item& item);
+  // The first n logits.
+  absl::StatusOr<std::span<const float>> LogitsOnHost(int64_t n);
+  absl::StatusOr<std::span<const float>> GatherLogits(const BatchReader::Item& item,
+                                                      std::span<const float> mine);
   absl::StatusOr<Evaluation> Evaluate(Split split, Progress* progress);
   absl::Status Validate(int64_t epoch);
   double EpochsSoFar() const;
   void ShowProgress();
-  Hash128 DenseHash();
+  absl::StatusOr<Hash128> DenseHash();
 
   const TrainerOptions& options_;
   Env& env_;
@@ -266,8 +276,8 @@ class Trainer {
   std::unique_ptr<CtrModel> model_;
   EmbeddingCollectionOptions collection_options_;
   std::unique_ptr<EmbeddingCollection> tables_;
-  HostBuffer<float> momentum1_;  // of the dense optimizer
-  HostBuffer<float> momentum2_;
+  DeviceMemory<float> momentum1_;  // of the dense optimizer
+  DeviceMemory<float> momentum2_;
   HostBuffer<float> clipped_;       // a gradient that was too long, scaled
   HostBuffer<float> summed_;        // the gradient of all ranks
   std::unique_ptr<CommLane> sums_;  // its thread writes the sums
@@ -290,11 +300,20 @@ class Trainer {
   bool said_busy_ = false;
   bool room_made_ = false;  // since the last step
 
-  HostBuffer<float> embeddings_;          // [B, E]
-  HostBuffer<float> embedding_gradient_;  // [B, E]
-  HostBuffer<float> logits_;              // [B]
-  HostBuffer<float> logit_gradient_;      // [B]
-  HostBuffer<float> global_logits_;       // several ranks: of a whole batch
+  DeviceMemory<float> embeddings_;          // [B, E]
+  DeviceMemory<float> embedding_gradient_;  // [B, E]
+  DeviceMemory<float> logits_;              // [B]
+  DeviceMemory<float> logit_gradient_;      // [B]
+  // A GPU: a batch's arrays and the loss there, and copies of what the host looks at.
+  DeviceMemory<float> dense_features_;
+  DeviceMemory<float> labels_;
+  DeviceMemory<double> loss_;
+  DeviceMemory<std::byte> loss_workspace_;
+  std::vector<float> host_logits_;
+  std::vector<float> host_parameters_;
+  std::vector<float> host_momentum1_;
+  std::vector<float> host_momentum2_;
+  HostBuffer<float> global_logits_;  // several ranks: of a whole batch
 
   // Declared after tables_: steps must not outlive them.
   std::deque<InFlight> pipeline_;
@@ -461,17 +480,22 @@ absl::Status Trainer::CreateTables() {
                        " columns need ", least, " bytes; raise it, or use --exchange_feedback=0"));
     }
   }
+  // The cache that rows are trained in.
+  const bool on_device = options_.device_cache_bytes != 0;
+  const char* const flag = on_device ? "device_cache_bytes" : "cache_bytes";
+  int64_t& cache_bytes = on_device ? options.device_cache_bytes : options.cache_bytes;
+  const int64_t wanted = on_device ? options_.device_cache_bytes : options_.cache_bytes;
   EmbeddingCollectionOptions smallest = options;
-  smallest.cache_bytes = std::max<int64_t>(options.cache_bytes, 1);
+  (on_device ? smallest.device_cache_bytes : smallest.cache_bytes) =
+      std::max<int64_t>(cache_bytes, 1);
   HOTROW_ASSIGN_OR_RETURN(const int64_t min_cache_bytes,
-                          EmbeddingCollection::MinCacheBytes(smallest));
-  if (options_.cache_bytes == kSmallestCache) collection_options_.cache_bytes = min_cache_bytes;
-  const int64_t cache_bytes = collection_options_.cache_bytes;
+                          EmbeddingCollection::MinCacheBytes(smallest, ctx_.device));
+  if (wanted == kSmallestCache) cache_bytes = min_cache_bytes;
   if (cache_bytes > 0 && cache_bytes < min_cache_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "--cache_bytes=", cache_bytes, " is too small: the rows of one step of ",
+        "--", flag, "=", cache_bytes, " is too small: the rows of one step of ",
         options_.batch_size, " samples need ", min_cache_bytes, " (", FormatBytes(min_cache_bytes),
-        "); raise it, use --cache_bytes=min, or lower --batch_size"));
+        "); raise it, use --", flag, "=min, or lower --batch_size"));
   }
   HOTROW_RETURN_IF_ERROR(SaveSpec());
   if (!options_.record_trace.empty() || options_.mrc) {
@@ -546,13 +570,65 @@ absl::Status Trainer::OpenRecorder() {
   return absl::OkStatus();
 }
 
+static std::span<float> Sized(std::vector<float>* floats, size_t size) {
+  floats->resize(size);
+  return *floats;
+}
+
 absl::Status Trainer::LoadDense() {
-  DenseArrays<float> dense = {.parameters = model_->parameters()};
-  if (start_->dense_optimizer == DenseOptimizerName(options_.dense_optimizer.kind)) {
-    dense.momentum1 = momentum1_.span();
-    dense.momentum2 = momentum2_.span();
+  const bool same_optimizer =
+      start_->dense_optimizer == DenseOptimizerName(options_.dense_optimizer.kind);
+  if (!on_gpu()) {
+    DenseArrays<float> dense = {.parameters = model_->parameters()};
+    if (same_optimizer) {
+      dense.momentum1 = momentum1_.span();
+      dense.momentum2 = momentum2_.span();
+    }
+    return ReadSavedDense(env_, *start_, dense);
   }
-  return ReadSavedDense(env_, *start_, dense);
+  DenseArrays<float> dense = {.parameters = Sized(&host_parameters_, model_->parameters().size())};
+  if (same_optimizer) {
+    dense.momentum1 = Sized(&host_momentum1_, momentum1_.span().size());
+    dense.momentum2 = Sized(&host_momentum2_, momentum2_.span().size());
+  }
+  HOTROW_RETURN_IF_ERROR(ReadSavedDense(env_, *start_, dense));
+  const auto upload = [&](std::span<float> to, std::span<const float> from) {
+    return EnqueueCopy(ctx_, to.data(), from.data(), static_cast<int64_t>(from.size_bytes()));
+  };
+  HOTROW_RETURN_IF_ERROR(upload(model_->parameters(), dense.parameters));
+  HOTROW_RETURN_IF_ERROR(upload(momentum1_.span(), dense.momentum1));
+  HOTROW_RETURN_IF_ERROR(upload(momentum2_.span(), dense.momentum2));
+  return WaitForStream(ctx_);
+}
+
+// Parameters and optimizer state where the host can read them: of a GPU a copy, of this moment.
+absl::StatusOr<DenseArrays<const float>> Trainer::DenseOnHost() {
+  DenseArrays<const float> dense = {.parameters = model_->parameters(),
+                                    .momentum1 = momentum1_.span(),
+                                    .momentum2 = momentum2_.span()};
+  if (!on_gpu()) return dense;
+  const auto download = [&](std::span<const float>* array, std::vector<float>* host) {
+    const std::span<float> copy = Sized(host, array->size());
+    const absl::Status copied =
+        EnqueueCopy(ctx_, copy.data(), array->data(), static_cast<int64_t>(array->size_bytes()));
+    *array = copy;
+    return copied;
+  };
+  HOTROW_RETURN_IF_ERROR(download(&dense.parameters, &host_parameters_));
+  HOTROW_RETURN_IF_ERROR(download(&dense.momentum1, &host_momentum1_));
+  HOTROW_RETURN_IF_ERROR(download(&dense.momentum2, &host_momentum2_));
+  HOTROW_RETURN_IF_ERROR(WaitForStream(ctx_));
+  return dense;
+}
+
+// A batch's array where the model reads it.
+absl::StatusOr<const float*> Trainer::OnDevice(const std::vector<float>& host,
+                                               DeviceMemory<float>* memory) {
+  if (!on_gpu()) return host.data();
+  HOTROW_RETURN_IF_ERROR(
+      memory->Reserve(ctx_.device, std::max<int64_t>(std::ssize(host), 1), ctx_.stream));
+  HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, memory->data(), host.data(), std::ssize(host) * 4));
+  return memory->data();
 }
 
 // Of this rank among as many as wrote the checkpoint.
@@ -581,28 +657,41 @@ absl::Status Trainer::LoadResiduals() {
 absl::Status Trainer::AllocateBuffers() {
   const int64_t samples = CeilDiv(options_.batch_size, int64_t{world_size_});  // of a slice
   const int64_t floats = samples * tables_->pooled_dim();
-  HOTROW_ASSIGN_OR_RETURN(embeddings_, HostBuffer<float>::Create(floats, HugePages::kTry));
-  HOTROW_ASSIGN_OR_RETURN(embedding_gradient_, HostBuffer<float>::Create(floats, HugePages::kTry));
-  HOTROW_ASSIGN_OR_RETURN(logits_, HostBuffer<float>::Create(samples));
-  HOTROW_ASSIGN_OR_RETURN(logit_gradient_, HostBuffer<float>::Create(samples));
+  const auto take = [this](int64_t size, DeviceMemory<float>* memory) {
+    auto taken = DeviceMemory<float>::Create(ctx_.device, size, ctx_.stream, HugePages::kTry);
+    if (!taken.ok()) return taken.status();
+    *memory = *std::move(taken);
+    return absl::OkStatus();
+  };
+  HOTROW_RETURN_IF_ERROR(take(floats, &embeddings_));
+  HOTROW_RETURN_IF_ERROR(take(floats, &embedding_gradient_));
+  HOTROW_RETURN_IF_ERROR(take(samples, &logits_));
+  HOTROW_RETURN_IF_ERROR(take(samples, &logit_gradient_));
   if (many_ranks()) {
     HOTROW_ASSIGN_OR_RETURN(global_logits_, HostBuffer<float>::Create(options_.batch_size));
   }
   const auto num_parameters = static_cast<int64_t>(model_->parameters().size());
   const int32_t state_arrays = DenseStateArrays(options_.dense_optimizer.kind);
-  if (state_arrays >= 1) {
-    HOTROW_ASSIGN_OR_RETURN(momentum1_, HostBuffer<float>::Create(num_parameters, HugePages::kTry));
-  }
-  if (state_arrays >= 2) {
-    HOTROW_ASSIGN_OR_RETURN(momentum2_, HostBuffer<float>::Create(num_parameters, HugePages::kTry));
-  }
+  if (state_arrays >= 1) HOTROW_RETURN_IF_ERROR(take(num_parameters, &momentum1_));
+  if (state_arrays >= 2) HOTROW_RETURN_IF_ERROR(take(num_parameters, &momentum2_));
   if (options_.max_gradient_norm > 0) {
     HOTROW_ASSIGN_OR_RETURN(clipped_, HostBuffer<float>::Create(num_parameters, HugePages::kTry));
   }
   if (many_ranks()) {
     HOTROW_ASSIGN_OR_RETURN(summed_, HostBuffer<float>::Create(num_parameters, HugePages::kTry));
   }
-  return absl::OkStatus();
+  if (!on_gpu()) return absl::OkStatus();
+  // State begins with zeros, and device memory does not.
+  const std::vector<float> zeros(static_cast<size_t>(num_parameters));
+  for (DeviceMemory<float>* const state : {&momentum1_, &momentum2_}) {
+    HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, state->data(), zeros.data(), state->bytes()));
+  }
+  HOTROW_ASSIGN_OR_RETURN(loss_, DeviceMemory<double>::Create(ctx_.device, 1, ctx_.stream));
+  HOTROW_ASSIGN_OR_RETURN(
+      loss_workspace_,
+      DeviceMemory<std::byte>::Create(
+          ctx_.device, BceWithLogitsWorkspaceBytes(ctx_.device, samples), ctx_.stream));
+  return WaitForStream(ctx_);
 }
 
 absl::Status Trainer::Connect() {
@@ -618,6 +707,7 @@ absl::Status Trainer::Init(const ModelFactory& factory) {
   HOTROW_RETURN_IF_ERROR(Connect());
   HOTROW_RETURN_IF_ERROR(FindStart());
   HOTROW_ASSIGN_OR_RETURN(model_, factory(schema_));
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*model_, ctx_.device));
   collection_options_ = CollectionOptions(options_, schema_);
   HOTROW_RETURN_IF_ERROR(CheckStart());
   if (!options_.save_dir.empty()) {
@@ -700,6 +790,10 @@ void Trainer::PrintHeader() const {
                                                      FormatBytes(rows * row_bytes))
                                    : std::string());
   absl::StrAppend(&text, "  tiers    ");
+  if (collection_options_.device_cache_bytes > 0) {
+    absl::StrAppendFormat(&text, "device cache of %s over ",
+                          FormatBytes(collection_options_.device_cache_bytes));
+  }
   if (collection_options_.cache_bytes > 0) {
     absl::StrAppendFormat(&text, "cache of %s over ", FormatBytes(collection_options_.cache_bytes));
   }
@@ -805,13 +899,21 @@ absl::Status Trainer::NotFinite(const char* what) const {
 
 absl::StatusOr<double> Trainer::Loss(const CtrBatch& batch, int64_t mean_over) {
   TraceSpan span(ctx_.trace, "loss");
+  HOTROW_ASSIGN_OR_RETURN(const float* const labels, OnDevice(batch.labels, &labels_));
   double loss = 0;
   HOTROW_RETURN_IF_ERROR(BceWithLogits(ctx_, {.logits = logits_.data(),
-                                              .labels = batch.labels.data(),
+                                              .labels = labels,
                                               .batch_size = batch.batch_size,
                                               .gradient = logit_gradient_.data(),
                                               .mean_over = mean_over,
-                                              .loss = &loss}));
+                                              .loss = on_gpu() ? loss_.data() : &loss,
+                                              .workspace = loss_workspace_.data(),
+                                              .workspace_bytes = loss_workspace_.bytes()}));
+  if (on_gpu()) {
+    // The one wait of a step: the host is then no more than a step ahead.
+    HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, &loss, loss_.data(), sizeof(loss)));
+    HOTROW_RETURN_IF_ERROR(WaitForStream(ctx_));
+  }
   if (!std::isfinite(loss)) return NotFinite("training loss");
   return loss;
 }
@@ -955,9 +1057,10 @@ absl::Status Trainer::Step(InFlight* now) {
     }
     {
       TraceSpan span(ctx_.trace, "forward");
+      HOTROW_ASSIGN_OR_RETURN(const float* const dense, OnDevice(batch.dense, &dense_features_));
       HOTROW_RETURN_IF_ERROR(model_->Forward(ctx_,
                                              {.batch_size = batch.batch_size,
-                                              .dense = batch.dense.data(),
+                                              .dense = dense,
                                               .embeddings = embeddings_.data(),
                                               .training = true,
                                               .step = StepNumber()},
@@ -994,9 +1097,19 @@ absl::Status Trainer::Step(InFlight* now) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::span<const float>> Trainer::LogitsOnHost(int64_t n) {
+  const std::span<const float> logits = logits_.span().first(n);
+  if (!on_gpu()) return logits;
+  const std::span<float> copy = Sized(&host_logits_, static_cast<size_t>(n));
+  HOTROW_RETURN_IF_ERROR(
+      EnqueueCopy(ctx_, copy.data(), logits.data(), static_cast<int64_t>(copy.size_bytes())));
+  HOTROW_RETURN_IF_ERROR(WaitForStream(ctx_));
+  return std::span<const float>(copy);
+}
+
 // The logits of a whole batch, on each rank; of one rank its own.
-absl::StatusOr<std::span<const float>> Trainer::GatherLogits(const BatchReader::Item& item) {
-  const std::span<const float> mine = logits_.span().first(item.batch.batch_size);
+absl::StatusOr<std::span<const float>> Trainer::GatherLogits(const BatchReader::Item& item,
+                                                             std::span<const float> mine) {
   if (!many_ranks()) return mine;
   std::vector<int64_t> bytes(world_size_);
   std::vector<int64_t> offsets(world_size_);
@@ -1027,17 +1140,16 @@ absl::StatusOr<Trainer::Evaluation> Trainer::Evaluate(Split split, Progress* pro
     if (item == nullptr) break;
     const CtrBatch& batch = item->batch;
     if (!item->ends_epoch()) {
-      const std::span<float> logits = logits_.span().first(batch.batch_size);
       HOTROW_RETURN_IF_ERROR(tables_->Evaluate(batch.sparse(), {.pooled = embeddings_.data()}));
-      HOTROW_RETURN_IF_ERROR(model_->Forward(ctx,
-                                             {.batch_size = batch.batch_size,
-                                              .dense = batch.dense.data(),
-                                              .embeddings = embeddings_.data()},
-                                             logits));
+      HOTROW_ASSIGN_OR_RETURN(const float* const dense, OnDevice(batch.dense, &dense_features_));
+      HOTROW_RETURN_IF_ERROR(model_->Forward(
+          ctx, {.batch_size = batch.batch_size, .dense = dense, .embeddings = embeddings_.data()},
+          logits_.span().first(batch.batch_size)));
+      HOTROW_ASSIGN_OR_RETURN(const std::span<const float> logits, LogitsOnHost(batch.batch_size));
       if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); })) {
         return NotFinite("model's prediction");
       }
-      HOTROW_ASSIGN_OR_RETURN(const std::span<const float> all, GatherLogits(*item));
+      HOTROW_ASSIGN_OR_RETURN(const std::span<const float> all, GatherLogits(*item, logits));
       const std::vector<float>& batch_labels = many_ranks() ? item->global_labels : batch.labels;
       const std::vector<float>& truth =
           many_ranks() ? item->global_true_probability : batch.true_probability;
@@ -1124,10 +1236,8 @@ absl::Status Trainer::Save() {
   // One snapshot at a time.
   HOTROW_RETURN_IF_ERROR(WaitCheckpoint());
   TraceSpan span(ctx_.trace, "save");
-  HOTROW_RETURN_IF_ERROR(writer_->Save(Description(), *tables_,
-                                       {.parameters = model_->parameters(),
-                                        .momentum1 = momentum1_.span(),
-                                        .momentum2 = momentum2_.span()}));
+  HOTROW_ASSIGN_OR_RETURN(const DenseArrays<const float> dense, DenseOnHost());
+  HOTROW_RETURN_IF_ERROR(writer_->Save(Description(), *tables_, dense));
   saved_step_ = tables_->steps();
   return absl::OkStatus();
 }
@@ -1138,7 +1248,7 @@ void Trainer::ShowProgress() {
   if (now < next_text_ns_) return;
   next_text_ns_ = now + kTextEveryNanos;
   std::string text = absl::StrFormat("loss %.4f", recent_loss_);
-  if (collection_options_.cache_bytes > 0) {
+  if (collection_options_.cache_bytes > 0 || collection_options_.device_cache_bytes > 0) {
     const EmbeddingStats stats = tables_->Stats();
     const TierStats& cache = stats.tiers.front();
     if (cache.lookups > 0) {
@@ -1206,11 +1316,8 @@ absl::Status Trainer::BeginCheckpoint(bool early) {
   SavedModel model = Description();
   model.step = tables_->steps();
   model.training = State();
-  const absl::Status begun = checkpoints_->Begin(std::move(model),
-                                                 {.parameters = model_->parameters(),
-                                                  .momentum1 = momentum1_.span(),
-                                                  .momentum2 = momentum2_.span()},
-                                                 early);
+  HOTROW_ASSIGN_OR_RETURN(const DenseArrays<const float> dense, DenseOnHost());
+  const absl::Status begun = checkpoints_->Begin(std::move(model), dense, early);
   if (!begun.ok()) return CheckpointFailed(begun);
   return options_.checkpoint_in_background ? absl::OkStatus() : WaitCheckpoint();
 }
@@ -1448,12 +1555,11 @@ absl::Status Trainer::Run() {
 }
 
 // Parameters and optimizer state, each array with its number as key.
-Hash128 Trainer::DenseHash() {
+absl::StatusOr<Hash128> Trainer::DenseHash() {
+  HOTROW_ASSIGN_OR_RETURN(const DenseArrays<const float> dense, DenseOnHost());
   Hash128 hash;
   uint64_t array = 0;
-  for (const std::span<const float> floats :
-       {std::span<const float>(model_->parameters()), std::span<const float>(momentum1_.span()),
-        std::span<const float>(momentum2_.span())}) {
+  for (const std::span<const float> floats : {dense.parameters, dense.momentum1, dense.momentum2}) {
     hash += HashBytes(array++, 0, std::as_bytes(floats));
   }
   return hash;
@@ -1466,7 +1572,8 @@ absl::StatusOr<TrainReport> Trainer::Report() {
   {
     TraceSpan span(ctx_.trace, "digest");
     HOTROW_ASSIGN_OR_RETURN(report.digest, tables_->Digest());
-    report.dense_hash = DenseHash().ToHex();
+    HOTROW_ASSIGN_OR_RETURN(const Hash128 dense_hash, DenseHash());
+    report.dense_hash = dense_hash.ToHex();
   }
   report.model = model_->name();
   report.samples = samples_;
@@ -1505,6 +1612,7 @@ absl::StatusOr<TrainReport> Trainer::Report() {
   }
   report.num_parameters = static_cast<int64_t>(model_->parameters().size());
   report.cache_bytes = collection_options_.cache_bytes;
+  report.device_cache_bytes = collection_options_.device_cache_bytes;
   report.store_bytes = collection_options_.store_bytes;
   report.world_size = world_size_;
   HOTROW_ASSIGN_OR_RETURN(report.exchange_dense_bytes, SumOverRanks(dense_bytes_));
@@ -1545,6 +1653,13 @@ absl::Status TrainerOptions::Validate() const {
   }
   if (cache_bytes < 0 && cache_bytes != kSmallestCache) {
     return FlagError("cache_bytes", "at least 0", cache_bytes);
+  }
+  if (device_cache_bytes < 0 && device_cache_bytes != kSmallestCache) {
+    return FlagError("device_cache_bytes", "at least 0", device_cache_bytes);
+  }
+  if (device != Device::kCpu && max_gradient_norm > 0) {
+    return absl::UnimplementedError(
+        "--max_gradient_norm works with --device=cpu only so far; leave one of them out");
   }
   HOTROW_RETURN_IF_ERROR(table_optimizer.Validate());
   if (initializer.has_value()) HOTROW_RETURN_IF_ERROR(initializer->Validate());
@@ -1616,6 +1731,7 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
   out.store_path = options.store_path;
   out.disk_bytes = options.disk_bytes;
   out.cache_bytes = std::max<int64_t>(options.cache_bytes, 0);
+  out.device_cache_bytes = std::max<int64_t>(options.device_cache_bytes, 0);
   out.cache_policy = options.cache_policy;
   out.prefetch_depth = options.prefetch_depth;
   out.exchange_forward = options.exchange_forward;

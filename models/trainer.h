@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device.h"
 #include "base/exec_context.h"
 #include "embedding/embedding_collection.h"
 #include "models/ctr_model.h"
@@ -26,7 +27,7 @@ namespace hotrow {
 class Communicator;
 class Env;
 
-// TrainerOptions::cache_bytes: the smallest budget that one step fits in.
+// TrainerOptions::cache_bytes, device_cache_bytes: the smallest budget that one step fits in.
 inline constexpr int64_t kSmallestCache = -1;
 
 struct TrainerOptions {
@@ -57,10 +58,12 @@ struct TrainerOptions {
   int64_t exchange_feedback_bytes = 0;  // EmbeddingCollectionOptions::exchange_feedback_bytes
 
   StoreKind store = StoreKind::kMemory;
-  int64_t store_bytes = 0;  // required
-  std::string store_path;   // ssd and rocksdb: required; several ranks: RankDir below it
-  int64_t disk_bytes = 0;   // ssd and rocksdb: required
-  int64_t cache_bytes = 0;  // 0: no cache, in memory only; kSmallestCache
+  int64_t store_bytes = 0;         // required
+  std::string store_path;          // ssd and rocksdb: required; several ranks: RankDir below it
+  int64_t disk_bytes = 0;          // ssd and rocksdb: required
+  int64_t cache_bytes = 0;         // 0: no cache, in memory only; kSmallestCache
+  Device device = Device::kCpu;    // that of RunTraining's ctx
+  int64_t device_cache_bytes = 0;  // EmbeddingCollectionOptions::device_cache_bytes; kSmallestCache
   CachePolicy cache_policy = CachePolicy::kLru;
   int32_t prefetch_depth = 0;
 

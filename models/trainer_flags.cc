@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/device_stream.h"
 #include "base/env.h"
 #include "base/status_macros.h"
 #include "models/presets.h"
@@ -93,13 +94,30 @@ absl::StatusOr<T> WithFlag(const char* flag, const std::string& value, absl::Sta
   return WordError(flag, value, std::string(parsed.status().message()));
 }
 
-absl::Status CheckDevice(const std::string& device) {
-  if (device == "cpu") return absl::OkStatus();
-  if (device == "cuda") {
-    return absl::UnimplementedError(
-        "--device=cuda: this build trains on the CPU only; use --device=cpu");
+absl::StatusOr<Device> ParseDevice(const std::string& device) {
+  for (const Device known : {Device::kCpu, Device::kCuda}) {
+    if (device == DeviceName(known)) return known;
   }
-  return WordError("device", device, "takes cpu");
+  return WordError("device", device, "takes cpu or cuda");
+}
+
+// Before anything is read or made: whether there is such a device, and what it needs.
+absl::Status CheckDevice(const TrainerFlags& f, Device device, StoreKind store) {
+  if (const auto usable = DeviceStream::Create(device); !usable.ok()) {
+    return absl::Status(usable.status().code(),
+                        absl::StrCat("--device=", f.device, ": ", usable.status().message(),
+                                     "; or use --device=cpu"));
+  }
+  if (device != Device::kCpu && f.device_cache_bytes == 0) {
+    return absl::InvalidArgumentError(
+        "--device=cuda needs --device_cache_bytes=BYTES, the device memory that rows may take; min "
+        "is the rows of one step");
+  }
+  if (f.device_cache_bytes != 0 && f.cache_bytes != 0 && store == StoreKind::kMemory) {
+    return absl::InvalidArgumentError(
+        "--cache_bytes is memory between the device and a disk; with --store=memory leave it out");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -196,6 +214,13 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
       "the memory, since every row that misses costs a read; min: the rows of one step. Results "
       "have the same bits whatever it is",
       kSmallestCache);
+  set.AddBytes(
+      "device_cache_bytes", &f->device_cache_bytes,
+      "with --device=cuda: budget of device memory for rows, a hard limit; min: the rows of "
+      "one step. --cache_bytes is then host memory between the device and a disk, "
+      "0: none. With --device=cpu: the tiers of a GPU in host memory, to try them out; "
+      "0: not",
+      kSmallestCache);
   set.AddBytes("disk_bytes", &f->disk_bytes,
                "budget of an ssd or rocksdb store's files, snapshots included, a hard limit; twice "
                "the rows and more lets the log be cleaned cheaply; 0: 80 % of what is free there");
@@ -244,7 +269,9 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
 
   set.Group("Running");
   set.AddInt("threads", 0, kMaxThreads, &f->threads, "of tables and MLPs; 0: all");
-  set.AddString("device", "WORD", &f->device, "cpu");
+  set.AddString("device", "WORD", &f->device,
+                "where tables and model compute: cpu; cuda (one GPU, the first that "
+                "CUDA_VISIBLE_DEVICES names; dlrm only so far)");
   set.AddString("save_dir", "DIR", &f->save_dir,
                 "save the trained model into this directory: tables, dense parameters, optimizer "
                 "state; a model that is there stays until the new one is whole");
@@ -338,7 +365,9 @@ absl::Status ResolveTiers(StoreKind store, int32_t local_ranks, TrainerFlags* f)
                      " needs --store_path=DIR, the directory that the rows are to live in"));
   }
   if (f->store_bytes == 0) f->store_bytes = share(kDiskStoreShareOfMemory, UsableMemoryBytes());
-  if (f->cache_bytes == 0) f->cache_bytes = share(kCacheShareOfMemory, UsableMemoryBytes());
+  if (f->cache_bytes == 0 && f->device_cache_bytes == 0) {
+    f->cache_bytes = share(kCacheShareOfMemory, UsableMemoryBytes());
+  }
   if (f->disk_bytes == 0) f->disk_bytes = share(kStoreShareOfDisk, UsableDiskBytes(f->store_path));
   return absl::OkStatus();
 }
@@ -346,7 +375,7 @@ absl::Status ResolveTiers(StoreKind store, int32_t local_ranks, TrainerFlags* f)
 }  // namespace
 
 absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f, int32_t local_ranks) {
-  HOTROW_RETURN_IF_ERROR(CheckDevice(f->device));
+  HOTROW_ASSIGN_OR_RETURN(const Device device, ParseDevice(f->device));
   if (f->threads == 0) {
     f->threads =
         std::clamp<int64_t>(std::thread::hardware_concurrency() / local_ranks, 1, kMaxThreads);
@@ -405,6 +434,9 @@ absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f, int32_t loca
   out.disk_bytes = f->disk_bytes;
   out.store_bytes = f->store_bytes;
   out.cache_bytes = f->cache_bytes;
+  out.device = device;
+  out.device_cache_bytes = f->device_cache_bytes;
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*f, device, store));
   HOTROW_ASSIGN_OR_RETURN(out.cache_policy, ParseCachePolicy(f->cache_policy));
   out.prefetch_depth = static_cast<int32_t>(f->prefetch_depth);
   HOTROW_ASSIGN_OR_RETURN(out.exchange_forward, WithFlag("exchange_forward", f->exchange_forward,

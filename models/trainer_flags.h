@@ -61,6 +61,7 @@ struct TrainerFlags {
 
   int64_t threads = 0;  // 0: all
   std::string device = "cpu";
+  int64_t device_cache_bytes = 0;
   std::string save_dir;
   std::string init_from;
   std::string checkpoint_dir;

@@ -4,9 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/dispatch.h"
+#include "base/math.h"
 #include "base/status_macros.h"
 #include "ops/bce_loss_impl.h"
-#include "ops/no_cuda.h"
+#include "ops/validate.h"
 
 namespace hotrow {
 
@@ -32,11 +33,20 @@ absl::Status BceWithLogitsArgs::Validate() const {
   return absl::OkStatus();
 }
 
+int64_t BceWithLogitsWorkspaceBytes(Device device, int64_t batch_size) {
+  if (device == Device::kCpu) return 0;
+  return RoundUp(CeilDiv(batch_size, kBceChunkSamples) * static_cast<int64_t>(sizeof(double)),
+                 kBufferAlignment);
+}
+
 absl::Status BceWithLogits(const ExecContext& ctx, const BceWithLogitsArgs& args) {
   HOTROW_RETURN_IF_ERROR(args.Validate());
+  HOTROW_RETURN_IF_ERROR(
+      internal::CheckWorkspace("BceWithLogits", args.workspace, args.workspace_bytes,
+                               BceWithLogitsWorkspaceBytes(ctx.device, args.batch_size)));
   return internal::Dispatch(
       ctx, [&] { return internal::BceWithLogitsCpu(ctx.pool, args); },
-      [&](auto stream) { return internal::NoCudaKernel("bce_loss"); });
+      [&](auto stream) { return internal::BceWithLogitsCuda(stream, args); });
 }
 
 double Sigmoid(double x) {

@@ -1,6 +1,7 @@
 #ifndef HOTROW_OPS_BCE_LOSS_H_
 #define HOTROW_OPS_BCE_LOSS_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -10,11 +11,14 @@ namespace hotrow {
 
 inline constexpr int64_t kBceChunkSamples = 256;
 
+// On a CUDA device logits, labels, gradient, loss and workspace are device memory.
 struct BceWithLogitsArgs {
   const float* logits = nullptr;  // [B]
-  const float* labels = nullptr;  // [B], each in [0, 1]: checked, and the error names the sample
-  int64_t batch_size = 0;         // B
-  float* gradient = nullptr;      // [B] or null: d(mean loss)/d(logit) = (sigmoid(x) - y) / M
+  // [B], each in [0, 1]. Checked: the error names the sample. On CUDA, where no one waits for an
+  // answer, a label that is not makes the loss a NaN.
+  const float* labels = nullptr;
+  int64_t batch_size = 0;     // B
+  float* gradient = nullptr;  // [B] or null: d(mean loss)/d(logit) = (sigmoid(x) - y) / M
   // M, if not 0: at least B, the size of the global batch of which this is a slice, so that the
   // gradients of all slices are those of the mean over the global batch. 0: M = B.
   int64_t mean_over = 0;
@@ -22,11 +26,17 @@ struct BceWithLogitsArgs {
   // order within chunks of kBceChunkSamples, then over the chunks in order, so it does not depend
   // on threads.
   double* loss = nullptr;
+  std::byte* workspace = nullptr;  // aligned to 64 bytes; null where none is needed
+  int64_t workspace_bytes = 0;     // at least BceWithLogitsWorkspaceBytes
 
   absl::Status Validate() const;
 };
 
-// loss = max(x, 0) - x*y + log(1 + exp(-|x|)): the form that neither overflows nor cancels.
+int64_t BceWithLogitsWorkspaceBytes(Device device, int64_t batch_size);  // 0 on the CPU
+
+// loss = max(x, 0) - x*y + log(1 + exp(-|x|)): the form that neither overflows nor cancels. CUDA
+// sums in the same order; its exp and log may differ from the CPU's by a few units in the last
+// place of a double, which loss and gradients inherit (these before they are rounded to floats).
 absl::Status BceWithLogits(const ExecContext& ctx, const BceWithLogitsArgs& args);
 
 // 1 / (1 + exp(-x)), exact at both ends.

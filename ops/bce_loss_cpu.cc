@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -16,18 +14,15 @@ struct Chunk {
 };
 
 Chunk SumChunk(const BceWithLogitsArgs& args, int64_t begin, int64_t end) {
-  const auto mean_over =
-      static_cast<double>(args.mean_over == 0 ? args.batch_size : args.mean_over);
+  const double mean_over = BceMeanOver(args);
   Chunk chunk;
   for (int64_t i = begin; i < end; ++i) {
-    const double x = args.logits[i];
     const double y = args.labels[i];
-    if (!(y >= 0 && y <= 1) && chunk.bad_label < 0) chunk.bad_label = i;  // NaN is bad as well
-    const double e = std::exp(-std::abs(x));
-    chunk.loss += std::max(x, 0.0) - x * y + std::log1p(e);
+    if (!BceLabelIsGood(y) && chunk.bad_label < 0) chunk.bad_label = i;
+    const BceTerm term = BceTermOf(args.logits[i], y);
+    chunk.loss += term.loss;
     if (args.gradient != nullptr) {
-      const double p = x >= 0 ? 1 / (1 + e) : e / (1 + e);  // Sigmoid(x), sharing the exponential
-      args.gradient[i] = static_cast<float>((p - y) / mean_over);
+      args.gradient[i] = static_cast<float>((term.sigmoid - y) / mean_over);
     }
   }
   return chunk;

@@ -7,7 +7,6 @@
 #include "base/dispatch.h"
 #include "base/status_macros.h"
 #include "ops/dense_optimizer_impl.h"
-#include "ops/no_cuda.h"
 
 namespace hotrow {
 namespace {
@@ -99,7 +98,9 @@ absl::Status DenseUpdate(const ExecContext& ctx, const DenseOptimizerConfig& con
       [&] {
         return internal::DenseUpdateCpu(ctx.pool, config, tensors, learning_rate_factor, step);
       },
-      [&](auto stream) { return internal::NoCudaKernel("dense_optimizer"); });
+      [&](auto stream) {
+        return internal::DenseUpdateCuda(stream, config, tensors, learning_rate_factor, step);
+      });
 }
 
 }  // namespace hotrow

@@ -42,6 +42,9 @@ struct DenseTensor {
 // One step over all tensors in one parallel pass (a model has dozens of small tensors; a loop over
 // each alone would start as many parallel regions). step counts from 1. Elements are independent:
 // results do not depend on threads.
+//
+// On a CUDA device the arrays of each tensor are device memory, `tensors` itself is host memory
+// that is read before the call returns. Results are those of the CPU, bit for bit.
 absl::Status DenseUpdate(const ExecContext& ctx, const DenseOptimizerConfig& config,
                          std::span<const DenseTensor> tensors, float learning_rate_factor,
                          uint32_t step);

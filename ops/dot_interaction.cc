@@ -7,7 +7,6 @@
 #include "base/dispatch.h"
 #include "base/status_macros.h"
 #include "ops/dot_interaction_impl.h"
-#include "ops/no_cuda.h"
 
 namespace hotrow {
 namespace {
@@ -75,7 +74,7 @@ absl::Status DotInteraction(const ExecContext& ctx, const DotInteractionArgs& ar
   if (args.batch_size == 0) return absl::OkStatus();
   return internal::Dispatch(
       ctx, [&] { return internal::DotInteractionCpu(ctx.pool, args); },
-      [&](auto stream) { return internal::NoCudaKernel("dot_interaction"); });
+      [&](auto stream) { return internal::DotInteractionCuda(stream, args); });
 }
 
 absl::Status DotInteractionGrad(const ExecContext& ctx, const DotInteractionGradArgs& args) {
@@ -83,7 +82,7 @@ absl::Status DotInteractionGrad(const ExecContext& ctx, const DotInteractionGrad
   if (args.forward.batch_size == 0) return absl::OkStatus();
   return internal::Dispatch(
       ctx, [&] { return internal::DotInteractionGradCpu(ctx.pool, args); },
-      [&](auto stream) { return internal::NoCudaKernel("dot_interaction_grad"); });
+      [&](auto stream) { return internal::DotInteractionGradCuda(stream, args); });
 }
 
 }  // namespace hotrow

@@ -4,7 +4,6 @@
 #include "base/dispatch.h"
 #include "base/status_macros.h"
 #include "ops/dropout_impl.h"
-#include "ops/no_cuda.h"
 
 namespace hotrow {
 
@@ -43,7 +42,7 @@ absl::Status Dropout(const ExecContext& ctx, const DropoutArgs& args) {
   if (args.rows == 0 || args.columns == 0 || args.rate == 0) return absl::OkStatus();
   return internal::Dispatch(
       ctx, [&] { return internal::DropoutCpu(ctx.pool, args); },
-      [&](auto stream) { return internal::NoCudaKernel("dropout"); });
+      [&](auto stream) { return internal::DropoutCuda(stream, args); });
 }
 
 }  // namespace hotrow

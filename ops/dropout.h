@@ -10,6 +10,7 @@ namespace hotrow {
 
 inline constexpr uint32_t kMaxDropoutLayers = uint32_t{1} << 28;  // the layer shares a counter word
 
+// On a CUDA device `data` is device memory.
 struct DropoutArgs {
   float* data = nullptr;  // [rows, columns] row-major with row stride `stride`, changed in place
   int64_t rows = 0;
@@ -28,6 +29,7 @@ struct DropoutArgs {
 // kDropout, e / 4, step, layer) is at least rate * 2^32 (rounded down): the mask is a pure function
 // of (seed, step, layer, element), so the backward pass makes the same mask again by the same call
 // on the gradient instead of storing it, and slices of a batch drop what the whole batch would.
+// Results on CUDA are those of the CPU, bit for bit.
 absl::Status Dropout(const ExecContext& ctx, const DropoutArgs& args);
 
 }  // namespace hotrow

@@ -129,8 +129,7 @@ void MakeWords(const DropoutArgs& args, int64_t group, uint32_t* words) {
 
 // data[0 .. count), of which the first is element `first`.
 void DropoutElements(const DropoutArgs& args, int64_t first, int64_t count, float* data) {
-  // rate < 1 leaves at least 2^-24 of the range, so the product fits 32 bits.
-  const Lanes threshold = SetLanes(static_cast<uint32_t>(static_cast<double>(args.rate) * 0x1p32));
+  const Lanes threshold = SetLanes(DropoutThreshold(args.rate));
   const Vec8 kept_share = Vec8::Set(1.0f - args.rate);
   // Eight words are read at a time from anywhere in the group; past its end they are not used.
   uint32_t words[kGroupElements + kGroupBlocks] = {};

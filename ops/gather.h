@@ -9,6 +9,9 @@
 
 namespace hotrow {
 
+// On a CUDA device all pointers, those in `rows` too, are memory that the device reaches: the rows
+// may lie in page-locked host memory, from which they are read over the bus. Addresses and strides
+// that are multiples of 16 bytes are fastest; any are right.
 struct GatherRowsArgs {
   const std::byte* const* rows = nullptr;  // [N]; a null pointer gives zeros
   int64_t num_rows = 0;                    // N
@@ -19,8 +22,22 @@ struct GatherRowsArgs {
   absl::Status Validate() const;
 };
 
-// Copies scattered rows side by side, prefetching ahead.
+// Copies scattered rows side by side, with many reads under way at a time.
 absl::Status GatherRows(const ExecContext& ctx, const GatherRowsArgs& args);
+
+// Memory as above.
+struct ScatterRowsArgs {
+  const std::byte* input = nullptr;  // [N], row i at i * input_stride
+  int64_t input_stride = 0;          // bytes, >= row_bytes
+  int64_t num_rows = 0;              // N
+  int64_t row_bytes = 0;             // bytes copied to each
+  std::byte* const* rows = nullptr;  // [N], distinct; must not alias the input. Null: not copied
+
+  absl::Status Validate() const;
+};
+
+// The way back: copies rows that lie side by side to where each belongs.
+absl::Status ScatterRows(const ExecContext& ctx, const ScatterRowsArgs& args);
 
 }  // namespace hotrow
 

@@ -12,10 +12,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "base/buffer.h"
+#include "base/macros.h"
 #include "base/thread_pool.h"
 
-// What networks of linear maps (Mlp, CrossNetwork) share: matrix products by oneDNN, each on the
-// thread that asks for it, and how work is cut into pieces that depend on shapes alone.
+// What networks of linear maps (Mlp, CrossNetwork) share on the CPU: matrix products by oneDNN,
+// each on the thread that asks for it, and how work is cut into pieces that depend on shapes alone.
 namespace hotrow::internal {
 
 inline constexpr int64_t kFloatsPerLine = kBufferAlignment / static_cast<int64_t>(sizeof(float));
@@ -30,15 +31,16 @@ inline constexpr int64_t kTransposeMinRows = 64;
 struct Matrix {
   float* data = nullptr;
   int64_t stride = 0;
-  float* row(int64_t r) const { return data + r * stride; }
+  HOTROW_HOST_DEVICE float* row(int64_t r) const { return data + r * stride; }
 };
 
 struct ConstMatrix {
-  ConstMatrix(const float* d, int64_t s) : data(d), stride(s) {}
-  ConstMatrix(const Matrix& m) : data(m.data), stride(m.stride) {}  // NOLINT: a view of a view
+  HOTROW_HOST_DEVICE ConstMatrix(const float* d, int64_t s) : data(d), stride(s) {}
+  HOTROW_HOST_DEVICE ConstMatrix(const Matrix& m)  // NOLINT: a view of a view
+      : data(m.data), stride(m.stride) {}
   const float* data;
   int64_t stride;
-  const float* row(int64_t r) const { return data + r * stride; }
+  HOTROW_HOST_DEVICE const float* row(int64_t r) const { return data + r * stride; }
 };
 
 // While one is alive, this thread may start products: they run on this thread alone, and no signal
@@ -70,7 +72,7 @@ class FirstError {
   void Take(absl::Status status) {
     if (status.ok()) return;
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (status_.ok()) status_ = std::move(status);
+    status_.Update(std::move(status));  // if none was kept before
   }
   absl::Status ToStatus() const { return status_; }  // after the loop
 

@@ -12,6 +12,10 @@
 namespace hotrow {
 
 // Dimensions: F features, B samples, N lookups, U unique rows.
+//
+// On a CUDA device offsets, weights, row_offsets, lookup_order, gradients, what `gradients` points
+// to, JaggedFeature::data and workspace are memory that the device reaches (so what they hold is
+// not checked); `features` itself is host memory, read before the call returns.
 struct GradientSegmentSumArgs {
   std::span<const JaggedFeature> features;  // [F]; data holds the gradient of the pooled output
   int64_t batch_size = 0;                   // B
@@ -21,19 +25,27 @@ struct GradientSegmentSumArgs {
   const int32_t* lookup_order = nullptr;    // [N]      from Partition(inverse)
   int64_t num_rows = 0;                     // U
   float* const* gradients = nullptr;  // [U]: where the sum of each row goes (D floats, overwritten)
-  std::byte* workspace = nullptr;     // GradientSegmentSumWorkspaceBytes(N), 64-byte aligned
+  // N, or a bound above it: a CUDA device needs it, since `offsets` lies there. Unused on the CPU.
+  int64_t num_lookups = 0;
+  std::byte* workspace = nullptr;  // GradientSegmentSumWorkspaceBytes(...), 64-byte aligned
   int64_t workspace_bytes = 0;
 
   absl::Status Validate() const;
 };
 
-int64_t GradientSegmentSumWorkspaceBytes(int64_t num_lookups);
+// dim_max, the widest dim of the features, counts on a CUDA device only.
+int64_t GradientSegmentSumWorkspaceBytes(int64_t num_lookups, Device device = Device::kCpu,
+                                         int32_t dim_max = 0);
 
 // The backward of PooledLookup: gradients[u] = sum over the lookups j of row u, in (feature,
 // sample, position) order, of weights[j] * scale * dY(feature, bag of j), where scale is 1/length
 // for kMean and 1 otherwise. The order is that of lookup numbers because the batch is
 // feature-major, so equal inputs give equal bits whatever the number of threads. All features that
 // share a row must have its dim.
+//
+// A CUDA device gives the CPU's bits for rows of fewer than 512 lookups. The lookups of a hotter
+// row are cut, in order, into runs of 256 (the last one has up to 511); each run is summed in
+// order, then the sums of the runs are: an order that follows from the number of lookups alone.
 absl::Status GradientSegmentSum(const ExecContext& ctx, const GradientSegmentSumArgs& args);
 
 }  // namespace hotrow

@@ -9,31 +9,18 @@
 #include "ops/prefetch.h"
 #include "ops/row_sum_impl.h"
 
-namespace hotrow {
-namespace internal {
+namespace hotrow::internal {
 namespace {
-
-// What one lookup adds to its row: scale * gradient[0..dim).
-struct Contribution {
-  const float* gradient;
-  float scale;
-  int32_t dim;
-};
 
 // Fills contributions[N] for samples [sample_begin, sample_end) of feature f. With it the sums
 // below go from a lookup to its gradient without a search for its bag.
 void DescribeBlock(const GradientSegmentSumArgs& args, int64_t f, int64_t sample_begin,
-                   int64_t sample_end, Contribution* contributions) {
+                   int64_t sample_end, GradientContribution* contributions) {
   const JaggedFeature& feature = args.features[f];
   const int64_t* const bags = args.offsets + f * args.batch_size;
   for (int64_t b = sample_begin; b < sample_end; ++b) {
-    const auto length = static_cast<float>(bags[b + 1] - bags[b]);
     for (int64_t j = bags[b]; j < bags[b + 1]; ++j) {
-      const int64_t row = feature.pooling == Pooling::kNone ? j - bags[0] : b;
-      const float weight = args.weights == nullptr ? 1.0f : args.weights[j];
-      contributions[j] = {feature.data + row * feature.stride,
-                          feature.pooling == Pooling::kMean ? weight / length : weight,
-                          feature.dim};
+      contributions[j] = DescribeLookup(feature, bags, b, j, args.weights);
     }
   }
 }
@@ -41,14 +28,14 @@ void DescribeBlock(const GradientSegmentSumArgs& args, int64_t f, int64_t sample
 // Sums rows [row_begin, row_end). Contributions and gradients lie scattered, so each is asked for
 // ahead of its use, the contribution twice as early, since it says where the gradient is.
 void SumBlock(const GradientSegmentSumArgs& args, int64_t row_begin, int64_t row_end,
-              const Contribution* contributions) {
+              const GradientContribution* contributions) {
   const int64_t end = args.row_offsets[row_end];
   const auto prefetch = [&](int64_t k) {
     if (k + kPrefetchRowsAhead < end) {
       __builtin_prefetch(contributions + args.lookup_order[k + kPrefetchRowsAhead]);
     }
     if (k < end) {
-      const Contribution& ahead = contributions[args.lookup_order[k]];
+      const GradientContribution& ahead = contributions[args.lookup_order[k]];
       PrefetchForRead(ahead.gradient, ahead.dim * static_cast<int64_t>(sizeof(float)));
     }
   };
@@ -59,7 +46,7 @@ void SumBlock(const GradientSegmentSumArgs& args, int64_t row_begin, int64_t row
     const int32_t dim = contributions[args.lookup_order[begin]].dim;
     SumRows(args.row_offsets[u + 1] - begin, dim, args.gradients[u], [&](int64_t i) {
       prefetch(begin + i + kPrefetchRowsAhead);
-      const Contribution& c = contributions[args.lookup_order[begin + i]];
+      const GradientContribution& c = contributions[args.lookup_order[begin + i]];
       HOTROW_DCHECK(c.dim == dim);
       return ScaledRow{c.gradient, c.scale};
     });
@@ -80,7 +67,7 @@ absl::Status GradientSegmentSumCpu(const ExecContext& ctx, const GradientSegment
   HOTROW_RETURN_IF_ERROR(CheckWorkspace(kOp, args.workspace, args.workspace_bytes,
                                         GradientSegmentSumWorkspaceBytes(num_lookups)));
   HOTROW_RETURN_IF_ERROR(CheckUnpooledData(kOp, args.features, args.batch_size, args.offsets));
-  auto* const contributions = reinterpret_cast<Contribution*>(args.workspace);
+  auto* const contributions = reinterpret_cast<GradientContribution*>(args.workspace);
   ForEachSampleBlock(ctx, num_features, args.batch_size,
                      [&](int64_t f, int64_t begin, int64_t end) {
                        DescribeBlock(args, f, begin, end, contributions);
@@ -91,10 +78,4 @@ absl::Status GradientSegmentSumCpu(const ExecContext& ctx, const GradientSegment
   return absl::OkStatus();
 }
 
-}  // namespace internal
-
-int64_t GradientSegmentSumWorkspaceBytes(int64_t num_lookups) {
-  return num_lookups * static_cast<int64_t>(sizeof(internal::Contribution));
-}
-
-}  // namespace hotrow
+}  // namespace hotrow::internal

@@ -11,6 +11,8 @@
 #include "base/exec_context.h"
 #include "base/math.h"
 #include "ops/jagged.h"
+#include "ops/launch_impl.h"
+#include "ops/row_tiles_impl.h"
 #include "ops/validate.h"
 
 namespace hotrow::internal {
@@ -46,6 +48,21 @@ inline absl::Status CheckUnpooledData(std::string_view op, std::span<const Jagge
     }
   }
   return absl::OkStatus();
+}
+
+// As many features as one launch of a kernel takes.
+using FeatureChunk = ParameterChunk<JaggedFeature>;
+
+// Blocks in x of a grid whose y is the feature and whose x walks tiles: batch_size of them for each
+// block of columns. Enough for the feature that needs most.
+inline unsigned FeatureGridBlocks(const FeatureChunk& features, int64_t batch_size) {
+  unsigned blocks = 1;
+  for (int32_t f = 0; f < features.size; ++f) {
+    const RowTiles tiles = RowTiles::For(features.v[f].dim);
+    blocks =
+        std::max(blocks, GridBlocks(batch_size * tiles.blocks, kThreadsPerBlock / tiles.lanes));
+  }
+  return blocks;
 }
 
 // Calls body(f, begin, end) for blocks of samples [begin, end) of each feature, in parallel.

@@ -22,12 +22,16 @@ struct MlpOptions {
   // differ.
   int32_t first_layer_id = 0;
   int64_t max_batch_size = 0;  // B at most; activations are kept for it
+  // CUDA: factors of products are rounded to TF32 (10 bits after the point) where the GPU is faster
+  // with them. Otherwise products are fp32 throughout. The CPU does not look at it.
+  bool tf32 = false;
 
   absl::Status Validate() const;
 };
 
 // A multi-layer perceptron: y = x W^T + b for each layer, ReLU between. Keeps the activations of
-// the last forward pass for the backward pass. CPU only.
+// the last forward pass for the backward pass. It works on the device of its context: the calls
+// take contexts of the same one.
 //
 // Data:    activations row-major [B, size]; W_l row-major [sizes[l+1], sizes[l]], b_l [sizes[l+1]].
 //          Parameters and gradients belong to the caller, as flat arrays of num_parameters floats:
@@ -35,11 +39,20 @@ struct MlpOptions {
 // Threads: one call at a time. Work is split over ctx.pool (null = the calling thread alone) in
 //          pieces that depend on the shapes only; within a piece oneDNN multiplies on one thread.
 //          So results are equal bit for bit whatever the number of threads.
-// Errors:  InvalidArgument (names the field), FailedPrecondition (Backward without Forward),
-//          ResourceExhausted (no memory), Unimplemented (not the CPU).
+// CUDA:    x, y, dy, dx, parameters and their gradients are device memory, and the calls enqueue
+//          work on ctx.stream, one stream at a time. The first pass with a batch size asks cublasLt
+//          for algorithms, on the host, and loads kernels; later ones allocate nothing, wait for
+//          nothing and can be captured in a CUDA graph. Results repeat bit for bit on one kind of
+//          GPU and differ from the CPU's by the rounding of sums; dropout's mask is the same.
+// Errors:  InvalidArgument (names the field), FailedPrecondition (Backward without Forward, no
+//          usable GPU), ResourceExhausted (no memory), Unimplemented (a build without CUDA),
+//          Internal (what cublasLt says).
 class Mlp {
  public:
-  static absl::StatusOr<std::unique_ptr<Mlp>> Create(const MlpOptions& options);
+  // ctx says where it works. Its memory on a GPU is taken and given back in the order of
+  // ctx.stream, which must outlive it.
+  static absl::StatusOr<std::unique_ptr<Mlp>> Create(const MlpOptions& options,
+                                                     const ExecContext& ctx = {});
   ~Mlp();
 
   int32_t num_layers() const;
@@ -52,7 +65,7 @@ class Mlp {
   // W and b of each layer drawn as the reference DLRM does: W normal with standard deviation
   // sqrt(2 / (in + out)), b normal with sqrt(1 / out). Elements count through W, then b; element e
   // takes normal number e % 4 of RandomBlock(seed, kDenseInit, e / 4, first_layer_id + layer, 0).
-  // Padding is zero. parameters has num_parameters elements.
+  // Padding is zero. parameters has num_parameters elements, in host memory on every device.
   void InitParameters(uint64_t seed, std::span<float> parameters) const;
 
   // y = MLP(x). x [B, input_size] with row stride x_stride, y [B, output_size] with y_stride
@@ -85,6 +98,7 @@ class Mlp {
     // Null, or told when parameter_gradients[begin, end) are final: W and b of one layer with their
     // padding, the last layer first, on the calling thread while others go on with the layers
     // below. Also for B = 0. The first error it returns is Backward's error, and no call follows.
+    // On CUDA they are final for what is enqueued on ctx.stream from then on.
     std::function<absl::Status(int64_t begin, int64_t end)> gradients_ready;
   };
   absl::Status Backward(const ExecContext& ctx, const BackwardArgs& args);
@@ -95,7 +109,7 @@ class Mlp {
   absl::Status BackwardInput(const ExecContext& ctx, const BackwardArgs& args);
   absl::Status BackwardParameters(const ExecContext& ctx, const BackwardArgs& args);
 
-  // All memory this object keeps: activations, their gradients and transposed weights.
+  // All memory this object keeps: activations, their gradients and what products work with.
   int64_t activation_bytes() const;
 
  private:

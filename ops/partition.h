@@ -1,6 +1,7 @@
 #ifndef HOTROW_OPS_PARTITION_H_
 #define HOTROW_OPS_PARTITION_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -8,7 +9,7 @@
 
 namespace hotrow {
 
-// Dimensions: N items, P parts.
+// Dimensions: N items, P parts. On a CUDA device all pointers are memory that the device reaches.
 struct PartitionArgs {
   const int32_t* part = nullptr;  // [N], each in [0, P)
   int64_t num_items = 0;          // N <= 2^31 - 1
@@ -16,12 +17,19 @@ struct PartitionArgs {
   int64_t* offsets = nullptr;     // [P + 1]: part p has order[offsets[p], offsets[p+1])
   int32_t* order = nullptr;       // [N]: item numbers, part by part, ascending within a part
 
-  absl::Status Validate() const;
+  // PartitionWorkspaceBytes(device, N, P), 64-byte aligned; the CPU needs none.
+  std::byte* workspace = nullptr;
+  int64_t workspace_bytes = 0;
+
+  absl::Status Validate(Device device = Device::kCpu) const;
 };
+
+// What Partition on that device needs: 0 on the CPU. num_items >= 0, num_parts >= 0.
+int64_t PartitionWorkspaceBytes(Device device, int64_t num_items, int64_t num_parts);
 
 // Stable counting sort of item numbers by part. Two uses: keys by owning rank, and lookups by
 // unique row (part = the inverse of Unique), which puts the lookups of one row side by side in
-// (feature, sample) order.
+// (feature, sample) order. The result is the same on every device.
 absl::Status Partition(const ExecContext& ctx, const PartitionArgs& args);
 
 }  // namespace hotrow

@@ -3,7 +3,6 @@
 #include "base/dispatch.h"
 #include "base/status_macros.h"
 #include "ops/jagged_impl.h"
-#include "ops/no_cuda.h"
 #include "ops/pooled_lookup_impl.h"
 #include "ops/validate.h"
 
@@ -20,7 +19,7 @@ absl::Status PooledLookup(const ExecContext& ctx, const PooledLookupArgs& args) 
   if (args.features.empty() || args.batch_size == 0) return absl::OkStatus();
   return internal::Dispatch(
       ctx, [&] { return internal::PooledLookupCpu(ctx, args); },
-      [&](auto) { return internal::NoCudaKernel("PooledLookup"); });
+      [&](auto stream) { return internal::PooledLookupCuda(args, stream); });
 }
 
 }  // namespace hotrow

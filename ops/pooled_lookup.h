@@ -11,6 +11,10 @@
 namespace hotrow {
 
 // Dimensions: F features, B samples, N lookups, U unique rows.
+//
+// On a CUDA device offsets, weights, inverse, rows, what `rows` points to and JaggedFeature::data
+// are memory that the device reaches (so what they hold is not checked); `features` itself is host
+// memory, read before the call returns.
 struct PooledLookupArgs {
   std::span<const JaggedFeature> features;  // [F]; their data must not overlap
   int64_t batch_size = 0;                   // B
@@ -25,8 +29,8 @@ struct PooledLookupArgs {
 
 // feature f, bag b: output = pool over j in the bag of weights[j] * rows[inverse[j]][0..D). An
 // empty bag gives zeros. kNone: output row (j - offsets[f*B]) = weights[j] * row. Sums run in
-// lookup order per column, so equal inputs give equal bits on one kind of device whatever the
-// number of threads.
+// lookup order per column, so equal inputs give equal bits whatever the number of threads, and a
+// CUDA device gives the CPU's.
 absl::Status PooledLookup(const ExecContext& ctx, const PooledLookupArgs& args);
 
 }  // namespace hotrow

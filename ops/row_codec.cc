@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/dispatch.h"
 #include "base/status_macros.h"
-#include "ops/no_cuda.h"
 #include "ops/row_codec_impl.h"
 #include "ops/validate.h"
 
@@ -135,14 +134,14 @@ absl::Status EncodeRows(const ExecContext& ctx, const EncodeRowsArgs& args) {
   HOTROW_RETURN_IF_ERROR(args.Validate());
   return internal::Dispatch(
       ctx, [&] { return internal::EncodeRowsCpu(ctx, args); },
-      [&](auto) { return internal::NoCudaKernel("EncodeRows"); });
+      [&](auto stream) { return internal::EncodeRowsCuda(args, stream); });
 }
 
 absl::Status DecodeRows(const ExecContext& ctx, const DecodeRowsArgs& args) {
   HOTROW_RETURN_IF_ERROR(args.Validate());
   return internal::Dispatch(
       ctx, [&] { return internal::DecodeRowsCpu(ctx, args); },
-      [&](auto) { return internal::NoCudaKernel("DecodeRows"); });
+      [&](auto stream) { return internal::DecodeRowsCuda(args, stream); });
 }
 
 }  // namespace hotrow

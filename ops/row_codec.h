@@ -64,7 +64,9 @@ struct StochasticKey {
   uint32_t rank = 0;       // the one that sends
 };
 
-// Dimensions: N rows, the runs' all together; D columns of a row.
+// Dimensions: N rows, the runs' all together; D columns of a row. On a CUDA device all pointers,
+// those in rows and residual too, are memory that the device reaches; `runs` is host memory on
+// either device, read before the call returns.
 struct EncodeRowsArgs {
   ExchangeType type = ExchangeType::kFp32;
   ExchangeRounding rounding = ExchangeRounding::kNearest;
@@ -83,10 +85,11 @@ struct EncodeRowsArgs {
   absl::Status Validate() const;
 };
 
-// Writes the rows' bytes. Reads of `rows` run ahead, so they may lie scattered.
+// Writes the rows' bytes, the same ones on every device (of a NaN that an addition made, only that
+// it is one is promised). Reads of `rows` run ahead, so they may lie scattered.
 absl::Status EncodeRows(const ExecContext& ctx, const EncodeRowsArgs& args);
 
-// Dimensions as above.
+// Dimensions and memory as above.
 struct DecodeRowsArgs {
   ExchangeType type = ExchangeType::kFp32;
   std::span<const RowRun> runs;   // as for encoding; their tables are not looked at

@@ -9,6 +9,7 @@
 #include "base/philox.h"
 #include "ops/prefetch.h"
 #include "ops/row_codec.h"
+#include "ops/row_codec_convert_impl.h"
 #include "ops/row_codec_impl.h"
 #include "ops/vec8_impl.h"
 
@@ -20,46 +21,6 @@
 
 namespace hotrow::internal {
 namespace {
-
-// A float is a sign and a magnitude. As integers, magnitudes are ordered like the numbers that they
-// stand for, infinity above all numbers and NaNs above infinity. Rounding is of magnitudes: nearest
-// and stochastic treat x and -x alike.
-constexpr uint32_t kSignMask = 0x80000000;
-constexpr uint32_t kInfinity = 0x7f800000;
-constexpr uint32_t kQuietNaN = 0x00400000;  // the bit that keeps a NaN one when lower bits are cut
-
-constexpr uint32_t kFp16Max = 0x477fe000;        // 65504
-constexpr uint32_t kFp16MinNormal = 0x38800000;  // 2^-14
-constexpr uint32_t kFp16CutBits = 13;            // of a fraction: 23 - 10
-constexpr uint32_t kFp16CutMask = (1u << kFp16CutBits) - 1;
-constexpr uint32_t kFp16BiasChange = 112u << 23;  // exponents are biased by 127 and by 15
-constexpr float kFp16SubnormalsInUnit = 0x1p24f;  // subnormals are multiples of 2^-24
-constexpr uint32_t kBf16Max = 0x7f7f0000;
-constexpr uint32_t kBf16CutBits = 16;
-constexpr uint32_t kBf16CutMask = (1u << kBf16CutBits) - 1;
-constexpr int32_t kInt8Max = 127;
-
-// A fraction of a step is rounded up if a word's upper 31 bits, as a fraction, are below it; 31,
-// since AVX2 compares signed numbers only. The product is exact.
-constexpr float kFractionToWord = 0x1p31f;
-
-// The scale of a row whose largest magnitude has these bits.
-float Int8Scale(uint32_t magnitude) {
-  if (magnitude >= kInfinity) return std::numeric_limits<float>::quiet_NaN();
-  const auto largest = std::bit_cast<float>(magnitude);
-  const float scale = largest / kInt8Max;
-  // Below the normal range the quotient may have lost so much that `largest` would need a q beyond
-  // 127, or that a row of small numbers became one of zeros.
-  if (scale < std::numeric_limits<float>::min() &&
-      static_cast<double>(scale) * kInt8Max < static_cast<double>(largest)) {
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(scale) + 1);
-  }
-  // And the largest finite numbers must not come back infinite.
-  if (std::isinf(scale * kInt8Max)) {
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(scale) - 1);
-  }
-  return scale;
-}
 
 // Column by column. Groups of up to eight columns as in Avx2Kernel, so that both have the same
 // loops above them.
@@ -126,8 +87,7 @@ struct PlainKernel {
       } else {
         uint16_t half;
         std::memcpy(&half, in + 2 * i, sizeof(half));
-        y[i] = kType == ExchangeType::kFp16 ? FromFp16(half)
-                                            : std::bit_cast<float>(uint32_t{half} << kBf16CutBits);
+        y[i] = kType == ExchangeType::kFp16 ? FromFp16(half) : FromBf16(half);
       }
     }
     return LoadLanes(y, lanes);
@@ -138,83 +98,6 @@ struct PlainKernel {
     x.Store(y);
     for (float& v : y) v = std::isfinite(v) ? v : 0;
     return Vec8::Load(y);
-  }
-
- private:
-  static bool RoundsUp(float fraction, uint32_t word) {
-    return (word >> 1) < static_cast<uint32_t>(fraction * kFractionToWord);
-  }
-
-  template <bool kStochastic>
-  static uint16_t ToFp16(float x, uint32_t word) {
-    const uint32_t bits = std::bit_cast<uint32_t>(x);
-    const auto sign = static_cast<uint16_t>((bits & kSignMask) >> 16);
-    uint32_t magnitude = bits & ~kSignMask;
-    if (magnitude > kInfinity) {
-      magnitude |= kQuietNaN;
-      return sign | 0x7c00 | static_cast<uint16_t>((magnitude >> kFp16CutBits) & 0x03ff);
-    }
-    if (magnitude == kInfinity) return sign | 0x7c00;
-    if (magnitude >= kFp16MinNormal) {
-      // A carry out of the fraction raises the exponent, which is what rounding up means there.
-      magnitude += kStochastic
-                       ? word & kFp16CutMask
-                       : (kFp16CutMask >> 1) + ((magnitude >> kFp16CutBits) & 1);  // ties to even
-      magnitude = std::min(magnitude, kFp16Max);
-      return sign | static_cast<uint16_t>((magnitude - kFp16BiasChange) >> kFp16CutBits);
-    }
-    // The number of steps is the bits of the result, also where it is the smallest normal number.
-    const float steps = std::bit_cast<float>(magnitude) * kFp16SubnormalsInUnit;
-    if constexpr (kStochastic) {
-      const float below = std::floor(steps);
-      return sign | static_cast<uint16_t>(static_cast<int32_t>(below) +
-                                          (RoundsUp(steps - below, word) ? 1 : 0));
-    }
-    return sign | static_cast<uint16_t>(std::nearbyint(steps));  // ties to even
-  }
-
-  static float FromFp16(uint16_t half) {
-    const uint32_t sign = (uint32_t{half} & 0x8000) << 16;
-    const uint32_t magnitude = half & 0x7fff;
-    if (magnitude > 0x7c00) {
-      return std::bit_cast<float>(sign | kInfinity | kQuietNaN | (magnitude << kFp16CutBits));
-    }
-    if (magnitude == 0x7c00) return std::bit_cast<float>(sign | kInfinity);
-    if (magnitude >= 0x0400) {
-      return std::bit_cast<float>(sign | ((magnitude << kFp16CutBits) + kFp16BiasChange));
-    }
-    const float value = static_cast<float>(magnitude) / kFp16SubnormalsInUnit;
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
-  }
-
-  template <bool kStochastic>
-  static uint16_t ToBf16(float x, uint32_t word) {
-    const uint32_t bits = std::bit_cast<uint32_t>(x);
-    const uint32_t sign = bits & kSignMask;
-    uint32_t magnitude = bits & ~kSignMask;
-    if (magnitude > kInfinity) magnitude |= kQuietNaN;
-    if (magnitude < kInfinity) {
-      magnitude += kStochastic ? word & kBf16CutMask
-                               : (kBf16CutMask >> 1) + ((magnitude >> kBf16CutBits) & 1);
-      magnitude = std::min(magnitude, kBf16Max);
-    }
-    return static_cast<uint16_t>((sign | magnitude) >> kBf16CutBits);
-  }
-
-  template <bool kStochastic>
-  static int32_t ToInt8(float x, float scale, uint32_t word) {
-    const float steps = x / scale;
-    int32_t q;
-    if constexpr (kStochastic) {
-      const float magnitude = std::fabs(steps);
-      const float below = std::floor(magnitude);
-      q = static_cast<int32_t>(below) + (RoundsUp(magnitude - below, word) ? 1 : 0);
-      q = std::signbit(steps) ? -q : q;
-    } else {
-      q = static_cast<int32_t>(std::nearbyint(steps));  // ties to even
-    }
-    // The largest column may be a little more than 127 scales, since the scale is rounded.
-    return std::clamp(q, -kInt8Max, kInt8Max);
   }
 };
 
@@ -431,22 +314,6 @@ using FastestKernel = Avx2Kernel;
 using FastestKernel = PlainKernel;
 
 #endif
-
-constexpr int64_t kInt8ScaleBytes = sizeof(float);
-
-// Where column d lies in a row of bytes.
-template <ExchangeType kType>
-constexpr int64_t ColumnOffset(int64_t d) {
-  switch (kType) {
-    case ExchangeType::kFp32:
-      return 4 * d;
-    case ExchangeType::kFp16:
-    case ExchangeType::kBf16:
-      return 2 * d;
-    case ExchangeType::kInt8:
-      return kInt8ScaleBytes + d;
-  }
-}
 
 template <typename Kernel, ExchangeType kType, bool kStochastic>
 void EncodeRow(const float* x, int32_t dim, typename Kernel::Random& random, std::byte* out) {

@@ -1,11 +1,14 @@
 #ifndef HOTROW_OPS_ROW_CODEC_IMPL_H_
 #define HOTROW_OPS_ROW_CODEC_IMPL_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "base/exec_context.h"
+#include "base/macros.h"
 #include "base/philox.h"
+#include "ops/launch_impl.h"
 #include "ops/row_codec.h"
 
 namespace hotrow::internal {
@@ -34,6 +37,37 @@ absl::Status EncodeRowsCuda(const EncodeRowsArgs& args, CudaStream stream);
 absl::Status DecodeRowsCpu(const ExecContext& ctx, const DecodeRowsArgs& args,
                            RowCodecPath path = RowCodecPath::kFastest);
 absl::Status DecodeRowsCuda(const DecodeRowsArgs& args, CudaStream stream);
+
+// As many runs as a kernel takes as a parameter.
+using RunChunk = ParameterChunk<RowRun>;
+
+// Which run of the chunk row i belongs to: the first that ends behind it (so never an empty one).
+// i lies in one of them.
+HOTROW_HOST_DEVICE constexpr int32_t FindRun(const RunChunk& chunk, int64_t i) {
+  int32_t low = 0;
+  int32_t high = chunk.size - 1;
+  while (low < high) {
+    const int32_t middle = (low + high) / 2;
+    if (i < chunk.v[middle].end) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+// How many threads of a GPU take a row of the chunk together, each four columns at a time: a warp,
+// or a quarter of one when every row is so short that the rest would have nothing to do.
+constexpr int kCodecThreadsNarrow = 8;
+constexpr int kCodecThreadsWide = 32;
+constexpr int CodecThreadsPerRow(const RunChunk& chunk) {
+  int32_t dim = 0;
+  for (int32_t r = 0; r < chunk.size; ++r) {
+    if (chunk.v[r].begin < chunk.v[r].end) dim = std::max(dim, chunk.v[r].dim);
+  }
+  return dim <= 4 * kCodecThreadsNarrow ? kCodecThreadsNarrow : kCodecThreadsWide;
+}
 
 }  // namespace hotrow::internal
 

@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/dispatch.h"
 #include "base/status_macros.h"
-#include "ops/no_cuda.h"
 #include "ops/row_init_impl.h"
 #include "ops/validate.h"
 
@@ -59,7 +58,7 @@ absl::Status InitRows(const ExecContext& ctx, const RowInitArgs& args) {
   HOTROW_RETURN_IF_ERROR(args.Validate());
   return internal::Dispatch(
       ctx, [&] { return internal::InitRowsCpu(ctx, args); },
-      [&](auto) { return internal::NoCudaKernel("InitRows"); });
+      [&](auto stream) { return internal::InitRowsCuda(args, stream); });
 }
 
 }  // namespace hotrow

@@ -9,16 +9,12 @@
 namespace hotrow::internal {
 namespace {
 
-// Columns 4 c to 4 c + 3 of a row come from the four words of one Philox block, so no two columns
-// of a table share random bits.
 template <typename FromBlock>
 void FillRandom(const RowInitArgs& args, uint64_t key, float* weights, FromBlock&& from_block) {
   const int32_t dim = args.layout->dim;
   for (int32_t column = 0; column < dim; column += 4) {
     float values[4];
-    from_block(RandomBlock(args.seed, RandomPurpose::kRowInit, key, args.table,
-                           static_cast<uint32_t>(column / 4)),
-               values);
+    from_block(WeightBlock(args.seed, args.table, key, static_cast<uint32_t>(column / 4)), values);
     for (int32_t i = 0; i < std::min(4, dim - column); ++i) weights[column + i] = values[i];
   }
 }
@@ -34,8 +30,7 @@ void FillWeights(const RowInitArgs& args, uint64_t key, float* weights) {
       break;
     case InitializerKind::kUniform:
       FillRandom(args, key, weights, [value](const PhiloxBlock& block, float* values) {
-        // 2 u - 1 is exact, and at most 1 - 2^-23, so the product never rounds up to `value`.
-        for (int i = 0; i < 4; ++i) values[i] = value * (2 * UniformFloat(block.v[i]) - 1);
+        for (int i = 0; i < 4; ++i) values[i] = UniformWeight(value, block.v[i]);
       });
       break;
     case InitializerKind::kNormal:
@@ -51,26 +46,10 @@ void FillWeights(const RowInitArgs& args, uint64_t key, float* weights) {
   }
 }
 
-// The optimizer's state before the first step: zeros but for sums of squares.
 void FillState(const RowInitArgs& args, float* state) {
-  const int32_t dim = args.layout->dim;
+  const auto range = AccumulatorRange::For(args.optimizer, args.layout->dim);
   std::fill_n(state, args.layout->state_floats, 0.0f);
-  switch (args.optimizer) {
-    case SparseOptimizerKind::kAdagrad:
-      std::fill_n(state, dim, args.initial_accumulator);
-      break;
-    case SparseOptimizerKind::kRowWiseAdagrad:
-      state[0] = args.initial_accumulator;
-      break;
-    case SparseOptimizerKind::kFtrl:  // z, then n
-      std::fill_n(state + dim, dim, args.initial_accumulator);
-      break;
-    case SparseOptimizerKind::kSgd:
-    case SparseOptimizerKind::kMomentum:
-    case SparseOptimizerKind::kAdam:
-    case SparseOptimizerKind::kPartialRowWiseAdam:
-      break;
-  }
+  std::fill(state + range.begin, state + range.end, args.initial_accumulator);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "base/dispatch.h"
 #include "base/status_macros.h"
-#include "ops/no_cuda.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer_impl.h"
 #include "ops/validate.h"
@@ -129,11 +128,40 @@ absl::Status SparseUpdateArgs::Validate() const {
   return absl::OkStatus();
 }
 
+namespace internal {
+
+StepNumbers<float> NumbersOf(const SparseUpdateArgs& args) {
+  const SparseOptimizerConfig& config = args.config;
+  const double learning_rate =
+      static_cast<double>(config.learning_rate) * static_cast<double>(args.learning_rate_factor);
+  const auto beta1 = static_cast<double>(config.beta1);
+  const auto beta2 = static_cast<double>(config.beta2);
+  const bool decoupled = config.weight_decay_mode == WeightDecayMode::kDecoupled;
+  return {
+      .learning_rate = static_cast<float>(learning_rate),
+      .l2 = decoupled ? 0 : config.weight_decay,
+      .keep = decoupled ? static_cast<float>(1 - learning_rate * config.weight_decay) : 1.0f,
+      .eps = config.eps,
+      .beta1 = config.beta1,
+      .one_minus_beta1 = static_cast<float>(1 - beta1),
+      .beta2 = config.beta2,
+      .one_minus_beta2 = static_cast<float>(1 - beta2),
+      .step_size = static_cast<float>(learning_rate / (1 - std::pow(beta1, args.step))),
+      .root_correction2 = static_cast<float>(std::sqrt(1 - std::pow(beta2, args.step))),
+      .ftrl_l1 = config.l1,
+      .ftrl_l2 = config.l2,
+      .ftrl_power = -config.lr_power,
+  };
+}
+
+}  // namespace internal
+
 absl::Status SparseUpdate(const ExecContext& ctx, const SparseUpdateArgs& args) {
   HOTROW_RETURN_IF_ERROR(args.Validate());
+  if (args.num_rows == 0) return absl::OkStatus();
   return internal::Dispatch(
       ctx, [&] { return internal::SparseUpdateCpu(ctx, args); },
-      [&](auto) { return internal::NoCudaKernel("SparseUpdate"); });
+      [&](auto stream) { return internal::SparseUpdateCuda(args, stream); });
 }
 
 }  // namespace hotrow

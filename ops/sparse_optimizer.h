@@ -57,6 +57,9 @@ struct SparseOptimizerConfig {
 int32_t SparseStateFloats(SparseOptimizerKind kind, int32_t dim);
 
 // Dimensions: U rows, D columns.
+//
+// On a CUDA device rows, gradients, what they point to and new_rows are memory that the device
+// reaches; `layout` is host memory, read before the call returns.
 struct SparseUpdateArgs {
   SparseOptimizerConfig config;
   const RowLayout* layout = nullptr;
@@ -65,6 +68,8 @@ struct SparseUpdateArgs {
   const float* const* gradients = nullptr;  // [U], D floats each
   float learning_rate_factor = 1;           // from the learning-rate schedule
   uint32_t step = 0;  // of the table, counted from 1; Adam's bias correction uses it
+  // One number, to which the rows whose last step was 0 are added, or null.
+  int64_t* new_rows = nullptr;
 
   absl::Status Validate() const;
 };
@@ -73,6 +78,10 @@ struct SparseUpdateArgs {
 // the batch does not touch do not move, and their momentum does not decay. Each row is computed
 // alone, so results do not depend on threads or on the order of rows. Formulas stand beside the
 // code, with their sources.
+//
+// A CUDA device gives the CPU's bits: same operations, same order of sums, each rounded on its own.
+// The exception is FTRL with an lr_power other than -0.5, whose powers come from another library
+// and differ by a few units in the last place.
 absl::Status SparseUpdate(const ExecContext& ctx, const SparseUpdateArgs& args);
 
 }  // namespace hotrow

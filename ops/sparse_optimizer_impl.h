@@ -2,10 +2,52 @@
 #define HOTROW_OPS_SPARSE_OPTIMIZER_IMPL_H_
 
 #include "absl/status/status.h"
+#include "base/check.h"
 #include "base/exec_context.h"
+#include "ops/row_layout.h"
+#include "ops/row_tiles_impl.h"
 #include "ops/sparse_optimizer.h"
+#include "ops/sparse_optimizer_formulas_impl.h"
 
 namespace hotrow::internal {
+
+// What all rows of a step share, worked out in double: 1 - b^t cancels in float while t is small.
+StepNumbers<float> NumbersOf(const SparseUpdateArgs& args);
+
+// body(formula) with the formula of the optimizer.
+template <typename Body>
+absl::Status WithFormula(const SparseOptimizerConfig& config, Body&& body) {
+  switch (config.kind) {
+    case SparseOptimizerKind::kSgd:
+      return body(SgdFormula());
+    case SparseOptimizerKind::kMomentum:
+      return body(MomentumFormula());
+    case SparseOptimizerKind::kAdagrad:
+      return body(AdagradFormula());
+    case SparseOptimizerKind::kRowWiseAdagrad:
+      return body(RowWiseAdagradFormula());
+    case SparseOptimizerKind::kAdam:
+      return body(AdamFormula());
+    case SparseOptimizerKind::kPartialRowWiseAdam:
+      return body(PartialRowWiseAdamFormula());
+    case SparseOptimizerKind::kFtrl:
+      break;
+  }
+  HOTROW_CHECK(config.kind == SparseOptimizerKind::kFtrl);
+  if (config.lr_power == -0.5f) return body(FtrlFormula<SquareRoot>());
+  return body(FtrlFormula<AnyPower>());
+}
+
+// Mean squares are summed by eight threads, the lanes of the CPU's Vec8.
+constexpr int32_t kMeanSquareLanes = 8;
+// One tile a row, whatever its width: columns beyond the tile's are walked.
+template <typename Formula>
+constexpr RowTiles UpdateTiles(int32_t dim) {
+  return RowTiles::For(dim, Formula::kRowState ? kMeanSquareLanes : 1);
+}
+// A block adds what it has counted to one number, so there are not more blocks than fill a large
+// GPU a few times.
+constexpr unsigned kUpdateBlocksMax = 8192;
 
 absl::Status SparseUpdateCpu(const ExecContext& ctx, const SparseUpdateArgs& args);
 absl::Status SparseUpdateCuda(const SparseUpdateArgs& args, CudaStream stream);

@@ -5,13 +5,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/dispatch.h"
 #include "base/status_macros.h"
-#include "ops/no_cuda.h"
 #include "ops/unique_impl.h"
 #include "ops/validate.h"
 
 namespace hotrow {
 
-absl::Status UniqueArgs::Validate() const {
+absl::Status UniqueArgs::Validate(Device device) const {
   constexpr char kOp[] = "Unique";
   if (num_values < 0 || num_values > std::numeric_limits<int32_t>::max()) {
     return internal::InvalidField(kOp, "num_values", "must lie in [0, 2^31 - 1]", num_values);
@@ -51,14 +50,19 @@ absl::Status UniqueArgs::Validate() const {
   if (inverse == nullptr) return internal::NullField(kOp, "inverse");
   if (counts == nullptr) return internal::NullField(kOp, "counts");
   return internal::CheckWorkspace(kOp, workspace, workspace_bytes,
-                                  UniqueWorkspaceBytes(num_values));
+                                  UniqueWorkspaceBytes(num_values, device));
+}
+
+int64_t UniqueWorkspaceBytes(int64_t num_values, Device device) {
+  return device == Device::kCpu ? internal::UniqueCpuWorkspaceBytes(num_values)
+                                : internal::UniqueCudaLayout::For(num_values).bytes;
 }
 
 absl::Status Unique(const ExecContext& ctx, const UniqueArgs& args) {
-  HOTROW_RETURN_IF_ERROR(args.Validate());
+  HOTROW_RETURN_IF_ERROR(args.Validate(ctx.device));
   return internal::Dispatch(
       ctx, [&] { return internal::UniqueCpu(ctx, args); },
-      [&](auto) { return internal::NoCudaKernel("Unique"); });
+      [&](auto stream) { return internal::UniqueCuda(args, stream); });
 }
 
 }  // namespace hotrow

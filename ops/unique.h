@@ -17,7 +17,9 @@ struct LookupSegment {
   int32_t table = 0;  // position of the table, in [0, T)
 };
 
-// Dimensions: N values, S segments, T tables, U <= N unique {table, value} pairs.
+// Dimensions: N values, S segments, T tables, U <= N unique {table, value} pairs. On a CUDA device
+// all pointers are memory that the device reaches, values and workspace best its own (they are read
+// at random); `segments` is host memory on either device, read before the call returns.
 struct UniqueArgs {
   const uint64_t* values = nullptr;  // [N]
   int64_t num_values = 0;            // N <= 2^31 - 1 (inverse is int32)
@@ -29,17 +31,19 @@ struct UniqueArgs {
       nullptr;                 // [T + 1]: table t has unique[table_offsets[t], table_offsets[t+1])
   int32_t* inverse = nullptr;  // [N]: unique[inverse[i]] is the key of values[i]
   int32_t* counts = nullptr;   // [N] room; the first U: how many values went to each
-  std::byte* workspace = nullptr;  // UniqueWorkspaceBytes(N), 64-byte aligned
+  std::byte* workspace = nullptr;  // UniqueWorkspaceBytes(N, device), 64-byte aligned
   int64_t workspace_bytes = 0;
 
-  absl::Status Validate() const;
+  absl::Status Validate(Device device = Device::kCpu) const;
 };
 
-int64_t UniqueWorkspaceBytes(int64_t num_values);
+// What Unique on that device needs for N values, whatever their segments and tables. num_values >=
+// 0.
+int64_t UniqueWorkspaceBytes(int64_t num_values, Device device = Device::kCpu);
 
 // Finds the distinct keys of each table, in the order in which they first appear in the values (so
-// the result depends on nothing but the values). Runs tables in parallel. N = 0 writes
-// table_offsets only.
+// the result depends on nothing but the values, and is the same on every device). Runs tables in
+// parallel on the CPU, values on a GPU. N = 0 writes table_offsets only.
 absl::Status Unique(const ExecContext& ctx, const UniqueArgs& args);
 
 }  // namespace hotrow

@@ -204,8 +204,7 @@ absl::Status UniqueCpu(const ExecContext& ctx, const UniqueArgs& args) {
   return absl::OkStatus();
 }
 
+int64_t UniqueCpuWorkspaceBytes(int64_t num_values) { return num_values * kBytesPerValue; }
+
 }  // namespace internal
-
-int64_t UniqueWorkspaceBytes(int64_t num_values) { return num_values * internal::kBytesPerValue; }
-
 }  // namespace hotrow

@@ -1,14 +1,75 @@
 #ifndef HOTROW_OPS_UNIQUE_IMPL_H_
 #define HOTROW_OPS_UNIQUE_IMPL_H_
 
+#include <cstdint>
+
 #include "absl/status/status.h"
+#include "base/buffer.h"
 #include "base/exec_context.h"
+#include "base/hash.h"
+#include "base/math.h"
+#include "ops/launch_impl.h"
+#include "ops/scan_impl.h"
 #include "ops/unique.h"
 
 namespace hotrow::internal {
 
 absl::Status UniqueCpu(const ExecContext& ctx, const UniqueArgs& args);
 absl::Status UniqueCuda(const UniqueArgs& args, CudaStream stream);
+
+int64_t UniqueCpuWorkspaceBytes(int64_t num_values);
+
+// As many segments as a kernel takes as a parameter.
+using SegmentChunk = ParameterChunk<LookupSegment>;
+
+// Where the CUDA kernels' arrays of N values lie in the workspace, in bytes from its start.
+struct UniqueCudaLayout {
+  static constexpr int64_t kSlotsPerValue = 2;
+
+  int64_t slots = 0;         // int32 [2 N]: the hash tables; table t's has two slots per value of t
+  int64_t places = 0;        // int32 [N]: the place of each value when sorted by (table, position)
+  int64_t ranks = 0;         // int32 [N + 1]: how many first appearances lie before each place
+  int64_t scan = 0;          // int32 [ScanScratchInts(N + 1)]
+  int64_t chunk_places = 0;  // int32 [SegmentChunk::kCapacity]: of a chunk's first values
+  int64_t bytes = 0;
+
+  static constexpr UniqueCudaLayout For(int64_t num_values) {
+    if (num_values <= 0) return {};
+    UniqueCudaLayout layout;
+    const auto take = [&layout](int64_t ints) {
+      const int64_t begin = layout.bytes;
+      layout.bytes += RoundUp(ints * static_cast<int64_t>(sizeof(int32_t)), kBufferAlignment);
+      return begin;
+    };
+    layout.slots = take(kSlotsPerValue * num_values);
+    layout.places = take(num_values);
+    layout.ranks = take(num_values + 1);
+    layout.scan = take(ScanScratchInts(num_values + 1));
+    layout.chunk_places = take(SegmentChunk::kCapacity);
+    return layout;
+  }
+};
+
+// Which segment of the chunk value i belongs to: the first that ends behind it (so never an empty
+// one). i lies in one of them.
+HOTROW_HOST_DEVICE constexpr int32_t FindSegment(const SegmentChunk& chunk, int64_t i) {
+  int32_t low = 0;
+  int32_t high = chunk.size - 1;
+  while (low < high) {
+    const int32_t middle = (low + high) / 2;
+    if (i < chunk.v[middle].end) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+// Where a key's search starts in a hash table of that many slots (at most 2^32).
+HOTROW_HOST_DEVICE constexpr uint32_t FirstSlot(uint64_t key, int64_t num_slots) {
+  return FastRange32(static_cast<uint32_t>(Mix64(key) >> 32), static_cast<uint64_t>(num_slots));
+}
 
 }  // namespace hotrow::internal
 

@@ -33,6 +33,9 @@ std::string Summary(const HardwareProfile& p) {
   line("  64, 256, 1024 wide",
        absl::StrFormat("%.0f, %.0f, %.0f GFLOP/s", p.dense_flops_narrow / 1e9,
                        p.dense_flops_middle / 1e9, p.dense_flops_wide / 1e9));
+  line("  the same at 64 samples",
+       absl::StrFormat("%.0f, %.0f, %.0f GFLOP/s", p.dense_small.narrow / 1e9,
+                       p.dense_small.middle / 1e9, p.dense_small.wide / 1e9));
   const EngineCosts& e = p.engine;
   line("distinct keys, a lookup", absl::StrFormat("%.0f ns", 1e9 * e.unique_seconds_per_lookup));
   // Rows of dim 32.
@@ -49,6 +52,10 @@ std::string Summary(const HardwareProfile& p) {
   line("  pooled, summed, a lookup",
        absl::StrCat(nanos(e.pool, kWeightBytes), ", ", nanos(e.sum, kWeightBytes)));
   line("  updated", nanos(e.update, kRowBytes));
+  line("  waited for, SSD, beside reads", nanos(e.ssd_wait, kRowBytes));
+  line("a second of other work beside it:", "");
+  line("  a step takes longer", absl::StrFormat("%.2f s", e.step_beside));
+  line("  reading from the SSD takes longer", absl::StrFormat("%.2f s", e.disk_beside));
   return out;
 }
 
@@ -68,7 +75,7 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   options.threads = static_cast<int>(
       threads > 0 ? threads : std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 1024));
   if (!output.empty()) {
-    // Said before half a minute is spent.
+    // Said before that time is spent.
     const size_t slash = output.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : output.substr(0, slash + 1);
     const absl::StatusOr<int64_t> free = PosixEnv().FreeBytes(folder);
@@ -104,11 +111,11 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
 const Command kCalibrateCommand = {
     .name = "calibrate",
     .operands = "",
-    .summary = "measures this machine for hotrow plan, about half a minute",
+    .summary = "measures this machine for hotrow plan, about three quarters of a minute",
     .details =
-        "Measures memory, a disk, dense layers and each part of the table engine, and prints a\n"
-        "profile that `hotrow plan` takes as hardware: FILE in a spec or as --hardware=FILE. Run\n"
-        "it while nothing else runs.\n",
+        "Measures memory, a disk, dense layers, each part of the table engine, and how much parts\n"
+        "hold each other up, and prints a profile that `hotrow plan` takes as hardware: FILE in a\n"
+        "spec or as --hardware=FILE. Run it while nothing else runs.\n",
     .run = Run};
 
 }  // namespace hotrow

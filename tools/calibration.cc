@@ -29,7 +29,10 @@
 #include "base/trace.h"
 #include "embedding/embedding_collection.h"
 #include "embedding/tiered_table.h"
+#include "models/batch_reader.h"
+#include "models/data/data_source.h"
 #include "models/data/zipf.h"
+#include "models/dlrm_model.h"
 #include "models/report.h"
 #include "models/trainer_flags.h"
 #include "ops/dot_interaction.h"
@@ -123,6 +126,7 @@ class Calibrator {
   absl::Status Disk();
   absl::Status Dense();
   absl::Status Engine();
+  absl::Status Beside();
 
   HardwareProfile profile;
 
@@ -149,14 +153,34 @@ class Calibrator {
     Steps later;
   };
   enum class Tiers { kStore, kWholeCache, kSmallCache, kSmallCacheOverSsd };
+  // Training-like steps, each quantity of one step: first alone, then with the rows of the next one
+  // placed and read, and data read, beside it.
+  struct Together {
+    double step = 0;         // seconds of a step, without what is done ahead of it
+    double step_cpu = 0;     // processor seconds of that
+    double ahead = 0;        // seconds of what is done ahead, on its own thread
+    double ahead_cpu = 0;    // processor seconds of that
+    double reading_cpu = 0;  // processor seconds of reading and drawing the data
+    double at_once = 0;      // seconds of a step with these two beside it
+    double ios = 0;          // transfers of the disk
+    double misses = 0;       // rows that the cache has not
+  };
+  static constexpr std::array kTogether = {
+      &Together::step,        &Together::step_cpu, &Together::ahead, &Together::ahead_cpu,
+      &Together::reading_cpu, &Together::at_once,  &Together::ios,   &Together::misses};
 
   int64_t Scaled(int64_t n) const {
     return std::max<int64_t>(1, static_cast<int64_t>(options_.effort * static_cast<double>(n)));
   }
-  absl::Status TimeMlp(const std::vector<int32_t>& sizes, double* seconds, double* flops);
-  absl::StatusOr<double> DotFlops(int32_t dim);
+  absl::Status TimeMlp(const std::vector<int32_t>& sizes, int64_t batch, double* seconds,
+                       double* flops);
+  absl::StatusOr<double> DotFlops(int32_t dim, int64_t batch);
+  // Of measuring a dense part: of small batches there are enough calls in less.
+  double SecondsOf(int64_t batch) const { return (batch == kBatch ? 0.3 : 0.1) * options_.effort; }
   void DrawBatches();
+  EmbeddingCollectionOptions OptionsOf(Tiers tiers, int32_t dim) const;
   absl::StatusOr<Passes> RunTiers(Tiers tiers, int32_t dim);
+  absl::StatusOr<Together> RunTogether(Tiers tiers, int32_t dim);
 
   const CalibrationOptions& options_;
   const std::string dir_;
@@ -265,28 +289,28 @@ absl::Status Calibrator::Disk() {
 }
 
 // Forward and backward of a batch.
-absl::Status Calibrator::TimeMlp(const std::vector<int32_t>& sizes, double* seconds,
+absl::Status Calibrator::TimeMlp(const std::vector<int32_t>& sizes, int64_t batch, double* seconds,
                                  double* flops) {
   HOTROW_ASSIGN_OR_RETURN(
       const auto mlp,
-      Mlp::Create({.sizes = sizes, .relu_on_output = true, .max_batch_size = kBatch}));
+      Mlp::Create({.sizes = sizes, .relu_on_output = true, .max_batch_size = batch}));
   const auto parameters = static_cast<size_t>(mlp->num_parameters());
   std::vector<float> weights(parameters);
   std::vector<float> gradients(parameters);
   mlp->InitParameters(kSeed, weights);
   const int64_t in = mlp->input_size();
   const int64_t out = mlp->output_size();
-  std::vector<float> x(static_cast<size_t>(kBatch * in));
+  std::vector<float> x(static_cast<size_t>(batch * in));
   std::vector<float> dx(x.size());
-  std::vector<float> y(static_cast<size_t>(kBatch * out));
+  std::vector<float> y(static_cast<size_t>(batch * out));
   RandomStream random(kSeed, RandomPurpose::kTest, 2);
   for (float& value : x) value = static_cast<float>(random.Uniform()) - 0.5f;
   HOTROW_ASSIGN_OR_RETURN(const double median,
-                          MedianSeconds(0.4 * options_.effort, [&]() -> absl::Status {
+                          MedianSeconds(SecondsOf(batch), [&]() -> absl::Status {
                             HOTROW_RETURN_IF_ERROR(mlp->Forward(ctx_, {.parameters = weights.data(),
                                                                        .x = x.data(),
                                                                        .x_stride = in,
-                                                                       .batch_size = kBatch,
+                                                                       .batch_size = batch,
                                                                        .y = y.data(),
                                                                        .y_stride = out,
                                                                        .training = true}));
@@ -304,20 +328,20 @@ absl::Status Calibrator::TimeMlp(const std::vector<int32_t>& sizes, double* seco
     macs += static_cast<double>(sizes[i]) * sizes[i + 1];
   }
   *seconds += median;
-  *flops += 6 * macs * static_cast<double>(kBatch);
+  *flops += 6 * macs * static_cast<double>(batch);
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> Calibrator::DotFlops(int32_t dim) {
+absl::StatusOr<double> Calibrator::DotFlops(int32_t dim, int64_t batch) {
   constexpr int32_t kVectors = kTables + 1;
   const int64_t out = DotInteractionOutputSize(kTables, dim);
-  std::vector<float> dense(static_cast<size_t>(kBatch * dim), 0.1f);
-  std::vector<float> sparse(static_cast<size_t>(kBatch * dim * kTables), 0.1f);
-  std::vector<float> output(static_cast<size_t>(kBatch * out));
+  std::vector<float> dense(static_cast<size_t>(batch * dim), 0.1f);
+  std::vector<float> sparse(static_cast<size_t>(batch * dim * kTables), 0.1f);
+  std::vector<float> output(static_cast<size_t>(batch * out));
   std::vector<float> output_gradient(output.size(), 0.01f);
   std::vector<float> dense_gradient(dense.size());
   std::vector<float> sparse_gradient(sparse.size());
-  const DotInteractionArgs forward = {.batch_size = kBatch,
+  const DotInteractionArgs forward = {.batch_size = batch,
                                       .num_sparse = kTables,
                                       .dim = dim,
                                       .dense = dense.data(),
@@ -327,7 +351,7 @@ absl::StatusOr<double> Calibrator::DotFlops(int32_t dim) {
                                       .output = output.data(),
                                       .output_stride = out};
   HOTROW_ASSIGN_OR_RETURN(
-      const double seconds, MedianSeconds(0.3 * options_.effort, [&]() -> absl::Status {
+      const double seconds, MedianSeconds(SecondsOf(batch), [&]() -> absl::Status {
         HOTROW_RETURN_IF_ERROR(DotInteraction(ctx_, forward));
         return DotInteractionGrad(ctx_, {.forward = forward,
                                          .output_gradient = output_gradient.data(),
@@ -337,32 +361,45 @@ absl::StatusOr<double> Calibrator::DotFlops(int32_t dim) {
                                          .sparse_gradient_stride = int64_t{dim} * kTables});
       }));
   const double macs = kVectors * (kVectors - 1) / 2.0 * dim;
-  return 6 * macs * static_cast<double>(kBatch) / seconds;
+  return 6 * macs * static_cast<double>(batch) / seconds;
 }
 
 absl::Status Calibrator::Dense() {
-  const auto rate = [&](const std::vector<std::vector<int32_t>>& mlps,
+  const auto rate = [&](const std::vector<std::vector<int32_t>>& mlps, int64_t batch,
                         double* flops_per_second) -> absl::Status {
     double seconds = 0;
     double flops = 0;
     for (const std::vector<int32_t>& sizes : mlps) {
-      HOTROW_RETURN_IF_ERROR(TimeMlp(sizes, &seconds, &flops));
+      HOTROW_RETURN_IF_ERROR(TimeMlp(sizes, batch, &seconds, &flops));
     }
     *flops_per_second = flops / seconds;
     return absl::OkStatus();
   };
-  HOTROW_RETURN_IF_ERROR(rate({{13, 512, 256, 64, 16}, {367, 512, 256, 1}}, &profile.dense_flops));
-  for (const auto& [width, flops] :
-       {std::pair<double, double*>{HardwareProfile::kNarrow, &profile.dense_flops_narrow},
-        {HardwareProfile::kMiddle, &profile.dense_flops_middle},
-        {HardwareProfile::kWide, &profile.dense_flops_wide}}) {
-    const auto w = static_cast<int32_t>(width);
-    HOTROW_RETURN_IF_ERROR(rate({{w, w, w, w}}, flops));
+  HOTROW_RETURN_IF_ERROR(
+      rate({{13, 512, 256, 64, 16}, {367, 512, 256, 1}}, kBatch, &profile.dense_flops));
+  HardwareProfile::DenseRates large;
+  for (const auto& [samples, rates] :
+       {std::pair<double, HardwareProfile::DenseRates*>{HardwareProfile::kBatchLarge, &large},
+        {HardwareProfile::kBatchMiddle, &profile.dense_middle},
+        {HardwareProfile::kBatchSmall, &profile.dense_small}}) {
+    const auto batch = static_cast<int64_t>(samples);
+    for (const auto& [width, flops] :
+         {std::pair<double, double*>{HardwareProfile::kNarrow, &rates->narrow},
+          {HardwareProfile::kMiddle, &rates->middle},
+          {HardwareProfile::kWide, &rates->wide}}) {
+      const auto w = static_cast<int32_t>(width);
+      HOTROW_RETURN_IF_ERROR(rate({{w, w, w, w}}, batch, flops));
+    }
+    HOTROW_ASSIGN_OR_RETURN(rates->dot_short,
+                            DotFlops(static_cast<int32_t>(HardwareProfile::kDotShort), batch));
+    HOTROW_ASSIGN_OR_RETURN(rates->dot_long,
+                            DotFlops(static_cast<int32_t>(HardwareProfile::kDotLong), batch));
   }
-  HOTROW_ASSIGN_OR_RETURN(profile.dot_flops_short,
-                          DotFlops(static_cast<int32_t>(HardwareProfile::kDotShort)));
-  HOTROW_ASSIGN_OR_RETURN(profile.dot_flops_long,
-                          DotFlops(static_cast<int32_t>(HardwareProfile::kDotLong)));
+  profile.dense_flops_narrow = large.narrow;
+  profile.dense_flops_middle = large.middle;
+  profile.dense_flops_wide = large.wide;
+  profile.dot_flops_short = large.dot_short;
+  profile.dot_flops_long = large.dot_long;
   return absl::OkStatus();
 }
 
@@ -388,7 +425,7 @@ void Calibrator::DrawBatches() {
   distinct_rows_ = std::ssize(distinct);
 }
 
-absl::StatusOr<Calibrator::Passes> Calibrator::RunTiers(Tiers tiers, int32_t dim) {
+EmbeddingCollectionOptions Calibrator::OptionsOf(Tiers tiers, int32_t dim) const {
   const int64_t row_bytes = RowLayout::For(dim, SparseOptimizerKind::kRowWiseAdagrad).row_bytes;
   EmbeddingCollectionOptions options;
   for (int t = 0; t < kTables; ++t) {
@@ -408,13 +445,17 @@ absl::StatusOr<Calibrator::Passes> Calibrator::RunTiers(Tiers tiers, int32_t dim
     options.cache_bytes = CacheBudgetForWays(
         std::max(distinct_rows_ / kRowsPerSmallCacheRow, kTables * kBatch), row_bytes);
   }
-  const std::string store_path = absl::StrCat(dir_, "/ssd", dim);
   if (tiers == Tiers::kSmallCacheOverSsd) {
     options.store = StoreKind::kSsd;
-    options.store_path = store_path;
+    options.store_path = absl::StrCat(dir_, "/ssd", dim);
     options.store_bytes = 64 * kMiB + 16 * distinct_rows_;
     options.disk_bytes = 3 * distinct_rows_ * SsdBytesPerRow(row_bytes) + 128 * kMiB;
   }
+  return options;
+}
+
+absl::StatusOr<Calibrator::Passes> Calibrator::RunTiers(Tiers tiers, int32_t dim) {
+  EmbeddingCollectionOptions options = OptionsOf(tiers, dim);
   TraceRecorder trace(/*keep_events=*/false);
   ExecContext ctx = ctx_;
   ctx.trace = &trace;
@@ -482,7 +523,7 @@ absl::StatusOr<Calibrator::Passes> Calibrator::RunTiers(Tiers tiers, int32_t dim
   Passes out = {before, reading()};
   HOTROW_RETURN_IF_ERROR(tables->Close());
   std::error_code error;
-  std::filesystem::remove_all(store_path, error);
+  if (!options.store_path.empty()) std::filesystem::remove_all(options.store_path, error);
   for (double Steps::*const field :
        {&Steps::unique, &Steps::find, &Steps::write_back, &Steps::pool, &Steps::sum, &Steps::update,
         &Steps::cpu, &Steps::prefetch_cpu, &Steps::lookups, &Steps::keys, &Steps::hits,
@@ -585,6 +626,175 @@ absl::Status Calibrator::Engine() {
   return absl::OkStatus();
 }
 
+// Steps as a trainer takes them: rows made resident ahead, looked up, through the dense layers and
+// back, updated; data read by a thread of its own.
+absl::StatusOr<Calibrator::Together> Calibrator::RunTogether(Tiers tiers, int32_t dim) {
+  EmbeddingCollectionOptions options = OptionsOf(tiers, dim);
+  options.prefetch_depth = 1;
+  HOTROW_ASSIGN_OR_RETURN(const auto tables, EmbeddingCollection::Create(options, ctx_));
+  constexpr int32_t kDense = 13;
+  HOTROW_ASSIGN_OR_RETURN(const auto model,
+                          DlrmModel::Create({.num_dense = kDense,
+                                             .num_sparse = kTables,
+                                             .embedding_dim = dim,
+                                             .dense_arch_layer_sizes = {512, 256, dim},
+                                             .over_arch_layer_sizes = {512, 256, 1},
+                                             .max_batch_size = kBatch}));
+  std::vector<int64_t> offsets(kTables * kBatch + 1);
+  for (size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<int64_t>(i);
+  const std::vector<float> dense(static_cast<size_t>(kBatch * kDense), 0.1f);
+  const auto floats = static_cast<size_t>(kBatch * tables->pooled_dim());
+  std::vector<float> pooled(floats);
+  std::vector<float> gradient(floats);
+  std::vector<float> logits(static_cast<size_t>(kBatch));
+  size_t next = 0;
+  const auto prefetch = [&]() {
+    return tables->Prefetch({kBatch, batches_[next++ % batches_.size()], offsets, {}});
+  };
+  const auto compute = [&](std::unique_ptr<EmbeddingStep> step) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(tables->Lookup(*step, {.pooled = pooled.data()}));
+    HOTROW_RETURN_IF_ERROR(model->Forward(ctx_,
+                                          {.batch_size = kBatch,
+                                           .dense = dense.data(),
+                                           .embeddings = pooled.data(),
+                                           .training = true,
+                                           .step = 1},
+                                          logits));
+    // In the place of a loss.
+    std::fill(logits.begin(), logits.end(), 1e-4f);
+    HOTROW_RETURN_IF_ERROR(model->Backward(ctx_, logits, gradient.data()));
+    return tables->Update(std::move(step), {.pooled = gradient.data()});
+  };
+
+  // What is read are not the keys of the steps, whose rows are there already. While steps are
+  // alone nothing is taken from the reader, and it rests.
+  HOTROW_ASSIGN_OR_RETURN(
+      const auto data,
+      OpenDataSource(absl::StrCat("synthetic:samples=100M,valid=1,test=1,tables=", kTables,
+                                  ",rows=", kTableRows, ",zipf=", kZipf, ",dense=", kDense),
+                     kSeed));
+  BatchReader beside(data.get(), {.batch_size = kBatch, .read_ahead = 2});
+  BatchReader alone(data.get(), {.batch_size = kBatch});
+  const auto read = [](BatchReader* reader) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(auto item, reader->Next());
+    if (item != nullptr) reader->Recycle(std::move(item));
+    return absl::OkStatus();
+  };
+
+  // Transfers of the disk and misses so far.
+  const auto count = [&] {
+    std::pair<double, double> out;
+    for (const TierStats& tier : tables->Stats().tiers) {
+      if (tier.name == StoreKindName(StoreKind::kSsd)) out.first = static_cast<double>(tier.ios);
+      if (tier.name == "cache") {
+        out.second = static_cast<double>(tier.unique_keys - tier.unique_hits);
+      }
+    }
+    return out;
+  };
+
+  // Alone and beside each other by turns, so that what changes with time falls on both; the medians
+  // of the turns, so that what else runs for a moment falls on neither.
+  const int64_t steps = std::max<int64_t>(2, Scaled(8));
+  std::vector<Together> turns;
+  const auto take_turn = [&]() -> absl::Status {
+    Together turn;
+    const auto [ios, misses] = count();
+    for (int64_t i = 0; i < steps; ++i) {
+      const double cpu0 = ProcessorNow();
+      const double t0 = Now();
+      HOTROW_ASSIGN_OR_RETURN(auto step, prefetch());
+      // Waits for its rows, and does little else.
+      HOTROW_RETURN_IF_ERROR(tables->BeginLookup(*step));
+      const double t1 = Now();
+      const double cpu1 = ProcessorNow();
+      HOTROW_RETURN_IF_ERROR(compute(std::move(step)));
+      turn.ahead += t1 - t0;
+      turn.ahead_cpu += cpu1 - cpu0;
+      turn.step += Now() - t1;
+      turn.step_cpu += ProcessorNow() - cpu1;
+    }
+    turn.ios = count().first - ios;
+    turn.misses = count().second - misses;
+    const double reading = ProcessorNow();
+    for (int64_t i = 0; i < steps; ++i) HOTROW_RETURN_IF_ERROR(read(&alone));
+    turn.reading_cpu = ProcessorNow() - reading;
+
+    HOTROW_ASSIGN_OR_RETURN(auto now, prefetch());
+    HOTROW_RETURN_IF_ERROR(tables->BeginLookup(*now));
+    const double begin = Now();
+    for (int64_t i = 0; i < steps; ++i) {
+      HOTROW_RETURN_IF_ERROR(read(&beside));
+      HOTROW_ASSIGN_OR_RETURN(auto later, prefetch());
+      HOTROW_RETURN_IF_ERROR(compute(std::move(now)));
+      now = std::move(later);
+    }
+    turn.at_once = Now() - begin;
+    HOTROW_RETURN_IF_ERROR(compute(std::move(now)));
+    turns.push_back(turn);
+    return absl::OkStatus();
+  };
+  for (size_t i = 0; i < batches_.size(); ++i) {
+    HOTROW_ASSIGN_OR_RETURN(auto step, prefetch());
+    HOTROW_RETURN_IF_ERROR(compute(std::move(step)));
+  }
+  const double begin = Now();
+  do {
+    HOTROW_RETURN_IF_ERROR(take_turn());
+  } while (Now() - begin < 2 * options_.effort);
+  HOTROW_RETURN_IF_ERROR(tables->Close());
+  std::error_code error;
+  if (!options.store_path.empty()) std::filesystem::remove_all(options.store_path, error);
+
+  Together out;
+  for (double Together::*const field : kTogether) {
+    const auto middle = turns.begin() + std::ssize(turns) / 2;
+    std::nth_element(turns.begin(), middle, turns.end(),
+                     [&](const Together& a, const Together& b) { return a.*field < b.*field; });
+    out.*field = (*middle).*field / static_cast<double>(steps);
+  }
+  return out;
+}
+
+// The parts of a step were measured one by one; here they run beside each other.
+absl::Status Calibrator::Beside() {
+  // As much as tells that it was measured, where a noise makes it less than nothing.
+  constexpr double kLeast = 0.01;
+  Together memory;
+  Together ssd;
+  std::array<double, kDims.size()> row_bytes = {};
+  std::array<double, kDims.size()> waits = {};
+  for (size_t d = 0; d < kDims.size(); ++d) {
+    HOTROW_ASSIGN_OR_RETURN(const Together in_memory, RunTogether(Tiers::kSmallCache, kDims[d]));
+    HOTROW_ASSIGN_OR_RETURN(const Together on_disk,
+                            RunTogether(Tiers::kSmallCacheOverSsd, kDims[d]));
+    for (double Together::*const field : kTogether) {
+      memory.*field += in_memory.*field;
+      ssd.*field += on_disk.*field;
+    }
+    // Alone, a thread that neither works nor is done waits for the disk. From four threads on many
+    // do the work.
+    constexpr int kThreadsForPipeline = 4;
+    const int workers = options_.threads < kThreadsForPipeline ? 1 : options_.threads;
+    const double waited = on_disk.ahead - on_disk.ahead_cpu / workers;
+    row_bytes[d] = static_cast<double>(
+        RowLayout::For(kDims[d], SparseOptimizerKind::kRowWiseAdagrad).row_bytes);
+    waits[d] =
+        (waited - on_disk.ios / profile.ssd_read_ios_per_second) / std::max(1.0, on_disk.misses);
+  }
+  const double processors = options_.threads;
+  EngineCosts& engine = profile.engine;
+  engine.step_beside = std::max(kLeast, (memory.at_once - memory.step) * processors /
+                                            (memory.ahead_cpu + memory.reading_cpu));
+  engine.disk_beside =
+      std::max(kLeast, (ssd.at_once - ssd.ahead) * processors / (ssd.step_cpu + ssd.reading_cpu));
+  // Little enough to be nothing where the disk is as fast as by itself.
+  constexpr double kLeastWait = 1e-10;
+  engine.ssd_wait = LineThrough(row_bytes[0], std::max(kLeastWait, waits[0]), row_bytes[1],
+                                std::max(kLeastWait, waits[1]));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CalibrationOptions::Validate() const {
@@ -630,7 +840,8 @@ absl::StatusOr<HardwareProfile> Calibrate(const CalibrationOptions& options,
   for (const Part& part :
        {Part{"memory", &Calibrator::Memory}, Part{"rows by key", &Calibrator::Gather},
         Part{"the disk", &Calibrator::Disk}, Part{"dense layers", &Calibrator::Dense},
-        Part{"the table engine", &Calibrator::Engine}}) {
+        Part{"the table engine", &Calibrator::Engine},
+        Part{"work beside work", &Calibrator::Beside}}) {
     progress(part.name);
     HOTROW_RETURN_IF_ERROR((calibrator.*part.measure)());
   }

@@ -16,17 +16,18 @@ struct CalibrationOptions {
   // about a GB.
   std::string dir = ".";
   int threads = 1;
-  // Of the time and the sizes of a full calibration, about 30 s; in (0, 1]. Tests want less.
+  // Of the time and the sizes of a full calibration, about 45 s; in (0, 1]. Tests want less.
   double effort = 1;
 
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };
 
 // Measures what programs reach on this machine with so many threads: memory, rows by key, a disk,
-// dense layers, and what each part of a training step costs in the table engine. Calls `progress`
-// with a line before each part. Wants the machine for itself: what else runs makes it look slower.
-// Errors: InvalidArgument (options), ResourceExhausted (too little room on the disk, says how
-// much), what the file system says.
+// dense layers, what each part of a training step costs in the table engine, and how much parts
+// that run beside each other hold each other up. Calls `progress` with a line before each part.
+// Wants the machine for itself: what else runs makes it look slower. Errors: InvalidArgument
+// (options), ResourceExhausted (too little room on the disk, says how much), what the file system
+// says.
 absl::StatusOr<HardwareProfile> Calibrate(const CalibrationOptions& options,
                                           absl::FunctionRef<void(std::string_view)> progress);
 

@@ -51,6 +51,24 @@ __global__ void AnswerKernel(const Problem* problems, int64_t num_problems, Answ
   lane_answers[w * CudaWarp::kLanes + CudaWarp::Lane()] = answer;
 }
 
+// The same with one thread a problem.
+__global__ void AnswerByThreadKernel(const Problem* problems, int64_t num_problems,
+                                     Answer* answers) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= num_problems) return;
+  const Problem& p = problems[i];
+  const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(&p.bytes);
+  Answer answer;
+  answer.match = CudaThread::MatchByte(bytes, p.value);
+  answer.min = CudaThread::MinByte(bytes, p.lanes);
+  answer.ballot =
+      CudaThread::Ballot(p.lanes, [bytes, &p](int lane) { return bytes[lane] > p.value; });
+  answer.first_lane = CudaThread::FirstLane(p.lanes);
+  answer.num_lanes = CudaThread::CountLanes(p.lanes);
+  CudaThread::Once([&answer] { ++answer.once_runs; });
+  answers[i] = answer;
+}
+
 Answer HostAnswer(const Problem& p) {
   Answer answer;
   answer.match = HostWarp::MatchByte(p.bytes.data(), p.value);
@@ -83,11 +101,14 @@ std::vector<Problem> RandomProblems(uint64_t seed) {
   return problems;
 }
 
-absl::StatusOr<std::vector<Answer>> RunOnGpu(const std::vector<Problem>& problems) {
+// One answer a lane, or one a problem.
+absl::StatusOr<std::vector<Answer>> RunOnGpu(const std::vector<Problem>& problems, bool by_thread) {
+  const int64_t answers_each = by_thread ? 1 : 32;
   const auto n = static_cast<int64_t>(problems.size());
   HOTROW_ASSIGN_OR_RETURN(const StreamHandle stream, CreateStream());
   HOTROW_ASSIGN_OR_RETURN(auto input, DeviceBuffer<Problem>::Create(n, stream.get()));
-  HOTROW_ASSIGN_OR_RETURN(auto output, DeviceBuffer<Answer>::Create(32 * n, stream.get()));
+  HOTROW_ASSIGN_OR_RETURN(auto output,
+                          DeviceBuffer<Answer>::Create(answers_each * n, stream.get()));
   HOTROW_ASSIGN_OR_RETURN(auto once_runs, DeviceBuffer<int>::Create(n, stream.get()));
   HOTROW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(input.data(), problems.data(),
                                               static_cast<size_t>(input.bytes()),
@@ -95,10 +116,15 @@ absl::StatusOr<std::vector<Answer>> RunOnGpu(const std::vector<Problem>& problem
   HOTROW_CUDA_RETURN_IF_ERROR(
       cudaMemsetAsync(once_runs.data(), 0, static_cast<size_t>(once_runs.bytes()), stream.get()));
   const auto blocks = static_cast<unsigned>((n + kWarpsPerBlock - 1) / kWarpsPerBlock);
-  AnswerKernel<<<blocks, 32 * kWarpsPerBlock, 0, stream.get()>>>(input.data(), n, output.data(),
-                                                                 once_runs.data());
+  if (by_thread) {
+    AnswerByThreadKernel<<<static_cast<unsigned>((n + 63) / 64), 64, 0, stream.get()>>>(
+        input.data(), n, output.data());
+  } else {
+    AnswerKernel<<<blocks, 32 * kWarpsPerBlock, 0, stream.get()>>>(input.data(), n, output.data(),
+                                                                   once_runs.data());
+  }
   HOTROW_CUDA_RETURN_IF_ERROR(cudaGetLastError());
-  std::vector<Answer> answers(static_cast<size_t>(32 * n));
+  std::vector<Answer> answers(static_cast<size_t>(answers_each * n));
   HOTROW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(answers.data(), output.data(),
                                               static_cast<size_t>(output.bytes()),
                                               cudaMemcpyDeviceToHost, stream.get()));
@@ -106,24 +132,37 @@ absl::StatusOr<std::vector<Answer>> RunOnGpu(const std::vector<Problem>& problem
   return answers;
 }
 
-TEST(CudaWarpTest, EveryLaneAnswersAsHostWarp) {
-  HOTROW_REQUIRE_GPU_OR_SKIP();
+void ExpectAnswersOfHostWarp(bool by_thread) {
+  const size_t answers_each = by_thread ? 1 : 32;
   for (const uint64_t seed : test::Seeds(5)) {
     SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
     const std::vector<Problem> problems = RandomProblems(seed);
-    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<Answer> answers, RunOnGpu(problems));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<Answer> answers, RunOnGpu(problems, by_thread));
+    ASSERT_EQ(answers.size(), answers_each * problems.size());
     for (size_t i = 0; i < answers.size(); ++i) {
-      const Answer want = HostAnswer(problems[i / 32]);
+      SCOPED_TRACE(testing::Message()
+                   << "problem " << i / answers_each << ", lane " << i % answers_each);
+      const Answer want = HostAnswer(problems[i / answers_each]);
       const Answer& got = answers[i];
-      ASSERT_EQ(got.match, want.match) << "problem " << i / 32 << ", lane " << i % 32;
-      ASSERT_EQ(got.min.way, want.min.way) << "problem " << i / 32 << ", lane " << i % 32;
-      ASSERT_EQ(got.min.score, want.min.score) << "problem " << i / 32 << ", lane " << i % 32;
-      ASSERT_EQ(got.ballot, want.ballot) << "problem " << i / 32 << ", lane " << i % 32;
-      ASSERT_EQ(got.first_lane, want.first_lane) << "problem " << i / 32 << ", lane " << i % 32;
-      ASSERT_EQ(got.num_lanes, want.num_lanes) << "problem " << i / 32 << ", lane " << i % 32;
-      ASSERT_EQ(got.once_runs, 1) << "problem " << i / 32 << ", lane " << i % 32;
+      ASSERT_EQ(got.match, want.match);
+      ASSERT_EQ(got.min.way, want.min.way);
+      ASSERT_EQ(got.min.score, want.min.score);
+      ASSERT_EQ(got.ballot, want.ballot);
+      ASSERT_EQ(got.first_lane, want.first_lane);
+      ASSERT_EQ(got.num_lanes, want.num_lanes);
+      ASSERT_EQ(got.once_runs, 1);
     }
   }
+}
+
+TEST(CudaWarpTest, EveryLaneAnswersAsHostWarp) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  ExpectAnswersOfHostWarp(/*by_thread=*/false);
+}
+
+TEST(CudaWarpTest, AThreadAnswersAsHostWarp) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  ExpectAnswersOfHostWarp(/*by_thread=*/true);
 }
 
 TEST(CudaBufferTest, PinnedMemoryGoesThereAndBack) {

@@ -9,7 +9,7 @@
 #include "cache/bucket.h"
 #include "gtest/gtest.h"
 #include "tests/cache/bucket_model.h"
-#include "tests/support/device_array.h"
+#include "tests/support/device_array.cuh"
 #include "tests/support/gpu_test.h"
 #include "tests/support/test_util.h"
 
@@ -65,8 +65,19 @@ __global__ void ProbePairsKernel(Bucket* buckets, const test::Needle* needles, A
   if (CudaWarp::Lane() == 0) answers[pair] = answer;
 }
 
-TEST(BucketCudaTest, AGpuWarpAnswersLikeTheHostsWarp) {
+// One thread per pair.
+__global__ void ProbePairsByThreadKernel(Bucket* buckets, const test::Needle* needles,
+                                         Answer* answers, int64_t pairs) {
+  const int64_t pair = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (pair >= pairs) return;
+  answers[pair] = ProbePair<CudaThread>(buckets[2 * pair], buckets[2 * pair + 1], needles[pair]);
+}
+
+class BucketCudaTest : public testing::TestWithParam<bool> {};
+
+TEST_P(BucketCudaTest, GpuWarpsAndThreadsAnswerLikeTheHostsWarp) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
+  const bool by_thread = GetParam();
   constexpr int64_t kPairs = 10'001;  // the last block is not full
   for (const uint64_t seed : test::Seeds(3)) {
     SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
@@ -81,9 +92,14 @@ TEST(BucketCudaTest, AGpuWarpAnswersLikeTheHostsWarp) {
     DeviceArray<Bucket> device_buckets(buckets);
     DeviceArray<test::Needle> device_needles(needles);
     DeviceArray<Answer> device_answers(static_cast<size_t>(kPairs));
-    ProbePairsKernel<<<(kPairs + kWarpsPerBlock - 1) / kWarpsPerBlock,
-                       kWarpsPerBlock * CudaWarp::kLanes>>>(
-        device_buckets.data(), device_needles.data(), device_answers.data(), kPairs);
+    constexpr int kThreads = kWarpsPerBlock * CudaWarp::kLanes;
+    if (by_thread) {
+      ProbePairsByThreadKernel<<<(kPairs + kThreads - 1) / kThreads, kThreads>>>(
+          device_buckets.data(), device_needles.data(), device_answers.data(), kPairs);
+    } else {
+      ProbePairsKernel<<<(kPairs + kWarpsPerBlock - 1) / kWarpsPerBlock, kThreads>>>(
+          device_buckets.data(), device_needles.data(), device_answers.data(), kPairs);
+    }
     ASSERT_EQ(cudaGetLastError(), cudaSuccess);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     const std::vector<Answer> answers = device_answers.ToHost();
@@ -107,6 +123,9 @@ TEST(BucketCudaTest, AGpuWarpAnswersLikeTheHostsWarp) {
     EXPECT_EQ(std::memcmp(after.data(), buckets.data(), buckets.size() * sizeof(Bucket)), 0);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Warps, BucketCudaTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Thread" : "Warp"; });
 
 }  // namespace
 }  // namespace hotrow

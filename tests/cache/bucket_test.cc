@@ -121,6 +121,31 @@ TEST(BucketTest, PickVictimTakesTheLowestScoreOfBothBuckets) {
   EXPECT_EQ(cache::PickVictim<HostWarp>(a, b).way, 0);
 }
 
+TEST(BucketTest, FourScoresAgeAsEachOfThemDoes) {
+  for (int score = 0; score < 256; ++score) {
+    Bucket one = {};
+    Bucket decayed = {};
+    for (int way = 0; way < Bucket::kWays; ++way) {
+      // Each score beside all kinds of neighbours, in each place of four.
+      const int neighbour = (score * 7 + way * 37) % 256;
+      one.score[way] = static_cast<uint8_t>(way % 5 == 0 ? score : neighbour);
+    }
+    std::memcpy(decayed.score, one.score, sizeof(one.score));
+    for (int way = 0; way < Bucket::kWays; way += 4) {
+      uint32_t four = 0;
+      std::memcpy(&four, one.score + way, sizeof(four));
+      const uint32_t by_one = cache::AgeFourByOne(four);
+      const uint32_t by_decay = cache::AgeFourByDecay(four);
+      Bucket want = one;
+      cache::AgeByOne(want);
+      EXPECT_EQ(std::memcmp(&by_one, want.score + way, sizeof(four)), 0) << score << " " << way;
+      want = decayed;
+      cache::AgeByDecay(want);
+      EXPECT_EQ(std::memcmp(&by_decay, want.score + way, sizeof(four)), 0) << score << " " << way;
+    }
+  }
+}
+
 TEST(BucketTest, PickVictimEvensOutPinsWhereRoomIsScarce) {
   Bucket a = {};
   Bucket b = {};

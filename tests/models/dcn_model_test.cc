@@ -313,6 +313,15 @@ TEST(DcnModelTest, RefusesBatchesItHasNoRoomFor) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("Forward")));
 }
 
+TEST(DcnModelTest, KnowsTheCpuOnly) {
+  const auto model = NewModel(SmallOptions());
+  EXPECT_EQ(model->device(), Device::kCpu);
+  EXPECT_THAT(
+      model->Forward({.device = Device::kCuda}, {.batch_size = 0}, {}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("--device=cuda: this dcn works on the cpu only; use --device=cpu")));
+}
+
 TEST(DcnModelTest, NamesTheFlagWhenOptionsDoNotFit) {
   const auto error = [](auto change) {
     DcnOptions options = SmallOptions();

@@ -213,6 +213,15 @@ TEST(DeepFmModelTest, RefusesBatchesItHasNoRoomFor) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("Forward")));
 }
 
+TEST(DeepFmModelTest, KnowsTheCpuOnly) {
+  const auto model = NewModel(SmallOptions());
+  EXPECT_EQ(model->device(), Device::kCpu);
+  EXPECT_THAT(
+      model->Forward({.device = Device::kCuda}, {.batch_size = 0}, {}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("--device=cuda: this deepfm works on the cpu only; use --device=cpu")));
+}
+
 TEST(DeepFmModelTest, NamesTheFlagWhenOptionsDoNotFit) {
   const auto error = [](auto change) {
     DeepFmOptions options = SmallOptions();

@@ -14,6 +14,7 @@
 
 #include "base/env.h"
 #include "gtest/gtest.h"
+#include "tests/support/gpu_test.h"
 #include "tests/support/test_util.h"
 
 extern char** environ;
@@ -449,9 +450,66 @@ TEST(DlrmCliTest, ASignalTakesACheckpointAndResumeGoesOn) {
   EXPECT_GT(stopped, 0) << "no signal came in time: nothing was tested";
 }
 
-TEST(DlrmCliTest, ADeviceThisBuildLacksIsRefused) {
-  ExpectRefused(Small({"--device=cuda"}), 2,
-                AllOf(HasSubstr("--device=cuda"), HasSubstr("--device=cpu")));
+TEST(DlrmCliTest, ADeviceThatIsNotThereIsRefused) {
+  ExpectRefused(Small({"--device=gpu"}), 2,
+                AllOf(HasSubstr("--device=gpu"), HasSubstr("takes cpu or cuda")));
+  if (test::UsableGpu().ok()) {
+    ExpectRefused(Small({"--device=cuda"}), 2, HasSubstr("--device_cache_bytes=BYTES"));
+    return;
+  }
+  ExpectRefused(Small({"--device=cuda", "--device_cache_bytes=1GiB"}), 2,
+                AllOf(HasSubstr("--device=cuda: no usable GPU"), HasSubstr("--device=cpu")));
+}
+
+TEST(DlrmCliTest, TheTiersOfADeviceMoveNoBit) {
+  const std::string dir = test::TempDir();
+  const auto train = [&](std::vector<std::string> flags) {
+    const std::string report = dir + "/report.json";
+    flags.push_back("--report=" + report);
+    const Result result = Dlrm(Small(flags));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return ReadJson(report);
+  };
+  const nlohmann::json plain = train({});
+  const nlohmann::json over_memory = train({"--device_cache_bytes=min", "--prefetch_depth=2"});
+  EXPECT_EQ(EndOf(over_memory), EndOf(plain));
+  EXPECT_EQ(over_memory["tiers"][0]["name"], "device_cache");
+  EXPECT_GT(over_memory["tiers"][0]["evictions"], 0);
+  EXPECT_GT(over_memory["transfer"]["host_bytes"], 0);
+  EXPECT_EQ(plain["transfer"]["host_bytes"], 0);
+  const nlohmann::json over_disk =
+      train({"--device_cache_bytes=min", "--store=ssd", "--store_path=" + dir + "/store",
+             "--store_bytes=8MiB", "--disk_bytes=256MiB", "--cache_bytes=1MiB"});
+  EXPECT_EQ(EndOf(over_disk), EndOf(plain));
+  EXPECT_EQ(over_disk["tiers"][1]["name"], "cache");
+  EXPECT_GT(over_disk["tiers"][1]["unique_hit_rate"], 0);
+
+  ExpectRefused(Small({"--device_cache_bytes=1"}), 1, HasSubstr("--device_cache_bytes=min"));
+  ExpectRefused(Small({"--device_cache_bytes=min", "--cache_bytes=1MiB"}), 2,
+                AllOf(HasSubstr("--cache_bytes"), HasSubstr("--store=memory")));
+}
+
+// The bits of a GPU are its own: its GEMMs add in another order.
+TEST(DlrmCliTest, AGpuLearnsWhatTheCpuLearns) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  const std::string dir = test::TempDir();
+  const auto train = [&](std::vector<std::string> flags) {
+    const std::string report = dir + "/report.json";
+    flags.push_back("--report=" + report);
+    const Result result = Dlrm(Small(flags));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return ReadJson(report);
+  };
+  const nlohmann::json cpu = train({});
+  const std::vector<std::string> on_gpu = {"--device=cuda", "--device_cache_bytes=min",
+                                           "--prefetch_depth=2"};
+  const nlohmann::json gpu = train(on_gpu);
+  EXPECT_EQ(gpu["device"], "cuda");
+  EXPECT_EQ(gpu["rows"], cpu["rows"]);
+  EXPECT_NEAR(gpu["test"]["logloss"].get<double>(), cpu["test"]["logloss"].get<double>(), 1e-3);
+  EXPECT_NEAR(gpu["test"]["auc"].get<double>(), cpu["test"]["auc"].get<double>(), 2e-3);
+  // But they repeat, whatever the cache holds.
+  EXPECT_EQ(EndOf(train({"--device=cuda", "--device_cache_bytes=1GiB"})), EndOf(gpu));
 }
 
 TEST(DlrmCliTest, ABadDataKeyIsRefused) {

@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "gtest/gtest.h"
 #include "tests/models/model_test_util.h"
+#include "tests/support/gpu_test.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -375,6 +376,24 @@ TEST(DlrmModelTest, NamesTheFlagWhenSizesDoNotFit) {
   EXPECT_THAT(error([](DlrmOptions* o) { o->dropout = 1; }), HasSubstr("--dropout"));
   EXPECT_THAT(error([](DlrmOptions* o) { o->num_sparse = 0; }), HasSubstr("num_sparse"));
   EXPECT_THAT(error([](DlrmOptions* o) { o->max_batch_size = 0; }), HasSubstr("max_batch_size"));
+}
+
+TEST(DlrmModelTest, WorksOnTheDeviceOfItsContextAlone) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DlrmModel> model,
+                              DlrmModel::Create(SmallOptions()));
+  EXPECT_EQ(model->device(), Device::kCpu);
+  const auto refused =
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--device=cuda: this dlrm"));
+  EXPECT_THAT(model->Forward({.device = Device::kCuda}, {.batch_size = 0, .training = true}, {}),
+              refused);
+  HOTROW_ASSERT_OK(model->Forward({}, {.batch_size = 0, .training = true, .step = 1}, {}));
+  EXPECT_THAT(model->Backward({.device = Device::kCuda}, {}, nullptr), refused);
+}
+
+TEST(DlrmModelTest, AGpuThatIsNotThereIsNamed) {
+  if (test::UsableGpu().ok()) GTEST_SKIP() << "there is a GPU";
+  EXPECT_THAT(DlrmModel::Create(SmallOptions(), {.device = Device::kCuda}).status().message(),
+              ::testing::AnyOf(HasSubstr("no CUDA"), HasSubstr("no usable GPU")));
 }
 
 }  // namespace

@@ -793,6 +793,7 @@ TEST(ReportTest, JsonHasEveryFieldByItsName) {
                                 "unique_keys_per_step",
                                 "prefetch_waits",
                                 "lookup_waits",
+                                "transfer",
                                 "overflow_rows",
                                 "exchange",
                                 "initialised_rows",

@@ -184,5 +184,21 @@ TEST(SigmoidTest, ExactAtBothEndsAndAccurateBetween) {
   EXPECT_DOUBLE_EQ(Sigmoid(-std::log(3.0)), 0.25);
 }
 
+TEST(BceLossTest, AGpuNeedsAWorkspaceForTheSumsOfChunks) {
+  EXPECT_EQ(BceWithLogitsWorkspaceBytes(Device::kCpu, 1000), 0);
+  EXPECT_EQ(BceWithLogitsWorkspaceBytes(Device::kCuda, 0), 0);
+  EXPECT_EQ(BceWithLogitsWorkspaceBytes(Device::kCuda, 1), 64);
+  EXPECT_EQ(BceWithLogitsWorkspaceBytes(Device::kCuda, 8 * kBceChunkSamples), 64);
+  EXPECT_EQ(BceWithLogitsWorkspaceBytes(Device::kCuda, 8 * kBceChunkSamples + 1), 128);
+  const std::vector<float> values = {0.5f};
+  double loss = 0;
+  EXPECT_THAT(
+      BceWithLogits(
+          {.device = Device::kCuda},
+          {.logits = values.data(), .labels = values.data(), .batch_size = 1, .loss = &loss}),
+      test::StatusIs(absl::StatusCode::kInvalidArgument,
+                     HasSubstr("workspace_bytes must be at least 64, got 0")));
+}
+
 }  // namespace
 }  // namespace hotrow

@@ -1,5 +1,18 @@
 # The kernels against the CPU's loops.
-set(_cuda_sources)
+set(_cuda_sources
+    bce_loss_cuda_test.cc
+    dense_optimizer_cuda_test.cc
+    dot_interaction_cuda_test.cc
+    dropout_cuda_test.cc
+    gather_cuda_test.cu
+    gradient_segment_sum_cuda_test.cu
+    mlp_cuda_test.cc
+    partition_cuda_test.cu
+    pooled_lookup_cuda_test.cu
+    row_codec_cuda_test.cu
+    row_init_cuda_test.cu
+    sparse_optimizer_cuda_test.cu
+    unique_cuda_test.cu)
 if(HOTROW_HAVE_CUDA AND _cuda_sources)
   hotrow_add_test(
     NAME ops_cuda_test

@@ -6,6 +6,7 @@ hotrow_add_test(
           dot_interaction_test.cc
           dropout_test.cc
           fm_interaction_test.cc
+          gemm_cuda_test.cc
           mlp_test.cc
           vec8_test.cc
   DEPS hotrow::ops)

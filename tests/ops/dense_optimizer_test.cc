@@ -1,9 +1,11 @@
 #include "ops/dense_optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "ops/dense_optimizer_impl.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/test_util.h"
 
@@ -235,6 +237,73 @@ TEST(DenseOptimizerTest, ErrorsNameTheField) {
   EXPECT_THAT(update(sgd, {w, s, s, {}}), test::StatusIs(code, HasSubstr("momentum1")));
   EXPECT_THAT(update(sgd, {w, s, {}, {}}, nan), test::StatusIs(code, HasSubstr("factor")));
   EXPECT_THAT(update(sgd, {w, s, {}, {}}, 1.0f, 0), test::StatusIs(code, HasSubstr("step")));
+}
+
+// What a GPU does with each number.
+TEST(DenseOptimizerTest, TheFormulasOfOneNumberAreThoseOfEight) {
+  for (const DenseOptimizerKind kind : kKinds) {
+    const DenseOptimizerConfig config = {
+        .kind = kind, .learning_rate = 0.03f, .eps = 1e-3f, .weight_decay = 0.02f};
+    Model want({37}, kind, 4);
+    Model got({37}, kind, 4);
+    for (uint32_t step = 1; step <= 3; ++step) {
+      HOTROW_ASSERT_OK(DenseUpdate({}, config, want.Tensors(), 0.7f, step));
+      HOTROW_ASSERT_OK(internal::WithDenseStep(
+          config, 0.7f, step, [](float x) { return x; },
+          [&](const auto& formula) {
+            for (size_t i = 0; i < 37; ++i) {
+              float none = 0;
+              formula(got.parameters[0][i], got.gradients[0][i],
+                      formula.kStates >= 1 ? got.momentum1[0][i] : none,
+                      formula.kStates >= 2 ? got.momentum2[0][i] : none);
+            }
+            return absl::OkStatus();
+          }));
+    }
+    EXPECT_EQ(test::Bits(got.parameters[0]), test::Bits(want.parameters[0]));
+    EXPECT_EQ(test::Bits(got.momentum1[0]), test::Bits(want.momentum1[0]));
+    EXPECT_EQ(test::Bits(got.momentum2[0]), test::Bits(want.momentum2[0]));
+  }
+}
+
+TEST(DenseOptimizerTest, AnyNumberOfTensorsFitsIntoLaunches) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 3 * internal::kDenseTensorsPerLaunch; ++i) lengths.push_back(i % 3);
+  Model model(lengths, DenseOptimizerKind::kAdam, 1);
+  const std::vector<DenseTensor> tensors = model.Tensors();
+  std::vector<const float*> seen;
+  int launches = 0;
+  for (std::span<const DenseTensor> left = tensors; !left.empty(); ++launches) {
+    internal::DenseTensorViews views;
+    const size_t taken = internal::ViewTensors(left, &views);
+    ASSERT_GT(taken, 0u);
+    left = left.subspan(taken);
+    int64_t end = 0;
+    for (int32_t i = 0; i < views.size; ++i) {
+      const internal::DenseTensorView& view = views.v[i];
+      const auto index =
+          static_cast<size_t>(std::find_if(tensors.begin(), tensors.end(),
+                                           [&](const DenseTensor& t) {
+                                             return t.parameters.data() == view.parameters;
+                                           }) -
+                              tensors.begin());
+      ASSERT_LT(index, tensors.size());
+      EXPECT_EQ(view.gradients, model.gradients[index].data());
+      EXPECT_EQ(view.momentum1, model.momentum1[index].data());
+      EXPECT_EQ(view.momentum2, model.momentum2[index].data());
+      end += lengths[index];
+      EXPECT_EQ(view.end, end);
+      seen.push_back(view.parameters);
+    }
+  }
+  EXPECT_EQ(seen.size(), 2 * static_cast<size_t>(internal::kDenseTensorsPerLaunch));
+  EXPECT_EQ(launches, 2);
+  // In order, each once.
+  size_t next = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (lengths[i] == 0) continue;
+    EXPECT_EQ(seen[next++], model.parameters[i].data());
+  }
 }
 
 }  // namespace

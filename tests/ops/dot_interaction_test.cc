@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "ops/dot_interaction_impl.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/test_util.h"
 
@@ -325,6 +326,26 @@ TEST(DotInteractionTest, ErrorsNameTheField) {
   backward_error([](auto& a) { a.dense_gradient_stride = 0; }, "dense_gradient_stride");
   backward_error([](auto& a) { a.sparse_gradient = nullptr; }, "sparse_gradient");
   backward_error([](auto& a) { a.sparse_gradient_stride = 0; }, "sparse_gradient_stride");
+}
+
+TEST(DotInteractionTest, AWalkOverPairsMeetsEachInTheOrderOfOutputs) {
+  int64_t place = 0;
+  internal::PairWalk all;
+  internal::PairWalk some;  // every fifth, as one of five threads would
+  for (int64_t i = 1; i < 40; ++i) {
+    for (int64_t j = 0; j < i; ++j, ++place) {
+      EXPECT_EQ(internal::PairPlace(i, j), place);
+      all.MoveTo(place);
+      EXPECT_EQ(all.i, i);
+      EXPECT_EQ(all.j, j);
+      if (place % 5 != 3) continue;
+      some.MoveTo(place);
+      EXPECT_EQ(some.i, i);
+      EXPECT_EQ(some.j, j);
+    }
+  }
+  // Beyond 2^31.
+  EXPECT_EQ(internal::PairPlace(100'000, 99'999), int64_t{100'000} * 99'999 / 2 + 99'999);
 }
 
 }  // namespace

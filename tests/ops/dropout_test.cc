@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "ops/dropout_impl.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/test_util.h"
 
@@ -200,6 +201,39 @@ TEST(DropoutTest, ErrorsNameTheField) {
   expect([](DropoutArgs& a) { a.first_row = -1; }, "first_row must be >= 0, got -1");
   expect([](DropoutArgs& a) { a.data = nullptr; }, "data");
   HOTROW_EXPECT_OK(Dropout({}, good));
+}
+
+// What the threads of a GPU do, one after the other.
+TEST(DropoutTest, GroupsOfElementsMakeTheWhole) {
+  for (const int64_t columns : {1, 3, 4, 7, 33}) {
+    for (const int64_t rows : {1, 2, 9}) {
+      for (const int64_t first_row : {0, 1, 5}) {
+        for (const int64_t gap : {0, 2}) {
+          SCOPED_TRACE(testing::Message() << columns << " columns, " << rows << " rows from "
+                                          << first_row << ", gap " << gap);
+          const auto size = static_cast<size_t>(rows * (columns + gap));
+          std::vector<float> want(size, 3.0f);
+          std::vector<float> got(size, 3.0f);
+          DropoutArgs args = {.data = want.data(),
+                              .rows = rows,
+                              .columns = columns,
+                              .stride = columns + gap,
+                              .rate = 0.3f,
+                              .seed = 5,
+                              .step = 2,
+                              .layer = 1,
+                              .first_row = first_row};
+          HOTROW_ASSERT_OK(Dropout({}, args));
+          args.data = got.data();
+          for (int64_t group = internal::DropoutFirstGroup(args);
+               group < internal::DropoutEndGroup(args); ++group) {
+            internal::DropoutGroup(args, internal::DropoutThreshold(args.rate), group);
+          }
+          EXPECT_EQ(test::Bits(got), test::Bits(want));
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

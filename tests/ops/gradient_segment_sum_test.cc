@@ -1,11 +1,14 @@
 #include "ops/gradient_segment_sum.h"
 
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "base/buffer.h"
+#include "ops/gradient_segment_sum_impl.h"
 #include "ops/partition.h"
 #include "ops/pooled_lookup.h"
+#include "ops/row_tiles_impl.h"
 #include "tests/ops/jagged_problem.h"
 #include "tests/support/test_util.h"
 
@@ -230,6 +233,95 @@ TEST(GradientSegmentSumTest, ValidateNamesTheField) {
   expect([](Args&) {}, "features[0].dim must be > 0, got 0");
   feature = {.dim = 1, .pooling = Pooling::kNone, .stride = 1};
   expect([](Args&) {}, "features[0].data must not be null");
+}
+
+// What the kernels find by slot is what each row has: no run is lost, none is there twice, and all
+// of a row's lie side by side.
+TEST(HotRowRunTest, SlotsHoldTheRunsOfAllHotRows) {
+  using internal::HotRowRun;
+  constexpr int64_t kRun = HotRowRun::kLength;
+  const int64_t edges[] = {1,        kRun - 1,     kRun,         kRun + 1, 2 * kRun - 1,
+                           2 * kRun, 2 * kRun + 1, 3 * kRun - 1, 3 * kRun, 300'000};
+  for (const uint64_t seed : test::Seeds(40)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    RandomStream random(seed, RandomPurpose::kTest);
+    std::vector<int64_t> row_offsets = {0};
+    const uint64_t num_rows = 1 + random.Below(30);
+    for (uint64_t u = 0; u < num_rows; ++u) {
+      row_offsets.push_back(row_offsets.back() + edges[random.Below(std::size(edges))]);
+    }
+    const int64_t num_lookups = row_offsets.back();
+    struct Found {
+      int64_t slots = 0;
+      int64_t first_slot = -1;
+      int64_t end;  // of the runs so far
+    };
+    std::vector<Found> rows(num_rows);
+    for (uint64_t u = 0; u < num_rows; ++u) rows[u].end = row_offsets[u];
+    for (int64_t slot = 0; slot < HotRowRun::Slots(num_lookups); ++slot) {
+      const int64_t lookup = HotRowRun::LookupOf(slot);
+      ASSERT_LT(lookup, num_lookups);
+      const int64_t u =
+          internal::LastAtMost(row_offsets.data(), 0, static_cast<int64_t>(num_rows), lookup);
+      const HotRowRun run = HotRowRun::Of(slot, row_offsets[u], row_offsets[u + 1]);
+      if (run.index < 0) continue;
+      Found& row = rows[u];
+      if (row.slots == 0) row.first_slot = slot;
+      ASSERT_EQ(run.index, row.slots);
+      ASSERT_EQ(slot, row.first_slot + run.index);
+      ASSERT_EQ(run.begin, row.end);
+      ASSERT_GE(run.end - run.begin, kRun);
+      ASSERT_LT(run.end - run.begin, 2 * kRun);
+      row.end = run.end;
+      ++row.slots;
+    }
+    for (uint64_t u = 0; u < num_rows; ++u) {
+      const int64_t lookups = row_offsets[u + 1] - row_offsets[u];
+      const bool is_hot = lookups >= 2 * kRun;
+      EXPECT_EQ(rows[u].slots, is_hot ? HotRowRun::Count(lookups) : 0) << lookups;
+      EXPECT_EQ(HotRowRun::Count(lookups) > 1, is_hot) << lookups;
+      EXPECT_EQ(rows[u].end, row_offsets[is_hot ? u + 1 : u]) << lookups;
+    }
+  }
+}
+
+TEST(GradientSegmentSumTest, CudaWorkspace) {
+  EXPECT_EQ(GradientSegmentSumWorkspaceBytes(0, Device::kCuda, 7), 0);
+  // 16 bytes a lookup in whole cache lines; sums of runs where there may be a hot row.
+  EXPECT_EQ(GradientSegmentSumWorkspaceBytes(511, Device::kCuda, 7), 8192);
+  EXPECT_EQ(GradientSegmentSumWorkspaceBytes(512, Device::kCuda, 7), 8192 + 2 * 8 * 4);
+  EXPECT_EQ(GradientSegmentSumWorkspaceBytes(513, Device::kCuda, 8), 8256 + 2 * 8 * 4);
+  // The largest batch does not overflow.
+  constexpr int64_t kMost = (int64_t{1} << 31) - 1;
+  EXPECT_EQ(GradientSegmentSumWorkspaceBytes(kMost, Device::kCuda, 1000),
+            16 * (kMost + 1) + kMost / 256 * 4000);
+  EXPECT_EQ(GradientSegmentSumWorkspaceBytes(512), 512 * 16);
+}
+
+TEST(GradientSegmentSumTest, ValidateForCudaNamesTheField) {
+  alignas(64) std::byte workspace[1024];
+  JaggedFeature features[2] = {{.dim = 3, .stride = 3}, {.dim = 9, .stride = 9}};
+  const GradientSegmentSumArgs good{.features = features,
+                                    .batch_size = 1,
+                                    .num_rows = 5,
+                                    .num_lookups = 60,
+                                    .workspace = workspace,
+                                    .workspace_bytes = 1024};
+  HOTROW_EXPECT_OK(internal::ValidateForCuda(good));
+  const auto expect = [&](auto change, const char* message) {
+    GradientSegmentSumArgs args = good;
+    change(args);
+    EXPECT_THAT(internal::ValidateForCuda(args),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  using Args = GradientSegmentSumArgs;
+  expect([](Args& a) { a.num_lookups = 0; },
+         "num_lookups must be given on a CUDA device, at least num_rows = 5, got 0");
+  expect([](Args& a) { a.num_lookups = 65; }, "workspace_bytes must be at least 1088, got 1024");
+  expect([](Args& a) { a.workspace += 16; }, "workspace must be aligned");
+  expect([](Args& a) { a.batch_size = 0; }, "num_rows must be 0 without features or samples");
+  expect([](Args& a) { a.features = {}; }, "num_rows must be 0 without features or samples");
+  EXPECT_EQ(internal::WidestDim(features), 9);
 }
 
 }  // namespace

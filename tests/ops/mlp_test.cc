@@ -11,194 +11,21 @@
 #include <utility>
 #include <vector>
 
+#include "ops/mlp_impl.h"
+#include "ops/vec8_impl.h"
 #include "tests/ops/dense_test_util.h"
+#include "tests/ops/mlp_reference.h"
+#include "tests/support/gpu_test.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
 namespace {
 
+using test::kUnused;
 using ::testing::HasSubstr;
-
-// --- reference ---
-
-// A number worked out in double, and how far the float computation may be from it.
-struct Approx {
-  double value = 0;
-  double error = 0;
-};
-using ApproxMatrix = std::vector<std::vector<Approx>>;  // [rows][columns]
-
-// Collects sum_i a_i b_i and bounds the float sum of the float factors: the factors' own errors
-// carry over, and summing n terms in any order errs by Gamma(n) times the magnitudes.
-class ApproxSum {
- public:
-  void Add(const Approx& a, const Approx& b) {
-    sum_.value += a.value * b.value;
-    sum_.error += std::abs(a.value) * b.error + std::abs(b.value) * a.error + a.error * b.error;
-    magnitude_ += (std::abs(a.value) + a.error) * (std::abs(b.value) + b.error);
-    ++terms_;
-  }
-  Approx Get() const { return {sum_.value, sum_.error + test::Gamma(terms_) * magnitude_}; }
-
- private:
-  Approx sum_;
-  double magnitude_ = 0;
-  double terms_ = 1;
-};
-
-struct Reference {
-  ApproxMatrix y;
-  ApproxMatrix dx;
-  std::vector<Approx> parameter_gradients;  // in the layout of the Mlp, padding zero
-};
-
-struct Problem {
-  MlpOptions options;
-  int64_t batch_size = 0;
-  int64_t gap = 0;  // unused floats after each row of x, y, dy, dx
-  bool training = true;
-  uint32_t step = 0;
-  std::vector<float> parameters, x, dy;
-
-  int64_t x_stride() const { return options.sizes.front() + gap; }
-  int64_t y_stride() const { return options.sizes.back() + gap; }
-};
-
-Problem RandomProblem(const Mlp& mlp, MlpOptions options, int64_t batch_size, uint64_t seed) {
-  Problem p{.options = std::move(options), .batch_size = batch_size, .gap = 3, .step = 5};
-  RandomStream random(seed, RandomPurpose::kTest);
-  p.parameters.resize(static_cast<size_t>(mlp.num_parameters()));
-  mlp.InitParameters(seed, p.parameters);
-  p.x = test::RandomFloats(random, batch_size * p.x_stride());
-  p.dy = test::RandomFloats(random, batch_size * p.y_stride());
-  return p;
-}
-
-// 0 where dropped, 1 / (1 - rate) where kept, from the definition in ops/dropout.h.
-double DropoutFactor(const Problem& p, size_t layer, int64_t row, int64_t column) {
-  const int64_t element = row * p.options.sizes[layer + 1] + column;
-  const auto id = static_cast<uint32_t>(p.options.first_layer_id) + static_cast<uint32_t>(layer);
-  const PhiloxBlock block = RandomBlock(p.options.seed, RandomPurpose::kDropout,
-                                        static_cast<uint64_t>(element / 4), p.step, id);
-  const auto rate = static_cast<double>(p.options.dropout);
-  return block.v[element % 4] >= std::floor(rate * 0x1p32) ? 1 / (1 - rate) : 0;
-}
-
-Approx Scale(const Approx& a, double factor) {
-  // One more rounding for the division, one for 1 - rate.
-  return {a.value * factor, (a.error + test::Gamma(2) * (std::abs(a.value) + a.error)) * factor};
-}
-
-// The whole network in double, one multiplication at a time.
-Reference Compute(const Mlp& mlp, const Problem& p) {
-  const std::vector<int32_t>& sizes = p.options.sizes;
-  const size_t layers = sizes.size() - 1;
-  const auto rows = static_cast<size_t>(p.batch_size);
-  const auto weight = [&](size_t l, int64_t n, int64_t k) -> Approx {
-    return {p.parameters[static_cast<size_t>(mlp.weight_offset(static_cast<int32_t>(l)) +
-                                             n * sizes[l] + k)]};
-  };
-  const auto has_relu = [&](size_t l) { return l + 1 < layers || p.options.relu_on_output; };
-  const auto drops = [&](size_t l) {
-    return p.training && l + 1 < layers && p.options.dropout > 0;
-  };
-
-  std::vector<ApproxMatrix> activations(layers + 1);  // [l]: input of layer l
-  std::vector<ApproxMatrix> sums(layers);             // before ReLU
-  activations[0].resize(rows);
-  for (size_t b = 0; b < rows; ++b) {
-    for (int64_t k = 0; k < sizes[0]; ++k) {
-      activations[0][b].push_back(
-          {p.x[b * static_cast<size_t>(p.x_stride()) + static_cast<size_t>(k)]});
-    }
-  }
-  for (size_t l = 0; l < layers; ++l) {
-    sums[l].resize(rows);
-    activations[l + 1].resize(rows);
-    for (size_t b = 0; b < rows; ++b) {
-      for (int64_t n = 0; n < sizes[l + 1]; ++n) {
-        ApproxSum sum;
-        for (int64_t k = 0; k < sizes[l]; ++k) {
-          sum.Add(activations[l][b][static_cast<size_t>(k)], weight(l, n, k));
-        }
-        const int64_t bias = mlp.bias_offset(static_cast<int32_t>(l)) + n;
-        sum.Add({p.parameters[static_cast<size_t>(bias)]}, {1});
-        Approx z = sum.Get();
-        sums[l][b].push_back(z);
-        if (has_relu(l)) z.value = std::max(z.value, 0.0);  // |relu(a) - relu(b)| <= |a - b|
-        if (drops(l)) z = Scale(z, DropoutFactor(p, l, static_cast<int64_t>(b), n));
-        activations[l + 1][b].push_back(z);
-      }
-    }
-  }
-
-  Reference r;
-  r.y = activations[layers];
-  r.parameter_gradients.resize(p.parameters.size());
-  ApproxMatrix dy(rows);
-  for (size_t b = 0; b < rows; ++b) {
-    for (int64_t n = 0; n < sizes[layers]; ++n) {
-      dy[b].push_back({p.dy[b * static_cast<size_t>(p.y_stride()) + static_cast<size_t>(n)]});
-    }
-  }
-  for (size_t l = layers; l-- > 0;) {
-    for (size_t b = 0; b < rows; ++b) {
-      for (size_t n = 0; n < dy[b].size(); ++n) {
-        Approx& g = dy[b][n];
-        if (drops(l)) {
-          g = Scale(g, DropoutFactor(p, l, static_cast<int64_t>(b), static_cast<int64_t>(n)));
-        }
-        if (!has_relu(l)) continue;
-        const Approx& z = sums[l][b][n];
-        // So near to zero that rounding decides the side: either 0 or g is right.
-        if (std::abs(z.value) <= z.error) {
-          g.error += std::abs(g.value);
-        } else if (z.value < 0) {
-          g = {};
-        }
-      }
-    }
-    for (int64_t n = 0; n < sizes[l + 1]; ++n) {
-      ApproxSum bias;
-      for (size_t b = 0; b < rows; ++b) bias.Add(dy[b][static_cast<size_t>(n)], {1});
-      r.parameter_gradients[static_cast<size_t>(mlp.bias_offset(static_cast<int32_t>(l)) + n)] =
-          bias.Get();
-      for (int64_t k = 0; k < sizes[l]; ++k) {
-        ApproxSum sum;
-        for (size_t b = 0; b < rows; ++b) {
-          sum.Add(dy[b][static_cast<size_t>(n)], activations[l][b][static_cast<size_t>(k)]);
-        }
-        r.parameter_gradients[static_cast<size_t>(mlp.weight_offset(static_cast<int32_t>(l)) +
-                                                  n * sizes[l] + k)] = sum.Get();
-      }
-    }
-    ApproxMatrix dx(rows);
-    for (size_t b = 0; b < rows; ++b) {
-      for (int64_t k = 0; k < sizes[l]; ++k) {
-        ApproxSum sum;
-        for (int64_t n = 0; n < sizes[l + 1]; ++n) {
-          sum.Add(dy[b][static_cast<size_t>(n)], weight(l, n, k));
-        }
-        dx[b].push_back(sum.Get());
-      }
-    }
-    dy = std::move(dx);
-  }
-  r.dx = std::move(dy);
-  return r;
-}
-
-// --- the op ---
-
-constexpr float kUnused = -77.0f;
-
-struct Result {
-  std::vector<float> y, dx, parameter_gradients;
-  friend bool operator==(const Result& a, const Result& b) {
-    return test::Bits(a.y) == test::Bits(b.y) && test::Bits(a.dx) == test::Bits(b.dx) &&
-           test::Bits(a.parameter_gradients) == test::Bits(b.parameter_gradients);
-  }
-};
+using Problem = test::MlpProblem;
+using Reference = test::MlpReference;
+using Result = test::MlpResult;
 
 std::unique_ptr<Mlp> NewMlp(const MlpOptions& options) {
   auto mlp = Mlp::Create(options);
@@ -231,31 +58,6 @@ Result RunMlp(const ExecContext& ctx, Mlp& mlp, const Problem& p) {
                                       .dx_stride = p.x_stride(),
                                       .parameter_gradients = r.parameter_gradients.data()}));
   return r;
-}
-
-void ExpectNear(const std::vector<float>& got, int64_t stride, const ApproxMatrix& want,
-                const char* what) {
-  for (size_t b = 0; b < want.size(); ++b) {
-    for (size_t n = 0; n < static_cast<size_t>(stride); ++n) {
-      const float value = got[b * static_cast<size_t>(stride) + n];
-      if (n < want[b].size()) {
-        ASSERT_NEAR(value, want[b][n].value, want[b][n].error) << what << " " << b << "," << n;
-      } else {
-        ASSERT_EQ(value, kUnused) << what << ": the gap after row " << b;
-      }
-    }
-  }
-}
-
-void ExpectMatches(const Mlp& mlp, const Problem& p, const Result& got) {
-  const Reference want = Compute(mlp, p);
-  ASSERT_NO_FATAL_FAILURE(ExpectNear(got.y, p.y_stride(), want.y, "y"));
-  ASSERT_NO_FATAL_FAILURE(ExpectNear(got.dx, p.x_stride(), want.dx, "dx"));
-  for (size_t i = 0; i < got.parameter_gradients.size(); ++i) {
-    ASSERT_NEAR(got.parameter_gradients[i], want.parameter_gradients[i].value,
-                want.parameter_gradients[i].error)
-        << "parameter " << i;
-  }
 }
 
 // --- tests ---
@@ -317,8 +119,8 @@ TEST(MlpTest, MatchesADoubleReferenceForwardAndBackward) {
         const MlpOptions options = {
             .sizes = sizes, .relu_on_output = seed % 2 == 0, .max_batch_size = batch_size};
         const auto mlp = NewMlp(options);
-        const Problem p = RandomProblem(*mlp, options, batch_size, seed);
-        ASSERT_NO_FATAL_FAILURE(ExpectMatches(*mlp, p, RunMlp({}, *mlp, p)));
+        const Problem p = test::RandomMlpProblem(*mlp, options, batch_size, seed);
+        ASSERT_NO_FATAL_FAILURE(test::ExpectMlpMatches(*mlp, p, RunMlp({}, *mlp, p)));
       }
     }
   }
@@ -328,8 +130,8 @@ TEST(MlpTest, MatchesADoubleReferenceOnALargeBatch) {
   const MlpOptions options = {.sizes = {13, 32, 17, 1}, .max_batch_size = 2048};
   const auto mlp = NewMlp(options);
   ThreadPool pool(4);
-  const Problem p = RandomProblem(*mlp, options, 2048, 3);
-  ExpectMatches(*mlp, p, RunMlp(test::OnPool(&pool), *mlp, p));
+  const Problem p = test::RandomMlpProblem(*mlp, options, 2048, 3);
+  test::ExpectMlpMatches(*mlp, p, RunMlp(test::OnPool(&pool), *mlp, p));
 }
 
 TEST(MlpTest, DropoutMatchesTheDocumentedMaskInBothPasses) {
@@ -340,8 +142,8 @@ TEST(MlpTest, DropoutMatchesTheDocumentedMaskInBothPasses) {
                               .first_layer_id = 10,
                               .max_batch_size = 300};
   const auto mlp = NewMlp(options);
-  const Problem p = RandomProblem(*mlp, options, 300, 6);
-  ExpectMatches(*mlp, p, RunMlp({}, *mlp, p));
+  const Problem p = test::RandomMlpProblem(*mlp, options, 300, 6);
+  test::ExpectMlpMatches(*mlp, p, RunMlp({}, *mlp, p));
 }
 
 // The reference's own backward pass, against central differences of its forward pass.
@@ -349,10 +151,10 @@ TEST(MlpTest, ReferenceGradientsAreFiniteDifferences) {
   const MlpOptions options = {
       .sizes = {3, 5, 4, 2}, .dropout = 0.25f, .seed = 4, .max_batch_size = 3};
   const auto mlp = NewMlp(options);
-  Problem p = RandomProblem(*mlp, options, 3, 8);
-  const Reference reference = Compute(*mlp, p);
+  Problem p = test::RandomMlpProblem(*mlp, options, 3, 8);
+  const Reference reference = test::ComputeMlp(*mlp, p);
   const auto loss = [&] {
-    const Reference r = Compute(*mlp, p);
+    const Reference r = test::ComputeMlp(*mlp, p);
     double sum = 0;
     for (size_t b = 0; b < r.y.size(); ++b) {
       for (size_t n = 0; n < r.y[b].size(); ++n) {
@@ -398,7 +200,7 @@ TEST(MlpTest, EqualBitsOnAnyPool) {
   const MlpOptions options = {
       .sizes = {13, 130, 64, 16}, .relu_on_output = true, .dropout = 0.1f, .max_batch_size = 1000};
   const auto mlp = NewMlp(options);
-  const Problem p = RandomProblem(*mlp, options, 1000, 2);
+  const Problem p = test::RandomMlpProblem(*mlp, options, 1000, 2);
   const Result alone = RunMlp({}, *mlp, p);
   for (const int threads : {1, 2, 4}) {
     ThreadPool pool(threads);
@@ -419,7 +221,7 @@ void UseStack(int) {
 TEST(MlpTest, SignalHandlersOfTheProgramDisturbNoProduct) {
   const MlpOptions options = {.sizes = {367, 512, 256, 1}, .max_batch_size = 512};
   const auto mlp = NewMlp(options);
-  const Problem p = RandomProblem(*mlp, options, 512, 2);
+  const Problem p = test::RandomMlpProblem(*mlp, options, 512, 2);
   const Result want = RunMlp({}, *mlp, p);
 
   struct sigaction action = {};
@@ -444,7 +246,7 @@ TEST(MlpTest, BatchSizesMayChangeBetweenCalls) {
   const auto mlp = NewMlp(options);
   for (const int64_t batch_size : {2048, 7, 1, 0, 129, 128, 2048, 63, 64}) {
     SCOPED_TRACE(batch_size);
-    const Problem p = RandomProblem(*mlp, options, batch_size, 40);
+    const Problem p = test::RandomMlpProblem(*mlp, options, batch_size, 40);
     const auto fresh = NewMlp(options);
     EXPECT_TRUE(RunMlp({}, *mlp, p) == RunMlp({}, *fresh, p));
   }
@@ -453,7 +255,7 @@ TEST(MlpTest, BatchSizesMayChangeBetweenCalls) {
 TEST(MlpTest, StridesDoNotChangeResults) {
   const MlpOptions options = {.sizes = {13, 40, 5}, .max_batch_size = 200};
   const auto mlp = NewMlp(options);
-  const Problem wide = RandomProblem(*mlp, options, 200, 12);
+  const Problem wide = test::RandomMlpProblem(*mlp, options, 200, 12);
   Problem dense = wide;
   dense.gap = 0;
   const auto pack = [](const std::vector<float>& from, int64_t columns, int64_t stride) {
@@ -475,7 +277,7 @@ TEST(MlpTest, StridesDoNotChangeResults) {
 TEST(MlpTest, EvaluationDropsNothingAndTrainingMasksDependOnTheStep) {
   MlpOptions options = {.sizes = {8, 50, 50, 2}, .dropout = 0.5f, .max_batch_size = 100};
   const auto mlp = NewMlp(options);
-  Problem p = RandomProblem(*mlp, options, 100, 1);
+  Problem p = test::RandomMlpProblem(*mlp, options, 100, 1);
   const auto forward = [&](Mlp& m) {
     std::vector<float> y(static_cast<size_t>(100 * p.y_stride()));
     HOTROW_EXPECT_OK(m.Forward({}, ForwardOf(p, y)));
@@ -495,7 +297,7 @@ TEST(MlpTest, EvaluationDropsNothingAndTrainingMasksDependOnTheStep) {
 TEST(MlpTest, LayerIdsTellTheDropoutOfTwoMlpsApart) {
   MlpOptions options = {.sizes = {4, 64, 8}, .dropout = 0.5f, .max_batch_size = 10};
   const auto first = NewMlp(options);
-  const Problem p = RandomProblem(*first, options, 10, 1);
+  const Problem p = test::RandomMlpProblem(*first, options, 10, 1);
   options.first_layer_id = 2;
   const auto second = NewMlp(options);
   EXPECT_FALSE(RunMlp({}, *first, p) == RunMlp({}, *second, p));
@@ -504,7 +306,7 @@ TEST(MlpTest, LayerIdsTellTheDropoutOfTwoMlpsApart) {
 TEST(MlpTest, BackwardNeedsATrainingForwardJustBefore) {
   const MlpOptions options = {.sizes = {3, 4, 2}, .max_batch_size = 4};
   const auto mlp = NewMlp(options);
-  Problem p = RandomProblem(*mlp, options, 4, 1);
+  Problem p = test::RandomMlpProblem(*mlp, options, 4, 1);
   std::vector<float> dw(p.parameters.size());
   const auto backward = [&] {
     std::vector<float> dy = p.dy;
@@ -546,7 +348,7 @@ TEST(MlpTest, ReportsTheGradientsOfEachLayerOnceFinalTheLastLayerFirst) {
     ThreadPool pool(threads);
     for (const int64_t batch_size : {0, 1, 200}) {
       SCOPED_TRACE(testing::Message() << threads << " threads, batch of " << batch_size);
-      const Problem p = RandomProblem(*mlp, options, batch_size, 4);
+      const Problem p = test::RandomMlpProblem(*mlp, options, batch_size, 4);
       const Result want = RunMlp({}, *mlp, p);
       Result got = want;
       std::fill(got.parameter_gradients.begin(), got.parameter_gradients.end(), kUnused);
@@ -582,7 +384,7 @@ TEST(MlpTest, AnErrorOfTheReportIsTheErrorOfBackwardAndTheLastReport) {
   const auto mlp = NewMlp(options);
   ThreadPool pool(3);
   for (const int64_t batch_size : {0, 200}) {
-    const Problem p = RandomProblem(*mlp, options, batch_size, 4);
+    const Problem p = test::RandomMlpProblem(*mlp, options, batch_size, 4);
     for (int fail_at = 0; fail_at < 3; ++fail_at) {
       std::vector<float> y(p.dy.size());
       std::vector<float> dy = p.dy;
@@ -606,7 +408,7 @@ TEST(MlpTest, AnErrorOfTheReportIsTheErrorOfBackwardAndTheLastReport) {
 TEST(MlpTest, TheHalvesOfBackwardMakeTheWholeAndDxIsFinalInBetween) {
   const MlpOptions options = {.sizes = {30, 100, 3}, .max_batch_size = 150};
   const auto mlp = NewMlp(options);
-  const Problem p = RandomProblem(*mlp, options, 150, 2);
+  const Problem p = test::RandomMlpProblem(*mlp, options, 150, 2);
   const Result want = RunMlp({}, *mlp, p);
   Result got = want;
   std::fill(got.dx.begin(), got.dx.end(), kUnused);
@@ -682,7 +484,7 @@ TEST(MlpTest, SlicesDropWhatTheWholeBatchDrops) {
 TEST(MlpTest, OutputMayBeOverwrittenBeforeBackward) {
   const MlpOptions options = {.sizes = {5, 6, 7}, .relu_on_output = true, .max_batch_size = 50};
   const auto mlp = NewMlp(options);
-  const Problem p = RandomProblem(*mlp, options, 50, 1);
+  const Problem p = test::RandomMlpProblem(*mlp, options, 50, 1);
   const Result want = RunMlp({}, *mlp, p);
   std::vector<float> y(p.dy.size());
   std::vector<float> dw(p.parameters.size());
@@ -706,7 +508,7 @@ TEST(MlpTest, EmptyBatchGivesZeroGradientsAndNeedsNoPointers) {
 TEST(MlpTest, NaNReachesTheOutput) {
   const MlpOptions options = {.sizes = {13, 20, 2}, .max_batch_size = 2};
   const auto mlp = NewMlp(options);
-  Problem p = RandomProblem(*mlp, options, 2, 1);
+  Problem p = test::RandomMlpProblem(*mlp, options, 2, 1);
   p.x[0] = std::numeric_limits<float>::quiet_NaN();
   const Result r = RunMlp({}, *mlp, p);
   EXPECT_TRUE(std::isnan(r.y[0]));
@@ -774,7 +576,7 @@ TEST(MlpTest, ErrorsNameTheField) {
 
   const MlpOptions options = {.sizes = {3, 2}, .max_batch_size = 4};
   const auto mlp = NewMlp(options);
-  const Problem p = RandomProblem(*mlp, options, 4, 1);
+  const Problem p = test::RandomMlpProblem(*mlp, options, 4, 1);
   std::vector<float> y(p.dy.size());
   const auto forward_error = [&](const auto& change, const char* field) {
     Mlp::ForwardArgs args = ForwardOf(p, y);
@@ -813,10 +615,42 @@ TEST(MlpTest, ErrorsNameTheField) {
       "dx_stride");
 }
 
-TEST(MlpTest, OtherDevicesAreUnimplemented) {
+TEST(MlpTest, ACallOnAnotherDeviceIsRefused) {
   const auto mlp = NewMlp({.sizes = {3, 2}, .max_batch_size = 1});
   EXPECT_THAT(mlp->Forward({.device = Device::kCuda}, {.batch_size = 0}),
-              test::StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("CUDA")));
+              test::StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("made for device cpu, called with a context of cuda")));
+  std::vector<float> dw(static_cast<size_t>(mlp->num_parameters()));
+  HOTROW_ASSERT_OK(mlp->Forward({}, {.batch_size = 0, .training = true}));
+  EXPECT_THAT(mlp->Backward({.device = Device::kCuda}, {.parameter_gradients = dw.data()}),
+              test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("context of cuda")));
+}
+
+TEST(MlpTest, AGpuThatIsNotThereIsNamed) {
+  if (test::UsableGpu().ok()) GTEST_SKIP() << "there is a GPU";
+  const auto mlp = Mlp::Create({.sizes = {3, 2}, .max_batch_size = 1}, {.device = Device::kCuda});
+  EXPECT_THAT(mlp.status().message(),
+              ::testing::AnyOf(HasSubstr("no CUDA"), HasSubstr("no usable GPU")));
+}
+
+TEST(MlpTest, ReluOfANumberIsThatOfEight) {
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float x : {0.0f, -0.0f, 1.5f, -1.5f, 1e-45f, -1e-45f, kInfinity, -kInfinity, kNaN}) {
+    float eight[8];
+    internal::Vec8::Relu(internal::Vec8::Set(x)).Store(eight);
+    EXPECT_EQ(test::Bits({internal::Relu(x)}), test::Bits({eight[3]})) << x;
+    for (const float g : {2.0f, -0.0f, kNaN}) {
+      internal::Vec8::ReluGrad(internal::Vec8::Set(x), internal::Vec8::Set(g)).Store(eight);
+      EXPECT_EQ(test::Bits({internal::ReluGrad(x, g)}), test::Bits({eight[3]})) << x << " " << g;
+    }
+  }
+}
+
+TEST(MlpTest, SumsOfBiasesNeedARowForEachBegunChunk) {
+  EXPECT_EQ(internal::MlpBiasSums(1, 48), 48);
+  EXPECT_EQ(internal::MlpBiasSums(internal::kMlpSumRows, 16), 16);
+  EXPECT_EQ(internal::MlpBiasSums(internal::kMlpSumRows + 1, 16), 32);
 }
 
 }  // namespace

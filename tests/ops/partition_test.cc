@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "ops/partition_impl.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -90,6 +91,62 @@ TEST(PartitionTest, ValidateNamesTheField) {
   expect({nullptr, 1, 1, offsets, order}, "part must not be null");
   expect({part, 1, 1, nullptr, order}, "offsets must not be null");
   expect({part, 1, 1, offsets, nullptr}, "order must not be null");
+}
+
+TEST(PartitionTest, PassesCoverEveryBitOfAPart) {
+  using internal::PartitionPasses;
+  EXPECT_EQ(PartitionPasses::For(0).num_passes, 0);
+  EXPECT_EQ(PartitionPasses::For(1).num_passes, 0);
+  for (int64_t parts : {int64_t{2}, int64_t{3}, int64_t{256}, int64_t{257}, int64_t{1} << 16,
+                        (int64_t{1} << 16) + 1, int64_t{1} << 31}) {
+    SCOPED_TRACE(parts);
+    const auto passes = PartitionPasses::For(parts);
+    const int bits = passes.num_passes * passes.digit_bits;
+    EXPECT_GE(int64_t{1} << bits, parts);
+    EXPECT_LE(passes.digit_bits, PartitionPasses::kDigitBitsMax);
+    EXPECT_LE((passes.num_passes - 1) * passes.digit_bits, 31);  // a shift of the last digit
+    // No pass too many.
+    EXPECT_LT(int64_t{1} << (8 * (passes.num_passes - 1)), parts);
+  }
+  // More parts than there are numbers for them.
+  EXPECT_EQ(PartitionPasses::For(int64_t{1} << 40).num_passes, 4);
+}
+
+TEST(PartitionTest, TheWorkspaceIsThatOfTheDevice) {
+  using internal::PartitionCudaLayout;
+  EXPECT_EQ(PartitionWorkspaceBytes(Device::kCpu, 1000, 1000), 0);
+  EXPECT_EQ(PartitionWorkspaceBytes(Device::kCuda, 0, 1000), 0);
+  EXPECT_EQ(PartitionWorkspaceBytes(Device::kCuda, 1000, 1), 0);
+  for (const int64_t n : {int64_t{1}, int64_t{4097}, (int64_t{1} << 31) - 1}) {
+    for (const int64_t parts : {int64_t{2}, int64_t{256}, int64_t{257}, n}) {
+      if (parts < 2) continue;
+      SCOPED_TRACE(testing::Message() << n << " items, " << parts << " parts");
+      const auto layout = PartitionCudaLayout::For(n, parts);
+      EXPECT_EQ(PartitionWorkspaceBytes(Device::kCuda, n, parts), layout.bytes);
+      const auto passes = internal::PartitionPasses::For(parts);
+      const int64_t again = passes.num_passes > 1 ? n : 0;
+      const int64_t counts = passes.num_digits() * ((n + 4095) / 4096);
+      EXPECT_EQ(layout.parts[0], 0);
+      EXPECT_GE(layout.parts[1], 4 * n);
+      EXPECT_GE(layout.items, layout.parts[1] + 4 * again);
+      EXPECT_GE(layout.counts, layout.items + 4 * again);
+      EXPECT_GE(layout.scan, layout.counts + 4 * counts);
+      EXPECT_GE(layout.bytes, layout.scan + 4 * internal::ScanScratchInts(counts));
+      for (const int64_t begin : {layout.parts[1], layout.items, layout.counts, layout.scan}) {
+        EXPECT_EQ(begin % kBufferAlignment, 0);
+      }
+    }
+  }
+  const int32_t part[1] = {0};
+  int64_t offsets[3];
+  int32_t order[1];
+  PartitionArgs args{part, 1, 2, offsets, order};
+  HOTROW_EXPECT_OK(args.Validate());
+  EXPECT_THAT(args.Validate(Device::kCuda),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("workspace_bytes")));
+  args.workspace_bytes = PartitionWorkspaceBytes(Device::kCuda, 1, 2);
+  EXPECT_THAT(args.Validate(Device::kCuda), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                     HasSubstr("workspace must not be null")));
 }
 
 }  // namespace

@@ -5,13 +5,16 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/philox.h"
+#include "ops/row_codec_convert_impl.h"
 #include "ops/row_codec_impl.h"
 #include "tests/support/test_util.h"
 
@@ -424,6 +427,49 @@ TEST(RowCodecTest, AnyBytesDecodeAlikeOnEveryPath) {
     }
   }
 }
+
+TEST(RowCodecTest, FindRunNeverFindsAnEmptyOne) {
+  internal::RunChunk chunk;
+  const RowRun runs[] = {{5, 5, 1}, {5, 8, 1}, {8, 8, 1}, {8, 9, 1}, {9, 9, 1}};
+  chunk.size = 5;
+  std::copy(std::begin(runs), std::end(runs), chunk.v);
+  for (int64_t i = 5; i < 9; ++i) EXPECT_EQ(internal::FindRun(chunk, i), i < 8 ? 1 : 3) << i;
+}
+
+TEST(RowCodecTest, OneWideRunTakesWholeWarps) {
+  internal::RunChunk chunk;
+  chunk.size = 3;
+  chunk.v[0] = {0, 1, 32};
+  chunk.v[1] = {1, 1, 33};  // empty
+  chunk.v[2] = {1, 2, 1};
+  EXPECT_EQ(internal::CodecThreadsPerRow(chunk), internal::kCodecThreadsNarrow);
+  chunk.v[1].end = chunk.v[2].begin = 2;
+  EXPECT_EQ(internal::CodecThreadsPerRow(chunk), internal::kCodecThreadsWide);
+}
+
+#if defined(__x86_64__)
+TEST(RowCodecTest, NansAreTheProcessorsOwn) {
+  const float numbers[] = {0.0f, -1.5f, kInf, -kInf, kMax};
+  std::vector<std::pair<float, float>> pairs = {{kInf, -kInf}, {-kInf, kInf}, {0, kInf}};
+  for (const uint32_t bits : {0x7fc00000u, 0xffc12345u, 0x7f800001u, 0xff812345u}) {
+    for (const float x : numbers) {
+      pairs.emplace_back(std::bit_cast<float>(bits), x);
+      pairs.emplace_back(x, std::bit_cast<float>(bits));
+    }
+  }
+  for (const auto& pair : pairs) {
+    // Volatile: the processor shall add, not the compiler.
+    const volatile float a = pair.first;
+    const volatile float b = pair.second;
+    EXPECT_EQ(std::bit_cast<uint32_t>(internal::SumWithNan(a, b)), std::bit_cast<uint32_t>(a + b))
+        << a << " + " << b;
+    EXPECT_EQ(std::bit_cast<uint32_t>(internal::ProductWithNan(a, b)),
+              std::bit_cast<uint32_t>(a * b))
+        << a << " * " << b;
+    EXPECT_EQ(std::isnan(internal::NanOf(a, b)), true);
+  }
+}
+#endif
 
 TEST(RowCodecTest, EveryHalfComesBackAndNeighboursAreSplitInTheMiddle) {
   for (const Type type : {Type::kFp16, Type::kBf16}) {

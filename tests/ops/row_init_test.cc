@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "ops/row_init_impl.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -169,6 +170,18 @@ TEST(RowInitTest, WritesTheWholeRow) {
     }
     EXPECT_THAT(std::vector<std::byte>(row.begin() + layout.step_offset, row.end()),
                 Each(std::byte{0}));
+  }
+}
+
+TEST(RowInitTest, AccumulatorsLieInTheState) {
+  using Kind = SparseOptimizerKind;
+  for (const Kind kind : {Kind::kSgd, Kind::kMomentum, Kind::kAdagrad, Kind::kRowWiseAdagrad,
+                          Kind::kAdam, Kind::kPartialRowWiseAdam, Kind::kFtrl}) {
+    for (const int32_t dim : {1, 5, 1000}) {
+      const auto range = internal::AccumulatorRange::For(kind, dim);
+      EXPECT_LE(range.begin, range.end);
+      EXPECT_LE(range.end, SparseStateFloats(kind, dim));
+    }
   }
 }
 

@@ -1,7 +1,9 @@
 #include "ops/sparse_optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "base/buffer.h"
 #include "base/philox.h"
 #include "ops/row_layout.h"
+#include "ops/sparse_optimizer_impl.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -250,6 +253,104 @@ TEST_P(SparseOptimizerTest, SameBitsOnAnyPoolAndInAnyOrder) {
     HOTROW_ASSERT_OK(reversed.UpdateSome(which, reversed_gradients, 1));
     HOTROW_ASSERT_OK(reversed.UpdateSome(which, reversed_gradients, 2));
     EXPECT_EQ(reversed.bytes(), want.bytes());
+  }
+}
+
+// The formulas with one column to a lane, in the order in which the kernels use them, against the
+// CPU's eight: the same bits.
+template <typename Formula>
+void UpdateRowByColumns(const internal::StepNumbers<float>& numbers, const RowLayout& layout,
+                        const float* gradient, bool first_update, float* weights) {
+  const int32_t dim = layout.dim;
+  float rate = 0;
+  if constexpr (Formula::kRowState) {
+    float sums[internal::kMeanSquareLanes] = {};
+    for (int32_t d = 0; d < dim; ++d) {
+      const float g = numbers.Gradient(gradient[d], weights[d]);
+      sums[d % internal::kMeanSquareLanes] += g * g;
+    }
+    for (int distance = 1; distance < internal::kMeanSquareLanes; distance *= 2) {
+      float next[internal::kMeanSquareLanes];
+      for (int i = 0; i < internal::kMeanSquareLanes; ++i) next[i] = sums[i] + sums[i ^ distance];
+      std::copy(std::begin(next), std::end(next), sums);
+    }
+    rate = Formula::RowRate(numbers, sums[3] / static_cast<float>(dim),
+                            weights + (1 + Formula::kColumnStates) * dim);
+  }
+  for (int32_t d = 0; d < dim; ++d) {
+    float* const s1 = Formula::kColumnStates > 0 ? weights + dim + d : nullptr;
+    float* const s2 = Formula::kColumnStates > 1 ? weights + 2 * dim + d : nullptr;
+    internal::StepColumns<float> x = {weights[d], s1 == nullptr ? 0 : *s1, s2 == nullptr ? 0 : *s2};
+    Formula::Apply(numbers, rate, first_update, numbers.Gradient(gradient[d], x.w), x);
+    weights[d] = x.w;
+    if (s1 != nullptr) *s1 = x.s1;
+    if (s2 != nullptr) *s2 = x.s2;
+  }
+}
+
+TEST_P(SparseOptimizerTest, OneColumnToALaneGivesTheSameBits) {
+  for (const uint64_t seed : test::Seeds(40)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    RandomStream random(seed, RandomPurpose::kTest);
+    const int32_t dims[] = {1, 3, 7, 16, 64, 100, 128, 1000};
+    const int32_t dim = dims[random.Below(std::size(dims))];
+    SparseOptimizerConfig config{.kind = GetParam(), .learning_rate = 0.05f};
+    config.weight_decay = random.Below(2) == 0 ? 0 : 0.02f;
+    if (GetParam() != Kind::kFtrl && random.Below(2) == 0) {
+      config.weight_decay_mode = WeightDecayMode::kDecoupled;
+    }
+    config.initial_accumulator = random.Below(2) == 0 ? 0 : 0.1f;
+    config.lr_power = random.Below(2) == 0 ? -0.5f : -0.7f;
+    config.l1 = random.Below(2) == 0 ? 0 : 0.3f;
+    config.l2 = random.Below(2) == 0 ? 0 : 0.2f;
+    Rows rows(config, dim, 1);
+    Rows by_columns(config, dim, 1);
+    for (int32_t d = 0; d < dim; ++d) {
+      rows.weights(0)[d] = by_columns.weights(0)[d] = random.Normal();
+    }
+    for (uint32_t step = 1; step <= 4; ++step) {
+      std::vector<float> gradient(static_cast<size_t>(dim));
+      for (float& g : gradient) g = random.Below(8) == 0 ? -0.0f : random.Normal();
+      const SparseUpdateArgs args = {.config = config, .step = step};
+      ASSERT_TRUE(internal::WithFormula(config, [&](auto formula) {
+                    UpdateRowByColumns<decltype(formula)>(internal::NumbersOf(args), rows.layout(),
+                                                          gradient.data(), step == 1,
+                                                          by_columns.weights(0));
+                    return absl::OkStatus();
+                  }).ok());
+      HOTROW_ASSERT_OK(rows.Update(gradient, step));
+      const auto floats = static_cast<size_t>(dim + rows.layout().state_floats);
+      ASSERT_EQ(std::memcmp(rows.weights(0), by_columns.weights(0), floats * sizeof(float)), 0)
+          << "dim " << dim << " step " << step;
+    }
+  }
+}
+
+TEST_P(SparseOptimizerTest, CountsTheRowsThatAreNew) {
+  ThreadPool four(4);
+  constexpr int64_t kRows = 1000;
+  const SparseOptimizerConfig config{.kind = GetParam()};
+  Rows rows(config, 3, kRows);
+  const std::vector<float> gradients(3 * kRows, 0.5f);
+  std::vector<int64_t> some;
+  for (int64_t u = 0; u < kRows; u += 3) some.push_back(u);
+  HOTROW_ASSERT_OK(rows.UpdateSome(some, gradients, 1));
+  int64_t new_rows = 7;
+  for (const int64_t want : {7 + kRows - std::ssize(some), 7 + kRows - std::ssize(some)}) {
+    std::vector<std::byte*> row_pointers;
+    std::vector<const float*> gradient_pointers;
+    for (int64_t u = 0; u < kRows; ++u) {
+      row_pointers.push_back(rows.row(u));
+      gradient_pointers.push_back(gradients.data() + 3 * u);
+    }
+    HOTROW_ASSERT_OK(SparseUpdate({.pool = &four}, {.config = config,
+                                                    .layout = &rows.layout(),
+                                                    .num_rows = kRows,
+                                                    .rows = row_pointers.data(),
+                                                    .gradients = gradient_pointers.data(),
+                                                    .step = 2,
+                                                    .new_rows = &new_rows}));
+    EXPECT_EQ(new_rows, want);
   }
 }
 

@@ -2,11 +2,13 @@ hotrow_add_test(
   NAME ops_tables_test
   SOURCES gather_test.cc
           gradient_segment_sum_test.cc
+          launch_impl_test.cc
           partition_test.cc
           pooled_lookup_test.cc
           row_codec_test.cc
           row_init_test.cc
           row_layout_test.cc
+          row_tiles_test.cc
           sparse_optimizer_test.cc
           unique_test.cc
   DEPS hotrow::ops)

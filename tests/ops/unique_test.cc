@@ -1,6 +1,8 @@
 #include "ops/unique.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <string>
@@ -8,6 +10,7 @@
 
 #include "base/buffer.h"
 #include "base/philox.h"
+#include "ops/unique_impl.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -205,11 +208,71 @@ TEST(UniqueTest, ValidateNamesTheField) {
   expect(good, "segments[1].table must lie in [0, 1), got 1");
 }
 
+TEST(UniqueTest, TheWorkspaceIsThatOfTheDevice) {
+  using internal::UniqueCudaLayout;
+  for (const int64_t n : {int64_t{1}, int64_t{1000}, (int64_t{1} << 31) - 1}) {
+    SCOPED_TRACE(n);
+    const auto layout = UniqueCudaLayout::For(n);
+    EXPECT_EQ(UniqueWorkspaceBytes(n, Device::kCuda), layout.bytes);
+    // Each array begins where the one before has ended.
+    EXPECT_EQ(layout.slots, 0);
+    EXPECT_GE(layout.places, layout.slots + 4 * 2 * n);
+    EXPECT_GE(layout.ranks, layout.places + 4 * n);
+    EXPECT_GE(layout.scan, layout.ranks + 4 * (n + 1));
+    EXPECT_GE(layout.chunk_places, layout.scan + 4 * internal::ScanScratchInts(n + 1));
+    EXPECT_GE(layout.bytes, layout.chunk_places + 4 * internal::SegmentChunk::kCapacity);
+    for (const int64_t begin : {layout.places, layout.ranks, layout.scan, layout.chunk_places}) {
+      EXPECT_EQ(begin % kBufferAlignment, 0);
+    }
+    EXPECT_LE(layout.bytes, 17 * n + 1024);
+  }
+  EXPECT_EQ(UniqueWorkspaceBytes(0, Device::kCuda), 0);
+
+  uint64_t numbers[1] = {};
+  int64_t table_offsets[2];
+  int32_t inverse[1];
+  alignas(64) std::byte workspace[64];
+  const std::vector<LookupSegment> segments = {{0, 1, 0}};
+  UniqueArgs args{numbers,       1,       segments, 1,         numbers,
+                  table_offsets, inverse, inverse,  workspace, UniqueWorkspaceBytes(1)};
+  HOTROW_EXPECT_OK(args.Validate());
+  EXPECT_THAT(args.Validate(Device::kCuda),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("workspace_bytes")));
+  args.workspace_bytes = UniqueWorkspaceBytes(1, Device::kCuda);
+  HOTROW_EXPECT_OK(args.Validate(Device::kCuda));
+}
+
+TEST(UniqueTest, FindSegmentNeverFindsAnEmptyOne) {
+  internal::SegmentChunk chunk;
+  const LookupSegment segments[] = {{5, 5, 0}, {5, 8, 1}, {8, 8, 2},
+                                    {8, 8, 3}, {8, 9, 4}, {9, 9, 5}};
+  chunk.size = 6;
+  std::copy(std::begin(segments), std::end(segments), chunk.v);
+  for (int64_t i = 5; i < 9; ++i) EXPECT_EQ(internal::FindSegment(chunk, i), i < 8 ? 1 : 4) << i;
+  chunk.size = internal::SegmentChunk::kCapacity;
+  for (int32_t s = 0; s < chunk.size; ++s) chunk.v[s] = {s, s + 1, 0};
+  for (int32_t s = 0; s < chunk.size; ++s) EXPECT_EQ(internal::FindSegment(chunk, s), s);
+}
+
+TEST(UniqueTest, FirstSlotsLieInTheTable) {
+  constexpr int64_t kLargest = 2 * ((int64_t{1} << 31) - 1);
+  for (const int64_t num_slots : {int64_t{2}, int64_t{6}, int64_t{1000}, kLargest}) {
+    int64_t largest = 0;
+    for (uint64_t key = 0; key < 10'000; ++key) {
+      largest = std::max<int64_t>(largest, internal::FirstSlot(key, num_slots));
+    }
+    EXPECT_LT(largest, num_slots);
+    EXPECT_GE(largest, num_slots - 1 - num_slots / 100);
+  }
+}
+
+#if !HOTROW_HAVE_CUDA
 TEST(UniqueTest, CudaIsUnimplemented) {
   int64_t table_offsets[1];
   EXPECT_THAT(Unique({.device = Device::kCuda}, {.table_offsets = table_offsets}),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("CUDA")));
 }
+#endif
 
 }  // namespace
 }  // namespace hotrow

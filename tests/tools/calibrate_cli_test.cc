@@ -21,14 +21,16 @@ TEST(CalibrateCliTest, WritesAProfileThatPlansUse) {
                                  "--path=" + dir + "/disk", "--output=" + dir + "/machine.yaml"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
   EXPECT_THAT(made.out, AllOf(HasSubstr("random 4 KiB reads"), HasSubstr("GFLOP/s"),
-                              HasSubstr("missed, read from memory")));
+                              HasSubstr("missed, read from memory"), HasSubstr("64 samples"),
+                              HasSubstr("beside")));
   EXPECT_TRUE(std::filesystem::is_empty(dir + "/disk"));
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::string text,
                               ReadFileToString(PosixEnv(), dir + "/machine.yaml"));
   for (const char* const field :
        {"machine: \"", "dram_bytes_per_second: ", "gather_rows_per_second: ",
         "ssd_read_ios_per_second: ", "dense_flops_wide: ", "unique_seconds_per_lookup: ",
-        "update_seconds", "pool_seconds", "sum_seconds"}) {
+        "update_seconds", "pool_seconds", "sum_seconds", "dense_flops_wide_64: ",
+        "dot_flops_short_256: ", "step_beside: ", "disk_beside: ", "ssd_wait_seconds"}) {
     EXPECT_THAT(text, HasSubstr(field));
   }
   HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/spec.yaml",

@@ -52,12 +52,40 @@ TEST(HardwareFileTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(in.engine.update.seconds_per_byte, 5e-10);
   EXPECT_EQ(in.engine.evict.seconds, 5e-8);
   EXPECT_EQ(in.engine.miss_busy, 1);
+  // What was not measured is left out, and stays so.
+  EXPECT_EQ(in.engine.step_beside, 0);
+  EXPECT_FALSE(in.engine.ssd_wait_measured());
+  EXPECT_EQ(in.dense_small.narrow, 0);
+  EXPECT_THAT(text, testing::Not(HasSubstr("beside:")));
   EXPECT_TRUE(in.calibrated());
   EXPECT_EQ(HardwareProfileText(in), [&] {
     HardwareProfile same = out;
     same.machine = in.machine;
     return HardwareProfileText(same);
   }());
+}
+
+TEST(HardwareFileTest, FiguresOfSmallBatchesAndOfWorkBesideWorkAreKept) {
+  HardwareProfile out = Measured();
+  out.dense_small = {1e9, 2e9, 3e9, 4e9, 5e9};
+  out.dense_middle = {6e9, 7e9, 8e9, 9e9, 1e10};
+  out.engine.step_beside = 1.25;
+  out.engine.disk_beside = 0.5;
+  out.engine.ssd_wait = {1e-7, 2e-10};
+  const std::string text = HardwareProfileText(out);
+  EXPECT_THAT(text, AllOf(HasSubstr("\ndense_flops_narrow_64: 1e+09"),
+                          HasSubstr("\ndot_flops_long_256: 1e+10"),
+                          HasSubstr("\nstep_beside: 1.25 "), HasSubstr("# s a step takes longer")));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const HardwareProfile in, ParseHardwareProfile(text, "m.yaml"));
+  EXPECT_EQ(in.dense_small.middle, 2e9);
+  EXPECT_EQ(in.dense_small.dot_short, 4e9);
+  EXPECT_EQ(in.dense_middle.wide, 8e9);
+  EXPECT_EQ(in.dense_middle.dot_long, 1e10);
+  EXPECT_EQ(in.engine.step_beside, 1.25);
+  EXPECT_EQ(in.engine.disk_beside, 0.5);
+  EXPECT_EQ(in.engine.ssd_wait.seconds, 1e-7);
+  EXPECT_EQ(in.engine.ssd_wait.seconds_per_byte, 2e-10);
+  EXPECT_TRUE(in.engine.ssd_wait_measured());
 }
 
 TEST(HardwareFileTest, BadFilesAreNamedWithTheirPlace) {
@@ -75,6 +103,11 @@ TEST(HardwareFileTest, BadFilesAreNamedWithTheirPlace) {
   expect(head + "dense_flops: fast\n", "2:14", HasSubstr("a number above 0"));
   expect(head + "dense_flops: -1\n", "2:14", HasSubstr("a number above 0"));
   expect(head + "colour: 1\n", "2:9", HasSubstr("colour"));
+  expect(head + "step_beside: 0\n", "2:14", AllOf(HasSubstr("step_beside"), HasSubstr("above 0")));
+  expect(head + "disk_beside: -1\n", "2:14", HasSubstr("disk_beside"));
+  expect(head + "ssd_wait_seconds: long\n", "2:19", HasSubstr("ssd_wait_seconds"));
+  expect(head + "dense_flops_wide_64: nan\n", "2:22", HasSubstr("dense_flops_wide_64"));
+  expect(head + "dense_flops_wide_32: 1\n", "2:22", HasSubstr("no such field"));
 }
 
 TEST(HardwareFileTest, RatesBetweenMeasuredSizesLieBetween) {
@@ -85,6 +118,33 @@ TEST(HardwareFileTest, RatesBetweenMeasuredSizesLieBetween) {
   EXPECT_EQ(profile.LayerFlops(4096, 4096), 3e11);
   EXPECT_EQ(profile.DotFlops(16), 1e10);
   EXPECT_EQ(FindAccelerator("cpu")->LayerFlops(8, 8), FindAccelerator("cpu")->dense_flops);
+}
+
+// Of small batches the time of a step is a line in the samples, through what was measured.
+TEST(HardwareFileTest, SmallBatchesTakeLongerForASample) {
+  HardwareProfile profile = Measured();
+  const double large = profile.LayerFlops(64, 64);
+  EXPECT_EQ(profile.LayerFlops(64, 64, 64), large);  // not measured
+  profile.dense_small = {large / 4, 4e10, 6e10, 2e9, 1e10};
+  profile.dense_middle = {large / 2, 1e11, 1.5e11, 5e9, 2e10};
+  const auto step = [&](double samples) { return samples / profile.LayerFlops(64, 64, samples); };
+  EXPECT_NEAR(profile.LayerFlops(64, 64, 64), large / 4, 1);
+  EXPECT_NEAR(profile.LayerFlops(64, 64, 256), large / 2, 1);
+  EXPECT_NEAR(profile.LayerFlops(64, 64, 2048), large, 1);
+  EXPECT_EQ(profile.LayerFlops(64, 64, 65536), large);
+  EXPECT_NEAR(step(160), (step(64) + step(256)) / 2, 1e-15);
+  EXPECT_NEAR(step(1152), (step(256) + step(2048)) / 2, 1e-15);
+  // Below the smallest: the line goes on, a step of 16 takes more than a fourth of one of 64.
+  EXPECT_NEAR(step(16), step(64) - 48 * (step(256) - step(64)) / 192, 1e-15);
+  // A layer of few operations costs a step what one 64 wide does, beside its operations.
+  const double beside = 64 * 64 * step(64) - 64 * 64 * 64 / large;
+  EXPECT_NEAR(8 * 64 / profile.LayerFlops(8, 1, 64), 8 * 64 / large + beside, 1e-12);
+  EXPECT_NEAR(profile.DotFlops(16, 64), 2e9, 1);
+  EXPECT_NEAR(profile.DotFlops(128, 256), 2e10, 1);
+  EXPECT_EQ(profile.DotFlops(16, 2048), 1e10);
+  // Ranks share them.
+  EXPECT_NEAR(profile.SharedBy(2).LayerFlops(64, 64, 64), large / 8, 1);
+  EXPECT_NEAR(profile.SharedBy(2).DotFlops(16, 64), 1e9, 1);
 }
 
 PlanSpec Spec(const std::string& more) {
@@ -183,6 +243,73 @@ TEST(CalibratedPlanTest, AStepIsItsLongestChain) {
   }
   EXPECT_GT(one.step_seconds, two.step_seconds);
   EXPECT_THAT(PlanText(Spec(common), two), HasSubstr("chain: reading rows ahead"));
+}
+
+// Chains on the same processors hold each other up by what was measured for each second of work.
+TEST(CalibratedPlanTest, ChainsHoldEachOtherUp) {
+  PlanSpec spec = Spec("hardware: m.yaml\nstore: memory\ncache_bytes: 16MiB\nprefetch_depth: 1\n");
+  spec.hardware.engine.update.seconds = 1e-6;
+  const Plan before = PlanOf(spec);
+  spec.hardware.engine.disk_beside = 2;  // there is no disk
+  EXPECT_EQ(PlanOf(spec).step_seconds, before.step_seconds);
+  spec.hardware.engine.step_beside = 2;
+  const Plan plan = PlanOf(spec);
+  const double step = ChainSeconds(before, "the step");
+  const double work = ChainSeconds(before, "all work on the processors");
+  EXPECT_EQ(before.step_seconds, work);
+  EXPECT_EQ(ChainSeconds(plan, "the step"), step);
+  EXPECT_NEAR(plan.chains.front().held_up, 2 * (work - step), 1e-12);
+  EXPECT_NEAR(plan.step_seconds, step + 2 * (work - step), 1e-12);
+  EXPECT_THAT(PlanText(spec, plan), HasSubstr("held up"));
+  EXPECT_THAT(PlanJson(spec, plan), HasSubstr("\"held_up_seconds\""));
+  // No figure makes more of the processors than there is.
+  spec.hardware.engine.step_beside = 0.5;
+  EXPECT_EQ(PlanOf(spec).step_seconds, work);
+}
+
+// What reads from a disk is held up by the step, and deals with rows between reads where that was
+// measured.
+TEST(CalibratedPlanTest, ReadingFromADiskIsMeasuredByItself) {
+  for (const int depth : {1, 2}) {
+    PlanSpec spec = Spec("hardware: m.yaml\nstore: ssd\ncache_bytes: 16MiB\n");
+    spec.prefetch_depth = depth;
+    spec.hardware.ssd_write_bytes_per_second = 1e12;
+    const char* const chain = depth == 1 ? "placing and reading rows ahead" : "reading rows ahead";
+    const Plan before = PlanOf(spec);
+    spec.hardware.engine.ssd_wait = {1e-7, 1e-9};
+    const Plan waits = PlanOf(spec);
+    const double reads = waits.ssd_ios_read / 50'000;
+    EXPECT_NEAR(StageSeconds(before, "wait for reads of the disk"),
+                reads - StageSeconds(before, "read misses"), 1e-12);
+    EXPECT_NEAR(StageSeconds(waits, "wait for reads of the disk"),
+                reads + waits.miss_rows * (1e-7 + 80e-9), 1e-9);
+    EXPECT_NEAR(ChainSeconds(waits, chain) - ChainSeconds(before, chain),
+                StageSeconds(before, "read misses") + waits.miss_rows * (1e-7 + 80e-9), 1e-9);
+    spec.hardware.engine.disk_beside = 3;
+    const Plan held = PlanOf(spec);
+    // The step's own work and, with two steps in flight, what places rows.
+    double others = 0;
+    for (const PlanChain& of : held.chains) {
+      if (of.name == chain) others = of.held_up / 3;
+      EXPECT_TRUE(of.name == chain || of.held_up == 0) << of.name;
+    }
+    EXPECT_GE(others, ChainSeconds(held, "the step") * 0.999);
+    EXPECT_LT(others, ChainSeconds(held, "all work on the processors"));
+    EXPECT_NEAR(held.step_seconds, ChainSeconds(held, chain) + 3 * others, 1e-12);
+  }
+}
+
+TEST(CalibratedPlanTest, SmallBatchesPayForTheirLayers) {
+  PlanSpec spec = Spec("hardware: m.yaml\nstore: memory\ncache_bytes: 0\n");
+  spec.model.top = {64, 1};
+  spec.batch_size = 64;
+  const double before = StageSeconds(PlanOf(spec), "dense layers");
+  spec.hardware.dense_small = {1e10, 1e10, 1e10, 1e9, 1e9};
+  spec.hardware.dense_middle = {5e10, 5e10, 5e10, 5e9, 5e9};
+  EXPECT_GT(StageSeconds(PlanOf(spec), "dense layers"), 2 * before);
+  spec.batch_size = 2048;
+  const double large = StageSeconds(PlanOf(spec), "dense layers");
+  EXPECT_NEAR(large, 32 * before, 1e-12);
 }
 
 // What one thread does ahead leaves the other to the step: it takes longer by itself, and less of

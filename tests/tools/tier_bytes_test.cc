@@ -40,8 +40,8 @@ TEST(TierBytesTest, CachesAreWhatRowCacheMakes) {
       HOTROW_ASSERT_OK_AND_ASSIGN(
           const auto cache,
           RowCache::Create({.row_bytes = row_bytes, .budget_bytes = budget - size.buffer_bytes}));
-      EXPECT_EQ(size.ways, cache->Stats().ways);
-      EXPECT_EQ(size.total() - size.buffer_bytes, cache->Stats().used_bytes);
+      EXPECT_EQ(size.ways, cache->Size().ways);
+      EXPECT_EQ(size.total() - size.buffer_bytes, cache->Size().used_bytes);
       EXPECT_LE(size.total(), budget);
       EXPECT_GE(size.metadata_bytes, size.ways * 16);
       const int64_t least = CacheBudgetForWays(size.ways, row_bytes);

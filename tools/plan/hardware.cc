@@ -125,6 +125,22 @@ double Between(double size, double size0, double value0, double size1, double va
   return value0 + share * (value1 - value0);
 }
 
+// The rate at so many samples from those at three batches. The time of a step is a line in the
+// samples between two batches, and below the smallest; so the time of a sample is one in 1 /
+// samples.
+double OfBatch(double samples, double small, double middle, double large) {
+  if (small <= 0 || middle <= 0 || samples >= HardwareProfile::kBatchLarge) return large;
+  const auto line = [&](double batch0, double rate0, double batch1, double rate1) {
+    const double share = (1 / std::max(samples, 1.0) - 1 / batch1) / (1 / batch0 - 1 / batch1);
+    const double seconds = 1 / rate1 + share * (1 / rate0 - 1 / rate1);
+    // Below the smallest batch the line goes on; it does not fall where a noise made it fall.
+    return 1 / std::max(seconds, std::min(1 / rate0, 1 / rate1));
+  };
+  return samples < HardwareProfile::kBatchMiddle
+             ? line(HardwareProfile::kBatchSmall, small, HardwareProfile::kBatchMiddle, middle)
+             : line(HardwareProfile::kBatchMiddle, middle, HardwareProfile::kBatchLarge, large);
+}
+
 const HardwareProfile* Find(std::span<const HardwareProfile> profiles, std::string_view name) {
   const auto at = std::find_if(profiles.begin(), profiles.end(),
                                [&](const HardwareProfile& p) { return p.name == name; });
@@ -133,18 +149,32 @@ const HardwareProfile* Find(std::span<const HardwareProfile> profiles, std::stri
 
 }  // namespace
 
-double HardwareProfile::LayerFlops(double in, double out) const {
-  if (dense_flops_narrow <= 0 || dense_flops_middle <= 0 || dense_flops_wide <= 0) {
-    return dense_flops;
-  }
+double HardwareProfile::LayerFlops(double in, double out, double samples) const {
   const double width = std::sqrt(in * out);
-  return width < kMiddle ? Between(width, kNarrow, dense_flops_narrow, kMiddle, dense_flops_middle)
-                         : Between(width, kMiddle, dense_flops_middle, kWide, dense_flops_wide);
+  const auto rate = [&](double narrow, double middle, double wide) {
+    if (narrow <= 0 || middle <= 0 || wide <= 0) return 0.0;
+    return width < kMiddle ? Between(width, kNarrow, narrow, kMiddle, middle)
+                           : Between(width, kMiddle, middle, kWide, wide);
+  };
+  const double large = rate(dense_flops_narrow, dense_flops_middle, dense_flops_wide);
+  if (large <= 0) return dense_flops;
+  const double whole =
+      OfBatch(samples, rate(dense_small.narrow, dense_small.middle, dense_small.wide),
+              rate(dense_middle.narrow, dense_middle.middle, dense_middle.wide), large);
+  // What a small batch costs beside its operations is a layer's, however few operations it has.
+  const double thin = std::max(1.0, kNarrow * kNarrow / std::max(1.0, in * out));
+  return 1 / (1 / large + thin * std::max(0.0, 1 / whole - 1 / large));
 }
 
-double HardwareProfile::DotFlops(double dim) const {
-  if (dot_flops_short <= 0 || dot_flops_long <= 0) return dense_flops;
-  return Between(dim, kDotShort, dot_flops_short, kDotLong, dot_flops_long);
+double HardwareProfile::DotFlops(double dim, double samples) const {
+  const auto rate = [&](double at_short, double at_long) {
+    if (at_short <= 0 || at_long <= 0) return 0.0;
+    return Between(dim, kDotShort, at_short, kDotLong, at_long);
+  };
+  const double large = rate(dot_flops_short, dot_flops_long);
+  if (large <= 0) return dense_flops;
+  return OfBatch(samples, rate(dense_small.dot_short, dense_small.dot_long),
+                 rate(dense_middle.dot_short, dense_middle.dot_long), large);
 }
 
 HardwareProfile HardwareProfile::SharedBy(int ranks) const {
@@ -161,6 +191,13 @@ HardwareProfile HardwareProfile::SharedBy(int ranks) const {
         &HardwareProfile::dot_flops_short, &HardwareProfile::dot_flops_long,
         &HardwareProfile::gather_rows_per_second}) {
     share.*rate /= ranks;
+  }
+  for (DenseRates* const rates : {&share.dense_small, &share.dense_middle}) {
+    for (double DenseRates::*const rate :
+         {&DenseRates::narrow, &DenseRates::middle, &DenseRates::wide, &DenseRates::dot_short,
+          &DenseRates::dot_long}) {
+      rates->*rate /= ranks;
+    }
   }
   share.cpu_seconds_per_key *= ranks;
   return share;

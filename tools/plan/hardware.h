@@ -38,6 +38,17 @@ struct EngineCosts {
   double hit_busy = 1;
   double miss_busy = 1;      // of miss and evict
   double ssd_miss_busy = 1;  // of ssd_miss
+  // Chains of work that run beside each other: so many seconds a chain takes longer for each second
+  // that the processors, all of them together, work for the others meanwhile. 1 is what sharing
+  // them without a loss costs work that keeps them all busy. 0: not measured.
+  double step_beside = 0;  // of a training step
+  double disk_beside = 0;  // of the chain that places rows and reads them from a disk
+  // Of a row that is read from a disk: waited for by the one thread that asks for rows and deals
+  // with them, beside that work and the time of the reads at the disk's own rate; row bytes. With
+  // `ssd_wait_measured` rows are dealt with between reads, otherwise they are thought to be dealt
+  // with while others come.
+  EngineCost ssd_wait;
+  bool ssd_wait_measured() const { return ssd_wait.seconds > 0 || ssd_wait.seconds_per_byte > 0; }
 };
 
 // What one rank can use of a machine. Rates are what a program reaches, not what is printed on the
@@ -86,6 +97,18 @@ struct HardwareProfile {
   static constexpr double kDotShort = 16, kDotLong = 128;
   double dot_flops_short = 0;
   double dot_flops_long = 0;
+  // The same of small batches: a step pays for each layer, whatever the batch. Those above are of
+  // kBatchLarge samples.
+  static constexpr double kBatchSmall = 64, kBatchMiddle = 256, kBatchLarge = 2048;
+  struct DenseRates {
+    double narrow = 0;
+    double middle = 0;
+    double wide = 0;
+    double dot_short = 0;
+    double dot_long = 0;
+  };
+  DenseRates dense_small;   // of kBatchSmall samples
+  DenseRates dense_middle;  // of kBatchMiddle
   // Rows of 512 bytes by random key from a store in memory.
   double gather_rows_per_second = 0;
   EngineCosts engine;
@@ -93,9 +116,11 @@ struct HardwareProfile {
   int threads = 0;
 
   bool calibrated() const { return engine.unique_seconds_per_lookup > 0; }
-  // Of a layer, by what was measured at the widths next to the mean of its sides.
-  double LayerFlops(double in, double out) const;
-  double DotFlops(double dim) const;
+  // Of a layer, by what was measured at the widths next to the mean of its sides and at the batches
+  // next to `samples`: between those the time of a step is a line in the samples. Where small
+  // batches were not measured, any batch has the rate of a large one.
+  double LayerFlops(double in, double out, double samples = kBatchLarge) const;
+  double DotFlops(double dim, double samples = kBatchLarge) const;
   // What each of so many ranks of this machine has, with all of them at work: shares of its memory,
   // disk, and rates. Only of measured profiles, which are of a whole machine; `engine` stays.
   HardwareProfile SharedBy(int ranks) const;

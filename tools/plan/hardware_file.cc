@@ -27,6 +27,18 @@ void AddCost(const char* name, EngineCost* cost, const char* of, std::vector<Lin
       {absl::StrCat(name, "_seconds_per_byte"), &cost->seconds_per_byte, "s a byte; the same"});
 }
 
+void AddDenseRates(const char* batch, HardwareProfile::DenseRates* rates,
+                   std::vector<Line>* lines) {
+  const auto add = [&](const char* name, double* rate) {
+    lines->push_back({absl::StrCat(name, "_", batch), rate, "FLOP/s; at that many samples"});
+  };
+  add("dense_flops_narrow", &rates->narrow);
+  add("dense_flops_middle", &rates->middle);
+  add("dense_flops_wide", &rates->wide);
+  add("dot_flops_short", &rates->dot_short);
+  add("dot_flops_long", &rates->dot_long);
+}
+
 std::vector<Line> LinesOf(HardwareProfile* p) {
   EngineCosts* const e = &p->engine;
   std::vector<Line> lines = {
@@ -39,7 +51,7 @@ std::vector<Line> LinesOf(HardwareProfile* p) {
        "rows/s; rows of 512 bytes by random key from a store in memory"},
       {"cpu_seconds_per_key", &p->cpu_seconds_per_key, "s a row; the same the other way round"},
       {"dense_flops", &p->dense_flops, "FLOP/s; layers of a click model, forward and backward"},
-      {"dense_flops_narrow", &p->dense_flops_narrow, "FLOP/s; layers 64 wide"},
+      {"dense_flops_narrow", &p->dense_flops_narrow, "FLOP/s; layers 64 wide, 2048 samples"},
       {"dense_flops_middle", &p->dense_flops_middle, "FLOP/s; layers 256 wide"},
       {"dense_flops_wide", &p->dense_flops_wide, "FLOP/s; layers 1024 wide"},
       {"dot_flops_short", &p->dot_flops_short, "FLOP/s; dot interaction of dim 16"},
@@ -71,6 +83,15 @@ std::vector<Line> LinesOf(HardwareProfile* p) {
   lines.push_back({"hit_busy", &e->hit_busy, "the same where rows are found in the cache"});
   lines.push_back({"miss_busy", &e->miss_busy, "the same of misses and evictions, over memory"});
   lines.push_back({"ssd_miss_busy", &e->ssd_miss_busy, "the same over a disk"});
+  AddDenseRates("64", &p->dense_small, &lines);
+  AddDenseRates("256", &p->dense_middle, &lines);
+  lines.push_back({"step_beside", &e->step_beside,
+                   "s a step takes longer for each second that all processors work beside it"});
+  lines.push_back({"disk_beside", &e->disk_beside,
+                   "the same of what places rows and reads them from a disk, beside a step"});
+  AddCost("ssd_wait", &e->ssd_wait,
+          "s a row; waited for by the thread that reads from a disk, beside its work and the reads",
+          &lines);
   return lines;
 }
 

@@ -135,7 +135,7 @@ class Planner {
   double pooled_dim_ = 0;
   double dense_parameters_ = 0;
   double dense_macs_ = 0;  // a sample, forward
-  // Of them, forward and backward at the rates of the layers' widths, 32-bit inputs, large batches.
+  // Of them, forward and backward at the rates of the layers' widths and the batch, 32-bit inputs.
   double dense_sample_seconds_ = 0;
   double activations_ = 0;  // floats a sample
 };
@@ -214,7 +214,8 @@ absl::Status Planner::Init() {
   const auto layer = [&](double in, double out) {
     dense_parameters_ += (in + 1) * out;
     dense_macs_ += in * out;
-    dense_sample_seconds_ += Rate(kFlopsPerMac * in * out, hardware_.LayerFlops(in, out));
+    dense_sample_seconds_ +=
+        Rate(kFlopsPerMac * in * out, hardware_.LayerFlops(in, out, batch / ranks()));
     activations_ += out;
     return out;
   };
@@ -228,7 +229,7 @@ absl::Status Planner::Init() {
     const double dim = pooled_dim_ / std::max(1.0, features);
     const double macs = vectors * (vectors - 1) / 2 * dim;
     dense_macs_ += macs;
-    dense_sample_seconds_ += Rate(kFlopsPerMac * macs, hardware_.DotFlops(dim));
+    dense_sample_seconds_ += Rate(kFlopsPerMac * macs, hardware_.DotFlops(dim, batch / ranks()));
     top = bottom + vectors * (vectors - 1) / 2;
     activations_ += top;
   } else if (model.interaction == Interaction::kCross) {
@@ -464,7 +465,8 @@ double Planner::DenseSeconds(double samples) const {
 // A step is several chains of work that run beside each other on their own threads: the step
 // itself; with prefetching, finding and placing the rows of a later step, and reading what is
 // missing; reading the data, where a rank has two threads or more; the disk. A step takes as long
-// as the longest chain, or as all their work takes the processors that the rank has.
+// as the longest chain, or as all their work takes the processors that the rank has. Chains that
+// share processors hold each other up, by what was measured; the longest with that counts.
 void Planner::AddCalibratedStages(const Traffic& traffic, Plan* plan) const {
   // embedding/embedding_collection.cc: with fewer threads than this, what runs ahead has one.
   constexpr double kThreadsForPipeline = 4;
@@ -478,12 +480,17 @@ void Planner::AddCalibratedStages(const Traffic& traffic, Plan* plan) const {
   const double machine_threads = std::max(1, hardware_.threads);
   const double threads = machine_threads / std::min(spec_.ranks_per_node, spec_.ranks);
   double chains[kChains] = {};
+  // Of each chain, and of all: seconds that all processors of the rank work for it.
+  double work_of[kChains] = {};
   double processors = 0;
   std::vector<Chain> chain_of;  // of each stage
 
+  const auto chain_for = [&](Chain chain) {
+    return !ahead && (chain == kPlace || chain == kRead) ? kStep : chain;
+  };
   const auto add = [&](const char* name, double seconds, const char* bound_by, Chain chain) {
     if (seconds <= 0) return;
-    if (!ahead && (chain == kPlace || chain == kRead)) chain = kStep;
+    chain = chain_for(chain);
     chains[chain] += seconds;
     plan->stages.push_back({name, seconds, bound_by, chain != kStep});
     chain_of.push_back(chain);
@@ -492,7 +499,7 @@ void Planner::AddCalibratedStages(const Traffic& traffic, Plan* plan) const {
   const auto work = [&](const char* name, double seconds, double busy, Chain chain) {
     const double processor_seconds =
         seconds * std::clamp(busy * machine_threads, 1.0, machine_threads);
-    processors += processor_seconds / threads;
+    work_of[chain_for(chain)] += processor_seconds / threads;
     double used = std::clamp(busy * machine_threads, 1.0, std::max(1.0, threads));
     const bool apart = chain == kData || (ahead && (chain == kPlace || chain == kRead));
     if (apart && (chain == kData || threads < kThreadsForPipeline)) used = 1;
@@ -501,7 +508,7 @@ void Planner::AddCalibratedStages(const Traffic& traffic, Plan* plan) const {
   };
   // Work at a rate of the rank's share.
   const auto move = [&](const char* name, double seconds, const char* bound_by, Chain chain) {
-    processors += seconds;
+    work_of[chain_for(chain)] += seconds;
     add(name, seconds, bound_by, chain);
   };
 
@@ -546,11 +553,17 @@ void Planner::AddCalibratedStages(const Traffic& traffic, Plan* plan) const {
       if (plan->ssd_bytes_read > plan->ssd_ios_read * kBlockBytes) {
         reads = std::max(reads, Rate(plan->ssd_bytes_read, hardware_.ssd_read_bytes_per_second));
       }
+      const double read_row_bytes =
+          traffic.miss_bytes * traffic.ssd_reads / std::max(1e-30, traffic.misses);
       const double before = chains[ahead ? kRead : kStep];
       work("read misses", miss + std::max(0.0, both) * rows, engine.ssd_miss_busy, kRead);
-      // Rows that are there are dealt with while others come: only the longer of the two counts.
+      // One thread asks for rows, deals with them, and waits as it was measured to. Where that was
+      // not, rows are dealt with while others come: only the longer of the two counts.
       const double dealt = chains[ahead ? kRead : kStep] - before;
-      add("wait for reads of the disk", std::max(0.0, reads - dealt), "ssd reads", kRead);
+      const double waited = engine.ssd_wait_measured()
+                                ? reads + engine.ssd_wait.Of(traffic.ssd_reads, read_row_bytes)
+                                : std::max(0.0, reads - dealt);
+      add("wait for reads of the disk", waited, "ssd reads", kRead);
       add("reads of the disk", reads, "ssd reads", kDisk);
       add("writes of the disk", Rate(plan->ssd_bytes_written, hardware_.ssd_write_bytes_per_second),
           "ssd written bytes", kDisk);
@@ -584,16 +597,26 @@ void Planner::AddCalibratedStages(const Traffic& traffic, Plan* plan) const {
   const bool at_once = spec_.prefetch_depth >= 2;
   if (!at_once) {
     chains[kPlace] += chains[kRead];
-    chains[kRead] = 0;
+    work_of[kPlace] += work_of[kRead];
+    chains[kRead] = work_of[kRead] = 0;
     std::replace(chain_of.begin(), chain_of.end(), kRead, kPlace);
   }
   constexpr const char* kNames[kChains] = {"the step", "placing rows ahead", "reading rows ahead",
                                            "reading the data", "the disk"};
+  for (const double seconds : work_of) processors += seconds;
+  // The disk itself takes no processor, and what reads from memory in one thread has as many of
+  // them as it can use.
+  const bool reads_disk = plan->cache_bytes > 0 && plan->store == StoreKind::kSsd;
+  double beside[kChains] = {};
+  beside[kStep] = engine.step_beside;
+  if (reads_disk && ahead) beside[at_once ? kRead : kPlace] = engine.disk_beside;
   for (int c = 0; c < kChains; ++c) {
     const bool both = c == kPlace && !at_once;
-    if (chains[c] > 0) {
-      plan->chains.push_back({both ? "placing and reading rows ahead" : kNames[c], chains[c]});
-    }
+    if (chains[c] <= 0) continue;
+    const double held_up = beside[c] * (processors - work_of[c]);
+    plan->chains.push_back(
+        {both ? "placing and reading rows ahead" : kNames[c], chains[c], held_up});
+    chains[c] += held_up;
   }
   plan->chains.push_back({"all work on the processors", processors});
   const auto longest = static_cast<Chain>(std::max_element(chains, chains + kChains) - chains);

@@ -35,7 +35,8 @@ struct PlanStage {
 // a step run beside each other, and the longest is what a step takes.
 struct PlanChain {
   std::string name;
-  double seconds = 0;
+  double seconds = 0;  // by itself
+  double held_up = 0;  // more, by the work of other chains on the same processors
 };
 
 // What one more GB (1e9 bytes) of a tier buys.

@@ -425,6 +425,7 @@ absl::Status Checker::Run(PlanCheck* check) {
   }
   if (spec.ranks > 1) AddExchange(plan, check);
   AddSpeed(spec, plan, check);
+  check->chains = plan.chains;
   // Spans of several ranks are those of the first, and much of them is waiting for the others.
   if (spec.hardware.hbm_bytes == 0 && spec.ranks == 1 && steps > 0) AddStages(plan, steps, check);
   if (batch * steps < 1) return absl::InvalidArgumentError("the run took no step");
@@ -527,6 +528,11 @@ std::string PlanCheckJson(const PlanCheck& check) {
     json["stages"].push_back({{"name", stage.name},
                               {"predicted_seconds", stage.predicted},
                               {"measured_seconds", stage.measured}});
+  }
+  json["chains"] = Json::array();
+  for (const PlanChain& chain : check.chains) {
+    json["chains"].push_back(
+        {{"name", chain.name}, {"seconds", chain.seconds}, {"held_up_seconds", chain.held_up}});
   }
   json["notes"] = check.notes;
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tools/plan/plan.h"
 #include "tools/plan/plan_spec.h"
 
 // A plan held against what a training run reported (the trainers' --report).
@@ -38,6 +39,7 @@ struct PlanCheck {
     double measured = 0;
   };
   std::vector<Stage> stages;
+  std::vector<PlanChain> chains;  // of the plan, with measured costs
   std::vector<std::string> notes;
   bool good() const;
 };

@@ -247,8 +247,8 @@ std::string ChainList(const Plan& plan) {
       "<p class=\"soft\">Chains of work that run beside each other; a step takes as long as the "
       "longest.</p>\n<ul class=\"key\">\n";
   for (const PlanChain& chain : plan.chains) {
-    absl::StrAppend(&out, "<li>", Escaped(chain.name), "<em>", Seconds(chain.seconds),
-                    "</em></li>\n");
+    absl::StrAppend(&out, "<li>", Escaped(chain.name), "<em>",
+                    Seconds(chain.seconds + chain.held_up), "</em></li>\n");
   }
   return out + "</ul>\n";
 }

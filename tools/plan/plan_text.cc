@@ -115,7 +115,8 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
   line("step", absl::StrFormat("%10s  longest: %s", Seconds(plan.step_seconds), plan.bottleneck));
   for (const PlanChain& chain : plan.chains) {
     line(absl::StrCat("chain: ", chain.name).c_str(),
-         absl::StrFormat("%10s", Seconds(chain.seconds)));
+         absl::StrFormat("%10s", Seconds(chain.seconds)) +
+             (chain.held_up > 0 ? absl::StrCat(" and ", Seconds(chain.held_up), " held up") : ""));
   }
   line("samples/s, all ranks", FormatAmount(plan.samples_per_second));
 
@@ -174,7 +175,8 @@ std::string PlanJson(const PlanSpec& spec, const Plan& plan) {
   json["stages"] = std::move(stages);
   Json chains = Json::array();
   for (const PlanChain& chain : plan.chains) {
-    chains.push_back({{"name", chain.name}, {"seconds", chain.seconds}});
+    chains.push_back(
+        {{"name", chain.name}, {"seconds", chain.seconds}, {"held_up_seconds", chain.held_up}});
   }
   json["chains"] = std::move(chains);
   Json marginals = Json::array();

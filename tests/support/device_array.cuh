@@ -1,5 +1,5 @@
-#ifndef HOTROW_TESTS_SUPPORT_DEVICE_ARRAY_H_
-#define HOTROW_TESTS_SUPPORT_DEVICE_ARRAY_H_
+#ifndef HOTROW_TESTS_SUPPORT_DEVICE_ARRAY_CUH_
+#define HOTROW_TESTS_SUPPORT_DEVICE_ARRAY_CUH_
 
 #include <cuda_runtime_api.h>
 
@@ -41,4 +41,4 @@ class DeviceArray {
 
 }  // namespace hotrow::test
 
-#endif  // HOTROW_TESTS_SUPPORT_DEVICE_ARRAY_H_
+#endif  // HOTROW_TESTS_SUPPORT_DEVICE_ARRAY_CUH_

@@ -1,0 +1,25 @@
+# gpu_bench measures the cache and the ops on a GPU. What needs none is a library of its own, for its test.
+add_library(hotrow_gpu_bench_plan STATIC gpu_bench_plan.cc)
+_hotrow_configure(hotrow_gpu_bench_plan)
+target_link_libraries(hotrow_gpu_bench_plan PUBLIC hotrow::base nlohmann_json::nlohmann_json
+                                                   absl::strings absl::str_format)
+if(HOTROW_HAVE_CUDA)
+  # The flags' parser by itself: with its library come the trainers and NCCL.
+  hotrow_add_bench(
+    NAME gpu_bench
+    SOURCES gpu_bench.cc gpu_bench_cache.cc gpu_bench_kernels.cu gpu_bench_limits.cc gpu_bench_ops.cc
+            ${PROJECT_SOURCE_DIR}/models/flag_set.cc
+    DEPS hotrow_gpu_bench_plan hotrow::cache hotrow::ops)
+endif()
+if(HOTROW_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+  hotrow_add_test(
+    NAME gpu_bench_test
+    SOURCES ${PROJECT_SOURCE_DIR}/tests/bench/gpu_bench_plan_test.cc
+    DEPS hotrow_gpu_bench_plan)
+  if(HOTROW_HAVE_CUDA)
+    target_sources(gpu_bench_test PRIVATE ${PROJECT_SOURCE_DIR}/tests/bench/gpu_bench_cli_test.cc)
+    add_dependencies(gpu_bench_test gpu_bench)
+    target_compile_definitions(gpu_bench_test PRIVATE HOTROW_GPU_BENCH_BINARY="$<TARGET_FILE:gpu_bench>")
+  endif()
+endif()

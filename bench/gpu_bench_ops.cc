@@ -1,0 +1,317 @@
+// The sparse ops over one batch: 10 features, each with a table of its own, one lookup a sample.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/cuda_buffer.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "bench/gpu_bench.h"
+#include "bench/gpu_bench_kernels.h"
+#include "models/data/permutation.h"
+#include "ops/gradient_segment_sum.h"
+#include "ops/partition.h"
+#include "ops/pooled_lookup.h"
+#include "ops/row_layout.h"
+#include "ops/sparse_optimizer.h"
+#include "ops/unique.h"
+
+namespace hotrow::bench {
+namespace {
+
+// Narrower rows of one batch stay in the L2, so they would say nothing about the memory.
+constexpr int kOpDims[] = {32, 128};
+
+template <typename T>
+absl::StatusOr<DeviceBuffer<T>> ToDevice(GpuBench& bench, const std::vector<T>& host) {
+  HOTROW_ASSIGN_OR_RETURN(
+      auto device, DeviceBuffer<T>::Create(static_cast<int64_t>(host.size()), bench.stream()));
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(device.data(), host.data(), sizeof(T) * host.size(),
+                                              cudaMemcpyHostToDevice, bench.stream()));
+  HOTROW_RETURN_IF_ERROR(bench.Wait());
+  return device;
+}
+
+// The ids and what Unique and Partition make of them.
+class Lookups {
+ public:
+  static absl::StatusOr<std::unique_ptr<Lookups>> Create(GpuBench& bench) {
+    std::unique_ptr<Lookups> lookups(new Lookups(bench));
+    HOTROW_RETURN_IF_ERROR(lookups->Allocate());
+    HOTROW_RETURN_IF_ERROR(lookups->RunUnique());
+    HOTROW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(&lookups->unique_count,
+                                                lookups->table_offsets.data() + kLookupTables, 8,
+                                                cudaMemcpyDeviceToHost, bench.stream()));
+    HOTROW_RETURN_IF_ERROR(bench.Wait());
+    if (lookups->unique_count < 1 || lookups->unique_count > lookups->n) {
+      return absl::DataLossError(
+          absl::StrCat("Unique found ", lookups->unique_count, " keys among ", lookups->n));
+    }
+    HOTROW_RETURN_IF_ERROR(lookups->AllocateParts());
+    HOTROW_RETURN_IF_ERROR(lookups->RunPartition());
+    HOTROW_RETURN_IF_ERROR(bench.Wait());
+    return lookups;
+  }
+
+  absl::Status RunUnique() {
+    return Unique(bench_.Gpu(), {.values = values.data(),
+                                 .num_values = n,
+                                 .segments = segments,
+                                 .num_tables = static_cast<int32_t>(kLookupTables),
+                                 .unique = unique.data(),
+                                 .table_offsets = table_offsets.data(),
+                                 .inverse = inverse.data(),
+                                 .counts = counts.data(),
+                                 .workspace = unique_workspace.data(),
+                                 .workspace_bytes = unique_workspace.size()});
+  }
+  absl::Status RunPartition() {
+    return Partition(bench_.Gpu(), {.part = inverse.data(),
+                                    .num_items = n,
+                                    .num_parts = unique_count,
+                                    .offsets = row_offsets.data(),
+                                    .order = order.data(),
+                                    .workspace = partition_workspace.data(),
+                                    .workspace_bytes = partition_workspace.size()});
+  }
+  nlohmann::ordered_json Describe() const {
+    return {{"lookups", n}, {"unique", unique_count}, {"tables", kLookupTables}};
+  }
+
+  int64_t samples = 0;
+  int64_t n = 0;
+  int64_t unique_count = 0;
+  std::vector<LookupSegment> segments;
+  DeviceBuffer<uint64_t> values;
+  DeviceBuffer<uint64_t> unique;
+  DeviceBuffer<int64_t> table_offsets;
+  DeviceBuffer<int32_t> inverse;
+  DeviceBuffer<int32_t> counts;
+  DeviceBuffer<std::byte> unique_workspace;
+  DeviceBuffer<int64_t> row_offsets;
+  DeviceBuffer<int32_t> order;
+  DeviceBuffer<std::byte> partition_workspace;
+
+ private:
+  explicit Lookups(GpuBench& bench) : bench_(bench) {}
+
+  absl::Status Allocate() {
+    const CudaStream stream = bench_.stream();
+    samples = bench_.sizes().samples;
+    n = kLookupTables * samples;
+    for (int64_t t = 0; t < kLookupTables; ++t) {
+      segments.push_back({t * samples, (t + 1) * samples, static_cast<int32_t>(t)});
+    }
+    HOTROW_ASSIGN_OR_RETURN(
+        values,
+        ToDevice(bench_, LookupIds(kLookupTables, samples, bench_.sizes().rows_per_table,
+                                   kLookupZipf, static_cast<uint64_t>(bench_.flags().seed))));
+    HOTROW_ASSIGN_OR_RETURN(unique, DeviceBuffer<uint64_t>::Create(n, stream));
+    HOTROW_ASSIGN_OR_RETURN(table_offsets,
+                            DeviceBuffer<int64_t>::Create(kLookupTables + 1, stream));
+    HOTROW_ASSIGN_OR_RETURN(inverse, DeviceBuffer<int32_t>::Create(n, stream));
+    HOTROW_ASSIGN_OR_RETURN(counts, DeviceBuffer<int32_t>::Create(n, stream));
+    HOTROW_ASSIGN_OR_RETURN(unique_workspace, DeviceBuffer<std::byte>::Create(
+                                                  UniqueWorkspaceBytes(n, Device::kCuda), stream));
+    return absl::OkStatus();
+  }
+  absl::Status AllocateParts() {
+    const CudaStream stream = bench_.stream();
+    HOTROW_ASSIGN_OR_RETURN(row_offsets, DeviceBuffer<int64_t>::Create(unique_count + 1, stream));
+    HOTROW_ASSIGN_OR_RETURN(order, DeviceBuffer<int32_t>::Create(n, stream));
+    HOTROW_ASSIGN_OR_RETURN(partition_workspace,
+                            DeviceBuffer<std::byte>::Create(
+                                PartitionWorkspaceBytes(Device::kCuda, n, unique_count), stream));
+    return absl::OkStatus();
+  }
+
+  GpuBench& bench_;
+};
+
+// U rows that lie scattered, as in a cache, and their addresses.
+struct ScatteredRows {
+  static absl::StatusOr<ScatteredRows> Create(GpuBench& bench, int64_t count, int64_t row_bytes) {
+    ScatteredRows rows;
+    HOTROW_ASSIGN_OR_RETURN(rows.data,
+                            DeviceBuffer<std::byte>::Create(count * row_bytes, bench.stream()));
+    HOTROW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(
+        rows.data.data(), 0, static_cast<size_t>(rows.data.bytes()), bench.stream()));
+    const Permutation scatter(static_cast<uint64_t>(count),
+                              static_cast<uint64_t>(bench.flags().seed), 2, 0);
+    std::vector<std::byte*> pointers;
+    pointers.reserve(static_cast<size_t>(count));
+    for (int64_t u = 0; u < count; ++u) {
+      pointers.push_back(rows.data.data() +
+                         static_cast<int64_t>(scatter(static_cast<uint64_t>(u))) * row_bytes);
+    }
+    HOTROW_ASSIGN_OR_RETURN(rows.pointers, ToDevice(bench, pointers));
+    return rows;
+  }
+  DeviceBuffer<std::byte> data;
+  DeviceBuffer<std::byte*> pointers;
+};
+
+// Small finite floats: products of the words' bits would not be.
+absl::Status FillFloats(GpuBench& bench, float* data, int64_t count) {
+  std::vector<float> host(static_cast<size_t>(count));
+  RandomStream random(static_cast<uint64_t>(bench.flags().seed), RandomPurpose::kTest);
+  for (float& value : host) value = UniformFloat(random.Next32()) - 0.5f;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(data, host.data(), sizeof(float) * host.size(),
+                                              cudaMemcpyHostToDevice, bench.stream()));
+  return bench.Wait();
+}
+
+void AddBytes(GpuBench& bench, const char* part, std::string name, Times times, int64_t bytes,
+              nlohmann::ordered_json more) {
+  bench.Add({part, std::move(name), times, static_cast<double>(bytes), "bytes", "copy",
+             bench.limit("copy"), std::move(more)});
+}
+
+std::string OfLookups(const Lookups& lookups) {
+  return absl::StrCat(lookups.n, " lookups, ", lookups.unique_count, " unique");
+}
+
+// The 10 features over a [B, 10 * dim] matrix.
+std::vector<JaggedFeature> Features(float* data, int dim) {
+  std::vector<JaggedFeature> features;
+  for (int64_t f = 0; f < kLookupTables; ++f) {
+    features.push_back({.dim = dim,
+                        .pooling = Pooling::kSum,
+                        .data = data + f * dim,
+                        .stride = kLookupTables * dim});
+  }
+  return features;
+}
+
+// offsets[i] = i: one lookup in each bag.
+absl::StatusOr<DeviceBuffer<int64_t>> BagOffsets(GpuBench& bench, int64_t n) {
+  std::vector<int64_t> offsets(static_cast<size_t>(n + 1));
+  for (size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<int64_t>(i);
+  return ToDevice(bench, offsets);
+}
+
+}  // namespace
+
+absl::Status MeasureUnique(GpuBench& bench) {
+  HOTROW_ASSIGN_OR_RETURN(const auto lookups, Lookups::Create(bench));
+  HOTROW_ASSIGN_OR_RETURN(const Times times,
+                          bench.Measure([&](int64_t) { return lookups->RunUnique(); }));
+  AddBytes(bench, "unique", OfLookups(*lookups), times,
+           UniqueBytes(lookups->n, lookups->unique_count), lookups->Describe());
+  return absl::OkStatus();
+}
+
+absl::Status MeasurePartition(GpuBench& bench) {
+  HOTROW_ASSIGN_OR_RETURN(const auto lookups, Lookups::Create(bench));
+  HOTROW_ASSIGN_OR_RETURN(const Times times,
+                          bench.Measure([&](int64_t) { return lookups->RunPartition(); }));
+  AddBytes(bench, "partition", OfLookups(*lookups), times,
+           PartitionBytes(lookups->n, lookups->unique_count), lookups->Describe());
+  return absl::OkStatus();
+}
+
+absl::Status MeasureLookup(GpuBench& bench) {
+  HOTROW_ASSIGN_OR_RETURN(const auto lookups, Lookups::Create(bench));
+  HOTROW_ASSIGN_OR_RETURN(const auto offsets, BagOffsets(bench, lookups->n));
+  for (const int dim : kOpDims) {
+    HOTROW_ASSIGN_OR_RETURN(auto rows,
+                            ScatteredRows::Create(bench, lookups->unique_count, 4 * dim));
+    HOTROW_RETURN_IF_ERROR(
+        FillFloats(bench, reinterpret_cast<float*>(rows.data.data()), lookups->unique_count * dim));
+    HOTROW_ASSIGN_OR_RETURN(auto output,
+                            DeviceBuffer<float>::Create(lookups->n * dim, bench.stream()));
+    const std::vector<JaggedFeature> features = Features(output.data(), dim);
+    const PooledLookupArgs args = {
+        .features = features,
+        .batch_size = lookups->samples,
+        .offsets = offsets.data(),
+        .inverse = lookups->inverse.data(),
+        .rows = reinterpret_cast<const float* const*>(rows.pointers.data())};
+    HOTROW_ASSIGN_OR_RETURN(
+        const Times times, bench.Measure([&](int64_t) { return PooledLookup(bench.Gpu(), args); }));
+    nlohmann::ordered_json more = lookups->Describe();
+    more["dim"] = dim;
+    AddBytes(bench, "lookup", absl::StrCat("pooled lookup, dim ", dim), times,
+             PooledLookupBytes(lookups->n, lookups->unique_count, dim, lookups->n),
+             std::move(more));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureGradientSum(GpuBench& bench) {
+  HOTROW_ASSIGN_OR_RETURN(const auto lookups, Lookups::Create(bench));
+  HOTROW_ASSIGN_OR_RETURN(const auto offsets, BagOffsets(bench, lookups->n));
+  for (const int dim : kOpDims) {
+    HOTROW_ASSIGN_OR_RETURN(auto sums,
+                            ScatteredRows::Create(bench, lookups->unique_count, 4 * dim));
+    HOTROW_ASSIGN_OR_RETURN(auto gradient,
+                            DeviceBuffer<float>::Create(lookups->n * dim, bench.stream()));
+    HOTROW_RETURN_IF_ERROR(FillFloats(bench, gradient.data(), lookups->n * dim));
+    HOTROW_ASSIGN_OR_RETURN(
+        auto workspace,
+        DeviceBuffer<std::byte>::Create(
+            GradientSegmentSumWorkspaceBytes(lookups->n, Device::kCuda, dim), bench.stream()));
+    const std::vector<JaggedFeature> features = Features(gradient.data(), dim);
+    const GradientSegmentSumArgs args = {
+        .features = features,
+        .batch_size = lookups->samples,
+        .offsets = offsets.data(),
+        .row_offsets = lookups->row_offsets.data(),
+        .lookup_order = lookups->order.data(),
+        .num_rows = lookups->unique_count,
+        .gradients = reinterpret_cast<float* const*>(sums.pointers.data()),
+        .num_lookups = lookups->n,
+        .workspace = workspace.data(),
+        .workspace_bytes = workspace.size()};
+    HOTROW_ASSIGN_OR_RETURN(const Times times, bench.Measure([&](int64_t) {
+      return GradientSegmentSum(bench.Gpu(), args);
+    }));
+    nlohmann::ordered_json more = lookups->Describe();
+    more["dim"] = dim;
+    AddBytes(bench, "gradient_sum", absl::StrCat("gradient sum, dim ", dim), times,
+             GradientSegmentSumBytes(lookups->n, lookups->unique_count, dim), std::move(more));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureUpdate(GpuBench& bench) {
+  constexpr int kDim = 128;
+  HOTROW_ASSIGN_OR_RETURN(const auto lookups, Lookups::Create(bench));
+  const int64_t count = lookups->unique_count;
+  HOTROW_ASSIGN_OR_RETURN(auto gradients, ScatteredRows::Create(bench, count, 4 * kDim));
+  HOTROW_RETURN_IF_ERROR(
+      FillFloats(bench, reinterpret_cast<float*>(gradients.data.data()), count * kDim));
+  for (const SparseOptimizerKind kind :
+       {SparseOptimizerKind::kSgd, SparseOptimizerKind::kMomentum, SparseOptimizerKind::kAdagrad,
+        SparseOptimizerKind::kRowWiseAdagrad, SparseOptimizerKind::kAdam,
+        SparseOptimizerKind::kPartialRowWiseAdam, SparseOptimizerKind::kFtrl}) {
+    const RowLayout layout = RowLayout::For(kDim, kind);
+    // All zeros: weights, state and last step of rows that start at 0.
+    HOTROW_ASSIGN_OR_RETURN(auto rows, ScatteredRows::Create(bench, count, layout.row_bytes));
+    HOTROW_ASSIGN_OR_RETURN(const Times times, bench.Measure([&](int64_t r) {
+      SparseUpdateArgs args;
+      args.config.kind = kind;
+      args.layout = &layout;
+      args.num_rows = count;
+      args.rows = rows.pointers.data();
+      args.gradients = reinterpret_cast<const float* const*>(gradients.pointers.data());
+      args.step = static_cast<uint32_t>(r + 1);
+      return SparseUpdate(bench.Gpu(), args);
+    }));
+    nlohmann::ordered_json more = lookups->Describe();
+    more["dim"] = kDim;
+    more["optimizer"] = SparseOptimizerName(kind);
+    more["row_bytes"] = layout.row_bytes;
+    AddBytes(bench, "update",
+             absl::StrCat("update, dim ", kDim, ", ", std::string(SparseOptimizerName(kind))),
+             times, SparseUpdateBytes(count, kDim, layout.row_bytes), std::move(more));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow::bench

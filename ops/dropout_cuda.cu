@@ -1,0 +1,25 @@
+#include "ops/dropout_impl.h"
+#include "ops/launch_impl.cuh"
+
+namespace hotrow::internal {
+namespace {
+
+// A thread a group.
+__global__ void DropoutKernel(DropoutArgs args, uint32_t threshold) {
+  const int64_t end = DropoutEndGroup(args);
+  for (int64_t group = DropoutFirstGroup(args) + GridThread(); group < end;
+       group += GridThreads()) {
+    DropoutGroup(args, threshold, group);
+  }
+}
+
+}  // namespace
+
+absl::Status DropoutCuda(CudaStream stream, const DropoutArgs& args) {
+  const int64_t groups = DropoutEndGroup(args) - DropoutFirstGroup(args);
+  DropoutKernel<<<GridBlocks(groups, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
+      args, DropoutThreshold(args.rate));
+  return LastLaunch("Dropout");
+}
+
+}  // namespace hotrow::internal

@@ -1,0 +1,145 @@
+#ifndef HOTROW_OPS_GEMM_CUDA_IMPL_H_
+#define HOTROW_OPS_GEMM_CUDA_IMPL_H_
+
+#include <algorithm>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/exec_context.h"
+#include "ops/gemm_impl.h"
+
+// Matrix products on a GPU by cublasLt, and the products of a linear map in its terms.
+namespace hotrow::internal {
+
+// C = op(A) op(B) with all three column-major, as cublasLt counts: C is [m, n], op(A) [m, k], op(B)
+// [k, n]; ld* are the floats from one column to the next. A row-major matrix is its own transpose
+// in these terms, with the row stride as ld.
+struct ColumnMajorProduct {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  const float* a = nullptr;
+  int64_t lda = 0;
+  const float* b = nullptr;
+  int64_t ldb = 0;
+  float* c = nullptr;
+  int64_t ldc = 0;
+};
+
+// y = x W^T: x [rows, in], W [out, in] without gaps, y [rows, out], all row-major.
+inline ColumnMajorProduct LinearForward(int64_t rows, int64_t in, int64_t out, const ConstMatrix& x,
+                                        const float* weights, const Matrix& y) {
+  return {.transpose_a = true,
+          .m = out,
+          .n = rows,
+          .k = in,
+          .a = weights,
+          .lda = in,
+          .b = x.data,
+          .ldb = x.stride,
+          .c = y.data,
+          .ldc = y.stride};
+}
+
+// dx = dy W.
+inline ColumnMajorProduct LinearInputGradient(int64_t rows, int64_t in, int64_t out,
+                                              const ConstMatrix& dy, const float* weights,
+                                              const Matrix& dx) {
+  return {.m = in,
+          .n = rows,
+          .k = out,
+          .a = weights,
+          .lda = in,
+          .b = dy.data,
+          .ldb = dy.stride,
+          .c = dx.data,
+          .ldc = dx.stride};
+}
+
+// dW = dy^T x, without gaps.
+inline ColumnMajorProduct LinearWeightGradient(int64_t rows, int64_t in, int64_t out,
+                                               const ConstMatrix& dy, const ConstMatrix& x,
+                                               float* weight_gradient) {
+  return {.transpose_b = true,
+          .m = in,
+          .n = out,
+          .k = rows,
+          .a = x.data,
+          .lda = x.stride,
+          .b = dy.data,
+          .ldb = dy.stride,
+          .c = weight_gradient,
+          .ldc = in};
+}
+
+// What the choice of an algorithm depends on, and nothing else: products with equal keys share one.
+struct GemmKey {
+  bool transpose_a, transpose_b;
+  int64_t m, n, k;
+  int64_t lda, ldb, ldc;
+  uint32_t align_a, align_b, align_c;  // bytes that divide the addresses
+
+  friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
+};
+
+// Kernels load at most 16 bytes at a time, so that more alignment makes no difference.
+inline uint32_t AddressAlignment(const void* data) {
+  constexpr uintptr_t kMax = 16;
+  const uintptr_t address = reinterpret_cast<uintptr_t>(data) | kMax;
+  return static_cast<uint32_t>(address & (~address + 1));
+}
+
+inline GemmKey KeyOf(const ColumnMajorProduct& p) {
+  return {.transpose_a = p.transpose_a,
+          .transpose_b = p.transpose_b,
+          .m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .lda = p.lda,
+          .ldb = p.ldb,
+          .ldc = p.ldc,
+          .align_a = AddressAlignment(p.a),
+          .align_b = AddressAlignment(p.b),
+          .align_c = AddressAlignment(p.c)};
+}
+
+// Enough for the products of a network of layers of a thousand units to be cut along k: a partial
+// result of 1024 x 1024 floats is 4 MiB.
+inline constexpr int64_t kGemmWorkspaceBytes = int64_t{16} << 20;
+
+enum class GemmPrecision {
+  kFp32,
+  kTf32,  // factors are rounded to 10 bits after the point, sums are fp32
+};
+
+// A handle of cublasLt and the algorithms that it chose, of the device that was current at Create.
+// The first product with a key asks for an algorithm on the host, and loads its kernels; those that
+// follow allocate nothing, wait for nothing and can be captured in a CUDA graph. Products that are
+// cut along k are summed in a fixed order, so equal products give equal bits.
+//
+// One call at a time. Errors: FailedPrecondition (no usable GPU), ResourceExhausted (no memory),
+// Internal (what cublasLt says, with the shape).
+class GemmCuda {
+ public:
+  static absl::StatusOr<std::unique_ptr<GemmCuda>> Create(GemmPrecision precision);
+  ~GemmCuda();
+
+  // All pointers are device memory. workspace: kGemmWorkspaceBytes of the caller's, 256-byte
+  // aligned, used until the stream has passed the product. Every dimension is > 0.
+  absl::Status Run(CudaStream stream, const ColumnMajorProduct& product, std::byte* workspace);
+
+ private:
+  struct Impl;
+  explicit GemmCuda(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_OPS_GEMM_CUDA_IMPL_H_

@@ -1,0 +1,144 @@
+#include <algorithm>
+
+#include "ops/launch_impl.cuh"
+#include "ops/row_layout.h"
+#include "ops/row_sum_impl.cuh"
+#include "ops/sparse_optimizer.h"
+#include "ops/sparse_optimizer_formulas_impl.h"
+#include "ops/sparse_optimizer_impl.h"
+
+namespace hotrow::internal {
+namespace {
+
+struct UpdatedRows {
+  std::byte* const* rows;
+  const float* const* gradients;
+  int64_t num_rows;
+  int64_t step_offset;
+  int32_t dim;
+  int32_t lanes;  // threads of a row: a power of two up to 32
+  uint32_t step;
+  unsigned long long* new_rows;
+};
+
+// MeanSquare of sparse_optimizer_cpu.cc, by eight threads that each do the sum of one lane; the
+// butterfly then adds neighbours, pairs and fours, as the CPU does. Every eight threads of the warp
+// get the mean of the row that they name (more than eight of one row do the same work twice, out of
+// the L1 cache). All 32 threads call; dim = 0 gives those without a row something to do.
+__device__ float MeanSquare(const StepNumbers<float>& numbers, const float* weights,
+                            const float* gradient, int32_t dim) {
+  float sum = 0;
+#pragma unroll 4
+  for (int64_t d = threadIdx.x % kMeanSquareLanes; d < dim; d += kMeanSquareLanes) {
+    const float g = numbers.Gradient(gradient[d], weights[d]);
+    sum = sum + g * g;
+  }
+#pragma unroll
+  for (int distance = 1; distance < kMeanSquareLanes; distance *= 2) {
+    sum = sum + __shfl_xor_sync(kAllLanes, sum, distance);
+  }
+  return sum / static_cast<float>(dim);
+}
+
+template <typename Formula>
+__device__ void UpdateQuad(const StepNumbers<float>& numbers, float rate, bool first_update,
+                           float* weights, const float* gradient, int32_t dim, int64_t column) {
+  const int32_t width = RowTiles::Width(dim, column);
+  float* const w_at = weights + column;
+  float* const s1_at = w_at + dim;
+  float* const s2_at = s1_at + dim;
+  float4 w = LoadQuad(w_at, width);
+  const float4 g = LoadQuad(gradient + column, width);
+  float4 s1 = make_float4(0, 0, 0, 0);
+  float4 s2 = make_float4(0, 0, 0, 0);
+  if constexpr (Formula::kColumnStates > 0) s1 = LoadQuad(s1_at, width);
+  if constexpr (Formula::kColumnStates > 1) s2 = LoadQuad(s2_at, width);
+  const auto apply = [&](float& weight, float& state1, float& state2, float gradient_in) {
+    StepColumns<float> x = {weight, state1, state2};
+    Formula::Apply(numbers, rate, first_update, numbers.Gradient(gradient_in, weight), x);
+    weight = x.w;
+    state1 = x.s1;
+    state2 = x.s2;
+  };
+  // Columns that the row does not have are computed too, and not stored.
+  apply(w.x, s1.x, s2.x, g.x);
+  apply(w.y, s1.y, s2.y, g.y);
+  apply(w.z, s1.z, s2.z, g.z);
+  apply(w.w, s1.w, s2.w, g.w);
+  if constexpr (Formula::kColumnStates > 0) StoreQuad(s1, s1_at, width);
+  if constexpr (Formula::kColumnStates > 1) StoreQuad(s2, s2_at, width);
+  StoreQuad(w, w_at, width);
+}
+
+// A tile of threads for each row. Warps stay together: those of their tiles that have no row left
+// take part in what the others need all 32 threads for.
+template <typename Formula>
+__global__ void __launch_bounds__(kThreadsPerBlock)
+    UpdateKernel(const StepNumbers<float> numbers, const UpdatedRows args) {
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) & (args.lanes - 1);
+  const int32_t tile = (static_cast<int32_t>(threadIdx.x) % kWarpThreads) / args.lanes;
+  const int64_t warp_rows = kWarpThreads / args.lanes;
+  const bool moves = !Formula::kDividesByRate || numbers.learning_rate != 0;
+  unsigned new_rows = 0;
+  for (int64_t base = GridGroup() * warp_rows; base < args.num_rows;
+       base += GridGroups() * warp_rows) {
+    const int64_t u = base + tile;
+    const bool active = u < args.num_rows;
+    float* const weights = active ? reinterpret_cast<float*>(args.rows[u]) : nullptr;
+    const float* const gradient = active ? args.gradients[u] : nullptr;
+    uint32_t* const step_at =
+        active ? reinterpret_cast<uint32_t*>(args.rows[u] + args.step_offset) : nullptr;
+    const bool first_update = active && *step_at == 0;
+    float rate = 0;
+    if constexpr (Formula::kRowState) {
+      const int32_t dim = active ? args.dim : 0;
+      float* const state_at = weights + (1 + Formula::kColumnStates) * int64_t{args.dim};
+      float state = active ? *state_at : 0;
+      rate = Formula::RowRate(numbers, MeanSquare(numbers, weights, gradient, dim), &state);
+      __syncwarp();  // all have read weights and state before one of them writes
+      if (active && lane == 0) *state_at = state;
+    } else {
+      __syncwarp();  // all have read the last step
+    }
+    if (!active) continue;
+    for (int64_t column = int64_t{lane} * RowTiles::kColumns; moves && column < args.dim;
+         column += int64_t{args.lanes} * RowTiles::kColumns) {
+      UpdateQuad<Formula>(numbers, rate, first_update, weights, gradient, args.dim, column);
+    }
+    if (lane == 0) {
+      *step_at = args.step;
+      new_rows += first_update ? 1 : 0;
+    }
+  }
+  if (args.new_rows == nullptr) return;  // all threads, or none
+  __shared__ unsigned block_new_rows;
+  if (threadIdx.x == 0) block_new_rows = 0;
+  __syncthreads();
+  if (new_rows > 0) atomicAdd(&block_new_rows, new_rows);
+  __syncthreads();
+  if (threadIdx.x == 0 && block_new_rows > 0) atomicAdd(args.new_rows, block_new_rows);
+}
+
+}  // namespace
+
+absl::Status SparseUpdateCuda(const SparseUpdateArgs& args, CudaStream stream) {
+  const StepNumbers<float> numbers = NumbersOf(args);
+  return WithFormula(args.config, [&](auto formula) -> absl::Status {
+    using Formula = decltype(formula);
+    const int32_t lanes = UpdateTiles<Formula>(args.layout->dim).lanes;
+    const UpdatedRows rows = {.rows = args.rows,
+                              .gradients = args.gradients,
+                              .num_rows = args.num_rows,
+                              .step_offset = args.layout->step_offset,
+                              .dim = args.layout->dim,
+                              .lanes = lanes,
+                              .step = args.step,
+                              .new_rows = reinterpret_cast<unsigned long long*>(args.new_rows)};
+    const unsigned blocks =
+        std::min(GridBlocks(args.num_rows, kThreadsPerBlock / lanes), kUpdateBlocksMax);
+    UpdateKernel<Formula><<<blocks, kThreadsPerBlock, 0, stream>>>(numbers, rows);
+    return LastLaunch("SparseUpdate");
+  });
+}
+
+}  // namespace hotrow::internal

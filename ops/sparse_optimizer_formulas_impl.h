@@ -1,0 +1,237 @@
+#ifndef HOTROW_OPS_SPARSE_OPTIMIZER_FORMULAS_IMPL_H_
+#define HOTROW_OPS_SPARSE_OPTIMIZER_FORMULAS_IMPL_H_
+
+#include <cmath>
+
+#include "base/macros.h"
+
+// The optimizers' formulas, written once for the lanes of every device: V is Vec8 on the CPU and
+// float in a thread of a GPU. Both do the same operations on a column in the same order, each
+// rounded on its own, so they give the same bits.
+namespace hotrow::internal {
+
+// What formulas ask of V beside + - * /. LaneMath<Vec8> stands in sparse_optimizer_cpu.cc.
+template <typename V>
+struct LaneMath;
+
+template <>
+struct LaneMath<float> {
+  HOTROW_HOST_DEVICE static float Set(float x) { return x; }
+  HOTROW_HOST_DEVICE static float Sqrt(float a) { return std::sqrt(a); }
+  HOTROW_HOST_DEVICE static float Pow(float a, float p) { return std::pow(a, p); }
+  // a < 0 ? 0 : a; a NaN stays one.
+  HOTROW_HOST_DEVICE static float Relu(float a) { return 0.0f > a ? 0.0f : a; }
+  // y <= 0 ? 0 : a; where y is NaN, a passes.
+  HOTROW_HOST_DEVICE static float ReluGrad(float y, float a) { return y <= 0 ? 0.0f : a; }
+};
+
+// The numbers of one step, the same for all rows. Weight decay wd acts in one of two places; the
+// other one then has the number that does nothing:
+//   L2         g <- g + l2 w      before the optimizer sees g
+//   decoupled  w <- keep w        keep = 1 - lr wd, then the step
+template <typename V>
+struct StepNumbers {
+  V learning_rate;
+  V l2;
+  V keep;
+  V eps;
+  V beta1;
+  V one_minus_beta1;
+  V beta2;
+  V one_minus_beta2;
+  V step_size;         // lr / (1 - b1^t)
+  V root_correction2;  // sqrt(1 - b2^t)
+  V ftrl_l1;
+  V ftrl_l2;
+  V ftrl_power;  // -lr_power >= 0
+
+  static StepNumbers From(const StepNumbers<float>& n) {
+    const auto set = [](float x) { return LaneMath<V>::Set(x); };
+    return {.learning_rate = set(n.learning_rate),
+            .l2 = set(n.l2),
+            .keep = set(n.keep),
+            .eps = set(n.eps),
+            .beta1 = set(n.beta1),
+            .one_minus_beta1 = set(n.one_minus_beta1),
+            .beta2 = set(n.beta2),
+            .one_minus_beta2 = set(n.one_minus_beta2),
+            .step_size = set(n.step_size),
+            .root_correction2 = set(n.root_correction2),
+            .ftrl_l1 = set(n.ftrl_l1),
+            .ftrl_l2 = set(n.ftrl_l2),
+            .ftrl_power = set(n.ftrl_power)};
+  }
+  // The gradient that the optimizer sees.
+  HOTROW_HOST_DEVICE V Gradient(V gradient, V weight) const { return gradient + l2 * weight; }
+};
+
+// Some columns of a row: weights and what state there is for each column.
+template <typename V>
+struct StepColumns {
+  V w;
+  V s1;
+  V s2;
+};
+
+// Each formula says how many floats of state a column has (they lie at state + k * D), and whether
+// the row has one more (it lies behind them). kDividesByRate: without a learning rate rows stay as
+// they are. Then
+//   RowRate(n, mean, state)  moves the row's own state by the mean over its columns of g^2, and
+//                            gives the number that Apply takes as `rate`
+//   Apply(n, rate, first_update, g, x)  moves columns; g from Gradient(), first_update: the row's
+//                                       last step is 0
+
+// w -= lr g
+struct SgdFormula {
+  static constexpr int kColumnStates = 0;
+  static constexpr bool kRowState = false;
+  static constexpr bool kDividesByRate = false;
+
+  template <typename V>
+  HOTROW_HOST_DEVICE static void Apply(const StepNumbers<V>& n, V, bool, V g, StepColumns<V>& x) {
+    x.w = n.keep * x.w - n.learning_rate * g;
+  }
+};
+
+// m = b1 m + g;  w -= lr m     (torch.optim.SGD with momentum, dampening 0)
+struct MomentumFormula {
+  static constexpr int kColumnStates = 1;
+  static constexpr bool kRowState = false;
+  static constexpr bool kDividesByRate = false;
+
+  template <typename V>
+  HOTROW_HOST_DEVICE static void Apply(const StepNumbers<V>& n, V, bool, V g, StepColumns<V>& x) {
+    x.s1 = n.beta1 * x.s1 + g;
+    x.w = n.keep * x.w - n.learning_rate * x.s1;
+  }
+};
+
+// s += g^2;  w -= lr g / (sqrt(s) + eps)     (Duchi, Hazan & Singer 2011; eps outside of the root
+// as in torch.optim.Adagrad)
+struct AdagradFormula {
+  static constexpr int kColumnStates = 1;
+  static constexpr bool kRowState = false;
+  static constexpr bool kDividesByRate = false;
+
+  template <typename V>
+  HOTROW_HOST_DEVICE static void Apply(const StepNumbers<V>& n, V, bool, V g, StepColumns<V>& x) {
+    x.s1 = x.s1 + g * g;
+    x.w = n.keep * x.w - n.learning_rate * g / (LaneMath<V>::Sqrt(x.s1) + n.eps);
+  }
+};
+
+// s += mean(g^2);  w -= lr / (sqrt(s) + eps) g     (one s per row, as FBGEMM's
+// EXACT_ROWWISE_ADAGRAD)
+struct RowWiseAdagradFormula {
+  static constexpr int kColumnStates = 0;
+  static constexpr bool kRowState = true;
+  static constexpr bool kDividesByRate = false;
+
+  HOTROW_HOST_DEVICE static float RowRate(const StepNumbers<float>& n, float mean, float* state) {
+    const float s = *state + mean;
+    *state = s;
+    return n.learning_rate / (std::sqrt(s) + n.eps);
+  }
+  template <typename V>
+  HOTROW_HOST_DEVICE static void Apply(const StepNumbers<V>& n, V rate, bool, V g,
+                                       StepColumns<V>& x) {
+    x.w = n.keep * x.w - rate * g;
+  }
+};
+
+// m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
+// w -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)     (Kingma & Ba 2015)
+// t is the table's step, so a row that is seen for the first time late is corrected as little as
+// all others; so it is with one v per row.
+struct AdamFormula {
+  static constexpr int kColumnStates = 2;
+  static constexpr bool kRowState = false;
+  static constexpr bool kDividesByRate = false;
+
+  template <typename V>
+  HOTROW_HOST_DEVICE static void Apply(const StepNumbers<V>& n, V, bool, V g, StepColumns<V>& x) {
+    x.s1 = n.beta1 * x.s1 + n.one_minus_beta1 * g;
+    x.s2 = n.beta2 * x.s2 + n.one_minus_beta2 * (g * g);
+    x.w =
+        n.keep * x.w - n.step_size * x.s1 / (LaneMath<V>::Sqrt(x.s2) / n.root_correction2 + n.eps);
+  }
+};
+
+// Adam with one v per row: v = b2 v + (1 - b2) mean(g^2)     (FBGEMM's PARTIAL_ROWWISE_ADAM)
+struct PartialRowWiseAdamFormula {
+  static constexpr int kColumnStates = 1;
+  static constexpr bool kRowState = true;
+  static constexpr bool kDividesByRate = false;
+
+  HOTROW_HOST_DEVICE static float RowRate(const StepNumbers<float>& n, float mean, float* state) {
+    const float v = n.beta2 * *state + n.one_minus_beta2 * mean;
+    *state = v;
+    return n.step_size / (std::sqrt(v) / n.root_correction2 + n.eps);
+  }
+  template <typename V>
+  HOTROW_HOST_DEVICE static void Apply(const StepNumbers<V>& n, V rate, bool, V g,
+                                       StepColumns<V>& x) {
+    x.s1 = n.beta1 * x.s1 + n.one_minus_beta1 * g;
+    x.w = n.keep * x.w - rate * x.s1;
+  }
+};
+
+// n^p for p = -lr_power >= 0.
+struct SquareRoot {
+  template <typename V>
+  HOTROW_HOST_DEVICE static V Of(V n, V) {
+    return LaneMath<V>::Sqrt(n);
+  }
+};
+struct AnyPower {
+  template <typename V>
+  HOTROW_HOST_DEVICE static V Of(V n, V p) {
+    return LaneMath<V>::Pow(n, p);
+  }
+};
+
+// FTRL-proximal (McMahan et al. 2013, algorithm 1, with its beta = 0) where the rate of a column is
+// lr / n^p, p = -lr_power, so that it falls as the squares add up:
+//   n' = n + g^2;  sigma = (n'^p - n^p) / lr;  z += g - sigma w
+//   w = |z| <= l1 ? 0 : -(z - sign(z) l1) / (n'^p / lr + l2)
+// l2 is the paper's lambda_2, which stands for lambda_2 / 2 |w|^2 (TensorFlow's option is half of
+// it).
+//
+// Start: the formulas above hold w in z, and know nothing of a weight that was drawn at random.
+// TensorFlow begins with z = 0, which throws such a weight away to the share that the initial
+// accumulator has of n'. Here the first update of a row takes the initial accumulator n_0 for an
+// earlier step taken at w_0, with sigma_0 = n_0^p / lr: z = -sigma_0 w_0. So without l1 and l2 the
+// first step moves from w_0 by -lr g / n'^p. A column that has seen no gradient at all (n' = 0) and
+// has no l2 keeps its weight, since 0 / 0 says nothing.
+//
+// The formulas divide by lr; the limit lr -> 0 is a row that stays.
+template <typename Power>
+struct FtrlFormula {
+  static constexpr int kColumnStates = 2;  // z, n
+  static constexpr bool kRowState = false;
+  static constexpr bool kDividesByRate = true;
+
+  template <typename V>
+  HOTROW_HOST_DEVICE static void Apply(const StepNumbers<V>& c, V, bool first_update, V g,
+                                       StepColumns<V>& x) {
+    using Math = LaneMath<V>;
+    const V zero = Math::Set(0);
+    const V n = x.s2 + g * g;
+    const V strength_old = Power::Of(x.s2, c.ftrl_power) / c.learning_rate;
+    const V strength = Power::Of(n, c.ftrl_power) / c.learning_rate;
+    const V z_old = first_update ? zero - strength_old * x.w : x.s1;
+    const V z = z_old + (g - (strength - strength_old) * x.w);
+    x.s1 = z;
+    x.s2 = n;
+    // -sign(z) max(|z| - l1, 0)
+    const V pull = Math::Relu(zero - z - c.ftrl_l1) - Math::Relu(z - c.ftrl_l1);
+    const V denominator = strength + c.ftrl_l2;
+    // ReluGrad(y, a) is a where y > 0, else 0: w_new where there is a denominator, else w.
+    const V kept = x.w - Math::ReluGrad(denominator, x.w);
+    x.w = Math::ReluGrad(denominator, pull / denominator) + kept;
+  }
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_OPS_SPARSE_OPTIMIZER_FORMULAS_IMPL_H_

@@ -1,0 +1,180 @@
+#include "embedding/cached_store.h"
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/philox.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "store/host_store.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+constexpr StoreTable kTables[] = {
+    {.table = 0, .row_bytes = 32}, {.table = 1, .row_bytes = 48}, {.table = 5, .row_bytes = 32}};
+using Model = std::map<std::pair<uint32_t, uint64_t>, std::string>;
+
+// A store with a CachedStore on top; the store may be looked at by itself.
+struct Stack {
+  std::unique_ptr<HostStore> store;
+  std::unique_ptr<CachedStore> cached;
+
+  explicit Stack(int64_t cache_bytes, int64_t store_bytes = int64_t{16} << 20) {
+    auto opened = HostStore::Open(
+        {.tables = {std::begin(kTables), std::end(kTables)}, .budget_bytes = store_bytes});
+    EXPECT_THAT(opened, test::IsOk());
+    store = *std::move(opened);
+    const CachedStoreWidth widths[] = {{32, cache_bytes}, {48, cache_bytes}};
+    auto created = CachedStore::Create(store.get(), widths, CachePolicy::kLru);
+    EXPECT_THAT(created, test::IsOk());
+    cached = *std::move(created);
+  }
+};
+
+absl::Status Write(RowStore& store, const std::vector<RowKey>& keys,
+                   const std::vector<std::string>& rows) {
+  std::vector<const std::byte*> pointers;
+  for (const std::string& row : rows)
+    pointers.push_back(reinterpret_cast<const std::byte*>(row.data()));
+  return store.InsertOrAssign(keys, pointers);
+}
+
+// The rows of the keys; empty for one that is not there.
+std::vector<std::string> ReadRows(RowStore& store, const std::vector<RowKey>& keys) {
+  std::vector<std::string> rows;
+  std::vector<std::byte*> pointers;
+  for (const RowKey& key : keys) rows.emplace_back(store.row_bytes(key.table), '?');
+  for (std::string& row : rows) pointers.push_back(reinterpret_cast<std::byte*>(row.data()));
+  std::vector<uint8_t> found(keys.size(), 7);
+  EXPECT_THAT(store.Find(keys, pointers, found), test::IsOk());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (found[i] == 0) {
+      EXPECT_EQ(rows[i], std::string(rows[i].size(), '?'));  // left alone
+      rows[i].clear();
+    }
+  }
+  return rows;
+}
+
+TEST(CachedStoreTest, AnswersAsTheModelDoesWhateverTheBudget) {
+  for (const uint64_t seed : test::Seeds(3)) {
+    for (const int64_t cache_bytes : {CachedStore::MinCacheBytes(48), int64_t{2} << 20}) {
+      SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed << " budget " << cache_bytes);
+      RandomStream random(seed, RandomPurpose::kTest);
+      Stack stack(cache_bytes);
+      Model model;
+      constexpr uint64_t kKeys = 3000;
+      const auto draw_key = [&] {
+        const uint64_t key = random.Below(kKeys);
+        return RowKey{key == 0 ? UINT64_MAX : key - 1, kTables[random.Below(3)].table};
+      };
+      for (int round = 0; round < 60; ++round) {
+        std::vector<RowKey> keys;
+        for (uint64_t i = random.Below(2500); i > 0; --i) keys.push_back(draw_key());
+        if (random.Below(2) == 0) {
+          std::vector<std::string> rows;
+          for (const RowKey& key : keys) {
+            rows.emplace_back(stack.cached->row_bytes(key.table),
+                              static_cast<char>('a' + random.Below(26)));
+            model[{key.table, key.key}] = rows.back();  // of a key that repeats the last one
+          }
+          HOTROW_ASSERT_OK(Write(*stack.cached, keys, rows));
+        } else {
+          const std::vector<std::string> rows = ReadRows(*stack.cached, keys);
+          for (size_t i = 0; i < keys.size(); ++i) {
+            const auto want = model.find({keys[i].table, keys[i].key});
+            ASSERT_EQ(rows[i], want == model.end() ? "" : want->second);
+          }
+        }
+      }
+      const CachedStoreStats stats = stack.cached->cache_stats();
+      EXPECT_LE(stats.used_bytes, stats.budget_bytes);
+      EXPECT_GT(stats.hits, 0);
+      EXPECT_LT(stats.hits, stats.finds);
+      // All that was written is below, whatever became of the caches.
+      for (const auto& [key, row] : model) {
+        ASSERT_EQ(ReadRows(*stack.store, {{key.second, key.first}})[0], row);
+      }
+    }
+  }
+}
+
+TEST(CachedStoreTest, WhatWasWrittenIsReadFromMemoryAndWhatWasReadIsNotKept) {
+  Stack stack(int64_t{1} << 20);
+  HOTROW_ASSERT_OK(Write(*stack.store, {{1, 0}}, {std::string(32, 'x')}));
+  for (int i = 0; i < 2; ++i) ReadRows(*stack.cached, {{1, 0}});
+  EXPECT_EQ(stack.cached->cache_stats().hits, 0);
+  EXPECT_EQ(stack.store->Stats().finds, 2);
+  HOTROW_ASSERT_OK(
+      Write(*stack.cached, {{1, 0}, {2, 1}}, {std::string(32, 'y'), std::string(48, 'z')}));
+  EXPECT_EQ(ReadRows(*stack.cached, {{2, 1}, {1, 0}}),
+            (std::vector<std::string>{std::string(48, 'z'), std::string(32, 'y')}));
+  EXPECT_EQ(stack.cached->cache_stats().hits, 2);
+  EXPECT_EQ(stack.store->Stats().finds, 2);
+  EXPECT_EQ(stack.cached->cache_stats().finds, 4);
+}
+
+TEST(CachedStoreTest, AStoreThatIsFullLeavesNothingStaleBehind) {
+  Stack stack(int64_t{1} << 20, /*store_bytes=*/512 << 10);
+  RandomStream random(1, RandomPurpose::kTest);
+  absl::Status status;
+  uint64_t next = 0;
+  for (char fill = 'a'; status.ok(); fill = fill == 'z' ? 'a' : static_cast<char>(fill + 1)) {
+    ASSERT_LT(next, 100'000);
+    std::vector<RowKey> keys;
+    // Old rows change, too: of a batch that fails some may be written.
+    for (int i = 0; i < 500; ++i)
+      keys.push_back({i < 250 && next > 0 ? random.Below(next) : next++, 0});
+    status =
+        Write(*stack.cached, keys, std::vector<std::string>(keys.size(), std::string(32, fill)));
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  std::vector<RowKey> all;
+  for (uint64_t key = 0; key < next; ++key) all.push_back({key, 0});
+  EXPECT_EQ(ReadRows(*stack.cached, all), ReadRows(*stack.store, all));
+}
+
+TEST(CachedStoreTest, ErasedRowsAreGone) {
+  Stack stack(int64_t{1} << 20);
+  HOTROW_ASSERT_OK(
+      Write(*stack.cached, {{1, 0}, {2, 0}}, {std::string(32, 'a'), std::string(32, 'b')}));
+  const RowKey erased[] = {{1, 0}};
+  HOTROW_ASSERT_OK(stack.cached->Erase(erased));
+  EXPECT_EQ(ReadRows(*stack.cached, {{1, 0}, {2, 0}}),
+            (std::vector<std::string>{"", std::string(32, 'b')}));
+}
+
+TEST(CachedStoreTest, BadCallsSayWhatTheStoreSays) {
+  Stack stack(int64_t{1} << 20);
+  std::byte row[48];
+  std::byte* rows[] = {row};
+  uint8_t found[1];
+  const RowKey unknown[] = {{1, 3}};
+  EXPECT_EQ(stack.cached->Find(unknown, rows, found), stack.store->Find(unknown, rows, found));
+  EXPECT_EQ(stack.cached->Find(unknown, rows, found).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(stack.cached->Find(unknown, rows, {}).code(), absl::StatusCode::kInvalidArgument);
+  const std::byte* const written[] = {row};
+  EXPECT_EQ(stack.cached->InsertOrAssign(unknown, written).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(stack.cached->InsertOrAssign(unknown, {}).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CachedStoreTest, ABudgetThatIsTooSmallIsRefused) {
+  const Stack stack(int64_t{1} << 20);
+  const CachedStoreWidth widths[] = {{32, CachedStore::MinCacheBytes(32) - 1}, {48, 1 << 20}};
+  const auto cached = CachedStore::Create(stack.store.get(), widths, CachePolicy::kLru);
+  EXPECT_EQ(cached.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(cached.status().message()),
+              testing::HasSubstr("host cache budget " +
+                                 std::to_string(CachedStore::MinCacheBytes(32) - 1)));
+}
+
+}  // namespace
+}  // namespace hotrow

@@ -1,0 +1,329 @@
+// Tables whose row cache lies on a device, over host memory and over a disk: on a GPU where there
+// is one, and everywhere as the same tiers in host memory, which take the same ways.
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/device_memory.h"
+#include "base/device_stream.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "embedding/embedding_collection.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/embedding/trainer.h"
+#include "tests/embedding/training.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using ::hotrow::test::BatchOf;
+using ::hotrow::test::FillGradient;
+using ::hotrow::test::kBatchSize;
+using ::hotrow::test::kMiB;
+using ::hotrow::test::Options;
+using ::hotrow::test::PutStore;
+using ::hotrow::test::ReferenceHashes;
+using ::hotrow::test::SmallTables;
+using ::hotrow::test::StatusIs;
+using ::hotrow::test::Table;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kRows = 800;
+constexpr int kSteps = 14;
+
+// A collection on a device, and what a caller on that device needs: a stream, and outputs and
+// gradients in its memory.
+class DeviceTables {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceTables>> Create(
+      Device device, const EmbeddingCollectionOptions& options) {
+    std::unique_ptr<DeviceTables> tables(new DeviceTables());
+    HOTROW_ASSIGN_OR_RETURN(tables->stream_, DeviceStream::Create(device));
+    tables->ctx_ = tables->stream_.On(ExecContext());
+    tables->ctx_.pool = &tables->pool_;
+    HOTROW_ASSIGN_OR_RETURN(tables->tables_, EmbeddingCollection::Create(options, tables->ctx_));
+    const int64_t floats = options.max_batch_size * tables->tables_->pooled_dim();
+    HOTROW_ASSIGN_OR_RETURN(tables->output_,
+                            DeviceMemory<float>::Create(device, floats, tables->stream_.get()));
+    HOTROW_ASSIGN_OR_RETURN(tables->gradient_,
+                            DeviceMemory<float>::Create(device, floats, tables->stream_.get()));
+    tables->depth_ = options.prefetch_depth;
+    return tables;
+  }
+
+  EmbeddingCollection& operator*() { return *tables_; }
+  EmbeddingCollection* operator->() { return tables_.get(); }
+
+  // Trains the steps [first, last), those ahead included.
+  absl::Status Train(int first, int last) {
+    std::deque<std::unique_ptr<EmbeddingStep>> ahead;
+    int next = first;
+    for (int step = first; step < last; ++step) {
+      for (; next < last && std::ssize(ahead) <= depth_; ++next) {
+        HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> prefetched,
+                                tables_->Prefetch(BatchOf(next, kRows).view()));
+        ahead.push_back(std::move(prefetched));
+      }
+      HOTROW_RETURN_IF_ERROR(tables_->Lookup(*ahead.front(), {.pooled = output_.data()}));
+      HOTROW_ASSIGN_OR_RETURN(const std::vector<float> output, Output(kBatchSize));
+      FillGradient(output, static_cast<uint64_t>(step), &host_gradient_);
+      HOTROW_RETURN_IF_ERROR(
+          stream_.Copy(gradient_.data(), host_gradient_.data(), std::ssize(host_gradient_) * 4));
+      HOTROW_RETURN_IF_ERROR(
+          tables_->Update(std::move(ahead.front()), {.pooled = gradient_.data()}));
+      ahead.pop_front();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<float>> Evaluate(const test::Batch& batch) {
+    HOTROW_RETURN_IF_ERROR(tables_->Evaluate(batch.view(), {.pooled = output_.data()}));
+    return Output(batch.batch_size);
+  }
+
+ private:
+  absl::StatusOr<std::vector<float>> Output(int64_t batch_size) {
+    std::vector<float> output(static_cast<size_t>(batch_size * tables_->pooled_dim()));
+    HOTROW_RETURN_IF_ERROR(stream_.Copy(output.data(), output_.data(), std::ssize(output) * 4));
+    HOTROW_RETURN_IF_ERROR(stream_.Wait());
+    return output;
+  }
+
+  ThreadPool pool_{2};
+  DeviceStream stream_;
+  ExecContext ctx_;
+  DeviceMemory<float> output_;
+  DeviceMemory<float> gradient_;
+  std::vector<float> host_gradient_;
+  int32_t depth_ = 0;
+  std::unique_ptr<EmbeddingCollection> tables_;
+};
+
+class DeviceTiersTest : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == Device::kCuda) HOTROW_REQUIRE_GPU_OR_SKIP();
+  }
+
+  // The smallest device cache, times `factor`.
+  EmbeddingCollectionOptions WithDeviceCache(EmbeddingCollectionOptions options, double factor) {
+    options.device_cache_bytes = 1;
+    const absl::StatusOr<int64_t> least = EmbeddingCollection::MinCacheBytes(options, GetParam());
+    EXPECT_THAT(least, test::IsOk());
+    options.device_cache_bytes = static_cast<int64_t>(static_cast<double>(*least) * factor);
+    return options;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceTiersTest, testing::Values(Device::kCpu, Device::kCuda),
+                         [](const auto& info) {
+                           return info.param == Device::kCpu ? "HostMemory" : "Gpu";
+                         });
+
+TEST_P(DeviceTiersTest, SameBitsWhateverTheTiersAndTheDepth) {
+  const std::vector<Hash128> want = ReferenceHashes(SmallTables(), kSteps, kRows);
+  struct Tiers {
+    StoreKind store;
+    int64_t host_cache_bytes;
+  };
+  for (const Tiers& tiers :
+       {Tiers{StoreKind::kMemory, 0}, Tiers{StoreKind::kSsd, 0}, Tiers{StoreKind::kSsd, kMiB}}) {
+    for (const double factor : {1.0, 3.0}) {
+      for (const int32_t depth : {0, 1, 3}) {
+        SCOPED_TRACE(testing::Message()
+                     << StoreKindName(tiers.store) << " host cache " << tiers.host_cache_bytes
+                     << " factor " << factor << " depth " << depth);
+        EmbeddingCollectionOptions options = SmallTables();
+        PutStore(tiers.store, test::TempDir(), &options);
+        options.cache_bytes = tiers.host_cache_bytes;
+        options = WithDeviceCache(options, factor);
+        options.prefetch_depth = depth;
+        HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), options));
+        HOTROW_ASSERT_OK(tables->Train(0, kSteps));
+        HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
+        EXPECT_EQ(digest.hash, want[kSteps]);
+
+        const EmbeddingStats stats = (*tables)->Stats();
+        EXPECT_EQ(stats.steps, kSteps);
+        int64_t rows = 0;
+        for (const TableDigest& table : digest.tables) rows += table.rows;
+        EXPECT_EQ(stats.initialised_rows, rows);
+        ASSERT_EQ(stats.tiers.size(), tiers.host_cache_bytes > 0 ? 3 : 2);
+        EXPECT_EQ(stats.tiers[0].name, "device_cache");
+        EXPECT_EQ(stats.tiers[0].budget_bytes, options.device_cache_bytes);
+        EXPECT_EQ(stats.tiers.back().name, StoreKindName(tiers.store));
+        for (const TierStats& tier : stats.tiers) EXPECT_LE(tier.used_bytes, tier.budget_bytes);
+        EXPECT_GT(stats.transfer_host_bytes, 0);
+        EXPECT_GT(stats.transfer_device_bytes, 0);
+        const bool host_cache = tiers.host_cache_bytes > 0;
+        EXPECT_EQ(stats.tiers[1].name, host_cache ? "cache" : StoreKindName(tiers.store));
+        if (factor > 1) continue;
+        // Rows went up and down, or the test shows nothing.
+        EXPECT_GT(stats.tiers[0].dirty_writebacks, 0);
+        EXPECT_GT(stats.tiers.back().rows_read, 0);
+        EXPECT_GT(stats.tiers[1].unique_hits, 0);
+      }
+    }
+  }
+}
+
+TEST_P(DeviceTiersTest, EveryOptimizerMakesTheBitsOfTheCpu) {
+  for (const SparseOptimizerKind kind :
+       {SparseOptimizerKind::kSgd, SparseOptimizerKind::kMomentum, SparseOptimizerKind::kAdagrad,
+        SparseOptimizerKind::kRowWiseAdagrad, SparseOptimizerKind::kAdam,
+        SparseOptimizerKind::kPartialRowWiseAdam, SparseOptimizerKind::kFtrl}) {
+    SCOPED_TRACE(SparseOptimizerName(kind));
+    EmbeddingCollectionOptions options =
+        Options({Table("a", 20, {"f0", "f1"}, kind), Table("b", 7, {"f2"}, kind)});
+    for (TableConfig& table : options.tables) table.max_hotness = 3;
+    const std::vector<Hash128> want = ReferenceHashes(options, kSteps, kRows);
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto tables,
+                                DeviceTables::Create(GetParam(), WithDeviceCache(options, 1.5)));
+    HOTROW_ASSERT_OK(tables->Train(0, kSteps));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
+    EXPECT_EQ(digest.hash, want[kSteps]);
+  }
+}
+
+TEST_P(DeviceTiersTest, EvaluationSeesTheLastUpdateAndLeavesNoTrace) {
+  const std::vector<Hash128> want = ReferenceHashes(SmallTables(), kSteps, kRows);
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto on_cpu, DeviceTables::Create(Device::kCpu, SmallTables()));
+  EmbeddingCollectionOptions options = WithDeviceCache(SmallTables(), 1.2);
+  // Staging for some samples at a time.
+  options.evaluation_staging_bytes = 8 << 10;
+  options.prefetch_depth = 1;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), options));
+  for (int step = 0; step < kSteps; ++step) {
+    HOTROW_ASSERT_OK(on_cpu->Train(step, step + 1));
+    HOTROW_ASSERT_OK(tables->Train(step, step + 1));
+    // Keys beyond those that are trained have their initial rows.
+    const test::Batch batch = BatchOf(step + 500, 2 * kRows);
+    const std::vector<TierStats> before = (*tables)->Stats().tiers;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> got, tables->Evaluate(batch));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> expected, on_cpu->Evaluate(batch));
+    ASSERT_EQ(got, expected) << step;
+    EXPECT_EQ((*tables)->Stats().tiers[0].evictions, before[0].evictions);
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
+  EXPECT_EQ(digest.hash, want[kSteps]);
+}
+
+// Taken while training goes on, opened on the CPU and on the device.
+TEST_P(DeviceTiersTest, SnapshotsHoldTheStepTheyWereBegunAt) {
+  const std::vector<Hash128> want = ReferenceHashes(SmallTables(), kSteps, kRows);
+  for (const StoreKind store : {StoreKind::kMemory, StoreKind::kSsd}) {
+    SCOPED_TRACE(StoreKindName(store));
+    EmbeddingCollectionOptions options = SmallTables();
+    PutStore(store, test::TempDir(), &options);
+    options = WithDeviceCache(options, 1.3);
+    options.prefetch_depth = 2;
+    {
+      HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), options));
+      for (int step = 0; step < kSteps; ++step) {
+        HOTROW_ASSERT_OK(tables->Train(step, step + 1));
+        if (step % 4 != 1 || step + 1 == kSteps) continue;
+        const auto id = static_cast<SnapshotId>(step + 1);
+        HOTROW_ASSERT_OK((*tables)->BeginSnapshot(id));
+        HOTROW_ASSERT_OK(tables->Train(step + 1, step + 2));
+        ++step;
+        HOTROW_ASSERT_OK((*tables)->WaitSnapshot());
+        HOTROW_ASSERT_OK((*tables)->CommitSnapshot(id));
+      }
+      HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
+      EXPECT_EQ(digest.hash, want[kSteps]);
+      EXPECT_GT((*tables)->Stats().snapshot_rows, 0);
+    }
+    for (const bool on_device : {true, false}) {
+      for (const SnapshotId id : {SnapshotId{10}, SnapshotId{6}}) {
+        SCOPED_TRACE(testing::Message() << (on_device ? "device " : "cpu ") << id);
+        EmbeddingCollectionOptions reopen = options;
+        if (!on_device) {
+          reopen.device_cache_bytes = 0;
+          reopen.cache_bytes = kMiB;
+        }
+        reopen.open_from = {{.snapshot = id}};
+        reopen.open_steps = static_cast<int64_t>(id);
+        HOTROW_ASSERT_OK_AND_ASSIGN(
+            auto tables, DeviceTables::Create(on_device ? GetParam() : Device::kCpu, reopen));
+        HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
+        EXPECT_EQ(digest.hash, want[id]);
+        HOTROW_ASSERT_OK(tables->Train(static_cast<int>(id), kSteps));
+        HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest end, (*tables)->Digest());
+        EXPECT_EQ(end.hash, want[kSteps]);
+      }
+    }
+  }
+}
+
+TEST_P(DeviceTiersTest, AStepThatDoesNotFitNamesTheBudget) {
+  EmbeddingCollectionOptions options = SmallTables();
+  // Without a known hotness the collection cannot tell beforehand.
+  for (TableConfig& table : options.tables) table.max_hotness = 0;
+  options = WithDeviceCache(options, 1);
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), options));
+  EXPECT_THAT(tables->Train(0, 1),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("device cache budget"),
+                             HasSubstr("raise device_cache_bytes or lower the batch size"))));
+  options = WithDeviceCache(SmallTables(), 1);
+  options.device_cache_bytes -= 1;
+  EXPECT_THAT(DeviceTables::Create(GetParam(), options),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("device_cache_bytes: the cache budget is")));
+}
+
+TEST_P(DeviceTiersTest, StepsThatAreCancelledLeaveNoTrace) {
+  const std::vector<Hash128> want = ReferenceHashes(SmallTables(), kSteps, kRows);
+  EmbeddingCollectionOptions options = WithDeviceCache(SmallTables(), 4);
+  options.prefetch_depth = 2;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), options));
+  for (int step = 0; step < kSteps; ++step) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto first, (*tables)->Prefetch(BatchOf(step + 70, kRows).view()));
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto second, (*tables)->Prefetch(BatchOf(step + 90, kRows).view()));
+    first = nullptr;
+    second = nullptr;
+    HOTROW_ASSERT_OK(tables->Train(step, step + 1));
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
+  EXPECT_EQ(digest.hash, want[kSteps]);
+}
+
+TEST(DeviceTiersOptionsTest, BadOnesAreRefusedInOneLine) {
+  EmbeddingCollectionOptions options = SmallTables();
+  options.device_cache_bytes = -1;
+  EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("device_cache_bytes: must not be negative")));
+  options.device_cache_bytes = kMiB;
+  options.cache_bytes = kMiB;
+  EXPECT_THAT(options.Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("cache_bytes"), HasSubstr("leave it 0"))));
+  EmbeddingCollectionOptions over_disk = SmallTables();
+  PutStore(StoreKind::kSsd, test::TempDir(), &over_disk);
+  over_disk.device_cache_bytes = kMiB;
+  over_disk.cache_bytes = 100;
+  EXPECT_THAT(EmbeddingCollection::Create(over_disk, {}),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("host cache between"), HasSubstr("the least is"))));
+}
+
+TEST(DeviceTiersOptionsTest, WithoutAGpuOneLineSaysSo) {
+  if (test::UsableGpu().ok()) GTEST_SKIP() << "there is a GPU";
+  EmbeddingCollectionOptions options = SmallTables();
+  options.device_cache_bytes = kMiB;
+  ExecContext ctx;
+  ctx.device = Device::kCuda;
+  EXPECT_EQ(EmbeddingCollection::Create(options, ctx).status().message(),
+            test::UsableGpu().message());
+}
+
+}  // namespace
+}  // namespace hotrow

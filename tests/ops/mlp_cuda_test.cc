@@ -1,0 +1,196 @@
+#include <cuda_runtime.h>  // has the typed cudaMalloc that device_array.cuh calls
+
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ops/mlp.h"
+#include "tests/ops/dense_cuda_test_util.h"
+#include "tests/ops/mlp_reference.h"
+#include "tests/support/device_array.cuh"
+#include "tests/support/gpu_test.h"
+
+namespace hotrow {
+namespace {
+
+using test::kUnused;
+using ::testing::HasSubstr;
+using Problem = test::MlpProblem;
+using Result = test::MlpResult;
+
+std::unique_ptr<Mlp> NewMlp(const MlpOptions& options, const ExecContext& ctx) {
+  auto mlp = Mlp::Create(options, ctx);
+  HOTROW_EXPECT_OK(mlp);
+  return mlp.ok() ? *std::move(mlp) : nullptr;
+}
+
+// A problem in device memory, and its passes.
+class GpuProblem {
+ public:
+  explicit GpuProblem(const Problem& p)
+      : p_(p),
+        parameters_(p.parameters),
+        x_(p.x),
+        dy_given_(p.dy),
+        dy_(p.dy),
+        y_(std::vector<float>(p.dy.size(), kUnused)),
+        dx_(std::vector<float>(p.x.size(), kUnused)),
+        dw_(std::vector<float>(p.parameters.size(), kUnused)) {}
+
+  void Enqueue(const ExecContext& ctx, Mlp& mlp) {
+    // Backward uses dy as scratch.
+    EXPECT_EQ(cudaMemcpyAsync(dy_.data(), dy_given_.data(), dy_.size() * sizeof(float),
+                              cudaMemcpyDeviceToDevice, ctx.stream),
+              cudaSuccess);
+    HOTROW_EXPECT_OK(mlp.Forward(ctx, {.parameters = parameters_.data(),
+                                       .x = x_.data(),
+                                       .x_stride = p_.x_stride(),
+                                       .batch_size = p_.batch_size,
+                                       .y = y_.data(),
+                                       .y_stride = p_.y_stride(),
+                                       .training = p_.training,
+                                       .step = p_.step}));
+    HOTROW_EXPECT_OK(mlp.Backward(ctx, {.parameters = parameters_.data(),
+                                        .dy = dy_.data(),
+                                        .dy_stride = p_.y_stride(),
+                                        .dx = dx_.data(),
+                                        .dx_stride = p_.x_stride(),
+                                        .parameter_gradients = dw_.data()}));
+  }
+  Result Get() const { return {y_.ToHost(), dx_.ToHost(), dw_.ToHost()}; }
+
+ private:
+  const Problem& p_;
+  test::DeviceArray<float> parameters_, x_, dy_given_, dy_, y_, dx_, dw_;
+};
+
+struct Case {
+  std::vector<int32_t> sizes;
+  std::vector<int64_t> batch_sizes;
+  bool relu_on_output = false;
+  float dropout = 0;
+};
+
+TEST(MlpCudaTest, MatchesADoubleReferenceForwardAndBackwardAndRepeats) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  test::GpuStream stream;
+  const Case cases[] = {
+      {.sizes = {1, 1}, .batch_sizes = {1, 2, 37, 2048}},
+      {.sizes = {1, 17, 1}, .batch_sizes = {1, 33, 2048}, .relu_on_output = true},
+      {.sizes = {13, 64, 16}, .batch_sizes = {1, 37, 2048}, .relu_on_output = true},
+      {.sizes = {367, 70, 1}, .batch_sizes = {37, 130}, .dropout = 0.25f},
+      {.sizes = {16, 13, 5, 3, 2}, .batch_sizes = {7, 2048}, .dropout = 0.5f},
+      {.sizes = {1024, 1024, 1}, .batch_sizes = {1, 37}},
+      {.sizes = {5, 129, 1023}, .batch_sizes = {37, 200}, .relu_on_output = true, .dropout = 0.1f}};
+  for (const Case& c : cases) {
+    const MlpOptions options = {.sizes = c.sizes,
+                                .relu_on_output = c.relu_on_output,
+                                .dropout = c.dropout,
+                                .seed = 99,
+                                .first_layer_id = 10,
+                                .max_batch_size = 2048};
+    const auto mlp = NewMlp(options, stream.ctx());
+    ASSERT_NE(mlp, nullptr);
+    for (const int64_t batch_size : c.batch_sizes) {
+      SCOPED_TRACE(testing::Message() << testing::PrintToString(c.sizes) << ", " << batch_size
+                                      << " samples, dropout " << c.dropout);
+      const Problem p = test::RandomMlpProblem(*mlp, options, batch_size, 5);
+      GpuProblem gpu(p);
+      gpu.Enqueue(stream.ctx(), *mlp);
+      stream.Wait();
+      const Result got = gpu.Get();
+      ASSERT_NO_FATAL_FAILURE(test::ExpectMlpMatches(*mlp, p, got));
+      gpu.Enqueue(stream.ctx(), *mlp);
+      stream.Wait();
+      ASSERT_TRUE(gpu.Get() == got) << "another run gave other bits";
+    }
+  }
+}
+
+TEST(MlpCudaTest, APassThatHasRunOnceIsCapturedInAGraph) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  test::GpuStream stream;
+  const MlpOptions options = {.sizes = {13, 256, 128, 1}, .dropout = 0.3f, .max_batch_size = 512};
+  const auto mlp = NewMlp(options, stream.ctx());
+  ASSERT_NE(mlp, nullptr);
+  const Problem p = test::RandomMlpProblem(*mlp, options, 512, 3);
+  GpuProblem gpu(p);
+  gpu.Enqueue(stream.ctx(), *mlp);
+  stream.Wait();
+  const Result want = gpu.Get();
+  GpuProblem again(p);
+  ASSERT_NO_FATAL_FAILURE(stream.RunAsGraph(3, [&] { again.Enqueue(stream.ctx(), *mlp); }));
+  EXPECT_TRUE(again.Get() == want);
+}
+
+// Rows are as far apart as they are, and layers of the same shape differ in alignment alone.
+TEST(MlpCudaTest, RowsMayStartAnywhere) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  test::GpuStream stream;
+  const MlpOptions options = {.sizes = {16, 32, 8}, .max_batch_size = 64};
+  const auto mlp = NewMlp(options, stream.ctx());
+  ASSERT_NE(mlp, nullptr);
+  for (const int64_t gap : {0, 1, 2, 4, 16}) {
+    SCOPED_TRACE(testing::Message() << "gap " << gap);
+    Problem p = test::RandomMlpProblem(*mlp, options, 64, 4);
+    RandomStream random(6, RandomPurpose::kTest);
+    p.gap = gap;
+    p.x = test::RandomFloats(random, 64 * p.x_stride());
+    p.dy = test::RandomFloats(random, 64 * p.y_stride());
+    GpuProblem gpu(p);
+    gpu.Enqueue(stream.ctx(), *mlp);
+    stream.Wait();
+    ASSERT_NO_FATAL_FAILURE(test::ExpectMlpMatches(*mlp, p, gpu.Get()));
+  }
+}
+
+TEST(MlpCudaTest, AnEmptyBatchHasZeroGradientsAndReportsEveryLayer) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  test::GpuStream stream;
+  const auto mlp = NewMlp({.sizes = {3, 4, 2}, .max_batch_size = 4}, stream.ctx());
+  ASSERT_NE(mlp, nullptr);
+  test::DeviceArray<float> dw(
+      std::vector<float>(static_cast<size_t>(mlp->num_parameters()), kUnused));
+  std::vector<std::pair<int64_t, int64_t>> ready;
+  HOTROW_ASSERT_OK(mlp->Forward(stream.ctx(), {.batch_size = 0, .training = true}));
+  HOTROW_ASSERT_OK(mlp->Backward(stream.ctx(), {.parameter_gradients = dw.data(),
+                                                .gradients_ready = [&](int64_t begin, int64_t end) {
+                                                  ready.emplace_back(begin, end);
+                                                  return absl::OkStatus();
+                                                }}));
+  stream.Wait();
+  EXPECT_EQ(dw.ToHost(), std::vector<float>(dw.size(), 0.0f));
+  const std::vector<std::pair<int64_t, int64_t>> want = {
+      {mlp->weight_offset(1), mlp->num_parameters()}, {0, mlp->weight_offset(1)}};
+  EXPECT_EQ(ready, want);
+}
+
+TEST(MlpCudaTest, NaNReachesTheOutputThroughReLU) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  test::GpuStream stream;
+  const MlpOptions options = {.sizes = {13, 20, 2}, .max_batch_size = 2};
+  const auto mlp = NewMlp(options, stream.ctx());
+  ASSERT_NE(mlp, nullptr);
+  Problem p = test::RandomMlpProblem(*mlp, options, 2, 1);
+  p.x[0] = std::numeric_limits<float>::quiet_NaN();
+  GpuProblem gpu(p);
+  gpu.Enqueue(stream.ctx(), *mlp);
+  stream.Wait();
+  const Result r = gpu.Get();
+  EXPECT_TRUE(std::isnan(r.y[0]));
+  EXPECT_FALSE(std::isnan(r.y[static_cast<size_t>(p.y_stride())]));
+}
+
+TEST(MlpCudaTest, ACallOnTheCpuIsRefused) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  test::GpuStream stream;
+  const auto mlp = NewMlp({.sizes = {3, 2}, .max_batch_size = 1}, stream.ctx());
+  ASSERT_NE(mlp, nullptr);
+  EXPECT_THAT(
+      mlp->Forward({}, {.batch_size = 0}),
+      test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("made for device cuda")));
+}
+
+}  // namespace
+}  // namespace hotrow

@@ -1,0 +1,147 @@
+#include <cstring>
+#include <vector>
+
+#include "base/cuda_handles.h"
+#include "ops/pooled_lookup.h"
+#include "tests/ops/jagged_problem.h"
+#include "tests/ops/jagged_problem_cuda.h"
+#include "tests/support/device_array.cuh"
+#include "tests/support/gpu_test.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using test::BuildJaggedProblem;
+using test::DeviceArray;
+using test::DeviceProblem;
+using test::JaggedProblem;
+using test::kUntouched;
+
+absl::Status LookUpOnCpu(const JaggedProblem& p) {
+  const std::vector<const float*> rows = p.row_pointers();
+  return PooledLookup({}, {.features = p.features,
+                           .batch_size = p.batch_size,
+                           .offsets = p.offsets.data(),
+                           .weights = p.weights_or_null(),
+                           .inverse = p.inverse.data(),
+                           .rows = rows.data()});
+}
+
+absl::Status LookUpOnGpu(const JaggedProblem& p, DeviceProblem* device, CudaStream stream) {
+  return PooledLookup({.device = Device::kCuda, .stream = stream},
+                      {.features = device->features,
+                       .batch_size = p.batch_size,
+                       .offsets = device->offsets.data(),
+                       .weights = device->weights_or_null,
+                       .inverse = device->inverse.data(),
+                       .rows = device->rows.pointers()});
+}
+
+// The outputs of all features, and what lies between them, to the bit.
+void ExpectTheBitsOfTheCpu(JaggedProblem p) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const StreamHandle stream, CreateStream());
+  for (const bool aligned : {true, false}) {
+    BindData(p);
+    DeviceProblem device(p, aligned);
+    HOTROW_ASSERT_OK(LookUpOnGpu(p, &device, stream.get()));
+    const std::vector<std::vector<float>> got = device.data.ToHost();
+    HOTROW_ASSERT_OK(LookUpOnCpu(p));
+    for (size_t f = 0; f < p.features.size(); ++f) {
+      ASSERT_EQ(got[f].size(), p.data[f].size());
+      for (size_t i = 0; i < got[f].size(); ++i) {
+        ASSERT_EQ(std::memcmp(&got[f][i], &p.data[f][i], sizeof(float)), 0)
+            << "feature " << f << " of dim " << p.features[f].dim << ", float " << i << ": got "
+            << got[f][i] << ", want " << p.data[f][i] << (aligned ? "" : ", unaligned");
+      }
+    }
+  }
+}
+
+TEST(PooledLookupCudaTest, GivesTheBitsOfTheCpuOnRandomBags) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const uint64_t seed : test::Seeds(30)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    ExpectTheBitsOfTheCpu(test::RandomJaggedProblem(seed));
+  }
+}
+
+TEST(PooledLookupCudaTest, AllWidthsAndBagLengths) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  const int64_t lengths[] = {0, 1, 2, 3, 4, 5, 8, 0, 9, 40};
+  for (const bool weighted : {false, true}) {
+    ExpectTheBitsOfTheCpu(BuildJaggedProblem(
+        5, /*batch_size=*/37, test::FeaturesOfAllWidths(), /*table_rows=*/50, weighted,
+        [&](size_t f, int64_t b) { return lengths[(f + static_cast<size_t>(b)) % 10]; }));
+  }
+}
+
+// More features than one launch takes; a feature in the middle has no lookup.
+TEST(PooledLookupCudaTest, ManyFeatures) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  std::vector<JaggedFeature> features;
+  for (int32_t f = 0; f < 150; ++f) {
+    const int32_t dim = 1 + f % 20;
+    features.push_back({.dim = dim, .pooling = static_cast<Pooling>(f % 3), .stride = dim});
+  }
+  ExpectTheBitsOfTheCpu(
+      BuildJaggedProblem(6, /*batch_size=*/11, features, /*table_rows=*/9, true,
+                         [](size_t f, int64_t b) { return f == 70 ? 0 : 1 + b % 3; }));
+}
+
+// The sum of 300,000 rows in one bag, in lookup order; and as many outputs without pooling.
+TEST(PooledLookupCudaTest, LongBags) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  std::vector<JaggedFeature> features;
+  for (const Pooling pooling : {Pooling::kSum, Pooling::kMean, Pooling::kNone}) {
+    features.push_back({.dim = 6, .pooling = pooling, .stride = 6});
+  }
+  ExpectTheBitsOfTheCpu(BuildJaggedProblem(7, /*batch_size=*/3, features, /*table_rows=*/1000,
+                                           false,
+                                           [](size_t, int64_t b) { return b == 1 ? 300'000 : 2; }));
+}
+
+TEST(PooledLookupCudaTest, EmptyBatchAndNoLookups) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const StreamHandle stream, CreateStream());
+  const ExecContext ctx = {.device = Device::kCuda, .stream = stream.get()};
+  HOTROW_EXPECT_OK(PooledLookup(ctx, {}));
+  const JaggedFeature no_data{.dim = 4, .stride = 4};
+  HOTROW_EXPECT_OK(PooledLookup(ctx, {.features = {&no_data, 1}}));
+  // Without lookups no rows are needed to give zeros, nor an output without pooling.
+  DeviceArray<float> output(std::vector<float>(10, kUntouched));
+  DeviceArray<int64_t> offsets(std::vector<int64_t>(5, 0));
+  const JaggedFeature features[] = {{.dim = 3, .data = output.data(), .stride = 5},
+                                    {.dim = 4, .pooling = Pooling::kNone, .stride = 4}};
+  HOTROW_EXPECT_OK(
+      PooledLookup(ctx, {.features = features, .batch_size = 2, .offsets = offsets.data()}));
+  EXPECT_THAT(output.ToHost(), testing::ElementsAre(0, 0, 0, kUntouched, kUntouched, 0, 0, 0,
+                                                    kUntouched, kUntouched));
+}
+
+// What a trainer does: the outputs of pooled features share one wide row per sample.
+TEST(PooledLookupCudaTest, FeaturesShareWideRows) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const StreamHandle stream, CreateStream());
+  constexpr int64_t kBatch = 29;
+  constexpr int64_t kWidth = 16 + 3 + 64;
+  std::vector<JaggedFeature> features;
+  for (const int32_t dim : {16, 3, 64}) features.push_back({.dim = dim, .stride = kWidth});
+  JaggedProblem p =
+      BuildJaggedProblem(8, kBatch, features, 30, true, [](size_t, int64_t b) { return b % 4; });
+  std::vector<float> want(kBatch * kWidth);
+  DeviceProblem device(p, /*aligned=*/true);
+  DeviceArray<float> got(std::vector<float>(kBatch * kWidth, kUntouched));
+  int64_t offset = 0;
+  for (size_t f = 0; f < features.size(); ++f) {
+    p.features[f].data = want.data() + offset;
+    device.features[f].data = got.data() + offset;
+    offset += features[f].dim;
+  }
+  HOTROW_ASSERT_OK(LookUpOnCpu(p));
+  HOTROW_ASSERT_OK(LookUpOnGpu(p, &device, stream.get()));
+  EXPECT_EQ(got.ToHost(), want);
+}
+
+}  // namespace
+}  // namespace hotrow
