@@ -12,7 +12,6 @@
 #include "base/buffer.h"
 #include "base/device.h"
 #include "base/exec_context.h"
-#include "base/host_registration.h"
 #include "base/status_macros.h"
 
 // Buffers for code that runs on either device: on the CPU both kinds are plain HostBuffers.
@@ -23,6 +22,10 @@ namespace internal {
 // Memory of a GPU in the order of its stream, see DeviceBuffer. Without CUDA: FailedPrecondition.
 absl::StatusOr<void*> AllocateOnGpu(int64_t bytes, CudaStream stream);
 void FreeOnGpu(void* data, CudaStream stream);
+// Zeroed, page-locked memory of the host. Not registered memory of our own: that would have to
+// have its pages for itself.
+absl::StatusOr<void*> AllocateForGpu(int64_t bytes);
+void FreeForGpu(void* data);
 }  // namespace internal
 
 // Owns n elements of memory of a device, where its kernels or loops work. Zeroed on the CPU, not
@@ -99,47 +102,72 @@ class DeviceMemory {
 };
 
 // Owns n elements of zeroed host memory that kernels of the device reach as well, at the same
-// address (HostRegistration): what host and device say to each other. Movable, not copyable.
+// address: what host and device say to each other. On a GPU it is page-locked, and taking and
+// giving back may wait for the device: do it at start. Movable, not copyable. Errors as HostBuffer.
 template <typename T>
 class SharedBuffer {
+  static_assert(std::is_trivially_copyable_v<T>);
+
  public:
   static absl::StatusOr<SharedBuffer> Create(Device device, int64_t size,
                                              HugePages huge_pages = HugePages::kNever) {
     SharedBuffer buffer;
-    HOTROW_ASSIGN_OR_RETURN(buffer.host_, HostBuffer<T>::Create(size, huge_pages));
-    HOTROW_ASSIGN_OR_RETURN(buffer.registration_,
-                            HostRegistration::Create(device, buffer.data(), buffer.host_.bytes()));
+    if (device == Device::kCpu) {
+      HOTROW_ASSIGN_OR_RETURN(buffer.host_, HostBuffer<T>::Create(size, huge_pages));
+    } else {
+      if (size < 0 || size > INT64_MAX / static_cast<int64_t>(sizeof(T))) {
+        return absl::InvalidArgumentError(
+            "SharedBuffer: the number of elements must lie in [0, 2^63 bytes)");
+      }
+      HOTROW_ASSIGN_OR_RETURN(void* const data,
+                              internal::AllocateForGpu(size * static_cast<int64_t>(sizeof(T))));
+      buffer.locked_ = static_cast<T*>(data);
+    }
+    buffer.size_ = size;
     return buffer;
   }
 
   // Makes room for `size` elements. What was there is lost when it grows. No kernel may be at work
   // on it.
   absl::Status Reserve(Device device, int64_t size) {
-    if (host_.size() >= size) return absl::OkStatus();
+    if (size_ >= size) return absl::OkStatus();
     *this = SharedBuffer();
     HOTROW_ASSIGN_OR_RETURN(*this, Create(device, size));
     return absl::OkStatus();
   }
 
   SharedBuffer() = default;
-  SharedBuffer(SharedBuffer&& other) noexcept = default;
+  SharedBuffer(SharedBuffer&& other) noexcept { *this = std::move(other); }
   SharedBuffer& operator=(SharedBuffer&& other) noexcept {
-    registration_ = std::move(other.registration_);  // before the memory that it is of
-    host_ = std::move(other.host_);
+    if (this != &other) {
+      Free();
+      host_ = std::move(other.host_);
+      locked_ = std::exchange(other.locked_, nullptr);
+      size_ = std::exchange(other.size_, 0);
+    }
     return *this;
   }
+  ~SharedBuffer() { Free(); }
 
-  T* data() { return host_.data(); }
-  const T* data() const { return host_.data(); }
-  int64_t size() const { return host_.size(); }
-  int64_t bytes() const { return host_.bytes(); }
-  T& operator[](int64_t i) { return host_[i]; }
-  const T& operator[](int64_t i) const { return host_[i]; }
-  std::span<T> first(int64_t n) { return host_.span().first(static_cast<size_t>(n)); }
+  T* data() { return locked_ != nullptr ? locked_ : host_.data(); }
+  const T* data() const { return locked_ != nullptr ? locked_ : host_.data(); }
+  int64_t size() const { return size_; }
+  int64_t bytes() const { return size_ * static_cast<int64_t>(sizeof(T)); }
+  T& operator[](int64_t i) { return data()[i]; }
+  const T& operator[](int64_t i) const { return data()[i]; }
+  std::span<T> first(int64_t n) { return {data(), static_cast<size_t>(n)}; }
 
  private:
+  void Free() {
+    if (locked_ != nullptr) internal::FreeForGpu(locked_);
+    locked_ = nullptr;
+    host_ = HostBuffer<T>();
+    size_ = 0;
+  }
+
   HostBuffer<T> host_;
-  HostRegistration registration_;  // let go before the memory
+  T* locked_ = nullptr;  // of a GPU
+  int64_t size_ = 0;
 };
 
 }  // namespace hotrow

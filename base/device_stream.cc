@@ -81,6 +81,13 @@ absl::StatusOr<void*> AllocateOnGpu(int64_t bytes, CudaStream stream) {
 
 void FreeOnGpu(void* data, CudaStream stream) { FreeDevice(data, stream); }
 
+absl::StatusOr<void*> AllocateForGpu(int64_t bytes) {
+  HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
+  return AllocatePinned(bytes);
+}
+
+void FreeForGpu(void* data) { FreePinned(data); }
+
 }  // namespace internal
 
 #else
@@ -112,6 +119,10 @@ namespace internal {
 absl::StatusOr<void*> AllocateOnGpu(int64_t, CudaStream) { return NoCuda(); }
 
 void FreeOnGpu(void*, CudaStream) {}
+
+absl::StatusOr<void*> AllocateForGpu(int64_t) { return NoCuda(); }
+
+void FreeForGpu(void*) {}
 
 }  // namespace internal
 

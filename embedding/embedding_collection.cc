@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <deque>
 #include <mutex>
 #include <span>
@@ -641,7 +640,9 @@ void EmbeddingCollection::Impl::Stop() {
   stopping.store(true);
   JoinSnapshot();
   if (pipeline != nullptr) pipeline->Stop();
+  // What is enqueued reads arrays that go with us.
   for (const std::unique_ptr<TieredTable>& tier : tiers) tier->WaitForDevice();
+  WaitForStream(ctx).IgnoreError();
 }
 
 absl::StatusOr<int64_t> EmbeddingCollection::MinCacheBytes(

@@ -50,15 +50,18 @@ absl::Status HostArena::AddExtent(int64_t bytes_min) {
   int64_t size = std::max(budget_.budget() / 256, extent_bytes() / 8);
   size = std::clamp(size, kExtentBytesMin, kExtentBytesMax);
   if (size >= kHugePageBytes) size = size / kHugePageBytes * kHugePageBytes;
-  size = std::max(size, bytes_min);
+  // What is registered must have its pages for itself, which is so where it is mapped.
+  int64_t least = bytes_min;
+  if (device_ != Device::kCpu) least = RoundUp(std::max(bytes_min, kHugePageBytes), kHugePageBytes);
+  size = std::max(size, least);
 
   // The vector's own entry; it may double its memory, so count it twice.
   const auto entry_bytes = static_cast<int64_t>(2 * sizeof(extents_[0]));
   HOTROW_RETURN_IF_ERROR(budget_.Reserve(entry_bytes));
   auto extent = BudgetedBuffer<std::byte>::Create(budget_, size, huge_pages_);
   // Near the end of the budget smaller extents still fit.
-  while (!extent.ok() && size > bytes_min) {
-    size = std::max(RoundUp(size / 2, kBufferAlignment), bytes_min);
+  while (!extent.ok() && size > least) {
+    size = std::max(RoundUp(size / 2, kBufferAlignment), least);
     extent = BudgetedBuffer<std::byte>::Create(budget_, size, huge_pages_);
   }
   if (!extent.ok()) {

@@ -102,9 +102,12 @@ class HostArena {
   static constexpr int64_t kExtentBytesMax = int64_t{32} << 20;
   static constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
-  // kCuda: extents are page-locked, so that a GPU reads what lies in them (HostRegistration).
+  // kCuda: extents are page-locked, so that a GPU reads what lies in them (HostRegistration), and
+  // of 2 MiB at least.
   HostArena(MemoryBudget& budget, HugePages huge_pages, Device device)
-      : budget_(budget), huge_pages_(huge_pages), device_(device) {}
+      : budget_(budget),
+        huge_pages_(device == Device::kCpu ? huge_pages : HugePages::kTry),
+        device_(device) {}
 
   // A zeroed, 64-byte aligned piece. Errors: ResourceExhausted.
   absl::StatusOr<std::byte*> Carve(int64_t bytes);

@@ -1,6 +1,7 @@
 # The kernels against the CPU's loops.
 set(_cuda_sources
     bce_loss_cuda_test.cc
+    cublaslt_test.cc
     dense_optimizer_cuda_test.cc
     dot_interaction_cuda_test.cc
     dropout_cuda_test.cc
@@ -13,7 +14,7 @@ set(_cuda_sources
     row_init_cuda_test.cu
     sparse_optimizer_cuda_test.cu
     unique_cuda_test.cu)
-if(HOTROW_HAVE_CUDA AND _cuda_sources)
+if(HOTROW_HAVE_CUDA)
   hotrow_add_test(
     NAME ops_cuda_test
     CUDA_SOURCES ${_cuda_sources}
