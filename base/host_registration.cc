@@ -22,8 +22,8 @@ absl::StatusOr<HostRegistration> HostRegistration::Create(Device device, void* d
   int current = 0;
   int same_address = 0;
   HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&current));
-  HOTROW_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(
-      &same_address, cudaDevAttrCanUseHostPointerForRegisteredMem, current));
+  HOTROW_CUDA_RETURN_IF_ERROR(
+      cudaDeviceGetAttribute(&same_address, cudaDevAttrCanUseHostPointerForRegisteredMem, current));
   if (same_address == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "no usable GPU: device ", current, " cannot use the host's addresses of locked memory"));

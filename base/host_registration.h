@@ -13,8 +13,8 @@ namespace hotrow {
 // Keeps host memory page-locked and within reach of every GPU for as long as it lives: kernels read
 // and write it at the address the host uses, and copies from and to it run beside other work. For
 // memory that must come from HostBuffer, on huge pages say; other memory for both is a SharedBuffer
-// (base/device_memory.h). With Device::kCpu it does nothing, so that code for both devices needs one
-// path.
+// (base/device_memory.h). With Device::kCpu it does nothing, so that code for both devices needs
+// one path.
 //
 // Registering takes about as long as touching each page, and may wait for the device: do it at
 // start. The memory must outlive the registration, and share no page with memory that is registered

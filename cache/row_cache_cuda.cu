@@ -730,6 +730,9 @@ class CudaRowCache : public RowCache {
       : RowCache(options), geometry_(geometry), staging_(options.row_bytes) {}
 
   int64_t Words() const { return geometry_.TotalBuckets() * kWordsPerBucket; }
+  template <typename Kernel, typename... More>
+  absl::Status ForSlots(const ExecContext& ctx, const char* call, Kernel* kernel,
+                        std::span<const int64_t> slots, More... more);
   // Copies what list_[0, n) names, and waits until that is done and list_ is free again.
   absl::Status Take(const ExecContext& ctx, const char* call, Taking taking, int64_t n,
                     const int64_t* slots, RowKey* keys, int64_t* taken_slots, std::byte* rows);
@@ -839,37 +842,32 @@ absl::Status CudaRowCache::FindOrInsert(const ExecContext& ctx, std::span<const 
   return Launched("FindOrInsert");
 }
 
-absl::Status CudaRowCache::MarkFilled(const ExecContext& ctx, std::span<const int64_t> slots) {
+// Launches a kernel that takes the cache, slots, their number and `more`.
+template <typename Kernel, typename... More>
+absl::Status CudaRowCache::ForSlots(const ExecContext& ctx, const char* call, Kernel* kernel,
+                                    std::span<const int64_t> slots, More... more) {
   CheckContext(ctx);
   if (slots.empty()) return absl::OkStatus();
   const int64_t n = std::ssize(slots);
-  MarkFilledKernel<<<BlocksFor(n), kBlockThreads, 0, ctx.stream>>>(view_, slots.data(), n);
-  return Launched("MarkFilled");
+  kernel<<<BlocksFor(n), kBlockThreads, 0, ctx.stream>>>(view_, slots.data(), n, more...);
+  return Launched(call);
+}
+
+absl::Status CudaRowCache::MarkFilled(const ExecContext& ctx, std::span<const int64_t> slots) {
+  return ForSlots(ctx, "MarkFilled", MarkFilledKernel, slots);
 }
 
 absl::Status CudaRowCache::Abandon(const ExecContext& ctx, std::span<const int64_t> slots) {
-  CheckContext(ctx);
-  if (slots.empty()) return absl::OkStatus();
-  const int64_t n = std::ssize(slots);
-  AbandonKernel<<<BlocksFor(n), kBlockThreads, 0, ctx.stream>>>(view_, slots.data(), n);
-  return Launched("Abandon");
+  return ForSlots(ctx, "Abandon", AbandonKernel, slots);
 }
 
 absl::Status CudaRowCache::Unpin(const ExecContext& ctx, std::span<const int64_t> slots,
                                  bool dirty) {
-  CheckContext(ctx);
-  if (slots.empty()) return absl::OkStatus();
-  const int64_t n = std::ssize(slots);
-  UnpinKernel<<<BlocksFor(n), kBlockThreads, 0, ctx.stream>>>(view_, slots.data(), n, dirty);
-  return Launched("Unpin");
+  return ForSlots(ctx, "Unpin", UnpinKernel, slots, dirty);
 }
 
 absl::Status CudaRowCache::MarkDirty(const ExecContext& ctx, std::span<const int64_t> slots) {
-  CheckContext(ctx);
-  if (slots.empty()) return absl::OkStatus();
-  const int64_t n = std::ssize(slots);
-  MarkDirtyKernel<<<BlocksFor(n), kBlockThreads, 0, ctx.stream>>>(view_, slots.data(), n);
-  return Launched("MarkDirty");
+  return ForSlots(ctx, "MarkDirty", MarkDirtyKernel, slots);
 }
 
 absl::StatusOr<int64_t> CudaRowCache::MarkDirtyRows(const ExecContext& ctx) {

@@ -72,12 +72,6 @@ absl::Status EnsureSize(const ExecContext& ctx, int64_t size, DeviceMemory<T>* m
   return memory->Reserve(ctx.device, size + size / 4, ctx.stream);
 }
 
-ExecContext OnHost(ExecContext ctx) {
-  ctx.device = Device::kCpu;
-  ctx.stream = nullptr;
-  return ctx;
-}
-
 void SetWriteAmplification(TierStats* tier) {
   if (tier->payload_bytes_written == 0) return;
   tier->write_amplification =
@@ -115,7 +109,7 @@ struct EmbeddingStep::Impl : StepPipeline::Job {
     float* const* gradients = nullptr;         // [U], from BeginUpdate on
   };
   Pointers at;
-  // A GPU: their copies, and the stream that they travel on. A step's memory is used again, so the
+  // Staged: their copies, and the stream that they travel on. A step's memory is used again, so the
   // stream also waits for the kernels that read the copies of the time before.
   DeviceStream upload;
   StepArrays arrays;
@@ -129,7 +123,7 @@ struct EmbeddingStep::Impl : StepPipeline::Job {
 
   // The keys whose rows this rank keeps and makes resident.
   const TableKeys& served() const;
-  // Where `arrays` are, on the CPU the vectors themselves. `grouped`: with row_offsets and
+  // Where `arrays` are, not staged the vectors themselves. `grouped`: with row_offsets and
   // lookup_order, which evaluation has not.
   absl::Status PlaceArrays(bool grouped);
 };
@@ -142,7 +136,7 @@ struct EmbeddingCollection::Impl {
   Plan plan;
   std::vector<std::string> feature_names;
   OpenedStore store;
-  std::unique_ptr<CachedStore> host_cache;  // a GPU over a disk, or null
+  std::unique_ptr<CachedStore> host_cache;  // staged over a disk, or null
   // What the tiers read from and write to: host_cache, or the store.
   RowStore* below = nullptr;
   std::vector<std::unique_ptr<TieredTable>> tiers;  // one for each width class
@@ -155,8 +149,8 @@ struct EmbeddingCollection::Impl {
 
   uint32_t steps = 0;
   int64_t unique_keys = 0;
-  int64_t initialised_rows = 0;                   // on a GPU see device_initialised_rows
-  DeviceMemory<int64_t> device_initialised_rows;  // a GPU: one number
+  int64_t initialised_rows = 0;                   // not staged
+  DeviceMemory<int64_t> device_initialised_rows;  // staged: one number
   std::atomic<int64_t> prefetch_waits{0};
   int64_t lookup_waits = 0;
   int64_t lookup_wait_ns = 0;
@@ -688,11 +682,8 @@ absl::Status EmbeddingCollection::Impl::Open() {
   if (staged()) {
     HOTROW_ASSIGN_OR_RETURN(device_initialised_rows,
                             DeviceMemory<int64_t>::Create(ctx.device, 1, ctx.stream));
-    HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(ctx.device));
-    HOTROW_RETURN_IF_ERROR(stream.RunAfter(ctx.stream));
     constexpr int64_t kNone = 0;
-    HOTROW_RETURN_IF_ERROR(stream.Copy(device_initialised_rows.data(), &kNone, sizeof(kNone)));
-    HOTROW_RETURN_IF_ERROR(stream.Wait());
+    HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, device_initialised_rows.data(), &kNone, sizeof(kNone)));
   }
   steps = static_cast<uint32_t>(options.open_steps);
   for (const WidthClass& width : plan.classes) {
@@ -778,7 +769,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
   }
   const bool threaded = options.prefetch_depth > 0;
   // The pipeline's loops are the host's; what it enqueues goes to streams of the tiers' own.
-  impl->pipeline_ctx = OnHost(ctx);
+  impl->pipeline_ctx = ctx.OnHost();
   // Where there are few processors the pool belongs to the caller's computing: the pipeline's
   // thread takes its share of one when somebody waits. Where there are many, it alone would not
   // keep up.
@@ -1079,7 +1070,7 @@ absl::Status EmbeddingCollection::Impl::EvaluateSlice(const JaggedBatch& batch,
   s.num_lookups = static_cast<int64_t>(batch.values.size());
   s.offsets.assign(batch.offsets.begin(), batch.offsets.end());
   s.weights.assign(batch.weights.begin(), batch.weights.end());
-  HOTROW_RETURN_IF_ERROR(FindUnique(OnHost(ctx), batch, &s, &unique));
+  HOTROW_RETURN_IF_ERROR(FindUnique(ctx.OnHost(), batch, &s, &unique));
   if (shuffle != nullptr) {
     HOTROW_RETURN_IF_ERROR(shuffle->ExchangeKeysInTurn(ctx, s.wanted, /*evaluation=*/true,
                                                        &evaluation_ids, &s.shuffled));
@@ -1475,14 +1466,12 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
   return digest;
 }
 
-// On a GPU it waits for the updates that are enqueued.
+// Waits for the updates that are enqueued.
 int64_t EmbeddingCollection::Impl::InitialisedRows() const {
   if (!staged()) return initialised_rows;
   int64_t rows = 0;
-  absl::StatusOr<DeviceStream> stream = DeviceStream::Create(ctx.device);
-  if (!stream.ok() || !stream->RunAfter(ctx.stream).ok() ||
-      !stream->Copy(&rows, device_initialised_rows.data(), sizeof(rows)).ok() ||
-      !stream->Wait().ok()) {
+  if (!EnqueueCopy(ctx, &rows, device_initialised_rows.data(), sizeof(rows)).ok() ||
+      !WaitForStream(ctx).ok()) {
     return 0;  // the device has failed, and the next call that needs it says so
   }
   return rows;

@@ -89,12 +89,6 @@ struct Buffers {
   }
 };
 
-ExecContext OnHost(ExecContext ctx) {
-  ctx.device = Device::kCpu;
-  ctx.stream = nullptr;
-  return ctx;
-}
-
 // The first error of the bodies of a ParallelFor.
 class FirstError {
  public:
@@ -264,15 +258,15 @@ absl::Status TieredTable::InitRowsOf(const ExecContext& ctx, std::span<const Row
     for (int64_t i = begin; i < end; ++i) raw[i - begin] = keys[i].key;
     const TieredTableSpec& spec = SpecOf(keys[begin].table);
     HOTROW_RETURN_IF_ERROR(
-        InitRows(OnHost(ctx), {.initializer = spec.initializer,
-                               .layout = &spec.layout,
-                               .initial_accumulator = spec.optimizer.initial_accumulator,
-                               .optimizer = spec.optimizer.kind,
-                               .seed = seed_,
-                               .table = spec.table,
-                               .num_rows = end - begin,
-                               .keys = raw.data(),
-                               .rows = rows.data() + begin}));
+        InitRows(ctx.OnHost(), {.initializer = spec.initializer,
+                                .layout = &spec.layout,
+                                .initial_accumulator = spec.optimizer.initial_accumulator,
+                                .optimizer = spec.optimizer.kind,
+                                .seed = seed_,
+                                .table = spec.table,
+                                .num_rows = end - begin,
+                                .keys = raw.data(),
+                                .rows = rows.data() + begin}));
     begin = end;
   }
   return absl::OkStatus();
@@ -882,11 +876,9 @@ absl::StatusOr<bool> TieredTable::WriteSnapshotPart() {
   const auto n = static_cast<int64_t>(part_keys_.size());
   const std::lock_guard<std::mutex> lock(mutex_);
   if (snapshot_pins_ > 0) {
-    const absl::Status unpinned =
-        cache_->Unpin(place_.On(ExecContext()), taken_slots_.first(snapshot_pins_),
-                      /*dirty=*/!status.ok());
+    Note(cache_->Unpin(place_.On(ExecContext()), taken_slots_.first(snapshot_pins_),
+                       /*dirty=*/!status.ok()));
     snapshot_pins_ = 0;
-    HOTROW_RETURN_IF_ERROR(unpinned);
   } else if (status.ok()) {
     first_copy_ = (first_copy_ + n) % copy_keys_.size();
     num_copies_ -= n;

@@ -251,6 +251,7 @@ class Trainer {
   absl::StatusOr<std::span<const float>> LogitsOnHost(int64_t n);
   absl::StatusOr<std::span<const float>> GatherLogits(const BatchReader::Item& item,
                                                       std::span<const float> mine);
+  absl::Status EvaluateTables(const CtrBatch& batch);
   absl::StatusOr<Evaluation> Evaluate(Split split, Progress* progress);
   absl::Status Validate(int64_t epoch);
   double EpochsSoFar() const;
@@ -1125,6 +1126,22 @@ absl::StatusOr<std::span<const float>> Trainer::GatherLogits(const BatchReader::
   return std::span<const float>(all);
 }
 
+// Rows that a full store would not take back stand before those that are read.
+absl::Status Trainer::EvaluateTables(const CtrBatch& batch) {
+  bool made = false;
+  absl::Status status;
+  while (true) {
+    status = tables_->Evaluate(batch.sparse(), {.pooled = embeddings_.data()});
+    if (!absl::IsResourceExhausted(status)) break;
+    const absl::StatusOr<bool> has_room = MakeRoom();
+    if (!has_room.ok() || !*has_room) return status;
+    made = true;
+  }
+  // The step that was refused too is still to come.
+  room_made_ |= made;
+  return status;
+}
+
 absl::StatusOr<Trainer::Evaluation> Trainer::Evaluate(Split split, Progress* progress) {
   TraceSpan span(ctx_.trace, "evaluate");
   // The stages of the report are those of training; evaluation is one of them.
@@ -1140,7 +1157,7 @@ absl::StatusOr<Trainer::Evaluation> Trainer::Evaluate(Split split, Progress* pro
     if (item == nullptr) break;
     const CtrBatch& batch = item->batch;
     if (!item->ends_epoch()) {
-      HOTROW_RETURN_IF_ERROR(tables_->Evaluate(batch.sparse(), {.pooled = embeddings_.data()}));
+      HOTROW_RETURN_IF_ERROR(EvaluateTables(batch));
       HOTROW_ASSIGN_OR_RETURN(const float* const dense, OnDevice(batch.dense, &dense_features_));
       HOTROW_RETURN_IF_ERROR(model_->Forward(
           ctx, {.batch_size = batch.batch_size, .dense = dense, .embeddings = embeddings_.data()},

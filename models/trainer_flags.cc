@@ -117,6 +117,11 @@ absl::Status CheckDevice(const TrainerFlags& f, Device device, StoreKind store) 
     return absl::InvalidArgumentError(
         "--cache_bytes is memory between the device and a disk; with --store=memory leave it out");
   }
+  if (f.device_cache_bytes != 0 && f.cache_bytes == kSmallestCache) {
+    return absl::InvalidArgumentError(
+        "--cache_bytes=min is for rows that are trained in that cache; with --device_cache_bytes "
+        "say --device_cache_bytes=min, and give --cache_bytes in bytes, or leave it out");
+  }
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/macros.h"
 #include "base/math.h"
 
 namespace hotrow::internal {
@@ -32,6 +33,23 @@ struct ParameterChunk {
   T v[kMax];
   int32_t size = 0;
 };
+
+// Which range of the chunk item i lies in, where each ends where the next begins: the first that
+// ends behind i (so never an empty one). i lies in one of them.
+template <typename Chunk>
+HOTROW_HOST_DEVICE constexpr int32_t FindRange(const Chunk& chunk, int64_t i) {
+  int32_t low = 0;
+  int32_t high = chunk.size - 1;
+  while (low < high) {
+    const int32_t middle = (low + high) / 2;
+    if (i < chunk.v[middle].end) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
 
 // Calls body(chunk, position of its first element) for all of `items`, as often as it takes, and
 // stops at the first error.

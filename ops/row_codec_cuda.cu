@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
     EncodeKernel(const __grid_constant__ RunChunk runs, EncodeTask task) {
   const int64_t end = runs.v[runs.size - 1].end;
   for (int64_t i = runs.v[0].begin + GridGroup<kLanes>(); i < end; i += GridGroups<kLanes>()) {
-    const RowRun& run = runs.v[FindRun(runs, i)];
+    const RowRun& run = runs.v[FindRange(runs, i)];
     EncodeRow<kType, kStochastic, kLanes>(
         task.rows[i], task.residuals == nullptr ? nullptr : task.residuals[i], run.dim, task.seed,
         kStochastic ? task.keys[i] : 0, run.table,
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
   const int lane = GroupLane<kLanes>();
   const int64_t end = runs.v[runs.size - 1].end;
   for (int64_t i = runs.v[0].begin + GridGroup<kLanes>(); i < end; i += GridGroups<kLanes>()) {
-    const RowRun& run = runs.v[FindRun(runs, i)];
+    const RowRun& run = runs.v[FindRange(runs, i)];
     const std::byte* const in =
         task.in + run.byte_offset + (i - run.begin) * ColumnOffset<kType>(run.dim);
     float* const row = task.rows[i];

@@ -41,22 +41,6 @@ absl::Status DecodeRowsCuda(const DecodeRowsArgs& args, CudaStream stream);
 // As many runs as a kernel takes as a parameter.
 using RunChunk = ParameterChunk<RowRun>;
 
-// Which run of the chunk row i belongs to: the first that ends behind it (so never an empty one).
-// i lies in one of them.
-HOTROW_HOST_DEVICE constexpr int32_t FindRun(const RunChunk& chunk, int64_t i) {
-  int32_t low = 0;
-  int32_t high = chunk.size - 1;
-  while (low < high) {
-    const int32_t middle = (low + high) / 2;
-    if (i < chunk.v[middle].end) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
-}
-
 // How many threads of a GPU take a row of the chunk together, each four columns at a time: a warp,
 // or a quarter of one when every row is so short that the rest would have nothing to do.
 constexpr int kCodecThreadsNarrow = 8;

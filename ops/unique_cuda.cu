@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
                  int32_t* places, int32_t* inverse) {
   const int64_t end = chunk.v[chunk.size - 1].end;
   for (int64_t i = chunk.v[0].begin + GridThread(); i < end; i += GridThreads()) {
-    const int32_t s = FindSegment(chunk, i);
+    const int32_t s = FindRange(chunk, i);
     const LookupSegment& segment = chunk.v[s];
     const int64_t start = table_offsets[segment.table];
     const int64_t size = table_offsets[segment.table + 1] - start;

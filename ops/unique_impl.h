@@ -50,22 +50,6 @@ struct UniqueCudaLayout {
   }
 };
 
-// Which segment of the chunk value i belongs to: the first that ends behind it (so never an empty
-// one). i lies in one of them.
-HOTROW_HOST_DEVICE constexpr int32_t FindSegment(const SegmentChunk& chunk, int64_t i) {
-  int32_t low = 0;
-  int32_t high = chunk.size - 1;
-  while (low < high) {
-    const int32_t middle = (low + high) / 2;
-    if (i < chunk.v[middle].end) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
-}
-
 // Where a key's search starts in a hash table of that many slots (at most 2^32).
 HOTROW_HOST_DEVICE constexpr uint32_t FirstSlot(uint64_t key, int64_t num_slots) {
   return FastRange32(static_cast<uint32_t>(Mix64(key) >> 32), static_cast<uint64_t>(num_slots));

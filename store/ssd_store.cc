@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <limits>
@@ -91,6 +92,12 @@ constexpr double kCleanUtilisationMax = 0.97;
 // Of a segment that a snapshot names: one that is less full is left by its rows before the next
 // snapshot, which so holds at most twice what it needs.
 constexpr double kPinnedUtilisationMax = 0.5;
+// See BoundSnapshot.
+constexpr double kSnapshotUtilisationWanted = 0.8;
+constexpr double kSnapshotUtilisationMin = 0.5;
+constexpr int64_t kSnapshotSlack = 4;   // segments: two open ones, and two filled in part
+constexpr int64_t kSnapshotMargin = 6;  // segments that others may use up after ShrinkForSnapshot
+constexpr int kShrinkAttempts = 3;
 constexpr int kVictimsMax = 8;
 // A round that gains less of a segment than this part of it is none.
 constexpr int64_t kGainMin = 64;
@@ -126,7 +133,8 @@ enum class CleanOrder {
   kCostBenefit,
   kEmptiest,
   kOldest,
-  kPinned,  // those that snapshots name, the emptiest first
+  kPinned,  // those that snapshots name and that are mostly garbage, the emptiest first
+  kAny,     // those whose rows fit into fewer segments, snapshots or not, the emptiest first
 };
 
 // What one Find needs for its reads.
@@ -231,9 +239,12 @@ struct SsdStore::Impl {
   void CleanerLoop();
   absl::StatusOr<bool> CleanRound();
   absl::StatusOr<bool> CleanSome(std::span<const SsdLog::SegmentView> victims);
-  std::vector<SsdLog::SegmentView> ChooseVictims(CleanOrder order) const;
+  // room: segments that what they hold may fill; of those that are reserved one, beside the one
+  // that is open.
+  std::vector<SsdLog::SegmentView> ChooseVictims(CleanOrder order, double room = 1.0) const;
   int64_t TombstoneBytes() const;
-  void CleanForSnapshot();  // clean_mutex is not held
+  void CleanForSnapshot();   // clean_mutex is not held
+  void ShrinkForSnapshot();  // clean_mutex is not held
   absl::Status CleanSegment(const SsdLog::SegmentView& victim, std::span<const uint32_t> cleaned,
                             absl::Status* damage);
   absl::Status MoveRows(std::span<const RowKey> index_keys, std::span<const SsdLocation> from,
@@ -247,6 +258,12 @@ struct SsdStore::Impl {
                                      const absl::Status& read)>
           visit);
   int64_t SnapshotOnlyBytes() const;
+  struct SnapshotBounds {
+    int64_t wanted;
+    int64_t most;
+  };
+  SnapshotBounds BoundSnapshot() const;
+  absl::Status CheckSnapshotSize(int64_t segments) const;
   // Whether rows from outside find no segment to begin, not even once all finds have ended.
   bool LacksFreshSegments() const { return log->AvailableSoon() <= SsdLog::kReservedSegments; }
 
@@ -975,6 +992,36 @@ int64_t SsdStore::Impl::SnapshotOnlyBytes() const {
   return bytes;
 }
 
+// How many segments a snapshot of the present state should name, and how many it may. With all
+// older snapshots gone, its segments beside the rows written all anew must leave what cleaning
+// needs: else a caller that drops the older ones to go on, as one with checkpoints does, would find
+// the store full for good. Where rows fill so much of the disk that this cannot be, a snapshot
+// holds at most twice what it needs.
+SsdStore::Impl::SnapshotBounds SsdStore::Impl::BoundSnapshot() const {
+  int64_t damaged = 0;
+  for (const SsdLog::SegmentView& s : log->Segments()) damaged += s.damaged;
+  const int64_t needed =
+      CeilDiv(live_log_bytes.load() + TombstoneBytes(), log->SegmentCapacity()) + damaged;
+  const int64_t most = log->options().segments_max - needed - kHighWater - 2;
+  const auto filled = [&](double utilisation) {
+    const double segments = std::ceil(static_cast<double>(needed) / utilisation);
+    return static_cast<int64_t>(segments) + kSnapshotSlack;
+  };
+  return {.wanted = std::max(filled(kSnapshotUtilisationWanted), most - kSnapshotMargin),
+          .most = std::max(filled(kSnapshotUtilisationMin), most)};
+}
+
+absl::Status SsdStore::Impl::CheckSnapshotSize(int64_t segments) const {
+  const int64_t most = BoundSnapshot().most;
+  if (segments <= most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "SSD store ", options.path, ": a snapshot would hold ", segments * segment_bytes,
+      " bytes for ", live_log_bytes.load(), " bytes of rows, may hold ", most * segment_bytes,
+      ", and there is no room to move them together; drop older snapshots or raise the disk "
+      "budget of ",
+      options.disk_budget_bytes));
+}
+
 // Refuses rows that are new when the log is as full as cleaning can live with.
 absl::Status SsdStore::Impl::CheckRoom(std::span<const RowKey> index_keys) {
   int64_t need = 0;
@@ -1269,6 +1316,7 @@ absl::StatusOr<bool> SsdStore::Impl::TryCommit(const Change& change, const Prepa
     next.segments = log->LiveSegments();
     sequence = next_sequence;
   }
+  if (prepare.id != 0) HOTROW_RETURN_IF_ERROR(CheckSnapshotSize(std::ssize(next.segments)));
   // Whatever is appended from here on lies behind the ends of this state.
   prepare.captured();
   HOTROW_RETURN_IF_ERROR(log->WaitWritten());
@@ -1311,7 +1359,19 @@ absl::Status SsdStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<vo
     }
     return absl::OkStatus();
   };
-  return impl_->Commit(prepare, {.id = snapshot, .captured = captured});
+  bool has_captured = false;
+  const auto capture = [&] {
+    has_captured = true;
+    captured();
+  };
+  absl::Status status;
+  for (int attempt = 0; attempt < kShrinkAttempts; ++attempt) {
+    impl_->ShrinkForSnapshot();
+    status = impl_->Commit(prepare, {.id = snapshot, .captured = capture});
+    // Refused for its size, since others have written meanwhile: that comes before the capture.
+    if (has_captured || !absl::IsResourceExhausted(status)) break;
+  }
+  return status;
 }
 
 absl::Status SsdStore::CommitSnapshot(SnapshotId snapshot) {
@@ -1427,7 +1487,8 @@ void SsdStore::Impl::CleanerLoop() {
 
 // Cost-benefit (Rosenblum & Ousterhout 1992): what is gained, (1 - u) of a segment, for as long as
 // it may last (the age of its youngest row), over what it costs, 1 to read and u to write.
-std::vector<SsdLog::SegmentView> SsdStore::Impl::ChooseVictims(CleanOrder order) const {
+std::vector<SsdLog::SegmentView> SsdStore::Impl::ChooseVictims(CleanOrder order,
+                                                               double room) const {
   const double now = static_cast<double>(next_sequence.load());
   const auto capacity = static_cast<double>(log->SegmentCapacity());
   struct Candidate {
@@ -1451,7 +1512,7 @@ std::vector<SsdLog::SegmentView> SsdStore::Impl::ChooseVictims(CleanOrder order)
   std::vector<Candidate> candidates;
   for (const SsdLog::SegmentView& s : segments) {
     if (s.state != SsdSegment::State::kSealed || !s.written || s.damaged ||
-        (s.snapshots > 0) != (order == CleanOrder::kPinned)) {
+        (order != CleanOrder::kAny && (s.snapshots > 0) != (order == CleanOrder::kPinned))) {
       continue;
     }
     // Tombstones move too, unless all that stays is younger.
@@ -1473,11 +1534,10 @@ std::vector<SsdLog::SegmentView> SsdStore::Impl::ChooseVictims(CleanOrder order)
   if (order == CleanOrder::kOldest && candidates.size() > 1) {
     candidates.erase(candidates.begin() + 1, candidates.end());
   }
-  // What they hold must fit into what is reserved: one segment, beside the one that is open.
   std::vector<SsdLog::SegmentView> victims;
   double moved = 0;
   for (const Candidate& c : candidates) {
-    if (victims.size() >= kVictimsMax || (!victims.empty() && moved + c.utilisation > 1.0)) break;
+    if (victims.size() >= kVictimsMax || (!victims.empty() && moved + c.utilisation > room)) break;
     moved += c.utilisation;
     victims.push_back(*c.segment);
   }
@@ -1508,6 +1568,39 @@ void SsdStore::Impl::CleanForSnapshot() {
     std::lock_guard lock(clean_mutex);
     const absl::StatusOr<bool> gained = CleanRound();
     if (!gained.ok() || !*gained) return;  // the snapshot itself may be possible all the same
+  }
+}
+
+// Moves rows together until a snapshot of the present state names no more segments than it should,
+// if that can be. Costs nothing where the disk is not short.
+void SsdStore::Impl::ShrinkForSnapshot() {
+  const auto named = [&] {
+    int64_t count = 0;
+    for (const SsdLog::SegmentView& s : log->Segments()) {
+      count += s.state == SsdSegment::State::kSealed || s.state == SsdSegment::State::kOpen;
+    }
+    return count;
+  };
+  const int64_t segments_max = log->options().segments_max;
+  for (int64_t round = 0; round < segments_max && named() > BoundSnapshot().wanted; ++round) {
+    // Segments are chosen when they are written.
+    if (!log->WaitWritten().ok()) return;
+    std::lock_guard lock(clean_mutex);
+    // Rows that leave what snapshots name give nothing back; those that leave the rest do.
+    bool gained = false;
+    if (log->Available() <= kHighWater) {
+      const absl::StatusOr<bool> cleaned = CleanRound();
+      if (!cleaned.ok()) return;
+      gained = *cleaned;
+    }
+    const int64_t room = log->Available() - SsdLog::kReservedSegments;
+    if (room <= 0 && gained) continue;
+    if (room <= 0) return;
+    const std::vector<SsdLog::SegmentView> victims =
+        ChooseVictims(CleanOrder::kAny, static_cast<double>(room));
+    int64_t freed = std::ssize(victims) * log->SegmentCapacity();
+    for (const SsdLog::SegmentView& s : victims) freed -= s.live_bytes + s.tombstone_bytes;
+    if (freed < log->SegmentCapacity() || !CleanSome(victims).ok()) return;
   }
 }
 

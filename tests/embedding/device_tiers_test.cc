@@ -25,7 +25,6 @@ namespace {
 
 using ::hotrow::test::BatchOf;
 using ::hotrow::test::FillGradient;
-using ::hotrow::test::kBatchSize;
 using ::hotrow::test::kMiB;
 using ::hotrow::test::Options;
 using ::hotrow::test::PutStore;
@@ -62,6 +61,12 @@ class DeviceTables {
   EmbeddingCollection& operator*() { return *tables_; }
   EmbeddingCollection* operator->() { return tables_.get(); }
 
+  absl::Status Step(const test::Batch& batch, int step) {
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> prefetched,
+                            tables_->Prefetch(batch.view()));
+    return Finish(std::move(prefetched), step);
+  }
+
   // Trains the steps [first, last), those ahead included.
   absl::Status Train(int first, int last) {
     std::deque<std::unique_ptr<EmbeddingStep>> ahead;
@@ -72,13 +77,7 @@ class DeviceTables {
                                 tables_->Prefetch(BatchOf(next, kRows).view()));
         ahead.push_back(std::move(prefetched));
       }
-      HOTROW_RETURN_IF_ERROR(tables_->Lookup(*ahead.front(), {.pooled = output_.data()}));
-      HOTROW_ASSIGN_OR_RETURN(const std::vector<float> output, Output(kBatchSize));
-      FillGradient(output, static_cast<uint64_t>(step), &host_gradient_);
-      HOTROW_RETURN_IF_ERROR(
-          stream_.Copy(gradient_.data(), host_gradient_.data(), std::ssize(host_gradient_) * 4));
-      HOTROW_RETURN_IF_ERROR(
-          tables_->Update(std::move(ahead.front()), {.pooled = gradient_.data()}));
+      HOTROW_RETURN_IF_ERROR(Finish(std::move(ahead.front()), step));
       ahead.pop_front();
     }
     return absl::OkStatus();
@@ -90,6 +89,15 @@ class DeviceTables {
   }
 
  private:
+  absl::Status Finish(std::unique_ptr<EmbeddingStep> step, int number) {
+    HOTROW_RETURN_IF_ERROR(tables_->Lookup(*step, {.pooled = output_.data()}));
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<float> output, Output(step->batch_size()));
+    FillGradient(output, static_cast<uint64_t>(number), &host_gradient_);
+    HOTROW_RETURN_IF_ERROR(
+        stream_.Copy(gradient_.data(), host_gradient_.data(), std::ssize(host_gradient_) * 4));
+    return tables_->Update(std::move(step), {.pooled = gradient_.data()});
+  }
+
   absl::StatusOr<std::vector<float>> Output(int64_t batch_size) {
     std::vector<float> output(static_cast<size_t>(batch_size * tables_->pooled_dim()));
     HOTROW_RETURN_IF_ERROR(stream_.Copy(output.data(), output_.data(), std::ssize(output) * 4));
@@ -278,6 +286,44 @@ TEST_P(DeviceTiersTest, AStepThatDoesNotFitNamesTheBudget) {
   EXPECT_THAT(DeviceTables::Create(GetParam(), options),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("device_cache_bytes: the cache budget is")));
+}
+
+// Nothing, one key, all keys equal, the first and the last of all keys, bags of nothing.
+TEST_P(DeviceTiersTest, OddBatchesMakeTheBitsOfTheCpu) {
+  std::vector<test::Batch> batches;
+  batches.push_back({.batch_size = 0, .values = {}, .offsets = {0}, .weights = {}});
+  batches.push_back({.batch_size = 1, .values = {5}, .offsets = {0, 1, 1, 1}, .weights = {}});
+  batches.push_back(
+      {.batch_size = 2, .values = {}, .offsets = {0, 0, 0, 0, 0, 0, 0}, .weights = {}});
+  batches.push_back({.batch_size = 1,
+                     .values = {0, UINT64_MAX, UINT64_MAX, 0, 0, UINT64_MAX},
+                     .offsets = {0, 2, 4, 6},
+                     .weights = {}});
+  // One row with as many lookups as a batch may have here, in fewer than 512.
+  test::Batch equal = {.batch_size = 48, .values = {}, .offsets = {0}, .weights = {}};
+  for (int64_t bag = 0; bag < 3 * equal.batch_size; ++bag) {
+    equal.values.insert(equal.values.end(), 3, 77);
+    equal.offsets.push_back(std::ssize(equal.values));
+  }
+  batches.push_back(equal);
+
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto on_cpu, DeviceTables::Create(Device::kCpu, SmallTables()));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables,
+                              DeviceTables::Create(GetParam(), WithDeviceCache(SmallTables(), 1)));
+  for (int step = 0; step < 2 * std::ssize(batches); ++step) {
+    SCOPED_TRACE(step);
+    const test::Batch& batch = batches[static_cast<size_t>(step) % batches.size()];
+    HOTROW_ASSERT_OK(on_cpu->Step(batch, step));
+    HOTROW_ASSERT_OK(tables->Step(batch, step));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> got, tables->Evaluate(batch));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> want, on_cpu->Evaluate(batch));
+    EXPECT_EQ(got, want);
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest got, (*tables)->Digest());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest want, (*on_cpu)->Digest());
+  EXPECT_EQ(got.hash, want.hash);
+  // 5, both ends and 77 of the first table, both ends and 77 of the second.
+  EXPECT_EQ(got.tables[0].rows + got.tables[1].rows, 7);
 }
 
 TEST_P(DeviceTiersTest, StepsThatAreCancelledLeaveNoTrace) {

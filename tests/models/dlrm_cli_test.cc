@@ -484,6 +484,9 @@ TEST(DlrmCliTest, TheTiersOfADeviceMoveNoBit) {
   EXPECT_EQ(over_disk["tiers"][1]["name"], "cache");
   EXPECT_GT(over_disk["tiers"][1]["unique_hit_rate"], 0);
 
+  ExpectRefused(Small({"--device_cache_bytes=min", "--cache_bytes=min", "--store=ssd",
+                       "--store_path=" + dir + "/other"}),
+                2, HasSubstr("--cache_bytes=min"));
   ExpectRefused(Small({"--device_cache_bytes=1"}), 1, HasSubstr("--device_cache_bytes=min"));
   ExpectRefused(Small({"--device_cache_bytes=min", "--cache_bytes=1MiB"}), 2,
                 AllOf(HasSubstr("--cache_bytes"), HasSubstr("--store=memory")));

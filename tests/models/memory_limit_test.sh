@@ -10,7 +10,7 @@ store_mib=56
 cache_mib=32
 staging_mib=64    # of evaluation: EmbeddingCollectionOptions::evaluation_staging_bytes
 overhead_mib=100  # code and libraries, stacks, batches, activations, dense parameters
-limit_kib=318000
+limit_kib=345000
 
 dir=$(mktemp -d "${TMPDIR:-/tmp}/hotrow_memory.XXXXXX")
 trap 'rm -rf "$dir"' EXIT
@@ -25,7 +25,7 @@ fi
   ulimit -v "$limit_kib"
   ulimit -s 512               # stacks of threads are reserved whole
   export MALLOC_ARENA_MAX=1   # and so are glibc's arenas
-  "$dlrm" --data=synthetic:tables=26,rows=160000,dense=13,zipf=0,samples=330000,valid=2048,test=2048 \
+  "$dlrm" --data=synthetic:tables=26,rows=170000,dense=13,zipf=0,samples=400000,valid=2048,test=2048 \
     --embedding_dim=64 --dense_arch_layer_sizes=64-64 --over_arch_layer_sizes=64-1 --batch_size=1024 \
     --threads=2 --prefetch_depth=1 --store=ssd --store_path="$dir/rows" --store_bytes=${store_mib}MiB \
     --cache_bytes=${cache_mib}MiB --disk_bytes=3GiB --checkpoint_dir="$dir/checkpoints" --checkpoint_every=100 \

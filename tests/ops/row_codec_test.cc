@@ -433,7 +433,7 @@ TEST(RowCodecTest, FindRunNeverFindsAnEmptyOne) {
   const RowRun runs[] = {{5, 5, 1}, {5, 8, 1}, {8, 8, 1}, {8, 9, 1}, {9, 9, 1}};
   chunk.size = 5;
   std::copy(std::begin(runs), std::end(runs), chunk.v);
-  for (int64_t i = 5; i < 9; ++i) EXPECT_EQ(internal::FindRun(chunk, i), i < 8 ? 1 : 3) << i;
+  for (int64_t i = 5; i < 9; ++i) EXPECT_EQ(internal::FindRange(chunk, i), i < 8 ? 1 : 3) << i;
 }
 
 TEST(RowCodecTest, OneWideRunTakesWholeWarps) {

@@ -248,10 +248,10 @@ TEST(UniqueTest, FindSegmentNeverFindsAnEmptyOne) {
                                     {8, 8, 3}, {8, 9, 4}, {9, 9, 5}};
   chunk.size = 6;
   std::copy(std::begin(segments), std::end(segments), chunk.v);
-  for (int64_t i = 5; i < 9; ++i) EXPECT_EQ(internal::FindSegment(chunk, i), i < 8 ? 1 : 4) << i;
+  for (int64_t i = 5; i < 9; ++i) EXPECT_EQ(internal::FindRange(chunk, i), i < 8 ? 1 : 4) << i;
   chunk.size = internal::SegmentChunk::kCapacity;
   for (int32_t s = 0; s < chunk.size; ++s) chunk.v[s] = {s, s + 1, 0};
-  for (int32_t s = 0; s < chunk.size; ++s) EXPECT_EQ(internal::FindSegment(chunk, s), s);
+  for (int32_t s = 0; s < chunk.size; ++s) EXPECT_EQ(internal::FindRange(chunk, s), s);
 }
 
 TEST(UniqueTest, FirstSlotsLieInTheTable) {
