@@ -97,7 +97,6 @@ constexpr double kSnapshotUtilisationWanted = 0.8;
 constexpr double kSnapshotUtilisationMin = 0.5;
 constexpr int64_t kSnapshotSlack = 4;   // segments: two open ones, and two filled in part
 constexpr int64_t kSnapshotMargin = 6;  // segments that others may use up after ShrinkForSnapshot
-constexpr int kShrinkAttempts = 3;
 constexpr int kVictimsMax = 8;
 // A round that gains less of a segment than this part of it is none.
 constexpr int64_t kGainMin = 64;
@@ -217,6 +216,7 @@ struct SsdStore::Impl {
                                     std::span<const std::byte* const> rows, absl::Status* no_room);
   absl::StatusOr<size_t> AppendErasures(std::span<const RowKey> index_keys, absl::Status* no_room);
   void Pace();
+  void HoldWriters(int change);  // by so many more callers
   void Charge(int64_t bytes);
   void Grant(int64_t bytes);
   absl::StatusOr<bool> MakeFreshRoom(int64_t log_bytes, absl::Status* no_room);
@@ -320,6 +320,7 @@ struct SsdStore::Impl {
   std::mutex pace_mutex;  // guards what follows; no other lock is taken under it
   std::condition_variable pace_changed;
   bool pacing = false;
+  int writers_held = 0;  // by so many PrepareSnapshots
   int64_t pace_credit = 0;
 
   std::mutex find_mutex;
@@ -1087,14 +1088,25 @@ absl::Status SsdStore::Impl::WaitForRoom(const absl::Status& why) {
 // until the writers before it are paid for. So many short waits take the place of a long one, at
 // the end of which a round gives back whole segments. It is about time alone: whether there is room
 // is found out by MakeFreshRoom, after this.
+//
+// Here writers also wait for a snapshot that finds them too fast.
 void SsdStore::Impl::Pace() {
   std::unique_lock lock(pace_mutex);
-  if (!pacing || pace_credit > 0) return;
+  const auto must_wait = [&] { return writers_held > 0 || (pacing && pace_credit <= 0); };
+  if (!must_wait()) return;
   stalls.Add(1);
   const int64_t begin = NowNanos();
   // Looks again after a while: between two rounds nobody tells.
-  while (pacing && pace_credit <= 0) pace_changed.wait_for(lock, kPacePoll);
+  while (must_wait()) pace_changed.wait_for(lock, kPacePoll);
   stall_nanos.Add(NowNanos() - begin);
+}
+
+void SsdStore::Impl::HoldWriters(int change) {
+  {
+    std::lock_guard lock(pace_mutex);
+    writers_held += change;
+  }
+  pace_changed.notify_all();
 }
 
 void SsdStore::Impl::Charge(int64_t bytes) {
@@ -1360,16 +1372,24 @@ absl::Status SsdStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<vo
     return absl::OkStatus();
   };
   bool has_captured = false;
+  bool holds = false;
+  const auto hold_writers = [&](bool hold) {
+    if (hold != holds) impl_->HoldWriters(hold ? 1 : -1);
+    holds = hold;
+  };
   const auto capture = [&] {
     has_captured = true;
+    hold_writers(false);
     captured();
   };
-  absl::Status status;
-  for (int attempt = 0; attempt < kShrinkAttempts; ++attempt) {
+  impl_->ShrinkForSnapshot();
+  absl::Status status = impl_->Commit(prepare, {.id = snapshot, .captured = capture});
+  if (!has_captured && absl::IsResourceExhausted(status)) {
+    // Refused for its size: others may have written faster than rows were moved together.
+    hold_writers(true);
     impl_->ShrinkForSnapshot();
     status = impl_->Commit(prepare, {.id = snapshot, .captured = capture});
-    // Refused for its size, since others have written meanwhile: that comes before the capture.
-    if (has_captured || !absl::IsResourceExhausted(status)) break;
+    hold_writers(false);
   }
   return status;
 }

@@ -83,8 +83,10 @@ struct SsdStoreStats {
 //          the last free segments are in use, for a round of cleaning; then batches and finds go on
 //          while what was captured is written and synced. TidyForSnapshot moves rows out of the
 //          segments that are mostly garbage, which the snapshot would otherwise hold on to: a
-//          snapshot then holds at most about twice what its rows need. Without it, as much as the
-//          store takes.
+//          snapshot then holds at most about twice what its rows need. Where the disk is short,
+//          PrepareSnapshot itself moves rows before the capture, until all rows could be written
+//          anew beside the snapshot, and refuses (ResourceExhausted) where older snapshots leave no
+//          room for that.
 // Errors:  as RowStore says.
 class SsdStore final : public RowStore {
  public:
