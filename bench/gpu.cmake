@@ -1,13 +1,14 @@
 # gpu_bench measures the cache and the ops on a GPU. What needs none is a library of its own, for its test.
-add_library(hotrow_gpu_bench_plan STATIC gpu_bench_plan.cc)
+add_library(hotrow_gpu_bench_plan STATIC gpu_bench_plan.cc gpu_bench_tiers.cc)
 _hotrow_configure(hotrow_gpu_bench_plan)
-target_link_libraries(hotrow_gpu_bench_plan PUBLIC hotrow::base nlohmann_json::nlohmann_json
+target_link_libraries(hotrow_gpu_bench_plan PUBLIC hotrow::base hotrow::embedding nlohmann_json::nlohmann_json
                                                    absl::strings absl::str_format)
 if(HOTROW_HAVE_CUDA)
   # The flags' parser by itself: with its library come the trainers and NCCL.
   hotrow_add_bench(
     NAME gpu_bench
     SOURCES gpu_bench.cc gpu_bench_cache.cc gpu_bench_kernels.cu gpu_bench_limits.cc gpu_bench_ops.cc
+            gpu_bench_tiers_cuda.cc
             ${PROJECT_SOURCE_DIR}/models/flag_set.cc
     DEPS hotrow_gpu_bench_plan hotrow::cache hotrow::ops)
 endif()
@@ -16,6 +17,7 @@ if(HOTROW_BUILD_TESTS)
   hotrow_add_test(
     NAME gpu_bench_test
     SOURCES ${PROJECT_SOURCE_DIR}/tests/bench/gpu_bench_plan_test.cc
+            ${PROJECT_SOURCE_DIR}/tests/bench/gpu_bench_tiers_test.cc
     DEPS hotrow_gpu_bench_plan)
   if(HOTROW_HAVE_CUDA)
     target_sources(gpu_bench_test PRIVATE ${PROJECT_SOURCE_DIR}/tests/bench/gpu_bench_cli_test.cc)

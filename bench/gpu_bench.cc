@@ -13,6 +13,9 @@
 //                  a caller's filling of the new rows is not part of it
 //   ops            the bytes that must pass the device's memory (bench/gpu_bench_plan.h), against
 //                  a copy; rows that stay in the L2 can make it more than 100 %
+//   tiers          Prefetch + Lookup (and Update) of an EmbeddingCollection behind a cache on the
+//                  device, over host memory and over an SSD: the bytes that crossed the bus,
+//                  against a page-locked copy. By the wall clock, see bench/gpu_bench_tiers.h
 //
 // Time: CUDA events around one call, on an idle stream kept busy until all of the call is enqueued,
 // so that launches leave no gaps; medians over repeats. Data is random, batches rotate so that the
@@ -44,11 +47,12 @@ constexpr int64_t kDelayMicroseconds = 200;
 
 void AddFlags(GpuBenchFlags& flags, FlagSet& set) {
   set.Group("What");
-  set.AddString("only", "LIST", &flags.only,
-                "parts, joined by commas: device, copy, gather, bus, host_gather, staging, find, "
-                "insert, load, unique, partition, lookup, gradient_sum, update; the limits they "
-                "are compared with are measured, too");
-  set.AddSwitch("quick", &flags.quick, "smaller tables and fewer repeats, under a minute");
+  set.AddString(
+      "only", "LIST", &flags.only,
+      "parts, joined by commas: device, copy, gather, bus, host_gather, staging, find, "
+      "insert, load, unique, partition, lookup, gradient_sum, update, tiers; the limits they "
+      "are compared with are measured, too");
+  set.AddSwitch("quick", &flags.quick, "smaller tables and fewer repeats");
   set.AddInt("seed", 0, INT64_MAX, &flags.seed, "of all that is drawn");
   set.Group("How");
   set.AddBytes("device_bytes", &flags.device_bytes, "device memory to take at most");
@@ -56,9 +60,11 @@ void AddFlags(GpuBenchFlags& flags, FlagSet& set) {
   set.AddBytes("host_bytes", &flags.host_bytes, "page-locked rows for the parts that read them");
   set.DescribeDefault("8GiB, 1GiB with --quick; a third of the memory at most");
   set.AddInt("repeats", 0, 1'000'000, &flags.repeats, "that are measured");
-  set.DescribeDefault("51, 11 with --quick");
-  set.AddInt("threads", 0, 1024, &flags.threads, "of the host's gather");
+  set.DescribeDefault("51, of tiers 101; 11 with --quick, of tiers 21");
+  set.AddInt("threads", 0, 1024, &flags.threads, "of the host's gather, and of its part of tiers");
   set.DescribeDefault("all processors");
+  set.AddString("path", "DIR", &flags.path, "an SSD: tiers has its stores there, and removes them");
+  set.DescribeDefault("where temporary files go");
   set.AddString("report", "FILE", &flags.report, "a JSON object goes there");
 }
 
@@ -72,7 +78,7 @@ Part PartOf(const std::string& name) {
       {"insert", MeasureInsert},   {"load", MeasureLoad},
       {"unique", MeasureUnique},   {"partition", MeasurePartition},
       {"lookup", MeasureLookup},   {"gradient_sum", MeasureGradientSum},
-      {"update", MeasureUpdate},
+      {"update", MeasureUpdate},   {"tiers", MeasureTiers},
   };
   const auto part = parts.find(name);
   return part == parts.end() ? nullptr : part->second;

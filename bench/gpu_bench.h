@@ -84,6 +84,7 @@ absl::Status MeasurePartition(GpuBench& bench);
 absl::Status MeasureLookup(GpuBench& bench);
 absl::Status MeasureGradientSum(GpuBench& bench);
 absl::Status MeasureUpdate(GpuBench& bench);
+absl::Status MeasureTiers(GpuBench& bench);
 
 }  // namespace hotrow::bench
 

@@ -226,12 +226,11 @@ absl::Status MeasureLookup(GpuBench& bench) {
     HOTROW_ASSIGN_OR_RETURN(auto output,
                             DeviceBuffer<float>::Create(lookups->n * dim, bench.stream()));
     const std::vector<JaggedFeature> features = Features(output.data(), dim);
-    const PooledLookupArgs args = {
-        .features = features,
-        .batch_size = lookups->samples,
-        .offsets = offsets.data(),
-        .inverse = lookups->inverse.data(),
-        .rows = reinterpret_cast<const float* const*>(rows.pointers.data())};
+    const PooledLookupArgs args = {.features = features,
+                                   .batch_size = lookups->samples,
+                                   .offsets = offsets.data(),
+                                   .inverse = lookups->inverse.data(),
+                                   .rows = rows.pointers.data()};
     HOTROW_ASSIGN_OR_RETURN(
         const Times times, bench.Measure([&](int64_t) { return PooledLookup(bench.Gpu(), args); }));
     nlohmann::ordered_json more = lookups->Describe();

@@ -34,6 +34,7 @@ const std::map<absl::string_view, std::vector<absl::string_view>>& LimitsOfParts
       {"lookup", {"copy"}},
       {"gradient_sum", {"copy"}},
       {"update", {"copy"}},
+      {"tiers", {"bus"}},
   };
   return limits;
 }
@@ -43,8 +44,8 @@ int64_t RoundDown(int64_t n, int64_t multiple) { return n / multiple * multiple;
 }  // namespace
 
 std::vector<std::string> GpuBenchParts() {
-  return {"device", "copy", "gather", "bus",       "host_gather", "staging",      "find",
-          "insert", "load", "unique", "partition", "lookup",      "gradient_sum", "update"};
+  return {"device", "copy",   "gather",    "bus",    "host_gather",  "staging", "find", "insert",
+          "load",   "unique", "partition", "lookup", "gradient_sum", "update",  "tiers"};
 }
 
 absl::StatusOr<std::vector<std::string>> PartsToRun(const GpuBenchFlags& flags) {

@@ -25,6 +25,7 @@ struct GpuBenchFlags {
   int64_t threads = 0;       // of the host's gather; 0: all processors
   int64_t seed = 1;
   std::string report;
+  std::string path;  // of SSD stores; empty: where temporary files go
 };
 
 // The parts in the order in which they run: "device" names the GPU, then come the limits.

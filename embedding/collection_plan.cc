@@ -219,7 +219,9 @@ Plan MakePlan(const EmbeddingCollectionOptions& options, CachePlace place) {
     const TableConfig& config = options.tables[i];
     PlannedTable table;
     table.config = static_cast<int32_t>(i);
-    table.layout = RowLayout::For(config.embedding_dim, config.optimizer.kind);
+    table.layout =
+        RowLayout::For(config.embedding_dim, config.optimizer.kind, config.weights_precision);
+    plan.rounds = plan.rounds || config.weights_precision != WeightsPrecision::kFp32;
     table.num_features = static_cast<int64_t>(config.feature_names.size());
     if (config.max_hotness > 0) {
       table.max_unique = options.max_batch_size * config.max_hotness * table.num_features;

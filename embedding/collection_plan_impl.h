@@ -34,7 +34,7 @@ struct PlannedTable {
   int64_t num_features = 0;
 };
 
-// A run of tables with one row width.
+// A run of tables with one row width, whatever their dims, optimizers and precisions.
 struct WidthClass {
   int32_t first_table = 0;  // in Plan::tables
   int32_t last_table = 0;   // one past
@@ -51,6 +51,7 @@ struct Plan {
   std::vector<PlannedFeature> features;
   int64_t pooled_dim = 0;
   int32_t num_unpooled = 0;
+  bool rounds = false;  // some table has weights of 16 bits, which updates round
   // The least cache budget: room for one step in the classes whose max_unique is known, for one row
   // in others.
   int64_t min_cache_bytes = 0;

@@ -97,6 +97,7 @@ struct EmbeddingStep::Impl : StepPipeline::Job {
   std::vector<int32_t> inverse;       // [N] into wanted
   std::vector<int64_t> row_offsets;   // [U + 1] lookups of each wanted key
   std::vector<int32_t> lookup_order;  // [N]
+  std::vector<uint64_t> served_keys;  // [served keys], or empty: no table rounds
   // What the loops or kernels of the device read of the above, and of `rows`.
   struct Pointers {
     const int64_t* offsets = nullptr;
@@ -104,9 +105,10 @@ struct EmbeddingStep::Impl : StepPipeline::Job {
     const int32_t* inverse = nullptr;
     const int64_t* row_offsets = nullptr;
     const int32_t* lookup_order = nullptr;
-    const float* const* value_rows = nullptr;  // [U]: where the weights of each wanted key lie
-    std::byte* const* rows = nullptr;          // [served keys]
-    float* const* gradients = nullptr;         // [U], from BeginUpdate on
+    const std::byte* const* value_rows = nullptr;  // [U]: where the weights of each wanted key lie
+    std::byte* const* rows = nullptr;              // [served keys]
+    const uint64_t* served_keys = nullptr;         // [served keys], or null: no table rounds
+    float* const* gradients = nullptr;             // [U], from BeginUpdate on
   };
   Pointers at;
   // Staged: their copies, and the stream that they travel on. A step's memory is used again, so the
@@ -117,14 +119,14 @@ struct EmbeddingStep::Impl : StepPipeline::Job {
   // Several ranks: what they want of this one. Filled by the work of this ticket of id_lane.
   ShuffledKeys shuffled;
   int64_t id_ticket = -1;
-  std::vector<std::byte*> rows;          // [served keys], from BeginLookup on
-  std::vector<const float*> value_rows;  // [U], several ranks, in Lookup
-  std::vector<StepRows> class_rows;      // [width classes]
+  std::vector<std::byte*> rows;              // [served keys], from BeginLookup on
+  std::vector<const std::byte*> value_rows;  // [U], several ranks, in Lookup: floats
+  std::vector<StepRows> class_rows;          // [width classes]
 
   // The keys whose rows this rank keeps and makes resident.
   const TableKeys& served() const;
-  // Where `arrays` are, not staged the vectors themselves. `grouped`: with row_offsets and
-  // lookup_order, which evaluation has not.
+  // Where `arrays` are, not staged the vectors themselves. `grouped`: with row_offsets,
+  // lookup_order and served_keys, which evaluation has not.
   absl::Status PlaceArrays(bool grouped);
 };
 
@@ -257,6 +259,12 @@ const TableKeys& EmbeddingStep::Impl::served() const {
 }
 
 absl::Status EmbeddingStep::Impl::PlaceArrays(bool grouped) {
+  const bool with_keys = grouped && collection->plan.rounds;
+  if (with_keys) {
+    const std::vector<RowKey>& keys = served().keys;
+    served_keys.resize(keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) served_keys[i] = keys[i].key;
+  }
   arrays.Clear();
   const size_t offsets_part = arrays.Add(offsets);
   const size_t weights_part = arrays.Add(weights);
@@ -264,6 +272,7 @@ absl::Status EmbeddingStep::Impl::PlaceArrays(bool grouped) {
   const size_t row_offsets_part = grouped ? arrays.Add(row_offsets) : 0;
   const size_t lookup_order_part = grouped ? arrays.Add(lookup_order) : 0;
   const size_t rows_part = arrays.Add(rows);
+  const size_t served_keys_part = with_keys ? arrays.Add(served_keys) : 0;
   HOTROW_RETURN_IF_ERROR(arrays.Upload(collection->staged(), &upload));
   at = Pointers();
   at.offsets = arrays.At<int64_t>(offsets_part);
@@ -274,7 +283,8 @@ absl::Status EmbeddingStep::Impl::PlaceArrays(bool grouped) {
     at.lookup_order = arrays.At<int32_t>(lookup_order_part);
   }
   at.rows = arrays.At<std::byte*>(rows_part);
-  at.value_rows = arrays.At<const float*>(rows_part);
+  at.value_rows = arrays.At<const std::byte*>(rows_part);
+  if (with_keys) at.served_keys = arrays.At<uint64_t>(served_keys_part);
   return absl::OkStatus();
 }
 
@@ -610,7 +620,11 @@ absl::Status EmbeddingCollection::Impl::Pool(const EmbeddingStep::Impl& step,
                         .pooling = feature.pooling,
                         .data = pooled ? output.pooled + feature.pooled_offset
                                        : output.unpooled[feature.unpooled_index],
-                        .stride = pooled ? stride : feature.dim});
+                        .stride = pooled ? stride : feature.dim,
+                        // The shuffle hands out floats.
+                        .precision = shuffle == nullptr
+                                         ? plan.tables[feature.table].layout.precision
+                                         : WeightsPrecision::kFp32});
   }
   return PooledLookup(ctx, {.features = features,
                             .batch_size = step.batch_size,
@@ -716,7 +730,8 @@ absl::Status EmbeddingCollection::Impl::Connect() {
                                                  .rounding = options.exchange_rounding,
                                                  .feedback_bytes = options.exchange_feedback_bytes};
   for (const PlannedTable& table : plan.tables) {
-    shuffle_options.tables.push_back({static_cast<uint32_t>(table.config), table.layout.dim});
+    shuffle_options.tables.push_back(
+        {static_cast<uint32_t>(table.config), table.layout.dim, table.layout.precision});
   }
   HOTROW_ASSIGN_OR_RETURN(shuffle, RowShuffle::Create(shuffle_options, std::move(rows)));
   id_lane = std::make_unique<CommLane>(std::move(ids));
@@ -1046,6 +1061,9 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
               .gradients = sums + begin,
               .learning_rate_factor = learning_rate_factor,
               .step = now,
+              .seed = options.seed,
+              .table = static_cast<uint32_t>(table.config),
+              .keys = s.at.served_keys == nullptr ? nullptr : s.at.served_keys + begin,
               .new_rows = staged() ? device_initialised_rows.data() : &initialised_rows}));
   }
   steps = now;

@@ -23,6 +23,7 @@
 #include "ops/row_codec.h"
 #include "ops/row_init.h"
 #include "ops/sparse_optimizer.h"
+#include "ops/weights_precision.h"
 #include "store/row_store.h"
 
 namespace hotrow {
@@ -36,6 +37,11 @@ struct TableConfig {
   int32_t embedding_dim = 0;               // D > 0, any number
   std::vector<std::string> feature_names;  // required; the features that look rows up here
   Pooling pooling = Pooling::kSum;
+  // As what rows keep their weights: fp16 and bf16 halve them wherever a row lies, in memory and on
+  // disk. Outputs, gradients and optimizer state are float; an update rounds stochastically, see
+  // ops/weights_precision.h. Between ranks rows travel as exchange_forward says, whatever this is;
+  // there the same type as here loses nothing.
+  WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   SparseOptimizerConfig optimizer;
   Initializer initializer;
   // 0: any key. Otherwise keys lie in [0, num_embeddings) and others are InvalidArgument.
@@ -60,7 +66,7 @@ struct EmbeddingCollectionOptions {
   // The order of the features in batches and outputs; empty: table by table, as feature_names list
   // them.
   std::vector<std::string> feature_order;
-  uint64_t seed = 0;           // of row initialisation
+  uint64_t seed = 0;           // of row initialisation and of stochastic rounding
   int64_t max_batch_size = 0;  // B at most; with several ranks of all together; required
 
   // Several ranks share the tables: each keeps the rows of its shards (embedding/shard_map.h) in a
@@ -117,9 +123,10 @@ struct EmbeddingCollectionOptions {
   // row by row, by each rank those of its shards, and nothing changes where they lie; then, as with
   // empty tables, what is in store_path must be no store or one without rows and snapshots,
   // FailedPrecondition otherwise. The tables must be those of the snapshots: their number, their
-  // order and their row widths are checked; names, optimizers and the number of steps are for the
-  // caller to keep. When Create refuses, nothing has changed on disk; a copy that fails midway
-  // leaves store_path as start_over takes it.
+  // order and their row widths are checked; names, dims, optimizers, precisions and the number of
+  // steps are for the caller to keep: rows of 64 weights in fp16 are as wide as rows of 64 in bf16,
+  // or of 32 in fp32, and would be taken for them. When Create refuses, nothing has changed on
+  // disk; a copy that fails midway leaves store_path as start_over takes it.
   std::vector<SnapshotSource> open_from;
   int64_t open_steps = 0;  // updates that open_from has seen: steps() goes on from here
   // Instead of refusing a store in store_path that has rows, empties it, as long as no snapshot of
@@ -224,7 +231,9 @@ struct TableDigest {
   int64_t rows = 0;
   int32_t dim = 0;
   int64_t row_bytes = 0;
-  Hash128 hash;  // sum over rows of a keyed hash of {table, key, weights and optimizer state}
+  // Sum over rows of a keyed hash of {table, key, weights and optimizer state}, the weights in
+  // their precision.
+  Hash128 hash;
 };
 
 struct CollectionDigest {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "embedding/row_shuffle_impl.h"
 #include "embedding/shard_map.h"
 #include "ops/partition.h"
+#include "ops/pooled_lookup.h"
 
 namespace hotrow::internal {
 namespace {
@@ -37,7 +39,8 @@ int64_t Fingerprint(const RowShuffleOptions& options) {
                                   static_cast<int>(options.backward), " ",
                                   static_cast<int>(options.rounding), " ", options.feedback_bytes);
   for (const RowShuffleOptions::Table& table : options.tables) {
-    absl::StrAppend(&text, " ", table.table, ":", table.dim);
+    absl::StrAppend(&text, " ", table.table, ":", table.dim, ":",
+                    static_cast<int>(table.precision));
   }
   return static_cast<int64_t>(HashBytes(0, 0, std::as_bytes(std::span(text))).lo);
 }
@@ -48,6 +51,10 @@ RowShuffle::RowShuffle(const RowShuffleOptions& options, std::unique_ptr<Communi
     : options_(options),
       rank_(channel->rank()),
       world_size_(channel->world_size()),
+      widens_(std::any_of(options.tables.begin(), options.tables.end(),
+                          [](const RowShuffleOptions::Table& table) {
+                            return table.precision != WeightsPrecision::kFp32;
+                          })),
       lane_(std::move(channel)) {}
 
 absl::StatusOr<std::unique_ptr<RowShuffle>> RowShuffle::Create(
@@ -257,9 +264,57 @@ void RowShuffle::Drop() {
   if (busy()) WaitExchange().IgnoreError();
 }
 
+absl::Status RowShuffle::Widen(const ExecContext& ctx, const TableKeys& served,
+                               std::span<std::byte* const> served_rows) {
+  if (!widens_) return absl::OkStatus();
+  const size_t num_tables = options_.tables.size();
+  int64_t floats = 0;
+  int64_t most_rows = 0;
+  for (size_t t = 0; t < num_tables; ++t) {
+    const RowShuffleOptions::Table& table = options_.tables[t];
+    if (table.precision == WeightsPrecision::kFp32) continue;
+    const int64_t rows = served.table_offsets[t + 1] - served.table_offsets[t];
+    floats += rows * table.dim;
+    most_rows = std::max(most_rows, rows);
+  }
+  HOTROW_RETURN_IF_ERROR(EnsureSize(floats, &widened_));
+  if (std::ssize(widen_lookups_) < most_rows) {
+    widen_lookups_.resize(most_rows);
+    widen_offsets_.resize(most_rows + 1);
+    std::iota(widen_lookups_.begin(), widen_lookups_.end(), 0);
+    std::iota(widen_offsets_.begin(), widen_offsets_.end(), 0);
+  }
+  wide_rows_.resize(served.keys.size());
+  float* base = widened_.data();
+  for (size_t t = 0; t < num_tables; ++t) {
+    const RowShuffleOptions::Table& table = options_.tables[t];
+    const int64_t first = served.table_offsets[t];
+    const int64_t rows = served.table_offsets[t + 1] - first;
+    const bool wide = table.precision == WeightsPrecision::kFp32;
+    ParallelFor(ctx.pool, rows, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        wide_rows_[first + i] =
+            wide ? reinterpret_cast<const float*>(served_rows[first + i]) : base + i * table.dim;
+      }
+    });
+    if (wide || rows == 0) continue;
+    // A lookup with one row in each bag.
+    const JaggedFeature feature = {
+        .dim = table.dim, .data = base, .stride = table.dim, .precision = table.precision};
+    HOTROW_RETURN_IF_ERROR(PooledLookup(ctx, {.features = {&feature, 1},
+                                              .batch_size = rows,
+                                              .offsets = widen_offsets_.data(),
+                                              .inverse = widen_lookups_.data(),
+                                              .rows = served_rows.data() + first}));
+    base += rows * table.dim;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RowShuffle::StartRows(const ExecContext& ctx, const ShuffledKeys& keys,
                                    std::span<std::byte* const> served_rows, uint32_t step,
                                    bool evaluation) {
+  HOTROW_RETURN_IF_ERROR(Widen(ctx, keys.served, served_rows));
   in_type_ = evaluation ? ExchangeType::kFp32 : options_.forward;
   HOTROW_RETURN_IF_ERROR(Layout(keys.asked_offsets, in_type_, &out_));
   HOTROW_RETURN_IF_ERROR(Layout(keys.ask_offsets, in_type_, &in_));
@@ -272,7 +327,7 @@ absl::Status RowShuffle::StartRows(const ExecContext& ctx, const ShuffledKeys& k
     ParallelFor(ctx.pool, last - first, kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int32_t row = keys.asked_rows[first + i];
-        out_rows_[to + i] = reinterpret_cast<const float*>(served_rows[row]);
+        out_rows_[to + i] = ServedRow(served_rows, row);
         out_keys_[to + i] = keys.served.keys[row].key;
       }
     });
@@ -298,7 +353,7 @@ absl::Status RowShuffle::StartRows(const ExecContext& ctx, const ShuffledKeys& k
 
 absl::Status RowShuffle::FinishRows(const ExecContext& ctx, const ShuffledKeys& keys,
                                     std::span<std::byte* const> served_rows,
-                                    std::span<const float*> wanted_rows) {
+                                    std::span<const std::byte*> wanted_rows) {
   HOTROW_RETURN_IF_ERROR(WaitExchange());
   const int64_t own_begin = OwnBegin(keys.ask_offsets);
   const int64_t own_end = OwnEnd(keys.ask_offsets);
@@ -306,8 +361,8 @@ absl::Status RowShuffle::FinishRows(const ExecContext& ctx, const ShuffledKeys& 
   // What this rank asked of itself it was asked for in the same order.
   ParallelFor(ctx.pool, own_end - own_begin, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      wanted_rows[keys.ask_order[own_begin + i]] =
-          reinterpret_cast<const float*>(served_rows[keys.asked_rows[own_asked + i]]);
+      wanted_rows[keys.ask_order[own_begin + i]] = reinterpret_cast<const std::byte*>(
+          ServedRow(served_rows, keys.asked_rows[own_asked + i]));
     }
   });
 
@@ -327,7 +382,7 @@ absl::Status RowShuffle::FinishRows(const ExecContext& ctx, const ShuffledKeys& 
     const int64_t to = run.begin < own_begin ? run.begin : run.begin + own_end - own_begin;
     for (int64_t i = 0; i < run.end - run.begin; ++i) {
       in_rows_[run.begin + i] = base;
-      wanted_rows[keys.ask_order[to + i]] = base;
+      wanted_rows[keys.ask_order[to + i]] = reinterpret_cast<const std::byte*>(base);
       base += run.dim;
     }
   }

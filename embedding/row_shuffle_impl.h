@@ -19,6 +19,7 @@
 #include "embedding/gradient_residuals.h"
 #include "ops/row_codec.h"
 #include "ops/unique.h"
+#include "ops/weights_precision.h"
 
 namespace hotrow::internal {
 
@@ -46,6 +47,7 @@ struct RowShuffleOptions {
   struct Table {
     uint32_t table = 0;  // in RowKey
     int32_t dim = 0;
+    WeightsPrecision precision = WeightsPrecision::kFp32;  // of the rows that are served
   };
   std::vector<Table> tables;  // [T] in the order of the plan
   uint64_t seed = 0;
@@ -72,7 +74,9 @@ struct RowShuffleBytes {
 //   FinishGradients   ... and each owner has the sum for its rows, added in rank order
 //
 // What belongs to this rank itself does not travel, is not rounded and not copied: its rows are
-// read where they are.
+// read where they are. Rows of 16 bits are an exception: all that a rank serves are widened side by
+// side first, each once however many ranks want it, so that wanted rows are floats wherever they
+// come from.
 //
 // All calls are collective: every rank makes the same ones in the same order, on each of two
 // threads: one calls ExchangeKeys for the steps to come (with a channel of its own), one everything
@@ -109,16 +113,16 @@ class RowShuffle {
   absl::Status ExchangeKeysInTurn(const ExecContext& ctx, const TableKeys& wanted, bool evaluation,
                                   Scratch* scratch, ShuffledKeys* out);
 
-  // served_rows[i]: where the row of keys.served.keys[i] lies, weights first; they may change as
-  // soon as StartRows has returned, except this rank's own. step: of stochastic rounding.
-  // Evaluation sends fp32.
+  // served_rows[i]: where the row of keys.served.keys[i] lies, weights first, as its table has
+  // them; they may change as soon as StartRows has returned, except this rank's own. step: of
+  // stochastic rounding. Evaluation sends fp32.
   absl::Status StartRows(const ExecContext& ctx, const ShuffledKeys& keys,
                          std::span<std::byte* const> served_rows, uint32_t step, bool evaluation);
   // Sets wanted_rows[i] [U] to the D floats of the i-th wanted key: in memory that lasts until the
-  // next Start, or in served_rows.
+  // next StartRows or StartGradients, or in served_rows.
   absl::Status FinishRows(const ExecContext& ctx, const ShuffledKeys& keys,
                           std::span<std::byte* const> served_rows,
-                          std::span<const float*> wanted_rows);
+                          std::span<const std::byte*> wanted_rows);
 
   // gradients[i] [U]: of the i-th wanted key, D floats; they stay until FinishGradients. step: of
   // stochastic rounding and of residuals, which are changed here.
@@ -144,7 +148,9 @@ class RowShuffle {
   int world_size() const { return world_size_; }
   RowShuffleBytes bytes() const;
   int64_t wait_ns() const { return wait_ns_; }  // in Finish
-  int64_t buffer_bytes() const { return out_.data.size() + in_.data.size() + decoded_.size() * 4; }
+  int64_t buffer_bytes() const {
+    return out_.data.size() + in_.data.size() + (decoded_.size() + widened_.size()) * 4;
+  }
 
  private:
   // Encoded rows of all other ranks, one after another.
@@ -159,6 +165,12 @@ class RowShuffle {
 
   RowShuffle(const RowShuffleOptions& options, std::unique_ptr<Communicator> channel);
   absl::Status Layout(std::span<const int64_t> offsets, ExchangeType type, Message* message) const;
+  // Where there are tables of 16 bits: sets wide_rows_.
+  absl::Status Widen(const ExecContext& ctx, const TableKeys& served,
+                     std::span<std::byte* const> served_rows);
+  const float* ServedRow(std::span<std::byte* const> served_rows, int32_t row) const {
+    return widens_ ? wide_rows_[row] : reinterpret_cast<const float*>(served_rows[row]);
+  }
   void StartExchange();
   absl::Status WaitExchange();
   int64_t OwnBegin(std::span<const int64_t> offsets) const;
@@ -167,11 +179,18 @@ class RowShuffle {
   const RowShuffleOptions options_;
   const int rank_;
   const int world_size_;
+  const bool widens_;  // some table has rows of 16 bits
 
   Message out_;
   Message in_;
   ExchangeType in_type_ = ExchangeType::kFp32;
   HostBuffer<float> decoded_;  // rows that came in another type than fp32
+  // With widens_. The rows of tables of 16 bits, widened; by served row where its floats lie, there
+  // or in the row itself; and 0, 1, 2, ..., the bags and lookups that widen, each row its own.
+  HostBuffer<float> widened_;
+  std::vector<const float*> wide_rows_;
+  std::vector<int64_t> widen_offsets_;
+  std::vector<int32_t> widen_lookups_;
   // By row of a message.
   std::vector<const float*> out_rows_;
   std::vector<uint64_t> out_keys_;

@@ -88,7 +88,7 @@ absl::Status CountPart(Env& env, int64_t store_bytes, int32_t rank, CheckpointRe
   std::vector<int64_t> payload_bytes;
   for (const SavedModel::Table& table : model.tables) {
     HOTROW_ASSIGN_OR_RETURN(const SparseOptimizerKind kind, ParseSparseOptimizer(table.optimizer));
-    payload_bytes.push_back(RowLayout::For(table.dim, kind).payload_bytes);
+    payload_bytes.push_back(RowLayout::For(table.dim, kind, table.weights_precision).payload_bytes);
   }
   const auto world_size = static_cast<int32_t>(model.parts.size());
   int64_t rows = 0;

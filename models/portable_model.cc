@@ -141,6 +141,11 @@ std::string ManifestText(const PortableModel& portable) {
   json["format"] = kPortableFormat;
   json["version"] = kVersion;
   json["requires"] = Json::array();
+  if (std::any_of(portable.tables.begin(), portable.tables.end(), [](const PortableTable& table) {
+        return table.weights_precision != WeightsPrecision::kFp32;
+      })) {
+    json["requires"].push_back(kRequiresWeightsPrecision);
+  }
   json["model"] = model.model;
   json["shape"] = Json::object();
   for (const auto& [flag, value] : model.shape) json["shape"][flag] = value;
@@ -159,6 +164,9 @@ std::string ManifestText(const PortableModel& portable) {
     entry["dim"] = table.dim;
     entry["dtype"] = "float32";
     entry["optimizer"] = SparseOptimizerName(table.optimizer);
+    if (table.weights_precision != WeightsPrecision::kFp32) {
+      entry["weights_precision"] = WeightsPrecisionName(table.weights_precision);
+    }
     if (const std::optional<Initializer>& initializer = model.tables[i].initializer) {
       for (const auto& [kind, name] : kInitializerNames) {
         if (kind != initializer->kind) continue;
@@ -289,6 +297,14 @@ PortableTable ParseTable(const Json& json, const std::string& path, bool edited,
   } else {
     table.Wrong("optimizer", optimizer, "an optimizer of tables");
   }
+  if (table.Has("weights_precision")) {
+    const std::string name = table.String("weights_precision");
+    if (const auto precision = ParseWeightsPrecision(name); precision.ok()) {
+      out.weights_precision = *precision;
+    } else {
+      table.Wrong("weights_precision", name, "fp32, fp16 or bf16");
+    }
+  }
   if (const std::string dtype = table.String("dtype"); dtype != "float32") {
     table.Wrong("dtype", dtype, "\"float32\"");
   }
@@ -330,6 +346,7 @@ PortableTable ParseTable(const Json& json, const std::string& path, bool edited,
   saved->name = out.name;
   saved->dim = out.dim;
   saved->optimizer = optimizer;
+  saved->weights_precision = out.weights_precision;
   return out;
 }
 
@@ -396,8 +413,7 @@ PortableModel ParseManifest(const Json& json, bool edited, std::string* wrong) {
 std::vector<StoreTable> StoreTablesOf(const std::vector<PortableTable>& tables) {
   std::vector<StoreTable> out;
   for (size_t i = 0; i < tables.size(); ++i) {
-    out.push_back(
-        {static_cast<uint32_t>(i), RowLayout::For(tables[i].dim, tables[i].optimizer).row_bytes});
+    out.push_back({static_cast<uint32_t>(i), tables[i].layout().row_bytes});
   }
   std::stable_sort(out.begin(), out.end(), [](const StoreTable& a, const StoreTable& b) {
     return a.row_bytes < b.row_bytes;
@@ -412,6 +428,7 @@ absl::StatusOr<std::vector<PortableTable>> TablesOf(const SavedModel& model) {
     entry.name = table.name;
     entry.dim = table.dim;
     HOTROW_ASSIGN_OR_RETURN(entry.optimizer, ParseSparseOptimizer(table.optimizer));
+    entry.weights_precision = table.weights_precision;
     out.push_back(std::move(entry));
   }
   return out;
@@ -508,6 +525,7 @@ void Summarise(const std::vector<PortableTable>& tables, const std::vector<Porta
     for (const PortableArray& array : tables[i].arrays) {
       summary->files += static_cast<int64_t>(array.files.size());
     }
+    // Weights are floats in files, whatever they are in rows.
     const RowLayout layout = RowLayout::For(tables[i].dim, tables[i].optimizer);
     const auto packed = static_cast<int64_t>(sizeof(uint64_t) + sizeof(uint32_t));
     summary->bytes += digests[i].rows * (layout.payload_bytes + packed);
@@ -548,11 +566,14 @@ absl::StatusOr<PortableModel> ReadPortableManifest(Env& env, const std::string& 
   }
   const int64_t version = top.Count("version", 1, INT64_MAX);
   const Json& required = top.Array("requires");
-  if (wrong.empty() && (version != kVersion || !required.empty())) {
+  const auto unknown = std::find_if(required.begin(), required.end(), [](const Json& name) {
+    return name != kRequiresWeightsPrecision;
+  });
+  if (wrong.empty() && (version != kVersion || unknown != required.end())) {
     return absl::FailedPreconditionError(
         absl::StrCat(path,
                      version != kVersion ? absl::StrCat(": has version ", version)
-                                         : absl::StrCat(": requires ", required[0].dump()),
+                                         : absl::StrCat(": requires ", unknown->dump()),
                      ", which this program does not know (it reads version ", kVersion,
                      "); use a newer hotrow"));
   }
@@ -601,7 +622,7 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const Sa
       return differs(absl::StrCat("it has a table ", table.table));
     }
     const PortableTable& expected = tables[table.table];
-    const int64_t row_bytes = RowLayout::For(expected.dim, expected.optimizer).row_bytes;
+    const int64_t row_bytes = expected.layout().row_bytes;
     if (table.row_bytes != row_bytes) {
       return differs(absl::StrCat("rows of table \"", expected.name, "\" have ", table.row_bytes,
                                   " bytes, the manifest says ", row_bytes));
@@ -721,7 +742,7 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
   int64_t row_bytes = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const PortableTable& table = portable.tables[i];
-    const int64_t record = RowLayout::For(table.dim, table.optimizer).row_bytes + kRecordOverhead;
+    const int64_t record = table.layout().row_bytes + kRecordOverhead;
     int64_t bytes = 0;
     if (__builtin_mul_overflow(rows[i], record * kDiskPerRowByte, &bytes) ||
         __builtin_add_overflow(row_bytes, rows[i] * record, &row_bytes)) {

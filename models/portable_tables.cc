@@ -10,9 +10,11 @@
 #include "absl/strings/str_format.h"
 #include "base/buffer.h"
 #include "base/crc32c.h"
+#include "base/exec_context.h"
 #include "base/status_macros.h"
 #include "models/data/byte_stream.h"
 #include "models/data/npy.h"
+#include "ops/row_codec.h"
 #include "ops/row_layout.h"
 
 namespace hotrow {
@@ -64,42 +66,75 @@ uint32_t CrcOfBoth(uint32_t first, uint32_t second, int64_t second_bytes) {
 struct Column {
   PortableArray array;
   int64_t row_offset = -1;  // -1: the key, which is no part of a row
-  int64_t bytes = 0;        // of one row
+  int64_t bytes = 0;        // of one row, in a file
+  // As what a row has it; a file always has floats.
+  WeightsPrecision precision = WeightsPrecision::kFp32;
 };
 
-std::vector<Column> ColumnsOf(int32_t dim, SparseOptimizerKind optimizer) {
-  const RowLayout layout = RowLayout::For(dim, optimizer);
+std::vector<Column> ColumnsOf(const RowLayout& layout, SparseOptimizerKind optimizer) {
+  const int64_t dim = layout.dim;
   std::vector<Column> out;
   out.push_back({{kKeys, "<u8", 0, {}}, -1, sizeof(uint64_t)});
+  out.push_back({{"weights", "<f4", dim, {}}, 0, dim * kFloatBytes, layout.precision});
   const auto add_floats = [&](const char* name, int64_t columns, int64_t float_offset) {
     out.push_back({{name, "<f4", columns, {}},
-                   float_offset * kFloatBytes,
+                   layout.state_offset + float_offset * kFloatBytes,
                    std::max<int64_t>(columns, 1) * kFloatBytes});
   };
-  add_floats("weights", dim, 0);
   // The state lies behind the weights in the order of SparseOptimizerKind.
   switch (optimizer) {
     case SparseOptimizerKind::kSgd:
       break;
     case SparseOptimizerKind::kMomentum:
     case SparseOptimizerKind::kAdagrad:
-      add_floats("momentum1", dim, dim);
+      add_floats("momentum1", dim, 0);
       break;
     case SparseOptimizerKind::kRowWiseAdagrad:
-      add_floats("momentum1", 0, dim);
+      add_floats("momentum1", 0, 0);
       break;
     case SparseOptimizerKind::kAdam:
     case SparseOptimizerKind::kFtrl:
-      add_floats("momentum1", dim, dim);
-      add_floats("momentum2", dim, 2 * int64_t{dim});
+      add_floats("momentum1", dim, 0);
+      add_floats("momentum2", dim, dim);
       break;
     case SparseOptimizerKind::kPartialRowWiseAdam:
-      add_floats("momentum1", dim, dim);
-      add_floats("momentum2", 0, 2 * int64_t{dim});
+      add_floats("momentum1", dim, 0);
+      add_floats("momentum2", 0, dim);
       break;
   }
   out.push_back({{kLastStep, "<u4", 0, {}}, layout.step_offset, sizeof(uint32_t)});
   return out;
+}
+
+// How weights of 16 bits are converted is what the wire between ranks says of them.
+ExchangeType WireTypeOf(WeightsPrecision precision) {
+  return precision == WeightsPrecision::kFp16 ? ExchangeType::kFp16 : ExchangeType::kBf16;
+}
+
+// One row's part of a column, from the row to the file ...
+absl::Status ToFile(const Column& column, const std::byte* in_row, std::byte* in_file) {
+  if (column.precision == WeightsPrecision::kFp32) {
+    std::memcpy(in_file, in_row, static_cast<size_t>(column.bytes));
+    return absl::OkStatus();
+  }
+  const RowRun run = {.end = 1, .dim = static_cast<int32_t>(column.array.columns)};
+  float* const to = reinterpret_cast<float*>(in_file);
+  return DecodeRows(
+      ExecContext(),
+      {.type = WireTypeOf(column.precision), .runs = {&run, 1}, .in = in_row, .rows = &to});
+}
+
+// ... and back, to the nearest.
+absl::Status ToRow(const Column& column, const std::byte* in_file, std::byte* in_row) {
+  if (column.precision == WeightsPrecision::kFp32) {
+    std::memcpy(in_row, in_file, static_cast<size_t>(column.bytes));
+    return absl::OkStatus();
+  }
+  const RowRun run = {.end = 1, .dim = static_cast<int32_t>(column.array.columns)};
+  const float* const from = reinterpret_cast<const float*>(in_file);
+  return EncodeRows(
+      ExecContext(),
+      {.type = WireTypeOf(column.precision), .runs = {&run, 1}, .rows = &from, .out = in_row});
 }
 
 int64_t PackedBytes(const std::vector<Column>& columns) {
@@ -144,7 +179,9 @@ bool IsInside(std::string_view name) {
 
 std::vector<PortableArray> PortableArraysOf(int32_t dim, SparseOptimizerKind optimizer) {
   std::vector<PortableArray> out;
-  for (Column& column : ColumnsOf(dim, optimizer)) out.push_back(std::move(column.array));
+  for (Column& column : ColumnsOf(RowLayout::For(dim, optimizer), optimizer)) {
+    out.push_back(std::move(column.array));
+  }
   return out;
 }
 
@@ -270,12 +307,13 @@ absl::StatusOr<std::unique_ptr<PortableTablesWriter>> PortableTablesWriter::Crea
     table.out = {.name = tables[i].name,
                  .dim = tables[i].dim,
                  .optimizer = tables[i].optimizer,
+                 .weights_precision = tables[i].weights_precision,
                  .rows = 0,
                  .hash = Hash128(),
                  .arrays = {}};
-    table.layout = RowLayout::For(tables[i].dim, tables[i].optimizer);
+    table.layout = tables[i].layout();
     table.dir = absl::StrCat("tables/", TableDirName(i, tables[i].name));
-    const std::vector<Column> columns = ColumnsOf(tables[i].dim, tables[i].optimizer);
+    const std::vector<Column> columns = ColumnsOf(table.layout, tables[i].optimizer);
     int64_t widest = 1;
     for (const Column& column : columns) widest = std::max(widest, column.bytes);
     table.shard_rows = std::max<int64_t>(1, shard_bytes / widest);
@@ -324,7 +362,7 @@ absl::Status PortableTablesWriter::Add(const RowKey& key, std::span<const std::b
     if (offset < 0) {
       std::memcpy(to, &key.key, sizeof(key.key));
     } else {
-      std::memcpy(to, row.data() + offset, static_cast<size_t>(width));
+      HOTROW_RETURN_IF_ERROR(ToFile(column.column, row.data() + offset, to));
     }
   }
   const auto payload = row.first(static_cast<size_t>(table.layout.payload_bytes));
@@ -440,8 +478,8 @@ absl::StatusOr<ArrayFile> PlanFile(const PortableTablesOptions& options, const P
 absl::StatusOr<TablePlan> PlanTable(const PortableTablesOptions& options,
                                     const PortableTable& table) {
   TablePlan plan;
-  plan.layout = RowLayout::For(table.dim, table.optimizer);
-  for (Column& column : ColumnsOf(table.dim, table.optimizer)) {
+  plan.layout = table.layout();
+  for (Column& column : ColumnsOf(plan.layout, table.optimizer)) {
     const PortableArray& expected = column.array;
     const auto array =
         std::find_if(table.arrays.begin(), table.arrays.end(),
@@ -587,8 +625,7 @@ absl::StatusOr<PortableDigest> ReadTable(
           keys[i].table = number;
           std::memcpy(&keys[i].key, from, sizeof(keys[i].key));
         } else {
-          std::memcpy(rows.data() + i * row_bytes + part.row_offset, from,
-                      static_cast<size_t>(part.bytes));
+          HOTROW_RETURN_IF_ERROR(ToRow(part, from, rows.data() + i * row_bytes + part.row_offset));
         }
       }
     }

@@ -15,7 +15,9 @@
 #include "base/env.h"
 #include "base/hash.h"
 #include "base/row_key.h"
+#include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
+#include "ops/weights_precision.h"
 #include "store/row_store.h"
 
 namespace hotrow {
@@ -42,10 +44,16 @@ struct PortableTable {
   std::string name;
   int32_t dim = 0;
   SparseOptimizerKind optimizer = SparseOptimizerKind::kRowWiseAdagrad;
+  // Of the rows. Files have floats in any case: those of 16 bits are widened on their way out,
+  // which loses nothing, and rounded to the nearest on their way in, which brings the same bits
+  // back.
+  WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   std::optional<int64_t> rows;  // none: as many as the files have
   // As TableDigest::hash; none: not known, or not to be compared.
   std::optional<Hash128> hash;
   std::vector<PortableArray> arrays;  // those of PortableArraysOf
+
+  RowLayout layout() const { return RowLayout::For(dim, optimizer, weights_precision); }
 };
 
 // The arrays of a table, without files: keys, weights, the state of the optimizer under the names
@@ -69,8 +77,8 @@ struct PortableTablesOptions {
 //          After an error only the destructor may follow.
 class PortableTablesWriter {
  public:
-  // options.dir exists. `tables` says name, dim and optimizer of each table, in the order of their
-  // numbers.
+  // options.dir exists. `tables` says name, dim, optimizer and precision of each table, in the
+  // order of their numbers.
   static absl::StatusOr<std::unique_ptr<PortableTablesWriter>> Create(
       const PortableTablesOptions& options, int64_t shard_bytes,
       const std::vector<PortableTable>& tables);

@@ -207,6 +207,7 @@ std::string ReportToJson(const TrainReport& report) {
     tables.push_back({{"name", table.name},
                       {"rows", table.rows},
                       {"dim", table.dim},
+                      {"weights_precision", WeightsPrecisionName(report.weights_precision)},
                       {"row_bytes", table.row_bytes},
                       {"hash", table.hash.ToHex()}});
   }

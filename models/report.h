@@ -14,12 +14,14 @@
 #include "models/access_recorder.h"
 #include "models/checkpoint.h"
 #include "models/metrics.h"
+#include "ops/weights_precision.h"
 
 namespace hotrow {
 
 // What one training run did. The JSON form is read by scripts: names and meanings stay.
 struct TrainReport {
   std::string model;
+  WeightsPrecision weights_precision = WeightsPrecision::kFp32;  // of all tables
   std::vector<std::pair<std::string, std::variant<int64_t, double, std::string>>> flags;
   // Of the whole run, those before a checkpoint that it went on from included.
   int64_t samples = 0;  // trained on

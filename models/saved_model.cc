@@ -369,6 +369,14 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
     table.name = member.String("name");
     table.dim = static_cast<int32_t>(member.Count("dim", INT32_MAX));
     table.optimizer = member.String("optimizer");
+    if (member.Has("weights_precision")) {
+      const auto precision = ParseWeightsPrecision(member.String("weights_precision"));
+      if (precision.ok()) {
+        table.weights_precision = *precision;
+      } else if (wrong->empty()) {
+        *wrong = "tables[].weights_precision";
+      }
+    }
     if (member.Has("initializer")) {
       table.initializer = ParseInitializer(member.Object("initializer"), wrong);
     }
@@ -441,7 +449,7 @@ absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& dir) {
   std::vector<std::string> required;
   for (const Json& feature : top.Array("requires")) {
     if (feature != kRequiresCheckpoint && feature != kRequiresStoreDir &&
-        feature != kRequiresRanks) {
+        feature != kRequiresRanks && feature != kRequiresWeightsPrecision) {
       return NewerVersion(path, absl::StrCat("requires ", feature.dump()));
     }
     required.push_back(feature.get<std::string>());
@@ -646,8 +654,13 @@ std::string SavedModelManifest(const SavedModel& model) {
   }
   Json tables = Json::array();
   Json table_names = Json::array();
+  bool narrow = false;
   for (const SavedModel::Table& table : model.tables) {
     Json entry = {{"name", table.name}, {"dim", table.dim}, {"optimizer", table.optimizer}};
+    if (table.weights_precision != WeightsPrecision::kFp32) {
+      entry["weights_precision"] = std::string(WeightsPrecisionName(table.weights_precision));
+      narrow = true;
+    }
     if (table.initializer.has_value()) {
       entry["initializer"] = {{"kind", InitializerName(table.initializer->kind)},
                               {"value", table.initializer->value}};
@@ -672,6 +685,7 @@ std::string SavedModelManifest(const SavedModel& model) {
   if (model.is_checkpoint) required.push_back(kRequiresCheckpoint);
   if (elsewhere) required.push_back(kRequiresStoreDir);
   if (model.parts.size() > 1) required.push_back(kRequiresRanks);
+  if (narrow) required.push_back(kRequiresWeightsPrecision);
   Json json;
   json["format"] = kFormat;
   json["version"] = kVersion;
@@ -812,6 +826,13 @@ absl::Status CheckSavedModelFits(const SavedModel& saved, const SavedModel& want
       return unfit(absl::StrCat("table \"", table.name, "\" was trained with ", table.optimizer,
                                 ", this is ", wanted.tables[i].optimizer),
                    absl::StrCat("use --optimizer=", table.optimizer));
+    }
+    if (table.weights_precision != wanted.tables[i].weights_precision) {
+      const std::string was(WeightsPrecisionName(table.weights_precision));
+      return unfit(
+          absl::StrCat("table \"", table.name, "\" has weights of ", was, ", this is ",
+                       std::string(WeightsPrecisionName(wanted.tables[i].weights_precision))),
+          absl::StrCat("use --weights_precision=", was));
     }
   }
   for (const auto& [flag, value] : wanted.shape) {

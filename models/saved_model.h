@@ -71,7 +71,8 @@ struct SavedModel {
   struct Table {
     std::string name;
     int32_t dim = 0;
-    std::string optimizer;                   // SparseOptimizerName
+    std::string optimizer;  // SparseOptimizerName
+    WeightsPrecision weights_precision = WeightsPrecision::kFp32;
     std::optional<Initializer> initializer;  // of rows that join; none: not known
     // What was counted when the model was saved; a checkpoint does not read its rows.
     int64_t rows = -1;  // -1: not known

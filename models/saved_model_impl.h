@@ -16,6 +16,8 @@ namespace hotrow {
 
 inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr char kMemory[] = "memory";  // StoreKindName
+// In `requires` of manifests, the portable form's too: tables have a weights_precision.
+inline constexpr char kRequiresWeightsPrecision[] = "weights_precision";
 
 std::string ManifestPath(const std::string& dir);
 std::string ParentDir(const std::string& path);  // "." of a name, "/" of what lies there

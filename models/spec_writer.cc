@@ -67,6 +67,9 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
                 {"optimizer", std::string(SparseOptimizerName(table.optimizer.kind))},
                 {"features", table.feature_names.size()},
                 {"hotness", hotness}};
+    if (table.weights_precision != WeightsPrecision::kFp32) {
+      out["weights_precision"] = std::string(WeightsPrecisionName(table.weights_precision));
+    }
     if (!source.zipf.empty()) out["zipf"] = source.zipf[t];
     json["tables"].push_back(std::move(out));
   }

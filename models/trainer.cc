@@ -65,6 +65,8 @@ double Seconds(int64_t nanos) { return 1e-9 * static_cast<double>(nanos); }
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
+constexpr char kWeightsPrecisionFlag[] = "weights_precision";
+
 // The shortest text that reads back as this number.
 template <typename T>
 std::string NumberText(T value) {
@@ -84,6 +86,7 @@ Settings SettingsOf(const TrainerOptions& o) {
   for (const auto& [flag, value] : o.shape) add(flag.c_str(), value);
   add("seed", NumberText(o.seed));
   add("embedding_dim", NumberText(o.embedding_dim));
+  add(kWeightsPrecisionFlag, std::string(WeightsPrecisionName(o.weights_precision)));
   add("pooling", o.pooling == Pooling::kMean ? "mean" : "sum");
   add("batch_size", NumberText(o.batch_size));
   add("limit_train_batches", NumberText(o.limit_train_batches));
@@ -107,6 +110,17 @@ Settings SettingsOf(const TrainerOptions& o) {
   add("exchange_backward", std::string(ExchangeTypeName(o.exchange_backward)));
   add("exchange_rounding", std::string(ExchangeRoundingName(o.exchange_rounding)));
   return out;
+}
+
+// With the defaults of flags that are younger than the first checkpoints.
+Settings WithYoungerSettings(Settings saved) {
+  const bool there = std::any_of(saved.begin(), saved.end(), [](const auto& setting) {
+    return setting.first == kWeightsPrecisionFlag;
+  });
+  if (!there) {
+    saved.emplace_back(kWeightsPrecisionFlag, WeightsPrecisionName(WeightsPrecision::kFp32));
+  }
+  return saved;
 }
 
 // The settings of a checkpoint beside those of this run, all that differ in one line.
@@ -384,6 +398,7 @@ SavedModel Trainer::Description() const {
     out.tables.push_back({.name = table.name,
                           .dim = table.embedding_dim,
                           .optimizer = std::string(SparseOptimizerName(table.optimizer.kind)),
+                          .weights_precision = table.weights_precision,
                           .initializer = table.initializer});
   }
   out.seed = options_.seed;
@@ -442,7 +457,8 @@ absl::Status Trainer::CheckStart() const {
                                                       "\", this is ", std::string(model_->name()),
                                                       "; use the program ", start_->model));
   }
-  HOTROW_RETURN_IF_ERROR(CompareSettings(start_->training->settings, SettingsOf(options_), flag));
+  HOTROW_RETURN_IF_ERROR(
+      CompareSettings(WithYoungerSettings(start_->training->settings), SettingsOf(options_), flag));
   return CheckSavedModelFits(
       *start_, Description(),
       {.flag = flag, .train_anew = "train anew with another --checkpoint_dir"});
@@ -773,8 +789,13 @@ void Trainer::PrintHeader() const {
     rows += table.num_embeddings;
     rows_known = rows_known && table.num_embeddings > 0;
   }
-  const int64_t row_bytes =
-      RowLayout::For(options_.embedding_dim, options_.table_optimizer.kind).row_bytes;
+  const int64_t row_bytes = RowLayout::For(options_.embedding_dim, options_.table_optimizer.kind,
+                                           options_.weights_precision)
+                                .row_bytes;
+  const std::string precision =
+      options_.weights_precision == WeightsPrecision::kFp32
+          ? std::string()
+          : absl::StrCat(" in ", std::string(WeightsPrecisionName(options_.weights_precision)));
 
   std::string text = absl::StrFormat("%s on %s\n", std::string(model_->name()), schema_.name);
   absl::StrAppendFormat(
@@ -784,8 +805,8 @@ void Trainer::PrintHeader() const {
   absl::StrAppendFormat(&text, "  model    %s dense parameters, %s\n",
                         FormatCount(static_cast<int64_t>(model_->parameters().size())),
                         std::string(DenseOptimizerName(options_.dense_optimizer.kind)));
-  absl::StrAppendFormat(&text, "  tables   %d of %d columns, %s: %d bytes a row%s\n",
-                        collection_options_.tables.size(), options_.embedding_dim,
+  absl::StrAppendFormat(&text, "  tables   %d of %d columns%s, %s: %d bytes a row%s\n",
+                        collection_options_.tables.size(), options_.embedding_dim, precision,
                         std::string(SparseOptimizerName(options_.table_optimizer.kind)), row_bytes,
                         rows_known ? absl::StrFormat(", up to %s rows (%s)", FormatCount(rows),
                                                      FormatBytes(rows * row_bytes))
@@ -1593,6 +1614,7 @@ absl::StatusOr<TrainReport> Trainer::Report() {
     report.dense_hash = dense_hash.ToHex();
   }
   report.model = model_->name();
+  report.weights_precision = options_.weights_precision;
   report.samples = samples_;
   report.steps = steps_;
   report.epochs = epochs_done_;
@@ -1720,6 +1742,7 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
       TableConfig table;
       table.name = feature.table;
       table.embedding_dim = options.embedding_dim;
+      table.weights_precision = options.weights_precision;
       table.pooling = options.pooling;
       table.optimizer = options.table_optimizer;
       table.num_embeddings = feature.num_embeddings;

@@ -21,6 +21,7 @@
 #include "models/learning_rate.h"
 #include "models/report.h"
 #include "ops/dense_optimizer.h"
+#include "ops/weights_precision.h"
 
 namespace hotrow {
 
@@ -36,8 +37,10 @@ struct TrainerOptions {
   int64_t limit_train_batches = 0;           // of each epoch; 0: all
   int64_t validation_freq_within_epoch = 0;  // steps; 0: at the end of each epoch only
 
-  // All tables alike: embedding_dim columns, this pooling, optimizer and initializer.
+  // All tables alike: embedding_dim columns of this precision, this pooling, optimizer and
+  // initializer.
   int32_t embedding_dim = 0;  // required
+  WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   Pooling pooling = Pooling::kSum;
   SparseOptimizerConfig table_optimizer;
   std::optional<Initializer> initializer;  // none: uniform in +-1/sqrt(rows), table by table

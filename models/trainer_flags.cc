@@ -152,6 +152,9 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
 
   set.Group(kModelGroup);
   set.AddInt("embedding_dim", 1, 1 << 16, &f->embedding_dim, "numbers in each embedding vector");
+  set.AddString("weights_precision", "WORD", &f->weights_precision,
+                "as what the rows keep these: fp32, or fp16 or bf16 in half the bytes, rounded at "
+                "random with a mean that is exact; sums, gradients and optimizers are fp32");
   if (add_model_flags != nullptr) add_model_flags(&set);
   set.AddString("pooling", "WORD", &f->pooling,
                 "how the rows of one bag become one vector: sum or mean");
@@ -309,9 +312,11 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
 
 std::vector<std::pair<std::string, std::string>> ModelShape(const FlagSet& set) {
   std::vector<std::pair<std::string, std::string>> shape = set.TextsOfGroup(kModelGroup);
-  // What may change from one day's training to the next. The tables tell of their columns.
+  // What may change from one day's training to the next. The tables tell of their columns
+  // and precision.
   std::erase_if(shape, [](const auto& flag) {
-    return flag.first == "embedding_dim" || flag.first == "dropout" || flag.first == "initializer";
+    return flag.first == "embedding_dim" || flag.first == "weights_precision" ||
+           flag.first == "dropout" || flag.first == "initializer";
   });
   return shape;
 }
@@ -405,6 +410,9 @@ absl::StatusOr<TrainerOptions> ResolveTrainerFlags(TrainerFlags* f, int32_t loca
   out.limit_train_batches = f->limit_train_batches;
   out.validation_freq_within_epoch = f->validation_freq_within_epoch;
   out.embedding_dim = static_cast<int32_t>(f->embedding_dim);
+  HOTROW_ASSIGN_OR_RETURN(out.weights_precision,
+                          WithFlag("weights_precision", f->weights_precision,
+                                   ParseWeightsPrecision(f->weights_precision)));
   HOTROW_ASSIGN_OR_RETURN(out.pooling, ParsePooling(f->pooling));
   HOTROW_ASSIGN_OR_RETURN(out.initializer, ParseInitializer(f->initializer));
   HOTROW_ASSIGN_OR_RETURN(out.table_optimizer.kind,

@@ -28,6 +28,7 @@ struct TrainerFlags {
   int64_t limit_train_batches = 0;
   int64_t validation_freq_within_epoch = 0;
 
+  std::string weights_precision = "fp32";
   std::string optimizer = "rowwise_adagrad";
   std::string dense_optimizer = "adagrad";
   double learning_rate = 0.02;

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "ops/weights_precision.h"
+
 namespace hotrow {
 
 enum class Pooling {
@@ -21,6 +23,8 @@ struct JaggedFeature {
   // stride. In a lookup `data` is written, in a gradient it is read.
   float* data = nullptr;
   int64_t stride = 0;  // in floats, >= dim
+  // As what the rows that a lookup reads have their weights; a gradient does not look at it.
+  WeightsPrecision precision = WeightsPrecision::kFp32;
 };
 
 }  // namespace hotrow

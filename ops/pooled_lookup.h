@@ -1,6 +1,7 @@
 #ifndef HOTROW_OPS_POOLED_LOOKUP_H_
 #define HOTROW_OPS_POOLED_LOOKUP_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -21,16 +22,17 @@ struct PooledLookupArgs {
   const int64_t* offsets = nullptr;         // [F*B + 1], offsets[0] = 0, non-decreasing, last = N
   const float* weights = nullptr;           // [N] or null (every weight 1)
   const int32_t* inverse = nullptr;         // [N], each in [0, U)
-  const float* const* rows =
-      nullptr;  // [U]: where each unique row's weights lie; at least D floats each
+  // [U]: where each unique row's weights lie, at least D of them, as the features that look it up
+  // have them (JaggedFeature::precision).
+  const std::byte* const* rows = nullptr;
 
   absl::Status Validate() const;
 };
 
-// feature f, bag b: output = pool over j in the bag of weights[j] * rows[inverse[j]][0..D). An
-// empty bag gives zeros. kNone: output row (j - offsets[f*B]) = weights[j] * row. Sums run in
-// lookup order per column, so equal inputs give equal bits whatever the number of threads, and a
-// CUDA device gives the CPU's.
+// feature f, bag b: output = pool over j in the bag of weights[j] * rows[inverse[j]][0..D), in
+// float whatever the precision of the rows. An empty bag gives zeros. kNone: output row (j -
+// offsets[f*B]) = weights[j] * row. Sums run in lookup order per column, so equal inputs give equal
+// bits whatever the number of threads, and a CUDA device gives the CPU's.
 absl::Status PooledLookup(const ExecContext& ctx, const PooledLookupArgs& args);
 
 }  // namespace hotrow

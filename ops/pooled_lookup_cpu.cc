@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "base/status_macros.h"
+#include "ops/half_impl.h"
 #include "ops/jagged_impl.h"
 #include "ops/pooled_lookup.h"
 #include "ops/pooled_lookup_impl.h"
@@ -23,6 +24,7 @@ absl::Status CheckPointers(const PooledLookupArgs& args) {
 
 // The lookups of samples [sample_begin, sample_end) of one feature. Rows are asked for a few
 // lookups ahead, across the borders of bags: most bags are shorter than the way to DRAM.
+template <WeightsPrecision kPrecision>
 class BlockLookup {
  public:
   BlockLookup(const PooledLookupArgs& args, int64_t f, int64_t sample_begin, int64_t sample_end)
@@ -33,7 +35,8 @@ class BlockLookup {
         sample_begin_(sample_begin),
         sample_end_(sample_end),
         end_(bags_[sample_end]),
-        row_bytes_(feature_.dim * static_cast<int64_t>(sizeof(float))) {
+        row_bytes_(feature_.dim * WeightBytes(kPrecision)),
+        output_bytes_(feature_.dim * static_cast<int64_t>(sizeof(float))) {
     const int64_t begin = bags_[sample_begin];
     const int64_t warm_end = std::min(begin + kPrefetchRowsAhead, end_);
     for (int64_t j = begin; j < warm_end; ++j) PrefetchLookup(j);
@@ -51,7 +54,7 @@ class BlockLookup {
       // The outputs of all features often share one wide row per sample, so these writes scatter
       // too.
       if (b + kPrefetchRowsAhead < sample_end_) {
-        PrefetchForWrite(output + kPrefetchRowsAhead * feature_.stride, row_bytes_);
+        PrefetchForWrite(output + kPrefetchRowsAhead * feature_.stride, output_bytes_);
       }
       const int64_t length = bags_[b + 1] - bags_[b];
       Pool(bags_[b], bags_[b + 1], output);
@@ -71,10 +74,10 @@ class BlockLookup {
 
   void Pool(int64_t begin, int64_t end, float* output) const {
     if (begin == end) {
-      std::memset(output, 0, static_cast<size_t>(row_bytes_));
+      std::memset(output, 0, static_cast<size_t>(output_bytes_));
       return;
     }
-    SumRows(end - begin, feature_.dim, output, [&](int64_t i) {
+    SumRows<kPrecision>(end - begin, feature_.dim, output, [&](int64_t i) {
       const int64_t j = begin + i;
       if (j + kPrefetchRowsAhead < end_) PrefetchLookup(j + kPrefetchRowsAhead);
       return ScaledRow{args_.rows[args_.inverse[j]],
@@ -88,17 +91,21 @@ class BlockLookup {
   const int64_t* const bags_;  // [B + 1] of the feature
   const int64_t sample_begin_;
   const int64_t sample_end_;
-  const int64_t end_;  // of the block's lookups
-  const int64_t row_bytes_;
+  const int64_t end_;        // of the block's lookups
+  const int64_t row_bytes_;  // of the weights
+  const int64_t output_bytes_;
 };
 
 }  // namespace
 
 absl::Status PooledLookupCpu(const ExecContext& ctx, const PooledLookupArgs& args) {
   HOTROW_RETURN_IF_ERROR(CheckPointers(args));
-  ForEachSampleBlock(
-      ctx, static_cast<int64_t>(args.features.size()), args.batch_size,
-      [&](int64_t f, int64_t begin, int64_t end) { BlockLookup(args, f, begin, end).Run(); });
+  ForEachSampleBlock(ctx, static_cast<int64_t>(args.features.size()), args.batch_size,
+                     [&](int64_t f, int64_t begin, int64_t end) {
+                       WithPrecision(args.features[f].precision, [&](auto precision) {
+                         BlockLookup<precision()>(args, f, begin, end).Run();
+                       });
+                     });
   return absl::OkStatus();
 }
 

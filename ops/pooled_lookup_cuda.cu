@@ -11,15 +11,12 @@ namespace {
 constexpr int kBlocksPerProcessor = 4;
 constexpr int kRowsInFlight = 4;  // of a thread; bags are short, and more would cost registers
 
-// blockIdx.y is the feature, blockIdx.x walks its tiles: one for each bag and block of columns.
-// `offsets` begins at the first feature of the chunk.
-__global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerProcessor)
-    PoolKernel(const __grid_constant__ FeatureChunk features, int64_t batch_size,
-               const int64_t* offsets, const float* weights, const int32_t* inverse,
-               const float* const* rows) {
-  const JaggedFeature& feature = features.v[blockIdx.y];
+// The tiles of blockIdx.x: one for each bag and block of columns. `bags` are the feature's.
+template <WeightsPrecision kPrecision>
+__device__ void PoolFeature(const JaggedFeature& feature, int64_t batch_size, const int64_t* bags,
+                            const float* weights, const int32_t* inverse,
+                            const std::byte* const* rows) {
   const RowTiles tiles = RowTiles::For(feature.dim);
-  const int64_t* const bags = offsets + static_cast<int64_t>(blockIdx.y) * batch_size;
   const auto term = [&](int64_t j) {
     return DeviceScaledRow{rows[inverse[j]], weights == nullptr ? 1.0f : weights[j]};
   };
@@ -35,20 +32,42 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerProcessor)
       const int64_t n = bags[batch_size] - bags[0];
       for (int64_t k = b; k < n; k += batch_size) {
         const int64_t j = bags[0] + k;
-        const float4 x = SumQuads<1>(1, column, width, [&](int64_t) { return term(j); });
+        const float4 x =
+            SumQuads<1, kPrecision>(1, column, width, [&](int64_t) { return term(j); });
         StoreQuad(x, feature.data + k * feature.stride + column, width);
       }
       continue;
     }
     const int64_t begin = bags[b];
     const int64_t length = bags[b + 1] - begin;
-    float4 sum =
-        SumQuads<kRowsInFlight>(length, column, width, [&](int64_t k) { return term(begin + k); });
+    float4 sum = SumQuads<kRowsInFlight, kPrecision>(length, column, width,
+                                                     [&](int64_t k) { return term(begin + k); });
     if (feature.pooling == Pooling::kMean && length > 1) {
       const auto divisor = static_cast<float>(length);
       sum = make_float4(sum.x / divisor, sum.y / divisor, sum.z / divisor, sum.w / divisor);
     }
     StoreQuad(sum, feature.data + b * feature.stride + column, width);
+  }
+}
+
+// blockIdx.y is the feature. `offsets` begins at the first feature of the chunk.
+__global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerProcessor)
+    PoolKernel(const __grid_constant__ FeatureChunk features, int64_t batch_size,
+               const int64_t* offsets, const float* weights, const int32_t* inverse,
+               const std::byte* const* rows) {
+  const JaggedFeature& feature = features.v[blockIdx.y];
+  const int64_t* const bags = offsets + static_cast<int64_t>(blockIdx.y) * batch_size;
+  // The same way for all threads of a block.
+  switch (feature.precision) {
+    case WeightsPrecision::kFp32:
+      return PoolFeature<WeightsPrecision::kFp32>(feature, batch_size, bags, weights, inverse,
+                                                  rows);
+    case WeightsPrecision::kFp16:
+      return PoolFeature<WeightsPrecision::kFp16>(feature, batch_size, bags, weights, inverse,
+                                                  rows);
+    case WeightsPrecision::kBf16:
+      return PoolFeature<WeightsPrecision::kBf16>(feature, batch_size, bags, weights, inverse,
+                                                  rows);
   }
 }
 

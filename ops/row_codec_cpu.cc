@@ -2,54 +2,26 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
 #include "base/check.h"
-#include "base/philox.h"
+#include "ops/half_vec8_impl.h"
 #include "ops/prefetch.h"
 #include "ops/row_codec.h"
 #include "ops/row_codec_convert_impl.h"
 #include "ops/row_codec_impl.h"
 #include "ops/vec8_impl.h"
 
-#if HOTROW_VEC8_AVX2 && defined(__F16C__)
-#define HOTROW_ROW_CODEC_AVX2 1
-#else
-#define HOTROW_ROW_CODEC_AVX2 0
-#endif
-
 namespace hotrow::internal {
 namespace {
 
+template <ExchangeType kType>
+constexpr WeightsPrecision kHalfOf =
+    kType == ExchangeType::kFp16 ? WeightsPrecision::kFp16 : WeightsPrecision::kBf16;
+
 // Column by column. Groups of up to eight columns as in Avx2Kernel, so that both have the same
 // loops above them.
-struct PlainKernel {
-  struct Words {
-    uint32_t v[8];
-  };
-  // The random words of a row, column after column.
-  class Random {
-   public:
-    Random(uint64_t exchange_seed, uint64_t key, uint32_t table)
-        : seed_(exchange_seed), key_(key), table_(table) {}
-    Words Next() {
-      Words words;
-      for (int i = 0; i < 8; i += 4) {
-        const PhiloxBlock block =
-            RandomBlock(seed_, RandomPurpose::kRounding, key_, table_, block_index_++);
-        std::copy_n(block.v, 4, words.v + i);
-      }
-      return words;
-    }
-
-   private:
-    uint64_t seed_;
-    uint64_t key_;
-    uint32_t table_;
-    uint32_t block_index_ = 0;
-  };
-
+struct PlainKernel : PlainHalves {
   // The largest magnitude as bits, beyond infinity's if there is a NaN.
   static uint32_t LargestMagnitude(const float* x, int32_t dim) {
     uint32_t largest = 0;
@@ -62,35 +34,33 @@ struct PlainKernel {
   template <ExchangeType kType, bool kStochastic, typename Lanes>
   static void EncodeGroup(const float* x, float scale, const Words& words, std::byte* out,
                           Lanes lanes) {
-    for (int64_t i = 0; i < lanes; ++i) {
-      if constexpr (kType == ExchangeType::kInt8) {
+    if constexpr (kType == ExchangeType::kInt8) {
+      for (int64_t i = 0; i < lanes; ++i) {
         const auto q = static_cast<int8_t>(ToInt8<kStochastic>(x[i], scale, words.v[i]));
         std::memcpy(out + i, &q, sizeof(q));
-      } else {
-        const uint16_t half = kType == ExchangeType::kFp16 ? ToFp16<kStochastic>(x[i], words.v[i])
-                                                           : ToBf16<kStochastic>(x[i], words.v[i]);
-        std::memcpy(out + 2 * i, &half, sizeof(half));
       }
+    } else {
+      Narrow<kHalfOf<kType>, kStochastic>(LoadLanes(x, lanes), words, out, lanes);
     }
   }
 
   template <ExchangeType kType, typename Lanes>
   static Vec8 DecodeGroup(const std::byte* in, float scale, Lanes lanes) {
-    float y[8];
-    for (int64_t i = 0; i < lanes; ++i) {
-      if constexpr (kType == ExchangeType::kFp32) {
-        std::memcpy(&y[i], in + 4 * i, sizeof(float));
-      } else if constexpr (kType == ExchangeType::kInt8) {
-        int8_t q;
-        std::memcpy(&q, in + i, sizeof(q));
-        y[i] = static_cast<float>(q) * scale;
-      } else {
-        uint16_t half;
-        std::memcpy(&half, in + 2 * i, sizeof(half));
-        y[i] = kType == ExchangeType::kFp16 ? FromFp16(half) : FromBf16(half);
+    if constexpr (kType == ExchangeType::kFp16 || kType == ExchangeType::kBf16) {
+      return Widen<kHalfOf<kType>>(in, lanes);
+    } else {
+      float y[8];
+      for (int64_t i = 0; i < lanes; ++i) {
+        if constexpr (kType == ExchangeType::kFp32) {
+          std::memcpy(&y[i], in + 4 * i, sizeof(float));
+        } else {
+          int8_t q;
+          std::memcpy(&q, in + i, sizeof(q));
+          y[i] = static_cast<float>(q) * scale;
+        }
       }
+      return LoadLanes(y, lanes);
     }
-    return LoadLanes(y, lanes);
   }
 
   static Vec8 FiniteOrZero(Vec8 x) {
@@ -101,83 +71,10 @@ struct PlainKernel {
   }
 };
 
-#if HOTROW_ROW_CODEC_AVX2
-
-__m256i Set(uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
+#if HOTROW_HALVES_AVX2
 
 // The same in registers. Magnitudes are below 2^31, so comparing them as signed numbers is right.
-struct Avx2Kernel {
-  using Words = __m256i;
-  // Eight Philox blocks at a time, as two chains of four: the rounds of one chain wait for each
-  // other, and the processor does the other's meanwhile.
-  class Random {
-   public:
-    Random(uint64_t exchange_seed, uint64_t key, uint32_t table)
-        : seed_(exchange_seed), key_(key), table_(table) {}
-    Words Next() {
-      if (next_ == kReady) {
-        Refill();
-        next_ = 0;
-      }
-      return ready_[next_++];
-    }
-
-   private:
-    static constexpr int kReady = 4;
-    // Words of 32 bits stand in lanes of 64, where the multiplication wants them; the upper halves
-    // hold anything.
-    struct FourBlocks {
-      __m256i c0, c1, c2, c3;
-
-      void Round(__m256i k0, __m256i k1) {
-        const __m256i p0 = _mm256_mul_epu32(_mm256_set1_epi64x(0xD2511F53), c0);
-        const __m256i p1 = _mm256_mul_epu32(_mm256_set1_epi64x(0xCD9E8D57), c2);
-        c0 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), c1), k0);
-        c2 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), c3), k1);
-        c1 = p1;
-        c3 = p0;
-      }
-      void Store(Words* words) const {
-        const __m256i c01 = _mm256_blend_epi32(c0, _mm256_slli_epi64(c1, 32), 0xaa);
-        const __m256i c23 = _mm256_blend_epi32(c2, _mm256_slli_epi64(c3, 32), 0xaa);
-        const __m256i even = _mm256_unpacklo_epi64(c01, c23);  // blocks 0 and 2
-        const __m256i odd = _mm256_unpackhi_epi64(c01, c23);   // blocks 1 and 3
-        words[0] = _mm256_permute2x128_si256(even, odd, 0x20);
-        words[1] = _mm256_permute2x128_si256(even, odd, 0x31);
-      }
-    };
-
-    FourBlocks Start(uint32_t block_index) const {
-      const __m256i key = _mm256_set1_epi64x(static_cast<int64_t>(key_));
-      const int64_t c3 = (static_cast<int64_t>(RandomPurpose::kRounding) << 28) | block_index;
-      return {key, _mm256_srli_epi64(key, 32), _mm256_set1_epi64x(table_),
-              _mm256_add_epi64(_mm256_set1_epi64x(c3), _mm256_setr_epi64x(0, 1, 2, 3))};
-    }
-    // The rounds of Philox4x32, see base/philox.h.
-    void Refill() {
-      FourBlocks a = Start(block_index_);
-      FourBlocks b = Start(block_index_ + 4);
-      block_index_ += 8;
-      __m256i k0 = _mm256_set1_epi64x(static_cast<int64_t>(seed_));
-      __m256i k1 = _mm256_srli_epi64(k0, 32);
-      for (int round = 0; round < 10; ++round) {
-        a.Round(k0, k1);
-        b.Round(k0, k1);
-        k0 = _mm256_add_epi32(k0, Set(0x9E3779B9));
-        k1 = _mm256_add_epi32(k1, Set(0xBB67AE85));
-      }
-      a.Store(ready_);
-      b.Store(ready_ + 2);
-    }
-
-    uint64_t seed_;
-    uint64_t key_;
-    uint32_t table_;
-    uint32_t block_index_ = 0;
-    int next_ = kReady;
-    Words ready_[kReady];
-  };
-
+struct Avx2Kernel : Avx2Halves {
   static uint32_t LargestMagnitude(const float* x, int32_t dim) {
     __m256i largest = _mm256_setzero_si256();
     ForEachVec8(dim, [&](int64_t d, auto lanes) {
@@ -193,17 +90,14 @@ struct Avx2Kernel {
   template <ExchangeType kType, bool kStochastic, typename Lanes>
   static void EncodeGroup(const float* x, float scale, Words words, std::byte* out, Lanes lanes) {
     const Vec8 v = LoadLanes(x, lanes);
-    const auto n = static_cast<size_t>(lanes);
     if constexpr (kType == ExchangeType::kInt8) {
       const __m256i q = ToInt8<kStochastic>(v / Vec8::Set(scale), words);
       const __m128i q16 =
           _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
       const __m128i q8 = _mm_packs_epi16(q16, q16);
-      std::memcpy(out, &q8, n);
+      std::memcpy(out, &q8, static_cast<size_t>(lanes));
     } else {
-      const __m128i halves = kType == ExchangeType::kFp16 ? ToFp16<kStochastic>(v, words)
-                                                          : ToBf16<kStochastic>(v, words);
-      std::memcpy(out, &halves, 2 * n);
+      Narrow<kHalfOf<kType>, kStochastic>(v, words, out, lanes);
     }
   }
 
@@ -219,10 +113,7 @@ struct Avx2Kernel {
       std::memcpy(&q8, in, n);
       return Vec8{_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q8))} * Vec8::Set(scale);
     } else {
-      __m128i halves = _mm_setzero_si128();
-      std::memcpy(&halves, in, 2 * n);
-      if constexpr (kType == ExchangeType::kFp16) return {_mm256_cvtph_ps(halves)};
-      return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), kBf16CutBits))};
+      return Widen<kHalfOf<kType>>(in, lanes);
     }
   }
 
@@ -233,68 +124,6 @@ struct Avx2Kernel {
   }
 
  private:
-  static __m256i Bits(Vec8 x) { return _mm256_castps_si256(x.v); }
-  static Vec8 Floats(__m256i bits) { return {_mm256_castsi256_ps(bits)}; }
-  static __m256i Sign(Vec8 x) { return _mm256_and_si256(Bits(x), Set(kSignMask)); }
-  static __m256i Magnitude(Vec8 x) { return _mm256_andnot_si256(Set(kSignMask), Bits(x)); }
-  static __m256i IsFinite(__m256i magnitude) {
-    return _mm256_cmpgt_epi32(Set(kInfinity), magnitude);
-  }
-  static __m256i Select(__m256i mask, __m256i yes, __m256i no) {
-    return _mm256_blendv_epi8(no, yes, mask);
-  }
-
-  // Whole steps, for steps in [0, 2^31).
-  static __m256i RoundStochastic(Vec8 steps, __m256i words) {
-    const Vec8 below = {_mm256_floor_ps(steps.v)};
-    const Vec8 fraction = steps - below;
-    const __m256i up =
-        _mm256_cmpgt_epi32(_mm256_cvttps_epi32((fraction * Vec8::Set(kFractionToWord)).v),
-                           _mm256_srli_epi32(words, 1));
-    return _mm256_sub_epi32(_mm256_cvttps_epi32(below.v), up);  // `up` is -1 or 0
-  }
-
-  template <bool kStochastic>
-  static __m128i ToFp16(Vec8 x, __m256i words) {
-    const __m256i magnitude = Magnitude(x);
-    __m256i rounded;
-    if constexpr (kStochastic) {
-      // To numbers that fp16 has, so that the conversion is exact.
-      const __m256i normal = _mm256_andnot_si256(
-          Set(kFp16CutMask),
-          _mm256_add_epi32(magnitude, _mm256_and_si256(words, Set(kFp16CutMask))));
-      const __m256i steps =
-          RoundStochastic(Floats(magnitude) * Vec8::Set(kFp16SubnormalsInUnit), words);
-      const Vec8 subnormal = Vec8{_mm256_cvtepi32_ps(steps)} * Vec8::Set(1 / kFp16SubnormalsInUnit);
-      rounded = Select(_mm256_cmpgt_epi32(Set(kFp16MinNormal), magnitude), Bits(subnormal), normal);
-    } else {
-      rounded = magnitude;
-    }
-    const __m256i saturated =
-        Select(IsFinite(magnitude), _mm256_min_epi32(rounded, Set(kFp16Max)), magnitude);
-    return _mm256_cvtps_ph(Floats(_mm256_or_si256(saturated, Sign(x))).v,
-                           _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  }
-
-  template <bool kStochastic>
-  static __m128i ToBf16(Vec8 x, __m256i words) {
-    const __m256i magnitude = Magnitude(x);
-    __m256i addend;
-    if constexpr (kStochastic) {
-      addend = _mm256_and_si256(words, Set(kBf16CutMask));
-    } else {
-      addend = _mm256_add_epi32(
-          Set(kBf16CutMask >> 1),
-          _mm256_and_si256(_mm256_srli_epi32(magnitude, kBf16CutBits), Set(1)));  // ties to even
-    }
-    const __m256i finite = _mm256_min_epi32(_mm256_add_epi32(magnitude, addend), Set(kBf16Max));
-    const __m256i is_nan = _mm256_cmpgt_epi32(magnitude, Set(kInfinity));
-    const __m256i not_finite = _mm256_or_si256(magnitude, _mm256_and_si256(is_nan, Set(kQuietNaN)));
-    const __m256i all = _mm256_or_si256(Select(IsFinite(magnitude), finite, not_finite), Sign(x));
-    const __m256i halves = _mm256_srli_epi32(all, kBf16CutBits);
-    return _mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
-  }
-
   template <bool kStochastic>
   static __m256i ToInt8(Vec8 steps, __m256i words) {
     if constexpr (kStochastic) {

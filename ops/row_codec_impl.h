@@ -6,23 +6,16 @@
 
 #include "absl/status/status.h"
 #include "base/exec_context.h"
-#include "base/macros.h"
-#include "base/philox.h"
+#include "ops/half_impl.h"
 #include "ops/launch_impl.h"
 #include "ops/row_codec.h"
 
 namespace hotrow::internal {
 
-// Stochastic rounding of column c of a row takes word c % 4 of RandomBlock(seed, kRounding, key,
-// table, c / 4) with this seed. A counter has no room for step, direction and rank beside key,
-// table and column, so they are mixed into the seed; the last argument keeps this block apart from
-// other uses of (seed, kRounding).
+// The seed of the words that one EncodeRows rounds with, see half_impl.h.
 inline uint64_t ExchangeSeed(const StochasticKey& random) {
-  constexpr uint32_t kExchange = 1;
-  const PhiloxBlock block =
-      RandomBlock(random.seed, RandomPurpose::kRounding,
-                  (uint64_t{random.rank} << 32) | random.step, random.direction, kExchange);
-  return (uint64_t{block.v[1]} << 32) | block.v[0];
+  return RoundingSeed(random.seed, RoundingUse::kExchange,
+                      (uint64_t{random.rank} << 32) | random.step, random.direction);
 }
 
 // How the CPU converts: eight columns in registers, or one after the other. The bits are the same.

@@ -44,12 +44,12 @@ struct RowInitArgs {
 };
 
 // Writes what each key's row holds before its first update: weights by Philox keyed by (seed,
-// table, key, column), state as the optimizer starts, last step 0, padding zero. A pure function of
-// its arguments: order, rank and time do not matter, nor does the device, with one exception:
-// kNormal takes log, sin and cos in double and rounds once to float, and where devices differ in
-// the last bits of the double (CUDA's stay within 2 units, as glibc's do), fewer than one number in
-// 10^7 falls on the other side of a rounding. It then differs in its last bit (before the product
-// with `value`).
+// table, key, column), rounded to the nearest number that layout->precision has, state as the
+// optimizer starts, last step 0, padding zero. A pure function of its arguments: order, rank and
+// time do not matter, nor does the device, with one exception: kNormal takes log, sin and cos in
+// double and rounds once to float, and where devices differ in the last bits of the double (CUDA's
+// stay within 2 units, as glibc's do), fewer than one number in 10^7 falls on the other side of a
+// rounding. It then differs in its last bit (before the product with `value`).
 absl::Status InitRows(const ExecContext& ctx, const RowInitArgs& args);
 
 }  // namespace hotrow

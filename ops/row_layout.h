@@ -4,21 +4,25 @@
 #include <cstdint>
 
 #include "ops/sparse_optimizer.h"
+#include "ops/weights_precision.h"
 
 namespace hotrow {
 
 // Where the parts of a row lie. A row is one piece of memory that travels between tiers as a whole:
 //
-//   [ weights: dim floats | optimizer state: state_floats floats | last step: uint32 | zero padding
-//   to 16 bytes ]
+//   [ weights: dim numbers | zero padding to 4 bytes | optimizer state: state_floats floats | last
+//   step: uint32 | zero padding to 16 bytes ]
 struct RowLayout {
   int32_t dim = 0;
+  WeightsPrecision precision = WeightsPrecision::kFp32;
   int32_t state_floats = 0;   // SparseStateFloats(optimizer, dim)
+  int64_t state_offset = 0;   // of the state, in bytes
   int64_t step_offset = 0;    // of the last step, in bytes
   int64_t payload_bytes = 0;  // weights and state: what tables_hash covers
   int64_t row_bytes = 0;      // a multiple of 16
 
-  static RowLayout For(int32_t dim, SparseOptimizerKind optimizer);
+  static RowLayout For(int32_t dim, SparseOptimizerKind optimizer,
+                       WeightsPrecision precision = WeightsPrecision::kFp32);
 };
 
 }  // namespace hotrow

@@ -1,11 +1,15 @@
 #ifndef HOTROW_OPS_ROW_SUM_IMPL_CUH_
 #define HOTROW_OPS_ROW_SUM_IMPL_CUH_
 
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
+#include "ops/half_impl.h"
 #include "ops/row_tiles_impl.h"
+#include "ops/weights_precision.h"
 
 namespace hotrow::internal {
 
@@ -33,15 +37,96 @@ __device__ inline void StoreQuad(float4 x, float* p, int32_t width) {
   if (width > 3) p[3] = x.w;
 }
 
+// FromHalf in one instruction; of a NaN only that it is one is kept.
+template <WeightsPrecision kPrecision>
+__device__ inline float WidenHalf(uint16_t half) {
+  if constexpr (kPrecision == WeightsPrecision::kFp16) {
+    return __half2float(__ushort_as_half(half));
+  } else {
+    return FromHalf<kPrecision>(half);
+  }
+}
+
+// How many bytes of a row a quad of weights takes, and what it lies on where it goes in one access.
+template <WeightsPrecision kPrecision>
+constexpr uintptr_t kQuadBytes = RowTiles::kColumns* WeightBytes(kPrecision);
+
+// A quad of weights in one access: `p` lies on kQuadBytes.
+template <WeightsPrecision kPrecision>
+__device__ inline float4 LoadWholeQuad(const std::byte* p) {
+  if constexpr (kPrecision == WeightsPrecision::kFp32) {
+    return *reinterpret_cast<const float4*>(p);
+  } else {
+    const uint2 halves = *reinterpret_cast<const uint2*>(p);
+    const auto widen = [](uint32_t half) {
+      return WidenHalf<kPrecision>(static_cast<uint16_t>(half));
+    };
+    return make_float4(widen(halves.x & 0xffff), widen(halves.x >> 16), widen(halves.y & 0xffff),
+                       widen(halves.y >> 16));
+  }
+}
+// One weight after the other: `p` lies on WeightBytes().
+template <WeightsPrecision kPrecision>
+__device__ inline float4 LoadQuadByWeights(const std::byte* p, int32_t width) {
+  const auto load = [p](int32_t i) {
+    if constexpr (kPrecision == WeightsPrecision::kFp32) {
+      return reinterpret_cast<const float*>(p)[i];
+    } else {
+      return WidenHalf<kPrecision>(reinterpret_cast<const uint16_t*>(p)[i]);
+    }
+  };
+  float4 x = make_float4(load(0), 0, 0, 0);
+  if (width > 1) x.y = load(1);
+  if (width > 2) x.z = load(2);
+  if (width > 3) x.w = load(3);
+  return x;
+}
+
+// Columns [column, column + width), 1 <= width <= 4, of a row whose weights begin at `row`.
+template <WeightsPrecision kPrecision>
+__device__ inline float4 LoadWeightQuad(const std::byte* row, int64_t column, int32_t width) {
+  const std::byte* const p = row + column * WeightBytes(kPrecision);
+  if (width == RowTiles::kColumns && reinterpret_cast<uintptr_t>(p) % kQuadBytes<kPrecision> == 0) {
+    return LoadWholeQuad<kPrecision>(p);
+  }
+  return LoadQuadByWeights<kPrecision>(p, width);
+}
+
+// And back; weights of 16 bits are rounded stochastically with the quad's words.
+template <WeightsPrecision kPrecision>
+__device__ inline void StoreWeightQuad(float4 x, const PhiloxBlock& words, std::byte* row,
+                                       int64_t column, int32_t width) {
+  std::byte* const p = row + column * WeightBytes(kPrecision);
+  if constexpr (kPrecision == WeightsPrecision::kFp32) {
+    StoreQuad(x, reinterpret_cast<float*>(p), width);
+  } else {
+    const uint16_t half0 = ToHalf<kPrecision, true>(x.x, words.v[0]);
+    const uint16_t half1 = ToHalf<kPrecision, true>(x.y, words.v[1]);
+    const uint16_t half2 = ToHalf<kPrecision, true>(x.z, words.v[2]);
+    const uint16_t half3 = ToHalf<kPrecision, true>(x.w, words.v[3]);
+    if (width == RowTiles::kColumns &&
+        reinterpret_cast<uintptr_t>(p) % kQuadBytes<kPrecision> == 0) {
+      *reinterpret_cast<uint2*>(p) =
+          make_uint2(half0 | uint32_t{half1} << 16, half2 | uint32_t{half3} << 16);
+      return;
+    }
+    auto* const halves = reinterpret_cast<uint16_t*>(p);
+    halves[0] = half0;
+    if (width > 1) halves[1] = half1;
+    if (width > 2) halves[2] = half2;
+    if (width > 3) halves[3] = half3;
+  }
+}
+
 struct DeviceScaledRow {
-  const float* row;
+  const void* row;  // floats, or what SumQuads is told
   float scale;
 };
 
 // SumRows (row_sum_impl.h) of columns [column, column + width), 1 <= width <= 4, of n rows, in the
 // same order and with the same roundings, so with the same bits; zeros for n = 0. kInFlight rows
 // are asked for before the first of them is added.
-template <int kInFlight, typename Term>
+template <int kInFlight, WeightsPrecision kPrecision = WeightsPrecision::kFp32, typename Term>
 __device__ inline float4 SumQuads(int64_t n, int64_t column, int32_t width, Term&& term) {
   float4 sum = make_float4(0, 0, 0, 0);
   for (int64_t i = 0; i < n; i += kInFlight) {
@@ -53,22 +138,20 @@ __device__ inline float4 SumQuads(int64_t n, int64_t column, int32_t width, Term
       terms[k] = i + k < n ? term(i + k) : DeviceScaledRow{nullptr, 0.0f};
       addresses |= reinterpret_cast<uintptr_t>(terms[k].row);
     }
-    // LoadQuad, with one branch for all of them; a column begins on 16 bytes where its row does.
-    if (width == RowTiles::kColumns && addresses % sizeof(float4) == 0) {
+    // LoadWeightQuad, with one branch for all of them; a quad is aligned where its row is.
+    const auto at = [&](int k) {
+      return static_cast<const std::byte*>(terms[k].row) + column * WeightBytes(kPrecision);
+    };
+    if (width == RowTiles::kColumns && addresses % kQuadBytes<kPrecision> == 0) {
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k) {
-        if (i + k < n) x[k] = *reinterpret_cast<const float4*>(terms[k].row + column);
+        if (i + k < n) x[k] = LoadWholeQuad<kPrecision>(at(k));
       }
     } else {
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k) {
         x[k] = make_float4(0, 0, 0, 0);
-        if (i + k >= n) continue;
-        const float* const p = terms[k].row + column;
-        x[k].x = p[0];
-        if (width > 1) x[k].y = p[1];
-        if (width > 2) x[k].z = p[2];
-        if (width > 3) x[k].w = p[3];
+        if (i + k < n) x[k] = LoadQuadByWeights<kPrecision>(at(k), width);
       }
     }
 #pragma unroll

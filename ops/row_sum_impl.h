@@ -4,34 +4,43 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ops/half_vec8_impl.h"
 #include "ops/vec8_impl.h"
+#include "ops/weights_precision.h"
 
 namespace hotrow::internal {
 
 struct ScaledRow {
-  const float* row = nullptr;
+  const void* row = nullptr;  // floats, or what SumRows is told
   float scale = 1;
 };
 
 // out = scale_0 * row_0 + ... + scale_n-1 * row_n-1 column by column, left to right, for n > 0;
 // term(i) gives the i-th ScaledRow and is called in that order. Four rows share one pass over
 // `out`, which keeps the order of additions and saves three of four loads and stores of `out`. A
-// scale of 1 is exact, so sums without weights need no code of their own. `out` must not overlap
+// scale of 1 is exact, so sums without weights need no code of their own. Rows of 16 bits are
+// widened as they are added, which gives the bits of widening them first. `out` must not overlap
 // the rows.
-template <typename Term>
+template <WeightsPrecision kPrecision = WeightsPrecision::kFp32, typename Term>
 void SumRows(int64_t n, int32_t dim, float* out, Term&& term) {
+  const auto load = [](const void* row, int64_t d, auto lanes) {
+    return LoadWeights<kPrecision>(row, d, lanes);
+  };
   const ScaledRow first = term(0);
-  if (first.scale == 1) {
+  if (first.scale == 1 && kPrecision == WeightsPrecision::kFp32) {
     std::memcpy(out, first.row, static_cast<size_t>(dim) * sizeof(float));
+  } else if (first.scale == 1) {
+    ForEachVec8(
+        dim, [&](int64_t d, auto lanes) { StoreLanes(load(first.row, d, lanes), out + d, lanes); });
   } else {
     const Vec8 scale = Vec8::Set(first.scale);
     ForEachVec8(dim, [&](int64_t d, auto lanes) {
-      StoreLanes(scale * LoadLanes(first.row + d, lanes), out + d, lanes);
+      StoreLanes(scale * load(first.row, d, lanes), out + d, lanes);
     });
   }
   int64_t i = 1;
   for (; i + 4 <= n; i += 4) {
-    const float* rows[4];
+    const void* rows[4];
     Vec8 scales[4];
     for (int k = 0; k < 4; ++k) {
       const ScaledRow t = term(i + k);
@@ -40,10 +49,10 @@ void SumRows(int64_t n, int32_t dim, float* out, Term&& term) {
     }
     ForEachVec8(dim, [&](int64_t d, auto lanes) {
       Vec8 sum = LoadLanes(out + d, lanes);
-      sum = sum + scales[0] * LoadLanes(rows[0] + d, lanes);
-      sum = sum + scales[1] * LoadLanes(rows[1] + d, lanes);
-      sum = sum + scales[2] * LoadLanes(rows[2] + d, lanes);
-      sum = sum + scales[3] * LoadLanes(rows[3] + d, lanes);
+      sum = sum + scales[0] * load(rows[0], d, lanes);
+      sum = sum + scales[1] * load(rows[1], d, lanes);
+      sum = sum + scales[2] * load(rows[2], d, lanes);
+      sum = sum + scales[3] * load(rows[3], d, lanes);
       StoreLanes(sum, out + d, lanes);
     });
   }
@@ -51,7 +60,7 @@ void SumRows(int64_t n, int32_t dim, float* out, Term&& term) {
     const ScaledRow t = term(i);
     const Vec8 scale = Vec8::Set(t.scale);
     ForEachVec8(dim, [&](int64_t d, auto lanes) {
-      StoreLanes(LoadLanes(out + d, lanes) + scale * LoadLanes(t.row + d, lanes), out + d, lanes);
+      StoreLanes(LoadLanes(out + d, lanes) + scale * load(t.row, d, lanes), out + d, lanes);
     });
   }
 }

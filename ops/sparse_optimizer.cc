@@ -9,6 +9,7 @@
 #include "base/dispatch.h"
 #include "base/status_macros.h"
 #include "ops/row_layout.h"
+#include "ops/row_layout_impl.h"
 #include "ops/sparse_optimizer_impl.h"
 #include "ops/validate.h"
 
@@ -106,16 +107,7 @@ absl::Status SparseOptimizerConfig::Validate() const {
 absl::Status SparseUpdateArgs::Validate() const {
   constexpr char kOp[] = "SparseUpdate";
   HOTROW_RETURN_IF_ERROR(config.Validate());
-  if (layout == nullptr) return internal::NullField(kOp, "layout");
-  if (layout->dim <= 0)
-    return internal::InvalidField(kOp, "layout->dim", "must be > 0", layout->dim);
-  if (layout->state_floats != SparseStateFloats(config.kind, layout->dim)) {
-    return internal::InvalidField(
-        kOp, "layout->state_floats",
-        absl::StrCat("must be ", SparseStateFloats(config.kind, layout->dim), ", as the optimizer ",
-                     std::string(SparseOptimizerName(config.kind)), " needs"),
-        layout->state_floats);
-  }
+  HOTROW_RETURN_IF_ERROR(internal::CheckRowLayout(kOp, layout, config.kind));
   if (!(learning_rate_factor >= 0) || !std::isfinite(learning_rate_factor)) {
     return internal::InvalidField(kOp, "learning_rate_factor", "must be finite and >= 0",
                                   learning_rate_factor);
@@ -125,6 +117,9 @@ absl::Status SparseUpdateArgs::Validate() const {
   if (num_rows == 0) return absl::OkStatus();
   if (rows == nullptr) return internal::NullField(kOp, "rows");
   if (gradients == nullptr) return internal::NullField(kOp, "gradients");
+  if (layout->precision != WeightsPrecision::kFp32 && keys == nullptr) {
+    return internal::NullField(kOp, "keys");
+  }
   return absl::OkStatus();
 }
 

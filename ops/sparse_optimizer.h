@@ -58,8 +58,8 @@ int32_t SparseStateFloats(SparseOptimizerKind kind, int32_t dim);
 
 // Dimensions: U rows, D columns.
 //
-// On a CUDA device rows, gradients, what they point to and new_rows are memory that the device
-// reaches; `layout` is host memory, read before the call returns.
+// On a CUDA device rows, gradients, what they point to, keys and new_rows are memory that the
+// device reaches; `layout` is host memory, read before the call returns.
 struct SparseUpdateArgs {
   SparseOptimizerConfig config;
   const RowLayout* layout = nullptr;
@@ -68,6 +68,11 @@ struct SparseUpdateArgs {
   const float* const* gradients = nullptr;  // [U], D floats each
   float learning_rate_factor = 1;           // from the learning-rate schedule
   uint32_t step = 0;  // of the table, counted from 1; Adam's bias correction uses it
+  // For stochastic rounding, see ops/weights_precision.h; not looked at where layout->precision is
+  // fp32.
+  uint64_t seed = 0;
+  uint32_t table = 0;
+  const uint64_t* keys = nullptr;  // [U], of the rows
   // One number, to which the rows whose last step was 0 are added, or null.
   int64_t* new_rows = nullptr;
 

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "ops/half_impl.h"
+#include "ops/half_vec8_impl.h"
 #include "ops/prefetch.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
@@ -33,11 +35,13 @@ namespace {
 
 // Mean over the columns of g^2. Lane i adds columns i, i + 8, ..., then the lanes are added in
 // order: an order that depends on D only, and which the kernels follow.
-inline float MeanSquare(const StepNumbers<Vec8>& numbers, const float* weights,
-                        const float* gradient, int32_t dim) {
+template <WeightsPrecision kPrecision>
+float MeanSquare(const StepNumbers<Vec8>& numbers, const std::byte* weights, const float* gradient,
+                 int32_t dim) {
   Vec8 sums = Vec8::Zero();
   ForEachVec8(dim, [&](int64_t d, auto lanes) {
-    const Vec8 g = numbers.Gradient(LoadLanes(gradient + d, lanes), LoadLanes(weights + d, lanes));
+    const Vec8 g = numbers.Gradient(LoadLanes(gradient + d, lanes),
+                                    LoadWeights<kPrecision>(weights, d, lanes));
     sums = sums + g * g;
   });
   float lanes[8];
@@ -47,33 +51,42 @@ inline float MeanSquare(const StepNumbers<Vec8>& numbers, const float* weights,
          static_cast<float>(dim);
 }
 
-template <typename Formula>
-void UpdateRow(const StepNumbers<float>& step, const StepNumbers<Vec8>& numbers, float* weights,
-               const float* gradient, int32_t dim, bool first_update) {
-  float* const state1 = weights + dim;
+// `random` gives the words of the row's columns; nothing is rounded to fp32.
+template <typename Formula, WeightsPrecision kPrecision>
+void UpdateRow(const StepNumbers<float>& step, const StepNumbers<Vec8>& numbers,
+               const RowLayout& layout, FastestHalves::Random& random, const float* gradient,
+               bool first_update, std::byte* row) {
+  const int32_t dim = layout.dim;
+  auto* const state1 = reinterpret_cast<float*>(row + layout.state_offset);
   float* const state2 = state1 + dim;
   Vec8 rate = Vec8::Zero();
   if constexpr (Formula::kRowState) {
-    rate = Vec8::Set(Formula::RowRate(step, MeanSquare(numbers, weights, gradient, dim),
+    rate = Vec8::Set(Formula::RowRate(step, MeanSquare<kPrecision>(numbers, row, gradient, dim),
                                       state1 + Formula::kColumnStates * int64_t{dim}));
   }
   ForEachVec8(dim, [&](int64_t d, auto lanes) {
-    StepColumns<Vec8> x = {.w = LoadLanes(weights + d, lanes), .s1 = {}, .s2 = {}};
+    StepColumns<Vec8> x = {.w = LoadWeights<kPrecision>(row, d, lanes), .s1 = {}, .s2 = {}};
     if constexpr (Formula::kColumnStates > 0) x.s1 = LoadLanes(state1 + d, lanes);
     if constexpr (Formula::kColumnStates > 1) x.s2 = LoadLanes(state2 + d, lanes);
     const Vec8 g = numbers.Gradient(LoadLanes(gradient + d, lanes), x.w);
     Formula::Apply(numbers, rate, first_update, g, x);
     if constexpr (Formula::kColumnStates > 0) StoreLanes(x.s1, state1 + d, lanes);
     if constexpr (Formula::kColumnStates > 1) StoreLanes(x.s2, state2 + d, lanes);
-    StoreLanes(x.w, weights + d, lanes);
+    if constexpr (kPrecision == WeightsPrecision::kFp32) {
+      StoreLanes(x.w, reinterpret_cast<float*>(row) + d, lanes);
+    } else {
+      FastestHalves::Narrow<kPrecision, /*kStochastic=*/true>(x.w, random.Next(), row + 2 * d,
+                                                              lanes);
+    }
   });
 }
 
-template <typename Formula>
+template <typename Formula, WeightsPrecision kPrecision>
 absl::Status UpdateRows(const ExecContext& ctx, const SparseUpdateArgs& args,
                         const StepNumbers<float>& step) {
   constexpr int64_t kRowsPerBlock = 128;
   const RowLayout& layout = *args.layout;
+  const uint64_t seed = kPrecision == WeightsPrecision::kFp32 ? 0 : UpdateSeed(args);
   const bool moves = !Formula::kDividesByRate || step.learning_rate != 0;
   // Rows lie scattered. Gradients usually lie side by side, where asking for them here got in the
   // way of the hardware's prefetcher and doubled the time of an update (measured).
@@ -91,8 +104,10 @@ absl::Status UpdateRows(const ExecContext& ctx, const SparseUpdateArgs& args,
       const bool first_update = last_step == 0;
       new_rows += first_update ? 1 : 0;
       if (moves) {
-        UpdateRow<Formula>(step, numbers, reinterpret_cast<float*>(row), args.gradients[u],
-                           layout.dim, first_update);
+        const uint64_t key = kPrecision == WeightsPrecision::kFp32 ? 0 : args.keys[u];
+        FastestHalves::Random random(seed, key, args.table);
+        UpdateRow<Formula, kPrecision>(step, numbers, layout, random, args.gradients[u],
+                                       first_update, row);
       }
       std::memcpy(row + layout.step_offset, &args.step, sizeof(args.step));
     }
@@ -107,7 +122,9 @@ absl::Status UpdateRows(const ExecContext& ctx, const SparseUpdateArgs& args,
 
 absl::Status SparseUpdateCpu(const ExecContext& ctx, const SparseUpdateArgs& args) {
   return WithFormula(args.config, [&](auto formula) {
-    return UpdateRows<decltype(formula)>(ctx, args, NumbersOf(args));
+    return WithPrecision(args.layout->precision, [&](auto precision) {
+      return UpdateRows<decltype(formula), precision()>(ctx, args, NumbersOf(args));
+    });
   });
 }
 

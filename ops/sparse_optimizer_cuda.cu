@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include "base/philox.h"
+#include "ops/half_impl.h"
 #include "ops/launch_impl.cuh"
 #include "ops/row_layout.h"
 #include "ops/row_sum_impl.cuh"
@@ -13,8 +15,12 @@ namespace {
 struct UpdatedRows {
   std::byte* const* rows;
   const float* const* gradients;
+  const uint64_t* keys;  // null where nothing is rounded
   int64_t num_rows;
+  int64_t state_offset;
   int64_t step_offset;
+  uint64_t rounding_seed;
+  uint32_t table;
   int32_t dim;
   int32_t lanes;  // threads of a row: a power of two up to 32
   uint32_t step;
@@ -25,12 +31,13 @@ struct UpdatedRows {
 // butterfly then adds neighbours, pairs and fours, as the CPU does. Every eight threads of the warp
 // get the mean of the row that they name (more than eight of one row do the same work twice, out of
 // the L1 cache). All 32 threads call; dim = 0 gives those without a row something to do.
-__device__ float MeanSquare(const StepNumbers<float>& numbers, const float* weights,
+template <WeightsPrecision kPrecision>
+__device__ float MeanSquare(const StepNumbers<float>& numbers, const std::byte* row,
                             const float* gradient, int32_t dim) {
   float sum = 0;
 #pragma unroll 4
   for (int64_t d = threadIdx.x % kMeanSquareLanes; d < dim; d += kMeanSquareLanes) {
-    const float g = numbers.Gradient(gradient[d], weights[d]);
+    const float g = numbers.Gradient(gradient[d], LoadWeightQuad<kPrecision>(row, d, 1).x);
     sum = sum + g * g;
   }
 #pragma unroll
@@ -40,14 +47,15 @@ __device__ float MeanSquare(const StepNumbers<float>& numbers, const float* weig
   return sum / static_cast<float>(dim);
 }
 
-template <typename Formula>
-__device__ void UpdateQuad(const StepNumbers<float>& numbers, float rate, bool first_update,
-                           float* weights, const float* gradient, int32_t dim, int64_t column) {
-  const int32_t width = RowTiles::Width(dim, column);
-  float* const w_at = weights + column;
-  float* const s1_at = w_at + dim;
-  float* const s2_at = s1_at + dim;
-  float4 w = LoadQuad(w_at, width);
+// The quad that begins at `column`; the key is the row's.
+template <typename Formula, WeightsPrecision kPrecision>
+__device__ void UpdateQuad(const StepNumbers<float>& numbers, const UpdatedRows& args, float rate,
+                           bool first_update, uint64_t key, std::byte* row, const float* gradient,
+                           int64_t column) {
+  const int32_t width = RowTiles::Width(args.dim, column);
+  float* const s1_at = reinterpret_cast<float*>(row + args.state_offset) + column;
+  float* const s2_at = s1_at + args.dim;
+  float4 w = LoadWeightQuad<kPrecision>(row, column, width);
   const float4 g = LoadQuad(gradient + column, width);
   float4 s1 = make_float4(0, 0, 0, 0);
   float4 s2 = make_float4(0, 0, 0, 0);
@@ -67,12 +75,17 @@ __device__ void UpdateQuad(const StepNumbers<float>& numbers, float rate, bool f
   apply(w.w, s1.w, s2.w, g.w);
   if constexpr (Formula::kColumnStates > 0) StoreQuad(s1, s1_at, width);
   if constexpr (Formula::kColumnStates > 1) StoreQuad(s2, s2_at, width);
-  StoreQuad(w, w_at, width);
+  PhiloxBlock words = {};
+  if constexpr (kPrecision != WeightsPrecision::kFp32) {
+    words = RandomBlock(args.rounding_seed, RandomPurpose::kRounding, key, args.table,
+                        static_cast<uint32_t>(column / RowTiles::kColumns));
+  }
+  StoreWeightQuad<kPrecision>(w, words, row, column, width);
 }
 
 // A tile of threads for each row. Warps stay together: those of their tiles that have no row left
 // take part in what the others need all 32 threads for.
-template <typename Formula>
+template <typename Formula, WeightsPrecision kPrecision>
 __global__ void __launch_bounds__(kThreadsPerBlock)
     UpdateKernel(const StepNumbers<float> numbers, const UpdatedRows args) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x) & (args.lanes - 1);
@@ -84,26 +97,29 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
        base += GridGroups() * warp_rows) {
     const int64_t u = base + tile;
     const bool active = u < args.num_rows;
-    float* const weights = active ? reinterpret_cast<float*>(args.rows[u]) : nullptr;
+    std::byte* const row = active ? args.rows[u] : nullptr;
     const float* const gradient = active ? args.gradients[u] : nullptr;
     uint32_t* const step_at =
-        active ? reinterpret_cast<uint32_t*>(args.rows[u] + args.step_offset) : nullptr;
+        active ? reinterpret_cast<uint32_t*>(row + args.step_offset) : nullptr;
     const bool first_update = active && *step_at == 0;
     float rate = 0;
     if constexpr (Formula::kRowState) {
       const int32_t dim = active ? args.dim : 0;
-      float* const state_at = weights + (1 + Formula::kColumnStates) * int64_t{args.dim};
+      float* const state_at = reinterpret_cast<float*>(row + args.state_offset) +
+                              Formula::kColumnStates * int64_t{args.dim};
       float state = active ? *state_at : 0;
-      rate = Formula::RowRate(numbers, MeanSquare(numbers, weights, gradient, dim), &state);
+      rate = Formula::RowRate(numbers, MeanSquare<kPrecision>(numbers, row, gradient, dim), &state);
       __syncwarp();  // all have read weights and state before one of them writes
       if (active && lane == 0) *state_at = state;
     } else {
       __syncwarp();  // all have read the last step
     }
     if (!active) continue;
+    const uint64_t key = kPrecision == WeightsPrecision::kFp32 ? 0 : args.keys[u];
     for (int64_t column = int64_t{lane} * RowTiles::kColumns; moves && column < args.dim;
          column += int64_t{args.lanes} * RowTiles::kColumns) {
-      UpdateQuad<Formula>(numbers, rate, first_update, weights, gradient, args.dim, column);
+      UpdateQuad<Formula, kPrecision>(numbers, args, rate, first_update, key, row, gradient,
+                                      column);
     }
     if (lane == 0) {
       *step_at = args.step;
@@ -123,21 +139,32 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
 
 absl::Status SparseUpdateCuda(const SparseUpdateArgs& args, CudaStream stream) {
   const StepNumbers<float> numbers = NumbersOf(args);
-  return WithFormula(args.config, [&](auto formula) -> absl::Status {
+  const RowLayout& layout = *args.layout;
+  const auto launch = [&](auto formula, auto precision) -> absl::Status {
     using Formula = decltype(formula);
-    const int32_t lanes = UpdateTiles<Formula>(args.layout->dim).lanes;
-    const UpdatedRows rows = {.rows = args.rows,
-                              .gradients = args.gradients,
-                              .num_rows = args.num_rows,
-                              .step_offset = args.layout->step_offset,
-                              .dim = args.layout->dim,
-                              .lanes = lanes,
-                              .step = args.step,
-                              .new_rows = reinterpret_cast<unsigned long long*>(args.new_rows)};
+    constexpr WeightsPrecision kPrecision = precision();
+    const int32_t lanes = UpdateTiles<Formula>(layout.dim).lanes;
+    const UpdatedRows rows = {
+        .rows = args.rows,
+        .gradients = args.gradients,
+        .keys = args.keys,
+        .num_rows = args.num_rows,
+        .state_offset = layout.state_offset,
+        .step_offset = layout.step_offset,
+        .rounding_seed = kPrecision == WeightsPrecision::kFp32 ? 0 : UpdateSeed(args),
+        .table = args.table,
+        .dim = layout.dim,
+        .lanes = lanes,
+        .step = args.step,
+        .new_rows = reinterpret_cast<unsigned long long*>(args.new_rows)};
     const unsigned blocks =
         std::min(GridBlocks(args.num_rows, kThreadsPerBlock / lanes), kUpdateBlocksMax);
-    UpdateKernel<Formula><<<blocks, kThreadsPerBlock, 0, stream>>>(numbers, rows);
+    UpdateKernel<Formula, kPrecision><<<blocks, kThreadsPerBlock, 0, stream>>>(numbers, rows);
     return LastLaunch("SparseUpdate");
+  };
+  return WithFormula(args.config, [&](auto formula) {
+    return WithPrecision(layout.precision,
+                         [&](auto precision) { return launch(formula, precision); });
   });
 }
 

@@ -1,9 +1,12 @@
 #ifndef HOTROW_OPS_SPARSE_OPTIMIZER_IMPL_H_
 #define HOTROW_OPS_SPARSE_OPTIMIZER_IMPL_H_
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "base/check.h"
 #include "base/exec_context.h"
+#include "ops/half_impl.h"
 #include "ops/row_layout.h"
 #include "ops/row_tiles_impl.h"
 #include "ops/sparse_optimizer.h"
@@ -13,6 +16,11 @@ namespace hotrow::internal {
 
 // What all rows of a step share, worked out in double: 1 - b^t cancels in float while t is small.
 StepNumbers<float> NumbersOf(const SparseUpdateArgs& args);
+
+// The seed of the words that a step rounds weights of 16 bits with, see half_impl.h.
+inline uint64_t UpdateSeed(const SparseUpdateArgs& args) {
+  return RoundingSeed(args.seed, RoundingUse::kWeights, args.step, 0);
+}
 
 // body(formula) with the formula of the optimizer.
 template <typename Body>

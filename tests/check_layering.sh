@@ -61,7 +61,7 @@ if [[ $checked -eq 0 ]]; then
   exit 1
 fi
 # CUDA's own header is named in base/cuda_*.h alone: any other .h must compile with a plain C++ compiler.
-if grep -rnE '#include <(cuda|cub|nccl)' --include='*.h' . --exclude-dir='build*' | grep -vE '^\./base/cuda_|^\./\.'; then
+if grep -rnE '#include <(cuda|cub|nccl|nvtx3)' --include='*.h' . --exclude-dir='build*' | grep -vE '^\./base/cuda_|^\./\.'; then
   echo "the headers above include CUDA; only base/cuda_*.h may"
   bad=$((bad + 1))
 fi

@@ -24,7 +24,9 @@ Json Known(const std::string& text) { return text.empty() ? Json(nullptr) : Json
 
 int64_t RowBytesOf(const SavedModel::Table& table) {
   const auto kind = ParseSparseOptimizer(table.optimizer);
-  return kind.ok() && table.dim > 0 ? RowLayout::For(table.dim, *kind).row_bytes : -1;
+  return kind.ok() && table.dim > 0
+             ? RowLayout::For(table.dim, *kind, table.weights_precision).row_bytes
+             : -1;
 }
 
 int64_t BytesOf(const SavedModel::Table& table) {
@@ -68,12 +70,13 @@ std::string ModelText(const SavedModel& model) {
 std::string TablesText(const SavedModel& model) {
   size_t width = 5;
   for (const SavedModel::Table& table : model.tables) width = std::max(width, table.name.size());
-  std::string out = absl::StrFormat("\n  %-*s %6s %20s %16s %12s\n", static_cast<int>(width),
-                                    "table", "dim", "optimizer", "rows", "bytes");
+  std::string out = absl::StrFormat("\n  %-*s %6s %8s %20s %16s %12s\n", static_cast<int>(width),
+                                    "table", "dim", "weights", "optimizer", "rows", "bytes");
   for (const SavedModel::Table& table : model.tables) {
     const int64_t bytes = BytesOf(table);
-    absl::StrAppendFormat(&out, "  %-*s %6d %20s %16s %12s\n", static_cast<int>(width), table.name,
-                          table.dim, table.optimizer, CountText(table.rows),
+    absl::StrAppendFormat(&out, "  %-*s %6d %8s %20s %16s %12s\n", static_cast<int>(width),
+                          table.name, table.dim, WeightsPrecisionName(table.weights_precision),
+                          table.optimizer, CountText(table.rows),
                           bytes < 0 ? "unknown" : FormatBytes(bytes));
   }
   return out;
@@ -100,6 +103,7 @@ Json ModelJson(const SavedModel& model) {
   for (const SavedModel::Table& table : model.tables) {
     json["tables"].push_back({{"name", table.name},
                               {"dim", table.dim},
+                              {"weights_precision", WeightsPrecisionName(table.weights_precision)},
                               {"optimizer", table.optimizer},
                               {"row_bytes", Known(RowBytesOf(table))},
                               {"rows", Known(table.rows)},

@@ -188,16 +188,64 @@ TEST_P(DeviceTiersTest, EveryOptimizerMakesTheBitsOfTheCpu) {
        {SparseOptimizerKind::kSgd, SparseOptimizerKind::kMomentum, SparseOptimizerKind::kAdagrad,
         SparseOptimizerKind::kRowWiseAdagrad, SparseOptimizerKind::kAdam,
         SparseOptimizerKind::kPartialRowWiseAdam, SparseOptimizerKind::kFtrl}) {
-    SCOPED_TRACE(SparseOptimizerName(kind));
-    EmbeddingCollectionOptions options =
-        Options({Table("a", 20, {"f0", "f1"}, kind), Table("b", 7, {"f2"}, kind)});
-    for (TableConfig& table : options.tables) table.max_hotness = 3;
-    const std::vector<Hash128> want = ReferenceHashes(options, kSteps, kRows);
-    HOTROW_ASSERT_OK_AND_ASSIGN(auto tables,
-                                DeviceTables::Create(GetParam(), WithDeviceCache(options, 1.5)));
-    HOTROW_ASSERT_OK(tables->Train(0, kSteps));
-    HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
-    EXPECT_EQ(digest.hash, want[kSteps]);
+    for (const WeightsPrecision precision :
+         {WeightsPrecision::kFp32, WeightsPrecision::kFp16, WeightsPrecision::kBf16}) {
+      SCOPED_TRACE(testing::Message()
+                   << SparseOptimizerName(kind) << " " << WeightsPrecisionName(precision));
+      EmbeddingCollectionOptions options =
+          Options({Table("a", 20, {"f0", "f1"}, kind), Table("b", 7, {"f2"}, kind)});
+      for (TableConfig& table : options.tables) {
+        table.max_hotness = 3;
+        table.weights_precision = precision;
+      }
+      const std::vector<Hash128> want = ReferenceHashes(options, kSteps, kRows);
+      HOTROW_ASSERT_OK_AND_ASSIGN(auto tables,
+                                  DeviceTables::Create(GetParam(), WithDeviceCache(options, 1.5)));
+      HOTROW_ASSERT_OK(tables->Train(0, kSteps));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
+      EXPECT_EQ(digest.hash, want[kSteps]);
+    }
+  }
+}
+
+// One in 32 bits, two in 16 with rows as wide as its own.
+EmbeddingCollectionOptions MixedTables() {
+  EmbeddingCollectionOptions options =
+      Options({Table("float", 20, {"f0"}), Table("half", 40, {"f1"}), Table("brain", 40, {"f2"})});
+  options.tables[1].weights_precision = WeightsPrecision::kFp16;
+  options.tables[2].weights_precision = WeightsPrecision::kBf16;
+  for (TableConfig& table : options.tables) table.max_hotness = 3;
+  return options;
+}
+
+TEST_P(DeviceTiersTest, RowsOfSixteenBitsHaveTheSameBitsBesideOthersOfTheirWidth) {
+  const std::vector<Hash128> want = ReferenceHashes(MixedTables(), kSteps, kRows);
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto on_cpu, DeviceTables::Create(Device::kCpu, MixedTables()));
+  HOTROW_ASSERT_OK(on_cpu->Train(0, kSteps));
+  const test::Batch batch = BatchOf(500, 2 * kRows);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> want_values, on_cpu->Evaluate(batch));
+  for (const StoreKind store : {StoreKind::kMemory, StoreKind::kSsd}) {
+    for (const int64_t host_cache_bytes : {int64_t{0}, kMiB}) {
+      if (store == StoreKind::kMemory && host_cache_bytes > 0) continue;
+      for (const int32_t depth : {0, 3}) {
+        SCOPED_TRACE(testing::Message() << StoreKindName(store) << " host cache "
+                                        << host_cache_bytes << " depth " << depth);
+        EmbeddingCollectionOptions options = MixedTables();
+        PutStore(store, test::TempDir(), &options);
+        options.cache_bytes = host_cache_bytes;
+        options = WithDeviceCache(options, 1);
+        options.prefetch_depth = depth;
+        HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), options));
+        HOTROW_ASSERT_OK(tables->Train(0, kSteps));
+        HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
+        EXPECT_EQ(digest.hash, want[kSteps]);
+        EXPECT_EQ(digest.tables[0].row_bytes, digest.tables[1].row_bytes);
+        EXPECT_EQ(digest.tables[0].row_bytes, digest.tables[2].row_bytes);
+        HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> values, tables->Evaluate(batch));
+        EXPECT_EQ(values, want_values);
+        EXPECT_GT((*tables)->Stats().tiers.back().rows_read, 0);
+      }
+    }
   }
 }
 

@@ -343,12 +343,22 @@ TEST(EmbeddingCollectionTest, EvaluationLeavesNoTrace) {
   }
 }
 
-TEST(EmbeddingCollectionTest, EvaluationReadsWhatALookupWouldReadAlsoInSlices) {
+class EvaluationTest : public testing::TestWithParam<WeightsPrecision> {};
+
+INSTANTIATE_TEST_SUITE_P(All, EvaluationTest,
+                         testing::Values(WeightsPrecision::kFp32, WeightsPrecision::kFp16,
+                                         WeightsPrecision::kBf16),
+                         [](const auto& info) {
+                           return std::string(WeightsPrecisionName(info.param));
+                         });
+
+TEST_P(EvaluationTest, ReadsWhatALookupWouldReadAlsoInSlices) {
   EmbeddingCollectionOptions options =
       Options({Table("a", 16, {"f0", "f1"}), Table("b", 3, {"f2"})});
   options.tables[1].pooling = Pooling::kNone;
+  for (TableConfig& table : options.tables) table.weights_precision = GetParam();
   options.cache_bytes = 100'000;
-  // 96 bytes a row of table a: some ten lookups a slice.
+  // 80 or 48 bytes a row of table a: some ten or twenty lookups a slice.
   options.evaluation_staging_bytes = 1000;
   ExecContext ctx;
   HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, ctx));

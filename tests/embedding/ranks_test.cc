@@ -188,6 +188,13 @@ EmbeddingCollectionOptions TwoWidths(SparseOptimizerKind kind = SparseOptimizerK
   return options;
 }
 
+// Two of the tables in 16 bits, with rows as wide as each other.
+EmbeddingCollectionOptions InHalves(EmbeddingCollectionOptions options) {
+  options.tables[0].weights_precision = WeightsPrecision::kFp16;
+  options.tables[2].weights_precision = WeightsPrecision::kBf16;
+  return options;
+}
+
 double Distance(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double sum = 0;
@@ -256,12 +263,15 @@ TEST(RanksTest, OneStepOfEveryOptimizerIsWithinTheSummationBound) {
   }
 }
 
-class RanksBitsTest : public testing::TestWithParam<int> {};
+class RanksBitsTest : public testing::TestWithParam<std::tuple<int, bool>> {};
 
 TEST_P(RanksBitsTest, DependOnNothingButTheNumberOfRanks) {
-  const int ranks = GetParam();
+  const auto [ranks, halves] = GetParam();
   RankRun run;
-  const auto plain = [](int) { return TwoWidths(SparseOptimizerKind::kRowWiseAdagrad); };
+  const auto plain = [halves = halves](int) {
+    const EmbeddingCollectionOptions out = TwoWidths(SparseOptimizerKind::kRowWiseAdagrad);
+    return halves ? InHalves(out) : out;
+  };
   const Outcome expected = TrainOnRanks(ranks, plain, run);
   EXPECT_EQ(TrainOnRanks(ranks, plain, run).digest.hash, expected.digest.hash) << "again";
   for (const StoreKind store : {StoreKind::kMemory, StoreKind::kSsd}) {
@@ -290,7 +300,95 @@ TEST_P(RanksBitsTest, DependOnNothingButTheNumberOfRanks) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Ranks, RanksBitsTest, testing::Values(1, 2, 3, 5));
+INSTANTIATE_TEST_SUITE_P(Ranks, RanksBitsTest,
+                         testing::Combine(testing::Values(1, 2, 3, 5), testing::Bool()));
+
+// Where each key has one lookup there is nothing to sum, and then not even the number of ranks
+// shows: which rank keeps a row has no part in how it is rounded.
+TEST(RanksTest, KeysWithOneLookupHaveTheSameBitsOnAnyNumberOfRanks) {
+  constexpr int64_t kSamples = 48;
+  constexpr uint64_t kKeys = 97;  // a prime above it
+  for (const SparseOptimizerKind kind : {SparseOptimizerKind::kSgd, SparseOptimizerKind::kAdam}) {
+    // Every table in every precision.
+    for (const bool halves : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(std::string(SparseOptimizerName(kind)), " halves ", halves));
+      const auto options_of = [&](int) {
+        EmbeddingCollectionOptions options =
+            Options({Table("a", 17, {"f0"}, kind), Table("b", 1, {"f1"}, kind),
+                     Table("c", 64, {"f2"}, kind), Table("d", 64, {"f3"}, kind)});
+        for (size_t t = 0; halves && t < 3; ++t) {
+          options.tables[t].weights_precision =
+              t == 1 ? WeightsPrecision::kBf16 : WeightsPrecision::kFp16;
+        }
+        return options;
+      };
+      const auto train = [&](int ranks) {
+        Outcome outcome;
+        ExpectAllOk(OnRanks(
+            ranks, 1, options_of, [&](EmbeddingCollection& tables, int rank) -> absl::Status {
+              std::vector<float> gradient;
+              for (int i = 0; i < 10; ++i) {
+                Batch whole;
+                whole.batch_size = kSamples;
+                for (uint64_t f = 0; f < 4; ++f) {
+                  for (uint64_t b = 0; b < kSamples; ++b) {
+                    whole.values.push_back((b * 7 + static_cast<uint64_t>(i) * 13 + f) % kKeys);
+                    whole.offsets.push_back(std::ssize(whole.values));
+                  }
+                }
+                const int64_t begin = kSamples * rank / ranks;
+                const Batch mine = Slice(whole, 4, begin, kSamples * (rank + 1) / ranks);
+                HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step,
+                                        tables.Prefetch(mine.view()));
+                std::vector<float> output(
+                    static_cast<size_t>(mine.batch_size * tables.pooled_dim()));
+                HOTROW_RETURN_IF_ERROR(tables.Lookup(*step, {.pooled = output.data()}));
+                Gradient(output, begin, tables.pooled_dim(), i, &gradient);
+                HOTROW_RETURN_IF_ERROR(tables.Update(std::move(step), {.pooled = gradient.data()}));
+              }
+              HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.Digest());
+              HOTROW_ASSIGN_OR_RETURN(std::vector<float> values, ReadAll(tables, rank, 2 * kKeys));
+              if (rank == 0) outcome = {digest, tables.Stats(), std::move(values)};
+              return absl::OkStatus();
+            }));
+        return outcome;
+      };
+      const Outcome one = train(1);
+      EXPECT_EQ(one.digest.tables[0].rows, static_cast<int64_t>(kKeys));
+      for (const int ranks : {2, 4}) {
+        const Outcome many = train(ranks);
+        EXPECT_EQ(many.digest.hash, one.digest.hash) << ranks;
+        EXPECT_EQ(many.values, one.values) << ranks;
+        EXPECT_GT(many.stats.exchange_forward_bytes, 0);
+      }
+    }
+  }
+}
+
+TEST(RanksTest, RowsOfSixteenBitsLoseNothingInAnExchangeOfTheirType) {
+  const RankRun run;
+  for (const auto& [precision, type] : {std::pair(WeightsPrecision::kFp16, ExchangeType::kFp16),
+                                        std::pair(WeightsPrecision::kBf16, ExchangeType::kBf16)}) {
+    const auto options_of = [precision = precision](ExchangeType forward,
+                                                    ExchangeRounding rounding) {
+      return [=](int) {
+        EmbeddingCollectionOptions options = TwoWidths();
+        for (TableConfig& table : options.tables) table.weights_precision = precision;
+        options.exchange_forward = forward;
+        options.exchange_rounding = rounding;
+        return options;
+      };
+    };
+    const Outcome wide =
+        TrainOnRanks(3, options_of(ExchangeType::kFp32, ExchangeRounding::kNearest), run);
+    for (const ExchangeRounding rounding :
+         {ExchangeRounding::kNearest, ExchangeRounding::kStochastic}) {
+      const Outcome narrow = TrainOnRanks(3, options_of(type, rounding), run);
+      EXPECT_EQ(narrow.digest.hash, wide.digest.hash) << ExchangeTypeName(type);
+      EXPECT_EQ(2 * narrow.stats.exchange_forward_bytes, wide.stats.exchange_forward_bytes);
+    }
+  }
+}
 
 TEST(RanksTest, EmptyBatchesAreFine) {
   // Fewer samples than ranks, and none at all.
@@ -422,6 +520,16 @@ TEST(RanksTest, OtherOptionsOfARankAreNamed) {
   for (const absl::Status& status : statuses) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                  AllOf(HasSubstr("rank 2"), HasSubstr("exchange types"))));
+  }
+}
+
+TEST(RanksTest, AnotherPrecisionOfARankIsNamed) {
+  const auto statuses = OnRanks(
+      2, 1, [](int rank) { return rank == 1 ? InHalves(TwoWidths()) : TwoWidths(); },
+      [](EmbeddingCollection&, int) { return absl::OkStatus(); });
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 AllOf(HasSubstr("rank 1"), HasSubstr("other tables"))));
   }
 }
 

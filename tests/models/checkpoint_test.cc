@@ -127,6 +127,49 @@ TEST(CheckpointTest, ARunThatDiesAnywhereEndsWithTheSameBits) {
   }
 }
 
+TEST(CheckpointTest, RowsOf16BitsGoOnWithTheSameBits) {
+  const std::string whole = Reference(SmallRun());
+  for (const WeightsPrecision precision : {WeightsPrecision::kFp16, WeightsPrecision::kBf16}) {
+    TrainerOptions run = SmallRun();
+    run.weights_precision = precision;
+    const std::string expected = Reference(run);
+    EXPECT_NE(expected, whole);
+    for (const Tier& tier : Tiers()) {
+      SCOPED_TRACE(absl::StrCat(std::string(WeightsPrecisionName(precision)), ", ", tier.name));
+      MemEnv env;
+      HOTROW_ASSERT_OK_AND_ASSIGN(
+          const TrainReport report,
+          RunWithDeaths(WithCheckpoints(On(tier, run, &env), 3), {8, 17, 25}));
+      EXPECT_EQ(EndOf(report), expected);
+      EXPECT_GT(report.resumed_step, 18);
+    }
+  }
+}
+
+// Those of a time when all rows were fp32 do not say so.
+TEST(CheckpointTest, OneThatDoesNotSayItsPrecisionIsFp32) {
+  MemEnv env;
+  TrainerOptions options = WithCheckpoints(On(Tiers()[0], SmallRun(), &env), 6);
+  const std::string expected = Reference(SmallRun());
+  ASSERT_THAT(RunSmall(options, DieAt(20)), StatusIs(absl::StatusCode::kAborted, "killed"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(SavedModel saved, ReadCheckpoint(env, kDir));
+  const size_t erased = std::erase_if(saved.training->settings, [](const auto& setting) {
+    return setting.first == "weights_precision";
+  });
+  ASSERT_EQ(erased, 1u);
+  const std::string old = SavedModelManifest(saved);
+  ASSERT_THAT(old, Not(HasSubstr("weights_precision")));
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, absl::StrCat(saved.dir, "/manifest.json"), old));
+  options.weights_precision = WeightsPrecision::kFp16;
+  EXPECT_THAT(RunSmall(options),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("--weights_precision was fp32 and is fp16"),
+                             HasSubstr("use --weights_precision=fp32"))));
+  options.weights_precision = WeightsPrecision::kFp32;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, RunSmall(options));
+  EXPECT_EQ(EndOf(report), expected);
+}
+
 // Without validation, with early stopping, with a limit on the batches of an epoch.
 TEST(CheckpointTest, PoliciesGoOnWhereTheyStood) {
   TrainerOptions early = SmallRun();
@@ -361,6 +404,7 @@ TEST(CheckpointTest, EveryMismatchIsNamed) {
   const std::vector<Case> cases = {
       {[](O* o) { o->seed = 4; }, "--seed=3"},
       {[](O* o) { o->embedding_dim = 4; }, "--embedding_dim=8"},
+      {[](O* o) { o->weights_precision = WeightsPrecision::kBf16; }, "--weights_precision=fp32"},
       {[](O* o) { o->pooling = Pooling::kMean; }, "--pooling=sum"},
       {[](O* o) { o->batch_size = 47; }, "--batch_size=48"},
       {[](O* o) { o->limit_train_batches = 9; }, "--limit_train_batches=0"},

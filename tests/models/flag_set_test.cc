@@ -262,6 +262,8 @@ TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
   };
   EXPECT_THAT(error([](TrainerFlags* f) { f->optimizer = "sdg"; }),
               AllOf(HasSubstr("--optimizer=sdg"), HasSubstr("rowwise_adagrad")));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->weights_precision = "fp8"; }),
+              AllOf(HasSubstr("--weights_precision=fp8"), HasSubstr("fp32, fp16 or bf16")));
   EXPECT_THAT(error([](TrainerFlags* f) { f->dense_optimizer = "ftrl"; }),
               AllOf(HasSubstr("--dense_optimizer=ftrl"), HasSubstr("adam")));
   EXPECT_THAT(error([](TrainerFlags* f) { f->store = "tape"; }),
@@ -305,6 +307,7 @@ TEST(TrainerFlagsTest, EveryFlagReachesItsOption) {
                                          "--lr_plateau_patience=4",
                                          "--early_stop_patience=5",
                                          "--weight_decay=0.5",
+                                         "--weights_precision=bf16",
                                          "--table_weight_decay=0.125",
                                          "--max_gradient_norm=6",
                                          "--save_dir=a",
@@ -329,6 +332,7 @@ TEST(TrainerFlagsTest, EveryFlagReachesItsOption) {
   EXPECT_EQ(options.schedule.lr_plateau_patience, 4);
   EXPECT_EQ(options.schedule.early_stop_patience, 5);
   EXPECT_EQ(options.dense_optimizer.weight_decay, 0.5f);
+  EXPECT_EQ(options.weights_precision, WeightsPrecision::kBf16);
   EXPECT_EQ(options.table_optimizer.weight_decay, 0.125f);
   EXPECT_EQ(options.max_gradient_norm, 6);
   EXPECT_EQ(options.save_dir, "a");

@@ -98,8 +98,11 @@ std::vector<float> Dense(uint64_t seed) {
 }
 
 // Trains three steps and takes a checkpoint with tables in memory. Returns the digest.
-absl::StatusOr<CollectionDigest> MakeCheckpoint(Env* env) {
+// Table 0 has the precision that is asked for.
+absl::StatusOr<CollectionDigest> MakeCheckpoint(
+    Env* env, WeightsPrecision precision = WeightsPrecision::kFp32) {
   EmbeddingCollectionOptions options = Options(env);
+  options.tables[0].weights_precision = precision;
   options.snapshot_dir = absl::StrCat(kRun, "/tables");
   HOTROW_RETURN_IF_ERROR(CreateDirsDurably(*env, options.snapshot_dir));
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<EmbeddingCollection> tables,
@@ -123,6 +126,7 @@ absl::StatusOr<CollectionDigest> MakeCheckpoint(Env* env) {
     HOTROW_RETURN_IF_ERROR(tables->Update(std::move(in_flight), {.pooled = pooled.data()}));
   }
   SavedModel model = Description();
+  model.tables[0].weights_precision = precision;
   model.is_checkpoint = true;
   model.step = 3;
   model.parts = {{.store = "memory", .tables_dir = options.snapshot_dir, .snapshot = 5}};
@@ -227,6 +231,74 @@ TEST(PortableModelTest, ACollectionOpensWhatWasImported) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest opened, tables->Digest());
   EXPECT_TRUE(opened.hash == digest.hash);
   HOTROW_EXPECT_OK(CheckSavedTables(saved, opened));
+}
+
+TEST(PortableModelTest, WeightsOf16BitsComeBack) {
+  for (const StoreKind store : {StoreKind::kMemory, StoreKind::kSsd}) {
+    for (const WeightsPrecision precision : {WeightsPrecision::kFp16, WeightsPrecision::kBf16}) {
+      const std::string name(WeightsPrecisionName(precision));
+      SCOPED_TRACE(name);
+      MemEnv env;
+      HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, MakeCheckpoint(&env, precision));
+      HOTROW_ASSERT_OK_AND_ASSIGN(
+          const PortableSummary summary,
+          ExportPortable({.checkpoint = kRun, .dir = kOut, .shard_bytes = 300, .env = &env}));
+      // As many bytes as of fp32: 17 columns of weights and two of state, key, step.
+      EXPECT_EQ(summary.bytes, digest.tables[0].rows * (4 * 17 * 3 + 12) +
+                                   digest.tables[1].rows * (4 * (3 + 1) + 12));
+      const Json json = Json::parse(ReadText(env, kOutManifest));
+      EXPECT_EQ(json["requires"], Json::array({"weights_precision"}));
+      EXPECT_EQ(json["tables"][0]["weights_precision"], name);
+      EXPECT_EQ(json["tables"][0]["arrays"][1]["dtype"], "<f4");
+      EXPECT_FALSE(json["tables"][1].contains("weights_precision"));
+      HOTROW_ASSERT_OK(ImportPortable(Import(&env, store)));
+      ExpectSameModel(env, kBack, digest, store);
+      HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, kBack));
+      EXPECT_EQ(saved.tables[0].weights_precision, precision);
+      EXPECT_EQ(saved.tables[1].weights_precision, WeightsPrecision::kFp32);
+      // The tables that train take it.
+      EmbeddingCollectionOptions options = Options(&env);
+      options.tables[0].weights_precision = precision;
+      options.open_from = {
+          {.snapshot = saved.parts[0].snapshot, .store = store, .dir = saved.parts[0].tables_dir}};
+      options.open_steps = saved.step;
+      HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, EmbeddingCollection::Create(options, {}));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest opened, tables->Digest());
+      EXPECT_TRUE(opened.hash == digest.hash);
+    }
+  }
+}
+
+// Another word in the manifest makes rows of another precision, if that is meant.
+TEST(PortableModelTest, AnEditedPrecisionConvertsTheWeights) {
+  MemEnv env;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest,
+                              MakeCheckpoint(&env, WeightsPrecision::kBf16));
+  HOTROW_ASSERT_OK(Export(&env));
+  Json json = Json::parse(ReadText(env, kOutManifest));
+  json["tables"][0]["weights_precision"] = "fp8";
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, kOutManifest, json.dump()));
+  EXPECT_THAT(ImportPortable(Import(&env)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("\"tables[0].weights_precision\" is"),
+                             HasSubstr("fp32, fp16 or bf16"))));
+  json["requires"] = Json::array();
+  json["tables"][0].erase("weights_precision");
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, kOutManifest, json.dump()));
+  EXPECT_THAT(ImportPortable(Import(&env)),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("table \"users\""), HasSubstr("--edited"))));
+  ImportOptions edited = Import(&env);
+  edited.edited = true;
+  HOTROW_ASSERT_OK(ImportPortable(edited));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, kBack));
+  EXPECT_EQ(saved.tables[0].weights_precision, WeightsPrecision::kFp32);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report,
+                              VerifyCheckpoint(env, kBack, int64_t{16} << 20));
+  EXPECT_THAT(report.damage, testing::IsEmpty());
+  EXPECT_EQ(report.tables[0].rows, digest.tables[0].rows);
+  EXPECT_FALSE(report.tables[0].hash == digest.tables[0].hash);
+  EXPECT_TRUE(report.tables[1].hash == digest.tables[1].hash);
 }
 
 TEST(PortableModelTest, StoresWhereTheyAreAskedFor) {
@@ -722,8 +794,7 @@ std::map<std::pair<uint32_t, uint64_t>, std::vector<std::byte>> RowsOfExport(
                                    for (size_t i = 0; i < batch.keys.size(); ++i) {
                                      const RowKey& key = batch.keys[i];
                                      const PortableTable& table = portable->tables[key.table];
-                                     const int64_t bytes =
-                                         RowLayout::For(table.dim, table.optimizer).payload_bytes;
+                                     const int64_t bytes = table.layout().payload_bytes;
                                      auto& row = out[{key.table, key.key}];
                                      EXPECT_TRUE(row.empty()) << "twice";
                                      row.assign(batch.rows[i], batch.rows[i] + bytes);

@@ -25,6 +25,7 @@ using test::MemEnv;
 using test::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kDir[] = "/run/model";
 constexpr char kManifest[] = "/run/model/manifest.json";
@@ -603,6 +604,28 @@ TEST(SavedModelTest, WrongPartsAreNamed) {
   EXPECT_THAT(with_ranks(4097), is_wrong("stores"));
 }
 
+// A reader that does not know of them would take their rows for something else.
+TEST(SavedModelTest, WeightsOf16BitsAreRequiredToBeUnderstood) {
+  MemEnv env;
+  SaveOne(&env);
+  HOTROW_ASSERT_OK_AND_ASSIGN(SavedModel model, ReadSavedModel(env, kDir));
+  EXPECT_THAT(SavedModelManifest(model), Not(HasSubstr("weights_precision")));
+  model.tables[1].weights_precision = WeightsPrecision::kBf16;
+  const std::string text = SavedModelManifest(model);
+  const auto json = nlohmann::ordered_json::parse(text, nullptr, false);
+  EXPECT_EQ(json["requires"], nlohmann::ordered_json::array({"weights_precision"}));
+  EXPECT_FALSE(json["tables"][0].contains("weights_precision"));
+  EXPECT_EQ(json["tables"][1]["weights_precision"], "bf16");
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, kManifest, text));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel again, ReadSavedModel(env, kDir));
+  EXPECT_EQ(again.tables[0].weights_precision, WeightsPrecision::kFp32);
+  EXPECT_EQ(again.tables[1].weights_precision, WeightsPrecision::kBf16);
+  ForgeManifest(env, absl::StrReplaceAll(text, {{"\"bf16\"", "\"fp8\""}}));
+  EXPECT_THAT(ReadSavedModel(env, kDir).status(),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr(kManifest), HasSubstr("weights_precision"))));
+}
+
 // What one rank writes is what it wrote before there were several.
 TEST(SavedModelTest, TheManifestOfOneRankIsAsItWas) {
   SavedModel model = Description();
@@ -662,6 +685,10 @@ TEST(SavedModelTest, WhatDoesNotFitIsNamedWithTheRemedy) {
                     HasSubstr("--embedding_dim")));
   EXPECT_THAT(refusal([](SavedModel* m) { m->tables[0].optimizer = "ftrl"; }),
               AllOf(HasSubstr("table \"users\""), HasSubstr("--optimizer=ftrl")));
+  EXPECT_THAT(
+      refusal([](SavedModel* m) { m->tables[1].weights_precision = WeightsPrecision::kFp16; }),
+      AllOf(HasSubstr("table \"items\" has weights of fp16, this is fp32"),
+            HasSubstr("use --weights_precision=fp16")));
   EXPECT_THAT(refusal([](SavedModel* m) { m->shape[0].second = "32-1"; }),
               HasSubstr("use --over_arch_layer_sizes=32-1"));
   EXPECT_THAT(refusal([](SavedModel* m) { m->num_parameters = 22; }),

@@ -15,6 +15,8 @@
 #include "models/dlrm_model.h"
 #include "models/model_parts.h"
 #include "models/saved_model.h"
+#include "ops/row_layout.h"
+#include "tests/models/checkpoint_test_util.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/test_util.h"
 
@@ -116,6 +118,38 @@ TEST(TrainerTest, LearnsThePlantedModel) {
   options.epochs = 1;
   HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport shorter, RunOn(spec, options));
   EXPECT_LT(report.train_logloss, shorter.train_logloss);
+}
+
+// Half the bytes of weights cost next to nothing, since rounding has no bias.
+TEST(TrainerTest, WeightsOf16BitsLearnTheSame) {
+  TrainerOptions options = SmallOptions();
+  options.epochs = 2;
+  const std::string spec = "synthetic:tables=4,rows=100,dense=4,samples=20000,valid=500,test=5000";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport whole, RunOn(spec, options));
+  for (const WeightsPrecision precision : {WeightsPrecision::kFp16, WeightsPrecision::kBf16}) {
+    const std::string name(WeightsPrecisionName(precision));
+    options.weights_precision = precision;
+    test::Output output;
+    options.out = output.file();
+    HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport narrow, RunOn(spec, options));
+    EXPECT_NEAR(narrow.test.auc, whole.test.auc, 0.002) << name;
+    EXPECT_FALSE(narrow.digest.hash == whole.digest.hash) << name;
+    EXPECT_EQ(narrow.rows(), whole.rows());
+    EXPECT_LT(narrow.digest.tables[0].row_bytes, whole.digest.tables[0].row_bytes);
+    EXPECT_THAT(output.Text(), HasSubstr(absl::StrCat(" columns in ", name, ", ")));
+    const nlohmann::json json = nlohmann::json::parse(ReportToJson(narrow), nullptr, false);
+    EXPECT_EQ(json["tables"][0]["weights_precision"], name);
+    EXPECT_EQ(
+        json["tables"][0]["row_bytes"],
+        RowLayout::For(options.embedding_dim, options.table_optimizer.kind, precision).row_bytes);
+    // Rounding is a function of seed, table, key, step and column, not of where a row lies.
+    TrainerOptions cached = options;
+    cached.out = nullptr;
+    cached.cache_bytes = kSmallestCache;
+    cached.prefetch_depth = 2;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport same, RunOn(spec, cached));
+    EXPECT_TRUE(same.digest.hash == narrow.digest.hash) << name;
+  }
 }
 
 // Promise 1: caches and prefetching change speed, never a bit.
@@ -810,7 +844,8 @@ TEST(ReportTest, JsonHasEveryFieldByItsName) {
   EXPECT_EQ(KeysOf(json["checkpoints"]),
             (Keys{"count", "early", "bytes", "ms", "commit_ms", "pause_ms", "resumed_step"}));
   ASSERT_EQ(json["tables"].size(), 2u);
-  EXPECT_EQ(KeysOf(json["tables"][0]), (Keys{"name", "rows", "dim", "row_bytes", "hash"}));
+  EXPECT_EQ(KeysOf(json["tables"][0]),
+            (Keys{"name", "rows", "dim", "weights_precision", "row_bytes", "hash"}));
   ASSERT_EQ(json["tiers"].size(), 2u);
   EXPECT_EQ(KeysOf(json["tiers"][0]),
             (Keys{"name", "budget_bytes", "used_bytes", "peak_bytes", "lookups", "unique_hit_rate",

@@ -141,7 +141,7 @@ TEST(GradientSegmentSumTest, IsTheGradientOfPooledLookup) {
     const std::vector<std::vector<float>> c = p.data;
     const auto loss = [&] {
       BindData(p);
-      const std::vector<const float*> rows = p.row_pointers();
+      std::vector<const std::byte*> rows = p.row_pointers();
       EXPECT_THAT(PooledLookup({}, {.features = p.features,
                                     .batch_size = p.batch_size,
                                     .offsets = p.offsets.data(),

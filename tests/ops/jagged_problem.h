@@ -44,9 +44,11 @@ struct JaggedProblem {
     const double length = static_cast<double>(offset(f, b + 1) - offset(f, b));
     return features[f].pooling == Pooling::kMean ? weight(j) / length : weight(j);
   }
-  std::vector<const float*> row_pointers() const {
-    std::vector<const float*> pointers;
-    for (const std::vector<float>& row : rows) pointers.push_back(row.data());
+  std::vector<const std::byte*> row_pointers() const {
+    std::vector<const std::byte*> pointers;
+    for (const std::vector<float>& row : rows) {
+      pointers.push_back(reinterpret_cast<const std::byte*>(row.data()));
+    }
     return pointers;
   }
   // Calls body(f, b, j) for each lookup in order.

@@ -40,6 +40,9 @@ class DeviceRows {
   }
 
   float* const* pointers() { return pointers_->data(); }
+  const std::byte* const* byte_pointers() {
+    return reinterpret_cast<const std::byte* const*>(pointers_->data());
+  }
   // Also looks at the float behind each row, which nobody may touch.
   std::vector<std::vector<float>> ToHost() const {
     const std::vector<float> floats = floats_->ToHost();

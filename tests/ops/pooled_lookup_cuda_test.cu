@@ -3,6 +3,7 @@
 
 #include "base/cuda_handles.h"
 #include "ops/pooled_lookup.h"
+#include "tests/ops/half_reference.h"
 #include "tests/ops/jagged_problem.h"
 #include "tests/ops/jagged_problem_cuda.h"
 #include "tests/support/device_array.cuh"
@@ -19,7 +20,7 @@ using test::JaggedProblem;
 using test::kUntouched;
 
 absl::Status LookUpOnCpu(const JaggedProblem& p) {
-  const std::vector<const float*> rows = p.row_pointers();
+  const std::vector<const std::byte*> rows = p.row_pointers();
   return PooledLookup({}, {.features = p.features,
                            .batch_size = p.batch_size,
                            .offsets = p.offsets.data(),
@@ -35,7 +36,7 @@ absl::Status LookUpOnGpu(const JaggedProblem& p, DeviceProblem* device, CudaStre
                        .offsets = device->offsets.data(),
                        .weights = device->weights_or_null,
                        .inverse = device->inverse.data(),
-                       .rows = device->rows.pointers()});
+                       .rows = device->rows.byte_pointers()});
 }
 
 // The outputs of all features, and what lies between them, to the bit.
@@ -73,6 +74,66 @@ TEST(PooledLookupCudaTest, AllWidthsAndBagLengths) {
     ExpectTheBitsOfTheCpu(BuildJaggedProblem(
         5, /*batch_size=*/37, test::FeaturesOfAllWidths(), /*table_rows=*/50, weighted,
         [&](size_t f, int64_t b) { return lengths[(f + static_cast<size_t>(b)) % 10]; }));
+  }
+}
+
+// Rows of several precisions in one launch; a third of the dims has each. Rows begin on 16 bytes,
+// or where their numbers may just lie.
+TEST(PooledLookupCudaTest, MixedPrecisions) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const StreamHandle stream, CreateStream());
+  const auto precision_of = [](int32_t dim) { return static_cast<WeightsPrecision>(dim % 3); };
+  std::vector<JaggedFeature> features;
+  for (const int32_t dim : {1, 2, 3, 7, 8, 15, 17, 64, 65, 66, 130, 1000}) {
+    for (const Pooling pooling : {Pooling::kSum, Pooling::kMean, Pooling::kNone}) {
+      features.push_back(
+          {.dim = dim, .pooling = pooling, .stride = dim + 1, .precision = precision_of(dim)});
+    }
+  }
+  for (const bool weighted : {false, true}) {
+    JaggedProblem p =
+        BuildJaggedProblem(9, /*batch_size=*/37, features, /*table_rows=*/50, weighted,
+                           [](size_t f, int64_t b) { return (static_cast<int64_t>(f) + b) % 11; });
+    std::vector<std::vector<std::byte>> rows;
+    for (size_t u = 0; u < p.rows.size(); ++u) {
+      rows.push_back(test::NarrowedRow(precision_of(p.row_dims[u]), p.rows[u]));
+    }
+    std::vector<const std::byte*> host_rows;
+    for (const std::vector<std::byte>& row : rows) host_rows.push_back(row.data());
+    HOTROW_ASSERT_OK(PooledLookup({}, {.features = p.features,
+                                       .batch_size = p.batch_size,
+                                       .offsets = p.offsets.data(),
+                                       .weights = p.weights_or_null(),
+                                       .inverse = p.inverse.data(),
+                                       .rows = host_rows.data()}));
+    for (const bool aligned : {true, false}) {
+      std::vector<std::byte> bytes;
+      std::vector<size_t> begins;
+      for (size_t u = 0; u < rows.size(); ++u) {
+        const auto offset = static_cast<size_t>(WeightBytes(precision_of(p.row_dims[u])));
+        bytes.resize((bytes.size() + 15) / 16 * 16 + (aligned ? 0 : offset));
+        begins.push_back(bytes.size());
+        bytes.insert(bytes.end(), rows[u].begin(), rows[u].end());
+      }
+      DeviceArray<std::byte> device_bytes(bytes);
+      std::vector<const std::byte*> pointers;
+      for (const size_t begin : begins) pointers.push_back(device_bytes.data() + begin);
+      DeviceArray<const std::byte*> device_pointers(pointers);
+      DeviceProblem device(p, aligned);
+      HOTROW_ASSERT_OK(PooledLookup({.device = Device::kCuda, .stream = stream.get()},
+                                    {.features = device.features,
+                                     .batch_size = p.batch_size,
+                                     .offsets = device.offsets.data(),
+                                     .weights = device.weights_or_null,
+                                     .inverse = device.inverse.data(),
+                                     .rows = device_pointers.data()}));
+      const std::vector<std::vector<float>> got = device.data.ToHost();
+      for (size_t f = 0; f < p.features.size(); ++f) {
+        ASSERT_EQ(std::memcmp(got[f].data(), p.data[f].data(), got[f].size() * sizeof(float)), 0)
+            << "feature " << f << " of dim " << p.features[f].dim << ", "
+            << WeightsPrecisionName(p.features[f].precision) << (aligned ? "" : ", unaligned");
+      }
+    }
   }
 }
 

@@ -1,8 +1,10 @@
 #include "ops/pooled_lookup.h"
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
+#include "tests/ops/half_reference.h"
 #include "tests/ops/jagged_problem.h"
 #include "tests/support/test_util.h"
 
@@ -16,7 +18,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 absl::Status RunLookup(const JaggedProblem& p, ThreadPool* pool = nullptr) {
-  const std::vector<const float*> rows = p.row_pointers();
+  const std::vector<const std::byte*> rows = p.row_pointers();
   return PooledLookup({.pool = pool}, {.features = p.features,
                                        .batch_size = p.batch_size,
                                        .offsets = p.offsets.data(),
@@ -152,9 +154,71 @@ TEST(PooledLookupTest, SameBitsOnAnyPool) {
   }
 }
 
+// Features of several precisions in one call give what their rows give when they are widened
+// before: to the bit, for any width, pooling and bag length.
+TEST(PooledLookupTest, HalfRowsAreThoseWidenedBefore) {
+  const WeightsPrecision precisions[] = {WeightsPrecision::kBf16, WeightsPrecision::kFp32,
+                                         WeightsPrecision::kFp16};
+  constexpr int64_t kRowsEach = 30;
+  ThreadPool four(4);
+  for (const bool weighted : {false, true}) {
+    RandomStream random(weighted ? 1 : 2, RandomPurpose::kTest);
+    JaggedProblem p;
+    p.batch_size = 300;  // more than one block of samples
+    p.offsets.push_back(0);
+    std::vector<std::vector<std::byte>> narrow;
+    for (const int32_t dim : {1, 2, 3, 7, 8, 15, 17, 64, 130}) {
+      for (const WeightsPrecision precision : precisions) {
+        const auto first_row = static_cast<uint64_t>(p.rows.size());
+        for (int64_t u = 0; u < kRowsEach; ++u) {
+          std::vector<float>& row = p.rows.emplace_back(dim);
+          // Normal, subnormal and negative zero.
+          for (float& x : row) {
+            x = random.Normal() * (random.Below(4) == 0 ? 1e-6f : 1.0f);
+            if (random.Below(16) == 0) x = -0.0f;
+          }
+          p.row_dims.push_back(dim);
+          narrow.push_back(test::NarrowedRow(precision, row));
+        }
+        p.features.push_back({.dim = dim,
+                              .pooling = static_cast<Pooling>(p.features.size() % 3),
+                              .stride = dim + 1,
+                              .precision = precision});
+        for (int64_t b = 0; b < p.batch_size; ++b) {
+          for (uint64_t i = random.Below(12); i > 0; --i) {
+            p.inverse.push_back(static_cast<int32_t>(first_row + random.Below(kRowsEach)));
+            if (weighted) p.weights.push_back(random.Normal());
+          }
+          p.offsets.push_back(std::ssize(p.inverse));
+        }
+      }
+    }
+    JaggedProblem wide = p;
+    for (JaggedFeature& feature : wide.features) feature.precision = WeightsPrecision::kFp32;
+    BindData(wide);
+    HOTROW_ASSERT_OK(RunLookup(wide));
+    std::vector<const std::byte*> rows;
+    for (const std::vector<std::byte>& row : narrow) rows.push_back(row.data());
+    for (ThreadPool* pool : {static_cast<ThreadPool*>(nullptr), &four}) {
+      BindData(p);
+      HOTROW_ASSERT_OK(PooledLookup({.pool = pool}, {.features = p.features,
+                                                     .batch_size = p.batch_size,
+                                                     .offsets = p.offsets.data(),
+                                                     .weights = p.weights_or_null(),
+                                                     .inverse = p.inverse.data(),
+                                                     .rows = rows.data()}));
+      for (size_t f = 0; f < p.features.size(); ++f) {
+        ASSERT_EQ(
+            std::memcmp(p.data[f].data(), wide.data[f].data(), p.data[f].size() * sizeof(float)), 0)
+            << "dim " << p.features[f].dim << " " << WeightsPrecisionName(p.features[f].precision);
+      }
+    }
+  }
+}
+
 TEST(PooledLookupTest, ValidateNamesTheField) {
   JaggedProblem p = SmallProblem(Pooling::kSum);
-  const std::vector<const float*> rows = p.row_pointers();
+  const std::vector<const std::byte*> rows = p.row_pointers();
   const PooledLookupArgs good{p.features,       3,          p.offsets.data(), nullptr,
                               p.inverse.data(), rows.data()};
   HOTROW_ASSERT_OK(PooledLookup({}, good));

@@ -16,12 +16,15 @@
 #include "base/philox.h"
 #include "ops/row_codec_convert_impl.h"
 #include "ops/row_codec_impl.h"
+#include "tests/ops/half_reference.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
 namespace {
 
 using internal::RowCodecPath;
+using test::kBf16Largest;
+using test::kFp16Largest;
 using test::StatusIs;
 using testing::Each;
 using testing::HasSubstr;
@@ -43,58 +46,14 @@ std::string Name(Type type, Rounding rounding) {
 // The reference: the definition of each type in double, where all of it is exact. The formulas
 // share nothing with the library but the random words.
 
-constexpr uint16_t kFp16Largest = 0x7bff;
-constexpr uint16_t kBf16Largest = 0x7f7f;
-
-// The number that the bits of a half without a sign stand for.
-double HalfValue(Type type, uint16_t bits) {
-  const int fraction_bits = type == Type::kFp16 ? 10 : 7;
-  const int bias = type == Type::kFp16 ? 15 : 127;
-  const int exponent = bits >> fraction_bits;
-  const int fraction = bits & ((1 << fraction_bits) - 1);
-  if (exponent == 0) return std::ldexp(fraction, 1 - bias - fraction_bits);
-  return std::ldexp((1 << fraction_bits) + fraction, exponent - bias - fraction_bits);
+WeightsPrecision HalfOf(Type type) {
+  return type == Type::kFp16 ? WeightsPrecision::kFp16 : WeightsPrecision::kBf16;
 }
-
-uint16_t LargestHalf(Type type) { return type == Type::kFp16 ? kFp16Largest : kBf16Largest; }
-
-// The largest half that is not above x in [0, the largest half].
-uint16_t HalfBelow(Type type, double x) {
-  uint16_t low = 0;
-  uint16_t high = LargestHalf(type);
-  while (low < high) {
-    const auto middle = static_cast<uint16_t>((low + high + 1) / 2);
-    if (HalfValue(type, middle) <= x) {
-      low = middle;
-    } else {
-      high = static_cast<uint16_t>(middle - 1);
-    }
-  }
-  return low;
-}
-
+uint16_t HalfBelow(Type type, double x) { return test::HalfBelow(HalfOf(type), x); }
+double HalfValue(Type type, uint16_t bits) { return test::HalfValue(HalfOf(type), bits); }
+uint16_t LargestHalf(Type type) { return test::LargestHalf(HalfOf(type)); }
 uint16_t ReferenceHalf(Type type, Rounding rounding, float x, uint32_t word) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
-  if (std::isnan(x)) {
-    return type == Type::kFp16 ? sign | 0x7e00 | ((bits >> 13) & 0x1ff) : (bits >> 16) | 0x40;
-  }
-  if (std::isinf(x)) return sign | (type == Type::kFp16 ? 0x7c00 : 0x7f80);
-  const double magnitude = std::fabs(static_cast<double>(x));
-  if (magnitude >= HalfValue(type, LargestHalf(type))) return sign | LargestHalf(type);
-  const uint16_t below = HalfBelow(type, magnitude);
-  const double low = HalfValue(type, below);
-  const double fraction = (magnitude - low) / (HalfValue(type, below + 1) - low);
-  bool up;
-  if (rounding == Rounding::kNearest) {
-    up = fraction > 0.5 || (fraction == 0.5 && below % 2 == 1);
-  } else if (type == Type::kFp16 && below < 0x0400) {
-    up = (word >> 1) < std::floor(fraction * 0x1p31);
-  } else {
-    const double cut = type == Type::kFp16 ? 0x1p13 : 0x1p16;
-    up = std::fmod(word, cut) + fraction * cut >= cut;
-  }
-  return sign | static_cast<uint16_t>(below + (up ? 1 : 0));
+  return test::ReferenceHalf(HalfOf(type), rounding == Rounding::kStochastic, x, word);
 }
 
 float ReferenceScale(const std::vector<float>& row) {

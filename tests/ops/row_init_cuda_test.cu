@@ -27,6 +27,7 @@ struct Table {
   int32_t dim = 1;
   int64_t front = 0;
   int64_t gap = 0;
+  WeightsPrecision precision = WeightsPrecision::kFp32;
 };
 
 std::vector<uint64_t> Keys() {
@@ -50,7 +51,7 @@ struct Memory {
   std::vector<float> on_gpu;
 };
 Memory Init(const Table& table, const std::vector<uint64_t>& keys, test::Enqueue enqueue) {
-  const RowLayout layout = RowLayout::For(table.dim, table.optimizer);
+  const RowLayout layout = RowLayout::For(table.dim, table.optimizer, table.precision);
   const auto size = static_cast<size_t>(table.front + static_cast<int64_t>(keys.size()) *
                                                           (layout.row_bytes / 4 + table.gap));
   std::vector<float> on_cpu(size, 77.0f);
@@ -101,6 +102,32 @@ TEST(RowInitCudaTest, SameBitsAsOnTheCpu) {
            Keys(), test::Enqueue::kAsGraph);
   EXPECT_TRUE(SameBits(graph.on_gpu, graph.on_cpu));
   EXPECT_TRUE(Init({}, {}, test::Enqueue::kDirectly).on_gpu.empty());
+}
+
+// A last bit of kNormal that differs (see below) would show in fewer than one half in 10^10.
+TEST(RowInitCudaTest, HalfWeightsHaveTheBitsOfTheCpu) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const WeightsPrecision precision : {WeightsPrecision::kFp16, WeightsPrecision::kBf16}) {
+    for (const Initializer& initializer :
+         {Initializer{InitializerKind::kZeros, 3}, Initializer{InitializerKind::kConstant, 1e6f},
+          Initializer{InitializerKind::kUniform, 0.3f},
+          Initializer{InitializerKind::kUniform, 1e-6f},
+          Initializer{InitializerKind::kNormal, 0.5f}}) {
+      for (const Kind optimizer : kOptimizers) {
+        for (const int32_t dim : {1, 2, 3, 7, 8, 15, 17, 64, 130, 1000}) {
+          for (const int64_t unaligned : {0, 1}) {
+            SCOPED_TRACE(testing::Message() << std::string(WeightsPrecisionName(precision)) << " "
+                                            << static_cast<int>(initializer.kind) << " "
+                                            << std::string(SparseOptimizerName(optimizer))
+                                            << " dim " << dim << " front " << unaligned);
+            const Table table = {initializer, optimizer, dim, unaligned, unaligned, precision};
+            const Memory memory = Init(table, Keys(), test::Enqueue::kDirectly);
+            EXPECT_TRUE(SameBits(memory.on_gpu, memory.on_cpu));
+          }
+        }
+      }
+    }
+  }
 }
 
 // What the header promises of kNormal: the last bit at most, and hardly ever.

@@ -10,6 +10,7 @@
 
 #include "base/buffer.h"
 #include "ops/row_init_impl.h"
+#include "tests/ops/half_reference.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -28,12 +29,13 @@ struct Table {
   float initial_accumulator = 0;
   uint64_t seed = 1;
   uint32_t table = 0;
+  WeightsPrecision precision = WeightsPrecision::kFp32;
 };
 
 // [U][row_bytes]
 std::vector<std::vector<std::byte>> Init(const Table& table, const std::vector<uint64_t>& keys,
                                          ThreadPool* pool = nullptr) {
-  const RowLayout layout = RowLayout::For(table.dim, table.optimizer);
+  const RowLayout layout = RowLayout::For(table.dim, table.optimizer, table.precision);
   HostBuffer<std::byte> memory =
       std::move(HostBuffer<std::byte>::Create(static_cast<int64_t>(keys.size()) * layout.row_bytes))
           .value();
@@ -173,6 +175,44 @@ TEST(RowInitTest, WritesTheWholeRow) {
   }
 }
 
+// Weights of 16 bits are those of fp32 rounded to the nearest; the rest is as with fp32, and what
+// lies between is zero.
+TEST(RowInitTest, HalfWeightsAreRoundedToTheNearest) {
+  using Kind = SparseOptimizerKind;
+  for (const WeightsPrecision precision : test::kHalfPrecisions) {
+    for (const Initializer& initializer :
+         {Initializer{InitializerKind::kZeros, 3}, Initializer{InitializerKind::kConstant, -0.3f},
+          Initializer{InitializerKind::kConstant, 1e6f},
+          Initializer{InitializerKind::kUniform, 0.3f},
+          Initializer{InitializerKind::kUniform, 1e-6f},
+          Initializer{InitializerKind::kNormal, 0.5f}}) {
+      for (const Kind kind : {Kind::kSgd, Kind::kAdagrad, Kind::kRowWiseAdagrad, Kind::kFtrl}) {
+        for (const int32_t dim : {1, 2, 3, 7, 8, 15, 17, 64, 130}) {
+          SCOPED_TRACE(testing::Message()
+                       << WeightsPrecisionName(precision) << " "
+                       << static_cast<int>(initializer.kind) << " of " << initializer.value << " "
+                       << SparseOptimizerName(kind) << " dim " << dim);
+          Table table{.initializer = initializer,
+                      .optimizer = kind,
+                      .dim = dim,
+                      .initial_accumulator = 0.25f};
+          const RowLayout wide_layout = RowLayout::For(dim, kind);
+          const std::vector<std::byte> wide = Init(table, {42})[0];
+          std::vector<float> weights = Floats(wide, 0, dim);
+          table.precision = precision;
+          const RowLayout layout = RowLayout::For(dim, kind, precision);
+          std::vector<std::byte> want = test::NarrowedRow(precision, weights);
+          want.resize(static_cast<size_t>(layout.state_offset));
+          want.insert(want.end(), wide.begin() + wide_layout.state_offset,
+                      wide.begin() + wide_layout.payload_bytes);
+          want.resize(static_cast<size_t>(layout.row_bytes));
+          ASSERT_EQ(Init(table, {42})[0], want);
+        }
+      }
+    }
+  }
+}
+
 TEST(RowInitTest, AccumulatorsLieInTheState) {
   using Kind = SparseOptimizerKind;
   for (const Kind kind : {Kind::kSgd, Kind::kMomentum, Kind::kAdagrad, Kind::kRowWiseAdagrad,
@@ -220,7 +260,7 @@ TEST(RowInitTest, ValidateNamesTheField) {
   expect([](Args& a) { a.initial_accumulator = kNan; }, "initial_accumulator");
   expect([](Args& a) { a.layout = nullptr; }, "layout must not be null");
   expect([](Args& a) { a.optimizer = SparseOptimizerKind::kSgd; },
-         "layout->state_floats must be 0, as the optimizer sgd needs, got 8");
+         "layout->state_floats must be 0, as the optimizer sgd with weights of fp32 needs, got 8");
   expect([](Args& a) { a.num_rows = -1; }, "num_rows must be >= 0, got -1");
   expect([](Args& a) { a.keys = nullptr; }, "keys must not be null");
   expect([](Args& a) { a.rows = nullptr; }, "rows must not be null");

@@ -10,6 +10,7 @@
 #include "base/philox.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
+#include "tests/ops/half_reference.h"
 #include "tests/support/device_array.cuh"
 #include "tests/support/gpu_test.h"
 #include "tests/support/test_util.h"
@@ -24,20 +25,23 @@ using Kind = SparseOptimizerKind;
 // side; so do gradients, which then begin on any multiple of four bytes.
 class TwoTables {
  public:
-  TwoTables(const SparseOptimizerConfig& config, int32_t dim, int64_t num_rows, uint64_t seed)
+  TwoTables(const SparseOptimizerConfig& config, int32_t dim, int64_t num_rows, uint64_t seed,
+            WeightsPrecision precision = WeightsPrecision::kFp32)
       : config_(config),
-        layout_(RowLayout::For(dim, config.kind)),
+        layout_(RowLayout::For(dim, config.kind, precision)),
         num_rows_(num_rows),
         random_(seed, RandomPurpose::kTest),
         host_(static_cast<size_t>(num_rows * layout_.row_bytes) / sizeof(Line)),
         gradients_(static_cast<size_t>(num_rows * dim)) {
     const bool is_sum = config.kind == Kind::kAdagrad || config.kind == Kind::kRowWiseAdagrad;
     for (int64_t u = 0; u < num_rows; ++u) {
-      auto* const row = reinterpret_cast<float*>(HostRow(u));
-      for (int32_t d = 0; d < dim; ++d) row[d] = random_.Normal();
+      for (int32_t d = 0; d < dim; ++d) {
+        test::StoreWeight(precision, /*stochastic=*/false, random_.Normal(), 0, HostRow(u), d);
+      }
+      auto* const state = reinterpret_cast<float*>(HostRow(u) + layout_.state_offset);
       for (int32_t i = 0; i < layout_.state_floats; ++i) {
         if (is_sum || (config.kind == Kind::kFtrl && i >= dim)) {
-          row[dim + i] = config.initial_accumulator;
+          state[i] = config.initial_accumulator;
         }
       }
     }
@@ -52,7 +56,9 @@ class TwoTables {
     std::vector<std::byte*> device_rows;
     std::vector<const float*> host_gradients;
     std::vector<const float*> device_gradients;
+    std::vector<uint64_t> keys;
     for (int64_t u = 0; u < num_rows_; u += stride) {
+      keys.push_back(static_cast<uint64_t>(u) * 0x9e3779b97f4a7c15ull);
       host_rows.push_back(HostRow(u));
       device_rows.push_back(reinterpret_cast<std::byte*>(device_->data()) + u * layout_.row_bytes);
       host_gradients.push_back(gradients_.data() + u * layout_.dim);
@@ -60,6 +66,7 @@ class TwoTables {
     }
     DeviceArray<std::byte*> device_row_pointers(device_rows);
     DeviceArray<const float*> device_gradient_pointers(device_gradients);
+    DeviceArray<uint64_t> device_keys(keys);
     DeviceArray<int64_t> device_new_rows(std::vector<int64_t>{7});
     int64_t new_rows = 7;
     SparseUpdateArgs args{.config = config_,
@@ -69,10 +76,14 @@ class TwoTables {
                           .gradients = host_gradients.data(),
                           .learning_rate_factor = factor,
                           .step = step,
+                          .seed = 5,
+                          .table = 4,
+                          .keys = keys.data(),
                           .new_rows = &new_rows};
     HOTROW_ASSERT_OK(SparseUpdate({}, args));
     args.rows = device_row_pointers.data();
     args.gradients = device_gradient_pointers.data();
+    args.keys = device_keys.data();
     args.new_rows = device_new_rows.data();
     HOTROW_ASSERT_OK(SparseUpdate({.device = Device::kCuda, .stream = stream}, args));
     EXPECT_EQ(device_new_rows.ToHost()[0], new_rows);
@@ -85,6 +96,12 @@ class TwoTables {
     for (int64_t u = 0; u < num_rows_; ++u) {
       const auto* const got =
           reinterpret_cast<const std::byte*>(device.data()) + u * layout_.row_bytes;
+      if (tolerance == 0) {
+        ASSERT_EQ(std::memcmp(got, HostRow(u), static_cast<size_t>(layout_.state_offset)), 0)
+            << "weights of row " << u << ", the first is "
+            << test::LoadWeight(layout_.precision, got, 0) << ", want "
+            << test::LoadWeight(layout_.precision, HostRow(u), 0);
+      }
       const int64_t floats = layout_.payload_bytes / static_cast<int64_t>(sizeof(float));
       for (int64_t i = 0; i < floats; ++i) {
         float a;
@@ -153,6 +170,29 @@ TEST_P(SparseOptimizerCudaTest, GivesTheBitsOfTheCpu) {
       tables.ExpectAlike(0);
       tables.Update(2, 0.5f, stream.get());
       tables.Update(3, 0, stream.get());
+      tables.ExpectAlike(0);
+    }
+  }
+}
+
+// Rows whose weights are halves, with paddings of two bytes and states that begin on four.
+TEST_P(SparseOptimizerCudaTest, HalfWeightsHaveTheBitsOfTheCpu) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const StreamHandle stream, CreateStream());
+  for (const WeightsPrecision precision : test::kHalfPrecisions) {
+    for (const int32_t dim : {1, 2, 3, 7, 8, 15, 17, 64, 130, 1000}) {
+      SCOPED_TRACE(testing::Message() << WeightsPrecisionName(precision) << " dim " << dim);
+      const SparseOptimizerConfig config{.kind = GetParam(),
+                                         .learning_rate = 0.05f,
+                                         .weight_decay = 0.02f,
+                                         .initial_accumulator = 0.1f};
+      TwoTables tables(config, dim, /*num_rows=*/333, static_cast<uint64_t>(dim), precision);
+      tables.Update(1, 1, stream.get(), /*stride=*/3);
+      tables.ExpectAlike(0);
+      tables.Update(2, 0.5f, stream.get());
+      tables.Update(3, 0, stream.get());
+      // Into the range of fp16's subnormals and of its largest numbers.
+      tables.Update(4, 1e6f, stream.get());
       tables.ExpectAlike(0);
     }
   }

@@ -12,6 +12,7 @@
 #include "base/philox.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer_impl.h"
+#include "tests/ops/half_reference.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -25,12 +26,16 @@ constexpr Kind kAllKinds[] = {
     Kind::kSgd,  Kind::kMomentum,           Kind::kAdagrad, Kind::kRowWiseAdagrad,
     Kind::kAdam, Kind::kPartialRowWiseAdam, Kind::kFtrl};
 
+constexpr uint64_t kSeed = 11;
+constexpr uint32_t kTable = 3;
+
 // Some rows side by side in aligned memory.
 class Rows {
  public:
-  Rows(const SparseOptimizerConfig& config, int32_t dim, int64_t num_rows)
+  Rows(const SparseOptimizerConfig& config, int32_t dim, int64_t num_rows,
+       WeightsPrecision precision = WeightsPrecision::kFp32)
       : config_(config),
-        layout_(RowLayout::For(dim, config.kind)),
+        layout_(RowLayout::For(dim, config.kind, precision)),
         num_rows_(num_rows),
         memory_(std::move(HostBuffer<std::byte>::Create(num_rows * layout_.row_bytes)).value()) {
     const bool is_sum = config.kind == Kind::kAdagrad || config.kind == Kind::kRowWiseAdagrad;
@@ -45,8 +50,13 @@ class Rows {
 
   const RowLayout& layout() const { return layout_; }
   std::byte* row(int64_t u) { return memory_.data() + u * layout_.row_bytes; }
-  float* weights(int64_t u) { return reinterpret_cast<float*>(row(u)); }
-  float* state(int64_t u) { return weights(u) + layout_.dim; }
+  static uint64_t key(int64_t u) { return 0x9e3779b97f4a7c15ull * static_cast<uint64_t>(u + 1); }
+  float* weights(int64_t u) { return reinterpret_cast<float*>(row(u)); }  // of fp32
+  float weight(int64_t u, int64_t d) { return test::LoadWeight(layout_.precision, row(u), d); }
+  void SetWeight(int64_t u, int64_t d, float x) {
+    test::StoreWeight(layout_.precision, /*stochastic=*/false, x, 0, row(u), d);
+  }
+  float* state(int64_t u) { return reinterpret_cast<float*>(row(u) + layout_.state_offset); }
   uint32_t last_step(int64_t u) {
     uint32_t step;
     std::memcpy(&step, row(u) + layout_.step_offset, sizeof(step));
@@ -66,7 +76,9 @@ class Rows {
                           uint32_t step, float factor = 1, ThreadPool* pool = nullptr) {
     std::vector<std::byte*> rows;
     std::vector<const float*> gradient_rows;
+    std::vector<uint64_t> keys;
     for (const int64_t u : which) {
+      keys.push_back(key(u));
       gradient_rows.push_back(gradients.data() + static_cast<int64_t>(rows.size()) * layout_.dim);
       rows.push_back(row(u));
     }
@@ -76,7 +88,10 @@ class Rows {
                                          .rows = rows.data(),
                                          .gradients = gradient_rows.data(),
                                          .learning_rate_factor = factor,
-                                         .step = step});
+                                         .step = step,
+                                         .seed = kSeed,
+                                         .table = kTable,
+                                         .keys = keys.data()});
   }
 
  private:
@@ -227,22 +242,27 @@ TEST_P(SparseOptimizerTest, RowsOutsideTheBatchDoNotMove) {
 TEST_P(SparseOptimizerTest, SameBitsOnAnyPoolAndInAnyOrder) {
   ThreadPool one(1);
   ThreadPool four(4);
-  for (const int32_t dim : {1, 17, 64}) {
+  for (const auto& [dim, precision] :
+       std::vector<std::pair<int32_t, WeightsPrecision>>{{1, WeightsPrecision::kFp32},
+                                                         {17, WeightsPrecision::kFp32},
+                                                         {64, WeightsPrecision::kFp32},
+                                                         {17, WeightsPrecision::kFp16},
+                                                         {64, WeightsPrecision::kBf16}}) {
     constexpr int64_t kRows = 700;
     RandomStream random(static_cast<uint64_t>(dim), RandomPurpose::kTest);
     std::vector<float> gradients(static_cast<size_t>(kRows * dim));
     for (float& g : gradients) g = random.Normal();
     const SparseOptimizerConfig config{.kind = GetParam()};
-    Rows want(config, dim, kRows);
+    Rows want(config, dim, kRows, precision);
     HOTROW_ASSERT_OK(want.Update(gradients, 1));
     HOTROW_ASSERT_OK(want.Update(gradients, 2));
     for (ThreadPool* pool : {&one, &four}) {
-      Rows got(config, dim, kRows);
+      Rows got(config, dim, kRows, precision);
       HOTROW_ASSERT_OK(got.Update(gradients, 1, 1, pool));
       HOTROW_ASSERT_OK(got.Update(gradients, 2, 1, pool));
       EXPECT_EQ(got.bytes(), want.bytes());
     }
-    Rows reversed(config, dim, kRows);
+    Rows reversed(config, dim, kRows, precision);
     std::vector<int64_t> which;
     std::vector<float> reversed_gradients;
     for (int64_t u = kRows - 1; u >= 0; --u) {
@@ -500,6 +520,224 @@ TEST(SparseOptimizerHandWorkedTest, FtrlStartsFromTheInitialWeight) {
       Near(0, 0));
 }
 
+// Weights of 16 bits.
+
+// Widen, do in float what fp32 does, round with the documented words: by columns, with a rounding
+// of its own. All bytes are compared, so also state, last step and padding.
+TEST_P(SparseOptimizerTest, HalfWeightsAreThoseOfTheReference) {
+  for (const WeightsPrecision precision : test::kHalfPrecisions) {
+    for (const int32_t dim : {1, 2, 3, 7, 8, 15, 17, 64, 130}) {
+      SCOPED_TRACE(testing::Message() << WeightsPrecisionName(precision) << " dim " << dim);
+      constexpr int64_t kRows = 3;
+      RandomStream random(static_cast<uint64_t>(dim), RandomPurpose::kTest);
+      SparseOptimizerConfig config{.kind = GetParam(), .learning_rate = 0.05f};
+      config.weight_decay = 0.02f;
+      config.initial_accumulator = dim % 2 == 0 ? 0 : 0.1f;
+      Rows rows(config, dim, kRows, precision);
+      const RowLayout& layout = rows.layout();
+      // As fp32 lays a row out: weights, then state.
+      std::vector<std::vector<float>> want(kRows);
+      for (int64_t u = 0; u < kRows; ++u) {
+        for (int32_t d = 0; d < dim; ++d) {
+          rows.SetWeight(u, d, random.Normal());
+          want[u].push_back(rows.weight(u, d));
+        }
+        want[u].insert(want[u].end(), rows.state(u), rows.state(u) + layout.state_floats);
+      }
+      for (uint32_t step = 1; step <= 4; ++step) {
+        std::vector<float> gradients(static_cast<size_t>(kRows * dim));
+        for (float& g : gradients) g = random.Below(8) == 0 ? -0.0f : random.Normal();
+        HOTROW_ASSERT_OK(rows.Update(gradients, step));
+        const SparseUpdateArgs args = {.config = config, .step = step};
+        for (int64_t u = 0; u < kRows; ++u) {
+          ASSERT_TRUE(internal::WithFormula(config, [&](auto formula) {
+                        UpdateRowByColumns<decltype(formula)>(internal::NumbersOf(args), layout,
+                                                              gradients.data() + u * dim, step == 1,
+                                                              want[u].data());
+                        return absl::OkStatus();
+                      }).ok());
+          std::vector<std::byte> row(static_cast<size_t>(layout.row_bytes));
+          for (int32_t d = 0; d < dim; ++d) {
+            const uint32_t word = test::UpdateWord(kSeed, step, kTable, Rows::key(u), d);
+            test::StoreWeight(precision, /*stochastic=*/true, want[u][d], word, row.data(), d);
+            want[u][d] = test::LoadWeight(precision, row.data(), d);
+          }
+          if (layout.state_floats > 0) {
+            std::memcpy(row.data() + layout.state_offset, want[u].data() + dim,
+                        static_cast<size_t>(layout.state_floats) * sizeof(float));
+          }
+          std::memcpy(row.data() + layout.step_offset, &step, sizeof(step));
+          ASSERT_EQ(std::vector<std::byte>(rows.row(u), rows.row(u) + layout.row_bytes), row)
+              << "step " << step << " row " << u;
+        }
+      }
+    }
+  }
+}
+
+// What fp32 leaves as it is, a rounding must not move.
+TEST_P(SparseOptimizerTest, HalfWeightsStayWhereNothingIsLearned) {
+  for (const WeightsPrecision precision : test::kHalfPrecisions) {
+    Rows rows({.kind = GetParam()}, 17, 1, precision);
+    for (int32_t d = 0; d < 17; ++d) rows.SetWeight(0, d, 0.1f * static_cast<float>(d - 8));
+    const std::vector<std::byte> before(rows.row(0), rows.row(0) + 34);
+    for (uint32_t step = 1; step <= 50; ++step) {
+      HOTROW_ASSERT_OK(rows.Update(std::vector<float>(17, 0.0f), step));
+      ASSERT_EQ(std::vector<std::byte>(rows.row(0), rows.row(0) + 34), before) << step;
+    }
+    for (uint32_t step = 51; step <= 100; ++step) {
+      HOTROW_ASSERT_OK(rows.Update(std::vector<float>(17, 0.5f), step, /*factor=*/0));
+      ASSERT_EQ(std::vector<std::byte>(rows.row(0), rows.row(0) + 34), before) << step;
+    }
+  }
+}
+
+// The distance between 1 and the next larger number.
+double StepAtOne(WeightsPrecision precision) {
+  return precision == WeightsPrecision::kFp16 ? 0x1p-10 : 0x1p-7;
+}
+
+// Of many weights at 1.5 that are moved by a part of a step, as many are rounded up as makes the
+// mean right, over keys and columns at one step and over steps at one key.
+TEST(SparseUpdateHalfTest, TheMeanIsTheValue) {
+  constexpr int32_t kDim = 50;
+  constexpr int64_t kRows = 200;
+  constexpr double kCount = kDim * kRows;
+  for (const WeightsPrecision precision : test::kHalfPrecisions) {
+    const double format_step = StepAtOne(precision);
+    for (const double part : {0.03, 0.3, 0.5, 0.9}) {
+      SCOPED_TRACE(testing::Message() << WeightsPrecisionName(precision) << " " << part);
+      // Sgd with a rate of 1 adds -g, a float that is exact to 2^-23 of 1.5.
+      const auto gradient = static_cast<float>(-part * format_step);
+      const double want = static_cast<double>(1.5f - gradient);
+      // A weight is up with probability p: its standard deviation is sqrt(p (1 - p)) steps. Five
+      // standard errors of the mean; the nearest number is off by at least 0.03 steps, six of them
+      // or more.
+      const double p = (want - 1.5) / format_step;
+      const double bound = 5 * format_step * std::sqrt(p * (1 - p) / kCount);
+      ASSERT_LT(bound, 0.029 * format_step);
+      const SparseOptimizerConfig config{.kind = Kind::kSgd, .learning_rate = 1};
+      const auto mean_after = [&](int64_t rows_each, auto first_step) {
+        double sum = 0;
+        for (int64_t i = 0; i < kRows / rows_each; ++i) {
+          Rows rows(config, kDim, rows_each, precision);
+          for (int64_t u = 0; u < rows_each; ++u) {
+            for (int32_t d = 0; d < kDim; ++d) rows.SetWeight(u, d, 1.5f);
+          }
+          const std::vector<float> gradients(static_cast<size_t>(rows_each * kDim), gradient);
+          EXPECT_THAT(rows.Update(gradients, first_step(i)), test::IsOk());
+          for (int64_t u = 0; u < rows_each; ++u) {
+            for (int32_t d = 0; d < kDim; ++d) {
+              const double w = rows.weight(u, d);
+              EXPECT_TRUE(w == 1.5 || w == 1.5 + format_step) << w;
+              sum += w;
+            }
+          }
+        }
+        return sum / kCount;
+      };
+      EXPECT_NEAR(mean_after(kRows, [](int64_t) { return 7u; }), want, bound);
+      EXPECT_NEAR(mean_after(1, [](int64_t i) { return static_cast<uint32_t>(i + 1); }), want,
+                  bound);
+    }
+  }
+}
+
+// A hundred updates of a hundredth of a step each move a weight by one step on average. To the
+// nearest, none would ever move it.
+TEST(SparseUpdateHalfTest, SmallUpdatesAddUp) {
+  constexpr int32_t kDim = 40;
+  constexpr int64_t kRows = 100;
+  constexpr int kSteps = 100;
+  for (const WeightsPrecision precision : test::kHalfPrecisions) {
+    const double format_step = StepAtOne(precision);
+    Rows rows({.kind = Kind::kSgd, .learning_rate = 1}, kDim, kRows, precision);
+    for (int64_t u = 0; u < kRows; ++u) {
+      for (int32_t d = 0; d < kDim; ++d) rows.SetWeight(u, d, 1.5f);
+    }
+    const std::vector<float> gradients(kDim * kRows, static_cast<float>(-0.01 * format_step));
+    for (uint32_t step = 1; step <= kSteps; ++step) HOTROW_ASSERT_OK(rows.Update(gradients, step));
+    double sum = 0;
+    for (int64_t u = 0; u < kRows; ++u) {
+      for (int32_t d = 0; d < kDim; ++d) sum += rows.weight(u, d);
+    }
+    // Each step adds a variance of at most 0.01 steps^2; 0.01 steps as floats are off by less than
+    // 2^-23, which is 2^-13 (fp16) of a step each time.
+    const double bound =
+        format_step * (5 * std::sqrt(kSteps * 0.01 / (kDim * kRows)) + kSteps * 0x1p-13);
+    EXPECT_NEAR(sum / (kDim * kRows), 1.5 + format_step, bound) << WeightsPrecisionName(precision);
+  }
+}
+
+TEST(SparseUpdateHalfTest, RoundingDependsOnSeedTableKeyAndStep) {
+  const RowLayout layout = RowLayout::For(64, Kind::kSgd, WeightsPrecision::kBf16);
+  const std::vector<float> gradient(64, -0.3f * 0x1p-7f);
+  const auto run = [&](uint64_t seed, uint32_t table, uint64_t key, uint32_t step) {
+    HostBuffer<std::byte> memory =
+        std::move(HostBuffer<std::byte>::Create(layout.row_bytes)).value();
+    for (int32_t d = 0; d < 64; ++d) {
+      test::StoreWeight(layout.precision, false, 1.5f, 0, memory.data(), d);
+    }
+    std::byte* const rows[1] = {memory.data()};
+    const float* const gradients[1] = {gradient.data()};
+    EXPECT_THAT(SparseUpdate({}, {.config = {.kind = Kind::kSgd, .learning_rate = 1},
+                                  .layout = &layout,
+                                  .num_rows = 1,
+                                  .rows = rows,
+                                  .gradients = gradients,
+                                  .step = step,
+                                  .seed = seed,
+                                  .table = table,
+                                  .keys = &key}),
+                test::IsOk());
+    return std::vector<std::byte>(memory.data(), memory.data() + 128);
+  };
+  const std::vector<std::byte> base = run(1, 2, 3, 4);
+  EXPECT_EQ(run(1, 2, 3, 4), base);
+  EXPECT_NE(run(9, 2, 3, 4), base);
+  EXPECT_NE(run(1, 9, 3, 4), base);
+  EXPECT_NE(run(1, 2, 9, 4), base);
+  EXPECT_NE(run(1, 2, 3 + (uint64_t{1} << 32), 4), base);
+  EXPECT_NE(run(1, 2, 3, 9), base);
+}
+
+TEST(SparseUpdateHalfTest, TheEndsOfTheFormats) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  const auto run = [](WeightsPrecision precision, std::vector<float> weights,
+                      const std::vector<float>& gradient) {
+    Rows rows({.kind = Kind::kSgd, .learning_rate = 1}, static_cast<int32_t>(weights.size()), 1,
+              precision);
+    for (size_t d = 0; d < weights.size(); ++d) {
+      rows.SetWeight(0, static_cast<int64_t>(d), weights[d]);
+    }
+    EXPECT_THAT(rows.Update(gradient, 1), test::IsOk());
+    for (size_t d = 0; d < weights.size(); ++d)
+      weights[d] = rows.weight(0, static_cast<int64_t>(d));
+    return weights;
+  };
+  using testing::ElementsAre;
+  using testing::IsNan;
+  // Beyond the largest number, either way; what is not finite in float is not made so.
+  EXPECT_THAT(run(WeightsPrecision::kFp16, {65504, -65504, 60000, 1, 1, 1},
+                  {-1, 1e6f, -1e30f, -kInf, kInf, kNan}),
+              ElementsAre(65504, -65504, 65504, kInf, -kInf, IsNan()));
+  const float bf16_max = test::WidenedHalf(WeightsPrecision::kBf16, test::kBf16Largest);
+  EXPECT_THAT(run(WeightsPrecision::kBf16, {bf16_max, -bf16_max, 1, 1, 1},
+                  {-1e36f, 1e36f, -kInf, kInf, kNan}),
+              ElementsAre(bf16_max, -bf16_max, kInf, -kInf, IsNan()));
+  // Subnormals of fp16 are multiples of 2^-24: sums of them are exact, halves of one go to one side
+  // or the other.
+  EXPECT_THAT(run(WeightsPrecision::kFp16, {0x1p-24f, 0x3p-24f, 0x1p-14f, -0.0f},
+                  {-0x1p-24f, 0x5p-24f, 0x1p-24f, 0}),
+              ElementsAre(0x2p-24f, -0x2p-24f, 0x3ffp-24f, 0));
+  const std::vector<float> halves = run(WeightsPrecision::kFp16, std::vector<float>(1000, 0x4p-24f),
+                                        std::vector<float>(1000, -0x1p-25f));
+  const int64_t up = std::count(halves.begin(), halves.end(), 0x5p-24f);
+  EXPECT_EQ(up + std::count(halves.begin(), halves.end(), 0x4p-24f), 1000);
+  EXPECT_NEAR(static_cast<double>(up), 500, 80);  // five standard deviations of sqrt(1000) / 2
+}
+
 TEST(SparseOptimizerNamesTest, RoundTrip) {
   for (const Kind kind : kAllKinds) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const Kind parsed, ParseSparseOptimizer(SparseOptimizerName(kind)));
@@ -556,15 +794,29 @@ TEST(SparseUpdateTest, ValidateNamesTheField) {
   };
   expect([](Args& a) { a.config.eps = 0; }, "eps");
   expect([](Args& a) { a.layout = nullptr; }, "layout must not be null");
-  expect([](Args& a) { a.config.kind = Kind::kSgd; }, "layout->state_floats must be 0");
+  expect([](Args& a) { a.config.kind = Kind::kSgd; },
+         "layout->state_floats must be 0, as the optimizer sgd with weights of fp32 needs, got 4");
   expect([](Args& a) { a.learning_rate_factor = -1; }, "learning_rate_factor");
   expect([](Args& a) { a.step = 0; }, "step must be >= 1, got 0");
   expect([](Args& a) { a.num_rows = -1; }, "num_rows must be >= 0, got -1");
   expect([](Args& a) { a.rows = nullptr; }, "rows must not be null");
   expect([](Args& a) { a.gradients = nullptr; }, "gradients must not be null");
   layout.dim = 0;
-  expect([](Args&) {}, "layout->dim must be > 0, got 0");
-  layout.dim = 2;
+  expect([](Args&) {}, "layout->dim must lie in [1, 2^30), got 0");
+  layout = RowLayout::For(2, Kind::kAdam);
+  layout.precision = WeightsPrecision::kBf16;
+  expect([](Args&) {},
+         "layout->state_offset must be 4, as the optimizer adam with weights of bf16");
+  layout = RowLayout::For(2, Kind::kAdam);
+  layout.step_offset += 4;
+  expect([](Args&) {}, "layout->step_offset must be 24");
+  layout = RowLayout::For(2, Kind::kAdam);
+  layout.row_bytes -= 16;
+  expect([](Args&) {}, "layout->row_bytes must be 32");
+  // Rounding needs to know whose row it is.
+  layout = RowLayout::For(2, Kind::kAdam, WeightsPrecision::kFp16);
+  expect([](Args&) {}, "SparseUpdate: keys must not be null");
+  layout = RowLayout::For(2, Kind::kAdam);
   HOTROW_EXPECT_OK(SparseUpdate({}, {.config = good.config, .layout = &layout, .step = 1}));
 }
 

@@ -2,6 +2,7 @@ hotrow_add_test(
   NAME ops_tables_test
   SOURCES gather_test.cc
           gradient_segment_sum_test.cc
+          half_test.cc
           launch_impl_test.cc
           partition_test.cc
           pooled_lookup_test.cc

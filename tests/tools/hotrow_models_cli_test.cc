@@ -332,11 +332,25 @@ def load(directory):
 )";
 
 constexpr char kCheckScript[] = R"(
+# A row's weights as they lie in it; the array must have them without loss.
+def in_row(weights, precision):
+    if precision == 'fp16':
+        bytes = weights.astype('<f2').tobytes()
+        assert (weights.astype('<f2').astype('<f4') == weights).all()
+    elif precision == 'bf16':
+        bytes = (weights.view('<u4') >> 16).astype('<u2').tobytes()
+        assert (weights.view('<u4') & 0xffff == 0).all()
+    else:
+        assert precision == 'fp32'
+        bytes = weights.tobytes()
+    return bytes + b'\0' * (-len(bytes) % 4)
+
 manifest, tables = load(sys.argv[1])
 for number, (entry, arrays) in enumerate(zip(manifest['tables'], tables)):
     total = 0
     for i, key in enumerate(arrays['keys']):
-        payload = arrays['weights'][i].tobytes() + arrays['momentum1'][i].tobytes()
+        weights = in_row(arrays['weights'][i], entry.get('weights_precision', 'fp32'))
+        payload = weights + arrays['momentum1'][i].tobytes()
         total += hash_bytes(int(key), number, payload)
     assert '%032x' % (total & (1 << 128) - 1) == entry['hash'], (number, entry['hash'])
     assert len(np.unique(arrays['keys'])) == entry['rows']
@@ -401,17 +415,21 @@ class NumpyTest : public testing::Test {
 };
 
 TEST_F(NumpyTest, ReadsWhatWeWroteAndComputesTheSameHashes) {
-  const std::string dir = test::TempDir();
-  Train({"--save_dir=" + dir + "/model"});
-  ExpectGood(RunHotrow({"export", dir + "/model", dir + "/out", "--shard_bytes=1000"}));
-  const Result result = Python(kCheckScript, {dir + "/out"});
-  ExpectGood(result);
-  int64_t rows = 0;
-  const nlohmann::json verified = Json({"verify", dir + "/model", "--json"});
-  for (const nlohmann::json& table : verified["tables"]) {
-    rows += table["rows"].get<int64_t>();
+  for (const std::string precision : {"fp32", "fp16", "bf16"}) {
+    const std::string dir = test::TempDir() + "/" + precision;
+    Train({"--save_dir=" + dir + "/model", "--weights_precision=" + precision});
+    ExpectGood(RunHotrow({"export", dir + "/model", dir + "/out", "--shard_bytes=1000"}));
+    const Result result = Python(kCheckScript, {dir + "/out"});
+    ExpectGood(result);
+    int64_t rows = 0;
+    const nlohmann::json verified = Json({"verify", dir + "/model", "--json"});
+    for (const nlohmann::json& table : verified["tables"]) {
+      rows += table["rows"].get<int64_t>();
+      EXPECT_EQ(table["weights_precision"], precision);
+    }
+    EXPECT_EQ(result.out, absl::StrCat("rows ", rows, "\n"));
+    EXPECT_THAT(RunHotrow({"inspect", dir + "/model"}).out, HasSubstr(precision));
   }
-  EXPECT_EQ(result.out, absl::StrCat("rows ", rows, "\n"));
 }
 
 TEST_F(NumpyTest, WeTrainOnFromWhatNumpyWrote) {

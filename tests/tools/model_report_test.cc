@@ -53,5 +53,24 @@ TEST(ModelReportTest, JsonHasAStoreForEachRank) {
   }
 }
 
+TEST(ModelReportTest, TablesSayTheirPrecision) {
+  CheckpointReport report = OfRanks(1);
+  report.model.tables = {{.name = "users", .dim = 17, .optimizer = "sgd", .rows = 10},
+                         {.name = "items",
+                          .dim = 17,
+                          .optimizer = "sgd",
+                          .weights_precision = WeightsPrecision::kFp16,
+                          .rows = 10}};
+  const std::string text = CheckpointReportText("/c", report);
+  // 17 columns and a step, padded to 16 bytes.
+  EXPECT_THAT(text, testing::ContainsRegex("users +17 +fp32 +sgd +10 +800 B\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("items +17 +fp16 +sgd +10 +480 B\n"));
+  const nlohmann::json json =
+      nlohmann::json::parse(CheckpointReportJson("/c", report), nullptr, false);
+  EXPECT_EQ(json["tables"][0]["weights_precision"], "fp32");
+  EXPECT_EQ(json["tables"][1]["weights_precision"], "fp16");
+  EXPECT_EQ(json["tables"][1]["row_bytes"], 48);
+}
+
 }  // namespace
 }  // namespace hotrow

@@ -126,6 +126,18 @@ TEST_F(PlanCheckCliTest, TheSpecThatTheTrainerSaved) {
   EXPECT_EQ(report["tables"][3]["accesses"], traced["tables"][3]["accesses"]);
 }
 
+TEST_F(PlanCheckCliTest, WeightsOf16Bits) {
+  const std::string spec = dir_ + "/spec.json";
+  Train({"--cache_bytes=2MiB", "--store_bytes=64MiB", "--save_spec=" + spec,
+         "--weights_precision=fp16"});
+  ExpectGoodButForSpeed(spec, {"cache.used_bytes", "memory.used_bytes", "cache.hit_rate",
+                               "cache.unique_hit_rate", "unique_keys_per_step"});
+  // Of 16 columns 48 bytes instead of 80.
+  ExpectRefused(
+      {"plan", Spec("store: memory\ncache_bytes: 2MiB\n"), "--check=" + dir_ + "/run.json"},
+      HasSubstr("weights_precision of table t_cat_0: the spec has fp32, the report fp16"));
+}
+
 TEST_F(PlanCheckCliTest, TwoRanks) {
 #ifndef HOTROW_MPIEXEC
   GTEST_SKIP() << "this build has no MPI, or there is no mpirun";

@@ -42,7 +42,7 @@ Json ReportOf(const PlanSpec& spec) {
   Json tables = Json::array();
   std::vector<TierRows> rows;
   for (const PlanTable& table : spec.tables) {
-    const int64_t bytes = RowLayout::For(table.dim, table.optimizer).row_bytes;
+    const int64_t bytes = table.layout().row_bytes;
     tables.push_back({{"name", table.name},
                       {"rows", table.rows - 10},
                       {"dim", table.dim},

@@ -125,7 +125,42 @@ TEST(PlanTest, RemediesAreNumberedAndPlanned) {
   EXPECT_THAT(plan.remedies, Contains(AllOf(HasSubstr("store: ssd"), HasSubstr("then it fits"))));
   EXPECT_THAT(plan.remedies, Contains(AllOf(StartsWith("use 4 ranks"), HasSubstr("then it fits"))));
   EXPECT_THAT(plan.remedies, Contains(HasSubstr("rowwise_adagrad")));
+  EXPECT_THAT(plan.remedies, Contains(HasSubstr("weights_precision: fp16")));
   EXPECT_THAT(PlanText(spec, plan), AllOf(HasSubstr("It does not fit"), HasSubstr("\n  1. ")));
+}
+
+TEST(PlanTest, WeightsOf16BitsTakeHalf) {
+  const std::string head = "batch_size: 4096\nstore: memory\n";
+  const std::string tables =
+      "tables:\n- {name: a, rows: 1000, dim: 17}\n- {name: b, rows: 500, dim: 64, "
+      "weights_precision: bf16}\n";
+  const PlanSpec by_table = Spec(head + tables);
+  EXPECT_EQ(by_table.tables[0].weights_precision, WeightsPrecision::kFp32);
+  EXPECT_EQ(by_table.tables[1].weights_precision, WeightsPrecision::kBf16);
+  const Plan mixed = Planned(by_table);
+  EXPECT_EQ(mixed.weight_bytes, 1000 * 17 * 4 + 500 * 64 * 2);
+  EXPECT_EQ(mixed.payload_bytes, mixed.weight_bytes + 1500 * 4);
+  // 68 + 4 + 4 and 128 + 4 + 4, in units of 16.
+  EXPECT_EQ(mixed.row_bytes, 1000 * 80 + 500 * 144);
+  EXPECT_THAT(PlanText(by_table, mixed), HasSubstr("(bf16 in 1 of 2 tables), with"));
+
+  const PlanSpec by_model = Spec(head + "model: {weights_precision: fp16}\n" + tables);
+  EXPECT_EQ(by_model.tables[0].weights_precision, WeightsPrecision::kFp16);
+  EXPECT_EQ(by_model.tables[1].weights_precision, WeightsPrecision::kBf16);
+  const Plan all = Planned(by_model);
+  // 17 columns of 2 bytes are padded to 36.
+  EXPECT_EQ(all.weight_bytes, 1000 * 36 + 500 * 64 * 2);
+  EXPECT_EQ(all.row_bytes, 1000 * 48 + 500 * 144);
+  EXPECT_THAT(PlanText(by_model, all),
+              HasSubstr("(fp16 in 1 of 2 tables, bf16 in 1 of 2 tables), with"));
+
+  const std::string one = "tables:\n- {name: a, rows: 1000, dim: 16";
+  const PlanSpec whole = Spec(head + one + ", dtype: fp32}\n");
+  const PlanSpec older = Spec(head + one + ", dtype: fp16}\n");
+  EXPECT_EQ(older.tables[0].weights_precision, WeightsPrecision::kFp16);
+  EXPECT_EQ(Planned(whole).weight_bytes, 2 * Planned(older).weight_bytes);
+  EXPECT_THAT(PlanText(older, Planned(older)), HasSubstr(" (fp16), with"));
+  EXPECT_THAT(PlanText(whole, Planned(whole)), testing::Not(HasSubstr("fp")));
 }
 
 // The split that `auto` finds against all splits there are.
@@ -248,6 +283,12 @@ TEST(PlanSpecTest, BadSpecsAreNamedWithTheirPlace) {
                 AllOf(HasSubstr("colour"), HasSubstr("there are: name, rows")));
   ExpectRefused(table + ", optimizer: adamw}\n", "2:42",
                 AllOf(HasSubstr("adamw"), HasSubstr("rowwise_adagrad")));
+  ExpectRefused(table + ", weights_precision: fp8}\n", "2:50",
+                AllOf(HasSubstr("tables[0].weights_precision"), HasSubstr("fp32, fp16, bf16")));
+  ExpectRefused(table + ", weights_precision: fp16, dtype: fp32}\n", "2:63",
+                HasSubstr("dtype and weights_precision are the same"));
+  ExpectRefused("batch_size: 1\nmodel: {weights_precision: int8}\n" + table + "}\n", "2:28",
+                HasSubstr("model.weights_precision"));
   ExpectRefused(table + ", zipf: 1, histogram: [[1, 2]]}\n", "2:3", HasSubstr("give one of them"));
   ExpectRefused(table + ", histogram: [[100, 2]]}\n", "2:42", HasSubstr("the table has 10"));
   ExpectRefused(table + ", histogram: [[1, 0]]}\n", "2:43", HasSubstr("histogram"));

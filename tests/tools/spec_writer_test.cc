@@ -28,6 +28,7 @@ SpecSource Source() {
   items.num_embeddings = 0;
   items.max_hotness = 0;
   items.optimizer.kind = SparseOptimizerKind::kAdam;
+  items.weights_precision = WeightsPrecision::kBf16;
   source.collection.tables = {users, items};
   source.collection.store = StoreKind::kSsd;
   source.collection.cache_bytes = 1 << 20;
@@ -60,6 +61,8 @@ TEST(SpecWriterTest, ThePlannerReadsWhatIsWritten) {
   EXPECT_EQ(spec.tables[1].rows, 77);
   EXPECT_EQ(spec.tables[1].dim, 64);
   EXPECT_EQ(spec.tables[1].optimizer, SparseOptimizerKind::kAdam);
+  EXPECT_EQ(spec.tables[0].weights_precision, WeightsPrecision::kFp32);
+  EXPECT_EQ(spec.tables[1].weights_precision, WeightsPrecision::kBf16);
   EXPECT_EQ(spec.model.dense_features, 4);
   EXPECT_THAT(spec.model.bottom, ElementsAre(32, 16));
   EXPECT_THAT(spec.model.top, ElementsAre(8, 1));

@@ -127,10 +127,13 @@ class Planner {
   double min_cache_bytes_ = 0;
   double local_unique_ = 0;            // distinct keys of one rank's part of a batch
   double local_unique_bytes_[2] = {};  // on the wire, forward and backward
-  double local_unique_weight_bytes_ = 0;
+  // As floats, which gradients are whatever weights are.
+  double local_unique_gradient_bytes_ = 0;
+  double local_lookup_gradient_bytes_ = 0;
   double local_lookups_ = 0;
   double local_lookup_bytes_ = 0;   // weights of all rows looked up
   double unique_weight_bytes_ = 0;  // of the distinct rows that a rank owns and a step uses
+  double unique_gradient_bytes_ = 0;
   double unique_row_bytes_ = 0;
   double pooled_dim_ = 0;
   double dense_parameters_ = 0;
@@ -146,7 +149,8 @@ absl::Status Planner::Init() {
   for (size_t t = 0; t < spec_.tables.size(); ++t) {
     const PlanTable& table = spec_.tables[t];
     const double rows = RowsOf(table);
-    layouts_.push_back(RowLayout::For(table.dim, table.optimizer));
+    layouts_.push_back(table.layout());
+    const auto weight_bytes = static_cast<double>(layouts_.back().state_offset);
     footprints_.emplace_back();
     laws_.emplace_back();
     if (!table.curve.empty()) {
@@ -170,12 +174,14 @@ absl::Status Planner::Init() {
         (footprints_.back() != nullptr ? footprints_.back()->Rows(all_lookups)
                                        : ExpectedUnique(laws_.back(), all_lookups)) /
         ranks();
-    unique_weight_bytes_ += owned * kFloatBytes * table.dim;
+    unique_weight_bytes_ += owned * weight_bytes;
+    unique_gradient_bytes_ += owned * kFloatBytes * table.dim;
     unique_row_bytes_ += owned * static_cast<double>(layouts_.back().row_bytes);
     local_lookups_ += lookups;
-    local_lookup_bytes_ += lookups * kFloatBytes * table.dim;
+    local_lookup_bytes_ += lookups * weight_bytes;
+    local_lookup_gradient_bytes_ += lookups * kFloatBytes * table.dim;
     local_unique_ += unique;
-    local_unique_weight_bytes_ += unique * kFloatBytes * table.dim;
+    local_unique_gradient_bytes_ += unique * kFloatBytes * table.dim;
     local_unique_bytes_[0] += unique * WireBytes(spec_.forward_wire, table.dim);
     local_unique_bytes_[1] += unique * WireBytes(spec_.backward_wire, table.dim);
     pooled_dim_ += static_cast<double>(table.dim) * static_cast<double>(table.features);
@@ -410,17 +416,18 @@ void Planner::AddStages(const Traffic& traffic, Plan* plan) const {
       false);
   add("exchange rows", exchange(local_unique_bytes_[0]), false);
   const double pool_bytes = local_lookup_bytes_ + samples * pooled_dim_ * kFloatBytes;
+  const double sum_bytes = local_lookup_gradient_bytes_ + samples * pooled_dim_ * kFloatBytes;
   add("pool", {{pool_bytes / near, near_name}, {local_lookups_ * cpu_keys, "cpu"}}, false);
   // Backward is twice forward: by the input and by the weights.
   add("dense layers",
       {{DenseSeconds(samples), "flops"},
        {3 * activations_ * samples * kFloatBytes / near, near_name}},
       false);
-  add("sum gradients", {{2 * pool_bytes / near, near_name}, {local_lookups_ * cpu_keys, "cpu"}},
+  add("sum gradients", {{2 * sum_bytes / near, near_name}, {local_lookups_ * cpu_keys, "cpu"}},
       false);
   add("exchange gradients", exchange(local_unique_bytes_[1]), false);
   add("update rows",
-      {{(2 * unique_row_bytes_ + unique_weight_bytes_) / near, near_name},
+      {{(2 * unique_row_bytes_ + unique_gradient_bytes_) / near, near_name},
        {traffic.unique_keys * cpu_keys, "cpu"}},
       false);
   if (spec_.ranks > 1) {
@@ -579,11 +586,11 @@ void Planner::AddCalibratedStages(const Traffic& traffic, Plan* plan) const {
   exchange("exchange rows", local_unique_bytes_[0], kStep);
   work("pool", engine.pool.Of(local_lookups_, local_lookup_bytes_), 1, kStep);
   move("dense layers", DenseSeconds(samples), "flops", kStep);
-  work("sum gradients", engine.sum.Of(local_lookups_, local_lookup_bytes_), 1, kStep);
+  work("sum gradients", engine.sum.Of(local_lookups_, local_lookup_gradient_bytes_), 1, kStep);
   exchange("exchange gradients", local_unique_bytes_[1], kStep);
   if (others > 0) {
-    work("add gradients of the ranks", engine.sum.Of(local_unique_, local_unique_weight_bytes_), 1,
-         kStep);
+    work("add gradients of the ranks", engine.sum.Of(local_unique_, local_unique_gradient_bytes_),
+         1, kStep);
   }
   work("update rows", engine.update.Of(traffic.unique_keys, unique_row_bytes_), 1, kStep);
   // Of N ranks each sends 2 (N - 1) / N of the gradients.
@@ -735,7 +742,7 @@ Plan Planner::With(StoreKind store, double cache_bytes) const {
   for (size_t t = 0; t < spec_.tables.size(); ++t) {
     const double rows = RowsOf(spec_.tables[t]);
     plan.rows += rows;
-    plan.weight_bytes += rows * kFloatBytes * spec_.tables[t].dim;
+    plan.weight_bytes += rows * static_cast<double>(layouts_[t].state_offset);
     plan.payload_bytes += rows * static_cast<double>(layouts_[t].payload_bytes);
     plan.row_bytes += rows * static_cast<double>(layouts_[t].row_bytes);
   }
@@ -1041,6 +1048,16 @@ void Planner::AddRemedies(Plan* plan) const {
                  table.optimizer = SparseOptimizerKind::kRowWiseAdagrad;
                }
              });
+  }
+  if (std::any_of(spec_.tables.begin(), spec_.tables.end(), [](const PlanTable& table) {
+        return table.weights_precision == WeightsPrecision::kFp32;
+      })) {
+    try_spec("keep weights in 16 bits (weights_precision: fp16)", [](PlanSpec* spec) {
+      for (PlanTable& table : spec->tables) {
+        if (table.weights_precision != WeightsPrecision::kFp32) continue;
+        table.weights_precision = WeightsPrecision::kFp16;
+      }
+    });
   }
   if (std::any_of(spec_.tables.begin(), spec_.tables.end(),
                   [](const PlanTable& table) { return table.dim > 1; })) {

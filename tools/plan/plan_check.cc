@@ -88,6 +88,10 @@ std::string Differences(const PlanSpec& spec, const Report& report) {
   for (const PlanTable& table : spec.tables) planned.emplace(table.name, &table);
   const std::string optimizer = Report::Text(flags, "optimizer");
   bool optimizer_named = false;
+  // Reports without the flag are of a time when all rows were fp32.
+  std::string precision = Report::Text(flags, "weights_precision");
+  if (precision.empty()) precision = WeightsPrecisionName(WeightsPrecision::kFp32);
+  bool precision_named = false;
   for (const Json& table : report.List("tables")) {
     if (!table.is_object()) continue;
     const std::string name = Report::Text(table, "name");
@@ -99,13 +103,18 @@ std::string Differences(const PlanSpec& spec, const Report& report) {
     const PlanTable& want = *at->second;
     const double dim = Report::Number(table, "dim");
     const auto kind = std::string(SparseOptimizerName(want.optimizer));
+    const auto weights = std::string(WeightsPrecisionName(want.weights_precision));
     if (dim != want.dim) {
       differ(absl::StrCat("dim of table ", name), absl::StrCat(want.dim), absl::StrCat(dim));
     } else if (!optimizer.empty() && optimizer != kind) {
       if (!optimizer_named) differ(absl::StrCat("optimizer of table ", name), kind, optimizer);
       optimizer_named = true;
-    } else if (const auto bytes =
-                   static_cast<double>(RowLayout::For(want.dim, want.optimizer).row_bytes);
+    } else if (precision != weights) {
+      if (!precision_named) {
+        differ(absl::StrCat("weights_precision of table ", name), weights, precision);
+      }
+      precision_named = true;
+    } else if (const auto bytes = static_cast<double>(want.layout().row_bytes);
                bytes != Report::Number(table, "row_bytes")) {
       differ(absl::StrCat("row bytes of table ", name), absl::StrCat(bytes),
              absl::StrCat(Report::Number(table, "row_bytes")));

@@ -156,6 +156,18 @@ class Fields {
   std::vector<std::string> known_;
 };
 
+constexpr char kDtype[] = "dtype";
+constexpr char kWeightsPrecision[] = "weights_precision";
+constexpr std::pair<const char*, WeightsPrecision> kWeightsPrecisions[] = {
+    {"fp32", WeightsPrecision::kFp32},
+    {"fp16", WeightsPrecision::kFp16},
+    {"bf16", WeightsPrecision::kBf16}};
+
+absl::Status ReadWeightsPrecision(Fields& fields, const char* field, WeightsPrecision* out) {
+  return fields.Choice<WeightsPrecision>(
+      field, {std::begin(kWeightsPrecisions), std::end(kWeightsPrecisions)}, out);
+}
+
 absl::Status ReadHistogram(Fields& fields, PlanTable* table) {
   const SpecNode* node = fields.Take("histogram");
   if (node == nullptr) return absl::OkStatus();
@@ -202,11 +214,18 @@ absl::Status ReadTable(const SpecNode& node, const std::string& path, const std:
   HOTROW_RETURN_IF_ERROR(fields.Number("hotness", 1e-6, 1e6, &table.hotness));
   HOTROW_RETURN_IF_ERROR(fields.Integer("features", 1, 1e6, &table.features));
   HOTROW_RETURN_IF_ERROR(fields.Text("optimizer", &optimizer));
-  int dtype = 0;
-  HOTROW_RETURN_IF_ERROR(fields.Choice<int>("dtype", {{"fp32", 0}}, &dtype));
+  table.weights_precision = spec->model.weights_precision;
+  // The older name of it.
+  HOTROW_RETURN_IF_ERROR(ReadWeightsPrecision(fields, kDtype, &table.weights_precision));
+  HOTROW_RETURN_IF_ERROR(ReadWeightsPrecision(fields, kWeightsPrecision, &table.weights_precision));
+  if (node.Find(kDtype) != nullptr && node.Find(kWeightsPrecision) != nullptr) {
+    return fields.Error(*node.Find(kDtype), absl::StrCat(path, kDtype, " and ", kWeightsPrecision,
+                                                         " are the same; give one of them"));
+  }
   // Pooling moves no byte of the tables; it is here so that specs may say it.
+  int pooling = 0;
   HOTROW_RETURN_IF_ERROR(
-      fields.Choice<int>("pooling", {{"sum", 0}, {"mean", 0}, {"none", 0}}, &dtype));
+      fields.Choice<int>("pooling", {{"sum", 0}, {"mean", 0}, {"none", 0}}, &pooling));
   if (table.rows < 0) return fields.Missing("rows", "how many rows the table has");
   if (table.dim == 0) return fields.Missing("dim", "how many floats a row's weights are");
   if (table.name.empty()) table.name = absl::StrCat("table", spec->tables.size());
@@ -261,6 +280,8 @@ absl::Status ReadModel(const SpecNode* node, const std::string& name, PlanModel*
   HOTROW_RETURN_IF_ERROR(
       fields.Choice<int>("precision", {{"fp32", 0}, {"fp16", 1}, {"bf16", 1}}, &precision));
   model->inputs_16_bits = precision == 1;
+  HOTROW_RETURN_IF_ERROR(
+      ReadWeightsPrecision(fields, kWeightsPrecision, &model->weights_precision));
   return fields.Finish();
 }
 
@@ -395,6 +416,8 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view n
   if (tables->kind != SpecNode::Kind::kList || tables->items.empty()) {
     return fields.Bad(*tables, "tables", "a list of at least one table");
   }
+  // Before the tables, for which it has a default.
+  HOTROW_RETURN_IF_ERROR(ReadModel(fields.Take("model"), name, &spec.model));
   for (size_t i = 0; i < tables->items.size(); ++i) {
     HOTROW_RETURN_IF_ERROR(
         ReadTable(tables->items[i], absl::StrCat("tables[", i, "]."), name, &spec));
@@ -407,7 +430,6 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view n
                                                    "\" occurs twice; names must differ"));
   }
 
-  HOTROW_RETURN_IF_ERROR(ReadModel(fields.Take("model"), name, &spec.model));
   HOTROW_RETURN_IF_ERROR(ReadHardware(fields.Take("hardware"), name, source, &spec.hardware));
   if (source.instead.has_value()) {
     // What it does not say of a disk and of prices is still the spec's.

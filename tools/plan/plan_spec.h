@@ -10,7 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "embedding/store_kind.h"
+#include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
+#include "ops/weights_precision.h"
 #include "tools/plan/hardware.h"
 #include "tools/plan/popularity.h"
 
@@ -22,6 +24,7 @@ struct PlanTable {
   double rows_per_day = 0;  // growth
   int32_t dim = 0;
   SparseOptimizerKind optimizer = SparseOptimizerKind::kRowWiseAdagrad;
+  WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   double hotness = 1;  // lookups a feature and sample, on average
   int64_t features = 1;
   // How the rows are used: one of these.
@@ -33,6 +36,7 @@ struct PlanTable {
   int line = 0;                   // of the spec
   int column = 0;
 
+  RowLayout layout() const { return RowLayout::For(dim, optimizer, weights_precision); }
   double step_lookups(double batch_size) const {
     return batch_size * hotness * static_cast<double>(features);
   }
@@ -51,6 +55,8 @@ struct PlanModel {
   int32_t cross_rank = 0;              // 0: full
   int32_t dense_optimizer_states = 0;  // floats of state a parameter: SGD 0, Adagrad 1, Adam 2
   bool inputs_16_bits = false;         // of the dense layers' products: fp16 or bf16
+  // Of the tables that do not say.
+  WeightsPrecision weights_precision = WeightsPrecision::kFp32;
 };
 
 struct PlanSpec {

@@ -1,0 +1,32 @@
+#include "ops/weights_precision.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace hotrow {
+
+absl::StatusOr<WeightsPrecision> ParseWeightsPrecision(std::string_view name) {
+  for (const WeightsPrecision precision :
+       {WeightsPrecision::kFp32, WeightsPrecision::kFp16, WeightsPrecision::kBf16}) {
+    if (name == WeightsPrecisionName(precision)) return precision;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("unknown weights precision \"", std::string(name),
+                                                 "\": must be fp32, fp16 or bf16"));
+}
+
+std::string_view WeightsPrecisionName(WeightsPrecision precision) {
+  switch (precision) {
+    case WeightsPrecision::kFp32:
+      return "fp32";
+    case WeightsPrecision::kFp16:
+      return "fp16";
+    case WeightsPrecision::kBf16:
+      return "bf16";
+  }
+  HOTROW_CHECK(false);
+  return "";
+}
+
+}  // namespace hotrow
