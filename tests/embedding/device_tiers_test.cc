@@ -32,6 +32,7 @@ using ::hotrow::test::ReferenceHashes;
 using ::hotrow::test::SmallTables;
 using ::hotrow::test::StatusIs;
 using ::hotrow::test::Table;
+using ::hotrow::test::TablesOfOneWidth;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -208,19 +209,9 @@ TEST_P(DeviceTiersTest, EveryOptimizerMakesTheBitsOfTheCpu) {
   }
 }
 
-// One in 32 bits, two in 16 with rows as wide as its own.
-EmbeddingCollectionOptions MixedTables() {
-  EmbeddingCollectionOptions options =
-      Options({Table("float", 20, {"f0"}), Table("half", 40, {"f1"}), Table("brain", 40, {"f2"})});
-  options.tables[1].weights_precision = WeightsPrecision::kFp16;
-  options.tables[2].weights_precision = WeightsPrecision::kBf16;
-  for (TableConfig& table : options.tables) table.max_hotness = 3;
-  return options;
-}
-
 TEST_P(DeviceTiersTest, RowsOfSixteenBitsHaveTheSameBitsBesideOthersOfTheirWidth) {
-  const std::vector<Hash128> want = ReferenceHashes(MixedTables(), kSteps, kRows);
-  HOTROW_ASSERT_OK_AND_ASSIGN(auto on_cpu, DeviceTables::Create(Device::kCpu, MixedTables()));
+  const std::vector<Hash128> want = ReferenceHashes(TablesOfOneWidth(), kSteps, kRows);
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto on_cpu, DeviceTables::Create(Device::kCpu, TablesOfOneWidth()));
   HOTROW_ASSERT_OK(on_cpu->Train(0, kSteps));
   const test::Batch batch = BatchOf(500, 2 * kRows);
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> want_values, on_cpu->Evaluate(batch));
@@ -230,7 +221,7 @@ TEST_P(DeviceTiersTest, RowsOfSixteenBitsHaveTheSameBitsBesideOthersOfTheirWidth
       for (const int32_t depth : {0, 3}) {
         SCOPED_TRACE(testing::Message() << StoreKindName(store) << " host cache "
                                         << host_cache_bytes << " depth " << depth);
-        EmbeddingCollectionOptions options = MixedTables();
+        EmbeddingCollectionOptions options = TablesOfOneWidth();
         PutStore(store, test::TempDir(), &options);
         options.cache_bytes = host_cache_bytes;
         options = WithDeviceCache(options, 1);

@@ -28,6 +28,16 @@ inline EmbeddingCollectionOptions SmallTables() {
   return options;
 }
 
+// One in 32 bits, two in 16 with rows as wide as its own.
+inline EmbeddingCollectionOptions TablesOfOneWidth() {
+  EmbeddingCollectionOptions options =
+      Options({Table("float", 20, {"f0"}), Table("half", 40, {"f1"}), Table("brain", 40, {"f2"})});
+  options.tables[1].weights_precision = WeightsPrecision::kFp16;
+  options.tables[2].weights_precision = WeightsPrecision::kBf16;
+  for (TableConfig& table : options.tables) table.max_hotness = 3;
+  return options;
+}
+
 inline void PutStore(StoreKind kind, const std::string& dir, EmbeddingCollectionOptions* options) {
   options->store = kind;
   if (kind == StoreKind::kMemory) {

@@ -29,6 +29,7 @@ using ::hotrow::test::PutStore;
 using ::hotrow::test::RunOptions;
 using ::hotrow::test::RunResult;
 using ::hotrow::test::Table;
+using ::hotrow::test::TablesOfOneWidth;
 using ::hotrow::test::Train;
 using ::hotrow::test::Trainer;
 
@@ -118,16 +119,6 @@ INSTANTIATE_TEST_SUITE_P(
 
 // --- Stores and snapshots
 
-// Rows as wide as each other in all three precisions.
-EmbeddingCollectionOptions OneWidth() {
-  EmbeddingCollectionOptions options =
-      Options({Table("float", 20, {"f0"}), Table("half", 40, {"f1"}), Table("brain", 40, {"f2"})});
-  options.tables[1].weights_precision = WeightsPrecision::kFp16;
-  options.tables[2].weights_precision = WeightsPrecision::kBf16;
-  for (TableConfig& table : options.tables) table.max_hotness = 3;
-  return options;
-}
-
 class PrecisionStoresTest : public testing::TestWithParam<StoreKind> {};
 
 INSTANTIATE_TEST_SUITE_P(All, PrecisionStoresTest,
@@ -145,12 +136,13 @@ TEST_P(PrecisionStoresTest, ARunThatStopsAndStartsHasTheBitsOfOneThatDoesNot) {
   constexpr int kSteps = 14;
   constexpr int kStop = 6;
   constexpr uint64_t kRows = 800;
-  const std::vector<Hash128> want = test::ReferenceHashes(OneWidth(), kSteps, kRows);
-  HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t least, EmbeddingCollection::MinCacheBytes(OneWidth()));
+  const std::vector<Hash128> want = test::ReferenceHashes(TablesOfOneWidth(), kSteps, kRows);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t least,
+                              EmbeddingCollection::MinCacheBytes(TablesOfOneWidth()));
   for (const int32_t depth : {0, 3}) {
     SCOPED_TRACE(depth);
     const std::string dir = test::TempDir();
-    EmbeddingCollectionOptions options = OneWidth();
+    EmbeddingCollectionOptions options = TablesOfOneWidth();
     options.cache_bytes = least;
     options.prefetch_depth = depth;
     PutStore(GetParam(), dir, &options);
@@ -173,7 +165,7 @@ TEST_P(PrecisionStoresTest, ARunThatStopsAndStartsHasTheBitsOfOneThatDoesNot) {
     // In place, and copied into a store of memory.
     for (const bool copied : {true, false}) {
       SCOPED_TRACE(copied);
-      EmbeddingCollectionOptions again = copied ? OneWidth() : options;
+      EmbeddingCollectionOptions again = copied ? TablesOfOneWidth() : options;
       again.open_from = {{.snapshot = kStop}};
       if (copied) again.open_from = {{.snapshot = kStop, .store = GetParam(), .dir = dir}};
       again.open_steps = kStop;
