@@ -1,6 +1,11 @@
 #include "base/device_stream.h"
 
+#include <atomic>
+#include <condition_variable>
 #include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
 
 #include "base/device_memory.h"
 
@@ -15,12 +20,133 @@
 
 namespace hotrow {
 
+// --- Streams that lag
+// -------------------------------------------------------------------------------------------------
+
+namespace internal {
+
+// Does what it is given in order, on a thread of its own. After an error it does nothing more.
+class LaggingQueue {
+ public:
+  explicit LaggingQueue(std::chrono::microseconds lag) : lag_(lag), thread_([this] { Run(); }) {}
+
+  ~LaggingQueue() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  // Takes the work on, or returns the error of some before.
+  absl::Status Add(std::function<absl::Status()> work) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!status_.ok()) return status_;
+      queue_.push_back({std::chrono::steady_clock::now() + lag_, std::move(work)});
+      ++added_;
+    }
+    changed_.notify_all();
+    return absl::OkStatus();
+  }
+
+  int64_t added() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return added_;
+  }
+
+  // Until the first `ticket` pieces are done.
+  absl::Status Wait(int64_t ticket) const {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return done_ >= ticket; });
+    return status_;
+  }
+
+ private:
+  struct Item {
+    std::chrono::steady_clock::time_point due;
+    std::function<absl::Status()> work;
+  };
+
+  void Run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      const Item item = std::move(queue_.front());
+      queue_.pop_front();
+      const bool skip = !status_.ok();
+      lock.unlock();
+      std::this_thread::sleep_until(item.due);
+      absl::Status status = skip ? absl::OkStatus() : item.work();
+      lock.lock();
+      status_.Update(status);
+      ++done_;
+      changed_.notify_all();
+    }
+  }
+
+  const std::chrono::microseconds lag_;
+  mutable std::mutex mutex_;  // guards what follows
+  mutable std::condition_variable changed_;
+  std::deque<Item> queue_;
+  int64_t added_ = 0;
+  int64_t done_ = 0;
+  absl::Status status_;  // the first error
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace internal
+
+namespace {
+
+std::atomic<int64_t> lag_of_new_streams{-1};  // microseconds; -1: none
+
+std::shared_ptr<internal::LaggingQueue> NewLaggingQueue() {
+  const int64_t lag = lag_of_new_streams.load();
+  if (lag < 0) return nullptr;
+  return std::make_shared<internal::LaggingQueue>(std::chrono::microseconds(lag));
+}
+
+}  // namespace
+
+LaggingStreams::LaggingStreams(std::chrono::microseconds lag) {
+  lag_of_new_streams.store(lag.count());
+}
+
+LaggingStreams::~LaggingStreams() { lag_of_new_streams.store(-1); }
+
+// --- Streams and events
+// -----------------------------------------------------------------------------------------------
+
 DeviceStream& DeviceStream::operator=(DeviceStream&& other) noexcept {
   if (this != &other) {
     Release();
     device_ = other.device_;
     stream_ = std::exchange(other.stream_, nullptr);
     event_ = std::exchange(other.event_, nullptr);
+    lagging_ = std::move(other.lagging_);
+  }
+  return *this;
+}
+
+absl::Status DeviceStream::RunLater(std::function<absl::Status()> work) const {
+  return lagging_->Add(std::move(work));
+}
+
+absl::Status DeviceStream::Wait() const {
+  if (lagging_ != nullptr) return lagging_->Wait(lagging_->added());
+  return WaitForStream(On(ExecContext()));
+}
+
+DeviceEvent& DeviceEvent::operator=(DeviceEvent&& other) noexcept {
+  if (this != &other) {
+    Release();
+    event_ = std::exchange(other.event_, nullptr);
+    lagging_ = std::move(other.lagging_);
+    ticket_ = other.ticket_;
   }
   return *this;
 }
@@ -29,7 +155,10 @@ DeviceStream& DeviceStream::operator=(DeviceStream&& other) noexcept {
 
 absl::StatusOr<DeviceStream> DeviceStream::Create(Device device) {
   DeviceStream result;
-  if (device == Device::kCpu) return result;
+  if (device == Device::kCpu) {
+    result.lagging_ = NewLaggingQueue();
+    return result;
+  }
   HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
   HOTROW_ASSIGN_OR_RETURN(StreamHandle stream, CreateStream());
   HOTROW_ASSIGN_OR_RETURN(EventHandle event, CreateEvent());
@@ -44,6 +173,39 @@ void DeviceStream::Release() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
   event_ = nullptr;
   stream_ = nullptr;
+  lagging_ = nullptr;
+}
+
+absl::StatusOr<DeviceEvent> DeviceEvent::Create(Device device) {
+  DeviceEvent result;
+  if (device == Device::kCpu) return result;
+  HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
+  HOTROW_ASSIGN_OR_RETURN(EventHandle event, CreateEvent());
+  result.event_ = event.release();
+  return result;
+}
+
+void DeviceEvent::Release() {
+  if (event_ != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(event_));
+  event_ = nullptr;
+  lagging_ = nullptr;
+}
+
+absl::Status DeviceEvent::Record(const DeviceStream& stream) {
+  if (stream.device() == Device::kCpu) {
+    lagging_ = stream.lagging_;
+    if (lagging_ != nullptr) ticket_ = lagging_->added();
+    return absl::OkStatus();
+  }
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaEventRecord(static_cast<cudaEvent_t>(event_), stream.get()));
+  return absl::OkStatus();
+}
+
+absl::Status DeviceEvent::Wait() const {
+  if (lagging_ != nullptr) return lagging_->Wait(ticket_);
+  if (event_ == nullptr) return absl::OkStatus();
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(static_cast<cudaEvent_t>(event_)));
+  return absl::OkStatus();
 }
 
 absl::Status WaitForStream(const ExecContext& ctx) {
@@ -99,11 +261,30 @@ absl::Status NoCuda() {
 }  // namespace
 
 absl::StatusOr<DeviceStream> DeviceStream::Create(Device device) {
-  if (device == Device::kCpu) return DeviceStream();
+  if (device != Device::kCpu) return NoCuda();
+  DeviceStream result;
+  result.lagging_ = NewLaggingQueue();
+  return result;
+}
+
+void DeviceStream::Release() { lagging_ = nullptr; }
+
+absl::StatusOr<DeviceEvent> DeviceEvent::Create(Device device) {
+  if (device == Device::kCpu) return DeviceEvent();
   return NoCuda();
 }
 
-void DeviceStream::Release() {}
+void DeviceEvent::Release() { lagging_ = nullptr; }
+
+absl::Status DeviceEvent::Record(const DeviceStream& stream) {
+  lagging_ = stream.lagging_;
+  if (lagging_ != nullptr) ticket_ = lagging_->added();
+  return absl::OkStatus();
+}
+
+absl::Status DeviceEvent::Wait() const {
+  return lagging_ == nullptr ? absl::OkStatus() : lagging_->Wait(ticket_);
+}
 
 absl::Status WaitForStream(const ExecContext&) { return absl::OkStatus(); }
 

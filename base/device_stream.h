@@ -1,15 +1,23 @@
 #ifndef HOTROW_BASE_DEVICE_STREAM_H_
 #define HOTROW_BASE_DEVICE_STREAM_H_
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device.h"
 #include "base/exec_context.h"
+#include "base/status_macros.h"
 
 namespace hotrow {
+
+namespace internal {
+class LaggingQueue;
+}  // namespace internal
 
 // Copies between any two places, host or device. On the CPU it is done on return; on a GPU it is
 // enqueued on ctx.stream, but `from` in pageable host memory is read before the call returns.
@@ -26,7 +34,8 @@ class DeviceStream {
   DeviceStream(DeviceStream&& other) noexcept
       : device_(other.device_),
         stream_(std::exchange(other.stream_, nullptr)),
-        event_(std::exchange(other.event_, nullptr)) {}
+        event_(std::exchange(other.event_, nullptr)),
+        lagging_(std::move(other.lagging_)) {}
   DeviceStream& operator=(DeviceStream&& other) noexcept;
   ~DeviceStream() { Release(); }
 
@@ -43,20 +52,80 @@ class DeviceStream {
     return here;
   }
 
+  // Calls work(On(ctx)), which enqueues ops: the one way that also holds while streams lag, see
+  // LaggingStreams. `work` keeps what it needs by value, as kernels do.
+  template <typename Work>
+  absl::Status Run(const ExecContext& ctx, Work work) const {
+    if (lagging_ == nullptr) return work(On(ctx));
+    return RunLater([here = On(ctx), work = std::move(work)] { return work(here); });
+  }
+  // Run and Wait: `work` may keep references and return what no later call shall hear of.
+  template <typename Work>
+  absl::Status RunAndWait(const ExecContext& ctx, const Work& work) const {
+    if (lagging_ != nullptr) HOTROW_RETURN_IF_ERROR(Wait());
+    HOTROW_RETURN_IF_ERROR(work(On(ctx)));
+    return lagging_ != nullptr ? absl::OkStatus() : Wait();
+  }
+
   // Until all that is enqueued here is done.
-  absl::Status Wait() const { return WaitForStream(On(ExecContext())); }
+  absl::Status Wait() const;
   // What is enqueued here from now on runs behind what is enqueued on `other` now.
   absl::Status RunAfter(CudaStream other);
   absl::Status Copy(void* to, const void* from, int64_t bytes) const {
-    return EnqueueCopy(On(ExecContext()), to, from, bytes);
+    return Run(ExecContext(), [to, from, bytes](const ExecContext& ctx) {
+      return EnqueueCopy(ctx, to, from, bytes);
+    });
   }
 
  private:
+  friend class DeviceEvent;
+
+  absl::Status RunLater(std::function<absl::Status()> work) const;
   void Release();
 
   Device device_ = Device::kCpu;
   CudaStream stream_ = nullptr;
   void* event_ = nullptr;  // of RunAfter
+  std::shared_ptr<internal::LaggingQueue> lagging_;
+};
+
+// A moment in the work of a stream, which the host can wait for. Movable, not copyable.
+class DeviceEvent {
+ public:
+  DeviceEvent() = default;  // of the CPU
+  DeviceEvent(DeviceEvent&& other) noexcept
+      : event_(std::exchange(other.event_, nullptr)),
+        lagging_(std::move(other.lagging_)),
+        ticket_(other.ticket_) {}
+  DeviceEvent& operator=(DeviceEvent&& other) noexcept;
+  ~DeviceEvent() { Release(); }
+
+  // On the current GPU. FailedPrecondition when there is no usable one.
+  static absl::StatusOr<DeviceEvent> Create(Device device);
+
+  // From now on it stands for what is enqueued on `stream` now.
+  absl::Status Record(const DeviceStream& stream);
+  // Until that is done; at once when there was no Record. What is enqueued since is not waited for.
+  absl::Status Wait() const;
+
+ private:
+  void Release();
+
+  void* event_ = nullptr;
+  std::shared_ptr<internal::LaggingQueue> lagging_;  // of the last Record
+  int64_t ticket_ = 0;
+};
+
+// For tests. While one lives, streams that are created for the CPU do what they are given as late
+// as a GPU might: each piece of work on a thread of the stream's own, no sooner than `lag` after it
+// was enqueued. Memory that is used again too early has then wrong bytes, and is a race that
+// ThreadSanitizer sees.
+class LaggingStreams {
+ public:
+  explicit LaggingStreams(std::chrono::microseconds lag);
+  ~LaggingStreams();
+  LaggingStreams(const LaggingStreams&) = delete;
+  LaggingStreams& operator=(const LaggingStreams&) = delete;
 };
 
 }  // namespace hotrow

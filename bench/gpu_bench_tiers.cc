@@ -29,6 +29,7 @@
 #include "cache/row_cache.h"
 #include "embedding/cached_store.h"
 #include "embedding/embedding_collection.h"
+#include "embedding/tiered_table.h"
 #include "models/data/permutation.h"
 #include "models/data/zipf.h"
 #include "ops/row_init.h"
@@ -42,11 +43,6 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 constexpr SparseOptimizerKind kOptimizer = SparseOptimizerKind::kSgd;
 // Samples whose outputs are compared with what their rows must be.
 constexpr int64_t kCheckedSamples = 64;
-
-// Of the collection's buffers the device cache's budget pays for those of rows on their way in: a
-// sixteenth of it, up to so many rows.
-constexpr int64_t kStagingShare = 16;
-constexpr int64_t kStagingRowsMax = 65'536;
 
 // A cache of `rows` rows takes so much for each: row, key and marks.
 double CacheBytesOfRow(int64_t rows, int64_t row_bytes, Device device) {
@@ -426,9 +422,10 @@ absl::Status MeasureTier(const TiersRun& run, StoreKind store, double share,
 int64_t TiersPlan::DeviceCacheBytes(double share) const {
   const double ways = static_cast<double>(rows()) * (share >= 1 ? 1.125 : share);
   const double cache = ways * CacheBytesOfRow(rows(), row_bytes, device);
-  const double staging =
-      std::min(cache / (kStagingShare - 1), static_cast<double>(kStagingRowsMax * row_bytes));
-  return static_cast<int64_t>(cache + staging);
+  // They take a little more of the sum, unless tables are as large as they should be.
+  const int64_t buffers = TieredTable::BufferBytes(static_cast<int64_t>(cache), row_bytes,
+                                                   {.device = device, .staged = true});
+  return static_cast<int64_t>(cache) + buffers;
 }
 
 absl::StatusOr<TiersPlan> PlanTiers(const GpuBenchFlags& flags, const GpuBenchSizes& sizes,

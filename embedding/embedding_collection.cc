@@ -543,7 +543,9 @@ absl::Status EmbeddingCollection::Impl::Fetch(EmbeddingStep::Impl* step) {
     fetch_rows.clear();
     fetch_sizes.clear();
     for (size_t c = 0; c < tiers.size(); ++c) {
-      fetch_sizes.push_back(tiers[c]->NextMisses(&step->class_rows[c], &fetch_keys, &fetch_rows));
+      HOTROW_ASSIGN_OR_RETURN(const int64_t n,
+                              tiers[c]->NextMisses(&step->class_rows[c], &fetch_keys, &fetch_rows));
+      fetch_sizes.push_back(n);
     }
     if (fetch_keys.empty()) return absl::OkStatus();
     fetch_found.assign(fetch_keys.size(), 0);

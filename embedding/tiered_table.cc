@@ -23,8 +23,11 @@ using internal::HeldRows;
 // small part of a cache of ordinary size.
 constexpr int64_t kMaxStagingRows = 4096;
 constexpr int64_t kMinStagingRows = 32;
-// A GPU takes in a chunk in tens of microseconds, as long as it takes to ask it to.
-constexpr int64_t kMaxStagingRowsGpu = 65536;
+// A GPU is asked for a chunk in tens of microseconds; 32,768 rows of 512 bytes cross the bus in
+// some 300, so that asking is cheap and a step has several chunks, which overlap.
+constexpr int64_t kMaxStagingRowsGpu = 32768;
+// Staged, each way.
+constexpr int64_t kStagingAreas = 2;
 // The buffers of a snapshot: rows that WriteSnapshotPart takes at a time, copies of rows that are
 // updated, and evicted rows that are held back. The last must bridge the time until the snapshot is
 // captured; the others only need to feed the store.
@@ -60,6 +63,14 @@ int64_t ShareRows(int64_t cache_bytes, int64_t share, int64_t bytes_per_row, int
   return std::clamp(cache_bytes / kShares * share / bytes_per_row, least, most);
 }
 
+void ForgetMisses(StepRows* step) {
+  step->miss_keys.clear();
+  step->miss_rows.clear();
+  step->miss_positions.clear();
+  step->sent = 0;
+  step->filled = 0;
+}
+
 // How many rows the buffers of a cache have.
 struct Buffers {
   int64_t staging_rows;
@@ -82,9 +93,8 @@ struct Buffers {
               copy_rows * CopyRowBytes(row_bytes) + held_rows * HeldRowBytes(row_bytes)),
         host_bytes(0) {
     if (!staged) return;
-    // On the device there is only what GatherRows puts side by side; rows on their way in have
-    // staging of their own.
-    host_bytes = bytes + staging_rows * StagingRowBytes(row_bytes);
+    // On the device there is only what GatherRows puts side by side.
+    host_bytes = bytes + (2 * kStagingAreas - 1) * staging_rows * StagingRowBytes(row_bytes);
     bytes = staging_rows * row_bytes;
   }
 };
@@ -104,7 +114,39 @@ class FirstError {
   absl::Status status_;
 };
 
+template <typename T>
+absl::Status MakeShared(Device device, int64_t size, HugePages huge_pages,
+                        SharedBuffer<T>* buffer) {
+  HOTROW_ASSIGN_OR_RETURN(*buffer, SharedBuffer<T>::Create(device, size, huge_pages));
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::StatusOr<TieredTable::Chunk> TieredTable::Chunk::Create(Device device, int64_t rows,
+                                                              int64_t row_bytes) {
+  const auto never = HugePages::kNever;
+  Chunk chunk;
+  HOTROW_RETURN_IF_ERROR(MakeShared(device, rows, never, &chunk.keys));
+  HOTROW_RETURN_IF_ERROR(MakeShared(device, rows, never, &chunk.slots));
+  HOTROW_RETURN_IF_ERROR(MakeShared(device, rows, never, &chunk.placement));
+  HOTROW_RETURN_IF_ERROR(MakeShared(device, rows, never, &chunk.evicted));
+  HOTROW_RETURN_IF_ERROR(MakeShared(device, rows, never, &chunk.evicted_keys));
+  HOTROW_RETURN_IF_ERROR(
+      MakeShared(device, rows * row_bytes, HugePages::kTry, &chunk.evicted_rows));
+  HOTROW_ASSIGN_OR_RETURN(chunk.placed, DeviceEvent::Create(device));
+  return chunk;
+}
+
+absl::StatusOr<TieredTable::Inflow> TieredTable::Inflow::Create(Device device, int64_t rows,
+                                                                int64_t row_bytes) {
+  Inflow inflow;
+  HOTROW_RETURN_IF_ERROR(MakeShared(device, rows * row_bytes, HugePages::kTry, &inflow.rows));
+  HOTROW_RETURN_IF_ERROR(MakeShared(device, rows, HugePages::kNever, &inflow.from));
+  HOTROW_RETURN_IF_ERROR(MakeShared(device, rows, HugePages::kNever, &inflow.to));
+  HOTROW_ASSIGN_OR_RETURN(inflow.arrived, DeviceEvent::Create(device));
+  return inflow;
+}
 
 int64_t TieredTable::MinCacheBytes(int64_t rows, int64_t row_bytes, CachePlace place) {
   // The buffers of a budget B take at most the greater of their shares of B and of their least
@@ -112,6 +154,10 @@ int64_t TieredTable::MinCacheBytes(int64_t rows, int64_t row_bytes, CachePlace p
   const int64_t least = RowCache::BudgetForRows(rows, row_bytes, place.device) +
                         Buffers(0, row_bytes, place.staged).bytes;
   return CeilDiv(least, kShares - kAllShares) * kShares;
+}
+
+int64_t TieredTable::BufferBytes(int64_t cache_bytes, int64_t row_bytes, CachePlace place) {
+  return Buffers(cache_bytes, row_bytes, place.staged).bytes;
 }
 
 absl::StatusOr<std::unique_ptr<TieredTable>> TieredTable::Create(const TieredTableOptions& options,
@@ -152,18 +198,13 @@ absl::StatusOr<std::unique_ptr<TieredTable>> TieredTable::Create(const TieredTab
                                             .device = device}));
   const int64_t staging_rows = buffers.staging_rows;
   table->staging_rows_ = staging_rows;
-  const auto shared = [device](int64_t size, auto* buffer, HugePages huge = HugePages::kNever) {
-    auto made = std::remove_pointer_t<decltype(buffer)>::Create(device, size, huge);
-    if (!made.ok()) return made.status();
-    *buffer = *std::move(made);
-    return absl::OkStatus();
+  for (int64_t i = 0; i < (options.place.staged ? kStagingAreas : 1); ++i) {
+    HOTROW_ASSIGN_OR_RETURN(Chunk chunk, Chunk::Create(device, staging_rows, row_bytes));
+    table->chunks_.push_back(std::move(chunk));
+  }
+  const auto shared = [device](int64_t size, auto* buffer) {
+    return MakeShared(device, size, HugePages::kNever, buffer);
   };
-  HOTROW_RETURN_IF_ERROR(shared(staging_rows * row_bytes, &table->staging_, HugePages::kTry));
-  HOTROW_RETURN_IF_ERROR(shared(staging_rows, &table->chunk_keys_));
-  HOTROW_RETURN_IF_ERROR(shared(staging_rows, &table->chunk_slots_));
-  HOTROW_RETURN_IF_ERROR(shared(staging_rows, &table->placement_));
-  HOTROW_RETURN_IF_ERROR(shared(staging_rows, &table->evicted_));
-  HOTROW_RETURN_IF_ERROR(shared(staging_rows, &table->evicted_keys_));
   table->part_rows_ = buffers.part_rows;
   HOTROW_RETURN_IF_ERROR(shared(buffers.part_rows * row_bytes, &table->part_));
   HOTROW_RETURN_IF_ERROR(shared(buffers.part_rows, &table->taken_keys_));
@@ -173,12 +214,13 @@ absl::StatusOr<std::unique_ptr<TieredTable>> TieredTable::Create(const TieredTab
   HOTROW_ASSIGN_OR_RETURN(table->held_, HeldRows::Create(buffers.held_rows, row_bytes));
   if (!options.place.staged) return table;
   table->host_bytes_ = buffers.host_bytes + table->cache_->Size().host_bytes;
-  HOTROW_RETURN_IF_ERROR(shared(staging_rows, &table->chunk_rows_));
+  HOTROW_RETURN_IF_ERROR(shared(staging_rows, &table->read_rows_));
   HOTROW_RETURN_IF_ERROR(shared(staging_rows, &table->call_slots_));
   HOTROW_ASSIGN_OR_RETURN(table->fill_, DeviceStream::Create(device));
-  HOTROW_RETURN_IF_ERROR(shared(staging_rows * row_bytes, &table->fill_staging_, HugePages::kTry));
-  HOTROW_RETURN_IF_ERROR(shared(staging_rows, &table->fill_from_));
-  HOTROW_RETURN_IF_ERROR(shared(staging_rows, &table->fill_to_));
+  for (int64_t i = 0; i < kStagingAreas; ++i) {
+    HOTROW_ASSIGN_OR_RETURN(Inflow inflow, Inflow::Create(device, staging_rows, row_bytes));
+    table->inflows_.push_back(std::move(inflow));
+  }
   HOTROW_ASSIGN_OR_RETURN(
       table->fill_gathered_,
       DeviceMemory<std::byte>::Create(device, staging_rows * row_bytes, table->fill_.get()));
@@ -194,13 +236,13 @@ void TieredTable::WaitForDevice() const {
 absl::Status TieredTable::WithSlots(
     std::span<const int64_t> slots,
     absl::FunctionRef<absl::Status(const ExecContext& ctx, std::span<const int64_t> slots)> call) {
-  const ExecContext ctx = place_.On(ExecContext());
-  if (!staged_) return call(ctx, slots);
+  if (!staged_) return call(ExecContext(), slots);
   while (!slots.empty()) {
     const size_t n = std::min(slots.size(), static_cast<size_t>(staging_rows_));
     std::copy_n(slots.begin(), n, call_slots_.data());
-    HOTROW_RETURN_IF_ERROR(call(ctx, call_slots_.first(static_cast<int64_t>(n))));
-    HOTROW_RETURN_IF_ERROR(place_.Wait());
+    HOTROW_RETURN_IF_ERROR(place_.RunAndWait(ExecContext(), [&](const ExecContext& ctx) {
+      return call(ctx, call_slots_.first(static_cast<int64_t>(n)));
+    }));
     slots = slots.subspan(n);
   }
   return absl::OkStatus();
@@ -228,8 +270,15 @@ int64_t TieredTable::cache_used_bytes() const {
 RowCacheStats TieredTable::cache_stats() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (cache_ == nullptr) return RowCacheStats();
-  const absl::StatusOr<RowCacheStats> stats = cache_->Stats(place_.On(ExecContext()));
-  return stats.ok() ? *stats : cache_->Size();  // a GPU that has failed says so elsewhere
+  RowCacheStats stats = cache_->Size();  // a GPU that has failed says so elsewhere
+  place_
+      .RunAndWait(ExecContext(),
+                  [&](const ExecContext& ctx) -> absl::Status {
+                    HOTROW_ASSIGN_OR_RETURN(stats, cache_->Stats(ctx));
+                    return absl::OkStatus();
+                  })
+      .IgnoreError();
+  return stats;
 }
 
 TierCounts TieredTable::cache_counts() const {
@@ -293,8 +342,9 @@ absl::Status TieredTable::AppendRows(std::span<const RowKey> keys,
   return absl::OkStatus();
 }
 
-absl::Status TieredTable::WriteBackPending() {
+absl::Status TieredTable::WriteBackPending(TraceRecorder* trace) {
   if (pending_keys_.empty()) return absl::OkStatus();
+  TraceSpan span(trace, "write_back");
   HOTROW_RETURN_IF_ERROR(AppendRows(pending_keys_, pending_rows_));
   pending_keys_.clear();
   pending_rows_.clear();
@@ -323,62 +373,69 @@ absl::Status TieredTable::WriteBackHeld() {
 // --- Making rows resident
 // ----------------------------------------------------------------------------------------
 
-absl::Status TieredTable::PlaceChunk(const ExecContext& ctx, std::span<const RowKey> keys,
-                                     std::span<const int32_t> counts, int64_t most, int64_t* cursor,
-                                     StepRows* step, bool* no_room) {
+absl::Status TieredTable::SendChunk(const ExecContext& ctx, std::span<const RowKey> keys,
+                                    int64_t most, int64_t* cursor, const StepRows& step,
+                                    Chunk* chunk) {
   const auto n = static_cast<int64_t>(keys.size());
-  chunk_positions_.clear();
-  for (; *cursor < n && std::ssize(chunk_positions_) < most; ++*cursor) {
-    if (step->slots[*cursor] >= 0) continue;
-    chunk_keys_[std::ssize(chunk_positions_)] = keys[*cursor];
-    chunk_positions_.push_back(*cursor);
+  chunk->positions.clear();
+  for (; *cursor < n && std::ssize(chunk->positions) < most; ++*cursor) {
+    if (step.slots[*cursor] >= 0) continue;
+    chunk->keys[std::ssize(chunk->positions)] = keys[*cursor];
+    chunk->positions.push_back(*cursor);
   }
-  const auto size = std::ssize(chunk_positions_);
-  HOTROW_RETURN_IF_ERROR(cache_->FindOrInsert(CacheContext(ctx), chunk_keys_.first(size),
-                                              {.slots = chunk_slots_.first(size),
-                                               .placement = placement_.first(size),
-                                               .evicted = evicted_.first(size),
-                                               .evicted_keys = evicted_keys_.first(size),
-                                               .evicted_rows = staging_.data()}));
-  HOTROW_RETURN_IF_ERROR(place_.Wait());
+  const auto size = std::ssize(chunk->positions);
+  HOTROW_RETURN_IF_ERROR(place_.Run(
+      ctx, [cache = cache_.get(), chunk_keys = chunk->keys.first(size),
+            result = RowCache::InsertResult{.slots = chunk->slots.first(size),
+                                            .placement = chunk->placement.first(size),
+                                            .evicted = chunk->evicted.first(size),
+                                            .evicted_keys = chunk->evicted_keys.first(size),
+                                            .evicted_rows = chunk->evicted_rows.data()}](
+               const ExecContext& here) { return cache->FindOrInsert(here, chunk_keys, result); }));
+  return chunk->placed.Record(place_);
+}
+
+absl::Status TieredTable::EndChunk(std::span<const int32_t> counts, StepRows* step,
+                                   const Chunk& chunk, bool* no_room) {
+  const auto size = std::ssize(chunk.positions);
   for (int64_t i = 0; i < size; ++i) {
-    const int64_t position = chunk_positions_[i];
-    const int64_t slot = chunk_slots_[i];
-    if (evicted_[i] != 0) {
-      const std::byte* const row = staging_.data() + i * row_bytes_;
-      if (evicted_[i] == kEvictedDirty && holding_) {
-        held_.Add(evicted_keys_[i], row);
+    const int64_t position = chunk.positions[i];
+    const Placement placement = chunk.placement[i];
+    if (chunk.evicted[i] != 0) {
+      const std::byte* const row = chunk.evicted_rows.data() + i * row_bytes_;
+      if (chunk.evicted[i] == kEvictedDirty && holding_) {
+        held_.Add(chunk.evicted_keys[i], row);
         ++snapshot_counts_.held;
       } else {
-        pending_keys_.push_back(evicted_keys_[i]);
+        pending_keys_.push_back(chunk.evicted_keys[i]);
         pending_rows_.push_back(row);
-        if (evicted_[i] == kEvictedMarked) ++snapshot_counts_.rows;
+        if (chunk.evicted[i] == kEvictedMarked) ++snapshot_counts_.rows;
       }
     }
     // A key is counted at its first probe only: another try finds what the one before brought in.
     if (position >= step->probed) {
-      const bool hit = placement_[i] == Placement::kHit;
+      const bool hit = placement == Placement::kHit;
       cache_counts_.unique_keys += 1;
       cache_counts_.unique_hits += hit ? 1 : 0;
       cache_counts_.lookups += counts[position];
       cache_counts_.lookup_hits += hit ? counts[position] : 0;
       step->probed = position + 1;
     }
-    step->slots[position] = slot;
-    if (placement_[i] == Placement::kNoRoom) *no_room = true;
+    step->slots[position] = chunk.slots[i];
+    if (placement == Placement::kNoRoom) *no_room = true;
   }
   for (int64_t i = 0; i < size; ++i) {
-    if (placement_[i] != Placement::kFilled) continue;
-    const int64_t slot = chunk_slots_[i];
-    if (const std::byte* const held = held_.Find(chunk_keys_[i]); held != nullptr) {
+    if (chunk.placement[i] != Placement::kFilled) continue;
+    const int64_t slot = chunk.slots[i];
+    if (const std::byte* const held = held_.Find(chunk.keys[i]); held != nullptr) {
       // It never reached the store, so it comes back as it left.
       HOTROW_RETURN_IF_ERROR(CopyIn(slot, held));
-      held_.Remove(chunk_keys_[i]);
+      held_.Remove(chunk.keys[i]);
       continue;
     }
-    step->miss_keys.push_back(chunk_keys_[i]);
+    step->miss_keys.push_back(chunk.keys[i]);
     step->miss_rows.push_back(cache_->row(slot));
-    step->miss_positions.push_back(chunk_positions_[i]);
+    step->miss_positions.push_back(chunk.positions[i]);
   }
   return absl::OkStatus();
 }
@@ -391,16 +448,24 @@ absl::StatusOr<TieredTable::Placed> TieredTable::Place(const ExecContext& ctx,
   HOTROW_CHECK(keys.size() == counts.size());
   HOTROW_CHECK(step->miss_keys.empty());
   if (cache_ == nullptr) return Placed::kAll;
-  step->filled = 0;
   const auto n = static_cast<int64_t>(keys.size());
   step->slots.resize(n, -1);
-  for (int64_t cursor = 0; cursor < n;) {
-    std::unique_lock<std::mutex> order(order_mutex_);
-    HOTROW_RETURN_IF_ERROR(WriteBackPending());
+  std::unique_lock<std::mutex> order(order_mutex_);
+  HOTROW_RETURN_IF_ERROR(WriteBackPending(ctx.trace));
+  size_t turn = 0;
+  bool no_room = false;
+  bool beside_snapshot = false;
+  for (int64_t cursor = 0; cursor < n && !no_room;) {
+    if (pending_keys_.empty()) {  // a good moment for who waits to begin a snapshot
+      order.unlock();
+      order.lock();
+    }
     std::unique_lock<std::mutex> lock(mutex_);
     HOTROW_RETURN_IF_ERROR(broken_);
     if (!holding_ && held_.size() > 0) {
       lock.unlock();
+      // What was evicted before a row was held back is older.
+      HOTROW_RETURN_IF_ERROR(WriteBackPending(ctx.trace));
       HOTROW_RETURN_IF_ERROR(WriteBackHeld());
       lock.lock();
     }
@@ -411,73 +476,114 @@ absl::StatusOr<TieredTable::Placed> TieredTable::Place(const ExecContext& ctx,
       const int64_t wanted =
           std::min({n - cursor, staging_rows_, CeilDiv(held_.capacity(), kMinSnapshotRows)});
       if (free < wanted) {
+        lock.unlock();
+        HOTROW_RETURN_IF_ERROR(WriteBackPending(ctx.trace));
         order.unlock();
+        lock.lock();
         TraceSpan span(ctx.trace, "wait_for_snapshot");
         const int64_t begin = NowNanos();
         snapshot_changed_.wait(lock, [&] { return !holding_; });
         ++snapshot_counts_.evict_waits;
         snapshot_counts_.evict_wait_ns += NowNanos() - begin;
+        lock.unlock();
+        order.lock();
         continue;
       }
       most = std::min(most, free);
     }
-    bool no_room = false;
+    Chunk& chunk = chunks_[turn];
+    turn = (turn + 1) % chunks_.size();
     {
       TraceSpan span(ctx.trace, "probe");
-      HOTROW_RETURN_IF_ERROR(PlaceChunk(ctx, keys, counts, most, &cursor, step, &no_room));
+      HOTROW_RETURN_IF_ERROR(SendChunk(ctx, keys, most, &cursor, *step, &chunk));
     }
-    const bool beside_snapshot = snapshot_pins_ > 0;
     lock.unlock();
+    // The rows that the chunk before evicted go to the store while this one is at work. Whatever
+    // the store says, what this one evicts must be noted.
+    const absl::Status written = WriteBackPending(ctx.trace);
     {
-      TraceSpan span(pending_keys_.empty() ? nullptr : ctx.trace, "write_back");
-      HOTROW_RETURN_IF_ERROR(WriteBackPending());
+      TraceSpan span(ctx.trace, "probe");
+      HOTROW_RETURN_IF_ERROR(chunk.placed.Wait());
+      lock.lock();
+      HOTROW_RETURN_IF_ERROR(EndChunk(counts, step, chunk, &no_room));
+      beside_snapshot = snapshot_pins_ > 0;
+      lock.unlock();
     }
-    if (no_room) return beside_snapshot ? Placed::kNoRoomBesideSnapshot : Placed::kNoRoom;
+    HOTROW_RETURN_IF_ERROR(written);
+    // A single area must be empty before the next chunk.
+    if (chunks_.size() == 1) HOTROW_RETURN_IF_ERROR(WriteBackPending(ctx.trace));
   }
-  if (staged_) {
-    // The kernels that read the slots of this step's last use are done: chunks were waited for.
-    HOTROW_RETURN_IF_ERROR(step->shared_slots.Reserve(device_, n));
-    std::copy(step->slots.begin(), step->slots.end(), step->shared_slots.data());
-  }
-  return Placed::kAll;
+  HOTROW_RETURN_IF_ERROR(WriteBackPending(ctx.trace));
+  HOTROW_RETURN_IF_ERROR(ShareSlots(step));
+  if (!no_room) return Placed::kAll;
+  return beside_snapshot ? Placed::kNoRoomBesideSnapshot : Placed::kNoRoom;
 }
 
-int64_t TieredTable::NextMisses(StepRows* step, std::vector<RowKey>* keys,
-                                std::vector<std::byte*>* rows) {
-  const size_t left = step->miss_keys.size() - step->filled;
-  const size_t n = !staged_ ? left : std::min(left, static_cast<size_t>(staging_rows_));
-  for (size_t i = 0; i < n; ++i) {
-    keys->push_back(step->miss_keys[step->filled + i]);
-    rows->push_back(!staged_ ? step->miss_rows[step->filled + i]
-                             : fill_staging_.data() + static_cast<int64_t>(i) * row_bytes_);
+absl::Status TieredTable::ShareSlots(StepRows* step) const {
+  if (!staged_) return absl::OkStatus();
+  // The kernels that read the slots of this step's last use are done: they were enqueued on place_
+  // before the chunks, and those were waited for. Without chunks there are no slots either.
+  HOTROW_RETURN_IF_ERROR(step->shared_slots.Reserve(device_, std::ssize(step->slots)));
+  std::copy(step->slots.begin(), step->slots.end(), step->shared_slots.data());
+  HOTROW_RETURN_IF_ERROR(
+      step->shared_miss_slots.Reserve(device_, std::ssize(step->miss_positions)));
+  for (size_t i = 0; i < step->miss_positions.size(); ++i) {
+    step->shared_miss_slots[static_cast<int64_t>(i)] = step->slots[step->miss_positions[i]];
   }
-  return static_cast<int64_t>(n);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> TieredTable::NextMisses(StepRows* step, std::vector<RowKey>* keys,
+                                                std::vector<std::byte*>* rows) {
+  const size_t left = step->miss_keys.size() - step->sent;
+  if (left == 0) {
+    HOTROW_RETURN_IF_ERROR(ArriveAll(step));
+    return 0;
+  }
+  const auto first = static_cast<int64_t>(step->sent);
+  int64_t n = static_cast<int64_t>(left);
+  if (!staged_) {
+    rows->insert(rows->end(), step->miss_rows.begin() + first, step->miss_rows.end());
+  } else {
+    Inflow& inflow = inflows_[next_inflow_];
+    HOTROW_RETURN_IF_ERROR(Arrive(step, &inflow));
+    n = std::min(n, staging_rows_);
+    for (int64_t i = 0; i < n; ++i) rows->push_back(inflow.rows.data() + i * row_bytes_);
+  }
+  keys->insert(keys->end(), step->miss_keys.begin() + first, step->miss_keys.begin() + first + n);
+  return n;
 }
 
 absl::Status TieredTable::Fill(const ExecContext& ctx, std::span<const int32_t> counts,
                                StepRows* step, std::span<const uint8_t> found) {
   const size_t n = found.size();
-  HOTROW_CHECK(n <= step->miss_keys.size() - step->filled);
+  HOTROW_CHECK(n <= step->miss_keys.size() - step->sent);
   if (n == 0) return absl::OkStatus();
+  Inflow* const inflow = staged_ ? &inflows_[next_inflow_] : nullptr;
   absent_keys_.clear();
   absent_rows_.clear();
   for (size_t i = 0; i < n; ++i) {
     if (found[i] != 0) continue;
-    absent_keys_.push_back(step->miss_keys[step->filled + i]);
-    absent_rows_.push_back(!staged_ ? step->miss_rows[step->filled + i]
-                                    : fill_staging_.data() + static_cast<int64_t>(i) * row_bytes_);
+    absent_keys_.push_back(step->miss_keys[step->sent + i]);
+    absent_rows_.push_back(!staged_ ? step->miss_rows[step->sent + i]
+                                    : inflow->rows.data() + static_cast<int64_t>(i) * row_bytes_);
   }
   HOTROW_RETURN_IF_ERROR(InitRowsOf(ctx, absent_keys_, absent_rows_));
-  if (staged_) {
-    std::copy_n(step->miss_rows.begin() + static_cast<int64_t>(step->filled), n, fill_to_.data());
-    HOTROW_RETURN_IF_ERROR(ScatterRows(fill_.On(ctx), {.input = fill_staging_.data(),
-                                                       .input_stride = row_bytes_,
-                                                       .num_rows = static_cast<int64_t>(n),
-                                                       .row_bytes = row_bytes_,
-                                                       .rows = fill_to_.data()}));
-    HOTROW_RETURN_IF_ERROR(fill_.Wait());
+  if (!staged_) {
+    CountFill(counts, step, found);
+    return EndFill(step, n);
   }
-  return EndFill(counts, step, n, found);
+  const auto size = static_cast<int64_t>(n);
+  std::copy_n(step->miss_rows.begin() + static_cast<int64_t>(step->sent), n, inflow->to.data());
+  HOTROW_RETURN_IF_ERROR(
+      fill_.Run(ctx, [args = ScatterRowsArgs{.input = inflow->rows.data(),
+                                             .input_stride = row_bytes_,
+                                             .num_rows = size,
+                                             .row_bytes = row_bytes_,
+                                             .rows = inflow->to.data()}](const ExecContext& here) {
+        return ScatterRows(here, args);
+      }));
+  return Send(counts, step, found, inflow);
 }
 
 // The GPU reads rows where the store keeps them, and their initial rows from staging: side by side
@@ -485,12 +591,14 @@ absl::Status TieredTable::Fill(const ExecContext& ctx, std::span<const int32_t> 
 absl::Status TieredTable::FillInPlace(const ExecContext& ctx, std::span<const int32_t> counts,
                                       StepRows* step) {
   std::vector<uint8_t> found;
-  while (step->filled < step->miss_keys.size()) {
+  while (step->sent < step->miss_keys.size()) {
+    Inflow& inflow = inflows_[next_inflow_];
+    HOTROW_RETURN_IF_ERROR(Arrive(step, &inflow));
     const auto n =
-        std::min(static_cast<int64_t>(step->miss_keys.size() - step->filled), staging_rows_);
+        std::min(static_cast<int64_t>(step->miss_keys.size() - step->sent), staging_rows_);
     const auto keys =
-        std::span<const RowKey>(step->miss_keys).subspan(step->filled, static_cast<size_t>(n));
-    const std::span<std::byte*> from = fill_from_.first(n);
+        std::span<const RowKey>(step->miss_keys).subspan(step->sent, static_cast<size_t>(n));
+    const std::span<std::byte*> from = inflow.from.first(n);
     FirstError error;
     ParallelFor(ctx.pool, n, kStoreGrain, [&](int64_t begin, int64_t end) {
       error.Update(in_place_->FindInPlace(keys.subspan(begin, end - begin),
@@ -503,70 +611,109 @@ absl::Status TieredTable::FillInPlace(const ExecContext& ctx, std::span<const in
     for (int64_t i = 0; i < n; ++i) {
       if (from[i] != nullptr) continue;
       found[i] = 0;
-      from[i] = fill_staging_.data() + i * row_bytes_;
+      from[i] = inflow.rows.data() + i * row_bytes_;
       absent_keys_.push_back(keys[i]);
       absent_rows_.push_back(from[i]);
     }
     HOTROW_RETURN_IF_ERROR(InitRowsOf(ctx, absent_keys_, absent_rows_));
-    std::copy_n(step->miss_rows.begin() + static_cast<int64_t>(step->filled), n, fill_to_.data());
-    HOTROW_RETURN_IF_ERROR(GatherRows(fill_.On(ctx), {.rows = from.data(),
-                                                      .num_rows = n,
-                                                      .row_bytes = row_bytes_,
-                                                      .output = fill_gathered_.data(),
-                                                      .output_stride = row_bytes_}));
-    HOTROW_RETURN_IF_ERROR(ScatterRows(fill_.On(ctx), {.input = fill_gathered_.data(),
-                                                       .input_stride = row_bytes_,
-                                                       .num_rows = n,
-                                                       .row_bytes = row_bytes_,
-                                                       .rows = fill_to_.data()}));
-    HOTROW_RETURN_IF_ERROR(fill_.Wait());
-    HOTROW_RETURN_IF_ERROR(EndFill(counts, step, static_cast<size_t>(n), found));
+    std::copy_n(step->miss_rows.begin() + static_cast<int64_t>(step->sent), n, inflow.to.data());
+    HOTROW_RETURN_IF_ERROR(fill_.Run(ctx,
+                                     [gather = GatherRowsArgs{.rows = from.data(),
+                                                              .num_rows = n,
+                                                              .row_bytes = row_bytes_,
+                                                              .output = fill_gathered_.data(),
+                                                              .output_stride = row_bytes_},
+                                      scatter = ScatterRowsArgs{.input = fill_gathered_.data(),
+                                                                .input_stride = row_bytes_,
+                                                                .num_rows = n,
+                                                                .row_bytes = row_bytes_,
+                                                                .rows = inflow.to.data()}](
+                                         const ExecContext& here) -> absl::Status {
+                                       HOTROW_RETURN_IF_ERROR(GatherRows(here, gather));
+                                       return ScatterRows(here, scatter);
+                                     }));
+    HOTROW_RETURN_IF_ERROR(Send(counts, step, found, &inflow));
+  }
+  return ArriveAll(step);
+}
+
+absl::Status TieredTable::Send(std::span<const int32_t> counts, StepRows* step,
+                               std::span<const uint8_t> found, Inflow* inflow) {
+  HOTROW_RETURN_IF_ERROR(inflow->arrived.Record(fill_));
+  CountFill(counts, step, found);
+  inflow->size = found.size();
+  next_inflow_ = (next_inflow_ + 1) % inflows_.size();
+  return absl::OkStatus();
+}
+
+absl::Status TieredTable::Arrive(StepRows* step, Inflow* inflow) {
+  if (inflow->size == 0) return absl::OkStatus();
+  const size_t n = std::exchange(inflow->size, 0);
+  HOTROW_RETURN_IF_ERROR(inflow->arrived.Wait());
+  return EndFill(step, n);
+}
+
+absl::Status TieredTable::ArriveAll(StepRows* step) {
+  for (size_t i = 0; i < inflows_.size(); ++i) {
+    HOTROW_RETURN_IF_ERROR(Arrive(step, &inflows_[(next_inflow_ + i) % inflows_.size()]));
   }
   return absl::OkStatus();
 }
 
-absl::Status TieredTable::EndFill(std::span<const int32_t> counts, StepRows* step, size_t n,
-                                  std::span<const uint8_t> found) {
-  filled_slots_.clear();
+void TieredTable::CountFill(std::span<const int32_t> counts, StepRows* step,
+                            std::span<const uint8_t> found) {
   TierCounts seen;
-  for (size_t i = 0; i < n; ++i) {
-    const int64_t position = step->miss_positions[step->filled + i];
-    filled_slots_.push_back(step->slots[position]);
+  for (const uint8_t there : found) {
+    const int64_t position = step->miss_positions[step->sent++];
     seen.unique_keys += 1;
     seen.lookups += counts[position];
-    if (found[i] == 0) continue;
+    if (there == 0) continue;
     seen.unique_hits += 1;
     seen.lookup_hits += counts[position];
   }
   rows_read_.fetch_add(seen.unique_hits, std::memory_order_relaxed);
   const std::lock_guard<std::mutex> lock(mutex_);
-  HOTROW_RETURN_IF_ERROR(
-      WithSlots(filled_slots_, [&](const ExecContext& ctx, std::span<const int64_t> slots) {
-        return cache_->MarkFilled(ctx, slots);
-      }));
-  step->filled += n;
-  if (step->filled == step->miss_keys.size()) {
-    step->miss_keys.clear();
-    step->miss_rows.clear();
-    step->miss_positions.clear();
-    step->filled = 0;
-  }
   store_counts_.unique_keys += seen.unique_keys;
   store_counts_.unique_hits += seen.unique_hits;
   store_counts_.lookups += seen.lookups;
   store_counts_.lookup_hits += seen.lookup_hits;
+}
+
+absl::Status TieredTable::EndFill(StepRows* step, size_t n) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (staged_) {
+    // Nobody waits for this: whoever needs to see it enqueues on place_ as well.
+    HOTROW_RETURN_IF_ERROR(place_.Run(
+        ExecContext(),
+        [cache = cache_.get(),
+         slots =
+             step->shared_miss_slots.first(std::ssize(step->miss_keys)).subspan(step->filled, n)](
+            const ExecContext& here) { return cache->MarkFilled(here, slots); }));
+  } else {
+    filled_slots_.clear();
+    for (size_t i = step->filled; i < step->filled + n; ++i) {
+      filled_slots_.push_back(step->slots[step->miss_positions[i]]);
+    }
+    HOTROW_RETURN_IF_ERROR(cache_->MarkFilled(ExecContext(), filled_slots_));
+  }
+  step->filled += n;
+  if (step->filled == step->miss_keys.size()) ForgetMisses(step);
   return absl::OkStatus();
 }
 
 void TieredTable::FinishPlacing(const ExecContext& ctx) {
   if (cache_ == nullptr) return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  Note(cache_->EndStep(CacheContext(ctx)));
+  Note(place_.Run(
+      ctx, [cache = cache_.get()](const ExecContext& here) { return cache->EndStep(here); }));
 }
 
 void TieredTable::GiveUp(StepRows* step) {
   if (cache_ != nullptr) {
+    // Nobody else's rows are on their way: two steps are not filled at once.
+    const absl::Status arrived = step->sent > step->filled ? ArriveAll(step) : absl::OkStatus();
     const std::lock_guard<std::mutex> lock(mutex_);
+    Note(arrived);
     abandoned_slots_.clear();
     for (size_t i = step->filled; i < step->miss_positions.size(); ++i) {
       const int64_t position = step->miss_positions[i];
@@ -582,10 +729,7 @@ void TieredTable::GiveUp(StepRows* step) {
     }));
   }
   step->slots.clear();
-  step->miss_keys.clear();
-  step->miss_rows.clear();
-  step->miss_positions.clear();
-  step->filled = 0;
+  ForgetMisses(step);
   step->resident = false;
 }
 
@@ -682,9 +826,12 @@ absl::Status TieredTable::PrepareForUpdate(const ExecContext& ctx, const StepRow
     const int64_t room = std::min(copy_keys_.size() - num_copies_, copy_keys_.size() - at);
     const std::span<RowKey> keys = {copy_keys_.data() + at, static_cast<size_t>(room)};
     int64_t taken = 0;
-    HOTROW_ASSIGN_OR_RETURN(const int64_t looked,
-                            cache_->TakeMarks(CacheContext(ctx), slots, keys,
-                                              copies_.data() + at * row_bytes_, &taken));
+    int64_t looked = 0;
+    HOTROW_RETURN_IF_ERROR(place_.RunAndWait(ctx, [&](const ExecContext& here) -> absl::Status {
+      HOTROW_ASSIGN_OR_RETURN(
+          looked, cache_->TakeMarks(here, slots, keys, copies_.data() + at * row_bytes_, &taken));
+      return absl::OkStatus();
+    }));
     slots = slots.subspan(static_cast<size_t>(looked));
     num_copies_ += taken;
     snapshot_counts_.copied += taken;
@@ -701,7 +848,9 @@ void TieredTable::Release(const ExecContext& ctx, StepRows* step, bool updated) 
       Note(place_.RunAfter(ctx.stream));
       slots = step->shared_slots.first(std::ssize(step->slots));
     }
-    Note(cache_->Unpin(CacheContext(ctx), slots, updated));
+    Note(place_.Run(ctx, [cache = cache_.get(), slots, updated](const ExecContext& here) {
+      return cache->Unpin(here, slots, updated);
+    }));
   }
   step->slots.clear();
   step->missing.clear();
@@ -755,27 +904,28 @@ absl::Status TieredTable::Read(const ExecContext& ctx, std::span<const RowKey> k
   return ReadMisses(ctx);
 }
 
-// A chunk at a time, through the staging area of evicted rows, which is empty now.
+// A chunk at a time, through a staging area of evicted rows, which is empty now.
 absl::Status TieredTable::ReadStaged(const ExecContext& ctx, std::span<const RowKey> keys,
                                      std::byte* staging, std::span<std::byte*> rows) {
   // What is enqueued may still read what is in `staging`.
   HOTROW_RETURN_IF_ERROR(place_.RunAfter(ctx.stream));
+  Chunk& chunk = chunks_[0];
   for (size_t begin = 0; begin < keys.size();) {
     const size_t n = std::min(keys.size() - begin, static_cast<size_t>(staging_rows_));
     const auto size = static_cast<int64_t>(n);
-    std::copy_n(keys.begin() + static_cast<int64_t>(begin), n, chunk_keys_.data());
-    HOTROW_RETURN_IF_ERROR(
-        cache_->Find(CacheContext(ctx), chunk_keys_.first(size), chunk_rows_.first(size)));
-    HOTROW_RETURN_IF_ERROR(place_.Wait());
+    std::copy_n(keys.begin() + static_cast<int64_t>(begin), n, chunk.keys.data());
+    HOTROW_RETURN_IF_ERROR(place_.RunAndWait(ctx, [&](const ExecContext& here) {
+      return cache_->Find(here, chunk.keys.first(size), read_rows_.first(size));
+    }));
     miss_keys_.clear();
     miss_rows_.clear();
     int64_t staged = 0;
     for (size_t i = 0; i < n; ++i) {
       std::byte*& row = rows[begin + i];
-      row = chunk_rows_[static_cast<int64_t>(i)];
+      row = read_rows_[static_cast<int64_t>(i)];
       if (row != nullptr) continue;
       row = staging + staged * row_bytes_;
-      std::byte* const here = staging_.data() + staged * row_bytes_;
+      std::byte* const here = chunk.evicted_rows.data() + staged * row_bytes_;
       ++staged;
       if (const std::byte* const held = held_.Find(keys[begin + i]); held != nullptr) {
         std::memcpy(here, held, static_cast<size_t>(row_bytes_));
@@ -785,7 +935,7 @@ absl::Status TieredTable::ReadStaged(const ExecContext& ctx, std::span<const Row
       miss_rows_.push_back(here);
     }
     HOTROW_RETURN_IF_ERROR(ReadMisses(ctx));
-    HOTROW_RETURN_IF_ERROR(place_.Copy(staging, staging_.data(), staged * row_bytes_));
+    HOTROW_RETURN_IF_ERROR(place_.Copy(staging, chunk.evicted_rows.data(), staged * row_bytes_));
     HOTROW_RETURN_IF_ERROR(place_.Wait());
     staging += staged * row_bytes_;
     begin += n;
@@ -815,11 +965,12 @@ absl::Status TieredTable::Flush() {
   const std::lock_guard<std::mutex> order(order_mutex_);
   HOTROW_RETURN_IF_ERROR(WriteBackPending());
   HOTROW_RETURN_IF_ERROR(WriteBackHeld());
-  return cache_->ForEachDirty(
-      place_.On(ExecContext()),
-      [&](std::span<const RowKey> keys, std::span<const std::byte* const> rows) {
-        return AppendRows(keys, rows);
-      });
+  return place_.RunAndWait(ExecContext(), [this](const ExecContext& here) {
+    return cache_->ForEachDirty(
+        here, [&](std::span<const RowKey> keys, std::span<const std::byte* const> rows) {
+          return AppendRows(keys, rows);
+        });
+  });
 }
 
 // --- Snapshots
@@ -833,7 +984,12 @@ absl::Status TieredTable::BeginSnapshot() {
   HOTROW_RETURN_IF_ERROR(WriteBackHeld());
   const std::lock_guard<std::mutex> lock(mutex_);
   HOTROW_CHECK(!holding_ && !marking_ && num_copies_ == 0 && snapshot_pins_ == 0);
-  HOTROW_ASSIGN_OR_RETURN(const int64_t marked, cache_->MarkDirtyRows(place_.On(ExecContext())));
+  int64_t marked = 0;
+  HOTROW_RETURN_IF_ERROR(
+      place_.RunAndWait(ExecContext(), [&](const ExecContext& here) -> absl::Status {
+        HOTROW_ASSIGN_OR_RETURN(marked, cache_->MarkDirtyRows(here));
+        return absl::OkStatus();
+      }));
   holding_ = true;
   marking_ = marked > 0;
   snapshot_cursor_ = 0;
@@ -854,10 +1010,14 @@ absl::StatusOr<bool> TieredTable::WriteSnapshotPart() {
       part_pointers_.push_back(copies_.data() + at * row_bytes_);
     }
     if (part_keys_.empty() && marking_) {
-      HOTROW_ASSIGN_OR_RETURN(const int64_t n,
-                              cache_->TakeMarked(place_.On(ExecContext()), &snapshot_cursor_,
-                                                 taken_keys_.first(part_rows_),
-                                                 taken_slots_.first(part_rows_), part_.data()));
+      int64_t n = 0;
+      HOTROW_RETURN_IF_ERROR(
+          place_.RunAndWait(ExecContext(), [&](const ExecContext& here) -> absl::Status {
+            HOTROW_ASSIGN_OR_RETURN(
+                n, cache_->TakeMarked(here, &snapshot_cursor_, taken_keys_.first(part_rows_),
+                                      taken_slots_.first(part_rows_), part_.data()));
+            return absl::OkStatus();
+          }));
       part_keys_.assign(taken_keys_.data(), taken_keys_.data() + n);
       snapshot_pins_ = n;
       for (int64_t i = 0; i < n; ++i) part_pointers_.push_back(part_.data() + i * row_bytes_);
@@ -876,8 +1036,11 @@ absl::StatusOr<bool> TieredTable::WriteSnapshotPart() {
   const auto n = static_cast<int64_t>(part_keys_.size());
   const std::lock_guard<std::mutex> lock(mutex_);
   if (snapshot_pins_ > 0) {
-    Note(cache_->Unpin(place_.On(ExecContext()), taken_slots_.first(snapshot_pins_),
-                       /*dirty=*/!status.ok()));
+    Note(
+        place_.Run(ExecContext(), [cache = cache_.get(), slots = taken_slots_.first(snapshot_pins_),
+                                   dirty = !status.ok()](const ExecContext& here) {
+          return cache->Unpin(here, slots, dirty);
+        }));
     snapshot_pins_ = 0;
   } else if (status.ok()) {
     first_copy_ = (first_copy_ + n) % copy_keys_.size();
@@ -892,7 +1055,11 @@ absl::StatusOr<bool> TieredTable::WriteSnapshotPart() {
 void TieredTable::EndSnapshot() {
   const std::lock_guard<std::mutex> lock(mutex_);
   // Rows of which there are copies are dirty, or held back and newer.
-  if (marking_) Note(cache_->DropMarks(place_.On(ExecContext())));
+  if (marking_) {
+    Note(place_.Run(ExecContext(), [cache = cache_.get()](const ExecContext& here) {
+      return cache->DropMarks(here);
+    }));
+  }
   num_copies_ = 0;
   marking_ = false;
   holding_ = false;

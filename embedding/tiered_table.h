@@ -62,9 +62,11 @@ struct StepRows {
   SharedBuffer<int64_t> shared_slots;  // staged: the slots once more, for the device
   // With a cache, between Place and the last Fill: rows that have a way and wait for their bytes.
   std::vector<RowKey> miss_keys;
-  std::vector<std::byte*> miss_rows;    // where they lie, on the cache's device
-  std::vector<int64_t> miss_positions;  // in the step's keys
-  size_t filled = 0;                    // so many misses have their bytes
+  std::vector<std::byte*> miss_rows;        // where they lie, on the cache's device
+  std::vector<int64_t> miss_positions;      // in the step's keys
+  SharedBuffer<int64_t> shared_miss_slots;  // staged: their slots, for the device
+  size_t sent = 0;    // so many misses have their bytes or, staged, these are on their way
+  size_t filled = 0;  // so many have them
   std::vector<int64_t> missing;  // without a cache: positions of keys that the store does not have
   std::vector<std::byte> staging;  // without a cache: initial rows of those, [missing, row_bytes]
   bool resident = false;           // all placed and filled
@@ -98,8 +100,8 @@ struct SnapshotCounts {
 //           PrepareForUpdate, ResolveForUpdate, Release.
 //           The next step may be placed before this one is filled; rows that both have count as
 //           hits then, and are there once this one is filled.
-// Order:    a row that was evicted reaches the store before any miss is read, so a miss never reads
-//           an older row than was evicted.
+// Order:    a row that was evicted reaches the store before any miss of its step or a later one is
+//           read, so a miss never reads an older row than was evicted.
 // New rows: a key that the store does not have gets its initial row in the cache (or in staging),
 //           clean. It joins the store only if an update makes it dirty; otherwise it is forgotten.
 // Snapshots: from BeginSnapshot on, the rows that were dirty then are marked and belong to the
@@ -108,10 +110,12 @@ struct SnapshotCounts {
 //           evicted goes to the store like any other; a row that was changed since and is evicted
 //           is held back, and a miss on it served from there, until EndSnapshot.
 // Devices:  the cache lies on one; the store is the host's. Staged, the table has two streams:
-//           `place_`, on which the cache changes, and `fill_`, on which rows come in, so that both
-//           run beside what the caller computes on a third. Rows that leave are written straight
-//           into page-locked staging; rows that come are read from there, or from where a
-//           HostStore keeps them. The host waits for place_ and fill_ only on the threads of the
+//           `place_`, on which the cache changes and rows leave, and `fill_`, on which rows come
+//           in, so that both directions run at once and beside what the caller computes on a third.
+//           Rows that leave are written straight into page-locked staging; rows that come are read
+//           from there, or from where a HostStore keeps them. Each way has two staging areas that
+//           take turns: the host writes rows of one to the store, or reads rows into it, while the
+//           device is at the other. The host waits for place_ and fill_ only on the threads of the
 //           pipeline; the caller's calls enqueue, but for those around snapshots and evaluation.
 // Threads:  four at most. One (the pipeline's first) calls Place, FinishPlacing and GiveUp; one
 // (its
@@ -120,9 +124,9 @@ struct SnapshotCounts {
 //           which is the caller's. Read and Flush are called while the first two do nothing, Flush
 //           also while no snapshot is being written. Inside, `mutex_` is held for at most a staging
 //           area of keys and never while the store works. `order_mutex_` is held from before rows
-//           are evicted until they are in the store.
+//           are evicted until they are in the store: with two staging areas for up to a whole step.
 // Errors:   what the store says. When the store refuses rows that the cache has already given up,
-//           they wait in the staging area; every later call tries them again first and fails as
+//           they wait in the staging areas; every later call tries them again first and fails as
 //           long as the store does. Nothing is lost. What a GPU says, which no call survives, the
 //           next call with a status returns.
 class TieredTable {
@@ -133,8 +137,14 @@ class TieredTable {
   static absl::StatusOr<std::unique_ptr<TieredTable>> Create(const TieredTableOptions& options,
                                                              RowStore* store, HostStore* in_place);
 
+  ~TieredTable() { WaitForDevice(); }
+  TieredTable(const TieredTable&) = delete;
+  TieredTable& operator=(const TieredTable&) = delete;
+
   // The smallest cache_bytes with which `rows` distinct rows fit at once, all buffers included.
   static int64_t MinCacheBytes(int64_t rows, int64_t row_bytes, CachePlace place = {});
+  // The part of a budget that buffers take; the RowCache gets the rest.
+  static int64_t BufferBytes(int64_t cache_bytes, int64_t row_bytes, CachePlace place = {});
 
   // --- Making rows resident
 
@@ -149,11 +159,13 @@ class TieredTable {
   absl::StatusOr<Placed> Place(const ExecContext& ctx, std::span<const RowKey> keys,
                                std::span<const int32_t> counts, StepRows* step);
   // Appends the keys of the misses that the next Fill brings in, and where their rows are to be
-  // written: all that are left, or as many as staging has room for. Returns how many; 0: all have
-  // their bytes.
-  int64_t NextMisses(StepRows* step, std::vector<RowKey>* keys, std::vector<std::byte*>* rows);
+  // written: all that are left, or as many as a staging area has room for. Returns how many; 0: all
+  // have their bytes.
+  absl::StatusOr<int64_t> NextMisses(StepRows* step, std::vector<RowKey>* keys,
+                                     std::vector<std::byte*>* rows);
   // The store was asked for the keys of NextMisses: found[i] says whether row i was written to
-  // its place. Others get their initial rows.
+  // its place. Others get their initial rows. Staged, the rows are then on their way: the next
+  // NextMisses may be called, and its rows be read, beside that.
   absl::Status Fill(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step,
                     std::span<const uint8_t> found);
   // Instead of both, where the device reads the rows of the store itself: brings in all misses.
@@ -221,14 +233,36 @@ class TieredTable {
   int64_t rows_written_back() const { return rows_written_back_.load(std::memory_order_relaxed); }
 
  private:
+  // A part of a step's keys on its way into the cache, and the rows that it evicts.
+  struct Chunk {
+    std::vector<int64_t> positions;  // in the step's keys
+    SharedBuffer<RowKey> keys;       // staging_rows_ of this and of what follows
+    SharedBuffer<int64_t> slots;
+    SharedBuffer<Placement> placement;
+    SharedBuffer<uint8_t> evicted;
+    SharedBuffer<RowKey> evicted_keys;
+    SharedBuffer<std::byte> evicted_rows;  // [staging_rows_, row_bytes_]
+    DeviceEvent placed;
+
+    static absl::StatusOr<Chunk> Create(Device device, int64_t rows, int64_t row_bytes);
+  };
+  // Rows on their way in, staged: where from and where to.
+  struct Inflow {
+    SharedBuffer<std::byte> rows;   // [staging_rows_, row_bytes_]
+    SharedBuffer<std::byte*> from;  // [staging_rows_]
+    SharedBuffer<std::byte*> to;    // [staging_rows_]
+    DeviceEvent arrived;
+    size_t size = 0;  // so many are on their way
+
+    static absl::StatusOr<Inflow> Create(Device device, int64_t rows, int64_t row_bytes);
+  };
+
   TieredTable() = default;
 
   // Runs `call` with slots where the cache can read them. Under mutex_; staged it waits.
   absl::Status WithSlots(
       std::span<const int64_t> slots,
       absl::FunctionRef<absl::Status(const ExecContext& ctx, std::span<const int64_t> slots)> call);
-  // The context of calls of the cache.
-  ExecContext CacheContext(const ExecContext& ctx) const { return place_.On(ctx); }
   // Read, staged; under both mutexes.
   absl::Status ReadStaged(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
                           std::span<std::byte*> rows);
@@ -237,20 +271,31 @@ class TieredTable {
   void Note(const absl::Status& status) { broken_.Update(status); }
   // Under mutex_: puts a row of the host into a way.
   absl::Status CopyIn(int64_t slot, const std::byte* row);
+  // Staged: the rows of an area were enqueued on fill_.
+  absl::Status Send(std::span<const int32_t> counts, StepRows* step, std::span<const uint8_t> found,
+                    Inflow* inflow);
+  // The next misses were sent on their way, or have their bytes: counts them.
+  void CountFill(std::span<const int32_t> counts, StepRows* step, std::span<const uint8_t> found);
   // The first n misses that are left have their bytes.
-  absl::Status EndFill(std::span<const int32_t> counts, StepRows* step, size_t n,
-                       std::span<const uint8_t> found);
+  absl::Status EndFill(StepRows* step, size_t n);
+  // Staged: waits for what is on its way from an area, which is free then.
+  absl::Status Arrive(StepRows* step, Inflow* inflow);
+  absl::Status ArriveAll(StepRows* step);
 
   // Writes the initial row of keys[i] to rows[i], host memory. Keys are grouped by table.
   absl::Status InitRowsOf(const ExecContext& ctx, std::span<const RowKey> keys,
                           std::span<std::byte* const> rows) const;
   // Under order_mutex_: evicted rows, and rows that were held back.
-  absl::Status WriteBackPending();
+  absl::Status WriteBackPending(TraceRecorder* trace = nullptr);
   absl::Status WriteBackHeld();
-  // Under both mutexes: the unplaced keys from *cursor on, up to `most` of them.
-  absl::Status PlaceChunk(const ExecContext& ctx, std::span<const RowKey> keys,
-                          std::span<const int32_t> counts, int64_t most, int64_t* cursor,
-                          StepRows* step, bool* no_room);
+  // Under both mutexes: sends the unplaced keys from *cursor on, up to `most` of them, to the
+  // cache; then, once that is done, notes what became of them.
+  absl::Status SendChunk(const ExecContext& ctx, std::span<const RowKey> keys, int64_t most,
+                         int64_t* cursor, const StepRows& step, Chunk* chunk);
+  absl::Status EndChunk(std::span<const int32_t> counts, StepRows* step, const Chunk& chunk,
+                        bool* no_room);
+  // After Place has noted all it will: the slots for the device.
+  absl::Status ShareSlots(StepRows* step) const;
   absl::Status AppendRows(std::span<const RowKey> keys, std::span<const std::byte* const> rows);
   const TieredTableSpec& SpecOf(uint32_t table) const;
 
@@ -269,9 +314,9 @@ class TieredTable {
   // it takes both, reading it takes one.
   std::mutex order_mutex_;
   int64_t staging_rows_ = 0;
-  SharedBuffer<std::byte> staging_;  // [staging_rows_, row_bytes_]: rows that were evicted
+  std::vector<Chunk> chunks_;  // 1; staged 2
   std::vector<RowKey> pending_keys_;
-  std::vector<const std::byte*> pending_rows_;  // into staging_
+  std::vector<const std::byte*> pending_rows_;  // into chunks_
   internal::HeldRows held_;
 
   mutable std::mutex mutex_;                  // guards what follows, and the metadata of the cache
@@ -292,25 +337,17 @@ class TieredTable {
   TierCounts store_counts_;
   SnapshotCounts snapshot_counts_;
 
-  // Of Place and, staged, Read: staging_rows_ of each.
-  SharedBuffer<RowKey> chunk_keys_;
-  std::vector<int64_t> chunk_positions_;
-  SharedBuffer<int64_t> chunk_slots_;
-  SharedBuffer<Placement> placement_;
-  SharedBuffer<uint8_t> evicted_;
-  SharedBuffer<RowKey> evicted_keys_;
-  SharedBuffer<std::byte*> chunk_rows_;
-  SharedBuffer<int64_t> call_slots_;  // of WithSlots
+  SharedBuffer<std::byte*> read_rows_;  // of Read, staged: [staging_rows_]
+  SharedBuffer<int64_t> call_slots_;    // of WithSlots: [staging_rows_]
   // Of Fill.
   std::vector<RowKey> absent_keys_;
   std::vector<std::byte*> absent_rows_;
   std::vector<int64_t> filled_slots_;
-  // Of Fill, staged: rows on their way in, and where from and to.
+  // Of Fill, staged.
   DeviceStream fill_;
-  SharedBuffer<std::byte> fill_staging_;   // [staging_rows_, row_bytes_]
-  DeviceMemory<std::byte> fill_gathered_;  // the same, on the device
-  SharedBuffer<std::byte*> fill_from_;     // [staging_rows_]
-  SharedBuffer<std::byte*> fill_to_;       // [staging_rows_]
+  std::vector<Inflow> inflows_;            // 2 that take turns
+  size_t next_inflow_ = 0;                 // whose turn it is: the one that was sent first
+  DeviceMemory<std::byte> fill_gathered_;  // [staging_rows_, row_bytes_], on the device
   // Of GiveUp.
   std::vector<int64_t> abandoned_slots_;
   // Of the caller's calls.

@@ -1,11 +1,14 @@
 #include "base/device_stream.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <numeric>
 #include <utility>
 #include <vector>
 
 #include "base/device_memory.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/test_util.h"
@@ -46,6 +49,94 @@ TEST(DeviceStreamTest, OnAGpu) {
   CopiesGoRound(Device::kCuda);
 }
 
+// The first piece of work ends well before the second, which nobody waits for.
+void AnEventStandsForWhatWasEnqueuedBefore(Device device) {
+  constexpr int64_t kSize = 1 << 22;
+  HOTROW_ASSERT_OK_AND_ASSIGN(DeviceStream stream, DeviceStream::Create(device));
+  HOTROW_ASSERT_OK_AND_ASSIGN(DeviceEvent event, DeviceEvent::Create(device));
+  HOTROW_ASSERT_OK(event.Wait());  // nothing was recorded
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto from, SharedBuffer<int32_t>::Create(device, kSize));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto to, SharedBuffer<int32_t>::Create(device, kSize));
+  for (int round = 1; round <= 3; ++round) {
+    std::fill_n(from.data(), kSize, round);
+    HOTROW_ASSERT_OK(stream.Copy(to.data(), from.data(), from.bytes()));
+    HOTROW_ASSERT_OK(event.Record(stream));
+    HOTROW_ASSERT_OK(event.Wait());
+    ASSERT_EQ(to[0], round);
+    ASSERT_EQ(to[kSize - 1], round);
+  }
+  DeviceEvent moved = std::move(event);
+  HOTROW_EXPECT_OK(moved.Wait());
+}
+
+TEST(DeviceEventTest, OnTheCpu) { AnEventStandsForWhatWasEnqueuedBefore(Device::kCpu); }
+
+TEST(DeviceEventTest, OnTheCpuLate) {
+  const LaggingStreams lagging(std::chrono::milliseconds(5));
+  AnEventStandsForWhatWasEnqueuedBefore(Device::kCpu);
+}
+
+TEST(DeviceEventTest, OnAGpu) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  AnEventStandsForWhatWasEnqueuedBefore(Device::kCuda);
+}
+
+TEST(LaggingStreamsTest, WorkIsDoneLateAndInOrder) {
+  std::vector<int> done;
+  absl::StatusOr<DeviceStream> stream;
+  {
+    // Longer than the test takes to look, and waited for once.
+    const LaggingStreams lagging(std::chrono::milliseconds(500));
+    stream = DeviceStream::Create(Device::kCpu);
+  }
+  HOTROW_ASSERT_OK(stream);
+  HOTROW_ASSERT_OK_AND_ASSIGN(DeviceEvent event, DeviceEvent::Create(Device::kCpu));
+  int value = 1;
+  int copy = 0;
+  HOTROW_ASSERT_OK(stream->Copy(&copy, &value, sizeof(value)));
+  HOTROW_ASSERT_OK(event.Record(*stream));
+  value = 2;  // too early
+  EXPECT_EQ(copy, 0);
+  for (const int i : {1, 2}) {
+    HOTROW_ASSERT_OK(stream->Run(ExecContext(), [i, &done](const ExecContext&) {
+      done.push_back(i);
+      return absl::OkStatus();
+    }));
+  }
+  HOTROW_ASSERT_OK(event.Wait());
+  EXPECT_EQ(copy, 2);
+  HOTROW_ASSERT_OK(stream->Wait());
+  EXPECT_THAT(done, testing::ElementsAre(1, 2));
+  // Streams that are made when none lives do not lag.
+  HOTROW_ASSERT_OK_AND_ASSIGN(DeviceStream prompt, DeviceStream::Create(Device::kCpu));
+  HOTROW_ASSERT_OK(prompt.Copy(&copy, &done[0], sizeof(copy)));
+  EXPECT_EQ(copy, 1);
+}
+
+TEST(LaggingStreamsTest, AnErrorStaysAndWhatIsWaitedForAtOnceReturnsItsOwn) {
+  const LaggingStreams lagging(std::chrono::microseconds(100));
+  HOTROW_ASSERT_OK_AND_ASSIGN(DeviceStream stream, DeviceStream::Create(Device::kCpu));
+  const auto fail = [](const ExecContext&) { return absl::InternalError("injected"); };
+  EXPECT_THAT(stream.RunAndWait(ExecContext(), fail),
+              test::StatusIs(absl::StatusCode::kInternal, testing::HasSubstr("injected")));
+  HOTROW_EXPECT_OK(stream.Wait());
+  HOTROW_EXPECT_OK(stream.Run(ExecContext(), fail));
+  EXPECT_FALSE(stream.Wait().ok());
+  EXPECT_FALSE(stream.Run(ExecContext(), fail).ok());
+  EXPECT_FALSE(stream.RunAndWait(ExecContext(), fail).ok());
+}
+
+TEST(LaggingStreamsTest, DestroyingAStreamLetsItsWorkRunOn) {
+  int value = 7;
+  int copy = 0;
+  {
+    const LaggingStreams lagging(std::chrono::milliseconds(2));
+    HOTROW_ASSERT_OK_AND_ASSIGN(DeviceStream stream, DeviceStream::Create(Device::kCpu));
+    HOTROW_ASSERT_OK(stream.Copy(&copy, &value, sizeof(value)));
+  }
+  EXPECT_EQ(copy, 7);
+}
+
 TEST(DeviceStreamTest, AnImpossibleSizeIsRefused) {
   EXPECT_FALSE(DeviceMemory<int64_t>::Create(Device::kCpu, -1, nullptr).ok());
   EXPECT_FALSE(DeviceMemory<int64_t>::Create(Device::kCuda, INT64_MAX / 4, nullptr).ok());
@@ -55,6 +146,7 @@ TEST(DeviceStreamTest, AnImpossibleSizeIsRefused) {
 TEST(DeviceStreamTest, WithoutAGpuOneLineSaysSo) {
   if (test::UsableGpu().ok()) GTEST_SKIP() << "there is a GPU";
   EXPECT_EQ(DeviceStream::Create(Device::kCuda).status().message(), test::UsableGpu().message());
+  EXPECT_EQ(DeviceEvent::Create(Device::kCuda).status().message(), test::UsableGpu().message());
   EXPECT_EQ((DeviceMemory<int32_t>::Create(Device::kCuda, 1, nullptr).status().message()),
             test::UsableGpu().message());
 }

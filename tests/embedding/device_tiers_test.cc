@@ -1,15 +1,19 @@
 // Tables whose row cache lies on a device, over host memory and over a disk: on a GPU where there
-// is one, and everywhere as the same tiers in host memory, which take the same ways.
+// is one, and everywhere as the same tiers in host memory, which take the same ways: at once, and
+// late, as a GPU might.
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/device_memory.h"
 #include "base/device_stream.h"
+#include "base/philox.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "embedding/embedding_collection.h"
@@ -17,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "tests/embedding/trainer.h"
 #include "tests/embedding/training.h"
+#include "tests/support/faulty_env.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/test_util.h"
 
@@ -39,17 +44,28 @@ using ::testing::HasSubstr;
 constexpr uint64_t kRows = 800;
 constexpr int kSteps = 14;
 
+struct Place {
+  Device device;
+  bool late = false;  // the tables' streams lag
+};
+
 // A collection on a device, and what a caller on that device needs: a stream, and outputs and
 // gradients in its memory.
 class DeviceTables {
  public:
   static absl::StatusOr<std::unique_ptr<DeviceTables>> Create(
-      Device device, const EmbeddingCollectionOptions& options) {
+      Place place, const EmbeddingCollectionOptions& options) {
+    const Device device = place.device;
     std::unique_ptr<DeviceTables> tables(new DeviceTables());
     HOTROW_ASSIGN_OR_RETURN(tables->stream_, DeviceStream::Create(device));
     tables->ctx_ = tables->stream_.On(ExecContext());
     tables->ctx_.pool = &tables->pool_;
-    HOTROW_ASSIGN_OR_RETURN(tables->tables_, EmbeddingCollection::Create(options, tables->ctx_));
+    {
+      // The tables' own streams alone: what is enqueued on the caller's runs at once.
+      std::optional<LaggingStreams> lagging;
+      if (place.late) lagging.emplace(kLag);
+      HOTROW_ASSIGN_OR_RETURN(tables->tables_, EmbeddingCollection::Create(options, tables->ctx_));
+    }
     const int64_t floats = options.max_batch_size * tables->tables_->pooled_dim();
     HOTROW_ASSIGN_OR_RETURN(tables->output_,
                             DeviceMemory<float>::Create(device, floats, tables->stream_.get()));
@@ -69,13 +85,13 @@ class DeviceTables {
   }
 
   // Trains the steps [first, last), those ahead included.
-  absl::Status Train(int first, int last) {
+  absl::Status Train(int first, int last, uint64_t rows = kRows) {
     std::deque<std::unique_ptr<EmbeddingStep>> ahead;
     int next = first;
     for (int step = first; step < last; ++step) {
       for (; next < last && std::ssize(ahead) <= depth_; ++next) {
         HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> prefetched,
-                                tables_->Prefetch(BatchOf(next, kRows).view()));
+                                tables_->Prefetch(BatchOf(next, rows).view()));
         ahead.push_back(std::move(prefetched));
       }
       HOTROW_RETURN_IF_ERROR(Finish(std::move(ahead.front()), step));
@@ -106,6 +122,9 @@ class DeviceTables {
     return output;
   }
 
+  // Longer than the host takes to go on to what it does next.
+  static constexpr std::chrono::microseconds kLag{300};
+
   ThreadPool pool_{2};
   DeviceStream stream_;
   ExecContext ctx_;
@@ -116,25 +135,30 @@ class DeviceTables {
   std::unique_ptr<EmbeddingCollection> tables_;
 };
 
-class DeviceTiersTest : public testing::TestWithParam<Device> {
+class DeviceTiersTest : public testing::TestWithParam<Place> {
  protected:
   void SetUp() override {
-    if (GetParam() == Device::kCuda) HOTROW_REQUIRE_GPU_OR_SKIP();
+    if (GetParam().device == Device::kCuda) HOTROW_REQUIRE_GPU_OR_SKIP();
   }
 
   // The smallest device cache, times `factor`.
   EmbeddingCollectionOptions WithDeviceCache(EmbeddingCollectionOptions options, double factor) {
     options.device_cache_bytes = 1;
-    const absl::StatusOr<int64_t> least = EmbeddingCollection::MinCacheBytes(options, GetParam());
+    const absl::StatusOr<int64_t> least =
+        EmbeddingCollection::MinCacheBytes(options, GetParam().device);
     EXPECT_THAT(least, test::IsOk());
     options.device_cache_bytes = static_cast<int64_t>(static_cast<double>(*least) * factor);
     return options;
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceTiersTest, testing::Values(Device::kCpu, Device::kCuda),
+constexpr Place kCpu = {Device::kCpu};
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceTiersTest,
+                         testing::Values(kCpu, Place{Device::kCpu, true}, Place{Device::kCuda}),
                          [](const auto& info) {
-                           return info.param == Device::kCpu ? "HostMemory" : "Gpu";
+                           if (info.param.device == Device::kCuda) return "Gpu";
+                           return info.param.late ? "HostMemoryLate" : "HostMemory";
                          });
 
 TEST_P(DeviceTiersTest, SameBitsWhateverTheTiersAndTheDepth) {
@@ -211,7 +235,7 @@ TEST_P(DeviceTiersTest, EveryOptimizerMakesTheBitsOfTheCpu) {
 
 TEST_P(DeviceTiersTest, RowsOfSixteenBitsHaveTheSameBitsBesideOthersOfTheirWidth) {
   const std::vector<Hash128> want = ReferenceHashes(TablesOfOneWidth(), kSteps, kRows);
-  HOTROW_ASSERT_OK_AND_ASSIGN(auto on_cpu, DeviceTables::Create(Device::kCpu, TablesOfOneWidth()));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto on_cpu, DeviceTables::Create(kCpu, TablesOfOneWidth()));
   HOTROW_ASSERT_OK(on_cpu->Train(0, kSteps));
   const test::Batch batch = BatchOf(500, 2 * kRows);
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> want_values, on_cpu->Evaluate(batch));
@@ -242,7 +266,7 @@ TEST_P(DeviceTiersTest, RowsOfSixteenBitsHaveTheSameBitsBesideOthersOfTheirWidth
 
 TEST_P(DeviceTiersTest, EvaluationSeesTheLastUpdateAndLeavesNoTrace) {
   const std::vector<Hash128> want = ReferenceHashes(SmallTables(), kSteps, kRows);
-  HOTROW_ASSERT_OK_AND_ASSIGN(auto on_cpu, DeviceTables::Create(Device::kCpu, SmallTables()));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto on_cpu, DeviceTables::Create(kCpu, SmallTables()));
   EmbeddingCollectionOptions options = WithDeviceCache(SmallTables(), 1.2);
   // Staging for some samples at a time.
   options.evaluation_staging_bytes = 8 << 10;
@@ -298,8 +322,8 @@ TEST_P(DeviceTiersTest, SnapshotsHoldTheStepTheyWereBegunAt) {
         }
         reopen.open_from = {{.snapshot = id}};
         reopen.open_steps = static_cast<int64_t>(id);
-        HOTROW_ASSERT_OK_AND_ASSIGN(
-            auto tables, DeviceTables::Create(on_device ? GetParam() : Device::kCpu, reopen));
+        HOTROW_ASSERT_OK_AND_ASSIGN(auto tables,
+                                    DeviceTables::Create(on_device ? GetParam() : kCpu, reopen));
         HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
         EXPECT_EQ(digest.hash, want[id]);
         HOTROW_ASSERT_OK(tables->Train(static_cast<int>(id), kSteps));
@@ -346,7 +370,7 @@ TEST_P(DeviceTiersTest, OddBatchesMakeTheBitsOfTheCpu) {
   }
   batches.push_back(equal);
 
-  HOTROW_ASSERT_OK_AND_ASSIGN(auto on_cpu, DeviceTables::Create(Device::kCpu, SmallTables()));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto on_cpu, DeviceTables::Create(kCpu, SmallTables()));
   HOTROW_ASSERT_OK_AND_ASSIGN(auto tables,
                               DeviceTables::Create(GetParam(), WithDeviceCache(SmallTables(), 1)));
   for (int step = 0; step < 2 * std::ssize(batches); ++step) {
@@ -379,6 +403,40 @@ TEST_P(DeviceTiersTest, StepsThatAreCancelledLeaveNoTrace) {
   }
   HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
   EXPECT_EQ(digest.hash, want[kSteps]);
+}
+
+// A read or write of the disk fails now and then, while rows of the same step are on their way in
+// or out. Steps that meet it are taken again; in the end nothing is lost or was updated twice.
+TEST_P(DeviceTiersTest, StepsThatFailOverABadDiskCanBeTakenAgain) {
+  constexpr uint64_t kManyRows = 2500;
+  constexpr int kManySteps = 40;
+  const std::vector<Hash128> want = ReferenceHashes(SmallTables(), kManySteps, kManyRows);
+  int failures = 0;
+  for (const uint64_t seed : test::Seeds(6)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    RandomStream random(seed, RandomPurpose::kTest);
+    test::FaultyEnv env;
+    EmbeddingCollectionOptions options = SmallTables();
+    PutStore(StoreKind::kSsd, "/store", &options);
+    options.env = &env;
+    options = WithDeviceCache(options, 1 + static_cast<double>(seed % 2));
+    options.prefetch_depth = static_cast<int32_t>(seed % 3);
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), options));
+    while ((*tables)->steps() < kManySteps) {
+      env.FailCall(env.calls() + static_cast<int64_t>(random.Below(40)),
+                   absl::UnavailableError("injected"));
+      const absl::Status status =
+          tables->Train(static_cast<int>((*tables)->steps()), kManySteps, kManyRows);
+      if (status.ok()) break;
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("injected")));
+      ++failures;
+    }
+    // A fault that nobody has met yet must not meet what follows.
+    for (int i = 0; i < 50; ++i) env.Exists("/store").IgnoreError();
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
+    EXPECT_EQ(digest.hash, want[kManySteps]);
+  }
+  EXPECT_GT(failures, 10);
 }
 
 TEST(DeviceTiersOptionsTest, BadOnesAreRefusedInOneLine) {

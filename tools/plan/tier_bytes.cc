@@ -6,40 +6,10 @@
 
 #include "base/math.h"
 #include "cache/row_cache.h"
+#include "embedding/tiered_table.h"
 
 namespace hotrow {
 namespace {
-
-// --- embedding/tiered_table.cc: the shares of a cache's budget, in 1/64, and their limits
-// ---------
-
-constexpr int64_t kShares = 64;
-struct Buffer {
-  int64_t share;
-  int64_t scratch_bytes;  // beside each row
-  int64_t rows_min;
-  int64_t rows_max;
-  int64_t bytes_max;
-};
-constexpr int64_t kNoLimit = int64_t{1} << 60;
-constexpr Buffer kBuffers[] = {
-    {4, 96, 32, 4096, kNoLimit},              // staging
-    {2, 32, 8, 4096, kNoLimit},               // a part of a snapshot
-    {1, 16, 8, 16'384, kNoLimit},             // rows copied for a snapshot
-    {2, 40, 8, kNoLimit, int64_t{64} << 20},  // rows held back for a snapshot
-};
-
-int64_t BufferBytes(int64_t budget_bytes, int64_t row_bytes) {
-  int64_t bytes = 0;
-  for (const Buffer& buffer : kBuffers) {
-    const int64_t per_row = row_bytes + buffer.scratch_bytes;
-    const int64_t most =
-        std::max(buffer.rows_min, std::min(buffer.rows_max, buffer.bytes_max / per_row));
-    bytes += per_row *
-             std::clamp(budget_bytes / kShares * buffer.share / per_row, buffer.rows_min, most);
-  }
-  return bytes;
-}
 
 // --- store/host_store.cc, store/host_index_impl.h, store/host_memory_impl.h
 // -----------------------
@@ -111,7 +81,7 @@ constexpr double kSsdIndexFill = 0.95;
 
 CacheBytes SizeOfCache(int64_t budget_bytes, int64_t row_bytes) {
   CacheBytes size;
-  size.buffer_bytes = BufferBytes(budget_bytes, row_bytes);
+  size.buffer_bytes = TieredTable::BufferBytes(budget_bytes, row_bytes);
   const RowCacheStats cache = RowCache::SizeForBudget(budget_bytes - size.buffer_bytes, row_bytes);
   if (cache.ways == 0) return {};
   constexpr int64_t kWayMetadataBytes = 16;

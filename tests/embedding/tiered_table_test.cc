@@ -1,0 +1,288 @@
+// What a TieredTable does by itself; what a collection makes of it is in the tests of that.
+
+#include "embedding/tiered_table.h"
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "store/host_store.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+constexpr int32_t kDim = 12;
+constexpr int64_t kStagingRows = 32;  // of the smallest cache
+constexpr uint32_t kTable = 3;
+
+// Refuses to write rows when it is told to.
+class RefusingStore final : public RowStore {
+ public:
+  explicit RefusingStore(std::unique_ptr<RowStore> store) : store_(std::move(store)) {}
+
+  // Writes from number `first` on, `n` of them, fail.
+  void Refuse(int first, int n) {
+    refuse_first_ = writes_ + first;
+    refuse_last_ = refuse_first_ + n;
+  }
+  int refusals() const { return refusals_; }
+
+  absl::Status Find(std::span<const RowKey> keys, std::span<std::byte* const> rows,
+                    std::span<uint8_t> found) override {
+    return store_->Find(keys, rows, found);
+  }
+  absl::Status InsertOrAssign(std::span<const RowKey> keys,
+                              std::span<const std::byte* const> rows) override {
+    const int write = writes_++;
+    if (write >= refuse_first_ && write < refuse_last_) {
+      ++refusals_;
+      return absl::UnavailableError("refused");
+    }
+    return store_->InsertOrAssign(keys, rows);
+  }
+  absl::Status Erase(std::span<const RowKey> keys) override { return store_->Erase(keys); }
+  absl::Status Iterate(
+      absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override {
+    return store_->Iterate(visit);
+  }
+  absl::Status Flush() override { return store_->Flush(); }
+  absl::Status PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) override {
+    return store_->PrepareSnapshot(snapshot, captured);
+  }
+  absl::Status CommitSnapshot(SnapshotId snapshot) override {
+    return store_->CommitSnapshot(snapshot);
+  }
+  absl::Status DropSnapshot(SnapshotId snapshot) override { return store_->DropSnapshot(snapshot); }
+  absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override {
+    return store_->ListSnapshots();
+  }
+  RowStoreStats Stats() const override { return store_->Stats(); }
+  std::span<const StoreTable> tables() const override { return store_->tables(); }
+  int64_t row_bytes(uint32_t table) const override { return store_->row_bytes(table); }
+
+ private:
+  std::unique_ptr<RowStore> store_;
+  int writes_ = 0;
+  int refuse_first_ = 0;
+  int refuse_last_ = 0;
+  int refusals_ = 0;
+};
+
+// A staged table over host memory, whose rows come and go through staging areas.
+class StagedTable {
+ public:
+  // Copies arrive `lag` after they were asked for; 0: at once.
+  static absl::StatusOr<std::unique_ptr<StagedTable>> Create(int64_t rows,
+                                                             std::chrono::microseconds lag) {
+    auto result = std::make_unique<StagedTable>();
+    TieredTableOptions options;
+    options.tables = {{.table = kTable,
+                       .layout = RowLayout::For(kDim, SparseOptimizerKind::kSgd),
+                       .initializer = {.kind = InitializerKind::kConstant, .value = 0.5f},
+                       .optimizer = {.kind = SparseOptimizerKind::kSgd}}};
+    const int64_t row_bytes = options.tables[0].layout.row_bytes;
+    options.place = {.device = Device::kCpu, .staged = true};
+    options.cache_bytes = TieredTable::MinCacheBytes(rows, row_bytes, options.place);
+    HOTROW_ASSIGN_OR_RETURN(
+        std::unique_ptr<HostStore> store,
+        HostStore::Open({.tables = {{kTable, row_bytes}}, .budget_bytes = 4 << 20}));
+    result->store_ = std::make_unique<RefusingStore>(std::move(store));
+    std::optional<LaggingStreams> lagging;
+    if (lag.count() > 0) lagging.emplace(lag);
+    // As a store on a disk: rows are read and sent, not fetched by the device.
+    HOTROW_ASSIGN_OR_RETURN(
+        result->table_, TieredTable::Create(options, result->store_.get(), /*in_place=*/nullptr));
+    return result;
+  }
+
+  TieredTable* operator->() { return table_.get(); }
+  RefusingStore* store() { return store_.get(); }
+
+  // The weights of the store; none when it has no row.
+  absl::StatusOr<std::vector<float>> Stored(RowKey key) {
+    std::vector<float> row(static_cast<size_t>(table_->row_bytes()) / sizeof(float));
+    auto* const bytes = reinterpret_cast<std::byte*>(row.data());
+    uint8_t found = 0;
+    HOTROW_RETURN_IF_ERROR(store_->Find({&key, 1}, {&bytes, 1}, {&found, 1}));
+    row.resize(found == 0 ? 0 : kDim);
+    return row;
+  }
+
+  // Reads the rows of NextMisses and sends them; where they were read to, by key.
+  absl::StatusOr<std::vector<std::byte*>> FillSome(const std::vector<int32_t>& counts,
+                                                   StepRows* step) {
+    std::vector<RowKey> keys;
+    std::vector<std::byte*> rows;
+    HOTROW_ASSIGN_OR_RETURN(const int64_t n, table_->NextMisses(step, &keys, &rows));
+    if (n == 0) return rows;
+    std::vector<uint8_t> found(static_cast<size_t>(n));
+    HOTROW_RETURN_IF_ERROR(store_->Find(keys, rows, found));
+    HOTROW_RETURN_IF_ERROR(table_->Fill(ExecContext(), counts, step, found));
+    return rows;
+  }
+
+  // One step that adds `add` to the first weight of each row.
+  absl::Status Step(const std::vector<RowKey>& keys, float add) {
+    const std::vector<int32_t> counts(keys.size(), 1);
+    StepRows step;
+    const absl::StatusOr<TieredTable::Placed> placed =
+        table_->Place(ExecContext(), keys, counts, &step);
+    if (!placed.ok()) {
+      table_->GiveUp(&step);
+      table_->WaitForDevice();
+      return placed.status();
+    }
+    if (*placed != TieredTable::Placed::kAll) return absl::InternalError("no room");
+    for (;;) {
+      HOTROW_ASSIGN_OR_RETURN(const std::vector<std::byte*> rows, FillSome(counts, &step));
+      if (rows.empty()) break;
+    }
+    table_->FinishPlacing(ExecContext());
+    step.resident = true;
+    std::vector<std::byte*> rows(keys.size());
+    HOTROW_RETURN_IF_ERROR(table_->ResolveForRead(ExecContext(), keys, counts, &step, rows));
+    for (std::byte* const row : rows) {
+      float weight = 0;
+      std::memcpy(&weight, row, sizeof(weight));
+      weight += add;
+      std::memcpy(row, &weight, sizeof(weight));
+    }
+    table_->Release(ExecContext(), &step, /*updated=*/true);
+    table_->WaitForDevice();  // before `step` goes
+    return absl::OkStatus();
+  }
+
+ private:
+  std::unique_ptr<RefusingStore> store_;
+  std::unique_ptr<TieredTable> table_;
+};
+
+std::vector<RowKey> Keys(uint64_t first, int64_t n) {
+  std::vector<RowKey> keys;
+  for (int64_t i = 0; i < n; ++i) keys.push_back({first + static_cast<uint64_t>(i), kTable});
+  return keys;
+}
+
+TEST(StagedTableTest, RowsAreReadIntoOneAreaWhileThoseOfTheOtherAreOnTheirWay) {
+  const std::vector<RowKey> keys = Keys(0, 4 * kStagingRows + 5);
+  const std::vector<int32_t> counts(keys.size(), 1);
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      auto table, StagedTable::Create(std::ssize(keys), std::chrono::microseconds(300)));
+  StepRows step;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TieredTable::Placed placed,
+                              (*table)->Place(ExecContext(), keys, counts, &step));
+  ASSERT_EQ(placed, TieredTable::Placed::kAll);
+  std::vector<std::vector<std::byte*>> areas;
+  for (size_t sent = kStagingRows; sent <= 4 * kStagingRows; sent += kStagingRows) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(areas.emplace_back(), table->FillSome(counts, &step));
+    EXPECT_EQ(step.sent, sent);
+    // The one before is on its way still, as far as the host cares to know.
+    EXPECT_EQ(step.filled, sent < 2 * kStagingRows ? 0 : sent - 2 * kStagingRows);
+  }
+  EXPECT_EQ(areas[0], areas[2]);
+  EXPECT_EQ(areas[1], areas[3]);
+  EXPECT_NE(areas[0], areas[1]);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::byte*> last, table->FillSome(counts, &step));
+  EXPECT_EQ(last.size(), 5);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::byte*> none, table->FillSome(counts, &step));
+  EXPECT_TRUE(none.empty());
+  EXPECT_TRUE(step.miss_keys.empty());
+  EXPECT_EQ(step.sent, 0);
+  EXPECT_EQ(step.filled, 0);
+  (*table)->GiveUp(&step);
+  EXPECT_EQ((*table)->store_counts().unique_keys, std::ssize(keys));
+}
+
+// What was sent is waited for, also when the step will never be.
+TEST(StagedTableTest, AStepIsGivenUpWhileItsRowsAreOnTheirWay) {
+  const std::vector<RowKey> keys = Keys(0, 3 * kStagingRows);
+  const std::vector<int32_t> counts(keys.size(), 1);
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      auto table, StagedTable::Create(std::ssize(keys), std::chrono::microseconds(2000)));
+  for (const int fills : {0, 1, 2}) {
+    StepRows step;
+    HOTROW_ASSERT_OK(
+        (*table)->Place(ExecContext(), Keys(1000 * fills, 3 * kStagingRows), counts, &step));
+    for (int i = 0; i < fills; ++i) HOTROW_ASSERT_OK(table->FillSome(counts, &step));
+    EXPECT_EQ(step.filled, 0);
+    (*table)->GiveUp(&step);
+    // Those that have their bytes stay; the others are gone.
+    EXPECT_GE((*table)->cache_stats().used_ways, fills * kStagingRows);
+    if (fills == 0) {
+      EXPECT_EQ((*table)->cache_stats().used_ways, 0);
+    }
+    (*table)->WaitForDevice();
+  }
+  // No slot is left pinned or without bytes: all rows of the cache can be had, and are right.
+  for (int i = 0; i < 4; ++i) HOTROW_ASSERT_OK(table->Step(keys, 1));
+  HOTROW_ASSERT_OK((*table)->Flush());
+  std::vector<float> want(kDim, 0.5f);
+  want[0] = 4.5f;
+  for (const RowKey& key : keys) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> row, table->Stored(key));
+    EXPECT_EQ(row, want);
+  }
+}
+
+// Rows leave by both areas in turn, and the store has the newest bytes of each.
+TEST(StagedTableTest, RowsThatLeaveAreWrittenWhileTheNextOnesLeave) {
+  const int64_t n = 5 * kStagingRows;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto table, StagedTable::Create(n, std::chrono::microseconds(300)));
+  constexpr int kBatches = 4;
+  constexpr int kRounds = 3;
+  for (int step = 0; step < kBatches * kRounds; ++step) {
+    HOTROW_ASSERT_OK(table->Step(Keys(step % kBatches * n, n), 1));
+  }
+  EXPECT_GT((*table)->cache_stats().dirty_evictions, (kBatches * kRounds - 3) * n);
+  HOTROW_ASSERT_OK((*table)->Flush());
+  std::vector<float> want(kDim, 0.5f);
+  want[0] += kRounds;
+  for (const RowKey& key : Keys(0, kBatches * n)) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> row, table->Stored(key));
+    EXPECT_EQ(row, want);
+  }
+}
+
+// They left the cache, so they wait, in whichever area, until the store takes them.
+TEST(StagedTableTest, RowsThatTheStoreRefusesAreNotLost) {
+  const int64_t n = 5 * kStagingRows;
+  constexpr int kBatches = 3;
+  constexpr int kSteps = 4 * kBatches;
+  int refused_steps = 0;
+  for (int refuse = 0; refuse < 12; ++refuse) {
+    for (const int times : {1, 2, 3}) {
+      SCOPED_TRACE(testing::Message() << refuse << " " << times);
+      HOTROW_ASSERT_OK_AND_ASSIGN(
+          auto table, StagedTable::Create(n, std::chrono::microseconds(refuse % 2 == 0 ? 0 : 100)));
+      for (int step = 0; step < kSteps; ++step) {
+        // From the fourth step on each evicts dirty rows.
+        if (step == kBatches) table->store()->Refuse(refuse, times);
+        absl::Status status = table->Step(Keys(step % kBatches * n, n), 1);
+        while (!status.ok()) {
+          EXPECT_THAT(status, test::StatusIs(absl::StatusCode::kUnavailable,
+                                             testing::HasSubstr("refused")));
+          ++refused_steps;
+          status = table->Step(Keys(step % kBatches * n, n), 1);
+        }
+      }
+      EXPECT_EQ(table->store()->refusals(), times);
+      HOTROW_ASSERT_OK((*table)->Flush());
+      std::vector<float> want(kDim, 0.5f);
+      want[0] += static_cast<float>(kSteps / kBatches);
+      for (const RowKey& key : Keys(0, kBatches * n)) {
+        HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> row, table->Stored(key));
+        ASSERT_EQ(row, want);
+      }
+    }
+  }
+  EXPECT_GT(refused_steps, 36);
+}
+
+}  // namespace
+}  // namespace hotrow
