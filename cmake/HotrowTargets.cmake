@@ -29,6 +29,10 @@ function(_hotrow_configure target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/hotrow>)
+  if(HOTROW_EMULATED_GPU)  # translated headers before those that they are made of
+    target_include_directories(${target} BEFORE PUBLIC
+      ${HOTROW_EMULATED_DIR} ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/include)
+  endif()
   # -ffp-contract=off: a*b+c rounds twice wherever it stands, so the same source gives the same bits in a
   # header inlined here and there (promise 1). Where FMA pays, the code says std::fma.
   target_compile_options(${target} PRIVATE
@@ -37,7 +41,7 @@ function(_hotrow_configure target)
   if(HOTROW_MARCH)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-march=${HOTROW_MARCH}>)
   endif()
-  if(HOTROW_HAVE_CUDA)
+  if(HOTROW_HAVE_CUDA AND NOT HOTROW_EMULATED_GPU)
     # CMake 3.25 rejects cuda_std_20 for nvcc 13, so the flag is given by hand. The host code of a .cu gets
     # the same instruction set and rounding as that of a .cc, since both compile the same inline functions.
     target_compile_options(${target} PRIVATE
@@ -62,7 +66,8 @@ function(hotrow_add_library)
   set(target hotrow_${ARG_NAME})
   set(sources ${ARG_SOURCES})
   if(HOTROW_HAVE_CUDA)
-    list(APPEND sources ${ARG_CUDA_SOURCES})
+    _hotrow_cuda_sources(cuda_sources ${ARG_CUDA_SOURCES})
+    list(APPEND sources ${cuda_sources})
   endif()
   add_library(${target} STATIC ${sources})
   add_library(hotrow::${ARG_NAME} ALIAS ${target})
@@ -94,7 +99,8 @@ function(hotrow_add_test)
   endif()
   set(sources ${ARG_SOURCES})
   if(HOTROW_HAVE_CUDA)
-    list(APPEND sources ${ARG_CUDA_SOURCES})
+    _hotrow_cuda_sources(cuda_sources ${ARG_CUDA_SOURCES})
+    list(APPEND sources ${cuda_sources})
   endif()
   add_executable(${ARG_NAME} ${sources})
   _hotrow_configure(${ARG_NAME})

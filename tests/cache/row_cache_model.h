@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/philox.h"
 #include "tests/cache/cache_driver.h"
+#include "tests/support/gpu_test.h"
 
 // Random operations on a cache of any device, against a model of what must hold.
 
@@ -363,7 +364,8 @@ class RandomRun {
 
 // Random runs on caches of so many buckets.
 inline void RunTiny(CachePolicy policy, int64_t buckets, Device device = Device::kCpu) {
-  for (const uint64_t seed : Seeds(12)) {
+  for (const uint64_t seed :
+       Seeds(device == Device::kCpu ? 12 : ForGpu(12, buckets > 10 ? 1 : 3))) {
     SCOPED_TRACE(testing::Message() << "buckets=" << buckets << " HOTROW_TEST_SEED=" << seed);
     const Shape shape = {.buckets = buckets,
                          .keys_max = 40 * buckets,

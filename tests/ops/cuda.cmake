@@ -14,6 +14,9 @@ set(_cuda_sources
     row_init_cuda_test.cu
     sparse_optimizer_cuda_test.cu
     unique_cuda_test.cu)
+if(HOTROW_EMULATED_GPU)
+  list(REMOVE_ITEM _cuda_sources cublaslt_test.cc)  # has products of its own
+endif()
 if(HOTROW_HAVE_CUDA)
   hotrow_add_test(
     NAME ops_cuda_test

@@ -13,6 +13,18 @@ absl::Status UsableGpu();
 // a failure there and not a silent skip.
 bool GpuRequired();
 
+// How much work a test gives a GPU, and how much one that is emulated (tests/emulated_gpu/), which
+// is some thousand times slower.
+#if HOTROW_EMULATED_GPU
+constexpr bool kEmulatedGpu = true;
+#else
+constexpr bool kEmulatedGpu = false;
+#endif
+template <typename T>
+constexpr T ForGpu(T full, T emulated) {
+  return kEmulatedGpu ? emulated : full;
+}
+
 }  // namespace hotrow::test
 
 // First line of a test that needs a GPU: skips it, with the reason, where there is none.

@@ -1,0 +1,102 @@
+#ifndef HOTROW_TESTS_EMULATED_GPU_EMULATED_GPU_H_
+#define HOTROW_TESTS_EMULATED_GPU_EMULATED_GPU_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <type_traits>
+
+#include "cuda_runtime_api.h"
+
+// A GPU that is none: runs our kernels on the CPU, as they stand in the .cu files, so that they can
+// be tested, under AddressSanitizer, on machines without a GPU.
+//
+// Threads:   the threads of a block are fibers of one thread of the CPU, and take turns where they
+//            meet (__syncthreads, votes, shuffles), where a thread may lose its turn on a GPU (some
+//            of the atomics, __nanosleep), and when they end. Which goes next is drawn at random,
+//            so that locks and other protocols meet many orders: HOTROW_EMULATED_GPU_SEED.
+// Blocks:    run beside each other on two threads of the CPU (HOTROW_EMULATED_GPU_PROCESSORS).
+// Streams:   are threads of the CPU; what is enqueued is done later. HOTROW_EMULATED_GPU_LAG_US
+// waits
+//            before each piece of work.
+// Memory:    of the device is memory of the host, filled with 0xa5, of HOTROW_EMULATED_GPU_MIB
+// (2048). Errors:    what leaves a GPU hanging or with undefined results ends the process with a
+// message:
+//            lanes that a vote names and that do not come, a barrier that some never reach, a
+//            shuffle from a lane that is not in its mask.
+// Not here:  the memory order of a GPU, its rounding in approximate instructions, its speed, the
+//            limits of registers and shared memory, coherence of caches. Host code that touches
+//            memory of the device is not found out.
+struct dim3 {
+  unsigned x = 1;
+  unsigned y = 1;
+  unsigned z = 1;
+  dim3() = default;
+  dim3(unsigned x_size, unsigned y_size = 1, unsigned z_size = 1)
+      : x(x_size), y(y_size), z(z_size) {}
+};
+struct uint3 {
+  unsigned x, y, z;
+};
+
+namespace hotrow::emulated {
+
+// What a thread of a kernel sees of itself.
+struct ThreadView {
+  uint3 thread = {};
+  uint3 block = {};
+  dim3 block_size;
+  dim3 grid_size;
+};
+extern thread_local const ThreadView* current;
+
+// Enqueues what is no kernel of ours, in place of one of a library.
+cudaError_t EnqueueOnStream(cudaStream_t stream, std::function<void()> work);
+
+// Enqueues a kernel; what is wrong with its shape, cudaGetLastError says.
+void Enqueue(dim3 grid, dim3 block, cudaStream_t stream, std::function<void()> thread);
+
+// kernel<<<grid, block, shared, stream>>>(args), which translate.py writes as
+// Configured([=](auto... values) { kernel(values...); }, grid, block, shared, stream)(args).
+template <typename Kernel>
+class Configured {
+ public:
+  Configured(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes = 0,
+             cudaStream_t stream = nullptr)
+      : kernel_(kernel), grid_(grid), block_(block), stream_(stream) {
+    static_cast<void>(shared_bytes);
+  }
+
+  // Arguments are taken by value, as a GPU takes them.
+  template <typename... Args>
+  void operator()(Args... args) const {
+    static_assert((0 + ... + sizeof(Args)) <= 4096, "kernels have 4 KiB for their parameters");
+    static_assert((std::is_trivially_copyable_v<Args> && ...));
+    Enqueue(grid_, block_, stream_, [kernel = kernel_, args...] { kernel(args...); });
+  }
+
+ private:
+  Kernel kernel_;
+  dim3 grid_;
+  dim3 block_;
+  cudaStream_t stream_;
+};
+
+// --- Called by kernels
+
+// Until all threads of the block that have not ended are here.
+void SyncThreads();
+// Until all lanes of the mask are here with the same `what`; what each of them brought, until the
+// lane meets others again.
+using LaneValues = std::array<uint64_t, 32>;
+const LaneValues& MeetLanes(const char* what, uint32_t mask, uint64_t value);
+int CurrentLane();
+// Others may go first.
+void Yield();
+// Sometimes they do.
+void MayYield();
+[[noreturn]] void Fail(const char* what);
+
+}  // namespace hotrow::emulated
+
+#endif  // HOTROW_TESTS_EMULATED_GPU_EMULATED_GPU_H_
