@@ -13,7 +13,7 @@ if(HOTROW_EMULATED_GPU)
 
   # Here and not as a rule of the build: it takes a moment, headers are among them, and lines stay the same.
   set(_translated)
-  foreach(_folder base cache ops tests/base tests/cache tests/ops tests/support)
+  foreach(_folder base bench cache ops tests/base tests/cache tests/ops tests/support)
     file(GLOB _found CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
          ${PROJECT_SOURCE_DIR}/${_folder}/*.cu ${PROJECT_SOURCE_DIR}/${_folder}/*.cuh)
     list(APPEND _translated ${_found})
@@ -34,7 +34,7 @@ function(_hotrow_cuda_sources out)
       file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
       set(source ${HOTROW_EMULATED_DIR}/${folder}/${source}.cc)
       # What nvcc lets pass.
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-Wno-unknown-pragmas;-Wno-unused-function;-Wno-sign-compare")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-Wno-unknown-pragmas;-Wno-unused-function;-Wno-sign-compare;-Wno-maybe-uninitialized")
     endif()
     list(APPEND sources ${source})
   endforeach()

@@ -4,7 +4,7 @@
 #   hotrow_add_library(NAME base SOURCES a.cc b.cc [CUDA_SOURCES a.cu] [DEPS ...])   -> hotrow_base, hotrow::base
 #   hotrow_add_binary(NAME dlrm SOURCES dlrm_main.cc DEPS hotrow::models)            -> build/bin/dlrm
 #   hotrow_add_test(NAME base_test SOURCES x_test.cc ... DEPS ... [LABELS unit])     -> build/bin/tests/base_test
-#   hotrow_add_bench(NAME store_gather_bench SOURCES ... DEPS ...)                   -> build/bin/store_gather_bench
+#   hotrow_add_bench(NAME store_gather_bench SOURCES ... [CUDA_SOURCES ...] DEPS ...) -> build/bin/store_gather_bench
 
 # The instruction set of everything we compile. x86-64-v3 (AVX2, FMA; every x86 server since 2015) keeps
 # binaries movable between machines; "native" squeezes out the rest; empty means the compiler's default.
@@ -118,8 +118,13 @@ function(hotrow_add_test)
 endfunction()
 
 function(hotrow_add_bench)
-  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
-  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;CUDA_SOURCES;DEPS" ${ARGN})
+  set(sources ${ARG_SOURCES})
+  if(HOTROW_HAVE_CUDA)
+    _hotrow_cuda_sources(cuda_sources ${ARG_CUDA_SOURCES})
+    list(APPEND sources ${cuda_sources})
+  endif()
+  add_executable(${ARG_NAME} ${sources})
   _hotrow_configure(${ARG_NAME})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS})
 endfunction()

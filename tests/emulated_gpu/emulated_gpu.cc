@@ -440,6 +440,11 @@ void Fail(const char* what) {
   std::abort();
 }
 
+uint64_t ClockNanos() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                               std::chrono::nanoseconds(1));
+}
+
 void SyncThreads() { BlockRun::running()->SyncThreads(); }
 const LaneValues& MeetLanes(const char* what, uint32_t mask, uint64_t value) {
   return BlockRun::running()->MeetLanes(what, mask, value);
@@ -634,8 +639,8 @@ cudaError_t Add(cudaStream_t stream, std::function<void()> work) {
 
 namespace hotrow::emulated {
 
-cudaError_t EnqueueOnStream(cudaStream_t stream, std::function<void()> work) {
-  return Add(stream, std::move(work));
+void EnqueueOnStream(cudaStream_t stream, std::function<void()> work) {
+  Add(stream, std::move(work));
 }
 
 void Enqueue(dim3 grid, dim3 block, cudaStream_t stream, std::function<void()> thread) {
@@ -701,6 +706,23 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
       *value = 1;
       break;
   }
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {.name = "emulated GPU",
+                 .totalGlobalMem = Memory::Get().device_limit,
+                 .l2CacheSize = 1 << 20,
+                 .major = 9,
+                 .minor = 0,
+                 .multiProcessorCount = 2};
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 0;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {

@@ -2,31 +2,28 @@
 #define HOTROW_TESTS_EMULATED_GPU_EMULATED_GPU_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <type_traits>
 
-#include "cuda_runtime_api.h"
-
 // A GPU that is none: runs our kernels on the CPU, as they stand in the .cu files, so that they can
 // be tested, under AddressSanitizer, on machines without a GPU.
 //
-// Threads:   the threads of a block are fibers of one thread of the CPU, and take turns where they
-//            meet (__syncthreads, votes, shuffles), where a thread may lose its turn on a GPU (some
-//            of the atomics, __nanosleep), and when they end. Which goes next is drawn at random,
-//            so that locks and other protocols meet many orders: HOTROW_EMULATED_GPU_SEED.
-// Blocks:    run beside each other on two threads of the CPU (HOTROW_EMULATED_GPU_PROCESSORS).
-// Streams:   are threads of the CPU; what is enqueued is done later. HOTROW_EMULATED_GPU_LAG_US
-// waits
-//            before each piece of work.
-// Memory:    of the device is memory of the host, filled with 0xa5, of HOTROW_EMULATED_GPU_MIB
-// (2048). Errors:    what leaves a GPU hanging or with undefined results ends the process with a
-// message:
-//            lanes that a vote names and that do not come, a barrier that some never reach, a
-//            shuffle from a lane that is not in its mask.
-// Not here:  the memory order of a GPU, its rounding in approximate instructions, its speed, the
-//            limits of registers and shared memory, coherence of caches. Host code that touches
-//            memory of the device is not found out.
+// Threads: the threads of a block are fibers of one thread of the CPU. They take turns where they
+//          meet (__syncthreads, votes, shuffles), where they end, and where a thread may lose its
+//          turn on a GPU (some of the atomics, __nanosleep). Which goes next is drawn at random, so
+//          that locks and other protocols meet many orders: HOTROW_EMULATED_GPU_SEED.
+// Blocks:  run beside each other on HOTROW_EMULATED_GPU_PROCESSORS (2) threads of the CPU.
+// Streams: are threads of the CPU, so that what is enqueued is done later; by
+//          HOTROW_EMULATED_GPU_LAG_US (0) microseconds for each piece of work.
+// Memory:  of the device is memory of the host, filled with 0xa5; HOTROW_EMULATED_GPU_MIB (2048).
+// Errors:  what leaves a GPU hanging or with undefined results ends the process with a message:
+//          lanes that a vote names and that do not come, a barrier that some never reach, a shuffle
+//          from a lane that is not in its mask.
+// Missing: the memory order of a GPU, caches that are not coherent, rounding of approximate
+//          instructions, limits of registers and shared memory, speed. Host code that touches
+//          memory of the device is not found out.
 struct dim3 {
   unsigned x = 1;
   unsigned y = 1;
@@ -35,6 +32,8 @@ struct dim3 {
   dim3(unsigned x_size, unsigned y_size = 1, unsigned z_size = 1)
       : x(x_size), y(y_size), z(z_size) {}
 };
+struct CUstream_st;  // a cudaStream_t points to it
+
 struct uint3 {
   unsigned x, y, z;
 };
@@ -51,10 +50,10 @@ struct ThreadView {
 extern thread_local const ThreadView* current;
 
 // Enqueues what is no kernel of ours, in place of one of a library.
-cudaError_t EnqueueOnStream(cudaStream_t stream, std::function<void()> work);
+void EnqueueOnStream(CUstream_st* stream, std::function<void()> work);
 
 // Enqueues a kernel; what is wrong with its shape, cudaGetLastError says.
-void Enqueue(dim3 grid, dim3 block, cudaStream_t stream, std::function<void()> thread);
+void Enqueue(dim3 grid, dim3 block, CUstream_st* stream, std::function<void()> thread);
 
 // kernel<<<grid, block, shared, stream>>>(args), which translate.py writes as
 // Configured([=](auto... values) { kernel(values...); }, grid, block, shared, stream)(args).
@@ -62,7 +61,7 @@ template <typename Kernel>
 class Configured {
  public:
   Configured(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes = 0,
-             cudaStream_t stream = nullptr)
+             CUstream_st* stream = nullptr)
       : kernel_(kernel), grid_(grid), block_(block), stream_(stream) {
     static_cast<void>(shared_bytes);
   }
@@ -79,7 +78,7 @@ class Configured {
   Kernel kernel_;
   dim3 grid_;
   dim3 block_;
-  cudaStream_t stream_;
+  CUstream_st* stream_;
 };
 
 // --- Called by kernels
@@ -95,6 +94,7 @@ int CurrentLane();
 void Yield();
 // Sometimes they do.
 void MayYield();
+uint64_t ClockNanos();
 [[noreturn]] void Fail(const char* what);
 
 }  // namespace hotrow::emulated

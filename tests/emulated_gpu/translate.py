@@ -40,8 +40,10 @@ def translate(text):
         kernel = text[first:at]
         text = (text[:first] + '::hotrow::emulated::Configured([=](auto... values) { ' + kernel
                 + '(values...); }, ' + text[at + 3:end] + ')' + text[end + 3:])
-    # Instructions that only ask for something ahead of time.
-    return re.sub(r'asm volatile\("prefetch[^;]*;[^;]*;', '', text)
+    # Instructions that only ask for something ahead of time, and the clock.
+    text = re.sub(r'asm volatile\("prefetch[^;]*;[^;]*;', '', text)
+    return re.sub(r'asm volatile\("mov.u64 %0, %%globaltimer;"\s*:\s*"=l"\((\w+)\)\);',
+                  r'\1 = ::hotrow::emulated::ClockNanos();', text)
 
 
 def main():

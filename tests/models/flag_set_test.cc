@@ -6,6 +6,7 @@
 #include "base/env.h"
 #include "gtest/gtest.h"
 #include "models/trainer_flags.h"
+#include "tests/support/gpu_test.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -284,7 +285,8 @@ TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
   EXPECT_THAT(error([](TrainerFlags* f) { f->initializer = "normal:x"; }),
               HasSubstr("--initializer=normal:x"));
   EXPECT_THAT(error([](TrainerFlags* f) { f->device = "tpu"; }), HasSubstr("--device=tpu"));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->device = "cuda"; }), HasSubstr("--device=cpu"));
+  EXPECT_THAT(error([](TrainerFlags* f) { f->device = "cuda"; }),
+              HasSubstr(test::UsableGpu().ok() ? "--device_cache_bytes=BYTES" : "--device=cpu"));
 }
 
 TEST(TrainerFlagsTest, InitializersBecomeWhatTheySay) {

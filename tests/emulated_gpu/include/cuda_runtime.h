@@ -9,7 +9,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cuda_runtime_api.h"
+#include <cuda_runtime_api.h>
 #include "tests/emulated_gpu/emulated_gpu.h"
 
 // What nvcc gives kernels without being asked.
@@ -81,12 +81,33 @@ inline unsigned __vminu4(unsigned a, unsigned b) {
   return result;
 }
 
+inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);
+}
+
+// --- Loads and stores that tell caches what to expect
+
+template <typename T>
+T __ldg(const T* from) {
+  return *from;
+}
+template <typename T>
+T __ldcs(const T* from) {
+  return *from;
+}
+template <typename T>
+void __stcs(T* to, T value) {
+  *to = value;
+}
+
 // --- Where threads meet
 
 inline void __syncthreads() { ::hotrow::emulated::SyncThreads(); }
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
   ::hotrow::emulated::MeetLanes("__syncwarp", mask, 0);
 }
+// Nobody is in step with anybody.
+inline unsigned __activemask() { return 1u << ::hotrow::emulated::CurrentLane(); }
 inline void __nanosleep(unsigned) { ::hotrow::emulated::Yield(); }
 inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 

@@ -41,6 +41,14 @@ enum cudaDeviceAttr {
   cudaDevAttrCanUseHostPointerForRegisteredMem = 91,
   cudaDevAttrMemoryPoolsSupported = 115,
 };
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+  int l2CacheSize;
+  int major;
+  int minor;
+  int multiProcessorCount;
+};
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
 
 constexpr unsigned cudaStreamNonBlocking = 1;
@@ -63,6 +71,9 @@ cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaDeviceSynchronize();
 
 cudaError_t cudaMalloc(void** data, size_t bytes);

@@ -7,31 +7,26 @@ namespace cub {
 
 enum BlockScanAlgorithm { BLOCK_SCAN_RAKING, BLOCK_SCAN_WARP_SCANS };
 
-// As much as kernels use; one thread adds for all.
+// As much as kernels use. Each thread reads what all have brought, and does not wait for the others
+// to have read it: who uses the storage again without a barrier, which CUB asks for, gets wrong
+// sums.
 template <typename T, int kThreads, BlockScanAlgorithm = BLOCK_SCAN_RAKING>
 class BlockScan {
  public:
   struct TempStorage {
-    T sums[kThreads];
-    T total;
+    T values[kThreads];
   };
   explicit BlockScan(TempStorage& shared) : shared_(shared) {}
 
   void ExclusiveSum(T value, T& before, T& total) {
-    shared_.sums[threadIdx.x] = value;
+    shared_.values[threadIdx.x] = value;
     __syncthreads();
-    if (threadIdx.x == 0) {
-      T sum = 0;
-      for (T& term : shared_.sums) {
-        const T own = term;
-        term = sum;
-        sum += own;
-      }
-      shared_.total = sum;
+    T sum = 0;
+    for (int i = 0; i < kThreads; ++i) {
+      if (i == static_cast<int>(threadIdx.x)) before = sum;
+      sum += shared_.values[i];
     }
-    __syncthreads();
-    before = shared_.sums[threadIdx.x];
-    total = shared_.total;
+    total = sum;
   }
   template <int kItems>
   void ExclusiveSum(const T (&values)[kItems], T (&before)[kItems]) {

@@ -2,7 +2,8 @@
 
 #include "ops/gemm_cuda_impl.h"
 
-#include <functional>
+#include <memory>
+#include <utility>
 
 #include "base/cuda_device.h"
 #include "base/status_macros.h"
