@@ -19,8 +19,9 @@
 //          HOTROW_EMULATED_GPU_LAG_US (0) microseconds for each piece of work.
 // Memory:  of the device is memory of the host, filled with 0xa5; HOTROW_EMULATED_GPU_MIB (2048).
 // Errors:  what leaves a GPU hanging or with undefined results ends the process with a message:
-//          lanes that a vote names and that do not come, a barrier that some never reach, a shuffle
-//          from a lane that is not in its mask.
+//          lanes that a vote names and that do not come, threads that all wait for each other, a
+//          shuffle from a lane that is not in its mask. A thread that has ended is at every
+//          barrier.
 // Missing: the memory order of a GPU, caches that are not coherent, rounding of approximate
 //          instructions, limits of registers and shared memory, speed. Host code that touches
 //          memory of the device is not found out.

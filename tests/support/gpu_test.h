@@ -14,7 +14,7 @@ absl::Status UsableGpu();
 bool GpuRequired();
 
 // How much work a test gives a GPU, and how much one that is emulated (tests/emulated_gpu/), which
-// is some thousand times slower.
+// is slower by orders of magnitude.
 #if HOTROW_EMULATED_GPU
 constexpr bool kEmulatedGpu = true;
 #else
