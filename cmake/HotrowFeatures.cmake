@@ -60,8 +60,8 @@ _hotrow_wanted(CUDA _wanted)
 if(_wanted)
   include(CheckLanguage)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    # Ampere and Hopper as machine code, Hopper also as PTX for what comes after.
-    set(CMAKE_CUDA_ARCHITECTURES 80-real 90 CACHE STRING "GPU architectures")
+    # Hopper alone, as machine code, to build fast. The preset package and tools/gpu_bundle.sh name all that travel.
+    set(CMAKE_CUDA_ARCHITECTURES 90-real CACHE STRING "GPU architectures")
   endif()
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)

@@ -3,7 +3,7 @@
 #
 #   hotrow_add_library(NAME base SOURCES a.cc b.cc [CUDA_SOURCES a.cu] [DEPS ...])   -> hotrow_base, hotrow::base
 #   hotrow_add_binary(NAME dlrm SOURCES dlrm_main.cc DEPS hotrow::models)            -> build/bin/dlrm
-#   hotrow_add_test(NAME base_test SOURCES x_test.cc ... DEPS ... [LABELS unit])     -> build/bin/tests/base_test
+#   hotrow_add_test(NAME base_test SOURCES x_test.cc ... DEPS ... [LABELS gpu])      -> build/bin/tests/base_test
 #   hotrow_add_bench(NAME store_gather_bench SOURCES ... [CUDA_SOURCES ...] DEPS ...) -> build/bin/store_gather_bench
 
 # The instruction set of everything we compile. x86-64-v3 (AVX2, FMA; every x86 server since 2015) keeps
@@ -16,9 +16,14 @@ endif()
 set(HOTROW_SANITIZE "" CACHE STRING "Sanitizers for all targets: address,undefined or thread")
 option(HOTROW_WERROR "Turn warnings into errors" OFF)
 
+option(HOTROW_PCH "Precompile the headers that most tests include" ON)
+
+# A compiler cache is used when there. What it would have to look at closer, because of precompiled headers: macros that
+# these define, and __TIME__, which nothing here uses.
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
@@ -92,30 +97,81 @@ function(hotrow_add_binary)
   hotrow_install_binary(${ARG_NAME})
 endfunction()
 
-# One gtest binary a folder; every TEST becomes a ctest entry. LABELS defaults to unit. What tests see in their
-# environment stands in the test presets. PROCESSORS: how many it keeps busy, so that others wait; default 1.
+# Flags of test code, which all test binaries share, since they share a precompiled header.
+function(_hotrow_configure_test_code target)
+  _hotrow_configure(${target})
+  # At -O3 the bodies of tests take twice as long to compile and no test is faster for it.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+  if(HOTROW_SANITIZE MATCHES "undefined")
+    # Checks of each pointer and each call double the time a test takes to compile. The libraries have them all, and so has
+    # what an emulated GPU runs.
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,alignment,vptr,object-size>)
+  endif()
+endfunction()
+
+# A test binary, also one with a main of its own.
+function(_hotrow_configure_test target)
+  _hotrow_configure_test_code(${target})
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests)
+  if(HOTROW_PCH)
+    target_precompile_headers(${target} REUSE_FROM hotrow_test_main)
+  endif()
+endfunction()
+
+# A GoogleTest binary. ctest runs it whole, or as SHARDS processes that share its cases: NAME, or NAME.1 .. NAME.n. One case
+# by its name: ./run test 'Suite.Case', or the binary with --gtest_filter. A case that crashes is named by our main
+# (tests/support/case_reporter.h). What tests see in their environment stands in the test presets.
+#   LABELS      default unit
+#   PROCESSORS  how many it keeps busy, so that others wait; default 1
+#   COST        seconds it takes, about; the longest begin first. Default 1
+#   SLOW        patterns of cases that do more under HOTROW_SLOW_TESTS=1: NAME.slow, with the label slow
+#   ONE_THREAD  neither it nor what it tests makes threads that share data: not built for ThreadSanitizer
 function(hotrow_add_test)
-  cmake_parse_arguments(ARG "" "NAME;PROCESSORS" "SOURCES;CUDA_SOURCES;DEPS;LABELS" ${ARGN})
-  if(NOT ARG_PROCESSORS)
-    set(ARG_PROCESSORS 1)
-  endif()
-  if(NOT ARG_LABELS)
-    set(ARG_LABELS unit)
-  endif()
+  cmake_parse_arguments(ARG "ONE_THREAD" "NAME;PROCESSORS;SHARDS;COST" "SOURCES;CUDA_SOURCES;DEPS;LABELS;SLOW" ${ARGN})
+  foreach(default PROCESSORS:1 SHARDS:1 COST:1 LABELS:unit)
+    string(REPLACE ":" ";" default ${default})
+    list(GET default 0 name)
+    if(NOT ARG_${name})
+      list(GET default 1 ARG_${name})
+    endif()
+  endforeach()
   _hotrow_sources(sources)
   add_executable(${ARG_NAME} ${sources})
-  _hotrow_configure(${ARG_NAME})
-  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests)
-  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} hotrow_test_support GTest::gmock GTest::gtest_main)
+  if(ARG_ONE_THREAD AND HOTROW_SANITIZE MATCHES "thread")
+    set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+  _hotrow_configure_test(${ARG_NAME})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} hotrow_test_support hotrow_test_main)
   if("gpu" IN_LIST ARG_LABELS)  # all of them: cmake --build . --target gpu_tests
     if(NOT TARGET gpu_tests)
       add_custom_target(gpu_tests)
     endif()
     add_dependencies(gpu_tests ${ARG_NAME})
   endif()
-  include(GoogleTest)
-  gtest_discover_tests(${ARG_NAME} DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES
-    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600 PROCESSORS ${ARG_PROCESSORS})
+  if(ARG_ONE_THREAD AND HOTROW_SANITIZE MATCHES "thread")
+    return()
+  endif()
+
+  math(EXPR cost "${ARG_COST} / ${ARG_SHARDS} + 1")
+  foreach(shard RANGE 1 ${ARG_SHARDS})
+    set(name ${ARG_NAME})
+    set(environment)
+    if(ARG_SHARDS GREATER 1)
+      string(APPEND name .${shard})
+      math(EXPR index "${shard} - 1")
+      set(environment GTEST_TOTAL_SHARDS=${ARG_SHARDS} GTEST_SHARD_INDEX=${index})
+    endif()
+    add_test(NAME ${name} COMMAND ${ARG_NAME})
+    set_tests_properties(${name} PROPERTIES
+      LABELS "gtest;${ARG_LABELS}" TIMEOUT 900 PROCESSORS ${ARG_PROCESSORS} COST ${cost} ENVIRONMENT "${environment}")
+  endforeach()
+  if(ARG_SLOW)
+    list(JOIN ARG_SLOW ":" patterns)
+    add_test(NAME ${ARG_NAME}.slow COMMAND ${ARG_NAME} --gtest_filter=${patterns})
+    set_tests_properties(${ARG_NAME}.slow PROPERTIES
+      LABELS slow TIMEOUT 5400 PROCESSORS ${ARG_PROCESSORS} ENVIRONMENT HOTROW_SLOW_TESTS=1)
+  endif()
 endfunction()
 
 function(hotrow_add_bench)

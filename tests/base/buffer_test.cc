@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

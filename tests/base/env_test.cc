@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/buffer.h"
 #include "tests/support/faulty_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

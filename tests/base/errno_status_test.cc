@@ -6,6 +6,7 @@
 #include "base/dispatch.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

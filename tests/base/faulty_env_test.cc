@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/io_queue.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 // The faulty Env is a measuring instrument: these tests say what it does, so that a green fault

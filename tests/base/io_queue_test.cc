@@ -26,6 +26,7 @@
 #include "base/env.h"
 #include "base/philox.h"
 #include "tests/support/faulty_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

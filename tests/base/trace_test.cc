@@ -6,6 +6,7 @@
 
 #include "base/thread_pool.h"
 #include "tests/support/faulty_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

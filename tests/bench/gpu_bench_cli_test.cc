@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::test {
@@ -72,7 +73,7 @@ TEST(GpuBenchCliTest, ReportsEveryPart) {
                                 dir, "/report"));
   ASSERT_EQ(result.exit_code, 0) << result.output;
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/report");
-  ASSERT_THAT(text, IsOk());
+  HOTROW_ASSERT_OK(text);
   const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(json.is_object()) << *text;
   std::set<std::string> parts;

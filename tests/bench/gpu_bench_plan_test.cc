@@ -8,12 +8,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::bench {
 namespace {
 
-using test::IsOk;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -34,14 +34,14 @@ TEST(GpuBenchParts, OnlyBringsTheLimitsAlongInTheOrderOfTheRun) {
 
 TEST(GpuBenchSizes, TakeWhatAnH200HoldsAndNoMore) {
   const auto sizes = SizesFor({}, 120 * kGiB, 100 * kGiB);
-  ASSERT_THAT(sizes, IsOk());
+  HOTROW_ASSERT_OK(sizes);
   EXPECT_EQ(sizes->table_bytes, 16 * kGiB);
   EXPECT_EQ(sizes->host_bytes, 8 * kGiB);
   EXPECT_EQ(sizes->batch, 1 << 20);
   EXPECT_EQ(kLookupTables * sizes->samples, 1'048'570);
   EXPECT_EQ(sizes->repeats, 51);
   const auto quick = SizesFor({.quick = true}, 120 * kGiB, 100 * kGiB);
-  ASSERT_THAT(quick, IsOk());
+  HOTROW_ASSERT_OK(quick);
   EXPECT_LT(quick->table_bytes, sizes->table_bytes);
   EXPECT_LT(quick->repeats, sizes->repeats);
   EXPECT_EQ(SizesFor({.repeats = 3}, 120 * kGiB, kGiB)->repeats, 3);
@@ -50,7 +50,7 @@ TEST(GpuBenchSizes, TakeWhatAnH200HoldsAndNoMore) {
 TEST(GpuBenchSizes, ShrinkToTheMemoryThatIsThere) {
   for (const int64_t bytes : {kLeastDeviceBytes, kGiB, 5 * kGiB, 24 * kGiB}) {
     const auto sizes = SizesFor({}, bytes, 3 * kGiB);
-    ASSERT_THAT(sizes, IsOk());
+    HOTROW_ASSERT_OK(sizes);
     constexpr int64_t kWidest = 512;
     // Each part by itself: gather, copy, both directions of the bus, cache with its batch, ops.
     EXPECT_LE(sizes->table_bytes + sizes->copy_bytes + sizes->copy_bytes / 8, bytes);

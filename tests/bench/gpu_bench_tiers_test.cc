@@ -13,12 +13,12 @@
 #include "cache/row_cache.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::bench {
 namespace {
 
-using test::IsOk;
 using test::StatusIs;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -54,7 +54,7 @@ TEST(TiersPlanTest, ShrinksToTheMemoryThatIsThere) {
   for (const int64_t table_bytes : {2 * kMiB, 128 * kMiB, kGiB, 4 * kGiB}) {
     for (const int64_t host_bytes : {kMiB, 64 * kMiB, 3 * kGiB}) {
       const auto plan = PlanTiers({}, SizesOf(table_bytes, host_bytes), Device::kCuda);
-      ASSERT_THAT(plan, IsOk());
+      HOTROW_ASSERT_OK(plan);
       EXPECT_LE(plan->DeviceCacheBytes(1), table_bytes);
       EXPECT_LE(plan->rows_bytes(), host_bytes);
       EXPECT_GE(plan->rows_per_table, 64);
@@ -136,7 +136,7 @@ class TiersTest : public testing::Test {
 };
 
 TEST_F(TiersTest, MeasuresLookupsAndTrainingOverEachStore) {
-  ASSERT_THAT(MeasureTiers(run_), IsOk());
+  HOTROW_ASSERT_OK(MeasureTiers(run_));
   ASSERT_EQ(figures_.size(), 8u);  // stores, shares, with and without training
   int targets = 0;
   for (size_t i = 0; i < figures_.size(); ++i) {
@@ -208,7 +208,7 @@ TEST_F(TiersTest, TimesLookupsByTheTimerThatItGets) {
   } timer;
   run_.timer = &timer;
   run_.plan.disk_bytes = INT64_MAX / 2;  // no SSD
-  ASSERT_THAT(MeasureTiers(run_), IsOk());
+  HOTROW_ASSERT_OK(MeasureTiers(run_));
   EXPECT_EQ(timer.asked, 4 * 5);  // measured steps alone
   EXPECT_EQ(figures_[0]["lookup_alone_median_seconds"], 0.75);
   EXPECT_EQ(figures_[0]["lookup_alone_p99_seconds"], 1.25);
@@ -219,7 +219,7 @@ TEST_F(TiersTest, TimesLookupsByTheTimerThatItGets) {
 TEST_F(TiersTest, SkipsTheSsdWithALine) {
   run_.plan.disk_bytes = INT64_MAX / 2;
   run_.plan.steps = 1;
-  ASSERT_THAT(MeasureTiers(run_), IsOk());
+  HOTROW_ASSERT_OK(MeasureTiers(run_));
   ASSERT_EQ(figures_.size(), 5u);
   EXPECT_EQ(figures_[4]["store"], "ssd");
   EXPECT_THAT(figures_[4]["skipped"].get<std::string>(),
@@ -238,7 +238,7 @@ TEST_F(TiersTest, NamesADirectoryThatIsNotThere) {
 TEST_F(TiersTest, AsksTheFileSystemForDirectIo) {
   run_.plan.needs_direct_io = true;
   const absl::StatusOr<std::string> why = WhyNoSsd(run_.plan, run_.path);
-  ASSERT_THAT(why, IsOk());
+  HOTROW_ASSERT_OK(why);
   if (!why->empty()) {
     EXPECT_THAT(*why, HasSubstr("without direct I/O"));
   }

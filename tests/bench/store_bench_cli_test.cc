@@ -13,6 +13,7 @@
 #include "base/env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::test {
@@ -48,12 +49,12 @@ nlohmann::json Report(const std::string& arguments) {
                               dir, "/data --report=", dir, "/report ", arguments));
   EXPECT_EQ(result.exit_code, 0) << result.output;
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/report");
-  EXPECT_THAT(text, IsOk());
+  HOTROW_EXPECT_OK(text);
   if (!text.ok()) return {};
   nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   EXPECT_TRUE(json.is_object()) << *text;
   const auto left = PosixEnv().ListDir(dir);
-  EXPECT_THAT(left, IsOk());
+  HOTROW_EXPECT_OK(left);
   if (left.ok()) {
     EXPECT_THAT(*left, testing::ElementsAre("report"));  // the data is gone
   }
@@ -153,7 +154,7 @@ TEST(StoreBenchRefusalTest, NamesTheFlag) {
   const Result result = StoreBench(absl::StrCat("--store=raw --path=", dir));
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.output, HasSubstr(dir));
-  EXPECT_THAT(ReadFileToString(PosixEnv(), dir + "/precious"), IsOk());
+  HOTROW_EXPECT_OK(ReadFileToString(PosixEnv(), dir + "/precious"));
 }
 
 }  // namespace

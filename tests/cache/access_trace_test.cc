@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
 #include "tests/support/faulty_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -38,9 +39,9 @@ void WriteSteps(AccessTraceWriter& writer, uint64_t steps) {
 std::string WriteTrace(double rate, uint64_t steps) {
   const std::string path = test::TempDir() + "/trace";
   auto writer = AccessTraceWriter::Open(Options(path, rate));
-  EXPECT_THAT(writer, test::IsOk());
+  HOTROW_EXPECT_OK(writer);
   WriteSteps(**writer, steps);
-  EXPECT_THAT((*writer)->Close(), test::IsOk());
+  HOTROW_EXPECT_OK((*writer)->Close());
   return path;
 }
 

@@ -14,6 +14,7 @@
 #include "cache/row_cache.h"
 #include "cache/row_cache_cpu_impl.h"
 #include "cache/row_cache_cuda_impl.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -187,7 +188,7 @@ class CacheDriver {
   }
   RowCacheStats Stats() {
     const auto stats = cache_->Stats(ctx_);
-    EXPECT_THAT(stats, IsOk());
+    HOTROW_EXPECT_OK(stats);
     return stats.ok() ? *stats : RowCacheStats();
   }
 

@@ -15,6 +15,7 @@
 #include "tests/cache/row_cache_model.h"
 #include "tests/support/device_array.cuh"
 #include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 // The cache in device memory: the random operations and the model of the CPU's tests, and what only

@@ -16,6 +16,7 @@
 #include "cache/row_cache_impl.h"
 #include "tests/cache/cache_driver.h"
 #include "tests/cache/row_cache_model.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -12,6 +12,8 @@
 #include "comm/create_communicator.h"
 #include "comm/rank_environment.h"
 #include "tests/comm/communicator_contract.h"
+#include "tests/support/case_reporter.h"
+#include "tests/support/status_matchers.h"
 
 namespace hotrow::test {
 namespace {
@@ -111,7 +113,8 @@ class FailuresOnly : public testing::EmptyTestEventListener {
 }  // namespace hotrow::test
 
 int main(int argc, char** argv) {
-  testing::InitGoogleMock(&argc, argv);
+  testing::InitGoogleTest(&argc, argv);
+  hotrow::test::InstallCaseReporter();
   const auto environment = hotrow::DetectRankEnvironment();
   const int rank = environment.ok() ? environment->rank : 0;
   if (rank != 0) {

@@ -14,6 +14,7 @@
 #include "base/cuda_handles.h"
 #include "comm/thread_communicator.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::test {

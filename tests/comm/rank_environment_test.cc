@@ -5,6 +5,7 @@
 
 #include "comm/create_communicator.h"
 #include "comm/mpi_communicator.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::test {

@@ -5,6 +5,7 @@
 
 #include "comm/run_together.h"
 #include "tests/comm/communicator_contract.h"
+#include "tests/support/status_matchers.h"
 
 namespace hotrow::test {
 namespace {

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/host_store.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -29,11 +30,11 @@ struct Stack {
   explicit Stack(int64_t cache_bytes, int64_t store_bytes = int64_t{16} << 20) {
     auto opened = HostStore::Open(
         {.tables = {std::begin(kTables), std::end(kTables)}, .budget_bytes = store_bytes});
-    EXPECT_THAT(opened, test::IsOk());
+    HOTROW_EXPECT_OK(opened);
     store = *std::move(opened);
     const CachedStoreWidth widths[] = {{32, cache_bytes}, {48, cache_bytes}};
     auto created = CachedStore::Create(store.get(), widths, CachePolicy::kLru);
-    EXPECT_THAT(created, test::IsOk());
+    HOTROW_EXPECT_OK(created);
     cached = *std::move(created);
   }
 };
@@ -53,7 +54,7 @@ std::vector<std::string> ReadRows(RowStore& store, const std::vector<RowKey>& ke
   for (const RowKey& key : keys) rows.emplace_back(store.row_bytes(key.table), '?');
   for (std::string& row : rows) pointers.push_back(reinterpret_cast<std::byte*>(row.data()));
   std::vector<uint8_t> found(keys.size(), 7);
-  EXPECT_THAT(store.Find(keys, pointers, found), test::IsOk());
+  HOTROW_EXPECT_OK(store.Find(keys, pointers, found));
   for (size_t i = 0; i < keys.size(); ++i) {
     if (found[i] == 0) {
       EXPECT_EQ(rows[i], std::string(rows[i].size(), '?'));  // left alone

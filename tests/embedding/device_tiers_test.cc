@@ -23,6 +23,7 @@
 #include "tests/embedding/training.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -146,7 +147,7 @@ class DeviceTiersTest : public testing::TestWithParam<Place> {
     options.device_cache_bytes = 1;
     const absl::StatusOr<int64_t> least =
         EmbeddingCollection::MinCacheBytes(options, GetParam().device);
-    EXPECT_THAT(least, test::IsOk());
+    HOTROW_EXPECT_OK(least);
     options.device_cache_bytes = static_cast<int64_t>(static_cast<double>(*least) * factor);
     return options;
   }

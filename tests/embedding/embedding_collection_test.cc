@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/embedding/training.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -141,7 +142,7 @@ class Reference {
       batch.offsets.push_back(f >= feature ? 1 : 0);
     }
     std::vector<float> output(static_cast<size_t>(tables_->pooled_dim()));
-    EXPECT_THAT(tables_->Evaluate(batch.view(), {.pooled = output.data()}), test::IsOk());
+    HOTROW_EXPECT_OK(tables_->Evaluate(batch.view(), {.pooled = output.data()}));
     return {output.begin() + column, output.begin() + column + Dim(feature)};
   }
 

@@ -13,6 +13,7 @@
 #include "embedding/embedding_collection.h"
 #include "embedding/shard_map.h"
 #include "tests/embedding/training.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::test {

@@ -14,6 +14,7 @@
 #include "base/thread_pool.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::internal {
@@ -32,7 +33,7 @@ constexpr int32_t kWideDim = 1024;
 
 std::unique_ptr<GradientResiduals> Make(const std::vector<Table>& tables, int64_t budget) {
   auto made = GradientResiduals::Create(tables, budget);
-  EXPECT_THAT(made, test::IsOk());
+  HOTROW_EXPECT_OK(made);
   return made.ok() ? *std::move(made) : nullptr;
 }
 

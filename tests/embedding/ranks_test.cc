@@ -19,6 +19,7 @@
 #include "embedding/shard_map.h"
 #include "tests/embedding/trainer.h"
 #include "tests/embedding/training.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::test {

@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "tests/embedding/trainer.h"
 #include "tests/support/faulty_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

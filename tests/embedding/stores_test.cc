@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/embedding/training.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -131,10 +132,10 @@ void TrainSteps(EmbeddingCollection& tables, int begin, int end) {
 
 Hash128 HashAfter(int steps) {
   auto tables = EmbeddingCollection::Create(SmallTables(), {});
-  EXPECT_THAT(tables, test::IsOk());
+  HOTROW_EXPECT_OK(tables);
   TrainSteps(**tables, 0, steps);
   auto digest = (*tables)->Digest();
-  EXPECT_THAT(digest, test::IsOk());
+  HOTROW_EXPECT_OK(digest);
   return digest->hash;
 }
 

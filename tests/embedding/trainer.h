@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "embedding/embedding_collection.h"
 #include "tests/embedding/training.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 // Training step by step over two small tables, for tests that interfere between the steps.
@@ -94,12 +95,12 @@ inline std::vector<Hash128> ReferenceHashes(const EmbeddingCollectionOptions& op
                                             uint64_t rows) {
   std::vector<Hash128> hashes = {Hash128()};
   auto tables = EmbeddingCollection::Create(options, {});
-  EXPECT_THAT(tables, IsOk());
+  HOTROW_EXPECT_OK(tables);
   Trainer trainer(tables->get(), 0, 0, steps, rows);
   for (int i = 0; i < steps; ++i) {
-    EXPECT_THAT(trainer.Step(), IsOk());
+    HOTROW_EXPECT_OK(trainer.Step());
     auto digest = (*tables)->Digest();
-    EXPECT_THAT(digest, IsOk());
+    HOTROW_EXPECT_OK(digest);
     hashes.push_back(digest->hash);
   }
   return hashes;

@@ -13,6 +13,7 @@
 #include "embedding/embedding_collection.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 // Tables, batches and whole runs for the tests of embedding/.
@@ -102,7 +103,7 @@ inline RunResult Train(const EmbeddingCollectionOptions& options, const RunOptio
   ctx.pool = &pool;
   RunResult result;
   auto created = EmbeddingCollection::Create(options, ctx);
-  EXPECT_THAT(created, IsOk());
+  HOTROW_EXPECT_OK(created);
   if (!created.ok()) return result;
   EmbeddingCollection& tables = **created;
   std::vector<Batch> batches;
@@ -116,26 +117,26 @@ inline RunResult Train(const EmbeddingCollectionOptions& options, const RunOptio
   for (int i = 0; i < run.steps; ++i) {
     while (next < batches.size() && ahead.size() <= static_cast<size_t>(options.prefetch_depth)) {
       auto step = tables.Prefetch(batches[next].view());
-      EXPECT_THAT(step, IsOk());
+      HOTROW_EXPECT_OK(step);
       if (!step.ok()) return result;
       ahead.push_back(*std::move(step));
       ++next;
     }
     result.last_output.assign(static_cast<size_t>(run.batch_size * tables.pooled_dim()), -1.0f);
-    EXPECT_THAT(tables.Lookup(*ahead.front(), {.pooled = result.last_output.data()}), IsOk());
+    HOTROW_EXPECT_OK(tables.Lookup(*ahead.front(), {.pooled = result.last_output.data()}));
     if (run.evaluate_every > 0 && i % run.evaluate_every == 0) {
       const Batch other = RandomBatch(static_cast<uint64_t>(i) + 999, run.num_features,
                                       run.batch_size, run.max_hotness, run.rows * 2, run.weighted);
       std::vector<float> output(result.last_output.size());
-      EXPECT_THAT(tables.Evaluate(other.view(), {.pooled = output.data()}), IsOk());
+      HOTROW_EXPECT_OK(tables.Evaluate(other.view(), {.pooled = output.data()}));
     }
     FillGradient(result.last_output, static_cast<uint64_t>(i), &gradient);
-    EXPECT_THAT(tables.Update(std::move(ahead.front()), {.pooled = gradient.data()}), IsOk());
+    HOTROW_EXPECT_OK(tables.Update(std::move(ahead.front()), {.pooled = gradient.data()}));
     ahead.pop_front();
   }
   result.stats = tables.Stats();
   auto digest = tables.Digest();
-  EXPECT_THAT(digest, IsOk());
+  HOTROW_EXPECT_OK(digest);
   if (digest.ok()) result.digest = *digest;
   return result;
 }

@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "tests/embedding/trainer.h"
 #include "tests/embedding/training.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -260,7 +261,7 @@ class Drift {
       tables.back().weights_precision = precision;
     }
     auto created = EmbeddingCollection::Create(Options(tables), {});
-    EXPECT_THAT(created, test::IsOk());
+    HOTROW_EXPECT_OK(created);
     tables_ = *std::move(created);
     batch_ = OneKeyEach(7, keys, num_tables);
     output_.resize(static_cast<size_t>(keys * tables_->pooled_dim()));

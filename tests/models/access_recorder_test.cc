@@ -18,6 +18,7 @@
 #include "models/dlrm_model.h"
 #include "models/trainer.h"
 #include "tests/support/faulty_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -72,12 +73,12 @@ struct Trace {
 Trace ReadTrace(const std::string& path, Env& env = PosixEnv()) {
   Trace trace;
   absl::StatusOr<std::unique_ptr<AccessTraceReader>> reader = AccessTraceReader::Open(env, path);
-  EXPECT_THAT(reader, test::IsOk());
+  HOTROW_EXPECT_OK(reader);
   if (!reader.ok()) return trace;
   trace.reader = *std::move(reader);
   for (AccessTraceStep step;;) {
     const absl::StatusOr<bool> more = trace.reader->Next(&step);
-    EXPECT_THAT(more, test::IsOk());
+    HOTROW_EXPECT_OK(more);
     if (!more.ok() || !*more) return trace;
     trace.steps.push_back(step);
   }

@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "models/data/slice_batch.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -4,6 +4,7 @@
 #include "models/data/line_reader.h"
 #include "tests/models/file_builders.h"
 #include "tests/support/faulty_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -130,7 +131,7 @@ TEST(ByteStreamTest, ErrorsOfTheEnvReachTheReader) {
       env.FailCall(env.calls() + k, absl::DataLossError("injected"));
       const auto text = ReadFileText(env, "/file");
       if (env.faults() == 0) {
-        EXPECT_THAT(text, test::IsOk());
+        HOTROW_EXPECT_OK(text);
         break;
       }
       EXPECT_THAT(text, StatusIs(kDataLoss, HasSubstr("injected")));

@@ -13,19 +13,14 @@
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
-
-// The target train_slow_test compiles the same, with every file call.
-#ifdef HOTROW_SLOW_TESTS
-#define CheckpointTest CheckpointSlowTest
-#define CheckpointFaultTest CheckpointFaultSlowTest
-constexpr bool kSlow = true;
-#else
-constexpr bool kSlow = false;
-#endif
 
 namespace hotrow {
 namespace {
+
+// ctest's label slow runs the same cases with every file call.
+const bool kSlow = test::RunsSlowTests();
 
 using test::EndOf;
 using test::FaultyEnv;
@@ -101,7 +96,7 @@ absl::StatusOr<TrainReport> RunWithDeaths(const TrainerOptions& options,
 
 std::string Reference(TrainerOptions options) {
   const absl::StatusOr<TrainReport> report = RunSmall(options);
-  EXPECT_THAT(report, test::IsOk());
+  HOTROW_EXPECT_OK(report);
   return report.ok() ? EndOf(*report) : "";
 }
 
@@ -483,7 +478,7 @@ TEST(CheckpointTest, AModelCanStartFromACheckpoint) {
   next.checkpoint_dir = "/run/second";
   HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport third, RunSmall(next));
   MemEnv fresh;
-  ASSERT_THAT(RunSmall(next, DieAt(7)), test::IsOk()) << "it is at its end already";
+  HOTROW_ASSERT_OK(RunSmall(next, DieAt(7))) << "it is at its end already";
   EXPECT_EQ(third.resumed_from_step, 40);
   // Killed on its way, it goes on as a run that started from the model.
   next.checkpoint_dir = "/run/third";
@@ -659,7 +654,7 @@ bool RunWithFault(const Tier& tier, int64_t k, bool all_from_k, Crash crash, uin
                                   << static_cast<int>(crash) << ", seed " << seed);
   FaultyEnv env;
   // The directory above belongs to whoever made it.
-  EXPECT_THAT(CreateDirsDurably(env, "/run"), test::IsOk());
+  HOTROW_EXPECT_OK(CreateDirsDurably(env, "/run"));
   const absl::Status error = absl::DataLossError("injected");
   const int64_t call = env.calls() + k;
   if (all_from_k) {
@@ -682,7 +677,7 @@ bool RunWithFault(const Tier& tier, int64_t k, bool all_from_k, Crash crash, uin
   if (crash == Crash::kCoin) env.LosePower(seed);
   options = FaultRun(tier, &env);
   const absl::StatusOr<TrainReport> second = RunSmall(options);
-  EXPECT_THAT(second, test::IsOk());
+  HOTROW_EXPECT_OK(second);
   if (!second.ok()) return false;
   EXPECT_EQ(EndOf(*second), expected);
   EXPECT_GE(second->resumed_step, said == 0 ? -1 : said);

@@ -4,6 +4,7 @@
 
 #include "tests/models/file_builders.h"
 #include "tests/support/mem_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

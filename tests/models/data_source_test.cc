@@ -1,5 +1,6 @@
 #include "models/data/data_source.h"
 
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

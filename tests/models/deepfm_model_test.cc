@@ -7,6 +7,7 @@
 
 #include "base/thread_pool.h"
 #include "tests/models/model_test_util.h"
+#include "tests/support/status_matchers.h"
 
 namespace hotrow {
 namespace {

@@ -15,6 +15,7 @@
 #include "base/env.h"
 #include "gtest/gtest.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 extern char** environ;
@@ -108,7 +109,7 @@ Result Dlrm(const std::vector<std::string>& arguments) { return Child(arguments)
 
 nlohmann::json ReadJson(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), path);
-  EXPECT_THAT(text, test::IsOk());
+  HOTROW_EXPECT_OK(text);
   return text.ok() ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)
                    : nlohmann::json();
 }

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/models/model_test_util.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -4,6 +4,7 @@
 #include "models/data/table_schema.h"
 #include "models/data/table_source.h"
 #include "tests/models/file_builders.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

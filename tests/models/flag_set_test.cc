@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "models/trainer_flags.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -10,6 +10,7 @@
 
 #include "base/env.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -38,7 +39,7 @@ Result RunProgram(const std::string& binary, const std::vector<std::string>& arg
   if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
   const auto read = [&](const char* name) {
     const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/" + name);
-    EXPECT_THAT(text, test::IsOk());
+    HOTROW_EXPECT_OK(text);
     return text.ok() ? *text : std::string();
   };
   result.out = read("out");
@@ -71,7 +72,7 @@ nlohmann::json Train(const std::string& binary, std::vector<std::string> argumen
   EXPECT_EQ(result.err, "");
   EXPECT_THAT(result.out, HasSubstr("test AUC"));
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), path);
-  EXPECT_THAT(text, test::IsOk());
+  HOTROW_EXPECT_OK(text);
   return text.ok() ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)
                    : nlohmann::json();
 }
@@ -118,7 +119,7 @@ TEST(ModelCliTest, SavedSpecsHaveTheDenseModel) {
     arguments.push_back("--limit_train_batches=1");
     Train(binary, Small(arguments));
     const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), path);
-    EXPECT_THAT(text, test::IsOk());
+    HOTROW_EXPECT_OK(text);
     const nlohmann::json spec =
         text.ok() ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)
                   : nlohmann::json();

@@ -19,6 +19,7 @@
 #include "models/data/slice_batch.h"
 #include "ops/bce_loss.h"
 #include "ops/mlp.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 // What the tests of models share: random batches, an MLP in double, and the checks of a whole

@@ -4,10 +4,12 @@ hotrow_add_test(
           deepfm_model_test.cc
   DEPS hotrow::models)
 
+# Slow: every file call, and 200 kills.
 hotrow_add_test(
   NAME checkpoint_test
   SOURCES checkpoint_test.cc
-  DEPS hotrow::models)
+  DEPS hotrow::models
+  SLOW "*CheckpointTest.*" "*CheckpointFaultTest.*")
 hotrow_add_test(
   NAME rank_checkpoint_test
   SOURCES rank_checkpoint_test.cc
@@ -16,15 +18,8 @@ hotrow_add_test(
   NAME train_crash_test
   SOURCES train_crash_test.cc
   DEPS hotrow::models
-  LABELS crash)
-# The same with 200 kills and every file call. Not by hotrow_add_test, whose timeout is shorter.
-include(GoogleTest)
-add_executable(train_slow_test checkpoint_test.cc train_crash_test.cc)
-_hotrow_configure(train_slow_test)
-set_target_properties(train_slow_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests)
-target_compile_definitions(train_slow_test PRIVATE HOTROW_SLOW_TESTS=1)
-target_link_libraries(train_slow_test PRIVATE hotrow::models hotrow_test_support GTest::gmock GTest::gtest_main)
-gtest_discover_tests(train_slow_test DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES PROPERTIES LABELS slow TIMEOUT 3600)
+  LABELS crash
+  SLOW "*TrainKillTest.*")
 
 hotrow_add_test(
   NAME model_cli_test

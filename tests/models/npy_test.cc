@@ -1,6 +1,7 @@
 #include "models/data/npy.h"
 
 #include "tests/models/file_builders.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

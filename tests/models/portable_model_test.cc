@@ -21,6 +21,7 @@
 #include "store/ssd_store.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -158,7 +159,7 @@ ImportOptions Import(Env* env, StoreKind store = StoreKind::kMemory) {
 
 std::string ReadText(Env& env, const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFileToString(env, path);
-  EXPECT_THAT(text, test::IsOk());
+  HOTROW_EXPECT_OK(text);
   return text.ok() ? *text : "";
 }
 
@@ -567,7 +568,7 @@ bool RunWithFault(int64_t k, bool all_from_k, bool lose_power, bool prepare_expo
   SCOPED_TRACE(testing::Message() << "call " << k << (all_from_k ? " and all after it" : "")
                                   << (lose_power ? ", power lost" : ""));
   FaultyEnv env;
-  EXPECT_THAT(MakeCheckpoint(&env), test::IsOk());
+  HOTROW_EXPECT_OK(MakeCheckpoint(&env));
   if (prepare_export) {
     HOTROW_EXPECT_OK(Export(&env, kLongShards));
   }
@@ -586,7 +587,7 @@ bool RunWithFault(int64_t k, bool all_from_k, bool lose_power, bool prepare_expo
   env.FailFrom(INT64_MAX, absl::OkStatus());
   if (lose_power) env.DropUnsyncedData();
   const absl::StatusOr<bool> exists = env.Exists(path);
-  EXPECT_THAT(exists, test::IsOk());
+  HOTROW_EXPECT_OK(exists);
   if (!exists.ok()) return false;
   if (*exists) {
     HOTROW_EXPECT_OK(check(env));
@@ -596,7 +597,7 @@ bool RunWithFault(int64_t k, bool all_from_k, bool lose_power, bool prepare_expo
     HOTROW_EXPECT_OK(check(env));
   }
   const auto names = env.ListDir("/run");
-  EXPECT_THAT(names, test::IsOk());
+  HOTROW_EXPECT_OK(names);
   if (names.ok()) {
     for (const std::string& name : *names) {
       EXPECT_FALSE(absl::StrContains(name, "partial") && *exists && done.ok()) << name;
@@ -726,7 +727,7 @@ struct Row {
 std::vector<Row> RowsOfPart(Env& env, const SavedModel& saved, int32_t rank) {
   std::vector<Row> out;
   const auto reader = OpenSavedPart(env, saved, rank, 0);
-  EXPECT_THAT(reader, test::IsOk());
+  HOTROW_EXPECT_OK(reader);
   if (!reader.ok()) return out;
   HOTROW_EXPECT_OK((*reader)->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
     out.push_back({key, {row.begin(), row.end()}});
@@ -787,7 +788,7 @@ std::map<std::pair<uint32_t, uint64_t>, std::vector<std::byte>> RowsOfExport(
     Env& env, const std::string& dir) {
   std::map<std::pair<uint32_t, uint64_t>, std::vector<std::byte>> out;
   const absl::StatusOr<PortableModel> portable = ReadPortableManifest(env, dir, false);
-  EXPECT_THAT(portable, test::IsOk());
+  HOTROW_EXPECT_OK(portable);
   if (!portable.ok()) return out;
   EXPECT_THAT(ReadPortableTables({.dir = dir, .env = &env}, portable->tables,
                                  [&](const PortableRows& batch) {
@@ -866,7 +867,7 @@ TEST(PortableModelTest, PartsAreCountedEachForItself) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport looked, InspectCheckpoint(env, kMany, 0));
   EXPECT_EQ(looked.rows, -1);
   EXPECT_EQ(looked.part_rows[0], seen.part_rows[0]);
-  EXPECT_THAT(Export(&env), test::IsOk());
+  HOTROW_EXPECT_OK(Export(&env));
   EXPECT_THAT(ExportPortable({.checkpoint = kMany, .dir = "/run/no", .env = &env}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank-00002-of-00003")));
   HOTROW_ASSERT_OK_AND_ASSIGN(const bool left, env.Exists("/run/no"));

@@ -14,6 +14,7 @@
 #include "store/host_store.h"
 #include "tests/models/file_builders.h"
 #include "tests/support/mem_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -97,7 +98,7 @@ std::unique_ptr<HostStore> StoreFor(const std::vector<PortableTable>& tables) {
     store_tables.push_back({t, LayoutOf(tables[t]).row_bytes});
   }
   auto store = HostStore::Open({.tables = store_tables, .budget_bytes = int64_t{64} << 20});
-  EXPECT_THAT(store, test::IsOk());
+  HOTROW_EXPECT_OK(store);
   return store.ok() ? *std::move(store) : nullptr;
 }
 
@@ -112,7 +113,7 @@ Rows RowsOf(RowStore& store) {
 
 std::string ReadText(Env& env, const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFileToString(env, path);
-  EXPECT_THAT(text, test::IsOk());
+  HOTROW_EXPECT_OK(text);
   return text.ok() ? *text : "";
 }
 
@@ -425,7 +426,7 @@ TEST_F(HandMadeTest, EachMismatchIsNamed) {
     refused(kInvalid, HasSubstr("must be a path below /run/out"));
   }
   table_.arrays[0].files = {{"keys.npy", {}}};
-  EXPECT_THAT(Load(), test::IsOk());
+  HOTROW_EXPECT_OK(Load());
 }
 
 TEST_F(HandMadeTest, AKeyThatOccursTwiceIsNamed) {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

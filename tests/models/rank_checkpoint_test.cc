@@ -20,6 +20,7 @@
 #include "models/saved_model_impl.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -231,12 +232,12 @@ std::vector<absl::Status> RunRanks(const RankMain& main, int32_t world_size = kR
 // Rows and dense parameters of a checkpoint, read by itself: OK, with nothing damaged.
 std::string RowsOf(Env& env, const std::string& path) {
   const absl::StatusOr<CheckpointReport> report = VerifyCheckpoint(env, path, 0);
-  EXPECT_THAT(report, test::IsOk());
+  HOTROW_EXPECT_OK(report);
   if (!report.ok()) return "";
   EXPECT_THAT(report->damage, IsEmpty());
   EXPECT_EQ(report->tables.size(), 1u);
   const absl::StatusOr<DenseVectors> dense = ReadSavedDense(env, report->model);
-  EXPECT_THAT(dense, test::IsOk());
+  HOTROW_EXPECT_OK(dense);
   if (dense.ok()) {
     EXPECT_THAT(dense->parameters, Each(static_cast<float>(report->model.step)));
   }
@@ -458,7 +459,7 @@ bool TakeWithFault(const Setting& setting, int32_t faulty_rank, int64_t k, bool 
                                   << (all_from_k ? " and all after it: " : ": ") << error
                                   << (power_loss ? ", then power loss" : ""));
   MemEnv env;
-  EXPECT_THAT(CreateDirsDurably(env, "/run"), test::IsOk());
+  HOTROW_EXPECT_OK(CreateDirsDurably(env, "/run"));
   Record record;
   bool hit = false;
   int64_t committed = 0;  // the newest that the ranks know of
@@ -674,7 +675,7 @@ bool SaveWithFault(const Setting& setting, int32_t faulty_rank, int64_t k, bool 
   SCOPED_TRACE(testing::Message() << Text(setting) << ", rank " << faulty_rank << ", call " << k
                                   << (all_from_k ? " and all after it" : ""));
   MemEnv env;
-  EXPECT_THAT(CreateDirsDurably(env, "/run"), test::IsOk());
+  HOTROW_EXPECT_OK(CreateDirsDurably(env, "/run"));
   Record record;
   bool hit = false;
   std::vector<absl::Status> said(kRanks);

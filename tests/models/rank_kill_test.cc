@@ -13,11 +13,8 @@
 #include "base/env.h"
 #include "gtest/gtest.h"
 #include "tests/models/mpirun.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
-
-#ifdef HOTROW_SLOW_TESTS
-#define RankKillTest RankKillSlowTest
-#endif
 
 namespace hotrow {
 namespace {
@@ -57,7 +54,7 @@ std::string EndOfRun(const std::string& store, const std::string& dir, int epoch
                                Program(store, dir, epochs, kPatientSeconds), " 2>&1 </dev/null"));
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
   const absl::StatusOr<std::string> end = ReadFileToString(PosixEnv(), dir + "/end");
-  EXPECT_THAT(end, test::IsOk());
+  HOTROW_EXPECT_OK(end);
   return end.value_or("");
 }
 
@@ -109,16 +106,12 @@ void ExpectTheSameEnd(const Chain& chain, const std::string& base) {
   EXPECT_EQ(EndOfRun(store, dir, epochs), expected);
 }
 
-#ifndef HOTROW_SLOW_TESTS
-
 TEST(RankKillTest, OthersNameItAndTheNextStartGoesOn) {
   ExpectTheSameEnd({"memory", {{"gradients", "halfway", 1}, {"commit", "before", 2}}},
                    test::TempDir());
 }
 
-#else
-
-TEST(RankKillTest, InTheMidstOfEveryExchange) {
+TEST(RankKillSlowTest, InTheMidstOfEveryExchange) {
   const std::vector<Chain> chains = {{"memory",
                                       {{"key_counts", "halfway", 0},
                                        {"keys", "halfway", 1},
@@ -156,8 +149,6 @@ TEST(RankKillTest, InTheMidstOfEveryExchange) {
   }
   for (std::thread& thread : threads) thread.join();
 }
-
-#endif  // HOTROW_SLOW_TESTS
 
 }  // namespace
 }  // namespace hotrow

@@ -9,11 +9,8 @@
 #include "base/env.h"
 #include "gtest/gtest.h"
 #include "tests/models/mpirun.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
-
-#ifdef HOTROW_SLOW_TESTS
-#define RanksCliTest RanksCliSlowTest
-#endif
 
 namespace hotrow {
 namespace {
@@ -39,12 +36,10 @@ Outcome OnRanks(int ranks, const std::vector<std::string>& flags) {
 
 nlohmann::json ReadJson(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), path);
-  EXPECT_THAT(text, test::IsOk());
+  HOTROW_EXPECT_OK(text);
   return text.ok() ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)
                    : nlohmann::json();
 }
-
-#ifndef HOTROW_SLOW_TESTS
 
 TEST(RanksCliTest, TheSameCommandOnAnyNumberOfRanks) {
   const std::string dir = test::TempDir();
@@ -93,22 +88,16 @@ TEST(RanksCliTest, AFailureOfRankZeroEndsAll) {
   EXPECT_THAT(outcome.output, HasSubstr("--report=/nowhere/report.json"));
 }
 
-#endif  // HOTROW_SLOW_TESTS
-
 // A rank is killed at some moment, in the slow test again and again until the run is over; each
 // time the others end by themselves and name it, and the next start goes on. The end is that of a
 // run without a kill. rank_kill_test chooses the moments.
 TEST(RanksCliTest, ARankThatIsKilledIsNamedAndTheRunGoesOn) {
   constexpr int kRanks = 3;
-#ifdef HOTROW_SLOW_TESTS
-  const std::vector<std::string> stores = {"memory", "ssd"};
-  constexpr int kKills = 30;
-  constexpr int kKillsAtLeast = 2;
-#else
-  const std::vector<std::string> stores = {"ssd"};
-  constexpr int kKills = 1;
-  constexpr int kKillsAtLeast = 1;
-#endif
+  const bool slow = test::RunsSlowTests();
+  const std::vector<std::string> stores =
+      slow ? std::vector<std::string>{"memory", "ssd"} : std::vector<std::string>{"ssd"};
+  const int kills_at_most = slow ? 30 : 1;
+  const int kills_at_least = slow ? 2 : 1;
   for (const std::string& store : stores) {
     const std::string dir = test::TempDir();
     const auto flags = [&](const std::string& name) {
@@ -141,7 +130,7 @@ TEST(RanksCliTest, ARankThatIsKilledIsNamedAndTheRunGoesOn) {
       // Later in each life, so that the run gets on. Not before the ranks know each other: who dies
       // while MPI starts is for mpirun, which ends the others unless it is told not to, as here.
       const double delay = 0.02 + 0.05 * life * life;
-      const bool kills = killed < kKills;
+      const bool kills = killed < kills_at_most;
       const std::string out = absl::StrCat(dir, "/out.", life, ".");
       const std::string script =
           absl::StrCat(Dlrm(flags("killed")), kills ? kTimeout : "", " >", out,
@@ -169,7 +158,7 @@ TEST(RanksCliTest, ARankThatIsKilledIsNamedAndTheRunGoesOn) {
           << outcome.output;
     }
     EXPECT_TRUE(ended);
-    EXPECT_GE(killed, kKillsAtLeast);
+    EXPECT_GE(killed, kills_at_least);
     const nlohmann::json report = ReadJson(dir + "/report.json");
     EXPECT_EQ(report["tables_hash"], expected["tables_hash"]) << store;
     EXPECT_EQ(report["dense_hash"], expected["dense_hash"]);

@@ -1,6 +1,7 @@
 #include "models/data/sample_block.h"
 
 #include "base/philox.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -15,6 +15,7 @@
 #include "models/checkpoint.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -79,7 +80,7 @@ struct Training {
   // Everything that a saved model should bring back.
   std::string State() const {
     absl::StatusOr<CollectionDigest> digest = tables->Digest();
-    EXPECT_THAT(digest, test::IsOk());
+    HOTROW_EXPECT_OK(digest);
     if (!digest.ok()) return "";
     std::string out = absl::StrCat(digest->hash.ToHex(), " at ", tables->steps());
     for (const std::vector<float>* array : {&parameters, &momentum1, &momentum2}) {
@@ -146,7 +147,7 @@ absl::StatusOr<Training> Load(Env* env, const std::string& save_dir = "") {
 
 std::string ReadText(Env& env, const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFileToString(env, path);
-  EXPECT_THAT(text, test::IsOk());
+  HOTROW_EXPECT_OK(text);
   return text.ok() ? *text : "";
 }
 
@@ -166,7 +167,7 @@ void ForgeManifest(Env& env, std::string text, const std::string& path = kManife
 // Saves one model and returns its state.
 std::string SaveOne(Env* env) {
   absl::StatusOr<Training> training = StartNew(env);
-  EXPECT_THAT(training, test::IsOk());
+  HOTROW_EXPECT_OK(training);
   if (!training.ok()) return "";
   training->Step(1);
   training->Step(2);
@@ -246,7 +247,7 @@ bool SaveWithFault(int64_t k, bool all_from_k, Crash crash, uint64_t seed) {
   absl::Status saved;
   {
     absl::StatusOr<Training> training = StartNew(&env);
-    EXPECT_THAT(training, test::IsOk());
+    HOTROW_EXPECT_OK(training);
     training->Step(1);
     HOTROW_EXPECT_OK(training->Save());
     first = training->State();
@@ -269,7 +270,7 @@ bool SaveWithFault(int64_t k, bool all_from_k, Crash crash, uint64_t seed) {
     if (crash == Crash::kNone) {
       // The process goes on: what it saved is whole, and the next save works.
       absl::StatusOr<Training> loaded = Load(&env);
-      EXPECT_THAT(loaded, test::IsOk());
+      HOTROW_EXPECT_OK(loaded);
       if (!loaded.ok()) return false;
       EXPECT_TRUE(loaded->State() == second || (!saved.ok() && loaded->State() == first));
       training->Step(3);
@@ -281,7 +282,7 @@ bool SaveWithFault(int64_t k, bool all_from_k, Crash crash, uint64_t seed) {
   if (crash == Crash::kWorst || crash == Crash::kNone) env.DropUnsyncedData();
   if (crash == Crash::kCoin) env.LosePower(seed);
   absl::StatusOr<Training> loaded = Load(&env, kDir);
-  EXPECT_THAT(loaded, test::IsOk());
+  HOTROW_EXPECT_OK(loaded);
   if (!loaded.ok()) return false;
   EXPECT_TRUE(loaded->State() == second || (!saved.ok() && loaded->State() == first))
       << loaded->State() << "\nis neither " << first << "\nnor " << second;
@@ -294,7 +295,7 @@ bool SaveWithFault(int64_t k, bool all_from_k, Crash crash, uint64_t seed) {
   EXPECT_TRUE(tables.ok() && tables->size() == 1);
   env.DropUnsyncedData();
   const absl::StatusOr<Training> third = Load(&env);
-  EXPECT_THAT(third, test::IsOk());
+  HOTROW_EXPECT_OK(third);
   if (third.ok()) {
     EXPECT_EQ(third->State(), loaded->State());
   }
@@ -409,7 +410,7 @@ TEST(SavedModelTest, EveryFlippedBitOfManifestAndDenseFileIsFound) {
           << "byte " << byte;
       HOTROW_ASSERT_OK(env.FlipBit(path, bit));
     }
-    EXPECT_THAT(Load(&env), test::IsOk());
+    HOTROW_EXPECT_OK(Load(&env));
   }
 }
 

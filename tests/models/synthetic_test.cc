@@ -9,6 +9,7 @@
 
 #include "base/philox.h"
 #include "models/metrics.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -20,7 +21,7 @@ using ::testing::HasSubstr;
 
 std::unique_ptr<DataSource> Open(const SyntheticOptions& options) {
   auto source = OpenSynthetic(options);
-  EXPECT_THAT(source, test::IsOk());
+  HOTROW_EXPECT_OK(source);
   return *std::move(source);
 }
 
@@ -55,11 +56,11 @@ std::vector<Sample> Read(DataSource& source, Split split, int64_t epoch, int64_t
                          int64_t count, int64_t batch_size) {
   std::vector<Sample> samples;
   auto reader = source.OpenSplit(split, epoch, first);
-  EXPECT_THAT(reader, test::IsOk());
+  HOTROW_EXPECT_OK(reader);
   CtrBatch batch;
   while (static_cast<int64_t>(samples.size()) < count) {
     const int64_t left = count - static_cast<int64_t>(samples.size());
-    EXPECT_THAT((*reader)->Next(std::min(batch_size, left), &batch), test::IsOk());
+    HOTROW_EXPECT_OK((*reader)->Next(std::min(batch_size, left), &batch));
     if (batch.batch_size == 0) break;
     AppendSamples(batch, source.schema().features.size(), &samples);
     EXPECT_EQ((*reader)->position(), first + static_cast<int64_t>(samples.size()));
@@ -70,8 +71,8 @@ std::vector<Sample> Read(DataSource& source, Split split, int64_t epoch, int64_t
 CtrBatch ReadBatch(DataSource& source, Split split, int64_t count) {
   CtrBatch batch;
   auto reader = source.OpenSplit(split, 0, 0);
-  EXPECT_THAT(reader, test::IsOk());
-  EXPECT_THAT((*reader)->Next(count, &batch), test::IsOk());
+  HOTROW_EXPECT_OK(reader);
+  HOTROW_EXPECT_OK((*reader)->Next(count, &batch));
   return batch;
 }
 

@@ -16,17 +16,14 @@
 #include "base/philox.h"
 #include "models/checkpoint.h"
 #include "tests/models/checkpoint_test_util.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
-
-#ifdef HOTROW_SLOW_TESTS
-#define TrainKillTest TrainKillSlowTest
-constexpr bool kSlow = true;
-#else
-constexpr bool kSlow = false;
-#endif
 
 namespace hotrow {
 namespace {
+
+// ctest's label slow runs the same cases with larger numbers.
+const bool kSlow = test::RunsSlowTests();
 
 using test::EndOf;
 
@@ -142,7 +139,7 @@ Kills KillOften(StoreKind store, int64_t kills, uint64_t seed, const std::string
     if (testing::Test::HasFailure()) return out;
     ++out.runs;
     const absl::StatusOr<std::string> end = ReadFileToString(env, dir + "/end");
-    EXPECT_THAT(end, test::IsOk());
+    HOTROW_EXPECT_OK(end);
     if (end.ok()) {
       EXPECT_EQ(*end, expected);
     }
@@ -157,7 +154,7 @@ std::string Expected() {
   // Without a cache, so that no thread is there when the first child is forked.
   const absl::StatusOr<TrainReport> report = test::RunSmall(
       Options(), [](Split, int64_t, int64_t) { return absl::OkStatus(); }, {}, kData);
-  EXPECT_THAT(report, test::IsOk());
+  HOTROW_EXPECT_OK(report);
   return report.ok() ? EndOf(*report) : "";
 }
 

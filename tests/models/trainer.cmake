@@ -27,7 +27,7 @@ hotrow_add_test(
           saved_model_test.cc
   DEPS hotrow::models nlohmann_json::nlohmann_json)
 
-# Ranks as processes; ranks_slow_test has more kills.
+# Ranks as processes. Slow: more kills.
 if(HOTROW_MPI_TESTS)
   add_executable(rank_kill_main rank_kill_main.cc)
   _hotrow_configure(rank_kill_main)
@@ -38,19 +38,11 @@ if(HOTROW_MPI_TESTS)
     NAME ranks_cli_test
     PROCESSORS 2
     SOURCES rank_kill_test.cc ranks_cli_test.cc
-    DEPS hotrow::base nlohmann_json::nlohmann_json)
-  hotrow_add_test(
-    NAME ranks_slow_test
-    PROCESSORS 2
-    LABELS slow
-    SOURCES rank_kill_test.cc ranks_cli_test.cc
-    DEPS hotrow::base nlohmann_json::nlohmann_json)
-  target_compile_definitions(ranks_slow_test PRIVATE HOTROW_SLOW_TESTS=1)
-  foreach(test ranks_cli_test ranks_slow_test)
-    target_compile_definitions(${test} PRIVATE
-      HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>" HOTROW_RANK_KILL_MAIN="$<TARGET_FILE:rank_kill_main>"
-      HOTROW_MPI_ENVIRONMENT="${HOTROW_MPI_TEST_ENVIRONMENT_SHELL}"
-      HOTROW_MPIEXEC="${MPIEXEC_EXECUTABLE}" HOTROW_MPIEXEC_NUMPROC_FLAG="${MPIEXEC_NUMPROC_FLAG}")
-    add_dependencies(${test} dlrm rank_kill_main)
-  endforeach()
+    DEPS hotrow::base nlohmann_json::nlohmann_json
+    SLOW "RankKillSlowTest.*" "RanksCliTest.ARankThatIsKilledIsNamedAndTheRunGoesOn")
+  target_compile_definitions(ranks_cli_test PRIVATE
+    HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>" HOTROW_RANK_KILL_MAIN="$<TARGET_FILE:rank_kill_main>"
+    HOTROW_MPI_ENVIRONMENT="${HOTROW_MPI_TEST_ENVIRONMENT_SHELL}"
+    HOTROW_MPIEXEC="${MPIEXEC_EXECUTABLE}" HOTROW_MPIEXEC_NUMPROC_FLAG="${MPIEXEC_NUMPROC_FLAG}")
+  add_dependencies(ranks_cli_test dlrm rank_kill_main)
 endif()

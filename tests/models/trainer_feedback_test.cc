@@ -18,6 +18,7 @@
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -65,7 +66,7 @@ TrainReport RunAlike(int world_size, const TrainerOptions& options, int threads 
   const auto reports = RunRanks(
       world_size, [&](int) { return options; }, threads);
   for (const auto& report : reports) {
-    EXPECT_THAT(report, test::IsOk());
+    HOTROW_EXPECT_OK(report);
     if (!report.ok()) return {};
     EXPECT_EQ(EndOf(*report), EndOf(*reports[0]));
   }
@@ -117,7 +118,7 @@ std::string PathOf(int64_t step) { return absl::StrCat(kDir, "/", CheckpointName
 std::string TrainAndLoseAllButTheFirstCheckpoint(MemEnv& env, int64_t bytes) {
   const std::string end = EndOf(RunAlike(3, Saving(bytes, &env)));
   const auto checkpoints = ListCheckpoints(env, kDir);
-  EXPECT_THAT(checkpoints, test::IsOk());
+  HOTROW_EXPECT_OK(checkpoints);
   EXPECT_GE(checkpoints->size(), 2u);
   EXPECT_EQ(checkpoints->front(), CheckpointName(10));
   for (size_t i = 1; i < checkpoints->size(); ++i) {
@@ -152,7 +153,7 @@ TEST(TrainerFeedbackTest, AResumedRunEndsWithTheSameBits) {
         if (rank == 0) mine.out = output.file();
         return mine;
       });
-      ASSERT_THAT(reports[0], test::IsOk());
+      HOTROW_ASSERT_OK(reports[0]);
       EXPECT_EQ(reports[0]->resumed_step, 10);
       EXPECT_EQ(EndOf(*reports[0]), whole) << bytes;
       const std::string text = output.Text();
@@ -185,7 +186,7 @@ TEST(TrainerFeedbackTest, ResidualsBeginAtZeroWhereTheyDoNotFit) {
       if (rank == 0) mine.out = output.file();
       return mine;
     });
-    ASSERT_THAT(reports[0], test::IsOk());
+    HOTROW_ASSERT_OK(reports[0]);
     EXPECT_EQ(reports[0]->resumed_step, 10);
     EXPECT_EQ(reports[0]->steps, test::kSmallSteps);
     EXPECT_NE(EndOf(*reports[0]), whole);
@@ -264,12 +265,12 @@ bool EndsAlikeAfterAFault(int faulty_rank, int64_t k, bool all_from_k, const std
   env.DropUnsyncedData();
   const auto next = RunRanks(3, [&](int rank) { return options_of(rank, false); });
   for (const auto& report : next) {
-    EXPECT_THAT(report, test::IsOk());
+    HOTROW_EXPECT_OK(report);
     if (!report.ok()) return false;
     EXPECT_EQ(EndOf(*report), whole);
   }
   const absl::StatusOr<CheckpointReport> report = VerifyCheckpoint(env, kDir, 0);
-  EXPECT_THAT(report, test::IsOk());
+  HOTROW_EXPECT_OK(report);
   if (report.ok()) {
     EXPECT_THAT(report->damage, IsEmpty());
     EXPECT_EQ(Residuals(*report).size(), 3u);

@@ -20,6 +20,7 @@
 #include "models/dlrm_model.h"
 #include "models/saved_model.h"
 #include "models/trainer.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -71,7 +72,7 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
     options.communicator = &communicator;
     ThreadPool pool(threads);
     absl::StatusOr<std::unique_ptr<DataSource>> data = OpenDataSource(spec, 5);
-    EXPECT_THAT(data, test::IsOk());
+    HOTROW_EXPECT_OK(data);
     reports[rank] = RunTraining(options, **data, SmallDlrm(options), {.pool = &pool});
     return reports[rank].status();
   });
@@ -84,7 +85,7 @@ TrainReport RunAlike(int world_size, const TrainerOptions& options, int threads 
   const auto reports = RunRanks(
       world_size, [&](int) { return options; }, threads, spec);
   for (const auto& report : reports) {
-    EXPECT_THAT(report, test::IsOk());
+    HOTROW_EXPECT_OK(report);
     if (!report.ok()) return {};
     EXPECT_EQ(report->digest.hash, reports[0]->digest.hash);
     EXPECT_EQ(report->dense_hash, reports[0]->dense_hash);
@@ -314,7 +315,7 @@ TEST(TrainerRanksTest, ASignalOfOneRankStopsAllAtTheSameStep) {
   });
   sender.join();
   for (const auto& report : reports) {
-    ASSERT_THAT(report, test::IsOk());
+    HOTROW_ASSERT_OK(report);
     EXPECT_EQ(report->stopped_by_signal, SIGTERM);
     EXPECT_GT(report->steps, 0);
     EXPECT_LT(report->steps, 40000);

@@ -18,6 +18,7 @@
 #include "ops/row_layout.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/mem_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

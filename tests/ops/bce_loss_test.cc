@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/ops/dense_test_util.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -7,6 +7,7 @@
 
 #include "ops/dense_optimizer_impl.h"
 #include "tests/ops/dense_test_util.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

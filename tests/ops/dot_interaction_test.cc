@@ -6,6 +6,7 @@
 
 #include "ops/dot_interaction_impl.h"
 #include "tests/ops/dense_test_util.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -4,6 +4,7 @@
 
 #include "base/philox.h"
 #include "ops/gather_impl.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -34,12 +34,11 @@ Order OrderOf(const JaggedProblem& p) {
   Order order;
   order.row_offsets.resize(p.rows.size() + 1);
   order.lookup_order.resize(p.inverse.size());
-  EXPECT_THAT(Partition({}, {.part = p.inverse.data(),
-                             .num_items = p.num_lookups(),
-                             .num_parts = p.num_rows(),
-                             .offsets = order.row_offsets.data(),
-                             .order = order.lookup_order.data()}),
-              test::IsOk());
+  HOTROW_EXPECT_OK(Partition({}, {.part = p.inverse.data(),
+                                  .num_items = p.num_lookups(),
+                                  .num_parts = p.num_rows(),
+                                  .offsets = order.row_offsets.data(),
+                                  .order = order.lookup_order.data()}));
   return order;
 }
 

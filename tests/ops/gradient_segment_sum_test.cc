@@ -10,6 +10,7 @@
 #include "ops/pooled_lookup.h"
 #include "ops/row_tiles_impl.h"
 #include "tests/ops/jagged_problem.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -9,6 +9,7 @@
 #include "ops/half_impl.h"
 #include "ops/weights_precision.h"
 #include "tests/ops/half_reference.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "ops/scan_impl.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::internal {

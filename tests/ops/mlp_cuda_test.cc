@@ -10,6 +10,7 @@
 #include "tests/ops/mlp_reference.h"
 #include "tests/support/device_array.cuh"
 #include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
 
 namespace hotrow {
 namespace {

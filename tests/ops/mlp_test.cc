@@ -16,6 +16,7 @@
 #include "tests/ops/dense_test_util.h"
 #include "tests/ops/mlp_reference.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -6,6 +6,7 @@
 
 #include "base/philox.h"
 #include "ops/partition_impl.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -6,6 +6,7 @@
 
 #include "tests/ops/half_reference.h"
 #include "tests/ops/jagged_problem.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -17,6 +17,7 @@
 #include "ops/row_codec_convert_impl.h"
 #include "ops/row_codec_impl.h"
 #include "tests/ops/half_reference.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

@@ -11,6 +11,7 @@
 #include "base/buffer.h"
 #include "ops/row_init_impl.h"
 #include "tests/ops/half_reference.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

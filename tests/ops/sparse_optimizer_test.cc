@@ -13,6 +13,7 @@
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer_impl.h"
 #include "tests/ops/half_reference.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -395,7 +396,7 @@ std::vector<float> Train(const SparseOptimizerConfig& config, std::vector<float>
   Rows rows(config, static_cast<int32_t>(w0.size()), 1);
   std::copy(w0.begin(), w0.end(), rows.weights(0));
   for (const std::vector<float>& gradient : gradients) {
-    EXPECT_THAT(rows.Update(gradient, step++), test::IsOk());
+    HOTROW_EXPECT_OK(rows.Update(gradient, step++));
   }
   return {rows.weights(0), rows.weights(0) + w0.size()};
 }
@@ -625,7 +626,7 @@ TEST(SparseUpdateHalfTest, TheMeanIsTheValue) {
             for (int32_t d = 0; d < kDim; ++d) rows.SetWeight(u, d, 1.5f);
           }
           const std::vector<float> gradients(static_cast<size_t>(rows_each * kDim), gradient);
-          EXPECT_THAT(rows.Update(gradients, first_step(i)), test::IsOk());
+          HOTROW_EXPECT_OK(rows.Update(gradients, first_step(i)));
           for (int64_t u = 0; u < rows_each; ++u) {
             for (int32_t d = 0; d < kDim; ++d) {
               const double w = rows.weight(u, d);
@@ -711,7 +712,7 @@ TEST(SparseUpdateHalfTest, TheEndsOfTheFormats) {
     for (size_t d = 0; d < weights.size(); ++d) {
       rows.SetWeight(0, static_cast<int64_t>(d), weights[d]);
     }
-    EXPECT_THAT(rows.Update(gradient, 1), test::IsOk());
+    HOTROW_EXPECT_OK(rows.Update(gradient, 1));
     for (size_t d = 0; d < weights.size(); ++d)
       weights[d] = rows.weight(0, static_cast<int64_t>(d));
     return weights;

@@ -11,6 +11,7 @@
 #include "base/buffer.h"
 #include "base/philox.h"
 #include "ops/unique_impl.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -53,7 +54,7 @@ Result RunUnique(const std::vector<uint64_t>& values, const std::vector<LookupSe
                   .counts = r.counts.data(),
                   .workspace = workspace.data(),
                   .workspace_bytes = workspace.size()};
-  EXPECT_THAT(Unique({.pool = pool}, args), test::IsOk());
+  HOTROW_EXPECT_OK(Unique({.pool = pool}, args));
   r.unique.resize(static_cast<size_t>(r.table_offsets.back()));
   r.counts.resize(static_cast<size_t>(r.table_offsets.back()));
   return r;

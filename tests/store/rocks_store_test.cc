@@ -20,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "store/snapshot_reader.h"
 #include "tests/store/store_test_util.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::test {

@@ -12,19 +12,15 @@
 #include "store/ssd_store.h"
 #include "tests/store/ssd_test_util.h"
 #include "tests/support/faulty_env.h"
+#include "tests/support/status_matchers.h"
 
-// Faults at every file call, power loss, and a process that is killed. The target ssd_slow_test
-// compiles the same tests with larger numbers.
-#ifdef HOTROW_SLOW_TESTS
-#define SsdFaultTest SsdFaultSlowTest
-#define SsdKillTest SsdKillSlowTest
-constexpr bool kSlow = true;
-#else
-constexpr bool kSlow = false;
-#endif
+// Faults at every file call, power loss, and a process that is killed.
 
 namespace hotrow {
 namespace {
+
+// ctest's label slow runs the same cases with larger numbers.
+const bool kSlow = test::RunsSlowTests();
 
 using test::Batch;
 using test::Dump;

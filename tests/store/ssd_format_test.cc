@@ -12,6 +12,7 @@
 #include "store/ssd_format_impl.h"
 #include "store/ssd_scan_impl.h"
 #include "tests/store/store_test_util.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::internal {

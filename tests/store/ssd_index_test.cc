@@ -14,6 +14,7 @@
 #include "base/hash.h"
 #include "base/philox.h"
 #include "store/ssd_index_impl.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::internal {

@@ -10,6 +10,7 @@
 #include "store/ssd_store.h"
 #include "tests/store/store_test_util.h"
 #include "tests/support/mem_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::internal {

@@ -22,19 +22,13 @@
 #include "tests/store/ssd_test_util.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
-
-// The target ssd_slow_test compiles the same tests with larger numbers.
-#ifdef HOTROW_SLOW_TESTS
-#define SsdModelTest SsdModelSlowTest
-#define SsdBitRotTest SsdBitRotSlowTest
-#define SsdSoakTest SsdSoakSlowTest
-constexpr bool kSlow = true;
-#else
-constexpr bool kSlow = false;
-#endif
+#include "tests/support/status_matchers.h"
 
 namespace hotrow {
 namespace {
+
+// ctest's label slow runs the same cases with larger numbers.
+const bool kSlow = test::RunsSlowTests();
 
 using test::Batch;
 using test::Dump;
@@ -78,8 +72,6 @@ absl::Status EraseOne(RowStore& store, const RowKey& key) {
   const std::vector<RowKey> keys = {key};
   return store.Erase(keys);
 }
-
-#ifndef HOTROW_SLOW_TESTS
 
 // --- Options and opening -------------------------------------------------------------------------
 
@@ -520,8 +512,6 @@ TEST(SsdStoreTest, WritersInsideTheirOwnCallsMayBeManyThreads) {
   EXPECT_EQ(store->Stats().rows, 100);
 }
 
-#endif  // HOTROW_SLOW_TESTS
-
 // --- Random operations against an oracle ---------------------------------------------------------
 
 // One store and what it must hold, on any Env.
@@ -730,8 +720,6 @@ void RunModel(bool background) {
 
 TEST(SsdModelTest, HoldsWhatItShouldInTheCallersThread) { RunModel(false); }
 TEST(SsdModelTest, HoldsWhatItShouldInTheBackground) { RunModel(true); }
-
-#ifndef HOTROW_SLOW_TESTS
 
 // --- Real files ----------------------------------------------------------------------------------
 
@@ -1357,8 +1345,6 @@ TEST(SsdSnapshotReaderTest, ARowThatIsDamagedIsNamedAndNoWrongOneIsGivenOut) {
   }
   EXPECT_GT(found, 500);
 }
-
-#endif  // HOTROW_SLOW_TESTS
 
 // --- Bit rot -------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@
 #include "tests/store/store_test_util.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -83,9 +84,9 @@ void MakeStore(Env& env, bool close = true) {
 
 SsdManifest ManifestOf(Env& env) {
   const auto text = ReadFileToString(env, absl::StrCat(kPath, "/MANIFEST"));
-  EXPECT_THAT(text, test::IsOk());
+  HOTROW_EXPECT_OK(text);
   const auto decoded = internal::DecodeSsdManifest(*text);
-  EXPECT_THAT(decoded, test::IsOk());
+  HOTROW_EXPECT_OK(decoded);
   return decoded->manifest;
 }
 
@@ -149,10 +150,10 @@ TEST(SsdVerifyTest, NothingIsWritten) {
   const auto all = [&] {
     std::map<std::string, std::string> files;
     const auto names = env.ListDir(kPath);
-    EXPECT_THAT(names, test::IsOk());
+    HOTROW_EXPECT_OK(names);
     for (const std::string& name : *names) {
       const auto text = ReadFileToString(env, PathOf(name));
-      EXPECT_THAT(text, test::IsOk());
+      HOTROW_EXPECT_OK(text);
       files[name] = *text;
     }
     return files;
@@ -235,7 +236,7 @@ TEST(SsdVerifyTest, EveryFlippedByteIsNamedOrSlack) {
       const auto report = VerifySsdStore(env, kPath);
       HOTROW_ASSERT_OK(env.FlipBit(PathOf(name), 8 * at + at % 8));
       SCOPED_TRACE(absl::StrCat(name, " offset ", at));
-      ASSERT_THAT(report, test::IsOk());
+      HOTROW_ASSERT_OK(report);
       if (at >= end) {
         ASSERT_EQ(Text(report->damage), "");
         ++slack;
@@ -437,7 +438,7 @@ class HandMadeStore {
   }
   std::vector<SsdDamage> Verify() {
     MemEnv env;
-    EXPECT_THAT(env.CreateDirs(kPath), test::IsOk());
+    HOTROW_EXPECT_OK(env.CreateDirs(kPath));
     EXPECT_THAT(WriteFileAtomically(env, PathOf("MANIFEST"), internal::EncodeSsdManifest(manifest)),
                 test::IsOk());
     EXPECT_THAT(WriteFileAtomically(
@@ -445,7 +446,7 @@ class HandMadeStore {
                     std::string_view(reinterpret_cast<const char*>(bytes_.data()), bytes_.size())),
                 test::IsOk());
     const auto report = VerifySsdStore(env, kPath);
-    EXPECT_THAT(report, test::IsOk());
+    HOTROW_EXPECT_OK(report);
     return report.ok() ? report->damage : std::vector<SsdDamage>();
   }
 

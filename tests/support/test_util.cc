@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 
 namespace hotrow::test {
 
@@ -14,24 +15,47 @@ std::vector<uint64_t> Seeds(int count) {
   return seeds;
 }
 
-std::string TempDir() {
-  struct Cleaner {
-    std::vector<std::string> paths;
-    ~Cleaner() {
-      for (const std::string& path : paths) {
-        std::error_code ignored;
-        std::filesystem::remove_all(path, ignored);
-      }
+namespace {
+
+struct TempDirs {
+  std::vector<std::string> paths;
+  void Remove() {
+    for (const std::string& path : paths) {
+      std::error_code ignored;
+      std::filesystem::remove_all(path, ignored);
     }
-  };
-  static Cleaner cleaner;
+    paths.clear();
+  }
+  ~TempDirs() { Remove(); }
+};
+
+TempDirs& AllTempDirs() {
+  static TempDirs dirs;
+  return dirs;
+}
+
+}  // namespace
+
+std::string TempDir() {
   std::string pattern = (std::filesystem::temp_directory_path() / "hotrow_test_XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr) {
     ADD_FAILURE() << "mkdtemp " << pattern << " failed";
     return "";
   }
-  cleaner.paths.push_back(pattern);
+  AllTempDirs().paths.push_back(pattern);
   return pattern;
+}
+
+void RemoveTempDirs() { AllTempDirs().Remove(); }
+
+bool RunsSlowTests() {
+  const char* const wanted = std::getenv("HOTROW_SLOW_TESTS");
+  return wanted != nullptr && std::string_view(wanted) == "1";
+}
+
+testing::AssertionResult OkFormat(const char* expression, const absl::Status& status) {
+  if (status.ok()) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << expression << "\n  is not OK: " << status.ToString();
 }
 
 }  // namespace hotrow::test

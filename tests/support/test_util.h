@@ -7,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace hotrow::test {
@@ -16,40 +15,32 @@ namespace hotrow::test {
 // environment, that one alone, to replay a failure.
 std::vector<uint64_t> Seeds(int count);
 
-// A directory for this test, empty, removed at exit.
+// An empty directory, removed when its case has passed, else at exit.
 std::string TempDir();
+void RemoveTempDirs();
 
-inline const absl::Status& GetStatus(const absl::Status& status) { return status; }
+// Whether HOTROW_SLOW_TESTS=1 is set, as ctest's label slow does: the same cases with more seeds,
+// every call and every byte; and the suites named *SlowTest.
+bool RunsSlowTests();
+
+// The predicate of HOTROW_ASSERT_OK and HOTROW_EXPECT_OK: a function and no matcher, because two
+// thousand expansions of a matcher take the compiler minutes.
+testing::AssertionResult OkFormat(const char* expression, const absl::Status& status);
 template <typename T>
-const absl::Status& GetStatus(const absl::StatusOr<T>& status_or) {
-  return status_or.status();
-}
-
-MATCHER(IsOk, "is OK") {
-  if (GetStatus(arg).ok()) return true;
-  *result_listener << "which is " << GetStatus(arg).ToString();
-  return false;
-}
-
-// StatusIs(absl::StatusCode::kDataLoss, HasSubstr("seg-3")).
-MATCHER_P2(StatusIs, code, message_matcher, "") {
-  const absl::Status& status = GetStatus(arg);
-  *result_listener << "which is " << status.ToString();
-  return status.code() == code &&
-         ::testing::ExplainMatchResult(message_matcher, std::string(status.message()),
-                                       result_listener);
+testing::AssertionResult OkFormat(const char* expression, const absl::StatusOr<T>& status_or) {
+  return OkFormat(expression, status_or.status());
 }
 
 }  // namespace hotrow::test
 
-#define HOTROW_ASSERT_OK(expression) ASSERT_THAT(expression, ::hotrow::test::IsOk())
-#define HOTROW_EXPECT_OK(expression) EXPECT_THAT(expression, ::hotrow::test::IsOk())
+#define HOTROW_ASSERT_OK(expression) ASSERT_PRED_FORMAT1(::hotrow::test::OkFormat, expression)
+#define HOTROW_EXPECT_OK(expression) EXPECT_PRED_FORMAT1(::hotrow::test::OkFormat, expression)
 // HOTROW_ASSERT_OK_AND_ASSIGN(auto store, HostStore::Open(options)); one per line.
 #define HOTROW_ASSERT_OK_AND_ASSIGN(declaration, expression) \
   HOTROW_ASSERT_OK_IMPL_(HOTROW_CONCAT_(test_status_or_, __LINE__), declaration, expression)
 #define HOTROW_ASSERT_OK_IMPL_(status_or, declaration, expression) \
   auto status_or = (expression);                                   \
-  ASSERT_THAT(status_or, ::hotrow::test::IsOk());                  \
+  HOTROW_ASSERT_OK(status_or);                                     \
   declaration = *std::move(status_or)
 
 #include "base/status_macros.h"  // HOTROW_CONCAT_

@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "cache/miss_ratio_curve.h"
 #include "tests/models/file_builders.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tools/trace_analysis.h"
 
@@ -22,7 +23,7 @@ using ::testing::HasSubstr;
 
 std::string WriteTemp(std::string_view bytes) {
   const std::string path = test::TempDir() + "/ids";
-  EXPECT_THAT(WriteFileAtomically(PosixEnv(), path, bytes), test::IsOk());
+  HOTROW_EXPECT_OK(WriteFileAtomically(PosixEnv(), path, bytes));
   return path;
 }
 
@@ -43,7 +44,7 @@ absl::StatusOr<std::vector<uint64_t>> ReadAll(const std::string& path,
 void ExpectKeys(std::string_view bytes, const std::vector<uint64_t>& expected,
                 AccessFormat format = AccessFormat::kAuto) {
   const absl::StatusOr<std::vector<uint64_t>> keys = ReadAll(WriteTemp(bytes), format);
-  ASSERT_THAT(keys, test::IsOk());
+  HOTROW_ASSERT_OK(keys);
   EXPECT_EQ(*keys, expected);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tests/tools/run_hotrow.h"
 

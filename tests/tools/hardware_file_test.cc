@@ -1,5 +1,6 @@
 #include <string>
 
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tools/calibration.h"
 #include "tools/plan/hardware.h"
@@ -157,7 +158,7 @@ PlanSpec Spec(const std::string& more) {
       ParsePlanSpec("batch_size: 1000\n" + more +
                         "tables:\n- {name: t, rows: 1000000, dim: 16, optimizer: sgd, zipf: 0}\n",
                     "spec.yaml", source);
-  EXPECT_THAT(spec, test::IsOk());
+  HOTROW_EXPECT_OK(spec);
   return spec.ok() ? *spec : PlanSpec();
 }
 
@@ -197,7 +198,7 @@ double ChainSeconds(const Plan& plan, const std::string& name) {
 
 Plan PlanOf(const PlanSpec& spec) {
   const auto plan = MakePlan(spec);
-  EXPECT_THAT(plan, test::IsOk());
+  HOTROW_EXPECT_OK(plan);
   return plan.ok() ? *plan : Plan();
 }
 

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "store/host_store.h"
 #include "store/ssd_store.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tests/tools/run_hotrow.h"
 
@@ -32,17 +33,17 @@ std::string MakeStore() {
   options.chunk_bytes = 16 << 10;
   options.segment_bytes = 64 << 10;
   auto store = SsdStore::Open(options);
-  EXPECT_THAT(store, test::IsOk());
+  HOTROW_EXPECT_OK(store);
   if (!store.ok()) return path;
   const std::vector<std::byte> row(400, std::byte{7});
   std::vector<RowKey> keys;
   for (uint64_t key = 0; key < 300; ++key) keys.push_back({key, 4});
   for (uint64_t key = 0; key < 20; ++key) keys.push_back({key, 11});
   const std::vector<const std::byte*> rows(keys.size(), row.data());
-  EXPECT_THAT((*store)->InsertOrAssign(keys, rows), test::IsOk());
-  EXPECT_THAT((*store)->PrepareSnapshot(77), test::IsOk());
-  EXPECT_THAT((*store)->CommitSnapshot(77), test::IsOk());
-  EXPECT_THAT((*store)->Close(), test::IsOk());
+  HOTROW_EXPECT_OK((*store)->InsertOrAssign(keys, rows));
+  HOTROW_EXPECT_OK((*store)->PrepareSnapshot(77));
+  HOTROW_EXPECT_OK((*store)->CommitSnapshot(77));
+  HOTROW_EXPECT_OK((*store)->Close());
   return path;
 }
 
@@ -58,11 +59,11 @@ void FlipByte(const std::string& path, int64_t offset) {
 // The one file of the store that has records.
 std::string SegmentOf(const std::string& path) {
   const absl::StatusOr<std::vector<std::string>> names = PosixEnv().ListDir(path);
-  EXPECT_THAT(names, test::IsOk());
+  HOTROW_EXPECT_OK(names);
   for (const std::string& name : *names) {
     const std::string file = absl::StrCat(path, "/", name);
     const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), file);
-    EXPECT_THAT(text, test::IsOk());
+    HOTROW_EXPECT_OK(text);
     if (text->substr(0, 8) == "HOTROWSG") return file;
   }
   ADD_FAILURE() << "no segment has a header";

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/env.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tests/tools/run_hotrow.h"
 
@@ -122,7 +123,7 @@ TEST(HotrowModelsCliTest, TrainingGoesOnFromAnImport) {
   const auto go_on = [&](const std::string& from, const std::string& report) {
     Train({"--init_from=" + from, "--limit_train_batches=20", "--report=" + report});
     const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), report);
-    EXPECT_THAT(text, test::IsOk());
+    HOTROW_EXPECT_OK(text);
     const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
     return std::make_pair(json["tables_hash"], json["dense_hash"]);
   };
@@ -137,7 +138,7 @@ TEST(HotrowModelsCliTest, TrainingResumesFromAnImportedCheckpoint) {
   const std::string dir = test::TempDir();
   const auto hashes = [&](const std::string& report) {
     const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), report);
-    EXPECT_THAT(text, test::IsOk());
+    HOTROW_EXPECT_OK(text);
     const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
     return std::make_pair(json["tables_hash"], json["dense_hash"]);
   };

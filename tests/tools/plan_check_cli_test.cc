@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tests/tools/run_hotrow.h"
 
@@ -47,7 +48,7 @@ class PlanCheckCliTest : public ::testing::Test {
       text += "- {name: t_cat_" + std::to_string(t) + ", rows: 20000, dim: 16, zipf: 1.05}\n";
     }
     const std::string path = dir_ + "/spec.yaml";
-    EXPECT_THAT(WriteFileAtomically(PosixEnv(), path, text), test::IsOk());
+    HOTROW_EXPECT_OK(WriteFileAtomically(PosixEnv(), path, text));
     return path;
   }
   // How fast a test's machine is cannot be known here: everything else must be right.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ops/row_layout.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tools/plan/plan.h"
 #include "tools/plan/tier_bytes.h"
@@ -26,7 +27,7 @@ PlanSpec Spec(const std::string& store = "memory") {
                                       "- {name: a, rows: 100000, dim: 16}\n"
                                       "- {name: b, rows: 1000000, dim: 16, zipf: 1.2}\n",
                                   "spec.yaml");
-  EXPECT_THAT(spec, test::IsOk());
+  HOTROW_EXPECT_OK(spec);
   return spec.ok() ? *spec : PlanSpec();
 }
 
@@ -37,7 +38,7 @@ Json ReportOf(const PlanSpec& spec) {
   run.run_steps = kSteps;
   run.run_disk_bytes = kDiskBytes;
   const auto planned = MakePlan(run, /*advise=*/false);
-  EXPECT_THAT(planned, test::IsOk());
+  HOTROW_EXPECT_OK(planned);
   const Plan& plan = *planned;
   Json tables = Json::array();
   std::vector<TierRows> rows;
@@ -96,7 +97,7 @@ Json ReportOf(const PlanSpec& spec) {
 
 PlanCheck Checked(const PlanSpec& spec, const Json& report) {
   const auto check = CheckPlan(spec, report.dump(), "run.json");
-  EXPECT_THAT(check, test::IsOk());
+  HOTROW_EXPECT_OK(check);
   return check.ok() ? *check : PlanCheck();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/env.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tools/plan/plan.h"
 #include "tools/plan/plan_sweep.h"
@@ -21,15 +22,15 @@ using ::testing::Not;
 
 PlanSpec Spec(const std::string& text) {
   const auto spec = ParsePlanSpec(text, "dir/a <spec> & \"more\".yaml");
-  EXPECT_THAT(spec, test::IsOk());
+  HOTROW_EXPECT_OK(spec);
   return spec.ok() ? *spec : PlanSpec();
 }
 
 std::string PageOf(const PlanSpec& spec) {
   const auto plan = MakePlan(spec);
-  EXPECT_THAT(plan, test::IsOk());
+  HOTROW_EXPECT_OK(plan);
   const auto curve = PlanCurve(spec, *plan);
-  EXPECT_THAT(curve, test::IsOk());
+  HOTROW_EXPECT_OK(curve);
   return PlanHtml(spec, *plan, *curve);
 }
 
@@ -82,7 +83,7 @@ TEST(PlanHtmlTest, ShowsTheVerdictAndEveryItem) {
       "batch_size: 4096\nstore: memory\nhardware: {profile: a100-80, dram: 64GB}\n"
       "tables:\n- {name: t, rows: 100000000, dim: 128, optimizer: adam}\n");
   const auto plan = MakePlan(spec);
-  ASSERT_THAT(plan, test::IsOk());
+  HOTROW_ASSERT_OK(plan);
   const std::string page = PageOf(spec);
   EXPECT_THAT(page, AllOf(HasSubstr(">It does not fit<"), HasSubstr("dram: needs"),
                           HasSubstr("use 4 ranks"), HasSubstr("chosen: ")));
@@ -126,7 +127,7 @@ TEST(FormatAmountTest, NoPlanHasExponents) {
                                "model: {dense_features: 13, bottom: [64, 128], top: [64, 1]}\n"
                                "tables:\n- {name: t, rows: 2e9, dim: 128}\n");
     const auto plan = MakePlan(spec);
-    ASSERT_THAT(plan, test::IsOk());
+    HOTROW_ASSERT_OK(plan);
     for (const std::string& text : {PlanText(spec, *plan), PageOf(spec)}) {
       EXPECT_THAT(text, Not(testing::ContainsRegex("[0-9]e[+-][0-9]"))) << head;
     }
@@ -137,9 +138,9 @@ TEST(PlanCurveTest, GrowsToAHitRateOfOne) {
   const PlanSpec spec =
       Spec("batch_size: 2048\nstore: ssd\ntables:\n- {name: t, rows: 1e6, dim: 16, zipf: 0.9}\n");
   const auto plan = MakePlan(spec);
-  ASSERT_THAT(plan, test::IsOk());
+  HOTROW_ASSERT_OK(plan);
   const auto curve = PlanCurve(spec, *plan);
-  ASSERT_THAT(curve, test::IsOk());
+  HOTROW_ASSERT_OK(curve);
   for (size_t i = 1; i < curve->size(); ++i) {
     EXPECT_GT((*curve)[i].cache_bytes, (*curve)[i - 1].cache_bytes);
     EXPECT_GE((*curve)[i].hit_rate, (*curve)[i - 1].hit_rate);
@@ -151,7 +152,7 @@ TEST(PlanCurveTest, GrowsToAHitRateOfOne) {
 TEST(SweepTest, RanksAreReadAndBadOnesRefused) {
   const auto ranks = [](std::string_view text) {
     const auto parsed = ParseSweepRanks(text);
-    EXPECT_THAT(parsed, test::IsOk()) << text;
+    HOTROW_EXPECT_OK(parsed) << text;
     return parsed.ok() ? *parsed : std::vector<int32_t>();
   };
   EXPECT_THAT(ranks("ranks=1..8"), ElementsAre(1, 2, 4, 8));
@@ -170,16 +171,16 @@ PlanSpec Example(const std::string& name) {
   const std::string path =
       std::string(HOTROW_SOURCE_DIR) + "/tools/plan/examples/" + name + ".yaml";
   const auto text = ReadFileToString(PosixEnv(), path);
-  EXPECT_THAT(text, test::IsOk());
+  HOTROW_EXPECT_OK(text);
   const auto spec = ParsePlanSpec(*text, path);
-  EXPECT_THAT(spec, test::IsOk());
+  HOTROW_EXPECT_OK(spec);
   return spec.ok() ? *spec : PlanSpec();
 }
 
 TEST(SweepTest, MoreRanksAreFasterAndLessEfficient) {
   const PlanSpec spec = Example("dlrm_dcnv2");
   const auto swept = SweepPlan(spec, {.ranks = {1, 8, 64, 256}});
-  ASSERT_THAT(swept, test::IsOk());
+  HOTROW_ASSERT_OK(swept);
   ASSERT_EQ(swept->size(), 4u * 2 * 4);
   for (size_t i = 0; i < swept->size(); ++i) {
     const SweepPoint& point = (*swept)[i];
@@ -207,11 +208,11 @@ TEST(SweepTest, MoreRanksAreFasterAndLessEfficient) {
   EXPECT_THAT(SweepText(spec, *swept), HasSubstr("h100-sxm, 400 Gb/s"));
 
   const auto growing = SweepPlan(spec, {.ranks = {8, 16}, .batch_per_rank = true});
-  ASSERT_THAT(growing, test::IsOk());
+  HOTROW_ASSERT_OK(growing);
   EXPECT_EQ((*growing)[1].batch_size, 2 * spec.batch_size);
   const auto few =
       SweepPlan(Spec("batch_size: 4\ntables: [{name: t, rows: 9, dim: 4}]\n"), {.ranks = {4, 8}});
-  ASSERT_THAT(few, test::IsOk());
+  HOTROW_ASSERT_OK(few);
   EXPECT_EQ(few->size(), 4u * 2);
 }
 
@@ -223,12 +224,12 @@ double PredictedRate(const PlanSpec& base, const std::string& node, int32_t rank
   spec.ranks = ranks;
   spec.ranks_per_node = std::min(ranks, spec.hardware.ranks_per_node);
   const auto first = MakePlan(spec, /*advise=*/false);
-  EXPECT_THAT(first, test::IsOk());
+  HOTROW_EXPECT_OK(first);
   if (!first.ok()) return 0;
   // A fifth more than the rows leaves room for buffers.
   spec.cache_bytes = std::llround(first->whole_cache_bytes * 1.2);
   const auto plan = MakePlan(spec, /*advise=*/false);
-  EXPECT_THAT(plan, test::IsOk());
+  HOTROW_EXPECT_OK(plan);
   if (!plan.ok()) return 0;
   EXPECT_TRUE(plan->fits) << node << " " << ranks;
   EXPECT_EQ(plan->unique_hit_rate, 1);

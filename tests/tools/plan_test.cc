@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -19,13 +20,13 @@ using ::testing::StartsWith;
 
 PlanSpec Spec(const std::string& text) {
   const auto spec = ParsePlanSpec(text, "spec.yaml");
-  EXPECT_THAT(spec, test::IsOk());
+  HOTROW_EXPECT_OK(spec);
   return spec.ok() ? *spec : PlanSpec();
 }
 
 Plan Planned(const PlanSpec& spec) {
   const auto plan = MakePlan(spec);
-  EXPECT_THAT(plan, test::IsOk());
+  HOTROW_EXPECT_OK(plan);
   return plan.ok() ? *plan : Plan();
 }
 
@@ -346,7 +347,7 @@ TEST(ConditionTest, ComparesAndJoins) {
   const std::map<std::string, double> values = {{"hbm_bytes", 80e9}, {"fits", 1}};
   const auto holds = [&](const std::string& text) {
     const absl::StatusOr<bool> result = EvaluateCondition(text, values);
-    EXPECT_THAT(result, test::IsOk());
+    HOTROW_EXPECT_OK(result);
     return result.ok() && *result;
   };
   EXPECT_TRUE(holds("hbm_bytes>70e9"));

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 // Runs the program hotrow as an operator does. HOTROW_BINARY is its path.
@@ -36,7 +37,7 @@ inline Result RunProgram(const std::string& program, const std::vector<std::stri
   const auto read = [&](const char* name) {
     const absl::StatusOr<std::string> text =
         ReadFileToString(PosixEnv(), absl::StrCat(dir, "/", name));
-    EXPECT_THAT(text, test::IsOk());
+    HOTROW_EXPECT_OK(text);
     return text.ok() ? *text : std::string();
   };
   result.out = read("out");

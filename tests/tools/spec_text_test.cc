@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/philox.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -39,7 +40,7 @@ std::string Show(const SpecNode& node) {
 
 std::string Parsed(std::string_view text) {
   const auto node = ParseSpecText(text, "spec");
-  EXPECT_THAT(node, test::IsOk()) << text;
+  HOTROW_EXPECT_OK(node) << text;
   return node.ok() ? Show(*node) : "";
 }
 

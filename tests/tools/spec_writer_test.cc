@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tools/plan/plan_spec.h"
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
 #include "cache/access_trace.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tests/tools/run_hotrow.h"
 
@@ -18,7 +19,7 @@ using ::testing::HasSubstr;
 
 std::string WriteIds(std::string_view text) {
   const std::string path = test::TempDir() + "/ids.txt";
-  EXPECT_THAT(WriteFileAtomically(PosixEnv(), path, text), test::IsOk());
+  HOTROW_EXPECT_OK(WriteFileAtomically(PosixEnv(), path, text));
   return path;
 }
 

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Says what became of the single cases, since ctest runs test binaries whole:
+#   tests/case_summary.sh BUILD_DIR
+# Reads the log of the last ctest in BUILD_DIR. Names every case that failed, crashed or never
+# ended, with the binary it is in; ends with "cases: N passed, N failed, N skipped". Exit status 1
+# if a case did not pass, 3 if no case ran.
+set -euo pipefail
+log=${1:?names no build folder}/Testing/Temporary/LastTest.log
+[[ -r $log ]] || { printf 'case_summary: no %s; run ctest there first\n' "$log" >&2; exit 2; }
+
+awk '
+  function end_case(verdict) {
+    if (verdict != "") printf "  %-8s %s   (%s)\n", verdict, running, entry
+    running = ""
+  }
+  # A binary that died: the case that was running, and those that did not get their turn.
+  function end_entry() {
+    if (running != "") { ++failed; end_case(crashed ? "crashed" : "no end") }
+    if (planned > ended) printf "  not run  %d cases of %s\n", planned - ended, entry
+    not_run += planned > ended ? planned - ended : 0
+    planned = ended = crashed = 0
+  }
+  /^[0-9]+\/[0-9]+ Testing: / { end_entry(); entry = $3 }
+  /\[==========\] Running [0-9]+ tests? from/ { planned += $3 }
+  /\[ RUN      \] / { sub(/.*\[ RUN      \] /, ""); running = $1 }
+  /\[  CRASHED \] / { crashed = 1 }
+  /\[       OK \] .* ms\)/ { ++passed; ++ended; end_case("") }
+  /\[  SKIPPED \] .* ms\)/ { ++skipped; ++ended; end_case("") }
+  /\[  FAILED  \] .* ms\)/ { ++failed; ++ended; end_case("failed") }
+  # Counted as ended, since it did begin.
+  running != "" && crashed == 1 { ++ended; crashed = 2 }
+  END {
+    end_entry()
+    printf "cases: %d passed, %d failed, %d skipped\n", passed, failed + not_run, skipped
+    exit failed + not_run > 0 ? 1 : passed + skipped == 0 ? 3 : 0
+  }' "$log"
