@@ -23,6 +23,7 @@ hotrow_add_test(
 
 hotrow_add_test(
   NAME model_cli_test
+  NO_TSAN
   SOURCES model_cli_test.cc
   DEPS hotrow::base nlohmann_json::nlohmann_json)
 target_compile_definitions(model_cli_test PRIVATE HOTROW_DCN_BINARY="$<TARGET_FILE:dcn>"

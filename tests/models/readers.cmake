@@ -1,8 +1,8 @@
 # The readers of click logs in files. Those of real data skip where the data is not there.
 hotrow_add_test(
   NAME readers_test
-  SOURCES byte_stream_test.cc
-          criteo_npy_test.cc
+  NO_TSAN
+  SOURCES criteo_npy_test.cc
           file_kinds_test.cc
           file_source_test.cc
           npy_test.cc

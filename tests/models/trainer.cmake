@@ -1,10 +1,11 @@
 hotrow_add_test(
   NAME models_trainer_test
   SOURCES batch_reader_test.cc
+          byte_stream_test.cc
           dlrm_model_test.cc
           flag_set_test.cc
           trainer_test.cc
-  DEPS hotrow::models_cli nlohmann_json::nlohmann_json)
+  DEPS hotrow::models_cli nlohmann_json::nlohmann_json ZLIB::ZLIB)
 
 hotrow_add_test(
   NAME models_ranks_test
@@ -21,6 +22,7 @@ add_dependencies(dlrm_cli_test dlrm)
 # What a trainer needs around its steps: schedules, saved models, logs, records for the planner.
 hotrow_add_test(
   NAME models_saving_test
+  NO_TSAN
   SOURCES access_recorder_test.cc
           learning_rate_test.cc
           mllog_test.cc
@@ -31,7 +33,7 @@ hotrow_add_test(
 if(HOTROW_MPI_TESTS)
   add_executable(rank_kill_main rank_kill_main.cc)
   _hotrow_configure(rank_kill_main)
-  set_target_properties(rank_kill_main PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests)
+  _hotrow_place_among_tests(rank_kill_main)
   target_link_libraries(rank_kill_main PRIVATE hotrow::models)
 
   hotrow_add_test(
