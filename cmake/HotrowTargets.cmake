@@ -120,22 +120,22 @@ function(hotrow_add_binary)
   hotrow_install_binary(${ARG_NAME})
 endfunction()
 
-# Flags of test code, which all test binaries share, since they share a precompiled header.
+# Flags of test code, which all test binaries share, since they share a precompiled header. What a test compiles is run
+# once, so it is built to compile fast; the libraries under test are built as ever.
 function(_hotrow_configure_test_code target)
   _hotrow_configure(${target})
-  # At -O3 the bodies of tests take twice as long to compile and no test is faster for it.
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
-  if(HOTROW_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # Checks by calls and not inline: a quarter less to compile.
-    target_compile_options(${target} PRIVATE
-      "$<$<COMPILE_LANGUAGE:CXX>:SHELL:--param asan-instrumentation-with-call-threshold=0>")
+  set(flags -O1)
+  if(HOTROW_SANITIZE)
+    set(flags -O0)
+    if(HOTROW_SANITIZE MATCHES "undefined")
+      list(APPEND flags -fno-sanitize=null,alignment,vptr,object-size)
+    endif()
   endif()
-  if(HOTROW_SANITIZE MATCHES "undefined")
-    # Checks of each pointer and each call double the time a test takes to compile. The libraries have them all, and so has
-    # what an emulated GPU runs.
-    target_compile_options(${target} PRIVATE
-      $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,alignment,vptr,object-size>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    # At -O1 GCC 12 sees overruns in std::string that are none.
+    list(APPEND flags -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
   endif()
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${flags}>")
 endfunction()
 
 # A program that lies among the tests: cmake --build . --target test_binaries makes all of them, and no more than they need.

@@ -365,12 +365,14 @@ class RandomRun {
 // Random runs on caches of so many buckets.
 inline void RunTiny(CachePolicy policy, int64_t buckets, Device device = Device::kCpu) {
   for (const uint64_t seed :
-       Seeds(device == Device::kCpu ? 12 : ForGpu(12, buckets > 10 ? 1 : 3))) {
+       Seeds(device == Device::kCpu ? ForSanitizer(12, 6) : ForGpu(12, buckets > 10 ? 1 : 2))) {
     SCOPED_TRACE(testing::Message() << "buckets=" << buckets << " HOTROW_TEST_SEED=" << seed);
     const Shape shape = {.buckets = buckets,
                          .keys_max = 40 * buckets,
                          .universe = static_cast<uint64_t>(150 * buckets),
-                         .operations = buckets > 10 ? 60 : 200,
+                         .operations = device == Device::kCpu ? (buckets > 10 ? 60 : 200)
+                                       : buckets > 10         ? ForGpu(60, 25)
+                                                              : ForGpu(200, 100),
                          .row_bytes = static_cast<int64_t>(128 + 16 * (seed % 4))};
     RandomRun run(shape, policy, seed, nullptr, device);
     run.Run();

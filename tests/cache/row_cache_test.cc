@@ -713,7 +713,7 @@ TEST_P(RowCachePropertyTest, ResultsDoNotDependOnTheNumberOfThreads) {
     const Shape shape = {.buckets = 4200,
                          .keys_max = 60'000,
                          .universe = 300'000,
-                         .operations = 24,
+                         .operations = test::ForSanitizer(24, 10),
                          .row_bytes = 16};
     RandomRun serial(shape, GetParam(), seed, nullptr);
     serial.Run();

@@ -538,7 +538,7 @@ TEST_P(RowStoreContractTest, OverBudgetKeepsEverythingAndSaysSo) {
 }
 
 TEST_P(RowStoreContractTest, RandomOperationsMatchAMap) {
-  for (const uint64_t seed : Seeds(12)) {
+  for (const uint64_t seed : Seeds(ForSanitizer(12, 5))) {
     SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
     MemEnv env;
     RowStoreSetup setup{.tables = ManyTables(), .dir = NewDir(), .env = &env};

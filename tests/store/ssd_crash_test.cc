@@ -303,7 +303,7 @@ void Walk(const std::function<void(FaultyEnv& env, int64_t k)>& arm, absl::Statu
   ASSERT_GT(calls, 300);
   testing::Test::RecordProperty("calls", std::to_string(calls));
   for (const uint64_t seed : Seeds(kSlow ? 3 : 1)) {
-    const int64_t stride = kSlow ? 1 : 8;
+    const int64_t stride = kSlow ? 1 : test::ForSanitizer(8, 19);
     for (int64_t k = static_cast<int64_t>(seed) % stride; k < calls; k += stride) {
       SCOPED_TRACE(absl::StrCat("call ", k, ", HOTROW_TEST_SEED=", seed));
       FaultyEnv env;
@@ -363,7 +363,7 @@ TEST(SsdFaultTest, TransfersThatFallShortAreContinued) {
 // What is opened: a store that was closed, one that lost power, and a snapshot of the latter.
 void WalkOpening(bool closed, bool at_snapshot) {
   for (int mode = 0; mode < 4; ++mode) {
-    const int64_t stride = kSlow ? 1 : 3;
+    const int64_t stride = kSlow ? 1 : test::ForSanitizer(3, 7);
     for (int64_t k = mode % stride;; k += stride) {
       SCOPED_TRACE(absl::StrCat("mode ", mode, ", call ", k, " of Open"));
       FaultyEnv env;

@@ -23,6 +23,18 @@ void RemoveTempDirs();
 // every call and every byte; and the suites named *SlowTest.
 bool RunsSlowTests();
 
+// How much a walk or a random run does, and how much of it where a sanitizer makes it several times
+// slower. The build without one does it in full.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitizer = true;
+#else
+constexpr bool kSanitizer = false;
+#endif
+template <typename T>
+constexpr T ForSanitizer(T full, T sanitized) {
+  return kSanitizer ? sanitized : full;
+}
+
 // The predicate of HOTROW_ASSERT_OK and HOTROW_EXPECT_OK: a function and no matcher, because two
 // thousand expansions of a matcher take the compiler minutes.
 testing::AssertionResult OkFormat(const char* expression, const absl::Status& status);
