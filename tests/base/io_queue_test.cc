@@ -318,8 +318,8 @@ TEST_P(IoQueueTest, MisalignedIsRefusedOnDirectFilesOnly) {
   IoRequest requests[] = {Write(file, 1, memory.data(), kBlock),
                           Write(file, kBlock, memory.data() + 1, kBlock),
                           Write(file, 2 * kBlock, memory.data(), kBlock - 1),
-                          Read(file, 4 * kBlock + 7, memory.data() + kBlock, kBlock),
-                          Read(file, 5 * kBlock, memory.data() + 2 * kBlock, kBlock)};
+                          Read(file, 4 * kBlock + 7, memory.data() + 2 * kBlock, kBlock),
+                          Read(file, 5 * kBlock, memory.data() + 3 * kBlock, kBlock)};
   RunBatch(*Queue(), requests);
   for (const IoRequest& request : std::span(requests).first(4)) {
     if (!file->direct()) {
