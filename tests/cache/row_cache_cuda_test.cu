@@ -1,9 +1,12 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -605,6 +608,162 @@ TEST(RowCacheCudaGraphTest, AStepIsCapturedAndReplayed) {
   EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
+
+// ---- Locks.
+
+// Writes the row of keys[i] to slots[i], as RowOf has it; slots below 0 are left out.
+__global__ void WriteRowsKernel(const RowKey* keys, const int64_t* slots, int64_t n,
+                                std::byte* rows, int64_t row_bytes) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= n || slots[i] < 0) return;
+  auto* const words = reinterpret_cast<uint64_t*>(rows + slots[i] * row_bytes);
+  for (int64_t word = 0; word < row_bytes / 8; word += 2) {
+    words[word] = keys[i].key;
+    words[word + 1] = keys[i].table;
+  }
+}
+
+// Thousands of warps want the locks of a few buckets. Every key is inserted once, every row is
+// dirty when it may leave, and the host keeps book: a key is resident, was evicted or found no
+// room, each exactly once, and rows are always those of their keys.
+class LockStress {
+ public:
+  static constexpr int64_t kRowBytes = 128;
+
+  explicit LockStress(int64_t buckets)
+      : cache_(CacheOfBuckets(buckets, CachePolicy::kLru, kRowBytes, Device::kCuda)) {
+    auto stream = CreateStream();
+    HOTROW_CHECK(stream.ok());
+    stream_ = *std::move(stream);
+    owner_.resize(static_cast<size_t>(cache_->num_slots()), kNobody);
+  }
+
+  // Inserts n keys that were never there, in one launch.
+  void Launch(int64_t n) {
+    const auto first = static_cast<uint64_t>(std::ssize(fate_));
+    const std::vector<RowKey> keys = KeyRange(first, first + static_cast<uint64_t>(n), kTable);
+    fate_.resize(fate_.size() + keys.size(), Fate::kUnknown);
+    DeviceStep step(keys, kRowBytes);
+    const ExecContext ctx = {.device = Device::kCuda, .stream = stream_.get()};
+    HOTROW_ASSERT_OK(cache_->FindOrInsert(ctx, step.Keys(), step.Result()));
+    ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
+    const std::vector<int64_t> slots = step.slots.ToHost();
+    const std::vector<Placement> placement = step.placement.ToHost();
+    const std::vector<uint8_t> evicted = step.evicted.ToHost();
+    const std::vector<RowKey> evicted_keys = step.evicted_keys.ToHost();
+    const std::vector<std::byte> evicted_rows = step.evicted_rows.ToHost();
+    std::vector<int64_t> filled;
+    // Who was there before, first; then who came, since a slot has one newcomer a launch.
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (placement[i] == Placement::kNoRoom) {
+        ASSERT_EQ(slots[i], -1);
+        ASSERT_EQ(evicted[i], 0);
+        fate_[keys[i].key] = Fate::kNoRoom;
+        continue;
+      }
+      ASSERT_EQ(placement[i], Placement::kFilled) << "of a key that was never there";
+      ASSERT_GE(slots[i], 0);
+      ASSERT_LT(slots[i], cache_->num_slots());
+      uint64_t& owner = owner_[static_cast<size_t>(slots[i])];
+      ASSERT_TRUE(owner == kNobody || owner < first) << "two keys of a launch in one slot";
+      if (owner == kNobody) {
+        ASSERT_EQ(evicted[i], 0);
+      } else {
+        ASSERT_EQ(evicted[i], kEvictedDirty);
+        ASSERT_EQ(evicted_keys[i], (RowKey{owner, kTable}));
+        ASSERT_EQ(fate_[owner], Fate::kResident) << "evicted twice, or never there";
+        fate_[owner] = Fate::kEvicted;
+        ASSERT_EQ(std::memcmp(evicted_rows.data() + i * kRowBytes,
+                              RowOf(evicted_keys[i], kRowBytes).data(), kRowBytes),
+                  0)
+            << "the row that was handed out is not that of key " << owner;
+      }
+      owner = keys[i].key;
+      fate_[owner] = Fate::kResident;
+      filled.push_back(slots[i]);
+    }
+    constexpr int kThreads = 128;
+    WriteRowsKernel<<<static_cast<unsigned>((n + kThreads - 1) / kThreads), kThreads, 0,
+                      stream_.get()>>>(step.keys.data(), step.slots.data(), n, cache_->row(0),
+                                       kRowBytes);
+    ASSERT_EQ(cudaGetLastError(), cudaSuccess);
+    DeviceArray<int64_t> filled_slots(filled);
+    const std::span<const int64_t> all(filled_slots.data(), filled.size());
+    HOTROW_ASSERT_OK(cache_->MarkFilled(ctx, all));
+    HOTROW_ASSERT_OK(cache_->Unpin(ctx, all, /*dirty=*/true));
+    HOTROW_ASSERT_OK(cache_->EndStep(ctx));
+    ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
+    // Nothing was pinned before, so as many find room as there are places for them.
+    placed_least_ = std::min(placed_least_, std::ssize(filled));
+  }
+
+  // Looks for every key that was ever inserted.
+  void CheckAll() {
+    const ExecContext ctx = {.device = Device::kCuda, .stream = stream_.get()};
+    const std::vector<RowKey> keys = KeyRange(0, fate_.size(), kTable);
+    DeviceStep step(keys, kRowBytes);
+    HOTROW_ASSERT_OK(cache_->FindRows(ctx, step.Keys(), step.out.data(), kRowBytes,
+                                      {step.found.data(), step.n}));
+    ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
+    const std::vector<uint8_t> found = step.found.ToHost();
+    const std::vector<std::byte> out = step.out.ToHost();
+    int64_t resident = 0;
+    int64_t evicted = 0;
+    int64_t no_room = 0;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      ASSERT_NE(fate_[i], Fate::kUnknown) << "key " << i << " was lost";
+      ASSERT_EQ(found[i] != 0, fate_[i] == Fate::kResident) << "key " << i;
+      resident += fate_[i] == Fate::kResident ? 1 : 0;
+      evicted += fate_[i] == Fate::kEvicted ? 1 : 0;
+      no_room += fate_[i] == Fate::kNoRoom ? 1 : 0;
+      if (found[i] == 0) continue;
+      ASSERT_EQ(
+          std::memcmp(out.data() + i * kRowBytes, RowOf(keys[i], kRowBytes).data(), kRowBytes), 0)
+          << "key " << i;
+    }
+    EXPECT_EQ(resident + evicted + no_room, std::ssize(keys));
+    const auto stats = cache_->Stats(ctx);
+    HOTROW_ASSERT_OK(stats);
+    EXPECT_EQ(stats->used_ways, resident);
+    EXPECT_EQ(stats->evictions, evicted);
+    EXPECT_EQ(stats->dirty_evictions, evicted);
+    EXPECT_EQ(stats->no_room, no_room);
+    EXPECT_GT(evicted, 0);
+    EXPECT_GT(no_room, 0);
+    EXPECT_GE(placed_least_, stats->ways) << "a launch left places empty";
+  }
+
+ private:
+  enum class Fate : uint8_t { kUnknown, kResident, kEvicted, kNoRoom };
+  static constexpr uint64_t kNobody = ~uint64_t{0};
+  static constexpr uint32_t kTable = 5;
+
+  std::unique_ptr<RowCache> cache_;
+  StreamHandle stream_;
+  std::vector<uint64_t> owner_;  // of each slot
+  std::vector<Fate> fate_;       // of key 0, 1, ...
+  int64_t placed_least_ = INT64_MAX;
+};
+
+class RowCacheCudaLockTest : public testing::TestWithParam<int64_t> {};
+
+// A million keys in 200 launches, and then as many in one.
+TEST_P(RowCacheCudaLockTest, EveryKeyIsResidentEvictedOrWithoutRoomExactlyOnce) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  LockStress stress(GetParam());
+  constexpr int kLaunches = test::ForGpu(200, 10);
+  const int64_t keys_of_launch = test::ForGpu<int64_t>(5000, 64 * GetParam());
+  for (int launch = 0; launch < kLaunches; ++launch) {
+    SCOPED_TRACE(testing::Message() << "launch " << launch);
+    stress.Launch(keys_of_launch);
+    if (HasFatalFailure()) return;
+  }
+  stress.Launch(test::ForGpu<int64_t>(1'000'000, 4000));
+  if (HasFatalFailure()) return;
+  stress.CheckAll();
+}
+
+INSTANTIATE_TEST_SUITE_P(Buckets, RowCacheCudaLockTest, testing::Values(1, 2, 40));
 
 TEST(RowCacheCudaTest, WithoutAGpuCreateSaysSo) {
   if (test::UsableGpu().ok()) GTEST_SKIP() << "there is a GPU";
