@@ -18,6 +18,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__
 #define __launch_bounds__(...)
 #define __grid_constant__
 // A block is run by one thread of the CPU, and one at a time.
