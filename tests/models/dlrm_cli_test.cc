@@ -493,29 +493,6 @@ TEST(DlrmCliTest, TheTiersOfADeviceMoveNoBit) {
                 AllOf(HasSubstr("--cache_bytes"), HasSubstr("--store=memory")));
 }
 
-// The bits of a GPU are its own: its GEMMs add in another order.
-TEST(DlrmCliTest, AGpuLearnsWhatTheCpuLearns) {
-  HOTROW_REQUIRE_GPU_OR_SKIP();
-  const std::string dir = test::TempDir();
-  const auto train = [&](std::vector<std::string> flags) {
-    const std::string report = dir + "/report.json";
-    flags.push_back("--report=" + report);
-    const Result result = Dlrm(Small(flags));
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    return ReadJson(report);
-  };
-  const nlohmann::json cpu = train({});
-  const std::vector<std::string> on_gpu = {"--device=cuda", "--device_cache_bytes=min",
-                                           "--prefetch_depth=2"};
-  const nlohmann::json gpu = train(on_gpu);
-  EXPECT_EQ(gpu["device"], "cuda");
-  EXPECT_EQ(gpu["rows"], cpu["rows"]);
-  EXPECT_NEAR(gpu["test"]["logloss"].get<double>(), cpu["test"]["logloss"].get<double>(), 1e-3);
-  EXPECT_NEAR(gpu["test"]["auc"].get<double>(), cpu["test"]["auc"].get<double>(), 2e-3);
-  // But they repeat, whatever the cache holds.
-  EXPECT_EQ(EndOf(train({"--device=cuda", "--device_cache_bytes=1GiB"})), EndOf(gpu));
-}
-
 TEST(DlrmCliTest, ABadDataKeyIsRefused) {
   ExpectRefused({"--data=synthetic:tabels=3"}, 2, AllOf(HasSubstr("--data"), HasSubstr("tabels")));
   ExpectRefused({"--data=nowhere"}, 2, AllOf(HasSubstr("--data"), HasSubstr("synthetic")));

@@ -1,0 +1,83 @@
+// Trains with the program on a GPU, from flags to report. A test of its own, since a bundle for GPU
+// machines has it: it needs the program beside it and nothing of the build machine.
+
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/env.h"
+#include "gtest/gtest.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/program_path.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+// The report of a run of a small model with these flags, on one thread.
+nlohmann::json Train(const std::vector<std::string>& flags) {
+  const std::string dir = test::TempDir();
+  std::string command = "'" + test::ProgramPath("dlrm") + "'";
+  std::vector<std::string> all = {
+      "--data=synthetic:tables=3,rows=200,dense=2,samples=3000,valid=300,test=500",
+      "--embedding_dim=8",
+      "--dense_arch_layer_sizes=16-8",
+      "--over_arch_layer_sizes=16-1",
+      "--batch_size=64",
+      "--threads=1",
+      "--store_bytes=64MiB",
+      "--report=" + dir + "/report.json"};
+  all.insert(all.end(), flags.begin(), flags.end());
+  for (const std::string& flag : all) command += " '" + flag + "'";
+  command += " > '" + dir + "/output' 2>&1";
+  const int status = std::system(command.c_str());  // NOLINT(concurrency-mt-unsafe)
+  const absl::StatusOr<std::string> output = ReadFileToString(PosixEnv(), dir + "/output");
+  EXPECT_EQ(status, 0) << command << "\n" << (output.ok() ? *output : "");
+  const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/report.json");
+  EXPECT_THAT(text, test::IsOk());
+  return text.ok() ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)
+                   : nlohmann::json();
+}
+
+// What two runs of equal bits agree in.
+std::string EndOf(const nlohmann::json& report) {
+  std::string out;
+  for (const char* const key :
+       {"tables_hash", "dense_hash", "steps", "samples", "epochs", "train", "valid", "test"}) {
+    out += report.value(key, nlohmann::json()).dump() + " ";
+  }
+  return out;
+}
+
+// The bits of a GPU are its own: its GEMMs add in another order.
+TEST(DlrmGpuCliTest, AGpuLearnsWhatTheCpuLearns) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  const nlohmann::json cpu = Train({});
+  const nlohmann::json gpu =
+      Train({"--device=cuda", "--device_cache_bytes=min", "--prefetch_depth=2"});
+  if (HasFailure()) return;
+  EXPECT_EQ(gpu["device"], "cuda");
+  EXPECT_EQ(gpu["rows"], cpu["rows"]);
+  EXPECT_NEAR(gpu["test"]["logloss"].get<double>(), cpu["test"]["logloss"].get<double>(), 1e-3);
+  EXPECT_NEAR(gpu["test"]["auc"].get<double>(), cpu["test"]["auc"].get<double>(), 2e-3);
+  // But they repeat, whatever the cache holds.
+  EXPECT_EQ(EndOf(Train({"--device=cuda", "--device_cache_bytes=1GiB"})), EndOf(gpu));
+}
+
+TEST(DlrmGpuCliTest, RowsBelowTheGpuMayLieOnAnSsd) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  const std::string dir = test::TempDir();
+  const std::vector<std::string> on_gpu = {"--device=cuda", "--device_cache_bytes=min",
+                                           "--prefetch_depth=1"};
+  const nlohmann::json memory = Train(on_gpu);
+  std::vector<std::string> flags = on_gpu;
+  flags.insert(flags.end(), {"--store=ssd", "--store_path=" + dir + "/store", "--store_bytes=8MiB",
+                             "--disk_bytes=256MiB", "--cache_bytes=1MiB"});
+  EXPECT_EQ(EndOf(Train(flags)), EndOf(memory));
+}
+
+}  // namespace
+}  // namespace hotrow
