@@ -7,7 +7,7 @@ if(HOTROW_HAVE_CUDA)
   # The flags' parser by itself: with its library come the trainers and NCCL.
   hotrow_add_bench(
     NAME gpu_bench
-    SOURCES gpu_bench.cc gpu_bench_cache.cc gpu_bench_limits.cc gpu_bench_ops.cc gpu_bench_tiers_cuda.cc
+    SOURCES gpu_bench.cc gpu_bench_cache.cc gpu_bench_dense.cc gpu_bench_limits.cc gpu_bench_ops.cc gpu_bench_tiers_cuda.cc
             ${PROJECT_SOURCE_DIR}/models/flag_set.cc
     CUDA_SOURCES gpu_bench_kernels.cu
     DEPS hotrow_gpu_bench_plan hotrow::cache hotrow::ops)
@@ -15,13 +15,17 @@ endif()
 if(HOTROW_BUILD_TESTS)
   find_package(GTest REQUIRED)
   hotrow_add_test(
-    NAME gpu_bench_test
+    NAME gpu_bench_plan_test
     SOURCES ${PROJECT_SOURCE_DIR}/tests/bench/gpu_bench_plan_test.cc
             ${PROJECT_SOURCE_DIR}/tests/bench/gpu_bench_tiers_test.cc
     DEPS hotrow_gpu_bench_plan)
   if(HOTROW_HAVE_CUDA)
-    target_sources(gpu_bench_test PRIVATE ${PROJECT_SOURCE_DIR}/tests/bench/gpu_bench_cli_test.cc)
+    # The program as a user runs it.
+    hotrow_add_test(
+      NAME gpu_bench_test
+      SOURCES ${PROJECT_SOURCE_DIR}/tests/bench/gpu_bench_cli_test.cc
+      DEPS hotrow::base nlohmann_json::nlohmann_json absl::strings
+      LABELS gpu)
     add_dependencies(gpu_bench_test gpu_bench)
-    target_compile_definitions(gpu_bench_test PRIVATE HOTROW_GPU_BENCH_BINARY="$<TARGET_FILE:gpu_bench>")
   endif()
 endif()

@@ -49,10 +49,11 @@ void AddFlags(GpuBenchFlags& flags, FlagSet& set) {
   set.Group("What");
   set.AddString(
       "only", "LIST", &flags.only,
-      "parts, joined by commas: device, copy, gather, bus, host_gather, staging, find, "
+      "parts, joined by commas: device, copy, gather, bus, host_gather, staging, gemm, find, "
       "insert, load, unique, partition, lookup, gradient_sum, update, tiers; the limits they "
       "are compared with are measured, too");
   set.AddSwitch("quick", &flags.quick, "smaller tables and fewer repeats");
+  set.AddSwitch("toy", &flags.toy, "tiny sizes for an emulated GPU; figures say nothing");
   set.AddInt("seed", 0, INT64_MAX, &flags.seed, "of all that is drawn");
   set.Group("How");
   set.AddBytes("device_bytes", &flags.device_bytes, "device memory to take at most");
@@ -66,19 +67,29 @@ void AddFlags(GpuBenchFlags& flags, FlagSet& set) {
   set.AddString("path", "DIR", &flags.path, "an SSD: tiers has its stores there, and removes them");
   set.DescribeDefault("where temporary files go");
   set.AddString("report", "FILE", &flags.report, "a JSON object goes there");
+  set.AddString("ids", "FILE", &flags.ids,
+                "the ids of the ops' batch go there, 8 bytes each, one feature after the other");
 }
 
 using Part = absl::Status (*)(GpuBench&);
 
 Part PartOf(const std::string& name) {
   static const std::map<std::string, Part> parts = {
-      {"copy", MeasureCopy},       {"gather", MeasureGather},
-      {"bus", MeasureBus},         {"host_gather", MeasureHostGather},
-      {"staging", MeasureStaging}, {"find", MeasureFind},
-      {"insert", MeasureInsert},   {"load", MeasureLoad},
-      {"unique", MeasureUnique},   {"partition", MeasurePartition},
-      {"lookup", MeasureLookup},   {"gradient_sum", MeasureGradientSum},
-      {"update", MeasureUpdate},   {"tiers", MeasureTiers},
+      {"copy", MeasureCopy},
+      {"gather", MeasureGather},
+      {"bus", MeasureBus},
+      {"host_gather", MeasureHostGather},
+      {"staging", MeasureStaging},
+      {"gemm", MeasureGemm},
+      {"find", MeasureFind},
+      {"insert", MeasureInsert},
+      {"load", MeasureLoad},
+      {"unique", MeasureUnique},
+      {"partition", MeasurePartition},
+      {"lookup", MeasureLookup},
+      {"gradient_sum", MeasureGradientSum},
+      {"update", MeasureUpdate},
+      {"tiers", MeasureTiers},
   };
   const auto part = parts.find(name);
   return part == parts.end() ? nullptr : part->second;
@@ -172,15 +183,11 @@ absl::Status RunProgram(const GpuBenchFlags& flags, const FlagSet& set) {
               device["free_bytes"].get<double>() * 0x1p-30,
               device["total_bytes"].get<double>() * 0x1p-30,
               static_cast<int>(bench->l2_bytes() >> 20));
-  for (const std::string& name : parts) {
-    const Part part = PartOf(name);
-    if (part == nullptr) continue;
-    std::printf("%s\n", name.c_str());
-    absl::Status status = part(*bench);
-    if (status.ok()) status = bench->Wait();  // the memory it gave back is free from here on
-    if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat(name, ": ", std::string(status.message())));
-    }
+  if (!flags.ids.empty()) {
+    const std::vector<uint64_t> ids = LookupIds(kLookupTables, sizes.samples, sizes.rows_per_table,
+                                                kLookupZipf, static_cast<uint64_t>(flags.seed));
+    const std::string_view bytes(reinterpret_cast<const char*>(ids.data()), 8 * ids.size());
+    HOTROW_RETURN_IF_ERROR(WriteFileAtomically(PosixEnv(), flags.ids, bytes));
   }
   nlohmann::ordered_json report;
   report["device"] = device;
@@ -196,9 +203,24 @@ absl::Status RunProgram(const GpuBenchFlags& flags, const FlagSet& set) {
   for (const auto& [name, value] : set.Values()) {
     std::visit([&](const auto& v) { report["flags"][name] = v; }, value);
   }
-  report["figures"] = bench->figures();
-  if (flags.report.empty()) return absl::OkStatus();
-  return WriteFileAtomically(PosixEnv(), flags.report, report.dump(2) + "\n");
+  // After each part, so that one that takes too long or fails costs no figure but its own.
+  const auto write_report = [&]() -> absl::Status {
+    if (flags.report.empty()) return absl::OkStatus();
+    report["figures"] = bench->figures();
+    return WriteFileAtomically(PosixEnv(), flags.report, report.dump(2) + "\n");
+  };
+  for (const std::string& name : parts) {
+    const Part part = PartOf(name);
+    if (part == nullptr) continue;
+    std::printf("%s\n", name.c_str());
+    absl::Status status = part(*bench);
+    if (status.ok()) status = bench->Wait();  // the memory it gave back is free from here on
+    HOTROW_RETURN_IF_ERROR(write_report());
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(name, ": ", std::string(status.message())));
+    }
+  }
+  return write_report();
 }
 
 int Main(int argc, char** argv) {

@@ -76,6 +76,7 @@ absl::Status MeasureGather(GpuBench& bench);
 absl::Status MeasureBus(GpuBench& bench);
 absl::Status MeasureHostGather(GpuBench& bench);
 absl::Status MeasureStaging(GpuBench& bench);
+absl::Status MeasureGemm(GpuBench& bench);
 absl::Status MeasureFind(GpuBench& bench);
 absl::Status MeasureInsert(GpuBench& bench);
 absl::Status MeasureLoad(GpuBench& bench);

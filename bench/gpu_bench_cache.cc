@@ -114,7 +114,7 @@ class LoadedCache {
 absl::Status LoadedCache::Allocate() {
   const CudaStream stream = bench_.stream();
   HOTROW_ASSIGN_OR_RETURN(cache_, RowCache::Create({.row_bytes = row_bytes_,
-                                                    .budget_bytes = bench_.sizes().table_bytes,
+                                                    .budget_bytes = bench_.sizes().cache_bytes,
                                                     .device = Device::kCuda}));
   HOTROW_RETURN_IF_ERROR(FillWords(stream, cache_->row(0), cache_->num_slots() * row_bytes_,
                                    static_cast<uint64_t>(bench_.flags().seed)));

@@ -52,6 +52,12 @@ __device__ bool SameWords(const uint4& a, const uint4& b) {
   return a.x == b.x && a.y == b.y && a.z == b.z && a.w == b.w;
 }
 
+__global__ void FillSmallFloatsKernel(float* data, int64_t n, uint64_t seed) {
+  for (int64_t i = ThreadIndex(); i < n; i += NumThreads()) {
+    data[i] = SmallFloat(seed, static_cast<uint64_t>(i));
+  }
+}
+
 __global__ void DelayKernel(uint64_t nanoseconds) {
   uint64_t begin = 0;
   uint64_t now = 0;
@@ -213,6 +219,12 @@ absl::Status FillWords(CudaStream stream, std::byte* data, int64_t bytes, uint64
   FillKernel<<<Blocks(bytes / 16), kThreads, 0, stream>>>(reinterpret_cast<uint4*>(data),
                                                           bytes / 16, Mix64(seed));
   return Launched("FillKernel");
+}
+
+absl::Status FillSmallFloats(CudaStream stream, float* data, int64_t n, uint64_t seed) {
+  if (n == 0) return absl::OkStatus();
+  FillSmallFloatsKernel<<<Blocks(n), kThreads, 0, stream>>>(data, n, seed);
+  return Launched("FillSmallFloats");
 }
 
 absl::Status CopyByKernel(CudaStream stream, const std::byte* from, std::byte* to, int64_t bytes) {

@@ -10,6 +10,8 @@
 
 #include "absl/status/status.h"
 #include "base/exec_context.h"
+#include "base/hash.h"
+#include "base/philox.h"
 #include "base/row_key.h"
 #include "cache/row_cache.h"
 
@@ -20,6 +22,12 @@ absl::Status Delay(CudaStream stream, int64_t microseconds);
 
 // bytes is a multiple of 16. Every 8 bytes depend on their place and the seed.
 absl::Status FillWords(CudaStream stream, std::byte* data, int64_t bytes, uint64_t seed);
+
+// data[i] = SmallFloat(seed, i): what products are made of.
+HOTROW_HOST_DEVICE constexpr float SmallFloat(uint64_t seed, uint64_t i) {
+  return UniformFloat(static_cast<uint32_t>(Mix64(seed * 0x9e3779b97f4a7c15 + i + 1) >> 32)) - 0.5f;
+}
+absl::Status FillSmallFloats(CudaStream stream, float* data, int64_t n, uint64_t seed);
 
 // Reads and writes `bytes`, a multiple of 16.
 absl::Status CopyByKernel(CudaStream stream, const std::byte* from, std::byte* to, int64_t bytes);

@@ -44,8 +44,9 @@ int64_t RoundDown(int64_t n, int64_t multiple) { return n / multiple * multiple;
 }  // namespace
 
 std::vector<std::string> GpuBenchParts() {
-  return {"device", "copy",   "gather",    "bus",    "host_gather",  "staging", "find", "insert",
-          "load",   "unique", "partition", "lookup", "gradient_sum", "update",  "tiers"};
+  return {"device", "copy",         "gather", "bus",  "host_gather", "staging",
+          "gemm",   "find",         "insert", "load", "unique",      "partition",
+          "lookup", "gradient_sum", "update", "tiers"};
 }
 
 absl::StatusOr<std::vector<std::string>> PartsToRun(const GpuBenchFlags& flags) {
@@ -103,6 +104,21 @@ absl::StatusOr<GpuBenchSizes> SizesFor(const GpuBenchFlags& flags, int64_t devic
   sizes.rows_per_table = flags.quick ? 1'000'000 : 10'000'000;
   sizes.repeats = flags.repeats != 0 ? flags.repeats : (flags.quick ? 11 : 51);
   sizes.warmup = flags.quick ? 2 : 5;
+  sizes.cache_bytes = sizes.table_bytes;
+  sizes.gemm_rows = {1, 127, 65'536};
+  if (flags.toy) {
+    sizes.table_bytes = kMiB / 2;
+    sizes.copy_bytes = sizes.bus_bytes = kMiB / 4;
+    if (flags.host_bytes == 0) sizes.host_bytes = kMiB;
+    // An emulated GPU takes half a millisecond to insert a key.
+    sizes.cache_bytes = kMiB / 8;
+    sizes.batch = 64;
+    sizes.samples = 100;
+    sizes.rows_per_table = 1000;
+    if (flags.repeats == 0) sizes.repeats = 2;
+    sizes.warmup = 1;
+    sizes.gemm_rows = {1};
+  }
   return sizes;
 }
 

@@ -19,6 +19,7 @@ namespace hotrow::bench {
 struct GpuBenchFlags {
   std::string only;  // parts, joined by commas; empty: all
   bool quick = false;
+  bool toy = false;          // tiny, for an emulated GPU: every line runs, figures say nothing
   int64_t device_bytes = 0;  // 0: nine tenths of what is free
   int64_t host_bytes = 0;    // page-locked; 0: 8 GiB, but a third of what the host has at most
   int64_t repeats = 0;       // 0: by `quick`
@@ -26,6 +27,7 @@ struct GpuBenchFlags {
   int64_t seed = 1;
   std::string report;
   std::string path;  // of SSD stores; empty: where temporary files go
+  std::string ids;   // a file for the ids of the ops' batch, for others that measure the same
 };
 
 // The parts in the order in which they run: "device" names the GPU, then come the limits.
@@ -42,10 +44,20 @@ inline constexpr int64_t kLookupTables = 10;
 inline constexpr int64_t kLookupSamples = 104'857;
 inline constexpr double kLookupZipf = 1.05;
 
+// The layers of the two MLPs of a DLRM of MLPerf's sizes, and the batches that are multiplied. 127
+// is what the last batch of an epoch may be: no power of two divides it.
+struct GemmLayer {
+  int64_t in = 0;
+  int64_t out = 0;
+};
+inline constexpr GemmLayer kDlrmLayers[] = {{13, 512},    {512, 256},  {256, 128}, {479, 1024},
+                                            {1024, 1024}, {1024, 512}, {512, 256}, {256, 1}};
+
 // --- Sizes ---
 
 struct GpuBenchSizes {
-  int64_t table_bytes = 0;     // of rows that are gathered at random, and of the caches
+  int64_t table_bytes = 0;     // of rows that are gathered at random
+  int64_t cache_bytes = 0;     // of the caches of find, insert and load: the same but for a toy
   int64_t copy_bytes = 0;      // of each of the two sides of a copy within the device
   int64_t bus_bytes = 0;       // of a copy between host and device
   int64_t host_bytes = 0;      // of page-locked rows
@@ -54,6 +66,7 @@ struct GpuBenchSizes {
   int64_t rows_per_table = 0;  // of the ops' tables: ids are drawn from so many
   int64_t repeats = 0;
   int64_t warmup = 0;
+  std::vector<int64_t> gemm_rows;  // batches of the products
 };
 
 // What an H200 (141 GB) holds comfortably, or less where the device or the host has less.

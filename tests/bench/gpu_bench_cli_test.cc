@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/program_path.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -31,7 +32,8 @@ struct Result {
 Result GpuBench(const std::string& environment, const std::string& arguments) {
   Result result;
   FILE* const pipe = ::popen(
-      absl::StrCat(environment, HOTROW_GPU_BENCH_BINARY, " ", arguments, " 2>&1").c_str(), "r");
+      absl::StrCat(environment, "'", ProgramPath("gpu_bench"), "' ", arguments, " 2>&1").c_str(),
+      "r");
   if (pipe == nullptr) return result;
   std::array<char, 4096> buffer;
   while (const size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
@@ -67,10 +69,10 @@ TEST(GpuBenchCliTest, HelpNamesTheParts) {
 TEST(GpuBenchCliTest, ReportsEveryPart) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const std::string dir = TempDir();
-  const Result result =
-      GpuBench("", absl::StrCat("--quick --repeats=3 --device_bytes=600MiB --host_bytes=64MiB "
-                                "--report=",
-                                dir, "/report"));
+  const char* const sizes =
+      ForGpu("--quick --repeats=3 --device_bytes=600MiB --host_bytes=64MiB", "--toy");
+  const Result result = GpuBench("", absl::StrCat(sizes, " --path='", dir, "' --ids='", dir,
+                                                  "/ids' --report='", dir, "/report'"));
   ASSERT_EQ(result.exit_code, 0) << result.output;
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/report");
   HOTROW_ASSERT_OK(text);
@@ -87,9 +89,16 @@ TEST(GpuBenchCliTest, ReportsEveryPart) {
       EXPECT_GT(figure["per_second"], 0) << figure;
     }
   }
-  EXPECT_THAT(parts, testing::ElementsAre("bus", "copy", "find", "gather", "gradient_sum",
+  EXPECT_THAT(parts, testing::ElementsAre("bus", "copy", "find", "gather", "gemm", "gradient_sum",
                                           "host_gather", "insert", "load", "lookup", "partition",
                                           "staging", "tiers", "unique", "update"));
+  // What a peer takes to measure the same: the ids of all lookups.
+  const absl::StatusOr<std::string> ids = ReadFileToString(PosixEnv(), dir + "/ids");
+  HOTROW_ASSERT_OK(ids);
+  for (const nlohmann::json& figure : json["figures"]) {
+    if (figure["part"] != "unique") continue;
+    EXPECT_EQ(ids->size(), 8 * figure["lookups"].get<size_t>());
+  }
 }
 
 }  // namespace

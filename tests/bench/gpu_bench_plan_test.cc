@@ -32,6 +32,14 @@ TEST(GpuBenchParts, OnlyBringsTheLimitsAlongInTheOrderOfTheRun) {
   EXPECT_THAT(std::string(wrong.status().message()), HasSubstr("--only=find,finds: finds is none"));
 }
 
+TEST(GpuBenchSizes, AToyIsSmallWhateverTheMachineHas) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const GpuBenchSizes sizes,
+                              SizesFor({.toy = true}, 100 * kGiB, 100 * kGiB));
+  EXPECT_LE(sizes.table_bytes + sizes.cache_bytes + sizes.copy_bytes + sizes.bus_bytes, 1 << 20);
+  EXPECT_LE(sizes.samples * kLookupTables, 1000);
+  EXPECT_LT(sizes.gemm_rows.back(), 10);
+}
+
 TEST(GpuBenchSizes, TakeWhatAnH200HoldsAndNoMore) {
   const auto sizes = SizesFor({}, 120 * kGiB, 100 * kGiB);
   HOTROW_ASSERT_OK(sizes);

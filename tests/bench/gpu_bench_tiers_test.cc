@@ -138,7 +138,6 @@ class TiersTest : public testing::Test {
 TEST_F(TiersTest, MeasuresLookupsAndTrainingOverEachStore) {
   HOTROW_ASSERT_OK(MeasureTiers(run_));
   ASSERT_EQ(figures_.size(), 8u);  // stores, shares, with and without training
-  int targets = 0;
   for (size_t i = 0; i < figures_.size(); ++i) {
     const nlohmann::ordered_json& figure = figures_[i];
     SCOPED_TRACE(figure.dump());
@@ -176,15 +175,12 @@ TEST_F(TiersTest, MeasuresLookupsAndTrainingOverEachStore) {
     EXPECT_LE(out, training ? in : 0);
     EXPECT_GE(out, training ? 0.9 * in : 0);
     EXPECT_EQ(figure["host_cache_bytes"], ssd ? kMiB : 0);
-    if (figure.contains("target_seconds")) {
-      ++targets;
-      EXPECT_EQ(figure["target_seconds"], 2e-3);
-      EXPECT_EQ(i, 2u);
-      EXPECT_THAT(lines_[i], HasSubstr("target 2 ms for 1048570 lookups"));
-    }
-    EXPECT_THAT(lines_[i], AllOf(HasSubstr("p99"), HasSubstr("misses")));
+    // These tables are smaller than those of the target, and every line says how large they are.
+    EXPECT_FALSE(figure.contains("target_seconds"));
+    EXPECT_EQ(lines_[i].find("too few for the target") != std::string::npos, i == 2);
+    EXPECT_THAT(lines_[i],
+                AllOf(HasSubstr("p99"), HasSubstr("misses"), HasSubstr(" rows a table")));
   }
-  EXPECT_EQ(targets, 1);
   EXPECT_TRUE(std::filesystem::is_empty(run_.path));  // the stores are gone
 }
 

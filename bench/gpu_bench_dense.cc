@@ -1,0 +1,196 @@
+// The products of matrices of a DLRM, as its MLPs ask for them: y = x W^T, dx = dy W, dW = dy^T x.
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/cuda_buffer.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "bench/gpu_bench.h"
+#include "bench/gpu_bench_kernels.h"
+#include "ops/gemm_cuda_impl.h"
+
+namespace hotrow::bench {
+namespace {
+
+using internal::ColumnMajorProduct;
+using internal::GemmCuda;
+using internal::GemmPrecision;
+
+// Seeds of SmallFloat.
+enum Operand : uint64_t { kX = 1, kWeights = 2, kDy = 3 };
+
+struct Layer {
+  int64_t rows = 0;
+  int64_t in = 0;
+  int64_t out = 0;
+  int64_t x_stride = 0;  // floats from one row of x, and of dx, to the next
+
+  int64_t products() const { return 3; }
+  double flop() const {
+    return 2.0 * static_cast<double>(products() * rows) * static_cast<double>(in * out);
+  }
+};
+
+class LayerProducts {
+ public:
+  static absl::StatusOr<std::unique_ptr<LayerProducts>> Create(GpuBench& bench,
+                                                               const Layer& layer) {
+    std::unique_ptr<LayerProducts> products(new LayerProducts(bench, layer));
+    HOTROW_RETURN_IF_ERROR(products->Allocate());
+    return products;
+  }
+
+  absl::Status Run(GemmCuda& gemm) {
+    const CudaStream stream = bench_.stream();
+    HOTROW_RETURN_IF_ERROR(
+        gemm.Run(stream,
+                 internal::LinearForward(l_.rows, l_.in, l_.out, {x_.data(), l_.x_stride},
+                                         weights_.data(), {y_.data(), l_.out}),
+                 workspace_.data()));
+    HOTROW_RETURN_IF_ERROR(
+        gemm.Run(stream,
+                 internal::LinearInputGradient(l_.rows, l_.in, l_.out, {dy_.data(), l_.out},
+                                               weights_.data(), {dx_.data(), l_.x_stride}),
+                 workspace_.data()));
+    return gemm.Run(stream,
+                    internal::LinearWeightGradient(l_.rows, l_.in, l_.out, {dy_.data(), l_.out},
+                                                   {x_.data(), l_.x_stride}, dw_.data()),
+                    workspace_.data());
+  }
+
+  // Some numbers of each product in double; `tolerance` is of the sum of absolute products.
+  absl::Status Check(double tolerance) {
+    constexpr int64_t kSamples = 32;
+    HOTROW_ASSIGN_OR_RETURN(auto found, PinnedBuffer<float>::Create(1));
+    for (int64_t s = 0; s < kSamples; ++s) {
+      const auto pick = [s](int64_t n, uint64_t what) {
+        return static_cast<int64_t>(Mix64(what * 1000 + static_cast<uint64_t>(s) + 1) %
+                                    static_cast<uint64_t>(n));
+      };
+      const int64_t r = pick(l_.rows, 1);
+      const int64_t i = pick(l_.in, 2);
+      const int64_t o = pick(l_.out, 3);
+      struct Number {
+        const char* name;
+        const float* at;
+        double value = 0;
+        double size = 0;
+        void Add(double product) {
+          value += product;
+          size += std::abs(product);
+        }
+      };
+      Number y = {"y", y_.data() + r * l_.out + o};
+      for (int64_t k = 0; k < l_.in; ++k) y.Add(X(r, k) * W(o, k));
+      Number dx = {"dx", dx_.data() + r * l_.x_stride + i};
+      for (int64_t k = 0; k < l_.out; ++k) dx.Add(Dy(r, k) * W(k, i));
+      Number dw = {"dW", dw_.data() + o * l_.in + i};
+      for (int64_t k = 0; k < l_.rows; ++k) dw.Add(Dy(k, o) * X(k, i));
+      for (const Number& number : {y, dx, dw}) {
+        HOTROW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(found.data(), number.at, sizeof(float),
+                                                    cudaMemcpyDefault, bench_.stream()));
+        HOTROW_RETURN_IF_ERROR(bench_.Wait());
+        // Written so that a NaN is wrong, too.
+        if (!(std::abs(found[0] - number.value) <= tolerance * number.size)) {
+          return absl::DataLossError(absl::StrCat(number.name, " of ", l_.rows, " rows, ", l_.in,
+                                                  " to ", l_.out, " is ", found[0], " and not ",
+                                                  number.value));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  LayerProducts(GpuBench& bench, const Layer& layer) : bench_(bench), l_(layer) {}
+
+  absl::Status Allocate() {
+    const CudaStream stream = bench_.stream();
+    const auto make = [&](DeviceBuffer<float>& buffer, int64_t n, uint64_t seed) -> absl::Status {
+      HOTROW_ASSIGN_OR_RETURN(buffer, DeviceBuffer<float>::Create(n, stream));
+      return FillSmallFloats(stream, buffer.data(), n, seed);
+    };
+    HOTROW_RETURN_IF_ERROR(make(x_, l_.rows * l_.x_stride, kX));
+    HOTROW_RETURN_IF_ERROR(make(weights_, l_.in * l_.out, kWeights));
+    HOTROW_RETURN_IF_ERROR(make(dy_, l_.rows * l_.out, kDy));
+    // Outputs begin as something that is no product.
+    HOTROW_RETURN_IF_ERROR(make(y_, l_.rows * l_.out, 4));
+    HOTROW_RETURN_IF_ERROR(make(dx_, l_.rows * l_.x_stride, 5));
+    HOTROW_RETURN_IF_ERROR(make(dw_, l_.in * l_.out, 6));
+    HOTROW_ASSIGN_OR_RETURN(workspace_,
+                            DeviceBuffer<std::byte>::Create(internal::kGemmWorkspaceBytes, stream));
+    return absl::OkStatus();
+  }
+  double X(int64_t r, int64_t i) const {
+    return SmallFloat(kX, static_cast<uint64_t>(r * l_.x_stride + i));
+  }
+  double W(int64_t o, int64_t i) const {
+    return SmallFloat(kWeights, static_cast<uint64_t>(o * l_.in + i));
+  }
+  double Dy(int64_t r, int64_t o) const {
+    return SmallFloat(kDy, static_cast<uint64_t>(r * l_.out + o));
+  }
+
+  GpuBench& bench_;
+  Layer l_;
+  DeviceBuffer<float> x_;
+  DeviceBuffer<float> weights_;
+  DeviceBuffer<float> dy_;
+  DeviceBuffer<float> y_;
+  DeviceBuffer<float> dx_;
+  DeviceBuffer<float> dw_;
+  DeviceBuffer<std::byte> workspace_;
+};
+
+absl::Status MeasureLayer(GpuBench& bench, GemmCuda& gemm, GemmPrecision precision,
+                          const Layer& layer) {
+  HOTROW_ASSIGN_OR_RETURN(const auto products, LayerProducts::Create(bench, layer));
+  // The first call asks cublasLt for algorithms on the host.
+  HOTROW_RETURN_IF_ERROR(products->Run(gemm));
+  HOTROW_ASSIGN_OR_RETURN(const Times times,
+                          bench.Measure([&](int64_t) { return products->Run(gemm); }));
+  const bool fp32 = precision == GemmPrecision::kFp32;
+  // Sums of fp32 err by some 1e-7 of the sum of sizes for each rounding that does not cancel; TF32
+  // rounds each factor to 2^-11.
+  HOTROW_RETURN_IF_ERROR(products->Check(fp32 ? 1e-5 : 2e-3));
+  bench.Add({"gemm",
+             absl::StrCat("gemm ", fp32 ? "fp32" : "tf32", " ", layer.rows, " x ", layer.in, "-",
+                          layer.out, layer.x_stride == layer.in ? "" : " padded"),
+             times,
+             layer.flop(),
+             "flop",
+             "",
+             0,
+             {{"rows", layer.rows},
+              {"in", layer.in},
+              {"out", layer.out},
+              {"x_stride", layer.x_stride},
+              {"precision", fp32 ? "fp32" : "tf32"}}});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status MeasureGemm(GpuBench& bench) {
+  for (const GemmPrecision precision : {GemmPrecision::kFp32, GemmPrecision::kTf32}) {
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<GemmCuda> gemm, GemmCuda::Create(precision));
+    for (const int64_t rows : bench.sizes().gemm_rows) {
+      for (const GemmLayer& shape : kDlrmLayers) {
+        Layer layer = {rows, shape.in, shape.out, shape.in};
+        HOTROW_RETURN_IF_ERROR(MeasureLayer(bench, *gemm, precision, layer));
+        // What a row of x that begins on a multiple of 16 bytes is worth.
+        if (shape.in % 4 == 0 || rows != bench.sizes().gemm_rows.back()) continue;
+        layer.x_stride = (shape.in + 3) / 4 * 4;
+        HOTROW_RETURN_IF_ERROR(MeasureLayer(bench, *gemm, precision, layer));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow::bench
