@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/program_path.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -37,7 +38,7 @@ nlohmann::json Train(const std::vector<std::string>& flags) {
   const absl::StatusOr<std::string> output = ReadFileToString(PosixEnv(), dir + "/output");
   EXPECT_EQ(status, 0) << command << "\n" << (output.ok() ? *output : "");
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/report.json");
-  EXPECT_THAT(text, test::IsOk());
+  HOTROW_EXPECT_OK(text);
   return text.ok() ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)
                    : nlohmann::json();
 }
