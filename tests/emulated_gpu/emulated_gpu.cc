@@ -681,8 +681,10 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return cudaSuccess;
+  // As a driver has it: an empty list hides the device.
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  *count = visible != nullptr && *visible == '\0' ? 0 : 1;
+  return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
