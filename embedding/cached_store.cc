@@ -214,6 +214,10 @@ absl::StatusOr<std::vector<SnapshotId>> CachedStore::ListSnapshots() {
   return store_->ListSnapshots();
 }
 
+absl::StatusOr<SnapshotInfo> CachedStore::DescribeSnapshot(SnapshotId snapshot) {
+  return store_->DescribeSnapshot(snapshot);
+}
+
 RowStoreStats CachedStore::Stats() const { return store_->Stats(); }
 
 std::span<const StoreTable> CachedStore::tables() const { return store_->tables(); }

@@ -68,6 +68,7 @@ class CachedStore final : public RowStore {
   absl::Status CommitSnapshot(SnapshotId snapshot) override;
   absl::Status DropSnapshot(SnapshotId snapshot) override;
   absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override;
+  absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) override;
   RowStoreStats Stats() const override;  // of the store below
   std::span<const StoreTable> tables() const override;
   int64_t row_bytes(uint32_t table) const override;

@@ -1400,6 +1400,10 @@ absl::StatusOr<std::vector<SnapshotId>> EmbeddingCollection::ListSnapshots() {
   return impl_->store.store->ListSnapshots();
 }
 
+absl::StatusOr<SnapshotInfo> EmbeddingCollection::DescribeSnapshot(SnapshotId snapshot) {
+  return impl_->store.store->DescribeSnapshot(snapshot);
+}
+
 bool EmbeddingCollection::keeps_residuals() const { return impl_->residuals != nullptr; }
 
 absl::StatusOr<HostBuffer<std::byte>> EmbeddingCollection::SaveResiduals() {

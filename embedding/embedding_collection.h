@@ -54,7 +54,9 @@ struct TableConfig {
 
 // Where rows come from: a snapshot of the store of one collection, or of one rank's part of it.
 struct SnapshotSource {
-  SnapshotId snapshot = 0;         // required
+  SnapshotId snapshot = 0;  // required
+  // Known: the snapshot must have this identity, FailedPrecondition otherwise.
+  UniqueId identity;
   std::optional<StoreKind> store;  // none: the kind of the collection that is to be opened
   // The store_path of an ssd or rocksdb store, the snapshot_dir of a memory store; empty: those of
   // the collection that is to be opened.
@@ -292,9 +294,9 @@ class EmbeddingStep {
 //          row's gradients are added in the order of ranks; so for a fixed number of ranks a run
 //          repeats bit for bit. What goes wrong on one rank fails the others, too, with an error
 //          that names it: there is no going on, also after ResourceExhausted.
-// Threads: one call at a time; that includes destroying a step. CommitSnapshot, DropSnapshot and
-//          ListSnapshots may run beside other calls. Inside, work spreads over ctx.pool, with the
-//          same bits for any pool size.
+// Threads: one call at a time; that includes destroying a step. CommitSnapshot, DropSnapshot,
+//          ListSnapshots and DescribeSnapshot may run beside other calls. Inside, work spreads over
+//          ctx.pool, with the same bits for any pool size.
 // Errors:  InvalidArgument (a malformed batch; names feature, sample and value; from Prefetch),
 //          ResourceExhausted (a budget that one step alone does not fit; names the tier, the budget
 //          and the need), FailedPrecondition (calls out of order), and what the store says. What
@@ -377,6 +379,8 @@ class EmbeddingCollection {
   absl::Status DropSnapshot(SnapshotId snapshot);
   // Prepared and committed ones, ascending, with those that were there before.
   absl::StatusOr<std::vector<SnapshotId>> ListSnapshots();
+  // Of this rank's store, once it is prepared. Errors: FailedPrecondition (there is none).
+  absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot);
 
   // What exchange_feedback_bytes keeps is in no snapshot: it belongs to this rank among so many.
   // Whether there is any; the same on all ranks.

@@ -119,6 +119,7 @@ absl::StatusOr<OpenedStore> OpenKind(const EmbeddingCollectionOptions& options,
                                      const std::vector<StoreTable>& tables, Device device,
                                      const SnapshotSource* own) {
   const SnapshotId open_at = own == nullptr ? 0 : own->snapshot;
+  const UniqueId identity = own == nullptr ? UniqueId() : own->identity;
   OpenedStore opened;
   switch (options.store) {
     case StoreKind::kMemory: {
@@ -128,6 +129,7 @@ absl::StatusOr<OpenedStore> OpenKind(const EmbeddingCollectionOptions& options,
                            .budget_bytes = options.store_bytes,
                            .snapshot_dir = options.snapshot_dir,
                            .open_at = open_at,
+                           .open_at_identity = identity,
                            .open_dir = own == nullptr ? std::string() : own->dir,
                            .device = device,
                            .env = options.env}));
@@ -142,6 +144,7 @@ absl::StatusOr<OpenedStore> OpenKind(const EmbeddingCollectionOptions& options,
                                               .memory_budget_bytes = options.store_bytes,
                                               .disk_budget_bytes = options.disk_bytes,
                                               .open_at = open_at,
+                                              .open_at_identity = identity,
                                               .env = options.env}));
       opened.ssd = store.get();
       opened.store = std::move(store);
@@ -154,6 +157,7 @@ absl::StatusOr<OpenedStore> OpenKind(const EmbeddingCollectionOptions& options,
                                               .memory_budget_bytes = options.store_bytes,
                                               .disk_budget_bytes = options.disk_bytes,
                                               .open_at = open_at,
+                                              .open_at_identity = identity,
                                               .exact_counts = false}));
       break;
     }
@@ -241,8 +245,10 @@ absl::StatusOr<OpenedStore> OpenStore(const EmbeddingCollectionOptions& options,
   // The sources first: what is wrong with them is said before a store is made.
   std::vector<std::unique_ptr<SnapshotReader>> readers;
   for (const SnapshotSource& source : from) {
-    const SnapshotReaderOptions where = {
-        .path = source.dir, .snapshot = source.snapshot, .env = options.env};
+    const SnapshotReaderOptions where = {.path = source.dir,
+                                         .snapshot = source.snapshot,
+                                         .identity = source.identity,
+                                         .env = options.env};
     std::unique_ptr<SnapshotReader> reader;
     switch (source.store.value_or(options.store)) {
       case StoreKind::kMemory: {

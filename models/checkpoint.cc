@@ -223,6 +223,7 @@ struct CheckpointWriter::Impl {
   SnapshotId snapshot = 0;         // of this rank
   bool snapshot_ended = false;     // it is prepared, or has failed
   bool snapshot_prepared = false;  // it is there
+  SnapshotInfo snapshot_info;      // then
   absl::Status written;            // how this rank's part ended
   absl::Status ended;              // what the call that ends it will say
   int64_t begin_ns = 0;
@@ -369,7 +370,8 @@ absl::Status CheckpointWriter::Impl::DropUnnamed() {
   for (const SnapshotId id : snapshots) {
     SavedModel::Part part = own;
     part.snapshot = id;
-    const bool is_named = std::find(named.begin(), named.end(), part) != named.end();
+    const bool is_named =
+        std::any_of(named.begin(), named.end(), [&](const auto& n) { return n.SamePlace(part); });
     if (names->owns(id) && !is_named) HOTROW_RETURN_IF_ERROR(tables->DropSnapshot(id));
   }
   names->Next(snapshots);  // from here on new names are above all of these
@@ -512,6 +514,11 @@ bool CheckpointWriter::Impl::DoneWriting() {
     snapshot_ended = true;
     snapshot_prepared = prepared.ok();
     written = prepared.status();
+    if (snapshot_prepared) {
+      absl::StatusOr<SnapshotInfo> info = tables->DescribeSnapshot(snapshot);
+      written = info.status();
+      if (info.ok()) snapshot_info = *std::move(info);
+    }
   }
   if (!job.done()) return false;
   written.Update(job.Join());
@@ -576,9 +583,12 @@ absl::Status CheckpointWriter::Impl::AddResiduals() {
 absl::Status CheckpointWriter::Impl::StartCommit() {
   HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> snapshots,
                           group.Gather(static_cast<int64_t>(snapshot)));
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> infos,
+                          group.GatherTexts(SnapshotInfoText(snapshot_info)));
   current.parts = places;
   for (size_t r = 0; r < snapshots.size(); ++r) {
     current.parts[r].snapshot = static_cast<SnapshotId>(snapshots[r]);
+    HOTROW_RETURN_IF_ERROR(TakeSnapshotInfo(infos[r], &current.parts[r]));
   }
   model.parts = current.parts;
   model.residuals.clear();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -62,6 +63,21 @@ absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path,
   }
   for (const SavedModel::Residuals& residuals : model.residuals) {
     HOTROW_RETURN_IF_ERROR(look_at(absl::StrCat(model.dir, "/", residuals.file)).status());
+  }
+  out.part_rows.assign(model.parts.size(), -1);
+  out.table_rows.assign(model.tables.size(), 0);
+  for (size_t r = 0; r < model.parts.size(); ++r) {
+    const std::vector<int64_t>& rows = model.parts[r].table_rows;
+    if (rows.empty()) {
+      out.table_rows.clear();
+      break;
+    }
+    out.part_rows[r] = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    for (size_t t = 0; t < rows.size(); ++t) out.table_rows[t] += rows[t];
+  }
+  if (!out.table_rows.empty()) {
+    out.rows = std::accumulate(out.table_rows.begin(), out.table_rows.end(), int64_t{0});
+    return out;
   }
   out.part_rows.assign(model.parts.size(), -1);
   out.rows = 0;

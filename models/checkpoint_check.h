@@ -26,6 +26,8 @@ struct CheckpointReport {
   std::vector<File> files;
 
   std::vector<int64_t> part_rows;  // of each part, by rank; -1: not known
+  // By table, of all parts, as their snapshots were counted; empty: not all of them were.
+  std::vector<int64_t> table_rows;
 
   int64_t rows = -1;         // of all tables; -1: not known
   std::string rows_unknown;  // why

@@ -434,12 +434,12 @@ absl::StatusOr<std::vector<PortableTable>> TablesOf(const SavedModel& model) {
   return out;
 }
 
-// Writes all rows into a new store in `dir`, as one committed snapshot.
+// Writes all rows into a new store in `dir`, as one committed snapshot, and tells of it.
 absl::StatusOr<std::vector<PortableDigest>> FillStore(const ImportOptions& options,
                                                       const PortableTablesOptions& arrays,
                                                       const std::vector<PortableTable>& tables,
                                                       int64_t row_bytes, const std::string& dir,
-                                                      SnapshotId snapshot) {
+                                                      SnapshotId snapshot, SnapshotInfo* info) {
   std::unique_ptr<RowStore> store;
   SsdStore* ssd = nullptr;
   const int64_t disk_bytes = options.disk_bytes > 0
@@ -480,6 +480,7 @@ absl::StatusOr<std::vector<PortableDigest>> FillStore(const ImportOptions& optio
   HOTROW_ASSIGN_OR_RETURN(const std::vector<PortableDigest> digests,
                           LoadPortableTables(arrays, tables, *store));
   HOTROW_RETURN_IF_ERROR(store->PrepareSnapshot(snapshot));
+  HOTROW_ASSIGN_OR_RETURN(*info, store->DescribeSnapshot(snapshot));
   HOTROW_RETURN_IF_ERROR(store->CommitSnapshot(snapshot));
   if (ssd != nullptr) HOTROW_RETURN_IF_ERROR(ssd->Close());
   return digests;
@@ -590,6 +591,7 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const Sa
   HOTROW_ASSIGN_OR_RETURN(const std::vector<PortableTable> tables, TablesOf(saved));
   const SnapshotReaderOptions options = {.path = part.tables_dir,
                                          .snapshot = part.snapshot,
+                                         .identity = part.identity,
                                          .memory_budget_bytes = memory_bytes,
                                          .env = &env};
   std::unique_ptr<SnapshotReader> reader;
@@ -764,9 +766,12 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
   // The snapshot's name must be one that the checkpoint's directory owns under its last name.
   SavedModel::Part part = {.store = std::string(StoreKindName(options.store))};
   part.snapshot = SnapshotNames(checkpoint, /*exclusive=*/in_memory).Next({});
+  SnapshotInfo info;
   HOTROW_ASSIGN_OR_RETURN(
       const std::vector<PortableDigest> digests,
-      FillStore(options, arrays, portable.tables, row_bytes, store_home, part.snapshot));
+      FillStore(options, arrays, portable.tables, row_bytes, store_home, part.snapshot, &info));
+  part.identity = info.identity;
+  part.table_rows = std::move(info.table_rows);
   model.is_checkpoint = true;
   // Written relative where it lies in the checkpoint, so that it is right under the last name too.
   part.tables_dir = store_dir != nullptr ? store_path : store_home;

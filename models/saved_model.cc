@@ -18,6 +18,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/hash.h"
@@ -316,10 +318,11 @@ std::optional<Initializer> ParseInitializer(const Json& json, std::string* wrong
 }
 
 // The stores of the ranks, in their order.
-std::vector<SavedModel::Part> ParseStores(const Json& stores, bool elsewhere,
+std::vector<SavedModel::Part> ParseStores(const Json& stores, size_t num_tables, bool elsewhere,
                                           const std::string& dir, std::string* wrong) {
   std::vector<SavedModel::Part> parts;
   std::set<std::tuple<std::string, std::string, SnapshotId>> seen;
+  int64_t total_rows = 0;  // a sum that readers may form
   for (const Json& entry : stores) {
     std::string bad;
     Members store(entry, &bad);
@@ -328,6 +331,21 @@ std::vector<SavedModel::Part> ParseStores(const Json& stores, bool elsewhere,
     part.store = store.String("kind");
     part.snapshot = static_cast<SnapshotId>(store.Count("snapshot"));
     if (part.snapshot == 0 && bad.empty()) bad = "snapshot";
+    if (store.Has("identity")) {
+      const auto identity = UniqueId::FromHex(store.String("identity"));
+      if (identity.has_value()) part.identity = *identity;
+      if (!part.identity.known() && bad.empty()) bad = "identity";
+    }
+    if (store.Has("rows")) {
+      for (const Json& rows : store.Array("rows")) {
+        part.table_rows.push_back(rows.is_number_unsigned() ? rows.get<int64_t>() : -1);
+        const int64_t count = part.table_rows.back();
+        const bool counts = count >= 0 && count <= std::numeric_limits<int64_t>::max() - total_rows;
+        if (!counts && bad.empty()) bad = "rows";
+        if (counts) total_rows += count;
+      }
+      if (part.table_rows.size() != num_tables && bad.empty()) bad = "rows";
+    }
     const std::string tables = store.String("dir");
     const bool known = elsewhere ? !tables.empty() : tables == kOwnTables;
     if (!known && bad.empty()) bad = "dir";
@@ -384,7 +402,8 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
     if (!out.is_checkpoint || member.Has("hash")) table.hash = member.String("hash");
     out.tables.push_back(std::move(table));
   }
-  out.parts = ParseStores(top.Array("stores"), requires_it(kRequiresStoreDir), dir, wrong);
+  out.parts = ParseStores(top.Array("stores"), out.tables.size(), requires_it(kRequiresStoreDir),
+                          dir, wrong);
   const auto ranks = static_cast<int64_t>(out.parts.size());
   if ((ranks < 1 || ranks > kMaxRanks) && wrong->empty()) *wrong = "stores";
   if (top.Count("world_size") != ranks && wrong->empty()) *wrong = "world_size";
@@ -604,6 +623,29 @@ std::string JoinPath(const std::string& dir, const std::string& path) {
   return WithoutEndingSlashes(joined.lexically_normal().string());
 }
 
+std::string SnapshotInfoText(const SnapshotInfo& info) {
+  return absl::StrCat(info.identity.ToHex(), " ", absl::StrJoin(info.table_rows, " "));
+}
+
+absl::Status TakeSnapshotInfo(std::string_view text, SavedModel::Part* part) {
+  const std::vector<std::string> words =
+      absl::StrSplit(absl::string_view(text.data(), text.size()), ' ', absl::SkipEmpty());
+  const auto damaged = [&] {
+    return absl::InternalError(
+        absl::StrCat("a rank says of its snapshot \"", std::string(text), "\""));
+  };
+  const auto identity = UniqueId::FromHex(words.empty() ? std::string() : words[0]);
+  if (!identity.has_value()) return damaged();
+  part->identity = *identity;
+  part->table_rows.clear();
+  for (size_t i = 1; i < words.size(); ++i) {
+    int64_t rows = 0;
+    if (!absl::SimpleAtoi(words[i], &rows) || rows < 0) return damaged();
+    part->table_rows.push_back(rows);
+  }
+  return absl::OkStatus();
+}
+
 std::string TablesPlace(const SavedModel& model) {
   return model.parts.size() == 1 ? model.parts[0].tables_dir : model.dir;
 }
@@ -675,11 +717,14 @@ std::string SavedModelManifest(const SavedModel& model) {
   for (const SavedModel::Part& part : model.parts) {
     const std::string tables_dir = TablesDirText(model, part);
     elsewhere = elsewhere || tables_dir != kOwnTables;
-    stores.push_back({{"rank", stores.size()},
-                      {"kind", part.store},
-                      {"dir", tables_dir},
-                      {"snapshot", part.snapshot},
-                      {"tables", table_names}});
+    Json entry = {{"rank", stores.size()},
+                  {"kind", part.store},
+                  {"dir", tables_dir},
+                  {"snapshot", part.snapshot},
+                  {"tables", table_names}};
+    if (part.identity.known()) entry["identity"] = part.identity.ToHex();
+    if (!part.table_rows.empty()) entry["rows"] = part.table_rows;
+    stores.push_back(std::move(entry));
   }
   Json required = Json::array();
   if (model.is_checkpoint) required.push_back(kRequiresCheckpoint);
@@ -1034,6 +1079,9 @@ absl::Status SavedModelWriter::Impl::PrepareTables(EmbeddingCollection& tables,
   for (const SavedModel::Part& part : before.parts) existing.push_back(part.snapshot);
   mine->snapshot = names->Next(existing);
   HOTROW_RETURN_IF_ERROR(tables.PrepareSnapshot(mine->snapshot));
+  HOTROW_ASSIGN_OR_RETURN(SnapshotInfo info, tables.DescribeSnapshot(mine->snapshot));
+  mine->identity = info.identity;
+  mine->table_rows = std::move(info.table_rows);
   if (!copied) return absl::OkStatus();
   const std::string name = SnapshotFileName(mine->snapshot);
   HOTROW_RETURN_IF_ERROR(CopyFileDurably(env, absl::StrCat(own.tables_dir, "/", name),
@@ -1048,11 +1096,17 @@ absl::StatusOr<std::vector<SavedModel::Part>> SavedModelWriter::Impl::GatherPart
   HOTROW_ASSIGN_OR_RETURN(const auto snapshots, group.Gather(static_cast<int64_t>(mine.snapshot)));
   HOTROW_ASSIGN_OR_RETURN(const auto stores, group.GatherTexts(mine.store));
   HOTROW_ASSIGN_OR_RETURN(const auto dirs, group.GatherTexts(AbsolutePath(mine.tables_dir)));
-  std::vector<SavedModel::Part> parts;
+  HOTROW_ASSIGN_OR_RETURN(const auto infos,
+                          group.GatherTexts(SnapshotInfoText({.id = mine.snapshot,
+                                                              .committed = false,
+                                                              .identity = mine.identity,
+                                                              .table_rows = mine.table_rows})));
+  std::vector<SavedModel::Part> parts(dirs.size());
   for (size_t r = 0; r < dirs.size(); ++r) {
-    parts.push_back({.store = stores[r],
-                     .tables_dir = dirs[r],
-                     .snapshot = static_cast<SnapshotId>(snapshots[r])});
+    parts[r].store = stores[r];
+    parts[r].tables_dir = dirs[r];
+    parts[r].snapshot = static_cast<SnapshotId>(snapshots[r]);
+    HOTROW_RETURN_IF_ERROR(TakeSnapshotInfo(infos[r], &parts[r]));
   }
   return parts;
 }

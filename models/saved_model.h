@@ -84,6 +84,15 @@ struct SavedModel {
     std::string store;       // StoreKindName
     std::string tables_dir;  // of the store or its snapshots: an absolute path, or one from here
     SnapshotId snapshot = 0;
+    // Of this snapshot (SnapshotInfo): what opens it compares them. Unknown and empty in manifests
+    // of older versions.
+    UniqueId identity;
+    std::vector<int64_t> table_rows;  // by table
+
+    // Whether both name one place, whatever lies there.
+    bool SamePlace(const Part& other) const {
+      return store == other.store && tables_dir == other.tables_dir && snapshot == other.snapshot;
+    }
     friend bool operator==(const Part&, const Part&) = default;
   };
 

@@ -3,6 +3,7 @@
 
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,6 +32,11 @@ std::string JoinPath(const std::string& dir, const std::string& path);
 std::string SnapshotFileName(SnapshotId id);
 // The snapshots whose files lie in a directory.
 absl::StatusOr<std::vector<SnapshotId>> ListSnapshotFiles(Env& env, const std::string& dir);
+// What a rank tells the others of its snapshot: identity and rows of each table, as a text.
+std::string SnapshotInfoText(const SnapshotInfo& info);
+// Fills these members of a part from it. Errors: Internal (another rank's text makes no sense).
+absl::Status TakeSnapshotInfo(std::string_view text, SavedModel::Part* part);
+
 // What a message about all rows of a table names: their one directory, or that of the manifest.
 std::string TablesPlace(const SavedModel& model);
 

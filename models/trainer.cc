@@ -481,8 +481,10 @@ absl::Status Trainer::CreateTables() {
   if (start_.has_value()) {
     for (const SavedModel::Part& part : start_->parts) {
       HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
-      options.open_from.push_back(
-          {.snapshot = part.snapshot, .store = kind, .dir = part.tables_dir});
+      options.open_from.push_back({.snapshot = part.snapshot,
+                                   .identity = part.identity,
+                                   .store = kind,
+                                   .dir = part.tables_dir});
     }
     options.open_steps = start_->step;
   }

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -89,20 +90,24 @@ class SnapshotReader {
       return Damaged(0, "this is no snapshot of a host store");
     }
     if (prefix.crc != CrcOf(prefix)) return Damaged(0, "checksum mismatch in the file prefix");
-    if (prefix.version != kSnapshotVersion) {
-      return absl::FailedPreconditionError(absl::StrCat(path_, ": format version ", prefix.version,
-                                                        "; this build reads host snapshot version ",
-                                                        kSnapshotVersion));
+    if (prefix.version < kSnapshotVersionMin || prefix.version > kSnapshotVersion) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          path_, ": format version ", prefix.version, "; this build reads host snapshot versions ",
+          kSnapshotVersionMin, " to ", kSnapshotVersion));
     }
-    HOTROW_RETURN_IF_ERROR(reader_.ReadStruct(header_));
-    if (header_.crc != CrcOf(header_) || header_.reserved != 0) {
-      return Damaged(sizeof(prefix), "checksum mismatch in the header");
-    }
+    HOTROW_RETURN_IF_ERROR(prefix.version == 1 ? ReadHeaderV1() : ReadHeaderStruct(&header_));
     if (header_.snapshot != snapshot) {
       return Damaged(sizeof(prefix), absl::StrCat("the file holds snapshot ", header_.snapshot,
                                                   ", not snapshot ", snapshot));
     }
-    return ReadTables();
+    return prefix.version == 1 ? ReadTables<SnapshotTableV1>() : ReadTables<SnapshotTable>();
+  }
+
+  SnapshotInfo info() const {
+    return {.id = header_.snapshot,
+            .committed = false,
+            .identity = {.high = header_.identity_high, .low = header_.identity_low},
+            .table_rows = table_rows_};
   }
 
   absl::Status CompareTables(std::span<const StoreTable> tables) const {
@@ -135,6 +140,7 @@ class SnapshotReader {
     uint32_t blocks_crc = 0;
     uint64_t num_rows = 0;
     uint64_t num_blocks = 0;
+    std::map<uint32_t, int64_t> rows_of;
     for (;;) {
       const int64_t offset = reader_.offset();
       SnapshotBlock block;
@@ -151,6 +157,12 @@ class SnapshotReader {
         if (reader_.bytes_left() != 0) {
           return Damaged(reader_.offset(), "bytes after the footer");
         }
+        for (size_t t = 0; t < table_rows_.size(); ++t) {
+          const int64_t found = rows_of[tables_[t].table];
+          if (found == table_rows_[t]) continue;
+          return Damaged(offset, absl::StrCat("table ", tables_[t].table, " has ", found,
+                                              " rows here, the table list says ", table_rows_[t]));
+        }
         return absl::OkStatus();
       }
       if (block.magic != kSnapshotBlockMagic || block.block_index != num_blocks ||
@@ -164,6 +176,7 @@ class SnapshotReader {
       HOTROW_RETURN_IF_ERROR(read_block(offset, block, table->second));
       blocks_crc = Crc32c(std::as_bytes(std::span<const SnapshotBlock>(&block, 1)), blocks_crc);
       num_rows += block.num_rows;
+      rows_of[block.table] += block.num_rows;
       ++num_blocks;
     }
   }
@@ -217,18 +230,42 @@ class SnapshotReader {
     return absl::InvalidArgumentError(absl::StrCat(path_, ": table ", table, ": ", what));
   }
 
+  template <typename Header>
+  absl::Status ReadHeaderStruct(Header* header) {
+    const int64_t offset = reader_.offset();
+    HOTROW_RETURN_IF_ERROR(reader_.ReadStruct(*header));
+    if (header->crc != CrcOf(*header) || header->reserved != 0) {
+      return Damaged(offset, "checksum mismatch in the header");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadHeaderV1() {
+    SnapshotHeaderV1 header;
+    HOTROW_RETURN_IF_ERROR(ReadHeaderStruct(&header));
+    header_.snapshot = header.snapshot;
+    header_.num_rows = header.num_rows;
+    header_.num_tables = header.num_tables;
+    header_.tables_crc = header.tables_crc;
+    return absl::OkStatus();
+  }
+
+  template <typename Entry>
   absl::Status ReadTables() {
     const int64_t offset = reader_.offset();
     // The count is covered by the header's CRC, yet memory is only spent on what the file can hold.
-    if (reader_.bytes_left() / static_cast<int64_t>(sizeof(SnapshotTable)) < header_.num_tables) {
+    if (reader_.bytes_left() / static_cast<int64_t>(sizeof(Entry)) < header_.num_tables) {
       return Damaged(offset, "the table list is cut off");
     }
     uint32_t crc = 0;
     for (uint32_t i = 0; i < header_.num_tables; ++i) {
-      SnapshotTable entry;
+      Entry entry;
       HOTROW_RETURN_IF_ERROR(reader_.ReadStruct(entry));
-      crc = Crc32c(std::as_bytes(std::span<const SnapshotTable>(&entry, 1)), crc);
+      crc = Crc32c(std::as_bytes(std::span<const Entry>(&entry, 1)), crc);
       tables_.push_back({entry.table, static_cast<int64_t>(entry.row_bytes)});
+      if constexpr (requires { entry.num_rows; }) {
+        table_rows_.push_back(static_cast<int64_t>(entry.num_rows));
+      }
     }
     if (crc != header_.tables_crc) return Damaged(offset, "checksum mismatch in the table list");
     for (const StoreTable& table : tables_) {
@@ -266,44 +303,48 @@ class SnapshotReader {
   const std::string& path_;
   SequentialReader reader_;
   SnapshotHeader header_{};
-  std::vector<StoreTable> tables_;  // as the file lists them
+  std::vector<StoreTable> tables_;   // as the file lists them
+  std::vector<int64_t> table_rows_;  // of each; empty in version 1
   std::map<uint32_t, int64_t> row_bytes_;
 };
 
 }  // namespace
 
 absl::StatusOr<SnapshotWriter> SnapshotWriter::Create(Env& env, const std::string& path,
-                                                      SnapshotId snapshot,
+                                                      const SnapshotInfo& info,
                                                       std::span<const StoreTable> tables,
-                                                      int64_t num_rows,
                                                       std::span<std::byte> staging) {
+  HOTROW_CHECK(info.table_rows.size() == tables.size());
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<File> file, env.Open(path, OpenMode::kTruncate));
+  const int64_t num_rows =
+      std::accumulate(info.table_rows.begin(), info.table_rows.end(), int64_t{0});
   SnapshotWriter writer(std::move(file), num_rows, staging);
 
   SnapshotPrefix prefix{.magic = {}, .version = kSnapshotVersion, .crc = 0};
   std::memcpy(prefix.magic, kSnapshotMagic, sizeof(prefix.magic));
   prefix.crc = CrcOf(prefix);
-  SnapshotHeader header{.snapshot = snapshot,
+  SnapshotHeader header{.snapshot = info.id,
                         .num_rows = static_cast<uint64_t>(num_rows),
+                        .identity_high = info.identity.high,
+                        .identity_low = info.identity.low,
                         .num_tables = static_cast<uint32_t>(tables.size()),
                         .tables_crc = 0,
                         .reserved = 0,
                         .crc = 0};
-  const auto entry_of = [](const StoreTable& table) {
-    return SnapshotTable{
-        .table = table.table, .reserved = 0, .row_bytes = static_cast<uint64_t>(table.row_bytes)};
-  };
-  for (const StoreTable& table : tables) {
-    const SnapshotTable entry = entry_of(table);
+  std::vector<SnapshotTable> entries;
+  for (size_t t = 0; t < tables.size(); ++t) {
+    const SnapshotTable entry{.table = tables[t].table,
+                              .reserved = 0,
+                              .row_bytes = static_cast<uint64_t>(tables[t].row_bytes),
+                              .num_rows = static_cast<uint64_t>(info.table_rows[t])};
+    entries.push_back(entry);
     header.tables_crc =
         Crc32c(std::as_bytes(std::span<const SnapshotTable>(&entry, 1)), header.tables_crc);
   }
   header.crc = CrcOf(header);
   HOTROW_RETURN_IF_ERROR(writer.AppendStruct(prefix));
   HOTROW_RETURN_IF_ERROR(writer.AppendStruct(header));
-  for (const StoreTable& table : tables) {
-    HOTROW_RETURN_IF_ERROR(writer.AppendStruct(entry_of(table)));
-  }
+  for (const SnapshotTable& entry : entries) HOTROW_RETURN_IF_ERROR(writer.AppendStruct(entry));
   return writer;
 }
 
@@ -368,12 +409,13 @@ absl::Status SnapshotWriter::WriteStaged() {
 }
 
 absl::Status ReadSnapshot(Env& env, const std::string& path, SnapshotId snapshot,
-                          std::span<const StoreTable> tables, std::span<std::byte> staging,
-                          PlaceRow place, SnapshotIo& io) {
+                          const UniqueId& identity, std::span<const StoreTable> tables,
+                          std::span<std::byte> staging, PlaceRow place, SnapshotIo& io) {
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
   HOTROW_ASSIGN_OR_RETURN(const int64_t file_bytes, file->Size());
   SnapshotReader reader(path, SequentialReader(*file, file_bytes, staging, io));
   HOTROW_RETURN_IF_ERROR(reader.ReadHeader(snapshot));
+  HOTROW_RETURN_IF_ERROR(CheckSnapshotIdentity(path, reader.info(), identity));
   HOTROW_RETURN_IF_ERROR(reader.CompareTables(tables));
   HOTROW_RETURN_IF_ERROR(reader.ReadRows(place));
   return file->Close();
@@ -387,7 +429,8 @@ absl::StatusOr<SnapshotContents> ReadSnapshotContents(Env& env, const std::strin
   SnapshotIo io;
   SnapshotReader reader(path, SequentialReader(*file, file_bytes, staging, io));
   HOTROW_RETURN_IF_ERROR(reader.ReadHeader(snapshot));
-  return SnapshotContents{.tables = reader.tables(), .num_rows = reader.num_rows()};
+  return SnapshotContents{
+      .info = reader.info(), .tables = reader.tables(), .num_rows = reader.num_rows()};
 }
 
 absl::Status VisitSnapshot(Env& env, const std::string& path, SnapshotId snapshot,

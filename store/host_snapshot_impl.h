@@ -22,7 +22,9 @@
 namespace hotrow::internal {
 
 inline constexpr char kSnapshotMagic[8] = {'H', 'O', 'T', 'R', 'O', 'W', 'H', 'S'};
-inline constexpr uint32_t kSnapshotVersion = 1;
+// Version 1 has neither identity nor rows of each table, and is still read.
+inline constexpr uint32_t kSnapshotVersion = 2;
+inline constexpr uint32_t kSnapshotVersionMin = 1;
 inline constexpr uint32_t kSnapshotBlockMagic = 0x4b4c4248;   // "HBLK"
 inline constexpr uint32_t kSnapshotFooterMagic = 0x444e4548;  // "HEND"
 
@@ -38,21 +40,41 @@ static_assert(sizeof(SnapshotPrefix) == 16 && offsetof(SnapshotPrefix, crc) == 1
 struct SnapshotHeader {
   uint64_t snapshot;
   uint64_t num_rows;
+  uint64_t identity_high;  // SnapshotInfo::identity
+  uint64_t identity_low;
   uint32_t num_tables;
   uint32_t tables_crc;  // of the table list
   uint32_t reserved;    // 0
-  uint32_t crc;         // of the 28 bytes before
+  uint32_t crc;         // of the 44 bytes before
 };
-static_assert(sizeof(SnapshotHeader) == 32 && offsetof(SnapshotHeader, num_tables) == 16 &&
-              offsetof(SnapshotHeader, crc) == 28);
+static_assert(sizeof(SnapshotHeader) == 48 && offsetof(SnapshotHeader, num_tables) == 32 &&
+              offsetof(SnapshotHeader, crc) == 44);
 
-// Offset 48, num_tables of them.
+// Offset 64, num_tables of them.
 struct SnapshotTable {
   uint32_t table;
   uint32_t reserved;  // 0
   uint64_t row_bytes;
+  uint64_t num_rows;
 };
-static_assert(sizeof(SnapshotTable) == 16 && offsetof(SnapshotTable, row_bytes) == 8);
+static_assert(sizeof(SnapshotTable) == 24 && offsetof(SnapshotTable, num_rows) == 16);
+
+// Their places are taken by these in version 1, at offsets 16 and 48.
+struct SnapshotHeaderV1 {
+  uint64_t snapshot;
+  uint64_t num_rows;
+  uint32_t num_tables;
+  uint32_t tables_crc;
+  uint32_t reserved;
+  uint32_t crc;  // of the 28 bytes before
+};
+static_assert(sizeof(SnapshotHeaderV1) == 32 && offsetof(SnapshotHeaderV1, crc) == 28);
+struct SnapshotTableV1 {
+  uint32_t table;
+  uint32_t reserved;
+  uint64_t row_bytes;
+};
+static_assert(sizeof(SnapshotTableV1) == 16);
 
 // Before the rows of each block, which are num_rows times {uint64 key, row_bytes bytes}, unpadded.
 struct SnapshotBlock {
@@ -90,10 +112,10 @@ struct SnapshotIo {
 class SnapshotWriter {
  public:
   // staging holds bytes until it is full, then goes to the file in one write; not owned. row_bytes
-  // of the tables must be what AddBlock is given.
+  // of the tables must be what AddBlock is given, and info.table_rows what is added of each.
   static absl::StatusOr<SnapshotWriter> Create(Env& env, const std::string& path,
-                                               SnapshotId snapshot,
-                                               std::span<const StoreTable> tables, int64_t num_rows,
+                                               const SnapshotInfo& info,
+                                               std::span<const StoreTable> tables,
                                                std::span<std::byte> staging);
 
   struct Row {
@@ -133,14 +155,16 @@ using PlaceRow = absl::FunctionRef<absl::StatusOr<std::byte*>(const RowKey& key)
 // Reads and verifies a whole snapshot file. Rows are placed before the CRC of their block has been
 // compared: on error the caller throws away what it got.
 // Errors: DataLoss (naming file and offset), InvalidArgument (tables disagree, naming the table),
-//         FailedPrecondition (a version that this build does not read), what `place` returns.
+//         FailedPrecondition (a version that this build does not read; another identity than
+//         `identity`, if that is known), what `place` returns.
 absl::Status ReadSnapshot(Env& env, const std::string& path, SnapshotId snapshot,
-                          std::span<const StoreTable> tables, std::span<std::byte> staging,
-                          PlaceRow place, SnapshotIo& io);
+                          const UniqueId& identity, std::span<const StoreTable> tables,
+                          std::span<std::byte> staging, PlaceRow place, SnapshotIo& io);
 
 // A whole snapshot file without a store. Each row is given out once the CRC of its block fits.
 // Errors: as ReadSnapshot, ResourceExhausted (a block does not fit the budget), those of `visit`.
 struct SnapshotContents {
+  SnapshotInfo info;  // table_rows in the order of `tables`
   std::vector<StoreTable> tables;
   int64_t num_rows = 0;
 };

@@ -38,6 +38,7 @@ class HostSnapshotReader final : public SnapshotReader {
   HostSnapshotReader(Env& env, const SnapshotReaderOptions& options)
       : env_(env),
         snapshot_(options.snapshot),
+        identity_(options.identity),
         path_(absl::StrCat(options.path, "/", internal::SnapshotFileName(options.snapshot))),
         budget_(options.memory_budget_bytes == 0 ? std::numeric_limits<int64_t>::max()
                                                  : options.memory_budget_bytes,
@@ -61,11 +62,12 @@ class HostSnapshotReader final : public SnapshotReader {
     HOTROW_ASSIGN_OR_RETURN(staging_, BudgetedBuffer<std::byte>::Create(budget_, staging));
     HOTROW_ASSIGN_OR_RETURN(
         contents_, internal::ReadSnapshotContents(env_, path_, snapshot_, staging_.span()));
-    return absl::OkStatus();
+    return CheckSnapshotIdentity(path_, contents_.info, identity_);
   }
 
   std::span<const StoreTable> tables() const override { return contents_.tables; }
   int64_t rows() const override { return contents_.num_rows; }
+  const SnapshotInfo& info() const override { return contents_.info; }
   absl::Status Iterate(
       absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override {
     return internal::VisitSnapshot(env_, path_, snapshot_, staging_.span(), budget_, visit);
@@ -74,6 +76,7 @@ class HostSnapshotReader final : public SnapshotReader {
  private:
   Env& env_;
   const SnapshotId snapshot_;
+  const UniqueId identity_;
   const std::string path_;
   MemoryBudget budget_;
   BudgetedBuffer<std::byte> staging_;

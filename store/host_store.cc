@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <utility>
 
@@ -108,6 +109,12 @@ struct Chunk {
   uint64_t* key(uint32_t slot) const { return live() - 1 - slot; }
   void SetLive(uint32_t slot) const { live()[slot / 64] |= uint64_t{1} << (slot % 64); }
   void ClearLive(uint32_t slot) const { live()[slot / 64] &= ~(uint64_t{1} << (slot % 64)); }
+
+  int64_t CountLive() const {
+    int64_t count = 0;
+    for (uint32_t base = 0; base < num_slots; base += 64) count += std::popcount(live()[base / 64]);
+    return count;
+  }
 
   // Calls body(slot) for each row until it returns an error.
   template <typename Body>
@@ -332,12 +339,17 @@ struct HostStore::Impl {
 
   // --- Snapshots ---
 
+  struct SnapshotFile {
+    int64_t bytes = 0;
+    std::optional<SnapshotInfo> info;  // none: of an earlier run, and not read
+  };
+
   std::string SnapshotPath(SnapshotId snapshot) const {
     return options.snapshot_dir + "/" + internal::SnapshotFileName(snapshot);
   }
   absl::Status OpenSnapshotDir();
   absl::Status Load(SnapshotId snapshot);
-  absl::Status WriteSnapshot(SnapshotId snapshot, const std::string& path, int64_t* file_bytes);
+  absl::StatusOr<SnapshotFile> WriteSnapshot(SnapshotId snapshot, const std::string& path);
   absl::Status CheckSnapshotExists(SnapshotId snapshot, absl::string_view verb) const;
 
   const HostStoreOptions options;
@@ -362,7 +374,7 @@ struct HostStore::Impl {
   // Held shared by every batch that writes, exclusively by a snapshot: it sees whole batches.
   WriterFirstMutex writers;
   std::mutex snapshot_mutex;
-  std::map<SnapshotId, int64_t> snapshots;  // file bytes; guarded by snapshot_mutex
+  std::map<SnapshotId, SnapshotFile> snapshots;  // guarded by snapshot_mutex
 
   std::atomic<int64_t> rows{0};
   std::atomic<int64_t> snapshot_bytes{0};
@@ -736,7 +748,7 @@ absl::Status HostStore::Impl::OpenSnapshotDir() {
     if (const SnapshotId snapshot = internal::ParseSnapshotFileName(name); snapshot != 0) {
       HOTROW_ASSIGN_OR_RETURN(const auto file, env.Open(SnapshotPath(snapshot), OpenMode::kRead));
       HOTROW_ASSIGN_OR_RETURN(const int64_t bytes, file->Size());
-      snapshots[snapshot] = bytes;
+      snapshots[snapshot] = {.bytes = bytes, .info = std::nullopt};
       snapshot_bytes.fetch_add(bytes, std::memory_order_relaxed);
       continue;
     }
@@ -757,7 +769,7 @@ absl::Status HostStore::Impl::Load(SnapshotId snapshot) {
   if (!exists) return NoSnapshotError("open", snapshot, dir);
   internal::SnapshotIo io;
   HOTROW_RETURN_IF_ERROR(internal::ReadSnapshot(
-      env, path, snapshot, options.tables, staging.span(),
+      env, path, snapshot, options.open_at_identity, options.tables, staging.span(),
       [&](const RowKey& key) -> absl::StatusOr<std::byte*> {
         const RowHash hash = HashRowKey(key);
         const uint32_t table = table_map.Find(key.table);
@@ -776,13 +788,22 @@ absl::Status HostStore::Impl::Load(SnapshotId snapshot) {
   return absl::OkStatus();
 }
 
-absl::Status HostStore::Impl::WriteSnapshot(SnapshotId snapshot, const std::string& path,
-                                            int64_t* file_bytes) {
+absl::StatusOr<HostStore::Impl::SnapshotFile> HostStore::Impl::WriteSnapshot(
+    SnapshotId snapshot, const std::string& path) {
   // No batch writes while this is held, and finds only read: no shard need be locked.
   std::unique_lock gate(writers);
+  SnapshotInfo info = {.id = snapshot,
+                       .committed = false,
+                       .identity = UniqueId::Random(),
+                       .table_rows = std::vector<int64_t>(options.tables.size())};
+  for (int64_t s = 0; s < num_shards; ++s) {
+    const Shard& shard = shards[static_cast<size_t>(s)];
+    for (int64_t c = 0; c < shard.num_chunks; ++c) {
+      info.table_rows[shard.chunks[c].table_index] += shard.chunks[c].CountLive();
+    }
+  }
   HOTROW_ASSIGN_OR_RETURN(auto writer, internal::SnapshotWriter::Create(
-                                           env, path, snapshot, options.tables,
-                                           rows.load(std::memory_order_relaxed), staging.span()));
+                                           env, path, info, options.tables, staging.span()));
   for (int64_t s = 0; s < num_shards; ++s) {
     const Shard& shard = shards[static_cast<size_t>(s)];
     for (int64_t c = 0; c < shard.num_chunks; ++c) {
@@ -801,8 +822,7 @@ absl::Status HostStore::Impl::WriteSnapshot(SnapshotId snapshot, const std::stri
   HOTROW_RETURN_IF_ERROR(writer.Finish());
   ios.Add(writer.io().ios);
   bytes_written.Add(writer.io().bytes);
-  *file_bytes = writer.io().bytes;
-  return absl::OkStatus();
+  return SnapshotFile{.bytes = writer.io().bytes, .info = std::move(info)};
 }
 
 absl::Status HostStore::Impl::CheckSnapshotExists(SnapshotId snapshot,
@@ -914,8 +934,8 @@ absl::Status HostStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<v
   }
   const std::string path = impl.SnapshotPath(snapshot);
   const std::string tmp_path = path + std::string(internal::kSnapshotTmpSuffix);
-  int64_t file_bytes = 0;
-  absl::Status status = impl.WriteSnapshot(snapshot, tmp_path, &file_bytes);
+  absl::StatusOr<Impl::SnapshotFile> file = impl.WriteSnapshot(snapshot, tmp_path);
+  absl::Status status = file.status();
   if (status.ok()) status = impl.env.Rename(tmp_path, path);
   if (!status.ok()) {
     impl.env.Remove(tmp_path).IgnoreError();  // else the next opening removes it
@@ -928,8 +948,8 @@ absl::Status HostStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<v
     impl.env.Remove(path).IgnoreError();
     return status;
   }
-  impl.snapshots[snapshot] = file_bytes;
-  impl.snapshot_bytes.fetch_add(file_bytes, std::memory_order_relaxed);
+  impl.snapshot_bytes.fetch_add(file->bytes, std::memory_order_relaxed);
+  impl.snapshots[snapshot] = *std::move(file);
   return absl::OkStatus();
 }
 
@@ -944,7 +964,7 @@ absl::Status HostStore::DropSnapshot(SnapshotId snapshot) {
   std::lock_guard lock(impl.snapshot_mutex);
   HOTROW_RETURN_IF_ERROR(impl.CheckSnapshotExists(snapshot, "drop"));
   HOTROW_RETURN_IF_ERROR(impl.env.Remove(impl.SnapshotPath(snapshot)));
-  impl.snapshot_bytes.fetch_sub(impl.snapshots[snapshot], std::memory_order_relaxed);
+  impl.snapshot_bytes.fetch_sub(impl.snapshots[snapshot].bytes, std::memory_order_relaxed);
   impl.snapshots.erase(snapshot);
   return impl.env.SyncDir(impl.options.snapshot_dir);
 }
@@ -953,8 +973,29 @@ absl::StatusOr<std::vector<SnapshotId>> HostStore::ListSnapshots() {
   std::lock_guard lock(impl_->snapshot_mutex);
   std::vector<SnapshotId> ids;
   ids.reserve(impl_->snapshots.size());
-  for (const auto& [snapshot, bytes] : impl_->snapshots) ids.push_back(snapshot);
+  for (const auto& [snapshot, file] : impl_->snapshots) ids.push_back(snapshot);
   return ids;
+}
+
+absl::StatusOr<SnapshotInfo> HostStore::DescribeSnapshot(SnapshotId snapshot) {
+  Impl& impl = *impl_;
+  std::lock_guard lock(impl.snapshot_mutex);
+  HOTROW_RETURN_IF_ERROR(impl.CheckSnapshotExists(snapshot, "describe"));
+  const std::optional<SnapshotInfo>& written = impl.snapshots[snapshot].info;
+  if (written.has_value()) return *written;
+  HOTROW_ASSIGN_OR_RETURN(internal::SnapshotContents contents,
+                          internal::ReadSnapshotContents(impl.env, impl.SnapshotPath(snapshot),
+                                                         snapshot, impl.staging.span()));
+  // Another run may have written the file, with its tables in another order.
+  SnapshotInfo info = std::move(contents.info);
+  const std::vector<int64_t> rows = std::exchange(info.table_rows, {});
+  for (const StoreTable& table : impl.options.tables) {
+    for (size_t t = 0; t < rows.size(); ++t) {
+      if (contents.tables[t].table == table.table) info.table_rows.push_back(rows[t]);
+    }
+  }
+  if (std::ssize(info.table_rows) != std::ssize(impl.options.tables)) info.table_rows.clear();
+  return info;
 }
 
 RowStoreStats HostStore::Stats() const {

@@ -26,6 +26,8 @@ struct HostStoreOptions {
   // crash left half written is removed. Errors of Open: FailedPrecondition (no such snapshot, or a
   // newer format), InvalidArgument (its tables are others), DataLoss (naming file and offset).
   SnapshotId open_at = 0;
+  // Known: open_at must have this identity, FailedPrecondition otherwise, and nothing has changed.
+  UniqueId open_at_identity;
   // Where the snapshot to open lies, if not in snapshot_dir; nothing is written there.
   std::string open_dir;
   HugePages huge_pages = HugePages::kTry;
@@ -79,6 +81,7 @@ class HostStore final : public RowStore {
   absl::Status CommitSnapshot(SnapshotId snapshot) override;
   absl::Status DropSnapshot(SnapshotId snapshot) override;
   absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override;
+  absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) override;
   RowStoreStats Stats() const override;
   std::span<const StoreTable> tables() const override;
   int64_t row_bytes(uint32_t table) const override;

@@ -424,6 +424,7 @@ class RocksStore final : public RowStore {
   absl::Status CommitSnapshot(SnapshotId snapshot) override;
   absl::Status DropSnapshot(SnapshotId snapshot) override;
   absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override;
+  absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) override;
   RowStoreStats Stats() const override;
   std::span<const StoreTable> tables() const override { return options_.tables; }
   int64_t row_bytes(uint32_t table) const override {
@@ -1012,6 +1013,16 @@ absl::StatusOr<std::vector<SnapshotId>> RocksStore::ListSnapshots() {
   return ids;
 }
 
+absl::StatusOr<SnapshotInfo> RocksStore::DescribeSnapshot(SnapshotId snapshot) {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> ids, ListSnapshots());
+  if (std::find(ids.begin(), ids.end(), snapshot) == ids.end()) {
+    return Precondition(absl::StrCat("there is no snapshot ", snapshot));
+  }
+  SnapshotInfo info;
+  info.id = snapshot;
+  return info;
+}
+
 absl::Status RocksStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) {
   if (snapshot == 0) return Precondition("0 is no snapshot id");
   Env& env = PosixEnv();
@@ -1209,6 +1220,7 @@ class RocksSnapshotReader final : public SnapshotReader {
 
   std::span<const StoreTable> tables() const override { return tables_; }
   int64_t rows() const override { return rows_; }
+  const SnapshotInfo& info() const override { return info_; }
   absl::Status Iterate(
       absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override {
     return VisitRows(*db_, options_.path, row_bytes_, visit);
@@ -1223,6 +1235,7 @@ class RocksSnapshotReader final : public SnapshotReader {
   std::vector<StoreTable> tables_;
   std::unordered_map<uint32_t, int64_t> row_bytes_;
   std::unique_ptr<rocksdb::DB> db_;
+  SnapshotInfo info_;
   int64_t rows_ = -1;
 };
 

@@ -19,6 +19,8 @@ struct RocksStoreOptions {
   int64_t disk_budget_bytes = 0;    // 0: no limit but the disk; see Disk below
   // Opens as this snapshot was; 0 opens the latest state, or an empty store.
   SnapshotId open_at = 0;
+  // Known: open_at must have this identity, FailedPrecondition otherwise, and nothing has changed.
+  UniqueId open_at_identity;
   // true: Stats() counts rows and rows_erased exactly, as RowStore says. To know whether a key is
   // new, every written key is then looked up first, and batches that write take turns. false:
   // writes are blind; rows is RocksDB's estimate, and rows_erased counts the keys that Erase named.

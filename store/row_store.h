@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/row_key.h"
+#include "base/unique_id.h"
 
 namespace hotrow {
 
@@ -44,6 +46,21 @@ struct RowStoreStats {
 // used once.
 using SnapshotId = uint64_t;
 
+// What a store knows of one of its snapshots. A name may be used again: by another run in the same
+// directory, or by a copy that was put back. The identity may not, so whoever remembers a snapshot
+// remembers both and passes both to whoever opens it.
+struct SnapshotInfo {
+  SnapshotId id = 0;
+  bool committed = false;
+  UniqueId identity;                // drawn by PrepareSnapshot; unknown: of an older version
+  std::vector<int64_t> table_rows;  // of each of tables(), in that order; empty: not known
+};
+
+// OK when `wanted` is unknown or that of the snapshot. FailedPrecondition otherwise, which names
+// `store` ("SSD store /data/rows"), the snapshot, both identities and the remedy.
+absl::Status CheckSnapshotIdentity(std::string_view store, const SnapshotInfo& found,
+                                   const UniqueId& wanted);
+
 // RowStore keeps fixed-width rows by {table, key}: the bottom tier, below the cache. It never
 // evicts.
 //
@@ -66,6 +83,8 @@ using SnapshotId = uint64_t;
 // rank has prepared S, the caller makes its own manifest durable: that is the moment of commitment.
 // CommitSnapshot(S) then tells the store. A process that dies between the two reopens with
 // OpenAt(S) if its manifest names S: a prepared snapshot can be opened and is thereby committed.
+// The manifest also keeps the identity of S; a store whose S has another one is refused
+// (FailedPrecondition) before anything in it changes.
 // Prepared snapshots that the manifest does not name are dropped with DropSnapshot.
 class RowStore {
  public:
@@ -121,6 +140,9 @@ class RowStore {
   virtual absl::Status DropSnapshot(SnapshotId snapshot) = 0;
   // Prepared and committed ones, ascending.
   virtual absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() = 0;
+  // Reads no rows. Errors: FailedPrecondition (there is no such snapshot; names it and the store),
+  // those of the files.
+  virtual absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) = 0;
 
   virtual RowStoreStats Stats() const = 0;
 

@@ -32,6 +32,8 @@ class SnapshotReader {
   virtual std::span<const StoreTable> tables() const = 0;
   // How many rows Iterate visits if it finds no damage; -1 where that is not known before.
   virtual int64_t rows() const = 0;
+  // What the store says of the snapshot; of what was written last id 0 and what is known.
+  virtual const SnapshotInfo& info() const = 0;
   // Calls visit for every row of the snapshot, each once, in no particular order, after its
   // checksum was compared. The bytes are there until visit returns. Ends early, with its status,
   // when visit returns an error. May be called again.
@@ -42,6 +44,8 @@ class SnapshotReader {
 struct SnapshotReaderOptions {
   std::string path;         // required; the directory of the store, of a HostStore its snapshots'
   SnapshotId snapshot = 0;  // prepared or committed; 0: what was written last and made durable
+  // Known: the snapshot must have this identity, FailedPrecondition otherwise.
+  UniqueId identity;
   // Of what the reader keeps: beside buffers of some MiB, for an SSD store an index of about 10
   // bytes a row. A hard limit, but what RocksDB needs beside its cache; 0: none.
   int64_t memory_budget_bytes = 0;

@@ -153,7 +153,7 @@ void EncodeSsdSegmentHeader(uint64_t epoch, int64_t segment_bytes, int64_t chunk
   std::memset(out.data(), 0, out.size());
   SsdSegmentHeader header = {};
   std::memcpy(header.magic, kSsdSegmentMagic, sizeof(header.magic));
-  header.version = kSsdFormatVersion;
+  header.version = kSsdSegmentVersion;
   header.epoch = epoch;
   header.segment_bytes = static_cast<uint64_t>(segment_bytes);
   header.chunk_bytes = static_cast<uint64_t>(chunk_bytes);
@@ -171,9 +171,9 @@ absl::Status CheckSsdSegmentHeader(std::span<const std::byte> bytes, uint64_t ep
   if (header.crc != StructCrc(header)) {
     return absl::DataLossError("offset 0: the checksum of the header does not match");
   }
-  if (header.version != kSsdFormatVersion) {
+  if (header.version != kSsdSegmentVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "offset 8: version ", header.version, ", this build reads version ", kSsdFormatVersion));
+        "offset 8: version ", header.version, ", this build reads version ", kSsdSegmentVersion));
   }
   if (header.epoch != epoch || header.segment_bytes != static_cast<uint64_t>(segment_bytes) ||
       header.chunk_bytes != static_cast<uint64_t>(chunk_bytes)) {
@@ -194,7 +194,7 @@ SsdFooterTrailer MakeSsdFooterTrailer(uint64_t epoch, int64_t chunk_offset, uint
                                       int64_t end_offset, std::span<const SsdFooterEntry> entries) {
   SsdFooterTrailer trailer = {};
   std::memcpy(trailer.magic, kSsdFooterMagic, sizeof(trailer.magic));
-  trailer.version = kSsdFormatVersion;
+  trailer.version = kSsdSegmentVersion;
   trailer.entries_crc = Crc32c(std::as_bytes(entries));
   trailer.epoch = epoch;
   trailer.chunk_offset = static_cast<uint64_t>(chunk_offset);
@@ -220,9 +220,9 @@ absl::StatusOr<SsdFooter> DecodeSsdFooter(std::span<const std::byte> tail, uint6
   if (trailer.crc != StructCrc(trailer)) {
     return absl::DataLossError(absl::StrCat(where, "the checksum of the footer does not match"));
   }
-  if (trailer.version != kSsdFormatVersion) {
+  if (trailer.version != kSsdSegmentVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
-        where, "version ", trailer.version, ", this build reads version ", kSsdFormatVersion));
+        where, "version ", trailer.version, ", this build reads version ", kSsdSegmentVersion));
   }
   if (trailer.epoch != epoch || trailer.chunk_offset != static_cast<uint64_t>(chunk_offset)) {
     return absl::DataLossError(absl::StrCat(where, "the footer is of epoch ", trailer.epoch,
@@ -332,6 +332,15 @@ struct ManifestSnapshot {
 };
 static_assert(sizeof(ManifestSnapshot) == 24);
 
+// Behind the snapshots, from version 3 on: of the index image and the present state, then of each
+// snapshot. The rows of each table follow each, as a number of 64 bits.
+struct ManifestIdentity {
+  uint64_t high;
+  uint64_t low;
+};
+static_assert(sizeof(ManifestIdentity) == 16);
+constexpr uint64_t kRowsUnknown = ~uint64_t{0};
+
 template <typename Struct>
 void AppendStruct(const Struct& value, std::string* out) {
   out->append(reinterpret_cast<const char*>(&value), sizeof(Struct));
@@ -346,6 +355,14 @@ void AppendSegments(std::span<const SsdSegmentRef> segments, std::string* out) {
                                  .end_offset = static_cast<uint64_t>(s.end_offset),
                                  .live_bytes = static_cast<uint64_t>(s.live_bytes)},
                  out);
+  }
+}
+
+void AppendIdentity(const UniqueId& id, std::span<const int64_t> table_rows, size_t num_tables,
+                    std::string* out) {
+  AppendStruct(ManifestIdentity{.high = id.high, .low = id.low}, out);
+  for (size_t t = 0; t < num_tables; ++t) {
+    AppendStruct(table_rows.empty() ? kRowsUnknown : static_cast<uint64_t>(table_rows[t]), out);
   }
 }
 
@@ -516,8 +533,43 @@ absl::Status TakeSnapshots(uint32_t count, Cursor* body, std::map<uint32_t, Slot
   return absl::OkStatus();
 }
 
+// `what` names the state whose rows these are.
+absl::Status TakeIdentity(std::string_view what, const SsdManifest& manifest, Cursor* body,
+                          UniqueId* id, std::vector<int64_t>* table_rows) {
+  const auto identity = body->Take<ManifestIdentity>();
+  *id = {.high = identity.high, .low = identity.low};
+  uint64_t total = 0;
+  for (size_t t = 0; t < manifest.tables.size(); ++t) {
+    const int64_t at = body->at();
+    const auto rows = body->Take<uint64_t>();
+    if (body->ran_out()) return absl::OkStatus();
+    const bool known = rows != kRowsUnknown;
+    // A row takes more than a byte of the log, so this bounds their sum as well.
+    const uint64_t most = static_cast<uint64_t>(kSsdLogBytesMax) - total;
+    if ((known && rows > most) || (t > 0 && known == table_rows->empty())) {
+      return Damaged(at, std::string(what), ": table ", manifest.tables[t].table, " has ", rows,
+                     " rows");
+    }
+    if (!known) continue;
+    table_rows->push_back(static_cast<int64_t>(rows));
+    total += rows;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TakeIdentities(Cursor* body, SsdManifest* out) {
+  HOTROW_RETURN_IF_ERROR(
+      TakeIdentity("the present state", *out, body, &out->index_image_id, &out->table_rows));
+  for (SsdSnapshot& s : out->snapshots) {
+    HOTROW_RETURN_IF_ERROR(
+        TakeIdentity(absl::StrCat("snapshot ", s.id), *out, body, &s.identity, &s.table_rows));
+  }
+  return absl::OkStatus();
+}
+
 // Decodes the copy at the front; `at` is where it lies in the file. *copy_bytes is how long it is.
-absl::StatusOr<SsdManifest> DecodeCopy(std::string_view bytes, int64_t at, int64_t* copy_bytes) {
+absl::StatusOr<SsdManifest> DecodeCopy(std::string_view bytes, int64_t at, int64_t* copy_bytes,
+                                       uint32_t* version) {
   if (bytes.size() < sizeof(ManifestPrefix) + sizeof(ManifestHeader)) {
     return Damaged(at, "the manifest ends in its header");
   }
@@ -527,10 +579,12 @@ absl::StatusOr<SsdManifest> DecodeCopy(std::string_view bytes, int64_t at, int64
     return Damaged(at, "not the manifest of an SSD store");
   }
   if (prefix.crc != StructCrc(prefix)) return Damaged(at, "the checksum of the prefix is wrong");
-  if (prefix.version != kSsdFormatVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "offset ", at + 8, ": format version ", prefix.version, ", this build reads version ",
-        kSsdFormatVersion, "; open the store with the hotrow that wrote it, or a newer one"));
+  *version = prefix.version;
+  if (prefix.version < kSsdFormatVersionMin || prefix.version > kSsdFormatVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("offset ", at + 8, ": format version ", prefix.version,
+                     ", this build reads versions ", kSsdFormatVersionMin, " to ",
+                     kSsdFormatVersion, "; open the store with the hotrow that wrote it"));
   }
   const int64_t header_at = at + static_cast<int64_t>(sizeof(prefix));
   const auto header = Load<ManifestHeader>(data + sizeof(prefix));
@@ -561,6 +615,7 @@ absl::StatusOr<SsdManifest> DecodeCopy(std::string_view bytes, int64_t at, int64
   std::map<uint32_t, SlotLife> lives;
   HOTROW_RETURN_IF_ERROR(TakeSegments(header.num_segments, out, &body, &lives, &out.segments));
   HOTROW_RETURN_IF_ERROR(TakeSnapshots(header.num_snapshots, &body, &lives, &out));
+  if (prefix.version >= 3) HOTROW_RETURN_IF_ERROR(TakeIdentities(&body, &out));
   if (body.ran_out() || !body.empty()) {
     return Damaged(body_at, "the body does not hold what the header says");
   }
@@ -586,6 +641,7 @@ bool operator==(const SsdManifest& a, const SsdManifest& b) {
   return a.generation == b.generation && a.segment_bytes == b.segment_bytes &&
          a.chunk_bytes == b.chunk_bytes && a.next_epoch == b.next_epoch &&
          a.sequence_limit == b.sequence_limit && a.index_image == b.index_image &&
+         a.index_image_id == b.index_image_id && a.table_rows == b.table_rows &&
          a.payload_bytes_written == b.payload_bytes_written &&
          a.device_bytes_written == b.device_bytes_written && a.segments == b.segments &&
          a.snapshots == b.snapshots &&
@@ -618,6 +674,11 @@ std::string EncodeSsdManifest(const SsdManifest& manifest) {
                  &body);
     AppendSegments(s.segments, &body);
   }
+  const size_t num_tables = manifest.tables.size();
+  AppendIdentity(manifest.index_image_id, manifest.table_rows, num_tables, &body);
+  for (const SsdSnapshot& s : manifest.snapshots) {
+    AppendIdentity(s.identity, s.table_rows, num_tables, &body);
+  }
   ManifestPrefix prefix = {};
   std::memcpy(prefix.magic, kManifestMagic, sizeof(prefix.magic));
   prefix.version = kSsdFormatVersion;
@@ -648,7 +709,9 @@ int64_t SsdManifestBytes(int64_t num_tables, int64_t num_snapshots, int64_t num_
   const size_t copy = sizeof(ManifestPrefix) + sizeof(ManifestHeader) +
                       static_cast<size_t>(num_tables) * sizeof(ManifestTable) +
                       static_cast<size_t>(num_snapshots) * sizeof(ManifestSnapshot) +
-                      static_cast<size_t>(num_segment_refs) * sizeof(ManifestSegment);
+                      static_cast<size_t>(num_segment_refs) * sizeof(ManifestSegment) +
+                      static_cast<size_t>(1 + num_snapshots) *
+                          (sizeof(ManifestIdentity) + static_cast<size_t>(num_tables) * 8);
   return 2 * static_cast<int64_t>(copy);
 }
 
@@ -658,11 +721,12 @@ absl::StatusOr<DecodedSsdManifest> DecodeSsdManifest(std::string_view bytes) {
   const auto half = static_cast<int64_t>(bytes.size() / 2);
   int64_t first_bytes = 0;
   int64_t second_bytes = 0;
+  uint32_t second_version = 0;
   absl::StatusOr<SsdManifest> first =
-      DecodeCopy(bytes.substr(0, static_cast<size_t>(half)), 0, &first_bytes);
+      DecodeCopy(bytes.substr(0, static_cast<size_t>(half)), 0, &first_bytes, &out.version);
   if (absl::IsFailedPrecondition(first.status())) return first.status();
   absl::StatusOr<SsdManifest> second =
-      DecodeCopy(bytes.substr(static_cast<size_t>(half)), half, &second_bytes);
+      DecodeCopy(bytes.substr(static_cast<size_t>(half)), half, &second_bytes, &second_version);
   if (!first.ok() && !second.ok()) return first.status();
   if (!first.ok()) {
     out.damage = std::string(first.status().message());
@@ -671,6 +735,7 @@ absl::StatusOr<DecodedSsdManifest> DecodeSsdManifest(std::string_view bytes) {
   } else if (first_bytes != half || second_bytes != static_cast<int64_t>(bytes.size()) - half) {
     out.damage = absl::StrCat("offset ", first_bytes, ": bytes that belong to no copy");
   }
+  if (!first.ok()) out.version = second_version;
   out.manifest = *std::move(first.ok() ? first : second);
   return out;
 }

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/math.h"
+#include "base/unique_id.h"
 #include "store/row_store.h"
 
 // The bytes of an SsdStore, docs/formats/ssd_store.md. All numbers are little-endian.
@@ -20,7 +21,12 @@
 // that hold records, and an index image that only makes opening faster.
 namespace hotrow::internal {
 
-inline constexpr uint32_t kSsdFormatVersion = 2;
+// Of the manifest. Version 2 has no identities and no counts of rows; it is still read, and the
+// next manifest that is written takes its place.
+inline constexpr uint32_t kSsdFormatVersion = 3;
+inline constexpr uint32_t kSsdFormatVersionMin = 2;
+// Of segment headers and chunk footers.
+inline constexpr uint32_t kSsdSegmentVersion = 2;
 
 // A location in the index names a unit; the record starts somewhere in it. At most one record of a
 // key starts in any unit.
@@ -208,6 +214,8 @@ struct SsdSnapshot {
   bool committed = false;
   uint64_t sequence = 0;  // of its last record
   std::vector<SsdSegmentRef> segments;
+  UniqueId identity;                // see SnapshotInfo
+  std::vector<int64_t> table_rows;  // as in SsdManifest
 
   friend bool operator==(const SsdSnapshot&, const SsdSnapshot&) = default;
 };
@@ -220,12 +228,14 @@ struct SsdManifest {
   uint64_t next_epoch = 1;
   uint64_t sequence_limit = 1;  // every sequence number in use is below it
   uint64_t index_image = 0;     // number of the index image that fits this state; 0: none
+  UniqueId index_image_id;      // that this image must have; unknown without one
   // Over the store's life, up to this replacement: rows that were written times their widths, and
   // what went to the device for them, cleaning and manifests included.
   uint64_t payload_bytes_written = 0;
   uint64_t device_bytes_written = 0;
   std::vector<StoreTable> tables;
   std::vector<SsdSegmentRef> segments;  // the present state
+  std::vector<int64_t> table_rows;      // of it, by table; empty: not known (version 2)
   std::vector<SsdSnapshot> snapshots;
 
   friend bool operator==(const SsdManifest& a, const SsdManifest& b);
@@ -245,7 +255,8 @@ std::string EncodeSsdManifest(const SsdManifest& manifest);
 int64_t SsdManifestBytes(int64_t num_tables, int64_t num_snapshots, int64_t num_segment_refs);
 struct DecodedSsdManifest {
   SsdManifest manifest;
-  std::string damage;  // what is wrong with one of the copies, with its offset; empty: nothing
+  uint32_t version = 0;  // of the text
+  std::string damage;    // what is wrong with one of the copies, with its offset; empty: nothing
 };
 // Errors: DataLoss (no copy is whole and makes sense: a copy whose checksums fit but that no store
 // writes is damaged like any other, and its field is named), FailedPrecondition (a version that

@@ -23,6 +23,18 @@ uint32_t HeaderCrc(const SsdImageHeader& header) {
   return Crc32c(Bytes(header).first(offsetof(SsdImageHeader, crc)));
 }
 
+bool HasId(const SsdImageHeader& header, const UniqueId& id) {
+  return header.id_high == id.high && header.id_low == id.low;
+}
+
+// Whether this is the header of an image of version 2, which was 32 bytes long.
+bool IsVersion2(const SsdImageHeader& header) {
+  constexpr size_t kCrcAt = 28;
+  uint32_t crc = 0;
+  std::memcpy(&crc, reinterpret_cast<const std::byte*>(&header) + kCrcAt, sizeof(crc));
+  return header.version == 2 && crc == Crc32c(Bytes(header).first(kCrcAt));
+}
+
 // Collects what is written until it is worth a call.
 class Writer {
  public:
@@ -95,14 +107,17 @@ int64_t SsdIndexImageBytes(const SsdIndex& index) {
              static_cast<int64_t>(sizeof(SsdIndexImageHeader) + sizeof(SsdImageCrc));
 }
 
-absl::Status WriteSsdIndexImage(Env& env, const std::string& path, const SsdIndex& index) {
+absl::Status WriteSsdIndexImage(Env& env, const std::string& path, const UniqueId& id,
+                                const SsdIndex& index) {
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kTruncate));
   Writer writer(*file);
   SsdImageHeader header = {};
   std::memcpy(header.magic, kSsdImageMagic, sizeof(header.magic));
-  header.version = kSsdFormatVersion;
+  header.version = kSsdImageVersion;
   header.num_partitions = static_cast<uint32_t>(index.num_partitions());
   header.rows = static_cast<uint64_t>(index.rows());
+  header.id_high = id.high;
+  header.id_low = id.low;
   header.crc = HeaderCrc(header);
   HOTROW_RETURN_IF_ERROR(writer.Append(Bytes(header)));
   for (int64_t p = 0; p < index.num_partitions(); ++p) {
@@ -118,7 +133,8 @@ absl::Status WriteSsdIndexImage(Env& env, const std::string& path, const SsdInde
   return file->Close();
 }
 
-absl::Status ReadSsdIndexImage(Env& env, const std::string& path, SsdIndex& index) {
+absl::Status ReadSsdIndexImage(Env& env, const std::string& path, const UniqueId& id,
+                               SsdIndex& index) {
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
   HOTROW_ASSIGN_OR_RETURN(const int64_t size, file->Size());
   Reader reader(*file, size);
@@ -133,10 +149,11 @@ absl::Status ReadSsdIndexImage(Env& env, const std::string& path, SsdIndex& inde
       header.crc != HeaderCrc(header)) {
     return damaged("not the header of an index image, or a damaged one");
   }
-  if (header.version != kSsdFormatVersion ||
+  if (header.version != kSsdImageVersion ||
       header.num_partitions != static_cast<uint32_t>(index.num_partitions())) {
     return damaged("the image is of another version or shape");
   }
+  if (!HasId(header, id)) return damaged("the image is of another store or state");
   for (int64_t p = 0; p < index.num_partitions(); ++p) {
     uint32_t crc = 0;
     HOTROW_RETURN_IF_ERROR(index.Load(p, [&](std::span<std::byte> bytes) {
@@ -157,7 +174,7 @@ absl::Status ReadSsdIndexImage(Env& env, const std::string& path, SsdIndex& inde
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> CheckSsdIndexImage(Env& env, const std::string& path) {
+absl::StatusOr<int64_t> CheckSsdIndexImage(Env& env, const std::string& path, const UniqueId& id) {
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
   HOTROW_ASSIGN_OR_RETURN(const int64_t size, file->Size());
   Reader reader(*file, size);
@@ -177,10 +194,17 @@ absl::StatusOr<int64_t> CheckSsdIndexImage(Env& env, const std::string& path) {
   if (std::memcmp(header.magic, kSsdImageMagic, sizeof(header.magic)) != 0) {
     return damaged(0, "not the header of an index image");
   }
-  if (header.crc != HeaderCrc(header)) return damaged(0, "the header's checksum does not match");
-  if (header.version != kSsdFormatVersion) {
+  if (header.crc != HeaderCrc(header) && !IsVersion2(header)) {
+    return damaged(0, "the header's checksum does not match");
+  }
+  if (header.version != kSsdImageVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "offset 8: version ", header.version, ", this build reads version ", kSsdFormatVersion));
+        "offset 8: version ", header.version, ", this build reads version ", kSsdImageVersion));
+  }
+  if (!HasId(header, id)) {
+    return damaged(24, "the image is of another store or state: its id is ",
+                   UniqueId{header.id_high, header.id_low}.ToHex(), ", the manifest's ",
+                   id.ToHex());
   }
   uint64_t rows = 0;
   std::vector<std::byte> buffer(kBufferBytes);

@@ -15,16 +15,21 @@ namespace hotrow::internal {
 
 inline constexpr char kSsdImageMagic[8] = {'H', 'O', 'T', 'R', 'O', 'W', 'S', 'I'};
 
+// Its own: an image of another version is left out, and the index made anew from the footers.
+inline constexpr uint32_t kSsdImageVersion = 3;
+
 // Offset 0; the partitions follow, each as SsdIndex::Save writes it with a SsdImageCrc behind it.
 struct SsdImageHeader {
   char magic[8];
   uint32_t version;
   uint32_t num_partitions;
   uint64_t rows;
+  uint64_t id_high;  // SsdManifest::index_image_id
+  uint64_t id_low;
   uint32_t reserved;  // 0
-  uint32_t crc;       // of the 28 bytes before
+  uint32_t crc;       // of the 44 bytes before
 };
-static_assert(sizeof(SsdImageHeader) == 32 && offsetof(SsdImageHeader, crc) == 28);
+static_assert(sizeof(SsdImageHeader) == 48 && offsetof(SsdImageHeader, crc) == 44);
 
 struct SsdImageCrc {
   uint32_t partition;
@@ -35,14 +40,17 @@ static_assert(sizeof(SsdImageCrc) == 8);
 // About how long the file gets; never shorter.
 int64_t SsdIndexImageBytes(const SsdIndex& index);
 // Writes and syncs the file; not its directory. Nothing may change the index meanwhile.
-absl::Status WriteSsdIndexImage(Env& env, const std::string& path, const SsdIndex& index);
+absl::Status WriteSsdIndexImage(Env& env, const std::string& path, const UniqueId& id,
+                                const SsdIndex& index);
 // Fills an index that was made with the same options and is empty. Errors: DataLoss (naming file
-// and offset), ResourceExhausted; the index is then good for nothing.
-absl::Status ReadSsdIndexImage(Env& env, const std::string& path, SsdIndex& index);
+// and offset; also an image of another store or state, which has another id), ResourceExhausted;
+// the index is then good for nothing.
+absl::Status ReadSsdIndexImage(Env& env, const std::string& path, const UniqueId& id,
+                               SsdIndex& index);
 // Checks every byte of the file, without an index to fill; returns how many rows it holds. Errors:
 // DataLoss and FailedPrecondition (another version), saying at which offset, without the file's
 // name; those of the file.
-absl::StatusOr<int64_t> CheckSsdIndexImage(Env& env, const std::string& path);
+absl::StatusOr<int64_t> CheckSsdIndexImage(Env& env, const std::string& path, const UniqueId& id);
 
 }  // namespace hotrow::internal
 

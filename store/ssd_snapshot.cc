@@ -54,6 +54,7 @@ class SsdSnapshotReader final : public SnapshotReader {
 
   std::span<const StoreTable> tables() const override { return manifest_.tables; }
   int64_t rows() const override { return index_->rows(); }
+  const SnapshotInfo& info() const override { return info_; }
   absl::Status Iterate(
       absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override;
 
@@ -82,6 +83,7 @@ class SsdSnapshotReader final : public SnapshotReader {
   std::unique_ptr<FileLock> lock_;
   std::string manifest_text_;
   SsdManifest manifest_;
+  SnapshotInfo info_;
   std::vector<SsdSegmentRef> segments_;  // of the snapshot
   std::vector<int64_t> row_bytes_;       // by table index
   std::map<uint32_t, std::unique_ptr<File>> files_;
@@ -133,12 +135,16 @@ absl::Status SsdSnapshotReader::ReadManifest() {
   for (const StoreTable& t : manifest_.tables) row_bytes_.push_back(t.row_bytes);
   if (options_.snapshot == 0) {
     segments_ = manifest_.segments;
+    info_.table_rows = manifest_.table_rows;
     return absl::OkStatus();
   }
   for (const internal::SsdSnapshot& s : manifest_.snapshots) {
     if (s.id != options_.snapshot) continue;
     segments_ = s.segments;
-    return absl::OkStatus();
+    info_ = {
+        .id = s.id, .committed = s.committed, .identity = s.identity, .table_rows = s.table_rows};
+    return CheckSnapshotIdentity(absl::StrCat("SSD store ", options_.path), info_,
+                                 options_.identity);
   }
   return absl::FailedPreconditionError(
       absl::StrCat(options_.path, ": there is no snapshot ", options_.snapshot));
@@ -181,16 +187,26 @@ absl::Status SsdSnapshotReader::MakeIndex() {
           budget_));
   // The rest is for the index.
   const int64_t newest_bytes = std::min(kNewestBytes, (budget_.budget() - budget_.used()) / 2);
-  const auto location_of = [&](const SsdNewest& row) { return LocationOf(row.slot, row.offset); };
-  const absl::Status status =
-      internal::ScanNewestSsdRows(
-          geometry(), segments_, [&](uint32_t slot) { return files_.at(slot).get(); }, *queue_,
-          budget_, newest_bytes, index_->options().seed,
-          [&](std::span<const SsdNewest> rows) {
-            return internal::AddToSsdIndex(rows, location_of, index_.get());
-          })
-          .status();
-  return status;
+  std::vector<int64_t> counts(row_bytes_.size());
+  const auto location_of = [&](const SsdNewest& row) {
+    ++counts[row.table_index()];
+    return LocationOf(row.slot, row.offset);
+  };
+  HOTROW_RETURN_IF_ERROR(internal::ScanNewestSsdRows(
+                             geometry(), segments_,
+                             [&](uint32_t slot) { return files_.at(slot).get(); }, *queue_, budget_,
+                             newest_bytes, index_->options().seed,
+                             [&](std::span<const SsdNewest> rows) {
+                               return internal::AddToSsdIndex(rows, location_of, index_.get());
+                             })
+                             .status());
+  for (size_t t = 0; t < info_.table_rows.size(); ++t) {
+    if (counts[t] == info_.table_rows[t]) continue;
+    return absl::DataLossError(absl::StrCat(
+        PathOf(internal::kSsdManifestName), ": table ", manifest_.tables[t].table, " of snapshot ",
+        options_.snapshot, " has ", info_.table_rows[t], " rows, its segments hold ", counts[t]));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SsdSnapshotReader::CheckUnchanged() const {

@@ -78,6 +78,19 @@ constexpr int64_t kFindArenaBytes = 8 * kMiB;
 constexpr uint64_t kEpochsReserved = uint64_t{1} << 32;
 constexpr uint64_t kSequencesReserved = uint64_t{1} << 40;
 
+// A record's checksum covers the epoch of its segment, so a segment file of another store holds no
+// valid record if no two stores use one epoch: each begins at a number drawn below the first of
+// these. So that copies of one store differ as well once both are used, each opening skips up to
+// so many numbers as the second says: 2^21 openings before half of all numbers are used.
+constexpr uint64_t kFirstEpochMax = uint64_t{1} << 61;
+constexpr uint64_t kEpochsSkippedMax = uint64_t{1} << 40;
+
+uint64_t EpochsToSkip(uint64_t next_epoch) {
+  // A store that was opened too often for that skips less, rather than to run out of numbers.
+  const uint64_t left = internal::kSsdNumberMax - next_epoch;
+  return UniqueId::Random().low % std::min(kEpochsSkippedMax, std::max<uint64_t>(left >> 20, 1));
+}
+
 // The cleaner works when no more segments than this can be opened, until there are two more: two
 // are reserved for it, one it may have taken, and two are for writers while a round runs.
 constexpr int64_t kLowWater = 4;
@@ -182,6 +195,7 @@ struct SsdStore::Impl {
   absl::Status ReadManifest(bool* exists);
   absl::Status CheckTables() const;
   absl::Status ChooseState();
+  absl::Status CheckCounts() const;
   absl::Status AdoptSegments();
   absl::Status CreateIndex(int64_t rows_hint);
   absl::StatusOr<bool> LoadImage();
@@ -223,6 +237,8 @@ struct SsdStore::Impl {
   void AddLive(SsdLocation location, uint32_t table, int sign);
 
   // Committing. cleaning: clean_mutex is held.
+  std::vector<int64_t> TableRows() const { return {table_rows.begin(), table_rows.end()}; }
+  SnapshotInfo Describe(const SsdSnapshot& snapshot) const;
   struct Prepare {
     SnapshotId id = 0;  // 0: none
     absl::FunctionRef<void()> captured = Nothing;
@@ -287,6 +303,7 @@ struct SsdStore::Impl {
   std::unique_ptr<SsdLog> log;
   std::atomic<uint64_t> next_sequence{1};
   std::atomic<int64_t> live_log_bytes{0};
+  std::vector<std::atomic<int64_t>> table_rows;  // by table index; exact while no batch writes
 
   // Held while a manifest is made and replaced. Before: clean_mutex. After: the streams' locks.
   mutable std::mutex commit_mutex;
@@ -414,6 +431,7 @@ absl::Status SsdStore::Impl::Open() {
           std::string(internal::kSsdManifestName), " is missing"));
     }
     manifest.tables = options.tables;
+    manifest.next_epoch = 1 + UniqueId::Random().low % kFirstEpochMax;
     HOTROW_RETURN_IF_ERROR(ChooseGeometry());
   } else {
     HOTROW_RETURN_IF_ERROR(CheckTables());
@@ -430,6 +448,7 @@ absl::Status SsdStore::Impl::Open() {
     row_bytes.push_back(t.row_bytes);
     row_bytes_longest = std::max(row_bytes_longest, t.row_bytes);
   }
+  table_rows = std::vector<std::atomic<int64_t>>(row_bytes.size());
   if (internal::SsdChunkBytesNeeded(row_bytes_longest) > chunk_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         options.path, ": chunk_bytes is ", chunk_bytes, ", rows of ", row_bytes_longest,
@@ -472,9 +491,10 @@ absl::Status SsdStore::Impl::Open() {
   HOTROW_RETURN_IF_ERROR(CreateFindContexts());
 
   next_sequence = manifest.sequence_limit;
-  log->set_next_epoch(manifest.next_epoch);
+  log->set_next_epoch(manifest.next_epoch + EpochsToSkip(manifest.next_epoch));
   HOTROW_ASSIGN_OR_RETURN(const bool loaded, LoadImage());
   if (!loaded) HOTROW_RETURN_IF_ERROR(RebuildIndex());
+  HOTROW_RETURN_IF_ERROR(CheckCounts());
   // From here on numbers below the limits may be in use, and what is open is the latest state. The
   // image stays until something is written, unless it takes room that segments need.
   SsdManifest next = manifest;
@@ -483,7 +503,9 @@ absl::Status SsdStore::Impl::Open() {
   if (!loaded || !HasRoomForImage()) {
     if (next.index_image != 0) surplus_files.push_back(ImagePath(next.index_image));
     next.index_image = 0;
+    next.index_image_id = {};
   }
+  next.table_rows = TableRows();
   has_image = next.index_image != 0;
   HOTROW_RETURN_IF_ERROR(WriteManifest(next));
   for (const std::string& path : surplus_files) {
@@ -616,11 +638,28 @@ absl::Status SsdStore::Impl::CheckTables() const {
   return absl::OkStatus();
 }
 
+// In the order of the options, which need not be that of the store.
+SnapshotInfo SsdStore::Impl::Describe(const SsdSnapshot& snapshot) const {
+  SnapshotInfo info = {.id = snapshot.id,
+                       .committed = snapshot.committed,
+                       .identity = snapshot.identity,
+                       .table_rows = {}};
+  if (snapshot.table_rows.empty()) return info;
+  for (const StoreTable& t : options.tables) {
+    for (size_t i = 0; i < manifest.tables.size(); ++i) {
+      if (manifest.tables[i].table == t.table) info.table_rows.push_back(snapshot.table_rows[i]);
+    }
+  }
+  return info;
+}
+
 // Makes the snapshot that was asked for the present state.
 absl::Status SsdStore::Impl::ChooseState() {
   if (options.open_at == 0) return absl::OkStatus();
   for (SsdSnapshot& snapshot : manifest.snapshots) {
     if (snapshot.id != options.open_at) continue;
+    HOTROW_RETURN_IF_ERROR(CheckSnapshotIdentity(absl::StrCat("SSD store ", options.path),
+                                                 Describe(snapshot), options.open_at_identity));
     snapshot.committed = true;
     // The image fits when nothing was written after the snapshot.
     const bool same =
@@ -630,7 +669,9 @@ absl::Status SsdStore::Impl::ChooseState() {
                    });
     if (!same) {
       manifest.segments = snapshot.segments;
+      manifest.table_rows = snapshot.table_rows;
       manifest.index_image = 0;
+      manifest.index_image_id = {};
     }
     return absl::OkStatus();
   }
@@ -732,6 +773,7 @@ absl::Status SsdStore::Impl::DropImage() {
   if (manifest.index_image == 0) return absl::OkStatus();
   SsdManifest next = manifest;
   next.index_image = 0;
+  next.index_image_id = {};
   const std::string path = ImagePath(manifest.index_image);
   HOTROW_RETURN_IF_ERROR(WriteManifest(next));
   env->Remove(path).IgnoreError();
@@ -740,10 +782,12 @@ absl::Status SsdStore::Impl::DropImage() {
 }
 
 absl::StatusOr<bool> SsdStore::Impl::LoadImage() {
-  if (manifest.index_image == 0) return false;
+  // A manifest of version 2 knows neither whose image it names nor how many rows each table has.
+  if (manifest.index_image == 0 || manifest.table_rows.empty()) return false;
   HOTROW_RETURN_IF_ERROR(CreateIndex(RowsMax(*log, row_bytes)));
   const std::string path = ImagePath(manifest.index_image);
-  const absl::Status status = internal::ReadSsdIndexImage(*env, path, *index);
+  const absl::Status status =
+      internal::ReadSsdIndexImage(*env, path, manifest.index_image_id, *index);
   if (!status.ok()) {
     // Without it opening takes longer, that is all. Also when there is too little memory: a damaged
     // image may ask for any amount.
@@ -753,7 +797,20 @@ absl::StatusOr<bool> SsdStore::Impl::LoadImage() {
   int64_t live = 0;
   for (const SsdSegmentRef& ref : manifest.segments) live += ref.live_bytes;
   live_log_bytes = live;
+  std::copy(manifest.table_rows.begin(), manifest.table_rows.end(), table_rows.begin());
   return true;
+}
+
+// Segments that hold other rows than the manifest counted are not those that it was written with.
+absl::Status SsdStore::Impl::CheckCounts() const {
+  for (size_t t = 0; t < manifest.table_rows.size(); ++t) {
+    if (table_rows[t] == manifest.table_rows[t]) continue;
+    return absl::DataLossError(
+        absl::StrCat(manifest_path, ": table ", table_numbers[t], " has ", manifest.table_rows[t],
+                     " rows, its segments hold ", table_rows[t].load(),
+                     "; `hotrow verify` lists all damage, an older checkpoint may be whole"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SsdStore::Impl::RebuildIndex() {
@@ -802,6 +859,7 @@ void SsdStore::Impl::AddLive(SsdLocation location, uint32_t table, int sign) {
   const int64_t bytes = sign * LogBytes(row_bytes[table]);
   log->segment(log->SlotOf(location)).live_bytes.fetch_add(bytes, std::memory_order_relaxed);
   live_log_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  table_rows[table].fetch_add(sign, std::memory_order_relaxed);
 }
 
 absl::Status SsdStore::Impl::Unreadable(uint32_t slot, int64_t offset,
@@ -1326,6 +1384,7 @@ absl::StatusOr<bool> SsdStore::Impl::TryCommit(const Change& change, const Prepa
     log->Submit(SsdStream::kFresh, /*close=*/false);
     cleaned = log->CleanedSegments();
     next.segments = log->LiveSegments();
+    next.table_rows = TableRows();
     sequence = next_sequence;
   }
   if (prepare.id != 0) HOTROW_RETURN_IF_ERROR(CheckSnapshotSize(std::ssize(next.segments)));
@@ -1337,9 +1396,14 @@ absl::StatusOr<bool> SsdStore::Impl::TryCommit(const Change& change, const Prepa
   next.sequence_limit = std::max(next.sequence_limit, sequence + kSequencesReserved / 2);
   const uint64_t old_image = next.index_image;
   next.index_image = 0;
+  next.index_image_id = {};
   if (prepare.id != 0) {
-    next.snapshots.push_back(
-        {.id = prepare.id, .committed = false, .sequence = sequence, .segments = next.segments});
+    next.snapshots.push_back({.id = prepare.id,
+                              .committed = false,
+                              .sequence = sequence,
+                              .segments = next.segments,
+                              .identity = UniqueId::Random(),
+                              .table_rows = next.table_rows});
     HOTROW_RETURN_IF_ERROR(CheckManifestRoom(next));
   }
   HOTROW_RETURN_IF_ERROR(WriteManifest(next));
@@ -1430,6 +1494,15 @@ absl::StatusOr<std::vector<SnapshotId>> SsdStore::ListSnapshots() {
   return ids;
 }
 
+absl::StatusOr<SnapshotInfo> SsdStore::DescribeSnapshot(SnapshotId snapshot) {
+  std::lock_guard lock(impl_->commit_mutex);
+  for (const SsdSnapshot& s : impl_->manifest.snapshots) {
+    if (s.id == snapshot) return impl_->Describe(s);
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(impl_->options.path, ": there is no snapshot ", snapshot));
+}
+
 absl::Status SsdStore::Close() {
   Impl& impl = *impl_;
   std::lock_guard clean_lock(impl.clean_mutex);
@@ -1451,7 +1524,8 @@ absl::Status SsdStore::Close() {
   if (excess() > 0) return absl::OkStatus();
   const uint64_t number = impl.manifest.generation + 1;
   const std::string path = impl.ImagePath(number);
-  const absl::Status status = internal::WriteSsdIndexImage(*impl.env, path, *impl.index);
+  const UniqueId id = UniqueId::Random();
+  const absl::Status status = internal::WriteSsdIndexImage(*impl.env, path, id, *impl.index);
   if (absl::IsResourceExhausted(status)) {
     impl.env->Remove(path).IgnoreError();
     return absl::OkStatus();
@@ -1461,6 +1535,7 @@ absl::Status SsdStore::Close() {
   HOTROW_RETURN_IF_ERROR(impl.env->SyncDir(impl.options.path));
   SsdManifest next = impl.manifest;
   next.index_image = number;
+  next.index_image_id = id;
   return impl.WriteManifest(next);
 }
 

@@ -24,6 +24,8 @@ struct SsdStoreOptions {
   // Opens this snapshot and drops what was written after it; 0 opens what the last Flush, snapshot
   // or Close left, or an empty store where there is none.
   SnapshotId open_at = 0;
+  // Known: open_at must have this identity, FailedPrecondition otherwise, and nothing has changed.
+  UniqueId open_at_identity;
 
   // Sizes; 0 lets the store choose by the budgets. They belong to the store for life: when a store
   // is there already its own count.
@@ -114,6 +116,7 @@ class SsdStore final : public RowStore {
   absl::Status CommitSnapshot(SnapshotId snapshot) override;
   absl::Status DropSnapshot(SnapshotId snapshot) override;
   absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override;
+  absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) override;
   RowStoreStats Stats() const override;
   std::span<const StoreTable> tables() const override;
   int64_t row_bytes(uint32_t table) const override;
@@ -169,6 +172,8 @@ struct SsdStoreReport {
     bool committed = false;
     int64_t segments = 0;
     int64_t bytes = 0;  // as used_bytes; shared with other states
+    UniqueId identity;
+    std::vector<int64_t> table_rows;  // in the order of the store; empty: not known
   };
   std::vector<Snapshot> snapshots;  // by id
   bool has_index_image = false;

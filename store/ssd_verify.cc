@@ -113,6 +113,7 @@ absl::Status ClosedStore::Read() {
         absl::StrCat(ManifestPath(), ": ", std::string(decoded.status().message())));
   }
   manifest = std::move(decoded->manifest);
+  report.format_version = decoded->version;
   if (!decoded->damage.empty()) AddMessage(&report, ManifestPath(), decoded->damage);
   for (const StoreTable& t : manifest.tables) row_bytes.push_back(t.row_bytes);
   return Describe();
@@ -127,7 +128,6 @@ absl::Status ClosedStore::CheckUnchanged() const {
 
 // What manifest and directory say.
 absl::Status ClosedStore::Describe() {
-  report.format_version = internal::kSsdFormatVersion;
   report.generation = manifest.generation;
   report.segment_bytes = manifest.segment_bytes;
   report.chunk_bytes = manifest.chunk_bytes;
@@ -147,6 +147,8 @@ absl::Status ClosedStore::Describe() {
     out.id = s.id;
     out.committed = s.committed;
     out.segments = static_cast<int64_t>(s.segments.size());
+    out.identity = s.identity;
+    out.table_rows = s.table_rows;
     for (const SsdSegmentRef& ref : s.segments) {
       out.bytes += ref.end_offset;
       if (!present.contains(ref.slot)) held.insert(ref.slot);
@@ -225,6 +227,12 @@ absl::Status ClosedStore::CountRows(bool tell_damage) {
   }
   HOTROW_RETURN_IF_ERROR(records.status());
   report.records = *records;
+  for (size_t t = 0; tell_damage && t < manifest.table_rows.size(); ++t) {
+    if (report.tables[t].rows == manifest.table_rows[t]) continue;
+    AddDamage(&report, ManifestPath(), 0,
+              absl::StrCat("table ", report.tables[t].table, " has ", manifest.table_rows[t],
+                           " rows, its segments hold ", report.tables[t].rows));
+  }
   return absl::OkStatus();
 }
 
@@ -543,10 +551,13 @@ absl::Status VerifySegments(ClosedStore& store) {
 absl::Status VerifyImage(ClosedStore& store) {
   if (store.manifest.index_image == 0) return absl::OkStatus();
   const std::string file = store.FilePath(internal::SsdIndexName(store.manifest.index_image));
-  const absl::StatusOr<int64_t> rows = internal::CheckSsdIndexImage(store.env, file);
+  const absl::StatusOr<int64_t> rows =
+      internal::CheckSsdIndexImage(store.env, file, store.manifest.index_image_id);
   if (absl::IsNotFound(rows.status())) {
     AddDamage(&store.report, file, 0, "the file is missing");
-  } else if (absl::IsDataLoss(rows.status()) || absl::IsFailedPrecondition(rows.status())) {
+  } else if (absl::IsFailedPrecondition(rows.status())) {
+    // Of another version: opening makes the index anew.
+  } else if (absl::IsDataLoss(rows.status())) {
     AddMessage(&store.report, file, std::string(rows.status().message()));
   } else {
     HOTROW_RETURN_IF_ERROR(rows.status());

@@ -118,9 +118,12 @@ std::string Dump(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-// With what verifying has counted.
+// With what verifying has counted, or what the snapshots say of themselves.
 SavedModel Counted(const CheckpointReport& report) {
   SavedModel model = report.model;
+  for (size_t i = 0; i < report.table_rows.size(); ++i) {
+    model.tables[i].rows = report.table_rows[i];
+  }
   for (size_t i = 0; i < report.tables.size(); ++i) {
     model.tables[i].rows = report.tables[i].rows;
     model.tables[i].hash = report.tables[i].hash.ToHex();
@@ -193,6 +196,8 @@ std::string CheckpointReportJson(const std::string& path, const CheckpointReport
                               {"kind", part.store},
                               {"dir", part.tables_dir},
                               {"snapshot", part.snapshot},
+                              {"identity", Known(part.identity.known() ? part.identity.ToHex()
+                                                                       : std::string())},
                               {"rows", Known(report.part_rows[r])}});
   }
   json["files"] = Json::array();

@@ -1,6 +1,7 @@
 #include "tools/store_report.h"
 
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +37,12 @@ int64_t RowsOf(const SsdStoreReport& report) {
     rows += table.rows;
   }
   return rows;
+}
+
+// -1: not known.
+int64_t RowsOf(const SsdStoreReport::Snapshot& snapshot) {
+  if (snapshot.table_rows.empty()) return -1;
+  return std::accumulate(snapshot.table_rows.begin(), snapshot.table_rows.end(), int64_t{0});
 }
 
 void AppendLine(std::string* out, std::string_view key, const std::string& value) {
@@ -80,12 +87,13 @@ std::string StoreReportText(const std::string& path, const SsdStoreReport& repor
   if (report.snapshots.empty()) {
     absl::StrAppend(&out, "\n  no snapshots\n");
   } else {
-    absl::StrAppendFormat(&out, "\n  %20s %10s %10s %12s\n", "snapshot", "state", "segments",
-                          "log bytes");
+    absl::StrAppendFormat(&out, "\n  %20s %10s %10s %12s %16s  %s\n", "snapshot", "state",
+                          "segments", "log bytes", "rows", "identity");
     for (const SsdStoreReport::Snapshot& s : report.snapshots) {
-      absl::StrAppendFormat(&out, "  %20d %10s %10s %12s\n", s.id,
+      absl::StrAppendFormat(&out, "  %20d %10s %10s %12s %16s  %s\n", s.id,
                             s.committed ? "committed" : "prepared", FormatCount(s.segments),
-                            FormatBytes(s.bytes));
+                            FormatBytes(s.bytes), CountText(RowsOf(s)),
+                            s.identity.known() ? s.identity.ToHex() : "none");
     }
   }
   if (DamageCount(report) > 0) absl::StrAppend(&out, "\nDamage\n", DamageText(report));
@@ -102,8 +110,12 @@ std::string StoreReportJson(const std::string& path, const SsdStoreReport& repor
   }
   Json snapshots = Json::array();
   for (const SsdStoreReport::Snapshot& s : report.snapshots) {
-    snapshots.push_back(
-        {{"id", s.id}, {"committed", s.committed}, {"segments", s.segments}, {"bytes", s.bytes}});
+    snapshots.push_back({{"id", s.id},
+                         {"committed", s.committed},
+                         {"segments", s.segments},
+                         {"bytes", s.bytes},
+                         {"rows", Known(RowsOf(s))},
+                         {"identity", s.identity.known() ? Json(s.identity.ToHex()) : Json()}});
   }
   Json damage = Json::array();
   for (const SsdDamage& d : report.damage) {

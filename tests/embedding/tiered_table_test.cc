@@ -63,6 +63,9 @@ class RefusingStore final : public RowStore {
   absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override {
     return store_->ListSnapshots();
   }
+  absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) override {
+    return store_->DescribeSnapshot(snapshot);
+  }
   RowStoreStats Stats() const override { return store_->Stats(); }
   std::span<const StoreTable> tables() const override { return store_->tables(); }
   int64_t row_bytes(uint32_t table) const override { return store_->row_bytes(table); }

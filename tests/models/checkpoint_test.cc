@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
+#include "models/checkpoint_check.h"
 #include "store/ssd_store.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/faulty_env.h"
@@ -102,9 +103,12 @@ std::string Reference(TrainerOptions options) {
 
 TEST(CheckpointTest, ARunThatDiesAnywhereEndsWithTheSameBits) {
   const std::string expected = Reference(SmallRun());
+  const auto step_of = [](int64_t every) -> int64_t {
+    return kSlow ? 1 : test::ForSanitizer<int64_t>(every == 3 ? 2 : 5, 9);
+  };
   for (const Tier& tier : Tiers()) {
     for (const int64_t every : {1, 3, 10}) {
-      for (int64_t batch = 0; batch < kSmallSteps; batch += kSlow ? 1 : every == 3 ? 2 : 5) {
+      for (int64_t batch = 0; batch < kSmallSteps; batch += step_of(every)) {
         SCOPED_TRACE(absl::StrCat(tier.name, ", every ", every, ", killed at batch ", batch));
         MemEnv env;
         TrainerOptions options = WithCheckpoints(On(tier, SmallRun(), &env), every);
@@ -180,7 +184,8 @@ TEST(CheckpointTest, PoliciesGoOnWhereTheyStood) {
   for (const TrainerOptions& kind : {early, limited, plain}) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport whole, RunSmall(kind));
     stopped_early += whole.stopped_early;
-    for (int64_t batch = 0; batch < std::min<int64_t>(whole.steps, 30); ++batch) {
+    const int64_t step = test::ForSanitizer<int64_t>(1, 5);
+    for (int64_t batch = 0; batch < std::min<int64_t>(whole.steps, 30); batch += step) {
       SCOPED_TRACE(batch);
       if (kind.limit_train_batches > 0 && batch % 10 > 6) continue;
       MemEnv env;
@@ -201,7 +206,7 @@ TEST(CheckpointTest, ASignalTakesACheckpointWhereverTheRunStands) {
   std::set<int64_t> steps;
   int64_t in_validation = 0;
   for (const Tier& tier : Tiers()) {
-    for (int64_t call = 0;; call += kSlow || tier.cache_bytes == 0 ? 1 : 4) {
+    for (int64_t call = 0;; call += kSlow || tier.cache_bytes == 0 ? 1 : test::ForSanitizer(4, 16)) {
       SCOPED_TRACE(absl::StrCat(tier.name, ", signal at read ", call));
       MemEnv env;
       std::atomic<int> signal{0};
@@ -518,6 +523,64 @@ TEST(CheckpointTest, DamageAndMissingPartsAreNamed) {
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("/run/nothing/manifest.json"),
                              HasSubstr("--checkpoint_dir or --save_dir"))));
+}
+
+void CopyFlatDir(Env& from, Env& to, const std::string& dir) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> old, to.ListDir(dir));
+  for (const std::string& name : old) HOTROW_ASSERT_OK(to.Remove(dir + "/" + name));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> names, from.ListDir(dir));
+  for (const std::string& name : names) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::string text,
+                                ReadFileToString(from, absl::StrCat(dir, "/", name)));
+    HOTROW_ASSERT_OK(WriteFileAtomically(to, absl::StrCat(dir, "/", name), text));
+  }
+}
+
+// Two runs in directories of the same names give their snapshots the same names.
+TEST(CheckpointTest, RowsOfAnotherRunAreRefusedAndLeftAsTheyAre) {
+  for (const StoreKind store : {StoreKind::kMemory, StoreKind::kSsd}) {
+    const bool in_memory = store == StoreKind::kMemory;
+    const std::string rows = in_memory ? std::string(kDir) + "/tables" : "/run/rows";
+    SCOPED_TRACE(rows);
+    MemEnv mine;
+    MemEnv other;
+    TrainerOptions options = SmallRun();
+    options.store = store;
+    options.cache_bytes = kSmallestCache;
+    if (!in_memory) {
+      options.store_path = rows;
+      options.disk_bytes = int64_t{16} << 20;
+    }
+    options = WithCheckpoints(options, 10);
+    options.epochs = 2;
+    options.env = &other;
+    options.seed = 4;
+    HOTROW_ASSERT_OK(RunSmall(options).status());
+    options.env = &mine;
+    options.seed = 3;
+    HOTROW_ASSERT_OK(RunSmall(options).status());
+    MemEnv kept;
+    HOTROW_ASSERT_OK(CreateDirsDurably(kept, rows));
+    CopyFlatDir(mine, kept, rows);
+
+    CopyFlatDir(other, mine, rows);
+    options.epochs = 3;
+    const absl::Status refused = RunSmall(options).status();
+    EXPECT_THAT(refused, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                  AllOf(HasSubstr(rows), HasSubstr("identity"))));
+    EXPECT_THAT(VerifyCheckpoint(mine, kDir, 0).status(),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("identity")));
+    // The other run, whose rows these are, still goes on from them.
+    CopyFlatDir(mine, other, rows);
+    options.env = &other;
+    options.seed = 4;
+    HOTROW_EXPECT_OK(RunSmall(options).status());
+    // And so does this one from its own.
+    CopyFlatDir(kept, mine, rows);
+    options.env = &mine;
+    options.seed = 3;
+    HOTROW_EXPECT_OK(RunSmall(options).status());
+  }
 }
 
 // The parts of a checkpoint, written by hand.

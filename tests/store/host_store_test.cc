@@ -394,7 +394,7 @@ TEST_F(HostSnapshotTest, ANewerVersionIsRefusedByItsNumber) {
   ASSERT_NO_FATAL_FAILURE(Prepare());
   internal::SnapshotPrefix prefix;
   std::memcpy(&prefix, text_.data(), sizeof(prefix));
-  EXPECT_EQ(prefix.version, 1u);
+  EXPECT_EQ(prefix.version, internal::kSnapshotVersion);
   prefix.version = 7;
   prefix.crc = Crc32c(std::as_bytes(std::span(&prefix, 1)).first(12));
   std::memcpy(text_.data(), &prefix, sizeof(prefix));

@@ -360,12 +360,24 @@ SsdManifest SomeManifest() {
   m.next_epoch = uint64_t{1} << 33;
   m.sequence_limit = uint64_t{1} << 41;
   m.index_image = 8;
+  m.index_image_id = {.high = 1, .low = 2};
+  m.table_rows = {0, 7, 123456789};
   m.payload_bytes_written = 123456;
   m.device_bytes_written = 654321;
   m.tables = {{3, 16}, {0, 1024}, {4294967295u, 1}};
   m.segments = {{0, 11, 5, 4096, 0}, {7, 12, 6, 1 << 20, 12345}};
-  m.snapshots = {{.id = 1, .committed = true, .sequence = 3, .segments = {{0, 11, 5, 4096, 0}}},
-                 {.id = ~uint64_t{0}, .committed = false, .sequence = 4, .segments = {}}};
+  m.snapshots = {{.id = 1,
+                  .committed = true,
+                  .sequence = 3,
+                  .segments = {{0, 11, 5, 4096, 0}},
+                  .identity = {.high = 3, .low = 4},
+                  .table_rows = {1, 2, 3}},
+                 {.id = ~uint64_t{0},
+                  .committed = false,
+                  .sequence = 4,
+                  .segments = {},
+                  .identity = {},
+                  .table_rows = {}}};
   return m;
 }
 
@@ -468,6 +480,9 @@ TEST(SsdManifestTest, WhatDoesNotMakeSenseIsDataLossNamingTheField) {
   expect([](M& m) { m.snapshots[0].id = 0; }, "snapshot 0: id");
   expect([](M& m) { m.snapshots[0].id = m.snapshots[1].id; }, "is there twice");
   expect([](M& m) { m.snapshots[0].sequence = kHuge; }, "snapshot 1: sequence is");
+  expect([](M& m) { m.table_rows[1] = kSsdLogBytesMax + 1; }, "the present state: table 0 has");
+  expect([](M& m) { m.table_rows[0] = -1; }, "the present state: table 0 has 7 rows");
+  expect([](M& m) { m.snapshots[0].table_rows[2] = -1; }, "snapshot 1: table 4294967295 has");
 }
 
 TEST(SsdManifestTest, ItsLengthIsKnownBefore) {
@@ -499,11 +514,11 @@ TEST(SsdManifestTest, ACutOrLengthenedFileIsNoticed) {
 TEST(SsdManifestTest, AnUnknownVersionIsRefusedByName) {
   std::string text = EncodeSsdManifest(SomeManifest());
   for (const size_t at : {size_t{0}, text.size() / 2}) {
-    SetVersion(reinterpret_cast<std::byte*>(text.data() + at), 8, 3, 12);
+    SetVersion(reinterpret_cast<std::byte*>(text.data() + at), 8, 4, 12);
   }
   EXPECT_THAT(DecodeSsdManifest(text),
               test::StatusIs(absl::StatusCode::kFailedPrecondition,
-                             AllOf(HasSubstr("version 3"), HasSubstr("version 2"))));
+                             AllOf(HasSubstr("version 4"), HasSubstr("versions 2 to 3"))));
 }
 
 TEST(SsdNamesTest, ComeBack) {

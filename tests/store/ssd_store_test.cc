@@ -439,6 +439,160 @@ TEST(SsdStoreTest, CloseLeavesAnImageThatOpeningUsesAndADamagedOneDoesNoHarm) {
   EXPECT_TRUE(Holds(*store, expected));
 }
 
+// --- What belongs together -----------------------------------------------------------------------
+
+std::string ReadAll(Env& env, const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFileToString(env, path);
+  HOTROW_EXPECT_OK(text);
+  return text.ok() ? *text : std::string();
+}
+
+std::string FileLike(Env& env, const std::string& dir, const std::string& prefix) {
+  const auto names = env.ListDir(dir);
+  for (const std::string& name : names.value()) {
+    if (name.starts_with(prefix)) return dir + "/" + name;
+  }
+  return "";
+}
+
+void CopyDir(Env& env, const std::string& from, const std::string& to) {
+  HOTROW_ASSERT_OK(env.CreateDirs(to));
+  const auto names = env.ListDir(from);
+  for (const std::string& name : names.value()) {
+    HOTROW_ASSERT_OK(WriteFileAtomically(env, to + "/" + name, ReadAll(env, from + "/" + name)));
+  }
+}
+
+// Rows of one table, with their counts in a snapshot, in a store at `path`.
+absl::StatusOr<SnapshotInfo> MakeStore(Env& env, const std::string& path, uint64_t version) {
+  SsdStoreOptions options = SmallSsd(&env, 40);
+  options.path = path;
+  HOTROW_ASSIGN_OR_RETURN(auto store, SsdStore::Open(options));
+  for (uint64_t i = 0; i < 100; ++i) HOTROW_RETURN_IF_ERROR(Put(*store, {i, 70'000}, version));
+  HOTROW_RETURN_IF_ERROR(EraseOne(*store, {3, 70'000}));
+  HOTROW_RETURN_IF_ERROR(store->PrepareSnapshot(7));
+  HOTROW_RETURN_IF_ERROR(Put(*store, {100, 4}, version));
+  HOTROW_ASSIGN_OR_RETURN(const SnapshotInfo info, store->DescribeSnapshot(7));
+  HOTROW_RETURN_IF_ERROR(store->Close());
+  return info;
+}
+
+TEST(SsdIdentityTest, ASnapshotOfAnotherStoreIsRefusedAndNothingChanges) {
+  MemEnv env;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SnapshotInfo mine, MakeStore(env, "/store", 0));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SnapshotInfo other, MakeStore(env, "/other", 1));
+  EXPECT_EQ(mine.table_rows, (std::vector<int64_t>{0, 0, 99, 0, 0}));
+  EXPECT_NE(mine.identity, other.identity);
+  SsdStoreOptions options = SmallSsd(&env, 40);
+  options.open_at = 7;
+  options.open_at_identity = other.identity;
+  EXPECT_THAT(SsdStore::Open(options),
+              StatusIs(kFailed,
+                       AllOf(HasSubstr("/store"), HasSubstr("snapshot 7"),
+                             HasSubstr(mine.identity.ToHex()), HasSubstr(other.identity.ToHex()))));
+  EXPECT_THAT(OpenSsdSnapshot({.path = "/store",
+                               .snapshot = 7,
+                               .identity = other.identity,
+                               .memory_budget_bytes = kMiB,
+                               .env = &env}),
+              StatusIs(kFailed, HasSubstr(other.identity.ToHex())));
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(SmallSsd(&env, 40)));
+    EXPECT_EQ(store->Stats().rows, 100) << "what was written after the snapshot is still there";
+  }
+  options.open_at_identity = mine.identity;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+  EXPECT_EQ(store->Stats().rows, 99);
+}
+
+TEST(SsdIdentityTest, ASegmentOfAnotherStoreHasNoValidRecord) {
+  MemEnv env;
+  HOTROW_ASSERT_OK(MakeStore(env, "/store", 0));
+  HOTROW_ASSERT_OK(MakeStore(env, "/other", 1));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SsdStoreReport report, InspectSsdStore(env, "/store"));
+  const std::string image = FileLike(env, "/store", "index-");
+  ASSERT_NE(image, "");
+  HOTROW_ASSERT_OK(
+      WriteFileAtomically(env, "/store/segment-000002", ReadAll(env, "/other/segment-000002")));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SsdStoreReport verified, VerifySsdStore(env, "/store"));
+  EXPECT_FALSE(verified.damage.empty());
+  {
+    // The image says where rows are; none of them is there.
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(SmallSsd(&env, 40)));
+    EXPECT_THAT(FindAll(*store, std::vector<RowKey>{{5, 70'000}}),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("segment-000002")));
+  }
+  HOTROW_ASSERT_OK(env.Remove(image));
+  EXPECT_THAT(SsdStore::Open(SmallSsd(&env, 40)),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("segment-000002")));
+}
+
+// Two copies of a store that were both used are two stores.
+TEST(SsdIdentityTest, FilesOfACopyThatWentOnAreNotTaken) {
+  MemEnv env;
+  HOTROW_ASSERT_OK(MakeStore(env, "/store", 0));
+  CopyDir(env, "/store", "/other");
+  for (const char* const path : {"/store", "/other"}) {
+    SsdStoreOptions options = SmallSsd(&env, 40);
+    options.path = path;
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+    const uint64_t more = path == std::string("/store") ? 0 : 50;
+    for (uint64_t i = 0; i < 50; ++i) HOTROW_ASSERT_OK(Put(*store, {1000 + more + i, 70'000}, 2));
+    HOTROW_ASSERT_OK(store->Close());
+  }
+  const std::string image = FileLike(env, "/store", "index-");
+  ASSERT_EQ(image.substr(6), FileLike(env, "/other", "index-").substr(6));
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, image, ReadAll(env, "/other" + image.substr(6))));
+  {
+    // An image of the other copy's state is left out, the index made from the footers.
+    HOTROW_ASSERT_OK_AND_ASSIGN(const SsdStoreReport verified, VerifySsdStore(env, "/store"));
+    ASSERT_EQ(verified.damage.size(), 1u);
+    EXPECT_EQ(verified.damage[0].file, image);
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(SmallSsd(&env, 40)));
+    HOTROW_ASSERT_OK_AND_ASSIGN(
+        const Found found, FindAll(*store, std::vector<RowKey>{{1000, 70'000}, {1050, 70'000}}));
+    EXPECT_EQ(found.found, (std::vector<uint8_t>{1, 0}));
+  }
+  // The segment that both filled after the copy was made.
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> names, env.ListDir("/other"));
+  std::string last;
+  for (const std::string& name : names) {
+    if (name.starts_with("segment-") &&
+        ReadAll(env, "/other/" + name) != ReadAll(env, "/store/" + name)) {
+      last = name;
+    }
+  }
+  ASSERT_NE(last, "");
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, "/store/" + last, ReadAll(env, "/other/" + last)));
+  EXPECT_THAT(SsdStore::Open(SmallSsd(&env, 40)),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr(last)));
+}
+
+// The manifest counts the rows, so segments that hold fewer do not go unnoticed.
+TEST(SsdIdentityTest, RowsThatTheManifestCountsAndSegmentsDoNotHaveAreDataLoss) {
+  MemEnv env;
+  HOTROW_ASSERT_OK(MakeStore(env, "/store", 0));
+  HOTROW_ASSERT_OK_AND_ASSIGN(internal::DecodedSsdManifest decoded,
+                              internal::DecodeSsdManifest(ReadAll(env, "/store/MANIFEST")));
+  EXPECT_EQ(decoded.version, internal::kSsdFormatVersion);
+  EXPECT_EQ(decoded.manifest.table_rows, (std::vector<int64_t>{0, 0, 99, 0, 1}));
+  internal::SsdManifest& manifest = decoded.manifest;
+  ++manifest.table_rows[2];
+  ++manifest.snapshots[0].table_rows[2];
+  manifest.index_image = 0;
+  HOTROW_ASSERT_OK(
+      WriteFileAtomically(env, "/store/MANIFEST", internal::EncodeSsdManifest(manifest)));
+  EXPECT_THAT(SsdStore::Open(SmallSsd(&env, 40)),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("table 70000 has 100 rows"), HasSubstr("hold 99"))));
+  EXPECT_THAT(
+      OpenSsdSnapshot({.path = "/store", .snapshot = 7, .memory_budget_bytes = kMiB, .env = &env}),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("table 70000 of snapshot 7 has 100 rows")));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SsdStoreReport verified, VerifySsdStore(env, "/store"));
+  ASSERT_EQ(verified.damage.size(), 1u);
+  EXPECT_THAT(verified.damage[0].what, HasSubstr("table 70000 has 100 rows"));
+}
+
 TEST(SsdStoreTest, ExpiredRowsGoWhenTheirSegmentIsCleanedAndStayGone) {
   MemEnv env;
   SsdStoreOptions options = SmallSsd(&env, 40);

@@ -108,7 +108,7 @@ std::string Text(const std::vector<SsdDamage>& damage) {
 
 void ExpectTheMadeStore(const SsdStoreReport& report, bool closed) {
   EXPECT_EQ(Text(report.damage), "");
-  EXPECT_EQ(report.format_version, 2u);
+  EXPECT_EQ(report.format_version, internal::kSsdFormatVersion);
   EXPECT_EQ(report.segment_bytes, kSegmentBytes);
   EXPECT_EQ(report.chunk_bytes, kChunkBytes);
   ASSERT_EQ(report.tables.size(), 2u);
@@ -290,7 +290,7 @@ TEST(SsdVerifyTest, AllDamageIsListed) {
   EXPECT_THAT(
       report.damage,
       ElementsAre(DamageIs(PathOf("MANIFEST"), 16, HasSubstr("checksum of the header")),
-                  DamageIs(image, 32, HasSubstr("partition 0")),
+                  DamageIs(image, 48, HasSubstr("partition 0")),
                   // Without the footer two damaged neighbours are one gap.
                   DamageIs(first, 4096, HasSubstr(absl::StrCat("to offset ", 4096 + 2 * 88))),
                   DamageIs(first, kChunkBytes - 64, HasSubstr("the checksum of the footer"))))

@@ -146,7 +146,7 @@ TEST(HotrowCliTest, InspectTellsWhatAStoreHolds) {
   const Result text = RunHotrow({"inspect", path});
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_EQ(text.err, "");
-  EXPECT_THAT(text.out, AllOf(HasSubstr("an SSD store, format version 2"), HasSubstr("320, "),
+  EXPECT_THAT(text.out, AllOf(HasSubstr("an SSD store, format version 3"), HasSubstr("320, "),
                               HasSubstr("64.0 KiB"), HasSubstr("77"), HasSubstr("committed")));
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {"inspect", path, "--json"}, {"inspect", "--json", path}}) {
@@ -168,6 +168,8 @@ TEST(HotrowCliTest, InspectTellsWhatAStoreHolds) {
     EXPECT_EQ(json["tables"][1]["bytes"], 20 * 400);
     ASSERT_EQ(json["snapshots"].size(), 1u);
     EXPECT_EQ(json["snapshots"][0]["id"], 77);
+    EXPECT_EQ(json["snapshots"][0]["rows"], 320);
+    EXPECT_EQ(json["snapshots"][0]["identity"].get<std::string>().size(), 32u);
     EXPECT_EQ(json["damage_count"], 0);
   }
 }

@@ -47,6 +47,7 @@ TEST(ModelReportTest, JsonHasAStoreForEachRank) {
                                                  {"kind", "memory"},
                                                  {"dir", RankDir("/rows", 0, world_size)},
                                                  {"snapshot", 100},
+                                                 {"identity", nullptr},
                                                  {"rows", 7000}}));
     if (world_size == 1) continue;
     EXPECT_EQ(json["stores"][1]["rows"], nullptr);

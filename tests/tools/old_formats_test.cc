@@ -1,0 +1,93 @@
+// Checkpoints and stores that an older version wrote: tests/fixtures.
+
+#include <cstdlib>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/env.h"
+#include "gtest/gtest.h"
+#include "models/checkpoint_check.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
+#include "tests/tools/run_hotrow.h"
+
+namespace hotrow {
+namespace {
+
+struct OldCheckpoint {
+  std::string name;
+  std::string tables_hash;  // that its writer reported
+  std::vector<std::string> store_flags;
+};
+void PrintTo(const OldCheckpoint& old, std::ostream* out) { *out << old.name; }
+
+// Unpacks an archive; returns the directory of its checkpoints.
+std::string Unpack(const std::string& name) {
+  const std::string dir = test::TempDir();
+  const std::string command = absl::StrCat("cd '", dir, "' && '", HOTROW_CMAKE, "' -E tar xf '",
+                                           HOTROW_FIXTURES, "/1990f9b/", name, ".tar.xz'");
+  EXPECT_EQ(std::system(command.c_str()), 0) << command;  // NOLINT(concurrency-mt-unsafe)
+  return absl::StrCat(dir, "/", name, "/ck");
+}
+
+std::string HashOfTables(const CheckpointReport& report) {
+  Hash128 sum;
+  for (const PortableDigest& table : report.tables) sum += table.hash;
+  return sum.ToHex();
+}
+
+class OldFormatsTest : public testing::TestWithParam<OldCheckpoint> {};
+
+TEST_P(OldFormatsTest, AreReadAndTrainOn) {
+  const OldCheckpoint& old = GetParam();
+  const std::string dir = Unpack(old.name);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report,
+                              VerifyCheckpoint(PosixEnv(), dir, /*store_bytes=*/0));
+  EXPECT_THAT(report.damage, testing::IsEmpty());
+  EXPECT_EQ(report.rows, 581);
+  EXPECT_EQ(HashOfTables(report), old.tables_hash);
+
+  // Goes on in the same store, which so gets the formats of today.
+  if (old.name == "saved" || old.name == "ssd_ranks") return;
+  std::vector<std::string> arguments = {
+      "--data=synthetic:tables=3,rows=200,zipf=0.9,samples=2k,valid=200,test=200",
+      "--embedding_dim=4",
+      "--dense_arch_layer_sizes=8-4",
+      "--over_arch_layer_sizes=8-1",
+      "--batch_size=64",
+      "--threads=1",
+      "--cache_bytes=min",
+      "--checkpoint_every=10",
+      "--checkpoint_dir=" + dir,
+      "--epochs=2",
+      "--resume"};
+  for (const std::string& flag : old.store_flags) arguments.push_back(flag);
+  if (!old.store_flags.empty()) arguments.push_back("--store_path=" + dir + "/store");
+  const Result trained = RunProgram(HOTROW_DLRM_BINARY, arguments);
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport after,
+                              VerifyCheckpoint(PosixEnv(), dir, /*store_bytes=*/0));
+  EXPECT_THAT(after.damage, testing::IsEmpty());
+  EXPECT_EQ(after.model.step, 64);
+  EXPECT_TRUE(after.model.parts[0].identity.known() || old.name == "rocksdb");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, OldFormatsTest,
+    testing::Values(OldCheckpoint{"memory", "0aa95231b8133c4fe49ef92b096b1adb", {}},
+                    OldCheckpoint{"ssd",
+                                  "0aa95231b8133c4fe49ef92b096b1adb",
+                                  {"--store=ssd", "--disk_bytes=2MiB", "--store_bytes=4MiB"}},
+#if HOTROW_HAVE_ROCKSDB
+                    OldCheckpoint{"rocksdb",
+                                  "0aa95231b8133c4fe49ef92b096b1adb",
+                                  {"--store=rocksdb", "--disk_bytes=64MiB"}},
+#endif
+                    OldCheckpoint{"ssd_ranks", "bac531d9c073b13a761b670bb33e6d6e", {}},
+                    OldCheckpoint{"saved", "0aa95231b8133c4fe49ef92b096b1adb", {}}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace hotrow
