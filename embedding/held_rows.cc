@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/entropy.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "embedding/held_rows.h"
@@ -12,6 +13,7 @@ absl::StatusOr<HeldRows> HeldRows::Create(int64_t capacity, int64_t row_bytes) {
   HOTROW_CHECK(capacity > 0 && capacity < (int64_t{1} << 31));
   HeldRows held;
   held.row_bytes_ = row_bytes;
+  held.salt_ = RandomHashSeed();
   HOTROW_ASSIGN_OR_RETURN(held.keys_, HostBuffer<RowKey>::Create(capacity));
   HOTROW_ASSIGN_OR_RETURN(held.rows_, HostBuffer<std::byte>::Create(capacity * row_bytes));
   // Between half and a quarter full at most: 8 to 16 bytes a row.
@@ -21,7 +23,9 @@ absl::StatusOr<HeldRows> HeldRows::Create(int64_t capacity, int64_t row_bytes) {
 }
 
 int64_t HeldRows::HomeOf(const RowKey& key) const {
-  return static_cast<int64_t>(HashRowKey(key).lo & static_cast<uint64_t>(places_.size() - 1));
+  const RowHash hash = HashRowKey(key);
+  const uint64_t home = Mix64(hash.lo ^ Mix64(hash.hi ^ salt_));
+  return static_cast<int64_t>(home & static_cast<uint64_t>(places_.size() - 1));
 }
 
 int64_t HeldRows::PlaceOf(const RowKey& key) const {

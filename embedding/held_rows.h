@@ -41,6 +41,7 @@ class HeldRows {
 
   int64_t row_bytes_ = 0;
   int64_t size_ = 0;
+  uint64_t salt_ = 0;            // of the homes, so that nobody can choose keys that share theirs
   HostBuffer<RowKey> keys_;      // [capacity], the first size_ in use
   HostBuffer<std::byte> rows_;   // [capacity, row_bytes]
   HostBuffer<uint32_t> places_;  // open addressing, a power of two; 1 + position in keys_; 0: empty

@@ -10,7 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/entropy.h"
 #include "base/hash.h"
 #include "store/host_memory_impl.h"
 
@@ -124,8 +126,12 @@ class IndexPartition {
   // insert.
   void Init(IndexSegment* const* empty) { segments_ = empty; }
 
-  IndexBucket* bucket1(const RowHash& hash) const { return bucket(hash.bucket1(num_buckets_)); }
-  IndexBucket* bucket2(const RowHash& hash) const { return bucket(hash.bucket2(num_buckets_)); }
+  IndexBucket* bucket1(const RowHash& hash) const {
+    return bucket(Salted(hash).bucket1(num_buckets_));
+  }
+  IndexBucket* bucket2(const RowHash& hash) const {
+    return bucket(Salted(hash).bucket2(num_buckets_));
+  }
 
   // The entry whose ordinal is_key says is the key's.
   template <typename IsKey>
@@ -151,12 +157,23 @@ class IndexPartition {
   template <typename KeyAccess>
   absl::Status Insert(MemoryBudget& budget, IndexSegmentPool& pool, const RowHash& hash,
                       uint32_t ordinal, const KeyAccess& keys) {
-    while (!Place(hash, ordinal, keys)) HOTROW_RETURN_IF_ERROR(Grow(budget, pool, keys));
+    int salts = 0;
+    while (!Place(hash, ordinal, keys)) HOTROW_RETURN_IF_ERROR(Grow(budget, pool, keys, &salts));
     return absl::OkStatus();
   }
 
  private:
   static constexpr int64_t kSegmentsMax = (int64_t{1} << 32) / IndexSegment::kBuckets;
+  // Tries for one key. Each fails with a probability that nobody meets; a limit all the same.
+  static constexpr int kSaltsMax = 16;
+
+  // The hash is known to whoever chooses the keys. Where so many share both buckets that the index
+  // would grow without end, it gets a salt, and both buckets of a key depend on that.
+  RowHash Salted(const RowHash& hash) const {
+    if (salt_ == 0) [[likely]]
+      return hash;
+    return {hash.hi, Mix64(hash.lo ^ Mix64(hash.hi ^ salt_))};
+  }
 
   IndexBucket* bucket(uint32_t b) const {
     return &segments_[b / IndexSegment::kBuckets]->bucket[b % IndexSegment::kBuckets];
@@ -208,16 +225,43 @@ class IndexPartition {
     return false;
   }
 
-  // Rebuilds the index a quarter larger, or more when the entries do not fit that.
+  int64_t CountEntries() const {
+    int64_t count = 0;
+    for (int64_t s = 0; s < owned_.size(); ++s) {
+      for (const IndexBucket& b : owned_[s]->bucket) {
+        count += IndexBucket::kWays - std::popcount(b.free_ways());
+      }
+    }
+    return count;
+  }
+
+  // Rebuilds the index a quarter larger, or more when the entries do not fit that. One that is not
+  // half full has no room because of keys that share both buckets: it gets another salt instead.
+  // *salts counts those for one key.
   template <typename KeyAccess>
-  absl::Status Grow(MemoryBudget& budget, IndexSegmentPool& pool, const KeyAccess& keys) {
+  absl::Status Grow(MemoryBudget& budget, IndexSegmentPool& pool, const KeyAccess& keys,
+                    int* salts) {
+    constexpr int64_t kWaysPerSegment = int64_t{IndexSegment::kBuckets} * IndexBucket::kWays;
+    const int64_t entries = CountEntries();
     int64_t num_segments = owned_.size();
+    uint64_t salt = salt_;
     for (;;) {
-      num_segments += std::max<int64_t>(1, num_segments / 4);
+      if (entries < num_segments * kWaysPerSegment / 2) {
+        if (++*salts > kSaltsMax) {
+          return absl::ResourceExhaustedError(absl::StrCat(
+              "host store: more keys have the same two buckets of the index than these hold, "
+              "under ",
+              kSaltsMax, " salts"));
+        }
+        salt = RandomHashSeed() | 1;
+      } else {
+        num_segments += std::max<int64_t>(1, num_segments / 4);
+      }
       if (num_segments > kSegmentsMax) {
         return absl::ResourceExhaustedError("host store: an index partition has 2^32 buckets");
       }
       IndexPartition larger;
+      larger.salt_ = salt;
       HOTROW_RETURN_IF_ERROR(larger.Allocate(budget, pool, num_segments));
       const bool fits = CopyTo(larger, keys);
       if (fits) std::swap(*this, larger);
@@ -280,6 +324,7 @@ class IndexPartition {
 
   IndexSegment* const* segments_ = nullptr;  // owned_.data(), or the shared empty segment
   uint64_t num_buckets_ = IndexSegment::kBuckets;
+  uint64_t salt_ = 0;
   BudgetedBuffer<IndexSegment*> owned_;
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/entropy.h"
 #include "base/philox.h"
 #include "tests/support/test_util.h"
 
@@ -256,6 +257,13 @@ TEST(HashBytesTest, DoesNotDependOnAlignment) {
     moved.insert(moved.end(), bytes.begin(), bytes.end());
     EXPECT_TRUE(HashBytes(1, 2, std::span(moved).subspan(shift)) == hash);
   }
+}
+
+TEST(EntropyTest, NoSeedComesTwice) {
+  std::vector<uint64_t> seeds;
+  for (int i = 0; i < 1000; ++i) seeds.push_back(RandomHashSeed());
+  std::sort(seeds.begin(), seeds.end());
+  EXPECT_EQ(std::adjacent_find(seeds.begin(), seeds.end()), seeds.end());
 }
 
 TEST(Hash128Test, SumsCarryAndDoNotDependOnOrder) {

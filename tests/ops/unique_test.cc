@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -163,6 +164,66 @@ TEST(UniqueTest, MatchesAMapOnAnyPool) {
     EXPECT_EQ(RunUnique(values, segments, num_tables, &one), want);
     EXPECT_EQ(RunUnique(values, segments, num_tables, &four), want);
   }
+}
+
+// The number that Mix64 takes to x.
+uint64_t Unmix64(uint64_t x) {
+  const auto inverse = [](uint64_t odd) {  // modulo 2^64, by Newton's iteration
+    uint64_t result = odd;
+    for (int bits = 3; bits < 64; bits *= 2) result *= 2 - odd * result;
+    return result;
+  };
+  const auto unshift = [](uint64_t y) { return y ^ y >> 33; };
+  return unshift(inverse(0xff51afd7ed558ccdULL) *
+                 unshift(inverse(0xc4ceb9fe1a85ec53ULL) * unshift(x)));
+}
+
+// Keys whose hashes agree in their lower 32 bits: all want one slot.
+std::vector<uint64_t> CollidingKeys(int64_t n) {
+  std::vector<uint64_t> keys;
+  for (int64_t i = 0; i < n; ++i) {
+    keys.push_back(Unmix64(static_cast<uint64_t>(i + 1) << 32 | 12345));
+  }
+  return keys;
+}
+
+TEST(UniqueTest, CollidingKeysGiveWhatOthersGive) {
+  ThreadPool four(4);
+  for (const uint64_t seed : test::Seeds(10)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    RandomStream random(seed, RandomPurpose::kTest);
+    // Three tables: one whose keys collide, one whose keys do so in part, one of ordinary keys;
+    // each in several segments between those of the others, and with keys that come again.
+    const std::vector<uint64_t> colliding = CollidingKeys(1 + static_cast<int64_t>(seed) * 300);
+    std::vector<uint64_t> values;
+    std::vector<LookupSegment> segments;
+    for (int s = 0; s < 12; ++s) {
+      const auto begin = static_cast<int64_t>(values.size());
+      const auto table = static_cast<int32_t>(random.Below(3));
+      for (uint64_t n = random.Below(2000); n > 0; --n) {
+        const bool collides = table == 0 || (table == 1 && random.Below(2) == 0);
+        values.push_back(collides ? colliding[random.Below(colliding.size())] : random.Below(1000));
+      }
+      segments.push_back({begin, static_cast<int64_t>(values.size()), table});
+    }
+    const Result want = Reference(values, segments, 3);
+    EXPECT_EQ(RunUnique(values, segments, 3), want);
+    EXPECT_EQ(RunUnique(values, segments, 3, &four), want);
+  }
+}
+
+TEST(UniqueTest, CollidingKeysCostLittleMoreThanOthers) {
+  constexpr int64_t kKeys = 1 << 17;
+  const auto seconds = [](const std::vector<uint64_t>& values) {
+    const std::clock_t begin = std::clock();
+    const Result result = RunUnique(values, {{0, kKeys, 0}}, 1);
+    EXPECT_EQ(result.unique, values);
+    return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  };
+  std::vector<uint64_t> ordinary;
+  for (uint64_t i = 0; i < kKeys; ++i) ordinary.push_back(i);
+  // Probing alone takes thousands of times as long, sorting some ten times.
+  EXPECT_LT(seconds(CollidingKeys(kKeys)), 200 * std::max(seconds(ordinary), 1e-3));
 }
 
 TEST(UniqueTest, ValidateNamesTheField) {
