@@ -28,9 +28,10 @@ int64_t CachedStore::MinCacheBytes(int64_t row_bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<CachedStore>> CachedStore::Create(
-    RowStore* store, std::span<const CachedStoreWidth> widths, CachePolicy policy) {
+    RowStore* store, std::span<const CachedStoreWidth> widths, CachePolicy policy,
+    CacheFactory make_cache) {
   HOTROW_CHECK(store != nullptr);
-  std::unique_ptr<CachedStore> cached(new CachedStore(store));
+  std::unique_ptr<CachedStore> cached(new CachedStore(store, std::move(make_cache)));
   for (const CachedStoreWidth& width : widths) {
     const int64_t least = MinCacheBytes(width.row_bytes);
     if (width.cache_bytes < least) {
@@ -53,16 +54,25 @@ absl::StatusOr<std::unique_ptr<CachedStore>> CachedStore::Create(
     }
     cached->cache_of_table_[table.table] = static_cast<int32_t>(width - widths.begin());
   }
-  HOTROW_RETURN_IF_ERROR(cached->MakeCaches());
+  HOTROW_RETURN_IF_ERROR(cached->MakeMissingCaches());
   return cached;
 }
 
-absl::Status CachedStore::MakeCaches() {
+void CachedStore::DropCaches() {
+  // All of them before the first new one, to stay within the budget.
+  for (Cache& cache : caches_) cache.rows = nullptr;
+  MakeMissingCaches().IgnoreError();  // the store below has all rows
+}
+
+absl::Status CachedStore::MakeMissingCaches() {
+  absl::Status status;
   for (Cache& cache : caches_) {
-    cache.rows = nullptr;  // before the new one, to stay within the budget
-    HOTROW_ASSIGN_OR_RETURN(cache.rows, RowCache::Create(cache.options));
+    if (cache.rows != nullptr) continue;
+    absl::StatusOr<std::unique_ptr<RowCache>> made = make_cache_(cache.options);
+    status.Update(made.status());
+    if (made.ok()) cache.rows = *std::move(made);
   }
-  return absl::OkStatus();
+  return status;
 }
 
 RowCache* CachedStore::CacheOf(RowKey key) const {
@@ -83,6 +93,7 @@ absl::Status CachedStore::Find(std::span<const RowKey> keys, std::span<std::byte
   {
     const std::shared_lock lock(mutex_);
     for (const Cache& cache : caches_) {
+      if (cache.rows == nullptr) continue;
       asked.clear();
       positions.clear();
       for (size_t i = 0; i < keys.size(); ++i) {
@@ -149,15 +160,48 @@ absl::Status CachedStore::Keep(RowCache* cache, std::span<const RowKey> keys,
   return cache->Unpin(ExecContext(), pinned_, /*dirty=*/false);
 }
 
+void CachedStore::Refresh(std::span<const RowKey> keys) {
+  for (const Cache& cache : caches_) {
+    if (cache.rows == nullptr) continue;
+    keys_.clear();
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (CacheOf(keys[i]) == cache.rows.get()) keys_.push_back(keys[i]);
+      if (keys_.size() < kChunkKeys && i + 1 < keys.size()) continue;
+      if (!RefreshSome(cache.rows.get(), keys_).ok()) return DropCaches();
+      keys_.clear();
+    }
+  }
+}
+
+// An error: what is here of these keys may not be what the store has.
+absl::Status CachedStore::RefreshSome(RowCache* cache, std::span<const RowKey> keys) {
+  std::vector<std::byte*> here(keys.size());
+  HOTROW_RETURN_IF_ERROR(cache->Find(ExecContext(), keys, here));
+  std::vector<RowKey> wanted;
+  std::vector<std::byte*> rows;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (here[i] == nullptr) continue;
+    wanted.push_back(keys[i]);
+    rows.push_back(here[i]);
+  }
+  if (wanted.empty()) return absl::OkStatus();
+  std::vector<uint8_t> found(wanted.size());
+  HOTROW_RETURN_IF_ERROR(store_->Find(wanted, rows, found));
+  if (std::find(found.begin(), found.end(), 0) == found.end()) return absl::OkStatus();
+  return absl::NotFoundError("a row that is here is not in the store below");
+}
+
 absl::Status CachedStore::InsertOrAssign(std::span<const RowKey> keys,
                                          std::span<const std::byte* const> rows) {
+  const std::lock_guard write_lock(write_mutex_);
   const absl::Status written = store_->InsertOrAssign(keys, rows);
   const std::unique_lock lock(mutex_);
   if (!written.ok()) {
     // Some rows may have been written, and those here would be older.
-    HOTROW_RETURN_IF_ERROR(MakeCaches());
+    Refresh(keys);
     return written;
   }
+  MakeMissingCaches().IgnoreError();
   // By cache, then by key, so that of a key that repeats the last row is kept.
   order_.resize(keys.size());
   for (uint32_t i = 0; i < keys.size(); ++i) order_[i] = i;
@@ -177,16 +221,24 @@ absl::Status CachedStore::InsertOrAssign(std::span<const RowKey> keys,
       keys_.push_back(keys[i]);
       rows_.push_back(rows[i]);
     }
-    HOTROW_RETURN_IF_ERROR(Keep(cache, keys_, rows_));
+    if (cache == nullptr) continue;
+    if (const absl::Status kept = Keep(cache, keys_, rows_); !kept.ok()) {
+      DropCaches();  // of these keys they may have older rows
+      return kept;
+    }
   }
-  for (const Cache& cache : caches_) HOTROW_RETURN_IF_ERROR(cache.rows->EndStep(ExecContext()));
+  for (const Cache& cache : caches_) {
+    if (cache.rows != nullptr) HOTROW_RETURN_IF_ERROR(cache.rows->EndStep(ExecContext()));
+  }
   return absl::OkStatus();
 }
 
 absl::Status CachedStore::Erase(std::span<const RowKey> keys) {
-  HOTROW_RETURN_IF_ERROR(store_->Erase(keys));
+  const std::lock_guard write_lock(write_mutex_);
+  const absl::Status erased = store_->Erase(keys);  // on an error some may be gone
   const std::unique_lock lock(mutex_);
-  return MakeCaches();
+  DropCaches();
+  return erased;
 }
 
 absl::Status CachedStore::Iterate(
@@ -228,10 +280,12 @@ CachedStoreStats CachedStore::cache_stats() const {
   CachedStoreStats stats;
   const std::shared_lock lock(mutex_);
   for (const Cache& cache : caches_) {
+    stats.budget_bytes += cache.options.budget_bytes + ScratchBytes();
+    stats.used_bytes += ScratchBytes();
+    if (cache.rows == nullptr) continue;
     const absl::StatusOr<RowCacheStats> rows = cache.rows->Stats(ExecContext());
     HOTROW_CHECK(rows.ok());  // a cache of the CPU
-    stats.budget_bytes += cache.options.budget_bytes + ScratchBytes();
-    stats.used_bytes += rows->used_bytes + ScratchBytes();
+    stats.used_bytes += rows->used_bytes;
     stats.evictions += rows->evictions;
   }
   stats.finds = finds_.load(std::memory_order_relaxed);

@@ -4,9 +4,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <shared_mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -42,14 +45,23 @@ struct CachedStoreStats {
 //           never newer than the one below: durability, snapshots and errors are those of the store
 //           below, and losing the caches loses nothing. The price is a write to the disk for each
 //           eviction from above, also of rows that are soon wanted again.
-// Threads:  as RowStore says; batches that write take turns.
-// Errors:   those of the store below. ResourceExhausted from Create when a budget is too small.
+// Threads:  as RowStore says. Batches that write take turns, here and in the store below, so that
+//           both see them in one order.
+// Errors:   those of the store below. A write that it refused leaves the caches as it left the
+//           store: the rows of the batch are read from there again, or all caches are emptied where
+//           they cannot be. ResourceExhausted from Create when a budget is too small; later a cache
+//           that cannot be made is done without, and tried again by the next write.
 class CachedStore final : public RowStore {
  public:
+  // RowCache::Create, or in tests one that fails.
+  using CacheFactory =
+      std::function<absl::StatusOr<std::unique_ptr<RowCache>>(const RowCacheOptions&)>;
+
   // `store` is not owned and outlives this. `widths` are distinct and name every width of its
   // tables.
   static absl::StatusOr<std::unique_ptr<CachedStore>> Create(
-      RowStore* store, std::span<const CachedStoreWidth> widths, CachePolicy policy);
+      RowStore* store, std::span<const CachedStoreWidth> widths, CachePolicy policy,
+      CacheFactory make_cache = RowCache::Create);
 
   // The smallest cache_bytes that Create takes for a width.
   static int64_t MinCacheBytes(int64_t row_bytes);
@@ -78,20 +90,30 @@ class CachedStore final : public RowStore {
  private:
   struct Cache {
     RowCacheOptions options;
-    std::unique_ptr<RowCache> rows;
+    std::unique_ptr<RowCache> rows;  // null: there was no memory for it
   };
 
-  explicit CachedStore(RowStore* store) : store_(store) {}
-  absl::Status MakeCaches();  // empty ones
-  // The cache of a key's table; null for a table that the store does not have.
+  CachedStore(RowStore* store, CacheFactory make_cache)
+      : store_(store), make_cache_(std::move(make_cache)) {}
+  // Under mutex_, alone.
+  void DropCaches();
+  absl::Status MakeMissingCaches();  // empty ones; makes what it can
+  // The cache of a key's table; null where there is none.
   RowCache* CacheOf(RowKey key) const;
+  // Gives those of the keys that are here the bytes that the store below has now; see Errors.
+  void Refresh(std::span<const RowKey> keys);
+  absl::Status RefreshSome(RowCache* cache, std::span<const RowKey> keys);
   absl::Status Keep(RowCache* cache, std::span<const RowKey> keys,
                     std::span<const std::byte* const> rows);
 
   RowStore* const store_;
+  const CacheFactory make_cache_;
   std::vector<Cache> caches_;
   std::vector<int32_t> cache_of_table_;  // by RowKey::table; -1: none
 
+  // Held by a writer from before it writes to the store below until the caches agree with that:
+  // otherwise the last of two writers below might not be the last one here. Before mutex_.
+  std::mutex write_mutex_;
   mutable std::shared_mutex mutex_;  // shared: reading the caches; alone: changing them
   std::atomic<int64_t> finds_{0};
   std::atomic<int64_t> hits_{0};

@@ -1,14 +1,19 @@
 #include "embedding/cached_store.h"
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/philox.h"
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/host_store.h"
@@ -150,6 +155,206 @@ TEST(CachedStoreTest, ErasedRowsAreGone) {
   HOTROW_ASSERT_OK(stack.cached->Erase(erased));
   EXPECT_EQ(ReadRows(*stack.cached, {{1, 0}, {2, 0}}),
             (std::vector<std::string>{"", std::string(32, 'b')}));
+}
+
+// A HostStore that calls a hook before a write or an erasure returns, which may also refuse it.
+class HookedStore : public RowStore {
+ public:
+  using Hook = std::function<absl::Status()>;
+  explicit HookedStore(RowStore* base) : base_(base) {}
+
+  Hook before_write;  // an error refuses the batch behind its first row
+  Hook after_write;
+  Hook after_erase;
+
+  absl::Status Find(std::span<const RowKey> keys, std::span<std::byte* const> rows,
+                    std::span<uint8_t> found) override {
+    ++finds;
+    return fail_finds ? absl::DataLossError("unreadable") : base_->Find(keys, rows, found);
+  }
+  absl::Status InsertOrAssign(std::span<const RowKey> keys,
+                              std::span<const std::byte* const> rows) override {
+    if (before_write) {
+      if (const absl::Status status = before_write(); !status.ok()) {
+        HOTROW_RETURN_IF_ERROR(base_->InsertOrAssign(keys.first(1), rows.first(1)));
+        return status;
+      }
+    }
+    HOTROW_RETURN_IF_ERROR(base_->InsertOrAssign(keys, rows));
+    return after_write ? after_write() : absl::OkStatus();
+  }
+  absl::Status Erase(std::span<const RowKey> keys) override {
+    HOTROW_RETURN_IF_ERROR(base_->Erase(keys));
+    return after_erase ? after_erase() : absl::OkStatus();
+  }
+  absl::Status Iterate(
+      absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override {
+    return base_->Iterate(visit);
+  }
+  absl::Status Flush() override { return base_->Flush(); }
+  using RowStore::PrepareSnapshot;
+  absl::Status PrepareSnapshot(SnapshotId id, absl::FunctionRef<void()> captured) override {
+    return base_->PrepareSnapshot(id, captured);
+  }
+  absl::Status CommitSnapshot(SnapshotId id) override { return base_->CommitSnapshot(id); }
+  absl::Status DropSnapshot(SnapshotId id) override { return base_->DropSnapshot(id); }
+  absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override {
+    return base_->ListSnapshots();
+  }
+  RowStoreStats Stats() const override { return base_->Stats(); }
+  std::span<const StoreTable> tables() const override { return base_->tables(); }
+  int64_t row_bytes(uint32_t table) const override { return base_->row_bytes(table); }
+
+  int finds = 0;
+  bool fail_finds = false;
+
+ private:
+  RowStore* const base_;
+};
+
+// A CachedStore over a HookedStore.
+struct HookedStack {
+  std::unique_ptr<HostStore> host;
+  std::unique_ptr<HookedStore> store;
+  std::unique_ptr<CachedStore> cached;
+
+  explicit HookedStack(CachedStore::CacheFactory make_cache = RowCache::Create) {
+    auto opened = HostStore::Open(
+        {.tables = {std::begin(kTables), std::end(kTables)}, .budget_bytes = int64_t{16} << 20});
+    HOTROW_EXPECT_OK(opened);
+    host = *std::move(opened);
+    store = std::make_unique<HookedStore>(host.get());
+    const CachedStoreWidth widths[] = {{32, int64_t{1} << 20}, {48, int64_t{1} << 20}};
+    auto created =
+        CachedStore::Create(store.get(), widths, CachePolicy::kLru, std::move(make_cache));
+    HOTROW_EXPECT_OK(created);
+    cached = *std::move(created);
+  }
+};
+
+// Runs `second` while the first call stands between the store and the caches. A second writer must
+// wait there, so the wait for it ends by the clock.
+class Overtaker {
+ public:
+  explicit Overtaker(std::function<absl::Status()> second) : second_(std::move(second)) {}
+  ~Overtaker() {
+    if (thread_.joinable()) thread_.join();
+  }
+  absl::Status Run() {
+    if (thread_.joinable()) return absl::OkStatus();  // the second call itself
+    std::promise<void> ended;
+    std::future<void> end = ended.get_future();
+    thread_ = std::thread([this, ended = std::move(ended)]() mutable {
+      HOTROW_EXPECT_OK(second_());
+      ended.set_value();
+    });
+    end.wait_for(std::chrono::milliseconds(100));
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::function<absl::Status()> second_;
+  std::thread thread_;
+};
+
+TEST(CachedStoreTest, OfTwoWritersTheLastOneBelowIsTheLastOneHere) {
+  HookedStack stack;
+  {
+    Overtaker overtaker([&] { return Write(*stack.cached, {{1, 0}}, {std::string(32, 'n')}); });
+    bool first = true;
+    stack.store->after_write = [&]() -> absl::Status {
+      return std::exchange(first, false) ? overtaker.Run() : absl::OkStatus();
+    };
+    HOTROW_ASSERT_OK(Write(*stack.cached, {{1, 0}}, {std::string(32, 'o')}));
+  }
+  EXPECT_EQ(ReadRows(*stack.host, {{1, 0}})[0], std::string(32, 'n'));
+  EXPECT_EQ(ReadRows(*stack.cached, {{1, 0}})[0], std::string(32, 'n'));
+}
+
+TEST(CachedStoreTest, AnErasureThatRacesAWriteLeavesNoRowHereThatIsGoneBelow) {
+  HookedStack stack;
+  {
+    Overtaker overtaker([&] {
+      const RowKey erased[] = {{1, 0}};
+      return stack.cached->Erase(erased);
+    });
+    stack.store->after_write = [&] { return overtaker.Run(); };
+    HOTROW_ASSERT_OK(Write(*stack.cached, {{1, 0}}, {std::string(32, 'o')}));
+  }
+  EXPECT_EQ(ReadRows(*stack.host, {{1, 0}})[0], "");
+  EXPECT_EQ(ReadRows(*stack.cached, {{1, 0}})[0], "");
+}
+
+TEST(CachedStoreTest, ARefusedWriteKeepsTheOtherRowsAndShowsWhatItWrote) {
+  HookedStack stack;
+  std::vector<RowKey> keys;
+  for (uint64_t key = 0; key < 200; ++key) keys.push_back({key, key % 2 == 0 ? 0u : 1u});
+  const auto rows = [&](char fill) {
+    std::vector<std::string> result;
+    for (const RowKey& key : keys) {
+      result.emplace_back(stack.cached->row_bytes(key.table), fill);
+    }
+    return result;
+  };
+  HOTROW_ASSERT_OK(Write(*stack.cached, keys, rows('a')));
+  stack.store->before_write = [] { return absl::UnavailableError("not now"); };
+  // The first row of the batch reaches the store, the second does not.
+  const std::vector<RowKey> batch = {{0, 0}, {1, 1}};
+  EXPECT_EQ(Write(*stack.cached, batch, {std::string(32, 'b'), std::string(48, 'b')}).code(),
+            absl::StatusCode::kUnavailable);
+  std::vector<std::string> expected = rows('a');
+  expected[0] = std::string(32, 'b');
+  stack.store->finds = 0;
+  EXPECT_EQ(ReadRows(*stack.cached, keys), expected);
+  EXPECT_EQ(stack.store->finds, 0);  // all from memory
+
+  // Where the store cannot be read either, nothing here is trusted.
+  stack.store->fail_finds = true;
+  EXPECT_EQ(Write(*stack.cached, batch, {std::string(32, 'c'), std::string(48, 'c')}).code(),
+            absl::StatusCode::kUnavailable);
+  stack.store->fail_finds = false;
+  expected[0] = std::string(32, 'c');
+  EXPECT_EQ(ReadRows(*stack.cached, keys), expected);
+  EXPECT_EQ(stack.store->finds, 2);
+}
+
+TEST(CachedStoreTest, AnErasureThatFailedLeavesNoRowHereThatIsGoneBelow) {
+  HookedStack stack;
+  HOTROW_ASSERT_OK(Write(*stack.cached, {{1, 0}}, {std::string(32, 'a')}));
+  stack.store->after_erase = [] { return absl::UnavailableError("later"); };
+  const RowKey erased[] = {{1, 0}};
+  EXPECT_EQ(stack.cached->Erase(erased).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReadRows(*stack.cached, {{1, 0}})[0], "");
+}
+
+TEST(CachedStoreTest, ACacheThatCannotBeMadeAgainIsDoneWithout) {
+  bool fails = false;
+  HookedStack stack(
+      [&](const RowCacheOptions& options) -> absl::StatusOr<std::unique_ptr<RowCache>> {
+        if (fails) return absl::ResourceExhaustedError("no memory");
+        return RowCache::Create(options);
+      });
+  const std::vector<RowKey> keys = {{1, 0}, {2, 1}};
+  const std::vector<std::string> rows = {std::string(32, 'a'), std::string(48, 'b')};
+  HOTROW_ASSERT_OK(Write(*stack.cached, keys, rows));
+  fails = true;
+  const RowKey erased[] = {{3, 0}};
+  HOTROW_ASSERT_OK(stack.cached->Erase(erased));
+  EXPECT_EQ(ReadRows(*stack.cached, keys), rows);
+  EXPECT_EQ(stack.cached->cache_stats().hits, 0);
+  HOTROW_ASSERT_OK(Write(*stack.cached, keys, rows));
+  EXPECT_EQ(ReadRows(*stack.cached, keys), rows);
+  EXPECT_EQ(stack.cached->cache_stats().hits, 0);
+  std::byte row[48];
+  std::byte* const one[] = {row};
+  uint8_t found[1];
+  const RowKey unknown[] = {{1, 3}};
+  EXPECT_EQ(stack.cached->Find(unknown, one, found).code(), absl::StatusCode::kInvalidArgument);
+  // The next write makes it again.
+  fails = false;
+  HOTROW_ASSERT_OK(Write(*stack.cached, keys, rows));
+  EXPECT_EQ(ReadRows(*stack.cached, keys), rows);
+  EXPECT_EQ(stack.cached->cache_stats().hits, 2);
 }
 
 TEST(CachedStoreTest, BadCallsSayWhatTheStoreSays) {
