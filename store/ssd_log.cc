@@ -86,10 +86,12 @@ SsdLog::~SsdLog() {
   // Chunks give their buffers back under the lock.
   std::map<uint64_t, std::shared_ptr<SsdChunk>> pending;
   std::deque<Write> writes;
+  std::vector<Write> failed;
   {
     std::lock_guard lock(mutex_);
     pending.swap(pending_);
     writes.swap(writes_);
+    failed.swap(failed_);
   }
 }
 
@@ -97,9 +99,8 @@ std::string SsdLog::SegmentPath(uint32_t slot) const {
   return absl::StrCat(options_.path, "/", SsdSegmentName(slot));
 }
 
-absl::Status SsdLog::OpenFile(uint32_t slot) {
-  HOTROW_ASSIGN_OR_RETURN(segments_[slot]->file,
-                          options_.env->OpenDirect(SegmentPath(slot), OpenMode::kCreate));
+absl::Status SsdLog::OpenFile(uint32_t slot, OpenMode mode) {
+  HOTROW_ASSIGN_OR_RETURN(segments_[slot]->file, options_.env->OpenDirect(SegmentPath(slot), mode));
   const int64_t block_bytes = std::max(kSsdUnitBytes, segments_[slot]->file->block_bytes());
   direct_ = segments_[slot]->file->direct();
   block_bytes_ = block_bytes;
@@ -117,7 +118,16 @@ absl::Status SsdLog::Adopt(uint32_t slot, const SsdSegmentRef* ref) {
   if (segments_[slot] == nullptr) {
     segments_[slot] = std::make_unique<SsdSegment>(slot);
     ++num_files_;
-    HOTROW_RETURN_IF_ERROR(OpenFile(slot));
+    // One that has records is never made anew.
+    const absl::Status opened = OpenFile(slot, OpenMode::kReadWrite);
+    if (absl::IsNotFound(opened) && ref != nullptr) {
+      return absl::DataLossError(
+          absl::StrCat(SegmentPath(slot),
+                       ": the file is missing, and the manifest says that it has records up to "
+                       "offset ",
+                       ref->end_offset, "; put it back, or use another copy of the whole store"));
+    }
+    HOTROW_RETURN_IF_ERROR(opened);
     HOTROW_ASSIGN_OR_RETURN(const int64_t size, segments_[slot]->file->Size());
     if (ref != nullptr && size < ref->end_offset) {
       return absl::DataLossError(absl::StrCat(SegmentPath(slot), ": ends at offset ", size,
@@ -142,7 +152,7 @@ absl::Status SsdLog::Adopt(uint32_t slot, const SsdSegmentRef* ref) {
 absl::Status SsdLog::CreateSegment(uint32_t slot) {
   // A file that could not be given its space is no segment.
   segments_[slot] = std::make_unique<SsdSegment>(slot);
-  absl::Status status = OpenFile(slot);
+  absl::Status status = OpenFile(slot, OpenMode::kCreate);
   if (status.ok()) status = segments_[slot]->file->Allocate(options_.segment_bytes);
   if (!status.ok()) {
     segments_[slot].reset();
@@ -360,11 +370,11 @@ void SsdLog::HandOver(SsdStream stream, int64_t to, bool close) {
   std::vector<Write> inline_writes;
   {
     std::lock_guard lock(mutex_);
-    Write write = {chunk, chunk->submitted, to};
+    Write write = {chunk, chunk->submitted, to, next_write_++};
+    unwritten_.emplace(write.number, 0);
     chunk->submitted = to;
     chunk->closed = close;
     ++chunk->writes;
-    ++writes_submitted_;
     s.segment->end_offset = chunk->offset + chunk->fill;
     if (options_.background) {
       writes_.push_back(std::move(write));
@@ -392,21 +402,24 @@ void SsdLog::Seal(SsdStream stream) {
 
 void SsdLog::RunWrites(std::vector<Write> writes) {
   std::vector<IoRequest> requests;
-  absl::Status status = broken();
-  if (status.ok()) {
-    for (const Write& write : writes) {
-      requests.push_back({.file = segments_[write.chunk->slot]->file.get(),
-                          .write = true,
-                          .offset = write.chunk->offset + write.from,
-                          .data = write.chunk->data + write.from,
-                          .bytes = write.to - write.from,
-                          .user_data = 0,
-                          .done = 0,
-                          .status = absl::OkStatus()});
-    }
+  requests.reserve(writes.size());
+  for (size_t i = 0; i < writes.size(); ++i) {
+    const Write& write = writes[i];
+    requests.push_back({.file = segments_[write.chunk->slot]->file.get(),
+                        .write = true,
+                        .offset = write.chunk->offset + write.from,
+                        .data = write.chunk->data + write.from,
+                        .bytes = write.to - write.from,
+                        .user_data = i,
+                        .done = 0,
+                        .status = absl::OkStatus()});
+  }
+  std::vector<absl::Status> statuses(writes.size(), broken());
+  if (!writes.empty() && statuses.front().ok()) {
     std::lock_guard queue_lock(queue_mutex_);
     queue_->Run(requests, [&](IoRequest& request) {
-      if (!request.status.ok() && status.ok()) status = request.status;
+      statuses[request.user_data] = request.status;
+      if (!request.status.ok()) return;
       bytes_written_.fetch_add(request.bytes, std::memory_order_relaxed);
       ios_.fetch_add(1, std::memory_order_relaxed);
     });
@@ -414,25 +427,27 @@ void SsdLog::RunWrites(std::vector<Write> writes) {
   std::vector<std::shared_ptr<SsdChunk>> finished;
   {
     std::lock_guard lock(mutex_);
-    const size_t count = writes.size();
-    if (!status.ok()) {
-      // All of them again, which does no harm. Finds go on looking in the chunks.
-      write_error_ = status;
-      for (Write& write : writes) failed_.push_back(std::move(write));
-    } else {
-      for (Write& write : writes) {
-        SsdChunk& chunk = *write.chunk;
-        SsdSegment& segment = *segments_[chunk.slot];
-        segment.dirty = true;
-        if (--chunk.writes == 0 && chunk.closed) {
-          --segment.chunks_pending;
-          const auto at = pending_.find(Location(chunk.slot, chunk.offset));
-          finished.push_back(std::move(at->second));
-          pending_.erase(at);
-        }
+    for (size_t i = 0; i < writes.size(); ++i) {
+      Write& write = writes[i];
+      // Bytes that failed may have reached the file all the same, and are to be synced with the
+      // rest when they are written again.
+      segments_[write.chunk->slot]->dirty = true;
+      if (!statuses[i].ok()) {
+        // Finds go on looking in the chunk.
+        write_error_ = statuses[i];
+        unwritten_[write.number] = ++failures_;
+        failed_.push_back(std::move(write));
+        continue;
+      }
+      unwritten_.erase(write.number);
+      SsdChunk& chunk = *write.chunk;
+      if (--chunk.writes == 0 && chunk.closed) {
+        --segments_[chunk.slot]->chunks_pending;
+        const auto at = pending_.find(Location(chunk.slot, chunk.offset));
+        finished.push_back(std::move(at->second));
+        pending_.erase(at);
       }
     }
-    writes_done_ += static_cast<int64_t>(count);
   }
   changed_.notify_all();
 }
@@ -453,30 +468,46 @@ void SsdLog::WriterLoop() {
   }
 }
 
+bool SsdLog::AnyToBeTried(uint64_t end, uint64_t since) const {
+  return std::any_of(unwritten_.begin(), unwritten_.lower_bound(end),
+                     [since](const auto& write) { return write.second <= since; });
+}
+
+bool SsdLog::AnyUnwritten(uint64_t end) const {
+  return !unwritten_.empty() && unwritten_.begin()->first < end;
+}
+
 absl::Status SsdLog::WaitWritten() {
-  std::vector<Write> again;
   std::unique_lock lock(mutex_);
-  writes_submitted_ += static_cast<int64_t>(failed_.size());
+  const uint64_t end = next_write_;
+  const uint64_t since = failures_;
+  ++waiters_;
+  std::vector<Write> again = std::exchange(failed_, {});
   if (options_.background) {
-    for (Write& write : failed_) writes_.push_back(std::move(write));
-    failed_.clear();
+    for (Write& write : again) writes_.push_back(std::move(write));
     changed_.notify_all();
-  } else {
-    again.swap(failed_);
+  } else if (!again.empty()) {
     lock.unlock();
-    if (!again.empty()) RunWrites(std::move(again));
+    RunWrites(std::move(again));
     lock.lock();
   }
-  // The writer keeps the order; threads that write for themselves do not.
-  const int64_t mine = writes_submitted_;
-  changed_.wait(lock, [&] {
-    return options_.background ? writes_done_ >= mine : writes_done_ == writes_submitted_;
-  });
+  // That nothing is in failed_ says nothing about the writes of this call: another call may have
+  // taken one out and be trying it now.
+  changed_.wait(lock, [&] { return !AnyToBeTried(end, since); });
+  --waiters_;
   if (!broken_.ok()) return broken_;
-  return failed_.empty() ? absl::OkStatus() : write_error_;
+  return AnyUnwritten(end) ? write_error_ : absl::OkStatus();
+}
+
+int SsdLog::waiters() const {
+  std::lock_guard lock(mutex_);
+  return waiters_;
 }
 
 absl::Status SsdLog::Sync() {
+  // One at a time: a segment that another call has taken over as clean is not durable before that
+  // call has ended.
+  std::lock_guard sync_lock(sync_mutex_);
   std::vector<SsdSegment*> dirty;
   bool directory = false;
   {

@@ -160,9 +160,13 @@ class SsdLog {
 
   // --- Writing -----------------------------------------------------------------------------------
 
-  // Waits until what was submitted before is written. What failed is tried once more by the next
-  // call, and stays where finds look for it until then.
+  // Waits until each write that was submitted before is on its file, or has failed since this call
+  // began. OK: all of them are on their files. Otherwise the error of a write that failed: it is
+  // tried once more by the next call, whoever makes that, and its chunk stays where finds look
+  // until it succeeds.
   absl::Status WaitWritten();
+  // Threads inside WaitWritten. For tests that order their threads.
+  int waiters() const;
   // Makes durable what is written, and the names of new files.
   absl::Status Sync();
   // The sync that failed; nothing is written after it.
@@ -192,6 +196,7 @@ class SsdLog {
   // --- Segments ----------------------------------------------------------------------------------
 
   // While opening: takes over a segment of the manifest, or a file that no one names (epoch 0).
+  // Errors: DataLoss, naming the file, where that is missing or ends before the segment's records.
   absl::Status Adopt(uint32_t slot, const SsdSegmentRef* ref);
   // Creates free segments until `count` exist.
   absl::Status EnsureFree(int64_t count);
@@ -241,6 +246,7 @@ class SsdLog {
   int64_t SegmentCapacity() const;
   int64_t ChunkCapacity() const { return options_.chunk_bytes - SsdFooterBytes(0); }
 
+  // Of writes that succeeded.
   int64_t bytes_written() const { return bytes_written_.load(std::memory_order_relaxed); }
   int64_t ios() const { return ios_.load(std::memory_order_relaxed); }
   const SsdLogOptions& options() const { return options_; }
@@ -260,14 +266,18 @@ class SsdLog {
     std::shared_ptr<SsdChunk> chunk;
     int64_t from = 0;  // in the chunk
     int64_t to = 0;
+    uint64_t number = 0;  // in the order in which writes are handed over; kept when it is retried
   };
 
   explicit SsdLog(const SsdLogOptions& options) : options_(options) {}
   static int Index(SsdStream stream) { return static_cast<int>(stream); }
   absl::StatusOr<bool> OpenSegment(SsdStream stream, uint64_t next_sequence);
   absl::Status CreateSegment(uint32_t slot);
-  absl::Status OpenFile(uint32_t slot);
+  absl::Status OpenFile(uint32_t slot, OpenMode mode);
   void HandOver(SsdStream stream, int64_t to, bool close);
+  // Of writes numbered below `end`, under mutex_.
+  bool AnyToBeTried(uint64_t end, uint64_t since) const;
+  bool AnyUnwritten(uint64_t end) const;
   void RunWrites(std::vector<Write> writes);
   absl::Status RetryFailed();
   void WriterLoop();
@@ -285,6 +295,7 @@ class SsdLog {
   SsdReaderGate gate_;
   BudgetedBuffer<std::byte> buffer_memory_;
   std::mutex queue_mutex_;  // without a writer, several threads may have something to write
+  std::mutex sync_mutex_;   // before mutex_
   std::unique_ptr<IoQueue> queue_;
   std::atomic<uint64_t> next_epoch_{1};
 
@@ -297,9 +308,13 @@ class SsdLog {
   std::map<uint64_t, std::shared_ptr<SsdChunk>> pending_;  // by location
   std::deque<Write> writes_;
   std::vector<Write> failed_;
-  absl::Status write_error_;  // of the last one of failed_
-  int64_t writes_submitted_ = 0;
-  int64_t writes_done_ = 0;  // all up to this number
+  absl::Status write_error_;  // of the last write that failed
+  uint64_t next_write_ = 1;   // number of the next one
+  // Writes that are not on their files: in writes_, in failed_ or on their way, by number, with the
+  // number of their last failure, 0 for none.
+  std::map<uint64_t, uint64_t> unwritten_;
+  uint64_t failures_ = 0;
+  int waiters_ = 0;
   bool directory_dirty_ = false;
   bool stop_ = false;
   absl::Status broken_;

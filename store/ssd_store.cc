@@ -248,6 +248,8 @@ struct SsdStore::Impl {
   absl::Status Commit(const Change& change, const Prepare& prepare = {}, bool cleaning = false);
   template <typename Change>
   absl::StatusOr<bool> TryCommit(const Change& change, const Prepare& prepare, bool cleaning);
+  template <typename Change>
+  absl::Status ChangeManifest(const Change& change);
   absl::Status CheckManifestRoom(const SsdManifest& next) const;
   absl::Status WriteManifest(const SsdManifest& next);
 
@@ -1306,7 +1308,7 @@ absl::StatusOr<size_t> SsdStore::Impl::AppendErasures(std::span<const RowKey> in
   const SsdLocation begin = log->Location(chunk.slot, chunk.offset);
   const SsdLocation end = begin + static_cast<uint64_t>(chunk_bytes / internal::kSsdUnitBytes);
   SsdLocation last_erased = begin;  // the row in this chunk that was last written
-  index->Erase(index_keys.first(count), [&](size_t i, SsdLocation old) {
+  const int64_t erased = index->Erase(index_keys.first(count), [&](size_t i, SsdLocation old) {
     const uint64_t sequence = next_sequence.fetch_add(1, std::memory_order_relaxed);
     const uint32_t table = index_keys[i].table;
     const int64_t bytes = internal::EncodeSsdTombstone(
@@ -1322,6 +1324,7 @@ absl::StatusOr<size_t> SsdStore::Impl::AppendErasures(std::span<const RowKey> in
   });
   // If the key comes back now, its row must not start in the unit where the erased one does.
   if (last_erased == log->NextLocation(chunk)) log->PadToNextUnit(chunk);
+  Charge(erased * kBytes);
   return count;
 }
 
@@ -1331,6 +1334,7 @@ absl::Status SsdStore::Erase(std::span<const RowKey> keys) {
   if (!keys.empty()) HOTROW_RETURN_IF_ERROR(impl_->DropImage());
   size_t done = 0;
   while (done < keys.size()) {
+    impl_->Pace();
     absl::Status no_room;
     HOTROW_ASSIGN_OR_RETURN(const size_t count,
                             impl_->AppendErasures(std::span(index_keys).subspan(done), &no_room));
@@ -1416,6 +1420,18 @@ absl::StatusOr<bool> SsdStore::Impl::TryCommit(const Change& change, const Prepa
   return true;
 }
 
+// Replaces the durable manifest by one that differs from it in what `change` does, and writes and
+// syncs nothing else: the present state stays the one that was committed last. commit_mutex is not
+// held.
+template <typename Change>
+absl::Status SsdStore::Impl::ChangeManifest(const Change& change) {
+  std::lock_guard commit_lock(commit_mutex);
+  HOTROW_RETURN_IF_ERROR(log->broken());
+  SsdManifest next = manifest;
+  HOTROW_RETURN_IF_ERROR(change(&next));
+  return WriteManifest(next);
+}
+
 absl::Status SsdStore::Flush() {
   return impl_->Commit([](SsdManifest*) { return absl::OkStatus(); });
 }
@@ -1459,7 +1475,7 @@ absl::Status SsdStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<vo
 }
 
 absl::Status SsdStore::CommitSnapshot(SnapshotId snapshot) {
-  return impl_->Commit([&](SsdManifest* manifest) -> absl::Status {
+  return impl_->ChangeManifest([&](SsdManifest* manifest) -> absl::Status {
     for (SsdSnapshot& s : manifest->snapshots) {
       if (s.id != snapshot) continue;
       s.committed = true;
@@ -1472,7 +1488,7 @@ absl::Status SsdStore::CommitSnapshot(SnapshotId snapshot) {
 
 absl::Status SsdStore::DropSnapshot(SnapshotId snapshot) {
   std::vector<SsdSegmentRef> refs;
-  HOTROW_RETURN_IF_ERROR(impl_->Commit([&](SsdManifest* manifest) -> absl::Status {
+  HOTROW_RETURN_IF_ERROR(impl_->ChangeManifest([&](SsdManifest* manifest) -> absl::Status {
     for (SsdSnapshot& s : manifest->snapshots) {
       if (s.id != snapshot) continue;
       refs = std::move(s.segments);

@@ -75,12 +75,14 @@ struct SsdStoreStats {
 // Space:   a background cleaner copies the live rows of the segments where that gains most, and
 //          reuses their files. While the last free segments are in use, writes go at its pace; they
 //          are refused (ResourceExhausted) when cleaning cannot make room.
-// Threads: as RowStore says. Writers take turns; up to two Finds read at a time, others wait.
-// Durability: Flush, PrepareSnapshot and Close make everything written before durable by a manifest
-//          that is replaced atomically. What a crash interrupts is gone as if it had never been
-//          written; the store opens as the last of them left it. A write that failed is tried again
-//          by the next call that needs it. After a failed sync nothing more is written and every
-//          call that would says so; reads go on.
+// Threads: as RowStore says. Writers, erasing ones too, take turns; up to two Finds read at a time,
+// others wait. Durability: Flush, PrepareSnapshot and Close make everything written before durable
+// by a manifest
+//          that is replaced atomically; CommitSnapshot and DropSnapshot replace the manifest alone.
+//          What a crash interrupts is gone as if it had never been written; the store opens as the
+//          last of them left it. A write that failed is tried again by the next call that needs it.
+//          After a failed sync nothing more is written and every call that would says so; reads go
+//          on.
 // Snapshots: the capture waits for no disk but that of a manifest which is being replaced, or, when
 //          the last free segments are in use, for a round of cleaning; then batches and finds go on
 //          while what was captured is written and synced. TidyForSnapshot moves rows out of the

@@ -231,11 +231,7 @@ class Script {
     if (ended_) return;
     maybe_snapshots_[id] = snapshots_[id];
     snapshots_.erase(id);
-    Do([&] { return store_->DropSnapshot(id); },
-       [&] {
-         oracle_.Commit();
-         maybe_snapshots_.erase(id);
-       });
+    Do([&] { return store_->DropSnapshot(id); }, [&] { maybe_snapshots_.erase(id); });
   }
 
   void Check() {
