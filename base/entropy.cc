@@ -11,7 +11,7 @@
 
 namespace hotrow {
 
-uint64_t RandomHashSeed() {
+uint64_t EntropyBits() {
   uint64_t bits = 0;
   for (;;) {
     // So few bytes come whole or not at all.

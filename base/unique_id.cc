@@ -1,35 +1,15 @@
 #include "base/unique_id.h"
 
-#include <sys/random.h>
-#include <unistd.h>
-
-#include <atomic>
 #include <charconv>
-#include <chrono>
 
 #include "absl/strings/str_format.h"
+#include "base/entropy.h"
 
 namespace hotrow {
-namespace {
-
-// Where the system has no random numbers (a sandbox that forbids the call): clock, process and a
-// counter, mixed. Still distinct among the processes of one machine.
-UniqueId FromClock() {
-  static std::atomic<uint64_t> counter{0};
-  const auto nanos =
-      static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
-  const uint64_t who = static_cast<uint64_t>(getpid()) << 32 | counter.fetch_add(1);
-  return {.high = nanos, .low = who};
-}
-
-}  // namespace
-
 UniqueId UniqueId::Random() {
-  for (;;) {
-    UniqueId id;
-    if (getrandom(&id, sizeof(id), 0) != static_cast<ssize_t>(sizeof(id))) id = FromClock();
-    if (id.known()) return id;
-  }
+  UniqueId id;
+  while (!id.known()) id = {.high = EntropyBits(), .low = EntropyBits()};
+  return id;
 }
 
 std::optional<UniqueId> UniqueId::FromHex(std::string_view text) {

@@ -13,7 +13,7 @@ absl::StatusOr<HeldRows> HeldRows::Create(int64_t capacity, int64_t row_bytes) {
   HOTROW_CHECK(capacity > 0 && capacity < (int64_t{1} << 31));
   HeldRows held;
   held.row_bytes_ = row_bytes;
-  held.salt_ = RandomHashSeed();
+  held.salt_ = EntropyBits();
   HOTROW_ASSIGN_OR_RETURN(held.keys_, HostBuffer<RowKey>::Create(capacity));
   HOTROW_ASSIGN_OR_RETURN(held.rows_, HostBuffer<std::byte>::Create(capacity * row_bytes));
   // Between half and a quarter full at most: 8 to 16 bytes a row.

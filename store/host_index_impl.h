@@ -253,7 +253,7 @@ class IndexPartition {
               "under ",
               kSaltsMax, " salts"));
         }
-        salt = RandomHashSeed() | 1;
+        salt = EntropyBits() | 1;
       } else {
         num_segments += std::max<int64_t>(1, num_segments / 4);
       }

@@ -149,9 +149,13 @@ absl::Status ReadSsdIndexImage(Env& env, const std::string& path, const UniqueId
       header.crc != HeaderCrc(header)) {
     return damaged("not the header of an index image, or a damaged one");
   }
-  if (header.version != kSsdImageVersion ||
-      header.num_partitions != static_cast<uint32_t>(index.num_partitions())) {
-    return damaged("the image is of another version or shape");
+  if (header.version != kSsdImageVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": offset 8: version ", header.version,
+                                                      ", this build reads version ",
+                                                      kSsdImageVersion));
+  }
+  if (header.num_partitions != static_cast<uint32_t>(index.num_partitions())) {
+    return damaged("the image is of another shape");
   }
   if (!HasId(header, id)) return damaged("the image is of another store or state");
   for (int64_t p = 0; p < index.num_partitions(); ++p) {
@@ -194,9 +198,8 @@ absl::StatusOr<int64_t> CheckSsdIndexImage(Env& env, const std::string& path, co
   if (std::memcmp(header.magic, kSsdImageMagic, sizeof(header.magic)) != 0) {
     return damaged(0, "not the header of an index image");
   }
-  if (header.crc != HeaderCrc(header) && !IsVersion2(header)) {
-    return damaged(0, "the header's checksum does not match");
-  }
+  if (IsVersion2(header)) return kSsdImageOld;
+  if (header.crc != HeaderCrc(header)) return damaged(0, "the header's checksum does not match");
   if (header.version != kSsdImageVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
         "offset 8: version ", header.version, ", this build reads version ", kSsdImageVersion));

@@ -14,8 +14,8 @@
 namespace hotrow::internal {
 
 inline constexpr char kSsdImageMagic[8] = {'H', 'O', 'T', 'R', 'O', 'W', 'S', 'I'};
-
-// Its own: an image of another version is left out, and the index made anew from the footers.
+// A version of its own: an image of an older one (2, with no id, whose seed was always 0) is passed
+// over, and the index is rebuilt with a seed that was drawn.
 inline constexpr uint32_t kSsdImageVersion = 3;
 
 // Offset 0; the partitions follow, each as SsdIndex::Save writes it with a SsdImageCrc behind it.
@@ -42,14 +42,16 @@ int64_t SsdIndexImageBytes(const SsdIndex& index);
 // Writes and syncs the file; not its directory. Nothing may change the index meanwhile.
 absl::Status WriteSsdIndexImage(Env& env, const std::string& path, const UniqueId& id,
                                 const SsdIndex& index);
-// Fills an index that was made with the same options and is empty. Errors: DataLoss (naming file
-// and offset; also an image of another store or state, which has another id), ResourceExhausted;
-// the index is then good for nothing.
+// Fills an index that was made with the same options, but for the seed, and is empty. Errors:
+// FailedPrecondition (another version), DataLoss (damaged, or of another store or state, which has
+// another id; both name the file), ResourceExhausted; the index is then good for nothing.
 absl::Status ReadSsdIndexImage(Env& env, const std::string& path, const UniqueId& id,
                                SsdIndex& index);
-// Checks every byte of the file, without an index to fill; returns how many rows it holds. Errors:
-// DataLoss and FailedPrecondition (another version), saying at which offset, without the file's
+// Checks every byte of the file, without an index to fill; returns how many rows it holds, or
+// kSsdImageOld where it is of an older version, of which only the header is checked. Errors:
+// DataLoss and FailedPrecondition (a newer version), saying at which offset, without the file's
 // name; those of the file.
+inline constexpr int64_t kSsdImageOld = -1;
 absl::StatusOr<int64_t> CheckSsdIndexImage(Env& env, const std::string& path, const UniqueId& id);
 
 }  // namespace hotrow::internal

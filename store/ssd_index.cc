@@ -46,9 +46,12 @@ constexpr uint64_t kSmallBuckets = 1024;
 // Growing partitions step through sizes of their own from here on, so that they do not all grow at
 // once.
 constexpr uint64_t kStaggerFromBuckets = 2048;
-// A partition this large and less than a quarter full whose keys find no room holds keys that share
-// both buckets, and would not stop growing.
-constexpr uint64_t kCollisionBucketsMin = 256;
+// A partition this large and less than half full in which a row finds no room holds rows that share
+// both buckets, by design or because the seed is bad luck. It would not stop growing; it is given
+// another salt. Chance does not come here: below 0.78 of the slots Search fails hardly ever.
+constexpr uint64_t kCollisionBucketsMin = 16;
+// Tries for one row. Each fails with a probability that nobody meets; a limit all the same.
+constexpr int kSaltsMax = 16;
 
 constexpr int kFindBlock = 4096;       // keys that Find sorts by partition at a time
 constexpr int kFindSortFrom = 64;      // fewer are taken as they come
@@ -88,9 +91,9 @@ alignas(kBucketBytes) constinit std::byte empty_bucket[kBucketBytes] = {};
 // A bucket, 1024 bits:
 //   [0, 16)          occupancy: bit i is set when way i is taken
 //   [16, 16 + 8 w)   tags of the w ways: the low 8 bits of the remainder
-//   then w fields:   from the low bits up: location, choice (0: the bucket is that of q, 1: of
-//                    Scramble(q)), table, the rest of the remainder
-// Bits of free ways mean nothing.
+//   then w fields:   from the low bits up: location, choice (0: the bucket is that of the row's
+//                    first number, 1: of Scramble of it), table, the rest of the remainder
+// Bits of free ways mean nothing. See FirstOf for the first number.
 class SsdIndex::Buckets {
  public:
   struct Position {
@@ -121,10 +124,11 @@ class SsdIndex::Buckets {
     base_ = empty_bucket;
   }
 
-  // `like` with `num_buckets` >= 1 empty ones.
-  static absl::StatusOr<Buckets> Create(const Buckets& like, uint64_t num_buckets,
+  // `like` with `num_buckets` >= 1 empty ones and a salt of its own.
+  static absl::StatusOr<Buckets> Create(const Buckets& like, uint64_t num_buckets, uint64_t salt,
                                         MemoryBudget& budget) {
     Buckets result;
+    result.salt_ = salt;
     result.q_bits_ = like.q_bits_;
     result.table_bits_ = like.table_bits_;
     result.location_bits_ = like.location_bits_;
@@ -163,6 +167,7 @@ class SsdIndex::Buckets {
   uint64_t rows_max() const { return slots() - slots() / 50; }
   uint64_t rows() const { return rows_; }
   int ways() const { return ways_; }
+  uint64_t salt() const { return salt_; }
   int64_t reserved_bytes() const { return memory_.reserved_bytes(); }
   std::byte* base() const { return base_; }
   std::span<std::byte> bytes() const {
@@ -170,8 +175,9 @@ class SsdIndex::Buckets {
   }
 
   Position Find(uint64_t q, uint32_t table) const {
-    const Candidate candidates[2] = {CandidateAt(q, 0, table),
-                                     CandidateAt(SsdIndexScramble(q_bits_).Apply(q), 1, table)};
+    const uint64_t x1 = FirstOf(q, table);
+    const Candidate candidates[2] = {CandidateAt(x1, 0, table),
+                                     CandidateAt(SsdIndexScramble(q_bits_).Apply(x1), 1, table)};
     // Tags of both buckets at once, and mostly one of them is the same: fewer branches that depend
     // on which bucket it is.
     uint32_t ways = Match(candidates[0].bucket, candidates[0].tag) |
@@ -198,18 +204,20 @@ class SsdIndex::Buckets {
     --rows_;
   }
 
-  // Makes sure that one of the two buckets of q has a free way. False when none is found soon;
+  // Makes sure that one of the two buckets of a row has a free way. False when none is found soon;
   // nothing has moved then.
-  bool EnsureRoom(uint64_t q) {
-    const uint64_t b1 = HomeOf(q).number;
-    const uint64_t b2 = HomeOf(SsdIndexScramble(q_bits_).Apply(q)).number;
+  bool EnsureRoom(uint64_t q, uint32_t table) {
+    const uint64_t x1 = FirstOf(q, table);
+    const uint64_t b1 = HomeOf(x1).number;
+    const uint64_t b2 = HomeOf(SsdIndexScramble(q_bits_).Apply(x1)).number;
     return FreeWays(bucket(b1)) != 0 || FreeWays(bucket(b2)) != 0 || Search(b1, b2);
   }
 
   // Adds a row that is not there, to the emptier of its two buckets. One of them has a free way.
   void Put(uint64_t q, uint32_t table, SsdLocation location) {
-    const uint64_t x2 = SsdIndexScramble(q_bits_).Apply(q);
-    const Home homes[2] = {HomeOf(q), HomeOf(x2)};
+    const uint64_t x1 = FirstOf(q, table);
+    const uint64_t x2 = SsdIndexScramble(q_bits_).Apply(x1);
+    const Home homes[2] = {HomeOf(x1), HomeOf(x2)};
     const int choice = std::popcount(FreeWays(bucket(homes[1].number))) >
                        std::popcount(FreeWays(bucket(homes[0].number)));
     PutAt(homes[choice], Uint128{location} | Uint128{Low(choice, table)} << location_bits_);
@@ -225,10 +233,20 @@ class SsdIndex::Buckets {
     const auto put_first = [&] {
       const Row row = waiting[begin++ % kWaiting];
       const uint64_t q = QOf(row);
-      if (!to.EnsureRoom(q)) return false;
+      if (!to.EnsureRoom(q, TableOf(row))) return false;
       to.Put(q, TableOf(row), LocationOf(row.low));
       return true;
     };
+    if (salt_ != to.salt_) {
+      for (uint64_t b = 0; b < num_buckets(); ++b) {
+        for (uint32_t taken = Occupancy(bucket(b)); taken != 0; taken &= taken - 1) {
+          waiting[end++] = RowAt(b, std::countr_zero(taken));
+          if (!put_first()) return false;
+          begin = end = 0;
+        }
+      }
+      return true;
+    }
     for (uint64_t b = 0; b < num_buckets(); ++b) {
       for (uint32_t taken = Occupancy(bucket(b)); taken != 0; taken &= taken - 1) {
         const Row row = RowAt(b, std::countr_zero(taken));
@@ -392,7 +410,7 @@ class SsdIndex::Buckets {
 
   // The row in a slot.
   struct Row {
-    uint64_t x;   // q or Scramble(q)
+    uint64_t x;   // its first number or Scramble of that
     Uint128 low;  // the low_bits() of the field
   };
   Row RowAt(uint64_t b, int way) const {
@@ -407,7 +425,27 @@ class SsdIndex::Buckets {
     return static_cast<uint32_t>(row.low >> (location_bits_ + 1));
   }
   uint64_t QOf(const Row& row) const {
-    return IsSecond(row) ? SsdIndexScramble(q_bits_).Invert(row.x) : row.x;
+    const uint64_t x1 = IsSecond(row) ? SsdIndexScramble(q_bits_).Invert(row.x) : row.x;
+    return QOfFirst(x1, TableOf(row));
+  }
+  // A row's two numbers are its first one and Scramble of that; each has its bucket. The first one
+  // is q, or where rows were found to share both buckets (MakeRoom) a permutation of q that the
+  // salt and the table choose. The same q in many tables so has as many places.
+  uint64_t FirstOf(uint64_t q, uint32_t table) const {
+    if (salt_ == 0) [[likely]]
+      return q;
+    const uint64_t mask = (uint64_t{1} << q_bits_) - 1;
+    const SsdIndexScramble scramble(q_bits_);
+    const uint64_t key = SsdIndexTableSeed(salt_, table);
+    return scramble.Apply(scramble.Apply(q ^ (key & mask)) ^ (Mix64(key) & mask));
+  }
+  uint64_t QOfFirst(uint64_t x1, uint32_t table) const {
+    if (salt_ == 0) [[likely]]
+      return x1;
+    const uint64_t mask = (uint64_t{1} << q_bits_) - 1;
+    const SsdIndexScramble scramble(q_bits_);
+    const uint64_t key = SsdIndexTableSeed(salt_, table);
+    return scramble.Invert(scramble.Invert(x1) ^ (Mix64(key) & mask)) ^ (key & mask);
   }
   // The x of its other place.
   uint64_t OtherOf(const Row& row) const {
@@ -493,6 +531,7 @@ class SsdIndex::Buckets {
   }
 
   std::byte* base_ = empty_bucket;
+  uint64_t salt_ = 0;
   uint64_t num_buckets_ = 1;
   uint64_t d_ = 1;
   int q_bits_ = 0;
@@ -535,6 +574,7 @@ absl::Status SsdIndexOptions::Validate() const {
 SsdIndex::SsdIndex(const SsdIndexOptions& options, MemoryBudget& budget)
     : options_(options),
       budget_(budget),
+      seed_(options.seed),
       partition_bits_(PartitionBits(options.max_rows_hint)),
       q_bits_(64 - partition_bits_),
       q_mask_((uint64_t{1} << q_bits_) - 1) {}
@@ -570,7 +610,7 @@ SsdIndex::Partition& SsdIndex::PartitionOf(uint64_t hash) const {
 }
 
 int64_t SsdIndex::partition_of(const RowKey& key) const {
-  return static_cast<int64_t>(HashOf(key, options_.seed) >> q_bits_);
+  return static_cast<int64_t>(HashOf(key, seed_) >> q_bits_);
 }
 
 void SsdIndex::PrefetchBuckets(uint64_t hash) const {
@@ -592,7 +632,7 @@ void SsdIndex::Find(std::span<const RowKey> keys, std::span<SsdLocation> locatio
   std::array<uint16_t, kFindBlock> order;
   for (size_t begin = 0; begin < keys.size(); begin += kFindBlock) {
     const size_t count = std::min<size_t>(kFindBlock, keys.size() - begin);
-    for (size_t i = 0; i < count; ++i) hashes[i] = HashOf(keys[begin + i], options_.seed);
+    for (size_t i = 0; i < count; ++i) hashes[i] = HashOf(keys[begin + i], seed_);
 
     // The keys of a partition side by side, for one locking of all.
     if (count < kFindSortFrom) {
@@ -646,7 +686,7 @@ void SsdIndex::ForKeys(std::span<const RowKey> keys, const Body& body) {
   const auto hash_of = [&](size_t i) -> uint64_t& { return hashes[i % hashes.size()]; };
   const auto prepare = [&](size_t i) {
     if (i >= keys.size()) return;
-    hash_of(i) = HashOf(keys[i], options_.seed);
+    hash_of(i) = HashOf(keys[i], seed_);
     const auto* const partition = reinterpret_cast<const std::byte*>(&PartitionOf(hash_of(i)));
     PrefetchRead(partition);
     PrefetchRead(partition + 64);
@@ -690,7 +730,7 @@ SsdIndex::UpsertResult SsdIndex::Upsert(std::span<const RowKey> keys, Place plac
         buckets.set_location(at, location);
       }
     } else {
-      result.status = MakeRoom(partition, q);
+      result.status = MakeRoom(partition, q, keys[i].table);
       if (!result.status.ok()) return false;
       const SsdLocation location = place(i, kNoLocation);
       if (location != kNoLocation) {
@@ -737,10 +777,11 @@ int64_t SsdIndex::Erase(std::span<const RowKey> keys, OnErase on_erase) {
   return erased;
 }
 
-absl::Status SsdIndex::MakeRoom(Partition& partition, uint64_t q) {
+absl::Status SsdIndex::MakeRoom(Partition& partition, uint64_t q, uint32_t table) {
   const Buckets& buckets = partition.buckets;
-  while (buckets.rows() >= buckets.rows_max() || !partition.buckets.EnsureRoom(q)) {
-    HOTROW_RETURN_IF_ERROR(Rebuild(partition));
+  int salts = 0;
+  while (buckets.rows() >= buckets.rows_max() || !partition.buckets.EnsureRoom(q, table)) {
+    HOTROW_RETURN_IF_ERROR(Rebuild(partition, &salts));
   }
   return absl::OkStatus();
 }
@@ -774,37 +815,45 @@ absl::Status SsdIndex::Reserve(int64_t partition_number, int64_t more_rows) {
   const uint64_t n = std::min(ToPageEnd(Buckets::BucketsFor(old, rows + spare)),
                               std::max(old.num_buckets(), BucketsMax(q_bits_)));
   if (n <= old.num_buckets()) return absl::OkStatus();
-  HOTROW_ASSIGN_OR_RETURN(Buckets larger, Buckets::Create(old, n, budget_));
+  HOTROW_ASSIGN_OR_RETURN(Buckets larger, Buckets::Create(old, n, old.salt(), budget_));
   if (!old.CopyTo(larger)) return absl::OkStatus();  // a full one was copied: growing will do
   rebuilds_.fetch_add(1, std::memory_order_relaxed);
   Replace(partition, std::move(larger));
   return absl::OkStatus();
 }
 
-// A sixteenth larger (a quarter while small), or more when the rows do not fit that.
-absl::Status SsdIndex::Rebuild(Partition& partition) {
+// A sixteenth larger (a quarter while small), or more when the rows do not fit that; or with
+// another salt, see kCollisionBucketsMin. *salts counts those for one row.
+absl::Status SsdIndex::Rebuild(Partition& partition, int* salts) {
   const Buckets& old = partition.buckets;
   const auto number = static_cast<uint64_t>(&partition - partitions_.get());
   uint64_t n = old.num_buckets();
+  uint64_t salt = old.salt();
   for (;;) {
-    if (n >= kCollisionBucketsMin && old.rows() < n * static_cast<uint64_t>(old.ways()) / 4) {
-      return absl::ResourceExhaustedError(
-          "more keys have the same two buckets than these hold: the index needs another seed");
+    if (n >= kCollisionBucketsMin && old.rows() < n * static_cast<uint64_t>(old.ways()) / 2) {
+      if (++*salts > kSaltsMax) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("more rows have the same two buckets of the index than these hold, under ",
+                         kSaltsMax, " salts"));
+      }
+      // As hard to foresee as the seed; never 0.
+      salt = Mix64(seed_ ^ Mix64(num_salts_.fetch_add(1, std::memory_order_relaxed) + 1)) | 1;
+    } else {
+      uint64_t next = n + std::max<uint64_t>(1, n < kSmallBuckets ? n / 4 : n / 16);
+      if (n < kStaggerFromBuckets && next >= kStaggerFromBuckets) {
+        next = kStaggerFromBuckets + number % 4 * (kStaggerFromBuckets / 64);
+      }
+      n = ToPageEnd(next);
+      if (n > BucketsMax(q_bits_)) {
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "a partition of the index has reached its ", old.num_buckets(),
+            " buckets: the index needs a higher max_rows_hint than ", options_.max_rows_hint));
+      }
     }
-    uint64_t next = n + std::max<uint64_t>(1, n < kSmallBuckets ? n / 4 : n / 16);
-    if (n < kStaggerFromBuckets && next >= kStaggerFromBuckets) {
-      next = kStaggerFromBuckets + number % 4 * (kStaggerFromBuckets / 64);
-    }
-    n = ToPageEnd(next);
-    if (n > BucketsMax(q_bits_)) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "a partition of the index has reached its ", old.num_buckets(),
-          " buckets: the index needs a higher max_rows_hint than ", options_.max_rows_hint));
-    }
-    HOTROW_ASSIGN_OR_RETURN(Buckets larger, Buckets::Create(old, n, budget_));
-    if (!old.CopyTo(larger)) continue;
+    HOTROW_ASSIGN_OR_RETURN(Buckets rebuilt, Buckets::Create(old, n, salt, budget_));
+    if (!old.CopyTo(rebuilt)) continue;
     rebuilds_.fetch_add(1, std::memory_order_relaxed);
-    Replace(partition, std::move(larger));
+    Replace(partition, std::move(rebuilt));
     return absl::OkStatus();
   }
 }
@@ -828,7 +877,7 @@ void SsdIndex::ForEach(int64_t partition, Visit visit) const {
   std::shared_lock lock(p.mutex);
   const uint64_t top = static_cast<uint64_t>(partition) << q_bits_;
   p.buckets.ForEach([&](uint64_t q, uint32_t table, SsdLocation location, const auto&) {
-    visit({Unmix64(top | q) ^ SsdIndexTableSeed(options_.seed, table), table}, location);
+    visit({Unmix64(top | q) ^ SsdIndexTableSeed(seed_, table), table}, location);
     return true;
   });
 }
@@ -842,7 +891,8 @@ absl::Status SsdIndex::Save(int64_t partition, Sink sink) const {
   header.partition_bits = static_cast<uint32_t>(partition_bits_);
   header.location_bits = static_cast<uint32_t>(options_.location_bits);
   header.num_tables = static_cast<uint64_t>(options_.num_tables);
-  header.seed = options_.seed;
+  header.seed = seed_;
+  header.salt = p.buckets.salt();
   header.num_buckets = p.buckets.num_buckets();
   header.rows = p.buckets.rows();
   HOTROW_RETURN_IF_ERROR(sink(std::as_bytes(std::span(&header, 1))));
@@ -868,14 +918,15 @@ absl::Status SsdIndex::Load(int64_t partition, Source source) {
       expect("location_bits", header.location_bits, static_cast<uint64_t>(options_.location_bits)));
   HOTROW_RETURN_IF_ERROR(
       expect("num_tables", header.num_tables, static_cast<uint64_t>(options_.num_tables)));
-  HOTROW_RETURN_IF_ERROR(expect("seed", header.seed, options_.seed));
+  if (rows() != 0) HOTROW_RETURN_IF_ERROR(expect("seed", header.seed, seed_));
   if (header.num_buckets > BucketsMax(q_bits_)) {
     return image("num_buckets is ", header.num_buckets, ", at most ", BucketsMax(q_bits_));
   }
 
   Buckets buckets(options_, q_bits_);
   if (header.num_buckets > 0) {
-    HOTROW_ASSIGN_OR_RETURN(buckets, Buckets::Create(buckets, header.num_buckets, budget_));
+    HOTROW_ASSIGN_OR_RETURN(buckets,
+                            Buckets::Create(buckets, header.num_buckets, header.salt, budget_));
   }
   HOTROW_RETURN_IF_ERROR(source(buckets.bytes()));
   if (const absl::Status status = buckets.Check(options_.num_tables, header.rows); !status.ok()) {
@@ -883,6 +934,7 @@ absl::Status SsdIndex::Load(int64_t partition, Source source) {
   }
   Partition& p = partitions_[static_cast<size_t>(partition)];
   std::unique_lock lock(p.mutex);
+  if (rows() == 0) seed_ = header.seed;
   Replace(p, std::move(buckets));
   return absl::OkStatus();
 }

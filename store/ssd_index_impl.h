@@ -27,7 +27,8 @@ struct SsdIndexOptions {
   // How many rows there may be about; sets the number of partitions, for life. With more the index
   // still works, in larger partitions, each of which is longer under its lock when it grows.
   int64_t max_rows_hint = 0;
-  // Any number. Kept from whoever chooses the keys, it keeps them from choosing ones that collide.
+  // Of the hashes. Drawn at random and kept from whoever chooses the keys, it keeps them from
+  // choosing ones that collide. Nothing but the time and memory that calls take depends on it.
   uint64_t seed = 0;
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };
@@ -42,7 +43,9 @@ struct SsdIndexOptions {
 //          in the one of Scramble(q), another bijection. A slot holds what the bucket does not say:
 //          remainder, table, which of the two x it is, and location. So a row is moved and a
 //          partition rebuilt from slots alone. The more buckets, the shorter the remainder and the
-//          more slots in a bucket: between 7 and 16.
+//          more slots in a bucket: between 7 and 16. Where more rows share both buckets than these
+//          hold, though the partition is not half full, it is rebuilt with a salt: then a row's
+//          numbers are F(q) and Scramble(F(q)), where salt and table choose the bijection F.
 // Threads: all methods may run concurrently. Each partition has a reader-writer lock; callbacks run
 //          under it (exclusive in Upsert, CompareAndSet and Erase; shared in ForEach and Save), so
 //          they should be short and must not call the index. No two partitions are ever locked at
@@ -78,8 +81,7 @@ class SsdIndex {
   // For each key in the order of the batch, under the lock of its partition: location =
   // place(i, old), where old is its location or kNoLocation. Room is made before place is called,
   // so nothing can fail after it. place may return kNoLocation to leave things as they were.
-  // Errors: ResourceExhausted (budget, or more keys collide than two buckets hold), before place
-  // was called for key `done`.
+  // Errors: ResourceExhausted (budget), before place was called for key `done`.
   using Place = absl::FunctionRef<SsdLocation(size_t i, SsdLocation old)>;
   UpsertResult Upsert(std::span<const RowKey> keys, Place place);
 
@@ -116,11 +118,12 @@ class SsdIndex {
   using Sink = absl::FunctionRef<absl::Status(std::span<const std::byte> bytes)>;
   absl::Status Save(int64_t partition, Sink sink) const;
 
-  // Replaces a partition by the one of an image that an index of equal options saved. The source
-  // fills exactly the bytes it is asked for. Everything is checked: geometry, counts, that each row
-  // is in its place and there once; so an image that Load takes is a good index, if perhaps
-  // not the one that was saved. Errors: DataLoss (what does not fit), ResourceExhausted, those of
-  // the source; after any of them the partition is as it was.
+  // Replaces a partition by the one of an image that an index of equal options, but for the seed,
+  // saved. An index without rows takes the image's seed, so no other call may run beside that; one
+  // with rows must have the same. The source fills exactly the bytes it is asked for. Everything is
+  // checked: geometry, counts, that each row is in its place and there once; so an image that Load
+  // takes is a good index, if perhaps not the one that was saved. Errors: DataLoss (what does not
+  // fit), ResourceExhausted, those of the source; after any of them the partition is as it was.
   using Source = absl::FunctionRef<absl::Status(std::span<std::byte> bytes)>;
   absl::Status Load(int64_t partition, Source source);
 
@@ -133,6 +136,7 @@ class SsdIndex {
   int64_t slots() const { return slots_.load(std::memory_order_relaxed); }
   int64_t rebuilds() const { return rebuilds_.load(std::memory_order_relaxed); }
   const SsdIndexOptions& options() const { return options_; }
+  uint64_t seed() const { return seed_; }  // that of the options, or of the image that was loaded
 
  private:
   struct Partition;
@@ -142,9 +146,9 @@ class SsdIndex {
 
   Partition& PartitionOf(uint64_t hash) const;
   void PrefetchBuckets(uint64_t hash) const;
-  // Makes a free slot for q in one of its buckets.
-  absl::Status MakeRoom(Partition& partition, uint64_t q);
-  absl::Status Rebuild(Partition& partition);
+  // Makes a free slot for a row in one of its buckets.
+  absl::Status MakeRoom(Partition& partition, uint64_t q, uint32_t table);
+  absl::Status Rebuild(Partition& partition, int* salts);
   void Replace(Partition& partition, Buckets buckets);
   void CheckLocation(SsdLocation location) const;
   // Calls body(partition, i, q) for each key under the exclusive lock of its partition, until it
@@ -154,8 +158,10 @@ class SsdIndex {
 
   const SsdIndexOptions options_;
   MemoryBudget& budget_;
-  const int partition_bits_;  // log2(P)
-  const int q_bits_;          // Q = 64 - log2(P)
+  uint64_t seed_;
+  std::atomic<uint64_t> num_salts_{0};  // drawn so far
+  const int partition_bits_;            // log2(P)
+  const int q_bits_;                    // Q = 64 - log2(P)
   const uint64_t q_mask_;
   std::unique_ptr<Partition[]> partitions_;
   int64_t partitions_bytes_ = 0;  // taken from the budget for the array above
@@ -167,17 +173,18 @@ class SsdIndex {
 
 // What Save writes before the buckets. Little-endian, no padding.
 struct SsdIndexImageHeader {
-  static constexpr uint32_t kMagic = 0x31584948;  // "HIX1"
+  static constexpr uint32_t kMagic = 0x32584948;  // "HIX2"
   uint32_t magic = kMagic;
   uint32_t partition = 0;
   uint32_t partition_bits = 0;
   uint32_t location_bits = 0;
   uint64_t num_tables = 0;
-  uint64_t seed = 0;
+  uint64_t seed = 0;         // the same for all partitions that have rows
   uint64_t num_buckets = 0;  // 128 bytes each follow
   uint64_t rows = 0;
+  uint64_t salt = 0;  // of this partition; 0 where none was needed
 };
-static_assert(sizeof(SsdIndexImageHeader) == 48);
+static_assert(sizeof(SsdIndexImageHeader) == 56);
 
 // ------------------------------------------------------------ The bijections, for the index's
 // tests

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/entropy.h"
 #include "base/env.h"
 #include "base/math.h"
 #include "base/metrics.h"
@@ -746,7 +747,8 @@ absl::Status SsdStore::Impl::CreateIndex(int64_t rows_hint) {
       SsdIndex::Create(
           {.num_tables = static_cast<int64_t>(row_bytes.size()),
            .location_bits = static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(units))),
-           .max_rows_hint = rows_hint},
+           .max_rows_hint = rows_hint,
+           .seed = EntropyBits()},
           budget));
   return absl::OkStatus();
 }
@@ -828,7 +830,7 @@ absl::Status SsdStore::Impl::RebuildIndex() {
   };
   const absl::StatusOr<int64_t> records = internal::ScanNewestSsdRows(
       geometry(), manifest.segments, [&](uint32_t slot) { return log->segment(slot).file.get(); },
-      *queue, budget, memory, index->options().seed,
+      *queue, budget, memory, index->seed(),
       [&](std::span<const internal::SsdNewest> rows) {
         return internal::AddToSsdIndex(rows, location_of, index.get());
       });

@@ -261,7 +261,7 @@ TEST(HashBytesTest, DoesNotDependOnAlignment) {
 
 TEST(EntropyTest, NoSeedComesTwice) {
   std::vector<uint64_t> seeds;
-  for (int i = 0; i < 1000; ++i) seeds.push_back(RandomHashSeed());
+  for (int i = 0; i < 1000; ++i) seeds.push_back(EntropyBits());
   std::sort(seeds.begin(), seeds.end());
   EXPECT_EQ(std::adjacent_find(seeds.begin(), seeds.end()), seeds.end());
 }

@@ -19,6 +19,7 @@
 #include "base/crc32c.h"
 #include "store/snapshot_reader.h"
 #include "store/ssd_format_impl.h"
+#include "store/ssd_index_impl.h"
 #include "tests/store/ssd_test_util.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
@@ -209,6 +210,94 @@ TEST(SsdStoreOpenTest, ASegmentThatWasCutIsNamed) {
   EXPECT_THAT(SsdStore::Open(SmallSsd(&env)),
               StatusIs(absl::StatusCode::kDataLoss,
                        AllOf(HasSubstr("/store/segment-000002: ends at offset 512"))));
+}
+
+// An image of an older version, whose seed everyone knows, is passed over, and is no damage.
+TEST(SsdStoreOpenTest, AnImageOfAnOlderVersionIsPassedOver) {
+  MemEnv env;
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(SmallSsd(&env)));
+    for (uint64_t i = 0; i < 60; ++i) HOTROW_ASSERT_OK(Put(*store, {i, 4}, 0));
+    HOTROW_ASSERT_OK(store->Close());
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto names, env.ListDir("/store"));
+  const auto name = std::find_if(names.begin(), names.end(),
+                                 [](const std::string& n) { return n.find("index-") == 0; });
+  ASSERT_NE(name, names.end());
+  const std::string path = "/store/" + *name;
+  HOTROW_ASSERT_OK_AND_ASSIGN(std::string text, ReadFileToString(env, path));
+  const uint32_t version = 2;
+  std::memcpy(text.data() + 8, &version, 4);
+  const uint32_t crc = Crc32c(std::as_bytes(std::span(text.data(), 28)));
+  std::memcpy(text.data() + 28, &crc, 4);
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, path, text));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SsdStoreReport report, VerifySsdStore(env, "/store"));
+  EXPECT_TRUE(report.damage.empty());
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(SmallSsd(&env)));
+  EXPECT_EQ(store->Stats().rows, 60);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const bool left, env.Exists(path));
+  EXPECT_FALSE(left);
+}
+
+// The hashes of the index are seeded at random, and nothing on the disk depends on them.
+TEST(SsdStoreTest, SegmentsHaveTheSameBytesWhateverTheSeed) {
+  const auto run = [](MemEnv* env) {
+    SsdStoreOptions options = SmallSsd(env, 32);
+    auto store = SsdStore::Open(options);
+    HOTROW_EXPECT_OK(store);
+    for (uint64_t i = 0; i < 3000; ++i) {
+      const RowKey key = {i * i % 97, SsdTables()[i % 5].table};
+      HOTROW_EXPECT_OK(i % 7 == 0 ? EraseOne(**store, key) : Put(**store, key, i));
+      if (i % 500 == 0) {
+        HOTROW_EXPECT_OK((*store)->Flush());
+      }
+    }
+    HOTROW_EXPECT_OK((*store)->CleanAll());
+    HOTROW_EXPECT_OK((*store)->Flush());
+  };
+  MemEnv first;
+  MemEnv second;
+  run(&first);
+  run(&second);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto names, first.ListDir("/store"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto others, second.ListDir("/store"));
+  EXPECT_EQ(names, others);
+  int segments = 0;
+  for (const std::string& name : names) {
+    if (!absl::StrContains(name, "segment-")) continue;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::string a, ReadFileToString(first, "/store/" + name));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::string b, ReadFileToString(second, "/store/" + name));
+    EXPECT_EQ(a == b, true) << name;
+    ++segments;
+  }
+  EXPECT_GE(segments, 8);
+}
+
+// Keys that share both buckets of an index whose seed is known, as the seed 0 once was.
+TEST(SsdStoreTest, KeysChosenToCollideAreAllKept) {
+  MemEnv env;
+  SsdStoreOptions options = SmallSsd(&env, 64, 64 * kKiB);
+  options.tables = {{0, 64}};
+  Batch batch;
+  constexpr int kBits = 63;  // of q, in a store as small as this
+  const internal::SsdIndexScramble scramble(kBits);
+  uint64_t top = 0;
+  for (uint64_t i = 0; batch.keys.size() < 600; ++i) {
+    const uint64_t q = uint64_t{0x155} << (kBits - 10) | Mix64(i) >> 11;
+    const uint64_t second = scramble.Apply(q) >> (kBits - 10);
+    if (batch.keys.empty()) top = second;
+    if (second != top) continue;
+    const RowKey key = {internal::Unmix64(q) ^ internal::SsdIndexTableSeed(0, 0), 0};
+    batch.Add(key, MakeRow(key, 0, 64));
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  EXPECT_EQ(store->Stats().rows, 600);
+  HOTROW_ASSERT_OK(store->Close());
+  store.reset();
+  HOTROW_ASSERT_OK_AND_ASSIGN(store, SsdStore::Open(options));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Found found, FindAll(*store, batch.keys));
+  EXPECT_EQ(found.rows, batch.rows);
 }
 
 // --- What was found by reading and by the tests below --------------------------------------------
