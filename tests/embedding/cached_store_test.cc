@@ -201,6 +201,9 @@ class HookedStore : public RowStore {
   absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override {
     return base_->ListSnapshots();
   }
+  absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) override {
+    return base_->DescribeSnapshot(snapshot);
+  }
   RowStoreStats Stats() const override { return base_->Stats(); }
   std::span<const StoreTable> tables() const override { return base_->tables(); }
   int64_t row_bytes(uint32_t table) const override { return base_->row_bytes(table); }
