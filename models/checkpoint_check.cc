@@ -13,6 +13,7 @@
 #include "models/portable_model.h"
 #include "models/saved_model_impl.h"
 #include "ops/row_layout.h"
+#include "store/rocks_store.h"
 #include "store/ssd_store.h"
 
 namespace hotrow {
@@ -169,6 +170,20 @@ absl::StatusOr<bool> VerifySsdPart(Env& env, const SavedModel::Part& part,
   return store->damage.empty();
 }
 
+// The same of a RocksDB store, but of the one snapshot alone.
+absl::StatusOr<bool> VerifyRocksPart(const SavedModel::Part& part, CheckpointReport* report) {
+  const absl::StatusOr<RocksStoreReport> store =
+      VerifyRocksSnapshot(part.tables_dir, part.snapshot);
+  if (!store.ok()) {
+    HOTROW_RETURN_IF_ERROR(Note(store.status(), report));
+    return false;
+  }
+  for (const RocksDamage& damage : store->damage) {
+    report->damage.push_back(absl::StrCat(damage.file, ": ", damage.what));
+  }
+  return store->damage.empty();
+}
+
 }  // namespace
 
 absl::StatusOr<CheckpointReport> InspectCheckpoint(Env& env, const std::string& path,
@@ -225,6 +240,9 @@ absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& p
     bool readable = has_part[r];
     if (readable && part.store == StoreKindName(StoreKind::kSsd)) {
       HOTROW_ASSIGN_OR_RETURN(readable, VerifySsdPart(env, part, &report));
+    }
+    if (readable && part.store == StoreKindName(StoreKind::kRocksDb)) {
+      HOTROW_ASSIGN_OR_RETURN(readable, VerifyRocksPart(part, &report));
     }
     if (readable) {
       const absl::Status counted =

@@ -1,9 +1,9 @@
 #include "store/rocks_store.h"
 
-#include <fcntl.h>
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
+#include <rocksdb/file_checksum.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/listener.h>
 #include <rocksdb/options.h>
@@ -13,9 +13,7 @@
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
 #include <rocksdb/write_buffer_manager.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -23,13 +21,12 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
-#include <cinttypes>
 #include <condition_variable>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <thread>
 #include <unordered_map>
@@ -37,33 +34,63 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "base/crc32c.h"
+#include "absl/strings/strip.h"
 #include "base/env.h"
 #include "base/errno_status.h"
 #include "base/hash.h"
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
-#include "store/snapshot_reader.h"
+#include "base/unique_id.h"
+#include "store/rocks_database_impl.h"
+#include "store/rocks_dir_impl.h"
 
 namespace hotrow {
 namespace {
 
 namespace fs = std::filesystem;
 
+using internal::CheckRocksDatabaseFiles;
+using internal::CheckRocksDirectory;
+using internal::CheckRocksSnapshotFiles;
+using internal::CopyRegularFile;
+using internal::Crc32cOfFile;
+using internal::kRocksCommittedName;
+using internal::kRocksCountKey;
+using internal::kRocksKeyBytes;
+using internal::kRocksListName;
+using internal::kRocksLiveName;
+using internal::kRocksMakingName;
+using internal::kRocksSnapshotsName;
+using internal::kRocksTablesName;
+using internal::kRocksUnfinished;
+using internal::LookAtRocksDirectory;
+using internal::ParseHex16;
+using internal::ReadRocksCount;
+using internal::ReadRocksLive;
+using internal::ReadRocksSnapshot;
+using internal::ReadRocksTables;
+using internal::RocksDamageToStatus;
+using internal::RocksDatabase;
+using internal::RocksDirectory;
+using internal::RocksDirLock;
+using internal::RocksErrorWithText;
+using internal::RocksFile;
+using internal::RocksLive;
+using internal::RocksLiveDirName;
+using internal::RocksLiveToText;
+using internal::RocksRemedy;
+using internal::RocksSnapshot;
+using internal::RocksSnapshotDir;
+using internal::RocksSnapshotList;
+using internal::RocksSnapshotListToText;
+using internal::RocksTablesToText;
+using internal::VisitRocksRows;
+
 constexpr int64_t kRowBytesMax = int64_t{1} << 30;
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr size_t kKeyBytes = 12;
-// How many rows there are, written with every batch when counting is exact. Shorter than any row
-// key, so that it is none.
-constexpr absl::string_view kCountKey = "rows";
-constexpr absl::string_view kTablesTitle = "hotrow rocksdb store 1";
-constexpr absl::string_view kCommittedName = "COMMITTED";
-constexpr absl::string_view kUnfinished = ".tmp";
 // A batch goes to RocksDB in pieces of about this size, which bounds what a memtable takes beyond
 // its size.
 constexpr int64_t kPieceBytes = kMiB;
@@ -74,8 +101,10 @@ constexpr int64_t kRowOverhead = 48;
 constexpr int64_t kBlockBytes = 4096;
 // Blocks that MultiGet looks up at a time; RocksDB itself goes by 32.
 constexpr int64_t kFindChunkMax = 64;
+// Of indexes, while a database is only looked at.
+constexpr int64_t kLookCacheBytes = kMiB;
 
-using KeyBytes = std::array<char, kKeyBytes>;
+using KeyBytes = std::array<char, kRocksKeyBytes>;
 
 KeyBytes EncodeKey(const RowKey& key) {
   KeyBytes bytes;
@@ -84,31 +113,11 @@ KeyBytes EncodeKey(const RowKey& key) {
   return bytes;
 }
 
-RowKey DecodeKey(const rocksdb::Slice& bytes) {
-  RowKey key;
-  for (int i = 0; i < 4; ++i) key.table = key.table << 8 | static_cast<uint8_t>(bytes[i]);
-  for (int i = 4; i < 12; ++i) key.key = key.key << 8 | static_cast<uint8_t>(bytes[i]);
-  return key;
-}
-
 rocksdb::Slice ToSlice(const KeyBytes& key) { return {key.data(), key.size()}; }
 
 struct RowKeyHash {
   size_t operator()(const RowKey& key) const { return HashRowKey(key).lo; }
 };
-
-std::string Hex16(uint64_t value) {
-  char digits[17];
-  std::snprintf(digits, sizeof(digits), "%016" PRIx64, value);
-  return digits;
-}
-
-// 0 when the name is not that of a finished snapshot.
-SnapshotId ParseHex16(absl::string_view name) {
-  uint64_t value = 0;
-  if (name.size() != 16 || !absl::SimpleHexAtoi(name, &value) || Hex16(value) != name) return 0;
-  return value;
-}
 
 absl::Status FsError(const std::error_code& error, absl::string_view what) {
   return ErrnoToStatus(error.value(), std::string_view(what.data(), what.size()));
@@ -134,83 +143,9 @@ absl::Status AddFiles(const std::string& dir, std::map<uint64_t, int64_t>& bytes
   return absl::OkStatus();
 }
 
-// Keeps a second store, of this process or another, out of the directory.
-class DirLock {
- public:
-  // A reader shares the lock with other readers, makes no lock file, and gets null where there is
-  // none.
-  static absl::StatusOr<std::unique_ptr<DirLock>> Take(const std::string& dir, bool reader) {
-    const std::string path = dir + "/LOCK";
-    const int flags = reader ? O_RDONLY : O_RDWR | O_CREAT;
-    const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
-    if (fd < 0 && errno == ENOENT && reader) return nullptr;
-    if (fd < 0) return ErrnoToStatus(errno, absl::StrCat("RocksDB store: open ", path));
-    if (::flock(fd, (reader ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
-      const int error = errno;
-      ::close(fd);
-      if (error == EWOULDBLOCK) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("RocksDB store: ", dir, " is open already, here or in another process"));
-      }
-      return ErrnoToStatus(error, absl::StrCat("RocksDB store: lock ", path));
-    }
-    return std::unique_ptr<DirLock>(new DirLock(fd));
-  }
-  ~DirLock() { ::close(fd_); }
-  DirLock(const DirLock&) = delete;
-  DirLock& operator=(const DirLock&) = delete;
-
- private:
-  explicit DirLock(int fd) : fd_(fd) {}
-  const int fd_;
-};
-
-// --- The list of tables --------------------------------------------------------------------------
-
-std::string TablesToText(std::span<const StoreTable> tables) {
-  std::string text = absl::StrCat(kTablesTitle, "\n");
-  for (const StoreTable& table : tables) {
-    absl::StrAppend(&text, "table ", table.table, " row_bytes ", table.row_bytes, "\n");
-  }
-  absl::StrAppend(&text, "crc32c ", Crc32c(std::as_bytes(std::span(text))), "\n");
-  return text;
-}
-
-absl::StatusOr<std::vector<StoreTable>> ParseTables(const std::string& path,
-                                                    const std::string& text) {
-  const size_t crc_at = text.rfind("crc32c ");
-  uint32_t crc = 0;
-  if (!absl::StartsWith(text, "hotrow rocksdb store ") || crc_at == std::string::npos ||
-      !absl::SimpleAtoi(absl::string_view(text).substr(crc_at + 7), &crc) ||
-      crc != Crc32c(std::as_bytes(std::span(text).first(crc_at)))) {
-    return absl::DataLossError(absl::StrCat(
-        "RocksDB store: ", path, ": the table list is damaged (its checksum does not fit)"));
-  }
-  const std::vector<absl::string_view> lines =
-      absl::StrSplit(absl::string_view(text).substr(0, crc_at), '\n', absl::SkipEmpty());
-  if (lines[0] != kTablesTitle) {
-    return absl::FailedPreconditionError(absl::StrCat("RocksDB store: ", path, ": is a \"",
-                                                      lines[0], "\"; this build reads \"",
-                                                      kTablesTitle, "\""));
-  }
-  std::vector<StoreTable> tables;
-  for (size_t i = 1; i < lines.size(); ++i) {
-    const std::vector<absl::string_view> words = absl::StrSplit(lines[i], ' ');
-    StoreTable table;
-    if (words.size() != 4 || !absl::SimpleAtoi(words[1], &table.table) ||
-        !absl::SimpleAtoi(words[3], &table.row_bytes)) {
-      return absl::DataLossError(absl::StrCat("RocksDB store: ", path, ":", i + 1,
-                                              ": expected \"table N row_bytes N\", found \"",
-                                              lines[i], "\""));
-    }
-    tables.push_back(table);
-  }
-  return tables;
-}
-
-absl::Status CheckTables(const std::string& path, const std::string& text,
+// Against those of the directory's list, in any order.
+absl::Status CheckTables(const std::string& path, std::span<const StoreTable> listed,
                          std::span<const StoreTable> tables) {
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<StoreTable> listed, ParseTables(path, text));
   const auto disagrees = [&](uint32_t table, absl::string_view what) {
     return absl::InvalidArgumentError(
         absl::StrCat("RocksDB store: ", path, ": table ", table, ": ", what));
@@ -235,18 +170,11 @@ absl::Status CheckTables(const std::string& path, const std::string& text,
   return absl::OkStatus();
 }
 
-std::string LiveName(uint64_t number) { return absl::StrCat("live-", Hex16(number)); }
-
-absl::StatusOr<uint64_t> ReadLiveNumber(const std::string& path) {
-  HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(PosixEnv(), path));
-  uint64_t number = 0;
-  if (!absl::StartsWith(text, "live-") || text.size() != 22 ||
-      (number = ParseHex16(absl::string_view(text).substr(5, 16))) == 0) {
-    return absl::DataLossError(absl::StrCat("RocksDB store: ", path,
-                                            ": expected \"live-<16 hex digits>\", found ",
-                                            text.size(), " other bytes"));
-  }
-  return number;
+// The number in "live-<16 hex digits>"; 0 when the name is another.
+uint64_t LiveNumber(const std::string& name) {
+  absl::string_view digits = name;
+  if (!absl::ConsumePrefix(&digits, "live-")) return 0;
+  return ParseHex16({digits.data(), digits.size()});
 }
 
 // --- Sizes ---------------------------------------------------------------------------------------
@@ -335,69 +263,6 @@ bool IsOutOfCache(const rocksdb::Status& status) {
   return status.IsMemoryLimit() || status.IsIncomplete();
 }
 
-// An error with this text.
-absl::Status WithCodeOf(const rocksdb::Status& status, const std::string& text) {
-  switch (status.code()) {
-    case rocksdb::Status::kCorruption:
-      return absl::DataLossError(text);
-    case rocksdb::Status::kIOError:
-      return absl::DataLossError(text);
-    case rocksdb::Status::kNotSupported:
-      return absl::UnimplementedError(text);
-    case rocksdb::Status::kInvalidArgument:
-      return absl::InvalidArgumentError(text);
-    case rocksdb::Status::kShutdownInProgress:
-      return absl::FailedPreconditionError(text);
-    case rocksdb::Status::kIncomplete:
-    case rocksdb::Status::kTimedOut:
-    case rocksdb::Status::kBusy:
-    case rocksdb::Status::kTryAgain:
-    case rocksdb::Status::kAborted:
-      return absl::UnavailableError(text);
-    default:
-      return absl::InternalError(text);
-  }
-}
-
-absl::StatusOr<int64_t> DecodeCount(const std::string& path, const std::string& value) {
-  int64_t rows = 0;
-  if (value.size() != sizeof(rows)) {
-    return absl::DataLossError(absl::StrCat("RocksDB store ", path, ": the count of rows has ",
-                                            value.size(), " bytes, not 8"));
-  }
-  std::memcpy(&rows, value.data(), sizeof(rows));
-  return rows;
-}
-
-// All rows of a database. `path` is the store's, for errors.
-absl::Status VisitRows(
-    rocksdb::DB& db, const std::string& path,
-    const std::unordered_map<uint32_t, int64_t>& row_bytes,
-    absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) {
-  rocksdb::ReadOptions options;
-  options.verify_checksums = true;
-  options.fill_cache = false;
-  options.readahead_size = 512 << 10;
-  const std::unique_ptr<rocksdb::Iterator> at(db.NewIterator(options));
-  for (at->SeekToFirst(); at->Valid(); at->Next()) {
-    if (at->key().size() != kKeyBytes) continue;  // the count of rows
-    const RowKey key = DecodeKey(at->key());
-    const rocksdb::Slice value = at->value();
-    const auto table = row_bytes.find(key.table);
-    const int64_t wanted = table == row_bytes.end() ? 0 : table->second;
-    if (static_cast<int64_t>(value.size()) != wanted) {
-      return absl::DataLossError(absl::StrCat("RocksDB store ", path, ": key ", key.key,
-                                              " of table ", key.table, " has ", value.size(),
-                                              " bytes, not ", wanted));
-    }
-    HOTROW_RETURN_IF_ERROR(
-        visit(key, {reinterpret_cast<const std::byte*>(value.data()), value.size()}));
-  }
-  if (at->status().ok()) return absl::OkStatus();
-  return WithCodeOf(at->status(),
-                    absl::StrCat("RocksDB store ", path, ": iterate: ", at->status().ToString()));
-}
-
 class RocksStore final : public RowStore {
  public:
   explicit RocksStore(const RocksStoreOptions& options)
@@ -434,15 +299,16 @@ class RocksStore final : public RowStore {
 
  private:
   // --- Opening ---
-  absl::Status OpenTables();
-  struct LiveDir {
-    std::string name;
-    std::string old_name;  // that LIVE has now; empty: none
-    bool is_new = false;
-  };
-  absl::StatusOr<LiveDir> ChooseLiveDir();
-  absl::Status OpenLive();
-  absl::Status RestoreSnapshot(const std::string& from, const std::string& to);
+  absl::Status MakeStore(const RocksDirectory& directory);
+  absl::Status OpenStore(const RocksDirectory& directory);
+  // What opening needs is there and whole; changes nothing.
+  absl::Status CheckLive(const RocksDirectory& directory);
+  absl::StatusOr<RocksSnapshot> CheckSnapshot();
+  absl::Status RemoveUnfinished();
+  absl::Status RemoveOtherLiveDirs(const RocksDirectory& directory);
+  absl::Status OpenSnapshot(const RocksDirectory& directory, const RocksSnapshot& snapshot);
+  absl::Status RestoreSnapshot(const RocksSnapshot& snapshot, const std::string& to);
+  absl::Status WriteLive(const RocksLive& live);
   absl::Status OpenDb(const std::string& dir, bool create);
   absl::Status CountRows();
   rocksdb::Options DbOptions(bool direct);
@@ -462,11 +328,17 @@ class RocksStore final : public RowStore {
   absl::Status Write(rocksdb::WriteBatch& batch);
   rocksdb::Status WriteWithoutHanging(rocksdb::WriteBatch& batch);
 
+  // Everything up to this number of RocksDB's is in files afterwards.
+  absl::Status FlushMemtables(rocksdb::SequenceNumber last);
+  absl::Status WriteSnapshotList(SnapshotId snapshot, const std::string& dir,
+                                 rocksdb::SequenceNumber last);
+
   // --- Disk ---
-  std::string SnapshotsDir() const { return options_.path + "/snapshots"; }
-  std::string SnapshotDir(SnapshotId id) const {
-    return absl::StrCat(SnapshotsDir(), "/", Hex16(id));
+  std::string PathOf(absl::string_view name) const {
+    return absl::StrCat(options_.path, "/", name);
   }
+  std::string SnapshotsDir() const { return PathOf(kRocksSnapshotsName); }
+  std::string SnapshotDir(SnapshotId id) const { return RocksSnapshotDir(options_.path, id); }
   int64_t Property(std::string_view name) const {
     uint64_t value = 0;
     return db_->GetIntProperty({name.data(), name.size()}, &value) ? static_cast<int64_t>(value)
@@ -487,13 +359,15 @@ class RocksStore final : public RowStore {
   const RocksStoreOptions options_;
   const Sizes sizes_;
   std::unordered_map<uint32_t, int64_t> row_bytes_;
-  std::unique_ptr<DirLock> lock_;
+  std::unique_ptr<RocksDirLock> lock_;
   std::shared_ptr<Listener> listener_;
   std::shared_ptr<rocksdb::Cache> cache_;
   std::shared_ptr<rocksdb::WriteBufferManager> write_buffers_;
   std::shared_ptr<rocksdb::SstFileManager> files_;
   std::shared_ptr<rocksdb::Statistics> statistics_;
   std::string live_dir_;
+  std::mutex live_mutex_;  // guards live_ and the file LIVE
+  RocksLive live_;
   std::unique_ptr<rocksdb::DB> db_;
   ThreadPool pool_;
 
@@ -529,7 +403,7 @@ absl::Status RocksStore::ToStatus(const rocksdb::Status& status, absl::string_vi
     return absl::ResourceExhaustedError(
         absl::StrCat(text, "; the memory budget is ", options_.memory_budget_bytes, " bytes"));
   }
-  return WithCodeOf(status, text);
+  return RocksErrorWithText(status, text);
 }
 
 // --- Opening -------------------------------------------------------------------------------------
@@ -583,6 +457,11 @@ rocksdb::Options RocksStore::DbOptions(bool direct) {
   options.compaction_readahead_size = 512 << 10;
   options.sst_file_manager = files_;
   options.statistics = statistics_;
+  // Made while a table file is written, and kept in the MANIFEST. RocksDB 7.8 leaves the padding of
+  // aligned blocks out, and what it says of such a file is then wrong.
+  if (!table.block_align) {
+    options.file_checksum_gen_factory = rocksdb::GetFileChecksumGenCrc32cFactory();
+  }
   options.listeners.push_back(listener_);
   options.info_log_level = rocksdb::WARN_LEVEL;
   options.keep_log_file_num = 2;
@@ -592,79 +471,152 @@ rocksdb::Options RocksStore::DbOptions(bool direct) {
   return options;
 }
 
-absl::Status RocksStore::OpenTables() {
-  const std::string path = options_.path + "/TABLES";
-  HOTROW_ASSIGN_OR_RETURN(const bool exists, PosixEnv().Exists(path));
-  if (!exists) return WriteFileAtomically(PosixEnv(), path, TablesToText(options_.tables));
-  HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(PosixEnv(), path));
-  return CheckTables(path, text, options_.tables);
+// Nothing was promised to anybody until the mark is gone: whoever finds it without LIVE begins
+// anew.
+absl::Status RocksStore::MakeStore(const RocksDirectory& directory) {
+  if (options_.open_at != 0) {
+    return Precondition(absl::StrCat("there is no snapshot ", options_.open_at));
+  }
+  Env& env = PosixEnv();
+  HOTROW_RETURN_IF_ERROR(WriteFileAtomically(env, PathOf(kRocksMakingName), ""));
+  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, SnapshotsDir()));
+  HOTROW_RETURN_IF_ERROR(RemoveUnfinished());
+  HOTROW_RETURN_IF_ERROR(RemoveOtherLiveDirs(directory));
+  HOTROW_RETURN_IF_ERROR(
+      WriteFileAtomically(env, PathOf(kRocksTablesName), RocksTablesToText(options_.tables)));
+  const RocksLive live = {.number = 1};
+  const std::string dir = PathOf(RocksLiveDirName(live.number));
+  HOTROW_RETURN_IF_ERROR(env.CreateDirs(dir));
+  HOTROW_RETURN_IF_ERROR(env.SyncDir(options_.path));
+  HOTROW_RETURN_IF_ERROR(OpenDb(dir, /*create=*/true));
+  HOTROW_RETURN_IF_ERROR(WriteLive(live));
+  HOTROW_RETURN_IF_ERROR(env.Remove(PathOf(kRocksMakingName)));
+  return env.SyncDir(options_.path);
+}
+
+absl::Status RocksStore::OpenStore(const RocksDirectory& directory) {
+  HOTROW_RETURN_IF_ERROR(
+      CheckRocksDirectory(options_.path, directory, /*opens_snapshot=*/options_.open_at != 0));
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<StoreTable> listed, ReadRocksTables(options_.path));
+  HOTROW_RETURN_IF_ERROR(CheckTables(PathOf(kRocksTablesName), listed, options_.tables));
+  std::optional<RocksSnapshot> snapshot;
+  if (options_.open_at != 0) {
+    HOTROW_ASSIGN_OR_RETURN(snapshot, CheckSnapshot());
+  } else {
+    HOTROW_RETURN_IF_ERROR(CheckLive(directory));
+  }
+  // Nothing has changed up to here.
+  HOTROW_RETURN_IF_ERROR(RemoveUnfinished());
+  if (directory.has_live && directory.is_being_made) {
+    HOTROW_RETURN_IF_ERROR(PosixEnv().Remove(PathOf(kRocksMakingName)));
+  }
+  if (snapshot.has_value()) return OpenSnapshot(directory, *snapshot);
+  HOTROW_RETURN_IF_ERROR(OpenDb(PathOf(RocksLiveDirName(live_.number)), /*create=*/false));
+  return RemoveOtherLiveDirs(directory);
+}
+
+// RocksDB would remove table files that a damaged MANIFEST does not name, so it looks before it
+// opens.
+absl::Status RocksStore::CheckLive(const RocksDirectory& directory) {
+  HOTROW_ASSIGN_OR_RETURN(live_, ReadRocksLive(options_.path));
+  const std::string dir = PathOf(RocksLiveDirName(live_.number));
+  const absl::Status status = [&]() -> absl::Status {
+    std::vector<RocksDamage> damage;
+    HOTROW_RETURN_IF_ERROR(CheckRocksDatabaseFiles(dir, &damage));
+    HOTROW_RETURN_IF_ERROR(RocksDamageToStatus(damage));
+    HOTROW_ASSIGN_OR_RETURN(
+        const std::unique_ptr<RocksDatabase> database,
+        RocksDatabase::Open({.path = options_.path, .dir = dir, .cache_bytes = kLookCacheBytes}));
+    return database->CheckSequence(live_, dir);
+  }();
+  if (!absl::IsDataLoss(status)) return status;
+  return absl::DataLossError(absl::StrCat(status.message(), RocksRemedy(directory)));
+}
+
+absl::StatusOr<RocksSnapshot> RocksStore::CheckSnapshot() {
+  HOTROW_ASSIGN_OR_RETURN(RocksSnapshot snapshot,
+                          ReadRocksSnapshot(options_.path, options_.open_at, options_.tables));
+  HOTROW_RETURN_IF_ERROR(CheckSnapshotIdentity(absl::StrCat("RocksDB store ", options_.path),
+                                               snapshot.info, options_.open_at_identity));
+  std::vector<RocksDamage> damage;
+  HOTROW_RETURN_IF_ERROR(CheckRocksSnapshotFiles(snapshot, nullptr, &damage));
+  HOTROW_RETURN_IF_ERROR(RocksDamageToStatus(damage));
+  return snapshot;
+}
+
+// Snapshots that a crash cut off while they were made or dropped.
+absl::Status RocksStore::RemoveUnfinished() {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixEnv().ListDir(SnapshotsDir()));
+  for (const std::string& name : names) {
+    if (!absl::EndsWith(name, kRocksUnfinished)) continue;
+    HOTROW_RETURN_IF_ERROR(RemoveAll(absl::StrCat(SnapshotsDir(), "/", name)));
+  }
+  return absl::OkStatus();
+}
+
+// Those that LIVE does not name.
+absl::Status RocksStore::RemoveOtherLiveDirs(const RocksDirectory& directory) {
+  for (const std::string& name : directory.live_dirs) {
+    if (live_.number != 0 && name == RocksLiveDirName(live_.number)) continue;
+    HOTROW_RETURN_IF_ERROR(RemoveAll(PathOf(name)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RocksStore::WriteLive(const RocksLive& live) {
+  HOTROW_RETURN_IF_ERROR(
+      WriteFileAtomically(PosixEnv(), PathOf(kRocksLiveName), RocksLiveToText(live)));
+  live_ = live;
+  return absl::OkStatus();
+}
+
+// The name in LIVE changes only when the database it names is whole and has opened, so a crash, or
+// a snapshot that does not open, leaves the state before.
+absl::Status RocksStore::OpenSnapshot(const RocksDirectory& directory,
+                                      const RocksSnapshot& snapshot) {
+  RocksLive live;
+  for (const std::string& name : directory.live_dirs) {
+    live.number = std::max(live.number, LiveNumber(name));
+  }
+  if (const absl::StatusOr<RocksLive> old = ReadRocksLive(options_.path); old.ok()) {
+    live.number = std::max(live.number, old->number);
+    live_ = *old;
+  }
+  ++live.number;
+  // Remains of a crash. A snapshot is also what helps when LIVE, or what it names, is damaged: then
+  // nothing goes before the snapshot has opened.
+  if (std::count(directory.live_dirs.begin(), directory.live_dirs.end(),
+                 RocksLiveDirName(live_.number)) > 0) {
+    HOTROW_RETURN_IF_ERROR(RemoveOtherLiveDirs(directory));
+  }
+  const std::string dir = PathOf(RocksLiveDirName(live.number));
+  HOTROW_RETURN_IF_ERROR(RestoreSnapshot(snapshot, dir));
+  HOTROW_RETURN_IF_ERROR(PosixEnv().SyncDir(options_.path));
+  HOTROW_RETURN_IF_ERROR(OpenDb(dir, /*create=*/false));
+  live.sequence = db_->GetLatestSequenceNumber();
+  HOTROW_RETURN_IF_ERROR(WriteLive(live));
+  return RemoveOtherLiveDirs(directory);
 }
 
 // A database of its own out of a snapshot's files. Table files never change, so they are shared by
 // a second name; the few others are copied.
-absl::Status RocksStore::RestoreSnapshot(const std::string& from, const std::string& to) {
+absl::Status RocksStore::RestoreSnapshot(const RocksSnapshot& snapshot, const std::string& to) {
   Env& env = PosixEnv();
   HOTROW_RETURN_IF_ERROR(env.CreateDirs(to));
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(from));
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(snapshot.dir));
   for (const std::string& name : names) {
-    if (name == kCommittedName) continue;
-    const std::string source = absl::StrCat(from, "/", name);
+    if (name == kRocksListName || absl::StartsWith(name, kRocksCommittedName)) continue;
+    const std::string source = absl::StrCat(snapshot.dir, "/", name);
     const std::string target = absl::StrCat(to, "/", name);
-    if (absl::EndsWith(name, ".sst")) {
-      std::error_code error;
-      fs::create_hard_link(source, target, error);
-      if (error) return FsError(error, absl::StrCat("RocksDB store: link ", source));
+    if (!absl::EndsWith(name, ".sst")) {
+      HOTROW_RETURN_IF_ERROR(CopyRegularFile(source, target));
       continue;
     }
-    HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(env, source));
-    HOTROW_ASSIGN_OR_RETURN(const auto file, env.Open(target, OpenMode::kTruncate));
-    HOTROW_RETURN_IF_ERROR(WriteFull(*file, 0, std::as_bytes(std::span(text))));
-    HOTROW_RETURN_IF_ERROR(file->Sync());
-    HOTROW_RETURN_IF_ERROR(file->Close());
+    std::error_code error;
+    fs::create_hard_link(source, target, error);
+    if (error) return FsError(error, absl::StrCat("RocksDB store: link ", source));
   }
   return env.SyncDir(to);
-}
-
-absl::StatusOr<RocksStore::LiveDir> RocksStore::ChooseLiveDir() {
-  Env& env = PosixEnv();
-  const std::string live_path = options_.path + "/LIVE";
-  uint64_t number = 0;
-  LiveDir live;
-  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(live_path));
-  if (exists) {
-    HOTROW_ASSIGN_OR_RETURN(number, ReadLiveNumber(live_path));
-    live.old_name = LiveName(number);
-  }
-  live.is_new = !exists || options_.open_at != 0;
-  live.name = live.is_new ? LiveName(number + 1) : live.old_name;
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> entries, env.ListDir(options_.path));
-  for (const std::string& entry : entries) {
-    if (absl::StartsWith(entry, "live-") && entry != live.old_name) {
-      HOTROW_RETURN_IF_ERROR(RemoveAll(absl::StrCat(options_.path, "/", entry)));
-    }
-  }
-  if (!live.is_new) return live;
-  const std::string dir = absl::StrCat(options_.path, "/", live.name);
-  if (options_.open_at != 0) {
-    HOTROW_RETURN_IF_ERROR(RestoreSnapshot(SnapshotDir(options_.open_at), dir));
-  } else {
-    HOTROW_RETURN_IF_ERROR(env.CreateDirs(dir));
-  }
-  HOTROW_RETURN_IF_ERROR(env.SyncDir(options_.path));
-  return live;
-}
-
-// The name in LIVE changes only when the database it names is whole and has opened, so a crash, or
-// a snapshot that does not open, leaves the state before. Whatever LIVE does not name is rubbish.
-absl::Status RocksStore::OpenLive() {
-  HOTROW_ASSIGN_OR_RETURN(const LiveDir live, ChooseLiveDir());
-  const bool create = live.is_new && options_.open_at == 0;
-  HOTROW_RETURN_IF_ERROR(OpenDb(absl::StrCat(options_.path, "/", live.name), create));
-  if (!live.is_new) return absl::OkStatus();
-  HOTROW_RETURN_IF_ERROR(
-      WriteFileAtomically(PosixEnv(), options_.path + "/LIVE", live.name + "\n"));
-  return live.old_name.empty() ? absl::OkStatus()
-                               : RemoveAll(absl::StrCat(options_.path, "/", live.old_name));
 }
 
 absl::Status RocksStore::OpenDb(const std::string& dir, bool create) {
@@ -688,18 +640,17 @@ absl::Status RocksStore::OpenDb(const std::string& dir, bool create) {
 }
 
 absl::Status RocksStore::CountRows() {
-  std::string value;
-  const rocksdb::Slice key(kCountKey.data(), kCountKey.size());
-  const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), key, &value);
-  if (!status.ok() && !status.IsNotFound()) return ToStatus(status, "count rows");
-  rocksdb::WriteOptions write_options;
-  write_options.disableWAL = true;
+  HOTROW_ASSIGN_OR_RETURN(const int64_t kept, ReadRocksCount(*db_, options_.path));
   if (!options_.exact_counts) {
+    if (kept < 0) return absl::OkStatus();
     // Blind writes would make it wrong for who counts later.
-    return status.ok() ? ToStatus(db_->Delete(write_options, key), "count rows") : absl::OkStatus();
+    rocksdb::WriteOptions options;
+    options.disableWAL = true;
+    return ToStatus(db_->Delete(options, {kRocksCountKey.data(), kRocksCountKey.size()}),
+                    "count rows");
   }
-  if (status.ok()) {
-    HOTROW_ASSIGN_OR_RETURN(rows_, DecodeCount(options_.path, value));
+  if (kept >= 0) {
+    rows_ = kept;
     return absl::OkStatus();
   }
   int64_t rows = 0;
@@ -712,21 +663,10 @@ absl::Status RocksStore::CountRows() {
 }
 
 absl::Status RocksStore::Init() {
-  Env& env = PosixEnv();
-  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, SnapshotsDir()));
-  HOTROW_ASSIGN_OR_RETURN(lock_, DirLock::Take(options_.path, /*reader=*/false));
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> entries, env.ListDir(SnapshotsDir()));
-  for (const std::string& entry : entries) {  // cut off by a crash
-    if (absl::EndsWith(entry, kUnfinished)) {
-      HOTROW_RETURN_IF_ERROR(RemoveAll(absl::StrCat(SnapshotsDir(), "/", entry)));
-    }
-  }
-  HOTROW_RETURN_IF_ERROR(OpenTables());
-  if (options_.open_at != 0) {
-    HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(SnapshotDir(options_.open_at)));
-    if (!exists) return Precondition(absl::StrCat("there is no snapshot ", options_.open_at));
-  }
-  HOTROW_RETURN_IF_ERROR(OpenLive());
+  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(PosixEnv(), options_.path));
+  HOTROW_ASSIGN_OR_RETURN(lock_, RocksDirLock::Take(options_.path, /*reader=*/false));
+  HOTROW_ASSIGN_OR_RETURN(const RocksDirectory directory, LookAtRocksDirectory(options_.path));
+  HOTROW_RETURN_IF_ERROR(directory.is_new() ? MakeStore(directory) : OpenStore(directory));
   HOTROW_RETURN_IF_ERROR(CountRows());
   HOTROW_RETURN_IF_ERROR(RefreshSnapshotBytes());
   // Opening it commits it.
@@ -925,7 +865,7 @@ absl::Status RocksStore::WritePiece(std::span<const RowKey> keys,
   if (options_.exact_counts) {
     const int64_t rows_now = rows_.load() + change;
     HOTROW_RETURN_IF_ERROR(
-        ToStatus(batch.Put({kCountKey.data(), kCountKey.size()},
+        ToStatus(batch.Put({kRocksCountKey.data(), kRocksCountKey.size()},
                            {reinterpret_cast<const char*>(&rows_now), sizeof(rows_now)}),
                  "write"));
   }
@@ -975,13 +915,21 @@ absl::Status RocksStore::Write(rocksdb::WriteBatch& batch) {
 
 absl::Status RocksStore::Iterate(
     absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) {
-  return VisitRows(*db_, options_.path, row_bytes_, visit);
+  return VisitRocksRows(*db_, options_.path, row_bytes_, visit);
 }
 
 absl::Status RocksStore::Flush() {
+  const rocksdb::SequenceNumber last = db_->GetLatestSequenceNumber();
+  HOTROW_RETURN_IF_ERROR(FlushMemtables(last));
+  // From now on a MANIFEST that knows less is a damaged one.
+  const std::lock_guard lock(live_mutex_);
+  if (last <= live_.sequence) return absl::OkStatus();
+  return WriteLive({.number = live_.number, .sequence = last});
+}
+
+absl::Status RocksStore::FlushMemtables(rocksdb::SequenceNumber last) {
   constexpr int kTries = 50;
   constexpr std::chrono::milliseconds kPatience(200);
-  const rocksdb::SequenceNumber last = db_->GetLatestSequenceNumber();
   rocksdb::FlushOptions options;
   options.wait = true;
   options.allow_write_stall = true;
@@ -1014,13 +962,60 @@ absl::StatusOr<std::vector<SnapshotId>> RocksStore::ListSnapshots() {
 }
 
 absl::StatusOr<SnapshotInfo> RocksStore::DescribeSnapshot(SnapshotId snapshot) {
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> ids, ListSnapshots());
-  if (std::find(ids.begin(), ids.end(), snapshot) == ids.end()) {
-    return Precondition(absl::StrCat("there is no snapshot ", snapshot));
+  const std::lock_guard lock(snapshot_mutex_);
+  HOTROW_ASSIGN_OR_RETURN(RocksSnapshot found,
+                          ReadRocksSnapshot(options_.path, snapshot, options_.tables));
+  return std::move(found.info);
+}
+
+// Says what the checkpoint in `dir` consists of, and draws its identity. Opens it for that, as
+// whoever resumes from it will, and so finds one that RocksDB did not make whole. last: of a write
+// that must be in it.
+absl::Status RocksStore::WriteSnapshotList(SnapshotId snapshot, const std::string& dir,
+                                           rocksdb::SequenceNumber last) {
+  RocksSnapshotList list = {
+      .id = snapshot, .identity = UniqueId::Random(), .tables = options_.tables};
+  const auto fails = [&](absl::string_view what) {
+    return absl::InternalError(absl::StrCat("RocksDB store ", options_.path, ": prepare snapshot ",
+                                            snapshot, ": RocksDB's checkpoint ", what));
+  };
+  std::map<std::string, RocksFile> table_files;
+  {
+    HOTROW_ASSIGN_OR_RETURN(
+        const std::unique_ptr<RocksDatabase> database,
+        RocksDatabase::Open({.path = options_.path, .dir = dir, .cache_bytes = kLookCacheBytes}));
+    list.sequence = database->sequence();
+    if (options_.exact_counts) list.rows = std::max<int64_t>(0, database->rows());
+    for (RocksFile& file : database->table_files()) table_files[file.name] = std::move(file);
   }
-  SnapshotInfo info;
-  info.id = snapshot;
-  return info;
+  if (list.sequence < last) {
+    return fails(absl::StrCat("has the writes up to ", list.sequence, " only, not up to ", last));
+  }
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixEnv().ListDir(dir));
+  for (const std::string& name : names) {
+    const std::string path = absl::StrCat(dir, "/", name);
+    std::error_code error;
+    const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
+    if (error) return FsError(error, absl::StrCat("RocksDB store: size of ", path));
+    RocksFile file = {.name = name, .bytes = bytes};
+    if (absl::EndsWith(name, ".sst")) {
+      const auto known = table_files.find(name);
+      if (known == table_files.end() || known->second.bytes != bytes) {
+        return fails(absl::StrCat("has a file ", name, " of ", bytes,
+                                  " bytes that its MANIFEST does not know"));
+      }
+      file.crc32c = known->second.crc32c;
+      table_files.erase(known);
+    } else {
+      HOTROW_ASSIGN_OR_RETURN(file.crc32c, Crc32cOfFile(path, bytes));
+    }
+    list.files.push_back(std::move(file));
+  }
+  if (!table_files.empty()) {
+    return fails(absl::StrCat("lacks the file ", table_files.begin()->first));
+  }
+  return WriteFileAtomically(PosixEnv(), absl::StrCat(dir, "/", kRocksListName),
+                             RocksSnapshotListToText(list));
 }
 
 absl::Status RocksStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) {
@@ -1030,11 +1025,13 @@ absl::Status RocksStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<
   const std::string dir = SnapshotDir(snapshot);
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(dir));
   if (exists) return Precondition(absl::StrCat("snapshot ", snapshot, " exists already"));
-  const std::string temporary = absl::StrCat(dir, kUnfinished);
+  const std::string temporary = absl::StrCat(dir, kRocksUnfinished);
   HOTROW_RETURN_IF_ERROR(RemoveAll(temporary));  // of a try that failed
+  bool has_name = false;
   const absl::Status status = [&]() -> absl::Status {
-    // CreateCheckpoint flushes too, but see Flush.
-    HOTROW_RETURN_IF_ERROR(Flush());
+    // CreateCheckpoint flushes too, but see FlushMemtables.
+    const rocksdb::SequenceNumber last = db_->GetLatestSequenceNumber();
+    HOTROW_RETURN_IF_ERROR(FlushMemtables(last));
     rocksdb::Checkpoint* made = nullptr;
     const rocksdb::Status created = rocksdb::Checkpoint::Create(db_.get(), &made);
     const std::unique_ptr<rocksdb::Checkpoint> checkpoint(made);
@@ -1043,15 +1040,20 @@ absl::Status RocksStore::PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<
     HOTROW_RETURN_IF_ERROR(ToStatus(checkpoint->CreateCheckpoint(temporary, 0),
                                     absl::StrCat("prepare snapshot ", snapshot)));
     captured();
+    HOTROW_RETURN_IF_ERROR(WriteSnapshotList(snapshot, temporary, last));
     HOTROW_RETURN_IF_ERROR(env.SyncDir(temporary));
     HOTROW_RETURN_IF_ERROR(env.Rename(temporary, dir));
+    has_name = true;
     return env.SyncDir(SnapshotsDir());
   }();
   if (!status.ok()) {
-    for (const std::string& path : {temporary, temporary + ".tmp", dir}) {
-      RemoveAll(path).IgnoreError();
-    }
-    return status;
+    // The name goes first: at no moment is there half a snapshot under it.
+    absl::Status removed = has_name ? env.Rename(dir, temporary) : absl::OkStatus();
+    removed.Update(RemoveAll(temporary));
+    removed.Update(RemoveAll(temporary + ".tmp"));  // RocksDB's own
+    if (removed.ok()) return status;
+    return absl::Status(status.code(), absl::StrCat(status.message(), "; what was made of it is ",
+                                                    "still there: ", removed.message()));
   }
   RefreshSnapshotBytes().IgnoreError();  // a figure; the snapshot is there
   return absl::OkStatus();
@@ -1063,8 +1065,8 @@ absl::Status RocksStore::CommitSnapshot(SnapshotId snapshot) {
   if (snapshot == 0 || !exists) {
     return Precondition(absl::StrCat("there is no snapshot ", snapshot));
   }
-  return WriteFileAtomically(PosixEnv(), absl::StrCat(SnapshotDir(snapshot), "/", kCommittedName),
-                             "");
+  return WriteFileAtomically(PosixEnv(),
+                             absl::StrCat(SnapshotDir(snapshot), "/", kRocksCommittedName), "");
 }
 
 absl::Status RocksStore::DropSnapshot(SnapshotId snapshot) {
@@ -1076,7 +1078,7 @@ absl::Status RocksStore::DropSnapshot(SnapshotId snapshot) {
       return Precondition(absl::StrCat("there is no snapshot ", snapshot));
     }
     // At one moment it is gone whole.
-    const std::string temporary = absl::StrCat(SnapshotDir(snapshot), kUnfinished);
+    const std::string temporary = absl::StrCat(SnapshotDir(snapshot), kRocksUnfinished);
     HOTROW_RETURN_IF_ERROR(RemoveAll(temporary));
     HOTROW_RETURN_IF_ERROR(env.Rename(SnapshotDir(snapshot), temporary));
     HOTROW_RETURN_IF_ERROR(env.SyncDir(SnapshotsDir()));
@@ -1203,113 +1205,7 @@ RowStoreStats RocksStore::Stats() const {
   return stats;
 }
 
-// --- Reading a store that is not open ------------------------------------------------------------
-
-// RocksDB would keep a log of what it does in the directory.
-class NoLog final : public rocksdb::Logger {
- public:
-  using rocksdb::Logger::Logv;
-  void Logv(const char*, va_list) override {}
-};
-
-class RocksSnapshotReader final : public SnapshotReader {
- public:
-  explicit RocksSnapshotReader(const SnapshotReaderOptions& options) : options_(options) {}
-
-  absl::Status Open();
-
-  std::span<const StoreTable> tables() const override { return tables_; }
-  int64_t rows() const override { return rows_; }
-  const SnapshotInfo& info() const override { return info_; }
-  absl::Status Iterate(
-      absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override {
-    return VisitRows(*db_, options_.path, row_bytes_, visit);
-  }
-
- private:
-  absl::StatusOr<std::string> DatabaseDir() const;
-  absl::Status OpenDb(const std::string& dir);
-
-  const SnapshotReaderOptions options_;
-  std::unique_ptr<DirLock> lock_;
-  std::vector<StoreTable> tables_;
-  std::unordered_map<uint32_t, int64_t> row_bytes_;
-  std::unique_ptr<rocksdb::DB> db_;
-  SnapshotInfo info_;
-  int64_t rows_ = -1;
-};
-
-absl::StatusOr<std::string> RocksSnapshotReader::DatabaseDir() const {
-  Env& env = PosixEnv();
-  if (options_.snapshot != 0) {
-    const std::string dir = absl::StrCat(options_.path, "/snapshots/", Hex16(options_.snapshot));
-    HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(dir));
-    if (exists) return dir;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "RocksDB store ", options_.path, ": there is no snapshot ", options_.snapshot));
-  }
-  HOTROW_ASSIGN_OR_RETURN(const uint64_t number, ReadLiveNumber(options_.path + "/LIVE"));
-  return absl::StrCat(options_.path, "/", LiveName(number));
-}
-
-absl::Status RocksSnapshotReader::OpenDb(const std::string& dir) {
-  constexpr int64_t kCacheBytes = 8 * kMiB;  // of indexes; blocks of rows pass it by
-  const int64_t cache_bytes = options_.memory_budget_bytes == 0
-                                  ? kCacheBytes
-                                  : std::min(kCacheBytes, options_.memory_budget_bytes);
-  rocksdb::BlockBasedTableOptions table;
-  table.block_cache = rocksdb::NewLRUCache(static_cast<size_t>(cache_bytes));
-  table.cache_index_and_filter_blocks = true;
-  rocksdb::Options options;
-  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  options.paranoid_checks = true;
-  options.max_open_files = 64;
-  options.info_log = std::make_shared<NoLog>();
-  rocksdb::DB* db = nullptr;
-  const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(options, dir, &db);
-  if (!status.ok()) {
-    return WithCodeOf(status, absl::StrCat("RocksDB store ", options_.path, ": open ", dir, ": ",
-                                           status.ToString()));
-  }
-  db_.reset(db);
-  return absl::OkStatus();
-}
-
-absl::Status RocksSnapshotReader::Open() {
-  Env& env = PosixEnv();
-  const std::string tables_path = options_.path + "/TABLES";
-  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(tables_path));
-  if (!exists) {
-    return absl::NotFoundError(
-        absl::StrCat(options_.path, ": there is no RocksDB store, the file TABLES is missing"));
-  }
-  HOTROW_ASSIGN_OR_RETURN(lock_, DirLock::Take(options_.path, /*reader=*/true));
-  HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(env, tables_path));
-  HOTROW_ASSIGN_OR_RETURN(tables_, ParseTables(tables_path, text));
-  for (const StoreTable& table : tables_) row_bytes_[table.table] = table.row_bytes;
-  HOTROW_ASSIGN_OR_RETURN(const std::string dir, DatabaseDir());
-  HOTROW_RETURN_IF_ERROR(OpenDb(dir));
-  std::string value;
-  const rocksdb::Status counted =
-      db_->Get(rocksdb::ReadOptions(), {kCountKey.data(), kCountKey.size()}, &value);
-  if (counted.IsNotFound()) return absl::OkStatus();
-  if (!counted.ok()) {
-    return WithCodeOf(counted, absl::StrCat("RocksDB store ", options_.path,
-                                            ": count rows: ", counted.ToString()));
-  }
-  HOTROW_ASSIGN_OR_RETURN(rows_, DecodeCount(options_.path, value));
-  return absl::OkStatus();
-}
-
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenRocksSnapshot(
-    const SnapshotReaderOptions& options) {
-  HOTROW_RETURN_IF_ERROR(options.Validate());
-  auto reader = std::make_unique<RocksSnapshotReader>(options);
-  HOTROW_RETURN_IF_ERROR(reader->Open());
-  return std::unique_ptr<SnapshotReader>(std::move(reader));
-}
 
 absl::Status RocksStoreOptions::Validate() const {
   if (path.empty()) return absl::InvalidArgumentError("RocksStoreOptions.path: must not be empty");

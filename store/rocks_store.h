@@ -45,7 +45,12 @@ inline constexpr int64_t kRocksMemoryMin = int64_t{4} << 20;
 //             path/snapshots/<16 hex digits>/ is one snapshot each. A key is the table, 4 bytes,
 //             then the key, 8 bytes, both big-endian, so a table is one range; a value is the row.
 // Checksums:  CRC-32C on every block, verified by every read from the device and by compactions. A
-//             mismatch is DataLoss as RocksDB names it: file and offset, not the key.
+//             mismatch is DataLoss as RocksDB names it: file and offset, not the key. A snapshot
+//             keeps a list of its files. Opening one compares names and sizes, and the checksums of
+//             all files but the table files; VerifyRocksStore reads those, too.
+// Damage:     a directory that has lost TABLES, LIVE, the directory that LIVE names, or snapshots/
+//             is DataLoss and never taken for an empty one; so is a database that lacks rows which
+//             a Flush had made durable. A snapshot can be opened without LIVE and what it names.
 // Durability: there is no write-ahead log. The promise of RowStore needs none: Flush() writes the
 //             memtables to a table file and syncs it. So a row is written once instead of twice,
 //             and what a kill loses is what no Flush promised. Memtables are flushed in the order
@@ -66,6 +71,56 @@ inline constexpr int64_t kRocksMemoryMin = int64_t{4} << 20;
 //             good.
 // Threads:    as RowStore says.
 absl::StatusOr<std::unique_ptr<RowStore>> OpenRocksStore(const RocksStoreOptions& options);
+
+// --- Looking at a store that is not open ---------------------------------------------------------
+
+struct RocksDamage {
+  std::string file;
+  std::string what;
+};
+
+// What is in the directory of a store. The present state is what the next open shows.
+struct RocksStoreReport {
+  struct Table {
+    uint32_t table = 0;
+    int64_t row_bytes = 0;
+    int64_t rows = -1;  // of the present state; -1: not known
+  };
+  std::vector<Table> tables;   // in the order of the store
+  int64_t rows = -1;           // of the present state; -1: not known
+  std::string live;            // the directory of the present state; empty: there is none
+  int64_t table_files = 0;     // of the present state
+  int64_t live_bytes = 0;      // of the files of the present state
+  int64_t disk_bytes = 0;      // of all files
+  int64_t snapshot_bytes = 0;  // of files that only snapshots hold
+  struct Snapshot {
+    SnapshotInfo info;  // table_rows in the order of `tables`
+    int64_t rows = -1;  // of all tables; -1: not known
+    int64_t files = 0;
+    int64_t bytes = 0;  // of its files; shared with other states
+  };
+  std::vector<Snapshot> snapshots;  // by id
+  std::vector<RocksDamage> damage;
+  int64_t damage_left_out = 0;  // beyond the first kDamageMax
+  static constexpr int64_t kDamageMax = 100'000;
+};
+
+inline int64_t DamageCount(const RocksStoreReport& report) {
+  return static_cast<int64_t>(report.damage.size()) + report.damage_left_out;
+}
+
+// Reads our own files and RocksDB's MANIFESTs, no rows, and changes nothing. What it comes across
+// that is damaged is in the report. Errors: NotFound (no store there), DataLoss (the list of tables
+// is damaged or gone), FailedPrecondition (open, here or in another process; another version),
+// those of the files. Unimplemented in a build without RocksDB.
+absl::StatusOr<RocksStoreReport> InspectRocksStore(const std::string& path);
+// The same, and reads the present state and all snapshots: table files against their checksums, or
+// where RocksDB keeps none (rows of less than about a KiB) against those of their blocks. Counts
+// the rows of the present state.
+absl::StatusOr<RocksStoreReport> VerifyRocksStore(const std::string& path);
+// The same of one snapshot alone: `live`, its figures and disk_bytes are left out. Errors: also
+// FailedPrecondition (there is no such snapshot).
+absl::StatusOr<RocksStoreReport> VerifyRocksSnapshot(const std::string& path, SnapshotId snapshot);
 
 }  // namespace hotrow
 

@@ -25,4 +25,10 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenRocksSnapshot(
   return Absent();
 }
 
+absl::StatusOr<RocksStoreReport> InspectRocksStore(const std::string& path) { return Absent(); }
+absl::StatusOr<RocksStoreReport> VerifyRocksStore(const std::string& path) { return Absent(); }
+absl::StatusOr<RocksStoreReport> VerifyRocksSnapshot(const std::string& path, SnapshotId snapshot) {
+  return Absent();
+}
+
 }  // namespace hotrow

@@ -33,7 +33,8 @@ absl::StatusOr<DirectoryKind> KindOfDirectory(Env& env, const std::string& path)
     });
   };
   if (has("MANIFEST")) return DirectoryKind::kSsdStore;
-  if (has("LIVE") && has("TABLES")) return DirectoryKind::kRocksStore;
+  // Also one that has lost a part.
+  if (has("TABLES") || (has("LIVE") && has("snapshots"))) return DirectoryKind::kRocksStore;
   if (has("manifest.json")) {
     HOTROW_ASSIGN_OR_RETURN(const bool portable, IsPortableModel(env, path));
     return portable ? DirectoryKind::kPortableModel : DirectoryKind::kSavedModel;
@@ -78,7 +79,7 @@ absl::Status ExpectSsdStore(Env& env, const std::string& path) {
   const std::string what =
       absl::StrCat(path, ": is ", NameOf(kind),
                    "; give a checkpoint, an export, or the directory of an SSD store, the one with "
-                   "the file MANIFEST");
+                   "the file MANIFEST, or of a RocksDB store, the one with the file LIVE");
   return kind == DirectoryKind::kMissing ? absl::NotFoundError(what)
                                          : absl::InvalidArgumentError(what);
 }

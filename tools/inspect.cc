@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "models/checkpoint_check.h"
 #include "models/portable_model.h"
+#include "store/rocks_store.h"
 #include "store/ssd_store.h"
 #include "tools/command.h"
 #include "tools/directory_kind.h"
@@ -47,6 +48,11 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
         json ? PortableModelJson(path, portable, rows) : PortableModelText(path, portable, rows),
         true);
   }
+  if (kind == DirectoryKind::kRocksStore) {
+    HOTROW_ASSIGN_OR_RETURN(const RocksStoreReport report, InspectRocksStore(path));
+    return print(json ? StoreReportJson(path, report) : StoreReportText(path, report),
+                 DamageCount(report) == 0);
+  }
   HOTROW_RETURN_IF_ERROR(ExpectSsdStore(PosixEnv(), path));
   HOTROW_ASSIGN_OR_RETURN(const SsdStoreReport report, InspectSsdStore(PosixEnv(), path));
   return print(json ? StoreReportJson(path, report) : StoreReportText(path, report),
@@ -61,12 +67,11 @@ const Command kInspectCommand = {
     .summary = "what a checkpoint, a store or an export holds: tables, rows, bytes, places",
     .details =
         "PATH is a checkpoint (a directory of checkpoints, of which the newest is shown, one of\n"
-        "them, or what --save_dir has written), the directory of an SSD store that no program has\n"
-        "open, or what `hotrow export` has made. Manifests and footers are read, nothing is "
-        "written;\n"
-        "rows are counted as far as that goes without reading them. `hotrow verify` reads them "
-        "too.\n"
-        "How many bytes were written for each byte of rows is known to the running store alone.\n",
+        "them, or what --save_dir has written), the directory of an SSD or a RocksDB store that\n"
+        "no program has open, or what `hotrow export` has made. Manifests and footers are read,\n"
+        "nothing is written; rows are counted as far as that goes without reading them. `hotrow\n"
+        "verify` reads them too. How many bytes were written for each byte of rows is known to\n"
+        "the running store alone.\n",
     .run = Run};
 
 }  // namespace hotrow

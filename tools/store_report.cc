@@ -165,4 +165,85 @@ int64_t DamageCount(const SsdStoreReport& report) {
   return static_cast<int64_t>(report.damage.size()) + report.damage_left_out;
 }
 
+// --- RocksDB -------------------------------------------------------------------------------------
+
+std::string StoreReportText(const std::string& path, const RocksStoreReport& report) {
+  std::string out = absl::StrFormat("%s: a RocksDB store\n\n", path);
+  AppendLine(&out, "rows", CountText(report.rows));
+  AppendLine(&out, "live",
+             report.live.empty()
+                 ? "none: damaged"
+                 : absl::StrCat(report.live, ", ", FormatBytes(report.live_bytes), ", ",
+                                FormatCount(report.table_files), " table files"));
+  AppendLine(&out, "disk",
+             absl::StrCat(FormatBytes(report.disk_bytes), ", ", FormatBytes(report.snapshot_bytes),
+                          " held by snapshots alone"));
+  absl::StrAppendFormat(&out, "\n  %10s %12s %16s %12s\n", "table", "row bytes", "rows", "bytes");
+  for (const RocksStoreReport::Table& t : report.tables) {
+    absl::StrAppendFormat(&out, "  %10d %12s %16s %12s\n", t.table, FormatCount(t.row_bytes),
+                          CountText(t.rows), BytesText(t.rows < 0 ? -1 : t.rows * t.row_bytes));
+  }
+  if (report.snapshots.empty()) {
+    absl::StrAppend(&out, "\n  no snapshots\n");
+  } else {
+    absl::StrAppendFormat(&out, "\n  %20s %10s %32s %12s %6s %10s\n", "snapshot", "state",
+                          "identity", "rows", "files", "bytes");
+    for (const RocksStoreReport::Snapshot& s : report.snapshots) {
+      absl::StrAppendFormat(&out, "  %20d %10s %32s %12s %6d %10s\n", s.info.id,
+                            s.info.committed ? "committed" : "prepared",
+                            s.info.identity.known() ? s.info.identity.ToHex() : "unknown",
+                            CountText(s.rows), s.files, FormatBytes(s.bytes));
+    }
+  }
+  if (DamageCount(report) > 0) absl::StrAppend(&out, "\nDamage\n", DamageText(report));
+  return out;
+}
+
+std::string StoreReportJson(const std::string& path, const RocksStoreReport& report) {
+  Json tables = Json::array();
+  for (const RocksStoreReport::Table& t : report.tables) {
+    tables.push_back({{"table", t.table},
+                      {"row_bytes", t.row_bytes},
+                      {"rows", Known(t.rows)},
+                      {"bytes", Known(t.rows < 0 ? -1 : t.rows * t.row_bytes)}});
+  }
+  Json snapshots = Json::array();
+  for (const RocksStoreReport::Snapshot& s : report.snapshots) {
+    snapshots.push_back(
+        {{"id", s.info.id},
+         {"committed", s.info.committed},
+         {"identity", s.info.identity.known() ? Json(s.info.identity.ToHex()) : Json(nullptr)},
+         {"rows", Known(s.rows)},
+         {"files", s.files},
+         {"bytes", s.bytes}});
+  }
+  Json damage = Json::array();
+  for (const RocksDamage& d : report.damage) {
+    damage.push_back({{"file", d.file}, {"what", d.what}});
+  }
+  const Json all = {{"kind", "rocksdb_store"},
+                    {"path", path},
+                    {"rows", Known(report.rows)},
+                    {"live", report.live.empty() ? Json(nullptr) : Json(report.live)},
+                    {"table_files", report.table_files},
+                    {"live_bytes", report.live_bytes},
+                    {"disk_bytes", report.disk_bytes},
+                    {"snapshot_bytes", report.snapshot_bytes},
+                    {"tables", tables},
+                    {"snapshots", snapshots},
+                    {"damage_count", DamageCount(report)},
+                    {"damage", damage}};
+  // File names may be any bytes; JSON may not.
+  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string DamageText(const RocksStoreReport& report) {
+  std::string out;
+  for (const RocksDamage& d : report.damage) absl::StrAppend(&out, d.file, ": ", d.what, "\n");
+  if (report.damage_left_out > 0) {
+    absl::StrAppend(&out, "and ", FormatCount(report.damage_left_out), " more\n");
+  }
+  return out;
+}
+
 }  // namespace hotrow

@@ -3,9 +3,10 @@
 
 #include <string>
 
+#include "store/rocks_store.h"
 #include "store/ssd_store.h"
 
-// An SsdStoreReport as text.
+// Reports of stores as text.
 namespace hotrow {
 
 // For people.
@@ -15,6 +16,11 @@ std::string StoreReportJson(const std::string& path, const SsdStoreReport& repor
 // A line for each damage: "FILE: offset N: WHAT".
 std::string DamageText(const SsdStoreReport& report);
 int64_t DamageCount(const SsdStoreReport& report);
+
+// The same of a RocksDB store. A line of damage is "FILE: WHAT".
+std::string StoreReportText(const std::string& path, const RocksStoreReport& report);
+std::string StoreReportJson(const std::string& path, const RocksStoreReport& report);
+std::string DamageText(const RocksStoreReport& report);
 
 }  // namespace hotrow
 

@@ -7,6 +7,7 @@
 #include "models/checkpoint_check.h"
 #include "models/portable_model.h"
 #include "models/report.h"
+#include "store/rocks_store.h"
 #include "store/ssd_store.h"
 #include "tools/command.h"
 #include "tools/directory_kind.h"
@@ -34,6 +35,22 @@ absl::StatusOr<int> VerifyStore(const std::string& path, bool json) {
         report.records < 0 ? std::string() : FormatCount(report.records) + " records, ";
     std::printf("%s: %s%s in %s segments, %s snapshots: %s\n", path.c_str(), records.c_str(),
                 FormatBytes(report.used_bytes).c_str(), FormatCount(report.segments).c_str(),
+                FormatCount(static_cast<int64_t>(report.snapshots.size())).c_str(),
+                Verdict(damage).c_str());
+  }
+  return damage == 0 ? kExitGood : kExitDamage;
+}
+
+absl::StatusOr<int> VerifyRocks(const std::string& path, bool json) {
+  HOTROW_ASSIGN_OR_RETURN(const RocksStoreReport report, VerifyRocksStore(path));
+  const int64_t damage = DamageCount(report);
+  if (json) {
+    std::fputs(StoreReportJson(path, report).c_str(), stdout);
+  } else {
+    std::fputs(DamageText(report).c_str(), stdout);
+    const std::string rows = report.rows < 0 ? std::string() : FormatCount(report.rows) + " rows, ";
+    std::printf("%s: %s%s in %s table files, %s snapshots: %s\n", path.c_str(), rows.c_str(),
+                FormatBytes(report.live_bytes).c_str(), FormatCount(report.table_files).c_str(),
                 FormatCount(static_cast<int64_t>(report.snapshots.size())).c_str(),
                 Verdict(damage).c_str());
   }
@@ -80,6 +97,7 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
                stdout);
     return kExitGood;
   }
+  if (kind == DirectoryKind::kRocksStore) return VerifyRocks(path, json);
   HOTROW_RETURN_IF_ERROR(ExpectSsdStore(PosixEnv(), path));
   return VerifyStore(path, json);
 }
@@ -93,15 +111,14 @@ const Command kVerifyCommand = {
     .details =
         "PATH is as in `hotrow inspect`; a store on a disk must be closed. Nothing is written.\n"
         "Of a checkpoint: manifest, dense parameters and every row, with all checksums, and where\n"
-        "the manifest knows them the number of rows and the hash of each table. Of an SSD store, "
-        "also\n"
-        "that of a checkpoint: every record of the present state and of all snapshots, with the\n"
-        "footers that list them, the manifest and the index image. Of an export: every file, up "
-        "to\n"
-        "the first that is wrong. Each damage is a line: file, offset, what it is, with table and\n"
-        "key where they are known; a last line sums up. Exit status 0 says that all is good, 1 "
-        "that\n"
-        "something is damaged, 2 that it cannot be opened.\n",
+        "the manifest knows them the number of rows and the hash of each table. Of an SSD store,\n"
+        "also that of a checkpoint: every record of the present state and of all snapshots, with\n"
+        "the footers that list them, the manifest and the index image. Of a RocksDB store: every\n"
+        "file of the present state and of all snapshots, and every row of the present state. Of\n"
+        "an export: every file, up to the first that is wrong. Each damage is a line: file,\n"
+        "offset, what it is, with table and key where they are known; a last line sums up. Exit\n"
+        "status 0 says that all is good, 1 that something is damaged, 2 that it cannot be "
+        "opened.\n",
     .run = Run};
 
 }  // namespace hotrow

@@ -10,6 +10,7 @@
 #include "base/philox.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/models/file_builders.h"
+#include "tests/store/rocks_fuzz_targets.h"
 #include "tests/store/ssd_fuzz_targets.h"
 #include "tests/support/test_util.h"
 
@@ -143,6 +144,7 @@ TEST(FuzzCorpusTest, SsdManifest) {
 TEST(FuzzCorpusTest, SsdIndexImage) {
   RunAll("ssdindeximage", fuzz::SsdIndexImage, fuzz::SsdIndexImageCorpus());
 }
+TEST(FuzzCorpusTest, RocksText) { RunAll("rockstext", fuzz::RocksText, fuzz::RocksTextCorpus()); }
 
 }  // namespace
 }  // namespace hotrow

@@ -21,6 +21,10 @@ void SsdFooter(const uint8_t* data, size_t size);      // of a chunk
 void SsdManifest(const uint8_t* data, size_t size);    // a manifest
 void SsdIndexImage(const uint8_t* data, size_t size);  // an index image
 
+// The text files of a RocksStore: TABLES, LIVE, SNAPSHOT. First byte odd: the checksum is made
+// right before.
+void RocksText(const uint8_t* data, size_t size);
+
 }  // namespace hotrow::fuzz
 
 #endif  // HOTROW_TESTS_FUZZ_FUZZ_TARGETS_H_

@@ -4,20 +4,28 @@
 
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "store/rocks_dir_impl.h"
 #include "store/snapshot_reader.h"
 #include "tests/store/store_test_util.h"
 #include "tests/support/status_matchers.h"
@@ -208,6 +216,9 @@ TEST(RocksStoreTest, AFullFileSystemIsRefusedIntactAndGoesOnAfterRoomIsMade) {
   EXPECT_THAT(status, StatusIs(kExhausted, HasSubstr(path)));
   EXPECT_THAT(store->Flush(), StatusIs(kExhausted, HasSubstr(path)));
   EXPECT_THAT(store->PrepareSnapshot(2), StatusIs(kExhausted, HasSubstr(path)));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto ids, store->ListSnapshots());
+  EXPECT_THAT(ids, testing::ElementsAre(1));
+  EXPECT_FALSE(std::filesystem::exists(path + "/snapshots/0000000000000002.tmp"));
   ExpectHolds(*store, MakeBatch(0, kKept, 1));
   HOTROW_ASSERT_OK(PosixEnv().Remove(other));
   // RocksDB looks for room by itself, every few seconds.
@@ -373,6 +384,482 @@ TEST(RocksStoreTest, SnapshotsCountInTheDiskBudgetUntilTheyAreDropped) {
   const Batch last = MakeBatch(0, 1000, 99);
   HOTROW_ASSERT_OK(last.InsertInto(*store));
   ExpectHolds(*store, last);
+}
+
+// --- What damage is found, and where -------------------------------------------------------------
+
+constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
+
+std::string SnapshotDir(const std::string& path) { return path + "/snapshots/0000000000000001"; }
+
+// The one file of a directory whose name begins so.
+std::string FileLike(const std::string& dir, std::string_view prefix) {
+  std::string found;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    if (!entry.path().filename().string().starts_with(prefix)) continue;
+    EXPECT_EQ(found, "") << "two files " << prefix;
+    found = entry.path().string();
+  }
+  EXPECT_NE(found, "") << "no file " << prefix << " in " << dir;
+  return found;
+}
+
+std::string TableFileOf(const std::string& dir) {
+  const std::vector<std::string> files = TableFiles(dir);
+  EXPECT_EQ(files.size(), 1u);
+  return files.empty() ? "" : files[0];
+}
+
+std::string TextOf(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), path);
+  HOTROW_EXPECT_OK(text);
+  return text.ok() ? *text : "";
+}
+
+// In place, so that hard links stay.
+void Overwrite(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+}
+
+// A store with rows 0 to 299 of version 1 in snapshot 1, and version 2 behind it, flushed.
+void MakeStoreWithSnapshot(const std::string& path) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+  HOTROW_ASSERT_OK(MakeBatch(0, 300, 1).InsertInto(*store));
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+  HOTROW_ASSERT_OK(MakeBatch(0, 300, 2).InsertInto(*store));
+  HOTROW_ASSERT_OK(store->Flush());
+}
+
+absl::Status OpenAtOne(const std::string& path) {
+  RocksStoreOptions options = Options(path);
+  options.open_at = 1;
+  return OpenRocksStore(options).status();
+}
+
+// Neither way to open snapshot 1 takes it, and `hotrow verify` would say so; what was written last
+// is as it was.
+void ExpectSnapshotIsRefused(const std::string& path, const std::string& file) {
+  SCOPED_TRACE(file);
+  EXPECT_THAT(OpenAtOne(path), StatusIs(kDataLoss, HasSubstr(file)));
+  EXPECT_THAT(OpenRocksSnapshot({.path = path, .snapshot = 1}),
+              StatusIs(kDataLoss, HasSubstr(file)));
+  for (const auto look : {InspectRocksStore, VerifyRocksStore}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const RocksStoreReport report, look(path));
+    ASSERT_GE(report.damage.size(), 1u);
+    EXPECT_THAT(report.damage[0].file, HasSubstr(file));
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+  ExpectHolds(*store, MakeBatch(0, 300, 2));
+}
+
+TEST(RocksDamageTest, ASnapshotListsItsFilesWithTheirChecksums) {
+  const std::string path = TempDir() + "/store";
+  MakeStoreWithSnapshot(path);
+  const std::string file = SnapshotDir(path) + "/SNAPSHOT";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const internal::RocksSnapshotList list,
+                              internal::ParseRocksSnapshotList(file, TextOf(file)));
+  EXPECT_EQ(list.id, 1u);
+  EXPECT_EQ(list.rows, 300);
+  EXPECT_EQ(list.sequence, 301u);  // the count of rows is one write
+  std::vector<std::string> kinds;
+  for (const internal::RocksFile& listed : list.files) {
+    kinds.push_back(listed.name.substr(0, listed.name.find('-')));
+    const std::string text = TextOf(SnapshotDir(path) + "/" + listed.name);
+    EXPECT_EQ(listed.bytes, std::ssize(text)) << listed.name;
+    if (listed.name.ends_with(".sst")) continue;  // see the next test
+    EXPECT_EQ(listed.crc32c, Crc32c(std::as_bytes(std::span(text)))) << listed.name;
+  }
+  EXPECT_THAT(kinds,
+              testing::ElementsAre(testing::EndsWith(".sst"), "CURRENT", "MANIFEST", "OPTIONS"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RocksStoreReport report, VerifyRocksStore(path));
+  EXPECT_THAT(report.damage, testing::IsEmpty());
+  EXPECT_EQ(report.rows, 300);
+  ASSERT_EQ(report.snapshots.size(), 1u);
+  EXPECT_EQ(report.snapshots[0].info.identity, list.identity);
+  EXPECT_EQ(report.snapshots[0].rows, 300);
+}
+
+// RocksDB computes a checksum of a file whose blocks are not aligned: any byte counts.
+TEST(RocksDamageTest, TableFilesOfWideRowsHaveChecksumsOfTheirOwn) {
+  constexpr int64_t kWide = 1500;
+  const std::string path = TempDir() + "/store";
+  RocksStoreOptions options = Options(path);
+  options.tables = {{7, kWide}};
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(options));
+    Batch batch;
+    for (uint64_t key = 0; key < 100; ++key) batch.Add({key, 7}, MakeRow({key, 7}, 1, kWide));
+    HOTROW_ASSERT_OK(batch.InsertInto(*store));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+  }
+  const std::string file = TableFileOf(SnapshotDir(path));
+  const std::string text = TextOf(file);
+  EXPECT_THAT(TextOf(SnapshotDir(path) + "/SNAPSHOT"),
+              HasSubstr(absl::StrCat(".sst bytes ", text.size(), " crc32c ",
+                                     Crc32c(std::as_bytes(std::span(text))), "\n")));
+  for (size_t at = 1; at < text.size(); at += text.size() / 23) {
+    std::string changed = text;
+    changed[at] ^= 4;
+    Overwrite(file, changed);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const RocksStoreReport report, VerifyRocksSnapshot(path, 1));
+    ASSERT_EQ(report.damage.size(), 1u) << "byte " << at;
+    EXPECT_EQ(report.damage[0].file, file);
+  }
+  Overwrite(file, text);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RocksStoreReport report, VerifyRocksStore(path));
+  EXPECT_THAT(report.damage, testing::IsEmpty());
+}
+
+// Without RocksDB in between, so every byte can be tried.
+TEST(RocksDamageTest, EveryChangedByteOfASnapshotsListIsFound) {
+  const internal::RocksSnapshotList list = {
+      .id = 7,
+      .identity = {.high = 1, .low = 2},
+      .sequence = 44,
+      .rows = 12,
+      .tables = {{3, 8}, {70'000, 512}},
+      .files = {{"000008.sst", 1000, 77}, {"000009.sst", 2000, {}}, {"CURRENT", 16, 5}}};
+  const std::string text = internal::RocksSnapshotListToText(list);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const internal::RocksSnapshotList read,
+                              internal::ParseRocksSnapshotList("p", text));
+  EXPECT_EQ(internal::RocksSnapshotListToText(read), text);
+  for (size_t i = 0; i < text.size(); ++i) {
+    for (const char flip : {1, 16, 32}) {
+      std::string damaged = text;
+      damaged[i] = static_cast<char>(damaged[i] ^ flip);
+      EXPECT_THAT(internal::ParseRocksSnapshotList("path/S", damaged),
+                  StatusIs(kDataLoss, HasSubstr("path/S")))
+          << "byte " << i;
+    }
+    EXPECT_THAT(internal::ParseRocksSnapshotList("path/S", text.substr(0, i)),
+                StatusIs(kDataLoss, HasSubstr("path/S")));
+  }
+}
+
+// With a checksum that fits: somebody wrote it.
+TEST(RocksDamageTest, AListWithLinesThatAreNoneIsRefused) {
+  const std::string head =
+      "hotrow rocksdb snapshot 1\nsnapshot 1\nidentity 00000000000000010000000000000002\n"
+      "sequence 4\n";
+  const auto parse = [](std::string text) {
+    absl::StrAppend(&text, "crc32c ", Crc32c(std::as_bytes(std::span(text))), "\n");
+    return internal::ParseRocksSnapshotList("path/S", text).status();
+  };
+  HOTROW_EXPECT_OK(parse(head + "rows 3\ntable 1 row_bytes 8\nfile CURRENT bytes 1 crc32c 2\n"));
+  for (const char* const lines : {"rows -1\n",
+                                  "rows 99999999999999999999\n",
+                                  "table 1 row_bytes 0\n",
+                                  "table x row_bytes 8\n",
+                                  "file ../x bytes 1 crc32c 2\n",
+                                  "file a/b bytes 1 crc32c 2\n",
+                                  "file .. bytes 1 crc32c 2\n",
+                                  "file SNAPSHOT bytes 1 crc32c 2\n",
+                                  "file CURRENT bytes 1\n",
+                                  "file CURRENT bytes -1 crc32c 2\n",
+                                  "file CURRENT bytes 1 crc32c 4294967296\n",
+                                  "file B bytes 1 crc32c 2\nfile A bytes 1 crc32c 2\n",
+                                  "file A bytes 1 crc32c 2\nfile A bytes 1 crc32c 2\n",
+                                  "rows 3\nrows 3\n",
+                                  "snapshot 1\n",
+                                  "\n",
+                                  "rows  3\n",
+                                  "rows 03\n",
+                                  "other 1\n",
+                                  "rows 3"}) {
+    EXPECT_THAT(parse(head + lines), StatusIs(kDataLoss, HasSubstr("path/S"))) << lines;
+  }
+  EXPECT_THAT(parse("hotrow rocksdb snapshot 2\n"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("snapshot 2")));
+  EXPECT_THAT(parse("hotrow rocksdb snapshot 1\n"), StatusIs(kDataLoss, HasSubstr("path/S")));
+}
+
+TEST(RocksDamageTest, ASnapshotWhoseManifestIsCutIsRefused) {
+  const std::string path = TempDir() + "/store";
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+    for (uint64_t i = 0; i < 3; ++i) {  // three records in the MANIFEST
+      HOTROW_ASSERT_OK(MakeBatch(100 * i, 100 * i + 100, 1).InsertInto(*store));
+      HOTROW_ASSERT_OK(store->Flush());
+    }
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+    HOTROW_ASSERT_OK(MakeBatch(0, 300, 2).InsertInto(*store));
+    HOTROW_ASSERT_OK(store->Flush());
+  }
+  const std::string manifest = FileLike(SnapshotDir(path), "MANIFEST-");
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(manifest));
+  for (const int64_t cut : {bytes - 1, bytes - 20, bytes / 2, int64_t{90}, int64_t{0}}) {
+    ASSERT_EQ(::truncate(manifest.c_str(), cut), 0);
+    EXPECT_THAT(OpenRocksSnapshot({.path = path, .snapshot = 1}),
+                StatusIs(kDataLoss, AllOf(HasSubstr(manifest), HasSubstr(std::to_string(cut)))));
+    EXPECT_THAT(OpenAtOne(path), StatusIs(kDataLoss, HasSubstr(manifest)));
+  }
+  ExpectSnapshotIsRefused(path, manifest);
+}
+
+TEST(RocksDamageTest, MissingForeignAndChangedFilesOfASnapshotAreNamed) {
+  const std::string path = TempDir() + "/store";
+  MakeStoreWithSnapshot(path);
+  const std::string dir = SnapshotDir(path);
+  const std::string aside = TempDir() + "/aside";
+  std::filesystem::copy(dir, aside, std::filesystem::copy_options::recursive);
+  const auto mend = [&] {
+    std::filesystem::remove_all(dir);
+    std::filesystem::copy(aside, dir, std::filesystem::copy_options::recursive);
+  };
+  mend();  // a table file of its own, so that no change reaches the live database
+  HOTROW_ASSERT_OK(OpenRocksSnapshot({.path = path, .snapshot = 1}).status());
+  const auto expect_refused = [&](const std::string& file) {
+    EXPECT_THAT(OpenRocksSnapshot({.path = path, .snapshot = 1}),
+                StatusIs(kDataLoss, HasSubstr(file)));
+  };
+  for (const std::string kind : {"CURRENT", "MANIFEST-", "OPTIONS-", "0"}) {
+    const std::string file = FileLike(dir, kind);
+    const std::string text = TextOf(file);
+    std::filesystem::remove(file);
+    ExpectSnapshotIsRefused(path, file);
+    Overwrite(file, text + "x");
+    expect_refused(file);
+    Overwrite(file, text.substr(0, text.size() - 1));
+    expect_refused(file);
+    if (kind != "0") {
+      std::string changed = text;
+      changed[text.size() / 2] ^= 1;
+      Overwrite(file, changed);
+      expect_refused(file);
+    }
+    // No device or pipe is read.
+    std::filesystem::remove(file);
+    std::filesystem::create_symlink("/dev/zero", file);
+    expect_refused(file);
+    std::filesystem::remove(file);
+    ASSERT_EQ(::mkfifo(file.c_str(), 0644), 0);
+    expect_refused(file);
+    std::filesystem::remove(file);
+    std::filesystem::create_directory(file);
+    expect_refused(file);
+    mend();
+  }
+  Overwrite(dir + "/000099.sst", "x");
+  ExpectSnapshotIsRefused(path, dir + "/000099.sst");
+  mend();
+  std::string list = TextOf(dir + "/SNAPSHOT");
+  list[40] ^= 1;
+  Overwrite(dir + "/SNAPSHOT", list);
+  ExpectSnapshotIsRefused(path, dir + "/SNAPSHOT");
+  mend();
+  // The list of another snapshot.
+  std::filesystem::rename(dir, path + "/snapshots/0000000000000002");
+  EXPECT_THAT(OpenRocksSnapshot({.path = path, .snapshot = 2}),
+              StatusIs(kDataLoss, AllOf(HasSubstr("0000000000000002/SNAPSHOT"),
+                                        HasSubstr("snapshot 1"), HasSubstr("snapshot 2"))));
+  std::filesystem::rename(path + "/snapshots/0000000000000002", dir);
+  HOTROW_EXPECT_OK(OpenAtOne(path));
+}
+
+TEST(RocksDamageTest, ATableFileOfAnotherRunIsFound) {
+  const std::string path = TempDir() + "/store";
+  const std::string other = TempDir() + "/store";
+  MakeStoreWithSnapshot(path);
+  MakeStoreWithSnapshot(other);
+  const std::string file = TableFileOf(SnapshotDir(path));
+  const std::string foreign = TextOf(TableFileOf(SnapshotDir(other)));
+  ASSERT_EQ(static_cast<int64_t>(std::filesystem::file_size(file)), std::ssize(foreign));
+  ASSERT_NE(TextOf(file), foreign);  // the same rows, other properties
+  std::filesystem::remove(file);
+  Overwrite(file, foreign);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RocksStoreReport report, VerifyRocksStore(path));
+  ASSERT_EQ(report.damage.size(), 1u);
+  EXPECT_EQ(report.damage[0].file, SnapshotDir(path));
+  EXPECT_THAT(report.damage[0].what, HasSubstr("unique ID"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RocksStoreReport one, VerifyRocksSnapshot(path, 1));
+  EXPECT_EQ(one.damage.size(), 1u);
+  // By the id that RocksDB gave the file, although its size is right.
+  EXPECT_THAT(OpenAtOne(path), StatusIs(kDataLoss, HasSubstr("RocksDB store")));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+  ExpectHolds(*store, MakeBatch(0, 300, 2));
+}
+
+// Narrow rows lie in aligned blocks, whose files have no checksum as a whole.
+TEST(RocksDamageTest, VerifySaysGoodOnlyWhenAllRowsCanBeRead) {
+  const std::string path = TempDir() + "/store";
+  MakeStoreWithSnapshot(path);
+  const std::string file = TableFileOf(SnapshotDir(path));
+  const std::string text = TextOf(file);
+  int good = 0;
+  int damaged = 0;
+  for (size_t at = 1; at < text.size(); at += text.size() / 41) {
+    SCOPED_TRACE(at);
+    std::string changed = text;
+    changed[at] ^= 4;
+    Overwrite(file, changed);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const RocksStoreReport report, VerifyRocksSnapshot(path, 1));
+    if (!report.damage.empty()) {
+      EXPECT_THAT(report.damage[0].file, testing::StartsWith(SnapshotDir(path)));
+      ++damaged;
+      continue;
+    }
+    ++good;  // padding
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader,
+                                OpenRocksSnapshot({.path = path, .snapshot = 1}));
+    std::vector<RowKey> keys;
+    HOTROW_ASSERT_OK(reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+      EXPECT_TRUE(std::ranges::equal(row, MakeRow(key, 1, kRowBytes)));
+      keys.push_back(key);
+      return absl::OkStatus();
+    }));
+    EXPECT_EQ(keys.size(), 300u);
+  }
+  EXPECT_GT(damaged, 20);
+  EXPECT_LT(good, 12);
+  Overwrite(file, text);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RocksStoreReport report, VerifyRocksStore(path));
+  EXPECT_THAT(report.damage, testing::IsEmpty());
+}
+
+// As the version before wrote it: no list of files, one line in LIVE.
+TEST(RocksDamageTest, AStoreOfTheVersionBeforeOpens) {
+  const std::string path = TempDir() + "/store";
+  MakeStoreWithSnapshot(path);
+  ASSERT_TRUE(std::filesystem::remove(SnapshotDir(path) + "/SNAPSHOT"));
+  Overwrite(path + "/LIVE", TextOf(path + "/LIVE").substr(0, 22));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RocksStoreReport report, VerifyRocksStore(path));
+  EXPECT_THAT(report.damage, testing::IsEmpty());
+  ASSERT_EQ(report.snapshots.size(), 1u);
+  EXPECT_FALSE(report.snapshots[0].info.identity.known());
+  EXPECT_EQ(report.snapshots[0].rows, 300);
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+    ExpectHolds(*store, MakeBatch(0, 300, 2));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const SnapshotInfo info, store->DescribeSnapshot(1));
+    EXPECT_FALSE(info.identity.known());
+  }
+  RocksStoreOptions options = Options(path);
+  options.open_at = 1;
+  options.open_at_identity = {.high = 1, .low = 1};
+  EXPECT_THAT(OpenRocksStore(options),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("it has no identity")));
+  options.open_at_identity = {};
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(options));
+    ExpectHolds(*store, MakeBatch(0, 300, 1));
+  }
+  // A MANIFEST that is a device is not read even so.
+  const std::string manifest = FileLike(SnapshotDir(path), "MANIFEST-");
+  std::filesystem::remove(manifest);
+  std::filesystem::create_symlink("/dev/zero", manifest);
+  EXPECT_THAT(OpenAtOne(path), StatusIs(kDataLoss, HasSubstr(manifest)));
+}
+
+TEST(RocksDamageTest, ALiveDatabaseThatLacksFlushedRowsIsRefusedAndKept) {
+  const std::string path = TempDir() + "/store";
+  const std::string live = path + "/live-0000000000000001";
+  int64_t bytes = 0;
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+    HOTROW_ASSERT_OK(MakeBatch(0, 300, 1).InsertInto(*store));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(1));
+    bytes = static_cast<int64_t>(std::filesystem::file_size(FileLike(live, "MANIFEST-")));
+    HOTROW_ASSERT_OK(MakeBatch(0, 300, 2).InsertInto(*store));
+    HOTROW_ASSERT_OK(store->Flush());
+  }
+  const std::string manifest = FileLike(live, "MANIFEST-");
+  const std::string text = TextOf(manifest);
+  ASSERT_GT(std::ssize(text), bytes);
+  ASSERT_EQ(::truncate(manifest.c_str(), bytes), 0);
+  const auto says = StatusIs(
+      kDataLoss, AllOf(HasSubstr(live), HasSubstr("MANIFEST"), HasSubstr("its snapshot 1 can be")));
+  EXPECT_THAT(OpenRocksStore(Options(path)), says);
+  EXPECT_THAT(OpenRocksSnapshot({.path = path}), StatusIs(kDataLoss, HasSubstr(live)));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RocksStoreReport report, VerifyRocksStore(path));
+  ASSERT_EQ(report.damage.size(), 1u);
+  EXPECT_EQ(report.damage[0].file, live);
+  // A device is not read.
+  std::filesystem::remove(manifest);
+  std::filesystem::create_symlink("/dev/zero", manifest);
+  EXPECT_THAT(OpenRocksStore(Options(path)), StatusIs(kDataLoss, HasSubstr(manifest)));
+  std::filesystem::remove(manifest);
+  Overwrite(manifest, text);
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+    ExpectHolds(*store, MakeBatch(0, 300, 2));
+  }
+}
+
+TEST(RocksDamageTest, AStoreThatHasLostAPartIsNotTakenForAnEmptyOne) {
+  for (const std::string lost : {"LIVE", "live-0000000000000001", "TABLES", "snapshots"}) {
+    SCOPED_TRACE(lost);
+    const std::string path = TempDir() + "/store";
+    MakeStoreWithSnapshot(path);
+    std::filesystem::rename(path + "/" + lost, path + "-part");
+    const auto names_it = StatusIs(kDataLoss, HasSubstr(path + "/" + lost + " is missing"));
+    EXPECT_THAT(OpenRocksStore(Options(path)), names_it);
+    EXPECT_THAT(OpenRocksSnapshot({.path = path}), names_it);
+    const bool snapshot_opens = lost == "LIVE" || lost == "live-0000000000000001";
+    if (snapshot_opens) {
+      EXPECT_THAT(OpenRocksStore(Options(path)),
+                  StatusIs(kDataLoss, HasSubstr("its snapshot 1 can be opened")));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const RocksStoreReport report, VerifyRocksStore(path));
+      ASSERT_EQ(report.damage.size(), 1u);
+      EXPECT_THAT(report.damage[0].what, HasSubstr(lost));
+    } else {
+      EXPECT_THAT(OpenAtOne(path), names_it);
+      EXPECT_THAT(VerifyRocksStore(path), names_it);
+    }
+    // Nothing has changed: with the part back it is the store that it was.
+    std::filesystem::rename(path + "-part", path + "/" + lost);
+    {
+      HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+      ExpectHolds(*store, MakeBatch(0, 300, 2));
+    }
+    if (!snapshot_opens) continue;
+    std::filesystem::remove_all(path + "/" + lost);
+    HOTROW_ASSERT_OK(OpenAtOne(path));
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+    ExpectHolds(*store, MakeBatch(0, 300, 1));
+  }
+}
+
+TEST(RocksDamageTest, OurFilesAreNotReadWhenTheyAreDevicesOrHuge) {
+  for (const std::string name : {"LIVE", "TABLES"}) {
+    SCOPED_TRACE(name);
+    const std::string path = TempDir() + "/store";
+    MakeStoreWithSnapshot(path);
+    const std::string file = path + "/" + name;
+    const auto names_it = StatusIs(kDataLoss, HasSubstr(file));
+    ASSERT_EQ(::truncate(file.c_str(), int64_t{200} << 30), 0);
+    EXPECT_THAT(OpenRocksStore(Options(path)), names_it);
+    EXPECT_THAT(OpenRocksSnapshot({.path = path}), names_it);
+    std::filesystem::remove(file);
+    std::filesystem::create_symlink("/dev/zero", file);
+    EXPECT_THAT(OpenRocksStore(Options(path)), names_it);
+    std::filesystem::remove(file);
+    ASSERT_EQ(::mkfifo(file.c_str(), 0644), 0);
+    EXPECT_THAT(OpenRocksStore(Options(path)), names_it);
+  }
+}
+
+// A process that died in the first opening promised nothing.
+TEST(RocksDamageTest, AStoreWhoseMakingWasCutOffIsMadeAnew) {
+  const std::string path = TempDir() + "/store";
+  std::filesystem::create_directories(path + "/live-0000000000000001");
+  Overwrite(path + "/live-0000000000000001/CURRENT", "half");
+  Overwrite(path + "/TABLES", "half");
+  Overwrite(path + "/MAKING", "");
+  EXPECT_THAT(OpenRocksSnapshot({.path = path}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+    HOTROW_ASSERT_OK(MakeBatch(0, 100, 1).InsertInto(*store));
+    HOTROW_ASSERT_OK(store->Flush());
+  }
+  EXPECT_FALSE(std::filesystem::exists(path + "/MAKING"));
+  // The mark excuses nothing once there is LIVE.
+  Overwrite(path + "/MAKING", "");
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+    ExpectHolds(*store, MakeBatch(0, 100, 1));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path + "/MAKING"));
 }
 
 TEST(RocksStoreTest, BadOptionsAreNamed) {

@@ -14,6 +14,7 @@ RowStoreKind HostStoreKind() {
                                     .budget_bytes = setup.budget_bytes,
                                     .snapshot_dir = setup.dir,
                                     .open_at = setup.open_at,
+                                    .open_at_identity = setup.open_at_identity,
                                     .env = setup.env});
           },
           .store_name = "host store",
@@ -32,6 +33,7 @@ RowStoreKind RocksStoreKind() {
                                    .tables = setup.tables,
                                    .memory_budget_bytes = setup.budget_bytes,
                                    .open_at = setup.open_at,
+                                   .open_at_identity = setup.open_at_identity,
                                    .read_threads = 4});
           },
           .store_name = "RocksDB store",
@@ -52,6 +54,7 @@ RowStoreKind SsdStoreKind(bool background) {
                                    .memory_budget_bytes = setup.budget_bytes,
                                    .disk_budget_bytes = int64_t{64} << 20,
                                    .open_at = setup.open_at,
+                                   .open_at_identity = setup.open_at_identity,
                                    .background = background,
                                    .env = setup.env});
           },

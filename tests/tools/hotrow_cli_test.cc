@@ -1,6 +1,7 @@
 // Runs hotrow as an operator does: arguments in, exit status and output out.
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +11,7 @@
 #include "base/env.h"
 #include "gtest/gtest.h"
 #include "store/host_store.h"
+#include "store/rocks_store.h"
 #include "store/ssd_store.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -69,6 +71,8 @@ std::string SegmentOf(const std::string& path) {
   ADD_FAILURE() << "no segment has a header";
   return path;
 }
+
+bool HasRocksDb() { return !absl::IsUnimplemented(RocksStoreOptions().Validate()); }
 
 TEST(HotrowCliTest, HelpNamesEveryCommand) {
   for (const char* const flag : {"--help", "-h", "help"}) {
@@ -131,7 +135,13 @@ TEST(HotrowCliTest, OtherDirectoriesAreNamedForWhatTheyAre) {
               HasSubstr("give a checkpoint, an export, or the directory of an SSD store")));
     ExpectRefused({command, dir + "/file"}, HasSubstr("is a file"));
     ExpectRefused({command, dir + "/empty"}, HasSubstr("is an empty directory"));
-    ExpectRefused({command, dir + "/rocks"}, HasSubstr("is a RocksDB store"));
+    if (HasRocksDb()) {
+      const Result rocks = RunHotrow({command, dir + "/rocks"});
+      EXPECT_EQ(rocks.exit_code, 1);
+      EXPECT_THAT(rocks.err, AllOf(HasSubstr(dir + "/rocks/snapshots"), HasSubstr("is missing")));
+    } else {
+      ExpectRefused({command, dir + "/rocks"}, HasSubstr("this build has no RocksDB"));
+    }
     const Result model = RunHotrow({command, dir + "/model"});
     EXPECT_EQ(model.exit_code, 1);
     EXPECT_THAT(model.err, AllOf(HasSubstr(dir + "/model/manifest.json"), HasSubstr("damaged")));
@@ -203,6 +213,66 @@ TEST(HotrowCliTest, VerifyNamesTheBadRecordAndSetsTheStatus) {
   EXPECT_EQ(lost.exit_code, 1);
   EXPECT_EQ(lost.out, "");
   EXPECT_THAT(lost.err, HasSubstr(path + "/MANIFEST: offset 0"));
+}
+
+TEST(HotrowCliTest, ARocksDbStoreIsInspectedAndVerified) {
+  if (!HasRocksDb()) GTEST_SKIP() << "this build has no RocksDB";
+  const std::string path = test::TempDir() + "/store";
+  SnapshotInfo info;
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(
+        const std::unique_ptr<RowStore> store,
+        OpenRocksStore(
+            {.path = path, .tables = {{4, 32}}, .memory_budget_bytes = kRocksMemoryMin}));
+    const std::vector<std::byte> row(32, std::byte{7});
+    std::vector<RowKey> keys;
+    for (uint64_t key = 0; key < 1500; ++key) keys.push_back({key, 4});
+    const std::vector<const std::byte*> rows(keys.size(), row.data());
+    HOTROW_ASSERT_OK(store->InsertOrAssign(keys, rows));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(77));
+    HOTROW_ASSERT_OK(store->CommitSnapshot(77));
+    HOTROW_ASSERT_OK_AND_ASSIGN(info, store->DescribeSnapshot(77));
+  }
+  const Result text = RunHotrow({"inspect", path});
+  EXPECT_EQ(text.exit_code, 0) << text.out;
+  EXPECT_EQ(text.err, "");
+  EXPECT_THAT(text.out, AllOf(HasSubstr("a RocksDB store"), HasSubstr("1,500"), HasSubstr("77"),
+                              HasSubstr("committed"), HasSubstr(info.identity.ToHex())));
+  const auto json = nlohmann::json::parse(RunHotrow({"inspect", path, "--json"}).out, nullptr,
+                                          /*allow_exceptions=*/false);
+  EXPECT_EQ(json["kind"], "rocksdb_store");
+  EXPECT_EQ(json["rows"], 1500);
+  EXPECT_EQ(json["tables"][0]["bytes"], 1500 * 32);
+  ASSERT_EQ(json["snapshots"].size(), 1u);
+  EXPECT_EQ(json["snapshots"][0]["identity"], info.identity.ToHex());
+  EXPECT_EQ(json["snapshots"][0]["rows"], 1500);
+  EXPECT_EQ(json["damage_count"], 0);
+
+  const Result good = RunHotrow({"verify", path});
+  EXPECT_EQ(good.exit_code, 0) << good.out;
+  EXPECT_EQ(good.err, "");
+  EXPECT_THAT(good.out, AllOf(HasSubstr("1,500 rows"), HasSubstr("1 snapshots: good")));
+  EXPECT_EQ(std::count(good.out.begin(), good.out.end(), '\n'), 1) << good.out;
+
+  const std::string snapshot = path + "/snapshots/000000000000004d";
+  std::string table_file;
+  for (const auto& entry : std::filesystem::directory_iterator(snapshot)) {
+    if (entry.path().extension() == ".sst") table_file = entry.path().string();
+  }
+  FlipByte(table_file, 5000);
+  const Result bad = RunHotrow({"verify", path});
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_EQ(bad.err, "");
+  EXPECT_THAT(bad.out, AllOf(HasSubstr(table_file + ": is damaged"), HasSubstr("2 damaged")));
+  const auto found = nlohmann::json::parse(RunHotrow({"verify", path, "--json"}).out, nullptr,
+                                           /*allow_exceptions=*/false);
+  EXPECT_EQ(found["damage_count"], 2);  // the live database has the file by another name
+  FlipByte(table_file, 5000);
+
+  std::filesystem::remove(path + "/LIVE");
+  const Result lost = RunHotrow({"verify", path});
+  EXPECT_EQ(lost.exit_code, 1);
+  EXPECT_THAT(lost.out, AllOf(HasSubstr(path + "/LIVE is missing"), HasSubstr("1 damaged")));
 }
 
 }  // namespace
