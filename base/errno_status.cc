@@ -1,5 +1,7 @@
 #include "base/errno_status.h"
 
+#include <sys/resource.h>
+
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -14,6 +16,7 @@ absl::StatusCode CodeOf(int error_number) {
     case ENOSPC:
     case EDQUOT:
     case ENOMEM:
+    case EFBIG:
       return absl::StatusCode::kResourceExhausted;
     case EAGAIN:
     case EINTR:
@@ -23,6 +26,16 @@ absl::StatusCode CodeOf(int error_number) {
   }
 }
 
+// What holds a file's size down, and how to raise it.
+std::string FileSizeRemedy() {
+  struct rlimit limit;
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    return "; files of this process may have " + std::to_string(limit.rlim_cur) +
+           " bytes at most: raise that with ulimit -f";
+  }
+  return "; this is as large as the file system lets a file be: use another one";
+}
+
 }  // namespace
 
 absl::Status ErrnoToStatus(int error_number, std::string_view what) {
@@ -30,6 +43,7 @@ absl::Status ErrnoToStatus(int error_number, std::string_view what) {
   std::string message(what);
   message += ": ";
   message += ::strerror_r(error_number, text, sizeof(text));  // GNU's form: returns the text
+  if (error_number == EFBIG) message += FileSizeRemedy();
   return absl::Status(CodeOf(error_number), message);
 }
 

@@ -244,15 +244,35 @@ class PosixEnvironment : public Env {
   }
 
  private:
+  // What may be opened in place of a regular file, and why not: a FIFO waits for a writer or has no
+  // offsets, a device has no size and may never end.
+  static absl::Status CheckKind(const std::string& path, mode_t mode, bool is_output) {
+    if (S_ISREG(mode)) return absl::OkStatus();
+    // Unix opens a directory for reading and fails at the first read; better here.
+    if (S_ISDIR(mode)) return ErrnoToStatus(EISDIR, absl::StrCat("open ", path));
+    if (is_output && S_ISCHR(mode)) return absl::OkStatus();  // such as /dev/null for a trace
+    const char* const kind = S_ISFIFO(mode)   ? "a FIFO"
+                             : S_ISCHR(mode)  ? "a character device"
+                             : S_ISBLK(mode)  ? "a block device"
+                             : S_ISSOCK(mode) ? "a socket"
+                                              : "no file";
+    return absl::FailedPreconditionError(
+        absl::StrCat("open ", path, ": is ", kind,
+                     ", expected a regular file; write what it gives to a file first"));
+  }
+
   static absl::StatusOr<std::unique_ptr<File>> OpenWith(const std::string& path, int flags) {
-    const int fd = Retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0644); });
+    // O_NONBLOCK: opening a FIFO must not wait for a writer.
+    const int fd =
+        Retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0644); });
     if (fd < 0) return LastError("open", path);
     const int64_t block_bytes = (flags & O_DIRECT) != 0 ? DirectBlockBytes(fd) : 1;
     auto file = std::make_unique<PosixFile>(fd, block_bytes, path);
-    // Unix opens a directory for reading and fails at the first read; better here.
     struct stat info;
     if (::fstat(fd, &info) != 0) return LastError("fstat", path);
-    if (S_ISDIR(info.st_mode)) return ErrnoToStatus(EISDIR, absl::StrCat("open ", path));
+    HOTROW_RETURN_IF_ERROR(CheckKind(path, info.st_mode, (flags & O_CREAT) != 0));
+    // With it io_uring would give EAGAIN for transfers that must wait for the disk.
+    if (::fcntl(fd, F_SETFL, flags) != 0) return LastError("fcntl", path);
     return file;
   }
 };

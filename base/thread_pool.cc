@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -50,6 +51,8 @@ struct Loop {
   const absl::FunctionRef<void(int64_t, int64_t)> body;
   std::atomic<int64_t> next_chunk{0};
   int helpers = 0;  // workers inside Work(); guarded by State::mutex
+  std::atomic<bool> failed{false};
+  std::exception_ptr error;  // set by who sets `failed`, read by the caller once all are done
 
   // Claims chunks until none is left. Relaxed is enough: who claims a chunk needs nothing from who
   // claimed another, and the mutex orders the results before the caller's return.
@@ -58,7 +61,13 @@ struct Loop {
     for (;;) {
       const int64_t chunk = next_chunk.fetch_add(1, std::memory_order_relaxed);
       if (chunk >= num_chunks) return;
-      RunChunk(chunk, n, grain, body);
+      // After an exception the rest is claimed and left out.
+      if (failed.load(std::memory_order_relaxed)) continue;
+      try {
+        RunChunk(chunk, n, grain, body);
+      } catch (...) {
+        if (!failed.exchange(true)) error = std::current_exception();
+      }
     }
   }
 };
@@ -148,6 +157,8 @@ void ThreadPool::ParallelFor(int64_t n, int64_t grain,
   std::unique_lock<std::mutex> lock(state_->mutex);
   state_->Close(&loop);
   state_->helper_left.wait(lock, [&loop] { return loop.helpers == 0; });
+  lock.unlock();
+  if (loop.failed) std::rethrow_exception(loop.error);
 }
 
 void ThreadPool::Submit(std::function<void()> task) {

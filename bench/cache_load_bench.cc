@@ -21,6 +21,7 @@
 #include "base/exec_context.h"
 #include "base/hash.h"
 #include "base/philox.h"
+#include "base/run_main.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "cache/row_cache.h"
@@ -283,4 +284,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace hotrow
 
-int main(int argc, char** argv) { return hotrow::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return hotrow::RunMain("cache_load_bench", [&] { return hotrow::Main(argc, argv); });
+}

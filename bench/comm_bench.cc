@@ -53,6 +53,7 @@
 #include "base/cuda_buffer.h"
 #include "base/cuda_handles.h"
 #include "base/cuda_status.h"
+#include "base/run_main.h"
 #include "comm/rank_environment.h"
 #endif
 
@@ -509,4 +510,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace hotrow::bench
 
-int main(int argc, char** argv) { return hotrow::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return hotrow::RunMain("comm_bench", [&] { return hotrow::bench::Main(argc, argv); });
+}

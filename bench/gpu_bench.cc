@@ -35,6 +35,7 @@
 #include "base/cuda_device.h"
 #include "base/cuda_status.h"
 #include "base/env.h"
+#include "base/run_main.h"
 #include "base/status_macros.h"
 #include "bench/gpu_bench_kernels.h"
 #include "models/flag_set.h"
@@ -241,4 +242,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace hotrow::bench
 
-int main(int argc, char** argv) { return hotrow::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return hotrow::RunMain("gpu_bench", [&] { return hotrow::bench::Main(argc, argv); });
+}

@@ -29,6 +29,7 @@
 #include "base/check.h"
 #include "base/env.h"
 #include "base/philox.h"
+#include "base/run_main.h"
 #include "models/data/byte_stream.h"
 #include "models/data/table_reader.h"
 #include "models/data/table_source.h"
@@ -193,4 +194,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace hotrow
 
-int main(int argc, char** argv) { return hotrow::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return hotrow::RunMain("readers_bench", [&] { return hotrow::Main(argc, argv); });
+}

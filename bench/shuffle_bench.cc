@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/run_main.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
@@ -227,8 +228,10 @@ absl::Status Run(int argc, char** argv) {
 }  // namespace hotrow::bench
 
 int main(int argc, char** argv) {
-  const absl::Status status = hotrow::bench::Run(argc, argv);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "shuffle_bench: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return hotrow::RunMain("shuffle_bench", [&] {
+    const absl::Status status = hotrow::bench::Run(argc, argv);
+    if (status.ok()) return 0;
+    std::fprintf(stderr, "shuffle_bench: %s\n", std::string(status.message()).c_str());
+    return 1;
+  });
 }

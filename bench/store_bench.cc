@@ -41,6 +41,7 @@
 #include "base/exec_context.h"
 #include "base/math.h"
 #include "base/philox.h"
+#include "base/run_main.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "bench/store_bench.h"
@@ -766,4 +767,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace hotrow::bench
 
-int main(int argc, char** argv) { return hotrow::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return hotrow::RunMain("store_bench", [&] { return hotrow::bench::Main(argc, argv); });
+}

@@ -13,6 +13,7 @@
 #include "base/device_stream.h"
 #include "base/env.h"
 #include "base/exec_context.h"
+#include "base/run_main.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
@@ -235,9 +236,7 @@ absl::Status Run(const TrainProgram& program, int argc, const char* const* argv)
                       absl::StrCat("rank ", communicator->rank(), ": ", status.message()));
 }
 
-}  // namespace
-
-int RunTrainProgram(const TrainProgram& program, int argc, const char* const* argv) {
+int RunToExitStatus(const TrainProgram& program, int argc, const char* const* argv) {
   const absl::Status status = Run(program, argc, argv);
   if (status.ok()) return 0;
   std::fflush(stdout);
@@ -245,6 +244,12 @@ int RunTrainProgram(const TrainProgram& program, int argc, const char* const* ar
   const std::string line = absl::StrReplaceAll(status.message(), {{"\n", " "}});
   std::fprintf(stderr, "%s: %s\n", program.name.c_str(), line.c_str());
   return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ? kExitUsage : kExitError;
+}
+
+}  // namespace
+
+int RunTrainProgram(const TrainProgram& program, int argc, const char* const* argv) {
+  return RunMain(program.name.c_str(), [&] { return RunToExitStatus(program, argc, argv); });
 }
 
 }  // namespace hotrow

@@ -21,6 +21,7 @@ namespace {
 constexpr int64_t kBlockOutputs = 64;
 constexpr int64_t kBlockInputs = 512;
 constexpr int64_t kTransposeTile = 32;
+constexpr int64_t kFloatBytes = sizeof(float);
 
 absl::Status DnnlStatus(dnnl_status_t status) {
   switch (status) {
@@ -45,6 +46,24 @@ void TransposeRows(const ConstMatrix& from, int64_t begin, int64_t end, int64_t 
   }
 }
 
+// The first product of a process makes the code of all; oneDNN 2.6 crashes when there is no memory
+// for that. So it happens here, where memory is asked for first.
+absl::Status MakeProductCode() {
+  constexpr int64_t kCodeBytes = int64_t{16} << 20;  // it takes less than 2 MiB
+  static std::atomic<bool> made{false};
+  if (made.load()) return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(HostBuffer<float>::Create(kCodeBytes / kFloatBytes).status());
+  constexpr int64_t kSize = 64;  // smaller ones take another way
+  const std::vector<float> ones(kSize * kSize, 1.0f);
+  std::vector<float> product(kSize * kSize);
+  const ProductScope scope;
+  HOTROW_RETURN_IF_ERROR(
+      DnnlStatus(dnnl_sgemm('N', 'N', kSize, kSize, kSize, 1.0f, ones.data(), kSize, ones.data(),
+                            kSize, 0.0f, product.data(), kSize)));
+  made.store(true);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 ProductScope::ProductScope() : threads_before_(omp_get_max_threads()) {
@@ -66,6 +85,7 @@ absl::Status Linear::Init(int64_t in_size, int64_t out_size) {
   in = in_size;
   out = out_size;
   out_stride = RoundUp(out, kFloatsPerLine);
+  HOTROW_RETURN_IF_ERROR(MakeProductCode());
   HOTROW_ASSIGN_OR_RETURN(transposed, HostBuffer<float>::Create(in * out_stride));
   return absl::OkStatus();
 }

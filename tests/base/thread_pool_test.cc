@@ -6,6 +6,7 @@
 #include <mutex>
 #include <numeric>
 #include <set>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -64,6 +65,21 @@ TEST_P(ThreadPoolTest, SumPerChunkIsTheSameOnAnyPool) {
   };
   ThreadPool pool(GetParam());
   EXPECT_EQ(sum_of(&pool), sum_of(nullptr));
+}
+
+TEST_P(ThreadPoolTest, AnExceptionOfABodyIsThatOfTheLoop) {
+  ThreadPool pool(GetParam());
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_THROW(pool.ParallelFor(64, 1,
+                                  [](int64_t begin, int64_t) {
+                                    if (begin % 16 == 7) throw std::runtime_error("body");
+                                  }),
+                 std::runtime_error);
+    // The pool goes on.
+    std::atomic<int64_t> sum{0};
+    pool.ParallelFor(64, 1, [&](int64_t begin, int64_t) { sum += begin; });
+    EXPECT_EQ(sum, 63 * 32);
+  }
 }
 
 TEST_P(ThreadPoolTest, NestedLoopRunsOnTheCallingThread) {

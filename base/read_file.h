@@ -1,0 +1,24 @@
+#ifndef HOTROW_BASE_READ_FILE_H_
+#define HOTROW_BASE_READ_FILE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/env.h"
+
+namespace hotrow {
+
+// Limits of files that are read whole, by kind, in bytes.
+inline constexpr int64_t kManifestBytesMax = int64_t{64} << 20;  // also specs, schemas, reports
+inline constexpr int64_t kSmallFileBytesMax = int64_t{4} << 10;  // a line or two, such as a name
+
+// The whole file, which must have no more than bytes_max bytes. What a file says of its size is not
+// trusted: reading stops behind the limit where the file grows meanwhile, or says 0 as those of
+// /proc do. Errors: DataLoss (too large; names path, size, limit and remedy), ResourceExhausted (no
+// memory), and those of Env::Open and File::ReadAt.
+absl::StatusOr<std::string> ReadWholeFile(Env& env, const std::string& path, int64_t bytes_max);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_BASE_READ_FILE_H_

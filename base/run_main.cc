@@ -1,0 +1,80 @@
+#include "base/run_main.h"
+
+#include <execinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+namespace hotrow {
+namespace {
+
+constexpr int kExitError = 1;
+
+// Of the terminate handler, which gets no argument.
+const char* program_name = "hotrow";
+
+// Allocates nothing: there may be no memory left.
+void PrintError(const char* what, const char* detail) {
+  char line[512];
+  const int wanted = std::snprintf(line, sizeof(line) - 1, "%s: %s%s", program_name, what, detail);
+  const int bytes = std::clamp(wanted, 0, static_cast<int>(sizeof(line)) - 2);
+  std::replace(line, line + bytes, '\n', ' ');
+  line[bytes] = '\n';
+  // Nothing is left to do when stderr does not take it.
+  [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, line, static_cast<size_t>(bytes) + 1);
+}
+
+// Says what the exception is. To be called where one is being handled.
+void PrintCurrentException() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    PrintError("out of memory; lower the budgets of memory and the batch size, or raise the limit ",
+               "of this process (ulimit -v, memory.max of its group)");
+  } catch (const std::exception& error) {
+    PrintError("unexpected error: ", error.what());
+  } catch (...) {
+    PrintError("unexpected error: ", "an exception of an unknown type");
+  }
+}
+
+[[noreturn]] void Terminate() {
+  if (std::current_exception() != nullptr) {
+    PrintCurrentException();
+  } else if (std::uncaught_exceptions() > 0) {
+    // Not caught yet, so it cannot be asked what it is.
+    PrintError("unexpected error: ",
+               "what was to be cleaned up after an exception threw another; "
+               "there may be too little memory, or too few threads");
+  } else {
+    std::abort();  // a bug of ours, such as a thread that nobody joined
+  }
+  // Not exit(): other threads still use what it would destroy.
+  ::_exit(kExitError);
+}
+
+}  // namespace
+
+int RunMain(const char* program, absl::FunctionRef<int()> body) {
+  program_name = program;
+  std::signal(SIGXFSZ, SIG_IGN);
+  // Makes libc load what unwinds the stack of a thread that ends, while there is memory for it:
+  // later it would abort.
+  void* frame = nullptr;
+  ::backtrace(&frame, 1);
+  std::set_terminate(Terminate);
+  try {
+    return body();
+  } catch (...) {
+    std::fflush(stdout);
+    PrintCurrentException();
+    return kExitError;
+  }
+}
+
+}  // namespace hotrow

@@ -1,0 +1,19 @@
+#ifndef HOTROW_BASE_RUN_MAIN_H_
+#define HOTROW_BASE_RUN_MAIN_H_
+
+#include "absl/functional/function_ref.h"
+
+namespace hotrow {
+
+// Runs `body`, all that main() of a program does, and returns its exit status. What would end the
+// process by a signal ends it with one line on stderr and status 1 instead:
+//   * An exception that body throws, bad_alloc above all; its destructors have run then.
+//   * An exception that no thread catches: the process exits at once, from that thread.
+//   * A file larger than `ulimit -f` allows: SIGXFSZ is ignored, and the write fails with EFBIG.
+// Changes these settings of the whole process, so it is for programs and not for libraries.
+// program: its name, for the line.
+int RunMain(const char* program, absl::FunctionRef<int()> body);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_BASE_RUN_MAIN_H_
