@@ -242,6 +242,8 @@ struct SsdManifest {
 };
 
 inline constexpr std::string_view kSsdManifestName = "MANIFEST";
+// Far above what stores have: a million segments, each in ten snapshots, take 0.8 GB.
+inline constexpr int64_t kSsdManifestBytesMax = int64_t{1} << 30;
 inline constexpr std::string_view kSsdLockName =
     "LOCK";                                 // empty; whoever has the store open locks it
 std::string SsdSegmentName(uint32_t slot);  // "segment-000012"
@@ -251,7 +253,7 @@ std::optional<uint64_t> ParseSsdIndexName(std::string_view name);
 
 // The file holds the text twice, so that no one flipped bit makes the store unreadable.
 std::string EncodeSsdManifest(const SsdManifest& manifest);
-// How long the file is.
+// How long the file is, at most kSsdManifestBytesMax.
 int64_t SsdManifestBytes(int64_t num_tables, int64_t num_snapshots, int64_t num_segment_refs);
 struct DecodedSsdManifest {
   SsdManifest manifest;

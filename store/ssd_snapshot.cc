@@ -12,6 +12,7 @@
 #include "base/env.h"
 #include "base/io_queue.h"
 #include "base/math.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "store/host_memory_impl.h"
 #include "store/snapshot_reader.h"
@@ -124,7 +125,8 @@ absl::Status SsdSnapshotReader::ReadManifest() {
     HOTROW_RETURN_IF_ERROR(lock.status());
     lock_ = *std::move(lock);
   }
-  HOTROW_ASSIGN_OR_RETURN(manifest_text_, ReadFileToString(env_, path));
+  HOTROW_ASSIGN_OR_RETURN(manifest_text_,
+                          ReadWholeFile(env_, path, internal::kSsdManifestBytesMax));
   absl::StatusOr<internal::DecodedSsdManifest> decoded =
       internal::DecodeSsdManifest(manifest_text_);
   if (!decoded.ok()) {
@@ -211,7 +213,8 @@ absl::Status SsdSnapshotReader::MakeIndex() {
 
 absl::Status SsdSnapshotReader::CheckUnchanged() const {
   HOTROW_ASSIGN_OR_RETURN(const std::string now,
-                          ReadFileToString(env_, PathOf(internal::kSsdManifestName)));
+                          ReadWholeFile(env_, PathOf(internal::kSsdManifestName),
+                                        internal::kSsdManifestBytesMax));
   if (now == manifest_text_) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(options_.path, ": the store was changed while it was read; close it first"));

@@ -21,6 +21,7 @@
 #include "base/env.h"
 #include "base/math.h"
 #include "base/metrics.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "store/host_memory_impl.h"
@@ -579,7 +580,8 @@ absl::Status SsdStore::Impl::ReadManifest(bool* exists) {
     }
     return absl::OkStatus();
   }
-  HOTROW_ASSIGN_OR_RETURN(const std::string bytes, ReadFileToString(*env, manifest_path));
+  HOTROW_ASSIGN_OR_RETURN(const std::string bytes,
+                          ReadWholeFile(*env, manifest_path, internal::kSsdManifestBytesMax));
   absl::StatusOr<internal::DecodedSsdManifest> decoded = internal::DecodeSsdManifest(bytes);
   if (!decoded.ok()) return Named(decoded.status(), manifest_path);
   manifest = std::move(decoded->manifest);

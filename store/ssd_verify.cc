@@ -16,6 +16,7 @@
 #include "base/env.h"
 #include "base/io_queue.h"
 #include "base/math.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "store/host_memory_impl.h"
 #include "store/ssd_format_impl.h"
@@ -105,7 +106,8 @@ absl::Status ClosedStore::Read() {
                                             std::string(internal::kSsdManifestName),
                                             " is missing"));
   }
-  HOTROW_ASSIGN_OR_RETURN(manifest_text, ReadFileToString(env, ManifestPath()));
+  HOTROW_ASSIGN_OR_RETURN(manifest_text,
+                          ReadWholeFile(env, ManifestPath(), internal::kSsdManifestBytesMax));
   absl::StatusOr<internal::DecodedSsdManifest> decoded = internal::DecodeSsdManifest(manifest_text);
   if (!decoded.ok()) {
     return absl::Status(
@@ -120,7 +122,8 @@ absl::Status ClosedStore::Read() {
 }
 
 absl::Status ClosedStore::CheckUnchanged() const {
-  HOTROW_ASSIGN_OR_RETURN(const std::string now, ReadFileToString(env, ManifestPath()));
+  HOTROW_ASSIGN_OR_RETURN(const std::string now,
+                          ReadWholeFile(env, ManifestPath(), internal::kSsdManifestBytesMax));
   if (now == manifest_text) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(path, ": the store was changed while it was read; close it first"));

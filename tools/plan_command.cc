@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "cache/miss_ratio_curve.h"
 #include "tools/access_source.h"
@@ -64,7 +65,7 @@ absl::Status ReadCurve(const std::string& spec_path, PlanTable* table) {
   if (is_trace) {
     curve = CurveOfTrace(file);
   } else {
-    const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), file);
+    const absl::StatusOr<std::string> text = ReadWholeFile(PosixEnv(), file, kManifestBytesMax);
     curve = text.ok() ? ParseCurve(*text, file) : text.status();
   }
   if (!curve.ok()) {
@@ -81,7 +82,7 @@ absl::Status ReadCurve(const std::string& spec_path, PlanTable* table) {
 }
 
 absl::StatusOr<HardwareProfile> ReadHardwareFile(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), path);
+  const absl::StatusOr<std::string> text = ReadWholeFile(PosixEnv(), path, kManifestBytesMax);
   if (!text.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat(std::string(text.status().message()),
@@ -133,7 +134,8 @@ absl::StatusOr<int> RunSweep(const PlanFlags& f, const PlanSpec& spec) {
 }
 
 absl::StatusOr<int> RunCheck(const PlanFlags& f, const PlanSpec& spec) {
-  HOTROW_ASSIGN_OR_RETURN(const std::string report, ReadFileToString(PosixEnv(), f.check));
+  HOTROW_ASSIGN_OR_RETURN(const std::string report,
+                          ReadWholeFile(PosixEnv(), f.check, kManifestBytesMax));
   HOTROW_ASSIGN_OR_RETURN(const PlanCheck check, CheckPlan(spec, report, f.check));
   std::fputs((f.json ? PlanCheckJson(check) : PlanCheckText(check)).c_str(), stdout);
   if (check.good()) return kExitGood;
@@ -171,7 +173,8 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
         "and --fail-if");
   }
   const std::string& path = operands[0];
-  HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(PosixEnv(), path));
+  HOTROW_ASSIGN_OR_RETURN(const std::string text,
+                          ReadWholeFile(PosixEnv(), path, kManifestBytesMax));
   HardwareSource source;
   source.read = [&](const std::string& file) { return ReadHardwareFile(BesideSpec(path, file)); };
   if (!f.hardware.empty()) {

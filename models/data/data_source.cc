@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "models/data/criteo_npy.h"
 #include "models/data/file_source.h"
@@ -56,7 +57,8 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenNpy(const std::string& place,
 
 absl::StatusOr<std::unique_ptr<DataSource>> OpenTable(const std::string& place,
                                                       const FileSourceOptions& options) {
-  HOTROW_ASSIGN_OR_RETURN(const std::string json, ReadFileToString(PosixEnv(), place));
+  HOTROW_ASSIGN_OR_RETURN(const std::string json,
+                          ReadWholeFile(PosixEnv(), place, kManifestBytesMax));
   HOTROW_ASSIGN_OR_RETURN(const TableSchema schema, ParseTableSchema(json, place));
   return OpenTableSource(schema, options);
 }
