@@ -11,11 +11,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/crc32c.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "embedding/shard_map.h"
 #include "models/checkpoint.h"
 #include "models/data/table_schema.h"  // QuoteForMessage
+#include "models/json_members_impl.h"
+#include "models/json_text.h"
 #include "models/saved_model_impl.h"
 #include "ops/dense_optimizer.h"
 #include "ops/row_layout.h"
@@ -33,8 +37,7 @@ constexpr char kDenseName[] = "dense.safetensors";
 constexpr int64_t kVersion = 1;
 constexpr char kPartialSuffix[] = ".hotrow-partial";
 constexpr char kLockName[] = "hotrow-partial.lock";  // no name of a store
-// A row's floats are counted in int32; no store takes rows of this size.
-constexpr int64_t kDimMax = int64_t{1} << 26;
+constexpr int64_t kDenseHeaderBytesMax = int64_t{2} << 20;
 constexpr int64_t kDiskBytesMin = int64_t{1} << 30;
 constexpr int64_t kDiskPerRowByte = 3;
 // What a log writes beside a row, rounded up.
@@ -197,100 +200,19 @@ std::string ManifestText(const PortableModel& portable) {
                    {"optimizer", model.dense_optimizer}};
   if (portable.dense_crc.has_value()) json["dense"]["crc32c"] = CrcText(*portable.dense_crc);
   if (model.training.has_value()) {
-    json["training"] = Json::parse(TrainingStateToJson(*model.training), nullptr,
-                                   /*allow_exceptions=*/false);
+    const absl::StatusOr<Json> training = ParseJson<Json>(TrainingStateToJson(*model.training));
+    HOTROW_CHECK(training.ok());  // we have just written it
+    json["training"] = *training;
   }
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 
-// Members of a JSON object by name and kind. The first that is wrong is remembered, with its place,
-// what was found and what was expected; what is asked for after it is a default.
-class Members {
- public:
-  Members(const Json& object, std::string path, std::string* wrong)
-      : object_(object), path_(std::move(path)), wrong_(wrong) {
-    if (!object.is_object()) Wrong("", object, "an object");
-  }
-
-  bool Has(const char* name) const { return object_.is_object() && object_.contains(name); }
-  std::string PathOf(const char* name) const {
-    return path_.empty() ? name : absl::StrCat(path_, ".", name);
-  }
-  std::string String(const char* name) {
-    const Json& value = Get(name, "a text");
-    if (value.is_string()) return value.get<std::string>();
-    return Wrong(name, value, "a text"), "";
-  }
-  int64_t Count(const char* name, int64_t min, int64_t max) {
-    const std::string expected = absl::StrCat("a whole number from ", min, " to ", max);
-    const Json& value = Get(name, expected);
-    if (value.is_number_unsigned() && value.get<uint64_t>() >= static_cast<uint64_t>(min) &&
-        value.get<uint64_t>() <= static_cast<uint64_t>(max)) {
-      return value.get<int64_t>();
-    }
-    return Wrong(name, value, expected), min;
-  }
-  double Real(const char* name) {
-    const Json& value = Get(name, "a number");
-    if (value.is_number()) return value.get<double>();
-    return Wrong(name, value, "a number"), 0;
-  }
-  // 8 digits.
-  uint32_t Crc(const char* name) {
-    const std::string text = String(name);
-    uint32_t crc = 0;
-    if (text.size() == 8 && absl::SimpleHexAtoi(text, &crc)) return crc;
-    return Wrong(name, text, "8 hexadecimal digits"), 0;
-  }
-  // 32 digits.
-  Hash128 Hash(const char* name) {
-    const std::string text = String(name);
-    Hash128 hash;
-    if (text.size() == 32 && absl::SimpleHexAtoi(text.substr(0, 16), &hash.hi) &&
-        absl::SimpleHexAtoi(text.substr(16), &hash.lo)) {
-      return hash;
-    }
-    return Wrong(name, text, "32 hexadecimal digits"), hash;
-  }
-  const Json& Array(const char* name) {
-    static const Json* const kEmpty = new Json(Json::array());
-    const Json& value = Get(name, "a list");
-    if (value.is_array()) return value;
-    return Wrong(name, value, "a list"), *kEmpty;
-  }
-  const Json& Object(const char* name) {
-    static const Json* const kEmpty = new Json(Json::object());
-    const Json& value = Get(name, "an object");
-    if (value.is_object()) return value;
-    return Wrong(name, value, "an object"), *kEmpty;
-  }
-  void Wrong(const char* name, const Json& found, std::string_view expected) {
-    if (!wrong_->empty()) return;
-    const std::string place = *name == '\0' ? path_ : PathOf(name);
-    *wrong_ = found.is_discarded()
-                  ? absl::StrCat("\"", place, "\" is missing, expected ", std::string(expected))
-                  : absl::StrCat("\"", place, "\" is ", QuoteForMessage(found.dump()),
-                                 ", expected ", std::string(expected));
-  }
-
- private:
-  const Json& Get(const char* name, std::string_view expected) {
-    static const Json* const kNone = new Json(Json::value_t::discarded);
-    if (!Has(name)) return Wrong(name, *kNone, expected), *kNone;
-    return object_[name];
-  }
-
-  const Json& object_;
-  const std::string path_;
-  std::string* const wrong_;
-};
-
 PortableTable ParseTable(const Json& json, const std::string& path, bool edited,
                          SavedModel::Table* saved, std::string* wrong) {
   PortableTable out;
-  Members table(json, path, wrong);
+  JsonMembers table(json, path, wrong);
   out.name = table.String("name");
-  out.dim = static_cast<int32_t>(table.Count("dim", 1, kDimMax));
+  out.dim = static_cast<int32_t>(table.Count("dim", 1, kTableDimMax));
   const std::string optimizer = table.String("optimizer");
   if (const auto kind = ParseSparseOptimizer(optimizer); kind.ok()) {
     out.optimizer = *kind;
@@ -309,7 +231,7 @@ PortableTable ParseTable(const Json& json, const std::string& path, bool edited,
     table.Wrong("dtype", dtype, "\"float32\"");
   }
   if (table.Has("initializer")) {
-    Members initializer(table.Object("initializer"), table.PathOf("initializer"), wrong);
+    JsonMembers initializer(table.Object("initializer"), table.PathOf("initializer"), wrong);
     const std::string kind_name = initializer.String("kind");
     Initializer value;
     bool known = false;
@@ -327,12 +249,12 @@ PortableTable ParseTable(const Json& json, const std::string& path, bool edited,
   if (table.Has("hash") && !edited) out.hash = table.Hash("hash");
   const Json& arrays = table.Array("arrays");
   for (size_t a = 0; a < arrays.size(); ++a) {
-    Members array(arrays[a], absl::StrCat(table.PathOf("arrays"), "[", a, "]"), wrong);
+    JsonMembers array(arrays[a], absl::StrCat(table.PathOf("arrays"), "[", a, "]"), wrong);
     PortableArray parsed;
     parsed.name = array.String("name");
     const Json& files = array.Array("files");
     for (size_t f = 0; f < files.size(); ++f) {
-      Members file(files[f], absl::StrCat(array.PathOf("files"), "[", f, "]"), wrong);
+      JsonMembers file(files[f], absl::StrCat(array.PathOf("files"), "[", f, "]"), wrong);
       PortableFile part;
       part.name = file.String("file");
       if (file.Has("crc32c") && !edited) part.crc = file.Crc("crc32c");
@@ -353,11 +275,11 @@ PortableTable ParseTable(const Json& json, const std::string& path, bool edited,
 PortableModel ParseManifest(const Json& json, bool edited, std::string* wrong) {
   PortableModel out;
   SavedModel& model = out.model;
-  Members top(json, "", wrong);
+  JsonMembers top(json, "", wrong);
   model.model = top.String("model");
   const Json& shape = top.Object("shape");
   for (const auto& [flag, value] : shape.items()) {
-    Members flags(shape, "shape", wrong);
+    JsonMembers flags(shape, "shape", wrong);
     model.shape.emplace_back(flag, flags.String(flag.c_str()));
   }
   if (top.Has("seed")) {  // as --seed takes it
@@ -373,19 +295,19 @@ PortableModel ParseManifest(const Json& json, bool edited, std::string* wrong) {
     SavedModel::Table saved;
     out.tables.push_back(ParseTable(tables[i], path, edited, &saved, wrong));
     if (!names.insert(saved.name).second) {
-      Members(tables[i], path, wrong).Wrong("name", saved.name, "a name of its own");
+      JsonMembers(tables[i], path, wrong).Wrong("name", saved.name, "a name of its own");
     }
     model.tables.push_back(std::move(saved));
   }
   const Json& features = top.Array("features");
   for (size_t i = 0; i < features.size(); ++i) {
-    Members feature(features[i], absl::StrCat("features[", i, "]"), wrong);
+    JsonMembers feature(features[i], absl::StrCat("features[", i, "]"), wrong);
     model.features.push_back({feature.String("name"), feature.String("table")});
     if (!names.contains(model.features.back().table)) {
       feature.Wrong("table", model.features.back().table, "the name of a table");
     }
   }
-  Members dense(top.Object("dense"), "dense", wrong);
+  JsonMembers dense(top.Object("dense"), "dense", wrong);
   out.dense_file = dense.String("file");
   model.num_parameters = dense.Count("parameters", 0, INT64_MAX / 16);
   model.dense_optimizer = dense.String("optimizer");
@@ -494,7 +416,11 @@ absl::StatusOr<DenseVectors> ReadDense(Env& env, const std::string& dir,
   if (!exists) {
     return absl::DataLossError(absl::StrCat(path, ": there is no such file (dense parameters)"));
   }
-  HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(env, path));
+  // Three arrays at most, and a header of a MiB.
+  const int64_t bytes_max =
+      3 * static_cast<int64_t>(sizeof(float)) * portable.model.num_parameters +
+      kDenseHeaderBytesMax;
+  HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(env, path, bytes_max));
   const uint32_t crc = Crc32c(std::as_bytes(std::span(text)));
   if (portable.dense_crc.has_value() && *portable.dense_crc != crc) {
     return absl::DataLossError(
@@ -541,7 +467,7 @@ absl::StatusOr<bool> IsPortableModel(Env& env, const std::string& dir) {
   const std::string path = ManifestPath(dir);
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
   if (!exists) return false;
-  HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(env, path));
+  HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(env, path, kManifestBytesMax));
   return absl::StrContains(text, absl::StrCat("\"", kPortableFormat, "\""));
 }
 
@@ -552,13 +478,15 @@ absl::StatusOr<PortableModel> ReadPortableManifest(Env& env, const std::string& 
     return absl::FailedPreconditionError(
         absl::StrCat("there is no ", path, ": give a directory that hotrow export has written"));
   }
-  HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(env, path));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": is no JSON"));
+  HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(env, path, kManifestBytesMax));
+  const absl::StatusOr<Json> parsed = ParseJson<Json>(text);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is no JSON: ", std::string(parsed.status().message())));
   }
+  const Json& json = *parsed;
   std::string wrong;
-  Members top(json, "", &wrong);
+  JsonMembers top(json, "", &wrong);
   const std::string format = top.String("format");
   if (wrong.empty() && format != kPortableFormat) {
     return absl::FailedPreconditionError(
@@ -574,7 +502,7 @@ absl::StatusOr<PortableModel> ReadPortableManifest(Env& env, const std::string& 
     return absl::FailedPreconditionError(
         absl::StrCat(path,
                      version != kVersion ? absl::StrCat(": has version ", version)
-                                         : absl::StrCat(": requires ", unknown->dump()),
+                                         : absl::StrCat(": requires ", DescribeJson(*unknown)),
                      ", which this program does not know (it reads version ", kVersion,
                      "); use a newer hotrow"));
   }

@@ -23,11 +23,17 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/hash.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "embedding/shard_map.h"
+#include "embedding/store_kind.h"
 #include "models/checkpoint.h"
+#include "models/json_members_impl.h"
+#include "models/json_text.h"
 #include "models/rank_group_impl.h"
 #include "models/saved_model_impl.h"
+#include "ops/dense_optimizer.h"
+#include "ops/row_layout.h"
 
 namespace hotrow {
 namespace {
@@ -55,6 +61,7 @@ constexpr char kRequiresStoreDir[] = "store_dir";     // stores[].dir other than
 constexpr char kRequiresRanks[] = "ranks";            // several stores
 constexpr char kOwnTables[] = "tables";
 constexpr char kRankPrefix[] = "rank-";
+constexpr char kLockName[] = "LOCK";  // empty; locked by the job that writes the directory
 
 std::string DenseFileName(SnapshotId id) {
   return absl::StrFormat("%s%016x%s", kDensePrefix, id, kDenseSuffix);
@@ -98,92 +105,6 @@ std::string_view InitializerName(InitializerKind kind) {
   return "";
 }
 
-// Members of a JSON object by name and kind. The first one that is missing or of another kind is
-// remembered; what is asked for after it is a default.
-class Members {
- public:
-  Members(const Json& object, std::string* wrong) : object_(object), wrong_(wrong) {
-    if (!object.is_object()) Wrong("an object");
-  }
-  std::string String(const char* name) {
-    const Json* const value = Find(name);
-    if (value == nullptr || !value->is_string()) return Wrong(name), "";
-    return value->get<std::string>();
-  }
-  int64_t Count(const char* name, int64_t max = INT64_MAX) {
-    const Json* const value = Find(name);
-    if (value == nullptr || !value->is_number_unsigned() ||
-        value->get<uint64_t>() > static_cast<uint64_t>(max)) {
-      return Wrong(name), 0;
-    }
-    return value->get<int64_t>();
-  }
-  int64_t Number(const char* name) {
-    const Json* const value = Find(name);
-    if (value == nullptr || !value->is_number_integer() ||
-        (value->is_number_unsigned() && value->get<uint64_t>() > INT64_MAX)) {
-      return Wrong(name), 0;
-    }
-    return value->get<int64_t>();
-  }
-  uint64_t Unsigned(const char* name) {
-    const Json* const value = Find(name);
-    if (value == nullptr || !value->is_number_unsigned()) return Wrong(name), 0;
-    return value->get<uint64_t>();
-  }
-  // JSON has no word for what is no number; null stands for it.
-  double Real(const char* name) {
-    const Json* const value = Find(name);
-    if (value != nullptr && value->is_null()) return std::numeric_limits<double>::quiet_NaN();
-    if (value == nullptr || !value->is_number()) return Wrong(name), 0;
-    return value->get<double>();
-  }
-  bool Bool(const char* name) {
-    const Json* const value = Find(name);
-    if (value == nullptr || !value->is_boolean()) return Wrong(name), false;
-    return value->get<bool>();
-  }
-  bool Has(const char* name) const { return object_.is_object() && Find(name) != nullptr; }
-  // An object of strings.
-  std::vector<std::pair<std::string, std::string>> Strings(const char* name) {
-    std::vector<std::pair<std::string, std::string>> out;
-    for (const auto& [key, value] : Object(name).items()) {
-      if (!value.is_string()) return Wrong(name), out;
-      out.emplace_back(key, value.get<std::string>());
-    }
-    return out;
-  }
-  const Json& Array(const char* name) {
-    static const Json* const kEmpty = new Json(Json::array());
-    const Json* const value = Find(name);
-    if (value == nullptr || !value->is_array()) return Wrong(name), *kEmpty;
-    return *value;
-  }
-  const Json& Object(const char* name) {
-    static const Json* const kEmpty = new Json(Json::object());
-    const Json* const value = Find(name);
-    if (value == nullptr || !value->is_object()) return Wrong(name), *kEmpty;
-    return *value;
-  }
-
- private:
-  const Json* Find(const char* name) const {
-    const auto found = object_.find(name);
-    return found == object_.end() ? nullptr : &*found;
-  }
-  void Wrong(const char* name) {
-    if (wrong_->empty()) *wrong_ = name;
-  }
-
-  const Json& object_;
-  std::string* const wrong_;
-};
-
-// A name in the model's directory, not a path that leads elsewhere.
-bool IsPlainName(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
-}
-
 // --- Where training stands: every member once, for writing and for reading ---
 
 class JsonWriter {
@@ -213,21 +134,22 @@ class JsonWriter {
 
 class JsonReader {
  public:
-  JsonReader(const Json& json, std::string* wrong) : members_(json, wrong), wrong_(wrong) {}
+  JsonReader(const Json& json, std::string path, std::string* wrong)
+      : members_(json, std::move(path), wrong), wrong_(wrong) {}
   void operator()(const char* name, int64_t& value) { value = members_.Number(name); }
   void operator()(const char* name, bool& value) { value = members_.Bool(name); }
-  void operator()(const char* name, double& value) { value = members_.Real(name); }
+  void operator()(const char* name, double& value) { value = members_.RealOrNan(name); }
   void operator()(const char* name, std::vector<std::pair<std::string, std::string>>& texts) {
     texts = members_.Strings(name);
   }
   template <typename Visit>
   void Group(const char* name, Visit visit) {
-    JsonReader inner(members_.Object(name), wrong_);
+    JsonReader inner(members_.Object(name), members_.PathOf(name), wrong_);
     visit(inner);
   }
 
  private:
-  Members members_;
+  JsonMembers members_;
   std::string* const wrong_;
 };
 
@@ -276,13 +198,30 @@ void VisitTraining(State& state, Visitor& visit) {
   visit.Group("test", [&](auto& v) { VisitMetrics(state.test, v); });
 }
 
-TrainingState ParseTraining(const Json& json, std::string* wrong) {
+// path: of the object, empty where it is a text of its own.
+TrainingState ParseTraining(const Json& json, const std::string& path, std::string* wrong) {
   TrainingState state;
-  JsonReader reader(json, wrong);
+  JsonReader reader(json, path, wrong);
   VisitTraining(state, reader);
-  if (wrong->empty() && (state.epoch < 0 || state.samples_in_epoch < 0 ||
-                         state.batches_in_epoch < 0 || state.steps < 0 || state.first_step < 0)) {
-    *wrong = "position";
+  const std::pair<const char*, int64_t> counts[] = {
+      {"position.epoch", state.epoch},
+      {"position.sample", state.samples_in_epoch},
+      {"position.batch", state.batches_in_epoch},
+      {"position.validated_step", state.validated_step + 1},  // -1: there was none
+      {"run.first_step", state.first_step},
+      {"run.steps", state.steps},
+      {"run.samples", state.samples},
+      {"run.epochs", state.epochs_done},
+      {"run.last_epoch", state.last_epoch + 1},  // -1 likewise
+      {"run.last_epoch_steps", state.steps_in_last_epoch},
+      {"run.last_epoch_samples", state.samples_in_last_epoch},
+      {"run.best_epoch", state.best_epoch},
+      {"run.best_step", state.best_step},
+      {"valid.samples", state.valid.samples},
+      {"test.samples", state.test.samples}};
+  for (const auto& [name, count] : counts) {
+    if (count >= 0 || !wrong->empty()) continue;
+    JsonMembers(json, path, wrong).Wrong(name, count, "no negative number");
   }
   return state;
 }
@@ -302,8 +241,8 @@ std::string TablesDirText(const SavedModel& model, const SavedModel::Part& part)
   return tables;
 }
 
-std::optional<Initializer> ParseInitializer(const Json& json, std::string* wrong) {
-  Members members(json, wrong);
+Initializer ParseInitializer(const Json& json, const std::string& path, std::string* wrong) {
+  JsonMembers members(json, path, wrong);
   Initializer out;
   const std::string name = members.String("kind");
   out.value = static_cast<float>(members.Real("value"));
@@ -311,10 +250,11 @@ std::optional<Initializer> ParseInitializer(const Json& json, std::string* wrong
                                      InitializerKind::kUniform, InitializerKind::kNormal}) {
     if (name != InitializerName(kind)) continue;
     out.kind = kind;
+    if (!out.Validate().ok()) members.Wrong("value", out.value, "a finite number that fits");
     return out;
   }
-  if (wrong->empty()) *wrong = "initializer";
-  return std::nullopt;
+  members.Wrong("kind", name, "zeros, constant, uniform or normal");
+  return out;
 }
 
 // The stores of the ranks, in their order.
@@ -324,39 +264,38 @@ std::vector<SavedModel::Part> ParseStores(const Json& stores, size_t num_tables,
   std::set<std::tuple<std::string, std::string, SnapshotId>> seen;
   int64_t total_rows = 0;  // a sum that readers may form
   for (const Json& entry : stores) {
-    std::string bad;
-    Members store(entry, &bad);
+    JsonMembers store(entry, absl::StrCat("stores[", parts.size(), "]"), wrong);
     SavedModel::Part part;
-    if (store.Count("rank") != std::ssize(parts) && bad.empty()) bad = "rank";
+    store.Count("rank", std::ssize(parts), std::ssize(parts));
     part.store = store.String("kind");
-    part.snapshot = static_cast<SnapshotId>(store.Count("snapshot"));
-    if (part.snapshot == 0 && bad.empty()) bad = "snapshot";
+    if (!ParseStoreKind(part.store).ok()) store.Wrong("kind", part.store, "a kind of store");
+    part.snapshot = static_cast<SnapshotId>(store.Count("snapshot", 1, INT64_MAX));
     if (store.Has("identity")) {
-      const auto identity = UniqueId::FromHex(store.String("identity"));
-      if (identity.has_value()) part.identity = *identity;
-      if (!part.identity.known() && bad.empty()) bad = "identity";
+      const Hash128 identity = store.Hash("identity");
+      part.identity = {.high = identity.hi, .low = identity.lo};
+      if (!part.identity.known()) store.Wrong("identity", "0...", "one that is not 0");
     }
     if (store.Has("rows")) {
-      for (const Json& rows : store.Array("rows")) {
-        part.table_rows.push_back(rows.is_number_unsigned() ? rows.get<int64_t>() : -1);
-        const int64_t count = part.table_rows.back();
-        const bool counts = count >= 0 && count <= std::numeric_limits<int64_t>::max() - total_rows;
-        if (!counts && bad.empty()) bad = "rows";
-        if (counts) total_rows += count;
+      const Json& rows = store.Array("rows");
+      if (rows.size() != num_tables) {
+        store.Wrong("rows", rows.size(), absl::StrCat(num_tables, " of them, one for each table"));
       }
-      if (part.table_rows.size() != num_tables && bad.empty()) bad = "rows";
+      for (const Json& entry : rows) {
+        const int64_t most = std::numeric_limits<int64_t>::max() - total_rows;
+        if (!entry.is_number_unsigned() || entry.get<uint64_t>() > static_cast<uint64_t>(most)) {
+          store.Wrong("rows", entry, "numbers of rows");
+          break;
+        }
+        part.table_rows.push_back(entry.get<int64_t>());
+        total_rows += part.table_rows.back();
+      }
     }
     const std::string tables = store.String("dir");
     const bool known = elsewhere ? !tables.empty() : tables == kOwnTables;
-    if (!known && bad.empty()) bad = "dir";
+    if (!known) store.Wrong("dir", tables, elsewhere ? "a directory" : "\"tables\"");
     part.tables_dir = JoinPath(dir, tables);
-    // Two ranks cannot have the same rows.
-    if (!seen.emplace(part.store, part.tables_dir, part.snapshot).second && bad.empty()) {
-      bad = "snapshot";
-    }
-    if (!bad.empty() && wrong->empty()) {
-      *wrong = absl::StrCat("stores[", parts.size(), entry.is_object() ? "]." : "]",
-                            entry.is_object() ? bad : "");
+    if (!seen.emplace(part.store, part.tables_dir, part.snapshot).second) {
+      store.Wrong("snapshot", part.snapshot, "one that no other rank has");
     }
     parts.push_back(std::move(part));
   }
@@ -371,71 +310,88 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
   SavedModel out;
   out.dir = dir;
   out.is_checkpoint = requires_it(kRequiresCheckpoint);
-  Members top(json, wrong);
+  JsonMembers top(json, "", wrong);
   out.model = top.String("model");
   out.shape = top.Strings("shape");
   if (top.Has("seed")) out.seed = top.Unsigned("seed");
   out.step = top.Count("step", UINT32_MAX);
   out.num_dense = static_cast<int32_t>(top.Count("num_dense", INT32_MAX));
-  for (const Json& entry : top.Array("features")) {
-    Members feature(entry, wrong);
-    out.features.push_back({feature.String("name"), feature.String("table")});
-  }
+  std::set<std::string> table_names;
   for (const Json& entry : top.Array("tables")) {
-    Members member(entry, wrong);
+    JsonMembers member(entry, absl::StrCat("tables[", out.tables.size(), "]"), wrong);
     SavedModel::Table table;
     table.name = member.String("name");
-    table.dim = static_cast<int32_t>(member.Count("dim", INT32_MAX));
+    if (!table_names.insert(table.name).second) {
+      member.Wrong("name", table.name, "a name of its own");
+    }
+    table.dim = static_cast<int32_t>(member.Count("dim", 1, kTableDimMax));
     table.optimizer = member.String("optimizer");
+    if (!ParseSparseOptimizer(table.optimizer).ok()) {
+      member.Wrong("optimizer", table.optimizer, "an optimizer of tables");
+    }
     if (member.Has("weights_precision")) {
-      const auto precision = ParseWeightsPrecision(member.String("weights_precision"));
+      const std::string name = member.String("weights_precision");
+      const auto precision = ParseWeightsPrecision(name);
       if (precision.ok()) {
         table.weights_precision = *precision;
-      } else if (wrong->empty()) {
-        *wrong = "tables[].weights_precision";
+      } else {
+        member.Wrong("weights_precision", name, "fp32, fp16 or bf16");
       }
     }
     if (member.Has("initializer")) {
-      table.initializer = ParseInitializer(member.Object("initializer"), wrong);
+      table.initializer =
+          ParseInitializer(member.Object("initializer"), member.PathOf("initializer"), wrong);
     }
     if (!out.is_checkpoint || member.Has("rows")) table.rows = member.Count("rows");
-    if (!out.is_checkpoint || member.Has("hash")) table.hash = member.String("hash");
+    if (!out.is_checkpoint || member.Has("hash")) table.hash = member.Hash("hash").ToHex();
     out.tables.push_back(std::move(table));
   }
-  out.parts = ParseStores(top.Array("stores"), out.tables.size(), requires_it(kRequiresStoreDir),
-                          dir, wrong);
-  const auto ranks = static_cast<int64_t>(out.parts.size());
-  if ((ranks < 1 || ranks > kMaxRanks) && wrong->empty()) *wrong = "stores";
-  if (top.Count("world_size") != ranks && wrong->empty()) *wrong = "world_size";
-  if (ranks > 1 && !requires_it(kRequiresRanks) && wrong->empty()) *wrong = "requires";
-  Members dense(top.Object("dense"), wrong);
-  out.dense_file = dense.String("file");
+  for (const Json& entry : top.Array("features")) {
+    JsonMembers feature(entry, absl::StrCat("features[", out.features.size(), "]"), wrong);
+    out.features.push_back({feature.String("name"), feature.String("table")});
+    if (!table_names.contains(out.features.back().table)) {
+      feature.Wrong("table", out.features.back().table, "the name of a table");
+    }
+  }
+  const Json& stores = top.Array("stores");
+  if (stores.empty() || stores.size() > kMaxRanks) {
+    top.Wrong("stores", stores.size(), absl::StrCat("1 to ", kMaxRanks, " of them"));
+  }
+  out.parts = ParseStores(stores, out.tables.size(), requires_it(kRequiresStoreDir), dir, wrong);
+  const int64_t ranks = std::ssize(out.parts);
+  top.Count("world_size", ranks, ranks);
+  if (ranks > 1 && !requires_it(kRequiresRanks)) {
+    top.Wrong("requires", required, "ranks among them");
+  }
+  JsonMembers dense(top.Object("dense"), "dense", wrong);
+  out.dense_file = dense.FileName("file");
   out.dense_bytes = dense.Count("bytes");
-  const std::string crc = dense.String("crc32c");
-  if (!absl::SimpleHexAtoi(crc, &out.dense_crc) && wrong->empty()) *wrong = "dense.crc32c";
-  out.num_parameters = dense.Count("parameters");
+  out.dense_crc = dense.Crc("crc32c");
+  // The file has them all, and a header.
+  out.num_parameters =
+      dense.Count("parameters", out.dense_bytes / static_cast<int64_t>(sizeof(float)));
   out.dense_optimizer = dense.String("optimizer");
-  if (!IsPlainName(out.dense_file) && wrong->empty()) *wrong = "dense.file";
+  if (!ParseDenseOptimizer(out.dense_optimizer).ok()) {
+    dense.Wrong("optimizer", out.dense_optimizer, "sgd, adagrad or adam");
+  }
   if (top.Has("residuals")) {
-    for (const Json& entry : top.Array("residuals")) {
-      std::string bad;
-      Members member(entry, &bad);
+    const Json& entries = top.Array("residuals");
+    if (std::ssize(entries) != ranks) {
+      top.Wrong("residuals", entries.size(), absl::StrCat(ranks, " of them, one for each rank"));
+    }
+    for (const Json& entry : entries) {
+      const int64_t rank = std::ssize(out.residuals);
+      JsonMembers member(entry, absl::StrCat("residuals[", rank, "]"), wrong);
+      member.Count("rank", rank, rank);
       SavedModel::Residuals residuals;
-      if (member.Count("rank") != std::ssize(out.residuals) && bad.empty()) bad = "rank";
-      residuals.file = member.String("file");
+      residuals.file = member.FileName("file");
       residuals.bytes = member.Count("bytes");
-      const std::string residuals_crc = member.String("crc32c");
-      if (!absl::SimpleHexAtoi(residuals_crc, &residuals.crc) && bad.empty()) bad = "crc32c";
-      if (!IsPlainName(residuals.file) && bad.empty()) bad = "file";
-      if (!bad.empty() && wrong->empty()) {
-        *wrong = absl::StrCat("residuals[", out.residuals.size(), "].", bad);
-      }
+      residuals.crc = member.Crc("crc32c");
       out.residuals.push_back(std::move(residuals));
     }
-    if (std::ssize(out.residuals) != ranks && wrong->empty()) *wrong = "residuals";
   }
   if (out.is_checkpoint && top.Has("training")) {
-    out.training = ParseTraining(top.Object("training"), wrong);
+    out.training = ParseTraining(top.Object("training"), "training", wrong);
   }
   return out;
 }
@@ -449,7 +405,7 @@ absl::Status NewerVersion(const std::string& path, const std::string& what) {
 
 absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& dir) {
   const std::string path = ManifestPath(dir);
-  HOTROW_ASSIGN_OR_RETURN(std::string text, ReadFileToString(env, path));
+  HOTROW_ASSIGN_OR_RETURN(std::string text, ReadWholeFile(env, path, kManifestBytesMax));
   // Checksum, version and `requires` are where they are in every version, so that a newer one is
   // told from a damaged one.
   const size_t member = text.rfind(kCrcMember);
@@ -459,9 +415,11 @@ absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& dir) {
   const std::string crc = text.substr(member + kCrcMember.size(), kCrcDigits);
   text.replace(member + kCrcMember.size(), kCrcDigits, std::string(kCrcDigits, '0'));
   if (crc != CrcText(CrcOf(text))) return Damaged(path, "its checksum differs");
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const absl::StatusOr<Json> parsed = ParseJson<Json>(text);
+  if (!parsed.ok()) return Damaged(path, std::string(parsed.status().message()));
+  const Json& json = *parsed;
   std::string wrong;
-  Members top(json, &wrong);
+  JsonMembers top(json, "", &wrong);
   if (top.String("format") != kFormat) return Damaged(path, "it is no manifest of a saved model");
   const int64_t version = top.Count("version");
   if (version != kVersion) return NewerVersion(path, absl::StrCat("has version ", version));
@@ -469,12 +427,12 @@ absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& dir) {
   for (const Json& feature : top.Array("requires")) {
     if (feature != kRequiresCheckpoint && feature != kRequiresStoreDir &&
         feature != kRequiresRanks && feature != kRequiresWeightsPrecision) {
-      return NewerVersion(path, absl::StrCat("requires ", feature.dump()));
+      return NewerVersion(path, absl::StrCat("requires ", DescribeJson(feature)));
     }
     required.push_back(feature.get<std::string>());
   }
   SavedModel model = ParseManifest(json, required, dir, &wrong);
-  if (!wrong.empty()) return Damaged(path, absl::StrCat("\"", wrong, "\" is missing or wrong"));
+  if (!wrong.empty()) return Damaged(path, wrong);
   return model;
 }
 
@@ -506,21 +464,45 @@ std::string TensorHeader(const DenseArrays<const float>& dense) {
 // Copies one array out of a file whose checksum was right.
 absl::Status CopyTensor(const std::string& path, const Json& header, std::string_view data,
                         const char* name, std::span<float> out) {
-  const auto found = header.find(name);
-  const Json expected = {out.size()};
+  std::string wrong;
+  JsonMembers tensor(JsonMembers(header, "", &wrong).Object(name), name, &wrong);
+  if (const std::string dtype = tensor.String("dtype"); dtype != "F32") {
+    tensor.Wrong("dtype", dtype, "\"F32\"");
+  }
+  const Json shape = {out.size()};
+  if (tensor.Array("shape") != shape) tensor.Wrong("shape", tensor.Array("shape"), shape.dump());
   const size_t bytes = out.size() * sizeof(float);
-  if (found == header.end() || !found->is_object() || found->value("dtype", "") != "F32" ||
-      found->value("shape", Json()) != expected) {
-    return Damaged(path, absl::StrCat("no array \"", name, "\" of ", out.size(), " floats"));
-  }
-  const Json offsets = found->value("data_offsets", Json());
-  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+  const Json& offsets = tensor.Array("data_offsets");
+  if (offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       offsets[0].get<uint64_t>() > data.size() ||
-      data.size() - offsets[0].get<uint64_t>() < bytes) {
-    return Damaged(path, absl::StrCat("data_offsets of \"", name, "\" lie outside"));
+      data.size() - offsets[0].get<uint64_t>() < bytes ||
+      offsets[1] != offsets[0].get<uint64_t>() + bytes) {
+    tensor.Wrong("data_offsets", offsets,
+                 absl::StrCat("two of ", bytes, " bytes within ", data.size()));
   }
+  if (!wrong.empty()) return Damaged(path, wrong);
   std::memcpy(out.data(), data.data() + offsets[0].get<uint64_t>(), bytes);
   return absl::OkStatus();
+}
+
+// A file that the manifest names, with the length and checksum that it says. The length is compared
+// before anything is read.
+absl::StatusOr<std::string> ReadNamed(Env& env, const std::string& path, int64_t bytes,
+                                      uint32_t crc) {
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
+  if (!exists) return Damaged(path, "there is no such file");
+  const auto differs = [&](int64_t found) {
+    return Damaged(path, absl::StrCat("it has ", found, " bytes, the manifest says ", bytes));
+  };
+  {
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
+    HOTROW_ASSIGN_OR_RETURN(const int64_t size, file->Size());
+    if (size != bytes) return differs(size);
+  }
+  HOTROW_ASSIGN_OR_RETURN(std::string text, ReadWholeFile(env, path, bytes));
+  if (std::ssize(text) != bytes) return differs(std::ssize(text));
+  if (CrcOf(text) != crc) return Damaged(path, "its checksum differs");
+  return text;
 }
 
 // The arrays of a dense file, of the lengths that its header says.
@@ -533,15 +515,8 @@ struct DenseFile {
 
 absl::Status OpenDense(Env& env, const SavedModel& saved, DenseFile* file) {
   const std::string path = file->path = absl::StrCat(saved.dir, "/", saved.dense_file);
-  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
-  if (!exists) return Damaged(path, "there is no such file");
-  HOTROW_ASSIGN_OR_RETURN(file->text, ReadFileToString(env, path));
+  HOTROW_ASSIGN_OR_RETURN(file->text, ReadNamed(env, path, saved.dense_bytes, saved.dense_crc));
   const std::string& text = file->text;
-  if (static_cast<int64_t>(text.size()) != saved.dense_bytes) {
-    return Damaged(path, absl::StrCat("it has ", text.size(), " bytes, the manifest says ",
-                                      saved.dense_bytes));
-  }
-  if (CrcOf(text) != saved.dense_crc) return Damaged(path, "its checksum differs");
   uint64_t length = 0;
   if (text.size() >= sizeof(length)) std::memcpy(&length, text.data(), sizeof(length));
   if (length == 0 || length > kMaxTensorHeaderBytes || length > text.size() - sizeof(length)) {
@@ -549,8 +524,12 @@ absl::Status OpenDense(Env& env, const SavedModel& saved, DenseFile* file) {
   }
   const std::string_view header_text = std::string_view(text).substr(sizeof(length), length);
   file->data = std::string_view(text).substr(sizeof(length) + length);
-  file->header = Json::parse(header_text, nullptr, /*allow_exceptions=*/false);
-  if (!file->header.is_object()) return Damaged(path, "its header is no JSON");
+  absl::StatusOr<Json> header = ParseJson<Json>(header_text);
+  if (!header.ok()) {
+    return Damaged(path, absl::StrCat("its header: ", std::string(header.status().message())));
+  }
+  file->header = *std::move(header);
+  if (!file->header.is_object()) return Damaged(path, "its header is no JSON object");
   return absl::OkStatus();
 }
 
@@ -598,6 +577,13 @@ absl::StatusOr<std::vector<SnapshotId>> ListSnapshotFiles(Env& env, const std::s
   return out;
 }
 
+absl::Status CheckManifestBytes(int64_t bytes) {
+  if (bytes <= kManifestBytesMax) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("saved model: its manifest has ", bytes, " bytes, at most ", kManifestBytesMax,
+                   " are read back; train on fewer ranks, or with fewer tables"));
+}
+
 std::string ManifestPath(const std::string& dir) { return absl::StrCat(dir, "/", kManifestName); }
 
 std::string ParentDir(const std::string& path) {
@@ -616,6 +602,18 @@ std::string AbsolutePath(const std::string& path) {
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   return WithoutEndingSlashes(
       (error ? std::filesystem::path(path) : absolute).lexically_normal().string());
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> LockJobDir(Env& env, std::string_view flag,
+                                                     const std::string& dir) {
+  const std::string path = absl::StrCat(dir, "/", kLockName);
+  absl::StatusOr<std::unique_ptr<FileLock>> lock = env.LockFile(path, LockMode::kExclusive);
+  if (absl::IsUnimplemented(lock.status())) return std::unique_ptr<FileLock>();
+  if (!absl::IsFailedPrecondition(lock.status())) return lock;
+  return absl::FailedPreconditionError(
+      absl::StrCat("--", std::string(flag), "=", dir,
+                   ": another job, in this process or another, writes to it (it holds the lock ",
+                   path, "); wait until that one has ended, or give a directory of its own"));
 }
 
 std::string JoinPath(const std::string& dir, const std::string& path) {
@@ -776,12 +774,11 @@ std::string TrainingStateToJson(const TrainingState& state) {
 }
 
 absl::StatusOr<TrainingState> TrainingStateFromJson(std::string_view json) {
-  const Json parsed = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  HOTROW_ASSIGN_OR_RETURN(const Json parsed, ParseJson<Json>(json));
   std::string wrong;
-  TrainingState state = ParseTraining(parsed, &wrong);
+  TrainingState state = ParseTraining(parsed, "", &wrong);
   if (wrong.empty()) return state;
-  return absl::InvalidArgumentError(
-      absl::StrCat("state of training: \"", wrong, "\" is missing or wrong"));
+  return absl::InvalidArgumentError(absl::StrCat("state of training: ", wrong));
 }
 
 SnapshotNames::SnapshotNames(const std::string& owner, bool exclusive) : exclusive_(exclusive) {
@@ -926,16 +923,8 @@ absl::StatusOr<DenseVectors> ReadSavedDense(Env& env, const SavedModel& saved) {
 
 absl::StatusOr<std::string> ReadSavedResiduals(Env& env, const SavedModel& saved, int32_t rank) {
   const SavedModel::Residuals& residuals = saved.residuals[static_cast<size_t>(rank)];
-  const std::string path = absl::StrCat(saved.dir, "/", residuals.file);
-  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
-  if (!exists) return Damaged(path, "there is no such file");
-  HOTROW_ASSIGN_OR_RETURN(std::string text, ReadFileToString(env, path));
-  if (static_cast<int64_t>(text.size()) != residuals.bytes) {
-    return Damaged(
-        path, absl::StrCat("it has ", text.size(), " bytes, the manifest says ", residuals.bytes));
-  }
-  if (CrcOf(text) != residuals.crc) return Damaged(path, "its checksum differs");
-  return text;
+  return ReadNamed(env, absl::StrCat(saved.dir, "/", residuals.file), residuals.bytes,
+                   residuals.crc);
 }
 
 absl::Status CheckSavedTables(const SavedModel& saved, const CollectionDigest& digest) {
@@ -989,6 +978,7 @@ struct SavedModelWriter::Impl {
   Env& env;
   const std::string dir;
   const RankGroup group;
+  std::unique_ptr<FileLock> lock;  // of rank 0, for all ranks
   std::optional<SnapshotNames> names;
   // Of this save: where the collection keeps its snapshots, and whether they are copied from there.
   SavedModel::Part own;
@@ -1014,6 +1004,9 @@ absl::StatusOr<std::unique_ptr<SavedModelWriter>> SavedModelWriter::Open(
   if (checkpoints.ok() && !checkpoints->empty()) return refused("it holds checkpoints");
   if (const absl::Status status = CreateDirsDurably(*env, impl->tables_dir()); !status.ok()) {
     return refused(std::string(status.message()));
+  }
+  if (impl->group.leads()) {
+    HOTROW_ASSIGN_OR_RETURN(impl->lock, LockJobDir(*env, "save_dir", path));
   }
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env->Exists(ManifestPath(path)));
   if (exists) {
@@ -1116,7 +1109,9 @@ absl::Status SavedModelWriter::Impl::Commit(SavedModel* model,
   HOTROW_RETURN_IF_ERROR(
       WriteSavedDense(env, DenseFileName(model->parts[0].snapshot), dense, model));
   HOTROW_RETURN_IF_ERROR(env.SyncDir(dir));
-  return WriteFileAtomically(env, ManifestPath(dir), SavedModelManifest(*model));
+  const std::string manifest = SavedModelManifest(*model);
+  HOTROW_RETURN_IF_ERROR(CheckManifestBytes(std::ssize(manifest)));
+  return WriteFileAtomically(env, ManifestPath(dir), manifest);
 }
 
 absl::Status SavedModelWriter::Save(SavedModel model, EmbeddingCollection& tables,
@@ -1125,6 +1120,8 @@ absl::Status SavedModelWriter::Save(SavedModel model, EmbeddingCollection& table
   Env& env = impl.env;
   HOTROW_CHECK(model.parts.size() == 1);
   impl.own = model.parts[0];
+  HOTROW_RETURN_IF_ERROR(impl.group.Agree(
+      CheckUtf8Path("the directory of the tables", AbsolutePath(impl.own.tables_dir))));
   const bool in_memory = impl.own.store == kMemory;
   const bool own_tables = AbsolutePath(impl.own.tables_dir) == AbsolutePath(tables_dir());
   impl.copied = in_memory && !own_tables;

@@ -224,10 +224,10 @@ absl::StatusOr<TrainingState> TrainingStateFromJson(std::string_view json);
 class SavedModelWriter {
  public:
   // Makes the directory if it is not there. One that holds a model is fine: it stays until the
-  // first Save. Not collective. communicator: of the ranks that save together, not owned; null:
-  // alone. Errors: FailedPrecondition
-  // (not a directory, not to be written, or what is there is damaged or of a newer version), what
-  // the file system says.
+  // first Save. Rank 0 holds the lock dir/LOCK as long as the writer lives. Not collective.
+  // communicator: of the ranks that save together, not owned; null: alone. Errors:
+  // FailedPrecondition (not a directory, not to be written, in use by another job, or what is there
+  // is damaged or of a newer version), what the file system says.
   static absl::StatusOr<std::unique_ptr<SavedModelWriter>> Open(
       Env* env, const std::string& dir, Communicator* communicator = nullptr);
   ~SavedModelWriter();

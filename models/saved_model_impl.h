@@ -1,6 +1,8 @@
 #ifndef HOTROW_MODELS_SAVED_MODEL_IMPL_H_
 #define HOTROW_MODELS_SAVED_MODEL_IMPL_H_
 
+#include <cstdint>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -20,6 +22,12 @@ inline constexpr char kMemory[] = "memory";  // StoreKindName
 // In `requires` of manifests, the portable form's too: tables have a weights_precision.
 inline constexpr char kRequiresWeightsPrecision[] = "weights_precision";
 
+// A row's floats are counted in int32; no store takes rows of this size.
+inline constexpr int64_t kTableDimMax = int64_t{1} << 26;
+
+// Whether ReadSavedModel would take a manifest of this length. ResourceExhausted, naming the limit.
+absl::Status CheckManifestBytes(int64_t bytes);
+
 std::string ManifestPath(const std::string& dir);
 std::string ParentDir(const std::string& path);  // "." of a name, "/" of what lies there
 std::string WithoutEndingSlashes(std::string path);
@@ -27,6 +35,13 @@ std::string WithoutEndingSlashes(std::string path);
 std::string AbsolutePath(const std::string& path);
 // An absolute path as it is, others from `dir`.
 std::string JoinPath(const std::string& dir, const std::string& path);
+
+// Takes the lock of a directory that one job at a time writes, the file dir/LOCK, which is made if
+// it is missing and stays. Readers do not need it. Null where the file system has no locks.
+// flag: that names the directory, as "checkpoint_dir". Errors: FailedPrecondition (another job, in
+// this process or another, has it; names both).
+absl::StatusOr<std::unique_ptr<FileLock>> LockJobDir(Env& env, std::string_view flag,
+                                                     const std::string& dir);
 
 // A snapshot of a memory store is one file (docs/formats/host_snapshot.md).
 std::string SnapshotFileName(SnapshotId id);

@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "models/data/sample_block.h"
+#include "models/json_text.h"
 
 namespace hotrow {
 namespace {
@@ -29,23 +30,6 @@ std::string Describe(const json& value) {
   const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
   return text.size() <= 40 ? text : absl::StrCat(text.substr(0, 40), "...");
 }
-
-// Builds the value like json::parse, but keeps the message of an error instead of throwing.
-class JsonBuilder : public nlohmann::detail::json_sax_dom_parser<json> {
- public:
-  explicit JsonBuilder(json& root) : json_sax_dom_parser(root, /*allow_exceptions=*/false) {}
-  bool parse_error(size_t position, const std::string& token,
-                   const nlohmann::detail::exception& error) {
-    message_ = error.what();
-    const size_t bracket = message_.find("] ");  // of "[json.exception.parse_error.101] "
-    if (bracket != std::string::npos) message_.erase(0, bracket + 2);
-    return false;
-  }
-  const std::string& message() const { return message_; }
-
- private:
-  std::string message_ = "no JSON";
-};
 
 // The fields of one JSON object. Each is asked for by name; Finish tells of those nobody asked for.
 // The first error stays, and what is asked for after it is a default.
@@ -395,9 +379,9 @@ absl::Status TableSchema::Validate() const {
 }
 
 absl::StatusOr<TableSchema> ParseTableSchema(std::string_view text, const std::string& where) {
-  json root;
-  JsonBuilder builder(root);
-  if (!json::sax_parse(text, &builder)) return Invalid(where, builder.message());
+  const absl::StatusOr<json> parsed = ParseJson<json>(text);
+  if (!parsed.ok()) return Invalid(where, std::string(parsed.status().message()));
+  const json& root = *parsed;
 
   TableSchema schema;
   Fields fields(root, where);

@@ -14,6 +14,12 @@ void NpyHeader(const uint8_t* data, size_t size);    // an array file
 void ZipArchive(const uint8_t* data, size_t size);   // an archive
 void TableSchema(const uint8_t* data, size_t size);  // a schema's JSON
 
+// First byte odd: the checksum is made right (SavedManifest), the arrays were edited.
+void SavedManifest(const uint8_t* data, size_t size);     // of a saved model or checkpoint
+void PortableManifest(const uint8_t* data, size_t size);  // of an export
+void DenseHeader(const uint8_t* data, size_t size);       // a dense file of three parameters
+void PlanSpec(const uint8_t* data, size_t size);          // a spec, and the JSON of a curve
+
 // The files of an SsdStore, tests/store/ssd_fuzz_targets.h. First byte odd: the checksums are made
 // right before the bytes are read.
 void SsdChunk(const uint8_t* data, size_t size);       // records, and the footer at their end

@@ -417,7 +417,7 @@ TEST(PortableModelTest, TheManifestSaysWhatIsWrongWithIt) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
   refused([](Json& j) { j.erase("step"); }, kInvalid, "\"step\" is missing, expected a whole");
-  refused([](Json& j) { j["step"] = -1; }, kInvalid, "\"step\" is \"-1\", expected a whole");
+  refused([](Json& j) { j["step"] = -1; }, kInvalid, "\"step\" is -1, expected a whole");
   refused([](Json& j) { j["step"] = int64_t{1} << 32; }, kInvalid, "from 0 to 4294967295");
   refused([](Json& j) { j["tables"][1]["dim"] = "3"; }, kInvalid, "\"tables[1].dim\" is");
   refused([](Json& j) { j["tables"][1]["dim"] = 0; }, kInvalid, "from 1 to");

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -484,6 +485,152 @@ TEST(SavedModelTest, NewerVersionsAreToldFromDamage) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("stores")));
 }
 
+// The checksum is right; the values are not.
+TEST(SavedModelTest, ValuesOutOfRangeAreRefusedWithTheirPlace) {
+  MemEnv env;
+  SaveOne(&env);
+  const auto good = nlohmann::ordered_json::parse(ReadText(env, kManifest), nullptr, false);
+  ASSERT_TRUE(good.is_object());
+  using Manifest = nlohmann::ordered_json;
+  const auto refused = [&](const std::function<void(Manifest&)>& change, const std::string& place,
+                           const std::string& expected) {
+    Manifest changed = good;
+    change(changed);
+    ForgeManifest(env, changed.dump(2));
+    EXPECT_THAT(ReadSavedModel(env, kDir),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         AllOf(HasSubstr(kManifest), HasSubstr("\"" + place + "\" is "),
+                               HasSubstr(expected))));
+  };
+  const int64_t huge = 4'000'000'000'000'000'000;
+  refused([&](Manifest& m) { m["dense"]["parameters"] = huge; }, "dense.parameters", "from 0 to ");
+  refused([&](Manifest& m) { m["dense"]["bytes"] = -1; }, "dense.bytes", "from 0 to");
+  refused([&](Manifest& m) { m["dense"]["optimizer"] = "x"; }, "dense.optimizer", "adam");
+  refused([&](Manifest& m) { m["dense"]["crc32c"] = "-1"; }, "dense.crc32c", "8 hexadecimal");
+  for (const Manifest& dim : {Manifest(0), Manifest(-3), Manifest(huge), Manifest(1.5),
+                              Manifest("8"), Manifest(nullptr)}) {
+    refused([&](Manifest& m) { m["tables"][1]["dim"] = dim; }, "tables[1].dim", "from 1 to");
+  }
+  refused([&](Manifest& m) { m["tables"][0]["optimizer"] = 5; }, "tables[0].optimizer", "a text");
+  refused([&](Manifest& m) { m["tables"][0]["rows"] = -5; }, "tables[0].rows", "from 0 to");
+  refused([&](Manifest& m) { m["tables"][0]["hash"] = "abc"; }, "tables[0].hash", "32 hexa");
+  refused([&](Manifest& m) { m["tables"][1]["name"] = m["tables"][0]["name"]; }, "tables[1].name",
+          "of its own");
+  refused([&](Manifest& m) { m["features"][0]["table"] = "none"; }, "features[0].table",
+          "the name of a table");
+  refused([&](Manifest& m) { m["stores"][0]["kind"] = "tape"; }, "stores[0].kind", "kind of store");
+  refused([&](Manifest& m) { m["step"] = huge; }, "step", "from 0 to 4294967295");
+  refused([&](Manifest& m) { m["num_dense"] = huge; }, "num_dense", "from 0 to");
+}
+
+TEST(SavedModelTest, JsonThatNestsTooDeepIsDamage) {
+  MemEnv env;
+  SaveOne(&env);
+  const std::string text = ReadText(env, kManifest);
+  for (const int64_t depth : {70, 200'000}) {
+    const std::string deep(static_cast<size_t>(depth), '[');
+    const std::string end(static_cast<size_t>(depth), ']');
+    ForgeManifest(
+        env, absl::StrReplaceAll(
+                 text, {{"\"requires\": []", absl::StrCat("\"requires\": [", deep, end, "]")}}));
+    EXPECT_THAT(ReadSavedModel(env, kDir),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         AllOf(HasSubstr(kManifest), HasSubstr("deep at \"requires[0]"))));
+  }
+  ForgeManifest(env, absl::StrReplaceAll(text, {{"\"step\": 2", "\"step\": 2, \"step\": 3"}}));
+  EXPECT_THAT(ReadSavedModel(env, kDir),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("\"step\" occurs twice")));
+}
+
+// Puts a dense file with this header, and zeros behind it, into the model's place.
+void ForgeDense(Env& env, const std::string& header) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(SavedModel saved, ReadSavedModel(env, kDir));
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size() % 256);
+  file[1] = static_cast<char>(header.size() / 256);
+  file += header + std::string(3 * 21 * 4, '\0');
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, absl::StrCat(kDir, "/", saved.dense_file), file));
+  saved.dense_bytes = static_cast<int64_t>(file.size());
+  saved.dense_crc = Crc32c(std::as_bytes(std::span(file)));
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, kManifest, SavedModelManifest(saved)));
+}
+
+TEST(SavedModelTest, HeadersOfDenseFilesAreChecked) {
+  MemEnv env;
+  SaveOne(&env);
+  const auto header = [](const std::string& dtype, const std::string& shape,
+                         const std::string& offsets) {
+    return absl::StrCat("{\"parameters\": {\"dtype\": ", dtype, ", \"shape\": ", shape,
+                        ", \"data_offsets\": ", offsets, "}}");
+  };
+  const auto read = [&](const std::string& text) {
+    ForgeDense(env, text);
+    const absl::StatusOr<SavedModel> saved = ReadSavedModel(env, kDir);
+    return saved.ok() ? ReadSavedDense(env, *saved).status() : saved.status();
+  };
+  HOTROW_EXPECT_OK(read(header("\"F32\"", "[21]", "[0, 84]")));
+  const auto is_damage = [](const std::string& what) {
+    return StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr("dense-"), HasSubstr(what)));
+  };
+  EXPECT_THAT(read(header("5", "[21]", "[0, 84]")), is_damage("\"parameters.dtype\" is 5"));
+  EXPECT_THAT(read(header("\"F64\"", "[21]", "[0, 84]")), is_damage("\"parameters.dtype\""));
+  EXPECT_THAT(read(header("\"F32\"", "21", "[0, 84]")), is_damage("\"parameters.shape\""));
+  EXPECT_THAT(read(header("\"F32\"", "[22]", "[0, 84]")), is_damage("\"parameters.shape\""));
+  for (const std::string offsets :
+       {"5", "[]", "[0]", "[-1, 83]", "[0.5, 84.5]", "[\"0\", 84]", "[0, 83]", "[1000, 1084]",
+        "[18446744073709551615, 83]", "[0, 84, 3]"}) {
+    EXPECT_THAT(read(header("\"F32\"", "[21]", offsets)), is_damage("\"parameters.data_offsets\""))
+        << offsets;
+  }
+  EXPECT_THAT(read("{\"parameters\": 5}"), is_damage("\"parameters\" is"));
+  EXPECT_THAT(read("{}"), is_damage("\"parameters\" is missing"));
+  EXPECT_THAT(read("[]"), is_damage("no JSON object"));
+  EXPECT_THAT(read(std::string(5000, '[')), is_damage("deep"));
+}
+
+// Sparse files that take no room, and would take 200 GB of memory.
+TEST(SavedModelTest, LargeFilesAreRefusedBeforeTheyAreRead) {
+  const std::string dir = test::TempDir() + "/model";
+  HOTROW_ASSERT_OK(PosixEnv().CreateDirs(dir));
+  SavedModel model = Description();
+  model.dir = dir;
+  model.parts = {{.store = "memory", .tables_dir = SavedTablesDir(dir), .snapshot = 77}};
+  const std::vector<float> parameters(21);
+  HOTROW_ASSERT_OK(WriteSavedDense(PosixEnv(), "dense-x", {.parameters = parameters}, &model));
+  model.residuals = {{.file = "residuals-00000", .bytes = 5, .crc = 1}};
+  for (SavedModel::Table& table : model.tables) {
+    table.rows = 0;
+    table.hash = std::string(32, '0');
+  }
+  HOTROW_ASSERT_OK(
+      WriteFileAtomically(PosixEnv(), dir + "/manifest.json", SavedModelManifest(model)));
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/residuals-00000", "x"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadSavedModel(PosixEnv(), dir));
+  HOTROW_ASSERT_OK(ReadSavedDense(PosixEnv(), saved).status());
+  for (const std::string name : {"dense-x", "residuals-00000", "manifest.json"}) {
+    std::filesystem::resize_file(absl::StrCat(dir, "/", name), uint64_t{200} << 30);
+  }
+  const auto names = [](const std::string& name) {
+    return StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(name), HasSubstr("214748364800")));
+  };
+  EXPECT_THAT(ReadSavedDense(PosixEnv(), saved).status(), names("dense-x"));
+  EXPECT_THAT(ReadSavedResiduals(PosixEnv(), saved, 0), names("residuals-00000"));
+  EXPECT_THAT(ReadSavedModel(PosixEnv(), dir), names("manifest.json"));
+}
+
+// One job at a time; readers do not ask.
+TEST(SavedModelTest, ASecondWriterOfADirectoryIsRefused) {
+  const std::string dir = test::TempDir() + "/model";
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto writer, SavedModelWriter::Open(&PosixEnv(), dir));
+    EXPECT_THAT(SavedModelWriter::Open(&PosixEnv(), dir + "/").status(),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("--save_dir=" + dir), HasSubstr("another job"),
+                               HasSubstr(dir + "/LOCK"))));
+  }
+  HOTROW_EXPECT_OK(SavedModelWriter::Open(&PosixEnv(), dir).status());
+}
+
 // Any manifest with a right checksum gives an error or a model, never a crash.
 TEST(SavedModelTest, ManifestsWithWrongMembersAreRefused) {
   MemEnv env;
@@ -559,8 +706,9 @@ TEST(SavedModelTest, WrongPartsAreNamed) {
   using Manifest = nlohmann::ordered_json;
   HOTROW_EXPECT_OK(forged([](Manifest&) {}));
   const auto is_wrong = [&](const std::string& member) {
-    return StatusIs(absl::StatusCode::kDataLoss,
-                    AllOf(HasSubstr(path), HasSubstr("\"" + member + "\" is missing or wrong")));
+    return StatusIs(
+        absl::StatusCode::kDataLoss,
+        AllOf(HasSubstr(path), HasSubstr("\"" + member + "\" is "), HasSubstr("expected")));
   };
   for (const Manifest& rank : {Manifest(0), Manifest(2), Manifest(3), Manifest("1"), Manifest()}) {
     EXPECT_THAT(forged([&](Manifest& m) { m["stores"][1]["rank"] = rank; }),

@@ -24,6 +24,7 @@ hotrow_add_test(
   NAME models_saving_test
   NO_TSAN
   SOURCES access_recorder_test.cc
+          json_text_test.cc
           learning_rate_test.cc
           mllog_test.cc
           saved_model_test.cc

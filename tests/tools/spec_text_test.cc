@@ -53,6 +53,7 @@ TEST(SpecTextTest, ReadsBlocks) {
   EXPECT_EQ(Parsed("a:\nb: ~\nc: null\n"), "{a:null,b:null,c:null}");
   EXPECT_EQ(Parsed("a: x:y\r\nb: 'it''s'\r\n"), "{a:x:y,b:'it's'}");
   EXPECT_EQ(Parsed("# nothing\n"), "null");
+  EXPECT_EQ(Parsed("\xef\xbb\xbf---\na: 1\n"), "{a:1}");  // with a byte order mark
 }
 
 TEST(SpecTextTest, ReadsJson) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "models/json_text.h"
 #include "models/report.h"
 #include "ops/row_layout.h"
 #include "tools/plan/plan.h"
@@ -464,7 +465,13 @@ absl::StatusOr<PlanCheck> CheckPlan(const PlanSpec& spec, std::string_view text,
   const auto bad = [&](const std::string& what) {
     return absl::InvalidArgumentError(absl::StrCat(std::string(name), ": ", what));
   };
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  absl::StatusOr<Json> parsed = ParseJson<Json>(text);
+  if (!parsed.ok()) {
+    return bad(absl::StrCat("is no report of a training run (",
+                            std::string(parsed.status().message()),
+                            "); a trainer writes one with --report=FILE"));
+  }
+  Json& json = *parsed;
   if (!json.is_object() || !json.contains("tiers") || !json.contains("tables") ||
       !json.contains("flags") || !json.contains("steps")) {
     return bad("is no report of a training run; a trainer writes one with --report=FILE");

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/flag_set.h"
+#include "models/json_text.h"
 #include "tools/plan/spec_text.h"
 
 namespace hotrow {
@@ -487,11 +488,14 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view n
 }
 
 absl::StatusOr<std::vector<CurvePoint>> ParseCurve(std::string_view json, std::string_view name) {
-  const auto bad = [&](const char* what) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        std::string(name), ": ", what, "; a curve is what `hotrow trace mrc --json` prints"));
+  const auto bad = [&](std::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(name), ": ", std::string(what),
+                     "; a curve is what `hotrow trace mrc --json` prints"));
   };
-  const nlohmann::json root = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const absl::StatusOr<nlohmann::json> parsed = ParseJson<nlohmann::json>(json);
+  if (!parsed.ok()) return bad(std::string(parsed.status().message()));
+  const nlohmann::json& root = *parsed;
   if (!root.is_object() || !root.contains("points") || !root["points"].is_array()) {
     return bad("is no JSON object with points");
   }

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kDepthMax = 64;
 constexpr size_t kTextBytesMax = 64 << 20;
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 void AppendUtf8(uint32_t code, std::string* out) {
   if (code < 0x80) {
@@ -343,6 +344,10 @@ absl::StatusOr<SpecNode> ParseSpecText(std::string_view text, std::string_view n
   if (text.size() > kTextBytesMax) {
     return absl::InvalidArgumentError(
         absl::StrCat(std::string(name), ": is ", text.size(), " bytes long; is it a spec?"));
+  }
+  // Editors of some systems begin a file with a byte order mark.
+  if (text.substr(0, kByteOrderMark.size()) == kByteOrderMark) {
+    text.remove_prefix(kByteOrderMark.size());
   }
   return Parser(text, name).Document();
 }
