@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "models/json_text.h"
 
 namespace hotrow {
 namespace {
@@ -59,6 +60,11 @@ std::string ShellQuoted(const std::string& word) {
   return quoted + "'";
 }
 
+absl::Status TooManyBytes(int64_t bytes_max) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("takes at most ", bytes_max, " bytes (", bytes_max >> 40, " TiB)"));
+}
+
 absl::StatusOr<std::vector<int32_t>> ParseSizes(std::string_view text) {
   constexpr int32_t kMaxSize = 1 << 20;  // a layer of a million units is a typing error
   std::vector<int32_t> sizes;
@@ -89,7 +95,7 @@ absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
 
   double scale = 1;
   if (!unit.empty() && unit != "b") {
-    constexpr std::string_view kPrefixes = "kmgt";
+    constexpr std::string_view kPrefixes = "kmgtpe";
     const size_t power = kPrefixes.find(unit[0]);
     const std::string_view rest = unit.substr(1);
     if (power == std::string_view::npos || !(rest.empty() || rest == "b" || rest == "ib")) {
@@ -99,11 +105,14 @@ absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
   }
   const absl::string_view digits = absl::string_view(lower).substr(0, digits_end);
   int64_t whole = 0;
-  if (scale == 1 && absl::SimpleAtoi(digits, &whole)) return whole;
+  if (scale == 1 && absl::SimpleAtoi(digits, &whole)) {
+    if (whole > FlagSet::kBytesMax) return TooManyBytes(FlagSet::kBytesMax);
+    return whole;
+  }
   double number = 0;
   if (digits.empty() || !absl::SimpleAtod(digits, &number)) return error;
   const double bytes = number * scale;
-  if (!(bytes < 0x1p62)) return error;
+  if (!(bytes <= static_cast<double>(FlagSet::kBytesMax))) return TooManyBytes(FlagSet::kBytesMax);
   return static_cast<int64_t>(bytes);
 }
 
@@ -188,7 +197,7 @@ void FlagSet::AddReal(std::string_view name, double min, double max, double* fie
 }
 
 void FlagSet::AddBytes(std::string_view name, int64_t* field, std::string_view help,
-                       int64_t min_value) {
+                       int64_t min_value, int64_t bytes_max) {
   Add({.name = std::string(name),
        .hint = "BYTES",
        .help = std::string(help),
@@ -198,7 +207,9 @@ void FlagSet::AddBytes(std::string_view name, int64_t* field, std::string_view h
                *field = min_value;
                return absl::OkStatus();
              }
-             HOTROW_ASSIGN_OR_RETURN(*field, ParseBytes(text));
+             HOTROW_ASSIGN_OR_RETURN(const int64_t bytes, ParseBytes(text));
+             if (bytes > bytes_max) return TooManyBytes(bytes_max);
+             *field = bytes;
              return absl::OkStatus();
            },
        .get = [field] { return FlagValue(*field); }});
@@ -256,6 +267,7 @@ absl::Status FlagSet::UnknownFlag(std::string_view name) const {
 }
 
 absl::Status FlagSet::Set(const Flag& flag, std::string_view value) const {
+  HOTROW_RETURN_IF_ERROR(CheckUtf8Path(absl::StrCat("--", flag.name), value));
   const absl::Status status = flag.set(value);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(

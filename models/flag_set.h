@@ -38,17 +38,19 @@ class FlagSet {
 
   // Flags added from here on stand under this heading.
   void Group(std::string_view title);
-  // `hint` stands for the value in the help: "N", "FILE". Fields outlive the set.
+  // `hint` stands for the value in the help: "N", "FILE". Values are UTF-8. Fields outlive the set.
   void AddString(std::string_view name, std::string_view hint, std::string* field,
                  std::string_view help);
   void AddInt(std::string_view name, int64_t min, int64_t max, int64_t* field,
               std::string_view help);
   void AddReal(std::string_view name, double min, double max, double* field, std::string_view help);
-  // A byte count as ParseBytes reads it; with `min_value` the word "min" is legal too and means
-  // that number.
+  // A byte count as ParseBytes reads it, at most bytes_max; with `min_value` the word "min" is
+  // legal too and means that number.
   static constexpr int64_t kNoMinWord = std::numeric_limits<int64_t>::min();
+  static constexpr int64_t kBytesMax = int64_t{1} << 60;
+  static constexpr int64_t kMemoryBytesMax = int64_t{1} << 47;  // addresses of a process on x86-64
   void AddBytes(std::string_view name, int64_t* field, std::string_view help,
-                int64_t min_value = kNoMinWord);
+                int64_t min_value = kNoMinWord, int64_t bytes_max = kBytesMax);
   // Layer sizes, joined by - or by commas.
   void AddSizes(std::string_view name, std::vector<int32_t>* field, std::string_view help);
   // On or off: --name alone and --name=true set it, --name=false clears it.
@@ -99,8 +101,8 @@ class FlagSet {
   bool help_requested_ = false;
 };
 
-// "4096", "64MiB", "1.5G": plain bytes, KiB MiB GiB TiB (powers of 1024), k M G T or KB MB GB TB
-// (powers of 1000); case does not matter.
+// "4096", "64MiB", "1.5G": plain bytes, KiB MiB GiB TiB PiB (powers of 1024), k M G T P or KB MB GB
+// TB PB (powers of 1000); case does not matter. At most FlagSet::kBytesMax.
 absl::StatusOr<int64_t> ParseBytes(std::string_view text);
 
 // Breaks text at spaces into lines of at most `width` characters; line breaks in it are kept.

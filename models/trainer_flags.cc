@@ -214,21 +214,22 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
                "budget of the store's memory, a hard limit. memory: all rows; 0: 80 % of the "
                "memory this process may use, less the cache and --exchange_feedback. ssd: index "
                "(10 bytes a row) and buffers; rocksdb: its block cache and write buffers; 0: 10 %, "
-               "most of the memory being of more use to the cache");
+               "most of the memory being of more use to the cache",
+               FlagSet::kNoMinWord, FlagSet::kMemoryBytesMax);
   set.AddBytes(
       "cache_bytes", &f->cache_bytes,
       "budget of the row cache over the store, a hard limit; bytes, or with a unit: 64MiB, "
       "1.5G; 0: over memory no cache, rows are trained in the store; over ssd and rocksdb 50 % of "
       "the memory, since every row that misses costs a read; min: the rows of one step. Results "
       "have the same bits whatever it is",
-      kSmallestCache);
+      kSmallestCache, FlagSet::kMemoryBytesMax);
   set.AddBytes(
       "device_cache_bytes", &f->device_cache_bytes,
       "with --device=cuda: budget of device memory for rows, a hard limit; min: the rows of "
       "one step. --cache_bytes is then host memory between the device and a disk, "
       "0: none. With --device=cpu: the tiers of a GPU in host memory, to try them out; "
       "0: not",
-      kSmallestCache);
+      kSmallestCache, FlagSet::kMemoryBytesMax);
   set.AddBytes("disk_bytes", &f->disk_bytes,
                "budget of an ssd or rocksdb store's files, snapshots included, a hard limit; twice "
                "the rows and more lets the log be cleaned cheaply; 0: 80 % of what is free there");
@@ -258,7 +259,8 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
                "keep what a gradient loses on its way (--exchange_backward fp16, bf16 or int8), "
                "and add it to the next of the same row: memory of each rank for that, as in 64MB, "
                "beside the budgets of the tiers; a checkpoint holds it, and takes as much again "
-               "while it is written; 0: what is lost is lost");
+               "while it is written; 0: what is lost is lost",
+               FlagSet::kNoMinWord, FlagSet::kMemoryBytesMax);
 
   set.Group("Checkpoints");
   set.AddString("checkpoint_dir", "DIR", &f->checkpoint_dir,

@@ -35,10 +35,21 @@ bool LineReader::Refill(const char** newline) {
     ended_ = *got == 0;
     end_ += *got;
     *newline = static_cast<const char*>(std::memchr(room, '\n', static_cast<size_t>(*got)));
-    if (*newline != nullptr) return true;
+    if (*newline == nullptr) continue;
+    SkipByteOrderMark();
+    return true;
   }
   *newline = end_;
+  SkipByteOrderMark();
   return status_.ok() && begin_ < end_;
+}
+
+void LineReader::SkipByteOrderMark() {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  const std::string_view text(begin_, static_cast<size_t>(end_ - begin_));
+  if (line_number_ == 0 && text.substr(0, kByteOrderMark.size()) == kByteOrderMark) {
+    begin_ += kByteOrderMark.size();
+  }
 }
 
 }  // namespace hotrow

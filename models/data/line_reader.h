@@ -13,7 +13,8 @@
 namespace hotrow {
 
 // Cuts a stream into lines, through one buffer of kBlockBytes, more only where a line is longer.
-// Lines end in LF or CRLF; the last one may lack its end.
+// Lines end in LF or CRLF; the last one may lack its end. A byte order mark before the first one is
+// left out.
 class LineReader {
  public:
   static constexpr int64_t kBlockBytes = 64 << 10;
@@ -42,6 +43,7 @@ class LineReader {
  private:
   // Reads on until there is a newline, at *newline, or the last line, which then ends at *newline.
   bool Refill(const char** newline);
+  void SkipByteOrderMark();
 
   std::unique_ptr<ByteStream> stream_;
   std::vector<char> buffer_;

@@ -9,10 +9,6 @@ namespace hotrow {
 namespace {
 
 std::vector<std::string> HeaderNames(std::string_view line, const TableSchema& schema) {
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  if (line.substr(0, kByteOrderMark.size()) == kByteOrderMark) {
-    line.remove_prefix(kByteOrderMark.size());
-  }
   std::vector<std::string> names;
   while (true) {
     const size_t cut = std::min(line.find(schema.delimiter), line.size());

@@ -182,6 +182,8 @@ TEST(ParseBytesTest, KnowsUnits) {
       {"1.5G", 1'500'000'000},
       {"2gib", int64_t{2} << 30},
       {"1TiB", int64_t{1} << 40},
+      {"2PiB", int64_t{2} << 50},
+      {"1EiB", int64_t{1} << 60},
       {"12b", 12}};
   for (const auto& [text, bytes] : cases) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t parsed, ParseBytes(text));
@@ -191,6 +193,39 @@ TEST(ParseBytesTest, KnowsUnits) {
        {"", "-1", "MiB", "1.2.3", "1 MiB x", "64MiBs", "1i", "9999999999999999999", "inf", "."}) {
     EXPECT_THAT(ParseBytes(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("bytes")))
         << text;
+  }
+  for (const char* const text : {"1152921504606846977", "9223372036854775807", "8EiB", "2000PB"}) {
+    EXPECT_THAT(ParseBytes(text), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("at most 1152921504606846976 bytes")))
+        << text;
+  }
+}
+
+TEST(TrainerFlagsTest, BudgetsAboveWhatAddressesHoldAreRefusedByName) {
+  for (const std::string name :
+       {"store_bytes", "cache_bytes", "device_cache_bytes", "exchange_feedback"}) {
+    for (const std::string value : {"129TiB", "1EiB", "8EiB", "9223372036854775807"}) {
+      TrainerFlags flags;
+      FlagSet set = MakeTrainerFlagSet("dlrm", nullptr, &flags);
+      const std::string argument = absl::StrCat("--", name, "=", value);
+      const char* const argv[] = {"dlrm", argument.c_str()};
+      EXPECT_THAT(set.Parse(2, argv), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               AllOf(HasSubstr(argument), HasSubstr("at most"))));
+    }
+  }
+}
+
+// Manifests and reports are JSON, which holds no other texts.
+TEST(TrainerFlagsTest, PathsThatAreNotUtf8AreRefusedByName) {
+  for (const std::string name : {"store_path", "checkpoint_dir", "save_dir", "data"}) {
+    TrainerFlags flags;
+    FlagSet set = MakeTrainerFlagSet("dlrm", nullptr, &flags);
+    const std::string argument = absl::StrCat("--", name, "=/data/bad\xff");
+    const char* const argv[] = {"dlrm", argument.c_str()};
+    EXPECT_THAT(set.Parse(2, argv),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr(absl::StrCat("--", name, "=/data/bad\\xff")),
+                               HasSubstr("UTF-8"))));
   }
 }
 

@@ -211,6 +211,33 @@ TEST(TableReaderTest, ColumnsAreFoundByNameInEachFile) {
   EXPECT_EQ(samples[2].label, 1);
 }
 
+// Whether there is a header or not, and however the first line is cut.
+TEST(TableReaderTest, AByteOrderMarkIsNoPartOfTheFirstLine) {
+  MemEnv env;
+  WriteFileOrDie(env, "/1",
+                 "\xEF\xBB\xBF"
+                 "1,7\n0,8\n");
+  TableSchema schema = SchemaOf(R"({"name": "a", "role": "categorical", "key": "integer"})");
+  schema.header = false;
+  schema.column_names = {"y", "a"};
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto samples, ReadAll(schema, {"/1"}, env));
+  ASSERT_EQ(samples.size(), 2u);
+  EXPECT_EQ(samples[0].label, 1);
+  EXPECT_THAT(samples[0].values, ElementsAre(7));
+  EXPECT_EQ(samples[1].label, 0);
+  LineReader only_mark(NewMemoryStream("\xEF\xBB\xBF"));
+  std::string_view line;
+  EXPECT_FALSE(only_mark.Next(&line));
+  // It is one at the beginning alone.
+  LineReader later(
+      NewMemoryStream("a\n\xEF\xBB\xBF"
+                      "b"));
+  EXPECT_TRUE(later.Next(&line) && later.Next(&line));
+  EXPECT_EQ(line,
+            "\xEF\xBB\xBF"
+            "b");
+}
+
 TEST(TableReaderTest, AbsentAndDoubleColumnsAreErrors) {
   const TableSchema schema = SchemaOf(R"({"name": "price", "role": "dense"})");
   EXPECT_THAT(ReadText(schema, "y,prize\n1,2\n"),
