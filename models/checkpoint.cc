@@ -12,11 +12,16 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/buffer.h"
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
+#include "models/json_text.h"
 #include "models/rank_group_impl.h"
 #include "models/saved_model_impl.h"
 
@@ -84,6 +89,7 @@ absl::Status WriteUnfinished(Env& env, const std::string& temp_dir,
 // Phase two: the manifest and the name, the moment of commitment.
 absl::Status CommitUnfinished(Env& env, const std::string& temp_dir, const std::string& final_dir,
                               const std::string& manifest) {
+  HOTROW_RETURN_IF_ERROR(CheckManifestBytes(std::ssize(manifest)));
   HOTROW_RETURN_IF_ERROR(WriteText(env, ManifestPath(temp_dir), manifest));
   HOTROW_RETURN_IF_ERROR(env.SyncDir(temp_dir));
   HOTROW_RETURN_IF_ERROR(env.Rename(temp_dir, final_dir));
@@ -131,11 +137,17 @@ absl::StatusOr<SavedModel> ReadCheckpoint(Env& env, const std::string& given_pat
         "...: give a directory that --checkpoint_dir or --save_dir has "
         "written"));
   }
-  absl::StatusOr<SavedModel> newest = ReadSavedModel(env, absl::StrCat(path, "/", names->back()));
-  if (!absl::IsDataLoss(newest.status()) || names->size() < 2) return newest;
-  return absl::DataLossError(absl::StrCat(newest.status().message(), "; without ", path, "/",
-                                          names->back(), " it would be ", path, "/",
-                                          (*names)[names->size() - 2]));
+  const std::string newest_path = absl::StrCat(path, "/", names->back());
+  absl::StatusOr<SavedModel> newest = ReadSavedModel(env, newest_path);
+  if (newest.ok() || names->size() < 2) return newest;
+  std::string before = "; no other checkpoint there has a good manifest";
+  for (auto name = names->rbegin() + 1; name != names->rend(); ++name) {
+    const std::string older = absl::StrCat(path, "/", *name);
+    if (!ReadSavedModel(env, older).ok()) continue;
+    before = absl::StrCat("; without ", newest_path, " it would be ", older);
+    break;
+  }
+  return absl::Status(newest.status().code(), absl::StrCat(newest.status().message(), before));
 }
 
 absl::StatusOr<std::string> WriteCheckpoint(Env& env, const std::string& checkpoint_dir,
@@ -187,6 +199,9 @@ struct CheckpointWriter::Impl {
   absl::Status CheckShared();
   absl::Status RemoveUnfinished();
   absl::Status ReadCommitted();
+  absl::Status AgreeOnDamaged();
+  bool MayBeOfDamaged(SnapshotId id) const;
+  absl::Status DropIfThere(SnapshotId id);
   absl::Status DropUnnamed();
   absl::Status Release(const Committed& checkpoint);
   absl::Status RetireAll(const std::vector<Committed>& old);
@@ -210,7 +225,10 @@ struct CheckpointWriter::Impl {
   std::vector<SavedModel::Part> places;
   SavedModel::Part own;  // places[rank]
   std::optional<SnapshotNames> names;
+  std::unique_ptr<FileLock> lock;    // of rank 0, for all ranks
   std::vector<Committed> committed;  // by step
+  std::vector<std::string> damaged;  // names of checkpoints that are not among them
+  std::vector<std::string> notes;
   CheckpointStats stats;
 
   // What is in flight. The job owns model, dense, residuals and `outcome` while it runs.
@@ -250,6 +268,9 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
   if (const absl::Status status = CreateDirsDurably(env, tables_dir); !status.ok()) {
     return impl->Refused(std::string(status.message()));
   }
+  if (impl->leads()) {
+    HOTROW_ASSIGN_OR_RETURN(impl->lock, LockJobDir(env, "checkpoint_dir", dir));
+  }
   // The files of --save_dir have names like ours.
   HOTROW_ASSIGN_OR_RETURN(const bool is_model, env.Exists(ManifestPath(dir)));
   if (is_model) return impl->Refused("it holds a saved model");
@@ -277,6 +298,8 @@ absl::Status CheckpointWriter::Attach(EmbeddingCollection* tables, StoreKind sto
   impl_->tables = tables;
   impl_->own = {.store = std::string(StoreKindName(store)),
                 .tables_dir = AbsolutePath(tables_dir_given)};
+  HOTROW_RETURN_IF_ERROR(
+      impl_->group.Agree(CheckUtf8Path("the directory of the tables", impl_->own.tables_dir)));
   impl_->names.emplace(impl_->options.dir,
                        /*exclusive=*/impl_->own.tables_dir == AbsolutePath(tables_dir()));
   return impl_->Attach();
@@ -287,6 +310,7 @@ absl::Status CheckpointWriter::Impl::Attach() {
   HOTROW_RETURN_IF_ERROR(group.TogetherOnLeader([&] { return RemoveUnfinished(); }));
   HOTROW_RETURN_IF_ERROR(CheckShared());
   HOTROW_RETURN_IF_ERROR(group.Together([&] { return ReadCommitted(); }));
+  HOTROW_RETURN_IF_ERROR(AgreeOnDamaged());
   HOTROW_RETURN_IF_ERROR(group.Together([&] { return DropUnnamed(); }));
   // More than there should be: the last process ended between a commit and this.
   return RemoveOldest(static_cast<int64_t>(committed.size()) - options.keep);
@@ -336,7 +360,7 @@ absl::Status CheckpointWriter::Impl::CheckShared() {
   const absl::Status seen = group.Together([&]() -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
     absl::StatusOr<std::string> text = std::string();
-    if (exists) text = ReadFileToString(env, path);
+    if (exists) text = ReadWholeFile(env, path, kSmallFileBytesMax);
     HOTROW_RETURN_IF_ERROR(text.status());
     if (*text == token) return absl::OkStatus();
     return absl::FailedPreconditionError(
@@ -351,15 +375,62 @@ absl::Status CheckpointWriter::Impl::CheckShared() {
 
 absl::Status CheckpointWriter::Impl::ReadCommitted() {
   committed.clear();
+  damaged.clear();
+  notes.clear();
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> checkpoints,
                           ListCheckpoints(env, options.dir));
   for (const std::string& name : checkpoints) {
-    HOTROW_ASSIGN_OR_RETURN(SavedModel saved,
-                            ReadSavedModel(env, absl::StrCat(options.dir, "/", name)));
-    for (SavedModel::Part& part : saved.parts) part.tables_dir = AbsolutePath(part.tables_dir);
-    committed.push_back({.step = saved.step, .dir = saved.dir, .parts = std::move(saved.parts)});
+    const std::string dir = absl::StrCat(options.dir, "/", name);
+    absl::StatusOr<SavedModel> saved = ReadSavedModel(env, dir);
+    if (!saved.ok() && name == checkpoints.back()) return saved.status();
+    if (!saved.ok()) {
+      damaged.push_back(name);
+      notes.push_back(absl::StrCat(
+          dir, " cannot be read and is left alone, with all rows that may be its own: ",
+          saved.status().message(), "; remove ", dir, " to free them"));
+      continue;
+    }
+    for (SavedModel::Part& part : saved->parts) part.tables_dir = AbsolutePath(part.tables_dir);
+    committed.push_back({.step = saved->step, .dir = saved->dir, .parts = std::move(saved->parts)});
   }
   return absl::OkStatus();
+}
+
+// What one rank could not read no rank counts, so that all remove the same ones.
+absl::Status CheckpointWriter::Impl::AgreeOnDamaged() {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> of_ranks,
+                          group.GatherTexts(absl::StrJoin(damaged, ",")));
+  for (size_t r = 0; r < of_ranks.size(); ++r) {
+    for (const absl::string_view view : absl::StrSplit(of_ranks[r], ',', absl::SkipEmpty())) {
+      const std::string name(view);
+      if (std::find(damaged.begin(), damaged.end(), name) != damaged.end()) continue;
+      damaged.push_back(name);
+      const std::string dir = absl::StrCat(options.dir, "/", name);
+      notes.push_back(absl::StrCat(dir, " cannot be read on rank ", r, " and is left alone"));
+      std::erase_if(committed, [&](const Committed& c) { return c.dir == dir; });
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Whether a checkpoint whose manifest cannot be read may name this snapshot. Names count up, so
+// those above the newest checkpoint's were given later; names of another owner's path tell nothing.
+bool CheckpointWriter::Impl::MayBeOfDamaged(SnapshotId id) const {
+  if (damaged.empty()) return false;
+  for (const SavedModel::Part& part : committed.back().parts) {
+    if (part.store == own.store && part.tables_dir == own.tables_dir &&
+        part.snapshot >> 32 == id >> 32) {
+      return id < part.snapshot;
+    }
+  }
+  return true;
+}
+
+// A snapshot that somebody has removed is as good as dropped.
+absl::Status CheckpointWriter::Impl::DropIfThere(SnapshotId id) {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, tables->ListSnapshots());
+  if (std::find(snapshots.begin(), snapshots.end(), id) == snapshots.end()) return absl::OkStatus();
+  return tables->DropSnapshot(id);
 }
 
 // Removes snapshots of this directory that no checkpoint names.
@@ -372,10 +443,11 @@ absl::Status CheckpointWriter::Impl::DropUnnamed() {
     part.snapshot = id;
     const bool is_named =
         std::any_of(named.begin(), named.end(), [&](const auto& n) { return n.SamePlace(part); });
-    if (names->owns(id) && !is_named) HOTROW_RETURN_IF_ERROR(tables->DropSnapshot(id));
+    if (!names->owns(id) || is_named || MayBeOfDamaged(id)) continue;
+    HOTROW_RETURN_IF_ERROR(tables->DropSnapshot(id));
   }
   names->Next(snapshots);  // from here on new names are above all of these
-  if (!leads()) return absl::OkStatus();
+  if (!leads() || !damaged.empty()) return absl::OkStatus();
   // Files of snapshots in memory of runs whose tables lay elsewhere than this one's.
   std::set<std::string> in_use;
   for (const SavedModel::Part& place : places) {
@@ -414,7 +486,7 @@ absl::Status CheckpointWriter::Impl::Release(const Committed& checkpoint) {
       return place.store == part.store && place.tables_dir == part.tables_dir;
     };
     if (is_of_part(own)) {
-      status.Update(tables->DropSnapshot(part.snapshot));
+      status.Update(DropIfThere(part.snapshot));
       continue;
     }
     const std::string below = AbsolutePath(options.dir + "/tables");
@@ -429,6 +501,8 @@ absl::Status CheckpointWriter::Impl::Release(const Committed& checkpoint) {
   }
   return status;
 }
+
+const std::vector<std::string>& CheckpointWriter::notes() const { return impl_->notes; }
 
 bool CheckpointWriter::busy() const { return impl_->phase != Impl::Phase::kIdle; }
 

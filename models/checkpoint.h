@@ -22,6 +22,7 @@ class TraceRecorder;
 //   DIR/step-000000001000/manifest.json        a saved model that knows where training stands
 //   DIR/step-000000001000/dense.safetensors
 //   DIR/step-000000001000/residuals-00002      of each of several ranks, with error feedback
+//   DIR/LOCK                                   locked by the job that writes them
 //   DIR/tables/                                snapshots of tables that live in memory; of several
 //                                              ranks in DIR/tables/rank-00002-of-00004
 //
@@ -36,7 +37,8 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(Env& env, const std::st
 
 // Reads the manifest of what a user calls a checkpoint: a directory of checkpoints (its newest
 // one), one of them, or what --save_dir has written. Errors: FailedPrecondition (nothing of the
-// kind there; a newer version), DataLoss (damaged; names the file and the remedy).
+// kind there; a newer version), DataLoss (damaged; names the file and the remedy, and the newest
+// checkpoint whose manifest is good).
 absl::StatusOr<SavedModel> ReadCheckpoint(Env& env, const std::string& path);
 
 // Makes a checkpoint out of parts: writes the dense file and the manifest of `model` into
@@ -98,8 +100,9 @@ struct CheckpointStats {
 //          error of the communicator only the destructor may follow.
 class CheckpointWriter {
  public:
-  // Makes the directory if it is missing. Changes nothing in one that is there. Not collective.
-  // Errors: FailedPrecondition (not a directory, not to be written).
+  // Makes the directory if it is missing. Changes nothing in one that is there, but for the file
+  // LOCK, which rank 0 holds locked as long as the writer lives. Not collective. Errors:
+  // FailedPrecondition (not a directory, not to be written, in use by another job).
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Open(
       const CheckpointWriterOptions& options);
   ~CheckpointWriter();
@@ -113,9 +116,14 @@ class CheckpointWriter {
   // store of this kind, and removes what a crash left: directories without a name, snapshots of
   // this directory that no checkpoint names, and checkpoints beyond `keep`. Checkpoints of another
   // number of ranks are like any other; rows that they hold in ssd or rocksdb stores which are not
-  // of this run stay there when they go. Errors: FailedPrecondition (a rank does not see what rank
-  // 0 writes into `dir`; two ranks with one tables_dir).
+  // of this run stay there when they go. Damaged checkpoints but for the newest are left alone,
+  // with all snapshots that may be theirs: see notes(). Errors: FailedPrecondition (a rank does not
+  // see what rank 0 writes into `dir`; two ranks with one tables_dir).
   absl::Status Attach(EmbeddingCollection* tables, StoreKind store, const std::string& tables_dir);
+
+  // A line for each checkpoint that Attach found damaged: what it is, and the remedy. The same on
+  // all ranks but for what each found itself.
+  const std::vector<std::string>& notes() const;
 
   bool busy() const;
   // The step of the newest checkpoint that is committed; -1: none.

@@ -1,6 +1,7 @@
 #include "models/checkpoint_check.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -37,15 +38,23 @@ absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path,
   if (model.is_checkpoint) {
     HOTROW_ASSIGN_OR_RETURN(out.checkpoints, ListCheckpoints(env, ParentDir(model.dir)));
   }
-  const auto look_at = [&](const std::string& file) -> absl::StatusOr<bool> {
+  // expected_bytes: as the manifest says; -1: it does not.
+  const auto look_at = [&](const std::string& file,
+                           int64_t expected_bytes = -1) -> absl::StatusOr<bool> {
     HOTROW_ASSIGN_OR_RETURN(CheckpointReport::File found, SizeOf(env, file));
     const bool is_there = found.bytes >= 0;
-    if (!is_there) out.damage.push_back(absl::StrCat(file, ": there is no such file"));
+    if (!is_there) {
+      out.damage.push_back(absl::StrCat(file, ": there is no such file"));
+    } else if (expected_bytes >= 0 && found.bytes != expected_bytes) {
+      out.damage.push_back(
+          absl::StrCat(file, ": has ", found.bytes, " bytes, the manifest says ", expected_bytes));
+    }
     out.files.push_back(std::move(found));
     return is_there;
   };
   HOTROW_RETURN_IF_ERROR(look_at(ManifestPath(model.dir)).status());
-  HOTROW_RETURN_IF_ERROR(look_at(absl::StrCat(model.dir, "/", model.dense_file)).status());
+  HOTROW_RETURN_IF_ERROR(
+      look_at(absl::StrCat(model.dir, "/", model.dense_file), model.dense_bytes).status());
   for (const SavedModel::Part& part : model.parts) {
     HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
     bool is_there = false;
@@ -63,7 +72,8 @@ absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path,
     has_part->push_back(is_there);
   }
   for (const SavedModel::Residuals& residuals : model.residuals) {
-    HOTROW_RETURN_IF_ERROR(look_at(absl::StrCat(model.dir, "/", residuals.file)).status());
+    HOTROW_RETURN_IF_ERROR(
+        look_at(absl::StrCat(model.dir, "/", residuals.file), residuals.bytes).status());
   }
   out.part_rows.assign(model.parts.size(), -1);
   out.table_rows.assign(model.tables.size(), 0);
@@ -150,10 +160,19 @@ void CompareTables(std::vector<PortableDigest> tables, CheckpointReport* report)
   report->tables = std::move(tables);
 }
 
+// Of stores that were verified, by absolute path: whether they are good.
+using StoreVerdicts = std::map<std::string, bool>;
+
 // All that VerifySsdStore looks at. False when its rows cannot be read, or need not be, since each
 // damaged one has its line.
-absl::StatusOr<bool> VerifySsdPart(Env& env, const SavedModel::Part& part,
+absl::StatusOr<bool> VerifySsdPart(Env& env, const SavedModel::Part& part, StoreVerdicts* verdicts,
                                    CheckpointReport* report) {
+  const std::string place = AbsolutePath(part.tables_dir);
+  if (const auto known = verdicts->find(place); known != verdicts->end()) {
+    if (!known->second) report->damage.push_back(absl::StrCat(place, ": is damaged, see above"));
+    return known->second;
+  }
+  bool& good = (*verdicts)[place];
   const absl::StatusOr<SsdStoreReport> store = VerifySsdStore(env, part.tables_dir);
   if (!store.ok()) {
     HOTROW_RETURN_IF_ERROR(Note(store.status(), report));
@@ -167,7 +186,8 @@ absl::StatusOr<bool> VerifySsdPart(Env& env, const SavedModel::Part& part,
     report->damage.push_back(
         absl::StrCat(part.tables_dir, ": and ", store->damage_left_out, " more"));
   }
-  return store->damage.empty();
+  good = store->damage.empty();
+  return good;
 }
 
 // The same of a RocksDB store, but of the one snapshot alone.
@@ -218,18 +238,20 @@ absl::StatusOr<CheckpointReport> InspectCheckpoint(Env& env, const std::string& 
   return report;
 }
 
-absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& path,
-                                                  int64_t store_bytes) {
+namespace {
+
+absl::StatusOr<CheckpointReport> Verify(Env& env, const std::string& path, int64_t store_bytes,
+                                        StoreVerdicts* verdicts) {
   std::vector<bool> has_part;
   HOTROW_ASSIGN_OR_RETURN(CheckpointReport report, Look(env, path, &has_part));
   const SavedModel& model = report.model;
-  if (report.files[1].bytes >= 0) {
+  if (report.files[1].bytes == model.dense_bytes) {  // otherwise Look has said what is wrong
     HOTROW_RETURN_IF_ERROR(Note(ReadSavedDense(env, model).status(), &report));
   }
   for (size_t r = 0; r < model.residuals.size(); ++r) {
     const std::string path = absl::StrCat(model.dir, "/", model.residuals[r].file);
-    HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
-    if (!exists) continue;  // Look has said so
+    HOTROW_ASSIGN_OR_RETURN(const CheckpointReport::File found, SizeOf(env, path));
+    if (found.bytes != model.residuals[r].bytes) continue;  // likewise
     const auto rank = static_cast<int32_t>(r);
     HOTROW_RETURN_IF_ERROR(Note(ReadSavedResiduals(env, model, rank).status(), &report));
   }
@@ -239,7 +261,7 @@ absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& p
     const SavedModel::Part& part = model.parts[r];
     bool readable = has_part[r];
     if (readable && part.store == StoreKindName(StoreKind::kSsd)) {
-      HOTROW_ASSIGN_OR_RETURN(readable, VerifySsdPart(env, part, &report));
+      HOTROW_ASSIGN_OR_RETURN(readable, VerifySsdPart(env, part, verdicts, &report));
     }
     if (readable && part.store == StoreKindName(StoreKind::kRocksDb)) {
       HOTROW_ASSIGN_OR_RETURN(readable, VerifyRocksPart(part, &report));
@@ -254,6 +276,43 @@ absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& p
   }
   if (read_all) CompareTables(std::move(tables), &report);
   return report;
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& path,
+                                                  int64_t store_bytes) {
+  StoreVerdicts verdicts;
+  return Verify(env, path, store_bytes, &verdicts);
+}
+
+absl::StatusOr<std::vector<CheckpointReport>> VerifyCheckpoints(Env& env, const std::string& dir,
+                                                                int64_t store_bytes) {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListCheckpoints(env, dir));
+  StoreVerdicts verdicts;
+  std::vector<CheckpointReport> out;
+  absl::Status not_read;  // of the last one that could not be verified at all
+  size_t num_read = 0;
+  for (const std::string& name : names) {
+    const std::string path = absl::StrCat(WithoutEndingSlashes(dir), "/", name);
+    const absl::Status manifest = ReadSavedModel(env, path).status();
+    absl::StatusOr<CheckpointReport> report =
+        manifest.ok() ? Verify(env, path, store_bytes, &verdicts) : manifest;
+    if (report.ok()) {
+      out.push_back(*std::move(report));
+      ++num_read;
+      continue;
+    }
+    if (manifest.ok()) not_read = report.status();
+    CheckpointReport unread;
+    unread.model.dir = path;
+    unread.damage.emplace_back(report.status().message());
+    out.push_back(std::move(unread));
+  }
+  // Where another can be read it is this one that lacks something, such as its snapshot; otherwise
+  // the store may be open, or lie elsewhere.
+  if (num_read == 0 && !not_read.ok()) return not_read;
+  return out;
 }
 
 }  // namespace hotrow

@@ -36,6 +36,8 @@ struct CheckpointReport {
   // A line for each, beginning with the file or the directory of the part: what is damaged or not
   // there.
   std::vector<std::string> damage;
+  // Of a directory of checkpoints: names of those before the newest that are damaged.
+  std::vector<std::string> damaged_checkpoints;
 };
 
 // Reads the manifest of what ReadCheckpoint takes, looks whether the other parts are there, and
@@ -52,6 +54,13 @@ absl::StatusOr<CheckpointReport> InspectCheckpoint(Env& env, const std::string& 
 // keeps it from reading on.
 absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& path,
                                                   int64_t store_bytes);
+
+// The same for each checkpoint of a directory, by step. One that cannot be read has the error among
+// its damage, and a model of which nothing but `dir` is known. A store that several of them share
+// is verified once, and its damage is that of the first. Errors: that of the last one where none
+// can be verified.
+absl::StatusOr<std::vector<CheckpointReport>> VerifyCheckpoints(Env& env, const std::string& dir,
+                                                                int64_t store_bytes);
 
 }  // namespace hotrow
 

@@ -527,6 +527,7 @@ absl::Status Trainer::CreateTables() {
   if (checkpoints_ != nullptr) {
     HOTROW_RETURN_IF_ERROR(
         checkpoints_->Attach(tables_.get(), options_.store, Description().parts[0].tables_dir));
+    for (const std::string& note : checkpoints_->notes()) PrintLine(note);
   }
   if (!start_.has_value()) return absl::OkStatus();
   const bool counted = std::any_of(start_->tables.begin(), start_->tables.end(),
@@ -724,15 +725,7 @@ absl::Status Trainer::Connect() {
 absl::Status Trainer::Init(const ModelFactory& factory) {
   if (mllog()) LogSettings();
   HOTROW_RETURN_IF_ERROR(Connect());
-  HOTROW_RETURN_IF_ERROR(FindStart());
-  HOTROW_ASSIGN_OR_RETURN(model_, factory(schema_));
-  HOTROW_RETURN_IF_ERROR(CheckDevice(*model_, ctx_.device));
-  collection_options_ = CollectionOptions(options_, schema_);
-  HOTROW_RETURN_IF_ERROR(CheckStart());
-  if (!options_.save_dir.empty()) {
-    HOTROW_ASSIGN_OR_RETURN(writer_,
-                            SavedModelWriter::Open(&env_, options_.save_dir, control_.get()));
-  }
+  // Before anything is read there: it takes the directory's lock.
   if (!options_.checkpoint_dir.empty()) {
     HOTROW_ASSIGN_OR_RETURN(checkpoints_,
                             CheckpointWriter::Open({.dir = options_.checkpoint_dir,
@@ -741,6 +734,15 @@ absl::Status Trainer::Init(const ModelFactory& factory) {
                                                     .env = &env_,
                                                     .trace = ctx_.trace,
                                                     .communicator = control_.get()}));
+  }
+  HOTROW_RETURN_IF_ERROR(FindStart());
+  HOTROW_ASSIGN_OR_RETURN(model_, factory(schema_));
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*model_, ctx_.device));
+  collection_options_ = CollectionOptions(options_, schema_);
+  HOTROW_RETURN_IF_ERROR(CheckStart());
+  if (!options_.save_dir.empty()) {
+    HOTROW_ASSIGN_OR_RETURN(writer_,
+                            SavedModelWriter::Open(&env_, options_.save_dir, control_.get()));
   }
   HOTROW_RETURN_IF_ERROR(CreateTables());
   HOTROW_RETURN_IF_ERROR(AllocateBuffers());

@@ -963,7 +963,8 @@ absl::Status HostStore::DropSnapshot(SnapshotId snapshot) {
   Impl& impl = *impl_;
   std::lock_guard lock(impl.snapshot_mutex);
   HOTROW_RETURN_IF_ERROR(impl.CheckSnapshotExists(snapshot, "drop"));
-  HOTROW_RETURN_IF_ERROR(impl.env.Remove(impl.SnapshotPath(snapshot)));
+  const absl::Status removed = impl.env.Remove(impl.SnapshotPath(snapshot));
+  if (!removed.ok() && !absl::IsNotFound(removed)) return removed;  // gone already is good
   impl.snapshot_bytes.fetch_sub(impl.snapshots[snapshot].bytes, std::memory_order_relaxed);
   impl.snapshots.erase(snapshot);
   return impl.env.SyncDir(impl.options.snapshot_dir);

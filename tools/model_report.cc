@@ -205,6 +205,7 @@ std::string CheckpointReportJson(const std::string& path, const CheckpointReport
     json["files"].push_back({{"file", file.path}, {"bytes", Known(file.bytes)}});
   }
   json["checkpoints"] = report.checkpoints;
+  json["damaged_checkpoints"] = report.damaged_checkpoints;
   json["damage_count"] = report.damage.size();
   json["damage"] = report.damage;
   return Dump(json);

@@ -57,21 +57,54 @@ absl::StatusOr<int> VerifyRocks(const std::string& path, bool json) {
   return damage == 0 ? kExitGood : kExitDamage;
 }
 
+void PrintModel(const CheckpointReport& report) {
+  for (const std::string& line : report.damage) std::printf("%s\n", line.c_str());
+  const std::string verdict = Verdict(static_cast<int64_t>(report.damage.size()));
+  if (report.model.tables.empty()) {  // its manifest cannot be read
+    std::printf("%s: %s\n", report.model.dir.c_str(), verdict.c_str());
+    return;
+  }
+  const std::string rows = report.tables.empty() ? "" : FormatCount(report.rows) + " rows, ";
+  std::printf("%s: %s%s tables, %s dense parameters, step %s: %s\n", report.model.dir.c_str(),
+              rows.c_str(), FormatCount(static_cast<int64_t>(report.model.tables.size())).c_str(),
+              FormatCount(report.model.num_parameters).c_str(),
+              FormatCount(report.model.step).c_str(), verdict.c_str());
+}
+
 absl::StatusOr<int> VerifyModel(const std::string& path, int64_t store_bytes, bool json) {
   HOTROW_ASSIGN_OR_RETURN(const CheckpointReport report,
                           VerifyCheckpoint(PosixEnv(), path, store_bytes));
   if (json) {
     std::fputs(CheckpointReportJson(path, report).c_str(), stdout);
   } else {
-    for (const std::string& line : report.damage) std::printf("%s\n", line.c_str());
-    const std::string rows = report.tables.empty() ? "" : FormatCount(report.rows) + " rows, ";
-    std::printf("%s: %s%s tables, %s dense parameters, step %s: %s\n", report.model.dir.c_str(),
-                rows.c_str(), FormatCount(static_cast<int64_t>(report.model.tables.size())).c_str(),
-                FormatCount(report.model.num_parameters).c_str(),
-                FormatCount(report.model.step).c_str(),
-                Verdict(static_cast<int64_t>(report.damage.size())).c_str());
+    PrintModel(report);
   }
   return report.damage.empty() ? kExitGood : kExitDamage;
+}
+
+// All of a directory: a line with the verdict on each, oldest first. JSON is that of the newest,
+// with the damage of all.
+absl::StatusOr<int> VerifyAll(const std::string& path, int64_t store_bytes, bool json) {
+  HOTROW_ASSIGN_OR_RETURN(std::vector<CheckpointReport> reports,
+                          VerifyCheckpoints(PosixEnv(), path, store_bytes));
+  int64_t damage = 0;
+  for (const CheckpointReport& report : reports) {
+    damage += static_cast<int64_t>(report.damage.size());
+    if (!json) PrintModel(report);
+  }
+  if (json && reports.size() > 0) {
+    CheckpointReport& newest = reports.back();
+    std::vector<std::string> lines;
+    for (const CheckpointReport& report : reports) {
+      lines.insert(lines.end(), report.damage.begin(), report.damage.end());
+      if (&report == &newest || report.damage.empty()) continue;
+      const std::string& dir = report.model.dir;
+      newest.damaged_checkpoints.push_back(dir.substr(dir.rfind('/') + 1));
+    }
+    newest.damage = std::move(lines);
+    std::fputs(CheckpointReportJson(path, newest).c_str(), stdout);
+  }
+  return damage == 0 ? kExitGood : kExitDamage;
 }
 
 absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
@@ -87,9 +120,8 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   if (operands.empty()) return kExitGood;
   const std::string& path = operands[0];
   HOTROW_ASSIGN_OR_RETURN(const DirectoryKind kind, KindOfDirectory(PosixEnv(), path));
-  if (kind == DirectoryKind::kSavedModel || kind == DirectoryKind::kCheckpoints) {
-    return VerifyModel(path, store_bytes, json);
-  }
+  if (kind == DirectoryKind::kCheckpoints) return VerifyAll(path, store_bytes, json);
+  if (kind == DirectoryKind::kSavedModel) return VerifyModel(path, store_bytes, json);
   if (kind == DirectoryKind::kPortableModel) {
     HOTROW_ASSIGN_OR_RETURN(const PortableSummary summary,
                             VerifyPortable(PosixEnv(), path, kBufferBytes));
@@ -109,7 +141,8 @@ const Command kVerifyCommand = {
     .operands = "PATH",
     .summary = "reads all of a checkpoint, store or export, and names what is damaged",
     .details =
-        "PATH is as in `hotrow inspect`; a store on a disk must be closed. Nothing is written.\n"
+        "PATH is as in `hotrow inspect`, but of a directory of checkpoints all are read, and each\n"
+        "has its verdict; a store on a disk must be closed. Nothing is written.\n"
         "Of a checkpoint: manifest, dense parameters and every row, with all checksums, and where\n"
         "the manifest knows them the number of rows and the hash of each table. Of an SSD store,\n"
         "also that of a checkpoint: every record of the present state and of all snapshots, with\n"

@@ -206,7 +206,8 @@ TEST(CheckpointTest, ASignalTakesACheckpointWhereverTheRunStands) {
   std::set<int64_t> steps;
   int64_t in_validation = 0;
   for (const Tier& tier : Tiers()) {
-    for (int64_t call = 0;; call += kSlow || tier.cache_bytes == 0 ? 1 : test::ForSanitizer(4, 16)) {
+    for (int64_t call = 0;;
+         call += kSlow || tier.cache_bytes == 0 ? 1 : test::ForSanitizer(4, 16)) {
       SCOPED_TRACE(absl::StrCat(tier.name, ", signal at read ", call));
       MemEnv env;
       std::atomic<int> signal{0};
@@ -581,6 +582,107 @@ TEST(CheckpointTest, RowsOfAnotherRunAreRefusedAndLeftAsTheyAre) {
     options.seed = 3;
     HOTROW_EXPECT_OK(RunSmall(options).status());
   }
+}
+
+// Of two checkpoints the older one is damaged. What is good goes on, and what is not is kept.
+TEST(CheckpointTest, ADamagedOlderOneIsLeftAloneAndNamed) {
+  const std::string expected = Reference(SmallRun());
+  for (const Tier& tier : {Tiers()[0], Tiers()[2]}) {
+    for (const bool missing : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(tier.name, missing ? ", no manifest" : ""));
+      MemEnv env;
+      test::Output output;
+      TrainerOptions options = WithCheckpoints(On(tier, SmallRun(), &env), 3);
+      ASSERT_THAT(RunSmall(options, DieAt(20)), StatusIs(absl::StatusCode::kAborted, "killed"));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const auto before, ListCheckpoints(env, kDir));
+      ASSERT_EQ(before.size(), 2u);
+      const std::string older = absl::StrCat(kDir, "/", before[0]);
+      const std::string manifest = older + "/manifest.json";
+      HOTROW_ASSERT_OK_AND_ASSIGN(const std::string text, ReadFileToString(env, manifest));
+      if (missing) {
+        HOTROW_ASSERT_OK(env.Remove(manifest));
+      } else {
+        HOTROW_ASSERT_OK(env.FlipBit(manifest, 1234));
+      }
+      HOTROW_ASSERT_OK_AND_ASSIGN(const auto reports, VerifyCheckpoints(env, kDir, 0));
+      ASSERT_EQ(reports.size(), 2u);
+      EXPECT_EQ(reports[0].model.dir, older);
+      EXPECT_THAT(reports[0].damage, ElementsAre(HasSubstr(manifest)));
+      EXPECT_THAT(reports[1].damage, ElementsAre());
+      options.out = output.file();
+      HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, RunSmall(options));
+      EXPECT_EQ(EndOf(report), expected);
+      EXPECT_THAT(output.Text(), AllOf(HasSubstr(older + " cannot be read and is left alone"),
+                                       HasSubstr("remove " + older)));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const auto names, ListCheckpoints(env, kDir));
+      EXPECT_THAT(names, ElementsAre(before[0], "step-000000000027", "step-000000000030"));
+      // Somebody finds a copy of the manifest: the rows are there still.
+      HOTROW_ASSERT_OK(WriteFileAtomically(env, manifest, text));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const auto again, VerifyCheckpoints(env, kDir, 0));
+      ASSERT_EQ(again.size(), 3u);
+      for (const CheckpointReport& one : again) EXPECT_THAT(one.damage, ElementsAre());
+    }
+  }
+}
+
+// The message about a damaged newest one names what is good, not merely what is older.
+TEST(CheckpointTest, TheNewestGoodOneIsNamed) {
+  MemEnv env;
+  TrainerOptions options = WithCheckpoints(On(Tiers()[0], SmallRun(), &env), 3);
+  options.keep_checkpoints = 3;
+  ASSERT_THAT(RunSmall(options, DieAt(20)), StatusIs(absl::StatusCode::kAborted, "killed"));
+  const std::string dir(kDir);
+  HOTROW_ASSERT_OK(env.FlipBit(dir + "/step-000000000018/manifest.json", 1234));
+  HOTROW_ASSERT_OK(env.FlipBit(dir + "/step-000000000015/manifest.json", 1234));
+  EXPECT_THAT(RunSmall(options),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("step-000000000018/manifest.json is damaged"),
+                             HasSubstr("it would be " + dir + "/step-000000000012"))));
+  HOTROW_ASSERT_OK(env.FlipBit(dir + "/step-000000000012/manifest.json", 1234));
+  EXPECT_THAT(RunSmall(options),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no other checkpoint there")));
+}
+
+// The rows of an old checkpoint are gone when it is to go, too.
+TEST(CheckpointTest, AMissingOlderSnapshotDoesNotEndTraining) {
+  const std::string expected = Reference(SmallRun());
+  MemEnv env;
+  const TrainerOptions options = WithCheckpoints(On(Tiers()[0], SmallRun(), &env), 3);
+  ASSERT_THAT(RunSmall(options, DieAt(20)), StatusIs(absl::StatusCode::kAborted, "killed"));
+  const std::string tables = std::string(kDir) + "/tables";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto files, env.ListDir(tables));
+  ASSERT_EQ(files.size(), 2u);
+  HOTROW_ASSERT_OK(env.Remove(absl::StrCat(tables, "/", files[0])));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto reports, VerifyCheckpoints(env, kDir, 0));
+  ASSERT_EQ(reports.size(), 2u);
+  EXPECT_THAT(reports[0].damage, ElementsAre(HasSubstr(files[0])));
+  EXPECT_THAT(reports[1].damage, ElementsAre());
+  // And once more, while the run goes on.
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const TrainReport report, RunSmall(options, [&](Split split, int64_t epoch, int64_t sample) {
+        if (split != Split::kTrain || epoch * 10 + sample / 48 != 22) return absl::OkStatus();
+        const auto names = env.ListDir(tables);
+        return names.ok() ? env.Remove(absl::StrCat(tables, "/", (*names)[0])) : names.status();
+      }));
+  EXPECT_EQ(EndOf(report), expected);
+}
+
+// One job at a time; who reads does not ask.
+TEST(CheckpointTest, ASecondJobIsRefusedByName) {
+  const std::string dir = test::TempDir() + "/checkpoints";
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto writer,
+                                CheckpointWriter::Open({.dir = dir, .env = &PosixEnv()}));
+    TrainerOptions options = SmallRun();
+    options.checkpoint_dir = dir + "/";
+    options.resume = true;
+    EXPECT_THAT(RunSmall(options),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("--checkpoint_dir=" + dir), HasSubstr("another job"),
+                               HasSubstr(dir + "/LOCK"))));
+    HOTROW_EXPECT_OK(ListCheckpoints(PosixEnv(), dir));
+  }
+  HOTROW_EXPECT_OK(CheckpointWriter::Open({.dir = dir, .env = &PosixEnv()}).status());
 }
 
 // The parts of a checkpoint, written by hand.

@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -444,7 +447,10 @@ TEST(DlrmCliTest, ASignalTakesACheckpointAndResumeGoesOn) {
     again.pop_back();
     Child holder(Small(again));
     ASSERT_TRUE(holder.ReadUntil("threads on the cpu\n"));
-    ExpectRefused(Small(again), 1, AllOf(HasSubstr("/rows"), HasSubstr("open")));
+    ExpectRefused(Small(again), 1, AllOf(HasSubstr("--checkpoint_dir="), HasSubstr("another job")));
+    std::vector<std::string> elsewhere = again;
+    elsewhere.push_back("--checkpoint_dir=" + test::TempDir());
+    ExpectRefused(Small(elsewhere), 1, AllOf(HasSubstr("/rows"), HasSubstr("open")));
     holder.Signal(SIGTERM);
     EXPECT_EQ(holder.Wait().exit_code, 0);
   }
@@ -503,6 +509,92 @@ TEST(DlrmCliTest, AStoreTooSmallForTheTablesSaysSo) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   EXPECT_THAT(result.err, HasSubstr("1024"));
+}
+
+// What a shell's limits or the world do to a run is an error with one line, never a signal.
+Result WithLimit(const std::string& limit, const std::vector<std::string>& arguments) {
+  const std::string dir = test::TempDir();
+  std::string command = absl::StrCat(limit, "; exec '", HOTROW_DLRM_BINARY, "'");
+  for (const std::string& argument : arguments) absl::StrAppend(&command, " '", argument, "'");
+  absl::StrAppend(&command, " > '", dir, "/out' 2> '", dir, "/err' </dev/null");
+  const int status = std::system(command.c_str());  // NOLINT(concurrency-mt-unsafe)
+  Result result;
+  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+  for (const auto& [name, text] : {std::pair("out", &result.out), std::pair("err", &result.err)}) {
+    const auto read = ReadFileToString(PosixEnv(), absl::StrCat(dir, "/", name));
+    if (read.ok()) *text = *read;
+  }
+  return result;
+}
+
+TEST(DlrmCliTest, AFileAboveTheLimitIsAnError) {
+  const std::string dir = test::TempDir();
+  for (const std::string store : {"memory", "ssd"}) {
+    std::vector<std::string> arguments =
+        Small({absl::StrCat("--checkpoint_dir=", dir, "/", store), "--store=" + store});
+    if (store == "ssd") {
+      arguments.push_back("--store_path=" + dir + "/store");
+      arguments.push_back("--disk_bytes=64MiB");
+    }
+    const Result result = WithLimit("ulimit -f 8", arguments);
+    EXPECT_EQ(result.exit_code, 1) << result.err;
+    EXPECT_THAT(result.err, AllOf(HasSubstr("File too large"), HasSubstr("ulimit -f"))) << store;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
+// AddressSanitizer reserves more than any limit.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(DlrmCliTest, TooLittleMemoryIsAnError) {
+  int64_t failed = 0;
+  for (const int64_t kib : {140'000, 150'000, 160'000, 180'000, 220'000}) {
+    const Result result = WithLimit(absl::StrCat("ulimit -v ", kib), Small({"--threads=4"}));
+    EXPECT_GE(result.exit_code, 0) << kib << ": " << result.err;
+    EXPECT_LE(result.exit_code, 2) << kib << ": " << result.err;
+    if (result.exit_code == 0) continue;
+    ++failed;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+  EXPECT_GT(failed, 0);
+}
+#endif
+
+TEST(DlrmCliTest, DataThatAreNoFileAreRefused) {
+  const std::string dir = test::TempDir();
+  const std::string fifo = dir + "/fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string kind : {"criteo:", "census:", "ml1m:", "table:"}) {
+    ExpectRefused({"--data=" + kind + fifo}, 1, AllOf(HasSubstr(fifo), HasSubstr("is a FIFO")));
+  }
+  ExpectRefused({"--data=criteo:/dev/zero"}, 1, HasSubstr("is a character device"));
+  ExpectRefused({"--data=table:/dev/zero"}, 1, HasSubstr("is a character device"));
+}
+
+TEST(DlrmCliTest, SchemasThatAreTooDeepOrTooLargeAreRefused) {
+  const std::string path = test::TempDir() + "/schema.json";
+  HOTROW_ASSERT_OK(
+      WriteFileAtomically(PosixEnv(), path,
+                          absl::StrCat("{\"name\": \"t\", \"header\": ", std::string(100'000, '['),
+                                       std::string(100'000, ']'), "}")));
+  ExpectRefused({"--data=table:" + path}, 2, AllOf(HasSubstr(path), HasSubstr("deep")));
+  std::filesystem::resize_file(path, uint64_t{200} << 30);
+  ExpectRefused({"--data=table:" + path}, 1, AllOf(HasSubstr(path), HasSubstr("214748364800")));
+}
+
+// The first one goes on.
+TEST(DlrmCliTest, ASecondJobInADirectoryIsRefusedByName) {
+  const std::string dir = test::TempDir();
+  for (const std::string flag : {"checkpoint_dir", "save_dir"}) {
+    const std::string argument = absl::StrCat("--", flag, "=", dir, "/", flag);
+    Child first(Small({argument, "--epochs=1000"}));
+    ASSERT_TRUE(first.ReadUntil("step")) << "it did not start";
+    const Result second = Dlrm(Small({argument}));
+    EXPECT_EQ(second.exit_code, 1);
+    EXPECT_THAT(second.err, AllOf(HasSubstr(argument), HasSubstr("another job"))) << second.err;
+    EXPECT_EQ(std::count(second.err.begin(), second.err.end(), '\n'), 1) << second.err;
+    first.Signal(SIGINT);
+    EXPECT_EQ(first.Wait().exit_code, 0);
+  }
 }
 
 TEST(DlrmCliTest, DivergenceNamesTheRemedy) {

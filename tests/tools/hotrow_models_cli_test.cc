@@ -1,6 +1,7 @@
 // Trains with dlrm, then exports, edits, imports, inspects and verifies as an operator does.
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -216,6 +217,58 @@ TEST(HotrowModelsCliTest, DamageIsNamedAndSetsTheStatus) {
 
 // Killed after 1, 2, 3 ... ms, until an export and an import have come through: what is there under
 // the name is whole.
+// Each checkpoint of a directory has its verdict, and one that is damaged decides the status.
+TEST(HotrowModelsCliTest, AllCheckpointsOfADirectoryAreVerified) {
+  const std::string dir = test::TempDir();
+  const std::string run = dir + "/run";
+  Train({"--checkpoint_dir=" + run, "--checkpoint_every=20", "--keep_checkpoints=3"});
+  const Result good = RunHotrow({"verify", run});
+  ExpectGood(good);
+  EXPECT_EQ(std::count(good.out.begin(), good.out.end(), '\n'), 3) << good.out;
+  EXPECT_THAT(good.out, AllOf(HasSubstr("step-000000000020: "), HasSubstr("step 47: good\n")));
+  const nlohmann::json json = Json({"verify", run, "--json"});
+  EXPECT_EQ(json["checkpoints"].size(), 3u);
+  EXPECT_EQ(json["damaged_checkpoints"], nlohmann::json::array());
+  EXPECT_EQ(json["step"], 47);
+
+  const std::string manifest = run + "/step-000000000020/manifest.json";
+  FlipByte(manifest, 700);
+  const Result bad = RunHotrow({"verify", run});
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_EQ(bad.err, "");
+  EXPECT_THAT(bad.out, AllOf(HasSubstr(manifest), HasSubstr("step-000000000020: 1 damaged\n"),
+                             HasSubstr("step 40: good\n"), HasSubstr("step 47: good\n")));
+  const auto damaged = nlohmann::json::parse(RunHotrow({"verify", run, "--json"}).out, nullptr,
+                                             /*allow_exceptions=*/false);
+  EXPECT_EQ(damaged["damaged_checkpoints"], nlohmann::json::array({"step-000000000020"}));
+  EXPECT_EQ(damaged["damage_count"], 1);
+  EXPECT_EQ(damaged["step"], 47);
+  // Resuming needs the newest alone.
+  Train({"--checkpoint_dir=" + run, "--resume", "--epochs=2"});
+}
+
+TEST(HotrowModelsCliTest, FilesThatNoReaderSurvivesAreRefused) {
+  const std::string dir = test::TempDir();
+  Train({"--save_dir=" + dir + "/model"});
+  ExpectGood(RunHotrow({"export", dir + "/model", dir + "/out"}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(std::string text,
+                              ReadFileToString(PosixEnv(), dir + "/out/manifest.json"));
+  text.insert(text.find('{') + 1,
+              absl::StrCat("\"zzz\": ", std::string(200'000, '['), std::string(200'000, ']'), ","));
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/out/manifest.json", text));
+  for (const std::string verb : {"verify", "inspect"}) {
+    ExpectFails(2, {verb, dir + "/out"}, AllOf(HasSubstr("manifest.json"), HasSubstr("deep")));
+  }
+  for (const std::string name : {"model", "out"}) {
+    const std::string manifest = absl::StrCat(dir, "/", name, "/manifest.json");
+    std::filesystem::resize_file(manifest, uint64_t{200} << 30);
+    for (const std::string verb : {"verify", "inspect"}) {
+      ExpectFails(1, {verb, absl::StrCat(dir, "/", name)},
+                  AllOf(HasSubstr(manifest), HasSubstr("214748364800")));
+    }
+  }
+}
+
 TEST(HotrowModelsCliTest, AKillLeavesNothingOrTheWhole) {
   const std::string dir = test::TempDir();
   Train({"--save_dir=" + dir + "/model"});
