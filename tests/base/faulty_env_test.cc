@@ -1,5 +1,6 @@
 #include "tests/support/faulty_env.h"
 
+#include <array>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -213,6 +214,25 @@ TEST(FaultyEnvTest, FailFromFailsForGood) {
   EXPECT_FALSE(env.CreateDirs("/e").ok());
   EXPECT_FALSE(env.Exists("/d").ok());
   EXPECT_EQ(env.faults(), 2);
+}
+
+TEST(FaultyEnvTest, WritesFailByACoin) {
+  FaultyEnv env;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> file,
+                              env.Open("/file", OpenMode::kCreate));
+  const std::array<std::byte, 1> byte = {};
+  env.FailWrites(1, 4, absl::DataLossError("injected"));
+  int failed = 0;
+  for (int i = 0; i < 1000; ++i) failed += !file->WriteAt(0, byte).ok();
+  EXPECT_GT(failed, 150);
+  EXPECT_LT(failed, 350);
+  EXPECT_EQ(env.faults(), failed);
+  for (int i = 0; i < 100; ++i) HOTROW_EXPECT_OK(file->Size());
+  env.FailWrites(1, 1, absl::DataLossError("injected"));
+  EXPECT_FALSE(file->Sync().ok());
+  EXPECT_FALSE(env.Rename("/file", "/other").ok());
+  env.FailWrites(1, 0, absl::OkStatus());
+  HOTROW_EXPECT_OK(file->Sync());
 }
 
 // The trap that made databases lose data: fsync fails, is called again, and says OK.

@@ -4,7 +4,7 @@ hotrow_add_test(
           deepfm_model_test.cc
   DEPS hotrow::models)
 
-# Slow: every file call, and 200 kills.
+# Slow: every file call, and 500 kills.
 hotrow_add_test(
   NAME checkpoint_test
   SOURCES checkpoint_test.cc

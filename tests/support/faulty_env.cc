@@ -21,11 +21,11 @@ class FaultyEnv::FaultyFile : public File {
   }
   absl::StatusOr<int64_t> WriteAt(int64_t offset, std::span<const std::byte> bytes) override {
     size_t count = bytes.size();
-    HOTROW_RETURN_IF_ERROR(env_->CountCall(&count, block_bytes()));
+    HOTROW_RETURN_IF_ERROR(env_->CountWrite(&count, block_bytes()));
     return base_->WriteAt(offset, bytes.first(count));
   }
   absl::Status Sync() override {
-    const absl::Status injected = env_->CountCall();
+    const absl::Status injected = env_->CountWrite();
     if (injected.ok()) return base_->Sync();
     if (env_->mem_ != nullptr) env_->mem_->ForgetDirtyPages(*base_);
     return injected;
@@ -35,11 +35,11 @@ class FaultyEnv::FaultyFile : public File {
     return base_->Size();
   }
   absl::Status Truncate(int64_t size) override {
-    HOTROW_RETURN_IF_ERROR(env_->CountCall());
+    HOTROW_RETURN_IF_ERROR(env_->CountWrite());
     return base_->Truncate(size);
   }
   absl::Status Allocate(int64_t bytes) override {
-    HOTROW_RETURN_IF_ERROR(env_->CountCall());
+    HOTROW_RETURN_IF_ERROR(env_->CountWrite());
     return base_->Allocate(bytes);
   }
   absl::Status Close() override {
@@ -122,6 +122,13 @@ void FaultyEnv::ShortenCall(int64_t k) {
   shortened_.insert(k);
 }
 
+void FaultyEnv::FailWrites(uint64_t seed, uint64_t one_in, absl::Status status) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  write_coin_.emplace(seed, RandomPurpose::kTest);
+  one_in_ = one_in;
+  write_status_ = std::move(status);
+}
+
 void FaultyEnv::ShuffleIo(uint64_t seed) {
   const std::lock_guard<std::mutex> lock(mutex_);
   io_seed_ = seed;
@@ -154,6 +161,18 @@ absl::Status FaultyEnv::CountCall(size_t* io_bytes, int64_t block_bytes) {
     *io_bytes = *io_bytes / (2 * block) * block;
   }
   return absl::OkStatus();
+}
+
+absl::Status FaultyEnv::CountWrite(size_t* io_bytes, int64_t block_bytes) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (one_in_ > 0 && write_coin_->Below(one_in_) == 0) {
+      ++calls_;
+      ++faults_;
+      return write_status_;
+    }
+  }
+  return CountCall(io_bytes, block_bytes);
 }
 
 absl::Status FaultyEnv::FlipBit(const std::string& path, int64_t bit_offset) {
@@ -204,7 +223,7 @@ absl::StatusOr<std::unique_ptr<File>> FaultyEnv::OpenDirect(const std::string& p
   return std::make_unique<FaultyFile>(this, std::move(file));
 }
 absl::Status FaultyEnv::CreateDirs(const std::string& path) {
-  HOTROW_RETURN_IF_ERROR(CountCall());
+  HOTROW_RETURN_IF_ERROR(CountWrite());
   return base_->CreateDirs(path);
 }
 absl::StatusOr<std::vector<std::string>> FaultyEnv::ListDir(const std::string& path) {
@@ -216,19 +235,19 @@ absl::StatusOr<bool> FaultyEnv::Exists(const std::string& path) {
   return base_->Exists(path);
 }
 absl::Status FaultyEnv::Rename(const std::string& from, const std::string& to) {
-  HOTROW_RETURN_IF_ERROR(CountCall());
+  HOTROW_RETURN_IF_ERROR(CountWrite());
   return base_->Rename(from, to);
 }
 absl::Status FaultyEnv::Remove(const std::string& path) {
-  HOTROW_RETURN_IF_ERROR(CountCall());
+  HOTROW_RETURN_IF_ERROR(CountWrite());
   return base_->Remove(path);
 }
 absl::Status FaultyEnv::RemoveDir(const std::string& path) {
-  HOTROW_RETURN_IF_ERROR(CountCall());
+  HOTROW_RETURN_IF_ERROR(CountWrite());
   return base_->RemoveDir(path);
 }
 absl::Status FaultyEnv::SyncDir(const std::string& path) {
-  HOTROW_RETURN_IF_ERROR(CountCall());
+  HOTROW_RETURN_IF_ERROR(CountWrite());
   return base_->SyncDir(path);
 }
 absl::StatusOr<int64_t> FaultyEnv::FreeBytes(const std::string& path) {

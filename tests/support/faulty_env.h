@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/env.h"
+#include "base/philox.h"
 #include "tests/support/mem_env.h"
 
 namespace hotrow::test {
@@ -44,6 +45,9 @@ class FaultyEnv : public Env {
   // Call k, if it is a ReadAt or WriteAt of two bytes or more (of a direct file: two blocks), gets
   // half of its bytes only (of a direct file: whole blocks).
   void ShortenCall(int64_t k);
+  // Each call that changes a file or directory returns this status instead, once in `one_in` calls
+  // on average, by a coin of this seed. one_in 0: no more of them do.
+  void FailWrites(uint64_t seed, uint64_t one_in, absl::Status status);
   // Queues made from now on (kAuto) carry their requests out in an order that this seed draws, and
   // report them in another: any that has been carried out and not been reported, or any of those
   // in flight (up to the queue's depth), may be next.
@@ -78,6 +82,8 @@ class FaultyEnv : public Env {
   // Counts one call and says what it gets. `io_bytes` is what a read or write asks for, and is
   // halved, to a multiple of block_bytes, where the call is to fall short.
   absl::Status CountCall(size_t* io_bytes = nullptr, int64_t block_bytes = 1);
+  // The same of a call that changes something, or makes that last.
+  absl::Status CountWrite(size_t* io_bytes = nullptr, int64_t block_bytes = 1);
 
   const std::unique_ptr<MemEnv> mem_;  // null over another Env
   Env* const base_;
@@ -90,6 +96,9 @@ class FaultyEnv : public Env {
   int64_t fail_from_ = INT64_MAX;
   absl::Status fail_from_status_;
   std::optional<uint64_t> io_seed_;
+  std::optional<RandomStream> write_coin_;
+  uint64_t one_in_ = 0;
+  absl::Status write_status_;
 };
 
 }  // namespace hotrow::test
