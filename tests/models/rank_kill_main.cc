@@ -3,6 +3,10 @@
 // of a stated kind. The others say why they end, and exit with 1.
 //
 //   rank_kill_main memory|ssd DIR EPOCHS SECONDS_OF_TIMEOUT [KIND before|halfway|after VICTIM]
+//   rank_kill_main memory|ssd DIR EPOCHS SECONDS_OF_TIMEOUT anytime MILLISECONDS VICTIM SEED
+//
+// anytime: the victim is killed so long after it began, whatever goes on. SEED, unless 0, draws
+// writes that fail, on all ranks.
 //
 // KIND, of what is going on when it happens:
 //   key_counts, keys                        ids of a step that is prefetched
@@ -48,6 +52,7 @@
 #include "comm/create_communicator.h"
 #include "models/checkpoint.h"
 #include "tests/models/checkpoint_test_util.h"
+#include "tests/support/faulty_env.h"
 
 namespace hotrow::test {
 namespace {
@@ -71,8 +76,10 @@ struct Plan {
   std::string checkpoint_dir;
   std::string committing;  // a file that rank 0 makes while it is held, and one for the answer
   std::string dying;
-  std::string killed;      // made right before the kill
-  size_t count_bytes = 0;  // of a message that says how many keys of each table follow
+  std::string killed;          // made right before the kill
+  int64_t kill_after_ms = -1;  // anytime
+  uint64_t fault_seed = 0;     // 0: no writes fail
+  size_t count_bytes = 0;      // of a message that says how many keys of each table follow
   std::string newest_before;
 
   // Whether there is a checkpoint that was not there when this process began.
@@ -227,7 +234,11 @@ class KillingCommunicator : public Communicator {
 // The file system, where rank 0 is held or killed as it gives a checkpoint its name.
 class CommitEnv : public Env {
  public:
-  explicit CommitEnv(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
+  explicit CommitEnv(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {
+    if (plan_->fault_seed == 0) return;
+    const uint64_t seed = plan_->fault_seed + static_cast<uint64_t>(plan_->rank);
+    faulty_.FailWrites(seed, seed % 2 == 0 ? 50 : 500, absl::DataLossError("injected"));
+  }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
     const bool names = plan_->rank == 0 && plan_->kind == "commit" &&
@@ -273,8 +284,9 @@ class CommitEnv : public Env {
   }
 
  private:
-  Env& base_ = PosixEnv();
+  FaultyEnv faulty_{&PosixEnv()};
   const std::shared_ptr<const Plan> plan_;
+  Env& base_ = plan_->fault_seed == 0 ? PosixEnv() : faulty_;
   std::atomic<int> named_ = 0;  // by this process
 };
 
@@ -329,7 +341,9 @@ absl::Status Run(Communicator& communicator, const std::shared_ptr<Plan>& plan,
 }
 
 int Main(int argc, char** argv) {
-  if (argc != 5 && argc != 8) return Fail("rank_kill_main: takes four or seven arguments");
+  if (argc != 5 && argc != 8 && argc != 9) {
+    return Fail("rank_kill_main: takes four, seven or eight arguments");
+  }
   const std::string store = argv[1];
   const std::string dir = argv[2];
   auto plan = std::make_shared<Plan>();
@@ -348,10 +362,20 @@ int Main(int argc, char** argv) {
                                          : Moment::kAfter;
     plan->victim = std::atoi(argv[7]) == rank;
   }
+  if (argc == 9) {
+    if (std::atoi(argv[7]) == rank) plan->kill_after_ms = std::atoll(argv[6]);
+    plan->fault_seed = std::strtoull(argv[8], nullptr, 10);
+  }
   const auto names = ListCheckpoints(PosixEnv(), plan->checkpoint_dir);
   if (!names.ok()) return Fail(std::string(names.status().message()));
   if (!names->empty()) plan->newest_before = names->back();
 
+  if (plan->kill_after_ms >= 0) {
+    std::thread([plan] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(plan->kill_after_ms));
+      Die(*plan);
+    }).detach();
+  }
   KillingCommunicator communicator(*std::move(base), plan, "");
   const absl::Status status = Run(communicator, plan, store, dir, std::atoll(argv[3]));
   if (status.ok()) return 0;

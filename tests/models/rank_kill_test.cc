@@ -3,6 +3,7 @@
 // ranks_slow_test compiles the same with all kinds, moments and stores.
 
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -11,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
+#include "base/philox.h"
 #include "gtest/gtest.h"
 #include "tests/models/mpirun.h"
 #include "tests/support/status_matchers.h"
@@ -48,9 +50,11 @@ std::string Program(const std::string& store, const std::string& dir, int epochs
 }
 
 // What a run ends with that nobody disturbs.
-std::string EndOfRun(const std::string& store, const std::string& dir, int epochs) {
+std::string EndOfRun(const std::string& store, const std::string& dir, int epochs,
+                     int ranks = kRanks) {
+  HOTROW_EXPECT_OK(PosixEnv().CreateDirs(dir));
   const Outcome outcome =
-      test::Shell(absl::StrCat(test::Mpirun(kRanks, /*recovery=*/false),
+      test::Shell(absl::StrCat(test::Mpirun(ranks, /*recovery=*/false),
                                Program(store, dir, epochs, kPatientSeconds), " 2>&1 </dev/null"));
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
   const absl::StatusOr<std::string> end = ReadFileToString(PosixEnv(), dir + "/end");
@@ -148,6 +152,59 @@ TEST(RankKillSlowTest, InTheMidstOfEveryExchange) {
     threads.emplace_back([&chain, dir = test::TempDir()] { ExpectTheSameEnd(chain, dir); });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Lives of two ranks, each ended by a kill of one of them at any moment; in every second one writes
+// fail, too, which may end it before.
+void KillAnytime(const std::string& store, int64_t kills, uint64_t seed, const std::string& base) {
+  constexpr int kEpochs = 12;
+  constexpr double kShortTimeoutSeconds = 2;
+  const std::string expected = EndOfRun(store, base + "/undisturbed", kEpochs, 2);
+  ASSERT_NE(expected, "");
+  RandomStream random(seed, RandomPurpose::kTest);
+  const std::string dir = base + "/killed";
+  HOTROW_ASSERT_OK(PosixEnv().CreateDirs(dir));
+  int64_t killed = 0;
+  int64_t whole = 0;
+  for (int64_t life = 0; killed < kills; ++life) {
+    SCOPED_TRACE(absl::StrCat(store, ", life ", life, ", HOTROW_TEST_SEED=", seed));
+    PosixEnv().Remove(dir + "/killed").IgnoreError();
+    const uint64_t faults = life % 2 == 0 ? 0 : 1 + random.Below(1'000'000);
+    const std::string script = absl::StrCat(
+        Program(store, dir, kEpochs, kShortTimeoutSeconds), " anytime ", random.Below(2000), " ",
+        random.Below(2), " ", faults, "; echo rank $OMPI_COMM_WORLD_RANK ended with $?");
+    const Outcome outcome = test::Shell(absl::StrCat(test::Mpirun(2, /*recovery=*/true), "sh -c ",
+                                                     test::Quoted(script), " 2>&1 </dev/null"));
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_THAT(outcome.output,
+                  ::testing::ContainsRegex(absl::StrCat("rank ", rank, " ended with (0|1|137)\n")));
+    }
+    if (::testing::Test::HasFailure()) {
+      ADD_FAILURE() << outcome.output;
+      return;
+    }
+    killed += PosixEnv().Exists(dir + "/killed").value_or(false);
+    const absl::StatusOr<std::string> end = ReadFileToString(PosixEnv(), dir + "/end");
+    if (!end.ok()) continue;
+    ++whole;
+    EXPECT_EQ(*end, expected);
+    std::filesystem::remove_all(dir);
+    HOTROW_ASSERT_OK(PosixEnv().CreateDirs(dir));
+  }
+  EXPECT_EQ(EndOfRun(store, dir, kEpochs, 2), expected);
+  std::printf("%s: %lld kills, %lld whole runs\n", store.c_str(), static_cast<long long>(killed),
+              static_cast<long long>(whole));
+}
+
+TEST(RankKillSlowTest, AtAnyMomentWhileWritesFail) {
+  for (const uint64_t seed : test::Seeds(1)) {
+    std::vector<std::thread> threads;
+    for (const char* const store : {"memory", "ssd"}) {
+      threads.emplace_back(
+          [store, seed, dir = test::TempDir()] { KillAnytime(store, 40, seed, dir); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ if(HOTROW_MPI_TESTS)
   add_executable(rank_kill_main rank_kill_main.cc)
   _hotrow_configure(rank_kill_main)
   _hotrow_place_among_tests(rank_kill_main)
-  target_link_libraries(rank_kill_main PRIVATE hotrow::models)
+  target_link_libraries(rank_kill_main PRIVATE hotrow::models hotrow_test_support)
 
   hotrow_add_test(
     NAME ranks_cli_test
