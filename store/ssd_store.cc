@@ -247,7 +247,12 @@ struct SsdStore::Impl {
   };
   static void Nothing() {}
   template <typename Change>
-  absl::Status Commit(const Change& change, const Prepare& prepare = {}, bool cleaning = false);
+  absl::Status Commit(const Change& change, const Prepare& prepare, bool cleaning = false);
+  // An overload and no default argument, which clang 14 does not take here.
+  template <typename Change>
+  absl::Status Commit(const Change& change) {
+    return Commit(change, Prepare());
+  }
   template <typename Change>
   absl::StatusOr<bool> TryCommit(const Change& change, const Prepare& prepare, bool cleaning);
   template <typename Change>

@@ -333,6 +333,13 @@ class Parser {
 
 }  // namespace
 
+SpecNode::SpecNode() = default;
+SpecNode::SpecNode(const SpecNode&) = default;
+SpecNode::SpecNode(SpecNode&&) noexcept = default;
+SpecNode& SpecNode::operator=(const SpecNode&) = default;
+SpecNode& SpecNode::operator=(SpecNode&&) noexcept = default;
+SpecNode::~SpecNode() = default;
+
 const SpecNode* SpecNode::Find(std::string_view key) const {
   for (const auto& [name, value] : fields) {
     if (name == key) return &value;

@@ -13,6 +13,15 @@ namespace hotrow {
 // A value of a spec and where it stands, so that whoever finds it wrong can say where.
 struct SpecNode {
   enum class Kind { kNull, kScalar, kList, kMap };
+
+  // Defined where a node is complete: clang makes them too early, where `fields` needs one.
+  SpecNode();
+  SpecNode(const SpecNode&);
+  SpecNode(SpecNode&&) noexcept;
+  SpecNode& operator=(const SpecNode&);
+  SpecNode& operator=(SpecNode&&) noexcept;
+  ~SpecNode();
+
   Kind kind = Kind::kNull;
   std::string text;     // of a scalar
   bool quoted = false;  // a scalar in quotes: never a number
