@@ -11,9 +11,11 @@
 #include "models/saved_model.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/models/file_builders.h"
+#include "tests/models/model_fuzz_targets.h"
 #include "tests/store/rocks_fuzz_targets.h"
 #include "tests/store/ssd_fuzz_targets.h"
 #include "tests/support/test_util.h"
+#include "tests/tools/plan_fuzz_targets.h"
 
 namespace hotrow {
 namespace {
@@ -137,77 +139,14 @@ TEST(FuzzCorpusTest, TableSchema) {
           R"({"files": {"train": {}}, "columns": [[], {"name": 1, "role": {}}], "trim": null})"});
 }
 
-std::string ManifestOf(bool checkpoint) {
-  SavedModel model;
-  model.dir = checkpoint ? "/model/step-000000000003" : "/model";
-  model.model = "dlrm";
-  model.shape = {{"pooling", "sum"}};
-  model.seed = 7;
-  model.step = 3;
-  model.features = {{"user", "users"}};
-  model.tables = {{.name = "users", .dim = 3, .optimizer = "adam"}};
-  model.tables[0].initializer = {InitializerKind::kUniform, 0.1f};
-  model.dense_optimizer = "adam";
-  model.dense_file = "dense";
-  model.dense_bytes = 500;
-  model.num_parameters = 21;
-  model.parts = {{.store = "memory", .tables_dir = model.dir + "/tables", .snapshot = 77}};
-  model.is_checkpoint = checkpoint;
-  if (checkpoint) {
-    model.training.emplace();
-    model.training->settings = {{"data", "synthetic"}};
-    model.residuals = {{.file = "residuals-00000", .bytes = 9, .crc = 1}};
-  } else {
-    model.tables[0].rows = 5;
-    model.tables[0].hash = std::string(32, 'a');
-  }
-  return SavedModelManifest(model);
-}
-
 TEST(FuzzCorpusTest, SavedManifest) {
-  std::string deep = ManifestOf(false);
-  deep.replace(deep.find("\"requires\": ["), 13, "\"requires\": [" + std::string(300, '['));
-  RunAll("savedmanifest", fuzz::SavedManifest,
-         {"", "\1", "\1{}", "\1" + ManifestOf(false), "\1" + ManifestOf(true),
-          std::string("\0", 1) + ManifestOf(false), "\1" + deep});
+  RunAll("savedmanifest", fuzz::SavedManifest, fuzz::SavedManifestCorpus());
 }
-
+TEST(FuzzCorpusTest, DenseFile) { RunAll("densefile", fuzz::DenseFile, fuzz::DenseFileCorpus()); }
 TEST(FuzzCorpusTest, PortableManifest) {
-  const std::string good = R"({"format": "hotrow.portable_model", "version": 1, "requires": [],
-    "model": "dlrm", "shape": {"pooling": "sum"}, "seed": 7, "step": 3, "num_dense": 2,
-    "features": [{"name": "user", "table": "users"}], "tables": [{"name": "users", "dim": 3,
-    "dtype": "float32", "optimizer": "adam", "initializer": {"kind": "uniform", "value": 0.1},
-    "rows": 5, "hash": "00000000000000000000000000000000", "arrays": [{"name": "keys",
-    "dtype": "<u8", "shape": [5], "files": [{"file": "a.npy", "crc32c": "00000000"}]}]}],
-    "dense": {"file": "dense", "parameters": 21, "optimizer": "adam", "crc32c": "00000000"}})";
-  RunAll("portablemanifest", fuzz::PortableManifest,
-         {"", "\1{}", "\1" + good, std::string("\0", 1) + good});
+  RunAll("portablemanifest", fuzz::PortableManifest, fuzz::PortableManifestCorpus());
 }
-
-TEST(FuzzCorpusTest, DenseHeader) {
-  const auto file = [](std::string header, int64_t data) {
-    header.resize((header.size() + 7) / 8 * 8, ' ');
-    std::string out(8, '\0');
-    out[0] = static_cast<char>(header.size() % 256);
-    out[1] = static_cast<char>(header.size() / 256);
-    return out + header + std::string(static_cast<size_t>(data), '\0');
-  };
-  const std::string one = R"({"dtype": "F32", "shape": [3], "data_offsets": [0, 12]})";
-  RunAll("denseheader", fuzz::DenseHeader,
-         {"", std::string(8, '\xff'), file("{\"parameters\": " + one + "}", 12),
-          file("{\"parameters\": " + one + ", \"momentum1\": " + one + "}", 12),
-          file("{\"parameters\": {\"dtype\": 5}}", 12), file(std::string(3000, '['), 0)});
-}
-
-TEST(FuzzCorpusTest, PlanSpec) {
-  RunAll("planspec", fuzz::PlanSpec,
-         {"", "{}", "a: [", std::string(1000, '['),
-          "\xef\xbb\xbf"
-          "batch_size: 8\n",
-          "batch_size: 8\nranks: 2\nhardware: h100-sxm\ntables:\n- {name: a, rows: 5, dim: 8}\n",
-          R"({"points": [{"size": 1, "hit_rate": 0.5}, {"size": 1e300, "hit_rate": 1}]})",
-          R"({"points": [{"size": -1, "hit_rate": 0.5}]})"});
-}
+TEST(FuzzCorpusTest, PlanText) { RunAll("plantext", fuzz::PlanText, fuzz::PlanTextCorpus()); }
 
 TEST(FuzzCorpusTest, SsdChunk) { RunAll("ssdchunk", fuzz::SsdChunk, fuzz::SsdChunkCorpus()); }
 TEST(FuzzCorpusTest, SsdFooter) { RunAll("ssdfooter", fuzz::SsdFooter, fuzz::SsdFooterCorpus()); }

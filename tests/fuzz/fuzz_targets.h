@@ -14,11 +14,17 @@ void NpyHeader(const uint8_t* data, size_t size);    // an array file
 void ZipArchive(const uint8_t* data, size_t size);   // an archive
 void TableSchema(const uint8_t* data, size_t size);  // a schema's JSON
 
-// First byte odd: the checksum is made right (SavedManifest), the arrays were edited.
-void SavedManifest(const uint8_t* data, size_t size);     // of a saved model or checkpoint
-void PortableManifest(const uint8_t* data, size_t size);  // of an export
-void DenseHeader(const uint8_t* data, size_t size);       // a dense file of three parameters
-void PlanSpec(const uint8_t* data, size_t size);          // a spec, and the JSON of a curve
+// What lies in the directory of a model, tests/models/model_fuzz_targets.h.
+// A manifest. First byte odd: its checksum is made right before it is read.
+void SavedManifest(const uint8_t* data, size_t size);
+// The dense file, whose checksum is right. First byte odd: the next eight are the number of
+// parameters, otherwise one of them; second bit: the length of its header is made right.
+void DenseFile(const uint8_t* data, size_t size);
+// A manifest of the portable form beside two arrays. First byte odd: it was edited.
+void PortableManifest(const uint8_t* data, size_t size);
+
+// What `hotrow plan` reads, tests/tools/plan_fuzz_targets.h. First byte: a curve, hardware, a spec.
+void PlanText(const uint8_t* data, size_t size);
 
 // The files of an SsdStore, tests/store/ssd_fuzz_targets.h. First byte odd: the checksums are made
 // right before the bytes are read.

@@ -1,0 +1,237 @@
+#include "tests/models/model_fuzz_targets.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "models/checkpoint_check.h"
+#include "models/portable_model.h"
+#include "models/saved_model.h"
+#include "tests/fuzz/fuzz_targets.h"
+#include "tests/models/file_builders.h"
+#include "tests/support/mem_env.h"
+
+namespace hotrow::fuzz {
+namespace {
+
+constexpr char kDir[] = "/model";
+constexpr std::string_view kCrcMember = "\"manifest_crc32c\": \"";
+constexpr size_t kCrcDigits = 8;
+constexpr int64_t kMemoryBytes = 1 << 20;
+
+uint32_t CrcOf(std::string_view text) { return Crc32c(std::as_bytes(std::span(text))); }
+
+void Write(Env& env, const std::string& name, std::string_view text) {
+  const std::string path = absl::StrCat(kDir, "/", name);
+  HOTROW_CHECK(env.CreateDirs(path.substr(0, path.rfind('/'))).ok());
+  HOTROW_CHECK(WriteFileAtomically(env, path, text).ok());
+}
+
+void ExpectNamed(const absl::Status& status) { HOTROW_CHECK(!status.message().empty()); }
+
+// Makes the checksum of a manifest right, and puts one at its end where there is none.
+void FixManifest(std::string* text) {
+  size_t at = text->rfind(kCrcMember);
+  if (at == std::string::npos || text->size() < at + kCrcMember.size() + kCrcDigits) {
+    const size_t end = text->rfind('}');
+    if (end == std::string::npos) return;
+    text->resize(end);
+    absl::StrAppend(text, ", ", std::string(kCrcMember), std::string(kCrcDigits, '0'), "\"}");
+    at = text->rfind(kCrcMember);
+  }
+  at += kCrcMember.size();
+  text->replace(at, kCrcDigits, std::string(kCrcDigits, '0'));
+  text->replace(at, kCrcDigits, absl::StrFormat("%08x", CrcOf(*text)));
+}
+
+// Of a header and what follows it.
+std::string Tensors(std::string_view header, std::string_view data) {
+  const uint64_t length = header.size();
+  std::string out(sizeof(length), '\0');
+  std::memcpy(out.data(), &length, sizeof(length));
+  return absl::StrCat(out, std::string(header), std::string(data));
+}
+
+SavedModel ModelOf(int ranks, bool is_checkpoint) {
+  SavedModel model;
+  model.model = "dlrm";
+  model.shape = {{"embedding_dim", "8"}, {"dense_arch_layer_sizes", "16-8"}};
+  model.seed = 7;
+  model.step = 41;
+  model.num_dense = 2;
+  model.features = {{"a", "t"}, {"b", "t"}, {"c", "u"}};
+  model.tables = {{.name = "t", .dim = 8, .optimizer = "adam"},
+                  {.name = "u",
+                   .dim = 4,
+                   .optimizer = "rowwise_adagrad",
+                   .weights_precision = WeightsPrecision::kBf16,
+                   .initializer = Initializer{.kind = InitializerKind::kUniform, .value = 0.5f}}};
+  if (!is_checkpoint) {
+    for (SavedModel::Table& table : model.tables) {
+      table.rows = 3;
+      table.hash = "0123456789abcdef0123456789abcdef";
+    }
+  }
+  model.dense_optimizer = "adam";
+  model.num_parameters = 2;
+  model.dir = kDir;
+  for (int r = 0; r < ranks; ++r) {
+    model.parts.push_back({.store = ranks == 3 ? "ssd" : "memory",
+                           .tables_dir = SavedTablesDir(kDir, r, ranks),
+                           .snapshot = static_cast<SnapshotId>(0x1234567800000001) + r});
+  }
+  model.dense_file = "dense.safetensors";
+  model.dense_bytes = 100;
+  model.dense_crc = 0xabcdef01;
+  model.is_checkpoint = is_checkpoint;
+  if (is_checkpoint) {
+    TrainingState state;
+    state.settings = {{"seed", "7"}, {"learning_rate", "0.02"}};
+    state.epoch = 1;
+    state.samples_in_epoch = 640;
+    state.steps = 41;
+    state.recent_loss = 0.5;
+    model.training = state;
+  }
+  if (ranks == 2) model.residuals = {{"residuals-00000", 32, 1}, {"residuals-00001", 32, 2}};
+  return model;
+}
+
+}  // namespace
+
+void SavedManifest(const uint8_t* data, size_t size) {
+  if (size < 1) return;
+  std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (data[0] % 2 == 1) FixManifest(&text);
+  test::MemEnv env;
+  Write(env, "manifest.json", text);
+  const auto model = ReadSavedModel(env, kDir);
+  if (!model.ok()) {
+    ExpectNamed(model.status());
+    return;
+  }
+  // What was understood can be written, and is the same then.
+  const std::string written = SavedModelManifest(*model);
+  Write(env, "manifest.json", written);
+  const auto again = ReadSavedModel(env, kDir);
+  HOTROW_CHECK(again.ok());
+  HOTROW_CHECK(SavedModelManifest(*again) == written);
+
+  // A few floats as a dense file, and nothing else of it is there.
+  Write(env, "manifest.json", text);
+  if (model->dense_file != "manifest.json") Write(env, model->dense_file, Tensors("{}  ", "data"));
+  const auto dense = ReadSavedDense(env, *model);
+  if (!dense.ok()) ExpectNamed(dense.status());
+  for (size_t rank = 0; rank < model->residuals.size(); ++rank) {
+    HOTROW_CHECK(!ReadSavedResiduals(env, *model, static_cast<int32_t>(rank)).ok());
+  }
+  // Stores on disks are not those of this Env.
+  const bool in_memory = std::all_of(model->parts.begin(), model->parts.end(),
+                                     [](const auto& part) { return part.store == "memory"; });
+  if (!in_memory) return;
+  const auto inspected = InspectCheckpoint(env, kDir, kMemoryBytes);
+  if (!inspected.ok()) ExpectNamed(inspected.status());
+  const auto verified = VerifyCheckpoint(env, kDir, kMemoryBytes);
+  HOTROW_CHECK(!verified.ok() || !verified->damage.empty());
+}
+
+void DenseFile(const uint8_t* data, size_t size) {
+  if (size < 10) return;
+  // How many parameters the manifest says there are: a number that may be right, or any.
+  int64_t parameters = 0;
+  std::memcpy(&parameters, data + 1, sizeof(parameters));
+  parameters &= data[0] % 2 == 0 ? 0xff : INT64_MAX;
+  std::string text(reinterpret_cast<const char*>(data) + 9, size - 9);
+  // Its length is right, and it ends at the first zero.
+  if (data[0] / 2 % 2 == 1) {
+    const size_t end = std::min(text.find('\0'), text.size());
+    text = Tensors(text.substr(0, end), text.substr(end));
+  }
+  test::MemEnv env;
+  Write(env, "dense.safetensors", text);
+  SavedModel saved = ModelOf(1, false);
+  saved.num_parameters = parameters;
+  saved.dense_bytes = static_cast<int64_t>(text.size());
+  saved.dense_crc = CrcOf(text);
+  const auto arrays = ReadSavedDense(env, saved);
+  if (!arrays.ok()) {
+    ExpectNamed(arrays.status());
+    return;
+  }
+  HOTROW_CHECK(static_cast<int64_t>(arrays->parameters.size()) == parameters);
+  std::vector<float> found(arrays->parameters.size());
+  HOTROW_CHECK(ReadSavedDense(env, saved, {.parameters = found}).ok());
+  HOTROW_CHECK(found.empty() || std::memcmp(found.data(), arrays->parameters.data(),
+                                            found.size() * sizeof(float)) == 0);
+}
+
+void PortableManifest(const uint8_t* data, size_t size) {
+  if (size < 1) return;
+  test::MemEnv env;
+  Write(env, "manifest.json", {reinterpret_cast<const char*>(data) + 1, size - 1});
+  Write(env, "keys.npy",
+        test::NpyWithHeader(test::NpyDictionary("<u8", "(2,)"),
+                            std::string(1, '\1') + std::string(15, '\0')));
+  Write(env, "weights.npy",
+        test::NpyWithHeader(test::NpyDictionary("<f4", "(2, 4)"), std::string(32, '\0')));
+  Write(env, "dense.safetensors",
+        Tensors(R"({"parameters":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+                std::string(8, '\0')));
+  const auto portable = ReadPortableManifest(env, kDir, /*edited=*/data[0] % 2 == 1);
+  if (!portable.ok()) {
+    ExpectNamed(portable.status());
+    return;
+  }
+  for (const PortableTable& table : portable->tables) HOTROW_CHECK(table.dim > 0);
+  const auto verified = VerifyPortable(env, kDir, kMemoryBytes);
+  if (!verified.ok()) ExpectNamed(verified.status());
+}
+
+std::vector<std::string> SavedManifestCorpus() {
+  std::vector<std::string> out = {"", "\1{}", "\1{", "\1[]", "\1null}"};
+  for (const int ranks : {1, 2, 3}) {
+    for (const bool is_checkpoint : {false, true}) {
+      const std::string text = SavedModelManifest(ModelOf(ranks, is_checkpoint));
+      for (const char fix : {'\0', '\1'}) out.push_back(std::string(1, fix) + text);
+    }
+  }
+  return out;
+}
+
+std::vector<std::string> DenseFileCorpus() {
+  const std::string header = R"({"parameters":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                             R"("momentum1":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})";
+  const std::string floats(16, '\0');
+  const std::string two = std::string("\2") + std::string(7, '\0');
+  return {"",
+          std::string(1, '\0') + two + Tensors(header, floats),
+          std::string(1, '\2') + two + header + floats,
+          std::string(1, '\3') + std::string(8, '\xff') + header + floats,
+          std::string(1, '\2') + two + R"({"parameters":{"dtype":5,"shape":[2]}})",
+          std::string(1, '\2') + two + R"({"parameters":[[[[]]]]})",
+          std::string(1, '\0') + two + std::string(16, '\xff')};
+}
+
+std::vector<std::string> PortableManifestCorpus() {
+  const std::string text = R"({"format": "hotrow.portable_model", "version": 1, "requires": [],
+    "model": "dlrm", "shape": {"embedding_dim": "4"}, "seed": 1, "step": 41, "num_dense": 2,
+    "features": [{"name": "a", "table": "t"}],
+    "tables": [{"name": "t", "dim": 4, "optimizer": "sgd", "dtype": "float32", "rows": 2,
+      "initializer": {"kind": "uniform", "value": 0.5}, "arrays": [
+      {"name": "keys", "dtype": "<u8", "shape": [2], "files": [{"file": "keys.npy"}]},
+      {"name": "weights", "dtype": "<f4", "shape": [2, 4], "files": [{"file": "weights.npy",
+       "crc32c": "00000000"}]}]}],
+    "dense": {"file": "dense.safetensors", "parameters": 2, "optimizer": "sgd"}})";
+  return {"", std::string(1, '\0') + text, std::string(1, '\1') + text, std::string(1, '\0') + "{}",
+          std::string(1, '\0') + R"({"format": "hotrow.portable_model", "version": 2})"};
+}
+
+}  // namespace hotrow::fuzz

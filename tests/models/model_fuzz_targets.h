@@ -1,0 +1,16 @@
+#ifndef HOTROW_TESTS_MODELS_MODEL_FUZZ_TARGETS_H_
+#define HOTROW_TESTS_MODELS_MODEL_FUZZ_TARGETS_H_
+
+#include <string>
+#include <vector>
+
+// Inputs to start the targets of tests/fuzz/fuzz_targets.h with that read files of models.
+namespace hotrow::fuzz {
+
+std::vector<std::string> SavedManifestCorpus();
+std::vector<std::string> DenseFileCorpus();
+std::vector<std::string> PortableManifestCorpus();
+
+}  // namespace hotrow::fuzz
+
+#endif  // HOTROW_TESTS_MODELS_MODEL_FUZZ_TARGETS_H_
