@@ -191,7 +191,7 @@ std::string StoreReportText(const std::string& path, const RocksStoreReport& rep
     for (const RocksStoreReport::Snapshot& s : report.snapshots) {
       absl::StrAppendFormat(&out, "  %20d %10s %32s %12s %6d %10s\n", s.info.id,
                             s.info.committed ? "committed" : "prepared",
-                            s.info.identity.known() ? s.info.identity.ToHex() : "unknown",
+                            s.info.identity.known() ? s.info.identity.ToHex() : "none",
                             CountText(s.rows), s.files, FormatBytes(s.bytes));
     }
   }

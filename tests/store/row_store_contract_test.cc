@@ -19,7 +19,8 @@ RowStoreKind HostStoreKind() {
           },
           .store_name = "host store",
           .open_snapshot = OpenHostSnapshot,
-          .has_present_state = false};
+          .has_present_state = false,
+          .keeps_commits = false};
 }
 
 INSTANTIATE_TEST_SUITE_P(HostStore, RowStoreContractTest, testing::Values(HostStoreKind()),

@@ -25,6 +25,7 @@ constexpr int64_t kChunkBytes = 16384;
 constexpr int64_t kSegmentBytes = 2 * kChunkBytes;
 constexpr uint64_t kEpoch = 5;
 constexpr uint64_t kBaseSequence = 1000;
+constexpr UniqueId kImageId = {.high = 11, .low = 12};
 const std::array<int64_t, 3> kRowBytes = {16, 100, 2048};
 const SsdGeometry kGeometry = {kSegmentBytes, kChunkBytes, kRowBytes};
 
@@ -223,10 +224,10 @@ void SsdIndexImage(const uint8_t* data, size_t size) {
   if (data[0] % 2 == 1) FixImage(&text);
   test::MemEnv env;
   HOTROW_CHECK(WriteFileAtomically(env, "/index-1", text).ok());
-  const auto rows = CheckSsdIndexImage(env, "/index-1");
+  const auto rows = CheckSsdIndexImage(env, "/index-1", kImageId);
   MemoryBudget budget(int64_t{1} << 20);
   const std::unique_ptr<SsdIndex> index = NewIndex(budget);
-  const absl::Status read = ReadSsdIndexImage(env, "/index-1", *index);
+  const absl::Status read = ReadSsdIndexImage(env, "/index-1", kImageId, *index);
   if (!read.ok()) return;
   HOTROW_CHECK(rows.ok() && *rows == index->rows());
   int64_t seen = 0;
@@ -314,7 +315,7 @@ std::vector<std::string> SsdIndexImageCorpus() {
         index->Upsert(keys, [](size_t i, SsdLocation) { return static_cast<SsdLocation>(i * 7); });
     HOTROW_CHECK(result.status.ok());
     test::MemEnv env;
-    HOTROW_CHECK(WriteSsdIndexImage(env, "/index-1", *index).ok());
+    HOTROW_CHECK(WriteSsdIndexImage(env, "/index-1", kImageId, *index).ok());
     const auto text = ReadFileToString(env, "/index-1");
     HOTROW_CHECK(text.ok());
     for (const char fix : {'\0', '\1'}) out.push_back(std::string(1, fix) + *text);

@@ -71,7 +71,7 @@ TEST_P(OldFormatsTest, AreReadAndTrainOn) {
                               VerifyCheckpoint(PosixEnv(), dir, /*store_bytes=*/0));
   EXPECT_THAT(after.damage, testing::IsEmpty());
   EXPECT_EQ(after.model.step, 64);
-  EXPECT_TRUE(after.model.parts[0].identity.known() || old.name == "rocksdb");
+  EXPECT_TRUE(after.model.parts[0].identity.known());
 }
 
 INSTANTIATE_TEST_SUITE_P(
