@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/device_memory.h"
+#include "base/thread.h"
 
 #if HOTROW_HAVE_CUDA
 #include <cuda_runtime_api.h>
@@ -28,7 +29,14 @@ namespace internal {
 // Does what it is given in order, on a thread of its own. After an error it does nothing more.
 class LaggingQueue {
  public:
-  explicit LaggingQueue(std::chrono::microseconds lag) : lag_(lag), thread_([this] { Run(); }) {}
+  explicit LaggingQueue(std::chrono::microseconds lag) : lag_(lag) {
+    absl::StatusOr<std::thread> thread = StartThread("a lagging stream", [this] { Run(); });
+    if (thread.ok()) {
+      thread_ = *std::move(thread);
+    } else {
+      status_ = thread.status();
+    }
+  }
 
   ~LaggingQueue() {
     {
@@ -36,7 +44,7 @@ class LaggingQueue {
       stopping_ = true;
     }
     changed_.notify_all();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
 
   // Takes the work on, or returns the error of some before.

@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -14,6 +13,8 @@
 #include "base/env.h"
 #include "base/errno_status.h"
 #include "base/io_queue_impl.h"
+#include "base/status_macros.h"
+#include "base/thread.h"
 
 namespace hotrow {
 namespace {
@@ -46,12 +47,10 @@ class ThreadsIoQueue : public IoQueue {
 
   absl::Status StartThreads(int count) {
     for (int i = 0; i < count; ++i) {
-      try {
-        threads_.emplace_back([this] { Work(); });
-      } catch (const std::system_error& error) {
-        return absl::ResourceExhaustedError(absl::StrCat("an I/O queue: no room for thread ", i + 1,
-                                                         " of ", count, ": ", error.what()));
-      }
+      HOTROW_ASSIGN_OR_RETURN(std::thread thread,
+                              StartThread(absl::StrCat("an I/O queue (", i + 1, " of ", count, ")"),
+                                          [this] { Work(); }));
+      threads_.push_back(std::move(thread));
     }
     return absl::OkStatus();
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/thread.h"
 
 namespace hotrow {
 namespace {
@@ -82,6 +83,7 @@ struct ThreadPool::State {
   std::deque<std::function<void()>> tasks;
   bool stopping = false;
   std::vector<std::thread> workers;
+  absl::Status status;  // why there are no more
 
   void Close(Loop* loop) { std::erase(loops, loop); }
 
@@ -119,7 +121,13 @@ ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
   HOTROW_CHECK(num_threads >= 1);
   state_->workers.reserve(static_cast<size_t>(num_threads - 1));
   for (int i = 1; i < num_threads; ++i) {
-    state_->workers.emplace_back([state = state_.get()] { state->WorkerMain(); });
+    absl::StatusOr<std::thread> worker =
+        StartThread("a pool", [state = state_.get()] { state->WorkerMain(); });
+    if (!worker.ok()) {
+      state_->status = worker.status();
+      return;
+    }
+    state_->workers.push_back(*std::move(worker));
   }
 }
 
@@ -133,6 +141,8 @@ ThreadPool::~ThreadPool() {
 }
 
 int ThreadPool::num_threads() const { return static_cast<int>(state_->workers.size()) + 1; }
+
+absl::Status ThreadPool::status() const { return state_->status; }
 
 void ThreadPool::ParallelFor(int64_t n, int64_t grain,
                              absl::FunctionRef<void(int64_t begin, int64_t end)> body) {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 
 namespace hotrow {
 
@@ -20,13 +21,16 @@ namespace hotrow {
 class ThreadPool {
  public:
   // num_threads counts the calling thread: a pool of 1 starts none and runs loops in place. At
-  // least 1.
+  // least 1. Where the system has no room for that many, the pool has fewer: num_threads() and
+  // status() say so, and everything works.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();  // waits for submitted work
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const;
+  // Unavailable where the pool has fewer threads than were asked for: what the system said.
+  absl::Status status() const;
 
   // Calls body(begin, end) for consecutive chunks of `grain` items covering [0, n), the last one
   // shorter, and returns when all are done. The caller works too. n = 0 calls nothing.

@@ -1,11 +1,25 @@
 #include "comm/lane.h"
 
+#include <string>
 #include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/thread.h"
 
 namespace hotrow {
 
-CommLane::CommLane(std::unique_ptr<Communicator> channel)
-    : channel_(std::move(channel)), thread_([this] { Run(); }) {}
+CommLane::CommLane(std::unique_ptr<Communicator> channel) : channel_(std::move(channel)) {
+  absl::StatusOr<std::thread> thread = StartThread("a lane of collective calls", [this] { Run(); });
+  if (thread.ok()) {
+    thread_ = *std::move(thread);
+    return;
+  }
+  // The others will wait for what this rank cannot send.
+  channel_->Abort(std::string(thread.status().message()));
+  const std::lock_guard lock(mutex_);
+  failure_ = thread.status();
+  failed_at_ = 0;
+}
 
 CommLane::~CommLane() {
   {
@@ -13,11 +27,15 @@ CommLane::~CommLane() {
     stop_ = true;
     changed_.notify_all();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 int64_t CommLane::Start(Work work) {
   const std::lock_guard lock(mutex_);
+  if (!thread_.joinable()) {  // all work has failed
+    ++done_;
+    return started_++;
+  }
   queue_.push_back(std::move(work));
   changed_.notify_all();
   return started_++;

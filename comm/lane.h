@@ -28,7 +28,8 @@ namespace hotrow {
 // alike on all ranks.
 // Errors: work that fails ends the lane: what was started after it does not run, and Wait for it,
 // or for anything later, returns its error. A failed communicator fails all its work, so that
-// takes no longer than its timeout.
+// takes no longer than its timeout. Where the system has no thread for the lane, the channel's
+// family is failed, and all work with Unavailable.
 class CommLane {
  public:
   using Work = std::function<absl::Status(Communicator&)>;

@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 
 namespace hotrow {
 namespace {
@@ -79,13 +80,15 @@ void FinalizeAtExit() {
   // After a failure MPI_Finalize could wait for ever.
   if (finalized != 0 || any_family_failed.load()) return;
   // So it could where others have failed and this rank, which was done before, has not heard of it.
-  std::thread([] {
+  absl::StatusOr<std::thread> watch = StartThread("the end of MPI", [] {
     const double seconds = 1.25 * longest_timeout_seconds.load();
     std::this_thread::sleep_for(Seconds(seconds));
     std::fprintf(stderr, "MPI_Finalize: another rank has not ended for %g s; leaving without it\n",
                  seconds);
     std::_Exit(EXIT_FAILURE);
-  }).detach();
+  });
+  // Without it mpirun is left to end us.
+  if (watch.ok()) watch->detach();
   MPI_Finalize();
 }
 

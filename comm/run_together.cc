@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 
 namespace hotrow {
 namespace {
@@ -86,14 +87,20 @@ absl::Status RunTogether(Communicator& channel, absl::FunctionRef<absl::Status()
   if (channel.world_size() == 1) return work();
   Progress progress;
   absl::Status verdict;
-  std::thread answering([&] { verdict = AnswerUntilAllAreDone(channel, progress); });
+  absl::StatusOr<std::thread> answering = StartThread(
+      "answering other ranks", [&] { verdict = AnswerUntilAllAreDone(channel, progress); });
+  if (!answering.ok()) {
+    // This rank does not work, and tells the others so here and now.
+    progress.ended = answering.status();
+    return AnswerUntilAllAreDone(channel, progress);
+  }
   absl::Status own = work();
   {
     const std::lock_guard<std::mutex> lock(progress.mutex);
     progress.ended = std::move(own);
   }
   progress.changed.notify_all();
-  answering.join();
+  answering->join();
   return verdict;
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 
 namespace hotrow {
 namespace {
@@ -226,10 +227,17 @@ std::vector<absl::Status> RunOnThreads(int world_size, const CommunicatorOptions
   std::vector<absl::Status> statuses(ends->size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < ends->size(); ++rank) {
-    threads.emplace_back([&, rank] {
+    absl::StatusOr<std::thread> thread = StartThread("a rank", [&, rank] {
       const std::unique_ptr<Communicator> end = std::move((*ends)[rank]);
       statuses[rank] = rank_main(*end);
     });
+    if (!thread.ok()) {
+      // The others would wait for this rank.
+      (*ends)[rank]->Abort(std::string(thread.status().message()));
+      statuses[rank] = thread.status();
+      continue;
+    }
+    threads.push_back(*std::move(thread));
   }
   for (std::thread& thread : threads) thread.join();
   return statuses;

@@ -14,6 +14,7 @@
 #include "base/device_memory.h"
 #include "base/device_stream.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "base/trace.h"
 #include "comm/communicator.h"
 #include "comm/lane.h"
@@ -805,6 +806,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
                      step_of](StepPipeline::Job* job) { return c->FillStep(step_of(job)); },
           .undo = [c = impl.get(), step_of](StepPipeline::Job* job) { c->GiveUp(step_of(job)); },
       });
+  HOTROW_RETURN_IF_ERROR(impl->EndJobUnlessOk(impl->pipeline->status()));
   return std::unique_ptr<EmbeddingCollection>(new EmbeddingCollection(std::move(impl)));
 }
 
@@ -1303,11 +1305,13 @@ void EmbeddingCollection::AnnounceSnapshot() {
     if (!c.snapshot.done) return;
   }
   c.JoinSnapshot();
-  c.tidied = true;
-  c.tidy_thread = std::thread([&c] {
+  absl::StatusOr<std::thread> thread = StartThread("tidying up for a snapshot", [&c] {
     TraceSpan span(c.ctx.trace, "snapshot_tidy");
     c.store.store->TidyForSnapshot();
   });
+  if (!thread.ok()) return;  // then the snapshot does it, or says why it cannot be begun
+  c.tidy_thread = *std::move(thread);
+  c.tidied = true;
 }
 
 absl::Status EmbeddingCollection::BeginSnapshot(SnapshotId snapshot) {
@@ -1349,8 +1353,18 @@ absl::Status EmbeddingCollection::BeginSnapshot(SnapshotId snapshot) {
     status = c.store.store->PrepareSnapshot(snapshot, [] {});
     c.FinishSnapshot(status);
   } else {
-    c.snapshot_thread =
-        std::thread([&c, snapshot, tidy] { c.FinishSnapshot(c.WriteSnapshot(snapshot, tidy)); });
+    absl::StatusOr<std::thread> thread = StartThread("writing a snapshot", [&c, snapshot, tidy] {
+      c.FinishSnapshot(c.WriteSnapshot(snapshot, tidy));
+    });
+    if (thread.ok()) {
+      c.snapshot_thread = *std::move(thread);
+    } else {
+      for (const std::unique_ptr<TieredTable>& tier : c.tiers) tier->EndSnapshot();
+      c.pipeline->NotifyRoom();
+      c.tidied = !tidy;
+      status = thread.status();
+      c.FinishSnapshot(status);
+    }
   }
   const std::lock_guard<std::mutex> lock(c.snapshot_mutex);
   c.snapshot.pause_ns = NowNanos() - begin_ns;

@@ -2,6 +2,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/status_macros.h"
+#include "base/thread.h"
 #include "base/trace.h"
 #include "embedding/step_pipeline_impl.h"
 
@@ -10,8 +12,11 @@ namespace hotrow::internal {
 StepPipeline::StepPipeline(bool threaded, Stages stages)
     : stages_(std::move(stages)), threaded_(threaded) {
   if (!threaded_) return;
-  first_thread_ = std::thread([this] { RunFirst(); });
-  second_thread_ = std::thread([this] { RunSecond(); });
+  status_ = [this]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(first_thread_, StartThread("placing rows", [this] { RunFirst(); }));
+    HOTROW_ASSIGN_OR_RETURN(second_thread_, StartThread("reading rows", [this] { RunSecond(); }));
+    return absl::OkStatus();
+  }();
 }
 
 StepPipeline::~StepPipeline() { Stop(); }

@@ -53,6 +53,9 @@ class StepPipeline {
   StepPipeline(const StepPipeline&) = delete;
   StepPipeline& operator=(const StepPipeline&) = delete;
 
+  // Unavailable where the system has no room for the threads: nothing may follow but Stop.
+  absl::Status status() const { return status_; }
+
   void Submit(Job* job);
   // Returns once the job is done; its status. *waited_ns: how long that took, 0 when it was done.
   absl::Status Wait(Job* job, int64_t* waited_ns);
@@ -98,6 +101,7 @@ class StepPipeline {
 
   const Stages stages_;
   const bool threaded_;
+  absl::Status status_;              // of the threads' start
   mutable std::mutex mutex_;         // guards what follows
   std::condition_variable changed_;  // of anything below
   std::deque<Job*> jobs_;            // submitted and not forgotten, in order

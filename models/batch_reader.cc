@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "base/trace.h"
 #include "models/data/slice_batch.h"
 
@@ -12,7 +13,14 @@ namespace hotrow {
 BatchReader::BatchReader(DataSource* data, const BatchReaderOptions& options)
     : data_(data), options_(options), epoch_(options.first_epoch) {
   HOTROW_CHECK(0 <= options_.rank && options_.rank < options_.world_size);
-  if (options_.read_ahead > 0) thread_ = std::thread([this] { Run(); });
+  if (options_.read_ahead == 0) return;
+  absl::StatusOr<std::thread> thread = StartThread("reading batches ahead", [this] { Run(); });
+  if (thread.ok()) {
+    thread_ = *std::move(thread);
+    return;
+  }
+  status_ = thread.status();
+  ended_ = true;
 }
 
 BatchReader::~BatchReader() {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/thread.h"
 #include "models/rank_group_impl.h"
 
 namespace hotrow {
@@ -24,10 +25,17 @@ void Job::Start(bool background, std::function<absl::Status()> work) {
     return;
   }
   done_ = false;
-  thread_ = std::thread([this, work = std::move(work)] {
-    status_ = work();
-    done_ = true;
-  });
+  absl::StatusOr<std::thread> thread =
+      StartThread("writing a checkpoint", [this, work = std::move(work)] {
+        status_ = work();
+        done_ = true;
+      });
+  if (thread.ok()) {
+    thread_ = *std::move(thread);
+    return;
+  }
+  status_ = thread.status();
+  done_ = true;
 }
 
 absl::Status Job::Join() {

@@ -27,7 +27,8 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // Not while one runs. Null: nothing is to be done, and that is done at once.
+  // Not while one runs. Null: nothing is to be done, and that is done at once. Where the system has
+  // no thread for it, it is done at once, too, and has failed.
   void Start(bool background, std::function<absl::Status()> work);
   bool done() const { return done_; }
   // Waits; the status of the work that was started last.

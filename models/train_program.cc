@@ -15,6 +15,7 @@
 #include "base/exec_context.h"
 #include "base/run_main.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "comm/create_communicator.h"
@@ -37,20 +38,22 @@ std::atomic<int> stop_signal{0};
 // A thread waits for the signals, and there is no handler: code after sigwait may do anything, a
 // handler next to nothing. (Handlers of a program that embeds hotrow do no harm either: the threads
 // that multiply matrices block signals while they do, see ops/gemm_impl.h.)
-void CatchStopSignals() {
+absl::Status CatchStopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::thread([signals] {
-    int signal = 0;
-    sigwait(&signals, &signal);
-    stop_signal = signal;
-    sigwait(&signals, &signal);
-    std::signal(signal, SIG_DFL);
-    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-    std::raise(signal);
-  }).detach();
+  HOTROW_ASSIGN_OR_RETURN(std::thread waiting, StartThread("signals", [signals] {
+                            int signal = 0;
+                            sigwait(&signals, &signal);
+                            stop_signal = signal;
+                            sigwait(&signals, &signal);
+                            std::signal(signal, SIG_DFL);
+                            pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+                            std::raise(signal);
+                          }));
+  waiting.detach();
+  return absl::OkStatus();
 }
 
 std::string HelpText(const TrainProgram& program, const FlagSet& set) {
@@ -150,6 +153,10 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
                                     communicator.world_size(), /*resumed_step=*/-1)));
   TraceRecorder trace(/*keep_events=*/first && !flags.trace.empty());
   ThreadPool pool(static_cast<int>(flags.threads));
+  if (!pool.status().ok()) {
+    return absl::Status(pool.status().code(),
+                        absl::StrCat("--threads=", flags.threads, ": ", pool.status().message()));
+  }
   options.out = first ? stdout : nullptr;
   options.stop_signal = &stop_signal;
   options.communicator = &communicator;
@@ -220,7 +227,7 @@ absl::Status Run(const TrainProgram& program, int argc, const char* const* argv)
   options.shape = ModelShape(set);
   options.settings = RunSettings(set);
   // A launcher's library starts threads.
-  CatchStopSignals();
+  HOTROW_RETURN_IF_ERROR(CatchStopSignals());
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
                           CreateCommunicator(comm, {.timeout_seconds = flags.comm_timeout}));
   absl::Status status = Train(program, set, flags, std::move(options), *communicator);

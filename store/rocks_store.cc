@@ -28,11 +28,13 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -619,7 +621,31 @@ absl::Status RocksStore::RestoreSnapshot(const RocksSnapshot& snapshot, const st
   return env.SyncDir(to);
 }
 
+// RocksDB starts threads when it first has work for them, and throws on whatever thread that is
+// where the system has no room for one more. So those of its pools are started here, and `open`,
+// which starts one or two more, is watched as well.
+static absl::Status WithThreads(int background_jobs, absl::FunctionRef<void()> open) {
+  rocksdb::Env* const env = rocksdb::Env::Default();
+  // As many of each kind as it takes for so many jobs.
+  const int flushes = std::max(1, background_jobs / 4);
+  const std::pair<rocksdb::Env::Priority, int> pools[] = {
+      {rocksdb::Env::HIGH, flushes}, {rocksdb::Env::LOW, std::max(1, background_jobs - flushes)}};
+  try {
+    for (const auto& [pool, threads] : pools) {
+      env->IncBackgroundThreadsIfNeeded(threads, pool);
+      env->Schedule([](void*) {}, nullptr, pool);
+    }
+    open();
+  } catch (const std::system_error& error) {
+    return absl::UnavailableError(
+        absl::StrCat("the system has no thread for RocksDB: ", error.what(),
+                     "; raise the limit of threads (ulimit -u)"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RocksStore::OpenDb(const std::string& dir, bool create) {
+  HOTROW_RETURN_IF_ERROR(pool_.status());
   bool direct = options_.direct_io;
   if (direct) {
     const std::string probe = options_.path + "/probe.tmp";
@@ -631,7 +657,9 @@ absl::Status RocksStore::OpenDb(const std::string& dir, bool create) {
   rocksdb::DB* db = nullptr;
   rocksdb::Options options = DbOptions(direct);
   options.create_if_missing = create;  // a database that has gone is no empty one
-  const rocksdb::Status status = rocksdb::DB::Open(options, dir, &db);
+  rocksdb::Status status;
+  HOTROW_RETURN_IF_ERROR(WithThreads(options_.background_jobs,
+                                     [&] { status = rocksdb::DB::Open(options, dir, &db); }));
   HOTROW_RETURN_IF_ERROR(ToStatus(status, "open"));
   db_.reset(db);
   live_dir_ = dir;

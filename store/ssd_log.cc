@@ -1,13 +1,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "store/ssd_log_impl.h"
 
 namespace hotrow::internal {
@@ -68,7 +68,8 @@ absl::StatusOr<std::unique_ptr<SsdLog>> SsdLog::Create(const SsdLogOptions& opti
   log->segments_.resize(static_cast<size_t>(options.segments_max));
   HOTROW_ASSIGN_OR_RETURN(log->queue_, options.env->NewIoQueue({.depth = kWriterDepth}));
   if (options.background) {
-    log->writer_ = std::thread([log = log.get()] { log->WriterLoop(); });
+    HOTROW_ASSIGN_OR_RETURN(log->writer_, StartThread("the writer of an ssd store",
+                                                      [log = log.get()] { log->WriterLoop(); }));
   }
   return log;
 }
@@ -532,12 +533,10 @@ absl::Status SsdLog::Sync() {
     };
     std::vector<std::thread> threads;
     threads.reserve(kSyncsAtOnce);
-    try {
-      while (threads.size() + 1 < std::min(kSyncsAtOnce, dirty.size())) {
-        threads.emplace_back(sync_some);
-      }
-    } catch (const std::system_error&) {
-      // No more threads: those there are and this one do it all.
+    while (threads.size() + 1 < std::min(kSyncsAtOnce, dirty.size())) {
+      absl::StatusOr<std::thread> thread = StartThread("syncing files side by side", sync_some);
+      if (!thread.ok()) break;  // those there are and this one do it all
+      threads.push_back(*std::move(thread));
     }
     sync_some();
     for (std::thread& thread : threads) thread.join();

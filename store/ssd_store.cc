@@ -23,6 +23,7 @@
 #include "base/metrics.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "base/trace.h"
 #include "store/host_memory_impl.h"
 #include "store/ssd_format_impl.h"
@@ -526,7 +527,10 @@ absl::Status SsdStore::Impl::Open() {
   const absl::Status has_reserve = log->EnsureFree(SsdLog::kReservedSegments);
   if (!has_reserve.ok() && !absl::IsResourceExhausted(has_reserve)) return has_reserve;
   HOTROW_RETURN_IF_ERROR(log->Sync());  // the names of new files
-  if (options.background) cleaner = std::thread([this] { CleanerLoop(); });
+  if (options.background) {
+    HOTROW_ASSIGN_OR_RETURN(cleaner,
+                            StartThread("the cleaner of an ssd store", [this] { CleanerLoop(); }));
+  }
   return absl::OkStatus();
 }
 

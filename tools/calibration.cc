@@ -121,6 +121,8 @@ class Calibrator {
     ctx_.pool = &pool_;
   }
 
+  // What came of starting them.
+  absl::Status threads() const { return pool_.status(); }
   absl::Status Memory();
   absl::Status Gather();
   absl::Status Disk();
@@ -829,6 +831,7 @@ absl::StatusOr<HardwareProfile> Calibrate(const CalibrationOptions& options,
     }
   } const remover{dir};
   Calibrator calibrator(options, dir);
+  HOTROW_RETURN_IF_ERROR(calibrator.threads());
   calibrator.profile = *FindAccelerator("cpu");
   calibrator.profile.name = "this machine";
   calibrator.profile.machine = MachineName(options.threads);

@@ -21,6 +21,7 @@
 #include "base/math.h"
 #include "base/philox.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "base/trace.h"
 #include "models/report.h"
 
@@ -282,7 +283,9 @@ absl::StatusOr<DeviceMeasurement> MeasureDevice(const DeviceMeasurementOptions& 
     std::atomic<bool> stop{false};
     absl::StatusOr<int64_t> written_beside = int64_t{0};
     const double mixed_begin = WallSeconds();
-    std::thread writer([&] { written_beside = WriteFile(options, *other, bytes, &stop); });
+    HOTROW_ASSIGN_OR_RETURN(std::thread writer, StartThread("writing beside reads", [&] {
+                              written_beside = WriteFile(options, *other, bytes, &stop);
+                            }));
     const absl::StatusOr<DeviceReads> beside =
         ReadByQueue(options, *file, bytes, options.batches, 99);
     stop = true;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 
 namespace hotrow {
 namespace {
@@ -169,15 +170,22 @@ class InflateStream : public ByteStream {
 
 class ReadAheadStream : public ByteStream {
  public:
-  explicit ReadAheadStream(std::unique_ptr<ByteStream> stream)
-      : stream_(std::move(stream)), thread_([this] { Run(); }) {}
+  explicit ReadAheadStream(std::unique_ptr<ByteStream> stream) : stream_(std::move(stream)) {
+    absl::StatusOr<std::thread> thread = StartThread("reading a file ahead", [this] { Run(); });
+    if (thread.ok()) {
+      thread_ = *std::move(thread);
+      return;
+    }
+    status_ = thread.status();
+    ended_ = true;
+  }
   ~ReadAheadStream() override {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       stop_ = true;
     }
     changed_.notify_all();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
   ReadAheadStream(const ReadAheadStream&) = delete;
   ReadAheadStream& operator=(const ReadAheadStream&) = delete;

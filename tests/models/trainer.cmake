@@ -5,11 +5,13 @@ hotrow_add_test(
           dlrm_model_test.cc
           flag_set_test.cc
           trainer_test.cc
+          ${PROJECT_SOURCE_DIR}/tests/support/failing_threads.cc
   DEPS hotrow::models_cli nlohmann_json::nlohmann_json ZLIB::ZLIB)
 
 hotrow_add_test(
   NAME models_ranks_test
   SOURCES trainer_feedback_test.cc trainer_ranks_test.cc
+          ${PROJECT_SOURCE_DIR}/tests/support/failing_threads.cc
   DEPS hotrow::models)
 
 hotrow_add_test(

@@ -20,6 +20,7 @@
 #include "models/dlrm_model.h"
 #include "models/saved_model.h"
 #include "models/trainer.h"
+#include "tests/support/failing_threads.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -337,6 +338,44 @@ TEST(TrainerRanksTest, WhatFailsOnOneRankIsSaidByAll) {
     EXPECT_THAT(reports[rank].status().message(),
                 AllOf(HasSubstr("rank 2"), HasSubstr("--cache_bytes=4096 is too small")));
   }
+}
+
+// Some thread of some rank cannot be made: all ranks end, and none waits for the timeout.
+TEST(TrainerRanksTest, ThreadsThatCannotBeMadeEndAllRanks) {
+  TrainerOptions options = SmallOptions();
+  options.limit_train_batches = 4;
+  options.prefetch_depth = 1;
+  options.cache_bytes = kSmallestCache;
+  const TrainReport whole = RunAlike(2, options);
+  int64_t errors = 0;
+  for (int64_t good = 0;; ++good) {
+    SCOPED_TRACE(testing::Message() << "thread " << good << " fails");
+    const test::FailingThreads threads(good, 1);
+    std::vector<absl::StatusOr<TrainReport>> reports(
+        2, absl::StatusOr<TrainReport>(absl::UnknownError("did not run")));
+    const auto statuses = RunOnThreads(2, {.timeout_seconds = 600}, [&](Communicator& c) {
+      TrainerOptions mine = options;
+      mine.communicator = &c;
+      absl::StatusOr<std::unique_ptr<DataSource>> data = OpenDataSource(kSpec, 5);
+      HOTROW_EXPECT_OK(data);
+      reports[c.rank()] = RunTraining(mine, **data, SmallDlrm(mine), {});
+      return reports[c.rank()].status();
+    });
+    if (statuses[0].ok() && statuses[1].ok()) {
+      for (const auto& report : reports) {
+        HOTROW_ASSERT_OK(report);
+        ASSERT_EQ(report->digest.hash, whole.digest.hash);
+      }
+    } else {
+      ++errors;
+      for (const absl::Status& status : statuses) {
+        ASSERT_THAT(status.message(), HasSubstr("the system has no thread for "));
+      }
+    }
+    if (threads.refused() == 0) break;
+    ASSERT_LT(good, 1000);
+  }
+  EXPECT_GE(errors, 10) << "were any refused?";
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "models/saved_model.h"
 #include "ops/row_layout.h"
 #include "tests/models/checkpoint_test_util.h"
+#include "tests/support/failing_threads.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -899,6 +900,51 @@ TEST(ReportTest, SummaryOfAnEmptyRunHasNoNonsense) {
   const std::string summary = FormatSummary(TrainReport());
   EXPECT_THAT(summary, ::testing::Not(HasSubstr("nan")));
   EXPECT_THAT(summary, HasSubstr("not evaluated"));
+}
+
+// Each thread of a run in turn cannot be made, alone or with all that follow: an error that says
+// so, or, where the work can be done without, the bits of any other run.
+TEST(TrainerTest, ThreadsThatCannotBeMadeAreAnError) {
+  TrainerOptions options = test::SmallRun();
+  options.epochs = 1;
+  options.limit_train_batches = 6;
+  options.validation_freq_within_epoch = 0;
+  options.store = StoreKind::kSsd;
+  options.disk_bytes = int64_t{16} << 20;
+  options.cache_bytes = kSmallestCache;
+  options.prefetch_depth = 1;
+  options.checkpoint_every = 3;
+  const auto run = [&]() -> absl::StatusOr<TrainReport> {
+    // The real files' queue may have threads, too, but takes its time.
+    test::MemEnv env;
+    const std::string dir = test::RunsSlowTests() ? test::TempDir() : "/run";
+    TrainerOptions here = options;
+    if (!test::RunsSlowTests()) here.env = &env;
+    here.store_path = dir + "/rows";
+    here.checkpoint_dir = dir + "/checkpoints";
+    ThreadPool pool(3);
+    return test::RunSmall(here, {.pool = &pool});
+  };
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport whole, run());
+  for (const int64_t bad : {int64_t{1}, test::FailingThreads::kAllOthers}) {
+    int64_t errors = 0;
+    for (int64_t good = 0;; ++good) {
+      SCOPED_TRACE(testing::Message() << good << " threads, then " << bad << " fail");
+      const test::FailingThreads threads(good, bad);
+      const absl::StatusOr<TrainReport> report = run();
+      if (report.ok()) {
+        ASSERT_EQ(test::EndOf(*report), test::EndOf(whole));
+      } else {
+        ASSERT_THAT(report, StatusIs(absl::StatusCode::kUnavailable,
+                                     AllOf(HasSubstr("the system has no thread for "),
+                                           HasSubstr("ulimit -u"))));
+        ++errors;
+      }
+      if (threads.refused() == 0) break;
+      ASSERT_LT(good, 1000);
+    }
+    EXPECT_GE(errors, 5) << "were any refused?";
+  }
 }
 
 }  // namespace

@@ -1,0 +1,62 @@
+#include "base/thread.h"
+
+#include <atomic>
+#include <thread>
+
+#include "base/env.h"
+#include "base/io_queue.h"
+#include "base/thread_pool.h"
+#include "tests/support/failing_threads.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(ThreadTest, RunsWhatItIsGiven) {
+  int answer = 0;
+  HOTROW_ASSERT_OK_AND_ASSIGN(std::thread thread, StartThread("a test", [&] { answer = 42; }));
+  thread.join();
+  EXPECT_EQ(answer, 42);
+}
+
+TEST(ThreadTest, OneThatTheSystemRefusesIsAnError) {
+  const FailingThreads none(0);
+  bool ran = false;
+  EXPECT_THAT(StartThread("the writer of a log", [&] { ran = true; }).status(),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("no thread for the writer of a log"), HasSubstr("ulimit -u"),
+                             HasSubstr("--threads"))));
+  EXPECT_FALSE(ran);
+  EXPECT_EQ(none.refused(), 1);
+}
+
+TEST(ThreadTest, APoolWithoutAllItsThreadsWorksAndSaysSo) {
+  for (const int good : {0, 2}) {
+    const FailingThreads few(good);
+    ThreadPool pool(8);
+    EXPECT_EQ(pool.num_threads(), good + 1);
+    EXPECT_THAT(pool.status(),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no thread for a pool")));
+    std::atomic<int64_t> sum{0};
+    pool.ParallelFor(1000, 7, [&](int64_t begin, int64_t end) { sum += end - begin; });
+    EXPECT_EQ(sum, 1000);
+  }
+  ThreadPool pool(8);
+  HOTROW_EXPECT_OK(pool.status());
+  EXPECT_EQ(pool.num_threads(), 8);
+}
+
+TEST(ThreadTest, AnIoQueueWithoutItsThreadsIsAnError) {
+  for (const int good : {0, 3}) {
+    const FailingThreads few(good);
+    EXPECT_THAT(PosixEnv().NewIoQueue({.kind = IoQueueKind::kThreads, .threads = 8}).status(),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no thread for an I/O queue")));
+  }
+}
+
+}  // namespace
+}  // namespace hotrow::test
