@@ -37,6 +37,16 @@ using Clock = std::chrono::steady_clock;
 constexpr int kNoticeTag = 0;
 constexpr int kTagsPerChannel = 256;
 
+// A message begins with a header, and its bytes come along where they are this few; more follow in
+// pieces of their own. So a rank knows what a peer sends before it lets MPI write anything to the
+// buffers of its caller, and the receive that is posted blindly is as large as any that may come.
+// That is no luxury: a receive of Open MPI that copies straight from the sender's memory writes
+// past its end where the sender has more. Header and bytes together stay below 4 KiB, where
+// transports send at once.
+constexpr int64_t kFirstBytes = 4032;
+// How much of an operation's name a header has.
+constexpr size_t kOpBytes = 24;
+
 // How often a waiting rank looks for notices.
 constexpr auto kNoticeInterval = std::chrono::milliseconds(1);
 // How a rank waits: it polls for a while, then yields the processor at every empty poll (which with
@@ -136,6 +146,27 @@ struct Notice {
 };
 static_assert(std::is_trivially_copyable_v<Notice>);
 
+// What a rank sends before the bytes of a message.
+struct Header {
+  char op[kOpBytes] = {};   // the collective; ends with 0 where it is shorter
+  uint64_t exchange = 0;    // how many exchanges the channel has had before
+  int64_t bytes = 0;        // of the message, without this
+  int64_t piece_bytes = 0;  // message_bytes_max of the sender
+};
+static_assert(std::is_trivially_copyable_v<Header> && sizeof(Header) == kOpBytes + 24);
+
+// The beginnings of messages, one from and one to each rank.
+struct Firsts {
+  explicit Firsts(int world_size)
+      : incoming(static_cast<size_t>(world_size * kFirstBytes)),
+        outgoing(static_cast<size_t>(world_size * kFirstBytes)) {}
+  std::byte* from(int peer) { return incoming.data() + int64_t{peer} * kFirstBytes; }
+  std::byte* to(int peer) { return outgoing.data() + int64_t{peer} * kFirstBytes; }
+
+  std::vector<std::byte> incoming;
+  std::vector<std::byte> outgoing;
+};
+
 // Notices that MPI is at work on.
 struct Mail {
   Notice incoming;
@@ -230,12 +261,12 @@ absl::StatusOr<std::shared_ptr<Family>> Family::Create(const CommunicatorOptions
   return family;
 }
 
-// Where the mail of failed families goes: MPI may still write to it.
-void KeepForGood(std::unique_ptr<Mail> mail) {
+// Where the buffers of failed families go: MPI may still write to them.
+void KeepForGood(std::shared_ptr<void> buffers) {
   static std::mutex mutex;
-  static auto* const kept = new std::vector<std::unique_ptr<Mail>>;
+  static auto* const kept = new std::vector<std::shared_ptr<void>>;
   const std::lock_guard lock(mutex);
-  kept->push_back(std::move(mail));
+  kept->push_back(std::move(buffers));
 }
 
 Family::~Family() {
@@ -376,15 +407,21 @@ class MpiCommunicator final : public Communicator {
   MpiCommunicator(const CommunicatorOptions& options, std::shared_ptr<Family> family, int channel)
       : Communicator(family->rank(), family->world_size(), options),
         family_(std::move(family)),
-        channel_(channel) {}
+        channel_(channel),
+        firsts_(std::make_unique<Firsts>(family_->world_size())) {}
+
+  ~MpiCommunicator() override {
+    if (!family_->status(/*look=*/false).ok()) KeepForGood(std::move(firsts_));
+  }
 
  protected:
   absl::Status DoExchange(std::string_view op, std::span<const ConstBytes> send,
                           std::span<const Bytes> recv) override {
     HOTROW_RETURN_IF_ERROR(family_->status(/*look=*/false));
-    const int tag = channel_ * kTagsPerChannel + static_cast<int>(exchange_++ % kTagsPerChannel);
-    absl::Status status = Post(tag, send, recv);
-    if (status.ok()) status = Await(op);
+    tag_ = channel_ * kTagsPerChannel + static_cast<int>(exchange_ % kTagsPerChannel);
+    absl::Status status = Post(op, send, recv);
+    if (status.ok()) status = Await(op, recv);
+    ++exchange_;
     if (status.ok()) return status;
     if (absl::IsInternal(status) || absl::IsInvalidArgument(status)) {
       status = absl::Status(status.code(),
@@ -426,82 +463,111 @@ class MpiCommunicator final : public Communicator {
   absl::Status DoStatus() override { return family_->Inquire(); }
 
  private:
-  // One request of MPI: a piece of what goes to or comes from a rank.
+  // One request of MPI: the beginning of what goes to or comes from a rank, or a piece of the rest.
   struct Piece {
     int peer = 0;
     bool receives = false;
+    bool first = false;
     bool done = false;
-    int bytes = 0;
+    int bytes = 0;  // a first one that is received: at most
   };
 
-  absl::Status Post(int tag, std::span<const ConstBytes> send, std::span<const Bytes> recv) {
+  // Whether the bytes of a message come along with its header.
+  static bool ComesAlong(const Header& header) {
+    return header.bytes <=
+           std::min(kFirstBytes - static_cast<int64_t>(sizeof(Header)), header.piece_bytes);
+  }
+
+  absl::Status AddPiece(const Piece& piece, std::byte* data) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int error =
+        piece.receives
+            ? MPI_Irecv(data, piece.bytes, MPI_BYTE, piece.peer, tag_, family_->comm(), &request)
+            : MPI_Isend(data, piece.bytes, MPI_BYTE, piece.peer, tag_, family_->comm(), &request);
+    HOTROW_RETURN_IF_ERROR(MpiToStatus(error, WithPeer(piece)));
+    pieces_.push_back(piece);
+    requests_.push_back(request);
+    return absl::OkStatus();
+  }
+
+  // What follows the header of a message in pieces. Sends do not write to `data`.
+  absl::Status AddRest(int peer, bool receives, std::byte* data, int64_t bytes) {
+    const int64_t most = options().message_bytes_max;
+    for (int64_t begin = 0; begin < bytes; begin += most) {
+      const int count = static_cast<int>(std::min(bytes - begin, most));
+      HOTROW_RETURN_IF_ERROR(
+          AddPiece({.peer = peer, .receives = receives, .bytes = count}, data + begin));
+    }
+    return absl::OkStatus();
+  }
+
+  // Each rank begins with another peer, so that not all send to one first.
+  absl::Status Post(std::string_view op, std::span<const ConstBytes> send,
+                    std::span<const Bytes> recv) {
     pieces_.clear();
     requests_.clear();
     bytes_ = 0;
-    // An empty message is one piece. Each rank begins with another peer, so that not all send to
-    // one first.
-    const auto post = [&](int peer, bool receives, int64_t bytes, auto&& call) -> absl::Status {
-      bytes_ += bytes;
-      for (int64_t begin = 0; begin == 0 || begin < bytes; begin += options().message_bytes_max) {
-        const int count = static_cast<int>(std::min(bytes - begin, options().message_bytes_max));
-        MPI_Request request = MPI_REQUEST_NULL;
-        HOTROW_RETURN_IF_ERROR(call(begin, count, &request));
-        pieces_.push_back({peer, receives, false, count});
-        requests_.push_back(request);
-      }
-      return absl::OkStatus();
-    };
     const int n = world_size();
     for (int i = 1; i < n; ++i) {
       const int from = (rank() - i + n) % n;
-      const Bytes to = recv[static_cast<size_t>(from)];
-      HOTROW_RETURN_IF_ERROR(post(from, true, static_cast<int64_t>(to.size()),
-                                  [&](int64_t begin, int count, MPI_Request* request) {
-                                    return MpiToStatus(
-                                        MPI_Irecv(to.data() + begin, count, MPI_BYTE, from, tag,
-                                                  family_->comm(), request),
-                                        absl::StrCat("receive from rank ", from));
-                                  }));
+      bytes_ += static_cast<int64_t>(recv[static_cast<size_t>(from)].size());
+      HOTROW_RETURN_IF_ERROR(
+          AddPiece({.peer = from, .receives = true, .first = true, .bytes = int{kFirstBytes}},
+                   firsts_->from(from)));
     }
+    Header header;
+    std::memcpy(header.op, op.data(), std::min(op.size(), kOpBytes));
+    header.exchange = exchange_;
+    header.piece_bytes = options().message_bytes_max;
     for (int i = 1; i < n; ++i) {
       const int to = (rank() + i) % n;
       const ConstBytes from = send[static_cast<size_t>(to)];
-      HOTROW_RETURN_IF_ERROR(post(to, false, static_cast<int64_t>(from.size()),
-                                  [&](int64_t begin, int count, MPI_Request* request) {
-                                    return MpiToStatus(
-                                        MPI_Isend(from.data() + begin, count, MPI_BYTE, to, tag,
-                                                  family_->comm(), request),
-                                        absl::StrCat("send to rank ", to));
-                                  }));
+      header.bytes = static_cast<int64_t>(from.size());
+      bytes_ += header.bytes;
+      std::byte* const first = firsts_->to(to);
+      std::memcpy(first, &header, sizeof(header));
+      int count = sizeof(header);
+      const bool along = ComesAlong(header);
+      if (along && !from.empty()) {
+        std::memcpy(first + count, from.data(), from.size());
+        count += static_cast<int>(from.size());
+      }
+      HOTROW_RETURN_IF_ERROR(AddPiece({.peer = to, .first = true, .bytes = count}, first));
+      if (along) continue;
+      // A send only reads.
+      HOTROW_RETURN_IF_ERROR(
+          AddRest(to, /*receives=*/false, const_cast<std::byte*>(from.data()), header.bytes));
     }
     return absl::OkStatus();
   }
 
   // Returns when all pieces are done; errors as DoExchange.
-  absl::Status Await(std::string_view op) {
-    const auto count = static_cast<int>(requests_.size());
-    finished_.resize(requests_.size());
-    statuses_.resize(requests_.size());
+  absl::Status Await(std::string_view op, std::span<const Bytes> recv) {
     const auto timeout = Seconds(options().timeout_seconds);
     const auto spin = kSpinAtLeast + Seconds(static_cast<double>(bytes_) / kSpinBytesPerSecond);
     const auto yield = kYieldAtLeast + Seconds(static_cast<double>(bytes_) / kYieldBytesPerSecond);
     Clock::time_point progress = Clock::now();
     Clock::time_point looked = progress;
-    for (int left = count; left > 0;) {
+    for (size_t done = 0; done < pieces_.size();) {
+      finished_.resize(requests_.size());
+      statuses_.resize(requests_.size());
       int finished = 0;
-      const int error =
-          MPI_Testsome(count, requests_.data(), &finished, finished_.data(), statuses_.data());
+      const int error = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(),
+                                     &finished, finished_.data(), statuses_.data());
       if (error != MPI_SUCCESS && error != MPI_ERR_IN_STATUS) {
         return MpiToStatus(error, "MPI_Testsome");
       }
       if (finished != MPI_UNDEFINED && finished > 0) {
         for (int i = 0; i < finished; ++i) {
-          Piece& piece = pieces_[static_cast<size_t>(finished_[static_cast<size_t>(i)])];
-          piece.done = true;
-          HOTROW_RETURN_IF_ERROR(
-              Check(piece, statuses_[static_cast<size_t>(i)], error == MPI_ERR_IN_STATUS));
+          const auto index = static_cast<size_t>(finished_[static_cast<size_t>(i)]);
+          pieces_[index].done = true;
+          // A copy: what Take posts makes pieces_ grow.
+          const Piece piece = pieces_[index];
+          HOTROW_RETURN_IF_ERROR(Take(op, piece, statuses_[static_cast<size_t>(i)],
+                                      error == MPI_ERR_IN_STATUS,
+                                      recv[static_cast<size_t>(piece.peer)]));
         }
-        left -= finished;
+        done += static_cast<size_t>(finished);
         progress = Clock::now();
         continue;
       }
@@ -521,25 +587,55 @@ class MpiCommunicator final : public Communicator {
     return absl::OkStatus();
   }
 
-  absl::Status Check(const Piece& piece, const MPI_Status& status, bool has_error) const {
+  static std::string WithPeer(const Piece& piece) {
+    return absl::StrCat(piece.receives ? "receive from" : "send to", " rank ", piece.peer);
+  }
+
+  // A piece has come or gone. A first one that came is looked at, and what follows it is asked for.
+  absl::Status Take(std::string_view op, const Piece& piece, const MPI_Status& status,
+                    bool has_error, Bytes to) {
     if (has_error && status.MPI_ERROR != MPI_SUCCESS) {
-      int error_class = MPI_SUCCESS;
-      MPI_Error_class(status.MPI_ERROR, &error_class);
-      if (error_class == MPI_ERR_TRUNCATE) {
-        return absl::InvalidArgumentError(absl::StrCat("rank ", piece.peer, " sends more than the ",
-                                                       piece.bytes, " bytes that rank ", rank(),
-                                                       " expects of it"));
-      }
-      return MpiToStatus(status.MPI_ERROR, absl::StrCat(piece.receives ? "receive from" : "send to",
-                                                        " rank ", piece.peer));
+      return MpiToStatus(status.MPI_ERROR, WithPeer(piece));
     }
     if (!piece.receives) return absl::OkStatus();
     int bytes = 0;
     HOTROW_MPI_RETURN_IF_ERROR(MPI_Get_count(&status, MPI_BYTE, &bytes));
-    if (bytes == piece.bytes) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("rank ", piece.peer, " sends ", bytes,
-                                                   " bytes to rank ", rank(), ", which expects ",
-                                                   piece.bytes));
+    if (!piece.first) {
+      return bytes == piece.bytes ? absl::OkStatus() : Misfit(piece.peer, bytes, piece.bytes);
+    }
+    constexpr int kHeaderBytes = sizeof(Header);
+    Header header;
+    if (bytes < kHeaderBytes) return Misfit(piece.peer, bytes, kHeaderBytes);
+    std::memcpy(&header, firsts_->from(piece.peer), kHeaderBytes);
+    const std::string_view theirs(header.op, ::strnlen(header.op, kOpBytes));
+    if (theirs != op.substr(0, kOpBytes)) {
+      return absl::InvalidArgumentError(absl::StrCat("rank ", rank(), " calls ", std::string(op),
+                                                     " while rank ", piece.peer, " calls ",
+                                                     std::string(theirs)));
+    }
+    if (header.exchange != exchange_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", rank(), " makes exchange ", exchange_, " of channel ", channel_,
+                       " while rank ", piece.peer, " makes exchange ", header.exchange));
+    }
+    if (header.piece_bytes != options().message_bytes_max) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("message_bytes_max is ", options().message_bytes_max, " on rank ", rank(),
+                       " and ", header.piece_bytes, " on rank ", piece.peer));
+    }
+    const auto expected = static_cast<int64_t>(to.size());
+    if (header.bytes != expected) return Misfit(piece.peer, header.bytes, expected);
+    if (!ComesAlong(header)) return AddRest(piece.peer, /*receives=*/true, to.data(), expected);
+    if (bytes != kHeaderBytes + expected) return Misfit(piece.peer, bytes - kHeaderBytes, expected);
+    if (!to.empty()) {
+      std::memcpy(to.data(), firsts_->from(piece.peer) + kHeaderBytes, to.size());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Misfit(int peer, int64_t bytes, int64_t expected) const {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", peer, " sends ", bytes, " bytes to rank ", rank(), ", which expects ", expected));
   }
 
   // Who has not sent what we wait for; where all have, who has not taken what we sent.
@@ -575,8 +671,10 @@ class MpiCommunicator final : public Communicator {
 
   const std::shared_ptr<Family> family_;
   const int channel_;
+  std::unique_ptr<Firsts> firsts_;
   uint64_t exchange_ = 0;
   // Of the exchange under way.
+  int tag_ = 0;
   std::vector<Piece> pieces_;
   std::vector<MPI_Request> requests_;
   std::vector<int> finished_;

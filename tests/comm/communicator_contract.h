@@ -357,6 +357,86 @@ TEST_P(CommunicatorContractTest, SizesThatDoNotFitNameBothRanks) {
   }
 }
 
+// However much a peer sends, nothing is written past what this rank has for it.
+TEST_P(CommunicatorContractTest, NothingIsWrittenPastABuffer) {
+  if (n() < 2) GTEST_SKIP() << "needs two ranks";
+  constexpr int64_t kGuardBytes = 1 << 20;
+  for (const int64_t sent : {int64_t{200}, int64_t{5000}, int64_t{100'000}, int64_t{4} << 20}) {
+    for (const int64_t expected : {int64_t{0}, int64_t{100}, int64_t{4500}, int64_t{70'000}}) {
+      if (expected >= sent) continue;
+      SCOPED_TRACE(testing::Message() << sent << " bytes sent, " << expected << " expected");
+      RunOk([&](Communicator& c) -> absl::Status {
+        const auto size = static_cast<size_t>(n());
+        std::vector<int64_t> send(size);
+        std::vector<int64_t> recv(size);
+        const std::vector<int64_t> offsets(size);
+        if (c.rank() == 0) send[1] = sent;
+        if (c.rank() == 1) recv[0] = expected;
+        const std::vector<std::byte> data(static_cast<size_t>(sent), std::byte{1});
+        std::vector<std::byte> received(static_cast<size_t>(expected + kGuardBytes), std::byte{2});
+        const absl::Status status =
+            c.AllToAllV({data.data(), send, offsets, received.data(), recv, offsets});
+        const absl::Status failure = status.ok() ? AwaitFailure(c) : status;
+        if (!Mentions(failure, absl::StrCat("rank 0 sends ", sent,
+                                            " bytes to rank 1, which "
+                                            "expects ",
+                                            expected))) {
+          return Wrong(c, failure.ToString());
+        }
+        for (int64_t i = c.rank() == 1 ? expected : 0; i < std::ssize(received); ++i) {
+          if (received[static_cast<size_t>(i)] != std::byte{2}) {
+            return Wrong(c, absl::StrCat("byte ", i, " was written"));
+          }
+        }
+        return absl::OkStatus();
+      });
+    }
+  }
+}
+
+// Different collectives that meet, with sizes that fit and that do not: an error that names both.
+TEST_P(CommunicatorContractTest, DifferentCallsAreTold) {
+  if (n() < 2) GTEST_SKIP() << "needs two ranks";
+  struct Op {
+    const char* name;
+    std::function<absl::Status(Communicator&, std::vector<std::byte>&)> call;
+  };
+  const std::vector<Op> ops = {
+      {"Barrier", [](Communicator& c, std::vector<std::byte>&) { return c.Barrier(); }},
+      {"Broadcast",
+       [](Communicator& c, std::vector<std::byte>& data) { return c.Broadcast(data, 0); }},
+      {"AllGather",
+       [](Communicator& c, std::vector<std::byte>& data) {
+         std::vector<std::byte> all(data.size() * static_cast<size_t>(c.world_size()));
+         return c.AllGather(data, all);
+       }},
+      {"AllReduceSum",
+       [](Communicator& c, std::vector<std::byte>& data) {
+         std::vector<double> numbers(data.size() / sizeof(double));
+         return c.AllReduceSum(std::span<double>(numbers));
+       }},
+  };
+  for (const size_t bytes : {size_t{64}, size_t{1} << 20}) {
+    for (const Op& mine : ops) {
+      for (const Op& theirs : ops) {
+        if (&mine == &theirs) continue;
+        SCOPED_TRACE(testing::Message() << mine.name << " and " << theirs.name << ", " << bytes);
+        RunOk([&](Communicator& c) -> absl::Status {
+          std::vector<std::byte> data(bytes);
+          const absl::Status status = (c.rank() == n() - 1 ? theirs : mine).call(c, data);
+          const absl::Status failure = status.ok() ? AwaitFailure(c) : status;
+          if (!Mentions(failure, absl::StrCat("calls ", mine.name)) ||
+              !Mentions(failure, absl::StrCat("calls ", theirs.name)) ||
+              !Mentions(failure, absl::StrCat("rank ", n() - 1))) {
+            return Wrong(c, failure.ToString());
+          }
+          return absl::OkStatus();
+        });
+      }
+    }
+  }
+}
+
 TEST_P(CommunicatorContractTest, ASecondThreadInAChannelIsTold) {
   if (n() < 2) GTEST_SKIP() << "needs two ranks";
   RunOk([](Communicator& c) -> absl::Status {
