@@ -23,9 +23,9 @@ absl::StatusOr<CommKind> ParseCommKind(std::string_view name);
 // processes of the job.
 //
 // Errors: as CreateMpiCommunicator, and InvalidArgument for an environment that contradicts itself.
-// Unimplemented under torchrun with several processes: ids and other host data travel by MPI only
-// (comm/nccl_communicator.h takes torchrun's environment for device data). Unimplemented under
-// mpirun -n 2 or more in a build without MPI, instead of several runs of the same job.
+// Unimplemented under torchrun with several processes: ids and other host data travel by MPI only.
+// Unimplemented under mpirun -n 2 or more in a build without MPI, instead of several runs of the
+// same job.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(
     CommKind kind, const CommunicatorOptions& options);
 

@@ -212,7 +212,7 @@ class Nccl final : public NcclCommunicator {
   absl::Status Fail(absl::Status status) {
     if (!failure_.ok()) return failure_;
     failure_ = std::move(status);
-    if (host_ != nullptr) host_->Abort(std::string(failure_.message()));
+    host_->Abort(std::string(failure_.message()));
     if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
     return failure_;
   }
@@ -227,15 +227,13 @@ class Nccl final : public NcclCommunicator {
   // Looks at the clock and, now and then, at what other ranks have told on the host.
   absl::Status LookAround(std::string_view op, Clock::time_point begin, Clock::time_point& asked) {
     const Clock::time_point now = Clock::now();
-    if (host_ != nullptr && now - asked >= kAskHostInterval) {
+    if (now - asked >= kAskHostInterval) {
       asked = now;
       if (absl::Status status = host_->status(); !status.ok()) return Fail(std::move(status));
     }
     if (now - begin < std::chrono::duration<double>(timeout_seconds_)) return absl::OkStatus();
-    if (host_ != nullptr) {
-      // Who does not come here either is the silent one.
-      if (absl::Status status = host_->Barrier(); !status.ok()) return Fail(std::move(status));
-    }
+    // Who does not come here either is the silent one.
+    if (absl::Status status = host_->Barrier(); !status.ok()) return Fail(std::move(status));
     return Fail(absl::DeadlineExceededError(
         absl::StrCat(std::string(op), ": not done after ", timeout_seconds_,
                      " s: a rank is silent, or the ranks' calls do not fit (rank ", rank_, " of ",
@@ -260,8 +258,8 @@ class Nccl final : public NcclCommunicator {
   const int rank_;
   const int world_size_;
   const double timeout_seconds_;
-  const std::unique_ptr<Communicator> host_;  // null: acquainted over TCP
-  ncclComm_t comm_ = nullptr;                 // null: not begun, or aborted
+  const std::unique_ptr<Communicator> host_;
+  ncclComm_t comm_ = nullptr;  // null: not begun, or aborted
   absl::Status failure_;
 };
 
@@ -296,29 +294,6 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(Commu
   const int world_size = channel->world_size();
   const double timeout_seconds = channel->options().timeout_seconds;
   auto nccl = std::make_unique<Nccl>(rank, world_size, timeout_seconds, std::move(channel));
-  HOTROW_RETURN_IF_ERROR(nccl->Init(id));
-  return nccl;
-}
-
-absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
-    const TcpRendezvousOptions& options) {
-  HOTROW_RETURN_IF_ERROR(options.Validate());
-  HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
-  ncclUniqueId id = {};
-  std::string bytes;
-  if (options.rank == 0) {
-    HOTROW_ASSIGN_OR_RETURN(id, NewId());
-    bytes.assign(id.internal, sizeof(id.internal));
-  }
-  HOTROW_ASSIGN_OR_RETURN(bytes, TcpBroadcast(options, bytes));
-  if (bytes.size() != sizeof(id.internal)) {
-    return absl::UnavailableError(absl::StrCat("rendezvous at ", options.host, ":", options.port,
-                                               ": rank 0 sent ", bytes.size(),
-                                               " bytes, which is no identifier of NCCL"));
-  }
-  std::memcpy(id.internal, bytes.data(), sizeof(id.internal));
-  auto nccl =
-      std::make_unique<Nccl>(options.rank, options.world_size, options.timeout_seconds, nullptr);
   HOTROW_RETURN_IF_ERROR(nccl->Init(id));
   return nccl;
 }

@@ -9,7 +9,6 @@
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
 #include "comm/communicator.h"
-#include "comm/tcp_rendezvous.h"
 
 namespace hotrow {
 
@@ -30,8 +29,11 @@ bool HaveNccl();
 //             host's family, so that all ranks end; what others report there ends this one, too.
 //             A rank that does not answer is found when Wait has waited for timeout_seconds; NCCL
 //             cannot say which, so the ranks then meet in a Barrier on the host, which names it:
-//             within 9/4 of timeout_seconds altogether. Without a host's communicator no rank is
-//             named. FailedPrecondition: no usable GPU. Unimplemented: a build without NCCL.
+//             within 9/4 of timeout_seconds altogether. FailedPrecondition: no usable GPU.
+//             Unimplemented: a build without NCCL.
+// Sizes:      the ranks' counts must fit together. Nobody compares them before bytes move, as
+//             Communicator does: NCCL leaves what happens then undefined. Exchange them on the host
+//             first, where a peer decides them.
 class NcclCommunicator {
  public:
   virtual ~NcclCommunicator() = default;
@@ -39,9 +41,6 @@ class NcclCommunicator {
   // Collective over `host`'s ranks, which it uses to get acquainted and to tell of failures, on a
   // channel of its own. Takes the timeout from its options.
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(Communicator& host);
-  // For processes that torchrun started: gets acquainted over TCP.
-  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
-      const TcpRendezvousOptions& options);
 
   virtual int rank() const = 0;
   virtual int world_size() const = 0;

@@ -19,9 +19,4 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(Commu
   return Absent();
 }
 
-absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
-    const TcpRendezvousOptions& options) {
-  return Absent();
-}
-
 }  // namespace hotrow

@@ -12,7 +12,6 @@ namespace {
 using GetVariable = absl::FunctionRef<const char*(const char* name)>;
 
 constexpr int kWorldSizeMax = 1 << 20;
-constexpr int kPortMax = 65535;
 
 absl::StatusOr<int> Number(GetVariable get, const char* name, int min, int max) {
   const char* const text = get(name);
@@ -63,18 +62,6 @@ absl::StatusOr<RankEnvironment> DetectRankEnvironment(GetVariable get) {
     env.launcher = Launcher::kTorchrun;
     HOTROW_RETURN_IF_ERROR(
         ReadRanks(get, "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", env));
-    const char* const host = get("MASTER_ADDR");
-    if (host == nullptr || *host == 0) {
-      return absl::InvalidArgumentError(
-          "environment: MASTER_ADDR is not set, but WORLD_SIZE and RANK are");
-    }
-    env.master_host = host;
-    if (get("HOTROW_RENDEZVOUS_PORT") != nullptr) {
-      HOTROW_ASSIGN_OR_RETURN(env.master_port, Number(get, "HOTROW_RENDEZVOUS_PORT", 1, kPortMax));
-    } else {
-      HOTROW_ASSIGN_OR_RETURN(const int port, Number(get, "MASTER_PORT", 1, kPortMax - 1));
-      env.master_port = port + 1;
-    }
   }
   return env;
 }

@@ -1,8 +1,6 @@
 #ifndef HOTROW_COMM_RANK_ENVIRONMENT_H_
 #define HOTROW_COMM_RANK_ENVIRONMENT_H_
 
-#include <string>
-
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 
@@ -22,17 +20,13 @@ struct RankEnvironment {
   int local_rank = 0;  // among the ranks on this machine: the GPU to use
   // How many they are, who share its memory and processors; 1 where nobody says.
   int local_world_size = 1;
-  // kTorchrun: where rank 0 can be met, see comm/tcp_rendezvous.h.
-  std::string master_host;
-  int master_port = 0;
 };
 
 // Looks for, in this order, and takes the first that is set:
 //   OMPI_COMM_WORLD_SIZE, _RANK, _LOCAL_RANK, _LOCAL_SIZE    Open MPI
 //   PMI_SIZE, PMI_RANK, MPI_LOCALRANKID, MPI_LOCALNRANKS     MPICH, Intel MPI, and Slurm's PMI-2
-//   WORLD_SIZE, RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT   torchrun
-// torchrun's own store listens at MASTER_PORT, so master_port is HOTROW_RENDEZVOUS_PORT, or else
-// MASTER_PORT + 1. Where no local rank is given, it is the rank.
+//   WORLD_SIZE, RANK, LOCAL_RANK, LOCAL_WORLD_SIZE           torchrun
+// Where no local rank is given, it is the rank.
 //
 // Errors: InvalidArgument names the variable that is missing, no number or out of range.
 absl::StatusOr<RankEnvironment> DetectRankEnvironment();

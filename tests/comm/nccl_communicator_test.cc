@@ -1,4 +1,4 @@
-// With one rank, all that one GPU allows: every call, both ways to get acquainted, errors.
+// With one rank, all that one GPU allows: every call, errors.
 
 #include "comm/nccl_communicator.h"
 
@@ -97,7 +97,7 @@ void AllCallsWithOneRank(NcclCommunicator& nccl) {
   EXPECT_FALSE(nccl.Wait(stream.get()).ok());
 }
 
-TEST(NcclCommunicatorTest, OneRankAcquaintedOverTheHost) {
+TEST(NcclCommunicatorTest, EveryCallWithOneRank) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   HOTROW_ASSERT_OK_AND_ASSIGN(auto ends, CreateThreadCommunicators(1, {}));
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto nccl, NcclCommunicator::Create(*ends[0]));
@@ -105,12 +105,6 @@ TEST(NcclCommunicatorTest, OneRankAcquaintedOverTheHost) {
   // The host's family hears of the error.
   EXPECT_THAT(ends[0]->status(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("root must lie in [0, 1)")));
-}
-
-TEST(NcclCommunicatorTest, OneRankAcquaintedOverTcp) {
-  HOTROW_REQUIRE_GPU_OR_SKIP();
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto nccl, NcclCommunicator::Create(TcpRendezvousOptions{}));
-  AllCallsWithOneRank(*nccl);
 }
 
 TEST(NcclCommunicatorTest, AFailureOnTheHostEndsWhatWaitsForTheDevice) {

@@ -43,21 +43,12 @@ TEST(RankEnvironmentTest, ReadsWhatEachLauncherSets) {
     EXPECT_EQ(env.local_rank, 1);
     EXPECT_EQ(env.local_world_size, 2);
   }
-  Variables torchrun = {{"WORLD_SIZE", "4"},
-                        {"RANK", "3"},
-                        {"LOCAL_RANK", "1"},
-                        {"MASTER_ADDR", "node0"},
-                        {"MASTER_PORT", "29500"}};
+  Variables torchrun = {{"WORLD_SIZE", "4"}, {"RANK", "3"}, {"LOCAL_RANK", "1"}};
   HOTROW_ASSERT_OK_AND_ASSIGN(RankEnvironment env, Detect(torchrun));
   EXPECT_EQ(env.launcher, Launcher::kTorchrun);
   EXPECT_EQ(env.rank, 3);
   EXPECT_EQ(env.local_rank, 1);
   EXPECT_EQ(env.local_world_size, 1);  // not said
-  EXPECT_EQ(env.master_host, "node0");
-  EXPECT_EQ(env.master_port, 29501);  // torchrun itself listens at 29500
-  torchrun["HOTROW_RENDEZVOUS_PORT"] = "4000";
-  HOTROW_ASSERT_OK_AND_ASSIGN(env, Detect(torchrun));
-  EXPECT_EQ(env.master_port, 4000);
   // mpirun's own variables come first, whatever else is set.
   torchrun.insert(open_mpi.begin(), open_mpi.end());
   HOTROW_ASSERT_OK_AND_ASSIGN(env, Detect(torchrun));
@@ -73,10 +64,6 @@ TEST(RankEnvironmentTest, ContradictionsNameTheVariable) {
   expect({{"OMPI_COMM_WORLD_SIZE", "0"}}, "OMPI_COMM_WORLD_SIZE=0");
   expect({{"PMI_SIZE", "2"}, {"PMI_RANK", "2"}}, "PMI_RANK=2: must be a number in [0, 1]");
   expect({{"WORLD_SIZE", "2"}, {"RANK", "-1"}}, "RANK=-1");
-  expect({{"WORLD_SIZE", "2"}, {"RANK", "1"}}, "MASTER_ADDR is not set");
-  expect({{"WORLD_SIZE", "2"}, {"RANK", "1"}, {"MASTER_ADDR", "a"}}, "MASTER_PORT is not set");
-  expect({{"WORLD_SIZE", "2"}, {"RANK", "1"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "65535"}},
-         "MASTER_PORT=65535");
 }
 
 TEST(CreateCommunicatorTest, ChoosesByTheEnvironment) {
