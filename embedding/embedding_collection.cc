@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/buffer.h"
 #include "base/check.h"
 #include "base/device_memory.h"
@@ -17,6 +19,7 @@
 #include "base/thread.h"
 #include "base/trace.h"
 #include "comm/communicator.h"
+#include "comm/compare_ranks.h"
 #include "comm/lane.h"
 #include "comm/run_together.h"
 #include "embedding/cached_store.h"
@@ -722,10 +725,60 @@ absl::Status EmbeddingCollection::Impl::Open() {
   return absl::OkStatus();
 }
 
+// What all ranks must have alike: with other tables, types or staging they would read what others
+// send as what it is not, or write it to too little memory.
+static NamedValues RankOptions(const EmbeddingCollectionOptions& options) {
+  NamedValues out;
+  const auto add = [&out](const char* name, auto&& value) {
+    out.emplace_back(absl::StrCat("EmbeddingCollectionOptions.", name), absl::StrCat(value));
+  };
+  for (size_t t = 0; t < options.tables.size(); ++t) {
+    const TableConfig& table = options.tables[t];
+    const SparseOptimizerConfig& optimizer = table.optimizer;
+    out.emplace_back(
+        absl::StrCat("EmbeddingCollectionOptions.tables[", t, "]"),
+        absl::StrCat(
+            table.name, " (embedding_dim ", table.embedding_dim, ", weights_precision ",
+            std::string(WeightsPrecisionName(table.weights_precision)), ", pooling ",
+            static_cast<int>(table.pooling), ", num_embeddings ", table.num_embeddings,
+            ", max_hotness ", table.max_hotness, ", optimizer ",
+            std::string(SparseOptimizerName(optimizer.kind)), " ",
+            absl::StrJoin(
+                {optimizer.learning_rate, optimizer.eps, optimizer.beta1, optimizer.beta2,
+                 optimizer.weight_decay, optimizer.initial_accumulator, optimizer.lr_power,
+                 optimizer.l1, optimizer.l2},
+                " ", [](std::string* text, float x) { absl::StrAppendFormat(text, "%.9g", x); }),
+            " ", static_cast<int>(optimizer.weight_decay_mode), ", initializer ",
+            static_cast<int>(table.initializer.kind), " ",
+            absl::StrFormat("%.9g", table.initializer.value), ", features ",
+            absl::StrJoin(table.feature_names, " "), ")"));
+  }
+  add("tables.size()", options.tables.size());
+  add("feature_order", absl::StrJoin(options.feature_order, " "));
+  add("seed", options.seed);
+  add("max_batch_size", options.max_batch_size);
+  add("exchange_forward", std::string(ExchangeTypeName(options.exchange_forward)));
+  add("exchange_backward", std::string(ExchangeTypeName(options.exchange_backward)));
+  add("exchange_rounding", std::string(ExchangeRoundingName(options.exchange_rounding)));
+  add("exchange_feedback_bytes", options.exchange_feedback_bytes);
+  add("store", std::string(StoreKindName(options.store)));
+  add("evaluation_staging_bytes", options.evaluation_staging_bytes);
+  // Which tiers there are, not how large: GlobalStats adds up tier by tier.
+  add("cache_bytes", options.cache_bytes > 0 ? "not 0" : "0");
+  add("device_cache_bytes", options.device_cache_bytes > 0 ? "not 0" : "0");
+  add("open_from",
+      absl::StrJoin(options.open_from, " ", [](std::string* text, const SnapshotSource& source) {
+        absl::StrAppend(text, source.snapshot);
+      }));
+  add("open_steps", options.open_steps);
+  return out;
+}
+
 // With several ranks.
 absl::Status EmbeddingCollection::Impl::Connect() {
   Communicator& family = *options.communicator;
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ids, family.Duplicate());
+  HOTROW_RETURN_IF_ERROR(CompareRanks(*ids, RankOptions(options)));
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rows, family.Duplicate());
   internal::RowShuffleOptions shuffle_options = {.seed = options.seed,
                                                  .forward = options.exchange_forward,

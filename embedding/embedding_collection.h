@@ -73,7 +73,9 @@ struct EmbeddingCollectionOptions {
 
   // Several ranks share the tables: each keeps the rows of its shards (embedding/shard_map.h) in a
   // store of its own, and rows and gradients travel. Not owned; null or of one rank: all rows are
-  // here. All ranks have the same options but for paths, budgets, cache and prefetch_depth.
+  // here. All ranks have the same options but for paths, cache_policy, prefetch_depth and the sizes
+  // of budgets; which tiers there are is the same. Create compares them: InvalidArgument names what
+  // differs.
   Communicator* communicator = nullptr;
   // In what form rows and gradients travel in training; evaluation reads fp32. What stays on its
   // rank is never rounded.

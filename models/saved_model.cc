@@ -120,6 +120,10 @@ class JsonWriter {
   void operator()(const char* name, double value) {
     json_[name] = std::isfinite(value) ? Json(value) : Json(nullptr);
   }
+  // Empty: no such member.
+  void Optional(const char* name, const std::string& text) {
+    if (!text.empty()) json_[name] = text;
+  }
   template <typename Visit>
   void Group(const char* name, Visit visit) {
     JsonWriter inner;
@@ -141,6 +145,9 @@ class JsonReader {
   void operator()(const char* name, double& value) { value = members_.RealOrNan(name); }
   void operator()(const char* name, std::vector<std::pair<std::string, std::string>>& texts) {
     texts = members_.Strings(name);
+  }
+  void Optional(const char* name, std::string& text) {
+    if (members_.Has(name)) text = members_.String(name);
   }
   template <typename Visit>
   void Group(const char* name, Visit visit) {
@@ -165,6 +172,7 @@ void VisitMetrics(Metrics& metrics, Visitor& visit) {
 template <typename State, typename Visitor>
 void VisitTraining(State& state, Visitor& visit) {
   visit("settings", state.settings);
+  visit.Optional("processor", state.processor);
   visit.Group("position", [&](auto& v) {
     v("epoch", state.epoch);
     v("sample", state.samples_in_epoch);

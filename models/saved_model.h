@@ -33,6 +33,9 @@ class Communicator;
 struct TrainingState {
   // What the run's bits depend on, as flag names and values.
   std::vector<std::pair<std::string, std::string>> settings;
+  // What decided the kernels of its matrix products (ops/processor_kind.h), of several ranks each
+  // kind once; empty: not known. On another kind the run goes on with other bits.
+  std::string processor;
 
   // The batch to come: its epoch, and what was trained on of that epoch.
   int64_t epoch = 0;

@@ -158,6 +158,7 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
                         absl::StrCat("--threads=", flags.threads, ": ", pool.status().message()));
   }
   options.out = first ? stdout : nullptr;
+  options.notices = first ? stderr : nullptr;
   options.stop_signal = &stop_signal;
   options.communicator = &communicator;
 

@@ -1,7 +1,6 @@
 #include "models/trainer.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -26,7 +25,9 @@
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "comm/communicator.h"
+#include "comm/compare_ranks.h"
 #include "comm/lane.h"
+#include "comm/run_together.h"
 #include "models/access_recorder.h"
 #include "models/batch_reader.h"
 #include "models/checkpoint.h"
@@ -34,9 +35,11 @@
 #include "models/mllog.h"
 #include "models/model_parts.h"
 #include "models/progress.h"
+#include "models/run_settings.h"
 #include "models/saved_model.h"
 #include "models/spec_writer.h"
 #include "ops/bce_loss.h"
+#include "ops/processor_kind.h"
 #include "ops/row_layout.h"
 
 namespace hotrow {
@@ -62,97 +65,6 @@ absl::Status FlagError(const char* flag, const char* limit, int64_t value) {
 }
 
 double Seconds(int64_t nanos) { return 1e-9 * static_cast<double>(nanos); }
-
-using Settings = std::vector<std::pair<std::string, std::string>>;
-
-constexpr char kWeightsPrecisionFlag[] = "weights_precision";
-
-// The shortest text that reads back as this number.
-template <typename T>
-std::string NumberText(T value) {
-  char text[64];
-  return std::string(text, std::to_chars(text, text + sizeof(text), value).ptr);
-}
-
-// What the bits of a run depend on, as flags. How many epochs are to be trained is not among them:
-// a run may be prolonged. Nor is the budget of residuals: they begin at zero where it is another.
-Settings SettingsOf(const TrainerOptions& o) {
-  Settings out = o.settings;
-  const auto add = [&out](const char* flag, std::string value) {
-    const bool there = std::any_of(out.begin(), out.end(),
-                                   [flag](const auto& setting) { return setting.first == flag; });
-    if (!there) out.emplace_back(flag, std::move(value));
-  };
-  for (const auto& [flag, value] : o.shape) add(flag.c_str(), value);
-  add("seed", NumberText(o.seed));
-  add("embedding_dim", NumberText(o.embedding_dim));
-  add(kWeightsPrecisionFlag, std::string(WeightsPrecisionName(o.weights_precision)));
-  add("pooling", o.pooling == Pooling::kMean ? "mean" : "sum");
-  add("batch_size", NumberText(o.batch_size));
-  add("limit_train_batches", NumberText(o.limit_train_batches));
-  add("validation_freq_within_epoch", NumberText(o.validation_freq_within_epoch));
-  add("optimizer", std::string(SparseOptimizerName(o.table_optimizer.kind)));
-  add("learning_rate", NumberText(o.table_optimizer.learning_rate));
-  add("eps", NumberText(o.table_optimizer.eps));
-  add("table_weight_decay", NumberText(o.table_optimizer.weight_decay));
-  add("dense_optimizer", std::string(DenseOptimizerName(o.dense_optimizer.kind)));
-  add("dense_learning_rate", NumberText(o.dense_optimizer.learning_rate));
-  add("weight_decay", NumberText(o.dense_optimizer.weight_decay));
-  add("max_gradient_norm", NumberText(o.max_gradient_norm));
-  add("lr_warmup_steps", NumberText(o.schedule.lr_warmup_steps));
-  add("lr_decay_start", NumberText(o.schedule.lr_decay_start));
-  add("lr_decay_steps", NumberText(o.schedule.lr_decay_steps));
-  add("lr_plateau_factor", NumberText(o.schedule.lr_plateau_factor));
-  add("lr_plateau_patience", NumberText(o.schedule.lr_plateau_patience));
-  add("early_stop_patience", NumberText(o.schedule.early_stop_patience));
-  add("init_from", o.init_from);
-  add("exchange_forward", std::string(ExchangeTypeName(o.exchange_forward)));
-  add("exchange_backward", std::string(ExchangeTypeName(o.exchange_backward)));
-  add("exchange_rounding", std::string(ExchangeRoundingName(o.exchange_rounding)));
-  return out;
-}
-
-// With the defaults of flags that are younger than the first checkpoints.
-Settings WithYoungerSettings(Settings saved) {
-  const bool there = std::any_of(saved.begin(), saved.end(), [](const auto& setting) {
-    return setting.first == kWeightsPrecisionFlag;
-  });
-  if (!there) {
-    saved.emplace_back(kWeightsPrecisionFlag, WeightsPrecisionName(WeightsPrecision::kFp32));
-  }
-  return saved;
-}
-
-// The settings of a checkpoint beside those of this run, all that differ in one line.
-absl::Status CompareSettings(const Settings& saved, const Settings& here, const std::string& flag) {
-  std::vector<std::string> differences;
-  std::string remedy;
-  const auto differ = [&](const std::string& name, const std::string* was, const std::string* is) {
-    const auto text = [](const std::string* value) {
-      return value == nullptr ? "unknown" : value->empty() ? "\"\"" : *value;
-    };
-    differences.push_back(absl::StrCat("--", name, " was ", text(was), " and is ", text(is)));
-    if (was != nullptr) absl::StrAppend(&remedy, " --", name, "=", *was);
-  };
-  const auto find = [](const Settings& in, const std::string& name) -> const std::string* {
-    for (const auto& [key, value] : in) {
-      if (key == name) return &value;
-    }
-    return nullptr;
-  };
-  for (const auto& [name, value] : saved) {
-    const std::string* const now = find(here, name);
-    if (now == nullptr || *now != value) differ(name, &value, now);
-  }
-  for (const auto& [name, value] : here) {
-    if (find(saved, name) == nullptr) differ(name, nullptr, &value);
-  }
-  if (differences.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(flag, ": ", absl::StrJoin(differences, ", "), "; use",
-                   remedy.empty() ? " the same flags" : remedy,
-                   ", or train anew with another --checkpoint_dir"));
-}
 
 // Same bits for any pool: the pieces do not depend on it, and their sums are added in order.
 double EuclideanNorm(ThreadPool* pool, std::span<const float> x) {
@@ -218,8 +130,11 @@ class Trainer {
   BatchReaderOptions ReaderOptions(Split split) const;
   SavedModel Description() const;
   absl::Status Connect();
+  absl::Status CompareOptions();
   absl::Status FindStart();
   absl::Status CheckStart() const;
+  absl::Status CompareStarts();
+  absl::Status FindProcessor();
   absl::Status CreateTables();
   absl::Status SaveSpec() const;
   absl::Status OpenRecorder();
@@ -297,6 +212,7 @@ class Trainer {
   HostBuffer<float> summed_;        // the gradient of all ranks
   std::unique_ptr<CommLane> sums_;  // its thread writes the sums
 
+  std::string processor_;            // TrainingState::processor
   std::optional<SavedModel> start_;  // of init_from, or the checkpoint to go on from
   bool resumed_ = false;             // the latter
   std::string residuals_anew_;       // why residuals of gradients begin at zero; empty: they do not
@@ -458,7 +374,7 @@ absl::Status Trainer::CheckStart() const {
                                                       "; use the program ", start_->model));
   }
   HOTROW_RETURN_IF_ERROR(
-      CompareSettings(WithYoungerSettings(start_->training->settings), SettingsOf(options_), flag));
+      CompareWithCheckpoint(start_->training->settings, BitSettings(options_), flag));
   return CheckSavedModelFits(
       *start_, Description(),
       {.flag = flag, .train_anew = "train anew with another --checkpoint_dir"});
@@ -722,9 +638,60 @@ absl::Status Trainer::Connect() {
   return absl::OkStatus();
 }
 
+// Before anything is read or made that depends on them: ranks that differ would train another model
+// than anybody asked for, or wait for each other in different calls.
+absl::Status Trainer::CompareOptions() {
+  if (!many_ranks()) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(const NamedValues mine, RankSettings(options_, data_));
+  return CompareRanks(*control_, mine);
+}
+
+// What no option says: the model that the factory made, and what the directories held that each
+// rank has read for itself.
+absl::Status Trainer::CompareStarts() {
+  if (!many_ranks()) return absl::OkStatus();
+  NamedValues mine = {
+      {"the model", absl::StrCat(std::string(model_->name()), " of ", model_->parameters().size(),
+                                 " dense parameters")},
+      {"the start",
+       start_.has_value()
+           ? absl::StrFormat("%s of step %d, dense parameters of checksum %08x",
+                             resumed_ ? "a checkpoint" : "a model", start_->step, start_->dense_crc)
+           : "new parameters"}};
+  if (!on_gpu()) {
+    const std::span<const float> parameters = model_->parameters();
+    mine.emplace_back("the hash of the first dense parameters",
+                      HashBytes(0, 0, std::as_bytes(parameters)).ToHex());
+  }
+  return CompareRanks(*control_, mine);
+}
+
+// The kind of processor, of all ranks, and a word about it where the checkpoint was made on
+// another.
+absl::Status Trainer::FindProcessor() {
+  if (on_gpu()) return absl::OkStatus();
+  processor_ = ProcessorKind();
+  if (many_ranks()) {
+    HOTROW_ASSIGN_OR_RETURN(std::vector<std::string> kinds, AllGatherTexts(*control_, processor_));
+    std::sort(kinds.begin(), kinds.end());
+    kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
+    processor_ = absl::StrJoin(kinds, ", ");
+  }
+  if (!resumed_ || options_.notices == nullptr) return absl::OkStatus();
+  const std::string& before = start_->training->processor;
+  if (before.empty() || before == processor_) return absl::OkStatus();
+  std::fprintf(options_.notices,
+               "notice: --resume from %s: it was trained on another kind of processor (%s) than "
+               "this one (%s); training goes on, with other bits than there\n",
+               start_->dir.c_str(), before.c_str(), processor_.c_str());
+  std::fflush(options_.notices);
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::Init(const ModelFactory& factory) {
   if (mllog()) LogSettings();
   HOTROW_RETURN_IF_ERROR(Connect());
+  HOTROW_RETURN_IF_ERROR(CompareOptions());
   // Before anything is read there: it takes the directory's lock.
   if (!options_.checkpoint_dir.empty()) {
     HOTROW_ASSIGN_OR_RETURN(checkpoints_,
@@ -740,6 +707,8 @@ absl::Status Trainer::Init(const ModelFactory& factory) {
   HOTROW_RETURN_IF_ERROR(CheckDevice(*model_, ctx_.device));
   collection_options_ = CollectionOptions(options_, schema_);
   HOTROW_RETURN_IF_ERROR(CheckStart());
+  HOTROW_RETURN_IF_ERROR(CompareStarts());
+  HOTROW_RETURN_IF_ERROR(FindProcessor());
   if (!options_.save_dir.empty()) {
     HOTROW_ASSIGN_OR_RETURN(writer_,
                             SavedModelWriter::Open(&env_, options_.save_dir, control_.get()));
@@ -1304,7 +1273,8 @@ void Trainer::ShowProgress() {
 
 TrainingState Trainer::State() const {
   TrainingState state;
-  state.settings = SettingsOf(options_);
+  state.settings = BitSettings(options_);
+  state.processor = processor_;
   state.epoch = next_epoch_;
   state.samples_in_epoch = next_sample_;
   state.batches_in_epoch = next_batch_;

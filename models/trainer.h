@@ -52,8 +52,10 @@ struct TrainerOptions {
   uint64_t seed = 0;  // of the rows' first values
 
   // Several ranks train one model: each takes a contiguous slice of every batch and keeps the rows
-  // of its shards. Not owned; null, or of one rank: alone. All ranks have the same options but for
-  // budgets, `out` and stop_signal. Budgets are those of each rank.
+  // of its shards. Not owned; null, or of one rank: alone. All ranks have the same options and
+  // data, which is checked before anything else (RankSettings in models/run_settings.h); a rank's
+  // own are the sizes of budgets, store_path, cache_policy, prefetch_depth, the names of what is
+  // written, `out`, `notices` and stop_signal.
   Communicator* communicator = nullptr;
   ExchangeType exchange_forward = ExchangeType::kFp32;
   ExchangeType exchange_backward = ExchangeType::kFp32;
@@ -101,6 +103,8 @@ struct TrainerOptions {
 
   // Where header, progress and validation results go; not owned; null: nowhere.
   std::FILE* out = nullptr;
+  // Where a line goes that nobody should miss, though nothing has failed; not owned; null: nowhere.
+  std::FILE* notices = nullptr;
   bool mllog = false;  // MLPerf's lines (models/mllog.h) go there too
   // Not owned. Once it is not 0 (a signal's number) training ends after the current step, and test
   // data is not evaluated.
@@ -132,10 +136,11 @@ using ModelFactory =
 // waited for. resume goes on from the newest one: parameters, rows and metrics then end with the
 // bits of a run that was never interrupted, whatever batch was prefetched and however the process
 // ended. Settings that change bits must be those of the checkpoint (FailedPrecondition, naming
-// each); tiers, threads, checkpoint_every and the number of epochs may be others. Without resume a
-// checkpoint_dir that holds checkpoints is refused, as is a store_path that holds rows. Of a store
-// with a disk budget checkpoints are taken early, and fewer are kept, when the rows that only they
-// hold take much of it.
+// each); on a processor of another kind, whose matrix products have other bits, it goes on and says
+// so in `notices`; tiers, threads, checkpoint_every and the number of epochs may be others. Without
+// resume a checkpoint_dir that holds checkpoints is refused, as is a store_path that holds rows. Of
+// a store with a disk budget checkpoints are taken early, and fewer are kept, when the rows that
+// only they hold take much of it.
 //
 // The bits of parameters and rows depend on data, model and options, but not on cache_bytes,
 // cache_policy, store, prefetch_depth or the size of ctx.pool, nor on how often validation runs

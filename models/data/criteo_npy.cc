@@ -287,6 +287,18 @@ class NpyFiles : public SampleFiles {
   absl::StatusOr<std::unique_ptr<SampleStream>> OpenStream(Split split) const override {
     return std::make_unique<NpyStream>(env_, ranges_[static_cast<size_t>(split)], multi_hot_);
   }
+  absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const override {
+    std::vector<std::string> paths;
+    for (const int split : {0, 1}) {  // of the last day one half is validation, the other test
+      for (const Range& range : ranges_[static_cast<size_t>(split)]) {
+        for (const char* const name :
+             {"_labels.npy", "_dense.npy", multi_hot_ ? "_sparse_multi_hot.npz" : "_sparse.npy"}) {
+          paths.push_back(range.prefix + name);
+        }
+      }
+    }
+    return IdentityOfFiles(env_, paths);
+  }
   // The size is known before.
   absl::StatusOr<bool> Load(int64_t max_bytes, std::array<SampleBlocks, 3>* splits) const override {
     const int64_t samples = schema_.train_samples + schema_.valid_samples + schema_.test_samples;

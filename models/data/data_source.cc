@@ -59,7 +59,8 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenTable(const std::string& place,
                                                       const FileSourceOptions& options) {
   HOTROW_ASSIGN_OR_RETURN(const std::string json,
                           ReadWholeFile(PosixEnv(), place, kManifestBytesMax));
-  HOTROW_ASSIGN_OR_RETURN(const TableSchema schema, ParseTableSchema(json, place));
+  HOTROW_ASSIGN_OR_RETURN(TableSchema schema, ParseTableSchema(json, place));
+  schema.text_hash = HashText(json);
   return OpenTableSource(schema, options);
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -49,6 +50,13 @@ class DataSource {
  public:
   virtual ~DataSource() = default;
   virtual const DataSchema& schema() const = 0;
+  // What tells these data from others beside the schema, as names and values in words: of files
+  // their names, sizes and checksums of their beginnings and ends (IdentityOfFiles), of generated
+  // data all that they depend on. Nothing about where files lie: ranks on several machines may have
+  // copies. Empty: nothing is known. Errors: of reading the files.
+  virtual absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const {
+    return std::vector<std::pair<std::string, std::string>>();
+  }
   // A reader of the split that starts at `first_sample` of the epoch. Validation and test data are
   // the same in every epoch. Errors: what the files say; OutOfRange when first_sample lies beyond
   // the split.

@@ -1,15 +1,20 @@
 #include "models/data/file_source.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/crc32c.h"
 #include "base/status_macros.h"
 #include "models/data/permutation.h"
 
 namespace hotrow {
 namespace {
+
+constexpr int64_t kIdentityBytes = 64 << 10;  // of a file's beginning, and of its end
 
 constexpr int64_t kReadSamples = 8'192;  // samples between two looks at the memory used
 constexpr int64_t kMaxEpoch = int64_t{1} << 31;
@@ -213,6 +218,9 @@ class FileSource : public DataSource {
   }
 
   const DataSchema& schema() const override { return schema_; }
+  absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const override {
+    return files_->Identity();
+  }
 
   absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
                                                         int64_t first_sample) override {
@@ -303,6 +311,27 @@ absl::Status FileSourceOptions::Validate() const {
         absl::StrCat("FileSourceOptions.window_samples is ", window_samples, ", at least 1"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::pair<std::string, std::string>>> IdentityOfFiles(
+    Env& env, const std::vector<std::string>& paths) {
+  std::vector<std::pair<std::string, std::string>> out;
+  std::vector<std::byte> bytes;
+  for (const std::string& path : paths) {
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
+    HOTROW_ASSIGN_OR_RETURN(const int64_t size, file->Size());
+    const int64_t part = std::min(size, kIdentityBytes);
+    uint32_t crc = 0;
+    for (const int64_t begin : {int64_t{0}, size - part}) {
+      bytes.resize(static_cast<size_t>(part));
+      HOTROW_RETURN_IF_ERROR(ReadFull(*file, begin, bytes));
+      crc = Crc32c(bytes, crc);
+    }
+    out.emplace_back(absl::StrCat("file ", out.size() + 1, " of ", paths.size()),
+                     absl::StrFormat("%s of %d bytes, checksum of both ends %08x",
+                                     path.substr(path.find_last_of('/') + 1), size, crc));
+  }
+  return out;
 }
 
 absl::StatusOr<std::unique_ptr<DataSource>> OpenFileSource(std::unique_ptr<SampleFiles> files,

@@ -4,10 +4,13 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/env.h"
 #include "models/data/data_source.h"
 #include "models/data/sample_block.h"
 
@@ -39,6 +42,10 @@ class SampleFiles {
   // Names and features; numbers of samples where they are known without reading.
   virtual const DataSchema& schema() const = 0;
   virtual absl::StatusOr<std::unique_ptr<SampleStream>> OpenStream(Split split) const = 0;
+  // DataSource::Identity.
+  virtual absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const {
+    return std::vector<std::pair<std::string, std::string>>();
+  }
   // Reads all splits into memory; false, with *splits unspecified, where they do not fit in
   // max_bytes. Reads split by split, unless an implementation can do better.
   virtual absl::StatusOr<bool> Load(int64_t max_bytes, std::array<SampleBlocks, 3>* splits) const;
@@ -62,6 +69,11 @@ class BlocksBuilder {
   SampleBlocks* blocks_;
   int64_t full_bytes_ = 0;  // of all blocks but the last
 };
+
+// What SampleFiles::Identity says of these files: for each its name without folders, its size, and
+// a CRC-32C of its first and last 64 KiB. Reads no more than that.
+absl::StatusOr<std::vector<std::pair<std::string, std::string>>> IdentityOfFiles(
+    Env& env, const std::vector<std::string>& paths);
 
 struct FileSourceOptions {
   uint64_t seed = 0;

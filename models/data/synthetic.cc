@@ -441,7 +441,12 @@ class SyntheticReader : public DataReader {
 class SyntheticSource : public DataSource {
  public:
   explicit SyntheticSource(const SyntheticOptions& options)
-      : seed_(options.seed), generator_(options) {
+      : identity_(absl::StrCat("tables=", options.tables, ",rows=", options.rows,
+                               ",zipf=", options.zipf, ",hotness=", options.hotness_min, "-",
+                               options.hotness_max, ",dense=", options.dense,
+                               ",shared=", options.shared, ",seed=", options.seed)),
+        seed_(options.seed),
+        generator_(options) {
     schema_.name = "synthetic";
     schema_.num_dense = static_cast<int32_t>(options.dense);
     for (int64_t f = 0; f < options.features(); ++f) {
@@ -456,6 +461,9 @@ class SyntheticSource : public DataSource {
   }
 
   const DataSchema& schema() const override { return schema_; }
+  absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const override {
+    return std::vector<std::pair<std::string, std::string>>{{"generated", identity_}};
+  }
 
   absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
                                                         int64_t first_sample) override {
@@ -481,6 +489,7 @@ class SyntheticSource : public DataSource {
 
  private:
   DataSchema schema_;
+  const std::string identity_;
   uint64_t seed_;
   Generator generator_;
 };

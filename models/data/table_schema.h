@@ -60,6 +60,8 @@ struct CategoricalColumn {
 
 struct TableSchema {
   std::string name;
+  // Of the text that it was parsed from, which tells schemas of one name apart; 0: it was not.
+  uint64_t text_hash = 0;
   char delimiter = ',';
   bool trim = false;  // blanks around fields do not count
   bool header = true;

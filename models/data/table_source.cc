@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "models/data/table_reader.h"
@@ -61,6 +62,21 @@ class TableFiles : public SampleFiles {
   const DataSchema& schema() const override { return schema_; }
   absl::StatusOr<std::unique_ptr<SampleStream>> OpenStream(Split split) const override {
     return std::make_unique<TableStream>(&table_, split, env_);
+  }
+  absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const override {
+    std::vector<std::string> paths;
+    for (const std::vector<std::string>& split : table_.files) {
+      for (const std::string& path : split) {
+        HOTROW_ASSIGN_OR_RETURN(const bool plain, env_.Exists(path));
+        paths.push_back(plain ? path : path + ".gz");
+      }
+    }
+    HOTROW_ASSIGN_OR_RETURN(auto identity, IdentityOfFiles(env_, paths));
+    if (table_.text_hash != 0) {
+      identity.emplace_back("schema",
+                            absl::StrFormat("%s, hash %016x", table_.name, table_.text_hash));
+    }
+    return identity;
   }
 
   // Files that hold all splits are parsed once, not once for each.

@@ -10,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "models/checkpoint_check.h"
+#include "ops/processor_kind.h"
 #include "store/ssd_store.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/faulty_env.h"
@@ -167,6 +168,71 @@ TEST(CheckpointTest, OneThatDoesNotSayItsPrecisionIsFp32) {
   options.weights_precision = WeightsPrecision::kFp32;
   HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, RunSmall(options));
   EXPECT_EQ(EndOf(report), expected);
+}
+
+// A checkpoint of a version that kept fewer settings stands for what runs had then.
+TEST(CheckpointTest, OneThatSaysLessGoesOn) {
+  MemEnv env;
+  TrainerOptions options = WithCheckpoints(On(Tiers()[0], SmallRun(), &env), 6);
+  const std::string expected = Reference(SmallRun());
+  ASSERT_THAT(RunSmall(options, DieAt(20)), StatusIs(absl::StatusCode::kAborted, "killed"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(SavedModel saved, ReadCheckpoint(env, kDir));
+  const size_t erased = std::erase_if(saved.training->settings, [](const auto& setting) {
+    const std::string& name = setting.first;
+    return name.find('.') != std::string::npos || name == "initializer" || name == "device" ||
+           name == "weights_precision";
+  });
+  EXPECT_EQ(erased, 14u);
+  saved.training->processor.clear();
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, absl::StrCat(saved.dir, "/manifest.json"),
+                                       SavedModelManifest(saved)));
+  const auto expect_refused = [&](const std::function<void(TrainerOptions*)>& change,
+                                  const char* text) {
+    TrainerOptions other = options;
+    change(&other);
+    EXPECT_THAT(RunSmall(other), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(text)));
+  };
+  expect_refused([](TrainerOptions* o) { o->table_optimizer.beta1 = 0.8f; },
+                 "table_optimizer.beta1 was 0.9 and is 0.8");
+  expect_refused([](TrainerOptions* o) { o->dense_optimizer.eps = 0.5f; },
+                 "dense_optimizer.eps was 1e-08 and is 0.5");
+  expect_refused(
+      [](TrainerOptions* o) {
+        o->initializer = Initializer{InitializerKind::kZeros, 0};
+      },
+      "--initializer was uniform_rows and is zeros");
+  test::Output notices;
+  options.notices = notices.file();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, RunSmall(options));
+  EXPECT_EQ(EndOf(report), expected);
+  EXPECT_EQ(notices.Text(), "");  // nobody knows on what processor it was made
+}
+
+// Matrix products of another kind of processor have other bits: that is said, and nothing refused.
+TEST(CheckpointTest, AnotherKindOfProcessorIsSaidInOneLine) {
+  MemEnv env;
+  TrainerOptions options = WithCheckpoints(On(Tiers()[0], SmallRun(), &env), 6);
+  ASSERT_THAT(RunSmall(options, DieAt(14)), StatusIs(absl::StatusCode::kAborted, "killed"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(SavedModel saved, ReadCheckpoint(env, kDir));
+  EXPECT_EQ(saved.training->processor, ProcessorKind());
+  EXPECT_THAT(ProcessorKind(), HasSubstr("oneDNN "));
+  // On the same nothing is said.
+  test::Output same;
+  options.notices = same.file();
+  ASSERT_THAT(RunSmall(options, DieAt(20)), StatusIs(absl::StatusCode::kAborted, "killed"));
+  EXPECT_EQ(same.Text(), "");
+  HOTROW_ASSERT_OK_AND_ASSIGN(saved, ReadCheckpoint(env, kDir));
+  saved.training->processor = "oneDNN 1.0.0 abacus";
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, absl::StrCat(saved.dir, "/manifest.json"),
+                                       SavedModelManifest(saved)));
+  test::Output notices;
+  options.notices = notices.file();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, RunSmall(options));
+  EXPECT_EQ(EndOf(report), Reference(SmallRun()));
+  const std::string text = notices.Text();
+  EXPECT_THAT(text, AllOf(HasSubstr("--resume from " + saved.dir),
+                          HasSubstr("(oneDNN 1.0.0 abacus)"), HasSubstr(ProcessorKind())));
+  EXPECT_EQ(text.find('\n'), text.size() - 1);
 }
 
 // Without validation, with early stopping, with a limit on the batches of an epoch.
@@ -430,9 +496,27 @@ TEST(CheckpointTest, EveryMismatchIsNamed) {
        std::string("--data=") + test::kSmallData},
       {[](O* o) {
          o->initializer = Initializer{InitializerKind::kZeros, 0};
-         o->settings.emplace_back("initializer", "zeros");
        },
-       "initializer"},
+       "--initializer was uniform_rows and is zeros"},
+      {[](O* o) {
+         o->initializer = Initializer{InitializerKind::kNormal, 0.25f};
+       },
+       "--initializer was uniform_rows and is normal:0.25"},
+      {[](O* o) { o->table_optimizer.beta1 = 0.8f; },
+       "table_optimizer.beta1 was 0.9 and is 0.8; use table_optimizer.beta1=0.9"},
+      {[](O* o) { o->table_optimizer.beta2 = 0.99f; }, "table_optimizer.beta2=0.999"},
+      {[](O* o) { o->table_optimizer.weight_decay_mode = WeightDecayMode::kDecoupled; },
+       "table_optimizer.weight_decay_mode=l2"},
+      {[](O* o) { o->table_optimizer.initial_accumulator = 0.1f; },
+       "table_optimizer.initial_accumulator=0"},
+      {[](O* o) { o->table_optimizer.lr_power = -0.4f; }, "table_optimizer.lr_power=-0.5"},
+      {[](O* o) { o->table_optimizer.l1 = 0.5f; }, "table_optimizer.l1=0"},
+      {[](O* o) { o->table_optimizer.l2 = 0.5f; }, "table_optimizer.l2=0"},
+      {[](O* o) { o->dense_optimizer.eps = 0.5f; }, "dense_optimizer.eps=1e-08"},
+      {[](O* o) { o->dense_optimizer.beta1 = 0.8f; }, "dense_optimizer.beta1=0.9"},
+      {[](O* o) { o->dense_optimizer.beta2 = 0.99f; }, "dense_optimizer.beta2=0.999"},
+      {[](O* o) { o->schedule.validation_min_delta = 0.5; }, "schedule.validation_min_delta=1e-06"},
+      {[](O* o) { o->device = Device::kCuda; }, "--device=cpu"},
   };
   for (const Case& c : cases) {
     TrainerOptions options = good;

@@ -52,6 +52,54 @@ TEST(FileKindsTest, TablesAreFoundBesideTheirSchema) {
               StatusIs(kInvalid, HasSubstr("/log.csv:1: there is no column \"y\"")));
 }
 
+// What ranks compare: the same wherever copies lie, another with any byte at either end.
+TEST(FileKindsTest, FilesAreToldApartByNamesSizesAndBothEnds) {
+  const auto identity_of = [](const std::string& spec) {
+    std::string out;
+    absl::StatusOr<std::unique_ptr<DataSource>> source = OpenDataSource(spec, 1);
+    HOTROW_EXPECT_OK(source);
+    if (!source.ok()) return out;
+    const auto identity = (*source)->Identity();
+    HOTROW_EXPECT_OK(identity);
+    for (const auto& [name, value] : *identity) absl::StrAppend(&out, name, " is ", value, "\n");
+    return out;
+  };
+  const std::string here = test::TempDir();
+  const std::string there = test::TempDir();
+  const std::string text = CriteoLines(6000);
+  ASSERT_GT(text.size(), size_t{200} << 10) << "longer than what is looked at";
+  const auto write = [&](const std::string& dir, const std::string& day_0) {
+    WriteFileOrDie(PosixEnv(), dir + "/day_0", day_0);
+    WriteFileOrDie(PosixEnv(), dir + "/day_1.gz", Gzip(CriteoLines(17)));
+    return identity_of(absl::StrCat("criteo:", dir, "/day_0,", dir, "/day_1"));
+  };
+  const std::string identity = write(here, text);
+  EXPECT_THAT(identity, AllOf(HasSubstr("file 1 of 2 is day_0 of "),
+                              HasSubstr("file 2 of 2 is day_1.gz of ")));
+  EXPECT_EQ(write(there, text), identity);
+  EXPECT_NE(write(there, text + CriteoLines(1)), identity);
+  for (const size_t at : {size_t{2}, text.rfind('9')}) {
+    std::string other = text;
+    other[at] = other[at] == '1' ? '2' : '1';
+    EXPECT_NE(write(there, other), identity) << at;
+  }
+  // The schema counts, too.
+  WriteFileOrDie(PosixEnv(), here + "/log.csv", "x,y\n1,0\n2,1\n");
+  const auto with_schema = [&](const char* key) {
+    WriteFileOrDie(PosixEnv(), here + "/s.json",
+                   absl::StrCat(R"({"name": "s", "files": ["log.csv"],
+        "split": {"modulo": 2, "valid": [], "test": [1]},
+        "columns": [{"name": "y", "role": "label"},
+                    {"name": "x", "role": "categorical", "key": ")",
+                                key, R"("}]})"));
+    return identity_of(absl::StrCat("table:", here, "/s.json"));
+  };
+  EXPECT_NE(with_schema("integer"), with_schema("hash"));
+  EXPECT_EQ(with_schema("hash"), with_schema("hash"));
+  EXPECT_NE(identity_of("synthetic:tables=2,rows=10,samples=10,valid=1,test=1,zipf=1"),
+            identity_of("synthetic:tables=2,rows=10,samples=10,valid=1,test=1,zipf=0"));
+}
+
 TEST(FileKindsTest, ErrorsNameTheKindAndThePlace) {
   for (const char* kind : {"frappe", "ml1m", "census", "criteo", "criteo-npy", "table"}) {
     for (const char* colon : {"", ":"}) {

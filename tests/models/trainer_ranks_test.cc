@@ -326,6 +326,147 @@ TEST(TrainerRanksTest, ASignalOfOneRankStopsAllAtTheSameStep) {
   }
 }
 
+// The last of the ranks has other options, or other data.
+std::vector<absl::Status> RunUnlike(const TrainerOptions& most, const TrainerOptions& last,
+                                    const std::string& last_data = kSpec) {
+  constexpr int kRanks = 3;
+  // Long: nothing is to wait for it.
+  return RunOnThreads(kRanks, {.timeout_seconds = 600}, [&](Communicator& communicator) {
+    const bool is_last = communicator.rank() == kRanks - 1;
+    TrainerOptions options = is_last ? last : most;
+    options.communicator = &communicator;
+    absl::StatusOr<std::unique_ptr<DataSource>> data =
+        OpenDataSource(is_last ? last_data : kSpec, 5);
+    HOTROW_EXPECT_OK(data);
+    return RunTraining(options, **data, SmallDlrm(options), {}).status();
+  });
+}
+
+TEST(TrainerRanksTest, OtherOptionsOfARankAreNamedBeforeTheFirstStep) {
+  struct Case {
+    std::function<void(TrainerOptions*)> change;
+    std::string text;
+  };
+  using O = TrainerOptions;
+  const std::string dir = test::TempDir();
+  const std::vector<Case> cases = {
+      {[](O* o) { o->seed = 4; }, "--seed is 3 on ranks 0, 1 and 4 on rank 2"},
+      {[](O* o) { o->batch_size = 65; }, "--batch_size is 64 on ranks 0, 1 and 65"},
+      {[](O* o) { o->epochs = 2; }, "--epochs is 1 "},
+      {[](O* o) { o->limit_train_batches = 9; }, "--limit_train_batches is 0 "},
+      {[](O* o) { o->validation_freq_within_epoch = 7; }, "--validation_freq_within_epoch is 0 "},
+      {[](O* o) { o->embedding_dim = 4; }, "--embedding_dim is 8 "},
+      {[](O* o) { o->weights_precision = WeightsPrecision::kBf16; }, "--weights_precision is fp32"},
+      {[](O* o) { o->pooling = Pooling::kMean; }, "--pooling is sum on ranks 0, 1 and mean"},
+      {[](O* o) { o->table_optimizer.kind = SparseOptimizerKind::kAdam; }, "--optimizer is sgd "},
+      {[](O* o) { o->table_optimizer.learning_rate = 2; }, "--learning_rate is 0.5 "},
+      {[](O* o) { o->table_optimizer.beta1 = 0.5f; }, "table_optimizer.beta1 is 0.9 "},
+      {[](O* o) { o->table_optimizer.weight_decay = 0.5f; }, "--table_weight_decay is 0 "},
+      {[](O* o) {
+         o->initializer = Initializer{InitializerKind::kZeros, 0};
+       },
+       "--initializer is uniform_rows on ranks 0, 1 and zeros on rank 2"},
+      {[](O* o) { o->dense_optimizer.kind = DenseOptimizerKind::kAdam; }, "--dense_optimizer is "},
+      {[](O* o) { o->dense_optimizer.learning_rate = 2; },
+       "--dense_learning_rate is 0.1 on ranks 0, 1 and 2 on rank 2"},
+      {[](O* o) { o->dense_optimizer.eps = 0.5f; }, "dense_optimizer.eps is "},
+      {[](O* o) { o->dense_optimizer.weight_decay = 0.5f; }, "--weight_decay is 0 "},
+      {[](O* o) { o->max_gradient_norm = 1; }, "--max_gradient_norm is 0 "},
+      {[](O* o) { o->schedule.lr_warmup_steps = 1; }, "--lr_warmup_steps is 0 "},
+      {[](O* o) { o->schedule.early_stop_patience = 1; }, "--early_stop_patience is 0 "},
+      {[](O* o) { o->schedule.validation_min_delta = 1; }, "schedule.validation_min_delta is "},
+      {[](O* o) { o->exchange_forward = ExchangeType::kInt8; }, "--exchange_forward is fp32 "},
+      {[](O* o) { o->exchange_backward = ExchangeType::kBf16; }, "--exchange_backward is fp32 "},
+      {[](O* o) { o->exchange_rounding = ExchangeRounding::kStochastic; },
+       "--exchange_rounding is nearest "},
+      {[&](O* o) { o->checkpoint_dir = dir; }, "--checkpoint_dir is not given on ranks 0, 1 and "},
+      {[&](O* o) { o->save_dir = dir; }, "--save_dir is not given "},
+      {[](O* o) { o->checkpoint_every = 7; }, "--checkpoint_every is 0 "},
+      {[](O* o) { o->keep_checkpoints = 7; }, "--keep_checkpoints is 2 "},
+      {[](O* o) { o->cache_bytes = kSmallestCache; },
+       "--cache_bytes is 0 on ranks 0, 1 and not 0 on rank 2"},
+      {[](O* o) { o->mrc = true; }, "--mrc is false on ranks 0, 1 and true"},
+      {[](O* o) {
+         o->shape = {{"layers", "3"}};
+       },
+       "--layers is unknown on ranks 0, 1 and 3 on rank 2"},
+      {[](O* o) {
+         o->settings = {{"dropout", "0.3"}};
+       },
+       "--dropout is unknown"},
+      {[&](O* o) {
+         o->store = StoreKind::kSsd;
+         o->store_path = dir;
+         o->disk_bytes = 64 << 20;
+         o->cache_bytes = kSmallestCache;
+       },
+       "--store is memory on ranks 0, 1 and ssd on rank 2"},
+  };
+  for (const Case& c : cases) {
+    TrainerOptions other = SmallOptions();
+    c.change(&other);
+    for (const absl::Status& status : RunUnlike(SmallOptions(), other)) {
+      EXPECT_THAT(status.message(), AllOf(HasSubstr("the ranks differ: "), HasSubstr(c.text)));
+      EXPECT_EQ(status.message().find('\n'), absl::string_view::npos);
+    }
+  }
+}
+
+TEST(TrainerRanksTest, OtherDataOfARankAreNamedBeforeTheFirstStep) {
+  // The same numbers of everything, with other samples.
+  const std::string zipf =
+      "synthetic:tables=3,rows=300,dense=3,shared=2,hotness=0-3,samples=2500,valid=330,test=700,"
+      "zipf=0.5";
+  for (const absl::Status& status : RunUnlike(SmallOptions(), SmallOptions(), zipf)) {
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("--data, generated is "), HasSubstr("zipf=1.05"),
+                                        HasSubstr("zipf=0.5,"), HasSubstr("on rank 2")));
+  }
+  const std::string fewer =
+      "synthetic:tables=3,rows=300,dense=3,shared=2,hotness=0-3,samples=2500,valid=329,test=700";
+  for (const absl::Status& status : RunUnlike(SmallOptions(), SmallOptions(), fewer)) {
+    EXPECT_THAT(status.message(),
+                HasSubstr("--data, samples is 2500 train, 330 validation, 700 test on ranks 0, 1 "
+                          "and 2500 train, 329 validation, 700 test on rank 2"));
+  }
+}
+
+// What no option tells of: the factory of one rank makes other parameters.
+TEST(TrainerRanksTest, AnotherModelOfARankIsNamed) {
+  const auto statuses = RunOnThreads(2, {.timeout_seconds = 600}, [&](Communicator& communicator) {
+    TrainerOptions options = SmallOptions();
+    options.communicator = &communicator;
+    absl::StatusOr<std::unique_ptr<DataSource>> data = OpenDataSource(kSpec, 5);
+    HOTROW_EXPECT_OK(data);
+    TrainerOptions of_model = options;
+    of_model.seed += static_cast<uint64_t>(communicator.rank());
+    return RunTraining(options, **data, SmallDlrm(of_model), {}).status();
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("the hash of the first dense parameters is "),
+                                        HasSubstr(" on rank 0 and "), HasSubstr(" on rank 1")));
+  }
+}
+
+// How large tiers are, what leaves them first and how far ahead is prefetched are a rank's own.
+TEST(TrainerRanksTest, SizesOfTiersMayDifferBetweenRanks) {
+  const TrainReport expected = RunAlike(2, SmallOptions());
+  const auto reports = RunRanks(2, [](int rank) {
+    TrainerOptions options = SmallOptions();
+    options.cache_bytes = kSmallestCache;
+    if (rank == 0) return options;
+    options.store_bytes *= 2;
+    options.cache_bytes = 4 << 20;
+    options.cache_policy = CachePolicy::kLfu;
+    options.prefetch_depth = 2;
+    return options;
+  });
+  for (const auto& report : reports) {
+    HOTROW_ASSERT_OK(report);
+    EXPECT_EQ(report->digest.hash, expected.digest.hash);
+    EXPECT_EQ(report->dense_hash, expected.dense_hash);
+  }
+}
+
 TEST(TrainerRanksTest, WhatFailsOnOneRankIsSaidByAll) {
   const auto reports = RunRanks(3, [](int rank) {
     TrainerOptions options = SmallOptions();
