@@ -975,6 +975,11 @@ absl::Status EmbeddingCollection::BeginLookup(EmbeddingStep& step) {
         "order of their Prefetch");
   }
   if (s.use == EmbeddingStep::Impl::Use::kBegun) return absl::OkStatus();
+  // Its gradients may be on their way to other ranks, in the memory that rows come to.
+  if (s.use == EmbeddingStep::Impl::Use::kUpdateBegun) {
+    return absl::FailedPreconditionError(
+        "Lookup: BeginUpdate was called for this step; its Update is all that may follow");
+  }
   return c.EndJobUnlessOk(c.BeginLookup(&s));
 }
 

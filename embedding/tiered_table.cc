@@ -535,6 +535,7 @@ absl::Status TieredTable::ShareSlots(StepRows* step) const {
 
 absl::StatusOr<int64_t> TieredTable::NextMisses(StepRows* step, std::vector<RowKey>* keys,
                                                 std::vector<std::byte*>* rows) {
+  HOTROW_RETURN_IF_ERROR(Broken());
   const size_t left = step->miss_keys.size() - step->sent;
   if (left == 0) {
     HOTROW_RETURN_IF_ERROR(ArriveAll(step));
@@ -558,6 +559,7 @@ absl::Status TieredTable::Fill(const ExecContext& ctx, std::span<const int32_t> 
                                StepRows* step, std::span<const uint8_t> found) {
   const size_t n = found.size();
   HOTROW_CHECK(n <= step->miss_keys.size() - step->sent);
+  HOTROW_RETURN_IF_ERROR(Broken());
   if (n == 0) return absl::OkStatus();
   Inflow* const inflow = staged_ ? &inflows_[next_inflow_] : nullptr;
   absent_keys_.clear();
@@ -590,6 +592,7 @@ absl::Status TieredTable::Fill(const ExecContext& ctx, std::span<const int32_t> 
 // first, so that its reads over the bus are in flight together, and then to their ways.
 absl::Status TieredTable::FillInPlace(const ExecContext& ctx, std::span<const int32_t> counts,
                                       StepRows* step) {
+  HOTROW_RETURN_IF_ERROR(Broken());
   std::vector<uint8_t> found;
   while (step->sent < step->miss_keys.size()) {
     Inflow& inflow = inflows_[next_inflow_];
@@ -740,6 +743,7 @@ absl::Status TieredTable::ResolveForRead(const ExecContext& ctx, std::span<const
                                          std::span<const int32_t> counts, StepRows* step,
                                          std::span<std::byte*> rows) {
   HOTROW_CHECK(step->resident);
+  HOTROW_RETURN_IF_ERROR(Broken());
   if (cache_ != nullptr) {
     for (size_t i = 0; i < keys.size(); ++i) rows[i] = cache_->row(step->slots[i]);
     return absl::OkStatus();
@@ -781,6 +785,7 @@ absl::Status TieredTable::ResolveForRead(const ExecContext& ctx, std::span<const
 absl::Status TieredTable::ResolveForUpdate(std::span<const RowKey> keys, StepRows* step,
                                            std::span<std::byte*> rows) {
   HOTROW_CHECK(step->resident);
+  HOTROW_RETURN_IF_ERROR(Broken());
   if (cache_ != nullptr || step->missing.empty()) return absl::OkStatus();
   miss_keys_.clear();
   for (const int64_t i : step->missing) miss_keys_.push_back(keys[i]);
@@ -801,6 +806,7 @@ absl::Status TieredTable::ResolveForUpdate(std::span<const RowKey> keys, StepRow
 }
 
 absl::Status TieredTable::Withdraw(std::span<const RowKey> keys, const StepRows& step) {
+  HOTROW_RETURN_IF_ERROR(Broken());
   if (cache_ != nullptr) return absl::OkStatus();
   miss_keys_.clear();
   for (const int64_t i : step.missing) miss_keys_.push_back(keys[i]);
@@ -810,6 +816,7 @@ absl::Status TieredTable::Withdraw(std::span<const RowKey> keys, const StepRows&
 absl::Status TieredTable::PrepareForUpdate(const ExecContext& ctx, const StepRows& step) {
   if (cache_ == nullptr) return absl::OkStatus();
   std::unique_lock<std::mutex> lock(mutex_);
+  HOTROW_RETURN_IF_ERROR(broken_);
   std::span<const int64_t> slots = step.slots;
   if (staged_) slots = {step.shared_slots.data(), step.slots.size()};
   while (!slots.empty()) {
@@ -962,6 +969,7 @@ absl::Status TieredTable::ReadMisses(const ExecContext& ctx) {
 
 absl::Status TieredTable::Flush() {
   if (cache_ == nullptr) return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(Broken());
   const std::lock_guard<std::mutex> order(order_mutex_);
   HOTROW_RETURN_IF_ERROR(WriteBackPending());
   HOTROW_RETURN_IF_ERROR(WriteBackHeld());
@@ -978,6 +986,7 @@ absl::Status TieredTable::Flush() {
 
 absl::Status TieredTable::BeginSnapshot() {
   HOTROW_CHECK(cache_ != nullptr);
+  HOTROW_RETURN_IF_ERROR(Broken());
   const std::lock_guard<std::mutex> order(order_mutex_);
   // What a snapshot before this one held back belongs to this one.
   HOTROW_RETURN_IF_ERROR(WriteBackPending());
@@ -1003,6 +1012,7 @@ absl::StatusOr<bool> TieredTable::WriteSnapshotPart() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     HOTROW_CHECK(holding_);
+    HOTROW_RETURN_IF_ERROR(broken_);
     // Copies first: an update may be waiting for their room.
     for (int64_t i = 0; i < std::min(num_copies_, part_rows_); ++i) {
       const int64_t at = (first_copy_ + i) % copy_keys_.size();

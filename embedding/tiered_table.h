@@ -233,6 +233,8 @@ class TieredTable {
   int64_t rows_written_back() const { return rows_written_back_.load(std::memory_order_relaxed); }
 
  private:
+  friend class TieredTablePeer;  // of the tests: breaks one
+
   // A part of a step's keys on its way into the cache, and the rows that it evicts.
   struct Chunk {
     std::vector<int64_t> positions;  // in the step's keys
@@ -269,6 +271,12 @@ class TieredTable {
   absl::Status ReadMisses(const ExecContext& ctx);
   // Under mutex_: remembers what a call that returns nothing has met.
   void Note(const absl::Status& status) { broken_.Update(status); }
+  // Without mutex_: what Note has kept. Every call with a status asks first: bytes and marks of the
+  // cache may be anything.
+  absl::Status Broken() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return broken_;
+  }
   // Under mutex_: puts a row of the host into a way.
   absl::Status CopyIn(int64_t slot, const std::byte* row);
   // Staged: the rows of an area were enqueued on fill_.

@@ -593,6 +593,27 @@ TEST(RanksTest, ARankThatLeavesIsNamed) {
   }
 }
 
+// The gradients of the step are on their way in the memory that rows of a lookup would go to.
+TEST(RanksTest, NoLookupBehindBeginUpdate) {
+  ExpectAllOk(OnRanks(
+      2, 1, [](int) { return TwoWidths(); },
+      [](EmbeddingCollection& tables, int) -> absl::Status {
+        const Batch batch = RandomBatch(1, 4, 8, 3, 50, false);
+        std::vector<float> output(static_cast<size_t>(8 * tables.pooled_dim()));
+        HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step, tables.Prefetch(batch.view()));
+        HOTROW_RETURN_IF_ERROR(tables.Lookup(*step, {.pooled = output.data()}));
+        HOTROW_RETURN_IF_ERROR(tables.BeginUpdate(*step, {.pooled = output.data()}));
+        for (int i = 0; i < 2; ++i) {
+          EXPECT_THAT(tables.Lookup(*step, {.pooled = output.data()}),
+                      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("BeginUpdate")));
+          EXPECT_THAT(tables.BeginLookup(*step),
+                      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("BeginUpdate")));
+        }
+        // Nothing has happened to the step.
+        return tables.Update(std::move(step), {.pooled = output.data()});
+      }));
+}
+
 TEST(RanksTest, NoEvaluationWhileRowsTravel) {
   ExpectAllOk(OnRanks(
       2, 1, [](int) { return TwoWidths(); },

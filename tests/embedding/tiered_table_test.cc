@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -16,6 +17,16 @@
 #include "tests/support/test_util.h"
 
 namespace hotrow {
+
+// What a GPU would say to a call that returns nothing.
+class TieredTablePeer {
+ public:
+  static void Break(TieredTable* table, const absl::Status& status) {
+    const std::lock_guard<std::mutex> lock(table->mutex_);
+    table->Note(status);
+  }
+};
+
 namespace {
 
 constexpr int32_t kDim = 12;
@@ -106,6 +117,7 @@ class StagedTable {
   }
 
   TieredTable* operator->() { return table_.get(); }
+  TieredTable& operator*() { return *table_; }
   RefusingStore* store() { return store_.get(); }
 
   // The weights of the store; none when it has no row.
@@ -171,6 +183,66 @@ std::vector<RowKey> Keys(uint64_t first, int64_t n) {
   std::vector<RowKey> keys;
   for (int64_t i = 0; i < n; ++i) keys.push_back({first + static_cast<uint64_t>(i), kTable});
   return keys;
+}
+
+// What calls without a status have met, every call with one says from then on: what is dirty may
+// have lost its mark, and a flush or a snapshot without it would be one that lacks rows.
+TEST(StagedTableTest, WhatACallWithoutStatusHasMetEveryLaterCallSays) {
+  using testing::HasSubstr;
+  const ExecContext ctx;
+  const std::vector<RowKey> keys = Keys(0, 8);
+  const std::vector<int32_t> counts(keys.size(), 1);
+  std::vector<std::byte*> rows(keys.size());
+  const auto broken = [](const absl::Status& status) {
+    EXPECT_THAT(status, test::StatusIs(absl::StatusCode::kInternal, HasSubstr("gone")));
+  };
+  // Broken with a step under way: before its rows are sent, when it is resident, and with none.
+  for (const int at : {0, 1, 2}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(
+        auto staged, StagedTable::Create(std::ssize(keys), std::chrono::microseconds(0)));
+    HOTROW_ASSERT_OK(staged->Step(keys, 1));
+    TieredTable& table = **staged;
+    StepRows step;
+    std::vector<RowKey> miss_keys;
+    std::vector<std::byte*> miss_rows;
+    const bool misses = at == 0;
+    const std::vector<RowKey> wanted = misses ? Keys(100, 8) : keys;
+    if (at < 2) {
+      HOTROW_ASSERT_OK(table.Place(ctx, wanted, counts, &step));
+      if (misses) {
+        HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t n,
+                                    table.NextMisses(&step, &miss_keys, &miss_rows));
+        ASSERT_EQ(n, 8);
+      } else {
+        step.resident = true;
+        HOTROW_ASSERT_OK(table.ResolveForRead(ctx, wanted, counts, &step, rows));
+      }
+    } else {
+      HOTROW_ASSERT_OK(table.BeginSnapshot());
+    }
+    TieredTablePeer::Break(&table, absl::InternalError("the device is gone"));
+    if (at == 0) {
+      broken(table.Fill(ctx, counts, &step, std::vector<uint8_t>(8)));
+      broken(table.NextMisses(&step, &miss_keys, &miss_rows).status());
+      table.GiveUp(&step);
+    } else if (at == 1) {
+      broken(table.ResolveForRead(ctx, wanted, counts, &step, rows));
+      broken(table.PrepareForUpdate(ctx, step));
+      broken(table.ResolveForUpdate(wanted, &step, rows));
+      broken(table.Withdraw(wanted, step));
+      table.Release(ctx, &step, /*updated=*/false);
+    } else {
+      broken(table.WriteSnapshotPart().status());
+      table.EndSnapshot();
+    }
+    StepRows next;
+    broken(table.Place(ctx, Keys(200, 8), counts, &next).status());
+    broken(table.BeginSnapshot());
+    broken(table.Flush());
+    std::vector<std::byte> staging(8 * static_cast<size_t>(table.row_bytes()));
+    broken(table.Read(ctx, keys, staging.data(), rows));
+    table.WaitForDevice();
+  }
 }
 
 TEST(StagedTableTest, RowsAreReadIntoOneAreaWhileThoseOfTheOtherAreOnTheirWay) {
