@@ -48,10 +48,10 @@ absl::StatusOr<CheckpointReport> InspectCheckpoint(Env& env, const std::string& 
                                                    int64_t store_bytes);
 
 // The same, and reads everything: the dense file, residuals, every row with its checksum (of an ssd
-// store all that VerifySsdStore checks, present state and other snapshots included), and compares
-// rows and hashes with the manifest where it knows them, and each row's part with the rank that it
-// belongs to. Errors: those above, FailedPrecondition (the store is open in another process), what
-// keeps it from reading on.
+// store all that VerifySsdStore checks, present state and other snapshots included; of a rocksdb
+// store what VerifyRocksSnapshot checks), and compares rows and hashes with the manifest where it
+// knows them, and each row's part with the rank that it belongs to. Errors: those above,
+// FailedPrecondition (the store is open in another process), what keeps it from reading on.
 absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& path,
                                                   int64_t store_bytes);
 

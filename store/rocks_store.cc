@@ -377,6 +377,7 @@ class RocksStore final : public RowStore {
   std::mutex snapshot_mutex_;  // one snapshot is made, committed or dropped at a time
   std::mutex writers_mutex_;   // with exact counts, one batch that writes at a time
 
+  int64_t rows_at_open_ = 0;
   std::atomic<int64_t> rows_{0};
   mutable std::atomic<int64_t> peak_bytes_{0};
   std::atomic<int64_t> finds_{0};
@@ -596,6 +597,11 @@ absl::Status RocksStore::OpenSnapshot(const RocksDirectory& directory,
   HOTROW_RETURN_IF_ERROR(PosixEnv().SyncDir(options_.path));
   HOTROW_RETURN_IF_ERROR(OpenDb(dir, /*create=*/false));
   live.sequence = db_->GetLatestSequenceNumber();
+  std::error_code error;
+  if (fs::is_directory(PathOf(kRocksLiveName), error)) {  // a file cannot be renamed over it
+    fs::remove(PathOf(kRocksLiveName), error);
+    if (error) return FsError(error, absl::StrCat("remove ", PathOf(kRocksLiveName)));
+  }
   HOTROW_RETURN_IF_ERROR(WriteLive(live));
   return RemoveOtherLiveDirs(directory);
 }
@@ -678,6 +684,7 @@ absl::Status RocksStore::CountRows() {
                     "count rows");
   }
   if (kept >= 0) {
+    rows_at_open_ = kept;
     rows_ = kept;
     return absl::OkStatus();
   }
@@ -686,6 +693,7 @@ absl::Status RocksStore::CountRows() {
     ++rows;
     return absl::OkStatus();
   }));
+  rows_at_open_ = rows;
   rows_ = rows;
   return absl::OkStatus();
 }
@@ -1013,7 +1021,10 @@ absl::Status RocksStore::WriteSnapshotList(SnapshotId snapshot, const std::strin
         const std::unique_ptr<RocksDatabase> database,
         RocksDatabase::Open({.path = options_.path, .dir = dir, .cache_bytes = kLookCacheBytes}));
     list.sequence = database->sequence();
-    if (options_.exact_counts) list.rows = std::max<int64_t>(0, database->rows());
+    if (options_.exact_counts) {
+      // The first batch after opening writes the count; without one the rows are those of then.
+      list.rows = database->rows() >= 0 ? database->rows() : rows_at_open_;
+    }
     for (RocksFile& file : database->table_files()) table_files[file.name] = std::move(file);
   }
   if (list.sequence < last) {
