@@ -130,7 +130,8 @@ absl::Status SsdLog::Adopt(uint32_t slot, const SsdSegmentRef* ref) {
     }
     HOTROW_RETURN_IF_ERROR(opened);
     HOTROW_ASSIGN_OR_RETURN(const int64_t size, segments_[slot]->file->Size());
-    if (ref != nullptr && size < ref->end_offset) {
+    // Of a segment without records, which older builds named too, there may be no bytes.
+    if (ref != nullptr && size < ref->end_offset && ref->end_offset > kSsdSegmentHeaderBytes) {
       return absl::DataLossError(absl::StrCat(SegmentPath(slot), ": ends at offset ", size,
                                               ", its records at ", ref->end_offset));
     }
@@ -592,6 +593,9 @@ std::vector<SsdSegmentRef> SsdLog::LiveSegments() const {
         segment->state != SsdSegment::State::kSealed) {
       continue;
     }
+    // One that was opened just before a write failed has no records, and perhaps no bytes on the
+    // disk: named, it would be missed.
+    if (segment->end_offset <= kSsdSegmentHeaderBytes) continue;
     out.push_back({.slot = segment->slot,
                    .epoch = segment->epoch,
                    .base_sequence = segment->base_sequence,

@@ -205,9 +205,9 @@ class SsdLog {
   void set_next_epoch(uint64_t epoch) { next_epoch_ = epoch; }
   uint64_t next_epoch() const { return next_epoch_; }
 
-  // The present state: open and sealed segments. Both streams' locks are held, and Submit was
-  // called on both. A segment may become kCleaned meanwhile, so whoever wants CleanedSegments too
-  // asks for them first.
+  // The present state: open and sealed segments that have records. Both streams' locks are held,
+  // and Submit was called on both. A segment may become kCleaned meanwhile, so whoever wants
+  // CleanedSegments too asks for them first.
   std::vector<SsdSegmentRef> LiveSegments() const;
   // The same without those conditions: for choosing what to clean, and for statistics.
   struct SegmentView {

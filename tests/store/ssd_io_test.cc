@@ -152,7 +152,8 @@ class WriteGate {
 constexpr int64_t kChunkBytes = 16 * kKiB;
 
 struct LogFixture {
-  explicit LogFixture(WriteHook hook, bool background = true) : env(&mem, std::move(hook)) {
+  explicit LogFixture(WriteHook hook, bool background = true, int num_buffers = 6)
+      : env(&mem, std::move(hook)) {
     HOTROW_EXPECT_OK(mem.CreateDirs("/log"));
     auto created = SsdLog::Create({.env = &env,
                                    .path = "/log",
@@ -160,7 +161,7 @@ struct LogFixture {
                                    .chunk_bytes = kChunkBytes,
                                    .segments_max = 8,
                                    .longest_log_bytes = 64,
-                                   .num_buffers = 6,
+                                   .num_buffers = num_buffers,
                                    .background = background},
                                   budget);
     HOTROW_EXPECT_OK(created);
@@ -275,6 +276,29 @@ TEST(SsdLogTest, OneWriteThatFailsDoesNotFailItsNeighbours) {
   HOTROW_EXPECT_OK(f.log->WaitWritten());
   EXPECT_EQ(f.log->bytes_written(), 4 * kChunkBytes);
   EXPECT_EQ(f.log->ios(), 4);
+}
+
+TEST(SsdLogTest, ASegmentThatGotNoRecordsBecauseAWriteFailedIsNotNamed) {
+  WriteGate gate;
+  // As many buffers as a segment has chunks, and the cleaner's.
+  LogFixture f(gate.hook(), /*background=*/true, /*num_buffers=*/5);
+  ASSERT_NO_FATAL_FAILURE(f.Write(/*close=*/true));
+  gate.AwaitArrivals(1);  // alone in its batch
+  for (int i = 0; i < 3; ++i) ASSERT_NO_FATAL_FAILURE(f.Write(/*close=*/true));
+  absl::Status status;
+  std::thread appender([&] {
+    std::lock_guard lock(f.log->stream_mutex(SsdStream::kFresh));
+    status = f.log->MakeRoom(SsdStream::kFresh, f.kBytes, f.sequence).status();
+  });
+  while (f.log->files() < 2) std::this_thread::yield();  // then it waits for a buffer
+  gate.Answer(absl::UnavailableError("once"));
+  appender.join();
+  EXPECT_THAT(status, StatusIs(kUnavailable, HasSubstr("once")));
+  const std::vector<internal::SsdSegmentRef> refs = f.log->LiveSegments();
+  ASSERT_EQ(refs.size(), 1u);
+  EXPECT_EQ(refs[0].slot, 0u);
+  for (int i = 0; i < 4; ++i) gate.Answer(absl::OkStatus());
+  HOTROW_EXPECT_OK(f.log->WaitWritten());
 }
 
 // A flag that threads wait for.
