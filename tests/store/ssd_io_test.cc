@@ -295,10 +295,10 @@ TEST(SsdLogTest, ASegmentThatGotNoRecordsBecauseAWriteFailedIsNotNamed) {
   appender.join();
   EXPECT_THAT(status, StatusIs(kUnavailable, HasSubstr("once")));
   const std::vector<internal::SsdSegmentRef> refs = f.log->LiveSegments();
-  ASSERT_EQ(refs.size(), 1u);
-  EXPECT_EQ(refs[0].slot, 0u);
   for (int i = 0; i < 4; ++i) gate.Answer(absl::OkStatus());
   HOTROW_EXPECT_OK(f.log->WaitWritten());
+  ASSERT_EQ(refs.size(), 1u);
+  EXPECT_EQ(refs[0].slot, 0u);
 }
 
 // A flag that threads wait for.
