@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -80,6 +81,25 @@ TEST(RanksCliTest, WrongUsageIsSaidByEachRankAndEndsAll) {
   const Outcome comm = Shell(Dlrm({"--comm=tcp"}) + " 2>&1");
   EXPECT_EQ(comm.exit_status, 2);
   EXPECT_THAT(comm.output, AllOf(HasSubstr("--comm=tcp"), HasSubstr("mpi")));
+}
+
+// Ranks that would train another model, validate at other steps or read other data end before the
+// first step, and none waits for the timeout.
+TEST(RanksCliTest, OtherFlagsOfARankAreNamedAtOnce) {
+  for (const auto& [flag, difference] :
+       {std::pair<const char*, const char*>{
+            "--dense_learning_rate=0.5",
+            "--dense_learning_rate is 0.01 on rank 0 and 0.5 on rank 1"},
+        {"--validation_freq_within_epoch=7",
+         "--validation_freq_within_epoch is 0 on rank 0 and 7 on rank 1"},
+        {"--data=synthetic:tables=3,rows=300,dense=2,samples=4000,valid=300,test=900,zipf=0.5",
+         "--data, generated is tables=3,rows=300,zipf=1.05,"}}) {
+    const Outcome outcome = Shell(absl::StrCat(
+        Mpirun(1, false), Dlrm({"--comm_timeout=600"}), " : ", HOTROW_MPIEXEC_NUMPROC_FLAG, " 1 ",
+        Dlrm({"--comm_timeout=600", flag}), " 2>&1 </dev/null"));
+    EXPECT_EQ(outcome.exit_status, 2) << outcome.output;
+    EXPECT_THAT(outcome.output, AllOf(HasSubstr("the ranks differ: "), HasSubstr(difference)));
+  }
 }
 
 TEST(RanksCliTest, AFailureOfRankZeroEndsAll) {
