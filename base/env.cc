@@ -9,6 +9,7 @@
 #include "base/errno_status.h"
 #include "base/io_queue_impl.h"
 #include "base/math.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 
 namespace hotrow {
@@ -133,12 +134,10 @@ absl::Status WriteFull(File& file, int64_t offset, std::span<const std::byte> by
   return absl::OkStatus();
 }
 
+// Programs say how long a file may be (base/read_file.h); tests/check_layering.sh looks for that.
 absl::StatusOr<std::string> ReadFileToString(Env& env, const std::string& path) {
-  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, env.Open(path, OpenMode::kRead));
-  HOTROW_ASSIGN_OR_RETURN(const int64_t size, file->Size());
-  std::string text(static_cast<size_t>(size), '\0');
-  HOTROW_RETURN_IF_ERROR(ReadFull(*file, 0, std::as_writable_bytes(std::span(text))));
-  return text;
+  constexpr int64_t kBytesMax = int64_t{1} << 30;
+  return ReadWholeFile(env, path, kBytesMax);
 }
 
 absl::Status WriteFileAtomically(Env& env, const std::string& path, std::string_view text) {

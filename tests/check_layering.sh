@@ -66,5 +66,15 @@ if grep -rnE '#include <(cuda|cub|nccl|nvtx3)' --include='*.h' . --exclude-dir='
   echo "the headers above include CUDA; only base/cuda_*.h may"
   bad=$((bad + 1))
 fi
+# A file that is read whole has a limit of its kind: ReadWholeFile. The one without is for tests.
+if grep -rn 'ReadFileToString(' --include='*.h' --include='*.cc' --include='*.cu' store cache comm ops embedding models tools bench; then
+  echo "the calls above read a file of any size; use ReadWholeFile (base/read_file.h) with a limit"
+  bad=$((bad + 1))
+fi
+# JSON is parsed in one place, which bounds its depth.
+if grep -rniE 'json::(parse|sax_parse|accept)\(' --include='*.h' --include='*.cc' store cache comm ops embedding models tools bench | grep -v '^models/json_text\.cc:'; then
+  echo "the calls above parse JSON of any depth; use ParseJson (models/json_text.h)"
+  bad=$((bad + 1))
+fi
 echo "$checked includes checked, $bad bad"
 [[ $bad -eq 0 ]]
