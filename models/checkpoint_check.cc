@@ -172,10 +172,10 @@ absl::StatusOr<bool> VerifySsdPart(Env& env, const SavedModel::Part& part, Store
     if (!known->second) report->damage.push_back(absl::StrCat(place, ": is damaged, see above"));
     return known->second;
   }
-  bool& good = (*verdicts)[place];
   const absl::StatusOr<SsdStoreReport> store = VerifySsdStore(env, part.tables_dir);
   if (!store.ok()) {
-    HOTROW_RETURN_IF_ERROR(Note(store.status(), report));
+    HOTROW_RETURN_IF_ERROR(Note(store.status(), report));  // such as that it is open elsewhere
+    (*verdicts)[place] = false;
     return false;
   }
   for (const SsdDamage& damage : store->damage) {
@@ -186,8 +186,7 @@ absl::StatusOr<bool> VerifySsdPart(Env& env, const SavedModel::Part& part, Store
     report->damage.push_back(
         absl::StrCat(part.tables_dir, ": and ", store->damage_left_out, " more"));
   }
-  good = store->damage.empty();
-  return good;
+  return (*verdicts)[place] = store->damage.empty();
 }
 
 // The same of a RocksDB store, but of the one snapshot alone.
