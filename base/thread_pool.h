@@ -17,7 +17,7 @@ namespace hotrow {
 // Order:   chunks run in no particular order, so bodies must write to disjoint places. The chunks
 //          themselves depend only on n and grain, never on the number of threads: a body that sums
 //          per chunk gives the same bits on any pool.
-// Errors:  bodies do not throw; they report through their own variables.
+// Errors:  ParallelFor throws the first exception of a body again, once no body runs any more.
 class ThreadPool {
  public:
   // num_threads counts the calling thread: a pool of 1 starts none and runs loops in place. At
