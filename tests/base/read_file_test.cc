@@ -80,7 +80,8 @@ TEST(ReadWholeFileTest, ASizeThatLiesIsNotTrusted) {
     EXPECT_THAT(ReadWholeFile(env, "/lies", 9'999),
                 test::StatusIs(Code::kDataLoss, HasSubstr("more than 9999 bytes")));
     LyingEnv endless(said, INT64_MAX);
-    EXPECT_THAT(ReadWholeFile(endless, "/lies", 1 << 20), test::StatusIs(Code::kDataLoss, HasSubstr("more than")));
+    EXPECT_THAT(ReadWholeFile(endless, "/lies", 1 << 20),
+                test::StatusIs(Code::kDataLoss, HasSubstr("more than")));
   }
   LyingEnv shrinks(10, 5);
   EXPECT_THAT(ReadWholeFile(shrinks, "/lies", 100),
