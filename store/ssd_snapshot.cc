@@ -212,9 +212,9 @@ absl::Status SsdSnapshotReader::MakeIndex() {
 }
 
 absl::Status SsdSnapshotReader::CheckUnchanged() const {
-  HOTROW_ASSIGN_OR_RETURN(const std::string now,
-                          ReadWholeFile(env_, PathOf(internal::kSsdManifestName),
-                                        internal::kSsdManifestBytesMax));
+  HOTROW_ASSIGN_OR_RETURN(
+      const std::string now,
+      ReadWholeFile(env_, PathOf(internal::kSsdManifestName), internal::kSsdManifestBytesMax));
   if (now == manifest_text_) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(options_.path, ": the store was changed while it was read; close it first"));
