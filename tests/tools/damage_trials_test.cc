@@ -637,7 +637,7 @@ void RunTrials(const Kind& kind, uint64_t few) {
 TEST(DamageTrialsTest, InMemory) { RunTrials({"memory"}, 10); }
 TEST(DamageTrialsTest, OnAnSsd) { RunTrials({"ssd"}, 10); }
 TEST(DamageTrialsTest, OnRocksDb) {
-#ifdef HOTROW_HAVE_ROCKSDB
+#if HOTROW_HAVE_ROCKSDB
   RunTrials({"rocksdb"}, 10);
 #else
   GTEST_SKIP() << "this build has no RocksDB";
