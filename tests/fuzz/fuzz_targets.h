@@ -17,8 +17,8 @@ void TableSchema(const uint8_t* data, size_t size);  // a schema's JSON
 // What lies in the directory of a model, tests/models/model_fuzz_targets.h.
 // A manifest. First byte odd: its checksum is made right before it is read.
 void SavedManifest(const uint8_t* data, size_t size);
-// The dense file, whose checksum is right. First byte odd: the next eight are the number of
-// parameters, otherwise one of them; second bit: the length of its header is made right.
+// The dense file, whose checksum is right. Second bit of the first byte: the length of its header
+// is made right. The next eight bytes are the number of parameters, modulo what may be.
 void DenseFile(const uint8_t* data, size_t size);
 // A manifest of the portable form beside two arrays. First byte odd: it was edited.
 void PortableManifest(const uint8_t* data, size_t size);

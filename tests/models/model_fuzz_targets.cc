@@ -145,10 +145,12 @@ void SavedManifest(const uint8_t* data, size_t size) {
 
 void DenseFile(const uint8_t* data, size_t size) {
   if (size < 10) return;
-  // How many parameters the manifest says there are: a number that may be right, or any.
-  int64_t parameters = 0;
-  std::memcpy(&parameters, data + 1, sizeof(parameters));
-  parameters &= data[0] % 2 == 0 ? 0xff : INT64_MAX;
+  // How many parameters the manifest says there are. It lets no more pass than the file has room
+  // for (SavedManifest).
+  uint64_t number = 0;
+  std::memcpy(&number, data + 1, sizeof(number));
+  const uint64_t most = (size - 9) / sizeof(float);
+  const auto parameters = static_cast<int64_t>(number % (most + 1));
   std::string text(reinterpret_cast<const char*>(data) + 9, size - 9);
   // Its length is right, and it ends at the first zero.
   if (data[0] / 2 % 2 == 1) {
