@@ -12,7 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "models/json_text.h"
+#include "base/utf8.h"
 
 namespace hotrow {
 namespace {

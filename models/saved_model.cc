@@ -25,6 +25,7 @@
 #include "base/hash.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "embedding/shard_map.h"
 #include "embedding/store_kind.h"
 #include "models/checkpoint.h"

@@ -61,6 +61,9 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenHostSnapshot(
     const SnapshotReaderOptions& options);
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSsdSnapshot(
     const SnapshotReaderOptions& options);
+// What the manifest of an SSD store says of a snapshot; reads nothing else. The store may be open.
+// Errors: as above.
+absl::StatusOr<SnapshotInfo> DescribeSsdSnapshot(const SnapshotReaderOptions& options);
 // Takes the real file system; Unimplemented in a build without RocksDB.
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenRocksSnapshot(
     const SnapshotReaderOptions& options);

@@ -52,6 +52,7 @@ class SsdSnapshotReader final : public SnapshotReader {
                 kOwner) {}
 
   absl::Status Open();
+  absl::Status ReadManifest(bool lock);  // alone, for who wants info() and tables() only
 
   std::span<const StoreTable> tables() const override { return manifest_.tables; }
   int64_t rows() const override { return index_->rows(); }
@@ -70,7 +71,6 @@ class SsdSnapshotReader final : public SnapshotReader {
     return slot * static_cast<uint64_t>(manifest_.segment_bytes / internal::kSsdUnitBytes) +
            static_cast<uint64_t>(offset / internal::kSsdUnitBytes);
   }
-  absl::Status ReadManifest();
   absl::Status OpenSegments();
   absl::Status MakeIndex();
   absl::Status VisitChunk(
@@ -98,13 +98,13 @@ class SsdSnapshotReader final : public SnapshotReader {
 };
 
 absl::Status SsdSnapshotReader::Open() {
-  HOTROW_RETURN_IF_ERROR(ReadManifest());
+  HOTROW_RETURN_IF_ERROR(ReadManifest(/*lock=*/true));
   HOTROW_RETURN_IF_ERROR(OpenSegments());
   HOTROW_ASSIGN_OR_RETURN(queue_, env_.NewIoQueue({}));
   return MakeIndex();
 }
 
-absl::Status SsdSnapshotReader::ReadManifest() {
+absl::Status SsdSnapshotReader::ReadManifest(bool lock) {
   const std::string path = PathOf(internal::kSsdManifestName);
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env_.Exists(path));
   if (!exists) {
@@ -116,14 +116,14 @@ absl::Status SsdSnapshotReader::ReadManifest() {
   // it, too: the ranks of a job that starts from a snapshot of another number of ranks.
   const std::string lock_path = PathOf(internal::kSsdLockName);
   HOTROW_ASSIGN_OR_RETURN(const bool has_lock, env_.Exists(lock_path));
-  if (has_lock) {
-    absl::StatusOr<std::unique_ptr<FileLock>> lock = env_.LockFile(lock_path, LockMode::kShared);
-    if (absl::IsFailedPrecondition(lock.status())) {
+  if (lock && has_lock) {
+    absl::StatusOr<std::unique_ptr<FileLock>> taken = env_.LockFile(lock_path, LockMode::kShared);
+    if (absl::IsFailedPrecondition(taken.status())) {
       return absl::FailedPreconditionError(absl::StrCat(
           "SSD store ", options_.path, ": is open, here or in another process; close it first"));
     }
-    HOTROW_RETURN_IF_ERROR(lock.status());
-    lock_ = *std::move(lock);
+    HOTROW_RETURN_IF_ERROR(taken.status());
+    lock_ = *std::move(taken);
   }
   HOTROW_ASSIGN_OR_RETURN(manifest_text_,
                           ReadWholeFile(env_, path, internal::kSsdManifestBytesMax));
@@ -312,6 +312,13 @@ absl::Status SsdSnapshotReader::Iterate(
 }
 
 }  // namespace
+
+absl::StatusOr<SnapshotInfo> DescribeSsdSnapshot(const SnapshotReaderOptions& options) {
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  SsdSnapshotReader reader(options.env == nullptr ? PosixEnv() : *options.env, options);
+  HOTROW_RETURN_IF_ERROR(reader.ReadManifest(/*lock=*/false));
+  return reader.info();
+}
 
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSsdSnapshot(
     const SnapshotReaderOptions& options) {

@@ -192,13 +192,13 @@ std::string CheckpointReportJson(const std::string& path, const CheckpointReport
   json["stores"] = Json::array();
   for (size_t r = 0; r < model.parts.size(); ++r) {
     const SavedModel::Part& part = model.parts[r];
-    json["stores"].push_back({{"rank", r},
-                              {"kind", part.store},
-                              {"dir", part.tables_dir},
-                              {"snapshot", part.snapshot},
-                              {"identity", Known(part.identity.known() ? part.identity.ToHex()
-                                                                       : std::string())},
-                              {"rows", Known(report.part_rows[r])}});
+    json["stores"].push_back(
+        {{"rank", r},
+         {"kind", part.store},
+         {"dir", part.tables_dir},
+         {"snapshot", part.snapshot},
+         {"identity", Known(part.identity.known() ? part.identity.ToHex() : std::string())},
+         {"rows", Known(report.part_rows[r])}});
   }
   json["files"] = Json::array();
   for (const CheckpointReport::File& file : report.files) {
