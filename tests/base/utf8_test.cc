@@ -22,7 +22,8 @@ TEST(Utf8Test, IsTheOneOfTheUnicodeStandard) {
     EXPECT_FALSE(IsUtf8(bad)) << bad;
   }
   EXPECT_THAT(CheckUtf8Path("--store_path", "/data/caf\xe9"),
-              IsInvalid(AllOf(HasSubstr("--store_path=/data/caf\\xe9"), HasSubstr("UTF-8"))));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--store_path=/data/caf\\xe9"), HasSubstr("UTF-8"))));
 }
 
 }  // namespace

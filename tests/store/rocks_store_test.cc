@@ -842,7 +842,9 @@ TEST(RocksDamageTest, OurFilesAreNotReadWhenTheyAreDevicesOrHuge) {
     std::filesystem::remove(file);
     std::filesystem::create_directory(file);
     EXPECT_THAT(OpenRocksStore(Options(path)), names_it);
-    if (name == "LIVE") HOTROW_EXPECT_OK(OpenAtOne(path));
+    if (name == "LIVE") {
+      HOTROW_EXPECT_OK(OpenAtOne(path));
+    }
   }
 }
 
