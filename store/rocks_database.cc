@@ -25,7 +25,6 @@ RowKey DecodeKey(const rocksdb::Slice& bytes) {
   return key;
 }
 
-// RocksDB would keep a log of what it does in the directory.
 class NoLog final : public rocksdb::Logger {
  public:
   using rocksdb::Logger::Logv;
@@ -40,11 +39,13 @@ rocksdb::Options ReadingOptions(int64_t cache_bytes) {
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.paranoid_checks = true;
   options.skip_stats_update_on_db_open = true;  // nothing is compacted
-  options.info_log = std::make_shared<NoLog>();
+  options.info_log = NewRocksNoLog();
   return options;
 }
 
 }  // namespace
+
+std::shared_ptr<rocksdb::Logger> NewRocksNoLog() { return std::make_shared<NoLog>(); }
 
 absl::Status RocksErrorWithText(const rocksdb::Status& status, const std::string& text) {
   switch (status.code()) {

@@ -18,6 +18,7 @@
 
 namespace rocksdb {
 class DB;
+class Logger;
 class Status;
 }  // namespace rocksdb
 
@@ -30,6 +31,10 @@ inline constexpr size_t kRocksKeyBytes = 12;
 inline constexpr std::string_view kRocksCountKey = "rows";
 
 using RocksVisit = absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)>;
+
+// For every database: RocksDB would keep a log of what it does in the directory. Where one write of
+// that log fails, as on a full disk, a RocksDB with assertions (Debian's) aborts at the next line.
+std::shared_ptr<rocksdb::Logger> NewRocksNoLog();
 
 // An error of RocksDB, which is not OK, with this text.
 absl::Status RocksErrorWithText(const rocksdb::Status& status, const std::string& text);

@@ -466,9 +466,7 @@ rocksdb::Options RocksStore::DbOptions(bool direct) {
     options.file_checksum_gen_factory = rocksdb::GetFileChecksumGenCrc32cFactory();
   }
   options.listeners.push_back(listener_);
-  options.info_log_level = rocksdb::WARN_LEVEL;
-  options.keep_log_file_num = 2;
-  options.max_log_file_size = kMiB;
+  options.info_log = internal::NewRocksNoLog();
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   return options;
