@@ -20,8 +20,8 @@
 #include "base/crc32c.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
-#include "base/utf8.h"
 #include "base/trace.h"
+#include "base/utf8.h"
 #include "models/rank_group_impl.h"
 #include "models/saved_model_impl.h"
 

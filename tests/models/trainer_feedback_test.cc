@@ -301,6 +301,7 @@ TEST(TrainerFeedbackTest, ManifestsThatNameThemWronglyAreRefused) {
   SavedModel model;
   model.dir = kDir;
   model.dense_file = "dense";
+  model.dense_optimizer = "sgd";
   model.is_checkpoint = true;
   for (int rank = 0; rank < 2; ++rank) {
     model.parts.push_back(
