@@ -143,6 +143,11 @@ class PosixEnvironment : public Env {
   absl::StatusOr<std::unique_ptr<FileLock>> LockFile(const std::string& path,
                                                      LockMode mode) override {
     const int fd = Retry([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
+    if (fd < 0 && errno == EISDIR) {
+      // Not FailedPrecondition, by which callers know that somebody else has the lock.
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": is a directory, must be a file that is locked; remove it"));
+    }
     if (fd < 0) return LastError("open", path);
     auto lock = std::make_unique<PosixLock>(fd);
     const int operation = mode == LockMode::kShared ? LOCK_SH : LOCK_EX;

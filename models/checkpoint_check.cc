@@ -76,6 +76,10 @@ absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path,
     HOTROW_RETURN_IF_ERROR(
         look_at(absl::StrCat(model.dir, "/", residuals.file), residuals.bytes).status());
   }
+  const std::string lock = JobLockPath(model.is_checkpoint ? ParentDir(model.dir) : model.dir);
+  if (env.ListDir(lock).ok()) {
+    out.damage.push_back(absl::StrCat(lock, ": is a directory, must be a file; remove it"));
+  }
   out.part_rows.assign(model.parts.size(), -1);
   out.table_rows.assign(model.tables.size(), 0);
   for (size_t r = 0; r < model.parts.size(); ++r) {

@@ -613,9 +613,11 @@ std::string AbsolutePath(const std::string& path) {
       (error ? std::filesystem::path(path) : absolute).lexically_normal().string());
 }
 
+std::string JobLockPath(const std::string& dir) { return absl::StrCat(dir, "/", kLockName); }
+
 absl::StatusOr<std::unique_ptr<FileLock>> LockJobDir(Env& env, std::string_view flag,
                                                      const std::string& dir) {
-  const std::string path = absl::StrCat(dir, "/", kLockName);
+  const std::string path = JobLockPath(dir);
   absl::StatusOr<std::unique_ptr<FileLock>> lock = env.LockFile(path, LockMode::kExclusive);
   if (absl::IsUnimplemented(lock.status())) return std::unique_ptr<FileLock>();
   if (!absl::IsFailedPrecondition(lock.status())) return lock;

@@ -36,6 +36,8 @@ std::string AbsolutePath(const std::string& path);
 // An absolute path as it is, others from `dir`.
 std::string JoinPath(const std::string& dir, const std::string& path);
 
+// The file that LockJobDir locks.
+std::string JobLockPath(const std::string& dir);
 // Takes the lock of a directory that one job at a time writes, the file dir/LOCK, which is made if
 // it is missing and stays. Readers do not need it. Null where the file system has no locks.
 // flag: that names the directory, as "checkpoint_dir". Errors: FailedPrecondition (another job, in

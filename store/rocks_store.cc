@@ -35,13 +35,13 @@
 #include <utility>
 
 #include "absl/functional/function_ref.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/env.h"
 #include "base/errno_status.h"
-#include "base/hash.h"
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
@@ -118,7 +118,8 @@ KeyBytes EncodeKey(const RowKey& key) {
 rocksdb::Slice ToSlice(const KeyBytes& key) { return {key.data(), key.size()}; }
 
 struct RowKeyHash {
-  size_t operator()(const RowKey& key) const { return HashRowKey(key).lo; }
+  // Seeded: nobody can choose keys that collide.
+  size_t operator()(const RowKey& key) const { return absl::HashOf(key.key, key.table); }
 };
 
 absl::Status FsError(const std::error_code& error, absl::string_view what) {

@@ -650,11 +650,14 @@ bool operator==(const SsdManifest& a, const SsdManifest& b) {
 
 std::string SsdSegmentName(uint32_t slot) { return absl::StrFormat("segment-%06d", slot); }
 std::optional<uint32_t> ParseSsdSegmentName(std::string_view name) {
-  return ParseNumberedName<uint32_t>(name, "segment-");
+  const auto slot = ParseNumberedName<uint32_t>(name, "segment-");
+  // One name a slot: "segment-0000011" is a file of somebody else's.
+  return slot.has_value() && SsdSegmentName(*slot) == name ? slot : std::nullopt;
 }
 std::string SsdIndexName(uint64_t number) { return absl::StrFormat("index-%06d", number); }
 std::optional<uint64_t> ParseSsdIndexName(std::string_view name) {
-  return ParseNumberedName<uint64_t>(name, "index-");
+  const auto number = ParseNumberedName<uint64_t>(name, "index-");
+  return number.has_value() && SsdIndexName(*number) == name ? number : std::nullopt;
 }
 
 std::string EncodeSsdManifest(const SsdManifest& manifest) {

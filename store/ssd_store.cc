@@ -317,7 +317,10 @@ struct SsdStore::Impl {
 
   // Held while a manifest is made and replaced. Before: clean_mutex. After: the streams' locks.
   mutable std::mutex commit_mutex;
-  SsdManifest manifest;  // the durable one
+  SsdManifest manifest;  // the durable one; after Open it changes under both this lock and the next
+  // For who only looks at the snapshots: commit_mutex is held while the disk syncs, this one is
+  // not.
+  mutable std::mutex manifest_mutex;
   std::atomic<int64_t> manifest_file_bytes{0};
   std::atomic<bool> has_image{false};  // whether it names an image of the index
   // What the manifest said when the store was opened; see SsdManifest.
@@ -1369,6 +1372,7 @@ absl::Status SsdStore::Impl::WriteManifest(const SsdManifest& next_state) {
   HOTROW_RETURN_IF_ERROR(WriteFileAtomically(*env, manifest_path, bytes));
   other_written.Add(static_cast<int64_t>(bytes.size()));
   manifest_file_bytes = static_cast<int64_t>(bytes.size());
+  const std::lock_guard lock(manifest_mutex);
   manifest = std::move(next);
   return absl::OkStatus();
 }
@@ -1516,7 +1520,7 @@ absl::Status SsdStore::DropSnapshot(SnapshotId snapshot) {
 }
 
 absl::StatusOr<std::vector<SnapshotId>> SsdStore::ListSnapshots() {
-  std::lock_guard lock(impl_->commit_mutex);
+  std::lock_guard lock(impl_->manifest_mutex);
   std::vector<SnapshotId> ids;
   for (const SsdSnapshot& s : impl_->manifest.snapshots) ids.push_back(s.id);
   std::sort(ids.begin(), ids.end());
@@ -1524,7 +1528,7 @@ absl::StatusOr<std::vector<SnapshotId>> SsdStore::ListSnapshots() {
 }
 
 absl::StatusOr<SnapshotInfo> SsdStore::DescribeSnapshot(SnapshotId snapshot) {
-  std::lock_guard lock(impl_->commit_mutex);
+  std::lock_guard lock(impl_->manifest_mutex);
   for (const SsdSnapshot& s : impl_->manifest.snapshots) {
     if (s.id == snapshot) return impl_->Describe(s);
   }

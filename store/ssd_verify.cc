@@ -129,6 +129,12 @@ absl::Status ClosedStore::CheckUnchanged() const {
       absl::StrCat(path, ": the store was changed while it was read; close it first"));
 }
 
+bool IsOurs(std::string_view name) {
+  return name == internal::kSsdManifestName || name == internal::kSsdLockName ||
+         internal::ParseSsdSegmentName(name).has_value() ||
+         internal::ParseSsdIndexName(name).has_value();
+}
+
 // What manifest and directory say.
 absl::Status ClosedStore::Describe() {
   report.generation = manifest.generation;
@@ -163,7 +169,10 @@ absl::Status ClosedStore::Describe() {
 
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(path));
   for (const std::string& name : names) {
-    if (env.ListDir(FilePath(name)).ok()) continue;  // a folder is nothing of ours
+    if (env.ListDir(FilePath(name)).ok()) {
+      if (IsOurs(name)) AddDamage(&report, FilePath(name), 0, "is a directory, must be a file");
+      continue;
+    }
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
                             env.Open(FilePath(name), OpenMode::kRead));
     HOTROW_ASSIGN_OR_RETURN(const int64_t size, file->Size());

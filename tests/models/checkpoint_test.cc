@@ -769,6 +769,21 @@ TEST(CheckpointTest, ASecondJobIsRefusedByName) {
   HOTROW_EXPECT_OK(CheckpointWriter::Open({.dir = dir, .env = &PosixEnv()}).status());
 }
 
+TEST(CheckpointTest, ADirectoryInPlaceOfTheLockIsNamed) {
+  const std::string dir = test::TempDir() + "/checkpoints";
+  TrainerOptions options = SmallRun();
+  options.epochs = 1;
+  options.checkpoint_dir = dir;
+  HOTROW_ASSERT_OK(RunSmall(options).status());
+  std::filesystem::remove(dir + "/LOCK");
+  std::filesystem::create_directory(dir + "/LOCK");
+  EXPECT_THAT(CheckpointWriter::Open({.dir = dir, .env = &PosixEnv()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr(dir + "/LOCK"), HasSubstr("is a directory"))));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report, VerifyCheckpoint(PosixEnv(), dir, 0));
+  EXPECT_THAT(report.damage, ElementsAre(HasSubstr(dir + "/LOCK")));
+}
+
 // The parts of a checkpoint, written by hand.
 TEST(CheckpointTest, OneCanBeMadeOutOfParts) {
   MemEnv env;

@@ -526,8 +526,9 @@ TEST(SsdNamesTest, ComeBack) {
   EXPECT_EQ(ParseSsdSegmentName(SsdSegmentName(12)), 12u);
   EXPECT_EQ(ParseSsdSegmentName(SsdSegmentName(4294967295u)), 4294967295u);
   EXPECT_EQ(ParseSsdIndexName(SsdIndexName(3)), 3u);
-  for (const char* const name : {"segment-", "segment-x", "segment-1x", "index-3", "segment--1",
-                                 "segment-99999999999", "MANIFEST", ""}) {
+  for (const char* const name :
+       {"segment-", "segment-x", "segment-1x", "index-3", "segment--1", "segment-0000011",
+        "segment-11", "segment-99999999999", "MANIFEST", ""}) {
     EXPECT_EQ(ParseSsdSegmentName(name), std::nullopt) << name;
   }
 }

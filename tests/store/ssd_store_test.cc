@@ -1510,6 +1510,9 @@ TEST(SsdStoreTest, BatchesGoOnWhileASnapshotIsBeingSynced) {
     while (env.AwaitHeld(done)) {
       EXPECT_TRUE(captured) << "it is over before the first sync";
       ++held;
+      // What a training loop asks between two steps.
+      HOTROW_EXPECT_OK(store->ListSnapshots());
+      EXPECT_THAT(store->DescribeSnapshot(2), StatusIs(kFailed, HasSubstr("2")));
       ++version;
       HOTROW_EXPECT_OK(Put(*store, {5, 4}, version));
       HOTROW_EXPECT_OK(Put(*store, {1000 + version, 4}, version));

@@ -224,10 +224,13 @@ TEST(HotrowModelsCliTest, AllCheckpointsOfADirectoryAreVerified) {
   Train({"--checkpoint_dir=" + run, "--checkpoint_every=20", "--keep_checkpoints=3"});
   const Result good = RunHotrow({"verify", run});
   ExpectGood(good);
-  EXPECT_EQ(std::count(good.out.begin(), good.out.end(), '\n'), 3) << good.out;
+  // Of step 20, mostly one of step 40, and the last: one that falls due while another is written
+  // comes later.
+  const int64_t checkpoints = std::count(good.out.begin(), good.out.end(), '\n');
+  EXPECT_GE(checkpoints, 2) << good.out;
   EXPECT_THAT(good.out, AllOf(HasSubstr("step-000000000020: "), HasSubstr("step 47: good\n")));
   const nlohmann::json json = Json({"verify", run, "--json"});
-  EXPECT_EQ(json["checkpoints"].size(), 3u);
+  EXPECT_EQ(std::ssize(json["checkpoints"]), checkpoints);
   EXPECT_EQ(json["damaged_checkpoints"], nlohmann::json::array());
   EXPECT_EQ(json["step"], 47);
 
@@ -237,7 +240,9 @@ TEST(HotrowModelsCliTest, AllCheckpointsOfADirectoryAreVerified) {
   EXPECT_EQ(bad.exit_code, 1);
   EXPECT_EQ(bad.err, "");
   EXPECT_THAT(bad.out, AllOf(HasSubstr(manifest), HasSubstr("step-000000000020: 1 damaged\n"),
-                             HasSubstr("step 40: good\n"), HasSubstr("step 47: good\n")));
+                             HasSubstr("step 47: good\n")));
+  const std::vector<std::string> verdicts = absl::StrSplit(bad.out, ": good\n");
+  EXPECT_EQ(std::ssize(verdicts) - 1, checkpoints - 1);
   const auto damaged = nlohmann::json::parse(RunHotrow({"verify", run, "--json"}).out, nullptr,
                                              /*allow_exceptions=*/false);
   EXPECT_EQ(damaged["damaged_checkpoints"], nlohmann::json::array({"step-000000000020"}));
