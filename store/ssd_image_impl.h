@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
+#include "base/unique_id.h"
 #include "store/ssd_index_impl.h"
 
 // The file that holds the index of a closed SsdStore, docs/formats/ssd_store.md. Whatever is wrong
