@@ -197,6 +197,13 @@ absl::StatusOr<std::unique_ptr<RocksDirLock>> RocksDirLock::Take(const std::stri
   const int flags = reader ? O_RDONLY : O_RDWR | O_CREAT;
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0644);
   if (fd < 0 && errno == ENOENT && reader) return nullptr;
+  struct stat info;
+  if ((fd < 0 && errno == EISDIR) ||
+      (fd >= 0 && ::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))) {
+    if (fd >= 0) ::close(fd);
+    return absl::DataLossError(absl::StrCat(
+        "RocksDB store: ", path, ": is a directory, must be a file that is locked; remove it"));
+  }
   if (fd < 0) return ErrnoToStatus(errno, absl::StrCat("RocksDB store: open ", path));
   if (::flock(fd, (reader ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
     const int error = errno;

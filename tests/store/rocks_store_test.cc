@@ -849,6 +849,18 @@ TEST(RocksDamageTest, OurFilesAreNotReadWhenTheyAreDevicesOrHuge) {
   }
 }
 
+TEST(RocksDamageTest, ADirectoryInPlaceOfTheLockIsNamed) {
+  const std::string path = TempDir() + "/store";
+  MakeStoreWithSnapshot(path);
+  std::filesystem::remove(path + "/LOCK");
+  std::filesystem::create_directory(path + "/LOCK");
+  const auto names_it = StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path + "/LOCK"));
+  EXPECT_THAT(OpenRocksStore(Options(path)), names_it);
+  EXPECT_THAT(OpenRocksSnapshot({.path = path, .snapshot = 1}), names_it);
+  EXPECT_THAT(VerifyRocksStore(path), names_it);
+  EXPECT_THAT(VerifyRocksSnapshot(path, 1), names_it);
+}
+
 // A process that died in the first opening promised nothing.
 TEST(RocksDamageTest, AStoreWhoseMakingWasCutOffIsMadeAnew) {
   const std::string path = TempDir() + "/store";
