@@ -25,7 +25,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "base/thread.h"
 
 namespace hotrow {
 namespace {
@@ -60,6 +59,9 @@ constexpr auto kNap = std::chrono::microseconds(50);
 // How long a rank that gives up listens to the others, as a share of the timeout and at most.
 constexpr double kListenShare = 0.25;
 constexpr double kListenSecondsMax = 1;
+double ListenSeconds(double timeout_seconds) {
+  return std::min(kListenSecondsMax, kListenShare * timeout_seconds);
+}
 // Cancelled receives are waited for this long.
 constexpr auto kCancelGrace = std::chrono::milliseconds(100);
 
@@ -84,21 +86,31 @@ absl::Status MpiToStatus(int error, std::string_view what) {
 // Of all families of this process: after so long without an answer ranks are given up.
 std::atomic<double> longest_timeout_seconds{0};
 
+// Ends MPI once all ranks are at their end. MPI_Finalize would wait for ever for a rank that
+// failed. And where ranks die while another is inside it, the mpirun of Open MPI 4.1.4 crashes or
+// hangs, about 15 times in 480. So the ranks meet before it, in a wait that ends.
 void FinalizeAtExit() {
   int finalized = 0;
   MPI_Finalized(&finalized);
-  // After a failure MPI_Finalize could wait for ever.
+  // The others have been told of a failure, or find it out, and do not come.
   if (finalized != 0 || any_family_failed.load()) return;
-  // So it could where others have failed and this rank, which was done before, has not heard of it.
-  absl::StatusOr<std::thread> watch = StartThread("the end of MPI", [] {
-    const double seconds = 1.25 * longest_timeout_seconds.load();
-    std::this_thread::sleep_for(Seconds(seconds));
+  // Later than those who miss this rank say so: mpirun ends them as soon as it leaves.
+  const double timeout = longest_timeout_seconds.load();
+  const double seconds = timeout + 2 * ListenSeconds(timeout);
+  const auto deadline = Clock::now() + Seconds(seconds);
+  MPI_Request all_are_here = MPI_REQUEST_NULL;
+  int done = 0;
+  if (MPI_Ibarrier(MPI_COMM_WORLD, &all_are_here) == MPI_SUCCESS) {
+    while (MPI_Test(&all_are_here, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0 &&
+           Clock::now() < deadline) {
+      std::this_thread::sleep_for(kNap);
+    }
+  }
+  if (done == 0) {
     std::fprintf(stderr, "MPI_Finalize: another rank has not ended for %g s; leaving without it\n",
                  seconds);
     std::_Exit(EXIT_FAILURE);
-  });
-  // Without it mpirun is left to end us.
-  if (watch.ok()) watch->detach();
+  }
   MPI_Finalize();
 }
 
@@ -369,8 +381,7 @@ absl::Status Family::GiveUp(std::string_view op, const std::set<int>& silent) {
   Tell(notice);
   suspects_.insert(silent.begin(), silent.end());
   speakers_.insert(rank_);
-  const double listen = std::min(kListenSecondsMax, kListenShare * timeout_seconds_);
-  const auto deadline = Clock::now() + Seconds(listen);
+  const auto deadline = Clock::now() + Seconds(ListenSeconds(timeout_seconds_));
   while (Clock::now() < deadline && failure_.ok()) {
     FlushNotices();
     ReadNotices();

@@ -30,8 +30,9 @@ bool HaveMpi();
 //             status other than 0, or without MPI_Finalize; then its message is seen, which names
 //             the rank, and perhaps not ours. With --enable-recovery it leaves them to us.
 // The end:    of a family's last channel is collective where nothing has failed (MPI_Comm_free),
-//             and so is that of the program (MPI_Finalize). The first has no timeout; where the
-//             second takes longer than 5/4 of it, the process says so and ends with status 1.
+//             and so is that of the program (MPI_Finalize). The first has no timeout. Before the
+//             second the ranks wait for each other; a process that has waited for the timeout and
+//             half of it (2 s more at most) says so and ends with status 1.
 //
 // Errors: Unimplemented (a build without MPI), FailedPrecondition (an MPI without threads; after
 //         MPI_Finalize), InvalidArgument (options), DeadlineExceeded (not every process made a
