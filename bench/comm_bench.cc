@@ -33,12 +33,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/buffer.h"
+#include "base/flag_set.h"
 #include "base/status_macros.h"
 #include "comm/create_communicator.h"
 #include "comm/mpi_communicator.h"
 #include "comm/nccl_communicator.h"
 #include "comm/thread_communicator.h"
-#include "models/flag_set.h"
 #include "nlohmann/json.hpp"
 
 #ifdef HOTROW_BENCH_MPI

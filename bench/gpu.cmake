@@ -4,11 +4,9 @@ _hotrow_configure(hotrow_gpu_bench_plan)
 target_link_libraries(hotrow_gpu_bench_plan PUBLIC hotrow::base hotrow::embedding nlohmann_json::nlohmann_json
                                                    absl::strings absl::str_format)
 if(HOTROW_HAVE_CUDA)
-  # The flags' parser by itself: with its library come the trainers and NCCL.
   hotrow_add_bench(
     NAME gpu_bench
     SOURCES gpu_bench.cc gpu_bench_cache.cc gpu_bench_dense.cc gpu_bench_limits.cc gpu_bench_ops.cc gpu_bench_tiers_cuda.cc
-            ${PROJECT_SOURCE_DIR}/models/flag_set.cc
     CUDA_SOURCES gpu_bench_kernels.cu
     DEPS hotrow_gpu_bench_plan hotrow::cache hotrow::ops)
 endif()

@@ -35,10 +35,10 @@
 #include "base/cuda_device.h"
 #include "base/cuda_status.h"
 #include "base/env.h"
+#include "base/flag_set.h"
 #include "base/run_main.h"
 #include "base/status_macros.h"
 #include "bench/gpu_bench_kernels.h"
-#include "models/flag_set.h"
 
 namespace hotrow::bench {
 namespace {

@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/flag_set.h"
 #include "base/run_main.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
@@ -26,11 +27,10 @@
 #include "comm/create_communicator.h"
 #include "comm/thread_communicator.h"
 #include "embedding/embedding_collection.h"
-#include "embedding/shard_map.h"
-#include "models/batch_reader.h"
+#include "embedding/ranks/shard_map.h"
 #include "models/data/slice_batch.h"
-#include "models/flag_set.h"
-#include "models/trainer.h"
+#include "models/train/batch_reader.h"
+#include "models/train/trainer.h"
 #include "nlohmann/json.hpp"
 
 namespace hotrow::bench {

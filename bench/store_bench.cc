@@ -39,6 +39,7 @@
 #include "base/check.h"
 #include "base/env.h"
 #include "base/exec_context.h"
+#include "base/flag_set.h"
 #include "base/math.h"
 #include "base/philox.h"
 #include "base/run_main.h"
@@ -48,9 +49,8 @@
 #include "cache/row_cache.h"
 #include "models/data/permutation.h"
 #include "models/data/zipf.h"
-#include "models/flag_set.h"
 #ifdef HOTROW_BENCH_SSD_STORE
-#include "store/ssd_store.h"
+#include "store/ssd/ssd_store.h"
 #endif
 
 extern char** environ;

@@ -11,10 +11,10 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "bench/store_bench.h"
-#include "store/host_store.h"
-#include "store/rocks_store.h"
+#include "store/host/host_store.h"
+#include "store/rocks/rocks_store.h"
 #ifdef HOTROW_BENCH_SSD_STORE
-#include "store/ssd_store.h"
+#include "store/ssd/ssd_store.h"
 #endif
 
 namespace hotrow::bench {

@@ -29,7 +29,7 @@
 #include "base/hash.h"
 #include "base/math.h"
 #include "base/philox.h"
-#include "store/host_store.h"
+#include "store/host/host_store.h"
 
 namespace hotrow {
 namespace {

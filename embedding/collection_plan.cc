@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "comm/communicator.h"
 #include "embedding/collection_plan_impl.h"
-#include "embedding/shard_map.h"
-#include "embedding/tiered_table.h"
+#include "embedding/ranks/shard_map.h"
+#include "embedding/tiers/tiered_table.h"
 
 namespace hotrow {
 namespace {

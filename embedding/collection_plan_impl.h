@@ -7,10 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "base/device.h"
-#include "embedding/cached_store.h"
 #include "embedding/embedding_collection.h"
-#include "embedding/gradient_residuals.h"
-#include "embedding/tiered_table.h"
+#include "embedding/ranks/gradient_residuals.h"
+#include "embedding/tiers/cached_store.h"
+#include "embedding/tiers/tiered_table.h"
 #include "ops/row_layout.h"
 
 // What follows from the options of an EmbeddingCollection alone, before any memory is taken.

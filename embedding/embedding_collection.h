@@ -71,11 +71,11 @@ struct EmbeddingCollectionOptions {
   uint64_t seed = 0;           // of row initialisation and of stochastic rounding
   int64_t max_batch_size = 0;  // B at most; with several ranks of all together; required
 
-  // Several ranks share the tables: each keeps the rows of its shards (embedding/shard_map.h) in a
-  // store of its own, and rows and gradients travel. Not owned; null or of one rank: all rows are
-  // here. All ranks have the same options but for paths, cache_policy, prefetch_depth and the sizes
-  // of budgets; which tiers there are is the same. Create compares them: InvalidArgument names what
-  // differs.
+  // Several ranks share the tables: each keeps the rows of its shards (embedding/ranks/shard_map.h)
+  // in a store of its own, and rows and gradients travel. Not owned; null or of one rank: all rows
+  // are here. All ranks have the same options but for paths, cache_policy, prefetch_depth and the
+  // sizes of budgets; which tiers there are is the same. Create compares them: InvalidArgument
+  // names what differs.
   Communicator* communicator = nullptr;
   // In what form rows and gradients travel in training; evaluation reads fp32. What stays on its
   // rank is never rounded.
@@ -85,14 +85,14 @@ struct EmbeddingCollectionOptions {
   // Error feedback: what a gradient loses on its way to another rank is kept by the rank that sends
   // it, and added to the next one that it sends for the same row. Budget of the memory for that, on
   // each rank, a hard limit; all ranks have the same. Rows that find no room go without, see
-  // embedding/gradient_residuals.h. 0: none. Only where exchange_backward loses something, not with
-  // fp32; of one rank nothing travels, and nothing is taken. A step that is cancelled behind its
-  // BeginUpdate leaves residuals behind as if it had been applied.
+  // embedding/ranks/gradient_residuals.h. 0: none. Only where exchange_backward loses something,
+  // not with fp32; of one rank nothing travels, and nothing is taken. A step that is cancelled
+  // behind its BeginUpdate leaves residuals behind as if it had been applied.
   int64_t exchange_feedback_bytes = 0;
 
   StoreKind store = StoreKind::kMemory;
   // Required; budget of the store's memory. memory: all rows, a hard limit. ssd: index, buffers and
-  // metadata, a hard limit. rocksdb: see store/rocks_store.h.
+  // metadata, a hard limit. rocksdb: see store/rocks/rocks_store.h.
   int64_t store_bytes = 0;
   // ssd, rocksdb: required; the directory of the store, made if missing, and the budget of all its
   // files, snapshots included. One collection at a time, in whatever process. memory: neither.
@@ -102,8 +102,8 @@ struct EmbeddingCollectionOptions {
   // overflow, staging and the buffers of a snapshot that is being written; a hard limit. 0, with
   // the memory store only: no cache, rows are trained where the store keeps them. Rows have the
   // same bits either way. With it: budget of the host memory that keeps evicted rows of an ssd or
-  // rocksdb store, see embedding/cached_store.h; 0: none. With the memory store there is none, and
-  // this must be 0.
+  // rocksdb store, see embedding/tiers/cached_store.h; 0: none. With the memory store there is
+  // none, and this must be 0.
   int64_t cache_bytes = 0;
   // On a GPU: required; budget of device memory for the row cache: rows, keys, marks, overflow and
   // staging of rows on their way in. A hard limit; EmbeddingStats says what is taken beside it. On

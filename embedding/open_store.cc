@@ -9,8 +9,8 @@
 #include "base/status_macros.h"
 #include "comm/communicator.h"
 #include "embedding/open_store_impl.h"
-#include "embedding/shard_map.h"
-#include "store/rocks_store.h"
+#include "embedding/ranks/shard_map.h"
+#include "store/rocks/rocks_store.h"
 #include "store/snapshot_reader.h"
 
 namespace hotrow::internal {

@@ -6,9 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "embedding/embedding_collection.h"
-#include "store/host_store.h"
+#include "store/host/host_store.h"
 #include "store/row_store.h"
-#include "store/ssd_store.h"
+#include "store/ssd/ssd_store.h"
 
 namespace hotrow::internal {
 

@@ -1,7 +1,7 @@
 #include "embedding/store_kind.h"
 
 #include "absl/strings/str_cat.h"
-#include "store/rocks_store.h"
+#include "store/rocks/rocks_store.h"
 
 namespace hotrow {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/env.h"
 #include "base/status_macros.h"
-#include "models/report.h"
+#include "models/train/report.h"
 #include "tools/calibration.h"
 #include "tools/command.h"
 

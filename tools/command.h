@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "models/flag_set.h"
+#include "base/flag_set.h"
 
 namespace hotrow {
 

@@ -7,8 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/checkpoint.h"
-#include "models/portable_model.h"
+#include "models/saving/checkpoint.h"
+#include "models/saving/portable_model.h"
 
 namespace hotrow {
 

@@ -18,7 +18,7 @@ enum class DirectoryKind {
   kRocksStore,     // a RocksStore
   kHostStore,      // snapshots of a HostStore, docs/formats/host_snapshot.md
   kSavedModel,     // a saved model or one checkpoint, docs/formats/saved_model.md
-  kCheckpoints,    // of a training run, models/checkpoint.h
+  kCheckpoints,    // of a training run, models/saving/checkpoint.h
   kPortableModel,  // docs/formats/portable.md
   kOther,
 };

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "models/portable_model.h"
+#include "models/saving/portable_model.h"
 #include "tools/command.h"
 #include "tools/model_report.h"
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/portable_model.h"
-#include "models/trainer_flags.h"  // UsableMemoryBytes
+#include "models/programs/trainer_flags.h"  // UsableMemoryBytes
+#include "models/saving/portable_model.h"
 #include "tools/command.h"
 #include "tools/model_report.h"
 

@@ -23,7 +23,7 @@
 #include "base/status_macros.h"
 #include "base/thread.h"
 #include "base/trace.h"
-#include "models/report.h"
+#include "models/train/report.h"
 
 namespace hotrow {
 namespace {

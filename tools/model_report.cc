@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "models/report.h"
+#include "models/train/report.h"
 #include "ops/row_layout.h"
 
 namespace hotrow {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "models/checkpoint_check.h"
-#include "models/portable_model.h"
+#include "models/saving/checkpoint_check.h"
+#include "models/saving/portable_model.h"
 
 // What is known of checkpoints and portable models, as text and as JSON.
 namespace hotrow {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "store/rocks_store.h"
-#include "store/ssd_store.h"
+#include "store/rocks/rocks_store.h"
+#include "store/ssd/ssd_store.h"
 
 // Reports of stores as text.
 namespace hotrow {

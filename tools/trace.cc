@@ -18,7 +18,7 @@
 #include "base/status_macros.h"
 #include "cache/cache_simulation.h"
 #include "cache/miss_ratio_curve.h"
-#include "models/report.h"
+#include "models/train/report.h"
 #include "tools/access_source.h"
 #include "tools/command.h"
 #include "tools/trace_analysis.h"

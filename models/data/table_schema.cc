@@ -12,7 +12,7 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "models/data/sample_block.h"
-#include "models/json_text.h"
+#include "models/json/json_text.h"
 
 namespace hotrow {
 namespace {

@@ -1,4 +1,4 @@
-#include "embedding/cached_store.h"
+#include "embedding/tiers/cached_store.h"
 
 #include <chrono>
 #include <cstdint>
@@ -16,7 +16,7 @@
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/host_store.h"
+#include "store/host/host_store.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 

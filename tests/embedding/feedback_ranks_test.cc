@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "comm/thread_communicator.h"
 #include "embedding/embedding_collection.h"
-#include "embedding/shard_map.h"
+#include "embedding/ranks/shard_map.h"
 #include "tests/embedding/training.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

@@ -1,4 +1,4 @@
-#include "embedding/gradient_residuals.h"
+#include "embedding/ranks/gradient_residuals.h"
 
 #include <algorithm>
 #include <cstring>

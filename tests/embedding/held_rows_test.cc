@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 #include "base/philox.h"
-#include "embedding/held_rows.h"
+#include "embedding/tiers/held_rows.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_util.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "embedding/step_pipeline_impl.h"
+#include "embedding/tiers/step_pipeline_impl.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_util.h"
 

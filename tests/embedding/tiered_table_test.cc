@@ -1,6 +1,6 @@
 // What a TieredTable does by itself; what a collection makes of it is in the tests of that.
 
-#include "embedding/tiered_table.h"
+#include "embedding/tiers/tiered_table.h"
 
 #include <chrono>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/host_store.h"
+#include "store/host/host_store.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "models/saved_model.h"
+#include "models/saving/saved_model.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/models/file_builders.h"
 #include "tests/models/model_fuzz_targets.h"

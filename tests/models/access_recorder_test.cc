@@ -1,6 +1,6 @@
 // What a run tells the planner: its spec, the accesses of its steps, what other caches would hit.
 
-#include "models/access_recorder.h"
+#include "models/train/access_recorder.h"
 
 #include <cmath>
 #include <map>
@@ -15,8 +15,8 @@
 #include "base/thread_pool.h"
 #include "comm/thread_communicator.h"
 #include "gtest/gtest.h"
-#include "models/dlrm_model.h"
-#include "models/trainer.h"
+#include "models/train/trainer.h"
+#include "models/zoo/dlrm_model.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

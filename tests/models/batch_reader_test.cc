@@ -1,4 +1,4 @@
-#include "models/batch_reader.h"
+#include "models/train/batch_reader.h"
 
 #include <atomic>
 #include <utility>

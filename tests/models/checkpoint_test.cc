@@ -1,4 +1,4 @@
-#include "models/checkpoint.h"
+#include "models/saving/checkpoint.h"
 
 #include <filesystem>
 #include <map>
@@ -9,9 +9,9 @@
 #include "absl/strings/str_split.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
-#include "models/checkpoint_check.h"
+#include "models/saving/checkpoint_check.h"
 #include "ops/processor_kind.h"
-#include "store/ssd_store.h"
+#include "store/ssd/ssd_store.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"

@@ -15,8 +15,8 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "models/data/data_source.h"
-#include "models/dlrm_model.h"
-#include "models/trainer.h"
+#include "models/train/trainer.h"
+#include "models/zoo/dlrm_model.h"
 
 // What the tests of checkpoints share: a small run in which everything is used that a checkpoint
 // must keep, and what it ends with.

@@ -1,4 +1,4 @@
-#include "models/dcn_model.h"
+#include "models/zoo/dcn_model.h"
 
 #include <algorithm>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "models/deepfm_model.h"
+#include "models/zoo/deepfm_model.h"
 
 #include <algorithm>
 #include <memory>

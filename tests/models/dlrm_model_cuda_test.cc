@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/cuda_handles.h"
-#include "models/dlrm_model.h"
+#include "models/zoo/dlrm_model.h"
 #include "ops/bce_loss.h"
 #include "ops/dense_optimizer.h"
 #include "tests/models/model_test_util.h"

@@ -1,4 +1,4 @@
-#include "models/dlrm_model.h"
+#include "models/zoo/dlrm_model.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "base/philox.h"
-#include "models/batch_reader.h"
 #include "models/data/table_source.h"
+#include "models/train/batch_reader.h"
 #include "tests/models/file_builders.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"

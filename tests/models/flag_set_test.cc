@@ -1,11 +1,11 @@
-#include "models/flag_set.h"
+#include "base/flag_set.h"
 
 #include <algorithm>
 #include <sstream>
 
 #include "base/env.h"
 #include "gtest/gtest.h"
-#include "models/trainer_flags.h"
+#include "models/programs/trainer_flags.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

@@ -1,9 +1,9 @@
-#include "models/json_text.h"
+#include "models/json/json_text.h"
 
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "models/json_members_impl.h"
+#include "models/json/json_members_impl.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 

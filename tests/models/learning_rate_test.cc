@@ -1,4 +1,4 @@
-#include "models/learning_rate.h"
+#include "models/train/learning_rate.h"
 
 #include <cmath>
 #include <string>

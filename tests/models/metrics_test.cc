@@ -1,4 +1,4 @@
-#include "models/metrics.h"
+#include "models/train/metrics.h"
 
 #include <cmath>
 #include <vector>

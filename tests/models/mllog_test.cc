@@ -1,4 +1,4 @@
-#include "models/mllog.h"
+#include "models/train/mllog.h"
 
 #include <chrono>
 #include <nlohmann/json.hpp>

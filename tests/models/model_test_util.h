@@ -15,8 +15,8 @@
 
 #include "base/philox.h"
 #include "gtest/gtest.h"
-#include "models/ctr_model.h"
 #include "models/data/slice_batch.h"
+#include "models/zoo/ctr_model.h"
 #include "ops/bce_loss.h"
 #include "ops/mlp.h"
 #include "tests/support/status_matchers.h"

@@ -1,4 +1,4 @@
-#include "models/portable_model.h"
+#include "models/saving/portable_model.h"
 
 #include <functional>
 #include <map>
@@ -12,13 +12,13 @@
 #include "base/crc32c.h"
 #include "base/philox.h"
 #include "base/status_macros.h"
-#include "embedding/shard_map.h"
-#include "models/checkpoint.h"
-#include "models/checkpoint_check.h"
+#include "embedding/ranks/shard_map.h"
+#include "models/saving/checkpoint.h"
+#include "models/saving/checkpoint_check.h"
 #include "ops/row_layout.h"
-#include "store/host_store.h"
-#include "store/rocks_store.h"
-#include "store/ssd_store.h"
+#include "store/host/host_store.h"
+#include "store/rocks/rocks_store.h"
+#include "store/ssd/ssd_store.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"

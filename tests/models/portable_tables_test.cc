@@ -1,4 +1,4 @@
-#include "models/portable_tables.h"
+#include "models/saving/portable_tables.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 #include "base/philox.h"
 #include "models/data/npy.h"
 #include "ops/row_layout.h"
-#include "store/host_store.h"
+#include "store/host/host_store.h"
 #include "tests/models/file_builders.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"

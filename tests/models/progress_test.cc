@@ -1,4 +1,4 @@
-#include "models/progress.h"
+#include "models/train/progress.h"
 
 #include <pty.h>
 #include <sys/ioctl.h>

@@ -50,7 +50,7 @@
 #include "base/io_queue.h"
 #include "base/status_macros.h"
 #include "comm/create_communicator.h"
-#include "models/checkpoint.h"
+#include "models/saving/checkpoint.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/faulty_env.h"
 
@@ -61,7 +61,7 @@ namespace {
 constexpr ExchangeType kForward = ExchangeType::kFp32;
 constexpr ExchangeType kBackward = ExchangeType::kFp16;
 constexpr size_t kLossBytes = 16;
-constexpr int64_t kSmallestSnapshotName = int64_t{1} << 32;  // models/saved_model.cc
+constexpr int64_t kSmallestSnapshotName = int64_t{1} << 32;  // models/saving/saved_model.cc
 constexpr auto kMoment = std::chrono::milliseconds(100);
 constexpr auto kStep = std::chrono::milliseconds(20);
 

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/data/data_source.h"
-#include "models/dlrm_model.h"
-#include "models/trainer.h"
+#include "models/train/trainer.h"
+#include "models/zoo/dlrm_model.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

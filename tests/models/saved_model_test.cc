@@ -1,4 +1,4 @@
-#include "models/saved_model.h"
+#include "models/saving/saved_model.h"
 
 #include <cmath>
 #include <cstring>
@@ -13,7 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/crc32c.h"
 #include "base/philox.h"
-#include "models/checkpoint.h"
+#include "models/saving/checkpoint.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"

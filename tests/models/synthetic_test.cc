@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "models/metrics.h"
+#include "models/train/metrics.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 

@@ -21,7 +21,7 @@
 #include "base/env.h"
 #include "base/philox.h"
 #include "comm/thread_communicator.h"
-#include "models/checkpoint.h"
+#include "models/saving/checkpoint.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/status_matchers.h"

@@ -1,4 +1,4 @@
-#include "models/trainer.h"
+#include "models/train/trainer.h"
 
 #include <algorithm>
 #include <atomic>
@@ -12,9 +12,9 @@
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "gtest/gtest.h"
-#include "models/dlrm_model.h"
-#include "models/model_parts.h"
-#include "models/saved_model.h"
+#include "models/saving/saved_model.h"
+#include "models/zoo/dlrm_model.h"
+#include "models/zoo/model_parts.h"
 #include "ops/row_layout.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/failing_threads.h"

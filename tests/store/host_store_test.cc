@@ -1,4 +1,4 @@
-#include "store/host_store.h"
+#include "store/host/host_store.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/env.h"
-#include "store/host_snapshot_impl.h"
+#include "store/host/host_snapshot_impl.h"
 #include "tests/store/store_test_util.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"

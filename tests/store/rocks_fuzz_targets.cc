@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/crc32c.h"
-#include "store/rocks_dir_impl.h"
+#include "store/rocks/rocks_dir_impl.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace hotrow::fuzz {

@@ -1,6 +1,6 @@
 // What only RocksStore does; what it shares with other kinds is in row_store_contract.h.
 
-#include "store/rocks_store.h"
+#include "store/rocks/rocks_store.h"
 
 #include <signal.h>
 #include <sys/mount.h>
@@ -25,7 +25,7 @@
 #include "base/env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/rocks_dir_impl.h"
+#include "store/rocks/rocks_dir_impl.h"
 #include "store/snapshot_reader.h"
 #include "tests/store/store_test_util.h"
 #include "tests/support/status_matchers.h"

@@ -1,8 +1,8 @@
 #include "tests/store/row_store_contract.h"
 
-#include "store/host_store.h"
-#include "store/rocks_store.h"
-#include "store/ssd_store.h"
+#include "store/host/host_store.h"
+#include "store/rocks/rocks_store.h"
+#include "store/ssd/ssd_store.h"
 
 namespace hotrow::test {
 namespace {

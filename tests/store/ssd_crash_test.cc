@@ -9,7 +9,7 @@
 #include <functional>
 #include <thread>
 
-#include "store/ssd_store.h"
+#include "store/ssd/ssd_store.h"
 #include "tests/store/ssd_test_util.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/status_matchers.h"

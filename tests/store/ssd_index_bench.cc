@@ -16,7 +16,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/philox.h"
-#include "store/ssd_index_impl.h"
+#include "store/ssd/ssd_index_impl.h"
 
 namespace hotrow::internal {
 namespace {

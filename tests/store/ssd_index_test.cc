@@ -13,7 +13,7 @@
 
 #include "base/hash.h"
 #include "base/philox.h"
-#include "store/ssd_index_impl.h"
+#include "store/ssd/ssd_index_impl.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -701,8 +701,8 @@ TEST(SsdIndexTest, AnImageWithAWrongByteIsRefusedOrIsAGoodIndex) {
   EXPECT_GE(taken, 1000);   // locations, remainders, free ways
 }
 
-// The layout of a bucket as store/ssd_index.cc documents it, to make images that are wrong in one
-// thing.
+// The layout of a bucket as store/ssd/ssd_index.cc documents it, to make images that are wrong in
+// one thing.
 struct BucketLayout {
   BucketLayout(const SsdIndexOptions& options, const SsdIndexImageHeader& header) {
     const int q_bits = 64 - static_cast<int>(header.partition_bits);

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "store/ssd_format_impl.h"
-#include "store/ssd_scan_impl.h"
-#include "store/ssd_store.h"
+#include "store/ssd/ssd_format_impl.h"
+#include "store/ssd/ssd_scan_impl.h"
+#include "store/ssd/ssd_store.h"
 #include "tests/store/store_test_util.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"

@@ -1,4 +1,4 @@
-#include "store/ssd_store.h"
+#include "store/ssd/ssd_store.h"
 
 #include <sys/mount.h>
 #include <unistd.h>
@@ -18,8 +18,8 @@
 #include "absl/strings/match.h"
 #include "base/crc32c.h"
 #include "store/snapshot_reader.h"
-#include "store/ssd_format_impl.h"
-#include "store/ssd_index_impl.h"
+#include "store/ssd/ssd_format_impl.h"
+#include "store/ssd/ssd_index_impl.h"
 #include "tests/store/ssd_test_util.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"

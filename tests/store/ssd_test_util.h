@@ -13,7 +13,7 @@
 #include "base/env.h"
 #include "base/philox.h"
 #include "gtest/gtest.h"
-#include "store/ssd_store.h"
+#include "store/ssd/ssd_store.h"
 #include "tests/store/store_test_util.h"
 #include "tests/support/test_util.h"
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
 #include "gtest/gtest.h"
-#include "models/checkpoint_check.h"
+#include "models/saving/checkpoint_check.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tests/tools/run_hotrow.h"

@@ -1,6 +1,6 @@
 // What trainers write and the planner reads.
 
-#include "models/spec_writer.h"
+#include "models/train/spec_writer.h"
 
 #include <string>
 

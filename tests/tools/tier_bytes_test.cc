@@ -11,8 +11,8 @@
 #include "base/hash.h"
 #include "base/philox.h"
 #include "cache/row_cache.h"
-#include "store/host_store.h"
-#include "store/ssd_store.h"
+#include "store/host/host_store.h"
+#include "store/ssd/ssd_store.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {

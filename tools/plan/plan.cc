@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "embedding/tiered_table.h"
-#include "models/report.h"
+#include "embedding/tiers/tiered_table.h"
+#include "models/train/report.h"
 #include "ops/row_layout.h"
 #include "tools/plan/tier_bytes.h"
 

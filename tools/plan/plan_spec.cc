@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/flag_set.h"
 #include "base/status_macros.h"
-#include "models/flag_set.h"
-#include "models/json_text.h"
+#include "models/json/json_text.h"
 #include "tools/plan/spec_text.h"
 
 namespace hotrow {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "models/report.h"
+#include "models/train/report.h"
 #include "tools/plan/plan.h"
 
 namespace hotrow {

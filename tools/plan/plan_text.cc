@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "models/report.h"
+#include "models/train/report.h"
 #include "tools/plan/plan.h"
 
 namespace hotrow {

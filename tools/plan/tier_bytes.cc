@@ -6,12 +6,12 @@
 
 #include "base/math.h"
 #include "cache/row_cache.h"
-#include "embedding/tiered_table.h"
+#include "embedding/tiers/tiered_table.h"
 
 namespace hotrow {
 namespace {
 
-// --- store/host_store.cc, store/host_index_impl.h, store/host_memory_impl.h
+// --- store/host/host_store.cc, store/host/host_index_impl.h, store/host/host_memory_impl.h
 // -----------------------
 
 constexpr double kChunkRows = 256;
@@ -56,7 +56,7 @@ double MeanSegments(double rows) {
   return sum / weights;
 }
 
-// --- store/ssd_store.cc, store/ssd_index.cc, store/ssd_format_impl.h
+// --- store/ssd/ssd_store.cc, store/ssd/ssd_index.cc, store/ssd/ssd_format_impl.h
 // -------------------------------
 
 constexpr int64_t kSsdRecordHeaderBytes = 24;

@@ -29,7 +29,7 @@ CacheBytes SizeOfCache(int64_t budget_bytes, int64_t row_bytes);
 // The least budget with at least so many ways.
 int64_t CacheBudgetForWays(int64_t ways, int64_t row_bytes);
 
-// A HostStore that holds these rows (store/host_store.h).
+// A HostStore that holds these rows (store/host/host_store.h).
 struct HostStoreBytes {
   double row_bytes = 0;
   double key_bytes = 0;    // keys and live bits of the chunks
@@ -45,7 +45,7 @@ HostStoreBytes SizeOfHostStore(std::span<const TierRows> tables, double budget_b
 // By how much a store of so many bytes grows next.
 double HostStoreExtentBytes(double budget_bytes, double used_bytes);
 
-// An SsdStore that holds these rows (store/ssd_store.h).
+// An SsdStore that holds these rows (store/ssd/ssd_store.h).
 struct SsdStoreBytes {
   double index_bytes = 0;   // in memory
   double buffer_bytes = 0;  // in memory

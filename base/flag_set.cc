@@ -1,0 +1,411 @@
+#include "base/flag_set.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
+
+namespace hotrow {
+namespace {
+
+constexpr size_t kHelpWidth = 100;
+constexpr size_t kHelpColumn = 37;  // where the text starts; the longest flag fits before it
+constexpr std::string_view kPresetFlag = "preset";
+
+absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
+
+// Insertions, deletions and replacements that turn a into b (Levenshtein 1966).
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string ValueText(const FlagValue& value) {
+  if (const auto* number = std::get_if<int64_t>(&value)) return absl::StrCat(*number);
+  if (const auto* real = std::get_if<double>(&value)) {
+    // The shortest text that reads back as this number.
+    char text[32];
+    return std::string(text, std::to_chars(text, text + sizeof(text), *real).ptr);
+  }
+  return std::get<std::string>(value);
+}
+
+// A word as a shell takes it for one argument.
+std::string ShellQuoted(const std::string& word) {
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::string_view("-_=:,./+@%").find(c) != std::string_view::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+absl::Status TooManyBytes(int64_t bytes_max) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("takes at most ", bytes_max, " bytes (", bytes_max >> 40, " TiB)"));
+}
+
+absl::StatusOr<std::vector<int32_t>> ParseSizes(std::string_view text) {
+  constexpr int32_t kMaxSize = 1 << 20;  // a layer of a million units is a typing error
+  std::vector<int32_t> sizes;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find_first_of("-,", begin), text.size());
+    int32_t size = 0;
+    if (!absl::SimpleAtoi(Absl(text.substr(begin, end - begin)), &size) || size < 1 ||
+        size > kMaxSize) {
+      return absl::InvalidArgumentError(absl::StrCat("takes layer sizes from 1 to ", kMaxSize,
+                                                     " joined by - or commas, as in 512-256-16"));
+    }
+    sizes.push_back(size);
+    begin = end + 1;
+  }
+  return sizes;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
+  const std::string lower = absl::AsciiStrToLower(Absl(text));
+  const size_t digits_end =
+      std::min(std::string_view(lower).find_first_not_of("0123456789."), lower.size());
+  std::string_view unit = std::string_view(lower).substr(digits_end);
+  const absl::Status error = absl::InvalidArgumentError(
+      "takes a number of bytes of at least 0, such as 4096, 64MiB (powers of 1024) or 1.5G (powers "
+      "of 1000)");
+
+  double scale = 1;
+  if (!unit.empty() && unit != "b") {
+    constexpr std::string_view kPrefixes = "kmgtpe";
+    const size_t power = kPrefixes.find(unit[0]);
+    const std::string_view rest = unit.substr(1);
+    if (power == std::string_view::npos || !(rest.empty() || rest == "b" || rest == "ib")) {
+      return error;
+    }
+    scale = std::pow(rest == "ib" ? 1024.0 : 1000.0, static_cast<double>(power + 1));
+  }
+  const absl::string_view digits = absl::string_view(lower).substr(0, digits_end);
+  int64_t whole = 0;
+  if (scale == 1 && absl::SimpleAtoi(digits, &whole)) {
+    if (whole > FlagSet::kBytesMax) return TooManyBytes(FlagSet::kBytesMax);
+    return whole;
+  }
+  double number = 0;
+  if (digits.empty() || !absl::SimpleAtod(digits, &number)) return error;
+  const double bytes = number * scale;
+  if (!(bytes <= static_cast<double>(FlagSet::kBytesMax))) return TooManyBytes(FlagSet::kBytesMax);
+  return static_cast<int64_t>(bytes);
+}
+
+std::vector<std::string> WrapText(std::string_view text, size_t width) {
+  std::vector<std::string> lines;
+  std::string line;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find_first_of(" \n", begin), text.size());
+    const std::string_view word = text.substr(begin, end - begin);
+    if (!line.empty() && line.size() + 1 + word.size() > width) {
+      lines.push_back(std::move(line));
+      line.clear();
+    }
+    if (!line.empty() && !word.empty()) line += ' ';
+    line += word;
+    if (end < text.size() && text[end] == '\n') {
+      lines.push_back(std::move(line));
+      line.clear();
+    }
+    begin = end + 1;
+  }
+  if (!line.empty()) lines.push_back(std::move(line));
+  return lines;
+}
+
+void FlagSet::Group(std::string_view title) { groups_.emplace_back(title); }
+
+void FlagSet::Add(Flag flag) {
+  if (groups_.empty()) groups_.emplace_back("Flags");
+  flag.group = groups_.size() - 1;
+  if (flag.default_text.empty()) flag.default_text = ValueText(flag.get());
+  flags_.push_back(std::move(flag));
+}
+
+void FlagSet::AddString(std::string_view name, std::string_view hint, std::string* field,
+                        std::string_view help) {
+  Add({.name = std::string(name),
+       .hint = std::string(hint),
+       .help = std::string(help),
+       .set =
+           [field](std::string_view text) {
+             *field = text;
+             return absl::OkStatus();
+           },
+       .get = [field] { return FlagValue(*field); }});
+}
+
+void FlagSet::AddInt(std::string_view name, int64_t min, int64_t max, int64_t* field,
+                     std::string_view help) {
+  Add({.name = std::string(name),
+       .hint = "N",
+       .help = std::string(help),
+       .set =
+           [=](std::string_view text) {
+             int64_t value = 0;
+             if (!absl::SimpleAtoi(Absl(text), &value) || value < min || value > max) {
+               return absl::InvalidArgumentError(
+                   absl::StrCat("takes a whole number from ", min, " to ", max));
+             }
+             *field = value;
+             return absl::OkStatus();
+           },
+       .get = [field] { return FlagValue(*field); }});
+}
+
+void FlagSet::AddReal(std::string_view name, double min, double max, double* field,
+                      std::string_view help) {
+  Add({.name = std::string(name),
+       .hint = "X",
+       .help = std::string(help),
+       .set =
+           [=](std::string_view text) {
+             double value = 0;
+             if (!absl::SimpleAtod(Absl(text), &value) || !(value >= min && value <= max)) {
+               return absl::InvalidArgumentError(
+                   absl::StrCat("takes a number from ", min, " to ", max));
+             }
+             *field = value;
+             return absl::OkStatus();
+           },
+       .get = [field] { return FlagValue(*field); }});
+}
+
+void FlagSet::AddBytes(std::string_view name, int64_t* field, std::string_view help,
+                       int64_t min_value, int64_t bytes_max) {
+  Add({.name = std::string(name),
+       .hint = "BYTES",
+       .help = std::string(help),
+       .set =
+           [=](std::string_view text) {
+             if (text == "min" && min_value != kNoMinWord) {
+               *field = min_value;
+               return absl::OkStatus();
+             }
+             HOTROW_ASSIGN_OR_RETURN(const int64_t bytes, ParseBytes(text));
+             if (bytes > bytes_max) return TooManyBytes(bytes_max);
+             *field = bytes;
+             return absl::OkStatus();
+           },
+       .get = [field] { return FlagValue(*field); }});
+}
+
+void FlagSet::AddSizes(std::string_view name, std::vector<int32_t>* field, std::string_view help) {
+  Add({.name = std::string(name),
+       .hint = "N-N-...",
+       .help = std::string(help),
+       .set =
+           [field](std::string_view text) {
+             HOTROW_ASSIGN_OR_RETURN(*field, ParseSizes(text));
+             return absl::OkStatus();
+           },
+       .get = [field] { return FlagValue(absl::StrJoin(*field, "-")); }});
+}
+
+void FlagSet::AddSwitch(std::string_view name, bool* field, std::string_view help) {
+  Add({.name = std::string(name),
+       .help = std::string(help),
+       .is_switch = true,
+       .set =
+           [field](std::string_view text) {
+             if (text != "true" && text != "false") {
+               return absl::InvalidArgumentError("takes true or false");
+             }
+             *field = text == "true";
+             return absl::OkStatus();
+           },
+       .get = [field] { return FlagValue(std::string(*field ? "true" : "false")); }});
+}
+
+void FlagSet::DescribeDefault(std::string_view text) { flags_.back().default_text = text; }
+
+const FlagSet::Flag* FlagSet::Find(std::string_view name) const {
+  const auto at = std::find_if(flags_.begin(), flags_.end(),
+                               [name](const Flag& flag) { return flag.name == name; });
+  return at == flags_.end() ? nullptr : &*at;
+}
+
+absl::Status FlagSet::UnknownFlag(std::string_view name) const {
+  const Flag* nearest = nullptr;
+  size_t least = std::max<size_t>(2, name.size() / 3) + 1;  // farther away it is no typing error
+  for (const Flag& flag : flags_) {
+    const size_t distance = EditDistance(name, flag.name);
+    if (distance < least) {
+      least = distance;
+      nearest = &flag;
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown flag --", Absl(name), "; ",
+      nearest == nullptr ? std::string() : absl::StrCat("did you mean --", nearest->name, "? "),
+      program_, " --help lists all flags"));
+}
+
+absl::Status FlagSet::Set(const Flag& flag, std::string_view value) const {
+  HOTROW_RETURN_IF_ERROR(CheckUtf8Path(absl::StrCat("--", flag.name), value));
+  const absl::Status status = flag.set(value);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag.name, "=", Absl(value), ": ", status.message()));
+}
+
+void FlagSet::AddPresets(std::vector<FlagPreset> presets) {
+  presets_ = std::move(presets);
+  std::vector<std::string> names;
+  for (const FlagPreset& preset : presets_) names.push_back(preset.name);
+  Add({.name = std::string(kPresetFlag),
+       .hint = "NAME",
+       .help =
+           absl::StrCat("flags that reproduce a result, see below: ", absl::StrJoin(names, " or "),
+                        ". Flags that are given besides win over it"),
+       .set = [](std::string_view) { return absl::OkStatus(); },  // Parse calls ApplyPreset
+       .get = [preset = preset_] { return FlagValue(*preset); }});
+}
+
+absl::Status FlagSet::ApplyPreset(std::string_view name) {
+  std::vector<std::string> names;
+  for (const FlagPreset& preset : presets_) {
+    names.push_back(preset.name);
+    if (preset.name != name) continue;
+    *preset_ = preset.name;
+    for (const std::string& text : preset.flags) {
+      const size_t equals = text.find('=');
+      const Flag* const flag = Find(std::string_view(text).substr(2, equals - 2));
+      if (flag == nullptr) return absl::InternalError(absl::StrCat("there is no flag ", text));
+      HOTROW_RETURN_IF_ERROR(Set(*flag, std::string_view(text).substr(equals + 1)));
+    }
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--", Absl(kPresetFlag), "=", Absl(name),
+                                                 ": takes ", absl::StrJoin(names, " or ")));
+}
+
+absl::Status FlagSet::Parse(int argc, const char* const* argv) {
+  // All are told apart before any is set, since a preset comes first wherever it stands.
+  std::vector<std::pair<const Flag*, std::string_view>> given;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--" && i + 1 == argc) break;
+    if (argument.size() < 2 || argument[0] != '-' || argument == "--") {
+      return absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", Absl(argument),
+                                                     "\"; flags are written --name=value (",
+                                                     program_, " --help lists them)"));
+    }
+    const std::string_view body = argument.substr(argument[1] == '-' ? 2 : 1);
+    const size_t equals = body.find('=');
+    const std::string_view name = body.substr(0, equals);
+    if (name == "help" || name == "h") {
+      help_requested_ = true;
+      continue;
+    }
+    const Flag* const flag = Find(name);
+    if (flag == nullptr) return UnknownFlag(name);
+    std::string_view value;
+    if (equals != std::string_view::npos) {
+      value = body.substr(equals + 1);
+    } else if (flag->is_switch) {
+      value = "true";
+    } else if (i + 1 < argc && std::string_view(argv[i + 1]).substr(0, 2) != "--") {
+      value = argv[++i];
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", flag->name, " needs a value: --", flag->name, "=", flag->hint));
+    }
+    given.emplace_back(flag, value);
+  }
+  for (const auto& [flag, value] : given) {
+    if (flag->name != kPresetFlag) continue;
+    if (!preset_->empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag->name, "=", Absl(value), ": --",
+                                                     flag->name, "=", *preset_,
+                                                     " is given too; leave one of them out"));
+    }
+    HOTROW_RETURN_IF_ERROR(ApplyPreset(value));
+  }
+  for (const auto& [flag, value] : given) {
+    HOTROW_RETURN_IF_ERROR(Set(*flag, value));
+    given_.emplace_back(flag->name, value);
+  }
+  return absl::OkStatus();
+}
+
+std::string FlagSet::Help() const {
+  std::string out;
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    absl::StrAppend(&out, group == 0 ? "" : "\n", groups_[group], "\n");
+    for (const Flag& flag : flags_) {
+      if (flag.group != group) continue;
+      std::string line = absl::StrCat("  --", flag.name, flag.is_switch ? "" : "=", flag.hint);
+      line.resize(std::max(kHelpColumn, line.size() + 1), ' ');
+      std::string text = flag.help;
+      if (!flag.default_text.empty()) absl::StrAppend(&text, " [", flag.default_text, "]");
+      for (const std::string& part : WrapText(text, kHelpWidth - kHelpColumn)) {
+        absl::StrAppend(&out, line, part, "\n");
+        line.assign(kHelpColumn, ' ');
+      }
+    }
+  }
+  if (!presets_.empty()) absl::StrAppend(&out, "\nPresets\n");
+  for (const FlagPreset& preset : presets_) {
+    absl::StrAppend(&out, "  --", Absl(kPresetFlag), "=", preset.name, "\n");
+    for (const std::string& text : {preset.result, absl::StrJoin(preset.flags, " ")}) {
+      for (const std::string& line : WrapText(text, kHelpWidth - 6)) {
+        absl::StrAppend(&out, "      ", line, "\n");
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<std::pair<std::string, FlagValue>> FlagSet::Values() const {
+  std::vector<std::pair<std::string, FlagValue>> values;
+  values.reserve(flags_.size());
+  for (const Flag& flag : flags_) values.emplace_back(flag.name, flag.get());
+  return values;
+}
+
+std::vector<std::pair<std::string, std::string>> FlagSet::TextsOfGroup(
+    std::string_view title) const {
+  std::vector<std::pair<std::string, std::string>> texts;
+  for (const Flag& flag : flags_) {
+    if (groups_[flag.group] == title) texts.emplace_back(flag.name, ValueText(flag.get()));
+  }
+  return texts;
+}
+
+std::string FlagSet::CommandLineWith(std::string_view name, std::string_view value) const {
+  std::string out = program_;
+  for (const auto& [given_name, given_value] : given_) {
+    if (given_name == name) continue;
+    absl::StrAppend(&out, " ", ShellQuoted(absl::StrCat("--", given_name, "=", given_value)));
+  }
+  absl::StrAppend(&out, " ", ShellQuoted(absl::StrCat("--", Absl(name), "=", Absl(value))));
+  return out;
+}
+
+}  // namespace hotrow

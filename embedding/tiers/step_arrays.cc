@@ -1,0 +1,36 @@
+#include <algorithm>
+
+#include "base/math.h"
+#include "base/status_macros.h"
+#include "embedding/tiers/step_arrays_impl.h"
+
+namespace hotrow::internal {
+
+size_t StepArrays::AddBytes(std::span<const std::byte> array) {
+  const auto bytes = static_cast<int64_t>(array.size());
+  parts_.push_back({array.data(), bytes, bytes_});
+  bytes_ += RoundUp(bytes, kAlignment);
+  return parts_.size() - 1;
+}
+
+absl::Status StepArrays::Upload(bool staged, DeviceStream* stream) {
+  const Device device = stream->device();
+  if (!staged) return absl::OkStatus();
+  // A quarter more than is needed, so that batches of nearly equal size do not each take new
+  // memory.
+  if (host_.size() < bytes_ || device_.size() < bytes_) {
+    HOTROW_RETURN_IF_ERROR(stream->Wait());
+    HOTROW_RETURN_IF_ERROR(host_.Reserve(device, bytes_ + bytes_ / 4));
+    HOTROW_RETURN_IF_ERROR(device_.Reserve(device, bytes_ + bytes_ / 4, stream->get()));
+    host_bytes_.store(host_.bytes(), std::memory_order_relaxed);
+    device_bytes_.store(device_.bytes(), std::memory_order_relaxed);
+  }
+  for (Part& part : parts_) {
+    std::copy_n(part.data, part.bytes, host_.data() + part.offset);
+    part.data = device_.data() + part.offset;
+  }
+  HOTROW_RETURN_IF_ERROR(stream->Copy(device_.data(), host_.data(), bytes_));
+  return stream->Wait();
+}
+
+}  // namespace hotrow::internal

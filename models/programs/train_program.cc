@@ -1,0 +1,263 @@
+#include "models/programs/train_program.h"
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/device_stream.h"
+#include "base/env.h"
+#include "base/exec_context.h"
+#include "base/run_main.h"
+#include "base/status_macros.h"
+#include "base/thread.h"
+#include "base/thread_pool.h"
+#include "base/trace.h"
+#include "comm/create_communicator.h"
+#include "models/train/access_recorder.h"
+#include "models/train/report.h"
+#include "models/train/trainer.h"
+
+namespace hotrow {
+namespace {
+
+constexpr int kExitError = 1;
+constexpr int kExitUsage = 2;
+
+// The number of the first SIGINT or SIGTERM. Static, since the thread that sets it is never joined.
+std::atomic<int> stop_signal{0};
+
+// The first signal asks for a clean end, the second kills. Call this before any thread is started:
+// they inherit that the signals are blocked.
+//
+// A thread waits for the signals, and there is no handler: code after sigwait may do anything, a
+// handler next to nothing. (Handlers of a program that embeds hotrow do no harm either: the threads
+// that multiply matrices block signals while they do, see ops/gemm_impl.h.)
+absl::Status CatchStopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  HOTROW_ASSIGN_OR_RETURN(std::thread waiting, StartThread("signals", [signals] {
+                            int signal = 0;
+                            sigwait(&signals, &signal);
+                            stop_signal = signal;
+                            sigwait(&signals, &signal);
+                            std::signal(signal, SIG_DFL);
+                            pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+                            std::raise(signal);
+                          }));
+  waiting.detach();
+  return absl::OkStatus();
+}
+
+std::string HelpText(const TrainProgram& program, const FlagSet& set) {
+  std::string out = absl::StrCat(
+      program.summary, "\nUsage: ", program.name, " [--flag=value ...]\n\n", program.examples,
+      "\nCtrl-C ends training after the current step, with a checkpoint if there is a\n"
+      "--checkpoint_dir; the report is written, test data is not evaluated. A second Ctrl-C ends\n"
+      "the program at once. Exit status: 0 success, 1 failure, 2 wrong usage. [...] is the "
+      "default.\n"
+      "\n",
+      set.Help(), "\nKinds of data\n");
+  for (const std::string& line : WrapText(DataSourceHelp(), 96)) {
+    absl::StrAppend(&out, "  ", line, "\n");
+  }
+  return out;
+}
+
+// Fails now rather than after hours of training if `path` cannot be written: opens what the writer
+// will open, and removes it again if that made it.
+absl::Status CheckWritable(Env& env, const char* flag, const std::string& path,
+                           const std::string& opened_path) {
+  if (path.empty()) return absl::OkStatus();
+  const auto explained = [&](const std::string& why) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--", flag, "=", path, ": ", why,
+                     "; give a file in a directory that exists and that you may write to"));
+  };
+  if (env.ListDir(path).ok()) return explained("is a directory");
+  const absl::StatusOr<bool> existed = env.Exists(opened_path);
+  absl::StatusOr<std::unique_ptr<File>> file = env.Open(opened_path, OpenMode::kCreate);
+  if (!file.ok()) return explained(std::string(file.status().message()));
+  HOTROW_RETURN_IF_ERROR((*file)->Close());
+  if (existed.ok() && !*existed) return env.Remove(opened_path);
+  return absl::OkStatus();
+}
+
+void PrintTryNext(const TrainProgram& program, const FlagSet& set, const TrainerFlags& flags,
+                  const TrainReport& report) {
+  std::vector<std::pair<std::string, std::string>> ideas;
+  const bool on_disk = flags.store != "memory";
+  if (!flags.checkpoint_dir.empty()) {
+    if (report.stopped_by_signal != 0) {
+      ideas.emplace_back(set.CommandLineWith("resume", "true"), "go on where this stopped");
+    }
+  } else if (on_disk) {
+    // The store has rows now: the same command is refused.
+  } else if (report.device_cache_bytes > 0) {
+    ideas.emplace_back(set.CommandLineWith("device_cache_bytes", "min"),
+                       "the smallest cache that works: same bits, see tables_hash");
+  } else if (report.cache_bytes == 0) {
+    int64_t row_bytes = 0;
+    for (const TableDigest& table : report.digest.tables) row_bytes += table.rows * table.row_bytes;
+    const int64_t tenth_mib = std::max<int64_t>(row_bytes / 10 >> 20, 1);
+    ideas.emplace_back(set.CommandLineWith("cache_bytes", absl::StrCat(tenth_mib, "MiB")),
+                       "through a cache for a tenth of the rows: same bits, see tables_hash");
+  } else {
+    ideas.emplace_back(set.CommandLineWith("cache_bytes", "min"),
+                       "the smallest cache that works: same bits, see tables_hash");
+    if (flags.cache_policy == "lru") {
+      ideas.emplace_back(set.CommandLineWith("cache_policy", "lfu"),
+                         "keep what is used often instead of what was used last");
+    }
+  }
+  const bool again = flags.checkpoint_dir.empty() && !on_disk;
+  if (flags.report.empty() && again) {
+    ideas.emplace_back(set.CommandLineWith("report", "run.json"),
+                       "hashes, metrics and figures of each tier as JSON");
+  }
+  if (flags.trace.empty() && again) {
+    ideas.emplace_back(set.CommandLineWith("trace", "trace.json"),
+                       "a timeline of every stage, for ui.perfetto.dev");
+  }
+  if (ideas.size() > 2) ideas.resize(2);
+  ideas.emplace_back(absl::StrCat(program.name, " --help"), "all flags and kinds of data");
+  std::printf("\n  try next\n");
+  for (const auto& [command, what] : ideas) {
+    std::printf("    %s\n        %s\n", command.c_str(), what.c_str());
+  }
+}
+
+// What is left once the ranks know each other: all of a process that is alone.
+absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags& flags,
+                   TrainerOptions options, Communicator& communicator) {
+  const bool first = communicator.rank() == 0;
+  Env& env = PosixEnv();
+  if (first) {
+    // The report goes to a temporary name first, the trace straight to its file.
+    HOTROW_RETURN_IF_ERROR(
+        CheckWritable(env, "report", flags.report, absl::StrCat(flags.report, ".tmp")));
+    HOTROW_RETURN_IF_ERROR(CheckWritable(env, "trace", flags.trace, flags.trace));
+    HOTROW_RETURN_IF_ERROR(
+        CheckWritable(env, "save_spec", flags.save_spec, absl::StrCat(flags.save_spec, ".tmp")));
+  }
+  HOTROW_RETURN_IF_ERROR(
+      CheckWritable(env, "record_trace", flags.record_trace,
+                    AccessTracePath(flags.record_trace, communicator.rank(),
+                                    communicator.world_size(), /*resumed_step=*/-1)));
+  TraceRecorder trace(/*keep_events=*/first && !flags.trace.empty());
+  ThreadPool pool(static_cast<int>(flags.threads));
+  if (!pool.status().ok()) {
+    return absl::Status(pool.status().code(),
+                        absl::StrCat("--threads=", flags.threads, ": ", pool.status().message()));
+  }
+  options.out = first ? stdout : nullptr;
+  options.notices = first ? stderr : nullptr;
+  options.stop_signal = &stop_signal;
+  options.communicator = &communicator;
+
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
+                          OpenDataSource(flags.data, static_cast<uint64_t>(flags.seed)));
+  HOTROW_ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::Create(options.device));
+  const ExecContext ctx = stream.On({.pool = &pool, .trace = &trace});
+  const auto make_model = [&](const DataSchema& schema) {
+    return program.make_model(flags, schema, ctx);
+  };
+  HOTROW_ASSIGN_OR_RETURN(TrainReport report, RunTraining(options, *data, make_model, ctx));
+  if (!first) return report.access_status;
+  flags.cache_bytes = report.cache_bytes;
+  flags.device_cache_bytes = report.device_cache_bytes;
+  report.flags = set.Values();
+  std::printf("\n%s", FormatSummary(report).c_str());
+  if (report.saved_step >= 0) {
+    std::printf("\n  model of step %s saved to %s\n", FormatCount(report.saved_step).c_str(),
+                flags.save_dir.c_str());
+  }
+  if (!report.checkpoint.empty()) {
+    std::printf("\n  checkpoint in %s; add --resume to go on from it\n", report.checkpoint.c_str());
+  }
+  if (!flags.trace.empty()) {
+    HOTROW_RETURN_IF_ERROR(trace.WriteChromeTrace(env, flags.trace));
+    std::printf("\n  trace written to %s\n", flags.trace.c_str());
+  }
+  if (!flags.report.empty()) {
+    HOTROW_RETURN_IF_ERROR(WriteFileAtomically(env, flags.report, ReportToJson(report)));
+    std::printf("%s  report written to %s\n", flags.trace.empty() ? "\n" : "",
+                flags.report.c_str());
+  }
+  if (!flags.save_spec.empty()) {
+    std::printf("\n  spec written to %s; `hotrow plan` reads it\n", flags.save_spec.c_str());
+  }
+  if (!report.access_trace.empty() && report.access_status.ok()) {
+    std::printf("\n  accesses recorded in %s; `hotrow trace` reads them\n",
+                report.access_trace.c_str());
+  }
+  if (communicator.world_size() == 1) PrintTryNext(program, set, flags, report);
+  // The model and the report are worth having without it.
+  return report.access_status;
+}
+
+absl::Status Run(const TrainProgram& program, int argc, const char* const* argv) {
+  TrainerFlags flags;
+  FlagSet set = MakeTrainerFlagSet(program.name, program.add_model_flags, &flags);
+  HOTROW_RETURN_IF_ERROR(set.Parse(argc, argv));
+  if (set.help_requested()) {
+    std::fputs(HelpText(program, set).c_str(), stdout);
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<CommKind> parsed_comm = ParseCommKind(flags.comm);
+  if (!parsed_comm.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--comm=", flags.comm, ": ", parsed_comm.status().message()));
+  }
+  const CommKind comm = *parsed_comm;
+  HOTROW_ASSIGN_OR_RETURN(const RankEnvironment ranks, DetectRankEnvironment());
+  HOTROW_ASSIGN_OR_RETURN(
+      TrainerOptions options,
+      ResolveTrainerFlags(&flags, comm == CommKind::kSingle ? 1 : ranks.local_world_size));
+  if (program.resolve_model_flags != nullptr) program.resolve_model_flags(flags);
+  if (program.table_columns != nullptr) {
+    options.embedding_dim = static_cast<int32_t>(program.table_columns(flags));
+  }
+  options.shape = ModelShape(set);
+  options.settings = RunSettings(set);
+  // A launcher's library starts threads.
+  HOTROW_RETURN_IF_ERROR(CatchStopSignals());
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
+                          CreateCommunicator(comm, {.timeout_seconds = flags.comm_timeout}));
+  absl::Status status = Train(program, set, flags, std::move(options), *communicator);
+  if (communicator->world_size() == 1) return status;
+  // Nobody leaves while others still need it; who fails says why.
+  if (status.ok()) {
+    status = communicator->Barrier();
+  } else {
+    communicator->Abort(std::string(status.message()));
+  }
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("rank ", communicator->rank(), ": ", status.message()));
+}
+
+int RunToExitStatus(const TrainProgram& program, int argc, const char* const* argv) {
+  const absl::Status status = Run(program, argc, argv);
+  if (status.ok()) return 0;
+  std::fflush(stdout);
+  // One line, so that it can be searched for in a log.
+  const std::string line = absl::StrReplaceAll(status.message(), {{"\n", " "}});
+  std::fprintf(stderr, "%s: %s\n", program.name.c_str(), line.c_str());
+  return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ? kExitUsage : kExitError;
+}
+
+}  // namespace
+
+int RunTrainProgram(const TrainProgram& program, int argc, const char* const* argv) {
+  return RunMain(program.name.c_str(), [&] { return RunToExitStatus(program, argc, argv); });
+}
+
+}  // namespace hotrow

@@ -1,0 +1,46 @@
+#ifndef HOTROW_MODELS_PROGRAMS_TRAIN_PROGRAM_H_
+#define HOTROW_MODELS_PROGRAMS_TRAIN_PROGRAM_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/flag_set.h"
+#include "models/data/data_source.h"
+#include "models/programs/trainer_flags.h"
+#include "models/zoo/ctr_model.h"
+
+namespace hotrow {
+
+// What sets one training program apart from another: its name, its words for --help, and its model
+// with the flags that shape it. The model's flags live in a struct of the program, which the
+// functions here capture and which outlives RunTrainProgram.
+struct TrainProgram {
+  std::string name;      // of the program, as in `dlrm --help`
+  std::string summary;   // opens --help: what it trains; lines of at most 100 columns
+  std::string examples;  // of command lines, indented as --help prints them
+
+  // Adds the model's flags; they stand in the group "Model", behind --embedding_dim.
+  std::function<void(FlagSet* set)> add_model_flags;
+  // Puts values where the model's flags leave the choice to us, so that the report shows what was
+  // used. Called once, after the common flags are resolved; may be null.
+  std::function<void(const TrainerFlags& flags)> resolve_model_flags;
+  // Columns of each table for these flags; null: --embedding_dim.
+  std::function<int64_t(const TrainerFlags& flags)> table_columns;
+  // The model for this data, to compute where ctx says. Errors name the flag and the remedy.
+  std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(
+      const TrainerFlags& flags, const DataSchema& schema, const ExecContext& ctx)>
+      make_model;
+};
+
+// The main() of a training program: parses the flags, trains, prints and writes the report. The
+// first SIGINT or SIGTERM ends training after the current step, the second ends the process.
+// Returns the exit status: 0, 1 after a failure, 2 for wrong usage; either of these with one line
+// on stderr. Call it once in a process, before any thread is started.
+int RunTrainProgram(const TrainProgram& program, int argc, const char* const* argv);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_PROGRAMS_TRAIN_PROGRAM_H_

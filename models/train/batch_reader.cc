@@ -1,0 +1,136 @@
+#include "models/train/batch_reader.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/thread.h"
+#include "base/trace.h"
+#include "models/data/slice_batch.h"
+
+namespace hotrow {
+
+BatchReader::BatchReader(DataSource* data, const BatchReaderOptions& options)
+    : data_(data), options_(options), epoch_(options.first_epoch) {
+  HOTROW_CHECK(0 <= options_.rank && options_.rank < options_.world_size);
+  if (options_.read_ahead == 0) return;
+  absl::StatusOr<std::thread> thread = StartThread("reading batches ahead", [this] { Run(); });
+  if (thread.ok()) {
+    thread_ = *std::move(thread);
+    return;
+  }
+  status_ = thread.status();
+  ended_ = true;
+}
+
+BatchReader::~BatchReader() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::unique_ptr<BatchReader::Item> BatchReader::NewItem() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (free_.empty()) return std::make_unique<Item>();
+  std::unique_ptr<Item> item = std::move(free_.back());
+  free_.pop_back();
+  return item;
+}
+
+void BatchReader::Recycle(std::unique_ptr<Item> item) {
+  if (item == nullptr) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(std::move(item));
+}
+
+absl::StatusOr<std::unique_ptr<BatchReader::Item>> BatchReader::ReadOne() {
+  if (epoch_ >= options_.epochs) return std::unique_ptr<Item>();
+  TraceSpan span(options_.trace, "read");
+  if (reader_ == nullptr) {
+    const bool first = epoch_ == options_.first_epoch;
+    HOTROW_ASSIGN_OR_RETURN(
+        reader_, data_->OpenSplit(options_.split, epoch_, first ? options_.first_sample : 0));
+    batches_in_epoch_ = first ? options_.first_batch : 0;
+  }
+  std::unique_ptr<Item> item = NewItem();
+  item->epoch = epoch_;
+  item->batch.batch_size = 0;
+  item->global_batch_size = 0;
+  item->first_sample = 0;
+  item->global_labels.clear();
+  item->global_true_probability.clear();
+  if (options_.limit_batches == 0 || batches_in_epoch_ < options_.limit_batches) {
+    HOTROW_RETURN_IF_ERROR(ReadBatch(item.get()));
+  }
+  ++batches_in_epoch_;
+  if (item->ends_epoch()) {
+    reader_.reset();
+    ++epoch_;
+  }
+  return item;
+}
+
+absl::Status BatchReader::ReadBatch(Item* item) {
+  if (options_.world_size == 1) {
+    HOTROW_RETURN_IF_ERROR(reader_->Next(options_.batch_size, &item->batch));
+    item->global_batch_size = item->batch.batch_size;
+    return absl::OkStatus();
+  }
+  HOTROW_RETURN_IF_ERROR(reader_->Next(options_.batch_size, &whole_));
+  const int64_t size = whole_.batch_size;
+  if (size == 0) return absl::OkStatus();
+  item->global_batch_size = size;
+  item->first_sample = SliceBegin(size, options_.rank, options_.world_size);
+  const int64_t end = SliceBegin(size, int64_t{options_.rank} + 1, options_.world_size);
+  const auto num_features = static_cast<int64_t>(data_->schema().features.size());
+  SliceBatch(whole_, num_features, item->first_sample, end, &item->batch);
+  if (options_.keep_global_labels) {
+    item->global_labels = whole_.labels;
+    item->global_true_probability = whole_.true_probability;
+  }
+  return absl::OkStatus();
+}
+
+void BatchReader::Run() {
+  while (true) {
+    absl::StatusOr<std::unique_ptr<Item>> item = ReadOne();
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!item.ok() || *item == nullptr) {
+      status_ = item.status();
+      ended_ = true;
+      changed_.notify_all();
+      return;
+    }
+    ready_.push_back(*std::move(item));
+    changed_.notify_all();
+    changed_.wait(lock, [this] {
+      return stop_ || static_cast<int32_t>(ready_.size()) < options_.read_ahead;
+    });
+    if (stop_) return;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<BatchReader::Item>> BatchReader::Next() {
+  if (options_.read_ahead == 0) {
+    if (!status_.ok()) return status_;
+    absl::StatusOr<std::unique_ptr<Item>> item = ReadOne();
+    status_ = item.status();
+    return item;
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return ended_ || !ready_.empty(); });
+  if (ready_.empty()) {
+    if (!status_.ok()) return status_;
+    return std::unique_ptr<Item>();
+  }
+  std::unique_ptr<Item> item = std::move(ready_.front());
+  ready_.pop_front();
+  lock.unlock();
+  changed_.notify_all();
+  return item;
+}
+
+}  // namespace hotrow

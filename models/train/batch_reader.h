@@ -1,0 +1,101 @@
+#ifndef HOTROW_MODELS_TRAIN_BATCH_READER_H_
+#define HOTROW_MODELS_TRAIN_BATCH_READER_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/data/ctr_batch.h"
+#include "models/data/data_source.h"
+
+namespace hotrow {
+
+class TraceRecorder;
+
+struct BatchReaderOptions {
+  Split split = Split::kTrain;
+  int64_t epochs = 1;
+  int64_t batch_size = 0;     // of the global batches
+  int64_t limit_batches = 0;  // of each epoch; 0: all
+  // Where to begin: the epoch, and the samples and batches of it that were read before.
+  int64_t first_epoch = 0;
+  int64_t first_sample = 0;
+  int64_t first_batch = 0;
+  // Which slice of each batch the items hold, as SliceBegin (models/data/slice_batch.h) cuts it.
+  // world_size >= 1, 0 <= rank < world_size.
+  int32_t rank = 0;
+  int32_t world_size = 1;
+  bool keep_global_labels = false;  // fills Item::global_labels and global_true_probability
+  // Batches read ahead on a thread of the reader's own; 0: Next reads on the caller's thread.
+  int32_t read_ahead = 0;
+  TraceRecorder* trace = nullptr;
+};
+
+// Walks a split, epoch after epoch, a bounded number of batches ahead of its user. The order of the
+// batches is the data source's and does not depend on reading ahead. With several ranks each of
+// them reads all global batches, in the same order, and hands out its own slice of each; positions
+// and limits count in global batches and their samples. A single rank's batches are not copied.
+//
+// Threads: Next and Recycle belong to one thread.
+class BatchReader {
+ public:
+  struct Item {
+    CtrBatch batch;  // this rank's slice; a batch of fewer samples than ranks leaves some empty
+    int64_t epoch = 0;
+    int64_t global_batch_size = 0;  // 0: no samples on any rank, this marks the end of the epoch
+    int64_t first_sample = 0;       // of the slice in the global batch
+    // Of the global batch, where there are several ranks and they are asked for; otherwise empty.
+    // The second also where the data does not know it.
+    std::vector<float> global_labels;
+    std::vector<float> global_true_probability;
+
+    bool ends_epoch() const { return global_batch_size == 0; }
+  };
+
+  // `data` must outlive the reader.
+  BatchReader(DataSource* data, const BatchReaderOptions& options);
+  ~BatchReader();
+  BatchReader(const BatchReader&) = delete;
+  BatchReader& operator=(const BatchReader&) = delete;
+
+  // The next batch or end of an epoch; null when all epochs are done. After an error the same error
+  // comes again.
+  absl::StatusOr<std::unique_ptr<Item>> Next();
+  // Gives an item back, so that its memory serves a later batch.
+  void Recycle(std::unique_ptr<Item> item);
+
+ private:
+  absl::StatusOr<std::unique_ptr<Item>> ReadOne();
+  absl::Status ReadBatch(Item* item);
+  std::unique_ptr<Item> NewItem();
+  void Run();
+
+  DataSource* const data_;
+  const BatchReaderOptions options_;
+
+  // Where reading stands; used by the thread that reads.
+  int64_t epoch_ = 0;
+  int64_t batches_in_epoch_ = 0;
+  std::unique_ptr<DataReader> reader_;
+  CtrBatch whole_;  // the global batch that is being sliced
+
+  std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::deque<std::unique_ptr<Item>> ready_;
+  std::vector<std::unique_ptr<Item>> free_;
+  bool ended_ = false;  // no item will come after those in ready_
+  bool stop_ = false;
+  absl::Status status_;  // told once ready_ is empty
+
+  std::thread thread_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_TRAIN_BATCH_READER_H_

@@ -1,0 +1,39 @@
+#ifndef HOTROW_MODELS_TRAIN_METRICS_H_
+#define HOTROW_MODELS_TRAIN_METRICS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace hotrow {
+
+// What a set of predictions is worth.
+struct CtrMetrics {
+  int64_t samples = 0;
+  double auc = 0;      // exact; 0.5 when one class is missing
+  double logloss = 0;  // mean, natural logarithm
+  double ne = 0;  // logloss / entropy of the base rate (He et al. 2014); 0 when that entropy is 0
+  double calibration = 0;  // sum of predictions / sum of labels; 0 without positives
+};
+
+// Area under the ROC curve by ranks: the share of (positive, negative) pairs that are ordered
+// rightly, ties counting one half (Mann & Whitney 1947). Exact: sums are integers. Sizes equal;
+// scores finite; labels 0 or 1 (above 0.5 is positive).
+double Auc(std::span<const float> scores, std::span<const float> labels);
+
+// Collects predictions batch by batch. Keeps 8 bytes a sample.
+class MetricsAccumulator {
+ public:
+  // logits, not probabilities: log-losses of sure predictions stay finite.
+  void Add(std::span<const float> logits, std::span<const float> labels);
+  CtrMetrics Compute() const;
+  void Clear();
+
+ private:
+  std::vector<float> logits_;
+  std::vector<float> labels_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_TRAIN_METRICS_H_

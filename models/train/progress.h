@@ -1,0 +1,45 @@
+#ifndef HOTROW_MODELS_TRAIN_PROGRESS_H_
+#define HOTROW_MODELS_TRAIN_PROGRESS_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace hotrow {
+
+// Shows how far a long job is: on a terminal one line that is redrawn (bar, share, rate, time left,
+// and a text such as the loss), otherwise a plain line now and then. Draws at most ten times a
+// second (terminal) or every five seconds (plain).
+class Progress {
+ public:
+  // total: units of work, 0 when not known. `out` is not owned.
+  Progress(std::FILE* out, std::string_view title, std::string_view unit, int64_t total);
+  ~Progress();  // ends the line
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void Update(int64_t done, std::string_view text);
+  // Prints a line of its own above the bar.
+  void Print(std::string_view line);
+  // Draws the last state and ends the line; later calls do nothing.
+  void Finish();
+
+ private:
+  void Draw(bool last);
+
+  std::FILE* out_;
+  bool terminal_;
+  std::string title_;
+  std::string unit_;
+  int64_t total_;
+  int64_t done_ = 0;
+  std::string text_;
+  int64_t begin_ns_;
+  int64_t last_draw_ns_ = 0;
+  bool finished_ = false;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_TRAIN_PROGRESS_H_

@@ -1,0 +1,82 @@
+#ifndef HOTROW_MODELS_TRAIN_RANK_GROUP_IMPL_H_
+#define HOTROW_MODELS_TRAIN_RANK_GROUP_IMPL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/communicator.h"
+#include "comm/run_together.h"
+
+// What the writers of saved models and checkpoints share: work on a thread of its own, and ranks
+// that agree on how it ended.
+namespace hotrow {
+
+// One piece of work at a time, on a thread of its own or at once.
+class Job {
+ public:
+  Job() = default;
+  ~Job() { Join().IgnoreError(); }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  // Not while one runs. Null: nothing is to be done, and that is done at once. Where the system has
+  // no thread for it, it is done at once, too, and has failed.
+  void Start(bool background, std::function<absl::Status()> work);
+  bool done() const { return done_; }
+  // Waits; the status of the work that was started last.
+  absl::Status Join();
+
+ private:
+  std::thread thread_;
+  absl::Status status_;
+  std::atomic<bool> done_{true};
+};
+
+// The ranks that write one directory together, as one of them sees them. All calls but the first
+// three are those of comm/ and collective; a single rank needs no communicator, agrees with itself
+// and exchanges nothing.
+class RankGroup {
+ public:
+  // Not owned; null: a single rank.
+  explicit RankGroup(Communicator* communicator) : communicator_(communicator) {}
+
+  int32_t rank() const { return alone() ? 0 : communicator_->rank(); }
+  int32_t world_size() const { return alone() ? 1 : communicator_->world_size(); }
+  bool leads() const { return rank() == 0; }
+
+  // One number from each rank, by rank.
+  absl::StatusOr<std::vector<int64_t>> Gather(int64_t mine) const;
+  // comm/run_together.h
+  absl::StatusOr<std::vector<std::string>> GatherTexts(std::string_view mine) const;
+  absl::StatusOr<RankVerdict> Ask(bool done, const absl::Status& mine) const;
+  absl::Status Agree(const absl::Status& mine) const;
+  absl::Status Together(absl::FunctionRef<absl::Status()> work) const;
+  // The same with work that only the rank that leads has.
+  absl::Status TogetherOnLeader(absl::FunctionRef<absl::Status()> work) const;
+
+ private:
+  bool alone() const { return communicator_ == nullptr; }
+
+  Communicator* const communicator_;
+};
+
+// Sleeps between two looks at what takes long, a little longer each time.
+class Patience {
+ public:
+  void Sleep();
+
+ private:
+  int64_t milliseconds_ = 1;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_TRAIN_RANK_GROUP_IMPL_H_

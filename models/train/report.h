@@ -1,0 +1,94 @@
+#ifndef HOTROW_MODELS_TRAIN_REPORT_H_
+#define HOTROW_MODELS_TRAIN_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/trace.h"
+#include "embedding/embedding_collection.h"
+#include "models/saving/checkpoint.h"
+#include "models/train/access_recorder.h"
+#include "models/train/metrics.h"
+#include "ops/weights_precision.h"
+
+namespace hotrow {
+
+// What one training run did. The JSON form is read by scripts: names and meanings stay.
+struct TrainReport {
+  std::string model;
+  WeightsPrecision weights_precision = WeightsPrecision::kFp32;  // of all tables
+  std::vector<std::pair<std::string, std::variant<int64_t, double, std::string>>> flags;
+  // Of the whole run, those before a checkpoint that it went on from included.
+  int64_t samples = 0;  // trained on
+  int64_t steps = 0;
+  int64_t epochs = 0;  // finished
+  int64_t resumed_from_step = 0;
+  int32_t threads = 1;
+  std::string device;
+  int32_t world_size = 1;
+  double seconds = 0;        // all of the run
+  double train_seconds = 0;  // without evaluation
+  double cpu_seconds = 0;    // of all threads of the process
+  double step_ms_p50 = 0;
+  double step_ms_p99 = 0;
+  double step_ms_max = 0;
+  double train_logloss = 0;  // over the last epoch, each batch before its own update
+  CtrMetrics valid;          // the last validation; with early stopping the best one
+  CtrMetrics test;           // zeros when the run was stopped before
+  int64_t best_epoch = 0;    // of the best validation, from 1; 0 without early stopping
+  int64_t best_step = 0;
+  double best_auc = 0;  // of the data's own probabilities; 0 where the data does not know them
+  std::string dense_hash;
+  int64_t peak_rss_bytes = 0;
+  CollectionDigest digest;
+  EmbeddingStats tables;             // of all ranks
+  int64_t exchange_dense_bytes = 0;  // sent to sum dense gradients, by all ranks
+  CheckpointStats checkpoints;
+  int64_t resumed_step = -1;    // of the checkpoint that the run went on from; -1: none
+  int64_t resumed_samples = 0;  // that it had seen
+  std::vector<TraceRecorder::StageTotal> stages;
+  std::optional<MissRatioCurves> mrc;  // of the steps of this process; with --mrc only
+
+  // For the summary, not in the JSON.
+  int32_t stopped_by_signal = 0;  // 0: the run went to its end
+  bool stopped_early = false;     // by early_stop_patience
+  int64_t saved_step = -1;        // of the model that was saved last; -1: none
+  std::string checkpoint;         // directory of the newest one; empty: none
+  std::string access_trace;       // of this rank; empty: none
+  absl::Status access_status;     // of writing it; its errors do not end a run
+  int64_t num_parameters = 0;     // dense
+
+  int64_t cache_bytes = 0;         // as used: the smallest legal budget resolved
+  int64_t device_cache_bytes = 0;  // likewise
+  int64_t store_bytes = 0;
+
+  // Of this process.
+  double samples_per_second() const {
+    return train_seconds > 0 ? static_cast<double>(samples - resumed_samples) / train_seconds : 0;
+  }
+  int64_t rows() const;
+};
+
+std::string ReportToJson(const TrainReport& report);
+
+// The end of a run for people: what was learnt, how fast, where the bytes and the time went.
+std::string FormatSummary(const TrainReport& report);
+
+// "1,234,567"
+std::string FormatCount(int64_t n);
+// "64.0 MiB"
+std::string FormatBytes(int64_t bytes);
+
+// Bytes of memory this process held at its peak; 0 where the system does not tell.
+int64_t PeakResidentBytes();
+// Processor time that this process has used so far, user and system, in seconds.
+double ProcessCpuSeconds();
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_TRAIN_REPORT_H_

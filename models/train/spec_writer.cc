@@ -1,0 +1,79 @@
+#include "models/train/spec_writer.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace hotrow {
+
+absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
+  using Json = nlohmann::ordered_json;
+  const EmbeddingCollectionOptions& options = source.collection;
+  const auto bad = [](const std::string& what) { return absl::InvalidArgumentError(what); };
+  if (source.batch_size < 1) {
+    return bad(absl::StrCat("batch_size must be above 0, is ", source.batch_size));
+  }
+  if (options.tables.empty()) return bad("tables: there are none");
+  if (options.store == StoreKind::kRocksDb) {
+    return bad("store: rocksdb is not planned, only memory and ssd are");
+  }
+  if (options.device_cache_bytes > 0) {
+    return bad("device_cache_bytes: a cache on a device is not described by --save_spec yet");
+  }
+  for (const auto& [name, size] : {std::pair<const char*, size_t>{"rows", source.rows.size()},
+                                   {"hotness", source.hotness.size()},
+                                   {"zipf", source.zipf.size()}}) {
+    if (size != 0 && size != options.tables.size()) {
+      return bad(
+          absl::StrCat(name, ": has ", size, " values for ", options.tables.size(), " tables"));
+    }
+  }
+  Json json;
+  json["batch_size"] = source.batch_size;
+  json["ranks"] = source.ranks;
+  if (!source.hardware.empty()) json["hardware"] = source.hardware;
+  json["prefetch_depth"] = options.prefetch_depth;
+  json["store"] = std::string(StoreKindName(options.store));
+  json["cache_bytes"] = options.cache_bytes;
+  if (options.disk_bytes > 0) json["max_ssd"] = options.disk_bytes;
+  if (source.checkpoint_interval_steps > 0) {
+    json["checkpoint_interval_steps"] = source.checkpoint_interval_steps;
+  }
+  Json model = {{"dense_features", source.dense_features}};
+  if (!source.bottom.empty()) model["bottom"] = source.bottom;
+  if (!source.top.empty()) model["top"] = source.top;
+  model["interaction"] = source.interaction;
+  if (source.cross_layers > 0) model["cross_layers"] = source.cross_layers;
+  if (source.cross_rank > 0) model["cross_rank"] = source.cross_rank;
+  if (!source.dense_optimizer.empty()) model["dense_optimizer"] = source.dense_optimizer;
+  json["model"] = std::move(model);
+  json["tables"] = Json::array();
+  for (size_t t = 0; t < options.tables.size(); ++t) {
+    const TableConfig& table = options.tables[t];
+    const int64_t rows = source.rows.empty() ? table.num_embeddings : source.rows[t];
+    if (rows < 1) {
+      return bad(absl::StrCat("table ", table.name,
+                              ": any key is legal, so nothing says how many rows it may have; "
+                              "give rows"));
+    }
+    const double hotness = !source.hotness.empty() ? source.hotness[t]
+                           : table.max_hotness > 0 ? static_cast<double>(table.max_hotness)
+                                                   : 1;
+    Json out = {{"name", table.name},
+                {"rows", rows},
+                {"dim", table.embedding_dim},
+                {"optimizer", std::string(SparseOptimizerName(table.optimizer.kind))},
+                {"features", table.feature_names.size()},
+                {"hotness", hotness}};
+    if (table.weights_precision != WeightsPrecision::kFp32) {
+      out["weights_precision"] = std::string(WeightsPrecisionName(table.weights_precision));
+    }
+    if (!source.zipf.empty()) out["zipf"] = source.zipf[t];
+    json["tables"].push_back(std::move(out));
+  }
+  return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace hotrow

@@ -1,0 +1,43 @@
+#ifndef HOTROW_MODELS_TRAIN_SPEC_WRITER_H_
+#define HOTROW_MODELS_TRAIN_SPEC_WRITER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "embedding/embedding_collection.h"
+
+namespace hotrow {
+
+// A training run as `hotrow plan` describes it (docs/planner.md).
+struct SpecSource {
+  EmbeddingCollectionOptions collection;  // tables, tiers, prefetch_depth
+  int64_t batch_size = 0;                 // of all ranks; required
+  int32_t ranks = 1;
+  // Of each table, in order; empty where it is not known: rows that it may have (otherwise its
+  // num_embeddings), lookups of a feature in a sample on average (otherwise its max_hotness, or 1),
+  // the exponent of how its ids are used (otherwise the planner's own).
+  std::vector<int64_t> rows;
+  std::vector<double> hotness;
+  std::vector<double> zipf;
+  // The dense model, with the words of the planner.
+  int64_t dense_features = 0;
+  std::vector<int32_t> bottom;         // layer outputs
+  std::vector<int32_t> top;            // layer outputs
+  std::string interaction = "concat";  // concat, dot, cross
+  int32_t cross_layers = 0;
+  int32_t cross_rank = 0;       // 0: full
+  std::string dense_optimizer;  // sgd, momentum, adagrad, adam; empty: not said
+  int64_t checkpoint_interval_steps = 0;
+  std::string hardware;  // a profile or a file of hotrow calibrate; empty: not said
+};
+
+// The spec as JSON, which `hotrow plan` reads. Errors: InvalidArgument, naming the table or field
+// (a table of which nobody says how many rows it has; lists of another length than the tables; a
+// store that the planner does not know).
+absl::StatusOr<std::string> SpecOf(const SpecSource& source);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_TRAIN_SPEC_WRITER_H_

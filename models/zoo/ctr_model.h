@@ -1,0 +1,98 @@
+#ifndef HOTROW_MODELS_ZOO_CTR_MODEL_H_
+#define HOTROW_MODELS_ZOO_CTR_MODEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/device.h"
+#include "base/exec_context.h"
+
+namespace hotrow {
+
+// The layers of a model as they cost time and memory, in the words of the planner
+// (docs/planner.md): `bottom` reads the dense features, the interaction what comes from there and
+// the pooled embeddings, `top` the interaction.
+struct DenseLayers {
+  std::vector<int32_t> bottom;         // layer outputs
+  std::vector<int32_t> top;            // layer outputs
+  std::string interaction = "concat";  // concat, dot, cross
+  int32_t cross_layers = 0;
+  int32_t cross_rank = 0;  // 0: full matrices
+};
+
+// The dense half of a click model: from dense features and pooled embeddings to one logit a sample.
+// Parameters and their gradients lie in two flat arrays of equal length that the model owns.
+//
+// A batch may be a rank's slice of a global batch. The logits are those that the whole batch would
+// give these samples, dropout included, and the gradients are the slice's share of a sum over the
+// batch: logit gradients that belong to the global loss make them add up, over the ranks, to the
+// gradients of the global batch.
+//
+// Dimensions: B samples, I dense features, E = width of the pooled embeddings.
+// Device:     what a model reads and writes lies in memory of device(): inputs, logits, gradients,
+//             its parameters. On a GPU calls enqueue work on ctx.stream and wait for nothing, and
+//             "ready", "final" and "there" mean: for what is enqueued on that stream from then on.
+//             Code on the host waits for the stream, then copies what it wants to look at.
+// Threads:    one call at a time. Backward follows the Forward of the same batch. Functions that a
+//             caller hands in run on the caller's thread, between pieces of the model's work, so
+//             they should be short; they may read what is said to be ready.
+class CtrModel {
+ public:
+  virtual ~CtrModel() = default;
+  virtual std::string_view name() const = 0;
+  virtual DenseLayers layers() const = 0;
+  // Where it computes: ctx.device of every call. Models that do not say otherwise know only the
+  // CPU.
+  virtual Device device() const { return Device::kCpu; }
+
+  struct Input {
+    int64_t batch_size = 0;             // B
+    const float* dense = nullptr;       // [B, I]
+    const float* embeddings = nullptr;  // [B, E]; both stay valid until Backward
+    bool training = false;
+    uint32_t step = 0;         // from 1; dropout's counter
+    int64_t first_sample = 0;  // position of sample 0 in the global batch; dropout's counter, too
+    // Null: the embeddings are there already. Otherwise Forward calls it once, also for B = 0,
+    // right before it first reads `embeddings`: what needs the dense features alone comes first, as
+    // the bottom MLP of DLRM does. Its error is Forward's error. Not called where Forward fails
+    // before, and not kept beyond Forward.
+    std::function<absl::Status()> await_embeddings;
+  };
+  virtual absl::Status Forward(const ExecContext& ctx, const Input& input,
+                               std::span<float> logits) = 0;
+
+  // What Backward tells on its way, so that others can work while it goes on. Each may be null. The
+  // first error that one returns ends Backward and is its error; no call follows it.
+  struct BackwardHooks {
+    // Called once, also for B = 0, as soon as embedding_gradient is final: before the gradients of
+    // the parameters, as far as those are not needed for it, and in DLRM before the bottom MLP.
+    std::function<absl::Status()> embedding_gradient_ready;
+    // gradients()[begin, end) are final and stay so until the next Backward. The ranges follow each
+    // other without a gap from the end of gradients() to its beginning, padding included: first the
+    // last layer. They depend on the shapes of the model alone, so they are the same on every rank,
+    // also where B = 0 and the gradients are zeros.
+    std::function<absl::Status(int64_t begin, int64_t end)> gradients_ready;
+  };
+  // logit_gradient [B] is overwritten as scratch; embedding_gradient [B, E] and gradients() are
+  // overwritten.
+  virtual absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
+                                float* embedding_gradient, const BackwardHooks& hooks) = 0;
+  // With no one to tell. A model brings it into its own scope by `using CtrModel::Backward`.
+  absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
+                        float* embedding_gradient) {
+    return Backward(ctx, logit_gradient, embedding_gradient, BackwardHooks());
+  }
+
+  // Memory of device(). Checkpoints and hashes read a copy.
+  virtual std::span<float> parameters() = 0;
+  virtual std::span<const float> gradients() const = 0;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_ZOO_CTR_MODEL_H_

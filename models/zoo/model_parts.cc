@@ -1,0 +1,190 @@
+#include "models/zoo/model_parts.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+
+namespace hotrow {
+namespace {
+
+// A row is a microsecond or less of work.
+constexpr int64_t kChunkRows = 64;
+// Columns whose sums over the rows are made together: some cache lines of each row.
+constexpr int64_t kChunkColumns = 64;
+
+absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
+
+}  // namespace
+
+absl::Status CheckLayerSizes(std::string_view flag, const std::vector<int32_t>& sizes) {
+  if (sizes.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Absl(flag), " is empty: give the output size of each layer, as in 512-256-16"));
+  }
+  for (const int32_t size : sizes) {
+    if (size <= 0) {
+      return absl::InvalidArgumentError(absl::StrCat(Absl(flag), "=", absl::StrJoin(sizes, "-"),
+                                                     ": every layer needs a size of at least 1"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLogitLayerSizes(std::string_view flag, const std::vector<int32_t>& sizes) {
+  HOTROW_RETURN_IF_ERROR(CheckLayerSizes(flag, sizes));
+  if (sizes.back() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(flag), " ends in ", sizes.back(),
+                     " but the model's output is one logit: append a layer of size 1, ", Absl(flag),
+                     "=", absl::StrJoin(sizes, "-"), "-1"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCommonOptions(std::string_view options, const CommonOptions& common) {
+  if (common.num_dense < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(options), ".num_dense: must not be negative, is ", common.num_dense));
+  }
+  if (common.num_sparse < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(options), ".num_sparse: must be at least 1, is ", common.num_sparse));
+  }
+  if (common.embedding_dim <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--embedding_dim must be at least 1, is ", common.embedding_dim));
+  }
+  if (common.max_batch_size <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Absl(options), ".max_batch_size: must be at least 1, is ", common.max_batch_size));
+  }
+  if (!(common.dropout >= 0 && common.dropout < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dropout must be at least 0 and less than 1, is ", common.dropout));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDevice(const CtrModel& model, Device device) {
+  if (model.device() == device) return absl::OkStatus();
+  const absl::string_view works_on = Absl(DeviceName(model.device()));
+  return absl::InvalidArgumentError(absl::StrCat("--device=", Absl(DeviceName(device)), ": this ",
+                                                 Absl(model.name()), " works on the ", works_on,
+                                                 " only; use --device=", works_on));
+}
+
+absl::Status CheckForward(std::string_view model, const CtrModel::Input& input,
+                          int64_t max_batch_size, std::span<const float> logits) {
+  if (input.batch_size < 0 || input.batch_size > max_batch_size ||
+      static_cast<int64_t>(logits.size()) < input.batch_size) {
+    return absl::InvalidArgumentError(absl::StrCat(Absl(model), ": a batch of ", input.batch_size,
+                                                   " samples with room for ", logits.size(),
+                                                   " logits; max_batch_size is ", max_batch_size));
+  }
+  if (input.first_sample < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Absl(model), ": first_sample must not be negative, is ", input.first_sample));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBackward(std::string_view model, const CtrModel::Input& input,
+                           std::span<const float> logit_gradient) {
+  if (!input.training) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Absl(model), ": Backward needs a Forward for training first"));
+  }
+  if (static_cast<int64_t>(logit_gradient.size()) < input.batch_size) {
+    return absl::InvalidArgumentError(absl::StrCat(Absl(model), ": ", logit_gradient.size(),
+                                                   " logit gradients for a batch of ",
+                                                   input.batch_size, " samples"));
+  }
+  return absl::OkStatus();
+}
+
+CtrModel::Input KeptInput(const CtrModel::Input& input) {
+  CtrModel::Input kept = input;
+  kept.training = false;
+  kept.await_embeddings = nullptr;
+  return kept;
+}
+
+absl::Status AwaitEmbeddings(const CtrModel::Input& input) {
+  return input.await_embeddings == nullptr ? absl::OkStatus() : input.await_embeddings();
+}
+
+absl::Status EmbeddingGradientReady(const CtrModel::BackwardHooks& hooks) {
+  if (hooks.embedding_gradient_ready == nullptr) return absl::OkStatus();
+  return hooks.embedding_gradient_ready();
+}
+
+absl::Status GradientsReady(const CtrModel::BackwardHooks& hooks, int64_t begin, int64_t end) {
+  if (hooks.gradients_ready == nullptr) return absl::OkStatus();
+  return hooks.gradients_ready(begin, end);
+}
+
+std::function<absl::Status(int64_t begin, int64_t end)> PartGradientsReady(
+    const CtrModel::BackwardHooks& hooks, int64_t offset) {
+  if (hooks.gradients_ready == nullptr) return nullptr;
+  return [&hooks, offset](int64_t begin, int64_t end) {
+    return hooks.gradients_ready(offset + begin, offset + end);
+  };
+}
+
+void CopyColumns(ThreadPool* pool, int64_t rows, int64_t columns, RowsView from,
+                 MutableRowsView to) {
+  ParallelFor(pool, rows, kChunkRows, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      std::copy_n(from.data + r * from.stride, columns, to.data + r * to.stride);
+    }
+  });
+}
+
+void AddColumns(ThreadPool* pool, int64_t rows, int64_t columns, RowsView from,
+                MutableRowsView to) {
+  ParallelFor(pool, rows, kChunkRows, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* const x = from.data + r * from.stride;
+      float* const y = to.data + r * to.stride;
+      for (int64_t i = 0; i < columns; ++i) y[i] += x[i];
+    }
+  });
+}
+
+void AddLinearTerms(ThreadPool* pool, int64_t rows, int64_t columns, RowsView x,
+                    const float* weights, float* logits) {
+  ParallelFor(pool, rows, kChunkRows, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* const row = x.data + r * x.stride;
+      float sum = 0;
+      for (int64_t i = 0; i < columns; ++i) sum += row[i] * weights[i];
+      logits[r] += sum;
+    }
+  });
+}
+
+void LinearWeightGradient(ThreadPool* pool, int64_t rows, int64_t columns, RowsView x,
+                          const float* logit_gradient, float* weight_gradient) {
+  ParallelFor(pool, columns, kChunkColumns, [&](int64_t begin, int64_t end) {
+    std::fill(weight_gradient + begin, weight_gradient + end, 0.0f);
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* const row = x.data + r * x.stride;
+      for (int64_t i = begin; i < end; ++i) weight_gradient[i] += logit_gradient[r] * row[i];
+    }
+  });
+}
+
+void LinearInputGradient(ThreadPool* pool, int64_t rows, int64_t columns,
+                         const float* logit_gradient, const float* weights, MutableRowsView to) {
+  ParallelFor(pool, rows, kChunkRows, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* const row = to.data + r * to.stride;
+      for (int64_t i = 0; i < columns; ++i) row[i] = logit_gradient[r] * weights[i];
+    }
+  });
+}
+
+}  // namespace hotrow

@@ -1,0 +1,106 @@
+#ifndef HOTROW_STORE_HOST_HOST_STORE_H_
+#define HOTROW_STORE_HOST_HOST_STORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/buffer.h"
+#include "base/device.h"
+#include "store/row_store.h"
+
+namespace hotrow {
+
+class Env;
+
+struct HostStoreOptions {
+  std::vector<StoreTable> tables;  // required, distinct
+  int64_t budget_bytes = 0;        // required; a hard limit on all memory of the store
+  // Where snapshots go, one file each (docs/formats/host_snapshot.md). Empty: PrepareSnapshot
+  // refuses.
+  std::string snapshot_dir;
+  // Loads this snapshot at opening; 0 starts empty. Other snapshots in the directory stay; what a
+  // crash left half written is removed. Errors of Open: FailedPrecondition (no such snapshot, or a
+  // newer format), InvalidArgument (its tables are others), DataLoss (naming file and offset).
+  SnapshotId open_at = 0;
+  // Known: open_at must have this identity, FailedPrecondition otherwise, and nothing has changed.
+  UniqueId open_at_identity;
+  // Where the snapshot to open lies, if not in snapshot_dir; nothing is written there.
+  std::string open_dir;
+  HugePages huge_pages = HugePages::kTry;
+  // Who else reads rows by the addresses that FindInPlace gives. kCuda: the memory of all rows is
+  // page-locked, and kernels reach it; taking memory then costs more.
+  Device device = Device::kCpu;
+  Env* env = nullptr;  // not owned, outlives the store; null = the real file system
+
+  absl::Status Validate() const;  // names the field, the limit and the value it got
+};
+
+// HostStore keeps rows in memory.
+//
+// Layout:  rows lie in chunks of up to kChunkRows rows of one table, packed, and never move, so
+//          that a trainer may update them where they lie (FindInPlace). A chunk's keys stand before
+//          its rows. An index of 12-way buckets, one cache line each, holds a one-byte tag and a
+//          4-byte row ordinal per way, two choices of bucket, partitioned by hash; metadata is at
+//          most 16 bytes a row from 1 M rows up. Chunks and index are carved from large extents on
+//          huge pages.
+// Growth:  rows are added chunk by chunk. An index partition (about 128 K rows) that is full is
+//          rebuilt a quarter larger from its keys, alone; no row is copied. The rows of erased keys
+//          are used again by their table; memory is given back when the store closes.
+// Budget:  everything counts: rows, keys, index, metadata, the snapshot buffer. Batches need no
+//          memory but about 32 KiB of the caller's stack.
+// Threads: as RowStore says. There are up to 32 shards by hash, each with one reader-writer lock
+//          under which writers go first. A batch that writes holds one of them at a time, once for
+//          each 8,192 keys; a find holds all that it needs for 2,048 keys, about 0.3 ms. Exception:
+//          rows reached through FindInPlace and InsertInPlace are guarded by nobody.
+// Snapshots: one file each. PrepareSnapshot waits for the batches that write, then makes batches
+//          that want to write wait until the file is synced; finds go on. A snapshot so holds whole
+//          batches. Rows must not be updated in place meanwhile. That a snapshot is committed is
+//          known to the caller's manifest alone: all files there are listed and can be opened.
+//          Captured when the file is synced: only then may rows be updated in place again.
+class HostStore final : public RowStore {
+ public:
+  static constexpr int kChunkRows = 256;
+
+  static absl::StatusOr<std::unique_ptr<HostStore>> Open(const HostStoreOptions& options);
+  ~HostStore() override;
+
+  absl::Status Find(std::span<const RowKey> keys, std::span<std::byte* const> rows,
+                    std::span<uint8_t> found) override;
+  absl::Status InsertOrAssign(std::span<const RowKey> keys,
+                              std::span<const std::byte* const> rows) override;
+  absl::Status Erase(std::span<const RowKey> keys) override;
+  absl::Status Iterate(
+      absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override;
+  absl::Status Flush() override;
+  using RowStore::PrepareSnapshot;
+  absl::Status PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) override;
+  absl::Status CommitSnapshot(SnapshotId snapshot) override;
+  absl::Status DropSnapshot(SnapshotId snapshot) override;
+  absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override;
+  absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) override;
+  RowStoreStats Stats() const override;
+  std::span<const StoreTable> tables() const override;
+  int64_t row_bytes(uint32_t table) const override;
+
+  // Sets rows[i] to the address of the row of keys[i], or to null when it is missing. An address
+  // stays good until its key is erased or the store closes. Rows are 16-byte aligned when row_bytes
+  // is a multiple of 16.
+  absl::Status FindInPlace(std::span<const RowKey> keys, std::span<std::byte*> rows);
+
+  // The same, adding the missing rows, zeroed. added[i] = 1 for those. Keys may repeat.
+  absl::Status InsertInPlace(std::span<const RowKey> keys, std::span<std::byte*> rows,
+                             std::span<uint8_t> added);
+
+ private:
+  struct Impl;
+  explicit HostStore(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_STORE_HOST_HOST_STORE_H_

@@ -1,0 +1,34 @@
+// What a build without RocksDB has instead of rocks_store.cc.
+
+#include "store/rocks/rocks_store.h"
+#include "store/snapshot_reader.h"
+
+namespace hotrow {
+namespace {
+
+absl::Status Absent() {
+  return absl::UnimplementedError(
+      "RocksDB store: this build has no RocksDB; install librocksdb-dev and configure with "
+      "-DHOTROW_ROCKSDB=ON");
+}
+
+}  // namespace
+
+absl::Status RocksStoreOptions::Validate() const { return Absent(); }
+
+absl::StatusOr<std::unique_ptr<RowStore>> OpenRocksStore(const RocksStoreOptions& options) {
+  return Absent();
+}
+
+absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenRocksSnapshot(
+    const SnapshotReaderOptions& options) {
+  return Absent();
+}
+
+absl::StatusOr<RocksStoreReport> InspectRocksStore(const std::string& path) { return Absent(); }
+absl::StatusOr<RocksStoreReport> VerifyRocksStore(const std::string& path) { return Absent(); }
+absl::StatusOr<RocksStoreReport> VerifyRocksSnapshot(const std::string& path, SnapshotId snapshot) {
+  return Absent();
+}
+
+}  // namespace hotrow

@@ -1,0 +1,201 @@
+#ifndef HOTROW_STORE_SSD_SSD_STORE_H_
+#define HOTROW_STORE_SSD_SSD_STORE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/io_queue.h"
+#include "store/row_store.h"
+
+namespace hotrow {
+
+class Env;
+
+struct SsdStoreOptions {
+  std::string path;                 // required; directory, made if missing; one store at a time
+  std::vector<StoreTable> tables;   // required, distinct; rows of at most kRowBytesMax
+  int64_t memory_budget_bytes = 0;  // required; index, buffers and metadata; a hard limit
+  int64_t disk_budget_bytes = 0;    // required; all files of the store; a hard limit
+  // Opens this snapshot and drops what was written after it; 0 opens what the last Flush, snapshot
+  // or Close left, or an empty store where there is none.
+  SnapshotId open_at = 0;
+  // Known: open_at must have this identity, FailedPrecondition otherwise, and nothing has changed.
+  UniqueId open_at_identity;
+
+  // Sizes; 0 lets the store choose by the budgets. They belong to the store for life: when a store
+  // is there already its own count.
+  int64_t segment_bytes = 0;  // unit of reclaiming space; a multiple of chunk_bytes
+  int64_t chunk_bytes = 0;    // unit of writing; a power of two in [16 KiB, 64 MiB]
+
+  // Of reads. Deeper than a disk needs: the thread that reads shares processors with those that
+  // compute, and what is in flight lasts until its next turn.
+  IoQueueOptions io = {.depth = 512};
+  // Cleaning and writing run on threads of the store's own. false: inside the calls that need them,
+  // so that a test sees every file call in one order.
+  bool background = true;
+  // Asked by the cleaner for each row it comes across: true drops the row for good. Called under a
+  // lock of the index; must be fast, must not call the store, and must say the same until the row
+  // changes.
+  std::function<bool(const RowKey& key, std::span<const std::byte> row)> expired;
+  Env* env = nullptr;  // not owned, outlives the store; null = the real file system
+
+  absl::Status Validate() const;  // names the field, the limit and the value it got
+};
+
+// What only an SSD store can say; see also RowStoreStats.
+struct SsdStoreStats {
+  int64_t segments = 0;          // files
+  int64_t segments_free = 0;     // of them, ready to be written
+  int64_t segments_max = 0;      // that the disk budget allows
+  int64_t segments_cleaned = 0;  // since opening
+  int64_t live_bytes = 0;        // of records that are the present row of their key
+  int64_t index_bytes = 0;
+  int64_t tombstones_written = 0;
+  int64_t rows_moved = 0;  // by the cleaner
+  int64_t rows_expired = 0;
+  int64_t merged_reads = 0;  // rows that came with the read of another
+  int64_t write_stalls = 0;  // pieces of batches, up to a chunk each, that waited for the cleaner
+  int64_t write_stall_nanos = 0;
+  int64_t damaged_segments = 0;  // that the cleaner leaves alone because a record is unreadable
+  std::string io;                // "io_uring, direct, blocks of 512 bytes"
+};
+
+// SsdStore keeps rows in a log of segment files on an SSD.
+//
+// Data:    every write appends; the index in memory names the place of each key's last record, in
+//          about 10 bytes a row, exactly: misses and overwrites never read the disk. Records carry
+//          a CRC-32C over key, row and place. docs/formats/ssd_store.md has the bytes.
+// Reads:   a batch is sorted by place, neighbours within 16 KiB are read at once, up to io.depth
+//          reads are in flight. Rows that are not on the disk yet are found in the write buffers.
+// Space:   a background cleaner copies the live rows of the segments where that gains most, and
+//          reuses their files. While the last free segments are in use, writes go at its pace; they
+//          are refused (ResourceExhausted) when cleaning cannot make room.
+// Threads: as RowStore says. Writers, erasing ones too, take turns; up to two Finds read at a time,
+// others wait. Durability: Flush, PrepareSnapshot and Close make everything written before durable
+// by a manifest
+//          that is replaced atomically; CommitSnapshot and DropSnapshot replace the manifest alone.
+//          What a crash interrupts is gone as if it had never been written; the store opens as the
+//          last of them left it. A write that failed is tried again by the next call that needs it.
+//          After a failed sync nothing more is written and every call that would says so; reads go
+//          on.
+// Snapshots: the capture waits for no disk but that of a manifest which is being replaced, or, when
+//          the last free segments are in use, for a round of cleaning; then batches and finds go on
+//          while what was captured is written and synced. TidyForSnapshot moves rows out of the
+//          segments that are mostly garbage, which the snapshot would otherwise hold on to: a
+//          snapshot then holds at most about twice what its rows need. Where the disk is short,
+//          PrepareSnapshot itself moves rows before the capture, until all rows could be written
+//          anew beside the snapshot, and refuses (ResourceExhausted) where older snapshots leave no
+//          room for that.
+// Errors:  as RowStore says.
+class SsdStore final : public RowStore {
+ public:
+  static constexpr int64_t kRowBytesMax = int64_t{4} << 20;
+
+  // Errors: FailedPrecondition (open elsewhere, no such snapshot, a newer format), InvalidArgument
+  // (its tables are others; names the table), DataLoss (naming file and offset), ResourceExhausted
+  // (a budget too small for this store; says what it needs).
+  static absl::StatusOr<std::unique_ptr<SsdStore>> Open(const SsdStoreOptions& options);
+  // Without Close: what was not flushed is lost.
+  ~SsdStore() override;
+
+  absl::Status Find(std::span<const RowKey> keys, std::span<std::byte* const> rows,
+                    std::span<uint8_t> found) override;
+  absl::Status InsertOrAssign(std::span<const RowKey> keys,
+                              std::span<const std::byte* const> rows) override;
+  absl::Status Erase(std::span<const RowKey> keys) override;
+  // Cleaning waits meanwhile.
+  absl::Status Iterate(
+      absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override;
+  absl::Status Flush() override;
+  void TidyForSnapshot() override;
+  using RowStore::PrepareSnapshot;
+  absl::Status PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) override;
+  absl::Status CommitSnapshot(SnapshotId snapshot) override;
+  absl::Status DropSnapshot(SnapshotId snapshot) override;
+  absl::StatusOr<std::vector<SnapshotId>> ListSnapshots() override;
+  absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) override;
+  RowStoreStats Stats() const override;
+  std::span<const StoreTable> tables() const override;
+  int64_t row_bytes(uint32_t table) const override;
+
+  SsdStoreStats SsdStats() const;
+
+  // Cleans until no segment would gain by it. For tests and before measuring.
+  absl::Status CleanAll();
+
+  // Flushes and leaves an image of the index, so that the next Open is fast. No call may follow but
+  // the destructor. Without it the index is rebuilt from the segments' footers.
+  absl::Status Close();
+
+ private:
+  struct Impl;
+  explicit SsdStore(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// --- Looking at a store that is not open --------------------------------------------------------
+
+struct SsdDamage {
+  std::string file;
+  int64_t offset = 0;
+  std::string what;  // with table and key where they are known
+};
+
+// What is in the directory of a store. The present state is what the next Open shows.
+struct SsdStoreReport {
+  uint32_t format_version = 0;
+  uint64_t generation = 0;  // of the manifest: how often the store was committed
+  int64_t segment_bytes = 0;
+  int64_t chunk_bytes = 0;
+  struct Table {
+    uint32_t table = 0;
+    int64_t row_bytes = 0;
+    int64_t rows = 0;  // live; -1 where damage keeps them from being counted
+  };
+  std::vector<Table> tables;   // in the order of the store
+  int64_t segments = 0;        // of the present state
+  int64_t segment_files = 0;   // with free ones and those that snapshots hold
+  int64_t records = 0;         // of the present state, with old versions and tombstones; or -1
+  int64_t live_bytes = 0;      // of the live rows alone; or -1
+  int64_t used_bytes = 0;      // of the present state's segments, up to the end of their records
+  int64_t disk_bytes = 0;      // of all files in the directory
+  int64_t snapshot_bytes = 0;  // of segment files that only snapshots hold
+  // Over the store's life, up to the last commit: rows written times their widths, and what went to
+  // the device for them, cleaning and manifests included. Their ratio is the write amplification.
+  int64_t payload_bytes_written = 0;
+  int64_t device_bytes_written = 0;
+  struct Snapshot {
+    SnapshotId id = 0;
+    bool committed = false;
+    int64_t segments = 0;
+    int64_t bytes = 0;  // as used_bytes; shared with other states
+    UniqueId identity;
+    std::vector<int64_t> table_rows;  // in the order of the store; empty: not known
+  };
+  std::vector<Snapshot> snapshots;  // by id
+  bool has_index_image = false;
+  std::vector<SsdDamage> damage;  // by file and offset
+  int64_t damage_left_out = 0;    // beyond the first kDamageMax
+  static constexpr int64_t kDamageMax = 100'000;
+};
+
+// Reads manifest and footers, in some 300 MiB of memory, and changes nothing. What it comes across
+// that is damaged is in the report. The store must not be written meanwhile. Errors: NotFound (no
+// store there), DataLoss (no copy of the manifest is whole; names file and offset),
+// FailedPrecondition (another version; the store changed meanwhile), ResourceExhausted, those of
+// the files.
+absl::StatusOr<SsdStoreReport> InspectSsdStore(Env& env, const std::string& path);
+// The same, and checks every byte: segments of the present state and of all snapshots as far as
+// they hold records, each record against the footer that lists it, both copies of the manifest, and
+// the index image. Not looked at, since no open reads it: free segments, what lies behind the
+// records of a segment, files that the manifest does not name.
+absl::StatusOr<SsdStoreReport> VerifySsdStore(Env& env, const std::string& path);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_STORE_SSD_SSD_STORE_H_
