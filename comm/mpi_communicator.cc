@@ -88,7 +88,7 @@ std::atomic<double> longest_timeout_seconds{0};
 
 // Ends MPI once all ranks are at their end. MPI_Finalize would wait for ever for a rank that
 // failed. And where ranks die while another is inside it, the mpirun of Open MPI 4.1.4 crashes or
-// hangs, about 15 times in 480. So the ranks meet before it, in a wait that ends.
+// hangs, in 17 of 240 runs. So the ranks meet before it, in a wait that ends.
 void FinalizeAtExit() {
   int finalized = 0;
   MPI_Finalized(&finalized);
