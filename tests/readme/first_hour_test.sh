@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Runs every ```sh block of docs/first_hour.md, one after the other, as a reader would.
+#   tests/readme/first_hour_test.sh SOURCE_FOLDER BUILD_FOLDER
+set -euo pipefail
+source_folder=$1
+build_folder=$2
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+# The folder of a clone, without what the page must not write to.
+cd "$scratch"
+ln -s "$build_folder" build
+ln -s "$source_folder/tests" tests
+# As root in a container, on fewer cores than ranks, and beside other tests.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1
+
+awk '/^```sh$/ { inside = 1; ++blocks; next }
+     /^```$/ { inside = 0 }
+     inside { print > sprintf("block%02d.sh", blocks) }' "$source_folder/docs/first_hour.md"
+count=0
+for block in block*.sh; do
+  if grep -q '^mpirun' "$block" && ! command -v mpirun >/dev/null; then
+    echo "left out, there is no mpirun: $block"
+    continue
+  fi
+  if ! bash -euo pipefail "$block" >"$block.log" 2>&1 </dev/null; then
+    echo "docs/first_hour.md: this block fails:"
+    cat "$block"
+    echo "--- with"
+    cat "$block.log"
+    tail -n 20 hour/*.log 2>/dev/null || true
+    exit 1
+  fi
+  count=$((count + 1))
+done
+echo "$count blocks run"
+[[ $count -ge 8 ]] || exit 1
+# The page promises that a store moves no bit.
+hash_of() { grep -m 1 '"tables_hash"' "$1"; }
+[[ $(hash_of hour/report.json) == "$(hash_of hour/on_disk.json)" ]] || {
+  echo "docs/first_hour.md: the run on a disk has other bits than the run in memory"
+  exit 1
+}
