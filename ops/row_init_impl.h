@@ -32,21 +32,12 @@ struct AccumulatorRange {
   int64_t begin = 0;
   int64_t end = 0;
 
-  static constexpr AccumulatorRange For(SparseOptimizerKind optimizer, int64_t dim) {
-    switch (optimizer) {
-      case SparseOptimizerKind::kAdagrad:
-        return {0, dim};
-      case SparseOptimizerKind::kRowWiseAdagrad:
-        return {0, 1};
-      case SparseOptimizerKind::kFtrl:  // z, then n
-        return {dim, dim + dim};
-      case SparseOptimizerKind::kSgd:
-      case SparseOptimizerKind::kMomentum:
-      case SparseOptimizerKind::kAdam:
-      case SparseOptimizerKind::kPartialRowWiseAdam:
-        break;
-    }
-    return {};
+  static AccumulatorRange For(SparseOptimizerKind optimizer, int64_t dim) {
+    const SparseOptimizerFacts& facts = FactsOf(optimizer);
+    if (facts.accumulator < 0) return {};
+    const int64_t begin = facts.accumulator * dim;
+    // What lies behind the states of the columns is the row's.
+    return {begin, begin + (facts.accumulator < facts.column_states ? dim : 1)};
   }
 };
 

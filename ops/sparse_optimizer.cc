@@ -1,8 +1,9 @@
 #include "ops/sparse_optimizer.h"
 
-#include <array>
 #include <cmath>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -16,19 +17,21 @@
 namespace hotrow {
 namespace {
 
-struct KindName {
-  SparseOptimizerKind kind;
-  std::string_view name;
-};
-constexpr std::array<KindName, 7> kKindNames = {{
-    {SparseOptimizerKind::kSgd, "sgd"},
-    {SparseOptimizerKind::kMomentum, "momentum"},
-    {SparseOptimizerKind::kAdagrad, "adagrad"},
-    {SparseOptimizerKind::kRowWiseAdagrad, "rowwise_adagrad"},
-    {SparseOptimizerKind::kAdam, "adam"},
-    {SparseOptimizerKind::kPartialRowWiseAdam, "partial_rowwise_adam"},
-    {SparseOptimizerKind::kFtrl, "ftrl"},
-}};
+// One entry a kind, which all its formulas share.
+std::vector<SparseOptimizerFacts> ReadFormulas() {
+  std::vector<SparseOptimizerFacts> facts;
+  const auto add = [&facts](auto formula) {
+    if (!facts.empty() && facts.back().kind == formula.kKind) return;
+    HOTROW_CHECK(static_cast<size_t>(formula.kKind) == facts.size());
+    facts.push_back({.kind = formula.kKind,
+                     .name = formula.kName,
+                     .column_states = formula.kColumnStates,
+                     .row_state = formula.kRowState,
+                     .accumulator = formula.kAccumulator});
+  };
+  std::apply([&](auto... formulas) { (add(formulas), ...); }, internal::SparseFormulas());
+  return facts;
+}
 
 constexpr char kConfig[] = "SparseOptimizerConfig";
 
@@ -44,9 +47,20 @@ absl::Status CheckBeta(std::string_view field, float value) {
 
 }  // namespace
 
+std::span<const SparseOptimizerFacts> SparseOptimizers() {
+  static const auto* const facts = new std::vector<SparseOptimizerFacts>(ReadFormulas());
+  return *facts;
+}
+
+const SparseOptimizerFacts& FactsOf(SparseOptimizerKind kind) {
+  const auto index = static_cast<size_t>(kind);
+  HOTROW_CHECK(index < SparseOptimizers().size());
+  return SparseOptimizers()[index];
+}
+
 absl::StatusOr<SparseOptimizerKind> ParseSparseOptimizer(std::string_view name) {
   std::string expected;
-  for (const KindName& known : kKindNames) {
+  for (const SparseOptimizerFacts& known : SparseOptimizers()) {
     if (known.name == name) return known.kind;
     absl::StrAppend(&expected, expected.empty() ? "" : ", ", std::string(known.name));
   }
@@ -54,29 +68,11 @@ absl::StatusOr<SparseOptimizerKind> ParseSparseOptimizer(std::string_view name) 
                                                  "\"; expected one of ", expected));
 }
 
-std::string_view SparseOptimizerName(SparseOptimizerKind kind) {
-  for (const KindName& known : kKindNames) {
-    if (known.kind == kind) return known.name;
-  }
-  HOTROW_CHECK(false);
-}
+std::string_view SparseOptimizerName(SparseOptimizerKind kind) { return FactsOf(kind).name; }
 
 int32_t SparseStateFloats(SparseOptimizerKind kind, int32_t dim) {
-  switch (kind) {
-    case SparseOptimizerKind::kSgd:
-      return 0;
-    case SparseOptimizerKind::kMomentum:
-    case SparseOptimizerKind::kAdagrad:
-      return dim;
-    case SparseOptimizerKind::kRowWiseAdagrad:
-      return 1;
-    case SparseOptimizerKind::kPartialRowWiseAdam:
-      return dim + 1;
-    case SparseOptimizerKind::kAdam:
-    case SparseOptimizerKind::kFtrl:
-      return 2 * dim;
-  }
-  HOTROW_CHECK(false);
+  const SparseOptimizerFacts& facts = FactsOf(kind);
+  return facts.column_states * dim + (facts.row_state ? 1 : 0);
 }
 
 absl::Status SparseOptimizerConfig::Validate() const {
@@ -122,34 +118,6 @@ absl::Status SparseUpdateArgs::Validate() const {
   }
   return absl::OkStatus();
 }
-
-namespace internal {
-
-StepNumbers<float> NumbersOf(const SparseUpdateArgs& args) {
-  const SparseOptimizerConfig& config = args.config;
-  const double learning_rate =
-      static_cast<double>(config.learning_rate) * static_cast<double>(args.learning_rate_factor);
-  const auto beta1 = static_cast<double>(config.beta1);
-  const auto beta2 = static_cast<double>(config.beta2);
-  const bool decoupled = config.weight_decay_mode == WeightDecayMode::kDecoupled;
-  return {
-      .learning_rate = static_cast<float>(learning_rate),
-      .l2 = decoupled ? 0 : config.weight_decay,
-      .keep = decoupled ? static_cast<float>(1 - learning_rate * config.weight_decay) : 1.0f,
-      .eps = config.eps,
-      .beta1 = config.beta1,
-      .one_minus_beta1 = static_cast<float>(1 - beta1),
-      .beta2 = config.beta2,
-      .one_minus_beta2 = static_cast<float>(1 - beta2),
-      .step_size = static_cast<float>(learning_rate / (1 - std::pow(beta1, args.step))),
-      .root_correction2 = static_cast<float>(std::sqrt(1 - std::pow(beta2, args.step))),
-      .ftrl_l1 = config.l1,
-      .ftrl_l2 = config.l2,
-      .ftrl_power = -config.lr_power,
-  };
-}
-
-}  // namespace internal
 
 absl::Status SparseUpdate(const ExecContext& ctx, const SparseUpdateArgs& args) {
   HOTROW_RETURN_IF_ERROR(args.Validate());

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -24,8 +25,20 @@ enum class SparseOptimizerKind {
   kFtrl,                // state: z [D], n [D]
 };
 
-// "sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "partial_rowwise_adam", "ftrl". The
-// error lists them.
+// What sets one optimizer apart from another but its formula, which says all of this
+// (sparse_optimizer_formulas_impl.h).
+struct SparseOptimizerFacts {
+  SparseOptimizerKind kind;
+  std::string_view name;  // "rowwise_adagrad"
+  int32_t column_states;  // floats of state for each column: D of the first, D of the second
+  bool row_state;         // one more float for the row, behind them
+  int32_t accumulator;    // which of these arrays begins at initial_accumulator; -1: none
+};
+// All of them, in the order of SparseOptimizerKind.
+std::span<const SparseOptimizerFacts> SparseOptimizers();
+const SparseOptimizerFacts& FactsOf(SparseOptimizerKind kind);
+
+// By its name. The error of an unknown one lists all.
 absl::StatusOr<SparseOptimizerKind> ParseSparseOptimizer(std::string_view name);
 std::string_view SparseOptimizerName(SparseOptimizerKind kind);
 

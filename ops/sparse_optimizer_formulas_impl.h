@@ -2,9 +2,16 @@
 #define HOTROW_OPS_SPARSE_OPTIMIZER_FORMULAS_IMPL_H_
 
 #include <cmath>
+#include <cstdint>
+#include <string_view>
+#include <tuple>
 
 #include "base/macros.h"
+#include "ops/sparse_optimizer.h"
 
+// To add an optimizer: a value of SparseOptimizerKind, a formula here, and its place in
+// SparseFormulas at the end. Names, state, flags, reports and exports follow from it.
+//
 // The optimizers' formulas, written once for the lanes of every device: V is Vec8 on the CPU and
 // float in a thread of a GPU. Both do the same operations on a column in the same order, each
 // rounded on its own, so they give the same bits.
@@ -61,6 +68,30 @@ struct StepNumbers {
             .ftrl_l2 = set(n.ftrl_l2),
             .ftrl_power = set(n.ftrl_power)};
   }
+  // Of one step, worked out in double: 1 - b^t cancels in float while t is small.
+  static StepNumbers<float> Of(const SparseOptimizerConfig& config, float learning_rate_factor,
+                               uint32_t step) {
+    const double learning_rate =
+        static_cast<double>(config.learning_rate) * static_cast<double>(learning_rate_factor);
+    const auto beta1 = static_cast<double>(config.beta1);
+    const auto beta2 = static_cast<double>(config.beta2);
+    const bool decoupled = config.weight_decay_mode == WeightDecayMode::kDecoupled;
+    return {
+        .learning_rate = static_cast<float>(learning_rate),
+        .l2 = decoupled ? 0 : config.weight_decay,
+        .keep = decoupled ? static_cast<float>(1 - learning_rate * config.weight_decay) : 1.0f,
+        .eps = config.eps,
+        .beta1 = config.beta1,
+        .one_minus_beta1 = static_cast<float>(1 - beta1),
+        .beta2 = config.beta2,
+        .one_minus_beta2 = static_cast<float>(1 - beta2),
+        .step_size = static_cast<float>(learning_rate / (1 - std::pow(beta1, step))),
+        .root_correction2 = static_cast<float>(std::sqrt(1 - std::pow(beta2, step))),
+        .ftrl_l1 = config.l1,
+        .ftrl_l2 = config.l2,
+        .ftrl_power = -config.lr_power,
+    };
+  }
   // The gradient that the optimizer sees.
   HOTROW_HOST_DEVICE V Gradient(V gradient, V weight) const { return gradient + l2 * weight; }
 };
@@ -73,19 +104,26 @@ struct StepColumns {
   V s2;
 };
 
-// Each formula says how many floats of state a column has (they lie at state + k * D), and whether
-// the row has one more (it lies behind them). kDividesByRate: without a learning rate rows stay as
-// they are. Then
-//   RowRate(n, mean, state)  moves the row's own state by the mean over its columns of g^2, and
-//                            gives the number that Apply takes as `rate`
+// What a formula says of itself beside its kind and its name; most leave it at this.
+struct FormulaDefaults {
+  static constexpr int kColumnStates = 0;        // floats of state a column has, at state + k * D
+  static constexpr bool kRowState = false;       // whether the row has one more, behind them
+  static constexpr int kAccumulator = -1;        // which of these begins at initial_accumulator
+  static constexpr bool kDividesByRate = false;  // without a learning rate rows stay as they are
+  // Whether it is the one for this configuration, where several formulas are of one kind.
+  static constexpr bool Fits(const SparseOptimizerConfig&) { return true; }
+};
+
+// A formula then has
+//   RowRate(n, mean, state)  with kRowState: moves the row's own state by the mean over its columns
+//                            of g^2, and gives the number that Apply takes as `rate`
 //   Apply(n, rate, first_update, g, x)  moves columns; g from Gradient(), first_update: the row's
 //                                       last step is 0
 
 // w -= lr g
-struct SgdFormula {
-  static constexpr int kColumnStates = 0;
-  static constexpr bool kRowState = false;
-  static constexpr bool kDividesByRate = false;
+struct SgdFormula : FormulaDefaults {
+  static constexpr auto kKind = SparseOptimizerKind::kSgd;
+  static constexpr std::string_view kName = "sgd";
 
   template <typename V>
   HOTROW_HOST_DEVICE static void Apply(const StepNumbers<V>& n, V, bool, V g, StepColumns<V>& x) {
@@ -94,10 +132,10 @@ struct SgdFormula {
 };
 
 // m = b1 m + g;  w -= lr m     (torch.optim.SGD with momentum, dampening 0)
-struct MomentumFormula {
+struct MomentumFormula : FormulaDefaults {
+  static constexpr auto kKind = SparseOptimizerKind::kMomentum;
+  static constexpr std::string_view kName = "momentum";
   static constexpr int kColumnStates = 1;
-  static constexpr bool kRowState = false;
-  static constexpr bool kDividesByRate = false;
 
   template <typename V>
   HOTROW_HOST_DEVICE static void Apply(const StepNumbers<V>& n, V, bool, V g, StepColumns<V>& x) {
@@ -108,10 +146,11 @@ struct MomentumFormula {
 
 // s += g^2;  w -= lr g / (sqrt(s) + eps)     (Duchi, Hazan & Singer 2011; eps outside of the root
 // as in torch.optim.Adagrad)
-struct AdagradFormula {
+struct AdagradFormula : FormulaDefaults {
+  static constexpr auto kKind = SparseOptimizerKind::kAdagrad;
+  static constexpr std::string_view kName = "adagrad";
   static constexpr int kColumnStates = 1;
-  static constexpr bool kRowState = false;
-  static constexpr bool kDividesByRate = false;
+  static constexpr int kAccumulator = 0;
 
   template <typename V>
   HOTROW_HOST_DEVICE static void Apply(const StepNumbers<V>& n, V, bool, V g, StepColumns<V>& x) {
@@ -122,10 +161,11 @@ struct AdagradFormula {
 
 // s += mean(g^2);  w -= lr / (sqrt(s) + eps) g     (one s per row, as FBGEMM's
 // EXACT_ROWWISE_ADAGRAD)
-struct RowWiseAdagradFormula {
-  static constexpr int kColumnStates = 0;
+struct RowWiseAdagradFormula : FormulaDefaults {
+  static constexpr auto kKind = SparseOptimizerKind::kRowWiseAdagrad;
+  static constexpr std::string_view kName = "rowwise_adagrad";
   static constexpr bool kRowState = true;
-  static constexpr bool kDividesByRate = false;
+  static constexpr int kAccumulator = 0;
 
   HOTROW_HOST_DEVICE static float RowRate(const StepNumbers<float>& n, float mean, float* state) {
     const float s = *state + mean;
@@ -143,10 +183,10 @@ struct RowWiseAdagradFormula {
 // w -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)     (Kingma & Ba 2015)
 // t is the table's step, so a row that is seen for the first time late is corrected as little as
 // all others; so it is with one v per row.
-struct AdamFormula {
+struct AdamFormula : FormulaDefaults {
+  static constexpr auto kKind = SparseOptimizerKind::kAdam;
+  static constexpr std::string_view kName = "adam";
   static constexpr int kColumnStates = 2;
-  static constexpr bool kRowState = false;
-  static constexpr bool kDividesByRate = false;
 
   template <typename V>
   HOTROW_HOST_DEVICE static void Apply(const StepNumbers<V>& n, V, bool, V g, StepColumns<V>& x) {
@@ -158,10 +198,11 @@ struct AdamFormula {
 };
 
 // Adam with one v per row: v = b2 v + (1 - b2) mean(g^2)     (FBGEMM's PARTIAL_ROWWISE_ADAM)
-struct PartialRowWiseAdamFormula {
+struct PartialRowWiseAdamFormula : FormulaDefaults {
+  static constexpr auto kKind = SparseOptimizerKind::kPartialRowWiseAdam;
+  static constexpr std::string_view kName = "partial_rowwise_adam";
   static constexpr int kColumnStates = 1;
   static constexpr bool kRowState = true;
-  static constexpr bool kDividesByRate = false;
 
   HOTROW_HOST_DEVICE static float RowRate(const StepNumbers<float>& n, float mean, float* state) {
     const float v = n.beta2 * *state + n.one_minus_beta2 * mean;
@@ -178,12 +219,14 @@ struct PartialRowWiseAdamFormula {
 
 // n^p for p = -lr_power >= 0.
 struct SquareRoot {
+  static bool Fits(float lr_power) { return lr_power == -0.5f; }
   template <typename V>
   HOTROW_HOST_DEVICE static V Of(V n, V) {
     return LaneMath<V>::Sqrt(n);
   }
 };
 struct AnyPower {
+  static bool Fits(float) { return true; }
   template <typename V>
   HOTROW_HOST_DEVICE static V Of(V n, V p) {
     return LaneMath<V>::Pow(n, p);
@@ -206,10 +249,13 @@ struct AnyPower {
 //
 // The formulas divide by lr; the limit lr -> 0 is a row that stays.
 template <typename Power>
-struct FtrlFormula {
+struct FtrlFormula : FormulaDefaults {
+  static constexpr auto kKind = SparseOptimizerKind::kFtrl;
+  static constexpr std::string_view kName = "ftrl";
   static constexpr int kColumnStates = 2;  // z, n
-  static constexpr bool kRowState = false;
   static constexpr bool kDividesByRate = true;
+  static constexpr int kAccumulator = 1;
+  static bool Fits(const SparseOptimizerConfig& config) { return Power::Fits(config.lr_power); }
 
   template <typename V>
   HOTROW_HOST_DEVICE static void Apply(const StepNumbers<V>& c, V, bool first_update, V g,
@@ -231,6 +277,11 @@ struct FtrlFormula {
     x.w = Math::ReluGrad(denominator, pull / denominator) + kept;
   }
 };
+
+// All of them, in the order of SparseOptimizerKind; of those of one kind the first that fits.
+using SparseFormulas =
+    std::tuple<SgdFormula, MomentumFormula, AdagradFormula, RowWiseAdagradFormula, AdamFormula,
+               PartialRowWiseAdamFormula, FtrlFormula<SquareRoot>, FtrlFormula<AnyPower>>;
 
 }  // namespace hotrow::internal
 

@@ -2,6 +2,7 @@
 #define HOTROW_OPS_SPARSE_OPTIMIZER_IMPL_H_
 
 #include <cstdint>
+#include <tuple>
 
 #include "absl/status/status.h"
 #include "base/check.h"
@@ -14,8 +15,10 @@
 
 namespace hotrow::internal {
 
-// What all rows of a step share, worked out in double: 1 - b^t cancels in float while t is small.
-StepNumbers<float> NumbersOf(const SparseUpdateArgs& args);
+// What all rows of a step share.
+inline StepNumbers<float> NumbersOf(const SparseUpdateArgs& args) {
+  return StepNumbers<float>::Of(args.config, args.learning_rate_factor, args.step);
+}
 
 // The seed of the words that a step rounds weights of 16 bits with, see half_impl.h.
 inline uint64_t UpdateSeed(const SparseUpdateArgs& args) {
@@ -25,25 +28,16 @@ inline uint64_t UpdateSeed(const SparseUpdateArgs& args) {
 // body(formula) with the formula of the optimizer.
 template <typename Body>
 absl::Status WithFormula(const SparseOptimizerConfig& config, Body&& body) {
-  switch (config.kind) {
-    case SparseOptimizerKind::kSgd:
-      return body(SgdFormula());
-    case SparseOptimizerKind::kMomentum:
-      return body(MomentumFormula());
-    case SparseOptimizerKind::kAdagrad:
-      return body(AdagradFormula());
-    case SparseOptimizerKind::kRowWiseAdagrad:
-      return body(RowWiseAdagradFormula());
-    case SparseOptimizerKind::kAdam:
-      return body(AdamFormula());
-    case SparseOptimizerKind::kPartialRowWiseAdam:
-      return body(PartialRowWiseAdamFormula());
-    case SparseOptimizerKind::kFtrl:
-      break;
-  }
-  HOTROW_CHECK(config.kind == SparseOptimizerKind::kFtrl);
-  if (config.lr_power == -0.5f) return body(FtrlFormula<SquareRoot>());
-  return body(FtrlFormula<AnyPower>());
+  absl::Status status;
+  const auto try_one = [&](auto formula) {
+    if (formula.kKind != config.kind || !formula.Fits(config)) return false;
+    status = body(formula);
+    return true;
+  };
+  const bool found =
+      std::apply([&](auto... formulas) { return (try_one(formulas) || ...); }, SparseFormulas());
+  HOTROW_CHECK(found);
+  return status;
 }
 
 // Mean squares are summed by eight threads, the lanes of the CPU's Vec8.
