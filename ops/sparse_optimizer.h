@@ -23,6 +23,8 @@ enum class SparseOptimizerKind {
   kAdam,                // state: momentum1 [D], momentum2 [D]
   kPartialRowWiseAdam,  // state: momentum1 [D], momentum2 [1]
   kFtrl,                // state: z [D], n [D]
+  kLamb,                // state: momentum1 [D], momentum2 [D]
+  kPartialRowWiseLamb,  // state: momentum1 [D], momentum2 [1]
 };
 
 // What sets one optimizer apart from another but its formula, which says all of this
@@ -44,15 +46,16 @@ std::string_view SparseOptimizerName(SparseOptimizerKind kind);
 
 enum class WeightDecayMode {
   kL2,         // g += weight_decay * w before the optimizer sees g
-  kDecoupled,  // w -= learning_rate * weight_decay * w beside the step (Loshchilov & Hutter 2019)
+  kDecoupled,  // w -= learning_rate * weight_decay * w beside the step (Loshchilov & Hutter 2019);
+               // LAMB: the direction of the step has weight_decay * w in it
 };
 
 struct SparseOptimizerConfig {
   SparseOptimizerKind kind = SparseOptimizerKind::kRowWiseAdagrad;
   float learning_rate = 0.01f;  // the schedule's factor is given per step, see SparseUpdateArgs
-  float eps = 1e-8f;            // Adagrad, Adam
-  float beta1 = 0.9f;           // momentum, Adam
-  float beta2 = 0.999f;         // Adam
+  float eps = 1e-8f;            // Adagrad, Adam, LAMB
+  float beta1 = 0.9f;           // momentum, Adam, LAMB
+  float beta2 = 0.999f;         // Adam, LAMB
   float weight_decay = 0;
   WeightDecayMode weight_decay_mode = WeightDecayMode::kL2;
   float initial_accumulator = 0;  // Adagrad, row-wise Adagrad; FTRL's n

@@ -33,6 +33,14 @@ struct LaneMath<Vec8> {
 
 namespace {
 
+// In an order that the kernels follow.
+float SumOfLanes(Vec8 sums) {
+  float lanes[8];
+  sums.Store(lanes);
+  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
+         ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
 // Mean over the columns of g^2. Lane i adds columns i, i + 8, ..., then the lanes are added in
 // order: an order that depends on D only, and which the kernels follow.
 template <WeightsPrecision kPrecision>
@@ -44,11 +52,34 @@ float MeanSquare(const StepNumbers<Vec8>& numbers, const std::byte* weights, con
                                     LoadWeights<kPrecision>(weights, d, lanes));
     sums = sums + g * g;
   });
-  float lanes[8];
-  sums.Store(lanes);
-  return (((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
-          ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]))) /
-         static_cast<float>(dim);
+  return SumOfLanes(sums) / static_cast<float>(dim);
+}
+
+// Some columns of a row, with what state they have.
+template <typename Formula, WeightsPrecision kPrecision, typename Lanes>
+StepColumns<Vec8> LoadColumns(const std::byte* row, const float* state, int32_t dim, int64_t d,
+                              Lanes lanes) {
+  StepColumns<Vec8> x = {.w = LoadWeights<kPrecision>(row, d, lanes), .s1 = {}, .s2 = {}};
+  if constexpr (Formula::kColumnStates > 0) x.s1 = LoadLanes(state + d, lanes);
+  if constexpr (Formula::kColumnStates > 1) x.s2 = LoadLanes(state + dim + d, lanes);
+  return x;
+}
+
+// The learning rate times the row's trust ratio. Changes nothing: the columns move afterwards, by
+// the same directions.
+template <typename Formula, WeightsPrecision kPrecision>
+float TrustRate(const StepNumbers<float>& step, const StepNumbers<Vec8>& numbers, Vec8 rate,
+                const std::byte* row, const float* state, const float* gradient, int32_t dim) {
+  Vec8 weight_squares = Vec8::Zero();
+  Vec8 direction_squares = Vec8::Zero();
+  ForEachVec8(dim, [&](int64_t d, auto lanes) {
+    StepColumns<Vec8> x = LoadColumns<Formula, kPrecision>(row, state, dim, d, lanes);
+    const Vec8 g = numbers.Gradient(LoadLanes(gradient + d, lanes), x.w);
+    const Vec8 direction = Formula::Direction(numbers, rate, g, x);
+    weight_squares = weight_squares + x.w * x.w;
+    direction_squares = direction_squares + direction * direction;
+  });
+  return step.learning_rate * TrustRatio(SumOfLanes(weight_squares), SumOfLanes(direction_squares));
 }
 
 // `random` gives the words of the row's columns; nothing is rounded to fp32.
@@ -64,12 +95,19 @@ void UpdateRow(const StepNumbers<float>& step, const StepNumbers<Vec8>& numbers,
     rate = Vec8::Set(Formula::RowRate(step, MeanSquare<kPrecision>(numbers, row, gradient, dim),
                                       state1 + Formula::kColumnStates * int64_t{dim}));
   }
+  Vec8 trust_rate = Vec8::Zero();
+  if constexpr (Formula::kTrustRatio) {
+    trust_rate =
+        Vec8::Set(TrustRate<Formula, kPrecision>(step, numbers, rate, row, state1, gradient, dim));
+  }
   ForEachVec8(dim, [&](int64_t d, auto lanes) {
-    StepColumns<Vec8> x = {.w = LoadWeights<kPrecision>(row, d, lanes), .s1 = {}, .s2 = {}};
-    if constexpr (Formula::kColumnStates > 0) x.s1 = LoadLanes(state1 + d, lanes);
-    if constexpr (Formula::kColumnStates > 1) x.s2 = LoadLanes(state2 + d, lanes);
+    StepColumns<Vec8> x = LoadColumns<Formula, kPrecision>(row, state1, dim, d, lanes);
     const Vec8 g = numbers.Gradient(LoadLanes(gradient + d, lanes), x.w);
-    Formula::Apply(numbers, rate, first_update, g, x);
+    if constexpr (Formula::kTrustRatio) {
+      x.w = x.w - trust_rate * Formula::Direction(numbers, rate, g, x);
+    } else {
+      Formula::Apply(numbers, rate, first_update, g, x);
+    }
     if constexpr (Formula::kColumnStates > 0) StoreLanes(x.s1, state1 + d, lanes);
     if constexpr (Formula::kColumnStates > 1) StoreLanes(x.s2, state2 + d, lanes);
     if constexpr (kPrecision == WeightsPrecision::kFp32) {

@@ -27,8 +27,17 @@ struct UpdatedRows {
   unsigned long long* new_rows;
 };
 
-// MeanSquare of sparse_optimizer_cpu.cc, by eight threads that each do the sum of one lane; the
-// butterfly then adds neighbours, pairs and fours, as the CPU does. Every eight threads of the warp
+// The butterfly adds neighbours, pairs and fours, as the CPU does.
+__device__ inline float SumOfLanes(float sum) {
+#pragma unroll
+  for (int distance = 1; distance < kMeanSquareLanes; distance *= 2) {
+    sum = sum + __shfl_xor_sync(kAllLanes, sum, distance);
+  }
+  return sum;
+}
+
+// MeanSquare of sparse_optimizer_cpu.cc, by eight threads that each do the sum of one lane.
+// Every eight threads of the warp
 // get the mean of the row that they name (more than eight of one row do the same work twice, out of
 // the L1 cache). All 32 threads call; dim = 0 gives those without a row something to do.
 template <WeightsPrecision kPrecision>
@@ -40,18 +49,34 @@ __device__ float MeanSquare(const StepNumbers<float>& numbers, const std::byte* 
     const float g = numbers.Gradient(gradient[d], LoadWeightQuad<kPrecision>(row, d, 1).x);
     sum = sum + g * g;
   }
-#pragma unroll
-  for (int distance = 1; distance < kMeanSquareLanes; distance *= 2) {
-    sum = sum + __shfl_xor_sync(kAllLanes, sum, distance);
+  return SumOfLanes(sum) / static_cast<float>(dim);
+}
+
+// TrustRate of sparse_optimizer_cpu.cc, as MeanSquare; `state` is the row's.
+template <typename Formula, WeightsPrecision kPrecision>
+__device__ float TrustRate(const StepNumbers<float>& numbers, float rate, const std::byte* row,
+                           const float* state, const float* gradient, int32_t dim) {
+  float weight_squares = 0;
+  float direction_squares = 0;
+#pragma unroll 4
+  for (int64_t d = threadIdx.x % kMeanSquareLanes; d < dim; d += kMeanSquareLanes) {
+    StepColumns<float> x = {LoadWeightQuad<kPrecision>(row, d, 1).x, 0, 0};
+    if constexpr (Formula::kColumnStates > 0) x.s1 = state[d];
+    if constexpr (Formula::kColumnStates > 1) x.s2 = state[dim + d];
+    const float g = numbers.Gradient(gradient[d], x.w);
+    const float direction = Formula::Direction(numbers, rate, g, x);
+    weight_squares = weight_squares + x.w * x.w;
+    direction_squares = direction_squares + direction * direction;
   }
-  return sum / static_cast<float>(dim);
+  return numbers.learning_rate *
+         TrustRatio(SumOfLanes(weight_squares), SumOfLanes(direction_squares));
 }
 
 // The quad that begins at `column`; the key is the row's.
 template <typename Formula, WeightsPrecision kPrecision>
 __device__ void UpdateQuad(const StepNumbers<float>& numbers, const UpdatedRows& args, float rate,
-                           bool first_update, uint64_t key, std::byte* row, const float* gradient,
-                           int64_t column) {
+                           float trust_rate, bool first_update, uint64_t key, std::byte* row,
+                           const float* gradient, int64_t column) {
   const int32_t width = RowTiles::Width(args.dim, column);
   float* const s1_at = reinterpret_cast<float*>(row + args.state_offset) + column;
   float* const s2_at = s1_at + args.dim;
@@ -63,7 +88,12 @@ __device__ void UpdateQuad(const StepNumbers<float>& numbers, const UpdatedRows&
   if constexpr (Formula::kColumnStates > 1) s2 = LoadQuad(s2_at, width);
   const auto apply = [&](float& weight, float& state1, float& state2, float gradient_in) {
     StepColumns<float> x = {weight, state1, state2};
-    Formula::Apply(numbers, rate, first_update, numbers.Gradient(gradient_in, weight), x);
+    const float gradient = numbers.Gradient(gradient_in, weight);
+    if constexpr (Formula::kTrustRatio) {
+      x.w = x.w - trust_rate * Formula::Direction(numbers, rate, gradient, x);
+    } else {
+      Formula::Apply(numbers, rate, first_update, gradient, x);
+    }
     weight = x.w;
     state1 = x.s1;
     state2 = x.s2;
@@ -103,14 +133,22 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
         active ? reinterpret_cast<uint32_t*>(row + args.step_offset) : nullptr;
     const bool first_update = active && *step_at == 0;
     float rate = 0;
-    if constexpr (Formula::kRowState) {
+    float trust_rate = 0;
+    if constexpr (Formula::kRowState || Formula::kTrustRatio) {
       const int32_t dim = active ? args.dim : 0;
-      float* const state_at = reinterpret_cast<float*>(row + args.state_offset) +
-                              Formula::kColumnStates * int64_t{args.dim};
-      float state = active ? *state_at : 0;
-      rate = Formula::RowRate(numbers, MeanSquare<kPrecision>(numbers, row, gradient, dim), &state);
+      float* const states = reinterpret_cast<float*>(row + args.state_offset);
+      float* const state_at = states + Formula::kColumnStates * int64_t{args.dim};
+      float state = 0;
+      if constexpr (Formula::kRowState) {
+        if (active) state = *state_at;
+        rate =
+            Formula::RowRate(numbers, MeanSquare<kPrecision>(numbers, row, gradient, dim), &state);
+      }
+      if constexpr (Formula::kTrustRatio) {
+        trust_rate = TrustRate<Formula, kPrecision>(numbers, rate, row, states, gradient, dim);
+      }
       __syncwarp();  // all have read weights and state before one of them writes
-      if (active && lane == 0) *state_at = state;
+      if (Formula::kRowState && active && lane == 0) *state_at = state;
     } else {
       __syncwarp();  // all have read the last step
     }
@@ -118,8 +156,8 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
     const uint64_t key = kPrecision == WeightsPrecision::kFp32 ? 0 : args.keys[u];
     for (int64_t column = int64_t{lane} * RowTiles::kColumns; moves && column < args.dim;
          column += int64_t{args.lanes} * RowTiles::kColumns) {
-      UpdateQuad<Formula, kPrecision>(numbers, args, rate, first_update, key, row, gradient,
-                                      column);
+      UpdateQuad<Formula, kPrecision>(numbers, args, rate, trust_rate, first_update, key, row,
+                                      gradient, column);
     }
     if (lane == 0) {
       *step_at = args.step;

@@ -50,7 +50,9 @@ struct StepNumbers {
   V root_correction2;  // sqrt(1 - b2^t)
   V ftrl_l1;
   V ftrl_l2;
-  V ftrl_power;  // -lr_power >= 0
+  V ftrl_power;           // -lr_power >= 0
+  V inverse_correction1;  // 1 / (1 - b1^t)
+  V lamb_decay;           // wd where decoupled, else 0
 
   static StepNumbers From(const StepNumbers<float>& n) {
     const auto set = [](float x) { return LaneMath<V>::Set(x); };
@@ -66,7 +68,9 @@ struct StepNumbers {
             .root_correction2 = set(n.root_correction2),
             .ftrl_l1 = set(n.ftrl_l1),
             .ftrl_l2 = set(n.ftrl_l2),
-            .ftrl_power = set(n.ftrl_power)};
+            .ftrl_power = set(n.ftrl_power),
+            .inverse_correction1 = set(n.inverse_correction1),
+            .lamb_decay = set(n.lamb_decay)};
   }
   // Of one step, worked out in double: 1 - b^t cancels in float while t is small.
   static StepNumbers<float> Of(const SparseOptimizerConfig& config, float learning_rate_factor,
@@ -90,6 +94,8 @@ struct StepNumbers {
         .ftrl_l1 = config.l1,
         .ftrl_l2 = config.l2,
         .ftrl_power = -config.lr_power,
+        .inverse_correction1 = static_cast<float>(1 / (1 - std::pow(beta1, step))),
+        .lamb_decay = decoupled ? config.weight_decay : 0,
     };
   }
   // The gradient that the optimizer sees.
@@ -110,6 +116,7 @@ struct FormulaDefaults {
   static constexpr bool kRowState = false;       // whether the row has one more, behind them
   static constexpr int kAccumulator = -1;        // which of these begins at initial_accumulator
   static constexpr bool kDividesByRate = false;  // without a learning rate rows stay as they are
+  static constexpr bool kTrustRatio = false;     // the length of a row's step follows the row's
   // Whether it is the one for this configuration, where several formulas are of one kind.
   static constexpr bool Fits(const SparseOptimizerConfig&) { return true; }
 };
@@ -119,6 +126,10 @@ struct FormulaDefaults {
 //                            of g^2, and gives the number that Apply takes as `rate`
 //   Apply(n, rate, first_update, g, x)  moves columns; g from Gradient(), first_update: the row's
 //                                       last step is 0
+// or, with kTrustRatio, instead of Apply
+//   Direction(n, rate, g, x)  moves the columns' state and gives the direction r of their step;
+//   then
+//                             w -= lr TrustRatio(sum w^2, sum r^2) r
 
 // w -= lr g
 struct SgdFormula : FormulaDefaults {
@@ -278,10 +289,57 @@ struct FtrlFormula : FormulaDefaults {
   }
 };
 
+// LAMB (You et al. 2020, algorithm 2), each row a layer, as FBGEMM has it:
+//   m and v as Adam;  r = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + wd w
+//   w -= lr |w| / |r| r
+// where a ratio of 1 stands for that of norms of which one is 0, as in TensorFlow Addons: a row of
+// zeros would never move otherwise.
+HOTROW_HOST_DEVICE inline float TrustRatio(float weight_squares, float direction_squares) {
+  const float weight_norm = std::sqrt(weight_squares);
+  const float direction_norm = std::sqrt(direction_squares);
+  return weight_norm > 0 && direction_norm > 0 ? weight_norm / direction_norm : 1.0f;
+}
+
+struct LambFormula : FormulaDefaults {
+  static constexpr auto kKind = SparseOptimizerKind::kLamb;
+  static constexpr std::string_view kName = "lamb";
+  static constexpr int kColumnStates = 2;
+  static constexpr bool kTrustRatio = true;
+
+  template <typename V>
+  HOTROW_HOST_DEVICE static V Direction(const StepNumbers<V>& n, V, V g, StepColumns<V>& x) {
+    x.s1 = n.beta1 * x.s1 + n.one_minus_beta1 * g;
+    x.s2 = n.beta2 * x.s2 + n.one_minus_beta2 * (g * g);
+    return n.inverse_correction1 * x.s1 / (LaneMath<V>::Sqrt(x.s2) / n.root_correction2 + n.eps) +
+           n.lamb_decay * x.w;
+  }
+};
+
+// LAMB with one v per row: v = b2 v + (1 - b2) mean(g^2)     (FBGEMM's PARTIAL_ROWWISE_LAMB)
+struct PartialRowWiseLambFormula : FormulaDefaults {
+  static constexpr auto kKind = SparseOptimizerKind::kPartialRowWiseLamb;
+  static constexpr std::string_view kName = "partial_rowwise_lamb";
+  static constexpr int kColumnStates = 1;
+  static constexpr bool kRowState = true;
+  static constexpr bool kTrustRatio = true;
+
+  HOTROW_HOST_DEVICE static float RowRate(const StepNumbers<float>& n, float mean, float* state) {
+    const float v = n.beta2 * *state + n.one_minus_beta2 * mean;
+    *state = v;
+    return n.inverse_correction1 / (std::sqrt(v) / n.root_correction2 + n.eps);
+  }
+  template <typename V>
+  HOTROW_HOST_DEVICE static V Direction(const StepNumbers<V>& n, V rate, V g, StepColumns<V>& x) {
+    x.s1 = n.beta1 * x.s1 + n.one_minus_beta1 * g;
+    return rate * x.s1 + n.lamb_decay * x.w;
+  }
+};
+
 // All of them, in the order of SparseOptimizerKind; of those of one kind the first that fits.
 using SparseFormulas =
     std::tuple<SgdFormula, MomentumFormula, AdagradFormula, RowWiseAdagradFormula, AdamFormula,
-               PartialRowWiseAdamFormula, FtrlFormula<SquareRoot>, FtrlFormula<AnyPower>>;
+               PartialRowWiseAdamFormula, FtrlFormula<SquareRoot>, FtrlFormula<AnyPower>,
+               LambFormula, PartialRowWiseLambFormula>;
 
 }  // namespace hotrow::internal
 

@@ -1,6 +1,7 @@
 #ifndef HOTROW_OPS_SPARSE_OPTIMIZER_IMPL_H_
 #define HOTROW_OPS_SPARSE_OPTIMIZER_IMPL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <tuple>
 
@@ -25,27 +26,24 @@ inline uint64_t UpdateSeed(const SparseUpdateArgs& args) {
   return RoundingSeed(args.seed, RoundingUse::kWeights, args.step, 0);
 }
 
-// body(formula) with the formula of the optimizer.
-template <typename Body>
+// body(formula) with the formula of the optimizer: the first that fits, from place `kFirst` on.
+template <size_t kFirst = 0, typename Body>
 absl::Status WithFormula(const SparseOptimizerConfig& config, Body&& body) {
-  absl::Status status;
-  const auto try_one = [&](auto formula) {
-    if (formula.kKind != config.kind || !formula.Fits(config)) return false;
-    status = body(formula);
-    return true;
-  };
-  const bool found =
-      std::apply([&](auto... formulas) { return (try_one(formulas) || ...); }, SparseFormulas());
-  HOTROW_CHECK(found);
-  return status;
+  using Formula = std::tuple_element_t<kFirst, SparseFormulas>;
+  const bool fits = Formula::kKind == config.kind && Formula::Fits(config);
+  if constexpr (kFirst + 1 < std::tuple_size_v<SparseFormulas>) {
+    if (!fits) return WithFormula<kFirst + 1>(config, body);
+  }
+  HOTROW_CHECK(fits);  // SparseFormulas has all kinds
+  return body(Formula());
 }
 
-// Mean squares are summed by eight threads, the lanes of the CPU's Vec8.
+// Squares of a row are summed by eight threads, the lanes of the CPU's Vec8.
 constexpr int32_t kMeanSquareLanes = 8;
 // One tile a row, whatever its width: columns beyond the tile's are walked.
 template <typename Formula>
 constexpr RowTiles UpdateTiles(int32_t dim) {
-  return RowTiles::For(dim, Formula::kRowState ? kMeanSquareLanes : 1);
+  return RowTiles::For(dim, Formula::kRowState || Formula::kTrustRatio ? kMeanSquareLanes : 1);
 }
 // A block adds what it has counted to one number, so there are not more blocks than fill a large
 // GPU a few times.

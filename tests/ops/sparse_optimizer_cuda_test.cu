@@ -146,7 +146,8 @@ class SparseOptimizerCudaTest : public testing::TestWithParam<Kind> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, SparseOptimizerCudaTest,
                          testing::Values(Kind::kSgd, Kind::kMomentum, Kind::kAdagrad,
                                          Kind::kRowWiseAdagrad, Kind::kAdam,
-                                         Kind::kPartialRowWiseAdam, Kind::kFtrl),
+                                         Kind::kPartialRowWiseAdam, Kind::kFtrl, Kind::kLamb,
+                                         Kind::kPartialRowWiseLamb),
                          [](const testing::TestParamInfo<Kind>& info) {
                            return std::string(SparseOptimizerName(info.param));
                          });

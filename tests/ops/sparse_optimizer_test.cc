@@ -23,9 +23,11 @@ using test::StatusIs;
 using testing::HasSubstr;
 using Kind = SparseOptimizerKind;
 
-constexpr Kind kAllKinds[] = {
-    Kind::kSgd,  Kind::kMomentum,           Kind::kAdagrad, Kind::kRowWiseAdagrad,
-    Kind::kAdam, Kind::kPartialRowWiseAdam, Kind::kFtrl};
+std::vector<Kind> AllKinds() {
+  std::vector<Kind> kinds;
+  for (const SparseOptimizerFacts& facts : SparseOptimizers()) kinds.push_back(facts.kind);
+  return kinds;
+}
 
 constexpr uint64_t kSeed = 11;
 constexpr uint32_t kTable = 3;
@@ -133,8 +135,12 @@ struct ReferenceRow {
     const double correction2 = 1 - std::pow(b2, step);
     row_s1 += mean_square;
     row_s2 = b2 * row_s2 + (1 - b2) * mean_square;
+    const bool lamb = c.kind == Kind::kLamb || c.kind == Kind::kPartialRowWiseLamb;
+    std::vector<double> direction(dim);  // LAMB's
+    double weight_squares = 0;
+    double direction_squares = 0;
     for (size_t d = 0; d < dim; ++d) {
-      if (decoupled) w[d] -= lr * c.weight_decay * w[d];
+      if (decoupled && !lamb) w[d] -= lr * c.weight_decay * w[d];
       switch (c.kind) {
         case Kind::kSgd:
           w[d] -= lr * g[d];
@@ -171,7 +177,24 @@ struct ReferenceRow {
           }
           break;
         }
+        case Kind::kLamb:
+        case Kind::kPartialRowWiseLamb: {
+          s1[d] = b1 * s1[d] + (1 - b1) * g[d];
+          s2[d] = b2 * s2[d] + (1 - b2) * g[d] * g[d];
+          const double v = c.kind == Kind::kLamb ? s2[d] : row_s2;
+          direction[d] = s1[d] / correction1 / (std::sqrt(v / correction2) + c.eps) +
+                         (decoupled ? c.weight_decay * w[d] : 0);
+          weight_squares += w[d] * w[d];
+          direction_squares += direction[d] * direction[d];
+          break;
+        }
       }
+    }
+    if (lamb) {
+      const double ratio = weight_squares > 0 && direction_squares > 0
+                               ? std::sqrt(weight_squares) / std::sqrt(direction_squares)
+                               : 1;
+      for (size_t d = 0; d < dim; ++d) w[d] -= lr * ratio * direction[d];
     }
     first = false;
   }
@@ -179,7 +202,7 @@ struct ReferenceRow {
 
 class SparseOptimizerTest : public testing::TestWithParam<Kind> {};
 
-INSTANTIATE_TEST_SUITE_P(Kinds, SparseOptimizerTest, testing::ValuesIn(kAllKinds),
+INSTANTIATE_TEST_SUITE_P(Kinds, SparseOptimizerTest, testing::ValuesIn(AllKinds()),
                          [](const testing::TestParamInfo<Kind>& info) {
                            return std::string(SparseOptimizerName(info.param));
                          });
@@ -283,29 +306,50 @@ template <typename Formula>
 void UpdateRowByColumns(const internal::StepNumbers<float>& numbers, const RowLayout& layout,
                         const float* gradient, bool first_update, float* weights) {
   const int32_t dim = layout.dim;
-  float rate = 0;
-  if constexpr (Formula::kRowState) {
+  float* const state = weights + dim;
+  // Of the values of all columns.
+  const auto sum = [dim](auto&& value) {
     float sums[internal::kMeanSquareLanes] = {};
-    for (int32_t d = 0; d < dim; ++d) {
-      const float g = numbers.Gradient(gradient[d], weights[d]);
-      sums[d % internal::kMeanSquareLanes] += g * g;
-    }
+    for (int32_t d = 0; d < dim; ++d) sums[d % internal::kMeanSquareLanes] += value(d);
     for (int distance = 1; distance < internal::kMeanSquareLanes; distance *= 2) {
       float next[internal::kMeanSquareLanes];
       for (int i = 0; i < internal::kMeanSquareLanes; ++i) next[i] = sums[i] + sums[i ^ distance];
       std::copy(std::begin(next), std::end(next), sums);
     }
-    rate = Formula::RowRate(numbers, sums[3] / static_cast<float>(dim),
-                            weights + (1 + Formula::kColumnStates) * dim);
+    return sums[3];
+  };
+  const auto columns = [&](int32_t d) {
+    return internal::StepColumns<float>{weights[d], Formula::kColumnStates > 0 ? state[d] : 0,
+                                        Formula::kColumnStates > 1 ? state[dim + d] : 0};
+  };
+  const auto gradient_at = [&](int32_t d) { return numbers.Gradient(gradient[d], weights[d]); };
+  float rate = 0;
+  if constexpr (Formula::kRowState) {
+    const float squares = sum([&](int32_t d) { return gradient_at(d) * gradient_at(d); });
+    rate = Formula::RowRate(numbers, squares / static_cast<float>(dim),
+                            state + Formula::kColumnStates * dim);
+  }
+  float trust_rate = 0;
+  if constexpr (Formula::kTrustRatio) {
+    const float directions = sum([&](int32_t d) {
+      internal::StepColumns<float> x = columns(d);
+      const float direction = Formula::Direction(numbers, rate, gradient_at(d), x);
+      return direction * direction;
+    });
+    trust_rate =
+        numbers.learning_rate *
+        internal::TrustRatio(sum([&](int32_t d) { return weights[d] * weights[d]; }), directions);
   }
   for (int32_t d = 0; d < dim; ++d) {
-    float* const s1 = Formula::kColumnStates > 0 ? weights + dim + d : nullptr;
-    float* const s2 = Formula::kColumnStates > 1 ? weights + 2 * dim + d : nullptr;
-    internal::StepColumns<float> x = {weights[d], s1 == nullptr ? 0 : *s1, s2 == nullptr ? 0 : *s2};
-    Formula::Apply(numbers, rate, first_update, numbers.Gradient(gradient[d], x.w), x);
+    internal::StepColumns<float> x = columns(d);
+    if constexpr (Formula::kTrustRatio) {
+      x.w = x.w - trust_rate * Formula::Direction(numbers, rate, gradient_at(d), x);
+    } else {
+      Formula::Apply(numbers, rate, first_update, gradient_at(d), x);
+    }
     weights[d] = x.w;
-    if (s1 != nullptr) *s1 = x.s1;
-    if (s2 != nullptr) *s2 = x.s2;
+    if constexpr (Formula::kColumnStates > 0) state[d] = x.s1;
+    if constexpr (Formula::kColumnStates > 1) state[dim + d] = x.s2;
   }
 }
 
@@ -469,6 +513,28 @@ TEST(SparseOptimizerHandWorkedTest, PartialRowWiseAdam) {
   // After one step mhat = g and vhat = the mean square, 25.
   EXPECT_THAT(Train({.kind = Kind::kPartialRowWiseAdam, .learning_rate = 1}, {0, 0}, {{1, 7}}),
               Near(-0.2f, -1.4f));
+}
+
+TEST(SparseOptimizerHandWorkedTest, Lamb) {
+  const SparseOptimizerConfig config{.kind = Kind::kLamb, .learning_rate = 0.1f};
+  // After one step mhat = g and vhat = g^2, so r = (1, -1); |w| / |r| = 5 / sqrt(2).
+  EXPECT_THAT(Train(config, {3, 4}, {{1, -1}}), Near(2.6464466f, 4.3535534f));
+  // A row of zeros, and one whose gradient is zero: the ratio is 1.
+  EXPECT_THAT(Train(config, {0, 0}, {{1, -1}}), Near(-0.1f, 0.1f));
+  EXPECT_THAT(Train(config, {3, 4}, {{0, 0}}), Near(3, 4));
+  // Decoupled decay is part of the direction: r = (1, -1) + 0.5 (3, 4) = (2.5, 1).
+  EXPECT_THAT(Train({.kind = Kind::kLamb,
+                     .learning_rate = 0.1f,
+                     .weight_decay = 0.5f,
+                     .weight_decay_mode = WeightDecayMode::kDecoupled},
+                    {3, 4}, {{1, -1}}),
+              Near(2.5357616f, 3.8143047f));
+}
+
+TEST(SparseOptimizerHandWorkedTest, PartialRowWiseLamb) {
+  // vhat = the mean square, 25: r = (0.2, 1.4), of norm sqrt(2).
+  EXPECT_THAT(Train({.kind = Kind::kPartialRowWiseLamb, .learning_rate = 0.1f}, {3, 4}, {{1, 7}}),
+              Near(2.9292893f, 3.5050253f));
 }
 
 TEST(SparseOptimizerHandWorkedTest, Ftrl) {
@@ -740,7 +806,7 @@ TEST(SparseUpdateHalfTest, TheEndsOfTheFormats) {
 }
 
 TEST(SparseOptimizerNamesTest, RoundTrip) {
-  for (const Kind kind : kAllKinds) {
+  for (const Kind kind : AllKinds()) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const Kind parsed, ParseSparseOptimizer(SparseOptimizerName(kind)));
     EXPECT_EQ(parsed, kind);
   }
