@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/saving/checkpoint.h"
+#include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
 
 namespace hotrow {

@@ -5,6 +5,7 @@
 #include "base/env.h"
 #include "base/status_macros.h"
 #include "models/saving/checkpoint_check.h"
+#include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
 #include "store/rocks/rocks_store.h"
 #include "store/ssd/ssd_store.h"

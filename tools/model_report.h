@@ -4,6 +4,7 @@
 #include <string>
 
 #include "models/saving/checkpoint_check.h"
+#include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
 
 // What is known of checkpoints and portable models, as text and as JSON.

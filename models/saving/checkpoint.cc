@@ -22,7 +22,13 @@
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "base/utf8.h"
+#include "models/saving/dense_file.h"
+#include "models/saving/manifest.h"
+#include "models/saving/saved_model.h"
 #include "models/saving/saved_model_impl.h"
+#include "models/saving/saved_snapshots_impl.h"
+#include "models/saving/store_paths.h"
+#include "models/saving/store_paths_impl.h"
 #include "models/train/rank_group_impl.h"
 
 namespace hotrow {

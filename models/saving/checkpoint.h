@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/env.h"
 #include "embedding/embedding_collection.h"
+#include "models/saving/dense_file.h"
 #include "models/saving/saved_model.h"
 
 namespace hotrow {

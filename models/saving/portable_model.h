@@ -2,54 +2,19 @@
 #define HOTROW_MODELS_SAVING_PORTABLE_MODEL_H_
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
 #include "embedding/store_kind.h"
 #include "models/saving/portable_tables.h"
 #include "models/saving/saved_model.h"
-#include "store/snapshot_reader.h"
 
 namespace hotrow {
 
 // The portable form of a checkpoint: a directory of .npy arrays, a safetensors file and a manifest,
 // for numpy and for moving models. docs/formats/portable.md has the layout.
-
-// What the manifest of the portable form says.
-struct PortableModel {
-  // Without the places of its parts; rows and hashes of the tables are in `tables`.
-  SavedModel model;
-  std::vector<PortableTable> tables;  // in the order of model.tables
-  std::string dense_file;             // relative to the directory
-  std::optional<uint32_t> dense_crc;  // none: not known, or not to be compared
-};
-
-inline constexpr char kPortableFormat[] = "hotrow.portable_model";
-
-// Whether the directory has a manifest that says it is of the portable form, whatever its state.
-absl::StatusOr<bool> IsPortableModel(Env& env, const std::string& dir);
-
-// Reads the manifest. With `edited`, checksums, hashes and numbers of rows are left out: the arrays
-// were changed on purpose. Errors: FailedPrecondition (there is none; a newer version),
-// InvalidArgument (a member that is missing or wrong: it may have been edited; names it, what was
-// found and what was expected).
-absl::StatusOr<PortableModel> ReadPortableManifest(Env& env, const std::string& dir, bool edited);
-
-// Opens one part of a saved model or checkpoint for reading and compares the widths of its tables
-// with the manifest. memory_bytes as in SnapshotReaderOptions. Errors: those of
-// store/snapshot_reader.h, DataLoss (other tables).
-absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const SavedModel& saved,
-                                                              int32_t rank, int64_t memory_bytes);
-
-// OK when this row of the part of `rank` belongs to that rank. If it belongs to another one, which
-// may have it too: DataLoss, naming the part's directory, table, key and both ranks. So rows of
-// parts that pass occur once.
-absl::Status CheckRankOfRow(const SavedModel& saved, int32_t rank, const RowKey& key);
 
 struct ExportOptions {
   std::string checkpoint;                     // as ReadCheckpoint takes it

@@ -14,6 +14,14 @@
 #include "base/crc32c.h"
 #include "base/philox.h"
 #include "models/saving/checkpoint.h"
+#include "models/saving/dense_file.h"
+#include "models/saving/manifest.h"
+#include "models/saving/manifest_json_impl.h"
+#include "models/saving/saved_model_fit.h"
+#include "models/saving/saved_model_writer.h"
+#include "models/saving/saved_snapshots_impl.h"
+#include "models/saving/store_paths.h"
+#include "models/saving/training_state.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
@@ -457,6 +465,30 @@ TEST(SavedModelTest, MissingPartsAreNamed) {
   }
 }
 
+TEST(ManifestVersionTest, ARangeIsRead) {
+  constexpr ManifestVersions kVersions = {.oldest = 2, .newest = 4};
+  constexpr std::array<std::string_view, 2> kKnown = {"ranks", "store_dir"};
+  using Json = nlohmann::ordered_json;
+  const auto check = [&](int64_t version, const Json& required) {
+    return CheckManifestVersion("saved model: /m/manifest.json", kVersions, version, required,
+                                kKnown);
+  };
+  for (const int64_t version : {2, 3, 4}) {
+    EXPECT_THAT(check(version, Json::array()), test::IsOk());
+    EXPECT_THAT(check(version, {"store_dir", "ranks"}), test::IsOk());
+  }
+  const auto refused = [](const std::string& what, const std::string& remedy) {
+    return StatusIs(
+        absl::StatusCode::kFailedPrecondition,
+        absl::StrCat("saved model: /m/manifest.json ", what,
+                     ", which this program does not know (it reads versions 2 to 4); ", remedy));
+  };
+  EXPECT_THAT(check(1, Json::array()), refused("has version 1", "use the hotrow that wrote it"));
+  EXPECT_THAT(check(5, Json::array()), refused("has version 5", "use a newer hotrow"));
+  EXPECT_THAT(check(3, {"ranks", "time"}), refused("requires \"time\"", "use a newer hotrow"));
+  EXPECT_THAT(check(3, {7}), refused("requires 7", "use a newer hotrow"));
+}
+
 TEST(SavedModelTest, NewerVersionsAreToldFromDamage) {
   MemEnv env;
   SaveOne(&env);
@@ -470,6 +502,10 @@ TEST(SavedModelTest, NewerVersionsAreToldFromDamage) {
   EXPECT_THAT(forged("\"version\": 1", "\"version\": 2"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("version 2"), HasSubstr("version 1"), HasSubstr("newer"))));
+  EXPECT_THAT(forged("\"version\": 1", "\"version\": 0"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("use the hotrow that")));
+  EXPECT_THAT(forged("\"version\": 1", "\"version\": \"one\""),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("\"version\" is \"one\"")));
   EXPECT_THAT(forged("\"requires\": []", "\"requires\": [\"several_stores\"]"),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("several_stores")));
   // A member that nothing requires is passed over.

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/checkpoint_check.h"
+#include "models/saving/manifest.h"
 #include "models/saving/saved_model.h"
 #include "models/train/trainer.h"
 #include "tests/models/checkpoint_test_util.h"

@@ -12,6 +12,8 @@
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "gtest/gtest.h"
+#include "models/saving/dense_file.h"
+#include "models/saving/manifest.h"
 #include "models/saving/saved_model.h"
 #include "models/zoo/dlrm_model.h"
 #include "models/zoo/model_parts.h"

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/saving/store_paths.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 

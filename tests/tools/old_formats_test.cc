@@ -9,6 +9,7 @@
 #include "base/env.h"
 #include "gtest/gtest.h"
 #include "models/saving/checkpoint_check.h"
+#include "models/saving/portable_tables.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tests/tools/run_hotrow.h"

@@ -1,0 +1,276 @@
+#include "models/saving/manifest.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
+#include "base/read_file.h"
+#include "base/status_macros.h"
+#include "embedding/ranks/shard_map.h"
+#include "embedding/store_kind.h"
+#include "models/json/json_members_impl.h"
+#include "models/json/json_text.h"
+#include "models/saving/manifest_json_impl.h"
+#include "models/saving/saved_model_impl.h"
+#include "models/saving/store_paths_impl.h"
+#include "models/saving/training_state_impl.h"
+
+namespace hotrow {
+namespace {
+
+// The order of members is that of the format page.
+using Json = nlohmann::ordered_json;
+
+constexpr char kFormat[] = "hotrow.saved_model";
+constexpr ManifestVersions kVersions = {.oldest = 1, .newest = 1};
+// The manifest's own CRC is its last member. It covers the whole file with these digits as zeros.
+constexpr std::string_view kCrcMember = "\"manifest_crc32c\": \"";
+constexpr size_t kCrcDigits = 8;
+
+// What a manifest may require and this build understands.
+constexpr char kRequiresCheckpoint[] = "checkpoint";  // `training`; rows and hashes not known
+constexpr char kRequiresStoreDir[] = "store_dir";     // stores[].dir other than "tables"
+constexpr char kRequiresRanks[] = "ranks";            // several stores
+constexpr std::array<std::string_view, 4> kKnownRequirements = {
+    kRequiresCheckpoint, kRequiresStoreDir, kRequiresRanks, kRequiresWeightsPrecision};
+
+uint32_t CrcOf(std::string_view text) { return Crc32c(std::as_bytes(std::span(text))); }
+
+// Paths inside the manifest's directory, or the one that it lies in, are written relative, so that
+// they may move together.
+std::string TablesDirText(const SavedModel& model, const SavedModel::Part& part) {
+  const std::string dir = AbsolutePath(model.dir);
+  const std::string tables = AbsolutePath(part.tables_dir);
+  if (absl::StartsWith(tables, dir + "/")) return tables.substr(dir.size() + 1);
+  const std::string above = ParentDir(dir);
+  if (model.is_checkpoint && absl::StartsWith(tables, above + "/")) {
+    return absl::StrCat("../", tables.substr(above.size() + 1));
+  }
+  return tables;
+}
+
+// The stores of the ranks, in their order.
+std::vector<SavedModel::Part> ParseStores(const Json& stores, size_t num_tables, bool elsewhere,
+                                          const std::string& dir, std::string* wrong) {
+  std::vector<SavedModel::Part> parts;
+  std::set<std::tuple<std::string, std::string, SnapshotId>> seen;
+  int64_t total_rows = 0;  // a sum that readers may form
+  for (const Json& entry : stores) {
+    JsonMembers store(entry, absl::StrCat("stores[", parts.size(), "]"), wrong);
+    SavedModel::Part part;
+    store.Count("rank", std::ssize(parts), std::ssize(parts));
+    part.store = store.String("kind");
+    if (!ParseStoreKind(part.store).ok()) store.Wrong("kind", part.store, "a kind of store");
+    part.snapshot = static_cast<SnapshotId>(store.Count("snapshot", 1, INT64_MAX));
+    if (store.Has("identity")) {
+      const Hash128 identity = store.Hash("identity");
+      part.identity = {.high = identity.hi, .low = identity.lo};
+      if (!part.identity.known()) store.Wrong("identity", "0...", "one that is not 0");
+    }
+    if (store.Has("rows")) {
+      const Json& rows = store.Array("rows");
+      if (rows.size() != num_tables) {
+        store.Wrong("rows", rows.size(), absl::StrCat(num_tables, " of them, one for each table"));
+      }
+      for (const Json& entry : rows) {
+        const int64_t most = std::numeric_limits<int64_t>::max() - total_rows;
+        if (!entry.is_number_unsigned() || entry.get<uint64_t>() > static_cast<uint64_t>(most)) {
+          store.Wrong("rows", entry, "numbers of rows");
+          break;
+        }
+        part.table_rows.push_back(entry.get<int64_t>());
+        total_rows += part.table_rows.back();
+      }
+    }
+    const std::string tables = store.String("dir");
+    const bool known = elsewhere ? !tables.empty() : tables == kTablesName;
+    if (!known) store.Wrong("dir", tables, elsewhere ? "a directory" : "\"tables\"");
+    part.tables_dir = JoinPath(dir, tables);
+    if (!seen.emplace(part.store, part.tables_dir, part.snapshot).second) {
+      store.Wrong("snapshot", part.snapshot, "one that no other rank has");
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+SavedModel ParseManifest(const Json& json, const std::vector<std::string>& required,
+                         const std::string& dir, std::string* wrong) {
+  const auto requires_it = [&](const char* what) {
+    return std::find(required.begin(), required.end(), what) != required.end();
+  };
+  SavedModel out;
+  out.dir = dir;
+  out.is_checkpoint = requires_it(kRequiresCheckpoint);
+  JsonMembers top(json, "", wrong);
+  ParseModelHead(top, &out);
+  if (top.Has("seed")) out.seed = top.Unsigned("seed");
+  std::set<std::string> table_names;
+  for (const Json& entry : top.Array("tables")) {
+    JsonMembers member(entry, absl::StrCat("tables[", out.tables.size(), "]"), wrong);
+    SavedModel::Table table = ParseTableFormat(member, &table_names, wrong);
+    if (!out.is_checkpoint || member.Has("rows")) table.rows = member.Count("rows");
+    if (!out.is_checkpoint || member.Has("hash")) table.hash = member.Hash("hash").ToHex();
+    out.tables.push_back(std::move(table));
+  }
+  out.features = ParseFeatures(top, table_names, wrong);
+  const Json& stores = top.Array("stores");
+  if (stores.empty() || stores.size() > kMaxRanks) {
+    top.Wrong("stores", stores.size(), absl::StrCat("1 to ", kMaxRanks, " of them"));
+  }
+  out.parts = ParseStores(stores, out.tables.size(), requires_it(kRequiresStoreDir), dir, wrong);
+  const int64_t ranks = std::ssize(out.parts);
+  top.Count("world_size", ranks, ranks);
+  if (ranks > 1 && !requires_it(kRequiresRanks)) {
+    top.Wrong("requires", required, "ranks among them");
+  }
+  JsonMembers dense(top.Object("dense"), "dense", wrong);
+  out.dense_file = dense.FileName("file");
+  out.dense_bytes = dense.Count("bytes");
+  out.dense_crc = dense.Crc("crc32c");
+  // The file has them all, and a header.
+  out.num_parameters =
+      dense.Count("parameters", out.dense_bytes / static_cast<int64_t>(sizeof(float)));
+  out.dense_optimizer = ParseDenseOptimizerName(dense);
+  if (top.Has("residuals")) {
+    const Json& entries = top.Array("residuals");
+    if (std::ssize(entries) != ranks) {
+      top.Wrong("residuals", entries.size(), absl::StrCat(ranks, " of them, one for each rank"));
+    }
+    for (const Json& entry : entries) {
+      const int64_t rank = std::ssize(out.residuals);
+      JsonMembers member(entry, absl::StrCat("residuals[", rank, "]"), wrong);
+      member.Count("rank", rank, rank);
+      SavedModel::Residuals residuals;
+      residuals.file = member.FileName("file");
+      residuals.bytes = member.Count("bytes");
+      residuals.crc = member.Crc("crc32c");
+      out.residuals.push_back(std::move(residuals));
+    }
+  }
+  if (out.is_checkpoint && top.Has("training")) {
+    out.training = ParseTraining(top.Object("training"), "training", wrong);
+  }
+  return out;
+}
+
+absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& dir) {
+  const std::string path = ManifestPath(dir);
+  HOTROW_ASSIGN_OR_RETURN(std::string text, ReadWholeFile(env, path, kManifestBytesMax));
+  // Checksum, version and `requires` are where they are in every version, so that a newer one is
+  // told from a damaged one.
+  const size_t member = text.rfind(kCrcMember);
+  if (member == std::string::npos || text.size() < member + kCrcMember.size() + kCrcDigits) {
+    return SavedModelDamaged(path, "it does not end in its checksum");
+  }
+  const std::string crc = text.substr(member + kCrcMember.size(), kCrcDigits);
+  text.replace(member + kCrcMember.size(), kCrcDigits, std::string(kCrcDigits, '0'));
+  if (crc != CrcText(CrcOf(text))) return SavedModelDamaged(path, "its checksum differs");
+  const absl::StatusOr<Json> parsed = ParseJson<Json>(text);
+  if (!parsed.ok()) return SavedModelDamaged(path, std::string(parsed.status().message()));
+  const Json& json = *parsed;
+  std::string wrong;
+  JsonMembers top(json, "", &wrong);
+  if (top.String("format") != kFormat)
+    return SavedModelDamaged(path, "it is no manifest of a saved model");
+  const int64_t version = top.Count("version");
+  const Json& required = top.Array("requires");
+  if (!wrong.empty()) return SavedModelDamaged(path, wrong);
+  HOTROW_RETURN_IF_ERROR(CheckManifestVersion(absl::StrCat("saved model: ", path), kVersions,
+                                              version, required, kKnownRequirements));
+  SavedModel model = ParseManifest(json, required.get<std::vector<std::string>>(), dir, &wrong);
+  if (!wrong.empty()) return SavedModelDamaged(path, wrong);
+  return model;
+}
+
+}  // namespace
+
+absl::Status CheckManifestBytes(int64_t bytes) {
+  if (bytes <= kManifestBytesMax) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("saved model: its manifest has ", bytes, " bytes, at most ", kManifestBytesMax,
+                   " are read back; train on fewer ranks, or with fewer tables"));
+}
+
+absl::StatusOr<SavedModel> ReadSavedModel(Env& env, const std::string& dir) {
+  const std::string path = ManifestPath(dir);
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
+  if (!exists) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "saved model: there is no ", path, ": give a directory that --save_dir has written"));
+  }
+  return ReadManifest(env, dir);
+}
+
+std::string SavedModelManifest(const SavedModel& model) {
+  Json tables = Json::array();
+  Json table_names = Json::array();
+  bool narrow = false;
+  for (const SavedModel::Table& table : model.tables) {
+    Json entry = {{"name", table.name}, {"dim", table.dim}};
+    WriteTableFormat(table, &entry);
+    narrow = narrow || table.weights_precision != WeightsPrecision::kFp32;
+    if (table.rows >= 0) entry["rows"] = table.rows;
+    if (!table.hash.empty()) entry["hash"] = table.hash;
+    tables.push_back(std::move(entry));
+    table_names.push_back(table.name);
+  }
+  Json stores = Json::array();
+  bool elsewhere = false;
+  for (const SavedModel::Part& part : model.parts) {
+    const std::string tables_dir = TablesDirText(model, part);
+    elsewhere = elsewhere || tables_dir != kTablesName;
+    Json entry = {{"rank", stores.size()},
+                  {"kind", part.store},
+                  {"dir", tables_dir},
+                  {"snapshot", part.snapshot},
+                  {"tables", table_names}};
+    if (part.identity.known()) entry["identity"] = part.identity.ToHex();
+    if (!part.table_rows.empty()) entry["rows"] = part.table_rows;
+    stores.push_back(std::move(entry));
+  }
+  Json required = Json::array();
+  if (model.is_checkpoint) required.push_back(kRequiresCheckpoint);
+  if (elsewhere) required.push_back(kRequiresStoreDir);
+  if (model.parts.size() > 1) required.push_back(kRequiresRanks);
+  if (narrow) required.push_back(kRequiresWeightsPrecision);
+  Json json;
+  json["format"] = kFormat;
+  json["version"] = kVersions.newest;
+  json["requires"] = std::move(required);
+  WriteModelHead(model, &json);
+  json["tables"] = std::move(tables);
+  json["world_size"] = model.parts.size();
+  json["stores"] = std::move(stores);
+  json["dense"] = {{"file", model.dense_file},
+                   {"bytes", model.dense_bytes},
+                   {"crc32c", CrcText(model.dense_crc)},
+                   {"parameters", model.num_parameters},
+                   {"optimizer", model.dense_optimizer}};
+  for (const SavedModel::Residuals& residuals : model.residuals) {
+    Json& entries = json["residuals"];
+    entries.push_back({{"rank", entries.size()},
+                       {"file", residuals.file},
+                       {"bytes", residuals.bytes},
+                       {"crc32c", CrcText(residuals.crc)}});
+  }
+  if (model.training.has_value()) json["training"] = TrainingToJson(*model.training);
+  json["manifest_crc32c"] = std::string(kCrcDigits, '0');
+  std::string text =
+      json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+  const std::string crc = CrcText(CrcOf(text));
+  text.replace(text.rfind(kCrcMember) + kCrcMember.size(), kCrcDigits, crc);
+  return text;
+}
+
+}  // namespace hotrow

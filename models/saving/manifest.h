@@ -1,0 +1,30 @@
+#ifndef HOTROW_MODELS_SAVING_MANIFEST_H_
+#define HOTROW_MODELS_SAVING_MANIFEST_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/env.h"
+#include "models/saving/saved_model.h"
+
+namespace hotrow {
+
+// manifest.json of a saved model or checkpoint, written and read: docs/formats/saved_model.md.
+
+// Reads and checks the manifest in `dir`. Errors: FailedPrecondition (no saved model there, or one
+// of a version that this build does not read), DataLoss (damaged); they name the file and the
+// remedy. See ReadCheckpoint for paths that users give.
+absl::StatusOr<SavedModel> ReadSavedModel(Env& env, const std::string& dir);
+
+// The manifest of the model, whose members are all filled in: what is to be written as
+// manifest.json into model.dir.
+std::string SavedModelManifest(const SavedModel& model);
+
+// Whether ReadSavedModel would take a manifest of this length. ResourceExhausted, naming the limit.
+absl::Status CheckManifestBytes(int64_t bytes);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_SAVING_MANIFEST_H_

@@ -1,0 +1,160 @@
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "models/saving/manifest_json_impl.h"
+#include "ops/dense_optimizer.h"
+#include "ops/row_init.h"
+#include "ops/sparse_optimizer.h"
+
+namespace hotrow {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A row's floats are counted in int32; no store takes rows of this size.
+constexpr int64_t kTableDimMax = int64_t{1} << 26;
+
+constexpr std::array<std::pair<InitializerKind, const char*>, 4> kInitializerNames = {{
+    {InitializerKind::kZeros, "zeros"},
+    {InitializerKind::kConstant, "constant"},
+    {InitializerKind::kUniform, "uniform"},
+    {InitializerKind::kNormal, "normal"},
+}};
+
+Json InitializerToJson(const Initializer& initializer) {
+  for (const auto& [kind, name] : kInitializerNames) {
+    if (kind == initializer.kind) return {{"kind", name}, {"value", initializer.value}};
+  }
+  return Json();
+}
+
+Initializer ParseInitializer(const Json& json, const std::string& path, std::string* wrong) {
+  JsonMembers members(json, path, wrong);
+  Initializer out;
+  const std::string name = members.String("kind");
+  out.value = static_cast<float>(members.Real("value"));
+  const auto known = std::find_if(kInitializerNames.begin(), kInitializerNames.end(),
+                                  [&](const auto& entry) { return name == entry.second; });
+  if (known == kInitializerNames.end()) {
+    members.Wrong("kind", name, "zeros, constant, uniform or normal");
+    return out;
+  }
+  out.kind = known->first;
+  if (!out.Validate().ok()) members.Wrong("value", out.value, "a finite number that fits");
+  return out;
+}
+
+}  // namespace
+
+absl::Status CheckManifestVersion(std::string_view place, const ManifestVersions& versions,
+                                  int64_t version, const Json& required,
+                                  std::span<const std::string_view> known) {
+  const auto refused = [&](std::string_view what, std::string_view remedy) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        std::string(place), " ", std::string(what), ", which this program does not know (it reads ",
+        versions.oldest == versions.newest
+            ? absl::StrCat("version ", versions.newest)
+            : absl::StrCat("versions ", versions.oldest, " to ", versions.newest),
+        "); ", std::string(remedy)));
+  };
+  constexpr std::string_view kNewer = "use a newer hotrow";
+  if (version < versions.oldest) {
+    return refused(absl::StrCat("has version ", version), "use the hotrow that wrote it");
+  }
+  if (version > versions.newest) return refused(absl::StrCat("has version ", version), kNewer);
+  for (const Json& name : required) {
+    if (!name.is_string() ||
+        std::find(known.begin(), known.end(), name.get<std::string>()) == known.end()) {
+      return refused(absl::StrCat("requires ", DescribeJson(name)), kNewer);
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string CrcText(uint32_t crc) { return absl::StrFormat("%08x", crc); }
+
+Json StringsToJson(const std::vector<std::pair<std::string, std::string>>& strings) {
+  Json json = Json::object();
+  for (const auto& [name, value] : strings) json[name] = value;
+  return json;
+}
+
+void WriteModelHead(const SavedModel& model, Json* manifest) {
+  Json& json = *manifest;
+  json["model"] = model.model;
+  json["shape"] = StringsToJson(model.shape);
+  if (model.seed.has_value()) json["seed"] = *model.seed;
+  json["step"] = model.step;
+  json["num_dense"] = model.num_dense;
+  json["features"] = Json::array();
+  for (const SavedModel::Feature& feature : model.features) {
+    json["features"].push_back({{"name", feature.name}, {"table", feature.table}});
+  }
+}
+
+void ParseModelHead(JsonMembers& manifest, SavedModel* model) {
+  model->model = manifest.String("model");
+  model->shape = manifest.Strings("shape");
+  model->step = manifest.Count("step", UINT32_MAX);
+  model->num_dense = static_cast<int32_t>(manifest.Count("num_dense", INT32_MAX));
+}
+
+std::vector<SavedModel::Feature> ParseFeatures(JsonMembers& manifest,
+                                               const std::set<std::string>& table_names,
+                                               std::string* wrong) {
+  std::vector<SavedModel::Feature> out;
+  for (const Json& entry : manifest.Array("features")) {
+    JsonMembers feature(entry, absl::StrCat("features[", out.size(), "]"), wrong);
+    out.push_back({feature.String("name"), feature.String("table")});
+    if (!table_names.contains(out.back().table)) {
+      feature.Wrong("table", out.back().table, "the name of a table");
+    }
+  }
+  return out;
+}
+
+void WriteTableFormat(const SavedModel::Table& table, Json* entry) {
+  (*entry)["optimizer"] = table.optimizer;
+  if (table.weights_precision != WeightsPrecision::kFp32) {
+    (*entry)["weights_precision"] = std::string(WeightsPrecisionName(table.weights_precision));
+  }
+  if (table.initializer.has_value()) {
+    (*entry)["initializer"] = InitializerToJson(*table.initializer);
+  }
+}
+
+SavedModel::Table ParseTableFormat(JsonMembers& table, std::set<std::string>* table_names,
+                                   std::string* wrong) {
+  SavedModel::Table out;
+  out.name = table.String("name");
+  if (!table_names->insert(out.name).second) table.Wrong("name", out.name, "a name of its own");
+  out.dim = static_cast<int32_t>(table.Count("dim", 1, kTableDimMax));
+  out.optimizer = table.String("optimizer");
+  if (!ParseSparseOptimizer(out.optimizer).ok()) {
+    table.Wrong("optimizer", out.optimizer, "an optimizer of tables");
+  }
+  if (table.Has("weights_precision")) {
+    const std::string name = table.String("weights_precision");
+    if (const auto precision = ParseWeightsPrecision(name); precision.ok()) {
+      out.weights_precision = *precision;
+    } else {
+      table.Wrong("weights_precision", name, "fp32, fp16 or bf16");
+    }
+  }
+  if (table.Has("initializer")) {
+    out.initializer =
+        ParseInitializer(table.Object("initializer"), table.PathOf("initializer"), wrong);
+  }
+  return out;
+}
+
+std::string ParseDenseOptimizerName(JsonMembers& dense) {
+  const std::string name = dense.String("optimizer");
+  if (!ParseDenseOptimizer(name).ok()) dense.Wrong("optimizer", name, "sgd, adagrad or adam");
+  return name;
+}
+
+}  // namespace hotrow

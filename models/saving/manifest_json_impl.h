@@ -1,0 +1,60 @@
+#ifndef HOTROW_MODELS_SAVING_MANIFEST_JSON_IMPL_H_
+#define HOTROW_MODELS_SAVING_MANIFEST_JSON_IMPL_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "models/json/json_members_impl.h"
+#include "models/saving/saved_model.h"
+
+namespace hotrow {
+
+// What the manifests of saved models and of the portable form say alike. Members are written and
+// read in the order of the format pages; `wrong` is as in JsonMembers.
+
+// In `requires`: tables have a weights_precision.
+inline constexpr char kRequiresWeightsPrecision[] = "weights_precision";
+
+// The versions of a format that this build reads. It writes the newest.
+struct ManifestVersions {
+  int64_t oldest = 1;
+  int64_t newest = 1;
+};
+// OK when this build reads a manifest of `version` that requires these names, of which it knows
+// `known`. FailedPrecondition otherwise: what it does not know, the versions that it reads, and the
+// remedy. place: what the error begins with.
+absl::Status CheckManifestVersion(std::string_view place, const ManifestVersions& versions,
+                                  int64_t version, const nlohmann::ordered_json& required,
+                                  std::span<const std::string_view> known);
+
+std::string CrcText(uint32_t crc);  // as JsonMembers::Crc reads it
+nlohmann::ordered_json StringsToJson(
+    const std::vector<std::pair<std::string, std::string>>& strings);
+
+// Members `model` to `features` of the manifest.
+void WriteModelHead(const SavedModel& model, nlohmann::ordered_json* manifest);
+// Of these members all but `seed` and `features`.
+void ParseModelHead(JsonMembers& manifest, SavedModel* model);
+std::vector<SavedModel::Feature> ParseFeatures(JsonMembers& manifest,
+                                               const std::set<std::string>& table_names,
+                                               std::string* wrong);
+
+// Members `optimizer`, `weights_precision` and `initializer` of a table.
+void WriteTableFormat(const SavedModel::Table& table, nlohmann::ordered_json* entry);
+// These, `name` and `dim`. table_names: of the tables before; the name is added.
+SavedModel::Table ParseTableFormat(JsonMembers& table, std::set<std::string>* table_names,
+                                   std::string* wrong);
+
+// Member `optimizer` of `dense`.
+std::string ParseDenseOptimizerName(JsonMembers& dense);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_SAVING_MANIFEST_JSON_IMPL_H_
