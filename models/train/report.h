@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "base/trace.h"
 #include "embedding/embedding_collection.h"
-#include "models/saving/checkpoint.h"
+#include "models/saving/checkpoint_writer.h"
 #include "models/train/access_recorder.h"
 #include "models/train/metrics.h"
 #include "ops/weights_precision.h"

@@ -30,6 +30,7 @@
 #include "comm/run_together.h"
 #include "models/data/slice_batch.h"
 #include "models/saving/checkpoint.h"
+#include "models/saving/checkpoint_writer.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/saved_model.h"
 #include "models/saving/saved_model_fit.h"

@@ -10,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "models/saving/checkpoint_check.h"
+#include "models/saving/checkpoint_writer.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/manifest.h"
 #include "models/saving/saved_model.h"

@@ -17,6 +17,7 @@
 #include "embedding/ranks/shard_map.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/checkpoint_check.h"
+#include "models/saving/checkpoint_writer.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/manifest.h"
 #include "models/saving/saved_model.h"
