@@ -7,6 +7,7 @@
 #include "models/saving/checkpoint_check.h"
 #include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
+#include "models/saving/portable_tables_reader.h"
 #include "store/rocks/rocks_store.h"
 #include "store/ssd/ssd_store.h"
 #include "tools/command.h"

@@ -13,6 +13,8 @@
 #include "models/saving/manifest_json_impl.h"
 #include "models/saving/partial_dir_impl.h"
 #include "models/saving/portable_manifest.h"
+#include "models/saving/portable_tables_reader.h"
+#include "models/saving/portable_tables_writer.h"
 #include "models/saving/saved_model_impl.h"
 #include "models/saving/saved_part.h"
 #include "models/saving/saved_snapshots_impl.h"

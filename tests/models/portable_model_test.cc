@@ -18,6 +18,7 @@
 #include "models/saving/dense_file.h"
 #include "models/saving/portable_manifest.h"
 #include "models/saving/portable_tables.h"
+#include "models/saving/portable_tables_reader.h"
 #include "models/saving/saved_model.h"
 #include "models/saving/saved_model_fit.h"
 #include "models/saving/saved_part.h"

@@ -10,6 +10,8 @@
 #include "base/crc32c.h"
 #include "base/philox.h"
 #include "models/data/npy.h"
+#include "models/saving/portable_tables_reader.h"
+#include "models/saving/portable_tables_writer.h"
 #include "ops/row_layout.h"
 #include "store/host/host_store.h"
 #include "tests/models/file_builders.h"
