@@ -181,6 +181,7 @@ absl::Status DcnModel::Forward(const ExecContext& ctx, const Input& input,
 
 absl::Status DcnModel::Backward(const ExecContext& ctx, std::span<float> logit_gradient,
                                 float* embedding_gradient, const BackwardHooks& hooks) {
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   HOTROW_RETURN_IF_ERROR(CheckBackward("DcnModel", input_, logit_gradient));
   const int64_t rows = input_.batch_size;
   const CrossNetwork::BackwardArgs cross = {

@@ -120,6 +120,7 @@ absl::Status DeepFmModel::Forward(const ExecContext& ctx, const Input& input,
 
 absl::Status DeepFmModel::Backward(const ExecContext& ctx, std::span<float> logit_gradient,
                                    float* embedding_gradient, const BackwardHooks& hooks) {
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   HOTROW_RETURN_IF_ERROR(CheckBackward("DeepFmModel", input_, logit_gradient));
   const int64_t rows = input_.batch_size;
   // All that reads logit_gradient comes before the MLP, which takes it as scratch.

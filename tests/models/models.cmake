@@ -1,7 +1,9 @@
 hotrow_add_test(
   NAME models_dense_test
-  SOURCES dcn_model_test.cc
+  SOURCES ctr_model_contract.cc
+          dcn_model_test.cc
           deepfm_model_test.cc
+          dlrm_model_test.cc
   DEPS hotrow::models)
 
 # Slow: every file call, and 500 kills.

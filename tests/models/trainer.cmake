@@ -2,7 +2,6 @@ hotrow_add_test(
   NAME models_trainer_test
   SOURCES batch_reader_test.cc
           byte_stream_test.cc
-          dlrm_model_test.cc
           flag_set_test.cc
           trainer_test.cc
           ${PROJECT_SOURCE_DIR}/tests/support/failing_threads.cc
