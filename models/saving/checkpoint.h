@@ -21,26 +21,26 @@ namespace hotrow {
 //   DIR/tables/                                snapshots of tables that live in memory; of several
 //                                              ranks in DIR/tables/rank-00002-of-00004
 //
-// Tables on a disk keep their snapshots in their own store. A checkpoint is there as soon as its
-// directory has its name; docs/formats/saved_model.md has the rest.
+// Tables on a disk keep their snapshots in their own store. A checkpoint exists once its directory
+// has its final name. docs/formats/saved_model.md has the details.
 
 // "step-000000001000"
 std::string CheckpointName(int64_t step);
 
-// Names of the committed checkpoints of a directory, by step; none where there is no directory.
+// Names of the committed checkpoints of a directory, by step. A missing directory has none.
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(Env& env, const std::string& dir);
 
-// Reads the manifest of what a user calls a checkpoint: a directory of checkpoints (its newest
-// one), one of them, or what --save_dir has written. Errors: FailedPrecondition (nothing of the
-// kind there; a newer version), DataLoss (damaged; names the file and the remedy, and the newest
-// checkpoint whose manifest is good).
+// Reads the manifest of whatever a user may call a checkpoint: a directory of checkpoints (the
+// newest one counts), one checkpoint, or what --save_dir wrote. Errors: FailedPrecondition (none of
+// these, or a version that this build does not read), DataLoss (damaged; names the file, the remedy
+// and the newest checkpoint whose manifest is good).
 absl::StatusOr<SavedModel> ReadCheckpoint(Env& env, const std::string& path);
 
-// Makes a checkpoint out of parts: writes the dense file and the manifest of `model` into
-// checkpoint_dir/CheckpointName(model.step) and commits it. The tables' snapshots must have been
-// prepared: model.parts says where. Returns the checkpoint's directory. Errors: AlreadyExists (of
-// that step), what the file system says; there is no such checkpoint then, or, where only the last
-// sync failed, perhaps.
+// Makes a checkpoint of parts: writes the dense file and the manifest of `model` into
+// checkpoint_dir/CheckpointName(model.step) and commits it. The snapshots that model.parts names
+// must be prepared. Returns the checkpoint's directory. Errors: AlreadyExists (a checkpoint of that
+// step), those of the file system. After an error there is no such checkpoint; only if the last
+// sync failed, there may be one.
 absl::StatusOr<std::string> WriteCheckpoint(Env& env, const std::string& checkpoint_dir,
                                             SavedModel model,
                                             const DenseArrays<const float>& dense);

@@ -12,53 +12,50 @@
 
 namespace hotrow {
 
-// What a saved model or a checkpoint is made of, and whether all of it is good.
+// The parts of a saved model or checkpoint, and their damage.
 struct CheckpointReport {
   SavedModel model;
-  // Of the directory of checkpoints that the model lies in, by step; empty for a saved model.
+  // Names of all checkpoints in its directory of checkpoints, by step; empty for a saved model.
   std::vector<std::string> checkpoints;
 
   struct File {
     std::string path;
     int64_t bytes = -1;  // -1: it is not there
   };
-  // That belong to it alone: manifest, dense, the snapshots of memory stores, residuals.
+  // Files that belong to it alone: manifest, dense file, snapshots of memory stores, residuals.
   std::vector<File> files;
 
   std::vector<int64_t> part_rows;  // of each part, by rank; -1: not known
-  // By table, of all parts, as their snapshots were counted; empty: not all of them were.
+  // By table, all parts together, as counted in their snapshots; empty: some were not counted.
   std::vector<int64_t> table_rows;
 
   int64_t rows = -1;         // of all tables; -1: not known
   std::string rows_unknown;  // why
-  // What verifying has counted, in the order of model.tables; empty: nothing was read.
+  // What Verify counted, in the order of model.tables; empty: the rows were not all read.
   std::vector<PortableDigest> tables;
-  // A line for each, beginning with the file or the directory of the part: what is damaged or not
-  // there.
+  // One line for each damaged or missing piece. It begins with the file or the part's directory.
   std::vector<std::string> damage;
-  // Of a directory of checkpoints: names of those before the newest that are damaged.
+  // Names of damaged checkpoints before the newest.
   std::vector<std::string> damaged_checkpoints;
 };
 
-// Reads the manifest of what ReadCheckpoint takes, looks whether the other parts are there, and
-// counts rows as far as that needs no rows to be read. Nothing is written. store_bytes: memory for
-// the index of an ssd store, one at a time, 0: no limit. Errors: those of ReadCheckpoint and of the
-// files.
+// Reads the manifest (`path` as in ReadCheckpoint), checks that the other parts are there, and
+// counts rows as far as it can without reading any. Writes nothing. store_bytes: memory for the
+// index of one ssd store at a time; 0: no limit. Errors: those of ReadCheckpoint and of the files.
 absl::StatusOr<CheckpointReport> InspectCheckpoint(Env& env, const std::string& path,
                                                    int64_t store_bytes);
 
-// The same, and reads everything: the dense file, residuals, every row with its checksum (of an ssd
-// store all that VerifySsdStore checks, present state and other snapshots included; of a rocksdb
-// store what VerifyRocksSnapshot checks), and compares rows and hashes with the manifest where it
-// knows them, and each row's part with the rank that it belongs to. Errors: those above,
-// FailedPrecondition (the store is open in another process), what keeps it from reading on.
+// Does the same and reads everything: the dense file, residuals, and every row with its checksum.
+// For an ssd store it checks what VerifySsdStore does, present state and other snapshots included;
+// for a rocksdb store, what VerifyRocksSnapshot does. Compares rows and hashes with the manifest
+// where it has them, and the part of each row with the rank that owns the row. Errors: those above,
+// FailedPrecondition (another process has the store open), and errors that end the reading.
 absl::StatusOr<CheckpointReport> VerifyCheckpoint(Env& env, const std::string& path,
                                                   int64_t store_bytes);
 
-// The same for each checkpoint of a directory, by step. One that cannot be read has the error among
-// its damage, and a model of which nothing but `dir` is known. A store that several of them share
-// is verified once, and its damage is that of the first. Errors: that of the last one where none
-// can be verified.
+// Does so for each checkpoint of a directory, by step. For one that cannot be read, the error is in
+// `damage`, and only model.dir is known. A store that several checkpoints share is verified once,
+// and its damage is reported with the first. Errors: if none can be verified, that of the last one.
 absl::StatusOr<std::vector<CheckpointReport>> VerifyCheckpoints(Env& env, const std::string& dir,
                                                                 int64_t store_bytes);
 

@@ -9,7 +9,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/saving/checkpoint.h"
 #include "models/saving/checkpoint_dir_impl.h"
 #include "models/saving/manifest.h"
 #include "models/saving/store_paths_impl.h"

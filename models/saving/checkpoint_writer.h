@@ -20,57 +20,55 @@ class TraceRecorder;
 
 struct CheckpointWriterOptions {
   std::string dir;
-  int64_t keep = 2;  // how many stay; at least 1
-  // false: everything runs inside the calls, in one order, for tests that walk over file calls.
+  int64_t keep = 2;  // checkpoints that stay; at least 1
+  // false: all work runs inside the calls, in one order, for tests that fail each file call in turn
   bool background = true;
   Env* env = nullptr;              // required
   TraceRecorder* trace = nullptr;  // spans "checkpoint_begin", "checkpoint_commit"
 
-  // This process among those that train together, each with rows and a writer of its own; `dir` is
-  // one directory that all of them see.
+  // Connects the ranks of this run. Each has rows and a writer of its own; all see the same `dir`.
   Communicator* communicator = nullptr;  // not owned; null: alone
 };
 
-// Nanoseconds; sums and maxima over the checkpoints of this writer. `count` and `early` are the
-// same on all ranks, the others this rank's.
+// Sums and maxima over the checkpoints of this writer; times in nanoseconds. `count` and `early`
+// are the same on all ranks, everything else is this rank's.
 struct CheckpointStats {
   int64_t count = 0;     // committed
-  int64_t early = 0;     // of them, taken to free disk space
-  int64_t bytes = 0;     // written for them: dense files, manifests, residuals and dirty rows
-  int64_t pause_ns = 0;  // training stood still: the time of Begin
+  int64_t early = 0;     // of these, taken early to free disk space
+  int64_t bytes = 0;     // written: dense files, manifests, residuals and dirty rows
+  int64_t pause_ns = 0;  // time in Begin, while training stands still
   int64_t pause_ns_max = 0;
   int64_t pause_ns_last = 0;
-  int64_t commit_ns = 0;  // from the beginning to the commit
+  int64_t commit_ns = 0;  // from Begin to the commit
   int64_t commit_ns_max = 0;
   int64_t commit_ns_last = 0;
 };
 
-// Takes the checkpoints of one run, one at a time, in two phases: Begin copies what is small and
-// begins the snapshot of the tables; when that is durable, manifest and dense file are committed by
-// one rename; then the oldest checkpoints beyond `keep` are removed, their manifests before their
-// snapshots, so that no manifest ever names a snapshot that is gone. Until then the one before
-// stays.
+// Takes the checkpoints of one run, one at a time. Begin copies the small parts and begins a
+// snapshot of the tables. Once the snapshot is durable, one rename commits manifest and dense file.
+// Then the oldest checkpoints beyond `keep` are removed, manifests before snapshots, so no manifest
+// ever names a snapshot that is gone. The previous checkpoint stays until the new one is committed.
 //
-// Ranks:   each prepares, commits and drops the snapshots of its own store; rank 0 alone makes and
-//          removes checkpoints' directories, into which each writes its residuals, if there are any
-//          (EmbeddingCollection::keeps_residuals; a copy of them lives until they are written).
-//          Calls marked collective are made by all ranks at the same point of the run, and return
-//          the same on all; they exchange a few numbers and wait for other ranks only to come to
-//          the same call. However long files take, each exchange is answered within milliseconds.
-//          What the const calls say is the same on all ranks.
+// Ranks:   each rank prepares, commits and drops the snapshots of its own store, and writes its
+//          residuals, if it keeps any (EmbeddingCollection::keeps_residuals; a copy of them lives
+//          until they are written). Only rank 0 makes and removes checkpoint directories. All ranks
+//          make collective calls at the same point of the run, and the calls return the same on
+//          all. They exchange a few numbers and wait for nothing but the other ranks' calls: each
+//          exchange is answered within milliseconds, however long files take. Const calls return
+//          the same on all ranks.
 // Threads: one call at a time, on the thread that calls the collection. File work runs on a thread
-//          of the writer's own, which also tells the collection to commit and drop snapshots, while
-//          other calls of it go on.
-// Errors:  what file system and store say. A checkpoint that failed does not exist, or, where only
-//          the last sync failed, perhaps; those before it are there. After ResourceExhausted the
-//          next may begin. What one rank met, all ranks return: its status with its number before
-//          the message; of several ranks ResourceExhausted goes first, as it has a remedy. After an
-//          error of the communicator only the destructor may follow.
+//          of the writer's own. That thread also commits and drops snapshots of the collection,
+//          while other calls of the collection go on.
+// Errors:  those of the file system and the store. A checkpoint that failed does not exist; only if
+//          the last sync failed, it may. Earlier checkpoints stay. After ResourceExhausted the next
+//          one may begin. An error on any rank is returned by all, with that rank's number in front
+//          of the message; if several ranks fail, ResourceExhausted wins, since it has a remedy.
+//          After an error of the communicator only the destructor may be called.
 class CheckpointWriter {
  public:
-  // Makes the directory if it is missing. Changes nothing in one that is there, but for the file
-  // LOCK, which rank 0 holds locked as long as the writer lives. Not collective. Errors:
-  // FailedPrecondition (not a directory, not to be written, in use by another job).
+  // Makes the directory if it is missing. In an existing one it changes only the file LOCK, which
+  // rank 0 holds for the life of the writer. Not collective. Errors: FailedPrecondition (not a
+  // directory, not writable, in use by another job).
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Open(
       const CheckpointWriterOptions& options);
   ~CheckpointWriter();
@@ -80,17 +78,18 @@ class CheckpointWriter {
   // The snapshot_dir of this rank's collection in memory.
   std::string tables_dir() const;
 
-  // Collective. Ties the writer to this rank's collection, whose snapshots lie in tables_dir of a
-  // store of this kind, and removes what a crash left: directories without a name, snapshots of
-  // this directory that no checkpoint names, and checkpoints beyond `keep`. Checkpoints of another
-  // number of ranks are like any other; rows that they hold in ssd or rocksdb stores which are not
-  // of this run stay there when they go. Damaged checkpoints but for the newest are left alone,
-  // with all snapshots that may be theirs: see notes(). Errors: FailedPrecondition (a rank does not
-  // see what rank 0 writes into `dir`; two ranks with one tables_dir).
+  // Ties the writer to this rank's collection, which keeps its snapshots in tables_dir of a store
+  // of this kind, and removes what a crash left: unfinished directories, snapshots of this
+  // directory that no checkpoint names, and checkpoints beyond `keep`. Checkpoints of another
+  // number of ranks count like any other; when they go, their rows in ssd or rocksdb stores of
+  // other runs stay. Damaged checkpoints other than the newest are left alone, with all snapshots
+  // that may be theirs: see notes(). Collective. Errors: DataLoss (the newest checkpoint is
+  // damaged), FailedPrecondition (a rank does not see what rank 0 writes into `dir`; two ranks have
+  // the same tables_dir; the newest checkpoint is of a version that this build does not read).
   absl::Status Attach(EmbeddingCollection* tables, StoreKind store, const std::string& tables_dir);
 
-  // A line for each checkpoint that Attach found damaged: what it is, and the remedy. The same on
-  // all ranks but for what each found itself.
+  // One line for each checkpoint that Attach found damaged, with the remedy. A rank's lines differ
+  // from other ranks' only for damage that it found itself.
   const std::vector<std::string>& notes() const;
 
   bool busy() const;
@@ -100,19 +99,20 @@ class CheckpointWriter {
   // Directory of the newest one.
   std::string newest_dir() const;
 
-  // Begins a checkpoint, on all ranks, of the same step; not while busy(). `model` says everything
-  // but the parts; what rank 0 says counts, and its dense parameters. early: it is taken to free
-  // disk space; those before it go when it is committed, whatever `keep` says. FailedPrecondition
-  // when there is one of that step. It exchanges nothing: with several ranks, what keeps this one
-  // from beginning is said by Poll or Wait.
+  // Begins a checkpoint of one step on all ranks; not while busy(). `model` has everything but the
+  // parts; rank 0's `model` and `dense` count. early: the checkpoint is taken to free disk space,
+  // and all earlier ones go when it is committed, whatever `keep` is. FailedPrecondition if there
+  // is one of that step or a later one. Exchanges nothing: with several ranks, Poll or Wait return
+  // what kept this rank from beginning.
   absl::Status Begin(SavedModel model, const DenseArrays<const float>& dense, bool early = false);
-  // Carries the checkpoint on as far as it goes without waiting. True when it has just been
-  // committed. Collective while busy(), and exchanges nothing otherwise.
+  // Advances the checkpoint as far as possible without waiting. True if it has just been committed.
+  // Collective while busy(); otherwise it exchanges nothing.
   absl::StatusOr<bool> Poll();
-  // Waits until it is committed; OK when there is none. Collective. It goes on exchanging numbers
-  // all the while, so that no timeout of the communicator bounds how long writing may take.
+  // Waits until the checkpoint is committed; OK if there is none. Collective. It keeps exchanging
+  // numbers meanwhile, so no timeout of the communicator limits how long writing may take.
   absl::Status Wait();
-  // Removes all but the newest one. False when there is but one. Not while busy(). Collective.
+  // Removes all checkpoints but the newest. False if there is only one. Not while busy().
+  // Collective.
   absl::StatusOr<bool> KeepNewestOnly();
 
   const CheckpointStats& stats() const;

@@ -13,10 +13,10 @@
 
 namespace hotrow {
 
-// The files beside a manifest that are read whole: dense parameters with the state of their
-// optimizer, as safetensors, and what the gradients of ranks had lost.
+// The files beside a manifest that are read whole: dense parameters with their optimizer state, as
+// safetensors, and the residuals of each rank's gradients.
 
-// Dense parameters and the state of their optimizer; arrays that it does not keep are empty.
+// Dense parameters and their optimizer state. Arrays that the optimizer does not keep are empty.
 template <typename Float>
 struct DenseArrays {
   std::span<Float> parameters;
@@ -32,17 +32,17 @@ struct DenseVectors {
   DenseArrays<const float> arrays() const { return {parameters, momentum1, momentum2}; }
 };
 
-// Fills the parameters, and those arrays of state that are not empty. Lengths are those of the
-// manifest. Errors: DataLoss, naming the file.
+// Fills the parameters, and the arrays of state that are not empty. Each has num_parameters floats.
+// Errors: DataLoss, naming the file.
 absl::Status ReadSavedDense(Env& env, const SavedModel& saved, const DenseArrays<float>& dense);
-// All arrays that the file has.
+// Reads all arrays that the file has.
 absl::StatusOr<DenseVectors> ReadSavedDense(Env& env, const SavedModel& saved);
 
-// The bytes of a rank's residuals, of which there are some. Errors: DataLoss, naming the file.
+// Reads a rank's residuals; saved.residuals is not empty. Errors: DataLoss, naming the file.
 absl::StatusOr<std::string> ReadSavedResiduals(Env& env, const SavedModel& saved, int32_t rank);
 
-// Writes the dense file `name` into model->dir, syncs it, and fills the members dense_* of the
-// model. The directory is not synced.
+// Writes the dense file `name` into model->dir, syncs it, and fills num_parameters, dense_file,
+// dense_bytes and dense_crc of the model. Does not sync the directory.
 absl::Status WriteSavedDense(Env& env, const std::string& name,
                              const DenseArrays<const float>& dense, SavedModel* model);
 

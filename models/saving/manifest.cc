@@ -46,8 +46,8 @@ constexpr std::array<std::string_view, 4> kKnownRequirements = {
 
 uint32_t CrcOf(std::string_view text) { return Crc32c(std::as_bytes(std::span(text))); }
 
-// Paths inside the manifest's directory, or the one that it lies in, are written relative, so that
-// they may move together.
+// Paths in the manifest's directory are written relative, and those in its parent for a checkpoint,
+// so that all may move together.
 std::string TablesDirText(const SavedModel& model, const SavedModel::Part& part) {
   const std::string dir = AbsolutePath(model.dir);
   const std::string tables = AbsolutePath(part.tables_dir);
@@ -181,8 +181,9 @@ absl::StatusOr<SavedModel> ReadManifest(Env& env, const std::string& dir) {
   const Json& json = *parsed;
   std::string wrong;
   JsonMembers top(json, "", &wrong);
-  if (top.String("format") != kFormat)
+  if (top.String("format") != kFormat) {
     return SavedModelDamaged(path, "it is no manifest of a saved model");
+  }
   const int64_t version = top.Count("version");
   const Json& required = top.Array("requires");
   if (!wrong.empty()) return SavedModelDamaged(path, wrong);

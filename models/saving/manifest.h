@@ -13,16 +13,15 @@ namespace hotrow {
 
 // manifest.json of a saved model or checkpoint, written and read: docs/formats/saved_model.md.
 
-// Reads and checks the manifest in `dir`. Errors: FailedPrecondition (no saved model there, or one
-// of a version that this build does not read), DataLoss (damaged); they name the file and the
-// remedy. See ReadCheckpoint for paths that users give.
+// Reads and checks the manifest in `dir`. ReadCheckpoint does so for paths that users give. Errors:
+// FailedPrecondition (no saved model there, or one of a version that this build does not read),
+// DataLoss (damaged); they name the file and the remedy.
 absl::StatusOr<SavedModel> ReadSavedModel(Env& env, const std::string& dir);
 
-// The manifest of the model, whose members are all filled in: what is to be written as
-// manifest.json into model.dir.
+// The text of manifest.json in model.dir. All members of the model must be filled in.
 std::string SavedModelManifest(const SavedModel& model);
 
-// Whether ReadSavedModel would take a manifest of this length. ResourceExhausted, naming the limit.
+// OK if ReadSavedModel reads manifests of this length; ResourceExhausted, naming the limit.
 absl::Status CheckManifestBytes(int64_t bytes);
 
 }  // namespace hotrow

@@ -24,16 +24,16 @@ struct PortableModel {
 
 inline constexpr char kPortableFormat[] = "hotrow.portable_model";
 
-// Whether the directory has a manifest that says it is of the portable form, whatever its state.
+// Whether the directory has a manifest of the portable form, in whatever state.
 absl::StatusOr<bool> IsPortableModel(Env& env, const std::string& dir);
 
-// Reads the manifest. With `edited`, checksums, hashes and numbers of rows are left out: the arrays
-// were changed on purpose. Errors: FailedPrecondition (there is none; a newer version),
-// InvalidArgument (a member that is missing or wrong: it may have been edited; names it, what was
-// found and what was expected).
+// Reads the manifest. edited: the arrays were changed on purpose, so checksums, hashes and numbers
+// of rows are ignored. Errors: FailedPrecondition (no manifest, or a version that this build does
+// not read), InvalidArgument (a member is missing or wrong; names it, what was found and what was
+// expected).
 absl::StatusOr<PortableModel> ReadPortableManifest(Env& env, const std::string& dir, bool edited);
 
-// The manifest, whose members are all filled in.
+// The text of the manifest. All members of `portable` must be filled in.
 std::string PortableManifest(const PortableModel& portable);
 
 }  // namespace hotrow

@@ -41,7 +41,7 @@ struct ImportOptions {
   Env* env = nullptr;                         // of all files, but RocksDB's
 };
 
-// What was exported or imported.
+// The result of an export, an import or a check.
 struct PortableSummary {
   std::string from;
   std::string to;
@@ -51,18 +51,19 @@ struct PortableSummary {
   int64_t bytes = 0;                   // of rows, as the arrays hold them
 };
 
-// Both write into a directory of a temporary name beside the one they make, sync it and rename it,
-// so that a kill or a power loss leaves nothing under the name, or the whole. What a kill left
-// behind is removed by the next try. (With a store_path of its own an import renames the store
-// before the checkpoint: a kill just between the two leaves the store alone there.) Files are read
-// and written through buffers, so tables may be larger than memory; dense parameters are not.
+// Both write a directory of a temporary name beside the target, sync it and rename it, so a kill or
+// a power loss leaves either nothing under the target's name or all of it. The next try removes
+// what a kill left behind. (An import with a store_path of its own renames the store before the
+// checkpoint: a kill between the two leaves only the store.) Tables go through buffers, so they may
+// be larger than memory; dense parameters may not.
 //
-// Errors: FailedPrecondition (the target is there; somebody else writes it; what ReadCheckpoint
-// says), those of models/saving/portable_tables.h and of the stores. Nothing is made then.
+// Errors: FailedPrecondition (the target exists, or another process makes it; those of
+// ReadCheckpoint), those of models/saving/portable_tables_writer.h and portable_tables_reader.h and
+// of the stores. Nothing is made then.
 absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options);
 absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options);
 
-// Reads all of a directory of the portable form and compares what can be compared.
+// Reads all of a directory of the portable form and checks it against its manifest.
 absl::StatusOr<PortableSummary> VerifyPortable(Env& env, const std::string& dir,
                                                int64_t memory_bytes);
 

@@ -15,13 +15,13 @@
 
 namespace hotrow {
 
-// A trained model in a directory: its tables with their optimizer state, its dense parameters with
-// theirs, and the step. docs/formats/saved_model.md has the layout. The manifest is the last file
-// written and names the others, so that a kill at any moment leaves the model from before or the
-// new one. A checkpoint (models/saving/checkpoint.h) is a saved model that also knows where its
-// training stands; both have one manifest (models/saving/manifest.h).
+// A trained model in a directory: tables and dense parameters, both with their optimizer state, and
+// the step. docs/formats/saved_model.md has the layout. The manifest is written last and names the
+// other files, so a kill at any moment leaves either the old model or the new one. A checkpoint
+// (models/saving/checkpoint.h) is a saved model that also records where its training stands; both
+// have the same manifest (models/saving/manifest.h).
 //
-// What the manifest says of a model:
+// SavedModel is what the manifest says.
 struct SavedModel {
   struct Feature {
     std::string name;
@@ -34,7 +34,7 @@ struct SavedModel {
     std::string optimizer;  // SparseOptimizerName
     WeightsPrecision weights_precision = WeightsPrecision::kFp32;
     std::optional<Initializer> initializer;  // of rows that join; none: not known
-    // What was counted when the model was saved; a checkpoint does not read its rows.
+    // As counted when the model was saved. Taking a checkpoint reads no rows, so it has neither.
     int64_t rows = -1;  // -1: not known
     std::string hash;   // TableDigest::hash; empty: not known
   };
@@ -56,7 +56,8 @@ struct SavedModel {
     friend bool operator==(const Part&, const Part&) = default;
   };
 
-  // What a rank's gradients had lost and is still to be added (EmbeddingCollection::SaveResiduals).
+  // A rank's residuals: what its gradients lost to rounding and the next ones add back
+  // (EmbeddingCollection::SaveResiduals).
   struct Residuals {
     std::string file;  // a name in `dir`
     int64_t bytes = 0;
@@ -64,7 +65,7 @@ struct SavedModel {
   };
 
   std::string model;  // CtrModel::name
-  // Flags that decide what each dense parameter is, such as layer sizes.
+  // The flags that give each dense parameter its meaning, such as layer sizes.
   std::vector<std::pair<std::string, std::string>> shape;
   std::optional<uint64_t> seed;  // of the rows' first values; none: not known
   int64_t step = 0;              // updates so far
@@ -74,7 +75,7 @@ struct SavedModel {
   std::string dense_optimizer;    // DenseOptimizerName
   int64_t num_parameters = 0;     // dense
 
-  // Where it lies. Readers fill these; writers fill what they say they do.
+  // Where the model lies. Reading fills all of these; writers document which ones they fill.
   std::string dir;          // of the manifest
   std::vector<Part> parts;  // by rank: one store each, kMaxRanks at most
   std::string dense_file;   // a name in `dir`

@@ -9,21 +9,21 @@
 
 namespace hotrow {
 
-// What somebody wants to do with a saved model, for the words of errors.
+// What a caller wants a saved model for; errors say so.
 struct SavedModelUse {
-  std::string flag;        // what names the model: "--init_from=/models/monday"
-  std::string train_anew;  // how to do without it: "train anew without --init_from"
+  std::string flag;        // that names the model: "--init_from=/models/monday"
+  std::string train_anew;  // the remedy without it: "train anew without --init_from"
 };
 
-// Whether a model of this form may go on from `saved`; `wanted` has no parts. Name, shape, dense
-// and sparse features and the tables with their dims and optimizers must agree; the dense optimizer
-// and the stores' kinds and number need not. Errors: FailedPrecondition, naming what differs and
-// the remedy.
+// OK if a model like `wanted`, which has no parts, may be trained on from `saved`. Name, shape,
+// dense and sparse features, and the tables with dims, optimizers and precisions must agree. The
+// dense optimizer and the number and kinds of stores may differ. Errors: FailedPrecondition, naming
+// what differs and the remedy.
 absl::Status CheckSavedModelFits(const SavedModel& saved, const SavedModel& wanted,
                                  const SavedModelUse& use);
 
-// Compares the tables that were loaded, those of all ranks together, with what the manifest knows
-// of them. Errors: DataLoss, naming the table.
+// Compares the tables that were loaded, all ranks together, with the manifest, where that has rows
+// and hashes. Errors: DataLoss, naming the table.
 absl::Status CheckSavedTables(const SavedModel& saved, const CollectionDigest& digest);
 
 }  // namespace hotrow

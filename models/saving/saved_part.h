@@ -14,18 +14,17 @@
 
 namespace hotrow {
 
-// The tables of a model, without files.
+// The tables of a model, as the portable form describes them, without files.
 absl::StatusOr<std::vector<PortableTable>> TablesOf(const SavedModel& model);
 
-// Opens one part of a saved model or checkpoint for reading and compares the widths of its tables
-// with the manifest. memory_bytes as in SnapshotReaderOptions. Errors: those of
-// store/snapshot_reader.h, DataLoss (other tables).
+// Opens the part of one rank for reading and compares the widths of its tables with the manifest.
+// memory_bytes as in SnapshotReaderOptions. Errors: those of store/snapshot_reader.h, DataLoss (the
+// tables differ).
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const SavedModel& saved,
                                                               int32_t rank, int64_t memory_bytes);
 
-// OK when this row of the part of `rank` belongs to that rank. If it belongs to another one, which
-// may have it too: DataLoss, naming the part's directory, table, key and both ranks. So rows of
-// parts that pass occur once.
+// OK if a row found in the part of `rank` belongs to that rank, so that no row of parts that pass
+// occurs twice. Otherwise DataLoss, naming the part's directory, table, key and both ranks.
 absl::Status CheckRankOfRow(const SavedModel& saved, int32_t rank, const RowKey& key);
 
 }  // namespace hotrow

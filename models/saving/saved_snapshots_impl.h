@@ -15,18 +15,18 @@
 
 namespace hotrow {
 
-// The snapshots of stores that saved models and checkpoints name: their names, the files of those
-// of memory stores, and what a rank tells the others of its own.
+// Snapshots of stores, as saved models and checkpoints use them: their names, the files of those of
+// memory stores, and what ranks tell each other about them.
 
-// Names of snapshots of one owner, a saved model's or checkpoints' directory: several may keep
-// snapshots in one store, and each removes its own only. The upper half of the name is a hash of
-// the owner's path, the lower half counts.
+// Names the snapshots of one owner, which is the directory of a saved model or of checkpoints.
+// Several owners may keep snapshots in one store, and each removes only its own. The upper half of
+// a name is a hash of the owner's path, the lower half counts up.
 class SnapshotNames {
  public:
-  // `exclusive`: all snapshots in the store are this owner's, whatever their names.
+  // exclusive: all snapshots in the store belong to this owner, whatever their names.
   SnapshotNames(const std::string& owner, bool exclusive);
   bool owns(SnapshotId id) const;
-  // A name that is above all that `existing` has of this owner and that this returned before.
+  // A name above all names of this owner in `existing`, and above all that Next has returned.
   SnapshotId Next(const std::vector<SnapshotId>& existing);
 
  private:
@@ -38,18 +38,18 @@ class SnapshotNames {
 inline constexpr char kSnapshotSuffix[] = ".snapshot";
 // A snapshot of a memory store is one file (docs/formats/host_snapshot.md).
 std::string SnapshotFileName(SnapshotId id);
-// None: the file has another kind of name.
+// nullopt: not the name of such a file.
 std::optional<SnapshotId> SnapshotOfFileName(const std::string& name);
-// The snapshots whose files lie in a directory.
+// The snapshots that have files in a directory.
 absl::StatusOr<std::vector<SnapshotId>> ListSnapshotFiles(Env& env, const std::string& dir);
-// What a rank tells the others of its snapshot: identity and rows of each table, as a text.
+// A rank's message about its snapshot: identity and rows of each table, as a text.
 std::string SnapshotInfoText(const SnapshotInfo& info);
-// Fills these members of a part from it. Errors: Internal (another rank's text makes no sense).
+// Fills these members of a part from the message. Errors: Internal (malformed).
 absl::Status TakeSnapshotInfo(std::string_view text, SavedModel::Part* part);
 
-// Removes snapshots of memory stores of any number of ranks that lie below dir/tables and that none
-// of `named` names, and what directories of ranks are empty then. The directories in_use, absolute
-// paths, are left alone: their stores do that.
+// Removes the snapshots of memory stores below dir/tables, of any number of ranks, that no part in
+// `named` names, and directories of ranks that become empty. Leaves alone the directories in_use
+// (absolute paths): their stores clean up themselves.
 absl::Status RemoveUnnamedSnapshots(Env& env, const std::string& dir,
                                     const std::vector<SavedModel::Part>& named,
                                     const std::set<std::string>& in_use);

@@ -6,12 +6,11 @@
 
 namespace hotrow {
 
-// Where a rank keeps what all ranks keep below `path`: path/rank-00002-of-00004; of a single rank
-// it is path itself.
+// A rank's own directory below `path`: path/rank-00002-of-00004. A single rank has path itself.
 std::string RankDir(const std::string& path, int32_t rank, int32_t world_size);
 
-// Where a rank's snapshot lies that --save_dir=dir writes with --store=memory: RankDir of
-// dir/tables. With checkpoints the same.
+// Where a rank's snapshots of a memory store lie that --save_dir=dir or --checkpoint_dir=dir
+// writes: RankDir of dir/tables.
 std::string SavedTablesDir(const std::string& dir, int32_t rank = 0, int32_t world_size = 1);
 
 }  // namespace hotrow

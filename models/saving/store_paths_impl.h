@@ -12,24 +12,24 @@
 namespace hotrow {
 
 std::string ManifestPath(const std::string& dir);
-std::string ParentDir(const std::string& path);  // "." of a name, "/" of what lies there
+std::string ParentDir(const std::string& path);  // "." for "a", "/" for "/a"
 std::string WithoutEndingSlashes(std::string path);
 // Without "." and ".."; links are not followed.
 std::string AbsolutePath(const std::string& path);
-// An absolute path as it is, others from `dir`.
+// `path` if it is absolute, otherwise dir/path.
 std::string JoinPath(const std::string& dir, const std::string& path);
 
-// "tables": of a saved model, or of a directory of checkpoints, where rows of memory stores lie.
+// Below a saved model or a directory of checkpoints: snapshots of memory stores.
 inline constexpr char kTablesName[] = "tables";
-// Whether RankDir gives a directory of this name: "rank-00002-of-00004".
+// Whether this is a name that RankDir gives: "rank-00002-of-00004".
 bool IsRankDirName(const std::string& name);
 
 // The file that LockJobDir locks.
 std::string JobLockPath(const std::string& dir);
-// Takes the lock of a directory that one job at a time writes, the file dir/LOCK, which is made if
-// it is missing and stays. Readers do not need it. Null where the file system has no locks.
-// flag: that names the directory, as "checkpoint_dir". Errors: FailedPrecondition (another job, in
-// this process or another, has it; names both).
+// Locks a directory that one job at a time may write. The lock is the file dir/LOCK, which is made
+// if it is missing, and stays. Readers do not need it. Null if the file system has no locks. flag:
+// the one that names the directory, such as "checkpoint_dir". Errors: FailedPrecondition (another
+// job, in this process or another, holds the lock; names flag, directory and lock).
 absl::StatusOr<std::unique_ptr<FileLock>> LockJobDir(Env& env, std::string_view flag,
                                                      const std::string& dir);
 

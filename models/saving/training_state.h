@@ -13,20 +13,20 @@
 
 namespace hotrow {
 
-// Where a training run stands between two of its steps, so that it goes on from there with the bits
-// of a run that was never interrupted.
+// Where a training run stands between two steps. A run that resumes from it ends with the same bits
+// as one that was never interrupted.
 struct TrainingState {
-  // What the run's bits depend on, as flag names and values.
+  // Flags that decide the run's bits, with their values.
   std::vector<std::pair<std::string, std::string>> settings;
-  // What decided the kernels of its matrix products (ops/processor_kind.h), of several ranks each
-  // kind once; empty: not known. On another kind the run goes on with other bits.
+  // What chose the kernels of the matrix products (ops/processor_kind.h); with several ranks, each
+  // kind once. Empty: not known. On another kind of processor the run resumes with other bits.
   std::string processor;
 
-  // The batch to come: its epoch, and what was trained on of that epoch.
+  // The next batch: its epoch, and how much of that epoch has been trained on.
   int64_t epoch = 0;
   int64_t samples_in_epoch = 0;
   int64_t batches_in_epoch = 0;
-  // A validation that was due and not finished; it comes before the batch.
+  // A validation is due or was cut off; it runs before the batch.
   bool validation_due = false;
   int64_t validated_step = -1;  // the step after which validation ran last
 
@@ -49,8 +49,8 @@ struct TrainingState {
   double best_auc = 0;
 };
 
-// As a JSON object and back, for those who keep it elsewhere than in a manifest of saved models
-// (portable exports). The error names the member that is missing or wrong: InvalidArgument.
+// To a JSON object and back, for files other than the manifest (portable exports). Errors:
+// InvalidArgument, naming the member that is missing or wrong.
 std::string TrainingStateToJson(const TrainingState& state);
 absl::StatusOr<TrainingState> TrainingStateFromJson(std::string_view json);
 

@@ -29,6 +29,7 @@ hotrow_add_test(
           learning_rate_test.cc
           mllog_test.cc
           saved_model_test.cc
+          saving_parts_test.cc
   DEPS hotrow::models nlohmann_json::nlohmann_json)
 
 # Ranks as processes. Slow: more kills.

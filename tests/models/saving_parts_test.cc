@@ -1,0 +1,176 @@
+// What saved models and checkpoints are made with: paths, names and directories.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/env.h"
+#include "models/saving/checkpoint.h"
+#include "models/saving/checkpoint_dir_impl.h"
+#include "models/saving/partial_dir_impl.h"
+#include "models/saving/saved_snapshots_impl.h"
+#include "models/saving/store_paths_impl.h"
+#include "tests/support/mem_env.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using test::IsOk;
+using test::MemEnv;
+using test::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(StorePathsTest, PathsAreJoinedAndTakenApart) {
+  EXPECT_EQ(ParentDir("/a/b"), "/a");
+  EXPECT_EQ(ParentDir("/a"), "/");
+  EXPECT_EQ(ParentDir("a"), ".");
+  EXPECT_EQ(WithoutEndingSlashes("/a//"), "/a");
+  EXPECT_EQ(WithoutEndingSlashes("/"), "/");
+  EXPECT_EQ(AbsolutePath("/a/./b/../c/"), "/a/c");
+  EXPECT_EQ(JoinPath("/a/step", "../tables/"), "/a/tables");
+  EXPECT_EQ(JoinPath("/a", "/b"), "/b");
+}
+
+TEST(StorePathsTest, RanksHaveDirectoriesOfTheirOwn) {
+  EXPECT_EQ(RankDir("/t", 0, 1), "/t");
+  EXPECT_EQ(RankDir("/t", 2, 4), "/t/rank-00002-of-00004");
+  EXPECT_TRUE(IsRankDirName("rank-00002-of-00004"));
+  for (const char* const name :
+       {"rank-2-of-4", "rank-0000x-of-00004", "rank-00002-of-000041", ""}) {
+    EXPECT_FALSE(IsRankDirName(name)) << name;
+  }
+}
+
+TEST(SavedSnapshotsTest, FilesHaveTheNamesOfTheirSnapshots) {
+  EXPECT_EQ(SnapshotFileName(0xabc), "0000000000000abc.snapshot");
+  EXPECT_EQ(SnapshotOfFileName("0000000000000abc.snapshot"), 0xabcu);
+  for (const char* const name : {"abc.snapshot", "0000000000000ABC.snapshot",
+                                 "0000000000000abc.snapshot.tmp", ".snapshot"}) {
+    EXPECT_EQ(SnapshotOfFileName(name), std::nullopt) << name;
+  }
+}
+
+TEST(SavedSnapshotsTest, WhatARankSaysOfItsSnapshotIsUnderstood) {
+  const SnapshotInfo info = {.identity = {.high = 3, .low = 5}, .table_rows = {7, 0, 9}};
+  SavedModel::Part part = {.table_rows = {1, 2}};
+  HOTROW_ASSERT_OK(TakeSnapshotInfo(SnapshotInfoText(info), &part));
+  EXPECT_EQ(part.identity.ToHex(), info.identity.ToHex());
+  EXPECT_THAT(part.table_rows, ElementsAre(7, 0, 9));
+  const std::string identity = info.identity.ToHex();
+  for (const std::string& text : {std::string(), std::string("3 7"), identity + " x",
+                                  identity + " -1", identity + " 99999999999999999999"}) {
+    EXPECT_THAT(TakeSnapshotInfo(text, &part),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr(text)));
+  }
+}
+
+TEST(CheckpointDirTest, NamesTellHowFarItIs) {
+  EXPECT_EQ(StepOfName(CheckpointName(1000)), 1000);
+  for (const char* const name : {"step-1000", "step-0000000010000", "step-00000000100x", "run",
+                                 "step-000000001000.tmp", "step-000000001000.old"}) {
+    EXPECT_EQ(StepOfName(name), std::nullopt) << name;
+  }
+  EXPECT_TRUE(IsLeftover("step-000000001000.tmp"));
+  EXPECT_TRUE(IsLeftover("step-000000001000.old"));
+  for (const char* const name : {"step-000000001000", "mine.old", "step-1.tmp", ".tmp"}) {
+    EXPECT_FALSE(IsLeftover(name)) << name;
+  }
+}
+
+TEST(CheckpointDirTest, IsThereFromItsCommitToItsRetirement) {
+  MemEnv env;
+  const std::string dir = "/run/ck/" + CheckpointName(3);
+  const std::vector<float> parameters = {1, 2, 3};
+  SavedModel model;
+  const auto list = [&] {
+    return ListCheckpoints(env, "/run/ck").value_or(std::vector<std::string>{"an error"});
+  };
+  EXPECT_THAT(list(), ElementsAre());
+  for (int again = 0; again < 2; ++again) {  // what a try before has left is no obstacle
+    HOTROW_ASSERT_OK(WriteUnfinished(env, dir, {.parameters = parameters}, &model));
+  }
+  EXPECT_EQ(model.dir, UnfinishedDir(dir));
+  EXPECT_EQ(model.num_parameters, 3);
+  EXPECT_THAT(list(), ElementsAre());
+  HOTROW_ASSERT_OK(CommitUnfinished(env, dir, "{}"));
+  EXPECT_THAT(list(), ElementsAre(CheckpointName(3)));
+  for (int again = 0; again < 2; ++again) HOTROW_ASSERT_OK(RetireCheckpoint(env, dir));
+  EXPECT_THAT(list(), ElementsAre());
+  EXPECT_TRUE(env.Exists(RetiredDir(dir) + "/manifest.json").value_or(false));
+  for (int again = 0; again < 2; ++again) HOTROW_ASSERT_OK(RemoveFlatDir(env, RetiredDir(dir)));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> left, env.ListDir("/run/ck"));
+  EXPECT_THAT(left, ElementsAre());
+}
+
+class PartialDirTest : public testing::Test {
+ protected:
+  absl::Status Put(const std::string& path) { return WriteFileAtomically(env_, path, "text"); }
+  std::vector<std::string> In(const std::string& dir) {
+    return env_.ListDir(dir).value_or(std::vector<std::string>{"no such directory"});
+  }
+  MemEnv env_;
+};
+
+TEST_F(PartialDirTest, IsThereWhenItIsCommitted) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto dir, PartialDir::Create(env_, "/run/out"));
+  HOTROW_ASSERT_OK(Put(dir->path() + "/a"));
+  EXPECT_FALSE(env_.Exists("/run/out").value_or(true));
+  HOTROW_ASSERT_OK(dir->Commit());
+  EXPECT_TRUE(dir->committed());
+  env_.DropUnsyncedData();
+  EXPECT_THAT(In("/run"), ElementsAre("out"));
+  EXPECT_THAT(In("/run/out"), ElementsAre("a"));
+  dir->Revoke();
+  EXPECT_FALSE(env_.Exists("/run/out").value_or(true));
+}
+
+TEST_F(PartialDirTest, WithoutCommitNothingIsLeft) {
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto dir, PartialDir::Create(env_, "/run/out"));
+    HOTROW_ASSERT_OK(env_.CreateDirs(dir->path() + "/below"));
+    HOTROW_ASSERT_OK(Put(dir->path() + "/below/a"));
+    dir->Revoke();  // of what was not committed: nothing
+    EXPECT_TRUE(env_.Exists(dir->path() + "/below/a").value_or(false));
+  }
+  EXPECT_THAT(In("/run"), ElementsAre());
+}
+
+TEST_F(PartialDirTest, WhatAKillHasLeftIsNoPartOfTheNextOne) {
+  HOTROW_ASSERT_OK(env_.CreateDirs("/run/out.hotrow-partial/below"));
+  HOTROW_ASSERT_OK(Put("/run/out.hotrow-partial/below/old"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto dir, PartialDir::Create(env_, "/run/out"));
+  HOTROW_ASSERT_OK(Put(dir->path() + "/new"));
+  HOTROW_ASSERT_OK(dir->Commit());
+  EXPECT_THAT(In("/run/out"), ElementsAre("new"));
+}
+
+// On the real file system: MemEnv locks nothing.
+TEST(PartialDirLockTest, ASecondOneOfItsPathIsRefused) {
+  const std::string path = test::TempDir() + "/out";
+  Env& env = PosixEnv();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto dir, PartialDir::Create(env, path));
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, dir->path() + "/a", "text"));
+  EXPECT_THAT(PartialDir::Create(env, path).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(dir->path())));
+  HOTROW_ASSERT_OK(dir->Commit());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> in_it, env.ListDir(path));
+  EXPECT_THAT(in_it, ElementsAre("a"));
+}
+
+TEST_F(PartialDirTest, ATargetIsFreeWhenNothingIsThere) {
+  EXPECT_THAT(CheckIsFree(env_, "/run/out"), IsOk());
+  HOTROW_ASSERT_OK(env_.CreateDirs("/run/out"));
+  EXPECT_THAT(CheckIsFree(env_, "/run/out"), IsOk());
+  HOTROW_ASSERT_OK(Put("/run/out/a"));
+  EXPECT_THAT(CheckIsFree(env_, "/run/out"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not empty")));
+  EXPECT_THAT(CheckIsFree(env_, "/run/out/a"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is no directory")));
+}
+
+}  // namespace
+}  // namespace hotrow
