@@ -1,20 +1,18 @@
 // gpu_bench as a user sees it; where there is a GPU, a run of parts of it.
 
-#include <sys/wait.h>
-
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/program_path.h"
+#include "tests/support/run_program.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -23,47 +21,33 @@ namespace {
 
 using testing::HasSubstr;
 
-struct Result {
-  int exit_code = -1;
-  std::string output;  // both streams
-};
-
-// `environment`: "NAME=value " or nothing.
-Result GpuBench(const std::string& environment, const std::string& arguments) {
-  Result result;
-  FILE* const pipe = ::popen(
-      absl::StrCat(environment, "'", ProgramPath("gpu_bench"), "' ", arguments, " 2>&1").c_str(),
-      "r");
-  if (pipe == nullptr) return result;
-  std::array<char, 4096> buffer;
-  while (const size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    result.output.append(buffer.data(), n);
-  }
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
-  return result;
+ProgramResult GpuBench(const std::vector<std::string>& arguments,
+                       const std::vector<std::string>& environment = {}) {
+  Program program = {.arguments = arguments, .environment = environment, .joined = true};
+  program.arguments.insert(program.arguments.begin(), ProgramPath("gpu_bench"));
+  return RunProgram(program);
 }
 
 TEST(GpuBenchCliTest, SaysInOneLineThatThereIsNoGpu) {
-  const Result result = GpuBench("CUDA_VISIBLE_DEVICES= ", "--only=copy");
+  const ProgramResult result = GpuBench({"--only=copy"}, {"CUDA_VISIBLE_DEVICES="});
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.output, HasSubstr("gpu_bench: no usable GPU: "));
-  EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+  EXPECT_THAT(result.out, HasSubstr("gpu_bench: no usable GPU: "));
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
 }
 
 TEST(GpuBenchCliTest, RefusesByNameBeforeItLooksForAGpu) {
   for (const std::string flag : {"--only=coopy", "--repeats=-1", "--device_bytes=x"}) {
-    const Result result = GpuBench("CUDA_VISIBLE_DEVICES= ", flag);
+    const ProgramResult result = GpuBench({flag}, {"CUDA_VISIBLE_DEVICES="});
     EXPECT_EQ(result.exit_code, 2) << flag;
-    EXPECT_THAT(result.output, HasSubstr(flag));
-    EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+    EXPECT_THAT(result.out, HasSubstr(flag));
+    EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
   }
 }
 
 TEST(GpuBenchCliTest, HelpNamesTheParts) {
-  const Result result = GpuBench("", "--help");
+  const ProgramResult result = GpuBench({"--help"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.output, HasSubstr("gradient_sum"));
+  EXPECT_THAT(result.out, HasSubstr("gradient_sum"));
 }
 
 TEST(GpuBenchCliTest, ReportsEveryPart) {
@@ -71,9 +55,11 @@ TEST(GpuBenchCliTest, ReportsEveryPart) {
   const std::string dir = TempDir();
   const char* const sizes =
       ForGpu("--quick --repeats=3 --device_bytes=600MiB --host_bytes=64MiB", "--toy");
-  const Result result = GpuBench("", absl::StrCat(sizes, " --path='", dir, "' --ids='", dir,
-                                                  "/ids' --report='", dir, "/report'"));
-  ASSERT_EQ(result.exit_code, 0) << result.output;
+  std::vector<std::string> flags = absl::StrSplit(sizes, ' ');
+  flags.insert(flags.end(),
+               {"--path=" + dir, "--ids=" + dir + "/ids", "--report=" + dir + "/report"});
+  const ProgramResult result = GpuBench(flags);
+  ASSERT_EQ(result.exit_code, 0) << result.out;
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/report");
   HOTROW_ASSERT_OK(text);
   const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);

@@ -1,18 +1,16 @@
 // Runs store_bench as a user does, at sizes that take a moment, and reads its report.
 
-#include <sys/wait.h>
-
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/run_program.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -21,33 +19,23 @@ namespace {
 
 using testing::HasSubstr;
 
-struct Result {
-  int exit_code = -1;
-  std::string output;  // both streams
-};
-
-Result StoreBench(const std::string& arguments) {
-  Result result;
-  FILE* const pipe =
-      ::popen(absl::StrCat(HOTROW_STORE_BENCH_BINARY, " ", arguments, " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return result;
-  std::array<char, 4096> buffer;
-  while (const size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    result.output.append(buffer.data(), n);
+// With both streams in `out`.
+ProgramResult StoreBench(const std::string& arguments) {
+  Program program = {.arguments = {HOTROW_STORE_BENCH_BINARY}, .joined = true};
+  for (const absl::string_view argument : absl::StrSplit(arguments, ' ', absl::SkipEmpty())) {
+    program.arguments.emplace_back(argument);
   }
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
-  return result;
+  return RunProgram(program);
 }
 
 // The report of a run that must succeed.
 nlohmann::json Report(const std::string& arguments) {
   const std::string dir = TempDir();
-  const Result result =
+  const ProgramResult result =
       StoreBench(absl::StrCat("--rows=20000 --row_bytes=64 --batch=500 --batches=20 --threads=2 "
                               "--rocks_threads=4 --path=",
                               dir, "/data --report=", dir, "/report ", arguments));
-  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_EQ(result.exit_code, 0) << result.out;
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/report");
   HOTROW_EXPECT_OK(text);
   if (!text.ok()) return {};
@@ -144,16 +132,16 @@ TEST(StoreBenchRefusalTest, NamesTheFlag) {
                {"--store=raw", "--path"},
                {"--mix=delete", "--mix=delete"}};
   for (const auto& one : cases) {
-    const Result result = StoreBench(one.arguments);
+    const ProgramResult result = StoreBench(one.arguments);
     EXPECT_EQ(result.exit_code, 2) << one.arguments;
-    EXPECT_THAT(result.output, HasSubstr(one.message));
-    EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+    EXPECT_THAT(result.out, HasSubstr(one.message));
+    EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
   }
   // It does not empty what it did not fill.
   HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/precious", "data"));
-  const Result result = StoreBench(absl::StrCat("--store=raw --path=", dir));
+  const ProgramResult result = StoreBench(absl::StrCat("--store=raw --path=", dir));
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.output, HasSubstr(dir));
+  EXPECT_THAT(result.out, HasSubstr(dir));
   HOTROW_EXPECT_OK(ReadFileToString(PosixEnv(), dir + "/precious"));
 }
 

@@ -1,27 +1,23 @@
 // Runs the program as a user does: arguments in, exit status, output and files out.
 
-#include <fcntl.h>
-#include <spawn.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/env.h"
 #include "gtest/gtest.h"
 #include "tests/support/gpu_test.h"
+#include "tests/support/run_program.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
-
-extern char** environ;
 
 namespace hotrow {
 namespace {
@@ -30,66 +26,22 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct Result {
-  int exit_code = -1;  // -1: killed by a signal
-  std::string out;
-  std::string err;
-};
+using test::ProgramResult;
 
-// A running dlrm whose standard output comes through a pipe.
-class Child {
+test::Program DlrmProgram(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), HOTROW_DLRM_BINARY);
+  return {.arguments = std::move(arguments)};
+}
+
+ProgramResult Dlrm(std::vector<std::string> arguments) {
+  return test::RunProgram(DlrmProgram(std::move(arguments)));
+}
+
+// A running dlrm.
+class Child : public test::RunningProgram {
  public:
-  explicit Child(std::vector<std::string> arguments) : err_path_(test::TempDir() + "/stderr") {
-    arguments.insert(arguments.begin(), "dlrm");
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    int pipe_fds[2];
-    EXPECT_EQ(pipe2(pipe_fds, O_CLOEXEC), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], STDOUT_FILENO);
-    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err_path_.c_str(),
-                                     O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    EXPECT_EQ(posix_spawn(&pid_, HOTROW_DLRM_BINARY, &actions, nullptr, argv.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    close(pipe_fds[1]);
-    out_fd_ = pipe_fds[0];
-  }
-  ~Child() { close(out_fd_); }
-
-  // Reads output until it contains `text`; false when the program ends before.
-  bool ReadUntil(const std::string& text) {
-    while (result_.out.find(text) == std::string::npos) {
-      if (!ReadSome()) return false;
-    }
-    return true;
-  }
-  void Signal(int number) { kill(pid_, number); }
-  pid_t pid() const { return pid_; }
-  Result Wait() {
-    while (ReadSome()) {
-    }
-    int status = 0;
-    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
-    if (WIFEXITED(status)) result_.exit_code = WEXITSTATUS(status);
-    const absl::StatusOr<std::string> err = ReadFileToString(PosixEnv(), err_path_);
-    if (err.ok()) result_.err = *err;
-    return result_;
-  }
-
- private:
-  bool ReadSome() {
-    char buffer[4096];
-    const ssize_t n = read(out_fd_, buffer, sizeof(buffer));
-    if (n > 0) result_.out.append(buffer, n);
-    return n > 0;
-  }
-
-  std::string err_path_;
-  pid_t pid_ = -1;
-  int out_fd_ = -1;
-  Result result_;
+  explicit Child(std::vector<std::string> arguments)
+      : RunningProgram(DlrmProgram(std::move(arguments))) {}
 };
 
 // A model small enough to train in a moment, on one thread.
@@ -108,8 +60,6 @@ std::vector<std::string> Small(std::vector<std::string> more,
   return all;
 }
 
-Result Dlrm(const std::vector<std::string>& arguments) { return Child(arguments).Wait(); }
-
 nlohmann::json ReadJson(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), path);
   HOTROW_EXPECT_OK(text);
@@ -120,16 +70,12 @@ nlohmann::json ReadJson(const std::string& path) {
 // Exactly one line on stderr, the given exit status, and nothing trained.
 void ExpectRefused(const std::vector<std::string>& arguments, int exit_code,
                    const ::testing::Matcher<const std::string&>& message) {
-  const Result result = Dlrm(arguments);
-  EXPECT_EQ(result.exit_code, exit_code) << result.err;
-  EXPECT_THAT(result.err, message);
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-  EXPECT_EQ(result.out, "");
+  test::ExpectOneLineError(Dlrm(arguments), exit_code, message);
 }
 
 TEST(DlrmCliTest, TrainsAndSaysHowItWent) {
   const std::string dir = test::TempDir();
-  const Result result =
+  const ProgramResult result =
       Dlrm(Small({"--cache_bytes=min", "--report", dir + "/report.json", "--trace",
                   dir + "/trace.json", "--learning_rate=0.05", "--dense_learning_rate=0"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -158,9 +104,9 @@ TEST(DlrmCliTest, TrainsAndSaysHowItWent) {
 
 TEST(DlrmCliTest, TheReportShowsTheSizesThatWereChosen) {
   const std::string report_path = test::TempDir() + "/report.json";
-  const Result result = Dlrm({"--data=synthetic:tables=2,rows=50,dense=2,samples=64,valid=8,test=8",
-                              "--embedding_dim=4", "--batch_size=64", "--threads=1",
-                              "--store_bytes=64MiB", "--report=" + report_path});
+  const ProgramResult result = Dlrm(
+      {"--data=synthetic:tables=2,rows=50,dense=2,samples=64,valid=8,test=8", "--embedding_dim=4",
+       "--batch_size=64", "--threads=1", "--store_bytes=64MiB", "--report=" + report_path});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const nlohmann::json report = ReadJson(report_path);
   EXPECT_EQ(report["flags"]["dense_arch_layer_sizes"], "512-256-64-4");
@@ -173,7 +119,7 @@ TEST(DlrmCliTest, SigintEndsCleanlyWithTheReportWritten) {
     Child child(Small({"--epochs=1000000", "--report=" + report_path}));
     ASSERT_TRUE(child.ReadUntil("threads on the cpu\n"));
     child.Signal(signal);
-    const Result result = child.Wait();
+    const ProgramResult result = child.Wait();
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.err, "");
     EXPECT_THAT(result.out, HasSubstr(signal == SIGINT ? "Stopped by SIGINT after step"
@@ -186,11 +132,12 @@ TEST(DlrmCliTest, SigintEndsCleanlyWithTheReportWritten) {
 
 TEST(DlrmCliTest, GoesOnFromASavedModel) {
   const std::string dir = test::TempDir();
-  const Result first = Dlrm(Small({"--save_dir=" + dir + "/day1"}));
+  const ProgramResult first = Dlrm(Small({"--save_dir=" + dir + "/day1"}));
   EXPECT_EQ(first.exit_code, 0) << first.err;
   EXPECT_THAT(first.out, HasSubstr("model of step 47 saved to " + dir + "/day1"));
-  const Result second = Dlrm(Small({"--init_from=" + dir + "/day1", "--save_dir", dir + "/day1",
-                                    "--seed=2", "--report=" + dir + "/report.json"}));
+  const ProgramResult second =
+      Dlrm(Small({"--init_from=" + dir + "/day1", "--save_dir", dir + "/day1", "--seed=2",
+                  "--report=" + dir + "/report.json"}));
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_THAT(second.out, HasSubstr("from     " + dir + "/day1: step 47"));
   EXPECT_THAT(second.out, HasSubstr("model of step 94 saved"));
@@ -215,7 +162,7 @@ TEST(DlrmCliTest, DirectoriesThatCannotBeUsedAreRefusedBeforeTraining) {
 }
 
 TEST(DlrmCliTest, MllogLinesBeginTheirLines) {
-  const Result result = Dlrm(Small({"--mllog"}));
+  const ProgramResult result = Dlrm(Small({"--mllog"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   std::istringstream lines(result.out);
   std::vector<std::string> keys;
@@ -241,7 +188,8 @@ TEST(DlrmCliTest, AnUnknownPresetListsTheKnown) {
 
 TEST(DlrmCliTest, GivenFlagsWinOverThePreset) {
   const std::string report_path = test::TempDir() + "/report.json";
-  const Result result = Dlrm(Small({"--preset=frappe", "--epochs=1", "--report=" + report_path}));
+  const ProgramResult result =
+      Dlrm(Small({"--preset=frappe", "--epochs=1", "--report=" + report_path}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const nlohmann::json report = ReadJson(report_path);
   EXPECT_EQ(report["flags"]["preset"], "frappe");
@@ -269,7 +217,7 @@ TEST(DlrmCliTest, NoThreadSpins) {
 }
 
 TEST(DlrmCliTest, HelpNeedsNoManual) {
-  const Result result = Dlrm({"--help"});
+  const ProgramResult result = Dlrm({"--help"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err, "");
   for (const char* const text :
@@ -336,7 +284,7 @@ TEST(DlrmCliTest, WhatIsForThePlannerIsCheckedBeforeTraining) {
 TEST(DlrmCliTest, RecordsForThePlannerMoveNoBitAndStandInTheReport) {
   const std::string dir = test::TempDir();
   EXPECT_EQ(Dlrm(Small({"--report=" + dir + "/plain.json"})).exit_code, 0);
-  const Result result =
+  const ProgramResult result =
       Dlrm(Small({"--report=" + dir + "/report.json", "--save_spec=" + dir + "/spec.json",
                   "--record_trace=" + dir + "/trace", "--mrc"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -412,7 +360,7 @@ TEST(DlrmCliTest, ASignalTakesACheckpointAndResumeGoesOn) {
         usleep(150'000);
         child.Signal(signal);
       }
-      const Result result = child.Wait();
+      const ProgramResult result = child.Wait();
       ASSERT_EQ(result.exit_code, 0) << result.err;
       EXPECT_EQ(result.err, "");
       EXPECT_THAT(result.out, HasSubstr("checkpoint in " + here + "/saved/step-"));
@@ -473,7 +421,7 @@ TEST(DlrmCliTest, TheTiersOfADeviceMoveNoBit) {
   const auto train = [&](std::vector<std::string> flags) {
     const std::string report = dir + "/report.json";
     flags.push_back("--report=" + report);
-    const Result result = Dlrm(Small(flags));
+    const ProgramResult result = Dlrm(Small(flags));
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return ReadJson(report);
   };
@@ -505,28 +453,13 @@ TEST(DlrmCliTest, ABadDataKeyIsRefused) {
 }
 
 TEST(DlrmCliTest, AStoreTooSmallForTheTablesSaysSo) {
-  const Result result = Dlrm(Small({"--store_bytes=1KiB"}));
+  const ProgramResult result = Dlrm(Small({"--store_bytes=1KiB"}));
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   EXPECT_THAT(result.err, HasSubstr("1024"));
 }
 
-// What a shell's limits or the world do to a run is an error with one line, never a signal.
-Result WithLimit(const std::string& limit, const std::vector<std::string>& arguments) {
-  const std::string dir = test::TempDir();
-  std::string command = absl::StrCat(limit, "; exec '", HOTROW_DLRM_BINARY, "'");
-  for (const std::string& argument : arguments) absl::StrAppend(&command, " '", argument, "'");
-  absl::StrAppend(&command, " > '", dir, "/out' 2> '", dir, "/err' </dev/null");
-  const int status = std::system(command.c_str());  // NOLINT(concurrency-mt-unsafe)
-  Result result;
-  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
-  for (const auto& [name, text] : {std::pair("out", &result.out), std::pair("err", &result.err)}) {
-    const auto read = ReadFileToString(PosixEnv(), absl::StrCat(dir, "/", name));
-    if (read.ok()) *text = *read;
-  }
-  return result;
-}
-
+// What limits or the world do to a run is an error with one line, never a signal.
 TEST(DlrmCliTest, AFileAboveTheLimitIsAnError) {
   const std::string dir = test::TempDir();
   for (const std::string store : {"memory", "ssd"}) {
@@ -536,7 +469,9 @@ TEST(DlrmCliTest, AFileAboveTheLimitIsAnError) {
       arguments.push_back("--store_path=" + dir + "/store");
       arguments.push_back("--disk_bytes=64MiB");
     }
-    const Result result = WithLimit("ulimit -f 8", arguments);
+    test::Program program = DlrmProgram(arguments);
+    program.file_bytes = 4096;
+    const ProgramResult result = test::RunProgram(program);
     EXPECT_EQ(result.exit_code, 1) << result.err;
     EXPECT_THAT(result.err, AllOf(HasSubstr("File too large"), HasSubstr("ulimit -f"))) << store;
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
@@ -548,7 +483,9 @@ TEST(DlrmCliTest, AFileAboveTheLimitIsAnError) {
 TEST(DlrmCliTest, TooLittleMemoryIsAnError) {
   int64_t failed = 0;
   for (const int64_t kib : {140'000, 150'000, 160'000, 180'000, 220'000}) {
-    const Result result = WithLimit(absl::StrCat("ulimit -v ", kib), Small({"--threads=4"}));
+    test::Program program = DlrmProgram(Small({"--threads=4"}));
+    program.address_space_bytes = kib * 1024;
+    const ProgramResult result = test::RunProgram(program);
     EXPECT_GE(result.exit_code, 0) << kib << ": " << result.err;
     EXPECT_LE(result.exit_code, 2) << kib << ": " << result.err;
     if (result.exit_code == 0) continue;
@@ -588,7 +525,7 @@ TEST(DlrmCliTest, ASecondJobInADirectoryIsRefusedByName) {
     const std::string argument = absl::StrCat("--", flag, "=", dir, "/", flag);
     Child first(Small({argument, "--epochs=1000"}));
     ASSERT_TRUE(first.ReadUntil("step")) << "it did not start";
-    const Result second = Dlrm(Small({argument}));
+    const ProgramResult second = Dlrm(Small({argument}));
     EXPECT_EQ(second.exit_code, 1);
     EXPECT_THAT(second.err, AllOf(HasSubstr(argument), HasSubstr("another job"))) << second.err;
     EXPECT_EQ(std::count(second.err.begin(), second.err.end(), '\n'), 1) << second.err;
@@ -598,7 +535,7 @@ TEST(DlrmCliTest, ASecondJobInADirectoryIsRefusedByName) {
 }
 
 TEST(DlrmCliTest, DivergenceNamesTheRemedy) {
-  const Result result = Dlrm(Small({"--dense_optimizer=sgd", "--dense_learning_rate=1e30"}));
+  const ProgramResult result = Dlrm(Small({"--dense_optimizer=sgd", "--dense_learning_rate=1e30"}));
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, AllOf(HasSubstr("step "), HasSubstr("lower --learning_rate")));
 }

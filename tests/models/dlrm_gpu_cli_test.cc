@@ -1,9 +1,6 @@
 // Trains with the program on a GPU, from flags to report. A test of its own, since a bundle for GPU
 // machines has it: it needs the program beside it and nothing of the build machine.
 
-#include <sys/wait.h>
-
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -12,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/program_path.h"
+#include "tests/support/run_program.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -21,8 +19,8 @@ namespace {
 // The report of a run of a small model with these flags, on one thread.
 nlohmann::json Train(const std::vector<std::string>& flags) {
   const std::string dir = test::TempDir();
-  std::string command = "'" + test::ProgramPath("dlrm") + "'";
   std::vector<std::string> all = {
+      test::ProgramPath("dlrm"),
       "--data=synthetic:tables=3,rows=200,dense=2,samples=3000,valid=300,test=500",
       "--embedding_dim=8",
       "--dense_arch_layer_sizes=16-8",
@@ -32,11 +30,8 @@ nlohmann::json Train(const std::vector<std::string>& flags) {
       "--store_bytes=64MiB",
       "--report=" + dir + "/report.json"};
   all.insert(all.end(), flags.begin(), flags.end());
-  for (const std::string& flag : all) command += " '" + flag + "'";
-  command += " > '" + dir + "/output' 2>&1";
-  const int status = std::system(command.c_str());  // NOLINT(concurrency-mt-unsafe)
-  const absl::StatusOr<std::string> output = ReadFileToString(PosixEnv(), dir + "/output");
-  EXPECT_EQ(status, 0) << command << "\n" << (output.ok() ? *output : "");
+  const test::ProgramResult result = test::RunProgram({.arguments = all, .joined = true});
+  EXPECT_EQ(result.exit_code, 0) << result;
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/report.json");
   HOTROW_EXPECT_OK(text);
   return text.ok() ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)

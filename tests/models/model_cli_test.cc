@@ -1,50 +1,30 @@
 // Runs deepfm and dcn as a user does; what all training programs share is tested by way of dlrm.
 
-#include <sys/wait.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/env.h"
 #include "gtest/gtest.h"
+#include "tests/support/run_program.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
 namespace {
 
+using test::ProgramResult;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char kDeepFm[] = HOTROW_DEEPFM_BINARY;
 constexpr char kDcn[] = HOTROW_DCN_BINARY;
 
-struct Result {
-  int exit_code = -1;  // -1: killed by a signal
-  std::string out;
-  std::string err;
-};
-
-// The arguments need no quoting for a shell.
-Result RunProgram(const std::string& binary, const std::vector<std::string>& arguments) {
-  const std::string dir = test::TempDir();
-  std::string command = "'" + binary + "'";
-  for (const std::string& argument : arguments) command += " " + argument;
-  command += " > '" + dir + "/out' 2> '" + dir + "/err'";
-  const int status = std::system(command.c_str());  // NOLINT(concurrency-mt-unsafe)
-  Result result;
-  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
-  const auto read = [&](const char* name) {
-    const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/" + name);
-    HOTROW_EXPECT_OK(text);
-    return text.ok() ? *text : std::string();
-  };
-  result.out = read("out");
-  result.err = read("err");
-  return result;
+ProgramResult RunModel(const std::string& binary, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), binary);
+  return test::RunProgram({.arguments = std::move(arguments)});
 }
 
 // A model small enough to train in a moment, on one thread.
@@ -67,7 +47,7 @@ std::vector<std::string> Small(const std::vector<std::string>& more, int num_den
 nlohmann::json Train(const std::string& binary, std::vector<std::string> arguments) {
   const std::string path = test::TempDir() + "/report.json";
   arguments.push_back("--report=" + path);
-  const Result result = RunProgram(binary, arguments);
+  const ProgramResult result = RunModel(binary, arguments);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   EXPECT_THAT(result.out, HasSubstr("test AUC"));
@@ -80,11 +60,7 @@ nlohmann::json Train(const std::string& binary, std::vector<std::string> argumen
 // Exactly one line on stderr, exit status 2, and nothing trained.
 void ExpectRefused(const std::string& binary, const std::vector<std::string>& arguments,
                    const ::testing::Matcher<const std::string&>& message) {
-  const Result result = RunProgram(binary, Small(arguments));
-  EXPECT_EQ(result.exit_code, 2) << result.err;
-  EXPECT_THAT(result.err, message);
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-  EXPECT_EQ(result.out, "");
+  test::ExpectOneLineError(RunModel(binary, Small(arguments)), 2, message);
 }
 
 TEST(ModelCliTest, DeepFmLearnsWithAndWithoutDenseFeatures) {
@@ -151,13 +127,13 @@ TEST(ModelCliTest, ACacheMovesNoBit) {
 }
 
 TEST(ModelCliTest, HelpNamesTheProgramAndItsFlags) {
-  const Result deepfm = RunProgram(kDeepFm, {"--help"});
+  const ProgramResult deepfm = RunModel(kDeepFm, {"--help"});
   EXPECT_EQ(deepfm.exit_code, 0);
   for (const char* const text : {"Usage: deepfm", "--over_arch_layer_sizes=", "--dropout=",
                                  "--cache_bytes=", "Exit status"}) {
     EXPECT_THAT(deepfm.out, HasSubstr(text));
   }
-  const Result dcn = RunProgram(kDcn, {"--help"});
+  const ProgramResult dcn = RunModel(kDcn, {"--help"});
   EXPECT_EQ(dcn.exit_code, 0);
   for (const char* const text :
        {"Usage: dcn", "--dcn_version=", "--dcn_num_layers=", "--dcn_low_rank_dim=",

@@ -1,6 +1,5 @@
 // A rank that is killed in the midst of each kind of exchange, and between the two phases of a
 // checkpoint: the others end in time and name it, and the next start goes on with the same bits.
-// ranks_slow_test compiles the same with all kinds, moments and stores.
 
 #include <chrono>
 #include <cstdio>
@@ -14,14 +13,14 @@
 #include "base/env.h"
 #include "base/philox.h"
 #include "gtest/gtest.h"
-#include "tests/models/mpirun.h"
+#include "tests/support/mpirun.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
 namespace {
 
-using test::Outcome;
+using test::ProgramResult;
 using ::testing::HasSubstr;
 
 constexpr int kRanks = 3;
@@ -43,20 +42,22 @@ struct Chain {
   std::vector<Kill> kills;
 };
 
-std::string Program(const std::string& store, const std::string& dir, int epochs,
-                    double timeout_seconds) {
-  return absl::StrCat(test::Quoted(HOTROW_RANK_KILL_MAIN), " ", store, " ", test::Quoted(dir), " ",
-                      epochs, " ", timeout_seconds);
+std::vector<std::string> Program(const std::string& store, const std::string& dir, int epochs,
+                                 double timeout_seconds,
+                                 const std::vector<std::string>& kill = {}) {
+  std::vector<std::string> command = {HOTROW_RANK_KILL_MAIN, store, dir, absl::StrCat(epochs),
+                                      absl::StrCat(timeout_seconds)};
+  command.insert(command.end(), kill.begin(), kill.end());
+  return command;
 }
 
 // What a run ends with that nobody disturbs.
 std::string EndOfRun(const std::string& store, const std::string& dir, int epochs,
                      int ranks = kRanks) {
   HOTROW_EXPECT_OK(PosixEnv().CreateDirs(dir));
-  const Outcome outcome =
-      test::Shell(absl::StrCat(test::Mpirun(ranks, /*recovery=*/false),
-                               Program(store, dir, epochs, kPatientSeconds), " 2>&1 </dev/null"));
-  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+  const ProgramResult outcome = test::RunProgram(
+      test::Mpirun(ranks, /*recovery=*/false, Program(store, dir, epochs, kPatientSeconds)));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
   const absl::StatusOr<std::string> end = ReadFileToString(PosixEnv(), dir + "/end");
   HOTROW_EXPECT_OK(end);
   return end.value_or("");
@@ -67,25 +68,23 @@ void ExpectNamed(const std::string& store, const std::string& dir, int epochs, c
   for (const char* const name : {"/committing", "/dying", "/killed"}) {
     PosixEnv().Remove(dir + name).IgnoreError();
   }
-  const std::string script =
-      absl::StrCat(Program(store, dir, epochs, kTimeoutSeconds), " ", kill.kind, " ", kill.moment,
-                   " ", kill.victim, "; echo rank $OMPI_COMM_WORLD_RANK ended with $?");
-  const Outcome outcome = test::Shell(absl::StrCat(
-      test::Mpirun(kRanks, /*recovery=*/true), "sh -c ", test::Quoted(script), " 2>&1 </dev/null"));
+  const ProgramResult outcome = test::RunProgram(test::MpirunSayingHowRanksEnd(
+      kRanks, Program(store, dir, epochs, kTimeoutSeconds,
+                      {kill.kind, kill.moment, absl::StrCat(kill.victim)})));
   const auto now = std::filesystem::file_time_type::clock::now();
   std::error_code error;
   const auto killed = std::filesystem::last_write_time(dir + "/killed", error);
   EXPECT_FALSE(error) << "nobody was killed";
   EXPECT_LT(std::chrono::duration<double>(now - killed).count(), kSecondsMax);
-  EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("rank ", kill.victim, " ended with 137\n")));
+  EXPECT_THAT(outcome.out, HasSubstr(absl::StrCat("rank ", kill.victim, " ended with 137\n")));
   for (int rank = 0; rank < kRanks; ++rank) {
     if (rank == kill.victim) continue;
-    EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("rank ", rank, " ended with 1\n")));
-    EXPECT_THAT(outcome.output, ::testing::ContainsRegex(
-                                    absl::StrCat("rank ", rank, ": [A-Za-z]+: no answer from rank ",
-                                                 kill.victim, " for ", kTimeoutSeconds, " s")));
+    EXPECT_THAT(outcome.out, HasSubstr(absl::StrCat("rank ", rank, " ended with 1\n")));
+    EXPECT_THAT(outcome.out, ::testing::ContainsRegex(
+                                 absl::StrCat("rank ", rank, ": [A-Za-z]+: no answer from rank ",
+                                              kill.victim, " for ", kTimeoutSeconds, " s")));
   }
-  if (::testing::Test::HasFailure()) ADD_FAILURE() << outcome.output;
+  if (::testing::Test::HasFailure()) ADD_FAILURE() << outcome.out;
 }
 
 // One life after another, each killed in its own way; the last one gets to the end. `base` is an
@@ -170,17 +169,17 @@ void KillAnytime(const std::string& store, int64_t kills, uint64_t seed, const s
     SCOPED_TRACE(absl::StrCat(store, ", life ", life, ", HOTROW_TEST_SEED=", seed));
     PosixEnv().Remove(dir + "/killed").IgnoreError();
     const uint64_t faults = life % 2 == 0 ? 0 : 1 + random.Below(1'000'000);
-    const std::string script = absl::StrCat(
-        Program(store, dir, kEpochs, kShortTimeoutSeconds), " anytime ", random.Below(2000), " ",
-        random.Below(2), " ", faults, "; echo rank $OMPI_COMM_WORLD_RANK ended with $?");
-    const Outcome outcome = test::Shell(absl::StrCat(test::Mpirun(2, /*recovery=*/true), "sh -c ",
-                                                     test::Quoted(script), " 2>&1 </dev/null"));
+    const uint64_t ms = random.Below(2000);
+    const uint64_t victim = random.Below(2);
+    const ProgramResult outcome = test::RunProgram(test::MpirunSayingHowRanksEnd(
+        2, Program(store, dir, kEpochs, kShortTimeoutSeconds,
+                   {"anytime", absl::StrCat(ms), absl::StrCat(victim), absl::StrCat(faults)})));
     for (int rank = 0; rank < 2; ++rank) {
-      EXPECT_THAT(outcome.output,
+      EXPECT_THAT(outcome.out,
                   ::testing::ContainsRegex(absl::StrCat("rank ", rank, " ended with (0|1|137)\n")));
     }
     if (::testing::Test::HasFailure()) {
-      ADD_FAILURE() << outcome.output;
+      ADD_FAILURE() << outcome.out;
       return;
     }
     killed += PosixEnv().Exists(dir + "/killed").value_or(false);

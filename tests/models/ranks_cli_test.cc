@@ -6,10 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/env.h"
 #include "gtest/gtest.h"
-#include "tests/models/mpirun.h"
+#include "tests/support/mpirun.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -17,22 +16,28 @@ namespace hotrow {
 namespace {
 
 using test::Mpirun;
-using test::Outcome;
-using test::Shell;
+using test::Program;
+using test::ProgramResult;
+using test::RunProgram;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string Dlrm(const std::vector<std::string>& more) {
-  return absl::StrCat(
-      "'", HOTROW_DLRM_BINARY,
-      "' --data=synthetic:tables=3,rows=300,dense=2,samples=4000,valid=300,test=900"
-      " --embedding_dim=8 --dense_arch_layer_sizes=16-8 --over_arch_layer_sizes=16-1"
-      " --batch_size=64 --threads=1 --store_bytes=64MiB ",
-      absl::StrJoin(more, " "));
+std::vector<std::string> Dlrm(const std::vector<std::string>& more) {
+  std::vector<std::string> command = {
+      HOTROW_DLRM_BINARY,
+      "--data=synthetic:tables=3,rows=300,dense=2,samples=4000,valid=300,test=900",
+      "--embedding_dim=8",
+      "--dense_arch_layer_sizes=16-8",
+      "--over_arch_layer_sizes=16-1",
+      "--batch_size=64",
+      "--threads=1",
+      "--store_bytes=64MiB"};
+  command.insert(command.end(), more.begin(), more.end());
+  return command;
 }
 
-Outcome OnRanks(int ranks, const std::vector<std::string>& flags) {
-  return Shell(absl::StrCat(Mpirun(ranks, false), Dlrm(flags), " 2>&1 </dev/null"));
+ProgramResult OnRanks(int ranks, const std::vector<std::string>& flags) {
+  return RunProgram(Mpirun(ranks, /*recovery=*/false, Dlrm(flags)));
 }
 
 nlohmann::json ReadJson(const std::string& path) {
@@ -46,10 +51,10 @@ TEST(RanksCliTest, TheSameCommandOnAnyNumberOfRanks) {
   const std::string dir = test::TempDir();
   const auto run = [&](int ranks, std::vector<std::string> flags) {
     flags.push_back(absl::StrCat("--report=", dir, "/report.json"));
-    const Outcome outcome = OnRanks(ranks, flags);
-    EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+    const ProgramResult outcome = OnRanks(ranks, flags);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
     // One rank speaks for all.
-    EXPECT_EQ(outcome.output.find("test AUC"), outcome.output.rfind("test AUC")) << outcome.output;
+    EXPECT_EQ(outcome.out.find("test AUC"), outcome.out.rfind("test AUC")) << outcome.out;
     return ReadJson(dir + "/report.json");
   };
   const nlohmann::json one = run(1, {});
@@ -75,12 +80,12 @@ TEST(RanksCliTest, TheSameCommandOnAnyNumberOfRanks) {
 }
 
 TEST(RanksCliTest, WrongUsageIsSaidByEachRankAndEndsAll) {
-  const Outcome outcome = OnRanks(2, {"--exchange_forward=fp8"});
-  EXPECT_EQ(outcome.exit_status, 2) << outcome.output;
-  EXPECT_THAT(outcome.output, AllOf(HasSubstr("--exchange_forward=fp8"), HasSubstr("int8")));
-  const Outcome comm = Shell(Dlrm({"--comm=tcp"}) + " 2>&1");
-  EXPECT_EQ(comm.exit_status, 2);
-  EXPECT_THAT(comm.output, AllOf(HasSubstr("--comm=tcp"), HasSubstr("mpi")));
+  const ProgramResult outcome = OnRanks(2, {"--exchange_forward=fp8"});
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("--exchange_forward=fp8"), HasSubstr("int8")));
+  const ProgramResult comm = RunProgram({.arguments = Dlrm({"--comm=tcp"}), .joined = true});
+  EXPECT_EQ(comm.exit_code, 2);
+  EXPECT_THAT(comm.out, AllOf(HasSubstr("--comm=tcp"), HasSubstr("mpi")));
 }
 
 // Ranks that would train another model, validate at other steps or read other data end before the
@@ -94,18 +99,21 @@ TEST(RanksCliTest, OtherFlagsOfARankAreNamedAtOnce) {
          "--validation_freq_within_epoch is 0 on rank 0 and 7 on rank 1"},
         {"--data=synthetic:tables=3,rows=300,dense=2,samples=4000,valid=300,test=900,zipf=0.5",
          "--data, generated is tables=3,rows=300,zipf=1.05,"}}) {
-    const Outcome outcome = Shell(absl::StrCat(
-        Mpirun(1, false), Dlrm({"--comm_timeout=600"}), " : ", HOTROW_MPIEXEC_NUMPROC_FLAG, " 1 ",
-        Dlrm({"--comm_timeout=600", flag}), " 2>&1 </dev/null"));
-    EXPECT_EQ(outcome.exit_status, 2) << outcome.output;
-    EXPECT_THAT(outcome.output, AllOf(HasSubstr("the ranks differ: "), HasSubstr(difference)));
+    Program program = Mpirun(1, /*recovery=*/false, Dlrm({"--comm_timeout=600"}));
+    std::vector<std::string>& words = program.arguments;
+    words.insert(words.end(), {":", HOTROW_MPIEXEC_NUMPROC_FLAG, "1"});
+    const std::vector<std::string> second = Dlrm({"--comm_timeout=600", flag});
+    words.insert(words.end(), second.begin(), second.end());
+    const ProgramResult outcome = RunProgram(program);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("the ranks differ: "), HasSubstr(difference)));
   }
 }
 
 TEST(RanksCliTest, AFailureOfRankZeroEndsAll) {
-  const Outcome outcome = OnRanks(3, {"--report=/nowhere/report.json"});
-  EXPECT_NE(outcome.exit_status, 0);
-  EXPECT_THAT(outcome.output, HasSubstr("--report=/nowhere/report.json"));
+  const ProgramResult outcome = OnRanks(3, {"--report=/nowhere/report.json"});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("--report=/nowhere/report.json"));
 }
 
 // A rank is killed at some moment, in the slow test again and again until the run is over; each
@@ -138,9 +146,9 @@ TEST(RanksCliTest, ARankThatIsKilledIsNamedAndTheRunGoesOn) {
       return out;
     };
     // Others than the killed rank may be slow, but not that slow. Who leaves MPI may be, too.
-    constexpr char kTimeout[] = " --comm_timeout=6";
-    const Outcome straight = OnRanks(kRanks, flags("straight"));
-    ASSERT_EQ(straight.exit_status, 0) << straight.output;
+    constexpr char kTimeout[] = "--comm_timeout=6";
+    const ProgramResult straight = OnRanks(kRanks, flags("straight"));
+    ASSERT_EQ(straight.exit_code, 0) << straight.out;
     const nlohmann::json expected = ReadJson(dir + "/report.json");
 
     int killed = 0;
@@ -152,30 +160,32 @@ TEST(RanksCliTest, ARankThatIsKilledIsNamedAndTheRunGoesOn) {
       const double delay = 0.02 + 0.05 * life * life;
       const bool kills = killed < kills_at_most;
       const std::string out = absl::StrCat(dir, "/out.", life, ".");
-      const std::string script =
-          absl::StrCat(Dlrm(flags("killed")), kills ? kTimeout : "", " >", out,
-                       "$OMPI_COMM_WORLD_RANK 2>&1 & p=$!; ", kills ? "" : "false && ",
-                       "[ $OMPI_COMM_WORLD_RANK = ", victim, " ] && (until grep -q 'threads on' ",
-                       out, "0; do sleep 0.05; done; sleep ", delay, "; kill -9 $p) 2>/dev/null & ",
-                       "wait $p; echo rank $OMPI_COMM_WORLD_RANK ended with $?; cat ", out,
-                       "$OMPI_COMM_WORLD_RANK");
-      const Outcome outcome = Shell(absl::StrCat(Mpirun(kRanks, /*recovery=*/true), "sh -c ",
-                                                 test::Quoted(script), " 2>&1 </dev/null"));
+      const std::string script = absl::StrCat(
+          "\"$@\" >", out, "$OMPI_COMM_WORLD_RANK 2>&1 & p=$!; ", kills ? "" : "false && ",
+          "[ $OMPI_COMM_WORLD_RANK = ", victim, " ] && (until grep -q 'threads on' ", out,
+          "0; do sleep 0.05; done; sleep ", delay, "; kill -9 $p) 2>/dev/null & ",
+          "wait $p; echo rank $OMPI_COMM_WORLD_RANK ended with $?; cat ", out,
+          "$OMPI_COMM_WORLD_RANK");
+      std::vector<std::string> command = {"/bin/sh", "-c", script, "sh"};
+      const std::vector<std::string> dlrm = Dlrm(flags("killed"));
+      command.insert(command.end(), dlrm.begin(), dlrm.end());
+      if (kills) command.push_back(kTimeout);
+      const ProgramResult outcome = RunProgram(Mpirun(kRanks, /*recovery=*/true, command));
       const auto status_of = [&](int rank, int status) {
         return absl::StrCat("rank ", rank, " ended with ", status, "\n");
       };
-      ended = outcome.output.find(status_of(0, 0)) != std::string::npos;
-      if (outcome.output.find(status_of(victim, 137)) == std::string::npos) continue;
+      ended = outcome.out.find(status_of(0, 0)) != std::string::npos;
+      if (outcome.out.find(status_of(victim, 137)) == std::string::npos) continue;
       ++killed;
       // It had nothing left to do, or the others had nothing left to do with it.
       const int other = (victim + 1) % kRanks;
-      if (ended || outcome.output.find(status_of(other, 0)) != std::string::npos) continue;
+      if (ended || outcome.out.find(status_of(other, 0)) != std::string::npos) continue;
       for (int rank = 0; rank < kRanks; ++rank) {
         if (rank == victim) continue;
-        EXPECT_THAT(outcome.output, HasSubstr(status_of(rank, 1))) << outcome.output;
+        EXPECT_THAT(outcome.out, HasSubstr(status_of(rank, 1))) << outcome.out;
       }
-      EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("no answer from rank ", victim)))
-          << outcome.output;
+      EXPECT_THAT(outcome.out, HasSubstr(absl::StrCat("no answer from rank ", victim)))
+          << outcome.out;
     }
     EXPECT_TRUE(ended);
     EXPECT_GE(killed, kills_at_least);

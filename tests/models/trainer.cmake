@@ -47,7 +47,7 @@ if(HOTROW_MPI_TESTS)
     SLOW "RankKillSlowTest.*" "RanksCliTest.ARankThatIsKilledIsNamedAndTheRunGoesOn")
   target_compile_definitions(ranks_cli_test PRIVATE
     HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>" HOTROW_RANK_KILL_MAIN="$<TARGET_FILE:rank_kill_main>"
-    HOTROW_MPI_ENVIRONMENT="${HOTROW_MPI_TEST_ENVIRONMENT_SHELL}"
+    HOTROW_MPI_ENVIRONMENT="${HOTROW_MPI_TEST_ENVIRONMENT_JOINED}"
     HOTROW_MPIEXEC="${MPIEXEC_EXECUTABLE}" HOTROW_MPIEXEC_NUMPROC_FLAG="${MPIEXEC_NUMPROC_FLAG}")
   add_dependencies(ranks_cli_test dlrm rank_kill_main)
 endif()

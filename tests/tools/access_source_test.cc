@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "cache/miss_ratio_curve.h"
 #include "tests/models/file_builders.h"
+#include "tests/support/run_program.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tools/trace_analysis.h"
@@ -105,7 +106,7 @@ TEST(AccessSourceTest, BadInputIsNamedWithItsPlace) {
 TEST(AccessSourceTest, UnpacksXzOrSaysWhatToDo) {
   const std::string plain = WriteTemp("1\n2\n3\n");
   const std::string packed = plain + ".xz";
-  if (std::system(absl::StrCat("xz -k '", plain, "'").c_str()) != 0) {
+  if (test::RunProgram({.arguments = {"xz", "-k", plain}}).exit_code != 0) {
     GTEST_SKIP() << "there is no xz here to pack a file with";
   }
 #if HOTROW_HAVE_LZMA

@@ -18,8 +18,9 @@ using ::testing::HasSubstr;
 TEST(CalibrateCliTest, WritesAProfileThatPlansUse) {
   const std::string dir = test::TempDir();
   HOTROW_ASSERT_OK(PosixEnv().CreateDirs(dir + "/disk"));
-  const Result made = RunHotrow({"calibrate", "--effort=0.02", "--threads=2",
-                                 "--path=" + dir + "/disk", "--output=" + dir + "/machine.yaml"});
+  const ProgramResult made =
+      RunHotrow({"calibrate", "--effort=0.02", "--threads=2", "--path=" + dir + "/disk",
+                 "--output=" + dir + "/machine.yaml"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
   EXPECT_THAT(made.out, AllOf(HasSubstr("random 4 KiB reads"), HasSubstr("GFLOP/s"),
                               HasSubstr("missed, read from memory"), HasSubstr("64 samples"),
@@ -37,10 +38,10 @@ TEST(CalibrateCliTest, WritesAProfileThatPlansUse) {
   HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/spec.yaml",
                                        "batch_size: 1024\nhardware: machine.yaml\n"
                                        "tables:\n- {name: a, rows: 100000, dim: 32}\n"));
-  const Result plan = RunHotrow({"plan", dir + "/spec.yaml"});
+  const ProgramResult plan = RunHotrow({"plan", dir + "/spec.yaml"});
   EXPECT_EQ(plan.exit_code, 0) << plan.err;
   EXPECT_THAT(plan.out, HasSubstr("times as measured on: "));
-  const Result by_flag =
+  const ProgramResult by_flag =
       RunHotrow({"plan", dir + "/spec.yaml", "--hardware=" + dir + "/machine.yaml"});
   // The name of the hardware alone differs.
   EXPECT_EQ(by_flag.exit_code, 0) << by_flag.err;
@@ -53,7 +54,7 @@ TEST(CalibrateCliTest, BadArgumentsAreOneLine) {
   ExpectRefused({"calibrate", "--output=/no/such/dir/f"}, HasSubstr("--output=/no/such/dir/f"));
   ExpectRefused({"calibrate", "--threads=-1"}, HasSubstr("threads"));
   ExpectRefused({"calibrate", "here"}, HasSubstr("here"));
-  const Result help = RunHotrow({"calibrate", "--help"});
+  const ProgramResult help = RunHotrow({"calibrate", "--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.out, HasSubstr("--output"));
 }

@@ -12,6 +12,7 @@
 // as far as the same files are there. HOTROW_DAMAGE_KEEP=DIR keeps a copy of what each trial that
 // failed had damaged.
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,16 +35,20 @@
 #include "base/env.h"
 #include "base/philox.h"
 #include "gtest/gtest.h"
+#include "tests/support/run_program.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
-#include "tests/tools/run_limited.h"
+#ifdef HOTROW_MPIEXEC
+#include "tests/support/mpirun.h"
+#endif
 
 namespace hotrow {
 namespace {
 
 namespace fs = std::filesystem;
 
-using test::LimitedRun;
+using test::ProgramResult;
+using test::RunProgram;
 
 constexpr int64_t kHugeBytes = int64_t{200} << 30;
 // A program that needs more has believed a damaged number.
@@ -373,8 +378,8 @@ class Trials {
     // Of the newest checkpoint, and of the one before it, should that be lost.
     started_from_.insert(StartFrom(run_ + "/ck").hashes);
     exported_.insert(Export().tables);
-    const LimitedRun verified = Hotrow({"verify", run_ + "/ck"});
-    EXPECT_EQ(verified.status, 0) << verified.text;
+    const ProgramResult verified = Hotrow({"verify", run_ + "/ck"});
+    EXPECT_EQ(verified.exit_code, 0) << verified;
     std::vector<std::string> steps;
     for (const fs::directory_entry& entry : fs::directory_iterator(run_ + "/ck")) {
       if (absl::StartsWith(entry.path().filename().string(), "step-")) {
@@ -406,19 +411,23 @@ class Trials {
     if (keep != nullptr) {
       // Devices and pipes among it, so by a program that keeps them as they are.
       fs::remove_all(top_ + "/damaged");
-      ExpectRan(RunLimited({"/bin/cp", "-a", run_, top_ + "/damaged"}));
+      ExpectRan(RunLimited({.arguments = {"cp", "-a", run_, top_ + "/damaged"}}));
     }
     std::vector<std::string> wrong;
-    const auto check_clean = [&](const std::string& name, const LimitedRun& run) {
-      const std::string end = LastLine(run.text);
-      if (run.timed_out)
+    // It must end by itself, as a program does that knows what it says.
+    const auto check_clean = [&](const std::string& name, const ProgramResult& run) {
+      const std::string end = LastLine(run.out);
+      if (run.timed_out) {
         wrong.push_back(absl::StrCat(name, " does not end"));
-      else if (!run.clean())
-        wrong.push_back(absl::StrCat(name, " ends with ", run.status, ": ", end));
-      else if (run.status != 0 && end.empty())
+      } else if (run.signal != 0) {
+        wrong.push_back(absl::StrCat(name, " is ended by signal ", run.signal, ": ", end));
+      } else if (run.exit_code >= 100) {
+        wrong.push_back(absl::StrCat(name, " ends with ", run.exit_code, ": ", end));
+      } else if (run.exit_code != 0 && end.empty()) {
         wrong.push_back(name + " fails without a message");
+      }
     };
-    const LimitedRun verified = Hotrow({"verify", run_ + "/ck"});
+    const ProgramResult verified = Hotrow({"verify", run_ + "/ck"});
     check_clean("verify", verified);
     if (random.Below(kOtherProgramsEvery) == 0) {
       check_clean("inspect", Hotrow({"inspect", run_ + "/ck"}));
@@ -430,31 +439,31 @@ class Trials {
       }
       const Exported exported = Export();
       check_clean("export", exported.run);
-      if (exported.run.status == 0 && !exported_.contains(exported.tables)) {
+      if (exported.run.exit_code == 0 && !exported_.contains(exported.tables)) {
         wrong.push_back(
-            absl::StrCat("export ends with 0 and other rows; verify says ", verified.status));
+            absl::StrCat("export ends with 0 and other rows; verify says ", verified.exit_code));
       }
       const Trained started = StartFrom(run_ + "/ck");
       check_clean("--init_from", started.run);
-      if (started.run.status == 0 && !started_from_.contains(started.hashes)) {
+      if (started.run.exit_code == 0 && !started_from_.contains(started.hashes)) {
         wrong.push_back(absl::StrCat("--init_from ends with 0 and other hashes; verify says ",
-                                     verified.status));
+                                     verified.exit_code));
       }
     }
     const Trained resumed = Train(1, 3, /*resume=*/true);
     check_clean("--resume", resumed.run);
-    if (resumed.run.status == 0 && resumed.hashes != right_) {
+    if (resumed.run.exit_code == 0 && resumed.hashes != right_) {
       wrong.push_back(
-          absl::StrCat("--resume ends with 0 and other hashes; verify says ", verified.status));
+          absl::StrCat("--resume ends with 0 and other hashes; verify says ", verified.exit_code));
     }
-    if (verified.status == 0 && resumed.run.status != 0) {
-      wrong.push_back(absl::StrCat("verify says good, --resume: ", LastLine(resumed.run.text)));
+    if (verified.exit_code == 0 && resumed.run.exit_code != 0) {
+      wrong.push_back(absl::StrCat("verify says good, --resume: ", LastLine(resumed.run.out)));
     }
-    ++ends_[{verified.status == 0, resumed.run.status == 0}];
+    ++ends_[{verified.exit_code == 0, resumed.run.exit_code == 0}];
     if (!wrong.empty() && keep != nullptr) {
       const std::string to = absl::StrCat(keep, "/", kind_.store, kind_.ranks, "-", trial);
       fs::remove_all(to);
-      ExpectRan(RunLimited({"/bin/cp", "-a", top_ + "/damaged", to}));
+      ExpectRan(RunLimited({.arguments = {"cp", "-a", top_ + "/damaged", to}}));
     }
     return wrong;
   }
@@ -468,23 +477,27 @@ class Trials {
  private:
   using Hashes = std::pair<std::string, std::string>;
   struct Trained {
-    LimitedRun run;
+    ProgramResult run;
     Hashes hashes;
   };
   struct Exported {
-    LimitedRun run;
+    ProgramResult run;
     std::string tables;
   };
 
-  LimitedRun RunLimited(const std::vector<std::string>& command) const {
-    return test::RunLimited(command, top_ + "/log",
-                            {.seconds = kSecondsMax, .address_space_bytes = kAddressSpaceBytes});
+  // A program that may crash, eat all memory or never end.
+  static ProgramResult RunLimited(test::Program program) {
+    program.joined = true;
+    program.timeout_seconds = kSecondsMax;
+    program.may_time_out = true;
+    program.address_space_bytes = kAddressSpaceBytes;
+    return RunProgram(program);
   }
-  LimitedRun Hotrow(std::vector<std::string> arguments) const {
+  ProgramResult Hotrow(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), HOTROW_BINARY);
-    return RunLimited(arguments);
+    return RunLimited({.arguments = arguments});
   }
-  static void ExpectRan(const LimitedRun& run) { EXPECT_EQ(run.status, 0) << run.text; }
+  static void ExpectRan(const ProgramResult& run) { EXPECT_EQ(run.exit_code, 0) << run; }
 
   std::string report() const { return top_ + "/report.json"; }
 
@@ -503,18 +516,14 @@ class Trials {
     return out;
   }
 
-  Trained RunDlrm(std::vector<std::string> command, int ranks) const {
+  Trained RunDlrm(const std::vector<std::string>& command, int ranks) const {
     fs::remove(report());
+    test::Program program = {.arguments = command};
 #ifdef HOTROW_MPIEXEC
-    if (ranks > 1) {
-      command.insert(command.begin(), {"/bin/sh", "-c",
-                                       absl::StrCat("exec env ", HOTROW_MPI_ENVIRONMENT, " '",
-                                                    HOTROW_MPIEXEC, "' -n ", ranks, " \"$@\""),
-                                       "sh"});
-    }
+    if (ranks > 1) program = test::Mpirun(ranks, /*recovery=*/false, command);
 #endif
-    Trained out = {RunLimited(command), {}};
-    if (out.run.status != 0) return out;
+    Trained out = {RunLimited(program), {}};
+    if (out.run.exit_code != 0) return out;
     const nlohmann::json json = nlohmann::json::parse(BytesOf(report()), nullptr, false);
     if (json.is_object()) {
       out.hashes = {json.value("tables_hash", ""), json.value("dense_hash", "")};
@@ -548,7 +557,7 @@ class Trials {
     const std::string to = top_ + "/export";
     fs::remove_all(to);
     Exported out = {Hotrow({"export", run_ + "/ck", to}), ""};
-    if (out.run.status != 0) return out;
+    if (out.run.exit_code != 0) return out;
     const nlohmann::json json =
         nlohmann::json::parse(BytesOf(to + "/manifest.json"), nullptr, false);
     if (!json.is_object()) return out;
@@ -560,7 +569,7 @@ class Trials {
   }
 
   static void ExpectGood(const Trained& trained) {
-    EXPECT_EQ(trained.run.status, 0) << trained.run.text;
+    EXPECT_EQ(trained.run.exit_code, 0) << trained.run;
     EXPECT_NE(trained.hashes.first, "");
   }
 

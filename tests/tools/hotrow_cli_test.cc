@@ -76,7 +76,7 @@ bool HasRocksDb() { return !absl::IsUnimplemented(RocksStoreOptions().Validate()
 
 TEST(HotrowCliTest, HelpNamesEveryCommand) {
   for (const char* const flag : {"--help", "-h", "help"}) {
-    const Result result = RunHotrow({flag});
+    const ProgramResult result = RunHotrow({flag});
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_EQ(result.err, "");
     EXPECT_THAT(result.out, AllOf(HasSubstr("Usage: hotrow COMMAND"), HasSubstr("inspect PATH"),
@@ -85,7 +85,7 @@ TEST(HotrowCliTest, HelpNamesEveryCommand) {
   for (const std::string command : {"inspect", "verify"}) {
     for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
              {command, "--help"}, {command, "DIR", "--help"}, {command, "--json", "-h"}}) {
-      const Result result = RunHotrow(arguments);
+      const ProgramResult result = RunHotrow(arguments);
       EXPECT_EQ(result.exit_code, 0);
       EXPECT_EQ(result.err, "");
       EXPECT_THAT(result.out, AllOf(HasSubstr(absl::StrCat("Usage: hotrow ", command, " PATH")),
@@ -136,13 +136,13 @@ TEST(HotrowCliTest, OtherDirectoriesAreNamedForWhatTheyAre) {
     ExpectRefused({command, dir + "/file"}, HasSubstr("is a file"));
     ExpectRefused({command, dir + "/empty"}, HasSubstr("is an empty directory"));
     if (HasRocksDb()) {
-      const Result rocks = RunHotrow({command, dir + "/rocks"});
+      const ProgramResult rocks = RunHotrow({command, dir + "/rocks"});
       EXPECT_EQ(rocks.exit_code, 1);
       EXPECT_THAT(rocks.err, AllOf(HasSubstr(dir + "/rocks/snapshots"), HasSubstr("is missing")));
     } else {
       ExpectRefused({command, dir + "/rocks"}, HasSubstr("this build has no RocksDB"));
     }
-    const Result model = RunHotrow({command, dir + "/model"});
+    const ProgramResult model = RunHotrow({command, dir + "/model"});
     EXPECT_EQ(model.exit_code, 1);
     EXPECT_THAT(model.err, AllOf(HasSubstr(dir + "/model/manifest.json"), HasSubstr("damaged")));
     ExpectRefused({command, dir + "/host"}, HasSubstr("is the snapshots of a memory store"));
@@ -153,14 +153,14 @@ TEST(HotrowCliTest, OtherDirectoriesAreNamedForWhatTheyAre) {
 
 TEST(HotrowCliTest, InspectTellsWhatAStoreHolds) {
   const std::string path = MakeStore();
-  const Result text = RunHotrow({"inspect", path});
+  const ProgramResult text = RunHotrow({"inspect", path});
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_EQ(text.err, "");
   EXPECT_THAT(text.out, AllOf(HasSubstr("an SSD store, format version 3"), HasSubstr("320, "),
                               HasSubstr("64.0 KiB"), HasSubstr("77"), HasSubstr("committed")));
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {"inspect", path, "--json"}, {"inspect", "--json", path}}) {
-    const Result result = RunHotrow(arguments);
+    const ProgramResult result = RunHotrow(arguments);
     EXPECT_EQ(result.exit_code, 0);
     const auto json = nlohmann::json::parse(result.out, nullptr, /*allow_exceptions=*/false);
     EXPECT_EQ(json["kind"], "ssd_store");
@@ -186,7 +186,7 @@ TEST(HotrowCliTest, InspectTellsWhatAStoreHolds) {
 
 TEST(HotrowCliTest, VerifyNamesTheBadRecordAndSetsTheStatus) {
   const std::string path = MakeStore();
-  const Result good = RunHotrow({"verify", path});
+  const ProgramResult good = RunHotrow({"verify", path});
   EXPECT_EQ(good.exit_code, 0) << good.out;
   EXPECT_EQ(good.err, "");
   EXPECT_THAT(good.out, AllOf(HasSubstr("320 records"), HasSubstr("1 snapshots: good")));
@@ -194,7 +194,7 @@ TEST(HotrowCliTest, VerifyNamesTheBadRecordAndSetsTheStatus) {
 
   const std::string segment = SegmentOf(path);
   FlipByte(segment, 4096 + 56 + 30);  // the second row: 24 + 32 bytes each
-  const Result bad = RunHotrow({"verify", path});
+  const ProgramResult bad = RunHotrow({"verify", path});
   EXPECT_EQ(bad.exit_code, 1);
   EXPECT_EQ(bad.err, "");
   EXPECT_THAT(bad.out, AllOf(HasSubstr(absl::StrCat(segment, ": offset ", 4096 + 56,
@@ -209,7 +209,7 @@ TEST(HotrowCliTest, VerifyNamesTheBadRecordAndSetsTheStatus) {
 
   // No copy of the manifest is whole: that is damage, not wrong usage.
   HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), path + "/MANIFEST", "something else"));
-  const Result lost = RunHotrow({"verify", path});
+  const ProgramResult lost = RunHotrow({"verify", path});
   EXPECT_EQ(lost.exit_code, 1);
   EXPECT_EQ(lost.out, "");
   EXPECT_THAT(lost.err, HasSubstr(path + "/MANIFEST: offset 0"));
@@ -233,7 +233,7 @@ TEST(HotrowCliTest, ARocksDbStoreIsInspectedAndVerified) {
     HOTROW_ASSERT_OK(store->CommitSnapshot(77));
     HOTROW_ASSERT_OK_AND_ASSIGN(info, store->DescribeSnapshot(77));
   }
-  const Result text = RunHotrow({"inspect", path});
+  const ProgramResult text = RunHotrow({"inspect", path});
   EXPECT_EQ(text.exit_code, 0) << text.out;
   EXPECT_EQ(text.err, "");
   EXPECT_THAT(text.out, AllOf(HasSubstr("a RocksDB store"), HasSubstr("1,500"), HasSubstr("77"),
@@ -248,7 +248,7 @@ TEST(HotrowCliTest, ARocksDbStoreIsInspectedAndVerified) {
   EXPECT_EQ(json["snapshots"][0]["rows"], 1500);
   EXPECT_EQ(json["damage_count"], 0);
 
-  const Result good = RunHotrow({"verify", path});
+  const ProgramResult good = RunHotrow({"verify", path});
   EXPECT_EQ(good.exit_code, 0) << good.out;
   EXPECT_EQ(good.err, "");
   EXPECT_THAT(good.out, AllOf(HasSubstr("1,500 rows"), HasSubstr("1 snapshots: good")));
@@ -260,7 +260,7 @@ TEST(HotrowCliTest, ARocksDbStoreIsInspectedAndVerified) {
     if (entry.path().extension() == ".sst") table_file = entry.path().string();
   }
   FlipByte(table_file, 5000);
-  const Result bad = RunHotrow({"verify", path});
+  const ProgramResult bad = RunHotrow({"verify", path});
   EXPECT_EQ(bad.exit_code, 1);
   EXPECT_EQ(bad.err, "");
   EXPECT_THAT(bad.out, AllOf(HasSubstr(table_file + ": is damaged"), HasSubstr("2 damaged")));
@@ -270,7 +270,7 @@ TEST(HotrowCliTest, ARocksDbStoreIsInspectedAndVerified) {
   FlipByte(table_file, 5000);
 
   std::filesystem::remove(path + "/LIVE");
-  const Result lost = RunHotrow({"verify", path});
+  const ProgramResult lost = RunHotrow({"verify", path});
   EXPECT_EQ(lost.exit_code, 1);
   EXPECT_THAT(lost.out, AllOf(HasSubstr(path + "/LIVE is missing"), HasSubstr("1 damaged")));
 }

@@ -23,22 +23,18 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-void ExpectGood(const Result& result) {
+void ExpectGood(const ProgramResult& result) {
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_EQ(result.err, "");
 }
 
 void ExpectFails(int exit_code, const std::vector<std::string>& arguments,
                  const testing::Matcher<const std::string&>& message) {
-  const Result result = RunHotrow(arguments);
-  EXPECT_EQ(result.exit_code, exit_code) << result.out << result.err;
-  EXPECT_THAT(result.err, AllOf(StartsWith("hotrow"), message));
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-  EXPECT_EQ(result.out, "");
+  test::ExpectOneLineError(RunHotrow(arguments), exit_code, AllOf(StartsWith("hotrow"), message));
 }
 
 nlohmann::json Json(const std::vector<std::string>& arguments) {
-  const Result result = RunHotrow(arguments);
+  const ProgramResult result = RunHotrow(arguments);
   ExpectGood(result);
   return nlohmann::json::parse(result.out, nullptr, /*allow_exceptions=*/false);
 }
@@ -46,6 +42,7 @@ nlohmann::json Json(const std::vector<std::string>& arguments) {
 // A small DLRM with row-wise Adagrad: three tables of dim 8.
 void Train(const std::vector<std::string>& more) {
   std::vector<std::string> all = {
+      HOTROW_DLRM_BINARY,
       "--data=synthetic:tables=3,rows=200,dense=2,samples=3000,valid=300,test=500",
       "--embedding_dim=8",
       "--dense_arch_layer_sizes=16-8",
@@ -54,7 +51,7 @@ void Train(const std::vector<std::string>& more) {
       "--threads=1",
       "--store_bytes=64MiB"};
   all.insert(all.end(), more.begin(), more.end());
-  const Result result = RunProgram(HOTROW_DLRM_BINARY, all);
+  const ProgramResult result = RunProgram({.arguments = all});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
 }
 
@@ -76,12 +73,13 @@ TEST(HotrowModelsCliTest, ASavedModelThereAndBack) {
   EXPECT_EQ(seen["step"], 47);
   EXPECT_EQ(seen["tables"].size(), 3u);
   EXPECT_EQ(seen["damage_count"], 0);
-  const Result text = RunHotrow({"inspect", dir + "/model"});
+  const ProgramResult text = RunHotrow({"inspect", dir + "/model"});
   ExpectGood(text);
   EXPECT_THAT(text.out, AllOf(HasSubstr("a saved model"), HasSubstr("rowwise_adagrad"),
                               HasSubstr("manifest.json"), HasSubstr("store          memory")));
 
-  const Result exported = RunHotrow({"export", dir + "/model", dir + "/out", "--shard_bytes=4KiB"});
+  const ProgramResult exported =
+      RunHotrow({"export", dir + "/model", dir + "/out", "--shard_bytes=4KiB"});
   ExpectGood(exported);
   EXPECT_THAT(exported.out, AllOf(HasSubstr("3 tables"), HasSubstr("step 47")));
   ExpectGood(RunHotrow({"verify", dir + "/out"}));
@@ -101,7 +99,7 @@ TEST(HotrowModelsCliTest, ASavedModelThereAndBack) {
     EXPECT_EQ(again["stores"][0]["kind"], store);
     EXPECT_EQ(again["stores"][0]["rank"], 0);
     EXPECT_EQ(again["checkpoints"], nlohmann::json::array({"step-000000000047"}));
-    const Result verified = RunHotrow({"verify", back});
+    const ProgramResult verified = RunHotrow({"verify", back});
     ExpectGood(verified);
     EXPECT_THAT(verified.out, HasSubstr(": good"));
     EXPECT_EQ(std::count(verified.out.begin(), verified.out.end(), '\n'), 1) << verified.out;
@@ -178,7 +176,7 @@ TEST(HotrowModelsCliTest, DamageIsNamedAndSetsTheStatus) {
   for (size_t i = 1; i < 3; ++i) {
     const std::string path = files[i]["file"];
     FlipByte(path, 3000);
-    const Result result = RunHotrow({"verify", dir + "/model"});
+    const ProgramResult result = RunHotrow({"verify", dir + "/model"});
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_EQ(result.err, "");
     EXPECT_THAT(result.out, AllOf(HasSubstr(path), HasSubstr("1 damaged")));
@@ -196,7 +194,7 @@ TEST(HotrowModelsCliTest, DamageIsNamedAndSetsTheStatus) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const std::string text, ReadFileToString(PosixEnv(), path));
     if (text.substr(0, 8) == "HOTROWSG") FlipByte(path, 4096 + 60);
   }
-  const Result bad = RunHotrow({"verify", dir + "/back"});
+  const ProgramResult bad = RunHotrow({"verify", dir + "/back"});
   EXPECT_EQ(bad.exit_code, 1);
   EXPECT_THAT(bad.out, AllOf(HasSubstr(dir + "/back/store/segment-"), HasSubstr("of table"),
                              HasSubstr("damaged")));
@@ -222,7 +220,7 @@ TEST(HotrowModelsCliTest, AllCheckpointsOfADirectoryAreVerified) {
   const std::string dir = test::TempDir();
   const std::string run = dir + "/run";
   Train({"--checkpoint_dir=" + run, "--checkpoint_every=20", "--keep_checkpoints=3"});
-  const Result good = RunHotrow({"verify", run});
+  const ProgramResult good = RunHotrow({"verify", run});
   ExpectGood(good);
   // Of step 20, mostly one of step 40, and the last: one that falls due while another is written
   // comes later.
@@ -236,7 +234,7 @@ TEST(HotrowModelsCliTest, AllCheckpointsOfADirectoryAreVerified) {
 
   const std::string manifest = run + "/step-000000000020/manifest.json";
   FlipByte(manifest, 700);
-  const Result bad = RunHotrow({"verify", run});
+  const ProgramResult bad = RunHotrow({"verify", run});
   EXPECT_EQ(bad.exit_code, 1);
   EXPECT_EQ(bad.err, "");
   EXPECT_THAT(bad.out, AllOf(HasSubstr(manifest), HasSubstr("step-000000000020: 1 damaged\n"),
@@ -281,9 +279,10 @@ TEST(HotrowModelsCliTest, AKillLeavesNothingOrTheWhole) {
                                    const std::string& target) {
     int kills = 0;
     for (int ms = 1; ms < 1000; ms += 1 + ms / 4) {
-      std::vector<std::string> all = {"-s", "KILL", absl::StrCat(0.001 * ms), HOTROW_BINARY};
+      std::vector<std::string> all = {"timeout", "-s", "KILL", absl::StrCat(0.001 * ms),
+                                      HOTROW_BINARY};
       all.insert(all.end(), command.begin(), command.end());
-      const Result result = RunProgram("timeout", all);
+      const ProgramResult result = RunProgram({.arguments = all});
       HOTROW_ASSERT_OK_AND_ASSIGN(const bool exists, PosixEnv().Exists(target));
       if (exists) ExpectGood(RunHotrow({"verify", target}));
       if (exists) break;
@@ -316,7 +315,7 @@ TEST(HotrowModelsCliTest, WrongUsageIsOneLineAndStatusTwo) {
   ExpectRefused({"export", dir + "/model", dir + "/model"}, HasSubstr("is there already"));
   ExpectRefused({"import", dir + "/model", dir + "/model"}, HasSubstr("hotrow export"));
   for (const std::string command : {"export", "import"}) {
-    const Result help = RunHotrow({command, "--help"});
+    const ProgramResult help = RunHotrow({command, "--help"});
     ExpectGood(help);
     EXPECT_THAT(help.out, AllOf(HasSubstr("Usage: hotrow " + command), HasSubstr("--json")));
     for (const absl::string_view line : absl::StrSplit(help.out, '\n')) {
@@ -330,7 +329,7 @@ TEST(HotrowModelsCliTest, WrongUsageIsOneLineAndStatusTwo) {
 // A python3 that has numpy; empty: there is none.
 std::string PythonWithNumpy() {
   for (const std::string python : {"python3", "/usr/bin/python3"}) {
-    if (RunProgram(python, {"-c", "'import numpy'"}).exit_code == 0) return python;
+    if (RunProgram({.arguments = {python, "-c", "import numpy"}}).exit_code == 0) return python;
   }
   return "";
 }
@@ -463,12 +462,12 @@ class NumpyTest : public testing::Test {
     python_ = PythonWithNumpy();
     if (python_.empty()) GTEST_SKIP() << "there is no python3 with numpy";
   }
-  Result Python(const char* script, const std::vector<std::string>& arguments) {
+  ProgramResult Python(const char* script, const std::vector<std::string>& arguments) {
     const std::string path = test::TempDir() + "/script.py";
     HOTROW_EXPECT_OK(WriteFileAtomically(PosixEnv(), path, absl::StrCat(kPrelude, script)));
-    std::vector<std::string> all = {path};
+    std::vector<std::string> all = {python_, path};
     all.insert(all.end(), arguments.begin(), arguments.end());
-    return RunProgram(python_, all);
+    return RunProgram({.arguments = all});
   }
   std::string python_;
 };
@@ -478,7 +477,7 @@ TEST_F(NumpyTest, ReadsWhatWeWroteAndComputesTheSameHashes) {
     const std::string dir = test::TempDir() + "/" + precision;
     Train({"--save_dir=" + dir + "/model", "--weights_precision=" + precision});
     ExpectGood(RunHotrow({"export", dir + "/model", dir + "/out", "--shard_bytes=1000"}));
-    const Result result = Python(kCheckScript, {dir + "/out"});
+    const ProgramResult result = Python(kCheckScript, {dir + "/out"});
     ExpectGood(result);
     int64_t rows = 0;
     const nlohmann::json verified = Json({"verify", dir + "/model", "--json"});
@@ -502,7 +501,7 @@ TEST_F(NumpyTest, WeTrainOnFromWhatNumpyWrote) {
   Train(
       {"--init_from=" + dir + "/back", "--limit_train_batches=30", "--save_dir=" + dir + "/next"});
   ExpectGood(RunHotrow({"export", dir + "/next", dir + "/after"}));
-  const Result result = Python(kAfterScript, {dir + "/after", "47"});
+  const ProgramResult result = Python(kAfterScript, {dir + "/after", "47"});
   ExpectGood(result);
   EXPECT_EQ(result.out, "good\n");
   EXPECT_THAT(RunHotrow({"inspect", dir + "/next"}).out, HasSubstr("77"));

@@ -1,6 +1,5 @@
 // Checkpoints and stores that an older version wrote: tests/fixtures.
 
-#include <cstdlib>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -27,9 +26,10 @@ void PrintTo(const OldCheckpoint& old, std::ostream* out) { *out << old.name; }
 // Unpacks an archive; returns the directory of its checkpoints.
 std::string Unpack(const std::string& name) {
   const std::string dir = test::TempDir();
-  const std::string command = absl::StrCat("cd '", dir, "' && '", HOTROW_CMAKE, "' -E tar xf '",
-                                           HOTROW_FIXTURES, "/1990f9b/", name, ".tar.xz'");
-  EXPECT_EQ(std::system(command.c_str()), 0) << command;  // NOLINT(concurrency-mt-unsafe)
+  const std::string archive = absl::StrCat(HOTROW_FIXTURES, "/1990f9b/", name, ".tar.xz");
+  const ProgramResult unpacked =
+      RunProgram({.arguments = {HOTROW_CMAKE, "-E", "tar", "xf", archive}, .directory = dir});
+  EXPECT_EQ(unpacked.exit_code, 0) << unpacked;
   return absl::StrCat(dir, "/", name, "/ck");
 }
 
@@ -53,6 +53,7 @@ TEST_P(OldFormatsTest, AreReadAndTrainOn) {
   // Goes on in the same store, which so gets the formats of today.
   if (old.name == "saved" || old.name == "ssd_ranks") return;
   std::vector<std::string> arguments = {
+      HOTROW_DLRM_BINARY,
       "--data=synthetic:tables=3,rows=200,zipf=0.9,samples=2k,valid=200,test=200",
       "--embedding_dim=4",
       "--dense_arch_layer_sizes=8-4",
@@ -66,7 +67,7 @@ TEST_P(OldFormatsTest, AreReadAndTrainOn) {
       "--resume"};
   for (const std::string& flag : old.store_flags) arguments.push_back(flag);
   if (!old.store_flags.empty()) arguments.push_back("--store_path=" + dir + "/store");
-  const Result trained = RunProgram(HOTROW_DLRM_BINARY, arguments);
+  const ProgramResult trained = RunProgram({.arguments = arguments});
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
   HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport after,
                               VerifyCheckpoint(PosixEnv(), dir, /*store_bytes=*/0));

@@ -8,6 +8,9 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tests/tools/run_hotrow.h"
+#ifdef HOTROW_MPIEXEC
+#include "tests/support/mpirun.h"
+#endif
 
 namespace hotrow {
 namespace {
@@ -20,6 +23,7 @@ class PlanCheckCliTest : public ::testing::Test {
   // 8 tables of 20,000 rows, 400 steps of 512, each row at most once a sample.
   void Train(const std::vector<std::string>& tiers, int ranks = 1) {
     std::vector<std::string> all = {
+        HOTROW_DLRM_BINARY,
         "--data=synthetic:tables=8,rows=20000,dense=4,samples=204800,valid=512,test=512,zipf=1.05",
         "--embedding_dim=16",
         "--dense_arch_layer_sizes=16-16",
@@ -29,18 +33,14 @@ class PlanCheckCliTest : public ::testing::Test {
         "--prefetch_depth=1",
         "--report=" + dir_ + "/run.json"};
     all.insert(all.end(), tiers.begin(), tiers.end());
+    test::Program program = {.arguments = all};
 #ifdef HOTROW_MPIEXEC
-    // The quotes around a program are RunProgram's.
-    if (ranks > 1) {
-      all.insert(all.begin(), {"-n", std::to_string(ranks), HOTROW_DLRM_BINARY});
-      const Result result = RunProgram(HOTROW_MPIEXEC, all, HOTROW_MPI_ENVIRONMENT);
-      ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
-      return;
-    }
-#endif
+    if (ranks > 1) program = test::Mpirun(ranks, /*recovery=*/false, all);
+#else
     ASSERT_EQ(ranks, 1);
-    const Result result = RunProgram(HOTROW_DLRM_BINARY, all);
-    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+#endif
+    const ProgramResult result = RunProgram(program);
+    ASSERT_EQ(result.exit_code, 0) << result;
   }
   std::string Spec(const std::string& more) {
     std::string text = "batch_size: 512\n" + more + "tables:\n";
@@ -53,8 +53,9 @@ class PlanCheckCliTest : public ::testing::Test {
   }
   // How fast a test's machine is cannot be known here: everything else must be right.
   void ExpectGoodButForSpeed(const std::string& spec, const std::vector<std::string>& judged) {
-    const Result text = RunHotrow({"plan", spec, "--check=" + dir_ + "/run.json"});
-    const Result result = RunHotrow({"plan", spec, "--check=" + dir_ + "/run.json", "--json"});
+    const ProgramResult text = RunHotrow({"plan", spec, "--check=" + dir_ + "/run.json"});
+    const ProgramResult result =
+        RunHotrow({"plan", spec, "--check=" + dir_ + "/run.json", "--json"});
     EXPECT_EQ(text.exit_code, result.exit_code);
     const nlohmann::json json = nlohmann::json::parse(result.out, nullptr, false);
     ASSERT_TRUE(json.is_object()) << result.err;
@@ -98,17 +99,17 @@ TEST_F(PlanCheckCliTest, TheSpecThatTheTrainerSaved) {
   const std::string spec = dir_ + "/spec.json";
   Train({"--cache_bytes=4MiB", "--store_bytes=64MiB", "--save_spec=" + spec,
          "--record_trace=" + dir_ + "/trace", "--sample_rate=0.2", "--mrc"});
-  const Result planned = RunHotrow({"plan", spec, "--json"});
+  const ProgramResult planned = RunHotrow({"plan", spec, "--json"});
   EXPECT_EQ(planned.exit_code, 0) << planned.err;
   ExpectGoodButForSpeed(spec, {"cache.used_bytes", "memory.used_bytes", "cache.hit_rate",
                                "cache.unique_hit_rate", "unique_keys_per_step"});
 
-  const Result info = RunHotrow({"trace", "info", dir_ + "/trace", "--json"});
+  const ProgramResult info = RunHotrow({"trace", "info", dir_ + "/trace", "--json"});
   EXPECT_EQ(info.exit_code, 0) << info.err;
   const nlohmann::json tables = nlohmann::json::parse(info.out, nullptr, false)["tables"];
   ASSERT_EQ(tables.size(), 8u) << info.out;
   // The same curve from the trace as the trainer has estimated, in the same words.
-  const Result mrc = RunHotrow({"trace", "mrc", dir_ + "/trace", "--json"});
+  const ProgramResult mrc = RunHotrow({"trace", "mrc", dir_ + "/trace", "--json"});
   EXPECT_EQ(mrc.exit_code, 0) << mrc.err;
   const nlohmann::json traced = nlohmann::json::parse(mrc.out, nullptr, false);
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir_ + "/run.json");

@@ -26,11 +26,11 @@ std::string WriteSpec(const std::string& table_extra) {
 
 TEST(PlanCliTest, PrintsTextAndJson) {
   const std::string path = WriteSpec("");
-  const Result text = RunHotrow({"plan", path});
+  const ProgramResult text = RunHotrow({"plan", path});
   EXPECT_EQ(text.exit_code, 0) << text.err;
   EXPECT_THAT(text.out, AllOf(HasSubstr("It fits."), HasSubstr("samples/s, all ranks"),
                               HasSubstr("index of the SSD store")));
-  const Result result = RunHotrow({"plan", path, "--json"});
+  const ProgramResult result = RunHotrow({"plan", path, "--json"});
   EXPECT_EQ(result.exit_code, 0);
   const nlohmann::json json = nlohmann::json::parse(result.out, nullptr, false);
   EXPECT_EQ(json["fits"], true);
@@ -40,12 +40,12 @@ TEST(PlanCliTest, PrintsTextAndJson) {
 
 TEST(PlanCliTest, FailIfSetsTheStatus) {
   const std::string path = WriteSpec("");
-  EXPECT_EQ(RunHotrow({"plan", path, "--fail-if='rows>2e6'"}).exit_code, 0);
-  const Result failed = RunHotrow({"plan", path, "--fail-if='rows>2e6 || fits==1'"});
+  EXPECT_EQ(RunHotrow({"plan", path, "--fail-if=rows>2e6"}).exit_code, 0);
+  const ProgramResult failed = RunHotrow({"plan", path, "--fail-if=rows>2e6 || fits==1"});
   EXPECT_EQ(failed.exit_code, 1);
   EXPECT_THAT(failed.err, HasSubstr("--fail-if"));
   EXPECT_THAT(failed.out, HasSubstr("It fits."));
-  ExpectRefused({"plan", path, "--fail-if='speed>1'"},
+  ExpectRefused({"plan", path, "--fail-if=speed>1"},
                 AllOf(HasSubstr("--fail-if"), HasSubstr("samples_per_second")));
 }
 
@@ -57,18 +57,18 @@ TEST(PlanCliTest, ReadsCurvesBesideTheSpec) {
   std::string text;
   for (int i = 0; i < 20'000; ++i) text += std::to_string((i * i) % 5000) + "\n";
   HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), ids, text));
-  const Result curve = RunHotrow({"trace", "mrc", ids, "--json"});
+  const ProgramResult curve = RunHotrow({"trace", "mrc", ids, "--json"});
   EXPECT_EQ(curve.exit_code, 0);
   HOTROW_ASSERT_OK(
       WriteFileAtomically(PosixEnv(), path.substr(0, path.rfind('/')) + "/c.json", curve.out));
-  const Result by_curve = RunHotrow({"plan", path, "--json"});
+  const ProgramResult by_curve = RunHotrow({"plan", path, "--json"});
   EXPECT_EQ(by_curve.exit_code, 0) << by_curve.err;
 
   // The trace itself gives the same plan, but for the sizes that the curve leaves out.
   const std::string other = WriteSpec(", trace: " + ids);
-  const Result by_trace = RunHotrow({"plan", other, "--json"});
+  const ProgramResult by_trace = RunHotrow({"plan", other, "--json"});
   EXPECT_EQ(by_trace.exit_code, 0) << by_trace.err;
-  const auto unique = [](const Result& result) {
+  const auto unique = [](const ProgramResult& result) {
     return nlohmann::json::parse(result.out)["unique_keys"].get<double>();
   };
   EXPECT_NEAR(unique(by_trace) / unique(by_curve), 1, 0.1);
@@ -79,13 +79,13 @@ TEST(PlanCliTest, ReadsCurvesBesideTheSpec) {
 TEST(PlanCliTest, WritesAPageAndSweeps) {
   const std::string path = WriteSpec("");
   const std::string page = test::TempDir() + "/plan.html";
-  const Result result = RunHotrow({"plan", path, "--html=" + page});
+  const ProgramResult result = RunHotrow({"plan", path, "--html=" + page});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::string html, ReadFileToString(PosixEnv(), page));
   EXPECT_THAT(html, AllOf(testing::StartsWith("<!DOCTYPE html>"), HasSubstr("spec.yaml")));
   ExpectRefused({"plan", path, "--html=/no/such/dir/p.html"}, HasSubstr("--html=/no/such"));
 
-  const Result sweep = RunHotrow({"plan", path, "--sweep=ranks=1..4", "--json"});
+  const ProgramResult sweep = RunHotrow({"plan", path, "--sweep=ranks=1..4", "--json"});
   EXPECT_EQ(sweep.exit_code, 0) << sweep.err;
   const nlohmann::json json = nlohmann::json::parse(sweep.out, nullptr, false);
   EXPECT_EQ(json["points"].size(), 4u * 2 * 3);

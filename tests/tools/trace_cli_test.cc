@@ -24,7 +24,7 @@ std::string WriteIds(std::string_view text) {
 }
 
 nlohmann::json Json(const std::vector<std::string>& arguments) {
-  const Result result = RunHotrow(arguments);
+  const ProgramResult result = RunHotrow(arguments);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   return nlohmann::json::parse(result.out, nullptr, false);
@@ -41,7 +41,7 @@ TEST(TraceCliTest, MrcPrintsTheCurve) {
     EXPECT_EQ(point["size"], size);
     EXPECT_DOUBLE_EQ(point["hit_rate"].get<double>(), (size == 3 ? 4.0 : size) / 7);
   }
-  const Result text = RunHotrow({"trace", "mrc", path, "--at", "0.4,1"});
+  const ProgramResult text = RunHotrow({"trace", "mrc", path, "--at", "0.4,1"});
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_THAT(text.out, AllOf(HasSubstr("7 accesses, 3 distinct keys"), HasSubstr("57.1 %")));
 }
@@ -76,7 +76,7 @@ TEST(TraceCliTest, InfoDescribesAFile) {
   EXPECT_EQ(json["distinct"], 2);
   EXPECT_EQ(json["used_once"], 1);
   EXPECT_EQ(json["format"], "text");
-  const Result text = RunHotrow({"trace", "info", path});
+  const ProgramResult text = RunHotrow({"trace", "info", path});
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_THAT(text.out, AllOf(HasSubstr("Zipf exponent"), HasSubstr("distinct keys")));
 }
@@ -143,7 +143,7 @@ TEST(TraceCliTest, BadInputIsOneLine) {
 TEST(TraceCliTest, HasHelp) {
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {"trace", "--help"}, {"trace", "mrc", "--help"}, {"trace", "info", "-h"}}) {
-    const Result result = RunHotrow(arguments);
+    const ProgramResult result = RunHotrow(arguments);
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_THAT(result.out, HasSubstr("Usage: hotrow trace"));
   }
