@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "base/philox.h"
+#include "base/run_main.h"
 #include "benchmark/benchmark.h"
 #include "ops/gather.h"
 #include "ops/row_codec.h"
@@ -173,14 +174,18 @@ void RegisterAll(int32_t dim) {
   }
 }
 
+int Main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  for (const int32_t dim : {64, 128}) RegisterAll(dim);
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
+
 }  // namespace
 }  // namespace hotrow
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  for (const int32_t dim : {64, 128}) hotrow::RegisterAll(dim);
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return hotrow::RunMain("row_codec_bench", [&] { return hotrow::Main(argc, argv); });
 }

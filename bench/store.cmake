@@ -12,10 +12,6 @@ hotrow_add_bench(
   NAME store_bench
   SOURCES store_bench.cc store_bench_device.cc store_bench_stores.cc
   DEPS hotrow_measure hotrow::store hotrow::cache hotrow::models_cli absl::strings nlohmann_json::nlohmann_json)
-get_target_property(_store_sources hotrow_store SOURCES)
-if("ssd_store.cc" IN_LIST _store_sources)
-  target_compile_definitions(store_bench PRIVATE HOTROW_BENCH_SSD_STORE=1)
-endif()
 if(HOTROW_BUILD_TESTS)
   find_package(GTest REQUIRED)
   hotrow_add_test(
@@ -26,8 +22,5 @@ if(HOTROW_BUILD_TESTS)
   target_compile_definitions(store_bench_test PRIVATE HOTROW_STORE_BENCH_BINARY="$<TARGET_FILE:store_bench>")
   if(HOTROW_HAVE_ROCKSDB)
     target_compile_definitions(store_bench_test PRIVATE HOTROW_HAVE_ROCKSDB=1)
-  endif()
-  if("ssd_store.cc" IN_LIST _store_sources)
-    target_compile_definitions(store_bench_test PRIVATE HOTROW_BENCH_SSD_STORE=1)
   endif()
 endif()

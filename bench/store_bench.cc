@@ -49,9 +49,7 @@
 #include "cache/row_cache.h"
 #include "models/data/permutation.h"
 #include "models/data/zipf.h"
-#ifdef HOTROW_BENCH_SSD_STORE
 #include "store/ssd/ssd_store.h"
-#endif
 
 extern char** environ;
 
@@ -274,11 +272,9 @@ absl::Status Bench::Open() {
 
 absl::Status Bench::CloseStore() {
   HOTROW_RETURN_IF_ERROR(store_->Flush());
-#ifdef HOTROW_BENCH_SSD_STORE
   if (auto* const ssd = dynamic_cast<SsdStore*>(store_.get()); ssd != nullptr) {
     HOTROW_RETURN_IF_ERROR(ssd->Close());
   }
-#endif
   store_.reset();
   return absl::OkStatus();
 }

@@ -13,9 +13,7 @@
 #include "bench/store_bench.h"
 #include "store/host/host_store.h"
 #include "store/rocks/rocks_store.h"
-#ifdef HOTROW_BENCH_SSD_STORE
 #include "store/ssd/ssd_store.h"
-#endif
 
 namespace hotrow::bench {
 namespace {
@@ -118,7 +116,6 @@ absl::StatusOr<std::unique_ptr<RowStore>> OpenBenchStore(const StoreBenchFlags& 
                            .read_threads = static_cast<int32_t>(flags.rocks_threads),
                            .background_jobs = static_cast<int32_t>(flags.threads)});
   }
-#ifdef HOTROW_BENCH_SSD_STORE
   SsdStoreOptions options;
   options.path = flags.path;
   options.tables = tables;
@@ -128,9 +125,6 @@ absl::StatusOr<std::unique_ptr<RowStore>> OpenBenchStore(const StoreBenchFlags& 
                     : flags.io == "threads" ? IoQueueKind::kThreads
                                             : IoQueueKind::kAuto;
   return SsdStore::Open(options);
-#else
-  return absl::UnimplementedError("--store=ssd: this build has no SsdStore");
-#endif
 }
 
 }  // namespace hotrow::bench

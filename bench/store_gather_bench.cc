@@ -29,6 +29,7 @@
 #include "base/hash.h"
 #include "base/math.h"
 #include "base/philox.h"
+#include "base/run_main.h"
 #include "store/host/host_store.h"
 
 namespace hotrow {
@@ -279,16 +280,20 @@ int Run(const Flags& flags) {
   return 0;
 }
 
-}  // namespace
-}  // namespace hotrow
-
-int main(int argc, char** argv) {
-  hotrow::Flags flags;
-  if (!hotrow::ParseFlags(argc, argv, flags)) {
+int Main(int argc, char** argv) {
+  Flags flags;
+  if (!ParseFlags(argc, argv, flags)) {
     std::fprintf(stderr,
                  "usage: store_gather_bench [--rows=4000000] [--row_bytes=512, a multiple of 8] "
                  "[--batch=16384] [--repeats=9]\n");
     return 2;
   }
-  return hotrow::Run(flags);
+  return Run(flags);
+}
+
+}  // namespace
+}  // namespace hotrow
+
+int main(int argc, char** argv) {
+  return hotrow::RunMain("store_gather_bench", [&] { return hotrow::Main(argc, argv); });
 }

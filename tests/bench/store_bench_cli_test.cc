@@ -97,12 +97,9 @@ TEST_P(StoreBenchTest, UpdatesUntilThreeTimesTheRowsAreWritten) {
 }
 
 std::vector<std::string> Kinds() {
-  std::vector<std::string> kinds = {"memory"};
+  std::vector<std::string> kinds = {"memory", "ssd"};
 #ifdef HOTROW_HAVE_ROCKSDB
   kinds.push_back("rocksdb");
-#endif
-#ifdef HOTROW_BENCH_SSD_STORE
-  kinds.push_back("ssd");
 #endif
   return kinds;
 }
