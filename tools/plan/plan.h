@@ -131,6 +131,8 @@ absl::StatusOr<std::vector<PlanCurvePoint>> PlanCurve(const PlanSpec& spec, cons
 std::string FormatAmount(double amount);
 // With its sign in front.
 std::string FormatChange(double amount);
+// As FormatBytes in models/train/report.h.
+std::string FormatPlanBytes(double bytes);
 
 // For people; what `hotrow plan --json` prints.
 std::string PlanText(const PlanSpec& spec, const Plan& plan);

@@ -37,7 +37,6 @@ std::string Escaped(std::string_view text) {
   return out;
 }
 
-std::string Bytes(double bytes) { return FormatBytes(static_cast<int64_t>(bytes)); }
 std::string Count(double count) { return FormatCount(static_cast<int64_t>(std::llround(count))); }
 std::string Seconds(double seconds) {
   if (!std::isfinite(seconds)) return "endless";
@@ -137,7 +136,7 @@ std::string CurveChart(const PlanSpec& spec, const Plan& plan,
         &out,
         "<line class=\"g\" x1=\"%.1f\" y1=\"%g\" x2=\"%.1f\" y2=\"%g\"/>"
         "<text class=\"s\" x=\"%.1f\" y=\"%g\" text-anchor=\"middle\">%s</text>\n",
-        at, kTop, at, kHeight - kBottom + 4, at, kHeight - kBottom + 20, Bytes(bytes));
+        at, kTop, at, kHeight - kBottom + 4, at, kHeight - kBottom + 20, FormatPlanBytes(bytes));
   }
   absl::StrAppendFormat(&out,
                         "<text class=\"s\" x=\"%g\" y=\"%g\" text-anchor=\"middle\">cache of a "
@@ -182,7 +181,7 @@ std::string CurveChart(const PlanSpec& spec, const Plan& plan,
         "<text x=\"%.1f\" y=\"%g\" text-anchor=\"%s\" style=\"fill:var(--accent);font-weight:600\">"
         "chosen: %s</text>\n",
         at, kTop - 6, at, kHeight - kBottom, at + (right_half ? -8 : 8), kTop - 8,
-        right_half ? "end" : "start", Bytes(plan.cache_bytes));
+        right_half ? "end" : "start", FormatPlanBytes(plan.cache_bytes));
     for (const auto& [rate, colour] :
          {std::pair<double, const char*>{plan.hit_rate, "--c0"}, {plan.unique_hit_rate, "--c1"}}) {
       absl::StrAppendFormat(&out,
@@ -203,7 +202,7 @@ std::string CurveChart(const PlanSpec& spec, const Plan& plan,
                           "<text x=\"%.1f\" y=\"%g\" text-anchor=\"end\" style=\"fill:var(--bad)\">"
                           "all of its memory: %s</text>\n",
                           at, kTop, at, kHeight - kBottom, at - 6, kHeight - kBottom - 8,
-                          Bytes(limit));
+                          FormatPlanBytes(limit));
   }
   return out + "</svg>\n";
 }
@@ -265,7 +264,7 @@ std::string TierBars(const Plan& plan) {
                      [](const PlanItem* a, const PlanItem* b) { return a->bytes > b->bytes; });
     const double full = tier.limit_bytes > 0 ? tier.bytes / tier.limit_bytes : 2;
     absl::StrAppendFormat(&out, "<p><b>%s</b> %s <span class=\"soft\">of %s, %s %%</span></p>\n",
-                          tier.name, Bytes(tier.bytes), Bytes(tier.limit_bytes),
+                          tier.name, FormatPlanBytes(tier.bytes), FormatPlanBytes(tier.limit_bytes),
                           FormatAmount(tier.limit_bytes > 0 ? 100 * full : 0.0));
     absl::StrAppend(&out, "<div class=\"bar\">");
     std::string key;
@@ -275,9 +274,9 @@ std::string TierBars(const Plan& plan) {
           i < kColours ? absl::StrCat("var(--c", i, ")") : std::string("var(--soft)");
       absl::StrAppendFormat(&out, "<i style=\"width:%.3f%%;background:%s\" title=\"%s: %s\"></i>",
                             100 * items[i]->bytes / tier.bytes, colour, Escaped(items[i]->name),
-                            Bytes(items[i]->bytes));
+                            FormatPlanBytes(items[i]->bytes));
       absl::StrAppendFormat(&key, "<li><i style=\"background:%s\"></i>%s<em>%s</em></li>\n", colour,
-                            Escaped(items[i]->name), Bytes(items[i]->bytes));
+                            Escaped(items[i]->name), FormatPlanBytes(items[i]->bytes));
     }
     absl::StrAppendFormat(&out,
                           "</div>\n<ul class=\"key\">\n%s</ul>\n<div class=\"meter\"><i%s "
@@ -322,10 +321,10 @@ std::string PlanHtml(const PlanSpec& spec, const Plan& plan,
     tile(absl::StrFormat("%.1f %%", 100 * plan.hit_rate),
          absl::StrFormat("of lookups hit the cache, %.1f %% of distinct keys",
                          100 * plan.unique_hit_rate));
-    tile(Bytes(plan.cache_bytes), absl::StrCat("cache of a rank: ", plan.cache_choice));
+    tile(FormatPlanBytes(plan.cache_bytes), absl::StrCat("cache of a rank: ", plan.cache_choice));
   }
-  tile(Bytes(plan.row_bytes), absl::StrCat("all rows with optimizer state; store: ",
-                                           std::string(StoreKindName(plan.store))));
+  tile(FormatPlanBytes(plan.row_bytes), absl::StrCat("all rows with optimizer state; store: ",
+                                                     std::string(StoreKindName(plan.store))));
   if (plan.ssd_life_years > 0) {
     tile(plan.ssd_life_years > 100 ? "over 100 years"
                                    : absl::StrFormat("%.1f years", plan.ssd_life_years),
@@ -380,22 +379,22 @@ std::string PlanHtml(const PlanSpec& spec, const Plan& plan,
     row("rows read from the store", Count(plan.miss_rows));
   }
   if (plan.link_bytes_down > 0) {
-    row("over the host link, down", Bytes(plan.link_bytes_down));
-    row("over the host link, up", Bytes(plan.link_bytes_up));
+    row("over the host link, down", FormatPlanBytes(plan.link_bytes_down));
+    row("over the host link, up", FormatPlanBytes(plan.link_bytes_up));
   }
   if (plan.ssd_ios_read > 0) {
     row("SSD reads", Count(plan.ssd_ios_read));
-    row("SSD bytes read", Bytes(plan.ssd_bytes_read));
-    row("SSD bytes written", Bytes(plan.ssd_bytes_written));
+    row("SSD bytes read", FormatPlanBytes(plan.ssd_bytes_read));
+    row("SSD bytes written", FormatPlanBytes(plan.ssd_bytes_written));
     row("write amplification", absl::StrFormat("%.2f", plan.write_amplification));
   }
   if (spec.ranks > 1) {
-    row("sent to ranks of the node", Bytes(plan.exchange_bytes_node));
-    row("sent to other nodes", Bytes(plan.exchange_bytes_network));
-    row("sent for dense gradients", Bytes(plan.allreduce_bytes));
+    row("sent to ranks of the node", FormatPlanBytes(plan.exchange_bytes_node));
+    row("sent to other nodes", FormatPlanBytes(plan.exchange_bytes_network));
+    row("sent for dense gradients", FormatPlanBytes(plan.allreduce_bytes));
   }
   row("a full checkpoint, all ranks",
-      absl::StrCat(Bytes(plan.checkpoint_bytes), ", ", Seconds(plan.checkpoint_seconds)));
+      absl::StrCat(FormatPlanBytes(plan.checkpoint_bytes), ", ", Seconds(plan.checkpoint_seconds)));
   absl::StrAppend(&out, "</table></div></section>\n");
 
   absl::StrAppend(&out,

@@ -10,7 +10,6 @@
 namespace hotrow {
 namespace {
 
-std::string Bytes(double bytes) { return FormatBytes(static_cast<int64_t>(bytes)); }
 std::string Count(double count) { return FormatCount(static_cast<int64_t>(std::llround(count))); }
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 std::string Seconds(double seconds) {
@@ -61,6 +60,8 @@ std::string FormatChange(double amount) {
   return text[0] == '-' || text == "unknown" ? text : absl::StrCat("+", text);
 }
 
+std::string FormatPlanBytes(double bytes) { return FormatBytes(static_cast<int64_t>(bytes)); }
+
 std::string PlanText(const PlanSpec& spec, const Plan& plan) {
   std::string out;
   absl::StrAppendFormat(&out, "%s: %s tables, %s rows, batch %s, %d rank%s of %s\n", spec.name,
@@ -72,8 +73,8 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
                           spec.hardware.threads);
   }
   absl::StrAppendFormat(&out, "weights %s%s, with optimizer state %s, as rows %s\n",
-                        Bytes(plan.weight_bytes), PrecisionText(spec), Bytes(plan.payload_bytes),
-                        Bytes(plan.row_bytes));
+                        FormatPlanBytes(plan.weight_bytes), PrecisionText(spec),
+                        FormatPlanBytes(plan.payload_bytes), FormatPlanBytes(plan.row_bytes));
   if (plan.fits) {
     absl::StrAppend(&out, "It fits.\n");
   } else {
@@ -85,20 +86,21 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
   }
   absl::StrAppendFormat(
       &out, "\nStore: %s. Cache: %s%s%s.\n", std::string(StoreKindName(plan.store)),
-      plan.cache_bytes > 0 ? Bytes(plan.cache_bytes) + ", " : std::string(),
+      plan.cache_bytes > 0 ? FormatPlanBytes(plan.cache_bytes) + ", " : std::string(),
       plan.cache_bytes > 0 ? Count(plan.cache_rows) + " rows, " : std::string(), plan.cache_choice);
   if (spec.hardware.hbm_bytes > 0) {
     absl::StrAppendFormat(&out, "A cache of all rows would take %s of each rank's %s.\n",
-                          Bytes(plan.whole_cache_bytes), Bytes(spec.hardware.hbm_bytes));
+                          FormatPlanBytes(plan.whole_cache_bytes),
+                          FormatPlanBytes(spec.hardware.hbm_bytes));
   }
 
   absl::StrAppend(&out, "\nBytes of a rank\n");
   for (const PlanTier& tier : plan.tiers) {
-    absl::StrAppendFormat(&out, "  %-5s %14s of %s\n", tier.name, Bytes(tier.bytes),
-                          Bytes(tier.limit_bytes));
+    absl::StrAppendFormat(&out, "  %-5s %14s of %s\n", tier.name, FormatPlanBytes(tier.bytes),
+                          FormatPlanBytes(tier.limit_bytes));
     for (const PlanItem& item : plan.items) {
       if (item.tier != tier.name) continue;
-      absl::StrAppendFormat(&out, "    %-40s %14s\n", item.name, Bytes(item.bytes));
+      absl::StrAppendFormat(&out, "    %-40s %14s\n", item.name, FormatPlanBytes(item.bytes));
     }
   }
 
@@ -114,17 +116,20 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
     line("rows read from the store", Count(plan.miss_rows));
   }
   if (plan.link_bytes_down > 0) {
-    line("host link, down and up",
-         absl::StrCat(Bytes(plan.link_bytes_down), ", ", Bytes(plan.link_bytes_up)));
+    line("host link, down and up", absl::StrCat(FormatPlanBytes(plan.link_bytes_down), ", ",
+                                                FormatPlanBytes(plan.link_bytes_up)));
   }
   if (plan.ssd_ios_read > 0) {
-    line("SSD reads", absl::StrCat(Count(plan.ssd_ios_read), ", ", Bytes(plan.ssd_bytes_read)));
-    line("SSD writes", absl::StrFormat("%s at a write amplification of %.2f",
-                                       Bytes(plan.ssd_bytes_written), plan.write_amplification));
+    line("SSD reads",
+         absl::StrCat(Count(plan.ssd_ios_read), ", ", FormatPlanBytes(plan.ssd_bytes_read)));
+    line("SSD writes",
+         absl::StrFormat("%s at a write amplification of %.2f",
+                         FormatPlanBytes(plan.ssd_bytes_written), plan.write_amplification));
   }
   if (spec.ranks > 1) {
     line("sent to ranks of the node, to others",
-         absl::StrCat(Bytes(plan.exchange_bytes_node), ", ", Bytes(plan.exchange_bytes_network)));
+         absl::StrCat(FormatPlanBytes(plan.exchange_bytes_node), ", ",
+                      FormatPlanBytes(plan.exchange_bytes_network)));
   }
   for (const PlanStage& stage : plan.stages) {
     line(stage.name.c_str(), absl::StrFormat("%10s  %s%s", Seconds(stage.seconds), stage.bound_by,
@@ -139,8 +144,8 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
   line("samples/s, all ranks", FormatAmount(plan.samples_per_second));
 
   absl::StrAppend(&out, "\n");
-  line("checkpoint",
-       absl::StrCat(Bytes(plan.checkpoint_bytes), ", ", Seconds(plan.checkpoint_seconds)));
+  line("checkpoint", absl::StrCat(FormatPlanBytes(plan.checkpoint_bytes), ", ",
+                                  Seconds(plan.checkpoint_seconds)));
   if (plan.ssd_life_years > 0) {
     line("life of the SSD", absl::StrFormat("%.1f years", plan.ssd_life_years));
   }

@@ -1,0 +1,151 @@
+#include "tools/plan/advice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace hotrow {
+namespace {
+
+constexpr double kGB = 1e9;
+
+}  // namespace
+
+std::vector<std::string> Remedies(const Planner& planner, const Plan& plan) {
+  const PlanSpec& spec = planner.workload().spec;
+  std::vector<std::string> out;
+  // Each remedy is planned, and named when it helps.
+  const auto try_spec = [&](const std::string& what, const std::function<void(PlanSpec*)>& change) {
+    PlanSpec changed = spec;
+    change(&changed);
+    const absl::StatusOr<Planner> other = Planner::Create(changed);
+    if (!other.ok()) return false;
+    const Plan result = other->WithStore(changed.store_auto ? plan.store : changed.store);
+    std::string effect;
+    for (const PlanTier& tier : result.tiers) {
+      const double before = plan.TierBytes(tier.name);
+      if (std::abs(tier.bytes - before) < 0.01 * before) continue;
+      absl::StrAppend(&effect, effect.empty() ? "" : ", ", tier.name, " ",
+                      FormatPlanBytes(tier.bytes), " instead of ", FormatPlanBytes(before));
+    }
+    if (effect.empty()) {
+      effect = absl::StrCat(FormatAmount(result.samples_per_second), " samples/s instead of ",
+                            FormatAmount(plan.samples_per_second));
+    }
+    if (result.fits || result.over.size() < plan.over.size() ||
+        (result.over.size() == plan.over.size() &&
+         result.samples_per_second > plan.samples_per_second * 1.05)) {
+      out.push_back(
+          absl::StrCat(what, ": ", effect, result.fits ? "; then it fits" : "; not enough alone"));
+    }
+    return result.fits;
+  };
+  if (plan.store == StoreKind::kMemory && planner.workload().hardware.ssd_bytes > 0) {
+    try_spec("keep the rows on the SSD (store: ssd)", [](PlanSpec* spec) {
+      spec->store = StoreKind::kSsd;
+      spec->store_auto = false;
+      if (spec->cache_bytes == 0) spec->cache_bytes = PlanSpec::kAuto;
+    });
+  }
+  if (spec.cache_bytes > 0) {
+    try_spec("let the cache be chosen (cache_bytes: auto)",
+             [](PlanSpec* spec) { spec->cache_bytes = PlanSpec::kAuto; });
+  }
+  // What is over by a factor of f needs f times the ranks at least.
+  double factor = 2;
+  for (const PlanTier& tier : plan.tiers) {
+    if (tier.limit_bytes > 0) factor = std::max(factor, tier.bytes / tier.limit_bytes);
+  }
+  if (plan.samples_per_second > 0) {
+    factor = std::max(factor, spec.target_samples_per_second / plan.samples_per_second);
+  }
+  constexpr double kRanksMax = 65'536;
+  double ranks = spec.ranks * std::exp2(std::ceil(std::log2(factor)));
+  for (int attempt = 0; attempt < 3 && ranks <= kRanksMax; ++attempt, ranks *= 2) {
+    const auto n = static_cast<int32_t>(ranks);
+    if (try_spec(absl::StrCat("use ", n, " ranks"), [&](PlanSpec* spec) {
+          spec->ranks = n;
+          spec->ranks_per_node = std::min(n, spec->hardware.ranks_per_node);
+        })) {
+      break;
+    }
+    // Only the number that fits is worth reading.
+    if (!out.empty() && out.back().rfind("use ", 0) == 0 &&
+        out.back().find(" ranks: ") != std::string::npos) {
+      out.pop_back();
+    }
+  }
+  const bool has_state = std::any_of(
+      spec.tables.begin(), spec.tables.end(),
+      [](const PlanTable& table) { return SparseStateFloats(table.optimizer, table.dim) > 1; });
+  if (has_state) {
+    try_spec("use row-wise Adagrad, one number of state a row (optimizer: rowwise_adagrad)",
+             [](PlanSpec* spec) {
+               for (PlanTable& table : spec->tables) {
+                 table.optimizer = SparseOptimizerKind::kRowWiseAdagrad;
+               }
+             });
+  }
+  if (std::any_of(spec.tables.begin(), spec.tables.end(), [](const PlanTable& table) {
+        return table.weights_precision == WeightsPrecision::kFp32;
+      })) {
+    try_spec("keep weights in 16 bits (weights_precision: fp16)", [](PlanSpec* spec) {
+      for (PlanTable& table : spec->tables) {
+        if (table.weights_precision != WeightsPrecision::kFp32) continue;
+        table.weights_precision = WeightsPrecision::kFp16;
+      }
+    });
+  }
+  if (std::any_of(spec.tables.begin(), spec.tables.end(),
+                  [](const PlanTable& table) { return table.dim > 1; })) {
+    try_spec("halve the dims", [](PlanSpec* spec) {
+      for (PlanTable& table : spec->tables) table.dim = (table.dim + 1) / 2;
+    });
+  }
+  if (spec.batch_size > 1) {
+    try_spec("halve the batch",
+             [](PlanSpec* spec) { spec->batch_size = (spec->batch_size + 1) / 2; });
+  }
+  return out;
+}
+
+std::vector<PlanMarginal> Marginals(const Planner& planner, const Plan& plan) {
+  std::vector<PlanMarginal> out;
+  if (plan.cache_bytes > 0) {
+    const Plan more = planner.With(plan.store, plan.cache_bytes + kGB);
+    out.push_back({planner.workload().near_tier(), "one GB more of cache",
+                   more.samples_per_second - plan.samples_per_second,
+                   more.unique_hit_rate - plan.unique_hit_rate});
+  }
+  if (plan.store == StoreKind::kSsd) {
+    // A GB more of disk lowers the fill u of the log, and with it what the cleaner moves.
+    double disk = 0;
+    double live = 0;
+    for (const PlanItem& item : plan.items) {
+      if (item.tier != "ssd" || item.name == "retained snapshots") continue;
+      disk += item.bytes;
+      if (item.name != "room for cleaning") live += item.bytes;
+    }
+    if (disk > 0) {
+      const double amplification = 1 / (1 - live / (disk + kGB));
+      // Writing less is writing faster where that is what a step waits for.
+      double seconds = 0;
+      for (const PlanStage& stage : plan.stages) {
+        if (stage.bound_by == "ssd written bytes") seconds += stage.seconds;
+      }
+      const double saved = seconds * (1 - amplification / plan.write_amplification);
+      const bool waits = plan.bottleneck.find("ssd") != std::string::npos;
+      const double rate = waits ? static_cast<double>(planner.workload().spec.batch_size) /
+                                      (plan.step_seconds - saved)
+                                : plan.samples_per_second;
+      out.push_back({"ssd", "one GB more to clean in", rate - plan.samples_per_second, 0});
+    }
+  }
+  return out;
+}
+
+}  // namespace hotrow
