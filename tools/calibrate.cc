@@ -11,7 +11,7 @@
 #include "base/env.h"
 #include "base/status_macros.h"
 #include "models/train/report.h"
-#include "tools/calibration.h"
+#include "tools/calibration/calibration.h"
 #include "tools/command.h"
 
 namespace hotrow {

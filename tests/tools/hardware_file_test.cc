@@ -2,7 +2,7 @@
 
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
-#include "tools/calibration.h"
+#include "tools/calibration/calibration.h"
 #include "tools/plan/hardware.h"
 #include "tools/plan/plan.h"
 

@@ -1,5 +1,5 @@
-#ifndef HOTROW_TOOLS_CALIBRATION_H_
-#define HOTROW_TOOLS_CALIBRATION_H_
+#ifndef HOTROW_TOOLS_CALIBRATION_CALIBRATION_H_
+#define HOTROW_TOOLS_CALIBRATION_CALIBRATION_H_
 
 #include <string>
 #include <string_view>
@@ -33,4 +33,4 @@ absl::StatusOr<HardwareProfile> Calibrate(const CalibrationOptions& options,
 
 }  // namespace hotrow
 
-#endif  // HOTROW_TOOLS_CALIBRATION_H_
+#endif  // HOTROW_TOOLS_CALIBRATION_CALIBRATION_H_

@@ -1,0 +1,47 @@
+#ifndef HOTROW_TOOLS_CALIBRATION_BENCH_H_
+#define HOTROW_TOOLS_CALIBRATION_BENCH_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/exec_context.h"
+#include "base/thread_pool.h"
+#include "tools/calibration/calibration.h"
+#include "tools/plan/hardware.h"
+
+// What all parts of a calibration measure with.
+namespace hotrow {
+
+inline constexpr int64_t kMiB = int64_t{1} << 20;
+inline constexpr uint64_t kCalibrationSeed = 1;
+
+// Seconds since some moment.
+double WallSeconds();
+// Processor time of all threads of this process.
+double ProcessorSeconds();
+// Seconds of one call: the median of calls that take about `seconds` together, three at least.
+absl::StatusOr<double> MedianSeconds(double seconds, absl::FunctionRef<absl::Status()> call);
+
+// A line through two points that does not go below zero anywhere.
+EngineCost LineThrough(double bytes0, double seconds0, double bytes1, double seconds1);
+
+// The threads, the directory and the sizes of one calibration.
+struct CalibrationBench {
+  // dir: an empty directory on the disk that is measured.
+  CalibrationBench(const CalibrationOptions& options, std::string dir);
+
+  // A full calibration's count, as this one's effort has it.
+  int64_t Scaled(int64_t n) const;
+
+  const CalibrationOptions options;
+  const std::string dir;
+  ThreadPool pool;  // status() says what came of starting its threads
+  ExecContext ctx;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_TOOLS_CALIBRATION_BENCH_H_

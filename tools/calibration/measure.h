@@ -1,0 +1,30 @@
+#ifndef HOTROW_TOOLS_CALIBRATION_MEASURE_H_
+#define HOTROW_TOOLS_CALIBRATION_MEASURE_H_
+
+#include "absl/status/status.h"
+#include "tools/calibration/bench.h"
+#include "tools/calibration/click_tables.h"
+#include "tools/plan/hardware.h"
+
+// The parts of a calibration. Each fills its fields of the profile; Beside also reads those of
+// Disk.
+namespace hotrow {
+
+// The rate of reading memory, and of copying it.
+absl::Status MeasureMemory(CalibrationBench* bench, HardwareProfile* profile);
+// Rows that a store in memory finds by key.
+absl::Status MeasureGather(CalibrationBench* bench, HardwareProfile* profile);
+// Reads and writes of the disk by itself.
+absl::Status MeasureDisk(CalibrationBench* bench, HardwareProfile* profile);
+// Dense layers and dot interactions of several widths and batches, forward and backward.
+absl::Status MeasureDense(CalibrationBench* bench, HardwareProfile* profile);
+// What each part of a training step costs in the table engine.
+absl::Status MeasureEngine(CalibrationBench* bench, const ClickTables& tables,
+                           HardwareProfile* profile);
+// How much parts of a step hold each other up that run beside each other.
+absl::Status MeasureBeside(CalibrationBench* bench, const ClickTables& tables,
+                           HardwareProfile* profile);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_TOOLS_CALIBRATION_MEASURE_H_
