@@ -4,10 +4,10 @@
 #include <map>
 #include <vector>
 
-#include "base/hash.h"
 #include "base/philox.h"
 #include "embedding/tiers/held_rows.h"
 #include "gtest/gtest.h"
+#include "tests/support/colliding_keys.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::internal {
@@ -61,28 +61,13 @@ TEST(HeldRowsTest, AgreesWithAMap) {
   }
 }
 
-// The number that Mix64 takes to x.
-uint64_t Unmix64(uint64_t x) {
-  const auto inverse = [](uint64_t odd) {  // modulo 2^64, by Newton's iteration
-    uint64_t result = odd;
-    for (int bits = 3; bits < 64; bits *= 2) result *= 2 - odd * result;
-    return result;
-  };
-  const auto unshift = [](uint64_t y) { return y ^ y >> 33; };
-  return unshift(inverse(0xff51afd7ed558ccdULL) *
-                 unshift(inverse(0xc4ceb9fe1a85ec53ULL) * unshift(x)));
-}
-
 TEST(HeldRowsTest, KeysChosenToCollideCostLittleMoreThanOthers) {
-  constexpr uint64_t kSeedOfTable0 = 0x9e3779b97f4a7c15ULL;
   constexpr uint64_t kKeys = 1 << 16;
   std::vector<RowKey> ordinary;
   std::vector<RowKey> colliding;
   for (uint64_t i = 0; i < kKeys; ++i) {
     ordinary.push_back({i, 0});
-    const uint64_t lo = (i + 1) << 32 | 12345;
-    colliding.push_back({Unmix64(Unmix64(lo) ^ 0xd6e8feb86659fd93ULL) ^ kSeedOfTable0, 0});
-    ASSERT_EQ(HashRowKey(colliding.back()).lo, lo);
+    colliding.push_back(test::KeyWithHashLo((i + 1) << 32 | 12345, 0));
   }
   const auto seconds = [](const std::vector<RowKey>& keys) {
     const std::clock_t begin = std::clock();

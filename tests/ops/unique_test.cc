@@ -12,6 +12,7 @@
 #include "base/buffer.h"
 #include "base/philox.h"
 #include "ops/unique_impl.h"
+#include "tests/support/colliding_keys.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -166,23 +167,11 @@ TEST(UniqueTest, MatchesAMapOnAnyPool) {
   }
 }
 
-// The number that Mix64 takes to x.
-uint64_t Unmix64(uint64_t x) {
-  const auto inverse = [](uint64_t odd) {  // modulo 2^64, by Newton's iteration
-    uint64_t result = odd;
-    for (int bits = 3; bits < 64; bits *= 2) result *= 2 - odd * result;
-    return result;
-  };
-  const auto unshift = [](uint64_t y) { return y ^ y >> 33; };
-  return unshift(inverse(0xff51afd7ed558ccdULL) *
-                 unshift(inverse(0xc4ceb9fe1a85ec53ULL) * unshift(x)));
-}
-
 // Keys whose hashes agree in their lower 32 bits: all want one slot.
 std::vector<uint64_t> CollidingKeys(int64_t n) {
   std::vector<uint64_t> keys;
   for (int64_t i = 0; i < n; ++i) {
-    keys.push_back(Unmix64(static_cast<uint64_t>(i + 1) << 32 | 12345));
+    keys.push_back(test::Unmix64(static_cast<uint64_t>(i + 1) << 32 | 12345));
   }
   return keys;
 }

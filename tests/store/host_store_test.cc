@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "store/host/host_snapshot_impl.h"
 #include "tests/store/store_test_util.h"
+#include "tests/support/colliding_keys.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -276,29 +277,15 @@ TEST(HostStoreTest, AFailedGrowthLeavesTheIndexWhole) {
   HOTROW_EXPECT_OK(store->InsertInPlace(first, row, added));
 }
 
-// The number that Mix64 takes to x.
-uint64_t Unmix64(uint64_t x) {
-  const auto inverse = [](uint64_t odd) {  // modulo 2^64, by Newton's iteration
-    uint64_t result = odd;
-    for (int bits = 3; bits < 64; bits *= 2) result *= 2 - odd * result;
-    return result;
-  };
-  const auto unshift = [](uint64_t y) { return y ^ y >> 33; };
-  return unshift(inverse(0xff51afd7ed558ccdULL) *
-                 unshift(inverse(0xc4ceb9fe1a85ec53ULL) * unshift(x)));
-}
-
 // Without a salt they share both buckets until a partition has 2^20 of them: 64 MiB.
 TEST(HostStoreTest, KeysChosenToShareBothBucketsAreAllKept) {
-  constexpr uint64_t kSeedOfTable1 = 2 * 0x9e3779b97f4a7c15ULL;
   HOTROW_ASSERT_OK_AND_ASSIGN(auto store,
                               HostStore::Open({.tables = {{1, 16}}, .budget_bytes = 8 * kMiB}));
   Batch batch;
   for (uint64_t i = 0; batch.keys.size() < 500; ++i) {
     const uint64_t lo =
         uint64_t{0x55555} << 44 | (i >> 12 & 0xfff) << 32 | uint64_t{0x12345} << 12 | (i & 0xfff);
-    const RowKey key = {Unmix64(Unmix64(lo) ^ 0xd6e8feb86659fd93ULL) ^ kSeedOfTable1, 1};
-    ASSERT_EQ(HashRowKey(key).lo, lo);
+    const RowKey key = test::KeyWithHashLo(lo, 1);
     // Of one partition of up to 64.
     if (HashRowKey(key).partition(64) == 5) batch.Add(key, MakeRow(key, 0, 16));
   }
