@@ -16,7 +16,7 @@
 #include "base/device.h"
 #include "base/exec_context.h"
 #include "bench/gpu_bench_plan.h"
-#include "embedding/store_kind.h"
+#include "store/open.h"
 
 namespace hotrow::bench {
 

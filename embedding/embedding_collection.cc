@@ -691,7 +691,7 @@ absl::Status EmbeddingCollection::Impl::Open() {
                                                                  options.exchange_feedback_bytes));
     shuffle->KeepResiduals(residuals.get());
   }
-  HOTROW_ASSIGN_OR_RETURN(store, internal::OpenStore(options, store_tables, ctx.device));
+  HOTROW_ASSIGN_OR_RETURN(store, internal::OpenCollectionStore(options, store_tables, ctx.device));
   below = store.store.get();
   if (staged() && options.cache_bytes > 0) {
     HOTROW_ASSIGN_OR_RETURN(const std::vector<CachedStoreWidth> widths,
@@ -1507,7 +1507,7 @@ absl::Status EmbeddingCollection::Close() {
   }
   impl_->JoinSnapshot();
   impl_->Stop();
-  return impl_->store.ssd == nullptr ? absl::OkStatus() : impl_->store.ssd->Close();
+  return impl_->store.store->Close();
 }
 
 // --- Reading all of it

@@ -18,12 +18,12 @@
 #include "base/row_key.h"
 #include "cache/row_cache.h"
 #include "embedding/jagged_batch.h"
-#include "embedding/store_kind.h"
 #include "ops/jagged.h"
 #include "ops/row_codec.h"
 #include "ops/row_init.h"
 #include "ops/sparse_optimizer.h"
 #include "ops/weights_precision.h"
+#include "store/open.h"
 #include "store/row_store.h"
 
 namespace hotrow {

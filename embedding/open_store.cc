@@ -2,16 +2,13 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <variant>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/env.h"
 #include "base/status_macros.h"
 #include "comm/communicator.h"
 #include "embedding/open_store_impl.h"
 #include "embedding/ranks/shard_map.h"
-#include "store/rocks/rocks_store.h"
-#include "store/snapshot_reader.h"
 
 namespace hotrow::internal {
 namespace {
@@ -19,17 +16,6 @@ namespace {
 constexpr int64_t kCopyBatchRows = 4096;
 // Keys that are erased at a time when a store is emptied: 16 MiB.
 constexpr int64_t kEraseBatchKeys = int64_t{1} << 20;
-
-// What there is where a store is to be made.
-struct Found {
-  bool rows = false;
-  std::vector<SnapshotId> snapshots;
-  bool committed = false;  // one of them, at least
-};
-
-Env& EnvOf(const EmbeddingCollectionOptions& options) {
-  return options.env == nullptr ? PosixEnv() : *options.env;
-}
 
 // Whether both name one directory, as far as that can be told without looking at it.
 bool SamePath(const std::string& a, const std::string& b) {
@@ -44,69 +30,15 @@ bool SamePath(const std::string& a, const std::string& b) {
   return normal(a) == normal(b);
 }
 
-absl::StatusOr<Found> LookAtSsd(Env& env, const std::string& path) {
-  Found found;
-  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path + "/MANIFEST"));
-  if (!exists) return found;
-  // An open store must not be looked at. Its lock (docs/formats/ssd_store.md) is given back at
-  // once.
-  const absl::StatusOr<std::unique_ptr<FileLock>> lock =
-      env.LockFile(path + "/LOCK", LockMode::kShared);
-  if (absl::IsFailedPrecondition(lock.status())) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "SSD store ", path, ": is open already, here or in another process; close that one first"));
-  }
-  HOTROW_RETURN_IF_ERROR(lock.status());
-  HOTROW_ASSIGN_OR_RETURN(const SsdStoreReport report, InspectSsdStore(env, path));
-  for (const SsdStoreReport::Table& table : report.tables) found.rows |= table.rows != 0;
-  for (const SsdStoreReport::Snapshot& snapshot : report.snapshots) {
-    found.snapshots.push_back(snapshot.id);
-    found.committed |= snapshot.committed;
-  }
-  return found;
-}
-
-absl::StatusOr<Found> LookAtRocks(const std::string& path) {
-  Found found;
-  Env& env = PosixEnv();
-  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path + "/LIVE"));
-  if (!exists) return found;
-  HOTROW_ASSIGN_OR_RETURN(
-      const std::unique_ptr<SnapshotReader> reader,
-      OpenRocksSnapshot({.path = path, .snapshot = 0, .memory_budget_bytes = kRocksMemoryMin}));
-  const absl::Status first = reader->Iterate([&](const RowKey&, std::span<const std::byte>) {
-    found.rows = true;
-    return absl::CancelledError();
-  });
-  if (!first.ok() && !absl::IsCancelled(first)) return first;
-  const std::string dir = path + "/snapshots";
-  HOTROW_ASSIGN_OR_RETURN(const bool any, env.Exists(dir));
-  if (!any) return found;
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(dir));
-  for (const std::string& name : names) {
-    SnapshotId id = 0;
-    if (name.size() != 16 || !absl::SimpleHexAtoi(name, &id)) continue;
-    found.snapshots.push_back(id);
-    HOTROW_ASSIGN_OR_RETURN(const bool committed,
-                            env.Exists(absl::StrCat(dir, "/", name, "/COMMITTED")));
-    found.committed |= committed;
-  }
-  return found;
-}
-
 // Whether the place for a new store holds one that may be emptied. Refuses what may not be.
 absl::StatusOr<bool> CheckNewPlace(const EmbeddingCollectionOptions& options) {
-  if (options.store == StoreKind::kMemory) return false;
-  absl::StatusOr<Found> looked = options.store == StoreKind::kSsd
-                                     ? LookAtSsd(EnvOf(options), options.store_path)
-                                     : LookAtRocks(options.store_path);
-  HOTROW_RETURN_IF_ERROR(looked.status());
-  const Found& found = *looked;
-  if (!found.rows && found.snapshots.empty()) return false;
-  if (options.start_over && !found.committed) return true;
-  std::string what = found.rows ? "rows" : "";
+  HOTROW_ASSIGN_OR_RETURN(const StoreContents found,
+                          PeekStore(options.store, options.store_path, options.env));
+  if (!found.has_rows && found.snapshots.empty()) return false;
+  if (options.start_over && !found.has_commits) return true;
+  std::string what = found.has_rows ? "rows" : "";
   if (!found.snapshots.empty()) {
-    absl::StrAppend(&what, found.rows ? " and " : "", found.snapshots.size(), " snapshot",
+    absl::StrAppend(&what, found.has_rows ? " and " : "", found.snapshots.size(), " snapshot",
                     found.snapshots.size() == 1 ? "" : "s");
   }
   return absl::FailedPreconditionError(absl::StrCat(
@@ -115,53 +47,26 @@ absl::StatusOr<bool> CheckNewPlace(const EmbeddingCollectionOptions& options) {
 }
 
 // own: a snapshot that is opened in place; null: an empty store.
-absl::StatusOr<OpenedStore> OpenKind(const EmbeddingCollectionOptions& options,
-                                     const std::vector<StoreTable>& tables, Device device,
-                                     const SnapshotSource* own) {
-  const SnapshotId open_at = own == nullptr ? 0 : own->snapshot;
-  const UniqueId identity = own == nullptr ? UniqueId() : own->identity;
-  OpenedStore opened;
-  switch (options.store) {
-    case StoreKind::kMemory: {
-      HOTROW_ASSIGN_OR_RETURN(
-          std::unique_ptr<HostStore> store,
-          HostStore::Open({.tables = tables,
-                           .budget_bytes = options.store_bytes,
-                           .snapshot_dir = options.snapshot_dir,
-                           .open_at = open_at,
-                           .open_at_identity = identity,
-                           .open_dir = own == nullptr ? std::string() : own->dir,
-                           .device = device,
-                           .env = options.env}));
-      opened.host = store.get();
-      opened.store = std::move(store);
-      break;
-    }
-    case StoreKind::kSsd: {
-      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SsdStore> store,
-                              SsdStore::Open({.path = options.store_path,
-                                              .tables = tables,
-                                              .memory_budget_bytes = options.store_bytes,
-                                              .disk_budget_bytes = options.disk_bytes,
-                                              .open_at = open_at,
-                                              .open_at_identity = identity,
-                                              .env = options.env}));
-      opened.ssd = store.get();
-      opened.store = std::move(store);
-      break;
-    }
-    case StoreKind::kRocksDb: {
-      HOTROW_ASSIGN_OR_RETURN(opened.store,
-                              OpenRocksStore({.path = options.store_path,
-                                              .tables = tables,
-                                              .memory_budget_bytes = options.store_bytes,
-                                              .disk_budget_bytes = options.disk_bytes,
-                                              .open_at = open_at,
-                                              .open_at_identity = identity,
-                                              .exact_counts = false}));
-      break;
-    }
+absl::StatusOr<OpenedStore> Open(const EmbeddingCollectionOptions& options,
+                                 const std::vector<StoreTable>& tables, Device device,
+                                 const SnapshotSource* own) {
+  StoreOptions store = MakeStoreOptions(
+      options.store,
+      {.path = options.store == StoreKind::kMemory ? options.snapshot_dir : options.store_path,
+       .tables = tables,
+       .memory_budget_bytes = options.store_bytes,
+       .disk_budget_bytes = options.disk_bytes,
+       .open_at = own == nullptr ? 0 : own->snapshot,
+       .open_at_identity = own == nullptr ? UniqueId() : own->identity,
+       .env = options.env});
+  if (auto* const host = std::get_if<HostStoreOptions>(&store); host != nullptr) {
+    if (own != nullptr) host->open_dir = own->dir;
+    host->device = device;
   }
+  OpenedStore opened;
+  HOTROW_ASSIGN_OR_RETURN(opened.store, OpenStore(store));
+  opened.host = dynamic_cast<HostStore*>(opened.store.get());
+  opened.ssd = dynamic_cast<SsdStore*>(opened.store.get());
   return opened;
 }
 
@@ -225,8 +130,9 @@ absl::Status CopyRows(SnapshotReader& from, int32_t rank, int32_t world_size, Ro
 
 }  // namespace
 
-absl::StatusOr<OpenedStore> OpenStore(const EmbeddingCollectionOptions& options,
-                                      const std::vector<StoreTable>& tables, Device device) {
+absl::StatusOr<OpenedStore> OpenCollectionStore(const EmbeddingCollectionOptions& options,
+                                                const std::vector<StoreTable>& tables,
+                                                Device device) {
   const int32_t world_size =
       options.communicator == nullptr ? 1 : options.communicator->world_size();
   const int32_t rank = options.communicator == nullptr ? 0 : options.communicator->rank();
@@ -239,36 +145,23 @@ absl::StatusOr<OpenedStore> OpenStore(const EmbeddingCollectionOptions& options,
     if (mine.store.value_or(options.store) == options.store &&
         (options.store == StoreKind::kMemory || mine.dir.empty() ||
          SamePath(mine.dir, options.store_path))) {
-      return OpenKind(options, tables, device, &mine);
+      return Open(options, tables, device, &mine);
     }
   }
   // The sources first: what is wrong with them is said before a store is made.
   std::vector<std::unique_ptr<SnapshotReader>> readers;
   for (const SnapshotSource& source : from) {
-    const SnapshotReaderOptions where = {.path = source.dir,
-                                         .snapshot = source.snapshot,
-                                         .identity = source.identity,
-                                         .env = options.env};
-    std::unique_ptr<SnapshotReader> reader;
-    switch (source.store.value_or(options.store)) {
-      case StoreKind::kMemory: {
-        HOTROW_ASSIGN_OR_RETURN(reader, OpenHostSnapshot(where));
-        break;
-      }
-      case StoreKind::kSsd: {
-        HOTROW_ASSIGN_OR_RETURN(reader, OpenSsdSnapshot(where));
-        break;
-      }
-      case StoreKind::kRocksDb: {
-        HOTROW_ASSIGN_OR_RETURN(reader, OpenRocksSnapshot(where));
-        break;
-      }
-    }
+    HOTROW_ASSIGN_OR_RETURN(
+        std::unique_ptr<SnapshotReader> reader,
+        OpenSnapshot(source.store.value_or(options.store), {.path = source.dir,
+                                                            .snapshot = source.snapshot,
+                                                            .identity = source.identity,
+                                                            .env = options.env}));
     HOTROW_RETURN_IF_ERROR(CheckTables(source.dir, reader->tables(), tables));
     readers.push_back(std::move(reader));
   }
   HOTROW_ASSIGN_OR_RETURN(const bool empty_it, CheckNewPlace(options));
-  HOTROW_ASSIGN_OR_RETURN(OpenedStore opened, OpenKind(options, tables, device, /*own=*/nullptr));
+  HOTROW_ASSIGN_OR_RETURN(OpenedStore opened, Open(options, tables, device, /*own=*/nullptr));
   if (empty_it) HOTROW_RETURN_IF_ERROR(Empty(*opened.store));
   for (const std::unique_ptr<SnapshotReader>& reader : readers) {
     HOTROW_RETURN_IF_ERROR(CopyRows(*reader, rank, world_size, *opened.store));

@@ -6,9 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "embedding/embedding_collection.h"
-#include "store/host/host_store.h"
-#include "store/row_store.h"
-#include "store/ssd/ssd_store.h"
+#include "store/open.h"
 
 namespace hotrow::internal {
 
@@ -22,8 +20,9 @@ struct OpenedStore {
 // Opens the store that the options name, with the rows that it is to start from; see open_from and
 // start_over there for what is refused. `tables` are those of the collection. kCuda: a GPU reads
 // the rows of a memory store where they lie.
-absl::StatusOr<OpenedStore> OpenStore(const EmbeddingCollectionOptions& options,
-                                      const std::vector<StoreTable>& tables, Device device);
+absl::StatusOr<OpenedStore> OpenCollectionStore(const EmbeddingCollectionOptions& options,
+                                                const std::vector<StoreTable>& tables,
+                                                Device device);
 
 }  // namespace hotrow::internal
 

@@ -144,6 +144,11 @@ class RowStore {
   // those of the files.
   virtual absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) = 0;
 
+  // Ends the use of the store in good order, so that the next opening is quick; a kind that has no
+  // use for it does nothing. Rows are durable by Flush, not by this. No call may follow but the
+  // destructor.
+  virtual absl::Status Close() { return absl::OkStatus(); }
+
   virtual RowStoreStats Stats() const = 0;
 
   // The tables it was opened with.

@@ -17,13 +17,17 @@ namespace hotrow {
 class Env;
 
 // One snapshot of a store that nobody has open, to be read from end to end: for exporting rows and
-// looking at them. Nothing on the disk changes.
+// looking at them. Nothing on the disk changes. OpenSnapshot (store/open.h) opens that of any kind
+// of store; each kind has a factory of its own beside its store.
 //
 // Lock:    an SSD store and a RocksDB store are locked while the reader lives, so that no process
 //          opens them meanwhile. The snapshots of a HostStore are files that never change.
 // Threads: one at a time.
 // Errors:  DataLoss (naming file and offset, and key where it is known), ResourceExhausted (the
-//          memory budget; names what is needed), those of the files.
+//          memory budget; names what is needed), those of the files. Of opening one: also NotFound
+//          (no store there), FailedPrecondition (it is open, here or in another process; no such
+//          snapshot; a HostStore has nothing but snapshots, so needs one; another version),
+//          InvalidArgument (an option). All name the path.
 class SnapshotReader {
  public:
   virtual ~SnapshotReader() = default;
@@ -53,20 +57,6 @@ struct SnapshotReaderOptions {
 
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };
-
-// Errors: NotFound (no store there), FailedPrecondition (it is open, here or in another process; no
-// such snapshot; a HostStore has nothing but snapshots, so needs one; another version),
-// InvalidArgument (an option), DataLoss, ResourceExhausted. All name the path.
-absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenHostSnapshot(
-    const SnapshotReaderOptions& options);
-absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSsdSnapshot(
-    const SnapshotReaderOptions& options);
-// What the manifest of an SSD store says of a snapshot; reads nothing else. The store may be open.
-// Errors: as above.
-absl::StatusOr<SnapshotInfo> DescribeSsdSnapshot(const SnapshotReaderOptions& options);
-// Takes the real file system; Unimplemented in a build without RocksDB.
-absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenRocksSnapshot(
-    const SnapshotReaderOptions& options);
 
 }  // namespace hotrow
 

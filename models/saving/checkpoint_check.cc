@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
-#include "embedding/store_kind.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/manifest.h"
@@ -21,9 +20,7 @@
 #include "models/saving/saved_snapshots_impl.h"
 #include "models/saving/store_paths_impl.h"
 #include "ops/row_layout.h"
-#include "store/rocks/rocks_store.h"
-#include "store/snapshot_reader.h"
-#include "store/ssd/ssd_store.h"
+#include "store/open.h"
 
 namespace hotrow {
 namespace {
@@ -175,57 +172,35 @@ void CompareTables(std::vector<PortableDigest> tables, CheckpointReport* report)
 // Of stores that were verified, by absolute path: whether they are good.
 using StoreVerdicts = std::map<std::string, bool>;
 
-// All that VerifySsdStore looks at. False when its rows cannot be read, or need not be, since each
-// damaged one has its line.
-absl::StatusOr<bool> VerifySsdPart(Env& env, const SavedModel::Part& part, StoreVerdicts* verdicts,
-                                   CheckpointReport* report) {
+// All of a part's files that reading its rows does not check. False when its rows cannot be read,
+// or need not be, since each damaged one has its line.
+absl::StatusOr<bool> VerifyPart(Env& env, const SavedModel::Part& part, StoreVerdicts* verdicts,
+                                CheckpointReport* report) {
+  HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
   const std::string place = AbsolutePath(part.tables_dir);
   if (const auto known = verdicts->find(place); known != verdicts->end()) {
     if (!known->second) report->damage.push_back(absl::StrCat(place, ": is damaged, see above"));
     return known->second;
   }
-  const absl::StatusOr<SsdStoreReport> store = VerifySsdStore(env, part.tables_dir);
-  if (!store.ok()) {
-    HOTROW_RETURN_IF_ERROR(Note(store.status(), report));  // such as that it is open elsewhere
-    (*verdicts)[place] = false;
-    return false;
+  const absl::StatusOr<std::vector<std::string>> damage =
+      VerifySnapshot(kind, {.path = part.tables_dir, .snapshot = part.snapshot, .env = &env});
+  if (damage.ok()) {
+    report->damage.insert(report->damage.end(), damage->begin(), damage->end());
+  } else {
+    HOTROW_RETURN_IF_ERROR(Note(damage.status(), report));  // such as that it is open elsewhere
   }
-  for (const SsdDamage& damage : store->damage) {
-    report->damage.push_back(
-        absl::StrCat(damage.file, ": offset ", damage.offset, ": ", damage.what));
-  }
-  if (store->damage_left_out > 0) {
-    report->damage.push_back(
-        absl::StrCat(part.tables_dir, ": and ", store->damage_left_out, " more"));
-  }
-  return (*verdicts)[place] = store->damage.empty();
-}
-
-// The same of a RocksDB store, but of the one snapshot alone.
-absl::StatusOr<bool> VerifyRocksPart(const SavedModel::Part& part, CheckpointReport* report) {
-  const absl::StatusOr<RocksStoreReport> store =
-      VerifyRocksSnapshot(part.tables_dir, part.snapshot);
-  if (!store.ok()) {
-    HOTROW_RETURN_IF_ERROR(Note(store.status(), report));
-    return false;
-  }
-  for (const RocksDamage& damage : store->damage) {
-    report->damage.push_back(absl::StrCat(damage.file, ": ", damage.what));
-  }
-  return store->damage.empty();
+  const bool good = damage.ok() && damage->empty();
+  if (VerifiesWholeStore(kind)) (*verdicts)[place] = good;
+  return good;
 }
 
 // Whether the snapshot of a part is there and the one that the manifest means, as far as that can
-// be told without its rows. RocksDB's is looked at by whoever opens it.
+// be told at once.
 absl::Status CheckPart(Env& env, const SavedModel::Part& part, CheckpointReport* report) {
-  const SnapshotReaderOptions options = {
-      .path = part.tables_dir, .snapshot = part.snapshot, .identity = part.identity, .env = &env};
-  absl::Status status;
-  if (part.store == StoreKindName(StoreKind::kMemory)) {
-    status = OpenHostSnapshot(options).status();
-  } else if (part.store == StoreKindName(StoreKind::kSsd)) {
-    status = DescribeSsdSnapshot(options).status();
-  }
+  HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
+  const absl::Status status = CheckSnapshot(
+      kind,
+      {.path = part.tables_dir, .snapshot = part.snapshot, .identity = part.identity, .env = &env});
   if (absl::IsFailedPrecondition(status)) {
     report->damage.emplace_back(status.message());
     return absl::OkStatus();
@@ -292,11 +267,8 @@ absl::StatusOr<CheckpointReport> Verify(Env& env, const std::string& path, int64
   for (size_t r = 0; r < model.parts.size(); ++r) {
     const SavedModel::Part& part = model.parts[r];
     bool readable = has_part[r];
-    if (readable && part.store == StoreKindName(StoreKind::kSsd)) {
-      HOTROW_ASSIGN_OR_RETURN(readable, VerifySsdPart(env, part, verdicts, &report));
-    }
-    if (readable && part.store == StoreKindName(StoreKind::kRocksDb)) {
-      HOTROW_ASSIGN_OR_RETURN(readable, VerifyRocksPart(part, &report));
+    if (readable) {
+      HOTROW_ASSIGN_OR_RETURN(readable, VerifyPart(env, part, verdicts, &report));
     }
     if (readable) {
       const absl::Status counted =

@@ -17,13 +17,13 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
-#include "embedding/store_kind.h"
 #include "models/json/json_members_impl.h"
 #include "models/json/json_text.h"
 #include "models/saving/manifest_json_impl.h"
 #include "models/saving/saved_model_impl.h"
 #include "models/saving/store_paths_impl.h"
 #include "models/saving/training_state_impl.h"
+#include "store/open.h"
 
 namespace hotrow {
 namespace {

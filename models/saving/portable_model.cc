@@ -21,9 +21,6 @@
 #include "models/saving/store_paths_impl.h"
 #include "ops/dense_optimizer.h"
 #include "ops/row_layout.h"
-#include "store/host/host_store.h"
-#include "store/rocks/rocks_store.h"
-#include "store/ssd/ssd_store.h"
 
 namespace hotrow {
 namespace {
@@ -55,49 +52,25 @@ absl::StatusOr<std::vector<PortableDigest>> FillStore(const ImportOptions& optio
                                                       const std::vector<PortableTable>& tables,
                                                       int64_t row_bytes, const std::string& dir,
                                                       SnapshotId snapshot, SnapshotInfo* info) {
-  std::unique_ptr<RowStore> store;
-  SsdStore* ssd = nullptr;
   const int64_t disk_bytes = options.disk_bytes > 0
                                  ? options.disk_bytes
                                  : std::max(kDiskBytesMin, kDiskPerRowByte * row_bytes);
-  switch (options.store) {
-    case StoreKind::kMemory: {
-      HOTROW_ASSIGN_OR_RETURN(store, HostStore::Open({.tables = StoreTablesOf(tables),
-                                                      .budget_bytes = options.store_bytes,
-                                                      .snapshot_dir = dir,
-                                                      .env = options.env}));
-      break;
-    }
-    case StoreKind::kSsd: {
-      SsdStoreOptions ssd_options;
-      ssd_options.path = dir;
-      ssd_options.tables = StoreTablesOf(tables);
-      ssd_options.memory_budget_bytes = options.store_bytes;
-      ssd_options.disk_budget_bytes = disk_bytes;
-      ssd_options.background = options.env == nullptr;  // one order of calls where they are tested
-      ssd_options.env = options.env;
-      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SsdStore> opened, SsdStore::Open(ssd_options));
-      ssd = opened.get();
-      store = std::move(opened);
-      break;
-    }
-    case StoreKind::kRocksDb: {
-      RocksStoreOptions rocks;
-      rocks.path = dir;
-      rocks.tables = StoreTablesOf(tables);
-      rocks.memory_budget_bytes = options.store_bytes;
-      rocks.disk_budget_bytes = disk_bytes;
-      rocks.exact_counts = false;
-      HOTROW_ASSIGN_OR_RETURN(store, OpenRocksStore(rocks));
-      break;
-    }
+  StoreOptions store_options =
+      MakeStoreOptions(options.store, {.path = dir,
+                                       .tables = StoreTablesOf(tables),
+                                       .memory_budget_bytes = options.store_bytes,
+                                       .disk_budget_bytes = disk_bytes,
+                                       .env = options.env});
+  if (auto* const ssd = std::get_if<SsdStoreOptions>(&store_options); ssd != nullptr) {
+    ssd->background = options.env == nullptr;  // one order of calls where they are tested
   }
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<RowStore> store, OpenStore(store_options));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<PortableDigest> digests,
                           LoadPortableTables(arrays, tables, *store));
   HOTROW_RETURN_IF_ERROR(store->PrepareSnapshot(snapshot));
   HOTROW_ASSIGN_OR_RETURN(*info, store->DescribeSnapshot(snapshot));
   HOTROW_RETURN_IF_ERROR(store->CommitSnapshot(snapshot));
-  if (ssd != nullptr) HOTROW_RETURN_IF_ERROR(ssd->Close());
+  HOTROW_RETURN_IF_ERROR(store->Close());
   return digests;
 }
 

@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "base/env.h"
-#include "embedding/store_kind.h"
 #include "models/saving/portable_tables.h"
 #include "models/saving/saved_model.h"
+#include "store/open.h"
 
 namespace hotrow {
 

@@ -7,11 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
-#include "embedding/store_kind.h"
 #include "ops/row_layout.h"
-#include "store/host/host_store.h"
-#include "store/rocks/rocks_store.h"
-#include "store/ssd/ssd_store.h"
+#include "store/open.h"
 
 namespace hotrow {
 
@@ -38,21 +35,7 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const Sa
                                          .identity = part.identity,
                                          .memory_budget_bytes = memory_bytes,
                                          .env = &env};
-  std::unique_ptr<SnapshotReader> reader;
-  switch (kind) {
-    case StoreKind::kMemory: {
-      HOTROW_ASSIGN_OR_RETURN(reader, OpenHostSnapshot(options));
-      break;
-    }
-    case StoreKind::kSsd: {
-      HOTROW_ASSIGN_OR_RETURN(reader, OpenSsdSnapshot(options));
-      break;
-    }
-    case StoreKind::kRocksDb: {
-      HOTROW_ASSIGN_OR_RETURN(reader, OpenRocksSnapshot(options));
-      break;
-    }
-  }
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SnapshotReader> reader, OpenSnapshot(kind, options));
   const std::span<const StoreTable> found = reader->tables();
   const auto differs = [&](std::string_view what) {
     return absl::DataLossError(absl::StrCat(options.path, ": snapshot ", part.snapshot,

@@ -10,21 +10,9 @@
 #include "base/status_macros.h"
 #include "store/host/host_memory_impl.h"
 #include "store/host/host_snapshot_impl.h"
-#include "store/snapshot_reader.h"
+#include "store/host/host_store.h"
 
 namespace hotrow {
-
-absl::Status SnapshotReaderOptions::Validate() const {
-  if (path.empty()) {
-    return absl::InvalidArgumentError("SnapshotReaderOptions.path: required, is empty");
-  }
-  if (memory_budget_bytes < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("SnapshotReaderOptions.memory_budget_bytes: must not be negative, is ",
-                     memory_budget_bytes));
-  }
-  return absl::OkStatus();
-}
 
 namespace {
 

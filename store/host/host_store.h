@@ -11,6 +11,7 @@
 #include "base/buffer.h"
 #include "base/device.h"
 #include "store/row_store.h"
+#include "store/snapshot_reader.h"
 
 namespace hotrow {
 
@@ -100,6 +101,10 @@ class HostStore final : public RowStore {
   explicit HostStore(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// A snapshot in the directory options.path. Errors: see SnapshotReader.
+absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenHostSnapshot(
+    const SnapshotReaderOptions& options);
 
 }  // namespace hotrow
 

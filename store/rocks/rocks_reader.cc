@@ -18,7 +18,6 @@
 #include "store/rocks/rocks_database_impl.h"
 #include "store/rocks/rocks_dir_impl.h"
 #include "store/rocks/rocks_store.h"
-#include "store/snapshot_reader.h"
 
 // Reading and looking at a RocksStore that is not open.
 namespace hotrow {

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "store/row_store.h"
+#include "store/snapshot_reader.h"
 
 namespace hotrow {
 
@@ -73,6 +74,11 @@ inline constexpr int64_t kRocksMemoryMin = int64_t{4} << 20;
 absl::StatusOr<std::unique_ptr<RowStore>> OpenRocksStore(const RocksStoreOptions& options);
 
 // --- Looking at a store that is not open ---------------------------------------------------------
+
+// Errors: see SnapshotReader; Unimplemented in a build without RocksDB. options.env is not used:
+// RocksDB takes the real file system.
+absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenRocksSnapshot(
+    const SnapshotReaderOptions& options);
 
 struct RocksDamage {
   std::string file;

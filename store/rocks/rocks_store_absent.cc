@@ -1,7 +1,6 @@
 // What a build without RocksDB has instead of rocks_store.cc.
 
 #include "store/rocks/rocks_store.h"
-#include "store/snapshot_reader.h"
 
 namespace hotrow {
 namespace {

@@ -15,10 +15,10 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "store/host/host_memory_impl.h"
-#include "store/snapshot_reader.h"
 #include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_index_impl.h"
 #include "store/ssd/ssd_scan_impl.h"
+#include "store/ssd/ssd_store.h"
 
 // Reading a snapshot of an SsdStore that is not open: an index of its rows from the footers, as
 // opening the store makes it, then the segments from end to end; what the index names is visited.

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/io_queue.h"
 #include "store/row_store.h"
+#include "store/snapshot_reader.h"
 
 namespace hotrow {
 
@@ -130,7 +131,7 @@ class SsdStore final : public RowStore {
 
   // Flushes and leaves an image of the index, so that the next Open is fast. No call may follow but
   // the destructor. Without it the index is rebuilt from the segments' footers.
-  absl::Status Close();
+  absl::Status Close() override;
 
  private:
   struct Impl;
@@ -195,6 +196,13 @@ absl::StatusOr<SsdStoreReport> InspectSsdStore(Env& env, const std::string& path
 // the index image. Not looked at, since no open reads it: free segments, what lies behind the
 // records of a segment, files that the manifest does not name.
 absl::StatusOr<SsdStoreReport> VerifySsdStore(Env& env, const std::string& path);
+
+// Errors: see SnapshotReader.
+absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSsdSnapshot(
+    const SnapshotReaderOptions& options);
+// What the manifest says of a snapshot; reads nothing else. The store may be open. Errors: the
+// same.
+absl::StatusOr<SnapshotInfo> DescribeSsdSnapshot(const SnapshotReaderOptions& options);
 
 }  // namespace hotrow
 

@@ -26,7 +26,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/rocks/rocks_dir_impl.h"
-#include "store/snapshot_reader.h"
 #include "tests/store/store_test_util.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

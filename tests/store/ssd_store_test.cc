@@ -17,7 +17,6 @@
 
 #include "absl/strings/match.h"
 #include "base/crc32c.h"
-#include "store/snapshot_reader.h"
 #include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_index_impl.h"
 #include "tests/store/ssd_test_util.h"

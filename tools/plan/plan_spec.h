@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "embedding/store_kind.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
 #include "ops/weights_precision.h"
+#include "store/open.h"
 #include "tools/plan/hardware.h"
 #include "tools/plan/popularity.h"
 

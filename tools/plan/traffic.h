@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "embedding/store_kind.h"
+#include "store/open.h"
 #include "tools/plan/tier_bytes.h"
 #include "tools/plan/workload.h"
 

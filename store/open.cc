@@ -1,0 +1,219 @@
+#include "store/open.h"
+
+#include <iterator>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/env.h"
+#include "base/status_macros.h"
+#include "store/rocks/rocks_dir_impl.h"
+
+namespace hotrow {
+namespace {
+
+// --- One kind each -------------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<RowStore>> Open(const HostStoreOptions& options) {
+  return HostStore::Open(options);
+}
+absl::StatusOr<std::unique_ptr<RowStore>> Open(const SsdStoreOptions& options) {
+  return SsdStore::Open(options);
+}
+absl::StatusOr<std::unique_ptr<RowStore>> Open(const RocksStoreOptions& options) {
+  return OpenRocksStore(options);
+}
+
+StoreOptions MakeHostOptions(const CommonStoreOptions& common) {
+  return HostStoreOptions{.tables = common.tables,
+                          .budget_bytes = common.memory_budget_bytes,
+                          .snapshot_dir = common.path,
+                          .open_at = common.open_at,
+                          .open_at_identity = common.open_at_identity,
+                          .env = common.env};
+}
+StoreOptions MakeSsdOptions(const CommonStoreOptions& common) {
+  return SsdStoreOptions{.path = common.path,
+                         .tables = common.tables,
+                         .memory_budget_bytes = common.memory_budget_bytes,
+                         .disk_budget_bytes = common.disk_budget_bytes,
+                         .open_at = common.open_at,
+                         .open_at_identity = common.open_at_identity,
+                         .env = common.env};
+}
+StoreOptions MakeRocksOptions(const CommonStoreOptions& common) {
+  return RocksStoreOptions{.path = common.path,
+                           .tables = common.tables,
+                           .memory_budget_bytes = common.memory_budget_bytes,
+                           .disk_budget_bytes = common.disk_budget_bytes,
+                           .open_at = common.open_at,
+                           .open_at_identity = common.open_at_identity,
+                           .exact_counts = false};
+}
+
+absl::StatusOr<StoreContents> PeekSsd(Env& env, const std::string& path) {
+  StoreContents contents;
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path + "/MANIFEST"));
+  if (!exists) return contents;
+  // An open store must not be looked at. Its lock (docs/formats/ssd_store.md) is given back at
+  // once.
+  const absl::StatusOr<std::unique_ptr<FileLock>> lock =
+      env.LockFile(path + "/LOCK", LockMode::kShared);
+  if (absl::IsFailedPrecondition(lock.status())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "SSD store ", path, ": is open already, here or in another process; close that one first"));
+  }
+  HOTROW_RETURN_IF_ERROR(lock.status());
+  HOTROW_ASSIGN_OR_RETURN(const SsdStoreReport report, InspectSsdStore(env, path));
+  for (const SsdStoreReport::Table& table : report.tables) contents.has_rows |= table.rows != 0;
+  for (const SsdStoreReport::Snapshot& snapshot : report.snapshots) {
+    contents.snapshots.push_back(snapshot.id);
+    contents.has_commits |= snapshot.committed;
+  }
+  return contents;
+}
+
+absl::StatusOr<StoreContents> PeekRocks(Env&, const std::string& path) {
+  StoreContents contents;
+  Env& env = PosixEnv();
+  HOTROW_ASSIGN_OR_RETURN(const bool exists,
+                          env.Exists(absl::StrCat(path, "/", internal::kRocksLiveName)));
+  if (!exists) return contents;
+  HOTROW_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SnapshotReader> reader,
+      OpenRocksSnapshot({.path = path, .snapshot = 0, .memory_budget_bytes = kRocksMemoryMin}));
+  const absl::Status first = reader->Iterate([&](const RowKey&, std::span<const std::byte>) {
+    contents.has_rows = true;
+    return absl::CancelledError();
+  });
+  if (!first.ok() && !absl::IsCancelled(first)) return first;
+  HOTROW_ASSIGN_OR_RETURN(internal::RocksDirectory directory, internal::LookAtRocksDirectory(path));
+  contents.snapshots = std::move(directory.snapshots);
+  for (const SnapshotId id : contents.snapshots) {
+    HOTROW_ASSIGN_OR_RETURN(const bool committed,
+                            env.Exists(absl::StrCat(internal::RocksSnapshotDir(path, id), "/",
+                                                    internal::kRocksCommittedName)));
+    contents.has_commits |= committed;
+  }
+  return contents;
+}
+
+absl::StatusOr<std::vector<std::string>> VerifySsd(const SnapshotReaderOptions& options) {
+  Env& env = options.env == nullptr ? PosixEnv() : *options.env;
+  HOTROW_ASSIGN_OR_RETURN(const SsdStoreReport report, VerifySsdStore(env, options.path));
+  std::vector<std::string> lines;
+  for (const SsdDamage& damage : report.damage) {
+    lines.push_back(absl::StrCat(damage.file, ": offset ", damage.offset, ": ", damage.what));
+  }
+  if (report.damage_left_out > 0) {
+    lines.push_back(absl::StrCat(options.path, ": and ", report.damage_left_out, " more"));
+  }
+  return lines;
+}
+
+absl::StatusOr<std::vector<std::string>> VerifyRocks(const SnapshotReaderOptions& options) {
+  HOTROW_ASSIGN_OR_RETURN(const RocksStoreReport report,
+                          VerifyRocksSnapshot(options.path, options.snapshot));
+  std::vector<std::string> lines;
+  for (const RocksDamage& damage : report.damage) {
+    lines.push_back(absl::StrCat(damage.file, ": ", damage.what));
+  }
+  return lines;
+}
+
+// --- All kinds -----------------------------------------------------------------------------------
+
+struct KindEntry {
+  std::string_view name;
+  StoreOptions (*make_options)(const CommonStoreOptions& common);
+  absl::StatusOr<std::unique_ptr<SnapshotReader>> (*open_snapshot)(const SnapshotReaderOptions&);
+  // What is null there is nothing to do for.
+  absl::StatusOr<StoreContents> (*peek)(Env& env, const std::string& path) = nullptr;
+  absl::Status (*check)(const SnapshotReaderOptions& options) = nullptr;
+  absl::StatusOr<std::vector<std::string>> (*verify)(const SnapshotReaderOptions&) = nullptr;
+  bool verifies_whole_store = false;
+};
+
+// In the order of StoreKind, like StoreOptions.
+constexpr KindEntry kKinds[] = {
+    {.name = "memory",
+     .make_options = MakeHostOptions,
+     .open_snapshot = OpenHostSnapshot,
+     .check = [](const SnapshotReaderOptions& o) { return OpenHostSnapshot(o).status(); }},
+    {.name = "ssd",
+     .make_options = MakeSsdOptions,
+     .open_snapshot = OpenSsdSnapshot,
+     .peek = PeekSsd,
+     .check = [](const SnapshotReaderOptions& o) { return DescribeSsdSnapshot(o).status(); },
+     .verify = VerifySsd,
+     .verifies_whole_store = true},
+    {.name = "rocksdb",
+     .make_options = MakeRocksOptions,
+     .open_snapshot = OpenRocksSnapshot,
+     .peek = PeekRocks,
+     .verify = VerifyRocks},
+};
+static_assert(std::size(kKinds) == std::variant_size_v<StoreOptions>);
+
+template <StoreKind kKind>
+using OptionsOf = std::variant_alternative_t<static_cast<size_t>(kKind), StoreOptions>;
+static_assert(std::is_same_v<OptionsOf<StoreKind::kMemory>, HostStoreOptions> &&
+              std::is_same_v<OptionsOf<StoreKind::kSsd>, SsdStoreOptions> &&
+              std::is_same_v<OptionsOf<StoreKind::kRocksDb>, RocksStoreOptions>);
+
+const KindEntry& EntryOf(StoreKind kind) { return kKinds[static_cast<size_t>(kind)]; }
+
+// Only a build without RocksDB answers Unimplemented.
+bool BuildHas(StoreKind kind) {
+  return kind != StoreKind::kRocksDb || !absl::IsUnimplemented(RocksStoreOptions().Validate());
+}
+
+}  // namespace
+
+absl::StatusOr<StoreKind> ParseStoreKind(std::string_view name) {
+  std::string has;
+  for (size_t i = 0; i < std::size(kKinds); ++i) {
+    const auto kind = static_cast<StoreKind>(i);
+    if (!BuildHas(kind)) continue;
+    if (kKinds[i].name == name) return kind;
+    absl::StrAppend(&has, has.empty() ? "" : ", ", std::string(kKinds[i].name));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown store \"", std::string(name), "\"; this build has: ", has));
+}
+
+std::string_view StoreKindName(StoreKind kind) { return EntryOf(kind).name; }
+
+StoreOptions MakeStoreOptions(StoreKind kind, const CommonStoreOptions& common) {
+  return EntryOf(kind).make_options(common);
+}
+
+absl::StatusOr<std::unique_ptr<RowStore>> OpenStore(const StoreOptions& options) {
+  return std::visit([](const auto& of_kind) { return Open(of_kind); }, options);
+}
+
+absl::StatusOr<StoreContents> PeekStore(StoreKind kind, const std::string& path, Env* env) {
+  const auto peek = EntryOf(kind).peek;
+  return peek == nullptr ? StoreContents() : peek(env == nullptr ? PosixEnv() : *env, path);
+}
+
+absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSnapshot(StoreKind kind,
+                                                             const SnapshotReaderOptions& options) {
+  return EntryOf(kind).open_snapshot(options);
+}
+
+absl::Status CheckSnapshot(StoreKind kind, const SnapshotReaderOptions& options) {
+  const auto check = EntryOf(kind).check;
+  return check == nullptr ? absl::OkStatus() : check(options);
+}
+
+absl::StatusOr<std::vector<std::string>> VerifySnapshot(StoreKind kind,
+                                                        const SnapshotReaderOptions& options) {
+  const auto verify = EntryOf(kind).verify;
+  if (verify == nullptr) return std::vector<std::string>();
+  return verify(options);
+}
+
+bool VerifiesWholeStore(StoreKind kind) { return EntryOf(kind).verifies_whole_store; }
+
+}  // namespace hotrow

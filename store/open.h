@@ -1,0 +1,96 @@
+#ifndef HOTROW_STORE_OPEN_H_
+#define HOTROW_STORE_OPEN_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "store/host/host_store.h"
+#include "store/rocks/rocks_store.h"
+#include "store/row_store.h"
+#include "store/snapshot_reader.h"
+#include "store/ssd/ssd_store.h"
+
+// The kinds of store, and what can be asked of any of them by its kind. Only this header and its
+// source know all kinds; store/README.md says what a new one touches.
+namespace hotrow {
+
+class Env;
+
+enum class StoreKind {
+  kMemory,   // "memory": HostStore
+  kSsd,      // "ssd": SsdStore, a log on an SSD with an index in memory
+  kRocksDb,  // "rocksdb": RocksDB, where the build has it
+};
+
+// By its name above. The error of an unknown name, or of a kind that this build lacks, lists those
+// it has.
+absl::StatusOr<StoreKind> ParseStoreKind(std::string_view name);
+std::string_view StoreKindName(StoreKind kind);
+
+// --- Opening -------------------------------------------------------------------------------------
+
+// The options of a store of some kind, in the order of StoreKind.
+using StoreOptions = std::variant<HostStoreOptions, SsdStoreOptions, RocksStoreOptions>;
+
+inline StoreKind KindOf(const StoreOptions& options) {
+  return static_cast<StoreKind>(options.index());
+}
+
+// What is said of a store of any kind in the same words. The other options of the kind have their
+// defaults, except that RocksStore estimates its number of rows: exact counts cost a read of each
+// key that is written.
+struct CommonStoreOptions {
+  // The directory of the store. kMemory: that of its snapshots; empty: no snapshots.
+  std::string path;
+  std::vector<StoreTable> tables;
+  int64_t memory_budget_bytes = 0;
+  int64_t disk_budget_bytes = 0;  // kMemory ignores it
+  // Opens this snapshot, which must have this identity if one is given; 0: see each kind.
+  SnapshotId open_at = 0;
+  UniqueId open_at_identity;
+  Env* env = nullptr;  // not owned, outlives the store; null, and always kRocksDb: the real one
+};
+StoreOptions MakeStoreOptions(StoreKind kind, const CommonStoreOptions& common);
+
+// Errors: those of HostStore::Open, SsdStore::Open and OpenRocksStore.
+absl::StatusOr<std::unique_ptr<RowStore>> OpenStore(const StoreOptions& options);
+
+// --- Looking at a store that is not open ---------------------------------------------------------
+
+// What a new store in a directory would meet there.
+struct StoreContents {
+  bool has_rows = false;  // in the present state
+  std::vector<SnapshotId> snapshots;
+  bool has_commits = false;  // at least one of the snapshots is committed
+};
+// No store there is no error. kMemory: always nothing, since a memory store opens empty beside the
+// snapshots of others. Changes nothing. Errors: FailedPrecondition (it is open, here or in another
+// process), those of the files.
+absl::StatusOr<StoreContents> PeekStore(StoreKind kind, const std::string& path,
+                                        Env* env = nullptr);
+
+// A snapshot, to be read from end to end. Errors: see store/snapshot_reader.h.
+absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSnapshot(StoreKind kind,
+                                                             const SnapshotReaderOptions& options);
+
+// Whether the snapshot is there and has the identity, as far as that can be told at once and
+// without a lock: kMemory reads the header of its file, kSsd the manifest, kRocksDb nothing.
+absl::Status CheckSnapshot(StoreKind kind, const SnapshotReaderOptions& options);
+
+// Checks the files of a snapshot as far as reading its rows (OpenSnapshot) does not; a line for
+// each fault, with its place. kSsd: VerifySsdStore; kRocksDb: VerifyRocksSnapshot; kMemory: nothing
+// is left to check. Errors: those of these functions.
+absl::StatusOr<std::vector<std::string>> VerifySnapshot(StoreKind kind,
+                                                        const SnapshotReaderOptions& options);
+// Whether VerifySnapshot checks all of the store, whichever snapshot it is given.
+bool VerifiesWholeStore(StoreKind kind);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_STORE_OPEN_H_

@@ -1,0 +1,151 @@
+// What can be asked of a store of any kind by its kind.
+
+#include "store/open.h"
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/store/store_test_util.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using ::hotrow::test::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+std::vector<StoreKind> Kinds() {
+  return {
+      StoreKind::kMemory,
+      StoreKind::kSsd,
+#ifdef HOTROW_HAVE_ROCKSDB
+      StoreKind::kRocksDb,
+#endif
+  };
+}
+
+CommonStoreOptions In(const std::string& dir, SnapshotId open_at = 0) {
+  return {.path = dir,
+          .tables = {{3, 64}, {9, 17}},
+          .memory_budget_bytes = 8 * kMiB,
+          .disk_budget_bytes = 64 * kMiB,
+          .open_at = open_at};
+}
+
+class StoreOfKindTest : public testing::TestWithParam<StoreKind> {
+ protected:
+  const StoreKind kind_ = GetParam();
+  const std::string dir_ = test::TempDir() + "/store";
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, StoreOfKindTest, testing::ValuesIn(Kinds()),
+                         [](const auto& info) { return std::string(StoreKindName(info.param)); });
+
+TEST_P(StoreOfKindTest, ItsNameAndItsOptionsTellTheKind) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const StoreKind parsed, ParseStoreKind(StoreKindName(kind_)));
+  EXPECT_EQ(parsed, kind_);
+  EXPECT_EQ(KindOf(MakeStoreOptions(kind_, {})), kind_);
+}
+
+TEST_P(StoreOfKindTest, OptionsAreThoseOfTheStore) {
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, OpenStore(MakeStoreOptions(kind_, In(dir_))));
+    ASSERT_EQ(store->tables().size(), 2);
+    EXPECT_EQ(store->row_bytes(9), 17);
+    EXPECT_EQ(store->Stats().budget_bytes, 8 * kMiB);
+    EXPECT_EQ(store->Stats().disk_budget_bytes, kind_ == StoreKind::kMemory ? 0 : 64 * kMiB);
+    HOTROW_EXPECT_OK(store->Close());
+  }
+  EXPECT_THAT(OpenStore(MakeStoreOptions(kind_, In(dir_, 5))),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("snapshot 5")));
+  EXPECT_THAT(OpenStore(MakeStoreOptions(kind_, {.path = dir_})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tables")));
+}
+
+TEST_P(StoreOfKindTest, PeekingTellsWhatANewStoreWouldMeet) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(StoreContents contents, PeekStore(kind_, dir_));
+  EXPECT_FALSE(contents.has_rows);
+  EXPECT_THAT(contents.snapshots, IsEmpty());
+  if (kind_ == StoreKind::kMemory) return;
+  test::Batch batch;
+  batch.Add({7, 3}, test::MakeRow({7, 3}, 1, 64));
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, OpenStore(MakeStoreOptions(kind_, In(dir_))));
+    EXPECT_THAT(PeekStore(kind_, dir_),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr(dir_), HasSubstr("is open already"))));
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(contents, PeekStore(kind_, dir_));
+  EXPECT_FALSE(contents.has_rows);
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, OpenStore(MakeStoreOptions(kind_, In(dir_))));
+    HOTROW_ASSERT_OK(batch.InsertInto(*store));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(5));
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(contents, PeekStore(kind_, dir_));
+  EXPECT_TRUE(contents.has_rows);
+  EXPECT_THAT(contents.snapshots, ElementsAre(5));
+  EXPECT_FALSE(contents.has_commits);
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, OpenStore(MakeStoreOptions(kind_, In(dir_, 5))));
+    HOTROW_ASSERT_OK(store->Erase(batch.keys));
+    HOTROW_ASSERT_OK(store->Flush());
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(contents, PeekStore(kind_, dir_));
+  EXPECT_FALSE(contents.has_rows);
+  EXPECT_TRUE(contents.has_commits);
+}
+
+TEST_P(StoreOfKindTest, ASnapshotIsCheckedVerifiedAndRead) {
+  const UniqueId other = UniqueId::Random();
+  test::Batch batch;
+  batch.Add({7, 3}, test::MakeRow({7, 3}, 1, 64));
+  SnapshotReaderOptions where = {.path = dir_, .snapshot = 5};
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, OpenStore(MakeStoreOptions(kind_, In(dir_))));
+    HOTROW_ASSERT_OK(batch.InsertInto(*store));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(5));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const SnapshotInfo info, store->DescribeSnapshot(5));
+    where.identity = info.identity;
+    HOTROW_ASSERT_OK(store->Close());
+  }
+  HOTROW_EXPECT_OK(CheckSnapshot(kind_, where));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> damage, VerifySnapshot(kind_, where));
+  EXPECT_THAT(damage, IsEmpty());
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, OpenSnapshot(kind_, where));
+    int64_t rows = 0;
+    HOTROW_ASSERT_OK(reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+      EXPECT_EQ(key, batch.keys[0]);
+      EXPECT_TRUE(std::equal(row.begin(), row.end(), batch.rows[0].begin(), batch.rows[0].end()));
+      ++rows;
+      return absl::OkStatus();
+    }));
+    EXPECT_EQ(rows, 1);
+  }
+  where.identity = other;
+  const auto is_another =
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is another one"));
+  EXPECT_THAT(OpenSnapshot(kind_, where), is_another);
+  if (kind_ != StoreKind::kRocksDb) {
+    EXPECT_THAT(CheckSnapshot(kind_, where), is_another);
+  }
+}
+
+TEST(StoreKindTest, AnUnknownNameListsTheKindsOfTheBuild) {
+  EXPECT_THAT(ParseStoreKind("tape"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("\"tape\""), HasSubstr("memory, ssd"))));
+}
+
+}  // namespace
+}  // namespace hotrow
