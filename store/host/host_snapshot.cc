@@ -348,7 +348,7 @@ absl::StatusOr<SnapshotWriter> SnapshotWriter::Create(Env& env, const std::strin
   return writer;
 }
 
-absl::Status SnapshotWriter::AddBlock(const StoreTable& table, std::span<const Row> rows) {
+absl::Status SnapshotWriter::AddBlock(const StoreTable& table, std::span<const HostRow> rows) {
   const auto row_bytes = static_cast<size_t>(table.row_bytes);
   SnapshotBlock block{.magic = kSnapshotBlockMagic,
                       .table = table.table,
@@ -357,7 +357,7 @@ absl::Status SnapshotWriter::AddBlock(const StoreTable& table, std::span<const R
                       .rows_crc = 0,
                       .reserved = 0,
                       .crc = 0};
-  for (const Row& row : rows) {
+  for (const HostRow& row : rows) {
     block.rows_crc = Crc32c(std::as_bytes(std::span<const uint64_t>(&row.key, 1)), block.rows_crc);
     block.rows_crc = Crc32c({row.row, row_bytes}, block.rows_crc);
   }
@@ -366,7 +366,7 @@ absl::Status SnapshotWriter::AddBlock(const StoreTable& table, std::span<const R
   ++num_blocks_;
   rows_added_ += rows.size();
   HOTROW_RETURN_IF_ERROR(AppendStruct(block));
-  for (const Row& row : rows) {
+  for (const HostRow& row : rows) {
     HOTROW_RETURN_IF_ERROR(AppendStruct(row.key));
     HOTROW_RETURN_IF_ERROR(Append({row.row, row_bytes}));
   }

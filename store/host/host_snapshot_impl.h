@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
+#include "store/host/host_chunk_impl.h"
 #include "store/host/host_memory_impl.h"
 #include "store/row_store.h"
 
@@ -118,11 +119,7 @@ class SnapshotWriter {
                                                std::span<const StoreTable> tables,
                                                std::span<std::byte> staging);
 
-  struct Row {
-    uint64_t key;
-    const std::byte* row;
-  };
-  absl::Status AddBlock(const StoreTable& table, std::span<const Row> rows);
+  absl::Status AddBlock(const StoreTable& table, std::span<const HostRow> rows);
   // Writes the footer, syncs and closes. The rows added must be num_rows.
   absl::Status Finish();
 
