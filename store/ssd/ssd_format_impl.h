@@ -166,6 +166,8 @@ constexpr int64_t SsdFooterBytes(int64_t num_entries) {
 constexpr int64_t SsdLogBytes(int64_t row_bytes) {
   return SsdRowRecordBytes(row_bytes) + static_cast<int64_t>(sizeof(SsdFooterEntry));
 }
+inline constexpr int64_t kSsdTombstoneLogBytes =
+    kSsdTombstoneBytes + static_cast<int64_t>(sizeof(SsdFooterEntry));
 // The least chunk for such rows: four of them, so that little of it stays empty.
 constexpr int64_t SsdChunkBytesNeeded(int64_t row_bytes) { return 4 * SsdLogBytes(row_bytes); }
 // Where the records of the chunk at chunk_offset begin.

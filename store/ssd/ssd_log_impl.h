@@ -117,6 +117,19 @@ class SsdReaderGate {
   std::map<uint64_t, int> active_;
 };
 
+// Holds the gate open for one reader as long as it lives.
+class SsdReaderTicket {
+ public:
+  explicit SsdReaderTicket(SsdReaderGate& gate) : gate_(gate), ticket_(gate.Enter()) {}
+  ~SsdReaderTicket() { gate_.Exit(ticket_); }
+  SsdReaderTicket(const SsdReaderTicket&) = delete;
+  SsdReaderTicket& operator=(const SsdReaderTicket&) = delete;
+
+ private:
+  SsdReaderGate& gate_;
+  const uint64_t ticket_;
+};
+
 // Threads: a stream belongs to whoever holds its lock (stream_mutex); everything else may be called
 //          concurrently. Lock order: survivors' stream, fresh stream, chunk, log.
 class SsdLog {

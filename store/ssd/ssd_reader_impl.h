@@ -1,0 +1,100 @@
+#ifndef HOTROW_STORE_SSD_SSD_READER_IMPL_H_
+#define HOTROW_STORE_SSD_SSD_READER_IMPL_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/env.h"
+#include "base/io_queue.h"
+#include "base/metrics.h"
+#include "base/row_key.h"
+#include "store/host/host_memory_impl.h"
+#include "store/ssd/ssd_index_impl.h"
+#include "store/ssd/ssd_log_impl.h"
+#include "store/ssd/ssd_tables_impl.h"
+
+namespace hotrow::internal {
+
+struct SsdFindContext;  // what one Find needs for its reads: a queue and a buffer
+
+// The contexts of finds, as many as may read at once.
+//
+// Threads: all methods may run concurrently. Take waits until a context is free.
+// Locks:   one mutex, under which no other is taken.
+class SsdFindContexts {
+ public:
+  // Their buffers take a part of the budget. Errors: ResourceExhausted, those of Env::NewIoQueue.
+  static absl::StatusOr<std::unique_ptr<SsdFindContexts>> Create(Env& env, const IoQueueOptions& io,
+                                                                 const SsdTables& tables,
+                                                                 MemoryBudget& budget);
+  ~SsdFindContexts();
+
+  std::unique_ptr<SsdFindContext> Take();
+  void Return(std::unique_ptr<SsdFindContext> context);
+  // "io_uring"; "busy" while all are taken.
+  std::string queue_name() const;
+
+ private:
+  SsdFindContexts();
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<SsdFindContext>> free_;
+};
+
+// Finds rows: asks the index where they are, and copies them from chunks that are not written yet
+// or reads them from the segments, neighbours at once.
+//
+// Threads: all methods may run concurrently; more finds than there are contexts wait.
+// Locks:   none of its own. A find enters the log's reader gate, so that no segment that the index
+//          names is written anew before it ends, then takes those of the index, of the log and of
+//          chunks, one after the other.
+// Errors:  InvalidArgument (a table that the store does not have), DataLoss (naming file, offset,
+//          key and table), those of the files.
+class SsdReader {
+ public:
+  // All outlive it but the contexts.
+  SsdReader(const SsdTables& tables, SsdLog& log, const SsdIndex& index,
+            std::unique_ptr<SsdFindContexts> contexts);
+
+  // RowStore::Find. Sizes are equal.
+  absl::Status Find(std::span<const RowKey> keys, std::span<std::byte* const> rows,
+                    std::span<uint8_t> found);
+
+  // Since opening.
+  struct Counts {
+    Counter finds, hits, reads, bytes_read, merged_reads;
+  };
+  const Counts& counts() const { return counts_; }
+  std::string queue_name() const { return contexts_->queue_name(); }
+
+ private:
+  absl::Status FindSome(SsdFindContext& context, std::span<const RowKey> keys,
+                        std::span<std::byte* const> rows, std::span<uint8_t> found);
+  absl::Status TakePending(SsdFindContext& context,
+                           std::span<const std::shared_ptr<SsdChunk>> pending,
+                           std::span<std::byte* const> rows);
+  absl::Status ReadWanted(SsdFindContext& context, std::span<std::byte* const> rows);
+  size_t RangeOfOneRead(const SsdFindContext& context, size_t first, int64_t* begin, int64_t* end);
+  void PlanReads(SsdFindContext& context, size_t* next);
+  absl::Status TakeRead(SsdFindContext& context, const IoRequest& request,
+                        std::span<std::byte* const> rows);
+
+  const SsdTables& tables_;
+  SsdLog& log_;
+  const SsdIndex& index_;
+  const std::unique_ptr<SsdFindContexts> contexts_;
+  Counts counts_;
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_STORE_SSD_SSD_READER_IMPL_H_
