@@ -5,9 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device.h"
-#include "embedding/embedding_collection.h"
+#include "base/exec_context.h"
+#include "comm/compare_ranks.h"
+#include "embedding/options.h"
 #include "embedding/ranks/gradient_residuals.h"
 #include "embedding/tiers/cached_store.h"
 #include "embedding/tiers/tiered_table.h"
@@ -61,6 +64,16 @@ Plan MakePlan(const EmbeddingCollectionOptions& options, CachePlace place);
 
 // The tables as GradientResiduals takes them.
 std::vector<GradientResiduals::Table> ResidualTables(const EmbeddingCollectionOptions& options);
+
+int32_t WorldSize(const EmbeddingCollectionOptions& options);  // 1 without a communicator
+
+// FailedPrecondition, InvalidArgument or Unimplemented where the collection cannot run on the
+// device of ctx.
+absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecContext& ctx);
+
+// What all ranks must have alike: with other tables, types or staging they would read what others
+// send as what it is not, or write it to too little memory.
+NamedValues RankOptions(const EmbeddingCollectionOptions& options);
 
 // Where the row caches lie, their budget, and what it is called: cache_bytes, or device_cache_bytes
 // where they are staged.

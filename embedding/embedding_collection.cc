@@ -9,8 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/buffer.h"
 #include "base/check.h"
 #include "base/device_memory.h"
@@ -74,12 +72,6 @@ template <typename T>
 absl::Status EnsureSize(const ExecContext& ctx, int64_t size, DeviceMemory<T>* memory) {
   if (memory->size() >= size) return absl::OkStatus();
   return memory->Reserve(ctx.device, size + size / 4, ctx.stream);
-}
-
-void SetWriteAmplification(TierStats* tier) {
-  if (tier->payload_bytes_written == 0) return;
-  tier->write_amplification =
-      static_cast<double>(tier->bytes_written) / static_cast<double>(tier->payload_bytes_written);
 }
 
 }  // namespace
@@ -725,60 +717,11 @@ absl::Status EmbeddingCollection::Impl::Open() {
   return absl::OkStatus();
 }
 
-// What all ranks must have alike: with other tables, types or staging they would read what others
-// send as what it is not, or write it to too little memory.
-static NamedValues RankOptions(const EmbeddingCollectionOptions& options) {
-  NamedValues out;
-  const auto add = [&out](const char* name, auto&& value) {
-    out.emplace_back(absl::StrCat("EmbeddingCollectionOptions.", name), absl::StrCat(value));
-  };
-  for (size_t t = 0; t < options.tables.size(); ++t) {
-    const TableConfig& table = options.tables[t];
-    const SparseOptimizerConfig& optimizer = table.optimizer;
-    out.emplace_back(
-        absl::StrCat("EmbeddingCollectionOptions.tables[", t, "]"),
-        absl::StrCat(
-            table.name, " (embedding_dim ", table.embedding_dim, ", weights_precision ",
-            std::string(WeightsPrecisionName(table.weights_precision)), ", pooling ",
-            static_cast<int>(table.pooling), ", num_embeddings ", table.num_embeddings,
-            ", max_hotness ", table.max_hotness, ", optimizer ",
-            std::string(SparseOptimizerName(optimizer.kind)), " ",
-            absl::StrJoin(
-                {optimizer.learning_rate, optimizer.eps, optimizer.beta1, optimizer.beta2,
-                 optimizer.weight_decay, optimizer.initial_accumulator, optimizer.lr_power,
-                 optimizer.l1, optimizer.l2},
-                " ", [](std::string* text, float x) { absl::StrAppendFormat(text, "%.9g", x); }),
-            " ", static_cast<int>(optimizer.weight_decay_mode), ", initializer ",
-            static_cast<int>(table.initializer.kind), " ",
-            absl::StrFormat("%.9g", table.initializer.value), ", features ",
-            absl::StrJoin(table.feature_names, " "), ")"));
-  }
-  add("tables.size()", options.tables.size());
-  add("feature_order", absl::StrJoin(options.feature_order, " "));
-  add("seed", options.seed);
-  add("max_batch_size", options.max_batch_size);
-  add("exchange_forward", std::string(ExchangeTypeName(options.exchange_forward)));
-  add("exchange_backward", std::string(ExchangeTypeName(options.exchange_backward)));
-  add("exchange_rounding", std::string(ExchangeRoundingName(options.exchange_rounding)));
-  add("exchange_feedback_bytes", options.exchange_feedback_bytes);
-  add("store", std::string(StoreKindName(options.store)));
-  add("evaluation_staging_bytes", options.evaluation_staging_bytes);
-  // Which tiers there are, not how large: GlobalStats adds up tier by tier.
-  add("cache_bytes", options.cache_bytes > 0 ? "not 0" : "0");
-  add("device_cache_bytes", options.device_cache_bytes > 0 ? "not 0" : "0");
-  add("open_from",
-      absl::StrJoin(options.open_from, " ", [](std::string* text, const SnapshotSource& source) {
-        absl::StrAppend(text, source.snapshot);
-      }));
-  add("open_steps", options.open_steps);
-  return out;
-}
-
 // With several ranks.
 absl::Status EmbeddingCollection::Impl::Connect() {
   Communicator& family = *options.communicator;
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ids, family.Duplicate());
-  HOTROW_RETURN_IF_ERROR(CompareRanks(*ids, RankOptions(options)));
+  HOTROW_RETURN_IF_ERROR(CompareRanks(*ids, internal::RankOptions(options)));
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rows, family.Duplicate());
   internal::RowShuffleOptions shuffle_options = {.seed = options.seed,
                                                  .forward = options.exchange_forward,
@@ -794,35 +737,10 @@ absl::Status EmbeddingCollection::Impl::Connect() {
   return absl::OkStatus();
 }
 
-static absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
-  if (ctx.device == Device::kCpu && options.device_cache_bytes == 0) return absl::OkStatus();
-  // Says in one line when there is no GPU.
-  HOTROW_RETURN_IF_ERROR(DeviceStream::Create(ctx.device).status());
-  if (ctx.device != Device::kCpu && ctx.stream == nullptr) {
-    return absl::InvalidArgumentError(
-        "EmbeddingCollection on a GPU: ctx.stream is null; it needs a stream of the caller's");
-  }
-  if (options.device_cache_bytes == 0) {
-    return absl::InvalidArgumentError(
-        "EmbeddingCollectionOptions.device_cache_bytes is 0: on a GPU rows are trained in its "
-        "memory, and this is the budget of that");
-  }
-  if (options.store == StoreKind::kMemory && options.cache_bytes > 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("EmbeddingCollectionOptions.cache_bytes is ", options.cache_bytes,
-                     ", but the device reads rows where the memory store keeps them; leave it 0"));
-  }
-  if (options.communicator != nullptr && options.communicator->world_size() > 1) {
-    return absl::UnimplementedError(
-        "EmbeddingCollection with device_cache_bytes has one rank only so far");
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create(
     const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
-  HOTROW_RETURN_IF_ERROR(CheckDevice(options, ctx));
+  HOTROW_RETURN_IF_ERROR(internal::CheckDevice(options, ctx));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->ctx = ctx;
@@ -1680,86 +1598,19 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   store.index_bytes =
       c.store.ssd != nullptr ? c.store.ssd->SsdStats().index_bytes : row_store.metadata_bytes;
   store.payload_bytes_written = row_store.payload_bytes_written;
-  SetWriteAmplification(&store);
+  store.SetWriteAmplification();
   stats.tiers.push_back(std::move(store));
   return stats;
 }
-
-namespace {
-
-// Calls sum(&member) for what adds up over ranks, max(&member) for what all ranks have alike or
-// where the largest counts.
-template <typename Stats, typename Sum, typename Max>
-void VisitCounts(Stats& stats, const Sum& sum, const Max& max) {
-  for (auto& tier : stats.tiers) {
-    for (auto* const count :
-         {&tier.budget_bytes, &tier.used_bytes, &tier.peak_bytes, &tier.unique_keys,
-          &tier.unique_hits, &tier.lookups, &tier.lookup_hits, &tier.evictions,
-          &tier.dirty_writebacks, &tier.ios, &tier.rows_read, &tier.rows_written, &tier.bytes_read,
-          &tier.bytes_written, &tier.payload_bytes_written, &tier.snapshot_bytes,
-          &tier.disk_budget_bytes, &tier.disk_used_bytes, &tier.index_bytes}) {
-      sum(count);
-    }
-  }
-  for (auto* const count : {&stats.unique_keys,
-                            &stats.initialised_rows,
-                            &stats.prefetch_waits,
-                            &stats.overflow_rows,
-                            &stats.lookup_waits,
-                            &stats.lookup_wait_ns,
-                            &stats.snapshot_rows,
-                            &stats.snapshot_row_bytes,
-                            &stats.snapshot_rows_copied,
-                            &stats.snapshot_rows_held,
-                            &stats.snapshot_update_waits,
-                            &stats.snapshot_update_wait_ns,
-                            &stats.snapshot_evict_waits,
-                            &stats.snapshot_evict_wait_ns,
-                            &stats.transfer_host_bytes,
-                            &stats.transfer_device_bytes,
-                            &stats.evaluation_lookups,
-                            &stats.evaluation_unique_keys,
-                            &stats.exchange_ids_bytes,
-                            &stats.exchange_forward_bytes,
-                            &stats.exchange_backward_bytes,
-                            &stats.exchange_evaluation_bytes,
-                            &stats.exchange_wait_ns,
-                            &stats.exchange_buffer_bytes,
-                            &stats.exchange_feedback_bytes,
-                            &stats.exchange_feedback_keys,
-                            &stats.exchange_feedback_hits}) {
-    sum(count);
-  }
-  for (auto* const count :
-       {&stats.steps, &stats.snapshots, &stats.snapshots_failed, &stats.snapshot_pause_ns,
-        &stats.snapshot_pause_ns_max, &stats.snapshot_prepare_ns}) {
-    max(count);
-  }
-}
-
-}  // namespace
 
 absl::StatusOr<EmbeddingStats> EmbeddingCollection::GlobalStats() {
   Impl& c = *impl_;
   EmbeddingStats stats = Stats();
   if (c.shuffle == nullptr) return stats;
-  std::vector<int64_t> mine;
-  const auto take = [&mine](int64_t* count) { mine.push_back(*count); };
-  VisitCounts(stats, take, take);
-  std::vector<int64_t> all(mine.size() * c.shuffle->world_size());
+  const std::vector<int64_t> mine = PackCounts(stats);
+  std::vector<int64_t> all(mine.size() * static_cast<size_t>(c.shuffle->world_size()));
   HOTROW_RETURN_IF_ERROR(c.shuffle->AllGather(mine, all));
-  size_t next = 0;
-  const auto fold = [&](int64_t* count, bool sums) {
-    *count = all[next];
-    for (size_t i = next + mine.size(); i < all.size(); i += mine.size()) {
-      *count = sums ? *count + all[i] : std::max(*count, all[i]);
-    }
-    ++next;
-  };
-  VisitCounts(
-      stats, [&](int64_t* count) { fold(count, true); },
-      [&](int64_t* count) { fold(count, false); });
-  for (TierStats& tier : stats.tiers) SetWriteAmplification(&tier);
+  MergeCounts(all, &stats);
   return stats;
 }
 

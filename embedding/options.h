@@ -1,0 +1,148 @@
+#ifndef HOTROW_EMBEDDING_OPTIONS_H_
+#define HOTROW_EMBEDDING_OPTIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/row_key.h"
+#include "cache/row_cache.h"
+#include "ops/jagged.h"
+#include "ops/row_codec.h"
+#include "ops/row_init.h"
+#include "ops/sparse_optimizer.h"
+#include "ops/weights_precision.h"
+#include "store/open.h"
+#include "store/row_store.h"
+
+// What an EmbeddingCollection is made from.
+
+namespace hotrow {
+
+class Communicator;
+class Env;
+
+// One embedding table. A table has no fixed size: any 64-bit key gets a row at its first update.
+struct TableConfig {
+  std::string name;                        // required, distinct
+  int32_t embedding_dim = 0;               // D > 0, any number
+  std::vector<std::string> feature_names;  // required; the features that look rows up here
+  Pooling pooling = Pooling::kSum;
+  // As what rows keep their weights: fp16 and bf16 halve them wherever a row lies, in memory and on
+  // disk. Outputs, gradients and optimizer state are float; an update rounds stochastically, see
+  // ops/weights_precision.h. Between ranks rows travel as exchange_forward says, whatever this is;
+  // there the same type as here loses nothing.
+  WeightsPrecision weights_precision = WeightsPrecision::kFp32;
+  SparseOptimizerConfig optimizer;
+  Initializer initializer;
+  // 0: any key. Otherwise keys lie in [0, num_embeddings) and others are InvalidArgument.
+  int64_t num_embeddings = 0;
+  // The most lookups a feature of this table has in one sample; 0 when that is not known. Known for
+  // all tables, a cache too small for one step is refused by Create instead of by the first batch
+  // that does not fit.
+  int64_t max_hotness = 0;
+};
+
+// Where rows come from: a snapshot of the store of one collection, or of one rank's part of it.
+struct SnapshotSource {
+  SnapshotId snapshot = 0;  // required
+  // Known: the snapshot must have this identity, FailedPrecondition otherwise.
+  UniqueId identity;
+  std::optional<StoreKind> store;  // none: the kind of the collection that is to be opened
+  // The store_path of an ssd or rocksdb store, the snapshot_dir of a memory store; empty: those of
+  // the collection that is to be opened.
+  std::string dir;
+};
+
+struct EmbeddingCollectionOptions {
+  std::vector<TableConfig> tables;  // required
+  // The order of the features in batches and outputs; empty: table by table, as feature_names list
+  // them.
+  std::vector<std::string> feature_order;
+  uint64_t seed = 0;           // of row initialisation and of stochastic rounding
+  int64_t max_batch_size = 0;  // B at most; with several ranks of all together; required
+
+  // Several ranks share the tables: each keeps the rows of its shards (embedding/ranks/shard_map.h)
+  // in a store of its own, and rows and gradients travel. Not owned; null or of one rank: all rows
+  // are here. All ranks have the same options but for paths, cache_policy, prefetch_depth and the
+  // sizes of budgets; which tiers there are is the same. Create compares them: InvalidArgument
+  // names what differs.
+  Communicator* communicator = nullptr;
+  // In what form rows and gradients travel in training; evaluation reads fp32. What stays on its
+  // rank is never rounded.
+  ExchangeType exchange_forward = ExchangeType::kFp32;
+  ExchangeType exchange_backward = ExchangeType::kFp32;
+  ExchangeRounding exchange_rounding = ExchangeRounding::kNearest;
+  // Error feedback: what a gradient loses on its way to another rank is kept by the rank that sends
+  // it, and added to the next one that it sends for the same row. Budget of the memory for that, on
+  // each rank, a hard limit; all ranks have the same. Rows that find no room go without, see
+  // embedding/ranks/gradient_residuals.h. 0: none. Only where exchange_backward loses something,
+  // not with fp32; of one rank nothing travels, and nothing is taken. A step that is cancelled
+  // behind its BeginUpdate leaves residuals behind as if it had been applied.
+  int64_t exchange_feedback_bytes = 0;
+
+  StoreKind store = StoreKind::kMemory;
+  // Required; budget of the store's memory. memory: all rows, a hard limit. ssd: index, buffers and
+  // metadata, a hard limit. rocksdb: see store/rocks/rocks_store.h.
+  int64_t store_bytes = 0;
+  // ssd, rocksdb: required; the directory of the store, made if missing, and the budget of all its
+  // files, snapshots included. One collection at a time, in whatever process. memory: neither.
+  std::string store_path;
+  int64_t disk_bytes = 0;
+  // Without device_cache_bytes: budget of the row cache over the store: rows, keys, marks,
+  // overflow, staging and the buffers of a snapshot that is being written; a hard limit. 0, with
+  // the memory store only: no cache, rows are trained where the store keeps them. Rows have the
+  // same bits either way. With it: budget of the host memory that keeps evicted rows of an ssd or
+  // rocksdb store, see embedding/tiers/cached_store.h; 0: none. With the memory store there is
+  // none, and this must be 0.
+  int64_t cache_bytes = 0;
+  // On a GPU: required; budget of device memory for the row cache: rows, keys, marks, overflow and
+  // staging of rows on their way in. A hard limit; EmbeddingStats says what is taken beside it. On
+  // the CPU 0, or else the tiers of a GPU in host memory, to try them out.
+  int64_t device_cache_bytes = 0;
+  CachePolicy cache_policy = CachePolicy::kLru;
+  // Steps prefetched beyond the current one, in [0, 32]. 0: everything runs on the caller's thread,
+  // in a fixed order, so that statistics are the same in each run. From 1 up rows are made resident
+  // by a thread of the collection's own.
+  int32_t prefetch_depth = 0;
+  // Rows that evaluation brings in for a moment; batches are cut into slices that fit. A hard
+  // limit.
+  int64_t evaluation_staging_bytes = int64_t{64} << 20;
+  // memory: where snapshots are written; empty: no snapshots. ssd and rocksdb keep theirs in
+  // store_path, and this must be empty.
+  std::string snapshot_dir;
+
+  // Starts from these snapshots instead of from empty tables: one, or one from each of the ranks
+  // that wrote them, in their order. One of this collection's own store, written by as many ranks,
+  // is opened in place: rows written after it are dropped, other snapshots stay. Others are copied
+  // row by row, by each rank those of its shards, and nothing changes where they lie; then, as with
+  // empty tables, what is in store_path must be no store or one without rows and snapshots,
+  // FailedPrecondition otherwise. The tables must be those of the snapshots: their number, their
+  // order and their row widths are checked; names, dims, optimizers, precisions and the number of
+  // steps are for the caller to keep: rows of 64 weights in fp16 are as wide as rows of 64 in bf16,
+  // or of 32 in fp32, and would be taken for them. When Create refuses, nothing has changed on
+  // disk; a copy that fails midway leaves store_path as start_over takes it.
+  std::vector<SnapshotSource> open_from;
+  int64_t open_steps = 0;  // updates that open_from has seen: steps() goes on from here
+  // Instead of refusing a store in store_path that has rows, empties it, as long as no snapshot of
+  // it was committed: what a run leaves that was killed before its first checkpoint.
+  bool start_over = false;
+  Env* env = nullptr;  // of all files, but RocksDB's; not owned; null: the real file system
+  // Null, or called by the thread of each Update once that has changed its rows, for every table:
+  // its number in `tables`, the distinct keys of the step that are kept here, how often each was
+  // looked up (several ranks: by how many ranks). Sees the steps that were trained, each once and
+  // in order, and no evaluation. Must not call the collection.
+  std::function<void(uint32_t table, std::span<const RowKey> keys,
+                     std::span<const int32_t> lookups)>
+      on_update;
+
+  absl::Status Validate() const;  // names the table or field, the limit and the value it got
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_EMBEDDING_OPTIONS_H_

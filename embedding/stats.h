@@ -1,0 +1,107 @@
+#ifndef HOTROW_EMBEDDING_STATS_H_
+#define HOTROW_EMBEDDING_STATS_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+// What an EmbeddingCollection counts.
+
+namespace hotrow {
+
+// Readings of one tier; see docs/ARCHITECTURE.md for each. Never reset.
+struct TierStats {
+  std::string name;  // "device_cache"; "cache"; "memory", "ssd", "rocksdb"
+  int64_t budget_bytes = 0;
+  int64_t used_bytes = 0;
+  int64_t peak_bytes = 0;
+  int64_t unique_keys = 0;  // of training batches, asked of this tier
+  int64_t unique_hits = 0;
+  int64_t lookups = 0;  // the same weighted by how often each key occurs in its batch
+  int64_t lookup_hits = 0;
+  int64_t evictions = 0;
+  int64_t dirty_writebacks = 0;
+  int64_t ios = 0;
+  int64_t rows_read = 0;
+  int64_t rows_written = 0;
+  int64_t bytes_read = 0;
+  int64_t bytes_written = 0;
+  int64_t payload_bytes_written = 0;  // the bytes of the rows written, headers and copies apart
+  double write_amplification = 0;     // bytes_written over payload_bytes_written; 0: none yet
+  int64_t snapshot_bytes = 0;         // on disk, held only by snapshots
+  int64_t disk_budget_bytes = 0;      // 0: no limit, or not on a disk
+  int64_t disk_used_bytes = 0;        // snapshots included
+  int64_t index_bytes = 0;            // the part of used_bytes that finds rows
+
+  void SetWriteAmplification();  // from the counts
+};
+
+struct EmbeddingStats {
+  std::vector<TierStats> tiers;  // from the top down
+  int64_t steps = 0;             // updates applied since Create
+  int64_t unique_keys = 0;       // summed over training batches
+  int64_t initialised_rows = 0;  // rows that joined a table by their first update
+  int64_t prefetch_waits = 0;    // prefetches that had to wait for room beside pinned rows
+  int64_t overflow_rows = 0;     // rows that went to the cache's overflow area
+  int64_t lookup_waits = 0;      // Lookups whose rows were not resident yet
+  int64_t lookup_wait_ns = 0;    // how long they waited
+  // Snapshots; see BeginSnapshot.
+  int64_t snapshots = 0;              // begun
+  int64_t snapshots_failed = 0;       // of them
+  int64_t snapshot_pause_ns = 0;      // BeginSnapshot: of the last one,
+  int64_t snapshot_pause_ns_max = 0;  // of the longest,
+  int64_t snapshot_prepare_ns = 0;    // and from the last one's begin until it was prepared
+  int64_t snapshot_rows = 0;          // dirty rows that went to the store for a snapshot
+  int64_t snapshot_row_bytes = 0;     // their bytes
+  int64_t snapshot_rows_copied = 0;   // of them, copied because an update was about to change them
+  int64_t snapshot_rows_held = 0;     // evicted rows held back until a snapshot was captured
+  int64_t snapshot_update_waits = 0;  // updates that waited for room for such copies
+  int64_t snapshot_update_wait_ns = 0;
+  int64_t snapshot_evict_waits = 0;  // prefetches that waited for room for rows to be held back
+  int64_t snapshot_evict_wait_ns = 0;
+  // With device_cache_bytes, beside the budgets of the tiers: page-locked memory through which rows
+  // and the arrays of steps pass, and device memory of those arrays and of gradients.
+  int64_t transfer_host_bytes = 0;
+  int64_t transfer_device_bytes = 0;
+  // Evaluation, counted apart.
+  int64_t evaluation_lookups = 0;
+  int64_t evaluation_unique_keys = 0;
+  // Several ranks: bytes sent to others.
+  int64_t exchange_ids_bytes = 0;
+  int64_t exchange_forward_bytes = 0;
+  int64_t exchange_backward_bytes = 0;
+  int64_t exchange_evaluation_bytes = 0;
+  int64_t exchange_wait_ns = 0;       // for rows and gradients
+  int64_t exchange_buffer_bytes = 0;  // outside the tiers' budgets, feedback apart
+  // Error feedback.
+  int64_t exchange_feedback_bytes = 0;  // its memory; outside the tiers' budgets
+  int64_t exchange_feedback_keys = 0;   // gradients that were sent
+  int64_t exchange_feedback_hits = 0;   // of them, with a residual of a step before
+};
+
+// How the counts of several ranks become one.
+enum class OverRanks { kSum, kMax };
+
+// One count of a struct: what code that treats all of them alike knows about it.
+template <typename Struct>
+struct StatsField {
+  const char* name;  // the member's
+  int64_t Struct::*count;
+  OverRanks over_ranks;
+};
+
+// Every int64_t of the structs, each once; `tiers` apart.
+std::span<const StatsField<TierStats>> TierStatsFields();
+std::span<const StatsField<EmbeddingStats>> EmbeddingStatsFields();
+
+// All counts in one row, those of the tiers first. Ranks with the same tiers have rows of one
+// length, of the same fields.
+std::vector<int64_t> PackCounts(const EmbeddingStats& stats);
+// Sets the counts to those of all ranks together: `rows` are what PackCounts gave on each, one
+// after another. Ratios become those of the sums. The tiers of `stats` are those of the ranks.
+void MergeCounts(std::span<const int64_t> rows, EmbeddingStats* stats);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_EMBEDDING_STATS_H_
