@@ -27,6 +27,7 @@
 #include "embedding/tiers/cached_store.h"
 #include "embedding/tiers/step_arrays_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
+#include "embedding/tiers/store_reads_impl.h"
 #include "embedding/tiers/tiered_table.h"
 #include "ops/gradient_segment_sum.h"
 #include "ops/partition.h"
@@ -547,8 +548,8 @@ absl::Status EmbeddingCollection::Impl::Fetch(EmbeddingStep::Impl* step) {
     fetch_found.assign(fetch_keys.size(), 0);
     {
       TraceSpan span(ctx.trace, "read_rows");
-      HOTROW_RETURN_IF_ERROR(FindInStore(pipeline_ctx, below, store.host != nullptr, fetch_keys,
-                                         fetch_rows, fetch_found));
+      HOTROW_RETURN_IF_ERROR(internal::FindInStore(pipeline_ctx, below, store.host != nullptr,
+                                                   fetch_keys, fetch_rows, fetch_found));
     }
     size_t first = 0;
     for (size_t c = 0; c < tiers.size(); ++c) {
@@ -1543,33 +1544,30 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   TierStats store;
   store.name = std::string(StoreKindName(c.options.store));
   for (const std::unique_ptr<TieredTable>& tier : c.tiers) {
-    const RowCacheStats row_cache = tier->cache_stats();
-    const TierCounts cache_counts = tier->cache_counts();
-    const TierCounts store_counts = tier->store_counts();
-    const SnapshotCounts snapshot = tier->snapshot_counts();
-    cache.used_bytes += tier->cache_used_bytes();
-    stats.transfer_host_bytes += tier->host_bytes();
-    cache.unique_keys += cache_counts.unique_keys;
-    cache.unique_hits += cache_counts.unique_hits;
-    cache.lookups += cache_counts.lookups;
-    cache.lookup_hits += cache_counts.lookup_hits;
-    cache.evictions += row_cache.evictions;
-    cache.dirty_writebacks += row_cache.dirty_evictions;
-    stats.overflow_rows += row_cache.overflow_inserts;
-    store.unique_keys += store_counts.unique_keys;
-    store.unique_hits += store_counts.unique_hits;
-    store.lookups += store_counts.lookups;
-    store.lookup_hits += store_counts.lookup_hits;
-    store.rows_read += tier->rows_read();
-    store.rows_written += tier->rows_written_back();
-    stats.snapshot_rows += snapshot.rows;
-    stats.snapshot_row_bytes += snapshot.rows * tier->row_bytes();
-    stats.snapshot_rows_copied += snapshot.copied;
-    stats.snapshot_rows_held += snapshot.held;
-    stats.snapshot_update_waits += snapshot.update_waits;
-    stats.snapshot_update_wait_ns += snapshot.update_wait_ns;
-    stats.snapshot_evict_waits += snapshot.evict_waits;
-    stats.snapshot_evict_wait_ns += snapshot.evict_wait_ns;
+    const TieredTableStats table = tier->Stats();
+    cache.used_bytes += table.cache_used_bytes;
+    stats.transfer_host_bytes += table.host_bytes;
+    cache.unique_keys += table.cache_counts.unique_keys;
+    cache.unique_hits += table.cache_counts.unique_hits;
+    cache.lookups += table.cache_counts.lookups;
+    cache.lookup_hits += table.cache_counts.lookup_hits;
+    cache.evictions += table.cache.evictions;
+    cache.dirty_writebacks += table.cache.dirty_evictions;
+    stats.overflow_rows += table.cache.overflow_inserts;
+    store.unique_keys += table.store_counts.unique_keys;
+    store.unique_hits += table.store_counts.unique_hits;
+    store.lookups += table.store_counts.lookups;
+    store.lookup_hits += table.store_counts.lookup_hits;
+    store.rows_read += table.rows_read;
+    store.rows_written += table.rows_written;
+    stats.snapshot_rows += table.snapshot.rows;
+    stats.snapshot_row_bytes += table.snapshot.rows * tier->row_bytes();
+    stats.snapshot_rows_copied += table.snapshot.copied;
+    stats.snapshot_rows_held += table.snapshot.held;
+    stats.snapshot_update_waits += table.snapshot.update_waits;
+    stats.snapshot_update_wait_ns += table.snapshot.update_wait_ns;
+    stats.snapshot_evict_waits += table.snapshot.evict_waits;
+    stats.snapshot_evict_wait_ns += table.snapshot.evict_wait_ns;
   }
   cache.peak_bytes = cache.used_bytes;  // a cache takes its memory at creation
   if (cache.budget_bytes > 0) stats.tiers.push_back(std::move(cache));

@@ -1,25 +1,19 @@
 #ifndef HOTROW_EMBEDDING_TIERS_TIERED_TABLE_H_
 #define HOTROW_EMBEDDING_TIERS_TIERED_TABLE_H_
 
-#include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/buffer.h"
+#include "base/device.h"
 #include "base/device_memory.h"
-#include "base/device_stream.h"
 #include "base/exec_context.h"
 #include "base/row_key.h"
 #include "cache/row_cache.h"
-#include "embedding/tiers/held_rows.h"
 #include "ops/row_init.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
@@ -70,14 +64,30 @@ struct StepRows {
   std::vector<int64_t> missing;  // without a cache: positions of keys that the store does not have
   std::vector<std::byte> staging;  // without a cache: initial rows of those, [missing, row_bytes]
   bool resident = false;           // all placed and filled
+
+  void ForgetMisses();
 };
 
-// What passed through one tier; read by EmbeddingCollection::Stats.
+// What passed through one tier.
 struct TierCounts {
   int64_t unique_keys = 0;
   int64_t unique_hits = 0;
   int64_t lookups = 0;
   int64_t lookup_hits = 0;
+
+  // One distinct key with so many lookups.
+  void Add(bool hit, int32_t key_lookups) {
+    unique_keys += 1;
+    unique_hits += hit ? 1 : 0;
+    lookups += key_lookups;
+    lookup_hits += hit ? key_lookups : 0;
+  }
+  void Add(const TierCounts& more) {
+    unique_keys += more.unique_keys;
+    unique_hits += more.unique_hits;
+    lookups += more.lookups;
+    lookup_hits += more.lookup_hits;
+  }
 };
 
 struct SnapshotCounts {
@@ -90,9 +100,21 @@ struct SnapshotCounts {
   int64_t evict_wait_ns = 0;
 };
 
-// TieredTable is a row cache over a store for all tables of one row width: it makes the rows of a
-// step resident, hands out their addresses, and sees that what falls out of the cache reaches the
-// store. Without a cache it hands out the addresses of rows in a HostStore itself.
+struct TieredTableStats {
+  RowCacheStats cache;           // zeros without one, as all that follows of it
+  int64_t cache_used_bytes = 0;  // of the budget, buffers included
+  int64_t host_bytes = 0;        // staged: page-locked, beside the budget
+  TierCounts cache_counts;
+  TierCounts store_counts;
+  SnapshotCounts snapshot;
+  int64_t rows_read = 0;  // from the store and to it
+  int64_t rows_written = 0;
+};
+
+// TieredTable is the rows of all tables of one row width, as training steps need them. With a cache
+// (internal::CachedTable) it makes the rows of a step resident, hands out their addresses, and sees
+// that what falls out of the cache reaches the store. Without one (internal::InPlaceTable) it hands
+// out the addresses of rows in a HostStore itself.
 //
 // A step:   Place gives its keys ways and writes what had to leave them down to the store; the
 //           owner asks for NextMisses, reads them from the store, for all tables at once, and calls
@@ -100,35 +122,17 @@ struct SnapshotCounts {
 //           PrepareForUpdate, ResolveForUpdate, Release.
 //           The next step may be placed before this one is filled; rows that both have count as
 //           hits then, and are there once this one is filled.
-// Order:    a row that was evicted reaches the store before any miss of its step or a later one is
-//           read, so a miss never reads an older row than was evicted.
 // New rows: a key that the store does not have gets its initial row in the cache (or in staging),
 //           clean. It joins the store only if an update makes it dirty; otherwise it is forgotten.
-// Snapshots: from BeginSnapshot on, the rows that were dirty then are marked and belong to the
-//           snapshot with the bytes they had. WriteSnapshotPart takes them to the store, in parts.
-//           An update that is about to change a marked row copies it first; a marked row that is
-//           evicted goes to the store like any other; a row that was changed since and is evicted
-//           is held back, and a miss on it served from there, until EndSnapshot.
-// Devices:  the cache lies on one; the store is the host's. Staged, the table has two streams:
-//           `place_`, on which the cache changes and rows leave, and `fill_`, on which rows come
-//           in, so that both directions run at once and beside what the caller computes on a third.
-//           Rows that leave are written straight into page-locked staging; rows that come are read
-//           from there, or from where a HostStore keeps them. Each way has two staging areas that
-//           take turns: the host writes rows of one to the store, or reads rows into it, while the
-//           device is at the other. The host waits for place_ and fill_ only on the threads of the
-//           pipeline; the caller's calls enqueue, but for those around snapshots and evaluation.
-// Threads:  four at most. One (the pipeline's first) calls Place, FinishPlacing and GiveUp; one
-// (its
-//           second) NextMisses and Fill, and GiveUp while the first does nothing; one (the
-//           caller's) all others but the snapshot calls; one the snapshot calls but BeginSnapshot,
-//           which is the caller's. Read and Flush are called while the first two do nothing, Flush
-//           also while no snapshot is being written. Inside, `mutex_` is held for at most a staging
-//           area of keys and never while the store works. `order_mutex_` is held from before rows
-//           are evicted until they are in the store: with two staging areas for up to a whole step.
-// Errors:   what the store says. When the store refuses rows that the cache has already given up,
-//           they wait in the staging areas; every later call tries them again first and fails as
-//           long as the store does. Nothing is lost. What a GPU says, which no call survives, the
-//           next call with a status returns.
+// Threads:  four at most. The pipeline's first calls Place, FinishPlacing and GiveUp; its second
+//           NextMisses, Fill and FillInPlace, and GiveUp while the first does nothing; the
+//           caller's all others but the snapshot calls; the snapshot's the snapshot calls but
+//           BeginSnapshot, which is the caller's. Read and Flush are called while the first two do
+//           nothing, Flush also while no snapshot is being written.
+// Errors:   those of the store. When the store refuses rows that the cache has already given up,
+//           they wait in staging; every later call tries them again first and fails as long as the
+//           store does. Nothing is lost. Errors of a GPU are sticky; the next call that returns a
+//           status reports them.
 class TieredTable {
  public:
   // `store` outlives the table; so does `in_place`, the same store where it can be trained in
@@ -137,7 +141,7 @@ class TieredTable {
   static absl::StatusOr<std::unique_ptr<TieredTable>> Create(const TieredTableOptions& options,
                                                              RowStore* store, HostStore* in_place);
 
-  ~TieredTable() { WaitForDevice(); }
+  virtual ~TieredTable() = default;
   TieredTable(const TieredTable&) = delete;
   TieredTable& operator=(const TieredTable&) = delete;
 
@@ -156,228 +160,80 @@ class TieredTable {
   // Gives the keys (distinct) that have none yet a way, pinned for this step, and notes misses.
   // counts[i] is how many lookups keys[i] has, for the statistics. What has been placed keeps its
   // place also when others found no room: Fill it, then come again with the same keys.
-  absl::StatusOr<Placed> Place(const ExecContext& ctx, std::span<const RowKey> keys,
-                               std::span<const int32_t> counts, StepRows* step);
+  virtual absl::StatusOr<Placed> Place(const ExecContext& ctx, std::span<const RowKey> keys,
+                                       std::span<const int32_t> counts, StepRows* step) = 0;
   // Appends the keys of the misses that the next Fill brings in, and where their rows are to be
   // written: all that are left, or as many as a staging area has room for. Returns how many; 0: all
   // have their bytes.
-  absl::StatusOr<int64_t> NextMisses(StepRows* step, std::vector<RowKey>* keys,
-                                     std::vector<std::byte*>* rows);
+  virtual absl::StatusOr<int64_t> NextMisses(StepRows* step, std::vector<RowKey>* keys,
+                                             std::vector<std::byte*>* rows) = 0;
   // The store was asked for the keys of NextMisses: found[i] says whether row i was written to
   // its place. Others get their initial rows. Staged, the rows are then on their way: the next
   // NextMisses may be called, and its rows be read, beside that.
-  absl::Status Fill(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step,
-                    std::span<const uint8_t> found);
+  virtual absl::Status Fill(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step,
+                            std::span<const uint8_t> found) = 0;
   // Instead of both, where the device reads the rows of the store itself: brings in all misses.
-  bool fills_in_place() const { return staged_ && in_place_ != nullptr; }
-  absl::Status FillInPlace(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step);
+  virtual bool fills_in_place() const = 0;
+  virtual absl::Status FillInPlace(const ExecContext& ctx, std::span<const int32_t> counts,
+                                   StepRows* step) = 0;
   // All keys of the step are placed.
-  void FinishPlacing(const ExecContext& ctx);
+  virtual void FinishPlacing(const ExecContext& ctx) = 0;
   // Undoes Place; rows that were filled stay in the cache, unpinned. Steps that were placed since,
   // while this one was not filled, are given up before.
-  void GiveUp(StepRows* step);
+  virtual void GiveUp(StepRows* step) = 0;
 
   // --- A resident step
 
   // Sets rows[i] to where the row of keys[i] can be read until Release.
-  absl::Status ResolveForRead(const ExecContext& ctx, std::span<const RowKey> keys,
-                              std::span<const int32_t> counts, StepRows* step,
-                              std::span<std::byte*> rows);
+  virtual absl::Status ResolveForRead(const ExecContext& ctx, std::span<const RowKey> keys,
+                                      std::span<const int32_t> counts, StepRows* step,
+                                      std::span<std::byte*> rows) = 0;
   // The step's rows are about to change: keeps what a snapshot still needs of them. May wait for
   // the snapshot to take what was kept before.
-  absl::Status PrepareForUpdate(const ExecContext& ctx, const StepRows& step);
+  virtual absl::Status PrepareForUpdate(const ExecContext& ctx, const StepRows& step) = 0;
   // After ResolveForRead: makes rows[i] the address where keys[i] may be updated. Without a cache
   // this is where new rows join the store, so here a full store is noticed, before any row has
   // changed.
-  absl::Status ResolveForUpdate(std::span<const RowKey> keys, StepRows* step,
-                                std::span<std::byte*> rows);
+  virtual absl::Status ResolveForUpdate(std::span<const RowKey> keys, StepRows* step,
+                                        std::span<std::byte*> rows) = 0;
   // Takes back what ResolveForUpdate added to the store, when another width class could not be made
   // ready.
-  absl::Status Withdraw(std::span<const RowKey> keys, const StepRows& step);
+  virtual absl::Status Withdraw(std::span<const RowKey> keys, const StepRows& step) = 0;
   // Ends the step for these rows. updated: they have changed, by what is enqueued on ctx.stream.
-  void Release(const ExecContext& ctx, StepRows* step, bool updated);
+  virtual void Release(const ExecContext& ctx, StepRows* step, bool updated) = 0;
 
   // --- All rows
 
   // Evaluation: sets rows[i] to where the present row of keys[i] can be read until the next call of
   // anything. Rows that are not resident are brought to `staging` (room for all keys, memory of
   // the cache's device); nothing else changes. Keys distinct.
-  absl::Status Read(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
-                    std::span<std::byte*> rows);
+  virtual absl::Status Read(const ExecContext& ctx, std::span<const RowKey> keys,
+                            std::byte* staging, std::span<std::byte*> rows) = 0;
   // Writes dirty rows to the store.
-  absl::Status Flush();
+  virtual absl::Status Flush() = 0;
 
   // --- Snapshots; with a cache only
 
   // Between two updates. On an error nothing has begun.
-  absl::Status BeginSnapshot();
+  virtual absl::Status BeginSnapshot() = 0;
   // Takes part of the marked rows to the store. False: all of them are there.
-  absl::StatusOr<bool> WriteSnapshotPart();
+  virtual absl::StatusOr<bool> WriteSnapshotPart() = 0;
   // The store has captured the snapshot, or there will be none. In the second case, and after an
   // error of WriteSnapshotPart, what is still marked is simply dirty again.
-  void EndSnapshot();
+  virtual void EndSnapshot() = 0;
 
   // Until what the table has enqueued is done; for who lets go of StepRows for good.
-  void WaitForDevice() const;
-  bool has_cache() const { return cache_ != nullptr; }
-  int64_t host_bytes() const { return host_bytes_; }  // see TieredTableOptions::place
+  virtual void WaitForDevice() const = 0;
+  virtual bool has_cache() const = 0;
+  virtual TieredTableStats Stats() const = 0;
   int64_t row_bytes() const { return row_bytes_; }
-  int64_t cache_used_bytes() const;
-  // What an error message and the statistics call the cache.
-  int64_t cache_budget_bytes() const { return cache_budget_bytes_; }
-  RowCacheStats cache_stats() const;
-  TierCounts cache_counts() const;
-  TierCounts store_counts() const;
-  SnapshotCounts snapshot_counts() const;
-  int64_t rows_read() const { return rows_read_.load(std::memory_order_relaxed); }
-  int64_t rows_written_back() const { return rows_written_back_.load(std::memory_order_relaxed); }
+
+ protected:
+  explicit TieredTable(int64_t row_bytes) : row_bytes_(row_bytes) {}
 
  private:
-  friend class TieredTablePeer;  // of the tests: breaks one
-
-  // A part of a step's keys on its way into the cache, and the rows that it evicts.
-  struct Chunk {
-    std::vector<int64_t> positions;  // in the step's keys
-    SharedBuffer<RowKey> keys;       // staging_rows_ of this and of what follows
-    SharedBuffer<int64_t> slots;
-    SharedBuffer<Placement> placement;
-    SharedBuffer<uint8_t> evicted;
-    SharedBuffer<RowKey> evicted_keys;
-    SharedBuffer<std::byte> evicted_rows;  // [staging_rows_, row_bytes_]
-    DeviceEvent placed;
-
-    static absl::StatusOr<Chunk> Create(Device device, int64_t rows, int64_t row_bytes);
-  };
-  // Rows on their way in, staged: where from and where to.
-  struct Inflow {
-    SharedBuffer<std::byte> rows;   // [staging_rows_, row_bytes_]
-    SharedBuffer<std::byte*> from;  // [staging_rows_]
-    SharedBuffer<std::byte*> to;    // [staging_rows_]
-    DeviceEvent arrived;
-    size_t size = 0;  // so many are on their way
-
-    static absl::StatusOr<Inflow> Create(Device device, int64_t rows, int64_t row_bytes);
-  };
-
-  TieredTable() = default;
-
-  // Runs `call` with slots where the cache can read them. Under mutex_; staged it waits.
-  absl::Status WithSlots(
-      std::span<const int64_t> slots,
-      absl::FunctionRef<absl::Status(const ExecContext& ctx, std::span<const int64_t> slots)> call);
-  // Read, staged; under both mutexes.
-  absl::Status ReadStaged(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
-                          std::span<std::byte*> rows);
-  absl::Status ReadMisses(const ExecContext& ctx);
-  // Under mutex_: remembers what a call that returns nothing has met.
-  void Note(const absl::Status& status) { broken_.Update(status); }
-  // Without mutex_: what Note has kept. Every call with a status asks first: bytes and marks of the
-  // cache may be anything.
-  absl::Status Broken() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return broken_;
-  }
-  // Under mutex_: puts a row of the host into a way.
-  absl::Status CopyIn(int64_t slot, const std::byte* row);
-  // Staged: the rows of an area were enqueued on fill_.
-  absl::Status Send(std::span<const int32_t> counts, StepRows* step, std::span<const uint8_t> found,
-                    Inflow* inflow);
-  // The next misses were sent on their way, or have their bytes: counts them.
-  void CountFill(std::span<const int32_t> counts, StepRows* step, std::span<const uint8_t> found);
-  // The first n misses that are left have their bytes.
-  absl::Status EndFill(StepRows* step, size_t n);
-  // Staged: waits for what is on its way from an area, which is free then.
-  absl::Status Arrive(StepRows* step, Inflow* inflow);
-  absl::Status ArriveAll(StepRows* step);
-
-  // Writes the initial row of keys[i] to rows[i], host memory. Keys are grouped by table.
-  absl::Status InitRowsOf(const ExecContext& ctx, std::span<const RowKey> keys,
-                          std::span<std::byte* const> rows) const;
-  // Under order_mutex_: evicted rows, and rows that were held back.
-  absl::Status WriteBackPending(TraceRecorder* trace = nullptr);
-  absl::Status WriteBackHeld();
-  // Under both mutexes: sends the unplaced keys from *cursor on, up to `most` of them, to the
-  // cache; then, once that is done, notes what became of them.
-  absl::Status SendChunk(const ExecContext& ctx, std::span<const RowKey> keys, int64_t most,
-                         int64_t* cursor, const StepRows& step, Chunk* chunk);
-  absl::Status EndChunk(std::span<const int32_t> counts, StepRows* step, const Chunk& chunk,
-                        bool* no_room);
-  // After Place has noted all it will: the slots for the device.
-  absl::Status ShareSlots(StepRows* step) const;
-  absl::Status AppendRows(std::span<const RowKey> keys, std::span<const std::byte* const> rows);
-  const TieredTableSpec& SpecOf(uint32_t table) const;
-
-  std::vector<TieredTableSpec> tables_;
-  uint64_t seed_ = 0;
-  int64_t row_bytes_ = 0;
-  Device device_ = Device::kCpu;
-  bool staged_ = false;
-  RowStore* store_ = nullptr;
-  HostStore* in_place_ = nullptr;
-  int64_t cache_budget_bytes_ = 0;
-  int64_t buffer_bytes_ = 0;  // of the budget, beside the cache itself
-  int64_t host_bytes_ = 0;    // staged: beside the budget
-
-  // Taken before mutex_. Guards what is on its way down, and held_ together with mutex_: changing
-  // it takes both, reading it takes one.
-  std::mutex order_mutex_;
-  int64_t staging_rows_ = 0;
-  std::vector<Chunk> chunks_;  // 1; staged 2
-  std::vector<RowKey> pending_keys_;
-  std::vector<const std::byte*> pending_rows_;  // into chunks_
-  internal::HeldRows held_;
-
-  mutable std::mutex mutex_;                  // guards what follows, and the metadata of the cache
-  std::unique_ptr<RowCache> cache_;           // null: train in the store
-  DeviceStream place_;                        // what changes the cache
-  absl::Status broken_;                       // see Note
-  bool holding_ = false;                      // a snapshot was begun and is not captured yet
-  bool marking_ = false;                      // there may be marked rows, or copies of them
-  std::condition_variable snapshot_changed_;  // holding_, marking_ or the room for copies
-  int64_t snapshot_cursor_ = 0;               // slots before it have no marks
-  int64_t snapshot_pins_ = 0;                 // rows that WriteSnapshotPart has pinned
-  // Old bytes of marked rows that were updated: a ring.
-  SharedBuffer<RowKey> copy_keys_;
-  SharedBuffer<std::byte> copies_;  // [copy_keys_.size(), row_bytes_]
-  int64_t first_copy_ = 0;
-  int64_t num_copies_ = 0;
-  TierCounts cache_counts_;
-  TierCounts store_counts_;
-  SnapshotCounts snapshot_counts_;
-
-  SharedBuffer<std::byte*> read_rows_;  // of Read, staged: [staging_rows_]
-  SharedBuffer<int64_t> call_slots_;    // of WithSlots: [staging_rows_]
-  // Of Fill.
-  std::vector<RowKey> absent_keys_;
-  std::vector<std::byte*> absent_rows_;
-  std::vector<int64_t> filled_slots_;
-  // Of Fill, staged.
-  DeviceStream fill_;
-  std::vector<Inflow> inflows_;            // 2 that take turns
-  size_t next_inflow_ = 0;                 // whose turn it is: the one that was sent first
-  DeviceMemory<std::byte> fill_gathered_;  // [staging_rows_, row_bytes_], on the device
-  // Of GiveUp.
-  std::vector<int64_t> abandoned_slots_;
-  // Of the caller's calls.
-  std::vector<RowKey> miss_keys_;
-  std::vector<std::byte*> miss_rows_;
-  std::vector<uint8_t> found_;
-  // Of the snapshot's.
-  int64_t part_rows_ = 0;
-  SharedBuffer<std::byte> part_;       // [part_rows_, row_bytes_]
-  SharedBuffer<RowKey> taken_keys_;    // [part_rows_]
-  SharedBuffer<int64_t> taken_slots_;  // [part_rows_]
-  std::vector<RowKey> part_keys_;
-  std::vector<const std::byte*> part_pointers_;
-
-  std::atomic<int64_t> rows_read_{0};
-  std::atomic<int64_t> rows_written_back_{0};
+  const int64_t row_bytes_;
 };
-
-// Looks keys up in `store`; spread over ctx.pool where the store leaves that to its callers.
-absl::Status FindInStore(const ExecContext& ctx, RowStore* store, bool spread,
-                         std::span<const RowKey> keys, std::span<std::byte* const> rows,
-                         std::span<uint8_t> found);
 
 }  // namespace hotrow
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "embedding/tiers/cached_table_impl.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/host/host_store.h"
@@ -22,8 +23,9 @@ namespace hotrow {
 class TieredTablePeer {
  public:
   static void Break(TieredTable* table, const absl::Status& status) {
-    const std::lock_guard<std::mutex> lock(table->mutex_);
-    table->Note(status);
+    internal::GuardedCache& cache = *static_cast<internal::CachedTable*>(table)->cache_;
+    const std::lock_guard<std::mutex> lock(cache.mutex());
+    cache.Note(status);
   }
 };
 
@@ -272,7 +274,7 @@ TEST(StagedTableTest, RowsAreReadIntoOneAreaWhileThoseOfTheOtherAreOnTheirWay) {
   EXPECT_EQ(step.sent, 0);
   EXPECT_EQ(step.filled, 0);
   (*table)->GiveUp(&step);
-  EXPECT_EQ((*table)->store_counts().unique_keys, std::ssize(keys));
+  EXPECT_EQ((*table)->Stats().store_counts.unique_keys, std::ssize(keys));
 }
 
 // What was sent is waited for, also when the step will never be.
@@ -289,9 +291,9 @@ TEST(StagedTableTest, AStepIsGivenUpWhileItsRowsAreOnTheirWay) {
     EXPECT_EQ(step.filled, 0);
     (*table)->GiveUp(&step);
     // Those that have their bytes stay; the others are gone.
-    EXPECT_GE((*table)->cache_stats().used_ways, fills * kStagingRows);
+    EXPECT_GE((*table)->Stats().cache.used_ways, fills * kStagingRows);
     if (fills == 0) {
-      EXPECT_EQ((*table)->cache_stats().used_ways, 0);
+      EXPECT_EQ((*table)->Stats().cache.used_ways, 0);
     }
     (*table)->WaitForDevice();
   }
@@ -315,7 +317,7 @@ TEST(StagedTableTest, RowsThatLeaveAreWrittenWhileTheNextOnesLeave) {
   for (int step = 0; step < kBatches * kRounds; ++step) {
     HOTROW_ASSERT_OK(table->Step(Keys(step % kBatches * n, n), 1));
   }
-  EXPECT_GT((*table)->cache_stats().dirty_evictions, (kBatches * kRounds - 3) * n);
+  EXPECT_GT((*table)->Stats().cache.dirty_evictions, (kBatches * kRounds - 3) * n);
   HOTROW_ASSERT_OK((*table)->Flush());
   std::vector<float> want(kDim, 0.5f);
   want[0] += kRounds;

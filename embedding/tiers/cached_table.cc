@@ -1,0 +1,401 @@
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/trace.h"
+#include "embedding/tiers/cached_table_impl.h"
+#include "embedding/tiers/store_reads_impl.h"
+
+namespace hotrow::internal {
+
+CachedTable::CachedTable(const TieredTableOptions& options, const CacheBuffers& buffers,
+                         RowStore* store, HostStore* in_place)
+    : TieredTable(options.tables[0].layout.row_bytes),
+      buffers_(buffers),
+      initial_rows_(options),
+      store_(store),
+      in_place_(in_place) {}
+
+absl::StatusOr<std::unique_ptr<TieredTable>> CachedTable::Create(const TieredTableOptions& options,
+                                                                 RowStore* store,
+                                                                 HostStore* in_place) {
+  const int64_t row_bytes = options.tables[0].layout.row_bytes;
+  const bool staged = options.place.staged;
+  const Device device = options.place.device;
+  HOTROW_CHECK(device == Device::kCpu || staged);
+  const int64_t least = MinCacheBytes(1, row_bytes, options.place);
+  if (options.cache_bytes < least) {
+    return absl::ResourceExhaustedError(absl::StrCat(staged ? "device " : "", "cache budget ",
+                                                     options.cache_bytes, " bytes for rows of ",
+                                                     row_bytes, " bytes; the least is ", least));
+  }
+  const CacheBuffers buffers(options.cache_bytes, row_bytes, staged);
+  std::unique_ptr<CachedTable> table(new CachedTable(options, buffers, store, in_place));
+  HOTROW_ASSIGN_OR_RETURN(table->cache_,
+                          GuardedCache::Create({.row_bytes = row_bytes,
+                                                .budget_bytes = options.cache_bytes - buffers.bytes,
+                                                .policy = options.cache_policy,
+                                                .device = device},
+                                               staged, buffers.staging_rows));
+  GuardedCache* const cache = table->cache_.get();
+  HOTROW_ASSIGN_OR_RETURN(table->outflow_, RowOutflow::Create(cache, store, buffers, row_bytes));
+  HOTROW_ASSIGN_OR_RETURN(table->inflow_, RowInflow::Create(cache, &table->initial_rows_, in_place,
+                                                            buffers, row_bytes));
+  HOTROW_ASSIGN_OR_RETURN(table->marks_, SnapshotMarks::Create(cache, buffers, row_bytes));
+  if (staged) {
+    HOTROW_ASSIGN_OR_RETURN(table->read_rows_,
+                            SharedBuffer<std::byte*>::Create(device, buffers.staging_rows));
+  }
+  return table;
+}
+
+void CachedTable::WaitForDevice() const {
+  if (cache_ != nullptr) cache_->WaitForDevice();
+  if (inflow_ != nullptr) inflow_->WaitForDevice();
+}
+
+TieredTableStats CachedTable::Stats() const {
+  TieredTableStats stats;
+  const RowCacheStats size = cache_->Size();
+  stats.cache_used_bytes = size.used_bytes + buffers_.bytes;
+  if (cache_->staged()) stats.host_bytes = buffers_.host_bytes + size.host_bytes;
+  stats.rows_read = inflow_->rows_read();
+  stats.rows_written = outflow_->rows_written();
+  const std::lock_guard<std::mutex> lock(cache_->mutex());
+  stats.cache = cache_->Stats();
+  stats.cache_counts = counts_;
+  stats.store_counts = inflow_->counts();
+  stats.snapshot = marks_->counts();
+  const SnapshotCounts evicted = outflow_->snapshot_counts();
+  stats.snapshot.rows += evicted.rows;
+  stats.snapshot.held = evicted.held;
+  stats.snapshot.evict_waits = evicted.evict_waits;
+  stats.snapshot.evict_wait_ns = evicted.evict_wait_ns;
+  return stats;
+}
+
+// --- Making rows resident
+
+absl::Status CachedTable::SendChunk(const ExecContext& ctx, std::span<const RowKey> keys,
+                                    int64_t most, int64_t* cursor, const StepRows& step,
+                                    RowOutflow::Chunk* chunk) {
+  const auto n = static_cast<int64_t>(keys.size());
+  chunk->positions.clear();
+  for (; *cursor < n && std::ssize(chunk->positions) < most; ++*cursor) {
+    if (step.slots[*cursor] >= 0) continue;
+    chunk->keys[std::ssize(chunk->positions)] = keys[*cursor];
+    chunk->positions.push_back(*cursor);
+  }
+  const auto size = std::ssize(chunk->positions);
+  HOTROW_RETURN_IF_ERROR(cache_->stream().Run(
+      ctx, [rows = cache_->get(), chunk_keys = chunk->keys.first(size),
+            result = RowCache::InsertResult{.slots = chunk->slots.first(size),
+                                            .placement = chunk->placement.first(size),
+                                            .evicted = chunk->evicted.first(size),
+                                            .evicted_keys = chunk->evicted_keys.first(size),
+                                            .evicted_rows = chunk->evicted_rows.data()}](
+               const ExecContext& here) { return rows->FindOrInsert(here, chunk_keys, result); }));
+  return chunk->placed.Record(cache_->stream());
+}
+
+absl::Status CachedTable::EndChunk(std::span<const int32_t> counts, StepRows* step,
+                                   const RowOutflow::Chunk& chunk, bool* no_room) {
+  const auto size = std::ssize(chunk.positions);
+  outflow_->Take(chunk, size);
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t position = chunk.positions[i];
+    const Placement placement = chunk.placement[i];
+    // A key is counted at its first probe only: another try finds what the one before brought in.
+    if (position >= step->probed) {
+      counts_.Add(placement == Placement::kHit, counts[position]);
+      step->probed = position + 1;
+    }
+    step->slots[position] = chunk.slots[i];
+    if (placement == Placement::kNoRoom) *no_room = true;
+  }
+  for (int64_t i = 0; i < size; ++i) {
+    if (chunk.placement[i] != Placement::kFilled) continue;
+    const int64_t slot = chunk.slots[i];
+    if (const std::byte* const held = outflow_->FindHeld(chunk.keys[i]); held != nullptr) {
+      // It never reached the store, so it comes back as it left.
+      HOTROW_RETURN_IF_ERROR(cache_->PutDirty(slot, held));
+      outflow_->RemoveHeld(chunk.keys[i]);
+      continue;
+    }
+    step->miss_keys.push_back(chunk.keys[i]);
+    step->miss_rows.push_back(cache_->row(slot));
+    step->miss_positions.push_back(chunk.positions[i]);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
+                                                       std::span<const RowKey> keys,
+                                                       std::span<const int32_t> counts,
+                                                       StepRows* step) {
+  HOTROW_CHECK(!step->resident);
+  HOTROW_CHECK(keys.size() == counts.size());
+  HOTROW_CHECK(step->miss_keys.empty());
+  const auto n = static_cast<int64_t>(keys.size());
+  step->slots.resize(n, -1);
+  std::unique_lock<std::mutex> order = outflow_->Lock();
+  HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx.trace));
+  size_t turn = 0;
+  bool no_room = false;
+  bool beside_snapshot = false;
+  for (int64_t cursor = 0; cursor < n && !no_room;) {
+    std::unique_lock<std::mutex> lock(cache_->mutex(), std::defer_lock);
+    HOTROW_ASSIGN_OR_RETURN(const int64_t most,
+                            outflow_->MakeRoom(n - cursor, ctx.trace, &order, &lock));
+    RowOutflow::Chunk& chunk = outflow_->chunk(turn++);
+    {
+      TraceSpan span(ctx.trace, "probe");
+      HOTROW_RETURN_IF_ERROR(SendChunk(ctx, keys, most, &cursor, *step, &chunk));
+    }
+    lock.unlock();
+    // The rows that the chunk before evicted go to the store while this one is at work. Whatever
+    // the store says, what this one evicts must be noted.
+    const absl::Status written = outflow_->WriteBack(ctx.trace);
+    {
+      TraceSpan span(ctx.trace, "probe");
+      HOTROW_RETURN_IF_ERROR(chunk.placed.Wait());
+      lock.lock();
+      HOTROW_RETURN_IF_ERROR(EndChunk(counts, step, chunk, &no_room));
+      beside_snapshot = marks_->pins() > 0;
+      lock.unlock();
+    }
+    HOTROW_RETURN_IF_ERROR(written);
+    // A single area must be empty before the next chunk.
+    if (outflow_->single_chunk()) HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx.trace));
+  }
+  HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx.trace));
+  HOTROW_RETURN_IF_ERROR(ShareSlots(step));
+  if (!no_room) return Placed::kAll;
+  return beside_snapshot ? Placed::kNoRoomBesideSnapshot : Placed::kNoRoom;
+}
+
+absl::Status CachedTable::ShareSlots(StepRows* step) const {
+  if (!cache_->staged()) return absl::OkStatus();
+  // The kernels that read the slots of this step's last use are done: they were enqueued on the
+  // cache's stream before the chunks, and those were waited for. Without chunks there are no slots
+  // either.
+  const Device device = cache_->device();
+  HOTROW_RETURN_IF_ERROR(step->shared_slots.Reserve(device, std::ssize(step->slots)));
+  std::copy(step->slots.begin(), step->slots.end(), step->shared_slots.data());
+  HOTROW_RETURN_IF_ERROR(step->shared_miss_slots.Reserve(device, std::ssize(step->miss_positions)));
+  for (size_t i = 0; i < step->miss_positions.size(); ++i) {
+    step->shared_miss_slots[static_cast<int64_t>(i)] = step->slots[step->miss_positions[i]];
+  }
+  return absl::OkStatus();
+}
+
+std::span<const int64_t> CachedTable::SlotsOf(const StepRows& step) const {
+  if (!cache_->staged()) return step.slots;
+  return {step.shared_slots.data(), step.slots.size()};
+}
+
+void CachedTable::FinishPlacing(const ExecContext& ctx) {
+  const std::lock_guard<std::mutex> lock(cache_->mutex());
+  cache_->Note(cache_->stream().Run(
+      ctx, [rows = cache_->get()](const ExecContext& here) { return rows->EndStep(here); }));
+}
+
+void CachedTable::GiveUp(StepRows* step) {
+  // Nobody else's rows are on their way: two steps are not filled at once.
+  const absl::Status arrived =
+      step->sent > step->filled ? inflow_->ArriveAll(step) : absl::OkStatus();
+  {
+    const std::lock_guard<std::mutex> lock(cache_->mutex());
+    cache_->Note(arrived);
+    abandoned_slots_.clear();
+    for (size_t i = step->filled; i < step->miss_positions.size(); ++i) {
+      const int64_t position = step->miss_positions[i];
+      abandoned_slots_.push_back(step->slots[position]);
+      step->slots[position] = -1;
+    }
+    RowCache* const rows = cache_->get();
+    cache_->Note(cache_->WithSlots(abandoned_slots_,
+                                   [rows](const ExecContext& ctx, std::span<const int64_t> slots) {
+                                     return rows->Abandon(ctx, slots);
+                                   }));
+    std::erase(step->slots, -1);
+    cache_->Note(cache_->WithSlots(step->slots,
+                                   [rows](const ExecContext& ctx, std::span<const int64_t> slots) {
+                                     return rows->Unpin(ctx, slots, /*dirty=*/false);
+                                   }));
+  }
+  step->slots.clear();
+  step->ForgetMisses();
+  step->resident = false;
+}
+
+// --- A resident step
+
+absl::Status CachedTable::ResolveForRead(const ExecContext& /*ctx*/, std::span<const RowKey> keys,
+                                         std::span<const int32_t> /*counts*/, StepRows* step,
+                                         std::span<std::byte*> rows) {
+  HOTROW_CHECK(step->resident);
+  HOTROW_RETURN_IF_ERROR(cache_->Broken());
+  for (size_t i = 0; i < keys.size(); ++i) rows[i] = cache_->row(step->slots[i]);
+  return absl::OkStatus();
+}
+
+absl::Status CachedTable::ResolveForUpdate(std::span<const RowKey> /*keys*/, StepRows* step,
+                                           std::span<std::byte*> /*rows*/) {
+  HOTROW_CHECK(step->resident);
+  return cache_->Broken();
+}
+
+absl::Status CachedTable::Withdraw(std::span<const RowKey> /*keys*/, const StepRows& /*step*/) {
+  return cache_->Broken();
+}
+
+void CachedTable::Release(const ExecContext& ctx, StepRows* step, bool updated) {
+  if (step->resident) {
+    const std::lock_guard<std::mutex> lock(cache_->mutex());
+    // What is enqueued may still read or change the rows.
+    if (cache_->staged()) cache_->Note(cache_->stream().RunAfter(ctx.stream));
+    cache_->Note(cache_->stream().Run(
+        ctx, [rows = cache_->get(), slots = SlotsOf(*step), updated](const ExecContext& here) {
+          return rows->Unpin(here, slots, updated);
+        }));
+  }
+  step->slots.clear();
+  step->probed = 0;
+  step->resident = false;
+}
+
+// --- All rows
+
+absl::Status CachedTable::Read(const ExecContext& ctx, std::span<const RowKey> keys,
+                               std::byte* staging, std::span<std::byte*> rows) {
+  {
+    const std::unique_lock<std::mutex> order = outflow_->Lock();
+    HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
+    const std::lock_guard<std::mutex> lock(cache_->mutex());
+    HOTROW_RETURN_IF_ERROR(cache_->broken());
+    if (cache_->staged()) return ReadStaged(ctx, keys, staging, rows);
+    miss_keys_.clear();
+    miss_rows_.clear();
+    HOTROW_RETURN_IF_ERROR(cache_->get()->Find(ctx, keys, rows));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (rows[i] != nullptr) continue;
+      rows[i] = staging;
+      staging += row_bytes();
+      if (const std::byte* const held = outflow_->FindHeld(keys[i]); held != nullptr) {
+        std::memcpy(rows[i], held, static_cast<size_t>(row_bytes()));
+        continue;
+      }
+      miss_keys_.push_back(keys[i]);
+      miss_rows_.push_back(rows[i]);
+    }
+  }
+  return ReadMisses(ctx);
+}
+
+// A chunk at a time, through a staging area of evicted rows, which is empty now.
+absl::Status CachedTable::ReadStaged(const ExecContext& ctx, std::span<const RowKey> keys,
+                                     std::byte* staging, std::span<std::byte*> rows) {
+  DeviceStream& stream = cache_->stream();
+  // What is enqueued may still read what is in `staging`.
+  HOTROW_RETURN_IF_ERROR(stream.RunAfter(ctx.stream));
+  RowOutflow::Chunk& chunk = outflow_->chunk(0);
+  for (size_t begin = 0; begin < keys.size();) {
+    const size_t n = std::min(keys.size() - begin, static_cast<size_t>(buffers_.staging_rows));
+    const auto size = static_cast<int64_t>(n);
+    std::copy_n(keys.begin() + static_cast<int64_t>(begin), n, chunk.keys.data());
+    HOTROW_RETURN_IF_ERROR(stream.RunAndWait(ctx, [&](const ExecContext& here) {
+      return cache_->get()->Find(here, chunk.keys.first(size), read_rows_.first(size));
+    }));
+    miss_keys_.clear();
+    miss_rows_.clear();
+    int64_t staged = 0;
+    for (size_t i = 0; i < n; ++i) {
+      std::byte*& row = rows[begin + i];
+      row = read_rows_[static_cast<int64_t>(i)];
+      if (row != nullptr) continue;
+      row = staging + staged * row_bytes();
+      std::byte* const here = chunk.evicted_rows.data() + staged * row_bytes();
+      ++staged;
+      if (const std::byte* const held = outflow_->FindHeld(keys[begin + i]); held != nullptr) {
+        std::memcpy(here, held, static_cast<size_t>(row_bytes()));
+        continue;
+      }
+      miss_keys_.push_back(keys[begin + i]);
+      miss_rows_.push_back(here);
+    }
+    HOTROW_RETURN_IF_ERROR(ReadMisses(ctx));
+    HOTROW_RETURN_IF_ERROR(stream.Copy(staging, chunk.evicted_rows.data(), staged * row_bytes()));
+    HOTROW_RETURN_IF_ERROR(stream.Wait());
+    staging += staged * row_bytes();
+    begin += n;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CachedTable::ReadMisses(const ExecContext& ctx) {
+  found_.assign(miss_keys_.size(), 0);
+  HOTROW_RETURN_IF_ERROR(
+      FindInStore(ctx, store_, in_place_ != nullptr, miss_keys_, miss_rows_, found_));
+  size_t absent = 0;
+  for (size_t i = 0; i < miss_keys_.size(); ++i) {
+    if (found_[i] != 0) continue;
+    miss_keys_[absent] = miss_keys_[i];
+    miss_rows_[absent] = miss_rows_[i];
+    ++absent;
+  }
+  return initial_rows_.Write(ctx, std::span(miss_keys_).first(absent),
+                             std::span(miss_rows_).first(absent));
+}
+
+absl::Status CachedTable::Flush() {
+  HOTROW_RETURN_IF_ERROR(cache_->Broken());
+  const std::unique_lock<std::mutex> order = outflow_->Lock();
+  HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
+  HOTROW_RETURN_IF_ERROR(outflow_->WriteBackHeld());
+  return cache_->stream().RunAndWait(ExecContext(), [this](const ExecContext& here) {
+    return cache_->get()->ForEachDirty(
+        here, [&](std::span<const RowKey> keys, std::span<const std::byte* const> rows) {
+          return outflow_->Append(keys, rows);
+        });
+  });
+}
+
+// --- Snapshots
+
+absl::Status CachedTable::BeginSnapshot() {
+  HOTROW_RETURN_IF_ERROR(cache_->Broken());
+  const std::unique_lock<std::mutex> order = outflow_->Lock();
+  // What a snapshot before this one held back belongs to this one.
+  HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
+  HOTROW_RETURN_IF_ERROR(outflow_->WriteBackHeld());
+  const std::lock_guard<std::mutex> lock(cache_->mutex());
+  HOTROW_RETURN_IF_ERROR(marks_->Begin());
+  outflow_->Hold();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> CachedTable::WriteSnapshotPart() {
+  HOTROW_ASSIGN_OR_RETURN(const bool more,
+                          marks_->WritePart([this](std::span<const RowKey> keys,
+                                                   std::span<const std::byte* const> rows) {
+                            return outflow_->Append(keys, rows);
+                          }));
+  if (more) return true;
+  // Marked rows that were evicted, and rows that were on their way when the snapshot began.
+  const std::unique_lock<std::mutex> order = outflow_->Lock();
+  HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
+  return false;
+}
+
+void CachedTable::EndSnapshot() {
+  const std::lock_guard<std::mutex> lock(cache_->mutex());
+  marks_->End();
+  outflow_->LetGo();
+}
+
+}  // namespace hotrow::internal

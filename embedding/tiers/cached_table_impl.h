@@ -1,0 +1,141 @@
+#ifndef HOTROW_EMBEDDING_TIERS_CACHED_TABLE_IMPL_H_
+#define HOTROW_EMBEDDING_TIERS_CACHED_TABLE_IMPL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/device_memory.h"
+#include "base/exec_context.h"
+#include "base/row_key.h"
+#include "embedding/tiers/cache_buffers_impl.h"
+#include "embedding/tiers/guarded_cache_impl.h"
+#include "embedding/tiers/initial_rows_impl.h"
+#include "embedding/tiers/row_inflow_impl.h"
+#include "embedding/tiers/row_outflow_impl.h"
+#include "embedding/tiers/snapshot_marks_impl.h"
+#include "embedding/tiers/tiered_table.h"
+#include "store/host/host_store.h"
+#include "store/row_store.h"
+
+namespace hotrow {
+class TieredTablePeer;
+}  // namespace hotrow
+
+namespace hotrow::internal {
+
+// A TieredTable with a row cache over a store: the steps. RowInflow brings misses in, RowOutflow
+// takes evicted rows down, SnapshotMarks follows the rows of a snapshot.
+//
+// Order:    a row that was evicted reaches the store before any miss of its step or a later one is
+//           read, so a miss never reads an older row than was evicted.
+// Snapshots: from BeginSnapshot on, the rows that were dirty then are marked and belong to the
+//           snapshot with the bytes they had. WriteSnapshotPart takes them to the store, in parts.
+//           An update that is about to change a marked row copies it first; a marked row that is
+//           evicted goes to the store like any other; a row that was changed since and is evicted
+//           is held back, and a miss on it served from there, until EndSnapshot.
+// Devices:  the cache lies on one; the store is the host's. Staged, there are two streams: the
+//           cache's, on which it changes and rows leave, and the inflow's, so that both directions
+//           run at once and beside what the caller computes on a third. Rows that leave are written
+//           straight into page-locked staging; rows that come are read from there, or from where a
+//           HostStore keeps them. Each way has two staging areas that take turns: the host writes
+//           rows of one to the store, or reads rows into it, while the device is at the other. The
+//           host waits for both streams only on the threads of the pipeline; the caller's calls
+//           enqueue, but for those around snapshots and evaluation.
+// Locks:    the outflow's, then the cache's mutex, each as its class says.
+class CachedTable final : public TieredTable {
+ public:
+  static absl::StatusOr<std::unique_ptr<TieredTable>> Create(const TieredTableOptions& options,
+                                                             RowStore* store, HostStore* in_place);
+  ~CachedTable() override { WaitForDevice(); }
+
+  absl::StatusOr<Placed> Place(const ExecContext& ctx, std::span<const RowKey> keys,
+                               std::span<const int32_t> counts, StepRows* step) override;
+  absl::StatusOr<int64_t> NextMisses(StepRows* step, std::vector<RowKey>* keys,
+                                     std::vector<std::byte*>* rows) override {
+    return inflow_->NextMisses(step, keys, rows);
+  }
+  absl::Status Fill(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step,
+                    std::span<const uint8_t> found) override {
+    return inflow_->Fill(ctx, counts, step, found);
+  }
+  bool fills_in_place() const override { return cache_->staged() && in_place_ != nullptr; }
+  absl::Status FillInPlace(const ExecContext& ctx, std::span<const int32_t> counts,
+                           StepRows* step) override {
+    return inflow_->FillInPlace(ctx, counts, step);
+  }
+  void FinishPlacing(const ExecContext& ctx) override;
+  void GiveUp(StepRows* step) override;
+
+  absl::Status ResolveForRead(const ExecContext& ctx, std::span<const RowKey> keys,
+                              std::span<const int32_t> counts, StepRows* step,
+                              std::span<std::byte*> rows) override;
+  absl::Status PrepareForUpdate(const ExecContext& ctx, const StepRows& step) override {
+    return marks_->KeepBeforeUpdate(ctx, SlotsOf(step));
+  }
+  // A row of the cache is updated where it is read.
+  absl::Status ResolveForUpdate(std::span<const RowKey> keys, StepRows* step,
+                                std::span<std::byte*> rows) override;
+  absl::Status Withdraw(std::span<const RowKey> keys, const StepRows& step) override;
+  void Release(const ExecContext& ctx, StepRows* step, bool updated) override;
+
+  absl::Status Read(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
+                    std::span<std::byte*> rows) override;
+  absl::Status Flush() override;
+
+  absl::Status BeginSnapshot() override;
+  absl::StatusOr<bool> WriteSnapshotPart() override;
+  void EndSnapshot() override;
+
+  void WaitForDevice() const override;
+  bool has_cache() const override { return true; }
+  TieredTableStats Stats() const override;
+
+ private:
+  friend class hotrow::TieredTablePeer;  // of the tests: breaks one
+
+  CachedTable(const TieredTableOptions& options, const CacheBuffers& buffers, RowStore* store,
+              HostStore* in_place);
+
+  // With the outflow's lock and the cache's mutex: sends the unplaced keys from *cursor on, up to
+  // `most` of them, to the cache; then, once that is done, notes what became of them.
+  absl::Status SendChunk(const ExecContext& ctx, std::span<const RowKey> keys, int64_t most,
+                         int64_t* cursor, const StepRows& step, RowOutflow::Chunk* chunk);
+  absl::Status EndChunk(std::span<const int32_t> counts, StepRows* step,
+                        const RowOutflow::Chunk& chunk, bool* no_room);
+  // After Place has noted all it will: the slots for the device.
+  absl::Status ShareSlots(StepRows* step) const;
+  // The step's slots where the cache can read them.
+  std::span<const int64_t> SlotsOf(const StepRows& step) const;
+  // Read, staged; with both locks.
+  absl::Status ReadStaged(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
+                          std::span<std::byte*> rows);
+  // The rows of miss_keys_ from the store, or their initial rows, to miss_rows_.
+  absl::Status ReadMisses(const ExecContext& ctx);
+
+  const CacheBuffers buffers_;
+  const InitialRows initial_rows_;
+  RowStore* const store_;
+  HostStore* const in_place_;
+  std::unique_ptr<GuardedCache> cache_;
+  std::unique_ptr<RowOutflow> outflow_;
+  std::unique_ptr<RowInflow> inflow_;
+  std::unique_ptr<SnapshotMarks> marks_;
+
+  TierCounts counts_;  // of the cache, whose mutex guards it
+  // Of GiveUp.
+  std::vector<int64_t> abandoned_slots_;
+  // Of Read.
+  std::vector<RowKey> miss_keys_;
+  std::vector<std::byte*> miss_rows_;
+  std::vector<uint8_t> found_;
+  SharedBuffer<std::byte*> read_rows_;  // staged: [staging_rows]
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_TIERS_CACHED_TABLE_IMPL_H_

@@ -1,0 +1,39 @@
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "embedding/tiers/initial_rows_impl.h"
+
+namespace hotrow::internal {
+
+const TieredTableSpec& InitialRows::SpecOf(uint32_t table) const {
+  for (const TieredTableSpec& spec : tables_) {
+    if (spec.table == table) return spec;
+  }
+  HOTROW_CHECK(false);
+}
+
+absl::Status InitialRows::Write(const ExecContext& ctx, std::span<const RowKey> keys,
+                                std::span<std::byte* const> rows) const {
+  std::vector<uint64_t> raw;
+  const auto n = static_cast<int64_t>(keys.size());
+  for (int64_t begin = 0; begin < n;) {
+    int64_t end = begin + 1;
+    while (end < n && keys[end].table == keys[begin].table) ++end;
+    raw.resize(end - begin);
+    for (int64_t i = begin; i < end; ++i) raw[i - begin] = keys[i].key;
+    const TieredTableSpec& spec = SpecOf(keys[begin].table);
+    HOTROW_RETURN_IF_ERROR(
+        InitRows(ctx.OnHost(), {.initializer = spec.initializer,
+                                .layout = &spec.layout,
+                                .initial_accumulator = spec.optimizer.initial_accumulator,
+                                .optimizer = spec.optimizer.kind,
+                                .seed = seed_,
+                                .table = spec.table,
+                                .num_rows = end - begin,
+                                .keys = raw.data(),
+                                .rows = rows.data() + begin}));
+    begin = end;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow::internal

@@ -1,0 +1,35 @@
+#ifndef HOTROW_EMBEDDING_TIERS_INITIAL_ROWS_IMPL_H_
+#define HOTROW_EMBEDDING_TIERS_INITIAL_ROWS_IMPL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/exec_context.h"
+#include "base/row_key.h"
+#include "embedding/tiers/tiered_table.h"
+
+namespace hotrow::internal {
+
+// The rows of keys that no store has, for the tables of one row width. Any thread.
+class InitialRows {
+ public:
+  explicit InitialRows(const TieredTableOptions& options)
+      : tables_(options.tables), seed_(options.seed) {}
+
+  // Writes the initial row of keys[i] to rows[i], host memory. Keys are grouped by table.
+  absl::Status Write(const ExecContext& ctx, std::span<const RowKey> keys,
+                     std::span<std::byte* const> rows) const;
+
+ private:
+  const TieredTableSpec& SpecOf(uint32_t table) const;
+
+  const std::vector<TieredTableSpec> tables_;
+  const uint64_t seed_;
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_TIERS_INITIAL_ROWS_IMPL_H_

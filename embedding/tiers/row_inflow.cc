@@ -1,0 +1,202 @@
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "embedding/tiers/row_inflow_impl.h"
+#include "embedding/tiers/store_reads_impl.h"
+#include "ops/gather.h"
+
+namespace hotrow::internal {
+
+absl::StatusOr<RowInflow::Area> RowInflow::CreateArea(Device device, int64_t rows,
+                                                      int64_t row_bytes) {
+  Area area;
+  HOTROW_ASSIGN_OR_RETURN(
+      area.rows, SharedBuffer<std::byte>::Create(device, rows * row_bytes, HugePages::kTry));
+  HOTROW_ASSIGN_OR_RETURN(area.from, SharedBuffer<std::byte*>::Create(device, rows));
+  HOTROW_ASSIGN_OR_RETURN(area.to, SharedBuffer<std::byte*>::Create(device, rows));
+  HOTROW_ASSIGN_OR_RETURN(area.arrived, DeviceEvent::Create(device));
+  return area;
+}
+
+absl::StatusOr<std::unique_ptr<RowInflow>> RowInflow::Create(GuardedCache* cache,
+                                                             const InitialRows* initial_rows,
+                                                             HostStore* in_place,
+                                                             const CacheBuffers& buffers,
+                                                             int64_t row_bytes) {
+  std::unique_ptr<RowInflow> inflow(new RowInflow(cache, initial_rows, in_place, row_bytes));
+  if (!cache->staged()) return inflow;
+  const Device device = cache->device();
+  inflow->staging_rows_ = buffers.staging_rows;
+  HOTROW_ASSIGN_OR_RETURN(inflow->stream_, DeviceStream::Create(device));
+  for (int64_t i = 0; i < kStagingAreas; ++i) {
+    HOTROW_ASSIGN_OR_RETURN(Area area, CreateArea(device, buffers.staging_rows, row_bytes));
+    inflow->areas_.push_back(std::move(area));
+  }
+  HOTROW_ASSIGN_OR_RETURN(inflow->gathered_,
+                          DeviceMemory<std::byte>::Create(device, buffers.staging_rows * row_bytes,
+                                                          inflow->stream_.get()));
+  return inflow;
+}
+
+absl::StatusOr<int64_t> RowInflow::NextMisses(StepRows* step, std::vector<RowKey>* keys,
+                                              std::vector<std::byte*>* rows) {
+  HOTROW_RETURN_IF_ERROR(cache_->Broken());
+  const size_t left = step->miss_keys.size() - step->sent;
+  if (left == 0) {
+    HOTROW_RETURN_IF_ERROR(ArriveAll(step));
+    return 0;
+  }
+  const auto first = static_cast<int64_t>(step->sent);
+  int64_t n = static_cast<int64_t>(left);
+  if (!cache_->staged()) {
+    rows->insert(rows->end(), step->miss_rows.begin() + first, step->miss_rows.end());
+  } else {
+    Area& area = areas_[next_area_];
+    HOTROW_RETURN_IF_ERROR(Arrive(step, &area));
+    n = std::min(n, staging_rows_);
+    for (int64_t i = 0; i < n; ++i) rows->push_back(area.rows.data() + i * row_bytes_);
+  }
+  keys->insert(keys->end(), step->miss_keys.begin() + first, step->miss_keys.begin() + first + n);
+  return n;
+}
+
+absl::Status RowInflow::Fill(const ExecContext& ctx, std::span<const int32_t> counts,
+                             StepRows* step, std::span<const uint8_t> found) {
+  const size_t n = found.size();
+  HOTROW_CHECK(n <= step->miss_keys.size() - step->sent);
+  HOTROW_RETURN_IF_ERROR(cache_->Broken());
+  if (n == 0) return absl::OkStatus();
+  Area* const area = cache_->staged() ? &areas_[next_area_] : nullptr;
+  absent_keys_.clear();
+  absent_rows_.clear();
+  for (size_t i = 0; i < n; ++i) {
+    if (found[i] != 0) continue;
+    absent_keys_.push_back(step->miss_keys[step->sent + i]);
+    absent_rows_.push_back(area == nullptr
+                               ? step->miss_rows[step->sent + i]
+                               : area->rows.data() + static_cast<int64_t>(i) * row_bytes_);
+  }
+  HOTROW_RETURN_IF_ERROR(initial_rows_->Write(ctx, absent_keys_, absent_rows_));
+  if (area == nullptr) {
+    Count(counts, step, found);
+    return End(step, n);
+  }
+  std::copy_n(step->miss_rows.begin() + static_cast<int64_t>(step->sent), n, area->to.data());
+  HOTROW_RETURN_IF_ERROR(
+      stream_.Run(ctx, [args = ScatterRowsArgs{.input = area->rows.data(),
+                                               .input_stride = row_bytes_,
+                                               .num_rows = static_cast<int64_t>(n),
+                                               .row_bytes = row_bytes_,
+                                               .rows = area->to.data()}](const ExecContext& here) {
+        return ScatterRows(here, args);
+      }));
+  return Send(counts, step, found, area);
+}
+
+// The GPU reads rows where the store keeps them, and their initial rows from staging: side by side
+// first, so that its reads over the bus are in flight together, and then to their ways.
+absl::Status RowInflow::FillInPlace(const ExecContext& ctx, std::span<const int32_t> counts,
+                                    StepRows* step) {
+  HOTROW_RETURN_IF_ERROR(cache_->Broken());
+  std::vector<uint8_t> found;
+  while (step->sent < step->miss_keys.size()) {
+    Area& area = areas_[next_area_];
+    HOTROW_RETURN_IF_ERROR(Arrive(step, &area));
+    const auto n =
+        std::min(static_cast<int64_t>(step->miss_keys.size() - step->sent), staging_rows_);
+    const auto keys =
+        std::span<const RowKey>(step->miss_keys).subspan(step->sent, static_cast<size_t>(n));
+    const std::span<std::byte*> from = area.from.first(n);
+    HOTROW_RETURN_IF_ERROR(FindInPlace(ctx, in_place_, keys, from));
+    absent_keys_.clear();
+    absent_rows_.clear();
+    found.assign(static_cast<size_t>(n), 1);
+    for (int64_t i = 0; i < n; ++i) {
+      if (from[i] != nullptr) continue;
+      found[i] = 0;
+      from[i] = area.rows.data() + i * row_bytes_;
+      absent_keys_.push_back(keys[i]);
+      absent_rows_.push_back(from[i]);
+    }
+    HOTROW_RETURN_IF_ERROR(initial_rows_->Write(ctx, absent_keys_, absent_rows_));
+    std::copy_n(step->miss_rows.begin() + static_cast<int64_t>(step->sent), n, area.to.data());
+    HOTROW_RETURN_IF_ERROR(stream_.Run(ctx,
+                                       [gather = GatherRowsArgs{.rows = from.data(),
+                                                                .num_rows = n,
+                                                                .row_bytes = row_bytes_,
+                                                                .output = gathered_.data(),
+                                                                .output_stride = row_bytes_},
+                                        scatter = ScatterRowsArgs{.input = gathered_.data(),
+                                                                  .input_stride = row_bytes_,
+                                                                  .num_rows = n,
+                                                                  .row_bytes = row_bytes_,
+                                                                  .rows = area.to.data()}](
+                                           const ExecContext& here) -> absl::Status {
+                                         HOTROW_RETURN_IF_ERROR(GatherRows(here, gather));
+                                         return ScatterRows(here, scatter);
+                                       }));
+    HOTROW_RETURN_IF_ERROR(Send(counts, step, found, &area));
+  }
+  return ArriveAll(step);
+}
+
+absl::Status RowInflow::Send(std::span<const int32_t> counts, StepRows* step,
+                             std::span<const uint8_t> found, Area* area) {
+  HOTROW_RETURN_IF_ERROR(area->arrived.Record(stream_));
+  Count(counts, step, found);
+  area->size = found.size();
+  next_area_ = (next_area_ + 1) % areas_.size();
+  return absl::OkStatus();
+}
+
+absl::Status RowInflow::Arrive(StepRows* step, Area* area) {
+  if (area->size == 0) return absl::OkStatus();
+  const size_t n = std::exchange(area->size, 0);
+  HOTROW_RETURN_IF_ERROR(area->arrived.Wait());
+  return End(step, n);
+}
+
+absl::Status RowInflow::ArriveAll(StepRows* step) {
+  for (size_t i = 0; i < areas_.size(); ++i) {
+    HOTROW_RETURN_IF_ERROR(Arrive(step, &areas_[(next_area_ + i) % areas_.size()]));
+  }
+  return absl::OkStatus();
+}
+
+void RowInflow::Count(std::span<const int32_t> counts, StepRows* step,
+                      std::span<const uint8_t> found) {
+  TierCounts seen;
+  for (const uint8_t there : found) {
+    seen.Add(there != 0, counts[step->miss_positions[step->sent++]]);
+  }
+  rows_read_.fetch_add(seen.unique_hits, std::memory_order_relaxed);
+  const std::lock_guard<std::mutex> lock(cache_->mutex());
+  counts_.Add(seen);
+}
+
+absl::Status RowInflow::End(StepRows* step, size_t n) {
+  const std::lock_guard<std::mutex> lock(cache_->mutex());
+  if (cache_->staged()) {
+    // Nobody waits for this: whoever needs to see it enqueues on the cache's stream as well.
+    HOTROW_RETURN_IF_ERROR(cache_->stream().Run(
+        ExecContext(),
+        [rows = cache_->get(),
+         slots =
+             step->shared_miss_slots.first(std::ssize(step->miss_keys)).subspan(step->filled, n)](
+            const ExecContext& here) { return rows->MarkFilled(here, slots); }));
+  } else {
+    filled_slots_.clear();
+    for (size_t i = step->filled; i < step->filled + n; ++i) {
+      filled_slots_.push_back(step->slots[step->miss_positions[i]]);
+    }
+    HOTROW_RETURN_IF_ERROR(cache_->get()->MarkFilled(ExecContext(), filled_slots_));
+  }
+  step->filled += n;
+  if (step->filled == step->miss_keys.size()) step->ForgetMisses();
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow::internal

@@ -1,0 +1,101 @@
+#ifndef HOTROW_EMBEDDING_TIERS_ROW_INFLOW_IMPL_H_
+#define HOTROW_EMBEDDING_TIERS_ROW_INFLOW_IMPL_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/device_memory.h"
+#include "base/device_stream.h"
+#include "base/exec_context.h"
+#include "base/row_key.h"
+#include "embedding/tiers/cache_buffers_impl.h"
+#include "embedding/tiers/guarded_cache_impl.h"
+#include "embedding/tiers/initial_rows_impl.h"
+#include "embedding/tiers/tiered_table.h"
+#include "store/host/host_store.h"
+
+namespace hotrow::internal {
+
+// RowInflow brings the rows of misses to the ways that a step was given for them: those that the
+// store has, and initial rows for the others.
+//
+// Staged:  rows are read into one of two areas of page-locked memory, or where they lie in a
+//          HostStore, and travel on a stream of their own while the next are read into the other
+//          area. The rows of one step are on their way at a time.
+// Threads: one at a time calls all but counts, with the cache's mutex, and rows_read.
+class RowInflow {
+ public:
+  // Not owned: all outlive this. in_place: null, or where the device reads rows itself.
+  static absl::StatusOr<std::unique_ptr<RowInflow>> Create(GuardedCache* cache,
+                                                           const InitialRows* initial_rows,
+                                                           HostStore* in_place,
+                                                           const CacheBuffers& buffers,
+                                                           int64_t row_bytes);
+
+  // As in TieredTable.
+  absl::StatusOr<int64_t> NextMisses(StepRows* step, std::vector<RowKey>* keys,
+                                     std::vector<std::byte*>* rows);
+  absl::Status Fill(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step,
+                    std::span<const uint8_t> found);
+  absl::Status FillInPlace(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step);
+  // Waits for the step's rows that are on their way.
+  absl::Status ArriveAll(StepRows* step);
+  // Until what is enqueued is done. An error was or will be reported by a call with a status.
+  void WaitForDevice() const { stream_.Wait().IgnoreError(); }
+
+  TierCounts counts() const { return counts_; }  // of the store
+  int64_t rows_read() const { return rows_read_.load(std::memory_order_relaxed); }
+
+ private:
+  // Rows on their way in, staged: where from and where to.
+  struct Area {
+    SharedBuffer<std::byte> rows;   // [staging_rows_, row_bytes_]
+    SharedBuffer<std::byte*> from;  // [staging_rows_]
+    SharedBuffer<std::byte*> to;    // [staging_rows_]
+    DeviceEvent arrived;
+    size_t size = 0;  // so many are on their way
+  };
+
+  RowInflow(GuardedCache* cache, const InitialRows* initial_rows, HostStore* in_place,
+            int64_t row_bytes)
+      : cache_(cache), initial_rows_(initial_rows), in_place_(in_place), row_bytes_(row_bytes) {}
+  static absl::StatusOr<Area> CreateArea(Device device, int64_t rows, int64_t row_bytes);
+
+  // The rows of an area were enqueued on stream_.
+  absl::Status Send(std::span<const int32_t> counts, StepRows* step, std::span<const uint8_t> found,
+                    Area* area);
+  // The next misses were sent on their way, or have their bytes: counts them.
+  void Count(std::span<const int32_t> counts, StepRows* step, std::span<const uint8_t> found);
+  // The first n misses that are left have their bytes.
+  absl::Status End(StepRows* step, size_t n);
+  // Waits for what is on its way from an area, which is free then.
+  absl::Status Arrive(StepRows* step, Area* area);
+
+  GuardedCache* const cache_;
+  const InitialRows* const initial_rows_;
+  HostStore* const in_place_;
+  const int64_t row_bytes_;
+
+  TierCounts counts_;  // the cache's mutex guards it
+  std::atomic<int64_t> rows_read_{0};
+  // Scratch.
+  std::vector<RowKey> absent_keys_;
+  std::vector<std::byte*> absent_rows_;
+  std::vector<int64_t> filled_slots_;
+  // Staged.
+  int64_t staging_rows_ = 0;
+  DeviceStream stream_;
+  std::vector<Area> areas_;           // 2 that take turns
+  size_t next_area_ = 0;              // whose turn it is: the one that was sent first
+  DeviceMemory<std::byte> gathered_;  // [staging_rows_, row_bytes_], on the device
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_TIERS_ROW_INFLOW_IMPL_H_

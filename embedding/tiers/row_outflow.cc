@@ -1,0 +1,135 @@
+#include <algorithm>
+
+#include "base/math.h"
+#include "base/status_macros.h"
+#include "base/trace.h"
+#include "embedding/tiers/row_outflow_impl.h"
+
+namespace hotrow::internal {
+namespace {
+
+// Held back rows are written in batches of so many.
+constexpr int64_t kWriteBatchRows = 4096;
+
+absl::StatusOr<RowOutflow::Chunk> CreateChunk(Device device, int64_t rows, int64_t row_bytes) {
+  RowOutflow::Chunk chunk;
+  HOTROW_ASSIGN_OR_RETURN(chunk.keys, SharedBuffer<RowKey>::Create(device, rows));
+  HOTROW_ASSIGN_OR_RETURN(chunk.slots, SharedBuffer<int64_t>::Create(device, rows));
+  HOTROW_ASSIGN_OR_RETURN(chunk.placement, SharedBuffer<Placement>::Create(device, rows));
+  HOTROW_ASSIGN_OR_RETURN(chunk.evicted, SharedBuffer<uint8_t>::Create(device, rows));
+  HOTROW_ASSIGN_OR_RETURN(chunk.evicted_keys, SharedBuffer<RowKey>::Create(device, rows));
+  HOTROW_ASSIGN_OR_RETURN(chunk.evicted_rows, SharedBuffer<std::byte>::Create(
+                                                  device, rows * row_bytes, HugePages::kTry));
+  HOTROW_ASSIGN_OR_RETURN(chunk.placed, DeviceEvent::Create(device));
+  return chunk;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RowOutflow>> RowOutflow::Create(GuardedCache* cache, RowStore* store,
+                                                               const CacheBuffers& buffers,
+                                                               int64_t row_bytes) {
+  std::unique_ptr<RowOutflow> outflow(new RowOutflow(cache, store, row_bytes));
+  outflow->staging_rows_ = buffers.staging_rows;
+  for (int64_t i = 0; i < (cache->staged() ? kStagingAreas : 1); ++i) {
+    HOTROW_ASSIGN_OR_RETURN(Chunk chunk,
+                            CreateChunk(cache->device(), buffers.staging_rows, row_bytes));
+    outflow->chunks_.push_back(std::move(chunk));
+  }
+  HOTROW_ASSIGN_OR_RETURN(outflow->held_, HeldRows::Create(buffers.held_rows, row_bytes));
+  return outflow;
+}
+
+absl::Status RowOutflow::Append(std::span<const RowKey> keys,
+                                std::span<const std::byte* const> rows) {
+  HOTROW_RETURN_IF_ERROR(store_->InsertOrAssign(keys, rows));
+  rows_written_.fetch_add(static_cast<int64_t>(keys.size()), std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+absl::Status RowOutflow::WriteBack(TraceRecorder* trace) {
+  if (pending_keys_.empty()) return absl::OkStatus();
+  TraceSpan span(trace, "write_back");
+  HOTROW_RETURN_IF_ERROR(Append(pending_keys_, pending_rows_));
+  pending_keys_.clear();
+  pending_rows_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status RowOutflow::WriteBackHeld() {
+  std::vector<RowKey> keys;
+  std::vector<const std::byte*> rows;
+  for (int64_t begin = 0; begin < held_.size(); begin += kWriteBatchRows) {
+    const int64_t end = std::min(held_.size(), begin + kWriteBatchRows);
+    keys.clear();
+    rows.clear();
+    for (int64_t i = begin; i < end; ++i) {
+      keys.push_back(held_.key(i));
+      rows.push_back(held_.row(i));
+    }
+    // Some may be written and others not; all stay, so nothing is lost.
+    HOTROW_RETURN_IF_ERROR(Append(keys, rows));
+  }
+  const std::lock_guard<std::mutex> lock(cache_->mutex());
+  held_.Clear();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> RowOutflow::MakeRoom(int64_t keys, TraceRecorder* trace,
+                                             std::unique_lock<std::mutex>* order,
+                                             std::unique_lock<std::mutex>* lock) {
+  for (;;) {
+    if (pending_keys_.empty()) {  // a good moment for who waits to begin a snapshot
+      order->unlock();
+      order->lock();
+    }
+    lock->lock();
+    HOTROW_RETURN_IF_ERROR(cache_->broken());
+    if (!holding_ && held_.size() > 0) {
+      lock->unlock();
+      // What was evicted before a row was held back is older.
+      HOTROW_RETURN_IF_ERROR(WriteBack(trace));
+      HOTROW_RETURN_IF_ERROR(WriteBackHeld());
+      lock->lock();
+    }
+    // A chunk evicts at most as many rows as it has keys.
+    if (!holding_) return staging_rows_;
+    const int64_t free = held_.capacity() - held_.size();
+    const int64_t wanted =
+        std::min({keys, staging_rows_, CeilDiv(held_.capacity(), kMinSnapshotRows)});
+    if (free >= wanted) return std::min(staging_rows_, free);
+    lock->unlock();
+    HOTROW_RETURN_IF_ERROR(WriteBack(trace));
+    order->unlock();
+    lock->lock();
+    TraceSpan span(trace, "wait_for_snapshot");
+    const int64_t begin = NowNanos();
+    let_go_.wait(*lock, [&] { return !holding_; });
+    ++counts_.evict_waits;
+    counts_.evict_wait_ns += NowNanos() - begin;
+    lock->unlock();
+    order->lock();
+  }
+}
+
+void RowOutflow::Take(const Chunk& chunk, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (chunk.evicted[i] == 0) continue;
+    const std::byte* const row = chunk.evicted_rows.data() + i * row_bytes_;
+    if (chunk.evicted[i] == kEvictedDirty && holding_) {
+      held_.Add(chunk.evicted_keys[i], row);
+      ++counts_.held;
+      continue;
+    }
+    pending_keys_.push_back(chunk.evicted_keys[i]);
+    pending_rows_.push_back(row);
+    if (chunk.evicted[i] == kEvictedMarked) ++counts_.rows;
+  }
+}
+
+void RowOutflow::LetGo() {
+  holding_ = false;
+  let_go_.notify_all();
+}
+
+}  // namespace hotrow::internal

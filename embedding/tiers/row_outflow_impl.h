@@ -1,0 +1,127 @@
+#ifndef HOTROW_EMBEDDING_TIERS_ROW_OUTFLOW_IMPL_H_
+#define HOTROW_EMBEDDING_TIERS_ROW_OUTFLOW_IMPL_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/device_memory.h"
+#include "base/device_stream.h"
+#include "base/row_key.h"
+#include "cache/row_cache.h"
+#include "embedding/tiers/cache_buffers_impl.h"
+#include "embedding/tiers/guarded_cache_impl.h"
+#include "embedding/tiers/held_rows.h"
+#include "embedding/tiers/tiered_table.h"
+#include "store/row_store.h"
+
+namespace hotrow {
+
+class TraceRecorder;
+
+namespace internal {
+
+// RowOutflow takes rows that leave a cache down to the store: those that a chunk of keys evicts
+// wait in the chunk until they are written.
+//
+// Order:   who evicts rows holds Lock() from before that until they are in the store, with several
+//          chunks for up to a whole step, and so does who reads around the cache. So nobody reads
+//          an older row than was evicted. The cache's mutex is taken after it.
+// Refusals: rows that the store refuses stay in their chunk, or held back, and the next WriteBack
+//          tries them again.
+// Hold:    between Hold and LetGo the store must not get rows that are dirty: they have changed
+//          since a snapshot began which the store has not captured yet. They go to a buffer, where
+//          they can be found, and MakeRoom waits for LetGo when that is full.
+// Threads: as the calls say: with Lock(), with the cache's mutex, or on any thread.
+class RowOutflow {
+ public:
+  // A part of a step's keys on its way into the cache, and the rows that leave for it.
+  struct Chunk {
+    std::vector<int64_t> positions;  // in the step's keys
+    SharedBuffer<RowKey> keys;       // staging_rows of this and of what follows
+    SharedBuffer<int64_t> slots;
+    SharedBuffer<Placement> placement;
+    SharedBuffer<uint8_t> evicted;
+    SharedBuffer<RowKey> evicted_keys;
+    SharedBuffer<std::byte> evicted_rows;  // [staging_rows, row_bytes]
+    DeviceEvent placed;
+  };
+
+  // Not owned: both outlive this.
+  static absl::StatusOr<std::unique_ptr<RowOutflow>> Create(GuardedCache* cache, RowStore* store,
+                                                            const CacheBuffers& buffers,
+                                                            int64_t row_bytes);
+
+  std::unique_lock<std::mutex> Lock() { return std::unique_lock<std::mutex>(mutex_); }
+
+  // --- With Lock()
+
+  // What was evicted; before rows that were held back, which are newer.
+  absl::Status WriteBack(TraceRecorder* trace = nullptr);
+  absl::Status WriteBackHeld();
+  // How many of the next `keys` keys may be sent to the cache: there is room for whatever they
+  // evict. Returns with *lock, of the cache's mutex, taken. May give *order up for a moment, and
+  // waits without it for a snapshot.
+  absl::StatusOr<int64_t> MakeRoom(int64_t keys, TraceRecorder* trace,
+                                   std::unique_lock<std::mutex>* order,
+                                   std::unique_lock<std::mutex>* lock);
+  // Staged there are several, which take turns: one is at work while the rows of the other are
+  // written. Rows of one that is to be used again have been written.
+  Chunk& chunk(size_t turn) { return chunks_[turn % chunks_.size()]; }
+  bool single_chunk() const { return chunks_.size() == 1; }
+
+  // --- With Lock() and the cache's mutex
+
+  // What the first n keys of a chunk have evicted.
+  void Take(const Chunk& chunk, int64_t n);
+  // A row that is held back; null when there is none of this key. Good until the next call.
+  const std::byte* FindHeld(const RowKey& key) const { return held_.Find(key); }
+  void RemoveHeld(const RowKey& key) { held_.Remove(key); }
+
+  // --- With the cache's mutex
+
+  void Hold() { holding_ = true; }  // nothing is held back then
+  void LetGo();
+  SnapshotCounts snapshot_counts() const { return counts_; }  // those of evicted rows
+
+  // --- Any thread
+
+  absl::Status Append(std::span<const RowKey> keys, std::span<const std::byte* const> rows);
+  int64_t rows_written() const { return rows_written_.load(std::memory_order_relaxed); }
+
+ private:
+  RowOutflow(GuardedCache* cache, RowStore* store, int64_t row_bytes)
+      : cache_(cache), store_(store), row_bytes_(row_bytes) {}
+
+  GuardedCache* const cache_;
+  RowStore* const store_;
+  const int64_t row_bytes_;
+
+  // Guards the chunks, what is on its way from them, and held_ together with the cache's mutex:
+  // changing it takes both, reading it takes one.
+  std::mutex mutex_;
+  int64_t staging_rows_ = 0;
+  std::vector<Chunk> chunks_;  // 1; staged 2
+  std::vector<RowKey> pending_keys_;
+  std::vector<const std::byte*> pending_rows_;  // into chunks_
+  HeldRows held_;
+
+  // The cache's mutex guards these.
+  bool holding_ = false;
+  std::condition_variable let_go_;
+  SnapshotCounts counts_;
+
+  std::atomic<int64_t> rows_written_{0};
+};
+
+}  // namespace internal
+}  // namespace hotrow
+
+#endif  // HOTROW_EMBEDDING_TIERS_ROW_OUTFLOW_IMPL_H_

@@ -1,0 +1,27 @@
+#ifndef HOTROW_EMBEDDING_TIERS_STORE_READS_IMPL_H_
+#define HOTROW_EMBEDDING_TIERS_STORE_READS_IMPL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "base/exec_context.h"
+#include "base/row_key.h"
+#include "store/host/host_store.h"
+#include "store/row_store.h"
+
+namespace hotrow::internal {
+
+// Looks keys up in `store`; spread over ctx.pool where the store leaves that to its callers.
+absl::Status FindInStore(const ExecContext& ctx, RowStore* store, bool spread,
+                         std::span<const RowKey> keys, std::span<std::byte* const> rows,
+                         std::span<uint8_t> found);
+
+// HostStore::FindInPlace, spread over ctx.pool.
+absl::Status FindInPlace(const ExecContext& ctx, HostStore* store, std::span<const RowKey> keys,
+                         std::span<std::byte*> rows);
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_TIERS_STORE_READS_IMPL_H_
