@@ -1,0 +1,179 @@
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/thread.h"
+#include "embedding/snapshots_impl.h"
+
+namespace hotrow::internal {
+
+Snapshots::Snapshots(const EmbeddingCollectionOptions& options, TraceRecorder* trace, Tiers* tiers,
+                     std::function<void()> notify_room)
+    : kept_(options.store != StoreKind::kMemory || !options.snapshot_dir.empty()),
+      trace_(trace),
+      tiers_(tiers),
+      notify_room_(std::move(notify_room)) {}
+
+void Snapshots::Join() {
+  if (write_thread_.joinable()) write_thread_.join();
+  if (tidy_thread_.joinable()) tidy_thread_.join();
+}
+
+void Snapshots::Stop() {
+  stopping_.store(true);
+  Join();
+}
+
+bool Snapshots::done() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return state_.done;
+}
+
+absl::Status Snapshots::CheckName(SnapshotId id) const {
+  if (id == 0) {
+    return absl::FailedPreconditionError("BeginSnapshot: a snapshot's name must not be 0");
+  }
+  if (!kept_) {
+    return absl::FailedPreconditionError(
+        "BeginSnapshot: snapshot_dir is empty, so this collection keeps no snapshots");
+  }
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> used, tiers_->store()->ListSnapshots());
+  if (std::find(used.begin(), used.end(), id) != used.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("BeginSnapshot: there is a snapshot ", id, " already"));
+  }
+  return absl::OkStatus();
+}
+
+void Snapshots::Tidy() {
+  TraceSpan span(trace_, "snapshot_tidy");
+  tiers_->store()->TidyForSnapshot();
+}
+
+void Snapshots::EndCapture() {
+  tiers_->EndSnapshot();
+  notify_room_();
+}
+
+absl::Status Snapshots::Write(SnapshotId id, bool tidy) {
+  const absl::Status status = [&]() -> absl::Status {
+    for (bool more = true; more;) {
+      if (stopping_.load()) return absl::CancelledError("the collection is closing");
+      TraceSpan span(trace_, "snapshot_rows");
+      HOTROW_ASSIGN_OR_RETURN(more, tiers_->WriteSnapshotPart());
+      notify_room_();
+    }
+    if (tidy) Tidy();
+    TraceSpan span(trace_, "snapshot");
+    return tiers_->store()->PrepareSnapshot(id, [this] { EndCapture(); });
+  }();
+  if (!status.ok()) EndCapture();
+  return status;
+}
+
+void Snapshots::Finish(absl::Status status) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  state_.prepare_ns = NowNanos() - state_.begin_ns;
+  if (!status.ok()) state_.failed += 1;
+  state_.status = std::move(status);
+  state_.done = true;
+}
+
+void Snapshots::Announce() {
+  if (tidied_ || !done()) return;
+  Join();
+  absl::StatusOr<std::thread> thread = StartThread("tidying up for a snapshot", [this] { Tidy(); });
+  if (!thread.ok()) return;  // then the snapshot does it, or says why it cannot be begun
+  tidy_thread_ = *std::move(thread);
+  tidied_ = true;
+}
+
+absl::Status Snapshots::Begin(SnapshotId id) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!state_.done) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("BeginSnapshot ", id, ": snapshot ", state_.id, " is still being written"));
+    }
+  }
+  if (write_thread_.joinable()) write_thread_.join();
+  const int64_t begin_ns = NowNanos();
+  HOTROW_RETURN_IF_ERROR(CheckName(id));
+  if (tiers_->has_caches()) {
+    const absl::Status begun = tiers_->BeginSnapshot();
+    if (!begun.ok()) {
+      notify_room_();
+      return begun;
+    }
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    state_.id = id;
+    state_.done = false;
+    state_.status = absl::OkStatus();
+    state_.begin_ns = begin_ns;
+    state_.count += 1;
+  }
+  const bool tidy = !std::exchange(tidied_, false);
+  absl::Status status;
+  if (!tiers_->has_caches()) {
+    // Nothing may change a row meanwhile, and the caller is here.
+    TraceSpan span(trace_, "snapshot");
+    if (tidy) tiers_->store()->TidyForSnapshot();
+    status = tiers_->store()->PrepareSnapshot(id, [] {});
+    Finish(status);
+  } else {
+    absl::StatusOr<std::thread> thread =
+        StartThread("writing a snapshot", [this, id, tidy] { Finish(Write(id, tidy)); });
+    if (thread.ok()) {
+      write_thread_ = *std::move(thread);
+    } else {
+      EndCapture();
+      tidied_ = !tidy;
+      status = thread.status();
+      Finish(status);
+    }
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  state_.pause_ns = NowNanos() - begin_ns;
+  state_.pause_ns_max = std::max(state_.pause_ns_max, state_.pause_ns);
+  return status;
+}
+
+absl::StatusOr<bool> Snapshots::Prepared() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_.id == 0) {
+    return absl::FailedPreconditionError("SnapshotPrepared: no snapshot was begun");
+  }
+  if (!state_.done) return false;
+  HOTROW_RETURN_IF_ERROR(state_.status);
+  return true;
+}
+
+absl::Status Snapshots::Wait() {
+  if (write_thread_.joinable()) write_thread_.join();
+  return Prepared().status();
+}
+
+absl::Status Snapshots::Prepare(SnapshotId id) {
+  if (done() && !tidied_) {
+    // Nobody trains meanwhile, so now is as good as ahead.
+    Tidy();
+    tidied_ = true;
+  }
+  HOTROW_RETURN_IF_ERROR(Begin(id));
+  return Wait();
+}
+
+void Snapshots::AddTo(EmbeddingStats* stats) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stats->snapshots = state_.count;
+  stats->snapshots_failed = state_.failed;
+  stats->snapshot_pause_ns = state_.pause_ns;
+  stats->snapshot_pause_ns_max = state_.pause_ns_max;
+  stats->snapshot_prepare_ns = state_.prepare_ns;
+}
+
+}  // namespace hotrow::internal

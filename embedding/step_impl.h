@@ -1,0 +1,116 @@
+#ifndef HOTROW_EMBEDDING_STEP_IMPL_H_
+#define HOTROW_EMBEDDING_STEP_IMPL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/buffer.h"
+#include "base/device_stream.h"
+#include "base/exec_context.h"
+#include "embedding/collection_plan_impl.h"
+#include "embedding/embedding_collection.h"
+#include "embedding/jagged_batch.h"
+#include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/tiers/step_arrays_impl.h"
+#include "embedding/tiers/step_pipeline_impl.h"
+#include "embedding/tiers/tiers_impl.h"
+#include "ops/unique.h"
+
+namespace hotrow::internal {
+
+// InvalidArgument, which names feature, sample and value, for a batch that is malformed or not of
+// the plan's features.
+absl::Status ValidateBatch(const Plan& plan, int64_t max_batch_size, const JaggedBatch& batch);
+// Whether there is a pointer for each output. `what`: EmbeddingOutput or EmbeddingGradient.
+absl::Status CheckPointers(const Plan& plan, bool pooled, size_t unpooled, const char* what);
+
+// What finding the distinct keys of a batch needs, grown to the largest batch seen.
+struct UniqueScratch {
+  std::vector<LookupSegment> segments;
+  std::vector<uint64_t> values;
+  HostBuffer<std::byte> workspace;
+};
+
+// A batch with its distinct keys, the rows of these, and where the loops or kernels of a device
+// read all that. Reused, so that its memory is. One thread at a time.
+struct StepBatch {
+  bool alone = true;    // of one rank
+  bool staged = false;  // as in CachePlace
+  bool rounds = false;  // some table has weights of 16 bits, which updates round
+
+  int64_t batch_size = 0;
+  int64_t num_lookups = 0;
+  std::vector<uint64_t> values;              // [N], of a training step
+  std::vector<int64_t> offsets;              // [F*B + 1]
+  std::vector<float> weights;                // [N] or empty
+  TableKeys wanted;                          // the distinct keys of the batch
+  std::vector<int32_t> inverse;              // [N] into wanted
+  std::vector<int64_t> row_offsets;          // [U + 1] lookups of each wanted key
+  std::vector<int32_t> lookup_order;         // [N]
+  ShuffledKeys shuffled;                     // several ranks: what they want of this one
+  std::vector<uint64_t> served_keys;         // [served keys], or empty: no table rounds
+  std::vector<std::byte*> rows;              // [served keys], where they lie
+  std::vector<const std::byte*> value_rows;  // [U], several ranks: floats
+
+  // What loops or kernels read of the above.
+  struct Pointers {
+    const int64_t* offsets = nullptr;
+    const float* weights = nullptr;  // or null
+    const int32_t* inverse = nullptr;
+    const int64_t* row_offsets = nullptr;
+    const int32_t* lookup_order = nullptr;
+    const std::byte* const* value_rows = nullptr;  // [U]: where the weights of each wanted key lie
+    std::byte* const* rows = nullptr;              // [served keys]
+    const uint64_t* served_keys = nullptr;         // [served keys], or null: no table rounds
+  };
+  Pointers at;
+  // Staged: their copies, and the stream that they travel on. Since memory is used again, the
+  // stream also waits for the kernels that read the copies of the time before.
+  DeviceStream upload;
+  StepArrays arrays;
+
+  // Without the values.
+  void Assign(const JaggedBatch& batch);
+  // The keys whose rows this rank keeps and makes resident.
+  const TableKeys& served() const { return alone ? wanted : shuffled.served; }
+
+  // Sets `wanted` and `inverse`. `batch` is the one assigned.
+  absl::Status FindUnique(const ExecContext& ctx, const Plan& plan, const JaggedBatch& batch,
+                          UniqueScratch* scratch);
+  // Sets row_offsets and lookup_order from these.
+  absl::Status GroupByRow(const ExecContext& ctx);
+  // Sets `at`: where `arrays` are, not staged the vectors themselves. `grouped`: with row_offsets,
+  // lookup_order and served_keys, which evaluation has not.
+  absl::Status PlaceArrays(bool grouped);
+  // Reads `at`.
+  absl::Status Pool(const ExecContext& ctx, const Plan& plan, const EmbeddingOutput& output) const;
+};
+
+}  // namespace hotrow::internal
+
+namespace hotrow {
+
+// As a job of the pipeline it finds the distinct keys, gives them ways in the caches, and then
+// reads what is missing; until that is done the caller leaves the batch and what follows it alone.
+struct EmbeddingStep::Impl : internal::StepPipeline::Job {
+  enum class Use { kPrefetched, kBegun, kLookedUp, kUpdateBegun, kFailed };
+
+  EmbeddingCollection::Impl* collection = nullptr;
+  Use use = Use::kPrefetched;
+  // Several ranks: the work of id_lane that fills batch.shuffled.
+  int64_t id_ticket = -1;
+  internal::StepBatch batch;
+  internal::TierStep tiers;
+  // From BeginUpdate on.
+  internal::StepArrays gradient_arrays;
+  float* const* gradients = nullptr;  // [U], where loops or kernels read it
+
+  // An exchange of rows or gradients waits for its end.
+  bool begun() const { return use == Use::kBegun || use == Use::kUpdateBegun; }
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_EMBEDDING_STEP_IMPL_H_

@@ -1,0 +1,301 @@
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/trace.h"
+#include "embedding/tiers/store_reads_impl.h"
+#include "embedding/tiers/tiers_impl.h"
+
+namespace hotrow::internal {
+
+using Placed = TieredTable::Placed;
+
+absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOptions& options,
+                                                     const Plan& plan, CachePlace place) {
+  Plan split = plan;
+  const int64_t cache_budget = CacheBudget(options, place);
+  if (cache_budget > 0) {
+    if (cache_budget < plan.min_cache_bytes) {
+      const char* const name = CacheBudgetName(place);
+      return absl::ResourceExhaustedError(
+          absl::StrCat(name, ": the cache budget is ", cache_budget, " bytes, but one step of ",
+                       options.max_batch_size, " samples needs at least ", plan.min_cache_bytes,
+                       " bytes; raise ", name, " or lower the batch size"));
+    }
+    SplitCacheBytes(options, place, &split);
+  }
+  std::unique_ptr<Tiers> tiers(new Tiers());
+  tiers->place_ = place;
+  tiers->staged_ = place.staged;
+  tiers->cache_.name = place.staged ? "device_cache" : "cache";
+  tiers->cache_.budget_bytes = cache_budget;
+  tiers->disk_.name = std::string(StoreKindName(options.store));
+  std::vector<StoreTable> store_tables;
+  for (const PlannedTable& table : plan.tables) {
+    store_tables.push_back({static_cast<uint32_t>(table.config), table.layout.row_bytes});
+  }
+  HOTROW_ASSIGN_OR_RETURN(tiers->store_, OpenCollectionStore(options, store_tables, place.device));
+  tiers->below_ = tiers->store_.store.get();
+  if (place.staged && options.cache_bytes > 0) {
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<CachedStoreWidth> widths,
+                            SplitHostCacheBytes(options, plan));
+    HOTROW_ASSIGN_OR_RETURN(tiers->host_cache_,
+                            CachedStore::Create(tiers->below_, widths, options.cache_policy));
+    tiers->below_ = tiers->host_cache_.get();
+  }
+  for (const WidthClass& width : split.classes) {
+    TieredTableOptions table_options;
+    table_options.seed = options.seed;
+    table_options.place = place;
+    table_options.cache_bytes = cache_budget > 0 ? width.cache_bytes : 0;
+    table_options.cache_policy = options.cache_policy;
+    for (int32_t t = width.first_table; t < width.last_table; ++t) {
+      const PlannedTable& table = plan.tables[t];
+      const TableConfig& config = options.tables[table.config];
+      table_options.tables.push_back({static_cast<uint32_t>(table.config), table.layout,
+                                      config.initializer, config.optimizer});
+    }
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<TieredTable> table,
+                            TieredTable::Create(table_options, tiers->below_, tiers->store_.host));
+    tiers->widths_.push_back({width.first_table, width.last_table, std::move(table)});
+  }
+  return tiers;
+}
+
+// --- Making rows resident
+
+absl::StatusOr<Placed> Tiers::Place(const ExecContext& ctx, TierStep* step) {
+  TraceSpan span(ctx.trace, "place");
+  step->widths.resize(widths_.size());
+  for (size_t w = 0; w < widths_.size(); ++w) {
+    HOTROW_ASSIGN_OR_RETURN(
+        const Placed placed,
+        widths_[w].table->Place(ctx, KeysOf(widths_[w], *step->keys),
+                                CountsOf(widths_[w], *step->keys), &step->widths[w]));
+    if (placed != Placed::kAll) return placed;
+  }
+  return Placed::kAll;
+}
+
+void Tiers::FinishPlacing(const ExecContext& ctx) {
+  for (const Width& width : widths_) width.table->FinishPlacing(ctx);
+}
+
+// One call of the store for all tables: the more it knows, the better it can sort and merge, and
+// its queue of reads drains only once. With caches on a GPU there are more calls when staging is
+// too small, and none where the GPU reads the rows itself.
+absl::Status Tiers::Fetch(const ExecContext& ctx, TierStep* step) {
+  if (widths_[0].table->fills_in_place()) {
+    TraceSpan span(ctx.trace, "read_rows");
+    for (size_t w = 0; w < widths_.size(); ++w) {
+      HOTROW_RETURN_IF_ERROR(
+          widths_[w].table->FillInPlace(ctx, CountsOf(widths_[w], *step->keys), &step->widths[w]));
+    }
+    return absl::OkStatus();
+  }
+  for (;;) {
+    fetch_keys_.clear();
+    fetch_rows_.clear();
+    fetch_sizes_.clear();
+    for (size_t w = 0; w < widths_.size(); ++w) {
+      HOTROW_ASSIGN_OR_RETURN(const int64_t n, widths_[w].table->NextMisses(
+                                                   &step->widths[w], &fetch_keys_, &fetch_rows_));
+      fetch_sizes_.push_back(n);
+    }
+    if (fetch_keys_.empty()) return absl::OkStatus();
+    fetch_found_.assign(fetch_keys_.size(), 0);
+    {
+      TraceSpan span(ctx.trace, "read_rows");
+      HOTROW_RETURN_IF_ERROR(
+          FindInStore(ctx, below_, store_.host != nullptr, fetch_keys_, fetch_rows_, fetch_found_));
+    }
+    size_t first = 0;
+    for (size_t w = 0; w < widths_.size(); ++w) {
+      const auto n = static_cast<size_t>(fetch_sizes_[w]);
+      HOTROW_RETURN_IF_ERROR(widths_[w].table->Fill(ctx, CountsOf(widths_[w], *step->keys),
+                                                    &step->widths[w],
+                                                    std::span(fetch_found_).subspan(first, n)));
+      first += n;
+    }
+  }
+}
+
+absl::Status Tiers::MakeResident(const ExecContext& ctx, TierStep* step) {
+  HOTROW_RETURN_IF_ERROR(Fetch(ctx, step));
+  for (StepRows& rows : step->widths) rows.resident = true;
+  return absl::OkStatus();
+}
+
+void Tiers::GiveUp(TierStep* step) {
+  for (size_t w = 0; w < step->widths.size(); ++w) widths_[w].table->GiveUp(&step->widths[w]);
+}
+
+// --- A resident step
+
+absl::Status Tiers::Resolve(const ExecContext& ctx, TierStep* step, std::vector<std::byte*>* rows) {
+  const TableKeys& keys = *step->keys;
+  rows->resize(keys.keys.size());
+  for (size_t w = 0; w < widths_.size(); ++w) {
+    const Width& width = widths_[w];
+    HOTROW_RETURN_IF_ERROR(width.table->ResolveForRead(ctx, KeysOf(width, keys),
+                                                       CountsOf(width, keys), &step->widths[w],
+                                                       PartOf(width, keys, std::span(*rows))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tiers::ResolveForUpdate(TierStep* step, std::span<std::byte*> rows) {
+  const TableKeys& keys = *step->keys;
+  for (size_t w = 0; w < widths_.size(); ++w) {
+    const absl::Status ready = widths_[w].table->ResolveForUpdate(
+        KeysOf(widths_[w], keys), &step->widths[w], PartOf(widths_[w], keys, rows));
+    if (ready.ok()) continue;
+    for (size_t d = 0; d < w; ++d) {
+      HOTROW_RETURN_IF_ERROR(widths_[d].table->Withdraw(KeysOf(widths_[d], keys), step->widths[d]));
+    }
+    return ready;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tiers::PrepareForUpdate(const ExecContext& ctx, const TierStep& step) {
+  for (size_t w = 0; w < widths_.size(); ++w) {
+    HOTROW_RETURN_IF_ERROR(widths_[w].table->PrepareForUpdate(ctx, step.widths[w]));
+  }
+  return absl::OkStatus();
+}
+
+void Tiers::Release(const ExecContext& ctx, TierStep* step, bool updated) {
+  for (size_t w = 0; w < step->widths.size(); ++w) {
+    widths_[w].table->Release(ctx, &step->widths[w], updated);
+  }
+}
+
+// --- All rows
+
+absl::Status Tiers::Read(const ExecContext& ctx, const TableKeys& keys, std::byte* staging,
+                         std::vector<std::byte*>* rows) {
+  rows->resize(keys.keys.size());
+  for (const Width& width : widths_) {
+    const std::span<const RowKey> own = KeysOf(width, keys);
+    HOTROW_RETURN_IF_ERROR(
+        width.table->Read(ctx, own, staging, PartOf(width, keys, std::span(*rows))));
+    staging += static_cast<int64_t>(own.size()) * width.table->row_bytes();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tiers::Flush() {
+  for (const Width& width : widths_) HOTROW_RETURN_IF_ERROR(width.table->Flush());
+  return store_.store->Flush();
+}
+
+absl::Status Tiers::Close() { return store_.store->Close(); }
+
+// --- Snapshots
+
+absl::Status Tiers::BeginSnapshot() {
+  for (size_t w = 0; w < widths_.size(); ++w) {
+    const absl::Status begun = widths_[w].table->BeginSnapshot();
+    if (begun.ok()) continue;
+    for (size_t d = 0; d < w; ++d) widths_[d].table->EndSnapshot();
+    return begun;
+  }
+  unfinished_.clear();
+  for (const Width& width : widths_) unfinished_.push_back(width.table.get());
+  next_unfinished_ = 0;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Tiers::WriteSnapshotPart() {
+  if (unfinished_.empty()) return false;
+  if (next_unfinished_ >= unfinished_.size()) next_unfinished_ = 0;
+  HOTROW_ASSIGN_OR_RETURN(const bool more, unfinished_[next_unfinished_]->WriteSnapshotPart());
+  if (more) {
+    ++next_unfinished_;
+  } else {
+    unfinished_.erase(unfinished_.begin() + static_cast<int64_t>(next_unfinished_));
+  }
+  return !unfinished_.empty();
+}
+
+void Tiers::EndSnapshot() {
+  for (const Width& width : widths_) width.table->EndSnapshot();
+}
+
+void Tiers::WaitForDevice() const {
+  for (const Width& width : widths_) width.table->WaitForDevice();
+}
+
+int64_t Tiers::MinCacheBytes(const TableKeys& keys) const {
+  int64_t bytes = 0;
+  for (const Width& width : widths_) {
+    bytes += TieredTable::MinCacheBytes(static_cast<int64_t>(KeysOf(width, keys).size()),
+                                        width.table->row_bytes(), place_);
+  }
+  return bytes;
+}
+
+static void AddCounts(const TierCounts& counts, TierStats* tier) {
+  tier->unique_keys += counts.unique_keys;
+  tier->unique_hits += counts.unique_hits;
+  tier->lookups += counts.lookups;
+  tier->lookup_hits += counts.lookup_hits;
+}
+
+void Tiers::AddTo(EmbeddingStats* stats) const {
+  TierStats cache = cache_;
+  TierStats store = disk_;
+  for (const Width& width : widths_) {
+    const TieredTableStats table = width.table->Stats();
+    cache.used_bytes += table.cache_used_bytes;
+    stats->transfer_host_bytes += table.host_bytes;
+    AddCounts(table.cache_counts, &cache);
+    cache.evictions += table.cache.evictions;
+    cache.dirty_writebacks += table.cache.dirty_evictions;
+    stats->overflow_rows += table.cache.overflow_inserts;
+    AddCounts(table.store_counts, &store);
+    store.rows_read += table.rows_read;
+    store.rows_written += table.rows_written;
+    stats->snapshot_rows += table.snapshot.rows;
+    stats->snapshot_row_bytes += table.snapshot.rows * width.table->row_bytes();
+    stats->snapshot_rows_copied += table.snapshot.copied;
+    stats->snapshot_rows_held += table.snapshot.held;
+    stats->snapshot_update_waits += table.snapshot.update_waits;
+    stats->snapshot_update_wait_ns += table.snapshot.update_wait_ns;
+    stats->snapshot_evict_waits += table.snapshot.evict_waits;
+    stats->snapshot_evict_wait_ns += table.snapshot.evict_wait_ns;
+  }
+  cache.peak_bytes = cache.used_bytes;  // a cache takes its memory at creation
+  if (cache.budget_bytes > 0) stats->tiers.push_back(std::move(cache));
+  if (host_cache_ != nullptr) {
+    const CachedStoreStats kept = host_cache_->cache_stats();
+    TierStats host;
+    host.name = "cache";
+    host.budget_bytes = kept.budget_bytes;
+    host.used_bytes = kept.used_bytes;
+    host.peak_bytes = kept.used_bytes;
+    host.unique_keys = kept.finds;
+    host.unique_hits = kept.hits;
+    host.evictions = kept.evictions;
+    stats->tiers.push_back(std::move(host));
+  }
+  const RowStoreStats row_store = store_.store->Stats();
+  store.budget_bytes = row_store.budget_bytes;
+  store.used_bytes = row_store.used_bytes;
+  store.peak_bytes = row_store.peak_bytes;
+  store.ios = row_store.ios;
+  store.bytes_read = row_store.bytes_read;
+  store.bytes_written = row_store.bytes_written;
+  store.snapshot_bytes = row_store.snapshot_bytes;
+  store.disk_budget_bytes = row_store.disk_budget_bytes;
+  store.disk_used_bytes = row_store.disk_used_bytes;
+  store.index_bytes =
+      store_.ssd != nullptr ? store_.ssd->SsdStats().index_bytes : row_store.metadata_bytes;
+  store.payload_bytes_written = row_store.payload_bytes_written;
+  store.SetWriteAmplification();
+  stats->tiers.push_back(std::move(store));
+}
+
+}  // namespace hotrow::internal

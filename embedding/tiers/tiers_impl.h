@@ -1,0 +1,147 @@
+#ifndef HOTROW_EMBEDDING_TIERS_TIERS_IMPL_H_
+#define HOTROW_EMBEDDING_TIERS_TIERS_IMPL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/exec_context.h"
+#include "base/row_key.h"
+#include "embedding/collection_plan_impl.h"
+#include "embedding/open_store_impl.h"
+#include "embedding/options.h"
+#include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/stats.h"
+#include "embedding/tiers/cached_store.h"
+#include "embedding/tiers/tiered_table.h"
+
+namespace hotrow::internal {
+
+// A step in the tiers, from Place to Release. The owner keeps it, and the keys as they are. Reused
+// from step to step, so that its memory is.
+struct TierStep {
+  const TableKeys* keys = nullptr;  // whose rows it needs; set by the owner before Place
+  std::vector<StepRows> widths;     // one for each width class
+};
+
+// Tiers is all rows that a collection keeps on this rank: a TieredTable for each width class, host
+// memory between those and a disk where there is some, and the store.
+//
+// A step:  Place, Fetch and Place again where some keys found no room, MakeResident; then Resolve,
+//          ResolveForUpdate, PrepareForUpdate, Release. GiveUp instead of Release where it has not
+//          become resident. Rows are in the order of the step's keys.
+// Threads: as TieredTable: Place, FinishPlacing and GiveUp are calls of the pipeline's first
+//          thread; Fetch and MakeResident of its second, or of its first while the second does
+//          nothing; snapshot calls but BeginSnapshot are the snapshot's; all others are the
+//          caller's, and Resolve of a staged step is whoever's makes it resident.
+// Errors:  those of TieredTable and of the store.
+class Tiers {
+ public:
+  // Opens the store that the options name. ResourceExhausted when a cache budget is too small.
+  static absl::StatusOr<std::unique_ptr<Tiers>> Create(const EmbeddingCollectionOptions& options,
+                                                       const Plan& plan, CachePlace place);
+  Tiers(const Tiers&) = delete;
+  Tiers& operator=(const Tiers&) = delete;
+
+  // --- Making rows resident
+
+  // kAll: all keys have a way. Otherwise those that do keep theirs; see TieredTable.
+  absl::StatusOr<TieredTable::Placed> Place(const ExecContext& ctx, TierStep* step);
+  // All keys of a step are placed.
+  void FinishPlacing(const ExecContext& ctx);
+  // Brings in the rows of what has been placed.
+  absl::Status Fetch(const ExecContext& ctx, TierStep* step);
+  // Fetch, once all keys are placed.
+  absl::Status MakeResident(const ExecContext& ctx, TierStep* step);
+  void GiveUp(TierStep* step);
+
+  // --- A resident step
+
+  // Where rows can be read until Release.
+  absl::Status Resolve(const ExecContext& ctx, TierStep* step, std::vector<std::byte*>* rows);
+  // The same rows, now where they may be updated. After an error nothing has changed.
+  absl::Status ResolveForUpdate(TierStep* step, std::span<std::byte*> rows);
+  // Keeps what a snapshot still needs of the rows. May wait for the snapshot.
+  absl::Status PrepareForUpdate(const ExecContext& ctx, const TierStep& step);
+  void Release(const ExecContext& ctx, TierStep* step, bool updated);
+
+  // --- All rows
+
+  // Evaluation: where the present rows can be read until the next call of anything. Those that are
+  // not resident are brought to `staging`, which has room for all of them.
+  absl::Status Read(const ExecContext& ctx, const TableKeys& keys, std::byte* staging,
+                    std::vector<std::byte*>* rows);
+  // Writes dirty rows to the store, and makes that durable.
+  absl::Status Flush();
+  // Ends the store in good order. Nothing may follow but the destructor.
+  absl::Status Close();
+
+  // --- Snapshots, see TieredTable; with caches only
+
+  bool has_caches() const { return widths_[0].table->has_cache(); }
+  // On an error none has begun.
+  absl::Status BeginSnapshot();
+  // A part of each width class in turn: an update may be waiting for any of them. False: all marked
+  // rows are in the store.
+  absl::StatusOr<bool> WriteSnapshotPart();
+  void EndSnapshot();
+
+  // Until what is enqueued is done; for who lets go of TierSteps for good.
+  void WaitForDevice() const;
+  // The caches are out of the host's reach, or are to behave as if they were.
+  bool staged() const { return staged_; }
+  RowStore* store() const { return store_.store.get(); }
+  // The least budget of the caches with which these keys fit at once.
+  int64_t MinCacheBytes(const TableKeys& keys) const;
+  // Adds the tiers, and what they count of the rest.
+  void AddTo(EmbeddingStats* stats) const;
+
+ private:
+  struct Width {
+    int32_t first_table = 0;  // in the plan
+    int32_t last_table = 0;   // one past
+    std::unique_ptr<TieredTable> table;
+  };
+
+  Tiers() = default;
+
+  // The part of a step's array that is of one width class.
+  template <typename T>
+  static std::span<T> PartOf(const Width& width, const TableKeys& keys, std::span<T> array) {
+    const int64_t begin = keys.table_offsets[width.first_table];
+    const int64_t end = keys.table_offsets[width.last_table];
+    return array.subspan(begin, end - begin);
+  }
+  static std::span<const RowKey> KeysOf(const Width& width, const TableKeys& keys) {
+    return PartOf(width, keys, std::span(keys.keys));
+  }
+  static std::span<const int32_t> CountsOf(const Width& width, const TableKeys& keys) {
+    return PartOf(width, keys, std::span(keys.counts));
+  }
+
+  CachePlace place_;
+  bool staged_ = false;
+  TierStats cache_;  // its name and budget
+  TierStats disk_;   // the store's name
+  OpenedStore store_;
+  std::unique_ptr<CachedStore> host_cache_;  // staged over a disk, or null
+  RowStore* below_ = nullptr;                // what the tables read from: host_cache_, or the store
+  std::vector<Width> widths_;
+
+  // Of Fetch.
+  std::vector<RowKey> fetch_keys_;
+  std::vector<std::byte*> fetch_rows_;
+  std::vector<int64_t> fetch_sizes_;  // [width classes]
+  std::vector<uint8_t> fetch_found_;
+  // Of the snapshot.
+  std::vector<TieredTable*> unfinished_;  // have marked rows
+  size_t next_unfinished_ = 0;
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_TIERS_TIERS_IMPL_H_
