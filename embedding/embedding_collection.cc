@@ -1,7 +1,6 @@
 #include "embedding/embedding_collection.h"
 
 #include <algorithm>
-#include <atomic>
 #include <deque>
 #include <span>
 #include <string>
@@ -17,55 +16,42 @@
 #include "comm/compare_ranks.h"
 #include "comm/lane.h"
 #include "embedding/collection_plan_impl.h"
+#include "embedding/digest_impl.h"
 #include "embedding/evaluation_impl.h"
+#include "embedding/prefetcher_impl.h"
 #include "embedding/ranks/gradient_residuals.h"
 #include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/row_gradients_impl.h"
 #include "embedding/snapshots_impl.h"
 #include "embedding/step_impl.h"
-#include "embedding/tiers/step_arrays_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
 #include "embedding/tiers/tiers_impl.h"
-#include "ops/gradient_segment_sum.h"
 
 namespace hotrow {
-namespace {
-
-// From so many threads on the pipeline spreads its work over the caller's pool.
-constexpr int kPipelinePoolThreads = 4;
 
 using internal::Evaluation;
 using internal::GradientResiduals;
 using internal::Plan;
 using internal::PlannedFeature;
 using internal::PlannedTable;
+using internal::Prefetcher;
+using internal::RowGradients;
 using internal::RowShuffle;
 using internal::Snapshots;
-using internal::StepArrays;
 using internal::StepPipeline;
 using internal::TableKeys;
 using internal::Tiers;
-using internal::UniqueScratch;
-
-// Room for `size` elements. What was there is lost when it grows, by a quarter more than is needed,
-// so that batches of nearly equal size do not each take new memory.
-template <typename T>
-absl::Status EnsureSize(const ExecContext& ctx, int64_t size, DeviceMemory<T>* memory) {
-  if (memory->size() >= size) return absl::OkStatus();
-  return memory->Reserve(ctx.device, size + size / 4, ctx.stream);
-}
-
-}  // namespace
 
 struct EmbeddingCollection::Impl {
   EmbeddingCollectionOptions options;
-  ExecContext ctx;           // of the caller's calls
-  ExecContext pipeline_ctx;  // of the pipeline's
-  CachePlace place;          // of the row caches
+  ExecContext ctx;
+  CachePlace place;  // of the row caches
   Plan plan;
   std::vector<std::string> feature_names;
   std::unique_ptr<Tiers> tiers;
   std::unique_ptr<GradientResiduals> residuals;  // null: no feedback
   std::unique_ptr<RowShuffle> shuffle;           // null: alone
+  std::unique_ptr<RowGradients> gradients;
   std::unique_ptr<Evaluation> evaluation;
 
   // Outstanding steps in order; the front is the next to be looked up and updated.
@@ -76,56 +62,29 @@ struct EmbeddingCollection::Impl {
   int64_t unique_keys = 0;
   int64_t initialised_rows = 0;                   // not staged
   DeviceMemory<int64_t> device_initialised_rows;  // staged: one number
-  std::atomic<int64_t> prefetch_waits{0};
   int64_t lookup_waits = 0;
   int64_t lookup_wait_ns = 0;
 
-  // Scratch of the caller's calls, grown to the largest batch seen.
-  DeviceMemory<float> gradients;
-  std::vector<float*> gradient_rows;  // [U] of what is wanted
-  DeviceMemory<float> gradient_sums;  // several ranks
-  std::vector<float*> sum_rows;       // [served keys]
-  DeviceMemory<std::byte> segment_workspace;
-  // Scratch of the pipeline's first stage.
-  UniqueScratch pipeline_unique;
-  // Of the thread of id_lane, which finds the distinct keys of steps and exchanges them. It never
-  // waits for room, so all ranks make their exchanges in the order of Prefetch, whatever becomes of
-  // a step later.
-  UniqueScratch lane_unique;
-  RowShuffle::Scratch lane_ids;
-  std::unique_ptr<CommLane> id_lane;  // several ranks
-
   std::unique_ptr<Snapshots> snapshots;
-  // The last member, so that its thread ends before what it uses.
-  std::unique_ptr<StepPipeline> pipeline;
+  // The last member, so that its threads end before what they use.
+  std::unique_ptr<Prefetcher> prefetcher;
 
   ~Impl() { Stop(); }
   void Stop();
 
   absl::Status Open();
-  absl::Status Connect();
-  // What several ranks can no longer agree on ends the job on all of them.
-  absl::Status EndJobUnlessOk(absl::Status status);
+  absl::StatusOr<std::unique_ptr<CommLane>> Connect();
+  absl::Status EndJobUnlessOk(absl::Status status) {
+    return internal::EndJobUnlessOk(shuffle == nullptr ? nullptr : options.communicator,
+                                    std::move(status));
+  }
   absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> NewStep(const JaggedBatch& batch);
-  // The distinct keys of a step, and who wants which of them.
-  absl::Status FindKeys(EmbeddingStep::Impl* step, UniqueScratch* scratch);
-  // The job of the pipeline: its first stage, the body of that, its second stage, and its undoing.
-  absl::Status PlaceStep(EmbeddingStep::Impl* step);
-  absl::Status PlaceRows(EmbeddingStep::Impl* step);
-  absl::Status FillStep(EmbeddingStep::Impl* step);
-  void GiveUp(EmbeddingStep::Impl* step) { tiers->GiveUp(&step->tiers); }
-  // The step's job does not run and will not.
+  // Nobody is at work on the step, nor will be.
   void End(EmbeddingStep::Impl* step, bool updated);
   absl::Status BeginLookup(EmbeddingStep::Impl* step);
   absl::Status Lookup(EmbeddingStep::Impl* step, const EmbeddingOutput& output);
-  absl::Status BeginUpdate(EmbeddingStep::Impl* step, const EmbeddingGradient& gradient);
   absl::Status Update(EmbeddingStep::Impl* step, float learning_rate_factor);
-  // Puts one gradient of each key's dim after another; `rows` are their places.
-  absl::Status PlaceGradients(const TableKeys& keys, DeviceMemory<float>* floats,
-                              std::vector<float*>* rows) const;
-  absl::Status NoRoomError(const EmbeddingStep::Impl& step) const;
   int64_t InitialisedRows() const;
-  absl::Status DigestOwn(CollectionDigest* digest);
 };
 
 EmbeddingStep::EmbeddingStep(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -133,7 +92,7 @@ EmbeddingStep::EmbeddingStep(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 EmbeddingStep::~EmbeddingStep() {
   if (impl_ == nullptr) return;
   EmbeddingCollection::Impl* const collection = impl_->collection;
-  collection->pipeline->Withdraw(impl_.get());
+  collection->prefetcher->Withdraw(impl_.get());
   collection->End(impl_.get(), /*updated=*/false);
   collection->free_steps.push_back(std::move(impl_));
 }
@@ -146,85 +105,7 @@ int64_t EmbeddingStep::num_unique_keys() const {
   return known ? std::ssize(impl_->batch.wanted.keys) : 0;
 }
 
-// --- Making rows resident
-
-absl::Status EmbeddingCollection::Impl::EndJobUnlessOk(absl::Status status) {
-  if (shuffle != nullptr && !status.ok())
-    options.communicator->Abort(std::string(status.message()));
-  return status;
-}
-
-absl::Status EmbeddingCollection::Impl::FindKeys(EmbeddingStep::Impl* step,
-                                                 UniqueScratch* scratch) {
-  TraceSpan span(ctx.trace, "unique");
-  internal::StepBatch& b = step->batch;
-  HOTROW_RETURN_IF_ERROR(
-      b.FindUnique(pipeline_ctx, plan, {b.batch_size, b.values, b.offsets, b.weights}, scratch));
-  return b.GroupByRow(pipeline_ctx);
-}
-
-absl::Status EmbeddingCollection::Impl::PlaceStep(EmbeddingStep::Impl* step) {
-  const absl::Status status = [&]() -> absl::Status {
-    if (shuffle == nullptr) {
-      HOTROW_RETURN_IF_ERROR(FindKeys(step, &pipeline_unique));
-    } else {
-      HOTROW_RETURN_IF_ERROR(id_lane->Wait(step->id_ticket));
-    }
-    return PlaceRows(step);
-  }();
-  if (!status.ok()) {
-    GiveUp(step);
-    pipeline->NotifyRoom();
-  }
-  return status;
-}
-
-// Rows that this step shares with the one before may still be on their way for that one: they are
-// placed, so they count as hits, and are there before this step's own are read.
-absl::Status EmbeddingCollection::Impl::PlaceRows(EmbeddingStep::Impl* step) {
-  bool waited = false;
-  bool from_scratch = false;
-  for (;;) {
-    if (pipeline->cancelled(step)) return absl::CancelledError("the step was cancelled");
-    const uint64_t epoch = pipeline->room_epoch();
-    const bool alone = pipeline->RunsAlone(step);
-    HOTROW_ASSIGN_OR_RETURN(const TieredTable::Placed placed,
-                            tiers->Place(pipeline_ctx, &step->tiers));
-    if (placed == TieredTable::Placed::kAll) break;
-    // The rows that found room come while this step waits for the others'.
-    HOTROW_ASSIGN_OR_RETURN(const bool kept, pipeline->Join(step, [&] { GiveUp(step); }));
-    if (!kept) continue;
-    HOTROW_RETURN_IF_ERROR(tiers->Fetch(pipeline_ctx, &step->tiers));
-    if (alone && placed == TieredTable::Placed::kNoRoom) {
-      // What was placed beside the rows of an older step may stand in the way of the rest.
-      if (from_scratch) return NoRoomError(*step);
-      from_scratch = true;
-      GiveUp(step);
-      continue;
-    }
-    if (!waited) prefetch_waits.fetch_add(1, std::memory_order_relaxed);
-    waited = true;
-    TraceSpan span(ctx.trace, "wait_for_room");
-    pipeline->WaitForRoom(step, epoch);
-  }
-  tiers->FinishPlacing(pipeline_ctx);
-  return absl::OkStatus();
-}
-
-absl::Status EmbeddingCollection::Impl::FillStep(EmbeddingStep::Impl* step) {
-  TraceSpan span(ctx.trace, "fill");
-  HOTROW_RETURN_IF_ERROR(tiers->MakeResident(pipeline_ctx, &step->tiers));
-  if (!tiers->staged()) return absl::OkStatus();
-  // With a cache a row stays where it is until the step ends.
-  HOTROW_RETURN_IF_ERROR(tiers->Resolve(pipeline_ctx, &step->tiers, &step->batch.rows));
-  TraceSpan upload(ctx.trace, "upload");
-  return step->batch.PlaceArrays(/*grouped=*/true);
-}
-
 void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
-  // Its work reads and writes the step; other ranks wait for our part of it. An error of it is one
-  // of the communicator, which says it again in the next call.
-  if (step->id_ticket >= 0) id_lane->Wait(step->id_ticket).IgnoreError();
   // Only this step can have begun anything: it was the oldest.
   if (shuffle != nullptr && step->begun()) shuffle->Drop();
   tiers->Release(ctx, &step->tiers, updated);
@@ -233,22 +114,10 @@ void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
   const auto at = std::find(outstanding.begin(), outstanding.end(), step);
   if (at == outstanding.end()) return;
   outstanding.erase(at);
-  pipeline->Forget(step);
-}
-
-absl::Status EmbeddingCollection::Impl::NoRoomError(const EmbeddingStep::Impl& step) const {
-  const TableKeys& served = step.batch.served();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      tiers->staged() ? "device cache" : "cache", " budget of ",
-      internal::CacheBudget(options, place), " bytes: one batch of ", step.batch.batch_size,
-      shuffle == nullptr ? " samples has " : " samples and those of other ranks have ",
-      served.keys.size(), " distinct rows", shuffle == nullptr ? "" : " here", ", which need ",
-      tiers->MinCacheBytes(served), " bytes; raise ", internal::CacheBudgetName(place),
-      " or lower the batch size"));
+  prefetcher->Forget(step);
 }
 
 // --- The collection
-// --------------------------------------------------------------------------------------
 
 EmbeddingCollection::EmbeddingCollection(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 EmbeddingCollection::~EmbeddingCollection() {
@@ -259,7 +128,7 @@ EmbeddingCollection::~EmbeddingCollection() {
 void EmbeddingCollection::Impl::Stop() {
   // The snapshot first: the pipeline may be waiting for it.
   if (snapshots != nullptr) snapshots->Stop();
-  if (pipeline != nullptr) pipeline->Stop();
+  if (prefetcher != nullptr) prefetcher->Stop();
   // What is enqueued reads arrays that go with us.
   if (tiers != nullptr) tiers->WaitForDevice();
   WaitForStream(ctx).IgnoreError();
@@ -290,14 +159,15 @@ absl::Status EmbeddingCollection::Impl::Open() {
     HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, device_initialised_rows.data(), &kNone, sizeof(kNone)));
   }
   steps = static_cast<uint32_t>(options.open_steps);
+  gradients = std::make_unique<RowGradients>(plan, ctx, shuffle.get());
   evaluation = std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get());
   snapshots = std::make_unique<Snapshots>(options, ctx.trace, tiers.get(),
-                                          [this] { pipeline->NotifyRoom(); });
+                                          [this] { prefetcher->NotifyRoom(); });
   return absl::OkStatus();
 }
 
-// With several ranks.
-absl::Status EmbeddingCollection::Impl::Connect() {
+// With several ranks: returns the channel for keys.
+absl::StatusOr<std::unique_ptr<CommLane>> EmbeddingCollection::Impl::Connect() {
   Communicator& family = *options.communicator;
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ids, family.Duplicate());
   HOTROW_RETURN_IF_ERROR(CompareRanks(*ids, internal::RankOptions(options)));
@@ -312,8 +182,7 @@ absl::Status EmbeddingCollection::Impl::Connect() {
         {static_cast<uint32_t>(table.config), table.layout.dim, table.layout.precision});
   }
   HOTROW_ASSIGN_OR_RETURN(shuffle, RowShuffle::Create(shuffle_options, std::move(rows)));
-  id_lane = std::make_unique<CommLane>(std::move(ids));
-  return absl::OkStatus();
+  return std::make_unique<CommLane>(std::move(ids));
 }
 
 absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create(
@@ -327,36 +196,18 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
   impl->plan = internal::MakePlan(options, impl->place);
   for (const PlannedFeature& feature : impl->plan.features)
     impl->feature_names.push_back(feature.name);
-  if (options.communicator == nullptr || options.communicator->world_size() == 1) {
+  std::unique_ptr<CommLane> id_lane;
+  if (internal::WorldSize(options) == 1) {
     HOTROW_RETURN_IF_ERROR(impl->Open());
   } else {
     // A rank may copy rows for long while others have none to copy.
-    HOTROW_RETURN_IF_ERROR(impl->Connect());
+    HOTROW_ASSIGN_OR_RETURN(id_lane, impl->Connect());
     HOTROW_RETURN_IF_ERROR(
         impl->shuffle->RunTogether([&impl]() -> absl::Status { return impl->Open(); }));
   }
-  const bool threaded = options.prefetch_depth > 0;
-  // The pipeline's loops are the host's; what it enqueues goes to streams of the tiers' own.
-  impl->pipeline_ctx = ctx.OnHost();
-  // Where there are few processors the pool belongs to the caller's computing: the pipeline's
-  // thread takes its share of one when somebody waits. Where there are many, it alone would not
-  // keep up.
-  if (threaded && ctx.pool != nullptr && ctx.pool->num_threads() < kPipelinePoolThreads) {
-    impl->pipeline_ctx.pool = nullptr;
-  }
-  const auto step_of = [](StepPipeline::Job* job) {
-    return static_cast<EmbeddingStep::Impl*>(job);
-  };
-  impl->pipeline = std::make_unique<StepPipeline>(
-      threaded,
-      StepPipeline::Stages{
-          .first = [c = impl.get(),
-                    step_of](StepPipeline::Job* job) { return c->PlaceStep(step_of(job)); },
-          .second = [c = impl.get(),
-                     step_of](StepPipeline::Job* job) { return c->FillStep(step_of(job)); },
-          .undo = [c = impl.get(), step_of](StepPipeline::Job* job) { c->GiveUp(step_of(job)); },
-      });
-  HOTROW_RETURN_IF_ERROR(impl->EndJobUnlessOk(impl->pipeline->status()));
+  impl->prefetcher = std::make_unique<Prefetcher>(impl->options, impl->plan, ctx, impl->tiers.get(),
+                                                  impl->shuffle.get(), std::move(id_lane));
+  HOTROW_RETURN_IF_ERROR(impl->EndJobUnlessOk(impl->prefetcher->status()));
   return std::unique_ptr<EmbeddingCollection>(new EmbeddingCollection(std::move(impl)));
 }
 
@@ -385,7 +236,6 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> EmbeddingCollection::Impl::
     free_steps.pop_back();
   }
   step->use = EmbeddingStep::Impl::Use::kPrefetched;
-  step->id_ticket = -1;
   step->batch.Assign(batch);
   step->batch.values.assign(batch.values.begin(), batch.values.end());
   return step;
@@ -405,22 +255,11 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep>> EmbeddingCollection::Prefetch(
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep::Impl> impl, c.NewStep(batch));
   // From here on the step object undoes everything if we fail.
   std::unique_ptr<EmbeddingStep> step(new EmbeddingStep(std::move(impl)));
-  EmbeddingStep::Impl* const job = step->impl_.get();
-  c.outstanding.push_back(job);
-  if (c.shuffle != nullptr) {
-    job->id_ticket = c.id_lane->Start([&c, job](Communicator& channel) {
-      return c.EndJobUnlessOk([&]() -> absl::Status {
-        HOTROW_RETURN_IF_ERROR(c.FindKeys(job, &c.lane_unique));
-        TraceSpan span(c.ctx.trace, "id_shuffle");
-        return c.shuffle->ExchangeKeys(c.pipeline_ctx, channel, job->batch.wanted,
-                                       /*evaluation=*/false, &c.lane_ids, &job->batch.shuffled);
-      }());
-    });
-  }
-  c.pipeline->Submit(job);
+  c.outstanding.push_back(step->impl_.get());
+  c.prefetcher->Start(step->impl_.get());
   if (c.options.prefetch_depth == 0) {
     int64_t waited_ns = 0;
-    HOTROW_RETURN_IF_ERROR(c.pipeline->Wait(step->impl_.get(), &waited_ns));
+    HOTROW_RETURN_IF_ERROR(c.prefetcher->Wait(step->impl_.get(), &waited_ns));
   }
   return step;
 }
@@ -429,7 +268,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep>> EmbeddingCollection::Prefetch(
 absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
   int64_t waited_ns = 0;
   const int64_t begin_ns = NowNanos();
-  const absl::Status resident = pipeline->Wait(step, &waited_ns);
+  const absl::Status resident = prefetcher->Wait(step, &waited_ns);
   if (waited_ns > 0) {
     lookup_waits += 1;
     lookup_wait_ns += waited_ns;
@@ -493,74 +332,6 @@ absl::Status EmbeddingCollection::Lookup(EmbeddingStep& step, const EmbeddingOut
   return c.EndJobUnlessOk(c.Lookup(step.impl_.get(), output));
 }
 
-absl::Status EmbeddingCollection::Impl::PlaceGradients(const TableKeys& keys,
-                                                       DeviceMemory<float>* floats,
-                                                       std::vector<float*>* rows) const {
-  const auto num_tables = static_cast<int32_t>(plan.tables.size());
-  int64_t total = 0;
-  for (int32_t t = 0; t < num_tables; ++t) {
-    total += (keys.table_offsets[t + 1] - keys.table_offsets[t]) * plan.tables[t].layout.dim;
-  }
-  HOTROW_RETURN_IF_ERROR(EnsureSize(ctx, total, floats));
-  rows->resize(keys.keys.size());
-  float* next = floats->data();
-  for (int32_t t = 0; t < num_tables; ++t) {
-    for (int64_t u = keys.table_offsets[t]; u < keys.table_offsets[t + 1]; ++u) {
-      (*rows)[u] = next;
-      next += plan.tables[t].layout.dim;
-    }
-  }
-  return absl::OkStatus();
-}
-
-// One gradient for each wanted key, and off with those that others keep.
-absl::Status EmbeddingCollection::Impl::BeginUpdate(EmbeddingStep::Impl* step,
-                                                    const EmbeddingGradient& gradient) {
-  internal::StepBatch& b = step->batch;
-  HOTROW_RETURN_IF_ERROR(PlaceGradients(b.wanted, &gradients, &gradient_rows));
-  step->gradient_arrays.Clear();
-  const size_t part = step->gradient_arrays.Add(gradient_rows);
-  HOTROW_RETURN_IF_ERROR(step->gradient_arrays.Upload(b.staged, &b.upload));
-  step->gradients = step->gradient_arrays.At<float*>(part);
-  {
-    TraceSpan span(ctx.trace, "segment_sum");
-    const int64_t stride = gradient.pooled_stride == 0 ? plan.pooled_dim : gradient.pooled_stride;
-    std::vector<JaggedFeature> features;
-    int32_t widest_dim = 0;
-    for (const PlannedFeature& feature : plan.features) {
-      widest_dim = std::max(widest_dim, feature.dim);
-      const bool pooled = feature.pooling != Pooling::kNone;
-      // JaggedFeature serves both directions; here its data is only read.
-      float* const data = const_cast<float*>(pooled ? gradient.pooled + feature.pooled_offset
-                                                    : gradient.unpooled[feature.unpooled_index]);
-      features.push_back({.dim = feature.dim,
-                          .pooling = feature.pooling,
-                          .data = data,
-                          .stride = pooled ? stride : feature.dim});
-    }
-    const int64_t workspace_bytes =
-        GradientSegmentSumWorkspaceBytes(b.num_lookups, ctx.device, widest_dim);
-    HOTROW_RETURN_IF_ERROR(EnsureSize(ctx, workspace_bytes, &segment_workspace));
-    HOTROW_RETURN_IF_ERROR(GradientSegmentSum(ctx, {.features = features,
-                                                    .batch_size = b.batch_size,
-                                                    .offsets = b.at.offsets,
-                                                    .weights = b.at.weights,
-                                                    .row_offsets = b.at.row_offsets,
-                                                    .lookup_order = b.at.lookup_order,
-                                                    .num_rows = std::ssize(b.wanted.keys),
-                                                    .gradients = step->gradients,
-                                                    .num_lookups = b.num_lookups,
-                                                    .workspace = segment_workspace.data(),
-                                                    .workspace_bytes = workspace_bytes}));
-  }
-  if (shuffle != nullptr) {
-    HOTROW_RETURN_IF_ERROR(
-        shuffle->StartGradients(ctx, b.wanted, b.shuffled, gradient_rows, steps + 1));
-  }
-  step->use = EmbeddingStep::Impl::Use::kUpdateBegun;
-  return absl::OkStatus();
-}
-
 absl::Status EmbeddingCollection::BeginUpdate(EmbeddingStep& step,
                                               const EmbeddingGradient& gradient) {
   Impl& c = *impl_;
@@ -573,7 +344,9 @@ absl::Status EmbeddingCollection::BeginUpdate(EmbeddingStep& step,
   }
   HOTROW_RETURN_IF_ERROR(internal::CheckPointers(c.plan, gradient.pooled != nullptr,
                                                  gradient.unpooled.size(), "EmbeddingGradient"));
-  return c.EndJobUnlessOk(c.BeginUpdate(&s, gradient));
+  HOTROW_RETURN_IF_ERROR(c.EndJobUnlessOk(c.gradients->Begin(gradient, c.steps + 1, &s.batch)));
+  s.use = EmbeddingStep::Impl::Use::kUpdateBegun;
+  return absl::OkStatus();
 }
 
 absl::Status EmbeddingCollection::Update(std::unique_ptr<EmbeddingStep> step,
@@ -591,13 +364,7 @@ absl::Status EmbeddingCollection::Update(std::unique_ptr<EmbeddingStep> step,
 absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
                                                float learning_rate_factor) {
   internal::StepBatch& b = step->batch;
-  float* const* sums = step->gradients;
-  if (shuffle != nullptr) {
-    TraceSpan span(ctx.trace, "gradient_shuffle");
-    HOTROW_RETURN_IF_ERROR(PlaceGradients(b.shuffled.served, &gradient_sums, &sum_rows));
-    HOTROW_RETURN_IF_ERROR(shuffle->FinishGradients(ctx, b.shuffled, gradient_rows, sum_rows));
-    sums = sum_rows.data();
-  }
+  HOTROW_ASSIGN_OR_RETURN(float* const* const sums, gradients->Finish(b));
   HOTROW_RETURN_IF_ERROR(tiers->ResolveForUpdate(&step->tiers, b.rows));
 
   TraceSpan span(ctx.trace, "sparse_update");
@@ -645,13 +412,13 @@ absl::Status EmbeddingCollection::Evaluate(const JaggedBatch& batch,
     return absl::FailedPreconditionError(
         "Evaluate: a BeginLookup or BeginUpdate waits for its Lookup or Update");
   }
-  const StepPipeline::Pause pause(c.pipeline.get());
+  const StepPipeline::Pause pause(c.prefetcher->pipeline());
   return c.EndJobUnlessOk(c.evaluation->Run(batch, output, c.steps + 1));
 }
 
 absl::Status EmbeddingCollection::Flush() {
   impl_->snapshots->Join();
-  const StepPipeline::Pause pause(impl_->pipeline.get());
+  const StepPipeline::Pause pause(impl_->prefetcher->pipeline());
   return impl_->tiers->Flush();
 }
 
@@ -725,50 +492,22 @@ absl::Status EmbeddingCollection::Close() {
 
 // --- Reading all of it
 
-absl::Status EmbeddingCollection::Impl::DigestOwn(CollectionDigest* digest) {
-  HOTROW_RETURN_IF_ERROR(tiers->Flush());
-  std::vector<int64_t> payload_bytes(options.tables.size());
-  digest->tables.resize(options.tables.size());
-  for (const PlannedTable& table : plan.tables) {
-    const TableConfig& config = options.tables[table.config];
-    TableDigest& out = digest->tables[table.config];
-    out.name = config.name;
-    out.dim = config.embedding_dim;
-    out.row_bytes = table.layout.row_bytes;
-    payload_bytes[table.config] = table.layout.payload_bytes;
-  }
-  return tiers->store()->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
-    TableDigest& out = digest->tables[key.table];
-    out.rows += 1;
-    out.hash += HashBytes(key.key, key.table, row.first(payload_bytes[key.table]));
-    return absl::OkStatus();
-  });
-}
-
 absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
   Impl& c = *impl_;
   c.snapshots->Join();
-  const StepPipeline::Pause pause(c.pipeline.get());
+  const StepPipeline::Pause pause(c.prefetcher->pipeline());
   CollectionDigest digest;
+  const auto own = [&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
+    HOTROW_ASSIGN_OR_RETURN(digest.tables,
+                            internal::DigestRows(c.options, c.plan, c.tiers->store()));
+    return absl::OkStatus();
+  };
   if (c.shuffle == nullptr) {
-    HOTROW_RETURN_IF_ERROR(c.DigestOwn(&digest));
+    HOTROW_RETURN_IF_ERROR(own());
   } else {
-    HOTROW_RETURN_IF_ERROR(
-        c.shuffle->RunTogether([&]() -> absl::Status { return c.DigestOwn(&digest); }));
-    // Rows and both halves of the hash of each table.
-    std::vector<int64_t> mine;
-    for (const TableDigest& table : digest.tables) {
-      mine.insert(mine.end(), {table.rows, static_cast<int64_t>(table.hash.hi),
-                               static_cast<int64_t>(table.hash.lo)});
-    }
-    std::vector<int64_t> all(mine.size() * c.shuffle->world_size());
-    HOTROW_RETURN_IF_ERROR(c.shuffle->AllGather(mine, all));
-    for (size_t i = 0; i < all.size(); i += 3) {
-      TableDigest& table = digest.tables[i % mine.size() / 3];
-      if (i < mine.size()) table.rows = 0, table.hash = {};
-      table.rows += all[i];
-      table.hash += {static_cast<uint64_t>(all[i + 1]), static_cast<uint64_t>(all[i + 2])};
-    }
+    HOTROW_RETURN_IF_ERROR(c.shuffle->RunTogether(own));
+    HOTROW_RETURN_IF_ERROR(internal::SumOverRanks(c.shuffle.get(), &digest.tables));
   }
   for (const TableDigest& table : digest.tables) digest.hash += table.hash;
   return digest;
@@ -791,22 +530,14 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   stats.steps = c.steps - c.options.open_steps;
   stats.unique_keys = c.unique_keys;
   stats.initialised_rows = c.InitialisedRows();
-  stats.prefetch_waits = c.prefetch_waits.load(std::memory_order_relaxed);
+  stats.prefetch_waits = c.prefetcher->prefetch_waits();
   stats.lookup_waits = c.lookup_waits;
   stats.lookup_wait_ns = c.lookup_wait_ns;
   c.snapshots->AddTo(&stats);
   c.evaluation->AddTo(&stats);
-  const auto add_arrays = [&](const EmbeddingStep::Impl& step) {
-    for (const StepArrays* const arrays : {&step.batch.arrays, &step.gradient_arrays}) {
-      stats.transfer_host_bytes += arrays->host_bytes();
-      stats.transfer_device_bytes += arrays->device_bytes();
-    }
-  };
-  for (const EmbeddingStep::Impl* const step : c.outstanding) add_arrays(*step);
-  for (const auto& step : c.free_steps) add_arrays(*step);
-  if (c.tiers->staged()) {
-    stats.transfer_device_bytes += c.gradients.bytes() + c.segment_workspace.bytes();
-  }
+  for (const EmbeddingStep::Impl* const step : c.outstanding) step->batch.AddTo(&stats);
+  for (const auto& step : c.free_steps) step->batch.AddTo(&stats);
+  if (c.tiers->staged()) stats.transfer_device_bytes += c.gradients->device_bytes();
   if (c.shuffle != nullptr) {
     const internal::RowShuffleBytes sent = c.shuffle->bytes();
     stats.exchange_ids_bytes = sent.ids;

@@ -126,9 +126,8 @@ absl::Status Evaluation::Run(const JaggedBatch& batch, const EmbeddingOutput& ou
 void Evaluation::AddTo(EmbeddingStats* stats) const {
   stats->evaluation_lookups += lookups_;
   stats->evaluation_unique_keys += unique_keys_;
-  stats->transfer_host_bytes += batch_.arrays.host_bytes();
-  if (!tiers_->staged()) return;
-  stats->transfer_device_bytes += batch_.arrays.device_bytes() + staging_.bytes();
+  batch_.AddTo(stats);
+  if (tiers_->staged()) stats->transfer_device_bytes += staging_.bytes();
 }
 
 }  // namespace hotrow::internal

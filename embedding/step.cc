@@ -196,4 +196,16 @@ absl::Status StepBatch::Pool(const ExecContext& ctx, const Plan& plan,
                             .rows = at.value_rows});
 }
 
+void StepBatch::AddTo(EmbeddingStats* stats) const {
+  for (const StepArrays* const part : {&arrays, &gradient_arrays}) {
+    stats->transfer_host_bytes += part->host_bytes();
+    stats->transfer_device_bytes += part->device_bytes();
+  }
+}
+
+absl::Status EndJobUnlessOk(Communicator* family, absl::Status status) {
+  if (family != nullptr && !status.ok()) family->Abort(std::string(status.message()));
+  return status;
+}
+
 }  // namespace hotrow::internal

@@ -9,10 +9,12 @@
 #include "base/buffer.h"
 #include "base/device_stream.h"
 #include "base/exec_context.h"
+#include "comm/communicator.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
 #include "embedding/jagged_batch.h"
 #include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/stats.h"
 #include "embedding/tiers/step_arrays_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
 #include "embedding/tiers/tiers_impl.h"
@@ -64,12 +66,14 @@ struct StepBatch {
     const std::byte* const* value_rows = nullptr;  // [U]: where the weights of each wanted key lie
     std::byte* const* rows = nullptr;              // [served keys]
     const uint64_t* served_keys = nullptr;         // [served keys], or null: no table rounds
+    float* const* gradients = nullptr;             // [U], see RowGradients
   };
   Pointers at;
   // Staged: their copies, and the stream that they travel on. Since memory is used again, the
   // stream also waits for the kernels that read the copies of the time before.
   DeviceStream upload;
   StepArrays arrays;
+  StepArrays gradient_arrays;
 
   // Without the values.
   void Assign(const JaggedBatch& batch);
@@ -86,26 +90,31 @@ struct StepBatch {
   absl::Status PlaceArrays(bool grouped);
   // Reads `at`.
   absl::Status Pool(const ExecContext& ctx, const Plan& plan, const EmbeddingOutput& output) const;
+  void AddTo(EmbeddingStats* stats) const;  // memory of the arrays
 };
+
+// A step as the Prefetcher takes it: a job of the pipeline. Until that is done nobody else touches
+// it.
+struct PrefetchedStep : StepPipeline::Job {
+  StepBatch batch;
+  TierStep tiers;
+  // Several ranks: the Prefetcher's work that fills batch.shuffled.
+  int64_t id_ticket = -1;
+};
+
+// With several ranks an error of one ends the job on all of them, since they can no longer agree.
+// Returns `status`. family: null with one rank.
+absl::Status EndJobUnlessOk(Communicator* family, absl::Status status);
 
 }  // namespace hotrow::internal
 
 namespace hotrow {
 
-// As a job of the pipeline it finds the distinct keys, gives them ways in the caches, and then
-// reads what is missing; until that is done the caller leaves the batch and what follows it alone.
-struct EmbeddingStep::Impl : internal::StepPipeline::Job {
+struct EmbeddingStep::Impl : internal::PrefetchedStep {
   enum class Use { kPrefetched, kBegun, kLookedUp, kUpdateBegun, kFailed };
 
   EmbeddingCollection::Impl* collection = nullptr;
   Use use = Use::kPrefetched;
-  // Several ranks: the work of id_lane that fills batch.shuffled.
-  int64_t id_ticket = -1;
-  internal::StepBatch batch;
-  internal::TierStep tiers;
-  // From BeginUpdate on.
-  internal::StepArrays gradient_arrays;
-  float* const* gradients = nullptr;  // [U], where loops or kernels read it
 
   // An exchange of rows or gradients waits for its end.
   bool begun() const { return use == Use::kBegun || use == Use::kUpdateBegun; }

@@ -27,7 +27,6 @@ absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOp
   }
   std::unique_ptr<Tiers> tiers(new Tiers());
   tiers->place_ = place;
-  tiers->staged_ = place.staged;
   tiers->cache_.name = place.staged ? "device_cache" : "cache";
   tiers->cache_.budget_bytes = cache_budget;
   tiers->disk_.name = std::string(StoreKindName(options.store));
@@ -228,13 +227,18 @@ void Tiers::WaitForDevice() const {
   for (const Width& width : widths_) width.table->WaitForDevice();
 }
 
-int64_t Tiers::MinCacheBytes(const TableKeys& keys) const {
-  int64_t bytes = 0;
+absl::Status Tiers::NoRoomError(const TableKeys& keys, int64_t batch_size, bool alone) const {
+  int64_t need = 0;
   for (const Width& width : widths_) {
-    bytes += TieredTable::MinCacheBytes(static_cast<int64_t>(KeysOf(width, keys).size()),
-                                        width.table->row_bytes(), place_);
+    need += TieredTable::MinCacheBytes(static_cast<int64_t>(KeysOf(width, keys).size()),
+                                       width.table->row_bytes(), place_);
   }
-  return bytes;
+  return absl::ResourceExhaustedError(
+      absl::StrCat(place_.staged ? "device cache" : "cache", " budget of ", cache_.budget_bytes,
+                   " bytes: one batch of ", batch_size,
+                   alone ? " samples has " : " samples and those of other ranks have ",
+                   keys.keys.size(), " distinct rows", alone ? "" : " here", ", which need ", need,
+                   " bytes; raise ", CacheBudgetName(place_), " or lower the batch size"));
 }
 
 static void AddCounts(const TierCounts& counts, TierStats* tier) {

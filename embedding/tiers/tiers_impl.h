@@ -93,10 +93,10 @@ class Tiers {
   // Until what is enqueued is done; for who lets go of TierSteps for good.
   void WaitForDevice() const;
   // The caches are out of the host's reach, or are to behave as if they were.
-  bool staged() const { return staged_; }
+  bool staged() const { return place_.staged; }
   RowStore* store() const { return store_.store.get(); }
-  // The least budget of the caches with which these keys fit at once.
-  int64_t MinCacheBytes(const TableKeys& keys) const;
+  // ResourceExhausted: what a step has that finds no room though it is alone. `alone`: of one rank.
+  absl::Status NoRoomError(const TableKeys& keys, int64_t batch_size, bool alone) const;
   // Adds the tiers, and what they count of the rest.
   void AddTo(EmbeddingStats* stats) const;
 
@@ -124,7 +124,6 @@ class Tiers {
   }
 
   CachePlace place_;
-  bool staged_ = false;
   TierStats cache_;  // its name and budget
   TierStats disk_;   // the store's name
   OpenedStore store_;

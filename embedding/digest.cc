@@ -1,0 +1,50 @@
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/status_macros.h"
+#include "embedding/digest_impl.h"
+
+namespace hotrow::internal {
+
+absl::StatusOr<std::vector<TableDigest>> DigestRows(const EmbeddingCollectionOptions& options,
+                                                    const Plan& plan, RowStore* store) {
+  std::vector<TableDigest> tables(options.tables.size());
+  std::vector<int64_t> payload_bytes(options.tables.size());
+  for (const PlannedTable& table : plan.tables) {
+    const TableConfig& config = options.tables[table.config];
+    TableDigest& out = tables[table.config];
+    out.name = config.name;
+    out.dim = config.embedding_dim;
+    out.row_bytes = table.layout.row_bytes;
+    payload_bytes[table.config] = table.layout.payload_bytes;
+  }
+  HOTROW_RETURN_IF_ERROR(store->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+    TableDigest& out = tables[key.table];
+    out.rows += 1;
+    out.hash += HashBytes(key.key, key.table, row.first(payload_bytes[key.table]));
+    return absl::OkStatus();
+  }));
+  return tables;
+}
+
+absl::Status SumOverRanks(RowShuffle* shuffle, std::vector<TableDigest>* tables) {
+  // Rows and both halves of the hash of each table.
+  std::vector<int64_t> mine;
+  for (const TableDigest& table : *tables) {
+    mine.insert(mine.end(), {table.rows, static_cast<int64_t>(table.hash.hi),
+                             static_cast<int64_t>(table.hash.lo)});
+  }
+  std::vector<int64_t> all(mine.size() * shuffle->world_size());
+  HOTROW_RETURN_IF_ERROR(shuffle->AllGather(mine, all));
+  for (size_t i = 0; i < all.size(); i += 3) {
+    TableDigest& table = (*tables)[i % mine.size() / 3];
+    if (i < mine.size()) table.rows = 0, table.hash = {};
+    table.rows += all[i];
+    table.hash += {static_cast<uint64_t>(all[i + 1]), static_cast<uint64_t>(all[i + 2])};
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow::internal

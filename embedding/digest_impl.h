@@ -1,0 +1,22 @@
+#ifndef HOTROW_EMBEDDING_DIGEST_IMPL_H_
+#define HOTROW_EMBEDDING_DIGEST_IMPL_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "embedding/collection_plan_impl.h"
+#include "embedding/embedding_collection.h"
+#include "embedding/options.h"
+#include "embedding/ranks/row_shuffle_impl.h"
+#include "store/row_store.h"
+
+namespace hotrow::internal {
+
+// Counts and hashes all rows of a store, table by table.
+absl::StatusOr<std::vector<TableDigest>> DigestRows(const EmbeddingCollectionOptions& options,
+                                                    const Plan& plan, RowStore* store);
+// Makes them those of all ranks. Collective.
+absl::Status SumOverRanks(RowShuffle* shuffle, std::vector<TableDigest>* tables);
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_DIGEST_IMPL_H_

@@ -1,0 +1,138 @@
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "base/trace.h"
+#include "embedding/prefetcher_impl.h"
+
+namespace hotrow::internal {
+namespace {
+
+// From so many threads on the pipeline spreads its work over the caller's pool.
+constexpr int kPipelinePoolThreads = 4;
+
+// The pipeline's loops are the host's; what it enqueues goes to streams of the tiers' own. Where
+// there are few processors the pool belongs to the caller's computing: the pipeline's thread takes
+// its share of one when somebody waits. Where there are many, it alone would not keep up.
+ExecContext PipelineContext(const ExecContext& ctx, bool threaded) {
+  ExecContext out = ctx.OnHost();
+  if (threaded && ctx.pool != nullptr && ctx.pool->num_threads() < kPipelinePoolThreads) {
+    out.pool = nullptr;
+  }
+  return out;
+}
+
+PrefetchedStep* StepOf(StepPipeline::Job* job) { return static_cast<PrefetchedStep*>(job); }
+
+}  // namespace
+
+Prefetcher::Prefetcher(const EmbeddingCollectionOptions& options, const Plan& plan,
+                       const ExecContext& ctx, Tiers* tiers, RowShuffle* shuffle,
+                       std::unique_ptr<CommLane> id_lane)
+    : plan_(plan),
+      communicator_(shuffle == nullptr ? nullptr : options.communicator),
+      ctx_(PipelineContext(ctx, options.prefetch_depth > 0)),
+      tiers_(tiers),
+      shuffle_(shuffle),
+      id_lane_(std::move(id_lane)),
+      pipeline_(options.prefetch_depth > 0, Stages()) {}
+
+StepPipeline::Stages Prefetcher::Stages() {
+  return {
+      .first = [this](StepPipeline::Job* job) { return Place(StepOf(job)); },
+      .second = [this](StepPipeline::Job* job) { return Fill(StepOf(job)); },
+      .undo = [this](StepPipeline::Job* job) { tiers_->GiveUp(&StepOf(job)->tiers); },
+  };
+}
+
+void Prefetcher::Start(PrefetchedStep* step) {
+  step->id_ticket = -1;
+  if (shuffle_ != nullptr) {
+    step->id_ticket = id_lane_->Start([this, step](Communicator& channel) {
+      return EndJobUnlessOk(communicator_, [&]() -> absl::Status {
+        HOTROW_RETURN_IF_ERROR(FindKeys(step, &lane_unique_));
+        TraceSpan span(ctx_.trace, "id_shuffle");
+        return shuffle_->ExchangeKeys(ctx_, channel, step->batch.wanted, /*evaluation=*/false,
+                                      &lane_ids_, &step->batch.shuffled);
+      }());
+    });
+  }
+  pipeline_.Submit(step);
+}
+
+void Prefetcher::Withdraw(PrefetchedStep* step) {
+  pipeline_.Withdraw(step);
+  // The lane reads and writes the step, and other ranks wait for our part of that. An error is one
+  // of the communicator, which the next call reports.
+  if (step->id_ticket >= 0) id_lane_->Wait(step->id_ticket).IgnoreError();
+}
+
+absl::Status Prefetcher::FindKeys(PrefetchedStep* step, UniqueScratch* scratch) {
+  TraceSpan span(ctx_.trace, "unique");
+  StepBatch& b = step->batch;
+  HOTROW_RETURN_IF_ERROR(
+      b.FindUnique(ctx_, plan_, {b.batch_size, b.values, b.offsets, b.weights}, scratch));
+  return b.GroupByRow(ctx_);
+}
+
+absl::Status Prefetcher::Place(PrefetchedStep* step) {
+  const absl::Status status = [&]() -> absl::Status {
+    if (shuffle_ == nullptr) {
+      HOTROW_RETURN_IF_ERROR(FindKeys(step, &unique_));
+    } else {
+      HOTROW_RETURN_IF_ERROR(id_lane_->Wait(step->id_ticket));
+    }
+    return PlaceRows(step);
+  }();
+  if (!status.ok()) {
+    tiers_->GiveUp(&step->tiers);
+    pipeline_.NotifyRoom();
+  }
+  return status;
+}
+
+// Rows that this step shares with the one before may still be on their way for that one: they are
+// placed, so they count as hits, and are there before this step's own are read.
+absl::Status Prefetcher::PlaceRows(PrefetchedStep* step) {
+  TierStep* const rows = &step->tiers;
+  bool waited = false;
+  bool from_scratch = false;
+  for (;;) {
+    if (pipeline_.cancelled(step)) return absl::CancelledError("the step was cancelled");
+    const uint64_t epoch = pipeline_.room_epoch();
+    const bool alone = pipeline_.RunsAlone(step);
+    HOTROW_ASSIGN_OR_RETURN(const TieredTable::Placed placed, tiers_->Place(ctx_, rows));
+    if (placed == TieredTable::Placed::kAll) break;
+    // The rows that found room come while this step waits for the others'.
+    HOTROW_ASSIGN_OR_RETURN(const bool kept, pipeline_.Join(step, [&] { tiers_->GiveUp(rows); }));
+    if (!kept) continue;
+    HOTROW_RETURN_IF_ERROR(tiers_->Fetch(ctx_, rows));
+    if (alone && placed == TieredTable::Placed::kNoRoom) {
+      // What was placed beside the rows of an older step may stand in the way of the rest.
+      if (from_scratch) {
+        return tiers_->NoRoomError(*rows->keys, step->batch.batch_size, shuffle_ == nullptr);
+      }
+      from_scratch = true;
+      tiers_->GiveUp(rows);
+      continue;
+    }
+    if (!waited) prefetch_waits_.fetch_add(1, std::memory_order_relaxed);
+    waited = true;
+    TraceSpan span(ctx_.trace, "wait_for_room");
+    pipeline_.WaitForRoom(step, epoch);
+  }
+  tiers_->FinishPlacing(ctx_);
+  return absl::OkStatus();
+}
+
+absl::Status Prefetcher::Fill(PrefetchedStep* step) {
+  TraceSpan span(ctx_.trace, "fill");
+  HOTROW_RETURN_IF_ERROR(tiers_->MakeResident(ctx_, &step->tiers));
+  if (!tiers_->staged()) return absl::OkStatus();
+  // With a cache a row stays where it is until the step ends.
+  HOTROW_RETURN_IF_ERROR(tiers_->Resolve(ctx_, &step->tiers, &step->batch.rows));
+  TraceSpan upload(ctx_.trace, "upload");
+  return step->batch.PlaceArrays(/*grouped=*/true);
+}
+
+}  // namespace hotrow::internal

@@ -1,0 +1,92 @@
+#include <algorithm>
+
+#include "base/status_macros.h"
+#include "base/trace.h"
+#include "embedding/row_gradients_impl.h"
+#include "ops/gradient_segment_sum.h"
+
+namespace hotrow::internal {
+namespace {
+
+// Room for `size` elements. What was there is lost when it grows, by a quarter more than is needed,
+// so that batches of nearly equal size do not each take new memory.
+template <typename T>
+absl::Status EnsureSize(const ExecContext& ctx, int64_t size, DeviceMemory<T>* memory) {
+  if (memory->size() >= size) return absl::OkStatus();
+  return memory->Reserve(ctx.device, size + size / 4, ctx.stream);
+}
+
+}  // namespace
+
+absl::Status RowGradients::PlaceRows(const TableKeys& keys, DeviceMemory<float>* floats,
+                                     std::vector<float*>* rows) const {
+  const auto num_tables = static_cast<int32_t>(plan_.tables.size());
+  int64_t total = 0;
+  for (int32_t t = 0; t < num_tables; ++t) {
+    total += (keys.table_offsets[t + 1] - keys.table_offsets[t]) * plan_.tables[t].layout.dim;
+  }
+  HOTROW_RETURN_IF_ERROR(EnsureSize(ctx_, total, floats));
+  rows->resize(keys.keys.size());
+  float* next = floats->data();
+  for (int32_t t = 0; t < num_tables; ++t) {
+    for (int64_t u = keys.table_offsets[t]; u < keys.table_offsets[t + 1]; ++u) {
+      (*rows)[u] = next;
+      next += plan_.tables[t].layout.dim;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t step,
+                                 StepBatch* batch) {
+  StepBatch& b = *batch;
+  HOTROW_RETURN_IF_ERROR(PlaceRows(b.wanted, &wanted_, &wanted_rows_));
+  b.gradient_arrays.Clear();
+  const size_t part = b.gradient_arrays.Add(wanted_rows_);
+  HOTROW_RETURN_IF_ERROR(b.gradient_arrays.Upload(b.staged, &b.upload));
+  b.at.gradients = b.gradient_arrays.At<float*>(part);
+  {
+    TraceSpan span(ctx_.trace, "segment_sum");
+    const int64_t stride = gradient.pooled_stride == 0 ? plan_.pooled_dim : gradient.pooled_stride;
+    std::vector<JaggedFeature> features;
+    int32_t widest_dim = 0;
+    for (const PlannedFeature& feature : plan_.features) {
+      widest_dim = std::max(widest_dim, feature.dim);
+      const bool pooled = feature.pooling != Pooling::kNone;
+      // JaggedFeature serves both directions; here its data is only read.
+      float* const data = const_cast<float*>(pooled ? gradient.pooled + feature.pooled_offset
+                                                    : gradient.unpooled[feature.unpooled_index]);
+      features.push_back({.dim = feature.dim,
+                          .pooling = feature.pooling,
+                          .data = data,
+                          .stride = pooled ? stride : feature.dim});
+    }
+    const int64_t workspace_bytes =
+        GradientSegmentSumWorkspaceBytes(b.num_lookups, ctx_.device, widest_dim);
+    HOTROW_RETURN_IF_ERROR(EnsureSize(ctx_, workspace_bytes, &workspace_));
+    HOTROW_RETURN_IF_ERROR(GradientSegmentSum(ctx_, {.features = features,
+                                                     .batch_size = b.batch_size,
+                                                     .offsets = b.at.offsets,
+                                                     .weights = b.at.weights,
+                                                     .row_offsets = b.at.row_offsets,
+                                                     .lookup_order = b.at.lookup_order,
+                                                     .num_rows = std::ssize(b.wanted.keys),
+                                                     .gradients = b.at.gradients,
+                                                     .num_lookups = b.num_lookups,
+                                                     .workspace = workspace_.data(),
+                                                     .workspace_bytes = workspace_bytes}));
+  }
+  if (shuffle_ == nullptr) return absl::OkStatus();
+  return shuffle_->StartGradients(ctx_, b.wanted, b.shuffled, wanted_rows_, step);
+}
+
+absl::StatusOr<float* const*> RowGradients::Finish(const StepBatch& batch) {
+  if (shuffle_ == nullptr) return batch.at.gradients;
+  TraceSpan span(ctx_.trace, "gradient_shuffle");
+  HOTROW_RETURN_IF_ERROR(PlaceRows(batch.shuffled.served, &served_, &served_rows_));
+  HOTROW_RETURN_IF_ERROR(
+      shuffle_->FinishGradients(ctx_, batch.shuffled, wanted_rows_, served_rows_));
+  return served_rows_.data();
+}
+
+}  // namespace hotrow::internal

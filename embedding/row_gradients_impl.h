@@ -1,0 +1,57 @@
+#ifndef HOTROW_EMBEDDING_ROW_GRADIENTS_IMPL_H_
+#define HOTROW_EMBEDDING_ROW_GRADIENTS_IMPL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/device_memory.h"
+#include "base/exec_context.h"
+#include "embedding/collection_plan_impl.h"
+#include "embedding/embedding_collection.h"
+#include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/step_impl.h"
+
+namespace hotrow::internal {
+
+// RowGradients makes one gradient for each row out of that of a batch: the sum over the row's
+// lookups, and with several ranks the sum of those over the ranks, in their order.
+//
+// Memory:  of the device, grown to the largest batch seen.
+// Threads: the caller's. One step at a time: Begin, then Finish.
+// Errors:  ResourceExhausted, and those of the communicator.
+class RowGradients {
+ public:
+  // Not owned: both outlive this. shuffle: null with one rank.
+  RowGradients(const Plan& plan, const ExecContext& ctx, RowShuffle* shuffle)
+      : plan_(plan), ctx_(ctx), shuffle_(shuffle) {}
+
+  // Sums by wanted key, at batch->at.gradients; those that other ranks keep set out. step: of the
+  // update.
+  absl::Status Begin(const EmbeddingGradient& gradient, uint32_t step, StepBatch* batch);
+  // Where loops or kernels find the gradient of each served key. Good until the next Begin.
+  absl::StatusOr<float* const*> Finish(const StepBatch& batch);
+
+  int64_t device_bytes() const { return wanted_.bytes() + workspace_.bytes(); }
+
+ private:
+  // Puts one gradient of each key's dim after another; `rows` are their places.
+  absl::Status PlaceRows(const TableKeys& keys, DeviceMemory<float>* floats,
+                         std::vector<float*>* rows) const;
+
+  const Plan& plan_;
+  const ExecContext ctx_;
+  RowShuffle* const shuffle_;
+  DeviceMemory<float> wanted_;
+  std::vector<float*> wanted_rows_;  // [U]
+  DeviceMemory<std::byte> workspace_;
+  // Several ranks.
+  DeviceMemory<float> served_;
+  std::vector<float*> served_rows_;  // [served keys]
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_ROW_GRADIENTS_IMPL_H_
