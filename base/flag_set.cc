@@ -39,16 +39,6 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-std::string ValueText(const FlagValue& value) {
-  if (const auto* number = std::get_if<int64_t>(&value)) return absl::StrCat(*number);
-  if (const auto* real = std::get_if<double>(&value)) {
-    // The shortest text that reads back as this number.
-    char text[32];
-    return std::string(text, std::to_chars(text, text + sizeof(text), *real).ptr);
-  }
-  return std::get<std::string>(value);
-}
-
 // A word as a shell takes it for one argument.
 std::string ShellQuoted(const std::string& word) {
   const auto is_plain = [](unsigned char c) {
@@ -82,7 +72,49 @@ absl::StatusOr<std::vector<int32_t>> ParseSizes(std::string_view text) {
   return sizes;
 }
 
+template <typename T>
+FlagField RealField(T* field, double min, double max) {
+  return {.hint = "X",
+          .set =
+              [=](std::string_view text) {
+                double value = 0;
+                if (!absl::SimpleAtod(Absl(text), &value) || !(value >= min && value <= max)) {
+                  return absl::InvalidArgumentError(
+                      absl::StrCat("takes a number from ", min, " to ", max));
+                }
+                *field = static_cast<T>(value);
+                return absl::OkStatus();
+              },
+          .get =
+              [field] {
+                char text[32];
+                const char* const end = std::to_chars(text, text + sizeof(text), *field).ptr;
+                double value = 0;
+                std::from_chars(text, end, value);
+                return FlagValue(value);
+              }};
+}
+
+// "mpi", "mpi or single", "auto, single or mpi".
+std::string OneOf(const std::vector<std::string_view>& words) {
+  std::string out;
+  for (size_t i = 0; i < words.size(); ++i) {
+    absl::StrAppend(&out, i == 0 ? "" : i + 1 == words.size() ? " or " : ", ", Absl(words[i]));
+  }
+  return out;
+}
+
 }  // namespace
+
+std::string FlagText(const FlagValue& value) {
+  if (const auto* number = std::get_if<int64_t>(&value)) return absl::StrCat(*number);
+  if (const auto* real = std::get_if<double>(&value)) {
+    // The shortest text that reads back as this number.
+    char text[32];
+    return std::string(text, std::to_chars(text, text + sizeof(text), *real).ptr);
+  }
+  return std::get<std::string>(value);
+}
 
 absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
   const std::string lower = absl::AsciiStrToLower(Absl(text));
@@ -106,13 +138,13 @@ absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
   const absl::string_view digits = absl::string_view(lower).substr(0, digits_end);
   int64_t whole = 0;
   if (scale == 1 && absl::SimpleAtoi(digits, &whole)) {
-    if (whole > FlagSet::kBytesMax) return TooManyBytes(FlagSet::kBytesMax);
+    if (whole > kFlagBytesMax) return TooManyBytes(kFlagBytesMax);
     return whole;
   }
   double number = 0;
   if (digits.empty() || !absl::SimpleAtod(digits, &number)) return error;
   const double bytes = number * scale;
-  if (!(bytes <= static_cast<double>(FlagSet::kBytesMax))) return TooManyBytes(FlagSet::kBytesMax);
+  if (!(bytes <= static_cast<double>(kFlagBytesMax))) return TooManyBytes(kFlagBytesMax);
   return static_cast<int64_t>(bytes);
 }
 
@@ -138,108 +170,137 @@ std::vector<std::string> WrapText(std::string_view text, size_t width) {
   return lines;
 }
 
-void FlagSet::Group(std::string_view title) { groups_.emplace_back(title); }
+namespace internal {
 
-void FlagSet::Add(Flag flag) {
-  if (groups_.empty()) groups_.emplace_back("Flags");
-  flag.group = groups_.size() - 1;
-  if (flag.default_text.empty()) flag.default_text = ValueText(flag.get());
-  flags_.push_back(std::move(flag));
+FlagField IntFlag(int64_t min, int64_t max, std::function<void(int64_t)> set,
+                  std::function<FlagValue()> get) {
+  return {.hint = "N",
+          .set =
+              [=](std::string_view text) {
+                int64_t value = 0;
+                if (!absl::SimpleAtoi(Absl(text), &value) || value < min || value > max) {
+                  return absl::InvalidArgumentError(
+                      absl::StrCat("takes a whole number from ", min, " to ", max));
+                }
+                set(value);
+                return absl::OkStatus();
+              },
+          .get = std::move(get),
+          .min = min};
+}
+
+FlagField WordFlag(std::string_view hint, std::vector<std::string_view> words,
+                   std::function<void(size_t word)> set, std::function<std::string_view()> get) {
+  return {.hint = std::string(hint),
+          .set =
+              [=](std::string_view text) {
+                const auto at = std::find(words.begin(), words.end(), text);
+                if (at == words.end()) {
+                  return absl::InvalidArgumentError(absl::StrCat("takes ", OneOf(words)));
+                }
+                set(static_cast<size_t>(at - words.begin()));
+                return absl::OkStatus();
+              },
+          .get = [=] { return FlagValue(std::string(get())); }};
+}
+
+}  // namespace internal
+
+FlagField RealFlag(double* field, double min, double max) { return RealField(field, min, max); }
+FlagField RealFlag(float* field, double min, double max) { return RealField(field, min, max); }
+
+FlagField StringFlag(std::string_view hint, std::string* field) {
+  return {.hint = std::string(hint),
+          .set =
+              [field](std::string_view text) {
+                *field = text;
+                return absl::OkStatus();
+              },
+          .get = [field] { return FlagValue(*field); }};
+}
+
+FlagField SwitchFlag(bool* field) {
+  return {.is_switch = true,
+          .set =
+              [field](std::string_view text) {
+                if (text != "true" && text != "false") {
+                  return absl::InvalidArgumentError("takes true or false");
+                }
+                *field = text == "true";
+                return absl::OkStatus();
+              },
+          .get = [field] { return FlagValue(std::string(*field ? "true" : "false")); }};
+}
+
+FlagField SizesFlag(std::vector<int32_t>* field) {
+  return {.hint = "N-N-...",
+          .set =
+              [field](std::string_view text) {
+                HOTROW_ASSIGN_OR_RETURN(*field, ParseSizes(text));
+                return absl::OkStatus();
+              },
+          .get = [field] { return FlagValue(absl::StrJoin(*field, "-")); }};
+}
+
+FlagField BytesFlag(int64_t* field, int64_t word_value, int64_t bytes_max) {
+  return {.hint = "BYTES",
+          .set =
+              [=](std::string_view text) {
+                if (text == "min" && word_value != kNoMinWord) {
+                  *field = word_value;
+                  return absl::OkStatus();
+                }
+                HOTROW_ASSIGN_OR_RETURN(const int64_t bytes, ParseBytes(text));
+                if (bytes > bytes_max) return TooManyBytes(bytes_max);
+                *field = bytes;
+                return absl::OkStatus();
+              },
+          .get = [field] { return FlagValue(*field); },
+          .min = 0,
+          .word_value = word_value};
+}
+
+void FlagSet::Group(std::string_view title) {
+  group_ = static_cast<size_t>(std::find(groups_.begin(), groups_.end(), title) - groups_.begin());
+  if (group_ == groups_.size()) groups_.emplace_back(title);
+}
+
+void FlagSet::Add(std::string_view name, FlagField field, std::string_view help) {
+  if (groups_.empty()) Group("Flags");
+  std::string default_text = FlagText(field.get());
+  flags_.push_back({.name = std::string(name),
+                    .help = std::string(help),
+                    .default_text = std::move(default_text),
+                    .group = group_,
+                    .field = std::move(field)});
 }
 
 void FlagSet::AddString(std::string_view name, std::string_view hint, std::string* field,
                         std::string_view help) {
-  Add({.name = std::string(name),
-       .hint = std::string(hint),
-       .help = std::string(help),
-       .set =
-           [field](std::string_view text) {
-             *field = text;
-             return absl::OkStatus();
-           },
-       .get = [field] { return FlagValue(*field); }});
+  Add(name, StringFlag(hint, field), help);
 }
 
 void FlagSet::AddInt(std::string_view name, int64_t min, int64_t max, int64_t* field,
                      std::string_view help) {
-  Add({.name = std::string(name),
-       .hint = "N",
-       .help = std::string(help),
-       .set =
-           [=](std::string_view text) {
-             int64_t value = 0;
-             if (!absl::SimpleAtoi(Absl(text), &value) || value < min || value > max) {
-               return absl::InvalidArgumentError(
-                   absl::StrCat("takes a whole number from ", min, " to ", max));
-             }
-             *field = value;
-             return absl::OkStatus();
-           },
-       .get = [field] { return FlagValue(*field); }});
+  Add(name, IntFlag(field, min, max), help);
 }
 
 void FlagSet::AddReal(std::string_view name, double min, double max, double* field,
                       std::string_view help) {
-  Add({.name = std::string(name),
-       .hint = "X",
-       .help = std::string(help),
-       .set =
-           [=](std::string_view text) {
-             double value = 0;
-             if (!absl::SimpleAtod(Absl(text), &value) || !(value >= min && value <= max)) {
-               return absl::InvalidArgumentError(
-                   absl::StrCat("takes a number from ", min, " to ", max));
-             }
-             *field = value;
-             return absl::OkStatus();
-           },
-       .get = [field] { return FlagValue(*field); }});
+  Add(name, RealFlag(field, min, max), help);
 }
 
 void FlagSet::AddBytes(std::string_view name, int64_t* field, std::string_view help,
-                       int64_t min_value, int64_t bytes_max) {
-  Add({.name = std::string(name),
-       .hint = "BYTES",
-       .help = std::string(help),
-       .set =
-           [=](std::string_view text) {
-             if (text == "min" && min_value != kNoMinWord) {
-               *field = min_value;
-               return absl::OkStatus();
-             }
-             HOTROW_ASSIGN_OR_RETURN(const int64_t bytes, ParseBytes(text));
-             if (bytes > bytes_max) return TooManyBytes(bytes_max);
-             *field = bytes;
-             return absl::OkStatus();
-           },
-       .get = [field] { return FlagValue(*field); }});
+                       int64_t word_value, int64_t bytes_max) {
+  Add(name, BytesFlag(field, word_value, bytes_max), help);
 }
 
 void FlagSet::AddSizes(std::string_view name, std::vector<int32_t>* field, std::string_view help) {
-  Add({.name = std::string(name),
-       .hint = "N-N-...",
-       .help = std::string(help),
-       .set =
-           [field](std::string_view text) {
-             HOTROW_ASSIGN_OR_RETURN(*field, ParseSizes(text));
-             return absl::OkStatus();
-           },
-       .get = [field] { return FlagValue(absl::StrJoin(*field, "-")); }});
+  Add(name, SizesFlag(field), help);
 }
 
 void FlagSet::AddSwitch(std::string_view name, bool* field, std::string_view help) {
-  Add({.name = std::string(name),
-       .help = std::string(help),
-       .is_switch = true,
-       .set =
-           [field](std::string_view text) {
-             if (text != "true" && text != "false") {
-               return absl::InvalidArgumentError("takes true or false");
-             }
-             *field = text == "true";
-             return absl::OkStatus();
-           },
-       .get = [field] { return FlagValue(std::string(*field ? "true" : "false")); }});
+  Add(name, SwitchFlag(field), help);
 }
 
 void FlagSet::DescribeDefault(std::string_view text) { flags_.back().default_text = text; }
@@ -268,7 +329,7 @@ absl::Status FlagSet::UnknownFlag(std::string_view name) const {
 
 absl::Status FlagSet::Set(const Flag& flag, std::string_view value) const {
   HOTROW_RETURN_IF_ERROR(CheckUtf8Path(absl::StrCat("--", flag.name), value));
-  const absl::Status status = flag.set(value);
+  const absl::Status status = flag.field.set(value);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
       absl::StrCat("--", flag.name, "=", Absl(value), ": ", status.message()));
@@ -278,13 +339,12 @@ void FlagSet::AddPresets(std::vector<FlagPreset> presets) {
   presets_ = std::move(presets);
   std::vector<std::string> names;
   for (const FlagPreset& preset : presets_) names.push_back(preset.name);
-  Add({.name = std::string(kPresetFlag),
-       .hint = "NAME",
-       .help =
-           absl::StrCat("flags that reproduce a result, see below: ", absl::StrJoin(names, " or "),
-                        ". Flags that are given besides win over it"),
+  Add(kPresetFlag,
+      {.hint = "NAME",
        .set = [](std::string_view) { return absl::OkStatus(); },  // Parse calls ApplyPreset
-       .get = [preset = preset_] { return FlagValue(*preset); }});
+       .get = [preset = preset_] { return FlagValue(*preset); }},
+      absl::StrCat("flags that reproduce a result, see below: ", absl::StrJoin(names, " or "),
+                   ". Flags that are given besides win over it"));
 }
 
 absl::Status FlagSet::ApplyPreset(std::string_view name) {
@@ -328,13 +388,13 @@ absl::Status FlagSet::Parse(int argc, const char* const* argv) {
     std::string_view value;
     if (equals != std::string_view::npos) {
       value = body.substr(equals + 1);
-    } else if (flag->is_switch) {
+    } else if (flag->field.is_switch) {
       value = "true";
     } else if (i + 1 < argc && std::string_view(argv[i + 1]).substr(0, 2) != "--") {
       value = argv[++i];
     } else {
       return absl::InvalidArgumentError(
-          absl::StrCat("--", flag->name, " needs a value: --", flag->name, "=", flag->hint));
+          absl::StrCat("--", flag->name, " needs a value: --", flag->name, "=", flag->field.hint));
     }
     given.emplace_back(flag, value);
   }
@@ -360,7 +420,8 @@ std::string FlagSet::Help() const {
     absl::StrAppend(&out, group == 0 ? "" : "\n", groups_[group], "\n");
     for (const Flag& flag : flags_) {
       if (flag.group != group) continue;
-      std::string line = absl::StrCat("  --", flag.name, flag.is_switch ? "" : "=", flag.hint);
+      std::string line =
+          absl::StrCat("  --", flag.name, flag.field.is_switch ? "" : "=", flag.field.hint);
       line.resize(std::max(kHelpColumn, line.size() + 1), ' ');
       std::string text = flag.help;
       if (!flag.default_text.empty()) absl::StrAppend(&text, " [", flag.default_text, "]");
@@ -385,7 +446,7 @@ std::string FlagSet::Help() const {
 std::vector<std::pair<std::string, FlagValue>> FlagSet::Values() const {
   std::vector<std::pair<std::string, FlagValue>> values;
   values.reserve(flags_.size());
-  for (const Flag& flag : flags_) values.emplace_back(flag.name, flag.get());
+  for (const Flag& flag : flags_) values.emplace_back(flag.name, flag.field.get());
   return values;
 }
 
@@ -393,7 +454,7 @@ std::vector<std::pair<std::string, std::string>> FlagSet::TextsOfGroup(
     std::string_view title) const {
   std::vector<std::pair<std::string, std::string>> texts;
   for (const Flag& flag : flags_) {
-    if (groups_[flag.group] == title) texts.emplace_back(flag.name, ValueText(flag.get()));
+    if (groups_[flag.group] == title) texts.emplace_back(flag.name, FlagText(flag.field.get()));
   }
   return texts;
 }

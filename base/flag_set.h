@@ -1,6 +1,7 @@
 #ifndef HOTROW_BASE_FLAG_SET_H_
 #define HOTROW_BASE_FLAG_SET_H_
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -17,6 +18,91 @@
 namespace hotrow {
 
 using FlagValue = std::variant<int64_t, double, std::string>;
+
+// As a command line and a manifest show it; a number as the shortest text that reads back as it.
+std::string FlagText(const FlagValue& value);
+
+// How a flag reads and shows one field of the program, in the field's own type. The functions below
+// make one; the field outlives it.
+struct FlagField {
+  std::string hint;        // stands for the value in the help: "N", "FILE"
+  bool is_switch = false;  // needs no value
+  // Errors: InvalidArgument, "takes a whole number from 1 to 9": what is legal.
+  std::function<absl::Status(std::string_view)> set;
+  std::function<FlagValue()> get;
+  // Whole numbers and bytes: the least that is legal, and a number below it that a word stands for.
+  int64_t min = std::numeric_limits<int64_t>::min();
+  int64_t word_value = std::numeric_limits<int64_t>::min();
+};
+
+namespace internal {
+FlagField IntFlag(int64_t min, int64_t max, std::function<void(int64_t)> set,
+                  std::function<FlagValue()> get);
+FlagField WordFlag(std::string_view hint, std::vector<std::string_view> words,
+                   std::function<void(size_t word)> set, std::function<std::string_view()> get);
+}  // namespace internal
+
+template <std::integral T>
+FlagField IntFlag(T* field, int64_t min, int64_t max) {
+  return internal::IntFlag(
+      min, max, [field](int64_t value) { *field = static_cast<T>(value); },
+      [field] {
+        return std::in_range<int64_t>(*field) ? FlagValue(static_cast<int64_t>(*field))
+                                              : FlagValue(std::to_string(*field));
+      });
+}
+// A float shows as the double of the same shortest text: 0.02f as 0.02.
+FlagField RealFlag(double* field, double min, double max);
+FlagField RealFlag(float* field, double min, double max);
+// Values are UTF-8.
+FlagField StringFlag(std::string_view hint, std::string* field);
+// On or off: --name alone and --name=true set it, --name=false clears it.
+FlagField SwitchFlag(bool* field);
+// Layer sizes, joined by - or by commas.
+FlagField SizesFlag(std::vector<int32_t>* field);
+// A byte count as ParseBytes reads it, at most bytes_max; with word_value the word "min" is legal
+// too and means that number.
+inline constexpr int64_t kNoMinWord = std::numeric_limits<int64_t>::min();
+inline constexpr int64_t kFlagBytesMax = int64_t{1} << 60;
+inline constexpr int64_t kFlagMemoryBytesMax = int64_t{1}
+                                               << 47;  // addresses of a process on x86-64
+FlagField BytesFlag(int64_t* field, int64_t word_value = kNoMinWord,
+                    int64_t bytes_max = kFlagBytesMax);
+
+// An enum by its words. The functions are those of the enum's owner; the error of `parse` lists the
+// words.
+template <typename T>
+FlagField WordFlag(std::string_view hint, T* field,
+                   absl::StatusOr<T> (*parse)(std::string_view name),
+                   std::string_view (*name_of)(T value)) {
+  return {.hint = std::string(hint),
+          .set =
+              [=](std::string_view text) {
+                absl::StatusOr<T> value = parse(text);
+                if (value.ok()) *field = *value;
+                return value.status();
+              },
+          .get = [=] { return FlagValue(std::string(name_of(*field))); }};
+}
+// The same with a table of the words.
+template <typename T>
+struct FlagWord {
+  std::string_view name;
+  T value;
+};
+template <typename T>
+FlagField WordFlag(std::string_view hint, T* field, std::vector<FlagWord<T>> words) {
+  std::vector<std::string_view> names;
+  for (const FlagWord<T>& word : words) names.push_back(word.name);
+  return internal::WordFlag(
+      hint, std::move(names), [=](size_t word) { *field = words[word].value; },
+      [=] {
+        for (const FlagWord<T>& word : words) {
+          if (word.value == *field) return word.name;
+        }
+        return std::string_view("unknown");
+      });
+}
 
 // Flags under one name.
 struct FlagPreset {
@@ -36,24 +122,18 @@ class FlagSet {
  public:
   explicit FlagSet(std::string_view program) : program_(program) {}
 
-  // Flags added from here on stand under this heading.
+  // Flags added from here on stand under this heading, behind those that it has already.
   void Group(std::string_view title);
-  // `hint` stands for the value in the help: "N", "FILE". Values are UTF-8. Fields outlive the set.
+  void Add(std::string_view name, FlagField field, std::string_view help);
+  // The same with the fields that the functions above make.
   void AddString(std::string_view name, std::string_view hint, std::string* field,
                  std::string_view help);
   void AddInt(std::string_view name, int64_t min, int64_t max, int64_t* field,
               std::string_view help);
   void AddReal(std::string_view name, double min, double max, double* field, std::string_view help);
-  // A byte count as ParseBytes reads it, at most bytes_max; with `min_value` the word "min" is
-  // legal too and means that number.
-  static constexpr int64_t kNoMinWord = std::numeric_limits<int64_t>::min();
-  static constexpr int64_t kBytesMax = int64_t{1} << 60;
-  static constexpr int64_t kMemoryBytesMax = int64_t{1} << 47;  // addresses of a process on x86-64
   void AddBytes(std::string_view name, int64_t* field, std::string_view help,
-                int64_t min_value = kNoMinWord, int64_t bytes_max = kBytesMax);
-  // Layer sizes, joined by - or by commas.
+                int64_t word_value = kNoMinWord, int64_t bytes_max = kFlagBytesMax);
   void AddSizes(std::string_view name, std::vector<int32_t>* field, std::string_view help);
-  // On or off: --name alone and --name=true set it, --name=false clears it.
   void AddSwitch(std::string_view name, bool* field, std::string_view help);
   // Adds --preset=NAME: it sets the preset's flags as if they were typed before all others, so that
   // a flag on the command line wins wherever it stands.
@@ -78,15 +158,11 @@ class FlagSet {
  private:
   struct Flag {
     std::string name;
-    std::string hint;
     std::string help;
     std::string default_text;
     size_t group = 0;
-    bool is_switch = false;  // needs no value
-    std::function<absl::Status(std::string_view)> set;
-    std::function<FlagValue()> get;
+    FlagField field;
   };
-  void Add(Flag flag);
   const Flag* Find(std::string_view name) const;
   absl::Status UnknownFlag(std::string_view name) const;
   absl::Status Set(const Flag& flag, std::string_view value) const;
@@ -94,6 +170,7 @@ class FlagSet {
 
   std::string program_;
   std::vector<std::string> groups_;
+  size_t group_ = 0;  // of the next flag
   std::vector<Flag> flags_;
   std::vector<FlagPreset> presets_;
   std::shared_ptr<std::string> preset_ = std::make_shared<std::string>();  // the one in use
@@ -102,7 +179,7 @@ class FlagSet {
 };
 
 // "4096", "64MiB", "1.5G": plain bytes, KiB MiB GiB TiB PiB (powers of 1024), k M G T P or KB MB GB
-// TB PB (powers of 1000); case does not matter. At most FlagSet::kBytesMax.
+// TB PB (powers of 1000); case does not matter. At most kFlagBytesMax.
 absl::StatusOr<int64_t> ParseBytes(std::string_view text);
 
 // Breaks text at spaces into lines of at most `width` characters; line breaks in it are kept.

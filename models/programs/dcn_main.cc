@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<CtrModel>> MakeModel(const DcnFlags& f, const Tra
   return DcnModel::Create(
       {.num_dense = schema.num_dense,
        .num_sparse = static_cast<int32_t>(schema.features.size()),
-       .embedding_dim = static_cast<int32_t>(flags.embedding_dim),
+       .embedding_dim = flags.options.embedding_dim,
        .version = static_cast<int32_t>(f.version),
        .num_cross_layers = static_cast<int32_t>(f.num_layers),
        .low_rank_dim = static_cast<int32_t>(f.low_rank_dim),
@@ -68,8 +68,8 @@ absl::StatusOr<std::unique_ptr<CtrModel>> MakeModel(const DcnFlags& f, const Tra
        .dense_arch_layer_sizes = f.dense_arch_layer_sizes,
        .over_arch_layer_sizes = f.over_arch_layer_sizes,
        .dropout = static_cast<float>(f.dropout),
-       .seed = static_cast<uint64_t>(flags.seed),
-       .max_batch_size = flags.batch_size});
+       .seed = flags.options.seed,
+       .max_batch_size = flags.options.batch_size});
 }
 
 }  // namespace

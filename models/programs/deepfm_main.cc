@@ -40,11 +40,11 @@ void AddFlags(DeepFmFlags* f, FlagSet* set) {
 DeepFmOptions Options(const DeepFmFlags& f, const TrainerFlags& flags, const DataSchema& schema) {
   return {.num_dense = schema.num_dense,
           .num_sparse = static_cast<int32_t>(schema.features.size()),
-          .embedding_dim = static_cast<int32_t>(flags.embedding_dim),
+          .embedding_dim = flags.options.embedding_dim,
           .over_arch_layer_sizes = f.over_arch_layer_sizes,
           .dropout = static_cast<float>(f.dropout),
-          .seed = static_cast<uint64_t>(flags.seed),
-          .max_batch_size = flags.batch_size};
+          .seed = flags.options.seed,
+          .max_batch_size = flags.options.batch_size};
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
        .add_model_flags = [&f](FlagSet* set) { AddFlags(&f, set); },
        .table_columns =
            [](const TrainerFlags& flags) {
-             return DeepFmOptions::TableColumns(flags.embedding_dim);
+             return DeepFmOptions::TableColumns(flags.options.embedding_dim);
            },
        .make_model = [&f](const TrainerFlags& flags, const DataSchema& schema,
                           const ExecContext&) -> absl::StatusOr<std::unique_ptr<CtrModel>> {

@@ -41,12 +41,12 @@ void AddFlags(DlrmFlags* f, FlagSet* set) {
 DlrmOptions Options(const DlrmFlags& f, const TrainerFlags& flags, const DataSchema& schema) {
   return {.num_dense = schema.num_dense,
           .num_sparse = static_cast<int32_t>(schema.features.size()),
-          .embedding_dim = static_cast<int32_t>(flags.embedding_dim),
+          .embedding_dim = flags.options.embedding_dim,
           .dense_arch_layer_sizes = f.dense_arch_layer_sizes,
           .over_arch_layer_sizes = f.over_arch_layer_sizes,
           .dropout = static_cast<float>(f.dropout),
-          .seed = static_cast<uint64_t>(flags.seed),
-          .max_batch_size = flags.batch_size};
+          .seed = flags.options.seed,
+          .max_batch_size = flags.options.batch_size};
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
        .resolve_model_flags =
            [&f](const TrainerFlags& flags) {
              if (!f.dense_arch_layer_sizes.empty()) return;
-             f.dense_arch_layer_sizes = {512, 256, 64, static_cast<int32_t>(flags.embedding_dim)};
+             f.dense_arch_layer_sizes = {512, 256, 64, flags.options.embedding_dim};
            },
        .make_model = [&f](const TrainerFlags& flags, const DataSchema& schema,
                           const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {

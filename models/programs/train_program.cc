@@ -93,8 +93,9 @@ absl::Status CheckWritable(Env& env, const char* flag, const std::string& path,
 void PrintTryNext(const TrainProgram& program, const FlagSet& set, const TrainerFlags& flags,
                   const TrainReport& report) {
   std::vector<std::pair<std::string, std::string>> ideas;
-  const bool on_disk = flags.store != "memory";
-  if (!flags.checkpoint_dir.empty()) {
+  const TrainerOptions& options = flags.options;
+  const bool on_disk = options.store != StoreKind::kMemory;
+  if (!options.checkpoint_dir.empty()) {
     if (report.stopped_by_signal != 0) {
       ideas.emplace_back(set.CommandLineWith("resume", "true"), "go on where this stopped");
     }
@@ -112,12 +113,12 @@ void PrintTryNext(const TrainProgram& program, const FlagSet& set, const Trainer
   } else {
     ideas.emplace_back(set.CommandLineWith("cache_bytes", "min"),
                        "the smallest cache that works: same bits, see tables_hash");
-    if (flags.cache_policy == "lru") {
+    if (options.cache_policy == CachePolicy::kLru) {
       ideas.emplace_back(set.CommandLineWith("cache_policy", "lfu"),
                          "keep what is used often instead of what was used last");
     }
   }
-  const bool again = flags.checkpoint_dir.empty() && !on_disk;
+  const bool again = options.checkpoint_dir.empty() && !on_disk;
   if (flags.report.empty() && again) {
     ideas.emplace_back(set.CommandLineWith("report", "run.json"),
                        "hashes, metrics and figures of each tier as JSON");
@@ -144,12 +145,12 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
     HOTROW_RETURN_IF_ERROR(
         CheckWritable(env, "report", flags.report, absl::StrCat(flags.report, ".tmp")));
     HOTROW_RETURN_IF_ERROR(CheckWritable(env, "trace", flags.trace, flags.trace));
-    HOTROW_RETURN_IF_ERROR(
-        CheckWritable(env, "save_spec", flags.save_spec, absl::StrCat(flags.save_spec, ".tmp")));
+    HOTROW_RETURN_IF_ERROR(CheckWritable(env, "save_spec", options.save_spec,
+                                         absl::StrCat(options.save_spec, ".tmp")));
   }
   HOTROW_RETURN_IF_ERROR(
-      CheckWritable(env, "record_trace", flags.record_trace,
-                    AccessTracePath(flags.record_trace, communicator.rank(),
+      CheckWritable(env, "record_trace", options.record_trace,
+                    AccessTracePath(options.record_trace, communicator.rank(),
                                     communicator.world_size(), /*resumed_step=*/-1)));
   TraceRecorder trace(/*keep_events=*/first && !flags.trace.empty());
   ThreadPool pool(static_cast<int>(flags.threads));
@@ -163,7 +164,7 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
   options.communicator = &communicator;
 
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
-                          OpenDataSource(flags.data, static_cast<uint64_t>(flags.seed)));
+                          OpenDataSource(flags.data, options.seed));
   HOTROW_ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::Create(options.device));
   const ExecContext ctx = stream.On({.pool = &pool, .trace = &trace});
   const auto make_model = [&](const DataSchema& schema) {
@@ -171,13 +172,13 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
   };
   HOTROW_ASSIGN_OR_RETURN(TrainReport report, RunTraining(options, *data, make_model, ctx));
   if (!first) return report.access_status;
-  flags.cache_bytes = report.cache_bytes;
-  flags.device_cache_bytes = report.device_cache_bytes;
+  flags.options.cache_bytes = report.cache_bytes;
+  flags.options.device_cache_bytes = report.device_cache_bytes;
   report.flags = set.Values();
   std::printf("\n%s", FormatSummary(report).c_str());
   if (report.saved_step >= 0) {
     std::printf("\n  model of step %s saved to %s\n", FormatCount(report.saved_step).c_str(),
-                flags.save_dir.c_str());
+                options.save_dir.c_str());
   }
   if (!report.checkpoint.empty()) {
     std::printf("\n  checkpoint in %s; add --resume to go on from it\n", report.checkpoint.c_str());
@@ -191,8 +192,8 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
     std::printf("%s  report written to %s\n", flags.trace.empty() ? "\n" : "",
                 flags.report.c_str());
   }
-  if (!flags.save_spec.empty()) {
-    std::printf("\n  spec written to %s; `hotrow plan` reads it\n", flags.save_spec.c_str());
+  if (!options.save_spec.empty()) {
+    std::printf("\n  spec written to %s; `hotrow plan` reads it\n", options.save_spec.c_str());
   }
   if (!report.access_trace.empty() && report.access_status.ok()) {
     std::printf("\n  accesses recorded in %s; `hotrow trace` reads them\n",
@@ -218,10 +219,11 @@ absl::Status Run(const TrainProgram& program, int argc, const char* const* argv)
   }
   const CommKind comm = *parsed_comm;
   HOTROW_ASSIGN_OR_RETURN(const RankEnvironment ranks, DetectRankEnvironment());
-  HOTROW_ASSIGN_OR_RETURN(
-      TrainerOptions options,
+  HOTROW_RETURN_IF_ERROR(
       ResolveTrainerFlags(&flags, comm == CommKind::kSingle ? 1 : ranks.local_world_size));
   if (program.resolve_model_flags != nullptr) program.resolve_model_flags(flags);
+  // The flags stay as the report shows them.
+  TrainerOptions options = flags.options;
   if (program.table_columns != nullptr) {
     options.embedding_dim = static_cast<int32_t>(program.table_columns(flags));
   }

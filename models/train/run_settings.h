@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "comm/compare_ranks.h"
 #include "models/data/data_source.h"
-#include "models/train/trainer.h"
+#include "models/train/trainer_options.h"
 
 namespace hotrow {
 

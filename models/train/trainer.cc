@@ -66,10 +66,6 @@ constexpr int64_t kDiskWatchSteps = 16;
 constexpr double kShortOfDisk = 0.85;
 constexpr double kMuchForSnapshots = 0.2;
 
-absl::Status FlagError(const char* flag, const char* limit, int64_t value) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be ", limit, ", is ", value));
-}
-
 double Seconds(int64_t nanos) { return 1e-9 * static_cast<double>(nanos); }
 
 // Same bits for any pool: the pieces do not depend on it, and their sums are added in order.
@@ -1646,120 +1642,6 @@ absl::StatusOr<TrainReport> Trainer::Report() {
 }
 
 }  // namespace
-
-absl::Status TrainerOptions::Validate() const {
-  if (batch_size < 1) return FlagError("batch_size", "at least 1", batch_size);
-  if (epochs < 1) return FlagError("epochs", "at least 1", epochs);
-  if (limit_train_batches < 0) {
-    return FlagError("limit_train_batches", "at least 0", limit_train_batches);
-  }
-  if (validation_freq_within_epoch < 0) {
-    return FlagError("validation_freq_within_epoch", "at least 0", validation_freq_within_epoch);
-  }
-  if (embedding_dim < 1) return FlagError("embedding_dim", "at least 1", embedding_dim);
-  if (pooling == Pooling::kNone) {
-    return absl::InvalidArgumentError("--pooling must be sum or mean: models take pooled features");
-  }
-  if (store_bytes < 1) return FlagError("store_bytes", "at least 1", store_bytes);
-  if (exchange_feedback_bytes < 0) {
-    return FlagError("exchange_feedback", "at least 0", exchange_feedback_bytes);
-  }
-  if (exchange_feedback_bytes > 0 && exchange_backward == ExchangeType::kFp32) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--exchange_feedback=", exchange_feedback_bytes,
-        " keeps what gradients lose between ranks, and --exchange_backward=fp32 loses nothing; "
-        "add --exchange_backward=int8 (or fp16, bf16), or leave --exchange_feedback out"));
-  }
-  if (cache_bytes < 0 && cache_bytes != kSmallestCache) {
-    return FlagError("cache_bytes", "at least 0", cache_bytes);
-  }
-  if (device_cache_bytes < 0 && device_cache_bytes != kSmallestCache) {
-    return FlagError("device_cache_bytes", "at least 0", device_cache_bytes);
-  }
-  if (device != Device::kCpu && max_gradient_norm > 0) {
-    return absl::UnimplementedError(
-        "--max_gradient_norm works with --device=cpu only so far; leave one of them out");
-  }
-  HOTROW_RETURN_IF_ERROR(table_optimizer.Validate());
-  if (initializer.has_value()) HOTROW_RETURN_IF_ERROR(initializer->Validate());
-  if (!(max_gradient_norm >= 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--max_gradient_norm must be at least 0, is ", max_gradient_norm));
-  }
-  HOTROW_RETURN_IF_ERROR(schedule.Validate());
-  if (!(sample_rate > 0 && sample_rate <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--sample_rate must lie in (0, 1], is ", sample_rate));
-  }
-  if (checkpoint_every < 0) return FlagError("checkpoint_every", "at least 0", checkpoint_every);
-  if (keep_checkpoints < 1) return FlagError("keep_checkpoints", "at least 1", keep_checkpoints);
-  if (resume && checkpoint_dir.empty()) {
-    return absl::InvalidArgumentError(
-        "--resume needs --checkpoint_dir=DIR, where the checkpoints are to go on from");
-  }
-  if (!save_dir.empty() && save_dir == checkpoint_dir) {
-    return absl::InvalidArgumentError(absl::StrCat("--save_dir and --checkpoint_dir are both ",
-                                                   save_dir, "; give each a directory of its own"));
-  }
-  if (store != StoreKind::kMemory) {
-    if (store_path.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--store=", std::string(StoreKindName(store)),
-                       " needs --store_path=DIR, the directory of the rows"));
-    }
-    if (disk_bytes < 1) return FlagError("disk_bytes", "at least 1", disk_bytes);
-  }
-  return dense_optimizer.Validate();
-}
-
-EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
-                                             const DataSchema& schema) {
-  EmbeddingCollectionOptions out;
-  std::map<std::string, size_t> position_of;
-  for (const DataFeature& feature : schema.features) {
-    const auto [at, is_new] = position_of.try_emplace(feature.table, out.tables.size());
-    if (is_new) {
-      TableConfig table;
-      table.name = feature.table;
-      table.embedding_dim = options.embedding_dim;
-      table.weights_precision = options.weights_precision;
-      table.pooling = options.pooling;
-      table.optimizer = options.table_optimizer;
-      table.num_embeddings = feature.num_embeddings;
-      table.max_hotness = feature.max_hotness;
-      out.tables.push_back(std::move(table));
-    }
-    // Features that share a table may have bounds of their own: the table takes the widest, and
-    // none where one feature has none.
-    const auto widest = [](int64_t a, int64_t b) { return a == 0 || b == 0 ? 0 : std::max(a, b); };
-    TableConfig& table = out.tables[at->second];
-    table.num_embeddings = widest(table.num_embeddings, feature.num_embeddings);
-    table.max_hotness = widest(table.max_hotness, feature.max_hotness);
-    table.feature_names.push_back(feature.name);
-    out.feature_order.push_back(feature.name);
-  }
-  for (TableConfig& table : out.tables) {
-    // A table without bound has no number of rows to go by; 0.01 is what 10,000 rows would give.
-    table.initializer = options.initializer.value_or(
-        table.num_embeddings > 0 ? Initializer::UniformOfRows(table.num_embeddings)
-                                 : Initializer{InitializerKind::kUniform, 0.01f});
-  }
-  out.seed = options.seed;
-  out.max_batch_size = options.batch_size;
-  out.store = options.store;
-  out.store_bytes = options.store_bytes;
-  out.store_path = options.store_path;
-  out.disk_bytes = options.disk_bytes;
-  out.cache_bytes = std::max<int64_t>(options.cache_bytes, 0);
-  out.device_cache_bytes = std::max<int64_t>(options.device_cache_bytes, 0);
-  out.cache_policy = options.cache_policy;
-  out.prefetch_depth = options.prefetch_depth;
-  out.exchange_forward = options.exchange_forward;
-  out.exchange_backward = options.exchange_backward;
-  out.exchange_rounding = options.exchange_rounding;
-  out.exchange_feedback_bytes = options.exchange_feedback_bytes;
-  return out;
-}
 
 absl::StatusOr<TrainReport> RunTraining(const TrainerOptions& options, DataSource& data,
                                         const ModelFactory& factory, const ExecContext& ctx) {

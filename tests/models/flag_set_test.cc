@@ -1,11 +1,15 @@
 #include "base/flag_set.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <sstream>
 
 #include "base/env.h"
 #include "gtest/gtest.h"
 #include "models/programs/trainer_flags.h"
+#include "models/train/run_settings.h"
+#include "models/train/trainer_settings.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -85,6 +89,50 @@ TEST_F(FlagSetTest, ErrorsNameTheFlagTheValueAndWhatItTakes) {
   EXPECT_THAT(error({"stray"}), HasSubstr("unexpected argument \"stray\""));
   EXPECT_THAT(error({"-"}), HasSubstr("unexpected argument \"-\""));
   EXPECT_THAT(error({"--=3"}), HasSubstr("unknown flag --"));
+}
+
+TEST_F(FlagSetTest, FieldsHaveTypesOfTheirOwn) {
+  enum class Color { kRed, kGreen, kBlue };
+  int32_t dim = 8;
+  uint64_t seed = 5;
+  float rate = 0.02f;
+  Color color = Color::kRed;
+  set_.Add("dim", IntFlag(&dim, 1, 64), "columns");
+  set_.Add("seed", IntFlag(&seed, 0, INT64_MAX), "of all");
+  set_.Add("speed", RealFlag(&rate, 0, 1), "a float");
+  set_.Add(
+      "color",
+      WordFlag<Color>("WORD", &color,
+                      {{"red", Color::kRed}, {"green", Color::kGreen}, {"blue", Color::kBlue}}),
+      "a word");
+  EXPECT_THAT(set_.Help(), AllOf(HasSubstr("a float [0.02]"), HasSubstr("a word [red]")));
+  HOTROW_ASSERT_OK(
+      Parse({"--dim=16", "--seed=9223372036854775807", "--speed=1e-3", "--color=green"}));
+  EXPECT_EQ(dim, 16);
+  EXPECT_EQ(seed, uint64_t{INT64_MAX});
+  EXPECT_EQ(rate, 1e-3f);
+  EXPECT_EQ(color, Color::kGreen);
+  const auto values = set_.Values();
+  EXPECT_EQ(values[5].second, FlagValue(int64_t{16}));
+  EXPECT_EQ(values[7].second, FlagValue(1e-3));  // and not the float's own digits
+  EXPECT_EQ(values[8].second, FlagValue(std::string("green")));
+  EXPECT_THAT(Parse({"--color=pink"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--color=pink: takes red, green or blue")));
+  EXPECT_EQ(color, Color::kGreen);
+  seed = UINT64_MAX;  // as only code can set it
+  EXPECT_EQ(FlagText(set_.Values()[6].second), "18446744073709551615");
+}
+
+// Groups may be filled in turns.
+TEST_F(FlagSetTest, AGroupGoesOnWhereItIsNamedAgain) {
+  set_.Group("First");
+  bool fast = false;
+  set_.AddSwitch("fast", &fast, "go");
+  const std::string help = set_.Help();
+  EXPECT_LT(help.find("--rate"), help.find("--fast"));
+  EXPECT_LT(help.find("--fast"), help.find("Second\n"));
+  EXPECT_EQ(help.find("First\n"), help.rfind("First\n"));
 }
 
 TEST_F(FlagSetTest, ValuesAreThoseOfTheFields) {
@@ -248,37 +296,39 @@ TEST(TrainerFlagsTest, HelpDescribesEveryFlagWithinTheScreen) {
 
 TEST(TrainerFlagsTest, ResolvesWhatIsLeftOpen) {
   TrainerFlags flags;
-  flags.embedding_dim = 24;
-  flags.learning_rate = 0.125;
-  flags.dense_learning_rate = 0;
-  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainerOptions options, ResolveTrainerFlags(&flags));
+  TrainerOptions& options = flags.options;
+  options.embedding_dim = 24;
+  options.table_optimizer.learning_rate = 0.125f;
+  options.table_optimizer.eps = 0.25f;
+  options.dense_optimizer.learning_rate = 0;
+  HOTROW_ASSERT_OK(ResolveTrainerFlags(&flags));
   EXPECT_EQ(options.embedding_dim, 24);
   EXPECT_EQ(options.dense_optimizer.learning_rate, 0.125f);
+  EXPECT_EQ(options.dense_optimizer.eps, 0.25f);
   EXPECT_GE(flags.threads, 1);
   EXPECT_GT(options.store_bytes, 1 << 20);
   EXPECT_LT(options.store_bytes, UsableMemoryBytes());
   EXPECT_FALSE(options.initializer.has_value());
   // Of one share of the memory.
   TrainerFlags feedback;
-  feedback.exchange_backward = "int8";
-  feedback.exchange_feedback = 1 << 20;
-  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainerOptions less, ResolveTrainerFlags(&feedback));
-  EXPECT_EQ(less.store_bytes, options.store_bytes - (1 << 20));
+  feedback.options.exchange_backward = ExchangeType::kInt8;
+  feedback.options.exchange_feedback_bytes = 1 << 20;
+  HOTROW_ASSERT_OK(ResolveTrainerFlags(&feedback));
+  EXPECT_EQ(feedback.options.store_bytes, options.store_bytes - (1 << 20));
 }
 
 TEST(TrainerFlagsTest, StoresOnADiskGetBudgetsOfTheirOwn) {
   TrainerFlags flags;
-  flags.store = "ssd";
-  flags.store_path = test::TempDir() + "/not/there/yet";
-  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainerOptions options, ResolveTrainerFlags(&flags));
-  EXPECT_EQ(options.store, StoreKind::kSsd);
-  EXPECT_EQ(options.store_path, flags.store_path);
+  TrainerOptions& options = flags.options;
+  options.store = StoreKind::kSsd;
+  options.store_path = test::TempDir() + "/not/there/yet";
+  HOTROW_ASSERT_OK(ResolveTrainerFlags(&flags));
   // The cache is what speed comes from.
   EXPECT_GT(options.cache_bytes, 4 * options.store_bytes);
   EXPECT_LT(options.cache_bytes + options.store_bytes, UsableMemoryBytes());
   EXPECT_GT(options.store_bytes, 1 << 20);
   EXPECT_GT(options.disk_bytes, 1 << 20);
-  EXPECT_LT(options.disk_bytes, UsableDiskBytes(flags.store_path));
+  EXPECT_LT(options.disk_bytes, UsableDiskBytes(options.store_path));
   // Files that are there already count as room.
   const std::string dir = test::TempDir();
   const int64_t before = UsableDiskBytes(dir);
@@ -289,56 +339,60 @@ TEST(TrainerFlagsTest, StoresOnADiskGetBudgetsOfTheirOwn) {
   EXPECT_GT(UsableDiskBytes("/"), 0);
 }
 
+// Parses these flags into `flags` and resolves them.
+absl::Status ParseAndResolve(std::vector<const char*> arguments, TrainerFlags* flags) {
+  arguments.insert(arguments.begin(), "learner");
+  FlagSet set = MakeTrainerFlagSet("learner", nullptr, flags);
+  const absl::Status parsed = set.Parse(static_cast<int>(arguments.size()), arguments.data());
+  return parsed.ok() ? ResolveTrainerFlags(flags) : parsed;
+}
+
 TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
-  const auto error = [](auto change) {
+  const auto error = [](std::vector<const char*> arguments) {
     TrainerFlags flags;
-    change(&flags);
-    const absl::Status status = ResolveTrainerFlags(&flags).status();
+    const absl::Status status = ParseAndResolve(std::move(arguments), &flags);
     EXPECT_FALSE(status.ok());
     return std::string(status.message());
   };
-  EXPECT_THAT(error([](TrainerFlags* f) { f->optimizer = "sdg"; }),
+  EXPECT_THAT(error({"--optimizer=sdg"}),
               AllOf(HasSubstr("--optimizer=sdg"), HasSubstr("rowwise_adagrad")));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->weights_precision = "fp8"; }),
+  EXPECT_THAT(error({"--weights_precision=fp8"}),
               AllOf(HasSubstr("--weights_precision=fp8"), HasSubstr("fp32, fp16 or bf16")));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->dense_optimizer = "ftrl"; }),
+  EXPECT_THAT(error({"--dense_optimizer=ftrl"}),
               AllOf(HasSubstr("--dense_optimizer=ftrl"), HasSubstr("adam")));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->store = "tape"; }),
+  EXPECT_THAT(error({"--store=tape"}),
               AllOf(HasSubstr("--store=tape"), HasSubstr("memory"), HasSubstr("ssd")));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->store = "ssd"; }),
+  EXPECT_THAT(error({"--store=ssd"}),
               AllOf(HasSubstr("--store=ssd"), HasSubstr("--store_path=DIR")));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->store_path = "/rows"; }),
+  EXPECT_THAT(error({"--store_path=/rows"}),
               AllOf(HasSubstr("--store_path"), HasSubstr("--store=ssd")));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->resume = true; }),
-              AllOf(HasSubstr("--resume"), HasSubstr("--checkpoint_dir=DIR")));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->exchange_feedback = 4096; }),
+  EXPECT_THAT(error({"--resume"}), AllOf(HasSubstr("--resume"), HasSubstr("--checkpoint_dir=DIR")));
+  EXPECT_THAT(error({"--exchange_feedback=4096"}),
               AllOf(HasSubstr("--exchange_feedback=4096"), HasSubstr("--exchange_backward=fp32")));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->cache_policy = "fifo"; }),
+  EXPECT_THAT(error({"--cache_policy=fifo"}),
               AllOf(HasSubstr("--cache_policy=fifo"), HasSubstr("lru or lfu")));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->pooling = "none"; }), HasSubstr("--pooling=none"));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->initializer = "uniform"; }),
-              HasSubstr("--initializer=uniform"));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->initializer = "normal:x"; }),
-              HasSubstr("--initializer=normal:x"));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->device = "tpu"; }), HasSubstr("--device=tpu"));
-  EXPECT_THAT(error([](TrainerFlags* f) { f->device = "cuda"; }),
+  EXPECT_THAT(error({"--pooling=none"}), HasSubstr("--pooling=none: takes sum or mean"));
+  EXPECT_THAT(error({"--initializer=uniform"}), HasSubstr("--initializer=uniform"));
+  EXPECT_THAT(error({"--initializer=normal:x"}), HasSubstr("--initializer=normal:x"));
+  EXPECT_THAT(error({"--device=tpu"}), HasSubstr("--device=tpu: takes cpu or cuda"));
+  EXPECT_THAT(error({"--device=cuda"}),
               HasSubstr(test::UsableGpu().ok() ? "--device_cache_bytes=BYTES" : "--device=cpu"));
 }
 
 TEST(TrainerFlagsTest, InitializersBecomeWhatTheySay) {
   TrainerFlags flags;
-  flags.initializer = "constant:0.5";
-  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainerOptions options, ResolveTrainerFlags(&flags));
-  ASSERT_TRUE(options.initializer.has_value());
-  EXPECT_EQ(options.initializer->kind, InitializerKind::kConstant);
-  EXPECT_EQ(options.initializer->value, 0.5f);
+  HOTROW_ASSERT_OK(ParseAndResolve({"--initializer=constant:0.50"}, &flags));
+  ASSERT_TRUE(flags.options.initializer.has_value());
+  EXPECT_EQ(flags.options.initializer->kind, InitializerKind::kConstant);
+  EXPECT_EQ(flags.options.initializer->value, 0.5f);
+  EXPECT_EQ(FindTrainerSetting("initializer")->Text(flags.options), "constant:0.5");
+  HOTROW_ASSERT_OK(ParseAndResolve({"--initializer=uniform_rows"}, &flags));
+  EXPECT_FALSE(flags.options.initializer.has_value());
 }
 
 TEST(TrainerFlagsTest, EveryFlagReachesItsOption) {
   TrainerFlags flags;
-  FlagSet set = MakeTrainerFlagSet("learner", nullptr, &flags);
-  const std::vector<const char*> argv = {"learner",
-                                         "--lr_warmup_steps=1",
+  const std::vector<const char*> argv = {"--lr_warmup_steps=1",
                                          "--lr_decay_start=2",
                                          "--lr_decay_steps=3",
                                          "--lr_plateau_factor=0.25",
@@ -361,8 +415,8 @@ TEST(TrainerFlagsTest, EveryFlagReachesItsOption) {
                                          "--keep_checkpoints=9",
                                          "--resume",
                                          "--mllog"};
-  HOTROW_ASSERT_OK(set.Parse(static_cast<int>(argv.size()), argv.data()));
-  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainerOptions options, ResolveTrainerFlags(&flags));
+  HOTROW_ASSERT_OK(ParseAndResolve(argv, &flags));
+  const TrainerOptions& options = flags.options;
   EXPECT_EQ(options.schedule.lr_warmup_steps, 1);
   EXPECT_EQ(options.schedule.lr_decay_start, 2);
   EXPECT_EQ(options.schedule.lr_decay_steps, 3);
@@ -386,6 +440,105 @@ TEST(TrainerFlagsTest, EveryFlagReachesItsOption) {
   EXPECT_EQ(options.keep_checkpoints, 9);
   EXPECT_TRUE(options.resume);
   EXPECT_TRUE(options.mllog);
+}
+
+// What an argument of this flag may be that is not its default.
+std::string AnotherValue(const TrainerSetting& row) {
+  static const auto* const kWords =
+      new std::map<std::string, std::string>{{"weights_precision", "bf16"},
+                                             {"pooling", "mean"},
+                                             {"initializer", "zeros"},
+                                             {"optimizer", "adam"},
+                                             {"dense_optimizer", "adam"},
+                                             {"store", "ssd"},
+                                             {"cache_policy", "lfu"},
+                                             {"exchange_forward", "fp16"},
+                                             {"exchange_backward", "int8"},
+                                             {"device", "cuda"},
+                                             {"exchange_rounding", "stochastic"},
+                                             {"table_optimizer.weight_decay_mode", "decoupled"}};
+  const auto word = kWords->find(row.name);
+  if (word != kWords->end()) return word->second;
+  TrainerFlags flags;
+  const FlagField field = row.bind(flags.options);
+  if (field.is_switch) return FlagText(field.get()) == "true" ? "false" : "true";
+  return field.hint == "X" ? "0.5" : "7";
+}
+
+// Each row of the table is a flag of its own field: another value for it changes this setting and
+// no other, and reads back as it was written.
+TEST(TrainerSettingsTest, EachRowIsOneFieldThatReadsBackAsItIsWritten) {
+  std::set<std::string> names;
+  for (const TrainerSetting& row : TrainerSettings()) {
+    SCOPED_TRACE(row.name);
+    EXPECT_TRUE(names.insert(row.name).second);
+    const TrainerFlags before;
+    TrainerFlags after;
+    const std::string value = AnotherValue(row);
+    HOTROW_ASSERT_OK(row.bind(after.options).set(value));
+    EXPECT_EQ(row.Text(after.options), value);
+    for (const TrainerSetting& other : TrainerSettings()) {
+      EXPECT_EQ(other.Text(after.options) != other.Text(before.options), &other == &row)
+          << other.name;
+    }
+    // What a checkpoint that does not say it stands for is a value of it.
+    if (row.older.value != nullptr) {
+      HOTROW_ASSERT_OK(row.bind(after.options).set(row.older.value));
+      EXPECT_EQ(row.Text(after.options), row.older.value);
+    }
+    if (row.older.same_as != nullptr) {
+      EXPECT_NE(FindTrainerSetting(row.older.same_as), nullptr);
+    }
+    EXPECT_EQ(row.is_flag(), row.help != nullptr);
+  }
+  EXPECT_EQ(FindTrainerSetting("no_such_setting"), nullptr);
+}
+
+TEST(TrainerSettingsTest, RolesDecideWhoMustHaveASettingAlike) {
+  const Settings bits = BitSettings(TrainerFlags().options);
+  for (const TrainerSetting& row : TrainerSettings()) {
+    EXPECT_EQ(std::any_of(bits.begin(), bits.end(),
+                          [&](const auto& setting) { return setting.first == row.name; }),
+              row.role == SettingRole::kBits)
+        << row.name;
+  }
+}
+
+// A version that kept the words of --initializer as typed.
+TEST(TrainerSettingsTest, SettingsAreComparedByWhatTheySay) {
+  TrainerOptions options;
+  options.initializer = Initializer{InitializerKind::kNormal, 0.1f};
+  const Settings here = BitSettings(options);
+  const auto compare = [&](const std::string& saved_as) {
+    Settings saved = here;
+    for (auto& [name, value] : saved) {
+      if (name == "initializer") value = saved_as;
+    }
+    return CompareWithCheckpoint(saved, here, "--resume");
+  };
+  HOTROW_EXPECT_OK(compare("normal:0.1"));
+  HOTROW_EXPECT_OK(compare("normal:1e-1"));
+  EXPECT_THAT(compare("normal:0.2"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("--initializer was normal:0.2 and is normal:0.1; use "
+                                 "--initializer=normal:0.2")));
+}
+
+TEST(TrainerSettingsTest, LowerBoundsAreThoseOfTheFlags) {
+  TrainerFlags flags;
+  flags.options.store_bytes = 1;
+  HOTROW_EXPECT_OK(flags.options.Validate());
+  flags.options.cache_bytes = kSmallestCache;
+  HOTROW_EXPECT_OK(flags.options.Validate());
+  flags.options.cache_bytes = -2;
+  EXPECT_THAT(flags.options.Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--cache_bytes must be at least 0, is -2")));
+  flags.options.cache_bytes = 0;
+  flags.options.keep_checkpoints = 0;
+  EXPECT_THAT(flags.options.Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--keep_checkpoints must be at least 1, is 0")));
 }
 
 TEST(TrainerFlagsTest, ModelShapeIsWhatASavedModelMustAgreeIn) {

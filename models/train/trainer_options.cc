@@ -1,0 +1,117 @@
+#include "models/train/trainer_options.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/train/trainer_settings.h"
+
+namespace hotrow {
+namespace {
+
+// Of what 0 stands for a choice of the program's in the flag.
+absl::Status AtLeastOne(const char* flag, int64_t value) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be at least 1, is ", value));
+}
+
+}  // namespace
+
+absl::Status TrainerOptions::Validate() const {
+  HOTROW_RETURN_IF_ERROR(CheckLowerBounds(*this));
+  if (pooling == Pooling::kNone) {
+    return absl::InvalidArgumentError("--pooling must be sum or mean: models take pooled features");
+  }
+  if (store_bytes < 1) return AtLeastOne("store_bytes", store_bytes);
+  if (exchange_feedback_bytes > 0 && exchange_backward == ExchangeType::kFp32) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--exchange_feedback=", exchange_feedback_bytes,
+        " keeps what gradients lose between ranks, and --exchange_backward=fp32 loses nothing; "
+        "add --exchange_backward=int8 (or fp16, bf16), or leave --exchange_feedback out"));
+  }
+  if (device != Device::kCpu && max_gradient_norm > 0) {
+    return absl::UnimplementedError(
+        "--max_gradient_norm works with --device=cpu only so far; leave one of them out");
+  }
+  HOTROW_RETURN_IF_ERROR(table_optimizer.Validate());
+  if (initializer.has_value()) HOTROW_RETURN_IF_ERROR(initializer->Validate());
+  if (!(max_gradient_norm >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_gradient_norm must be at least 0, is ", max_gradient_norm));
+  }
+  HOTROW_RETURN_IF_ERROR(schedule.Validate());
+  if (!record_trace.empty() && !(sample_rate > 0 && sample_rate <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sample_rate must lie in (0, 1], is ", sample_rate));
+  }
+  if (resume && checkpoint_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "--resume needs --checkpoint_dir=DIR, where the checkpoints are to go on from");
+  }
+  if (!save_dir.empty() && save_dir == checkpoint_dir) {
+    return absl::InvalidArgumentError(absl::StrCat("--save_dir and --checkpoint_dir are both ",
+                                                   save_dir, "; give each a directory of its own"));
+  }
+  if (store != StoreKind::kMemory) {
+    if (store_path.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--store=", std::string(StoreKindName(store)),
+                       " needs --store_path=DIR, the directory of the rows"));
+    }
+    if (disk_bytes < 1) return AtLeastOne("disk_bytes", disk_bytes);
+  }
+  return dense_optimizer.Validate();
+}
+
+EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
+                                             const DataSchema& schema) {
+  EmbeddingCollectionOptions out;
+  std::map<std::string, size_t> position_of;
+  for (const DataFeature& feature : schema.features) {
+    const auto [at, is_new] = position_of.try_emplace(feature.table, out.tables.size());
+    if (is_new) {
+      TableConfig table;
+      table.name = feature.table;
+      table.embedding_dim = options.embedding_dim;
+      table.weights_precision = options.weights_precision;
+      table.pooling = options.pooling;
+      table.optimizer = options.table_optimizer;
+      table.num_embeddings = feature.num_embeddings;
+      table.max_hotness = feature.max_hotness;
+      out.tables.push_back(std::move(table));
+    }
+    // Features that share a table may have bounds of their own: the table takes the widest, and
+    // none where one feature has none.
+    const auto widest = [](int64_t a, int64_t b) { return a == 0 || b == 0 ? 0 : std::max(a, b); };
+    TableConfig& table = out.tables[at->second];
+    table.num_embeddings = widest(table.num_embeddings, feature.num_embeddings);
+    table.max_hotness = widest(table.max_hotness, feature.max_hotness);
+    table.feature_names.push_back(feature.name);
+    out.feature_order.push_back(feature.name);
+  }
+  for (TableConfig& table : out.tables) {
+    // A table without bound has no number of rows to go by; 0.01 is what 10,000 rows would give.
+    table.initializer = options.initializer.value_or(
+        table.num_embeddings > 0 ? Initializer::UniformOfRows(table.num_embeddings)
+                                 : Initializer{InitializerKind::kUniform, 0.01f});
+  }
+  out.seed = options.seed;
+  out.max_batch_size = options.batch_size;
+  out.store = options.store;
+  out.store_bytes = options.store_bytes;
+  out.store_path = options.store_path;
+  out.disk_bytes = options.disk_bytes;
+  out.cache_bytes = std::max<int64_t>(options.cache_bytes, 0);
+  out.device_cache_bytes = std::max<int64_t>(options.device_cache_bytes, 0);
+  out.cache_policy = options.cache_policy;
+  out.prefetch_depth = options.prefetch_depth;
+  out.exchange_forward = options.exchange_forward;
+  out.exchange_backward = options.exchange_backward;
+  out.exchange_rounding = options.exchange_rounding;
+  out.exchange_feedback_bytes = options.exchange_feedback_bytes;
+  return out;
+}
+
+}  // namespace hotrow

@@ -1,0 +1,118 @@
+#ifndef HOTROW_MODELS_TRAIN_TRAINER_OPTIONS_H_
+#define HOTROW_MODELS_TRAIN_TRAINER_OPTIONS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/device.h"
+#include "embedding/embedding_collection.h"
+#include "models/data/data_source.h"
+#include "models/train/learning_rate.h"
+#include "ops/dense_optimizer.h"
+#include "ops/weights_precision.h"
+
+namespace hotrow {
+
+class Communicator;
+class Env;
+
+// TrainerOptions::cache_bytes, device_cache_bytes: the smallest budget that one step fits in.
+inline constexpr int64_t kSmallestCache = -1;
+
+// What a training run is told. How a field is called on a command line, what it may be, and whether
+// the bits of the run depend on it says its row in models/train/trainer_settings.cc.
+struct TrainerOptions {
+  int64_t batch_size = 0;  // required
+  int64_t epochs = 1;
+  int64_t limit_train_batches = 0;           // of each epoch; 0: all
+  int64_t validation_freq_within_epoch = 0;  // steps; 0: at the end of each epoch only
+
+  // All tables alike: embedding_dim columns of this precision, this pooling, optimizer and
+  // initializer.
+  int32_t embedding_dim = 0;  // required
+  WeightsPrecision weights_precision = WeightsPrecision::kFp32;
+  Pooling pooling = Pooling::kSum;
+  SparseOptimizerConfig table_optimizer;
+  std::optional<Initializer> initializer;  // none: uniform in +-1/sqrt(rows), table by table
+  DenseOptimizerConfig dense_optimizer;
+  // The gradient of all dense parameters together is scaled down to this Euclidean norm where it is
+  // longer; 0: never.
+  double max_gradient_norm = 0;
+  LearningRateOptions schedule;
+  uint64_t seed = 0;  // of the rows' first values
+
+  // Several ranks train one model: each takes a contiguous slice of every batch and keeps the rows
+  // of its shards. Not owned; null, or of one rank: alone. All ranks have the same options and
+  // data, which is checked before anything else (RankSettings in models/train/run_settings.h); a
+  // rank's own are the sizes of budgets, store_path, cache_policy, prefetch_depth, the names of
+  // what is written, `out`, `notices` and stop_signal.
+  Communicator* communicator = nullptr;
+  ExchangeType exchange_forward = ExchangeType::kFp32;
+  ExchangeType exchange_backward = ExchangeType::kFp32;
+  ExchangeRounding exchange_rounding = ExchangeRounding::kNearest;
+  int64_t exchange_feedback_bytes = 0;  // EmbeddingCollectionOptions::exchange_feedback_bytes
+
+  StoreKind store = StoreKind::kMemory;
+  int64_t store_bytes = 0;         // required
+  std::string store_path;          // ssd and rocksdb: required; several ranks: RankDir below it
+  int64_t disk_bytes = 0;          // ssd and rocksdb: required
+  int64_t cache_bytes = 0;         // 0: no cache, in memory only; kSmallestCache
+  Device device = Device::kCpu;    // that of RunTraining's ctx
+  int64_t device_cache_bytes = 0;  // EmbeddingCollectionOptions::device_cache_bytes; kSmallestCache
+  CachePolicy cache_policy = CachePolicy::kLru;
+  int32_t prefetch_depth = 0;
+
+  // Where the model is saved; empty: nowhere. With early_stop_patience whenever validation
+  // improves, so that the directory holds the best one; otherwise at the end of training, also
+  // after a stop_signal.
+  std::string save_dir;
+  // A saved model to start from; empty: from new parameters. See RunTraining.
+  std::string init_from;
+  // Flags that decide what each dense parameter is; a saved model must agree in those that it
+  // knows.
+  std::vector<std::pair<std::string, std::string>> shape;
+
+  // Where checkpoints go; empty: nowhere. See RunTraining.
+  std::string checkpoint_dir;
+  int64_t checkpoint_every = 0;  // steps; 0: at the end and on a stop_signal only
+  int64_t keep_checkpoints = 2;
+  bool resume = false;  // go on from the newest one, if any
+  // What the bits of a run depend on beside these options, as flags and values: data, model. A
+  // checkpoint must agree in them.
+  std::vector<std::pair<std::string, std::string>> settings;
+  // What the planner can be told of the run (docs/planner.md). Empty: nowhere. None of it moves a
+  // bit.
+  std::string save_spec;      // file for what SpecOf gives, written before training, by rank 0
+  std::string record_trace;   // file for an access trace, see AccessTracePath
+  double sample_rate = 0.01;  // of the trace, in (0, 1]; without one it is not looked at
+  bool mrc = false;           // TrainReport::mrc
+  // Checkpoints are written by a thread of their own; false: inside the steps, for tests.
+  bool checkpoint_in_background = true;
+
+  Env* env = nullptr;  // of all files that are written; not owned; null: the real one
+
+  // Where header, progress and validation results go; not owned; null: nowhere.
+  std::FILE* out = nullptr;
+  // Where a line goes that nobody should miss, though nothing has failed; not owned; null: nowhere.
+  std::FILE* notices = nullptr;
+  bool mllog = false;  // MLPerf's lines (models/train/mllog.h) go there too
+  // Not owned. Once it is not 0 (a signal's number) training ends after the current step, and test
+  // data is not evaluated.
+  const std::atomic<int>* stop_signal = nullptr;
+
+  absl::Status Validate() const;  // names the flag, the limit and the value it got
+};
+
+// The tables of a schema as the trainer makes them.
+EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
+                                             const DataSchema& schema);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_TRAIN_TRAINER_OPTIONS_H_

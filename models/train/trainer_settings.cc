@@ -1,0 +1,539 @@
+// The one table of what a training run can be told.
+//
+// To add a flag: its field in TrainerOptions (models/train/trainer_options.h), and its row here.
+// Parsing, legal values, --help, the flags of a report, the settings that a checkpoint keeps and
+// that
+// --resume compares, and those that ranks compare follow from the row. A row of role kBits that is
+// younger than a release says in `older` what runs had before. A default that only the programs
+// have stands in models/programs/trainer_flags.cc.
+#include "models/train/trainer_settings.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/device.h"
+
+namespace hotrow {
+namespace {
+
+using O = TrainerOptions;
+
+constexpr int64_t kMany = int64_t{1} << 40;
+constexpr double kSampleRateMin = 1e-9;
+
+constexpr SettingRole kBits = SettingRole::kBits;
+constexpr SettingRole kAlike = SettingRole::kAlike;
+constexpr SettingRole kAlikeInPresence = SettingRole::kAlikeInPresence;
+constexpr SettingPart kTables = SettingPart::kTableOptimizer;
+constexpr SettingPart kDense = SettingPart::kDenseOptimizer;
+constexpr SettingPart kSchedule = SettingPart::kSchedule;
+constexpr SettingPart kExchange = SettingPart::kExchange;
+
+constexpr char kDataGroup[] = "Data";
+constexpr char kModelGroup[] = "Model";
+constexpr char kTrainingGroup[] = "Training";
+constexpr char kScheduleGroup[] = "Schedule";
+constexpr char kTiersGroup[] = "Tiers";
+constexpr char kRanksGroup[] = "Ranks";
+constexpr char kCheckpointsGroup[] = "Checkpoints";
+constexpr char kRunningGroup[] = "Running";
+constexpr char kPlanningGroup[] = "Planning";
+
+// "uniform_rows", "zeros", "uniform:0.01", "normal:0.01", "constant:0.5".
+absl::Status ParseInitializer(std::string_view text, std::optional<Initializer>* out) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string_view word = text.substr(0, colon);
+  const bool has_value = colon < text.size();
+  if (!has_value && word == "uniform_rows") {
+    out->reset();
+    return absl::OkStatus();
+  }
+  Initializer parsed = {InitializerKind::kZeros, 0};
+  if (has_value || word != "zeros") {
+    const bool known = word == "uniform" || word == "normal" || word == "constant";
+    const std::string value(text.substr(std::min(colon + 1, text.size())));
+    if (!known || !has_value || !absl::SimpleAtof(value, &parsed.value)) {
+      return absl::InvalidArgumentError(
+          "takes uniform_rows, zeros, uniform:X, normal:X or constant:X, as in uniform:0.01");
+    }
+    parsed.kind = word == "uniform"  ? InitializerKind::kUniform
+                  : word == "normal" ? InitializerKind::kNormal
+                                     : InitializerKind::kConstant;
+  }
+  if (absl::Status status = parsed.Validate(); !status.ok()) return status;
+  *out = parsed;
+  return absl::OkStatus();
+}
+
+std::string InitializerText(const std::optional<Initializer>& initializer) {
+  if (!initializer.has_value()) return "uniform_rows";
+  float value = initializer->value;
+  const std::string number = FlagText(RealFlag(&value, 0, 0).get());
+  switch (initializer->kind) {
+    case InitializerKind::kZeros:
+      return "zeros";
+    case InitializerKind::kConstant:
+      return absl::StrCat("constant:", number);
+    case InitializerKind::kUniform:
+      return absl::StrCat("uniform:", number);
+    case InitializerKind::kNormal:
+      return absl::StrCat("normal:", number);
+  }
+  return "unknown";
+}
+
+FlagField InitializerFlag(std::optional<Initializer>* field) {
+  return {.hint = "WORD",
+          .set = [field](std::string_view text) { return ParseInitializer(text, field); },
+          .get = [field] { return FlagValue(InitializerText(*field)); }};
+}
+
+// Fields that no flag sets take any number.
+FlagField AnyReal(float* field) { return RealFlag(field, -3e38, 3e38); }
+
+const TrainerSetting kSettings[] = {
+    {.name = "seed",
+     .group = kDataGroup,
+     .help = "of generated data, first parameters and dropout: the same seed gives the same bits",
+     .role = kBits,
+     .bind = [](O& o) { return IntFlag(&o.seed, 0, INT64_MAX); }},
+
+    {.name = "embedding_dim",
+     .group = kModelGroup,
+     .help = "numbers in each embedding vector",
+     .role = kBits,
+     .bind = [](O& o) { return IntFlag(&o.embedding_dim, 1, 1 << 16); }},
+    {.name = "weights_precision",
+     .group = kModelGroup,
+     .help = "as what the rows keep these: fp32, or fp16 or bf16 in half the bytes, rounded at "
+             "random with a mean that is exact; sums, gradients and optimizers are fp32",
+     .role = kBits,
+     .older = {.value = "fp32"},
+     .bind =
+         [](O& o) {
+           return WordFlag("WORD", &o.weights_precision, ParseWeightsPrecision,
+                           WeightsPrecisionName);
+         }},
+    {.name = "pooling",
+     .group = kModelGroup,
+     .help = "how the rows of one bag become one vector: sum or mean",
+     .role = kBits,
+     .bind =
+         [](O& o) {
+           return WordFlag<Pooling>("WORD", &o.pooling,
+                                    {{"sum", Pooling::kSum}, {"mean", Pooling::kMean}});
+         }},
+    {.name = "initializer",
+     .group = kModelGroup,
+     .help = "first values of rows: uniform_rows (uniform in +-1/sqrt(rows of the table)), "
+             "zeros, uniform:X (+-X), normal:X (standard deviation X) or constant:X",
+     .role = kBits,
+     .older = {.value = "uniform_rows"},
+     .bind = [](O& o) { return InitializerFlag(&o.initializer); }},
+
+    {.name = "batch_size",
+     .group = kTrainingGroup,
+     .help = "samples per step",
+     .role = kBits,
+     .bind = [](O& o) { return IntFlag(&o.batch_size, 1, 1 << 24); }},
+    {.name = "epochs",
+     .group = kTrainingGroup,
+     .help = "passes over the training data",
+     .role = kAlike,
+     .bind = [](O& o) { return IntFlag(&o.epochs, 1, 1 << 20); }},
+    {.name = "limit_train_batches",
+     .group = kTrainingGroup,
+     .help = "steps per epoch at most; 0: all data",
+     .role = kBits,
+     .bind = [](O& o) { return IntFlag(&o.limit_train_batches, 0, kMany); }},
+    {.name = "validation_freq_within_epoch",
+     .group = kTrainingGroup,
+     .help = "validate every so many steps; 0: at the end of each epoch",
+     .role = kBits,
+     .bind = [](O& o) { return IntFlag(&o.validation_freq_within_epoch, 0, kMany); }},
+    {.name = "optimizer",
+     .group = kTrainingGroup,
+     .help = "of the tables: sgd, momentum, adagrad, rowwise_adagrad, adam, "
+             "partial_rowwise_adam or ftrl",
+     .role = kBits,
+     .part = kTables,
+     .bind =
+         [](O& o) {
+           return WordFlag("WORD", &o.table_optimizer.kind, ParseSparseOptimizer,
+                           SparseOptimizerName);
+         }},
+    {.name = "dense_optimizer",
+     .group = kTrainingGroup,
+     .help = "of the dense parameters: sgd, adagrad or adam",
+     .role = kBits,
+     .part = kDense,
+     .bind =
+         [](O& o) {
+           return WordFlag("WORD", &o.dense_optimizer.kind, ParseDenseOptimizer,
+                           DenseOptimizerName);
+         }},
+    {.name = "learning_rate",
+     .group = kTrainingGroup,
+     .help = "of the tables",
+     .role = kBits,
+     .part = kTables,
+     .bind = [](O& o) { return RealFlag(&o.table_optimizer.learning_rate, 0, 1e30); }},
+    {.name = "dense_learning_rate",
+     .group = kTrainingGroup,
+     .help = "of the dense parameters; 0: the same as --learning_rate",
+     .role = kBits,
+     .part = kDense,
+     .bind = [](O& o) { return RealFlag(&o.dense_optimizer.learning_rate, 0, 1e30); }},
+    // The programs give the dense optimizer the same.
+    {.name = "eps",
+     .group = kTrainingGroup,
+     .help = "added to the denominators of Adagrad and Adam: damps the steps of seldom seen rows",
+     .role = kBits,
+     .part = kTables,
+     .bind = [](O& o) { return RealFlag(&o.table_optimizer.eps, 0, 1); }},
+    {.name = "weight_decay",
+     .group = kTrainingGroup,
+     .help = "L2 of the dense parameters: this times the weight is added to its gradient",
+     .role = kBits,
+     .part = kDense,
+     .bind = [](O& o) { return RealFlag(&o.dense_optimizer.weight_decay, 0, 1e6); }},
+    {.name = "table_weight_decay",
+     .group = kTrainingGroup,
+     .help = "the same for the tables: in each step the rows that its batch touches decay, others "
+             "do not",
+     .role = kBits,
+     .part = kTables,
+     .bind = [](O& o) { return RealFlag(&o.table_optimizer.weight_decay, 0, 1e6); }},
+    {.name = "table_optimizer.weight_decay_mode",
+     .role = kBits,
+     .part = kTables,
+     .older = {.value = "l2"},
+     .bind =
+         [](O& o) {
+           return WordFlag<WeightDecayMode>(
+               "WORD", &o.table_optimizer.weight_decay_mode,
+               {{"l2", WeightDecayMode::kL2}, {"decoupled", WeightDecayMode::kDecoupled}});
+         }},
+    {.name = "table_optimizer.beta1",
+     .role = kBits,
+     .part = kTables,
+     .older = {.value = "0.9"},
+     .bind = [](O& o) { return AnyReal(&o.table_optimizer.beta1); }},
+    {.name = "table_optimizer.beta2",
+     .role = kBits,
+     .part = kTables,
+     .older = {.value = "0.999"},
+     .bind = [](O& o) { return AnyReal(&o.table_optimizer.beta2); }},
+    {.name = "table_optimizer.initial_accumulator",
+     .role = kBits,
+     .part = kTables,
+     .older = {.value = "0"},
+     .bind = [](O& o) { return AnyReal(&o.table_optimizer.initial_accumulator); }},
+    {.name = "table_optimizer.lr_power",
+     .role = kBits,
+     .part = kTables,
+     .older = {.value = "-0.5"},
+     .bind = [](O& o) { return AnyReal(&o.table_optimizer.lr_power); }},
+    {.name = "table_optimizer.l1",
+     .role = kBits,
+     .part = kTables,
+     .older = {.value = "0"},
+     .bind = [](O& o) { return AnyReal(&o.table_optimizer.l1); }},
+    {.name = "table_optimizer.l2",
+     .role = kBits,
+     .part = kTables,
+     .older = {.value = "0"},
+     .bind = [](O& o) { return AnyReal(&o.table_optimizer.l2); }},
+    {.name = "dense_optimizer.eps",
+     .role = kBits,
+     .part = kDense,
+     .older = {.same_as = "eps"},  // one flag has always set both
+     .bind = [](O& o) { return AnyReal(&o.dense_optimizer.eps); }},
+    {.name = "dense_optimizer.beta1",
+     .role = kBits,
+     .part = kDense,
+     .older = {.value = "0.9"},
+     .bind = [](O& o) { return AnyReal(&o.dense_optimizer.beta1); }},
+    {.name = "dense_optimizer.beta2",
+     .role = kBits,
+     .part = kDense,
+     .older = {.value = "0.999"},
+     .bind = [](O& o) { return AnyReal(&o.dense_optimizer.beta2); }},
+    {.name = "max_gradient_norm",
+     .group = kTrainingGroup,
+     .help = "scales the gradient of all dense parameters down to this Euclidean norm where it is "
+             "longer; 0: never",
+     .role = kBits,
+     .part = kSchedule,
+     .bind = [](O& o) { return RealFlag(&o.max_gradient_norm, 0, 1e30); }},
+
+    {.name = "lr_warmup_steps",
+     .group = kScheduleGroup,
+     .help = "all learning rates rise linearly over the first so many steps",
+     .role = kBits,
+     .part = kSchedule,
+     .bind = [](O& o) { return IntFlag(&o.schedule.lr_warmup_steps, 0, kMany); }},
+    {.name = "lr_decay_start",
+     .group = kScheduleGroup,
+     .help = "step at which they begin to fall",
+     .role = kBits,
+     .part = kSchedule,
+     .bind = [](O& o) { return IntFlag(&o.schedule.lr_decay_start, 0, kMany); }},
+    {.name = "lr_decay_steps",
+     .group = kScheduleGroup,
+     .help = "how long they fall, with the square of the steps left; 0: never",
+     .role = kBits,
+     .part = kSchedule,
+     .bind = [](O& o) { return IntFlag(&o.schedule.lr_decay_steps, 0, kMany); }},
+    {.name = "lr_plateau_factor",
+     .group = kScheduleGroup,
+     .help = "what they are multiplied by when validation no longer improves",
+     .role = kBits,
+     .part = kSchedule,
+     .bind = [](O& o) { return RealFlag(&o.schedule.lr_plateau_factor, 0, 1); }},
+    {.name = "lr_plateau_patience",
+     .group = kScheduleGroup,
+     .help = "validations without a better AUC before that; 0: never",
+     .role = kBits,
+     .part = kSchedule,
+     .bind = [](O& o) { return IntFlag(&o.schedule.lr_plateau_patience, 0, kMany); }},
+    {.name = "early_stop_patience",
+     .group = kScheduleGroup,
+     .help = "validations without a better AUC before training ends; test metrics and saved model "
+             "are then those of the best validation; 0: never",
+     .role = kBits,
+     .part = kSchedule,
+     .bind = [](O& o) { return IntFlag(&o.schedule.early_stop_patience, 0, kMany); }},
+    {.name = "schedule.validation_min_delta",
+     .role = kBits,
+     .part = kSchedule,
+     .older = {.value = "1e-06"},
+     .bind = [](O& o) { return RealFlag(&o.schedule.validation_min_delta, 0, 1); }},
+
+    {.name = "store",
+     .group = kTiersGroup,
+     .help = "where rows live below the cache: memory; ssd (a log on a disk, with an index in "
+             "memory); rocksdb. Results have the same bits wherever they live",
+     .role = kAlike,
+     .bind = [](O& o) { return WordFlag("KIND", &o.store, ParseStoreKind, StoreKindName); }},
+    {.name = "store_path",
+     .group = kTiersGroup,
+     .help = "directory of an ssd or rocksdb store, made if missing, for this run alone",
+     .bind = [](O& o) { return StringFlag("DIR", &o.store_path); }},
+    {.name = "store_bytes",
+     .group = kTiersGroup,
+     .help = "budget of the store's memory, a hard limit. memory: all rows; 0: 80 % of the "
+             "memory this process may use, less the cache and --exchange_feedback. ssd: index "
+             "(10 bytes a row) and buffers; rocksdb: its block cache and write buffers; 0: 10 %, "
+             "most of the memory being of more use to the cache",
+     .bind = [](O& o) { return BytesFlag(&o.store_bytes, kNoMinWord, kFlagMemoryBytesMax); }},
+    {.name = "cache_bytes",
+     .group = kTiersGroup,
+     .help = "budget of the row cache over the store, a hard limit; bytes, or with a unit: 64MiB, "
+             "1.5G; 0: over memory no cache, rows are trained in the store; over ssd and rocksdb "
+             "50 % of the memory, since every row that misses costs a read; min: the rows of one "
+             "step. Results have the same bits whatever it is",
+     .role = kAlikeInPresence,  // statistics are added up tier by tier
+     .bind = [](O& o) { return BytesFlag(&o.cache_bytes, kSmallestCache, kFlagMemoryBytesMax); }},
+    {.name = "device_cache_bytes",
+     .group = kTiersGroup,
+     .help = "with --device=cuda: budget of device memory for rows, a hard limit; min: the rows of "
+             "one step. --cache_bytes is then host memory between the device and a disk, "
+             "0: none. With --device=cpu: the tiers of a GPU in host memory, to try them out; "
+             "0: not",
+     .role = kAlikeInPresence,
+     .bind =
+         [](O& o) {
+           return BytesFlag(&o.device_cache_bytes, kSmallestCache, kFlagMemoryBytesMax);
+         }},
+    {.name = "disk_bytes",
+     .group = kTiersGroup,
+     .help = "budget of an ssd or rocksdb store's files, snapshots included, a hard limit; twice "
+             "the rows and more lets the log be cleaned cheaply; 0: 80 % of what is free there",
+     .bind = [](O& o) { return BytesFlag(&o.disk_bytes); }},
+    {.name = "cache_policy",
+     .group = kTiersGroup,
+     .help = "who leaves a full cache: lru (longest unused) or lfu (least often used)",
+     .bind =
+         [](O& o) {
+           return WordFlag<CachePolicy>("WORD", &o.cache_policy,
+                                        {{"lru", CachePolicy::kLru}, {"lfu", CachePolicy::kLfu}});
+         }},
+    {.name = "prefetch_depth",
+     .group = kTiersGroup,
+     .help = "steps whose rows are brought into the cache before their turn; moves no bit either",
+     .bind = [](O& o) { return IntFlag(&o.prefetch_depth, 0, 32); }},
+
+    {.name = "exchange_forward",
+     .group = kRanksGroup,
+     .help = "how rows travel between ranks in training: fp32, fp16, bf16 or int8 (one scale for "
+             "each row)",
+     .role = kBits,
+     .part = kExchange,
+     .bind =
+         [](O& o) {
+           return WordFlag("WORD", &o.exchange_forward, ParseExchangeType, ExchangeTypeName);
+         }},
+    {.name = "exchange_backward",
+     .group = kRanksGroup,
+     .help = "how their gradients travel: the same words",
+     .role = kBits,
+     .part = kExchange,
+     .bind =
+         [](O& o) {
+           return WordFlag("WORD", &o.exchange_backward, ParseExchangeType, ExchangeTypeName);
+         }},
+    {.name = "exchange_rounding",
+     .group = kRanksGroup,
+     .help = "to fewer bits: nearest, or stochastic (unbiased, and still the same in each run)",
+     .role = kBits,
+     .part = kExchange,
+     .bind =
+         [](O& o) {
+           return WordFlag("WORD", &o.exchange_rounding, ParseExchangeRounding,
+                           ExchangeRoundingName);
+         }},
+    // Another budget may resume: residuals then begin at zero.
+    {.name = "exchange_feedback",
+     .group = kRanksGroup,
+     .help = "keep what a gradient loses on its way (--exchange_backward fp16, bf16 or int8), "
+             "and add it to the next of the same row: memory of each rank for that, as in 64MB, "
+             "beside the budgets of the tiers; a checkpoint holds it, and takes as much again "
+             "while it is written; 0: what is lost is lost",
+     .role = kAlike,
+     .bind =
+         [](O& o) {
+           return BytesFlag(&o.exchange_feedback_bytes, kNoMinWord, kFlagMemoryBytesMax);
+         }},
+
+    {.name = "checkpoint_dir",
+     .group = kCheckpointsGroup,
+     .help = "keep checkpoints of the whole run there, to go on from after a kill or a power "
+             "loss with the same bits; SIGINT and SIGTERM take one more and end the run. With "
+             "--store=memory the rows are written there, otherwise they stay in the store",
+     .role = kAlikeInPresence,
+     .bind = [](O& o) { return StringFlag("DIR", &o.checkpoint_dir); }},
+    {.name = "checkpoint_every",
+     .group = kCheckpointsGroup,
+     .help = "steps between two of them; training goes on while they are written; 0: at the end "
+             "and on signals only",
+     .role = kAlike,
+     .bind = [](O& o) { return IntFlag(&o.checkpoint_every, 0, kMany); }},
+    {.name = "keep_checkpoints",
+     .group = kCheckpointsGroup,
+     .help = "how many stay; fewer where they would not let an ssd store keep its disk budget",
+     .role = kAlike,
+     .bind = [](O& o) { return IntFlag(&o.keep_checkpoints, 1, 1 << 20); }},
+    {.name = "resume",
+     .group = kCheckpointsGroup,
+     .help = "go on from the newest checkpoint of --checkpoint_dir, or start if there is none: "
+             "one command line for a supervisor to run again and again. Threads, tiers and how "
+             "often checkpoints are taken may change meanwhile, and --epochs may grow",
+     .role = kAlike,
+     .bind = [](O& o) { return SwitchFlag(&o.resume); }},
+    {.name = "checkpoint_in_background",
+     .role = kAlike,
+     .bind = [](O& o) { return SwitchFlag(&o.checkpoint_in_background); }},
+
+    {.name = "device",
+     .group = kRunningGroup,
+     .help = "where tables and model compute: cpu; cuda (one GPU, the first that "
+             "CUDA_VISIBLE_DEVICES names; dlrm only so far)",
+     .role = kBits,
+     .part = SettingPart::kDevice,
+     .older = {.as_now = true},
+     .bind =
+         [](O& o) {
+           return WordFlag<Device>("WORD", &o.device,
+                                   {{DeviceName(Device::kCpu), Device::kCpu},
+                                    {DeviceName(Device::kCuda), Device::kCuda}});
+         }},
+    {.name = "save_dir",
+     .group = kRunningGroup,
+     .help = "save the trained model into this directory: tables, dense parameters, optimizer "
+             "state; a model that is there stays until the new one is whole",
+     .role = kAlikeInPresence,
+     .bind = [](O& o) { return StringFlag("DIR", &o.save_dir); }},
+    {.name = "init_from",
+     .group = kRunningGroup,
+     .help = "start from the model that --save_dir has saved there, or from a checkpoint; ids that "
+             "it does not have join",
+     .role = kBits,
+     .part = SettingPart::kStart,
+     .bind = [](O& o) { return StringFlag("DIR", &o.init_from); }},
+    {.name = "mllog",
+     .group = kRunningGroup,
+     .help = "print MLPerf's :::MLLOG lines among the others",
+     .bind = [](O& o) { return SwitchFlag(&o.mllog); }},
+
+    {.name = "save_spec",
+     .group = kPlanningGroup,
+     .help = "write this run as `hotrow plan` takes it: tables, tiers, ranks, dense model",
+     .bind = [](O& o) { return StringFlag("FILE", &o.save_spec); }},
+    {.name = "record_trace",
+     .group = kPlanningGroup,
+     .help = "write which keys the steps of training use, for `hotrow trace`; several ranks write "
+             "FILE.rank0 and so on, each the keys that it keeps, and a resumed run FILE.step<n>",
+     .role = kAlikeInPresence,
+     .bind = [](O& o) { return StringFlag("FILE", &o.record_trace); }},
+    {.name = "sample_rate",
+     .group = kPlanningGroup,
+     .help = "share of the keys that --record_trace looks at, each of them always or never; 1: all",
+     .help_default = "0.01",
+     .bind = [](O& o) { return RealFlag(&o.sample_rate, kSampleRateMin, 1); }},
+    {.name = "mrc",
+     .group = kPlanningGroup,
+     .help = "estimate while training what caches of other sizes would hit, for each table; into "
+             "the --report",
+     .role = kAlike,
+     .bind = [](O& o) { return SwitchFlag(&o.mrc); }},
+};
+
+// All fields by name: one that is added to these structs does not compile before it stands here,
+// and it wants a row above.
+[[maybe_unused]] void EveryFieldHasARow(const O& o) {
+  [[maybe_unused]] const auto& [kind, learning_rate, eps, beta1, beta2, weight_decay,
+                                weight_decay_mode, initial_accumulator, lr_power, l1, l2] =
+      o.table_optimizer;
+  [[maybe_unused]] const auto& [dense_kind, dense_learning_rate, dense_eps, dense_beta1,
+                                dense_beta2, dense_weight_decay] = o.dense_optimizer;
+  [[maybe_unused]] const auto& [lr_warmup_steps, lr_decay_start, lr_decay_steps, lr_plateau_factor,
+                                lr_plateau_patience, early_stop_patience, validation_min_delta] =
+      o.schedule;
+}
+
+}  // namespace
+
+// `bind` gives a field that reads and writes; here it is only read.
+FlagValue TrainerSetting::Value(const TrainerOptions& options) const {
+  return bind(const_cast<TrainerOptions&>(options)).get();  // NOLINT
+}
+
+std::span<const TrainerSetting> TrainerSettings() { return kSettings; }
+
+const TrainerSetting* FindTrainerSetting(std::string_view name) {
+  const auto* const at =
+      std::find_if(std::begin(kSettings), std::end(kSettings),
+                   [name](const TrainerSetting& row) { return row.name == name; });
+  return at == std::end(kSettings) ? nullptr : at;
+}
+
+absl::Status CheckLowerBounds(const TrainerOptions& options) {
+  for (const TrainerSetting& row : kSettings) {
+    const FlagField field = row.bind(const_cast<TrainerOptions&>(options));  // NOLINT
+    const FlagValue value = field.get();
+    const auto* const number = std::get_if<int64_t>(&value);
+    if (number == nullptr || *number >= field.min || *number == field.word_value) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", row.name, " must be at least ", field.min, ", is ", *number));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow
