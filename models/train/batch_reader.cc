@@ -5,10 +5,22 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
+#include "base/thread_pool.h"
 #include "base/trace.h"
 #include "models/data/slice_batch.h"
 
 namespace hotrow {
+
+BatchReaderOptions ReaderOptions(Split split, int64_t batch_size, int32_t rank, int32_t world_size,
+                                 const ThreadPool* pool) {
+  constexpr int32_t kReadAhead = 2;  // batches: one being made while one waits
+  const bool has_spare_thread = pool != nullptr && pool->num_threads() > 1;
+  return {.split = split,
+          .batch_size = batch_size,
+          .rank = rank,
+          .world_size = world_size,
+          .read_ahead = has_spare_thread ? kReadAhead : 0};
+}
 
 BatchReader::BatchReader(DataSource* data, const BatchReaderOptions& options)
     : data_(data), options_(options), epoch_(options.first_epoch) {

@@ -16,6 +16,7 @@
 
 namespace hotrow {
 
+class ThreadPool;
 class TraceRecorder;
 
 struct BatchReaderOptions {
@@ -36,6 +37,11 @@ struct BatchReaderOptions {
   int32_t read_ahead = 0;
   TraceRecorder* trace = nullptr;
 };
+
+// For whole batches of a rank's slices, or of one rank's own. A batch is read ahead where the pool
+// has a thread to spare; null: it has none.
+BatchReaderOptions ReaderOptions(Split split, int64_t batch_size, int32_t rank, int32_t world_size,
+                                 const ThreadPool* pool);
 
 // Walks a split, epoch after epoch, a bounded number of batches ahead of its user. The order of the
 // batches is the data source's and does not depend on reading ahead. With several ranks each of

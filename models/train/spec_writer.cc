@@ -1,10 +1,13 @@
 #include "models/train/spec_writer.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "ops/dense_optimizer.h"
 
 namespace hotrow {
 
@@ -74,6 +77,41 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
     json["tables"].push_back(std::move(out));
   }
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+}
+
+SpecSource SpecSourceOf(const TrainerOptions& options, const EmbeddingCollectionOptions& tables,
+                        const DataSchema& schema, const DenseLayers& layers, int32_t ranks) {
+  SpecSource source;
+  source.collection = tables;
+  source.batch_size = options.batch_size;
+  source.ranks = ranks;
+  for (const TableConfig& table : tables.tables) {
+    // Features that share a table may look up more or less of it.
+    double lookups = 0;
+    for (const DataFeature& feature : schema.features) {
+      if (feature.table != table.name) continue;
+      lookups += static_cast<double>(std::max<int64_t>(feature.max_hotness, 1));
+    }
+    source.hotness.push_back(lookups / static_cast<double>(table.feature_names.size()));
+  }
+  source.dense_features = schema.num_dense;
+  source.bottom = layers.bottom;
+  source.top = layers.top;
+  source.interaction = layers.interaction;
+  source.cross_layers = layers.cross_layers;
+  source.cross_rank = layers.cross_rank;
+  source.dense_optimizer = DenseOptimizerName(options.dense_optimizer.kind);
+  if (!options.checkpoint_dir.empty()) source.checkpoint_interval_steps = options.checkpoint_every;
+  return source;
+}
+
+absl::Status SaveSpec(const SpecSource& source, Env& env, const std::string& path) {
+  const absl::Status saved = [&]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const std::string spec, SpecOf(source));
+    return WriteFileAtomically(env, path, spec);
+  }();
+  if (saved.ok()) return saved;
+  return absl::Status(saved.code(), absl::StrCat("--save_spec=", path, ": ", saved.message()));
 }
 
 }  // namespace hotrow

@@ -5,8 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/env.h"
 #include "embedding/embedding_collection.h"
+#include "models/data/data_source.h"
+#include "models/train/trainer_options.h"
+#include "models/zoo/ctr_model.h"
 
 namespace hotrow {
 
@@ -37,6 +42,14 @@ struct SpecSource {
 // (a table of which nobody says how many rows it has; lists of another length than the tables; a
 // store that the planner does not know).
 absl::StatusOr<std::string> SpecOf(const SpecSource& source);
+
+// A run that trains a model of these layers on these tables, whose budgets are as they are used.
+SpecSource SpecSourceOf(const TrainerOptions& options, const EmbeddingCollectionOptions& tables,
+                        const DataSchema& schema, const DenseLayers& layers, int32_t ranks);
+
+// Writes SpecOf(source) to a file. Errors: the same and those of the file system, which name
+// --save_spec.
+absl::Status SaveSpec(const SpecSource& source, Env& env, const std::string& path);
 
 }  // namespace hotrow
 

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "models/train/report.h"
 #include "models/train/trainer_settings.h"
 
 namespace hotrow {
@@ -112,6 +114,45 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
   out.exchange_rounding = options.exchange_rounding;
   out.exchange_feedback_bytes = options.exchange_feedback_bytes;
   return out;
+}
+
+absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
+                            EmbeddingCollectionOptions* tables) {
+  if (options.exchange_feedback_bytes > 0) {
+    const int64_t least = EmbeddingCollection::MinFeedbackBytes(*tables);
+    if (options.exchange_feedback_bytes < least) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--exchange_feedback=", options.exchange_feedback_bytes,
+                       " is too small: the residuals of four rows of ", options.embedding_dim,
+                       " columns need ", least, " bytes; raise it, or use --exchange_feedback=0"));
+    }
+  }
+  // The cache that rows are trained in.
+  const bool on_device = options.device_cache_bytes != 0;
+  const char* const flag = on_device ? "device_cache_bytes" : "cache_bytes";
+  int64_t& cache_bytes = on_device ? tables->device_cache_bytes : tables->cache_bytes;
+  const int64_t wanted = on_device ? options.device_cache_bytes : options.cache_bytes;
+  EmbeddingCollectionOptions smallest = *tables;
+  (on_device ? smallest.device_cache_bytes : smallest.cache_bytes) =
+      std::max<int64_t>(cache_bytes, 1);
+  HOTROW_ASSIGN_OR_RETURN(const int64_t min_cache_bytes,
+                          EmbeddingCollection::MinCacheBytes(smallest, device));
+  if (wanted == kSmallestCache) cache_bytes = min_cache_bytes;
+  if (cache_bytes > 0 && cache_bytes < min_cache_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "--", flag, "=", cache_bytes, " is too small: the rows of one step of ", options.batch_size,
+        " samples need ", min_cache_bytes, " (", FormatBytes(min_cache_bytes),
+        "); raise it, use --", flag, "=min, or lower --batch_size"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DivergedError(const TrainerOptions& options, int64_t run_step, const char* what) {
+  return absl::OutOfRangeError(absl::StrFormat(
+      "step %d: the %s is not a finite number, training has diverged; lower --learning_rate (%g "
+      "for tables, %g for dense parameters)",
+      run_step, what, options.table_optimizer.learning_rate,
+      options.dense_optimizer.learning_rate));
 }
 
 }  // namespace hotrow

@@ -113,6 +113,16 @@ struct TrainerOptions {
 EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
                                              const DataSchema& schema);
 
+// Puts the smallest budgets where `options` ask for them into those of the tables, which are
+// otherwise complete. Errors: ResourceExhausted, InvalidArgument (a budget too small for one step);
+// the flag, the limit and the value it got.
+absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
+                            EmbeddingCollectionOptions* tables);
+
+// The end of a run in whose step `what` is not a finite number: OutOfRange, with the flags that
+// help.
+absl::Status DivergedError(const TrainerOptions& options, int64_t run_step, const char* what);
+
 }  // namespace hotrow
 
 #endif  // HOTROW_MODELS_TRAIN_TRAINER_OPTIONS_H_

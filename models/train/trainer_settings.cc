@@ -2,7 +2,6 @@
 //
 // To add a flag: its field in TrainerOptions (models/train/trainer_options.h), and its row here.
 // Parsing, legal values, --help, the flags of a report, the settings that a checkpoint keeps and
-// that
 // --resume compares, and those that ranks compare follow from the row. A row of role kBits that is
 // younger than a release says in `older` what runs had before. A default that only the programs
 // have stands in models/programs/trainer_flags.cc.

@@ -2,7 +2,9 @@ hotrow_add_test(
   NAME models_trainer_test
   SOURCES batch_reader_test.cc
           byte_stream_test.cc
+          checkpoint_schedule_test.cc
           flag_set_test.cc
+          run_header_test.cc
           trainer_test.cc
           ${PROJECT_SOURCE_DIR}/tests/support/failing_threads.cc
   DEPS hotrow::models_cli nlohmann_json::nlohmann_json ZLIB::ZLIB)

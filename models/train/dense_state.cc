@@ -1,0 +1,180 @@
+#include "models/train/dense_state_impl.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "base/device_stream.h"
+#include "base/math.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "base/trace.h"
+#include "ops/dense_optimizer.h"
+
+namespace hotrow {
+namespace {
+
+constexpr int64_t kNormGrain = 1 << 14;  // floats summed in one piece
+// Several ranks: gradients are summed in pieces of at least this many floats (1 MiB), while
+// backward goes on.
+constexpr int64_t kBucketFloats = 1 << 18;
+
+// Same bits for any pool: the pieces do not depend on it, and their sums are added in order.
+double EuclideanNorm(ThreadPool* pool, std::span<const float> x) {
+  const auto n = static_cast<int64_t>(x.size());
+  std::vector<double> sums(static_cast<size_t>(CeilDiv(n, kNormGrain)));
+  ParallelFor(pool, n, kNormGrain, [&](int64_t begin, int64_t end) {
+    double sum = 0;
+    for (int64_t i = begin; i < end; ++i) sum += static_cast<double>(x[i]) * x[i];
+    sums[begin / kNormGrain] = sum;
+  });
+  return std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
+}
+
+std::span<float> Sized(std::vector<float>* floats, size_t size) {
+  floats->resize(size);
+  return *floats;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DenseState>> DenseState::Create(const TrainerOptions& options,
+                                                               CtrModel* model,
+                                                               std::unique_ptr<Communicator> sums,
+                                                               const ExecContext& ctx) {
+  std::unique_ptr<DenseState> out(new DenseState(options, model, ctx));
+  const auto n = static_cast<int64_t>(model->parameters().size());
+  const int32_t state_arrays = DenseStateArrays(options.dense_optimizer.kind);
+  const auto take = [&](DeviceMemory<float>* memory) {
+    auto taken = DeviceMemory<float>::Create(ctx.device, n, ctx.stream, HugePages::kTry);
+    if (!taken.ok()) return taken.status();
+    *memory = *std::move(taken);
+    return absl::OkStatus();
+  };
+  if (state_arrays >= 1) HOTROW_RETURN_IF_ERROR(take(&out->momentum1_));
+  if (state_arrays >= 2) HOTROW_RETURN_IF_ERROR(take(&out->momentum2_));
+  if (options.max_gradient_norm > 0) {
+    HOTROW_ASSIGN_OR_RETURN(out->clipped_, HostBuffer<float>::Create(n, HugePages::kTry));
+  }
+  if (sums != nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(out->summed_, HostBuffer<float>::Create(n, HugePages::kTry));
+    out->world_size_ = sums->world_size();
+    out->sums_ = std::make_unique<CommLane>(std::move(sums));
+  }
+  if (!out->on_gpu()) return out;
+  // State begins with zeros, and device memory does not.
+  const std::vector<float> zeros(static_cast<size_t>(n));
+  for (DeviceMemory<float>* const state : {&out->momentum1_, &out->momentum2_}) {
+    HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, state->data(), zeros.data(), state->bytes()));
+  }
+  HOTROW_RETURN_IF_ERROR(WaitForStream(ctx));
+  return out;
+}
+
+void DenseState::BeginSums(double loss_sum, int signal) {
+  totals_[0] = loss_sum;
+  totals_[1] = signal;
+  bucket_end_ = static_cast<int64_t>(model_.gradients().size());
+  sums_->Start(
+      [this](Communicator& channel) { return channel.AllReduceSum(std::span<double>(totals_)); });
+}
+
+absl::Status DenseState::GradientsReady(int64_t begin) {
+  if (begin > 0 && bucket_end_ - begin < kBucketFloats) return absl::OkStatus();
+  const std::span<float> bucket =
+      summed_.span().subspan(begin, std::exchange(bucket_end_, begin) - begin);
+  std::copy_n(model_.gradients().begin() + begin, bucket.size(), bucket.begin());
+  sums_->Start([bucket](Communicator& channel) { return channel.AllReduceSum(bucket); });
+  // Of a sum over n ranks each sends 2 (n - 1) / n of the data.
+  bytes_sent_ += 2 * (world_size_ - 1) * static_cast<int64_t>(bucket.size_bytes()) / world_size_;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DenseState::Totals> DenseState::FinishSums() {
+  TraceSpan span(ctx_.trace, "all_reduce");
+  HOTROW_RETURN_IF_ERROR(sums_->WaitAll());
+  return Totals{.loss_sum = totals_[0], .signal = totals_[1] != 0};
+}
+
+absl::Status DenseState::Update(float learning_rate_factor, uint32_t step_number,
+                                int64_t run_step) {
+  TraceSpan span(ctx_.trace, "dense_update");
+  DenseTensor all = {.parameters = model_.parameters(),
+                     .gradients = model_.gradients(),
+                     .momentum1 = momentum1_.span(),
+                     .momentum2 = momentum2_.span()};
+  if (sums_ != nullptr) all.gradients = summed_.span();
+  if (options_.max_gradient_norm > 0) {
+    const double norm = EuclideanNorm(ctx_.pool, all.gradients);
+    if (!std::isfinite(norm)) {
+      return DivergedError(options_, run_step, "gradient of the dense parameters");
+    }
+    if (norm > options_.max_gradient_norm) {
+      const auto scale = static_cast<float>(options_.max_gradient_norm / norm);
+      ParallelFor(ctx_.pool, clipped_.size(), kNormGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) clipped_[i] = scale * all.gradients[i];
+      });
+      all.gradients = clipped_.span();
+    }
+  }
+  return DenseUpdate(ctx_, options_.dense_optimizer, {&all, 1}, learning_rate_factor, step_number);
+}
+
+absl::Status DenseState::Load(Env& env, const SavedModel& saved) {
+  const bool same_optimizer =
+      saved.dense_optimizer == DenseOptimizerName(options_.dense_optimizer.kind);
+  if (!on_gpu()) {
+    DenseArrays<float> dense = {.parameters = model_.parameters()};
+    if (same_optimizer) {
+      dense.momentum1 = momentum1_.span();
+      dense.momentum2 = momentum2_.span();
+    }
+    return ReadSavedDense(env, saved, dense);
+  }
+  DenseArrays<float> dense = {.parameters = Sized(&host_parameters_, model_.parameters().size())};
+  if (same_optimizer) {
+    dense.momentum1 = Sized(&host_momentum1_, momentum1_.span().size());
+    dense.momentum2 = Sized(&host_momentum2_, momentum2_.span().size());
+  }
+  HOTROW_RETURN_IF_ERROR(ReadSavedDense(env, saved, dense));
+  const auto upload = [&](std::span<float> to, std::span<const float> from) {
+    return EnqueueCopy(ctx_, to.data(), from.data(), static_cast<int64_t>(from.size_bytes()));
+  };
+  HOTROW_RETURN_IF_ERROR(upload(model_.parameters(), dense.parameters));
+  HOTROW_RETURN_IF_ERROR(upload(momentum1_.span(), dense.momentum1));
+  HOTROW_RETURN_IF_ERROR(upload(momentum2_.span(), dense.momentum2));
+  return WaitForStream(ctx_);
+}
+
+absl::StatusOr<DenseArrays<const float>> DenseState::OnHost() {
+  DenseArrays<const float> dense = {.parameters = model_.parameters(),
+                                    .momentum1 = momentum1_.span(),
+                                    .momentum2 = momentum2_.span()};
+  if (!on_gpu()) return dense;
+  const auto download = [&](std::span<const float>* array, std::vector<float>* host) {
+    const std::span<float> copy = Sized(host, array->size());
+    const absl::Status copied =
+        EnqueueCopy(ctx_, copy.data(), array->data(), static_cast<int64_t>(array->size_bytes()));
+    *array = copy;
+    return copied;
+  };
+  HOTROW_RETURN_IF_ERROR(download(&dense.parameters, &host_parameters_));
+  HOTROW_RETURN_IF_ERROR(download(&dense.momentum1, &host_momentum1_));
+  HOTROW_RETURN_IF_ERROR(download(&dense.momentum2, &host_momentum2_));
+  HOTROW_RETURN_IF_ERROR(WaitForStream(ctx_));
+  return dense;
+}
+
+absl::StatusOr<Hash128> DenseState::Hash() {
+  HOTROW_ASSIGN_OR_RETURN(const DenseArrays<const float> dense, OnHost());
+  Hash128 hash;
+  uint64_t array = 0;
+  for (const std::span<const float> floats : {dense.parameters, dense.momentum1, dense.momentum2}) {
+    hash += HashBytes(array++, 0, std::as_bytes(floats));
+  }
+  return hash;
+}
+
+}  // namespace hotrow

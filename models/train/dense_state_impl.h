@@ -1,0 +1,88 @@
+#ifndef HOTROW_MODELS_TRAIN_DENSE_STATE_IMPL_H_
+#define HOTROW_MODELS_TRAIN_DENSE_STATE_IMPL_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/buffer.h"
+#include "base/device_memory.h"
+#include "base/env.h"
+#include "base/exec_context.h"
+#include "base/hash.h"
+#include "comm/communicator.h"
+#include "comm/lane.h"
+#include "models/saving/saved_model.h"
+#include "models/train/trainer_options.h"
+#include "models/zoo/ctr_model.h"
+
+namespace hotrow {
+
+// The dense parameters of a run: the state of their optimizer, the sum of their gradients over the
+// ranks, and their update.
+//
+// Several ranks sum while the model computes its gradients. In each step, on all ranks alike:
+// BeginSums, GradientsReady for the ranges that Backward announces, FinishSums, Update.
+//
+// Bits:    parameters, and so updates, are the same on all ranks; gradients are summed in the order
+//          of ranks. Neither depends on the size of ctx.pool.
+// Threads: one call at a time. Sums run on a thread of their own.
+// Errors:  OutOfRange (a gradient that is not finite), those of the communicator and the device.
+class DenseState {
+ public:
+  // `options` and `model` outlive it. sums: the channel of several ranks; null: alone.
+  static absl::StatusOr<std::unique_ptr<DenseState>> Create(const TrainerOptions& options,
+                                                            CtrModel* model,
+                                                            std::unique_ptr<Communicator> sums,
+                                                            const ExecContext& ctx);
+
+  // What the ranks must know of each other after a step.
+  struct Totals {
+    double loss_sum = 0;
+    bool signal = false;  // some rank has one
+  };
+  void BeginSums(double loss_sum, int signal);
+  absl::Status GradientsReady(int64_t begin);  // from here to where the call before began
+  absl::StatusOr<Totals> FinishSums();
+
+  // Takes the gradients of the model, of several ranks their sum. step_number: of the optimizer,
+  // from 1; run_step: of the run, for errors.
+  absl::Status Update(float learning_rate_factor, uint32_t step_number, int64_t run_step);
+
+  // Takes the parameters of a saved model, and the optimizer's state if it is of the same kind.
+  absl::Status Load(Env& env, const SavedModel& saved);
+  // Parameters and state where the host can read them: of a GPU a copy, of this moment.
+  absl::StatusOr<DenseArrays<const float>> OnHost();
+  // Of parameters and state, each array with its number as key.
+  absl::StatusOr<Hash128> Hash();
+
+  int64_t bytes_sent() const { return bytes_sent_; }  // by this rank, for sums
+
+ private:
+  DenseState(const TrainerOptions& options, CtrModel* model, const ExecContext& ctx)
+      : options_(options), model_(*model), ctx_(ctx) {}
+  bool on_gpu() const { return ctx_.device != Device::kCpu; }
+
+  const TrainerOptions& options_;
+  CtrModel& model_;
+  const ExecContext ctx_;
+  DeviceMemory<float> momentum1_;
+  DeviceMemory<float> momentum2_;
+  HostBuffer<float> clipped_;  // a gradient that was too long, scaled
+  std::vector<float> host_parameters_;
+  std::vector<float> host_momentum1_;
+  std::vector<float> host_momentum2_;
+
+  int32_t world_size_ = 1;
+  HostBuffer<float> summed_;  // the gradient of all ranks
+  double totals_[2] = {};     // losses, signals
+  int64_t bucket_end_ = 0;    // gradients from here on are being summed
+  int64_t bytes_sent_ = 0;
+  std::unique_ptr<CommLane> sums_;  // last: its thread writes the sums
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_TRAIN_DENSE_STATE_IMPL_H_

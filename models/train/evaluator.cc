@@ -1,0 +1,108 @@
+#include "models/train/evaluator_impl.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "base/trace.h"
+#include "comm/communicator.h"
+#include "models/data/slice_batch.h"
+
+namespace hotrow {
+
+// Rows that a full store would not take back stand before those that are read.
+absl::Status Evaluator::EvaluateTables(const CtrBatch& batch) {
+  bool made_room = false;
+  absl::Status status;
+  while (true) {
+    status = parts_.tables.Evaluate(batch.sparse(), {.pooled = parts_.buffers.embeddings()});
+    if (!absl::IsResourceExhausted(status)) break;
+    const absl::StatusOr<bool> has_room = checkpoints_.MakeRoom();
+    if (!has_room.ok() || !*has_room) return status;
+    made_room = true;
+  }
+  // The step that was refused too is still to come.
+  if (made_room) checkpoints_.KeepRoomMade();
+  return status;
+}
+
+// The logits of a whole batch, on each rank; of one rank its own.
+absl::StatusOr<std::span<const float>> Evaluator::GatherLogits(const BatchReader::Item& item,
+                                                               std::span<const float> mine) {
+  const int32_t world_size = parts_.ranks.world_size();
+  if (world_size == 1) return mine;
+  if (global_logits_.size() == 0) {
+    HOTROW_ASSIGN_OR_RETURN(global_logits_, HostBuffer<float>::Create(parts_.options.batch_size));
+  }
+  std::vector<int64_t> bytes(world_size);
+  std::vector<int64_t> offsets(world_size);
+  for (int32_t p = 0; p < world_size; ++p) {
+    const int64_t begin = SliceBegin(item.global_batch_size, p, world_size);
+    const int64_t end = SliceBegin(item.global_batch_size, p + 1, world_size);
+    offsets[p] = begin * static_cast<int64_t>(sizeof(float));
+    bytes[p] = (end - begin) * static_cast<int64_t>(sizeof(float));
+  }
+  const std::span<float> all = global_logits_.span().first(item.global_batch_size);
+  HOTROW_RETURN_IF_ERROR(parts_.ranks.channel()->AllGatherV(std::as_bytes(mine), bytes, offsets,
+                                                            std::as_writable_bytes(all)));
+  return std::span<const float>(all);
+}
+
+absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t run_step, Progress* progress) {
+  TraceSpan span(ctx_.trace, "evaluate");
+  // The stages of the report are those of training; evaluation is one of them.
+  ExecContext ctx = ctx_;
+  ctx.trace = nullptr;
+  StepBuffers& buffers = parts_.buffers;
+  RunRanks& ranks = parts_.ranks;
+  BatchReaderOptions reader_options =
+      ReaderOptions(split, parts_.options.batch_size, ranks.rank(), ranks.world_size(), ctx.pool);
+  reader_options.keep_global_labels = ranks.many();
+  BatchReader reader(&data_, reader_options);
+  MetricsAccumulator metrics;
+  std::vector<float> true_probabilities;
+  std::vector<float> labels;
+  int64_t samples = 0;
+  while (!ranks.stopped()) {
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<BatchReader::Item> item, reader.Next());
+    if (item == nullptr) break;
+    const CtrBatch& batch = item->batch;
+    if (!item->ends_epoch()) {
+      HOTROW_RETURN_IF_ERROR(EvaluateTables(batch));
+      HOTROW_ASSIGN_OR_RETURN(const float* const dense, buffers.DenseFeatures(batch));
+      HOTROW_RETURN_IF_ERROR(parts_.model.Forward(
+          ctx, {.batch_size = batch.batch_size, .dense = dense, .embeddings = buffers.embeddings()},
+          buffers.logits(batch.batch_size)));
+      HOTROW_ASSIGN_OR_RETURN(const std::span<const float> logits,
+                              buffers.LogitsOnHost(batch.batch_size));
+      if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); })) {
+        return DivergedError(parts_.options, run_step, "model's prediction");
+      }
+      HOTROW_ASSIGN_OR_RETURN(const std::span<const float> all, GatherLogits(*item, logits));
+      const std::vector<float>& batch_labels = ranks.many() ? item->global_labels : batch.labels;
+      const std::vector<float>& truth =
+          ranks.many() ? item->global_true_probability : batch.true_probability;
+      metrics.Add(all, batch_labels);
+      samples += item->global_batch_size;
+      if (progress != nullptr) progress->Update(samples, "");
+      if (!truth.empty()) {
+        true_probabilities.insert(true_probabilities.end(), truth.begin(), truth.end());
+        labels.insert(labels.end(), batch_labels.begin(), batch_labels.end());
+      }
+    }
+    reader.Recycle(std::move(item));
+    HOTROW_RETURN_IF_ERROR(checkpoints_.Poll());
+    HOTROW_RETURN_IF_ERROR(ranks.AgreeOnStop());
+  }
+  Evaluation evaluation;
+  evaluation.complete = !ranks.stopped();
+  if (!evaluation.complete) return evaluation;
+  evaluation.metrics = metrics.Compute();
+  if (!labels.empty()) evaluation.best_auc = Auc(true_probabilities, labels);
+  return evaluation;
+}
+
+}  // namespace hotrow

@@ -1,0 +1,92 @@
+#ifndef HOTROW_MODELS_TRAIN_RUN_CHECKPOINTS_IMPL_H_
+#define HOTROW_MODELS_TRAIN_RUN_CHECKPOINTS_IMPL_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/env.h"
+#include "base/trace.h"
+#include "embedding/embedding_collection.h"
+#include "models/saving/checkpoint.h"
+#include "models/saving/saved_model.h"
+#include "models/train/checkpoint_schedule_impl.h"
+#include "models/train/run_ranks_impl.h"
+#include "models/train/trainer_options.h"
+
+namespace hotrow {
+
+// The checkpoints of one run: what CheckpointSchedule says is done by a CheckpointWriter while
+// training goes on, and a line is printed of each. Without a checkpoint_dir every call does
+// nothing.
+//
+// Ranks:   all calls but the const ones are collective.
+// Threads: those of CheckpointWriter.
+// Errors:  those of CheckpointWriter; ResourceExhausted only where removing older checkpoints makes
+//          no room.
+class RunCheckpoints {
+ public:
+  // What a checkpoint is to hold; the dense arrays are read before the next call.
+  struct Contents {
+    SavedModel model;  // but for its parts
+    DenseArrays<const float> dense;
+  };
+  using Print = std::function<void(std::string_view line)>;
+
+  // Takes the lock of the directory. `options`, `env`, `ranks` and `trace` outlive it.
+  static absl::StatusOr<std::unique_ptr<RunCheckpoints>> Open(const TrainerOptions& options,
+                                                              Env& env, TraceRecorder* trace,
+                                                              RunRanks& ranks, Print print);
+
+  bool enabled() const { return writer_ != nullptr; }
+  std::string tables_dir() const { return writer_->tables_dir(); }
+  CheckpointStats stats() const { return enabled() ? writer_->stats() : CheckpointStats(); }
+  std::string newest_dir() const { return enabled() ? writer_->newest_dir() : std::string(); }
+
+  // Before all that follows. tables_dir: of the snapshots of `tables`, which outlives this.
+  // contents: of a checkpoint of this moment.
+  absl::Status Attach(EmbeddingCollection* tables, const std::string& tables_dir,
+                      std::function<absl::StatusOr<Contents>()> contents);
+  // Where the run begins: steps that the tables had seen before it, and those of it that a
+  // checkpoint holds which it goes on from; 0: none.
+  void StartAt(int64_t first_step, int64_t resumed_steps);
+
+  // Between two steps: what is in flight, what is due, what the disk needs.
+  absl::Status Carry();
+  // What is in flight, without waiting; and until it is committed.
+  absl::Status Poll();
+  absl::Status Wait();
+  // The store has refused a step for want of room. True when something was freed, so that the step
+  // should be tried again.
+  absl::StatusOr<bool> MakeRoom();
+  void KeepRoomMade() { schedule_.KeepRoomMade(); }  // for one more refusal
+  void StepMade() { schedule_.StepMade(); }
+  // What the next start goes on from: everything up to here.
+  absl::Status End();
+
+ private:
+  RunCheckpoints(const TrainerOptions& options, RunRanks& ranks, Print print);
+  int64_t steps() const { return tables_->steps() - first_step_; }  // of the run
+  bool has_newest() const { return writer_->newest_step() >= tables_->steps(); }
+  absl::Status Begin(bool early);
+  absl::Status Failed(const absl::Status& status);
+  absl::Status WatchDisk();
+  void PrintCommitted();
+
+  const TrainerOptions& options_;
+  RunRanks& ranks_;
+  const Print print_;
+  CheckpointSchedule schedule_;
+  std::function<absl::StatusOr<Contents>()> contents_;
+  EmbeddingCollection* tables_ = nullptr;
+  int64_t first_step_ = 0;
+  std::unique_ptr<CheckpointWriter> writer_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_TRAIN_RUN_CHECKPOINTS_IMPL_H_

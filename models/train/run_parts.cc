@@ -1,0 +1,179 @@
+#include "models/train/run_parts_impl.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "base/math.h"
+#include "base/status_macros.h"
+#include "comm/communicator.h"
+#include "comm/compare_ranks.h"
+#include "models/train/run_header_impl.h"
+#include "models/train/run_settings.h"
+#include "models/train/spec_writer.h"
+#include "models/zoo/model_parts.h"
+#include "ops/dense_optimizer.h"
+
+namespace hotrow {
+
+RunParts::RunParts(const TrainerOptions& options, DataSource& data, const ExecContext& ctx,
+                   std::function<void(std::string_view)> print)
+    : options_(options),
+      env_(options.env != nullptr ? *options.env : PosixEnv()),
+      data_(data),
+      schema_(data.schema()),
+      ctx_(ctx),
+      print_(std::move(print)),
+      ranks_(options.communicator, options.stop_signal) {}
+
+SavedModel RunParts::Description() const {
+  SavedModel out;
+  out.model = std::string(model_->name());
+  out.shape = options_.shape;
+  out.num_dense = schema_.num_dense;
+  for (const DataFeature& feature : schema_.features) {
+    out.features.push_back({feature.name, feature.table});
+  }
+  for (const TableConfig& table : collection_options_.tables) {
+    out.tables.push_back({.name = table.name,
+                          .dim = table.embedding_dim,
+                          .optimizer = std::string(SparseOptimizerName(table.optimizer.kind)),
+                          .weights_precision = table.weights_precision,
+                          .initializer = table.initializer});
+  }
+  out.seed = options_.seed;
+  out.dense_optimizer = std::string(DenseOptimizerName(options_.dense_optimizer.kind));
+  out.num_parameters = static_cast<int64_t>(model_->parameters().size());
+  out.parts = {{.store = std::string(StoreKindName(options_.store)),
+                .tables_dir = options_.store == StoreKind::kMemory
+                                  ? collection_options_.snapshot_dir
+                                  : collection_options_.store_path}};
+  return out;
+}
+
+absl::Status RunParts::CreateTables(
+    std::function<absl::StatusOr<RunCheckpoints::Contents>()> contents) {
+  EmbeddingCollectionOptions& options = collection_options_;
+  options.env = &env_;
+  options.communicator = ranks_.channel();
+  if (!options.store_path.empty()) {
+    options.store_path = RankDir(options.store_path, ranks_.rank(), ranks_.world_size());
+  }
+  if (options_.store == StoreKind::kMemory) {
+    if (checkpoints_->enabled()) {
+      options.snapshot_dir = checkpoints_->tables_dir();
+    } else if (writer_ != nullptr) {
+      options.snapshot_dir = writer_->tables_dir();
+    }
+  }
+  HOTROW_RETURN_IF_ERROR(OpenTablesFrom(start_, &options));
+  // What a run leaves in its store that was killed before its first checkpoint.
+  options.start_over = options_.resume;
+  HOTROW_RETURN_IF_ERROR(ResolveBudgets(options_, ctx_.device, &options));
+  // With the budgets as they are used, and before anything is made on a disk.
+  if (!options_.save_spec.empty() && ranks_.rank() == 0) {
+    HOTROW_RETURN_IF_ERROR(
+        SaveSpec(SpecSourceOf(options_, options, schema_, model_->layers(), ranks_.world_size()),
+                 env_, options_.save_spec));
+  }
+  if (!options_.record_trace.empty() || options_.mrc) {
+    options.on_update = [this](uint32_t table, std::span<const RowKey> keys,
+                               std::span<const int32_t> lookups) {
+      recorder_->Add(table, keys, lookups);
+    };
+  }
+  HOTROW_ASSIGN_OR_RETURN(tables_, EmbeddingCollection::Create(options, ctx_));
+  HOTROW_RETURN_IF_ERROR(
+      checkpoints_->Attach(tables_.get(), Description().parts[0].tables_dir, std::move(contents)));
+  if (!start_.saved.has_value()) return absl::OkStatus();
+  const bool counted = std::any_of(start_.saved->tables.begin(), start_.saved->tables.end(),
+                                   [](const SavedModel::Table& table) { return table.rows >= 0; });
+  if (!counted) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables_->Digest());
+  return CheckSavedTables(*start_.saved, digest);
+}
+
+absl::Status RunParts::OpenRecorder() {
+  if (collection_options_.on_update == nullptr) return absl::OkStatus();
+  AccessRecorderOptions recorder = {.trace_sample_rate = options_.sample_rate,
+                                    .curves = options_.mrc,
+                                    .seed = options_.seed,
+                                    .env = &env_};
+  for (const TableConfig& table : collection_options_.tables) {
+    recorder.tables.push_back(table.name);
+  }
+  if (!options_.record_trace.empty()) {
+    recorder.trace_path = access_trace_ = AccessTracePath(
+        options_.record_trace, ranks_.rank(), ranks_.world_size(), start_.resumed_step());
+  }
+  HOTROW_ASSIGN_OR_RETURN(recorder_, AccessRecorder::Open(recorder));
+  return absl::OkStatus();
+}
+
+absl::Status RunParts::LoadStart() {
+  if (!start_.saved.has_value()) return absl::OkStatus();
+  const SavedModel& saved = *start_.saved;
+  HOTROW_RETURN_IF_ERROR(dense_->Load(env_, saved));
+  HOTROW_ASSIGN_OR_RETURN(residuals_anew_, LoadResiduals(start_, ranks_, env_, tables_.get()));
+  if (start_.resumed) {
+    checkpoints_->StartAt(saved.training->first_step, saved.training->steps);
+  } else {
+    checkpoints_->StartAt(saved.step, /*resumed_steps=*/0);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunParts::Open(const ModelFactory& factory,
+                            std::function<absl::StatusOr<RunCheckpoints::Contents>()> contents) {
+  HOTROW_RETURN_IF_ERROR(ranks_.Connect());
+  // Before anything is read or made that depends on them: ranks that differ would train another
+  // model than anybody asked for, or wait for each other in different calls.
+  if (ranks_.many()) {
+    HOTROW_ASSIGN_OR_RETURN(const NamedValues mine, RankSettings(options_, data_));
+    HOTROW_RETURN_IF_ERROR(CompareRanks(*ranks_.channel(), mine));
+  }
+  // Before anything is read there: it takes the directory's lock.
+  HOTROW_ASSIGN_OR_RETURN(checkpoints_,
+                          RunCheckpoints::Open(options_, env_, ctx_.trace, ranks_, print_));
+  HOTROW_ASSIGN_OR_RETURN(start_, FindStart(options_, env_));
+  HOTROW_ASSIGN_OR_RETURN(model_, factory(schema_));
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*model_, ctx_.device));
+  collection_options_ = CollectionOptions(options_, schema_);
+  HOTROW_RETURN_IF_ERROR(CheckStart(start_, options_, Description()));
+  HOTROW_RETURN_IF_ERROR(CompareStarts(start_, *model_, ranks_));
+  HOTROW_ASSIGN_OR_RETURN(processor_, FindProcessor(start_, ctx_.device, ranks_, options_.notices));
+  if (!options_.save_dir.empty()) {
+    HOTROW_ASSIGN_OR_RETURN(writer_,
+                            SavedModelWriter::Open(&env_, options_.save_dir, ranks_.channel()));
+  }
+  HOTROW_RETURN_IF_ERROR(CreateTables(std::move(contents)));
+  // Of this rank's slice.
+  const int64_t batch_size = CeilDiv(options_.batch_size, int64_t{ranks_.world_size()});
+  HOTROW_ASSIGN_OR_RETURN(buffers_, StepBuffers::Create(ctx_, batch_size, tables_->pooled_dim()));
+  HOTROW_ASSIGN_OR_RETURN(
+      dense_, DenseState::Create(options_, model_.get(), ranks_.TakeSumChannel(), ctx_));
+  step_parts_.emplace(StepParts{.options = options_,
+                                .model = *model_,
+                                .tables = *tables_,
+                                .buffers = *buffers_,
+                                .dense = *dense_,
+                                .ranks = ranks_});
+  HOTROW_RETURN_IF_ERROR(LoadStart());
+  // Last: a run that is refused leaves an older trace as it is.
+  return OpenRecorder();
+}
+
+std::string RunParts::Header() const {
+  return FormatRunHeader({.options = options_,
+                          .schema = schema_,
+                          .collection = collection_options_,
+                          .start = start_,
+                          .model = model_->name(),
+                          .num_parameters = static_cast<int64_t>(model_->parameters().size()),
+                          .residuals_anew = residuals_anew_,
+                          .world_size = ranks_.world_size(),
+                          .threads = threads(),
+                          .device = ctx_.device});
+}
+
+}  // namespace hotrow

@@ -1,0 +1,146 @@
+#include "models/train/run_start_impl.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <span>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+#include "comm/compare_ranks.h"
+#include "comm/run_together.h"
+#include "models/saving/checkpoint.h"
+#include "models/train/run_settings.h"
+#include "ops/processor_kind.h"
+
+namespace hotrow {
+
+absl::StatusOr<RunStart> FindStart(const TrainerOptions& options, Env& env) {
+  RunStart start;
+  const std::string& dir = options.checkpoint_dir;
+  if (!dir.empty()) {
+    const absl::StatusOr<std::vector<std::string>> names = ListCheckpoints(env, dir);
+    if (!names.ok()) {
+      return absl::FailedPreconditionError(absl::StrCat("--checkpoint_dir=", dir, ": ",
+                                                        names.status().message(),
+                                                        "; give a directory of its own"));
+    }
+    if (!options.resume && !names->empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "--checkpoint_dir=", dir, ": it holds checkpoints, the newest is ", names->back(),
+          "; add --resume to go on from it, or give another directory"));
+    }
+    if (!names->empty()) {
+      HOTROW_ASSIGN_OR_RETURN(start.saved, ReadCheckpoint(env, dir));
+      start.resumed = true;
+    }
+  }
+  if (!start.resumed && !options.init_from.empty()) {
+    HOTROW_ASSIGN_OR_RETURN(start.saved, ReadCheckpoint(env, options.init_from));
+  }
+  return start;
+}
+
+absl::Status CheckStart(const RunStart& start, const TrainerOptions& options,
+                        const SavedModel& description) {
+  if (!start.saved.has_value()) return absl::OkStatus();
+  const SavedModel& saved = *start.saved;
+  if (!start.resumed) {
+    return CheckSavedModelFits(saved, description,
+                               {.flag = absl::StrCat("--init_from=", options.init_from),
+                                .train_anew = "train anew without --init_from"});
+  }
+  const std::string flag = absl::StrCat("--resume from ", saved.dir);
+  if (!saved.training.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(flag,
+                     ": it does not know where in the data its training stood; start from "
+                     "it with --init_from=",
+                     saved.dir, " and another --checkpoint_dir"));
+  }
+  if (saved.model != description.model) {
+    return absl::FailedPreconditionError(absl::StrCat(flag, ": it holds a model \"", saved.model,
+                                                      "\", this is ", description.model,
+                                                      "; use the program ", saved.model));
+  }
+  HOTROW_RETURN_IF_ERROR(
+      CompareWithCheckpoint(saved.training->settings, BitSettings(options), flag));
+  return CheckSavedModelFits(
+      saved, description, {.flag = flag, .train_anew = "train anew with another --checkpoint_dir"});
+}
+
+absl::Status CompareStarts(const RunStart& start, CtrModel& model, RunRanks& ranks) {
+  if (!ranks.many()) return absl::OkStatus();
+  NamedValues mine = {
+      {"the model", absl::StrCat(std::string(model.name()), " of ", model.parameters().size(),
+                                 " dense parameters")},
+      {"the start", start.saved.has_value()
+                        ? absl::StrFormat("%s of step %d, dense parameters of checksum %08x",
+                                          start.resumed ? "a checkpoint" : "a model",
+                                          start.saved->step, start.saved->dense_crc)
+                        : "new parameters"}};
+  if (model.device() == Device::kCpu) {
+    const std::span<const float> parameters = model.parameters();
+    mine.emplace_back("the hash of the first dense parameters",
+                      HashBytes(0, 0, std::as_bytes(parameters)).ToHex());
+  }
+  return CompareRanks(*ranks.channel(), mine);
+}
+
+absl::Status OpenTablesFrom(const RunStart& start, EmbeddingCollectionOptions* options) {
+  if (!start.saved.has_value()) return absl::OkStatus();
+  for (const SavedModel::Part& part : start.saved->parts) {
+    HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
+    options->open_from.push_back({.snapshot = part.snapshot,
+                                  .identity = part.identity,
+                                  .store = kind,
+                                  .dir = part.tables_dir});
+  }
+  options->open_steps = start.saved->step;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> LoadResiduals(const RunStart& start, const RunRanks& ranks, Env& env,
+                                          EmbeddingCollection* tables) {
+  if (!start.resumed || !tables->keeps_residuals()) return std::string();
+  const SavedModel& saved = *start.saved;
+  if (saved.residuals.empty()) return std::string("the checkpoint has none");
+  if (std::ssize(saved.residuals) != ranks.world_size()) {
+    return absl::StrCat("the checkpoint has those of ", saved.residuals.size(), " ranks");
+  }
+  HOTROW_ASSIGN_OR_RETURN(const std::string bytes, ReadSavedResiduals(env, saved, ranks.rank()));
+  const absl::StatusOr<bool> loaded = tables->LoadResiduals(std::as_bytes(std::span(bytes)));
+  if (!loaded.ok()) {
+    return absl::Status(loaded.status().code(),
+                        absl::StrCat(saved.dir, "/", saved.residuals[ranks.rank()].file, ": ",
+                                     loaded.status().message()));
+  }
+  return *loaded ? std::string() : std::string("the checkpoint has those of another budget");
+}
+
+absl::StatusOr<std::string> FindProcessor(const RunStart& start, Device device, RunRanks& ranks,
+                                          std::FILE* notices) {
+  if (device != Device::kCpu) return std::string();
+  std::string processor = ProcessorKind();
+  if (ranks.many()) {
+    HOTROW_ASSIGN_OR_RETURN(std::vector<std::string> kinds,
+                            AllGatherTexts(*ranks.channel(), processor));
+    std::sort(kinds.begin(), kinds.end());
+    kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
+    processor = absl::StrJoin(kinds, ", ");
+  }
+  if (!start.resumed || notices == nullptr) return processor;
+  const std::string& before = start.saved->training->processor;
+  if (before.empty() || before == processor) return processor;
+  std::fprintf(notices,
+               "notice: --resume from %s: it was trained on another kind of processor (%s) than "
+               "this one (%s); training goes on, with other bits than there\n",
+               start.saved->dir.c_str(), before.c_str(), processor.c_str());
+  std::fflush(notices);
+  return processor;
+}
+
+}  // namespace hotrow

@@ -1,0 +1,78 @@
+#include "models/train/step_buffers_impl.h"
+
+#include <algorithm>
+
+#include "base/device_stream.h"
+#include "base/status_macros.h"
+#include "base/trace.h"
+#include "ops/bce_loss.h"
+
+namespace hotrow {
+
+absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecContext& ctx,
+                                                                 int64_t batch_size,
+                                                                 int64_t pooled_dim) {
+  std::unique_ptr<StepBuffers> out(new StepBuffers(ctx));
+  const auto take = [&ctx](int64_t size, DeviceMemory<float>* memory) {
+    auto taken = DeviceMemory<float>::Create(ctx.device, size, ctx.stream, HugePages::kTry);
+    if (!taken.ok()) return taken.status();
+    *memory = *std::move(taken);
+    return absl::OkStatus();
+  };
+  HOTROW_RETURN_IF_ERROR(take(batch_size * pooled_dim, &out->embeddings_));
+  HOTROW_RETURN_IF_ERROR(take(batch_size * pooled_dim, &out->embedding_gradient_));
+  HOTROW_RETURN_IF_ERROR(take(batch_size, &out->logits_));
+  HOTROW_RETURN_IF_ERROR(take(batch_size, &out->logit_gradient_));
+  if (!out->on_gpu()) return out;
+  HOTROW_ASSIGN_OR_RETURN(out->loss_, DeviceMemory<double>::Create(ctx.device, 1, ctx.stream));
+  HOTROW_ASSIGN_OR_RETURN(
+      out->loss_workspace_,
+      DeviceMemory<std::byte>::Create(
+          ctx.device, BceWithLogitsWorkspaceBytes(ctx.device, batch_size), ctx.stream));
+  return out;
+}
+
+absl::StatusOr<const float*> StepBuffers::OnDevice(const std::vector<float>& host,
+                                                   DeviceMemory<float>* memory) {
+  if (!on_gpu()) return host.data();
+  HOTROW_RETURN_IF_ERROR(
+      memory->Reserve(ctx_.device, std::max<int64_t>(std::ssize(host), 1), ctx_.stream));
+  HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, memory->data(), host.data(), std::ssize(host) * 4));
+  return memory->data();
+}
+
+absl::StatusOr<const float*> StepBuffers::DenseFeatures(const CtrBatch& batch) {
+  return OnDevice(batch.dense, &dense_features_);
+}
+
+absl::StatusOr<double> StepBuffers::Loss(const CtrBatch& batch, int64_t mean_over) {
+  TraceSpan span(ctx_.trace, "loss");
+  HOTROW_ASSIGN_OR_RETURN(const float* const labels, OnDevice(batch.labels, &labels_));
+  double loss = 0;
+  HOTROW_RETURN_IF_ERROR(BceWithLogits(ctx_, {.logits = logits_.data(),
+                                              .labels = labels,
+                                              .batch_size = batch.batch_size,
+                                              .gradient = logit_gradient_.data(),
+                                              .mean_over = mean_over,
+                                              .loss = on_gpu() ? loss_.data() : &loss,
+                                              .workspace = loss_workspace_.data(),
+                                              .workspace_bytes = loss_workspace_.bytes()}));
+  if (on_gpu()) {
+    // The one wait of a step: the host is then no more than a step ahead.
+    HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, &loss, loss_.data(), sizeof(loss)));
+    HOTROW_RETURN_IF_ERROR(WaitForStream(ctx_));
+  }
+  return loss;
+}
+
+absl::StatusOr<std::span<const float>> StepBuffers::LogitsOnHost(int64_t n) {
+  const std::span<const float> there = logits(n);
+  if (!on_gpu()) return there;
+  host_logits_.resize(static_cast<size_t>(n));
+  HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, host_logits_.data(), there.data(),
+                                     static_cast<int64_t>(there.size_bytes())));
+  HOTROW_RETURN_IF_ERROR(WaitForStream(ctx_));
+  return std::span<const float>(host_logits_);
+}
+
+}  // namespace hotrow

@@ -1,0 +1,119 @@
+#include "models/train/train_step_impl.h"
+
+#include <cmath>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/trace.h"
+
+namespace hotrow {
+namespace {
+
+// The mean over this rank's samples, of a batch of global_batch_size.
+absl::StatusOr<double> Loss(const StepParts& parts, const StepPlace& place, const CtrBatch& batch,
+                            int64_t global_batch_size) {
+  HOTROW_ASSIGN_OR_RETURN(const double loss, parts.buffers.Loss(batch, global_batch_size));
+  if (!std::isfinite(loss)) return DivergedError(parts.options, place.run_step, "training loss");
+  return loss;
+}
+
+absl::StatusOr<double> RunStepAlone(const StepParts& parts, const ExecContext& ctx,
+                                    const StepPlace& place, BatchInFlight* in_flight) {
+  const CtrBatch& batch = in_flight->item->batch;
+  StepBuffers& buffers = parts.buffers;
+  {
+    TraceSpan span(ctx.trace, "lookup");
+    HOTROW_RETURN_IF_ERROR(parts.tables.Lookup(*in_flight->step, {.pooled = buffers.embeddings()}));
+  }
+  {
+    TraceSpan span(ctx.trace, "forward");
+    HOTROW_ASSIGN_OR_RETURN(const float* const dense, buffers.DenseFeatures(batch));
+    HOTROW_RETURN_IF_ERROR(parts.model.Forward(ctx,
+                                               {.batch_size = batch.batch_size,
+                                                .dense = dense,
+                                                .embeddings = buffers.embeddings(),
+                                                .training = true,
+                                                .step = place.number},
+                                               buffers.logits(batch.batch_size)));
+  }
+  HOTROW_ASSIGN_OR_RETURN(const double loss,
+                          Loss(parts, place, batch, in_flight->item->global_batch_size));
+  {
+    TraceSpan span(ctx.trace, "backward");
+    HOTROW_RETURN_IF_ERROR(parts.model.Backward(ctx, buffers.logit_gradient(batch.batch_size),
+                                                buffers.embedding_gradient()));
+  }
+  {
+    TraceSpan span(ctx.trace, "update");
+    HOTROW_RETURN_IF_ERROR(parts.tables.Update(std::move(in_flight->step),
+                                               {.pooled = buffers.embedding_gradient()},
+                                               place.learning_rate_factor));
+  }
+  HOTROW_RETURN_IF_ERROR(
+      parts.dense.Update(place.learning_rate_factor, place.number, place.run_step));
+  return loss;
+}
+
+// This rank's slice of a batch: rows set out before the dense half needs them, and gradients as
+// soon as they are final.
+absl::StatusOr<double> RunStepOnRanks(const StepParts& parts, const ExecContext& ctx,
+                                      const StepPlace& place, BatchInFlight* in_flight) {
+  const CtrBatch& batch = in_flight->item->batch;
+  const int64_t global_batch_size = in_flight->item->global_batch_size;
+  EmbeddingCollection& tables = parts.tables;
+  StepBuffers& buffers = parts.buffers;
+  {
+    TraceSpan span(ctx.trace, "lookup");
+    HOTROW_RETURN_IF_ERROR(tables.BeginLookup(*in_flight->step));
+  }
+  {
+    TraceSpan span(ctx.trace, "forward");
+    HOTROW_RETURN_IF_ERROR(parts.model.Forward(
+        ctx,
+        {.batch_size = batch.batch_size,
+         .dense = batch.dense.data(),
+         .embeddings = buffers.embeddings(),
+         .training = true,
+         .step = place.number,
+         .first_sample = in_flight->item->first_sample,
+         .await_embeddings =
+             [&] { return tables.Lookup(*in_flight->step, {.pooled = buffers.embeddings()}); }},
+        buffers.logits(batch.batch_size)));
+  }
+  HOTROW_ASSIGN_OR_RETURN(const double slice_loss, Loss(parts, place, batch, global_batch_size));
+  parts.dense.BeginSums(slice_loss * static_cast<double>(batch.batch_size),
+                        parts.ranks.own_signal());
+  {
+    TraceSpan span(ctx.trace, "backward");
+    HOTROW_RETURN_IF_ERROR(parts.model.Backward(
+        ctx, buffers.logit_gradient(batch.batch_size), buffers.embedding_gradient(),
+        {.embedding_gradient_ready =
+             [&] {
+               return tables.BeginUpdate(*in_flight->step,
+                                         {.pooled = buffers.embedding_gradient()});
+             },
+         .gradients_ready = [&](int64_t begin,
+                                int64_t) { return parts.dense.GradientsReady(begin); }}));
+  }
+  {
+    TraceSpan span(ctx.trace, "update");
+    HOTROW_RETURN_IF_ERROR(
+        tables.Update(std::move(in_flight->step), {}, place.learning_rate_factor));
+  }
+  HOTROW_ASSIGN_OR_RETURN(const DenseState::Totals totals, parts.dense.FinishSums());
+  // Each rank sees the same sum, so all of them ask, or none.
+  if (totals.signal) HOTROW_RETURN_IF_ERROR(parts.ranks.AgreeOnStop());
+  HOTROW_RETURN_IF_ERROR(
+      parts.dense.Update(place.learning_rate_factor, place.number, place.run_step));
+  return totals.loss_sum / static_cast<double>(global_batch_size);
+}
+
+}  // namespace
+
+absl::StatusOr<double> RunStep(const StepParts& parts, const ExecContext& ctx,
+                               const StepPlace& place, BatchInFlight* batch) {
+  return parts.ranks.many() ? RunStepOnRanks(parts, ctx, place, batch)
+                            : RunStepAlone(parts, ctx, place, batch);
+}
+
+}  // namespace hotrow

@@ -1,0 +1,47 @@
+#ifndef HOTROW_MODELS_TRAIN_TRAIN_STEP_IMPL_H_
+#define HOTROW_MODELS_TRAIN_TRAIN_STEP_IMPL_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/exec_context.h"
+#include "embedding/embedding_collection.h"
+#include "models/train/batch_pipeline_impl.h"
+#include "models/train/dense_state_impl.h"
+#include "models/train/run_ranks_impl.h"
+#include "models/train/step_buffers_impl.h"
+#include "models/train/trainer_options.h"
+#include "models/zoo/ctr_model.h"
+
+namespace hotrow {
+
+// The parts of a run that one step works on. They outlive who holds these references.
+struct StepParts {
+  const TrainerOptions& options;
+  CtrModel& model;
+  EmbeddingCollection& tables;
+  StepBuffers& buffers;
+  DenseState& dense;
+  RunRanks& ranks;
+};
+
+// Where a step stands in its run.
+struct StepPlace {
+  int64_t run_step = 0;  // of the run, from 1, for errors
+  uint32_t number = 0;   // of optimizers and dropout, from 1
+  float learning_rate_factor = 1;
+};
+
+// One step of training on a batch whose rows were prefetched: look up, forward, loss, backward,
+// update of rows and dense parameters. Returns the mean loss over the batch. Several ranks make it
+// together, each with its slice; a signal that one of them has got is then that of all.
+//
+// Errors: OutOfRange (the loss or a gradient is not finite), those of the tables, the device and
+// the communicator. After ResourceExhausted from the tables of a single rank nothing has changed.
+absl::StatusOr<double> RunStep(const StepParts& parts, const ExecContext& ctx,
+                               const StepPlace& place, BatchInFlight* batch);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_TRAIN_TRAIN_STEP_IMPL_H_
