@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
+#include "models/saving/dense_file.h"
 #include "ops/dense_optimizer.h"
 
 namespace hotrow {

@@ -14,6 +14,7 @@
 #include "base/hash.h"
 #include "comm/communicator.h"
 #include "comm/lane.h"
+#include "models/saving/dense_file.h"
 #include "models/saving/saved_model.h"
 #include "models/train/trainer_options.h"
 #include "models/zoo/ctr_model.h"

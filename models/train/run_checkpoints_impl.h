@@ -13,6 +13,8 @@
 #include "base/trace.h"
 #include "embedding/embedding_collection.h"
 #include "models/saving/checkpoint.h"
+#include "models/saving/checkpoint_writer.h"
+#include "models/saving/dense_file.h"
 #include "models/saving/saved_model.h"
 #include "models/train/checkpoint_schedule_impl.h"
 #include "models/train/run_ranks_impl.h"

@@ -8,6 +8,8 @@
 #include "base/status_macros.h"
 #include "comm/communicator.h"
 #include "comm/compare_ranks.h"
+#include "models/saving/saved_model_fit.h"
+#include "models/saving/store_paths.h"
 #include "models/train/run_header_impl.h"
 #include "models/train/run_settings.h"
 #include "models/train/spec_writer.h"

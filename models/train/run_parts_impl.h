@@ -15,6 +15,8 @@
 #include "embedding/embedding_collection.h"
 #include "models/data/data_source.h"
 #include "models/saving/saved_model.h"
+#include "models/saving/saved_model_writer.h"
+#include "models/saving/training_state.h"
 #include "models/train/access_recorder.h"
 #include "models/train/dense_state_impl.h"
 #include "models/train/run_checkpoints_impl.h"

@@ -13,6 +13,8 @@
 #include "comm/compare_ranks.h"
 #include "comm/run_together.h"
 #include "models/saving/checkpoint.h"
+#include "models/saving/dense_file.h"
+#include "models/saving/saved_model_fit.h"
 #include "models/train/run_settings.h"
 #include "ops/processor_kind.h"
 

@@ -12,6 +12,7 @@
 #include "base/env.h"
 #include "embedding/embedding_collection.h"
 #include "models/saving/saved_model.h"
+#include "models/saving/training_state.h"
 #include "models/train/run_ranks_impl.h"
 #include "models/train/trainer_options.h"
 #include "models/zoo/ctr_model.h"

@@ -16,6 +16,7 @@
 #include "base/trace.h"
 #include "comm/communicator.h"
 #include "models/saving/saved_model.h"
+#include "models/saving/training_state.h"
 #include "models/train/access_recorder.h"
 #include "models/train/batch_pipeline_impl.h"
 #include "models/train/evaluator_impl.h"
