@@ -8,7 +8,7 @@
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "embedding/tiers/cached_table_impl.h"
-#include "embedding/tiers/store_reads_impl.h"
+#include "embedding/tiers/store_reads.h"
 
 namespace hotrow::internal {
 

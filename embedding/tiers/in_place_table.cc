@@ -2,7 +2,7 @@
 
 #include "base/status_macros.h"
 #include "embedding/tiers/in_place_table_impl.h"
-#include "embedding/tiers/store_reads_impl.h"
+#include "embedding/tiers/store_reads.h"
 
 namespace hotrow::internal {
 

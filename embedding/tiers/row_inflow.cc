@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "embedding/tiers/row_inflow_impl.h"
-#include "embedding/tiers/store_reads_impl.h"
+#include "embedding/tiers/store_reads.h"
 #include "ops/gather.h"
 
 namespace hotrow::internal {

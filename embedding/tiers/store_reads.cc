@@ -1,9 +1,9 @@
 #include <mutex>
 
 #include "base/thread_pool.h"
-#include "embedding/tiers/store_reads_impl.h"
+#include "embedding/tiers/store_reads.h"
 
-namespace hotrow::internal {
+namespace hotrow {
 namespace {
 
 // Keys that one thread asks of the store in one call.
@@ -43,4 +43,4 @@ absl::Status FindInPlace(const ExecContext& ctx, HostStore* store, std::span<con
   });
 }
 
-}  // namespace hotrow::internal
+}  // namespace hotrow

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
-#include "embedding/tiers/store_reads_impl.h"
+#include "embedding/tiers/store_reads.h"
 #include "embedding/tiers/tiers_impl.h"
 
 namespace hotrow::internal {

@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "base/philox.h"
 #include "base/status_macros.h"
-#include "embedding/tiers/tiered_table.h"
+#include "embedding/tiers/store_reads.h"
 #include "models/programs/trainer_flags.h"
 #include "store/host/host_store.h"
 #include "tools/calibration/measure.h"

@@ -1,5 +1,5 @@
-#ifndef HOTROW_EMBEDDING_TIERS_STORE_READS_IMPL_H_
-#define HOTROW_EMBEDDING_TIERS_STORE_READS_IMPL_H_
+#ifndef HOTROW_EMBEDDING_TIERS_STORE_READS_H_
+#define HOTROW_EMBEDDING_TIERS_STORE_READS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "store/host/host_store.h"
 #include "store/row_store.h"
 
-namespace hotrow::internal {
+namespace hotrow {
 
 // Looks keys up in `store`; spread over ctx.pool where the store leaves that to its callers.
 absl::Status FindInStore(const ExecContext& ctx, RowStore* store, bool spread,
@@ -22,6 +22,6 @@ absl::Status FindInStore(const ExecContext& ctx, RowStore* store, bool spread,
 absl::Status FindInPlace(const ExecContext& ctx, HostStore* store, std::span<const RowKey> keys,
                          std::span<std::byte*> rows);
 
-}  // namespace hotrow::internal
+}  // namespace hotrow
 
-#endif  // HOTROW_EMBEDDING_TIERS_STORE_READS_IMPL_H_
+#endif  // HOTROW_EMBEDDING_TIERS_STORE_READS_H_
