@@ -1,5 +1,6 @@
 // Checkpoints and stores that an older version wrote: tests/fixtures.
 
+#include <array>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -17,16 +18,19 @@ namespace hotrow {
 namespace {
 
 struct OldCheckpoint {
+  std::string version;  // a folder of tests/fixtures
   std::string name;
   std::string tables_hash;  // that its writer reported
   std::vector<std::string> store_flags;
 };
-void PrintTo(const OldCheckpoint& old, std::ostream* out) { *out << old.name; }
+void PrintTo(const OldCheckpoint& old, std::ostream* out) {
+  *out << old.version << ", " << old.name;
+}
 
 // Unpacks an archive; returns the directory of its checkpoints.
-std::string Unpack(const std::string& name) {
+std::string Unpack(const std::string& version, const std::string& name) {
   const std::string dir = test::TempDir();
-  const std::string archive = absl::StrCat(HOTROW_FIXTURES, "/1990f9b/", name, ".tar.xz");
+  const std::string archive = absl::StrCat(HOTROW_FIXTURES, "/", version, "/", name, ".tar.xz");
   const ProgramResult unpacked =
       RunProgram({.arguments = {HOTROW_CMAKE, "-E", "tar", "xf", archive}, .directory = dir});
   EXPECT_EQ(unpacked.exit_code, 0) << unpacked;
@@ -43,7 +47,7 @@ class OldFormatsTest : public testing::TestWithParam<OldCheckpoint> {};
 
 TEST_P(OldFormatsTest, AreReadAndTrainOn) {
   const OldCheckpoint& old = GetParam();
-  const std::string dir = Unpack(old.name);
+  const std::string dir = Unpack(old.version, old.name);
   HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report,
                               VerifyCheckpoint(PosixEnv(), dir, /*store_bytes=*/0));
   EXPECT_THAT(report.damage, testing::IsEmpty());
@@ -76,20 +80,47 @@ TEST_P(OldFormatsTest, AreReadAndTrainOn) {
   EXPECT_TRUE(after.model.parts[0].identity.known());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, OldFormatsTest,
-    testing::Values(OldCheckpoint{"memory", "0aa95231b8133c4fe49ef92b096b1adb", {}},
-                    OldCheckpoint{"ssd",
-                                  "0aa95231b8133c4fe49ef92b096b1adb",
-                                  {"--store=ssd", "--disk_bytes=2MiB", "--store_bytes=4MiB"}},
+std::vector<OldCheckpoint> OldCheckpoints() {
+  std::vector<OldCheckpoint> all;
+  // By version: the hash of one rank's tables, and of two ranks'.
+  for (const auto& [version, one, two] : {std::array{"1990f9b", "0aa95231b8133c4fe49ef92b096b1adb",
+                                                     "bac531d9c073b13a761b670bb33e6d6e"},
+                                          std::array{"717bc0a", "ea51b5babd35c685649d1f59bf2d12f4",
+                                                     "2f649445f29ce60804979e94db390a36"}}) {
+    all.push_back({version, "memory", one, {}});
+    all.push_back(
+        {version, "ssd", one, {"--store=ssd", "--disk_bytes=2MiB", "--store_bytes=4MiB"}});
 #if HOTROW_HAVE_ROCKSDB
-                    OldCheckpoint{"rocksdb",
-                                  "0aa95231b8133c4fe49ef92b096b1adb",
-                                  {"--store=rocksdb", "--disk_bytes=64MiB"}},
+    all.push_back({version, "rocksdb", one, {"--store=rocksdb", "--disk_bytes=64MiB"}});
 #endif
-                    OldCheckpoint{"ssd_ranks", "bac531d9c073b13a761b670bb33e6d6e", {}},
-                    OldCheckpoint{"saved", "0aa95231b8133c4fe49ef92b096b1adb", {}}),
-    [](const auto& info) { return info.param.name; });
+    all.push_back({version, "ssd_ranks", two, {}});
+    all.push_back({version, "saved", one, {}});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OldFormatsTest, testing::ValuesIn(OldCheckpoints()),
+                         [](const auto& info) {
+                           return absl::StrCat(info.param.name, "_of_", info.param.version);
+                         });
+
+TEST(OldExportTest, IsImported) {
+  const std::string dir = Unpack("717bc0a", "portable");
+  const std::string made = test::TempDir() + "/made";
+  const ProgramResult imported = RunHotrow({"import", dir, made});
+  EXPECT_EQ(imported.exit_code, 0) << imported;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report,
+                              VerifyCheckpoint(PosixEnv(), made, /*store_bytes=*/0));
+  EXPECT_EQ(report.rows, 581);
+  EXPECT_EQ(HashOfTables(report), "ea51b5babd35c685649d1f59bf2d12f4");
+}
+
+TEST(OldTraceTest, IsRead) {
+  const ProgramResult info = RunHotrow({"trace", "info", Unpack("717bc0a", "trace") + ".trace"});
+  EXPECT_EQ(info.exit_code, 0) << info;
+  EXPECT_THAT(info.out, testing::HasSubstr("trace, 32 steps, 100.0 % of the keys"));
+  EXPECT_THAT(info.out, testing::HasSubstr("accesses         1,247\n"));
+}
 
 }  // namespace
 }  // namespace hotrow
