@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_index_impl.h"
 #include "store/ssd/ssd_log_impl.h"
+#include "store/ssd/ssd_manifest_impl.h"
 #include "store/ssd/ssd_tables_impl.h"
 
 namespace hotrow::internal {

@@ -25,31 +25,6 @@ constexpr uint64_t kSequenceSpanMax = uint64_t{1} << 31;
 
 SsdChunk::~SsdChunk() { log->ReturnBuffer(data); }
 
-// --- SsdReaderGate -------------------------------------------------------------------------------
-
-uint64_t SsdReaderGate::Enter() {
-  std::lock_guard lock(mutex_);
-  ++active_[now_];
-  return now_;
-}
-
-void SsdReaderGate::Exit(uint64_t ticket) {
-  std::lock_guard lock(mutex_);
-  const auto at = active_.find(ticket);
-  HOTROW_CHECK(at != active_.end());
-  if (--at->second == 0) active_.erase(at);
-}
-
-uint64_t SsdReaderGate::Tag() {
-  std::lock_guard lock(mutex_);
-  return now_++;
-}
-
-uint64_t SsdReaderGate::OldestActive() const {
-  std::lock_guard lock(mutex_);
-  return active_.empty() ? now_ : active_.begin()->first;
-}
-
 // --- Opening and closing -------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<SsdLog>> SsdLog::Create(const SsdLogOptions& options,

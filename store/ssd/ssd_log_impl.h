@@ -20,6 +20,8 @@
 #include "base/io_queue.h"
 #include "store/host/host_memory_impl.h"
 #include "store/ssd/ssd_format_impl.h"
+#include "store/ssd/ssd_manifest_impl.h"
+#include "store/ssd/ssd_reader_gate_impl.h"
 
 // The log of an SsdStore: segment files, and how records get into them.
 namespace hotrow::internal {
@@ -98,36 +100,6 @@ struct SsdLogOptions {
   int64_t longest_log_bytes = 0;  // of a row, with its footer entry
   int num_buffers = 6;
   bool background = true;
-};
-
-// Finds that run, so that what they may read is not written anew.
-//
-// Threads: all methods may run concurrently.
-class SsdReaderGate {
- public:
-  uint64_t Enter();
-  void Exit(uint64_t ticket);
-  // What was unlinked before this call is out of reach once OldestActive() > the tag.
-  uint64_t Tag();
-  uint64_t OldestActive() const;
-
- private:
-  mutable std::mutex mutex_;
-  uint64_t now_ = 1;
-  std::map<uint64_t, int> active_;
-};
-
-// Holds the gate open for one reader as long as it lives.
-class SsdReaderTicket {
- public:
-  explicit SsdReaderTicket(SsdReaderGate& gate) : gate_(gate), ticket_(gate.Enter()) {}
-  ~SsdReaderTicket() { gate_.Exit(ticket_); }
-  SsdReaderTicket(const SsdReaderTicket&) = delete;
-  SsdReaderTicket& operator=(const SsdReaderTicket&) = delete;
-
- private:
-  SsdReaderGate& gate_;
-  const uint64_t ticket_;
 };
 
 // Threads: a stream belongs to whoever holds its lock (stream_mutex); everything else may be called

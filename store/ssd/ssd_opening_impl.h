@@ -10,10 +10,10 @@
 #include "absl/status/statusor.h"
 #include "base/env.h"
 #include "store/host/host_memory_impl.h"
-#include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_index_impl.h"
 #include "store/ssd/ssd_live_impl.h"
 #include "store/ssd/ssd_log_impl.h"
+#include "store/ssd/ssd_manifest_impl.h"
 #include "store/ssd/ssd_store.h"
 #include "store/ssd/ssd_tables_impl.h"
 

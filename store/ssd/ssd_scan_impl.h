@@ -15,6 +15,7 @@
 #include "store/host/host_memory_impl.h"
 #include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_index_impl.h"
+#include "store/ssd/ssd_manifest_impl.h"
 
 // Reading the log of an SsdStore from its beginning to its end: to open, clean, iterate, verify.
 namespace hotrow::internal {

@@ -17,6 +17,7 @@
 #include "store/host/host_memory_impl.h"
 #include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_index_impl.h"
+#include "store/ssd/ssd_manifest_impl.h"
 #include "store/ssd/ssd_scan_impl.h"
 #include "store/ssd/ssd_store.h"
 

@@ -18,6 +18,7 @@
 #include "store/ssd/ssd_index_impl.h"
 #include "store/ssd/ssd_live_impl.h"
 #include "store/ssd/ssd_log_impl.h"
+#include "store/ssd/ssd_manifest_impl.h"
 #include "store/ssd/ssd_opening_impl.h"
 #include "store/ssd/ssd_pacer_impl.h"
 #include "store/ssd/ssd_reader_impl.h"

@@ -12,6 +12,7 @@
 #include "base/row_key.h"
 #include "store/row_store.h"
 #include "store/ssd/ssd_format_impl.h"
+#include "store/ssd/ssd_manifest_impl.h"
 
 namespace hotrow::internal {
 

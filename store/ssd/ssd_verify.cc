@@ -21,6 +21,7 @@
 #include "store/host/host_memory_impl.h"
 #include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_image_impl.h"
+#include "store/ssd/ssd_manifest_impl.h"
 #include "store/ssd/ssd_scan_impl.h"
 #include "store/ssd/ssd_store.h"
 

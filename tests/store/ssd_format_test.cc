@@ -10,6 +10,7 @@
 #include "base/philox.h"
 #include "gtest/gtest.h"
 #include "store/ssd/ssd_format_impl.h"
+#include "store/ssd/ssd_manifest_impl.h"
 #include "store/ssd/ssd_scan_impl.h"
 #include "tests/store/store_test_util.h"
 #include "tests/support/status_matchers.h"

@@ -12,6 +12,7 @@
 #include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_image_impl.h"
 #include "store/ssd/ssd_index_impl.h"
+#include "store/ssd/ssd_manifest_impl.h"
 #include "store/ssd/ssd_scan_impl.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/support/mem_env.h"

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "store/ssd/ssd_format_impl.h"
+#include "store/ssd/ssd_manifest_impl.h"
 #include "store/ssd/ssd_scan_impl.h"
 #include "store/ssd/ssd_store.h"
 #include "tests/store/store_test_util.h"

@@ -19,6 +19,7 @@
 #include "base/crc32c.h"
 #include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_index_impl.h"
+#include "store/ssd/ssd_manifest_impl.h"
 #include "tests/store/ssd_test_util.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
