@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/thread.h"
 #include "store/ssd/ssd_format_impl.h"
+#include "store/ssd/ssd_manifest_impl.h"
 #include "store/ssd/ssd_scan_impl.h"
 
 namespace hotrow::internal {
@@ -75,14 +76,17 @@ void SsdCleaner::Loop() {
 
 SsdCleaner::Round SsdCleaner::RunPacedRound() {
   std::lock_guard turn(turn_);
-  Round round = {.gained = false, .was_full = p_.room.LacksFreshSegments()};
-  if (retired_) return round;
+  if (retired_) return {.status = absl::OkStatus(), .gained = false, .was_full = false};
   p_.pacer.BeginRound(/*short_of_room=*/p_.log.Available() <= kSsdLowWater);
-  const absl::StatusOr<bool> gained = CleanRound();
+  Round round = RunRound();
   p_.pacer.EndRound();
-  round.status = gained.status();
-  round.gained = gained.ok() && *gained;
   return round;
+}
+
+SsdCleaner::Round SsdCleaner::RunRound() {
+  const bool was_full = p_.room.LacksFreshSegments();
+  const absl::StatusOr<bool> gained = CleanRound();
+  return {.status = gained.status(), .gained = gained.ok() && *gained, .was_full = was_full};
 }
 
 void SsdCleaner::WakeIfShort() {
@@ -98,10 +102,7 @@ absl::Status SsdCleaner::WaitForRoom(const absl::Status& why) {
     const SsdPacer::Stall stall(p_.pacer);
     if (!thread_.joinable()) {
       std::lock_guard turn(turn_);
-      round.was_full = p_.room.LacksFreshSegments();
-      const absl::StatusOr<bool> gained = CleanRound();
-      round.status = gained.status();
-      round.gained = gained.ok() && *gained;
+      round = RunRound();
     } else {
       std::unique_lock lock(mutex_);
       // The round that runs may have begun before there was anything to gain.

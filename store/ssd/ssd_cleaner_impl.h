@@ -104,6 +104,7 @@ class SsdCleaner {
   Round RunPacedRound();
 
   // The turn is held in all that follows.
+  Round RunRound();
   absl::StatusOr<bool> CleanRound();
   std::vector<SsdLog::SegmentView> ChooseVictims(SsdCleanOrder order, double room = 1.0) const;
   absl::StatusOr<bool> CleanSome(std::span<const SsdLog::SegmentView> victims);
