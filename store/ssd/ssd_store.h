@@ -68,31 +68,31 @@ struct SsdStoreStats {
 
 // SsdStore keeps rows in a log of segment files on an SSD.
 //
-// Data:    every write appends; the index in memory names the place of each key's last record, in
-//          about 10 bytes a row, exactly: misses and overwrites never read the disk. Records carry
-//          a CRC-32C over key, row and place. docs/formats/ssd_store.md has the bytes.
-// Reads:   a batch is sorted by place, neighbours within 16 KiB are read at once, up to io.depth
-//          reads are in flight. Rows that are not on the disk yet are found in the write buffers.
-// Space:   a background cleaner copies the live rows of the segments where that gains most, and
-//          reuses their files. While the last free segments are in use, writes go at its pace; they
-//          are refused (ResourceExhausted) when cleaning cannot make room.
-// Threads: as RowStore says. Writers, erasing ones too, take turns; up to two Finds read at a time,
-// others wait. Durability: Flush, PrepareSnapshot and Close make everything written before durable
-// by a manifest
-//          that is replaced atomically; CommitSnapshot and DropSnapshot replace the manifest alone.
-//          What a crash interrupts is gone as if it had never been written; the store opens as the
-//          last of them left it. A write that failed is tried again by the next call that needs it.
-//          After a failed sync nothing more is written and every call that would says so; reads go
-//          on.
-// Snapshots: the capture waits for no disk but that of a manifest which is being replaced, or, when
-//          the last free segments are in use, for a round of cleaning; then batches and finds go on
-//          while what was captured is written and synced. TidyForSnapshot moves rows out of the
-//          segments that are mostly garbage, which the snapshot would otherwise hold on to: a
-//          snapshot then holds at most about twice what its rows need. Where the disk is short,
-//          PrepareSnapshot itself moves rows before the capture, until all rows could be written
-//          anew beside the snapshot, and refuses (ResourceExhausted) where older snapshots leave no
-//          room for that.
-// Errors:  as RowStore says.
+// Data:       every write appends. The index in memory names the place of each key's last record,
+//             exactly, in about 10 bytes a row: misses and overwrites never read the disk. Records
+//             carry a CRC-32C over key, row and place. docs/formats/ssd_store.md has the bytes.
+// Reads:      a batch is sorted by place, neighbours within 16 KiB are read at once, up to io.depth
+//             reads are in flight. Rows that are not on the disk yet come from the write buffers.
+// Space:      a background cleaner copies live rows out of the segments where that gains most, and
+//             reuses their files. While the last free segments are in use, writes go at its pace;
+//             they are refused (ResourceExhausted) when cleaning cannot make room.
+// Threads:    as RowStore says. Writers, erasing ones too, take turns; up to two Finds read at a
+//             time, others wait.
+// Durability: Flush, PrepareSnapshot and Close make everything written before them durable, by a
+//             manifest that is replaced atomically; CommitSnapshot and DropSnapshot replace the
+//             manifest alone. What a crash interrupts is gone as if it had never been written: the
+//             store opens as the last of these calls left it. A write that failed is tried again by
+//             the next call that needs it. After a failed sync nothing more is written, and every
+//             call that would write says so; reads go on.
+// Snapshots:  the capture waits for no disk but that of a manifest which is being replaced, or,
+//             when the last free segments are in use, for a round of cleaning. Batches and finds
+//             then go on while what was captured is written and synced. TidyForSnapshot moves rows
+//             out of segments that are mostly garbage, which the snapshot would otherwise hold on
+//             to: a snapshot then holds at most about twice what its rows need. Where the disk is
+//             short, PrepareSnapshot itself moves rows before the capture, until all rows could be
+//             written anew beside the snapshot, and refuses (ResourceExhausted) where older
+//             snapshots leave no room for that.
+// Errors:     as RowStore says.
 class SsdStore final : public RowStore {
  public:
   static constexpr int64_t kRowBytesMax = int64_t{4} << 20;
