@@ -28,6 +28,7 @@
 #include "comm/thread_communicator.h"
 #include "embedding/embedding_collection.h"
 #include "embedding/ranks/shard_map.h"
+#include "models/data/open_data_source.h"
 #include "models/data/slice_batch.h"
 #include "models/train/batch_reader.h"
 #include "models/train/trainer.h"

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -63,13 +62,6 @@ class DataSource {
   virtual absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
                                                                 int64_t first_sample) = 0;
 };
-
-// Opens what --data names: "synthetic[:key=value,...]". Errors name the part that is wrong and list
-// what is known. seed makes generated data and shuffling repeatable.
-absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(std::string_view spec, uint64_t seed);
-
-// One paragraph for --help: the kinds of data and their keys with defaults.
-std::string DataSourceHelp();
 
 }  // namespace hotrow
 

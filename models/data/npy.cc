@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "models/data/table_schema.h"  // QuoteForMessage
+#include "models/json/quote.h"
 
 namespace hotrow {
 namespace {

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "models/data/sample_block.h"
 #include "models/json/json_text.h"
+#include "models/json/quote.h"
 
 namespace hotrow {
 namespace {
@@ -313,21 +314,6 @@ std::string Folder(const std::string& path) {
 }
 
 }  // namespace
-
-std::string QuoteForMessage(std::string_view text) {
-  constexpr size_t kMaxBytes = 40;
-  std::string out = "\"";
-  for (const char c : text.substr(0, kMaxBytes)) {
-    if (c == '\t') {
-      out += "\\t";
-    } else if (c >= ' ' && c <= '~') {
-      out += c;
-    } else {
-      absl::StrAppend(&out, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
-    }
-  }
-  return absl::StrCat(out, "\"", text.size() > kMaxBytes ? "..." : "");
-}
 
 uint64_t HashText(std::string_view text) {
   return HashBytes(0, 0, std::as_bytes(std::span(text.data(), text.size()))).lo;

@@ -91,9 +91,6 @@ void SplitByTen(TableSchema* schema);
 // The key of a text: the lower 64 bits of HashBytes(0, 0, text).
 uint64_t HashText(std::string_view text);
 
-// "text" in quotes for a message: cut at 40 bytes, what is not printable as \xNN.
-std::string QuoteForMessage(std::string_view text);
-
 }  // namespace hotrow
 
 #endif  // HOTROW_MODELS_DATA_TABLE_SCHEMA_H_

@@ -4,8 +4,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "models/data/table_schema.h"  // QuoteForMessage
 #include "models/json/json_members_impl.h"
+#include "models/json/quote.h"
 
 namespace hotrow {
 namespace {
@@ -158,6 +158,12 @@ void JsonMembers::Wrong(const char* name, const Json& found, std::string_view ex
 const Json& JsonMembers::Get(const char* name, std::string_view expected) {
   if (!Has(name)) return Wrong(name, Missing(), expected), Missing();
   return object_[name];
+}
+
+Json StringsToJson(const std::vector<std::pair<std::string, std::string>>& strings) {
+  Json json = Json::object();
+  for (const auto& [name, value] : strings) json[name] = value;
+  return json;
 }
 
 }  // namespace hotrow

@@ -59,6 +59,10 @@ class JsonMembers {
   std::string* const wrong_;
 };
 
+// What JsonMembers::Strings reads.
+nlohmann::ordered_json StringsToJson(
+    const std::vector<std::pair<std::string, std::string>>& strings);
+
 }  // namespace hotrow
 
 #endif  // HOTROW_MODELS_JSON_JSON_MEMBERS_IMPL_H_

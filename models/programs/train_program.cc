@@ -19,6 +19,7 @@
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "comm/create_communicator.h"
+#include "models/data/open_data_source.h"
 #include "models/train/access_recorder.h"
 #include "models/train/report.h"
 #include "models/train/trainer.h"

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -75,12 +76,6 @@ absl::Status CheckManifestVersion(std::string_view place, const ManifestVersions
 }
 
 std::string CrcText(uint32_t crc) { return absl::StrFormat("%08x", crc); }
-
-Json StringsToJson(const std::vector<std::pair<std::string, std::string>>& strings) {
-  Json json = Json::object();
-  for (const auto& [name, value] : strings) json[name] = value;
-  return json;
-}
 
 void WriteModelHead(const SavedModel& model, Json* manifest) {
   Json& json = *manifest;

@@ -7,7 +7,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,8 +34,6 @@ absl::Status CheckManifestVersion(std::string_view place, const ManifestVersions
                                   std::span<const std::string_view> known);
 
 std::string CrcText(uint32_t crc);  // as JsonMembers::Crc reads it
-nlohmann::ordered_json StringsToJson(
-    const std::vector<std::pair<std::string, std::string>>& strings);
 
 // Members `model` to `features` of the manifest.
 void WriteModelHead(const SavedModel& model, nlohmann::ordered_json* manifest);

@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
-#include "models/data/table_schema.h"  // QuoteForMessage
 #include "models/json/json_members_impl.h"
 #include "models/json/json_text.h"
+#include "models/json/quote.h"
 #include "models/saving/manifest_json_impl.h"
 #include "models/saving/store_paths_impl.h"
 #include "models/saving/training_state_impl.h"

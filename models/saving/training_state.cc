@@ -8,7 +8,6 @@
 #include "base/status_macros.h"
 #include "models/json/json_members_impl.h"
 #include "models/json/json_text.h"
-#include "models/saving/manifest_json_impl.h"
 #include "models/saving/training_state_impl.h"
 
 namespace hotrow {

@@ -1,5 +1,6 @@
 // What a run tells the planner: its spec, the accesses of its steps, what other caches would hit.
 
+#include "models/data/open_data_source.h"
 #include "models/train/access_recorder.h"
 
 #include <cmath>

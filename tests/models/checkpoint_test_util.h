@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "models/data/data_source.h"
+#include "models/data/open_data_source.h"
 #include "models/train/trainer.h"
 #include "models/zoo/dlrm_model.h"
 

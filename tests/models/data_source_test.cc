@@ -1,4 +1,4 @@
-#include "models/data/data_source.h"
+#include "models/data/open_data_source.h"
 
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

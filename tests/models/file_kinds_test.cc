@@ -1,6 +1,6 @@
 // What --data says about files: which kinds there are, and that they are opened.
 
-#include "models/data/data_source.h"
+#include "models/data/open_data_source.h"
 #include "models/data/table_schema.h"
 #include "models/data/table_source.h"
 #include "tests/models/file_builders.h"

@@ -50,6 +50,7 @@
 #include "base/io_queue.h"
 #include "base/status_macros.h"
 #include "comm/create_communicator.h"
+#include "models/data/open_data_source.h"
 #include "models/saving/checkpoint.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/faulty_env.h"

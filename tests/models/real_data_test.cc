@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/data/data_source.h"
+#include "models/data/open_data_source.h"
 #include "models/train/trainer.h"
 #include "models/zoo/dlrm_model.h"
 #include "tests/support/test_util.h"

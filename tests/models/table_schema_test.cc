@@ -2,6 +2,7 @@
 
 #include "base/hash.h"
 #include "models/data/table_source.h"
+#include "models/json/quote.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 

@@ -17,6 +17,7 @@
 #include "base/thread_pool.h"
 #include "comm/thread_communicator.h"
 #include "gtest/gtest.h"
+#include "models/data/open_data_source.h"
 #include "models/saving/manifest.h"
 #include "models/saving/saved_model.h"
 #include "models/train/trainer.h"

@@ -12,6 +12,7 @@
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "gtest/gtest.h"
+#include "models/data/open_data_source.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/manifest.h"
 #include "models/saving/saved_model.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "embedding/embedding_collection.h"
-#include "models/data/data_source.h"
+#include "models/data/open_data_source.h"
 #include "models/train/batch_reader.h"
 #include "models/zoo/dlrm_model.h"
 #include "tools/calibration/measure.h"

@@ -1,0 +1,23 @@
+#ifndef HOTROW_MODELS_DATA_OPEN_DATA_SOURCE_H_
+#define HOTROW_MODELS_DATA_OPEN_DATA_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "models/data/data_source.h"
+
+namespace hotrow {
+
+// Opens what --data names: "synthetic[:key=value,...]". Errors name the part that is wrong and list
+// what is known. seed makes generated data and shuffling repeatable.
+absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(std::string_view spec, uint64_t seed);
+
+// One paragraph for --help: the kinds of data and their keys with defaults.
+std::string DataSourceHelp();
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_DATA_OPEN_DATA_SOURCE_H_
