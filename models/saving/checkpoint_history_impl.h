@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "base/env.h"
 #include "embedding/embedding_collection.h"
+#include "models/saving/rank_group_impl.h"
 #include "models/saving/saved_model.h"
 #include "models/saving/saved_snapshots_impl.h"
-#include "models/train/rank_group_impl.h"
 #include "store/open.h"
 
 namespace hotrow {

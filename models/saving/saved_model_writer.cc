@@ -17,11 +17,11 @@
 #include "base/utf8.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/manifest.h"
+#include "models/saving/rank_group_impl.h"
 #include "models/saving/saved_model_impl.h"
 #include "models/saving/saved_snapshots_impl.h"
 #include "models/saving/store_paths.h"
 #include "models/saving/store_paths_impl.h"
-#include "models/train/rank_group_impl.h"
 
 namespace hotrow {
 namespace {

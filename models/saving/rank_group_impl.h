@@ -1,5 +1,5 @@
-#ifndef HOTROW_MODELS_TRAIN_RANK_GROUP_IMPL_H_
-#define HOTROW_MODELS_TRAIN_RANK_GROUP_IMPL_H_
+#ifndef HOTROW_MODELS_SAVING_RANK_GROUP_IMPL_H_
+#define HOTROW_MODELS_SAVING_RANK_GROUP_IMPL_H_
 
 #include <atomic>
 #include <cstdint>
@@ -79,4 +79,4 @@ class Patience {
 
 }  // namespace hotrow
 
-#endif  // HOTROW_MODELS_TRAIN_RANK_GROUP_IMPL_H_
+#endif  // HOTROW_MODELS_SAVING_RANK_GROUP_IMPL_H_

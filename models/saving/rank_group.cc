@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/thread.h"
-#include "models/train/rank_group_impl.h"
+#include "models/saving/rank_group_impl.h"
 
 namespace hotrow {
 namespace {
