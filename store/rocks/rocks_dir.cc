@@ -10,6 +10,7 @@
 #include <cinttypes>
 #include <cstddef>
 #include <cstdio>
+#include <filesystem>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -189,6 +190,16 @@ absl::Status CopyRegularFile(const std::string& from, const std::string& to) {
       }));
   HOTROW_RETURN_IF_ERROR(target->Sync());
   return target->Close();
+}
+
+absl::Status RemoveRocksTree(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  return error ? RocksFileError(error, absl::StrCat("remove ", path)) : absl::OkStatus();
+}
+
+absl::Status RocksFileError(const std::error_code& error, std::string_view what) {
+  return ErrnoToStatus(error.value(), what);
 }
 
 absl::StatusOr<std::unique_ptr<RocksDirLock>> RocksDirLock::Take(const std::string& dir,

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,10 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, int64_t byt
 absl::StatusOr<uint32_t> Crc32cOfFile(const std::string& path, int64_t bytes);
 // Copies a regular file in pieces and syncs the copy, not its directory.
 absl::Status CopyRegularFile(const std::string& from, const std::string& to);
+// A directory with all that is in it; none there is fine.
+absl::Status RemoveRocksTree(const std::string& path);
+// An error of std::filesystem: "what: reason".
+absl::Status RocksFileError(const std::error_code& error, std::string_view what);
 
 // Keeps a second store, of this process or another, out of the directory.
 class RocksDirLock {

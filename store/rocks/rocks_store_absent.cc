@@ -1,4 +1,4 @@
-// What a build without RocksDB has instead of rocks_store.cc.
+// What a build without RocksDB has instead of the sources of RocksStore.
 
 #include "store/rocks/rocks_store.h"
 

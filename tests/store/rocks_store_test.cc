@@ -26,6 +26,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/rocks/rocks_dir_impl.h"
+#include "store/rocks/rocks_options_impl.h"
 #include "tests/store/store_test_util.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -752,6 +753,23 @@ TEST(RocksDamageTest, AStoreOfTheVersionBeforeOpens) {
   std::filesystem::remove(manifest);
   std::filesystem::create_symlink("/dev/zero", manifest);
   EXPECT_THAT(OpenAtOne(path), StatusIs(kDataLoss, HasSubstr(manifest)));
+}
+
+TEST(RocksSizesTest, ThePartsStayWithinTheBudget) {
+  for (const int64_t budget : {kRocksMemoryMin, int64_t{64} << 20, int64_t{8} << 30}) {
+    for (const int64_t row_bytes : {int64_t{8}, int64_t{512}, int64_t{1} << 20}) {
+      const internal::RocksSizes sizes({.path = "x",
+                                        .tables = {{1, 8}, {2, row_bytes}},
+                                        .memory_budget_bytes = budget,
+                                        .read_threads = 8});
+      SCOPED_TRACE(absl::StrCat(budget, " bytes, rows of ", row_bytes));
+      EXPECT_EQ(sizes.uncounted + sizes.cache, budget);
+      EXPECT_LE(sizes.memtables, budget / 4);
+      EXPECT_EQ(sizes.row_bytes_max, row_bytes);
+      EXPECT_GE(sizes.find_chunk, 1);
+      EXPECT_LE(sizes.find_chunk, internal::kRocksFindChunkMax);
+    }
+  }
 }
 
 TEST(RocksDamageTest, ALiveDatabaseThatLacksFlushedRowsIsRefusedAndKept) {

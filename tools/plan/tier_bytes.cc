@@ -11,7 +11,7 @@
 namespace hotrow {
 namespace {
 
-// --- store/host/host_store.cc, store/host/host_index_impl.h, store/host/host_memory_impl.h
+// --- store/host/host_rows.cc, store/host/host_index_impl.h, store/host/host_memory_impl.h
 // -----------------------
 
 constexpr double kChunkRows = 256;
