@@ -90,11 +90,8 @@ class SnapshotReader {
       return Damaged(0, "this is no snapshot of a host store");
     }
     if (prefix.crc != CrcOf(prefix)) return Damaged(0, "checksum mismatch in the file prefix");
-    if (prefix.version < kSnapshotVersionMin || prefix.version > kSnapshotVersion) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          path_, ": format version ", prefix.version, "; this build reads host snapshot versions ",
-          kSnapshotVersionMin, " to ", kSnapshotVersion));
-    }
+    HOTROW_RETURN_IF_ERROR(CheckFormatVersion(path_, "host snapshot of format version",
+                                              prefix.version, kSnapshotVersions));
     HOTROW_RETURN_IF_ERROR(prefix.version == 1 ? ReadHeaderV1() : ReadHeaderStruct(&header_));
     if (header_.snapshot != snapshot) {
       return Damaged(sizeof(prefix), absl::StrCat("the file holds snapshot ", header_.snapshot,

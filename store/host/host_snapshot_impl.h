@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
+#include "store/format_version_impl.h"
 #include "store/host/host_chunk_impl.h"
 #include "store/host/host_memory_impl.h"
 #include "store/row_store.h"
@@ -23,11 +24,11 @@
 namespace hotrow::internal {
 
 inline constexpr char kSnapshotMagic[8] = {'H', 'O', 'T', 'R', 'O', 'W', 'H', 'S'};
-// Version 1 has neither identity nor rows of each table, and is still read.
-inline constexpr uint32_t kSnapshotVersion = 2;
-inline constexpr uint32_t kSnapshotVersionMin = 1;
-inline constexpr uint32_t kSnapshotBlockMagic = 0x4b4c4248;   // "HBLK"
-inline constexpr uint32_t kSnapshotFooterMagic = 0x444e4548;  // "HEND"
+// Version 1 has neither identity nor rows of each table.
+inline constexpr FormatVersions kSnapshotVersions = {.first = 1, .last = 2};
+inline constexpr uint32_t kSnapshotVersion = kSnapshotVersions.last;  // what is written
+inline constexpr uint32_t kSnapshotBlockMagic = 0x4b4c4248;           // "HBLK"
+inline constexpr uint32_t kSnapshotFooterMagic = 0x444e4548;          // "HEND"
 
 // Offset 0. The same in all versions, so that a newer version is told from a damaged file.
 struct SnapshotPrefix {

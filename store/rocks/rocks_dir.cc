@@ -23,13 +23,17 @@
 #include "base/env.h"
 #include "base/errno_status.h"
 #include "base/status_macros.h"
+#include "store/format_version_impl.h"
 
 namespace hotrow::internal {
 namespace {
 
-constexpr absl::string_view kTablesTitle = "hotrow rocksdb store 1";
-constexpr absl::string_view kListTitle = "hotrow rocksdb snapshot 1";
+// The first lines of TABLES and SNAPSHOT are these and a version. That of TABLES is the store's:
+// it covers LIVE, which has none of its own.
+constexpr absl::string_view kTablesKind = "hotrow rocksdb store ";
+constexpr FormatVersions kTablesVersions = {.first = 1, .last = 1};
 constexpr absl::string_view kListKind = "hotrow rocksdb snapshot ";
+constexpr FormatVersions kListVersions = {.first = 1, .last = 1};
 
 // What the files may take. RocksDB begins a new MANIFEST at 1 GiB.
 constexpr int64_t kTablesBytesMax = int64_t{16} << 20;
@@ -43,6 +47,19 @@ constexpr int64_t kPieceBytes = int64_t{1} << 20;
 absl::string_view AbslView(std::string_view text) { return {text.data(), text.size()}; }
 std::span<const std::byte> BytesOf(absl::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+// Of the first line of a file whose checksum fits. Version 0: what is no number as it is written.
+absl::Status CheckVersion(const std::string& path, absl::string_view line, absl::string_view kind,
+                          const FormatVersions& readable) {
+  uint64_t version = 0;
+  if (!absl::ConsumePrefix(&line, kind) || !absl::SimpleAtoi(line, &version) ||
+      absl::StrCat(version) != line) {
+    version = 0;
+  }
+  const absl::string_view what = absl::StripSuffix(kind, " ");
+  return CheckFormatVersion(absl::StrCat("RocksDB store: ", path), {what.data(), what.size()},
+                            version, readable);
 }
 
 bool IsTableFile(absl::string_view name) { return absl::EndsWith(name, ".sst"); }
@@ -233,7 +250,7 @@ RocksDirLock::~RocksDirLock() { ::close(fd_); }
 // --- TABLES --------------------------------------------------------------------------------------
 
 std::string RocksTablesToText(std::span<const StoreTable> tables) {
-  std::string text = absl::StrCat(kTablesTitle, "\n");
+  std::string text = absl::StrCat(kTablesKind, kTablesVersions.last, "\n");
   for (const StoreTable& table : tables) {
     absl::StrAppend(&text, "table ", table.table, " row_bytes ", table.row_bytes, "\n");
   }
@@ -244,16 +261,13 @@ std::string RocksTablesToText(std::span<const StoreTable> tables) {
 absl::StatusOr<std::vector<StoreTable>> ParseRocksTables(const std::string& path,
                                                          const std::string& text) {
   const std::optional<absl::string_view> body = WithoutCrc(text);
-  if (!absl::StartsWith(text, "hotrow rocksdb store ") || !body.has_value()) {
+  if (!absl::StartsWith(text, kTablesKind) || !body.has_value()) {
     return absl::DataLossError(absl::StrCat(
         "RocksDB store: ", path, ": the table list is damaged (its checksum does not fit)"));
   }
   const std::vector<absl::string_view> lines = absl::StrSplit(*body, '\n', absl::SkipEmpty());
-  if (lines.empty() || lines[0] != kTablesTitle) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "RocksDB store: ", path, ": is a \"", lines.empty() ? absl::string_view() : lines[0],
-        "\"; this build reads \"", kTablesTitle, "\""));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckVersion(path, lines.empty() ? absl::string_view() : lines[0],
+                                      kTablesKind, kTablesVersions));
   std::vector<StoreTable> tables;
   for (size_t i = 1; i < lines.size(); ++i) {
     const std::vector<absl::string_view> words = absl::StrSplit(lines[i], ' ');
@@ -316,8 +330,9 @@ absl::StatusOr<RocksLive> ReadRocksLive(const std::string& path) {
 // --- SNAPSHOT ------------------------------------------------------------------------------------
 
 std::string RocksSnapshotListToText(const RocksSnapshotList& list) {
-  std::string text = absl::StrCat(kListTitle, "\nsnapshot ", list.id, "\nidentity ",
-                                  list.identity.ToHex(), "\nsequence ", list.sequence, "\n");
+  std::string text =
+      absl::StrCat(kListKind, kListVersions.last, "\nsnapshot ", list.id, "\nidentity ",
+                   list.identity.ToHex(), "\nsequence ", list.sequence, "\n");
   if (list.rows >= 0) absl::StrAppend(&text, "rows ", list.rows, "\n");
   for (const StoreTable& table : list.tables) {
     absl::StrAppend(&text, "table ", table.table, " row_bytes ", table.row_bytes, "\n");
@@ -342,9 +357,8 @@ absl::StatusOr<RocksSnapshotList> ParseRocksSnapshotList(const std::string& path
   int64_t number = 0;
   for (const absl::string_view line : absl::StrSplit(*body, '\n')) {
     if (++number == 1) {
-      if (line == kListTitle) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
-          "RocksDB store: ", path, ": is a \"", line, "\"; this build reads \"", kListTitle, "\""));
+      HOTROW_RETURN_IF_ERROR(CheckVersion(path, line, kListKind, kListVersions));
+      continue;
     }
     if (line.empty()) continue;  // behind the last; others do not come back as they are
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
@@ -619,6 +633,9 @@ absl::Status CheckRocksDirectory(const std::string& path, const RocksDirectory& 
                    "is missing, but the directory has the rows of a store: it is damaged; bring "
                    "the file back from a copy, or begin in an empty directory");
   }
+  // Before anything that another version may have changed is called damage.
+  const absl::Status tables = ReadRocksTables(path).status();
+  if (absl::IsFailedPrecondition(tables)) return tables;
   if (!directory.has_snapshots_dir) {
     return damaged(kRocksSnapshotsName,
                    "is missing: all snapshots are lost; an empty directory of that name lets what "

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/env.h"
+#include "store/host/host_rows_impl.h"
 #include "store/host/host_snapshot_impl.h"
 #include "tests/store/store_test_util.h"
 #include "tests/support/colliding_keys.h"
@@ -28,6 +29,7 @@ using test::MemEnv;
 using test::Row;
 using test::RowMap;
 using test::StatusIs;
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -50,6 +52,33 @@ TEST(HostStoreOptionsTest, SaysWhatIsWrong) {
 TEST(HostStoreTest, ABudgetThatHoldsNothingIsRefusedAtOpening) {
   EXPECT_THAT(HostStore::Open({.tables = {{1, 8}}, .budget_bytes = 100}),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("host store")));
+}
+
+TEST(HostRowsTest, RowsThatAreAddedAloneAreThoseOfTheChunks) {
+  const HostStoreOptions options = {.tables = {{4, 16}, {1, 8}}, .budget_bytes = kMiB};
+  internal::MemoryBudget budget(options.budget_bytes);
+  internal::HostRows rows(options, budget);
+  HOTROW_ASSERT_OK(rows.Init());
+  std::set<std::pair<uint32_t, uint64_t>> expected;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    const RowKey key = {i, i % 3 == 0 ? 1u : 4u};
+    HOTROW_ASSERT_OK_AND_ASSIGN(std::byte* const row, rows.AddAlone(key));
+    std::memset(row, static_cast<int>(i % 251), static_cast<size_t>(rows.row_bytes(key.table)));
+    expected.emplace(key.table, key.key);
+  }
+  EXPECT_THAT(rows.AddAlone({999, 1}),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("key 999 of table 1")));
+  EXPECT_EQ(rows.rows(), 1000);
+  const auto gate = rows.HoldWriters();
+  EXPECT_THAT(rows.CountByTable(), testing::ElementsAre(666, 334));
+  HOTROW_ASSERT_OK(rows.ForEachChunk([&](uint32_t table, std::span<const internal::HostRow> some) {
+    for (const internal::HostRow& row : some) {
+      EXPECT_EQ(expected.erase({options.tables[table].table, row.key}), 1u);
+      EXPECT_EQ(std::to_integer<uint64_t>(row.row[0]), row.key % 251);
+    }
+    return absl::OkStatus();
+  }));
+  EXPECT_TRUE(expected.empty());
 }
 
 TEST(HostStoreTest, WithoutADirectoryThereAreNoSnapshots) {
@@ -422,7 +451,9 @@ TEST_F(HostSnapshotTest, ANewerVersionIsRefusedByItsNumber) {
   std::memcpy(text_.data(), &prefix, sizeof(prefix));
   ASSERT_NO_FATAL_FAILURE(Overwrite(text_));
   EXPECT_THAT(HostStore::Open(Options(kId)),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("version 7")));
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("version 7"), HasSubstr("versions 1 to 2"),
+                             HasSubstr("newer hotrow"))));
 }
 
 TEST_F(HostSnapshotTest, AFileUnderAnotherNameIsNotTakenForThatSnapshot) {

@@ -755,6 +755,46 @@ TEST(RocksDamageTest, AStoreOfTheVersionBeforeOpens) {
   EXPECT_THAT(OpenAtOne(path), StatusIs(kDataLoss, HasSubstr(manifest)));
 }
 
+// `text` with another number behind `kind` in its first line, and a checksum that fits.
+std::string OfVersion(std::string text, std::string_view kind, int version) {
+  text.replace(kind.size(), 1, absl::StrCat(version));
+  text.resize(text.rfind("crc32c "));
+  absl::StrAppend(&text, "crc32c ", Crc32c(std::as_bytes(std::span(text))), "\n");
+  return text;
+}
+
+TEST(RocksVersionTest, AnotherVersionIsRefusedByItsNumberAndIsNoDamage) {
+  const std::string path = TempDir() + "/store";
+  MakeStoreWithSnapshot(path);
+  const auto refuses = [](int version, std::string_view remedy) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition,
+                    AllOf(HasSubstr(absl::StrCat(version, "; this build reads version 1")),
+                          HasSubstr(std::string(remedy))));
+  };
+  const std::string list_path = SnapshotDir(path) + "/SNAPSHOT";
+  const std::string list = TextOf(list_path);
+  Overwrite(list_path, OfVersion(list, "hotrow rocksdb snapshot ", 2));
+  EXPECT_THAT(OpenAtOne(path), refuses(2, "open it with a newer hotrow"));
+  EXPECT_THAT(OpenRocksSnapshot({.path = path, .snapshot = 1}),
+              refuses(2, "open it with a newer hotrow"));
+  Overwrite(list_path, list);
+  // The store's version covers LIVE, which may be written in another way then.
+  const std::string tables = TextOf(path + "/TABLES");
+  const std::string live = TextOf(path + "/LIVE");
+  Overwrite(path + "/LIVE", "as version 3 writes it\n");
+  Overwrite(path + "/TABLES", OfVersion(tables, "hotrow rocksdb store ", 3));
+  EXPECT_THAT(OpenRocksStore(Options(path)), refuses(3, "open it with a newer hotrow"));
+  EXPECT_THAT(OpenAtOne(path), refuses(3, "open it with a newer hotrow"));
+  EXPECT_THAT(OpenRocksSnapshot({.path = path}), refuses(3, "open it with a newer hotrow"));
+  EXPECT_THAT(InspectRocksStore(path), refuses(3, "open it with a newer hotrow"));
+  Overwrite(path + "/TABLES", OfVersion(tables, "hotrow rocksdb store ", 0));
+  EXPECT_THAT(OpenRocksStore(Options(path)), refuses(0, "open it with the hotrow that wrote it"));
+  Overwrite(path + "/TABLES", tables);
+  Overwrite(path + "/LIVE", live);
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, OpenRocksStore(Options(path)));
+  ExpectHolds(*store, MakeBatch(0, 300, 2));
+}
+
 TEST(RocksSizesTest, ThePartsStayWithinTheBudget) {
   for (const int64_t budget : {kRocksMemoryMin, int64_t{64} << 20, int64_t{8} << 30}) {
     for (const int64_t row_bytes : {int64_t{8}, int64_t{512}, int64_t{1} << 20}) {
