@@ -10,7 +10,7 @@ hotrow_add_bench(
 # store_bench measures a store, or the device itself.
 hotrow_add_bench(
   NAME store_bench
-  SOURCES store_bench.cc store_bench_device.cc store_bench_stores.cc
+  SOURCES store_bench.cc store_bench_device.cc store_bench_flags.cc store_bench_stores.cc
   DEPS hotrow_measure hotrow::store hotrow::cache hotrow::models_cli absl::strings nlohmann_json::nlohmann_json)
 if(HOTROW_BUILD_TESTS)
   find_package(GTest REQUIRED)

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/flag_set.h"
 #include "store/row_store.h"
 
 namespace hotrow::bench {
@@ -47,8 +48,11 @@ struct StoreBenchFlags {
   double zipf_exponent = 0;
 };
 
-// --- Time, processor, memory
-// --------------------------------------------------------------------------
+void AddFlags(StoreBenchFlags& flags, FlagSet& set);
+// Checks them, and computes what follows from several. Errors: InvalidArgument, naming the flag.
+absl::Status Resolve(StoreBenchFlags& flags);
+
+// --- Time, processor, memory ---------------------------------------------------------------------
 
 double WallSeconds();
 double ProcessSeconds();  // of processor, all threads
@@ -63,15 +67,13 @@ struct BatchTimes {
 };
 BatchTimes SummarizeBatches(std::vector<double> seconds);
 
-// --- Rows
-// ---------------------------------------------------------------------------------------------
+// --- Rows ----------------------------------------------------------------------------------------
 
 // Every 8-byte word of a row depends on its key, its version and its place, and costs one addition.
 void FillRow(uint64_t key, uint32_t version, std::span<std::byte> row);
 bool RowIs(uint64_t key, uint32_t version, std::span<const std::byte> row);
 
-// --- Stores
-// -------------------------------------------------------------------------------------------
+// --- Stores --------------------------------------------------------------------------------------
 
 inline constexpr uint32_t kBenchTable = 7;
 
@@ -85,8 +87,7 @@ int64_t DefaultDiskBytes(const StoreBenchFlags& flags);
 absl::StatusOr<std::unique_ptr<RowStore>> OpenBenchStore(const StoreBenchFlags& flags,
                                                          int64_t store_bytes);
 
-// --- The device
-// ---------------------------------------------------------------------------------------
+// --- The device ----------------------------------------------------------------------------------
 
 // Random 4 KiB reads at depth 128 past the page cache, through Env::NewIoQueue and through io_uring
 // itself, sequential writes of 1 MiB, and both at once.
