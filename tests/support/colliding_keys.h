@@ -5,10 +5,10 @@
 
 #include "base/hash.h"
 
-// Keys with a hash of one's choice, as somebody would choose them who means harm.
+// Keys whose hash the test chooses, as an attacker would.
 namespace hotrow::test {
 
-// The number that Mix64 takes to x.
+// Inverse of Mix64.
 constexpr uint64_t Unmix64(uint64_t x) {
   const auto inverse = [](uint64_t odd) {  // modulo 2^64, by Newton's iteration
     uint64_t result = odd;
@@ -20,7 +20,7 @@ constexpr uint64_t Unmix64(uint64_t x) {
                  unshift(inverse(0xc4ceb9fe1a85ec53ULL) * unshift(x)));
 }
 
-// The key of this table whose HashRowKey has `lo`.
+// The key of `table` whose HashRowKey has this `lo`.
 constexpr RowKey KeyWithHashLo(uint64_t lo, uint32_t table) {
   const uint64_t seed = (uint64_t{table} + 1) * 0x9e3779b97f4a7c15ULL;
   return {Unmix64(Unmix64(lo) ^ 0xd6e8feb86659fd93ULL) ^ seed, table};

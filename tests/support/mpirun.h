@@ -8,13 +8,12 @@
 #include "absl/strings/str_split.h"
 #include "tests/support/run_program.h"
 
-// Programs under mpirun. Whoever includes this has HOTROW_MPI_ENVIRONMENT, HOTROW_MPIEXEC and
-// HOTROW_MPIEXEC_NUMPROC_FLAG defined by its target.
+// Programs under mpirun. The including target defines HOTROW_MPI_ENVIRONMENT, HOTROW_MPIEXEC and
+// HOTROW_MPIEXEC_NUMPROC_FLAG.
 namespace hotrow::test {
 
-// This command on so many ranks, with the output of all in one. mpirun itself ends all processes
-// when one dies by a signal; with recovery it leaves that to them, and returns 0 whatever becomes
-// of them.
+// `command` on `ranks` ranks, with the output of all ranks joined. By default mpirun ends all ranks
+// when one dies by a signal. With recovery it leaves the others alone and always returns 0.
 inline Program Mpirun(int ranks, bool recovery, const std::vector<std::string>& command) {
   Program program;
   program.arguments = {HOTROW_MPIEXEC, HOTROW_MPIEXEC_NUMPROC_FLAG, absl::StrCat(ranks)};
@@ -26,7 +25,7 @@ inline Program Mpirun(int ranks, bool recovery, const std::vector<std::string>& 
   return program;
 }
 
-// The same; each rank ends with a line "rank R ended with STATUS".
+// With recovery; each rank's last line is "rank R ended with STATUS".
 inline Program MpirunSayingHowRanksEnd(int ranks, const std::vector<std::string>& command) {
   std::vector<std::string> shell = {"/bin/sh", "-c",
                                     "\"$@\"; echo rank $OMPI_COMM_WORLD_RANK ended with $?", "sh"};

@@ -12,22 +12,22 @@
 
 #include "gmock/gmock.h"
 
-// Runs programs as a user does: arguments in, exit status and output out. No shell is between.
+// Runs programs as a user does: arguments in, exit status and output out. No shell in between.
 namespace hotrow::test {
 
 struct Program {
-  // First the program: a path, or a name that is looked for in PATH.
+  // The first is the program: a path, or a name that is looked up in PATH.
   std::vector<std::string> arguments;
-  std::vector<std::string> environment = {};  // "NAME=value", beside this process's own
-  std::string directory = "";                 // to run in; empty: that of this process
+  std::vector<std::string> environment = {};  // "NAME=value", added to this process's own
+  std::string directory = "";                 // working directory; empty: that of this process
   std::string input = "";                     // standard input
-  bool joined = false;                        // standard error goes to standard output
-  // When this time is over, the program and its process group get SIGTERM and, 5 s later, SIGKILL.
-  // That fails the test with what was printed so far, unless `may_time_out`.
+  bool joined = false;                        // standard error goes to `out`, too
+  // After this time the program's process group gets SIGTERM and, 5 s later, SIGKILL. A timeout
+  // fails the test with the output so far, unless `may_time_out`.
   double timeout_seconds = 300;
   bool may_time_out = false;
-  // As `ulimit -v` and `ulimit -f` limit these; 0: no limit. Sanitizers need terabytes of
-  // addresses, so there the first is ignored.
+  // As `ulimit -v` and `ulimit -f`; 0: no limit. Sanitizer builds ignore the first: they reserve
+  // terabytes of addresses.
   int64_t address_space_bytes = 0;
   int64_t file_bytes = 0;
 };
@@ -43,11 +43,11 @@ struct ProgramResult {
 // How it ended and all it printed.
 std::ostream& operator<<(std::ostream& out, const ProgramResult& result);
 
-// Runs it to its end. Processes of its group that it leaves behind are killed.
+// Runs the program to its end, then kills what it left behind in its process group.
 ProgramResult RunProgram(const Program& program);
 
-// A program that runs beside the test, for one thread. It dies with this object and with the thread
-// that started it.
+// A program that runs beside the test. Used by one thread; killed when this object or that thread
+// ends.
 class RunningProgram {
  public:
   explicit RunningProgram(Program program);
@@ -59,11 +59,11 @@ class RunningProgram {
   // Waits until standard output contains `text`; false when the program ends before.
   bool ReadUntil(const std::string& text);
   void Signal(int number) const;
-  // Waits for the end. Once.
+  // Waits for its end. Call once.
   ProgramResult Wait();
 
  private:
-  // Reads what the program prints until `done`, or to its end.
+  // Reads output until `done()` or the end of the program.
   void Read(const std::function<bool()>& done);
   void TimeOut();
 
@@ -78,8 +78,7 @@ class RunningProgram {
   ProgramResult result_;
 };
 
-// That the program refused its arguments or failed as an operator can read it: this exit status,
-// one line on standard error, and nothing on standard output.
+// Expects this exit status, one line on standard error that matches, and no standard output.
 void ExpectOneLineError(const ProgramResult& result, int exit_code,
                         const testing::Matcher<const std::string&>& message);
 

@@ -33,7 +33,7 @@ struct CalibrationBench {
   // dir: an empty directory on the disk that is measured.
   CalibrationBench(const CalibrationOptions& options, std::string dir);
 
-  // A full calibration's count, as this one's effort has it.
+  // A count of a full calibration, scaled to this one's effort; at least 1.
   int64_t Scaled(int64_t n) const;
 
   const CalibrationOptions options;

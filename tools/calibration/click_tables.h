@@ -8,15 +8,14 @@
 #include "embedding/embedding_collection.h"
 #include "tools/calibration/bench.h"
 
-// The tables that the engine's costs are measured with: those of a click model, and batches of
-// their keys.
+// Tables of a click model and batches of their keys, to measure the engine's costs with.
 namespace hotrow {
 
 inline constexpr int kClickTables = 26;
 inline constexpr int64_t kClickTableRows = 100'000;
 inline constexpr double kClickZipf = 1.05;
 inline constexpr int64_t kClickBatch = 2048;
-// Costs are lines through what rows of two widths cost.
+// Costs are measured at two widths; a line through them gives the others.
 inline constexpr std::array<int32_t, 2> kClickDims = {16, 128};
 
 // Where the rows are trained.

@@ -10,18 +10,18 @@
 // Disk.
 namespace hotrow {
 
-// The rate of reading memory, and of copying it.
+// Rates of reading and copying memory.
 absl::Status MeasureMemory(CalibrationBench* bench, HardwareProfile* profile);
-// Rows that a store in memory finds by key.
+// Rows a second that a memory store finds by key.
 absl::Status MeasureGather(CalibrationBench* bench, HardwareProfile* profile);
-// Reads and writes of the disk by itself.
+// Rates of the disk alone.
 absl::Status MeasureDisk(CalibrationBench* bench, HardwareProfile* profile);
 // Dense layers and dot interactions of several widths and batches, forward and backward.
 absl::Status MeasureDense(CalibrationBench* bench, HardwareProfile* profile);
 // What each part of a training step costs in the table engine.
 absl::Status MeasureEngine(CalibrationBench* bench, const ClickTables& tables,
                            HardwareProfile* profile);
-// How much parts of a step hold each other up that run beside each other.
+// How much concurrent parts of a step slow each other down.
 absl::Status MeasureBeside(CalibrationBench* bench, const ClickTables& tables,
                            HardwareProfile* profile);
 

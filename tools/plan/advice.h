@@ -9,10 +9,10 @@
 
 namespace hotrow {
 
-// For a plan that does not fit: changes of the spec that help, each planned, with its effect.
+// Changes of the spec that help a plan that does not fit, each with its planned effect.
 std::vector<std::string> Remedies(const Planner& planner, const Plan& plan);
 
-// What one GB more of a tier buys.
+// What one more GB (1e9 bytes) of a tier buys.
 std::vector<PlanMarginal> Marginals(const Planner& planner, const Plan& plan);
 
 }  // namespace hotrow

@@ -10,20 +10,20 @@
 
 namespace hotrow {
 
-// Plans of one spec with one store or another and caches of any size, without advice (advice.h).
-// For what is asked more than once; MakePlan and PlanCurve (plan.h) are for callers outside.
+// Plans one spec with any store and cache size, without advice (advice.h). Callers outside
+// tools/plan use MakePlan and PlanCurve (plan.h).
 class Planner {
  public:
-  // The spec outlives it. Errors: as Workload::Of.
+  // `spec` must outlive it. Errors: as Workload::Of.
   static absl::StatusOr<Planner> Create(const PlanSpec& spec);
 
   const Workload& workload() const { return workload_; }
 
   // The plan with this store and this cache budget of a rank.
   Plan With(StoreKind store, double cache_bytes) const;
-  // With the cache that the spec says, or the best one.
+  // With the cache of the spec, or the best one for cache_bytes: auto.
   Plan WithStore(StoreKind store) const;
-  // With the store that the spec says, or the first that fits.
+  // With the store of the spec, or the first that fits for store: auto.
   Plan Choose() const;
   // Caches of growing sizes over the store of `plan`.
   std::vector<PlanCurvePoint> Curve(const Plan& plan) const;

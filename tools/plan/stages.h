@@ -10,7 +10,7 @@
 
 namespace hotrow {
 
-// How long a step of one rank takes, and what of it.
+// Duration of a step of one rank, by stages.
 struct StepTime {
   std::vector<PlanStage> stages;
   std::vector<PlanChain> chains;  // only with measured costs
@@ -18,11 +18,10 @@ struct StepTime {
   std::string bottleneck;
 };
 
-// From the rates of a data sheet: each stage takes what its slowest resource takes.
+// From data-sheet rates: a stage takes as long as its slowest resource.
 StepTime StepTimeFromSheet(const Workload& workload, const TierChoice& tiers,
                            const Traffic& traffic);
-// From costs of the table engine that were measured (workload.hardware.calibrated()). Without a
-// GPU.
+// From measured costs of the table engine: workload.hardware.calibrated(), and no GPU.
 StepTime StepTimeFromMeasurement(const Workload& workload, const TierChoice& tiers,
                                  const Traffic& traffic);
 

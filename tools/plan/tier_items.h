@@ -9,7 +9,7 @@
 
 namespace hotrow {
 
-// What fills the tiers of one rank, but for snapshots: the cache, the store, and what a step needs.
+// The contents of one rank's tiers without snapshots: cache, store, and the buffers of a step.
 std::vector<PlanItem> TierItems(const Workload& workload, const TierChoice& tiers);
 
 }  // namespace hotrow

@@ -9,7 +9,8 @@
 
 namespace hotrow {
 
-// A store and a cache of one rank, divided among the width classes as the engine does.
+// The store and the cache of one rank. The cache is divided among the width classes as the engine
+// divides it.
 struct TierChoice {
   TierChoice(const Workload& workload, StoreKind store_kind, double budget_bytes);
 
@@ -20,12 +21,12 @@ struct TierChoice {
   bool has_cache() const { return cache_bytes > 0; }
 };
 
-// Rows of one rank that a step moves between these tiers.
+// The rows of one rank that a step moves between its tiers.
 struct Traffic {
   double unique_keys = 0;
   double misses = 0;
   double miss_bytes = 0;
-  double evicted = 0;  // as many as come in, but in a run that begins with an empty cache
+  double evicted = 0;  // as many as misses, fewer in a run that begins with an empty cache
   double evicted_bytes = 0;
   double new_rows = 0;  // that no step of the run had used before
   double new_bytes = 0;
@@ -34,11 +35,11 @@ struct Traffic {
   double hit_rate_bound = 1;
   std::vector<double> store_shares;  // as in Plan
 
-  // What finds its row in the SSD store, and what is written there.
+  // Rows found in the SSD store, and bytes of records written to it.
   double ssd_reads = 0;
   double ssd_read_bytes = 0;
   double ssd_record_bytes = 0;
-  // What the disk does for that: CountDisk.
+  // Transfers of the disk for these; filled by CountDisk.
   double ssd_ios_read = 0;
   double ssd_bytes_read = 0;
   double ssd_bytes_written = 0;
@@ -50,13 +51,13 @@ struct Traffic {
 };
 Traffic CountTraffic(const Workload& workload, const TierChoice& tiers);
 
-// An SSD store's room on the disk, within the limits of the spec.
+// Size of an SSD store within the limits of the spec.
 SsdStoreBytes SsdStoreSize(const Workload& workload);
-// Adds what an SSD store's disk does. log_bytes: what the log may grow to before it is cleaned.
+// Fills in the disk's transfers of an SSD store. log_bytes: size of the log when cleaning begins.
 void CountDisk(const Workload& workload, const TierChoice& tiers, double log_bytes,
                Traffic* traffic);
 
-// What a rank sends to others in a step; zeros with one rank.
+// Bytes that a rank sends in a step; all 0 with one rank.
 struct ExchangeBytes {
   double ids = 0;       // keys, and how many there are of each table
   double forward = 0;   // rows

@@ -23,7 +23,7 @@ inline constexpr double kKeyBytes = 8;
 // addition.
 inline constexpr double kFlopsPerMac = 6;
 
-// Seconds of an amount; endless where there is no such rate.
+// amount / per_second: 0 for no amount, infinity for an amount without a rate.
 double SecondsAt(double amount, double per_second);
 
 // Tables with one row width share a cache.
@@ -35,10 +35,10 @@ struct WidthClass {
   std::unique_ptr<CacheModel> model;  // of all ranks together
 };
 
-// What a spec asks of one rank, whatever its store and the size of its cache are: the tables, what
-// a step looks up, and the dense model. Constant once made.
+// The work of one rank that follows from the spec alone, before a store or a cache size is chosen:
+// tables, lookups of a step, dense model. Constant once made.
 struct Workload {
-  // The spec outlives it. Errors: InvalidArgument, naming the place in the spec.
+  // `spec` must outlive it. Errors: InvalidArgument, naming the place in the spec.
   static absl::StatusOr<Workload> Of(const PlanSpec& spec);
 
   const PlanSpec& spec;
@@ -56,11 +56,11 @@ struct Workload {
   double payload_bytes = 0;
   double row_bytes = 0;
 
-  // Caches of one rank: for the steps in flight, and for every row it owns.
+  // Cache budgets of one rank: for the steps in flight, and for all rows it owns.
   double min_cache_bytes = 0;
   double whole_cache_bytes = 0;
 
-  // A step, of one rank's part of the batch.
+  // Of one step, in the rank's part of the batch.
   double lookups = 0;
   double lookup_weight_bytes = 0;
   double lookup_gradient_bytes = 0;  // as floats, which gradients are whatever weights are
@@ -68,7 +68,7 @@ struct Workload {
   double unique_gradient_bytes = 0;  // as floats
   double forward_wire_bytes = 0;     // of the distinct rows
   double backward_wire_bytes = 0;
-  // A step, of the distinct rows that the rank owns.
+  // Of one step: the distinct rows that the rank owns and any rank uses.
   double owned_weight_bytes = 0;
   double owned_gradient_bytes = 0;
   double owned_row_bytes = 0;
@@ -92,7 +92,7 @@ struct Workload {
   // Forward and backward of so many samples.
   double DenseSeconds(double samples) const;
 
-  // What trains the rows: a GPU and its memory, or the processors and theirs.
+  // Rows are trained by a GPU in its memory, or by the processors in theirs.
   bool has_gpu() const { return hardware.hbm_bytes > 0; }
   std::string near_tier() const { return has_gpu() ? "hbm" : "dram"; }
   double near_bytes_per_second() const {
@@ -102,10 +102,11 @@ struct Workload {
   double dram_limit() const { return Limit(spec.dram_max_bytes, hardware.dram_bytes); }
   double ssd_limit() const { return Limit(spec.ssd_max_bytes, hardware.ssd_bytes); }
 
-  // Other ranks, and those of them on the same node.
+  // The other ranks, and those of them on the same node.
   double peers() const { return ranks() - 1; }
   double node_peers() const { return std::min<double>(spec.ranks_per_node, ranks()) - 1; }
-  // Of bytes whose keys are dealt out by hash, what goes to ranks of the same node, and to others.
+  // The share of `bytes` sent to ranks of the same node, and over the network; keys are distributed
+  // by hash.
   double BytesToNode(double bytes) const { return bytes * node_peers() / ranks(); }
   double BytesToNetwork(double bytes) const { return bytes * (peers() - node_peers()) / ranks(); }
 
