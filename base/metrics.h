@@ -4,8 +4,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <map>
-#include <string>
 
 namespace hotrow {
 
@@ -20,27 +18,6 @@ class Counter {
 
  private:
   std::atomic<int64_t> value_{0};
-};
-
-// A level, with the highest value it ever had.
-class Gauge {
- public:
-  void Add(int64_t n) { Raise(value_.fetch_add(n, std::memory_order_relaxed) + n); }
-  void Set(int64_t n) {
-    value_.store(n, std::memory_order_relaxed);
-    Raise(n);
-  }
-  int64_t value() const { return value_.load(std::memory_order_relaxed); }
-  int64_t peak() const { return peak_.load(std::memory_order_relaxed); }
-
- private:
-  void Raise(int64_t n) {
-    int64_t peak = peak_.load(std::memory_order_relaxed);
-    while (n > peak && !peak_.compare_exchange_weak(peak, n, std::memory_order_relaxed)) {
-    }
-  }
-  std::atomic<int64_t> value_{0};
-  std::atomic<int64_t> peak_{0};
 };
 
 // A distribution of non-negative values in logarithmic buckets, 16 to each power of two, so that a
@@ -59,10 +36,6 @@ class Histogram {
   std::array<std::atomic<int64_t>, kBuckets> counts_{};
   std::atomic<int64_t> max_{0};
 };
-
-// Named readings as `<tier>.<perf|mem>.<op>.<quantity>_<unit>`, for example
-// "cache.perf.evict.rows_count".
-using MetricMap = std::map<std::string, double>;
 
 }  // namespace hotrow
 

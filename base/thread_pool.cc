@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -80,7 +79,6 @@ struct ThreadPool::State {
   std::condition_variable work_added;   // workers wait for it
   std::condition_variable helper_left;  // callers of ParallelFor wait for it
   std::vector<Loop*> loops;             // those that may have unclaimed chunks
-  std::deque<std::function<void()>> tasks;
   bool stopping = false;
   std::vector<std::thread> workers;
   absl::Status status;  // why there are no more
@@ -100,19 +98,9 @@ struct ThreadPool::State {
   void WorkerMain() {
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
-      work_added.wait(lock, [this] { return stopping || !loops.empty() || !tasks.empty(); });
-      // Loops first: somebody is waiting for them.
-      if (!loops.empty()) {
-        Help(loops.front(), lock);
-      } else if (!tasks.empty()) {
-        const std::function<void()> task = std::move(tasks.front());
-        tasks.pop_front();
-        lock.unlock();
-        task();
-        lock.lock();
-      } else {
-        return;
-      }
+      work_added.wait(lock, [this] { return stopping || !loops.empty(); });
+      if (loops.empty()) return;
+      Help(loops.front(), lock);
     }
   }
 };
@@ -169,18 +157,6 @@ void ThreadPool::ParallelFor(int64_t n, int64_t grain,
   state_->helper_left.wait(lock, [&loop] { return loop.helpers == 0; });
   lock.unlock();
   if (loop.failed) std::rethrow_exception(loop.error);
-}
-
-void ThreadPool::Submit(std::function<void()> task) {
-  if (state_->workers.empty()) {
-    task();
-    return;
-  }
-  {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
-    state_->tasks.push_back(std::move(task));
-  }
-  state_->work_added.notify_one();
 }
 
 void ParallelFor(ThreadPool* pool, int64_t n, int64_t grain,

@@ -2,7 +2,6 @@
 #define HOTROW_BASE_THREAD_POOL_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 #include "absl/functional/function_ref.h"
@@ -10,7 +9,7 @@
 
 namespace hotrow {
 
-// A fixed set of threads for data-parallel loops and for background work.
+// A fixed set of threads for data-parallel loops.
 //
 // Threads: every method may be called from any thread. ParallelFor may be called from inside a
 //          ParallelFor body; the inner loop then runs on the calling thread alone.
@@ -24,7 +23,7 @@ class ThreadPool {
   // least 1. Where the system has no room for that many, the pool has fewer: num_threads() and
   // status() say so, and everything works.
   explicit ThreadPool(int num_threads);
-  ~ThreadPool();  // waits for submitted work
+  ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
@@ -36,10 +35,6 @@ class ThreadPool {
   // shorter, and returns when all are done. The caller works too. n = 0 calls nothing.
   void ParallelFor(int64_t n, int64_t grain,
                    absl::FunctionRef<void(int64_t begin, int64_t end)> body);
-
-  // Runs the task on one of the threads some time later; in place when the pool has only the
-  // caller.
-  void Submit(std::function<void()> task);
 
  private:
   struct State;

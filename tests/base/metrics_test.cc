@@ -19,19 +19,6 @@ TEST(CounterTest, CountsFromAllThreads) {
   EXPECT_EQ(counter.value(), 999 * 1000 / 2);  // reading does not reset
 }
 
-TEST(GaugeTest, RemembersItsPeak) {
-  Gauge gauge;
-  gauge.Add(5);
-  gauge.Add(7);
-  gauge.Add(-10);
-  EXPECT_EQ(gauge.value(), 2);
-  EXPECT_EQ(gauge.peak(), 12);
-  gauge.Set(20);
-  gauge.Set(1);
-  EXPECT_EQ(gauge.value(), 1);
-  EXPECT_EQ(gauge.peak(), 20);
-}
-
 TEST(HistogramTest, EmptyOneIsZero) {
   const Histogram histogram;
   EXPECT_EQ(histogram.count(), 0);

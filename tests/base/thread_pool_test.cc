@@ -115,34 +115,6 @@ TEST_P(ThreadPoolTest, LoopsFromManyThreadsAtOnce) {
   EXPECT_THAT(sums, testing::Each(100 * 100));
 }
 
-TEST_P(ThreadPoolTest, DestructorWaitsForSubmittedWork) {
-  std::atomic<int> done{0};
-  {
-    ThreadPool pool(GetParam());
-    for (int i = 0; i < 100; ++i) {
-      // A task may submit more.
-      pool.Submit([&] {
-        ++done;
-        pool.Submit([&done] { ++done; });
-      });
-    }
-  }
-  EXPECT_EQ(done, 200);
-}
-
-TEST_P(ThreadPoolTest, SubmittedTaskMayRunALoop) {
-  std::atomic<int64_t> sum{0};
-  {
-    ThreadPool pool(GetParam());
-    for (int i = 0; i < 20; ++i) {
-      pool.Submit(
-          [&] { pool.ParallelFor(50, 1, [&sum](int64_t begin, int64_t) { sum += begin; }); });
-    }
-    pool.ParallelFor(50, 1, [&sum](int64_t begin, int64_t) { sum += begin; });
-  }
-  EXPECT_EQ(sum, 21 * 1225);
-}
-
 INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 8),
                          testing::PrintToStringParamName());
 
@@ -160,13 +132,6 @@ TEST(ThreadPoolPlainTest, AllThreadsWorkOnOneLoop) {
     all_here.wait(lock, [&arrived] { return arrived == kThreads; });
   });
   EXPECT_EQ(arrived, kThreads);
-}
-
-TEST(ThreadPoolPlainTest, PoolOfOneRunsTasksInPlace) {
-  ThreadPool pool(1);
-  std::thread::id ran_on;
-  pool.Submit([&ran_on] { ran_on = std::this_thread::get_id(); });
-  EXPECT_EQ(ran_on, std::this_thread::get_id());
 }
 
 TEST(ThreadPoolPlainTest, NullPoolRunsChunksInOrder) {
