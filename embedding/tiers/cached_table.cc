@@ -140,6 +140,7 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
   HOTROW_CHECK(!step->resident);
   HOTROW_CHECK(keys.size() == counts.size());
   HOTROW_CHECK(step->miss_keys.empty());
+  HOTROW_RETURN_IF_ERROR(cache_->Broken());
   const auto n = static_cast<int64_t>(keys.size());
   step->slots.resize(n, -1);
   std::unique_lock<std::mutex> order = outflow_->Lock();

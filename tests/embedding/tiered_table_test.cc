@@ -239,6 +239,9 @@ TEST(StagedTableTest, WhatACallWithoutStatusHasMetEveryLaterCallSays) {
     }
     StepRows next;
     broken(table.Place(ctx, Keys(200, 8), counts, &next).status());
+    StepRows none;
+    broken(table.Place(ctx, {}, {}, &none).status());
+    broken(table.FillInPlace(ctx, counts, &next));
     broken(table.BeginSnapshot());
     broken(table.Flush());
     std::vector<std::byte> staging(8 * static_cast<size_t>(table.row_bytes()));
