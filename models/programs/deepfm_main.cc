@@ -1,8 +1,6 @@
 // deepfm: trains a DeepFM through tiered embedding tables. `deepfm --help` says how.
 
-#include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "models/programs/train_program.h"
 #include "models/zoo/deepfm_model.h"
@@ -26,25 +24,11 @@ constexpr char kExamples[] =
     "  deepfm --cache_bytes=min --report=run.json --trace=run.trace.json\n"
     "      the smallest cache that works; figures and hashes to run.json, a timeline beside it\n";
 
-struct DeepFmFlags {
-  std::vector<int32_t> over_arch_layer_sizes = {512, 256, 1};
-  double dropout = 0;
-};
-
-void AddFlags(DeepFmFlags* f, FlagSet* set) {
-  set->AddSizes("over_arch_layer_sizes", &f->over_arch_layer_sizes,
-                "layer outputs of the MLP over embeddings and dense features; the last one is 1");
-  set->AddReal("dropout", 0, 0.99, &f->dropout, "share of hidden units that a step leaves out");
-}
-
-DeepFmOptions Options(const DeepFmFlags& f, const TrainerFlags& flags, const DataSchema& schema) {
-  return {.num_dense = schema.num_dense,
-          .num_sparse = static_cast<int32_t>(schema.features.size()),
-          .embedding_dim = flags.options.embedding_dim,
-          .over_arch_layer_sizes = f.over_arch_layer_sizes,
-          .dropout = static_cast<float>(f.dropout),
-          .seed = flags.options.seed,
-          .max_batch_size = flags.options.batch_size};
+void AddFlags(DeepFmOptions* options, FlagSet* set) {
+  set->Add("over_arch_layer_sizes", SizesFlag(&options->over_arch_layer_sizes),
+           "layer outputs of the MLP over embeddings and dense features; the last one is 1");
+  set->Add("dropout", RealFlag(&options->dropout, 0, 0.99),
+           "share of hidden units that a step leaves out");
 }
 
 }  // namespace
@@ -52,19 +36,19 @@ DeepFmOptions Options(const DeepFmFlags& f, const TrainerFlags& flags, const Dat
 
 int main(int argc, char** argv) {
   using namespace hotrow;  // NOLINT(google-build-using-namespace)
-  DeepFmFlags f;
+  DeepFmOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
   return RunTrainProgram(
       {.name = "deepfm",
        .summary = kSummary,
        .examples = kExamples,
-       .add_model_flags = [&f](FlagSet* set) { AddFlags(&f, set); },
+       .add_model_flags = [&options](FlagSet* set) { AddFlags(&options, set); },
        .table_columns =
            [](const TrainerFlags& flags) {
              return DeepFmOptions::TableColumns(flags.options.embedding_dim);
            },
-       .make_model = [&f](const TrainerFlags& flags, const DataSchema& schema,
-                          const ExecContext&) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-         return DeepFmModel::Create(Options(f, flags, schema));
+       .make_model = [&options](const TrainerFlags& flags, const DataSchema& schema,
+                                const ExecContext&) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+         return DeepFmModel::Create(CompleteModelOptions(options, flags, schema));
        }},
       argc, argv);
 }

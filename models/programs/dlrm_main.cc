@@ -1,8 +1,6 @@
 // dlrm: trains a DLRM through tiered embedding tables. `dlrm --help` says how.
 
-#include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "models/programs/train_program.h"
 #include "models/zoo/dlrm_model.h"
@@ -22,31 +20,15 @@ constexpr char kExamples[] =
     "  dlrm --cache_bytes=min --report=run.json --trace=run.trace.json\n"
     "      the smallest cache that works; figures and hashes to run.json, a timeline beside it\n";
 
-struct DlrmFlags {
-  std::vector<int32_t> dense_arch_layer_sizes;  // empty: 512-256-64-<embedding_dim>
-  std::vector<int32_t> over_arch_layer_sizes = {512, 256, 1};
-  double dropout = 0;
-};
-
-void AddFlags(DlrmFlags* f, FlagSet* set) {
-  set->AddSizes("dense_arch_layer_sizes", &f->dense_arch_layer_sizes,
-                "layer outputs of the bottom MLP, which reads the dense features; the last one is "
-                "the embedding dim");
+void AddFlags(DlrmOptions* options, FlagSet* set) {
+  set->Add("dense_arch_layer_sizes", SizesFlag(&options->dense_arch_layer_sizes),
+           "layer outputs of the bottom MLP, which reads the dense features; the last one is the "
+           "embedding dim");
   set->DescribeDefault("512-256-64-<embedding_dim>");
-  set->AddSizes("over_arch_layer_sizes", &f->over_arch_layer_sizes,
-                "layer outputs of the top MLP; the last one is 1, the logit");
-  set->AddReal("dropout", 0, 0.99, &f->dropout, "share of hidden units that a step leaves out");
-}
-
-DlrmOptions Options(const DlrmFlags& f, const TrainerFlags& flags, const DataSchema& schema) {
-  return {.num_dense = schema.num_dense,
-          .num_sparse = static_cast<int32_t>(schema.features.size()),
-          .embedding_dim = flags.options.embedding_dim,
-          .dense_arch_layer_sizes = f.dense_arch_layer_sizes,
-          .over_arch_layer_sizes = f.over_arch_layer_sizes,
-          .dropout = static_cast<float>(f.dropout),
-          .seed = flags.options.seed,
-          .max_batch_size = flags.options.batch_size};
+  set->Add("over_arch_layer_sizes", SizesFlag(&options->over_arch_layer_sizes),
+           "layer outputs of the top MLP; the last one is 1, the logit");
+  set->Add("dropout", RealFlag(&options->dropout, 0, 0.99),
+           "share of hidden units that a step leaves out");
 }
 
 }  // namespace
@@ -54,20 +36,22 @@ DlrmOptions Options(const DlrmFlags& f, const TrainerFlags& flags, const DataSch
 
 int main(int argc, char** argv) {
   using namespace hotrow;  // NOLINT(google-build-using-namespace)
-  DlrmFlags f;
+  // Without dense_arch_layer_sizes: 512-256-64-<embedding_dim>.
+  DlrmOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
   return RunTrainProgram(
       {.name = "dlrm",
        .summary = kSummary,
        .examples = kExamples,
-       .add_model_flags = [&f](FlagSet* set) { AddFlags(&f, set); },
+       .add_model_flags = [&options](FlagSet* set) { AddFlags(&options, set); },
        .resolve_model_flags =
-           [&f](const TrainerFlags& flags) {
-             if (!f.dense_arch_layer_sizes.empty()) return;
-             f.dense_arch_layer_sizes = {512, 256, 64, flags.options.embedding_dim};
+           [&options](const TrainerFlags& flags) {
+             if (!options.dense_arch_layer_sizes.empty()) return;
+             options.dense_arch_layer_sizes = {512, 256, 64, flags.options.embedding_dim};
            },
-       .make_model = [&f](const TrainerFlags& flags, const DataSchema& schema,
-                          const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-         return DlrmModel::Create(Options(f, flags, schema), ctx);
+       .make_model = [&options](
+                         const TrainerFlags& flags, const DataSchema& schema,
+                         const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+         return DlrmModel::Create(CompleteModelOptions(options, flags, schema), ctx);
        }},
       argc, argv);
 }

@@ -15,8 +15,8 @@
 namespace hotrow {
 
 // What sets one training program apart from another: its name, its words for --help, and its model
-// with the flags that shape it. The model's flags live in a struct of the program, which the
-// functions here capture and which outlives RunTrainProgram.
+// with the flags that shape it. The model's flags write into its options, which the functions here
+// capture and which outlive RunTrainProgram.
 struct TrainProgram {
   std::string name;      // of the program, as in `dlrm --help`
   std::string summary;   // opens --help: what it trains; lines of at most 100 columns
@@ -34,6 +34,18 @@ struct TrainProgram {
       const TrainerFlags& flags, const DataSchema& schema, const ExecContext& ctx)>
       make_model;
 };
+
+// The options of a model as its flags have set them, with what the common flags and the data say.
+template <typename ModelOptions>
+ModelOptions CompleteModelOptions(ModelOptions options, const TrainerFlags& flags,
+                                  const DataSchema& schema) {
+  options.num_dense = schema.num_dense;
+  options.num_sparse = static_cast<int32_t>(schema.features.size());
+  options.embedding_dim = flags.options.embedding_dim;
+  options.seed = flags.options.seed;
+  options.max_batch_size = flags.options.batch_size;
+  return options;
+}
 
 // The main() of a training program: parses the flags, trains, prints and writes the report. The
 // first SIGINT or SIGTERM ends training after the current step, the second ends the process.
