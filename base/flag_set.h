@@ -19,11 +19,12 @@ namespace hotrow {
 
 using FlagValue = std::variant<int64_t, double, std::string>;
 
-// As a command line and a manifest show it; a number as the shortest text that reads back as it.
+// The value as a command line and a manifest show it; a number is the shortest text that reads back
+// as it.
 std::string FlagText(const FlagValue& value);
 
-// How a flag reads and shows one field of the program, in the field's own type. The functions below
-// make one; the field outlives it.
+// Reads and shows one field of a program in the field's own type. The functions below make one; the
+// field outlives it.
 struct FlagField {
   std::string hint;        // stands for the value in the help: "N", "FILE"
   bool is_switch = false;  // needs no value
@@ -60,16 +61,16 @@ FlagField StringFlag(std::string_view hint, std::string* field);
 FlagField SwitchFlag(bool* field);
 // Layer sizes, joined by - or by commas.
 FlagField SizesFlag(std::vector<int32_t>* field);
-// A byte count as ParseBytes reads it, at most bytes_max; with word_value the word "min" is legal
-// too and means that number.
 inline constexpr int64_t kNoMinWord = std::numeric_limits<int64_t>::min();
 inline constexpr int64_t kFlagBytesMax = int64_t{1} << 60;
-inline constexpr int64_t kFlagMemoryBytesMax = int64_t{1}
-                                               << 47;  // addresses of a process on x86-64
+// Addresses of a process on x86-64.
+inline constexpr int64_t kFlagMemoryBytesMax = int64_t{1} << 47;
+// A byte count as ParseBytes reads it, at most bytes_max; with word_value the word "min" is legal
+// too and means that number.
 FlagField BytesFlag(int64_t* field, int64_t word_value = kNoMinWord,
                     int64_t bytes_max = kFlagBytesMax);
 
-// An enum by its words. The functions are those of the enum's owner; the error of `parse` lists the
+// An enum by its words, with the functions of the enum's owner. The error of `parse` lists the
 // words.
 template <typename T>
 FlagField WordFlag(std::string_view hint, T* field,

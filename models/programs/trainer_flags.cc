@@ -103,8 +103,8 @@ TrainerFlags::TrainerFlags() {
 FlagSet MakeTrainerFlagSet(std::string_view program,
                            const std::function<void(FlagSet*)>& add_model_flags, TrainerFlags* f) {
   FlagSet set(program);
-  // What is the program's own, before the rows that it stands before in the help.
-  const auto add_own = [&](std::string_view row) {
+  // Adds the program's own flags that stand before this row in the help.
+  const auto add_own_before = [&](std::string_view row) {
     if (row == "seed") {
       set.Group(kDataGroup);
       set.AddString("data", "KIND[:KEY=VALUE,...]", &f->data, "what to train on, see below");
@@ -135,7 +135,7 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
   };
   for (const TrainerSetting& row : TrainerSettings()) {
     if (!row.is_flag()) continue;
-    add_own(row.name);
+    add_own_before(row.name);
     set.Group(row.group);
     set.Add(row.name, row.bind(f->options), row.help);
     if (row.help_default != nullptr) set.DescribeDefault(row.help_default);

@@ -14,8 +14,8 @@
 
 namespace hotrow {
 
-// What a training program is told, but for the flags of its model. Flags write into these fields,
-// most of them into the options of the run (models/train/trainer_settings.cc).
+// The fields that the flags of a training program set, but for those of its model. Most flags set
+// the options of the run; models/train/trainer_settings.cc lists these.
 struct TrainerFlags {
   TrainerFlags();  // with the programs' defaults
 
@@ -26,8 +26,8 @@ struct TrainerFlags {
   std::string report;
   std::string trace;
 
-  // As typed: where 0 says "pick one for me", ResolveTrainerFlags puts the choice in its place.
-  // Without shape, settings, and what the program itself owns: streams, ranks, signals.
+  // ResolveTrainerFlags replaces a 0 that says "pick one for me". Not set: shape, settings, and
+  // what the program itself owns, which are streams, ranks and signals.
   TrainerOptions options;
 };
 

@@ -27,8 +27,8 @@ namespace hotrow {
 // Several ranks sum while the model computes its gradients. In each step, on all ranks alike:
 // BeginSums, GradientsReady for the ranges that Backward announces, FinishSums, Update.
 //
-// Bits:    parameters, and so updates, are the same on all ranks; gradients are summed in the order
-//          of ranks. Neither depends on the size of ctx.pool.
+// Bits:    parameters and updates are the same on all ranks. Gradients are summed in the order of
+//          ranks. Neither depends on the size of ctx.pool.
 // Threads: one call at a time. Sums run on a thread of their own.
 // Errors:  OutOfRange (a gradient that is not finite), those of the communicator and the device.
 class DenseState {

@@ -28,8 +28,8 @@ struct Evaluation {
 // metrics of all.
 //
 // Threads: one call at a time, on the thread that trains. Collective.
-// Errors:  OutOfRange (a prediction that is not finite), those of data, tables and communicator. A
-//          store without room for rows that training has changed is helped as in training.
+// Errors:  OutOfRange (a prediction that is not finite), those of data, tables and communicator. If
+//          the store has no room, older checkpoints make some as in training.
 class Evaluator {
  public:
   // What it is given outlives it.

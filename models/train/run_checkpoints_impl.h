@@ -22,9 +22,8 @@
 
 namespace hotrow {
 
-// The checkpoints of one run: what CheckpointSchedule says is done by a CheckpointWriter while
-// training goes on, and a line is printed of each. Without a checkpoint_dir every call does
-// nothing.
+// The checkpoints of one run. CheckpointSchedule says when, a CheckpointWriter writes them while
+// training goes on, and each is reported in a line. Without a checkpoint_dir all calls do nothing.
 //
 // Ranks:   all calls but the const ones are collective.
 // Threads: those of CheckpointWriter.
@@ -53,8 +52,8 @@ class RunCheckpoints {
   // contents: of a checkpoint of this moment.
   absl::Status Attach(EmbeddingCollection* tables, const std::string& tables_dir,
                       std::function<absl::StatusOr<Contents>()> contents);
-  // Where the run begins: steps that the tables had seen before it, and those of it that a
-  // checkpoint holds which it goes on from; 0: none.
+  // first_step: steps that the tables had seen before the run. resumed_steps: steps of the run that
+  // its checkpoint holds; 0: it begins.
   void StartAt(int64_t first_step, int64_t resumed_steps);
 
   // Between two steps: what is in flight, what is due, what the disk needs.

@@ -29,7 +29,7 @@
 
 namespace hotrow {
 
-// The parts of one run: makes them in the one order in which each is checked before the next costs
+// The parts of one run. Makes them in an order that refuses what does not fit before it costs
 // anything, loads what the run starts from, and owns them.
 //
 // Threads: one call at a time, on the thread that trains.

@@ -15,7 +15,7 @@
 namespace hotrow {
 namespace {
 
-// As a message names it. The names of models' flags stand in no row.
+// The name in a message. Flags of models have no row.
 std::string Shown(const std::string& name) {
   const TrainerSetting* const row = FindTrainerSetting(name);
   const bool is_flag = row != nullptr ? row->is_flag() : name.find('.') == std::string::npos;
@@ -29,7 +29,7 @@ const std::string* Find(const Settings& in, std::string_view name) {
   return nullptr;
 }
 
-// What a checkpoint does not say that is older than the setting.
+// Adds the settings that are younger than the checkpoint, with the values that it stands for.
 Settings WithYoungerSettings(const Settings& saved, const Settings& here) {
   Settings out = saved;
   for (const TrainerSetting& row : TrainerSettings()) {
@@ -44,7 +44,7 @@ Settings WithYoungerSettings(const Settings& saved, const Settings& here) {
   return out;
 }
 
-// As BitSettings writes it: "normal:0.1" of "normal:0.10", which older versions kept as typed.
+// The value as BitSettings writes it. Older versions kept --initializer as typed: "normal:0.10".
 std::string InOurWords(const std::string& name, const std::string& value) {
   const TrainerSetting* const row = FindTrainerSetting(name);
   if (row == nullptr) return value;

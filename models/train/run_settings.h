@@ -18,8 +18,8 @@ namespace hotrow {
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 // What the bits of a run depend on: TrainingState::settings of its checkpoints, which a run that
-// resumes must have alike. TrainerOptions::settings and shape go first where they have a name, too:
-// the flags as typed.
+// resumes must have alike. TrainerOptions::settings and shape come first and win where they name
+// the same setting.
 //
 // Not among them: the number of epochs, since a run may be prolonged; tiers, threads and how often
 // checkpoints are taken, which move no bit; the budget of residuals, which begin at zero where it

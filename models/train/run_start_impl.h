@@ -37,11 +37,12 @@ absl::StatusOr<RunStart> FindStart(const TrainerOptions& options, Env& env);
 absl::Status CheckStart(const RunStart& start, const TrainerOptions& options,
                         const SavedModel& description);
 
-// What no option says: the model that the factory made, and what the directories held that each
-// rank has read for itself. Collective. Errors: those of CompareRanks.
+// Compares over the ranks what no option says: the model that the factory made, and what each rank
+// has read from the directories. Collective. Errors: those of CompareRanks.
 absl::Status CompareStarts(const RunStart& start, CtrModel& model, RunRanks& ranks);
 
-// Where the tables open their rows. Errors: InvalidArgument (a store that this build lacks).
+// Makes the tables open their rows from there. Errors: InvalidArgument (a store that this build
+// lacks).
 absl::Status OpenTablesFrom(const RunStart& start, EmbeddingCollectionOptions* options);
 
 // Loads what this rank's gradients had lost, of as many ranks as wrote the checkpoint. Returns why
@@ -50,8 +51,8 @@ absl::Status OpenTablesFrom(const RunStart& start, EmbeddingCollectionOptions* o
 absl::StatusOr<std::string> LoadResiduals(const RunStart& start, const RunRanks& ranks, Env& env,
                                           EmbeddingCollection* tables);
 
-// The kinds of processor of all ranks, TrainingState::processor; empty on a GPU. Where the
-// checkpoint was made on another a line about it goes to `notices`. Collective.
+// Returns the kinds of processor of all ranks (TrainingState::processor), or nothing on a GPU. If
+// the checkpoint was made on another kind, a line about it goes to `notices`. Collective.
 absl::StatusOr<std::string> FindProcessor(const RunStart& start, Device device, RunRanks& ranks,
                                           std::FILE* notices);
 

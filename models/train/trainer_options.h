@@ -25,8 +25,8 @@ class Env;
 // TrainerOptions::cache_bytes, device_cache_bytes: the smallest budget that one step fits in.
 inline constexpr int64_t kSmallestCache = -1;
 
-// What a training run is told. How a field is called on a command line, what it may be, and whether
-// the bits of the run depend on it says its row in models/train/trainer_settings.cc.
+// The options of a training run. models/train/trainer_settings.cc has a row for each setting: its
+// flag, its legal values, and whether the bits of the run depend on it.
 struct TrainerOptions {
   int64_t batch_size = 0;  // required
   int64_t epochs = 1;

@@ -1,10 +1,10 @@
-// The one table of what a training run can be told.
+// The one table of the settings of a training run.
 //
 // To add a flag: its field in TrainerOptions (models/train/trainer_options.h), and its row here.
 // Parsing, legal values, --help, the flags of a report, the settings that a checkpoint keeps and
 // --resume compares, and those that ranks compare follow from the row. A row of role kBits that is
-// younger than a release says in `older` what runs had before. A default that only the programs
-// have stands in models/programs/trainer_flags.cc.
+// added after a release says in `older` what runs had before. Defaults that differ in the programs
+// stand in models/programs/trainer_flags.cc.
 #include "models/train/trainer_settings.h"
 
 #include <algorithm>
@@ -93,7 +93,7 @@ FlagField InitializerFlag(std::optional<Initializer>* field) {
           .get = [field] { return FlagValue(InitializerText(*field)); }};
 }
 
-// Fields that no flag sets take any number.
+// Fields without a flag take any number.
 FlagField AnyReal(float* field) { return RealFlag(field, -3e38, 3e38); }
 
 const TrainerSetting kSettings[] = {
@@ -189,7 +189,7 @@ const TrainerSetting kSettings[] = {
      .role = kBits,
      .part = kDense,
      .bind = [](O& o) { return RealFlag(&o.dense_optimizer.learning_rate, 0, 1e30); }},
-    // The programs give the dense optimizer the same.
+    // The programs copy it to the dense optimizer.
     {.name = "eps",
      .group = kTrainingGroup,
      .help = "added to the denominators of Adagrad and Adam: damps the steps of seldom seen rows",
@@ -398,7 +398,7 @@ const TrainerSetting kSettings[] = {
            return WordFlag("WORD", &o.exchange_rounding, ParseExchangeRounding,
                            ExchangeRoundingName);
          }},
-    // Another budget may resume: residuals then begin at zero.
+    // A run may resume with another budget: residuals then begin at zero.
     {.name = "exchange_feedback",
      .group = kRanksGroup,
      .help = "keep what a gradient loses on its way (--exchange_backward fp16, bf16 or int8), "
@@ -494,8 +494,8 @@ const TrainerSetting kSettings[] = {
      .bind = [](O& o) { return SwitchFlag(&o.mrc); }},
 };
 
-// All fields by name: one that is added to these structs does not compile before it stands here,
-// and it wants a row above.
+// Names all fields of these structs: a field that is added to one of them does not compile until it
+// is named here, and needs a row above.
 [[maybe_unused]] void EveryFieldHasARow(const O& o) {
   [[maybe_unused]] const auto& [kind, learning_rate, eps, beta1, beta2, weight_decay,
                                 weight_decay_mode, initial_accumulator, lr_power, l1, l2] =
@@ -509,7 +509,7 @@ const TrainerSetting kSettings[] = {
 
 }  // namespace
 
-// `bind` gives a field that reads and writes; here it is only read.
+// `bind` gives a field that can also be written; here it is only read.
 FlagValue TrainerSetting::Value(const TrainerOptions& options) const {
   return bind(const_cast<TrainerOptions&>(options)).get();  // NOLINT
 }

@@ -12,15 +12,15 @@
 
 namespace hotrow {
 
-// What a setting decides, and so who must have it alike.
+// What a setting decides, and who must have the same value.
 enum class SettingRole {
-  kBits,             // the bits of the run: a run that resumes, and all ranks
+  kBits,             // bits of the run: all ranks, and a run that resumes
   kAlike,            // collective calls, or what is stored: all ranks
   kAlikeInPresence,  // the same, but only whether it is 0 or empty counts
-  kOwn,              // neither: each rank its own
+  kOwn,              // neither: each rank may have its own
 };
 
-// What of a run a setting of role kBits is of. Manifests list them in this order.
+// The part of a run that a setting of role kBits belongs to. Manifests list them in this order.
 enum class SettingPart {
   kRun,
   kTableOptimizer,
@@ -31,27 +31,27 @@ enum class SettingPart {
   kDevice
 };
 
-// What a checkpoint had that does not say the setting, as it is older. It stays when a default
-// changes. At most one member is set; none: there is no such checkpoint.
+// The value of a setting in checkpoints from before it was kept. It stays when a default changes.
+// At most one member is set; none: all checkpoints have the setting.
 struct OlderSetting {
   const char* value = nullptr;
-  const char* same_as = nullptr;  // what this setting had
-  bool as_now = false;            // what the run that resumes has: nobody knows
+  const char* same_as = nullptr;  // the value of this other setting
+  bool as_now = false;            // unknown: that of the run that resumes
 
   constexpr bool known() const { return value != nullptr || same_as != nullptr || as_now; }
 };
 
 // One field of TrainerOptions.
 struct TrainerSetting {
-  // Of its flag without dashes; of a field that has no flag its path in TrainerOptions.
+  // The flag without dashes, or the path in TrainerOptions of a field that has no flag.
   const char* name;
   const char* group = nullptr;  // heading in --help; null: it has no flag
   const char* help = nullptr;
-  const char* help_default = nullptr;  // where the value itself would not tell
+  const char* help_default = nullptr;  // for --help, where the value itself says too little
   SettingRole role = SettingRole::kOwn;
   SettingPart part = SettingPart::kRun;
   OlderSetting older;
-  // The field of these options: its type, its legal values, its text.
+  // Gives the field of these options: how it is parsed, bounded and shown.
   FlagField (*bind)(TrainerOptions& options);
 
   bool is_flag() const { return group != nullptr; }
@@ -59,12 +59,12 @@ struct TrainerSetting {
   std::string Text(const TrainerOptions& options) const { return FlagText(Value(options)); }
 };
 
-// All settings, in the order of --help; settings without a flag stand by those of their kind.
+// All settings, in the order of --help; settings without a flag stand beside related ones.
 std::span<const TrainerSetting> TrainerSettings();
 const TrainerSetting* FindTrainerSetting(std::string_view name);  // null: there is none
 
-// Whether whole numbers are at least what their flags take. Errors: InvalidArgument, which names
-// the flag, the limit and the value it got.
+// Checks that whole numbers are at least what their flags take. Errors: InvalidArgument, which
+// names the flag, the limit and the value it got.
 absl::Status CheckLowerBounds(const TrainerOptions& options);
 
 }  // namespace hotrow
