@@ -96,14 +96,6 @@ FlagField RealField(T* field, double min, double max) {
 }
 
 // "mpi", "mpi or single", "auto, single or mpi".
-std::string OneOf(const std::vector<std::string_view>& words) {
-  std::string out;
-  for (size_t i = 0; i < words.size(); ++i) {
-    absl::StrAppend(&out, i == 0 ? "" : i + 1 == words.size() ? " or " : ", ", Absl(words[i]));
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string FlagText(const FlagValue& value) {
@@ -168,6 +160,14 @@ std::vector<std::string> WrapText(std::string_view text, size_t width) {
   }
   if (!line.empty()) lines.push_back(std::move(line));
   return lines;
+}
+
+std::string OneOf(const std::vector<std::string_view>& words) {
+  std::string out;
+  for (size_t i = 0; i < words.size(); ++i) {
+    absl::StrAppend(&out, i == 0 ? "" : i + 1 == words.size() ? " or " : ", ", Absl(words[i]));
+  }
+  return out;
 }
 
 namespace internal {

@@ -70,6 +70,9 @@ inline constexpr int64_t kFlagMemoryBytesMax = int64_t{1} << 47;
 FlagField BytesFlag(int64_t* field, int64_t word_value = kNoMinWord,
                     int64_t bytes_max = kFlagBytesMax);
 
+// "a, b or c".
+std::string OneOf(const std::vector<std::string_view>& words);
+
 // An enum by its words, with the functions of the enum's owner. The error of `parse` lists the
 // words.
 template <typename T>

@@ -11,8 +11,10 @@
 #include <cstdint>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -93,25 +95,35 @@ FlagField InitializerFlag(std::optional<Initializer>* field) {
           .get = [field] { return FlagValue(InitializerText(*field)); }};
 }
 
+// The names of all entries of a table of facts.
+template <typename Facts>
+std::vector<std::string_view> WordsOf(std::span<const Facts> all) {
+  std::vector<std::string_view> words;
+  for (const Facts& facts : all) words.push_back(facts.name);
+  return words;
+}
+
 // Fields without a flag take any number.
 FlagField AnyReal(float* field) { return RealFlag(field, -3e38, 3e38); }
 
 const TrainerSetting kSettings[] = {
     {.name = "seed",
      .group = kDataGroup,
-     .help = "of generated data, first parameters and dropout: the same seed gives the same bits",
+     .help = "seed of generated data, first parameters and dropout. The same seed gives the same "
+             "bits",
      .role = kBits,
      .bind = [](O& o) { return IntFlag(&o.seed, 0, INT64_MAX); }},
 
     {.name = "embedding_dim",
      .group = kModelGroup,
-     .help = "numbers in each embedding vector",
+     .help = "columns of each embedding vector",
      .role = kBits,
      .bind = [](O& o) { return IntFlag(&o.embedding_dim, 1, 1 << 16); }},
     {.name = "weights_precision",
      .group = kModelGroup,
-     .help = "as what the rows keep these: fp32, or fp16 or bf16 in half the bytes, rounded at "
-             "random with a mean that is exact; sums, gradients and optimizers are fp32",
+     .help = "storage type of the embeddings: fp32, fp16 or bf16. 16-bit types halve the bytes; "
+             "updates use unbiased stochastic rounding. Sums, gradients and optimizer state stay "
+             "fp32",
      .role = kBits,
      .older = {.value = "fp32"},
      .bind =
@@ -121,7 +133,7 @@ const TrainerSetting kSettings[] = {
          }},
     {.name = "pooling",
      .group = kModelGroup,
-     .help = "how the rows of one bag become one vector: sum or mean",
+     .help = "how the rows of a bag become one vector: sum or mean",
      .role = kBits,
      .bind =
          [](O& o) {
@@ -130,8 +142,8 @@ const TrainerSetting kSettings[] = {
          }},
     {.name = "initializer",
      .group = kModelGroup,
-     .help = "first values of rows: uniform_rows (uniform in +-1/sqrt(rows of the table)), "
-             "zeros, uniform:X (+-X), normal:X (standard deviation X) or constant:X",
+     .help = "first values of rows: uniform_rows (uniform in +-1/sqrt(rows of the table)), zeros, "
+             "uniform:X (in +-X), normal:X (standard deviation X) or constant:X",
      .role = kBits,
      .older = {.value = "uniform_rows"},
      .bind = [](O& o) { return InitializerFlag(&o.initializer); }},
@@ -148,18 +160,18 @@ const TrainerSetting kSettings[] = {
      .bind = [](O& o) { return IntFlag(&o.epochs, 1, 1 << 20); }},
     {.name = "limit_train_batches",
      .group = kTrainingGroup,
-     .help = "steps per epoch at most; 0: all data",
+     .help = "most steps of an epoch; 0: all data",
      .role = kBits,
      .bind = [](O& o) { return IntFlag(&o.limit_train_batches, 0, kMany); }},
     {.name = "validation_freq_within_epoch",
      .group = kTrainingGroup,
-     .help = "validate every so many steps; 0: at the end of each epoch",
+     .help = "steps between validations; 0: at the end of each epoch",
      .role = kBits,
      .bind = [](O& o) { return IntFlag(&o.validation_freq_within_epoch, 0, kMany); }},
     {.name = "optimizer",
      .group = kTrainingGroup,
-     .help = "of the tables: sgd, momentum, adagrad, rowwise_adagrad, adam, "
-             "partial_rowwise_adam or ftrl",
+     .help = "optimizer of the tables",
+     .words = [] { return WordsOf(SparseOptimizers()); },
      .role = kBits,
      .part = kTables,
      .bind =
@@ -169,7 +181,7 @@ const TrainerSetting kSettings[] = {
          }},
     {.name = "dense_optimizer",
      .group = kTrainingGroup,
-     .help = "of the dense parameters: sgd, adagrad or adam",
+     .help = "optimizer of the dense parameters: sgd, adagrad or adam",
      .role = kBits,
      .part = kDense,
      .bind =
@@ -179,33 +191,33 @@ const TrainerSetting kSettings[] = {
          }},
     {.name = "learning_rate",
      .group = kTrainingGroup,
-     .help = "of the tables",
+     .help = "learning rate of the tables",
      .role = kBits,
      .part = kTables,
      .bind = [](O& o) { return RealFlag(&o.table_optimizer.learning_rate, 0, 1e30); }},
     {.name = "dense_learning_rate",
      .group = kTrainingGroup,
-     .help = "of the dense parameters; 0: the same as --learning_rate",
+     .help = "learning rate of the dense parameters; 0: that of the tables",
      .role = kBits,
      .part = kDense,
      .bind = [](O& o) { return RealFlag(&o.dense_optimizer.learning_rate, 0, 1e30); }},
     // The programs copy it to the dense optimizer.
     {.name = "eps",
      .group = kTrainingGroup,
-     .help = "added to the denominators of Adagrad and Adam: damps the steps of seldom seen rows",
+     .help = "added to the denominators of Adagrad, Adam and LAMB. Larger values damp the steps of "
+             "rare rows",
      .role = kBits,
      .part = kTables,
      .bind = [](O& o) { return RealFlag(&o.table_optimizer.eps, 0, 1); }},
     {.name = "weight_decay",
      .group = kTrainingGroup,
-     .help = "L2 of the dense parameters: this times the weight is added to its gradient",
+     .help = "L2 factor of the dense parameters: the gradient gets this times the weight",
      .role = kBits,
      .part = kDense,
      .bind = [](O& o) { return RealFlag(&o.dense_optimizer.weight_decay, 0, 1e6); }},
     {.name = "table_weight_decay",
      .group = kTrainingGroup,
-     .help = "the same for the tables: in each step the rows that its batch touches decay, others "
-             "do not",
+     .help = "L2 factor of the tables. A step decays the rows of its batch only",
      .role = kBits,
      .part = kTables,
      .bind = [](O& o) { return RealFlag(&o.table_optimizer.weight_decay, 0, 1e6); }},
@@ -266,33 +278,32 @@ const TrainerSetting kSettings[] = {
      .bind = [](O& o) { return AnyReal(&o.dense_optimizer.beta2); }},
     {.name = "max_gradient_norm",
      .group = kTrainingGroup,
-     .help = "scales the gradient of all dense parameters down to this Euclidean norm where it is "
-             "longer; 0: never",
+     .help = "clips the gradient of all dense parameters to this Euclidean norm; 0: never",
      .role = kBits,
      .part = kSchedule,
      .bind = [](O& o) { return RealFlag(&o.max_gradient_norm, 0, 1e30); }},
 
     {.name = "lr_warmup_steps",
      .group = kScheduleGroup,
-     .help = "all learning rates rise linearly over the first so many steps",
+     .help = "steps over which all learning rates rise linearly",
      .role = kBits,
      .part = kSchedule,
      .bind = [](O& o) { return IntFlag(&o.schedule.lr_warmup_steps, 0, kMany); }},
     {.name = "lr_decay_start",
      .group = kScheduleGroup,
-     .help = "step at which they begin to fall",
+     .help = "step at which learning rates begin to fall",
      .role = kBits,
      .part = kSchedule,
      .bind = [](O& o) { return IntFlag(&o.schedule.lr_decay_start, 0, kMany); }},
     {.name = "lr_decay_steps",
      .group = kScheduleGroup,
-     .help = "how long they fall, with the square of the steps left; 0: never",
+     .help = "steps of the fall, with the square of the steps left; 0: never",
      .role = kBits,
      .part = kSchedule,
      .bind = [](O& o) { return IntFlag(&o.schedule.lr_decay_steps, 0, kMany); }},
     {.name = "lr_plateau_factor",
      .group = kScheduleGroup,
-     .help = "what they are multiplied by when validation no longer improves",
+     .help = "learning rates are multiplied by this when validation stops improving",
      .role = kBits,
      .part = kSchedule,
      .bind = [](O& o) { return RealFlag(&o.schedule.lr_plateau_factor, 0, 1); }},
@@ -304,8 +315,8 @@ const TrainerSetting kSettings[] = {
      .bind = [](O& o) { return IntFlag(&o.schedule.lr_plateau_patience, 0, kMany); }},
     {.name = "early_stop_patience",
      .group = kScheduleGroup,
-     .help = "validations without a better AUC before training ends; test metrics and saved model "
-             "are then those of the best validation; 0: never",
+     .help = "validations without a better AUC before training ends. Test metrics and the saved "
+             "model are then those of the best validation; 0: never",
      .role = kBits,
      .part = kSchedule,
      .bind = [](O& o) { return IntFlag(&o.schedule.early_stop_patience, 0, kMany); }},
@@ -317,35 +328,33 @@ const TrainerSetting kSettings[] = {
 
     {.name = "store",
      .group = kTiersGroup,
-     .help = "where rows live below the cache: memory; ssd (a log on a disk, with an index in "
-             "memory); rocksdb. Results have the same bits wherever they live",
+     .help = "where rows live below the cache: memory, ssd (a log on a disk, with an index in "
+             "memory) or rocksdb. It does not change results",
      .role = kAlike,
      .bind = [](O& o) { return WordFlag("KIND", &o.store, ParseStoreKind, StoreKindName); }},
     {.name = "store_path",
      .group = kTiersGroup,
-     .help = "directory of an ssd or rocksdb store, made if missing, for this run alone",
+     .help = "directory of an ssd or rocksdb store, made if missing. One run at a time",
      .bind = [](O& o) { return StringFlag("DIR", &o.store_path); }},
     {.name = "store_bytes",
      .group = kTiersGroup,
-     .help = "budget of the store's memory, a hard limit. memory: all rows; 0: 80 % of the "
-             "memory this process may use, less the cache and --exchange_feedback. ssd: index "
-             "(10 bytes a row) and buffers; rocksdb: its block cache and write buffers; 0: 10 %, "
-             "most of the memory being of more use to the cache",
+     .help = "memory budget of the store, a hard limit. memory: all rows; 0: 80 % of the memory "
+             "this process may use, minus the cache and --exchange_feedback. ssd: index (10 bytes "
+             "a row) and buffers; rocksdb: block cache and write buffers; 0: 10 %",
      .bind = [](O& o) { return BytesFlag(&o.store_bytes, kNoMinWord, kFlagMemoryBytesMax); }},
     {.name = "cache_bytes",
      .group = kTiersGroup,
-     .help = "budget of the row cache over the store, a hard limit; bytes, or with a unit: 64MiB, "
-             "1.5G; 0: over memory no cache, rows are trained in the store; over ssd and rocksdb "
-             "50 % of the memory, since every row that misses costs a read; min: the rows of one "
-             "step. Results have the same bits whatever it is",
+     .help = "budget of the row cache over the store, a hard limit, in bytes or as in 64MiB, 1.5G. "
+             "min: the rows of one step. 0: over memory no cache, rows are trained in the store; "
+             "over ssd and rocksdb 50 % of the memory, since each miss is a read. It does not "
+             "change results",
      .role = kAlikeInPresence,  // statistics are added up tier by tier
      .bind = [](O& o) { return BytesFlag(&o.cache_bytes, kSmallestCache, kFlagMemoryBytesMax); }},
     {.name = "device_cache_bytes",
      .group = kTiersGroup,
      .help = "with --device=cuda: budget of device memory for rows, a hard limit; min: the rows of "
-             "one step. --cache_bytes is then host memory between the device and a disk, "
-             "0: none. With --device=cpu: the tiers of a GPU in host memory, to try them out; "
-             "0: not",
+             "one step. --cache_bytes is then host memory between device and disk; 0: none. With "
+             "--device=cpu: the tiers of a GPU in host memory, to try them out; 0: off",
      .role = kAlikeInPresence,
      .bind =
          [](O& o) {
@@ -353,12 +362,12 @@ const TrainerSetting kSettings[] = {
          }},
     {.name = "disk_bytes",
      .group = kTiersGroup,
-     .help = "budget of an ssd or rocksdb store's files, snapshots included, a hard limit; twice "
-             "the rows and more lets the log be cleaned cheaply; 0: 80 % of what is free there",
+     .help = "budget of the files of an ssd or rocksdb store, snapshots included, a hard limit. "
+             "Give at least twice the size of the rows; 0: 80 % of the free space",
      .bind = [](O& o) { return BytesFlag(&o.disk_bytes); }},
     {.name = "cache_policy",
      .group = kTiersGroup,
-     .help = "who leaves a full cache: lru (longest unused) or lfu (least often used)",
+     .help = "which row leaves a full cache: lru (least recently used) or lfu (least often used)",
      .bind =
          [](O& o) {
            return WordFlag<CachePolicy>("WORD", &o.cache_policy,
@@ -366,13 +375,14 @@ const TrainerSetting kSettings[] = {
          }},
     {.name = "prefetch_depth",
      .group = kTiersGroup,
-     .help = "steps whose rows are brought into the cache before their turn; moves no bit either",
+     .help = "steps whose rows are brought into the cache ahead of time. It does not change "
+             "results",
      .bind = [](O& o) { return IntFlag(&o.prefetch_depth, 0, 32); }},
 
     {.name = "exchange_forward",
      .group = kRanksGroup,
-     .help = "how rows travel between ranks in training: fp32, fp16, bf16 or int8 (one scale for "
-             "each row)",
+     .help = "type of rows on their way between ranks in training: fp32, fp16, bf16 or int8 (one "
+             "scale a row)",
      .role = kBits,
      .part = kExchange,
      .bind =
@@ -381,7 +391,7 @@ const TrainerSetting kSettings[] = {
          }},
     {.name = "exchange_backward",
      .group = kRanksGroup,
-     .help = "how their gradients travel: the same words",
+     .help = "type of gradients on their way between ranks: the same words",
      .role = kBits,
      .part = kExchange,
      .bind =
@@ -390,7 +400,7 @@ const TrainerSetting kSettings[] = {
          }},
     {.name = "exchange_rounding",
      .group = kRanksGroup,
-     .help = "to fewer bits: nearest, or stochastic (unbiased, and still the same in each run)",
+     .help = "rounding to these types: nearest, or stochastic (unbiased, and the same in each run)",
      .role = kBits,
      .part = kExchange,
      .bind =
@@ -401,10 +411,9 @@ const TrainerSetting kSettings[] = {
     // A run may resume with another budget: residuals then begin at zero.
     {.name = "exchange_feedback",
      .group = kRanksGroup,
-     .help = "keep what a gradient loses on its way (--exchange_backward fp16, bf16 or int8), "
-             "and add it to the next of the same row: memory of each rank for that, as in 64MB, "
-             "beside the budgets of the tiers; a checkpoint holds it, and takes as much again "
-             "while it is written; 0: what is lost is lost",
+     .help = "error feedback: memory of each rank for what its gradients lose on their way, added "
+             "to the next gradient of the same row. For --exchange_backward fp16, bf16 or int8; "
+             "beside the budgets of the tiers. Checkpoints hold it; 0: off",
      .role = kAlike,
      .bind =
          [](O& o) {
@@ -413,27 +422,27 @@ const TrainerSetting kSettings[] = {
 
     {.name = "checkpoint_dir",
      .group = kCheckpointsGroup,
-     .help = "keep checkpoints of the whole run there, to go on from after a kill or a power "
-             "loss with the same bits; SIGINT and SIGTERM take one more and end the run. With "
-             "--store=memory the rows are written there, otherwise they stay in the store",
+     .help = "directory of checkpoints of the whole run. After a kill or a power loss --resume "
+             "goes on from the newest with the same bits. SIGINT and SIGTERM take one more and end "
+             "the run. With --store=memory it holds the rows too",
      .role = kAlikeInPresence,
      .bind = [](O& o) { return StringFlag("DIR", &o.checkpoint_dir); }},
     {.name = "checkpoint_every",
      .group = kCheckpointsGroup,
-     .help = "steps between two of them; training goes on while they are written; 0: at the end "
-             "and on signals only",
+     .help = "steps between checkpoints. Training goes on while one is written; 0: at the end and "
+             "on signals only",
      .role = kAlike,
      .bind = [](O& o) { return IntFlag(&o.checkpoint_every, 0, kMany); }},
     {.name = "keep_checkpoints",
      .group = kCheckpointsGroup,
-     .help = "how many stay; fewer where they would not let an ssd store keep its disk budget",
+     .help = "how many checkpoints stay; fewer if an ssd store would exceed its disk budget",
      .role = kAlike,
      .bind = [](O& o) { return IntFlag(&o.keep_checkpoints, 1, 1 << 20); }},
     {.name = "resume",
      .group = kCheckpointsGroup,
-     .help = "go on from the newest checkpoint of --checkpoint_dir, or start if there is none: "
-             "one command line for a supervisor to run again and again. Threads, tiers and how "
-             "often checkpoints are taken may change meanwhile, and --epochs may grow",
+     .help = "go on from the newest checkpoint of --checkpoint_dir, or start if there is none. A "
+             "supervisor can run the same command again and again. Threads, tiers and "
+             "--checkpoint_every may change, and --epochs may grow",
      .role = kAlike,
      .bind = [](O& o) { return SwitchFlag(&o.resume); }},
     {.name = "checkpoint_in_background",
@@ -442,8 +451,8 @@ const TrainerSetting kSettings[] = {
 
     {.name = "device",
      .group = kRunningGroup,
-     .help = "where tables and model compute: cpu; cuda (one GPU, the first that "
-             "CUDA_VISIBLE_DEVICES names; dlrm only so far)",
+     .help = "where tables and model compute: cpu, or cuda (the first GPU of CUDA_VISIBLE_DEVICES; "
+             "dlrm only)",
      .role = kBits,
      .part = SettingPart::kDevice,
      .older = {.as_now = true},
@@ -455,41 +464,41 @@ const TrainerSetting kSettings[] = {
          }},
     {.name = "save_dir",
      .group = kRunningGroup,
-     .help = "save the trained model into this directory: tables, dense parameters, optimizer "
-             "state; a model that is there stays until the new one is whole",
+     .help = "save the trained model here: tables, dense parameters, optimizer state. An older "
+             "model stays until the new one is whole",
      .role = kAlikeInPresence,
      .bind = [](O& o) { return StringFlag("DIR", &o.save_dir); }},
     {.name = "init_from",
      .group = kRunningGroup,
-     .help = "start from the model that --save_dir has saved there, or from a checkpoint; ids that "
-             "it does not have join",
+     .help = "start from the model of a --save_dir, or from a checkpoint. Ids that it lacks get "
+             "new rows",
      .role = kBits,
      .part = SettingPart::kStart,
      .bind = [](O& o) { return StringFlag("DIR", &o.init_from); }},
     {.name = "mllog",
      .group = kRunningGroup,
-     .help = "print MLPerf's :::MLLOG lines among the others",
+     .help = "also print MLPerf's :::MLLOG lines",
      .bind = [](O& o) { return SwitchFlag(&o.mllog); }},
 
     {.name = "save_spec",
      .group = kPlanningGroup,
-     .help = "write this run as `hotrow plan` takes it: tables, tiers, ranks, dense model",
+     .help = "write this run as a spec for `hotrow plan`: tables, tiers, ranks, dense model",
      .bind = [](O& o) { return StringFlag("FILE", &o.save_spec); }},
     {.name = "record_trace",
      .group = kPlanningGroup,
-     .help = "write which keys the steps of training use, for `hotrow trace`; several ranks write "
-             "FILE.rank0 and so on, each the keys that it keeps, and a resumed run FILE.step<n>",
+     .help = "write which keys the training steps use, for `hotrow trace`. Several ranks write "
+             "FILE.rank0 and so on, each its own keys; a resumed run writes FILE.step<n>",
      .role = kAlikeInPresence,
      .bind = [](O& o) { return StringFlag("FILE", &o.record_trace); }},
     {.name = "sample_rate",
      .group = kPlanningGroup,
-     .help = "share of the keys that --record_trace looks at, each of them always or never; 1: all",
+     .help = "share of the keys that --record_trace follows; 1: all",
      .help_default = "0.01",
      .bind = [](O& o) { return RealFlag(&o.sample_rate, kSampleRateMin, 1); }},
     {.name = "mrc",
      .group = kPlanningGroup,
-     .help = "estimate while training what caches of other sizes would hit, for each table; into "
-             "the --report",
+     .help = "estimate while training what caches of other sizes would hit, for each table, and "
+             "put it into the --report",
      .role = kAlike,
      .bind = [](O& o) { return SwitchFlag(&o.mrc); }},
 };
@@ -512,6 +521,10 @@ const TrainerSetting kSettings[] = {
 // `bind` gives a field that can also be written; here it is only read.
 FlagValue TrainerSetting::Value(const TrainerOptions& options) const {
   return bind(const_cast<TrainerOptions&>(options)).get();  // NOLINT
+}
+
+std::string TrainerSetting::Help() const {
+  return words == nullptr ? help : absl::StrCat(help, ": ", OneOf(words()));
 }
 
 std::span<const TrainerSetting> TrainerSettings() { return kSettings; }

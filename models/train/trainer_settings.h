@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/flag_set.h"
@@ -47,6 +48,8 @@ struct TrainerSetting {
   const char* name;
   const char* group = nullptr;  // heading in --help; null: it has no flag
   const char* help = nullptr;
+  // Legal words, where another header owns them: --help lists them behind `help`.
+  std::vector<std::string_view> (*words)() = nullptr;
   const char* help_default = nullptr;  // for --help, where the value itself says too little
   SettingRole role = SettingRole::kOwn;
   SettingPart part = SettingPart::kRun;
@@ -55,6 +58,7 @@ struct TrainerSetting {
   FlagField (*bind)(TrainerOptions& options);
 
   bool is_flag() const { return group != nullptr; }
+  std::string Help() const;
   FlagValue Value(const TrainerOptions& options) const;
   std::string Text(const TrainerOptions& options) const { return FlagText(Value(options)); }
 };
