@@ -285,10 +285,8 @@ absl::Status MeasureUpdate(GpuBench& bench) {
   HOTROW_ASSIGN_OR_RETURN(auto gradients, ScatteredRows::Create(bench, count, 4 * kDim));
   HOTROW_RETURN_IF_ERROR(
       FillFloats(bench, reinterpret_cast<float*>(gradients.data.data()), count * kDim));
-  for (const SparseOptimizerKind kind :
-       {SparseOptimizerKind::kSgd, SparseOptimizerKind::kMomentum, SparseOptimizerKind::kAdagrad,
-        SparseOptimizerKind::kRowWiseAdagrad, SparseOptimizerKind::kAdam,
-        SparseOptimizerKind::kPartialRowWiseAdam, SparseOptimizerKind::kFtrl}) {
+  for (const SparseOptimizerFacts& facts : SparseOptimizers()) {
+    const SparseOptimizerKind kind = facts.kind;
     const RowLayout layout = RowLayout::For(kDim, kind);
     // All zeros: weights, state and last step of rows that start at 0.
     HOTROW_ASSIGN_OR_RETURN(auto rows, ScatteredRows::Create(bench, count, layout.row_bytes));

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/exec_context.h"
 #include "models/saving/portable_tables_impl.h"
 #include "ops/row_codec.h"
@@ -31,31 +33,15 @@ std::vector<PortableColumn> PortableColumnsOf(const RowLayout& layout,
   std::vector<PortableColumn> out;
   out.push_back({{kPortableKeys, "<u8", 0, {}}, -1, sizeof(uint64_t)});
   out.push_back({{"weights", "<f4", dim, {}}, 0, dim * kFloatBytes, layout.precision});
-  const auto add_floats = [&](const char* name, int64_t columns, int64_t float_offset) {
+  const auto add_floats = [&](const std::string& name, int64_t columns, int64_t float_offset) {
     out.push_back({{name, "<f4", columns, {}},
                    layout.state_offset + float_offset * kFloatBytes,
                    std::max<int64_t>(columns, 1) * kFloatBytes});
   };
-  // The state lies behind the weights in the order of SparseOptimizerKind.
-  switch (optimizer) {
-    case SparseOptimizerKind::kSgd:
-      break;
-    case SparseOptimizerKind::kMomentum:
-    case SparseOptimizerKind::kAdagrad:
-      add_floats("momentum1", dim, 0);
-      break;
-    case SparseOptimizerKind::kRowWiseAdagrad:
-      add_floats("momentum1", 0, 0);
-      break;
-    case SparseOptimizerKind::kAdam:
-    case SparseOptimizerKind::kFtrl:
-      add_floats("momentum1", dim, 0);
-      add_floats("momentum2", dim, dim);
-      break;
-    case SparseOptimizerKind::kPartialRowWiseAdam:
-      add_floats("momentum1", dim, 0);
-      add_floats("momentum2", 0, dim);
-      break;
+  // The optimizer's state lies behind the weights: momentum1, momentum2; the row's own comes last.
+  const SparseOptimizerFacts& facts = FactsOf(optimizer);
+  for (int64_t i = 0; i < facts.column_states + (facts.row_state ? 1 : 0); ++i) {
+    add_floats(absl::StrCat("momentum", i + 1), i < facts.column_states ? dim : 0, i * dim);
   }
   out.push_back({{kLastStep, "<u4", 0, {}}, layout.step_offset, sizeof(uint32_t)});
   return out;

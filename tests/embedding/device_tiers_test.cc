@@ -210,10 +210,8 @@ TEST_P(DeviceTiersTest, SameBitsWhateverTheTiersAndTheDepth) {
 }
 
 TEST_P(DeviceTiersTest, EveryOptimizerMakesTheBitsOfTheCpu) {
-  for (const SparseOptimizerKind kind :
-       {SparseOptimizerKind::kSgd, SparseOptimizerKind::kMomentum, SparseOptimizerKind::kAdagrad,
-        SparseOptimizerKind::kRowWiseAdagrad, SparseOptimizerKind::kAdam,
-        SparseOptimizerKind::kPartialRowWiseAdam, SparseOptimizerKind::kFtrl}) {
+  for (const SparseOptimizerFacts& optimizer : SparseOptimizers()) {
+    const SparseOptimizerKind kind = optimizer.kind;
     for (const WeightsPrecision precision :
          {WeightsPrecision::kFp32, WeightsPrecision::kFp16, WeightsPrecision::kBf16}) {
       SCOPED_TRACE(testing::Message()

@@ -119,13 +119,10 @@ std::string ReadText(Env& env, const std::string& path) {
   return text.ok() ? *text : "";
 }
 
-const std::vector<SparseOptimizerKind>& AllOptimizers() {
-  static const auto* const kAll = new std::vector<SparseOptimizerKind>{
-      SparseOptimizerKind::kSgd,     SparseOptimizerKind::kMomentum,
-      SparseOptimizerKind::kAdagrad, SparseOptimizerKind::kRowWiseAdagrad,
-      SparseOptimizerKind::kAdam,    SparseOptimizerKind::kPartialRowWiseAdam,
-      SparseOptimizerKind::kFtrl};
-  return *kAll;
+std::vector<SparseOptimizerKind> AllOptimizers() {
+  std::vector<SparseOptimizerKind> all;
+  for (const SparseOptimizerFacts& facts : SparseOptimizers()) all.push_back(facts.kind);
+  return all;
 }
 
 // Every byte of a row but its padding has its place in an array.
