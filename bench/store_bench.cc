@@ -44,7 +44,6 @@
 #include "cache/row_cache.h"
 #include "models/data/permutation.h"
 #include "models/data/zipf.h"
-#include "store/ssd/ssd_store.h"
 
 extern char** environ;
 
@@ -176,9 +175,7 @@ absl::Status Bench::Open() {
 
 absl::Status Bench::CloseStore() {
   HOTROW_RETURN_IF_ERROR(store_->Flush());
-  if (auto* const ssd = dynamic_cast<SsdStore*>(store_.get()); ssd != nullptr) {
-    HOTROW_RETURN_IF_ERROR(ssd->Close());
-  }
+  HOTROW_RETURN_IF_ERROR(store_->Close());
   store_.reset();
   return absl::OkStatus();
 }

@@ -10,10 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/status_macros.h"
 #include "bench/store_bench.h"
-#include "store/host/host_store.h"
-#include "store/rocks/rocks_store.h"
-#include "store/ssd/ssd_store.h"
+#include "store/open.h"
 
 namespace hotrow::bench {
 namespace {
@@ -102,29 +101,23 @@ int64_t DefaultDiskBytes(const StoreBenchFlags& flags) {
 
 absl::StatusOr<std::unique_ptr<RowStore>> OpenBenchStore(const StoreBenchFlags& flags,
                                                          int64_t store_bytes) {
-  const std::vector<StoreTable> tables = {{.table = kBenchTable, .row_bytes = flags.row_bytes}};
-  const int64_t disk_bytes = flags.disk_bytes != 0 ? flags.disk_bytes : DefaultDiskBytes(flags);
-  if (flags.store == "memory") {
-    return HostStore::Open({.tables = tables, .budget_bytes = store_bytes});
+  HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(flags.store));
+  StoreOptions options = MakeStoreOptions(
+      kind,
+      {.path = kind == StoreKind::kMemory ? std::string() : flags.path,
+       .tables = {{.table = kBenchTable, .row_bytes = flags.row_bytes}},
+       .memory_budget_bytes = store_bytes,
+       .disk_budget_bytes = flags.disk_bytes != 0 ? flags.disk_bytes : DefaultDiskBytes(flags)});
+  if (auto* const rocks = std::get_if<RocksStoreOptions>(&options); rocks != nullptr) {
+    rocks->read_threads = static_cast<int32_t>(flags.rocks_threads);
+    rocks->background_jobs = static_cast<int32_t>(flags.threads);
   }
-  if (flags.store == "rocksdb") {
-    return OpenRocksStore({.path = flags.path,
-                           .tables = tables,
-                           .memory_budget_bytes = store_bytes,
-                           .disk_budget_bytes = disk_bytes,
-                           .exact_counts = false,  // else every write would begin with a read
-                           .read_threads = static_cast<int32_t>(flags.rocks_threads),
-                           .background_jobs = static_cast<int32_t>(flags.threads)});
+  if (auto* const ssd = std::get_if<SsdStoreOptions>(&options); ssd != nullptr) {
+    ssd->io.kind = flags.io == "uring"     ? IoQueueKind::kUring
+                   : flags.io == "threads" ? IoQueueKind::kThreads
+                                           : IoQueueKind::kAuto;
   }
-  SsdStoreOptions options;
-  options.path = flags.path;
-  options.tables = tables;
-  options.memory_budget_bytes = store_bytes;
-  options.disk_budget_bytes = disk_bytes;
-  options.io.kind = flags.io == "uring"     ? IoQueueKind::kUring
-                    : flags.io == "threads" ? IoQueueKind::kThreads
-                                            : IoQueueKind::kAuto;
-  return SsdStore::Open(options);
+  return OpenStore(options);
 }
 
 }  // namespace hotrow::bench
