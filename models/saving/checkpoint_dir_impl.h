@@ -12,37 +12,36 @@
 
 namespace hotrow {
 
-// The life of one checkpoint's directory, which its name tells:
+// One checkpoint's directory. Its name tells its state:
 //
 //   step-000000001000.tmp   being written
 //   step-000000001000       committed
-//   step-000000001000.old   retired: what it names may go
+//   step-000000001000.old   retired: what it names may be removed
 //
-// `dir` is the path under the name in the middle.
+// Arguments `dir` are the path of the committed checkpoint.
 
 inline constexpr char kStepPrefix[] = "step-";
 inline constexpr int kStepDigits = 12;
-// None: a directory of this name is no committed checkpoint.
+// nullopt: not the name of a committed checkpoint.
 std::optional<int64_t> StepOfName(const std::string& name);
-// Whether the name is one of an unfinished or a retired checkpoint.
+// Whether it is the name of an unfinished or a retired checkpoint.
 bool IsLeftover(const std::string& name);
 
-// A file that is written to see whether a directory can be, and removed.
+// A file that is written and removed to see whether a directory is writable.
 inline constexpr char kProbe[] = "/probe.tmp";
 
 std::string UnfinishedDir(const std::string& dir);
 std::string RetiredDir(const std::string& dir);
 
-// Phase one: makes the unfinished directory, with the dense file. model->dir is that directory.
+// First phase: makes the unfinished directory with the dense file. Sets model->dir to it.
 absl::Status WriteUnfinished(Env& env, const std::string& dir,
                              const DenseArrays<const float>& dense, SavedModel* model);
-// Phase two: the manifest and the name, the moment of commitment.
+// Second phase: writes the manifest and renames the directory, which commits it.
 absl::Status CommitUnfinished(Env& env, const std::string& dir, const std::string& manifest);
-// Takes a checkpoint's name away; the caller syncs the directory that it lies in. OK when it has
-// none.
+// Takes away a checkpoint's name. The caller syncs the parent directory. OK if there is none.
 absl::Status RetireCheckpoint(Env& env, const std::string& dir);
 
-// Removes a directory that has files only, as a checkpoint's has. OK when it is not there.
+// Removes a directory that contains only files, as a checkpoint's does. OK if there is none.
 absl::Status RemoveFlatDir(Env& env, const std::string& dir);
 
 }  // namespace hotrow

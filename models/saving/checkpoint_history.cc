@@ -43,7 +43,7 @@ absl::Status CheckpointHistory::Attach(EmbeddingCollection* tables, StoreKind st
   HOTROW_RETURN_IF_ERROR(group_.Together([&] { return ReadCommitted(); }));
   HOTROW_RETURN_IF_ERROR(AgreeOnDamaged());
   HOTROW_RETURN_IF_ERROR(group_.Together([&] { return DropUnnamed(); }));
-  // More than there should be: the last process ended between a commit and this.
+  // There are too many if the last process ended between a commit and the removal.
   return RemoveOldest(std::ssize(committed_) - keep);
 }
 
@@ -64,8 +64,8 @@ absl::Status CheckpointHistory::GatherPlaces() {
 }
 
 absl::Status CheckpointHistory::RemoveUnfinished() {
-  // First: what the last process named or unnamed and could not sync must last before anything is
-  // done that relies on it.
+  // The last process may have renamed directories without syncing. These renames must last before
+  // anything relies on them.
   HOTROW_RETURN_IF_ERROR(env_.SyncDir(dir_));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> entries, env_.ListDir(dir_));
   for (const std::string& name : entries) {
@@ -76,7 +76,7 @@ absl::Status CheckpointHistory::RemoveUnfinished() {
   return absl::OkStatus();
 }
 
-// Ranks with directories of their own under one name would write checkpoints that nobody can read.
+// If each rank had a directory of its own under one name, nobody could read their checkpoints.
 absl::Status CheckpointHistory::CheckShared() {
   if (group_.world_size() == 1) return absl::OkStatus();
   const std::string path = dir_ + kProbe;
@@ -126,7 +126,7 @@ absl::Status CheckpointHistory::ReadCommitted() {
   return absl::OkStatus();
 }
 
-// What one rank could not read no rank counts, so that all remove the same ones.
+// No rank counts a checkpoint that some rank could not read, so all remove the same ones.
 absl::Status CheckpointHistory::AgreeOnDamaged() {
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> of_ranks,
                           group_.GatherTexts(absl::StrJoin(damaged_, ",")));
@@ -143,8 +143,8 @@ absl::Status CheckpointHistory::AgreeOnDamaged() {
   return absl::OkStatus();
 }
 
-// Whether a checkpoint whose manifest cannot be read may name this snapshot. Names count up, so
-// those above the newest checkpoint's were given later; names of another owner's path tell nothing.
+// Whether a checkpoint with a damaged manifest may name this snapshot. Names count up, so names
+// above the newest checkpoint's were given later; another owner's names tell nothing.
 bool CheckpointHistory::MayBeOfDamaged(SnapshotId id) const {
   if (damaged_.empty()) return false;
   for (const SavedModel::Part& part : committed_.back().parts) {
@@ -156,7 +156,7 @@ bool CheckpointHistory::MayBeOfDamaged(SnapshotId id) const {
   return true;
 }
 
-// A snapshot that somebody has removed is as good as dropped.
+// OK if the snapshot is gone already.
 absl::Status CheckpointHistory::DropIfThere(SnapshotId id) const {
   HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, tables_->ListSnapshots());
   if (std::find(snapshots.begin(), snapshots.end(), id) == snapshots.end()) return absl::OkStatus();
@@ -179,7 +179,7 @@ absl::Status CheckpointHistory::DropUnnamed() {
   }
   names_->Next(snapshots);  // from here on new names are above all of these
   if (!group_.leads() || !damaged_.empty()) return absl::OkStatus();
-  // Files of snapshots in memory of runs whose tables lay elsewhere than this one's.
+  // Snapshot files of memory stores of earlier runs that kept their tables elsewhere.
   std::set<std::string> in_use;
   for (const SavedModel::Part& place : places_) {
     if (place.store == kMemory) in_use.insert(place.tables_dir);
@@ -192,10 +192,10 @@ absl::Status CheckpointHistory::Retire(std::span<const CommittedCheckpoint> old)
   return env_.SyncDir(dir_);
 }
 
-// Lets go of the tables of a checkpoint that has lost its name: each rank of those in its own
-// store, and rank 0 of those that were taken while the rows lived elsewhere. In memory these are
-// files of ours. A store on a disk that is not of this run keeps its snapshot: others may have
-// theirs in it, and it need not even be here.
+// Drops the tables of a retired checkpoint: each rank those in its own store, and rank 0 those
+// taken while the rows lived elsewhere. Of memory stores these are files of ours. A disk store that
+// does not belong to this run keeps its snapshot: others may use it, and it may be on another
+// machine.
 absl::Status CheckpointHistory::ReleaseOne(const CommittedCheckpoint& checkpoint) const {
   absl::Status status;
   for (const SavedModel::Part& part : checkpoint.parts) {

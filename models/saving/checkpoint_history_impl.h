@@ -23,45 +23,46 @@ struct CommittedCheckpoint {
   std::vector<SavedModel::Part> parts;  // with absolute paths
 };
 
-// The committed checkpoints of one directory, as a rank of those that write it sees them, and their
-// end: names first, then what they hold in stores, so that no manifest ever names a snapshot that
-// is gone. It knows nothing of the checkpoint that is being written.
+// The committed checkpoints of one directory, and their removal: names first, then what they hold
+// in stores, so no manifest ever names a snapshot that is gone. It does not know the checkpoint
+// that is being written.
 //
-// Ranks:   each has one, of the same directory. All list the same checkpoints. Calls marked
-//          collective are made by all of them and return the same on all.
-// Threads: one call at a time, but for the const ones, which may run beside one another.
+// Ranks:   each rank has a history of the same directory; all list the same checkpoints. All ranks
+//          make collective calls, which return the same on all.
+// Threads: one call at a time, except that const calls may run concurrently.
+// Errors:  those of the file system and the store, and of the communicator.
 class CheckpointHistory {
  public:
-  // dir: without slashes at its end. env outlives this.
+  // dir: has no slash at its end. env outlives this.
   CheckpointHistory(Env& env, const std::string& dir, const RankGroup& group);
 
-  // Where this rank's snapshots of a store in memory lie.
+  // Where this rank's snapshots lie if its store is in memory.
   std::string tables_dir() const;
 
-  // CheckpointWriter::Attach, with no more than `keep` checkpoints left. Collective.
+  // As CheckpointWriter::Attach; leaves at most `keep` checkpoints. Collective.
   absl::Status Attach(EmbeddingCollection* tables, StoreKind store, const std::string& tables_dir,
                       int64_t keep);
 
   // By step.
   const std::vector<CommittedCheckpoint>& committed() const { return committed_; }
-  // A line for each checkpoint that was found damaged.
+  // As CheckpointWriter::notes.
   const std::vector<std::string>& notes() const { return notes_; }
-  // Of all ranks, by rank: where the collections keep their snapshots; absolute.
+  // By rank: store and absolute directory of the rank's collection.
   const std::vector<SavedModel::Part>& places() const { return places_; }
   const SavedModel::Part& own() const { return own_; }  // places()[rank]
 
   // A name for the next snapshot of this rank.
   SnapshotId NextSnapshot() { return names_->Next({}); }
-  // There is one checkpoint more, of the highest step.
+  // Adds a checkpoint that was committed; its step is the highest.
   void Add(const CommittedCheckpoint& checkpoint) { committed_.push_back(checkpoint); }
   void ForgetOldest(int64_t count);
 
-  // Of rank 0: takes the names of checkpoints away, durably.
+  // On rank 0: takes away the names of checkpoints, durably.
   absl::Status Retire(std::span<const CommittedCheckpoint> old) const;
-  // Of each rank, once all know that they are retired: lets go of what they hold. Rank 0 removes
-  // their directories. Goes on after an error; the first one is returned.
+  // On each rank, once all know that these are retired: drops what they hold in stores. Rank 0 also
+  // removes their directories. Goes on after an error and returns the first one.
   absl::Status Release(std::span<const CommittedCheckpoint> old) const;
-  // All three, for the oldest ones. Collective.
+  // Retires, forgets and releases the oldest ones. Collective.
   absl::Status RemoveOldest(int64_t count);
 
  private:

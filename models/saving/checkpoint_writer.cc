@@ -28,14 +28,14 @@ namespace {
 
 constexpr char kResidualsPrefix[] = "residuals-";
 
-// What rank 0 says of a commit beside its status.
+// Bits that rank 0 tells the others about a commit, beside its status.
 constexpr int64_t kCommitted = 1;
 constexpr int64_t kRetiredOld = 2;  // those beyond `keep` have lost their names
 
 }  // namespace
 
 struct CheckpointWriter::Impl {
-  // All ranks go from one to the next in the same call of Poll or Wait.
+  // All ranks enter the next phase in the same call of Poll or Wait.
   enum class Phase {
     kIdle,
     kWriting,     // snapshots of all ranks; rank 0: the dense file
@@ -45,7 +45,7 @@ struct CheckpointWriter::Impl {
     kReleasing,   // snapshots of all ranks are committed, and old ones dropped
   };
 
-  // o.dir is without slashes at its end.
+  // o.dir has no slash at its end.
   explicit Impl(const CheckpointWriterOptions& o)
       : options(o), env(*o.env), group(o.communicator), history(*o.env, o.dir, group) {}
 
@@ -69,7 +69,7 @@ struct CheckpointWriter::Impl {
   std::unique_ptr<FileLock> lock;  // of rank 0, for all ranks
   CheckpointStats stats;
 
-  // What is in flight. The job owns model, dense, residuals and `outcome` while it runs.
+  // The checkpoint in flight. The job owns model, dense, residuals and outcome while it runs.
   Phase phase = Phase::kIdle;
   SavedModel model;
   DenseVectors dense;
@@ -110,10 +110,10 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(
   if (impl->leads()) {
     HOTROW_ASSIGN_OR_RETURN(impl->lock, LockJobDir(env, "checkpoint_dir", dir));
   }
-  // The files of --save_dir have names like ours.
+  // --save_dir writes files of the same names.
   HOTROW_ASSIGN_OR_RETURN(const bool is_model, env.Exists(ManifestPath(dir)));
   if (is_model) return impl->Refused("it holds a saved model");
-  // Ranks that do not lead write into their own directory only.
+  // Ranks other than 0 write only into their own directory.
   const std::string probe = (impl->leads() ? dir : tables_dir) + kProbe;
   absl::StatusOr<std::unique_ptr<File>> file = env.Open(probe, OpenMode::kTruncate);
   if (!file.ok()) return impl->Refused(std::string(file.status().message()));
@@ -169,7 +169,7 @@ absl::Status CheckpointWriter::Begin(SavedModel model, const DenseArrays<const f
   impl.snapshot_row_bytes = impl.tables->Stats().snapshot_row_bytes;
   impl.snapshot = impl.history.NextSnapshot();
   impl.written = impl.tables->BeginSnapshot(impl.snapshot);
-  // The other ranks cannot know; they hear of it when it is their turn to say how they fared.
+  // Other ranks learn of an error when all exchange how they fared.
   if (impl.group.world_size() == 1) HOTROW_RETURN_IF_ERROR(impl.written);
   impl.snapshot_ended = !impl.written.ok();
   impl.snapshot_prepared = false;
@@ -213,7 +213,7 @@ void CheckpointWriter::Impl::BeginPhase(Phase next, std::function<absl::Status()
   job.Start(options.background, std::move(work));
 }
 
-// Whether this rank's part is written or has failed, as `written` says then.
+// Whether this rank's part is done; `written` then has its status.
 bool CheckpointWriter::Impl::DoneWriting() {
   if (!snapshot_ended) {
     const absl::StatusOr<bool> prepared = tables->SnapshotPrepared();
@@ -232,13 +232,13 @@ bool CheckpointWriter::Impl::DoneWriting() {
   return true;
 }
 
-// All ranks are done with a phase; the same next one begins on all of them.
+// All ranks are done with a phase. The same next phase begins on all of them.
 absl::Status CheckpointWriter::Impl::EndPhase(const absl::Status& verdict) {
   switch (phase) {
     case Phase::kIdle:
       return absl::OkStatus();
     case Phase::kWriting:
-      // The directory is there from here on.
+      // The unfinished directory exists from here on.
       if (verdict.ok() && tables->keeps_residuals()) {
         BeginPhase(Phase::kAdding, [this] { return AddResiduals(); });
         return absl::OkStatus();
@@ -247,7 +247,7 @@ absl::Status CheckpointWriter::Impl::EndPhase(const absl::Status& verdict) {
     case Phase::kAdding:
       residuals = {};
       if (verdict.ok()) return StartCommit();
-      // Whatever was written is taken back, as far as that goes.
+      // Removes what was written, as far as possible.
       ended = verdict;
       BeginPhase(Phase::kUndoing, [this] {
         if (snapshot_prepared) tables->DropSnapshot(snapshot).IgnoreError();
@@ -269,7 +269,7 @@ absl::Status CheckpointWriter::Impl::EndPhase(const absl::Status& verdict) {
   return absl::OkStatus();
 }
 
-// Of each rank.
+// Runs on each rank.
 absl::Status CheckpointWriter::Impl::AddResiduals() {
   TraceSpan span(options.trace, "checkpoint_residuals");
   const std::string dir = UnfinishedDir(current.dir);
@@ -283,7 +283,7 @@ absl::Status CheckpointWriter::Impl::AddResiduals() {
   residuals = {};  // here, where it takes no time of training
   HOTROW_RETURN_IF_ERROR(file->Sync());
   HOTROW_RETURN_IF_ERROR(file->Close());
-  // Where ranks are machines, rank 0 cannot sync for another that a file is in the directory.
+  // Rank 0 cannot sync a directory entry that another machine made.
   return env.SyncDir(dir);
 }
 
@@ -318,12 +318,12 @@ absl::Status CheckpointWriter::Impl::StartCommit() {
   return absl::OkStatus();
 }
 
-// Of rank 0.
+// Runs on rank 0.
 absl::Status CheckpointWriter::Impl::Commit() {
   TraceSpan span(options.trace, "checkpoint_commit");
   const std::string manifest = SavedModelManifest(model);
   outcome.bytes = model.dense_bytes + static_cast<int64_t>(manifest.size());
-  // One of this step that got its name and could not be synced: whether it lasts was open.
+  // A checkpoint of this step was renamed, but the sync failed: whether it lasts was open.
   HOTROW_ASSIGN_OR_RETURN(const bool is_there, env.Exists(current.dir));
   if (is_there) {
     HOTROW_RETURN_IF_ERROR(RetireCheckpoint(env, current.dir));
@@ -333,12 +333,12 @@ absl::Status CheckpointWriter::Impl::Commit() {
   HOTROW_RETURN_IF_ERROR(CommitUnfinished(env, current.dir, manifest));
   outcome.committed = true;
   outcome.commit_ns = NowNanos() - begin_ns;
-  // Here too, since these may wait for the disk.
+  // On this thread, since these may wait for the disk.
   absl::Status status = tables->CommitSnapshot(snapshot);
   if (retiring.empty()) return status;
   HOTROW_RETURN_IF_ERROR(history.Retire(retiring));
   outcome.retired = true;
-  // Other ranks must hear of it before anybody drops a snapshot of theirs; a single one goes on.
+  // With several ranks, all must know of it before any of them drops a snapshot.
   if (group.world_size() == 1) status.Update(history.Release(retiring));
   return status;
 }
@@ -347,7 +347,7 @@ absl::Status CheckpointWriter::Impl::StartRelease(const absl::Status& verdict) {
   const int64_t mine = (outcome.committed ? kCommitted : 0) | (outcome.retired ? kRetiredOld : 0);
   HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> said, group.Gather(mine));
   if ((said[0] & kCommitted) == 0) {
-    // Whether there is a checkpoint is open: what it names stays until the next start.
+    // There may be a checkpoint. What it names stays until the next start.
     phase = Phase::kIdle;
     return verdict;
   }
@@ -368,7 +368,7 @@ absl::Status CheckpointWriter::Impl::StartRelease(const absl::Status& verdict) {
   return absl::OkStatus();
 }
 
-// There is one checkpoint more.
+// Counts the committed checkpoint.
 void CheckpointWriter::Impl::Count() {
   history.Add(current);
   if (outcome.retired) history.ForgetOldest(std::ssize(retiring));
@@ -410,7 +410,7 @@ absl::Status CheckpointWriter::Wait() {
   Impl& impl = *impl_;
   for (Patience patience; busy();) {
     if (impl.group.world_size() == 1) {
-      // Poll asks again, and says what has gone wrong.
+      // Poll returns any error.
       if (!impl.snapshot_ended) impl.tables->WaitSnapshot().IgnoreError();
       impl.job.Join().IgnoreError();
     }

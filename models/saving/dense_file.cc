@@ -30,7 +30,7 @@ std::array<std::span<const float>, 3> Tensors(const DenseArrays<const float>& de
   return {dense.parameters, dense.momentum1, dense.momentum2};
 }
 
-// Length of the header as 8 bytes, the header, then the arrays one after the other.
+// A dense file is the length of its header in 8 bytes, the header, then the arrays.
 std::string TensorHeader(const DenseArrays<const float>& dense) {
   Json json = Json::object();
   int64_t offset = 0;
@@ -49,7 +49,7 @@ std::string TensorHeader(const DenseArrays<const float>& dense) {
   return out + header;
 }
 
-// Copies one array out of a file whose checksum was right.
+// Copies one array out of a file whose checksum is right.
 absl::Status CopyTensor(const std::string& path, const Json& header, std::string_view data,
                         const char* name, std::span<float> out) {
   std::string wrong;
@@ -73,8 +73,8 @@ absl::Status CopyTensor(const std::string& path, const Json& header, std::string
   return absl::OkStatus();
 }
 
-// A file that the manifest names, with the length and checksum that it says. The length is compared
-// before anything is read.
+// Reads a file that the manifest names and checks its length, before reading anything, and its
+// checksum.
 absl::StatusOr<std::string> ReadNamed(Env& env, const std::string& path, int64_t bytes,
                                       uint32_t crc) {
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
@@ -95,7 +95,7 @@ absl::StatusOr<std::string> ReadNamed(Env& env, const std::string& path, int64_t
   return text;
 }
 
-// The arrays of a dense file, of the lengths that its header says.
+// An open dense file. Its arrays are checked when they are copied.
 struct DenseFile {
   std::string path;
   std::string text;

@@ -11,7 +11,7 @@ namespace {
 constexpr char kPartialSuffix[] = ".hotrow-partial";
 constexpr char kLockName[] = "hotrow-partial.lock";  // no name of a store
 
-// Removes a file or a directory with all that is in it.
+// Removes a file, or a directory with all its contents.
 absl::Status RemoveTree(Env& env, const std::string& path) {
   const absl::Status removed = env.Remove(path);
   if (removed.ok()) return removed;
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<PartialDir>> PartialDir::Create(Env& env, const s
   std::unique_ptr<PartialDir> out(new PartialDir(env, path));
   HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, ParentDir(path)));
   HOTROW_RETURN_IF_ERROR(env.CreateDirs(out->path_));
-  // Two that make the same directory would mix their files.
+  // Two writers of the same directory would mix their files.
   const std::string lock = absl::StrCat(out->path_, "/", kLockName);
   HOTROW_ASSIGN_OR_RETURN(out->lock_, env.LockFile(lock, LockMode::kExclusive));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(out->path_));

@@ -10,14 +10,15 @@
 
 namespace hotrow {
 
-// OK when there is nothing of that name, or an empty directory. FailedPrecondition otherwise.
+// OK if nothing or an empty directory has that name. FailedPrecondition otherwise.
 absl::Status CheckIsFree(Env& env, const std::string& path);
 
-// A directory in the making, under a temporary name beside its own. Destroying it before Commit
-// removes it. One thread at a time; a second one of the same path waits for nothing and fails.
+// A directory that is being written, under a temporary name beside its own. Commit renames it; the
+// destructor removes it if it was not committed. One thread at a time. A lock keeps a second one of
+// the same path out.
 class PartialDir {
  public:
-  // Removes what a kill left behind of another one. FailedPrecondition: somebody makes it already.
+  // Removes what a killed process left of the same one. FailedPrecondition: it is being made.
   static absl::StatusOr<std::unique_ptr<PartialDir>> Create(Env& env, const std::string& path);
   ~PartialDir();
   PartialDir(const PartialDir&) = delete;
@@ -25,10 +26,10 @@ class PartialDir {
 
   const std::string& path() const { return path_; }
 
-  // Everything in it is durable but its own entries.
+  // Everything in the directory must be durable but its own entries.
   absl::Status Commit();
   bool committed() const { return committed_; }
-  // Takes a Commit back, for one that must not be there alone.
+  // Removes the directory after Commit, if it must not exist without another one.
   void Revoke();
 
  private:

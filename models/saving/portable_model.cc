@@ -29,12 +29,12 @@ constexpr char kDenseName[] = "dense.safetensors";
 constexpr int64_t kDenseHeaderBytesMax = int64_t{2} << 20;
 constexpr int64_t kDiskBytesMin = int64_t{1} << 30;
 constexpr int64_t kDiskPerRowByte = 3;
-// What a log writes beside a row, rounded up.
+// Bytes that a log writes beside a row, rounded up.
 constexpr int64_t kRecordOverhead = 32;
 
 Env& EnvOf(Env* env) { return env != nullptr ? *env : PosixEnv(); }
 
-// In the order in which a collection gives its tables to a store: narrow rows first.
+// Narrow rows first, the order in which a collection gives its tables to a store.
 std::vector<StoreTable> StoreTablesOf(const std::vector<PortableTable>& tables) {
   std::vector<StoreTable> out;
   for (size_t i = 0; i < tables.size(); ++i) {
@@ -46,7 +46,7 @@ std::vector<StoreTable> StoreTablesOf(const std::vector<PortableTable>& tables) 
   return out;
 }
 
-// Writes all rows into a new store in `dir`, as one committed snapshot, and tells of it.
+// Writes all rows into a new store in `dir`, as one committed snapshot, and describes it in *info.
 absl::StatusOr<std::vector<PortableDigest>> FillStore(const ImportOptions& options,
                                                       const PortableTablesOptions& arrays,
                                                       const std::vector<PortableTable>& tables,
@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<PortableDigest>> FillStore(const ImportOptions& optio
   return digests;
 }
 
-// Reads the dense file and compares it with what the manifest says.
+// Reads the dense file and checks it against the manifest.
 absl::StatusOr<DenseVectors> ReadDense(Env& env, const std::string& dir,
                                        const PortableModel& portable) {
   const std::string path = absl::StrCat(dir, "/", portable.dense_file);
@@ -82,7 +82,7 @@ absl::StatusOr<DenseVectors> ReadDense(Env& env, const std::string& dir,
   if (!exists) {
     return absl::DataLossError(absl::StrCat(path, ": there is no such file (dense parameters)"));
   }
-  // Three arrays at most, and a header of a MiB.
+  // At most three arrays and a header.
   const int64_t bytes_max =
       3 * static_cast<int64_t>(sizeof(float)) * portable.model.num_parameters +
       kDenseHeaderBytesMax;
@@ -118,7 +118,7 @@ void Summarise(const std::vector<PortableTable>& tables, const std::vector<Porta
     for (const PortableArray& array : tables[i].arrays) {
       summary->files += static_cast<int64_t>(array.files.size());
     }
-    // Weights are floats in files, whatever they are in rows.
+    // Files have floats, whatever the precision of the rows.
     const RowLayout layout = RowLayout::For(tables[i].dim, tables[i].optimizer);
     const auto packed = static_cast<int64_t>(sizeof(uint64_t) + sizeof(uint32_t));
     summary->bytes += digests[i].rows * (layout.payload_bytes + packed);
@@ -139,7 +139,7 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
   HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadCheckpoint(env, options.checkpoint));
   HOTROW_RETURN_IF_ERROR(CheckIsFree(env, dir));
   HOTROW_ASSIGN_OR_RETURN(const DenseVectors dense, ReadSavedDense(env, saved));
-  // The first of them before anything is made.
+  // Opens the first part before anything is made.
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SnapshotReader> reader,
                           OpenSavedPart(env, saved, 0, options.store_bytes));
   PortableModel portable;
@@ -249,7 +249,7 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
   const std::string store_home =
       store_dir != nullptr ? store_dir->path() : absl::StrCat(partial->path(), "/", inside);
   HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, ParentDir(store_home)));
-  // The snapshot's name must be one that the checkpoint's directory owns under its last name.
+  // The checkpoint's directory must own the snapshot's name under its final path.
   SavedModel::Part part = {.store = std::string(StoreKindName(options.store))};
   part.snapshot = SnapshotNames(checkpoint, /*exclusive=*/in_memory).Next({});
   SnapshotInfo info;
@@ -259,7 +259,7 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
   part.identity = info.identity;
   part.table_rows = std::move(info.table_rows);
   model.is_checkpoint = true;
-  // Written relative where it lies in the checkpoint, so that it is right under the last name too.
+  // A place inside the checkpoint is written as a relative path, which the rename keeps right.
   part.tables_dir = store_dir != nullptr ? store_path : store_home;
   model.parts = {std::move(part)};
   PortableSummary summary;
@@ -272,7 +272,7 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
 
   absl::Status committed = store_dir != nullptr ? store_dir->Commit() : absl::OkStatus();
   if (committed.ok()) committed = partial->Commit();
-  // The checkpoint may be there although the last sync failed; then it needs its store.
+  // If only the last sync failed, the checkpoint may exist. Then it needs its store.
   if (!committed.ok() && store_dir != nullptr && !partial->committed()) store_dir->Revoke();
   HOTROW_RETURN_IF_ERROR(committed);
   return summary;

@@ -16,7 +16,7 @@ namespace {
 constexpr char kLastStep[] = "last_step";
 constexpr int64_t kFloatBytes = sizeof(float);
 
-// How weights of 16 bits are converted is what the wire between ranks says of them.
+// Weights of 16 bits are converted like rows that ranks exchange.
 ExchangeType WireTypeOf(WeightsPrecision precision) {
   return precision == WeightsPrecision::kFp16 ? ExchangeType::kFp16 : ExchangeType::kBf16;
 }
@@ -38,7 +38,7 @@ std::vector<PortableColumn> PortableColumnsOf(const RowLayout& layout,
                    layout.state_offset + float_offset * kFloatBytes,
                    std::max<int64_t>(columns, 1) * kFloatBytes});
   };
-  // The optimizer's state lies behind the weights: momentum1, momentum2; the row's own comes last.
+  // The optimizer's state follows the weights: momentum1, momentum2; the row's own comes last.
   const SparseOptimizerFacts& facts = FactsOf(optimizer);
   for (int64_t i = 0; i < facts.column_states + (facts.row_state ? 1 : 0); ++i) {
     add_floats(absl::StrCat("momentum", i + 1), i < facts.column_states ? dim : 0, i * dim);

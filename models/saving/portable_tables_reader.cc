@@ -19,16 +19,16 @@
 namespace hotrow {
 namespace {
 
-// Rows that go to the store at once: enough for it to work with, few enough for any budget.
+// Rows that go to the store at once: enough to be efficient, few enough for any budget.
 constexpr int64_t kBatchRowsMax = 8192;
-// What a row of a batch takes beside its bytes: key, two pointers, a flag, the key once more.
+// Memory per row of a batch beside its bytes: key, two pointers, a flag, a copy of the key.
 constexpr int64_t kBatchRowOverhead = 64;
 
 std::string ShapeText(const PortableArray& array) {
   return array.columns == 0 ? "(rows,)" : absl::StrCat("(rows, ", array.columns, ")");
 }
 
-// A path that stays below the directory.
+// Whether the path stays below the directory.
 bool IsInside(std::string_view name) {
   if (name.empty() || name[0] == '/') return false;
   while (!name.empty()) {
@@ -64,7 +64,7 @@ std::string QuotedTable(const PortableTable& table) {
   return absl::StrCat("table \"", table.name, "\"");
 }
 
-// Dtypes whose bytes are those of the array's own: keys are 64 bits, whatever their sign.
+// Whether the bytes of this dtype mean the same: keys are 64 bits, signed or not.
 bool IsLikeDtype(const PortableArray& array, const std::string& dtype) {
   return dtype == array.dtype || (array.name == kPortableKeys && dtype == "<i8");
 }
@@ -139,7 +139,7 @@ absl::StatusOr<TablePlan> PlanTable(const PortableTablesOptions& options,
       }
       out.files.push_back(std::move(planned));
     }
-    // The first array is that of the keys.
+    // The first array holds the keys.
     if (plan.arrays.empty()) {
       plan.rows = rows;
       if (table.rows.has_value() && *table.rows != rows) {
@@ -179,7 +179,7 @@ class ArrayReader {
     }
     return absl::OkStatus();
   }
-  // Behind the last row there may be files without rows.
+  // Files without rows may follow the last row.
   absl::Status Finish() {
     while (next_ < plan_.files.size()) HOTROW_RETURN_IF_ERROR(NextFile());
     return absl::OkStatus();
@@ -232,7 +232,7 @@ absl::StatusOr<PortableDigest> ReadTable(
     widest = std::max(widest, array.column.bytes);
     readers.emplace_back(EnvOf(options), array);
   }
-  // Two rows: this one, and that which a store finds in its place.
+  // Two rows: the one read, and the one that the store may find under its key.
   const int64_t row_bytes = plan.layout.row_bytes;
   const int64_t need = widest + 2 * row_bytes + kBatchRowOverhead;
   const int64_t batch_rows =
@@ -294,7 +294,7 @@ std::string PlaceIn(const ArrayPlan& plan, int64_t row) {
   return plan.files.back().path;
 }
 
-// The position of a key that the batch has before; -1 when there is none.
+// The last position of a key that occurs twice in the batch; -1: there is none.
 int64_t FindRepeated(std::span<const RowKey> keys, std::vector<uint64_t>* sorted) {
   sorted->clear();
   for (const RowKey& key : keys) sorted->push_back(key.key);
@@ -333,7 +333,7 @@ absl::StatusOr<PortableDigest> LoadTable(const PortableTablesOptions& options,
       if (there != found.begin() + static_cast<int64_t>(n)) repeated = there - found.begin();
     }
     if (repeated < 0) return store.InsertOrAssign(batch.keys, batch.rows);
-    // A file that was damaged is told as that.
+    // If the file is damaged, that is the error to report.
     ArrayReader keys(EnvOf(options), plan.arrays[0]);
     std::vector<std::byte> buffer(sizeof(uint64_t) * static_cast<size_t>(kBatchRowsMax));
     for (int64_t row = 0; row < plan.rows; row += kBatchRowsMax) {

@@ -17,11 +17,11 @@
 namespace hotrow {
 namespace {
 
-// Of files that are being written; those of more tables are synced, closed and opened again.
+// Files open for writing. With more tables, files are synced, closed and opened again.
 constexpr int64_t kOpenFilesMax = 256;
 constexpr size_t kTableNameBytesMax = 64;
 
-// The CRC of two pieces of a text from theirs.
+// The CRC of a text from those of its two pieces.
 //
 // Polynomials over GF(2) modulo Castagnoli's; bit 31 is x^0, bit 30 is x^1 ... A CRC is linear in
 // its text, so crc(a then b) = crc(a) * x^(8 |b|) + crc(b). A header is known when its file is
@@ -51,7 +51,7 @@ std::vector<int64_t> ShapeOf(const PortableArray& array, int64_t rows) {
   return {rows, array.columns};
 }
 
-// A directory name that says which table it is; the number keeps names apart that look the same.
+// A directory name that shows the table's name. The number keeps equal-looking names apart.
 std::string TableDirName(size_t number, std::string_view table) {
   std::string name(table.substr(0, kTableNameBytesMax));
   for (char& c : name) {
@@ -104,7 +104,7 @@ struct PortableTablesWriter::Impl {
   absl::Status EndShard(Table* table);
 };
 
-// With room made by closing those of the table that has not been written for longest.
+// Makes room by closing the files of the table that was written least recently.
 absl::Status PortableTablesWriter::Impl::OpenFiles(Table* table) {
   table->written_at = ++clock;
   if (table->is_open()) return absl::OkStatus();
@@ -126,7 +126,7 @@ absl::Status PortableTablesWriter::Impl::OpenFiles(Table* table) {
   return absl::OkStatus();
 }
 
-// A file is synced before it is closed: an error of writing back is told to those who have it open.
+// Syncs before closing: only those who have the file open learn of write-back errors.
 absl::Status PortableTablesWriter::Impl::CloseFiles(Table* table) {
   for (OpenColumn& column : table->columns) {
     HOTROW_RETURN_IF_ERROR(column.file->Sync());
@@ -254,7 +254,7 @@ absl::Status PortableTablesWriter::Add(const RowKey& key, std::span<const std::b
 absl::StatusOr<std::vector<PortableTable>> PortableTablesWriter::Finish() {
   std::vector<PortableTable> out;
   for (Impl::Table& table : impl_->tables) {
-    // An empty table has one file without rows for each array, so that its shape is seen.
+    // An empty table has one file without rows for each array, which shows its shape.
     if (table.shards == 0 || table.rows_in_shard + table.staged > 0) {
       HOTROW_RETURN_IF_ERROR(impl_->EndShard(&table));
     }

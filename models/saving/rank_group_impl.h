@@ -15,8 +15,8 @@
 #include "comm/communicator.h"
 #include "comm/run_together.h"
 
-// What the writers of saved models and checkpoints share: work on a thread of its own, and ranks
-// that agree on how it ended.
+// Work on a thread of its own, and ranks that agree on how it ended, for the writers of saved
+// models and checkpoints.
 namespace hotrow {
 
 // One piece of work at a time, on a thread of its own or at once.
@@ -27,11 +27,11 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // Not while one runs. Null: nothing is to be done, and that is done at once. Where the system has
-  // no thread for it, it is done at once, too, and has failed.
+  // Starts work; none may be running. Null work is done at once. If no thread can be started, the
+  // work is done at once and has failed.
   void Start(bool background, std::function<absl::Status()> work);
   bool done() const { return done_; }
-  // Waits; the status of the work that was started last.
+  // Waits for the work that was started last and returns its status.
   absl::Status Join();
 
  private:
@@ -40,9 +40,8 @@ class Job {
   std::atomic<bool> done_{true};
 };
 
-// The ranks that write one directory together, as one of them sees them. All calls but the first
-// three are those of comm/ and collective; a single rank needs no communicator, agrees with itself
-// and exchanges nothing.
+// The ranks that write one directory together. All calls but the first three are collective and as
+// in comm/. A single rank needs no communicator and exchanges nothing.
 class RankGroup {
  public:
   // Not owned; null: a single rank.
@@ -59,7 +58,7 @@ class RankGroup {
   absl::StatusOr<RankVerdict> Ask(bool done, const absl::Status& mine) const;
   absl::Status Agree(const absl::Status& mine) const;
   absl::Status Together(absl::FunctionRef<absl::Status()> work) const;
-  // The same with work that only the rank that leads has.
+  // Does so with work that only rank 0 has.
   absl::Status TogetherOnLeader(absl::FunctionRef<absl::Status()> work) const;
 
  private:
@@ -68,7 +67,7 @@ class RankGroup {
   Communicator* const communicator_;
 };
 
-// Sleeps between two looks at what takes long, a little longer each time.
+// Sleeps between two polls, a little longer each time.
 class Patience {
  public:
   void Sleep();

@@ -37,7 +37,7 @@ bool IsDenseFileName(const std::string& name) {
   return absl::StartsWith(name, kDensePrefix) && absl::EndsWith(name, kDenseSuffix);
 }
 
-// The copy has its name once it is whole.
+// The copy gets its name once it is whole.
 absl::Status CopyFileDurably(Env& env, const std::string& from, const std::string& to) {
   const std::string temporary = absl::StrCat(to, ".tmp");
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> source, env.Open(from, OpenMode::kRead));
@@ -75,7 +75,7 @@ struct SavedModelWriter::Impl {
   const RankGroup group;
   std::unique_ptr<FileLock> lock;  // of rank 0, for all ranks
   std::optional<SnapshotNames> names;
-  // Of this save: where the collection keeps its snapshots, and whether they are copied from there.
+  // Of the current Save: where the collection keeps its snapshots, and whether they are copied.
   SavedModel::Part own;
   bool copied = false;
   std::set<std::string> in_use;  // directories of all ranks' snapshots of memory stores, absolute
@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<SavedModelWriter>> SavedModelWriter::Open(
     return absl::FailedPreconditionError(absl::StrCat(
         "--save_dir=", dir, ": ", std::string(what), "; give a directory of its own to save into"));
   };
-  // Their tables have names like ours.
+  // Both keep their tables under the same names.
   if (checkpoints.ok() && !checkpoints->empty()) return refused("it holds checkpoints");
   if (const absl::Status status = CreateDirsDurably(*env, impl->tables_dir()); !status.ok()) {
     return refused(std::string(status.message()));
@@ -109,7 +109,7 @@ absl::StatusOr<std::unique_ptr<SavedModelWriter>> SavedModelWriter::Open(
       return refused(std::string(status.message()));
     }
   }
-  // What Save will open first, opened now: of the ranks that do not lead a file of their own.
+  // Tries what Save will open first. Ranks other than 0 try a file of their own.
   const std::string probe = absl::StrCat(
       impl->group.leads() ? ManifestPath(path) : impl->tables_dir() + "/probe", ".tmp");
   absl::StatusOr<std::unique_ptr<File>> file = env->Open(probe, OpenMode::kTruncate);
@@ -119,8 +119,8 @@ absl::StatusOr<std::unique_ptr<SavedModelWriter>> SavedModelWriter::Open(
   return std::unique_ptr<SavedModelWriter>(new SavedModelWriter(std::move(impl)));
 }
 
-// Removes what no manifest names: parts of saves that a crash or an error cut off, and models of
-// other numbers of ranks.
+// Removes what the manifest does not name: parts of saves that a crash or an error cut off, and
+// models of other numbers of ranks.
 absl::Status SavedModelWriter::Impl::Clean(EmbeddingCollection& tables, const SavedModel& keep) {
   const auto keeps = [&](const std::string& store, const std::string& place, SnapshotId id) {
     return std::any_of(keep.parts.begin(), keep.parts.end(), [&](const SavedModel::Part& part) {
@@ -163,7 +163,7 @@ absl::Status SavedModelWriter::Impl::PrepareTables(EmbeddingCollection& tables,
     HOTROW_ASSIGN_OR_RETURN(const auto files, ListSnapshotFiles(env, tables_dir()));
     existing.insert(existing.end(), files.begin(), files.end());
   }
-  // Of other stores: the dense file has the name of a snapshot, too.
+  // Of other stores too: the dense file has the name of a snapshot.
   for (const SavedModel::Part& part : before.parts) existing.push_back(part.snapshot);
   mine->snapshot = names->Next(existing);
   HOTROW_RETURN_IF_ERROR(tables.PrepareSnapshot(mine->snapshot));
@@ -225,8 +225,8 @@ absl::Status SavedModelWriter::Save(SavedModel model, EmbeddingCollection& table
     impl.in_use.insert(AbsolutePath(SavedTablesDir(impl.dir, r, impl.group.world_size())));
   }
   if (!impl.names.has_value()) impl.names.emplace(impl.dir, /*exclusive=*/own_tables);
-  // A manifest that a failed sync left in doubt is made durable before what an older one names is
-  // removed.
+  // After a failed sync the manifest may not be durable. It must be before the older model's files
+  // are removed.
   HOTROW_RETURN_IF_ERROR(impl.group.TogetherOnLeader([&] { return env.SyncDir(impl.dir); }));
   SavedModel before;
   HOTROW_RETURN_IF_ERROR(impl.group.Together([&]() -> absl::Status {
@@ -257,7 +257,7 @@ absl::Status SavedModelWriter::Save(SavedModel model, EmbeddingCollection& table
   HOTROW_ASSIGN_OR_RETURN(model.parts, impl.GatherParts(model.parts[0]));
   HOTROW_RETURN_IF_ERROR(impl.group.TogetherOnLeader([&] { return impl.Commit(&model, dense); }));
 
-  // The model is saved. What cannot be removed now is removed by the next Save.
+  // The model is saved. The next Save removes what cannot be removed now.
   impl.group
       .Together([&] {
         if (!impl.copied) tables.CommitSnapshot(snapshot).IgnoreError();

@@ -13,10 +13,10 @@
 namespace hotrow {
 namespace {
 
-// The order of members is that of the format page.
+// Members stand in the order of the format page.
 using Json = nlohmann::ordered_json;
 
-// Every member once, for writing and for reading.
+// Names every member once, for writing and for reading.
 
 class JsonWriter {
  public:
@@ -30,7 +30,7 @@ class JsonWriter {
   void operator()(const char* name, double value) {
     json_[name] = std::isfinite(value) ? Json(value) : Json(nullptr);
   }
-  // Empty: no such member.
+  // An empty text is not written.
   void Optional(const char* name, const std::string& text) {
     if (!text.empty()) json_[name] = text;
   }
