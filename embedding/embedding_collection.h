@@ -98,18 +98,18 @@ class EmbeddingStep {
 //          of its own, which may be empty. A batch's keys are looked up where they are kept: ids
 //          travel with Prefetch, rows with Lookup, gradients, summed for each row, with Update. A
 //          row's gradients are added in the order of ranks; so for a fixed number of ranks a run
-//          repeats bit for bit. What goes wrong on one rank fails the others, too, with an error
-//          that names it: there is no going on, also after ResourceExhausted.
+//          repeats bit for bit. An error on any rank fails all ranks and names that rank. It is
+//          final, ResourceExhausted included.
 // Threads: one call at a time; that includes destroying a step. CommitSnapshot, DropSnapshot,
 //          ListSnapshots and DescribeSnapshot may run beside other calls. Inside, work spreads over
 //          ctx.pool, with the same bits for any pool size.
 // Errors:  InvalidArgument (a malformed batch; names feature, sample and value; from Prefetch),
 //          ResourceExhausted (a budget that one step alone does not fit; names the tier, the budget
-//          and the need), FailedPrecondition (calls out of order), and what the store says. What
-//          goes wrong while rows are made resident, the Lookup of that step says (with
-//          prefetch_depth = 0 its Prefetch, or its Lookup when it had waited). After an error the
-//          tables are as before; a step whose Lookup or Update failed can only be destroyed, except
-//          that a Lookup of a step that is not the oldest may come again in its turn.
+//          and the need), FailedPrecondition (calls out of order), and those of the store. Errors
+//          while rows are made resident are returned by the Lookup of that step (with
+//          prefetch_depth = 0 by its Prefetch, or by its Lookup when it had waited). After an error
+//          the tables are as before; a step whose Lookup or Update failed can only be destroyed,
+//          except that a Lookup of a step that is not the oldest may come again in its turn.
 class EmbeddingCollection {
  public:
   // ctx.pool and ctx.stream must outlive the collection.
@@ -122,7 +122,7 @@ class EmbeddingCollection {
   // The smallest cache_bytes that Create accepts for these options (their cache_bytes is ignored).
   // Where max_hotness is known it is room for the unique rows of any one step, with metadata and
   // staging; for a table where it is not, a batch may still need more, and its Prefetch then says
-  // so. With kCuda, or where device_cache_bytes > 0, the same of that.
+  // so. On a GPU, or when device_cache_bytes > 0, it is the smallest device_cache_bytes.
   static absl::StatusOr<int64_t> MinCacheBytes(const EmbeddingCollectionOptions& options,
                                                Device device = Device::kCpu);
   // The smallest exchange_feedback_bytes, but 0, that Create accepts for these tables.
@@ -171,7 +171,7 @@ class EmbeddingCollection {
   // nothing to copy from: rows are trained where the store keeps them, and the pause is the whole
   // write.
   // Errors: FailedPrecondition (no snapshot_dir; a name that is 0 or used; another snapshot is
-  // being written), and without a cache what the file system says.
+  // being written), and without a cache those of the file system.
   absl::Status BeginSnapshot(SnapshotId snapshot);
   // Whether the snapshot that was begun last is durable under its name. An error says that it
   // failed: it does not exist, the tables are as if it had never been begun, and the next may

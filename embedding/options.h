@@ -32,10 +32,10 @@ struct TableConfig {
   int32_t embedding_dim = 0;               // D > 0, any number
   std::vector<std::string> feature_names;  // required; the features that look rows up here
   Pooling pooling = Pooling::kSum;
-  // As what rows keep their weights: fp16 and bf16 halve them wherever a row lies, in memory and on
-  // disk. Outputs, gradients and optimizer state are float; an update rounds stochastically, see
-  // ops/weights_precision.h. Between ranks rows travel as exchange_forward says, whatever this is;
-  // there the same type as here loses nothing.
+  // Storage type of a row's weights. fp16 and bf16 halve their bytes, in memory and on disk.
+  // Outputs, gradients and optimizer state are float; updates use unbiased stochastic rounding, see
+  // ops/weights_precision.h. Between ranks rows travel in the type exchange_forward, which loses
+  // nothing where it is the same.
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   SparseOptimizerConfig optimizer;
   Initializer initializer;
@@ -72,8 +72,8 @@ struct EmbeddingCollectionOptions {
   // sizes of budgets; which tiers there are is the same. Create compares them: InvalidArgument
   // names what differs.
   Communicator* communicator = nullptr;
-  // In what form rows and gradients travel in training; evaluation reads fp32. What stays on its
-  // rank is never rounded.
+  // Types in which rows and gradients travel between ranks in training; evaluation reads fp32. What
+  // stays on its rank is never rounded.
   ExchangeType exchange_forward = ExchangeType::kFp32;
   ExchangeType exchange_backward = ExchangeType::kFp32;
   ExchangeRounding exchange_rounding = ExchangeRounding::kNearest;
