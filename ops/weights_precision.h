@@ -8,7 +8,7 @@
 
 namespace hotrow {
 
-// As what a row keeps its weights. Optimizer state is float in any case, and so is all arithmetic:
+// Storage type of a row's weights. Optimizer state and all arithmetic are float:
 // weights are widened when they are read and rounded when they are written.
 //
 // What is written by an update is rounded stochastically: to one of the two neighbours, the nearer
