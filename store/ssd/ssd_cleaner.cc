@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/math.h"
+#include "base/own_status.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
 #include "store/ssd/ssd_format_impl.h"
@@ -114,6 +115,7 @@ absl::Status SsdCleaner::WaitForRoom(const absl::Status& why) {
         changed_.wait(lock, [&] { return rounds_ != seen || stop_; });
       } while (rounds_ < until && !last_round_.gained && !stop_);
       round = last_round_;
+      round.status = OwnStatus(last_round_.status);
     }
   }
   HOTROW_RETURN_IF_ERROR(round.status);

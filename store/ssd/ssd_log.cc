@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/math.h"
+#include "base/own_status.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
 #include "store/ssd/ssd_log_impl.h"
@@ -223,7 +224,7 @@ absl::StatusOr<bool> SsdLog::OpenSegment(SsdStream stream, uint64_t next_sequenc
 absl::Status SsdLog::RetryFailed() {
   {
     std::lock_guard lock(mutex_);
-    if (!broken_.ok()) return broken_;
+    if (!broken_.ok()) return OwnStatus(broken_);
     if (failed_.empty()) return absl::OkStatus();
   }
   return WaitWritten();
@@ -268,8 +269,8 @@ absl::StatusOr<bool> SsdLog::MakeRoom(SsdStream stream, int64_t log_bytes, uint6
       const size_t leave = stream == SsdStream::kFresh ? 1 : 0;
       changed_.wait(
           lock, [&] { return free_buffers_.size() > leave || !failed_.empty() || !broken_.ok(); });
-      if (!broken_.ok()) return broken_;
-      if (free_buffers_.size() <= leave) return write_error_;
+      if (!broken_.ok()) return OwnStatus(broken_);
+      if (free_buffers_.size() <= leave) return OwnStatus(write_error_);
       chunk->data = free_buffers_.back();
       free_buffers_.pop_back();
       ++s.segment->chunks_pending;
@@ -411,7 +412,7 @@ void SsdLog::RunWrites(std::vector<Write> writes) {
       segments_[write.chunk->slot]->dirty = true;
       if (!statuses[i].ok()) {
         // Finds go on looking in the chunk.
-        write_error_ = statuses[i];
+        write_error_ = OwnStatus(statuses[i]);
         unwritten_[write.number] = ++failures_;
         failed_.push_back(std::move(write));
         continue;
@@ -472,8 +473,8 @@ absl::Status SsdLog::WaitWritten() {
   // taken one out and be trying it now.
   changed_.wait(lock, [&] { return !AnyToBeTried(end, since); });
   --waiters_;
-  if (!broken_.ok()) return broken_;
-  return AnyUnwritten(end) ? write_error_ : absl::OkStatus();
+  if (!broken_.ok()) return OwnStatus(broken_);
+  return AnyUnwritten(end) ? OwnStatus(write_error_) : absl::OkStatus();
 }
 
 int SsdLog::waiters() const {
@@ -489,7 +490,7 @@ absl::Status SsdLog::Sync() {
   bool directory = false;
   {
     std::lock_guard lock(mutex_);
-    if (!broken_.ok()) return broken_;
+    if (!broken_.ok()) return OwnStatus(broken_);
     for (const auto& segment : segments_) {
       if (segment == nullptr || !segment->dirty) continue;
       segment->dirty = false;
@@ -532,12 +533,12 @@ absl::Status SsdLog::Sync() {
                                     "opened again: ",
                                     std::string(status.message())));
   }
-  return broken_;
+  return OwnStatus(broken_);
 }
 
 absl::Status SsdLog::broken() const {
   std::lock_guard lock(mutex_);
-  return broken_;
+  return OwnStatus(broken_);
 }
 
 void SsdLog::ReturnBuffer(std::byte* data) {
