@@ -6,10 +6,10 @@
     bench/bits.py BIN --expect=FILE    the same against what the first form printed before
 
 BIN is a folder with dlrm, deepfm and dcn, such as build/bin. The runs cover models, optimizers,
-precisions, stores, caches, ranks and a resumed run, at sizes that take a second each. oneDNN is held
-to AVX2, so that processors agree. A run that a build lacks (RocksDB, MPI) is left out by name.
+precisions, stores, caches, ranks and a resumed run, at sizes that take a second each. oneDNN is
+held to AVX2, so that processors agree. A run that a build lacks (RocksDB, MPI) is left out by name.
 
-One line a run: its name, the hash of the tables, that of the dense parameters, and the test metrics.
+One line a run: its name, the hashes of tables and of dense parameters, and the test metrics.
 """
 
 import argparse
@@ -53,15 +53,17 @@ def runs():
     yield one("dlrm ssd", "dlrm", DATA, "--cache_bytes=min", *SSD)
     yield one("dlrm rocksdb", "dlrm", DATA, "--cache_bytes=3MiB", *ROCKS)
     yield one("dlrm device tiers", "dlrm", DATA, "--device_cache_bytes=min")
-    yield one("dlrm three tiers", "dlrm", DATA, "--device_cache_bytes=min", "--cache_bytes=3MiB", *SSD)
+    yield one("dlrm three tiers", "dlrm", DATA, "--device_cache_bytes=min", "--cache_bytes=3MiB",
+              *SSD)
     for store, flags in (("memory", []), ("ssd", ["--cache_bytes=min", *SSD])):
         yield (f"dlrm resumed {store}", 1,
                [["dlrm", DATA, *flags, *CHECKPOINTS, "--limit_train_batches=30"],
                 ["dlrm", DATA, *flags, *CHECKPOINTS, "--epochs=2", "--limit_train_batches=30",
                  "--resume"]])
     yield one("dlrm 2 ranks", "dlrm", DATA, ranks=2)
-    yield one("dlrm 3 ranks int8", "dlrm", DATA, "--exchange_forward=fp16", "--exchange_backward=int8",
-              "--exchange_rounding=stochastic", "--exchange_feedback=1MiB", ranks=3)
+    yield one("dlrm 3 ranks int8", "dlrm", DATA, "--exchange_forward=fp16",
+              "--exchange_backward=int8", "--exchange_rounding=stochastic",
+              "--exchange_feedback=1MiB", ranks=3)
     yield one("dlrm 2 ranks ssd", "dlrm", DATA, "--cache_bytes=3MiB", *SSD, ranks=2)
 
 
