@@ -54,15 +54,19 @@ std::byte* MapAtHugePageBoundary(int64_t bytes) {
 
 }  // namespace
 
-namespace internal {
+absl::Status internal::CheckElementCount(int64_t size, int64_t element_bytes) {
+  if (size >= 0 && size <= INT64_MAX / element_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the number of elements must lie in [0, ",
+                                                 INT64_MAX / element_bytes, "], got ", size));
+}
 
-absl::StatusOr<std::byte*> AllocateHost(int64_t bytes, HugePages huge_pages) {
+absl::StatusOr<void*> HostMemory::Allocate(int64_t bytes) const {
   if (bytes == 0) return nullptr;
   if (bytes > INT64_MAX - 2 * kHugePageBytes) return OutOfMemory(bytes);
-  std::byte* data = nullptr;
+  void* data = nullptr;
   if (bytes < kMapFromBytes) {
     const auto rounded = static_cast<size_t>(RoundUp(bytes, kBufferAlignment));
-    data = static_cast<std::byte*>(std::aligned_alloc(kBufferAlignment, rounded));
+    data = std::aligned_alloc(kBufferAlignment, rounded);
     if (data != nullptr) std::memset(data, 0, rounded);
   } else if (huge_pages == HugePages::kTry && bytes >= kHugePageBytes) {
     data = MapAtHugePageBoundary(RoundUp(bytes, kPageBytes));
@@ -73,16 +77,13 @@ absl::StatusOr<std::byte*> AllocateHost(int64_t bytes, HugePages huge_pages) {
   return data;
 }
 
-void FreeHost(std::byte* data, int64_t bytes, HugePages) {
-  if (data == nullptr) return;
+void HostMemory::Free(void* data, int64_t bytes) const {
   if (bytes < kMapFromBytes) {
     std::free(data);
   } else {
-    UnmapPages(data, RoundUp(bytes, kPageBytes));
+    UnmapPages(static_cast<std::byte*>(data), RoundUp(bytes, kPageBytes));
   }
 }
-
-}  // namespace internal
 
 // The same for both kinds: a mapping with huge pages ends at the page that holds its last byte, so
 // its tail is of small pages. Pieces from the heap share pages with others and are counted as if

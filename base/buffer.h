@@ -21,79 +21,101 @@ enum class HugePages {
 };
 
 namespace internal {
-// Zeroed memory, 64-byte aligned. From 2 MiB up with kTry it is mapped at a 2 MiB boundary and
-// advised to use huge pages. bytes = 0 gives a null pointer.
-absl::StatusOr<std::byte*> AllocateHost(int64_t bytes, HugePages huge_pages);
-void FreeHost(std::byte* data, int64_t bytes, HugePages huge_pages);
+// InvalidArgument unless `size` elements of that many bytes fit into an int64_t.
+absl::Status CheckElementCount(int64_t size, int64_t element_bytes);
 }  // namespace internal
 
 // What an allocation of that size really takes from the system (rounded to pages): budgets count
 // this.
 int64_t HostBytesReserved(int64_t bytes, HugePages huge_pages);
 
-// Owns n elements of zeroed host memory, 64-byte aligned. Movable, not copyable; a moved-from or
-// default one is empty. Errors: InvalidArgument (negative count), ResourceExhausted (no memory,
-// names the bytes).
-template <typename T>
-class HostBuffer {
+// Owns n elements of memory that `Memory` hands out. Movable, not copyable; a moved-from or default
+// one is empty. Errors: InvalidArgument (impossible count), those of Memory::Allocate.
+//
+// Memory is a small value to copy:
+//   static constexpr bool kHostReads;  // whether the host may look at the elements
+//   absl::StatusOr<void*> Allocate(int64_t bytes) const;  // null for 0 bytes
+//   void Free(void* data, int64_t bytes) const;           // data: not null
+template <typename T, typename Memory>
+class Buffer {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
-  HostBuffer() = default;
-  HostBuffer(HostBuffer&& other) noexcept { *this = std::move(other); }
-  HostBuffer& operator=(HostBuffer&& other) noexcept {
-    if (this != &other) {
-      Free();
-      data_ = std::exchange(other.data_, nullptr);
-      size_ = std::exchange(other.size_, 0);
-      huge_pages_ = other.huge_pages_;
-    }
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        memory_(other.memory_) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer taken(std::move(other));
+    std::swap(data_, taken.data_);
+    std::swap(size_, taken.size_);
+    std::swap(memory_, taken.memory_);
     return *this;
   }
-  ~HostBuffer() { Free(); }
+  ~Buffer() {
+    if (data_ != nullptr) memory_.Free(data_, bytes());
+  }
 
-  static absl::StatusOr<HostBuffer> Create(int64_t size, HugePages huge_pages = HugePages::kNever) {
-    if (size < 0 || size > INT64_MAX / static_cast<int64_t>(sizeof(T))) {
-      return absl::InvalidArgumentError(
-          "HostBuffer: the number of elements must lie in [0, 2^63 bytes)");
-    }
-    HostBuffer buffer;
-    HOTROW_ASSIGN_OR_RETURN(
-        std::byte* const data,
-        internal::AllocateHost(size * static_cast<int64_t>(sizeof(T)), huge_pages));
-    buffer.data_ = reinterpret_cast<T*>(data);
+  static absl::StatusOr<Buffer> Create(int64_t size, Memory memory = {}) {
+    HOTROW_RETURN_IF_ERROR(internal::CheckElementCount(size, sizeof(T)));
+    Buffer buffer;
+    HOTROW_ASSIGN_OR_RETURN(void* const data,
+                            memory.Allocate(size * static_cast<int64_t>(sizeof(T))));
+    buffer.data_ = static_cast<T*>(data);
     buffer.size_ = size;
-    buffer.huge_pages_ = huge_pages;
+    buffer.memory_ = memory;
     return buffer;
   }
 
+  // Makes room for `size` elements. When it grows, what was there is lost, and freed first.
+  absl::Status Reserve(int64_t size, Memory memory = {}) {
+    if (size_ >= size) return absl::OkStatus();
+    *this = Buffer();
+    HOTROW_ASSIGN_OR_RETURN(*this, Create(size, memory));
+    return absl::OkStatus();
+  }
+
+  // Addresses of the memory's device.
   T* data() { return data_; }
   const T* data() const { return data_; }
   int64_t size() const { return size_; }
   int64_t bytes() const { return size_ * static_cast<int64_t>(sizeof(T)); }
   bool empty() const { return size_ == 0; }
-  T& operator[](int64_t i) { return data_[i]; }
-  const T& operator[](int64_t i) const { return data_[i]; }
-  T* begin() { return data_; }
-  T* end() { return data_ + size_; }
-  const T* begin() const { return data_; }
-  const T* end() const { return data_ + size_; }
+  const Memory& memory() const { return memory_; }
   std::span<T> span() { return {data_, static_cast<size_t>(size_)}; }
   std::span<const T> span() const { return {data_, static_cast<size_t>(size_)}; }
+  std::span<T> first(int64_t n) { return {data_, static_cast<size_t>(n)}; }
+
+  // clang-format off
+  T& operator[](int64_t i) requires(Memory::kHostReads) { return data_[i]; }
+  const T& operator[](int64_t i) const requires(Memory::kHostReads) { return data_[i]; }
+  T* begin() requires(Memory::kHostReads) { return data_; }
+  T* end() requires(Memory::kHostReads) { return data_ + size_; }
+  const T* begin() const requires(Memory::kHostReads) { return data_; }
+  const T* end() const requires(Memory::kHostReads) { return data_ + size_; }
+  // clang-format on
 
  private:
-  void Free() {
-    if (data_ != nullptr) {
-      internal::FreeHost(reinterpret_cast<std::byte*>(data_), bytes(), huge_pages_);
-    }
-    data_ = nullptr;
-    size_ = 0;
-  }
-
   T* data_ = nullptr;
   int64_t size_ = 0;
-  HugePages huge_pages_ = HugePages::kNever;
+  Memory memory_ = {};
 };
+
+// Zeroed memory of the host, 64-byte aligned. From 2 MiB up with kTry it is mapped at a 2 MiB
+// boundary and advised to use huge pages. Errors: ResourceExhausted (names the bytes).
+struct HostMemory {
+  static constexpr bool kHostReads = true;
+
+  HostMemory(HugePages pages = HugePages::kNever) : huge_pages(pages) {}  // NOLINT: implicit
+  absl::StatusOr<void*> Allocate(int64_t bytes) const;
+  void Free(void* data, int64_t bytes) const;
+
+  HugePages huge_pages;
+};
+
+template <typename T>
+using HostBuffer = Buffer<T, HostMemory>;
 
 // Whether the system may grant huge pages at all (transparent huge pages not set to "never").
 bool HugePagesPossible();

@@ -2,13 +2,12 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/cuda_buffer.h"
 #include "base/cuda_handles.h"
 #include "base/cuda_status.h"
+#include "base/status_macros.h"
 
 namespace hotrow {
 namespace {
@@ -23,11 +22,6 @@ absl::StatusOr<int> DeviceAttribute(cudaDeviceAttr attribute, int device) {
   int value = 0;
   HOTROW_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&value, attribute, device));
   return value;
-}
-
-// The general message names the call; an allocation's must name the bytes.
-absl::Status AllocationError(cudaError_t error, const char* call, int64_t bytes) {
-  return CudaToStatus(error, absl::StrCat(call, " of ", bytes, " bytes"));
 }
 
 }  // namespace
@@ -104,34 +98,4 @@ absl::StatusOr<EventHandle> CreateEvent(EventTiming timing) {
   return EventHandle(event);
 }
 
-namespace internal {
-
-absl::Status CheckElementCount(int64_t size, int64_t element_bytes) {
-  if (size >= 0 && size <= INT64_MAX / element_bytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the number of elements must lie in [0, ",
-                                                 INT64_MAX / element_bytes, "], got ", size));
-}
-
-absl::StatusOr<void*> AllocateDevice(int64_t bytes, CudaStream stream) {
-  if (bytes == 0) return nullptr;
-  void* data = nullptr;
-  const cudaError_t error = cudaMallocAsync(&data, static_cast<size_t>(bytes), stream);
-  if (error != cudaSuccess) return AllocationError(error, "cudaMallocAsync", bytes);
-  return data;
-}
-
-void FreeDevice(void* data, CudaStream stream) { cudaFreeAsync(data, stream); }
-
-absl::StatusOr<void*> AllocatePinned(int64_t bytes) {
-  if (bytes == 0) return nullptr;
-  void* data = nullptr;
-  const cudaError_t error = cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable);
-  if (error != cudaSuccess) return AllocationError(error, "cudaHostAlloc", bytes);
-  std::memset(data, 0, static_cast<size_t>(bytes));
-  return data;
-}
-
-void FreePinned(void* data) { cudaFreeHost(data); }
-
-}  // namespace internal
 }  // namespace hotrow

@@ -13,7 +13,7 @@
 #if HOTROW_HAVE_CUDA
 #include <cuda_runtime_api.h>
 
-#include "base/cuda_buffer.h"
+#include "absl/strings/str_cat.h"
 #include "base/cuda_device.h"
 #include "base/cuda_handles.h"
 #include "base/cuda_status.h"
@@ -242,23 +242,34 @@ absl::Status EnqueueCopy(const ExecContext& ctx, void* to, const void* from, int
   return absl::OkStatus();
 }
 
-namespace internal {
+namespace {
 
 absl::StatusOr<void*> AllocateOnGpu(int64_t bytes, CudaStream stream) {
+  if (bytes == 0) return nullptr;
   HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
-  return AllocateDevice(bytes, stream);
+  void* data = nullptr;
+  HOTROW_RETURN_IF_ERROR(CudaToStatus(cudaMallocAsync(&data, static_cast<size_t>(bytes), stream),
+                                      absl::StrCat("cudaMallocAsync of ", bytes, " bytes")));
+  return data;
 }
 
-void FreeOnGpu(void* data, CudaStream stream) { FreeDevice(data, stream); }
+void FreeOnGpu(void* data, CudaStream stream) { cudaFreeAsync(data, stream); }
 
-absl::StatusOr<void*> AllocateForGpu(int64_t bytes) {
+// Not HostMemory that is registered: that would have to have its pages for itself.
+absl::StatusOr<void*> AllocatePinned(int64_t bytes) {
+  if (bytes == 0) return nullptr;
   HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
-  return AllocatePinned(bytes);
+  void* data = nullptr;
+  HOTROW_RETURN_IF_ERROR(
+      CudaToStatus(cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable),
+                   absl::StrCat("cudaHostAlloc of ", bytes, " bytes")));
+  std::memset(data, 0, static_cast<size_t>(bytes));
+  return data;
 }
 
-void FreeForGpu(void* data) { FreePinned(data); }
+void FreePinned(void* data) { cudaFreeHost(data); }
 
-}  // namespace internal
+}  // namespace
 
 #else
 
@@ -303,18 +314,35 @@ absl::Status EnqueueCopy(const ExecContext&, void* to, const void* from, int64_t
   return absl::OkStatus();
 }
 
-namespace internal {
+namespace {
 
 absl::StatusOr<void*> AllocateOnGpu(int64_t, CudaStream) { return NoCuda(); }
-
 void FreeOnGpu(void*, CudaStream) {}
+absl::StatusOr<void*> AllocatePinned(int64_t) { return NoCuda(); }
+void FreePinned(void*) {}
 
-absl::StatusOr<void*> AllocateForGpu(int64_t) { return NoCuda(); }
-
-void FreeForGpu(void*) {}
-
-}  // namespace internal
+}  // namespace
 
 #endif
+
+absl::StatusOr<void*> MemoryOfDevice::Allocate(int64_t bytes) const {
+  if (device == Device::kCpu) return HostMemory(huge_pages).Allocate(bytes);
+  return AllocateOnGpu(bytes, stream);
+}
+
+void MemoryOfDevice::Free(void* data, int64_t bytes) const {
+  if (device == Device::kCpu) return HostMemory(huge_pages).Free(data, bytes);
+  FreeOnGpu(data, stream);
+}
+
+absl::StatusOr<void*> SharedMemory::Allocate(int64_t bytes) const {
+  if (device == Device::kCpu) return HostMemory(huge_pages).Allocate(bytes);
+  return AllocatePinned(bytes);
+}
+
+void SharedMemory::Free(void* data, int64_t bytes) const {
+  if (device == Device::kCpu) return HostMemory(huge_pages).Free(data, bytes);
+  FreePinned(data);
+}
 
 }  // namespace hotrow

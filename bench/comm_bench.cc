@@ -50,9 +50,9 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include "base/cuda_buffer.h"
 #include "base/cuda_handles.h"
 #include "base/cuda_status.h"
+#include "base/device_memory.h"
 #include "base/run_main.h"
 #include "comm/rank_environment.h"
 #endif

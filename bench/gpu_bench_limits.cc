@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/buffer.h"
-#include "base/cuda_buffer.h"
 #include "base/cuda_status.h"
+#include "base/device_memory.h"
 #include "base/hash.h"
 #include "base/host_registration.h"
 #include "base/status_macros.h"

@@ -224,8 +224,8 @@ class TieredTables {
     }
     const int64_t floats = plan_.samples * tables_->pooled_dim();
     const CudaStream stream = run_.ctx.stream;
-    HOTROW_ASSIGN_OR_RETURN(output_, DeviceMemory<float>::Create(plan_.device, floats, stream));
-    HOTROW_ASSIGN_OR_RETURN(gradient_, DeviceMemory<float>::Create(plan_.device, floats, stream));
+    HOTROW_ASSIGN_OR_RETURN(output_, DeviceMemory<float>::Create(floats, {plan_.device, stream}));
+    HOTROW_ASSIGN_OR_RETURN(gradient_, DeviceMemory<float>::Create(floats, {plan_.device, stream}));
     const std::vector<float> zeros(static_cast<size_t>(std::min(floats, kMiB)), 0.0f);
     for (int64_t begin = 0; begin < floats; begin += std::ssize(zeros)) {
       const int64_t n = std::min(floats - begin, static_cast<int64_t>(std::ssize(zeros)));

@@ -154,7 +154,7 @@ absl::Status EmbeddingCollection::Impl::Open() {
   HOTROW_ASSIGN_OR_RETURN(tiers, Tiers::Create(options, plan, place));
   if (tiers->staged()) {
     HOTROW_ASSIGN_OR_RETURN(device_initialised_rows,
-                            DeviceMemory<int64_t>::Create(ctx.device, 1, ctx.stream));
+                            DeviceMemory<int64_t>::Create(1, {ctx.device, ctx.stream}));
     constexpr int64_t kNone = 0;
     HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, device_initialised_rows.data(), &kNone, sizeof(kNone)));
   }

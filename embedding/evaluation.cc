@@ -74,8 +74,8 @@ absl::Status Evaluation::Run(const JaggedBatch& batch, const EmbeddingOutput& ou
   if (staging_.empty()) {
     HOTROW_ASSIGN_OR_RETURN(batch_.upload, DeviceStream::Create(ctx_.device));
     HOTROW_ASSIGN_OR_RETURN(
-        staging_,
-        DeviceMemory<std::byte>::Create(ctx_.device, staging_bytes_, ctx_.stream, HugePages::kTry));
+        staging_, DeviceMemory<std::byte>::Create(staging_bytes_,
+                                                  {ctx_.device, ctx_.stream, HugePages::kTry}));
   }
   HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> cuts, CutForStaging(batch));
   const auto own_slices = static_cast<int64_t>(cuts.size()) - 1;

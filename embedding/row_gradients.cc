@@ -13,7 +13,7 @@ namespace {
 template <typename T>
 absl::Status EnsureSize(const ExecContext& ctx, int64_t size, DeviceMemory<T>* memory) {
   if (memory->size() >= size) return absl::OkStatus();
-  return memory->Reserve(ctx.device, size + size / 4, ctx.stream);
+  return memory->Reserve(size + size / 4, {ctx.device, ctx.stream});
 }
 
 }  // namespace

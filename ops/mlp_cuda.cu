@@ -2,8 +2,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "base/cuda_buffer.h"
 #include "base/cuda_status.h"
+#include "base/device_memory.h"
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "ops/dropout_impl.h"

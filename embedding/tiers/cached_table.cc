@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<TieredTable>> CachedTable::Create(const TieredTab
   HOTROW_ASSIGN_OR_RETURN(table->marks_, SnapshotMarks::Create(cache, buffers, row_bytes));
   if (staged) {
     HOTROW_ASSIGN_OR_RETURN(table->read_rows_,
-                            SharedBuffer<std::byte*>::Create(device, buffers.staging_rows));
+                            SharedBuffer<std::byte*>::Create(buffers.staging_rows, {device}));
   }
   return table;
 }
@@ -185,9 +185,10 @@ absl::Status CachedTable::ShareSlots(StepRows* step) const {
   // cache's stream before the chunks, and those were waited for. Without chunks there are no slots
   // either.
   const Device device = cache_->device();
-  HOTROW_RETURN_IF_ERROR(step->shared_slots.Reserve(device, std::ssize(step->slots)));
+  HOTROW_RETURN_IF_ERROR(step->shared_slots.Reserve(std::ssize(step->slots), {device}));
   std::copy(step->slots.begin(), step->slots.end(), step->shared_slots.data());
-  HOTROW_RETURN_IF_ERROR(step->shared_miss_slots.Reserve(device, std::ssize(step->miss_positions)));
+  HOTROW_RETURN_IF_ERROR(
+      step->shared_miss_slots.Reserve(std::ssize(step->miss_positions), {device}));
   for (size_t i = 0; i < step->miss_positions.size(); ++i) {
     step->shared_miss_slots[static_cast<int64_t>(i)] = step->slots[step->miss_positions[i]];
   }

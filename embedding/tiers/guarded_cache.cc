@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<GuardedCache>> GuardedCache::Create(const RowCach
   HOTROW_ASSIGN_OR_RETURN(cache->rows_, RowCache::Create(options));
   if (staged) {
     HOTROW_ASSIGN_OR_RETURN(cache->call_slots_,
-                            SharedBuffer<int64_t>::Create(options.device, staging_rows));
+                            SharedBuffer<int64_t>::Create(staging_rows, {options.device}));
   }
   return cache;
 }

@@ -14,9 +14,9 @@ absl::StatusOr<RowInflow::Area> RowInflow::CreateArea(Device device, int64_t row
                                                       int64_t row_bytes) {
   Area area;
   HOTROW_ASSIGN_OR_RETURN(
-      area.rows, SharedBuffer<std::byte>::Create(device, rows * row_bytes, HugePages::kTry));
-  HOTROW_ASSIGN_OR_RETURN(area.from, SharedBuffer<std::byte*>::Create(device, rows));
-  HOTROW_ASSIGN_OR_RETURN(area.to, SharedBuffer<std::byte*>::Create(device, rows));
+      area.rows, SharedBuffer<std::byte>::Create(rows * row_bytes, {device, HugePages::kTry}));
+  HOTROW_ASSIGN_OR_RETURN(area.from, SharedBuffer<std::byte*>::Create(rows, {device}));
+  HOTROW_ASSIGN_OR_RETURN(area.to, SharedBuffer<std::byte*>::Create(rows, {device}));
   HOTROW_ASSIGN_OR_RETURN(area.arrived, DeviceEvent::Create(device));
   return area;
 }
@@ -36,8 +36,8 @@ absl::StatusOr<std::unique_ptr<RowInflow>> RowInflow::Create(GuardedCache* cache
     inflow->areas_.push_back(std::move(area));
   }
   HOTROW_ASSIGN_OR_RETURN(inflow->gathered_,
-                          DeviceMemory<std::byte>::Create(device, buffers.staging_rows * row_bytes,
-                                                          inflow->stream_.get()));
+                          DeviceMemory<std::byte>::Create(buffers.staging_rows * row_bytes,
+                                                          {device, inflow->stream_.get()}));
   return inflow;
 }
 

@@ -13,13 +13,13 @@ constexpr int64_t kWriteBatchRows = 4096;
 
 absl::StatusOr<RowOutflow::Chunk> CreateChunk(Device device, int64_t rows, int64_t row_bytes) {
   RowOutflow::Chunk chunk;
-  HOTROW_ASSIGN_OR_RETURN(chunk.keys, SharedBuffer<RowKey>::Create(device, rows));
-  HOTROW_ASSIGN_OR_RETURN(chunk.slots, SharedBuffer<int64_t>::Create(device, rows));
-  HOTROW_ASSIGN_OR_RETURN(chunk.placement, SharedBuffer<Placement>::Create(device, rows));
-  HOTROW_ASSIGN_OR_RETURN(chunk.evicted, SharedBuffer<uint8_t>::Create(device, rows));
-  HOTROW_ASSIGN_OR_RETURN(chunk.evicted_keys, SharedBuffer<RowKey>::Create(device, rows));
+  HOTROW_ASSIGN_OR_RETURN(chunk.keys, SharedBuffer<RowKey>::Create(rows, {device}));
+  HOTROW_ASSIGN_OR_RETURN(chunk.slots, SharedBuffer<int64_t>::Create(rows, {device}));
+  HOTROW_ASSIGN_OR_RETURN(chunk.placement, SharedBuffer<Placement>::Create(rows, {device}));
+  HOTROW_ASSIGN_OR_RETURN(chunk.evicted, SharedBuffer<uint8_t>::Create(rows, {device}));
+  HOTROW_ASSIGN_OR_RETURN(chunk.evicted_keys, SharedBuffer<RowKey>::Create(rows, {device}));
   HOTROW_ASSIGN_OR_RETURN(chunk.evicted_rows, SharedBuffer<std::byte>::Create(
-                                                  device, rows * row_bytes, HugePages::kTry));
+                                                  rows * row_bytes, {device, HugePages::kTry}));
   HOTROW_ASSIGN_OR_RETURN(chunk.placed, DeviceEvent::Create(device));
   return chunk;
 }

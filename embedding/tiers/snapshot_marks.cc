@@ -14,15 +14,15 @@ absl::StatusOr<std::unique_ptr<SnapshotMarks>> SnapshotMarks::Create(GuardedCach
   const Device device = cache->device();
   marks->part_rows_ = buffers.part_rows;
   HOTROW_ASSIGN_OR_RETURN(marks->part_,
-                          SharedBuffer<std::byte>::Create(device, buffers.part_rows * row_bytes));
+                          SharedBuffer<std::byte>::Create(buffers.part_rows * row_bytes, {device}));
   HOTROW_ASSIGN_OR_RETURN(marks->taken_keys_,
-                          SharedBuffer<RowKey>::Create(device, buffers.part_rows));
+                          SharedBuffer<RowKey>::Create(buffers.part_rows, {device}));
   HOTROW_ASSIGN_OR_RETURN(marks->taken_slots_,
-                          SharedBuffer<int64_t>::Create(device, buffers.part_rows));
+                          SharedBuffer<int64_t>::Create(buffers.part_rows, {device}));
   HOTROW_ASSIGN_OR_RETURN(marks->copy_keys_,
-                          SharedBuffer<RowKey>::Create(device, buffers.copy_rows));
+                          SharedBuffer<RowKey>::Create(buffers.copy_rows, {device}));
   HOTROW_ASSIGN_OR_RETURN(marks->copies_,
-                          SharedBuffer<std::byte>::Create(device, buffers.copy_rows * row_bytes));
+                          SharedBuffer<std::byte>::Create(buffers.copy_rows * row_bytes, {device}));
   return marks;
 }
 

@@ -20,8 +20,8 @@ absl::Status StepArrays::Upload(bool staged, DeviceStream* stream) {
   // memory.
   if (host_.size() < bytes_ || device_.size() < bytes_) {
     HOTROW_RETURN_IF_ERROR(stream->Wait());
-    HOTROW_RETURN_IF_ERROR(host_.Reserve(device, bytes_ + bytes_ / 4));
-    HOTROW_RETURN_IF_ERROR(device_.Reserve(device, bytes_ + bytes_ / 4, stream->get()));
+    HOTROW_RETURN_IF_ERROR(host_.Reserve(bytes_ + bytes_ / 4, {device}));
+    HOTROW_RETURN_IF_ERROR(device_.Reserve(bytes_ + bytes_ / 4, {device, stream->get()}));
     host_bytes_.store(host_.bytes(), std::memory_order_relaxed);
     device_bytes_.store(device_.bytes(), std::memory_order_relaxed);
   }

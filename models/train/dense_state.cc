@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<DenseState>> DenseState::Create(const TrainerOpti
   const auto n = static_cast<int64_t>(model->parameters().size());
   const int32_t state_arrays = DenseStateArrays(options.dense_optimizer.kind);
   const auto take = [&](DeviceMemory<float>* memory) {
-    auto taken = DeviceMemory<float>::Create(ctx.device, n, ctx.stream, HugePages::kTry);
+    auto taken = DeviceMemory<float>::Create(n, {ctx.device, ctx.stream, HugePages::kTry});
     if (!taken.ok()) return taken.status();
     *memory = *std::move(taken);
     return absl::OkStatus();

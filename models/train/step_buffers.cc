@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecConte
                                                                  int64_t pooled_dim) {
   std::unique_ptr<StepBuffers> out(new StepBuffers(ctx));
   const auto take = [&ctx](int64_t size, DeviceMemory<float>* memory) {
-    auto taken = DeviceMemory<float>::Create(ctx.device, size, ctx.stream, HugePages::kTry);
+    auto taken = DeviceMemory<float>::Create(size, {ctx.device, ctx.stream, HugePages::kTry});
     if (!taken.ok()) return taken.status();
     *memory = *std::move(taken);
     return absl::OkStatus();
@@ -24,11 +24,11 @@ absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecConte
   HOTROW_RETURN_IF_ERROR(take(batch_size, &out->logits_));
   HOTROW_RETURN_IF_ERROR(take(batch_size, &out->logit_gradient_));
   if (!out->on_gpu()) return out;
-  HOTROW_ASSIGN_OR_RETURN(out->loss_, DeviceMemory<double>::Create(ctx.device, 1, ctx.stream));
+  HOTROW_ASSIGN_OR_RETURN(out->loss_, DeviceMemory<double>::Create(1, {ctx.device, ctx.stream}));
   HOTROW_ASSIGN_OR_RETURN(
       out->loss_workspace_,
-      DeviceMemory<std::byte>::Create(
-          ctx.device, BceWithLogitsWorkspaceBytes(ctx.device, batch_size), ctx.stream));
+      DeviceMemory<std::byte>::Create(BceWithLogitsWorkspaceBytes(ctx.device, batch_size),
+                                      {ctx.device, ctx.stream}));
   return out;
 }
 
@@ -36,7 +36,7 @@ absl::StatusOr<const float*> StepBuffers::OnDevice(const std::vector<float>& hos
                                                    DeviceMemory<float>* memory) {
   if (!on_gpu()) return host.data();
   HOTROW_RETURN_IF_ERROR(
-      memory->Reserve(ctx_.device, std::max<int64_t>(std::ssize(host), 1), ctx_.stream));
+      memory->Reserve(std::max<int64_t>(std::ssize(host), 1), {ctx_.device, ctx_.stream}));
   HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, memory->data(), host.data(), std::ssize(host) * 4));
   return memory->data();
 }

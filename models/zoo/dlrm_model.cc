@@ -87,7 +87,7 @@ DenseLayers DlrmModel::layers() const {
 absl::Status DlrmModel::Allocate(const ExecContext& ctx) {
   const auto allocate = [&](int64_t floats, DeviceMemory<float>* memory) -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(
-        *memory, DeviceMemory<float>::Create(ctx.device, floats, ctx.stream, HugePages::kTry));
+        *memory, DeviceMemory<float>::Create(floats, {ctx.device, ctx.stream, HugePages::kTry}));
     return absl::OkStatus();
   };
   top_offset_ = bottom_ == nullptr ? 0 : bottom_->num_parameters();  // whole cache lines

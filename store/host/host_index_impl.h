@@ -271,7 +271,7 @@ class IndexPartition {
   }
 
   absl::Status Allocate(MemoryBudget& budget, IndexSegmentPool& pool, int64_t num_segments) {
-    HOTROW_ASSIGN_OR_RETURN(owned_, BudgetedBuffer<IndexSegment*>::Create(budget, num_segments));
+    HOTROW_ASSIGN_OR_RETURN(owned_, BudgetedBuffer<IndexSegment*>::Create(num_segments, budget));
     for (IndexSegment*& segment : owned_.span()) {
       auto taken = pool.Take();
       if (!taken.ok()) {

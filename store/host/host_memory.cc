@@ -22,6 +22,18 @@ absl::Status MemoryBudget::Reserve(int64_t bytes) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<void*> BudgetedMemory::Allocate(int64_t bytes) const {
+  HOTROW_RETURN_IF_ERROR(budget->Reserve(ReservedFor(bytes)));
+  absl::StatusOr<void*> data = HostMemory::Allocate(bytes);
+  if (!data.ok()) budget->Release(ReservedFor(bytes));
+  return data;
+}
+
+void BudgetedMemory::Free(void* data, int64_t bytes) const {
+  HostMemory::Free(data, bytes);
+  budget->Release(ReservedFor(bytes));
+}
+
 absl::StatusOr<std::byte*> HostArena::Carve(int64_t bytes) {
   const int64_t size = RoundUp(bytes, kBufferAlignment);
   std::lock_guard lock(mutex_);
@@ -58,11 +70,11 @@ absl::Status HostArena::AddExtent(int64_t bytes_min) {
   // The vector's own entry; it may double its memory, so count it twice.
   const auto entry_bytes = static_cast<int64_t>(2 * sizeof(extents_[0]));
   HOTROW_RETURN_IF_ERROR(budget_.Reserve(entry_bytes));
-  auto extent = BudgetedBuffer<std::byte>::Create(budget_, size, huge_pages_);
+  auto extent = BudgetedBuffer<std::byte>::Create(size, {budget_, huge_pages_});
   // Near the end of the budget smaller extents still fit.
   while (!extent.ok() && size > least) {
     size = std::max(RoundUp(size / 2, kBufferAlignment), least);
-    extent = BudgetedBuffer<std::byte>::Create(budget_, size, huge_pages_);
+    extent = BudgetedBuffer<std::byte>::Create(size, {budget_, huge_pages_});
   }
   if (!extent.ok()) {
     budget_.Release(entry_bytes);
@@ -73,7 +85,8 @@ absl::Status HostArena::AddExtent(int64_t bytes_min) {
     budget_.Release(entry_bytes);
     return std::move(registration).status();
   }
-  extent_bytes_.fetch_add(extent->reserved_bytes(), std::memory_order_relaxed);
+  extent_bytes_.fetch_add(HostBytesReserved(extent->bytes(), huge_pages_),
+                          std::memory_order_relaxed);
   Remainder& smallest =
       *std::min_element(remainders_.begin(), remainders_.end(),
                         [](const Remainder& a, const Remainder& b) { return a.bytes < b.bytes; });

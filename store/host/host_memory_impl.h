@@ -42,54 +42,22 @@ class MemoryBudget {
   std::atomic<int64_t> peak_{0};
 };
 
-// A HostBuffer that is counted in a MemoryBudget as long as it lives.
-template <typename T>
-class BudgetedBuffer {
- public:
-  BudgetedBuffer() = default;
-  BudgetedBuffer(BudgetedBuffer&& other) noexcept { *this = std::move(other); }
-  BudgetedBuffer& operator=(BudgetedBuffer&& other) noexcept {
-    if (this != &other) {
-      Free();
-      buffer_ = std::move(other.buffer_);
-      budget_ = std::exchange(other.budget_, nullptr);
-      reserved_ = std::exchange(other.reserved_, 0);
-    }
-    return *this;
-  }
-  ~BudgetedBuffer() { Free(); }
+// HostMemory that is counted in a MemoryBudget as long as a buffer owns it.
+struct BudgetedMemory : HostMemory {
+  BudgetedMemory() = default;
+  BudgetedMemory(MemoryBudget& of, HugePages pages = HugePages::kNever)  // NOLINT: implicit
+      : HostMemory(pages), budget(&of) {}
 
-  static absl::StatusOr<BudgetedBuffer> Create(MemoryBudget& budget, int64_t size,
-                                               HugePages huge_pages = HugePages::kNever) {
-    const int64_t reserved = HostBytesReserved(size * static_cast<int64_t>(sizeof(T)), huge_pages);
-    HOTROW_RETURN_IF_ERROR(budget.Reserve(reserved));
-    BudgetedBuffer result;
-    result.budget_ = &budget;  // from here on the destructor gives the share back
-    result.reserved_ = reserved;
-    HOTROW_ASSIGN_OR_RETURN(result.buffer_, HostBuffer<T>::Create(size, huge_pages));
-    return result;
-  }
+  absl::StatusOr<void*> Allocate(int64_t bytes) const;
+  void Free(void* data, int64_t bytes) const;
+  // What a buffer of that size takes from the budget.
+  int64_t ReservedFor(int64_t bytes) const { return HostBytesReserved(bytes, huge_pages); }
 
-  T* data() { return buffer_.data(); }
-  const T* data() const { return buffer_.data(); }
-  int64_t size() const { return buffer_.size(); }
-  int64_t reserved_bytes() const { return reserved_; }
-  T& operator[](int64_t i) { return buffer_[i]; }
-  const T& operator[](int64_t i) const { return buffer_[i]; }
-  std::span<T> span() { return buffer_.span(); }
-
- private:
-  void Free() {
-    buffer_ = HostBuffer<T>();
-    if (budget_ != nullptr) budget_->Release(reserved_);
-    budget_ = nullptr;
-    reserved_ = 0;
-  }
-
-  HostBuffer<T> buffer_;
-  MemoryBudget* budget_ = nullptr;
-  int64_t reserved_ = 0;
+  MemoryBudget* budget = nullptr;
 };
+
+template <typename T>
+using BudgetedBuffer = Buffer<T, BudgetedMemory>;
 
 // Carves pieces that live as long as the store (chunks of rows, segments of the index) out of
 // extents. Rows and index share the extents, so that both lie on huge pages; an extent is at most

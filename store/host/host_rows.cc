@@ -72,7 +72,7 @@ absl::Status HostRows::Init() {
     partitions_[static_cast<size_t>(i)].Init(&empty_segment_);
   }
   HOTROW_ASSIGN_OR_RETURN(spaces_,
-                          BudgetedBuffer<TableSpace>::Create(budget_, num_shards_ * num_tables));
+                          BudgetedBuffer<TableSpace>::Create(num_shards_ * num_tables, budget_));
   std::fill(spaces_.span().begin(), spaces_.span().end(), TableSpace());
   shards_ = std::make_unique<Shard[]>(static_cast<size_t>(num_shards_));
   for (int64_t i = 0; i < num_shards_; ++i) {
@@ -249,8 +249,8 @@ absl::Status HostRows::AddChunk(Shard& shard, uint32_t table) {
   }
   if (shard.num_chunks == shard.chunks.size()) {
     const int64_t size = std::max<int64_t>(16, shard.num_chunks + shard.num_chunks / 8);
-    HOTROW_ASSIGN_OR_RETURN(auto larger,
-                            BudgetedBuffer<HostChunk>::Create(budget_, size, options_.huge_pages));
+    HOTROW_ASSIGN_OR_RETURN(
+        auto larger, BudgetedBuffer<HostChunk>::Create(size, {budget_, options_.huge_pages}));
     std::copy_n(shard.chunks.data(), shard.num_chunks, larger.data());
     shard.chunks = std::move(larger);
   }

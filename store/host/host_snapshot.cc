@@ -198,7 +198,7 @@ class SnapshotReader {
           const int64_t bytes = block.num_rows * entry_bytes;
           if (rows.size() < bytes) {
             rows = {};
-            HOTROW_ASSIGN_OR_RETURN(rows, BudgetedBuffer<std::byte>::Create(budget, bytes));
+            HOTROW_ASSIGN_OR_RETURN(rows, BudgetedBuffer<std::byte>::Create(bytes, budget));
           }
           const std::span<std::byte> block_rows(rows.data(), static_cast<size_t>(bytes));
           HOTROW_RETURN_IF_ERROR(reader_.Read(block_rows));

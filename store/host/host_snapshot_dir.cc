@@ -30,7 +30,7 @@ HostSnapshotDir::HostSnapshotDir(const HostStoreOptions& options, HostRows& rows
 absl::Status HostSnapshotDir::Init(MemoryBudget& budget) {
   if (options_.snapshot_dir.empty() && options_.open_at == 0) return absl::OkStatus();
   HOTROW_ASSIGN_OR_RETURN(staging_,
-                          BudgetedBuffer<std::byte>::Create(budget, StagingBytes(options_)));
+                          BudgetedBuffer<std::byte>::Create(StagingBytes(options_), budget));
   if (!options_.snapshot_dir.empty()) HOTROW_RETURN_IF_ERROR(OpenDir());
   return options_.open_at == 0 ? absl::OkStatus() : Load(options_.open_at);
 }

@@ -47,7 +47,7 @@ class HostSnapshotReader final : public SnapshotReader {
     }
     // A quarter of what there is, so that blocks have room.
     const int64_t staging = std::min(kStagingBytes, std::max<int64_t>(budget_.budget() / 4, 1));
-    HOTROW_ASSIGN_OR_RETURN(staging_, BudgetedBuffer<std::byte>::Create(budget_, staging));
+    HOTROW_ASSIGN_OR_RETURN(staging_, BudgetedBuffer<std::byte>::Create(staging, budget_));
     HOTROW_ASSIGN_OR_RETURN(
         contents_, internal::ReadSnapshotContents(env_, path_, snapshot_, staging_.span()));
     return CheckSnapshotIdentity(path_, contents_.info, identity_);

@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<SsdChunkReader>> SsdChunkReader::Create(Env& env,
   std::unique_ptr<SsdChunkReader> reader(new SsdChunkReader(log));
   HOTROW_ASSIGN_OR_RETURN(reader->memory_,
                           BudgetedBuffer<std::byte>::Create(
-                              budget, kChunksAtOnce * log.options().chunk_bytes + kBlockBytesMax));
+                              kChunksAtOnce * log.options().chunk_bytes + kBlockBytesMax, budget));
   reader->buffer_ = reinterpret_cast<std::byte*>(
       RoundUp(reinterpret_cast<int64_t>(reader->memory_.data()), kBlockBytesMax));
   io.depth = static_cast<int>(kChunksAtOnce);

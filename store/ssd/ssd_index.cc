@@ -135,7 +135,7 @@ class SsdIndex::Buckets {
     result.location_mask_ = like.location_mask_;
     result.SetNumBuckets(num_buckets);
     HOTROW_ASSIGN_OR_RETURN(result.memory_, BudgetedBuffer<std::byte>::Create(
-                                                budget, BytesFor(num_buckets), HugePages::kTry));
+                                                BytesFor(num_buckets), {budget, HugePages::kTry}));
     const auto address = reinterpret_cast<uintptr_t>(result.memory_.data());
     result.base_ = result.memory_.data() + (address % kBucketBytes == 0 ? 0 : kBufferAlignment);
     return result;
@@ -168,7 +168,7 @@ class SsdIndex::Buckets {
   uint64_t rows() const { return rows_; }
   int ways() const { return ways_; }
   uint64_t salt() const { return salt_; }
-  int64_t reserved_bytes() const { return memory_.reserved_bytes(); }
+  int64_t reserved_bytes() const { return memory_.memory().ReservedFor(memory_.bytes()); }
   std::byte* base() const { return base_; }
   std::span<std::byte> bytes() const {
     return {base_, static_cast<size_t>(num_buckets()) * kBucketBytes};

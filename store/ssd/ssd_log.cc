@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<SsdLog>> SsdLog::Create(const SsdLogOptions& opti
   HOTROW_ASSIGN_OR_RETURN(
       log->buffer_memory_,
       BudgetedBuffer<std::byte>::Create(
-          budget, options.num_buffers * options.chunk_bytes + kBufferAlignmentMax));
+          options.num_buffers * options.chunk_bytes + kBufferAlignmentMax, budget));
   auto* const first = reinterpret_cast<std::byte*>(
       RoundUp(reinterpret_cast<int64_t>(log->buffer_memory_.data()), kBufferAlignmentMax));
   for (int i = 0; i < options.num_buffers; ++i) {

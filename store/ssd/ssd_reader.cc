@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<SsdFindContexts>> SsdFindContexts::Create(Env& en
     auto context = std::make_unique<SsdFindContext>();
     HOTROW_ASSIGN_OR_RETURN(context->queue, env.NewIoQueue(io));
     HOTROW_ASSIGN_OR_RETURN(context->memory,
-                            BudgetedBuffer<std::byte>::Create(budget, arena + kBlockBytesMax));
+                            BudgetedBuffer<std::byte>::Create(arena + kBlockBytesMax, budget));
     context->arena = reinterpret_cast<std::byte*>(
         RoundUp(reinterpret_cast<int64_t>(context->memory.data()), kBlockBytesMax));
     context->arena_bytes = arena;

@@ -204,7 +204,7 @@ absl::Status ScanSsdSegments(
   HOTROW_ASSIGN_OR_RETURN(
       BudgetedBuffer<std::byte> memory,
       BudgetedBuffer<std::byte>::Create(
-          budget, std::max(at_once * tail_bytes, geometry.chunk_bytes) + kBlockBytesMax));
+          std::max(at_once * tail_bytes, geometry.chunk_bytes) + kBlockBytesMax, budget));
   auto* const buffer = reinterpret_cast<std::byte*>(
       RoundUp(reinterpret_cast<int64_t>(memory.data()), kBlockBytesMax));
 

@@ -275,7 +275,7 @@ absl::Status SsdSnapshotReader::Iterate(
                           std::max<int64_t>(static_cast<int64_t>(chunks.size()), 1));
   HOTROW_ASSIGN_OR_RETURN(
       BudgetedBuffer<std::byte> memory,
-      BudgetedBuffer<std::byte>::Create(budget_, at_once * chunk_bytes + kBlockBytesMax));
+      BudgetedBuffer<std::byte>::Create(at_once * chunk_bytes + kBlockBytesMax, budget_));
   auto* const buffer = reinterpret_cast<std::byte*>(
       RoundUp(reinterpret_cast<int64_t>(memory.data()), kBlockBytesMax));
   visited_ = 0;

@@ -550,7 +550,7 @@ absl::Status VerifySegments(ClosedStore& store) {
   MemoryBudget budget(kBudgetBytes, "verifying an SSD store");
   HOTROW_ASSIGN_OR_RETURN(
       BudgetedBuffer<std::byte> memory,
-      BudgetedBuffer<std::byte>::Create(budget, at_once * chunk_bytes + kBlockBytesMax));
+      BudgetedBuffer<std::byte>::Create(at_once * chunk_bytes + kBlockBytesMax, budget));
   auto* const data = reinterpret_cast<std::byte*>(
       RoundUp(reinterpret_cast<int64_t>(memory.data()), kBlockBytesMax));
   const std::span<std::byte> buffer(data, static_cast<size_t>(at_once * chunk_bytes));

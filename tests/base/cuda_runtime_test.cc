@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <utility>
 
-#include "base/cuda_buffer.h"
 #include "base/cuda_device.h"
 #include "base/cuda_handles.h"
 #include "base/cuda_status.h"
+#include "base/device_memory.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"

@@ -24,9 +24,10 @@ void CopiesGoRound(Device device) {
   HOTROW_ASSERT_OK_AND_ASSIGN(DeviceStream one, DeviceStream::Create(device));
   HOTROW_ASSERT_OK_AND_ASSIGN(DeviceStream two, DeviceStream::Create(device));
   EXPECT_EQ(one.device(), device);
-  HOTROW_ASSERT_OK_AND_ASSIGN(auto memory, DeviceMemory<int32_t>::Create(device, kSize, one.get()));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto memory,
+                              DeviceMemory<int32_t>::Create(kSize, {device, one.get()}));
   SharedBuffer<int32_t> shared;
-  HOTROW_ASSERT_OK(shared.Reserve(device, kSize));
+  HOTROW_ASSERT_OK(shared.Reserve(kSize, {device}));
   std::vector<int32_t> host(kSize);
   std::iota(host.begin(), host.end(), 7);
   HOTROW_ASSERT_OK(one.Copy(memory.data(), host.data(), memory.bytes()));
@@ -38,9 +39,9 @@ void CopiesGoRound(Device device) {
   DeviceMemory<int32_t> moved = std::move(memory);
   EXPECT_EQ(moved.size(), kSize);
   EXPECT_EQ(memory.size(), 0);  // NOLINT(bugprone-use-after-move)
-  HOTROW_ASSERT_OK(moved.Reserve(device, kSize / 2, one.get()));
+  HOTROW_ASSERT_OK(moved.Reserve(kSize / 2, {device, one.get()}));
   EXPECT_EQ(moved.size(), kSize);
-  HOTROW_ASSERT_OK(moved.Reserve(device, 2 * kSize, one.get()));
+  HOTROW_ASSERT_OK(moved.Reserve(2 * kSize, {device, one.get()}));
   EXPECT_EQ(moved.size(), 2 * kSize);
 }
 
@@ -57,8 +58,8 @@ void AnEventStandsForWhatWasEnqueuedBefore(Device device) {
   HOTROW_ASSERT_OK_AND_ASSIGN(DeviceStream stream, DeviceStream::Create(device));
   HOTROW_ASSERT_OK_AND_ASSIGN(DeviceEvent event, DeviceEvent::Create(device));
   HOTROW_ASSERT_OK(event.Wait());  // nothing was recorded
-  HOTROW_ASSERT_OK_AND_ASSIGN(auto from, SharedBuffer<int32_t>::Create(device, kSize));
-  HOTROW_ASSERT_OK_AND_ASSIGN(auto to, SharedBuffer<int32_t>::Create(device, kSize));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto from, SharedBuffer<int32_t>::Create(kSize, {device}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto to, SharedBuffer<int32_t>::Create(kSize, {device}));
   for (int round = 1; round <= 3; ++round) {
     std::fill_n(from.data(), kSize, round);
     HOTROW_ASSERT_OK(stream.Copy(to.data(), from.data(), from.bytes()));
@@ -144,16 +145,16 @@ TEST(LaggingStreamsTest, DestroyingAStreamLetsItsWorkRunOn) {
 }
 
 TEST(DeviceStreamTest, AnImpossibleSizeIsRefused) {
-  EXPECT_FALSE(DeviceMemory<int64_t>::Create(Device::kCpu, -1, nullptr).ok());
-  EXPECT_FALSE(DeviceMemory<int64_t>::Create(Device::kCuda, INT64_MAX / 4, nullptr).ok());
-  EXPECT_FALSE(SharedBuffer<int64_t>::Create(Device::kCpu, INT64_MAX / 4).ok());
+  EXPECT_FALSE(DeviceMemory<int64_t>::Create(-1, {Device::kCpu, nullptr}).ok());
+  EXPECT_FALSE(DeviceMemory<int64_t>::Create(INT64_MAX / 4, {Device::kCuda, nullptr}).ok());
+  EXPECT_FALSE(SharedBuffer<int64_t>::Create(INT64_MAX / 4, {Device::kCpu}).ok());
 }
 
 TEST(DeviceStreamTest, WithoutAGpuOneLineSaysSo) {
   if (test::UsableGpu().ok()) GTEST_SKIP() << "there is a GPU";
   EXPECT_EQ(DeviceStream::Create(Device::kCuda).status().message(), test::UsableGpu().message());
   EXPECT_EQ(DeviceEvent::Create(Device::kCuda).status().message(), test::UsableGpu().message());
-  EXPECT_EQ((DeviceMemory<int32_t>::Create(Device::kCuda, 1, nullptr).status().message()),
+  EXPECT_EQ((DeviceMemory<int32_t>::Create(1, {Device::kCuda, nullptr}).status().message()),
             test::UsableGpu().message());
 }
 

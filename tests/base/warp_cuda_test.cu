@@ -2,10 +2,10 @@
 #include <cstring>
 #include <vector>
 
-#include "base/cuda_buffer.h"
 #include "base/cuda_device.h"
 #include "base/cuda_handles.h"
 #include "base/cuda_status.h"
+#include "base/device_memory.h"
 #include "base/philox.h"
 #include "base/warp.cuh"
 #include "tests/support/gpu_test.h"

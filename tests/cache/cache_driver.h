@@ -242,7 +242,7 @@ class CacheDriver {
   std::span<T> Room(SharedBuffer<T>& buffer, size_t n) {
     const auto wanted = static_cast<int64_t>(n);
     if (buffer.size() < wanted) {
-      HOTROW_CHECK(buffer.Reserve(cache_->device(), std::max(wanted, 2 * buffer.size())).ok());
+      HOTROW_CHECK(buffer.Reserve(std::max(wanted, 2 * buffer.size()), {cache_->device()}).ok());
     }
     return buffer.first(wanted);
   }

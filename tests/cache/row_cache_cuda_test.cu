@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/cuda_buffer.h"
 #include "base/cuda_handles.h"
+#include "base/device_memory.h"
 #include "base/philox.h"
 #include "cache/row_cache.h"
 #include "tests/cache/cache_driver.h"

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/cuda_buffer.h"
 #include "base/cuda_handles.h"
+#include "base/device_memory.h"
 #include "comm/thread_communicator.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"

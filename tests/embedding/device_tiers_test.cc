@@ -69,9 +69,9 @@ class DeviceTables {
     }
     const int64_t floats = options.max_batch_size * tables->tables_->pooled_dim();
     HOTROW_ASSIGN_OR_RETURN(tables->output_,
-                            DeviceMemory<float>::Create(device, floats, tables->stream_.get()));
+                            DeviceMemory<float>::Create(floats, {device, tables->stream_.get()}));
     HOTROW_ASSIGN_OR_RETURN(tables->gradient_,
-                            DeviceMemory<float>::Create(device, floats, tables->stream_.get()));
+                            DeviceMemory<float>::Create(floats, {device, tables->stream_.get()}));
     tables->depth_ = options.prefetch_depth;
     return tables;
   }

@@ -1,7 +1,7 @@
 #include <cstring>
 #include <vector>
 
-#include "base/cuda_buffer.h"
+#include "base/device_memory.h"
 #include "base/philox.h"
 #include "ops/gather.h"
 #include "tests/ops/cuda_op_test.cuh"

@@ -54,6 +54,23 @@ TEST(HostStoreTest, ABudgetThatHoldsNothingIsRefusedAtOpening) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("host store")));
 }
 
+TEST(BudgetedBufferTest, TakesWholePagesAndGivesThemBack) {
+  using Bytes = internal::BudgetedBuffer<std::byte>;
+  internal::MemoryBudget budget(int64_t{1} << 60);
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(Bytes first, Bytes::Create(5000, budget));
+    EXPECT_EQ(budget.used(), 8192);
+    Bytes second = std::move(first);
+    HOTROW_ASSERT_OK(second.Reserve(9000, budget));
+    EXPECT_EQ(budget.used(), 12288);
+  }
+  EXPECT_EQ(budget.used(), 0);
+  // Within the budget, and more than an x86 process can address.
+  EXPECT_THAT(Bytes::Create(int64_t{1} << 55, budget),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cannot allocate")));
+  EXPECT_EQ(budget.used(), 0);
+}
+
 TEST(HostRowsTest, RowsThatAreAddedAloneAreThoseOfTheChunks) {
   const HostStoreOptions options = {.tables = {{4, 16}, {1, 8}}, .budget_bytes = kMiB};
   internal::MemoryBudget budget(options.budget_bytes);
