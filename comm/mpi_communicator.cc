@@ -1,3 +1,6 @@
+// One file of 710 lines on purpose: notices, deadlines and the progress of messages are one
+// protocol, whose state a call of MPI may change in each of its parts.
+
 #include "comm/mpi_communicator.h"
 
 // The C++ bindings of Open MPI, which we do not use, do not compile without warnings.

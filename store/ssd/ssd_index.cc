@@ -1,3 +1,6 @@
+// One file of 940 lines on purpose: a slot's bits, the search of buckets and the rebuild of a
+// partition rest on one scheme of quotients, and each is read with the others at hand.
+
 #include <algorithm>
 #include <array>
 #include <bit>
