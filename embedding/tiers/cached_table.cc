@@ -80,14 +80,13 @@ TieredTableStats CachedTable::Stats() const {
 
 // --- Making rows resident
 
-absl::Status CachedTable::SendChunk(const ExecContext& ctx, std::span<const RowKey> keys,
-                                    int64_t most, int64_t* cursor, const StepRows& step,
-                                    RowOutflow::Chunk* chunk) {
-  const auto n = static_cast<int64_t>(keys.size());
+absl::Status CachedTable::SendChunk(const ExecContext& ctx, const StepRows& step, int64_t most,
+                                    int64_t* cursor, RowOutflow::Chunk* chunk) {
+  const auto n = static_cast<int64_t>(step.keys.size());
   chunk->positions.clear();
   for (; *cursor < n && std::ssize(chunk->positions) < most; ++*cursor) {
     if (step.slots[*cursor] >= 0) continue;
-    chunk->keys[std::ssize(chunk->positions)] = keys[*cursor];
+    chunk->keys[std::ssize(chunk->positions)] = step.keys[*cursor];
     chunk->positions.push_back(*cursor);
   }
   const auto size = std::ssize(chunk->positions);
@@ -102,8 +101,7 @@ absl::Status CachedTable::SendChunk(const ExecContext& ctx, std::span<const RowK
   return chunk->placed.Record(cache_->stream());
 }
 
-absl::Status CachedTable::EndChunk(std::span<const int32_t> counts, StepRows* step,
-                                   const RowOutflow::Chunk& chunk, bool* no_room) {
+absl::Status CachedTable::EndChunk(StepRows* step, const RowOutflow::Chunk& chunk, bool* no_room) {
   const auto size = std::ssize(chunk.positions);
   outflow_->Take(chunk, size);
   for (int64_t i = 0; i < size; ++i) {
@@ -111,7 +109,7 @@ absl::Status CachedTable::EndChunk(std::span<const int32_t> counts, StepRows* st
     const Placement placement = chunk.placement[i];
     // A key is counted at its first probe only: another try finds what the one before brought in.
     if (position >= step->probed) {
-      counts_.Add(placement == Placement::kHit, counts[position]);
+      counts_.Add(placement == Placement::kHit, step->counts[position]);
       step->probed = position + 1;
     }
     step->slots[position] = chunk.slots[i];
@@ -142,6 +140,8 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
   HOTROW_CHECK(step->miss_keys.empty());
   HOTROW_RETURN_IF_ERROR(cache_->Broken());
   const auto n = static_cast<int64_t>(keys.size());
+  step->keys = keys;
+  step->counts = counts;
   step->slots.resize(n, -1);
   std::unique_lock<std::mutex> order = outflow_->Lock();
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx.trace));
@@ -155,7 +155,7 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
     RowOutflow::Chunk& chunk = outflow_->chunk(turn++);
     {
       TraceSpan span(ctx.trace, "probe");
-      HOTROW_RETURN_IF_ERROR(SendChunk(ctx, keys, most, &cursor, *step, &chunk));
+      HOTROW_RETURN_IF_ERROR(SendChunk(ctx, *step, most, &cursor, &chunk));
     }
     lock.unlock();
     // The rows that the chunk before evicted go to the store while this one is at work. Whatever
@@ -165,7 +165,7 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
       TraceSpan span(ctx.trace, "probe");
       HOTROW_RETURN_IF_ERROR(chunk.placed.Wait());
       lock.lock();
-      HOTROW_RETURN_IF_ERROR(EndChunk(counts, step, chunk, &no_room));
+      HOTROW_RETURN_IF_ERROR(EndChunk(step, chunk, &no_room));
       beside_snapshot = marks_->pins() > 0;
       lock.unlock();
     }
@@ -230,6 +230,8 @@ void CachedTable::GiveUp(StepRows* step) {
                                      return rows->Unpin(ctx, slots, /*dirty=*/false);
                                    }));
   }
+  step->keys = {};
+  step->counts = {};
   step->slots.clear();
   step->ForgetMisses();
   step->resident = false;
@@ -237,24 +239,20 @@ void CachedTable::GiveUp(StepRows* step) {
 
 // --- A resident step
 
-absl::Status CachedTable::ResolveForRead(const ExecContext& /*ctx*/, std::span<const RowKey> keys,
-                                         std::span<const int32_t> /*counts*/, StepRows* step,
+absl::Status CachedTable::ResolveForRead(const ExecContext& /*ctx*/, StepRows* step,
                                          std::span<std::byte*> rows) {
   HOTROW_CHECK(step->resident);
   HOTROW_RETURN_IF_ERROR(cache_->Broken());
-  for (size_t i = 0; i < keys.size(); ++i) rows[i] = cache_->row(step->slots[i]);
+  for (size_t i = 0; i < step->keys.size(); ++i) rows[i] = cache_->row(step->slots[i]);
   return absl::OkStatus();
 }
 
-absl::Status CachedTable::ResolveForUpdate(std::span<const RowKey> /*keys*/, StepRows* step,
-                                           std::span<std::byte*> /*rows*/) {
+absl::Status CachedTable::ResolveForUpdate(StepRows* step, std::span<std::byte*> /*rows*/) {
   HOTROW_CHECK(step->resident);
   return cache_->Broken();
 }
 
-absl::Status CachedTable::Withdraw(std::span<const RowKey> /*keys*/, const StepRows& /*step*/) {
-  return cache_->Broken();
-}
+absl::Status CachedTable::Withdraw(const StepRows& /*step*/) { return cache_->Broken(); }
 
 void CachedTable::Release(const ExecContext& ctx, StepRows* step, bool updated) {
   if (step->resident) {
@@ -266,6 +264,8 @@ void CachedTable::Release(const ExecContext& ctx, StepRows* step, bool updated) 
           return rows->Unpin(here, slots, updated);
         }));
   }
+  step->keys = {};
+  step->counts = {};
   step->slots.clear();
   step->probed = 0;
   step->resident = false;

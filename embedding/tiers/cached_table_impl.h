@@ -59,28 +59,25 @@ class CachedTable final : public TieredTable {
                                      std::vector<std::byte*>* rows) override {
     return inflow_->NextMisses(step, keys, rows);
   }
-  absl::Status Fill(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step,
+  absl::Status Fill(const ExecContext& ctx, StepRows* step,
                     std::span<const uint8_t> found) override {
-    return inflow_->Fill(ctx, counts, step, found);
+    return inflow_->Fill(ctx, step, found);
   }
   bool fills_in_place() const override { return cache_->staged() && in_place_ != nullptr; }
-  absl::Status FillInPlace(const ExecContext& ctx, std::span<const int32_t> counts,
-                           StepRows* step) override {
-    return inflow_->FillInPlace(ctx, counts, step);
+  absl::Status FillInPlace(const ExecContext& ctx, StepRows* step) override {
+    return inflow_->FillInPlace(ctx, step);
   }
   void FinishPlacing(const ExecContext& ctx) override;
   void GiveUp(StepRows* step) override;
 
-  absl::Status ResolveForRead(const ExecContext& ctx, std::span<const RowKey> keys,
-                              std::span<const int32_t> counts, StepRows* step,
+  absl::Status ResolveForRead(const ExecContext& ctx, StepRows* step,
                               std::span<std::byte*> rows) override;
   absl::Status PrepareForUpdate(const ExecContext& ctx, const StepRows& step) override {
     return marks_->KeepBeforeUpdate(ctx, SlotsOf(step));
   }
   // A row of the cache is updated where it is read.
-  absl::Status ResolveForUpdate(std::span<const RowKey> keys, StepRows* step,
-                                std::span<std::byte*> rows) override;
-  absl::Status Withdraw(std::span<const RowKey> keys, const StepRows& step) override;
+  absl::Status ResolveForUpdate(StepRows* step, std::span<std::byte*> rows) override;
+  absl::Status Withdraw(const StepRows& step) override;
   void Release(const ExecContext& ctx, StepRows* step, bool updated) override;
 
   absl::Status Read(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
@@ -103,10 +100,9 @@ class CachedTable final : public TieredTable {
 
   // With the outflow's lock and the cache's mutex: sends the unplaced keys from *cursor on, up to
   // `most` of them, to the cache; then, once that is done, notes what became of them.
-  absl::Status SendChunk(const ExecContext& ctx, std::span<const RowKey> keys, int64_t most,
-                         int64_t* cursor, const StepRows& step, RowOutflow::Chunk* chunk);
-  absl::Status EndChunk(std::span<const int32_t> counts, StepRows* step,
-                        const RowOutflow::Chunk& chunk, bool* no_room);
+  absl::Status SendChunk(const ExecContext& ctx, const StepRows& step, int64_t most,
+                         int64_t* cursor, RowOutflow::Chunk* chunk);
+  absl::Status EndChunk(StepRows* step, const RowOutflow::Chunk& chunk, bool* no_room);
   // After Place has noted all it will: the slots for the device.
   absl::Status ShareSlots(StepRows* step) const;
   // The step's slots where the cache can read them.

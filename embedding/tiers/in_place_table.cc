@@ -12,18 +12,20 @@ absl::StatusOr<TieredTable::Placed> InPlaceTable::Place(const ExecContext& /*ctx
                                                         StepRows* step) {
   HOTROW_CHECK(!step->resident);
   HOTROW_CHECK(keys.size() == counts.size());
+  step->keys = keys;
+  step->counts = counts;
   return Placed::kAll;
 }
 
-absl::Status InPlaceTable::ResolveForRead(const ExecContext& ctx, std::span<const RowKey> keys,
-                                          std::span<const int32_t> counts, StepRows* step,
+absl::Status InPlaceTable::ResolveForRead(const ExecContext& ctx, StepRows* step,
                                           std::span<std::byte*> rows) {
   HOTROW_CHECK(step->resident);
+  const std::span<const RowKey> keys = step->keys;
   HOTROW_RETURN_IF_ERROR(FindInPlace(ctx, store_, keys, rows));
   step->missing.clear();
   for (size_t i = 0; i < keys.size(); ++i) {
     if (rows[i] == nullptr) step->missing.push_back(static_cast<int64_t>(i));
-    if (step->probed == 0) stats_.store_counts.Add(rows[i] != nullptr, counts[i]);
+    if (step->probed == 0) stats_.store_counts.Add(rows[i] != nullptr, step->counts[i]);
   }
   step->probed = static_cast<int64_t>(keys.size());
   // Addresses in a vector would be 16-byte aligned as well (operator new), and row_bytes is a
@@ -40,18 +42,17 @@ absl::Status InPlaceTable::ResolveForRead(const ExecContext& ctx, std::span<cons
   return initial_rows_.Write(ctx, keys_, rows_);
 }
 
-absl::Status InPlaceTable::ResolveForUpdate(std::span<const RowKey> keys, StepRows* step,
-                                            std::span<std::byte*> rows) {
+absl::Status InPlaceTable::ResolveForUpdate(StepRows* step, std::span<std::byte*> rows) {
   HOTROW_CHECK(step->resident);
   if (step->missing.empty()) return absl::OkStatus();
   keys_.clear();
-  for (const int64_t i : step->missing) keys_.push_back(keys[i]);
+  for (const int64_t i : step->missing) keys_.push_back(step->keys[i]);
   rows_.resize(keys_.size());
   added_.resize(keys_.size());
   const absl::Status inserted = store_->InsertInPlace(keys_, rows_, added_);
   if (!inserted.ok()) {
     // Some may have been added before the budget ran out; they are zero and must not stay.
-    HOTROW_RETURN_IF_ERROR(Withdraw(keys, *step));
+    HOTROW_RETURN_IF_ERROR(Withdraw(*step));
     return inserted;
   }
   for (size_t m = 0; m < step->missing.size(); ++m) {
@@ -62,13 +63,15 @@ absl::Status InPlaceTable::ResolveForUpdate(std::span<const RowKey> keys, StepRo
   return absl::OkStatus();
 }
 
-absl::Status InPlaceTable::Withdraw(std::span<const RowKey> keys, const StepRows& step) {
+absl::Status InPlaceTable::Withdraw(const StepRows& step) {
   keys_.clear();
-  for (const int64_t i : step.missing) keys_.push_back(keys[i]);
+  for (const int64_t i : step.missing) keys_.push_back(step.keys[i]);
   return store_->Erase(keys_);
 }
 
 void InPlaceTable::Release(const ExecContext& /*ctx*/, StepRows* step, bool /*updated*/) {
+  step->keys = {};
+  step->counts = {};
   step->missing.clear();
   step->probed = 0;
   step->resident = false;

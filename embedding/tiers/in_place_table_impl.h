@@ -29,27 +29,22 @@ class InPlaceTable final : public TieredTable {
                                      std::vector<std::byte*>*) override {
     return 0;
   }
-  absl::Status Fill(const ExecContext&, std::span<const int32_t>, StepRows*,
-                    std::span<const uint8_t> found) override {
+  absl::Status Fill(const ExecContext&, StepRows*, std::span<const uint8_t> found) override {
     HOTROW_CHECK(found.empty());
     return absl::OkStatus();
   }
   bool fills_in_place() const override { return false; }
-  absl::Status FillInPlace(const ExecContext&, std::span<const int32_t>, StepRows*) override {
-    HOTROW_CHECK(false);
-  }
+  absl::Status FillInPlace(const ExecContext&, StepRows*) override { HOTROW_CHECK(false); }
   void FinishPlacing(const ExecContext&) override {}
   void GiveUp(StepRows* step) override { step->resident = false; }
 
-  absl::Status ResolveForRead(const ExecContext& ctx, std::span<const RowKey> keys,
-                              std::span<const int32_t> counts, StepRows* step,
+  absl::Status ResolveForRead(const ExecContext& ctx, StepRows* step,
                               std::span<std::byte*> rows) override;
   absl::Status PrepareForUpdate(const ExecContext&, const StepRows&) override {
     return absl::OkStatus();
   }
-  absl::Status ResolveForUpdate(std::span<const RowKey> keys, StepRows* step,
-                                std::span<std::byte*> rows) override;
-  absl::Status Withdraw(std::span<const RowKey> keys, const StepRows& step) override;
+  absl::Status ResolveForUpdate(StepRows* step, std::span<std::byte*> rows) override;
+  absl::Status Withdraw(const StepRows& step) override;
   void Release(const ExecContext& ctx, StepRows* step, bool updated) override;
 
   absl::Status Read(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,

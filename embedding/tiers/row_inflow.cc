@@ -63,8 +63,8 @@ absl::StatusOr<int64_t> RowInflow::NextMisses(StepRows* step, std::vector<RowKey
   return n;
 }
 
-absl::Status RowInflow::Fill(const ExecContext& ctx, std::span<const int32_t> counts,
-                             StepRows* step, std::span<const uint8_t> found) {
+absl::Status RowInflow::Fill(const ExecContext& ctx, StepRows* step,
+                             std::span<const uint8_t> found) {
   const size_t n = found.size();
   HOTROW_CHECK(n <= step->miss_keys.size() - step->sent);
   HOTROW_RETURN_IF_ERROR(cache_->Broken());
@@ -81,7 +81,7 @@ absl::Status RowInflow::Fill(const ExecContext& ctx, std::span<const int32_t> co
   }
   HOTROW_RETURN_IF_ERROR(initial_rows_->Write(ctx, absent_keys_, absent_rows_));
   if (area == nullptr) {
-    Count(counts, step, found);
+    Count(step, found);
     return End(step, n);
   }
   std::copy_n(step->miss_rows.begin() + static_cast<int64_t>(step->sent), n, area->to.data());
@@ -93,13 +93,12 @@ absl::Status RowInflow::Fill(const ExecContext& ctx, std::span<const int32_t> co
                                                .rows = area->to.data()}](const ExecContext& here) {
         return ScatterRows(here, args);
       }));
-  return Send(counts, step, found, area);
+  return Send(step, found, area);
 }
 
 // The GPU reads rows where the store keeps them, and their initial rows from staging: side by side
 // first, so that its reads over the bus are in flight together, and then to their ways.
-absl::Status RowInflow::FillInPlace(const ExecContext& ctx, std::span<const int32_t> counts,
-                                    StepRows* step) {
+absl::Status RowInflow::FillInPlace(const ExecContext& ctx, StepRows* step) {
   HOTROW_RETURN_IF_ERROR(cache_->Broken());
   std::vector<uint8_t> found;
   while (step->sent < step->miss_keys.size()) {
@@ -138,15 +137,14 @@ absl::Status RowInflow::FillInPlace(const ExecContext& ctx, std::span<const int3
                                          HOTROW_RETURN_IF_ERROR(GatherRows(here, gather));
                                          return ScatterRows(here, scatter);
                                        }));
-    HOTROW_RETURN_IF_ERROR(Send(counts, step, found, &area));
+    HOTROW_RETURN_IF_ERROR(Send(step, found, &area));
   }
   return ArriveAll(step);
 }
 
-absl::Status RowInflow::Send(std::span<const int32_t> counts, StepRows* step,
-                             std::span<const uint8_t> found, Area* area) {
+absl::Status RowInflow::Send(StepRows* step, std::span<const uint8_t> found, Area* area) {
   HOTROW_RETURN_IF_ERROR(area->arrived.Record(stream_));
-  Count(counts, step, found);
+  Count(step, found);
   area->size = found.size();
   next_area_ = (next_area_ + 1) % areas_.size();
   return absl::OkStatus();
@@ -166,11 +164,10 @@ absl::Status RowInflow::ArriveAll(StepRows* step) {
   return absl::OkStatus();
 }
 
-void RowInflow::Count(std::span<const int32_t> counts, StepRows* step,
-                      std::span<const uint8_t> found) {
+void RowInflow::Count(StepRows* step, std::span<const uint8_t> found) {
   TierCounts seen;
   for (const uint8_t there : found) {
-    seen.Add(there != 0, counts[step->miss_positions[step->sent++]]);
+    seen.Add(there != 0, step->counts[step->miss_positions[step->sent++]]);
   }
   rows_read_.fetch_add(seen.unique_hits, std::memory_order_relaxed);
   const std::lock_guard<std::mutex> lock(cache_->mutex());

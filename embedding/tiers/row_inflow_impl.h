@@ -41,9 +41,8 @@ class RowInflow {
   // As in TieredTable.
   absl::StatusOr<int64_t> NextMisses(StepRows* step, std::vector<RowKey>* keys,
                                      std::vector<std::byte*>* rows);
-  absl::Status Fill(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step,
-                    std::span<const uint8_t> found);
-  absl::Status FillInPlace(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step);
+  absl::Status Fill(const ExecContext& ctx, StepRows* step, std::span<const uint8_t> found);
+  absl::Status FillInPlace(const ExecContext& ctx, StepRows* step);
   // Waits for the step's rows that are on their way.
   absl::Status ArriveAll(StepRows* step);
   // Until what is enqueued is done. An error was or will be reported by a call with a status.
@@ -68,10 +67,9 @@ class RowInflow {
   static absl::StatusOr<Area> CreateArea(Device device, int64_t rows, int64_t row_bytes);
 
   // The rows of an area were enqueued on stream_.
-  absl::Status Send(std::span<const int32_t> counts, StepRows* step, std::span<const uint8_t> found,
-                    Area* area);
+  absl::Status Send(StepRows* step, std::span<const uint8_t> found, Area* area);
   // The next misses were sent on their way, or have their bytes: counts them.
-  void Count(std::span<const int32_t> counts, StepRows* step, std::span<const uint8_t> found);
+  void Count(StepRows* step, std::span<const uint8_t> found);
   // The first n misses that are left have their bytes.
   absl::Status End(StepRows* step, size_t n);
   // Waits for what is on its way from an area, which is free then.

@@ -51,6 +51,9 @@ struct TieredTableOptions {
 // The keys of one training step in one TieredTable, from Place to Release. The owner keeps it; the
 // table fills it. Reused from step to step, so that its memory is.
 struct StepRows {
+  // [n] distinct keys, and how many lookups each has. Set by Place; the caller's, who keeps them.
+  std::span<const RowKey> keys;
+  std::span<const int32_t> counts;
   std::vector<int64_t> slots;          // [n] with a cache: pinned slots; -1: not placed yet
   int64_t probed = 0;                  // keys counted in the tier statistics already
   SharedBuffer<int64_t> shared_slots;  // staged: the slots once more, for the device
@@ -158,8 +161,9 @@ class TieredTable {
     kNoRoomBesideSnapshot,  // the same, and a snapshot had pinned rows as well
   };
   // Gives the keys (distinct) that have none yet a way, pinned for this step, and notes misses.
-  // counts[i] is how many lookups keys[i] has, for the statistics. What has been placed keeps its
-  // place also when others found no room: Fill it, then come again with the same keys.
+  // counts[i] is how many lookups keys[i] has, for the statistics. Both stay as they are until
+  // Release or GiveUp. Keys that were placed keep their place when others found no room: Fill
+  // them, then come again with the same keys.
   virtual absl::StatusOr<Placed> Place(const ExecContext& ctx, std::span<const RowKey> keys,
                                        std::span<const int32_t> counts, StepRows* step) = 0;
   // Appends the keys of the misses that the next Fill brings in, and where their rows are to be
@@ -170,12 +174,11 @@ class TieredTable {
   // The store was asked for the keys of NextMisses: found[i] says whether row i was written to
   // its place. Others get their initial rows. Staged, the rows are then on their way: the next
   // NextMisses may be called, and its rows be read, beside that.
-  virtual absl::Status Fill(const ExecContext& ctx, std::span<const int32_t> counts, StepRows* step,
+  virtual absl::Status Fill(const ExecContext& ctx, StepRows* step,
                             std::span<const uint8_t> found) = 0;
   // Instead of both, where the device reads the rows of the store itself: brings in all misses.
   virtual bool fills_in_place() const = 0;
-  virtual absl::Status FillInPlace(const ExecContext& ctx, std::span<const int32_t> counts,
-                                   StepRows* step) = 0;
+  virtual absl::Status FillInPlace(const ExecContext& ctx, StepRows* step) = 0;
   // All keys of the step are placed.
   virtual void FinishPlacing(const ExecContext& ctx) = 0;
   // Undoes Place; rows that were filled stay in the cache, unpinned. Steps that were placed since,
@@ -184,21 +187,19 @@ class TieredTable {
 
   // --- A resident step
 
-  // Sets rows[i] to where the row of keys[i] can be read until Release.
-  virtual absl::Status ResolveForRead(const ExecContext& ctx, std::span<const RowKey> keys,
-                                      std::span<const int32_t> counts, StepRows* step,
+  // Sets rows[i] to where the row of the step's key i can be read until Release.
+  virtual absl::Status ResolveForRead(const ExecContext& ctx, StepRows* step,
                                       std::span<std::byte*> rows) = 0;
   // The step's rows are about to change: keeps what a snapshot still needs of them. May wait for
   // the snapshot to take what was kept before.
   virtual absl::Status PrepareForUpdate(const ExecContext& ctx, const StepRows& step) = 0;
-  // After ResolveForRead: makes rows[i] the address where keys[i] may be updated. Without a cache
+  // After ResolveForRead: makes rows[i] the address where key i may be updated. Without a cache
   // this is where new rows join the store, so here a full store is noticed, before any row has
   // changed.
-  virtual absl::Status ResolveForUpdate(std::span<const RowKey> keys, StepRows* step,
-                                        std::span<std::byte*> rows) = 0;
+  virtual absl::Status ResolveForUpdate(StepRows* step, std::span<std::byte*> rows) = 0;
   // Takes back what ResolveForUpdate added to the store, when another width class could not be made
   // ready.
-  virtual absl::Status Withdraw(std::span<const RowKey> keys, const StepRows& step) = 0;
+  virtual absl::Status Withdraw(const StepRows& step) = 0;
   // Ends the step for these rows. updated: they have changed, by what is enqueued on ctx.stream.
   virtual void Release(const ExecContext& ctx, StepRows* step, bool updated) = 0;
 

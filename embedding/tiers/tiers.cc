@@ -88,8 +88,7 @@ absl::Status Tiers::Fetch(const ExecContext& ctx, TierStep* step) {
   if (widths_[0].table->fills_in_place()) {
     TraceSpan span(ctx.trace, "read_rows");
     for (size_t w = 0; w < widths_.size(); ++w) {
-      HOTROW_RETURN_IF_ERROR(
-          widths_[w].table->FillInPlace(ctx, CountsOf(widths_[w], *step->keys), &step->widths[w]));
+      HOTROW_RETURN_IF_ERROR(widths_[w].table->FillInPlace(ctx, &step->widths[w]));
     }
     return absl::OkStatus();
   }
@@ -112,9 +111,8 @@ absl::Status Tiers::Fetch(const ExecContext& ctx, TierStep* step) {
     size_t first = 0;
     for (size_t w = 0; w < widths_.size(); ++w) {
       const auto n = static_cast<size_t>(fetch_sizes_[w]);
-      HOTROW_RETURN_IF_ERROR(widths_[w].table->Fill(ctx, CountsOf(widths_[w], *step->keys),
-                                                    &step->widths[w],
-                                                    std::span(fetch_found_).subspan(first, n)));
+      HOTROW_RETURN_IF_ERROR(
+          widths_[w].table->Fill(ctx, &step->widths[w], std::span(fetch_found_).subspan(first, n)));
       first += n;
     }
   }
@@ -137,9 +135,8 @@ absl::Status Tiers::Resolve(const ExecContext& ctx, TierStep* step, std::vector<
   rows->resize(keys.keys.size());
   for (size_t w = 0; w < widths_.size(); ++w) {
     const Width& width = widths_[w];
-    HOTROW_RETURN_IF_ERROR(width.table->ResolveForRead(ctx, KeysOf(width, keys),
-                                                       CountsOf(width, keys), &step->widths[w],
-                                                       PartOf(width, keys, std::span(*rows))));
+    HOTROW_RETURN_IF_ERROR(
+        width.table->ResolveForRead(ctx, &step->widths[w], PartOf(width, keys, std::span(*rows))));
   }
   return absl::OkStatus();
 }
@@ -147,11 +144,11 @@ absl::Status Tiers::Resolve(const ExecContext& ctx, TierStep* step, std::vector<
 absl::Status Tiers::ResolveForUpdate(TierStep* step, std::span<std::byte*> rows) {
   const TableKeys& keys = *step->keys;
   for (size_t w = 0; w < widths_.size(); ++w) {
-    const absl::Status ready = widths_[w].table->ResolveForUpdate(
-        KeysOf(widths_[w], keys), &step->widths[w], PartOf(widths_[w], keys, rows));
+    const absl::Status ready =
+        widths_[w].table->ResolveForUpdate(&step->widths[w], PartOf(widths_[w], keys, rows));
     if (ready.ok()) continue;
     for (size_t d = 0; d < w; ++d) {
-      HOTROW_RETURN_IF_ERROR(widths_[d].table->Withdraw(KeysOf(widths_[d], keys), step->widths[d]));
+      HOTROW_RETURN_IF_ERROR(widths_[d].table->Withdraw(step->widths[d]));
     }
     return ready;
   }

@@ -177,7 +177,7 @@ class InPlaceTableTest : public testing::Test {
     EXPECT_EQ(n, 0);
     step->resident = true;
     rows->resize(keys.size());
-    HOTROW_ASSERT_OK(table_->ResolveForRead(ExecContext(), keys, counts, step, *rows));
+    HOTROW_ASSERT_OK(table_->ResolveForRead(ExecContext(), step, *rows));
   }
 
   std::unique_ptr<HostStore> store_;
@@ -196,7 +196,7 @@ TEST_F(InPlaceTableTest, NewRowsJoinTheStoreWhenTheyAreUpdated) {
       EXPECT_EQ(weight, pass == 0 ? 0.5f : 2.0f);
     }
     EXPECT_EQ(store_->Stats().rows, pass == 0 ? 0 : 5);
-    HOTROW_ASSERT_OK(table_->ResolveForUpdate(keys, &step, rows));
+    HOTROW_ASSERT_OK(table_->ResolveForUpdate(&step, rows));
     const float weight = 2;
     for (std::byte* const row : rows) std::memcpy(row, &weight, sizeof(weight));
     table_->Release(ExecContext(), &step, /*updated=*/true);
@@ -213,8 +213,8 @@ TEST_F(InPlaceTableTest, AStepThatIsWithdrawnLeavesNoRows) {
   StepRows step;
   std::vector<std::byte*> rows;
   Begin(keys, &step, &rows);
-  HOTROW_ASSERT_OK(table_->ResolveForUpdate(keys, &step, rows));
-  HOTROW_ASSERT_OK(table_->Withdraw(keys, step));
+  HOTROW_ASSERT_OK(table_->ResolveForUpdate(&step, rows));
+  HOTROW_ASSERT_OK(table_->Withdraw(step));
   table_->Release(ExecContext(), &step, /*updated=*/false);
   EXPECT_EQ(store_->Stats().rows, 0);
   // Nor does reading.

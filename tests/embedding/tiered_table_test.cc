@@ -133,15 +133,14 @@ class StagedTable {
   }
 
   // Reads the rows of NextMisses and sends them; where they were read to, by key.
-  absl::StatusOr<std::vector<std::byte*>> FillSome(const std::vector<int32_t>& counts,
-                                                   StepRows* step) {
+  absl::StatusOr<std::vector<std::byte*>> FillSome(StepRows* step) {
     std::vector<RowKey> keys;
     std::vector<std::byte*> rows;
     HOTROW_ASSIGN_OR_RETURN(const int64_t n, table_->NextMisses(step, &keys, &rows));
     if (n == 0) return rows;
     std::vector<uint8_t> found(static_cast<size_t>(n));
     HOTROW_RETURN_IF_ERROR(store_->Find(keys, rows, found));
-    HOTROW_RETURN_IF_ERROR(table_->Fill(ExecContext(), counts, step, found));
+    HOTROW_RETURN_IF_ERROR(table_->Fill(ExecContext(), step, found));
     return rows;
   }
 
@@ -158,13 +157,13 @@ class StagedTable {
     }
     if (*placed != TieredTable::Placed::kAll) return absl::InternalError("no room");
     for (;;) {
-      HOTROW_ASSIGN_OR_RETURN(const std::vector<std::byte*> rows, FillSome(counts, &step));
+      HOTROW_ASSIGN_OR_RETURN(const std::vector<std::byte*> rows, FillSome(&step));
       if (rows.empty()) break;
     }
     table_->FinishPlacing(ExecContext());
     step.resident = true;
     std::vector<std::byte*> rows(keys.size());
-    HOTROW_RETURN_IF_ERROR(table_->ResolveForRead(ExecContext(), keys, counts, &step, rows));
+    HOTROW_RETURN_IF_ERROR(table_->ResolveForRead(ExecContext(), &step, rows));
     for (std::byte* const row : rows) {
       float weight = 0;
       std::memcpy(&weight, row, sizeof(weight));
@@ -217,21 +216,21 @@ TEST(StagedTableTest, WhatACallWithoutStatusHasMetEveryLaterCallSays) {
         ASSERT_EQ(n, 8);
       } else {
         step.resident = true;
-        HOTROW_ASSERT_OK(table.ResolveForRead(ctx, wanted, counts, &step, rows));
+        HOTROW_ASSERT_OK(table.ResolveForRead(ctx, &step, rows));
       }
     } else {
       HOTROW_ASSERT_OK(table.BeginSnapshot());
     }
     TieredTablePeer::Break(&table, absl::InternalError("the device is gone"));
     if (at == 0) {
-      broken(table.Fill(ctx, counts, &step, std::vector<uint8_t>(8)));
+      broken(table.Fill(ctx, &step, std::vector<uint8_t>(8)));
       broken(table.NextMisses(&step, &miss_keys, &miss_rows).status());
       table.GiveUp(&step);
     } else if (at == 1) {
-      broken(table.ResolveForRead(ctx, wanted, counts, &step, rows));
+      broken(table.ResolveForRead(ctx, &step, rows));
       broken(table.PrepareForUpdate(ctx, step));
-      broken(table.ResolveForUpdate(wanted, &step, rows));
-      broken(table.Withdraw(wanted, step));
+      broken(table.ResolveForUpdate(&step, rows));
+      broken(table.Withdraw(step));
       table.Release(ctx, &step, /*updated=*/false);
     } else {
       broken(table.WriteSnapshotPart().status());
@@ -241,7 +240,7 @@ TEST(StagedTableTest, WhatACallWithoutStatusHasMetEveryLaterCallSays) {
     broken(table.Place(ctx, Keys(200, 8), counts, &next).status());
     StepRows none;
     broken(table.Place(ctx, {}, {}, &none).status());
-    broken(table.FillInPlace(ctx, counts, &next));
+    broken(table.FillInPlace(ctx, &next));
     broken(table.BeginSnapshot());
     broken(table.Flush());
     std::vector<std::byte> staging(8 * static_cast<size_t>(table.row_bytes()));
@@ -261,7 +260,7 @@ TEST(StagedTableTest, RowsAreReadIntoOneAreaWhileThoseOfTheOtherAreOnTheirWay) {
   ASSERT_EQ(placed, TieredTable::Placed::kAll);
   std::vector<std::vector<std::byte*>> areas;
   for (size_t sent = kStagingRows; sent <= 4 * kStagingRows; sent += kStagingRows) {
-    HOTROW_ASSERT_OK_AND_ASSIGN(areas.emplace_back(), table->FillSome(counts, &step));
+    HOTROW_ASSERT_OK_AND_ASSIGN(areas.emplace_back(), table->FillSome(&step));
     EXPECT_EQ(step.sent, sent);
     // The one before is on its way still, as far as the host cares to know.
     EXPECT_EQ(step.filled, sent < 2 * kStagingRows ? 0 : sent - 2 * kStagingRows);
@@ -269,9 +268,9 @@ TEST(StagedTableTest, RowsAreReadIntoOneAreaWhileThoseOfTheOtherAreOnTheirWay) {
   EXPECT_EQ(areas[0], areas[2]);
   EXPECT_EQ(areas[1], areas[3]);
   EXPECT_NE(areas[0], areas[1]);
-  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::byte*> last, table->FillSome(counts, &step));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::byte*> last, table->FillSome(&step));
   EXPECT_EQ(last.size(), 5);
-  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::byte*> none, table->FillSome(counts, &step));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::byte*> none, table->FillSome(&step));
   EXPECT_TRUE(none.empty());
   EXPECT_TRUE(step.miss_keys.empty());
   EXPECT_EQ(step.sent, 0);
@@ -290,7 +289,7 @@ TEST(StagedTableTest, AStepIsGivenUpWhileItsRowsAreOnTheirWay) {
     StepRows step;
     HOTROW_ASSERT_OK(
         (*table)->Place(ExecContext(), Keys(1000 * fills, 3 * kStagingRows), counts, &step));
-    for (int i = 0; i < fills; ++i) HOTROW_ASSERT_OK(table->FillSome(counts, &step));
+    for (int i = 0; i < fills; ++i) HOTROW_ASSERT_OK(table->FillSome(&step));
     EXPECT_EQ(step.filled, 0);
     (*table)->GiveUp(&step);
     // Those that have their bytes stay; the others are gone.
