@@ -28,28 +28,23 @@ Json MetricsJson(const CtrMetrics& metrics) {
           {"calibration", metrics.calibration}};
 }
 
+// The counts by their names, in their order. Rates take the place of what they are made of.
 Json TierJson(const TierStats& tier) {
-  return {
-      {"name", tier.name},
-      {"budget_bytes", tier.budget_bytes},
-      {"used_bytes", tier.used_bytes},
-      {"peak_bytes", tier.peak_bytes},
-      {"lookups", tier.lookups},
-      {"unique_hit_rate",
-       Ratio(static_cast<double>(tier.unique_hits), static_cast<double>(tier.unique_keys))},
-      {"hit_rate", Ratio(static_cast<double>(tier.lookup_hits), static_cast<double>(tier.lookups))},
-      {"evictions", tier.evictions},
-      {"dirty_writebacks", tier.dirty_writebacks},
-      {"ios", tier.ios},
-      {"rows_read", tier.rows_read},
-      {"rows_written", tier.rows_written},
-      {"bytes_read", tier.bytes_read},
-      {"bytes_written", tier.bytes_written},
-      {"write_amplification", tier.write_amplification},
-      {"snapshot_bytes", tier.snapshot_bytes},
-      {"disk_budget_bytes", tier.disk_budget_bytes},
-      {"disk_used_bytes", tier.disk_used_bytes},
-      {"index_bytes", tier.index_bytes}};
+  Json json = {{"name", tier.name}};
+  for (const StatsField<TierStats>& field : TierStatsFields()) {
+    if (field.count == &TierStats::unique_keys || field.count == &TierStats::unique_hits) continue;
+    if (field.count == &TierStats::lookup_hits) {
+      json["unique_hit_rate"] =
+          Ratio(static_cast<double>(tier.unique_hits), static_cast<double>(tier.unique_keys));
+      json["hit_rate"] =
+          Ratio(static_cast<double>(tier.lookup_hits), static_cast<double>(tier.lookups));
+    } else if (field.count == &TierStats::payload_bytes_written) {
+      json["write_amplification"] = tier.write_amplification;
+    } else {
+      json[field.name] = tier.*field.count;
+    }
+  }
+  return json;
 }
 
 Json CurveJson(const MissRatioCurve& curve) {
