@@ -25,6 +25,7 @@
 #include "models/train/run_header_impl.h"
 #include "models/train/run_parts_impl.h"
 #include "models/train/run_settings.h"
+#include "models/train/trainer_settings.h"
 
 namespace hotrow {
 namespace {
@@ -432,6 +433,7 @@ absl::StatusOr<TrainReport> Trainer::Report() {
 
 absl::StatusOr<TrainReport> RunTraining(const TrainerOptions& options, DataSource& data,
                                         const ModelFactory& factory, const ExecContext& ctx) {
+  HOTROW_RETURN_IF_ERROR(CheckLowerBounds(options));
   HOTROW_RETURN_IF_ERROR(options.Validate());
   Trainer trainer(options, data, ctx);
   const auto run = [&]() -> absl::StatusOr<TrainReport> {

@@ -9,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "models/train/report.h"
-#include "models/train/trainer_settings.h"
 
 namespace hotrow {
 namespace {
@@ -22,7 +21,6 @@ absl::Status AtLeastOne(const char* flag, int64_t value) {
 }  // namespace
 
 absl::Status TrainerOptions::Validate() const {
-  HOTROW_RETURN_IF_ERROR(CheckLowerBounds(*this));
   if (pooling == Pooling::kNone) {
     return absl::InvalidArgumentError("--pooling must be sum or mean: models take pooled features");
   }

@@ -106,7 +106,10 @@ struct TrainerOptions {
   // data is not evaluated.
   const std::atomic<int>* stop_signal = nullptr;
 
-  absl::Status Validate() const;  // names the flag, the limit and the value it got
+  // The rules of several settings together, and of the structs within. The bounds of each whole
+  // number by itself: CheckLowerBounds (trainer_settings.h). Errors name the flag, the limit and
+  // the value.
+  absl::Status Validate() const;
 };
 
 // The tables of a schema as the trainer makes them.

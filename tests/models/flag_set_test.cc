@@ -527,16 +527,16 @@ TEST(TrainerSettingsTest, SettingsAreComparedByWhatTheySay) {
 TEST(TrainerSettingsTest, LowerBoundsAreThoseOfTheFlags) {
   TrainerFlags flags;
   flags.options.store_bytes = 1;
-  HOTROW_EXPECT_OK(flags.options.Validate());
+  HOTROW_EXPECT_OK(CheckLowerBounds(flags.options));
   flags.options.cache_bytes = kSmallestCache;
-  HOTROW_EXPECT_OK(flags.options.Validate());
+  HOTROW_EXPECT_OK(CheckLowerBounds(flags.options));
   flags.options.cache_bytes = -2;
-  EXPECT_THAT(flags.options.Validate(),
+  EXPECT_THAT(CheckLowerBounds(flags.options),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("--cache_bytes must be at least 0, is -2")));
   flags.options.cache_bytes = 0;
   flags.options.keep_checkpoints = 0;
-  EXPECT_THAT(flags.options.Validate(),
+  EXPECT_THAT(CheckLowerBounds(flags.options),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("--keep_checkpoints must be at least 1, is 0")));
 }

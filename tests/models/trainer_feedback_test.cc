@@ -16,6 +16,7 @@
 #include "models/saving/manifest.h"
 #include "models/saving/saved_model.h"
 #include "models/train/trainer.h"
+#include "models/train/trainer_settings.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
@@ -341,8 +342,8 @@ TEST(TrainerFeedbackTest, WrongOptionsAreNamedAsFlags) {
   EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
                                            AllOf(HasSubstr("--exchange_feedback=1048576"),
                                                  HasSubstr("--exchange_backward=fp32"))));
-  EXPECT_THAT(Feedback(-1).Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                HasSubstr("--exchange_feedback must be")));
+  EXPECT_THAT(CheckLowerBounds(Feedback(-1)), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                       HasSubstr("--exchange_feedback must be")));
   for (const int ranks : {1, 3}) {
     const auto reports = RunRanks(ranks, [](int) { return Feedback(100); });
     for (const auto& report : reports) {

@@ -16,6 +16,7 @@
 #include "models/saving/dense_file.h"
 #include "models/saving/manifest.h"
 #include "models/saving/saved_model.h"
+#include "models/train/trainer_settings.h"
 #include "models/zoo/dlrm_model.h"
 #include "models/zoo/model_parts.h"
 #include "ops/row_layout.h"
@@ -754,10 +755,12 @@ TEST(TrainerTest, OptionsAreChecked) {
   const auto error = [](auto change) {
     TrainerOptions options = SmallOptions();
     change(&options);
-    const absl::Status status = options.Validate();
+    absl::Status status = CheckLowerBounds(options);
+    if (status.ok()) status = options.Validate();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status.ToString();
     return std::string(status.message());
   };
+  HOTROW_EXPECT_OK(CheckLowerBounds(SmallOptions()));
   HOTROW_EXPECT_OK(SmallOptions().Validate());
   EXPECT_THAT(error([](TrainerOptions* o) { o->batch_size = 0; }), HasSubstr("--batch_size"));
   EXPECT_THAT(error([](TrainerOptions* o) { o->epochs = 0; }), HasSubstr("--epochs"));
