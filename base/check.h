@@ -6,8 +6,9 @@ namespace hotrow::internal {
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition);
 }  // namespace hotrow::internal
 
-// For what only a bug of ours can break. Stops at once, in release too: a wrong row that is written
-// to a checkpoint costs more than a crash. What the world can cause is a Status, never a check.
+// Checks a condition that only a bug in this library can break. Aborts at once, in release builds
+// too: a wrong row in a checkpoint costs more than a crash. Errors from outside are a Status, never
+// a check.
 #define HOTROW_CHECK(condition)                      \
   (__builtin_expect(static_cast<bool>(condition), 1) \
        ? static_cast<void>(0)                        \

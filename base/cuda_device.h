@@ -8,12 +8,12 @@
 
 namespace hotrow {
 
-// OK when the current device can run what hotrow compiles and needs: a driver that is new enough,
-// compute capability 8.0 or higher (warp reductions in one instruction) and stream-ordered memory.
+// OK when the current device can run hotrow's kernels: the driver is new enough, the compute
+// capability is 8.0 or higher (warp reductions in one instruction), and memory is stream-ordered.
 // Otherwise FailedPrecondition "no usable GPU: <reason>".
 absl::Status CheckUsableGpu();
 
-// Makes a device current for this thread; the destructor brings the earlier one back.
+// Makes a device current for this thread; the destructor restores the earlier one.
 class CudaDeviceGuard {
  public:
   // FailedPrecondition when there is no such device.

@@ -17,10 +17,10 @@ struct Destroy {
 using StreamHandle = std::unique_ptr<CUstream_st, Destroy<cudaStreamDestroy>>;
 using EventHandle = std::unique_ptr<CUevent_st, Destroy<cudaEventDestroy>>;
 
-// On the current device. The stream does not wait for the default stream, nor the other way round.
+// On the current device. The stream and the default stream do not wait for each other.
 absl::StatusOr<StreamHandle> CreateStream();
 
-// With timing it can measure (cudaEventElapsedTime); without, recording and waiting cost less.
+// Timing is for cudaEventElapsedTime; without it recording and waiting cost less.
 enum class EventTiming { kOff, kOn };
 absl::StatusOr<EventHandle> CreateEvent(EventTiming timing = EventTiming::kOff);
 

@@ -9,11 +9,11 @@
 
 namespace hotrow {
 
-// Turns what a CUDA call returned into a Status whose message is "what: name (description)". Out of
-// memory becomes ResourceExhausted; a missing, too old or unusable driver or device
-// FailedPrecondition "no usable GPU: ..."; anything else Internal (after a kernel fault the context
-// is gone: never retry). Also takes the error out of cudaGetLastError, so that a failed allocation
-// is not reported a second time by the next kernel launch.
+// Turns the result of a CUDA call into a Status with the message "what: name (description)". Out of
+// memory is ResourceExhausted. A missing, too old or unusable driver or device is
+// FailedPrecondition "no usable GPU: ...". Anything else is Internal: after a kernel fault the
+// context is gone, so never retry. Also clears cudaGetLastError, so that the next kernel launch
+// does not report a failed allocation again.
 absl::Status CudaToStatus(cudaError_t error, std::string_view what);
 
 }  // namespace hotrow

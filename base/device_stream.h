@@ -22,12 +22,12 @@ class LaggingQueue;
 // Copies between any two places, host or device. On the CPU it is done on return; on a GPU it is
 // enqueued on ctx.stream, but `from` in pageable host memory is read before the call returns.
 absl::Status EnqueueCopy(const ExecContext& ctx, void* to, const void* from, int64_t bytes);
-// Until all that is enqueued on ctx.stream is done.
+// Waits for all work that is enqueued on ctx.stream.
 absl::Status WaitForStream(const ExecContext& ctx);
 
-// A stream of work of its own on a device, for code that runs on either: on the CPU, where work is
-// done when a call returns, it is nothing, and its calls return at once. Movable, not copyable.
-// Destroying it lets what is enqueued run on. Errors: Internal, what CUDA says.
+// A stream of work on a device, for code that runs on either. On the CPU, where work is done when a
+// call returns, its calls return at once. Movable, not copyable. The destructor lets enqueued work
+// run on. Errors: Internal, with CUDA's text.
 class DeviceStream {
  public:
   DeviceStream() = default;  // of the CPU
@@ -52,14 +52,14 @@ class DeviceStream {
     return here;
   }
 
-  // Calls work(On(ctx)), which enqueues ops: the one way that also holds while streams lag, see
+  // Calls work(On(ctx)), which enqueues ops. Work that is enqueued in any other way ignores
   // LaggingStreams. `work` keeps what it needs by value, as kernels do.
   template <typename Work>
   absl::Status Run(const ExecContext& ctx, Work work) const {
     if (lagging_ == nullptr) return work(On(ctx));
     return RunLater([here = On(ctx), work = std::move(work)] { return work(here); });
   }
-  // Run and Wait: `work` may keep references and return what no later call shall hear of.
+  // Run and Wait. `work` may keep references. An error that it returns is not sticky.
   template <typename Work>
   absl::Status RunAndWait(const ExecContext& ctx, const Work& work) const {
     if (lagging_ != nullptr) HOTROW_RETURN_IF_ERROR(Wait());
@@ -67,9 +67,9 @@ class DeviceStream {
     return lagging_ != nullptr ? absl::OkStatus() : Wait();
   }
 
-  // Until all that is enqueued here is done.
+  // Waits for all work that is enqueued here.
   absl::Status Wait() const;
-  // What is enqueued here from now on runs behind what is enqueued on `other` now.
+  // Work that is enqueued here from now on runs after the work that is enqueued on `other` now.
   absl::Status RunAfter(CudaStream other);
   absl::Status Copy(void* to, const void* from, int64_t bytes) const {
     return Run(ExecContext(), [to, from, bytes](const ExecContext& ctx) {
@@ -89,7 +89,7 @@ class DeviceStream {
   std::shared_ptr<internal::LaggingQueue> lagging_;
 };
 
-// A moment in the work of a stream, which the host can wait for. Movable, not copyable.
+// A point in the work of a stream that the host can wait for. Movable, not copyable.
 class DeviceEvent {
  public:
   DeviceEvent() = default;  // of the CPU
@@ -103,9 +103,9 @@ class DeviceEvent {
   // On the current GPU. FailedPrecondition when there is no usable one.
   static absl::StatusOr<DeviceEvent> Create(Device device);
 
-  // From now on it stands for what is enqueued on `stream` now.
+  // Marks the end of the work that is enqueued on `stream` now.
   absl::Status Record(const DeviceStream& stream);
-  // Until that is done; at once when there was no Record. What is enqueued since is not waited for.
+  // Waits for the marked work, not for work enqueued since. Returns at once without a Record.
   absl::Status Wait() const;
 
  private:
@@ -116,10 +116,9 @@ class DeviceEvent {
   int64_t ticket_ = 0;
 };
 
-// For tests. While one lives, streams that are created for the CPU do what they are given as late
-// as a GPU might: each piece of work on a thread of the stream's own, no sooner than `lag` after it
-// was enqueued. Memory that is used again too early has then wrong bytes, and is a race that
-// ThreadSanitizer sees.
+// For tests. While one lives, streams created for the CPU run work as late as a GPU might: on a
+// thread of the stream's own, no sooner than `lag` after it was enqueued. Memory that is reused too
+// early then holds wrong bytes, and ThreadSanitizer sees the race.
 class LaggingStreams {
  public:
   explicit LaggingStreams(std::chrono::microseconds lag);

@@ -6,9 +6,8 @@
 
 namespace hotrow::internal {
 
-// Runs cpu() or cuda(stream), as ctx.device says: the one place that switches on the device. `cuda`
-// is a generic lambda, so that a build without CUDA never instantiates it and needs no stub
-// definitions.
+// Runs cpu() or cuda(stream), depending on ctx.device. No other place switches on the device.
+// `cuda` is a generic lambda: a build without CUDA never instantiates it and needs no stubs.
 template <typename CpuFn, typename CudaFn>
 absl::Status Dispatch(const ExecContext& ctx, CpuFn&& cpu, CudaFn&& cuda) {
   if (ctx.device == Device::kCpu) return cpu();

@@ -5,12 +5,12 @@
 
 namespace hotrow {
 
-// 64 bits that nobody can foresee, from the system's generator. For the seeds of hashes, so that no
-// one can choose keys that collide, and for identities. Never for anything that results depend on:
-// random numbers that a run must be able to repeat come from base/philox.h.
+// 64 unpredictable bits from the system's generator: for seeds of hashes, so that nobody can choose
+// keys that collide, and for identities. Results must not depend on them; random numbers of a run
+// come from base/philox.h.
 //
-// Where the system has no generator, they are made of the clock and of addresses, which is harder
-// to foresee than a constant.
+// Without a system generator the bits are made of the clock and of addresses, which are still
+// harder to predict than a constant.
 uint64_t EntropyBits();
 
 }  // namespace hotrow

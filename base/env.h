@@ -19,11 +19,10 @@ struct IoQueueOptions;
 
 // An open file. Offsets and sizes are bytes.
 //
-// Direct:     a file that Env::OpenDirect opened moves bytes between the caller's memory and the
-//             device, past the page cache, if its direct() says true. Then offset, length and
-//             address of every transfer must be multiples of block_bytes(); others fail with
-//             InvalidArgument, or succeed where a file system does not mind. A read may end short
-//             of a block only at the end of the file.
+// Direct:     if direct() is true (Env::OpenDirect), transfers bypass the page cache. Offset,
+//             length and address of each must then be multiples of block_bytes(); others fail with
+//             InvalidArgument, or succeed where the file system allows them. A read ends inside a
+//             block only at the end of the file.
 // Threads:    ReadAt and WriteAt may run concurrently on one file.
 // Durability: bytes written before a Sync() that returned OK survive power loss, if the file's
 //             directory entry does too (Env::SyncDir). Direct writes need the Sync as well.
@@ -32,30 +31,29 @@ struct IoQueueOptions;
 class File {
  public:
   virtual ~File() = default;
-  // Reads up to bytes.size() bytes at offset; returns how many. Fewer may come at any time, 0 only
-  // at the end of the file. The rest of `bytes` is unspecified. ReadFull below loops.
+  // Reads up to bytes.size() bytes at offset; returns how many. A read may be short at any time; it
+  // returns 0 only at the end of the file. The rest of `bytes` is unspecified. ReadFull loops.
   virtual absl::StatusOr<int64_t> ReadAt(int64_t offset, std::span<std::byte> bytes) = 0;
   // Writes up to bytes.size() bytes at offset, growing the file; returns how many. WriteFull below
   // loops.
   virtual absl::StatusOr<int64_t> WriteAt(int64_t offset, std::span<const std::byte> bytes) = 0;
-  // fdatasync. After it fails the caller must not trust a second one: the kernel has dropped the
-  // pages.
+  // fdatasync. After a failure do not trust a second call: the kernel has dropped the pages.
   virtual absl::Status Sync() = 0;
   virtual absl::StatusOr<int64_t> Size() = 0;
   virtual absl::Status Truncate(int64_t size) = 0;
-  // Reserves the space of bytes [0, bytes): after OK, writing there cannot find the disk full. The
-  // file grows to that size where it is shorter, with zeros, and keeps what it has. Must not race
-  // writes of this file. ResourceExhausted names the bytes; size and contents are then as before.
+  // Reserves disk space for bytes [0, bytes): after OK, writes there cannot find the disk full. A
+  // shorter file grows to that size, with zeros; its contents stay. Must not race writes of this
+  // file. ResourceExhausted names the bytes and leaves size and contents unchanged.
   // The default reads the bytes and writes them back; PosixEnv asks the file system first.
   virtual absl::Status Allocate(int64_t bytes);
-  // Reports what closing says; the destructor closes silently.
+  // Reports errors of closing; the destructor ignores them.
   virtual absl::Status Close() = 0;
   virtual const std::string& path() const = 0;
   // A power of two: the alignment of direct transfers, typically 512 or 4096; 1 when not direct().
   virtual int64_t block_bytes() const { return 1; }
   bool direct() const { return block_bytes() > 1; }
-  // The descriptor, for a queue that talks to the kernel itself; -1 when there is none, as with
-  // files that are not the real file system's and closed ones.
+  // The descriptor, for a queue that calls the kernel itself. -1: there is none, because the file
+  // is closed or not on the real file system.
   virtual int descriptor() const { return -1; }
 };
 
@@ -77,16 +75,16 @@ enum class OpenMode {
   kTruncate,   // created if missing, otherwise emptied
 };
 
-// The file system. Everything that hotrow stores goes through an Env, so that a test can make any
-// call fail, fall short, tear or be forgotten by a power loss (tests/support/faulty_env.h).
+// The file system. All of hotrow's files go through an Env, so that a test can make any call fail,
+// fall short, tear, or be lost in a power cut (tests/support/faulty_env.h).
 //
 // Threads: all methods may run concurrently.
 class Env {
  public:
   virtual ~Env() = default;
   virtual absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) = 0;
-  // Opens for direct transfers, see File. Where the file system refuses those, the file opens
-  // buffered and says so: direct() is false.
+  // Opens for direct transfers, see File. If the file system refuses them, the file is buffered and
+  // its direct() is false.
   virtual absl::StatusOr<std::unique_ptr<File>> OpenDirect(const std::string& path,
                                                            OpenMode mode) = 0;
   virtual absl::Status CreateDirs(const std::string& path) = 0;  // like mkdir -p
@@ -98,25 +96,24 @@ class Env {
   virtual absl::Status RemoveDir(const std::string& path) = 0;  // an empty directory
   // Makes creations, renames and removals in the directory durable.
   virtual absl::Status SyncDir(const std::string& path) = 0;
-  // What a user without privileges may still write to the file system that holds the path, which
-  // must exist.
+  // Free bytes, for a user without privileges, of the file system that holds the existing path.
   virtual absl::StatusOr<int64_t> FreeBytes(const std::string& path) = 0;
-  // Takes the lock of a file, which is made if it is missing and stays. FailedPrecondition when
-  // somebody else, in this process or another, has it in a mode that excludes this one. The system
-  // gives it back when the process ends, however it does. The default is for Envs that one process
-  // knows alone: it locks nothing.
+  // Locks a file, which is created if missing and stays. FailedPrecondition when another holder, in
+  // this process or another, has it in a mode that excludes this one. The system releases the lock
+  // when the process ends, however it ends. The default locks nothing: it is for Envs that live in
+  // one process.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> LockFile(const std::string& path,
                                                              LockMode mode);
-  // A queue for files of this Env (base/io_queue.h). The default has kAuto carry requests out in
-  // their order through File, and no kUring (FailedPrecondition, as wherever that is impossible).
+  // A queue for files of this Env (base/io_queue.h). By default kAuto runs requests in order
+  // through File, and kUring is FailedPrecondition, as it is wherever io_uring is impossible.
   virtual absl::StatusOr<std::unique_ptr<IoQueue>> NewIoQueue(const IoQueueOptions& options);
 };
 
 // The real file system. Stateless; lives as long as the process.
 Env& PosixEnv();
 
-// Env::CreateDirs for what must survive power loss: after OK the directory does, and those above it
-// that were missing. One that was there already is taken to survive, but for the name of the last.
+// Env::CreateDirs, durable: after OK the directory and the parents that were missing survive power
+// loss. Parents that existed already are taken to be durable; the last directory is synced anyway.
 absl::Status CreateDirsDurably(Env& env, const std::string& path);
 // Reads exactly bytes.size() bytes. Errors: DataLoss when the file ends first, naming file and
 // offset.

@@ -8,9 +8,9 @@
 namespace hotrow {
 
 // Turns an errno value into a Status whose message is "what: strerror". EIO becomes DataLoss
-// (absl's own mapping says Unknown), ENOSPC, EDQUOT, ENOMEM and EFBIG ResourceExhausted, EAGAIN and
-// EINTR Unavailable; the rest as absl::ErrnoToStatusCode says. EFBIG names the limit, too. `what`
-// names the call and the path: "write /data/seg-3".
+// (absl's own mapping says Unknown); ENOSPC, EDQUOT, ENOMEM and EFBIG become ResourceExhausted;
+// EAGAIN and EINTR become Unavailable; the rest follows absl::ErrnoToStatusCode. The message of
+// EFBIG also names the limit. `what` names the call and the path: "write /data/seg-3".
 absl::Status ErrnoToStatus(int error_number, std::string_view what);
 
 }  // namespace hotrow

@@ -19,8 +19,8 @@ namespace hotrow {
 
 using FlagValue = std::variant<int64_t, double, std::string>;
 
-// The value as a command line and a manifest show it; a number is the shortest text that reads back
-// as it.
+// The value as a command line or a manifest shows it. A number is the shortest text that parses to
+// the same value.
 std::string FlagText(const FlagValue& value);
 
 // Reads and shows one field of a program in the field's own type. The functions below make one; the
@@ -28,7 +28,7 @@ std::string FlagText(const FlagValue& value);
 struct FlagField {
   std::string hint;        // stands for the value in the help: "N", "FILE"
   bool is_switch = false;  // needs no value
-  // Errors: InvalidArgument, "takes a whole number from 1 to 9": what is legal.
+  // Errors: InvalidArgument, which says what is legal: "takes a whole number from 1 to 9".
   std::function<absl::Status(std::string_view)> set;
   std::function<FlagValue()> get;
   // Whole numbers and bytes: the least that is legal, and a number below it that a word stands for.
@@ -117,8 +117,8 @@ struct FlagPreset {
 
 // The flags of one program, as a table over the fields of a struct: name, group, help, legal values
 // and the field that receives the value. The defaults are what the fields hold when they are added.
-// (Abseil's flags are process-wide statics: a test could parse only once, and an unknown flag ends
-// the process with a message of several lines.)
+// (Abseil's flags are process-wide statics: a test can parse once, and an unknown flag ends the
+// process with several lines.)
 //
 // Grammar: --name=value or --name value, one dash or two; a switch is --name or --name=value; `--`
 // may end the flags. No positional arguments.
@@ -126,7 +126,7 @@ class FlagSet {
  public:
   explicit FlagSet(std::string_view program) : program_(program) {}
 
-  // Flags added from here on stand under this heading, behind those that it has already.
+  // Later flags go under this heading, after those that it has already.
   void Group(std::string_view title);
   void Add(std::string_view name, FlagField field, std::string_view help);
   // The same with the fields that the functions above make.
@@ -139,20 +139,20 @@ class FlagSet {
                 int64_t word_value = kNoMinWord, int64_t bytes_max = kFlagBytesMax);
   void AddSizes(std::string_view name, std::vector<int32_t>* field, std::string_view help);
   void AddSwitch(std::string_view name, bool* field, std::string_view help);
-  // Adds --preset=NAME: it sets the preset's flags as if they were typed before all others, so that
-  // a flag on the command line wins wherever it stands.
+  // Adds --preset=NAME, which sets the preset's flags as if they were typed before all others: a
+  // flag on the command line always wins.
   void AddPresets(std::vector<FlagPreset> presets);
-  // What the help gives as the default of the last flag added, where the value itself would not
-  // tell ("all cores" for 0).
+  // Text for the default of the last flag added, where the value itself says too little ("all
+  // cores" for 0).
   void DescribeDefault(std::string_view text);
 
-  // Errors: InvalidArgument; one line that names the flag, what it got and what it takes.
+  // Errors: InvalidArgument; one line with the flag, the value it got and the values it takes.
   absl::Status Parse(int argc, const char* const* argv);
   bool help_requested() const { return help_requested_; }
 
   // The flags by group, then the presets, 100 columns wide.
   std::string Help() const;
-  // What the fields hold now, in order: after defaults are resolved these are the effective values.
+  // The fields' values, in order: the effective values once defaults are resolved.
   std::vector<std::pair<std::string, FlagValue>> Values() const;
   // The same as texts, of the flags under one heading.
   std::vector<std::pair<std::string, std::string>> TextsOfGroup(std::string_view title) const;
@@ -186,7 +186,7 @@ class FlagSet {
 // TB PB (powers of 1000); case does not matter. At most kFlagBytesMax.
 absl::StatusOr<int64_t> ParseBytes(std::string_view text);
 
-// Breaks text at spaces into lines of at most `width` characters; line breaks in it are kept.
+// Breaks text at spaces into lines of at most `width` characters. Keeps its line breaks.
 std::vector<std::string> WrapText(std::string_view text, size_t width);
 
 }  // namespace hotrow

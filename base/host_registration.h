@@ -10,15 +10,15 @@
 
 namespace hotrow {
 
-// Keeps host memory page-locked and within reach of every GPU for as long as it lives: kernels read
-// and write it at the address the host uses, and copies from and to it run beside other work. For
-// memory that must come from HostBuffer, on huge pages say; other memory for both is a SharedBuffer
-// (base/device_memory.h). With Device::kCpu it does nothing, so that code for both devices needs
-// one path.
+// Keeps host memory page-locked and mapped for every GPU while it lives: kernels access it at the
+// host's address, and copies from and to it run in parallel with other work. It is for memory that
+// must be a HostBuffer, for example on huge pages; otherwise use a SharedBuffer
+// (base/device_memory.h). With Device::kCpu it does nothing, so code for both devices needs one
+// path.
 //
-// Registering takes about as long as touching each page, and may wait for the device: do it at
-// start. The memory must outlive the registration, and share no page with memory that is registered
-// apart. Movable, not copyable.
+// Registering takes about as long as touching each page and may wait for the device: do it at
+// start. The memory must outlive the registration and share no page with another one. Movable, not
+// copyable.
 class HostRegistration {
  public:
   HostRegistration() = default;
@@ -33,9 +33,9 @@ class HostRegistration {
   }
   ~HostRegistration() { Release(); }
 
-  // bytes = 0 registers nothing. Errors: ResourceExhausted (more than the system lets one lock,
-  // names the bytes and RLIMIT_MEMLOCK), FailedPrecondition (no usable GPU, or one that cannot use
-  // the host's addresses).
+  // bytes = 0 registers nothing. Errors: ResourceExhausted (over RLIMIT_MEMLOCK; names the bytes
+  // and the limit), FailedPrecondition (no usable GPU, or one that cannot use the host's
+  // addresses).
   static absl::StatusOr<HostRegistration> Create(Device device, void* data, int64_t bytes);
 
  private:

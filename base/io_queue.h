@@ -18,39 +18,40 @@ struct IoRequest {
   bool write = false;         // otherwise a read
   int64_t offset = 0;         // in the file, bytes
   std::byte* data = nullptr;  // bytes bytes; a write only reads them
-  int64_t bytes = 0;          // >= 0; any size, also beyond what one system call moves
-  uint64_t user_data = 0;     // the caller's, not looked at
+  int64_t bytes = 0;          // >= 0; may be more than one system call moves
+  uint64_t user_data = 0;     // the caller's; not used here
 
   int64_t done = 0;     // bytes moved, from the front of data; == bytes when status is OK
   absl::Status status;  // see IoQueue
 };
 
 enum class IoQueueKind {
-  kAuto,     // io_uring where the kernel lets us, otherwise threads
-  kUring,    // io_uring or an error that says why not
-  kThreads,  // plain reads and writes on threads of the queue's own; for any File of any Env
+  kAuto,     // io_uring if the kernel allows it, otherwise threads
+  kUring,    // io_uring, or an error that says why not
+  kThreads,  // plain reads and writes on threads of the queue; works with any File
 };
 
 struct IoQueueOptions {
   IoQueueKind kind = IoQueueKind::kAuto;
   int depth = 128;   // requests in flight at most; [1, 4096]
-  int threads = 16;  // of kThreads, which has no more requests in flight than that; [1, 256]
+  int threads = 16;  // of kThreads, and its limit of requests in flight; [1, 256]
 
   absl::Status Validate() const;
 };
 
 // Runs batches of reads and writes of Files, many at a time. Made by Env::NewIoQueue.
 //
-// Order:      none. Requests run and complete in any order and side by side; two requests of one
-//             Run whose bytes overlap, of which one is a write, leave either result. What one Run
-//             wrote, the next one reads.
-// Whole:      a transfer that comes back short is continued, so that OK means all bytes.
+// Order:      none. Requests run and complete in any order and in parallel. If two requests of one
+//             Run overlap and one is a write, either result is possible. A Run reads what earlier
+//             Runs wrote.
+// Whole:      short transfers are continued: OK means all bytes.
 // Direct:     on a File with direct() the offset, bytes and address of data must be multiples of
 //             its block_bytes(); anything else is InvalidArgument and touches nothing.
 // Durability: none before File::Sync.
-// Threads:    one thread at a time; it need not be always the same one, but io_uring costs the
-//             least CPU when it is. Queues are independent of each other and may share Files.
-// Errors:     in each request, by itself; the others run on. Every status names path and offset.
+// Threads:    one thread at a time. Any thread may call, but io_uring needs the least CPU when it
+// is
+//             always the same one. Queues are independent of each other and may share Files.
+// Errors:     are in each request's status; other requests run on. A status names path and offset.
 //             OutOfRange (the file ended before the read did; done says how much there was),
 //             DataLoss (EIO), ResourceExhausted (disk full), InvalidArgument (see Direct; offset
 //             < 0), others as ErrnoToStatus maps them. After an error the bytes behind done are
@@ -61,17 +62,17 @@ class IoQueue {
   IoQueue(const IoQueue&) = delete;
   IoQueue& operator=(const IoQueue&) = delete;
 
-  // Runs all requests and returns when on_done has been called once for each: on this thread, as
-  // they complete, while others are in flight. So on_done is the place to check and copy what was
-  // read. It must not use this queue. done and status need no initial values.
+  // Runs all requests. Calls on_done once for each, on this thread, as they complete and while
+  // others are in flight: the place to check and copy what was read. on_done must not use this
+  // queue. done and status need no initial values.
   virtual void Run(std::span<IoRequest> requests,
                    absl::FunctionRef<void(IoRequest& request)> on_done) = 0;
 
   // "io_uring", "threads", or "in_order" (Env::NewIoQueue).
   virtual const char* name() const = 0;
 
-  // System calls for transfers so far; calls of File where a queue goes through those. For
-  // metrics, and for tests that ask whether work goes in bulk.
+  // System calls for transfers so far, or calls of File in queues that use those. For metrics, and
+  // for tests that transfers are batched.
   int64_t calls() const { return calls_; }
 
  protected:

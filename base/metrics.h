@@ -7,8 +7,8 @@
 
 namespace hotrow {
 
-// Metrics are read without being reset: two readers never steal each other's counts, and a
-// difference of two readings is a rate. All methods may run concurrently; reads are relaxed.
+// Reading a metric does not reset it: readers do not disturb each other, and the difference of two
+// readings is a rate. All methods may run concurrently; reads are relaxed.
 
 // A count that only grows.
 class Counter {

@@ -5,9 +5,9 @@
 
 namespace hotrow {
 
-// The same status, sharing nothing with `status`; for one that a lock guards and another thread
-// gets. Copies of a status share their text and count who has it. Debian's Abseil is not built for
-// ThreadSanitizer, which sees only half of that count and takes the end of a text for a race.
+// A deep copy, for a status that a lock guards and that other threads receive. Plain copies share a
+// reference-counted text. Debian's Abseil is built without ThreadSanitizer, which therefore misses
+// part of the counting and reports the text's release as a race.
 inline absl::Status OwnStatus(const absl::Status& status) {
   return absl::Status(status.code(), status.message());
 }

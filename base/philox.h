@@ -9,10 +9,10 @@
 namespace hotrow {
 
 // Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11): a pure
-// function from a 128-bit counter and a 64-bit key to 128 random bits. Because nothing is
-// remembered between calls, a number depends only on what it is for (seed, table, key, column, step
-// ...), never on the order in which rows are made or on the rank that makes them. Checked against
-// the known-answer vectors of Random123.
+// function from a 128-bit counter and a 64-bit key to 128 random bits. It has no state, so a number
+// depends only on its purpose (seed, table, key, column, step ...), never on the order in which
+// rows are made or on the rank that makes them. Tested against the known-answer vectors of
+// Random123.
 struct PhiloxBlock {
   uint32_t v[4];
 };
@@ -37,8 +37,8 @@ HOTROW_HOST_DEVICE constexpr PhiloxBlock Philox4x32(const PhiloxBlock& counter, 
   return {{c0, c1, c2, c3}};
 }
 
-// What a random number is for. It goes into the top four bits of the last counter word, so that two
-// uses of one seed never share a block.
+// The purpose of a random number: the top four bits of the last counter word, so that two uses of
+// one seed never share a block.
 enum class RandomPurpose : uint32_t {
   kRowInit = 1,    // counter: key (2 words), table, column / 4
   kDenseInit = 2,  // counter: element / 4 (2 words), parameter, 0

@@ -13,10 +13,9 @@ namespace hotrow {
 inline constexpr int64_t kManifestBytesMax = int64_t{64} << 20;  // also specs, schemas, reports
 inline constexpr int64_t kSmallFileBytesMax = int64_t{4} << 10;  // a line or two, such as a name
 
-// The whole file, which must have no more than bytes_max bytes. What a file says of its size is not
-// trusted: reading stops behind the limit where the file grows meanwhile, or says 0 as those of
-// /proc do. Errors: DataLoss (too large; names path, size, limit and remedy), ResourceExhausted (no
-// memory), and those of Env::Open and File::ReadAt.
+// Reads a whole file of at most bytes_max bytes. The size that the file reports is not trusted: it
+// may grow meanwhile, and files in /proc report 0. Errors: DataLoss (too large; names path, size,
+// limit and remedy), ResourceExhausted (no memory), and those of Env::Open and File::ReadAt.
 absl::StatusOr<std::string> ReadWholeFile(Env& env, const std::string& path, int64_t bytes_max);
 
 }  // namespace hotrow

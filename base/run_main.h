@@ -5,9 +5,9 @@
 
 namespace hotrow {
 
-// Runs `body`, all that main() of a program does, and returns its exit status. What would end the
-// process by a signal ends it with one line on stderr and status 1 instead:
-//   * An exception that body throws, bad_alloc above all; its destructors have run then.
+// Runs `body`, the whole of a program's main(), and returns its exit status. These end the process
+// with one line on stderr and status 1 instead of a signal:
+//   * An exception that body throws, such as bad_alloc; its destructors have run then.
 //   * An exception that no thread catches: the process exits at once, from that thread.
 //   * A file larger than `ulimit -f` allows: SIGXFSZ is ignored, and the write fails with EFBIG.
 // Changes these settings of the whole process, so it is for programs and not for libraries.

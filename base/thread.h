@@ -9,10 +9,10 @@
 
 namespace hotrow {
 
-// Starts a thread that runs `run`. `purpose` ends an error's "no thread for ...": "the writer of
-// the log". Every thread of the library starts here: std::thread alone throws where the system has
-// no room for another. Errors: Unavailable (the system's EAGAIN), with what it says and the
-// remedy. Not ResourceExhausted: no room in a store would help.
+// Starts a thread that runs `run`. `purpose` completes the error "no thread for ...": "the writer
+// of the log". All threads of the library start here, because the constructor of std::thread throws
+// when the system has no room for another. Errors: Unavailable (the system's EAGAIN), with its text
+// and the remedy. Not ResourceExhausted, which callers answer by making room in a store.
 absl::StatusOr<std::thread> StartThread(std::string_view purpose, std::function<void()> run);
 
 }  // namespace hotrow

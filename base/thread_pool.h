@@ -16,19 +16,19 @@ namespace hotrow {
 // Order:   chunks run in no particular order, so bodies must write to disjoint places. The chunks
 //          themselves depend only on n and grain, never on the number of threads: a body that sums
 //          per chunk gives the same bits on any pool.
-// Errors:  ParallelFor throws the first exception of a body again, once no body runs any more.
+// Errors:  when no body runs any more, ParallelFor rethrows the first exception of a body.
 class ThreadPool {
  public:
-  // num_threads counts the calling thread: a pool of 1 starts none and runs loops in place. At
-  // least 1. Where the system has no room for that many, the pool has fewer: num_threads() and
-  // status() say so, and everything works.
+  // num_threads, at least 1, counts the calling thread: a pool of 1 starts none and runs loops in
+  // place. If the system has no room for that many, the pool works with fewer; num_threads() and
+  // status() tell.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const;
-  // Unavailable where the pool has fewer threads than were asked for: what the system said.
+  // Unavailable, with the system's text, when the pool has fewer threads than were asked for.
   absl::Status status() const;
 
   // Calls body(begin, end) for consecutive chunks of `grain` items covering [0, n), the last one

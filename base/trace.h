@@ -13,9 +13,8 @@ namespace hotrow {
 
 class Env;
 
-// Collects named spans of time. Totals per name are always kept (they feed the report's `stages`);
-// single events only when `keep_events` is set, up to kMaxEvents, after which they are counted as
-// dropped.
+// Collects named spans of time. Totals per name are always kept (they feed the report's `stages`).
+// Single events are kept only with `keep_events`, up to kMaxEvents; more are counted as dropped.
 //
 // Threads: all methods may run concurrently.
 class TraceRecorder {
@@ -41,7 +40,7 @@ class TraceRecorder {
   int64_t events_dropped() const;
 
   // Writes a Chrome trace ("traceEvents" of complete events, microseconds), which Perfetto and
-  // chrome://tracing open. Errors: what Env says of the file.
+  // chrome://tracing open. Errors: those of Env.
   absl::Status WriteChromeTrace(Env& env, const std::string& path) const;
 
  private:
@@ -64,9 +63,9 @@ inline void EndNvtxRange() {}
 }  // namespace internal
 
 // Records the time from construction to destruction. A null recorder costs one comparison. In
-// builds with CUDA a span is an NVTX range as well, whatever the recorder, so that a profiler shows
-// it beside the kernels; without a profiler that costs about 2 ns. What goes to
-// TraceRecorder::Record directly is no range: it has ended when its name is known.
+// builds with CUDA a span is also an NVTX range, even with a null recorder, so that a profiler
+// shows it with the kernels; without a profiler that costs about 2 ns. Calls of
+// TraceRecorder::Record make no range: the span has ended before its name is known.
 //
 // Use:     as a local variable, so that spans of a thread nest and end where they began.
 class TraceSpan {

@@ -8,18 +8,18 @@
 
 namespace hotrow {
 
-// 128 random bits that tell one thing from all others that were ever made, on any machine. Two that
-// are equal name the same thing or a copy of it.
+// 128 random bits that identify one thing among all that were ever made, on any machine. Equal ids
+// name the same thing or copies of it.
 struct UniqueId {
   uint64_t high = 0;
   uint64_t low = 0;
 
-  // Drawn from the operating system; never the unknown one. Not for secrets.
+  // A new id from the operating system's generator; never the unknown one. Not for secrets.
   static UniqueId Random();
-  // Reads what ToHex writes, 32 hexadecimal digits; nothing when the text is anything else.
+  // Parses the 32 hexadecimal digits that ToHex writes; nullopt for any other text.
   static std::optional<UniqueId> FromHex(std::string_view text);
 
-  // Whether there is an id; false: made by a version that drew none.
+  // False: the thing was made by a version that drew no ids.
   bool known() const { return (high | low) != 0; }
   std::string ToHex() const;  // 32 lower-case digits, high first
 

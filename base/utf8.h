@@ -7,11 +7,11 @@
 
 namespace hotrow {
 
-// Whether the bytes are UTF-8, as texts in JSON are: none overlong, no surrogates.
+// Whether the bytes are valid UTF-8 without overlong forms and surrogates, as JSON requires.
 bool IsUtf8(std::string_view bytes);
 
-// OK, or InvalidArgument, where the path is not UTF-8 and so cannot stand in a manifest. what:
-// names it, as "--store_path".
+// InvalidArgument when the path is not UTF-8, since a manifest cannot hold it. `what` names the
+// path in the error: "--store_path".
 absl::Status CheckUtf8Path(std::string_view what, std::string_view path);
 
 }  // namespace hotrow

@@ -10,9 +10,9 @@
 
 namespace hotrow {
 
-// The words in which bucket logic is written once and run on two machines: a bucket has 32 ways, a
-// warp 32 lanes, lane i looks at way i. On the GPU (base/warp.cuh) each lane evaluates its own way
-// and the warp votes; on the CPU one thread does the work of all lanes, with vector instructions
+// The operations in which bucket logic is written once for CPU and GPU. A bucket has 32 ways, a
+// warp 32 lanes; lane i looks at way i. On the GPU (base/warp.cuh) each lane evaluates its own way
+// and the warp votes. On the CPU one thread does the work of all lanes, with vector instructions
 // for the two scans that matter. Code that uses a Warp must be warp-uniform: every decision follows
 // from a vote, never from one lane.
 struct WayScore {
