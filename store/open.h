@@ -16,8 +16,8 @@
 #include "store/snapshot_reader.h"
 #include "store/ssd/ssd_store.h"
 
-// The kinds of store, and what can be asked of any of them by its kind. Only this header and its
-// source know all kinds; store/README.md says what a new one touches.
+// The kinds of store and the operations on a store by its kind. Only this header and its source
+// know all kinds; store/README.md says what a new kind touches.
 namespace hotrow {
 
 class Env;
@@ -28,8 +28,8 @@ enum class StoreKind {
   kRocksDb,  // "rocksdb": RocksDB, where the build has it
 };
 
-// By its name above. The error of an unknown name, or of a kind that this build lacks, lists those
-// it has.
+// By its name above. For an unknown name, or a kind that this build lacks, the error lists the
+// kinds of this build.
 absl::StatusOr<StoreKind> ParseStoreKind(std::string_view name);
 std::string_view StoreKindName(StoreKind kind);
 
@@ -42,9 +42,8 @@ inline StoreKind KindOf(const StoreOptions& options) {
   return static_cast<StoreKind>(options.index());
 }
 
-// What is said of a store of any kind in the same words. The other options of the kind have their
-// defaults, except that RocksStore estimates its number of rows: exact counts cost a read of each
-// key that is written.
+// Options that all kinds share. The other options of a kind keep their defaults, except that
+// RocksStore estimates its number of rows: exact counts cost a read of each written key.
 struct CommonStoreOptions {
   // The directory of the store. kMemory: that of its snapshots; empty: no snapshots.
   std::string path;
@@ -63,32 +62,32 @@ absl::StatusOr<std::unique_ptr<RowStore>> OpenStore(const StoreOptions& options)
 
 // --- Looking at a store that is not open ---------------------------------------------------------
 
-// What a new store in a directory would meet there.
+// What a directory already holds.
 struct StoreContents {
   bool has_rows = false;  // in the present state
   std::vector<SnapshotId> snapshots;
   bool has_commits = false;  // at least one of the snapshots is committed
 };
-// No store there is no error. kMemory: always nothing, since a memory store opens empty beside the
-// snapshots of others. Changes nothing. Errors: FailedPrecondition (it is open, here or in another
-// process), those of the files.
+// Changes nothing. A directory without a store is no error. kMemory: always empty, since a memory
+// store opens empty next to snapshots of others. Errors: FailedPrecondition (it is open, here or in
+// another process), those of the files.
 absl::StatusOr<StoreContents> PeekStore(StoreKind kind, const std::string& path,
                                         Env* env = nullptr);
 
-// A snapshot, to be read from end to end. Errors: see store/snapshot_reader.h.
+// Opens a snapshot for reading from end to end. Errors: see store/snapshot_reader.h.
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSnapshot(StoreKind kind,
                                                              const SnapshotReaderOptions& options);
 
-// Whether the snapshot is there and has the identity, as far as that can be told at once and
-// without a lock: kMemory reads the header of its file, kSsd the manifest, kRocksDb nothing.
+// Checks that the snapshot exists and has the identity, as far as that is quick and needs no lock:
+// kMemory reads the header of its file, kSsd the manifest, kRocksDb nothing.
 absl::Status CheckSnapshot(StoreKind kind, const SnapshotReaderOptions& options);
 
-// Checks the files of a snapshot as far as reading its rows (OpenSnapshot) does not; a line for
-// each fault, with its place. kSsd: VerifySsdStore; kRocksDb: VerifyRocksSnapshot; kMemory: nothing
-// is left to check. Errors: those of these functions.
+// Checks the parts of a snapshot that reading its rows (OpenSnapshot) does not. Returns a line with
+// the place of each fault. kSsd: VerifySsdStore; kRocksDb: VerifyRocksSnapshot; kMemory: nothing is
+// left to check. Errors: those of these functions.
 absl::StatusOr<std::vector<std::string>> VerifySnapshot(StoreKind kind,
                                                         const SnapshotReaderOptions& options);
-// Whether VerifySnapshot checks all of the store, whichever snapshot it is given.
+// Whether VerifySnapshot checks the whole store, whatever snapshot it is given.
 bool VerifiesWholeStore(StoreKind kind);
 
 }  // namespace hotrow

@@ -22,12 +22,12 @@ struct StoreTable {
   int64_t row_bytes = 0;  // > 0
 };
 
-// Readings since the store was opened; reading changes nothing. Bytes are bytes, rows are rows.
+// Counts since the store was opened. Reading does not reset them.
 struct RowStoreStats {
-  int64_t rows = 0;          // live rows now
-  int64_t budget_bytes = 0;  // of memory
-  int64_t used_bytes = 0;    // of memory, everything counted: rows, keys, index, metadata, staging
-  int64_t peak_bytes = 0;    // highest used_bytes so far
+  int64_t rows = 0;            // live rows now
+  int64_t budget_bytes = 0;    // of memory
+  int64_t used_bytes = 0;      // of memory: rows, keys, index, metadata, staging
+  int64_t peak_bytes = 0;      // highest used_bytes so far
   int64_t metadata_bytes = 0;  // the part of used_bytes that is neither row nor free row space
   int64_t finds = 0;           // keys asked for
   int64_t found = 0;           // keys that were there
@@ -46,9 +46,9 @@ struct RowStoreStats {
 // used once.
 using SnapshotId = uint64_t;
 
-// What a store knows of one of its snapshots. A name may be used again: by another run in the same
-// directory, or by a copy that was put back. The identity may not, so whoever remembers a snapshot
-// remembers both and passes both to whoever opens it.
+// A store's record of one of its snapshots. An id may be used again, by another run in the same
+// directory or by a copy that was put back; an identity is never used again. So a manifest that
+// names a snapshot keeps both, and opening it takes both.
 struct SnapshotInfo {
   SnapshotId id = 0;
   bool committed = false;
@@ -56,8 +56,8 @@ struct SnapshotInfo {
   std::vector<int64_t> table_rows;  // of each of tables(), in that order; empty: not known
 };
 
-// OK when `wanted` is unknown or that of the snapshot. FailedPrecondition otherwise, which names
-// `store` ("SSD store /data/rows"), the snapshot, both identities and the remedy.
+// OK when `wanted` is unknown or is the snapshot's identity. Otherwise FailedPrecondition, which
+// names `store` ("SSD store /data/rows"), the snapshot, both identities and the remedy.
 absl::Status CheckSnapshotIdentity(std::string_view store, const SnapshotInfo& found,
                                    const UniqueId& wanted);
 
@@ -68,9 +68,9 @@ absl::Status CheckSnapshotIdentity(std::string_view store, const SnapshotInfo& f
 //             of several tables and widths may be mixed. Batches are the only unit of work.
 // Threads:    all methods may run concurrently. Find racing InsertOrAssign on one key sees the old
 //             or the new row, never a mixture.
-// Durability: rows accepted before a Flush() that returned OK survive process kill and power loss,
-//             for whoever opens the latest state (HostStore, which lives in memory, promises this
-//             of snapshots only). Opening a snapshot shows exactly that snapshot.
+// Durability: rows accepted before a Flush() that returned OK survive process kill and power loss;
+//             the next opening shows them. HostStore, which lives in memory, promises this for
+//             snapshots only. Opening a snapshot shows exactly that snapshot.
 // Errors:     InvalidArgument (sizes disagree, unknown table), ResourceExhausted (memory budget,
 //             capacity or disk full; names the store, the budget and the need, and everything
 //             stored before is intact), DataLoss (checksum mismatch or EIO; names file, offset and
@@ -78,14 +78,13 @@ absl::Status CheckSnapshotIdentity(std::string_view store, const SnapshotInfo& f
 //             retried).
 //
 // Snapshots are two-phase, because one checkpoint spans several stores and ranks.
-// PrepareSnapshot(S) makes the present rows durable under the name S; see there which rows those
-// are while others write. When every store of every
-// rank has prepared S, the caller makes its own manifest durable: that is the moment of commitment.
-// CommitSnapshot(S) then tells the store. A process that dies between the two reopens with
-// OpenAt(S) if its manifest names S: a prepared snapshot can be opened and is thereby committed.
-// The manifest also keeps the identity of S; a store whose S has another one is refused
-// (FailedPrecondition) before anything in it changes.
-// Prepared snapshots that the manifest does not name are dropped with DropSnapshot.
+// PrepareSnapshot(S) makes the present rows durable as snapshot S. When every store of every rank
+// has prepared S, the caller makes its own manifest durable: this commits the checkpoint.
+// CommitSnapshot(S) then tells the store. If the process dies between the two and the manifest
+// names S, the caller opens the store at S (`open_at`): opening a prepared snapshot commits it. The
+// manifest also keeps the identity of S; a store whose S has another one is refused
+// (FailedPrecondition) before anything in it changes. DropSnapshot drops prepared snapshots that
+// the manifest does not name.
 class RowStore {
  public:
   virtual ~RowStore() = default;
@@ -113,24 +112,21 @@ class RowStore {
   // See Durability.
   virtual absl::Status Flush() = 0;
 
-  // What can be done ahead to make the next snapshot small and its PrepareSnapshot quick; takes as
-  // long as it takes, while batches go on. Nothing depends on it, so it has no errors of its own:
-  // what it meets the next call that needs it says. For a training loop that captures between two
-  // steps.
+  // Optional work ahead of PrepareSnapshot that makes the snapshot small and its capture quick. May
+  // take long; batches go on meanwhile. Returns no error: the next call that needs the result
+  // reports it. For training loops that capture between two steps.
   virtual void TidyForSnapshot() {}
 
-  // Makes the rows of one moment, the capture, durable as snapshot S. It lies between the beginning
-  // of the call and that of `captured`, which is called once, on the calling thread, as soon as the
-  // moment is over; it must not call the store. So batches that returned before PrepareSnapshot was
-  // called are in the snapshot, and batches that begin after `captured` did are not. Of a batch
-  // that runs meanwhile any rows may be in it. A caller that wants the state between two steps lets
-  // no batch run from the call to `captured`, on whatever thread the call is made, and goes on from
-  // there: a store may take much longer to return than to capture. On an error `captured` may have
-  // been called or not.
+  // Makes the rows of one moment, the capture, durable as snapshot S. The capture is over when
+  // `captured` is called: once, on the calling thread; it must not call the store. The snapshot has
+  // the batches that returned before this call, none that began after `captured`, and any rows of
+  // batches that ran in between. For the state between two steps, run no batch from the call until
+  // `captured`, then go on: returning may take much longer than capturing. On an error `captured`
+  // may or may not have been called.
   // Errors: FailedPrecondition when S is 0, was used before, or the store has no place for
   // snapshots. After an error the snapshot does not exist and the store goes on as before.
   virtual absl::Status PrepareSnapshot(SnapshotId snapshot, absl::FunctionRef<void()> captured) = 0;
-  // TidyForSnapshot, then that.
+  // TidyForSnapshot, then PrepareSnapshot without a callback.
   absl::Status PrepareSnapshot(SnapshotId snapshot) {
     TidyForSnapshot();
     return PrepareSnapshot(snapshot, [] {});
@@ -144,9 +140,8 @@ class RowStore {
   // those of the files.
   virtual absl::StatusOr<SnapshotInfo> DescribeSnapshot(SnapshotId snapshot) = 0;
 
-  // Ends the use of the store in good order, so that the next opening is quick; a kind that has no
-  // use for it does nothing. Rows are durable by Flush, not by this. No call may follow but the
-  // destructor.
+  // Prepares a quick next opening; some kinds need nothing. Flush makes rows durable, not Close.
+  // Only the destructor may follow.
   virtual absl::Status Close() { return absl::OkStatus(); }
 
   virtual RowStoreStats Stats() const = 0;

@@ -16,9 +16,9 @@ namespace hotrow {
 
 class Env;
 
-// One snapshot of a store that nobody has open, to be read from end to end: for exporting rows and
-// looking at them. Nothing on the disk changes. OpenSnapshot (store/open.h) opens that of any kind
-// of store; each kind has a factory of its own beside its store.
+// Reads one snapshot of a store that nobody has open, from end to end, to export or inspect rows.
+// Changes nothing on the disk. OpenSnapshot (store/open.h) opens a snapshot of any kind of store;
+// each kind also has its own factory.
 //
 // Lock:    an SSD store and a RocksDB store are locked while the reader lives, so that no process
 //          opens them meanwhile. The snapshots of a HostStore are files that never change.
@@ -34,24 +34,24 @@ class SnapshotReader {
 
   // In the order in which the store has them; their numbers are distinct.
   virtual std::span<const StoreTable> tables() const = 0;
-  // How many rows Iterate visits if it finds no damage; -1 where that is not known before.
+  // Number of rows that Iterate visits if it finds no damage; -1: not known in advance.
   virtual int64_t rows() const = 0;
-  // What the store says of the snapshot; of what was written last id 0 and what is known.
+  // The store's record of the snapshot. For the latest state: id 0 and what is known.
   virtual const SnapshotInfo& info() const = 0;
-  // Calls visit for every row of the snapshot, each once, in no particular order, after its
-  // checksum was compared. The bytes are there until visit returns. Ends early, with its status,
-  // when visit returns an error. May be called again.
+  // Calls visit once for every row of the snapshot, in no particular order, after checking the
+  // row's checksum. The bytes are valid until visit returns. If visit returns an error, Iterate
+  // ends with it. May be called again.
   virtual absl::Status Iterate(
       absl::FunctionRef<absl::Status(const RowKey& key, std::span<const std::byte> row)> visit) = 0;
 };
 
 struct SnapshotReaderOptions {
   std::string path;         // required; the directory of the store, of a HostStore its snapshots'
-  SnapshotId snapshot = 0;  // prepared or committed; 0: what was written last and made durable
-  // Known: the snapshot must have this identity, FailedPrecondition otherwise.
+  SnapshotId snapshot = 0;  // prepared or committed; 0: the latest durable state
+  // If known, the snapshot must have this identity (FailedPrecondition).
   UniqueId identity;
-  // Of what the reader keeps: beside buffers of some MiB, for an SSD store an index of about 10
-  // bytes a row. A hard limit, but what RocksDB needs beside its cache; 0: none.
+  // Hard limit of the reader's memory: buffers of some MiB and, for an SSD store, an index of about
+  // 10 bytes a row. RocksDB's memory outside its cache is not counted. 0: no limit.
   int64_t memory_budget_bytes = 0;
   Env* env = nullptr;  // not owned, outlives the reader; null = the real file system
 

@@ -23,17 +23,19 @@ struct HostStoreOptions {
   // Where snapshots go, one file each (docs/formats/host_snapshot.md). Empty: PrepareSnapshot
   // refuses.
   std::string snapshot_dir;
-  // Loads this snapshot at opening; 0 starts empty. Other snapshots in the directory stay; what a
-  // crash left half written is removed. Errors of Open: FailedPrecondition (no such snapshot, or a
-  // newer format), InvalidArgument (its tables are others), DataLoss (naming file and offset).
+  // Loads this snapshot at opening; 0 starts empty. Other snapshots in the directory stay;
+  // half-written files that a crash left are removed. Errors of Open: FailedPrecondition (no such
+  // snapshot, or a newer format), InvalidArgument (its tables differ), DataLoss (names file and
+  // offset).
   SnapshotId open_at = 0;
-  // Known: open_at must have this identity, FailedPrecondition otherwise, and nothing has changed.
+  // If known, open_at must have this identity; otherwise Open returns FailedPrecondition and
+  // changes nothing.
   UniqueId open_at_identity;
-  // Where the snapshot to open lies, if not in snapshot_dir; nothing is written there.
+  // Directory of the snapshot to open, if not snapshot_dir; nothing is written there.
   std::string open_dir;
   HugePages huge_pages = HugePages::kTry;
-  // Who else reads rows by the addresses that FindInPlace gives. kCuda: the memory of all rows is
-  // page-locked, and kernels reach it; taking memory then costs more.
+  // Device that reads rows at the addresses of FindInPlace. kCuda: the memory of all rows is
+  // page-locked so that kernels reach it; allocating it costs more.
   Device device = Device::kCpu;
   Env* env = nullptr;  // not owned, outlives the store; null = the real file system
 
@@ -51,17 +53,16 @@ struct HostStoreOptions {
 // Growth:  rows are added chunk by chunk. An index partition (about 128 K rows) that is full is
 //          rebuilt a quarter larger from its keys, alone; no row is copied. The rows of erased keys
 //          are used again by their table; memory is given back when the store closes.
-// Budget:  everything counts: rows, keys, index, metadata, the snapshot buffer. Batches need no
-//          memory but about 32 KiB of the caller's stack.
+// Budget:  includes rows, keys, index, metadata and the snapshot buffer. Batches need no memory
+//          but about 32 KiB of the caller's stack.
 // Threads: as RowStore says. There are up to 32 shards by hash, each with one reader-writer lock
 //          under which writers go first. A batch that writes holds one of them at a time, once for
 //          each 8,192 keys; a find holds all that it needs for 2,048 keys, about 0.3 ms. Exception:
-//          rows reached through FindInPlace and InsertInPlace are guarded by nobody.
-// Snapshots: one file each. PrepareSnapshot waits for the batches that write, then makes batches
-//          that want to write wait until the file is synced; finds go on. A snapshot so holds whole
-//          batches. Rows must not be updated in place meanwhile. That a snapshot is committed is
-//          known to the caller's manifest alone: all files there are listed and can be opened.
-//          Captured when the file is synced: only then may rows be updated in place again.
+//          no lock guards rows reached through FindInPlace and InsertInPlace.
+// Snapshots: one file each, of whole batches. PrepareSnapshot waits for running writes and holds
+//          new ones back until the file is synced; that is the capture. Finds go on. Rows must not
+//          be updated in place until then. The store does not know which snapshots are committed,
+//          only the caller's manifest does: all files are listed and can be opened.
 class HostStore final : public RowStore {
  public:
   static constexpr int kChunkRows = 256;
@@ -92,7 +93,7 @@ class HostStore final : public RowStore {
   // is a multiple of 16.
   absl::Status FindInPlace(std::span<const RowKey> keys, std::span<std::byte*> rows);
 
-  // The same, adding the missing rows, zeroed. added[i] = 1 for those. Keys may repeat.
+  // The same, but adds missing rows, zeroed, and sets added[i] = 1 for them. Keys may repeat.
   absl::Status InsertInPlace(std::span<const RowKey> keys, std::span<std::byte*> rows,
                              std::span<uint8_t> added);
 

@@ -22,25 +22,26 @@ struct SsdStoreOptions {
   std::vector<StoreTable> tables;   // required, distinct; rows of at most kRowBytesMax
   int64_t memory_budget_bytes = 0;  // required; index, buffers and metadata; a hard limit
   int64_t disk_budget_bytes = 0;    // required; all files of the store; a hard limit
-  // Opens this snapshot and drops what was written after it; 0 opens what the last Flush, snapshot
-  // or Close left, or an empty store where there is none.
+  // Opens this snapshot and drops later writes. 0 opens the state of the last Flush, snapshot or
+  // Close, or an empty store if there is none.
   SnapshotId open_at = 0;
-  // Known: open_at must have this identity, FailedPrecondition otherwise, and nothing has changed.
+  // If known, open_at must have this identity; otherwise Open returns FailedPrecondition and
+  // changes nothing.
   UniqueId open_at_identity;
 
-  // Sizes; 0 lets the store choose by the budgets. They belong to the store for life: when a store
-  // is there already its own count.
+  // Sizes; 0: chosen by the budgets. They are fixed when the store is created; an existing store
+  // keeps its own.
   int64_t segment_bytes = 0;  // unit of reclaiming space; a multiple of chunk_bytes
   int64_t chunk_bytes = 0;    // unit of writing; a power of two in [16 KiB, 64 MiB]
 
-  // Of reads. Deeper than a disk needs: the thread that reads shares processors with those that
-  // compute, and what is in flight lasts until its next turn.
+  // Of reads. Deeper than a disk needs, because the reading thread shares processors with computing
+  // ones: requests in flight must last until it runs again.
   IoQueueOptions io = {.depth = 512};
-  // Cleaning and writing run on threads of the store's own. false: inside the calls that need them,
-  // so that a test sees every file call in one order.
+  // Cleaning and writing run on the store's threads. false: inside the calls that need them, so
+  // that a test sees file calls in one order.
   bool background = true;
-  // Asked by the cleaner for each row it comes across: true drops the row for good. Called under a
-  // lock of the index; must be fast, must not call the store, and must say the same until the row
+  // The cleaner asks it for each row it meets; true drops the row for good. Called under a lock of
+  // the index: must be fast, must not call the store, and must give the same answer until the row
   // changes.
   std::function<bool(const RowKey& key, std::span<const std::byte> row)> expired;
   Env* env = nullptr;  // not owned, outlives the store; null = the real file system
@@ -48,7 +49,7 @@ struct SsdStoreOptions {
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };
 
-// What only an SSD store can say; see also RowStoreStats.
+// Counts of an SSD store beyond RowStoreStats.
 struct SsdStoreStats {
   int64_t segments = 0;          // files
   int64_t segments_free = 0;     // of them, ready to be written
@@ -59,49 +60,47 @@ struct SsdStoreStats {
   int64_t tombstones_written = 0;
   int64_t rows_moved = 0;  // by the cleaner
   int64_t rows_expired = 0;
-  int64_t merged_reads = 0;  // rows that came with the read of another
+  int64_t merged_reads = 0;  // rows that shared the read of another row
   int64_t write_stalls = 0;  // pieces of batches, up to a chunk each, that waited for the cleaner
   int64_t write_stall_nanos = 0;
-  int64_t damaged_segments = 0;  // that the cleaner leaves alone because a record is unreadable
+  int64_t damaged_segments = 0;  // the cleaner skips them: a record is unreadable
   std::string io;                // "io_uring, direct, blocks of 512 bytes"
 };
 
 // SsdStore keeps rows in a log of segment files on an SSD.
 //
-// Data:       every write appends. The index in memory names the place of each key's last record,
-//             exactly, in about 10 bytes a row: misses and overwrites never read the disk. Records
-//             carry a CRC-32C over key, row and place. docs/formats/ssd_store.md has the bytes.
-// Reads:      a batch is sorted by place, neighbours within 16 KiB are read at once, up to io.depth
+// Data:       every write appends. An exact index in memory maps each key to its last record in
+//             about 10 bytes a row, so misses and overwrites never read the disk. A record has a
+//             CRC-32C over key, row and place. docs/formats/ssd_store.md has the bytes.
+// Reads:      a batch is sorted by place; neighbours within 16 KiB share a read; up to io.depth
 //             reads are in flight. Rows that are not on the disk yet come from the write buffers.
-// Space:      a background cleaner copies live rows out of the segments where that gains most, and
-//             reuses their files. While the last free segments are in use, writes go at its pace;
-//             they are refused (ResourceExhausted) when cleaning cannot make room.
-// Threads:    as RowStore says. Writers, erasing ones too, take turns; up to two Finds read at a
-//             time, others wait.
-// Durability: Flush, PrepareSnapshot and Close make everything written before them durable, by a
-//             manifest that is replaced atomically; CommitSnapshot and DropSnapshot replace the
-//             manifest alone. What a crash interrupts is gone as if it had never been written: the
-//             store opens as the last of these calls left it. A write that failed is tried again by
-//             the next call that needs it. After a failed sync nothing more is written, and every
-//             call that would write says so; reads go on.
-// Snapshots:  the capture waits for no disk but that of a manifest which is being replaced, or,
-//             when the last free segments are in use, for a round of cleaning. Batches and finds
-//             then go on while what was captured is written and synced. TidyForSnapshot moves rows
-//             out of segments that are mostly garbage, which the snapshot would otherwise hold on
-//             to: a snapshot then holds at most about twice what its rows need. Where the disk is
-//             short, PrepareSnapshot itself moves rows before the capture, until all rows could be
-//             written anew beside the snapshot, and refuses (ResourceExhausted) where older
-//             snapshots leave no room for that.
-// Errors:     as RowStore says.
+// Space:      a background cleaner copies live rows out of the segments where that gains most and
+//             reuses their files. While the last free segments are in use, it slows writes down to
+//             its pace. They are refused (ResourceExhausted) when cleaning cannot make room.
+// Threads:    as RowStore. Writes and erasures take turns; up to two Finds read at a time, others
+//             wait.
+// Durability: Flush, PrepareSnapshot and Close make all earlier writes durable and then replace the
+//             manifest atomically. CommitSnapshot and DropSnapshot only replace the manifest. After
+//             a crash the store opens in the state of the last of these calls. A failed write is
+//             tried again by the next call that needs it. After a failed sync every call that
+//             would write fails; reads go on.
+// Snapshots:  the capture waits for the disk only while a manifest is being replaced, and for a
+//             round of cleaning when the last free segments are in use. Batches and finds go on
+//             while the captured rows are written and synced. TidyForSnapshot moves rows out of
+//             segments that are mostly garbage, so that the snapshot holds at most about twice what
+//             its rows need. If the disk is short, PrepareSnapshot itself moves rows before the
+//             capture, until all rows could be written anew next to the snapshot. If older
+//             snapshots leave no room for that, it returns ResourceExhausted.
+// Errors:     as RowStore.
 class SsdStore final : public RowStore {
  public:
   static constexpr int64_t kRowBytesMax = int64_t{4} << 20;
 
   // Errors: FailedPrecondition (open elsewhere, no such snapshot, a newer format), InvalidArgument
-  // (its tables are others; names the table), DataLoss (naming file and offset), ResourceExhausted
-  // (a budget too small for this store; says what it needs).
+  // (its tables differ; names the table), DataLoss (names file and offset), ResourceExhausted (a
+  // budget too small for this store; says what it needs).
   static absl::StatusOr<std::unique_ptr<SsdStore>> Open(const SsdStoreOptions& options);
-  // Without Close: what was not flushed is lost.
+  // Without Close, rows that were not flushed are lost.
   ~SsdStore() override;
 
   absl::Status Find(std::span<const RowKey> keys, std::span<std::byte* const> rows,
@@ -126,11 +125,11 @@ class SsdStore final : public RowStore {
 
   SsdStoreStats SsdStats() const;
 
-  // Cleans until no segment would gain by it. For tests and before measuring.
+  // Cleans until cleaning gains no more. For tests and before measuring.
   absl::Status CleanAll();
 
-  // Flushes and leaves an image of the index, so that the next Open is fast. No call may follow but
-  // the destructor. Without it the index is rebuilt from the segments' footers.
+  // Flushes and writes an image of the index, so that the next Open is fast; without it the index
+  // is rebuilt from the segments' footers. Only the destructor may follow.
   absl::Status Close() override;
 
  private:
@@ -147,7 +146,7 @@ struct SsdDamage {
   std::string what;  // with table and key where they are known
 };
 
-// What is in the directory of a store. The present state is what the next Open shows.
+// The contents of a store's directory. The present state is what the next Open shows.
 struct SsdStoreReport {
   uint32_t format_version = 0;
   uint64_t generation = 0;  // of the manifest: how often the store was committed
@@ -156,7 +155,7 @@ struct SsdStoreReport {
   struct Table {
     uint32_t table = 0;
     int64_t row_bytes = 0;
-    int64_t rows = 0;  // live; -1 where damage keeps them from being counted
+    int64_t rows = 0;  // live; -1: damage prevents counting
   };
   std::vector<Table> tables;   // in the order of the store
   int64_t segments = 0;        // of the present state
@@ -166,8 +165,8 @@ struct SsdStoreReport {
   int64_t used_bytes = 0;      // of the present state's segments, up to the end of their records
   int64_t disk_bytes = 0;      // of all files in the directory
   int64_t snapshot_bytes = 0;  // of segment files that only snapshots hold
-  // Over the store's life, up to the last commit: rows written times their widths, and what went to
-  // the device for them, cleaning and manifests included. Their ratio is the write amplification.
+  // Over the store's life, up to the last commit: rows written times their widths, and bytes
+  // written to the device, cleaning and manifests included. Their ratio is the write amplification.
   int64_t payload_bytes_written = 0;
   int64_t device_bytes_written = 0;
   struct Snapshot {
@@ -185,22 +184,21 @@ struct SsdStoreReport {
   static constexpr int64_t kDamageMax = 100'000;
 };
 
-// Reads manifest and footers, in some 300 MiB of memory, and changes nothing. What it comes across
-// that is damaged is in the report. The store must not be written meanwhile. Errors: NotFound (no
-// store there), DataLoss (no copy of the manifest is whole; names file and offset),
-// FailedPrecondition (another version; the store changed meanwhile), ResourceExhausted, those of
-// the files.
+// Reads manifest and footers in some 300 MiB of memory and changes nothing. The report lists
+// damage. Nobody may write to the store meanwhile. Errors: NotFound (no store), DataLoss (no copy
+// of the manifest is whole; names file and offset), FailedPrecondition (another version; the store
+// changed meanwhile), ResourceExhausted, those of the files.
 absl::StatusOr<SsdStoreReport> InspectSsdStore(Env& env, const std::string& path);
-// The same, and checks every byte: segments of the present state and of all snapshots as far as
-// they hold records, each record against the footer that lists it, both copies of the manifest, and
-// the index image. Not looked at, since no open reads it: free segments, what lies behind the
-// records of a segment, files that the manifest does not name.
+// The same, and checks every byte that an open may read: the records of all segments of the present
+// state and of snapshots, each against the footer that lists it, both copies of the manifest, and
+// the index image. It skips free segments, bytes after the records of a segment, and files that the
+// manifest does not name.
 absl::StatusOr<SsdStoreReport> VerifySsdStore(Env& env, const std::string& path);
 
 // Errors: see SnapshotReader.
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSsdSnapshot(
     const SnapshotReaderOptions& options);
-// What the manifest says of a snapshot; reads nothing else. The store may be open. Errors: the
+// The manifest's record of a snapshot. Reads only the manifest; the store may be open. Errors: the
 // same.
 absl::StatusOr<SnapshotInfo> DescribeSsdSnapshot(const SnapshotReaderOptions& options);
 
