@@ -37,10 +37,9 @@ struct AccessTraceOptions {
 };
 
 // Threads: one at a time. Cost: one hash and one comparison for a key that is not sampled.
-// Durability: blocks reach the file as they fill, without a sync; a reader of what a killed process
-// left sees whole steps. Close makes the file durable.
-// Errors: what the file system says; after one nothing more is written, and every call says it
-// again.
+// Durability: blocks are written as they fill, without a sync. A reader of the file of a killed
+// process sees whole steps. Close makes the file durable.
+// Errors: those of the file system. They are sticky: after one nothing more is written.
 class AccessTraceWriter {
  public:
   static absl::StatusOr<std::unique_ptr<AccessTraceWriter>> Open(const AccessTraceOptions& options);
@@ -49,8 +48,8 @@ class AccessTraceWriter {
   AccessTraceWriter(const AccessTraceWriter&) = delete;
   AccessTraceWriter& operator=(const AccessTraceWriter&) = delete;
 
-  // Adds the keys of one table to the step that is being written: distinct keys, and the lookups of
-  // each (empty: one each). Once a table and step; the table must be one of the options'.
+  // Adds the distinct keys of one table to the current step, and the lookups of each (empty: one
+  // each). Once per table and step; the table must be one of the options'.
   absl::Status Add(uint32_t table, std::span<const uint64_t> keys,
                    std::span<const int32_t> lookups);
   // Ends the step. `samples` is the batch size.
@@ -96,8 +95,8 @@ class AccessTraceReader {
 
   // The next step; false at the end.
   absl::StatusOr<bool> Next(AccessTraceStep* step);
-  // After Next has said false: the writer closed the file. Otherwise it ends where the writing
-  // process did, after its last whole step.
+  // After Next has returned false: whether the writer closed the file. Otherwise the file ends
+  // after the last whole step of a process that did not.
   bool complete() const { return complete_; }
 
  private:

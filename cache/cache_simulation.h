@@ -20,15 +20,15 @@ struct CacheSimulationOptions {
   CachePolicy policy = CachePolicy::kLru;
   // Lookups of one training step; the last step may have fewer.
   int64_t step_lookups = 1;
-  // Steps that are prefetched while one computes: so many more steps hold their rows pinned.
+  // Steps prefetched while one computes; their rows are pinned, too.
   int32_t prefetch_depth = 0;
 
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };
 
-// What a RowCache of a given size would hit on a stream of lookups: the cache's own code, on rows
-// of the least width, taken through the steps of training (find or insert the distinct keys, pin,
-// age, unpin prefetch_depth steps later). Memory: 16 bytes a way, and the keys of one step.
+// Hit rates of a RowCache of a given size on a stream of lookups. Runs the cache's own code on rows
+// of the least width through the steps of training: find or insert the distinct keys, pin, age,
+// unpin prefetch_depth steps later. Memory: 16 bytes a way, and the keys of one step.
 //
 // Threads: one at a time. Errors: InvalidArgument, and ResourceExhausted (no memory), from Create.
 class CacheSimulation {
@@ -53,8 +53,8 @@ class CacheSimulation {
 
   // One lookup; every step_lookups of them are a step.
   void Add(RowKey key);
-  // One step of its own: distinct keys and how many lookups each has (empty: one each). Lookups
-  // that Add still holds back are a step before it.
+  // One whole step: distinct keys and the lookups of each (empty: one each). Lookups that Add still
+  // holds become a step before it.
   void Step(std::span<const RowKey> keys, std::span<const int32_t> lookups);
   // Ends the step that Add has begun.
   void EndStep();

@@ -7,10 +7,10 @@
 
 namespace hotrow {
 
-// Which keys of a table a sampled trace or curve looks at: those whose hash is low (spatial
-// sampling: Waldspurger et al., "Efficient MRC Construction with SHARDS", FAST'15). A key is in the
-// sample always or never, so its reuse is seen whole; and of two samples of one seed the smaller is
-// a part of the larger, so a curve can be sampled further than the trace it is drawn from.
+// Chooses the keys of sampled traces and curves: those with a low hash (spatial sampling:
+// Waldspurger et al., "Efficient MRC Construction with SHARDS", FAST'15). A key is always in the
+// sample or never, so all its reuse is seen. Of two samples with one seed the larger contains the
+// smaller, so a curve may use a lower rate than its trace.
 //
 // The hash is part of the format of access traces (docs/formats/trace.md).
 class KeySampler {
@@ -30,8 +30,8 @@ class KeySampler {
       : salt_(Mix64(Mix64(seed + 0x9e3779b97f4a7c15ULL) ^
                     (static_cast<uint64_t>(table) + 1) * 0x9e3779b97f4a7c15ULL)) {}
 
-  // A bijection of the keys of one table: the hash stands for the key. Hashes of two tables are
-  // equal by chance alone, 2^-64 for a pair of keys.
+  // A bijection of the keys of one table, so the hash stands for the key. Keys of two tables
+  // collide with probability 2^-64 a pair.
   constexpr uint64_t Hash(uint64_t key) const { return Mix64(key ^ salt_); }
   constexpr bool IsSampled(uint64_t key, uint64_t limit) const { return Hash(key) <= limit; }
 

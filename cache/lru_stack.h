@@ -7,33 +7,32 @@
 namespace hotrow {
 
 // The distinct keys of a stream in the order of their last use: the stack of Mattson et al. 1970
-// ("Evaluation techniques for storage hierarchies"), which answers for LRU caches of all sizes at
-// once: a cache of c rows hits exactly when the distance is below c.
+// ("Evaluation techniques for storage hierarchies"). It serves LRU caches of all sizes at once: a
+// cache of c rows hits exactly when the distance is below c.
 //
-// Each key owns one bit in a line of time slots, that of its last use. The distance of a key is the
-// number of bits after its own: a Fenwick tree over blocks of 512 bits, and at most eight popcounts
-// within one block. So a touch takes O(log n), and memory is 16 bytes of hash table for 0.4 to 0.75
-// keys and less than one byte a key for the bits. When the slots run out, keys move together in
-// their order.
+// Each key has one bit, at the time slot of its last use. Its distance is the number of later bits,
+// counted by a Fenwick tree over blocks of 512 bits and at most eight popcounts in one block. A
+// touch takes O(log n). Memory: a 16-byte entry of a hash table that is 40 to 75 % full, and less
+// than one byte a key for the bits. When the slots run out, the keys are packed in their order.
 //
 // Threads: one at a time.
 class LruStack {
  public:
   LruStack();
 
-  // Puts a key on top. Returns how many distinct keys were used since its last use (0: it was on
-  // top), or -1 when it is new. Keys are told apart by `hash` alone, whose low bits must be mixed
-  // well: pass a bijection of the key, as KeySampler::Hash.
+  // Puts a key on top. Returns the number of distinct keys used since its last use (0: it was on
+  // top), or -1 for a new key. `hash` identifies the key and must have well-mixed low bits: pass a
+  // bijection of the key, as KeySampler::Hash.
   int64_t Touch(uint64_t hash);
 
   // Forgets the keys whose hash is above the limit.
   void RemoveAbove(uint64_t limit);
 
-  // The hash that has `rank` keys' hashes below it; rank in [0, size()).
+  // The hash of rank `rank` in ascending order; rank in [0, size()).
   uint64_t NthHash(int64_t rank) const;
 
   int64_t size() const { return size_; }
-  // Memory held; while the table grows, up to half as much again is held for a moment.
+  // Memory held. While the table grows, up to half as much again is held for a moment.
   int64_t MemoryBytes() const;
 
  private:

@@ -10,9 +10,9 @@
 #include "cache/key_sampler.h"
 #include "cache/lru_stack.h"
 
-// Hit rates of LRU caches of every size, from one pass over the accesses. What an access is, the
-// caller decides: fed with the unique keys of each training step the curves give unique_hit_rate,
-// fed with all lookups the hit_rate of a cache that handles them one after the other.
+// Hit rates of LRU caches of every size, from one pass over the accesses. With the unique keys of
+// each training step as accesses the curves give unique_hit_rate; with all lookups they give the
+// hit_rate of a cache that handles lookups one by one.
 //
 // First uses are misses: nothing is warm before the first access.
 namespace hotrow {
@@ -43,34 +43,32 @@ class LruCurve {
 };
 
 struct SampledLruCurveOptions {
-  double sample_rate = 0.1;  // in (0, 1]: the share of the keys that is looked at
-  // More sampled keys than this lower the rate for good: memory stays bounded whatever the stream
-  // has. 0: the rate is fixed. At least 256.
+  double sample_rate = 0.1;  // in (0, 1]: the share of keys in the sample
+  // With more sampled keys the rate falls for good, which bounds memory for any stream. At least
+  // 256; 0: the rate is fixed.
   int64_t keys_max = 0;
   uint64_t seed = 0;  // of the choice of keys
 
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };
 
-// The curve estimated from a sample of the keys: SHARDS with its adjustment (Waldspurger et al.,
-// FAST'15). The keys whose hash is low are followed through a stack of their own, distances in it
-// are divided by the rate, and what the sample has too few or too many accesses (a hot key is in it
-// or not) is taken for accesses that hit at once. A key that is not sampled costs one hash and one
-// comparison.
+// The curve estimated from a sample of the keys: adjusted SHARDS (Waldspurger et al., FAST'15).
+// Keys with a low hash go through a stack of their own, whose distances are divided by the rate. A
+// surplus or deficit of accesses in the sample (a hot key is in it or not) counts as accesses that
+// hit at once. A key outside the sample costs one hash and one comparison.
 //
 // Error. With n the accesses, R the rate, S the sampled keys and m_i(c) the misses of key i in a
 // cache of c rows, the adjusted estimate is 1 - sum over S of m_i(c) / (n R): a Horvitz-Thompson
 // estimate of the miss rate. HitRateError(c) states two standard errors of it, from
 //   - which keys are in the sample: the spread of the sum over kGroups groups of keys, drawn by
 //     other bits of the hash ("random groups", Wolter, Introduction to Variance Estimation, ch. 2);
-//   - the distances: of d distinct keys Binomial(d, R) are sampled, so a cache of c rows is told
-//     from one of c +- sqrt(c (1 - R) / R) only by luck; the difference between the hit rates there
-//     is taken for the error of all accesses at once.
-// For a normal error, 95 % of estimates lie within it. It is no bound for adversaries: a stream
-// that has one key half of the time may put that key's misses beyond it. Sizes below a few 1 / R
-// are not resolved.
+//   - the distances: of d distinct keys Binomial(d, R) are sampled, so the sample cannot tell a
+//     cache of c rows from one of c +- sqrt(c (1 - R) / R); the difference of the hit rates there
+//     is taken as the error of all accesses.
+// If errors are normal, 95 % of estimates lie within it. It is no bound for every stream: where one
+// key has half of the accesses, its misses may exceed it. Sizes below a few 1 / R are not resolved.
 //
-// When keys_max lowers the rate, what was counted before is scaled with it, as FAST'15 does.
+// When keys_max lowers the rate, earlier counts are scaled with it, as in the paper.
 //
 // Threads: one at a time.
 class SampledLruCurve {
@@ -87,8 +85,7 @@ class SampledLruCurve {
     ++accesses_;
     if (hash <= limit_) AddSampled(hash);
   }
-  // Accesses that were seen and whose keys are known not to be in the sample: the others of a trace
-  // that is itself sampled.
+  // Accesses of keys known to be outside the sample: the unsampled ones of a sampled trace.
   void AddUnsampled(int64_t accesses) { accesses_ += accesses; }
 
   int64_t accesses() const { return accesses_; }
@@ -96,7 +93,7 @@ class SampledLruCurve {
   int64_t sampled_keys() const { return stack_.size(); }
   double distinct() const { return static_cast<double>(stack_.size()) / sample_rate(); }
   double HitRate(double rows) const;
-  // What HitRate may be off by, see above; 0 when every key is looked at.
+  // The error of HitRate, see above; 0 when every key is sampled.
   double HitRateError(double rows) const;
   int64_t MemoryBytes() const;
 

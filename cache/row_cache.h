@@ -16,8 +16,7 @@
 
 namespace hotrow {
 
-// What decides who leaves when both buckets of a new row are full. Policies change speed, never
-// values.
+// Chooses the victim when both buckets of a new row are full. Policies change speed, never values.
 enum class CachePolicy {
   kLru,  // the row whose last step lies furthest back
   kLfu,  // the row used in the fewest steps, long ago counting less
@@ -39,60 +38,59 @@ struct RowCacheStats {
   int64_t used_bytes = 0;        // of the budget, the same from creation on
   int64_t host_bytes = 0;        // CUDA: page-locked host memory beside the budget
   int64_t evictions = 0;         // rows dropped for another row
-  int64_t dirty_evictions = 0;   // the part of them that was handed out for write-back
+  int64_t dirty_evictions = 0;   // of them, handed out for write-back
   int64_t overflow_inserts = 0;  // rows that found all 64 ways of their buckets pinned
   int64_t no_room = 0;           // keys that FindOrInsert could not place
 };
 
 // Where FindOrInsert put a key.
 enum class Placement : uint8_t {
-  kHit = 0,     // the row has a way already; its bytes are there, or will be: see MarkFilled
-  kFilled = 1,  // the row has a way now; the caller must write its bytes and then call MarkFilled
-  kNoRoom = 2,  // every way it may use is pinned; not resident
+  kHit = 0,     // the row had a way; its bytes are there, or will be: see MarkFilled
+  kFilled = 1,  // the row got a way; the caller must write its bytes and then call MarkFilled
+  kNoRoom = 2,  // not resident: every way it may use is pinned
 };
 
-// What left to make room for a key. 0: no row, or a clean one.
+// The row that was evicted for a key. 0: none, or a clean one.
 inline constexpr uint8_t kEvictedDirty = 1;
 inline constexpr uint8_t kEvictedMarked = 2;  // see MarkDirtyRows
 
-// RowCache keeps the hot rows of all tables of one row width near the compute. It is a cache in the
-// strict sense: a row it drops is either clean or handed to the caller.
+// RowCache keeps the hot rows of all tables of one row width near the compute. It loses nothing: a
+// row that it evicts is either clean or handed to the caller.
 //
 // Layout:  32-way buckets of 512 bytes of metadata (16 bytes a way): 32 tags, 32 scores, 32
 //          states, tables, keys. The row of (bucket, way) lies at slab + (32 * bucket + way) *
 //          row_bytes, so slot = 32 * bucket + way and no pointers are stored. A key may live in
 //          two buckets of one partition (2,048 buckets or more; a small cache is one
-//          partition); it goes to the emptier, and when both are full the lowest score of the
-//          unpinned ways among the 64 is evicted, or, where few ways are unpinned, the lowest
-//          of the bucket with more of them. If all 64 are pinned it goes to the partition's
+//          partition). It goes to the emptier one. If both are full, the unpinned way with the
+//          lowest score of the 64 is evicted; if few ways are unpinned, the lowest of the
+//          bucket with more of them. If all 64 are pinned, the key goes to the partition's
 //          overflow buckets, which are probed only while they hold anything.
 // Devices: with Device::kCpu everything lies in host memory and every call is done when it returns;
 //          no call fails. With Device::kCuda rows and metadata lie in the memory of the device that
-//          was current at Create. Then every span and pointer is memory that the GPU reaches:
-//          device memory, or page-locked host memory (PinnedBuffer, HostRegistration); calls are
-//          enqueued on ctx.stream, and what they write is there once the stream has got there, so
-//          who wants to look waits for the stream. Find, FindRows, FindOrInsert, MarkFilled,
-//          Abandon, Unpin, MarkDirty, DropMarks and EndStep allocate nothing, do not wait, and can
-//          be captured in a CUDA graph (sizes and pointers fixed). MarkDirtyRows, TakeMarks,
-//          TakeMarked, ForEachDirty and Stats wait for the stream.
-//          The placement of a row depends on timing there (which way, which victim, who finds the
-//          last room), its value never; a batch of hits gives the same answers as on the CPU.
-// Memory:  budget_bytes covers rows, metadata and counters: device memory on CUDA, in one
-//          allocation, not counting what the driver rounds it up by (less than 2 MiB). Beside it a
-//          CUDA cache has Size().host_bytes of page-locked host memory, about 4 MiB and no less
-//          than a row, through which ForEachDirty hands out rows. Batches need no scratch there,
-//          of whatever size they are. On the CPU there is scratch that grows to the largest batch
-//          seen (at most 20 bytes a key).
-// Threads: all calls but row(), Find, FindRows, Size and Stats change the cache: one at a time, by
-//          the caller, and on one stream at a time (another stream waits for an event of the one
-//          before). Inside, ctx.pool's threads own whole partitions, so results on the CPU do not
-//          depend on their number. Find, FindRows and Stats may run beside each other only, row()
-//          and Size beside everything.
+//          was current at Create. Then every span and pointer must be memory that the GPU
+//          reaches: device memory, or page-locked host memory (PinnedBuffer, HostRegistration).
+//          Calls are enqueued on ctx.stream; wait for it before reading their results. Find,
+//          FindRows, FindOrInsert, MarkFilled, Abandon, Unpin, MarkDirty, DropMarks and EndStep
+//          allocate nothing, do not wait, and can be captured in a CUDA graph (with fixed sizes
+//          and pointers). MarkDirtyRows, TakeMarks, TakeMarked, ForEachDirty and Stats wait for
+//          the stream. There the placement of a row depends on timing (which way, which victim,
+//          which key gets the last room), its value never; a batch of hits gives the same answers
+//          as on the CPU.
+// Memory:  budget_bytes covers rows, metadata and counters. On CUDA it is one allocation of device
+//          memory, which the driver may round up by less than 2 MiB; in addition the cache has
+//          Size().host_bytes of page-locked host memory, about 4 MiB and no less than a row,
+//          through which ForEachDirty hands out rows. Batches of any size need no scratch there.
+//          On the CPU scratch grows to the largest batch seen (at most 20 bytes a key).
+// Threads: all calls but row(), Find, FindRows, Size and Stats change the cache: one at a time, and
+//          on one stream at a time (a new stream first waits for an event of the one before). The
+//          caller sees to both. Threads of ctx.pool own whole partitions, so results on the CPU do
+//          not depend on their number. Find, FindRows and Stats may run concurrently with each
+//          other only, row() and Size with everything.
 // Errors:  InvalidArgument (options), ResourceExhausted (no memory) and FailedPrecondition (no
-//          usable GPU) from Create. After that calls return OK on the CPU; on CUDA what a launch or
-//          a copy says, and then some of the call may have happened. Breaking a precondition stops
-//          the process; on CUDA the kernel, whose message names the place, and with it all later
-//          work on that device.
+//          usable GPU) from Create. Later calls return OK on the CPU. On CUDA they return errors of
+//          launches and copies; part of the call may then have happened. A broken precondition
+//          stops the process; on CUDA it stops the kernel, with a message that names the place,
+//          and all later work on that device.
 class RowCache {
  public:
   static absl::StatusOr<std::unique_ptr<RowCache>> Create(const RowCacheOptions& options);
@@ -100,14 +98,14 @@ class RowCache {
   RowCache(const RowCache&) = delete;
   RowCache& operator=(const RowCache&) = delete;
 
-  // The smallest budget in which `rows` rows, all pinned at once, are sure to find room.
-  // `row_bytes` and `device` as in the options. "Sure" up to chance below 1e-9: the two choices
-  // leave the buckets within a few rows of even, and the budget has 1/8 more ways than rows, plus
-  // the overflow.
+  // The smallest budget in which `rows` rows, all pinned at once, find room. `row_bytes` and
+  // `device` as in the options. The chance of failure is below 1e-9: two choices of bucket keep the
+  // buckets within a few rows of even, and the budget has 1/8 more ways than rows, plus the
+  // overflow.
   static int64_t BudgetForRows(int64_t rows, int64_t row_bytes, Device device = Device::kCpu);
 
-  // What Create makes of a budget: ways, overflow_ways, used_bytes and host_bytes of Stats; ways is
-  // 0 when the budget is too small for a cache.
+  // The ways, overflow_ways, used_bytes and host_bytes that Create would give a cache of this
+  // budget; ways is 0 when the budget is too small.
   static RowCacheStats SizeForBudget(int64_t budget_bytes, int64_t row_bytes,
                                      Device device = Device::kCpu);
 
@@ -128,11 +126,11 @@ class RowCache {
   // that is a hit, and its caller must wait for the earlier one's MarkFilled before it uses the
   // row.
   //
-  // For each i, placement[i] says what happened and slots[i] is its slot (-1 for kNoRoom). When
-  // placing keys[i] evicted a dirty or marked row, evicted_keys[i] names it, evicted[i] says which,
-  // and its bytes were copied to evicted_rows + i * row_bytes(), which is 16-byte aligned;
-  // otherwise evicted[i] = 0. The caller must write evicted rows back before it reads misses from
-  // the tier below, because a key of a later batch may be among them.
+  // For each i, placement[i] is the outcome and slots[i] the slot (-1 for kNoRoom). If placing
+  // keys[i] evicted a dirty or marked row, evicted[i] is not 0, evicted_keys[i] is its key, and
+  // evicted_rows + i * row_bytes(), 16-byte aligned, has its bytes. The caller must write evicted
+  // rows back before it reads misses from the tier below, because a later batch may ask for one of
+  // them.
   struct InsertResult {
     std::span<int64_t> slots;           // [n]
     std::span<Placement> placement;     // [n]
@@ -147,36 +145,36 @@ class RowCache {
 
   // The bytes of these slots (placed with kFilled) have been written.
   virtual absl::Status MarkFilled(const ExecContext& ctx, std::span<const int64_t> slots) = 0;
-  // Undoes the placement of slots that were placed with kFilled but will not be filled: they are
-  // emptied. Batches that named their keys since have taken their pins off.
+  // Empties slots that were placed with kFilled but will not be filled. Later batches that hit
+  // their keys must have taken their pins off.
   virtual absl::Status Abandon(const ExecContext& ctx, std::span<const int64_t> slots) = 0;
-  // Takes one pin off each slot; dirty: the rows were updated and must be written back before they
-  // go.
+  // Takes one pin off each slot. dirty: the rows were updated and must be written back before they
+  // leave.
   virtual absl::Status Unpin(const ExecContext& ctx, std::span<const int64_t> slots,
                              bool dirty) = 0;
 
-  // The rows, pinned ones, differ from the tier below.
+  // Marks pinned rows as different from the tier below.
   virtual absl::Status MarkDirty(const ExecContext& ctx, std::span<const int64_t> slots) = 0;
 
-  // For snapshots: what is dirty now shall be written down while rows go on changing.
+  // For snapshots, which write down the rows that are dirty now while rows go on changing.
   //
-  // MarkDirtyRows makes all dirty rows marked instead and returns their number; a pass over two
-  // lines of each bucket. Whoever is about to change a marked row must take the mark first and keep
-  // the old bytes (TakeMarks). No row may be marked before.
+  // Turns all dirty rows into marked ones and returns their number; a pass over two lines of each
+  // bucket. Before changing a marked row the caller must take the mark and keep the old bytes
+  // (TakeMarks). No row may be marked before the call.
   virtual absl::StatusOr<int64_t> MarkDirtyRows(const ExecContext& ctx) = 0;
-  // Looks at `slots` in order and takes the marks off those that have one: they become dirty, and
-  // keys[k] and rows + k * row_bytes() get their keys and bytes. Stops when `keys` is full. *taken
-  // is how many marks were taken; returns how many of `slots` were looked at. `taken` is host
-  // memory, `rows` 16-byte aligned.
+  // Goes through `slots` in order and turns marked rows into dirty ones; keys[k] and
+  // rows + k * row_bytes() get their keys and bytes. Stops when `keys` is full. *taken is the
+  // number of marks taken; returns the number of slots done. `taken` is host memory, `rows` 16-byte
+  // aligned.
   virtual absl::StatusOr<int64_t> TakeMarks(const ExecContext& ctx, std::span<const int64_t> slots,
                                             std::span<RowKey> keys, std::byte* rows,
                                             int64_t* taken) = 0;
-  // Takes the marks off up to keys.size() marked rows from slot *cursor on: copies their bytes to
-  // `rows`, names them, pins them once more, so that they stay until they were written down, and
-  // advances *cursor, which is host memory. Returns how many; it also ends after half a million
-  // slots, so that a call takes no more than a millisecond beside the copying. All were taken when
-  // *cursor is num_slots(). With this pin a row may have 63, so no more than 62 steps may be in
-  // flight. `rows` is 16-byte aligned.
+  // Takes the marks off up to keys.size() marked rows from slot *cursor on. Sets their keys, slots
+  // and bytes, pins them once more, so that they stay until they are written down, and advances
+  // *cursor, which is host memory. Returns their number. It also ends after half a million slots,
+  // so that a call takes at most a millisecond besides copying. All are taken when *cursor is
+  // num_slots(). This pin counts towards the 63 of a row, so at most 62 steps may be in flight.
+  // `rows` is 16-byte aligned.
   virtual absl::StatusOr<int64_t> TakeMarked(const ExecContext& ctx, int64_t* cursor,
                                              std::span<RowKey> keys, std::span<int64_t> slots,
                                              std::byte* rows) = 0;
@@ -187,9 +185,9 @@ class RowCache {
   // Ages the scores: call once per training step, after its FindOrInsert.
   virtual absl::Status EndStep(const ExecContext& ctx) = 0;
 
-  // Hands out all dirty rows in batches, in slot order; a batch is marked clean when visit returns
-  // OK. Ends with the first error. Pins do not matter: a pinned dirty row is handed out too and
-  // stays. On every device `visit` gets host memory, valid until it returns.
+  // Hands out all dirty rows, pinned ones too, in batches in slot order. A batch becomes clean when
+  // visit returns OK. Ends with the first error. On every device `visit` gets host memory, valid
+  // until it returns.
   virtual absl::Status ForEachDirty(
       const ExecContext& ctx,
       absl::FunctionRef<absl::Status(std::span<const RowKey> keys,
@@ -205,8 +203,8 @@ class RowCache {
   Device device() const { return options_.device; }
   // The parts of Stats that never change: ways, overflow_ways, used_bytes, host_bytes.
   virtual RowCacheStats Size() const = 0;
-  // On CUDA, of the moment that ctx.stream has reached; from another stream than the one of the
-  // changes, of some moment.
+  // On CUDA, the state that ctx.stream has reached. On another stream than that of the changes, the
+  // state of some moment.
   virtual absl::StatusOr<RowCacheStats> Stats(const ExecContext& ctx) const = 0;
 
  protected:
