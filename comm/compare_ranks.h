@@ -10,15 +10,15 @@
 
 namespace hotrow {
 
-// Names and values in words, as an error shows them: {"--learning_rate", "0.02"}.
+// Names and values as an error shows them: {"--learning_rate", "0.02"}.
 using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
-// Compares what all ranks must have alike. Collective. One exchange of 24 bytes where all is alike;
-// only where it is not, the texts travel, their lengths first.
+// Checks that all ranks have the same values. Collective. Ranks exchange 24 bytes; the texts travel
+// only if something differs.
 //
-// Errors: InvalidArgument, the same on every rank, which names each value that differs with its
-// ranks: "the ranks differ: --learning_rate is 0.02 on rank 0 and 0.5 on rank 1". The channel goes
-// on working. Otherwise those of the channel.
+// Errors: InvalidArgument, the same on every rank, which names each difference: "the ranks differ:
+// --learning_rate is 0.02 on rank 0 and 0.5 on rank 1"; the channel stays usable. Otherwise those
+// of the channel.
 absl::Status CompareRanks(Communicator& channel, const NamedValues& mine);
 
 }  // namespace hotrow

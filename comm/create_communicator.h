@@ -11,7 +11,7 @@
 namespace hotrow {
 
 enum class CommKind {
-  kAuto,    // by what the environment says: kMpi under mpirun, else kSingle
+  kAuto,    // chosen by the environment: kMpi under mpirun, else kSingle
   kSingle,  // this process alone
   kMpi,
 };
@@ -19,17 +19,16 @@ enum class CommKind {
 // "auto", "single", "mpi". InvalidArgument lists them.
 absl::StatusOr<CommKind> ParseCommKind(std::string_view name);
 
-// What a program makes at its start: the communicator of this process. Collective over the
-// processes of the job.
+// Makes the communicator of this process, at the program's start. Collective over the processes of
+// the job.
 //
-// Errors: as CreateMpiCommunicator, and InvalidArgument for an environment that contradicts itself.
-// Unimplemented under torchrun with several processes: ids and other host data travel by MPI only.
-// Unimplemented under mpirun -n 2 or more in a build without MPI, instead of several runs of the
-// same job.
+// Errors: as CreateMpiCommunicator. InvalidArgument for a contradictory environment. Unimplemented
+// under torchrun with several processes, since host data travel by MPI only, and under mpirun -n 2
+// or more in a build without MPI, which would run the same job several times.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(
     CommKind kind, const CommunicatorOptions& options);
 
-// The decision of kAuto, for an environment.
+// The kind that kAuto chooses in an environment.
 absl::StatusOr<CommKind> ChooseCommKind(const RankEnvironment& environment);
 
 }  // namespace hotrow

@@ -15,21 +15,22 @@
 
 namespace hotrow {
 
-// The non-blocking form of a Communicator: a channel with a thread of its own, which makes the
-// calls that are handed to it, in that order, while others compute.
+// The non-blocking form of a Communicator: a channel with a thread of its own that runs calls in
+// the order of Start, while other threads compute.
 //
 //   CommLane lane(*std::move(channel));  // of Duplicate()
 //   const int64_t ticket = lane.Start([&](Communicator& c) { return c.AllReduceSum(gradients); });
 //   ... compute, without touching `gradients` ...
 //   HOTROW_RETURN_IF_ERROR(lane.Wait(ticket));
 //
-// All ranks start the same work in the same order. Work may compute, too (pack, call, unpack).
-// Threads: all methods may run concurrently; who calls Start from several threads orders them
-// alike on all ranks.
-// Errors: work that fails ends the lane: what was started after it does not run, and Wait for it,
-// or for anything later, returns its error. A failed communicator fails all its work, so that
-// takes no longer than its timeout. Where the system has no thread for the lane, the channel's
-// family is failed, and all work with Unavailable.
+// All ranks start the same work in the same order. Work may also compute (pack, call, unpack).
+// Threads: all methods may run concurrently. Starts from several threads must have the same order
+// on
+//          all ranks.
+// Errors:  failing work ends the lane: later work does not run, and Wait for it or for later work
+//          returns its error. A failed communicator fails its calls within its timeout. If the
+//          system has no thread for the lane, the channel's family and all work fail with
+//          Unavailable.
 class CommLane {
  public:
   using Work = std::function<absl::Status(Communicator&)>;
@@ -42,13 +43,13 @@ class CommLane {
 
   // Returns at once, with the ticket of this work: 0, 1, 2, ...
   int64_t Start(Work work);
-  // Returns when this work and all before it is done; OK when all of it succeeded. Any number of
-  // times.
+  // Returns when this work and all earlier work is done; OK if all succeeded. May be called any
+  // number of times.
   absl::Status Wait(int64_t ticket);
   // Waits for everything started so far.
   absl::Status WaitAll();
 
-  // Of the channel, from any thread.
+  // Communicator::Abort of the channel, from any thread.
   void Abort(std::string_view message) { channel_->Abort(message); }
 
  private:

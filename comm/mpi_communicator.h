@@ -11,32 +11,37 @@ namespace hotrow {
 // Whether this build has MPI (HOTROW_MPI).
 bool HaveMpi();
 
-// This process's end of a new family between all processes that mpirun started (MPI_COMM_WORLD).
-// Collective over them; families do not see each other's messages or failures.
+// Makes a family between all processes that mpirun started (MPI_COMM_WORLD) and returns this
+// process's end. Collective. Families do not see each other's messages or failures.
 //
-// MPI:        any MPI-3 that grants MPI_THREAD_MULTIPLE. Started here by the first call, unless the
-//             program has done so, and then ended at exit, unless a family has failed: a process
-//             that leaves without MPI_Finalize is what makes mpirun end the others, where
-//             MPI_Finalize would wait for the silent one. So leave by exit() or return from main,
-//             with a status other than 0. No MPI error handler aborts the process.
+// MPI:        any MPI-3 with MPI_THREAD_MULTIPLE. The first call initialises MPI, unless the
+// program
+//             has; MPI is then finalized at exit, unless a family has failed. MPI_Finalize would
+//             wait for a silent rank, but a process that leaves without it makes mpirun end the
+//             others. So after a failure leave by exit() or return from main with a status other
+//             than 0. No MPI error handler aborts the process.
 // Messages:   MPI_Isend and MPI_Irecv, all of an exchange at once, and a loop of MPI_Testsome that
 //             looks at the clock. Channels differ by tag, so Duplicate opens nothing in MPI.
-// Waiting:    polls for as long as its bytes explain, then yields the processor at each empty poll,
-//             then sleeps 50 us between polls, and so leaves the core to those who compute.
-// Failures:   a rank that gives up tells the others which ranks it misses, and listens a little
-//             (a quarter of the timeout, a second at most): a rank that says so itself is alive,
-//             and no longer a suspect. So all ranks name the same culprit.
-// mpirun:     ends all processes by a signal as soon as one dies by a signal, or exits with a
-//             status other than 0, or without MPI_Finalize; then its message is seen, which names
-//             the rank, and perhaps not ours. With --enable-recovery it leaves them to us.
-// The end:    of a family's last channel is collective where nothing has failed (MPI_Comm_free),
-//             and so is that of the program (MPI_Finalize). The first has no timeout. Before the
-//             second the ranks wait for each other; a process that has waited for the timeout and
-//             half of it (2 s more at most) says so and ends with status 1.
+// Waiting:    polls for as long as its bytes may take, then yields the processor at each empty
+// poll,
+//             then sleeps 50 us between polls and leaves the core to other threads.
+// Failures:   a rank that gives up tells the others which ranks it misses, and listens for a
+// quarter
+//             of the timeout, at most a second: a rank that reports missing ranks itself is alive
+//             and no suspect. So all ranks name the same culprit.
+// mpirun:     kills all processes as soon as one dies by a signal, exits with a status other than
+// 0,
+//             or exits without MPI_Finalize. Its message then names the rank; ours may not appear.
+//             With --enable-recovery it leaves them running.
+// The end:    of a family's last channel is collective if nothing has failed (MPI_Comm_free), and
+// so
+//             is that of the program (MPI_Finalize). The first has no timeout. Before the second
+//             the ranks wait for each other, for at most 3/2 of the timeout or 2 s more than it;
+//             then a process says so and exits with status 1.
 //
 // Errors: Unimplemented (a build without MPI), FailedPrecondition (an MPI without threads; after
 //         MPI_Finalize), InvalidArgument (options), DeadlineExceeded (not every process made a
-//         family), Internal (MPI's own errors, in its words).
+//         family), Internal (MPI's errors, in its words).
 absl::StatusOr<std::unique_ptr<Communicator>> CreateMpiCommunicator(
     const CommunicatorOptions& options);
 

@@ -15,31 +15,32 @@ namespace hotrow {
 // Whether this build has NCCL (HOTROW_NCCL).
 bool HaveNccl();
 
-// Collective calls over device memory, one GPU a rank. The same collectives as Communicator's with
-// two differences: a call enqueues its work on a stream and returns; and all pointers are to memory
-// of the device that was current at Create. Counts and offsets are in host memory and are not
-// needed after the call.
+// Collective calls over device memory, one GPU a rank. They differ from Communicator's in two ways:
+// a call enqueues its work on a stream and returns, and all pointers are to memory of the device
+// that was current at Create. Counts and offsets are in host memory; calls do not keep them.
 //
 // Order:      all ranks enqueue the same calls in the same order, whatever their streams.
 // Threads:    one thread at a time.
-// Bits:       sums are NCCL's: the same on every rank; their order is NCCL's choice for a number of
-//             ranks, size and topology, not the order of ranks that Communicator promises.
-// Errors:     as Communicator, with what only the device can find out coming from Wait. A failed
-//             call ends all work of this communicator on the device (ncclCommAbort) and fails the
-//             host's family, so that all ranks end; what others report there ends this one, too.
-//             A rank that does not answer is found when Wait has waited for timeout_seconds; NCCL
-//             cannot say which, so the ranks then meet in a Barrier on the host, which names it:
-//             within 9/4 of timeout_seconds altogether. FailedPrecondition: no usable GPU.
-//             Unimplemented: a build without NCCL.
-// Sizes:      the ranks' counts must fit together. Nobody compares them before bytes move, as
-//             Communicator does: NCCL leaves what happens then undefined. Exchange them on the host
-//             first, where a peer decides them.
+// Bits:       sums are the same on every rank, but in NCCL's order, which depends on the number of
+//             ranks, the size and the topology. It is not the rank order of Communicator.
+// Errors:     as Communicator; Wait returns those that only the device finds. A failed call ends
+// all
+//             work of this communicator on the device (ncclCommAbort) and fails the host's family,
+//             so that all ranks end; failures of the family end this communicator, too. Wait finds
+//             a rank that does not answer after timeout_seconds. NCCL cannot tell which one, so the
+//             ranks then meet in a Barrier on the host, which names it: within 9/4 of
+//             timeout_seconds in all. FailedPrecondition: no usable GPU. Unimplemented: a build
+//             without NCCL.
+// Sizes:      the ranks' counts must match. Unlike in Communicator nothing compares them, and in
+// NCCL
+//             a mismatch is undefined behaviour. If a peer decides a count, exchange it on the host
+//             first.
 class NcclCommunicator {
  public:
   virtual ~NcclCommunicator() = default;
 
-  // Collective over `host`'s ranks, which it uses to get acquainted and to tell of failures, on a
-  // channel of its own. Takes the timeout from its options.
+  // Collective over `host`'s ranks. Duplicates `host` for setup and failures, and takes its
+  // timeout.
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(Communicator& host);
 
   virtual int rank() const = 0;
@@ -60,7 +61,7 @@ class NcclCommunicator {
   virtual absl::Status Broadcast(void* data, int64_t bytes, int root, CudaStream stream) = 0;
 
   // Returns when all work on the stream is done. Use it instead of cudaStreamSynchronize, which
-  // would wait for a dead rank for ever.
+  // waits for a dead rank for ever.
   virtual absl::Status Wait(CudaStream stream) = 0;
 };
 

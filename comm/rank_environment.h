@@ -12,26 +12,26 @@ enum class Launcher {
   kTorchrun,  // torchrun, or anything else that sets RANK and WORLD_SIZE
 };
 
-// Which rank of how many this process is, by what its launcher says in the environment.
+// The rank of this process and the number of ranks, from the launcher's environment variables.
 struct RankEnvironment {
   Launcher launcher = Launcher::kNone;
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;  // among the ranks on this machine: the GPU to use
-  // How many they are, who share its memory and processors; 1 where nobody says.
+  // Number of ranks on this machine, which share memory and processors; 1 if not given.
   int local_world_size = 1;
 };
 
-// Looks for, in this order, and takes the first that is set:
+// Takes the first of these that is set:
 //   OMPI_COMM_WORLD_SIZE, _RANK, _LOCAL_RANK, _LOCAL_SIZE    Open MPI
 //   PMI_SIZE, PMI_RANK, MPI_LOCALRANKID, MPI_LOCALNRANKS     MPICH, Intel MPI, and Slurm's PMI-2
 //   WORLD_SIZE, RANK, LOCAL_RANK, LOCAL_WORLD_SIZE           torchrun
-// Where no local rank is given, it is the rank.
+// The local rank defaults to the rank.
 //
-// Errors: InvalidArgument names the variable that is missing, no number or out of range.
+// Errors: InvalidArgument, which names a variable that is missing, not a number or out of range.
 absl::StatusOr<RankEnvironment> DetectRankEnvironment();
 
-// The same with variables from `get`, which returns null for what is not set.
+// The same with variables from `get`, which returns null for one that is not set.
 absl::StatusOr<RankEnvironment> DetectRankEnvironment(
     absl::FunctionRef<const char*(const char* name)> get);
 

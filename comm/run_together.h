@@ -10,30 +10,30 @@
 #include "absl/status/statusor.h"
 #include "comm/communicator.h"
 
-// Ranks that do something locally, for however long, and agree on how it ended. All calls are
-// collective; their errors, where they say nothing else, are those of the channel.
+// Ranks do local work of any length and agree on its result. All calls are collective; unless said
+// otherwise, their errors are those of the channel.
 namespace hotrow {
 
-// How work that all ranks do stands.
+// The state of work that all ranks do.
 struct RankVerdict {
   bool all_done = false;
-  // Once all are done, the same on all ranks: OK, or that of a rank that failed, with its number
-  // before the message: "rank 2: MESSAGE". Of several failures ResourceExhausted goes first, since
-  // it has a remedy, then that of the lowest rank. A single rank's own as it is.
+  // When all are done: OK, or the error of one rank, as "rank 2: MESSAGE"; the same on all ranks.
+  // Of several errors ResourceExhausted wins, since it has a remedy, then the lowest rank. With one
+  // rank its own status, unchanged.
   absl::Status status;
 };
 
-// Asks all ranks once, without waiting for any work. mine: how this rank's part ended, when it is
+// Asks all ranks once, without waiting for their work. mine: the result of this rank's part, once
 // done.
 absl::StatusOr<RankVerdict> AskRanks(Communicator& channel, bool done, const absl::Status& mine);
 
 // The verdict on what all ranks have done.
 absl::Status AgreeOn(Communicator& channel, const absl::Status& mine);
 
-// Runs `work` on the calling thread of each rank and returns the verdict when all ranks are done
-// with theirs; the channel goes on working. The work may take any time, on one rank longer than
-// the timeout of the communicator: meanwhile a thread answers for this rank on `channel`, which the
-// work must not use. A channel of one rank simply runs `work`.
+// Runs `work` on the calling thread of each rank and returns the verdict when all ranks are done.
+// The channel stays usable after failures of the work. The work may exceed the communicator's
+// timeout: a thread answers for this rank on `channel` meanwhile, so the work must not use it. With
+// one rank it just runs `work`.
 absl::Status RunTogether(Communicator& channel, absl::FunctionRef<absl::Status()> work);
 
 // One text from each rank, by rank, cut off after 4096 bytes.
