@@ -113,7 +113,8 @@ class Env {
 Env& PosixEnv();
 
 // Env::CreateDirs, durable: after OK the directory and the parents that were missing survive power
-// loss. Parents that existed already are taken to be durable; the last directory is synced anyway.
+// loss. Parents that existed already are taken to be durable; the name of the last one is synced in
+// any case.
 absl::Status CreateDirsDurably(Env& env, const std::string& path);
 // Reads exactly bytes.size() bytes. Errors: DataLoss when the file ends first, naming file and
 // offset.
