@@ -49,8 +49,7 @@ struct IoQueueOptions {
 //             its block_bytes(); anything else is InvalidArgument and touches nothing.
 // Durability: none before File::Sync.
 // Threads:    one thread at a time. Any thread may call, but io_uring needs the least CPU when it
-// is
-//             always the same one. Queues are independent of each other and may share Files.
+//             is always the same one. Queues are independent of each other and may share Files.
 // Errors:     are in each request's status; other requests run on. A status names path and offset.
 //             OutOfRange (the file ended before the read did; done says how much there was),
 //             DataLoss (EIO), ResourceExhausted (disk full), InvalidArgument (see Direct; offset

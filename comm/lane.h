@@ -25,8 +25,7 @@ namespace hotrow {
 //
 // All ranks start the same work in the same order. Work may also compute (pack, call, unpack).
 // Threads: all methods may run concurrently. Starts from several threads must have the same order
-// on
-//          all ranks.
+//          on all ranks.
 // Errors:  failing work ends the lane: later work does not run, and Wait for it or for later work
 //          returns its error. A failed communicator fails its calls within its timeout. If the
 //          system has no thread for the lane, the channel's family and all work fail with

@@ -24,17 +24,15 @@ bool HaveNccl();
 // Bits:       sums are the same on every rank, but in NCCL's order, which depends on the number of
 //             ranks, the size and the topology. It is not the rank order of Communicator.
 // Errors:     as Communicator; Wait returns those that only the device finds. A failed call ends
-// all
-//             work of this communicator on the device (ncclCommAbort) and fails the host's family,
-//             so that all ranks end; failures of the family end this communicator, too. Wait finds
-//             a rank that does not answer after timeout_seconds. NCCL cannot tell which one, so the
-//             ranks then meet in a Barrier on the host, which names it: within 9/4 of
+//             all work of this communicator on the device (ncclCommAbort) and fails the host's
+//             family, so that all ranks end; failures of the family end this communicator, too.
+//             Wait finds a rank that does not answer after timeout_seconds. NCCL cannot tell which
+//             one, so the ranks then meet in a Barrier on the host, which names it: within 9/4 of
 //             timeout_seconds in all. FailedPrecondition: no usable GPU. Unimplemented: a build
 //             without NCCL.
 // Sizes:      the ranks' counts must match. Unlike in Communicator nothing compares them, and in
-// NCCL
-//             a mismatch is undefined behaviour. If a peer decides a count, exchange it on the host
-//             first.
+//             NCCL a mismatch is undefined behaviour. If a peer decides a count, exchange it on the
+//             host first.
 class NcclCommunicator {
  public:
   virtual ~NcclCommunicator() = default;
