@@ -14,13 +14,13 @@ inline constexpr int64_t kBceChunkSamples = 256;
 // On a CUDA device logits, labels, gradient, loss and workspace are device memory.
 struct BceWithLogitsArgs {
   const float* logits = nullptr;  // [B]
-  // [B], each in [0, 1]. Checked: the error names the sample. On CUDA, where no one waits for an
-  // answer, a label that is not makes the loss a NaN.
+  // [B], each in [0, 1]. The CPU checks them; the error names the sample. On CUDA, which does not
+  // wait for a result, a label outside makes the loss NaN.
   const float* labels = nullptr;
   int64_t batch_size = 0;     // B
   float* gradient = nullptr;  // [B] or null: d(mean loss)/d(logit) = (sigmoid(x) - y) / M
-  // M, if not 0: at least B, the size of the global batch of which this is a slice, so that the
-  // gradients of all slices are those of the mean over the global batch. 0: M = B.
+  // M >= B, the size of the global batch of which this is a slice: gradients are then those of the
+  // mean over the global batch. 0: M = B.
   int64_t mean_over = 0;
   // Mean over these B samples, whatever mean_over says; 0 when B = 0. Summed in double: in sample
   // order within chunks of kBceChunkSamples, then over the chunks in order, so it does not depend
@@ -34,9 +34,9 @@ struct BceWithLogitsArgs {
 
 int64_t BceWithLogitsWorkspaceBytes(Device device, int64_t batch_size);  // 0 on the CPU
 
-// loss = max(x, 0) - x*y + log(1 + exp(-|x|)): the form that neither overflows nor cancels. CUDA
-// sums in the same order; its exp and log may differ from the CPU's by a few units in the last
-// place of a double, which loss and gradients inherit (these before they are rounded to floats).
+// loss = max(x, 0) - x*y + log(1 + exp(-|x|)), which neither overflows nor cancels. CUDA sums in
+// the same order; its exp and log may differ from the CPU's by a few units in the last place of a
+// double, and so may loss and gradients (before they are rounded to floats).
 absl::Status BceWithLogits(const ExecContext& ctx, const BceWithLogitsArgs& args);
 
 // 1 / (1 + exp(-x)), exact at both ends.

@@ -22,7 +22,7 @@ struct CrossNetworkOptions {
   int32_t width = 0;       // W > 0: columns of input and output
   int32_t num_layers = 0;  // > 0
   int32_t rank = 0;        // of the matrices, in [0, W]; 0: full. kMatrix only
-  // Number of layer 0 in the counters of InitParameters, so that networks of one model differ.
+  // Number of layer 0 in the counters of InitParameters; keeps networks of one model apart.
   int32_t first_layer_id = 0;
   int64_t max_batch_size = 0;  // B at most; activations are kept for it
 
@@ -89,9 +89,9 @@ class CrossNetwork {
     float* dx = nullptr;
     int64_t dx_stride = 0;
     float* parameter_gradients = nullptr;
-    // Null, or told when parameter_gradients[begin, end) are final: one layer with its padding, the
-    // last layer first, on the calling thread while others go on with the layers below. Also for
-    // B = 0. The first error it returns is Backward's error, and no call follows.
+    // Null, or called when parameter_gradients[begin, end) are final: layer by layer, padding
+    // included, the last layer first, on the calling thread while other threads go on. Also for
+    // B = 0. Its first error ends the calls and is Backward's error.
     std::function<absl::Status(int64_t begin, int64_t end)> gradients_ready;
   };
   absl::Status Backward(const ExecContext& ctx, const BackwardArgs& args);

@@ -31,7 +31,7 @@ struct DenseOptimizerConfig {
 // How many arrays of the parameters' length the optimizer keeps: 0, 1 or 2.
 int32_t DenseStateArrays(DenseOptimizerKind kind);
 
-// One parameter tensor. Empty state spans where the optimizer keeps none.
+// One parameter tensor. State spans that the optimizer does not use are empty.
 struct DenseTensor {
   std::span<float> parameters;       // [n]
   std::span<const float> gradients;  // [n]
@@ -43,8 +43,8 @@ struct DenseTensor {
 // each alone would start as many parallel regions). step counts from 1. Elements are independent:
 // results do not depend on threads.
 //
-// On a CUDA device the arrays of each tensor are device memory, `tensors` itself is host memory
-// that is read before the call returns. Results are those of the CPU, bit for bit.
+// On a CUDA device the arrays of each tensor are device memory; `tensors` itself is host memory,
+// read before the call returns. Results equal the CPU's bit for bit.
 absl::Status DenseUpdate(const ExecContext& ctx, const DenseOptimizerConfig& config,
                          std::span<const DenseTensor> tensors, float learning_rate_factor,
                          uint32_t step);

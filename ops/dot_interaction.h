@@ -28,11 +28,11 @@ struct DotInteractionArgs {
 int64_t DotInteractionOutputSize(int32_t num_sparse, int32_t dim);
 
 // The interaction of DLRM (Naumov et al. 2019): all pairwise dot products of a sample's vectors.
-// Outputs must not overlap inputs, here and below. Sums run in an order that depends on D and F
-// alone, so results do not depend on threads nor on the batch.
+// Here and below outputs must not overlap inputs. The order of sums depends on D and F alone, so
+// results depend neither on threads nor on the batch.
 //
-// On a CUDA device all pointers are device memory, here and below. Sums run in the order of the
-// CPU's, so results are the same bit for bit.
+// On a CUDA device all pointers, here and below, are device memory. Sums run in the CPU's order, so
+// results are the same bit for bit.
 absl::Status DotInteraction(const ExecContext& ctx, const DotInteractionArgs& args);
 
 struct DotInteractionGradArgs {

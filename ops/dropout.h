@@ -20,16 +20,15 @@ struct DropoutArgs {
   uint64_t seed = 0;
   uint32_t step = 0;
   uint32_t layer = 0;     // < kMaxDropoutLayers
-  int64_t first_row = 0;  // >= 0: what row 0 counts as, where `data` is a slice of a larger batch
+  int64_t first_row = 0;  // >= 0: number of row 0 in the batch of which `data` is a slice
 
   absl::Status Validate() const;
 };
 
 // Element e = (first_row + row) * columns + column is kept when word e % 4 of RandomBlock(seed,
 // kDropout, e / 4, step, layer) is at least rate * 2^32 (rounded down): the mask is a pure function
-// of (seed, step, layer, element), so the backward pass makes the same mask again by the same call
-// on the gradient instead of storing it, and slices of a batch drop what the whole batch would.
-// Results on CUDA are those of the CPU, bit for bit.
+// of (seed, step, layer, element). So nothing is stored: the backward pass repeats the call on the
+// gradient. Slices of a batch drop what the whole batch would. CUDA gives the CPU's bits.
 absl::Status Dropout(const ExecContext& ctx, const DropoutArgs& args);
 
 }  // namespace hotrow

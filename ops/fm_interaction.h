@@ -30,15 +30,15 @@ struct FmInteractionArgs {
 // for fields that are looked up, so that their features are 1: all pairwise dot products of a
 // sample's vectors, in linear time,
 //   output[b] = sum_s w_s + 1/2 sum_d ((sum_s v_sd)^2 - sum_s v_sd^2).
-// Sums run in an order that depends on D and S alone, so results do not depend on threads nor on
-// the batch.
+// The order of sums depends on D and S alone, so results depend neither on threads nor on the
+// batch.
 absl::Status FmInteraction(const ExecContext& ctx, const FmInteractionArgs& args);
 
 struct FmInteractionGradArgs {
   FmInteractionArgs forward;               // inputs of the forward pass; output is not read
   const float* output_gradient = nullptr;  // [B]
   // [B, S * field_stride], row stride fields_gradient_stride. All columns of a field are
-  // overwritten: those that are neither vector nor first-order weight with zeros.
+  // overwritten; columns that are neither vector nor first-order weight get zeros.
   float* fields_gradient = nullptr;
   int64_t fields_gradient_stride = 0;
 

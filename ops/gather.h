@@ -9,9 +9,9 @@
 
 namespace hotrow {
 
-// On a CUDA device all pointers, those in `rows` too, are memory that the device reaches: the rows
-// may lie in page-locked host memory, from which they are read over the bus. Addresses and strides
-// that are multiples of 16 bytes are fastest; any are right.
+// On a CUDA device all pointers, also those in `rows`, are memory that the device reaches. Rows may
+// lie in page-locked host memory; they are then read over the bus. Any addresses and strides work;
+// multiples of 16 bytes are fastest.
 struct GatherRowsArgs {
   const std::byte* const* rows = nullptr;  // [N]; a null pointer gives zeros
   int64_t num_rows = 0;                    // N
@@ -22,7 +22,7 @@ struct GatherRowsArgs {
   absl::Status Validate() const;
 };
 
-// Copies scattered rows side by side, with many reads under way at a time.
+// Copies scattered rows to consecutive places, with many reads in flight.
 absl::Status GatherRows(const ExecContext& ctx, const GatherRowsArgs& args);
 
 // Memory as above.
@@ -36,7 +36,7 @@ struct ScatterRowsArgs {
   absl::Status Validate() const;
 };
 
-// The way back: copies rows that lie side by side to where each belongs.
+// The reverse: copies consecutive rows to scattered places.
 absl::Status ScatterRows(const ExecContext& ctx, const ScatterRowsArgs& args);
 
 }  // namespace hotrow

@@ -13,9 +13,9 @@ namespace hotrow {
 
 // Dimensions: F features, B samples, N lookups, U unique rows.
 //
-// On a CUDA device offsets, weights, row_offsets, lookup_order, gradients, what `gradients` points
-// to, JaggedFeature::data and workspace are memory that the device reaches (so what they hold is
-// not checked); `features` itself is host memory, read before the call returns.
+// On a CUDA device offsets, weights, row_offsets, lookup_order, gradients, the rows that
+// `gradients` points to, JaggedFeature::data and workspace are memory that the device reaches;
+// their contents are not checked. `features` itself is host memory, read before the call returns.
 struct GradientSegmentSumArgs {
   std::span<const JaggedFeature> features;  // [F]; data holds the gradient of the pooled output
   int64_t batch_size = 0;                   // B
@@ -25,7 +25,8 @@ struct GradientSegmentSumArgs {
   const int32_t* lookup_order = nullptr;    // [N]      from Partition(inverse)
   int64_t num_rows = 0;                     // U
   float* const* gradients = nullptr;  // [U]: where the sum of each row goes (D floats, overwritten)
-  // N, or a bound above it: a CUDA device needs it, since `offsets` lies there. Unused on the CPU.
+  // N, or an upper bound of it. For CUDA, where `offsets` is out of the host's reach; the CPU
+  // ignores it.
   int64_t num_lookups = 0;
   std::byte* workspace = nullptr;  // GradientSegmentSumWorkspaceBytes(...), 64-byte aligned
   int64_t workspace_bytes = 0;
@@ -33,7 +34,7 @@ struct GradientSegmentSumArgs {
   absl::Status Validate() const;
 };
 
-// dim_max, the widest dim of the features, counts on a CUDA device only.
+// dim_max, the widest dim of the features, matters on a CUDA device only.
 int64_t GradientSegmentSumWorkspaceBytes(int64_t num_lookups, Device device = Device::kCpu,
                                          int32_t dim_max = 0);
 

@@ -9,12 +9,11 @@ namespace hotrow {
 
 enum class Pooling {
   kSum,
-  kMean,  // sum / number of lookups of the bag; with weights the weighted sum is divided by that
-          // number too
+  kMean,  // sum / number of lookups of the bag, also for weighted sums
   kNone,  // no pooling: one output row for each lookup
 };
 
-// How one feature's lookups become output. Offsets of the batch: bag (f, b) has lookups
+// Maps one feature's lookups to output. Bag (f, b) of a batch has the lookups
 // [offsets[f*B + b], offsets[f*B + b + 1]).
 struct JaggedFeature {
   int32_t dim = 0;  // D > 0
@@ -23,7 +22,7 @@ struct JaggedFeature {
   // stride. In a lookup `data` is written, in a gradient it is read.
   float* data = nullptr;
   int64_t stride = 0;  // in floats, >= dim
-  // As what the rows that a lookup reads have their weights; a gradient does not look at it.
+  // Storage type of the weights that a lookup reads. Unused in a gradient.
   WeightsPrecision precision = WeightsPrecision::kFp32;
 };
 

@@ -18,12 +18,11 @@ struct MlpOptions {
   bool relu_on_output = false;  // hidden layers always have ReLU
   float dropout = 0;            // after each hidden ReLU, in training, in [0, 1)
   uint64_t seed = 0;            // of dropout
-  // Number of layer 0 in the counters of dropout and InitParameters, so that two MLPs of a model
-  // differ.
+  // Number of layer 0 in the counters of dropout and InitParameters; keeps MLPs of one model apart.
   int32_t first_layer_id = 0;
   int64_t max_batch_size = 0;  // B at most; activations are kept for it
-  // CUDA: factors of products are rounded to TF32 (10 bits after the point) where the GPU is faster
-  // with them. Otherwise products are fp32 throughout. The CPU does not look at it.
+  // CUDA: rounds the factors of products to TF32 (10 bits after the point) where that is faster.
+  // Otherwise products are fp32 throughout. The CPU ignores it.
   bool tf32 = false;
 
   absl::Status Validate() const;

@@ -24,11 +24,11 @@ struct PartitionArgs {
   absl::Status Validate(Device device = Device::kCpu) const;
 };
 
-// What Partition on that device needs: 0 on the CPU. num_items >= 0, num_parts >= 0.
+// Workspace of Partition on that device; 0 on the CPU. num_items >= 0, num_parts >= 0.
 int64_t PartitionWorkspaceBytes(Device device, int64_t num_items, int64_t num_parts);
 
 // Stable counting sort of item numbers by part. Two uses: keys by owning rank, and lookups by
-// unique row (part = the inverse of Unique), which puts the lookups of one row side by side in
+// unique row (part = the inverse of Unique), so that the lookups of one row are consecutive and in
 // (feature, sample) order. The result is the same on every device.
 absl::Status Partition(const ExecContext& ctx, const PartitionArgs& args);
 

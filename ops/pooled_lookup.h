@@ -13,26 +13,26 @@ namespace hotrow {
 
 // Dimensions: F features, B samples, N lookups, U unique rows.
 //
-// On a CUDA device offsets, weights, inverse, rows, what `rows` points to and JaggedFeature::data
-// are memory that the device reaches (so what they hold is not checked); `features` itself is host
-// memory, read before the call returns.
+// On a CUDA device offsets, weights, inverse, rows, the rows that `rows` points to and
+// JaggedFeature::data are memory that the device reaches; their contents are not checked.
+// `features` itself is host memory, read before the call returns.
 struct PooledLookupArgs {
   std::span<const JaggedFeature> features;  // [F]; their data must not overlap
   int64_t batch_size = 0;                   // B
   const int64_t* offsets = nullptr;         // [F*B + 1], offsets[0] = 0, non-decreasing, last = N
   const float* weights = nullptr;           // [N] or null (every weight 1)
   const int32_t* inverse = nullptr;         // [N], each in [0, U)
-  // [U]: where each unique row's weights lie, at least D of them, as the features that look it up
-  // have them (JaggedFeature::precision).
+  // [U]: the weights of each unique row, at least D of them, stored as JaggedFeature::precision of
+  // the features that look it up.
   const std::byte* const* rows = nullptr;
 
   absl::Status Validate() const;
 };
 
 // feature f, bag b: output = pool over j in the bag of weights[j] * rows[inverse[j]][0..D), in
-// float whatever the precision of the rows. An empty bag gives zeros. kNone: output row (j -
-// offsets[f*B]) = weights[j] * row. Sums run in lookup order per column, so equal inputs give equal
-// bits whatever the number of threads, and a CUDA device gives the CPU's.
+// float for rows of any precision. An empty bag gives zeros. kNone: output row (j - offsets[f*B]) =
+// weights[j] * row. Sums run in lookup order per column, so equal inputs give equal bits for any
+// number of threads, and on a CUDA device.
 absl::Status PooledLookup(const ExecContext& ctx, const PooledLookupArgs& args);
 
 }  // namespace hotrow

@@ -12,15 +12,14 @@
 
 namespace hotrow {
 
-// How rows and their gradients travel between ranks: the bytes of a row "on the wire", unpadded and
-// unaligned, in the byte order of the machine. All types keep NaN a NaN, so that a diverged row is
-// never hidden.
+// Encodings of rows and gradients that travel between ranks: unpadded, unaligned, in the machine's
+// byte order. All types keep NaN, so a diverged row stays visible.
 enum class ExchangeType {
   kFp32,  // as it is
   // IEEE binary16, subnormals included. A finite value beyond 65504 becomes +-65504, never
   // infinite.
   kFp16,
-  // The upper half of an fp32. A finite value beyond the largest, 0x1.fep127, becomes that.
+  // The upper half of an fp32. Finite values beyond the largest, 0x1.fep127, become that value.
   kBf16,
   // One fp32 scale = (largest |x| of the row) / 127, then a byte q in [-127, 127] for each column;
   // the value is q * scale. Scale 0: all columns are zero (and -0 comes back as 0). A row with an
@@ -30,8 +29,8 @@ enum class ExchangeType {
 
 enum class ExchangeRounding {
   kNearest,  // to the nearest value, ties to even
-  // To one of the two neighbours, the nearer one more often, so that the mean over random numbers
-  // is the value itself (to 2^-31 of their distance). A value that fp16 or bf16 has stays as it is.
+  // To one of the two neighbours, at random and unbiased: the mean is the value itself (to 2^-31 of
+  // their distance). Values that fp16 or bf16 can represent stay.
   kStochastic,
 };
 
@@ -55,18 +54,18 @@ struct RowRun {
   int64_t byte_offset = 0;  // from the start of the buffer; any alignment
 };
 
-// What stochastic rounding is a function of, besides table, key and column. So equal rows of two
-// ranks, or of two steps, are rounded independently, and neither order nor threads matter.
+// Inputs of stochastic rounding besides table, key and column. Equal rows of two ranks or of two
+// steps are rounded independently; order and threads do not matter.
 struct StochasticKey {
   uint64_t seed = 0;
   uint32_t step = 0;
   uint32_t direction = 0;  // 0 forward (rows), 1 backward (gradients)
-  uint32_t rank = 0;       // the one that sends
+  uint32_t rank = 0;       // the sender
 };
 
-// Dimensions: N rows, the runs' all together; D columns of a row. On a CUDA device all pointers,
-// those in rows and residual too, are memory that the device reaches; `runs` is host memory on
-// either device, read before the call returns.
+// Dimensions: N rows in all runs; D columns of a row. On a CUDA device all pointers, also those in
+// rows and residual, are memory that the device reaches; `runs` is host memory on either device,
+// read before the call returns.
 struct EncodeRowsArgs {
   ExchangeType type = ExchangeType::kFp32;
   ExchangeRounding rounding = ExchangeRounding::kNearest;
@@ -77,30 +76,30 @@ struct EncodeRowsArgs {
   std::byte* out = nullptr;            // the runs' bytes in it must not overlap
   // Error feedback (Seide et al. 2014, "1-bit stochastic gradient descent"): null, or for each of
   // the N rows null or a row of D floats that overlaps no other. residual[i] is added to rows[i]
-  // before that is encoded, and becomes what the encoding lost: 0 where the loss is not finite. So
-  // the sum over steps of what is decoded follows the sum of what was encoded, never further off
-  // than one residual. A row whose residual is null is encoded as it is.
+  // before encoding, and becomes the loss of the encoding (0 if that is not finite). So over the
+  // steps the sum of decoded rows differs from the sum of encoded ones by at most one residual. A
+  // row with a null residual is encoded as it is.
   float* const* residual = nullptr;
 
   absl::Status Validate() const;
 };
 
-// Writes the rows' bytes, the same ones on every device (of a NaN that an addition made, only that
-// it is one is promised). Reads of `rows` run ahead, so they may lie scattered.
+// Writes the rows' bytes, the same on every device (the payload of a NaN made by an addition may
+// differ). Prefetches `rows`, which may be scattered.
 absl::Status EncodeRows(const ExecContext& ctx, const EncodeRowsArgs& args);
 
 // Dimensions and memory as above.
 struct DecodeRowsArgs {
   ExchangeType type = ExchangeType::kFp32;
-  std::span<const RowRun> runs;   // as for encoding; their tables are not looked at
-  const std::byte* in = nullptr;  // what EncodeRows wrote, or any bytes: all of them mean something
+  std::span<const RowRun> runs;   // as for encoding; `table` is unused
+  const std::byte* in = nullptr;  // from EncodeRows; any other bytes decode to some rows, too
   float* const* rows = nullptr;   // [N], D floats each; distinct
   bool add = false;               // rows += what is decoded, else rows = it
 
   absl::Status Validate() const;
 };
 
-// Reads rows from their bytes. A sum over ranks is one call for each, in the order of ranks.
+// Decodes rows. To sum over ranks, call it once for each rank, in rank order.
 absl::Status DecodeRows(const ExecContext& ctx, const DecodeRowsArgs& args);
 
 }  // namespace hotrow

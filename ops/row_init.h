@@ -23,7 +23,7 @@ struct Initializer {
   float value = 0.01f;
 
   absl::Status Validate() const;
-  // Uniform in +-1/sqrt(rows), as the reference DLRM does it. rows > 0.
+  // Uniform in +-1/sqrt(rows), as in the reference DLRM. rows > 0.
   static Initializer UniformOfRows(int64_t rows);
 };
 
@@ -43,13 +43,12 @@ struct RowInitArgs {
   absl::Status Validate() const;
 };
 
-// Writes what each key's row holds before its first update: weights by Philox keyed by (seed,
-// table, key, column), rounded to the nearest number that layout->precision has, state as the
-// optimizer starts, last step 0, padding zero. A pure function of its arguments: order, rank and
-// time do not matter, nor does the device, with one exception: kNormal takes log, sin and cos in
-// double and rounds once to float, and where devices differ in the last bits of the double (CUDA's
-// stay within 2 units, as glibc's do), fewer than one number in 10^7 falls on the other side of a
-// rounding. It then differs in its last bit (before the product with `value`).
+// Writes each key's row as it is before its first update: weights by Philox keyed by (seed, table,
+// key, column), rounded to nearest in layout->precision; the optimizer's initial state; last step
+// 0; padding zero. A pure function of its arguments, also across devices, with one exception:
+// kNormal computes log, sin and cos in double and rounds once to float. CUDA and glibc differ by up
+// to 2 units in the double, so fewer than one number in 10^7 differs in its last bit (before the
+// product with `value`).
 absl::Status InitRows(const ExecContext& ctx, const RowInitArgs& args);
 
 }  // namespace hotrow

@@ -8,7 +8,7 @@
 
 namespace hotrow {
 
-// Where the parts of a row lie. A row is one piece of memory that travels between tiers as a whole:
+// The layout of a row: one piece of memory that moves between tiers as a whole.
 //
 //   [ weights: dim numbers | zero padding to 4 bytes | optimizer state: state_floats floats | last
 //   step: uint32 | zero padding to 16 bytes ]
@@ -18,7 +18,7 @@ struct RowLayout {
   int32_t state_floats = 0;   // SparseStateFloats(optimizer, dim)
   int64_t state_offset = 0;   // of the state, in bytes
   int64_t step_offset = 0;    // of the last step, in bytes
-  int64_t payload_bytes = 0;  // weights and state: what tables_hash covers
+  int64_t payload_bytes = 0;  // weights and state, covered by tables_hash
   int64_t row_bytes = 0;      // a multiple of 16
 
   static RowLayout For(int32_t dim, SparseOptimizerKind optimizer,

@@ -27,7 +27,7 @@ enum class SparseOptimizerKind {
   kPartialRowWiseLamb,  // state: momentum1 [D], momentum2 [1]
 };
 
-// What sets one optimizer apart from another but its formula, which says all of this
+// Properties of an optimizer besides its formula, which declares them
 // (sparse_optimizer_formulas_impl.h).
 struct SparseOptimizerFacts {
   SparseOptimizerKind kind;
@@ -84,12 +84,11 @@ struct SparseUpdateArgs {
   const float* const* gradients = nullptr;  // [U], D floats each
   float learning_rate_factor = 1;           // from the learning-rate schedule
   uint32_t step = 0;  // of the table, counted from 1; Adam's bias correction uses it
-  // For stochastic rounding, see ops/weights_precision.h; not looked at where layout->precision is
-  // fp32.
+  // For stochastic rounding, see ops/weights_precision.h; unused when layout->precision is fp32.
   uint64_t seed = 0;
   uint32_t table = 0;
   const uint64_t* keys = nullptr;  // [U], of the rows
-  // One number, to which the rows whose last step was 0 are added, or null.
+  // Null, or one number that grows by the number of rows whose last step was 0.
   int64_t* new_rows = nullptr;
 
   absl::Status Validate() const;
@@ -100,9 +99,10 @@ struct SparseUpdateArgs {
 // alone, so results do not depend on threads or on the order of rows. Formulas stand beside the
 // code, with their sources.
 //
-// A CUDA device gives the CPU's bits: same operations, same order of sums, each rounded on its own.
-// The exception is FTRL with an lr_power other than -0.5, whose powers come from another library
-// and differ by a few units in the last place.
+// A CUDA device gives the CPU's bits: the same operations and order of sums, each rounded on its
+// own.
+// Exception: FTRL with an lr_power other than -0.5, whose powers come from another library and
+// differ by a few units in the last place.
 absl::Status SparseUpdate(const ExecContext& ctx, const SparseUpdateArgs& args);
 
 }  // namespace hotrow

@@ -18,8 +18,9 @@ struct LookupSegment {
 };
 
 // Dimensions: N values, S segments, T tables, U <= N unique {table, value} pairs. On a CUDA device
-// all pointers are memory that the device reaches, values and workspace best its own (they are read
-// at random); `segments` is host memory on either device, read before the call returns.
+// all pointers are memory that the device reaches; values and workspace should be its own, since
+// they are read at random. `segments` is host memory on either device, read before the call
+// returns.
 struct UniqueArgs {
   const uint64_t* values = nullptr;  // [N]
   int64_t num_values = 0;            // N <= 2^31 - 1 (inverse is int32)
@@ -37,14 +38,13 @@ struct UniqueArgs {
   absl::Status Validate(Device device = Device::kCpu) const;
 };
 
-// What Unique on that device needs for N values, whatever their segments and tables. num_values >=
-// 0.
+// Workspace of Unique on that device for N >= 0 values in any segments and tables.
 int64_t UniqueWorkspaceBytes(int64_t num_values, Device device = Device::kCpu);
 
-// Finds the distinct keys of each table, in the order in which they first appear in the values (so
-// the result depends on nothing but the values, and is the same on every device). Runs tables in
-// parallel on the CPU, values on a GPU. N = 0 writes table_offsets only. On the CPU the time is
-// O(N log N) whatever the values: keys that were chosen to collide are sorted.
+// Finds the distinct keys of each table, in the order of their first appearance, so the result is
+// the same on every device. The CPU runs tables in parallel, a GPU runs values. N = 0 writes
+// table_offsets only. On the CPU the time is O(N log N) for any values: keys that were chosen to
+// collide are sorted.
 absl::Status Unique(const ExecContext& ctx, const UniqueArgs& args);
 
 }  // namespace hotrow

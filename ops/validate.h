@@ -12,7 +12,7 @@
 
 namespace hotrow::internal {
 
-// "Unique: num_values must lie in [0, 2^31 - 1], got -1": the one wording of Validate().
+// "Unique: num_values must lie in [0, 2^31 - 1], got -1": the wording of every Validate().
 template <typename T>
 absl::Status InvalidField(std::string_view op, std::string_view field, std::string_view limit,
                           const T& got) {

@@ -11,12 +11,11 @@ namespace hotrow {
 // Storage type of a row's weights. Optimizer state and all arithmetic are float:
 // weights are widened when they are read and rounded when they are written.
 //
-// What is written by an update is rounded stochastically: to one of the two neighbours, the nearer
-// one more often, so that the mean over random numbers is the value itself. To the nearest, updates
-// of less than half a step of the format would be lost for ever (Zhang et al. 2018, "Training with
+// Updates round stochastically and without bias, to one of the two neighbours. Rounding to nearest
+// would lose all updates below half a step of the format (Zhang et al. 2018, "Training with
 // low-precision embedding tables"; Gupta et al. 2015, "Deep learning with limited numerical
-// precision"). The random numbers are a function of seed, table, key, step and column. First
-// weights are rounded to the nearest.
+// precision"). The random numbers are a function of seed, table, key, step and column. Initial
+// weights are rounded to nearest.
 enum class WeightsPrecision {
   kFp32,
   // IEEE binary16, subnormals included: 11 bits, largest 65504. A finite value beyond that becomes
@@ -30,7 +29,7 @@ enum class WeightsPrecision {
 absl::StatusOr<WeightsPrecision> ParseWeightsPrecision(std::string_view name);
 std::string_view WeightsPrecisionName(WeightsPrecision precision);
 
-// Of one weight: 4, 2, 2.
+// Bytes of one weight: 4, 2, 2.
 constexpr int64_t WeightBytes(WeightsPrecision precision) {
   return precision == WeightsPrecision::kFp32 ? 4 : 2;
 }
