@@ -10,13 +10,13 @@
 
 namespace hotrow {
 
-// Readings of one tier; see docs/ARCHITECTURE.md for each. Never reset.
+// Counts of one tier; docs/ARCHITECTURE.md defines them. Never reset.
 struct TierStats {
   std::string name;  // "device_cache"; "cache"; "memory", "ssd", "rocksdb"
   int64_t budget_bytes = 0;
   int64_t used_bytes = 0;
   int64_t peak_bytes = 0;
-  int64_t unique_keys = 0;  // of training batches, asked of this tier
+  int64_t unique_keys = 0;  // of training batches, looked up in this tier
   int64_t unique_hits = 0;
   int64_t lookups = 0;  // the same weighted by how often each key occurs in its batch
   int64_t lookup_hits = 0;
@@ -42,26 +42,26 @@ struct EmbeddingStats {
   int64_t steps = 0;             // updates applied since Create
   int64_t unique_keys = 0;       // summed over training batches
   int64_t initialised_rows = 0;  // rows that joined a table by their first update
-  int64_t prefetch_waits = 0;    // prefetches that had to wait for room beside pinned rows
+  int64_t prefetch_waits = 0;    // prefetches that waited because pinned rows left no room
   int64_t overflow_rows = 0;     // rows that went to the cache's overflow area
   int64_t lookup_waits = 0;      // Lookups whose rows were not resident yet
   int64_t lookup_wait_ns = 0;    // how long they waited
   // Snapshots; see BeginSnapshot.
   int64_t snapshots = 0;              // begun
   int64_t snapshots_failed = 0;       // of them
-  int64_t snapshot_pause_ns = 0;      // BeginSnapshot: of the last one,
-  int64_t snapshot_pause_ns_max = 0;  // of the longest,
-  int64_t snapshot_prepare_ns = 0;    // and from the last one's begin until it was prepared
-  int64_t snapshot_rows = 0;          // dirty rows that went to the store for a snapshot
+  int64_t snapshot_pause_ns = 0;      // time of the last BeginSnapshot
+  int64_t snapshot_pause_ns_max = 0;  // of the longest one
+  int64_t snapshot_prepare_ns = 0;    // from the last BeginSnapshot until prepared
+  int64_t snapshot_rows = 0;          // dirty rows written to the store for snapshots
   int64_t snapshot_row_bytes = 0;     // their bytes
-  int64_t snapshot_rows_copied = 0;   // of them, copied because an update was about to change them
+  int64_t snapshot_rows_copied = 0;   // of them, copied before an update changed them
   int64_t snapshot_rows_held = 0;     // evicted rows held back until a snapshot was captured
   int64_t snapshot_update_waits = 0;  // updates that waited for room for such copies
   int64_t snapshot_update_wait_ns = 0;
-  int64_t snapshot_evict_waits = 0;  // prefetches that waited for room for rows to be held back
+  int64_t snapshot_evict_waits = 0;  // prefetches that waited for room for held-back rows
   int64_t snapshot_evict_wait_ns = 0;
-  // With device_cache_bytes, beside the budgets of the tiers: page-locked memory through which rows
-  // and the arrays of steps pass, and device memory of those arrays and of gradients.
+  // With device_cache_bytes, outside the budgets of the tiers: page-locked staging of rows and step
+  // arrays, and device memory of step arrays and gradients.
   int64_t transfer_host_bytes = 0;
   int64_t transfer_device_bytes = 0;
   // Evaluation, counted apart.
@@ -77,13 +77,13 @@ struct EmbeddingStats {
   // Error feedback.
   int64_t exchange_feedback_bytes = 0;  // its memory; outside the tiers' budgets
   int64_t exchange_feedback_keys = 0;   // gradients that were sent
-  int64_t exchange_feedback_hits = 0;   // of them, with a residual of a step before
+  int64_t exchange_feedback_hits = 0;   // of them, with a residual of an earlier step
 };
 
-// How the counts of several ranks become one.
+// How counts of several ranks are merged.
 enum class OverRanks { kSum, kMax };
 
-// One count of a struct: what code that treats all of them alike knows about it.
+// Describes one count of a struct, for code that treats all counts alike.
 template <typename Struct>
 struct StatsField {
   const char* name;  // the member's
@@ -95,11 +95,11 @@ struct StatsField {
 std::span<const StatsField<TierStats>> TierStatsFields();
 std::span<const StatsField<EmbeddingStats>> EmbeddingStatsFields();
 
-// All counts in one row, those of the tiers first. Ranks with the same tiers have rows of one
-// length, of the same fields.
+// All counts in one row, those of the tiers first. Ranks with the same tiers have rows with the
+// same fields.
 std::vector<int64_t> PackCounts(const EmbeddingStats& stats);
-// Sets the counts to those of all ranks together: `rows` are what PackCounts gave on each, one
-// after another. Ratios become those of the sums. The tiers of `stats` are those of the ranks.
+// Sets the counts to those of all ranks together. `rows` holds the PackCounts of the ranks, one
+// after another. Ratios become those of the sums. `stats` must have the ranks' tiers.
 void MergeCounts(std::span<const int64_t> rows, EmbeddingStats* stats);
 
 }  // namespace hotrow

@@ -15,25 +15,24 @@
 
 namespace hotrow::internal {
 
-// What was looked for since Create.
+// Counts since Create.
 struct ResidualCounts {
   int64_t keys = 0;
-  int64_t hits = 0;      // had their residual from a step before
-  int64_t replaced = 0;  // residuals that were lost to make room
-  int64_t refused = 0;   // keys without room in their step
+  int64_t hits = 0;      // keys with a residual of an earlier step
+  int64_t replaced = 0;  // residuals dropped to make room
+  int64_t refused = 0;   // keys that found no room in their step
 };
 
-// What a rank's gradients have lost so far on their way to other ranks (EncodeRowsArgs::residual):
-// one row of floats for a {table, key}, for as many of them as a budget allows.
+// Residuals: the encoding losses of a rank's gradients for other ranks (EncodeRowsArgs::residual).
+// One row of floats for each {table, key}, for as many as a budget allows.
 //
-// Data:    for each row width a table of sets of four, cut by the hash of {table, key}. All memory
-//          is taken in Create, and counts as HostBytesReserved says.
-// Order:   keys that have a residual keep it; then the new ones, in their order, each take an empty
-//          place of their set, or that of the key that was longest unused, whose residual is lost;
-//          never that of a key of the same step. Where four keys of one step have a set to
-//          themselves, those behind them have no residual in that step. So what is kept is a
-//          function of the keys and steps before and of nothing else: not of threads, nor of time.
-// Threads: one call at a time. Find and Save spread over ctx.pool, with the same result for any.
+// Data:    for each row width a 4-way set-associative table by the hash of {table, key}. All memory
+//          is taken in Create; HostBytesReserved counts it.
+// Order:   keys with a residual keep it. Then each new key, in order, takes an empty place of its
+//          set, or replaces the least recently used key, whose residual is lost, but never a key of
+//          the same step. If four keys of one step fill a set, later ones have no residual in that
+//          step. So the contents depend on earlier keys and steps only, not on threads or time.
+// Threads: one call at a time. Find and Save use ctx.pool; its size does not change results.
 class GradientResiduals {
  public:
   struct Table {
@@ -41,27 +40,26 @@ class GradientResiduals {
     int32_t dim = 0;
   };
 
-  // The least budget that Create takes: one set of each width.
+  // The smallest legal budget: one set of each width.
   static int64_t MinBytes(std::span<const Table> tables);
-  // The budget is shared so that each table, whatever its width, gets as many rows as any other.
-  // InvalidArgument when it is below MinBytes, ResourceExhausted when the system has no memory.
+  // The budget gives all tables, of any width, the same number of rows. InvalidArgument when it is
+  // below MinBytes, ResourceExhausted when the system has no memory.
   static absl::StatusOr<std::unique_ptr<GradientResiduals>> Create(std::span<const Table> tables,
                                                                    int64_t budget_bytes);
 
-  // Of the N rows of the runs, with the tables of Create: rows[i] becomes the residual of
-  // {table, keys[i]}, D floats, zeros where the key is new, or null where there is no room in this
+  // Finds the residuals of the N rows of the runs, whose tables are those of Create: rows[i] is the
+  // residual of {table, keys[i]}, D floats; zeros for a new key; null if there is no room in this
   // step. The keys of one table are distinct. The caller writes the rows before the next call.
-  // step: of this update, above 0 and no less than in the call before.
+  // step: of this update; positive and never decreasing.
   absl::Status Find(const ExecContext& ctx, std::span<const RowRun> runs, const uint64_t* keys,
                     uint32_t step, float** rows);
 
-  // All of it as bytes, see docs/formats/saved_model.md: no more than bytes(), plus a hundred or
-  // so. ResourceExhausted when there is no memory for them.
+  // Everything as bytes, see docs/formats/saved_model.md: at most bytes() and about a hundred more.
+  // ResourceExhausted when there is no memory for them.
   absl::StatusOr<HostBuffer<std::byte>> Save(const ExecContext& ctx) const;
-  // Takes what Save gave in the place of what is here; from then on it goes on as that one would
-  // have. False, and nothing is here, when that one had other tables or another budget. DataLoss,
-  // and nothing is here, when the bytes cannot be what Save gave. last_step: of the last Find
-  // before Save.
+  // Replaces the contents by those of Save, from where both go on alike. False, and empty, when the
+  // saved one had other tables or another budget. DataLoss, and empty, when the bytes are not from
+  // Save. last_step: that of the last Find before Save.
   absl::StatusOr<bool> Load(std::span<const std::byte> bytes, uint32_t last_step);
 
   int64_t bytes() const { return bytes_; }  // reserved
@@ -82,7 +80,7 @@ class GradientResiduals {
     int64_t num_sets = 0;
     HostBuffer<float> rows;  // [num_sets, kWays, dim]
   };
-  // Of a row that is looked for.
+  // Where the residual of a row lies.
   struct Place {
     int64_t set = 0;
     int32_t run = 0;
@@ -94,9 +92,9 @@ class GradientResiduals {
     return width.rows.data() + ((set - width.first_set) * kWays + way) * width.dim;
   }
   int64_t UsedWays(int64_t set) const;
-  // The residual of a key that is there, which is used in this step; otherwise null.
+  // The residual of a key, marked as used in this step; null if there is none.
   float* Known(int64_t set, uint64_t key, uint32_t table, uint32_t step);
-  // A place for a new one; null: there is no room.
+  // A place for a new residual; null: no room.
   float* Take(int64_t set, uint64_t key, uint32_t table, uint32_t step, ResidualCounts* counts);
   void Clear();
   absl::Status LoadWidth(Width* width, int64_t rows, uint32_t last_step, const std::byte* slots,

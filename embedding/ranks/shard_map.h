@@ -8,9 +8,9 @@
 
 namespace hotrow {
 
-// Each table has 4096 virtual shards, for life: the shard of a row is a field of its hash. Ranks
-// take shards in equal runs, so a rank has a row of any table with the same chance, whatever the
-// table's size, and no number of ranks need divide anything.
+// Each table has 4096 virtual shards for life; the shard of a row is a field of its hash. Each rank
+// owns a run of shards; the runs have equal lengths, up to one. So rows of every table spread
+// evenly over any number of ranks.
 
 inline constexpr int32_t kMaxRanks = RowHash::kNumShards;
 

@@ -24,36 +24,35 @@ namespace hotrow {
 // One row width of a CachedStore.
 struct CachedStoreWidth {
   int64_t row_bytes = 0;
-  int64_t cache_bytes = 0;  // budget of the rows of this width, all included: a hard limit
+  int64_t cache_bytes = 0;  // hard limit of all memory for rows of this width
 };
 
 struct CachedStoreStats {
   int64_t budget_bytes = 0;
   int64_t used_bytes = 0;
   int64_t finds = 0;      // keys asked for
-  int64_t hits = 0;       // of them, answered from memory
-  int64_t evictions = 0;  // rows that left memory for others
+  int64_t hits = 0;       // of them, found in memory
+  int64_t evictions = 0;  // rows evicted from memory
 };
 
-// CachedStore is a store on a disk with the rows that were last written to it kept in host memory:
-// the tier between a GPU's cache and an SSD.
+// CachedStore keeps the rows last written to a store on a disk in host memory: the tier between a
+// GPU's cache and an SSD.
 //
-// What:     a row comes in when it is written, which is when the tier above evicts it, and not when
-//           it is read: then it goes up, and would lie here twice. What is read is not refreshed
-//           either, so rows that live above grow old here and leave.
-// Through:  every write goes to the store below at once, before the caches see it. So a row here is
-//           never newer than the one below: durability, snapshots and errors are those of the store
-//           below, and losing the caches loses nothing. The price is a write to the disk for each
-//           eviction from above, also of rows that are soon wanted again.
-// Threads:  as RowStore says. Batches that write take turns, here and in the store below, so that
-//           both see them in one order.
-// Errors:   those of the store below. A write that it refused leaves the caches as it left the
-//           store: the rows of the batch are read from there again, or all caches are emptied where
-//           they cannot be. ResourceExhausted from Create when a budget is too small; later a cache
-//           that cannot be made is done without, and tried again by the next write.
+// Contents: written rows, which are those that the tier above evicts. Reads add no rows, since a
+//           row that is read moves up and would be in memory twice. Nor do they refresh rows, so
+//           rows that live above grow old here and are evicted.
+// Writes:   go through to the store below before the caches change. So a cached row is never newer
+//           than the stored one: durability, snapshots and errors are those of the store below, and
+//           losing the caches loses nothing. It costs a disk write for each eviction from above.
+// Threads:  as RowStore. Writes take turns, here and in the store below, so that both see them in
+//           one order.
+// Errors:   those of the store below. After a refused write the rows of the batch are read from the
+//           store again; if that fails, all caches are emptied. ResourceExhausted from Create when
+//           a budget is too small. Later, if memory for a cache is missing, calls go on without it
+//           and the next write tries again.
 class CachedStore final : public RowStore {
  public:
-  // RowCache::Create, or in tests one that fails.
+  // RowCache::Create; tests pass one that fails.
   using CacheFactory =
       std::function<absl::StatusOr<std::unique_ptr<RowCache>>(const RowCacheOptions&)>;
 
@@ -63,7 +62,7 @@ class CachedStore final : public RowStore {
       RowStore* store, std::span<const CachedStoreWidth> widths, CachePolicy policy,
       CacheFactory make_cache = RowCache::Create);
 
-  // The smallest cache_bytes that Create takes for a width.
+  // The smallest legal cache_bytes of a width.
   static int64_t MinCacheBytes(int64_t row_bytes);
 
   absl::Status Find(std::span<const RowKey> keys, std::span<std::byte* const> rows,
@@ -100,7 +99,7 @@ class CachedStore final : public RowStore {
   absl::Status MakeMissingCaches();  // empty ones; makes what it can
   // The cache of a key's table; null where there is none.
   RowCache* CacheOf(RowKey key) const;
-  // Gives those of the keys that are here the bytes that the store below has now; see Errors.
+  // Updates the cached ones of these keys from the store below; see Errors.
   void Refresh(std::span<const RowKey> keys);
   absl::Status RefreshSome(RowCache* cache, std::span<const RowKey> keys);
   absl::Status Keep(RowCache* cache, std::span<const RowKey> keys,
@@ -111,8 +110,8 @@ class CachedStore final : public RowStore {
   std::vector<Cache> caches_;
   std::vector<int32_t> cache_of_table_;  // by RowKey::table; -1: none
 
-  // Held by a writer from before it writes to the store below until the caches agree with that:
-  // otherwise the last of two writers below might not be the last one here. Before mutex_.
+  // A writer holds it from before its write to the store below until the caches agree, so that two
+  // writers change both in the same order. Taken before mutex_.
   std::mutex write_mutex_;
   mutable std::shared_mutex mutex_;  // shared: reading the caches; alone: changing them
   std::atomic<int64_t> finds_{0};

@@ -17,7 +17,7 @@ class HeldRows {
  public:
   HeldRows() = default;
   static absl::StatusOr<HeldRows> Create(int64_t capacity, int64_t row_bytes);
-  // What Create takes, at most, for each row of capacity: row, key and index.
+  // Upper bound of Create's memory per row of capacity: row, key and index.
   static int64_t BytesPerRow(int64_t row_bytes) { return row_bytes + 32; }
 
   int64_t size() const { return size_; }
@@ -36,12 +36,12 @@ class HeldRows {
 
  private:
   int64_t HomeOf(const RowKey& key) const;
-  // Where the index names the key, or the empty place where it would.
+  // The place of the key in the index, or the empty place where it belongs.
   int64_t PlaceOf(const RowKey& key) const;
 
   int64_t row_bytes_ = 0;
   int64_t size_ = 0;
-  uint64_t salt_ = 0;            // of the homes, so that nobody can choose keys that share theirs
+  uint64_t salt_ = 0;            // of the hash, so that nobody can choose keys that collide
   HostBuffer<RowKey> keys_;      // [capacity], the first size_ in use
   HostBuffer<std::byte> rows_;   // [capacity, row_bytes]
   HostBuffer<uint32_t> places_;  // open addressing, a power of two; 1 + position in keys_; 0: empty

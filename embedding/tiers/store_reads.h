@@ -13,7 +13,7 @@
 
 namespace hotrow {
 
-// Looks keys up in `store`; spread over ctx.pool where the store leaves that to its callers.
+// Looks keys up in `store`, over ctx.pool if the store leaves that to its callers.
 absl::Status FindInStore(const ExecContext& ctx, RowStore* store, bool spread,
                          std::span<const RowKey> keys, std::span<std::byte* const> rows,
                          std::span<uint8_t> found);

@@ -22,7 +22,7 @@
 
 namespace hotrow {
 
-// How rows of one table look before their first update.
+// The rows of one table: layout, initial values, optimizer.
 struct TieredTableSpec {
   uint32_t table = 0;  // in RowKey
   RowLayout layout;
@@ -33,8 +33,8 @@ struct TieredTableSpec {
 // Where a row cache lies.
 struct CachePlace {
   Device device = Device::kCpu;
-  // Rows pass through staging memory on their way in and out, as they must where the host does not
-  // reach the cache: with kCuda always. With kCpu it is what a GPU would do, in host memory.
+  // Rows pass through staging memory in both directions: always with kCuda, where the host does not
+  // reach the cache. With kCpu it emulates a GPU in host memory.
   bool staged = false;
 };
 
@@ -43,13 +43,13 @@ struct TieredTableOptions {
   uint64_t seed = 0;
   int64_t cache_bytes = 0;  // rows, marks, overflow, staging, buffers; 0: train in the store
   CachePolicy cache_policy = CachePolicy::kLru;
-  // Staged: cache_bytes > 0 is memory of the device, and what rows pass through on their way to and
-  // from the store is page-locked host memory beside it (host_bytes()).
+  // Staged: cache_bytes > 0 is device memory; staging between cache and store is page-locked host
+  // memory in addition (host_bytes).
   CachePlace place;
 };
 
-// The keys of one training step in one TieredTable, from Place to Release. The owner keeps it; the
-// table fills it. Reused from step to step, so that its memory is.
+// The keys of one training step in one TieredTable, from Place to Release. The owner keeps it, the
+// table fills it. Reused from step to step, to keep its memory.
 struct StepRows {
   // [n] distinct keys, and how many lookups each has. Set by Place; the caller's, who keeps them.
   std::span<const RowKey> keys;
@@ -62,8 +62,8 @@ struct StepRows {
   std::vector<std::byte*> miss_rows;        // where they lie, on the cache's device
   std::vector<int64_t> miss_positions;      // in the step's keys
   SharedBuffer<int64_t> shared_miss_slots;  // staged: their slots, for the device
-  size_t sent = 0;    // so many misses have their bytes or, staged, these are on their way
-  size_t filled = 0;  // so many have them
+  size_t sent = 0;    // misses that have their bytes or, staged, whose bytes are on their way
+  size_t filled = 0;  // misses that have their bytes
   std::vector<int64_t> missing;  // without a cache: positions of keys that the store does not have
   std::vector<std::byte> staging;  // without a cache: initial rows of those, [missing, row_bytes]
   bool resident = false;           // all placed and filled
@@ -71,7 +71,7 @@ struct StepRows {
   void ForgetMisses();
 };
 
-// What passed through one tier.
+// Lookups in one tier.
 struct TierCounts {
   int64_t unique_keys = 0;
   int64_t unique_hits = 0;
@@ -114,32 +114,31 @@ struct TieredTableStats {
   int64_t rows_written = 0;
 };
 
-// TieredTable is the rows of all tables of one row width, as training steps need them. With a cache
-// (internal::CachedTable) it makes the rows of a step resident, hands out their addresses, and sees
-// that what falls out of the cache reaches the store. Without one (internal::InPlaceTable) it hands
-// out the addresses of rows in a HostStore itself.
+// TieredTable manages the rows of all tables of one row width for training steps. With a cache
+// (internal::CachedTable) it makes the rows of a step resident, hands out their addresses, and
+// writes evicted rows to the store. Without one (internal::InPlaceTable) it hands out the addresses
+// of rows in a HostStore.
 //
-// A step:   Place gives its keys ways and writes what had to leave them down to the store; the
-//           owner asks for NextMisses, reads them from the store, for all tables at once, and calls
-//           Fill, until there are no more; then it sets StepRows::resident. Then ResolveForRead,
-//           PrepareForUpdate, ResolveForUpdate, Release.
-//           The next step may be placed before this one is filled; rows that both have count as
-//           hits then, and are there once this one is filled.
+// A step:   Place gives its keys ways and writes evicted rows to the store. Then the owner repeats
+//           NextMisses, a read from the store for all tables at once, and Fill until there are no
+//           more misses, and sets StepRows::resident. Then ResolveForRead, PrepareForUpdate,
+//           ResolveForUpdate, Release.
+//           The next step may be placed before this one is filled. Rows of both then count as hits
+//           and are there once this one is filled.
 // New rows: a key that the store does not have gets its initial row in the cache (or in staging),
 //           clean. It joins the store only if an update makes it dirty; otherwise it is forgotten.
-// Threads:  four at most. The pipeline's first calls Place, FinishPlacing and GiveUp; its second
-//           NextMisses, Fill and FillInPlace, and GiveUp while the first does nothing; the
-//           caller's all others but the snapshot calls; the snapshot's the snapshot calls but
-//           BeginSnapshot, which is the caller's. Read and Flush are called while the first two do
-//           nothing, Flush also while no snapshot is being written.
-// Errors:   those of the store. When the store refuses rows that the cache has already given up,
-//           they wait in staging; every later call tries them again first and fails as long as the
-//           store does. Nothing is lost. Errors of a GPU are sticky; the next call that returns a
-//           status reports them.
+// Threads:  at most four. The pipeline's first thread calls Place, FinishPlacing and GiveUp. Its
+//           second calls NextMisses, Fill and FillInPlace, and GiveUp while the first is idle. The
+//           snapshot's thread calls WriteSnapshotPart and EndSnapshot. The caller's thread calls
+//           all others; Read and Flush while both threads of the pipeline are idle, Flush also
+//           while no snapshot is being written.
+// Errors:   those of the store. Evicted rows that the store refuses wait in staging; every later
+//           call first tries them again, and fails as long as the store does. Nothing is lost.
+//           Errors of a GPU are sticky; the next call that returns a status reports them.
 class TieredTable {
  public:
-  // `store` outlives the table; so does `in_place`, the same store where it can be trained in
-  // place, needed when there is no cache. Errors: ResourceExhausted when cache_bytes is too small
+  // `store` outlives the table. So does `in_place`: the same store if it can be trained in place,
+  // else null; required without a cache. Errors: ResourceExhausted when cache_bytes is too small
   // for any cache.
   static absl::StatusOr<std::unique_ptr<TieredTable>> Create(const TieredTableOptions& options,
                                                              RowStore* store, HostStore* in_place);
@@ -166,48 +165,47 @@ class TieredTable {
   // them, then come again with the same keys.
   virtual absl::StatusOr<Placed> Place(const ExecContext& ctx, std::span<const RowKey> keys,
                                        std::span<const int32_t> counts, StepRows* step) = 0;
-  // Appends the keys of the misses that the next Fill brings in, and where their rows are to be
-  // written: all that are left, or as many as a staging area has room for. Returns how many; 0: all
-  // have their bytes.
+  // Appends the keys of the misses of the next Fill, and the addresses to write their rows to: all
+  // that are left, or as many as fit into a staging area. Returns their number; 0: all misses have
+  // their bytes.
   virtual absl::StatusOr<int64_t> NextMisses(StepRows* step, std::vector<RowKey>* keys,
                                              std::vector<std::byte*>* rows) = 0;
-  // The store was asked for the keys of NextMisses: found[i] says whether row i was written to
-  // its place. Others get their initial rows. Staged, the rows are then on their way: the next
-  // NextMisses may be called, and its rows be read, beside that.
+  // After reading the keys of NextMisses: found[i] tells whether row i was written to its address.
+  // The others get their initial rows. Staged, the rows then travel to the device while the next
+  // NextMisses is called and its rows are read.
   virtual absl::Status Fill(const ExecContext& ctx, StepRows* step,
                             std::span<const uint8_t> found) = 0;
-  // Instead of both, where the device reads the rows of the store itself: brings in all misses.
+  // Replaces NextMisses and Fill if the device reads the store's rows itself: brings in all misses.
   virtual bool fills_in_place() const = 0;
   virtual absl::Status FillInPlace(const ExecContext& ctx, StepRows* step) = 0;
-  // All keys of the step are placed.
+  // Call when all keys of the step are placed.
   virtual void FinishPlacing(const ExecContext& ctx) = 0;
-  // Undoes Place; rows that were filled stay in the cache, unpinned. Steps that were placed since,
-  // while this one was not filled, are given up before.
+  // Undoes Place; filled rows stay in the cache, unpinned. Steps that were placed while this one
+  // was not filled must be given up before.
   virtual void GiveUp(StepRows* step) = 0;
 
   // --- A resident step
 
-  // Sets rows[i] to where the row of the step's key i can be read until Release.
+  // Sets rows[i] to the address of the row of the step's key i, readable until Release.
   virtual absl::Status ResolveForRead(const ExecContext& ctx, StepRows* step,
                                       std::span<std::byte*> rows) = 0;
-  // The step's rows are about to change: keeps what a snapshot still needs of them. May wait for
-  // the snapshot to take what was kept before.
+  // Call before the step's rows change: keeps copies that a snapshot still needs. May wait until
+  // the snapshot has taken earlier copies.
   virtual absl::Status PrepareForUpdate(const ExecContext& ctx, const StepRows& step) = 0;
-  // After ResolveForRead: makes rows[i] the address where key i may be updated. Without a cache
-  // this is where new rows join the store, so here a full store is noticed, before any row has
-  // changed.
+  // After ResolveForRead: sets rows[i] to the address where key i may be updated. Without a cache
+  //                       new
+  // rows join the store here, so a full store is an error of this call, before any row has changed.
   virtual absl::Status ResolveForUpdate(StepRows* step, std::span<std::byte*> rows) = 0;
-  // Takes back what ResolveForUpdate added to the store, when another width class could not be made
-  // ready.
+  // Removes the rows that ResolveForUpdate added to the store, when another width class failed.
   virtual absl::Status Withdraw(const StepRows& step) = 0;
-  // Ends the step for these rows. updated: they have changed, by what is enqueued on ctx.stream.
+  // Ends the step. updated: its rows were changed, by work that is enqueued on ctx.stream.
   virtual void Release(const ExecContext& ctx, StepRows* step, bool updated) = 0;
 
   // --- All rows
 
-  // Evaluation: sets rows[i] to where the present row of keys[i] can be read until the next call of
-  // anything. Rows that are not resident are brought to `staging` (room for all keys, memory of
-  // the cache's device); nothing else changes. Keys distinct.
+  // Evaluation: sets rows[i] to the address of the present row of keys[i], readable until the next
+  // call. Rows that are not resident are copied to `staging` (memory of the cache's device, with
+  // room for all keys); nothing else changes. Keys are distinct.
   virtual absl::Status Read(const ExecContext& ctx, std::span<const RowKey> keys,
                             std::byte* staging, std::span<std::byte*> rows) = 0;
   // Writes dirty rows to the store.
@@ -215,15 +213,15 @@ class TieredTable {
 
   // --- Snapshots; with a cache only
 
-  // Between two updates. On an error nothing has begun.
+  // Call between two updates. On an error nothing has begun.
   virtual absl::Status BeginSnapshot() = 0;
-  // Takes part of the marked rows to the store. False: all of them are there.
+  // Writes some of the marked rows to the store. False: all are written.
   virtual absl::StatusOr<bool> WriteSnapshotPart() = 0;
-  // The store has captured the snapshot, or there will be none. In the second case, and after an
-  // error of WriteSnapshotPart, what is still marked is simply dirty again.
+  // Call when the store has captured the snapshot, or when there will be none. Rows that are still
+  // marked become dirty again.
   virtual void EndSnapshot() = 0;
 
-  // Until what the table has enqueued is done; for who lets go of StepRows for good.
+  // Waits for all work that the table has enqueued. Call before destroying StepRows.
   virtual void WaitForDevice() const = 0;
   virtual bool has_cache() const = 0;
   virtual TieredTableStats Stats() const = 0;
