@@ -20,8 +20,8 @@ namespace hotrow {
 
 class Env;
 
-// The hit rates of LRU caches of several sizes, as `hotrow trace mrc` gives them for a trace: an
-// access is a distinct key of a training step, first uses are misses.
+// The hit rates of LRU caches of several sizes, as from `hotrow trace mrc`: an access is a distinct
+// key of a training step, first uses are misses.
 struct MissRatioCurve {
   struct Point {
     int64_t size = 0;     // rows
@@ -31,8 +31,8 @@ struct MissRatioCurve {
   };
   std::string name;  // of the table; empty: of all tables
   int64_t accesses = 0;
-  double distinct = 0;     // keys, estimated from those that were followed
-  double sample_rate = 1;  // share of the keys that were followed, at the end
+  double distinct = 0;     // keys, estimated from the sample
+  double sample_rate = 1;  // share of keys in the sample, at the end
   int64_t memory_bytes = 0;
   std::vector<Point> points;  // by size; none where there was no access
 };
@@ -51,39 +51,38 @@ struct AccessRecorderOptions {
   Env* env = nullptr;  // not owned; null: the real file system
 };
 
-// The file of one rank of a run: several ranks write FILE.rank<r>, and a run that went on from a
-// checkpoint of step k FILE.step<k>, beside what was recorded before. resumed_step -1: it did not.
+// The file of one rank of a run. Several ranks write FILE.rank<r>. A run that resumed at step k
+// writes FILE.step<k> and keeps the earlier files; resumed_step is -1 if it did not resume.
 std::string AccessTracePath(const std::string& file, int32_t rank, int32_t world_size,
                             int64_t resumed_step);
 
-// Keeps what the training steps of a run ask of the tables of one rank: an access trace
-// (docs/formats/trace.md), miss-ratio curves, or both.
+// Records the table accesses of a run's training steps on one rank: as an access trace
+// (docs/formats/trace.md), as miss-ratio curves, or both.
 //
-// Cost: for the curves one hash and one comparison for a key that is not followed, for the trace
-// once more. Memory: a curve follows at most kCurveKeysMax keys, with about 60 bytes for each.
+// Cost: one hash and one comparison for each key that is not sampled; with trace and curves, twice.
+// Memory: a curve samples at most kCurveKeysMax keys, with about 60 bytes for each.
 // Threads: one at a time.
-// Errors: those of the trace's file, which name --record_trace. Curves go on after one.
+// Errors: those of the trace's file, which name --record_trace. Curves continue after an error.
 class AccessRecorder {
  public:
-  // Curves begin with this share of the keys and lower it where more keys come than this. Chosen by
-  // what it costs, docs/planner.md.
+  // Curves begin with this share of the keys and lower it when the sample exceeds this number.
+  // docs/planner.md has the measurements behind both.
   static constexpr double kCurveSampleRate = 0.05;
   static constexpr int64_t kCurveKeysMax = 8192;
 
   static absl::StatusOr<std::unique_ptr<AccessRecorder>> Open(const AccessRecorderOptions& options);
 
-  // The distinct keys that one table serves in the present step, and the lookups of each. Once a
+  // Adds the distinct keys of one table in the current step, and the lookups of each. Once per
   // table and step.
   void Add(uint32_t table, std::span<const RowKey> keys, std::span<const int32_t> lookups);
-  // Ends the step; `samples` is the batch size. The first error is said here once; from then on no
-  // more is recorded.
+  // Ends the step; `samples` is the batch size. Returns the first error once; recording then stops.
   absl::Status EndStep(int64_t step, int64_t samples);
-  // Makes the trace durable. The first error so far.
+  // Makes the trace durable. Returns the first error so far.
   absl::Status Close();
 
-  // Of the steps so far; none without options.curves. `sum`, null for one rank, adds up numbers
-  // over the ranks, which all call this: a size is then that of all ranks together, each with the
-  // same share of its own keys.
+  // The curves of the steps so far; none without options.curves. `sum` adds numbers over the ranks,
+  // which all call this; null: one rank. A size is then that of all ranks together, each caching
+  // the same share of its own keys.
   using SumOverRanks = std::function<absl::Status(std::span<double>)>;
   absl::StatusOr<std::optional<MissRatioCurves>> Curves(const SumOverRanks& sum) const;
 

@@ -24,11 +24,11 @@ struct BatchReaderOptions {
   int64_t epochs = 1;
   int64_t batch_size = 0;     // of the global batches
   int64_t limit_batches = 0;  // of each epoch; 0: all
-  // Where to begin: the epoch, and the samples and batches of it that were read before.
+  // The position to begin at: the epoch, and the samples and batches of it that are done.
   int64_t first_epoch = 0;
   int64_t first_sample = 0;
   int64_t first_batch = 0;
-  // Which slice of each batch the items hold, as SliceBegin (models/data/slice_batch.h) cuts it.
+  // The slice of each batch that items hold, see SliceBegin (models/data/slice_batch.h).
   // world_size >= 1, 0 <= rank < world_size.
   int32_t rank = 0;
   int32_t world_size = 1;
@@ -38,26 +38,26 @@ struct BatchReaderOptions {
   TraceRecorder* trace = nullptr;
 };
 
-// For whole batches of a rank's slices, or of one rank's own. A batch is read ahead where the pool
-// has a thread to spare; null: it has none.
+// Options to read a rank's batches. One batch is read ahead if the pool has a spare thread; null:
+// it has none.
 BatchReaderOptions ReaderOptions(Split split, int64_t batch_size, int32_t rank, int32_t world_size,
                                  const ThreadPool* pool);
 
-// Walks a split, epoch after epoch, a bounded number of batches ahead of its user. The order of the
-// batches is the data source's and does not depend on reading ahead. With several ranks each of
-// them reads all global batches, in the same order, and hands out its own slice of each; positions
-// and limits count in global batches and their samples. A single rank's batches are not copied.
+// Reads a split, epoch after epoch, a bounded number of batches ahead of its user. The data source
+// decides the order of the batches; reading ahead does not change it. Each of several ranks reads
+// all global batches in the same order and hands out its own slice of each; positions and limits
+// count global batches and their samples. A single rank's batches are not copied.
 //
 // Threads: Next and Recycle belong to one thread.
 class BatchReader {
  public:
   struct Item {
-    CtrBatch batch;  // this rank's slice; a batch of fewer samples than ranks leaves some empty
+    CtrBatch batch;  // this rank's slice; may be empty if the batch has fewer samples than ranks
     int64_t epoch = 0;
-    int64_t global_batch_size = 0;  // 0: no samples on any rank, this marks the end of the epoch
+    int64_t global_batch_size = 0;  // 0: marks the end of the epoch
     int64_t first_sample = 0;       // of the slice in the global batch
-    // Of the global batch, where there are several ranks and they are asked for; otherwise empty.
-    // The second also where the data does not know it.
+    // Of the global batch, with several ranks and if asked for; otherwise empty. The probability is
+    // empty also if the data does not know it.
     std::vector<float> global_labels;
     std::vector<float> global_true_probability;
 
@@ -70,10 +70,9 @@ class BatchReader {
   BatchReader(const BatchReader&) = delete;
   BatchReader& operator=(const BatchReader&) = delete;
 
-  // The next batch or end of an epoch; null when all epochs are done. After an error the same error
-  // comes again.
+  // The next batch or end of an epoch; null when all epochs are done. Errors are sticky.
   absl::StatusOr<std::unique_ptr<Item>> Next();
-  // Gives an item back, so that its memory serves a later batch.
+  // Gives an item back to reuse its memory.
   void Recycle(std::unique_ptr<Item> item);
 
  private:

@@ -7,8 +7,8 @@
 
 namespace hotrow {
 
-// How the learning rate moves over a run and when the run ends. Field names are flag names
-// (plateau_* of --lr_plateau_*). All zeros: a constant rate and no early end.
+// The learning-rate schedule and early stopping. Field names are flag names. With the defaults the
+// rate is constant and the run does not stop early.
 struct LearningRateOptions {
   int64_t lr_warmup_steps = 0;  // 0: none
   int64_t lr_decay_start = 0;   // the step at which the decay begins; not before the warm-up's end
@@ -30,25 +30,25 @@ struct LearningRateOptions {
 //   S <= step < S+D   ((S + D - step) / D)^2
 //   S+D <= step       (1 / D)^2, where the decay ended
 //
-// These are the rules of LRPolicyScheduler in facebookresearch/dlrm, which MLPerf's DLRM uses, but
-// for two things: between warm-up and decay that code stays at (W - 1) / W, the last rate of its
-// warm-up, where the factor here is 1; and it keeps rates above 1e-7, for which there is no need.
+// These are the rules of LRPolicyScheduler in facebookresearch/dlrm, which MLPerf's DLRM uses, with
+// two differences. Between warm-up and decay the factor here is 1; there it stays at (W - 1) / W,
+// the last rate of the warm-up. And here rates may fall below 1e-7.
 double ScheduleFactor(const LearningRateOptions& options, int64_t step);
 
-// What validations say about a run: which one was the best, when to lower the rate, when to stop.
-// A pure function of the AUCs observed.
+// Evaluates the validations of a run: which was the best, when to lower the rate, when to stop. A
+// pure function of the AUCs.
 //
 // A validation is better when its AUC is above the best so far by more than validation_min_delta;
 // the first one always is. Two counters run over validations that are not better:
-// - after lr_plateau_patience of them the factor is multiplied by lr_plateau_factor, and this
-//   counter starts anew, so that a plateau that goes on lowers the rate again;
-// - after early_stop_patience of them the run ends. A lowered rate does not start this counter
-//   anew; a better validation starts both.
+// - at lr_plateau_patience the factor is multiplied by lr_plateau_factor and this counter restarts,
+//   so that a longer plateau lowers the rate again;
+// - at early_stop_patience the run ends. Lowering the rate does not reset this counter; a better
+//   validation resets both.
 //
 // "Learning rate x 0.1 on a plateau, best epoch by validation, patience 2" of FuxiCTR and BARS is
 // lr_plateau_patience = 1 and early_stop_patience = 2: the first validation that is not better
-// lowers the rate, the second in a row ends the run. Training goes on from the parameters it has,
-// not from the best ones.
+// lowers the rate, the second in a row ends the run. Training continues from the current
+// parameters, not from the best ones.
 class ValidationPolicy {
  public:
   explicit ValidationPolicy(const LearningRateOptions& options) : options_(options) {}
@@ -62,7 +62,7 @@ class ValidationPolicy {
 
   double factor() const { return state_.factor; }  // multiplies the schedule's
 
-  // What it has learnt from the validations so far, to be kept in a checkpoint.
+  // The state after the validations so far, for checkpoints.
   struct State {
     double factor = 1;
     bool observed = false;

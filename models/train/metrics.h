@@ -7,7 +7,7 @@
 
 namespace hotrow {
 
-// What a set of predictions is worth.
+// The quality of a set of predictions.
 struct CtrMetrics {
   int64_t samples = 0;
   double auc = 0;      // exact; 0.5 when one class is missing
@@ -16,15 +16,16 @@ struct CtrMetrics {
   double calibration = 0;  // sum of predictions / sum of labels; 0 without positives
 };
 
-// Area under the ROC curve by ranks: the share of (positive, negative) pairs that are ordered
-// rightly, ties counting one half (Mann & Whitney 1947). Exact: sums are integers. Sizes equal;
-// scores finite; labels 0 or 1 (above 0.5 is positive).
+// Area under the ROC curve by ranks: the share of (positive, negative) pairs in the right order,
+//                                    ties
+// counting one half (Mann & Whitney 1947). Exact: sums are integers. Sizes are equal, scores
+// finite, labels 0 or 1 (above 0.5 is positive).
 double Auc(std::span<const float> scores, std::span<const float> labels);
 
 // Collects predictions batch by batch. Keeps 8 bytes a sample.
 class MetricsAccumulator {
  public:
-  // logits, not probabilities: log-losses of sure predictions stay finite.
+  // Takes logits, so that the log-loss of extreme predictions stays finite.
   void Add(std::span<const float> logits, std::span<const float> labels);
   CtrMetrics Compute() const;
   void Clear();

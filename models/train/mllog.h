@@ -16,9 +16,8 @@ namespace hotrow {
 //   :::MLLOG {"namespace": "", "time_ms": ..., "event_type": ..., "key": ..., "value": ...,
 //             "metadata": {...}}
 //
-// each on one line. time_ms is the wall clock in milliseconds since 1970; event_type is
-// POINT_IN_TIME, INTERVAL_START or INTERVAL_END; keys are those of MLPerf's logging package where
-// it has one.
+// each on one line. time_ms is milliseconds since 1970; event_type is POINT_IN_TIME, INTERVAL_START
+// or INTERVAL_END; keys are those of MLPerf's logging package, as far as it has them.
 class MlLogger {
  public:
   using Value = std::variant<std::monostate, int64_t, double, std::string>;  // the first is null

@@ -8,9 +8,9 @@
 
 namespace hotrow {
 
-// Shows how far a long job is: on a terminal one line that is redrawn (bar, share, rate, time left,
-// and a text such as the loss), otherwise a plain line now and then. Draws at most ten times a
-// second (terminal) or every five seconds (plain).
+// Shows the progress of a long job: bar, share, rate, time left, and a text such as the loss. On a
+// terminal it redraws one line, at most ten times a second; otherwise it prints a plain line at
+// most every five seconds.
 class Progress {
  public:
   // total: units of work, 0 when not known. `out` is not owned.
@@ -20,7 +20,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void Update(int64_t done, std::string_view text);
-  // Prints a line of its own above the bar.
+  // Prints a separate line above the bar.
   void Print(std::string_view line);
   // Draws the last state and ends the line; later calls do nothing.
   void Finish();

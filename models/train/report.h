@@ -18,12 +18,12 @@
 
 namespace hotrow {
 
-// What one training run did. The JSON form is read by scripts: names and meanings stay.
+// The report of one training run. Scripts read the JSON form: names and meanings do not change.
 struct TrainReport {
   std::string model;
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;  // of all tables
   std::vector<std::pair<std::string, std::variant<int64_t, double, std::string>>> flags;
-  // Of the whole run, those before a checkpoint that it went on from included.
+  // Of the whole run, including the part before a checkpoint that it resumed from.
   int64_t samples = 0;  // trained on
   int64_t steps = 0;
   int64_t epochs = 0;  // finished
@@ -42,15 +42,15 @@ struct TrainReport {
   CtrMetrics test;           // zeros when the run was stopped before
   int64_t best_epoch = 0;    // of the best validation, from 1; 0 without early stopping
   int64_t best_step = 0;
-  double best_auc = 0;  // of the data's own probabilities; 0 where the data does not know them
+  double best_auc = 0;  // of the data's true probabilities; 0: the data does not know them
   std::string dense_hash;
   int64_t peak_rss_bytes = 0;
   CollectionDigest digest;
   EmbeddingStats tables;             // of all ranks
   int64_t exchange_dense_bytes = 0;  // sent to sum dense gradients, by all ranks
   CheckpointStats checkpoints;
-  int64_t resumed_step = -1;    // of the checkpoint that the run went on from; -1: none
-  int64_t resumed_samples = 0;  // that it had seen
+  int64_t resumed_step = -1;    // of the checkpoint that the run resumed from; -1: none
+  int64_t resumed_samples = 0;  // trained on before that checkpoint
   std::vector<TraceRecorder::StageTotal> stages;
   std::optional<MissRatioCurves> mrc;  // of the steps of this process; with --mrc only
 
@@ -60,7 +60,7 @@ struct TrainReport {
   int64_t saved_step = -1;        // of the model that was saved last; -1: none
   std::string checkpoint;         // directory of the newest one; empty: none
   std::string access_trace;       // of this rank; empty: none
-  absl::Status access_status;     // of writing it; its errors do not end a run
+  absl::Status access_status;     // of writing it; errors do not end the run
   int64_t num_parameters = 0;     // dense
 
   int64_t cache_bytes = 0;         // as used: the smallest legal budget resolved
@@ -76,7 +76,7 @@ struct TrainReport {
 
 std::string ReportToJson(const TrainReport& report);
 
-// The end of a run for people: what was learnt, how fast, where the bytes and the time went.
+// A summary for people: quality, speed, tiers, stages, checkpoints.
 std::string FormatSummary(const TrainReport& report);
 
 // "1,234,567"
@@ -84,9 +84,9 @@ std::string FormatCount(int64_t n);
 // "64.0 MiB"
 std::string FormatBytes(int64_t bytes);
 
-// Bytes of memory this process held at its peak; 0 where the system does not tell.
+// Peak resident memory of this process in bytes; 0: unknown.
 int64_t PeakResidentBytes();
-// Processor time that this process has used so far, user and system, in seconds.
+// Processor time of this process so far, user and system, in seconds.
 double ProcessCpuSeconds();
 
 }  // namespace hotrow

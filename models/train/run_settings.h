@@ -13,32 +13,33 @@
 
 namespace hotrow {
 
-// Names and values. A name is a flag's without its dashes ("batch_size"), or with a dot a field of
-// TrainerOptions that has no flag ("table_optimizer.beta1").
+// Names and values. A name is a flag without dashes ("batch_size"), or the path of a field of
+// TrainerOptions without a flag ("table_optimizer.beta1").
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-// What the bits of a run depend on: TrainingState::settings of its checkpoints, which a run that
-// resumes must have alike. TrainerOptions::settings and shape come first and win where they name
-// the same setting.
+// The settings that decide the bits of a run: TrainingState::settings of its checkpoints. A run
+//                                             that
+// resumes must have the same. TrainerOptions::settings and shape come first and win over settings
+// of the same name.
 //
-// Not among them: the number of epochs, since a run may be prolonged; tiers, threads and how often
-// checkpoints are taken, which move no bit; the budget of residuals, which begin at zero where it
-// is another.
+// They exclude the number of epochs, since a run may be prolonged; tiers, threads and the frequency
+// of checkpoints, which change no bit; and the budget of residuals, which begin at zero when it
+// changes.
 Settings BitSettings(const TrainerOptions& options);
 
-// What all ranks of a run must have alike, as an error names it: BitSettings; what decides which
-// collective calls the ranks make and what they store; and what the data are
+// The settings that all ranks of a run must share, named as errors name them: BitSettings; settings
+// that decide the collective calls and what is stored; and the identity of the data
 // (DataSource::Identity).
 //
-// A rank's own are: the sizes of budgets, store_path, cache_policy, prefetch_depth and threads,
-// which move no bit and decide no collective call; `out` and stop_signal; the names of directories
-// and files that are written, of which only counts whether they are given.
+// Each rank may have its own budgets, store_path, cache_policy, prefetch_depth and threads, which
+// change no bit and no collective call; `out` and stop_signal; and names of directories and files
+// to write, as long as all ranks give them or none does.
 //
 // Errors: those of reading the data's files.
 absl::StatusOr<NamedValues> RankSettings(const TrainerOptions& options, const DataSource& data);
 
-// Compares the settings of a checkpoint with BitSettings of the run that resumes from it. A name
-// that the checkpoint lacks since it is younger stands for what runs had then. `flag` begins the
+// Compares the settings of a checkpoint with BitSettings of the run that resumes from it. A setting
+// that is younger than the checkpoint counts with the value that runs had then. `flag` begins the
 // error: "--resume from DIR". Errors: FailedPrecondition, which names each difference, both values
 // and the remedy in one line.
 absl::Status CompareWithCheckpoint(const Settings& saved, const Settings& here,

@@ -15,14 +15,14 @@
 
 namespace hotrow {
 
-// A training run as `hotrow plan` describes it (docs/planner.md).
+// A training run for `hotrow plan` (docs/planner.md).
 struct SpecSource {
   EmbeddingCollectionOptions collection;  // tables, tiers, prefetch_depth
   int64_t batch_size = 0;                 // of all ranks; required
   int32_t ranks = 1;
-  // Of each table, in order; empty where it is not known: rows that it may have (otherwise its
-  // num_embeddings), lookups of a feature in a sample on average (otherwise its max_hotness, or 1),
-  // the exponent of how its ids are used (otherwise the planner's own).
+  // One entry a table, in order; empty: not known. Rows that it may have (default: num_embeddings),
+  // mean lookups of a feature in a sample (default: max_hotness, or 1), Zipf exponent of its ids
+  // (default: the planner's).
   std::vector<int64_t> rows;
   std::vector<double> hotness;
   std::vector<double> zipf;
@@ -33,21 +33,21 @@ struct SpecSource {
   std::string interaction = "concat";  // concat, dot, cross
   int32_t cross_layers = 0;
   int32_t cross_rank = 0;       // 0: full
-  std::string dense_optimizer;  // sgd, momentum, adagrad, adam; empty: not said
+  std::string dense_optimizer;  // sgd, momentum, adagrad, adam; empty: not given
   int64_t checkpoint_interval_steps = 0;
-  std::string hardware;  // a profile or a file of hotrow calibrate; empty: not said
+  std::string hardware;  // a profile or a file of hotrow calibrate; empty: not given
 };
 
-// The spec as JSON, which `hotrow plan` reads. Errors: InvalidArgument, naming the table or field
-// (a table of which nobody says how many rows it has; lists of another length than the tables; a
-// store that the planner does not know).
+// The spec as JSON, which `hotrow plan` reads. Errors: InvalidArgument, which names the table or
+// field (a table with an unknown number of rows; lists of another length than the tables; a store
+// that the planner does not know).
 absl::StatusOr<std::string> SpecOf(const SpecSource& source);
 
-// A run that trains a model of these layers on these tables, whose budgets are as they are used.
+// The spec of a run with this model and these tables. Budgets must be resolved.
 SpecSource SpecSourceOf(const TrainerOptions& options, const EmbeddingCollectionOptions& tables,
                         const DataSchema& schema, const DenseLayers& layers, int32_t ranks);
 
-// Writes SpecOf(source) to a file. Errors: the same and those of the file system, which name
+// Writes SpecOf(source) to a file. Errors: those above and of the file system, which name
 // --save_spec.
 absl::Status SaveSpec(const SpecSource& source, Env& env, const std::string& path);
 

@@ -16,50 +16,44 @@ namespace hotrow {
 using ModelFactory =
     std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(const DataSchema& schema)>;
 
-// Trains the model that the factory makes on the train split, with the tables that the schema
-// names, and evaluates it on validation and test data. Steps are prefetched up to prefetch_depth
-// ahead; batches are read ahead on one more thread when ctx.pool has more than one.
+// Trains the factory's model on the train split, with the tables of the schema, and evaluates it on
+// validation and test data. Up to prefetch_depth steps are prefetched; batches are read ahead on
+// one more thread if ctx.pool has more than one.
 //
-// With schedule.early_stop_patience, test data is evaluated whenever validation improves, and the
-// report's metrics are those of the best validation, although training went on from there: nothing
-// need be rolled back. Otherwise they are those of the end.
+// Early stopping: test data is evaluated whenever validation improves. The report's metrics are
+//     those of the best validation, though training went on from there: nothing is rolled back.
+//     Without schedule.early_stop_patience they are those of the end.
+// init_from: starts from the rows, optimizer state and dense parameters of a saved model, and from
+//     the dense optimizer's state if its kind is the same. The step number of optimizers and
+//     dropout goes on; schedule and epochs start anew. New keys get rows by options.seed. Saving
+//     and starting from the model gives the bits of an uninterrupted run.
+// checkpoint_dir: checkpoints hold the whole run: tables, dense parameters, the state of both
+//     optimizers, the position in the data, the state of validation. One is taken every
+//     checkpoint_every steps while training goes on, at the end, and on a stop_signal; the last two
+//     are waited for. If the rows that only checkpoints hold take much of a store's disk budget,
+//     checkpoints are taken early and fewer are kept.
+// resume: continues from the newest checkpoint. The run ends with the bits of one that was never
+//     interrupted, however the process ended. Settings that decide bits must be those of the
+//     checkpoint (FailedPrecondition, which names each difference); tiers, threads,
+//     checkpoint_every and the number of epochs may differ. Another kind of processor, whose matrix
+//     products have other bits, is only a warning in `notices`. Without resume, a checkpoint_dir
+//     with checkpoints and a store_path with rows are errors.
+// Bits: depend on data, model and options, but not on cache_bytes, cache_policy, store,
+//     prefetch_depth, the size of ctx.pool, or the frequency of validation, unless the schedule
+//     acts on it.
+// Ranks: every rank calls it and returns the same metrics. Counts and bytes of the report are those
+//     of all ranks together, peak_rss_bytes is the largest, times and stages are the rank's own.
+//     Dense gradients are summed in rank order; dense parameters are the same on all ranks. For a
+//     fixed number of ranks a run repeats bit for bit on any tiers. All ranks must see the
+//     directories; store_path may be local. A checkpoint resumes on any number of ranks. With
+//     exchange_feedback_bytes it holds each rank's residuals, which start at zero on another number
+//     of ranks, with another budget, and after init_from. An error of one rank ends all ranks and
+//     names it. A store without room is such an error too, though one rank alone would make room.
 //
-// init_from starts from a saved model: its rows and their optimizer state, dense parameters and, if
-// the dense optimizer is of the same kind, its state; the step number of optimizers and dropout
-// goes on, the schedule and the epochs of the new data start anew. Keys that the model does not
-// have join as new rows do, by options.seed. Saving and going on gives the bits of a run that went
-// on without a stop.
-//
-// checkpoint_dir keeps checkpoints of the whole run: tables, dense parameters, the state of both
-// optimizers, where the data stand, what validation has shown so far. One is taken every
-// checkpoint_every steps while training goes on, at the end, and on a stop_signal; that one is
-// waited for. resume goes on from the newest one: parameters, rows and metrics then end with the
-// bits of a run that was never interrupted, whatever batch was prefetched and however the process
-// ended. Settings that change bits must be those of the checkpoint (FailedPrecondition, naming
-// each); on a processor of another kind, whose matrix products have other bits, it goes on and says
-// so in `notices`; tiers, threads, checkpoint_every and the number of epochs may be others. Without
-// resume a checkpoint_dir that holds checkpoints is refused, as is a store_path that holds rows. Of
-// a store with a disk budget checkpoints are taken early, and fewer are kept, when the rows that
-// only they hold take much of it.
-//
-// The bits of parameters and rows depend on data, model and options, but not on cache_bytes,
-// cache_policy, store, prefetch_depth or the size of ctx.pool, nor on how often validation runs
-// unless the schedule acts on it.
-//
-// With several ranks every rank calls it and returns the same metrics; the counts and bytes of the
-// report are those of all ranks together, peak_rss_bytes the largest, times and stages the rank's
-// own. Dense parameters are the same on all ranks; dense gradients are summed in the order of
-// ranks. For a fixed number of ranks a run repeats bit for bit, whatever the tiers. Directories are
-// on a file system that all ranks see, store_path may be local. A checkpoint may be resumed on any
-// number of ranks. With exchange_feedback_bytes it holds what each rank's gradients had lost; on
-// another number of ranks, with another budget and from init_from that begins at zero. The first
-// rank that fails ends the others with an error that names it; so does a store that has no room,
-// where one rank alone would make some.
-//
-// Uses ctx.trace for stages; `flags` of the report is left empty. Errors: InvalidArgument
-// (options, malformed data), ResourceExhausted (a budget too small for one step), OutOfRange (the
-// loss is no longer a finite number), FailedPrecondition and DataLoss (a saved model that does not
-// fit or is damaged; see models/saving/saved_model.h), and what data source and store say.
+// Uses ctx.trace for stages; leaves `flags` of the report empty. Errors: InvalidArgument (options,
+// malformed data), ResourceExhausted (a budget too small for one step), OutOfRange (the loss is not
+// finite), FailedPrecondition and DataLoss (a saved model that does not fit or is damaged; see
+// models/saving/saved_model.h), and those of data source and store.
 absl::StatusOr<TrainReport> RunTraining(const TrainerOptions& options, DataSource& data,
                                         const ModelFactory& factory, const ExecContext& ctx);
 

@@ -47,11 +47,10 @@ struct TrainerOptions {
   LearningRateOptions schedule;
   uint64_t seed = 0;  // of the rows' first values
 
-  // Several ranks train one model: each takes a contiguous slice of every batch and keeps the rows
-  // of its shards. Not owned; null, or of one rank: alone. All ranks have the same options and
-  // data, which is checked before anything else (RankSettings in models/train/run_settings.h); a
-  // rank's own are the sizes of budgets, store_path, cache_policy, prefetch_depth, the names of
-  // what is written, `out`, `notices` and stop_signal.
+  // Connects the ranks that train one model: each takes a contiguous slice of every batch and keeps
+  // the rows of its shards. Not owned; null, or of one rank: alone. The ranks first check that they
+  // have the same options and data. RankSettings (models/train/run_settings.h) lists the options
+  // that each rank may have for itself.
   Communicator* communicator = nullptr;
   ExchangeType exchange_forward = ExchangeType::kFp32;
   ExchangeType exchange_backward = ExchangeType::kFp32;
@@ -68,42 +67,41 @@ struct TrainerOptions {
   CachePolicy cache_policy = CachePolicy::kLru;
   int32_t prefetch_depth = 0;
 
-  // Where the model is saved; empty: nowhere. With early_stop_patience whenever validation
-  // improves, so that the directory holds the best one; otherwise at the end of training, also
-  // after a stop_signal.
+  // Directory to save the model to; empty: none. With early_stop_patience it is saved whenever
+  // validation improves, so the directory holds the best one. Otherwise it is saved at the end of
+  // training, also after a stop_signal.
   std::string save_dir;
   // A saved model to start from; empty: from new parameters. See RunTraining.
   std::string init_from;
-  // Flags that decide what each dense parameter is; a saved model must agree in those that it
-  // knows.
+  // Flags that decide the meaning of each dense parameter. Those that a saved model records must
+  // agree.
   std::vector<std::pair<std::string, std::string>> shape;
 
-  // Where checkpoints go; empty: nowhere. See RunTraining.
+  // Directory of checkpoints; empty: none. See RunTraining.
   std::string checkpoint_dir;
   int64_t checkpoint_every = 0;  // steps; 0: at the end and on a stop_signal only
   int64_t keep_checkpoints = 2;
-  bool resume = false;  // go on from the newest one, if any
-  // What the bits of a run depend on beside these options, as flags and values: data, model. A
-  // checkpoint must agree in them.
+  bool resume = false;  // from the newest one, if any
+  // Flags of data and model that decide the bits of the run, with their values. A checkpoint must
+  // agree in them.
   std::vector<std::pair<std::string, std::string>> settings;
-  // What the planner can be told of the run (docs/planner.md). Empty: nowhere. None of it moves a
-  // bit.
-  std::string save_spec;      // file for what SpecOf gives, written before training, by rank 0
+  // Input for the planner (docs/planner.md). Empty: none. None of it changes a bit.
+  std::string save_spec;      // file for SpecOf, written before training, by rank 0
   std::string record_trace;   // file for an access trace, see AccessTracePath
-  double sample_rate = 0.01;  // of the trace, in (0, 1]; without one it is not looked at
+  double sample_rate = 0.01;  // of the trace, in (0, 1]
   bool mrc = false;           // TrainReport::mrc
-  // Checkpoints are written by a thread of their own; false: inside the steps, for tests.
+  // Checkpoints are written on a thread of their own; false: inside the steps, for tests.
   bool checkpoint_in_background = true;
 
   Env* env = nullptr;  // of all files that are written; not owned; null: the real one
 
-  // Where header, progress and validation results go; not owned; null: nowhere.
+  // Stream for header, progress and validation results; not owned; null: none.
   std::FILE* out = nullptr;
-  // Where a line goes that nobody should miss, though nothing has failed; not owned; null: nowhere.
+  // Stream for warnings; not owned; null: none.
   std::FILE* notices = nullptr;
-  bool mllog = false;  // MLPerf's lines (models/train/mllog.h) go there too
-  // Not owned. Once it is not 0 (a signal's number) training ends after the current step, and test
-  // data is not evaluated.
+  bool mllog = false;  // also writes MLPerf's lines (models/train/mllog.h) to `out`
+  // Not owned. When it becomes a signal's number (not 0), training ends after the current step,
+  // without evaluation of test data.
   const std::atomic<int>* stop_signal = nullptr;
 
   // The rules of several settings together, and of the structs within. The bounds of each whole
@@ -112,18 +110,18 @@ struct TrainerOptions {
   absl::Status Validate() const;
 };
 
-// The tables of a schema as the trainer makes them.
+// The trainer's tables for a schema.
 EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
                                              const DataSchema& schema);
 
-// Puts the smallest budgets where `options` ask for them into those of the tables, which are
-// otherwise complete. Errors: ResourceExhausted, InvalidArgument (a budget too small for one step);
-// the flag, the limit and the value it got.
+// Sets the smallest budgets in `tables` if `options` ask for them. `tables` is complete otherwise.
+// Errors: ResourceExhausted, InvalidArgument (a budget too small for one step), which name the
+//         flag,
+// the limit and the value.
 absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
                             EmbeddingCollectionOptions* tables);
 
-// The end of a run in whose step `what` is not a finite number: OutOfRange, with the flags that
-// help.
+// The error of a run whose `what` is not finite in a step: OutOfRange, with the flags that help.
 absl::Status DivergedError(const TrainerOptions& options, int64_t run_step, const char* what);
 
 }  // namespace hotrow

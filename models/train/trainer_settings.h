@@ -13,11 +13,11 @@
 
 namespace hotrow {
 
-// What a setting decides, and who must have the same value.
+// What a setting decides, and which runs and ranks must share its value.
 enum class SettingRole {
-  kBits,             // bits of the run: all ranks, and a run that resumes
-  kAlike,            // collective calls, or what is stored: all ranks
-  kAlikeInPresence,  // the same, but only whether it is 0 or empty counts
+  kBits,             // bits of the run: shared by all ranks and by a run that resumes
+  kAlike,            // collective calls or what is stored: shared by all ranks
+  kAlikeInPresence,  // the same, but it counts only whether the value is 0 or empty
   kOwn,              // neither: each rank may have its own
 };
 
@@ -32,12 +32,12 @@ enum class SettingPart {
   kDevice
 };
 
-// The value of a setting in checkpoints from before it was kept. It stays when a default changes.
-// At most one member is set; none: all checkpoints have the setting.
+// The value that a setting has for checkpoints older than the setting. It stays when a default
+// changes. At most one member is set; none: all checkpoints have the setting.
 struct OlderSetting {
   const char* value = nullptr;
   const char* same_as = nullptr;  // the value of this other setting
-  bool as_now = false;            // unknown: that of the run that resumes
+  bool as_now = false;            // unknown: the value of the run that resumes
 
   constexpr bool known() const { return value != nullptr || same_as != nullptr || as_now; }
 };
@@ -48,13 +48,13 @@ struct TrainerSetting {
   const char* name;
   const char* group = nullptr;  // heading in --help; null: it has no flag
   const char* help = nullptr;
-  // Legal words, where another header owns them: --help lists them behind `help`.
+  // Legal words, if another header owns them; --help lists them after `help`.
   std::vector<std::string_view> (*words)() = nullptr;
-  const char* help_default = nullptr;  // for --help, where the value itself says too little
+  const char* help_default = nullptr;  // for --help, if the value itself says too little
   SettingRole role = SettingRole::kOwn;
   SettingPart part = SettingPart::kRun;
   OlderSetting older;
-  // Gives the field of these options: how it is parsed, bounded and shown.
+  // Binds the field of these options: parsing, bounds, text.
   FlagField (*bind)(TrainerOptions& options);
 
   bool is_flag() const { return group != nullptr; }
@@ -63,12 +63,12 @@ struct TrainerSetting {
   std::string Text(const TrainerOptions& options) const { return FlagText(Value(options)); }
 };
 
-// All settings, in the order of --help; settings without a flag stand beside related ones.
+// All settings in the order of --help; settings without a flag stand next to related ones.
 std::span<const TrainerSetting> TrainerSettings();
 const TrainerSetting* FindTrainerSetting(std::string_view name);  // null: there is none
 
-// Checks that whole numbers are at least what their flags take. Errors: InvalidArgument, which
-// names the flag, the limit and the value it got.
+// Checks whole numbers against the lower bounds of their flags. Errors: InvalidArgument, which
+// names the flag, the limit and the value.
 absl::Status CheckLowerBounds(const TrainerOptions& options);
 
 }  // namespace hotrow
