@@ -9,6 +9,7 @@
 #include "base/env.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
+#include "tools/plan/page_template.h"
 #include "tools/plan/plan.h"
 #include "tools/plan/plan_sweep.h"
 
@@ -56,6 +57,26 @@ std::string Malformed(std::string_view page) {
     if (name == "style") at = page.find("</style>", at);
   }
   return open.empty() ? "" : "left open: " + open.back();
+}
+
+TEST(FillPageTest, FillsNamesAndSections) {
+  const nlohmann::ordered_json values = {
+      {"title", "a<b> & \"c\""},
+      {"rows", {{{"name", "x"}, {"hot", true}}, {{"name", "y"}, {"title", "inner"}}}},
+      {"words", {"u", "v"}},
+      {"none", nlohmann::ordered_json::array()},
+      {"off", false},
+      {"one", {{"name", "z"}}}};
+  EXPECT_EQ(FillPage("<i>{{title}}</i>", values), "<i>a&lt;b&gt; &amp; &quot;c&quot;</i>");
+  EXPECT_EQ(FillPage("{{#rows}}\n{{name}} {{title}}{{#hot}}!{{/hot}}\n{{/rows}}\nend\n", values),
+            "x a&lt;b&gt; &amp; &quot;c&quot;!\ny inner\nend\n");
+  EXPECT_EQ(FillPage("{{#words}}[{{.}}]{{/words}}{{^words}}no{{/words}}", values), "[u][v]");
+  EXPECT_EQ(
+      FillPage("{{#none}}a{{/none}}{{^none}}b{{/none}}{{^off}}c{{/off}}{{^absent}}d{{/absent}}",
+               values),
+      "bcd");
+  EXPECT_EQ(FillPage("{{#one}}{{name}}{{/one}}", values), "z");
+  EXPECT_DEATH(FillPage("{{absent}}", values), "check failed");
 }
 
 TEST(PlanHtmlTest, IsWholeAndNeedsNothingElse) {
