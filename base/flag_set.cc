@@ -344,7 +344,7 @@ void FlagSet::AddPresets(std::vector<FlagPreset> presets) {
        .set = [](std::string_view) { return absl::OkStatus(); },  // Parse calls ApplyPreset
        .get = [preset = preset_] { return FlagValue(*preset); }},
       absl::StrCat("flags that reproduce a result, see below: ", absl::StrJoin(names, " or "),
-                   ". Flags that are given besides win over it"));
+                   ". Flags on the command line override it"));
 }
 
 absl::Status FlagSet::ApplyPreset(std::string_view name) {

@@ -65,10 +65,10 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   int64_t threads = 0;
   FlagSet flags("hotrow calibrate");
   flags.AddString("path", "DIR", &options.dir,
-                  "directory on the disk to measure; what is written there is removed");
+                  "directory on the disk to measure; the command removes its files");
   flags.AddString("output", "FILE", &output, "write the profile there instead of printing it");
-  flags.AddInt("threads", 0, 1024, &threads, "of tables and layers; 0: all");
-  flags.AddReal("effort", 0.01, 1, &options.effort, "share of the usual time and sizes");
+  flags.AddInt("threads", 0, 1024, &threads, "threads of tables and layers; 0: all");
+  flags.AddReal("effort", 0.01, 1, &options.effort, "share of the full time and sizes");
   std::vector<std::string> operands;
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
   if (flags.help_requested()) return kExitGood;
@@ -111,11 +111,11 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
 const Command kCalibrateCommand = {
     .name = "calibrate",
     .operands = "",
-    .summary = "measures this machine for hotrow plan, about three quarters of a minute",
+    .summary = "measures this machine for hotrow plan, in about 45 seconds",
     .details =
         "Measures memory, a disk, dense layers, each part of the table engine, and how much parts\n"
-        "hold each other up, and prints a profile that `hotrow plan` takes as hardware: FILE in a\n"
-        "spec or as --hardware=FILE. Run it while nothing else runs.\n",
+        "slow each other down. Prints a profile for `hotrow plan`, as hardware: FILE in a spec or\n"
+        "as --hardware=FILE. Run it on an otherwise idle machine.\n",
     .run = Run};
 
 }  // namespace hotrow

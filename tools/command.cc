@@ -15,7 +15,7 @@ namespace {
 
 std::string GeneralHelp() {
   std::string out =
-      "hotrow: looks after the files that hotrow keeps on disk.\n"
+      "hotrow: inspects, verifies, converts and plans tables and their files.\n"
       "Usage: hotrow COMMAND ...\n"
       "\n"
       "Commands\n";
@@ -23,11 +23,12 @@ std::string GeneralHelp() {
     absl::StrAppendFormat(&out, "  %-24s %s\n", absl::StrCat(command.name, " ", command.operands),
                           command.summary);
   }
-  absl::StrAppend(&out,
-                  "\n"
-                  "hotrow COMMAND --help says what a command does and lists its flags. Exit status "
-                  "of all: 0 good,\n"
-                  "1 damage, 2 wrong usage or something that cannot be opened.\n");
+  absl::StrAppend(
+      &out,
+      "\n"
+      "hotrow COMMAND --help describes a command and its flags. Exit status: 0 success, "
+      "1 damage,\n"
+      "2 wrong usage or a file that cannot be opened.\n");
   return out;
 }
 

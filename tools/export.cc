@@ -16,10 +16,11 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   bool json = false;
   FlagSet flags("hotrow export");
   flags.AddBytes("shard_bytes", &options.shard_bytes,
-                 "of an array in one file at most; longer ones are cut into several");
-  flags.AddBytes("memory_bytes", &options.memory_bytes, "of buffers, whatever the tables' size");
+                 "most bytes of an array in one file; longer arrays are split");
+  flags.AddBytes("memory_bytes", &options.memory_bytes,
+                 "memory of buffers, for tables of any size");
   flags.AddBytes("store_bytes", &options.store_bytes,
-                 "memory for the index of an SSD store, about 10 bytes a row; 0: what it takes");
+                 "memory for the index of an SSD store, about 10 bytes a row; 0: no limit");
   flags.AddSwitch("json", &json, "print one JSON object");
   std::vector<std::string> operands;
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
@@ -36,14 +37,13 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
 const Command kExportCommand = {
     .name = "export",
     .operands = "CHECKPOINT DIR",
-    .summary = "a checkpoint as .npy arrays that numpy reads, with a manifest in JSON",
+    .summary = "converts a checkpoint to .npy arrays for numpy, with a manifest in JSON",
     .details =
-        "CHECKPOINT is a directory of checkpoints (its newest one is taken), one of them, or what\n"
-        "--save_dir has written; a store on a disk must be closed. DIR is made; it must not be\n"
-        "there yet, or be empty. Every row is read with its checksum. Rows stream through "
-        "buffers,\n"
-        "so tables may be larger than memory. A kill leaves no DIR, or the whole.\n"
-        "docs/formats/portable.md says what is in it. `hotrow import` is the way back.\n",
+        "CHECKPOINT is a directory of checkpoints (the newest is exported), one of them, or a\n"
+        "model of --save_dir. A store on a disk must be closed. DIR is created; if it exists, it\n"
+        "must be empty. Every row is checked against its checksum. Rows stream through buffers,\n"
+        "so tables may be larger than memory. A kill leaves no DIR or a whole one.\n"
+        "docs/formats/portable.md describes the files. `hotrow import` reverses it.\n",
     .run = Run};
 
 }  // namespace hotrow

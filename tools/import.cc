@@ -23,14 +23,15 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   FlagSet flags("hotrow import");
   flags.AddString("store", "WORD", &store, "kind of store: memory, ssd or rocksdb");
   flags.AddString("store_path", "DIR", &options.store_path,
-                  "directory of an ssd or rocksdb store, not there yet or empty");
+                  "directory of an ssd or rocksdb store; it must be missing or empty");
   flags.DescribeDefault("CHECKPOINT/store");
   flags.AddBytes("store_bytes", &options.store_bytes,
-                 "memory of the store: with memory all rows, with ssd index and buffers");
+                 "memory of the store. memory: all rows; ssd: index and buffers");
   flags.DescribeDefault("80 % of the memory; with rocksdb 256 MiB");
   flags.AddBytes("disk_bytes", &options.disk_bytes, "disk budget of the store while it is filled");
   flags.DescribeDefault("three times its rows");
-  flags.AddBytes("memory_bytes", &options.memory_bytes, "of buffers, whatever the tables' size");
+  flags.AddBytes("memory_bytes", &options.memory_bytes,
+                 "memory of buffers, for tables of any size");
   flags.AddSwitch(
       "edited", &options.edited,
       "the arrays were changed on purpose: checksums, hashes and numbers of rows of the "
@@ -61,17 +62,14 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
 const Command kImportCommand = {
     .name = "import",
     .operands = "DIR CHECKPOINT",
-    .summary = "the way back: a checkpoint out of arrays, of export or of numpy",
+    .summary = "makes a checkpoint from arrays of export or of numpy",
     .details =
-        "DIR is what `hotrow export` has made, perhaps with arrays that numpy has written anew:\n"
-        "np.save over a file and give --edited. Sizes, dtypes and shapes are checked before\n"
-        "anything is written; checksums and hashes on the way; a key that occurs twice is "
-        "refused.\n"
-        "CHECKPOINT is made; it must not be there yet, or be empty. It becomes a directory of\n"
-        "checkpoints with one in it, for --init_from=CHECKPOINT, or, where DIR knows where "
-        "training\n"
-        "stood, for --checkpoint_dir=CHECKPOINT --resume. A kill leaves no CHECKPOINT, or the "
-        "whole.\n",
+        "DIR is an export of `hotrow export`. Arrays may have been changed by numpy: np.save over\n"
+        "a file and give --edited. Sizes, dtypes and shapes are checked before anything is\n"
+        "written, checksums and hashes during the import. A key that occurs twice is an error.\n"
+        "CHECKPOINT is created; if it exists, it must be empty. It becomes a directory of one\n"
+        "checkpoint, for --init_from=CHECKPOINT or, if DIR has the state of training, for\n"
+        "--checkpoint_dir=CHECKPOINT --resume. A kill leaves none or a whole one.\n",
     .run = Run};
 
 }  // namespace hotrow

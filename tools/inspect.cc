@@ -25,7 +25,7 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   flags.AddSwitch("json", &json, "print one JSON object; what is unknown is null");
   flags.AddBytes("store_bytes", &store_bytes,
                  "memory for counting the rows of a checkpoint in an SSD store, about 10 bytes a "
-                 "row; 0: what it takes");
+                 "row; 0: no limit");
   std::vector<std::string> operands;
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
   if (operands.empty()) return kExitGood;
@@ -66,14 +66,13 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
 const Command kInspectCommand = {
     .name = "inspect",
     .operands = "PATH",
-    .summary = "what a checkpoint, a store or an export holds: tables, rows, bytes, places",
+    .summary = "shows the contents of a checkpoint, store or export: tables, rows, bytes, places",
     .details =
-        "PATH is a checkpoint (a directory of checkpoints, of which the newest is shown, one of\n"
-        "them, or what --save_dir has written), the directory of an SSD or a RocksDB store that\n"
-        "no program has open, or what `hotrow export` has made. Manifests and footers are read,\n"
-        "nothing is written; rows are counted as far as that goes without reading them. `hotrow\n"
-        "verify` reads them too. How many bytes were written for each byte of rows is known to\n"
-        "the running store alone.\n",
+        "PATH is a checkpoint (one of them, a directory of them, whose newest is shown, or a\n"
+        "model of --save_dir), the directory of an SSD or RocksDB store that no program has open,\n"
+        "or an export of `hotrow export`. The command reads manifests and footers and writes\n"
+        "nothing. It counts rows as far as it can without reading them; `hotrow verify` reads\n"
+        "them, too. The write amplification of a RocksDB store is known only while it is open.\n",
     .run = Run};
 
 }  // namespace hotrow

@@ -147,19 +147,21 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   PlanFlags f;
   FlagSet flags("hotrow plan");
   flags.AddString("hardware", "NAME", &f.hardware,
-                  "plan for this instead of the spec's: a built-in profile, or a file that hotrow "
-                  "calibrate wrote");
-  flags.AddString("check", "REPORT", &f.check,
-                  "compare the plan with a run, as a trainer's --report=FILE tells of it; ends "
-                  "with status 1 when a prediction is out of its tolerance");
+                  "hardware to plan for instead of the spec's: a built-in profile, or a file of "
+                  "hotrow calibrate");
+  flags.AddString(
+      "check", "REPORT", &f.check,
+      "compare the plan with the --report of a run; exit with status 1 when a prediction "
+      "is outside its tolerance");
   flags.AddString("html", "FILE", &f.html, "write one page with charts there, too");
   flags.AddString("sweep", "RANKS", &f.sweep,
                   "step time on A100, H100, H200 and B200 nodes: ranks=1..1024 or ranks=1,2,12");
-  flags.AddString("sweep_batch", "WORD", &f.sweep_batch,
-                  "of --sweep: fixed, the spec's batch for all ranks together, or per_rank, which "
-                  "grows with them");
+  flags.AddString(
+      "sweep_batch", "WORD", &f.sweep_batch,
+      "batch of --sweep: fixed (the spec's batch for all ranks together) or per_rank (it "
+      "grows with the ranks)");
   flags.AddString("fail-if", "CONDITION", &f.fail_if,
-                  "end with status 1 when it holds, for example 'hbm_bytes>70e9 || fits==0'");
+                  "exit with status 1 if this holds, for example 'hbm_bytes>70e9 || fits==0'");
   flags.AddSwitch("json", &f.json, "print one JSON object");
   std::vector<std::string> operands;
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
@@ -214,11 +216,11 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
 const Command kPlanCommand = {
     .name = "plan",
     .operands = "SPEC",
-    .summary = "memory, hit rates, speed and life of a model, before it is trained",
+    .summary = "predicts memory, hit rates, speed and SSD life of a model before it is trained",
     .details =
         "SPEC is JSON or YAML: tables, model, batch, ranks, hardware. docs/planner.md lists its\n"
-        "fields and says how each number comes about. Times rest on data sheets, or on what\n"
-        "hotrow calibrate measured.\n",
+        "fields and explains each number. Times come from data sheets, or from measurements by\n"
+        "hotrow calibrate.\n",
     .run = Run};
 
 }  // namespace hotrow

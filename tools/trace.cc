@@ -381,18 +381,18 @@ absl::StatusOr<int> RunMrc(const Command& self, std::span<const char* const> arg
   set.AddString("at", "LIST", &flags.at, "cache sizes as fractions of the distinct keys");
   set.AddString("rows", "LIST", &flags.rows, "further cache sizes, in rows");
   set.AddReal("sample_rate", 1e-9, 1, &flags.sample_rate,
-              "follow this share of the keys and estimate the rest; 1 is exact");
+              "share of the keys to sample; 1: all keys, exact");
   set.AddInt("keys_max", 0, int64_t{1} << 40, &flags.keys_max,
-             "lower the rate when more keys than this are followed, at least 256; 0: never");
-  set.AddInt("seed", 0, INT64_MAX, &flags.seed, "of the choice of keys");
+             "most keys in the sample, at least 256: with more the rate falls; 0: no limit");
+  set.AddInt("seed", 0, INT64_MAX, &flags.seed, "seed of the sample of keys");
   set.AddString(
       "policy", "NAME", &flags.policy,
-      "lru (exact stack distances), or hotrow-lru and hotrow-lfu: our cache, simulated at "
-      "each size");
+      "lru (exact stack distances), or hotrow-lru and hotrow-lfu (hotrow's cache, simulated "
+      "at each size)");
   set.AddInt("step_lookups", 1, INT32_MAX, &flags.step_lookups,
              "hotrow-*: lookups of a training step; a trace has its own steps");
   set.AddInt("prefetch_depth", 0, 32, &flags.prefetch_depth,
-             "hotrow-*: steps that hold their rows beside the current one");
+             "hotrow-*: prefetched steps that pin their rows besides the current step");
   set.AddString("table", "NAME", &flags.table, "of a trace: this table alone, by name or number");
   set.AddString("format", "NAME", &flags.format, kFormatHelp);
   set.AddSwitch("json", &flags.json,
@@ -520,18 +520,18 @@ constexpr Command kInfo = {
     .details =
         "FILE holds ids: as text, one a line; as big-endian (or, with --format, little-endian)\n"
         "64-bit integers; as a .npy array; or as a trace that a trainer recorded. gzip and xz are\n"
-        "unpacked. Of a trace an access is a distinct key of a step; what a sample cannot show is\n"
-        "estimated from it.\n",
+        "unpacked. In a trace an access is a distinct key of a step. For a sampled trace the\n"
+        "numbers are estimates.\n",
     .run = RunInfo};
 
 constexpr Command kMrc = {.name = "trace mrc",
                           .operands = "FILE",
-                          .summary = "miss-ratio curve: the hit rates of caches of many sizes",
+                          .summary = "miss-ratio curve: hit rates of caches of many sizes",
                           .details =
                               "FILE as for `hotrow trace info`. First uses count as misses. With "
                               "--sample_rate the curve\n"
-                              "is estimated from a sample of the keys, with what it may be off by: "
-                              "two standard errors.\n",
+                              "is estimated from a sample of the keys; its error is given as two "
+                              "standard errors.\n",
                           .run = RunMrc};
 
 absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
@@ -555,11 +555,11 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
 const Command kTraceCommand = {
     .name = "trace",
     .operands = "info|mrc FILE",
-    .summary = "what is in a file of accesses, and what caches would hit on it",
+    .summary = "analyses a file of accesses: reuse, skew, and hit rates of caches",
     .details =
         "hotrow trace info FILE   accesses, distinct keys, reuse, skew, working set\n"
         "hotrow trace mrc FILE    hit rates of caches of many sizes\n"
-        "Each has a --help of its own.\n",
+        "Each has its own --help.\n",
     .run = Run};
 
 }  // namespace hotrow

@@ -114,7 +114,7 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   flags.AddSwitch("json", &json, "print one JSON object, with all damage");
   flags.AddBytes("store_bytes", &store_bytes,
                  "memory for the index of the SSD store of a checkpoint, about 10 bytes a row; 0: "
-                 "what it takes");
+                 "no limit");
   std::vector<std::string> operands;
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
   if (operands.empty()) return kExitGood;
@@ -139,19 +139,22 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
 const Command kVerifyCommand = {
     .name = "verify",
     .operands = "PATH",
-    .summary = "reads all of a checkpoint, store or export, and names what is damaged",
+    .summary = "reads a whole checkpoint, store or export and lists damage",
     .details =
-        "PATH is as in `hotrow inspect`, but of a directory of checkpoints all are read, and each\n"
-        "has its verdict; a store on a disk must be closed. Nothing is written.\n"
-        "Of a checkpoint: manifest, dense parameters and every row, with all checksums, and where\n"
-        "the manifest knows them the number of rows and the hash of each table. Of an SSD store,\n"
-        "also that of a checkpoint: every record of the present state and of all snapshots, with\n"
-        "the footers that list them, the manifest and the index image. Of a RocksDB store: every\n"
-        "file of the present state and of all snapshots, and every row of the present state. Of\n"
-        "an export: every file, up to the first that is wrong. Each damage is a line: file,\n"
-        "offset, what it is, with table and key where they are known; a last line sums up. Exit\n"
-        "status 0 says that all is good, 1 that something is damaged, 2 that it cannot be "
-        "opened.\n",
+        "PATH is as in `hotrow inspect`, but all checkpoints of a directory are read, each with\n"
+        "its own verdict. A store on a disk must be closed. Nothing is written.\n"
+        "The command checks\n"
+        "  of a checkpoint     manifest, dense parameters and every row, with all checksums, and\n"
+        "                      rows and hashes of tables if the manifest has them\n"
+        "  of an SSD store     every record of the present state and of all snapshots, the "
+        "footers\n"
+        "                      that list them, the manifest and the index image\n"
+        "  of a RocksDB store  every file of the present state and of all snapshots, and every "
+        "row\n"
+        "                      of the present state\n"
+        "  of an export        every file, up to the first that is wrong\n"
+        "Each damage is a line: file, offset, description, and table and key if known. The last\n"
+        "line is a summary. Exit status: 0 all is good, 1 damage, 2 it cannot be opened.\n",
     .run = Run};
 
 }  // namespace hotrow

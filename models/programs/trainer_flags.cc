@@ -117,18 +117,17 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
       set.Group("Ranks");
       set.AddString(
           "comm", "WORD", &f->comm,
-          "how ranks find each other: mpi (mpirun -n N in front of this command), single (this "
-          "process alone), auto: whatever it was started with. Each rank trains a slice of "
-          "every batch and keeps its share of the rows; budgets of tiers and --threads are "
-          "those of a rank. For a fixed number of ranks a run repeats bit for bit");
+          "launcher of the ranks: mpi (mpirun -n N in front of this command), single (this "
+          "process alone) or auto (detected). Each rank trains a slice of every batch and "
+          "keeps its share of the rows; budgets of tiers and --threads are those of a rank. "
+          "For a fixed number of ranks a run repeats bit for bit");
       set.AddReal("comm_timeout", 1e-3, 86400, &f->comm_timeout,
-                  "seconds after which a rank that does not answer is given up, and the run with "
-                  "it");
+                  "seconds without an answer of a rank after which the run fails");
     } else if (row == "device") {
       set.Group("Running");
-      set.AddInt("threads", 0, kMaxThreads, &f->threads, "of tables and MLPs; 0: all");
+      set.AddInt("threads", 0, kMaxThreads, &f->threads, "threads of tables and MLPs; 0: all");
     } else if (row == "mllog") {
-      set.AddString("report", "FILE", &f->report, "write what happened as JSON");
+      set.AddString("report", "FILE", &f->report, "write the results of the run as JSON");
       set.AddString("trace", "FILE", &f->trace,
                     "write when each stage ran, for ui.perfetto.dev or chrome://tracing");
     }

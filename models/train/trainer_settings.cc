@@ -160,7 +160,7 @@ const TrainerSetting kSettings[] = {
      .bind = [](O& o) { return IntFlag(&o.epochs, 1, 1 << 20); }},
     {.name = "limit_train_batches",
      .group = kTrainingGroup,
-     .help = "most steps of an epoch; 0: all data",
+     .help = "maximum steps of an epoch; 0: all data",
      .role = kBits,
      .bind = [](O& o) { return IntFlag(&o.limit_train_batches, 0, kMany); }},
     {.name = "validation_freq_within_epoch",
@@ -381,8 +381,8 @@ const TrainerSetting kSettings[] = {
 
     {.name = "exchange_forward",
      .group = kRanksGroup,
-     .help = "type of rows on their way between ranks in training: fp32, fp16, bf16 or int8 (one "
-             "scale a row)",
+     .help = "type of rows sent between ranks in training: fp32, fp16, bf16 or int8 (one scale a "
+             "row)",
      .role = kBits,
      .part = kExchange,
      .bind =
@@ -391,7 +391,7 @@ const TrainerSetting kSettings[] = {
          }},
     {.name = "exchange_backward",
      .group = kRanksGroup,
-     .help = "type of gradients on their way between ranks: the same words",
+     .help = "type of gradients sent between ranks: fp32, fp16, bf16 or int8",
      .role = kBits,
      .part = kExchange,
      .bind =
@@ -411,9 +411,9 @@ const TrainerSetting kSettings[] = {
     // A run may resume with another budget: residuals then begin at zero.
     {.name = "exchange_feedback",
      .group = kRanksGroup,
-     .help = "error feedback: memory of each rank for what its gradients lose on their way, added "
-             "to the next gradient of the same row. For --exchange_backward fp16, bf16 or int8; "
-             "beside the budgets of the tiers. Checkpoints hold it; 0: off",
+     .help = "error feedback: memory of each rank for the rounding errors of sent gradients, which "
+             "are added to the next gradient of the same row. For --exchange_backward fp16, bf16 "
+             "or int8; not part of the tiers' budgets. Checkpoints hold it; 0: off",
      .role = kAlike,
      .bind =
          [](O& o) {
@@ -441,7 +441,7 @@ const TrainerSetting kSettings[] = {
     {.name = "resume",
      .group = kCheckpointsGroup,
      .help = "go on from the newest checkpoint of --checkpoint_dir, or start if there is none. A "
-             "supervisor can run the same command again and again. Threads, tiers and "
+             "supervisor can repeat the same command. Threads, tiers and "
              "--checkpoint_every may change, and --epochs may grow",
      .role = kAlike,
      .bind = [](O& o) { return SwitchFlag(&o.resume); }},
@@ -492,13 +492,13 @@ const TrainerSetting kSettings[] = {
      .bind = [](O& o) { return StringFlag("FILE", &o.record_trace); }},
     {.name = "sample_rate",
      .group = kPlanningGroup,
-     .help = "share of the keys that --record_trace follows; 1: all",
+     .help = "share of the keys in --record_trace; 1: all",
      .help_default = "0.01",
      .bind = [](O& o) { return RealFlag(&o.sample_rate, kSampleRateMin, 1); }},
     {.name = "mrc",
      .group = kPlanningGroup,
-     .help = "estimate while training what caches of other sizes would hit, for each table, and "
-             "put it into the --report",
+     .help = "estimate the hit rates of caches of other sizes while training, for each table, for "
+             "the --report",
      .role = kAlike,
      .bind = [](O& o) { return SwitchFlag(&o.mrc); }},
 };
