@@ -49,7 +49,7 @@ void PrintCurrentException() {
   } else if (std::uncaught_exceptions() > 0) {
     // Not caught yet, so it cannot be asked what it is.
     PrintError("unexpected error: ",
-               "what was to be cleaned up after an exception threw another; "
+               "the cleanup after an exception threw another one; "
                "there may be too little memory, or too few threads");
   } else {
     std::abort();  // a bug of ours, such as a thread that nobody joined

@@ -125,7 +125,7 @@ SavedModel::Table ParseTableFormat(JsonMembers& table, std::set<std::string>* ta
                                    std::string* wrong) {
   SavedModel::Table out;
   out.name = table.String("name");
-  if (!table_names->insert(out.name).second) table.Wrong("name", out.name, "a name of its own");
+  if (!table_names->insert(out.name).second) table.Wrong("name", out.name, "a unique name");
   out.dim = static_cast<int32_t>(table.Count("dim", 1, kTableDimMax));
   out.optimizer = table.String("optimizer");
   if (!ParseSparseOptimizer(out.optimizer).ok()) {

@@ -38,8 +38,8 @@ absl::Status CheckSavedModelFits(const SavedModel& saved, const SavedModel& want
     const auto differs = std::mismatch(saved.features.begin(), saved.features.end(),
                                        wanted.features.begin(), wanted.features.end());
     return unfit(absl::StrCat("feature \"", differs.second->name,
-                              "\" of the data stands where the "
-                              "saved model has \"",
+                              "\" of the data is in the place of the "
+                              "saved model's \"",
                               differs.first->name, "\""),
                  "put the features of the data into the order of the saved model");
   }

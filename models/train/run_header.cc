@@ -82,10 +82,11 @@ std::string FormatRunHeader(const RunHeader& header) {
     absl::StrAppend(&text, "\n");
     const std::string kind(DenseOptimizerName(options.dense_optimizer.kind));
     if (start.dense_optimizer != kind) {
-      absl::StrAppendFormat(&text,
-                            "           the state of %s starts anew: the saved model has that of "
-                            "%s\n",
-                            kind, start.dense_optimizer);
+      absl::StrAppendFormat(
+          &text,
+          "           the state of %s starts from zero: the saved model has that of "
+          "%s\n",
+          kind, start.dense_optimizer);
     }
   }
   if (many_ranks) {

@@ -139,7 +139,7 @@ absl::StatusOr<std::string> FindProcessor(const RunStart& start, Device device, 
   if (before.empty() || before == processor) return processor;
   std::fprintf(notices,
                "notice: --resume from %s: it was trained on another kind of processor (%s) than "
-               "this one (%s); training goes on, with other bits than there\n",
+               "this one (%s); training goes on with other bits\n",
                start.saved->dir.c_str(), before.c_str(), processor.c_str());
   std::fflush(notices);
   return processor;

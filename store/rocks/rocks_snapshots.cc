@@ -147,7 +147,7 @@ absl::Status RocksSnapshots::Prepare(SnapshotId snapshot, int64_t rows_at_open,
     removed.Update(RemoveRocksTree(temporary));
     removed.Update(RemoveRocksTree(temporary + ".tmp"));  // RocksDB's own
     if (removed.ok()) return status;
-    return absl::Status(status.code(), absl::StrCat(status.message(), "; what was made of it is ",
+    return absl::Status(status.code(), absl::StrCat(status.message(), "; its unfinished files are ",
                                                     "still there: ", removed.message()));
   }
   disk_.Recount(engine_).IgnoreError();  // a figure; the snapshot is there

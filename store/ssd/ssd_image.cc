@@ -173,7 +173,7 @@ absl::Status ReadSsdIndexImage(Env& env, const std::string& path, const UniqueId
     }
   }
   if (reader.position() != size || static_cast<uint64_t>(index.rows()) != header.rows) {
-    return damaged("the image does not hold what its header says");
+    return damaged("the image contradicts its header");
   }
   return absl::OkStatus();
 }

@@ -360,7 +360,7 @@ absl::StatusOr<SsdManifest> DecodeCopy(std::string_view bytes, int64_t at, int64
   HOTROW_RETURN_IF_ERROR(TakeSnapshots(header.num_snapshots, &body, &lives, &out));
   if (prefix.version >= 3) HOTROW_RETURN_IF_ERROR(TakeIdentities(&body, &out));
   if (body.ran_out() || !body.empty()) {
-    return Damaged(body_at, "the body does not hold what the header says");
+    return Damaged(body_at, "the body contradicts the header");
   }
   return out;
 }

@@ -431,7 +431,7 @@ TEST(PortableModelTest, TheManifestSaysWhatIsWrongWithIt) {
   refused([](Json& j) { j["tables"][1]["dim"] = "3"; }, kInvalid, "\"tables[1].dim\" is");
   refused([](Json& j) { j["tables"][1]["dim"] = 0; }, kInvalid, "from 1 to");
   refused([](Json& j) { j["tables"][1]["dtype"] = "float16"; }, kInvalid, "\"tables[1].dtype\"");
-  refused([](Json& j) { j["tables"][1]["name"] = "users"; }, kInvalid, "a name of its own");
+  refused([](Json& j) { j["tables"][1]["name"] = "users"; }, kInvalid, "a unique name");
   refused([](Json& j) { j["tables"][1]["optimizer"] = "adamw"; }, kInvalid,
           "\"tables[1].optimizer\" is");
   refused([](Json& j) { j["tables"][0]["initializer"]["kind"] = "ones"; }, kInvalid,

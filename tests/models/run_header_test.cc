@@ -89,9 +89,10 @@ TEST_F(RunHeaderTest, SaysWhereTheRunBegins) {
   start_.saved->tables = {{.name = "users", .rows = 900}, {.name = "items", .rows = 400}};
   start_.resumed = true;
   const std::string text = Text();
-  EXPECT_THAT(text, HasSubstr("  from     /run/step-000000002000: step 2,000, 1,300 rows\n"
-                              "           the state of adagrad starts anew: the saved model has "
-                              "that of adam\n"));
+  EXPECT_THAT(text,
+              HasSubstr("  from     /run/step-000000002000: step 2,000, 1,300 rows\n"
+                        "           the state of adagrad starts from zero: the saved model has "
+                        "that of adam\n"));
   EXPECT_THAT(text, Not(HasSubstr("none is there")));
 }
 
