@@ -9,14 +9,14 @@
 
 namespace hotrow {
 
-// Arrays and objects inside one another, at most. What we write nests less than 10 deep; above this
-// a text is damaged, or made to exhaust the stack of who walks over it.
+// Limit of nested arrays and objects. hotrow writes fewer than 10 levels; a text with more than
+// this is damaged, or made to exhaust the reader's stack.
 inline constexpr int64_t kJsonDepthMax = 64;
 
-// The one reader of JSON texts. Json is nlohmann::json or nlohmann::ordered_json. A byte order mark
-// at the beginning is skipped. Errors: InvalidArgument, with line and column where the text is no
-// JSON, and with the path of the member ("tables[2].dim") that nests too deeply or that an object
-// has twice. They do not name the file.
+// Parses JSON; all texts from outside are read here. Json is nlohmann::json or
+// nlohmann::ordered_json. Skips a byte order mark. Errors: InvalidArgument, with line and column if
+// the text is not JSON, or with the path of the member ("tables[2].dim") that nests too deeply or
+// occurs twice. They do not name the file.
 template <typename Json>
 absl::StatusOr<Json> ParseJson(std::string_view text);
 

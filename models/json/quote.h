@@ -6,7 +6,7 @@
 
 namespace hotrow {
 
-// Text of a file, in quotes for a message: cut at 40 bytes, unprintable bytes as \xNN.
+// Quotes text of a file for a message: at most 40 bytes, unprintable ones as \xNN.
 std::string QuoteForMessage(std::string_view text);
 
 }  // namespace hotrow

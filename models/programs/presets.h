@@ -8,9 +8,8 @@
 
 namespace hotrow {
 
-// The presets of a training program: settings that reproduce a result, see
-// bench/results/accuracy.md. None for an unknown program. None sets --data: where the files lie is
-// the user's.
+// The presets of a training program: settings that reproduce a result of bench/results/accuracy.md.
+// Empty for an unknown program. No preset sets --data, since the user knows where the files are.
 std::vector<FlagPreset> PresetsOf(std::string_view program);
 
 }  // namespace hotrow

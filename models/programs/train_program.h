@@ -14,28 +14,29 @@
 
 namespace hotrow {
 
-// What sets one training program apart from another: its name, its words for --help, and its model
-// with the flags that shape it. The model's flags write into its options, which the functions here
-// capture and which outlive RunTrainProgram.
+// The parts of a training program that differ: its name, its texts for --help, and its model with
+//                                              its
+// flags. The flags write into the model's options, which the functions here capture and which must
+// outlive RunTrainProgram.
 struct TrainProgram {
   std::string name;      // of the program, as in `dlrm --help`
   std::string summary;   // opens --help: what it trains; lines of at most 100 columns
   std::string examples;  // of command lines, indented as --help prints them
 
-  // Adds the model's flags; they stand in the group "Model", behind --embedding_dim.
+  // Adds the model's flags to the group "Model", after --embedding_dim.
   std::function<void(FlagSet* set)> add_model_flags;
-  // Puts values where the model's flags leave the choice to us, so that the report shows what was
-  // used. Called once, after the common flags are resolved; may be null.
+  // Sets the model's flags that were left to the program, so that the report shows the values used.
+  // Called once, after the common flags are resolved; may be null.
   std::function<void(const TrainerFlags& flags)> resolve_model_flags;
   // Columns of each table for these flags; null: --embedding_dim.
   std::function<int64_t(const TrainerFlags& flags)> table_columns;
-  // The model for this data, to compute where ctx says. Errors name the flag and the remedy.
+  // Makes the model for this data, on ctx's device. Errors name the flag and the remedy.
   std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(
       const TrainerFlags& flags, const DataSchema& schema, const ExecContext& ctx)>
       make_model;
 };
 
-// The options of a model as its flags have set them, with what the common flags and the data say.
+// Completes the options of a model, set by its flags, from the common flags and the data.
 template <typename ModelOptions>
 ModelOptions CompleteModelOptions(ModelOptions options, const TrainerFlags& flags,
                                   const DataSchema& schema) {
