@@ -14,8 +14,8 @@
 namespace hotrow {
 
 enum class AccessFormat {
-  kAuto,     // by the first bytes: what is neither of the others nor text is kInt64Be
-  kText,     // an id a line, decimal or 0x...; blank lines and lines that begin with # do not count
+  kAuto,     // detected by the first bytes; kInt64Be if nothing else fits
+  kText,     // an id a line, decimal or 0x...; blank lines and lines that begin with # are skipped
   kInt64Be,  // 8 bytes an id
   kInt64Le,
   kNpy,    // an array of <i8, <u8, <i4 or <u4 of any shape, in its order
@@ -29,16 +29,16 @@ std::string_view AccessFormatName(AccessFormat format);
 // Some accesses of one table.
 struct AccessBlock {
   uint32_t table = 0;
-  std::vector<uint64_t> keys;  // in order; of a trace, the sampled keys of a step, distinct
-  int64_t unsampled = 0;       // further accesses, to keys that are not in the sample
+  std::vector<uint64_t> keys;  // in order; in a trace, the distinct sampled keys of a step
+  int64_t unsampled = 0;       // accesses to keys outside the sample
   bool ends_step = false;      // of a trace
 };
 
 // The accesses of a file. All formats but kTrace may be compressed with gzip or xz.
 //
 // Threads: one at a time.
-// Errors:  InvalidArgument and DataLoss, each naming the file and the line or the offset, and what
-//          to do; Unimplemented (.xz without liblzma); what the file system says.
+// Errors:  InvalidArgument and DataLoss, which name the file, the line or offset, and the remedy;
+//          Unimplemented (.xz without liblzma); those of the file system.
 class AccessSource {
  public:
   static absl::StatusOr<std::unique_ptr<AccessSource>> Open(Env& env, const std::string& path,
@@ -49,7 +49,7 @@ class AccessSource {
   virtual absl::StatusOr<bool> Next(AccessBlock* block) = 0;
 
   AccessFormat format() const { return format_; }
-  // Of a trace; otherwise one table, 0, without a name, and no sampling.
+  // Tables and sampling of a trace; otherwise one table, 0, without a name, and no sampling.
   const std::vector<AccessTraceTable>& tables() const { return tables_; }
   double sample_rate() const { return sample_rate_; }
   uint64_t seed() const { return seed_; }

@@ -13,21 +13,21 @@ namespace hotrow {
 
 // Exit statuses of all sub-commands.
 inline constexpr int kExitGood = 0;
-inline constexpr int kExitDamage = 1;  // what was asked for is damaged or failed
-inline constexpr int kExitUsage = 2;   // wrong usage, or it cannot be opened
+inline constexpr int kExitDamage = 1;  // damage, or the command failed
+inline constexpr int kExitUsage = 2;   // wrong usage, or a file cannot be opened
 
-// A sub-command of hotrow: what the help says of it, and the function that runs it.
+// A sub-command of hotrow: its texts for --help, and the function that runs it.
 struct Command {
   const char* name;      // "inspect"
-  const char* operands;  // "STORE"; words that stand for paths, separated by blanks
+  const char* operands;  // placeholders of paths, separated by blanks: "STORE"
   const char* summary;   // a line for `hotrow --help`
   const char* details;   // lines for `hotrow NAME --help`, each with its line break
-  // `arguments` are those behind the name. Returns the exit status. An error is printed as one line
-  // and ends with kExitDamage (DataLoss) or kExitUsage (any other).
+  // `arguments` follow the name. Returns the exit status. An error prints one line and gives
+  // kExitDamage (DataLoss) or kExitUsage (any other).
   absl::StatusOr<int> (*run)(const Command& self, std::span<const char* const> arguments);
 };
 
-// All of them, in the order of the help. A new one is a file of its own and a line in command.cc.
+// All commands, in the order of the help. A new one is a file and a line in command.cc.
 std::span<const Command> Commands();
 extern const Command kCalibrateCommand;
 extern const Command kExportCommand;
@@ -37,9 +37,8 @@ extern const Command kPlanCommand;
 extern const Command kTraceCommand;
 extern const Command kVerifyCommand;
 
-// Parses the arguments of a command into its flags and its operands, which stand before the flags,
-// behind them, or both. *operands is empty when help was asked for and printed. Errors:
-// InvalidArgument.
+// Parses the arguments of a command into flags and operands, in any order. *operands is empty if
+// help was asked for and printed. Errors: InvalidArgument.
 absl::Status ParseArguments(const Command& command, std::span<const char* const> arguments,
                             FlagSet* flags, std::vector<std::string>* operands);
 

@@ -9,7 +9,7 @@
 
 namespace hotrow {
 
-// What a path is, by the names of the files in it.
+// The kind of a path, by the names of the files in it.
 enum class DirectoryKind {
   kMissing,
   kFile,
@@ -28,8 +28,8 @@ absl::StatusOr<DirectoryKind> KindOfDirectory(Env& env, const std::string& path)
 // "an SSD store", "no file or directory".
 const char* NameOf(DirectoryKind kind);
 
-// OK when the path is an SSD store. Errors: NotFound or InvalidArgument, saying what is there
-// instead, for commands that take a checkpoint or an export as well.
+// OK when the path is an SSD store. Errors: NotFound or InvalidArgument, which says what the path
+// is instead. For commands that also take a checkpoint or an export.
 absl::Status ExpectSsdStore(Env& env, const std::string& path);
 
 }  // namespace hotrow

@@ -10,20 +10,20 @@
 #include "absl/status/statusor.h"
 #include "base/io_queue.h"
 
-// What a disk does by itself, past the page cache: the bound of everything that lives on it.
+// The speed of a disk without the page cache: the bound of every store on it.
 namespace hotrow {
 
 struct DeviceMeasurementOptions {
-  std::string dir;         // made if missing; two files of file_bytes go there
+  std::string dir;         // made if missing; gets two files of file_bytes
   int64_t file_bytes = 0;  // required; rounded up to whole rounds of writes
-  int64_t batch = 16'384;  // reads that are asked for at a time
+  int64_t batch = 16'384;  // reads submitted at a time
   int64_t batches = 50;
   IoQueueKind io = IoQueueKind::kAuto;
-  uint64_t seed = 1;  // of the places that are read
-  bool mixed = true;  // reads beside writes, too
-  bool keep = false;  // leaves the files
-  // Ends laying out the file, writing and each way of reading after about so many seconds, with
-  // what was done by then; the file is then smaller. 0: no limit.
+  uint64_t seed = 1;  // of the offsets to read
+  bool mixed = true;  // also measures reads during writes
+  bool keep = false;  // keeps the files
+  // Ends each phase (laying out the file, writing, each kind of read) after about so many seconds,
+  // perhaps with a smaller file. 0: no limit.
   double seconds_max = 0;
 };
 
@@ -45,23 +45,23 @@ struct DeviceMeasurement {
   bool direct = false;
   int64_t block_bytes = 0;
   int64_t file_bytes = 0;
-  // Sequential, 1 MiB at a time and 8 in flight, over a file that is there, synced.
+  // Sequential writes over an existing file, 1 MiB each, 8 in flight, synced.
   double write_bytes_per_second = 0;
   double write_cpu_seconds_per_gb = 0;
   DeviceReads by_io_queue;  // Env::NewIoQueue
-  DeviceReads by_liburing;  // without our queue; meaningful where liburing_status is OK
+  DeviceReads by_liburing;  // without IoQueue; valid if liburing_status is OK
   absl::Status liburing_status;
   std::optional<DeviceReads> mixed;  // through the queue, while another file is written
   double mixed_write_bytes_per_second = 0;
 
-  // The limit of the device: the better of the two ways.
+  // The limit of the device: the faster of the two.
   bool liburing_is_better() const {
     return liburing_status.ok() && by_liburing.per_second() > by_io_queue.per_second();
   }
 };
 
-// Errors: what the file system says, naming the file; DataLoss when what is read is not what was
-// written. The files are removed in any case, unless `keep`.
+// Errors: those of the file system, which name the file; DataLoss when reads differ from writes.
+// Removes the files in any case, unless `keep`.
 absl::StatusOr<DeviceMeasurement> MeasureDevice(const DeviceMeasurementOptions& options);
 
 }  // namespace hotrow

@@ -7,20 +7,20 @@
 #include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
 
-// What is known of checkpoints and portable models, as text and as JSON.
+// Reports of checkpoints and portable models, as text and as JSON.
 namespace hotrow {
 
 // For people. `path` as it was typed.
 std::string CheckpointReportText(const std::string& path, const CheckpointReport& report);
 std::string CheckpointReportJson(const std::string& path, const CheckpointReport& report);
 
-// Of a directory of the portable form that was looked at, but not read.
+// Of a directory of the portable form whose arrays were not read.
 std::string PortableModelText(const std::string& path, const PortableModel& portable,
                               const std::vector<int64_t>& rows);
 std::string PortableModelJson(const std::string& path, const PortableModel& portable,
                               const std::vector<int64_t>& rows);
 
-// Of what was exported, imported or verified.
+// Of an export, an import or a check.
 std::string PortableSummaryText(const PortableSummary& summary);
 std::string PortableSummaryJson(const PortableSummary& summary);
 

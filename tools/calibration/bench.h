@@ -12,7 +12,7 @@
 #include "tools/calibration/calibration.h"
 #include "tools/plan/hardware.h"
 
-// What all parts of a calibration measure with.
+// Tools that all parts of a calibration share.
 namespace hotrow {
 
 inline constexpr int64_t kMiB = int64_t{1} << 20;
@@ -22,10 +22,10 @@ inline constexpr uint64_t kCalibrationSeed = 1;
 double WallSeconds();
 // Processor time of all threads of this process.
 double ProcessorSeconds();
-// Seconds of one call: the median of calls that take about `seconds` together, three at least.
+// Seconds of one call: the median of at least three calls that take about `seconds` in all.
 absl::StatusOr<double> MedianSeconds(double seconds, absl::FunctionRef<absl::Status()> call);
 
-// A line through two points that does not go below zero anywhere.
+// A line through two points that is nowhere negative.
 EngineCost LineThrough(double bytes0, double seconds0, double bytes1, double seconds1);
 
 // The threads, the directory and the sizes of one calibration.
@@ -33,12 +33,12 @@ struct CalibrationBench {
   // dir: an empty directory on the disk that is measured.
   CalibrationBench(const CalibrationOptions& options, std::string dir);
 
-  // A count of a full calibration, scaled to this one's effort; at least 1.
+  // Scales a count of a full calibration to this one's effort; at least 1.
   int64_t Scaled(int64_t n) const;
 
   const CalibrationOptions options;
   const std::string dir;
-  ThreadPool pool;  // status() says what came of starting its threads
+  ThreadPool pool;  // may have fewer threads, see status()
   ExecContext ctx;
 };
 

@@ -12,22 +12,21 @@
 namespace hotrow {
 
 struct CalibrationOptions {
-  // Measured as a disk; must exist. A directory is made in it and removed again; it takes up to
-  // about a GB.
+  // An existing directory on the disk to measure. A temporary directory in it takes up to about a
+  // GB.
   std::string dir = ".";
   int threads = 1;
-  // Of the time and the sizes of a full calibration, about 45 s; in (0, 1]. Tests want less.
+  // Share of the time (about 45 s) and sizes of a full calibration, in (0, 1]; tests use less.
   double effort = 1;
 
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };
 
-// Measures what programs reach on this machine with so many threads: memory, rows by key, a disk,
-// dense layers, what each part of a training step costs in the table engine, and how much parts
-// that run beside each other hold each other up. Calls `progress` with a line before each part.
-// Wants the machine for itself: what else runs makes it look slower. Errors: InvalidArgument
-// (options), ResourceExhausted (too little room on the disk, says how much), what the file system
-// says.
+// Measures the rates that programs reach on this machine with so many threads: memory, rows by key,
+// a disk, dense layers, the cost of each part of a training step in the table engine, and how much
+// concurrent parts slow each other down. Calls `progress` with a line before each part. Other load
+// on the machine falsifies results. Errors: InvalidArgument (options), ResourceExhausted (too
+// little room on the disk; says how much is needed), those of the file system.
 absl::StatusOr<HardwareProfile> Calibrate(const CalibrationOptions& options,
                                           absl::FunctionRef<void(std::string_view)> progress);
 

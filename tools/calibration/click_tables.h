@@ -8,7 +8,7 @@
 #include "embedding/embedding_collection.h"
 #include "tools/calibration/bench.h"
 
-// Tables of a click model and batches of their keys, to measure the engine's costs with.
+// Tables of a click model and batches of keys, for measuring the engine's costs.
 namespace hotrow {
 
 inline constexpr int kClickTables = 26;
@@ -18,7 +18,7 @@ inline constexpr int64_t kClickBatch = 2048;
 // Costs are measured at two widths; a line through them gives the others.
 inline constexpr std::array<int32_t, 2> kClickDims = {16, 128};
 
-// Where the rows are trained.
+// The place where rows are trained.
 enum class ClickTiers { kStore, kWholeCache, kSmallCache, kSmallCacheOverSsd };
 
 class ClickTables {

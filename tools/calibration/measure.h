@@ -12,13 +12,13 @@ namespace hotrow {
 
 // Rates of reading and copying memory.
 absl::Status MeasureMemory(CalibrationBench* bench, HardwareProfile* profile);
-// Rows a second that a memory store finds by key.
+// Rate of finding rows by key in a memory store.
 absl::Status MeasureGather(CalibrationBench* bench, HardwareProfile* profile);
 // Rates of the disk alone.
 absl::Status MeasureDisk(CalibrationBench* bench, HardwareProfile* profile);
 // Dense layers and dot interactions of several widths and batches, forward and backward.
 absl::Status MeasureDense(CalibrationBench* bench, HardwareProfile* profile);
-// What each part of a training step costs in the table engine.
+// Costs of each part of a training step in the table engine.
 absl::Status MeasureEngine(CalibrationBench* bench, const ClickTables& tables,
                            HardwareProfile* profile);
 // How much concurrent parts of a step slow each other down.

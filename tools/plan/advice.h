@@ -12,7 +12,7 @@ namespace hotrow {
 // Changes of the spec that help a plan that does not fit, each with its planned effect.
 std::vector<std::string> Remedies(const Planner& planner, const Plan& plan);
 
-// What one more GB (1e9 bytes) of a tier buys.
+// The effect of one more GB (1e9 bytes) of a tier.
 std::vector<PlanMarginal> Marginals(const Planner& planner, const Plan& plan);
 
 }  // namespace hotrow

@@ -9,50 +9,49 @@
 
 namespace hotrow {
 
-// What a piece of work costs: so much each, and so much for each byte of its row.
+// The cost of a piece of work: a fixed part, and a part for each byte of its row.
 struct EngineCost {
   double seconds = 0;
   double seconds_per_byte = 0;
   double Of(double count, double bytes) const { return seconds * count + seconds_per_byte * bytes; }
 };
 
-// What the table engine costs a rank that computes on the CPU, in seconds with all threads of the
-// machine at work on it. `hotrow calibrate` measures them. "Row bytes" are those of RowLayout,
-// "weight bytes" four times the dim.
+// Costs of the table engine for a rank that computes on the CPU, in seconds with all threads of the
+// machine. `hotrow calibrate` measures them. "Row bytes" are those of RowLayout, "weight bytes"
+// four times the dim.
 struct EngineCosts {
   double unique_seconds_per_lookup = 0;  // finding the distinct keys, sorting lookups by them
   EngineCost in_place;  // of a distinct key, without a cache: the address of its row; row bytes
-  EngineCost hit;       // of a distinct key whose row the cache has: probe, pin, mark; row bytes
-  EngineCost miss;      // of one it has not: room, read from host memory, fill; row bytes
+  EngineCost hit;       // of a distinct key in the cache: probe, pin, mark; row bytes
+  EngineCost miss;      // of one that is not: room, read from host memory, fill; row bytes
   EngineCost evict;     // of a changed row that goes back to host memory; row bytes
-  EngineCost ssd_miss;  // the same two with an SSD store instead, without waiting; row bytes
+  EngineCost ssd_miss;  // miss and evict with an SSD store, without waiting; row bytes
   EngineCost pool;      // of a lookup; weight bytes
   EngineCost sum;       // of a lookup, backward; weight bytes
   EngineCost update;    // of a distinct key; row bytes
-  // Beside these, of a row that no step has used before; row bytes.
+  // In addition, for a row that no step has used before; row bytes.
   EngineCost new_in_place;  // makes it in the store, without a cache
   EngineCost new_row;       // makes it in the cache
-  // The share of the threads that work meanwhile, in (0, 1]: what runs on one of them alone leaves
-  // the others to the rest of a step, once it runs ahead.
+  // The share of the threads that the work keeps busy, in (0, 1]. Work on a single thread that runs
+  // ahead leaves the others to the rest of a step.
   double unique_busy = 1;
   double hit_busy = 1;
   double miss_busy = 1;      // of miss and evict
   double ssd_miss_busy = 1;  // of ssd_miss
-  // Chains of work that run beside each other: so many seconds a chain takes longer for each second
-  // that the processors, all of them together, work for the others meanwhile. 1 is what sharing
-  // them without a loss costs work that keeps them all busy. 0: not measured.
+  // Concurrent chains of work: the seconds by which a chain becomes longer for each second that all
+  // processors together work for the other chains. Work that keeps all of them busy and shares them
+  // without loss has 1. 0: not measured.
   double step_beside = 0;  // of a training step
   double disk_beside = 0;  // of the chain that places rows and reads them from a disk
-  // Of a row that is read from a disk: waited for by the one thread that asks for rows and deals
-  // with them, beside that work and the time of the reads at the disk's own rate; row bytes. With
-  // `ssd_wait_measured` rows are dealt with between reads, otherwise they are thought to be dealt
-  // with while others come.
+  // Wait for a row that is read from a disk, by the one thread that requests and processes rows, in
+  // addition to that work and to the reads at the disk's rate; row bytes. With `ssd_wait_measured`
+  // rows are processed between reads; otherwise the model processes them during reads.
   EngineCost ssd_wait;
   bool ssd_wait_measured() const { return ssd_wait.seconds > 0 || ssd_wait.seconds_per_byte > 0; }
 };
 
-// What one rank can use of a machine. Rates are what a program reaches, not what is printed on the
-// box: built-in profiles are data-sheet figures times the shares below. Zero: there is none.
+// One rank's share of a machine. Rates are those that programs reach: built-in profiles are
+// data-sheet figures times the shares below. Zero: there is none.
 struct HardwareProfile {
   std::string name;
   // The accelerator of a rank; hbm_bytes 0: ranks compute on the CPU and the cache lies in DRAM.
@@ -78,18 +77,18 @@ struct HardwareProfile {
   int ranks_per_node = 1;
   double price_per_rank_hour = 0;  // 0: not known
 
-  // What a step waits for beside the amounts it moves: starting its kernels; each collective call
-  // within a node; each between nodes, and each message of it to a rank of another node.
+  // Latencies of a step: starting its kernels; each collective call within a node; each between
+  // nodes, and each message of it to a rank of another node.
   double step_seconds = 0;
   double link_seconds = 0;
   double network_seconds = 0;
   double network_message_seconds = 0;
-  // Samples of a rank at which dense layers reach half of their rate: small batches leave much of
-  // an accelerator idle. 0: any batch gives the whole rate.
+  // Samples of a rank at which dense layers reach half of their rate, since small batches leave an
+  // accelerator partly idle. 0: any batch has the full rate.
   double dense_half_batch = 0;
 
-  // Only in measured profiles. Forward and backward of square layers so wide, and of the dot
-  // interaction of vectors so long.
+  // Only in measured profiles. Forward and backward of square layers of these widths, and of the
+  // dot interaction of vectors of these lengths.
   static constexpr double kNarrow = 64, kMiddle = 256, kWide = 1024;
   double dense_flops_narrow = 0;
   double dense_flops_middle = 0;
@@ -97,8 +96,8 @@ struct HardwareProfile {
   static constexpr double kDotShort = 16, kDotLong = 128;
   double dot_flops_short = 0;
   double dot_flops_long = 0;
-  // The same of small batches: a step pays for each layer, whatever the batch. Those above are of
-  // kBatchLarge samples.
+  // The same for small batches, where each layer has a fixed cost. Those above are for kBatchLarge
+  // samples.
   static constexpr double kBatchSmall = 64, kBatchMiddle = 256, kBatchLarge = 2048;
   struct DenseRates {
     double narrow = 0;
@@ -112,17 +111,17 @@ struct HardwareProfile {
   // Rows of 512 bytes by random key from a store in memory.
   double gather_rows_per_second = 0;
   EngineCosts engine;
-  std::string machine;  // what was measured
+  std::string machine;  // that was measured
   int threads = 0;
 
   bool calibrated() const { return engine.unique_seconds_per_lookup > 0; }
-  // Of a layer, by what was measured at the widths next to the mean of its sides and at the batches
-  // next to `samples`: between those the time of a step is a line in the samples. Where small
+  // Rate of a layer, from measurements at the widths next to the mean of its sides and at the
+  // batches next to `samples`; the time of a step is interpolated linearly in the samples. If small
   // batches were not measured, any batch has the rate of a large one.
   double LayerFlops(double in, double out, double samples = kBatchLarge) const;
   double DotFlops(double dim, double samples = kBatchLarge) const;
-  // What each of so many ranks of this machine has, with all of them at work: shares of its memory,
-  // disk, and rates. Only of measured profiles, which are of a whole machine; `engine` stays.
+  // The share of each of so many busy ranks on this machine: memory, disk, rates. For measured
+  // profiles, which describe a whole machine; `engine` stays.
   HardwareProfile SharedBy(int ranks) const;
 };
 
@@ -135,11 +134,11 @@ std::span<const HardwareProfile> Accelerators();
 const HardwareProfile* FindDisk(std::string_view name);
 std::span<const HardwareProfile> Disks();
 
-// A measured profile as a file: "name: value" lines, each with its unit and meaning as a comment,
-// as docs/planner.md describes. Fields that are 0 are left out.
+// The file of a measured profile: "name: value" lines, each with unit and meaning as a comment, see
+// docs/planner.md. Fields that are 0 are left out.
 std::string HardwareProfileText(const HardwareProfile& profile);
-// Reads one, with what it leaves out from the profile "cpu" and no disk. Errors: InvalidArgument,
-// "NAME:LINE:COLUMN: what".
+// Reads such a file. Missing fields are those of the profile "cpu" without a disk. Errors:
+// InvalidArgument, "NAME:LINE:COLUMN: MESSAGE".
 absl::StatusOr<HardwareProfile> ParseHardwareProfile(std::string_view text, std::string_view name);
 
 }  // namespace hotrow

@@ -8,8 +8,8 @@
 #include "absl/status/statusor.h"
 #include "tools/plan/plan_spec.h"
 
-// What a spec comes to. Everything is of one rank, unless it says otherwise: keys are dealt out by
-// hash, so ranks are alike. docs/planner.md has the model and its formulas.
+// The plan of a spec. Figures are of one rank unless noted: keys are distributed by hash, so ranks
+// are alike. docs/planner.md has the model and its formulas.
 namespace hotrow {
 
 struct PlanItem {
@@ -31,27 +31,27 @@ struct PlanStage {
   bool overlapped = false;  // runs while the step before computes
 };
 
-// Work that has to be done one after the other, step after step. With measured costs the chains of
-// a step run beside each other, and the longest is what a step takes.
+// Work that runs in sequence, step after step. With measured costs the chains of a step run
+// concurrently; the longest one is the time of a step.
 struct PlanChain {
   std::string name;
-  double seconds = 0;  // by itself
-  double held_up = 0;  // more, by the work of other chains on the same processors
+  double seconds = 0;  // alone
+  double held_up = 0;  // delay by the work of other chains on the same processors
 };
 
-// What one more GB (1e9 bytes) of a tier buys.
+// The effect of one more GB (1e9 bytes) of a tier.
 struct PlanMarginal {
   std::string tier;
   std::string what;
-  double samples_per_second = 0;  // more than without
-  double unique_hit_rate = 0;     // more than without
+  double samples_per_second = 0;  // gained
+  double unique_hit_rate = 0;     // gained
 };
 
 struct Plan {
   std::vector<PlanItem> items;
   std::vector<PlanTier> tiers;
   bool fits = true;
-  std::vector<std::string> over;      // what is over, by how much
+  std::vector<std::string> over;      // exceeded limits, with the excess
   std::vector<std::string> remedies;  // each with its effect
 
   double rows = 0;           // of all tables and ranks, after `days` of growth
@@ -64,7 +64,7 @@ struct Plan {
   StoreKind store = StoreKind::kMemory;
   double cache_bytes = 0;  // budget; 0: no cache
   double cache_rows = 0;
-  std::string cache_choice;  // how cache_bytes came about
+  std::string cache_choice;  // origin of cache_bytes
 
   double lookups = 0;      // a step
   double unique_keys = 0;  // a step, of those the rank owns
@@ -77,8 +77,8 @@ struct Plan {
   double link_bytes_down = 0;  // from host memory to the accelerator
   double link_bytes_up = 0;
   double new_rows = 0;  // of them, rows that no step had used before (a run from empty tables)
-  // Of the rows that a run from empty tables has seen, the share that its store has: others have
-  // never left the cache. Of each table; empty where all are there.
+  // For each table, the share of rows of a run from empty tables that its store has; the others
+  // never left the cache. Empty: all are there.
   std::vector<double> store_shares;
   double ssd_ios_read = 0;
   double ssd_bytes_read = 0;
@@ -110,12 +110,12 @@ struct Plan {
   std::map<std::string, double> Values() const;
 };
 
-// Errors: InvalidArgument, naming the place in the spec. That a plan does not fit is no error.
-// Without `advise` there are neither remedies nor marginals, which cost a plan each.
+// Errors: InvalidArgument, which names the place in the spec. A plan that does not fit is no error.
+// Without `advise` there are no remedies and marginals, each of which costs a plan.
 absl::StatusOr<Plan> MakePlan(const PlanSpec& spec, bool advise = true);
 
-// What caches of other sizes would hit, from those that just hold the steps in flight to one of all
-// rows, over the store of `plan`.
+// Hit rates of caches of other sizes over the store of `plan`, from the smallest that holds the
+// steps in flight to one of all rows.
 struct PlanCurvePoint {
   double cache_bytes = 0;  // of a rank
   double cache_rows = 0;
@@ -126,8 +126,8 @@ struct PlanCurvePoint {
 };
 absl::StatusOr<std::vector<PlanCurvePoint>> PlanCurve(const PlanSpec& spec, const Plan& plan);
 
-// A number of things as people read it, the same in text and on pages: "0.1234", "12.34",
-// "386,500", "38.65 M", "1.20 G", "endless".
+// A number for people, the same in text and on pages: "0.1234", "12.34", "386,500", "38.65 M",
+// "1.20 G", "endless".
 std::string FormatAmount(double amount);
 // With its sign in front.
 std::string FormatChange(double amount);
@@ -137,13 +137,13 @@ std::string FormatPlanBytes(double bytes);
 // For people; what `hotrow plan --json` prints.
 std::string PlanText(const PlanSpec& spec, const Plan& plan);
 std::string PlanJson(const PlanSpec& spec, const Plan& plan);
-// One page that needs nothing else: verdict, miss-ratio curve, bytes per tier, stages, prices.
+// A self-contained HTML page: verdict, miss-ratio curve, bytes per tier, stages, prices.
 std::string PlanHtml(const PlanSpec& spec, const Plan& plan,
                      const std::vector<PlanCurvePoint>& curve);
 
-// Whether a condition such as "hbm_bytes>70e9 || samples_per_second<1e6" holds: comparisons (< <= >
-// >= == !=) of a name of Plan::Values() with a number or another name, joined by && and ||, &&
-// first. Errors: InvalidArgument, saying where.
+// Evaluates a condition such as "hbm_bytes>70e9 || samples_per_second<1e6": comparisons (< <= > >=
+// == !=) of a name of Plan::Values() with a number or another name, joined by && and ||; && binds
+// tighter. Errors: InvalidArgument with the place.
 absl::StatusOr<bool> EvaluateCondition(const std::string& condition,
                                        const std::map<std::string, double>& values);
 

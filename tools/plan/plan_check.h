@@ -10,21 +10,21 @@
 #include "tools/plan/plan.h"
 #include "tools/plan/plan_spec.h"
 
-// A plan held against what a training run reported (the trainers' --report).
+// Compares a plan with the --report of a training run.
 namespace hotrow {
 
 struct PlanCheckItem {
   enum class Verdict {
     kGood,
-    kOver,    // further off than the tolerance
-    kNotHeld  // for information: nothing follows from it
+    kOver,    // outside the tolerance
+    kNotHeld  // for information only
   };
   std::string name;  // the report's: "cache.used_bytes", "samples_per_second"
   std::string what;
   std::string unit;  // "bytes", "share", "" ...
   double predicted = 0;
   double measured = 0;
-  double difference = 0;  // percent of what was measured; of shares, points
+  double difference = 0;  // percent of the measured value; for shares, points
   double tolerance = 0;   // in the same
   Verdict verdict = Verdict::kNotHeld;
 };
@@ -53,13 +53,14 @@ inline constexpr double kIosTolerance = 5;                // percent
 inline constexpr double kExchangeTolerance = 5;           // percent
 inline constexpr double kSamplesPerSecondTolerance = 20;  // percent
 
-// Plans the run of the report: its number of steps, from tables without rows and an empty cache,
-// with the rows that its tables ended with, its cache and disk budgets where the spec leaves them
-// open, and what its reader took of the processor where the spec does not say. Of several ranks,
-// what a report sums over them is compared as the mean of a rank, but for distinct keys and what
-// the ranks exchange: those are of all ranks together. `json` is the report, `name` its place in
-// errors. Errors: InvalidArgument, one line: not a report, or one of another model; then it names
-// what differs (tables, rows, dims, optimizer, batch size, ranks, store, cache).
+// Plans the run of the report: its number of steps, from empty tables and cache to its final rows.
+//                              If
+// the spec leaves them open, budgets of cache and disk and the processor time of the reader are
+// those of the run. With several ranks, sums of the report are compared as the mean of a rank,
+// except for distinct keys and exchanged bytes, which are those of all ranks. `json` is the report,
+// `name` its place in errors. Errors: InvalidArgument, one line: not a report, or one of another
+// model; then it names the difference (tables, rows, dims, optimizer, batch size, ranks, store,
+// cache).
 absl::StatusOr<PlanCheck> CheckPlan(const PlanSpec& spec, std::string_view json,
                                     std::string_view name);
 

@@ -27,7 +27,7 @@ struct PlanTable {
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   double hotness = 1;  // lookups a feature and sample, on average
   int64_t features = 1;
-  // How the rows are used: one of these.
+  // Popularity of the rows: one of these.
   double zipf = 1.05;
   std::vector<Popularity::Group> histogram;  // rows, lookups of each
   std::string curve_file;                    // the caller reads one of these into `curve`
@@ -55,7 +55,7 @@ struct PlanModel {
   int32_t cross_rank = 0;              // 0: full
   int32_t dense_optimizer_states = 0;  // floats of state a parameter: SGD 0, Adagrad 1, Adam 2
   bool inputs_16_bits = false;         // of the dense layers' products: fp16 or bf16
-  // Of the tables that do not say.
+  // For tables that do not give one.
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
 };
 
@@ -84,28 +84,28 @@ struct PlanSpec {
   double days = 0;  // of growth to plan for
   double target_samples_per_second = 0;
   double data_seconds_per_sample = 0;  // processor time of reading and drawing batches
-  // Not of the file: plans a run of so many steps that begins without rows and with an empty cache
-  // instead of one that goes on for ever. 0: the latter.
+  // Not in the file: plans a run of so many steps that begins without rows and with an empty cache.
+  // 0: the steady state.
   double run_steps = 0;
   double run_disk_bytes = 0;   // the disk budget of its SSD store; 0: as planned
   double run_store_bytes = 0;  // the memory budget of its SSD store; 0: plenty
   HardwareProfile hardware;
 };
 
-// Where hardware comes from that has no built-in name.
+// Hardware that has no built-in name.
 struct HardwareSource {
   // Reads a file that a spec names as its hardware. Without it, files are no hardware.
   std::function<absl::StatusOr<HardwareProfile>(const std::string& file)> read;
-  // Instead of what the spec says.
+  // Replaces the spec's hardware.
   std::optional<HardwareProfile> instead;
 };
 
 // Reads a spec (JSON or YAML, docs/planner.md lists the fields). `name` is the place in errors.
-// Errors: InvalidArgument, one line: "NAME:LINE:COLUMN: FIELD: what is wrong, what is legal".
+// Errors: InvalidArgument, one line: "NAME:LINE:COLUMN: FIELD: fault, legal values".
 absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view name,
                                        const HardwareSource& source = {});
 
-// Reads what `hotrow trace mrc --json` prints, for a table's curve. Errors: InvalidArgument.
+// Reads a table's curve from the output of `hotrow trace mrc --json`. Errors: InvalidArgument.
 absl::StatusOr<std::vector<CurvePoint>> ParseCurve(std::string_view json, std::string_view name);
 
 }  // namespace hotrow

@@ -17,8 +17,8 @@ struct SweepOptions {
   bool batch_per_rank = false;  // the batch grows with the ranks; otherwise it is the spec's
 };
 
-// "ranks=1..1024": powers of two from the first to the last; "ranks=1,2,12": these. Errors:
-// InvalidArgument, with what is legal.
+// "ranks=1..1024": powers of two from the first to the last; "ranks=1,2,12": a list. Errors:
+// InvalidArgument, with the legal forms.
 absl::StatusOr<std::vector<int32_t>> ParseSweepRanks(std::string_view text);
 
 struct SweepPoint {
@@ -31,11 +31,11 @@ struct SweepPoint {
   double efficiency = 0;          // samples/s of a rank over those at the fewest ranks
   std::string bottleneck;
   bool fits = true;
-  std::string over;  // the first thing that is over
+  std::string over;  // the first exceeded limit
 };
 
-// A100, H100, H200 and B200 nodes with 200 and 400 Gb/s a rank, whatever hardware the spec names; a
-// node's disks and memory limits stay those of the spec. More ranks than samples are left out.
+// Plans A100, H100, H200 and B200 nodes with 200 and 400 Gb/s a rank instead of the spec's
+// hardware; disks and memory limits of a node are the spec's. Leaves out more ranks than samples.
 // Errors: as MakePlan.
 absl::StatusOr<std::vector<SweepPoint>> SweepPlan(const PlanSpec& spec,
                                                   const SweepOptions& options);

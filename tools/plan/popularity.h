@@ -6,17 +6,17 @@
 #include <span>
 #include <vector>
 
-// How often the rows of a table are looked up, and what follows for caches, under the independent
-// reference model: each lookup draws its row anew from one law.
+// Popularity of the rows of a table, and hit rates of caches, under the independent reference
+// model: each lookup draws its row independently from one law.
 namespace hotrow {
 
 // sum over r = 1..n of r^-s: the first ranks one by one, the rest as an integral from half a rank
 // before to half a rank after (the midpoint rule; below 1e-7 of the sum for s <= 4).
 double HarmonicSum(double n, double s);
 
-// A law as groups of rows that are looked up equally often, the hottest first. Ranks that are near
-// each other share a group: 64 groups of one row, then groups 8 % wide, which moves no result of
-// this header by more than 0.05 points.
+// A law as groups of equally popular rows, the hottest first. Neighbouring ranks share a group: 64
+// groups of one row, then groups 8 % wide, which changes no result of this header by more than 0.05
+// points.
 struct Popularity {
   struct Group {
     double rows = 0;
@@ -27,13 +27,13 @@ struct Popularity {
   double rows() const;
   // p(rank) proportional to rank^-exponent, ranks 1..rows; exponent 0 is uniform.
   static Popularity Zipf(double rows, double exponent);
-  // Row counts and how many lookups each of those rows had in some window, in any order; rows that
-  // had none are left out. What the window is long enough to show is the caller's judgement.
+  // Numbers of rows and their lookups in some window, in any order, without rows that had none. The
+  // caller judges whether the window is long enough.
   static Popularity FromCounts(std::vector<Group> rows_and_lookups);
 };
 
-// Share of lookups that go to the `rows` hottest rows: no cache that keeps rows fixed, and none
-// that does not know the future of independent lookups, hits more often.
+// Share of lookups of the `rows` hottest rows: the upper bound for caches of fixed rows, and for
+// any cache that does not know the future of independent lookups.
 double HottestHitRate(const Popularity& law, double rows);
 
 // Distinct rows among n lookups: sum of 1 - (1 - p)^n.
@@ -45,11 +45,10 @@ struct CurvePoint {
   double hit_rate = 0;
 };
 
-// What a measured LRU curve says of time: while a cache that is empty at first fills, it gains a
-// row with each miss, so it holds c rows after the integral of dx / miss_rate(x) up to c lookups
-// (the mean footprint: Xiang et al., "HOTL: a higher order theory of locality", ASPLOS'13). The
-// miss rate is taken as linear between points, and as constant behind the last, until all rows are
-// there.
+// The time scale of a measured LRU curve. A cache that fills from empty gains a row with each miss,
+// so it holds c rows after the integral of dx / miss_rate(x) up to c lookups (the mean footprint:
+// Xiang et al., "HOTL: a higher order theory of locality", ASPLOS'13). The miss rate is linear
+// between points, and constant after the last one, until all rows are there.
 class Footprint {
  public:
   // Points by growing rows; at least one.
@@ -67,17 +66,17 @@ class Footprint {
   double table_rows_;
 };
 
-// One table's share of a cache that several tables use: how its rows are used, by a law or by a
-// measured curve, and its lookups in a training step.
+// One table among several that share a cache: the popularity of its rows, by a law or by a measured
+// curve, and its lookups in a training step.
 struct CacheClient {
   const Popularity* law = nullptr;
   double step_lookups = 0;
-  const Footprint* footprint = nullptr;  // if there is one, law is not looked at
-  // More than 1: hit rates "of lookups" count a key once for each of so many equal parts of a step
-  // that uses it, as the caches of so many ranks do: each rank asks once for a key of its slice.
+  const Footprint* footprint = nullptr;  // if set, law is ignored
+  // Above 1: hit rates "of lookups" count a key once for each of so many equal parts of a step that
+  // uses it, as for so many ranks, each of which asks once for a key of its slice.
   double parts = 1;
 
-  double weight() const;  // what the hits of a step are a share of; step_lookups for one part
+  double weight() const;  // denominator of a step's hits; step_lookups for one part
 };
 
 struct CacheHitRates {
@@ -85,23 +84,22 @@ struct CacheHitRates {
   double unique_keys = 0;  // unique_hit_rate: of the distinct keys of a step
 };
 
-// What an LRU cache in front of these tables hits, as a function of its rows, by Che's
-// approximation (Che, Tung, Wang, "Hierarchical Web caching systems", IEEE JSAC 2002; why it is so
-// good: Fricker, Robert, Roberts, ITC 24, 2012), with training steps as the unit of time: a row
-// that a step uses with probability q = 1 - (1 - p)^n stays for a characteristic time of T steps
-// after its use, the same for all rows, so it is there with probability 1 - (1 - q)^T, and T
-// follows from the sum of these being the rows of the cache. The steps count as one access each for
-// a row, however often it is looked up within.
+// Hit rates of an LRU cache of these tables as a function of its rows, by Che's approximation (Che,
+// Tung, Wang, "Hierarchical Web caching systems", IEEE JSAC 2002; its accuracy: Fricker, Robert,
+// Roberts, ITC 24, 2012). The unit of time is a training step, which counts as one access of a row.
+// A step uses a row with probability q = 1 - (1 - p)^n. Rows stay for a characteristic time of T
+// steps after their use, so a row is there with probability 1 - (1 - q)^T. The sum of these is the
+// rows of the cache, which gives T.
 //
-// A client with a measured curve holds what its footprint is in T steps, and misses in a step what
-// the footprint grows by in one step more.
+// A client with a measured curve holds its footprint of T steps, and misses in a step the growth of
+// the footprint by one more step.
 //
-// The hottest-kept bound of the same step: the rows with the highest q. With a measured curve among
-// the clients it is not known, and Hottest gives what Lru does.
+// The hottest-kept bound keeps the rows with the highest q. It is unknown if a client has a
+// measured curve; Hottest then returns Lru.
 class CacheModel {
  public:
-  // Costs some hundred evaluations of each group; after that a size is looked up. Laws and
-  // footprints outlive the model.
+  // Evaluates each group some hundred times; later calls look sizes up. Laws and footprints outlive
+  // the model.
   explicit CacheModel(std::span<const CacheClient> clients);
 
   double unique_keys() const { return unique_keys_; }  // of a step, expected
@@ -109,21 +107,20 @@ class CacheModel {
   double rows() const { return rows_; }        // of all tables
   CacheHitRates Lru(double cache_rows) const;
   CacheHitRates Hottest(double cache_rows) const;
-  // What Lru gives on average over the first `steps` steps of an empty cache, first uses being
-  // misses; steps >= 1.
+  // Lru averaged over the first `steps` >= 1 steps of an empty cache; first uses are misses.
   CacheHitRates LruFromEmpty(double cache_rows, double steps) const;
   // Distinct rows of so many steps.
   double RowsAfter(double steps) const;
-  // How many steps a row stays after its use; with a cache of all rows, longer than any.
+  // Steps that a row stays after its use; with a cache of all rows, more than any number.
   double StayOf(double cache_rows) const;
-  // Distinct keys of a step that one of the so many steps before has used.
+  // Distinct keys of a step that one of so many previous steps has used.
   double KeysUsedWithin(double steps) const { return At(steps).rates.unique_keys * unique_keys_; }
-  // Of the rows of a client that so many first steps of an empty cache use, the share that has left
-  // it at least once since: those are what a store below it has. A row that a step uses with
-  // probability q leaves after a use with (1 - q)^T, so q T (1 - q)^T times in T steps on average,
-  // and at most once. Of a measured curve: what was used before the last T steps.
+  // The share of a client's rows used in so many first steps of an empty cache that were evicted at
+  // least once: the rows of a store below it. A row that a step uses with probability q is evicted
+  // after a use with (1 - q)^T, so on average q T (1 - q)^T times in T steps, and at most once. For
+  // a measured curve: the rows used before the last T steps.
   double LeftShareOfClient(size_t client, double cache_rows, double steps) const;
-  // Of one client: its share in Lru's hits.
+  // The part of one client in Lru's hits.
   CacheHitRates LruOfClient(size_t client, double cache_rows) const;
 
  private:
@@ -134,7 +131,8 @@ class CacheModel {
   };
   double TimeOf(double cache_rows) const;
   Point At(double time) const;
-  // What a client holds and hits after a characteristic time; hits are rows of a step, not rates.
+  // Rows that a client holds and hits after a characteristic time; hits are rows of a step, not
+  // rates.
   static Point HeldBy(const CacheClient& client, double time);
 
   std::vector<CacheClient> clients_;  // with laws and footprints of the caller's

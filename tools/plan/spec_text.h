@@ -10,7 +10,7 @@
 
 namespace hotrow {
 
-// A value of a spec and where it stands, so that whoever finds it wrong can say where.
+// A value of a spec with its place, for errors.
 struct SpecNode {
   enum class Kind { kNull, kScalar, kList, kMap };
 
@@ -36,9 +36,9 @@ struct SpecNode {
 
 // Reads JSON, and the part of YAML 1.2 that people write by hand: maps and lists by indentation or
 // in { } and [ ], plain and quoted scalars, comments, one document. (JSON is such a map in { }, so
-// one reader serves both, and knows line and column of everything, which a JSON library forgets.)
-// What it does not read it refuses by name: tabs as indentation, anchors, tags, block scalars,
-// several documents.
+// one reader serves both, and keeps line and column of everything, which a JSON library forgets.)
+// Errors name what it does not read: tabs as indentation, anchors, tags, block scalars, several
+// documents.
 // Errors: InvalidArgument, "NAME:LINE:COLUMN: what".
 absl::StatusOr<SpecNode> ParseSpecText(std::string_view text, std::string_view name);
 

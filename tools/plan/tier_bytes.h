@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <span>
 
-// What the tiers take for given rows, without making them. Where the engine has a function for it,
-// that is called; the others follow the growth rules of the code they name and are held against
-// live stores by tests/tools/tier_bytes_test.cc.
+// Predicts the memory and disk of tiers for given rows, without making them. Uses the engine's own
+// functions where there are some; the others follow the growth rules of the code they name, and
+// tests/tools/tier_bytes_test.cc compares them with live stores.
 namespace hotrow {
 
 // The rows of one table in one rank.
@@ -34,12 +34,12 @@ struct HostStoreBytes {
   double row_bytes = 0;
   double key_bytes = 0;    // keys and live bits of the chunks
   double index_bytes = 0;  // 12-way buckets at their loads between two growths
-  double slack_bytes = 0;  // free slots, chunk tables, what is not carved of the last extent
+  double slack_bytes = 0;  // free slots, chunk tables, the unused part of the last extent
   double total() const { return row_bytes + key_bytes + index_bytes + slack_bytes; }
 };
-// Memory is taken in extents of an eighth of what is held, 32 MiB at most, so a small store may be
-// one of them off. `budget_bytes` sets the number of partitions; 0: what the rows need and an
-// eighth more.
+// Memory is taken in extents of an eighth of the total, at most 32 MiB, so a small store may be off
+// by one extent. `budget_bytes` sets the number of partitions; 0: an eighth more than the rows
+// need.
 HostStoreBytes SizeOfHostStore(std::span<const TierRows> tables, double budget_bytes);
 
 // By how much a store of so many bytes grows next.
@@ -53,8 +53,9 @@ struct SsdStoreBytes {
   double disk_bytes = 0;    // on disk, with the room that cleaning needs
   double memory() const { return index_bytes + buffer_bytes; }
 };
-// How full a log should be: the rest is what the cleaner works with, and the fuller it is, the more
-// it moves. Where the disk has room, half of it.
+// Recommended fill of a log: the cleaner works in the rest, and moves more rows in a fuller log.
+//                            Half,
+// if the disk has room.
 inline constexpr double kSsdFillMin = 0.5;
 inline constexpr double kSsdFillMax = 0.8;
 // With a disk budget as large as `disk_limit_bytes` allows, between live_bytes / kSsdFillMin and
@@ -62,10 +63,10 @@ inline constexpr double kSsdFillMax = 0.8;
 SsdStoreBytes SizeOfSsdStore(std::span<const TierRows> tables, double disk_limit_bytes);
 // Of one row: its record and the footer's entry.
 int64_t SsdBytesPerRow(int64_t row_bytes);
-// Reads that finding so many rows at once takes, when they lie anywhere in so many bytes of log:
-// neighbours come with one read of up to 16 KiB.
+// Reads of a batch of so many rows, anywhere in so many bytes of log: neighbours within 16 KiB
+// share a read.
 double SsdReads(double rows, double record_bytes, double log_bytes);
-// What the log is written in pieces of, with so much memory for the store; 0: plenty.
+// Size of the log's writes, with so much memory for the store; 0: plenty.
 double SsdChunkBytes(double memory_budget_bytes);
 // Bytes that reading one row moves: whole blocks of 512 bytes around the record.
 double SsdReadBytesPerRow(int64_t row_bytes);
