@@ -26,13 +26,13 @@ struct DataSchema {
   std::string name;  // "synthetic"
   int32_t num_dense = 0;
   std::vector<DataFeature> features;  // in batch order
-  int64_t train_samples = 0;          // 0 where not known before reading
+  int64_t train_samples = 0;          // 0: not known before reading
   int64_t valid_samples = 0;
   int64_t test_samples = 0;
 };
 
-// A stream of samples in an order that is a pure function of (seed, epoch): reading from (epoch,
-// sample) gives the same samples whether one started there or came by.
+// A stream of samples. Their order is a pure function of (seed, epoch): a reader that starts at
+// (epoch, sample) sees the same samples as one that reads up to there.
 //
 // Threads: one at a time for each reader; readers of one source may run concurrently. A reader must
 // not outlive its source.
@@ -49,16 +49,16 @@ class DataSource {
  public:
   virtual ~DataSource() = default;
   virtual const DataSchema& schema() const = 0;
-  // What tells these data from others beside the schema, as names and values in words: of files
-  // their names, sizes and checksums of their beginnings and ends (IdentityOfFiles), of generated
-  // data all that they depend on. Nothing about where files lie: ranks on several machines may have
-  // copies. Empty: nothing is known. Errors: of reading the files.
+  // Identifies the data, in addition to the schema, by names and values in words. Files: names,
+  // sizes and checksums of their beginnings and ends (IdentityOfFiles), but not their directories,
+  // since ranks on several machines may have copies. Generated data: all their parameters. Empty:
+  // not known. Errors: of reading the files.
   virtual absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const {
     return std::vector<std::pair<std::string, std::string>>();
   }
   // A reader of the split that starts at `first_sample` of the epoch. Validation and test data are
-  // the same in every epoch. Errors: what the files say; OutOfRange when first_sample lies beyond
-  // the split.
+  // the same in every epoch. Errors: those of the files; OutOfRange when first_sample is beyond the
+  // split.
   virtual absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
                                                                 int64_t first_sample) = 0;
 };

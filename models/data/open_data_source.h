@@ -11,8 +11,8 @@
 
 namespace hotrow {
 
-// Opens what --data names: "synthetic[:key=value,...]". Errors name the part that is wrong and list
-// what is known. seed makes generated data and shuffling repeatable.
+// Opens the data of --data, such as "synthetic[:key=value,...]". Errors name the wrong part and
+// list the legal ones. seed makes generated data and shuffling repeatable.
 absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(std::string_view spec, uint64_t seed);
 
 // One paragraph for --help: the kinds of data and their keys with defaults.

@@ -14,9 +14,9 @@ constexpr int64_t SliceBegin(int64_t batch_size, int64_t rank, int64_t world_siz
   return batch_size / world_size * rank + batch_size % world_size * rank / world_size;
 }
 
-// Copies the samples [begin, end) of a batch of `num_features` categorical features into `out`: all
-// that the batch has of them, in the same layout. 0 <= begin <= end <= whole.batch_size. The
-// vectors of `out` keep their capacity. out must not be &whole.
+// Copies the samples [begin, end) of a batch of `num_features` categorical features into `out`,
+// with all their fields, in the same layout. 0 <= begin <= end <= whole.batch_size. The vectors of
+// `out` keep their capacity. out must not be &whole.
 void SliceBatch(const CtrBatch& whole, int64_t num_features, int64_t begin, int64_t end,
                 CtrBatch* out);
 

@@ -12,8 +12,8 @@
 
 namespace hotrow {
 
-// What "synthetic:key=value,..." says; each field is the key of that name (hotness_min and
-// hotness_max are hotness=4 or hotness=0-8).
+// The options of "synthetic:key=value,...". A field is the key of its name; hotness_min and
+// hotness_max are hotness=4 or hotness=0-8.
 struct SyntheticOptions {
   int64_t tables = 26;
   int64_t rows = 100'000;  // of each table
@@ -31,7 +31,7 @@ struct SyntheticOptions {
   absl::Status Validate() const;  // names the key, what was found and what is expected
 };
 
-// text is what follows "synthetic:", may be empty; `seed` holds unless text has a seed of its own.
+// `text` follows "synthetic:" and may be empty. Its own seed wins over `seed`.
 // Whole numbers may end in k, M or G (10^3, 10^6, 10^9).
 absl::StatusOr<SyntheticOptions> ParseSyntheticOptions(std::string_view text, uint64_t seed);
 
@@ -55,15 +55,14 @@ std::string SyntheticHelp();
 //                the pairs being features (0, 1), (2, 3) and so on up to kMaxPairs
 //
 // where e(bag) and u(bag) [kLatentDim] are sums over the ids of the bag, divided by the square root
-// of the mean hotness (sums, so that a model which pools by sum can express them). e(id) has
-// variance fade(r)^2 and u(id) has E|u|^2 = fade(r)^4, with fade(r) = 1 / (1 + r / kFadeRank): what
-// occurs seldom cannot be learnt, so dense features and hot ids carry nearly all of the signal, and
-// pairs of very hot ids the interactions.
+// of the mean hotness (sums, so that a model that pools by sum can express them). e(id) has
+// variance fade(r)^2 and u(id) has E|u|^2 = fade(r)^4, with fade(r) = 1 / (1 + r / kFadeRank). Rare
+// ids cannot be learnt, so dense features and hot ids carry nearly all of the signal, and pairs of
+// very hot ids the interactions.
 //
 // bias and scale are set from a fixed set of calibration samples so that the click rate is
-// kClickRate and the logit has the standard deviation kLogitDeviation: the best AUC is near 0.8
-// whatever the other keys say. scale is at most kMaxScale, lest a signal that cannot be learnt be
-// made loud.
+// kClickRate and the logit has the standard deviation kLogitDeviation: the best AUC is near 0.8 for
+// any other keys. scale is at most kMaxScale, so that a signal that cannot be learnt stays weak.
 absl::StatusOr<std::unique_ptr<DataSource>> OpenSynthetic(const SyntheticOptions& options);
 
 }  // namespace hotrow
