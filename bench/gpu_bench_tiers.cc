@@ -155,15 +155,13 @@ EmbeddingCollectionOptions OptionsFor(const TiersPlan& plan, double share, Store
   }
   options.seed = plan.seed;
   options.max_batch_size = plan.samples;
-  options.store = store;
-  options.device_cache_bytes = plan.DeviceCacheBytes(share);
+  options.cache.device_bytes = plan.DeviceCacheBytes(share);
   if (store == StoreKind::kSsd) {
-    options.store_bytes = plan.ssd_store_bytes;
-    options.store_path = path;
-    options.disk_bytes = plan.disk_bytes;
-    options.cache_bytes = plan.host_cache_bytes;
+    options.store = SsdStorage{
+        .path = path, .memory_bytes = plan.ssd_store_bytes, .disk_bytes = plan.disk_bytes};
+    options.cache.bytes = plan.host_cache_bytes;
   } else {
-    options.store_bytes = plan.store_bytes;
+    options.store = MemoryStorage{.memory_bytes = plan.store_bytes};
   }
   return options;
 }
@@ -251,12 +249,14 @@ class TieredTables {
         .values = values_,
         .offsets = std::span(offsets_).first(static_cast<size_t>(plan_.tables * samples + 1))};
     const int64_t begin_ns = NowNanos();
-    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step, tables_->Prefetch(batch));
+    HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables_->Prefetch(batch));
     HOTROW_RETURN_IF_ERROR(timer.Begin());
-    HOTROW_RETURN_IF_ERROR(tables_->Lookup(*step, {.pooled = output_.data()}));
+    HOTROW_RETURN_IF_ERROR(
+        step.Lookup({.pooled = {output_.data(), samples, tables_->pooled_dim()}}));
     HOTROW_RETURN_IF_ERROR(timer.End());
     if (training) {
-      HOTROW_RETURN_IF_ERROR(tables_->Update(std::move(step), {.pooled = gradient_.data()}));
+      HOTROW_RETURN_IF_ERROR(
+          std::move(step).Update({.pooled = {gradient_.data(), samples, tables_->pooled_dim()}}));
     }
     HOTROW_RETURN_IF_ERROR(WaitForStream(run_.ctx));
     const int64_t end_ns = NowNanos();
@@ -265,7 +265,7 @@ class TieredTables {
       seconds->step.push_back(1e-9 * static_cast<double>(end_ns - begin_ns));
       seconds->lookup.push_back(lookup);
     }
-    step.reset();  // its rows are unpinned
+    step = EmbeddingStep();  // its rows are unpinned
     return WaitForStream(run_.ctx);
   }
 

@@ -110,10 +110,10 @@ absl::Status RunRank(const Flags& flags, Communicator& communicator) {
   cases.push_back(make_case("int8", ExchangeType::kInt8, ExchangeRounding::kNearest));
   cases.push_back(make_case("int8 stochastic", ExchangeType::kInt8, ExchangeRounding::kStochastic));
   EmbeddingCollectionOptions options = CollectionOptions(trainer, data->schema());
-  options.communicator = &communicator;
+  options.ranks.communicator = &communicator;
   for (Case& one : cases) {
-    options.exchange_forward = options.exchange_backward = one.type;
-    options.exchange_rounding = one.rounding;
+    options.ranks.forward = options.ranks.backward = one.type;
+    options.ranks.rounding = one.rounding;
     HOTROW_ASSIGN_OR_RETURN(one.tables, EmbeddingCollection::Create(options, {.pool = &pool}));
   }
 
@@ -138,13 +138,14 @@ absl::Status RunRank(const Flags& flags, Communicator& communicator) {
     ++steps;
     for (Case& one : cases) {
       values.resize(static_cast<size_t>(item->batch.batch_size * one.tables->pooled_dim()));
+      const MatrixView<float> pooled(values.data(), item->batch.batch_size,
+                                     one.tables->pooled_dim());
       HOTROW_RETURN_IF_ERROR(communicator.Barrier());
       const int64_t begin = NowNanos();
-      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step,
-                              one.tables->Prefetch(item->batch.sparse()));
-      HOTROW_RETURN_IF_ERROR(one.tables->Lookup(*step, {.pooled = values.data()}));
+      HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, one.tables->Prefetch(item->batch.sparse()));
+      HOTROW_RETURN_IF_ERROR(step.Lookup({.pooled = pooled}));
       for (float& x : values) x *= 1e-3f;
-      HOTROW_RETURN_IF_ERROR(one.tables->Update(std::move(step), {.pooled = values.data()}));
+      HOTROW_RETURN_IF_ERROR(std::move(step).Update({.pooled = pooled}));
       one.ms.push_back(1e-6 * static_cast<double>(NowNanos() - begin));
     }
     reader.Recycle(std::move(item));

@@ -206,6 +206,10 @@ class RowCache {
   // On CUDA, the state that ctx.stream has reached. On another stream than that of the changes, the
   // state of some moment.
   virtual absl::StatusOr<RowCacheStats> Stats(const ExecContext& ctx) const = 0;
+  // The same without a wait: LastStats returns what the last EnqueueStats that is done has read, on
+  // any thread. Of a GPU that is at work on the next, single counts may be that one's already.
+  virtual absl::Status EnqueueStats(const ExecContext& ctx) = 0;
+  virtual RowCacheStats LastStats() const = 0;
 
  protected:
   explicit RowCache(const RowCacheOptions& options) : options_(options) {}

@@ -545,4 +545,16 @@ absl::StatusOr<RowCacheStats> CpuRowCache::Stats(const ExecContext&) const {
   return stats;
 }
 
+absl::Status CpuRowCache::EnqueueStats(const ExecContext& ctx) {
+  HOTROW_ASSIGN_OR_RETURN(const RowCacheStats stats, Stats(ctx));
+  const std::lock_guard<std::mutex> lock(last_stats_mutex_);
+  last_stats_ = stats;
+  return absl::OkStatus();
+}
+
+RowCacheStats CpuRowCache::LastStats() const {
+  const std::lock_guard<std::mutex> lock(last_stats_mutex_);
+  return last_stats_.value_or(Size());
+}
+
 }  // namespace hotrow::cache

@@ -2,6 +2,8 @@
 #define HOTROW_CACHE_ROW_CACHE_CPU_IMPL_H_
 
 #include <cstdint>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -54,6 +56,8 @@ class CpuRowCache : public RowCache {
                                 visit) override;
   RowCacheStats Size() const override;
   absl::StatusOr<RowCacheStats> Stats(const ExecContext& ctx) const override;
+  absl::Status EnqueueStats(const ExecContext& ctx) override;
+  RowCacheStats LastStats() const override;
 
  private:
   friend struct hotrow::RowCacheTestPeer;
@@ -85,6 +89,8 @@ class CpuRowCache : public RowCache {
   HostBuffer<Bucket> buckets_;  // of all partitions, overflow included
   HostBuffer<std::byte> slab_;  // 32 rows a bucket
   HostBuffer<PartitionState> partitions_;
+  mutable std::mutex last_stats_mutex_;
+  std::optional<RowCacheStats> last_stats_;
 
   // Scratch of FindOrInsert; grows to the largest batch.
   std::vector<Probe> probes_;               // sorted by partition, batch order within one

@@ -727,6 +727,8 @@ class CudaRowCache : public RowCache {
                                 visit) override;
   RowCacheStats Size() const override;
   absl::StatusOr<RowCacheStats> Stats(const ExecContext& ctx) const override;
+  absl::Status EnqueueStats(const ExecContext& ctx) override;
+  RowCacheStats LastStats() const override;
 
  private:
   CudaRowCache(const RowCacheOptions& options, const Geometry& geometry)
@@ -752,6 +754,7 @@ class CudaRowCache : public RowCache {
   PinnedBuffer<std::byte> dirty_rows_;
   mutable std::mutex stats_mutex_;  // Stats may run beside itself
   mutable PinnedBuffer<PartitionState> stats_;
+  PinnedBuffer<PartitionState> last_stats_;  // of EnqueueStats
 };
 
 absl::StatusOr<std::unique_ptr<CudaRowCache>> CudaRowCache::Create(const RowCacheOptions& options) {
@@ -767,6 +770,8 @@ absl::StatusOr<std::unique_ptr<CudaRowCache>> CudaRowCache::Create(const RowCach
   HOTROW_ASSIGN_OR_RETURN(cache->dirty_rows_,
                           PinnedBuffer<std::byte>::Create(staging.rows * options.row_bytes));
   HOTROW_ASSIGN_OR_RETURN(cache->stats_, PinnedBuffer<PartitionState>::Create(1));
+  HOTROW_ASSIGN_OR_RETURN(cache->last_stats_, PinnedBuffer<PartitionState>::Create(1));
+  cache->last_stats_[0] = PartitionState();
 
   // One allocation of its own, not from the pool of stream-ordered memory, which takes more from
   // the device than it is asked for.
@@ -1029,6 +1034,22 @@ absl::StatusOr<RowCacheStats> CudaRowCache::Stats(const ExecContext& ctx) const 
   HOTROW_RETURN_IF_ERROR(Launched("Stats"));
   HOTROW_RETURN_IF_ERROR(WaitFor(ctx, "Stats"));
   AddCounts(stats_[0], &stats);
+  return stats;
+}
+
+absl::Status CudaRowCache::EnqueueStats(const ExecContext& ctx) {
+  CheckContext(ctx);
+  SumCountersKernel<<<1, kBlockThreads, 0, ctx.stream>>>(view_, geometry_.partitions,
+                                                         last_stats_.data());
+  return Launched("EnqueueStats");
+}
+
+RowCacheStats CudaRowCache::LastStats() const {
+  RowCacheStats stats = Size();
+  // The kernel may be writing it.
+  PartitionState counts;
+  std::memcpy(&counts, last_stats_.data(), sizeof(counts));
+  AddCounts(counts, &stats);
   return stats;
 }
 

@@ -29,15 +29,15 @@ int64_t ShareOfRank(int64_t n, int32_t world_size) {
 namespace internal {
 
 int32_t WorldSize(const EmbeddingCollectionOptions& options) {
-  return options.communicator == nullptr ? 1 : options.communicator->world_size();
+  return options.ranks.communicator == nullptr ? 1 : options.ranks.communicator->world_size();
 }
 
 CachePlace PlaceOfCaches(const EmbeddingCollectionOptions& options, Device device) {
-  return {device, device != Device::kCpu || options.device_cache_bytes > 0};
+  return {device, device != Device::kCpu || options.cache.device_bytes > 0};
 }
 
 int64_t CacheBudget(const EmbeddingCollectionOptions& options, CachePlace place) {
-  return place.staged ? options.device_cache_bytes : options.cache_bytes;
+  return place.staged ? options.cache.device_bytes : options.cache.bytes;
 }
 
 const char* CacheBudgetName(CachePlace place) {
@@ -128,31 +128,31 @@ std::vector<GradientResiduals::Table> ResidualTables(const EmbeddingCollectionOp
 }
 
 absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
-  if (ctx.device == Device::kCpu && options.device_cache_bytes == 0) return absl::OkStatus();
+  if (ctx.device == Device::kCpu && options.cache.device_bytes == 0) return absl::OkStatus();
   // Says in one line when there is no GPU.
   HOTROW_RETURN_IF_ERROR(DeviceStream::Create(ctx.device).status());
   if (ctx.device != Device::kCpu && ctx.stream == nullptr) {
     return absl::InvalidArgumentError(
         "EmbeddingCollection on a GPU: ctx.stream is null; it needs a stream of the caller's");
   }
-  if (options.device_cache_bytes == 0) {
+  if (options.cache.device_bytes == 0) {
     return absl::InvalidArgumentError(
-        "EmbeddingCollectionOptions.device_cache_bytes is 0: on a GPU rows are trained in its "
+        "EmbeddingCollectionOptions.cache.device_bytes is 0: on a GPU rows are trained in its "
         "memory, and this is the budget of that");
   }
-  if (options.store == StoreKind::kMemory && options.cache_bytes > 0) {
+  if (FieldsOf(options.store).kind == StoreKind::kMemory && options.cache.bytes > 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("EmbeddingCollectionOptions.cache_bytes is ", options.cache_bytes,
+        absl::StrCat("EmbeddingCollectionOptions.cache.bytes is ", options.cache.bytes,
                      ", but the device reads rows where the memory store keeps them; leave it 0"));
   }
-  if (options.communicator != nullptr && options.communicator->world_size() > 1) {
+  if (options.ranks.communicator != nullptr && options.ranks.communicator->world_size() > 1) {
     return absl::UnimplementedError(
-        "EmbeddingCollection with device_cache_bytes has one rank only so far");
+        "EmbeddingCollection with cache.device_bytes has one rank only so far");
   }
   return absl::OkStatus();
 }
 
-NamedValues RankOptions(const EmbeddingCollectionOptions& options) {
+NamedValues ComparedOptions(const EmbeddingCollectionOptions& options) {
   NamedValues out;
   const auto add = [&out](const char* name, auto&& value) {
     out.emplace_back(absl::StrCat("EmbeddingCollectionOptions.", name), absl::StrCat(value));
@@ -182,20 +182,20 @@ NamedValues RankOptions(const EmbeddingCollectionOptions& options) {
   add("feature_order", absl::StrJoin(options.feature_order, " "));
   add("seed", options.seed);
   add("max_batch_size", options.max_batch_size);
-  add("exchange_forward", std::string(ExchangeTypeName(options.exchange_forward)));
-  add("exchange_backward", std::string(ExchangeTypeName(options.exchange_backward)));
-  add("exchange_rounding", std::string(ExchangeRoundingName(options.exchange_rounding)));
-  add("exchange_feedback_bytes", options.exchange_feedback_bytes);
-  add("store", std::string(StoreKindName(options.store)));
+  add("ranks.forward", std::string(ExchangeTypeName(options.ranks.forward)));
+  add("ranks.backward", std::string(ExchangeTypeName(options.ranks.backward)));
+  add("ranks.rounding", std::string(ExchangeRoundingName(options.ranks.rounding)));
+  add("ranks.feedback_bytes", options.ranks.feedback_bytes);
+  add("store", std::string(StoreKindName(FieldsOf(options.store).kind)));
   add("evaluation_staging_bytes", options.evaluation_staging_bytes);
   // Which tiers there are, not how large: GlobalStats adds up tier by tier.
-  add("cache_bytes", options.cache_bytes > 0 ? "not 0" : "0");
-  add("device_cache_bytes", options.device_cache_bytes > 0 ? "not 0" : "0");
-  add("open_from",
-      absl::StrJoin(options.open_from, " ", [](std::string* text, const SnapshotSource& source) {
+  add("cache.bytes", options.cache.bytes > 0 ? "not 0" : "0");
+  add("cache.device_bytes", options.cache.device_bytes > 0 ? "not 0" : "0");
+  add("start.from",
+      absl::StrJoin(options.start.from, " ", [](std::string* text, const SnapshotSource& source) {
         absl::StrAppend(text, source.snapshot);
       }));
-  add("open_steps", options.open_steps);
+  add("start.steps", options.start.steps);
   return out;
 }
 
@@ -256,7 +256,7 @@ void SplitCacheBytes(const EmbeddingCollectionOptions& options, CachePlace place
 absl::StatusOr<std::vector<CachedStoreWidth>> SplitHostCacheBytes(
     const EmbeddingCollectionOptions& options, const Plan& plan) {
   std::vector<CachedStoreWidth> widths;
-  int64_t rest = options.cache_bytes;
+  int64_t rest = options.cache.bytes;
   for (const WidthClass& width : plan.classes) {
     widths.push_back({width.row_bytes, CachedStore::MinCacheBytes(width.row_bytes)});
     rest -= widths.back().cache_bytes;
@@ -264,7 +264,7 @@ absl::StatusOr<std::vector<CachedStoreWidth>> SplitHostCacheBytes(
   if (rest < 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cache_bytes: the host cache between the device's and a disk has ",
-                     options.cache_bytes, " bytes, the least is ", options.cache_bytes - rest,
+                     options.cache.bytes, " bytes, the least is ", options.cache.bytes - rest,
                      "; raise it, or set it to 0 for none"));
   }
   const std::vector<int64_t> shares = Share(options, plan, rest);

@@ -11,7 +11,7 @@
 #include "base/exec_context.h"
 #include "comm/compare_ranks.h"
 #include "embedding/options.h"
-#include "embedding/ranks/gradient_residuals.h"
+#include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/tiers/cached_store.h"
 #include "embedding/tiers/tiered_table.h"
 #include "ops/row_layout.h"
@@ -73,7 +73,7 @@ absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecCo
 
 // What all ranks must have alike: with other tables, types or staging they would read what others
 // send as what it is not, or write it to too little memory.
-NamedValues RankOptions(const EmbeddingCollectionOptions& options);
+NamedValues ComparedOptions(const EmbeddingCollectionOptions& options);
 
 // Where the row caches lie, their budget, and what it is called: cache_bytes, or device_cache_bytes
 // where they are staged.
@@ -85,7 +85,7 @@ const char* CacheBudgetName(CachePlace place);
 // could hold. The split moves speed, never values. CacheBudget() >= plan->min_cache_bytes.
 void SplitCacheBytes(const EmbeddingCollectionOptions& options, CachePlace place, Plan* plan);
 
-// The same for the host memory between such caches and a disk, of which options.cache_bytes is the
+// The same for the host memory between such caches and a disk, of which options.cache.bytes is the
 // budget. ResourceExhausted when that is too small.
 absl::StatusOr<std::vector<CachedStoreWidth>> SplitHostCacheBytes(
     const EmbeddingCollectionOptions& options, const Plan& plan);

@@ -4,7 +4,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "embedding/collection_plan_impl.h"
-#include "embedding/embedding_collection.h"
+#include "embedding/digest.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "store/row_store.h"

@@ -1,11 +1,14 @@
 #include "embedding/embedding_collection.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <deque>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/device_memory.h"
@@ -15,17 +18,20 @@
 #include "comm/communicator.h"
 #include "comm/compare_ranks.h"
 #include "comm/lane.h"
+#include "embedding/batch_copy_impl.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/digest_impl.h"
 #include "embedding/evaluation_impl.h"
 #include "embedding/prefetcher_impl.h"
-#include "embedding/ranks/gradient_residuals.h"
+#include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/row_gradients_impl.h"
 #include "embedding/snapshots_impl.h"
 #include "embedding/step_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
 #include "embedding/tiers/tiers_impl.h"
+#include "ops/pooled_lookup.h"
+#include "ops/row_layout.h"
 
 namespace hotrow {
 
@@ -42,7 +48,43 @@ using internal::StepPipeline;
 using internal::TableKeys;
 using internal::Tiers;
 
-struct EmbeddingCollection::Impl {
+namespace {
+
+using RowFunction = std::function<absl::Status(uint64_t key, std::span<const float> weights)>;
+
+// Calls fn with the weights of each row of one table.
+absl::Status ForEachRowOf(const PlannedTable& table, RowStore* store, const RowFunction& fn) {
+  const RowLayout& layout = table.layout;
+  std::vector<float> weights(static_cast<size_t>(layout.dim));
+  std::vector<uint32_t> aligned(static_cast<size_t>(layout.row_bytes) / sizeof(uint32_t));
+  const auto* const here = reinterpret_cast<const std::byte*>(aligned.data());
+  constexpr int64_t kOffsets[] = {0, 1};
+  constexpr int32_t kLookups[] = {0};
+  const JaggedFeature feature = {.dim = layout.dim,
+                                 .pooling = Pooling::kNone,
+                                 .data = weights.data(),
+                                 .stride = layout.dim,
+                                 .precision = layout.precision};
+  return store->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+    if (key.table != static_cast<uint32_t>(table.config)) return absl::OkStatus();
+    std::memcpy(aligned.data(), row.data(), row.size());
+    HOTROW_RETURN_IF_ERROR(PooledLookup(ExecContext(), {.features = {&feature, 1},
+                                                        .batch_size = 1,
+                                                        .offsets = kOffsets,
+                                                        .inverse = kLookups,
+                                                        .rows = &here}));
+    return fn(key.key, weights);
+  });
+}
+
+absl::Status NoStepError(const char* call) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(call, ": this is no step of Prefetch, or it was moved from"));
+}
+
+}  // namespace
+
+struct EmbeddingCollection::Impl : EmbeddingResiduals {
   EmbeddingCollectionOptions options;
   ExecContext ctx;
   CachePlace place;  // of the row caches
@@ -61,7 +103,8 @@ struct EmbeddingCollection::Impl {
   uint32_t steps = 0;
   int64_t unique_keys = 0;
   int64_t initialised_rows = 0;                   // not staged
-  DeviceMemory<int64_t> device_initialised_rows;  // staged: one number
+  DeviceMemory<int64_t> device_initialised_rows;  // staged: one number,
+  SharedBuffer<int64_t> read_back_rows;           // and its copy of the last Update that is done
   int64_t lookup_waits = 0;
   int64_t lookup_wait_ns = 0;
 
@@ -69,27 +112,48 @@ struct EmbeddingCollection::Impl {
   // The last member, so that its threads end before what they use.
   std::unique_ptr<Prefetcher> prefetcher;
 
-  ~Impl() { Stop(); }
+  ~Impl() override { Stop(); }
   void Stop();
 
   absl::Status Open();
   absl::StatusOr<std::unique_ptr<CommLane>> Connect();
   absl::Status EndJobUnlessOk(absl::Status status) {
-    return internal::EndJobUnlessOk(shuffle == nullptr ? nullptr : options.communicator,
+    return internal::EndJobUnlessOk(shuffle == nullptr ? nullptr : options.ranks.communicator,
                                     std::move(status));
   }
-  absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> NewStep(const JaggedBatch& batch);
+  // The table's position in the plan.
+  absl::StatusOr<int32_t> FindTable(const char* call, std::string_view name) const;
+  // copy: puts the batch into the step, or says what is wrong with it.
+  absl::StatusOr<EmbeddingStep> Prefetch(
+      absl::FunctionRef<absl::Status(internal::BatchCopy* batch)> copy);
+  absl::Status Evaluate(absl::FunctionRef<absl::Status(internal::BatchCopy* batch)> copy,
+                        const EmbeddingOutput& output);
+  absl::Status CheckIdle(const char* call) const;
+  absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> NewStep();
   // Nobody is at work on the step, nor will be.
   void End(EmbeddingStep::Impl* step, bool updated);
   absl::Status BeginLookup(EmbeddingStep::Impl* step);
   absl::Status Lookup(EmbeddingStep::Impl* step, const EmbeddingOutput& output);
   absl::Status Update(EmbeddingStep::Impl* step, float learning_rate_factor);
-  int64_t InitialisedRows() const;
+  // Of EmbeddingResiduals.
+  bool kept() const override { return residuals != nullptr; }
+  absl::StatusOr<HostBuffer<std::byte>> Save() override;
+  absl::StatusOr<bool> Load(std::span<const std::byte> bytes) override;
 };
 
+EmbeddingStep::EmbeddingStep() = default;
 EmbeddingStep::EmbeddingStep(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+EmbeddingStep::EmbeddingStep(EmbeddingStep&& other) noexcept = default;
+EmbeddingStep& EmbeddingStep::operator=(EmbeddingStep&& other) noexcept {
+  if (this != &other) {
+    Cancel();
+    impl_ = std::move(other.impl_);
+  }
+  return *this;
+}
+EmbeddingStep::~EmbeddingStep() { Cancel(); }
 
-EmbeddingStep::~EmbeddingStep() {
+void EmbeddingStep::Cancel() {
   if (impl_ == nullptr) return;
   EmbeddingCollection::Impl* const collection = impl_->collection;
   collection->prefetcher->Withdraw(impl_.get());
@@ -97,9 +161,14 @@ EmbeddingStep::~EmbeddingStep() {
   collection->free_steps.push_back(std::move(impl_));
 }
 
-int64_t EmbeddingStep::batch_size() const { return impl_->batch.batch_size; }
-int64_t EmbeddingStep::num_lookups() const { return impl_->batch.num_lookups; }
+int64_t EmbeddingStep::batch_size() const {
+  return impl_ == nullptr ? 0 : impl_->batch.input.batch_size;
+}
+int64_t EmbeddingStep::num_lookups() const {
+  return impl_ == nullptr ? 0 : impl_->batch.input.num_lookups();
+}
 int64_t EmbeddingStep::num_unique_keys() const {
+  if (impl_ == nullptr) return 0;
   const bool known =
       impl_->use != Impl::Use::kPrefetched || impl_->collection->options.prefetch_depth == 0;
   return known ? std::ssize(impl_->batch.wanted.keys) : 0;
@@ -146,19 +215,20 @@ int64_t EmbeddingCollection::MinFeedbackBytes(const EmbeddingCollectionOptions& 
 
 // Everything of this rank alone.
 absl::Status EmbeddingCollection::Impl::Open() {
-  if (shuffle != nullptr && options.exchange_feedback_bytes > 0) {
+  if (shuffle != nullptr && options.ranks.feedback_bytes > 0) {
     HOTROW_ASSIGN_OR_RETURN(residuals, GradientResiduals::Create(internal::ResidualTables(options),
-                                                                 options.exchange_feedback_bytes));
+                                                                 options.ranks.feedback_bytes));
     shuffle->KeepResiduals(residuals.get());
   }
   HOTROW_ASSIGN_OR_RETURN(tiers, Tiers::Create(options, plan, place));
   if (tiers->staged()) {
     HOTROW_ASSIGN_OR_RETURN(device_initialised_rows,
                             DeviceMemory<int64_t>::Create(1, {ctx.device, ctx.stream}));
+    HOTROW_ASSIGN_OR_RETURN(read_back_rows, SharedBuffer<int64_t>::Create(1, {ctx.device}));
     constexpr int64_t kNone = 0;
     HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, device_initialised_rows.data(), &kNone, sizeof(kNone)));
   }
-  steps = static_cast<uint32_t>(options.open_steps);
+  steps = static_cast<uint32_t>(options.start.steps);
   gradients = std::make_unique<RowGradients>(plan, ctx, shuffle.get());
   evaluation = std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get());
   snapshots = std::make_unique<Snapshots>(options, ctx.trace, tiers.get(),
@@ -168,15 +238,15 @@ absl::Status EmbeddingCollection::Impl::Open() {
 
 // With several ranks: returns the channel for keys.
 absl::StatusOr<std::unique_ptr<CommLane>> EmbeddingCollection::Impl::Connect() {
-  Communicator& family = *options.communicator;
+  Communicator& family = *options.ranks.communicator;
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ids, family.Duplicate());
-  HOTROW_RETURN_IF_ERROR(CompareRanks(*ids, internal::RankOptions(options)));
+  HOTROW_RETURN_IF_ERROR(CompareRanks(*ids, internal::ComparedOptions(options)));
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rows, family.Duplicate());
   internal::RowShuffleOptions shuffle_options = {.seed = options.seed,
-                                                 .forward = options.exchange_forward,
-                                                 .backward = options.exchange_backward,
-                                                 .rounding = options.exchange_rounding,
-                                                 .feedback_bytes = options.exchange_feedback_bytes};
+                                                 .forward = options.ranks.forward,
+                                                 .backward = options.ranks.backward,
+                                                 .rounding = options.ranks.rounding,
+                                                 .feedback_bytes = options.ranks.feedback_bytes};
   for (const PlannedTable& table : plan.tables) {
     shuffle_options.tables.push_back(
         {static_cast<uint32_t>(table.config), table.layout.dim, table.layout.precision});
@@ -220,8 +290,44 @@ const std::vector<std::string>& EmbeddingCollection::feature_names() const {
 int64_t EmbeddingCollection::pooled_dim() const { return impl_->plan.pooled_dim; }
 int64_t EmbeddingCollection::steps() const { return impl_->steps; }
 
-absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> EmbeddingCollection::Impl::NewStep(
-    const JaggedBatch& batch) {
+EmbeddingSnapshots& EmbeddingCollection::snapshots() { return *impl_->snapshots; }
+EmbeddingResiduals& EmbeddingCollection::residuals() { return *impl_; }
+
+absl::StatusOr<FeatureOrder> EmbeddingCollection::OrderOf(
+    std::span<const std::string> names) const {
+  FeatureOrder order;
+  order.position_of_.assign(impl_->feature_names.size(), -1);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto at = std::find(impl_->feature_names.begin(), impl_->feature_names.end(), names[i]);
+    if (at == impl_->feature_names.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("OrderOf: no table has a feature \"", names[i], "\""));
+    }
+    int32_t& position = order.position_of_[static_cast<size_t>(at - impl_->feature_names.begin())];
+    if (position >= 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("OrderOf: feature \"", names[i], "\" occurs twice"));
+    }
+    position = static_cast<int32_t>(i);
+  }
+  for (size_t f = 0; f < order.position_of_.size(); ++f) {
+    if (order.position_of_[f] >= 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("OrderOf: feature \"", impl_->feature_names[f], "\" is missing"));
+  }
+  return order;
+}
+
+absl::StatusOr<int32_t> EmbeddingCollection::Impl::FindTable(const char* call,
+                                                             std::string_view name) const {
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    if (options.tables[plan.tables[t].config].name == name) return static_cast<int32_t>(t);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(call, ": there is no table \"", std::string(name), "\""));
+}
+
+absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> EmbeddingCollection::Impl::NewStep() {
   std::unique_ptr<EmbeddingStep::Impl> step;
   if (free_steps.empty()) {
     step = std::make_unique<EmbeddingStep::Impl>();
@@ -236,32 +342,46 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> EmbeddingCollection::Impl::
     free_steps.pop_back();
   }
   step->use = EmbeddingStep::Impl::Use::kPrefetched;
-  step->batch.Assign(batch);
-  step->batch.values.assign(batch.values.begin(), batch.values.end());
   return step;
 }
 
 // --- Steps
 
-absl::StatusOr<std::unique_ptr<EmbeddingStep>> EmbeddingCollection::Prefetch(
-    const JaggedBatch& batch) {
-  Impl& c = *impl_;
-  if (static_cast<int32_t>(c.outstanding.size()) > c.options.prefetch_depth) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "Prefetch: ", c.outstanding.size(), " steps are outstanding, prefetch_depth is ",
-        c.options.prefetch_depth, "; update the oldest first"));
+absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
+    absl::FunctionRef<absl::Status(internal::BatchCopy* batch)> copy) {
+  if (static_cast<int32_t>(outstanding.size()) > options.prefetch_depth) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("Prefetch: ", outstanding.size(), " steps are outstanding, prefetch_depth is ",
+                     options.prefetch_depth, "; update the oldest first"));
   }
-  HOTROW_RETURN_IF_ERROR(internal::ValidateBatch(c.plan, c.options.max_batch_size, batch));
-  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep::Impl> impl, c.NewStep(batch));
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep::Impl> impl, NewStep());
+  if (absl::Status good = copy(&impl->batch.input); !good.ok()) {
+    free_steps.push_back(std::move(impl));
+    return good;
+  }
   // From here on the step object undoes everything if we fail.
-  std::unique_ptr<EmbeddingStep> step(new EmbeddingStep(std::move(impl)));
-  c.outstanding.push_back(step->impl_.get());
-  c.prefetcher->Start(step->impl_.get());
-  if (c.options.prefetch_depth == 0) {
+  EmbeddingStep step(std::move(impl));
+  outstanding.push_back(step.impl_.get());
+  prefetcher->Start(step.impl_.get());
+  if (options.prefetch_depth == 0) {
     int64_t waited_ns = 0;
-    HOTROW_RETURN_IF_ERROR(c.prefetcher->Wait(step->impl_.get(), &waited_ns));
+    HOTROW_RETURN_IF_ERROR(prefetcher->Wait(step.impl_.get(), &waited_ns));
   }
   return step;
+}
+
+absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const JaggedBatch& batch) {
+  return impl_->Prefetch([&](internal::BatchCopy* copy) {
+    return internal::CopyBatch(impl_->plan, impl_->options.max_batch_size, batch, copy);
+  });
+}
+
+absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const FeatureBatch& batch) {
+  return impl_->Prefetch([&](internal::BatchCopy* copy) {
+    return internal::CopyBatch(
+        impl_->plan, impl_->options.max_batch_size, batch,
+        batch.order == nullptr ? std::span<const int32_t>() : batch.order->position_of_, copy);
+  });
 }
 
 // The oldest step: its rows are resident, or come now.
@@ -307,58 +427,56 @@ absl::Status EmbeddingCollection::Impl::Lookup(EmbeddingStep::Impl* step,
   return absl::OkStatus();
 }
 
-absl::Status EmbeddingCollection::BeginLookup(EmbeddingStep& step) {
-  Impl& c = *impl_;
-  EmbeddingStep::Impl& s = *step.impl_;
-  if (s.collection != &c || c.outstanding.empty() || c.outstanding.front() != &s) {
+absl::Status EmbeddingStep::BeginLookup() {
+  if (impl_ == nullptr) return NoStepError("Lookup");
+  EmbeddingCollection::Impl& c = *impl_->collection;
+  if (c.outstanding.empty() || c.outstanding.front() != impl_.get()) {
     return absl::FailedPreconditionError(
         "Lookup: this is not the oldest outstanding step; steps are looked up and updated in the "
         "order of their Prefetch");
   }
-  if (s.use == EmbeddingStep::Impl::Use::kBegun) return absl::OkStatus();
+  if (impl_->use == Impl::Use::kBegun) return absl::OkStatus();
   // Its gradients may be on their way to other ranks, in the memory that rows come to.
-  if (s.use == EmbeddingStep::Impl::Use::kUpdateBegun) {
+  if (impl_->use == Impl::Use::kUpdateBegun) {
     return absl::FailedPreconditionError(
         "Lookup: BeginUpdate was called for this step; its Update is all that may follow");
   }
-  return c.EndJobUnlessOk(c.BeginLookup(&s));
+  return c.EndJobUnlessOk(c.BeginLookup(impl_.get()));
 }
 
-absl::Status EmbeddingCollection::Lookup(EmbeddingStep& step, const EmbeddingOutput& output) {
-  Impl& c = *impl_;
-  HOTROW_RETURN_IF_ERROR(internal::CheckPointers(c.plan, output.pooled != nullptr,
-                                                 output.unpooled.size(), "EmbeddingOutput"));
-  HOTROW_RETURN_IF_ERROR(BeginLookup(step));
-  return c.EndJobUnlessOk(c.Lookup(step.impl_.get(), output));
+absl::Status EmbeddingStep::Lookup(const EmbeddingOutput& output) {
+  if (impl_ == nullptr) return NoStepError("Lookup");
+  EmbeddingCollection::Impl& c = *impl_->collection;
+  HOTROW_RETURN_IF_ERROR(internal::CheckShapes(c.plan, impl_->batch.input, output));
+  HOTROW_RETURN_IF_ERROR(BeginLookup());
+  return c.EndJobUnlessOk(c.Lookup(impl_.get(), output));
 }
 
-absl::Status EmbeddingCollection::BeginUpdate(EmbeddingStep& step,
-                                              const EmbeddingGradient& gradient) {
-  Impl& c = *impl_;
-  EmbeddingStep::Impl& s = *step.impl_;
-  if (s.collection != &c || s.use != EmbeddingStep::Impl::Use::kLookedUp) {
+absl::Status EmbeddingStep::BeginUpdate(const EmbeddingGradient& gradient) {
+  if (impl_ == nullptr) return NoStepError("Update");
+  EmbeddingCollection::Impl& c = *impl_->collection;
+  if (impl_->use != Impl::Use::kLookedUp) {
     return absl::FailedPreconditionError("Update: the step has not been looked up");
   }
   if (c.steps == UINT32_MAX) {
     return absl::ResourceExhaustedError("Update: a table counts at most 2^32 - 1 steps");
   }
-  HOTROW_RETURN_IF_ERROR(internal::CheckPointers(c.plan, gradient.pooled != nullptr,
-                                                 gradient.unpooled.size(), "EmbeddingGradient"));
-  HOTROW_RETURN_IF_ERROR(c.EndJobUnlessOk(c.gradients->Begin(gradient, c.steps + 1, &s.batch)));
-  s.use = EmbeddingStep::Impl::Use::kUpdateBegun;
+  HOTROW_RETURN_IF_ERROR(internal::CheckShapes(c.plan, impl_->batch.input, gradient));
+  HOTROW_RETURN_IF_ERROR(
+      c.EndJobUnlessOk(c.gradients->Begin(gradient, c.steps + 1, &impl_->batch)));
+  impl_->use = Impl::Use::kUpdateBegun;
   return absl::OkStatus();
 }
 
-absl::Status EmbeddingCollection::Update(std::unique_ptr<EmbeddingStep> step,
-                                         const EmbeddingGradient& gradient,
-                                         float learning_rate_factor) {
-  Impl& c = *impl_;
-  if (step == nullptr) return absl::InvalidArgumentError("Update: the step is null");
-  EmbeddingStep::Impl& s = *step->impl_;
-  if (s.collection != &c || s.use != EmbeddingStep::Impl::Use::kUpdateBegun) {
-    HOTROW_RETURN_IF_ERROR(BeginUpdate(*step, gradient));
+absl::Status EmbeddingStep::Update(const EmbeddingGradient& gradient,
+                                   float learning_rate_factor) && {
+  EmbeddingStep step = std::move(*this);  // it ends here
+  if (step.impl_ == nullptr) return NoStepError("Update");
+  EmbeddingCollection::Impl& c = *step.impl_->collection;
+  if (step.impl_->use != Impl::Use::kUpdateBegun) {
+    HOTROW_RETURN_IF_ERROR(step.BeginUpdate(gradient));
   }
-  return c.EndJobUnlessOk(c.Update(&s, learning_rate_factor));
+  return c.EndJobUnlessOk(c.Update(step.impl_.get(), learning_rate_factor));
 }
 
 absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
@@ -389,6 +507,10 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
               .keys = b.at.served_keys == nullptr ? nullptr : b.at.served_keys + begin,
               .new_rows = tiers->staged() ? device_initialised_rows.data() : &initialised_rows}));
   }
+  if (tiers->staged()) {
+    HOTROW_RETURN_IF_ERROR(
+        EnqueueCopy(ctx, read_back_rows.data(), device_initialised_rows.data(), sizeof(int64_t)));
+  }
   steps = now;
   unique_keys += std::ssize(served.keys);
   for (size_t t = 0; options.on_update != nullptr && t < plan.tables.size(); ++t) {
@@ -402,18 +524,70 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   return absl::OkStatus();
 }
 
+// --- Reading without a trace
+
+// No exchange may be under way.
+absl::Status EmbeddingCollection::Impl::CheckIdle(const char* call) const {
+  if (shuffle == nullptr || !shuffle->busy()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(call, ": a BeginLookup or BeginUpdate waits for its Lookup or Update"));
+}
+
+absl::Status EmbeddingCollection::Impl::Evaluate(
+    absl::FunctionRef<absl::Status(internal::BatchCopy* batch)> copy,
+    const EmbeddingOutput& output) {
+  HOTROW_RETURN_IF_ERROR(copy(&evaluation->input()));
+  HOTROW_RETURN_IF_ERROR(internal::CheckShapes(plan, evaluation->input(), output));
+  HOTROW_RETURN_IF_ERROR(CheckIdle("Evaluate"));
+  const StepPipeline::Pause pause(prefetcher->pipeline());
+  return EndJobUnlessOk(evaluation->Run(output, steps + 1));
+}
+
 absl::Status EmbeddingCollection::Evaluate(const JaggedBatch& batch,
                                            const EmbeddingOutput& output) {
+  return impl_->Evaluate(
+      [&](internal::BatchCopy* copy) {
+        return internal::CopyBatch(impl_->plan, impl_->options.max_batch_size, batch, copy);
+      },
+      output);
+}
+
+absl::Status EmbeddingCollection::Evaluate(const FeatureBatch& batch,
+                                           const EmbeddingOutput& output) {
+  return impl_->Evaluate(
+      [&](internal::BatchCopy* copy) {
+        return internal::CopyBatch(
+            impl_->plan, impl_->options.max_batch_size, batch,
+            batch.order == nullptr ? std::span<const int32_t>() : batch.order->position_of_, copy);
+      },
+      output);
+}
+
+absl::Status EmbeddingCollection::ReadRows(std::string_view table, std::span<const uint64_t> keys,
+                                           MatrixView<float> rows, std::span<bool> found) {
   Impl& c = *impl_;
-  HOTROW_RETURN_IF_ERROR(internal::ValidateBatch(c.plan, c.options.max_batch_size, batch));
-  HOTROW_RETURN_IF_ERROR(internal::CheckPointers(c.plan, output.pooled != nullptr,
-                                                 output.unpooled.size(), "EmbeddingOutput"));
-  if (c.shuffle != nullptr && c.shuffle->busy()) {
-    return absl::FailedPreconditionError(
-        "Evaluate: a BeginLookup or BeginUpdate waits for its Lookup or Update");
+  HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("ReadRows", table));
+  const int64_t dim = c.plan.tables[position].layout.dim;
+  HOTROW_RETURN_IF_ERROR(internal::CheckShape(rows, std::ssize(keys), dim,
+                                              [] { return std::string("ReadRows: rows"); }));
+  if (!found.empty() && found.size() != keys.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ReadRows: found: expected none or ", keys.size(), ", got ", found.size()));
   }
+  if (!found.empty() && c.shuffle != nullptr) {
+    return absl::UnimplementedError("ReadRows: with several ranks `found` must be empty so far");
+  }
+  HOTROW_RETURN_IF_ERROR(c.CheckIdle("ReadRows"));
   const StepPipeline::Pause pause(c.prefetcher->pipeline());
-  return c.EndJobUnlessOk(c.evaluation->Run(batch, output, c.steps + 1));
+  return c.EndJobUnlessOk(c.evaluation->ReadRows(position, keys, rows, found, c.steps + 1));
+}
+
+absl::Status EmbeddingCollection::ForEachRow(std::string_view table, const RowFunction& fn) {
+  Impl& c = *impl_;
+  HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("ForEachRow", table));
+  HOTROW_RETURN_IF_ERROR(Flush());
+  const StepPipeline::Pause pause(c.prefetcher->pipeline());
+  return ForEachRowOf(c.plan.tables[position], c.tiers->store(), fn);
 }
 
 absl::Status EmbeddingCollection::Flush() {
@@ -422,63 +596,27 @@ absl::Status EmbeddingCollection::Flush() {
   return impl_->tiers->Flush();
 }
 
-// --- Snapshots
+// --- Residuals
 
-void EmbeddingCollection::AnnounceSnapshot() { impl_->snapshots->Announce(); }
-
-absl::Status EmbeddingCollection::BeginSnapshot(SnapshotId snapshot) {
-  return impl_->snapshots->Begin(snapshot);
-}
-
-absl::StatusOr<bool> EmbeddingCollection::SnapshotPrepared() {
-  return impl_->snapshots->Prepared();
-}
-
-absl::Status EmbeddingCollection::WaitSnapshot() { return impl_->snapshots->Wait(); }
-
-absl::Status EmbeddingCollection::PrepareSnapshot(SnapshotId snapshot) {
-  return impl_->snapshots->Prepare(snapshot);
-}
-
-absl::Status EmbeddingCollection::CommitSnapshot(SnapshotId snapshot) {
-  return impl_->tiers->store()->CommitSnapshot(snapshot);
-}
-
-absl::Status EmbeddingCollection::DropSnapshot(SnapshotId snapshot) {
-  return impl_->tiers->store()->DropSnapshot(snapshot);
-}
-
-absl::StatusOr<std::vector<SnapshotId>> EmbeddingCollection::ListSnapshots() {
-  return impl_->tiers->store()->ListSnapshots();
-}
-
-absl::StatusOr<SnapshotInfo> EmbeddingCollection::DescribeSnapshot(SnapshotId snapshot) {
-  return impl_->tiers->store()->DescribeSnapshot(snapshot);
-}
-
-bool EmbeddingCollection::keeps_residuals() const { return impl_->residuals != nullptr; }
-
-absl::StatusOr<HostBuffer<std::byte>> EmbeddingCollection::SaveResiduals() {
-  Impl& c = *impl_;
-  if (c.residuals == nullptr || c.shuffle->busy()) {
-    return absl::FailedPreconditionError(
-        c.residuals == nullptr ? "SaveResiduals: this collection keeps none"
-                               : "SaveResiduals: a BeginLookup or BeginUpdate waits for its Lookup "
-                                 "or Update");
+absl::StatusOr<HostBuffer<std::byte>> EmbeddingCollection::Impl::Save() {
+  if (residuals == nullptr) {
+    return absl::FailedPreconditionError("SaveResiduals: this collection keeps none");
   }
-  TraceSpan span(c.ctx.trace, "save_residuals");
-  return c.residuals->Save(c.ctx);
+  HOTROW_RETURN_IF_ERROR(CheckIdle("SaveResiduals"));
+  TraceSpan span(ctx.trace, "save_residuals");
+  return residuals->Save(ctx);
 }
 
-absl::StatusOr<bool> EmbeddingCollection::LoadResiduals(std::span<const std::byte> bytes) {
-  Impl& c = *impl_;
-  if (c.residuals == nullptr || c.steps != c.options.open_steps || !c.outstanding.empty()) {
-    return absl::FailedPreconditionError(c.residuals == nullptr
+absl::StatusOr<bool> EmbeddingCollection::Impl::Load(std::span<const std::byte> bytes) {
+  if (residuals == nullptr || steps != options.start.steps || !outstanding.empty()) {
+    return absl::FailedPreconditionError(residuals == nullptr
                                              ? "LoadResiduals: this collection keeps none"
                                              : "LoadResiduals: comes before the first Prefetch");
   }
-  return c.residuals->Load(bytes, c.steps);
+  return residuals->Load(bytes, steps);
 }
+
+// --- All of it
 
 absl::Status EmbeddingCollection::Close() {
   if (!impl_->outstanding.empty()) {
@@ -489,8 +627,6 @@ absl::Status EmbeddingCollection::Close() {
   impl_->Stop();
   return impl_->tiers->Close();
 }
-
-// --- Reading all of it
 
 absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
   Impl& c = *impl_;
@@ -513,23 +649,16 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
   return digest;
 }
 
-// Waits for the updates that are enqueued.
-int64_t EmbeddingCollection::Impl::InitialisedRows() const {
-  if (!tiers->staged()) return initialised_rows;
-  int64_t rows = 0;
-  if (!EnqueueCopy(ctx, &rows, device_initialised_rows.data(), sizeof(rows)).ok() ||
-      !WaitForStream(ctx).ok()) {
-    return 0;  // the device has failed, and the next call that needs it says so
-  }
-  return rows;
-}
-
 EmbeddingStats EmbeddingCollection::Stats() const {
   const Impl& c = *impl_;
   EmbeddingStats stats;
-  stats.steps = c.steps - c.options.open_steps;
+  stats.steps = c.steps - c.options.start.steps;
   stats.unique_keys = c.unique_keys;
-  stats.initialised_rows = c.InitialisedRows();
+  // The device may be writing it.
+  stats.initialised_rows =
+      c.tiers->staged()
+          ? std::atomic_ref<int64_t>(*impl_->read_back_rows.data()).load(std::memory_order_relaxed)
+          : c.initialised_rows;
   stats.prefetch_waits = c.prefetcher->prefetch_waits();
   stats.lookup_waits = c.lookup_waits;
   stats.lookup_wait_ns = c.lookup_wait_ns;
@@ -558,6 +687,9 @@ EmbeddingStats EmbeddingCollection::Stats() const {
 
 absl::StatusOr<EmbeddingStats> EmbeddingCollection::GlobalStats() {
   Impl& c = *impl_;
+  // A device that has failed says so in the next call that needs it.
+  c.tiers->WaitForDevice();
+  WaitForStream(c.ctx).IgnoreError();
   EmbeddingStats stats = Stats();
   if (c.shuffle == nullptr) return stats;
   const std::vector<int64_t> mine = PackCounts(stats);

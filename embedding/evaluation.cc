@@ -1,8 +1,14 @@
 #include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/device_stream.h"
+#include "base/math.h"
 #include "base/status_macros.h"
 #include "embedding/evaluation_impl.h"
+#include "ops/pooled_lookup.h"
 
 namespace hotrow::internal {
 
@@ -17,35 +23,65 @@ Evaluation::Evaluation(const EmbeddingCollectionOptions& options, const Plan& pl
   batch_.staged = tiers->staged();
 }
 
-absl::Status Evaluation::RunSlice(const JaggedBatch& batch, const EmbeddingOutput& output,
-                                  uint32_t step) {
+absl::Status Evaluation::EnsureStaging() {
+  if (!staging_.empty()) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(batch_.upload, DeviceStream::Create(ctx_.device));
+  HOTROW_ASSIGN_OR_RETURN(
+      staging_, DeviceMemory<std::byte>::Create(staging_bytes_,
+                                                {ctx_.device, ctx_.stream, HugePages::kTry}));
+  return absl::OkStatus();
+}
+
+int64_t Evaluation::SliceLookups() const {
+  // Of several ranks each may be asked for the rows of all of them.
+  const int64_t ranks = shuffle_ == nullptr ? 1 : shuffle_->world_size();
+  return staging_bytes_ / plan_.classes.back().row_bytes / ranks;
+}
+
+absl::StatusOr<int64_t> Evaluation::AgreeOnSlices(int64_t own) {
+  if (shuffle_ == nullptr) return own;
+  // All ranks serve each other in every slice, also when their own part has ended.
+  std::vector<int64_t> of_ranks(shuffle_->world_size());
+  HOTROW_RETURN_IF_ERROR(shuffle_->AllGather({&own, 1}, of_ranks));
+  return *std::max_element(of_ranks.begin(), of_ranks.end());
+}
+
+absl::Status Evaluation::FindRows() {
   StepBatch& s = batch_;
-  // What was enqueued for the slice before may still read its arrays.
-  HOTROW_RETURN_IF_ERROR(s.upload.RunAfter(ctx_.stream));
-  s.Assign(batch);
-  HOTROW_RETURN_IF_ERROR(s.FindUnique(ctx_.OnHost(), plan_, batch, &unique_));
   if (shuffle_ != nullptr) {
     HOTROW_RETURN_IF_ERROR(
         shuffle_->ExchangeKeysInTurn(ctx_, s.wanted, /*evaluation=*/true, &ids_, &s.shuffled));
   }
-  HOTROW_RETURN_IF_ERROR(tiers_->Read(ctx_, s.served(), staging_.data(), &s.rows));
-  lookups_ += s.num_lookups;
+  return tiers_->Read(ctx_, s.served(), staging_.data(), &s.rows);
+}
+
+// With several ranks.
+absl::Status Evaluation::FetchRows(uint32_t step) {
+  StepBatch& s = batch_;
+  HOTROW_RETURN_IF_ERROR(shuffle_->StartRows(ctx_, s.shuffled, s.rows, step, /*evaluation=*/true));
+  s.value_rows.resize(s.wanted.keys.size());
+  return shuffle_->FinishRows(ctx_, s.shuffled, s.rows, s.value_rows);
+}
+
+absl::Status Evaluation::RunSlice(const EmbeddingOutput& output, uint32_t step) {
+  StepBatch& s = batch_;
+  // What was enqueued for the slice before may still read its arrays.
+  HOTROW_RETURN_IF_ERROR(s.upload.RunAfter(ctx_.stream));
+  HOTROW_RETURN_IF_ERROR(s.FindUnique(ctx_.OnHost(), plan_, &unique_));
+  HOTROW_RETURN_IF_ERROR(FindRows());
+  lookups_ += s.input.num_lookups();
   unique_keys_ += std::ssize(s.served().keys);
   HOTROW_RETURN_IF_ERROR(s.PlaceArrays(/*grouped=*/false));
   if (shuffle_ == nullptr) return s.Pool(ctx_, plan_, output);
-  HOTROW_RETURN_IF_ERROR(shuffle_->StartRows(ctx_, s.shuffled, s.rows, step, /*evaluation=*/true));
-  s.value_rows.resize(s.wanted.keys.size());
-  HOTROW_RETURN_IF_ERROR(shuffle_->FinishRows(ctx_, s.shuffled, s.rows, s.value_rows));
+  HOTROW_RETURN_IF_ERROR(FetchRows(step));
   s.at.value_rows = s.value_rows.data();
   return s.Pool(ctx_, plan_, output);
 }
 
-absl::StatusOr<std::vector<int64_t>> Evaluation::CutForStaging(const JaggedBatch& batch) const {
-  // Of several ranks each may be asked for the rows of all of them.
-  const int64_t ranks = shuffle_ == nullptr ? 1 : shuffle_->world_size();
-  const int64_t slice_lookups = staging_bytes_ / plan_.classes.back().row_bytes / ranks;
+absl::StatusOr<std::vector<int64_t>> Evaluation::CutForStaging(const BatchCopy& batch) const {
+  const int64_t slice_lookups = SliceLookups();
   const auto num_features = static_cast<int64_t>(plan_.features.size());
-  if (std::ssize(batch.values) <= slice_lookups) return std::vector<int64_t>{0, batch.batch_size};
+  if (batch.num_lookups() <= slice_lookups) return std::vector<int64_t>{0, batch.batch_size};
   std::vector<int64_t> cuts = {0};
   int64_t lookups = 0;
   for (int64_t b = 0; b < batch.batch_size; ++b) {
@@ -55,6 +91,7 @@ absl::StatusOr<std::vector<int64_t>> Evaluation::CutForStaging(const JaggedBatch
       n += batch.offsets[bag + 1] - batch.offsets[bag];
     }
     if (n > slice_lookups) {
+      const int64_t ranks = shuffle_ == nullptr ? 1 : shuffle_->world_size();
       return absl::ResourceExhaustedError(absl::StrCat(
           "evaluation_staging_bytes: sample ", b, " alone has ", n, " lookups, which need ",
           n * plan_.classes.back().row_bytes * ranks, " bytes; the budget is ", staging_bytes_));
@@ -69,56 +106,121 @@ absl::StatusOr<std::vector<int64_t>> Evaluation::CutForStaging(const JaggedBatch
   return cuts;
 }
 
-absl::Status Evaluation::Run(const JaggedBatch& batch, const EmbeddingOutput& output,
-                             uint32_t step) {
-  if (staging_.empty()) {
-    HOTROW_ASSIGN_OR_RETURN(batch_.upload, DeviceStream::Create(ctx_.device));
-    HOTROW_ASSIGN_OR_RETURN(
-        staging_, DeviceMemory<std::byte>::Create(staging_bytes_,
-                                                  {ctx_.device, ctx_.stream, HugePages::kTry}));
-  }
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> cuts, CutForStaging(batch));
+absl::Status Evaluation::Run(const EmbeddingOutput& output, uint32_t step) {
+  HOTROW_RETURN_IF_ERROR(EnsureStaging());
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> cuts, CutForStaging(input_));
   const auto own_slices = static_cast<int64_t>(cuts.size()) - 1;
-  int64_t slices = own_slices;
-  if (shuffle_ != nullptr) {
-    // All ranks serve each other in every slice, also when their own batch has ended.
-    std::vector<int64_t> of_ranks(shuffle_->world_size());
-    HOTROW_RETURN_IF_ERROR(shuffle_->AllGather({&own_slices, 1}, of_ranks));
-    slices = *std::max_element(of_ranks.begin(), of_ranks.end());
+  HOTROW_ASSIGN_OR_RETURN(const int64_t slices, AgreeOnSlices(own_slices));
+  if (slices == 1) {
+    std::swap(batch_.input, input_);
+    return RunSlice(output, step);
   }
-  if (slices == 1) return RunSlice(batch, output, step);
-
+  const BatchCopy& batch = input_;
+  BatchCopy& slice_of = batch_.input;
   const auto num_features = static_cast<int64_t>(plan_.features.size());
-  std::vector<uint64_t> values;
-  std::vector<int64_t> offsets;
-  std::vector<float> weights;
   for (int64_t slice = 0; slice < slices; ++slice) {
     const int64_t begin = slice < own_slices ? cuts[slice] : batch.batch_size;
     const int64_t end = slice < own_slices ? cuts[slice + 1] : batch.batch_size;
-    values.clear();
-    weights.clear();
-    offsets.assign(1, 0);
+    slice_of.batch_size = end - begin;
+    slice_of.values.clear();
+    slice_of.weights.clear();
+    slice_of.offsets.assign(1, 0);
     EmbeddingOutput part = output;
-    const int64_t stride = output.pooled_stride == 0 ? plan_.pooled_dim : output.pooled_stride;
-    if (output.pooled != nullptr) part.pooled = output.pooled + begin * stride;
-    part.pooled_stride = stride;
+    part.pooled = output.pooled.Rows(begin, end - begin);
     for (int64_t f = 0; f < num_features; ++f) {
       const PlannedFeature& feature = plan_.features[f];
       const int64_t* const bags = batch.offsets.data() + f * batch.batch_size;
       if (feature.unpooled_index >= 0) {
-        part.unpooled[feature.unpooled_index] =
-            output.unpooled[feature.unpooled_index] + (bags[begin] - bags[0]) * feature.dim;
+        part.unpooled[feature.unpooled_index] = output.unpooled[feature.unpooled_index].Rows(
+            bags[begin] - bags[0], bags[end] - bags[begin]);
       }
-      const auto base = static_cast<int64_t>(values.size());
-      values.insert(values.end(), batch.values.begin() + bags[begin],
-                    batch.values.begin() + bags[end]);
+      const int64_t base = slice_of.num_lookups();
+      slice_of.values.insert(slice_of.values.end(), batch.values.begin() + bags[begin],
+                             batch.values.begin() + bags[end]);
       if (!batch.weights.empty()) {
-        weights.insert(weights.end(), batch.weights.begin() + bags[begin],
-                       batch.weights.begin() + bags[end]);
+        slice_of.weights.insert(slice_of.weights.end(), batch.weights.begin() + bags[begin],
+                                batch.weights.begin() + bags[end]);
       }
-      for (int64_t b = begin; b < end; ++b) offsets.push_back(base + bags[b + 1] - bags[begin]);
+      for (int64_t b = begin; b < end; ++b) {
+        slice_of.offsets.push_back(base + bags[b + 1] - bags[begin]);
+      }
     }
-    HOTROW_RETURN_IF_ERROR(RunSlice({end - begin, values, offsets, weights}, part, step));
+    HOTROW_RETURN_IF_ERROR(RunSlice(part, step));
+  }
+  return absl::OkStatus();
+}
+
+// --- By key
+
+absl::Status Evaluation::ReadSlice(const PlannedTable& table, MatrixView<float> rows,
+                                   std::span<bool> found, uint32_t step) {
+  StepBatch& s = batch_;
+  HOTROW_RETURN_IF_ERROR(s.upload.RunAfter(ctx_.stream));
+  HOTROW_RETURN_IF_ERROR(s.FindUniqueOf(ctx_.OnHost(), plan_, &unique_));
+  HOTROW_RETURN_IF_ERROR(FindRows());
+  std::vector<const std::byte*>& at = s.value_rows;  // of each distinct key, in host memory
+  WeightsPrecision precision = table.layout.precision;
+  if (shuffle_ != nullptr) {
+    HOTROW_RETURN_IF_ERROR(FetchRows(step));
+    precision = WeightsPrecision::kFp32;
+  } else {
+    at.assign(s.rows.begin(), s.rows.end());
+    if (ctx_.device != Device::kCpu) {
+      const int64_t row_bytes = table.layout.row_bytes;
+      host_rows_.resize(at.size() * static_cast<size_t>(row_bytes));
+      for (size_t i = 0; i < at.size(); ++i) {
+        std::byte* const here = host_rows_.data() + static_cast<int64_t>(i) * row_bytes;
+        HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, here, at[i], row_bytes));
+        at[i] = here;
+      }
+      HOTROW_RETURN_IF_ERROR(WaitForStream(ctx_));
+    }
+  }
+  for (size_t i = 0; i < found.size(); ++i) {
+    uint32_t last_step = 0;
+    std::memcpy(&last_step, at[static_cast<size_t>(s.inverse[i])] + table.layout.step_offset,
+                sizeof(last_step));
+    found[i] = last_step != 0;
+  }
+  // A lookup with one row in each bag.
+  const JaggedFeature feature = {.dim = table.layout.dim,
+                                 .pooling = Pooling::kNone,
+                                 .data = rows.data,
+                                 .stride = std::max<int64_t>(rows.stride, table.layout.dim),
+                                 .precision = precision};
+  return PooledLookup(ctx_.OnHost(), {.features = {&feature, 1},
+                                      .batch_size = rows.rows,
+                                      .offsets = s.input.offsets.data(),
+                                      .inverse = s.inverse.data(),
+                                      .rows = at.data()});
+}
+
+absl::Status Evaluation::ReadRows(int32_t table, std::span<const uint64_t> keys,
+                                  MatrixView<float> rows, std::span<bool> found, uint32_t step) {
+  HOTROW_RETURN_IF_ERROR(EnsureStaging());
+  const int64_t slice_keys = SliceLookups();
+  if (slice_keys == 0) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "evaluation_staging_bytes: the budget of ", staging_bytes_,
+        " bytes has no room for a row of ", plan_.classes.back().row_bytes, " bytes of each rank"));
+  }
+  const int64_t num_keys = std::ssize(keys);
+  HOTROW_ASSIGN_OR_RETURN(const int64_t slices, AgreeOnSlices(CeilDiv(num_keys, slice_keys)));
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    const int64_t begin = std::min(num_keys, slice * slice_keys);
+    const int64_t n = std::min(slice_keys, num_keys - begin);
+    const std::span<const uint64_t> part =
+        keys.subspan(static_cast<size_t>(begin), static_cast<size_t>(n));
+    batch_.input.batch_size = n;
+    batch_.input.values.assign(part.begin(), part.end());
+    batch_.input.offsets.resize(static_cast<size_t>(n) + 1);
+    std::iota(batch_.input.offsets.begin(), batch_.input.offsets.end(), 0);
+    batch_.input.weights.clear();
+    unique_.segments = {{0, n, table}};
+    HOTROW_RETURN_IF_ERROR(ReadSlice(
+        plan_.tables[static_cast<size_t>(table)], rows.Rows(begin, n),
+        found.empty() ? found : found.subspan(static_cast<size_t>(begin), static_cast<size_t>(n)),
+        step));
   }
   return absl::OkStatus();
 }

@@ -3,15 +3,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device_memory.h"
 #include "base/exec_context.h"
+#include "base/matrix_view.h"
+#include "embedding/batch_copy_impl.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
-#include "embedding/jagged_batch.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/stats.h"
 #include "embedding/step_impl.h"
@@ -33,16 +35,35 @@ class Evaluation {
   Evaluation(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
              Tiers* tiers, RowShuffle* shuffle);
 
-  // step: of the update that is next.
-  absl::Status Run(const JaggedBatch& batch, const EmbeddingOutput& output, uint32_t step);
+  // What Run looks up; filled by CopyBatch before each Run, which takes it.
+  BatchCopy& input() { return input_; }
+  // The views have the shapes that the input asks for. step: of the update that is next.
+  absl::Status Run(const EmbeddingOutput& output, uint32_t step);
+
+  // The weights of keys of one table, a position in the plan, into host memory: [keys, D]. found:
+  // empty, as with several ranks, or [keys]: whether there is a row.
+  absl::Status ReadRows(int32_t table, std::span<const uint64_t> keys, MatrixView<float> rows,
+                        std::span<bool> found, uint32_t step);
 
   void AddTo(EmbeddingStats* stats) const;
 
  private:
   // Runs of samples whose rows fit into the staging area: where each begins, and the end of the
   // last.
-  absl::StatusOr<std::vector<int64_t>> CutForStaging(const JaggedBatch& batch) const;
-  absl::Status RunSlice(const JaggedBatch& batch, const EmbeddingOutput& output, uint32_t step);
+  absl::StatusOr<std::vector<int64_t>> CutForStaging(const BatchCopy& batch) const;
+  absl::Status EnsureStaging();
+  // Of the most that any rank has.
+  absl::StatusOr<int64_t> AgreeOnSlices(int64_t own);
+  // Lookups whose rows fit into the staging area, whichever they are.
+  int64_t SliceLookups() const;
+  // Of batch_.input.
+  absl::Status RunSlice(const EmbeddingOutput& output, uint32_t step);
+  // Finds the rows of batch_.wanted; where they lie is then batch_.rows, or with several ranks, as
+  // floats, batch_.value_rows.
+  absl::Status FindRows();
+  absl::Status FetchRows(uint32_t step);
+  absl::Status ReadSlice(const PlannedTable& table, MatrixView<float> rows, std::span<bool> found,
+                         uint32_t step);
 
   const Plan& plan_;
   const ExecContext ctx_;
@@ -52,9 +73,11 @@ class Evaluation {
 
   // Taken by the first Run, and grown to the largest batch seen.
   DeviceMemory<std::byte> staging_;
+  BatchCopy input_;
   StepBatch batch_;
   UniqueScratch unique_;
   RowShuffle::Scratch ids_;
+  std::vector<std::byte> host_rows_;  // of ReadRows
   int64_t lookups_ = 0;
   int64_t unique_keys_ = 0;
 };

@@ -32,17 +32,18 @@ bool SamePath(const std::string& a, const std::string& b) {
 
 // Whether the place for a new store holds one that may be emptied. Refuses what may not be.
 absl::StatusOr<bool> CheckNewPlace(const EmbeddingCollectionOptions& options) {
+  const StorageFields storage = FieldsOf(options.store);
   HOTROW_ASSIGN_OR_RETURN(const StoreContents found,
-                          PeekStore(options.store, options.store_path, options.env));
+                          PeekStore(storage.kind, storage.dir, options.env));
   if (!found.has_rows && found.snapshots.empty()) return false;
-  if (options.start_over && !found.has_commits) return true;
+  if (options.start.start_over && !found.has_commits) return true;
   std::string what = found.has_rows ? "rows" : "";
   if (!found.snapshots.empty()) {
     absl::StrAppend(&what, found.has_rows ? " and " : "", found.snapshots.size(), " snapshot",
                     found.snapshots.size() == 1 ? "" : "s");
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      "store_path ", options.store_path, ": there is a store already, with ", what,
+      "store_path ", storage.dir, ": there is a store already, with ", what,
       "; start from one of its snapshots, name another directory, or remove this one"));
 }
 
@@ -50,15 +51,15 @@ absl::StatusOr<bool> CheckNewPlace(const EmbeddingCollectionOptions& options) {
 absl::StatusOr<OpenedStore> Open(const EmbeddingCollectionOptions& options,
                                  const std::vector<StoreTable>& tables, Device device,
                                  const SnapshotSource* own) {
+  const StorageFields storage = FieldsOf(options.store);
   StoreOptions store = MakeStoreOptions(
-      options.store,
-      {.path = options.store == StoreKind::kMemory ? options.snapshot_dir : options.store_path,
-       .tables = tables,
-       .memory_budget_bytes = options.store_bytes,
-       .disk_budget_bytes = options.disk_bytes,
-       .open_at = own == nullptr ? 0 : own->snapshot,
-       .open_at_identity = own == nullptr ? UniqueId() : own->identity,
-       .env = options.env});
+      storage.kind, {.path = storage.dir,
+                     .tables = tables,
+                     .memory_budget_bytes = storage.memory_bytes,
+                     .disk_budget_bytes = storage.disk_bytes,
+                     .open_at = own == nullptr ? 0 : own->snapshot,
+                     .open_at_identity = own == nullptr ? UniqueId() : own->identity,
+                     .env = options.env});
   if (auto* const host = std::get_if<HostStoreOptions>(&store); host != nullptr) {
     if (own != nullptr) host->open_dir = own->dir;
     host->device = device;
@@ -133,18 +134,19 @@ absl::Status CopyRows(SnapshotReader& from, int32_t rank, int32_t world_size, Ro
 absl::StatusOr<OpenedStore> OpenCollectionStore(const EmbeddingCollectionOptions& options,
                                                 const std::vector<StoreTable>& tables,
                                                 Device device) {
-  const int32_t world_size =
-      options.communicator == nullptr ? 1 : options.communicator->world_size();
-  const int32_t rank = options.communicator == nullptr ? 0 : options.communicator->rank();
-  std::vector<SnapshotSource> from = options.open_from;
+  const Communicator* const communicator = options.ranks.communicator;
+  const int32_t world_size = communicator == nullptr ? 1 : communicator->world_size();
+  const int32_t rank = communicator == nullptr ? 0 : communicator->rank();
+  const StorageFields storage = FieldsOf(options.store);
+  std::vector<SnapshotSource> from = options.start.from;
   if (std::ssize(from) == world_size) {
     // Written by as many ranks: this rank's rows are those of one part, and no others.
     from = {from[rank]};
     const SnapshotSource& mine = from[0];
     // A memory store reads snapshots from wherever they lie.
-    if (mine.store.value_or(options.store) == options.store &&
-        (options.store == StoreKind::kMemory || mine.dir.empty() ||
-         SamePath(mine.dir, options.store_path))) {
+    if (mine.store.value_or(storage.kind) == storage.kind &&
+        (storage.kind == StoreKind::kMemory || mine.dir.empty() ||
+         SamePath(mine.dir, storage.dir))) {
       return Open(options, tables, device, &mine);
     }
   }
@@ -153,10 +155,10 @@ absl::StatusOr<OpenedStore> OpenCollectionStore(const EmbeddingCollectionOptions
   for (const SnapshotSource& source : from) {
     HOTROW_ASSIGN_OR_RETURN(
         std::unique_ptr<SnapshotReader> reader,
-        OpenSnapshot(source.store.value_or(options.store), {.path = source.dir,
-                                                            .snapshot = source.snapshot,
-                                                            .identity = source.identity,
-                                                            .env = options.env}));
+        OpenSnapshot(source.store.value_or(storage.kind), {.path = source.dir,
+                                                           .snapshot = source.snapshot,
+                                                           .identity = source.identity,
+                                                           .env = options.env}));
     HOTROW_RETURN_IF_ERROR(CheckTables(source.dir, reader->tables(), tables));
     readers.push_back(std::move(reader));
   }

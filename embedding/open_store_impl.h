@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "embedding/embedding_collection.h"
+#include "embedding/options.h"
 #include "store/open.h"
 
 namespace hotrow::internal {
@@ -17,8 +17,8 @@ struct OpenedStore {
   SsdStore* ssd = nullptr;
 };
 
-// Opens the store that the options name, with the rows that it is to start from; see open_from and
-// start_over there for what is refused. `tables` are those of the collection. kCuda: a GPU reads
+// Opens the store that the options name, with the rows that it is to start from; see StartOptions
+// for what is refused. `tables` are those of the collection. kCuda: a GPU reads
 // the rows of a memory store where they lie.
 absl::StatusOr<OpenedStore> OpenCollectionStore(const EmbeddingCollectionOptions& options,
                                                 const std::vector<StoreTable>& tables,

@@ -2,10 +2,11 @@
 
 #include <set>
 #include <string>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "embedding/collection_plan_impl.h"
-#include "embedding/ranks/gradient_residuals.h"
+#include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/shard_map.h"
 
 namespace hotrow {
@@ -17,7 +18,44 @@ absl::Status TableError(const TableConfig& table, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("table \"", table.name, "\": ", what));
 }
 
+template <typename Disk>
+Disk OnDisk(const StorageFields& fields) {
+  return {.path = fields.dir, .memory_bytes = fields.memory_bytes, .disk_bytes = fields.disk_bytes};
+}
+
 }  // namespace
+
+Storage MakeStorage(const StorageFields& fields) {
+  switch (fields.kind) {
+    case StoreKind::kMemory:
+      break;
+    case StoreKind::kSsd:
+      return OnDisk<SsdStorage>(fields);
+    case StoreKind::kRocksDb:
+      return OnDisk<RocksDbStorage>(fields);
+  }
+  return MemoryStorage{.memory_bytes = fields.memory_bytes, .snapshot_dir = fields.dir};
+}
+
+StorageFields FieldsOf(const Storage& storage) {
+  StorageFields fields;
+  fields.kind = static_cast<StoreKind>(storage.index());
+  if (const auto* const memory = std::get_if<MemoryStorage>(&storage); memory != nullptr) {
+    fields.dir = memory->snapshot_dir;
+    fields.memory_bytes = memory->memory_bytes;
+    return fields;
+  }
+  const auto read = [&fields](const auto& disk) {
+    fields.dir = disk.path;
+    fields.memory_bytes = disk.memory_bytes;
+    fields.disk_bytes = disk.disk_bytes;
+  };
+  if (const auto* const ssd = std::get_if<SsdStorage>(&storage); ssd != nullptr) read(*ssd);
+  if (const auto* const rocks = std::get_if<RocksDbStorage>(&storage); rocks != nullptr) {
+    read(*rocks);
+  }
+  return fields;
+}
 
 absl::Status EmbeddingCollectionOptions::Validate() const {
   if (tables.empty())
@@ -27,98 +65,90 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
         "EmbeddingCollectionOptions.max_batch_size: must be positive, is ", max_batch_size));
   }
   if (internal::WorldSize(*this) > kMaxRanks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("EmbeddingCollectionOptions.communicator has ", internal::WorldSize(*this),
-                     " ranks; a table has ", kMaxRanks, " shards, and each rank needs one"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "EmbeddingCollectionOptions.ranks.communicator has ", internal::WorldSize(*this),
+        " ranks; a table has ", kMaxRanks, " shards, and each rank needs one"));
   }
   if (prefetch_depth < 0 || prefetch_depth > kMaxPrefetchDepth) {
     return absl::InvalidArgumentError(
         absl::StrCat("EmbeddingCollectionOptions.prefetch_depth: must lie in [0, ",
                      kMaxPrefetchDepth, "], is ", prefetch_depth));
   }
-  if (cache_bytes < 0) {
+  const StorageFields storage = FieldsOf(store);
+  const std::string kind(StoreKindName(storage.kind));
+  if (cache.bytes < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "EmbeddingCollectionOptions.cache_bytes: must not be negative, is ", cache_bytes));
+        "EmbeddingCollectionOptions.cache.bytes: must not be negative, is ", cache.bytes));
   }
-  if (device_cache_bytes < 0) {
+  if (cache.device_bytes < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("EmbeddingCollectionOptions.device_cache_bytes: must not be negative, is ",
-                     device_cache_bytes));
+        absl::StrCat("EmbeddingCollectionOptions.cache.device_bytes: must not be negative, is ",
+                     cache.device_bytes));
   }
-  if (store_bytes <= 0) {
+  if (storage.memory_bytes <= 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("EmbeddingCollectionOptions.store_bytes: must be positive, is ", store_bytes));
+        absl::StrCat("EmbeddingCollectionOptions.store: the memory_bytes of the store ", kind,
+                     " must be positive, is ", storage.memory_bytes));
   }
   if (evaluation_staging_bytes <= 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("EmbeddingCollectionOptions.evaluation_staging_bytes: must be positive, is ",
                      evaluation_staging_bytes));
   }
-  if (open_steps < 0 || open_steps > UINT32_MAX) {
+  if (start.steps < 0 || start.steps > UINT32_MAX) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "EmbeddingCollectionOptions.open_steps: must lie in [0, 2^32 - 1], is ", open_steps));
+        "EmbeddingCollectionOptions.start.steps: must lie in [0, 2^32 - 1], is ", start.steps));
   }
-  if (open_from.empty() && open_steps != 0) {
+  if (start.from.empty() && start.steps != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("EmbeddingCollectionOptions.open_steps is ", open_steps,
-                     ", but open_from is empty: empty tables have seen no steps"));
+        absl::StrCat("EmbeddingCollectionOptions.start.steps is ", start.steps,
+                     ", but start.from is empty: empty tables have seen no steps"));
   }
-  const std::string kind(StoreKindName(store));
-  if (store == StoreKind::kMemory) {
-    if (!store_path.empty() || disk_bytes != 0) {
-      return absl::InvalidArgumentError(
-          "EmbeddingCollectionOptions: store_path and disk_bytes are for the stores ssd and "
-          "rocksdb; "
-          "the memory store has no files but its snapshots (snapshot_dir)");
-    }
-    if (device_cache_bytes > 0 && cache_bytes > 0) {
+  if (storage.kind == StoreKind::kMemory) {
+    if (cache.device_bytes > 0 && cache.bytes > 0) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "EmbeddingCollectionOptions.cache_bytes is ", cache_bytes,
+          "EmbeddingCollectionOptions.cache.bytes is ", cache.bytes,
           ", but the device reads rows where the memory store keeps them; leave it 0, and give the "
-          "memory to store_bytes"));
+          "memory to the store"));
     }
   } else {
-    if (store_path.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "EmbeddingCollectionOptions.store_path: the store ", kind, " needs a directory"));
+    if (storage.dir.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("EmbeddingCollectionOptions.store: the store ",
+                                                     kind,
+                                                     " needs a directory, and its path is empty"));
     }
-    if (disk_bytes <= 0) {
+    if (storage.disk_bytes <= 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("EmbeddingCollectionOptions.disk_bytes: the store ", kind,
-                       " needs a positive budget, is ", disk_bytes));
+          absl::StrCat("EmbeddingCollectionOptions.store: the disk_bytes of the store ", kind,
+                       " must be positive, is ", storage.disk_bytes));
     }
-    if (cache_bytes == 0 && device_cache_bytes == 0) {
+    if (cache.bytes == 0 && cache.device_bytes == 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("EmbeddingCollectionOptions.cache_bytes: the store ", kind,
+          absl::StrCat("EmbeddingCollectionOptions.cache.bytes: the store ", kind,
                        " needs a row cache, rows are trained there; only the memory store goes "
                        "without"));
     }
-    if (!snapshot_dir.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("EmbeddingCollectionOptions.snapshot_dir: the store ", kind,
-                       " keeps its snapshots in store_path; leave this empty"));
-    }
   }
-  for (const SnapshotSource& source : open_from) {
+  for (const SnapshotSource& source : start.from) {
     if (source.snapshot == 0) {
       return absl::InvalidArgumentError(
-          "EmbeddingCollectionOptions.open_from: a snapshot's name must not be 0");
+          "EmbeddingCollectionOptions.start.from: a snapshot's name must not be 0");
     }
     if (!source.dir.empty()) continue;
-    if (open_from.size() > 1) {
+    if (start.from.size() > 1) {
       return absl::InvalidArgumentError(
-          absl::StrCat("EmbeddingCollectionOptions.open_from: each of the ", open_from.size(),
+          absl::StrCat("EmbeddingCollectionOptions.start.from: each of the ", start.from.size(),
                        " snapshots needs the directory it lies in"));
     }
-    if (source.store.value_or(store) != store) {
+    if (source.store.value_or(storage.kind) != storage.kind) {
       return absl::InvalidArgumentError(
-          absl::StrCat("EmbeddingCollectionOptions.open_from: in which directory does snapshot ",
+          absl::StrCat("EmbeddingCollectionOptions.start.from: in which directory does snapshot ",
                        source.snapshot, " of the store ", std::string(StoreKindName(*source.store)),
                        " lie? This collection's own store is ", kind));
     }
-    if (store == StoreKind::kMemory && snapshot_dir.empty()) {
+    if (storage.dir.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("EmbeddingCollectionOptions.open_from: snapshot ", source.snapshot,
+          absl::StrCat("EmbeddingCollectionOptions.start.from: snapshot ", source.snapshot,
                        " has no directory, and snapshot_dir is empty"));
     }
   }
@@ -152,24 +182,24 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
       return TableError(table, std::string(status.message()));
     }
   }
-  if (exchange_feedback_bytes < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "EmbeddingCollectionOptions.exchange_feedback_bytes: must not be negative, is ",
-        exchange_feedback_bytes));
+  if (ranks.feedback_bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.ranks.feedback_bytes: must not be negative, is ",
+                     ranks.feedback_bytes));
   }
-  if (exchange_feedback_bytes > 0) {
-    if (exchange_backward == ExchangeType::kFp32) {
+  if (ranks.feedback_bytes > 0) {
+    if (ranks.backward == ExchangeType::kFp32) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "EmbeddingCollectionOptions.exchange_feedback_bytes is ", exchange_feedback_bytes,
-          ", but exchange_backward is fp32, which loses nothing; set that to fp16, bf16 or int8, "
-          "or exchange_feedback_bytes to 0"));
+          "EmbeddingCollectionOptions.ranks.feedback_bytes is ", ranks.feedback_bytes,
+          ", but ranks.backward is fp32, which loses nothing; set that to fp16, bf16 or int8, "
+          "or ranks.feedback_bytes to 0"));
     }
     const int64_t least = internal::GradientResiduals::MinBytes(internal::ResidualTables(*this));
-    if (exchange_feedback_bytes < least) {
+    if (ranks.feedback_bytes < least) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "EmbeddingCollectionOptions.exchange_feedback_bytes: four residuals of each "
+          "EmbeddingCollectionOptions.ranks.feedback_bytes: four residuals of each "
           "row width need ",
-          least, " bytes, the budget is ", exchange_feedback_bytes, "; raise it, or set it to 0"));
+          least, " bytes, the budget is ", ranks.feedback_bytes, "; raise it, or set it to 0"));
     }
   }
   if (!feature_order.empty()) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,8 +17,8 @@
 #include "ops/row_init.h"
 #include "ops/sparse_optimizer.h"
 #include "ops/weights_precision.h"
-#include "store/open.h"
 #include "store/row_store.h"
+#include "store/store_kind.h"
 
 // What an EmbeddingCollection is made from.
 
@@ -34,8 +35,8 @@ struct TableConfig {
   Pooling pooling = Pooling::kSum;
   // Storage type of a row's weights. fp16 and bf16 halve their bytes, in memory and on disk.
   // Outputs, gradients and optimizer state are float; updates use unbiased stochastic rounding, see
-  // ops/weights_precision.h. Between ranks rows travel in the type exchange_forward, which loses
-  // nothing where it is the same.
+  // ops/weights_precision.h. Between ranks rows travel as RankOptions::forward, which loses nothing
+  // where it is the same.
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   SparseOptimizerConfig optimizer;
   Initializer initializer;
@@ -53,9 +54,97 @@ struct SnapshotSource {
   // Known: the snapshot must have this identity, FailedPrecondition otherwise.
   UniqueId identity;
   std::optional<StoreKind> store;  // none: the kind of the collection that is to be opened
-  // The store_path of an ssd or rocksdb store, the snapshot_dir of a memory store; empty: those of
-  // the collection that is to be opened.
+  // The path of an ssd or rocksdb store, the snapshot_dir of a memory store; empty: those of the
+  // collection that is to be opened.
   std::string dir;
+};
+
+// --- Where rows are stored ---
+
+// All rows in memory.
+struct MemoryStorage {
+  int64_t memory_bytes = 0;  // required; a hard limit
+  std::string snapshot_dir;  // where snapshots are written; empty: no snapshots
+};
+// Rows in a log on an SSD, with an index in memory.
+struct SsdStorage {
+  std::string path;          // required; made if missing. One collection at a time, in any process
+  int64_t memory_bytes = 0;  // required; of index, buffers and metadata: a hard limit
+  int64_t disk_bytes = 0;    // required; of all files, snapshots included
+};
+// Rows in RocksDB, where the build has it.
+struct RocksDbStorage {
+  std::string path;          // required; made if missing. One collection at a time, in any process
+  int64_t memory_bytes = 0;  // required; see store/rocks/rocks_store.h
+  int64_t disk_bytes = 0;    // required; of all files, snapshots included
+};
+using Storage = std::variant<MemoryStorage, SsdStorage, RocksDbStorage>;  // as in StoreKind
+
+// The same with one set of fields for all kinds, as flags have it.
+struct StorageFields {
+  StoreKind kind = StoreKind::kMemory;
+  std::string dir;  // path, or snapshot_dir
+  int64_t memory_bytes = 0;
+  int64_t disk_bytes = 0;  // kMemory: ignored
+};
+Storage MakeStorage(const StorageFields& fields);
+StorageFields FieldsOf(const Storage& storage);
+
+// --- The rest, by subject ---
+
+// The tiers above the store.
+struct CacheOptions {
+  // Without device_bytes: budget of the row cache over the store: rows, keys, marks, overflow,
+  // staging and the buffers of a snapshot that is being written; a hard limit. 0, in MemoryStorage
+  // only: no cache, rows are trained where the store keeps them. Rows have the same bits either
+  // way. With device_bytes: budget of the host memory that keeps evicted rows of a store on a disk,
+  // see embedding/tiers/cached_store.h; 0: none, as it must be over MemoryStorage.
+  int64_t bytes = 0;
+  // On a GPU: required; budget of device memory for the row cache: rows, keys, marks, overflow and
+  // staging of rows on their way in. A hard limit; EmbeddingStats says what is taken beside it. On
+  // the CPU 0, or else the tiers of a GPU in host memory, to try them out.
+  int64_t device_bytes = 0;
+  CachePolicy policy = CachePolicy::kLru;
+};
+
+// Several ranks share the tables: each keeps the rows of its shards (embedding/ranks/shard_map.h)
+// in a store of its own, and rows and gradients travel. All ranks have the same options but for
+// paths, cache.policy, prefetch_depth and the sizes of budgets; which tiers there are is the same.
+// Create compares them: InvalidArgument names what differs.
+struct RankOptions {
+  Communicator* communicator = nullptr;  // not owned; null or of one rank: all rows are here
+  // Types in which rows and gradients travel in training; evaluation reads fp32. What stays on its
+  // rank is never rounded.
+  ExchangeType forward = ExchangeType::kFp32;
+  ExchangeType backward = ExchangeType::kFp32;
+  ExchangeRounding rounding = ExchangeRounding::kNearest;
+  // Error feedback: what a gradient loses on its way to another rank is kept by the rank that sends
+  // it, and added to the next one that it sends for the same row. Budget of the memory for that, on
+  // each rank, a hard limit; all ranks have the same. Rows that find no room go without, see
+  // docs/ranks.md. 0: none. Only where `backward` loses something, not with fp32; of one rank
+  // nothing travels, and nothing is taken. A step that is cancelled behind its BeginUpdate leaves
+  // residuals behind as if it had been applied.
+  int64_t feedback_bytes = 0;
+};
+
+// What the tables start from.
+struct StartOptions {
+  // These snapshots instead of empty tables: one, or one from each of the ranks that wrote them, in
+  // their order. One of this collection's own store, written by as many ranks, is opened in place:
+  // rows written after it are dropped, other snapshots stay. Others are copied row by row, by each
+  // rank those of its shards, and nothing changes where they lie; then, as with empty tables, what
+  // is in the store's path must be no store or one without rows and snapshots, FailedPrecondition
+  // otherwise. The tables must be those of the snapshots: their number, their order and their row
+  // widths are checked; names, dims, optimizers, precisions and the number of steps are for the
+  // caller to keep: rows of 64 weights in fp16 are as wide as rows of 64 in bf16, or of 32 in fp32,
+  // and would be taken for them. When Create refuses, nothing has changed on disk; a copy that
+  // fails midway leaves the path as start_over takes it.
+  std::vector<SnapshotSource> from;
+  int64_t steps =
+      0;  // updates that `from` has seen: EmbeddingCollection::steps() goes on from here
+  // Instead of refusing a store that has rows, empties it, as long as no snapshot of it was
+  // committed: what a run leaves that was killed before its first checkpoint.
+  bool start_over = false;
 };
 
 struct EmbeddingCollectionOptions {
@@ -66,45 +155,8 @@ struct EmbeddingCollectionOptions {
   uint64_t seed = 0;           // of row initialisation and of stochastic rounding
   int64_t max_batch_size = 0;  // B at most; with several ranks of all together; required
 
-  // Several ranks share the tables: each keeps the rows of its shards (embedding/ranks/shard_map.h)
-  // in a store of its own, and rows and gradients travel. Not owned; null or of one rank: all rows
-  // are here. All ranks have the same options but for paths, cache_policy, prefetch_depth and the
-  // sizes of budgets; which tiers there are is the same. Create compares them: InvalidArgument
-  // names what differs.
-  Communicator* communicator = nullptr;
-  // Types in which rows and gradients travel between ranks in training; evaluation reads fp32. What
-  // stays on its rank is never rounded.
-  ExchangeType exchange_forward = ExchangeType::kFp32;
-  ExchangeType exchange_backward = ExchangeType::kFp32;
-  ExchangeRounding exchange_rounding = ExchangeRounding::kNearest;
-  // Error feedback: what a gradient loses on its way to another rank is kept by the rank that sends
-  // it, and added to the next one that it sends for the same row. Budget of the memory for that, on
-  // each rank, a hard limit; all ranks have the same. Rows that find no room go without, see
-  // embedding/ranks/gradient_residuals.h. 0: none. Only where exchange_backward loses something,
-  // not with fp32; of one rank nothing travels, and nothing is taken. A step that is cancelled
-  // behind its BeginUpdate leaves residuals behind as if it had been applied.
-  int64_t exchange_feedback_bytes = 0;
-
-  StoreKind store = StoreKind::kMemory;
-  // Required; budget of the store's memory. memory: all rows, a hard limit. ssd: index, buffers and
-  // metadata, a hard limit. rocksdb: see store/rocks/rocks_store.h.
-  int64_t store_bytes = 0;
-  // ssd, rocksdb: required; the directory of the store, made if missing, and the budget of all its
-  // files, snapshots included. One collection at a time, in whatever process. memory: neither.
-  std::string store_path;
-  int64_t disk_bytes = 0;
-  // Without device_cache_bytes: budget of the row cache over the store: rows, keys, marks,
-  // overflow, staging and the buffers of a snapshot that is being written; a hard limit. 0, with
-  // the memory store only: no cache, rows are trained where the store keeps them. Rows have the
-  // same bits either way. With it: budget of the host memory that keeps evicted rows of an ssd or
-  // rocksdb store, see embedding/tiers/cached_store.h; 0: none. With the memory store there is
-  // none, and this must be 0.
-  int64_t cache_bytes = 0;
-  // On a GPU: required; budget of device memory for the row cache: rows, keys, marks, overflow and
-  // staging of rows on their way in. A hard limit; EmbeddingStats says what is taken beside it. On
-  // the CPU 0, or else the tiers of a GPU in host memory, to try them out.
-  int64_t device_cache_bytes = 0;
-  CachePolicy cache_policy = CachePolicy::kLru;
+  Storage store;  // required: its memory_bytes
+  CacheOptions cache;
   // Steps prefetched beyond the current one, in [0, 32]. 0: everything runs on the caller's thread,
   // in a fixed order, so that statistics are the same in each run. From 1 up rows are made resident
   // by a thread of the collection's own.
@@ -112,25 +164,8 @@ struct EmbeddingCollectionOptions {
   // Rows that evaluation brings in for a moment; batches are cut into slices that fit. A hard
   // limit.
   int64_t evaluation_staging_bytes = int64_t{64} << 20;
-  // memory: where snapshots are written; empty: no snapshots. ssd and rocksdb keep theirs in
-  // store_path, and this must be empty.
-  std::string snapshot_dir;
-
-  // Starts from these snapshots instead of from empty tables: one, or one from each of the ranks
-  // that wrote them, in their order. One of this collection's own store, written by as many ranks,
-  // is opened in place: rows written after it are dropped, other snapshots stay. Others are copied
-  // row by row, by each rank those of its shards, and nothing changes where they lie; then, as with
-  // empty tables, what is in store_path must be no store or one without rows and snapshots,
-  // FailedPrecondition otherwise. The tables must be those of the snapshots: their number, their
-  // order and their row widths are checked; names, dims, optimizers, precisions and the number of
-  // steps are for the caller to keep: rows of 64 weights in fp16 are as wide as rows of 64 in bf16,
-  // or of 32 in fp32, and would be taken for them. When Create refuses, nothing has changed on
-  // disk; a copy that fails midway leaves store_path as start_over takes it.
-  std::vector<SnapshotSource> open_from;
-  int64_t open_steps = 0;  // updates that open_from has seen: steps() goes on from here
-  // Instead of refusing a store in store_path that has rows, empties it, as long as no snapshot of
-  // it was committed: what a run leaves that was killed before its first checkpoint.
-  bool start_over = false;
+  RankOptions ranks;
+  StartOptions start;
   Env* env = nullptr;  // of all files, but RocksDB's; not owned; null: the real file system
   // Null, or called by the thread of each Update once that has changed its rows, for every table:
   // its number in `tables`, the distinct keys of the step that are kept here, how often each was

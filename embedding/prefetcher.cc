@@ -30,7 +30,7 @@ Prefetcher::Prefetcher(const EmbeddingCollectionOptions& options, const Plan& pl
                        const ExecContext& ctx, Tiers* tiers, RowShuffle* shuffle,
                        std::unique_ptr<CommLane> id_lane)
     : plan_(plan),
-      communicator_(shuffle == nullptr ? nullptr : options.communicator),
+      communicator_(shuffle == nullptr ? nullptr : options.ranks.communicator),
       ctx_(PipelineContext(ctx, options.prefetch_depth > 0)),
       tiers_(tiers),
       shuffle_(shuffle),
@@ -70,8 +70,7 @@ void Prefetcher::Withdraw(PrefetchedStep* step) {
 absl::Status Prefetcher::FindKeys(PrefetchedStep* step, UniqueScratch* scratch) {
   TraceSpan span(ctx_.trace, "unique");
   StepBatch& b = step->batch;
-  HOTROW_RETURN_IF_ERROR(
-      b.FindUnique(ctx_, plan_, {b.batch_size, b.values, b.offsets, b.weights}, scratch));
+  HOTROW_RETURN_IF_ERROR(b.FindUnique(ctx_, plan_, scratch));
   return b.GroupByRow(ctx_);
 }
 
@@ -110,7 +109,7 @@ absl::Status Prefetcher::PlaceRows(PrefetchedStep* step) {
     if (alone && placed == TieredTable::Placed::kNoRoom) {
       // What was placed beside the rows of an older step may stand in the way of the rest.
       if (from_scratch) {
-        return tiers_->NoRoomError(*rows->keys, step->batch.batch_size, shuffle_ == nullptr);
+        return tiers_->NoRoomError(*rows->keys, step->batch.input.batch_size, shuffle_ == nullptr);
       }
       from_scratch = true;
       tiers_->GiveUp(rows);

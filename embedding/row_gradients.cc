@@ -47,32 +47,24 @@ absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t ste
   b.at.gradients = b.gradient_arrays.At<float*>(part);
   {
     TraceSpan span(ctx_.trace, "segment_sum");
-    const int64_t stride = gradient.pooled_stride == 0 ? plan_.pooled_dim : gradient.pooled_stride;
     std::vector<JaggedFeature> features;
     int32_t widest_dim = 0;
     for (const PlannedFeature& feature : plan_.features) {
       widest_dim = std::max(widest_dim, feature.dim);
-      const bool pooled = feature.pooling != Pooling::kNone;
-      // JaggedFeature serves both directions; here its data is only read.
-      float* const data = const_cast<float*>(pooled ? gradient.pooled + feature.pooled_offset
-                                                    : gradient.unpooled[feature.unpooled_index]);
-      features.push_back({.dim = feature.dim,
-                          .pooling = feature.pooling,
-                          .data = data,
-                          .stride = pooled ? stride : feature.dim});
+      features.push_back(PlaceOf(feature, gradient.pooled, gradient.unpooled));
     }
     const int64_t workspace_bytes =
-        GradientSegmentSumWorkspaceBytes(b.num_lookups, ctx_.device, widest_dim);
+        GradientSegmentSumWorkspaceBytes(b.input.num_lookups(), ctx_.device, widest_dim);
     HOTROW_RETURN_IF_ERROR(EnsureSize(ctx_, workspace_bytes, &workspace_));
     HOTROW_RETURN_IF_ERROR(GradientSegmentSum(ctx_, {.features = features,
-                                                     .batch_size = b.batch_size,
+                                                     .batch_size = b.input.batch_size,
                                                      .offsets = b.at.offsets,
                                                      .weights = b.at.weights,
                                                      .row_offsets = b.at.row_offsets,
                                                      .lookup_order = b.at.lookup_order,
                                                      .num_rows = std::ssize(b.wanted.keys),
                                                      .gradients = b.at.gradients,
-                                                     .num_lookups = b.num_lookups,
+                                                     .num_lookups = b.input.num_lookups(),
                                                      .workspace = workspace_.data(),
                                                      .workspace_bytes = workspace_bytes}));
   }

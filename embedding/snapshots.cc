@@ -11,7 +11,8 @@ namespace hotrow::internal {
 
 Snapshots::Snapshots(const EmbeddingCollectionOptions& options, TraceRecorder* trace, Tiers* tiers,
                      std::function<void()> notify_room)
-    : kept_(options.store != StoreKind::kMemory || !options.snapshot_dir.empty()),
+    : kept_(FieldsOf(options.store).kind != StoreKind::kMemory ||
+            !FieldsOf(options.store).dir.empty()),
       trace_(trace),
       tiers_(tiers),
       notify_room_(std::move(notify_room)) {}
@@ -37,7 +38,8 @@ absl::Status Snapshots::CheckName(SnapshotId id) const {
   }
   if (!kept_) {
     return absl::FailedPreconditionError(
-        "BeginSnapshot: snapshot_dir is empty, so this collection keeps no snapshots");
+        "BeginSnapshot: MemoryStorage.snapshot_dir is empty, so this collection keeps no "
+        "snapshots");
   }
   HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> used, tiers_->store()->ListSnapshots());
   if (std::find(used.begin(), used.end(), id) != used.end()) {

@@ -6,36 +6,46 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/trace.h"
 #include "embedding/options.h"
+#include "embedding/snapshots.h"
 #include "embedding/stats.h"
 #include "embedding/tiers/tiers_impl.h"
 
 namespace hotrow::internal {
 
 // Snapshots takes snapshots of the tiers while training goes on: a thread writes the rows that were
-// dirty when one began, and another tidies the store up ahead of it. See BeginSnapshot and
-// AnnounceSnapshot of EmbeddingCollection, whose calls these are, for what they promise.
+// dirty when one began, and another tidies the store up ahead of it.
 //
-// Threads: the caller's, but AddTo, which any thread may call.
-class Snapshots {
+// Threads: the caller's, but AddTo, Commit, Drop, List and Describe, which any thread may call.
+class Snapshots final : public EmbeddingSnapshots {
  public:
   // tiers outlives this. notify_room is called, on any thread, when a snapshot has let go of rows
   // that it had pinned or held back.
   Snapshots(const EmbeddingCollectionOptions& options, TraceRecorder* trace, Tiers* tiers,
             std::function<void()> notify_room);
-  ~Snapshots() { Stop(); }
+  ~Snapshots() override { Stop(); }
   Snapshots(const Snapshots&) = delete;
   Snapshots& operator=(const Snapshots&) = delete;
 
-  void Announce();
-  absl::Status Begin(SnapshotId id);
-  absl::StatusOr<bool> Prepared();
-  absl::Status Wait();
-  absl::Status Prepare(SnapshotId id);
+  void Announce() override;
+  absl::Status Begin(SnapshotId id) override;
+  absl::StatusOr<bool> Prepared() override;
+  absl::Status Wait() override;
+  absl::Status Prepare(SnapshotId id) override;
+  absl::Status Commit(SnapshotId id) override { return tiers_->store()->CommitSnapshot(id); }
+  absl::Status Drop(SnapshotId id) override { return tiers_->store()->DropSnapshot(id); }
+  absl::StatusOr<std::vector<SnapshotId>> List() override {
+    return tiers_->store()->ListSnapshots();
+  }
+  absl::StatusOr<SnapshotInfo> Describe(SnapshotId id) override {
+    return tiers_->store()->DescribeSnapshot(id);
+  }
+
   // Waits for the threads.
   void Join();
   // Join, after the snapshot that is being written was told to fail.

@@ -1,6 +1,7 @@
 #ifndef HOTROW_EMBEDDING_STEP_IMPL_H_
 #define HOTROW_EMBEDDING_STEP_IMPL_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -9,24 +10,37 @@
 #include "base/buffer.h"
 #include "base/device_stream.h"
 #include "base/exec_context.h"
+#include "base/matrix_view.h"
 #include "comm/communicator.h"
+#include "embedding/batch_copy_impl.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
-#include "embedding/jagged_batch.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/stats.h"
 #include "embedding/tiers/step_arrays_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
 #include "embedding/tiers/tiers_impl.h"
+#include "ops/jagged.h"
 #include "ops/unique.h"
 
 namespace hotrow::internal {
 
-// InvalidArgument, which names feature, sample and value, for a batch that is malformed or not of
-// the plan's features.
-absl::Status ValidateBatch(const Plan& plan, int64_t max_batch_size, const JaggedBatch& batch);
-// Whether there is a pointer for each output. `what`: EmbeddingOutput or EmbeddingGradient.
-absl::Status CheckPointers(const Plan& plan, bool pooled, size_t unpooled, const char* what);
+// Where a feature's columns lie in `pooled`, or its rows in its view of `unpooled`. JaggedFeature
+// serves both directions: the data of a gradient is only read.
+template <typename T>
+JaggedFeature PlaceOf(const PlannedFeature& feature, const MatrixView<T>& pooled,
+                      const std::vector<MatrixView<T>>& unpooled) {
+  const bool side_by_side = feature.unpooled_index < 0;
+  const MatrixView<T>& view =
+      side_by_side ? pooled : unpooled[static_cast<size_t>(feature.unpooled_index)];
+  T* const data =
+      side_by_side && view.data != nullptr ? view.data + feature.pooled_offset : view.data;
+  return {.dim = feature.dim,
+          .pooling = feature.pooling,
+          .data = const_cast<float*>(data),
+          // A view of no rows need not have one.
+          .stride = std::max<int64_t>(view.stride, feature.dim)};
+}
 
 // What finding the distinct keys of a batch needs, grown to the largest batch seen.
 struct UniqueScratch {
@@ -42,11 +56,7 @@ struct StepBatch {
   bool staged = false;  // as in CachePlace
   bool rounds = false;  // some table has weights of 16 bits, which updates round
 
-  int64_t batch_size = 0;
-  int64_t num_lookups = 0;
-  std::vector<uint64_t> values;              // [N], of a training step
-  std::vector<int64_t> offsets;              // [F*B + 1]
-  std::vector<float> weights;                // [N] or empty
+  BatchCopy input;
   TableKeys wanted;                          // the distinct keys of the batch
   std::vector<int32_t> inverse;              // [N] into wanted
   std::vector<int64_t> row_offsets;          // [U + 1] lookups of each wanted key
@@ -75,14 +85,13 @@ struct StepBatch {
   StepArrays arrays;
   StepArrays gradient_arrays;
 
-  // Without the values.
-  void Assign(const JaggedBatch& batch);
   // The keys whose rows this rank keeps and makes resident.
   const TableKeys& served() const { return alone ? wanted : shuffled.served; }
 
-  // Sets `wanted` and `inverse`. `batch` is the one assigned.
-  absl::Status FindUnique(const ExecContext& ctx, const Plan& plan, const JaggedBatch& batch,
-                          UniqueScratch* scratch);
+  // Sets `wanted` and `inverse` from `input`.
+  absl::Status FindUnique(const ExecContext& ctx, const Plan& plan, UniqueScratch* scratch);
+  // The same from input.values alone, whose runs of one table are scratch->segments.
+  absl::Status FindUniqueOf(const ExecContext& ctx, const Plan& plan, UniqueScratch* scratch);
   // Sets row_offsets and lookup_order from these.
   absl::Status GroupByRow(const ExecContext& ctx);
   // Sets `at`: where `arrays` are, not staged the vectors themselves. `grouped`: with row_offsets,

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -15,23 +14,13 @@
 #include "store/row_store.h"
 #include "store/snapshot_reader.h"
 #include "store/ssd/ssd_store.h"
+#include "store/store_kind.h"
 
 // The kinds of store and the operations on a store by its kind. Only this header and its source
 // know all kinds; store/README.md says what a new kind touches.
 namespace hotrow {
 
 class Env;
-
-enum class StoreKind {
-  kMemory,   // "memory": HostStore
-  kSsd,      // "ssd": SsdStore, a log on an SSD with an index in memory
-  kRocksDb,  // "rocksdb": RocksDB, where the build has it
-};
-
-// By its name above. For an unknown name, or a kind that this build lacks, the error lists the
-// kinds of this build.
-absl::StatusOr<StoreKind> ParseStoreKind(std::string_view name);
-std::string_view StoreKindName(StoreKind kind);
 
 // --- Opening -------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-#include "embedding/ranks/gradient_residuals.h"
+#include "embedding/ranks/gradient_residuals_impl.h"
 
 #include <algorithm>
 #include <array>

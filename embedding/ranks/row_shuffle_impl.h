@@ -16,7 +16,7 @@
 #include "base/row_key.h"
 #include "comm/communicator.h"
 #include "comm/lane.h"
-#include "embedding/ranks/gradient_residuals.h"
+#include "embedding/ranks/gradient_residuals_impl.h"
 #include "ops/row_codec.h"
 #include "ops/unique.h"
 #include "ops/weights_precision.h"

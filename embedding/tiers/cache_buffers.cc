@@ -2,7 +2,7 @@
 
 #include "base/math.h"
 #include "embedding/tiers/cache_buffers_impl.h"
-#include "embedding/tiers/held_rows.h"
+#include "embedding/tiers/held_rows_impl.h"
 
 namespace hotrow::internal {
 namespace {

@@ -203,7 +203,10 @@ std::span<const int64_t> CachedTable::SlotsOf(const StepRows& step) const {
 void CachedTable::FinishPlacing(const ExecContext& ctx) {
   const std::lock_guard<std::mutex> lock(cache_->mutex());
   cache_->Note(cache_->stream().Run(
-      ctx, [rows = cache_->get()](const ExecContext& here) { return rows->EndStep(here); }));
+      ctx, [rows = cache_->get(), staged = cache_->staged()](const ExecContext& here) {
+        HOTROW_RETURN_IF_ERROR(rows->EndStep(here));
+        return staged ? rows->EnqueueStats(here) : absl::OkStatus();
+      }));
 }
 
 void CachedTable::GiveUp(StepRows* step) {

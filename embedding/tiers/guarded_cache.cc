@@ -43,15 +43,8 @@ absl::Status GuardedCache::PutDirty(int64_t slot, const std::byte* row) {
 }
 
 RowCacheStats GuardedCache::Stats() const {
-  RowCacheStats stats = rows_->Size();  // a GPU that has failed says so elsewhere
-  stream_
-      .RunAndWait(ExecContext(),
-                  [&](const ExecContext& ctx) -> absl::Status {
-                    HOTROW_ASSIGN_OR_RETURN(stats, rows_->Stats(ctx));
-                    return absl::OkStatus();
-                  })
-      .IgnoreError();
-  return stats;
+  if (staged_) return rows_->LastStats();
+  return rows_->Stats(ExecContext()).value_or(rows_->Size());
 }
 
 }  // namespace hotrow::internal

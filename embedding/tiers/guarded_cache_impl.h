@@ -56,6 +56,7 @@ class GuardedCache {
       absl::FunctionRef<absl::Status(const ExecContext& ctx, std::span<const int64_t> slots)> call);
   // Puts a row of the host into a way that waits for its bytes; it differs from the store's.
   absl::Status PutDirty(int64_t slot, const std::byte* row);
+  // Staged as of the last RowCache::EnqueueStats that is done: it waits for nothing.
   RowCacheStats Stats() const;
 
  private:

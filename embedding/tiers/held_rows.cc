@@ -5,7 +5,7 @@
 #include "base/entropy.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
-#include "embedding/tiers/held_rows.h"
+#include "embedding/tiers/held_rows_impl.h"
 
 namespace hotrow::internal {
 

@@ -18,7 +18,7 @@
 #include "cache/row_cache.h"
 #include "embedding/tiers/cache_buffers_impl.h"
 #include "embedding/tiers/guarded_cache_impl.h"
-#include "embedding/tiers/held_rows.h"
+#include "embedding/tiers/held_rows_impl.h"
 #include "embedding/tiers/tiered_table.h"
 #include "store/row_store.h"
 

@@ -29,18 +29,18 @@ absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOp
   tiers->place_ = place;
   tiers->cache_.name = place.staged ? "device_cache" : "cache";
   tiers->cache_.budget_bytes = cache_budget;
-  tiers->disk_.name = std::string(StoreKindName(options.store));
+  tiers->disk_.name = std::string(StoreKindName(FieldsOf(options.store).kind));
   std::vector<StoreTable> store_tables;
   for (const PlannedTable& table : plan.tables) {
     store_tables.push_back({static_cast<uint32_t>(table.config), table.layout.row_bytes});
   }
   HOTROW_ASSIGN_OR_RETURN(tiers->store_, OpenCollectionStore(options, store_tables, place.device));
   tiers->below_ = tiers->store_.store.get();
-  if (place.staged && options.cache_bytes > 0) {
+  if (place.staged && options.cache.bytes > 0) {
     HOTROW_ASSIGN_OR_RETURN(const std::vector<CachedStoreWidth> widths,
                             SplitHostCacheBytes(options, plan));
     HOTROW_ASSIGN_OR_RETURN(tiers->host_cache_,
-                            CachedStore::Create(tiers->below_, widths, options.cache_policy));
+                            CachedStore::Create(tiers->below_, widths, options.cache.policy));
     tiers->below_ = tiers->host_cache_.get();
   }
   for (const WidthClass& width : split.classes) {
@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOp
     table_options.seed = options.seed;
     table_options.place = place;
     table_options.cache_bytes = cache_budget > 0 ? width.cache_bytes : 0;
-    table_options.cache_policy = options.cache_policy;
+    table_options.cache_policy = options.cache.policy;
     for (int32_t t = width.first_table; t < width.last_table; ++t) {
       const PlannedTable& table = plan.tables[t];
       const TableConfig& config = options.tables[table.config];

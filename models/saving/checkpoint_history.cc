@@ -158,14 +158,14 @@ bool CheckpointHistory::MayBeOfDamaged(SnapshotId id) const {
 
 // OK if the snapshot is gone already.
 absl::Status CheckpointHistory::DropIfThere(SnapshotId id) const {
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, tables_->ListSnapshots());
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, tables_->snapshots().List());
   if (std::find(snapshots.begin(), snapshots.end(), id) == snapshots.end()) return absl::OkStatus();
-  return tables_->DropSnapshot(id);
+  return tables_->snapshots().Drop(id);
 }
 
 // Removes snapshots of this directory that no checkpoint names.
 absl::Status CheckpointHistory::DropUnnamed() {
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, tables_->ListSnapshots());
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, tables_->snapshots().List());
   std::vector<SavedModel::Part> named;
   for (const CommittedCheckpoint& c : committed_)
     named.insert(named.end(), c.parts.begin(), c.parts.end());
@@ -175,7 +175,7 @@ absl::Status CheckpointHistory::DropUnnamed() {
     const bool is_named =
         std::any_of(named.begin(), named.end(), [&](const auto& n) { return n.SamePlace(part); });
     if (!names_->owns(id) || is_named || MayBeOfDamaged(id)) continue;
-    HOTROW_RETURN_IF_ERROR(tables_->DropSnapshot(id));
+    HOTROW_RETURN_IF_ERROR(tables_->snapshots().Drop(id));
   }
   names_->Next(snapshots);  // from here on new names are above all of these
   if (!group_.leads() || !damaged_.empty()) return absl::OkStatus();

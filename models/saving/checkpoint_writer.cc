@@ -168,7 +168,7 @@ absl::Status CheckpointWriter::Begin(SavedModel model, const DenseArrays<const f
   }
   impl.snapshot_row_bytes = impl.tables->Stats().snapshot_row_bytes;
   impl.snapshot = impl.history.NextSnapshot();
-  impl.written = impl.tables->BeginSnapshot(impl.snapshot);
+  impl.written = impl.tables->snapshots().Begin(impl.snapshot);
   // Other ranks learn of an error when all exchange how they fared.
   if (impl.group.world_size() == 1) HOTROW_RETURN_IF_ERROR(impl.written);
   impl.snapshot_ended = !impl.written.ok();
@@ -186,8 +186,8 @@ absl::Status CheckpointWriter::Begin(SavedModel model, const DenseArrays<const f
   impl.ended = absl::OkStatus();
   impl.residuals_file = {};
   absl::Status copied;
-  if (impl.tables->keeps_residuals()) {
-    absl::StatusOr<HostBuffer<std::byte>> residuals = impl.tables->SaveResiduals();
+  if (impl.tables->residuals().kept()) {
+    absl::StatusOr<HostBuffer<std::byte>> residuals = impl.tables->residuals().Save();
     copied = residuals.status();
     if (residuals.ok()) impl.residuals = *std::move(residuals);
   }
@@ -216,13 +216,13 @@ void CheckpointWriter::Impl::BeginPhase(Phase next, std::function<absl::Status()
 // Whether this rank's part is done; `written` then has its status.
 bool CheckpointWriter::Impl::DoneWriting() {
   if (!snapshot_ended) {
-    const absl::StatusOr<bool> prepared = tables->SnapshotPrepared();
+    const absl::StatusOr<bool> prepared = tables->snapshots().Prepared();
     if (prepared.ok() && !*prepared) return false;
     snapshot_ended = true;
     snapshot_prepared = prepared.ok();
     written = prepared.status();
     if (snapshot_prepared) {
-      absl::StatusOr<SnapshotInfo> info = tables->DescribeSnapshot(snapshot);
+      absl::StatusOr<SnapshotInfo> info = tables->snapshots().Describe(snapshot);
       written = info.status();
       if (info.ok()) snapshot_info = *std::move(info);
     }
@@ -239,7 +239,7 @@ absl::Status CheckpointWriter::Impl::EndPhase(const absl::Status& verdict) {
       return absl::OkStatus();
     case Phase::kWriting:
       // The unfinished directory exists from here on.
-      if (verdict.ok() && tables->keeps_residuals()) {
+      if (verdict.ok() && tables->residuals().kept()) {
         BeginPhase(Phase::kAdding, [this] { return AddResiduals(); });
         return absl::OkStatus();
       }
@@ -250,7 +250,7 @@ absl::Status CheckpointWriter::Impl::EndPhase(const absl::Status& verdict) {
       // Removes what was written, as far as possible.
       ended = verdict;
       BeginPhase(Phase::kUndoing, [this] {
-        if (snapshot_prepared) tables->DropSnapshot(snapshot).IgnoreError();
+        if (snapshot_prepared) tables->snapshots().Drop(snapshot).IgnoreError();
         if (leads()) RemoveFlatDir(env, UnfinishedDir(current.dir)).IgnoreError();
         return absl::OkStatus();
       });
@@ -299,7 +299,7 @@ absl::Status CheckpointWriter::Impl::StartCommit() {
   }
   model.parts = current.parts;
   model.residuals.clear();
-  if (tables->keeps_residuals()) {
+  if (tables->residuals().kept()) {
     HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> bytes, group.Gather(residuals_file.bytes));
     HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> crcs, group.Gather(residuals_file.crc));
     for (size_t r = 0; r < bytes.size(); ++r) {
@@ -334,7 +334,7 @@ absl::Status CheckpointWriter::Impl::Commit() {
   outcome.committed = true;
   outcome.commit_ns = NowNanos() - begin_ns;
   // On this thread, since these may wait for the disk.
-  absl::Status status = tables->CommitSnapshot(snapshot);
+  absl::Status status = tables->snapshots().Commit(snapshot);
   if (retiring.empty()) return status;
   HOTROW_RETURN_IF_ERROR(history.Retire(retiring));
   outcome.retired = true;
@@ -359,7 +359,7 @@ absl::Status CheckpointWriter::Impl::StartRelease(const absl::Status& verdict) {
   if (group.world_size() > 1) {
     release = [this] {
       absl::Status status;
-      if (!leads()) status = tables->CommitSnapshot(snapshot);
+      if (!leads()) status = tables->snapshots().Commit(snapshot);
       if (outcome.retired) status.Update(history.Release(retiring));
       return status;
     };
@@ -411,7 +411,7 @@ absl::Status CheckpointWriter::Wait() {
   for (Patience patience; busy();) {
     if (impl.group.world_size() == 1) {
       // Poll returns any error.
-      if (!impl.snapshot_ended) impl.tables->WaitSnapshot().IgnoreError();
+      if (!impl.snapshot_ended) impl.tables->snapshots().Wait().IgnoreError();
       impl.job.Join().IgnoreError();
     }
     HOTROW_RETURN_IF_ERROR(Poll().status());

@@ -128,10 +128,10 @@ absl::Status SavedModelWriter::Impl::Clean(EmbeddingCollection& tables, const Sa
              AbsolutePath(part.tables_dir) == AbsolutePath(place);
     });
   };
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, tables.ListSnapshots());
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> snapshots, tables.snapshots().List());
   for (const SnapshotId id : snapshots) {
     const bool kept = keeps(own.store, own.tables_dir, id);
-    if (names->owns(id) && !kept) HOTROW_RETURN_IF_ERROR(tables.DropSnapshot(id));
+    if (names->owns(id) && !kept) HOTROW_RETURN_IF_ERROR(tables.snapshots().Drop(id));
   }
   if (copied) {
     HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> files, env.ListDir(tables_dir()));
@@ -158,7 +158,7 @@ absl::Status SavedModelWriter::Impl::Clean(EmbeddingCollection& tables, const Sa
 absl::Status SavedModelWriter::Impl::PrepareTables(EmbeddingCollection& tables,
                                                    const SavedModel& before,
                                                    SavedModel::Part* mine) {
-  HOTROW_ASSIGN_OR_RETURN(std::vector<SnapshotId> existing, tables.ListSnapshots());
+  HOTROW_ASSIGN_OR_RETURN(std::vector<SnapshotId> existing, tables.snapshots().List());
   if (own.store == kMemory) {
     HOTROW_ASSIGN_OR_RETURN(const auto files, ListSnapshotFiles(env, tables_dir()));
     existing.insert(existing.end(), files.begin(), files.end());
@@ -166,15 +166,15 @@ absl::Status SavedModelWriter::Impl::PrepareTables(EmbeddingCollection& tables,
   // Of other stores too: the dense file has the name of a snapshot.
   for (const SavedModel::Part& part : before.parts) existing.push_back(part.snapshot);
   mine->snapshot = names->Next(existing);
-  HOTROW_RETURN_IF_ERROR(tables.PrepareSnapshot(mine->snapshot));
-  HOTROW_ASSIGN_OR_RETURN(SnapshotInfo info, tables.DescribeSnapshot(mine->snapshot));
+  HOTROW_RETURN_IF_ERROR(tables.snapshots().Prepare(mine->snapshot));
+  HOTROW_ASSIGN_OR_RETURN(SnapshotInfo info, tables.snapshots().Describe(mine->snapshot));
   mine->identity = info.identity;
   mine->table_rows = std::move(info.table_rows);
   if (!copied) return absl::OkStatus();
   const std::string name = SnapshotFileName(mine->snapshot);
   HOTROW_RETURN_IF_ERROR(CopyFileDurably(env, absl::StrCat(own.tables_dir, "/", name),
                                          absl::StrCat(tables_dir(), "/", name)));
-  HOTROW_RETURN_IF_ERROR(tables.DropSnapshot(mine->snapshot));
+  HOTROW_RETURN_IF_ERROR(tables.snapshots().Drop(mine->snapshot));
   mine->tables_dir = tables_dir();
   return absl::OkStatus();
 }
@@ -260,7 +260,7 @@ absl::Status SavedModelWriter::Save(SavedModel model, EmbeddingCollection& table
   // The model is saved. The next Save removes what cannot be removed now.
   impl.group
       .Together([&] {
-        if (!impl.copied) tables.CommitSnapshot(snapshot).IgnoreError();
+        if (!impl.copied) tables.snapshots().Commit(snapshot).IgnoreError();
         impl.Clean(tables, model).IgnoreError();
         return absl::OkStatus();
       })

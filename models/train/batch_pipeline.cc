@@ -42,7 +42,7 @@ void BatchPipeline::Pop() {
 }
 
 absl::Status BatchPipeline::PrefetchAgain() {
-  for (auto it = batches_.rbegin(); it != batches_.rend(); ++it) it->step.reset();
+  for (auto it = batches_.rbegin(); it != batches_.rend(); ++it) it->step = EmbeddingStep();
   for (BatchInFlight& batch : batches_) HOTROW_RETURN_IF_ERROR(Prefetch(&batch));
   return absl::OkStatus();
 }

@@ -13,10 +13,10 @@
 
 namespace hotrow {
 
-// A batch between its prefetch and its update; without `step` the end of an epoch.
+// A batch between its prefetch and its update; the end of an epoch has no step.
 struct BatchInFlight {
   std::unique_ptr<BatchReader::Item> item;
-  std::unique_ptr<EmbeddingStep> step;
+  EmbeddingStep step;
 };
 
 // The batches of training on their way to the step: read, and their rows prefetched a bounded

@@ -18,7 +18,9 @@ absl::Status Evaluator::EvaluateTables(const CtrBatch& batch) {
   bool made_room = false;
   absl::Status status;
   while (true) {
-    status = parts_.tables.Evaluate(batch.sparse(), {.pooled = parts_.buffers.embeddings()});
+    status = parts_.tables.Evaluate(
+        batch.sparse(),
+        {.pooled = {parts_.buffers.embeddings(), batch.batch_size, parts_.tables.pooled_dim()}});
     if (!absl::IsResourceExhausted(status)) break;
     const absl::StatusOr<bool> has_room = checkpoints_.MakeRoom();
     if (!has_room.ok() || !*has_room) return status;

@@ -94,7 +94,7 @@ absl::Status RunCheckpoints::Carry() {
   if (!enabled()) return absl::OkStatus();
   HOTROW_RETURN_IF_ERROR(Poll());
   const CheckpointSchedule::Plan plan = schedule_.Next(steps(), writer_->busy(), has_newest());
-  if (plan.announce) tables_->AnnounceSnapshot();
+  if (plan.announce) tables_->snapshots().Announce();
   if (plan.say_late) {
     print_(absl::StrFormat(
         "step %s: the checkpoint before is still being written; the next is taken right after it. "

@@ -43,12 +43,12 @@ std::string FormatRunHeader(const RunHeader& header) {
                                                      FormatBytes(rows * row_bytes))
                                    : std::string());
   absl::StrAppend(&text, "  tiers    ");
-  if (collection.device_cache_bytes > 0) {
+  if (collection.cache.device_bytes > 0) {
     absl::StrAppendFormat(&text, "device cache of %s over ",
-                          FormatBytes(collection.device_cache_bytes));
+                          FormatBytes(collection.cache.device_bytes));
   }
-  if (collection.cache_bytes > 0) {
-    absl::StrAppendFormat(&text, "cache of %s over ", FormatBytes(collection.cache_bytes));
+  if (collection.cache.bytes > 0) {
+    absl::StrAppendFormat(&text, "cache of %s over ", FormatBytes(collection.cache.bytes));
   }
   const std::string store(StoreKindName(options.store));
   if (options.store == StoreKind::kMemory) {

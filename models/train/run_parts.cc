@@ -47,9 +47,7 @@ SavedModel RunParts::Description() const {
   out.dense_optimizer = std::string(DenseOptimizerName(options_.dense_optimizer.kind));
   out.num_parameters = static_cast<int64_t>(model_->parameters().size());
   out.parts = {{.store = std::string(StoreKindName(options_.store)),
-                .tables_dir = options_.store == StoreKind::kMemory
-                                  ? collection_options_.snapshot_dir
-                                  : collection_options_.store_path}};
+                .tables_dir = FieldsOf(collection_options_.store).dir}};
   return out;
 }
 
@@ -57,20 +55,19 @@ absl::Status RunParts::CreateTables(
     std::function<absl::StatusOr<RunCheckpoints::Contents>()> contents) {
   EmbeddingCollectionOptions& options = collection_options_;
   options.env = &env_;
-  options.communicator = ranks_.channel();
-  if (!options.store_path.empty()) {
-    options.store_path = RankDir(options.store_path, ranks_.rank(), ranks_.world_size());
+  options.ranks.communicator = ranks_.channel();
+  StorageFields storage = FieldsOf(options.store);
+  if (storage.kind != StoreKind::kMemory) {
+    storage.dir = RankDir(storage.dir, ranks_.rank(), ranks_.world_size());
+  } else if (checkpoints_->enabled()) {
+    storage.dir = checkpoints_->tables_dir();
+  } else if (writer_ != nullptr) {
+    storage.dir = writer_->tables_dir();
   }
-  if (options_.store == StoreKind::kMemory) {
-    if (checkpoints_->enabled()) {
-      options.snapshot_dir = checkpoints_->tables_dir();
-    } else if (writer_ != nullptr) {
-      options.snapshot_dir = writer_->tables_dir();
-    }
-  }
+  options.store = MakeStorage(storage);
   HOTROW_RETURN_IF_ERROR(OpenTablesFrom(start_, &options));
   // What a run leaves in its store that was killed before its first checkpoint.
-  options.start_over = options_.resume;
+  options.start.start_over = options_.resume;
   HOTROW_RETURN_IF_ERROR(ResolveBudgets(options_, ctx_.device, &options));
   // With the budgets as they are used, and before anything is made on a disk.
   if (!options_.save_spec.empty() && ranks_.rank() == 0) {

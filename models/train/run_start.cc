@@ -96,25 +96,25 @@ absl::Status OpenTablesFrom(const RunStart& start, EmbeddingCollectionOptions* o
   if (!start.saved.has_value()) return absl::OkStatus();
   for (const SavedModel::Part& part : start.saved->parts) {
     HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
-    options->open_from.push_back({.snapshot = part.snapshot,
-                                  .identity = part.identity,
-                                  .store = kind,
-                                  .dir = part.tables_dir});
+    options->start.from.push_back({.snapshot = part.snapshot,
+                                   .identity = part.identity,
+                                   .store = kind,
+                                   .dir = part.tables_dir});
   }
-  options->open_steps = start.saved->step;
+  options->start.steps = start.saved->step;
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> LoadResiduals(const RunStart& start, const RunRanks& ranks, Env& env,
                                           EmbeddingCollection* tables) {
-  if (!start.resumed || !tables->keeps_residuals()) return std::string();
+  if (!start.resumed || !tables->residuals().kept()) return std::string();
   const SavedModel& saved = *start.saved;
   if (saved.residuals.empty()) return std::string("the checkpoint has none");
   if (std::ssize(saved.residuals) != ranks.world_size()) {
     return absl::StrCat("the checkpoint has those of ", saved.residuals.size(), " ranks");
   }
   HOTROW_ASSIGN_OR_RETURN(const std::string bytes, ReadSavedResiduals(env, saved, ranks.rank()));
-  const absl::StatusOr<bool> loaded = tables->LoadResiduals(std::as_bytes(std::span(bytes)));
+  const absl::StatusOr<bool> loaded = tables->residuals().Load(std::as_bytes(std::span(bytes)));
   if (!loaded.ok()) {
     return absl::Status(loaded.status().code(),
                         absl::StrCat(saved.dir, "/", saved.residuals[ranks.rank()].file, ": ",

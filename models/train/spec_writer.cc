@@ -19,10 +19,11 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
     return bad(absl::StrCat("batch_size must be above 0, is ", source.batch_size));
   }
   if (options.tables.empty()) return bad("tables: there are none");
-  if (options.store == StoreKind::kRocksDb) {
+  const StorageFields storage = FieldsOf(options.store);
+  if (storage.kind == StoreKind::kRocksDb) {
     return bad("store: rocksdb is not planned, only memory and ssd are");
   }
-  if (options.device_cache_bytes > 0) {
+  if (options.cache.device_bytes > 0) {
     return bad("device_cache_bytes: a cache on a device is not described by --save_spec yet");
   }
   for (const auto& [name, size] : {std::pair<const char*, size_t>{"rows", source.rows.size()},
@@ -38,9 +39,9 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
   json["ranks"] = source.ranks;
   if (!source.hardware.empty()) json["hardware"] = source.hardware;
   json["prefetch_depth"] = options.prefetch_depth;
-  json["store"] = std::string(StoreKindName(options.store));
-  json["cache_bytes"] = options.cache_bytes;
-  if (options.disk_bytes > 0) json["max_ssd"] = options.disk_bytes;
+  json["store"] = std::string(StoreKindName(storage.kind));
+  json["cache_bytes"] = options.cache.bytes;
+  if (storage.disk_bytes > 0) json["max_ssd"] = storage.disk_bytes;
   if (source.checkpoint_interval_steps > 0) {
     json["checkpoint_interval_steps"] = source.checkpoint_interval_steps;
   }

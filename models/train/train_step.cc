@@ -9,6 +9,11 @@
 namespace hotrow {
 namespace {
 
+// The embeddings of a batch, or their gradient.
+MatrixView<float> Pooled(const StepParts& parts, const CtrBatch& batch, float* floats) {
+  return {floats, batch.batch_size, parts.tables.pooled_dim()};
+}
+
 // The mean over this rank's samples, of a batch of global_batch_size.
 absl::StatusOr<double> Loss(const StepParts& parts, const StepPlace& place, const CtrBatch& batch,
                             int64_t global_batch_size) {
@@ -23,7 +28,8 @@ absl::StatusOr<double> RunStepAlone(const StepParts& parts, const ExecContext& c
   StepBuffers& buffers = parts.buffers;
   {
     TraceSpan span(ctx.trace, "lookup");
-    HOTROW_RETURN_IF_ERROR(parts.tables.Lookup(*in_flight->step, {.pooled = buffers.embeddings()}));
+    HOTROW_RETURN_IF_ERROR(
+        in_flight->step.Lookup({.pooled = Pooled(parts, batch, buffers.embeddings())}));
   }
   {
     TraceSpan span(ctx.trace, "forward");
@@ -45,9 +51,10 @@ absl::StatusOr<double> RunStepAlone(const StepParts& parts, const ExecContext& c
   }
   {
     TraceSpan span(ctx.trace, "update");
-    HOTROW_RETURN_IF_ERROR(parts.tables.Update(std::move(in_flight->step),
-                                               {.pooled = buffers.embedding_gradient()},
-                                               place.learning_rate_factor));
+    HOTROW_RETURN_IF_ERROR(
+        std::move(in_flight->step)
+            .Update({.pooled = Pooled(parts, batch, buffers.embedding_gradient())},
+                    place.learning_rate_factor));
   }
   HOTROW_RETURN_IF_ERROR(
       parts.dense.Update(place.learning_rate_factor, place.number, place.run_step));
@@ -60,25 +67,27 @@ absl::StatusOr<double> RunStepOnRanks(const StepParts& parts, const ExecContext&
                                       const StepPlace& place, BatchInFlight* in_flight) {
   const CtrBatch& batch = in_flight->item->batch;
   const int64_t global_batch_size = in_flight->item->global_batch_size;
-  EmbeddingCollection& tables = parts.tables;
   StepBuffers& buffers = parts.buffers;
   {
     TraceSpan span(ctx.trace, "lookup");
-    HOTROW_RETURN_IF_ERROR(tables.BeginLookup(*in_flight->step));
+    HOTROW_RETURN_IF_ERROR(in_flight->step.BeginLookup());
   }
   {
     TraceSpan span(ctx.trace, "forward");
-    HOTROW_RETURN_IF_ERROR(parts.model.Forward(
-        ctx,
-        {.batch_size = batch.batch_size,
-         .dense = batch.dense.data(),
-         .embeddings = buffers.embeddings(),
-         .training = true,
-         .step = place.number,
-         .first_sample = in_flight->item->first_sample,
-         .await_embeddings =
-             [&] { return tables.Lookup(*in_flight->step, {.pooled = buffers.embeddings()}); }},
-        buffers.logits(batch.batch_size)));
+    HOTROW_RETURN_IF_ERROR(
+        parts.model.Forward(ctx,
+                            {.batch_size = batch.batch_size,
+                             .dense = batch.dense.data(),
+                             .embeddings = buffers.embeddings(),
+                             .training = true,
+                             .step = place.number,
+                             .first_sample = in_flight->item->first_sample,
+                             .await_embeddings =
+                                 [&] {
+                                   return in_flight->step.Lookup(
+                                       {.pooled = Pooled(parts, batch, buffers.embeddings())});
+                                 }},
+                            buffers.logits(batch.batch_size)));
   }
   HOTROW_ASSIGN_OR_RETURN(const double slice_loss, Loss(parts, place, batch, global_batch_size));
   parts.dense.BeginSums(slice_loss * static_cast<double>(batch.batch_size),
@@ -89,16 +98,15 @@ absl::StatusOr<double> RunStepOnRanks(const StepParts& parts, const ExecContext&
         ctx, buffers.logit_gradient(batch.batch_size), buffers.embedding_gradient(),
         {.embedding_gradient_ready =
              [&] {
-               return tables.BeginUpdate(*in_flight->step,
-                                         {.pooled = buffers.embedding_gradient()});
+               return in_flight->step.BeginUpdate(
+                   {.pooled = Pooled(parts, batch, buffers.embedding_gradient())});
              },
          .gradients_ready = [&](int64_t begin,
                                 int64_t) { return parts.dense.GradientsReady(begin); }}));
   }
   {
     TraceSpan span(ctx.trace, "update");
-    HOTROW_RETURN_IF_ERROR(
-        tables.Update(std::move(in_flight->step), {}, place.learning_rate_factor));
+    HOTROW_RETURN_IF_ERROR(std::move(in_flight->step).Update({}, place.learning_rate_factor));
   }
   HOTROW_ASSIGN_OR_RETURN(const DenseState::Totals totals, parts.dense.FinishSums());
   // Each rank sees the same sum, so all of them ask, or none.

@@ -254,8 +254,8 @@ void Trainer::ShowProgress() {
   if (now < next_text_ns_) return;
   next_text_ns_ = now + kTextEveryNanos;
   std::string text = absl::StrFormat("loss %.4f", at_.recent_loss);
-  if (run_.collection_options().cache_bytes > 0 ||
-      run_.collection_options().device_cache_bytes > 0) {
+  if (run_.collection_options().cache.bytes > 0 ||
+      run_.collection_options().cache.device_bytes > 0) {
     const EmbeddingStats stats = run_.tables().Stats();
     const TierStats& cache = stats.tiers.front();
     if (cache.lookups > 0) {
@@ -414,9 +414,9 @@ absl::StatusOr<TrainReport> Trainer::Report() {
     HOTROW_ASSIGN_OR_RETURN(report.mrc, recorder->Curves(sum));
   }
   report.num_parameters = static_cast<int64_t>(run_.model().parameters().size());
-  report.cache_bytes = run_.collection_options().cache_bytes;
-  report.device_cache_bytes = run_.collection_options().device_cache_bytes;
-  report.store_bytes = run_.collection_options().store_bytes;
+  report.cache_bytes = run_.collection_options().cache.bytes;
+  report.device_cache_bytes = run_.collection_options().cache.device_bytes;
+  report.store_bytes = FieldsOf(run_.collection_options().store).memory_bytes;
   report.world_size = run_.ranks().world_size();
   HOTROW_ASSIGN_OR_RETURN(report.exchange_dense_bytes, run_.ranks().Sum(run_.dense().bytes_sent()));
   report.stopped_by_signal = run_.ranks().signal();

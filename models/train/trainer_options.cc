@@ -54,7 +54,13 @@ absl::Status TrainerOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat("--save_dir and --checkpoint_dir are both ",
                                                    save_dir, "; give each a directory of its own"));
   }
-  if (store != StoreKind::kMemory) {
+  if (store == StoreKind::kMemory) {
+    if (!store_path.empty() || disk_bytes != 0) {
+      return absl::InvalidArgumentError(
+          "--store_path and --disk_bytes are for --store=ssd and rocksdb; the memory store has no "
+          "files but its snapshots");
+    }
+  } else {
     if (store_path.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("--store=", std::string(StoreKindName(store)),
@@ -99,18 +105,18 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
   }
   out.seed = options.seed;
   out.max_batch_size = options.batch_size;
-  out.store = options.store;
-  out.store_bytes = options.store_bytes;
-  out.store_path = options.store_path;
-  out.disk_bytes = options.disk_bytes;
-  out.cache_bytes = std::max<int64_t>(options.cache_bytes, 0);
-  out.device_cache_bytes = std::max<int64_t>(options.device_cache_bytes, 0);
-  out.cache_policy = options.cache_policy;
+  out.store = MakeStorage({.kind = options.store,
+                           .dir = options.store == StoreKind::kMemory ? "" : options.store_path,
+                           .memory_bytes = options.store_bytes,
+                           .disk_bytes = options.disk_bytes});
+  out.cache = {.bytes = std::max<int64_t>(options.cache_bytes, 0),
+               .device_bytes = std::max<int64_t>(options.device_cache_bytes, 0),
+               .policy = options.cache_policy};
   out.prefetch_depth = options.prefetch_depth;
-  out.exchange_forward = options.exchange_forward;
-  out.exchange_backward = options.exchange_backward;
-  out.exchange_rounding = options.exchange_rounding;
-  out.exchange_feedback_bytes = options.exchange_feedback_bytes;
+  out.ranks.forward = options.exchange_forward;
+  out.ranks.backward = options.exchange_backward;
+  out.ranks.rounding = options.exchange_rounding;
+  out.ranks.feedback_bytes = options.exchange_feedback_bytes;
   return out;
 }
 
@@ -128,10 +134,10 @@ absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
   // The cache that rows are trained in.
   const bool on_device = options.device_cache_bytes != 0;
   const char* const flag = on_device ? "device_cache_bytes" : "cache_bytes";
-  int64_t& cache_bytes = on_device ? tables->device_cache_bytes : tables->cache_bytes;
+  int64_t& cache_bytes = on_device ? tables->cache.device_bytes : tables->cache.bytes;
   const int64_t wanted = on_device ? options.device_cache_bytes : options.cache_bytes;
   EmbeddingCollectionOptions smallest = *tables;
-  (on_device ? smallest.device_cache_bytes : smallest.cache_bytes) =
+  (on_device ? smallest.cache.device_bytes : smallest.cache.bytes) =
       std::max<int64_t>(cache_bytes, 1);
   HOTROW_ASSIGN_OR_RETURN(const int64_t min_cache_bytes,
                           EmbeddingCollection::MinCacheBytes(smallest, device));

@@ -55,7 +55,7 @@ struct TrainerOptions {
   ExchangeType exchange_forward = ExchangeType::kFp32;
   ExchangeType exchange_backward = ExchangeType::kFp32;
   ExchangeRounding exchange_rounding = ExchangeRounding::kNearest;
-  int64_t exchange_feedback_bytes = 0;  // EmbeddingCollectionOptions::exchange_feedback_bytes
+  int64_t exchange_feedback_bytes = 0;  // RankOptions::feedback_bytes
 
   StoreKind store = StoreKind::kMemory;
   int64_t store_bytes = 0;         // required
@@ -63,7 +63,7 @@ struct TrainerOptions {
   int64_t disk_bytes = 0;          // ssd and rocksdb: required
   int64_t cache_bytes = 0;         // 0: no cache, in memory only; kSmallestCache
   Device device = Device::kCpu;    // that of RunTraining's ctx
-  int64_t device_cache_bytes = 0;  // EmbeddingCollectionOptions::device_cache_bytes; kSmallestCache
+  int64_t device_cache_bytes = 0;  // CacheOptions::device_bytes; kSmallestCache
   CachePolicy cache_policy = CachePolicy::kLru;
   int32_t prefetch_depth = 0;
 

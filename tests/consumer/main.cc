@@ -73,10 +73,10 @@ absl::Status Train(double* first_loss, double* last_loss, double* accuracy) {
   hotrow::EmbeddingCollectionOptions options;
   options.tables = {users, items};
   options.max_batch_size = kBatch;
-  options.store_bytes = int64_t{16} << 20;
+  options.store = hotrow::MemoryStorage{.memory_bytes = int64_t{16} << 20};
   auto cache_bytes = hotrow::EmbeddingCollection::MinCacheBytes(options);
   if (!cache_bytes.ok()) return cache_bytes.status();
-  options.cache_bytes = *cache_bytes;
+  options.cache.bytes = *cache_bytes;
   auto tables = hotrow::EmbeddingCollection::Create(options, ctx);
   if (!tables.ok()) return tables.status();
 
@@ -96,6 +96,7 @@ absl::Status Train(double* first_loss, double* last_loss, double* accuracy) {
   const std::vector<float> ones(kBatch * kDim, 1.0f);
   std::vector<float> dense_gradient(kBatch * kDim);
   std::vector<float> pooled(kBatch * 2 * kDim);
+  const hotrow::MatrixView<float> pooled_view(pooled.data(), kBatch, 2 * kDim);
   std::vector<float> pooled_gradient(pooled.size());
   std::vector<float> products(kBatch * width);
   std::vector<float> products_gradient(products.size());
@@ -138,7 +139,7 @@ absl::Status Train(double* first_loss, double* last_loss, double* accuracy) {
     const Batch batch = MakeBatch(i);
     auto step = (*tables)->Prefetch(batch.view());
     if (!step.ok()) return step.status();
-    RETURN_IF_ERROR((*tables)->Lookup(**step, {.pooled = pooled.data()}));
+    RETURN_IF_ERROR(step->Lookup({.pooled = pooled_view}));
     RETURN_IF_ERROR(hotrow::DotInteraction(ctx, interaction));
     forward.training = true;
     forward.step = i;
@@ -153,7 +154,8 @@ absl::Status Train(double* first_loss, double* last_loss, double* accuracy) {
     RETURN_IF_ERROR(hotrow::BceWithLogits(ctx, bce));
     RETURN_IF_ERROR((*mlp)->Backward(ctx, backward));
     RETURN_IF_ERROR(hotrow::DotInteractionGrad(ctx, interaction_grad));
-    RETURN_IF_ERROR((*tables)->Update(*std::move(step), {.pooled = pooled_gradient.data()}));
+    RETURN_IF_ERROR(
+        std::move(*step).Update({.pooled = {pooled_gradient.data(), kBatch, 2 * kDim}}));
     RETURN_IF_ERROR(hotrow::DenseUpdate(ctx, dense_optimizer, tensors, 1, i));
     if (i == 1) *first_loss = loss;
     *last_loss = loss;
@@ -163,7 +165,7 @@ absl::Status Train(double* first_loss, double* last_loss, double* accuracy) {
   constexpr int kTestBatches = 10;
   for (int i = 0; i < kTestBatches; ++i) {
     const Batch batch = MakeBatch(kSteps + 1 + i);
-    RETURN_IF_ERROR((*tables)->Evaluate(batch.view(), {.pooled = pooled.data()}));
+    RETURN_IF_ERROR((*tables)->Evaluate(batch.view(), {.pooled = pooled_view}));
     RETURN_IF_ERROR(hotrow::DotInteraction(ctx, interaction));
     forward.training = false;
     RETURN_IF_ERROR((*mlp)->Forward(ctx, forward));

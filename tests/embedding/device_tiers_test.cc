@@ -80,18 +80,17 @@ class DeviceTables {
   EmbeddingCollection* operator->() { return tables_.get(); }
 
   absl::Status Step(const test::Batch& batch, int step) {
-    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> prefetched,
-                            tables_->Prefetch(batch.view()));
+    HOTROW_ASSIGN_OR_RETURN(EmbeddingStep prefetched, tables_->Prefetch(batch.view()));
     return Finish(std::move(prefetched), step);
   }
 
   // Trains the steps [first, last), those ahead included.
   absl::Status Train(int first, int last, uint64_t rows = kRows) {
-    std::deque<std::unique_ptr<EmbeddingStep>> ahead;
+    std::deque<EmbeddingStep> ahead;
     int next = first;
     for (int step = first; step < last; ++step) {
       for (; next < last && std::ssize(ahead) <= depth_; ++next) {
-        HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> prefetched,
+        HOTROW_ASSIGN_OR_RETURN(EmbeddingStep prefetched,
                                 tables_->Prefetch(BatchOf(next, rows).view()));
         ahead.push_back(std::move(prefetched));
       }
@@ -102,18 +101,20 @@ class DeviceTables {
   }
 
   absl::StatusOr<std::vector<float>> Evaluate(const test::Batch& batch) {
-    HOTROW_RETURN_IF_ERROR(tables_->Evaluate(batch.view(), {.pooled = output_.data()}));
+    HOTROW_RETURN_IF_ERROR(tables_->Evaluate(
+        batch.view(), {.pooled = test::RowsOf(*tables_, batch.batch_size, output_)}));
     return Output(batch.batch_size);
   }
 
  private:
-  absl::Status Finish(std::unique_ptr<EmbeddingStep> step, int number) {
-    HOTROW_RETURN_IF_ERROR(tables_->Lookup(*step, {.pooled = output_.data()}));
-    HOTROW_ASSIGN_OR_RETURN(const std::vector<float> output, Output(step->batch_size()));
+  absl::Status Finish(EmbeddingStep step, int number) {
+    HOTROW_RETURN_IF_ERROR(
+        step.Lookup({.pooled = test::RowsOf(*tables_, step.batch_size(), output_)}));
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<float> output, Output(step.batch_size()));
     FillGradient(output, static_cast<uint64_t>(number), &host_gradient_);
     HOTROW_RETURN_IF_ERROR(
         stream_.Copy(gradient_.data(), host_gradient_.data(), std::ssize(host_gradient_) * 4));
-    return tables_->Update(std::move(step), {.pooled = gradient_.data()});
+    return std::move(step).Update({.pooled = test::RowsOf(*tables_, step.batch_size(), gradient_)});
   }
 
   absl::StatusOr<std::vector<float>> Output(int64_t batch_size) {
@@ -144,11 +145,11 @@ class DeviceTiersTest : public testing::TestWithParam<Place> {
 
   // The smallest device cache, times `factor`.
   EmbeddingCollectionOptions WithDeviceCache(EmbeddingCollectionOptions options, double factor) {
-    options.device_cache_bytes = 1;
+    options.cache.device_bytes = 1;
     const absl::StatusOr<int64_t> least =
         EmbeddingCollection::MinCacheBytes(options, GetParam().device);
     HOTROW_EXPECT_OK(least);
-    options.device_cache_bytes = static_cast<int64_t>(static_cast<double>(*least) * factor);
+    options.cache.device_bytes = static_cast<int64_t>(static_cast<double>(*least) * factor);
     return options;
   }
 };
@@ -177,7 +178,7 @@ TEST_P(DeviceTiersTest, SameBitsWhateverTheTiersAndTheDepth) {
                      << " factor " << factor << " depth " << depth);
         EmbeddingCollectionOptions options = SmallTables();
         PutStore(tiers.store, test::TempDir(), &options);
-        options.cache_bytes = tiers.host_cache_bytes;
+        options.cache.bytes = tiers.host_cache_bytes;
         options = WithDeviceCache(options, factor);
         options.prefetch_depth = depth;
         HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), options));
@@ -192,7 +193,7 @@ TEST_P(DeviceTiersTest, SameBitsWhateverTheTiersAndTheDepth) {
         EXPECT_EQ(stats.initialised_rows, rows);
         ASSERT_EQ(stats.tiers.size(), tiers.host_cache_bytes > 0 ? 3 : 2);
         EXPECT_EQ(stats.tiers[0].name, "device_cache");
-        EXPECT_EQ(stats.tiers[0].budget_bytes, options.device_cache_bytes);
+        EXPECT_EQ(stats.tiers[0].budget_bytes, options.cache.device_bytes);
         EXPECT_EQ(stats.tiers.back().name, StoreKindName(tiers.store));
         for (const TierStats& tier : stats.tiers) EXPECT_LE(tier.used_bytes, tier.budget_bytes);
         EXPECT_GT(stats.transfer_host_bytes, 0);
@@ -246,7 +247,7 @@ TEST_P(DeviceTiersTest, RowsOfSixteenBitsHaveTheSameBitsBesideOthersOfTheirWidth
                                         << host_cache_bytes << " depth " << depth);
         EmbeddingCollectionOptions options = TablesOfOneWidth();
         PutStore(store, test::TempDir(), &options);
-        options.cache_bytes = host_cache_bytes;
+        options.cache.bytes = host_cache_bytes;
         options = WithDeviceCache(options, 1);
         options.prefetch_depth = depth;
         HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), options));
@@ -301,11 +302,11 @@ TEST_P(DeviceTiersTest, SnapshotsHoldTheStepTheyWereBegunAt) {
         HOTROW_ASSERT_OK(tables->Train(step, step + 1));
         if (step % 4 != 1 || step + 1 == kSteps) continue;
         const auto id = static_cast<SnapshotId>(step + 1);
-        HOTROW_ASSERT_OK((*tables)->BeginSnapshot(id));
+        HOTROW_ASSERT_OK((*tables)->snapshots().Begin(id));
         HOTROW_ASSERT_OK(tables->Train(step + 1, step + 2));
         ++step;
-        HOTROW_ASSERT_OK((*tables)->WaitSnapshot());
-        HOTROW_ASSERT_OK((*tables)->CommitSnapshot(id));
+        HOTROW_ASSERT_OK((*tables)->snapshots().Wait());
+        HOTROW_ASSERT_OK((*tables)->snapshots().Commit(id));
       }
       HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
       EXPECT_EQ(digest.hash, want[kSteps]);
@@ -316,11 +317,11 @@ TEST_P(DeviceTiersTest, SnapshotsHoldTheStepTheyWereBegunAt) {
         SCOPED_TRACE(testing::Message() << (on_device ? "device " : "cpu ") << id);
         EmbeddingCollectionOptions reopen = options;
         if (!on_device) {
-          reopen.device_cache_bytes = 0;
-          reopen.cache_bytes = kMiB;
+          reopen.cache.device_bytes = 0;
+          reopen.cache.bytes = kMiB;
         }
-        reopen.open_from = {{.snapshot = id}};
-        reopen.open_steps = static_cast<int64_t>(id);
+        reopen.start.from = {{.snapshot = id}};
+        reopen.start.steps = static_cast<int64_t>(id);
         HOTROW_ASSERT_OK_AND_ASSIGN(auto tables,
                                     DeviceTables::Create(on_device ? GetParam() : kCpu, reopen));
         HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
@@ -344,7 +345,7 @@ TEST_P(DeviceTiersTest, AStepThatDoesNotFitNamesTheBudget) {
                        AllOf(HasSubstr("device cache budget"),
                              HasSubstr("raise device_cache_bytes or lower the batch size"))));
   options = WithDeviceCache(SmallTables(), 1);
-  options.device_cache_bytes -= 1;
+  options.cache.device_bytes -= 1;
   EXPECT_THAT(DeviceTables::Create(GetParam(), options),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("device_cache_bytes: the cache budget is")));
@@ -396,8 +397,8 @@ TEST_P(DeviceTiersTest, StepsThatAreCancelledLeaveNoTrace) {
   for (int step = 0; step < kSteps; ++step) {
     HOTROW_ASSERT_OK_AND_ASSIGN(auto first, (*tables)->Prefetch(BatchOf(step + 70, kRows).view()));
     HOTROW_ASSERT_OK_AND_ASSIGN(auto second, (*tables)->Prefetch(BatchOf(step + 90, kRows).view()));
-    first = nullptr;
-    second = nullptr;
+    first = EmbeddingStep();
+    second = EmbeddingStep();
     HOTROW_ASSERT_OK(tables->Train(step, step + 1));
   }
   HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
@@ -441,18 +442,18 @@ TEST_P(DeviceTiersTest, StepsThatFailOverABadDiskCanBeTakenAgain) {
 
 TEST(DeviceTiersOptionsTest, BadOnesAreRefusedInOneLine) {
   EmbeddingCollectionOptions options = SmallTables();
-  options.device_cache_bytes = -1;
+  options.cache.device_bytes = -1;
   EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           HasSubstr("device_cache_bytes: must not be negative")));
-  options.device_cache_bytes = kMiB;
-  options.cache_bytes = kMiB;
+                                           HasSubstr("cache.device_bytes: must not be negative")));
+  options.cache.device_bytes = kMiB;
+  options.cache.bytes = kMiB;
   EXPECT_THAT(options.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("cache_bytes"), HasSubstr("leave it 0"))));
+                       AllOf(HasSubstr("cache.bytes"), HasSubstr("leave it 0"))));
   EmbeddingCollectionOptions over_disk = SmallTables();
   PutStore(StoreKind::kSsd, test::TempDir(), &over_disk);
-  over_disk.device_cache_bytes = kMiB;
-  over_disk.cache_bytes = 100;
+  over_disk.cache.device_bytes = kMiB;
+  over_disk.cache.bytes = 100;
   EXPECT_THAT(EmbeddingCollection::Create(over_disk, {}),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("host cache between"), HasSubstr("the least is"))));
@@ -461,7 +462,7 @@ TEST(DeviceTiersOptionsTest, BadOnesAreRefusedInOneLine) {
 TEST(DeviceTiersOptionsTest, WithoutAGpuOneLineSaysSo) {
   if (test::UsableGpu().ok()) GTEST_SKIP() << "there is a GPU";
   EmbeddingCollectionOptions options = SmallTables();
-  options.device_cache_bytes = kMiB;
+  options.cache.device_bytes = kMiB;
   ExecContext ctx;
   ctx.device = Device::kCuda;
   EXPECT_EQ(EmbeddingCollection::Create(options, ctx).status().message(),

@@ -142,7 +142,8 @@ class Reference {
       batch.offsets.push_back(f >= feature ? 1 : 0);
     }
     std::vector<float> output(static_cast<size_t>(tables_->pooled_dim()));
-    HOTROW_EXPECT_OK(tables_->Evaluate(batch.view(), {.pooled = output.data()}));
+    HOTROW_EXPECT_OK(tables_->Evaluate(
+        batch.view(), {.pooled = test::RowsOf(*tables_, batch.batch_size, output)}));
     return {output.begin() + column, output.begin() + column + Dim(feature)};
   }
 
@@ -162,7 +163,7 @@ TEST_P(ReferenceTest, TrainingMatchesDenseTables) {
                Table("c", 1, {"f3"}, kind)});
   options.tables[1].pooling = Pooling::kMean;
   options.feature_order = {"f0", "f1", "f2", "f3"};
-  options.cache_bytes = cache_bytes;
+  options.cache.bytes = cache_bytes;
   ExecContext ctx;
   HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, ctx));
   Reference reference(tables.get(), options);
@@ -174,7 +175,7 @@ TEST_P(ReferenceTest, TrainingMatchesDenseTables) {
     const std::vector<double> expected = reference.Forward(batch);
     HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables->Prefetch(batch.view()));
     std::vector<float> output(expected.size(), -1.0f);
-    HOTROW_ASSERT_OK(tables->Lookup(*step, {.pooled = output.data()}));
+    HOTROW_ASSERT_OK(step.Lookup({.pooled = test::RowsOf(*tables, step.batch_size(), output)}));
     for (size_t k = 0; k < output.size(); ++k) {
       // Float errors of earlier steps are carried along; 1e-4 is some hundred roundings.
       ASSERT_NEAR(output[k], expected[k], 1e-4 * (1 + std::abs(expected[k]))) << "column " << k;
@@ -184,7 +185,8 @@ TEST_P(ReferenceTest, TrainingMatchesDenseTables) {
       gradient[k] = static_cast<float>(0.2 * expected[k]) +
                     0.1f * static_cast<float>((k + 3u * i) % 5) - 0.2f;
     }
-    HOTROW_ASSERT_OK(tables->Update(std::move(step), {.pooled = gradient.data()}));
+    HOTROW_ASSERT_OK(
+        std::move(step).Update({.pooled = test::RowsOf(*tables, step.batch_size(), gradient)}));
     reference.Backward(batch, gradient);
   }
   HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
@@ -220,9 +222,9 @@ TEST_P(SameBitsTest, WhateverTheCacheThePrefetchAndTheThreads) {
       for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLfu}) {
         SCOPED_TRACE(absl::StrCat("cache_bytes=", cache_bytes, " prefetch_depth=", depth));
         EmbeddingCollectionOptions variant = options;
-        variant.cache_bytes = cache_bytes;
+        variant.cache.bytes = cache_bytes;
         variant.prefetch_depth = depth;
-        variant.cache_policy = policy;
+        variant.cache.policy = policy;
         RunOptions threads = run;
         threads.threads = depth == 4 ? 4 : 1 + depth;  // 4: the pipeline uses the pool
         const RunResult got = Train(variant, threads);
@@ -249,7 +251,7 @@ INSTANTIATE_TEST_SUITE_P(All, SameBitsTest,
 TEST(EmbeddingCollectionTest, ASmallCacheEvictsAndReadsBack) {
   EmbeddingCollectionOptions options = Options({Table("a", 16, {"f0", "f1"})});
   options.tables[0].max_hotness = 2;
-  HOTROW_ASSERT_OK_AND_ASSIGN(options.cache_bytes, EmbeddingCollection::MinCacheBytes(options));
+  HOTROW_ASSERT_OK_AND_ASSIGN(options.cache.bytes, EmbeddingCollection::MinCacheBytes(options));
   const RunResult result =
       Train(options, {.steps = 60, .num_features = 2, .max_hotness = 2, .rows = 5000});
   ASSERT_EQ(result.stats.tiers.size(), 2u);
@@ -281,11 +283,11 @@ TEST(EmbeddingCollectionTest, PrefetchWaitsWhenPinnedRowsLeaveNoRoom) {
   options.prefetch_depth = 4;
   const RunOptions run = {
       .steps = 20, .num_features = 1, .max_hotness = 8, .rows = 100'000, .batch_size = 64};
-  HOTROW_ASSERT_OK_AND_ASSIGN(options.cache_bytes, EmbeddingCollection::MinCacheBytes(options));
+  HOTROW_ASSERT_OK_AND_ASSIGN(options.cache.bytes, EmbeddingCollection::MinCacheBytes(options));
   {
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
     // Distinct keys, 512 a step: two steps have no room side by side.
-    std::vector<std::unique_ptr<EmbeddingStep>> steps;
+    std::vector<EmbeddingStep> steps;
     std::vector<float> output(512);
     for (uint64_t i = 0; i < 3; ++i) {
       Batch batch;
@@ -297,19 +299,22 @@ TEST(EmbeddingCollectionTest, PrefetchWaitsWhenPinnedRowsLeaveNoRoom) {
     ASSERT_TRUE(Eventually([&] { return tables->Stats().prefetch_waits == 1; }));
     // Evaluation goes by the waiting step.
     const Batch other = RandomBatch(1, 1, 20, 3, 5000, false);
-    HOTROW_ASSERT_OK(tables->Evaluate(other.view(), {.pooled = output.data()}));
+    HOTROW_ASSERT_OK(tables->Evaluate(other.view(),
+                                      {.pooled = test::RowsOf(*tables, other.batch_size, output)}));
     // Cancelling the first makes room for the second; then it is the third that waits, and
     // cancelling one that waits lets go of it.
-    steps[0].reset();
+    steps[0] = EmbeddingStep();
     ASSERT_TRUE(Eventually([&] { return tables->Stats().prefetch_waits == 2; }));
-    steps[2].reset();
-    HOTROW_ASSERT_OK(tables->Lookup(*steps[1], {.pooled = output.data()}));
-    EXPECT_EQ(steps[1]->num_unique_keys(), 512);
-    HOTROW_ASSERT_OK(tables->Update(std::move(steps[1]), {.pooled = output.data()}));
+    steps[2] = EmbeddingStep();
+    HOTROW_ASSERT_OK(
+        steps[1].Lookup({.pooled = test::RowsOf(*tables, steps[1].batch_size(), output)}));
+    EXPECT_EQ(steps[1].num_unique_keys(), 512);
+    HOTROW_ASSERT_OK(std::move(steps[1]).Update(
+        {.pooled = test::RowsOf(*tables, steps[1].batch_size(), output)}));
     EXPECT_EQ(tables->Stats().initialised_rows, 512);
   }
   const RunResult narrow = Train(options, run);
-  options.cache_bytes = 16 * kMiB;
+  options.cache.bytes = 16 * kMiB;
   const RunResult wide = Train(options, run);
   EXPECT_EQ(wide.stats.prefetch_waits, 0);
   EXPECT_EQ(narrow.digest.hash, wide.digest.hash);
@@ -324,7 +329,7 @@ TEST(EmbeddingCollectionTest, EvaluationLeavesNoTrace) {
   EmbeddingCollectionOptions options =
       Options({Table("a", 16, {"f0", "f1"}), Table("b", 3, {"f2"})});
   for (const int64_t cache_bytes : {int64_t{0}, int64_t{120'000}}) {
-    options.cache_bytes = cache_bytes;
+    options.cache.bytes = cache_bytes;
     RunOptions run = {.steps = 20, .num_features = 3, .rows = 3000};
     const RunResult without = Train(options, run);
     run.evaluate_every = 1;
@@ -358,7 +363,7 @@ TEST_P(EvaluationTest, ReadsWhatALookupWouldReadAlsoInSlices) {
       Options({Table("a", 16, {"f0", "f1"}), Table("b", 3, {"f2"})});
   options.tables[1].pooling = Pooling::kNone;
   for (TableConfig& table : options.tables) table.weights_precision = GetParam();
-  options.cache_bytes = 100'000;
+  options.cache.bytes = 100'000;
   // 80 or 48 bytes a row of table a: some ten or twenty lookups a slice.
   options.evaluation_staging_bytes = 1000;
   ExecContext ctx;
@@ -370,17 +375,20 @@ TEST_P(EvaluationTest, ReadsWhatALookupWouldReadAlsoInSlices) {
     std::vector<float> seen(pooled_size, -1);
     std::vector<float> seen_rows(unpooled_lookups * 3, -1);
     HOTROW_ASSERT_OK(
-        tables->Evaluate(batch.view(), {.pooled = seen.data(), .unpooled = {seen_rows.data()}}));
+        tables->Evaluate(batch.view(), {.pooled = test::RowsOf(*tables, batch.batch_size, seen),
+                                        .unpooled = {{seen_rows.data(), unpooled_lookups, 3}}}));
     HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables->Prefetch(batch.view()));
     std::vector<float> output(pooled_size, -2);
     std::vector<float> rows(unpooled_lookups * 3, -2);
-    HOTROW_ASSERT_OK(tables->Lookup(*step, {.pooled = output.data(), .unpooled = {rows.data()}}));
+    HOTROW_ASSERT_OK(step.Lookup({.pooled = test::RowsOf(*tables, step.batch_size(), output),
+                                  .unpooled = {{rows.data(), unpooled_lookups, 3}}}));
     EXPECT_EQ(seen, output);
     EXPECT_EQ(seen_rows, rows);
     std::vector<float> gradient;
     FillGradient(output, static_cast<uint64_t>(i), &gradient);
     HOTROW_ASSERT_OK(
-        tables->Update(std::move(step), {.pooled = gradient.data(), .unpooled = {rows.data()}}));
+        std::move(step).Update({.pooled = test::RowsOf(*tables, step.batch_size(), gradient),
+                                .unpooled = {{rows.data(), unpooled_lookups, 3}}}));
   }
 }
 
@@ -394,9 +402,10 @@ TEST(EmbeddingCollectionTest, OneSampleTooLargeForTheStagingAreaIsNamed) {
   batch.values = {1, 2, 3, 4, 5};
   batch.offsets = {0, 1, 5};
   std::vector<float> output(32);
-  EXPECT_THAT(tables->Evaluate(batch.view(), {.pooled = output.data()}),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("evaluation_staging_bytes"), HasSubstr("sample 1"))));
+  EXPECT_THAT(
+      tables->Evaluate(batch.view(), {.pooled = test::RowsOf(*tables, batch.batch_size, output)}),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               AllOf(HasSubstr("evaluation_staging_bytes"), HasSubstr("sample 1"))));
 }
 
 // --- Keys, steps, order
@@ -405,7 +414,7 @@ TEST(EmbeddingCollectionTest, OneSampleTooLargeForTheStagingAreaIsNamed) {
 TEST(EmbeddingCollectionTest, EveryKeyIsLegalAndEqualKeysOfTwoTablesAreTwoRows) {
   EmbeddingCollectionOptions options = Options({Table("a", 4, {"f0"}), Table("b", 4, {"f1"})});
   for (const int64_t cache_bytes : {int64_t{0}, int64_t{100'000}}) {
-    options.cache_bytes = cache_bytes;
+    options.cache.bytes = cache_bytes;
     ExecContext ctx;
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, ctx));
     Batch batch;
@@ -414,10 +423,11 @@ TEST(EmbeddingCollectionTest, EveryKeyIsLegalAndEqualKeysOfTwoTablesAreTwoRows) 
     batch.offsets = {0, 1, 2, 3, 4, 5, 6};
     std::vector<float> output(24);
     HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables->Prefetch(batch.view()));
-    EXPECT_EQ(step->num_unique_keys(), 6);
-    HOTROW_ASSERT_OK(tables->Lookup(*step, {.pooled = output.data()}));
+    EXPECT_EQ(step.num_unique_keys(), 6);
+    HOTROW_ASSERT_OK(step.Lookup({.pooled = test::RowsOf(*tables, step.batch_size(), output)}));
     EXPECT_NE(std::memcmp(&output[0], &output[4], 16), 0) << "tables must not share a row";
-    HOTROW_ASSERT_OK(tables->Update(std::move(step), {.pooled = output.data()}));
+    HOTROW_ASSERT_OK(
+        std::move(step).Update({.pooled = test::RowsOf(*tables, step.batch_size(), output)}));
     HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
     EXPECT_EQ(digest.tables[0].rows, 3);
     EXPECT_EQ(digest.tables[1].rows, 3);
@@ -427,14 +437,14 @@ TEST(EmbeddingCollectionTest, EveryKeyIsLegalAndEqualKeysOfTwoTablesAreTwoRows) 
 
 TEST(EmbeddingCollectionTest, RowsOnlyPrefetchedOrLookedUpDoNotJoin) {
   EmbeddingCollectionOptions options = Options({Table("a", 4, {"f0"})});
-  options.cache_bytes = 100'000;
+  options.cache.bytes = 100'000;
   ExecContext ctx;
   HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, ctx));
   const Batch batch = RandomBatch(1, 1, 20, 3, 50, false);
   std::vector<float> output(80);
   {
     HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables->Prefetch(batch.view()));
-    HOTROW_ASSERT_OK(tables->Lookup(*step, {.pooled = output.data()}));
+    HOTROW_ASSERT_OK(step.Lookup({.pooled = test::RowsOf(*tables, step.batch_size(), output)}));
   }  // cancelled
   HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
   EXPECT_EQ(digest.tables[0].rows, 0);
@@ -443,14 +453,14 @@ TEST(EmbeddingCollectionTest, RowsOnlyPrefetchedOrLookedUpDoNotJoin) {
   // The cancelled step's pins are gone, so a new step may begin and the old rows are as they were.
   HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables->Prefetch(batch.view()));
   std::vector<float> again(80);
-  HOTROW_ASSERT_OK(tables->Lookup(*step, {.pooled = again.data()}));
+  HOTROW_ASSERT_OK(step.Lookup({.pooled = test::RowsOf(*tables, step.batch_size(), again)}));
   EXPECT_EQ(again, output);
 }
 
 TEST(EmbeddingCollectionTest, CancelledPrefetchesLeaveNoPins) {
   EmbeddingCollectionOptions options = Options({Table("a", 8, {"f0"})});
   options.tables[0].max_hotness = 4;
-  HOTROW_ASSERT_OK_AND_ASSIGN(options.cache_bytes, EmbeddingCollection::MinCacheBytes(options));
+  HOTROW_ASSERT_OK_AND_ASSIGN(options.cache.bytes, EmbeddingCollection::MinCacheBytes(options));
   ExecContext ctx;
   HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, ctx));
   for (int i = 0; i < 200; ++i) {
@@ -471,22 +481,24 @@ TEST(EmbeddingCollectionTest, StepsOutOfOrderAreRefused) {
   HOTROW_ASSERT_OK_AND_ASSIGN(auto second, tables->Prefetch(batch.view()));
   EXPECT_THAT(tables->Prefetch(batch.view()),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("prefetch_depth")));
-  EXPECT_THAT(tables->Lookup(*second, {.pooled = output.data()}),
+  EXPECT_THAT(second.Lookup({.pooled = test::RowsOf(*tables, second.batch_size(), output)}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("oldest")));
-  first.reset();
-  HOTROW_ASSERT_OK(tables->Lookup(*second, {.pooled = output.data()}));
+  first = EmbeddingStep();
+  HOTROW_ASSERT_OK(second.Lookup({.pooled = test::RowsOf(*tables, second.batch_size(), output)}));
   HOTROW_ASSERT_OK_AND_ASSIGN(auto third, tables->Prefetch(batch.view()));
-  EXPECT_THAT(tables->Update(std::move(third), {.pooled = output.data()}),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("looked up")));
-  HOTROW_EXPECT_OK(tables->Update(std::move(second), {.pooled = output.data()}));
-  EXPECT_THAT(tables->Update(nullptr, {.pooled = output.data()}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("null")));
+  EXPECT_THAT(
+      std::move(third).Update({.pooled = test::RowsOf(*tables, third.batch_size(), output)}),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("looked up")));
+  HOTROW_EXPECT_OK(
+      std::move(second).Update({.pooled = test::RowsOf(*tables, second.batch_size(), output)}));
+  EXPECT_THAT(std::move(EmbeddingStep()).Update({}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no step")));
 }
 
 TEST(EmbeddingCollectionTest, EmptyBatchesPass) {
   for (const int64_t cache_bytes : {int64_t{0}, int64_t{100'000}}) {
     EmbeddingCollectionOptions options = Options({Table("a", 4, {"f0", "f1"})});
-    options.cache_bytes = cache_bytes;
+    options.cache.bytes = cache_bytes;
     ExecContext ctx;
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, ctx));
     Batch none;    // no samples
@@ -496,10 +508,12 @@ TEST(EmbeddingCollectionTest, EmptyBatchesPass) {
     for (const Batch& batch : {none, hollow}) {
       std::vector<float> output(16, 3.0f);
       HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables->Prefetch(batch.view()));
-      HOTROW_ASSERT_OK(tables->Lookup(*step, {.pooled = output.data()}));
+      HOTROW_ASSERT_OK(step.Lookup({.pooled = test::RowsOf(*tables, step.batch_size(), output)}));
       for (int64_t i = 0; i < batch.batch_size * 8; ++i) EXPECT_EQ(output[i], 0.0f);
-      HOTROW_ASSERT_OK(tables->Update(std::move(step), {.pooled = output.data()}));
-      HOTROW_ASSERT_OK(tables->Evaluate(batch.view(), {.pooled = output.data()}));
+      HOTROW_ASSERT_OK(
+          std::move(step).Update({.pooled = test::RowsOf(*tables, step.batch_size(), output)}));
+      HOTROW_ASSERT_OK(tables->Evaluate(
+          batch.view(), {.pooled = test::RowsOf(*tables, batch.batch_size, output)}));
     }
   }
 }
@@ -558,7 +572,7 @@ TEST(EmbeddingCollectionTest, ACacheTooSmallForOneStepIsRefused) {
   options.tables[0].max_hotness = 4;
   ExecContext ctx;
   HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t least, EmbeddingCollection::MinCacheBytes(options));
-  options.cache_bytes = least - 1;
+  options.cache.bytes = least - 1;
   EXPECT_THAT(EmbeddingCollection::Create(options, ctx),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("cache"), HasSubstr(absl::StrCat(least)),
@@ -566,7 +580,7 @@ TEST(EmbeddingCollectionTest, ACacheTooSmallForOneStepIsRefused) {
   // With hotness unknown the batch that does not fit is refused, and the next one that fits goes
   // on.
   options.tables[0].max_hotness = 0;
-  options.cache_bytes = 60'000;
+  options.cache.bytes = 60'000;
   HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, ctx));
   const Batch large = RandomBatch(1, 1, 64, 40, 1'000'000, false);
   EXPECT_THAT(tables->Prefetch(large.view()),
@@ -578,7 +592,7 @@ TEST(EmbeddingCollectionTest, ACacheTooSmallForOneStepIsRefused) {
 
 TEST(EmbeddingCollectionTest, AFullStoreRefusesTheStepAndKeepsTheTables) {
   EmbeddingCollectionOptions options = Options({Table("a", 64, {"f0"}), Table("b", 3, {"f1"})});
-  options.store_bytes = 512 << 10;
+  std::get<MemoryStorage>(options.store).memory_bytes = 512 << 10;
   ExecContext ctx;
   HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, ctx));
   std::vector<float> output(static_cast<size_t>(64 * tables->pooled_dim()));
@@ -591,8 +605,8 @@ TEST(EmbeddingCollectionTest, AFullStoreRefusesTheStepAndKeepsTheTables) {
     initialised = tables->Stats().initialised_rows;
     const Batch batch = RandomBatch(static_cast<uint64_t>(i), 2, 64, 4, 1'000'000, false);
     HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables->Prefetch(batch.view()));
-    HOTROW_ASSERT_OK(tables->Lookup(*step, {.pooled = output.data()}));
-    status = tables->Update(std::move(step), {.pooled = output.data()});
+    HOTROW_ASSERT_OK(step.Lookup({.pooled = test::RowsOf(*tables, step.batch_size(), output)}));
+    status = std::move(step).Update({.pooled = test::RowsOf(*tables, step.batch_size(), output)});
   }
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
   HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest after, tables->Digest());
@@ -635,9 +649,9 @@ TEST(EmbeddingCollectionTest, BadOptionsAreNamed) {
   EXPECT_THAT(bad.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("prefetch_depth")));
   bad = good;
-  bad.store_bytes = 0;
+  std::get<MemoryStorage>(bad.store).memory_bytes = 0;
   EXPECT_THAT(bad.Validate(),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("store_bytes")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("memory_bytes")));
   EXPECT_THAT(ParseStoreKind("tape"), StatusIs(absl::StatusCode::kInvalidArgument,
                                                AllOf(HasSubstr("\"tape\""), HasSubstr("memory"))));
 }

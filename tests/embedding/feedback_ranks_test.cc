@@ -39,8 +39,8 @@ EmbeddingCollectionOptions SumOptions() {
 
 EmbeddingCollectionOptions Int8(int64_t feedback_bytes) {
   EmbeddingCollectionOptions options = SumOptions();
-  options.exchange_backward = ExchangeType::kInt8;
-  options.exchange_feedback_bytes = feedback_bytes;
+  options.ranks.backward = ExchangeType::kInt8;
+  options.ranks.feedback_bytes = feedback_bytes;
   return options;
 }
 
@@ -51,7 +51,7 @@ std::vector<absl::Status> OnRanks(const EmbeddingCollectionOptions& options, con
   return RunOnThreads(world_size, {.timeout_seconds = 60},
                       [&](Communicator& communicator) -> absl::Status {
                         EmbeddingCollectionOptions mine = options;
-                        mine.communicator = &communicator;
+                        mine.ranks.communicator = &communicator;
                         ThreadPool pool(threads);
                         HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingCollection> tables,
                                                 EmbeddingCollection::Create(mine, {.pool = &pool}));
@@ -68,12 +68,12 @@ absl::Status StepWith(EmbeddingCollection& tables, const std::vector<uint64_t>& 
   for (int64_t i = 1; i <= batch.batch_size; ++i) batch.offsets.push_back(i);
   std::vector<float> floats(keys.size() * kDim);
   floats.reserve(1);
-  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step, tables.Prefetch(batch.view()));
-  HOTROW_RETURN_IF_ERROR(tables.Lookup(*step, {.pooled = floats.data()}));
+  HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables.Prefetch(batch.view()));
+  HOTROW_RETURN_IF_ERROR(step.Lookup({.pooled = test::RowsOf(tables, step.batch_size(), floats)}));
   for (size_t i = 0; i < keys.size(); ++i) {
     for (int32_t c = 0; c < kDim; ++c) floats[i * kDim + c] = gradient_of(keys[i], c);
   }
-  return tables.Update(std::move(step), {.pooled = floats.data()});
+  return std::move(step).Update({.pooled = test::RowsOf(tables, step.batch_size(), floats)});
 }
 
 std::vector<uint64_t> AllKeys() {
@@ -89,7 +89,8 @@ absl::StatusOr<std::vector<float>> ReadRows(EmbeddingCollection& tables) {
   batch.batch_size = kRows;
   for (int64_t i = 1; i <= batch.batch_size; ++i) batch.offsets.push_back(i);
   std::vector<float> rows(kRows * kDim);
-  HOTROW_RETURN_IF_ERROR(tables.Evaluate(batch.view(), {.pooled = rows.data()}));
+  HOTROW_RETURN_IF_ERROR(
+      tables.Evaluate(batch.view(), {.pooled = test::RowsOf(tables, batch.batch_size, rows)}));
   return rows;
 }
 
@@ -185,7 +186,7 @@ TEST(FeedbackRanksTest, RunsRepeatBitForBitAlsoWhereRoomIsShort) {
     for (const ExchangeRounding rounding :
          {ExchangeRounding::kNearest, ExchangeRounding::kStochastic}) {
       EmbeddingCollectionOptions options = Int8(bytes);
-      options.exchange_rounding = rounding;
+      options.ranks.rounding = rounding;
       const Outcome first = Train(options);
       const Outcome again = Train(options, /*threads=*/2);
       EXPECT_EQ(again.hash, first.hash) << bytes;
@@ -216,7 +217,7 @@ TEST(FeedbackRanksTest, SavedResidualsGoOnAsIfNothingHadHappened) {
       for (int rank = 0; rank < kRanks; ++rank) dirs.push_back(TempDir());
       const auto options_of = [&](int rank) {
         EmbeddingCollectionOptions options = Int8(bytes);
-        options.snapshot_dir = dirs[static_cast<size_t>(rank)];
+        std::get<MemoryStorage>(options.store).snapshot_dir = dirs[static_cast<size_t>(rank)];
         return options;
       };
       const auto run = [&](bool resumed,
@@ -224,13 +225,13 @@ TEST(FeedbackRanksTest, SavedResidualsGoOnAsIfNothingHadHappened) {
         return RunOnThreads(kRanks, {.timeout_seconds = 60},
                             [&](Communicator& communicator) -> absl::Status {
                               EmbeddingCollectionOptions options = options_of(communicator.rank());
-                              options.communicator = &communicator;
+                              options.ranks.communicator = &communicator;
                               if (resumed) {
                                 for (int rank = 0; rank < kRanks; ++rank) {
-                                  options.open_from.push_back(
+                                  options.start.from.push_back(
                                       {.snapshot = 1, .dir = dirs[static_cast<size_t>(rank)]});
                                 }
-                                options.open_steps = 13;
+                                options.start.steps = 13;
                               }
                               HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingCollection> tables,
                                                       EmbeddingCollection::Create(options, {}));
@@ -240,11 +241,11 @@ TEST(FeedbackRanksTest, SavedResidualsGoOnAsIfNothingHadHappened) {
       ASSERT_THAT(run(false,
                       [&](EmbeddingCollection& tables, int rank) -> absl::Status {
                         HOTROW_RETURN_IF_ERROR(TrainSteps(tables, rank, 0, 13));
-                        EXPECT_TRUE(tables.keeps_residuals());
-                        HOTROW_RETURN_IF_ERROR(tables.PrepareSnapshot(1));
+                        EXPECT_TRUE(tables.residuals().kept());
+                        HOTROW_RETURN_IF_ERROR(tables.snapshots().Prepare(1));
                         HOTROW_ASSIGN_OR_RETURN(saved[static_cast<size_t>(rank)],
-                                                tables.SaveResiduals());
-                        return tables.CommitSnapshot(1);
+                                                tables.residuals().Save());
+                        return tables.snapshots().Commit(1);
                       }),
                   Each(IsOk()));
       Hash128 hash;
@@ -253,12 +254,12 @@ TEST(FeedbackRanksTest, SavedResidualsGoOnAsIfNothingHadHappened) {
                         if (with_residuals) {
                           HOTROW_ASSIGN_OR_RETURN(
                               const bool taken,
-                              tables.LoadResiduals(saved[static_cast<size_t>(rank)].span()));
+                              tables.residuals().Load(saved[static_cast<size_t>(rank)].span()));
                           EXPECT_TRUE(taken);
                         }
                         HOTROW_RETURN_IF_ERROR(TrainSteps(tables, rank, 13, 30));
                         EXPECT_THAT(
-                            tables.LoadResiduals(saved[static_cast<size_t>(rank)].span()),
+                            tables.residuals().Load(saved[static_cast<size_t>(rank)].span()),
                             StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("before")));
                         HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.Digest());
                         if (rank == 0) hash = digest.hash;
@@ -272,24 +273,24 @@ TEST(FeedbackRanksTest, SavedResidualsGoOnAsIfNothingHadHappened) {
 
 TEST(FeedbackRanksTest, WrongOptionsAreNamed) {
   EmbeddingCollectionOptions options = Int8(1 << 20);
-  options.exchange_backward = ExchangeType::kFp32;
+  options.ranks.backward = ExchangeType::kFp32;
   EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           AllOf(HasSubstr("exchange_feedback_bytes is 1048576"),
-                                                 HasSubstr("exchange_backward is fp32"))));
+                                           AllOf(HasSubstr("ranks.feedback_bytes is 1048576"),
+                                                 HasSubstr("ranks.backward is fp32"))));
   options = Int8(-1);
   EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           HasSubstr("exchange_feedback_bytes: must not be")));
+                                           HasSubstr("ranks.feedback_bytes: must not be")));
   const int64_t least = EmbeddingCollection::MinFeedbackBytes(SumOptions());
   EXPECT_THAT(Int8(least - 1).Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("exchange_feedback_bytes"), HasSubstr("four residuals"),
+                       AllOf(HasSubstr("ranks.feedback_bytes"), HasSubstr("four residuals"),
                              HasSubstr(std::to_string(least)))));
   HOTROW_EXPECT_OK(Int8(least).Validate());
   // Another budget on one rank.
   const std::vector<absl::Status> statuses = RunOnThreads(
       kRanks, {.timeout_seconds = 60}, [&](Communicator& communicator) -> absl::Status {
         EmbeddingCollectionOptions mine = Int8(communicator.rank() == 1 ? 2 << 20 : 1 << 20);
-        mine.communicator = &communicator;
+        mine.ranks.communicator = &communicator;
         return EmbeddingCollection::Create(mine, {}).status();
       });
   EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInvalidArgument,

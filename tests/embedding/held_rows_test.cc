@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "embedding/tiers/held_rows.h"
+#include "embedding/tiers/held_rows_impl.h"
 #include "gtest/gtest.h"
 #include "tests/support/colliding_keys.h"
 #include "tests/support/test_util.h"

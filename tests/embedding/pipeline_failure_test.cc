@@ -36,7 +36,7 @@ using ::testing::HasSubstr;
 
 TEST(PipelineFailureTest, AStepThatDoesNotFitAloneFailsAtItsLookupAndTheNextGoesOn) {
   EmbeddingCollectionOptions options = Options({Table("a", 64, {"f0"})});
-  options.cache_bytes = 60'000;
+  options.cache.bytes = 60'000;
   options.prefetch_depth = 2;
   HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
   const Batch large = RandomBatch(1, 1, 64, 40, 1'000'000, false);
@@ -46,15 +46,18 @@ TEST(PipelineFailureTest, AStepThatDoesNotFitAloneFailsAtItsLookupAndTheNextGoes
     HOTROW_ASSERT_OK_AND_ASSIGN(auto first, tables->Prefetch(small.view()));
     HOTROW_ASSERT_OK_AND_ASSIGN(auto second, tables->Prefetch(large.view()));
     HOTROW_ASSERT_OK_AND_ASSIGN(auto third, tables->Prefetch(small.view()));
-    HOTROW_ASSERT_OK(tables->Lookup(*first, {.pooled = output.data()}));
-    HOTROW_ASSERT_OK(tables->Update(std::move(first), {.pooled = output.data()}));
-    EXPECT_THAT(tables->Lookup(*second, {.pooled = output.data()}),
+    HOTROW_ASSERT_OK(first.Lookup({.pooled = test::RowsOf(*tables, first.batch_size(), output)}));
+    HOTROW_ASSERT_OK(
+        std::move(first).Update({.pooled = test::RowsOf(*tables, first.batch_size(), output)}));
+    EXPECT_THAT(second.Lookup({.pooled = test::RowsOf(*tables, second.batch_size(), output)}),
                 StatusIs(absl::StatusCode::kResourceExhausted,
                          AllOf(HasSubstr("60000"), HasSubstr("64 samples"))));
-    EXPECT_THAT(tables->Update(std::move(second), {.pooled = output.data()}),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("looked up")));
-    HOTROW_ASSERT_OK(tables->Lookup(*third, {.pooled = output.data()}));
-    HOTROW_ASSERT_OK(tables->Update(std::move(third), {.pooled = output.data()}));
+    EXPECT_THAT(
+        std::move(second).Update({.pooled = test::RowsOf(*tables, second.batch_size(), output)}),
+        StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("looked up")));
+    HOTROW_ASSERT_OK(third.Lookup({.pooled = test::RowsOf(*tables, third.batch_size(), output)}));
+    HOTROW_ASSERT_OK(
+        std::move(third).Update({.pooled = test::RowsOf(*tables, third.batch_size(), output)}));
   }
   EXPECT_EQ(tables->steps(), 40);
 }
@@ -71,9 +74,9 @@ TEST(PipelineFailureTest, StepsThatFailOverABadDiskCanBeTakenAgain) {
     RandomStream random(seed, RandomPurpose::kTest);
     FaultyEnv env;
     EmbeddingCollectionOptions options = SmallTables();
-    HOTROW_ASSERT_OK_AND_ASSIGN(options.cache_bytes, EmbeddingCollection::MinCacheBytes(options));
+    HOTROW_ASSERT_OK_AND_ASSIGN(options.cache.bytes, EmbeddingCollection::MinCacheBytes(options));
     // With room for two steps one is placed, on rows that both have, while the other's read fails.
-    options.cache_bytes *= 1 + static_cast<int64_t>(seed % 2);
+    options.cache.bytes *= 1 + static_cast<int64_t>(seed % 2);
     options.prefetch_depth = static_cast<int32_t>(seed % 4);
     PutStore(StoreKind::kSsd, "/store", &options);
     options.env = &env;
@@ -107,11 +110,11 @@ TEST(PipelineFailureTest, StepsThatFailOverABadDiskCanBeTakenAgain) {
 TEST(PipelineFailureTest, AFullStoreUnderACacheIsNamed) {
   for (const int depth : {0, 2}) {
     EmbeddingCollectionOptions options = SmallTables();
-    HOTROW_ASSERT_OK_AND_ASSIGN(options.cache_bytes, EmbeddingCollection::MinCacheBytes(options));
+    HOTROW_ASSERT_OK_AND_ASSIGN(options.cache.bytes, EmbeddingCollection::MinCacheBytes(options));
     options.prefetch_depth = depth;
-    options.store_bytes = 512 << 10;
+    std::get<MemoryStorage>(options.store).memory_bytes = 512 << 10;
     test::MemEnv env;
-    options.snapshot_dir = "/snapshots";
+    std::get<MemoryStorage>(options.store).snapshot_dir = "/snapshots";
     options.env = &env;
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
     Trainer trainer(tables.get(), depth, 0, 1000, 1'000'000);
@@ -120,13 +123,15 @@ TEST(PipelineFailureTest, AFullStoreUnderACacheIsNamed) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
     EXPECT_THAT(tables->Flush(),
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
-    EXPECT_THAT(tables->PrepareSnapshot(1),
+    EXPECT_THAT(tables->snapshots().Prepare(1),
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
     EXPECT_THAT(trainer.Step(),
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
     std::vector<float> output(static_cast<size_t>(kBatchSize * tables->pooled_dim()));
-    EXPECT_THAT(tables->Evaluate(BatchOf(1, 100).view(), {.pooled = output.data()}),
-                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
+    EXPECT_THAT(
+        tables->Evaluate(BatchOf(1, 100).view(),
+                         {.pooled = test::RowsOf(*tables, BatchOf(1, 100).batch_size, output)}),
+        StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("524288")));
   }
 }
 

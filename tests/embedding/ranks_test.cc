@@ -75,7 +75,7 @@ absl::Status TrainSteps(EmbeddingCollection& tables, int depth, int rank, int wo
   const auto slice_of = [&](int64_t whole) {
     return std::pair(whole * rank / world_size, whole * (rank + 1) / world_size);
   };
-  std::deque<std::pair<std::unique_ptr<EmbeddingStep>, int64_t>> ahead;
+  std::deque<std::pair<EmbeddingStep, int64_t>> ahead;
   int next = run.first_step;
   const int last = run.first_step + run.steps;
   std::vector<float> gradient;
@@ -84,44 +84,48 @@ absl::Status TrainSteps(EmbeddingCollection& tables, int depth, int rank, int wo
       const Batch whole = RandomBatch(static_cast<uint64_t>(next) + 100, static_cast<int>(features),
                                       run.batch_size, run.max_hotness, run.rows, next % 2 == 1);
       const auto [begin, end] = slice_of(run.batch_size);
-      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step,
+      HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step,
                               tables.Prefetch(Slice(whole, features, begin, end).view()));
       ahead.emplace_back(std::move(step), begin);
     }
     auto [step, first_sample] = std::move(ahead.front());
     ahead.pop_front();
-    std::vector<float> output(static_cast<size_t>(step->batch_size() * tables.pooled_dim()), -1.0f);
+    std::vector<float> output(static_cast<size_t>(step.batch_size() * tables.pooled_dim()), -1.0f);
     output.reserve(1);
-    if (run.begin_early) HOTROW_RETURN_IF_ERROR(tables.BeginLookup(*step));
-    HOTROW_RETURN_IF_ERROR(tables.Lookup(*step, {.pooled = output.data()}));
+    if (run.begin_early) HOTROW_RETURN_IF_ERROR(step.BeginLookup());
+    HOTROW_RETURN_IF_ERROR(
+        step.Lookup({.pooled = test::RowsOf(tables, step.batch_size(), output)}));
     if (run.evaluate_every > 0 && i % run.evaluate_every == 0) {
       const Batch other = RandomBatch(static_cast<uint64_t>(i * world_size + rank) + 999,
                                       static_cast<int>(features), run.batch_size, run.max_hotness,
                                       run.rows * 2, false);
       std::vector<float> values(static_cast<size_t>(run.batch_size * tables.pooled_dim()));
-      HOTROW_RETURN_IF_ERROR(tables.Evaluate(other.view(), {.pooled = values.data()}));
+      HOTROW_RETURN_IF_ERROR(tables.Evaluate(
+          other.view(), {.pooled = test::RowsOf(tables, other.batch_size, values)}));
     }
     Gradient(output, first_sample, tables.pooled_dim(), i, &gradient);
     gradient.reserve(1);
     if (run.begin_early) {
-      HOTROW_RETURN_IF_ERROR(tables.BeginUpdate(*step, {.pooled = gradient.data()}));
+      HOTROW_RETURN_IF_ERROR(
+          step.BeginUpdate({.pooled = test::RowsOf(tables, step.batch_size(), gradient)}));
     }
-    HOTROW_RETURN_IF_ERROR(tables.Update(std::move(step), {.pooled = gradient.data()}));
+    HOTROW_RETURN_IF_ERROR(
+        std::move(step).Update({.pooled = test::RowsOf(tables, step.batch_size(), gradient)}));
   }
   return absl::OkStatus();
 }
 
 // --- Whole runs
 
-using RankOptions = std::function<EmbeddingCollectionOptions(int rank)>;
+using OptionsOfRank = std::function<EmbeddingCollectionOptions(int rank)>;
 using RankBody = std::function<absl::Status(EmbeddingCollection&, int rank)>;
 
-std::vector<absl::Status> OnRanks(int world_size, int threads, const RankOptions& options_of,
+std::vector<absl::Status> OnRanks(int world_size, int threads, const OptionsOfRank& options_of,
                                   const RankBody& body, double timeout_seconds = 60) {
   return RunOnThreads(world_size, {.timeout_seconds = timeout_seconds},
                       [&](Communicator& communicator) -> absl::Status {
                         EmbeddingCollectionOptions options = options_of(communicator.rank());
-                        options.communicator = &communicator;
+                        options.ranks.communicator = &communicator;
                         ThreadPool pool(threads);
                         HOTROW_ASSIGN_OR_RETURN(
                             std::unique_ptr<EmbeddingCollection> tables,
@@ -159,13 +163,14 @@ absl::StatusOr<std::vector<float>> ReadAll(EmbeddingCollection& tables, int rank
     }
     std::vector<float> values(static_cast<size_t>(static_cast<int64_t>(n) * tables.pooled_dim()));
     values.reserve(1);
-    HOTROW_RETURN_IF_ERROR(tables.Evaluate(batch.view(), {.pooled = values.data()}));
+    HOTROW_RETURN_IF_ERROR(
+        tables.Evaluate(batch.view(), {.pooled = test::RowsOf(tables, batch.batch_size, values)}));
     out.insert(out.end(), values.begin(), values.end());
   }
   return out;
 }
 
-Outcome TrainOnRanks(int world_size, const RankOptions& options_of, const RankRun& run) {
+Outcome TrainOnRanks(int world_size, const OptionsOfRank& options_of, const RankRun& run) {
   Outcome outcome;
   ExpectAllOk(OnRanks(world_size, run.threads, options_of,
                       [&](EmbeddingCollection& tables, int rank) -> absl::Status {
@@ -283,8 +288,8 @@ TEST_P(RanksBitsTest, DependOnNothingButTheNumberOfRanks) {
           EmbeddingCollectionOptions out = plain(rank);
           PutStore(store, absl::StrCat(dir, "/", rank), &out);
           // The least budget depends on the number of ranks: that of one is enough for all.
-          out.cache_bytes = kMiB;
-          out.cache_bytes = *EmbeddingCollection::MinCacheBytes(out) * (smallest ? 1 : 4);
+          out.cache.bytes = kMiB;
+          out.cache.bytes = *EmbeddingCollection::MinCacheBytes(out) * (smallest ? 1 : 4);
           out.prefetch_depth = depth;
           out.evaluation_staging_bytes = 64 << 10;
           return out;
@@ -339,13 +344,14 @@ TEST(RanksTest, KeysWithOneLookupHaveTheSameBitsOnAnyNumberOfRanks) {
                 }
                 const int64_t begin = kSamples * rank / ranks;
                 const Batch mine = Slice(whole, 4, begin, kSamples * (rank + 1) / ranks);
-                HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step,
-                                        tables.Prefetch(mine.view()));
+                HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables.Prefetch(mine.view()));
                 std::vector<float> output(
                     static_cast<size_t>(mine.batch_size * tables.pooled_dim()));
-                HOTROW_RETURN_IF_ERROR(tables.Lookup(*step, {.pooled = output.data()}));
+                HOTROW_RETURN_IF_ERROR(
+                    step.Lookup({.pooled = test::RowsOf(tables, step.batch_size(), output)}));
                 Gradient(output, begin, tables.pooled_dim(), i, &gradient);
-                HOTROW_RETURN_IF_ERROR(tables.Update(std::move(step), {.pooled = gradient.data()}));
+                HOTROW_RETURN_IF_ERROR(std::move(step).Update(
+                    {.pooled = test::RowsOf(tables, step.batch_size(), gradient)}));
               }
               HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.Digest());
               HOTROW_ASSIGN_OR_RETURN(std::vector<float> values, ReadAll(tables, rank, 2 * kKeys));
@@ -375,8 +381,8 @@ TEST(RanksTest, RowsOfSixteenBitsLoseNothingInAnExchangeOfTheirType) {
       return [=](int) {
         EmbeddingCollectionOptions options = TwoWidths();
         for (TableConfig& table : options.tables) table.weights_precision = precision;
-        options.exchange_forward = forward;
-        options.exchange_rounding = rounding;
+        options.ranks.forward = forward;
+        options.ranks.rounding = rounding;
         return options;
       };
     };
@@ -412,8 +418,8 @@ TEST(RanksTest, BytesAreThoseOfDistinctRows) {
     return [type](int) {
       EmbeddingCollectionOptions options = Options({Table("t", 64, {"f0", "f1"})});
       options.max_batch_size = kSamples;
-      options.exchange_forward = type;
-      options.exchange_backward = type;
+      options.ranks.forward = type;
+      options.ranks.backward = type;
       return options;
     };
   };
@@ -461,8 +467,8 @@ TEST(RanksTest, RoundedExchangeStaysNearAndRepeats) {
   for (const auto& [type, rounding, bound] : cases) {
     const auto options = [type = type, rounding = rounding](int) {
       EmbeddingCollectionOptions out = TwoWidths();
-      out.exchange_forward = out.exchange_backward = type;
-      out.exchange_rounding = rounding;
+      out.ranks.forward = out.ranks.backward = type;
+      out.ranks.rounding = rounding;
       return out;
     };
     const Outcome rounded = TrainOnRanks(3, options, run);
@@ -488,17 +494,16 @@ TEST(RanksTest, CancelledStepsLeaveTheRanksInStep) {
       },
       [&](EmbeddingCollection& tables, int rank) -> absl::Status {
         // Some of them begun; dropped in another order on each rank.
-        std::vector<std::unique_ptr<EmbeddingStep>> dropped;
+        std::vector<EmbeddingStep> dropped;
         for (int i = 0; i < 4; ++i) {
           const Batch batch =
               RandomBatch(static_cast<uint64_t>(i * 3 + rank) + 7000, 4, 16, 3, 400, false);
-          HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step,
-                                  tables.Prefetch(batch.view()));
+          HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables.Prefetch(batch.view()));
           dropped.push_back(std::move(step));
         }
-        HOTROW_RETURN_IF_ERROR(tables.BeginLookup(*dropped[0]));
+        HOTROW_RETURN_IF_ERROR(dropped[0].BeginLookup());
         if (rank == 1) std::reverse(dropped.begin(), dropped.end());
-        for (auto& step : dropped) step.reset();
+        for (EmbeddingStep& step : dropped) step = EmbeddingStep();
         HOTROW_RETURN_IF_ERROR(TrainSteps(tables, 3, rank, 3, run));
         HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.Digest());
         if (rank == 0) hash = digest.hash;
@@ -514,14 +519,14 @@ TEST(RanksTest, OtherOptionsOfARankAreNamed) {
       3, 1,
       [](int rank) {
         EmbeddingCollectionOptions options = TwoWidths();
-        if (rank == 2) options.exchange_forward = ExchangeType::kInt8;
+        if (rank == 2) options.ranks.forward = ExchangeType::kInt8;
         return options;
       },
       [](EmbeddingCollection&, int) { return absl::OkStatus(); });
   for (const absl::Status& status : statuses) {
     EXPECT_THAT(status,
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("exchange_forward is fp32 on ranks 0, 1 and int8 on rank 2")));
+                         HasSubstr("ranks.forward is fp32 on ranks 0, 1 and int8 on rank 2")));
   }
 }
 
@@ -542,7 +547,7 @@ TEST(RanksTest, ARankThatCannotOpenIsNamedEverywhere) {
       3, 1,
       [](int rank) {
         EmbeddingCollectionOptions options = TwoWidths();
-        options.cache_bytes = rank == 1 ? 1000 : kMiB * 16;
+        options.cache.bytes = rank == 1 ? 1000 : kMiB * 16;
         return options;
       },
       [](EmbeddingCollection&, int) { return absl::OkStatus(); });
@@ -561,7 +566,7 @@ TEST(RanksTest, ARankWithoutRoomEndsTheJobAndIsNamed) {
       [](int rank) {
         EmbeddingCollectionOptions options = TwoWidths();
         // Room for the index, not for the rows.
-        if (rank == 3) options.store_bytes = 40 << 10;
+        if (rank == 3) std::get<MemoryStorage>(options.store).memory_bytes = 40 << 10;
         return options;
       },
       [](EmbeddingCollection& tables, int rank) {
@@ -600,17 +605,19 @@ TEST(RanksTest, NoLookupBehindBeginUpdate) {
       [](EmbeddingCollection& tables, int) -> absl::Status {
         const Batch batch = RandomBatch(1, 4, 8, 3, 50, false);
         std::vector<float> output(static_cast<size_t>(8 * tables.pooled_dim()));
-        HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step, tables.Prefetch(batch.view()));
-        HOTROW_RETURN_IF_ERROR(tables.Lookup(*step, {.pooled = output.data()}));
-        HOTROW_RETURN_IF_ERROR(tables.BeginUpdate(*step, {.pooled = output.data()}));
+        HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables.Prefetch(batch.view()));
+        HOTROW_RETURN_IF_ERROR(
+            step.Lookup({.pooled = test::RowsOf(tables, step.batch_size(), output)}));
+        HOTROW_RETURN_IF_ERROR(
+            step.BeginUpdate({.pooled = test::RowsOf(tables, step.batch_size(), output)}));
         for (int i = 0; i < 2; ++i) {
-          EXPECT_THAT(tables.Lookup(*step, {.pooled = output.data()}),
+          EXPECT_THAT(step.Lookup({.pooled = test::RowsOf(tables, step.batch_size(), output)}),
                       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("BeginUpdate")));
-          EXPECT_THAT(tables.BeginLookup(*step),
+          EXPECT_THAT(step.BeginLookup(),
                       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("BeginUpdate")));
         }
         // Nothing has happened to the step.
-        return tables.Update(std::move(step), {.pooled = output.data()});
+        return std::move(step).Update({.pooled = test::RowsOf(tables, step.batch_size(), output)});
       }));
 }
 
@@ -620,12 +627,14 @@ TEST(RanksTest, NoEvaluationWhileRowsTravel) {
       [](EmbeddingCollection& tables, int) -> absl::Status {
         const Batch batch = RandomBatch(1, 4, 8, 3, 50, false);
         std::vector<float> output(static_cast<size_t>(8 * tables.pooled_dim()));
-        HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step, tables.Prefetch(batch.view()));
-        HOTROW_RETURN_IF_ERROR(tables.BeginLookup(*step));
-        EXPECT_THAT(tables.Evaluate(batch.view(), {.pooled = output.data()}),
+        HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables.Prefetch(batch.view()));
+        HOTROW_RETURN_IF_ERROR(step.BeginLookup());
+        EXPECT_THAT(tables.Evaluate(batch.view(),
+                                    {.pooled = test::RowsOf(tables, batch.batch_size, output)}),
                     StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("BeginLookup")));
-        HOTROW_RETURN_IF_ERROR(tables.Lookup(*step, {.pooled = output.data()}));
-        return tables.Update(std::move(step), {.pooled = output.data()});
+        HOTROW_RETURN_IF_ERROR(
+            step.Lookup({.pooled = test::RowsOf(tables, step.batch_size(), output)}));
+        return std::move(step).Update({.pooled = test::RowsOf(tables, step.batch_size(), output)});
       }));
 }
 
@@ -650,7 +659,7 @@ TEST_P(RanksSnapshotTest, OfAnyNumberOpenOnAnyNumber) {
         options.tables[0].num_embeddings = 1;
         options.tables[1].num_embeddings = 7;
         PutStore(kind, absl::StrCat(dir, "/", world_size, "/", rank), &options);
-        options.cache_bytes = kind == StoreKind::kMemory ? 0 : 4 * kMiB;
+        options.cache.bytes = kind == StoreKind::kMemory ? 0 : 4 * kMiB;
         return options;
       };
     };
@@ -667,10 +676,11 @@ TEST_P(RanksSnapshotTest, OfAnyNumberOpenOnAnyNumber) {
           }
         }
         const Batch mine = Slice(whole, 3, 800 * rank / ranks, 800 * (rank + 1) / ranks);
-        HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> s, tables.Prefetch(mine.view()));
+        HOTROW_ASSIGN_OR_RETURN(EmbeddingStep s, tables.Prefetch(mine.view()));
         std::vector<float> values(static_cast<size_t>(mine.batch_size * tables.pooled_dim()));
-        HOTROW_RETURN_IF_ERROR(tables.Lookup(*s, {.pooled = values.data()}));
-        HOTROW_RETURN_IF_ERROR(tables.Update(std::move(s), {.pooled = values.data()}));
+        HOTROW_RETURN_IF_ERROR(s.Lookup({.pooled = test::RowsOf(tables, s.batch_size(), values)}));
+        HOTROW_RETURN_IF_ERROR(
+            std::move(s).Update({.pooled = test::RowsOf(tables, s.batch_size(), values)}));
       }
       return absl::OkStatus();
     };
@@ -685,8 +695,8 @@ TEST_P(RanksSnapshotTest, OfAnyNumberOpenOnAnyNumber) {
     ExpectAllOk(OnRanks(before, 1, big_batches(before),
                         [&](EmbeddingCollection& tables, int rank) -> absl::Status {
                           HOTROW_RETURN_IF_ERROR(train(tables, rank, before, 0));
-                          HOTROW_RETURN_IF_ERROR(tables.PrepareSnapshot(9));
-                          HOTROW_RETURN_IF_ERROR(tables.CommitSnapshot(9));
+                          HOTROW_RETURN_IF_ERROR(tables.snapshots().Prepare(9));
+                          HOTROW_RETURN_IF_ERROR(tables.snapshots().Commit(9));
                           HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.Digest());
                           if (rank == 0) written = digest;
                           // Not part of it.
@@ -700,10 +710,10 @@ TEST_P(RanksSnapshotTest, OfAnyNumberOpenOnAnyNumber) {
         [&](int rank) {
           EmbeddingCollectionOptions options = big_batches(after)(rank);
           for (int part = 0; part < before; ++part) {
-            options.open_from.push_back(
+            options.start.from.push_back(
                 {.snapshot = 9, .dir = absl::StrCat(dir, "/", before, "/", part)});
           }
-          options.open_steps = 6;
+          options.start.steps = 6;
           return options;
         },
         [&](EmbeddingCollection& tables, int rank) -> absl::Status {
@@ -722,6 +732,40 @@ INSTANTIATE_TEST_SUITE_P(Stores, RanksSnapshotTest,
                                          StoreKind::kRocksDb
 #endif
                                          ));
+
+// Each rank asks for keys of its own, most of which others keep.
+TEST(RanksTest, RowsAreReadByKeyFromWhereverTheyAreKept) {
+  constexpr int kRanks = 3;
+  EmbeddingCollectionOptions plain = Options({Table("a", 8, {"f0"}), Table("b", 5, {"f1"})});
+  plain.tables[1].weights_precision = WeightsPrecision::kBf16;
+  plain.evaluation_staging_bytes = 2000;
+  ExpectAllOk(OnRanks(
+      kRanks, 1, [&](int) { return plain; },
+      [&](EmbeddingCollection& tables, int rank) -> absl::Status {
+        HOTROW_RETURN_IF_ERROR(
+            TrainSteps(tables, 0, rank, kRanks, {.steps = 4, .batch_size = 24, .rows = 100}));
+        std::vector<uint64_t> keys;
+        for (uint64_t i = 0; i < static_cast<uint64_t>(rank) * 40; ++i) keys.push_back(i * 3 % 150);
+        const int64_t n = std::ssize(keys);
+        std::vector<float> rows(static_cast<size_t>(n * 5) + 1);
+        HOTROW_RETURN_IF_ERROR(tables.ReadRows("b", keys, {rows.data(), n, 5}));
+        JaggedBatch batch = {.batch_size = n, .values = keys};
+        std::vector<int64_t> lengths(static_cast<size_t>(n), 0);
+        lengths.resize(static_cast<size_t>(2 * n), 1);
+        batch.lengths = lengths;
+        std::vector<float> seen(static_cast<size_t>(n * 13) + 1);
+        HOTROW_RETURN_IF_ERROR(tables.Evaluate(batch, {.pooled = {seen.data(), n, 13}}));
+        for (int64_t i = 0; i < n; ++i) {
+          for (int64_t d = 0; d < 5; ++d) EXPECT_EQ(rows[i * 5 + d], seen[i * 13 + 8 + d]) << i;
+        }
+        bool found[1];
+        const uint64_t key[1] = {3};
+        rows.resize(5);
+        EXPECT_THAT(tables.ReadRows("b", key, {rows.data(), 1, 5}, found),
+                    StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("found")));
+        return absl::OkStatus();
+      }));
+}
 
 }  // namespace
 }  // namespace hotrow::test

@@ -70,9 +70,9 @@ TEST_P(SnapshotTest, EachShowsItsStepWhateverHappensMeanwhile) {
 
     EmbeddingCollectionOptions options = plain;
     HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t least, EmbeddingCollection::MinCacheBytes(options));
-    options.cache_bytes = least + static_cast<int64_t>(random.Below(4)) * least / 2;
+    options.cache.bytes = least + static_cast<int64_t>(random.Below(4)) * least / 2;
     options.prefetch_depth = static_cast<int32_t>(random.Below(4));
-    options.cache_policy = random.Below(2) == 0 ? CachePolicy::kLru : CachePolicy::kLfu;
+    options.cache.policy = random.Below(2) == 0 ? CachePolicy::kLru : CachePolicy::kLfu;
     const std::string dir = test::TempDir();
     PutStore(GetParam(), dir, &options);
     std::vector<int> taken;
@@ -83,20 +83,20 @@ TEST_P(SnapshotTest, EachShowsItsStepWhateverHappensMeanwhile) {
       while (trainer.step() < kSteps) {
         HOTROW_ASSERT_OK(trainer.Step());
         if (writing) {
-          HOTROW_ASSERT_OK_AND_ASSIGN(const bool prepared, tables->SnapshotPrepared());
+          HOTROW_ASSERT_OK_AND_ASSIGN(const bool prepared, tables->snapshots().Prepared());
           if (!prepared && random.Below(6) == 0) {
-            HOTROW_ASSERT_OK(tables->WaitSnapshot());
+            HOTROW_ASSERT_OK(tables->snapshots().Wait());
           }
           if (prepared && random.Below(2) == 0) {
-            HOTROW_ASSERT_OK(tables->CommitSnapshot(static_cast<SnapshotId>(taken.back())));
+            HOTROW_ASSERT_OK(tables->snapshots().Commit(static_cast<SnapshotId>(taken.back())));
             writing = false;
           }
           if (!prepared) {
-            const absl::Status second = tables->BeginSnapshot(1000);
+            const absl::Status second = tables->snapshots().Begin(1000);
             // It may have come to its end by now, and then the name is good.
             if (second.ok()) {
-              HOTROW_ASSERT_OK(tables->WaitSnapshot());
-              HOTROW_ASSERT_OK(tables->DropSnapshot(1000));
+              HOTROW_ASSERT_OK(tables->snapshots().Wait());
+              HOTROW_ASSERT_OK(tables->snapshots().Drop(1000));
               writing = false;
             } else {
               EXPECT_THAT(second, StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -104,15 +104,16 @@ TEST_P(SnapshotTest, EachShowsItsStepWhateverHappensMeanwhile) {
             }
           }
         } else if (random.Below(3) == 0) {
-          if (random.Below(3) == 0) tables->AnnounceSnapshot();
-          HOTROW_ASSERT_OK(tables->BeginSnapshot(static_cast<SnapshotId>(trainer.step())));
+          if (random.Below(3) == 0) tables->snapshots().Announce();
+          HOTROW_ASSERT_OK(tables->snapshots().Begin(static_cast<SnapshotId>(trainer.step())));
           taken.push_back(trainer.step());
           writing = true;
         }
         if (random.Below(10) == 0) {
           const Batch batch = BatchOf(trainer.step() / 2, rows * 2);
           std::vector<float> output(static_cast<size_t>(kBatchSize * tables->pooled_dim()));
-          HOTROW_ASSERT_OK(tables->Evaluate(batch.view(), {.pooled = output.data()}));
+          HOTROW_ASSERT_OK(tables->Evaluate(
+              batch.view(), {.pooled = test::RowsOf(*tables, batch.batch_size, output)}));
         }
         if (random.Below(20) == 0) {
           HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
@@ -120,7 +121,7 @@ TEST_P(SnapshotTest, EachShowsItsStepWhateverHappensMeanwhile) {
         }
       }
       if (writing) {
-        HOTROW_ASSERT_OK(tables->WaitSnapshot());
+        HOTROW_ASSERT_OK(tables->snapshots().Wait());
       }
       HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
       EXPECT_EQ(digest.hash, expected[kSteps]);
@@ -136,10 +137,10 @@ TEST_P(SnapshotTest, EachShowsItsStepWhateverHappensMeanwhile) {
       }
     }
     // Each in turn, in any order but that the last one is trained on.
-    options.cache_bytes = 2 * kMiB;
+    options.cache.bytes = 2 * kMiB;
     for (const int at : taken) {
-      options.open_from = {{.snapshot = static_cast<SnapshotId>(at)}};
-      options.open_steps = at;
+      options.start.from = {{.snapshot = static_cast<SnapshotId>(at)}};
+      options.start.steps = at;
       HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
       HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
       EXPECT_EQ(digest.hash, expected[at]) << "snapshot " << at;
@@ -257,10 +258,10 @@ TEST(SnapshotOverASlowDiskTest, HoldsBackWhatWasUpdatedSince) {
     test::MemEnv memory;
     GateEnv env(&memory);
     EmbeddingCollectionOptions options = SmallTables();
-    HOTROW_ASSERT_OK_AND_ASSIGN(options.cache_bytes, EmbeddingCollection::MinCacheBytes(options));
-    options.cache_bytes *= 2;
+    HOTROW_ASSERT_OK_AND_ASSIGN(options.cache.bytes, EmbeddingCollection::MinCacheBytes(options));
+    options.cache.bytes *= 2;
     options.prefetch_depth = depth;
-    options.snapshot_dir = "/snapshots";
+    std::get<MemoryStorage>(options.store).snapshot_dir = "/snapshots";
     options.env = &env;
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
     Trainer trainer(tables.get(), depth, 0, kSteps, kRows);
@@ -269,7 +270,7 @@ TEST(SnapshotOverASlowDiskTest, HoldsBackWhatWasUpdatedSince) {
     }
 
     env.Shut();
-    HOTROW_ASSERT_OK(tables->BeginSnapshot(20));
+    HOTROW_ASSERT_OK(tables->snapshots().Begin(20));
     env.AwaitVisitor();
     // The store takes nothing from here on, so training comes to a halt; then the gate opens.
     std::atomic<int> done{trainer.step()};
@@ -280,7 +281,7 @@ TEST(SnapshotOverASlowDiskTest, HoldsBackWhatWasUpdatedSince) {
       }
       env.Open();
     });
-    HOTROW_ASSERT_OK_AND_ASSIGN(const bool prepared, tables->SnapshotPrepared());
+    HOTROW_ASSERT_OK_AND_ASSIGN(const bool prepared, tables->snapshots().Prepared());
     EXPECT_FALSE(prepared);
     absl::Status status;
     while (status.ok() && trainer.step() < 45) {
@@ -289,13 +290,13 @@ TEST(SnapshotOverASlowDiskTest, HoldsBackWhatWasUpdatedSince) {
     }
     opener.join();
     HOTROW_ASSERT_OK(status);
-    HOTROW_ASSERT_OK(tables->WaitSnapshot());
+    HOTROW_ASSERT_OK(tables->snapshots().Wait());
     const EmbeddingStats stats = tables->Stats();
     EXPECT_GT(stats.snapshot_rows_held, 0);
     EXPECT_GT(stats.snapshot_evict_waits, 0);
     EXPECT_GT(stats.snapshot_evict_wait_ns, 0);
     // The next one holds what the first held back.
-    HOTROW_ASSERT_OK(tables->PrepareSnapshot(45));
+    HOTROW_ASSERT_OK(tables->snapshots().Prepare(45));
     while (trainer.step() < kSteps) {
       HOTROW_ASSERT_OK(trainer.Step());
     }
@@ -304,9 +305,9 @@ TEST(SnapshotOverASlowDiskTest, HoldsBackWhatWasUpdatedSince) {
     tables.reset();
     for (const int at : {20, 45}) {
       EmbeddingCollectionOptions again = SmallTables();
-      again.snapshot_dir = "/snapshots";
+      std::get<MemoryStorage>(again.store).snapshot_dir = "/snapshots";
       again.env = &env;
-      again.open_from = {{.snapshot = static_cast<SnapshotId>(at)}};
+      again.start.from = {{.snapshot = static_cast<SnapshotId>(at)}};
       HOTROW_ASSERT_OK_AND_ASSIGN(auto reopened, EmbeddingCollection::Create(again, {}));
       HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest there, reopened->Digest());
       EXPECT_EQ(there.hash, expected[at]);
@@ -328,9 +329,9 @@ TEST(SnapshotFailureTest, TheTablesGoOnAndTheNextOneIsWhole) {
     SCOPED_TRACE(absl::StrCat("call ", k));
     FaultyEnv env;
     EmbeddingCollectionOptions options = SmallTables();
-    HOTROW_ASSERT_OK_AND_ASSIGN(options.cache_bytes, EmbeddingCollection::MinCacheBytes(options));
+    HOTROW_ASSERT_OK_AND_ASSIGN(options.cache.bytes, EmbeddingCollection::MinCacheBytes(options));
     options.prefetch_depth = static_cast<int32_t>(k % 3);
-    options.snapshot_dir = "/snapshots";
+    std::get<MemoryStorage>(options.store).snapshot_dir = "/snapshots";
     options.env = &env;
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
     Trainer trainer(tables.get(), options.prefetch_depth, 0, kSteps, kRows);
@@ -338,26 +339,26 @@ TEST(SnapshotFailureTest, TheTablesGoOnAndTheNextOneIsWhole) {
       HOTROW_ASSERT_OK(trainer.Step());
     }
     env.FailCall(env.calls() + k, absl::ResourceExhaustedError("injected"));
-    const absl::Status begun = tables->BeginSnapshot(10);
+    const absl::Status begun = tables->snapshots().Begin(10);
     if (begun.ok()) {
       while (trainer.step() < 20) {
         HOTROW_ASSERT_OK(trainer.Step());
       }
     }
-    const absl::Status first = begun.ok() ? tables->WaitSnapshot() : begun;
+    const absl::Status first = begun.ok() ? tables->snapshots().Wait() : begun;
     if (env.faults() == 0) break;
     if (!first.ok()) {
       EXPECT_THAT(first, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("injected")));
       if (begun.ok()) {
-        EXPECT_THAT(tables->SnapshotPrepared(), Not(test::IsOk()));
+        EXPECT_THAT(tables->snapshots().Prepared(), Not(test::IsOk()));
       }
-      HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<SnapshotId> there, tables->ListSnapshots());
+      HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<SnapshotId> there, tables->snapshots().List());
       EXPECT_THAT(there, Not(Contains(10)));
       ++failed;
     }
     const auto second = static_cast<SnapshotId>(trainer.step());
     if (second != 10 || !first.ok()) {
-      HOTROW_ASSERT_OK(tables->PrepareSnapshot(second));
+      HOTROW_ASSERT_OK(tables->snapshots().Prepare(second));
     }
     EXPECT_EQ(tables->Stats().snapshots_failed, first.ok() || !begun.ok() ? 0 : 1);
     while (trainer.step() < kSteps) {
@@ -369,9 +370,9 @@ TEST(SnapshotFailureTest, TheTablesGoOnAndTheNextOneIsWhole) {
     for (const SnapshotId at : {SnapshotId{10}, second}) {
       if (at == 10 && !first.ok() && second != 10) continue;
       EmbeddingCollectionOptions again = SmallTables();
-      again.snapshot_dir = "/snapshots";
+      std::get<MemoryStorage>(again.store).snapshot_dir = "/snapshots";
       again.env = &env;
-      again.open_from = {{.snapshot = at}};
+      again.start.from = {{.snapshot = at}};
       HOTROW_ASSERT_OK_AND_ASSIGN(auto reopened, EmbeddingCollection::Create(again, {}));
       HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest there, reopened->Digest());
       EXPECT_EQ(there.hash, expected[at]);
@@ -392,7 +393,7 @@ TEST(SnapshotFailureTest, AnSsdThatGoesAwayKeepsWhatWasPrepared) {
     SCOPED_TRACE(absl::StrCat("call ", k));
     test::MemEnv memory;
     EmbeddingCollectionOptions options = SmallTables();
-    HOTROW_ASSERT_OK_AND_ASSIGN(options.cache_bytes, EmbeddingCollection::MinCacheBytes(options));
+    HOTROW_ASSERT_OK_AND_ASSIGN(options.cache.bytes, EmbeddingCollection::MinCacheBytes(options));
     options.prefetch_depth = static_cast<int32_t>(k % 3);
     PutStore(StoreKind::kSsd, "/store", &options);
     bool second = false;
@@ -404,28 +405,28 @@ TEST(SnapshotFailureTest, AnSsdThatGoesAwayKeepsWhatWasPrepared) {
       while (trainer.step() < 10) {
         HOTROW_ASSERT_OK(trainer.Step());
       }
-      HOTROW_ASSERT_OK(tables->PrepareSnapshot(10));
-      HOTROW_ASSERT_OK(tables->CommitSnapshot(10));
+      HOTROW_ASSERT_OK(tables->snapshots().Prepare(10));
+      HOTROW_ASSERT_OK(tables->snapshots().Commit(10));
       while (trainer.step() < 20) {
         HOTROW_ASSERT_OK(trainer.Step());
       }
       env.FailFrom(env.calls() + k * k / 3, absl::DataLossError("injected"));
-      absl::Status status = tables->BeginSnapshot(20);
+      absl::Status status = tables->snapshots().Begin(20);
       const bool begun = status.ok();
       while (status.ok() && trainer.step() < 30) status = trainer.Step();
       if (!status.ok()) {
         EXPECT_THAT(status.message(), HasSubstr("injected"));
       }
-      second = begun && tables->WaitSnapshot().ok();
+      second = begun && tables->snapshots().Wait().ok();
       (second ? prepared_late : failed) += 1;
     }
     options.env = &memory;
-    options.open_from = {{.snapshot = second ? SnapshotId{20} : SnapshotId{10}}};
-    options.open_steps = second ? 20 : 10;
+    options.start.from = {{.snapshot = second ? SnapshotId{20} : SnapshotId{10}}};
+    options.start.steps = second ? 20 : 10;
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
     HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
     EXPECT_EQ(digest.hash, expected[second ? 20 : 10]);
-    Trainer trainer(tables.get(), options.prefetch_depth, static_cast<int>(options.open_steps),
+    Trainer trainer(tables.get(), options.prefetch_depth, static_cast<int>(options.start.steps),
                     kSteps, kRows);
     while (trainer.step() < kSteps) {
       HOTROW_ASSERT_OK(trainer.Step());
@@ -444,30 +445,30 @@ TEST(SnapshotRulesTest, NamesAndOrderAreChecked) {
   test::MemEnv env;
   for (const int64_t cache_bytes : {int64_t{0}, kMiB}) {
     EmbeddingCollectionOptions options = SmallTables();
-    options.cache_bytes = cache_bytes;
+    options.cache.bytes = cache_bytes;
     options.env = &env;
     {
       HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
-      EXPECT_THAT(tables->BeginSnapshot(1),
+      EXPECT_THAT(tables->snapshots().Begin(1),
                   StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("snapshot_dir")));
     }
-    options.snapshot_dir = absl::StrCat("/snapshots", cache_bytes);
+    std::get<MemoryStorage>(options.store).snapshot_dir = absl::StrCat("/snapshots", cache_bytes);
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
-    EXPECT_THAT(tables->SnapshotPrepared(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                                     HasSubstr("no snapshot was begun")));
-    EXPECT_THAT(tables->BeginSnapshot(0),
+    EXPECT_THAT(tables->snapshots().Prepared(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                         HasSubstr("no snapshot was begun")));
+    EXPECT_THAT(tables->snapshots().Begin(0),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("0")));
     Trainer trainer(tables.get(), 0, 0, 4, 500);
     HOTROW_ASSERT_OK(trainer.Step());
-    HOTROW_ASSERT_OK(tables->BeginSnapshot(7));
-    HOTROW_ASSERT_OK(tables->WaitSnapshot());
-    HOTROW_ASSERT_OK_AND_ASSIGN(const bool prepared, tables->SnapshotPrepared());
+    HOTROW_ASSERT_OK(tables->snapshots().Begin(7));
+    HOTROW_ASSERT_OK(tables->snapshots().Wait());
+    HOTROW_ASSERT_OK_AND_ASSIGN(const bool prepared, tables->snapshots().Prepared());
     EXPECT_TRUE(prepared);
-    EXPECT_THAT(tables->BeginSnapshot(7),
+    EXPECT_THAT(tables->snapshots().Begin(7),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("snapshot 7")));
     HOTROW_ASSERT_OK(trainer.Step());
-    HOTROW_ASSERT_OK(tables->PrepareSnapshot(8));
-    EXPECT_THAT(*tables->ListSnapshots(), ElementsAre(7, 8));
+    HOTROW_ASSERT_OK(tables->snapshots().Prepare(8));
+    EXPECT_THAT(*tables->snapshots().List(), ElementsAre(7, 8));
     const EmbeddingStats stats = tables->Stats();
     EXPECT_EQ(stats.snapshots, 2);
     EXPECT_GT(stats.snapshot_pause_ns, 0);
@@ -476,7 +477,7 @@ TEST(SnapshotRulesTest, NamesAndOrderAreChecked) {
     const Batch batch = BatchOf(1, 500);
     HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables->Prefetch(batch.view()));
     EXPECT_THAT(tables->Close(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("1")));
-    step.reset();
+    step = EmbeddingStep();
     HOTROW_ASSERT_OK(tables->Close());
   }
 }
@@ -488,7 +489,7 @@ TEST(PipelineTraceTest, EachStageHasASpan) {
   ExecContext ctx;
   ctx.trace = &trace;
   EmbeddingCollectionOptions options = SmallTables();
-  HOTROW_ASSERT_OK_AND_ASSIGN(options.cache_bytes, EmbeddingCollection::MinCacheBytes(options));
+  HOTROW_ASSERT_OK_AND_ASSIGN(options.cache.bytes, EmbeddingCollection::MinCacheBytes(options));
   options.prefetch_depth = 2;
   PutStore(StoreKind::kSsd, "/store", &options);
   options.env = &env;
@@ -497,7 +498,7 @@ TEST(PipelineTraceTest, EachStageHasASpan) {
   while (trainer.step() < 30) {
     HOTROW_ASSERT_OK(trainer.Step());
     if (trainer.step() == 10) {
-      HOTROW_ASSERT_OK(tables->PrepareSnapshot(10));
+      HOTROW_ASSERT_OK(tables->snapshots().Prepare(10));
     }
   }
   std::map<std::string, int64_t> counts;
@@ -518,7 +519,7 @@ TEST(SnapshotRulesTest, TheCollectionMayEndMeanwhile) {
   for (int i = 0; i < 20; ++i) {
     test::MemEnv env;
     EmbeddingCollectionOptions options = SmallTables();
-    options.cache_bytes = kMiB;
+    options.cache.bytes = kMiB;
     options.prefetch_depth = 2;
     PutStore(i % 2 == 0 ? StoreKind::kMemory : StoreKind::kSsd, "/dir", &options);
     options.env = &env;
@@ -527,7 +528,7 @@ TEST(SnapshotRulesTest, TheCollectionMayEndMeanwhile) {
     for (int step = 0; step < 8; ++step) {
       HOTROW_ASSERT_OK(trainer.Step());
     }
-    HOTROW_ASSERT_OK(tables->BeginSnapshot(8));
+    HOTROW_ASSERT_OK(tables->snapshots().Begin(8));
     for (int step = 0; step < i % 5; ++step) {
       HOTROW_ASSERT_OK(trainer.Step());
     }

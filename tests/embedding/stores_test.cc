@@ -47,16 +47,16 @@ std::vector<StoreKind> Kinds() {
 // The options for a store of this kind that lies in `dir`.
 EmbeddingCollectionOptions Over(EmbeddingCollectionOptions options, StoreKind kind,
                                 const std::string& dir) {
-  options.store = kind;
-  if (kind == StoreKind::kMemory) {
-    options.snapshot_dir = dir;
-  } else {
-    options.store_path = dir;
-    options.disk_bytes = kDiskBytes;
+  StorageFields storage = FieldsOf(options.store);
+  storage.kind = kind;
+  storage.dir = dir;
+  if (kind != StoreKind::kMemory) {
+    storage.disk_bytes = kDiskBytes;
     // An ssd store of this size writes in pieces of 32 KiB, so that rows really come from the disk.
-    options.store_bytes = kind == StoreKind::kSsd ? 2 * kMiB : 8 * kMiB;
-    if (options.cache_bytes == 0) options.cache_bytes = kMiB;
+    storage.memory_bytes = kind == StoreKind::kSsd ? 2 * kMiB : 8 * kMiB;
+    if (options.cache.bytes == 0) options.cache.bytes = kMiB;
   }
+  options.store = MakeStorage(storage);
   return options;
 }
 
@@ -84,9 +84,9 @@ TEST_P(StoresTest, SameBitsWhateverTheCacheAndThePrefetch) {
         SCOPED_TRACE(absl::StrCat("cache_bytes=", cache_bytes, " prefetch_depth=", depth));
         const std::string dir = test::TempDir();
         EmbeddingCollectionOptions variant = options;
-        variant.cache_bytes = cache_bytes;
+        variant.cache.bytes = cache_bytes;
         variant.prefetch_depth = depth;
-        variant.cache_policy = policy;
+        variant.cache.policy = policy;
         variant = Over(variant, GetParam(), dir);
         RunOptions threads = run;
         threads.threads = depth == 4 ? 4 : 1 + depth % 2;  // 4: the pipeline uses the pool
@@ -124,9 +124,10 @@ void TrainSteps(EmbeddingCollection& tables, int begin, int end) {
     std::vector<float> output(static_cast<size_t>(48 * tables.pooled_dim()));
     std::vector<float> gradient;
     HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables.Prefetch(batch.view()));
-    HOTROW_ASSERT_OK(tables.Lookup(*step, {.pooled = output.data()}));
+    HOTROW_ASSERT_OK(step.Lookup({.pooled = test::RowsOf(tables, step.batch_size(), output)}));
     FillGradient(output, static_cast<uint64_t>(i), &gradient);
-    HOTROW_ASSERT_OK(tables.Update(std::move(step), {.pooled = gradient.data()}));
+    HOTROW_ASSERT_OK(
+        std::move(step).Update({.pooled = test::RowsOf(tables, step.batch_size(), gradient)}));
   }
 }
 
@@ -153,14 +154,14 @@ std::map<std::string, std::string> Contents(const std::string& dir) {
 // A store in `dir` with the committed snapshots 4 and 6, closed after step 8.
 void MakeSnapshots(StoreKind kind, const std::string& dir) {
   EmbeddingCollectionOptions options = SmallTables();
-  options.cache_bytes = kMiB;
+  options.cache.bytes = kMiB;
   HOTROW_ASSERT_OK_AND_ASSIGN(auto tables,
                               EmbeddingCollection::Create(Over(options, kind, dir), {}));
   for (const int steps : {4, 6, 8}) {
     TrainSteps(*tables, steps == 4 ? 0 : steps - 2, steps);
     if (steps == 8) break;
-    HOTROW_ASSERT_OK(tables->PrepareSnapshot(static_cast<SnapshotId>(steps)));
-    HOTROW_ASSERT_OK(tables->CommitSnapshot(static_cast<SnapshotId>(steps)));
+    HOTROW_ASSERT_OK(tables->snapshots().Prepare(static_cast<SnapshotId>(steps)));
+    HOTROW_ASSERT_OK(tables->snapshots().Commit(static_cast<SnapshotId>(steps)));
   }
   HOTROW_ASSERT_OK(tables->Flush());
   HOTROW_ASSERT_OK(tables->Close());
@@ -171,13 +172,13 @@ TEST_P(StoresTest, StartsFromAnySnapshotOfItsOwn) {
   ASSERT_NO_FATAL_FAILURE(MakeSnapshots(GetParam(), dir));
   for (const int at : {6, 4}) {  // the older one last: opening in place drops no snapshot
     EmbeddingCollectionOptions options = Over(SmallTables(), GetParam(), dir);
-    options.open_from = {{.snapshot = static_cast<SnapshotId>(at)}};
-    options.open_steps = at;
+    options.start.from = {{.snapshot = static_cast<SnapshotId>(at)}};
+    options.start.steps = at;
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
     EXPECT_EQ(tables->steps(), at);
     HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
     EXPECT_EQ(digest.hash, HashAfter(at));
-    EXPECT_THAT(*tables->ListSnapshots(), ElementsAre(4, 6));
+    EXPECT_THAT(*tables->snapshots().List(), ElementsAre(4, 6));
     TrainSteps(*tables, at, 9);
     HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest after, tables->Digest());
     EXPECT_EQ(after.hash, HashAfter(9));
@@ -188,7 +189,7 @@ TEST_P(StoresTest, StartsFromAnySnapshotOfItsOwn) {
       EXPECT_GT(store.bytes_written, 0);
       EXPECT_GT(store.write_amplification, 0.5);
     }
-    EXPECT_THAT(tables->BeginSnapshot(6),
+    EXPECT_THAT(tables->snapshots().Begin(6),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("snapshot 6")));
   }
 }
@@ -201,16 +202,16 @@ TEST_P(StoresTest, StartsFromASnapshotOfEveryOtherKind) {
     const auto before = Contents(source);
     const std::string dir = test::TempDir();
     EmbeddingCollectionOptions options = Over(SmallTables(), GetParam(), dir);
-    options.open_from = {{.snapshot = 4, .store = from, .dir = source + "/"}};
-    options.open_steps = 4;
+    options.start.from = {{.snapshot = 4, .store = from, .dir = source + "/"}};
+    options.start.steps = 4;
     {
       HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
       HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
       EXPECT_EQ(digest.hash, HashAfter(4));
-      EXPECT_THAT(*tables->ListSnapshots(), ElementsAre());
+      EXPECT_THAT(*tables->snapshots().List(), ElementsAre());
       TrainSteps(*tables, 4, 9);
-      HOTROW_ASSERT_OK(tables->PrepareSnapshot(9));
-      HOTROW_ASSERT_OK(tables->CommitSnapshot(9));
+      HOTROW_ASSERT_OK(tables->snapshots().Prepare(9));
+      HOTROW_ASSERT_OK(tables->snapshots().Commit(9));
     }
     if (from != StoreKind::kRocksDb) {
       EXPECT_EQ(Contents(source), before) << "nothing is written to the source";
@@ -220,7 +221,7 @@ TEST_P(StoresTest, StartsFromASnapshotOfEveryOtherKind) {
     EXPECT_THAT(EmbeddingCollection::Create(options, {}),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          AllOf(HasSubstr(dir), HasSubstr("snapshot"))));
-    options.start_over = true;
+    options.start.start_over = true;
     EXPECT_THAT(EmbeddingCollection::Create(options, {}),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(dir)));
   }
@@ -241,15 +242,15 @@ TEST_P(StoresTest, ARefusedOpenNamesTheReasonAndChangesNothing) {
   const EmbeddingCollectionOptions good = Over(SmallTables(), GetParam(), dir);
 
   EmbeddingCollectionOptions options = good;
-  options.open_from = {{.snapshot = 5}};
+  options.start.from = {{.snapshot = 5}};
   EXPECT_THAT(refused(options),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("snapshot 5")));
   options = good;
-  options.open_from = {{.snapshot = 6}};
+  options.start.from = {{.snapshot = 6}};
   options.tables[1].embedding_dim = 33;
   EXPECT_THAT(refused(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(dir)));
   options = good;
-  options.open_from = {{.snapshot = 6}};
+  options.start.from = {{.snapshot = 6}};
   options.tables.pop_back();
   EXPECT_THAT(refused(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(dir)));
 
@@ -258,29 +259,31 @@ TEST_P(StoresTest, ARefusedOpenNamesTheReasonAndChangesNothing) {
                                       AllOf(HasSubstr(dir), HasSubstr("2 snapshots"))));
   {
     options = good;
-    options.open_from = {{.snapshot = 6}};
+    options.start.from = {{.snapshot = 6}};
     HOTROW_ASSERT_OK_AND_ASSIGN(auto holder, EmbeddingCollection::Create(options, {}));
     for (const SnapshotId open_at : {SnapshotId{0}, SnapshotId{6}}) {
-      options.open_from.clear();
-      if (open_at != 0) options.open_from = {{.snapshot = open_at}};
+      options.start.from.clear();
+      if (open_at != 0) options.start.from = {{.snapshot = open_at}};
       EXPECT_THAT(EmbeddingCollection::Create(options, {}),
                   StatusIs(absl::StatusCode::kFailedPrecondition,
                            AllOf(HasSubstr(dir), HasSubstr("open"))));
     }
     // Neither can its snapshots be copied meanwhile.
     EmbeddingCollectionOptions copy = Over(SmallTables(), StoreKind::kMemory, test::TempDir());
-    copy.open_from = {{.snapshot = 6, .store = GetParam(), .dir = dir}};
+    copy.start.from = {{.snapshot = 6, .store = GetParam(), .dir = dir}};
     EXPECT_THAT(EmbeddingCollection::Create(copy, {}),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(dir)));
   }
   options = good;
-  options.store_path = test::TempDir() + "/file";
-  std::ofstream(options.store_path) << "not a directory";
-  EXPECT_THAT(EmbeddingCollection::Create(options, {}).status().message(),
-              HasSubstr(options.store_path));
+  StorageFields storage = FieldsOf(options.store);
+  storage.dir = test::TempDir() + "/file";
+  std::ofstream(storage.dir) << "not a directory";
+  options.store = MakeStorage(storage);
+  EXPECT_THAT(EmbeddingCollection::Create(options, {}).status().message(), HasSubstr(storage.dir));
   options = good;
-  options.store_path = test::TempDir();
-  options.disk_bytes = 4096;
+  storage.dir = test::TempDir();
+  storage.disk_bytes = 4096;
+  options.store = MakeStorage(storage);
   EXPECT_FALSE(EmbeddingCollection::Create(options, {}).ok() && GetParam() == StoreKind::kSsd);
 }
 
@@ -292,14 +295,14 @@ TEST_P(StoresTest, ASourceThatIsMissingOrOtherIsNamed) {
   if (GetParam() == StoreKind::kSsd) {
     options = Over(SmallTables(), StoreKind::kMemory, dir);
   }
-  options.open_from = {{.snapshot = 7, .store = GetParam(), .dir = source}};
+  options.start.from = {{.snapshot = 7, .store = GetParam(), .dir = source}};
   EXPECT_THAT(EmbeddingCollection::Create(options, {}).status().message(), HasSubstr("snapshot 7"));
-  options.open_from[0].snapshot = 4;
+  options.start.from[0].snapshot = 4;
   options.tables[2].embedding_dim = 40;
   EXPECT_THAT(
       EmbeddingCollection::Create(options, {}),
       StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(source), HasSubstr("table 2"))));
-  options.open_from[0].dir = source + "/nowhere";
+  options.start.from[0].dir = source + "/nowhere";
   EXPECT_THAT(EmbeddingCollection::Create(options, {}).status().message(),
               HasSubstr(source + "/nowhere"));
   EXPECT_FALSE(std::filesystem::exists(dir)) << "a refused open made a directory";
@@ -312,16 +315,16 @@ TEST_P(StoresTest, StartOverEmptiesWhatWasNeverCommitted) {
   {
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
     TrainSteps(*tables, 0, 5);
-    HOTROW_ASSERT_OK(tables->PrepareSnapshot(5));  // killed before it was committed
+    HOTROW_ASSERT_OK(tables->snapshots().Prepare(5));  // killed before it was committed
     TrainSteps(*tables, 5, 7);
     HOTROW_ASSERT_OK(tables->Flush());
   }
   EXPECT_THAT(EmbeddingCollection::Create(options, {}),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr(dir), HasSubstr("rows and 1 snapshot;"))));
-  options.start_over = true;
+  options.start.start_over = true;
   HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
-  EXPECT_THAT(*tables->ListSnapshots(), ElementsAre());
+  EXPECT_THAT(*tables->snapshots().List(), ElementsAre());
   HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest empty, tables->Digest());
   EXPECT_EQ(empty.hash, Hash128());
   TrainSteps(*tables, 0, 6);
@@ -337,30 +340,34 @@ TEST_P(StoresTest, OptionsThatDoNotFitTheKindAreNamed) {
     change(&options);
     EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
   };
-  bad([](auto* o) { o->open_from = {{.dir = "elsewhere"}}; }, "must not be 0");
+  bad([](auto* o) { o->start.from = {{.dir = "elsewhere"}}; }, "must not be 0");
   bad(
       [](auto* o) {
-        o->open_from = {{.snapshot = 1}, {.snapshot = 2, .dir = "b"}};
+        o->start.from = {{.snapshot = 1}, {.snapshot = 2, .dir = "b"}};
       },
       "each of the 2 snapshots");
-  bad([](auto* o) { o->open_steps = 3; }, "open_steps");
+  bad([](auto* o) { o->start.steps = 3; }, "start.steps");
   if (GetParam() == StoreKind::kMemory) {
-    bad([](auto* o) { o->store_path = "dir"; }, "store_path");
-    bad([](auto* o) { o->disk_bytes = 1; }, "disk_bytes");
-    bad([](auto* o) { o->open_from = {{.snapshot = 1, .store = StoreKind::kSsd}}; },
+    bad([](auto* o) { o->start.from = {{.snapshot = 1, .store = StoreKind::kSsd}}; },
         "in which directory");
     bad(
         [](auto* o) {
-          o->open_from = {{.snapshot = 1}};
-          o->snapshot_dir = "";
+          o->start.from = {{.snapshot = 1}};
+          std::get<MemoryStorage>(o->store).snapshot_dir = "";
         },
         "snapshot_dir");
   } else {
-    bad([](auto* o) { o->store_path = ""; }, "store_path");
-    bad([](auto* o) { o->disk_bytes = 0; }, "disk_bytes");
-    bad([](auto* o) { o->cache_bytes = 0; }, "cache_bytes");
-    bad([](auto* o) { o->snapshot_dir = "dir"; }, "snapshot_dir");
-    bad([](auto* o) { o->open_from = {{.snapshot = 1, .store = StoreKind::kMemory}}; },
+    const auto storage = [](auto change) {
+      return [change](auto* o) {
+        StorageFields fields = FieldsOf(o->store);
+        change(&fields);
+        o->store = MakeStorage(fields);
+      };
+    };
+    bad(storage([](StorageFields* s) { s->dir = ""; }), "path is empty");
+    bad(storage([](StorageFields* s) { s->disk_bytes = 0; }), "disk_bytes");
+    bad([](auto* o) { o->cache.bytes = 0; }, "cache.bytes");
+    bad([](auto* o) { o->start.from = {{.snapshot = 1, .store = StoreKind::kMemory}}; },
         "in which directory");
   }
 }

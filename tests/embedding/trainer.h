@@ -40,15 +40,15 @@ inline EmbeddingCollectionOptions TablesOfOneWidth() {
 }
 
 inline void PutStore(StoreKind kind, const std::string& dir, EmbeddingCollectionOptions* options) {
-  options->store = kind;
-  if (kind == StoreKind::kMemory) {
-    options->snapshot_dir = dir;
-  } else {
-    options->store_path = dir;
-    options->disk_bytes = 64 * kMiB;
+  StorageFields storage = FieldsOf(options->store);
+  storage.kind = kind;
+  storage.dir = dir;
+  if (kind != StoreKind::kMemory) {
+    storage.disk_bytes = 64 * kMiB;
     // An ssd store of this size writes in pieces of 32 KiB, so that rows really come from the disk.
-    options->store_bytes = kind == StoreKind::kSsd ? 2 * kMiB : 8 * kMiB;
+    storage.memory_bytes = kind == StoreKind::kSsd ? 2 * kMiB : 8 * kMiB;
   }
+  options->store = MakeStorage(storage);
 }
 
 inline Batch BatchOf(int step, uint64_t rows) {
@@ -65,16 +65,18 @@ class Trainer {
 
   absl::Status Step() {
     while (next_ < last_ && static_cast<int>(ahead_.size()) <= depth_) {
-      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> ahead,
-                              tables_->Prefetch(BatchOf(next_, rows_).view()));
+      HOTROW_ASSIGN_OR_RETURN(EmbeddingStep ahead, tables_->Prefetch(BatchOf(next_, rows_).view()));
       ahead_.push_back(std::move(ahead));
       ++next_;
     }
     std::vector<float> output(static_cast<size_t>(kBatchSize * tables_->pooled_dim()));
-    HOTROW_RETURN_IF_ERROR(tables_->Lookup(*ahead_.front(), {.pooled = output.data()}));
+    HOTROW_RETURN_IF_ERROR(ahead_.front().Lookup(
+        {.pooled = test::RowsOf(*tables_, ahead_.front().batch_size(), output)}));
     std::vector<float> gradient;
     FillGradient(output, static_cast<uint64_t>(step_), &gradient);
-    HOTROW_RETURN_IF_ERROR(tables_->Update(std::move(ahead_.front()), {.pooled = gradient.data()}));
+    HOTROW_RETURN_IF_ERROR(
+        std::move(ahead_.front())
+            .Update({.pooled = test::RowsOf(*tables_, ahead_.front().batch_size(), gradient)}));
     ahead_.pop_front();
     ++step_;
     return absl::OkStatus();
@@ -87,7 +89,7 @@ class Trainer {
   int step_;
   int last_;
   uint64_t rows_;
-  std::deque<std::unique_ptr<EmbeddingStep>> ahead_;
+  std::deque<EmbeddingStep> ahead_;
 };
 
 // The hash after every number of steps, by tables in memory without a cache.

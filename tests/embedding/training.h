@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -48,7 +49,7 @@ inline EmbeddingCollectionOptions Options(std::vector<TableConfig> tables) {
   options.tables = std::move(tables);
   options.seed = 7;
   options.max_batch_size = 64;
-  options.store_bytes = 64 * kMiB;
+  options.store = MemoryStorage{.memory_bytes = 64 * kMiB};
   return options;
 }
 
@@ -68,6 +69,14 @@ inline Batch RandomBatch(uint64_t seed, int num_features, int64_t batch_size, in
     batch.offsets.push_back(static_cast<int64_t>(batch.values.size()));
   }
   return batch;
+}
+
+// The first `rows` rows of a buffer as wide as the pooled output.
+template <typename Floats>
+auto RowsOf(const EmbeddingCollection& tables, int64_t rows, Floats& floats) {
+  auto* const data = floats.data();
+  return MatrixView<std::remove_pointer_t<decltype(floats.data())>>(data, rows,
+                                                                    tables.pooled_dim());
 }
 
 // A gradient that feeds values back into the tables, so that any wrong row spreads.
@@ -111,7 +120,7 @@ inline RunResult Train(const EmbeddingCollectionOptions& options, const RunOptio
     batches.push_back(RandomBatch(static_cast<uint64_t>(i) + 100, run.num_features, run.batch_size,
                                   run.max_hotness, run.rows, run.weighted));
   }
-  std::deque<std::unique_ptr<EmbeddingStep>> ahead;
+  std::deque<EmbeddingStep> ahead;
   size_t next = 0;
   std::vector<float> gradient;
   for (int i = 0; i < run.steps; ++i) {
@@ -123,15 +132,19 @@ inline RunResult Train(const EmbeddingCollectionOptions& options, const RunOptio
       ++next;
     }
     result.last_output.assign(static_cast<size_t>(run.batch_size * tables.pooled_dim()), -1.0f);
-    HOTROW_EXPECT_OK(tables.Lookup(*ahead.front(), {.pooled = result.last_output.data()}));
+    HOTROW_EXPECT_OK(ahead.front().Lookup(
+        {.pooled = test::RowsOf(tables, ahead.front().batch_size(), result.last_output)}));
     if (run.evaluate_every > 0 && i % run.evaluate_every == 0) {
       const Batch other = RandomBatch(static_cast<uint64_t>(i) + 999, run.num_features,
                                       run.batch_size, run.max_hotness, run.rows * 2, run.weighted);
       std::vector<float> output(result.last_output.size());
-      HOTROW_EXPECT_OK(tables.Evaluate(other.view(), {.pooled = output.data()}));
+      HOTROW_EXPECT_OK(tables.Evaluate(other.view(),
+                                       {.pooled = test::RowsOf(tables, other.batch_size, output)}));
     }
     FillGradient(result.last_output, static_cast<uint64_t>(i), &gradient);
-    HOTROW_EXPECT_OK(tables.Update(std::move(ahead.front()), {.pooled = gradient.data()}));
+    HOTROW_EXPECT_OK(
+        std::move(ahead.front())
+            .Update({.pooled = test::RowsOf(tables, ahead.front().batch_size(), gradient)}));
     ahead.pop_front();
   }
   result.stats = tables.Stats();

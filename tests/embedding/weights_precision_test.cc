@@ -64,7 +64,7 @@ TEST_P(PrecisionBitsTest, SameWhateverTheCacheThePrefetchAndTheThreads) {
     for (const int32_t depth : {0, 2, 4}) {
       SCOPED_TRACE(absl::StrCat("cache_bytes=", cache_bytes, " prefetch_depth=", depth));
       EmbeddingCollectionOptions variant = options;
-      variant.cache_bytes = cache_bytes;
+      variant.cache.bytes = cache_bytes;
       variant.prefetch_depth = depth;
       RunOptions other = run;
       other.threads = depth == 4 ? 4 : 1 + depth;  // 4: the pipeline uses the pool
@@ -144,7 +144,7 @@ TEST_P(PrecisionStoresTest, ARunThatStopsAndStartsHasTheBitsOfOneThatDoesNot) {
     SCOPED_TRACE(depth);
     const std::string dir = test::TempDir();
     EmbeddingCollectionOptions options = TablesOfOneWidth();
-    options.cache_bytes = least;
+    options.cache.bytes = least;
     options.prefetch_depth = depth;
     PutStore(GetParam(), dir, &options);
     {
@@ -154,10 +154,10 @@ TEST_P(PrecisionStoresTest, ARunThatStopsAndStartsHasTheBitsOfOneThatDoesNot) {
       EXPECT_EQ(empty.tables[0].row_bytes, empty.tables[2].row_bytes);
       Trainer trainer(tables.get(), depth, 0, kSteps, kRows);
       while (trainer.step() < kStop) HOTROW_ASSERT_OK(trainer.Step());
-      HOTROW_ASSERT_OK(tables->BeginSnapshot(kStop));
+      HOTROW_ASSERT_OK(tables->snapshots().Begin(kStop));
       HOTROW_ASSERT_OK(trainer.Step());  // changes rows that the snapshot still has to write
-      HOTROW_ASSERT_OK(tables->WaitSnapshot());
-      HOTROW_ASSERT_OK(tables->CommitSnapshot(kStop));
+      HOTROW_ASSERT_OK(tables->snapshots().Wait());
+      HOTROW_ASSERT_OK(tables->snapshots().Commit(kStop));
       while (trainer.step() < kSteps) HOTROW_ASSERT_OK(trainer.Step());
       HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
       EXPECT_EQ(digest.hash, want[kSteps]);
@@ -167,9 +167,9 @@ TEST_P(PrecisionStoresTest, ARunThatStopsAndStartsHasTheBitsOfOneThatDoesNot) {
     for (const bool copied : {true, false}) {
       SCOPED_TRACE(copied);
       EmbeddingCollectionOptions again = copied ? TablesOfOneWidth() : options;
-      again.open_from = {{.snapshot = kStop}};
-      if (copied) again.open_from = {{.snapshot = kStop, .store = GetParam(), .dir = dir}};
-      again.open_steps = kStop;
+      again.start.from = {{.snapshot = kStop}};
+      if (copied) again.start.from = {{.snapshot = kStop, .store = GetParam(), .dir = dir}};
+      again.start.steps = kStop;
       HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(again, {}));
       HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest opened, tables->Digest());
       EXPECT_EQ(opened.hash, want[kStop]);
@@ -215,7 +215,8 @@ TEST(PrecisionTest, AnUnseenKeyReadsItsInitialRowRounded) {
   const Batch batch = OneKeyEach(1000, kKeys, 2);
   HOTROW_ASSERT_OK_AND_ASSIGN(auto wide, EmbeddingCollection::Create(options, {}));
   std::vector<float> want(static_cast<size_t>(kKeys) * 47);
-  HOTROW_ASSERT_OK(wide->Evaluate(batch.view(), {.pooled = want.data()}));
+  HOTROW_ASSERT_OK(
+      wide->Evaluate(batch.view(), {.pooled = test::RowsOf(*wide, batch.batch_size, want)}));
   int changed = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     if (std::abs(want[i]) < 0x1p-13f) want[i] = 0;
@@ -228,13 +229,14 @@ TEST(PrecisionTest, AnUnseenKeyReadsItsInitialRowRounded) {
   options.tables[0].weights_precision = WeightsPrecision::kFp16;
   options.tables[1].weights_precision = WeightsPrecision::kBf16;
   for (const int64_t cache_bytes : {int64_t{0}, kMiB}) {
-    options.cache_bytes = cache_bytes;
+    options.cache.bytes = cache_bytes;
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
     std::vector<float> seen(want.size(), -1);
-    HOTROW_ASSERT_OK(tables->Evaluate(batch.view(), {.pooled = seen.data()}));
+    HOTROW_ASSERT_OK(
+        tables->Evaluate(batch.view(), {.pooled = test::RowsOf(*tables, batch.batch_size, seen)}));
     std::vector<float> output(want.size(), -1);
     HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables->Prefetch(batch.view()));
-    HOTROW_ASSERT_OK(tables->Lookup(*step, {.pooled = output.data()}));
+    HOTROW_ASSERT_OK(step.Lookup({.pooled = test::RowsOf(*tables, step.batch_size(), output)}));
     EXPECT_EQ(output, seen);
     for (size_t i = 0; i < want.size(); ++i) {
       if (want[i] == 0) {
@@ -271,14 +273,16 @@ class Drift {
   absl::Status Step(float update) {
     const std::vector<float> gradient(output_.size(), -update);
     HOTROW_ASSIGN_OR_RETURN(auto step, tables_->Prefetch(batch_.view()));
-    HOTROW_RETURN_IF_ERROR(tables_->Lookup(*step, {.pooled = output_.data()}));
-    return tables_->Update(std::move(step), {.pooled = gradient.data()});
+    HOTROW_RETURN_IF_ERROR(
+        step.Lookup({.pooled = test::RowsOf(*tables_, step.batch_size(), output_)}));
+    return std::move(step).Update({.pooled = test::RowsOf(*tables_, step.batch_size(), gradient)});
   }
 
   // [keys, tables * kDim]
   absl::StatusOr<std::vector<float>> Weights() {
     std::vector<float> values(output_.size());
-    HOTROW_RETURN_IF_ERROR(tables_->Evaluate(batch_.view(), {.pooled = values.data()}));
+    HOTROW_RETURN_IF_ERROR(tables_->Evaluate(
+        batch_.view(), {.pooled = test::RowsOf(*tables_, batch_.batch_size, values)}));
     return values;
   }
 

@@ -67,7 +67,7 @@ EmbeddingCollectionOptions Options(Env* env) {
   options.tables = {users, items, unused};
   options.feature_order = {"user", "item", "history", "never"};
   options.max_batch_size = 8;
-  options.store_bytes = int64_t{32} << 20;
+  options.store = MemoryStorage{.memory_bytes = int64_t{32} << 20};
   options.evaluation_staging_bytes = 1 << 20;
   options.env = env;
   return options;
@@ -113,8 +113,9 @@ absl::StatusOr<CollectionDigest> MakeCheckpoint(
     Env* env, WeightsPrecision precision = WeightsPrecision::kFp32) {
   EmbeddingCollectionOptions options = Options(env);
   options.tables[0].weights_precision = precision;
-  options.snapshot_dir = absl::StrCat(kRun, "/tables");
-  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(*env, options.snapshot_dir));
+  const std::string snapshot_dir = absl::StrCat(kRun, "/tables");
+  std::get<MemoryStorage>(options.store).snapshot_dir = snapshot_dir;
+  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(*env, snapshot_dir));
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<EmbeddingCollection> tables,
                           EmbeddingCollection::Create(options, {}));
   RandomStream random(7, RandomPurpose::kTest);
@@ -129,18 +130,19 @@ absl::StatusOr<CollectionDigest> MakeCheckpoint(
       offsets.push_back(static_cast<int64_t>(values.size()));
     }
     std::vector<float> pooled(static_cast<size_t>(8 * tables->pooled_dim()));
-    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> in_flight,
-                            tables->Prefetch({8, values, offsets, {}}));
-    HOTROW_RETURN_IF_ERROR(tables->Lookup(*in_flight, {.pooled = pooled.data()}));
+    HOTROW_ASSIGN_OR_RETURN(EmbeddingStep in_flight, tables->Prefetch({8, values, offsets, {}}));
+    HOTROW_RETURN_IF_ERROR(in_flight.Lookup(
+        {.pooled = {pooled.data(), in_flight.batch_size(), tables->pooled_dim()}}));
     for (float& x : pooled) x = static_cast<float>(random.Uniform()) - 0.5f;
-    HOTROW_RETURN_IF_ERROR(tables->Update(std::move(in_flight), {.pooled = pooled.data()}));
+    HOTROW_RETURN_IF_ERROR(std::move(in_flight).Update(
+        {.pooled = {pooled.data(), in_flight.batch_size(), tables->pooled_dim()}}));
   }
   SavedModel model = Description();
   model.tables[0].weights_precision = precision;
   model.is_checkpoint = true;
   model.step = 3;
-  model.parts = {{.store = "memory", .tables_dir = options.snapshot_dir, .snapshot = 5}};
-  HOTROW_RETURN_IF_ERROR(tables->PrepareSnapshot(5));
+  model.parts = {{.store = "memory", .tables_dir = snapshot_dir, .snapshot = 5}};
+  HOTROW_RETURN_IF_ERROR(tables->snapshots().Prepare(5));
   const std::vector<float> parameters = Dense(1);
   const std::vector<float> momentum1 = Dense(2);
   const std::vector<float> momentum2 = Dense(3);
@@ -234,8 +236,8 @@ TEST(PortableModelTest, ACollectionOpensWhatWasImported) {
   HOTROW_ASSERT_OK(ImportPortable(Import(&env)));
   HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, kBack));
   EmbeddingCollectionOptions options = Options(&env);
-  options.open_from = {{.snapshot = saved.parts[0].snapshot, .dir = saved.parts[0].tables_dir}};
-  options.open_steps = saved.step;
+  options.start.from = {{.snapshot = saved.parts[0].snapshot, .dir = saved.parts[0].tables_dir}};
+  options.start.steps = saved.step;
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<EmbeddingCollection> tables,
                               EmbeddingCollection::Create(options, {}));
   HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest opened, tables->Digest());
@@ -269,9 +271,9 @@ TEST(PortableModelTest, WeightsOf16BitsComeBack) {
       // The tables that train take it.
       EmbeddingCollectionOptions options = Options(&env);
       options.tables[0].weights_precision = precision;
-      options.open_from = {
+      options.start.from = {
           {.snapshot = saved.parts[0].snapshot, .store = store, .dir = saved.parts[0].tables_dir}};
-      options.open_steps = saved.step;
+      options.start.steps = saved.step;
       HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, EmbeddingCollection::Create(options, {}));
       HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest opened, tables->Digest());
       EXPECT_TRUE(opened.hash == digest.hash);

@@ -57,7 +57,7 @@ EmbeddingCollectionOptions TableOptions(Env* env) {
   table.initializer = {InitializerKind::kUniform, 0.1f};
   options.tables = {table};
   options.max_batch_size = 16;
-  options.store_bytes = int64_t{16} << 20;
+  options.store = MemoryStorage{.memory_bytes = int64_t{16} << 20};
   options.evaluation_staging_bytes = 1 << 20;
   options.env = env;
   return options;
@@ -124,11 +124,12 @@ class Rank {
       offsets.push_back(static_cast<int64_t>(values.size()));
     }
     std::vector<float> pooled(16 * 3);
-    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep> step,
-                            tables_->Prefetch({16, values, offsets, {}}));
-    HOTROW_RETURN_IF_ERROR(tables_->Lookup(*step, {.pooled = pooled.data()}));
+    HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables_->Prefetch({16, values, offsets, {}}));
+    HOTROW_RETURN_IF_ERROR(
+        step.Lookup({.pooled = {pooled.data(), step.batch_size(), tables_->pooled_dim()}}));
     for (float& x : pooled) x = static_cast<float>(random.Uniform()) - 0.5f;
-    return tables_->Update(std::move(step), {.pooled = pooled.data()});
+    return std::move(step).Update(
+        {.pooled = {pooled.data(), step.batch_size(), tables_->pooled_dim()}});
   }
 
   absl::Status Begin(bool early = false) {
@@ -189,21 +190,22 @@ class Rank {
 
   absl::Status OpenTables(const std::string& snapshot_dir, const std::string& from) {
     EmbeddingCollectionOptions options = TableOptions(env_);
-    options.store = setting_.store;
-    if (setting_.store == StoreKind::kMemory) {
-      tables_dir_ = options.snapshot_dir = snapshot_dir;
-    } else {
-      tables_dir_ = options.store_path = RankDir(kRows, comm_.rank(), comm_.world_size());
-      options.disk_bytes = int64_t{16} << 20;
-      options.start_over = true;
-      options.cache_bytes = 1 << 20;
+    tables_dir_ = snapshot_dir;
+    if (setting_.store != StoreKind::kMemory) {
+      tables_dir_ = RankDir(kRows, comm_.rank(), comm_.world_size());
+      options.start.start_over = true;
+      options.cache.bytes = 1 << 20;
     }
+    options.store = MakeStorage({.kind = setting_.store,
+                                 .dir = tables_dir_,
+                                 .memory_bytes = int64_t{16} << 20,
+                                 .disk_bytes = int64_t{16} << 20});
     const absl::StatusOr<SavedModel> saved = ReadCheckpoint(*env_, from);
     if (saved.ok() && std::ssize(saved->parts) == comm_.world_size()) {
       const SavedModel::Part& part = saved->parts[static_cast<size_t>(comm_.rank())];
       HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
-      options.open_from = {{.snapshot = part.snapshot, .store = kind, .dir = part.tables_dir}};
-      options.open_steps = saved->step;
+      options.start.from = {{.snapshot = part.snapshot, .store = kind, .dir = part.tables_dir}};
+      options.start.steps = saved->step;
     } else if (!saved.ok() && !absl::IsFailedPrecondition(saved.status())) {
       return saved.status();
     }
@@ -347,7 +349,7 @@ TEST(RankCheckpointTest, RanksTakeThemTogether) {
         HOTROW_RETURN_IF_ERROR(record.Note(*rank));
         HOTROW_RETURN_IF_ERROR(rank->Take());
         EXPECT_EQ(rank->writer().num_committed(), 2);
-        HOTROW_ASSIGN_OR_RETURN(const auto snapshots, rank->tables().ListSnapshots());
+        HOTROW_ASSIGN_OR_RETURN(const auto snapshots, rank->tables().snapshots().List());
         EXPECT_EQ(snapshots.size(), 2u);
         return rank->tables().Close();
       });
@@ -401,7 +403,7 @@ TEST(RankCheckpointTest, EarlyOnesAndKeepNewestOnlyLeaveOne) {
       HOTROW_RETURN_IF_ERROR(rank->CheckAgreement());
       EXPECT_EQ(rank->writer().num_committed(), 1);
       EXPECT_EQ(rank->writer().stats().early, 1);
-      HOTROW_ASSIGN_OR_RETURN(const auto snapshots, rank->tables().ListSnapshots());
+      HOTROW_ASSIGN_OR_RETURN(const auto snapshots, rank->tables().snapshots().List());
       EXPECT_EQ(snapshots.size(), 1u);
       return rank->tables().Close();
     });
@@ -426,7 +428,7 @@ TEST(RankCheckpointTest, PowerLossBetweenTheNameAndTheCommitsLosesNothing) {
       HOTROW_RETURN_IF_ERROR(rank->Train(2));
       HOTROW_RETURN_IF_ERROR(record.Note(*rank));
       HOTROW_RETURN_IF_ERROR(rank->Begin());
-      HOTROW_RETURN_IF_ERROR(rank->tables().WaitSnapshot());
+      HOTROW_RETURN_IF_ERROR(rank->tables().snapshots().Wait());
       if (comm.rank() > 0) faulty.FailFrom(faulty.calls(), absl::DataLossError("gone"));
       const absl::Status status = rank->writer().Wait();
       // A memory store has nothing to write down for a commit.
@@ -447,7 +449,7 @@ TEST(RankCheckpointTest, PowerLossBetweenTheNameAndTheCommitsLosesNothing) {
       HOTROW_RETURN_IF_ERROR(rank->Train(3));
       HOTROW_RETURN_IF_ERROR(record.Note(*rank));
       HOTROW_RETURN_IF_ERROR(rank->Take());
-      HOTROW_ASSIGN_OR_RETURN(const auto snapshots, rank->tables().ListSnapshots());
+      HOTROW_ASSIGN_OR_RETURN(const auto snapshots, rank->tables().snapshots().List());
       EXPECT_EQ(snapshots.size(), 2u);
       return rank->tables().Close();
     });
@@ -528,7 +530,7 @@ bool TakeWithFault(const Setting& setting, int32_t faulty_rank, int64_t k, bool 
     HOTROW_RETURN_IF_ERROR(rank->Train(9));
     HOTROW_RETURN_IF_ERROR(record.Note(*rank));
     HOTROW_RETURN_IF_ERROR(rank->Take());
-    HOTROW_ASSIGN_OR_RETURN(const auto snapshots, rank->tables().ListSnapshots());
+    HOTROW_ASSIGN_OR_RETURN(const auto snapshots, rank->tables().snapshots().List());
     EXPECT_EQ(snapshots.size(), 2u);
     if (comm.rank() == 0) newest_step = rank->writer().newest_step();
     return rank->tables().Close();
@@ -722,7 +724,7 @@ bool SaveWithFault(const Setting& setting, int32_t faulty_rank, int64_t k, bool 
     HOTROW_RETURN_IF_ERROR(rank->Train(5));
     HOTROW_RETURN_IF_ERROR(record.Note(*rank));
     HOTROW_RETURN_IF_ERROR(rank->Save());
-    HOTROW_ASSIGN_OR_RETURN(const auto snapshots, rank->tables().ListSnapshots());
+    HOTROW_ASSIGN_OR_RETURN(const auto snapshots, rank->tables().snapshots().List());
     EXPECT_EQ(snapshots.size(), 1u);
     const int64_t step = rank->step();
     HOTROW_RETURN_IF_ERROR(rank->tables().Close());

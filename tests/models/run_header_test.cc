@@ -66,8 +66,8 @@ TEST_F(RunHeaderTest, NamesTheTiersWithTheBudgetsAsTheyAreUsed) {
   options_.weights_precision = WeightsPrecision::kFp16;
   schema_.features[0].num_embeddings = 0;
   collection_ = CollectionOptions(options_, schema_);
-  collection_.cache_bytes = 1 << 20;
-  collection_.device_cache_bytes = 1 << 19;
+  collection_.cache.bytes = 1 << 20;
+  collection_.cache.device_bytes = 1 << 19;
   const std::string text = Text();
   EXPECT_THAT(text, HasSubstr("  tiers    device cache of 512.0 KiB over cache of 1.0 MiB over ssd "
                               "in /rows of up to 1.0 GiB, with 3.0 MiB of memory\n"));

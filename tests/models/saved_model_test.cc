@@ -70,8 +70,8 @@ EmbeddingCollectionOptions Options(Env* env) {
   items.optimizer.kind = SparseOptimizerKind::kRowWiseAdagrad;
   options.tables = {users, items};
   options.max_batch_size = 8;
-  options.store_bytes = int64_t{32} << 20;
-  options.cache_bytes = 0;
+  options.store = MemoryStorage{.memory_bytes = int64_t{32} << 20};
+  options.cache.bytes = 0;
   options.evaluation_staging_bytes = 1 << 20;
   options.env = env;
   return options;
@@ -107,11 +107,12 @@ struct Training {
       offsets.push_back(static_cast<int64_t>(values.size()));
     }
     std::vector<float> pooled(static_cast<size_t>(8 * tables->pooled_dim()));
-    HOTROW_ASSERT_OK_AND_ASSIGN(std::unique_ptr<EmbeddingStep> step,
-                                tables->Prefetch({8, values, offsets, {}}));
-    HOTROW_ASSERT_OK(tables->Lookup(*step, {.pooled = pooled.data()}));
+    HOTROW_ASSERT_OK_AND_ASSIGN(EmbeddingStep step, tables->Prefetch({8, values, offsets, {}}));
+    HOTROW_ASSERT_OK(
+        step.Lookup({.pooled = {pooled.data(), step.batch_size(), tables->pooled_dim()}}));
     for (float& x : pooled) x = 0.3f * x + static_cast<float>(random.Uniform()) - 0.5f;
-    HOTROW_ASSERT_OK(tables->Update(std::move(step), {.pooled = pooled.data()}));
+    HOTROW_ASSERT_OK(std::move(step).Update(
+        {.pooled = {pooled.data(), step.batch_size(), tables->pooled_dim()}}));
     for (std::vector<float>* array : {&parameters, &momentum1, &momentum2}) {
       for (float& x : *array) x += static_cast<float>(random.Uniform());
     }
@@ -129,7 +130,7 @@ absl::StatusOr<Training> StartNew(Env* env) {
   Training out;
   HOTROW_ASSIGN_OR_RETURN(out.writer, SavedModelWriter::Open(env, kDir));
   EmbeddingCollectionOptions options = Options(env);
-  options.snapshot_dir = out.writer->tables_dir();
+  std::get<MemoryStorage>(options.store).snapshot_dir = out.writer->tables_dir();
   HOTROW_ASSIGN_OR_RETURN(out.tables, EmbeddingCollection::Create(options, {}));
   return out;
 }
@@ -140,11 +141,11 @@ absl::StatusOr<Training> Load(Env* env, const std::string& save_dir = "") {
   HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadSavedModel(*env, kDir));
   HOTROW_RETURN_IF_ERROR(CheckSavedModelFits(saved, Description(), kUse));
   EmbeddingCollectionOptions options = Options(env);
-  options.open_from = {{.snapshot = saved.parts[0].snapshot, .dir = SavedTablesDir(kDir)}};
-  options.open_steps = saved.step;
+  options.start.from = {{.snapshot = saved.parts[0].snapshot, .dir = SavedTablesDir(kDir)}};
+  options.start.steps = saved.step;
   if (!save_dir.empty()) {
     HOTROW_ASSIGN_OR_RETURN(out.writer, SavedModelWriter::Open(env, save_dir));
-    options.snapshot_dir = out.writer->tables_dir();
+    std::get<MemoryStorage>(options.store).snapshot_dir = out.writer->tables_dir();
   }
   HOTROW_ASSIGN_OR_RETURN(out.tables, EmbeddingCollection::Create(options, {}));
   HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, out.tables->Digest());
@@ -431,10 +432,10 @@ TEST(SavedModelTest, AnotherSnapshotUnderTheRightNameIsFound) {
   HOTROW_ASSERT_OK(env.CreateDirs("/other"));
   Training other;
   EmbeddingCollectionOptions options = Options(&env);
-  options.snapshot_dir = "/other";
+  std::get<MemoryStorage>(options.store).snapshot_dir = "/other";
   HOTROW_ASSERT_OK_AND_ASSIGN(other.tables, EmbeddingCollection::Create(options, {}));
   other.Step(9);
-  HOTROW_ASSERT_OK(other.tables->PrepareSnapshot(saved.parts[0].snapshot));
+  HOTROW_ASSERT_OK(other.tables->snapshots().Prepare(saved.parts[0].snapshot));
   HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> names, env.ListDir("/other"));
   ASSERT_EQ(names.size(), 1u);
   const std::string target = absl::StrCat(SavedTablesDir(kDir), "/", names[0]);
@@ -903,10 +904,11 @@ TEST(SavedModelTest, TablesOfAnotherDirectoryAreCopied) {
   HOTROW_ASSERT_OK(env.CreateDirs("/checkpoints/tables"));
   HOTROW_ASSERT_OK_AND_ASSIGN(Training training, StartNew(&env));
   EmbeddingCollectionOptions options = Options(&env);
-  options.snapshot_dir = training.snapshot_dir = "/checkpoints/tables";
+  std::get<MemoryStorage>(options.store).snapshot_dir = training.snapshot_dir =
+      "/checkpoints/tables";
   HOTROW_ASSERT_OK_AND_ASSIGN(training.tables, EmbeddingCollection::Create(options, {}));
   training.Step(1);
-  HOTROW_ASSERT_OK(training.tables->PrepareSnapshot(7));
+  HOTROW_ASSERT_OK(training.tables->snapshots().Prepare(7));
   for (uint64_t i = 0; i < 3; ++i) {
     training.Step(10 + i);
     HOTROW_ASSERT_OK(training.Save());
@@ -917,7 +919,7 @@ TEST(SavedModelTest, TablesOfAnotherDirectoryAreCopied) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto others, env.ListDir("/checkpoints/tables"));
     EXPECT_EQ(others.size(), 1u) << testing::PrintToString(others);
   }
-  EXPECT_THAT(training.tables->ListSnapshots(),
+  EXPECT_THAT(training.tables->snapshots().List(),
               ::testing::ResultOf([](const auto& ids) { return *ids; },
                                   ::testing::ElementsAre(SnapshotId{7})));
 }

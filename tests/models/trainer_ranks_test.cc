@@ -133,10 +133,10 @@ absl::StatusOr<std::vector<float>> AllWeights(const TrainerOptions& options, con
   if (!saved_dir.empty()) {
     HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadSavedModel(PosixEnv(), saved_dir));
     for (const SavedModel::Part& part : saved.parts) {
-      tables.open_from.push_back(
+      tables.start.from.push_back(
           {.snapshot = part.snapshot, .store = StoreKind::kMemory, .dir = part.tables_dir});
     }
-    tables.open_steps = saved.step;
+    tables.start.steps = saved.step;
   }
   // Sample k looks up key k of every feature.
   int64_t keys = 0;
@@ -154,8 +154,8 @@ absl::StatusOr<std::vector<float>> AllWeights(const TrainerOptions& options, con
   tables.max_batch_size = keys;
   HOTROW_ASSIGN_OR_RETURN(const auto collection, EmbeddingCollection::Create(tables, {}));
   std::vector<float> weights(static_cast<size_t>(keys * collection->pooled_dim()));
-  HOTROW_RETURN_IF_ERROR(
-      collection->Evaluate({keys, values, offsets, {}}, {.pooled = weights.data()}));
+  HOTROW_RETURN_IF_ERROR(collection->Evaluate(
+      {keys, values, offsets, {}}, {.pooled = {weights.data(), keys, collection->pooled_dim()}}));
   HOTROW_RETURN_IF_ERROR(collection->Close());
   return weights;
 }

@@ -31,9 +31,8 @@ SpecSource Source() {
   items.optimizer.kind = SparseOptimizerKind::kAdam;
   items.weights_precision = WeightsPrecision::kBf16;
   source.collection.tables = {users, items};
-  source.collection.store = StoreKind::kSsd;
-  source.collection.cache_bytes = 1 << 20;
-  source.collection.disk_bytes = 1 << 30;
+  source.collection.store = SsdStorage{.disk_bytes = 1 << 30};
+  source.collection.cache.bytes = 1 << 20;
   source.collection.prefetch_depth = 2;
   source.batch_size = 512;
   source.rows = {1000, 77};
@@ -84,7 +83,7 @@ TEST(SpecWriterTest, WhatCannotBePlannedIsNamed) {
   expect([](SpecSource* s) { s->zipf = {1}; }, "zipf");
   expect([](SpecSource* s) { s->batch_size = 0; }, "batch_size");
   expect([](SpecSource* s) { s->collection.tables.clear(); }, "tables");
-  expect([](SpecSource* s) { s->collection.store = StoreKind::kRocksDb; }, "rocksdb");
+  expect([](SpecSource* s) { s->collection.store = RocksDbStorage{}; }, "rocksdb");
 }
 
 }  // namespace

@@ -58,8 +58,9 @@ absl::StatusOr<Together> RunTogether(CalibrationBench* bench, const ClickTables&
     return tables->Prefetch(
         {kClickBatch, click.batches()[next++ % click.batches().size()], click.offsets(), {}});
   };
-  const auto compute = [&](std::unique_ptr<EmbeddingStep> step) -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(tables->Lookup(*step, {.pooled = pooled.data()}));
+  const auto compute = [&](EmbeddingStep step) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(
+        step.Lookup({.pooled = {pooled.data(), kClickBatch, tables->pooled_dim()}}));
     HOTROW_RETURN_IF_ERROR(model->Forward(bench->ctx,
                                           {.batch_size = kClickBatch,
                                            .dense = dense.data(),
@@ -70,7 +71,7 @@ absl::StatusOr<Together> RunTogether(CalibrationBench* bench, const ClickTables&
     // In the place of a loss.
     std::fill(logits.begin(), logits.end(), 1e-4f);
     HOTROW_RETURN_IF_ERROR(model->Backward(bench->ctx, logits, gradient.data()));
-    return tables->Update(std::move(step), {.pooled = gradient.data()});
+    return std::move(step).Update({.pooled = {gradient.data(), kClickBatch, tables->pooled_dim()}});
   };
 
   // What is read are not the keys of the steps, whose rows are there already. While steps are
@@ -112,7 +113,7 @@ absl::StatusOr<Together> RunTogether(CalibrationBench* bench, const ClickTables&
       const double t0 = WallSeconds();
       HOTROW_ASSIGN_OR_RETURN(auto step, prefetch());
       // Waits for its rows, and does little else.
-      HOTROW_RETURN_IF_ERROR(tables->BeginLookup(*step));
+      HOTROW_RETURN_IF_ERROR(step.BeginLookup());
       const double t1 = WallSeconds();
       const double cpu1 = ProcessorSeconds();
       HOTROW_RETURN_IF_ERROR(compute(std::move(step)));
@@ -128,7 +129,7 @@ absl::StatusOr<Together> RunTogether(CalibrationBench* bench, const ClickTables&
     turn.reading_cpu = ProcessorSeconds() - reading;
 
     HOTROW_ASSIGN_OR_RETURN(auto now, prefetch());
-    HOTROW_RETURN_IF_ERROR(tables->BeginLookup(*now));
+    HOTROW_RETURN_IF_ERROR(now.BeginLookup());
     const double begin = WallSeconds();
     for (int64_t i = 0; i < steps; ++i) {
       HOTROW_RETURN_IF_ERROR(read(&beside));
@@ -151,7 +152,8 @@ absl::StatusOr<Together> RunTogether(CalibrationBench* bench, const ClickTables&
   } while (WallSeconds() - begin < 2 * bench->options.effort);
   HOTROW_RETURN_IF_ERROR(tables->Close());
   std::error_code error;
-  if (!options.store_path.empty()) std::filesystem::remove_all(options.store_path, error);
+  const std::string dir = FieldsOf(options.store).dir;
+  if (!dir.empty()) std::filesystem::remove_all(dir, error);
 
   Together out;
   for (double Together::*const field : kTogether) {

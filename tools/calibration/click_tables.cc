@@ -61,20 +61,21 @@ EmbeddingCollectionOptions ClickTables::Options(const CalibrationBench& bench, C
     options.tables.push_back(std::move(table));
   }
   options.max_batch_size = kClickBatch;
-  options.store_bytes = distinct_rows_ * (row_bytes + 32) * 5 / 4 + 64 * kMiB;
+  options.store =
+      MemoryStorage{.memory_bytes = distinct_rows_ * (row_bytes + 32) * 5 / 4 + 64 * kMiB};
   if (tiers == ClickTiers::kWholeCache) {
     // Twice the rows: no partition is full, nothing is evicted.
-    options.cache_bytes = CacheBudgetForWays(2 * distinct_rows_, row_bytes);
+    options.cache.bytes = CacheBudgetForWays(2 * distinct_rows_, row_bytes);
   } else if (tiers != ClickTiers::kStore) {
     // Room for the rows of a step in any case.
-    options.cache_bytes = CacheBudgetForWays(
+    options.cache.bytes = CacheBudgetForWays(
         std::max(distinct_rows_ / kRowsPerSmallCacheRow, kClickTables * kClickBatch), row_bytes);
   }
   if (tiers == ClickTiers::kSmallCacheOverSsd) {
-    options.store = StoreKind::kSsd;
-    options.store_path = absl::StrCat(bench.dir, "/ssd", dim);
-    options.store_bytes = 64 * kMiB + 16 * distinct_rows_;
-    options.disk_bytes = 3 * distinct_rows_ * SsdBytesPerRow(row_bytes) + 128 * kMiB;
+    options.store =
+        SsdStorage{.path = absl::StrCat(bench.dir, "/ssd", dim),
+                   .memory_bytes = 64 * kMiB + 16 * distinct_rows_,
+                   .disk_bytes = 3 * distinct_rows_ * SsdBytesPerRow(row_bytes) + 128 * kMiB};
   }
   return options;
 }

@@ -57,9 +57,11 @@ absl::StatusOr<Passes> RunTiers(CalibrationBench* bench, const ClickTables& clic
     HOTROW_ASSIGN_OR_RETURN(auto now, tables->Prefetch({kClickBatch, keys, click.offsets(), {}}));
     const double t1 = WallSeconds();
     prefetch_cpu += ProcessorSeconds() - cpu0;
-    HOTROW_RETURN_IF_ERROR(tables->Lookup(*now, {.pooled = pooled.data()}));
+    HOTROW_RETURN_IF_ERROR(
+        now.Lookup({.pooled = {pooled.data(), kClickBatch, tables->pooled_dim()}}));
     const double t2 = WallSeconds();
-    HOTROW_RETURN_IF_ERROR(tables->Update(std::move(now), {.pooled = gradient.data()}));
+    HOTROW_RETURN_IF_ERROR(
+        std::move(now).Update({.pooled = {gradient.data(), kClickBatch, tables->pooled_dim()}}));
     prefetch += t1 - t0;
     lookup += t2 - t1;
     update += WallSeconds() - t2;
@@ -104,7 +106,8 @@ absl::StatusOr<Passes> RunTiers(CalibrationBench* bench, const ClickTables& clic
   Passes out = {before, reading()};
   HOTROW_RETURN_IF_ERROR(tables->Close());
   std::error_code error;
-  if (!options.store_path.empty()) std::filesystem::remove_all(options.store_path, error);
+  const std::string dir = FieldsOf(options.store).dir;
+  if (!dir.empty()) std::filesystem::remove_all(dir, error);
   for (double Steps::*const field :
        {&Steps::unique, &Steps::find, &Steps::write_back, &Steps::pool, &Steps::sum, &Steps::update,
         &Steps::cpu, &Steps::prefetch_cpu, &Steps::lookups, &Steps::keys, &Steps::hits,

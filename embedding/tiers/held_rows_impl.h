@@ -1,5 +1,5 @@
-#ifndef HOTROW_EMBEDDING_TIERS_HELD_ROWS_H_
-#define HOTROW_EMBEDDING_TIERS_HELD_ROWS_H_
+#ifndef HOTROW_EMBEDDING_TIERS_HELD_ROWS_IMPL_H_
+#define HOTROW_EMBEDDING_TIERS_HELD_ROWS_IMPL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -49,4 +49,4 @@ class HeldRows {
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_EMBEDDING_TIERS_HELD_ROWS_H_
+#endif  // HOTROW_EMBEDDING_TIERS_HELD_ROWS_IMPL_H_

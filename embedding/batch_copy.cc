@@ -1,0 +1,333 @@
+#include <algorithm>
+#include <string>
+#include <type_traits>
+#include <variant>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "embedding/batch_copy_impl.h"
+
+namespace hotrow {
+namespace internal {
+namespace {
+
+// Unique and Partition number lookups with int32.
+constexpr int64_t kMaxLookupsPerBatch = INT32_MAX;
+
+template <typename Span>
+int64_t SizeOf(const Span& span) {
+  return std::visit([](const auto& s) { return static_cast<int64_t>(s.size()); }, span);
+}
+
+// "feature "x", sample 3" of a bag.
+using BagName = absl::FunctionRef<std::string(int64_t bag)>;
+
+// A part of an error; made only for one.
+using Text = absl::FunctionRef<std::string()>;
+
+bool HasLengths(const BagSpan& offsets, const BagSpan& lengths, int64_t bags) {
+  return SizeOf(offsets) == 0 && (SizeOf(lengths) > 0 || bags == 0);
+}
+
+// Whether `offsets` or `lengths` are those of `bags` bags, `shape` of them, with num_values lookups
+// in all.
+absl::Status CheckBags(const BagSpan& offsets, const BagSpan& lengths, int64_t bags, Text shape,
+                       int64_t num_values, BagName name) {
+  if (SizeOf(offsets) > 0 && SizeOf(lengths) > 0) {
+    return absl::InvalidArgumentError("offsets and lengths are both given; leave one of them out");
+  }
+  if (HasLengths(offsets, lengths, bags)) {
+    if (SizeOf(lengths) != bags) {
+      return absl::InvalidArgumentError(absl::StrCat("lengths: expected ", shape(), " = ", bags,
+                                                     " entries, got ", SizeOf(lengths)));
+    }
+    return std::visit(
+        [&](const auto& own) -> absl::Status {
+          int64_t sum = 0;
+          for (int64_t i = 0; i < bags; ++i) {
+            const int64_t length = own[static_cast<size_t>(i)];
+            if (length < 0) {
+              return absl::InvalidArgumentError(
+                  absl::StrCat("lengths: ", name(i), ": must not be negative, is ", length));
+            }
+            if (length > num_values - sum) {
+              return absl::InvalidArgumentError(
+                  absl::StrCat("lengths: with ", name(i),
+                               " their sum passes the number of values, ", num_values));
+            }
+            sum += length;
+          }
+          if (sum == num_values) return absl::OkStatus();
+          return absl::InvalidArgumentError(absl::StrCat(
+              "lengths: their sum must be the number of values, ", num_values, ", is ", sum));
+        },
+        lengths);
+  }
+  if (SizeOf(offsets) != bags + 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "offsets: expected ", shape(), " + 1 = ", bags + 1, " entries, got ", SizeOf(offsets)));
+  }
+  return std::visit(
+      [&](const auto& own) -> absl::Status {
+        if (own.front() != 0) {
+          return absl::InvalidArgumentError(absl::StrCat("offsets[0] must be 0, is ", own.front()));
+        }
+        for (size_t i = 0; i < static_cast<size_t>(bags); ++i) {
+          if (own[i + 1] < own[i]) {
+            return absl::InvalidArgumentError(absl::StrCat("offsets fall at ",
+                                                           name(static_cast<int64_t>(i)), ": ",
+                                                           own[i], " then ", own[i + 1]));
+          }
+        }
+        if (own.back() == num_values) return absl::OkStatus();
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the last offset must be the number of values, ", num_values, ", is ", own.back()));
+      },
+      offsets);
+}
+
+// Behind out->back(), which is 0 or where the features before end.
+void AppendBags(const BagSpan& offsets, const BagSpan& lengths, int64_t bags,
+                std::vector<int64_t>* out) {
+  const int64_t base = out->back();
+  if (HasLengths(offsets, lengths, bags)) {
+    std::visit(
+        [out](const auto& own) {
+          for (const int64_t length : own) out->push_back(out->back() + length);
+        },
+        lengths);
+    return;
+  }
+  std::visit(
+      [&](const auto& own) {
+        const size_t at = out->size();
+        out->resize(at + static_cast<size_t>(bags));
+        std::transform(own.begin() + 1, own.end(), out->begin() + static_cast<int64_t>(at),
+                       [base](int64_t offset) { return base + offset; });
+      },
+      offsets);
+}
+
+absl::Status CheckSizes(int64_t num_values, int64_t num_weights) {
+  if (num_values > kMaxLookupsPerBatch) {
+    return absl::InvalidArgumentError(absl::StrCat("values: ", num_values,
+                                                   " lookups in one batch; at most ",
+                                                   kMaxLookupsPerBatch, ": use a smaller batch"));
+  }
+  if (num_weights != 0 && num_weights != num_values) {
+    return absl::InvalidArgumentError(absl::StrCat("weights: expected none or one for each of the ",
+                                                   num_values, " values, got ", num_weights));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBatchSize(int64_t batch_size, int64_t max_batch_size) {
+  if (batch_size >= 0 && batch_size <= max_batch_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("batch_size ", batch_size, ": must lie in [0, ",
+                                                 max_batch_size, "] (max_batch_size)"));
+}
+
+template <typename Id>
+uint64_t KeyOf(Id id) {
+  // A signed id is extended to 64 bits first.
+  if constexpr (std::is_signed_v<Id>) return static_cast<uint64_t>(static_cast<int64_t>(id));
+  return static_cast<uint64_t>(id);
+}
+
+// Whether the table knows the ids of one feature. offsets: [B + 1] of its bags, from offsets[0] on.
+template <typename Id>
+absl::Status CheckIds(const PlannedFeature& feature, std::span<const Id> ids,
+                      std::span<const int64_t> offsets) {
+  if (feature.num_embeddings == 0) return absl::OkStatus();
+  const auto end = static_cast<uint64_t>(feature.num_embeddings);
+  for (size_t j = 0; j < ids.size(); ++j) {
+    if (KeyOf(ids[j]) < end) continue;
+    const int64_t at = offsets.front() + static_cast<int64_t>(j);
+    const auto sample = std::upper_bound(offsets.begin(), offsets.end() - 1, at) - offsets.begin();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "feature \"", feature.name, "\", sample ", sample - 1, ": key ", ids[j], " is not in [0, ",
+        feature.num_embeddings, ") (num_embeddings of its table; 0 there takes any key)"));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Id>
+void AppendIds(std::span<const Id> ids, std::vector<uint64_t>* out) {
+  if constexpr (sizeof(Id) == sizeof(uint64_t)) {
+    const auto* const keys = reinterpret_cast<const uint64_t*>(ids.data());
+    out->insert(out->end(), keys, keys + ids.size());
+  } else {
+    const size_t at = out->size();
+    out->resize(at + ids.size());
+    std::transform(ids.begin(), ids.end(), out->begin() + static_cast<int64_t>(at), KeyOf<Id>);
+  }
+}
+
+template <typename Views>
+absl::Status CheckShapesOf(const Plan& plan, const BatchCopy& batch, const Views& views,
+                           const char* what) {
+  if (plan.pooled_dim > 0 || views.pooled.cols > 0) {
+    HOTROW_RETURN_IF_ERROR(CheckShape(views.pooled, batch.batch_size, plan.pooled_dim,
+                                      [what] { return absl::StrCat(what, ".pooled"); }));
+  }
+  if (views.unpooled.size() != static_cast<size_t>(plan.num_unpooled)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ".unpooled: expected one view for each of the ", plan.num_unpooled,
+                     " unpooled features, got ", views.unpooled.size()));
+  }
+  if (plan.num_unpooled == 0) return absl::OkStatus();
+  for (size_t f = 0; f < plan.features.size(); ++f) {
+    const PlannedFeature& feature = plan.features[f];
+    if (feature.unpooled_index < 0) continue;
+    const int64_t* const bags = batch.offsets.data() + static_cast<int64_t>(f) * batch.batch_size;
+    HOTROW_RETURN_IF_ERROR(CheckShape(views.unpooled[static_cast<size_t>(feature.unpooled_index)],
+                                      bags[batch.batch_size] - bags[0], feature.dim, [&] {
+                                        return absl::StrCat(what, ".unpooled[",
+                                                            feature.unpooled_index, "], feature \"",
+                                                            feature.name, "\"");
+                                      }));
+  }
+  return absl::OkStatus();
+}
+
+// Without num_embeddings. name: of a feature.
+absl::Status CheckBatch(const JaggedBatch& batch, int64_t num_features,
+                        absl::FunctionRef<const std::string&(int64_t feature)> name) {
+  const int64_t num_values = SizeOf(batch.values);
+  HOTROW_RETURN_IF_ERROR(CheckSizes(num_values, std::ssize(batch.weights)));
+  return CheckBags(
+      batch.offsets, batch.lengths, num_features * batch.batch_size,
+      [&] { return absl::StrCat(num_features, " features x ", batch.batch_size, " samples"); },
+      num_values,
+      [&](int64_t bag) {
+        return absl::StrCat("feature \"", name(bag / batch.batch_size), "\", sample ",
+                            bag % batch.batch_size);
+      });
+}
+
+}  // namespace
+
+absl::Status CheckShape(MatrixView<const float> view, int64_t rows, int64_t cols,
+                        absl::FunctionRef<std::string()> name) {
+  // Nothing has no width.
+  if (rows == 0 && view.rows == 0) return absl::OkStatus();
+  if (view.rows != rows || view.cols != cols) {
+    return absl::InvalidArgumentError(absl::StrCat(name(), ": expected [", rows, ", ", cols,
+                                                   "], got [", view.rows, ", ", view.cols, "]"));
+  }
+  if (view.stride < cols) {
+    return absl::InvalidArgumentError(absl::StrCat(name(), ": a stride of ", view.stride,
+                                                   " is less than its ", cols, " columns"));
+  }
+  if (view.data == nullptr && rows * cols > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(name(), " is null"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, const JaggedBatch& batch,
+                       BatchCopy* copy) {
+  const int64_t num_features = std::ssize(plan.features);
+  HOTROW_RETURN_IF_ERROR(CheckBatchSize(batch.batch_size, max_batch_size));
+  HOTROW_RETURN_IF_ERROR(CheckBatch(batch, num_features, [&plan](int64_t f) -> const std::string& {
+    return plan.features[static_cast<size_t>(f)].name;
+  }));
+  copy->batch_size = batch.batch_size;
+  copy->offsets.assign(1, 0);
+  AppendBags(batch.offsets, batch.lengths, num_features * batch.batch_size, &copy->offsets);
+  copy->weights.assign(batch.weights.begin(), batch.weights.end());
+  copy->values.clear();
+  return std::visit(
+      [&](const auto& ids) -> absl::Status {
+        for (int64_t f = 0; f < num_features; ++f) {
+          const std::span<const int64_t> bags =
+              std::span(copy->offsets)
+                  .subspan(static_cast<size_t>(f * batch.batch_size),
+                           static_cast<size_t>(batch.batch_size + 1));
+          HOTROW_RETURN_IF_ERROR(
+              CheckIds(plan.features[static_cast<size_t>(f)],
+                       ids.subspan(static_cast<size_t>(bags.front()),
+                                   static_cast<size_t>(bags.back() - bags.front())),
+                       bags));
+        }
+        AppendIds(ids, &copy->values);
+        return absl::OkStatus();
+      },
+      batch.values);
+}
+
+absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, const FeatureBatch& batch,
+                       std::span<const int32_t> position_of, BatchCopy* copy) {
+  HOTROW_RETURN_IF_ERROR(CheckBatchSize(batch.batch_size, max_batch_size));
+  const size_t num_features = plan.features.size();
+  if (batch.features.size() != num_features) {
+    return absl::InvalidArgumentError(absl::StrCat("features: expected all ", num_features,
+                                                   " of the collection, got ",
+                                                   batch.features.size()));
+  }
+  if (!position_of.empty() && position_of.size() != num_features) {
+    return absl::InvalidArgumentError("order: it is that of another collection");
+  }
+  copy->batch_size = batch.batch_size;
+  copy->offsets.assign(1, 0);
+  copy->values.clear();
+  copy->weights.clear();
+  const bool weighted = std::any_of(batch.features.begin(), batch.features.end(),
+                                    [](const FeatureBags& bags) { return !bags.weights.empty(); });
+  for (size_t f = 0; f < num_features; ++f) {
+    const PlannedFeature& feature = plan.features[f];
+    const FeatureBags& bags =
+        batch.features[position_of.empty() ? f : static_cast<size_t>(position_of[f])];
+    const int64_t num_values = SizeOf(bags.values);
+    absl::Status good = CheckSizes(copy->num_lookups() + num_values, 0);
+    if (good.ok()) good = CheckSizes(num_values, std::ssize(bags.weights));
+    if (good.ok()) {
+      good = CheckBags(
+          bags.offsets, bags.lengths, batch.batch_size,
+          [&] { return absl::StrCat(batch.batch_size, " samples"); }, num_values,
+          [](int64_t sample) { return absl::StrCat("sample ", sample); });
+    }
+    if (!good.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("feature \"", feature.name, "\": ", good.message()));
+    }
+    const size_t first_bag = copy->offsets.size() - 1;
+    AppendBags(bags.offsets, bags.lengths, batch.batch_size, &copy->offsets);
+    HOTROW_RETURN_IF_ERROR(std::visit(
+        [&](const auto& ids) -> absl::Status {
+          HOTROW_RETURN_IF_ERROR(
+              CheckIds(feature, ids, std::span<const int64_t>(copy->offsets).subspan(first_bag)));
+          AppendIds(ids, &copy->values);
+          return absl::OkStatus();
+        },
+        bags.values));
+    if (!weighted) continue;
+    copy->weights.insert(copy->weights.end(), bags.weights.begin(), bags.weights.end());
+    copy->weights.resize(copy->values.size(), 1.0f);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckShapes(const Plan& plan, const BatchCopy& batch, const EmbeddingOutput& output) {
+  return CheckShapesOf(plan, batch, output, "EmbeddingOutput");
+}
+
+absl::Status CheckShapes(const Plan& plan, const BatchCopy& batch,
+                         const EmbeddingGradient& gradient) {
+  return CheckShapesOf(plan, batch, gradient, "EmbeddingGradient");
+}
+
+}  // namespace internal
+
+absl::Status JaggedBatch::Validate(std::span<const std::string> feature_names) const {
+  if (batch_size < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch_size must not be negative, is ", batch_size));
+  }
+  return internal::CheckBatch(
+      *this, std::ssize(feature_names),
+      [&](int64_t f) -> const std::string& { return feature_names[static_cast<size_t>(f)]; });
+}
+
+}  // namespace hotrow

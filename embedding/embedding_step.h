@@ -1,0 +1,64 @@
+#ifndef HOTROW_EMBEDDING_EMBEDDING_STEP_H_
+#define HOTROW_EMBEDDING_EMBEDDING_STEP_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/matrix_view.h"
+
+namespace hotrow {
+
+// Where Lookup and Evaluate write. Calls refuse other shapes (InvalidArgument).
+struct EmbeddingOutput {
+  MatrixView<float> pooled;  // [B, pooled_dim()]: the pooled features side by side, in their order
+  std::vector<MatrixView<float>> unpooled;  // of each kNone feature, in their order: [lookups, D]
+};
+
+// The gradient of EmbeddingOutput, in the same shapes.
+struct EmbeddingGradient {
+  MatrixView<const float> pooled;
+  std::vector<MatrixView<const float>> unpooled;
+};
+
+// EmbeddingStep is one batch on its way through the tables: EmbeddingCollection::Prefetch makes it,
+// Update consumes it. Destroying it, or assigning another to it, cancels it: its rows are unpinned
+// and nothing is updated. It must not outlive its collection; threads and errors are those of that
+// one. One that was moved from, or made by no Prefetch, refuses all calls (FailedPrecondition).
+class EmbeddingStep {
+ public:
+  EmbeddingStep();
+  EmbeddingStep(EmbeddingStep&& other) noexcept;
+  EmbeddingStep& operator=(EmbeddingStep&& other) noexcept;
+  ~EmbeddingStep();
+
+  // Forward. Gathers values after the update of the step before.
+  absl::Status Lookup(const EmbeddingOutput& output);
+  // Backward. learning_rate_factor multiplies every table's learning rate: the schedule. The step
+  // has ended when this returns, whatever it returns.
+  absl::Status Update(const EmbeddingGradient& gradient, float learning_rate_factor = 1) &&;
+
+  // The first half of Lookup: rows set out between ranks, so that they travel while the caller
+  // computes what needs none. May be left out.
+  absl::Status BeginLookup();
+  // The first half of Update: reads the whole gradient and sends it off. May be left out; after it
+  // Update does not look at its `gradient`.
+  absl::Status BeginUpdate(const EmbeddingGradient& gradient);
+
+  // 0 of a step that was moved from.
+  int64_t batch_size() const;
+  int64_t num_lookups() const;
+  int64_t num_unique_keys() const;  // from Lookup on; with prefetch_depth = 0 from Prefetch on
+
+ private:
+  friend class EmbeddingCollection;
+  struct Impl;
+  explicit EmbeddingStep(std::unique_ptr<Impl> impl);
+  void Cancel();
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_EMBEDDING_EMBEDDING_STEP_H_
