@@ -123,7 +123,15 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   }
   // The table's position in the plan.
   absl::StatusOr<int32_t> FindTable(const char* call, std::string_view name) const;
-  // copy: puts the batch into the step, or says what is wrong with it.
+  absl::Status Copy(const JaggedBatch& batch, internal::BatchCopy* copy) const {
+    return internal::CopyBatch(plan, options.max_batch_size, batch, copy);
+  }
+  absl::Status Copy(const FeatureBatch& batch, internal::BatchCopy* copy) const {
+    const FeatureOrder none;
+    return internal::CopyBatch(plan, options.max_batch_size, batch,
+                               (batch.order == nullptr ? none : *batch.order).position_of_, copy);
+  }
+  // copy: puts the batch where it is told, or says what is wrong with it.
   absl::StatusOr<EmbeddingStep> Prefetch(
       absl::FunctionRef<absl::Status(internal::BatchCopy* batch)> copy);
   absl::Status Evaluate(absl::FunctionRef<absl::Status(internal::BatchCopy* batch)> copy,
@@ -371,17 +379,11 @@ absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
 }
 
 absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const JaggedBatch& batch) {
-  return impl_->Prefetch([&](internal::BatchCopy* copy) {
-    return internal::CopyBatch(impl_->plan, impl_->options.max_batch_size, batch, copy);
-  });
+  return impl_->Prefetch([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); });
 }
 
 absl::StatusOr<EmbeddingStep> EmbeddingCollection::Prefetch(const FeatureBatch& batch) {
-  return impl_->Prefetch([&](internal::BatchCopy* copy) {
-    return internal::CopyBatch(
-        impl_->plan, impl_->options.max_batch_size, batch,
-        batch.order == nullptr ? std::span<const int32_t>() : batch.order->position_of_, copy);
-  });
+  return impl_->Prefetch([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); });
 }
 
 // The oldest step: its rows are resident, or come now.
@@ -545,22 +547,14 @@ absl::Status EmbeddingCollection::Impl::Evaluate(
 
 absl::Status EmbeddingCollection::Evaluate(const JaggedBatch& batch,
                                            const EmbeddingOutput& output) {
-  return impl_->Evaluate(
-      [&](internal::BatchCopy* copy) {
-        return internal::CopyBatch(impl_->plan, impl_->options.max_batch_size, batch, copy);
-      },
-      output);
+  return impl_->Evaluate([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); },
+                         output);
 }
 
 absl::Status EmbeddingCollection::Evaluate(const FeatureBatch& batch,
                                            const EmbeddingOutput& output) {
-  return impl_->Evaluate(
-      [&](internal::BatchCopy* copy) {
-        return internal::CopyBatch(
-            impl_->plan, impl_->options.max_batch_size, batch,
-            batch.order == nullptr ? std::span<const int32_t>() : batch.order->position_of_, copy);
-      },
-      output);
+  return impl_->Evaluate([&](internal::BatchCopy* copy) { return impl_->Copy(batch, copy); },
+                         output);
 }
 
 absl::Status EmbeddingCollection::ReadRows(std::string_view table, std::span<const uint64_t> keys,
