@@ -3,13 +3,15 @@
 
 #include <string_view>
 
+#include "base/enum_words.h"
+
 namespace hotrow {
 
 enum class Device { kCpu, kCuda };
 
-constexpr std::string_view DeviceName(Device device) {
-  return device == Device::kCpu ? "cpu" : "cuda";
-}
+inline constexpr EnumWord<Device> kDeviceWords[] = {{"cpu", Device::kCpu}, {"cuda", Device::kCuda}};
+
+constexpr std::string_view DeviceName(Device device) { return WordOf(kDeviceWords, device); }
 
 }  // namespace hotrow
 

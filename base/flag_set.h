@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/enum_words.h"
 
 namespace hotrow {
 
@@ -88,20 +89,15 @@ FlagField WordFlag(std::string_view hint, T* field,
               },
           .get = [=] { return FlagValue(std::string(name_of(*field))); }};
 }
-// The same with a table of the words.
+// The same with a table of the words (base/enum_words.h).
 template <typename T>
-struct FlagWord {
-  std::string_view name;
-  T value;
-};
-template <typename T>
-FlagField WordFlag(std::string_view hint, T* field, std::vector<FlagWord<T>> words) {
+FlagField WordFlag(std::string_view hint, T* field, std::vector<EnumWord<T>> words) {
   std::vector<std::string_view> names;
-  for (const FlagWord<T>& word : words) names.push_back(word.name);
+  for (const EnumWord<T>& word : words) names.push_back(word.name);
   return internal::WordFlag(
       hint, std::move(names), [=](size_t word) { *field = words[word].value; },
       [=] {
-        for (const FlagWord<T>& word : words) {
+        for (const EnumWord<T>& word : words) {
           if (word.value == *field) return word.name;
         }
         return std::string_view("unknown");

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/enum_words.h"
 #include "ops/weights_precision.h"
 
 namespace hotrow {
@@ -12,6 +13,8 @@ enum class Pooling {
   kMean,  // sum / number of lookups of the bag, also for weighted sums
   kNone,  // no pooling: one output row for each lookup
 };
+inline constexpr EnumWord<Pooling> kPoolingWords[] = {
+    {"sum", Pooling::kSum}, {"mean", Pooling::kMean}, {"none", Pooling::kNone}};
 
 // Maps one feature's lookups to output. Bag (f, b) of a batch has the lookups
 // [offsets[f*B + b], offsets[f*B + b + 1]).

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/enum_words.h"
 #include "base/exec_context.h"
 
 namespace hotrow {
@@ -49,6 +50,8 @@ enum class WeightDecayMode {
   kDecoupled,  // w -= learning_rate * weight_decay * w beside the step (Loshchilov & Hutter 2019);
                // LAMB: the direction of the step has weight_decay * w in it
 };
+inline constexpr EnumWord<WeightDecayMode> kWeightDecayModeWords[] = {
+    {"l2", WeightDecayMode::kL2}, {"decoupled", WeightDecayMode::kDecoupled}};
 
 struct SparseOptimizerConfig {
   SparseOptimizerKind kind = SparseOptimizerKind::kRowWiseAdagrad;

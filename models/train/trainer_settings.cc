@@ -19,6 +19,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/device.h"
+#include "base/enum_words.h"
+#include "ops/jagged.h"
+#include "ops/sparse_optimizer.h"
 
 namespace hotrow {
 namespace {
@@ -95,13 +98,16 @@ FlagField InitializerFlag(std::optional<Initializer>* field) {
           .get = [field] { return FlagValue(InitializerText(*field)); }};
 }
 
-// The names of all entries of a table of facts.
-template <typename Facts>
-std::vector<std::string_view> WordsOf(std::span<const Facts> all) {
+// The names of all entries of a table of facts or words.
+template <typename Table>
+std::vector<std::string_view> WordsOf(const Table& all) {
   std::vector<std::string_view> words;
-  for (const Facts& facts : all) words.push_back(facts.name);
+  for (const auto& entry : all) words.push_back(entry.name);
   return words;
 }
+
+// Models take pooled features.
+std::vector<EnumWord<Pooling>> PoolingWords() { return WordsBut(kPoolingWords, Pooling::kNone); }
 
 // Fields without a flag take any number.
 FlagField AnyReal(float* field) { return RealFlag(field, -3e38, 3e38); }
@@ -133,13 +139,10 @@ const TrainerSetting kSettings[] = {
          }},
     {.name = "pooling",
      .group = kModelGroup,
-     .help = "how the rows of a bag become one vector: sum or mean",
+     .help = "how the rows of a bag become one vector",
+     .words = [] { return WordsOf(PoolingWords()); },
      .role = kBits,
-     .bind =
-         [](O& o) {
-           return WordFlag<Pooling>("WORD", &o.pooling,
-                                    {{"sum", Pooling::kSum}, {"mean", Pooling::kMean}});
-         }},
+     .bind = [](O& o) { return WordFlag("WORD", &o.pooling, PoolingWords()); }},
     {.name = "initializer",
      .group = kModelGroup,
      .help = "first values of rows: uniform_rows (uniform in +-1/sqrt(rows of the table)), zeros, "
@@ -227,9 +230,8 @@ const TrainerSetting kSettings[] = {
      .older = {.value = "l2"},
      .bind =
          [](O& o) {
-           return WordFlag<WeightDecayMode>(
-               "WORD", &o.table_optimizer.weight_decay_mode,
-               {{"l2", WeightDecayMode::kL2}, {"decoupled", WeightDecayMode::kDecoupled}});
+           return WordFlag("WORD", &o.table_optimizer.weight_decay_mode,
+                           AllWords(kWeightDecayModeWords));
          }},
     {.name = "table_optimizer.beta1",
      .role = kBits,
@@ -456,12 +458,7 @@ const TrainerSetting kSettings[] = {
      .role = kBits,
      .part = SettingPart::kDevice,
      .older = {.as_now = true},
-     .bind =
-         [](O& o) {
-           return WordFlag<Device>("WORD", &o.device,
-                                   {{DeviceName(Device::kCpu), Device::kCpu},
-                                    {DeviceName(Device::kCuda), Device::kCuda}});
-         }},
+     .bind = [](O& o) { return WordFlag("WORD", &o.device, AllWords(kDeviceWords)); }},
     {.name = "save_dir",
      .group = kRunningGroup,
      .help = "save the trained model here: tables, dense parameters, optimizer state. An older "

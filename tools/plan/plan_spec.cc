@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/enum_words.h"
 #include "base/flag_set.h"
 #include "base/status_macros.h"
 #include "models/json/json_text.h"
+#include "ops/jagged.h"
 #include "tools/plan/spec_text.h"
 
 namespace hotrow {
@@ -97,8 +99,7 @@ class Fields {
     return absl::OkStatus();
   }
   template <typename Enum>
-  absl::Status Choice(const char* field, const std::vector<std::pair<const char*, Enum>>& choices,
-                      Enum* out) {
+  absl::Status Choice(const char* field, const std::vector<EnumWord<Enum>>& choices, Enum* out) {
     const SpecNode* node = Take(field);
     if (node == nullptr) return absl::OkStatus();
     std::string names;
@@ -107,7 +108,7 @@ class Fields {
         *out = value;
         return absl::OkStatus();
       }
-      absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+      absl::StrAppend(&names, names.empty() ? "" : ", ", std::string(name));
     }
     return Bad(*node, field, absl::StrCat("one of ", names));
   }
@@ -159,14 +160,12 @@ class Fields {
 
 constexpr char kDtype[] = "dtype";
 constexpr char kWeightsPrecision[] = "weights_precision";
-constexpr std::pair<const char*, WeightsPrecision> kWeightsPrecisions[] = {
-    {"fp32", WeightsPrecision::kFp32},
-    {"fp16", WeightsPrecision::kFp16},
-    {"bf16", WeightsPrecision::kBf16}};
+constexpr EnumWord<WeightsPrecision> kWeightsPrecisions[] = {{"fp32", WeightsPrecision::kFp32},
+                                                             {"fp16", WeightsPrecision::kFp16},
+                                                             {"bf16", WeightsPrecision::kBf16}};
 
 absl::Status ReadWeightsPrecision(Fields& fields, const char* field, WeightsPrecision* out) {
-  return fields.Choice<WeightsPrecision>(
-      field, {std::begin(kWeightsPrecisions), std::end(kWeightsPrecisions)}, out);
+  return fields.Choice(field, AllWords(kWeightsPrecisions), out);
 }
 
 absl::Status ReadHistogram(Fields& fields, PlanTable* table) {
@@ -224,9 +223,8 @@ absl::Status ReadTable(const SpecNode& node, const std::string& path, const std:
                                                          " are the same; give one of them"));
   }
   // Pooling moves no byte of the tables; it is here so that specs may say it.
-  int pooling = 0;
-  HOTROW_RETURN_IF_ERROR(
-      fields.Choice<int>("pooling", {{"sum", 0}, {"mean", 0}, {"none", 0}}, &pooling));
+  Pooling pooling = Pooling::kSum;
+  HOTROW_RETURN_IF_ERROR(fields.Choice("pooling", AllWords(kPoolingWords), &pooling));
   if (table.rows < 0) return fields.Missing("rows", "how many rows the table has");
   if (table.dim == 0) return fields.Missing("dim", "how many floats a row's weights are");
   if (table.name.empty()) table.name = absl::StrCat("table", spec->tables.size());
@@ -453,10 +451,10 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view n
   HOTROW_RETURN_IF_ERROR(fields.Integer("ranks", 1, 65'536, &spec.ranks));
   spec.ranks_per_node = std::min(spec.ranks, spec.hardware.ranks_per_node);
   HOTROW_RETURN_IF_ERROR(fields.Integer("ranks_per_node", 1, 65'536, &spec.ranks_per_node));
-  const std::vector<std::pair<const char*, WireType>> wires = {{"fp32", WireType::kFp32},
-                                                               {"fp16", WireType::kFp16},
-                                                               {"bf16", WireType::kBf16},
-                                                               {"int8", WireType::kInt8}};
+  const std::vector<EnumWord<WireType>> wires = {{"fp32", WireType::kFp32},
+                                                 {"fp16", WireType::kFp16},
+                                                 {"bf16", WireType::kBf16},
+                                                 {"int8", WireType::kInt8}};
   HOTROW_RETURN_IF_ERROR(fields.Choice("exchange_forward", wires, &spec.forward_wire));
   HOTROW_RETURN_IF_ERROR(fields.Choice("exchange_backward", wires, &spec.backward_wire));
   HOTROW_RETURN_IF_ERROR(fields.Integer("prefetch_depth", 0, 32, &spec.prefetch_depth));
