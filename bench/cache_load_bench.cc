@@ -1,7 +1,8 @@
 // Measures RowCache: how full it gets before the first forced eviction, the time of a probe, and
 // the hit rates of its policies on Zipf keys. Prints one JSON object.
 //
-//   cache_load_bench [--ways=4194304] [--threads=1] [--row_bytes=16] [--seed=1]
+//   cache_load_bench [--ways=4194304] [--threads=1] [--row_bytes=16] [--seed=1] [--policy=lru]
+//                    [--zipf_batches=2100]
 //
 // What bounds a probe: the two dependent DRAM accesses (tags, then key) of about 90 ns each,
 // overlapped over the keys in flight; the loop itself is about 40 instructions.
@@ -10,6 +11,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -17,6 +19,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/exec_context.h"
 #include "base/hash.h"
@@ -24,6 +27,7 @@
 #include "base/run_main.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
+#include "cache/cache_policy.h"
 #include "cache/row_cache.h"
 
 namespace hotrow {
@@ -34,6 +38,8 @@ struct Flags {
   int64_t threads = 1;
   int64_t row_bytes = 16;
   int64_t seed = 1;
+  int64_t zipf_batches = 2100;             // the first 6 of 7 warm the caches up
+  CachePolicy policy = CachePolicy::kLru;  // of the cache whose calls are timed
 };
 
 constexpr int64_t kBatchKeys = 16'384;
@@ -120,7 +126,16 @@ struct Timings {
   double find_miss_ns = 0;
   double insert_hit60_ns = 0;
   double insert_hit100_ns = 0;
+  // FindOrInsert and the ageing in EndStep: mean processor time of a key.
+  double step_hit60_cpu_ns = 0;
+  double step_hit100_cpu_ns = 0;
 };
+
+int64_t ProcessorNanos() {
+  timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 // Times probes in a cache of which keys [0, resident) were inserted last.
 Timings TimeProbes(RowCache& cache, const ExecContext& ctx, const Flags& flags, int64_t resident) {
@@ -152,6 +167,7 @@ Timings TimeProbes(RowCache& cache, const ExecContext& ctx, const Flags& flags, 
   constexpr int64_t kStride = 1'000'003;  // a prime
   for (const double hit_rate : {1.0, 0.6}) {
     std::vector<int64_t> batch_ns;
+    int64_t cpu_ns = 0;
     for (int64_t b = 0; b < kBatches; ++b) {
       for (int64_t i = 0; i < kBatchKeys; ++i) {
         const bool hit = static_cast<double>(i % 10) < hit_rate * 10;
@@ -165,7 +181,9 @@ Timings TimeProbes(RowCache& cache, const ExecContext& ctx, const Flags& flags, 
                                              .evicted = batch.evicted,
                                              .evicted_keys = batch.evicted_keys,
                                              .evicted_rows = batch.evicted_rows.data()};
+      cpu_ns -= ProcessorNanos();
       HOTROW_CHECK(cache.FindOrInsert(ctx, keys, result).ok());
+      cpu_ns += ProcessorNanos();
       batch_ns.push_back(NowNanos() - begin);
       batch.filled.clear();
       for (size_t i = 0; i < keys.size(); ++i) {
@@ -173,8 +191,12 @@ Timings TimeProbes(RowCache& cache, const ExecContext& ctx, const Flags& flags, 
       }
       HOTROW_CHECK(cache.MarkFilled(ctx, batch.filled).ok());
       batch.Release(cache, ctx, kBatchKeys);
+      cpu_ns -= ProcessorNanos();
       HOTROW_CHECK(cache.EndStep(ctx).ok());
+      cpu_ns += ProcessorNanos();
     }
+    (hit_rate == 1.0 ? timings.step_hit100_cpu_ns : timings.step_hit60_cpu_ns) =
+        static_cast<double>(cpu_ns) / static_cast<double>(kBatches * kBatchKeys);
     (hit_rate == 1.0 ? timings.insert_hit100_ns : timings.insert_hit60_ns) =
         MedianNsPerKey(batch_ns);
   }
@@ -192,8 +214,7 @@ ZipfResult ZipfHitRate(CachePolicy policy, const ExecContext& ctx, const Flags& 
   constexpr int64_t kKeys = 4'000'000;
   constexpr int64_t kCapacityRows = 450'000;
   constexpr double kAlpha = 1.05;
-  constexpr int64_t kWarmBatches = 1800;
-  constexpr int64_t kBatches = 2100;
+  const int64_t warm_batches = flags.zipf_batches * 6 / 7;
   std::vector<double> cumulative(kKeys);
   double sum = 0;
   for (int64_t k = 0; k < kKeys; ++k) {
@@ -209,7 +230,7 @@ ZipfResult ZipfHitRate(CachePolicy policy, const ExecContext& ctx, const Flags& 
   int64_t probes = 0;
   int64_t hits = 0;
   int64_t hottest_hits = 0;
-  for (int64_t b = 0; b < kBatches; ++b) {
+  for (int64_t b = 0; b < flags.zipf_batches; ++b) {
     keys.clear();
     seen.clear();
     while (std::ssize(keys) < kBatchKeys) {
@@ -222,7 +243,7 @@ ZipfResult ZipfHitRate(CachePolicy policy, const ExecContext& ctx, const Flags& 
     const int64_t step_hits = batch.Step(*cache, ctx, keys);
     batch.Release(*cache, ctx, std::ssize(keys));
     HOTROW_CHECK(cache->EndStep(ctx).ok());
-    if (b < kWarmBatches) continue;
+    if (b < warm_batches) continue;
     probes += std::ssize(keys);
     hits += step_hits;
     hottest_hits += std::count_if(keys.begin(), keys.end(), [](const RowKey& k) {
@@ -239,16 +260,27 @@ bool ParseFlag(std::string_view arg, std::string_view name, int64_t* value) {
   return *value > 0;
 }
 
+bool ParsePolicy(std::string_view arg, CachePolicy* policy) {
+  constexpr std::string_view kFlag = "--policy=";
+  if (!arg.starts_with(kFlag)) return false;
+  const absl::StatusOr<CachePolicy> parsed = ParseCachePolicy(arg.substr(kFlag.size()));
+  if (parsed.ok()) *policy = *parsed;
+  return parsed.ok();
+}
+
 int Main(int argc, char** argv) {
   Flags flags;
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
     if (!ParseFlag(arg, "--ways=", &flags.ways) && !ParseFlag(arg, "--threads=", &flags.threads) &&
         !ParseFlag(arg, "--row_bytes=", &flags.row_bytes) &&
-        !ParseFlag(arg, "--seed=", &flags.seed)) {
+        !ParseFlag(arg, "--seed=", &flags.seed) &&
+        !ParseFlag(arg, "--zipf_batches=", &flags.zipf_batches) &&
+        !ParsePolicy(arg, &flags.policy)) {
       std::fprintf(
           stderr,
-          "%s: unknown flag or value; the flags are --ways= --threads= --row_bytes= --seed=\n",
+          "%s: unknown flag or value; the flags are --ways= --threads= --row_bytes= --seed= "
+          "--zipf_batches= --policy=\n",
           argv[i]);
       return 2;
     }
@@ -256,7 +288,7 @@ int Main(int argc, char** argv) {
   ThreadPool pool(static_cast<int>(flags.threads));
   const ExecContext ctx{.pool = &pool};
   const auto cache = CacheOfBudget(RowCache::BudgetForRows(flags.ways * 8 / 9, flags.row_bytes),
-                                   flags.row_bytes, CachePolicy::kLru);
+                                   flags.row_bytes, flags.policy);
   const double load = LoadAtFirstEviction(*cache, ctx, flags);
   const RowCacheStats stats = cache->Size();
   const int64_t all_ways = stats.ways + stats.overflow_ways;
@@ -264,20 +296,26 @@ int Main(int argc, char** argv) {
                                 static_cast<double>(stats.ways);
   const auto resident = static_cast<int64_t>(load * static_cast<double>(stats.ways));
   const Timings timings = TimeProbes(*cache, ctx, flags, resident);
-  const ZipfResult lru = ZipfHitRate(CachePolicy::kLru, ctx, flags);
-  const ZipfResult lfu = ZipfHitRate(CachePolicy::kLfu, ctx, flags);
+  std::string hit_rates;
+  double hottest = 0;
+  for (const CachePolicyFacts& facts : CachePolicies()) {
+    const ZipfResult zipf = ZipfHitRate(facts.policy, ctx, flags);
+    absl::StrAppendFormat(&hit_rates, "\"%s\": %.4f, ", std::string(facts.name),
+                          zipf.unique_hit_rate);
+    hottest = zipf.hottest_unique_hit_rate;
+  }
   std::printf(
       "{\"ways\": %lld, \"overflow_ways\": %lld, \"row_bytes\": %lld, \"threads\": %lld,\n"
       " \"load_at_first_eviction\": %.4f, \"metadata_bytes_per_way\": %.3f,\n"
       " \"find_hit_ns\": %.1f, \"find_miss_ns\": %.1f,\n"
       " \"find_or_insert_ns\": {\"hit_rate_1.0\": %.1f, \"hit_rate_0.6\": %.1f},\n"
-      " \"zipf_1.05_unique_hit_rate\": {\"lru\": %.4f, \"lfu\": %.4f, \"keeping_the_hottest\": "
-      "%.4f}}\n",
+      " \"find_or_insert_and_age_cpu_ns\": {\"hit_rate_1.0\": %.1f, \"hit_rate_0.6\": %.1f},\n"
+      " \"zipf_1.05_unique_hit_rate\": {%s\"keeping_the_hottest\": %.4f}}\n",
       static_cast<long long>(stats.ways), static_cast<long long>(stats.overflow_ways),
       static_cast<long long>(flags.row_bytes), static_cast<long long>(flags.threads), load,
       metadata_bytes, timings.find_hit_ns, timings.find_miss_ns, timings.insert_hit100_ns,
-      timings.insert_hit60_ns, lru.unique_hit_rate, lfu.unique_hit_rate,
-      lfu.hottest_unique_hit_rate);
+      timings.insert_hit60_ns, timings.step_hit100_cpu_ns, timings.step_hit60_cpu_ns,
+      hit_rates.c_str(), hottest);
   return 0;
 }
 

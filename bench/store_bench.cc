@@ -484,11 +484,9 @@ absl::StatusOr<nlohmann::ordered_json> Bench::Run(const FlagSet& set) {
     HOTROW_RETURN_IF_ERROR(Settle());
   }
   if (cache_wanted) {
-    HOTROW_ASSIGN_OR_RETURN(
-        cache_, RowCache::Create({.row_bytes = flags_.row_bytes,
-                                  .budget_bytes = cache_bytes_,
-                                  .policy = flags_.cache_policy == "lru" ? CachePolicy::kLru
-                                                                         : CachePolicy::kLfu}));
+    HOTROW_ASSIGN_OR_RETURN(cache_, RowCache::Create({.row_bytes = flags_.row_bytes,
+                                                      .budget_bytes = cache_bytes_,
+                                                      .policy = flags_.cache_policy}));
     slots_.assign(n, 0);
     placement_.assign(n, Placement::kNoRoom);
     evicted_.assign(n, 0);

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/flag_set.h"
+#include "cache/cache_policy.h"
 #include "store/row_store.h"
 
 namespace hotrow::bench {
@@ -35,7 +36,7 @@ struct StoreBenchFlags {
   int64_t read_batches = 20;
   int64_t threads = 2;
   int64_t rocks_threads = 64;
-  std::string cache_policy = "lfu";
+  CachePolicy cache_policy = CachePolicy::kLfu;
   int64_t staging_rows = 4096;
   std::string io = "auto";
   int64_t seed = 1;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -19,8 +20,8 @@ constexpr int64_t kRewrites = 3;
 
 absl::Status Invalid(absl::string_view text) { return absl::InvalidArgumentError(text); }
 
-absl::Status OneOf(absl::string_view flag, const std::string& value,
-                   const std::vector<std::string>& legal) {
+absl::Status CheckWord(absl::string_view flag, const std::string& value,
+                       const std::vector<std::string>& legal) {
   if (std::find(legal.begin(), legal.end(), value) != legal.end()) return absl::OkStatus();
   return Invalid(
       absl::StrCat("--", flag, "=", value, ": takes one of ", absl::StrJoin(legal, ", ")));
@@ -64,7 +65,10 @@ void AddFlags(StoreBenchFlags& flags, FlagSet& set) {
   set.AddInt("threads", 1, 256, &flags.threads, "of the cache, and RocksDB's background jobs");
   set.AddInt("rocks_threads", 1, 256, &flags.rocks_threads,
              "reads of RocksDB side by side (it reads block by block)");
-  set.AddString("cache_policy", "P", &flags.cache_policy, "lru or lfu");
+  std::vector<std::string_view> policies;
+  for (const CachePolicyFacts& facts : CachePolicies()) policies.push_back(facts.name);
+  set.Add("cache_policy", WordFlag("P", &flags.cache_policy, ParseCachePolicy, CachePolicyName),
+          OneOf(policies));
   set.AddInt(
       "staging_rows", 1, int64_t{1} << 24, &flags.staging_rows,
       "keys that go to the cache at a time: room for as many evicted rows is part of the RAM");
@@ -77,10 +81,9 @@ void AddFlags(StoreBenchFlags& flags, FlagSet& set) {
 }
 
 absl::Status Resolve(StoreBenchFlags& flags) {
-  HOTROW_RETURN_IF_ERROR(OneOf("store", flags.store, {"memory", "ssd", "rocksdb", "raw"}));
-  HOTROW_RETURN_IF_ERROR(OneOf("mix", flags.mix, {"read", "read_write", "update"}));
-  HOTROW_RETURN_IF_ERROR(OneOf("io", flags.io, {"auto", "uring", "threads"}));
-  HOTROW_RETURN_IF_ERROR(OneOf("cache_policy", flags.cache_policy, {"lru", "lfu"}));
+  HOTROW_RETURN_IF_ERROR(CheckWord("store", flags.store, {"memory", "ssd", "rocksdb", "raw"}));
+  HOTROW_RETURN_IF_ERROR(CheckWord("mix", flags.mix, {"read", "read_write", "update"}));
+  HOTROW_RETURN_IF_ERROR(CheckWord("io", flags.io, {"auto", "uring", "threads"}));
   if (flags.row_bytes % 16 != 0) {
     return Invalid(absl::StrCat("--row_bytes=", flags.row_bytes, ": takes a multiple of 16"));
   }

@@ -44,10 +44,11 @@ inline constexpr uint8_t kMarked = 1;
 inline constexpr int kMaxPins = 63;
 
 // How a policy moves scores when a row is placed and when it is touched: LRU jumps to 255 (an
-// addition of 255 that saturates), LFU counts.
+// addition of 255 that saturates), LFU counts; a touch may also set bits.
 struct ScoreRule {
   uint8_t placed = 255;
   uint8_t touch_add = 255;
+  uint8_t touch_or = 0;
 };
 
 // One way of a pair of buckets.
@@ -145,7 +146,7 @@ HOTROW_WARP_TEMPLATE
 HOTROW_HOST_DEVICE void TouchAndPin(Bucket& bucket, int way, ScoreRule rule) {
   Warp::Once([&] {
     const int score = bucket.score[way] + rule.touch_add;
-    bucket.score[way] = static_cast<uint8_t>(score > 255 ? 255 : score);
+    bucket.score[way] = static_cast<uint8_t>((score > 255 ? 255 : score) | rule.touch_or);
     bucket.state[way] = static_cast<uint8_t>(bucket.state[way] + 1);
   });
 }
@@ -163,23 +164,15 @@ HOTROW_HOST_DEVICE void Clear(Bucket& bucket, int way) {
   });
 }
 
-// Lowers all scores by one. One thread; the loop is one vector instruction on the CPU.
-HOTROW_HOST_DEVICE inline void AgeByOne(Bucket& bucket) {
-  for (uint8_t& score : bucket.score) score = static_cast<uint8_t>(score - (score > 0 ? 1 : 0));
-}
-
-// Takes an eighth off all scores, rounded up, so that a score ends at 0.
-HOTROW_HOST_DEVICE inline void AgeByDecay(Bucket& bucket) {
-  for (uint8_t& score : bucket.score) score = static_cast<uint8_t>(score - ((score + 7) >> 3));
-}
-
-// The same for four neighbouring scores at a time, without a loop over bytes: for machines whose
-// compilers make none of it.
+// Lowers four neighbouring scores by one, without a loop over bytes: a loop over the words of a
+// bucket becomes vector instructions on the CPU, and on a GPU a lane does four ways.
 HOTROW_HOST_DEVICE inline uint32_t AgeFourByOne(uint32_t scores) {
   // The high bit of each byte that is not 0, moved to its low bit.
   const uint32_t nonzero = (((scores & 0x7f7f7f7fu) + 0x7f7f7f7fu) | scores) & 0x80808080u;
   return scores - (nonzero >> 7);
 }
+
+// Takes an eighth off each, rounded up, so that a score ends at 0.
 HOTROW_HOST_DEVICE inline uint32_t AgeFourByDecay(uint32_t scores) {
   // (s + 7) >> 3 is s >> 3, and one more when the low three bits are not all 0.
   const uint32_t eighths = (scores >> 3) & 0x1f1f1f1fu;

@@ -13,14 +13,9 @@
 #include "base/device.h"
 #include "base/exec_context.h"
 #include "base/row_key.h"
+#include "cache/cache_policy.h"
 
 namespace hotrow {
-
-// Chooses the victim when both buckets of a new row are full. Policies change speed, never values.
-enum class CachePolicy {
-  kLru,  // the row whose last step lies furthest back
-  kLfu,  // the row used in the fewest steps, long ago counting less
-};
 
 struct RowCacheOptions {
   int64_t row_bytes = 0;     // required; a multiple of 16

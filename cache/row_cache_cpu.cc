@@ -64,7 +64,8 @@ absl::StatusOr<std::unique_ptr<RowCache>> CreateCpuRowCache(const RowCacheOption
 
 absl::StatusOr<std::unique_ptr<CpuRowCache>> CpuRowCache::Create(const RowCacheOptions& options) {
   std::unique_ptr<CpuRowCache> cache(new CpuRowCache(options));
-  cache->rule_ = RuleOf(options.policy);
+  cache->rule_ = ScoresOf(options.policy);
+  cache->spares_rows_ = SparesRows(options.policy);
   cache->geometry_ = Geometry::ForBudget(options.budget_bytes, options.row_bytes);
   const Geometry& geometry = cache->geometry_;
   const int64_t total = geometry.TotalBuckets();
@@ -305,7 +306,10 @@ void CpuRowCache::PlaceMisses(PartitionState& partition, std::span<const RowKey>
         }
         Bucket& bucket = buckets_[slot / kWays];
         const int way = static_cast<int>(slot % kWays);
-        if (bucket.tag[way] != 0) Evict(partition, slot, static_cast<int64_t>(index), result);
+        if (bucket.tag[way] != 0) {
+          Evict(partition, slot, static_cast<int64_t>(index), result);
+          if (spares_rows_) SpareRows(bucket, way);
+        }
         Place<HostWarp>(bucket, way, static_cast<uint8_t>(probe.tag), key.key, key.table, rule_);
         result.placement[index] = Placement::kFilled;
         ++partition.used_ways;
@@ -363,6 +367,14 @@ void CpuRowCache::Evict(PartitionState& partition, int64_t slot, int64_t index,
   HOTROW_CHECK(result.evicted_rows != nullptr);
   std::memcpy(result.evicted_rows + index * options_.row_bytes, row(slot),
               static_cast<size_t>(options_.row_bytes));
+}
+
+// Moves the scores of the rows that stay in the bucket where this one leaves.
+void CpuRowCache::SpareRows(Bucket& bucket, int way) {
+  const uint8_t victim = bucket.score[way];
+  WithPolicy(options_.policy, [&bucket, victim]<typename Policy>(Policy) {
+    MoveScores(bucket, [victim](uint32_t scores) { return Policy::SpareFour(scores, victim); });
+  });
 }
 
 absl::Status CpuRowCache::MarkFilled(const ExecContext&, std::span<const int64_t> slots) {
@@ -491,17 +503,18 @@ absl::Status CpuRowCache::DropMarks(const ExecContext&) {
 }
 
 absl::Status CpuRowCache::EndStep(const ExecContext& ctx) {
-  const bool lfu = options_.policy == CachePolicy::kLfu;
-  ParallelFor(ctx.pool, geometry_.partitions, 1, [&](int64_t p, int64_t) {
-    PartitionState& partition = partitions_[p];
-    if (!AgeingDue(partition, options_.policy)) return;
-    partition.touched_since_ageing = 0;
-    partition.placed_since_ageing = 0;
-    const int64_t count = partition.buckets + partition.overflow_buckets;
-    for (Bucket& bucket : buckets_.span().subspan(static_cast<size_t>(partition.first_bucket),
-                                                  static_cast<size_t>(count))) {
-      lfu ? AgeByDecay(bucket) : AgeByOne(bucket);
-    }
+  WithPolicy(options_.policy, [&]<typename Policy>(Policy) {
+    ParallelFor(ctx.pool, geometry_.partitions, 1, [&](int64_t p, int64_t) {
+      PartitionState& partition = partitions_[p];
+      if (!AgeingDue<Policy>(partition)) return;
+      partition.touched_since_ageing = 0;
+      partition.placed_since_ageing = 0;
+      const int64_t count = partition.buckets + partition.overflow_buckets;
+      for (Bucket& bucket : buckets_.span().subspan(static_cast<size_t>(partition.first_bucket),
+                                                    static_cast<size_t>(count))) {
+        MoveScores(bucket, Policy::AgeFour);
+      }
+    });
   });
   return absl::OkStatus();
 }

@@ -83,8 +83,10 @@ class CpuRowCache : public RowCache {
   int64_t PickSlot(PartitionState& partition, const Probe& probe);
   int64_t PickOverflowSlot(PartitionState& partition);
   void Evict(PartitionState& partition, int64_t slot, int64_t index, const InsertResult& result);
+  void SpareRows(Bucket& bucket, int way);
 
   ScoreRule rule_;
+  bool spares_rows_ = false;
   Geometry geometry_;
   HostBuffer<Bucket> buckets_;  // of all partitions, overflow included
   HostBuffer<std::byte> slab_;  // 32 rows a bucket

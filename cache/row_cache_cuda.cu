@@ -46,7 +46,9 @@ struct CacheView {
   PartitionMap map;
   int64_t row_bytes;
   int64_t num_slots;
+  CachePolicy policy;
   ScoreRule rule;
+  bool spares_rows;
 };
 
 __device__ __forceinline__ int64_t WarpIndex() {
@@ -74,6 +76,12 @@ __device__ __forceinline__ void AtomicAdd(uint64_t* sum, int64_t number) {
 __device__ __forceinline__ uint8_t& StateOf(const CacheView& cache, int64_t slot) {
   HOTROW_DEVICE_CHECK(slot >= 0 && slot < cache.num_slots);
   return cache.buckets[slot / kWays].state[slot % kWays];
+}
+
+constexpr int kWordsPerBucket = Bucket::kWays / static_cast<int>(sizeof(uint32_t));
+
+__device__ __forceinline__ uint32_t* WordsOf(uint8_t* bytes) {
+  return reinterpret_cast<uint32_t*>(bytes);  // parts of a Bucket, 32-byte aligned
 }
 
 // ---- Finding
@@ -284,6 +292,18 @@ struct Placed {
   bool overflow = false;
 };
 
+// Moves the scores of the rows that stay in a bucket whose lock the warp holds; `victim` is the
+// score of the row that leaves. A lane a word.
+__device__ __forceinline__ void SpareRows(CachePolicy policy, Bucket& bucket, uint8_t victim) {
+  const int lane = CudaWarp::Lane();
+  if (lane < kWordsPerBucket) {
+    uint32_t& scores = WordsOf(bucket.score)[lane];
+    WithPolicy(policy,
+               [&](auto formula) { scores = decltype(formula)::SpareFour(scores, victim); });
+  }
+  __syncwarp();
+}
+
 // Puts the key into a way whose bucket's lock the warp holds, and notes whom it replaces. The row
 // itself stays where it is: the new one's bytes come after this kernel, so the old ones are copied
 // when the lock is free again.
@@ -292,6 +312,7 @@ __device__ __forceinline__ void PlaceAt(const CacheView& cache, int64_t bucket_i
   Bucket& bucket = cache.buckets[bucket_index];
   placed->slot = bucket_index * kWays + way;
   placed->replaced = bucket.tag[way] != 0;
+  const uint8_t score = bucket.score[way];
   if (placed->replaced) {
     const bool marked = bucket.mark[way] != 0;
     const bool dirty = (bucket.state[way] & kDirty) != 0;
@@ -299,6 +320,7 @@ __device__ __forceinline__ void PlaceAt(const CacheView& cache, int64_t bucket_i
     if (placed->evicted != 0) placed->evicted_key = {bucket.key[way], bucket.table[way]};
   }
   __syncwarp();  // all lanes have read what one lane now overwrites
+  if (placed->replaced && cache.spares_rows) SpareRows(cache.policy, bucket, score);
   Place<CudaWarp>(bucket, way, tag, key.key, key.table, cache.rule);
 }
 
@@ -507,12 +529,6 @@ __global__ void __launch_bounds__(kBlockThreads)
 // ---- All buckets
 
 static_assert(kDirty == 0x80 && kMarked == 1, "the two kernels below shift one into the other");
-constexpr int kWordsPerBucket = Bucket::kWays / static_cast<int>(sizeof(uint32_t));
-
-__device__ __forceinline__ uint32_t* WordsOf(uint8_t* bytes) {
-  return reinterpret_cast<uint32_t*>(bytes);  // parts of a Bucket, 32-byte aligned
-}
-
 // Dirty rows become marked; four ways a thread.
 __global__ void __launch_bounds__(kBlockThreads)
     MarkDirtyRowsKernel(const CacheView cache, int64_t words) {
@@ -548,12 +564,13 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 // A block a partition, so that one block decides whether it ages and starts its counters anew.
+template <typename Policy>
 __global__ void __launch_bounds__(kBlockThreads)
-    AgeKernel(const CacheView cache, int64_t partitions, CachePolicy policy) {
+    AgeKernel(const CacheView cache, int64_t partitions) {
   __shared__ bool due;
   for (int64_t p = blockIdx.x; p < partitions; p += gridDim.x) {
     PartitionState& partition = cache.partitions[p];
-    if (threadIdx.x == 0) due = AgeingDue(partition, policy);
+    if (threadIdx.x == 0) due = AgeingDue<Policy>(partition);
     __syncthreads();
     if (due) {
       const int64_t words =
@@ -563,7 +580,7 @@ __global__ void __launch_bounds__(kBlockThreads)
         uint32_t& scores = WordsOf(bucket.score)[i % kWordsPerBucket];
         const uint32_t old = scores;
         if (old == 0) continue;
-        scores = policy == CachePolicy::kLfu ? AgeFourByDecay(old) : AgeFourByOne(old);
+        scores = Policy::AgeFour(old);
       }
     }
     __syncthreads();  // all have read `due`
@@ -792,7 +809,9 @@ absl::StatusOr<std::unique_ptr<CudaRowCache>> CudaRowCache::Create(const RowCach
                   .map = PartitionMap(geometry),
                   .row_bytes = options.row_bytes,
                   .num_slots = cache->num_slots_,
-                  .rule = RuleOf(options.policy)};
+                  .policy = options.policy,
+                  .rule = ScoresOf(options.policy),
+                  .spares_rows = SparesRows(options.policy)};
 
   std::vector<PartitionState> partitions;
   for (int64_t p = 0; p < geometry.partitions; ++p) {
@@ -977,7 +996,10 @@ absl::Status CudaRowCache::DropMarks(const ExecContext& ctx) {
 absl::Status CudaRowCache::EndStep(const ExecContext& ctx) {
   CheckContext(ctx);
   const int blocks = static_cast<int>(std::min(geometry_.partitions, kMaxBlocks));
-  AgeKernel<<<blocks, kBlockThreads, 0, ctx.stream>>>(view_, geometry_.partitions, options_.policy);
+  WithPolicy(options_.policy, [&](auto formula) {
+    AgeKernel<decltype(formula)>
+        <<<blocks, kBlockThreads, 0, ctx.stream>>>(view_, geometry_.partitions);
+  });
   return Launched("EndStep");
 }
 

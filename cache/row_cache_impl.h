@@ -12,6 +12,7 @@
 #include "base/macros.h"
 #include "base/math.h"
 #include "cache/bucket.h"
+#include "cache/cache_policy_impl.h"
 #include "cache/row_cache.h"
 
 // What the containers of both devices share: where partitions lie, what memory they take, and when
@@ -24,17 +25,6 @@ namespace hotrow::cache {
 inline constexpr int64_t kPartitionBucketsMin = 2048;
 // One overflow bucket for so many buckets of a partition, and at least one.
 inline constexpr int64_t kBucketsPerOverflowBucket = 64;
-
-// LRU: scores fall by one each time 1/32 of the ways has been placed anew, so a byte tells the last
-// 8 turnovers of a large cache apart, while in a small one every step counts.
-inline constexpr int64_t kLruAgeingsPerTurnover = 32;
-// LFU: a touch adds 4 and an eighth is taken off all scores each time there were 4 touches a way: a
-// count that halves over about 20 touches a way, in steps of a quarter. Small steps keep rows of
-// nearly equal use apart: on Zipf 1.05 this hits 1 to 2 points more often than counting by one and
-// halving, which sends most rows to 0 or 1 at once (cache/README.md has the figures). 255 is 64
-// touches, so a row that was hot long ago is forgotten in a bounded time.
-inline constexpr int64_t kLfuTouchesPerWay = 4;
-inline constexpr uint8_t kLfuTouchScore = 4;
 
 // What TakeMarked looks at in one call: 16,384 buckets, at some 30 ns each on the CPU when nothing
 // is marked.
@@ -121,16 +111,10 @@ inline void CheckFindRows(std::span<const RowKey> keys, const std::byte* out, in
 }
 
 // Whether the scores of a partition are to age at the end of a step.
-HOTROW_HOST_DEVICE inline bool AgeingDue(const PartitionState& partition, CachePolicy policy) {
-  const int64_t ways = int64_t{partition.buckets} * Bucket::kWays;
-  return policy == CachePolicy::kLfu
-             ? partition.touched_since_ageing >= kLfuTouchesPerWay * ways
-             : partition.placed_since_ageing >= ways / kLruAgeingsPerTurnover;
-}
-
-inline ScoreRule RuleOf(CachePolicy policy) {
-  if (policy == CachePolicy::kLfu) return {.placed = kLfuTouchScore, .touch_add = kLfuTouchScore};
-  return {.placed = 255, .touch_add = 255};
+template <typename Policy>
+HOTROW_HOST_DEVICE bool AgeingDue(const PartitionState& partition) {
+  return Policy::AgeingDue(partition.placed_since_ageing, partition.touched_since_ageing,
+                           int64_t{partition.buckets} * Bucket::kWays);
 }
 
 // The containers. `options` were validated.

@@ -13,9 +13,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/env.h"
 #include "base/status_macros.h"
+#include "cache/cache_policy.h"
 #include "cache/cache_simulation.h"
 #include "cache/miss_ratio_curve.h"
 #include "models/train/report.h"
@@ -190,13 +192,24 @@ absl::StatusOr<int> RunInfo(const Command& self, std::span<const char* const> ar
 // --- mrc
 // -------------------------------------------------------------------------------------------
 
+constexpr char kExactLru[] = "lru";
+
+// "hotrow-lru" and so on: the policies of RowCache, in the order of CachePolicies().
+std::vector<std::string> SimulatedPolicies() {
+  std::vector<std::string> names;
+  for (const CachePolicyFacts& facts : CachePolicies()) {
+    names.push_back(absl::StrCat("hotrow-", std::string(facts.name)));
+  }
+  return names;
+}
+
 struct MrcFlags {
   std::string at = "0.01,0.02,0.05,0.1,0.2,0.5,1";
   std::string rows;
   double sample_rate = 1;
   int64_t keys_max = 0;
   int64_t seed = 0;
-  std::string policy = "lru";
+  std::string policy = kExactLru;
   int64_t step_lookups = 1;
   int64_t prefetch_depth = 0;
   std::string format = "auto";
@@ -385,10 +398,9 @@ absl::StatusOr<int> RunMrc(const Command& self, std::span<const char* const> arg
   set.AddInt("keys_max", 0, int64_t{1} << 40, &flags.keys_max,
              "most keys in the sample, at least 256: with more the rate falls; 0: no limit");
   set.AddInt("seed", 0, INT64_MAX, &flags.seed, "seed of the sample of keys");
-  set.AddString(
-      "policy", "NAME", &flags.policy,
-      "lru (exact stack distances), or hotrow-lru and hotrow-lfu (hotrow's cache, simulated "
-      "at each size)");
+  set.AddString("policy", "NAME", &flags.policy,
+                absl::StrCat("lru (exact stack distances), or our cache, simulated at each size: ",
+                             absl::StrJoin(SimulatedPolicies(), ", ")));
   set.AddInt("step_lookups", 1, INT32_MAX, &flags.step_lookups,
              "hotrow-*: lookups of a training step; a trace has its own steps");
   set.AddInt("prefetch_depth", 0, 32, &flags.prefetch_depth,
@@ -410,11 +422,17 @@ absl::StatusOr<int> RunMrc(const Command& self, std::span<const char* const> arg
   if (fractions.empty() && rows.empty()) {
     return absl::InvalidArgumentError("--at and --rows are empty: name a size");
   }
-  const bool simulated = flags.policy != "lru";
-  const CachePolicy policy = flags.policy == "hotrow-lfu" ? CachePolicy::kLfu : CachePolicy::kLru;
-  if (simulated && flags.policy != "hotrow-lru" && flags.policy != "hotrow-lfu") {
-    return absl::InvalidArgumentError(absl::StrCat("--policy: there is no \"", flags.policy,
-                                                   "\"; there are: lru, hotrow-lru, hotrow-lfu"));
+  const bool simulated = flags.policy != kExactLru;
+  CachePolicy policy = CachePolicy::kLru;
+  if (simulated) {
+    const std::vector<std::string> names = SimulatedPolicies();
+    const auto at = std::find(names.begin(), names.end(), flags.policy);
+    if (at == names.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("--policy: there is no \"", flags.policy,
+                                                     "\"; there are: ", kExactLru, ", ",
+                                                     absl::StrJoin(names, ", ")));
+    }
+    policy = CachePolicies()[static_cast<size_t>(at - names.begin())].policy;
   }
   if (simulated && (flags.sample_rate < 1 || flags.keys_max > 0)) {
     return absl::InvalidArgumentError(absl::StrCat(

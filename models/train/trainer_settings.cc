@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/device.h"
 #include "base/enum_words.h"
+#include "cache/cache_policy.h"
 #include "ops/jagged.h"
 #include "ops/sparse_optimizer.h"
 
@@ -369,12 +370,15 @@ const TrainerSetting kSettings[] = {
      .bind = [](O& o) { return BytesFlag(&o.disk_bytes); }},
     {.name = "cache_policy",
      .group = kTiersGroup,
-     .help = "which row leaves a full cache: lru (least recently used) or lfu (least often used)",
+     .help = "which row leaves a full cache",
+     .words =
+         [] {
+           std::vector<std::string_view> words;
+           for (const CachePolicyFacts& facts : CachePolicies()) words.push_back(facts.help);
+           return words;
+         },
      .bind =
-         [](O& o) {
-           return WordFlag<CachePolicy>("WORD", &o.cache_policy,
-                                        {{"lru", CachePolicy::kLru}, {"lfu", CachePolicy::kLfu}});
-         }},
+         [](O& o) { return WordFlag("WORD", &o.cache_policy, ParseCachePolicy, CachePolicyName); }},
     {.name = "prefetch_depth",
      .group = kTiersGroup,
      .help = "steps whose rows are brought into the cache ahead of time. It does not change "

@@ -1,9 +1,11 @@
 #include "cache/bucket.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/philox.h"
 #include "base/warp.h"
+#include "cache/cache_policy_impl.h"
 #include "gtest/gtest.h"
 #include "tests/cache/bucket_model.h"
 #include "tests/support/test_util.h"
@@ -63,23 +65,6 @@ TEST(BucketTest, TouchingPinsAndRaisesTheScoreUpTo255) {
   EXPECT_EQ(bucket.score[2], 255);
 }
 
-TEST(BucketTest, AgeingLowersScoresAndStopsAtZero) {
-  Bucket bucket = {};
-  for (int way = 0; way < Bucket::kWays; ++way) bucket.score[way] = static_cast<uint8_t>(way * 8);
-  Bucket decayed = bucket;
-  cache::AgeByOne(bucket);
-  cache::AgeByDecay(decayed);
-  EXPECT_EQ(bucket.score[0], 0);
-  EXPECT_EQ(decayed.score[0], 0);
-  for (int way = 1; way < Bucket::kWays; ++way) {
-    EXPECT_EQ(bucket.score[way], way * 8 - 1);
-    EXPECT_EQ(decayed.score[way], way * 8 - way);  // an eighth
-  }
-  decayed.score[0] = 1;
-  cache::AgeByDecay(decayed);
-  EXPECT_EQ(decayed.score[0], 0);  // rounded so that every count ends at 0
-}
-
 TEST(BucketTest, PickFreeTakesTheLowestWayOfTheEmptierBucket) {
   Bucket a = {};
   Bucket b = {};
@@ -122,26 +107,22 @@ TEST(BucketTest, PickVictimTakesTheLowestScoreOfBothBuckets) {
 }
 
 TEST(BucketTest, FourScoresAgeAsEachOfThemDoes) {
+  // By one, and by an eighth that is rounded up, so that every score ends at 0.
+  const auto by_one = [](int score) { return std::max(score - 1, 0); };
+  const auto by_decay = [](int score) { return score - (score + 7) / 8; };
   for (int score = 0; score < 256; ++score) {
-    Bucket one = {};
-    Bucket decayed = {};
+    Bucket bucket = {};
     for (int way = 0; way < Bucket::kWays; ++way) {
       // Each score beside all kinds of neighbours, in each place of four.
-      const int neighbour = (score * 7 + way * 37) % 256;
-      one.score[way] = static_cast<uint8_t>(way % 5 == 0 ? score : neighbour);
+      bucket.score[way] = static_cast<uint8_t>(way % 5 == 0 ? score : (score * 7 + way * 37) % 256);
     }
-    std::memcpy(decayed.score, one.score, sizeof(one.score));
-    for (int way = 0; way < Bucket::kWays; way += 4) {
-      uint32_t four = 0;
-      std::memcpy(&four, one.score + way, sizeof(four));
-      const uint32_t by_one = cache::AgeFourByOne(four);
-      const uint32_t by_decay = cache::AgeFourByDecay(four);
-      Bucket want = one;
-      cache::AgeByOne(want);
-      EXPECT_EQ(std::memcmp(&by_one, want.score + way, sizeof(four)), 0) << score << " " << way;
-      want = decayed;
-      cache::AgeByDecay(want);
-      EXPECT_EQ(std::memcmp(&by_decay, want.score + way, sizeof(four)), 0) << score << " " << way;
+    Bucket one = bucket;
+    Bucket decayed = bucket;
+    cache::MoveScores(one, cache::LruPolicy::AgeFour);
+    cache::MoveScores(decayed, cache::LfuPolicy::AgeFour);
+    for (int way = 0; way < Bucket::kWays; ++way) {
+      EXPECT_EQ(one.score[way], by_one(bucket.score[way])) << score << " " << way;
+      EXPECT_EQ(decayed.score[way], by_decay(bucket.score[way])) << score << " " << way;
     }
   }
 }

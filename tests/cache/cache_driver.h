@@ -5,12 +5,14 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/device_memory.h"
 #include "base/device_stream.h"
+#include "cache/cache_policy.h"
 #include "cache/row_cache.h"
 #include "cache/row_cache_cpu_impl.h"
 #include "cache/row_cache_cuda_impl.h"
@@ -47,6 +49,16 @@ inline std::vector<RowKey> KeyRange(uint64_t begin, uint64_t end, uint32_t table
   std::vector<RowKey> keys;
   for (uint64_t key = begin; key < end; ++key) keys.push_back({key, table});
   return keys;
+}
+
+inline std::vector<CachePolicy> AllPolicies() {
+  std::vector<CachePolicy> policies;
+  for (const CachePolicyFacts& facts : CachePolicies()) policies.push_back(facts.policy);
+  return policies;
+}
+// Of a test that is run with each of them.
+inline std::string NameOfPolicyParam(const testing::TestParamInfo<CachePolicy>& info) {
+  return std::string(CachePolicyName(info.param));
 }
 
 // A cache with so many buckets (overflow not counted): exactly, if a row has 128 bytes or more. The

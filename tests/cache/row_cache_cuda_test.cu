@@ -89,11 +89,8 @@ TEST_P(RowCacheCudaPropertyTest, TwoPartitions) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, RowCacheCudaPropertyTest,
-                         testing::Values(CachePolicy::kLru, CachePolicy::kLfu),
-                         [](const auto& info) {
-                           return info.param == CachePolicy::kLru ? "Lru" : "Lfu";
-                         });
+INSTANTIATE_TEST_SUITE_P(Policies, RowCacheCudaPropertyTest, testing::ValuesIn(test::AllPolicies()),
+                         test::NameOfPolicyParam);
 
 TEST(RowCacheCudaMarkTest, EveryRowThatWasDirtyIsHandedOutOnceAsItWas) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
@@ -362,7 +359,7 @@ TEST(RowCacheCudaTest, ForEachDirtyComesInSlotOrderAndKeepsWhatFailed) {
 // the order of ways.
 TEST(RowCacheCudaTest, ScoresAndCountersAreThoseOfTheCpu) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
-  for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLfu}) {
+  for (const CachePolicy policy : test::AllPolicies()) {
     CacheDriver cuda = DriverOf(4100, policy);
     CacheDriver cpu(CacheOfBuckets(4100, policy));
     RandomStream random(5, RandomPurpose::kTest);
@@ -409,8 +406,8 @@ TEST(RowCacheCudaTest, LargeBatchesReplaceEachOtherWithoutLoss) {
   }
   constexpr int64_t kBuckets = 4200;  // 134,400 ways in two partitions
   constexpr int kSteps = test::ForGpu(6, 3);
-  for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLfu}) {
-    if (test::kEmulatedGpu && policy == CachePolicy::kLfu) continue;
+  for (const CachePolicy policy : test::AllPolicies()) {
+    if (test::kEmulatedGpu && policy != CachePolicy::kLru) continue;
     CacheDriver cache = DriverOf(kBuckets, policy, 16);
     std::unordered_set<uint64_t> resident;
     uint64_t next = 0;
@@ -452,7 +449,7 @@ TEST(RowCacheCudaTest, LargeBatchesReplaceEachOtherWithoutLoss) {
 TEST(RowCacheCudaTest, BudgetForRowsPlacesThemAllPinnedInEveryLaterStep) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   for (const int64_t rows : {1, 2, 33, 100, 1000, test::ForGpu(20'000, 500)}) {
-    for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLfu}) {
+    for (const CachePolicy policy : test::AllPolicies()) {
       SCOPED_TRACE(rows);
       HOTROW_ASSERT_OK_AND_ASSIGN(
           auto made,

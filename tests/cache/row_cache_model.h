@@ -390,7 +390,7 @@ inline void RunTiny(CachePolicy policy, int64_t buckets, Device device = Device:
 inline void RunMarks(uint64_t seed, Device device = Device::kCpu) {
   RandomStream random(seed, RandomPurpose::kTest);
   const auto buckets = static_cast<int64_t>(1 + random.Below(6));
-  const CachePolicy policy = random.Below(2) == 0 ? CachePolicy::kLru : CachePolicy::kLfu;
+  const CachePolicy policy = AllPolicies()[random.Below(CachePolicies().size())];
   CacheDriver cache(CacheOfBuckets(buckets, policy, 128, device));
   const auto number_of = [](const std::byte* row) {
     uint64_t number;

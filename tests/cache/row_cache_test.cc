@@ -189,7 +189,7 @@ TEST(RowCacheBudgetTest, BudgetForRowsPlacesThemAllPinned) {
 // the free ways of an empty cache do not help to even out the pins.
 TEST(RowCacheBudgetTest, BudgetForRowsPlacesThemAllPinnedInEveryLaterStep) {
   for (const int64_t rows : {33, 100, 1000, 20'000}) {
-    for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLfu}) {
+    for (const CachePolicy policy : test::AllPolicies()) {
       for (const double reuse : {0.0, 0.5, 0.9}) {
         for (const uint64_t seed : test::Seeds(2)) {
           SCOPED_TRACE(testing::Message()
@@ -311,7 +311,7 @@ TEST(RowCacheTest, AbandonEmptiesTheWaysAgain) {
 
 TEST(RowCacheTest, FindChangesNothing) {
   ThreadPool pool(4);
-  for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLfu}) {
+  for (const CachePolicy policy : test::AllPolicies()) {
     const auto cache = CacheOfBuckets(4100, policy, 16);
     TrainStep(*cache, kSerial, KeyRange(0, 5000));
     const Batch pinned(*cache, kSerial, KeyRange(4000, 6000));
@@ -729,11 +729,8 @@ TEST_P(RowCachePropertyTest, ResultsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, RowCachePropertyTest,
-                         testing::Values(CachePolicy::kLru, CachePolicy::kLfu),
-                         [](const auto& info) {
-                           return info.param == CachePolicy::kLru ? "Lru" : "Lfu";
-                         });
+INSTANTIATE_TEST_SUITE_P(Policies, RowCachePropertyTest, testing::ValuesIn(test::AllPolicies()),
+                         test::NameOfPolicyParam);
 
 // ---- Broken preconditions.
 

@@ -370,7 +370,7 @@ TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
   EXPECT_THAT(error({"--exchange_feedback=4096"}),
               AllOf(HasSubstr("--exchange_feedback=4096"), HasSubstr("--exchange_backward=fp32")));
   EXPECT_THAT(error({"--cache_policy=fifo"}),
-              AllOf(HasSubstr("--cache_policy=fifo"), HasSubstr("lru or lfu")));
+              AllOf(HasSubstr("--cache_policy=fifo"), HasSubstr("lru, lfu")));
   EXPECT_THAT(error({"--pooling=none"}), HasSubstr("--pooling=none: takes sum or mean"));
   EXPECT_THAT(error({"--initializer=uniform"}), HasSubstr("--initializer=uniform"));
   EXPECT_THAT(error({"--initializer=normal:x"}), HasSubstr("--initializer=normal:x"));

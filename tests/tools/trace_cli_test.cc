@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
 #include "cache/access_trace.h"
+#include "cache/cache_policy.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tests/tools/run_hotrow.h"
@@ -50,7 +51,8 @@ TEST(TraceCliTest, MrcSimulatesOurCache) {
   std::string ids;
   for (int i = 0; i < 4000; ++i) absl::StrAppend(&ids, i % 2 == 0 ? i % 20 : 1000 + i, "\n");
   const std::string path = WriteIds(ids);
-  for (const char* const policy : {"hotrow-lru", "hotrow-lfu"}) {
+  for (const CachePolicyFacts& facts : CachePolicies()) {
+    const std::string policy = absl::StrCat("hotrow-", std::string(facts.name));
     const nlohmann::json json =
         Json({"trace", "mrc", path, "--rows=64", "--at=", absl::StrCat("--policy=", policy),
               "--step_lookups=8", "--json"});

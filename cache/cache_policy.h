@@ -1,0 +1,32 @@
+#ifndef HOTROW_CACHE_CACHE_POLICY_H_
+#define HOTROW_CACHE_CACHE_POLICY_H_
+
+#include <span>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace hotrow {
+
+// What decides who leaves when both buckets of a new row are full. Policies change speed, never
+// values. Each is a struct in cache/cache_policy_impl.h, which has its word and its formula.
+enum class CachePolicy {
+  kLru,  // the row whose last step lies furthest back
+  kLfu,  // the row used in the fewest steps, long ago counting less
+};
+
+struct CachePolicyFacts {
+  CachePolicy policy;
+  std::string_view name;  // "lru"
+  std::string_view help;  // "lru (least recently used)"
+};
+// All of them, in the order of CachePolicy.
+std::span<const CachePolicyFacts> CachePolicies();
+
+// By its name. The error of an unknown one lists all.
+absl::StatusOr<CachePolicy> ParseCachePolicy(std::string_view name);
+std::string_view CachePolicyName(CachePolicy policy);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_CACHE_CACHE_POLICY_H_

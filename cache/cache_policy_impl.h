@@ -1,0 +1,117 @@
+#ifndef HOTROW_CACHE_CACHE_POLICY_IMPL_H_
+#define HOTROW_CACHE_CACHE_POLICY_IMPL_H_
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "base/macros.h"
+#include "cache/bucket.h"
+#include "cache/cache_policy.h"
+
+// The eviction policies: what they are called, and how they move the scores of rows. The row with
+// the lowest score leaves (PickVictim), so a policy is five things:
+//
+//   kScores        the score of a new row, and what a touch makes of a score
+//   AgeingDue      whether the scores of a partition are to age at the end of a step, by how many
+//                  rows were placed there and how many keys were asked for since they last did
+//   AgeFour        what ageing makes of four neighbouring scores
+//   kSparesRows    whether an eviction moves the scores of the rows that stay in its bucket
+//   SpareFour      if so, what it makes of four of them
+//
+// To add one: its value in CachePolicy, its struct here, and its place in Policies at the end.
+// All functions work on the CPU and in kernels, on a word of four scores: loops over a bucket's
+// eight words become vector instructions on the CPU and one lane a word on the GPU.
+
+namespace hotrow::cache {
+
+struct LruPolicy {
+  static constexpr CachePolicy kPolicy = CachePolicy::kLru;
+  static constexpr std::string_view kName = "lru";
+  static constexpr std::string_view kHelp = "lru (least recently used)";
+  static constexpr ScoreRule kScores = {.placed = 255, .touch_add = 255};
+  static constexpr bool kSparesRows = false;
+
+  // Scores fall by one each time 1/32 of the ways has been placed anew, so a byte tells the last 8
+  // turnovers of a large cache apart, while in a small one every step counts.
+  static constexpr int64_t kAgeingsPerTurnover = 32;
+  HOTROW_HOST_DEVICE static bool AgeingDue(int64_t placed, int64_t /*touched*/, int64_t ways) {
+    return placed >= ways / kAgeingsPerTurnover;
+  }
+  HOTROW_HOST_DEVICE static uint32_t AgeFour(uint32_t scores) { return AgeFourByOne(scores); }
+  HOTROW_HOST_DEVICE static uint32_t SpareFour(uint32_t scores, uint8_t) { return scores; }
+};
+
+// A touch adds 4 and an eighth is taken off all scores each time there were 4 touches a way: a
+// count that halves over about 20 touches a way, in steps of a quarter. Small steps keep rows of
+// nearly equal use apart: on Zipf 1.05 this hits 1 to 2 points more often than counting by one and
+// halving, which sends most rows to 0 or 1 at once (cache/README.md has the figures). 255 is 64
+// touches, so a row that was hot long ago is forgotten in a bounded time.
+struct LfuPolicy {
+  static constexpr CachePolicy kPolicy = CachePolicy::kLfu;
+  static constexpr std::string_view kName = "lfu";
+  static constexpr std::string_view kHelp = "lfu (least often used)";
+  static constexpr ScoreRule kScores = {.placed = 4, .touch_add = 4};
+  static constexpr bool kSparesRows = false;
+
+  static constexpr int64_t kTouchesPerWay = 4;
+  HOTROW_HOST_DEVICE static bool AgeingDue(int64_t /*placed*/, int64_t touched, int64_t ways) {
+    return touched >= kTouchesPerWay * ways;
+  }
+  HOTROW_HOST_DEVICE static uint32_t AgeFour(uint32_t scores) { return AgeFourByDecay(scores); }
+  HOTROW_HOST_DEVICE static uint32_t SpareFour(uint32_t scores, uint8_t) { return scores; }
+};
+
+// As in bucket.h: nvcc compiles what follows for both sides, whatever is visited with.
+#if defined(__CUDACC__)
+#define HOTROW_VISIT_TEMPLATE _Pragma("nv_exec_check_disable") template <typename Visit>
+#else
+#define HOTROW_VISIT_TEMPLATE template <typename Visit>
+#endif
+
+template <typename... Formulas>
+struct PolicyList {
+  template <typename Visit>
+  static void ForEach(Visit&& visit) {
+    (visit(Formulas{}), ...);
+  }
+  HOTROW_VISIT_TEMPLATE
+  HOTROW_HOST_DEVICE static void With(CachePolicy policy, Visit&& visit) {
+    static_cast<void>(((policy == Formulas::kPolicy && (visit(Formulas{}), true)) || ...));
+  }
+};
+using Policies = PolicyList<LruPolicy, LfuPolicy>;
+
+// Calls visit(formula of the policy).
+HOTROW_VISIT_TEMPLATE
+HOTROW_HOST_DEVICE void WithPolicy(CachePolicy policy, Visit&& visit) {
+  Policies::With(policy, visit);
+}
+#undef HOTROW_VISIT_TEMPLATE
+
+inline ScoreRule ScoresOf(CachePolicy policy) {
+  ScoreRule rule;
+  WithPolicy(policy, [&rule](auto formula) { rule = formula.kScores; });
+  return rule;
+}
+HOTROW_HOST_DEVICE inline bool SparesRows(CachePolicy policy) {
+  bool spares = false;
+  WithPolicy(policy, [&spares](auto formula) { spares = formula.kSparesRows; });
+  return spares;
+}
+
+// Four neighbouring scores of a bucket as a word.
+inline constexpr int kScoreWords = Bucket::kWays / static_cast<int>(sizeof(uint32_t));
+
+// Moves all scores of a bucket by move(word of four). One thread.
+template <typename Move>
+void MoveScores(Bucket& bucket, Move&& move) {
+  uint32_t words[kScoreWords];
+  std::memcpy(words, bucket.score, sizeof(words));
+  for (uint32_t& word : words) word = move(word);
+  std::memcpy(bucket.score, words, sizeof(words));
+}
+
+}  // namespace hotrow::cache
+
+#endif  // HOTROW_CACHE_CACHE_POLICY_IMPL_H_
