@@ -11,8 +11,9 @@ namespace hotrow {
 // What decides who leaves when both buckets of a new row are full. Policies change speed, never
 // values. Each is a struct in cache/cache_policy_impl.h, which has its word and its formula.
 enum class CachePolicy {
-  kLru,  // the row whose last step lies furthest back
-  kLfu,  // the row used in the fewest steps, long ago counting less
+  kLru,    // the row whose last step lies furthest back
+  kLfu,    // the row used in the fewest steps, long ago counting less
+  kSieve,  // the oldest row that was not used again; one that was is spared once for it
 };
 
 struct CachePolicyFacts {

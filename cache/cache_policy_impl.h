@@ -62,6 +62,56 @@ struct LfuPolicy {
   HOTROW_HOST_DEVICE static uint32_t SpareFour(uint32_t scores, uint8_t) { return scores; }
 };
 
+// SIEVE (Zhang et al., "SIEVE is Simpler than LRU", NSDI'24) in each bucket. Rows stand in the
+// order in which they came; a touch sets a bit and moves nothing. A hand goes from the oldest to
+// the newest: it takes the bit off each row that has it, and evicts the first row that has not.
+// Behind the newest it begins anew. A row that is used once leaves soon after it came, since the
+// hand does not go back to the old rows that it has spared. One byte says all of it:
+//
+//   bit 7      touched
+//   bit 6      spared: the hand has passed the row in this round
+//   bits 0..5  when the row came, in 32nds of a turnover: 63 is now, 0 is 2 turnovers ago or more
+//
+// So the lowest byte is what the hand evicts next: the oldest untouched row before it; when there
+// is none, the oldest untouched one behind it, and a new round begins; when all are touched, the
+// first it meets. The hand itself is nowhere: rows that an eviction finds older than its victim and
+// touched are those that the hand has passed on its way (SpareFour).
+struct SievePolicy {
+  static constexpr CachePolicy kPolicy = CachePolicy::kSieve;
+  static constexpr std::string_view kName = "sieve";
+  static constexpr std::string_view kHelp = "sieve (oldest that was not used again)";
+  static constexpr uint8_t kTouched = 0x80;
+  static constexpr uint8_t kSpared = 0x40;
+  static constexpr uint8_t kNewest = 0x3f;
+  static constexpr ScoreRule kScores = {.placed = kNewest, .touch_add = 0, .touch_or = kTouched};
+  static constexpr bool kSparesRows = true;
+
+  static constexpr int64_t kAgeingsPerTurnover = 32;
+  HOTROW_HOST_DEVICE static bool AgeingDue(int64_t placed, int64_t /*touched*/, int64_t ways) {
+    return placed >= ways / kAgeingsPerTurnover;
+  }
+  HOTROW_HOST_DEVICE static uint32_t AgeFour(uint32_t scores) {
+    const uint32_t came = scores & 0x3f3f3f3fu;
+    return scores - (((came + 0x3f3f3f3fu) >> 6) & 0x01010101u);
+  }
+  HOTROW_HOST_DEVICE static uint32_t SpareFour(uint32_t scores, uint8_t victim) {
+    // All were touched: the hand has gone round once and taken all bits off.
+    if ((victim & kTouched) != 0) scores &= 0x7f7f7f7fu;
+    const uint32_t touched = scores & 0x80808080u;
+    const uint32_t behind = (scores << 1) & 0x80808080u;  // spared
+    // The high bit of each byte whose row is not newer than the victim. No byte borrows.
+    const uint32_t bound = (0x80u | (victim & kNewest)) * 0x01010101u;
+    const uint32_t passed = (bound - (scores & 0x3f3f3f3fu)) & 0x80808080u;
+    if ((victim & kSpared) == 0) {
+      const uint32_t spared = touched & ~behind & passed;
+      return (scores ^ spared) | (spared >> 1);
+    }
+    // A new round: the hand has passed the rest of the last one, and this one up to the victim.
+    const uint32_t spared = touched & behind & passed;
+    return (scores & 0x3f3f3f3fu) | (touched & behind & ~passed) | (spared >> 1);
+  }
+};
+
 // As in bucket.h: nvcc compiles what follows for both sides, whatever is visited with.
 #if defined(__CUDACC__)
 #define HOTROW_VISIT_TEMPLATE _Pragma("nv_exec_check_disable") template <typename Visit>
@@ -80,7 +130,7 @@ struct PolicyList {
     static_cast<void>(((policy == Formulas::kPolicy && (visit(Formulas{}), true)) || ...));
   }
 };
-using Policies = PolicyList<LruPolicy, LfuPolicy>;
+using Policies = PolicyList<LruPolicy, LfuPolicy, SievePolicy>;
 
 // Calls visit(formula of the policy).
 HOTROW_VISIT_TEMPLATE

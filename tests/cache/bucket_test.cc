@@ -110,6 +110,8 @@ TEST(BucketTest, FourScoresAgeAsEachOfThemDoes) {
   // By one, and by an eighth that is rounded up, so that every score ends at 0.
   const auto by_one = [](int score) { return std::max(score - 1, 0); };
   const auto by_decay = [](int score) { return score - (score + 7) / 8; };
+  // What SIEVE ages are the low 6 bits.
+  const auto low_bits = [](int score) { return (score & 0xc0) | std::max((score & 0x3f) - 1, 0); };
   for (int score = 0; score < 256; ++score) {
     Bucket bucket = {};
     for (int way = 0; way < Bucket::kWays; ++way) {
@@ -118,11 +120,14 @@ TEST(BucketTest, FourScoresAgeAsEachOfThemDoes) {
     }
     Bucket one = bucket;
     Bucket decayed = bucket;
+    Bucket sieved = bucket;
     cache::MoveScores(one, cache::LruPolicy::AgeFour);
     cache::MoveScores(decayed, cache::LfuPolicy::AgeFour);
+    cache::MoveScores(sieved, cache::SievePolicy::AgeFour);
     for (int way = 0; way < Bucket::kWays; ++way) {
       EXPECT_EQ(one.score[way], by_one(bucket.score[way])) << score << " " << way;
       EXPECT_EQ(decayed.score[way], by_decay(bucket.score[way])) << score << " " << way;
+      EXPECT_EQ(sieved.score[way], low_bits(bucket.score[way])) << score << " " << way;
     }
   }
 }

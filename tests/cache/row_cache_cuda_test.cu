@@ -92,6 +92,11 @@ TEST_P(RowCacheCudaPropertyTest, TwoPartitions) {
 INSTANTIATE_TEST_SUITE_P(Policies, RowCacheCudaPropertyTest, testing::ValuesIn(test::AllPolicies()),
                          test::NameOfPolicyParam);
 
+TEST(RowCacheCudaPolicyTest, SieveEvictsWhatTheModelSays) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  test::RunSieve(Device::kCuda);
+}
+
 TEST(RowCacheCudaMarkTest, EveryRowThatWasDirtyIsHandedOutOnceAsItWas) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   for (const uint64_t seed : test::Seeds(test::ForGpu(20, 3))) {

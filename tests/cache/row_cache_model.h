@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -491,6 +492,144 @@ inline void RunMarks(uint64_t seed, Device device = Device::kCpu) {
     } else {
       ASSERT_EQ(got, wanted);
     }
+  }
+}
+
+// Steps of random keys on a small SIEVE cache, against the policy in plain words, row by row: who
+// is evicted, and what that does to the rows that stay. On a GPU a batch has one key, since the
+// order within a batch is open there.
+class SieveRun {
+ public:
+  SieveRun(uint64_t seed, Device device)
+      : random_(seed, RandomPurpose::kTest),
+        buckets_(static_cast<int64_t>(1 + random_.Below(4))),
+        keys_max_(device == Device::kCpu ? 1 + random_.Below(4) : 1),
+        cache_(CacheOfBuckets(buckets_, CachePolicy::kSieve, 128, device)),
+        rows_(static_cast<size_t>(buckets_ * kWays)) {}
+
+  void Run(int steps) {
+    for (int step = 0; step < steps && !testing::Test::HasFatalFailure(); ++step) Step();
+  }
+  int64_t evictions() const { return evictions_; }
+  int64_t spared() const { return spared_; }
+  int64_t rounds() const { return rounds_; }
+
+ private:
+  struct Row {
+    bool used = false;
+    RowKey key;
+    int age = 0;  // ageings since it came, 63 at most
+    bool touched = false;
+    bool spared = false;
+    int pins = 0;
+  };
+
+  Row& At(int64_t bucket, int64_t way) { return rows_[static_cast<size_t>(bucket * kWays + way)]; }
+
+  void Step() {
+    std::vector<RowKey> keys;
+    const uint64_t n = 1 + random_.Below(keys_max_);
+    while (keys.size() < n) {
+      // Half of the keys are hot ones; the others come once in a while.
+      const uint64_t universe = static_cast<uint64_t>(buckets_) * (random_.Below(2) == 0 ? 20 : 90);
+      const RowKey key = {random_.Below(universe), 0};
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+    }
+    const InsertAnswer batch = cache_.FindOrInsert(keys);
+    for (size_t i = 0; i < n; ++i) {
+      if (batch.placement[i] != Placement::kHit) continue;
+      Row& row = rows_[static_cast<size_t>(batch.slots[i])];
+      ASSERT_TRUE(row.used && row.key == keys[i]);
+      row.touched = true;
+      ++row.pins;
+    }
+    for (size_t i = 0; i < n; ++i) {
+      if (batch.placement[i] == Placement::kHit) continue;
+      ASSERT_EQ(batch.placement[i], Placement::kFilled);
+      ASSERT_NO_FATAL_FAILURE(CheckMiss(keys[i], batch.slots[i]));
+      rows_[static_cast<size_t>(batch.slots[i])] = {.used = true, .key = keys[i], .pins = 1};
+      ++placed_;
+    }
+    cache_.MarkFilled(batch.SlotsWith(Placement::kFilled));
+    in_flight_.push_back(batch.slots);
+    // Up to three steps hold their rows: too few for room to matter more than scores.
+    while (in_flight_.size() > random_.Below(4)) {
+      cache_.Unpin(in_flight_.front(), random_.Below(2) == 0);
+      for (const int64_t slot : in_flight_.front()) --rows_[static_cast<size_t>(slot)].pins;
+      in_flight_.pop_front();
+    }
+    cache_.EndStep();
+    if (placed_ >= buckets_ * kWays / 32) {
+      placed_ = 0;
+      for (Row& row : rows_) row.age = std::min(row.age + 1, 63);
+    }
+  }
+
+  // A row's place in the queue of the hand: untouched rows before it, oldest first, then those
+  // behind it, then touched ones in the same order.
+  static std::tuple<bool, bool, int> Turn(const Row& row) {
+    return {row.touched, row.spared, -row.age};
+  }
+
+  void CheckMiss(RowKey key, int64_t slot) {
+    const RowHash hash = HashRowKey(key);
+    const auto n = static_cast<uint64_t>(buckets_);
+    const std::vector<int64_t> pair = {hash.bucket1(n), hash.bucket2(n)};
+    const int64_t bucket = slot / kWays;
+    ASSERT_TRUE(bucket == pair[0] || bucket == pair[1]);
+    const Row victim = rows_[static_cast<size_t>(slot)];
+    if (!victim.used) return;
+    ++evictions_;
+    ASSERT_EQ(victim.pins, 0);
+    for (const int64_t b : pair) {
+      for (int64_t way = 0; way < kWays; ++way) {
+        const Row& other = At(b, way);
+        ASSERT_TRUE(other.used) << "a way was empty";
+        if (other.pins == 0) {
+          ASSERT_LE(Turn(victim), Turn(other));
+        }
+      }
+    }
+    // The hand went on in the victim's bucket.
+    rounds_ += victim.spared ? 1 : 0;
+    for (int64_t way = 0; way < kWays; ++way) {
+      Row& row = At(bucket, way);
+      const bool met = row.age >= victim.age;
+      if (victim.touched) row.touched = false;  // it went all the way round
+      if (victim.spared && !row.spared) {
+        row.touched = false;  // the rest of the last round
+        continue;
+      }
+      if (row.spared != victim.spared) continue;
+      row.spared = row.touched && met;  // of this round
+      if (row.spared) {
+        row.touched = false;
+        ++spared_;
+      }
+    }
+  }
+
+  RandomStream random_;
+  int64_t buckets_;
+  uint64_t keys_max_;
+  CacheDriver cache_;
+  std::vector<Row> rows_;  // by slot
+  std::deque<std::vector<int64_t>> in_flight_;
+  int64_t placed_ = 0;
+  int64_t evictions_ = 0;
+  int64_t spared_ = 0;
+  int64_t rounds_ = 0;
+};
+
+inline void RunSieve(Device device) {
+  for (const uint64_t seed : Seeds(device == Device::kCpu ? 20 : ForGpu(6, 2))) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    SieveRun run(seed, device);
+    run.Run(device == Device::kCpu ? 3000 : ForGpu(2000, 400));
+    if (testing::Test::HasFatalFailure()) return;
+    EXPECT_GT(run.evictions(), 50);
+    EXPECT_GT(run.spared(), 10);
+    EXPECT_GT(run.rounds(), 0);
   }
 }
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <list>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -694,6 +696,72 @@ TEST(RowCachePolicyTest, LfuBeatsLruOnSteadyZipfKeysAndFollowsAMovedHotSet) {
   EXPECT_LT(lfu_at_once, lfu_steady - 0.2);
   HitRate(*lfu, lfu_keys, 2700, 1'000'000);
   EXPECT_GT(HitRate(*lfu, lfu_keys, 300, 1'000'000), lfu_steady - 0.01);
+}
+
+TEST(RowCachePolicyTest, SieveEvictsWhatTheModelSays) { test::RunSieve(Device::kCpu); }
+
+// SIEVE as its paper has it: one queue and one hand for all rows.
+class TextbookSieve {
+ public:
+  explicit TextbookSieve(size_t rows) : rows_(rows), hand_(queue_.end()) {}
+
+  bool Hit(uint64_t key) {
+    const auto at = where_.find(key);
+    if (at != where_.end()) {
+      at->second->touched = true;
+      return true;
+    }
+    if (where_.size() == rows_) Evict();
+    queue_.push_front({key, false});
+    where_[key] = queue_.begin();
+    return false;
+  }
+
+ private:
+  struct Row {
+    uint64_t key;
+    bool touched;
+  };
+  using At = std::list<Row>::iterator;
+
+  At Newer(At at) { return at == queue_.begin() ? queue_.end() : std::prev(at); }
+  void Evict() {
+    for (hand_ = hand_ == queue_.end() ? std::prev(hand_) : hand_; hand_->touched;) {
+      hand_->touched = false;
+      hand_ = Newer(hand_);
+      if (hand_ == queue_.end()) --hand_;
+    }
+    const At victim = hand_;
+    hand_ = Newer(hand_);
+    where_.erase(victim->key);
+    queue_.erase(victim);
+  }
+
+  size_t rows_;
+  std::list<Row> queue_;  // newest first
+  At hand_;               // the next to look at; end: the oldest
+  std::unordered_map<uint64_t, At> where_;
+};
+
+// Buckets of 32 ways, with a hand each and coarse ages, hit what one queue for all rows would.
+TEST(RowCachePolicyTest, SieveInBucketsHitsWhatTheTextbooksDoes) {
+  constexpr int64_t kBuckets = 50;
+  constexpr int kSteps = 60'000;
+  const auto sieve = CacheOfBuckets(kBuckets, CachePolicy::kSieve);
+  const auto lru = CacheOfBuckets(kBuckets, CachePolicy::kLru);
+  TextbookSieve textbook(kBuckets * kWays);
+  ZipfKeys zipf(20'000, 1.0, 3);
+  int sieve_hits = 0;
+  int lru_hits = 0;
+  int textbook_hits = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    const std::vector<RowKey> key = zipf.Next(1, 0);
+    sieve_hits += static_cast<int>(TrainStep(*sieve, kSerial, key));
+    lru_hits += static_cast<int>(TrainStep(*lru, kSerial, key));
+    textbook_hits += textbook.Hit(key[0].key) ? 1 : 0;
+  }
+  EXPECT_NEAR(sieve_hits, textbook_hits, 0.01 * kSteps);
+  EXPECT_GT(sieve_hits, lru_hits + 0.03 * kSteps);
 }
 
 class RowCachePropertyTest : public testing::TestWithParam<CachePolicy> {};
