@@ -58,6 +58,9 @@ function(_hotrow_configure target)
         $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-march=${HOTROW_MARCH}>)
     endif()
   endif()
+  if(HOTROW_UNITY)  # whose files make headers of sources: GCC warns of types there that have members from anonymous namespaces
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  endif()
   if(HOTROW_SANITIZE)
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${HOTROW_SANITIZE} -fno-omit-frame-pointer
