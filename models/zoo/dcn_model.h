@@ -3,16 +3,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/buffer.h"
-#include "models/zoo/ctr_model.h"
-#include "ops/cross_network.h"
-#include "ops/mlp.h"
+#include "models/zoo/layers/graph_model.h"
 
 namespace hotrow {
 
@@ -48,57 +43,11 @@ struct DcnOptions {
 // The over MLP is the deep part with that last linear layer; in the parallel structure the weights
 // of x_L are kept apart from those of h.
 //
-// Parameters: bottom MLP, cross layers, in the parallel structure the weights of x_L [W], over MLP;
-// each as ops/ lays it out and starting at a multiple of 16 floats.
-class DcnModel : public CtrModel {
+// Parts: "bottom", an MLP, if there is one; "cross"; in the parallel structure "cross_logit", the
+// weights of x_L [W]; "over", an MLP.
+class DcnModel {
  public:
-  static absl::StatusOr<std::unique_ptr<DcnModel>> Create(const DcnOptions& options);
-
-  std::string_view name() const override { return "dcn"; }
-  // A cross layer of version 1 works as much as one of version 2 with matrices of rank 1.
-  DenseLayers layers() const override;
-  absl::Status Forward(const ExecContext& ctx, const Input& input,
-                       std::span<float> logits) override;
-  using CtrModel::Backward;
-  absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
-                        float* embedding_gradient, const BackwardHooks& hooks) override;
-  std::span<float> parameters() override { return parameters_.span(); }
-  std::span<const float> gradients() const override { return gradients_.span(); }
-
-  // Where parameters lie. bottom() is null without dense features or layers for them.
-  const Mlp* bottom() const { return bottom_.get(); }
-  const CrossNetwork& cross() const { return *cross_; }
-  const Mlp& over() const { return *over_; }
-  int64_t cross_parameters_offset() const { return cross_offset_; }
-  int64_t cross_logit_offset() const { return cross_logit_offset_; }  // [W], if parallel
-  int64_t over_parameters_offset() const { return over_offset_; }
-
- private:
-  explicit DcnModel(const DcnOptions& options) : options_(options) {}
-  absl::Status CreateParts();
-  absl::Status Allocate();
-  bool parallel() const { return options_.structure == DcnStructure::kParallel; }
-
-  DcnOptions options_;
-  std::unique_ptr<Mlp> bottom_;
-  std::unique_ptr<CrossNetwork> cross_;
-  std::unique_ptr<Mlp> over_;
-  int64_t width_ = 0;        // W
-  int64_t dense_width_ = 0;  // columns of x_0 before the embeddings
-  int64_t embedding_width_ = 0;
-  int64_t cross_offset_ = 0;
-  int64_t cross_logit_offset_ = 0;
-  int64_t over_offset_ = 0;
-  HostBuffer<float> parameters_;
-  HostBuffer<float> gradients_;
-
-  // [B, stride_] each, for max_batch_size samples.
-  int64_t stride_ = 0;                  // W, rounded up to whole cache lines
-  HostBuffer<float> inputs_;            // x_0
-  HostBuffer<float> crossed_;           // x_L
-  HostBuffer<float> inputs_gradient_;   // by way of the cross layers; in the end all of it
-  HostBuffer<float> crossed_gradient_;  // of x_L; in parallel then of x_0 by way of the over MLP
-  Input input_;                         // of the last Forward
+  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DcnOptions& options);
 };
 
 }  // namespace hotrow

@@ -3,16 +3,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/buffer.h"
-#include "models/zoo/ctr_model.h"
-#include "ops/fm_interaction.h"
-#include "ops/mlp.h"
+#include "models/zoo/layers/graph_model.h"
 
 namespace hotrow {
 
@@ -41,45 +36,11 @@ struct DeepFmOptions {
 // The second and the third share the vectors. Dense features have no vector: they meet others in
 // the MLP alone.
 //
-// Parameters: the weights of the dense features [I] and the bias, all zero at first, padded to 16
-// floats; then those of the MLP as ops/mlp.h lays them out.
-class DeepFmModel : public CtrModel {
+// Parts: "linear", the weights of the dense features, if there are any, and "bias" right behind
+// them; "mlp". The planner is told of the MLP alone.
+class DeepFmModel {
  public:
-  static absl::StatusOr<std::unique_ptr<DeepFmModel>> Create(const DeepFmOptions& options);
-
-  std::string_view name() const override { return "deepfm"; }
-  // The MLP: what the factorization machine and the linear terms take beside it is left out.
-  DenseLayers layers() const override;
-  absl::Status Forward(const ExecContext& ctx, const Input& input,
-                       std::span<float> logits) override;
-  using CtrModel::Backward;
-  absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
-                        float* embedding_gradient, const BackwardHooks& hooks) override;
-  std::span<float> parameters() override { return parameters_.span(); }
-  std::span<const float> gradients() const override { return gradients_.span(); }
-
-  // Where parameters lie.
-  const Mlp& mlp() const { return *mlp_; }
-  int64_t mlp_parameters_offset() const { return mlp_offset_; }
-  int64_t bias_offset() const { return options_.num_dense; }  // behind the dense weights, at 0
-
- private:
-  explicit DeepFmModel(const DeepFmOptions& options) : options_(options) {}
-  absl::Status Allocate();
-  FmInteractionArgs InteractionArgs();
-
-  DeepFmOptions options_;
-  std::unique_ptr<Mlp> mlp_;
-  int64_t mlp_offset_ = 0;
-  HostBuffer<float> parameters_;
-  HostBuffer<float> gradients_;
-
-  // For max_batch_size samples.
-  int64_t deep_stride_ = 0;              // floats; whole cache lines, so that rows are aligned
-  HostBuffer<float> deep_input_;         // [B, S * D + I]: vectors, then dense features
-  HostBuffer<float> deep_gradient_;      // the same
-  HostBuffer<float> interaction_terms_;  // [B]
-  Input input_;                          // of the last Forward
+  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DeepFmOptions& options);
 };
 
 }  // namespace hotrow

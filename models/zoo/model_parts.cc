@@ -1,6 +1,5 @@
 #include "models/zoo/model_parts.h"
 
-#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -9,11 +8,6 @@
 
 namespace hotrow {
 namespace {
-
-// A row is a microsecond or less of work.
-constexpr int64_t kChunkRows = 64;
-// Columns whose sums over the rows are made together: some cache lines of each row.
-constexpr int64_t kChunkColumns = 64;
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -68,12 +62,16 @@ absl::Status CheckCommonOptions(std::string_view options, const CommonOptions& c
   return absl::OkStatus();
 }
 
+absl::Status WorksOnlyOn(std::string_view model, Device works_on, Device asked) {
+  const absl::string_view name = Absl(DeviceName(works_on));
+  return absl::InvalidArgumentError(absl::StrCat("--device=", Absl(DeviceName(asked)), ": this ",
+                                                 Absl(model), " works on the ", name,
+                                                 " only; use --device=", name));
+}
+
 absl::Status CheckDevice(const CtrModel& model, Device device) {
   if (model.device() == device) return absl::OkStatus();
-  const absl::string_view works_on = Absl(DeviceName(model.device()));
-  return absl::InvalidArgumentError(absl::StrCat("--device=", Absl(DeviceName(device)), ": this ",
-                                                 Absl(model.name()), " works on the ", works_on,
-                                                 " only; use --device=", works_on));
+  return WorksOnlyOn(model.name(), model.device(), device);
 }
 
 absl::Status CheckForward(std::string_view model, const CtrModel::Input& input,
@@ -105,13 +103,6 @@ absl::Status CheckBackward(std::string_view model, const CtrModel::Input& input,
   return absl::OkStatus();
 }
 
-CtrModel::Input KeptInput(const CtrModel::Input& input) {
-  CtrModel::Input kept = input;
-  kept.training = false;
-  kept.await_embeddings = nullptr;
-  return kept;
-}
-
 absl::Status AwaitEmbeddings(const CtrModel::Input& input) {
   return input.await_embeddings == nullptr ? absl::OkStatus() : input.await_embeddings();
 }
@@ -132,59 +123,6 @@ std::function<absl::Status(int64_t begin, int64_t end)> PartGradientsReady(
   return [&hooks, offset](int64_t begin, int64_t end) {
     return hooks.gradients_ready(offset + begin, offset + end);
   };
-}
-
-void CopyColumns(ThreadPool* pool, int64_t rows, int64_t columns, RowsView from,
-                 MutableRowsView to) {
-  ParallelFor(pool, rows, kChunkRows, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      std::copy_n(from.data + r * from.stride, columns, to.data + r * to.stride);
-    }
-  });
-}
-
-void AddColumns(ThreadPool* pool, int64_t rows, int64_t columns, RowsView from,
-                MutableRowsView to) {
-  ParallelFor(pool, rows, kChunkRows, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* const x = from.data + r * from.stride;
-      float* const y = to.data + r * to.stride;
-      for (int64_t i = 0; i < columns; ++i) y[i] += x[i];
-    }
-  });
-}
-
-void AddLinearTerms(ThreadPool* pool, int64_t rows, int64_t columns, RowsView x,
-                    const float* weights, float* logits) {
-  ParallelFor(pool, rows, kChunkRows, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* const row = x.data + r * x.stride;
-      float sum = 0;
-      for (int64_t i = 0; i < columns; ++i) sum += row[i] * weights[i];
-      logits[r] += sum;
-    }
-  });
-}
-
-void LinearWeightGradient(ThreadPool* pool, int64_t rows, int64_t columns, RowsView x,
-                          const float* logit_gradient, float* weight_gradient) {
-  ParallelFor(pool, columns, kChunkColumns, [&](int64_t begin, int64_t end) {
-    std::fill(weight_gradient + begin, weight_gradient + end, 0.0f);
-    for (int64_t r = 0; r < rows; ++r) {
-      const float* const row = x.data + r * x.stride;
-      for (int64_t i = begin; i < end; ++i) weight_gradient[i] += logit_gradient[r] * row[i];
-    }
-  });
-}
-
-void LinearInputGradient(ThreadPool* pool, int64_t rows, int64_t columns,
-                         const float* logit_gradient, const float* weights, MutableRowsView to) {
-  ParallelFor(pool, rows, kChunkRows, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      float* const row = to.data + r * to.stride;
-      for (int64_t i = 0; i < columns; ++i) row[i] = logit_gradient[r] * weights[i];
-    }
-  });
 }
 
 }  // namespace hotrow

@@ -8,14 +8,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/buffer.h"
-#include "base/thread_pool.h"
+#include "base/device.h"
 #include "models/zoo/ctr_model.h"
 
-// What the models of this folder share: checks in one wording, and the small loops between the ops.
+// What the models of this folder share: checks in one wording, and calls that may be null.
 namespace hotrow {
-
-inline constexpr int64_t kFloatsPerLine = kBufferAlignment / static_cast<int64_t>(sizeof(float));
 
 // --- options ---
 
@@ -36,7 +33,9 @@ absl::Status CheckCommonOptions(std::string_view options, const CommonOptions& c
 
 // --- calls ---
 
-// That the model computes on `device`. The error is that of a user who asked for another one.
+// The error of a user who asked a model for a device that it does not know.
+absl::Status WorksOnlyOn(std::string_view model, Device works_on, Device asked);
+// That the model computes on `device`.
 absl::Status CheckDevice(const CtrModel& model, Device device);
 
 // A batch of 0 to max_batch_size samples with room for its logits. `model` names the class.
@@ -45,10 +44,6 @@ absl::Status CheckForward(std::string_view model, const CtrModel::Input& input,
 // `input` is that of the last Forward.
 absl::Status CheckBackward(std::string_view model, const CtrModel::Input& input,
                            std::span<const float> logit_gradient);
-
-// What a model keeps of an input: all but await_embeddings, and with training = false. The model
-// sets training when Forward has ended well, so that Backward refuses to follow one that has not.
-CtrModel::Input KeptInput(const CtrModel::Input& input);
 
 // Calls input.await_embeddings, if it is there.
 absl::Status AwaitEmbeddings(const CtrModel::Input& input);
@@ -60,34 +55,6 @@ absl::Status GradientsReady(const CtrModel::BackwardHooks& hooks, int64_t begin,
 // where hooks.gradients_ready is. hooks must outlive it.
 std::function<absl::Status(int64_t begin, int64_t end)> PartGradientsReady(
     const CtrModel::BackwardHooks& hooks, int64_t offset);
-
-// --- loops; rows are samples, strides are in floats, all on the CPU ---
-
-struct RowsView {
-  const float* data = nullptr;  // [rows, columns]
-  int64_t stride = 0;
-};
-struct MutableRowsView {
-  float* data = nullptr;
-  int64_t stride = 0;
-};
-
-// to[r, i] = from[r, i] for `columns` columns of `rows` rows.
-void CopyColumns(ThreadPool* pool, int64_t rows, int64_t columns, RowsView from,
-                 MutableRowsView to);
-// to[r, i] += from[r, i].
-void AddColumns(ThreadPool* pool, int64_t rows, int64_t columns, RowsView from, MutableRowsView to);
-
-// Linear terms of a logit: logits[r] += x_r . w, a row's products summed in the order of columns.
-void AddLinearTerms(ThreadPool* pool, int64_t rows, int64_t columns, RowsView x,
-                    const float* weights, float* logits);
-// Its gradients: weight_gradient[i] = sum_r g_r x_ri in the order of rows, the same bits on any
-// pool.
-void LinearWeightGradient(ThreadPool* pool, int64_t rows, int64_t columns, RowsView x,
-                          const float* logit_gradient, float* weight_gradient);
-// to[r, i] = g_r w_i.
-void LinearInputGradient(ThreadPool* pool, int64_t rows, int64_t columns,
-                         const float* logit_gradient, const float* weights, MutableRowsView to);
 
 }  // namespace hotrow
 

@@ -12,6 +12,7 @@
 #include "base/philox.h"
 #include "gtest/gtest.h"
 #include "models/zoo/ctr_model.h"
+#include "models/zoo/layers/graph_model.h"
 #include "tests/models/model_test_util.h"
 
 namespace hotrow::test {
@@ -47,14 +48,14 @@ struct CtrModelKind {
     return RandomModelBatch(size, settings.num_dense, width, seed);
   }
 };
-// A kind that creates Model from these options, with the members of CtrModelSettings as the
+// A kind that Model creates from these options, with the members of CtrModelSettings as the
 // contract wants them. logit: of one sample by the text of the paper, in double.
 template <typename Model, typename Options>
 CtrModelKind KindOf(const std::string& name, int64_t width, const Options& base,
-                    double (*logit)(const Model&, const Options&, const double* parameters,
+                    double (*logit)(const GraphModel&, const Options&, const double* parameters,
                                     const float* dense, const double* embeddings),
-                    const std::function<Ranges(const Model&)>& layers,
-                    const std::function<void(Model&, RandomStream&)>& randomize = nullptr) {
+                    const std::function<Ranges(const GraphModel&)>& layers,
+                    const std::function<void(GraphModel&, RandomStream&)>& randomize = nullptr) {
   const auto options_of = [base](const CtrModelSettings& settings) {
     Options options = base;
     options.num_dense = settings.num_dense;
@@ -72,16 +73,18 @@ CtrModelKind KindOf(const std::string& name, int64_t width, const Options& base,
   };
   if (randomize) {
     kind.randomize = [=](CtrModel& model, RandomStream& random) {
-      randomize(static_cast<Model&>(model), random);
+      randomize(static_cast<GraphModel&>(model), random);
     };
   }
   kind.reference = [=](const CtrModel& model, const CtrModelSettings& settings) {
-    return [logit, &model = static_cast<const Model&>(model), options = options_of(settings)](
+    return [logit, &model = static_cast<const GraphModel&>(model), options = options_of(settings)](
                const double* parameters, const float* dense, const double* embeddings) {
       return logit(model, options, parameters, dense, embeddings);
     };
   };
-  kind.layers = [=](const CtrModel& model) { return layers(static_cast<const Model&>(model)); };
+  kind.layers = [=](const CtrModel& model) {
+    return layers(static_cast<const GraphModel&>(model));
+  };
   return kind;
 }
 inline void PrintTo(const CtrModelKind& kind, std::ostream* out) { *out << kind.name; }

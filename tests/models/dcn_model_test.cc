@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "models/zoo/layers/cross_layer.h"
 #include "tests/models/ctr_model_contract.h"
 #include "tests/models/model_test_util.h"
 #include "tests/support/status_matchers.h"
@@ -48,10 +49,14 @@ std::string Name(const DcnOptions& o) {
          (o.low_rank_dim == 0 ? "" : "Rank" + std::to_string(o.low_rank_dim));
 }
 
-std::unique_ptr<DcnModel> NewModel(const DcnOptions& options) {
+std::unique_ptr<GraphModel> NewModel(const DcnOptions& options) {
   auto model = DcnModel::Create(options);
   HOTROW_EXPECT_OK(model);
   return *std::move(model);
+}
+
+const CrossNetwork& CrossOf(const GraphModel& model) {
+  return dynamic_cast<const CrossLayer&>(*model.FindPart("cross").layer).cross();
 }
 
 // x_L of one sample by the formulas of the papers.
@@ -86,65 +91,54 @@ std::vector<double> Crossed(const CrossNetwork& cross, const DcnOptions& o,
   return x;
 }
 
-double ReferenceLogit(const DcnModel& model, const DcnOptions& o, const double* parameters,
+double ReferenceLogit(const GraphModel& model, const DcnOptions& o, const double* parameters,
                       const float* dense, const double* embeddings) {
   std::vector<double> x0(dense, dense + o.num_dense);
-  if (model.bottom() != nullptr) {
-    x0 = test::MlpReference(*model.bottom(), o.dense_arch_layer_sizes, parameters, x0, true);
+  if (test::FindMlp(model, "bottom") != nullptr) {
+    x0 = test::MlpReference(model, "bottom", o.dense_arch_layer_sizes, parameters, x0, true);
   }
   x0.insert(x0.end(), embeddings, embeddings + o.num_sparse * o.embedding_dim);
   const std::vector<double> crossed =
-      Crossed(model.cross(), o, parameters + model.cross_parameters_offset(), x0);
+      Crossed(CrossOf(model), o, parameters + model.FindPart("cross").offset, x0);
   const auto over = [&](const std::vector<double>& x) {
-    return test::MlpReference(model.over(), o.over_arch_layer_sizes,
-                              parameters + model.over_parameters_offset(), x, false)[0];
+    return test::MlpReference(model, "over", o.over_arch_layer_sizes, parameters, x, false)[0];
   };
   if (o.structure == DcnStructure::kStacked) return over(crossed);
   double logit = over(x0);
   for (size_t i = 0; i < crossed.size(); ++i) {
-    logit += parameters[model.cross_logit_offset() + static_cast<int64_t>(i)] * crossed[i];
+    logit +=
+        parameters[model.FindPart("cross_logit").offset + static_cast<int64_t>(i)] * crossed[i];
   }
   return logit;
 }
 
-test::Ranges Layers(const DcnModel& model, DcnStructure structure) {
-  test::Ranges layers;
-  int64_t end = std::ssize(model.gradients());
-  const auto add = [&](int64_t begin) {
-    layers.emplace_back(begin, end);
-    end = begin;
-  };
-  for (int32_t l = model.over().num_layers(); l-- > 0;) {
-    add(model.over_parameters_offset() + model.over().weight_offset(l));
-  }
-  const int64_t cross_offset = model.cross_parameters_offset();
-  if (structure == DcnStructure::kParallel) add(cross_offset + model.cross().num_parameters());
-  for (int32_t l = SmallOptions().num_cross_layers; l-- > 0;) {
-    add(cross_offset + model.cross().weight_offset(l));
-  }
-  if (model.bottom() == nullptr) return layers;
-  for (int32_t l = model.bottom()->num_layers(); l-- > 0;) add(model.bottom()->weight_offset(l));
-  return layers;
+test::Ranges Layers(const GraphModel& model, DcnStructure structure) {
+  test::RangesFromEnd layers(model);
+  layers.AddMlp("over");
+  if (structure == DcnStructure::kParallel) layers.Add(model.FindPart("cross_logit").offset);
+  layers.AddLayers("cross", CrossOf(model), SmallOptions().num_cross_layers);
+  layers.AddMlp("bottom");
+  return layers.ranges();
 }
 
 // Biases of cross layers and the weights of x_L.
-void Randomize(const DcnOptions& options, DcnModel& model, RandomStream& random) {
+void Randomize(const DcnOptions& options, GraphModel& model, RandomStream& random) {
   const auto fill = [&](int64_t offset) {
-    for (int64_t i = 0; i < model.cross().width(); ++i) {
+    for (int64_t i = 0; i < CrossOf(model).width(); ++i) {
       model.parameters()[static_cast<size_t>(offset + i)] = 0.3f * random.Normal();
     }
   };
   for (int32_t l = 0; l < options.num_cross_layers; ++l) {
-    fill(model.cross_parameters_offset() + model.cross().bias_offset(l));
+    fill(model.FindPart("cross").offset + CrossOf(model).bias_offset(l));
   }
-  if (options.structure == DcnStructure::kParallel) fill(model.cross_logit_offset());
+  if (options.structure == DcnStructure::kParallel) fill(model.FindPart("cross_logit").offset);
 }
 
 test::CtrModelKind Kind(const DcnOptions& base) {
   return test::KindOf<DcnModel, DcnOptions>(
       Name(base), int64_t{base.num_sparse} * base.embedding_dim, base, ReferenceLogit,
-      [base](const DcnModel& model) { return Layers(model, base.structure); },
-      [base](DcnModel& model, RandomStream& random) { Randomize(base, model, random); });
+      [base](const GraphModel& model) { return Layers(model, base.structure); },
+      [base](GraphModel& model, RandomStream& random) { Randomize(base, model, random); });
 }
 
 std::vector<test::CtrModelKind> Kinds() {
@@ -183,7 +177,7 @@ TEST(DcnModelTest, OddSizesMatchTheReference) {
 TEST(DcnModelTest, WithoutDenseFeaturesThereIsNoBottomMlp) {
   for (DcnOptions options : AllKinds()) {
     options.num_dense = 0;  // sizes of a bottom MLP are not read
-    EXPECT_EQ(NewModel(options)->bottom(), nullptr);
+    EXPECT_EQ(test::FindMlp(*NewModel(options), "bottom"), nullptr);
   }
 }
 
@@ -194,15 +188,16 @@ TEST(DcnModelTest, PartsLieOneAfterTheOther) {
     EXPECT_EQ(model->name(), "dcn");
     const bool has_bottom = !options.dense_arch_layer_sizes.empty();
     EXPECT_EQ(options.InputWidth(), (has_bottom ? 5 : 4) + 6);
-    EXPECT_EQ(model->cross().width(), options.InputWidth());
-    EXPECT_EQ(model->over().input_size(), options.InputWidth());
-    EXPECT_EQ(model->cross_parameters_offset() % 16, 0);
-    EXPECT_GE(model->cross_parameters_offset(), has_bottom ? model->bottom()->num_parameters() : 0);
-    const int64_t cross_end = model->cross_parameters_offset() + model->cross().num_parameters();
-    EXPECT_EQ(model->over_parameters_offset(),
-              cross_end + (options.structure == DcnStructure::kParallel ? 16 : 0));
+    const Mlp& over = *test::FindMlp(*model, "over");
+    EXPECT_EQ(CrossOf(*model).width(), options.InputWidth());
+    EXPECT_EQ(over.input_size(), options.InputWidth());
+    const int64_t cross_offset = model->FindPart("cross").offset;
+    EXPECT_EQ(cross_offset, has_bottom ? test::FindMlp(*model, "bottom")->num_parameters() : 0);
+    const int64_t cross_end = cross_offset + CrossOf(*model).num_parameters();
+    const bool parallel = options.structure == DcnStructure::kParallel;
+    EXPECT_EQ(model->FindPart("over").offset, cross_end + (parallel ? 16 : 0));
     EXPECT_EQ(static_cast<int64_t>(model->parameters().size()),
-              model->over_parameters_offset() + model->over().num_parameters());
+              model->FindPart("over").offset + over.num_parameters());
   }
 }
 

@@ -24,11 +24,11 @@ DeepFmOptions SmallOptions() {
 }
 
 // The logit of one sample, pair by pair.
-double ReferenceLogit(const DeepFmModel& model, const DeepFmOptions& o, const double* parameters,
+double ReferenceLogit(const GraphModel& model, const DeepFmOptions& o, const double* parameters,
                       const float* dense, const double* embeddings) {
   const int32_t dim = o.embedding_dim;
   const auto vector = [&](int32_t s) { return embeddings + s * (dim + 1); };
-  double logit = parameters[model.bias_offset()];
+  double logit = parameters[model.FindPart("bias").offset];
   for (int32_t i = 0; i < o.num_dense; ++i) logit += parameters[i] * dense[i];
   std::vector<double> deep;
   for (int32_t s = 0; s < o.num_sparse; ++s) {
@@ -39,25 +39,19 @@ double ReferenceLogit(const DeepFmModel& model, const DeepFmOptions& o, const do
     deep.insert(deep.end(), vector(s), vector(s) + dim);
   }
   deep.insert(deep.end(), dense, dense + o.num_dense);
-  return logit + test::MlpReference(model.mlp(), o.over_arch_layer_sizes,
-                                    parameters + model.mlp_parameters_offset(), deep, false)[0];
+  return logit +
+         test::MlpReference(model, "mlp", o.over_arch_layer_sizes, parameters, deep, false)[0];
 }
 
-test::Ranges Layers(const DeepFmModel& model) {
-  const int64_t offset = model.mlp_parameters_offset();
-  test::Ranges layers;
-  int64_t end = offset + model.mlp().num_parameters();
-  for (int32_t l = model.mlp().num_layers(); l-- > 0;) {
-    const int64_t begin = offset + model.mlp().weight_offset(l);
-    layers.emplace_back(begin, end);
-    end = begin;
-  }
-  layers.emplace_back(0, offset);
-  return layers;
+test::Ranges Layers(const GraphModel& model) {
+  test::RangesFromEnd layers(model);
+  layers.AddMlp("mlp");
+  layers.Add(0);
+  return layers.ranges();
 }
 
-void RandomizeLinearPart(DeepFmModel& model, RandomStream& random) {
-  for (int64_t i = 0; i <= model.bias_offset(); ++i) {
+void RandomizeLinearPart(GraphModel& model, RandomStream& random) {
+  for (int64_t i = 0; i <= model.FindPart("bias").offset; ++i) {
     model.parameters()[static_cast<size_t>(i)] = random.Normal();
   }
 }
@@ -90,14 +84,15 @@ TEST(DeepFmModelTest, OddSizesMatchTheReference) {
 }
 
 TEST(DeepFmModelTest, AtFirstTheLinearPartIsZero) {
-  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DeepFmModel> model,
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GraphModel> model,
                               DeepFmModel::Create(SmallOptions()));
-  EXPECT_EQ(model->bias_offset(), 4);
-  EXPECT_EQ(model->mlp_parameters_offset(), 16);
+  EXPECT_EQ(model->FindPart("bias").offset, 4);
+  EXPECT_EQ(model->FindPart("mlp").offset, 16);
   const std::span<float> parameters = model->parameters();
   EXPECT_TRUE(std::ranges::all_of(parameters.first(16), [](float p) { return p == 0; }));
-  EXPECT_EQ(static_cast<int64_t>(parameters.size()), 16 + model->mlp().num_parameters());
-  EXPECT_EQ(model->mlp().input_size(), 3 * 5 + 4);
+  EXPECT_EQ(static_cast<int64_t>(parameters.size()),
+            16 + test::FindMlp(*model, "mlp")->num_parameters());
+  EXPECT_EQ(test::FindMlp(*model, "mlp")->input_size(), 3 * 5 + 4);
   EXPECT_EQ(model->name(), "deepfm");
   EXPECT_EQ(DeepFmOptions::TableColumns(5), 6);
 }

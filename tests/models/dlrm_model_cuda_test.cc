@@ -52,7 +52,7 @@ StepResult StepOnCpu(const DlrmOptions& options, const test::ModelBatch& batch, 
   StepResult r;
   auto created = DlrmModel::Create(options);
   HOTROW_EXPECT_OK(created);
-  DlrmModel& model = **created;
+  GraphModel& model = **created;
   const std::vector<float> labels = LabelsOf(batch);
   std::vector<float> logit_gradient(labels.size());
   r.logits.resize(labels.size());
@@ -88,7 +88,7 @@ StepResult StepOnGpu(const DlrmOptions& options, const test::ModelBatch& batch) 
   {
     auto created = DlrmModel::Create(options, ctx);
     HOTROW_EXPECT_OK(created);
-    DlrmModel& model = **created;
+    GraphModel& model = **created;
     EXPECT_EQ(model.device(), Device::kCuda);
     const auto b = static_cast<size_t>(batch.size);
     test::DeviceArray<float> dense(batch.dense), embeddings(batch.embeddings),
@@ -132,8 +132,8 @@ TEST(DlrmModelCudaTest, FirstParametersAreThoseOfTheCpu) {
   const ExecContext ctx = {.device = Device::kCuda, .stream = stream->get()};
   for (const int32_t num_dense : {5, 0}) {
     const DlrmOptions options = SmallOptions(num_dense, 0);
-    HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DlrmModel> want, DlrmModel::Create(options));
-    HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DlrmModel> got,
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GraphModel> want, DlrmModel::Create(options));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GraphModel> got,
                                 DlrmModel::Create(options, ctx));
     EXPECT_EQ(test::FloatBits(ToHost(got->parameters())), test::FloatBits(want->parameters()));
   }
@@ -203,7 +203,7 @@ TEST(DlrmModelCudaTest, HooksAreCalledInTheirOrderAndAnEmptyBatchHasZeroGradient
   auto stream = CreateStream();
   HOTROW_ASSERT_OK(stream);
   const ExecContext ctx = {.device = Device::kCuda, .stream = stream->get()};
-  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DlrmModel> model,
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GraphModel> model,
                               DlrmModel::Create(SmallOptions(5, 0), ctx));
   bool awaited = false;
   HOTROW_ASSERT_OK(model->Forward(ctx,

@@ -28,13 +28,13 @@ DlrmOptions SmallOptions() {
 }
 
 // The logit of one sample by the text of the paper, in double.
-double ReferenceLogit(const DlrmModel& model, const DlrmOptions& options, const double* parameters,
+double ReferenceLogit(const GraphModel& model, const DlrmOptions& options, const double* parameters,
                       const float* dense, const double* embeddings) {
   const int32_t dim = options.embedding_dim;
   std::vector<std::vector<double>> vectors;
   if (options.num_dense > 0) {
     vectors.push_back(
-        test::MlpReference(*model.bottom(), options.dense_arch_layer_sizes, parameters,
+        test::MlpReference(model, "bottom", options.dense_arch_layer_sizes, parameters,
                            std::vector<double>(dense, dense + options.num_dense), true));
   }
   for (int32_t s = 0; s < options.num_sparse; ++s) {
@@ -48,23 +48,14 @@ double ReferenceLogit(const DlrmModel& model, const DlrmOptions& options, const 
       x.push_back(dot);
     }
   }
-  return test::MlpReference(model.top(), options.over_arch_layer_sizes,
-                            parameters + model.top_parameters_offset(), x, false)[0];
+  return test::MlpReference(model, "top", options.over_arch_layer_sizes, parameters, x, false)[0];
 }
 
-test::Ranges Layers(const DlrmModel& model) {
-  test::Ranges layers;
-  int64_t end = std::ssize(model.gradients());
-  const auto add = [&](int64_t begin) {
-    layers.emplace_back(begin, end);
-    end = begin;
-  };
-  for (int32_t l = model.top().num_layers(); l-- > 0;) {
-    add(model.top_parameters_offset() + model.top().weight_offset(l));
-  }
-  if (model.bottom() == nullptr) return layers;
-  for (int32_t l = model.bottom()->num_layers(); l-- > 0;) add(model.bottom()->weight_offset(l));
-  return layers;
+test::Ranges Layers(const GraphModel& model) {
+  test::RangesFromEnd layers(model);
+  layers.AddMlp("top");
+  layers.AddMlp("bottom");
+  return layers.ranges();
 }
 
 test::CtrModelKind Kind(const DlrmOptions& base) {
@@ -98,28 +89,31 @@ TEST(DlrmModelTest, WithoutDenseFeaturesTheFirstEmbeddingTakesTheirPlace) {
   DlrmOptions options = SmallOptions();
   options.num_dense = 0;
   options.dense_arch_layer_sizes = {};
-  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DlrmModel> model, DlrmModel::Create(options));
-  EXPECT_EQ(model->bottom(), nullptr);
-  EXPECT_EQ(model->top().input_size(), 5 + 3);  // a vector and 3 pairs of 3 vectors
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GraphModel> model, DlrmModel::Create(options));
+  EXPECT_EQ(test::FindMlp(*model, "bottom"), nullptr);
+  EXPECT_EQ(test::FindMlp(*model, "top")->input_size(),
+            5 + 3);  // a vector and 3 pairs of 3 vectors
   options.num_sparse = 1;
   test::CheckAgainstReference(Kind(options), {.num_dense = 0}, 5, 2);
 }
 
 TEST(DlrmModelTest, ParametersAreTheBottomThenTheTopMlp) {
-  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DlrmModel> model,
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GraphModel> model,
                               DlrmModel::Create(SmallOptions()));
-  EXPECT_EQ(model->top_parameters_offset() % 16, 0);
-  EXPECT_GE(model->top_parameters_offset(), model->bottom()->num_parameters());
+  const int64_t top_offset = model->FindPart("top").offset;
+  EXPECT_EQ(model->FindPart("bottom").offset, 0);
+  EXPECT_EQ(top_offset, test::FindMlp(*model, "bottom")->num_parameters());
   EXPECT_EQ(static_cast<int64_t>(model->parameters().size()),
-            model->top_parameters_offset() + model->top().num_parameters());
+            top_offset + test::FindMlp(*model, "top")->num_parameters());
   EXPECT_EQ(model->gradients().size(), model->parameters().size());
-  EXPECT_EQ(model->top().input_size(), 5 + 6);  // the dense vector and 6 pairs of 4 vectors
+  EXPECT_EQ(test::FindMlp(*model, "top")->input_size(),
+            5 + 6);  // the dense vector and 6 pairs of 4 vectors
   EXPECT_EQ(model->name(), "dlrm");
 }
 
 // What the bottom MLP reads may vanish while the embeddings are awaited: it is done by then.
 TEST(DlrmModelTest, RunsTheBottomMlpBeforeItAwaitsTheEmbeddings) {
-  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DlrmModel> model,
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GraphModel> model,
                               DlrmModel::Create(SmallOptions()));
   const test::ModelBatch batch = Kind(SmallOptions()).Batch({}, 8, 1);
   std::vector<float> want(8);
@@ -138,7 +132,7 @@ TEST(DlrmModelTest, RunsTheBottomMlpBeforeItAwaitsTheEmbeddings) {
 
 // The gradient of the embeddings is told before the bottom MLP's backward pass writes a number.
 TEST(DlrmModelTest, TellsTheEmbeddingGradientBeforeTheBottomMlpGoesBack) {
-  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<DlrmModel> model,
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GraphModel> model,
                               DlrmModel::Create(SmallOptions()));
   const test::ModelBatch batch = Kind(SmallOptions()).Batch({}, 8, 1);
   std::vector<float> logits(8);

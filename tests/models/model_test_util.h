@@ -9,6 +9,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,6 +18,8 @@
 #include "gtest/gtest.h"
 #include "models/data/slice_batch.h"
 #include "models/zoo/ctr_model.h"
+#include "models/zoo/layers/graph_model.h"
+#include "models/zoo/layers/mlp_layer.h"
 #include "ops/bce_loss.h"
 #include "ops/mlp.h"
 #include "tests/support/status_matchers.h"
@@ -78,6 +81,19 @@ inline std::vector<double> MlpReference(const Mlp& mlp, const std::vector<int32_
   return x;
 }
 
+// The MLP that is the part `name` of a model; null if there is none.
+inline const Mlp* FindMlp(const GraphModel& model, std::string_view name) {
+  const auto* const layer = dynamic_cast<const MlpLayer*>(model.FindPart(name).layer);
+  return layer == nullptr ? nullptr : &layer->mlp();
+}
+// The same MLP over x in double; `parameters` are those of the model.
+inline std::vector<double> MlpReference(const GraphModel& model, std::string_view name,
+                                        const std::vector<int32_t>& sizes, const double* parameters,
+                                        const std::vector<double>& x, bool relu_on_output) {
+  return MlpReference(*FindMlp(model, name), sizes, parameters + model.FindPart(name).offset, x,
+                      relu_on_output);
+}
+
 // The logit of one sample in double, by the text of the paper.
 using LogitReference =
     std::function<double(const double* parameters, const float* dense, const double* embeddings)>;
@@ -135,6 +151,37 @@ inline void CheckModel(CtrModel& model, const ModelBatch& batch, const LogitRefe
 
 // --- slices and hooks ---
 
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+// Of the gradients of a model, as Backward shall tell them: from the end of gradients() on.
+class RangesFromEnd {
+ public:
+  explicit RangesFromEnd(const GraphModel& model)
+      : model_(model), end_(std::ssize(model.gradients())) {}
+
+  void Add(int64_t begin) {
+    ranges_.emplace_back(begin, end_);
+    end_ = begin;
+  }
+  // Each layer of a part, the last one first: an MLP, or what else has num_layers and
+  // weight_offset. No part of that name: nothing.
+  void AddMlp(std::string_view name) {
+    if (const Mlp* const mlp = FindMlp(model_, name)) AddLayers(name, *mlp, mlp->num_layers());
+  }
+  template <typename Net>
+  void AddLayers(std::string_view name, const Net& net, int32_t num_layers) {
+    for (int32_t l = num_layers; l-- > 0;) {
+      Add(model_.FindPart(name).offset + net.weight_offset(l));
+    }
+  }
+  const Ranges& ranges() const { return ranges_; }
+
+ private:
+  const GraphModel& model_;
+  int64_t end_;
+  Ranges ranges_;
+};
+
 inline std::vector<uint32_t> FloatBits(std::span<const float> values) {
   std::vector<uint32_t> bits;
   bits.reserve(values.size());
@@ -157,8 +204,6 @@ inline ModelPass RunPass(const ExecContext& ctx, CtrModel& model, const ModelBat
   pass.gradients.assign(model.gradients().begin(), model.gradients().end());
   return pass;
 }
-
-using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 
 // Every promise of CtrModel::Input::await_embeddings and CtrModel::BackwardHooks for this batch.
 // Returns the ranges of gradients in the order in which they were reported.

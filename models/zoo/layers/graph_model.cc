@@ -1,0 +1,245 @@
+#include "models/zoo/layers/graph_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/buffer.h"
+#include "base/device_stream.h"
+#include "base/status_macros.h"
+#include "models/zoo/layers/graph_plan_impl.h"
+#include "models/zoo/layers/model_graph.h"
+#include "models/zoo/model_parts.h"
+
+namespace hotrow {
+
+using internal::BackwardStep;
+using internal::ForwardStep;
+using internal::GraphPlan;
+using internal::Location;
+using internal::Move;
+
+namespace {
+
+// A row is a microsecond or less of work.
+constexpr int64_t kChunkRows = 64;
+
+// function(to, from, columns) for every run of columns that lie together in both.
+template <typename Function>
+void ForRuns(ThreadPool* pool, int64_t rows, const TensorView& from, const TensorView& to,
+             const Function& function) {
+  const bool whole = from.packed() && to.packed();
+  const int64_t runs = whole ? 1 : to.packed() ? from.shape.fields : to.shape.fields;
+  const int64_t columns = to.shape.width() / runs;
+  const int64_t from_stride = from.packed() ? columns : from.field_stride;
+  const int64_t to_stride = to.packed() ? columns : to.field_stride;
+  ParallelFor(pool, rows, kChunkRows, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* x = from.data + r * from.row_stride;
+      float* y = to.data + r * to.row_stride;
+      for (int64_t i = 0; i < runs; ++i, x += from_stride, y += to_stride) function(y, x, columns);
+    }
+  });
+}
+
+}  // namespace
+
+GraphModel::GraphModel(const ModelGraphOptions& options, std::vector<GraphNode> nodes,
+                       Device device)
+    : name_(options.name),
+      device_(device),
+      max_batch_size_(options.max_batch_size),
+      nodes_(std::move(nodes)),
+      plan_(std::make_unique<GraphPlan>(
+          internal::PlanGraph(nodes_, {.num_dense = options.num_dense,
+                                       .num_sparse = options.num_sparse,
+                                       .table_columns = options.table_columns,
+                                       .max_batch_size = options.max_batch_size}))) {}
+GraphModel::~GraphModel() = default;
+
+absl::StatusOr<std::unique_ptr<GraphModel>> GraphModel::Create(const ModelGraphOptions& options,
+                                                               std::vector<GraphNode> nodes,
+                                                               const ExecContext& ctx) {
+  std::unique_ptr<GraphModel> model(new GraphModel(options, std::move(nodes), ctx.device));
+  if (ctx.device != Device::kCpu && !model->plan_->on_gpu) {
+    return WorksOnlyOn(options.name, Device::kCpu, ctx.device);
+  }
+  HOTROW_RETURN_IF_ERROR(model->Allocate(ctx));
+  HOTROW_RETURN_IF_ERROR(model->InitParameters(ctx, options.seed));
+  return model;
+}
+
+absl::Status GraphModel::Allocate(const ExecContext& ctx) {
+  const auto allocate = [&](int64_t floats, DeviceMemory<float>* memory) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(
+        *memory, DeviceMemory<float>::Create(floats, {ctx.device, ctx.stream, HugePages::kTry}));
+    return absl::OkStatus();
+  };
+  HOTROW_RETURN_IF_ERROR(allocate(plan_->num_parameters, &parameters_));
+  HOTROW_RETURN_IF_ERROR(allocate(plan_->num_parameters, &gradients_));
+  return allocate(plan_->arena_floats, &arena_);
+}
+
+absl::Status GraphModel::InitParameters(const ExecContext& ctx, uint64_t seed) {
+  HostBuffer<float> drawn;  // on another device: where they are drawn
+  std::span<float> host = parameters();
+  if (ctx.device != Device::kCpu) {
+    HOTROW_ASSIGN_OR_RETURN(drawn, HostBuffer<float>::Create(parameters_.size()));
+    host = drawn.span();
+  }
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (nodes_[n].num_parameters() == 0) continue;
+    nodes_[n].layer->InitParameters(seed,
+                                    host.subspan(static_cast<size_t>(plan_->parameter_offsets[n]),
+                                                 static_cast<size_t>(nodes_[n].num_parameters())));
+  }
+  if (ctx.device == Device::kCpu) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(ctx.device));
+  HOTROW_RETURN_IF_ERROR(stream.RunAfter(ctx.stream));  // which the memory comes from
+  HOTROW_RETURN_IF_ERROR(stream.Copy(parameters_.data(), host.data(), drawn.bytes()));
+  return stream.Wait();
+}
+
+DenseLayers GraphModel::layers() const { return plan_->layers; }
+
+GraphModel::Part GraphModel::FindPart(std::string_view name) const {
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (nodes_[n].layer == nullptr || nodes_[n].name != name) continue;
+    return {.layer = nodes_[n].layer.get(), .offset = plan_->parameter_offsets[n]};
+  }
+  return {};
+}
+
+TensorView GraphModel::Resolve(const Location& location, const Arrays& arrays) {
+  TensorView view = {.row_stride = location.row_stride,
+                     .shape = location.shape,
+                     .field_stride = location.field_stride};
+  switch (location.place) {
+    case Location::Place::kNowhere:
+      break;
+    case Location::Place::kArena:
+      view.data = arena_.data() + plan_->buffer_offsets[static_cast<size_t>(location.buffer)];
+      break;
+    case Location::Place::kDense:
+      view.data = arrays.dense;
+      break;
+    case Location::Place::kEmbeddings:
+      view.data = arrays.embeddings;
+      break;
+    case Location::Place::kLogits:
+      view.data = arrays.logits;
+      break;
+  }
+  if (view.data != nullptr) view.data += location.offset;
+  return view;
+}
+
+void GraphModel::Run(const ExecContext& ctx, const Move& move, const Arrays& arrays) {
+  const TensorView to = Resolve(move.to, arrays);
+  const int64_t rows = input_.batch_size;
+  switch (move.kind) {
+    case Move::Kind::kCopy:
+      ForRuns(ctx.pool, rows, Resolve(move.from, arrays), to,
+              [](float* y, const float* x, int64_t n) { std::copy_n(x, n, y); });
+      break;
+    case Move::Kind::kAdd:
+      ForRuns(ctx.pool, rows, Resolve(move.from, arrays), to,
+              [](float* y, const float* x, int64_t n) {
+                for (int64_t i = 0; i < n; ++i) y[i] += x[i];
+              });
+      break;
+    case Move::Kind::kZero:
+      ForRuns(ctx.pool, rows, to, to,
+              [](float* y, const float*, int64_t n) { std::fill_n(y, n, 0.0f); });
+      break;
+  }
+}
+
+absl::Status GraphModel::Run(const ExecContext& ctx, const ForwardStep& step,
+                             const Arrays& values) {
+  for (const Move& move : step.moves) Run(ctx, move, values);
+  const auto n = static_cast<size_t>(step.node);
+  if (nodes_[n].layer == nullptr) return absl::OkStatus();
+  inputs_.clear();
+  for (const Location& location : step.inputs) inputs_.push_back(Resolve(location, values));
+  return nodes_[n].layer->Forward(ctx,
+                                  {.batch_size = input_.batch_size,
+                                   .training = input_.training,
+                                   .step = input_.step,
+                                   .first_sample = input_.first_sample,
+                                   .parameters = parameters_.data() + plan_->parameter_offsets[n],
+                                   .inputs = inputs_,
+                                   .output = Resolve(step.output, values)});
+}
+
+absl::Status GraphModel::Run(const ExecContext& ctx, const BackwardStep& step, const Arrays& values,
+                             const Arrays& gradients, const BackwardHooks& hooks) {
+  for (const Move& move : step.before) Run(ctx, move, gradients);
+  if (step.inputs || step.parameters) {
+    const auto n = static_cast<size_t>(step.node);
+    const int64_t offset = plan_->parameter_offsets[n];
+    Layer& layer = *nodes_[n].layer;
+    inputs_.clear();
+    outputs_.clear();
+    for (const Location& location : step.values) inputs_.push_back(Resolve(location, values));
+    for (const Location& location : step.input_gradients) {
+      outputs_.push_back(Resolve(location, gradients));
+    }
+    const LayerBackward pass = {.batch_size = input_.batch_size,
+                                .parameters = parameters_.data() + offset,
+                                .gradients = gradients_.data() + offset,
+                                .inputs = inputs_,
+                                .output_gradient = Resolve(step.output_gradient, gradients),
+                                .input_gradients = outputs_,
+                                .gradients_ready = PartGradientsReady(hooks, offset)};
+    if (step.inputs) HOTROW_RETURN_IF_ERROR(layer.BackwardInputs(ctx, pass));
+    if (step.parameters) HOTROW_RETURN_IF_ERROR(layer.BackwardParameters(ctx, pass));
+  }
+  for (const Move& move : step.after) Run(ctx, move, gradients);
+  if (step.ready_begin == step.ready_end) return absl::OkStatus();
+  return GradientsReady(hooks, step.ready_begin, step.ready_end);
+}
+
+absl::Status GraphModel::Forward(const ExecContext& ctx, const Input& input,
+                                 std::span<float> logits) {
+  input_ = {};
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
+  HOTROW_RETURN_IF_ERROR(CheckForward(name_, input, max_batch_size_, logits));
+  input_ = input;
+  input_.await_embeddings = nullptr;
+  // Inputs are only read.
+  const Arrays values = {.dense = const_cast<float*>(input.dense),
+                         .embeddings = const_cast<float*>(input.embeddings),
+                         .logits = logits.data()};
+  const auto run = [&]() -> absl::Status {
+    for (const ForwardStep& step : plan_->before_embeddings) {
+      HOTROW_RETURN_IF_ERROR(Run(ctx, step, values));
+    }
+    HOTROW_RETURN_IF_ERROR(AwaitEmbeddings(input));
+    for (const ForwardStep& step : plan_->with_embeddings) {
+      HOTROW_RETURN_IF_ERROR(Run(ctx, step, values));
+    }
+    return absl::OkStatus();
+  };
+  absl::Status status = run();
+  if (!status.ok()) input_.training = false;  // Backward refuses to follow
+  return status;
+}
+
+absl::Status GraphModel::Backward(const ExecContext& ctx, std::span<float> logit_gradient,
+                                  float* embedding_gradient, const BackwardHooks& hooks) {
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
+  HOTROW_RETURN_IF_ERROR(CheckBackward(name_, input_, logit_gradient));
+  const Arrays values = {.dense = const_cast<float*>(input_.dense),
+                         .embeddings = const_cast<float*>(input_.embeddings)};
+  const Arrays gradients = {.embeddings = embedding_gradient, .logits = logit_gradient.data()};
+  for (const BackwardStep& step : plan_->to_embeddings) {
+    HOTROW_RETURN_IF_ERROR(Run(ctx, step, values, gradients, hooks));
+  }
+  HOTROW_RETURN_IF_ERROR(EmbeddingGradientReady(hooks));
+  for (const BackwardStep& step : plan_->to_parameters) {
+    HOTROW_RETURN_IF_ERROR(Run(ctx, step, values, gradients, hooks));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow

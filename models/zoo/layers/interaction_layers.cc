@@ -1,0 +1,296 @@
+#include "models/zoo/layers/interaction_layers.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/buffer.h"
+#include "base/math.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "ops/dot_interaction.h"
+#include "ops/fm_interaction.h"
+
+namespace hotrow {
+namespace {
+
+// A row is a microsecond or less of work.
+constexpr int64_t kChunkRows = 64;
+
+absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
+
+// The op over fields whose first one, where no other vector is given, is the dense vector.
+DotInteractionArgs DotArgs(int64_t batch_size, std::span<const TensorView> inputs, float* output,
+                           int64_t output_stride) {
+  const TensorView& fields = inputs.back();
+  const bool has_vector = inputs.size() == 2;
+  const int32_t dim = fields.shape.dim;
+  return {.batch_size = batch_size,
+          .num_sparse = has_vector ? fields.shape.fields : fields.shape.fields - 1,
+          .dim = dim,
+          .dense = inputs[0].data,
+          .dense_stride = inputs[0].row_stride,
+          .sparse = has_vector ? fields.data : fields.data + dim,
+          .sparse_stride = fields.row_stride,
+          .output = output,
+          .output_stride = output_stride};
+}
+
+DotInteractionGradArgs DotGradArgs(const DotInteractionArgs& forward, const float* output_gradient,
+                                   std::span<const TensorView> gradients) {
+  const TensorView& fields = gradients.back();
+  const bool has_vector = gradients.size() == 2;
+  return {.forward = forward,
+          .output_gradient = output_gradient,
+          .dense_gradient = gradients[0].data,
+          .dense_gradient_stride = gradients[0].row_stride,
+          .sparse_gradient = has_vector ? fields.data : fields.data + fields.shape.dim,
+          .sparse_gradient_stride = fields.row_stride};
+}
+
+class DotInteractionLayer : public Layer {
+ public:
+  explicit DotInteractionLayer(TensorShape output) : output_(output) {}
+  TensorShape output() const override { return output_; }
+  LayerTraits traits() const override {
+    return {.on_gpu = true, .inputs_until = LayerPhase::kBackwardInputs};
+  }
+  void Describe(bool reads_embeddings, DenseLayers* layers) const override {
+    layers->interaction = "dot";
+  }
+  absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
+    if (pass.batch_size == 0) return absl::OkStatus();
+    return DotInteraction(
+        ctx, DotArgs(pass.batch_size, pass.inputs, pass.output.data, pass.output.row_stride));
+  }
+  absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
+    if (pass.batch_size == 0) return absl::OkStatus();
+    const TensorView& dy = pass.output_gradient;
+    return DotInteractionGrad(
+        ctx, DotGradArgs(DotArgs(pass.batch_size, pass.inputs, dy.data, dy.row_stride), dy.data,
+                         pass.input_gradients));
+  }
+
+ private:
+  const TensorShape output_;
+};
+
+class FmLayer : public Layer {
+ public:
+  explicit FmLayer(bool has_first_order) : has_first_order_(has_first_order) {}
+  TensorShape output() const override { return {1, 1}; }
+  LayerTraits traits() const override {
+    // The op overwrites all columns of a field, so it needs fields without others between.
+    return {.inputs_until = LayerPhase::kBackwardInputs};
+  }
+  absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
+    if (pass.batch_size == 0) return absl::OkStatus();
+    return FmInteraction(ctx, Args(pass.batch_size, pass.inputs[0], pass.output.data));
+  }
+  absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
+    if (pass.batch_size == 0) return absl::OkStatus();
+    const TensorView& dx = pass.input_gradients[0];
+    return FmInteractionGrad(
+        ctx, {.forward = Args(pass.batch_size, pass.inputs[0], pass.output_gradient.data),
+              .output_gradient = pass.output_gradient.data,
+              .fields_gradient = dx.data,
+              .fields_gradient_stride = dx.row_stride});
+  }
+
+ private:
+  FmInteractionArgs Args(int64_t batch_size, const TensorView& fields, float* output) const {
+    const int32_t columns = fields.shape.dim;
+    return {.batch_size = batch_size,
+            .num_fields = fields.shape.fields,
+            .dim = has_first_order_ ? columns - 1 : columns,
+            .field_stride = columns,
+            .fields = fields.data,
+            .fields_stride = fields.row_stride,
+            .first_order_column = has_first_order_ ? columns - 1 : kNoFirstOrder,
+            .output = output};
+  }
+
+  const bool has_first_order_;
+};
+
+// DLRM's interaction with the first field as its vector, without that vector in the output.
+class InnerProductsLayer : public Layer {
+ public:
+  static absl::StatusOr<std::unique_ptr<InnerProductsLayer>> Create(const TensorShape& fields,
+                                                                    int64_t max_batch_size) {
+    std::unique_ptr<InnerProductsLayer> layer(new InnerProductsLayer(fields));
+    const int64_t columns = DotInteractionOutputSize(fields.fields - 1, fields.dim);
+    layer->stride_ = RoundUp(columns, kBufferAlignment / static_cast<int64_t>(sizeof(float)));
+    HOTROW_ASSIGN_OR_RETURN(
+        layer->products_,
+        HostBuffer<float>::Create(max_batch_size * layer->stride_, HugePages::kTry));
+    return layer;
+  }
+  TensorShape output() const override { return {1, fields_.fields * (fields_.fields - 1) / 2}; }
+  LayerTraits traits() const override { return {.inputs_until = LayerPhase::kBackwardInputs}; }
+  absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
+    if (pass.batch_size == 0) return absl::OkStatus();
+    HOTROW_RETURN_IF_ERROR(DotInteraction(ctx, Args(pass.batch_size, pass.inputs)));
+    const TensorView& y = pass.output;
+    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        std::copy_n(products_.data() + r * stride_ + fields_.dim, y.shape.width(),
+                    y.data + r * y.row_stride);
+      }
+    });
+    return absl::OkStatus();
+  }
+  absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
+    if (pass.batch_size == 0) return absl::OkStatus();
+    const TensorView& dy = pass.output_gradient;
+    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        float* const row = products_.data() + r * stride_;
+        std::fill_n(row, fields_.dim, 0.0f);
+        std::copy_n(dy.data + r * dy.row_stride, dy.shape.width(), row + fields_.dim);
+      }
+    });
+    return DotInteractionGrad(ctx, DotGradArgs(Args(pass.batch_size, pass.inputs), products_.data(),
+                                               pass.input_gradients));
+  }
+
+ private:
+  explicit InnerProductsLayer(const TensorShape& fields) : fields_(fields) {}
+  DotInteractionArgs Args(int64_t batch_size, std::span<const TensorView> inputs) {
+    return DotArgs(batch_size, inputs, products_.data(), stride_);
+  }
+
+  const TensorShape fields_;
+  int64_t stride_ = 0;
+  HostBuffer<float> products_;  // [B, stride_]: the op's output, or its gradient
+};
+
+class OuterProductLayer : public Layer {
+ public:
+  explicit OuterProductLayer(const TensorShape& fields) : fields_(fields) {}
+  TensorShape output() const override { return {1, fields_.dim * (fields_.dim + 1) / 2}; }
+  LayerTraits traits() const override {
+    return {.strided_fields = true, .inputs_until = LayerPhase::kBackwardInputs};
+  }
+  absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
+    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
+      std::vector<float> sum(static_cast<size_t>(fields_.dim));
+      for (int64_t r = begin; r < end; ++r) {
+        SumFields(pass.inputs[0], r, &sum);
+        float* y = pass.output.data + r * pass.output.row_stride;
+        for (size_t i = 0; i < sum.size(); ++i) {
+          for (size_t j = 0; j <= i; ++j) *y++ = sum[i] * sum[j];
+        }
+      }
+    });
+    return absl::OkStatus();
+  }
+  // d(loss)/d(sum_i) = sum_j (dy_ij + dy_ji) sum_j, the same for each of the fields.
+  absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
+    const TensorView& dx = pass.input_gradients[0];
+    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
+      std::vector<float> sum(static_cast<size_t>(fields_.dim));
+      std::vector<float> gradient(sum.size());
+      for (int64_t r = begin; r < end; ++r) {
+        SumFields(pass.inputs[0], r, &sum);
+        std::ranges::fill(gradient, 0.0f);
+        const float* dy = pass.output_gradient.data + r * pass.output_gradient.row_stride;
+        for (size_t i = 0; i < sum.size(); ++i) {
+          for (size_t j = 0; j <= i; ++j, ++dy) {
+            gradient[i] += *dy * sum[j];
+            gradient[j] += *dy * sum[i];
+          }
+        }
+        for (int64_t f = 0; f < fields_.fields; ++f) {
+          std::ranges::copy(gradient, dx.data + r * dx.row_stride + f * dx.field_stride);
+        }
+      }
+    });
+    return absl::OkStatus();
+  }
+
+ private:
+  void SumFields(const TensorView& x, int64_t row, std::vector<float>* sum) const {
+    const float* field = x.data + row * x.row_stride;
+    std::copy_n(field, fields_.dim, sum->data());
+    for (int64_t f = 1; f < fields_.fields; ++f) {
+      field += x.field_stride;
+      for (size_t i = 0; i < sum->size(); ++i) (*sum)[i] += field[i];
+    }
+  }
+
+  const TensorShape fields_;
+};
+
+GraphValue FailSize(ModelGraph& graph, std::string_view name, const std::string& what) {
+  return graph.Fail(
+      absl::InvalidArgumentError(absl::StrCat(graph.options().name, ", ", Absl(name), ": ", what)));
+}
+
+GraphValue AddDot(ModelGraph& graph, std::string_view name, int32_t num_sparse, int32_t dim,
+                  const std::vector<GraphValue>& inputs) {
+  const int64_t columns = DotInteractionOutputSize(num_sparse, dim);
+  if (columns > std::numeric_limits<int32_t>::max()) {
+    return FailSize(graph, name, absl::StrCat(columns, " columns are more than 2^31 - 1"));
+  }
+  const TensorShape output = {1, static_cast<int32_t>(columns)};
+  return graph.AddLayer(name, std::make_unique<DotInteractionLayer>(output), inputs);
+}
+
+}  // namespace
+
+GraphValue AddDotInteraction(ModelGraph& graph, std::string_view name, GraphValue vector,
+                             GraphValue fields) {
+  if (!graph.ok()) return {};
+  const TensorShape shape = graph.shape(fields);
+  if (graph.shape(vector).width() != shape.dim) {
+    return FailSize(graph, name,
+                    absl::StrCat("a vector of ", graph.shape(vector).width(),
+                                 " columns has no dot product with embeddings of ", shape.dim,
+                                 "; make --embedding_dim the size of the last layer before it"));
+  }
+  return AddDot(graph, name, shape.fields, shape.dim, {vector, fields});
+}
+
+GraphValue AddDotInteraction(ModelGraph& graph, std::string_view name, GraphValue fields) {
+  if (!graph.ok()) return {};
+  const TensorShape shape = graph.shape(fields);
+  return AddDot(graph, name, shape.fields - 1, shape.dim, {fields});
+}
+
+GraphValue AddFm(ModelGraph& graph, std::string_view name, GraphValue fields,
+                 bool has_first_order) {
+  if (!graph.ok()) return {};
+  if (graph.shape(fields).dim < (has_first_order ? 2 : 1)) {
+    return FailSize(graph, name, "there is no column for a vector");
+  }
+  return graph.AddLayer(name, std::make_unique<FmLayer>(has_first_order), {fields});
+}
+
+GraphValue AddInnerProducts(ModelGraph& graph, std::string_view name, GraphValue fields) {
+  if (!graph.ok()) return {};
+  const TensorShape shape = graph.shape(fields);
+  constexpr int32_t kMaxFields = 65'536;  // whose pairs can still be counted
+  if (shape.fields < 2 || shape.fields > kMaxFields) {
+    return FailSize(graph, name,
+                    absl::StrCat("products of pairs need 2 to ", kMaxFields,
+                                 " features, there are ", shape.fields));
+  }
+  return graph.AddLayer(name, InnerProductsLayer::Create(shape, graph.options().max_batch_size),
+                        {fields});
+}
+
+GraphValue AddOuterProduct(ModelGraph& graph, std::string_view name, GraphValue fields) {
+  if (!graph.ok()) return {};
+  const TensorShape shape = graph.shape(fields);
+  constexpr int32_t kMaxDim = 65'535;
+  if (shape.dim > kMaxDim) {
+    return FailSize(graph, name, absl::StrCat("--embedding_dim is at most ", kMaxDim));
+  }
+  return graph.AddLayer(name, std::make_unique<OuterProductLayer>(shape), {fields});
+}
+
+}  // namespace hotrow

@@ -1,0 +1,102 @@
+#ifndef HOTROW_MODELS_ZOO_LAYERS_LAYER_H_
+#define HOTROW_MODELS_ZOO_LAYERS_LAYER_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "absl/status/status.h"
+#include "base/exec_context.h"
+#include "models/zoo/ctr_model.h"
+
+namespace hotrow {
+
+// The columns of a sample: `fields` vectors of `dim` numbers, such as the embeddings of features. A
+// plain vector is one field.
+struct TensorShape {
+  int32_t fields = 1;
+  int32_t dim = 0;
+  int64_t width() const { return int64_t{fields} * dim; }
+};
+
+// Where the samples of such a shape lie. Strides are in floats.
+struct TensorView {
+  float* data = nullptr;  // null: not wanted
+  int64_t row_stride = 0;
+  TensorShape shape;
+  int64_t field_stride = 0;  // >= shape.dim
+
+  // Whether a sample's columns follow each other, so that the view is a matrix.
+  bool packed() const { return shape.fields == 1 || field_stride == shape.dim; }
+};
+
+// Parts of a step, in their order.
+enum class LayerPhase { kForward, kBackwardInputs, kBackwardParameters };
+
+// What the plan of a model must know of a layer.
+struct LayerTraits {
+  bool on_gpu = false;          // works on a GPU as well: ctx.device says where
+  bool strided_fields = false;  // takes inputs that are not packed
+  // The last phase that reads the inputs, and the last one that reads the gradient of the output.
+  LayerPhase inputs_until = LayerPhase::kForward;
+  LayerPhase gradient_until = LayerPhase::kBackwardInputs;
+  bool overwrites_gradient = false;  // takes the gradient of the output as scratch
+  bool reports_gradients = false;    // calls gradients_ready itself, for less than all at once
+};
+
+// One batch on its way through a layer. Inputs are only read.
+struct LayerForward {
+  int64_t batch_size = 0;
+  bool training = false;
+  uint32_t step = 0;         // as CtrModel::Input
+  int64_t first_sample = 0;  // as CtrModel::Input
+  const float* parameters = nullptr;
+  std::span<const TensorView> inputs;
+  TensorView output;  // packed; to be overwritten
+};
+
+// The way back of the last Forward, which was for training. The same for both phases.
+struct LayerBackward {
+  int64_t batch_size = 0;
+  const float* parameters = nullptr;
+  float* gradients = nullptr;  // of the parameters
+  std::span<const TensorView> inputs;
+  TensorView output_gradient;  // packed; only read, unless LayerTraits say otherwise
+  // Shaped as the inputs. To be overwritten; where data is null nobody wants it.
+  std::span<const TensorView> input_gradients;
+  // Null, or to be called as CtrModel::BackwardHooks::gradients_ready, counted from the layer's
+  // first parameter. Only for layers that say reports_gradients.
+  std::function<absl::Status(int64_t begin, int64_t end)> gradients_ready;
+};
+
+// A part of a model with one output: what a ModelGraph is made of. It is made for the shapes of its
+// inputs and the largest batch, keeps what its backward pass needs beyond inputs and output, and
+// owns neither parameters nor activations.
+//
+// Bits:    as CtrModel: results depend neither on ctx.pool nor on how a batch is sliced, but for
+//          the rounding of sums over the batch.
+// Threads: one call at a time, in the order Forward, BackwardInputs, BackwardParameters. A batch
+//          may be empty: then gradients are zeros.
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  virtual TensorShape output() const = 0;
+  virtual LayerTraits traits() const = 0;
+
+  virtual int64_t num_parameters() const { return 0; }
+  // In host memory on every device. What it leaves is zero.
+  virtual void InitParameters(uint64_t seed, std::span<float> parameters) const {}
+
+  // Adds itself to what the planner is told. reads_embeddings: directly or by way of others.
+  virtual void Describe(bool reads_embeddings, DenseLayers* layers) const {}
+
+  virtual absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) = 0;
+  virtual absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) = 0;
+  virtual absl::Status BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) {
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_ZOO_LAYERS_LAYER_H_

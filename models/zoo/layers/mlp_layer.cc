@@ -1,0 +1,85 @@
+#include "models/zoo/layers/mlp_layer.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "models/zoo/model_parts.h"
+
+namespace hotrow {
+namespace {
+
+Mlp::BackwardArgs ArgsOf(const LayerBackward& pass) {
+  return {.parameters = pass.parameters,
+          .dy = pass.output_gradient.data,
+          .dy_stride = pass.output_gradient.row_stride,
+          .dx = pass.input_gradients[0].data,
+          .dx_stride = pass.input_gradients[0].row_stride,
+          .parameter_gradients = pass.gradients,
+          .gradients_ready = pass.gradients_ready};
+}
+
+}  // namespace
+
+MlpLayer::MlpLayer(const std::vector<int32_t>& sizes, std::unique_ptr<Mlp> mlp)
+    : sizes_(sizes.begin() + 1, sizes.end()), mlp_(std::move(mlp)) {}
+
+absl::StatusOr<std::unique_ptr<MlpLayer>> MlpLayer::Create(const MlpOptions& options,
+                                                           const ExecContext& ctx) {
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Mlp> mlp, Mlp::Create(options, ctx));
+  return std::unique_ptr<MlpLayer>(new MlpLayer(options.sizes, std::move(mlp)));
+}
+
+LayerTraits MlpLayer::traits() const {
+  return {.on_gpu = true,
+          .inputs_until = LayerPhase::kBackwardParameters,
+          .gradient_until = LayerPhase::kBackwardParameters,
+          .overwrites_gradient = true,
+          .reports_gradients = true};
+}
+
+void MlpLayer::InitParameters(uint64_t seed, std::span<float> parameters) const {
+  mlp_->InitParameters(seed, parameters);
+}
+
+void MlpLayer::Describe(bool reads_embeddings, DenseLayers* layers) const {
+  (reads_embeddings ? layers->top : layers->bottom) = sizes_;
+}
+
+absl::Status MlpLayer::Forward(const ExecContext& ctx, const LayerForward& pass) {
+  return mlp_->Forward(ctx, {.parameters = pass.parameters,
+                             .x = pass.inputs[0].data,
+                             .x_stride = pass.inputs[0].row_stride,
+                             .batch_size = pass.batch_size,
+                             .y = pass.output.data,
+                             .y_stride = pass.output.row_stride,
+                             .training = pass.training,
+                             .step = pass.step,
+                             .first_row = pass.first_sample});
+}
+
+absl::Status MlpLayer::BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) {
+  return mlp_->BackwardInput(ctx, ArgsOf(pass));
+}
+
+absl::Status MlpLayer::BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) {
+  return mlp_->BackwardParameters(ctx, ArgsOf(pass));
+}
+
+GraphValue AddMlp(ModelGraph& graph, std::string_view name, GraphValue x, const MlpSpec& spec) {
+  if (absl::Status status = CheckLayerSizes(spec.flag, spec.sizes); !status.ok()) {
+    return graph.Fail(std::move(status));
+  }
+  if (!graph.ok()) return {};
+  MlpOptions options;
+  options.sizes = spec.sizes;
+  options.sizes.insert(options.sizes.begin(), static_cast<int32_t>(graph.shape(x).width()));
+  options.relu_on_output = spec.relu_on_output;
+  options.dropout = spec.dropout;
+  options.seed = graph.options().seed;
+  options.first_layer_id = graph.TakeLayerIds(static_cast<int32_t>(spec.sizes.size()));
+  options.max_batch_size = graph.options().max_batch_size;
+  options.tf32 = graph.options().tf32;
+  return graph.AddLayer(name, MlpLayer::Create(options, graph.ctx()), {x});
+}
+
+}  // namespace hotrow

@@ -1,0 +1,56 @@
+#ifndef HOTROW_MODELS_ZOO_LAYERS_MLP_LAYER_H_
+#define HOTROW_MODELS_ZOO_LAYERS_MLP_LAYER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "models/zoo/layers/layer.h"
+#include "models/zoo/layers/model_graph.h"
+#include "ops/mlp.h"
+
+namespace hotrow {
+
+// What the MLP of a model is told; the input size follows from the graph.
+struct MlpSpec {
+  std::string flag;            // that gives the sizes, for errors: "--over_arch_layer_sizes"
+  std::vector<int32_t> sizes;  // outputs of the layers
+  bool relu_on_output = false;
+  float dropout = 0;  // after each hidden layer, in training
+};
+
+// An Mlp as a part of a graph, on the CPU or a GPU.
+class MlpLayer : public Layer {
+ public:
+  static absl::StatusOr<std::unique_ptr<MlpLayer>> Create(const MlpOptions& options,
+                                                          const ExecContext& ctx);
+
+  // Where its parameters lie in its part.
+  const Mlp& mlp() const { return *mlp_; }
+
+  TensorShape output() const override { return {1, mlp_->output_size()}; }
+  LayerTraits traits() const override;
+  int64_t num_parameters() const override { return mlp_->num_parameters(); }
+  void InitParameters(uint64_t seed, std::span<float> parameters) const override;
+  // As bottom or, where it reads embeddings, as top.
+  void Describe(bool reads_embeddings, DenseLayers* layers) const override;
+  absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override;
+  absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override;
+  absl::Status BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) override;
+
+ private:
+  MlpLayer(const std::vector<int32_t>& sizes, std::unique_ptr<Mlp> mlp);
+
+  const std::vector<int32_t> sizes_;  // outputs
+  const std::unique_ptr<Mlp> mlp_;
+};
+
+// [B, columns of x] -> [B, last size]
+GraphValue AddMlp(ModelGraph& graph, std::string_view name, GraphValue x, const MlpSpec& spec);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_ZOO_LAYERS_MLP_LAYER_H_

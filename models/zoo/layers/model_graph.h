@@ -1,0 +1,114 @@
+#ifndef HOTROW_MODELS_ZOO_LAYERS_MODEL_GRAPH_H_
+#define HOTROW_MODELS_ZOO_LAYERS_MODEL_GRAPH_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/exec_context.h"
+#include "models/zoo/layers/graph_model.h"
+#include "models/zoo/layers/graph_node.h"
+#include "models/zoo/layers/layer.h"
+
+namespace hotrow {
+
+struct ModelGraphOptions {
+  std::string name;           // of the model
+  int32_t num_dense = 0;      // dense features, >= 0
+  int32_t num_sparse = 0;     // pooled features, >= 1
+  int32_t table_columns = 0;  // of each of them
+  uint64_t seed = 0;          // of the first parameters and of dropout
+  int64_t max_batch_size = 0;
+  bool tf32 = false;  // MlpOptions::tf32
+};
+
+// What flows between the parts of a graph: a tensor [B, columns]. Without a part where a
+// declaration failed.
+struct GraphValue {
+  int32_t node = -1;
+};
+
+// The declaration of a model: its parts and how they are wired, one call after the other.
+//
+//   ModelGraph g({.name = "dlrm", ...}, ctx);
+//   const GraphValue bottom = AddMlp(g, "bottom", g.Dense(), {.sizes = {512, 16}});
+//   const GraphValue z = AddDotInteraction(g, "interaction", bottom, g.Embeddings());
+//   g.AddLogit(AddMlp(g, "top", z, {.sizes = {512, 1}}));
+//   return g.Build();
+//
+// Everything else follows: the parameter array, one block after the other in the order of the
+// declaration; the memory of activations; the order of the passes; when embeddings are awaited and
+// gradients are told; what the planner is told. Values may be read by any number of parts.
+//
+// Errors: the first one is kept, declarations after it do nothing, and Build returns it.
+class ModelGraph {
+ public:
+  // ctx says where the model computes and what its memory hangs on; see CtrModel.
+  ModelGraph(const ModelGraphOptions& options, const ExecContext& ctx = {})
+      : options_(options), ctx_(ctx) {}
+
+  const ModelGraphOptions& options() const { return options_; }
+  const ExecContext& ctx() const { return ctx_; }
+  // Of a declared value; all zero for one that failed.
+  TensorShape shape(GraphValue value) const;
+
+  // --- what a model reads ---
+
+  // [B, num_dense], which is above 0.
+  GraphValue Dense();
+  // One field for each feature: columns [first_column, first_column + columns) of its table;
+  // columns = 0: up to the last.
+  GraphValue Embeddings(int32_t first_column = 0, int32_t columns = 0);
+
+  // --- wiring ---
+
+  // The columns of all, one after the other. Parts that nothing else has placed write into it
+  // straight away; others are copied. Of one packed value: that value.
+  GraphValue Concat(const std::vector<GraphValue>& values);
+  // Their sum, added up in this order. They have the same number of columns.
+  GraphValue Sum(const std::vector<GraphValue>& values);
+  // Adds a term [B, 1] to the logit; terms are summed in the order of these calls.
+  void AddLogit(GraphValue term);
+
+  // --- parts; the functions of the headers beside this one call these ---
+
+  // `layer` must have been made for the shapes of `inputs`. Names tell parts apart.
+  // joins_previous: its parameters follow those of the part declared before without padding, as one
+  // block.
+  GraphValue AddLayer(std::string_view name, absl::StatusOr<std::unique_ptr<Layer>> layer,
+                      const std::vector<GraphValue>& inputs, bool joins_previous = false);
+  // For layers that want each of their inputs as a matrix: the value, or a packed copy.
+  GraphValue Packed(GraphValue value);
+  // Numbers for `count` layers, as counters of random numbers take them: from 0 on, in the order of
+  // the declaration.
+  int32_t TakeLayerIds(int32_t count) { return std::exchange(layer_ids_, layer_ids_ + count); }
+  // Keeps the first error.
+  GraphValue Fail(absl::Status error);
+  bool ok() const { return error_.ok(); }
+
+  // The model, whose declaration ends here. Errors: the first one of the declaration;
+  // InvalidArgument for a part that nothing reads, or a model without a logit or for a device that
+  // one of its parts does not know; ResourceExhausted.
+  absl::StatusOr<std::unique_ptr<GraphModel>> Build();
+
+ private:
+  GraphValue AddNode(GraphNode node);
+  bool Declared(const std::vector<GraphValue>& values) const;
+  absl::Status CheckUsed() const;
+
+  const ModelGraphOptions options_;
+  const ExecContext ctx_;
+  std::vector<GraphNode> nodes_;
+  std::vector<GraphValue> logit_terms_;
+  int32_t layer_ids_ = 0;
+  absl::Status error_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_ZOO_LAYERS_MODEL_GRAPH_H_
