@@ -1,8 +1,6 @@
 // dcn: trains a Deep & Cross Network through tiered embedding tables. `dcn --help` says how.
 
-#include <memory>
-
-#include "models/programs/train_program.h"
+#include "models/programs/model_program.h"
 #include "models/zoo/dcn_model.h"
 
 namespace hotrow {
@@ -32,13 +30,6 @@ void AddFlags(DcnOptions* options, FlagSet* set) {
                "WORD", &options->structure,
                {{"stacked", DcnStructure::kStacked}, {"parallel", DcnStructure::kParallel}}),
            "where the MLP stands: stacked (on the cross layers) or parallel (beside them)");
-  set->Add("dense_arch_layer_sizes", SizesFlag(&options->dense_arch_layer_sizes),
-           "layer outputs of a bottom MLP, which reads the dense features");
-  set->DescribeDefault("none: they are crossed as they are");
-  set->Add("over_arch_layer_sizes", SizesFlag(&options->over_arch_layer_sizes),
-           "layer outputs of the MLP; the last one is 1, the logit");
-  set->Add("dropout", RealFlag(&options->dropout, 0, 0.99),
-           "share of hidden units that a step leaves out");
 }
 
 }  // namespace
@@ -46,15 +37,15 @@ void AddFlags(DcnOptions* options, FlagSet* set) {
 
 int main(int argc, char** argv) {
   using namespace hotrow;  // NOLINT(google-build-using-namespace)
-  DcnOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
-  return RunTrainProgram(
+  return RunModelProgram<DcnOptions>(
       {.name = "dcn",
        .summary = kSummary,
        .examples = kExamples,
-       .add_model_flags = [&options](FlagSet* set) { AddFlags(&options, set); },
-       .make_model = [&options](const TrainerFlags& flags, const DataSchema& schema,
-                                const ExecContext&) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-         return DcnModel::Create(CompleteModelOptions(options, flags, schema));
-       }},
+       .options = {.over_arch_layer_sizes = {512, 256, 1}},
+       .add_flags = AddFlags,
+       .dense_arch_help = "layer outputs of a bottom MLP, which reads the dense features",
+       .dense_arch_default = "none: they are crossed as they are",
+       .over_arch_help = "layer outputs of the MLP; the last one is 1, the logit",
+       .create = CreateOnCpu<DcnModel, DcnOptions>},
       argc, argv);
 }

@@ -1,8 +1,6 @@
 // deepfm: trains a DeepFM through tiered embedding tables. `deepfm --help` says how.
 
-#include <memory>
-
-#include "models/programs/train_program.h"
+#include "models/programs/model_program.h"
 #include "models/zoo/deepfm_model.h"
 
 namespace hotrow {
@@ -24,31 +22,15 @@ constexpr char kExamples[] =
     "  deepfm --cache_bytes=min --report=run.json --trace=run.trace.json\n"
     "      the smallest cache that works; figures and hashes to run.json, a timeline beside it\n";
 
-void AddFlags(DeepFmOptions* options, FlagSet* set) {
-  set->Add("over_arch_layer_sizes", SizesFlag(&options->over_arch_layer_sizes),
-           "layer outputs of the MLP over embeddings and dense features; the last one is 1");
-  set->Add("dropout", RealFlag(&options->dropout, 0, 0.99),
-           "share of hidden units that a step leaves out");
-}
-
 }  // namespace
 }  // namespace hotrow
 
 int main(int argc, char** argv) {
   using namespace hotrow;  // NOLINT(google-build-using-namespace)
-  DeepFmOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
-  return RunTrainProgram(
-      {.name = "deepfm",
-       .summary = kSummary,
-       .examples = kExamples,
-       .add_model_flags = [&options](FlagSet* set) { AddFlags(&options, set); },
-       .table_columns =
-           [](const TrainerFlags& flags) {
-             return DeepFmOptions::TableColumns(flags.options.embedding_dim);
-           },
-       .make_model = [&options](const TrainerFlags& flags, const DataSchema& schema,
-                                const ExecContext&) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-         return DeepFmModel::Create(CompleteModelOptions(options, flags, schema));
-       }},
-      argc, argv);
+  return RunModelProgram<DeepFmOptions>({.name = "deepfm",
+                                         .summary = kSummary,
+                                         .examples = kExamples,
+                                         .options = {.over_arch_layer_sizes = {512, 256, 1}},
+                                         .create = CreateOnCpu<DeepFmModel, DeepFmOptions>},
+                                        argc, argv);
 }

@@ -1,8 +1,6 @@
 // dlrm: trains a DLRM through tiered embedding tables. `dlrm --help` says how.
 
-#include <memory>
-
-#include "models/programs/train_program.h"
+#include "models/programs/model_program.h"
 #include "models/zoo/dlrm_model.h"
 
 namespace hotrow {
@@ -21,14 +19,18 @@ constexpr char kExamples[] =
     "      the smallest cache that works; figures and hashes to run.json, a timeline beside it\n";
 
 void AddFlags(DlrmOptions* options, FlagSet* set) {
-  set->Add("dense_arch_layer_sizes", SizesFlag(&options->dense_arch_layer_sizes),
-           "layer outputs of the bottom MLP, which reads the dense features; the last one is the "
-           "embedding dim");
-  set->DescribeDefault("512-256-64-<embedding_dim>");
-  set->Add("over_arch_layer_sizes", SizesFlag(&options->over_arch_layer_sizes),
-           "layer outputs of the top MLP; the last one is 1, the logit");
-  set->Add("dropout", RealFlag(&options->dropout, 0, 0.99),
-           "share of hidden units that a step leaves out");
+  set->Add(
+      "interaction",
+      WordFlag<DlrmInteraction>("WORD", &options->interaction,
+                                {{"dot", DlrmInteraction::kDot}, {"cat", DlrmInteraction::kCat}}),
+      "what the top MLP reads: dot (products of all pairs of vectors) or cat (the vectors end "
+      "to end)");
+}
+
+// What --dense_arch_layer_sizes leaves to us.
+void Resolve(DlrmOptions* options, const TrainerFlags& flags) {
+  if (!options->dense_arch_layer_sizes.empty()) return;
+  options->dense_arch_layer_sizes = {512, 256, 64, flags.options.embedding_dim};
 }
 
 }  // namespace
@@ -36,22 +38,17 @@ void AddFlags(DlrmOptions* options, FlagSet* set) {
 
 int main(int argc, char** argv) {
   using namespace hotrow;  // NOLINT(google-build-using-namespace)
-  // Without dense_arch_layer_sizes: 512-256-64-<embedding_dim>.
-  DlrmOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
-  return RunTrainProgram(
+  return RunModelProgram<DlrmOptions>(
       {.name = "dlrm",
        .summary = kSummary,
        .examples = kExamples,
-       .add_model_flags = [&options](FlagSet* set) { AddFlags(&options, set); },
-       .resolve_model_flags =
-           [&options](const TrainerFlags& flags) {
-             if (!options.dense_arch_layer_sizes.empty()) return;
-             options.dense_arch_layer_sizes = {512, 256, 64, flags.options.embedding_dim};
-           },
-       .make_model = [&options](
-                         const TrainerFlags& flags, const DataSchema& schema,
-                         const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-         return DlrmModel::Create(CompleteModelOptions(options, flags, schema), ctx);
-       }},
+       .options = {.over_arch_layer_sizes = {512, 256, 1}},
+       .add_flags = AddFlags,
+       .dense_arch_help = "layer outputs of the bottom MLP, which reads the dense features; the "
+                          "last one is the embedding dim",
+       .dense_arch_default = "512-256-64-<embedding_dim>",
+       .over_arch_help = "layer outputs of the top MLP; the last one is 1, the logit",
+       .resolve = Resolve,
+       .create = DlrmModel::Create},
       argc, argv);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -29,9 +30,16 @@ const std::string* Find(const Settings& in, std::string_view name) {
   return nullptr;
 }
 
+// Flags of models that came later, with the value of older checkpoints.
+constexpr std::pair<std::string_view, std::string_view> kYoungerModelFlags[] = {
+    {"interaction", "dot"}};
+
 // Adds the settings that are younger than the checkpoint, with the values that it stands for.
 Settings WithYoungerSettings(const Settings& saved, const Settings& here) {
   Settings out = saved;
+  for (const auto& [name, value] : kYoungerModelFlags) {
+    if (Find(saved, name) == nullptr && Find(here, name) != nullptr) out.emplace_back(name, value);
+  }
   for (const TrainerSetting& row : TrainerSettings()) {
     if (!row.older.known() || Find(saved, row.name) != nullptr) continue;
     if (row.older.value != nullptr) {

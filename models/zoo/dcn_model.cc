@@ -56,12 +56,7 @@ absl::Status DcnOptions::Validate() const {
 
 absl::StatusOr<std::unique_ptr<GraphModel>> DcnModel::Create(const DcnOptions& options) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
-  ModelGraph g({.name = "dcn",
-                .num_dense = options.num_dense,
-                .num_sparse = options.num_sparse,
-                .table_columns = options.embedding_dim,
-                .seed = options.seed,
-                .max_batch_size = options.max_batch_size});
+  ModelGraph g(GraphOptionsOf("dcn", options, options.embedding_dim));
   std::vector<GraphValue> inputs;
   if (options.num_dense > 0) {
     inputs.push_back(g.Dense());

@@ -30,12 +30,7 @@ absl::Status DeepFmOptions::Validate() const {
 absl::StatusOr<std::unique_ptr<GraphModel>> DeepFmModel::Create(const DeepFmOptions& options) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
   const auto columns = static_cast<int32_t>(DeepFmOptions::TableColumns(options.embedding_dim));
-  ModelGraph g({.name = "deepfm",
-                .num_dense = options.num_dense,
-                .num_sparse = options.num_sparse,
-                .table_columns = columns,
-                .seed = options.seed,
-                .max_batch_size = options.max_batch_size});
+  ModelGraph g(GraphOptionsOf("deepfm", options, columns));
   const bool has_dense = options.num_dense > 0;
   std::vector<GraphValue> deep = {g.Embeddings(0, options.embedding_dim)};
   GraphValue linear;

@@ -27,7 +27,7 @@ absl::Status DlrmOptions::Validate() const {
                                                             .max_batch_size = max_batch_size}));
   if (num_dense > 0) {
     HOTROW_RETURN_IF_ERROR(CheckLayerSizes("--dense_arch_layer_sizes", dense_arch_layer_sizes));
-    if (dense_arch_layer_sizes.back() != embedding_dim) {
+    if (interaction == DlrmInteraction::kDot && dense_arch_layer_sizes.back() != embedding_dim) {
       return absl::InvalidArgumentError(
           absl::StrCat("--dense_arch_layer_sizes ends in ", dense_arch_layer_sizes.back(),
                        " but --embedding_dim is ", embedding_dim,
@@ -51,18 +51,18 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DlrmModel::Create(const DlrmOptions&
                 .max_batch_size = options.max_batch_size,
                 .tf32 = options.tf32},
                ctx);
-  const GraphValue embeddings = g.Embeddings();
-  GraphValue z;
+  std::vector<GraphValue> vectors;
   if (options.num_dense > 0) {
-    const GraphValue bottom = AddMlp(g, "bottom", g.Dense(),
-                                     {.flag = "--dense_arch_layer_sizes",
-                                      .sizes = options.dense_arch_layer_sizes,
-                                      .relu_on_output = true,
-                                      .dropout = options.dropout});
-    z = AddDotInteraction(g, "interaction", bottom, embeddings);
-  } else {
-    z = AddDotInteraction(g, "interaction", embeddings);
+    vectors.push_back(AddMlp(g, "bottom", g.Dense(),
+                             {.flag = "--dense_arch_layer_sizes",
+                              .sizes = options.dense_arch_layer_sizes,
+                              .relu_on_output = true,
+                              .dropout = options.dropout}));
   }
+  vectors.push_back(g.Embeddings());
+  const GraphValue z = options.interaction == DlrmInteraction::kCat
+                           ? g.Concat(vectors)
+                           : AddDotInteraction(g, "interaction", vectors);
   g.AddLogit(AddMlp(g, "top", z,
                     {.flag = "--over_arch_layer_sizes",
                      .sizes = options.over_arch_layer_sizes,

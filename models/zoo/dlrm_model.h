@@ -11,14 +11,18 @@
 
 namespace hotrow {
 
+enum class DlrmInteraction { kDot, kCat };
+
 struct DlrmOptions {
   int32_t num_dense = 0;      // I >= 0
   int32_t num_sparse = 0;     // S >= 1: pooled features, each embedding_dim wide
   int32_t embedding_dim = 0;  // D
-  // Output sizes of the layers, the input size follows from the data. The bottom MLP ends in D, the
-  // top MLP in 1. Without dense features (I = 0) there is no bottom MLP and its sizes are not read.
+  // Output sizes of the layers, the input size follows from the data. The bottom MLP ends in D, or
+  // with kCat in any size, the top MLP in 1. Without dense features (I = 0) there is no bottom MLP
+  // and its sizes are not read.
   std::vector<int32_t> dense_arch_layer_sizes;
   std::vector<int32_t> over_arch_layer_sizes;
+  DlrmInteraction interaction = DlrmInteraction::kDot;  // kCat: on the CPU only
   float dropout = 0;  // after each hidden layer, in training, in [0, 1)
   uint64_t seed = 0;  // of the first parameters and of dropout
   int64_t max_batch_size = 0;
@@ -34,6 +38,8 @@ struct DlrmOptions {
 //
 // Without dense features the first sparse feature takes the place of the dense vector: the products
 // are those of the S embeddings, and the top MLP sees the first embedding beside them.
+//
+// With kCat there are no products: the top MLP reads the vector and the embeddings end to end.
 //
 // Parts: "bottom" and "top", MLPs.
 class DlrmModel {

@@ -30,6 +30,17 @@ struct CommonOptions {
   int64_t max_batch_size = 0;
 };
 absl::Status CheckCommonOptions(std::string_view options, const CommonOptions& common);
+// Those and --over_arch_layer_sizes of a model that has an MLP over all features.
+template <typename Options>
+absl::Status CheckDeepOptions(std::string_view name, const Options& options) {
+  absl::Status status = CheckCommonOptions(name, {.num_dense = options.num_dense,
+                                                  .num_sparse = options.num_sparse,
+                                                  .embedding_dim = options.embedding_dim,
+                                                  .dropout = options.dropout,
+                                                  .max_batch_size = options.max_batch_size});
+  if (!status.ok()) return status;
+  return CheckLogitLayerSizes("--over_arch_layer_sizes", options.over_arch_layer_sizes);
+}
 
 // --- calls ---
 

@@ -50,16 +50,10 @@ test::Ranges Layers(const GraphModel& model) {
   return layers.ranges();
 }
 
-void RandomizeLinearPart(GraphModel& model, RandomStream& random) {
-  for (int64_t i = 0; i <= model.FindPart("bias").offset; ++i) {
-    model.parameters()[static_cast<size_t>(i)] = random.Normal();
-  }
-}
-
 test::CtrModelKind Kind(const DeepFmOptions& base) {
   return test::KindOf<DeepFmModel, DeepFmOptions>(
       "DeepFm", int64_t{base.num_sparse} * DeepFmOptions::TableColumns(base.embedding_dim), base,
-      ReferenceLogit, Layers, RandomizeLinearPart);
+      ReferenceLogit, Layers, test::RandomizeWidePart);
 }
 
 }  // namespace

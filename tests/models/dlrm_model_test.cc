@@ -41,6 +41,12 @@ double ReferenceLogit(const GraphModel& model, const DlrmOptions& options, const
     vectors.emplace_back(embeddings + s * dim, embeddings + (s + 1) * dim);
   }
   std::vector<double> x = vectors[0];
+  if (options.interaction == DlrmInteraction::kCat) {
+    for (size_t i = 1; i < vectors.size(); ++i) {
+      x.insert(x.end(), vectors[i].begin(), vectors[i].end());
+    }
+    return test::MlpReference(model, "top", options.over_arch_layer_sizes, parameters, x, false)[0];
+  }
   for (size_t i = 1; i < vectors.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       double dot = 0;
@@ -58,15 +64,24 @@ test::Ranges Layers(const GraphModel& model) {
   return layers.ranges();
 }
 
+DlrmOptions CatOptions() {
+  DlrmOptions options = SmallOptions();
+  options.interaction = DlrmInteraction::kCat;
+  options.dense_arch_layer_sizes = {6, 3};
+  return options;
+}
+
 test::CtrModelKind Kind(const DlrmOptions& base) {
-  return test::KindOf<DlrmModel, DlrmOptions>("Dlrm", int64_t{base.num_sparse} * base.embedding_dim,
-                                              base, ReferenceLogit, Layers);
+  return test::KindOf<DlrmModel, DlrmOptions>(
+      base.interaction == DlrmInteraction::kDot ? "Dlrm" : "DlrmCat",
+      int64_t{base.num_sparse} * base.embedding_dim, base, ReferenceLogit, Layers);
 }
 
 }  // namespace
 
 namespace test {
-INSTANTIATE_TEST_SUITE_P(Dlrm, CtrModelContract, testing::Values(Kind(SmallOptions())), NameOfKind);
+INSTANTIATE_TEST_SUITE_P(Dlrm, CtrModelContract,
+                         testing::Values(Kind(SmallOptions()), Kind(CatOptions())), NameOfKind);
 }  // namespace test
 
 namespace {

@@ -524,6 +524,17 @@ TEST(TrainerSettingsTest, SettingsAreComparedByWhatTheySay) {
                                  "--initializer=normal:0.2")));
 }
 
+// Checkpoints from before dlrm had --interaction.
+TEST(TrainerSettingsTest, AYoungerFlagOfAModelHasItsOlderValue) {
+  const auto compare = [](const char* interaction) {
+    return CompareWithCheckpoint({}, {{"interaction", interaction}}, "--resume");
+  };
+  HOTROW_EXPECT_OK(compare("dot"));
+  EXPECT_THAT(compare("cat"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("--interaction was dot and is cat; use --interaction=dot")));
+}
+
 TEST(TrainerSettingsTest, LowerBoundsAreThoseOfTheFlags) {
   TrainerFlags flags;
   flags.options.store_bytes = 1;

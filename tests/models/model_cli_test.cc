@@ -1,4 +1,5 @@
-// Runs deepfm and dcn as a user does; what all training programs share is tested by way of dlrm.
+// Runs all models but dlrm as a user does; what all training programs share is tested by way of
+// dlrm.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,10 @@ using ::testing::HasSubstr;
 
 constexpr char kDeepFm[] = HOTROW_DEEPFM_BINARY;
 constexpr char kDcn[] = HOTROW_DCN_BINARY;
+constexpr char kDlrm[] = HOTROW_DLRM_BINARY;
+constexpr char kPnn[] = HOTROW_PNN_BINARY;
+constexpr char kWideDeep[] = HOTROW_WIDE_DEEP_BINARY;
+constexpr char kXDeepFm[] = HOTROW_XDEEPFM_BINARY;
 
 ProgramResult RunModel(const std::string& binary, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), binary);
@@ -85,6 +90,24 @@ TEST(ModelCliTest, EveryKindOfDcnLearns) {
     EXPECT_GT(report["test"]["auc"], 0.6) << testing::PrintToString(kind);
   }
   EXPECT_GT(Train(kDcn, Small({}, /*num_dense=*/0))["test"]["auc"], 0.6);
+}
+
+TEST(ModelCliTest, OtherModelsLearnWithAndWithoutDenseFeatures) {
+  struct Case {
+    const char* binary;
+    const char* name;
+    std::vector<std::string> flags;
+  };
+  for (const auto& [binary, name, flags] :
+       {Case{kWideDeep, "wide_deep", {}}, Case{kXDeepFm, "xdeepfm", {"--cin_layer_sizes=6-5"}},
+        Case{kPnn, "pnn", {}}, Case{kPnn, "pnn", {"--pnn_products=both", "--cache_bytes=min"}},
+        Case{kDlrm, "dlrm", {"--interaction=cat", "--dense_arch_layer_sizes=8-5"}}}) {
+    for (const int num_dense : {0, 2}) {
+      const nlohmann::json report = Train(binary, Small(flags, num_dense));
+      EXPECT_EQ(report["model"], name);
+      EXPECT_GT(report["test"]["auc"], 0.6) << name << " " << num_dense;
+    }
+  }
 }
 
 // The dense models in the planner's words; that it reads them hotrow_models_cli_test says.
@@ -160,6 +183,9 @@ TEST(ModelCliTest, BadValuesAreRefusedByName) {
   ExpectRefused(kDcn, {"--dcn_low_rank_dim=27"},
                 AllOf(HasSubstr("--dcn_low_rank_dim=27"), HasSubstr("at most 26")));
   ExpectRefused(kDcn, {"--dcn_low_rank_dim=-1"}, HasSubstr("--dcn_low_rank_dim=-1"));
+  ExpectRefused(kXDeepFm, {"--cin_layer_sizes=4-0"}, HasSubstr("--cin_layer_sizes=4-0"));
+  ExpectRefused(kPnn, {"--pnn_products=all"}, HasSubstr("--pnn_products=all: takes inner, outer"));
+  ExpectRefused(kDlrm, {"--interaction=cross"}, HasSubstr("--interaction=cross: takes dot or cat"));
   ExpectRefused(kDcn, {"--dense_arch_layer_sizes=8-x"}, HasSubstr("--dense_arch_layer_sizes=8-x"));
 }
 

@@ -94,6 +94,37 @@ inline std::vector<double> MlpReference(const GraphModel& model, std::string_vie
                       relu_on_output);
 }
 
+// What an MLP over all features reads: the first `dim` columns of each of the tables, which have
+// `columns`, then the dense features.
+inline std::vector<double> DeepInput(int32_t num_dense, int32_t num_sparse, int32_t dim,
+                                     int32_t columns, const float* dense,
+                                     const double* embeddings) {
+  std::vector<double> x;
+  for (int32_t s = 0; s < num_sparse; ++s) {
+    x.insert(x.end(), embeddings + s * columns, embeddings + s * columns + dim);
+  }
+  x.insert(x.end(), dense, dense + num_dense);
+  return x;
+}
+
+// The terms of AddWideLogit, whose first-order weights are column `column`, the last one.
+inline double WideReference(const GraphModel& model, int32_t num_dense, int32_t num_sparse,
+                            int32_t column, const double* parameters, const float* dense,
+                            const double* embeddings) {
+  double logit = parameters[model.FindPart("bias").offset];
+  for (int32_t i = 0; i < num_dense; ++i) {
+    logit += parameters[model.FindPart("linear").offset + i] * dense[i];
+  }
+  for (int32_t s = 0; s < num_sparse; ++s) logit += embeddings[s * (column + 1) + column];
+  return logit;
+}
+// Its parameters, which start as zeros and come first.
+inline void RandomizeWidePart(GraphModel& model, RandomStream& random) {
+  for (int64_t i = 0; i <= model.FindPart("bias").offset; ++i) {
+    model.parameters()[static_cast<size_t>(i)] = random.Normal();
+  }
+}
+
 // The logit of one sample in double, by the text of the paper.
 using LogitReference =
     std::function<double(const double* parameters, const float* dense, const double* embeddings)>;

@@ -199,6 +199,7 @@ class Planner {
     ForwardStep step = {.node = n, .output = value(n)};
     Use(value(n));
     int64_t column = 0;
+    bool is_first = true;
     for (const int32_t input : at.inputs) {
       const Location& from = value(input);
       Use(from);
@@ -209,9 +210,9 @@ class Planner {
         column += node(input).shape.width();
       }
       if (at.kind == Kind::kSum && !SamePlace(from, value(n))) {
-        const bool is_first = &input == at.inputs.data();
         step.moves.push_back({is_first ? Move::Kind::kCopy : Move::Kind::kAdd, from, value(n)});
       }
+      is_first = false;
     }
     return step;
   }

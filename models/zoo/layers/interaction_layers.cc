@@ -230,35 +230,26 @@ GraphValue FailSize(ModelGraph& graph, std::string_view name, const std::string&
       absl::InvalidArgumentError(absl::StrCat(graph.options().name, ", ", Absl(name), ": ", what)));
 }
 
-GraphValue AddDot(ModelGraph& graph, std::string_view name, int32_t num_sparse, int32_t dim,
-                  const std::vector<GraphValue>& inputs) {
-  const int64_t columns = DotInteractionOutputSize(num_sparse, dim);
+}  // namespace
+
+GraphValue AddDotInteraction(ModelGraph& graph, std::string_view name,
+                             const std::vector<GraphValue>& inputs) {
+  if (!graph.ok()) return {};
+  const TensorShape fields = graph.shape(inputs.back());
+  const bool has_vector = inputs.size() == 2;
+  if (has_vector && graph.shape(inputs[0]).width() != fields.dim) {
+    return FailSize(graph, name,
+                    absl::StrCat("a vector of ", graph.shape(inputs[0]).width(),
+                                 " columns has no dot product with embeddings of ", fields.dim,
+                                 "; make --embedding_dim the size of the last layer before it"));
+  }
+  const int64_t columns =
+      DotInteractionOutputSize(has_vector ? fields.fields : fields.fields - 1, fields.dim);
   if (columns > std::numeric_limits<int32_t>::max()) {
     return FailSize(graph, name, absl::StrCat(columns, " columns are more than 2^31 - 1"));
   }
   const TensorShape output = {1, static_cast<int32_t>(columns)};
   return graph.AddLayer(name, std::make_unique<DotInteractionLayer>(output), inputs);
-}
-
-}  // namespace
-
-GraphValue AddDotInteraction(ModelGraph& graph, std::string_view name, GraphValue vector,
-                             GraphValue fields) {
-  if (!graph.ok()) return {};
-  const TensorShape shape = graph.shape(fields);
-  if (graph.shape(vector).width() != shape.dim) {
-    return FailSize(graph, name,
-                    absl::StrCat("a vector of ", graph.shape(vector).width(),
-                                 " columns has no dot product with embeddings of ", shape.dim,
-                                 "; make --embedding_dim the size of the last layer before it"));
-  }
-  return AddDot(graph, name, shape.fields, shape.dim, {vector, fields});
-}
-
-GraphValue AddDotInteraction(ModelGraph& graph, std::string_view name, GraphValue fields) {
-  if (!graph.ok()) return {};
-  const TensorShape shape = graph.shape(fields);
-  return AddDot(graph, name, shape.fields - 1, shape.dim, {fields});
 }
 
 GraphValue AddFm(ModelGraph& graph, std::string_view name, GraphValue fields,

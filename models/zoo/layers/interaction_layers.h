@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_ZOO_LAYERS_INTERACTION_LAYERS_H_
 
 #include <string_view>
+#include <vector>
 
 #include "models/zoo/layers/model_graph.h"
 
@@ -9,12 +10,11 @@
 // D columns for each of F features.
 namespace hotrow {
 
-// DLRM's interaction, see ops/dot_interaction.h, on the CPU or a GPU: the vector [B, D] and all
-// pairwise dot products of it and the fields: [B, D + (F + 1) F / 2].
-GraphValue AddDotInteraction(ModelGraph& graph, std::string_view name, GraphValue vector,
-                             GraphValue fields);
-// The same with the first of the fields as the vector.
-GraphValue AddDotInteraction(ModelGraph& graph, std::string_view name, GraphValue fields);
+// DLRM's interaction, see ops/dot_interaction.h, on the CPU or a GPU. `inputs` are a vector [B, D]
+// and the fields: that vector, then all pairwise dot products of it and the fields, [B, D + (F + 1)
+// F / 2]. Or they are the fields alone, the first of which is the vector.
+GraphValue AddDotInteraction(ModelGraph& graph, std::string_view name,
+                             const std::vector<GraphValue>& inputs);
 
 // The second order of a factorization machine, see ops/fm_interaction.h: [B, 1]. With
 // has_first_order the last column of a field is its first-order weight, which is added, and the

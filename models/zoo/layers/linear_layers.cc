@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "absl/strings/str_cat.h"
 #include "base/thread_pool.h"
 
 namespace hotrow {
@@ -13,8 +12,6 @@ namespace {
 constexpr int64_t kChunkRows = 64;
 // Columns whose sums over the rows are made together: some cache lines of each row.
 constexpr int64_t kChunkColumns = 64;
-
-absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
 class LinearLayer : public Layer {
  public:
@@ -143,12 +140,11 @@ GraphValue AddColumnSum(ModelGraph& graph, std::string_view name, GraphValue fie
   return graph.AddLayer(name, std::make_unique<ColumnSumLayer>(), {fields});
 }
 
-void AddWideLogit(ModelGraph& graph, std::string_view name, int32_t column) {
+void AddWideLogit(ModelGraph& graph, int32_t column) {
   const bool has_dense = graph.options().num_dense > 0;
-  if (has_dense) graph.AddLogit(AddLinear(graph, name, graph.Dense()));
-  graph.AddLogit(AddBias(graph, absl::StrCat(Absl(name), "_bias"), /*joins_previous=*/has_dense));
-  graph.AddLogit(
-      AddColumnSum(graph, absl::StrCat(Absl(name), "_first_order"), graph.Embeddings(column, 1)));
+  if (has_dense) graph.AddLogit(AddLinear(graph, "linear", graph.Dense()));
+  graph.AddLogit(AddBias(graph, "bias", /*joins_previous=*/has_dense));
+  graph.AddLogit(AddColumnSum(graph, "first_order", graph.Embeddings(column, 1)));
 }
 
 }  // namespace hotrow

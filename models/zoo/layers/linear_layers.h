@@ -18,10 +18,10 @@ GraphValue AddBias(ModelGraph& graph, std::string_view name, bool joins_previous
 // The sum of all columns of all fields: first-order weights that lie in the tables.
 GraphValue AddColumnSum(ModelGraph& graph, std::string_view name, GraphValue fields);
 
-// The wide part of a model whose tables have the first-order weights in their column `column`:
-// these weights, a bias, and w . x for the dense features. It is two parts, NAME and NAME_bias, and
-// terms of the logit of `graph`.
-void AddWideLogit(ModelGraph& graph, std::string_view name, int32_t column);
+// The wide part of a model: a bias, w . x for the dense features, and the first-order weights of
+// the looked up rows, which lie in column `column` of the tables. Adds them to the logit of
+// `graph`. Parts: "linear", if there are dense features, "bias" right behind it.
+void AddWideLogit(ModelGraph& graph, int32_t column);
 
 }  // namespace hotrow
 

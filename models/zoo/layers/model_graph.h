@@ -27,6 +27,18 @@ struct ModelGraphOptions {
   bool tf32 = false;  // MlpOptions::tf32
 };
 
+// Of a model whose options have these members.
+template <typename Options>
+ModelGraphOptions GraphOptionsOf(std::string_view name, const Options& options,
+                                 int32_t table_columns) {
+  return {.name = std::string(name),
+          .num_dense = options.num_dense,
+          .num_sparse = options.num_sparse,
+          .table_columns = table_columns,
+          .seed = options.seed,
+          .max_batch_size = options.max_batch_size};
+}
+
 // What flows between the parts of a graph: a tensor [B, columns]. Without a part where a
 // declaration failed.
 struct GraphValue {
@@ -37,7 +49,7 @@ struct GraphValue {
 //
 //   ModelGraph g({.name = "dlrm", ...}, ctx);
 //   const GraphValue bottom = AddMlp(g, "bottom", g.Dense(), {.sizes = {512, 16}});
-//   const GraphValue z = AddDotInteraction(g, "interaction", bottom, g.Embeddings());
+//   const GraphValue z = AddDotInteraction(g, "interaction", {bottom, g.Embeddings()});
 //   g.AddLogit(AddMlp(g, "top", z, {.sizes = {512, 1}}));
 //   return g.Build();
 //

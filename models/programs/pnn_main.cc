@@ -1,0 +1,43 @@
+// pnn: trains a PNN through tiered embedding tables. `pnn --help` says how.
+
+#include "models/programs/model_program.h"
+#include "models/zoo/pnn_model.h"
+
+namespace hotrow {
+namespace {
+
+constexpr char kSummary[] =
+    "pnn trains a click model (product-based neural network) through tiered embedding tables: the\n"
+    "hot rows in a cache, all rows in a store below it, and the same bits as if everything were "
+    "in\n"
+    "one place.\n";
+
+constexpr char kExamples[] =
+    "  pnn\n"
+    "      learns synthetic data with all defaults: dot products of all pairs of vectors\n"
+    "  pnn --pnn_products=both --over_arch_layer_sizes=400-400-1\n"
+    "      and the outer product of their sum\n";
+
+void AddFlags(PnnOptions* options, FlagSet* set) {
+  set->Add("pnn_products",
+           WordFlag<PnnProducts>("WORD", &options->products,
+                                 {{"inner", PnnProducts::kInner},
+                                  {"outer", PnnProducts::kOuter},
+                                  {"both", PnnProducts::kBoth}}),
+           "what the MLP reads beside the vectors: inner (dot products of all pairs), outer (the "
+           "outer product of their sum) or both");
+}
+
+}  // namespace
+}  // namespace hotrow
+
+int main(int argc, char** argv) {
+  using namespace hotrow;  // NOLINT(google-build-using-namespace)
+  return RunModelProgram<PnnOptions>({.name = "pnn",
+                                      .summary = kSummary,
+                                      .examples = kExamples,
+                                      .options = {.over_arch_layer_sizes = {512, 256, 1}},
+                                      .add_flags = AddFlags,
+                                      .create = CreateOnCpu<PnnModel, PnnOptions>},
+                                     argc, argv);
+}

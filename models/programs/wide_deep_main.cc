@@ -1,0 +1,33 @@
+// wide_deep: trains Wide & Deep through tiered embedding tables. `wide_deep --help` says how.
+
+#include "models/programs/model_program.h"
+#include "models/zoo/wide_deep_model.h"
+
+namespace hotrow {
+namespace {
+
+constexpr char kSummary[] =
+    "wide_deep trains a click model (Wide & Deep) through tiered embedding tables: the hot rows "
+    "in\n"
+    "a cache, all rows in a store below it, and the same bits as if everything were in one place.\n"
+    "A row holds the vector of --embedding_dim numbers that an MLP reads, and the key's weight in\n"
+    "the wide part.\n";
+
+constexpr char kExamples[] =
+    "  wide_deep\n"
+    "      learns synthetic data with all defaults\n"
+    "  wide_deep --embedding_dim=10 --over_arch_layer_sizes=400-400-400-1 --dropout=0.2\n"
+    "      vectors of 10 numbers, three hidden layers, a fifth of their units left out\n";
+
+}  // namespace
+}  // namespace hotrow
+
+int main(int argc, char** argv) {
+  using namespace hotrow;  // NOLINT(google-build-using-namespace)
+  return RunModelProgram<WideDeepOptions>({.name = "wide_deep",
+                                           .summary = kSummary,
+                                           .examples = kExamples,
+                                           .options = {.over_arch_layer_sizes = {512, 256, 1}},
+                                           .create = CreateOnCpu<WideDeepModel, WideDeepOptions>},
+                                          argc, argv);
+}

@@ -1,0 +1,40 @@
+// xdeepfm: trains xDeepFM through tiered embedding tables. `xdeepfm --help` says how.
+
+#include "models/programs/model_program.h"
+#include "models/zoo/xdeepfm_model.h"
+
+namespace hotrow {
+namespace {
+
+constexpr char kSummary[] =
+    "xdeepfm trains a click model (xDeepFM) through tiered embedding tables: the hot rows in a\n"
+    "cache, all rows in a store below it, and the same bits as if everything were in one place.\n"
+    "A row holds the vector of --embedding_dim numbers that a compressed interaction network "
+    "(CIN)\n"
+    "and an MLP share, and the key's first-order weight.\n";
+
+constexpr char kExamples[] =
+    "  xdeepfm\n"
+    "      learns synthetic data with all defaults\n"
+    "  xdeepfm --cin_layer_sizes=100-100 --over_arch_layer_sizes=400-400-1\n"
+    "      products of up to three vectors, a hundred rows of each order\n";
+
+void AddFlags(XDeepFmOptions* options, FlagSet* set) {
+  set->Add("cin_layer_sizes", SizesFlag(&options->cin_layer_sizes),
+           "rows that each layer of the CIN makes");
+}
+
+}  // namespace
+}  // namespace hotrow
+
+int main(int argc, char** argv) {
+  using namespace hotrow;  // NOLINT(google-build-using-namespace)
+  return RunModelProgram<XDeepFmOptions>(
+      {.name = "xdeepfm",
+       .summary = kSummary,
+       .examples = kExamples,
+       .options = {.cin_layer_sizes = {16, 16, 16}, .over_arch_layer_sizes = {512, 256, 1}},
+       .add_flags = AddFlags,
+       .create = CreateOnCpu<XDeepFmModel, XDeepFmOptions>},
+      argc, argv);
+}

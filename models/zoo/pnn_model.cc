@@ -1,0 +1,37 @@
+#include "models/zoo/pnn_model.h"
+
+#include "base/status_macros.h"
+#include "models/zoo/layers/interaction_layers.h"
+#include "models/zoo/layers/mlp_layer.h"
+#include "models/zoo/layers/model_graph.h"
+#include "models/zoo/model_parts.h"
+
+namespace hotrow {
+
+absl::Status PnnOptions::Validate() const {
+  if (products != PnnProducts::kOuter && num_sparse == 1) {
+    return absl::InvalidArgumentError(
+        "--pnn_products: the data have one feature, which makes no pair; use --pnn_products=outer");
+  }
+  return CheckDeepOptions("PnnOptions", *this);
+}
+
+absl::StatusOr<std::unique_ptr<GraphModel>> PnnModel::Create(const PnnOptions& options) {
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  ModelGraph g(GraphOptionsOf("pnn", options, options.embedding_dim));
+  std::vector<GraphValue> deep = {g.Embeddings(0, options.embedding_dim)};
+  if (options.num_dense > 0) deep.push_back(g.Dense());
+  if (options.products != PnnProducts::kOuter) {
+    deep.push_back(AddInnerProducts(g, "inner", deep[0]));
+  }
+  if (options.products != PnnProducts::kInner) {
+    deep.push_back(AddOuterProduct(g, "outer", deep[0]));
+  }
+  g.AddLogit(AddMlp(g, "mlp", g.Concat(deep),
+                    {.flag = "--over_arch_layer_sizes",
+                     .sizes = options.over_arch_layer_sizes,
+                     .dropout = options.dropout}));
+  return g.Build();
+}
+
+}  // namespace hotrow

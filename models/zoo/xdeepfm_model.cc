@@ -1,0 +1,33 @@
+#include "models/zoo/xdeepfm_model.h"
+
+#include "base/status_macros.h"
+#include "models/zoo/layers/cin_layer.h"
+#include "models/zoo/layers/linear_layers.h"
+#include "models/zoo/layers/mlp_layer.h"
+#include "models/zoo/layers/model_graph.h"
+#include "models/zoo/model_parts.h"
+
+namespace hotrow {
+
+absl::Status XDeepFmOptions::Validate() const {
+  HOTROW_RETURN_IF_ERROR(CheckLayerSizes("--cin_layer_sizes", cin_layer_sizes));
+  return CheckDeepOptions("XDeepFmOptions", *this);
+}
+
+absl::StatusOr<std::unique_ptr<GraphModel>> XDeepFmModel::Create(const XDeepFmOptions& options) {
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  const auto columns = static_cast<int32_t>(XDeepFmOptions::TableColumns(options.embedding_dim));
+  ModelGraph g(GraphOptionsOf("xdeepfm", options, columns));
+  AddWideLogit(g, /*column=*/options.embedding_dim);
+  std::vector<GraphValue> deep = {g.Embeddings(0, options.embedding_dim)};
+  if (options.num_dense > 0) deep.push_back(g.Dense());
+  const GraphValue cin = AddCin(g, "cin", deep[0], "--cin_layer_sizes", options.cin_layer_sizes);
+  g.AddLogit(AddLinear(g, "cin_logit", cin));
+  g.AddLogit(AddMlp(g, "mlp", g.Concat(deep),
+                    {.flag = "--over_arch_layer_sizes",
+                     .sizes = options.over_arch_layer_sizes,
+                     .dropout = options.dropout}));
+  return g.Build();
+}
+
+}  // namespace hotrow

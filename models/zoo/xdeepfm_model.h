@@ -1,0 +1,49 @@
+#ifndef HOTROW_MODELS_ZOO_XDEEPFM_MODEL_H_
+#define HOTROW_MODELS_ZOO_XDEEPFM_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/zoo/layers/graph_model.h"
+
+namespace hotrow {
+
+struct XDeepFmOptions {
+  int32_t num_dense = 0;      // I >= 0
+  int32_t num_sparse = 0;     // S >= 1: pooled features
+  int32_t embedding_dim = 0;  // D
+  std::vector<int32_t>
+      cin_layer_sizes;  // rows that each layer of the CIN makes; at least one layer
+  // Output sizes of the MLP's layers, the input size follows from the data; the last one is 1.
+  std::vector<int32_t> over_arch_layer_sizes;
+  float dropout = 0;  // after each hidden layer, in training, in [0, 1)
+  uint64_t seed = 0;  // of the first parameters and of dropout
+  int64_t max_batch_size = 0;
+
+  absl::Status Validate() const;  // names the flag, what it is and the remedy
+
+  // Columns of each embedding table: a row holds a key's vector and, last, its first-order weight.
+  static int64_t TableColumns(int64_t embedding_dim) { return embedding_dim + 1; }
+};
+
+// xDeepFM (Lian et al. 2018, "xDeepFM: Combining Explicit and Implicit Feature Interactions for
+// Recommender Systems"): three terms make up the logit.
+//   linear  as the wide part of Wide & Deep: bias, dense features, first-order weights
+//   CIN     products of vectors, column by column, of ever higher order (see CinLayer), and a
+//           weight for each row that it makes
+//   deep    an MLP over the S vectors end to end and the dense features
+// All share the vectors.
+//
+// Parts: "linear" and "bias", see AddWideLogit; "cin"; "cin_logit", the weights of its output;
+// "mlp".
+class XDeepFmModel {
+ public:
+  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const XDeepFmOptions& options);
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_ZOO_XDEEPFM_MODEL_H_
