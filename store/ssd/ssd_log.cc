@@ -190,8 +190,13 @@ int64_t SsdLog::CountRetiring() const {
 absl::StatusOr<bool> SsdLog::OpenSegment(SsdStream stream, uint64_t next_sequence) {
   std::lock_guard lock(mutex_);
   ReapRetired();
+  const bool fresh = stream == SsdStream::kFresh;
+  const int64_t free = CountFree();
+  const int64_t to_make = static_cast<int64_t>(segments_.size()) - num_files_;
+  if (fresh && free + to_make <= kReservedSegments) return false;
+  // A file of the reserve is left, too, where another can be made: the disk may be full by then.
+  const bool may_take = !fresh || free > kReservedSegments;
   SsdSegment* segment = nullptr;
-  const bool may_take = stream == SsdStream::kSurvivors || CountFree() > kReservedSegments;
   for (uint32_t slot = 0; may_take && slot < segments_.size(); ++slot) {
     if (segments_[slot] != nullptr && segments_[slot]->state == SsdSegment::State::kFree) {
       segment = segments_[slot].get();
@@ -446,20 +451,18 @@ void SsdLog::WriterLoop() {
   }
 }
 
-bool SsdLog::AnyToBeTried(uint64_t end, uint64_t since) const {
-  return std::any_of(unwritten_.begin(), unwritten_.lower_bound(end),
-                     [since](const auto& write) { return write.second <= since; });
+bool SsdLog::AnyToBeTried(const WriteMark& mark) const {
+  return std::any_of(unwritten_.begin(), unwritten_.lower_bound(mark.end),
+                     [&](const auto& write) { return write.second <= mark.failures; });
 }
 
-bool SsdLog::AnyUnwritten(uint64_t end) const {
-  return !unwritten_.empty() && unwritten_.begin()->first < end;
+bool SsdLog::AnyUnwritten(const WriteMark& mark) const {
+  return !unwritten_.empty() && unwritten_.begin()->first < mark.end;
 }
 
-absl::Status SsdLog::WaitWritten() {
+SsdLog::WriteMark SsdLog::RetryAndMark() {
   std::unique_lock lock(mutex_);
-  const uint64_t end = next_write_;
-  const uint64_t since = failures_;
-  ++waiters_;
+  const WriteMark mark = {.end = next_write_, .failures = failures_};
   std::vector<Write> again = std::exchange(failed_, {});
   if (options_.background) {
     for (Write& write : again) writes_.push_back(std::move(write));
@@ -467,19 +470,17 @@ absl::Status SsdLog::WaitWritten() {
   } else if (!again.empty()) {
     lock.unlock();
     RunWrites(std::move(again));
-    lock.lock();
   }
-  // That nothing is in failed_ says nothing about the writes of this call: another call may have
-  // taken one out and be trying it now.
-  changed_.wait(lock, [&] { return !AnyToBeTried(end, since); });
-  --waiters_;
-  if (!broken_.ok()) return OwnStatus(broken_);
-  return AnyUnwritten(end) ? OwnStatus(write_error_) : absl::OkStatus();
+  return mark;
 }
 
-int SsdLog::waiters() const {
-  std::lock_guard lock(mutex_);
-  return waiters_;
+absl::Status SsdLog::WaitWritten(const WriteMark& mark) {
+  std::unique_lock lock(mutex_);
+  // That nothing is in failed_ says nothing about the writes before the mark: another call may have
+  // taken one out and be trying it now.
+  changed_.wait(lock, [&] { return !AnyToBeTried(mark); });
+  if (!broken_.ok()) return OwnStatus(broken_);
+  return AnyUnwritten(mark) ? OwnStatus(write_error_) : absl::OkStatus();
 }
 
 absl::Status SsdLog::Sync() {

@@ -145,13 +145,18 @@ class SsdLog {
 
   // --- Writing -----------------------------------------------------------------------------------
 
-  // Waits until each write that was submitted before is on its file, or has failed since this call
-  // began. OK: all of them are on their files. Otherwise the error of a write that failed: it is
-  // tried once more by the next call, whoever makes that, and its chunk stays where finds look
-  // until it succeeds.
-  absl::Status WaitWritten();
-  // Threads inside WaitWritten. For tests that order their threads.
-  int waiters() const;
+  // A moment: which writes were submitted, and how many had failed.
+  struct WriteMark {
+    uint64_t end = 0;
+    uint64_t failures = 0;
+  };
+  // Has writes that failed tried once more, whoever submitted them.
+  WriteMark RetryAndMark();
+  // Waits until each write that was submitted before the mark is on its file, or has failed since.
+  // OK: all of them are on their files. Otherwise the error of a write that failed; its chunk stays
+  // where finds look until it succeeds.
+  absl::Status WaitWritten(const WriteMark& mark);
+  absl::Status WaitWritten() { return WaitWritten(RetryAndMark()); }
   // Makes durable what is written, and the names of new files.
   absl::Status Sync();
   // The sync that failed; nothing is written after it.
@@ -261,8 +266,8 @@ class SsdLog {
   absl::Status OpenFile(uint32_t slot, OpenMode mode);
   void HandOver(SsdStream stream, int64_t to, bool close);
   // Of writes numbered below `end`, under mutex_.
-  bool AnyToBeTried(uint64_t end, uint64_t since) const;
-  bool AnyUnwritten(uint64_t end) const;
+  bool AnyToBeTried(const WriteMark& mark) const;
+  bool AnyUnwritten(const WriteMark& mark) const;
   void RunWrites(std::vector<Write> writes);
   absl::Status RetryFailed();
   void WriterLoop();
@@ -299,7 +304,6 @@ class SsdLog {
   // number of their last failure, 0 for none.
   std::map<uint64_t, uint64_t> unwritten_;
   uint64_t failures_ = 0;
-  int waiters_ = 0;
   bool directory_dirty_ = false;
   bool stop_ = false;
   absl::Status broken_;

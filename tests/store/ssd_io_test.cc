@@ -159,7 +159,7 @@ struct LogFixture {
                                    .path = "/log",
                                    .segment_bytes = 4 * kChunkBytes,
                                    .chunk_bytes = kChunkBytes,
-                                   .segments_max = 8,
+                                   .segments_max = kSegments,
                                    .longest_log_bytes = 64,
                                    .num_buffers = num_buffers,
                                    .background = background},
@@ -185,10 +185,8 @@ struct LogFixture {
     }
     log->Submit(SsdStream::kFresh, close);
   }
-  void AwaitWaiters(int count) {
-    while (log->waiters() < count) std::this_thread::yield();
-  }
 
+  static constexpr int64_t kSegments = 8;
   static constexpr int64_t kBytes =
       internal::kSsdTombstoneBytes + int64_t{sizeof(internal::SsdFooterEntry)};
   MemEnv mem;
@@ -205,24 +203,18 @@ TEST(SsdLogTest, AWaiterIsToldOfItsOwnWriteThoughAnotherCallRetriesIt) {
   ASSERT_NO_FATAL_FAILURE(f.Write(/*close=*/true));
   gate.AwaitArrivals(1);
   ASSERT_NO_FATAL_FAILURE(f.Write(/*close=*/true));
-  absl::Status first_waiter;
-  std::thread first([&] { first_waiter = f.log->WaitWritten(); });
-  f.AwaitWaiters(1);
+  const SsdLog::WriteMark first = f.log->RetryAndMark();
   gate.Answer(absl::UnavailableError("the cable is loose"));
   gate.AwaitArrivals(2);
-  // Hands the write that failed to the writer again, before the first call looks.
-  absl::Status second_waiter;
-  std::thread second([&] { second_waiter = f.log->WaitWritten(); });
-  f.AwaitWaiters(2);
+  // Hands the write that failed to the writer again, before the first waiter looks.
+  const SsdLog::WriteMark second = f.log->RetryAndMark();
   gate.Answer(absl::OkStatus());
-  // The other try has not ended yet, nor has the second call.
+  // The other try has not ended yet.
   gate.AwaitArrivals(3);
-  first.join();
-  EXPECT_THAT(first_waiter, StatusIs(kUnavailable, HasSubstr("the cable is loose")));
+  EXPECT_THAT(f.log->WaitWritten(first), StatusIs(kUnavailable, HasSubstr("the cable is loose")));
   EXPECT_EQ(f.log->bytes_written(), kChunkBytes);
   gate.Answer(absl::OkStatus());
-  second.join();
-  HOTROW_EXPECT_OK(second_waiter);
+  HOTROW_EXPECT_OK(f.log->WaitWritten(second));
   HOTROW_EXPECT_OK(f.log->WaitWritten());
   EXPECT_TRUE(f.log->PendingChunks().empty());
 }
@@ -299,6 +291,28 @@ TEST(SsdLogTest, ASegmentThatGotNoRecordsBecauseAWriteFailedIsNotNamed) {
   HOTROW_EXPECT_OK(f.log->WaitWritten());
   ASSERT_EQ(refs.size(), 1u);
   EXPECT_EQ(refs[0].slot, 0u);
+}
+
+// The cleaner could not move a row where fresh ones had taken its segments.
+TEST(SsdLogTest, FreshRowsLeaveTheReserveAloneWhetherItsFilesExistOrNot) {
+  for (const int64_t reserve_files : {0, 1, 2}) {
+    LogFixture f([](const std::string&, int64_t) { return absl::OkStatus(); });
+    HOTROW_ASSERT_OK(f.log->EnsureFree(reserve_files));
+    // Segments that the stream can open, one after the other.
+    const auto open_all = [&](SsdStream stream) {
+      std::lock_guard stream_lock(f.log->stream_mutex(stream));
+      int64_t opened = 0;
+      for (;;) {
+        const auto room = f.log->MakeRoom(stream, f.kBytes, f.sequence);
+        HOTROW_EXPECT_OK(room);
+        if (!room.ok() || !*room) return opened;
+        f.log->Seal(stream);
+        ++opened;
+      }
+    };
+    EXPECT_EQ(open_all(SsdStream::kFresh), f.kSegments - SsdLog::kReservedSegments);
+    EXPECT_EQ(open_all(SsdStream::kSurvivors), SsdLog::kReservedSegments);
+  }
 }
 
 // A flag that threads wait for.
