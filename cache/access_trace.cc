@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/env.h"
+#include "base/format_version.h"
 #include "base/math.h"
 #include "base/status_macros.h"
 
@@ -20,7 +21,7 @@ namespace {
 // docs/formats/trace.md. All numbers are little-endian, as is every machine that we build for.
 static_assert(std::endian::native == std::endian::little);
 
-constexpr uint32_t kVersion = 1;
+constexpr FormatVersions kVersions = {.first = 1, .last = 1};
 constexpr uint32_t kStepBlock = 0x50455453;  // "STEP"
 constexpr uint32_t kEndBlock = 0x2e444e45;   // "END."
 constexpr int64_t kHeaderBytesMax = int64_t{1} << 30;
@@ -152,7 +153,7 @@ absl::StatusOr<std::unique_ptr<AccessTraceWriter>> AccessTraceWriter::Open(
 
   FileHeader header = {};
   std::memcpy(header.magic, AccessTraceReader::kMagic, sizeof(header.magic));
-  header.version = kVersion;
+  header.version = kVersions.last;
   header.sample_limit = impl->limit;
   header.seed = options.seed;
   header.tables = static_cast<uint32_t>(options.tables.size());
@@ -263,11 +264,8 @@ absl::Status AccessTraceReader::ReadHeader() {
     return absl::InvalidArgumentError(
         absl::StrCat(path_, ": is no access trace of hotrow: it does not begin with ", kMagic));
   }
-  if (header.version != kVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path_, ": is of format version ", header.version, ", this program reads ",
-                     kVersion, "; use the release that wrote it, or a newer one"));
-  }
+  HOTROW_RETURN_IF_ERROR(
+      CheckFormatVersion(path_, "access trace of format version", header.version, kVersions));
   const int64_t header_bytes = header.header_bytes;
   if (header_bytes < static_cast<int64_t>(sizeof(header) + sizeof(uint32_t)) ||
       header_bytes > kHeaderBytesMax || header_bytes > size_) {

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
-#include "store/format_version_impl.h"
+#include "base/format_version.h"
 #include "store/host/host_chunk_impl.h"
 #include "store/host/host_memory_impl.h"
 #include "store/row_store.h"

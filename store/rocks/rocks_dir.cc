@@ -22,8 +22,8 @@
 #include "base/crc32c.h"
 #include "base/env.h"
 #include "base/errno_status.h"
+#include "base/format_version.h"
 #include "base/status_macros.h"
-#include "store/format_version_impl.h"
 
 namespace hotrow::internal {
 namespace {

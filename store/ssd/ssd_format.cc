@@ -130,7 +130,7 @@ void EncodeSsdSegmentHeader(uint64_t epoch, int64_t segment_bytes, int64_t chunk
   std::memset(out.data(), 0, out.size());
   SsdSegmentHeader header = {};
   std::memcpy(header.magic, kSsdSegmentMagic, sizeof(header.magic));
-  header.version = kSsdSegmentVersion;
+  header.version = kSsdSegmentVersions.last;
   header.epoch = epoch;
   header.segment_bytes = static_cast<uint64_t>(segment_bytes);
   header.chunk_bytes = static_cast<uint64_t>(chunk_bytes);
@@ -148,10 +148,8 @@ absl::Status CheckSsdSegmentHeader(std::span<const std::byte> bytes, uint64_t ep
   if (header.crc != StructCrc(header)) {
     return absl::DataLossError("offset 0: the checksum of the header does not match");
   }
-  if (header.version != kSsdSegmentVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "offset 8: version ", header.version, ", this build reads version ", kSsdSegmentVersion));
-  }
+  HOTROW_RETURN_IF_ERROR(
+      CheckFormatVersion("offset 8", "segment of version", header.version, kSsdSegmentVersions));
   if (header.epoch != epoch || header.segment_bytes != static_cast<uint64_t>(segment_bytes) ||
       header.chunk_bytes != static_cast<uint64_t>(chunk_bytes)) {
     return absl::DataLossError(
@@ -171,7 +169,7 @@ SsdFooterTrailer MakeSsdFooterTrailer(uint64_t epoch, int64_t chunk_offset, uint
                                       int64_t end_offset, std::span<const SsdFooterEntry> entries) {
   SsdFooterTrailer trailer = {};
   std::memcpy(trailer.magic, kSsdFooterMagic, sizeof(trailer.magic));
-  trailer.version = kSsdSegmentVersion;
+  trailer.version = kSsdSegmentVersions.last;
   trailer.entries_crc = Crc32c(std::as_bytes(entries));
   trailer.epoch = epoch;
   trailer.chunk_offset = static_cast<uint64_t>(chunk_offset);
@@ -189,18 +187,17 @@ absl::StatusOr<SsdFooter> DecodeSsdFooter(std::span<const std::byte> tail, uint6
   SsdFooter out;
   SsdFooterTrailer& trailer = out.trailer;
   trailer = LoadStruct<SsdFooterTrailer>(tail.data() + tail.size() - sizeof(trailer));
-  const std::string where = absl::StrCat(
-      "offset ", chunk_offset + chunk_bytes - static_cast<int64_t>(sizeof(trailer)), ": ");
+  const std::string place =
+      absl::StrCat("offset ", chunk_offset + chunk_bytes - static_cast<int64_t>(sizeof(trailer)));
+  const std::string where = absl::StrCat(place, ": ");
   if (std::memcmp(trailer.magic, kSsdFooterMagic, sizeof(trailer.magic)) != 0) {
     return absl::DataLossError(absl::StrCat(where, "no footer"));
   }
   if (trailer.crc != StructCrc(trailer)) {
     return absl::DataLossError(absl::StrCat(where, "the checksum of the footer does not match"));
   }
-  if (trailer.version != kSsdSegmentVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        where, "version ", trailer.version, ", this build reads version ", kSsdSegmentVersion));
-  }
+  HOTROW_RETURN_IF_ERROR(
+      CheckFormatVersion(place, "footer of version", trailer.version, kSsdSegmentVersions));
   if (trailer.epoch != epoch || trailer.chunk_offset != static_cast<uint64_t>(chunk_offset)) {
     return absl::DataLossError(absl::StrCat(where, "the footer is of epoch ", trailer.epoch,
                                             " and offset ", trailer.chunk_offset));

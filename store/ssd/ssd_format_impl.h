@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/format_version.h"
 #include "base/math.h"
 
 // The bytes of an SsdStore's segments and of the records in them, docs/formats/ssd_store.md. All
@@ -16,7 +17,7 @@
 namespace hotrow::internal {
 
 // Of segment headers and chunk footers.
-inline constexpr uint32_t kSsdSegmentVersion = 2;
+inline constexpr FormatVersions kSsdSegmentVersions = {.first = 2, .last = 2};
 
 // A location in the index names a unit; the record starts somewhere in it. At most one record of a
 // key starts in any unit.

@@ -113,7 +113,7 @@ absl::Status WriteSsdIndexImage(Env& env, const std::string& path, const UniqueI
   Writer writer(*file);
   SsdImageHeader header = {};
   std::memcpy(header.magic, kSsdImageMagic, sizeof(header.magic));
-  header.version = kSsdImageVersion;
+  header.version = kSsdImageVersions.last;
   header.num_partitions = static_cast<uint32_t>(index.num_partitions());
   header.rows = static_cast<uint64_t>(index.rows());
   header.id_high = id.high;
@@ -149,11 +149,9 @@ absl::Status ReadSsdIndexImage(Env& env, const std::string& path, const UniqueId
       header.crc != HeaderCrc(header)) {
     return damaged("not the header of an index image, or a damaged one");
   }
-  if (header.version != kSsdImageVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": offset 8: version ", header.version,
-                                                      ", this build reads version ",
-                                                      kSsdImageVersion));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckFormatVersion(absl::StrCat(path, ": offset 8"),
+                                            "index image of version", header.version,
+                                            kSsdImageVersions));
   if (header.num_partitions != static_cast<uint32_t>(index.num_partitions())) {
     return damaged("the image is of another shape");
   }
@@ -200,10 +198,8 @@ absl::StatusOr<int64_t> CheckSsdIndexImage(Env& env, const std::string& path, co
   }
   if (IsVersion2(header)) return kSsdImageOld;
   if (header.crc != HeaderCrc(header)) return damaged(0, "the header's checksum does not match");
-  if (header.version != kSsdImageVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "offset 8: version ", header.version, ", this build reads version ", kSsdImageVersion));
-  }
+  HOTROW_RETURN_IF_ERROR(
+      CheckFormatVersion("offset 8", "index image of version", header.version, kSsdImageVersions));
   if (!HasId(header, id)) {
     return damaged(24, "the image is of another store or state: its id is ",
                    UniqueId{header.id_high, header.id_low}.ToHex(), ", the manifest's ",

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
+#include "base/format_version.h"
 #include "base/unique_id.h"
 #include "store/ssd/ssd_index_impl.h"
 
@@ -17,7 +18,7 @@ namespace hotrow::internal {
 inline constexpr char kSsdImageMagic[8] = {'H', 'O', 'T', 'R', 'O', 'W', 'S', 'I'};
 // A version of its own: an image of an older one (2, with no id, whose seed was always 0) is passed
 // over, and the index is rebuilt with a seed that was drawn.
-inline constexpr uint32_t kSsdImageVersion = 3;
+inline constexpr FormatVersions kSsdImageVersions = {.first = 3, .last = 3};
 
 // Offset 0; the partitions follow, each as SsdIndex::Save writes it with a SsdImageCrc behind it.
 struct SsdImageHeader {

@@ -323,12 +323,8 @@ absl::StatusOr<SsdManifest> DecodeCopy(std::string_view bytes, int64_t at, int64
   }
   if (prefix.crc != StructCrc(prefix)) return Damaged(at, "the checksum of the prefix is wrong");
   *version = prefix.version;
-  if (prefix.version < kSsdFormatVersionMin || prefix.version > kSsdFormatVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("offset ", at + 8, ": format version ", prefix.version,
-                     ", this build reads versions ", kSsdFormatVersionMin, " to ",
-                     kSsdFormatVersion, "; open the store with the hotrow that wrote it"));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckFormatVersion(absl::StrCat("offset ", at + 8), "format version",
+                                            prefix.version, kSsdManifestVersions));
   const int64_t header_at = at + static_cast<int64_t>(sizeof(prefix));
   const auto header = LoadStruct<ManifestHeader>(data + sizeof(prefix));
   if (header.crc != StructCrc(header)) {
@@ -427,7 +423,7 @@ std::string EncodeSsdManifest(const SsdManifest& manifest) {
   }
   ManifestPrefix prefix = {};
   std::memcpy(prefix.magic, kManifestMagic, sizeof(prefix.magic));
-  prefix.version = kSsdFormatVersion;
+  prefix.version = kSsdManifestVersions.last;
   prefix.crc = StructCrc(prefix);
   ManifestHeader header = {};
   header.generation = manifest.generation;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/format_version.h"
 #include "base/unique_id.h"
 #include "store/row_store.h"
 
@@ -21,8 +22,7 @@ namespace hotrow::internal {
 
 // Version 2 has no identities and no counts of rows; it is still read, and the next manifest that
 // is written takes its place.
-inline constexpr uint32_t kSsdFormatVersion = 3;
-inline constexpr uint32_t kSsdFormatVersionMin = 2;
+inline constexpr FormatVersions kSsdManifestVersions = {.first = 2, .last = 3};
 
 // A part of a segment that holds records.
 struct SsdSegmentRef {

@@ -683,7 +683,7 @@ TEST(SsdIdentityTest, RowsThatTheManifestCountsAndSegmentsDoNotHaveAreDataLoss) 
   HOTROW_ASSERT_OK(MakeStore(env, "/store", 0));
   HOTROW_ASSERT_OK_AND_ASSIGN(internal::DecodedSsdManifest decoded,
                               internal::DecodeSsdManifest(ReadAll(env, "/store/MANIFEST")));
-  EXPECT_EQ(decoded.version, internal::kSsdFormatVersion);
+  EXPECT_EQ(decoded.version, internal::kSsdManifestVersions.last);
   EXPECT_EQ(decoded.manifest.table_rows, (std::vector<int64_t>{0, 0, 99, 0, 1}));
   internal::SsdManifest& manifest = decoded.manifest;
   ++manifest.table_rows[2];

@@ -1,9 +1,10 @@
+#include "base/format_version.h"
+
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "store/format_version_impl.h"
 
-namespace hotrow::internal {
+namespace hotrow {
 
 absl::Status CheckFormatVersion(std::string_view place, std::string_view what, uint64_t version,
                                 const FormatVersions& readable) {
@@ -17,4 +18,4 @@ absl::Status CheckFormatVersion(std::string_view place, std::string_view what, u
       "; open it with ", version > readable.last ? "a newer hotrow" : "the hotrow that wrote it"));
 }
 
-}  // namespace hotrow::internal
+}  // namespace hotrow

@@ -1,12 +1,12 @@
-#ifndef HOTROW_STORE_FORMAT_VERSION_IMPL_H_
-#define HOTROW_STORE_FORMAT_VERSION_IMPL_H_
+#ifndef HOTROW_BASE_FORMAT_VERSION_H_
+#define HOTROW_BASE_FORMAT_VERSION_H_
 
 #include <cstdint>
 #include <string_view>
 
 #include "absl/status/status.h"
 
-namespace hotrow::internal {
+namespace hotrow {
 
 // The versions of one kind of file that this build reads. It writes the last one. A file says its
 // version under a checksum, so that another version is told from damage.
@@ -20,6 +20,6 @@ struct FormatVersions {
 absl::Status CheckFormatVersion(std::string_view place, std::string_view what, uint64_t version,
                                 const FormatVersions& readable);
 
-}  // namespace hotrow::internal
+}  // namespace hotrow
 
-#endif  // HOTROW_STORE_FORMAT_VERSION_IMPL_H_
+#endif  // HOTROW_BASE_FORMAT_VERSION_H_

@@ -1,4 +1,4 @@
-#include "store/format_version_impl.h"
+// Snapshot files of a HostStore in all versions of their format.
 
 #include <fstream>
 #include <span>
@@ -15,29 +15,6 @@
 
 namespace hotrow {
 namespace {
-
-using ::hotrow::test::StatusIs;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
-constexpr auto kRefused = absl::StatusCode::kFailedPrecondition;
-
-TEST(FormatVersionTest, AllVersionsOfTheRangeAreRead) {
-  for (const uint64_t version : {2, 3, 4}) {
-    HOTROW_EXPECT_OK(internal::CheckFormatVersion("file", "version", version, {2, 4}));
-  }
-}
-
-TEST(FormatVersionTest, OthersAreRefusedWithTheRangeAndTheRemedy) {
-  EXPECT_THAT(internal::CheckFormatVersion("a/b", "image of version", 5, {2, 4}),
-              StatusIs(kRefused,
-                       "a/b: image of version 5; this build reads versions 2 to 4; open it with a "
-                       "newer hotrow"));
-  EXPECT_THAT(internal::CheckFormatVersion("a/b", "image of version", 1, {2, 2}),
-              StatusIs(kRefused,
-                       "a/b: image of version 1; this build reads version 2; open it with the "
-                       "hotrow that wrote it"));
-}
 
 // Files as they were written once: every later build opens them. Snapshot 1234 of the tables 1
 // (rows of 3 bytes: 5 abc, 6 def) and 9 (rows of 2 bytes: 7 xy).
@@ -56,7 +33,7 @@ constexpr std::string_view kVersion2 =
     "00000064656648424c4b090000000100000000000000010000000ce7c1b3000000001b33b2570700"
     "000000000000787948454e44bf5bd0380300000000000000020000000000000000000000926e1fd5";
 
-TEST(FormatVersionTest, HostSnapshotsOfAllVersionsOpen) {
+TEST(HostSnapshotVersionsTest, AllVersionsOpen) {
   test::RowMap expected;
   const auto row = [](std::string_view text) {
     const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
