@@ -1,6 +1,7 @@
 #include "store/open.h"
 
 #include <iterator>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "base/env.h"
 #include "base/status_macros.h"
 #include "store/rocks/rocks_dir_impl.h"
+#include "store/ssd/ssd_verify_impl.h"
 
 namespace hotrow {
 namespace {
@@ -53,20 +55,11 @@ StoreOptions MakeRocksOptions(const CommonStoreOptions& common) {
 
 absl::StatusOr<StoreContents> PeekSsd(Env& env, const std::string& path) {
   StoreContents contents;
-  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path + "/MANIFEST"));
-  if (!exists) return contents;
-  // An open store must not be looked at. Its lock (docs/formats/ssd_store.md) is given back at
-  // once.
-  const absl::StatusOr<std::unique_ptr<FileLock>> lock =
-      env.LockFile(path + "/LOCK", LockMode::kShared);
-  if (absl::IsFailedPrecondition(lock.status())) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "SSD store ", path, ": is open already, here or in another process; close that one first"));
-  }
-  HOTROW_RETURN_IF_ERROR(lock.status());
-  HOTROW_ASSIGN_OR_RETURN(const SsdStoreReport report, InspectSsdStore(env, path));
-  for (const SsdStoreReport::Table& table : report.tables) contents.has_rows |= table.rows != 0;
-  for (const SsdStoreReport::Snapshot& snapshot : report.snapshots) {
+  HOTROW_ASSIGN_OR_RETURN(const std::optional<SsdStoreReport> report,
+                          internal::InspectLockedSsdStore(env, path));
+  if (!report.has_value()) return contents;
+  for (const SsdStoreReport::Table& table : report->tables) contents.has_rows |= table.rows != 0;
+  for (const SsdStoreReport::Snapshot& snapshot : report->snapshots) {
     contents.snapshots.push_back(snapshot.id);
     contents.has_commits |= snapshot.committed;
   }

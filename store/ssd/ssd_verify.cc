@@ -24,6 +24,7 @@
 #include "store/ssd/ssd_manifest_impl.h"
 #include "store/ssd/ssd_scan_impl.h"
 #include "store/ssd/ssd_store.h"
+#include "store/ssd/ssd_verify_impl.h"
 
 namespace hotrow {
 namespace {
@@ -599,6 +600,21 @@ absl::StatusOr<SsdStoreReport> InspectSsdStore(Env& env, const std::string& path
   HOTROW_RETURN_IF_ERROR(store.CheckUnchanged());
   SortDamage(&store.report);
   return std::move(store.report);
+}
+
+absl::StatusOr<std::optional<SsdStoreReport>> internal::InspectLockedSsdStore(
+    Env& env, const std::string& path) {
+  HOTROW_ASSIGN_OR_RETURN(const bool exists,
+                          env.Exists(absl::StrCat(path, "/", std::string(kSsdManifestName))));
+  if (!exists) return std::nullopt;
+  const absl::StatusOr<std::unique_ptr<FileLock>> lock =
+      env.LockFile(absl::StrCat(path, "/", std::string(kSsdLockName)), LockMode::kShared);
+  if (absl::IsFailedPrecondition(lock.status())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "SSD store ", path, ": is open already, here or in another process; close that one first"));
+  }
+  HOTROW_RETURN_IF_ERROR(lock.status());
+  return InspectSsdStore(env, path);
 }
 
 absl::StatusOr<SsdStoreReport> VerifySsdStore(Env& env, const std::string& path) {
