@@ -230,12 +230,16 @@ absl::Status Tiers::NoRoomError(const TableKeys& keys, int64_t batch_size, bool 
     need += TieredTable::MinCacheBytes(static_cast<int64_t>(KeysOf(width, keys).size()),
                                        width.table->row_bytes(), place_);
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat(place_.staged ? "device cache" : "cache", " budget of ", cache_.budget_bytes,
-                   " bytes: one batch of ", batch_size,
-                   alone ? " samples has " : " samples and those of other ranks have ",
-                   keys.keys.size(), " distinct rows", alone ? "" : " here", ", which need ", need,
-                   " bytes; raise ", CacheBudgetName(place_), " or lower the batch size"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      place_.staged ? "device cache" : "cache", " budget of ", cache_.budget_bytes,
+      " bytes: one batch of ", batch_size,
+      alone ? " samples has " : " samples and those of other ranks have ", keys.keys.size(),
+      " distinct rows", alone ? "" : " here", ", which need ", need, " bytes",
+      need <= cache_.budget_bytes
+          ? " and find no room all the same: too many fall into the same buckets of "
+            "the cache, as keys do that were chosen to"
+          : "",
+      "; raise ", CacheBudgetName(place_), " or lower the batch size"));
 }
 
 static void AddCounts(const TierCounts& counts, TierStats* tier) {

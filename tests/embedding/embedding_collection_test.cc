@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/embedding/training.h"
+#include "tests/support/colliding_keys.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -588,6 +589,32 @@ TEST(EmbeddingCollectionTest, ACacheTooSmallForOneStepIsRefused) {
                        AllOf(HasSubstr("cache"), HasSubstr("60000"))));
   const Batch small = RandomBatch(2, 1, 8, 1, 1000, false);
   HOTROW_EXPECT_OK(tables->Prefetch(small.view()));
+}
+
+// A cache holds 64 of them, and as many more as its overflow has room for.
+TEST(EmbeddingCollectionTest, ABatchOfKeysChosenToCollideIsRefusedByNameAndOthersGoOn) {
+  constexpr uint64_t kKeys = 20'000;
+  EmbeddingCollectionOptions options = Options({Table("a", 8, {"f0"})});
+  options.cache_bytes = 16 * kMiB;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
+  Batch colliding;
+  colliding.batch_size = 1;
+  for (uint64_t i = 0; i < kKeys; ++i) {
+    colliding.values.push_back(test::KeyWithHashLo(uint64_t{77} << 32 | i, 0).key);
+  }
+  colliding.offsets.push_back(kKeys);
+  EXPECT_THAT(tables->Prefetch(colliding.view()),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("20000 distinct rows"), HasSubstr("chosen to"))));
+  Batch few = colliding;
+  few.values.resize(64);
+  few.offsets.back() = 64;
+  std::vector<float> output(8);
+  for (const Batch& batch : {few, RandomBatch(2, 1, 1, 1, 1000, false)}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables->Prefetch(batch.view()));
+    HOTROW_ASSERT_OK(tables->Lookup(*step, {.pooled = output.data()}));
+    HOTROW_ASSERT_OK(tables->Update(std::move(step), {.pooled = output.data()}));
+  }
 }
 
 TEST(EmbeddingCollectionTest, AFullStoreRefusesTheStepAndKeepsTheTables) {
