@@ -72,6 +72,11 @@ absl::Status Snapshots::Write(SnapshotId id, bool tidy) {
     return tiers_->store()->PrepareSnapshot(id, [this] { EndCapture(); });
   }();
   if (!status.ok()) EndCapture();
+  if (!stopping_.load()) {
+    // Now, and not in the pause of the next snapshot, which says what is wrong if this fails.
+    TraceSpan span(trace_, "write_held");
+    tiers_->WriteHeld().IgnoreError();
+  }
   return status;
 }
 

@@ -83,6 +83,7 @@ TieredTableStats CachedTable::Stats() const {
 absl::Status CachedTable::SendChunk(const ExecContext& ctx, const StepRows& step, int64_t most,
                                     int64_t* cursor, RowOutflow::Chunk* chunk) {
   const auto n = static_cast<int64_t>(step.keys.size());
+  chunk->hold = outflow_->hold();
   chunk->positions.clear();
   for (; *cursor < n && std::ssize(chunk->positions) < most; ++*cursor) {
     if (step.slots[*cursor] >= 0) continue;
@@ -373,15 +374,25 @@ absl::Status CachedTable::Flush() {
 // --- Snapshots
 
 absl::Status CachedTable::BeginSnapshot() {
-  HOTROW_RETURN_IF_ERROR(cache_->Broken());
+  const auto begin = [this]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(marks_->Begin());
+    outflow_->Hold();
+    return absl::OkStatus();
+  };
+  {
+    // Without the outflow's lock, which is held while the store takes rows: rows on their way there
+    // get to it before the last WriteSnapshotPart ends.
+    const std::lock_guard<std::mutex> lock(cache_->mutex());
+    HOTROW_RETURN_IF_ERROR(cache_->broken());
+    if (!outflow_->has_held()) return begin();
+  }
+  // What a snapshot before this one held back belongs to this one. WriteHeld found no time for it,
+  // or the store refused it.
   const std::unique_lock<std::mutex> order = outflow_->Lock();
-  // What a snapshot before this one held back belongs to this one.
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBackHeld());
   const std::lock_guard<std::mutex> lock(cache_->mutex());
-  HOTROW_RETURN_IF_ERROR(marks_->Begin());
-  outflow_->Hold();
-  return absl::OkStatus();
+  return begin();
 }
 
 absl::StatusOr<bool> CachedTable::WriteSnapshotPart() {
@@ -401,6 +412,12 @@ void CachedTable::EndSnapshot() {
   const std::lock_guard<std::mutex> lock(cache_->mutex());
   marks_->End();
   outflow_->LetGo();
+}
+
+absl::Status CachedTable::WriteHeld() {
+  const std::unique_lock<std::mutex> order = outflow_->Lock();
+  HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
+  return outflow_->WriteBackHeld();
 }
 
 }  // namespace hotrow::internal

@@ -37,7 +37,8 @@ namespace hotrow::internal {
 //           snapshot with the bytes they had. WriteSnapshotPart takes them to the store, in parts.
 //           An update that is about to change a marked row copies it first; a marked row that is
 //           evicted goes to the store like any other; a row that was changed since and is evicted
-//           is held back, and a miss on it served from there, until EndSnapshot.
+//           is held back, and a miss on it served from there, until EndSnapshot; then WriteHeld,
+//           or the next step, writes it to the store.
 // Devices:  the cache lies on one; the store is the host's. Staged, there are two streams: the
 //           cache's, on which it changes and rows leave, and the inflow's, so that both directions
 //           run at once and beside what the caller computes on a third. Rows that leave are written
@@ -87,6 +88,7 @@ class CachedTable final : public TieredTable {
   absl::Status BeginSnapshot() override;
   absl::StatusOr<bool> WriteSnapshotPart() override;
   void EndSnapshot() override;
+  absl::Status WriteHeld() override;
 
   void WaitForDevice() const override;
   bool has_cache() const override { return true; }

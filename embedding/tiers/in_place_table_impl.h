@@ -54,6 +54,7 @@ class InPlaceTable final : public TieredTable {
   absl::Status BeginSnapshot() override { HOTROW_CHECK(false); }
   absl::StatusOr<bool> WriteSnapshotPart() override { HOTROW_CHECK(false); }
   void EndSnapshot() override { HOTROW_CHECK(false); }
+  absl::Status WriteHeld() override { HOTROW_CHECK(false); }
 
   void WaitForDevice() const override {}
   bool has_cache() const override { return false; }

@@ -113,10 +113,11 @@ absl::StatusOr<int64_t> RowOutflow::MakeRoom(int64_t keys, TraceRecorder* trace,
 }
 
 void RowOutflow::Take(const Chunk& chunk, int64_t n) {
+  const bool hold = holding_ && chunk.hold == holds_;
   for (int64_t i = 0; i < n; ++i) {
     if (chunk.evicted[i] == 0) continue;
     const std::byte* const row = chunk.evicted_rows.data() + i * row_bytes_;
-    if (chunk.evicted[i] == kEvictedDirty && holding_) {
+    if (chunk.evicted[i] == kEvictedDirty && hold) {
       held_.Add(chunk.evicted_keys[i], row);
       ++counts_.held;
       continue;

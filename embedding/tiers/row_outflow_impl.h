@@ -38,7 +38,8 @@ namespace internal {
 //          tries them again.
 // Hold:    between Hold and LetGo the store must not get rows that are dirty: they have changed
 //          since a snapshot began which the store has not captured yet. They go to a buffer, where
-//          they can be found, and MakeRoom waits for LetGo when that is full.
+//          they can be found, and MakeRoom waits for LetGo when that is full. Hold comes at any
+//          moment: what a chunk evicts that was sent before belongs to the snapshot.
 // Threads: as the calls say: with Lock(), with the cache's mutex, or on any thread.
 class RowOutflow {
  public:
@@ -52,6 +53,7 @@ class RowOutflow {
     SharedBuffer<RowKey> evicted_keys;
     SharedBuffer<std::byte> evicted_rows;  // [staging_rows, row_bytes]
     DeviceEvent placed;
+    int64_t hold = 0;  // RowOutflow::hold when the keys were sent
   };
 
   // Not owned: both outlive this.
@@ -87,8 +89,13 @@ class RowOutflow {
 
   // --- With the cache's mutex
 
-  void Hold() { holding_ = true; }  // nothing is held back then
+  void Hold() {  // nothing is held back then
+    holding_ = true;
+    ++holds_;
+  }
   void LetGo();
+  int64_t hold() const { return holding_ ? holds_ : 0; }  // the number of the Hold; 0: let go
+  bool has_held() const { return held_.size() > 0; }
   SnapshotCounts snapshot_counts() const { return counts_; }  // those of evicted rows
 
   // --- Any thread
@@ -115,6 +122,7 @@ class RowOutflow {
 
   // The cache's mutex guards these.
   bool holding_ = false;
+  int64_t holds_ = 0;  // so far
   std::condition_variable let_go_;
   SnapshotCounts counts_;
 

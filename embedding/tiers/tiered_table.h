@@ -193,8 +193,8 @@ class TieredTable {
   // the snapshot has taken earlier copies.
   virtual absl::Status PrepareForUpdate(const ExecContext& ctx, const StepRows& step) = 0;
   // After ResolveForRead: sets rows[i] to the address where key i may be updated. Without a cache
-  //                       new
-  // rows join the store here, so a full store is an error of this call, before any row has changed.
+  // new rows join the store here, so a full store is an error of this call, before any row has
+  // changed.
   virtual absl::Status ResolveForUpdate(StepRows* step, std::span<std::byte*> rows) = 0;
   // Removes the rows that ResolveForUpdate added to the store, when another width class failed.
   virtual absl::Status Withdraw(const StepRows& step) = 0;
@@ -213,13 +213,17 @@ class TieredTable {
 
   // --- Snapshots; with a cache only
 
-  // Call between two updates. On an error nothing has begun.
+  // Call between two updates. On an error nothing has begun. Waits for no write to the store unless
+  // rows of the previous snapshot are still held.
   virtual absl::Status BeginSnapshot() = 0;
   // Writes some of the marked rows to the store. False: all are written.
   virtual absl::StatusOr<bool> WriteSnapshotPart() = 0;
   // Call when the store has captured the snapshot, or when there will be none. Rows that are still
   // marked become dirty again.
   virtual void EndSnapshot() = 0;
+  // Call after EndSnapshot, on any thread: writes the held rows to the store, so that the next
+  // BeginSnapshot need not. On an error they stay held.
+  virtual absl::Status WriteHeld() = 0;
 
   // Waits for all work that the table has enqueued. Call before destroying StepRows.
   virtual void WaitForDevice() const = 0;

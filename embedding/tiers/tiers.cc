@@ -220,6 +220,11 @@ void Tiers::EndSnapshot() {
   for (const Width& width : widths_) width.table->EndSnapshot();
 }
 
+absl::Status Tiers::WriteHeld() {
+  for (const Width& width : widths_) HOTROW_RETURN_IF_ERROR(width.table->WriteHeld());
+  return absl::OkStatus();
+}
+
 void Tiers::WaitForDevice() const {
   for (const Width& width : widths_) width.table->WaitForDevice();
 }

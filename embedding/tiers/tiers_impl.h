@@ -89,6 +89,7 @@ class Tiers {
   // rows are in the store.
   absl::StatusOr<bool> WriteSnapshotPart();
   void EndSnapshot();
+  absl::Status WriteHeld();
 
   // Until what is enqueued is done; for who lets go of TierSteps for good.
   void WaitForDevice() const;

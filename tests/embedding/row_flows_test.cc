@@ -70,6 +70,7 @@ TEST(RowOutflowTest, RowsThatChangedSinceASnapshotBeganReachTheStoreAfterIt) {
   // A clean row, a marked one, which is the snapshot's, and one that has changed since.
   const std::vector<RowKey> keys = Keys(10, 3);
   RowOutflow::Chunk& chunk = outflow->chunk(0);
+  chunk.hold = outflow->hold();
   const uint8_t left[] = {0, kEvictedMarked, kEvictedDirty};
   for (int64_t i = 0; i < 3; ++i) {
     chunk.evicted[i] = left[i];
@@ -99,6 +100,39 @@ TEST(RowOutflowTest, RowsThatChangedSinceASnapshotBeganReachTheStoreAfterIt) {
   EXPECT_EQ(outflow->rows_written(), 2);
   EXPECT_EQ(outflow->snapshot_counts().rows, 1);
   EXPECT_EQ(outflow->snapshot_counts().held, 1);
+}
+
+TEST(RowOutflowTest, RowsOnTheirWayOutWhenASnapshotBeginsBelongToIt) {
+  const CacheBuffers buffers(kCacheBytes, kRowBytes, /*staged=*/false);
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto cache,
+      GuardedCache::Create({.row_bytes = kRowBytes, .budget_bytes = kCacheBytes - buffers.bytes},
+                           /*staged=*/false, buffers.staging_rows));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, SmallStore(kRowBytes));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto outflow,
+                              RowOutflow::Create(cache.get(), store.get(), buffers, kRowBytes));
+  const std::vector<RowKey> keys = Keys(10, 2);
+  const std::unique_lock<std::mutex> order = outflow->Lock();
+  std::unique_lock<std::mutex> lock(cache->mutex());
+  // Sent without a snapshot, and while the one before was written.
+  for (const bool beside_another : {false, true}) {
+    const RowKey key = keys[beside_another];
+    if (beside_another) outflow->Hold();
+    RowOutflow::Chunk& chunk = outflow->chunk(0);
+    chunk.hold = outflow->hold();
+    outflow->LetGo();
+    outflow->Hold();
+    chunk.evicted[0] = kEvictedDirty;
+    chunk.evicted_keys[0] = key;
+    chunk.evicted_rows.data()[0] = std::byte{50};
+    outflow->Take(chunk, 1);
+    EXPECT_EQ(outflow->FindHeld(key), nullptr);
+    lock.unlock();
+    HOTROW_ASSERT_OK(outflow->WriteBack());
+    EXPECT_EQ(Stored(store.get(), key), 50);
+    lock.lock();
+    outflow->LetGo();
+  }
 }
 
 TEST(SnapshotMarksTest, EveryDirtyRowIsWrittenOnceWithTheBytesItHad) {

@@ -5,9 +5,12 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "embedding/tiers/cached_table_impl.h"
@@ -46,6 +49,8 @@ class RefusingStore final : public RowStore {
     refuse_last_ = refuse_first_ + n;
   }
   int refusals() const { return refusals_; }
+  // Called by the next write, before it writes.
+  void BeforeNextWrite(std::function<void()> hook) { hook_ = std::move(hook); }
 
   absl::Status Find(std::span<const RowKey> keys, std::span<std::byte* const> rows,
                     std::span<uint8_t> found) override {
@@ -53,6 +58,7 @@ class RefusingStore final : public RowStore {
   }
   absl::Status InsertOrAssign(std::span<const RowKey> keys,
                               std::span<const std::byte* const> rows) override {
+    if (hook_ != nullptr) std::exchange(hook_, nullptr)();
     const int write = writes_++;
     if (write >= refuse_first_ && write < refuse_last_) {
       ++refusals_;
@@ -85,6 +91,7 @@ class RefusingStore final : public RowStore {
 
  private:
   std::unique_ptr<RowStore> store_;
+  std::function<void()> hook_;
   int writes_ = 0;
   int refuse_first_ = 0;
   int refuse_last_ = 0;
@@ -308,6 +315,58 @@ TEST(StagedTableTest, AStepIsGivenUpWhileItsRowsAreOnTheirWay) {
     HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> row, table->Stored(key));
     EXPECT_EQ(row, want);
   }
+}
+
+// The caller of BeginSnapshot trains: it does not wait for a store that takes its time. What is on
+// its way down then belongs to the snapshot, and so does what the cache is just giving out.
+TEST(StagedTableTest, ASnapshotBeginsWhileRowsAreWritten) {
+  const int64_t n = 5 * kStagingRows;
+  for (const auto lag : {std::chrono::microseconds(0), std::chrono::microseconds(300)}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto table, StagedTable::Create(n, lag));
+    const auto fill = [&](float add) {
+      for (int i = 0; i < 4; ++i) HOTROW_ASSERT_OK(table->Step(Keys(i * n, n), add));
+    };
+    ASSERT_NO_FATAL_FAILURE(fill(1));
+    std::future<absl::Status> begun;
+    bool waited = false;
+    table->store()->BeforeNextWrite([&] {
+      begun = std::async(std::launch::async, [&] { return (*table)->BeginSnapshot(); });
+      waited = begun.wait_for(std::chrono::seconds(10)) != std::future_status::ready;
+    });
+    HOTROW_ASSERT_OK(table->Step(Keys(4 * n, n), 1));
+    ASSERT_TRUE(begun.valid());
+    HOTROW_ASSERT_OK(begun.get());
+    EXPECT_FALSE(waited);
+    for (;;) {
+      HOTROW_ASSERT_OK_AND_ASSIGN(const bool more, (*table)->WriteSnapshotPart());
+      if (!more) break;
+    }
+    std::vector<float> want(kDim, 0.5f);
+    want[0] += 1;
+    for (const RowKey& key : Keys(0, 4 * n)) {
+      HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> row, table->Stored(key));
+      EXPECT_EQ(row, want) << key.key;
+    }
+    (*table)->EndSnapshot();
+  }
+}
+
+// Rows that changed while a snapshot was written wait for its end, and not for the next beginning.
+TEST(StagedTableTest, RowsThatWaitedForASnapshotAreWrittenBeforeTheNextBegins) {
+  const int64_t n = 5 * kStagingRows;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto table, StagedTable::Create(n, std::chrono::microseconds(0)));
+  HOTROW_ASSERT_OK((*table)->BeginSnapshot());
+  for (int i = 0; (*table)->Stats().snapshot.held == 0; ++i) {
+    ASSERT_LT(i, 100);
+    HOTROW_ASSERT_OK(table->Step(Keys(8 * i, 8), 1));
+  }
+  (*table)->EndSnapshot();
+  HOTROW_ASSERT_OK((*table)->WriteHeld());
+  bool written = false;
+  table->store()->BeforeNextWrite([&] { written = true; });
+  HOTROW_ASSERT_OK((*table)->BeginSnapshot());
+  EXPECT_FALSE(written);
+  (*table)->EndSnapshot();
 }
 
 // Rows leave by both areas in turn, and the store has the newest bytes of each.
