@@ -104,6 +104,16 @@ INSTANTIATE_TEST_SUITE_P(All, OldFormatsTest, testing::ValuesIn(OldCheckpoints()
                            return absl::StrCat(info.param.name, "_of_", info.param.version);
                          });
 
+// Not that of the build.
+TEST(OldStoreTest, InspectSaysItsVersion) {
+  for (const auto& [version, said] :
+       {std::array{"1990f9b", "format version 2"}, std::array{"717bc0a", "format version 3"}}) {
+    const ProgramResult inspected = RunHotrow({"inspect", Unpack(version, "ssd") + "/store"});
+    EXPECT_EQ(inspected.exit_code, 0) << inspected;
+    EXPECT_THAT(inspected.out, testing::HasSubstr(said));
+  }
+}
+
 TEST(OldExportTest, IsImported) {
   const std::string dir = Unpack("717bc0a", "portable");
   const std::string made = test::TempDir() + "/made";
