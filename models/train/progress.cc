@@ -122,7 +122,7 @@ void Progress::Draw(bool last) {
     absl::StrAppend(&line, "  ", ShortTime(seconds));
   } else if (total_ > 0 && rate > 0) {
     const double left = static_cast<double>(std::max<int64_t>(total_ - done_, 0));
-    absl::StrAppend(&line, "  ", ShortTime(left / rate), " left");
+    absl::StrAppend(&line, may_end_early_ ? "  at most " : "  ", ShortTime(left / rate), " left");
   }
   if (!text_.empty()) absl::StrAppend(&line, "  ", text_);
   if (terminal_) {

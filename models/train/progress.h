@@ -19,6 +19,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  // The job may stop before its total: the time left is a bound, and the line says so.
+  void MayEndEarly() { may_end_early_ = true; }
   void Update(int64_t done, std::string_view text);
   // Prints a separate line above the bar.
   void Print(std::string_view line);
@@ -37,6 +39,7 @@ class Progress {
   std::string text_;
   int64_t begin_ns_;
   int64_t last_draw_ns_ = 0;
+  bool may_end_early_ = false;
   bool finished_ = false;
 };
 

@@ -213,7 +213,7 @@ std::string ReportToJson(const TrainReport& report) {
     stages.push_back({{"name", stage.name}, {"ms", stage.ms}});
   }
   Json test = MetricsJson(report.test);
-  test["best_auc"] = report.best_auc;
+  if (report.best_auc > 0) test["best_auc"] = report.best_auc;
 
   Json json;
   json["model"] = report.model;

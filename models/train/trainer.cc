@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/metrics.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "comm/communicator.h"
@@ -25,6 +24,7 @@
 #include "models/train/run_header_impl.h"
 #include "models/train/run_parts_impl.h"
 #include "models/train/run_settings.h"
+#include "models/train/step_times.h"
 #include "models/train/trainer_settings.h"
 
 namespace hotrow {
@@ -89,7 +89,7 @@ class Trainer {
 
   int64_t train_ns_ = 0;
   int64_t next_text_ns_ = 0;
-  Histogram step_ns_;
+  StepTimes step_times_;
   Progress* progress_ = nullptr;  // the line that is being shown, if any
   MlLogger mllog_;
 };
@@ -287,7 +287,7 @@ absl::Status Trainer::TrainOne() {
     ++at_.batches_in_epoch;
     const int64_t nanos = NowNanos() - begin;
     train_ns_ += nanos;
-    step_ns_.Add(nanos);
+    step_times_.Add(nanos);
     const int64_t every = options_.validation_freq_within_epoch;
     at_.validation_due = every > 0 && at_.steps_in_last_epoch % every == 0;
     ShowProgress();
@@ -348,6 +348,7 @@ absl::Status Trainer::Run() {
   {
     std::optional<Progress> line;
     if (!quiet()) line.emplace(options_.out, "train", "samples", TotalSamples());
+    if (line.has_value() && stops_early()) line->MayEndEarly();
     progress_ = line.has_value() ? &*line : nullptr;
     status = Train();
     // Without a best validation there is nothing better to save than what is here.
@@ -383,9 +384,9 @@ absl::StatusOr<TrainReport> Trainer::Report() {
   report.threads = run_.threads();
   report.device = DeviceName(ctx_.device);
   report.train_seconds = Seconds(train_ns_);
-  report.step_ms_p50 = 1e-6 * step_ns_.Quantile(0.5);
-  report.step_ms_p99 = 1e-6 * step_ns_.Quantile(0.99);
-  report.step_ms_max = 1e-6 * static_cast<double>(step_ns_.max());
+  report.step_ms_p50 = 1e-6 * static_cast<double>(step_times_.Quantile(0.5));
+  report.step_ms_p99 = 1e-6 * static_cast<double>(step_times_.Quantile(0.99));
+  report.step_ms_max = 1e-6 * static_cast<double>(step_times_.max());
   if (at_.samples_in_last_epoch > 0) {
     report.train_logloss =
         at_.loss_sum_in_last_epoch / static_cast<double>(at_.samples_in_last_epoch);

@@ -6,6 +6,7 @@ hotrow_add_test(
           metrics_test.cc
           permutation_test.cc
           progress_test.cc
+          step_times_test.cc
           synthetic_test.cc
           zipf_test.cc
   DEPS hotrow::models util)

@@ -147,6 +147,16 @@ TEST_F(TerminalProgressTest, RedrawsOneLineAndEndsIt) {
   EXPECT_THAT(text, EndsWith("\n"));
 }
 
+TEST_F(TerminalProgressTest, AJobThatMayEndEarlyShowsABound) {
+  const std::string text = Run(80, [](std::FILE* file) {
+    Progress progress(file, "train", "samples", 1000);
+    progress.MayEndEarly();
+    progress.Update(500, "");
+  });
+  if (text.empty()) GTEST_SKIP() << "no pseudo terminal here";
+  EXPECT_THAT(text, ContainsRegex("samples/s  at most [0-9:]+ left"));
+}
+
 TEST_F(TerminalProgressTest, NeverFillsTheLastColumnNorCutsACharacter) {
   for (const uint16_t columns : {1, 2, 10, 40, 60, 80}) {
     const std::string text = Run(columns, [](std::FILE* file) {
