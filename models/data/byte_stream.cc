@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
+#include "models/data/foreign_format.h"
 
 namespace hotrow {
 namespace {
@@ -23,6 +24,7 @@ constexpr int64_t kCompressedBlockBytes = 64 << 10;
 constexpr int64_t kReadAheadBlockBytes = 1 << 20;
 constexpr size_t kReadAheadBlocks = 4;
 constexpr int64_t kSkipBlockBytes = 64 << 10;
+constexpr int64_t kMagicBytes = 16;  // of a file's beginning, and of its end
 
 class MemoryStream : public ByteStream {
  public:
@@ -306,12 +308,19 @@ absl::StatusOr<std::unique_ptr<ByteStream>> OpenTextFile(Env& env, const std::st
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<File> opened, env.Open(path, OpenMode::kRead));
   const std::shared_ptr<File> file = std::move(opened);
   HOTROW_ASSIGN_OR_RETURN(const int64_t size, file->Size());
-  unsigned char magic[2] = {};
-  if (size >= 2) {
-    HOTROW_RETURN_IF_ERROR(ReadFull(*file, 0, std::as_writable_bytes(std::span(magic))));
+  std::string head(static_cast<size_t>(std::min(size, kMagicBytes)), 0);
+  std::string tail = head;
+  const auto bytes = [](std::string& text) { return std::as_writable_bytes(std::span(text)); };
+  HOTROW_RETURN_IF_ERROR(ReadFull(*file, 0, bytes(head)));
+  HOTROW_RETURN_IF_ERROR(ReadFull(*file, size - std::ssize(tail), bytes(tail)));
+  const ForeignFormat foreign = FindForeignFormat(head, tail);
+  if (!foreign.name.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is ", std::string(foreign.name),
+                                                   ", expected text, plain or gzip; ",
+                                                   std::string(foreign.remedy)));
   }
   std::unique_ptr<ByteStream> stream = NewFileSection(file, 0, size);
-  if (magic[0] != 0x1f || magic[1] != 0x8b) return stream;
+  if (head.substr(0, 2) != "\x1f\x8b") return stream;
   return NewReadAheadStream(NewInflateStream(std::move(stream), Compression::kGzip, path));
 }
 

@@ -52,7 +52,8 @@ std::unique_ptr<ByteStream> NewInflateStream(std::unique_ptr<ByteStream> compres
 std::unique_ptr<ByteStream> NewReadAheadStream(std::unique_ptr<ByteStream> stream);
 
 // The text of a file; one that starts with gzip's magic number is decompressed, on a thread of its
-// own.
+// own. InvalidArgument: it is a file of another format (models/data/foreign_format.h), which is
+// named.
 absl::StatusOr<std::unique_ptr<ByteStream>> OpenTextFile(Env& env, const std::string& path);
 
 }  // namespace hotrow

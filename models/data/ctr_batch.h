@@ -8,12 +8,13 @@
 
 namespace hotrow {
 
-// One batch of click data. Dimensions: B samples, F categorical features, I dense features, N
-// lookups. The vectors keep their capacity from batch to batch.
+// One batch of click data. Dimensions: B samples, T labels (tasks), F categorical features, I dense
+// features, N lookups. The vectors keep their capacity from batch to batch.
 struct CtrBatch {
   int64_t batch_size = 0;        // B
   std::vector<float> dense;      // [B, I] row-major
-  std::vector<float> labels;     // [B]
+  int32_t num_labels = 1;        // T
+  std::vector<float> labels;     // [B, T] row-major
   std::vector<uint64_t> values;  // [N] feature-major
   std::vector<int64_t> offsets;  // [F*B + 1]
   std::vector<float> weights;    // [N] or empty

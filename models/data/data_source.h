@@ -13,6 +13,8 @@
 
 namespace hotrow {
 
+class Vocabulary;
+
 enum class Split { kTrain, kValid, kTest };
 
 struct DataFeature {
@@ -23,7 +25,8 @@ struct DataFeature {
 };
 
 struct DataSchema {
-  std::string name;  // "synthetic"
+  std::string name;                             // "synthetic"
+  std::vector<std::string> labels = {"label"};  // one for each task, in batch order
   int32_t num_dense = 0;
   std::vector<DataFeature> features;  // in batch order
   int64_t train_samples = 0;          // 0: not known before reading
@@ -56,6 +59,9 @@ class DataSource {
   virtual absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const {
     return std::vector<std::pair<std::string, std::string>>();
   }
+  // Which values have rows of their own where rare ones are merged; null where none are. Part of a
+  // model that is trained on these data. Lives as long as the source.
+  virtual const Vocabulary* vocabulary() const { return nullptr; }
   // A reader of the split that starts at `first_sample` of the epoch. Validation and test data are
   // the same in every epoch. Errors: those of the files; OutOfRange when first_sample is beyond the
   // split.

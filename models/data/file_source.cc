@@ -58,7 +58,8 @@ class MemoryReader : public DataReader {
       ref.block = blocks_[static_cast<size_t>(at / SampleFiles::kBlockSamples)].get();
       ref.index = at % SampleFiles::kBlockSamples;
     }
-    GatherSamples(refs_, schema_.num_dense, static_cast<int32_t>(schema_.features.size()), batch);
+    GatherSamples(refs_, schema_.num_dense, static_cast<int32_t>(schema_.features.size()), batch,
+                  static_cast<int32_t>(schema_.labels.size()));
     return absl::OkStatus();
   }
   int64_t position() const override { return position_; }
@@ -77,7 +78,8 @@ class StreamReader : public DataReader {
  public:
   StreamReader(const DataSchema& schema, std::unique_ptr<SampleStream> stream, int64_t position)
       : stream_(std::move(stream)),
-        block_(schema.num_dense, static_cast<int32_t>(schema.features.size())),
+        block_(schema.num_dense, static_cast<int32_t>(schema.features.size()),
+               static_cast<int32_t>(schema.labels.size())),
         position_(position) {}
 
   absl::Status Next(int64_t max_batch_size, CtrBatch* batch) override {
@@ -86,7 +88,7 @@ class StreamReader : public DataReader {
     HOTROW_RETURN_IF_ERROR(stream_->Read(max_batch_size, &block_));
     refs_.resize(static_cast<size_t>(block_.size()));
     for (size_t i = 0; i < refs_.size(); ++i) refs_[i] = {&block_, static_cast<int64_t>(i)};
-    GatherSamples(refs_, block_.num_dense(), block_.num_features(), batch);
+    GatherSamples(refs_, block_.num_dense(), block_.num_features(), batch, block_.num_labels());
     position_ += block_.size();
     return absl::OkStatus();
   }
@@ -137,7 +139,8 @@ class WindowReader : public DataReader {
       const auto at = static_cast<int64_t>((*order_)(static_cast<uint64_t>(used_++)));
       refs_.push_back({current_.get(), at});
     }
-    GatherSamples(refs_, schema_.num_dense, static_cast<int32_t>(schema_.features.size()), batch);
+    GatherSamples(refs_, schema_.num_dense, static_cast<int32_t>(schema_.features.size()), batch,
+                  static_cast<int32_t>(schema_.labels.size()));
     for (std::unique_ptr<SampleBlock>& block : handed_out_) free_.push_back(std::move(block));
     handed_out_.clear();
     position_ += batch->batch_size;
@@ -149,7 +152,8 @@ class WindowReader : public DataReader {
   std::unique_ptr<SampleBlock> NewBlock() {
     if (free_.empty()) {
       return std::make_unique<SampleBlock>(schema_.num_dense,
-                                           static_cast<int32_t>(schema_.features.size()));
+                                           static_cast<int32_t>(schema_.features.size()),
+                                           static_cast<int32_t>(schema_.labels.size()));
     }
     std::unique_ptr<SampleBlock> block = std::move(free_.back());
     free_.pop_back();
@@ -221,6 +225,7 @@ class FileSource : public DataSource {
   absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const override {
     return files_->Identity();
   }
+  const Vocabulary* vocabulary() const override { return files_->vocabulary(); }
 
   absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
                                                         int64_t first_sample) override {
@@ -274,7 +279,7 @@ SampleBlock* BlocksBuilder::block() {
       blocks_->back()->ShrinkToFit();
       full_bytes_ += blocks_->back()->bytes();
     }
-    blocks_->push_back(std::make_unique<SampleBlock>(num_dense_, num_features_));
+    blocks_->push_back(std::make_unique<SampleBlock>(num_dense_, num_features_, num_labels_));
   }
   return blocks_->back().get();
 }
@@ -309,6 +314,10 @@ absl::Status FileSourceOptions::Validate() const {
   if (window_samples < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("FileSourceOptions.window_samples is ", window_samples, ", at least 1"));
+  }
+  if (vocabulary_bytes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FileSourceOptions.vocabulary_bytes is ", vocabulary_bytes, ", at least 1"));
   }
   return absl::OkStatus();
 }

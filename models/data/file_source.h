@@ -13,6 +13,7 @@
 #include "base/env.h"
 #include "models/data/data_source.h"
 #include "models/data/sample_block.h"
+#include "models/data/vocabulary.h"
 
 namespace hotrow {
 
@@ -46,6 +47,8 @@ class SampleFiles {
   virtual absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const {
     return std::vector<std::pair<std::string, std::string>>();
   }
+  // DataSource::vocabulary.
+  virtual const Vocabulary* vocabulary() const { return nullptr; }
   // Reads all splits into memory; false, with *splits unspecified, where they do not fit in
   // max_bytes. Reads split by split, unless an implementation can do better.
   virtual absl::StatusOr<bool> Load(int64_t max_bytes, std::array<SampleBlocks, 3>* splits) const;
@@ -57,6 +60,7 @@ class BlocksBuilder {
   BlocksBuilder(const DataSchema& schema, SampleBlocks* blocks)
       : num_dense_(schema.num_dense),
         num_features_(static_cast<int32_t>(schema.features.size())),
+        num_labels_(static_cast<int32_t>(schema.labels.size())),
         blocks_(blocks) {}
 
   // The block to append the next sample to.
@@ -66,6 +70,7 @@ class BlocksBuilder {
  private:
   int32_t num_dense_;
   int32_t num_features_;
+  int32_t num_labels_;
   SampleBlocks* blocks_;
   int64_t full_bytes_ = 0;  // of all blocks but the last
 };
@@ -75,6 +80,15 @@ class BlocksBuilder {
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> IdentityOfFiles(
     Env& env, const std::vector<std::string>& paths);
 
+// The vocabulary of a saved model. Must outlive opening the source.
+struct SavedVocabulary {
+  Vocabulary vocabulary;
+  std::string where;  // names the model in errors
+  // A run goes on: its values are taken as they are. Otherwise those of the new training data that
+  // are frequent enough join them.
+  bool final = false;
+};
+
 struct FileSourceOptions {
   uint64_t seed = 0;
   // Splits that take at most this many bytes together, parsed, are read when the source is opened
@@ -83,6 +97,10 @@ struct FileSourceOptions {
   // Larger ones are read anew in every epoch and shuffled in windows of this many samples in file
   // order; a reader holds two windows.
   int64_t window_samples = 65'536;
+  // Counting how often each value occurs (min_count) takes at most this much.
+  int64_t vocabulary_bytes = int64_t{1} << 30;
+  // The vocabulary of the model that training starts from; null: there is none.
+  const SavedVocabulary* saved_vocabulary = nullptr;
 
   absl::Status Validate() const;
 };

@@ -88,7 +88,8 @@ std::string KnownKinds() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(std::string_view spec, uint64_t seed) {
+absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(
+    std::string_view spec, uint64_t seed, const SavedVocabulary* saved_vocabulary) {
   const size_t colon = spec.find(':');
   const std::string_view kind = spec.substr(0, colon);
   const std::string_view rest =
@@ -110,7 +111,7 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(std::string_view spec
                                                      "\", expected ", file_kind.name, ":",
                                                      file_kind.place, "; ", KnownKinds()));
     }
-    return file_kind.open(std::string(rest), {.seed = seed});
+    return file_kind.open(std::string(rest), {.seed = seed, .saved_vocabulary = saved_vocabulary});
   }
   return absl::InvalidArgumentError(
       absl::StrCat("--data: unknown kind of data \"", std::string(kind), "\"; ", KnownKinds()));
@@ -124,7 +125,8 @@ std::string DataSourceHelp() {
   }
   const FileSourceOptions defaults;
   absl::StrAppend(&help,
-                  " Text may be gzip; a file that is not there is looked for with .gz. ml1m,",
+                  " Text may be gzip; a file that is not there is looked for with .gz; names may ",
+                  "be patterns (*, ?, [a-z]). ml1m,",
                   " census and criteo split by sample number modulo 10: 0-7 train, 8 validation,",
                   " 9 test. Up to ", defaults.memory_bytes >> 20,
                   " MiB of parsed samples stay in memory and are shuffled as a whole; larger data ",

@@ -11,9 +11,13 @@
 
 namespace hotrow {
 
+struct SavedVocabulary;
+
 // Opens the data of --data, such as "synthetic[:key=value,...]". Errors name the wrong part and
-// list the legal ones. seed makes generated data and shuffling repeatable.
-absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(std::string_view spec, uint64_t seed);
+// list the legal ones. seed makes generated data and shuffling repeatable. saved_vocabulary: of the
+// model that training starts from (FileSourceOptions).
+absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(
+    std::string_view spec, uint64_t seed, const SavedVocabulary* saved_vocabulary = nullptr);
 
 // One paragraph for --help: the kinds of data and their keys with defaults.
 std::string DataSourceHelp();

@@ -16,14 +16,6 @@ namespace {
 
 constexpr size_t kLogTableSize = 4096;
 
-bool IsBlank(char c) { return c == ' ' || c == '\t'; }
-
-std::string_view Trim(std::string_view field) {
-  while (!field.empty() && IsBlank(field.front())) field.remove_prefix(1);
-  while (!field.empty() && IsBlank(field.back())) field.remove_suffix(1);
-  return field;
-}
-
 // Decimal digits, at most 19 of them so that they fit; false otherwise.
 bool ParseDigits(std::string_view text, uint64_t* value) {
   if (text.empty() || text.size() > 19) return false;
@@ -37,9 +29,18 @@ bool ParseDigits(std::string_view text, uint64_t* value) {
   return true;
 }
 
+// pandas writes whole numbers of a column with gaps as 3.0.
+std::string_view WithoutZeroFraction(std::string_view text) {
+  const size_t point = text.find('.');
+  if (point == std::string_view::npos || point == 0 || point + 1 == text.size()) return text;
+  if (text.find_first_not_of('0', point + 1) != std::string_view::npos) return text;
+  return text.substr(0, point);
+}
+
 // [-2^63, 2^64), as 64 bits.
 bool ParseInteger(std::string_view text, uint64_t* value) {
   if (ParseDigits(text, value)) return true;
+  text = WithoutZeroFraction(text);
   const char* const end = text.data() + text.size();
   if (!text.empty() && text.front() == '-') {
     int64_t negative = 0;
@@ -66,8 +67,8 @@ constexpr HexDigits MakeHexDigits() {
 }
 constexpr HexDigits kHexDigits = MakeHexDigits();
 
-bool ParseHex(std::string_view text, uint64_t* value) {
-  if (text.empty() || text.size() > 16) return false;
+// The lower 64 bits of a number of hexadecimal digits; false where one is none.
+bool ParseHexDigits(std::string_view text, uint64_t* value) {
   uint64_t sum = 0;
   int32_t bad = 0;  // negative once a digit was
   for (const char c : text) {
@@ -79,6 +80,13 @@ bool ParseHex(std::string_view text, uint64_t* value) {
   return bad >= 0;
 }
 
+bool ParseHex(std::string_view text, uint64_t* value) {
+  if (text.empty() || text.size() > 18) return false;
+  if (ParseHexDigits(text, value)) return text.size() <= 16;
+  const bool prefixed = text.size() > 2 && text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
+  return prefixed && ParseHexDigits(text.substr(2), value);
+}
+
 bool ParseFinite(std::string_view text, double* value) {
   const char* const end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, *value);
@@ -86,41 +94,68 @@ bool ParseFinite(std::string_view text, double* value) {
 }
 
 // What a key may look like, for messages.
-const char* ExpectedKey(KeyKind kind) {
-  switch (kind) {
+std::string ExpectedKey(const CategoricalColumn& column) {
+  switch (column.key) {
     case KeyKind::kInteger:
-      return "a whole number of 64 bits";
+      return "a whole number of 64 bits; \"key\": \"hex\" in the schema reads hexadecimal digits, "
+             "\"hash\" any text";
     case KeyKind::kHex:
-      return "1 to 16 hexadecimal digits";
+      return "1 to 16 hexadecimal digits; \"key\": \"hash\" in the schema reads any text";
     case KeyKind::kBucket:
       return "a number";
+    case KeyKind::kTime:
+      return absl::StrCat(column.time_format.Expected(),
+                          "; \"time_format\" in the schema says how");
     case KeyKind::kHash:
       break;
   }
   return "text";
 }
 
+// What programs write where there is no value.
+bool LooksMissing(std::string_view text) {
+  constexpr std::string_view kTexts[] = {"nan",  "NaN",  "NAN", "-nan", "null", "NULL",
+                                         "None", "none", "NA",  "N/A",  "\\N",  "<NA>"};
+  return std::find(std::begin(kTexts), std::end(kTexts), text) != std::end(kTexts);
+}
+
 }  // namespace
 
-absl::Status RowParser::AddUse(const std::string& column, Role role, int32_t index) {
+absl::Status RowParser::AddUse(const std::string& column, Role role, int32_t index,
+                               const KeptKeys* kept) {
   const auto found = std::find(columns_.begin(), columns_.end(), column);
   if (found == columns_.end()) {
+    const std::string hint =
+        columns_.size() > 1
+            ? ""
+            : absl::StrCat("; is ", QuoteForMessage(schema_->delimiter), " the delimiter?");
     return absl::InvalidArgumentError(absl::StrCat(
-        "there is no column ", QuoteForMessage(column),
-        ", which the schema names; there are: ", absl::StrJoin(columns_, ", ").substr(0, 1000)));
+        "there is no column ", QuoteForMessage(column), ", which the schema names; there are: ",
+        absl::StrJoin(columns_, ", ").substr(0, 1000), hint));
   }
   if (std::find(found + 1, columns_.end(), column) != columns_.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("there are two columns ", QuoteForMessage(column)));
   }
-  uses_.push_back({static_cast<int32_t>(found - columns_.begin()), role, index});
+  uses_.push_back({static_cast<int32_t>(found - columns_.begin()), role, index, kept});
   return absl::OkStatus();
 }
 
+RowParser::RowParser(const TableSchema& schema, std::span<const std::string> columns)
+    : schema_(&schema),
+      columns_(columns.begin(), columns.end()),
+      plain_(schema.delimiter.size() == 1 && !schema.quotes),
+      has_missing_values_(!schema.missing_values.empty()),
+      splitter_(SyntaxOf(schema)) {}
+
 absl::StatusOr<RowParser> RowParser::Create(const TableSchema& schema,
-                                            std::span<const std::string> columns) {
+                                            std::span<const std::string> columns,
+                                            const Vocabulary* vocabulary) {
   RowParser parser(schema, columns);
-  HOTROW_RETURN_IF_ERROR(parser.AddUse(schema.label.column, Role::kLabel, 0));
+  for (size_t i = 0; i < schema.labels.size(); ++i) {
+    HOTROW_RETURN_IF_ERROR(
+        parser.AddUse(schema.labels[i].column, Role::kLabel, static_cast<int32_t>(i)));
+  }
   for (size_t i = 0; i < schema.dense.size(); ++i) {
     HOTROW_RETURN_IF_ERROR(
         parser.AddUse(schema.dense[i].column, Role::kDense, static_cast<int32_t>(i)));
@@ -131,8 +166,10 @@ absl::StatusOr<RowParser> RowParser::Create(const TableSchema& schema,
     }
   }
   for (size_t i = 0; i < schema.categorical.size(); ++i) {
+    const CategoricalColumn& column = schema.categorical[i];
+    const KeptKeys* const kept = vocabulary != nullptr ? vocabulary->Find(column.table) : nullptr;
     HOTROW_RETURN_IF_ERROR(
-        parser.AddUse(schema.categorical[i].column, Role::kCategorical, static_cast<int32_t>(i)));
+        parser.AddUse(column.column, Role::kCategorical, static_cast<int32_t>(i), kept));
   }
   std::stable_sort(parser.uses_.begin(), parser.uses_.end(),
                    [](const Use& a, const Use& b) { return a.column < b.column; });
@@ -146,12 +183,13 @@ absl::StatusOr<RowParser> RowParser::Create(const TableSchema& schema,
   return parser;
 }
 
-absl::Status RowParser::WrongColumnCount(std::string_view line) const {
-  const auto found = 1 + std::count(line.begin(), line.end(), schema_->delimiter);
-  const char delimiter[] = {schema_->delimiter, 0};
-  return absl::InvalidArgumentError(absl::StrCat(
-      found, found == 1 ? " column" : " columns", ", expected ", columns_.size(), " separated by ",
-      schema_->delimiter == '\t' ? "TAB" : QuoteForMessage(delimiter)));
+absl::Status RowParser::WrongColumnCount(int64_t found, std::string_view line) const {
+  const std::string& delimiter = schema_->delimiter;
+  const bool quoted = !schema_->quotes && line.find('"') != std::string_view::npos;
+  return absl::InvalidArgumentError(
+      absl::StrCat(found, found == 1 ? " column" : " columns", ", expected ", columns_.size(),
+                   " separated by ", delimiter == "\t" ? "TAB" : QuoteForMessage(delimiter),
+                   quoted ? "; fields in quotes need \"quotes\": true in the schema" : ""));
 }
 
 absl::Status RowParser::Bad(const Use& use, std::string_view found,
@@ -168,11 +206,15 @@ absl::Status RowParser::Parse(std::string_view line, Sample* sample, bool* dropp
         absl::StrCat("a byte of value zero at position ", zero + 1, "; is this a text file?"));
   }
   sample->dense.resize(schema_->dense.size());
+  sample->more_labels.resize(schema_->labels.size() - 1);
   sample->lengths.resize(schema_->categorical.size());
   sample->values.clear();
   *dropped = false;
+  if (!plain_ && (schema_->delimiter.size() > 1 || line.find('"') != std::string_view::npos)) {
+    return ParseSplit(line, sample, dropped);
+  }
 
-  const char delimiter = schema_->delimiter;
+  const char delimiter = schema_->delimiter.front();
   const char* field = line.data();
   const char* const end = field + line.size();
   const auto num_columns = static_cast<int32_t>(columns_.size());
@@ -187,16 +229,33 @@ absl::Status RowParser::Parse(std::string_view line, Sample* sample, bool* dropp
       for (; use != uses_end && use->column == column; ++use) {
         const std::string_view text(field, static_cast<size_t>(field_end - field));
         // A wrong number of columns explains a wrong field better than the other way round.
-        if (status.ok()) status = Apply(*use, schema_->trim ? Trim(text) : text, sample, dropped);
+        if (status.ok())
+          status = Apply(*use, schema_->trim ? TrimBlanks(text) : text, sample, dropped);
       }
     }
     if (field_end == end) break;
     field = field_end + 1;
   }
-  if (column + 1 != num_columns) return WrongColumnCount(line);
+  if (column + 1 != num_columns) return WrongColumnCount(column + 1, line);
   HOTROW_RETURN_IF_ERROR(status);
   if (!bags_in_order_) OrderBags(sample);
   return absl::OkStatus();
+}
+
+// Records with quotes or a longer delimiter.
+absl::Status RowParser::ParseSplit(std::string_view line, Sample* sample, bool* dropped) {
+  HOTROW_RETURN_IF_ERROR(splitter_.Split(line, &fields_));
+  if (fields_.size() != columns_.size()) return WrongColumnCount(std::ssize(fields_), line);
+  for (const Use& use : uses_) {
+    HOTROW_RETURN_IF_ERROR(Apply(use, fields_[static_cast<size_t>(use.column)], sample, dropped));
+  }
+  if (!bags_in_order_) OrderBags(sample);
+  return absl::OkStatus();
+}
+
+bool RowParser::IsMissingValue(std::string_view field) const {
+  const auto& texts = schema_->missing_values;
+  return std::find(texts.begin(), texts.end(), field) != texts.end();
 }
 
 absl::Status RowParser::Apply(const Use& use, std::string_view field, Sample* sample,
@@ -214,27 +273,50 @@ absl::Status RowParser::Apply(const Use& use, std::string_view field, Sample* sa
 
 absl::Status RowParser::ApplyLabel(const Use& use, std::string_view field, Sample* sample,
                                    bool* dropped) {
-  const auto& values = schema_->label.values;
-  if (values.empty()) {
-    if (field != "0" && field != "1") return Bad(use, field, "the label, 0 or 1");
-    sample->label = field == "1" ? 1 : 0;
+  const LabelColumn& label = schema_->labels[static_cast<size_t>(use.index)];
+  const auto is = [&](LabelValue value) {
+    *dropped = *dropped || value == LabelValue::kDrop;
+    const float number = value == LabelValue::kOne ? 1 : 0;
+    if (use.index == 0) {
+      sample->label = number;
+    } else {
+      sample->more_labels[static_cast<size_t>(use.index) - 1] = number;
+    }
     return absl::OkStatus();
+  };
+  if (label.values.empty() && !label.positive.has_value() && (field == "0" || field == "1")) {
+    return is(field == "1" ? LabelValue::kOne : LabelValue::kZero);
   }
-  for (const auto& [text, value] : values) {
-    if (field != text) continue;
-    *dropped = value == LabelValue::kDrop;
-    sample->label = value == LabelValue::kOne ? 1 : 0;
-    return absl::OkStatus();
+  for (const auto& [text, value] : label.values) {
+    if (field == text) return is(value);
+  }
+  const std::string_view whole = WithoutZeroFraction(field);
+  if (label.positive.has_value()) {
+    double x = 0;
+    if (!ParseFinite(field, &x)) return Bad(use, field, "a number, which decides the label");
+    if (label.positive->Holds(x)) return is(LabelValue::kOne);
+    const bool negative = !label.negative.has_value() || label.negative->Holds(x);
+    return is(negative ? LabelValue::kZero : LabelValue::kDrop);
+  }
+  if (label.values.empty()) {
+    if (whole == "0") return is(LabelValue::kZero);
+    if (whole == "1") return is(LabelValue::kOne);
+    return Bad(use, field,
+               "the label, 0 or 1; \"values\" or \"positive\" in the schema say what else means "
+               "which of them");
+  }
+  for (const auto& [text, value] : label.values) {
+    if (whole == text) return is(value);
   }
   std::vector<std::string> known;
-  for (const auto& value : values) known.push_back(QuoteForMessage(value.first));
+  for (const auto& value : label.values) known.push_back(QuoteForMessage(value.first));
   return Bad(use, field, absl::StrCat("a label: ", absl::StrJoin(known, " or ")));
 }
 
 absl::Status RowParser::ApplyDense(const Use& use, std::string_view field, Sample* sample) {
   const DenseTransform transform = schema_->dense[static_cast<size_t>(use.index)].transform;
   float* const out = &sample->dense[static_cast<size_t>(use.index)];
-  if (field.empty()) {
+  if (IsMissing(field)) {
     *out = 0;
     return absl::OkStatus();
   }
@@ -249,7 +331,11 @@ absl::Status RowParser::ApplyDense(const Use& use, std::string_view field, Sampl
     }
     x = static_cast<double>(digits);
   } else if (!ParseFinite(field, &x) || std::abs(x) > std::numeric_limits<float>::max()) {
-    return Bad(use, field, "a number, or nothing where it is missing");
+    return Bad(use, field,
+               absl::StrCat("a number, or nothing where it is missing",
+                            LooksMissing(field) ? "; \"missing_values\" in the schema lists what "
+                                                  "counts as nothing"
+                                                : ""));
   }
   if (transform != DenseTransform::kNone) x = std::log(std::max(x, 1.0 - shift) + shift);
   *out = static_cast<float>(x);
@@ -263,7 +349,7 @@ absl::Status RowParser::ApplyCategorical(const Use& use, std::string_view field,
   bag_begin_[index] = static_cast<int64_t>(begin);
   if (column.separator != 0) {
     HOTROW_RETURN_IF_ERROR(AddBag(use, field, sample));
-  } else if (!field.empty()) {
+  } else if (!IsMissing(field)) {
     HOTROW_RETURN_IF_ERROR(AddKey(use, field, sample));
   }
   if (sample->values.size() == begin && column.missing_key.has_value()) {
@@ -281,9 +367,9 @@ absl::Status RowParser::AddBag(const Use& use, std::string_view field, Sample* s
   while (!rest.empty()) {
     const size_t cut = std::min(rest.find(column.separator), rest.size());
     const std::string_view piece = rest.substr(0, cut);
-    const std::string_view text = schema_->trim ? Trim(piece) : piece;
+    const std::string_view text = schema_->trim ? TrimBlanks(piece) : piece;
     rest.remove_prefix(std::min(cut + 1, rest.size()));
-    if (text.empty()) continue;
+    if (IsMissing(text)) continue;
     if (static_cast<int64_t>(sample->values.size() - begin) == most) {
       return Bad(use, field, absl::StrCat("at most ", most, " values"));
     }
@@ -314,12 +400,16 @@ absl::Status RowParser::AddKey(const Use& use, std::string_view text, Sample* sa
           column.boundaries.begin());
       break;
     }
+    case KeyKind::kTime:
+      good = column.time_format.Key(text, column.part, &key);
+      break;
   }
-  if (!good) return Bad(use, text, ExpectedKey(column.key));
+  if (!good) return Bad(use, text, ExpectedKey(column));
   if (column.modulo > 0) key %= column.modulo;
   if (column.num_embeddings > 0 && key >= static_cast<uint64_t>(column.num_embeddings)) {
     return Bad(use, text, absl::StrCat("a key below ", column.num_embeddings));
   }
+  if (use.kept != nullptr && !use.kept->Contains(key)) key = use.kept->unknown_key();
   sample->values.push_back(key);
   return absl::OkStatus();
 }

@@ -9,22 +9,26 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "models/data/delimited_text.h"
 #include "models/data/sample_block.h"
 #include "models/data/table_schema.h"
+#include "models/data/vocabulary.h"
 
 namespace hotrow {
 
-// Turns lines of one file into samples. The schema must outlive it.
+// Turns records of one file into samples. Schema and vocabulary must outlive it.
 //
 // Threads: one at a time.
 class RowParser {
  public:
   // `columns` are those of the file, in its order. InvalidArgument: the schema names a column that
-  // is not there, or is there twice.
+  // is not there, or is there twice. Keys of tables that `vocabulary` has are those that it keeps,
+  // or unknown; null: all are kept.
   static absl::StatusOr<RowParser> Create(const TableSchema& schema,
-                                          std::span<const std::string> columns);
+                                          std::span<const std::string> columns,
+                                          const Vocabulary* vocabulary = nullptr);
 
-  // Parses a line without its end. *dropped says that its label means to pass it over; the fields
+  // Parses a record without its end. *dropped says that a label means to pass it over; the fields
   // are checked all the same. InvalidArgument names the column, what was found and what is
   // expected; *sample is then unspecified.
   absl::Status Parse(std::string_view line, Sample* sample, bool* dropped);
@@ -35,15 +39,21 @@ class RowParser {
   struct Use {
     int32_t column;  // position in the file
     Role role;
-    int32_t index;  // in TableSchema::dense or ::categorical
+    int32_t index;                   // in TableSchema::labels, ::dense or ::categorical
+    const KeptKeys* kept = nullptr;  // of a categorical column; null: all keys are
   };
 
-  RowParser(const TableSchema& schema, std::span<const std::string> columns)
-      : schema_(&schema), columns_(columns.begin(), columns.end()) {}
+  RowParser(const TableSchema& schema, std::span<const std::string> columns);
 
-  absl::Status AddUse(const std::string& column, Role role, int32_t index);
-  absl::Status WrongColumnCount(std::string_view line) const;
+  absl::Status AddUse(const std::string& column, Role role, int32_t index,
+                      const KeptKeys* kept = nullptr);
+  absl::Status WrongColumnCount(int64_t found, std::string_view line) const;
   absl::Status Bad(const Use& use, std::string_view found, std::string_view expected) const;
+  bool IsMissing(std::string_view field) const {
+    return field.empty() || (has_missing_values_ && IsMissingValue(field));
+  }
+  bool IsMissingValue(std::string_view field) const;
+  absl::Status ParseSplit(std::string_view line, Sample* sample, bool* dropped);
   absl::Status Apply(const Use& use, std::string_view field, Sample* sample, bool* dropped);
   absl::Status ApplyLabel(const Use& use, std::string_view field, Sample* sample, bool* dropped);
   absl::Status ApplyDense(const Use& use, std::string_view field, Sample* sample);
@@ -54,7 +64,11 @@ class RowParser {
 
   const TableSchema* schema_;
   std::vector<std::string> columns_;
-  std::vector<Use> uses_;      // by column
+  std::vector<Use> uses_;  // by column
+  bool plain_;             // fields are cut at one character, and there are no quotes
+  bool has_missing_values_;
+  FieldSplitter splitter_;
+  std::vector<std::string_view> fields_;  // of ParseSplit
   bool bags_in_order_ = true;  // the file has the categorical columns in the order of the schema
   std::vector<float> log_of_;  // ln(i + 1): most counts are small
   // Scratch of OrderBags.

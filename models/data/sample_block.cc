@@ -16,8 +16,8 @@ int64_t SampleBlock::bytes() const {
 }
 
 void SampleBlock::StartLengths() {
-  lengths_.assign(labels_.size() * static_cast<size_t>(num_features_), 1);
-  starts_.resize(labels_.size());
+  lengths_.assign(static_cast<size_t>(size_ * num_features_), 1);
+  starts_.resize(static_cast<size_t>(size_));
   for (size_t i = 0; i < starts_.size(); ++i) {
     starts_[i] = static_cast<int64_t>(i) * num_features_;
   }
@@ -26,6 +26,7 @@ void SampleBlock::StartLengths() {
 void SampleBlock::Append(const Sample& sample) {
   HOTROW_DCHECK(static_cast<int32_t>(sample.dense.size()) == num_dense_);
   HOTROW_DCHECK(static_cast<int32_t>(sample.lengths.size()) == num_features_);
+  HOTROW_DCHECK(static_cast<int32_t>(sample.more_labels.size()) + 1 == num_labels_);
   const bool single = std::all_of(sample.lengths.begin(), sample.lengths.end(),
                                   [](uint16_t length) { return length == 1; });
   if (!single || !starts_.empty()) {
@@ -34,11 +35,14 @@ void SampleBlock::Append(const Sample& sample) {
     lengths_.insert(lengths_.end(), sample.lengths.begin(), sample.lengths.end());
   }
   labels_.push_back(sample.label > 0 ? 1 : 0);
+  for (const float label : sample.more_labels) labels_.push_back(label > 0 ? 1 : 0);
   dense_.insert(dense_.end(), sample.dense.begin(), sample.dense.end());
   values_.insert(values_.end(), sample.values.begin(), sample.values.end());
+  ++size_;
 }
 
 void SampleBlock::Clear() {
+  size_ = 0;
   labels_.clear();
   dense_.clear();
   values_.clear();
@@ -107,12 +111,13 @@ void Prefetch(std::span<const SampleRef> samples, int32_t num_dense, int32_t num
 }  // namespace
 
 void GatherSamples(std::span<const SampleRef> samples, int32_t num_dense, int32_t num_features,
-                   CtrBatch* batch) {
+                   CtrBatch* batch, int32_t num_labels) {
   const auto batch_size = static_cast<int64_t>(samples.size());
   batch->batch_size = batch_size;
   batch->weights.clear();
   batch->true_probability.clear();
-  batch->labels.resize(samples.size());
+  batch->num_labels = num_labels;
+  batch->labels.resize(samples.size() * static_cast<size_t>(num_labels));
   batch->dense.resize(samples.size() * static_cast<size_t>(num_dense));
   const int64_t lookups = FillOffsets(samples, num_features, &batch->offsets);
   batch->values.resize(static_cast<size_t>(lookups));
@@ -126,7 +131,8 @@ void GatherSamples(std::span<const SampleRef> samples, int32_t num_dense, int32_
     const uint64_t* from[kTile];
     for (int64_t b = begin; b < end; ++b) {
       const SampleRef sample = samples[static_cast<size_t>(b)];
-      batch->labels[static_cast<size_t>(b)] = sample.block->label(sample.index);
+      const uint8_t* const labels = sample.block->labels(sample.index);
+      std::copy_n(labels, num_labels, batch->labels.data() + b * num_labels);
       if (num_dense > 0) {
         std::memcpy(batch->dense.data() + b * num_dense, sample.block->dense(sample.index),
                     static_cast<size_t>(num_dense) * sizeof(float));

@@ -9,26 +9,27 @@
 
 namespace hotrow {
 
-// One sample as a reader makes it. Dimensions: I dense features, F categorical ones.
+// One sample as a reader makes it. Dimensions: T labels, I dense features, F categorical ones.
 struct Sample {
-  float label = 0;                // 0 or 1
-  std::vector<float> dense;       // [I]
-  std::vector<uint64_t> values;   // the bags of all features one after the other
-  std::vector<uint16_t> lengths;  // [F], their sum is values.size()
+  float label = 0;                 // 0 or 1
+  std::vector<float> more_labels;  // [T - 1], of further tasks
+  std::vector<float> dense;        // [I]
+  std::vector<uint64_t> values;    // the bags of all features one after the other
+  std::vector<uint16_t> lengths;   // [F], their sum is values.size()
 
   static constexpr int64_t kMaxHotness = UINT16_MAX;
 };
 
-// Samples in memory, packed: 1 byte for the label, 4 a dense feature, 8 a lookup; as long as every
+// Samples in memory, packed: 1 byte a label, 4 a dense feature, 8 a lookup; as long as every
 // bag holds one value, no lengths are kept.
 //
 // Threads: const methods may run concurrently.
 class SampleBlock {
  public:
-  SampleBlock(int32_t num_dense, int32_t num_features)
-      : num_dense_(num_dense), num_features_(num_features) {}
+  SampleBlock(int32_t num_dense, int32_t num_features, int32_t num_labels = 1)
+      : num_dense_(num_dense), num_features_(num_features), num_labels_(num_labels) {}
 
-  int64_t size() const { return static_cast<int64_t>(labels_.size()); }
+  int64_t size() const { return size_; }
   int64_t bytes() const;
   void Append(const Sample& sample);
   void Clear();  // keeps the memory
@@ -36,7 +37,9 @@ class SampleBlock {
 
   int32_t num_dense() const { return num_dense_; }
   int32_t num_features() const { return num_features_; }
-  float label(int64_t i) const { return labels_[static_cast<size_t>(i)]; }
+  int32_t num_labels() const { return num_labels_; }
+  float label(int64_t i) const { return *labels(i); }  // the first one
+  const uint8_t* labels(int64_t i) const { return labels_.data() + i * num_labels_; }
   const float* dense(int64_t i) const { return dense_.data() + i * num_dense_; }
   // Of all features of sample i, feature after feature.
   const uint64_t* values(int64_t i) const {
@@ -52,7 +55,9 @@ class SampleBlock {
 
   int32_t num_dense_;
   int32_t num_features_;
-  std::vector<uint8_t> labels_;   // [size]
+  int32_t num_labels_;
+  int64_t size_ = 0;
+  std::vector<uint8_t> labels_;   // [size, T]
   std::vector<float> dense_;      // [size, I]
   std::vector<uint64_t> values_;  // sample-major
   // Empty until the first sample that does not have one value a bag.
@@ -65,9 +70,9 @@ struct SampleRef {
   int64_t index;
 };
 
-// Copies the samples into a batch, in this order. All blocks have the same I and F.
+// Copies the samples into a batch, in this order. All blocks have the same I, F and T.
 void GatherSamples(std::span<const SampleRef> samples, int32_t num_dense, int32_t num_features,
-                   CtrBatch* batch);
+                   CtrBatch* batch, int32_t num_labels = 1);
 
 }  // namespace hotrow
 

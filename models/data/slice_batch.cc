@@ -31,7 +31,8 @@ void SliceBatch(const CtrBatch& whole, int64_t num_features, int64_t begin, int6
   const int64_t num_dense =
       batch_size == 0 ? 0 : static_cast<int64_t>(whole.dense.size()) / batch_size;
   AssignRange(whole.dense, begin * num_dense, end * num_dense, &out->dense);
-  AssignRange(whole.labels, begin, end, &out->labels);
+  out->num_labels = whole.num_labels;
+  AssignRange(whole.labels, begin * whole.num_labels, end * whole.num_labels, &out->labels);
   AssignRange(whole.true_probability, begin, end, &out->true_probability);
 
   out->values.clear();

@@ -270,6 +270,7 @@ void Generator::Calibrate() {
 void Generator::Generate(std::span<const uint64_t> samples, CtrBatch* batch,
                          Scratch* scratch) const {
   GenerateInputs(samples, batch, scratch);
+  batch->num_labels = 1;
   batch->labels.resize(samples.size());
   batch->true_probability.resize(samples.size());
   for (size_t i = 0; i < samples.size(); ++i) {

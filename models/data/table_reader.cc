@@ -6,25 +6,6 @@
 #include "base/status_macros.h"
 
 namespace hotrow {
-namespace {
-
-std::vector<std::string> HeaderNames(std::string_view line, const TableSchema& schema) {
-  std::vector<std::string> names;
-  while (true) {
-    const size_t cut = std::min(line.find(schema.delimiter), line.size());
-    std::string_view name = line.substr(0, cut);
-    if (schema.trim) {
-      while (!name.empty() && name.front() == ' ') name.remove_prefix(1);
-      while (!name.empty() && name.back() == ' ') name.remove_suffix(1);
-    }
-    names.emplace_back(name);
-    if (cut == line.size()) return names;
-    line.remove_prefix(cut + 1);
-  }
-}
-
-}  // namespace
-
 OpenText OpenTextFrom(Env& env) {
   return [&env](const std::string& path) -> absl::StatusOr<std::unique_ptr<ByteStream>> {
     const std::string compressed = path + ".gz";
@@ -36,8 +17,13 @@ OpenText OpenTextFrom(Env& env) {
   };
 }
 
-TableReader::TableReader(const TableSchema* schema, std::vector<std::string> paths, OpenText open)
-    : schema_(schema), paths_(std::move(paths)), open_(std::move(open)) {}
+TableReader::TableReader(const TableSchema* schema, std::vector<std::string> paths, OpenText open,
+                         const Vocabulary* vocabulary)
+    : schema_(schema), paths_(std::move(paths)), open_(std::move(open)), vocabulary_(vocabulary) {}
+
+std::string TableReader::place() const {
+  return absl::StrCat(paths_[next_path_ - 1], ":", records_->line_number());
+}
 
 absl::Status TableReader::AtLine(const absl::Status& status, int64_t line_number) const {
   return {status.code(), absl::StrCat(paths_[next_path_ - 1], ":", line_number, ": ",
@@ -47,19 +33,23 @@ absl::Status TableReader::AtLine(const absl::Status& status, int64_t line_number
 absl::Status TableReader::OpenNext() {
   const std::string& path = paths_[next_path_++];
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, open_(path));
-  lines_ = std::make_unique<LineReader>(std::move(stream));
+  records_ = std::make_unique<RecordReader>(std::move(stream), SyntaxOf(*schema_));
   rows_ = 0;
   std::vector<std::string> columns = schema_->column_names;
   if (schema_->header) {
     std::string_view line;
-    if (!lines_->Next(&line)) {
-      if (!lines_->status().ok()) return lines_->status();
+    if (!records_->Next(&line)) {
+      if (!records_->status().ok()) return ReadError();
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": the file is empty, expected a header line"));
     }
-    columns = HeaderNames(line, *schema_);
+    std::vector<std::string_view> names;
+    FieldSplitter splitter(SyntaxOf(*schema_));
+    const absl::Status split = splitter.Split(line, &names);
+    if (!split.ok()) return AtLine(split, 1);
+    columns.assign(names.begin(), names.end());
   }
-  absl::StatusOr<RowParser> parser = RowParser::Create(*schema_, columns);
+  absl::StatusOr<RowParser> parser = RowParser::Create(*schema_, columns, vocabulary_);
   if (!parser.ok()) {
     return schema_->header ? AtLine(parser.status(), 1) : parser.status();
   }
@@ -67,33 +57,35 @@ absl::Status TableReader::OpenNext() {
   return absl::OkStatus();
 }
 
+// The stream names its file; what the record reader itself says has no place yet.
+absl::Status TableReader::ReadError() const {
+  return absl::IsInvalidArgument(records_->status())
+             ? AtLine(records_->status(), records_->error_line())
+             : records_->status();
+}
+
 absl::StatusOr<bool> TableReader::Next(Sample* sample) {
   while (true) {
-    if (lines_ == nullptr) {
+    if (records_ == nullptr) {
       if (next_path_ == paths_.size()) return false;
       HOTROW_RETURN_IF_ERROR(OpenNext());
     }
     std::string_view line;
-    while (lines_->Next(&line)) {
+    while (records_->Next(&line)) {
       if (line.empty()) continue;
       ++rows_;
       bool dropped = false;
       const absl::Status status = parser_->Parse(line, sample, &dropped);
-      if (!status.ok()) return AtLine(status, lines_->line_number());
+      if (!status.ok()) return AtLine(status, records_->line_number());
       if (!dropped) return true;
     }
-    if (!lines_->status().ok()) {
-      // The stream names its file; what the line reader itself says has no place yet.
-      return absl::IsInvalidArgument(lines_->status())
-                 ? AtLine(lines_->status(), lines_->line_number() + 1)
-                 : lines_->status();
-    }
+    if (!records_->status().ok()) return ReadError();
     if (rows_ == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(paths_[next_path_ - 1], ": the file is empty, expected ",
                        schema_->header ? "samples after the header" : "samples"));
     }
-    lines_.reset();
+    records_.reset();
   }
 }
 

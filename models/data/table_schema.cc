@@ -1,6 +1,7 @@
 #include "models/data/table_schema.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMaxModulo = 1'000'000;
+constexpr size_t kMaxLabels = 64;
 constexpr const char* kSplitNames[] = {"train", "valid", "test"};
 
 absl::Status Invalid(std::string_view where, std::string_view what) {
@@ -89,6 +91,18 @@ class Fields {
       return 0;
     }
     return text[0];
+  }
+  // A string of 1 to 8 bytes.
+  std::string Delimiter(const char* key, std::string_view fallback) {
+    const json* value = Find(key);
+    if (value == nullptr) return std::string(fallback);
+    const std::string text = value->is_string() ? value->get<std::string>() : "";
+    const bool ends_line = text.find_first_of(std::string_view("\n\r\0", 3)) != std::string::npos;
+    if (text.empty() || text.size() > 8 || ends_line) {
+      Wrong(key, *value, "1 to 8 characters that end no line");
+      return std::string(fallback);
+    }
+    return text;
   }
   // The value that the string stands for.
   template <typename T>
@@ -195,24 +209,51 @@ absl::Status ParseFiles(Fields& root, const std::string& folder, TableSchema* sc
   return absl::OkStatus();
 }
 
-void ParseLabel(Fields& fields, const std::string& column, TableSchema* schema) {
-  if (!schema->label.column.empty()) fields.Fail("a second label; one column is the label");
-  schema->label.column = column;
-  const json* values = fields.Find("values");
-  if (values == nullptr) return;
-  bool good = values->is_object() && !values->empty();
-  for (const auto& item : values->items()) {
-    const json& value = item.value();
-    if (value == 0 || value == 1) {
-      schema->label.values.emplace_back(item.key(),
-                                        value == 0 ? LabelValue::kZero : LabelValue::kOne);
-    } else if (value == "drop") {
-      schema->label.values.emplace_back(item.key(), LabelValue::kDrop);
-    } else {
-      good = false;
-    }
+// "<= 2"
+std::optional<Threshold> ParseThreshold(Fields& fields, const char* key) {
+  const json* value = fields.Find(key);
+  if (value == nullptr) return std::nullopt;
+  using Op = Threshold::Op;
+  constexpr std::pair<std::string_view, Op> kOps[] = {
+      {"<=", Op::kLessEqual}, {">=", Op::kGreaterEqual}, {"==", Op::kEqual},
+      {"!=", Op::kNotEqual},  {"<", Op::kLess},          {">", Op::kGreater}};
+  std::string_view text = value->is_string() ? value->get_ref<const std::string&>() : "";
+  for (const auto& [name, op] : kOps) {
+    if (text.substr(0, name.size()) != name) continue;
+    text = TrimBlanks(text.substr(name.size()));
+    Threshold out = {.op = op};
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), out.bound);
+    if (result.ec != std::errc() || result.ptr != text.data() + text.size()) break;
+    if (std::isfinite(out.bound)) return out;
+    break;
   }
-  if (!good) fields.Wrong("values", *values, "texts, each with 0, 1 or \"drop\"");
+  fields.Wrong(key, *value, "a comparison such as \">= 4\", with one of < <= > >= == !=");
+  return std::nullopt;
+}
+
+void ParseLabel(Fields& fields, const std::string& name, const std::string& column,
+                TableSchema* schema) {
+  LabelColumn label = {.name = name, .column = column};
+  label.positive = ParseThreshold(fields, "positive");
+  label.negative = ParseThreshold(fields, "negative");
+  if (const json* values = fields.Find("values")) {
+    bool good = values->is_object() && !values->empty();
+    for (const auto& item : values->items()) {
+      const json& value = item.value();
+      if (value == 0 || value == 1) {
+        label.values.emplace_back(item.key(), value == 0 ? LabelValue::kZero : LabelValue::kOne);
+      } else if (value == "drop") {
+        label.values.emplace_back(item.key(), LabelValue::kDrop);
+      } else {
+        good = false;
+      }
+    }
+    if (!good) fields.Wrong("values", *values, "texts, each with 0, 1 or \"drop\"");
+  }
+  if (label.negative.has_value() && !label.positive.has_value()) {
+    fields.Fail("\"negative\" needs \"positive\" beside it");
+  }
+  schema->labels.push_back(std::move(label));
 }
 
 void ParseCategorical(Fields& fields, const std::string& name, const std::string& column,
@@ -221,12 +262,39 @@ void ParseCategorical(Fields& fields, const std::string& name, const std::string
   out.name = name;
   out.column = column;
   out.table = fields.String("table", name);
+  const bool has_key = fields.Find("key") != nullptr;
   out.key = fields.Choice<KeyKind>("key",
                                    {{"integer", KeyKind::kInteger},
                                     {"hex", KeyKind::kHex},
                                     {"hash", KeyKind::kHash},
                                     {"bucket", KeyKind::kBucket}},
                                    KeyKind::kHash);
+  if (fields.Find("part") != nullptr) {
+    out.key = KeyKind::kTime;
+    if (has_key) fields.Fail("\"part\" of a time is the key, and no \"key\" is given beside it");
+  }
+  out.part = fields.Choice<TimePart>("part",
+                                     {{"hour", TimePart::kHour},
+                                      {"weekday", TimePart::kWeekday},
+                                      {"weekend", TimePart::kWeekend},
+                                      {"day", TimePart::kDay},
+                                      {"month", TimePart::kMonth}},
+                                     TimePart::kHour);
+  if (const json* format = fields.Find("time_format")) {
+    if (!format->is_string()) fields.Wrong("time_format", *format, "a string");
+    auto parsed = TimeFormat::Parse(format->is_string() ? format->get<std::string>() : "iso8601");
+    if (parsed.ok()) {
+      out.time_format = *std::move(parsed);
+    } else {
+      fields.Fail(absl::StrCat("\"time_format\": found ", Describe(*format), ": ",
+                               std::string(parsed.status().message())));
+    }
+    if (out.key != KeyKind::kTime) fields.Fail("\"time_format\" needs \"part\" beside it");
+  } else if (out.key == KeyKind::kTime) {
+    fields.Fail("\"time_format\" is missing, such as \"iso8601\", \"unix\" or \"%y%m%d%H\"");
+  }
+  out.min_count = fields.Number("min_count", 1).value_or(0);
+  out.unknown = fields.Number("unknown", 0);
   out.modulo = fields.Number("modulo", 1).value_or(0);
   out.separator = fields.Character("separator");
   out.missing_key = fields.Number("missing", 0);
@@ -258,7 +326,7 @@ absl::Status ParseColumn(const json& value, std::string where, TableSchema* sche
     fields.Fail("\"role\" is missing");
     return fields.status();
   }
-  if (role == Role::kLabel) ParseLabel(fields, column, schema);
+  if (role == Role::kLabel) ParseLabel(fields, name, column, schema);
   if (role == Role::kDense) {
     schema->dense.push_back(
         {.name = name,
@@ -291,6 +359,20 @@ absl::Status ValidateCategorical(const CategoricalColumn& column) {
       return fail("\"boundaries\" must be finite and ascend");
     }
   }
+  if (column.key == KeyKind::kTime) {
+    if (column.modulo > 0 || column.num_embeddings > 0) {
+      return fail(
+          "the number of keys follows from \"part\"; \"modulo\" and \"num_embeddings\" are "
+          "not given");
+    }
+    if (column.part == TimePart::kHour && !column.time_format.has_hour()) {
+      return fail("\"time_format\" has no hour (%H), which \"part\" asks for");
+    }
+  }
+  if (column.unknown.has_value() && column.min_count == 0) {
+    return fail("\"unknown\" is the key of rare values and needs \"min_count\" beside it");
+  }
+  if (column.min_count > UINT32_MAX) return fail("\"min_count\" is above 2^32 - 1");
   if (column.max_hotness > Sample::kMaxHotness) {
     return fail(absl::StrCat("\"max_hotness\" is above ", Sample::kMaxHotness));
   }
@@ -308,12 +390,69 @@ absl::Status ValidateCategorical(const CategoricalColumn& column) {
   return absl::OkStatus();
 }
 
+// Features of a table share its rows, so a value has to be rare in all of them alike.
+absl::Status ValidateMinCounts(const TableSchema& schema) {
+  std::map<std::string_view, const CategoricalColumn*> first_of;
+  for (const CategoricalColumn& column : schema.categorical) {
+    const CategoricalColumn& first = *first_of.try_emplace(column.table, &column).first->second;
+    const bool same = first.min_count == column.min_count &&
+                      (column.min_count == 0 || UnknownKey(first) == UnknownKey(column));
+    if (same) continue;
+    return Invalid(
+        schema.name,
+        absl::StrCat("columns ", QuoteForMessage(first.name), " and ", QuoteForMessage(column.name),
+                     " share table ", QuoteForMessage(column.table),
+                     " and must have the same \"min_count\" and the same \"unknown\" key"));
+  }
+  return absl::OkStatus();
+}
+
 std::string Folder(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? std::string() : path.substr(0, std::max<size_t>(slash, 1));
 }
 
 }  // namespace
+
+bool Threshold::Holds(double x) const {
+  switch (op) {
+    case Op::kLess:
+      return x < bound;
+    case Op::kLessEqual:
+      return x <= bound;
+    case Op::kGreater:
+      return x > bound;
+    case Op::kGreaterEqual:
+      return x >= bound;
+    case Op::kEqual:
+      return x == bound;
+    case Op::kNotEqual:
+      break;
+  }
+  return x != bound;
+}
+
+int64_t NumEmbeddings(const CategoricalColumn& column) {
+  int64_t size = column.num_embeddings;
+  if (column.modulo > 0) size = static_cast<int64_t>(column.modulo);
+  if (column.key == KeyKind::kBucket) size = static_cast<int64_t>(column.boundaries.size()) + 1;
+  if (column.key == KeyKind::kTime) size = TimePartSize(column.part);
+  // The key of missing fields may lie behind the others; up there it leaves no bound at all.
+  const uint64_t missing = column.missing_key.value_or(0);
+  if (size > 0 && missing >= static_cast<uint64_t>(size)) {
+    size = missing < INT64_MAX ? static_cast<int64_t>(missing) + 1 : 0;
+  }
+  return size;
+}
+
+uint64_t UnknownKey(const CategoricalColumn& column) {
+  const int64_t size = NumEmbeddings(column);
+  return column.unknown.value_or(size > 0 ? static_cast<uint64_t>(size) : uint64_t{1} << 63);
+}
+
+FieldSyntax SyntaxOf(const TableSchema& schema) {
+  return {.delimiter = schema.delimiter, .quotes = schema.quotes, .trim = schema.trim};
+}
 
 uint64_t HashText(std::string_view text) {
   return HashBytes(0, 0, std::as_bytes(std::span(text.data(), text.size()))).lo;
@@ -328,7 +467,20 @@ void SplitByTen(TableSchema* schema) {
 
 absl::Status TableSchema::Validate() const {
   const std::string where = name;
-  if (label.column.empty()) return Invalid(where, "no column has the role \"label\"");
+  if (labels.empty()) return Invalid(where, "no column has the role \"label\"");
+  if (labels.size() > kMaxLabels) {
+    return Invalid(where, absl::StrCat(labels.size(), " labels, at most ", kMaxLabels));
+  }
+  std::set<std::string> label_names;
+  for (const LabelColumn& label : labels) {
+    if (!label_names.insert(label.name).second) {
+      return Invalid(where, absl::StrCat("two labels have the name ", QuoteForMessage(label.name)));
+    }
+  }
+  if (delimiter.empty()) return Invalid(where, "\"delimiter\" is empty");
+  if (quotes && delimiter.find('"') != std::string::npos) {
+    return Invalid(where, "\"delimiter\" holds a quote; give \"quotes\": false");
+  }
   if (dense.empty() && categorical.empty()) return Invalid(where, "there is no feature");
   if (static_cast<int64_t>(split_of.size()) != modulo) {
     return Invalid(where, "split_of must have modulo entries");
@@ -345,13 +497,14 @@ absl::Status TableSchema::Validate() const {
       return Invalid(where,
                      absl::StrCat("two features have the name ", QuoteForMessage(column.name)));
     }
-    if (column.separator == delimiter) {
+    if (column.separator != 0 && delimiter == std::string_view(&column.separator, 1)) {
       return Invalid(where, absl::StrCat("column ", QuoteForMessage(column.name),
                                          ": \"separator\" is the delimiter"));
     }
     const absl::Status status = ValidateCategorical(column);
     if (!status.ok()) return Invalid(where, std::string(status.message()));
   }
+  HOTROW_RETURN_IF_ERROR(ValidateMinCounts(*this));
   std::set<std::string> file_columns;
   for (const std::string& column : column_names) {
     if (!file_columns.insert(column).second) {
@@ -373,7 +526,7 @@ absl::StatusOr<TableSchema> ParseTableSchema(std::string_view text, const std::s
   Fields fields(root, where);
   schema.name = fields.String("name", where);
   schema.trim = fields.Bool("trim", false);
-  if (const char delimiter = fields.Character("delimiter")) schema.delimiter = delimiter;
+  schema.delimiter = fields.Delimiter("delimiter", ",");
   const json* header = fields.Find("header");
   if (header != nullptr && header->is_array()) {
     schema.header = false;
@@ -387,6 +540,10 @@ absl::StatusOr<TableSchema> ParseTableSchema(std::string_view text, const std::s
     for (size_t i = 0; columns->is_array() && i < columns->size(); ++i) {
       fields.Fail(ParseColumn((*columns)[i], absl::StrCat(where, ": columns[", i, "]"), &schema));
     }
+  }
+  schema.quotes = fields.Bool("quotes", true);
+  if (const json* missing = fields.Find("missing_values")) {
+    schema.missing_values = fields.Strings("missing_values", *missing);
   }
   HOTROW_RETURN_IF_ERROR(fields.Finish());
   const absl::Status status = schema.Validate();

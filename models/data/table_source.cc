@@ -7,7 +7,10 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "models/data/file_pattern.h"
 #include "models/data/table_reader.h"
+#include "models/data/vocabulary.h"
+#include "models/json/quote.h"
 
 namespace hotrow {
 namespace {
@@ -15,11 +18,11 @@ namespace {
 // The samples of one split; of files that hold several, those that belong to it.
 class TableStream : public SampleStream {
  public:
-  TableStream(const TableSchema* schema, Split split, Env& env)
+  TableStream(const TableSchema* schema, const Vocabulary* vocabulary, Split split, Env& env)
       : schema_(schema),
         split_(split),
         reader_(schema, schema->files[schema->modulo > 0 ? 0 : static_cast<size_t>(split)],
-                OpenTextFrom(env)) {}
+                OpenTextFrom(env), vocabulary) {}
 
   absl::Status Read(int64_t max_samples, SampleBlock* block) override {
     for (int64_t n = 0; n < max_samples; ++n) {
@@ -56,12 +59,18 @@ class TableStream : public SampleStream {
 
 class TableFiles : public SampleFiles {
  public:
-  TableFiles(const TableSchema& schema, Env& env)
-      : table_(schema), env_(env), schema_(DataSchemaOf(schema)) {}
+  TableFiles(const TableSchema& schema, Vocabulary vocabulary, Env& env)
+      : table_(schema),
+        vocabulary_(std::move(vocabulary)),
+        env_(env),
+        schema_(DataSchemaOf(schema)) {}
 
   const DataSchema& schema() const override { return schema_; }
   absl::StatusOr<std::unique_ptr<SampleStream>> OpenStream(Split split) const override {
-    return std::make_unique<TableStream>(&table_, split, env_);
+    return std::make_unique<TableStream>(&table_, vocabulary(), split, env_);
+  }
+  const Vocabulary* vocabulary() const override {
+    return vocabulary_.empty() ? nullptr : &vocabulary_;
   }
   absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const override {
     std::vector<std::string> paths;
@@ -84,7 +93,7 @@ class TableFiles : public SampleFiles {
     if (table_.modulo == 0) return SampleFiles::Load(max_bytes, splits);
     BlocksBuilder builders[] = {
         {schema_, &(*splits)[0]}, {schema_, &(*splits)[1]}, {schema_, &(*splits)[2]}};
-    TableReader reader(&table_, table_.files[0], OpenTextFrom(env_));
+    TableReader reader(&table_, table_.files[0], OpenTextFrom(env_), vocabulary());
     Sample sample;
     for (int64_t index = 0;; ++index) {
       HOTROW_ASSIGN_OR_RETURN(const bool found, reader.Next(&sample));
@@ -100,9 +109,116 @@ class TableFiles : public SampleFiles {
 
  private:
   const TableSchema table_;
+  const Vocabulary vocabulary_;
   Env& env_;
   DataSchema schema_;
 };
+
+// Puts the files in the place of their patterns.
+absl::Status ExpandFiles(Env& env, TableSchema* schema) {
+  for (std::vector<std::string>& files : schema->files) {
+    std::vector<std::string> expanded;
+    for (const std::string& file : files) {
+      HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> found, ExpandFilePattern(env, file));
+      expanded.insert(expanded.end(), found.begin(), found.end());
+    }
+    files = std::move(expanded);
+  }
+  return absl::OkStatus();
+}
+
+// The values of one table that merges rare ones.
+struct TableCount {
+  std::string table;
+  uint64_t min_count;
+  uint64_t unknown_key;
+  KeyCounter counter = {};
+};
+
+std::vector<TableCount> TablesToCount(const TableSchema& schema) {
+  std::vector<TableCount> counts;
+  for (const CategoricalColumn& column : schema.categorical) {
+    const bool known = std::any_of(counts.begin(), counts.end(), [&](const TableCount& count) {
+      return count.table == column.table;
+    });
+    if (column.min_count > 0 && !known) {
+      counts.push_back({column.table, column.min_count, UnknownKey(column)});
+    }
+  }
+  return counts;
+}
+
+// Reads the training samples once and counts their values.
+absl::Status CountValues(const TableSchema& schema, int64_t max_bytes, Env& env,
+                         std::vector<TableCount>* counts) {
+  std::vector<TableCount*> count_of(schema.categorical.size());
+  for (size_t f = 0; f < count_of.size(); ++f) {
+    for (TableCount& count : *counts) {
+      if (count.table == schema.categorical[f].table) count_of[f] = &count;
+    }
+  }
+  int64_t bytes = 0;
+  for (const TableCount& count : *counts) bytes += count.counter.bytes();
+  TableReader reader(&schema, schema.files[0], OpenTextFrom(env));
+  Sample sample;
+  for (int64_t index = 0;; ++index) {
+    HOTROW_ASSIGN_OR_RETURN(const bool found, reader.Next(&sample));
+    if (!found) return absl::OkStatus();
+    if (schema.modulo > 0 &&
+        schema.split_of[static_cast<size_t>(index % schema.modulo)] != Split::kTrain) {
+      continue;
+    }
+    size_t at = 0;
+    for (size_t f = 0; f < count_of.size(); at += sample.lengths[f++]) {
+      if (count_of[f] == nullptr) continue;
+      TableCount& count = *count_of[f];
+      const CategoricalColumn& column = schema.categorical[f];
+      for (size_t i = at; i < at + sample.lengths[f]; ++i) {
+        const uint64_t key = sample.values[i];
+        if (key == count.unknown_key) {
+          if (column.missing_key == key) continue;
+          return absl::InvalidArgumentError(absl::StrCat(
+              reader.place(), ": column ", QuoteForMessage(column.column), " has the key ", key,
+              ", which stands for rare values; give another key as \"unknown\" in the schema"));
+        }
+        if (count.counter.full()) {
+          if (bytes + count.counter.bytes_to_grow() > max_bytes) {
+            return absl::ResourceExhaustedError(absl::StrCat(
+                reader.place(), ": counting the values of table ", QuoteForMessage(count.table),
+                " for \"min_count\" takes more than ", max_bytes >> 20, " MiB, after ",
+                count.counter.distinct(),
+                " different ones; give the column a \"modulo\", or leave out \"min_count\""));
+          }
+          bytes += count.counter.bytes();
+          count.counter.Grow();
+        }
+        count.counter.Add(key);
+      }
+    }
+  }
+}
+
+// Which values have rows of their own: what the model has that training starts from, and those of
+// the training data.
+absl::StatusOr<Vocabulary> MakeVocabulary(const TableSchema& schema,
+                                          const FileSourceOptions& options, Env& env) {
+  const SavedVocabulary* const saved = options.saved_vocabulary;
+  std::vector<TableCount> counts = TablesToCount(schema);
+  if (!counts.empty() && (saved == nullptr || !saved->final)) {
+    HOTROW_RETURN_IF_ERROR(CountValues(schema, options.vocabulary_bytes, env, &counts));
+  }
+  std::vector<KeptKeys> tables;
+  for (TableCount& count : counts) {
+    std::vector<uint64_t> keys = count.counter.KeysFrom(count.min_count);
+    count.counter = KeyCounter();  // gives back its memory
+    tables.emplace_back(count.table, count.min_count, count.unknown_key, std::move(keys));
+  }
+  Vocabulary vocabulary(std::move(tables));
+  if (saved != nullptr) {
+    HOTROW_RETURN_IF_ERROR(vocabulary.Join(saved->vocabulary, saved->where));
+  }
+  return vocabulary;
+}
 
 constexpr const char* kFrappe = R"json({
   "name": "frappe",
@@ -204,19 +320,17 @@ DataSchema DataSchemaOf(const TableSchema& schema) {
   DataSchema out;
   out.name = schema.name;
   out.num_dense = static_cast<int32_t>(schema.dense.size());
+  out.labels.clear();
+  for (const LabelColumn& label : schema.labels) out.labels.push_back(label.name);
   for (const CategoricalColumn& column : schema.categorical) {
     DataFeature feature;
     feature.name = column.name;
     feature.table = column.table;
-    feature.num_embeddings = column.num_embeddings;
-    if (column.modulo > 0) feature.num_embeddings = static_cast<int64_t>(column.modulo);
-    if (column.key == KeyKind::kBucket) {
-      feature.num_embeddings = static_cast<int64_t>(column.boundaries.size()) + 1;
-    }
-    // The key of missing fields may lie behind the others; up there it leaves no bound at all.
-    const uint64_t missing = column.missing_key.value_or(0);
-    if (feature.num_embeddings > 0 && missing >= static_cast<uint64_t>(feature.num_embeddings)) {
-      feature.num_embeddings = missing < INT64_MAX ? static_cast<int64_t>(missing) + 1 : 0;
+    feature.num_embeddings = NumEmbeddings(column);
+    if (column.min_count > 0 && feature.num_embeddings > 0) {
+      const uint64_t last =
+          std::max(UnknownKey(column), static_cast<uint64_t>(feature.num_embeddings) - 1);
+      feature.num_embeddings = last < INT64_MAX ? static_cast<int64_t>(last) + 1 : 0;
     }
     feature.max_hotness = column.separator == 0 ? 1 : column.max_hotness;
     out.features.push_back(std::move(feature));
@@ -228,7 +342,12 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenTableSource(const TableSchema& s
                                                             const FileSourceOptions& options,
                                                             Env& env) {
   HOTROW_RETURN_IF_ERROR(schema.Validate());
-  return OpenFileSource(std::make_unique<TableFiles>(schema, env), options);
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  TableSchema expanded = schema;
+  HOTROW_RETURN_IF_ERROR(ExpandFiles(env, &expanded));
+  HOTROW_ASSIGN_OR_RETURN(Vocabulary vocabulary, MakeVocabulary(expanded, options, env));
+  return OpenFileSource(std::make_unique<TableFiles>(expanded, std::move(vocabulary), env),
+                        options);
 }
 
 TableSchema FrappeSchema(const std::string& dir) { return MustParse(kFrappe, dir + "/frappe"); }
@@ -256,20 +375,22 @@ TableSchema CensusSchema(const std::vector<std::string>& paths) {
       schema.categorical.push_back({.name = name, .column = name, .table = name});
     }
   }
-  schema.label = {.column = "income",
-                  .values = {{"- 50000.", LabelValue::kZero}, {"50000+.", LabelValue::kOne}}};
+  schema.labels.push_back(
+      {.name = "income",
+       .column = "income",
+       .values = {{"- 50000.", LabelValue::kZero}, {"50000+.", LabelValue::kOne}}});
   return schema;
 }
 
 TableSchema CriteoSchema(const std::vector<std::string>& paths) {
   TableSchema schema;
   schema.name = "criteo";
-  schema.delimiter = '\t';
+  schema.delimiter = "\t";
   schema.header = false;
   schema.files[0] = paths;
   SplitByTen(&schema);
   schema.column_names.emplace_back("label");
-  schema.label.column = "label";
+  schema.labels.push_back({.name = "label", .column = "label"});
   for (int i = 1; i <= 13; ++i) {
     const std::string name = absl::StrCat("I", i);
     schema.column_names.push_back(name);

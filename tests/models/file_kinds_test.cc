@@ -141,7 +141,7 @@ TEST(FileKindsTest, ExamplesOfTheDocumentationAreSchemas) {
     const TableSchema built_in = MovieLensSchema({"ml1m_ctr.csv.gz"});
     EXPECT_EQ(schema.files, built_in.files);
     EXPECT_EQ(schema.split_of, built_in.split_of);
-    EXPECT_EQ(schema.label.values, built_in.label.values);
+    EXPECT_EQ(schema.labels[0].values, built_in.labels[0].values);
     ASSERT_EQ(schema.categorical.size(), built_in.categorical.size());
     for (size_t i = 0; i < schema.categorical.size(); ++i) {
       EXPECT_EQ(schema.categorical[i].name, built_in.categorical[i].name);
@@ -150,7 +150,7 @@ TEST(FileKindsTest, ExamplesOfTheDocumentationAreSchemas) {
       EXPECT_EQ(schema.categorical[i].max_hotness, built_in.categorical[i].max_hotness);
     }
   }
-  EXPECT_EQ(examples, 2);
+  EXPECT_EQ(examples, 4);
 }
 
 }  // namespace

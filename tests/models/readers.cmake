@@ -11,6 +11,8 @@ hotrow_add_test(
           slice_batch_test.cc
           table_reader_test.cc
           table_schema_test.cc
+          text_forms_test.cc
+          vocabulary_test.cc
           zip_archive_test.cc
   DEPS hotrow::models ZLIB::ZLIB)
 target_compile_definitions(readers_test PRIVATE HOTROW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

@@ -36,7 +36,7 @@ TEST(TableSchemaTest, EveryFieldIsRead) {
     ]})",
                                                                          "/data/shop.json"));
   EXPECT_EQ(schema.name, "shop");
-  EXPECT_EQ(schema.delimiter, '\t');
+  EXPECT_EQ(schema.delimiter, "\t");
   EXPECT_TRUE(schema.trim);
   EXPECT_FALSE(schema.header);
   EXPECT_THAT(schema.column_names, ElementsAre("click", "price", "user", "words"));
@@ -44,8 +44,8 @@ TEST(TableSchemaTest, EveryFieldIsRead) {
   EXPECT_THAT(schema.files[1], ElementsAre("/data/v"));
   EXPECT_THAT(schema.files[2], ElementsAre("/data/t"));
   EXPECT_EQ(schema.modulo, 0);
-  EXPECT_EQ(schema.label.column, "click");
-  EXPECT_EQ(schema.label.values.size(), 3u);
+  EXPECT_EQ(schema.labels[0].column, "click");
+  EXPECT_EQ(schema.labels[0].values.size(), 3u);
   ASSERT_EQ(schema.dense.size(), 2u);
   EXPECT_EQ(schema.dense[0].name, "cost");
   EXPECT_EQ(schema.dense[0].column, "price");
@@ -82,7 +82,7 @@ TEST(TableSchemaTest, SplitByRemainder) {
                                                             kColumns, "}"),
                                                "s.json"));
   EXPECT_EQ(schema.name, "s.json");
-  EXPECT_EQ(schema.delimiter, ',');
+  EXPECT_EQ(schema.delimiter, ",");
   EXPECT_TRUE(schema.header);
   EXPECT_THAT(schema.files[0], ElementsAre("all.csv"));
   EXPECT_EQ(schema.modulo, 5);
@@ -142,7 +142,8 @@ TEST(TableSchemaTest, ErrorsNameFileFieldFoundAndExpected) {
       {with(R"("files": ["a"], "split": {"modulo": 2, "valid": [2]})"), "\"valid\": found [2]"},
       {with(R"("files": ["a"], "split": {"modulo": 2, "valid": [1], "test": [1]})"),
        "\"test\": found [1]"},
-      {with(files + R"(, "delimiter": ",,")"), "\"delimiter\": found \",,\", expected one char"},
+      {with(files + R"(, "delimiter": "123456789")"),
+       "\"delimiter\": found \"123456789\", expected 1 to 8 characters that end no line"},
       {with(files + R"(, "delimiter": "\n")"), "\"delimiter\": found \"\\n\""},
       {with(files + R"(, "delimiter": 9)"), "\"delimiter\": found 9"},
       {with(files + R"(, "header": false)"),
@@ -155,7 +156,6 @@ TEST(TableSchemaTest, ErrorsNameFileFieldFoundAndExpected) {
       {"{" + files + R"(, "columns": [3]})", "columns[0]: found 3, expected an object"},
       {"{" + files + R"(, "columns": []})", "no column has the role \"label\""},
       {"{" + files + R"(, "columns": [{"name": "y", "role": "label"}]})", "there is no feature"},
-      {column(R"("role": "label")"), "columns[1]: a second label"},
       {column(R"("rol": "dense")"), "columns[1]: \"role\" is missing"},
       {column(R"("role": "denses")"), "columns[1]: \"role\": found \"denses\", expected \"categ"},
       {column(R"("role": "dense", "transform": "sqrt")"),
@@ -176,6 +176,36 @@ TEST(TableSchemaTest, ErrorsNameFileFieldFoundAndExpected) {
       {category(R"("max_hotness": 2)"), "\"max_hotness\" above 1 needs a \"separator\""},
       {category(R"("max_hotness": 70000, "separator": "|")"), "\"max_hotness\" is above 65535"},
       {category(R"("separator": ",")"), "\"separator\" is the delimiter"},
+      {with(files + R"(, "delimiter": "\"")"), "\"delimiter\" holds a quote"},
+      {with(files + R"(, "missing_values": "nan")"),
+       "\"missing_values\": found \"nan\", expected a"},
+      {category(R"("part": "hour")"), "\"time_format\" is missing, such as \"iso8601\""},
+      {category(R"("part": "hours", "time_format": "unix")"),
+       "\"part\": found \"hours\", expected \"day\" or \"hour\" or \"month\""},
+      {category(R"("time_format": "unix")"), "\"time_format\" needs \"part\" beside it"},
+      {category(R"("part": "day", "key": "hash", "time_format": "unix")"),
+       "no \"key\" is given beside it"},
+      {category(R"("part": "day", "time_format": "YYMMDDHH")"),
+       "\"time_format\": found \"YYMMDDHH\": it has no date; expected \"iso8601\""},
+      {category(R"("part": "day", "time_format": "%y%m%j")"), "%j is not known; known: %Y"},
+      {category(R"("part": "day", "time_format": "%y%Y%m%d")"), "%Y twice"},
+      {category(R"("part": "hour", "time_format": "%y%m%d")"), "\"time_format\" has no hour (%H)"},
+      {category(R"("part": "day", "time_format": "unix", "modulo": 5)"), "follows from \"part\""},
+      {category(R"("unknown": 3)"), "\"unknown\" is the key of rare values and needs"},
+      {category(R"("min_count": 0)"), "\"min_count\": found 0, expected a whole number"},
+      {R"({"files": {"train": ["a"]}, "columns": [{"name": "y", "role": "label"},
+          {"name": "a", "role": "categorical", "table": "t", "min_count": 3},
+          {"name": "b", "role": "categorical", "table": "t"}]})",
+       "columns \"a\" and \"b\" share table \"t\" and must have the same \"min_count\""},
+      {R"({"files": {"train": ["a"]}, "columns": [{"name": "y", "role": "label", "positive": "4"},
+          {"name": "x", "role": "dense"}]})",
+       "\"positive\": found \"4\", expected a comparison such as \">= 4\""},
+      {R"({"files": {"train": ["a"]}, "columns": [{"name": "y", "role": "label", "negative": "<4"},
+          {"name": "x", "role": "dense"}]})",
+       "\"negative\" needs \"positive\" beside it"},
+      {R"({"files": {"train": ["a"]}, "columns": [{"name": "y", "role": "label"},
+          {"name": "y", "role": "label"}, {"name": "x", "role": "dense"}]})",
+       "two labels have the name \"y\""},
       {category(R"("num_embeddings": 5, "missing": 5)"), "\"missing\" is not below"},
       {category(R"("num_embeddings": 5, "modulo": 5)"), "follows from \"modulo\""},
       {category(R"("num_embeddings": 9223372036854775808)"), "\"num_embeddings\" is too large"},

@@ -1,0 +1,25 @@
+#ifndef HOTROW_MODELS_DATA_FILE_PATTERN_H_
+#define HOTROW_MODELS_DATA_FILE_PATTERN_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/env.h"
+
+namespace hotrow {
+
+// Whether a name matches a pattern as a shell has them: * (any characters), ? (one), [a-z] (one of
+// these), [!a-z] (one other). A name that begins with a dot matches only where the pattern does.
+bool MatchesPattern(std::string_view pattern, std::string_view name);
+
+// The files that a path stands for, sorted by name. One without *, ? and [, and one that is there
+// under this very name or with .gz after it, stands for itself. Any folder of the path may be a
+// pattern. Where nothing matches, the pattern with .gz after it is tried. Errors: NotFound (nothing
+// matches), InvalidArgument (a file matches with and without .gz), both naming the pattern.
+absl::StatusOr<std::vector<std::string>> ExpandFilePattern(Env& env, const std::string& path);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_DATA_FILE_PATTERN_H_
