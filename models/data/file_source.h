@@ -99,7 +99,7 @@ struct FileSourceOptions {
   int64_t window_samples = 65'536;
   // Counting how often each value occurs (min_count) takes at most this much.
   int64_t vocabulary_bytes = int64_t{1} << 30;
-  // The vocabulary of the model that training starts from; null: there is none.
+  // The vocabulary of the model that training starts from, which keeps it; null: there is none.
   const SavedVocabulary* saved_vocabulary = nullptr;
 
   absl::Status Validate() const;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,9 +21,12 @@
 #include "base/trace.h"
 #include "cache/cache_policy.h"
 #include "comm/create_communicator.h"
+#include "models/data/file_source.h"
 #include "models/data/open_data_source.h"
+#include "models/saving/vocabulary_file.h"
 #include "models/train/access_recorder.h"
 #include "models/train/report.h"
+#include "models/train/run_start_impl.h"
 #include "models/train/trainer.h"
 
 namespace hotrow {
@@ -139,6 +143,22 @@ void PrintTryNext(const TrainProgram& program, const FlagSet& set, const Trainer
   }
 }
 
+// Which values have rows of their own in the model that training starts from; none: it merges none,
+// or training starts from new parameters.
+absl::StatusOr<std::optional<SavedVocabulary>> FindSavedVocabulary(const TrainerOptions& options,
+                                                                   Env& env) {
+  std::optional<SavedVocabulary> out;
+  const absl::StatusOr<RunStart> start = FindStart(options, env);
+  if (!start.ok()) return out;  // RunTraining says why, and what comes before it
+  if (!start->saved.has_value() || !start->saved->vocabulary.has_value()) return out;
+  HOTROW_ASSIGN_OR_RETURN(Vocabulary vocabulary, ReadSavedVocabulary(env, *start->saved));
+  out = {.vocabulary = std::move(vocabulary),
+         .where = start->resumed ? absl::StrCat("--resume from ", start->saved->dir)
+                                 : absl::StrCat("--init_from=", options.init_from),
+         .final = start->resumed};
+  return out;
+}
+
 // What is left once the ranks know each other: all of a process that is alone.
 absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags& flags,
                    TrainerOptions options, Communicator& communicator) {
@@ -167,8 +187,11 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
   options.stop_signal = &stop_signal;
   options.communicator = &communicator;
 
-  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
-                          OpenDataSource(flags.data, options.seed));
+  HOTROW_ASSIGN_OR_RETURN(const std::optional<SavedVocabulary> vocabulary,
+                          FindSavedVocabulary(options, env));
+  HOTROW_ASSIGN_OR_RETURN(
+      const std::unique_ptr<DataSource> data,
+      OpenDataSource(flags.data, options.seed, vocabulary ? &*vocabulary : nullptr));
   HOTROW_ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::Create(options.device));
   const ExecContext ctx = stream.On({.pool = &pool, .trace = &trace});
   const auto make_model = [&](const DataSchema& schema) {

@@ -19,6 +19,7 @@
 #include "models/saving/saved_part.h"
 #include "models/saving/saved_snapshots_impl.h"
 #include "models/saving/store_paths_impl.h"
+#include "models/saving/vocabulary_file.h"
 #include "ops/row_layout.h"
 #include "store/open.h"
 
@@ -60,6 +61,11 @@ absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path,
   HOTROW_RETURN_IF_ERROR(look_at(ManifestPath(model.dir)).status());
   HOTROW_RETURN_IF_ERROR(
       look_at(absl::StrCat(model.dir, "/", model.dense_file), model.dense_bytes).status());
+  if (model.vocabulary.has_value()) {
+    HOTROW_RETURN_IF_ERROR(
+        look_at(absl::StrCat(model.dir, "/", model.vocabulary->file), model.vocabulary->bytes)
+            .status());
+  }
   for (const SavedModel::Part& part : model.parts) {
     HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
     bool is_there = false;
@@ -254,6 +260,9 @@ absl::StatusOr<CheckpointReport> Verify(Env& env, const std::string& path, int64
   const SavedModel& model = report.model;
   if (report.files[1].bytes == model.dense_bytes) {  // otherwise Look has said what is wrong
     HOTROW_RETURN_IF_ERROR(Note(ReadSavedDense(env, model).status(), &report));
+  }
+  if (model.vocabulary.has_value() && report.files[2].bytes == model.vocabulary->bytes) {
+    HOTROW_RETURN_IF_ERROR(Note(ReadSavedVocabulary(env, model).status(), &report));
   }
   for (size_t r = 0; r < model.residuals.size(); ++r) {
     const std::string path = absl::StrCat(model.dir, "/", model.residuals[r].file);

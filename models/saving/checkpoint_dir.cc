@@ -12,11 +12,13 @@
 #include "models/saving/checkpoint_dir_impl.h"
 #include "models/saving/manifest.h"
 #include "models/saving/store_paths_impl.h"
+#include "models/saving/vocabulary_file.h"
 
 namespace hotrow {
 namespace {
 
 constexpr char kDenseName[] = "dense.safetensors";
+constexpr char kVocabularyName[] = "vocabulary";
 constexpr char kUnfinishedSuffix[] = ".tmp";
 constexpr char kRetiredSuffix[] = ".old";
 
@@ -69,6 +71,7 @@ absl::Status WriteUnfinished(Env& env, const std::string& dir,
   model->dir = UnfinishedDir(dir);
   HOTROW_RETURN_IF_ERROR(RemoveFlatDir(env, model->dir));
   HOTROW_RETURN_IF_ERROR(env.CreateDirs(model->dir));
+  HOTROW_RETURN_IF_ERROR(WriteSavedVocabulary(env, kVocabularyName, model));
   return WriteSavedDense(env, kDenseName, dense, model);
 }
 

@@ -41,8 +41,9 @@ constexpr size_t kCrcDigits = 8;
 constexpr char kRequiresCheckpoint[] = "checkpoint";  // `training`; rows and hashes not known
 constexpr char kRequiresStoreDir[] = "store_dir";     // stores[].dir other than "tables"
 constexpr char kRequiresRanks[] = "ranks";            // several stores
-constexpr std::array<std::string_view, 4> kKnownRequirements = {
-    kRequiresCheckpoint, kRequiresStoreDir, kRequiresRanks, kRequiresWeightsPrecision};
+constexpr std::array<std::string_view, 5> kKnownRequirements = {
+    kRequiresCheckpoint, kRequiresStoreDir, kRequiresRanks, kRequiresWeightsPrecision,
+    kRequiresVocabulary};
 
 uint32_t CrcOf(std::string_view text) { return Crc32c(std::as_bytes(std::span(text))); }
 
@@ -142,6 +143,7 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
   out.num_parameters =
       dense.Count("parameters", out.dense_bytes / static_cast<int64_t>(sizeof(float)));
   out.dense_optimizer = ParseDenseOptimizerName(dense);
+  if (requires_it(kRequiresVocabulary)) out.vocabulary = ParseVocabularyFile(top, wrong);
   if (top.Has("residuals")) {
     const Json& entries = top.Array("residuals");
     if (std::ssize(entries) != ranks) {
@@ -245,6 +247,7 @@ std::string SavedModelManifest(const SavedModel& model) {
   if (elsewhere) required.push_back(kRequiresStoreDir);
   if (model.parts.size() > 1) required.push_back(kRequiresRanks);
   if (narrow) required.push_back(kRequiresWeightsPrecision);
+  if (model.vocabulary.has_value()) required.push_back(kRequiresVocabulary);
   Json json;
   json["format"] = kFormat;
   json["version"] = kVersions.newest;
@@ -258,6 +261,7 @@ std::string SavedModelManifest(const SavedModel& model) {
                    {"crc32c", CrcText(model.dense_crc)},
                    {"parameters", model.num_parameters},
                    {"optimizer", model.dense_optimizer}};
+  WriteVocabularyFile(model, &json);
   for (const SavedModel::Residuals& residuals : model.residuals) {
     Json& entries = json["residuals"];
     entries.push_back({{"rank", entries.size()},

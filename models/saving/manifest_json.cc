@@ -146,6 +146,22 @@ SavedModel::Table ParseTableFormat(JsonMembers& table, std::set<std::string>* ta
   return out;
 }
 
+void WriteVocabularyFile(const SavedModel& model, Json* manifest) {
+  if (!model.vocabulary.has_value()) return;
+  (*manifest)["vocabulary"] = {{"file", model.vocabulary->file},
+                               {"bytes", model.vocabulary->bytes},
+                               {"crc32c", CrcText(model.vocabulary->crc)}};
+}
+
+SavedModel::VocabularyFile ParseVocabularyFile(JsonMembers& manifest, std::string* wrong) {
+  JsonMembers member(manifest.Object("vocabulary"), "vocabulary", wrong);
+  SavedModel::VocabularyFile out;
+  out.file = member.FileName("file");
+  out.bytes = member.Count("bytes");
+  out.crc = member.Crc("crc32c");
+  return out;
+}
+
 std::string ParseDenseOptimizerName(JsonMembers& dense) {
   const std::string name = dense.String("optimizer");
   if (!ParseDenseOptimizer(name).ok()) dense.Wrong("optimizer", name, "sgd, adagrad or adam");

@@ -20,6 +20,8 @@ namespace hotrow {
 
 // In `requires`: tables have a weights_precision.
 inline constexpr char kRequiresWeightsPrecision[] = "weights_precision";
+// In `requires`: there is a vocabulary.
+inline constexpr char kRequiresVocabulary[] = "vocabulary";
 
 // The versions of a format that this build reads. It writes the newest.
 struct ManifestVersions {
@@ -48,6 +50,10 @@ void WriteTableFormat(const SavedModel::Table& table, nlohmann::ordered_json* en
 // These, `name` and `dim`. table_names: of the tables before; the name is added.
 SavedModel::Table ParseTableFormat(JsonMembers& table, std::set<std::string>* table_names,
                                    std::string* wrong);
+
+// Member `vocabulary`, where there is one.
+void WriteVocabularyFile(const SavedModel& model, nlohmann::ordered_json* manifest);
+SavedModel::VocabularyFile ParseVocabularyFile(JsonMembers& manifest, std::string* wrong);
 
 // Member `optimizer` of `dense`.
 std::string ParseDenseOptimizerName(JsonMembers& dense);

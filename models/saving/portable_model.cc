@@ -19,6 +19,7 @@
 #include "models/saving/saved_part.h"
 #include "models/saving/saved_snapshots_impl.h"
 #include "models/saving/store_paths_impl.h"
+#include "models/saving/vocabulary_file.h"
 #include "ops/dense_optimizer.h"
 #include "ops/row_layout.h"
 
@@ -26,6 +27,7 @@ namespace hotrow {
 namespace {
 
 constexpr char kDenseName[] = "dense.safetensors";
+constexpr char kVocabularyName[] = "vocabulary";
 constexpr int64_t kDenseHeaderBytesMax = int64_t{2} << 20;
 constexpr int64_t kDiskBytesMin = int64_t{1} << 30;
 constexpr int64_t kDiskPerRowByte = 3;
@@ -180,6 +182,11 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
   }
   portable.model.dir = partial->path();
   HOTROW_RETURN_IF_ERROR(WriteSavedDense(env, kDenseName, dense.arrays(), &portable.model));
+  if (saved.vocabulary.has_value()) {
+    HOTROW_ASSIGN_OR_RETURN(std::string vocabulary, ReadSavedVocabularyBytes(env, saved));
+    portable.model.vocabulary_bytes = std::make_shared<std::string>(std::move(vocabulary));
+  }
+  HOTROW_RETURN_IF_ERROR(WriteSavedVocabulary(env, kVocabularyName, &portable.model));
   portable.dense_file = kDenseName;
   portable.dense_crc = portable.model.dense_crc;
   HOTROW_RETURN_IF_ERROR(
@@ -246,6 +253,12 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
     HOTROW_ASSIGN_OR_RETURN(store_dir, PartialDir::Create(env, store_path));
   }
   SavedModel model = portable.model;
+  model.dir = dir;
+  HOTROW_RETURN_IF_ERROR(ReadSavedVocabulary(env, model).status());
+  if (model.vocabulary.has_value()) {
+    HOTROW_ASSIGN_OR_RETURN(std::string vocabulary, ReadSavedVocabularyBytes(env, model));
+    model.vocabulary_bytes = std::make_shared<std::string>(std::move(vocabulary));
+  }
   const std::string store_home =
       store_dir != nullptr ? store_dir->path() : absl::StrCat(partial->path(), "/", inside);
   HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, ParentDir(store_home)));
@@ -283,6 +296,9 @@ absl::StatusOr<PortableSummary> VerifyPortable(Env& env, const std::string& dir,
   HOTROW_ASSIGN_OR_RETURN(const PortableModel portable,
                           ReadPortableManifest(env, dir, /*edited=*/false));
   HOTROW_RETURN_IF_ERROR(ReadDense(env, dir, portable).status());
+  SavedModel model = portable.model;
+  model.dir = dir;
+  HOTROW_RETURN_IF_ERROR(ReadSavedVocabulary(env, model).status());
   HOTROW_ASSIGN_OR_RETURN(
       const std::vector<PortableDigest> digests,
       ReadPortableTables({.dir = dir, .memory_bytes = memory_bytes, .env = &env}, portable.tables,

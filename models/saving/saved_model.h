@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_SAVING_SAVED_MODEL_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -64,6 +65,14 @@ struct SavedModel {
     uint32_t crc = 0;
   };
 
+  // Which values of the data have rows of their own, where rare ones are merged
+  // (models/data/vocabulary.h).
+  struct VocabularyFile {
+    std::string file;  // a name in `dir`
+    int64_t bytes = 0;
+    uint32_t crc = 0;
+  };
+
   std::string model;  // CtrModel::name
   // The flags that give each dense parameter its meaning, such as layer sizes.
   std::vector<std::pair<std::string, std::string>> shape;
@@ -81,6 +90,11 @@ struct SavedModel {
   std::string dense_file;   // a name in `dir`
   int64_t dense_bytes = 0;
   uint32_t dense_crc = 0;
+
+  std::optional<VocabularyFile> vocabulary;  // none: all values have
+  // Vocabulary::Encode, for writers; null: there is none. Reading leaves it null
+  // (ReadSavedVocabulary).
+  std::shared_ptr<const std::string> vocabulary_bytes;
 
   // In checkpoints; one that was imported may have none.
   bool is_checkpoint = false;

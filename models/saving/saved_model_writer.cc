@@ -22,12 +22,14 @@
 #include "models/saving/saved_snapshots_impl.h"
 #include "models/saving/store_paths.h"
 #include "models/saving/store_paths_impl.h"
+#include "models/saving/vocabulary_file.h"
 
 namespace hotrow {
 namespace {
 
 constexpr char kDensePrefix[] = "dense-";
 constexpr char kDenseSuffix[] = ".safetensors";
+constexpr char kVocabularyPrefix[] = "vocabulary-";
 constexpr int64_t kCopyBytes = 1 << 20;
 
 std::string DenseFileName(SnapshotId id) {
@@ -147,7 +149,10 @@ absl::Status SavedModelWriter::Impl::Clean(EmbeddingCollection& tables, const Sa
   HOTROW_RETURN_IF_ERROR(RemoveUnnamedSnapshots(env, dir, keep.parts, in_use));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> entries, env.ListDir(dir));
   for (const std::string& name : entries) {
-    if (IsDenseFileName(name) && name != keep.dense_file) {
+    const bool dense = IsDenseFileName(name) && name != keep.dense_file;
+    const bool vocabulary = absl::StartsWith(name, kVocabularyPrefix) &&
+                            (!keep.vocabulary.has_value() || name != keep.vocabulary->file);
+    if (dense || vocabulary) {
       HOTROW_RETURN_IF_ERROR(env.Remove(absl::StrCat(dir, "/", name)));
     }
   }
@@ -203,6 +208,8 @@ absl::Status SavedModelWriter::Impl::Commit(SavedModel* model,
                                             const DenseArrays<const float>& dense) {
   HOTROW_RETURN_IF_ERROR(
       WriteSavedDense(env, DenseFileName(model->parts[0].snapshot), dense, model));
+  HOTROW_RETURN_IF_ERROR(WriteSavedVocabulary(
+      env, absl::StrFormat("%s%016x", kVocabularyPrefix, model->parts[0].snapshot), model));
   HOTROW_RETURN_IF_ERROR(env.SyncDir(dir));
   const std::string manifest = SavedModelManifest(*model);
   HOTROW_RETURN_IF_ERROR(CheckManifestBytes(std::ssize(manifest)));

@@ -4,10 +4,13 @@
 #include <span>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "comm/communicator.h"
 #include "comm/compare_ranks.h"
+#include "models/data/vocabulary.h"
 #include "models/saving/saved_model_fit.h"
 #include "models/saving/store_paths.h"
 #include "models/train/run_header_impl.h"
@@ -26,7 +29,11 @@ RunParts::RunParts(const TrainerOptions& options, DataSource& data, const ExecCo
       schema_(data.schema()),
       ctx_(ctx),
       print_(std::move(print)),
-      ranks_(options.communicator, options.stop_signal) {}
+      ranks_(options.communicator, options.stop_signal) {
+  if (const Vocabulary* const vocabulary = data.vocabulary()) {
+    vocabulary_bytes_ = std::make_shared<std::string>(vocabulary->Encode());
+  }
+}
 
 SavedModel RunParts::Description() const {
   SavedModel out;
@@ -43,6 +50,7 @@ SavedModel RunParts::Description() const {
                           .weights_precision = table.weights_precision,
                           .initializer = table.initializer});
   }
+  out.vocabulary_bytes = vocabulary_bytes_;
   out.seed = options_.seed;
   out.dense_optimizer = std::string(DenseOptimizerName(options_.dense_optimizer.kind));
   out.num_parameters = static_cast<int64_t>(model_->parameters().size());
@@ -135,6 +143,13 @@ absl::Status RunParts::Open(const ModelFactory& factory,
   HOTROW_ASSIGN_OR_RETURN(checkpoints_,
                           RunCheckpoints::Open(options_, env_, ctx_.trace, ranks_, print_));
   HOTROW_ASSIGN_OR_RETURN(start_, FindStart(options_, env_));
+  if (schema_.labels.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(schema_.name, " has ", schema_.labels.size(), " labels (",
+                     absl::StrJoin(schema_.labels, ", "),
+                     "), this model learns one; leave one column with \"role\": \"label\" in the "
+                     "schema"));
+  }
   HOTROW_ASSIGN_OR_RETURN(model_, factory(schema_));
   HOTROW_RETURN_IF_ERROR(CheckDevice(*model_, ctx_.device));
   collection_options_ = CollectionOptions(options_, schema_);

@@ -78,6 +78,7 @@ class RunParts {
   RunRanks ranks_;
   RunStart start_;
   std::string processor_;
+  std::shared_ptr<const std::string> vocabulary_bytes_;  // of the data; null: they have none
   std::string residuals_anew_;  // why residuals of gradients begin at zero; empty: they do not
   std::unique_ptr<CtrModel> model_;
   EmbeddingCollectionOptions collection_options_;

@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/crc32c.h"
 #include "base/flag_set.h"
 #include "base/status_macros.h"
 #include "comm/communicator.h"
+#include "models/data/vocabulary.h"
 #include "models/train/trainer_settings.h"
 
 namespace hotrow {
@@ -113,6 +117,13 @@ absl::StatusOr<NamedValues> RankSettings(const TrainerOptions& o, const DataSour
         absl::StrAppend(text, feature.name, ":", feature.table, ":", feature.num_embeddings, ":",
                         feature.max_hotness);
       }));
+  add("--data, labels", absl::StrJoin(schema.labels, " "));
+  if (const Vocabulary* const vocabulary = data.vocabulary()) {
+    const std::string bytes = vocabulary->Encode();
+    add("--data, values with rows of their own",
+        absl::StrFormat("%d bytes of checksum %08x", std::ssize(bytes),
+                        Crc32c(std::as_bytes(std::span(bytes)))));
+  }
   return out;
 }
 

@@ -30,14 +30,15 @@ hotrow_add_test(
 hotrow_add_test(
   NAME model_cli_test
   NO_TSAN
-  SOURCES model_cli_test.cc
-  DEPS hotrow::base nlohmann_json::nlohmann_json)
+  SOURCES model_cli_test.cc schema_cli_test.cc
+  DEPS hotrow::models nlohmann_json::nlohmann_json ZLIB::ZLIB)
 target_compile_definitions(model_cli_test PRIVATE HOTROW_DCN_BINARY="$<TARGET_FILE:dcn>"
                                                   HOTROW_DEEPFM_BINARY="$<TARGET_FILE:deepfm>"
                                                   HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>"
                                                   HOTROW_PNN_BINARY="$<TARGET_FILE:pnn>"
                                                   HOTROW_WIDE_DEEP_BINARY="$<TARGET_FILE:wide_deep>"
-                                                  HOTROW_XDEEPFM_BINARY="$<TARGET_FILE:xdeepfm>")
+                                                  HOTROW_XDEEPFM_BINARY="$<TARGET_FILE:xdeepfm>"
+                                                  HOTROW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 add_dependencies(model_cli_test dcn deepfm dlrm pnn wide_deep xdeepfm)
 
 # A minute of a process that may not have the memory that its tables take.
