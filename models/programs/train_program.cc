@@ -119,8 +119,12 @@ void PrintTryNext(const TrainProgram& program, const FlagSet& set, const Trainer
   } else {
     ideas.emplace_back(set.CommandLineWith("cache_bytes", "min"),
                        "the smallest cache that works: same bits, see tables_hash");
-    // Where it was measured to hit more often, see bench/results/cache_policies.md.
-    if (options.cache_policy == CachePolicy::kLru && report.cache_bytes < row_bytes / 10) {
+    const bool lru = options.cache_policy == CachePolicy::kLru;
+    if (lru && !flags.data.starts_with("synthetic") && options.record_trace.empty()) {
+      ideas.emplace_back(set.CommandLineWith("record_trace", "accesses.trace"),
+                         "what is looked up; `hotrow trace` tells what other caches would hit");
+    } else if (lru && report.cache_bytes < row_bytes / 10) {
+      // Where it was measured to hit more often, see bench/results/cache_policies.md.
       ideas.emplace_back(
           set.CommandLineWith("cache_policy", std::string(CachePolicyName(CachePolicy::kSieve))),
           "what is used once leaves sooner: more hits in most small caches");

@@ -154,6 +154,7 @@ absl::Status RunParts::Open(const ModelFactory& factory,
   HOTROW_RETURN_IF_ERROR(CheckDevice(*model_, ctx_.device));
   collection_options_ = CollectionOptions(options_, schema_);
   HOTROW_RETURN_IF_ERROR(CheckStart(start_, options_, Description()));
+  HOTROW_RETURN_IF_ERROR(CheckVocabulary(start_, options_, data_.vocabulary(), env_));
   HOTROW_RETURN_IF_ERROR(CompareStarts(start_, *model_, ranks_));
   HOTROW_ASSIGN_OR_RETURN(processor_, FindProcessor(start_, ctx_.device, ranks_, options_.notices));
   if (!options_.save_dir.empty()) {

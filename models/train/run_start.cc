@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/crc32c.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "comm/compare_ranks.h"
@@ -16,6 +15,7 @@
 #include "models/saving/checkpoint.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/saved_model_fit.h"
+#include "models/saving/vocabulary_file.h"
 #include "models/train/run_settings.h"
 #include "ops/processor_kind.h"
 
@@ -47,40 +47,10 @@ absl::StatusOr<RunStart> FindStart(const TrainerOptions& options, Env& env) {
   return start;
 }
 
-namespace {
-
-// The data were read by the vocabulary of the model, or by one that has joined it.
-absl::Status CheckVocabulary(const RunStart& start, const TrainerOptions& options,
-                             const SavedModel& description) {
-  const auto& saved = start.saved->vocabulary;
-  const bool here = description.vocabulary_bytes != nullptr;
-  const std::string flag = start.resumed ? absl::StrCat("--resume from ", start.saved->dir)
-                                         : absl::StrCat("--init_from=", options.init_from);
-  if (saved.has_value() != here) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(flag, ": the model merges rare values (min_count) ", here ? "here" : "there",
-                     ", and not ", here ? "there" : "here",
-                     "; use the schema that the model was trained with, or train anew"));
-  }
-  if (!here || !start.resumed) return absl::OkStatus();
-  const uint32_t crc = Crc32c(std::as_bytes(std::span(*description.vocabulary_bytes)));
-  if (saved->bytes == std::ssize(*description.vocabulary_bytes) && saved->crc == crc) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      flag,
-      ": the values that have rows of their own (min_count) are not those of the "
-      "checkpoint; use the schema that it was trained with, and open the data with the "
-      "checkpoint's vocabulary (ReadSavedVocabulary)"));
-}
-
-}  // namespace
-
 absl::Status CheckStart(const RunStart& start, const TrainerOptions& options,
                         const SavedModel& description) {
   if (!start.saved.has_value()) return absl::OkStatus();
   const SavedModel& saved = *start.saved;
-  HOTROW_RETURN_IF_ERROR(CheckVocabulary(start, options, description));
   if (!start.resumed) {
     return CheckSavedModelFits(saved, description,
                                {.flag = absl::StrCat("--init_from=", options.init_from),
@@ -103,6 +73,33 @@ absl::Status CheckStart(const RunStart& start, const TrainerOptions& options,
       CompareWithCheckpoint(saved.training->settings, BitSettings(options), flag));
   return CheckSavedModelFits(
       saved, description, {.flag = flag, .train_anew = "train anew with another --checkpoint_dir"});
+}
+
+absl::Status CheckVocabulary(const RunStart& start, const TrainerOptions& options,
+                             const Vocabulary* here, Env& env) {
+  if (!start.saved.has_value()) return absl::OkStatus();
+  const bool there = start.saved->vocabulary.has_value();
+  if (!there && here == nullptr) return absl::OkStatus();
+  const std::string flag = start.resumed ? absl::StrCat("--resume from ", start.saved->dir)
+                                         : absl::StrCat("--init_from=", options.init_from);
+  if (!there || here == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(flag, ": rare values are merged (min_count) ",
+                     there ? "there, and not here" : "here, and not there",
+                     "; use the schema that the model was trained with, or train anew"));
+  }
+  HOTROW_ASSIGN_OR_RETURN(const Vocabulary saved, ReadSavedVocabulary(env, *start.saved));
+  Vocabulary wanted = saved;
+  if (!start.resumed) {
+    wanted = *here;
+    HOTROW_RETURN_IF_ERROR(wanted.Join(saved, flag));
+  }
+  if (wanted.Encode() == here->Encode()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      flag,
+      ": the values that have rows of their own (min_count) are not those of the model; use "
+      "the schema that it was trained with, and open the data with the vocabulary of the "
+      "model (ReadSavedVocabulary)"));
 }
 
 absl::Status CompareStarts(const RunStart& start, CtrModel& model, RunRanks& ranks) {

@@ -11,6 +11,7 @@
 #include "base/device.h"
 #include "base/env.h"
 #include "embedding/embedding_collection.h"
+#include "models/data/vocabulary.h"
 #include "models/saving/saved_model.h"
 #include "models/saving/training_state.h"
 #include "models/train/run_ranks_impl.h"
@@ -36,6 +37,11 @@ absl::StatusOr<RunStart> FindStart(const TrainerOptions& options, Env& env);
 // which names each difference and the remedy.
 absl::Status CheckStart(const RunStart& start, const TrainerOptions& options,
                         const SavedModel& description);
+
+// Whether the data were read by the vocabulary of the model, or, where a new run begins, by one
+// that joined it. here: of the data, null: none. Errors: FailedPrecondition, DataLoss.
+absl::Status CheckVocabulary(const RunStart& start, const TrainerOptions& options,
+                             const Vocabulary* here, Env& env);
 
 // Compares over the ranks what no option says: the model that the factory made, and what each rank
 // has read from the directories. Collective. Errors: those of CompareRanks.

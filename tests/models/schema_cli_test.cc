@@ -213,6 +213,15 @@ TEST(SchemaCliTest, MergedValuesTravelWithTheModel) {
   WriteFileOrDie(env(), dir + "/plain.json", plain);
   test::ExpectOneLineError(RunDeepFm(dir + "/plain.json", {"--init_from=" + dir + "/model"}), 1,
                            AllOf(HasSubstr("--init_from="), HasSubstr("\"site_id\" merges rare")));
+  Train(dir + "/plain.json", {"--save_dir=" + dir + "/plain"});
+  test::ExpectOneLineError(
+      RunDeepFm(first, {"--init_from=" + dir + "/plain"}), 1,
+      HasSubstr("rare values are merged (min_count) here, and not there; use the schema"));
+  WriteFileOrDie(env(), dir + "/other.json",
+                 absl::StrFormat(kMerging, "day_1.csv", "day_2.csv", 30));
+  test::ExpectOneLineError(
+      RunDeepFm(dir + "/other.json", {"--epochs=3", checkpoints, "--resume"}), 1,
+      AllOf(HasSubstr("--resume from"), HasSubstr("are not those of the model; use the schema")));
 
   // Damage is found.
   HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env(), dir + "/model"));
