@@ -308,6 +308,7 @@ absl::Status RowParser::ApplyLabel(const Use& use, std::string_view field, Sampl
   for (const auto& [text, value] : label.values) {
     if (whole == text) return is(value);
   }
+  if (label.otherwise.has_value() && !field.empty()) return is(*label.otherwise);
   std::vector<std::string> known;
   for (const auto& value : label.values) known.push_back(QuoteForMessage(value.first));
   return Bad(use, field, absl::StrCat("a label: ", absl::StrJoin(known, " or ")));

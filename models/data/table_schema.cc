@@ -231,6 +231,13 @@ std::optional<Threshold> ParseThreshold(Fields& fields, const char* key) {
   return std::nullopt;
 }
 
+std::optional<LabelValue> LabelValueOf(const json& value) {
+  if (value == 0) return LabelValue::kZero;
+  if (value == 1) return LabelValue::kOne;
+  if (value == "drop") return LabelValue::kDrop;
+  return std::nullopt;
+}
+
 void ParseLabel(Fields& fields, const std::string& name, const std::string& column,
                 TableSchema* schema) {
   LabelColumn label = {.name = name, .column = column};
@@ -239,16 +246,17 @@ void ParseLabel(Fields& fields, const std::string& name, const std::string& colu
   if (const json* values = fields.Find("values")) {
     bool good = values->is_object() && !values->empty();
     for (const auto& item : values->items()) {
-      const json& value = item.value();
-      if (value == 0 || value == 1) {
-        label.values.emplace_back(item.key(), value == 0 ? LabelValue::kZero : LabelValue::kOne);
-      } else if (value == "drop") {
-        label.values.emplace_back(item.key(), LabelValue::kDrop);
-      } else {
-        good = false;
-      }
+      const std::optional<LabelValue> value = LabelValueOf(item.value());
+      good = good && value.has_value();
+      if (good) label.values.emplace_back(item.key(), *value);
     }
     if (!good) fields.Wrong("values", *values, "texts, each with 0, 1 or \"drop\"");
+  }
+  if (const json* otherwise = fields.Find("otherwise")) {
+    label.otherwise = LabelValueOf(*otherwise);
+    if (!label.otherwise.has_value()) fields.Wrong("otherwise", *otherwise, "0, 1 or \"drop\"");
+    if (label.values.empty()) fields.Fail("\"otherwise\" needs \"values\" beside it");
+    if (label.positive.has_value()) fields.Fail("\"otherwise\" does not go with \"positive\"");
   }
   if (label.negative.has_value() && !label.positive.has_value()) {
     fields.Fail("\"negative\" needs \"positive\" beside it");

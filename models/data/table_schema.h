@@ -36,6 +36,7 @@ struct LabelColumn {
   std::string column;
   // Texts and what they stand for; empty: "0" and "1", or what follows.
   std::vector<std::pair<std::string, LabelValue>> values;
+  std::optional<LabelValue> otherwise;  // of texts that are not in values, but for the empty one
   // Numbers: 1 where `positive` holds; otherwise 0, or, with `negative`, 0 where that holds, and
   // the sample is dropped where neither does.
   std::optional<Threshold> positive;

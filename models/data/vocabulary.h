@@ -74,7 +74,7 @@ class KeyCounter {
  public:
   KeyCounter();
 
-  // Room for one more distinct key takes at most this much at once, when the table grows.
+  // What Grow takes beside bytes(), until it has freed the smaller table.
   int64_t bytes_to_grow() const;
   bool full() const { return 10 * (used_ + 1) > 7 * static_cast<int64_t>(keys_.size()); }
   void Grow();

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "models/data/data_source.h"
 #include "models/data/open_data_source.h"
+#include "models/data/table_source.h"
 #include "models/train/trainer.h"
 #include "models/zoo/dlrm_model.h"
 #include "tests/support/test_util.h"
@@ -107,6 +108,32 @@ TEST(RealDataTest, Criteo) {
   EXPECT_EQ(train.lookups, 26 * train.samples);
   EXPECT_EQ(train.max_key, uint64_t{1} << 32);  // of a missing category
   EXPECT_TRUE(train.dense_finite);
+}
+
+// The two tasks of the data that multi-task models are compared on.
+TEST(RealDataTest, CensusOfTwoTasks) {
+  OPEN_OR_SKIP(one_task, "census", "census/census-income.gz");
+  TableSchema schema = CensusSchema({path});
+  schema.labels.push_back({.name = "never_married",
+                           .column = "marital_status",
+                           .values = {{"Never married", LabelValue::kOne}},
+                           .otherwise = LabelValue::kZero});
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto source, OpenTableSource(schema, {}));
+  ASSERT_EQ(source->schema().labels.size(), 2u);
+  int64_t samples = 0;
+  double positives[2] = {};
+  for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, source->OpenSplit(split, 0, 0));
+    CtrBatch batch;
+    do {
+      HOTROW_ASSERT_OK(reader->Next(10'000, &batch));
+      samples += batch.batch_size;
+      for (size_t i = 0; i < batch.labels.size(); ++i) positives[i % 2] += batch.labels[i];
+    } while (batch.batch_size > 0);
+  }
+  EXPECT_EQ(samples, 99'762);
+  EXPECT_NEAR(positives[0] / static_cast<double>(samples), 0.0620, 0.00005);
+  EXPECT_NEAR(positives[1] / static_cast<double>(samples), 0.4325, 0.00005);
 }
 
 TEST(RealDataTest, Census) {

@@ -333,6 +333,20 @@ TEST(TextFormsTest, LabelsByComparison) {
       StatusIs(kInvalid, HasSubstr("column 1 (y): found \"good\", expected a number, which")));
 }
 
+TEST(TextFormsTest, LabelsOfOtherTexts) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TableSchema schema, ParseTableSchema(R"({
+      "files": {"train": ["a"]}, "columns": [
+        {"name": "y", "role": "label", "values": {"Never married": 1, "?": "drop"}, "otherwise": 0},
+        {"name": "x", "role": "dense"}]})",
+                                                                         "s"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto samples,
+                              Read(schema, "y,x\nNever married,1\nWidowed,2\n?,3\n"));
+  ASSERT_EQ(samples.size(), 2u);
+  EXPECT_EQ(samples[0].label, 1);
+  EXPECT_EQ(samples[1].label, 0);
+  EXPECT_THAT(Read(schema, "y,x\n,1\n"), StatusIs(kInvalid, HasSubstr("column 1 (y): found \"\"")));
+}
+
 constexpr const char* kTwoTasks = R"json({
   "name": "ratings",
   "files": {"train": ["/train"], "test": ["/test"]},
