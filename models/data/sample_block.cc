@@ -131,8 +131,12 @@ void GatherSamples(std::span<const SampleRef> samples, int32_t num_dense, int32_
     const uint64_t* from[kTile];
     for (int64_t b = begin; b < end; ++b) {
       const SampleRef sample = samples[static_cast<size_t>(b)];
-      const uint8_t* const labels = sample.block->labels(sample.index);
-      std::copy_n(labels, num_labels, batch->labels.data() + b * num_labels);
+      if (num_labels == 1) {
+        batch->labels[static_cast<size_t>(b)] = sample.block->label(sample.index);
+      } else {
+        const uint8_t* const labels = sample.block->labels(sample.index);
+        std::copy_n(labels, num_labels, batch->labels.data() + b * num_labels);
+      }
       if (num_dense > 0) {
         std::memcpy(batch->dense.data() + b * num_dense, sample.block->dense(sample.index),
                     static_cast<size_t>(num_dense) * sizeof(float));

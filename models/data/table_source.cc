@@ -385,7 +385,7 @@ TableSchema CensusSchema(const std::vector<std::string>& paths) {
 TableSchema CriteoSchema(const std::vector<std::string>& paths) {
   TableSchema schema;
   schema.name = "criteo";
-  schema.delimiter = "\t";
+  schema.delimiter.assign(1, '\t');
   schema.header = false;
   schema.files[0] = paths;
   SplitByTen(&schema);

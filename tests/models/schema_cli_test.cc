@@ -217,10 +217,9 @@ TEST(SchemaCliTest, MergedValuesTravelWithTheModel) {
   test::ExpectOneLineError(
       RunDeepFm(first, {"--init_from=" + dir + "/plain"}), 1,
       HasSubstr("rare values are merged (min_count) here, and not there; use the schema"));
-  WriteFileOrDie(env(), dir + "/other.json",
-                 absl::StrFormat(kMerging, "day_1.csv", "day_2.csv", 30));
+  WriteFileOrDie(env(), first, absl::StrFormat(kMerging, "day_1.csv", "day_2.csv", 30));
   test::ExpectOneLineError(
-      RunDeepFm(dir + "/other.json", {"--epochs=3", checkpoints, "--resume"}), 1,
+      RunDeepFm(first, {"--epochs=3", checkpoints, "--resume"}), 1,
       AllOf(HasSubstr("--resume from"), HasSubstr("are not those of the model; use the schema")));
 
   // Damage is found.
