@@ -11,6 +11,7 @@
 #include "base/dispatch.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "ops/bf16_gemm_impl.h"
 #include "ops/gemm_impl.h"
 #include "ops/no_cuda.h"
 #include "ops/validate.h"
@@ -23,6 +24,10 @@
 namespace hotrow {
 namespace {
 
+using internal::Bf16;
+using internal::Bf16Linear;
+using internal::Bf16Products;
+using internal::Bf16Scratch;
 using internal::ConstMatrix;
 using internal::FirstError;
 using internal::ForEachVec8;
@@ -96,6 +101,9 @@ struct CrossNetwork::Impl {
     // kMatrix: t = W x, or h = V x, then t = U h.
     Linear first;
     Linear second;
+    // Instead of them with products of bf16, which need neither h nor d(loss)/dh.
+    Bf16Linear bf16_first;
+    Bf16Linear bf16_second;
     HostBuffer<float> outputs;  // x_{l+1} [B, stride], which the next layer reads; not of the last
     // kVector: x_l . w_l [B]. kMatrix: t + b [B, stride], and d(loss)/dt after Backward.
     HostBuffer<float> crossings;
@@ -116,6 +124,7 @@ struct CrossNetwork::Impl {
 
   bool is_vector() const { return options.kind == CrossKind::kVector; }
   bool low_rank() const { return options.rank > 0; }
+  bool is_bf16() const { return options.precision == DensePrecision::kBf16 && !is_vector(); }
   size_t linears_per_layer() const { return low_rank() ? 2 : 1; }
   ConstMatrix Input(size_t l) const {
     return l == 0 ? last.x : ConstMatrix(layers[l - 1].outputs.data(), stride);
@@ -127,6 +136,15 @@ struct CrossNetwork::Impl {
   Matrix Crossings(Layer& layer) const { return {layer.crossings.data(), stride}; }
 
   absl::Status ForwardRows(const ForwardArgs& args, bool transposed, int64_t begin, int64_t end);
+  // Rows of t = W_l x_l, and of d(loss)/d(x_l) += W_l^T dt if adds_dy. Bf16: the same.
+  absl::Status Multiply(const ForwardArgs& args, size_t l, bool transposed, int64_t begin,
+                        int64_t end);
+  absl::Status MultiplyBf16(const ForwardArgs& args, size_t l, int64_t begin, int64_t end);
+  absl::Status MultiplyBack(const BackwardArgs& args, size_t l, bool adds_dy, int64_t begin,
+                            int64_t end);
+  absl::Status MultiplyBackBf16(const BackwardArgs& args, size_t l, bool adds_dy, int64_t begin,
+                                int64_t end);
+  void PrepareWeights(const ExecContext& ctx, const ForwardArgs& args, bool transposed);
   void ForwardVectorRows(const ForwardArgs& args, int64_t begin, int64_t end);
   absl::Status BackwardRows(const BackwardArgs& args, int64_t begin, int64_t end);
   void BackwardVectorRows(const BackwardArgs& args, int64_t begin, int64_t end);
@@ -146,6 +164,7 @@ struct CrossNetwork::Impl {
   internal::WeightBlocks blocks;
   int64_t num_parameters = 0;
   LastForward last;
+  Bf16Products products;
 };
 
 absl::Status CrossNetwork::Impl::Init(const CrossNetworkOptions& cross_options) {
@@ -156,6 +175,15 @@ absl::Status CrossNetwork::Impl::Init(const CrossNetworkOptions& cross_options) 
   layers.resize(static_cast<size_t>(options.num_layers));
   for (Layer& layer : layers) HOTROW_RETURN_IF_ERROR(InitLayer(&layer == &layers.back(), &layer));
   if (is_vector()) return absl::OkStatus();
+  if (is_bf16()) {
+    std::vector<const Bf16Linear*> linears;
+    for (const Layer& layer : layers) {
+      linears.push_back(&layer.bf16_first);
+      if (low_rank()) linears.push_back(&layer.bf16_second);
+    }
+    blocks = internal::CutWeights(linears);
+    return absl::OkStatus();
+  }
   std::vector<const Linear*> linears;
   for (const Layer& layer : layers) {
     linears.push_back(&layer.first);
@@ -183,6 +211,14 @@ absl::Status CrossNetwork::Impl::InitLayer(bool last_layer, Layer* layer) {
     if (low_rank()) {
       layer->weight_offset = take(options.rank * width);
       layer->u_offset = take(width * options.rank);
+    } else {
+      layer->weight_offset = take(width * width);
+    }
+    if (is_bf16()) {
+      HOTROW_RETURN_IF_ERROR(
+          layer->bf16_first.Init(width, low_rank() ? options.rank : width, b_max));
+      if (low_rank()) HOTROW_RETURN_IF_ERROR(layer->bf16_second.Init(options.rank, width, b_max));
+    } else if (low_rank()) {
       HOTROW_RETURN_IF_ERROR(layer->first.Init(width, options.rank));
       HOTROW_RETURN_IF_ERROR(layer->second.Init(options.rank, width));
       HOTROW_ASSIGN_OR_RETURN(layer->hidden,
@@ -190,7 +226,6 @@ absl::Status CrossNetwork::Impl::InitLayer(bool last_layer, Layer* layer) {
       HOTROW_ASSIGN_OR_RETURN(layer->hidden_gradient,
                               HostBuffer<float>::Create(b_max * rank_stride, HugePages::kTry));
     } else {
-      layer->weight_offset = take(width * width);
       HOTROW_RETURN_IF_ERROR(layer->first.Init(width, width));
     }
   }
@@ -201,6 +236,23 @@ absl::Status CrossNetwork::Impl::InitLayer(bool last_layer, Layer* layer) {
                             HostBuffer<float>::Create(b_max * stride, HugePages::kTry));
   }
   return absl::OkStatus();
+}
+
+void CrossNetwork::Impl::PrepareWeights(const ExecContext& ctx, const ForwardArgs& args,
+                                        bool transposed) {
+  for (Layer& layer : layers) {
+    const float* const weights = args.parameters + layer.weight_offset;
+    const float* const u = args.parameters + layer.u_offset;
+    if (is_bf16()) {
+      layer.bf16_first.Prepare(ctx.pool, weights, nullptr, args.batch_size, args.training);
+      if (low_rank()) {
+        layer.bf16_second.Prepare(ctx.pool, u, nullptr, args.batch_size, args.training);
+      }
+    } else if (transposed) {
+      layer.first.Transpose(ctx.pool, weights);
+      if (low_rank()) layer.second.Transpose(ctx.pool, u);
+    }
+  }
 }
 
 void CrossNetwork::Impl::ForwardVectorRows(const ForwardArgs& args, int64_t begin, int64_t end) {
@@ -221,21 +273,57 @@ void CrossNetwork::Impl::ForwardVectorRows(const ForwardArgs& args, int64_t begi
   }
 }
 
+absl::Status CrossNetwork::Impl::Multiply(const ForwardArgs& args, size_t l, bool transposed,
+                                          int64_t begin, int64_t end) {
+  Layer& layer = layers[l];
+  const Matrix t = Crossings(layer);
+  const float* const weights = args.parameters + layer.weight_offset;
+  if (!low_rank()) return layer.first.Forward(Input(l), weights, transposed, begin, end, t);
+  const Matrix h{layer.hidden.data(), rank_stride};
+  HOTROW_RETURN_IF_ERROR(layer.first.Forward(Input(l), weights, transposed, begin, end, h));
+  return layer.second.Forward(h, args.parameters + layer.u_offset, transposed, begin, end, t);
+}
+
+absl::Status CrossNetwork::Impl::MultiplyBf16(const ForwardArgs& args, size_t l, int64_t begin,
+                                              int64_t end) {
+  Layer& layer = layers[l];
+  const ConstMatrix x = Input(l);
+  const int64_t columns = layer.bf16_first.in_padded();
+  const int64_t rows = args.training ? kGemmChunkRows : RoundUp(end - begin, internal::kPanelRows);
+  Bf16Products::Lease lease(&products);
+  Bf16Scratch* const scratch = lease.get();
+  HOTROW_ASSIGN_OR_RETURN(Bf16* const x_rows,
+                          Bf16Scratch::Take(kGemmChunkRows * columns, &scratch->rows[0]));
+  HOTROW_ASSIGN_OR_RETURN(float* const t_rows,
+                          Bf16Scratch::Take(kGemmChunkRows * columns, &scratch->floats));
+  internal::ToBf16(x.row(begin), x.stride, end - begin, width, rows, columns, x_rows);
+  if (args.training) layer.bf16_first.KeepInput(x_rows, begin);
+  if (low_rank()) {
+    HOTROW_ASSIGN_OR_RETURN(Bf16* const h,
+                            Bf16Scratch::Take(kGemmChunkRows * columns, &scratch->rows[1]));
+    HOTROW_RETURN_IF_ERROR(
+        layer.bf16_first.Forward(&products, x_rows, rows, /*float_result=*/false, h, scratch));
+    if (args.training) layer.bf16_second.KeepInput(h, begin);
+    HOTROW_RETURN_IF_ERROR(
+        layer.bf16_second.Forward(&products, h, rows, /*float_result=*/true, t_rows, scratch));
+  } else {
+    HOTROW_RETURN_IF_ERROR(
+        layer.bf16_first.Forward(&products, x_rows, rows, /*float_result=*/true, t_rows, scratch));
+  }
+  const Matrix t = Crossings(layer);
+  for (int64_t r = begin; r < end; ++r)
+    std::copy_n(t_rows + (r - begin) * columns, width, t.row(r));
+  return absl::OkStatus();
+}
+
 absl::Status CrossNetwork::Impl::ForwardRows(const ForwardArgs& args, bool transposed,
                                              int64_t begin, int64_t end) {
   for (size_t l = 0; l < layers.size(); ++l) {
     Layer& layer = layers[l];
     const ConstMatrix x = Input(l);
     const Matrix t = Crossings(layer);
-    const float* const weights = args.parameters + layer.weight_offset;
-    if (low_rank()) {
-      const Matrix h{layer.hidden.data(), rank_stride};
-      HOTROW_RETURN_IF_ERROR(layer.first.Forward(x, weights, transposed, begin, end, h));
-      HOTROW_RETURN_IF_ERROR(
-          layer.second.Forward(h, args.parameters + layer.u_offset, transposed, begin, end, t));
-    } else {
-      HOTROW_RETURN_IF_ERROR(layer.first.Forward(x, weights, transposed, begin, end, t));
-    }
+    HOTROW_RETURN_IF_ERROR(is_bf16() ? MultiplyBf16(args, l, begin, end)
+                                     : Multiply(args, l, transposed, begin, end));
     const Matrix y = OutputOf(l, args);
     const float* const bias = args.parameters + layer.bias_offset;
     for (int64_t r = begin; r < end; ++r) {
@@ -279,6 +367,53 @@ void CrossNetwork::Impl::BackwardVectorRows(const BackwardArgs& args, int64_t be
   }
 }
 
+absl::Status CrossNetwork::Impl::MultiplyBack(const BackwardArgs& args, size_t l, bool adds_dy,
+                                              int64_t begin, int64_t end) {
+  Layer& layer = layers[l];
+  const Matrix dt = Crossings(layer);
+  const Matrix dy{args.dy, args.dy_stride};
+  const float* const weights = args.parameters + layer.weight_offset;
+  if (!low_rank()) {
+    if (!adds_dy) return absl::OkStatus();
+    return layer.first.InputGradient(dt, weights, begin, end, /*add=*/true, dy);
+  }
+  const Matrix dh{layer.hidden_gradient.data(), rank_stride};
+  HOTROW_RETURN_IF_ERROR(layer.second.InputGradient(dt, args.parameters + layer.u_offset, begin,
+                                                    end, /*add=*/false, dh));
+  if (!adds_dy) return absl::OkStatus();
+  return layer.first.InputGradient(dh, weights, begin, end, /*add=*/true, dy);
+}
+
+absl::Status CrossNetwork::Impl::MultiplyBackBf16(const BackwardArgs& args, size_t l, bool adds_dy,
+                                                  int64_t begin, int64_t end) {
+  Layer& layer = layers[l];
+  const Matrix dt = Crossings(layer);
+  const int64_t columns = layer.bf16_first.in_padded();
+  Bf16Products::Lease lease(&products);
+  Bf16Scratch* const scratch = lease.get();
+  Bf16* gradient = nullptr;
+  HOTROW_ASSIGN_OR_RETURN(gradient, Bf16Scratch::Take(kGemmChunkRows * columns, &scratch->rows[0]));
+  internal::ToBf16(dt.row(begin), dt.stride, end - begin, width, kGemmChunkRows, columns, gradient);
+  if (low_rank()) {
+    HOTROW_ASSIGN_OR_RETURN(Bf16* const dh,
+                            Bf16Scratch::Take(kGemmChunkRows * columns, &scratch->rows[1]));
+    layer.bf16_second.KeepGradient(gradient, begin);
+    HOTROW_RETURN_IF_ERROR(layer.bf16_second.InputGradient(&products, gradient,
+                                                           /*float_result=*/false, dh, scratch));
+    gradient = dh;
+  }
+  layer.bf16_first.KeepGradient(gradient, begin);
+  if (!adds_dy) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(float* const dx,
+                          Bf16Scratch::Take(kGemmChunkRows * columns, &scratch->floats));
+  HOTROW_RETURN_IF_ERROR(
+      layer.bf16_first.InputGradient(&products, gradient, /*float_result=*/true, dx, scratch));
+  for (int64_t r = begin; r < end; ++r) {
+    Add(dx + (r - begin) * columns, width, args.dy + r * args.dy_stride);
+  }
+  return absl::OkStatus();
+}
+
 // With g = d(loss)/d(x_{l+1}) and t = W x_l + b: dx_0 += g o t, dt = g o x_0, db += dt, and
 // d(loss)/d(x_l) = g + W^T dt. g lives in dy; dt takes the place of t.
 absl::Status CrossNetwork::Impl::BackwardRows(const BackwardArgs& args, int64_t begin,
@@ -308,19 +443,9 @@ absl::Status CrossNetwork::Impl::BackwardRows(const BackwardArgs& args, int64_t 
         StoreLanes(LoadLanes(sum + i, lanes) + dt, sum + i, lanes);
       });
     }
-    const bool wants_dy = l > 0 || wants_dx;
-    const float* const weights = args.parameters + layer.weight_offset;
-    if (low_rank()) {
-      const Matrix dh{layer.hidden_gradient.data(), rank_stride};
-      HOTROW_RETURN_IF_ERROR(layer.second.InputGradient(t, args.parameters + layer.u_offset, begin,
-                                                        end, /*add=*/false, dh));
-      if (wants_dy) {
-        HOTROW_RETURN_IF_ERROR(
-            layer.first.InputGradient(dh, weights, begin, end, /*add=*/true, dy));
-      }
-    } else if (wants_dy) {
-      HOTROW_RETURN_IF_ERROR(layer.first.InputGradient(t, weights, begin, end, /*add=*/true, dy));
-    }
+    const bool adds_dy = l > 0 || wants_dx;
+    HOTROW_RETURN_IF_ERROR(is_bf16() ? MultiplyBackBf16(args, l, adds_dy, begin, end)
+                                     : MultiplyBack(args, l, adds_dy, begin, end));
   }
   for (int64_t r = begin; wants_dx && r < end; ++r) Add(dy.row(r), width, dx.row(r));
   return absl::OkStatus();
@@ -332,6 +457,13 @@ absl::Status CrossNetwork::Impl::WeightGradientBlock(const BackwardArgs& args,
   Layer& layer = layers[l];
   const Matrix dt = Crossings(layer);
   float* const dw = args.parameter_gradients + layer.weight_offset;
+  if (is_bf16()) {
+    Bf16Products::Lease lease(&products);
+    const bool of_v = !low_rank() || block.linear % linears_per_layer() == 0;
+    return (of_v ? layer.bf16_first : layer.bf16_second)
+        .WeightGradient(&products, block, of_v ? dw : args.parameter_gradients + layer.u_offset,
+                        lease.get());
+  }
   if (!low_rank()) {
     return internal::WeightGradient(layer.first, block, dt, Input(l), last.batch_size, dw);
   }
@@ -390,6 +522,7 @@ CrossNetwork::~CrossNetwork() = default;
 absl::StatusOr<std::unique_ptr<CrossNetwork>> CrossNetwork::Create(
     const CrossNetworkOptions& options) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
+  HOTROW_RETURN_IF_ERROR(CheckDensePrecision(options.precision));
   auto impl = std::make_unique<Impl>();
   HOTROW_RETURN_IF_ERROR(impl->Init(options));
   return std::unique_ptr<CrossNetwork>(new CrossNetwork(std::move(impl)));
@@ -450,12 +583,8 @@ absl::Status CrossNetwork::Forward(const ExecContext& ctx, const ForwardArgs& ar
   }
   const auto run = [&]() -> absl::Status {
     impl.last = {.x = {args.x, args.x_stride}, .batch_size = args.batch_size};
-    const bool transposed = args.batch_size >= internal::kTransposeMinRows && !impl.is_vector();
-    for (size_t l = 0; transposed && l < impl.layers.size(); ++l) {
-      Impl::Layer& layer = impl.layers[l];
-      layer.first.Transpose(ctx.pool, args.parameters + layer.weight_offset);
-      if (impl.low_rank()) layer.second.Transpose(ctx.pool, args.parameters + layer.u_offset);
-    }
+    const bool transposed = args.batch_size >= internal::kTransposeMinRows;
+    if (args.batch_size > 0 && !impl.is_vector()) impl.PrepareWeights(ctx, args, transposed);
     FirstError error;
     ParallelFor(ctx.pool, args.batch_size, kGemmChunkRows, [&](int64_t begin, int64_t end) {
       if (impl.is_vector()) return impl.ForwardVectorRows(args, begin, end);
@@ -538,13 +667,14 @@ absl::Status CrossNetwork::BackwardParameters(const ExecContext& ctx, const Back
 }
 
 int64_t CrossNetwork::activation_bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = impl_->products.bytes();
   for (const Impl::Layer& layer : impl_->layers) {
     for (const HostBuffer<float>* buffer :
          {&layer.first.transposed, &layer.second.transposed, &layer.outputs, &layer.crossings,
           &layer.hidden, &layer.hidden_gradient, &layer.bias_sums, &layer.weight_sums}) {
       bytes += buffer->bytes();
     }
+    bytes += layer.bf16_first.bytes() + layer.bf16_second.bytes();
   }
   return bytes;
 }

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
+#include "ops/dense_precision.h"
 
 namespace hotrow {
 
@@ -25,6 +26,9 @@ struct CrossNetworkOptions {
   // Number of layer 0 in the counters of InitParameters; keeps networks of one model apart.
   int32_t first_layer_id = 0;
   int64_t max_batch_size = 0;  // B at most; activations are kept for it
+  // The type of the factors of products, of kMatrix only: kBf16 needs a processor that has it
+  // (CheckDensePrecision). Layers' inputs and outputs are fp32 with both.
+  DensePrecision precision = DensePrecision::kFp32;
 
   absl::Status Validate() const;
 };
@@ -44,8 +48,8 @@ struct CrossNetworkOptions {
 // Threads: one call at a time. Work is split over ctx.pool (null = the calling thread alone) in
 //          pieces that depend on the shapes only, and sums over the batch run in a fixed order. So
 //          results are equal bit for bit whatever the number of threads.
-// Errors:  InvalidArgument (names the field), FailedPrecondition (Backward without Forward),
-//          ResourceExhausted (no memory), Unimplemented (not the CPU).
+// Errors:  InvalidArgument (names the field), FailedPrecondition (Backward without Forward,
+//          no bf16), ResourceExhausted (no memory), Unimplemented (not the CPU).
 class CrossNetwork {
  public:
   static absl::StatusOr<std::unique_ptr<CrossNetwork>> Create(const CrossNetworkOptions& options);

@@ -111,22 +111,31 @@ absl::Status Linear::InputGradient(const ConstMatrix& dy, const float* weights, 
 }
 
 WeightBlocks CutWeights(std::span<const Linear* const> linears) {
+  std::vector<WeightShape> shapes;
+  for (const Linear* const linear : linears) {
+    shapes.push_back({.in = linear->in, .out = linear->out});
+  }
+  return CutWeights(shapes, kBlockOutputs, kBlockInputs);
+}
+
+WeightBlocks CutWeights(std::span<const WeightShape> shapes, int64_t block_outputs,
+                        int64_t block_inputs) {
   std::vector<WeightBlock> blocks;
-  for (size_t l = 0; l < linears.size(); ++l) {
-    for (int64_t output = 0; output < linears[l]->out; output += kBlockOutputs) {
-      for (int64_t input = 0; input < linears[l]->in; input += kBlockInputs) {
+  for (size_t l = 0; l < shapes.size(); ++l) {
+    for (int64_t output = 0; output < shapes[l].out; output += block_outputs) {
+      for (int64_t input = 0; input < shapes[l].in; input += block_inputs) {
         blocks.push_back({l, output, input});
       }
     }
   }
   const auto cost = [&](const WeightBlock& block) {
-    const Linear& linear = *linears[block.linear];
-    return std::min(kBlockOutputs, linear.out - block.output) *
-           std::min(kBlockInputs, linear.in - block.input);
+    const WeightShape& shape = shapes[block.linear];
+    return std::min(block_outputs, shape.out - block.output) *
+           std::min(block_inputs, shape.in - block.input);
   };
   std::stable_sort(blocks.begin(), blocks.end(),
                    [&](const WeightBlock& a, const WeightBlock& b) { return cost(a) > cost(b); });
-  WeightBlocks result = {.num_linears = linears.size(), .by_cost = blocks, .by_linear = blocks};
+  WeightBlocks result = {.num_linears = shapes.size(), .by_cost = blocks, .by_linear = blocks};
   std::stable_sort(result.by_linear.begin(), result.by_linear.end(),
                    [](const WeightBlock& a, const WeightBlock& b) { return a.linear > b.linear; });
   return result;

@@ -116,6 +116,13 @@ struct WeightBlocks {
   std::vector<WeightBlock> by_linear;  // the last map first; of each map the most expensive first
 };
 WeightBlocks CutWeights(std::span<const Linear* const> linears);
+// The same with blocks of a given size.
+struct WeightShape {
+  int64_t in;
+  int64_t out;
+};
+WeightBlocks CutWeights(std::span<const WeightShape> shapes, int64_t block_outputs,
+                        int64_t block_inputs);
 
 // dw is the whole gradient [out, in] of `linear`.
 absl::Status WeightGradient(const Linear& linear, const WeightBlock& block, const ConstMatrix& dy,

@@ -73,6 +73,31 @@ absl::Status LayerReady(const MlpLayer& layer, const Mlp::BackwardArgs& args) {
   return args.gradients_ready(layer.weight_offset, layer.end);
 }
 
+void FinishBiasGradients(const MlpShape& shape, std::span<const BiasSums> sums, int64_t batch_size,
+                         float* parameter_gradients) {
+  const int64_t chunks = CeilDiv(batch_size, kGemmChunkRows);
+  for (size_t l = 0; l < shape.layers.size(); ++l) {
+    const MlpLayer& layer = shape.layers[l];
+    float* const gradient = parameter_gradients + layer.bias_offset;
+    std::fill_n(gradient, layer.out, 0.0f);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const float* const sum = sums[l].data + chunk * sums[l].stride;
+      for (int64_t i = 0; i < layer.out; ++i) gradient[i] += sum[i];
+    }
+    const int64_t weights_end = layer.weight_offset + layer.in * layer.out;
+    std::fill_n(parameter_gradients + weights_end, layer.bias_offset - weights_end, 0.0f);
+    std::fill_n(gradient + layer.out, layer.out_stride - layer.out, 0.0f);
+  }
+}
+
+absl::Status EmptyBatchGradients(const MlpShape& shape, const Mlp::BackwardArgs& args) {
+  std::fill_n(args.parameter_gradients, shape.num_parameters, 0.0f);
+  for (size_t l = shape.layers.size(); args.gradients_ready != nullptr && l-- > 0;) {
+    HOTROW_RETURN_IF_ERROR(LayerReady(shape.layers[l], args));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace internal
 
 struct Mlp::Impl {
@@ -132,10 +157,18 @@ absl::StatusOr<std::unique_ptr<Mlp>> Mlp::Create(const MlpOptions& options,
   HOTROW_RETURN_IF_ERROR(internal::Dispatch(
       ctx,
       [&]() -> absl::Status {
+        if (options.precision == DensePrecision::kBf16) {
+          HOTROW_RETURN_IF_ERROR(CheckDensePrecision(options.precision));
+          HOTROW_ASSIGN_OR_RETURN(impl->engine, internal::NewMlpBf16(impl->shape));
+          return absl::OkStatus();
+        }
         HOTROW_ASSIGN_OR_RETURN(impl->engine, internal::NewMlpCpu(impl->shape));
         return absl::OkStatus();
       },
       [&](auto stream) -> absl::Status {
+        if (options.precision != DensePrecision::kFp32) {
+          return absl::UnimplementedError("Mlp: --precision=bf16 works on the CPU only");
+        }
         HOTROW_ASSIGN_OR_RETURN(impl->engine,
                                 internal::NewMlpCuda(impl->shape, options.tf32, stream));
         return absl::OkStatus();

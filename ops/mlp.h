@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
+#include "ops/dense_precision.h"
 
 namespace hotrow {
 
@@ -24,6 +25,10 @@ struct MlpOptions {
   // CUDA: rounds the factors of products to TF32 (10 bits after the point) where that is faster.
   // Otherwise products are fp32 throughout. The CPU ignores it.
   bool tf32 = false;
+  // CPU: the type of the factors of products. kBf16 needs a processor that has it
+  // (CheckDensePrecision), and rounds x, W, dy and what lies between two layers to the nearest;
+  // sums, y, dx and parameter_gradients are fp32.
+  DensePrecision precision = DensePrecision::kFp32;
 
   absl::Status Validate() const;
 };
@@ -44,8 +49,8 @@ struct MlpOptions {
 //          nothing and can be captured in a CUDA graph. Results repeat bit for bit on one kind of
 //          GPU and differ from the CPU's by the rounding of sums; dropout's mask is the same.
 // Errors:  InvalidArgument (names the field), FailedPrecondition (Backward without Forward, no
-//          usable GPU), ResourceExhausted (no memory), Unimplemented (a build without CUDA),
-//          Internal (what cublasLt says).
+//          usable GPU, no bf16), ResourceExhausted (no memory), Unimplemented (a build without
+//          CUDA, bf16 on a GPU), Internal (what cublasLt or oneDNN says).
 class Mlp {
  public:
   // ctx says where it works. Its memory on a GPU is taken and given back in the order of

@@ -94,7 +94,6 @@ class MlpCpu : public MlpEngine {
                            int64_t end);
   absl::Status BackwardRows(const Mlp::ForwardArgs& forward, const Mlp::BackwardArgs& args,
                             int64_t begin, int64_t end);
-  void BiasGradients(int64_t batch_size, float* parameter_gradients) const;
 
   const MlpShape shape_;
   std::vector<Layer> layers_;
@@ -197,36 +196,16 @@ absl::Status MlpCpu::BackwardInput(const ExecContext& ctx, const Mlp::ForwardArg
   return error.ToStatus();
 }
 
-void MlpCpu::BiasGradients(int64_t batch_size, float* parameter_gradients) const {
-  const int64_t chunks = CeilDiv(batch_size, kGemmChunkRows);
-  for (const Layer& layer : layers_) {
-    float* const gradient = parameter_gradients + layer.bias_offset;
-    std::fill_n(gradient, layer.out, 0.0f);
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const float* const sum = layer.bias_sums.data() + chunk * layer.out_stride;
-      for (int64_t i = 0; i < layer.out; ++i) gradient[i] += sum[i];
-    }
-    // The padding after W and after b.
-    const int64_t weights_end = layer.weight_offset + layer.in * layer.out;
-    std::fill_n(parameter_gradients + weights_end, layer.bias_offset - weights_end, 0.0f);
-    std::fill_n(gradient + layer.out, layer.out_stride - layer.out, 0.0f);
-  }
-}
-
 absl::Status MlpCpu::BackwardParameters(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
                                         const Mlp::BackwardArgs& args) {
+  if (forward.batch_size == 0) return EmptyBatchGradients(shape_, args);
   std::function<absl::Status(size_t)> ready;
   if (args.gradients_ready != nullptr) {
     ready = [&](size_t l) { return LayerReady(layers_[l], args); };
   }
-  if (forward.batch_size == 0) {
-    std::fill_n(args.parameter_gradients, shape_.num_parameters, 0.0f);
-    for (size_t l = layers_.size(); ready != nullptr && l-- > 0;) {
-      HOTROW_RETURN_IF_ERROR(ready(l));
-    }
-    return absl::OkStatus();
-  }
-  BiasGradients(forward.batch_size, args.parameter_gradients);
+  std::vector<BiasSums> sums;
+  for (const Layer& layer : layers_) sums.push_back({layer.bias_sums.data(), layer.out_stride});
+  FinishBiasGradients(shape_, sums, forward.batch_size, args.parameter_gradients);
   return RunWeightBlocks(
       ctx.pool, blocks_,
       [&](const WeightBlock& block) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -71,11 +72,27 @@ class MlpEngine {
   virtual int64_t bytes() const = 0;
 };
 absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpCpu(const MlpShape& shape);
+// Products of bf16, on the CPU.
+absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpBf16(const MlpShape& shape);
 absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpCuda(const MlpShape& shape, bool tf32,
                                                       CudaStream stream);
 
 // args.gradients_ready for a layer, which must be there.
 absl::Status LayerReady(const MlpLayer& layer, const Mlp::BackwardArgs& args);
+
+// --- what the engines of the CPU share ---
+
+// The gradients of the biases, which are `sums` of each layer, chunk after chunk; and zeros for the
+// padding after W and after b.
+struct BiasSums {  // of one layer: a row for each chunk
+  const float* data = nullptr;
+  int64_t stride = 0;
+};
+void FinishBiasGradients(const MlpShape& shape, std::span<const BiasSums> sums, int64_t batch_size,
+                         float* parameter_gradients);
+
+// Zeros for all gradients of an empty batch, and its reports.
+absl::Status EmptyBatchGradients(const MlpShape& shape, const Mlp::BackwardArgs& args);
 
 // --- how a GPU sums the columns of a gradient [B, out], for biases ---
 

@@ -1,6 +1,7 @@
 hotrow_add_test(
   NAME ops_dense_test
   SOURCES bce_loss_test.cc
+          bf16_test.cc
           cross_network_test.cc
           dense_optimizer_test.cc
           dot_interaction_test.cc
