@@ -33,9 +33,12 @@ std::string FormatRunHeader(const RunHeader& header) {
       &text, "  data     %s train, %s validation, %s test samples; %d features, %d dense\n",
       FormatCount(schema.train_samples), FormatCount(schema.valid_samples),
       FormatCount(schema.test_samples), schema.features.size(), schema.num_dense);
-  absl::StrAppendFormat(&text, "  model    %s dense parameters, %s\n",
-                        FormatCount(header.num_parameters),
-                        std::string(DenseOptimizerName(options.dense_optimizer.kind)));
+  absl::StrAppendFormat(
+      &text, "  model    %s dense parameters, %s%s\n", FormatCount(header.num_parameters),
+      std::string(DenseOptimizerName(options.dense_optimizer.kind)),
+      options.precision == DensePrecision::kFp32
+          ? std::string()
+          : absl::StrCat(", products in ", std::string(DensePrecisionName(options.precision))));
   absl::StrAppendFormat(&text, "  tables   %d of %d columns%s, %s: %d bytes a row%s\n",
                         collection.tables.size(), options.embedding_dim, precision,
                         std::string(SparseOptimizerName(options.table_optimizer.kind)), row_bytes,

@@ -51,6 +51,9 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
   model["interaction"] = source.interaction;
   if (source.cross_layers > 0) model["cross_layers"] = source.cross_layers;
   if (source.cross_rank > 0) model["cross_rank"] = source.cross_rank;
+  if (source.precision != DensePrecision::kFp32) {
+    model["precision"] = std::string(DensePrecisionName(source.precision));
+  }
   if (!source.dense_optimizer.empty()) model["dense_optimizer"] = source.dense_optimizer;
   json["model"] = std::move(model);
   json["tables"] = Json::array();
@@ -102,6 +105,7 @@ SpecSource SpecSourceOf(const TrainerOptions& options, const EmbeddingCollection
   source.cross_layers = layers.cross_layers;
   source.cross_rank = layers.cross_rank;
   source.dense_optimizer = DenseOptimizerName(options.dense_optimizer.kind);
+  source.precision = options.precision;
   if (!options.checkpoint_dir.empty()) source.checkpoint_interval_steps = options.checkpoint_every;
   return source;
 }

@@ -12,6 +12,7 @@
 #include "models/data/data_source.h"
 #include "models/train/trainer_options.h"
 #include "models/zoo/ctr_model.h"
+#include "ops/dense_precision.h"
 
 namespace hotrow {
 
@@ -34,6 +35,7 @@ struct SpecSource {
   int32_t cross_layers = 0;
   int32_t cross_rank = 0;       // 0: full
   std::string dense_optimizer;  // sgd, momentum, adagrad, adam; empty: not given
+  DensePrecision precision = DensePrecision::kFp32;  // of products
   int64_t checkpoint_interval_steps = 0;
   std::string hardware;  // a profile or a file of hotrow calibrate; empty: not given
 };

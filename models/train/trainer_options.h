@@ -15,6 +15,7 @@
 #include "models/data/data_source.h"
 #include "models/train/learning_rate.h"
 #include "ops/dense_optimizer.h"
+#include "ops/dense_precision.h"
 #include "ops/weights_precision.h"
 
 namespace hotrow {
@@ -41,6 +42,7 @@ struct TrainerOptions {
   SparseOptimizerConfig table_optimizer;
   std::optional<Initializer> initializer;  // none: uniform in +-1/sqrt(rows), table by table
   DenseOptimizerConfig dense_optimizer;
+  DensePrecision precision = DensePrecision::kFp32;  // that the model was made with
   // The gradient of all dense parameters together is scaled down to this Euclidean norm where it is
   // longer; 0: never.
   double max_gradient_norm = 0;

@@ -193,6 +193,17 @@ const TrainerSetting kSettings[] = {
            return WordFlag("WORD", &o.dense_optimizer.kind, ParseDenseOptimizer,
                            DenseOptimizerName);
          }},
+    {.name = "precision",
+     .group = kTrainingGroup,
+     .help = "type of the factors of dense matrix products: fp32, or bf16 (CPUs with AVX-512 BF16; "
+             "fast with AMX). Sums, parameters and optimizer state stay fp32",
+     .role = kBits,
+     .part = kDense,
+     .older = {.value = "fp32"},
+     .bind =
+         [](O& o) {
+           return WordFlag("WORD", &o.precision, ParseDensePrecision, DensePrecisionName);
+         }},
     {.name = "learning_rate",
      .group = kTrainingGroup,
      .help = "learning rate of the tables",

@@ -466,6 +466,7 @@ TEST(CheckpointTest, EveryMismatchIsNamed) {
       {[](O* o) { o->table_optimizer.weight_decay = 0.5f; }, "--table_weight_decay=0"},
       {[](O* o) { o->dense_optimizer.kind = DenseOptimizerKind::kSgd; }, "--dense_optimizer=adam"},
       {[](O* o) { o->dense_optimizer.learning_rate = 0.02f; }, "--dense_learning_rate=0.01"},
+      {[](O* o) { o->precision = DensePrecision::kBf16; }, "--precision=fp32"},
       {[](O* o) { o->dense_optimizer.weight_decay = 0.5f; }, "--weight_decay=0"},
       {[](O* o) { o->max_gradient_norm = 1; }, "--max_gradient_norm=0"},
       {[](O* o) { o->schedule.lr_warmup_steps = 6; }, "--lr_warmup_steps=5"},

@@ -360,6 +360,8 @@ TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
               AllOf(HasSubstr("--weights_precision=fp8"), HasSubstr("fp32, fp16 or bf16")));
   EXPECT_THAT(error({"--dense_optimizer=ftrl"}),
               AllOf(HasSubstr("--dense_optimizer=ftrl"), HasSubstr("adam")));
+  EXPECT_THAT(error({"--precision=fp16"}),
+              AllOf(HasSubstr("--precision=fp16"), HasSubstr("fp32 or bf16")));
   EXPECT_THAT(error({"--store=tape"}),
               AllOf(HasSubstr("--store=tape"), HasSubstr("memory"), HasSubstr("ssd")));
   EXPECT_THAT(error({"--store=ssd"}),
@@ -446,6 +448,7 @@ TEST(TrainerFlagsTest, EveryFlagReachesItsOption) {
 std::string AnotherValue(const TrainerSetting& row) {
   static const auto* const kWords =
       new std::map<std::string, std::string>{{"weights_precision", "bf16"},
+                                             {"precision", "bf16"},
                                              {"pooling", "mean"},
                                              {"initializer", "zeros"},
                                              {"optimizer", "adam"},

@@ -19,6 +19,7 @@ HardwareProfile Measured() {
   profile.threads = 2;
   profile.dram_bytes_per_second = 2e10;
   profile.dense_flops = 1e11;
+  profile.dense_flops_16 = 5e11;
   profile.dense_flops_narrow = 1e11;
   profile.dense_flops_middle = 2e11;
   profile.dense_flops_wide = 3e11;
@@ -47,6 +48,7 @@ TEST(HardwareFileTest, WhatIsWrittenIsRead) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const HardwareProfile in, ParseHardwareProfile(text, "m.yaml"));
   EXPECT_EQ(in.name, "m.yaml");
   EXPECT_EQ(in.machine, "a  quoted  machine");
+  EXPECT_EQ(in.dense_flops_16, 5e11);
   EXPECT_EQ(in.dense_flops_middle, 2e11);
   EXPECT_EQ(in.ssd_read_ios_per_second, 50'000);
   EXPECT_EQ(in.engine.unique_seconds_per_lookup, 1e-8);

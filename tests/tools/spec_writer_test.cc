@@ -43,6 +43,7 @@ SpecSource Source() {
   source.cross_layers = 3;
   source.cross_rank = 5;
   source.dense_optimizer = "adam";
+  source.precision = DensePrecision::kBf16;
   return source;
 }
 
@@ -69,6 +70,7 @@ TEST(SpecWriterTest, ThePlannerReadsWhatIsWritten) {
   EXPECT_EQ(spec.model.interaction, Interaction::kCross);
   EXPECT_EQ(spec.model.cross_rank, 5);
   EXPECT_EQ(spec.model.dense_optimizer_states, 2);
+  EXPECT_TRUE(spec.model.inputs_16_bits);
 }
 
 TEST(SpecWriterTest, WhatCannotBePlannedIsNamed) {

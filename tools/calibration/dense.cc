@@ -19,10 +19,11 @@ double SecondsOf(const CalibrationBench& bench, int64_t batch) {
 
 // Forward and backward of a batch.
 absl::Status TimeMlp(CalibrationBench* bench, const std::vector<int32_t>& sizes, int64_t batch,
-                     double* seconds, double* flops) {
-  HOTROW_ASSIGN_OR_RETURN(
-      const auto mlp,
-      Mlp::Create({.sizes = sizes, .relu_on_output = true, .max_batch_size = batch}));
+                     DensePrecision precision, double* seconds, double* flops) {
+  HOTROW_ASSIGN_OR_RETURN(const auto mlp, Mlp::Create({.sizes = sizes,
+                                                       .relu_on_output = true,
+                                                       .max_batch_size = batch,
+                                                       .precision = precision}));
   const auto parameters = static_cast<size_t>(mlp->num_parameters());
   std::vector<float> weights(parameters);
   std::vector<float> gradients(parameters);
@@ -98,17 +99,23 @@ absl::StatusOr<double> DotFlops(CalibrationBench* bench, int32_t dim, int64_t ba
 
 absl::Status MeasureDense(CalibrationBench* bench, HardwareProfile* profile) {
   const auto rate = [&](const std::vector<std::vector<int32_t>>& mlps, int64_t batch,
-                        double* flops_per_second) -> absl::Status {
+                        double* flops_per_second,
+                        DensePrecision precision = DensePrecision::kFp32) -> absl::Status {
     double seconds = 0;
     double flops = 0;
     for (const std::vector<int32_t>& sizes : mlps) {
-      HOTROW_RETURN_IF_ERROR(TimeMlp(bench, sizes, batch, &seconds, &flops));
+      HOTROW_RETURN_IF_ERROR(TimeMlp(bench, sizes, batch, precision, &seconds, &flops));
     }
     *flops_per_second = flops / seconds;
     return absl::OkStatus();
   };
-  HOTROW_RETURN_IF_ERROR(
-      rate({{13, 512, 256, 64, 16}, {367, 512, 256, 1}}, kClickBatch, &profile->dense_flops));
+  const std::vector<std::vector<int32_t>> click_model = {{13, 512, 256, 64, 16},
+                                                         {367, 512, 256, 1}};
+  HOTROW_RETURN_IF_ERROR(rate(click_model, kClickBatch, &profile->dense_flops));
+  if (CheckDensePrecision(DensePrecision::kBf16).ok()) {
+    HOTROW_RETURN_IF_ERROR(
+        rate(click_model, kClickBatch, &profile->dense_flops_16, DensePrecision::kBf16));
+  }
   HardwareProfile::DenseRates large;
   for (const auto& [samples, rates] :
        {std::pair<double, HardwareProfile::DenseRates*>{HardwareProfile::kBatchLarge, &large},

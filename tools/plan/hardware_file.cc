@@ -51,6 +51,7 @@ std::vector<Line> LinesOf(HardwareProfile* p) {
        "rows/s; rows of 512 bytes by random key from a store in memory"},
       {"cpu_seconds_per_key", &p->cpu_seconds_per_key, "s a row; the same the other way round"},
       {"dense_flops", &p->dense_flops, "FLOP/s; layers of a click model, forward and backward"},
+      {"dense_flops_16", &p->dense_flops_16, "FLOP/s; the same with products of bf16"},
       {"dense_flops_narrow", &p->dense_flops_narrow, "FLOP/s; layers 64 wide, 2048 samples"},
       {"dense_flops_middle", &p->dense_flops_middle, "FLOP/s; layers 256 wide"},
       {"dense_flops_wide", &p->dense_flops_wide, "FLOP/s; layers 1024 wide"},
