@@ -15,9 +15,8 @@
 namespace hotrow {
 
 // The parts of a training program that differ: its name, its texts for --help, and its model with
-//                                              its
-// flags. The flags write into the model's options, which the functions here capture and which must
-// outlive RunTrainProgram.
+// its flags. The flags write into the model's options, which the functions here capture and which
+// must outlive RunTrainProgram.
 struct TrainProgram {
   std::string name;      // of the program, as in `dlrm --help`
   std::string summary;   // opens --help: what it trains; lines of at most 100 columns
@@ -45,6 +44,7 @@ ModelOptions CompleteModelOptions(ModelOptions options, const TrainerFlags& flag
   options.embedding_dim = flags.options.embedding_dim;
   options.seed = flags.options.seed;
   options.max_batch_size = flags.options.batch_size;
+  options.precision = flags.options.precision;
   return options;
 }
 

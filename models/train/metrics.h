@@ -17,8 +17,7 @@ struct CtrMetrics {
 };
 
 // Area under the ROC curve by ranks: the share of (positive, negative) pairs in the right order,
-//                                    ties
-// counting one half (Mann & Whitney 1947). Exact: sums are integers. Sizes are equal, scores
+// ties counting one half (Mann & Whitney 1947). Exact: sums are integers. Sizes are equal, scores
 // finite, labels 0 or 1 (above 0.5 is positive).
 double Auc(std::span<const float> scores, std::span<const float> labels);
 

@@ -18,9 +18,8 @@ namespace hotrow {
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 // The settings that decide the bits of a run: TrainingState::settings of its checkpoints. A run
-//                                             that
-// resumes must have the same. TrainerOptions::settings and shape come first and win over settings
-// of the same name.
+// that resumes must have the same. TrainerOptions::settings and shape come first and win over
+// settings of the same name.
 //
 // They exclude the number of epochs, since a run may be prolonged; tiers, threads and the frequency
 // of checkpoints, which change no bit; and the budget of residuals, which begin at zero when it

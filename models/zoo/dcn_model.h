@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "models/zoo/layers/graph_model.h"
+#include "ops/dense_precision.h"
 
 namespace hotrow {
 
@@ -29,6 +30,7 @@ struct DcnOptions {
   float dropout = 0;  // after each hidden layer of the MLPs, in training, in [0, 1)
   uint64_t seed = 0;  // of the first parameters and of dropout
   int64_t max_batch_size = 0;
+  DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
 
   absl::Status Validate() const;  // names the flag, what it is and the remedy
   int64_t InputWidth() const;     // W: columns of x_0

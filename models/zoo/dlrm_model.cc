@@ -49,6 +49,7 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DlrmModel::Create(const DlrmOptions&
                 .table_columns = options.embedding_dim,
                 .seed = options.seed,
                 .max_batch_size = options.max_batch_size,
+                .precision = options.precision,
                 .tf32 = options.tf32},
                ctx);
   std::vector<GraphValue> vectors;

@@ -102,6 +102,40 @@ TEST(DlrmCliTest, TrainsAndSaysHowItWent) {
   EXPECT_EQ(std::count(files.begin(), files.end(), "report.json.tmp"), 0);
 }
 
+TEST(DlrmCliTest, ProductsOfBf16LearnWhatFp32LearnsOnAnyNumberOfThreads) {
+  const std::string dir = test::TempDir();
+  const auto run = [&](const std::string& name, std::vector<std::string> more) {
+    const std::string path = dir + "/" + name;
+    more.push_back("--learning_rate=0.05");
+    more.push_back("--report=" + path);
+    const ProgramResult result = Dlrm(Small(std::move(more)));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return std::pair(ReadJson(path), result.out);
+  };
+  test::Program without = DlrmProgram(Small({"--precision=bf16"}));
+  without.environment = {"ONEDNN_MAX_CPU_ISA=AVX2"};
+  test::ExpectOneLineError(test::RunProgram(without), 1,
+                           AllOf(HasSubstr("--precision=bf16"), HasSubstr("AVX-512 BF16"),
+                                 HasSubstr("avx2"), HasSubstr("--precision=fp32")));
+  if (Dlrm(Small({"--precision=bf16"})).exit_code != 0) {
+    GTEST_SKIP() << "this processor has no bf16";
+  }
+  const auto [fp32, plain_out] = run("fp32.json", {});
+  const auto [one, out] = run("one.json", {"--precision=bf16"});
+  const auto [three, unused] = run("three.json", {"--precision=bf16", "--threads=3"});
+  EXPECT_THAT(out, HasSubstr(", products in bf16\n"));
+  EXPECT_THAT(plain_out, Not(HasSubstr("products in")));
+  EXPECT_EQ(one["flags"]["precision"], "bf16");
+  EXPECT_EQ(one["dense_hash"], three["dense_hash"]);
+  EXPECT_EQ(one["tables_hash"], three["tables_hash"]);
+  EXPECT_NE(one["dense_hash"], fp32["dense_hash"]);
+  const auto figure = [](const nlohmann::json& report, const char* of, const char* name) {
+    return report[of][name].get<double>();
+  };
+  EXPECT_NEAR(figure(one, "train", "logloss"), figure(fp32, "train", "logloss"), 1e-3);
+  EXPECT_NEAR(figure(one, "test", "auc"), figure(fp32, "test", "auc"), 5e-3);
+}
+
 TEST(DlrmCliTest, TheReportShowsTheSizesThatWereChosen) {
   const std::string report_path = test::TempDir() + "/report.json";
   const ProgramResult result = Dlrm(

@@ -70,6 +70,7 @@ GraphValue AddCross(ModelGraph& graph, std::string_view name, GraphValue x, cons
   options.rank = spec.rank;
   options.first_layer_id = graph.TakeLayerIds(spec.num_layers);
   options.max_batch_size = graph.options().max_batch_size;
+  options.precision = graph.options().precision;
   return graph.AddLayer(name, CrossLayer::Create(options), {x});
 }
 

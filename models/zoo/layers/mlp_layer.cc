@@ -78,6 +78,7 @@ GraphValue AddMlp(ModelGraph& graph, std::string_view name, GraphValue x, const 
   options.seed = graph.options().seed;
   options.first_layer_id = graph.TakeLayerIds(static_cast<int32_t>(spec.sizes.size()));
   options.max_batch_size = graph.options().max_batch_size;
+  options.precision = graph.options().precision;
   options.tf32 = graph.options().tf32;
   return graph.AddLayer(name, MlpLayer::Create(options, graph.ctx()), {x});
 }

@@ -14,6 +14,7 @@
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/layers/graph_node.h"
 #include "models/zoo/layers/layer.h"
+#include "ops/dense_precision.h"
 
 namespace hotrow {
 
@@ -24,6 +25,7 @@ struct ModelGraphOptions {
   int32_t table_columns = 0;  // of each of them
   uint64_t seed = 0;          // of the first parameters and of dropout
   int64_t max_batch_size = 0;
+  DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
   bool tf32 = false;  // MlpOptions::tf32
 };
 
@@ -36,7 +38,8 @@ ModelGraphOptions GraphOptionsOf(std::string_view name, const Options& options,
           .num_sparse = options.num_sparse,
           .table_columns = table_columns,
           .seed = options.seed,
-          .max_batch_size = options.max_batch_size};
+          .max_batch_size = options.max_batch_size,
+          .precision = options.precision};
 }
 
 // What flows between the parts of a graph: a tensor [B, columns]. Without a part where a
