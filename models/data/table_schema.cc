@@ -217,7 +217,8 @@ std::optional<Threshold> ParseThreshold(Fields& fields, const char* key) {
   constexpr std::pair<std::string_view, Op> kOps[] = {
       {"<=", Op::kLessEqual}, {">=", Op::kGreaterEqual}, {"==", Op::kEqual},
       {"!=", Op::kNotEqual},  {"<", Op::kLess},          {">", Op::kGreater}};
-  std::string_view text = value->is_string() ? value->get_ref<const std::string&>() : "";
+  const std::string given = value->is_string() ? value->get<std::string>() : "";
+  std::string_view text = given;
   for (const auto& [name, op] : kOps) {
     if (text.substr(0, name.size()) != name) continue;
     text = TrimBlanks(text.substr(name.size()));
