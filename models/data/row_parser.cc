@@ -229,8 +229,8 @@ absl::Status RowParser::Parse(std::string_view line, Sample* sample, bool* dropp
       for (; use != uses_end && use->column == column; ++use) {
         const std::string_view text(field, static_cast<size_t>(field_end - field));
         // A wrong number of columns explains a wrong field better than the other way round.
-        if (status.ok())
-          status = Apply(*use, schema_->trim ? TrimBlanks(text) : text, sample, dropped);
+        if (!status.ok()) continue;
+        status = Apply(*use, schema_->trim ? TrimBlanks(text) : text, sample, dropped);
       }
     }
     if (field_end == end) break;
