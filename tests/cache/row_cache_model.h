@@ -629,7 +629,10 @@ inline void RunSieve(Device device) {
     if (testing::Test::HasFatalFailure()) return;
     EXPECT_GT(run.evictions(), 50);
     EXPECT_GT(run.spared(), 10);
-    EXPECT_GT(run.rounds(), 0);
+    // A hand needs longer for a round than the short runs on a GPU are.
+    if (device == Device::kCpu) {
+      EXPECT_GT(run.rounds(), 0);
+    }
   }
 }
 
