@@ -318,7 +318,8 @@ TEST(StepsTest, AStepThatWasMovedFromRefusesAllCalls) {
   first = EmbeddingStep();
   HOTROW_ASSERT_OK_AND_ASSIGN(first, tables->Prefetch(batch.view()));
   // An Update that is refused ends its step as well.
-  EXPECT_THAT(std::move(first).Update({.pooled = pooled}), StatusIs(kPrecondition, HasSubstr("looked up")));
+  EXPECT_THAT(std::move(first).Update({.pooled = pooled}),
+              StatusIs(kPrecondition, HasSubstr("looked up")));
   refuses(first);  // NOLINT
   HOTROW_EXPECT_OK(tables->Close());
 }
@@ -345,8 +346,8 @@ class ReadRowsTest : public testing::TestWithParam<Place> {
 
 INSTANTIATE_TEST_SUITE_P(
     All, ReadRowsTest,
-    testing::Values(Place{}, Place{.cache_bytes = 60'000}, Place{.device_bytes = 200'000},
-                    Place{.cache_bytes = 60'000, .precision = WeightsPrecision::kBf16}));
+    testing::Values(Place{}, Place{.cache_bytes = 100'000}, Place{.device_bytes = 16 << 20},
+                    Place{.cache_bytes = 100'000, .precision = WeightsPrecision::kBf16}));
 
 TEST_P(ReadRowsTest, ReadsWhatEvaluationReadsAndLeavesNoTrace) {
   const auto tables = Make(TrainedOptions());

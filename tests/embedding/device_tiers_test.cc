@@ -186,7 +186,7 @@ TEST_P(DeviceTiersTest, SameBitsWhateverTheTiersAndTheDepth) {
         HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
         EXPECT_EQ(digest.hash, want[kSteps]);
 
-        const EmbeddingStats stats = (*tables)->Stats();
+        HOTROW_ASSERT_OK_AND_ASSIGN(const EmbeddingStats stats, (*tables)->GlobalStats());
         EXPECT_EQ(stats.steps, kSteps);
         int64_t rows = 0;
         for (const TableDigest& table : digest.tables) rows += table.rows;

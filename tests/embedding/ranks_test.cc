@@ -745,7 +745,7 @@ TEST(RanksTest, RowsAreReadByKeyFromWhereverTheyAreKept) {
         HOTROW_RETURN_IF_ERROR(
             TrainSteps(tables, 0, rank, kRanks, {.steps = 4, .batch_size = 24, .rows = 100}));
         std::vector<uint64_t> keys;
-        for (uint64_t i = 0; i < static_cast<uint64_t>(rank) * 40; ++i) keys.push_back(i * 3 % 150);
+        for (uint64_t i = 0; i < static_cast<uint64_t>(rank) * 25; ++i) keys.push_back(i * 3 % 150);
         const int64_t n = std::ssize(keys);
         std::vector<float> rows(static_cast<size_t>(n * 5) + 1);
         HOTROW_RETURN_IF_ERROR(tables.ReadRows("b", keys, {rows.data(), n, 5}));
