@@ -233,6 +233,11 @@ void CachedTable::GiveUp(StepRows* step) {
                                    [rows](const ExecContext& ctx, std::span<const int64_t> slots) {
                                      return rows->Unpin(ctx, slots, /*dirty=*/false);
                                    }));
+    // Placing it may have evicted rows.
+    if (cache_->staged()) {
+      cache_->Note(cache_->stream().Run(
+          ExecContext(), [rows](const ExecContext& ctx) { return rows->EnqueueStats(ctx); }));
+    }
   }
   step->keys = {};
   step->counts = {};

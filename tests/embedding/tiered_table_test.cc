@@ -299,12 +299,12 @@ TEST(StagedTableTest, AStepIsGivenUpWhileItsRowsAreOnTheirWay) {
     for (int i = 0; i < fills; ++i) HOTROW_ASSERT_OK(table->FillSome(&step));
     EXPECT_EQ(step.filled, 0);
     (*table)->GiveUp(&step);
+    (*table)->WaitForDevice();
     // Those that have their bytes stay; the others are gone.
     EXPECT_GE((*table)->Stats().cache.used_ways, fills * kStagingRows);
     if (fills == 0) {
       EXPECT_EQ((*table)->Stats().cache.used_ways, 0);
     }
-    (*table)->WaitForDevice();
   }
   // No slot is left pinned or without bytes: all rows of the cache can be had, and are right.
   for (int i = 0; i < 4; ++i) HOTROW_ASSERT_OK(table->Step(keys, 1));
