@@ -1,8 +1,9 @@
 # Sources compiled several at a time, which parses headers and instantiates templates once for all of them. For the
-# sanitizer builds: they are made whole. The release build compiles each source by itself, so that a change rebuilds
-# little and an include that is missing is seen.
+# sanitizer builds and the first demo: they are made whole. The release build compiles each source by itself, so that a
+# change rebuilds little and an include that is missing is seen.
 
 option(HOTROW_UNITY "Compile several sources of a target at a time" OFF)
+set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cmake/unity_groups.py)
 
 # For the targets of a folder and of those below it. Called once all are there. Sources with flags of their own (those of
 # the emulated GPU) stay alone, and so do the headers of headers_alone, whose purpose that is.
