@@ -2,6 +2,7 @@
 #include <cuda/atomic>
 
 #include "base/cuda_status.h"
+#include "base/entropy.h"
 #include "base/status_macros.h"
 #include "ops/launch_impl.cuh"
 #include "ops/scan_impl.cuh"
@@ -71,9 +72,10 @@ __global__ void PlaceSegmentsKernel(const __grid_constant__ SegmentChunk chunk,
 
 // Puts position i into the slot of its key and returns which one that is, within the table's slots.
 // A slot that has been taken keeps its key for good, and has some position of it.
-__device__ uint32_t Insert(const uint64_t* values, int32_t i, int32_t* slots, int64_t num_slots) {
+__device__ uint32_t Insert(const uint64_t* values, int32_t i, uint64_t salt, int32_t* slots,
+                           int64_t num_slots) {
   const uint64_t key = values[i];
-  int64_t s = FirstSlot(key, num_slots);
+  int64_t s = FirstSlot(key, salt, num_slots);
   for (;;) {
     Slot slot(slots[s]);
     int32_t other = slot.load(cuda::std::memory_order_relaxed);
@@ -94,8 +96,8 @@ __device__ uint32_t Insert(const uint64_t* values, int32_t i, int32_t* slots, in
 // `inverse` gets the number of each value's slot among all slots, as an uint32.
 __global__ void __launch_bounds__(kThreadsPerBlock)
     InsertKernel(const __grid_constant__ SegmentChunk chunk, const int32_t* chunk_places,
-                 const uint64_t* values, const int64_t* table_offsets, int32_t* slots,
-                 int32_t* places, int32_t* inverse) {
+                 const uint64_t* values, uint64_t salt, const int64_t* table_offsets,
+                 int32_t* slots, int32_t* places, int32_t* inverse) {
   const int64_t end = chunk.v[chunk.size - 1].end;
   for (int64_t i = chunk.v[0].begin + GridThread(); i < end; i += GridThreads()) {
     const int32_t s = FindRange(chunk, i);
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
     const int64_t start = table_offsets[segment.table];
     const int64_t size = table_offsets[segment.table + 1] - start;
     const int64_t first_slot = UniqueCudaLayout::kSlotsPerValue * start;
-    const uint32_t slot = Insert(values, static_cast<int32_t>(i), slots + first_slot,
+    const uint32_t slot = Insert(values, static_cast<int32_t>(i), salt, slots + first_slot,
                                  UniqueCudaLayout::kSlotsPerValue * size);
     inverse[i] = static_cast<int32_t>(static_cast<uint32_t>(first_slot + slot));
     places[i] = chunk_places[s] + static_cast<int32_t>(i - segment.begin);
@@ -165,6 +167,8 @@ absl::Status UniqueCuda(const UniqueArgs& args, CudaStream stream) {
   HOTROW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(
       args.table_offsets, 0, (static_cast<size_t>(args.num_tables) + 1) * sizeof(int64_t), stream));
   if (n == 0) return absl::OkStatus();
+  // Numbers go by order of appearance, so nothing that is returned depends on it.
+  static const uint64_t salt = EntropyBits();
   const auto layout = UniqueCudaLayout::For(n);
   const auto at = [&args](int64_t offset) {
     return reinterpret_cast<int32_t*>(args.workspace + offset);
@@ -199,7 +203,8 @@ absl::Status UniqueCuda(const UniqueArgs& args, CudaStream stream) {
         HOTROW_RETURN_IF_ERROR(LastLaunch(kOp));
         const int64_t size = chunk.v[chunk.size - 1].end - chunk.v[0].begin;
         InsertKernel<<<GridBlocks(size, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
-            chunk, chunk_places, args.values, args.table_offsets, slots, places, args.inverse);
+            chunk, chunk_places, args.values, salt, args.table_offsets, slots, places,
+            args.inverse);
         return LastLaunch(kOp);
       }));
 

@@ -50,9 +50,11 @@ struct UniqueCudaLayout {
   }
 };
 
-// Where a key's search starts in a hash table of that many slots (at most 2^32).
-HOTROW_HOST_DEVICE constexpr uint32_t FirstSlot(uint64_t key, int64_t num_slots) {
-  return FastRange32(static_cast<uint32_t>(Mix64(key) >> 32), static_cast<uint64_t>(num_slots));
+// Where a key's search starts in a hash table of that many slots (at most 2^32). salt: nobody who
+// does not know it can choose keys that start in one place.
+HOTROW_HOST_DEVICE constexpr uint32_t FirstSlot(uint64_t key, uint64_t salt, int64_t num_slots) {
+  const uint64_t hash = Mix64(Mix64(key ^ salt) ^ salt);
+  return FastRange32(static_cast<uint32_t>(hash >> 32), static_cast<uint64_t>(num_slots));
 }
 
 }  // namespace hotrow::internal

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -310,11 +311,27 @@ TEST(UniqueTest, FirstSlotsLieInTheTable) {
   for (const int64_t num_slots : {int64_t{2}, int64_t{6}, int64_t{1000}, kLargest}) {
     int64_t largest = 0;
     for (uint64_t key = 0; key < 10'000; ++key) {
-      largest = std::max<int64_t>(largest, internal::FirstSlot(key, num_slots));
+      largest = std::max<int64_t>(largest, internal::FirstSlot(key, /*salt=*/77, num_slots));
     }
     EXPECT_LT(largest, num_slots);
     EXPECT_GE(largest, num_slots - 1 - num_slots / 100);
   }
+}
+
+// Of the hash tables on a GPU.
+TEST(UniqueTest, KeysThatStartInOneSlotDoNotWithAnotherSalt) {
+  constexpr uint64_t kKnownSalt = 1;
+  constexpr int64_t kSlots = 1 << 16;
+  std::set<uint32_t> known;
+  std::set<uint32_t> other;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    const uint64_t hash = uint64_t{12345} << 32 | i;
+    const uint64_t key = test::Unmix64(test::Unmix64(hash) ^ kKnownSalt) ^ kKnownSalt;
+    known.insert(internal::FirstSlot(key, kKnownSalt, kSlots));
+    other.insert(internal::FirstSlot(key, kKnownSalt + 1, kSlots));
+  }
+  EXPECT_EQ(known.size(), 1u);
+  EXPECT_GT(other.size(), 900u);
 }
 
 #if !HOTROW_HAVE_CUDA
