@@ -75,7 +75,9 @@ def step(i):
 for i in range(a.warmup): step(i)
 if a.device != "cpu": torch.cuda.synchronize()
 t = time.perf_counter()
+cpu = time.process_time()
 for i in range(a.steps): l = step(i)
 if a.device != "cpu": torch.cuda.synchronize()
 s = time.perf_counter() - t
-print(json.dumps({"peer": "pytorch " + torch.__version__, "samples_per_second": a.batch * a.steps / s, "step_ms": 1e3 * s / a.steps, "loss": float(l.detach()), **vars(a)}))
+cpu = time.process_time() - cpu
+print(json.dumps({"peer": "pytorch " + torch.__version__ + (", bf16 autocast" if a.amp else ""), "cpu_us_per_sample": 1e6 * cpu / (a.batch * a.steps), "samples_per_second": a.batch * a.steps / s, "step_ms": 1e3 * s / a.steps, "loss": float(l.detach()), **vars(a)}))
