@@ -27,8 +27,9 @@ absl::StatusOr<std::unique_ptr<CinLayer>> CinLayer::Create(const Options& option
     const int64_t rows = options.max_batch_size * options.fields.dim;
     if (products > std::numeric_limits<int32_t>::max() ||
         rows > std::numeric_limits<int64_t>::max() / 16 / products) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          rows_before, " rows times ", options.fields.fields, " features are too many products"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(rows_before, " rows times ", options.fields.fields,
+                       " features are too many products; lower --cin_layer_sizes"));
     }
     Level level = {
         .offset = offset, .rows = size, .rows_before = rows_before, .first_output = output};

@@ -22,6 +22,9 @@ constexpr int64_t kChunkRows = 64;
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
+// Of a product that fits into 32 bits then.
+int32_t Half(int64_t a, int64_t b) { return static_cast<int32_t>(a * b / 2); }
+
 // The op over fields whose first one, where no other vector is given, is the dense vector.
 DotInteractionArgs DotArgs(int64_t batch_size, std::span<const TensorView> inputs, float* output,
                            int64_t output_stride) {
@@ -129,7 +132,7 @@ class InnerProductsLayer : public Layer {
         HostBuffer<float>::Create(max_batch_size * layer->stride_, HugePages::kTry));
     return layer;
   }
-  TensorShape output() const override { return {1, fields_.fields * (fields_.fields - 1) / 2}; }
+  TensorShape output() const override { return {1, Half(fields_.fields, fields_.fields - 1)}; }
   LayerTraits traits() const override { return {.inputs_until = LayerPhase::kBackwardInputs}; }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     if (pass.batch_size == 0) return absl::OkStatus();
@@ -171,7 +174,7 @@ class InnerProductsLayer : public Layer {
 class OuterProductLayer : public Layer {
  public:
   explicit OuterProductLayer(const TensorShape& fields) : fields_(fields) {}
-  TensorShape output() const override { return {1, fields_.dim * (fields_.dim + 1) / 2}; }
+  TensorShape output() const override { return {1, Half(fields_.dim, fields_.dim + 1)}; }
   LayerTraits traits() const override {
     return {.strided_fields = true, .inputs_until = LayerPhase::kBackwardInputs};
   }
