@@ -529,8 +529,11 @@ TEST(TrainerSettingsTest, SettingsAreComparedByWhatTheySay) {
 
 // Checkpoints from before dlrm had --interaction.
 TEST(TrainerSettingsTest, AYoungerFlagOfAModelHasItsOlderValue) {
-  const auto compare = [](const char* interaction) {
-    return CompareWithCheckpoint({}, {{"interaction", interaction}}, "--resume");
+  const Settings saved = BitSettings(TrainerOptions());
+  const auto compare = [&](const char* interaction) {
+    Settings here = saved;
+    here.emplace_back("interaction", interaction);
+    return CompareWithCheckpoint(saved, here, "--resume");
   };
   HOTROW_EXPECT_OK(compare("dot"));
   EXPECT_THAT(compare("cat"),
