@@ -11,6 +11,7 @@
 #include "models/zoo/layers/linear_layers.h"
 #include "models/zoo/layers/mlp_layer.h"
 #include "tests/models/model_test_util.h"
+#include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 
 namespace hotrow {
@@ -204,6 +205,18 @@ TEST(ModelGraphTest, APartThatKnowsNoGpuIsRefusedThere) {
   g.AddLogit(AddBias(g, "bias"));
   EXPECT_THAT(g.Build().status().message(),
               HasSubstr("--device=cuda: this small works on the cpu only; use --device=cpu"));
+}
+
+// Nothing of it needs a loop over host memory, so what is missing here is the GPU.
+TEST(ModelGraphTest, ADotInteractionAndATermAloneNeedNoHost) {
+  if (test::UsableGpu().ok()) GTEST_SKIP() << "there is a GPU";
+  ModelGraphOptions options = SmallOptions();
+  options.num_sparse = 1;
+  options.table_columns = 1;
+  ModelGraph g(options, {.device = Device::kCuda});
+  g.AddLogit(AddDotInteraction(g, "dot", {g.Embeddings()}));
+  EXPECT_THAT(g.Build().status().message(),
+              ::testing::AnyOf(HasSubstr("no CUDA"), HasSubstr("no usable GPU")));
 }
 
 }  // namespace
