@@ -143,7 +143,7 @@ TEST(ModelCliTest, SavedSpecsHaveTheDenseModel) {
 }
 
 TEST(ModelCliTest, ACacheMovesNoBit) {
-  for (const char* const binary : {kDeepFm, kDcn}) {
+  for (const char* const binary : {kDeepFm, kDcn, kWideDeep, kXDeepFm, kPnn}) {
     const nlohmann::json without = Train(binary, Small({}));
     const nlohmann::json with = Train(binary, Small({"--cache_bytes=min", "--threads=2"}));
     EXPECT_EQ(with["tables_hash"], without["tables_hash"]);
