@@ -142,6 +142,29 @@ TEST(ModelGraphTest, DensePartsThatMeetLateGetTheirGradient) {
       });
 }
 
+// Features that go different ways and meet again.
+TEST(ModelGraphTest, PartsMayReadSomeOfTheFeatures) {
+  Check(
+      [](ModelGraph& g) {
+        const GraphValue second = g.EmbeddingsOf(1, 1);
+        const GraphValue h = AddMlp(g, "mlp", g.Concat({second, g.Dense()}), {.sizes = {4}});
+        g.AddLogit(AddLinear(g, "a", AddDotInteraction(g, "dot", {h, g.EmbeddingsOf(0, 1)})));
+        g.AddLogit(AddLinear(g, "b", second));
+        g.AddLogit(AddColumnSum(g, "sum", g.Embeddings(2, 1)));
+      },
+      [](const GraphModel& model, const double* parameters, const float* dense,
+         const double* embeddings) {
+        const std::vector<double> first(embeddings, embeddings + kColumns);
+        const std::vector<double> second(embeddings + kColumns, embeddings + 2 * kColumns);
+        std::vector<double> x = second;
+        x.insert(x.end(), dense, dense + kDense);
+        std::vector<double> z = test::MlpReference(model, "mlp", {4}, parameters, x, false);
+        z.push_back(Dot(z.data(), first));
+        return Dot(At(model, "a", parameters), z) + Dot(At(model, "b", parameters), second) +
+               first[2] + second[2];
+      });
+}
+
 TEST(ModelGraphTest, ColumnsThatNothingReadsHaveNoGradient) {
   ModelGraph g(SmallOptions());
   g.AddLogit(AddLinear(g, "out", g.Embeddings(1, 2)));
@@ -193,6 +216,8 @@ TEST(ModelGraphTest, NamesWhatDoesNotFit) {
               HasSubstr("adds embeddings of 8 columns to dense of 3"));
   EXPECT_THAT(ErrorOf([](ModelGraph& g) { g.AddLogit(AddLinear(g, "out", g.Embeddings(3, 2))); }),
               HasSubstr("whose tables have 4"));
+  EXPECT_THAT(ErrorOf([](ModelGraph& g) { g.AddLogit(AddLinear(g, "out", g.EmbeddingsOf(1, 2))); }),
+              HasSubstr("reads features 1 to 3 of 2"));
   EXPECT_THAT(
       ErrorOf([](ModelGraph& g) {
         g.AddLogit(AddLinear(g, "out", AddDotInteraction(g, "dot", {g.Dense(), g.Embeddings()})));

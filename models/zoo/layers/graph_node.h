@@ -17,6 +17,7 @@ struct GraphNode {
   std::string name;
   std::vector<int32_t> inputs;  // nodes that were declared before
   TensorShape shape;            // of the value
+  int32_t first_field = 0;      // kEmbeddings: a feature
   int32_t first_column = 0;     // kEmbeddings: of the tables
   std::unique_ptr<Layer> layer;
   bool joins_previous = false;  // its parameters are of the block of the layer before

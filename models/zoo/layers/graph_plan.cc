@@ -133,7 +133,7 @@ class Planner {
               .field_stride = input.shape.dim};
     }
     return {.place = Place::kEmbeddings,
-            .offset = input.first_column,
+            .offset = int64_t{input.first_field} * inputs_.table_columns + input.first_column,
             .row_stride = int64_t{inputs_.num_sparse} * inputs_.table_columns,
             .shape = input.shape,
             .field_stride = inputs_.table_columns};

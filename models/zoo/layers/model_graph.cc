@@ -46,6 +46,11 @@ GraphValue ModelGraph::Dense() {
 }
 
 GraphValue ModelGraph::Embeddings(int32_t first_column, int32_t columns) {
+  return EmbeddingsOf(0, options_.num_sparse, first_column, columns);
+}
+
+GraphValue ModelGraph::EmbeddingsOf(int32_t first_feature, int32_t num_features,
+                                    int32_t first_column, int32_t columns) {
   if (columns == 0) columns = options_.table_columns - first_column;
   if (options_.num_sparse < 1 || first_column < 0 || columns < 1 ||
       int64_t{first_column} + columns > options_.table_columns) {
@@ -53,7 +58,13 @@ GraphValue ModelGraph::Embeddings(int32_t first_column, int32_t columns) {
         options_.name, " reads columns ", first_column, " to ", int64_t{first_column} + columns,
         " of ", options_.num_sparse, " features, whose tables have ", options_.table_columns)));
   }
-  const TensorShape shape = {options_.num_sparse, columns};
+  if (first_feature < 0 || num_features < 1 ||
+      int64_t{first_feature} + num_features > options_.num_sparse) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat(options_.name, " reads features ", first_feature, " to ",
+                     int64_t{first_feature} + num_features, " of ", options_.num_sparse)));
+  }
+  const TensorShape shape = {num_features, columns};
   const int64_t all = int64_t{options_.num_sparse} * options_.table_columns;
   if (all > std::numeric_limits<int32_t>::max()) {
     return Fail(absl::InvalidArgumentError(absl::StrCat(
@@ -63,6 +74,7 @@ GraphValue ModelGraph::Embeddings(int32_t first_column, int32_t columns) {
   return AddNode({.kind = Kind::kEmbeddings,
                   .name = "embeddings",
                   .shape = shape,
+                  .first_field = first_feature,
                   .first_column = first_column});
 }
 

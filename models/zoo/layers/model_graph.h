@@ -79,6 +79,9 @@ class ModelGraph {
   // One field for each feature: columns [first_column, first_column + columns) of its table;
   // columns = 0: up to the last.
   GraphValue Embeddings(int32_t first_column = 0, int32_t columns = 0);
+  // The same for features [first_feature, first_feature + num_features) of the data.
+  GraphValue EmbeddingsOf(int32_t first_feature, int32_t num_features, int32_t first_column = 0,
+                          int32_t columns = 0);
 
   // --- wiring ---
 
