@@ -37,11 +37,12 @@ void AddFlags(DcnOptions* options, FlagSet* set) {
 
 int main(int argc, char** argv) {
   using namespace hotrow;  // NOLINT(google-build-using-namespace)
+  const DcnOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
   return RunModelProgram<DcnOptions>(
       {.name = "dcn",
        .summary = kSummary,
        .examples = kExamples,
-       .options = {.over_arch_layer_sizes = {512, 256, 1}},
+       .options = options,
        .add_flags = AddFlags,
        .dense_arch_help = "layer outputs of a bottom MLP, which reads the dense features",
        .dense_arch_default = "none: they are crossed as they are",

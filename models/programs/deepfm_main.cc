@@ -27,10 +27,11 @@ constexpr char kExamples[] =
 
 int main(int argc, char** argv) {
   using namespace hotrow;  // NOLINT(google-build-using-namespace)
+  const DeepFmOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
   return RunModelProgram<DeepFmOptions>({.name = "deepfm",
                                          .summary = kSummary,
                                          .examples = kExamples,
-                                         .options = {.over_arch_layer_sizes = {512, 256, 1}},
+                                         .options = options,
                                          .create = CreateOnCpu<DeepFmModel, DeepFmOptions>},
                                         argc, argv);
 }

@@ -38,11 +38,12 @@ void Resolve(DlrmOptions* options, const TrainerFlags& flags) {
 
 int main(int argc, char** argv) {
   using namespace hotrow;  // NOLINT(google-build-using-namespace)
+  const DlrmOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
   return RunModelProgram<DlrmOptions>(
       {.name = "dlrm",
        .summary = kSummary,
        .examples = kExamples,
-       .options = {.over_arch_layer_sizes = {512, 256, 1}},
+       .options = options,
        .add_flags = AddFlags,
        .dense_arch_help = "layer outputs of the bottom MLP, which reads the dense features; the "
                           "last one is the embedding dim",

@@ -33,10 +33,11 @@ void AddFlags(PnnOptions* options, FlagSet* set) {
 
 int main(int argc, char** argv) {
   using namespace hotrow;  // NOLINT(google-build-using-namespace)
+  const PnnOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
   return RunModelProgram<PnnOptions>({.name = "pnn",
                                       .summary = kSummary,
                                       .examples = kExamples,
-                                      .options = {.over_arch_layer_sizes = {512, 256, 1}},
+                                      .options = options,
                                       .add_flags = AddFlags,
                                       .create = CreateOnCpu<PnnModel, PnnOptions>},
                                      argc, argv);

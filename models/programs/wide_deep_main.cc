@@ -24,10 +24,11 @@ constexpr char kExamples[] =
 
 int main(int argc, char** argv) {
   using namespace hotrow;  // NOLINT(google-build-using-namespace)
+  const WideDeepOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
   return RunModelProgram<WideDeepOptions>({.name = "wide_deep",
                                            .summary = kSummary,
                                            .examples = kExamples,
-                                           .options = {.over_arch_layer_sizes = {512, 256, 1}},
+                                           .options = options,
                                            .create = CreateOnCpu<WideDeepModel, WideDeepOptions>},
                                           argc, argv);
 }

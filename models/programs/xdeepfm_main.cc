@@ -29,12 +29,13 @@ void AddFlags(XDeepFmOptions* options, FlagSet* set) {
 
 int main(int argc, char** argv) {
   using namespace hotrow;  // NOLINT(google-build-using-namespace)
-  return RunModelProgram<XDeepFmOptions>(
-      {.name = "xdeepfm",
-       .summary = kSummary,
-       .examples = kExamples,
-       .options = {.cin_layer_sizes = {16, 16, 16}, .over_arch_layer_sizes = {512, 256, 1}},
-       .add_flags = AddFlags,
-       .create = CreateOnCpu<XDeepFmModel, XDeepFmOptions>},
-      argc, argv);
+  const XDeepFmOptions options = {.cin_layer_sizes = {16, 16, 16},
+                                  .over_arch_layer_sizes = {512, 256, 1}};
+  return RunModelProgram<XDeepFmOptions>({.name = "xdeepfm",
+                                          .summary = kSummary,
+                                          .examples = kExamples,
+                                          .options = options,
+                                          .add_flags = AddFlags,
+                                          .create = CreateOnCpu<XDeepFmModel, XDeepFmOptions>},
+                                         argc, argv);
 }
