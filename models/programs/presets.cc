@@ -32,7 +32,8 @@ FlagPreset Preset(std::string_view name, std::string_view result, std::vector<st
 }
 
 // BARS uses the rate 0.001 and decays every row at every step. DeepFM and DCN reach the same at
-// twice that rate in fewer epochs; the decay here meets only the rows of a batch.
+// twice that rate in fewer epochs, and PNN has their settings; the decay here meets only the rows
+// of a batch.
 std::vector<std::string> FrappeFlags(std::string_view rate, std::string_view table_decay) {
   return {"--embedding_dim=10", "--over_arch_layer_sizes=400-400-400-1",
           absl::StrCat("--learning_rate=", Absl(rate)),
@@ -51,7 +52,7 @@ std::vector<FlagPreset> PresetsOf(std::string_view program) {
                {"--embedding_dim=16", "--over_arch_layer_sizes=256-128-1", "--learning_rate=0.002",
                 "--dense_learning_rate=0.002", "--table_weight_decay=0.005"})};
   }
-  if (program == "dcn") {
+  if (program == "dcn" || program == "pnn") {
     return {Preset("frappe", "with --data=frappe:DIR: test AUC 0.982 on Frappe_x1",
                    FrappeFlags("0.002", "0.01"))};
   }
