@@ -25,17 +25,17 @@ using testing::HasSubstr;
 template <typename T>
 void Write(DeviceBuffer<T>& to, const std::vector<T>& from) {
   ASSERT_EQ(cudaMemcpyAsync(to.data(), from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice,
-                            to.stream()),
+                            to.memory().stream),
             cudaSuccess);
-  ASSERT_EQ(cudaStreamSynchronize(to.stream()), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(to.memory().stream), cudaSuccess);
 }
 template <typename T>
 std::vector<T> Read(const DeviceBuffer<T>& from) {
   std::vector<T> result(static_cast<size_t>(from.size()));
   EXPECT_EQ(cudaMemcpyAsync(result.data(), from.data(), result.size() * sizeof(T),
-                            cudaMemcpyDeviceToHost, from.stream()),
+                            cudaMemcpyDeviceToHost, from.memory().stream),
             cudaSuccess);
-  EXPECT_EQ(cudaStreamSynchronize(from.stream()), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(from.memory().stream), cudaSuccess);
   return result;
 }
 

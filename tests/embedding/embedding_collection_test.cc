@@ -595,7 +595,7 @@ TEST(EmbeddingCollectionTest, ACacheTooSmallForOneStepIsRefused) {
 TEST(EmbeddingCollectionTest, ABatchOfKeysChosenToCollideIsRefusedByNameAndOthersGoOn) {
   constexpr uint64_t kKeys = 20'000;
   EmbeddingCollectionOptions options = Options({Table("a", 8, {"f0"})});
-  options.cache_bytes = 16 * kMiB;
+  options.cache.bytes = 16 * kMiB;
   HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
   Batch colliding;
   colliding.batch_size = 1;
@@ -612,8 +612,9 @@ TEST(EmbeddingCollectionTest, ABatchOfKeysChosenToCollideIsRefusedByNameAndOther
   std::vector<float> output(8);
   for (const Batch& batch : {few, RandomBatch(2, 1, 1, 1, 1000, false)}) {
     HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables->Prefetch(batch.view()));
-    HOTROW_ASSERT_OK(tables->Lookup(*step, {.pooled = output.data()}));
-    HOTROW_ASSERT_OK(tables->Update(std::move(step), {.pooled = output.data()}));
+    HOTROW_ASSERT_OK(step.Lookup({.pooled = test::RowsOf(*tables, step.batch_size(), output)}));
+    HOTROW_ASSERT_OK(
+        std::move(step).Update({.pooled = test::RowsOf(*tables, step.batch_size(), output)}));
   }
 }
 
