@@ -552,7 +552,7 @@ TEST(SavedModelTest, ValuesOutOfRangeAreRefusedWithTheirPlace) {
   refused([&](Manifest& m) { m["tables"][0]["rows"] = -5; }, "tables[0].rows", "from 0 to");
   refused([&](Manifest& m) { m["tables"][0]["hash"] = "abc"; }, "tables[0].hash", "32 hexa");
   refused([&](Manifest& m) { m["tables"][1]["name"] = m["tables"][0]["name"]; }, "tables[1].name",
-          "of its own");
+          "a unique name");
   refused([&](Manifest& m) { m["features"][0]["table"] = "none"; }, "features[0].table",
           "the name of a table");
   refused([&](Manifest& m) { m["stores"][0]["kind"] = "tape"; }, "stores[0].kind", "kind of store");
