@@ -1,6 +1,3 @@
-// One file of 1,040 lines on purpose: the kernels share device functions for locks, probes and
-// eviction, which the compiler inlines only within one translation unit.
-
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

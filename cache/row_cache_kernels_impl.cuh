@@ -12,7 +12,9 @@
 #include "cache/row_cache_impl.h"
 
 // The kernels of the container in device memory, which row_cache_cuda.cu alone includes: it owns
-// the memory and says which kernels make up a call. cache/README.md says how they divide the work.
+// the memory and says which kernels make up a call. All in one translation unit, since they share
+// device functions for locks, probes and eviction, which the compiler inlines only there.
+// cache/README.md says how they divide the work.
 
 // HOTROW_CHECK on a GPU: prints the condition and its place and ends the kernel; whoever waits for
 // the stream gets cudaErrorAssert. Not assert(), which release builds leave out.
