@@ -122,8 +122,8 @@ class EmbeddingCollection {
   EmbeddingResiduals& residuals();
 
   int64_t steps() const;  // updates applied so far, start.steps included
-  // Of this rank. Never waits for a GPU: what is counted there is as of the last step whose counts
-  // have come back.
+  // Of this rank. Does not wait for steps on a GPU: what is counted there is as of the last step
+  // whose counts have come back.
   EmbeddingStats Stats() const;
   // Sums over all ranks; maxima where the name says max, and of steps and snapshots, which all
   // ranks have had. Ratios are those of the sums. Waits for a GPU, and counts all updates.

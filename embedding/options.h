@@ -140,8 +140,8 @@ struct StartOptions {
   // and would be taken for them. When Create refuses, nothing has changed on disk; a copy that
   // fails midway leaves the path as start_over takes it.
   std::vector<SnapshotSource> from;
-  int64_t steps =
-      0;  // updates that `from` has seen: EmbeddingCollection::steps() goes on from here
+  // Updates that `from` has seen: EmbeddingCollection::steps() goes on from here.
+  int64_t steps = 0;
   // Instead of refusing a store that has rows, empties it, as long as no snapshot of it was
   // committed: what a run leaves that was killed before its first checkpoint.
   bool start_over = false;

@@ -46,12 +46,12 @@ struct EmbeddingStats {
   int64_t overflow_rows = 0;     // rows that went to the cache's overflow area
   int64_t lookup_waits = 0;      // Lookups whose rows were not resident yet
   int64_t lookup_wait_ns = 0;    // how long they waited
-  // Snapshots; see BeginSnapshot.
+  // Snapshots; see EmbeddingSnapshots.
   int64_t snapshots = 0;              // begun
   int64_t snapshots_failed = 0;       // of them
-  int64_t snapshot_pause_ns = 0;      // time of the last BeginSnapshot
+  int64_t snapshot_pause_ns = 0;      // time of the last Begin
   int64_t snapshot_pause_ns_max = 0;  // of the longest one
-  int64_t snapshot_prepare_ns = 0;    // from the last BeginSnapshot until prepared
+  int64_t snapshot_prepare_ns = 0;    // from the last Begin until prepared
   int64_t snapshot_rows = 0;          // dirty rows written to the store for snapshots
   int64_t snapshot_row_bytes = 0;     // their bytes
   int64_t snapshot_rows_copied = 0;   // of them, copied before an update changed them
@@ -60,8 +60,8 @@ struct EmbeddingStats {
   int64_t snapshot_update_wait_ns = 0;
   int64_t snapshot_evict_waits = 0;  // prefetches that waited for room for held-back rows
   int64_t snapshot_evict_wait_ns = 0;
-  // With device_cache_bytes, outside the budgets of the tiers: page-locked staging of rows and step
-  // arrays, and device memory of step arrays and gradients.
+  // With CacheOptions::device_bytes, outside the budgets of the tiers: page-locked staging of rows
+  // and step arrays, and device memory of step arrays and gradients.
   int64_t transfer_host_bytes = 0;
   int64_t transfer_device_bytes = 0;
   // Evaluation, counted apart.

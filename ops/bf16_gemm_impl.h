@@ -99,7 +99,8 @@ class Bf16Products {
 };
 
 // y = x W^T (+ b) for W row-major [out, in], and its gradients. Chunks of rows are kGemmChunkRows
-// high, in passes for training always all of them; rows behind the batch are zero in x and dy.
+// high, in passes for training always all of them; rows behind the batch are zero in dy, and in x
+// those of a network that reads zeros.
 // Threads: the calls for different chunks and blocks may run at a time, Prepare alone.
 class Bf16Linear {
  public:

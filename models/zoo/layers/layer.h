@@ -70,8 +70,8 @@ struct LayerBackward {
 };
 
 // A part of a model with one output: what a ModelGraph is made of. It is made for the shapes of its
-// inputs and the largest batch, keeps what its backward pass needs beyond inputs and output, and
-// owns neither parameters nor activations.
+// inputs and the largest batch, keeps what its backward pass needs beyond its inputs, and owns
+// neither parameters nor activations.
 //
 // Bits:    as CtrModel: results depend neither on ctx.pool nor on how a batch is sliced, but for
 //          the rounding of sums over the batch.
