@@ -321,9 +321,9 @@ absl::Status CheckShapes(const Plan& plan, const BatchCopy& batch,
 }  // namespace internal
 
 absl::Status JaggedBatch::Validate(std::span<const std::string> feature_names) const {
-  if (batch_size < 0) {
+  if (batch_size < 0 || batch_size > INT32_MAX) {
     return absl::InvalidArgumentError(
-        absl::StrCat("batch_size must not be negative, is ", batch_size));
+        absl::StrCat("batch_size must lie in [0, ", INT32_MAX, "], is ", batch_size));
   }
   return internal::CheckBatch(
       *this, std::ssize(feature_names),

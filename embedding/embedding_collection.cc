@@ -594,18 +594,18 @@ absl::Status EmbeddingCollection::Flush() {
 
 absl::StatusOr<HostBuffer<std::byte>> EmbeddingCollection::Impl::Save() {
   if (residuals == nullptr) {
-    return absl::FailedPreconditionError("SaveResiduals: this collection keeps none");
+    return absl::FailedPreconditionError("EmbeddingResiduals::Save: this collection keeps none");
   }
-  HOTROW_RETURN_IF_ERROR(CheckIdle("SaveResiduals"));
+  HOTROW_RETURN_IF_ERROR(CheckIdle("EmbeddingResiduals::Save"));
   TraceSpan span(ctx.trace, "save_residuals");
   return residuals->Save(ctx);
 }
 
 absl::StatusOr<bool> EmbeddingCollection::Impl::Load(std::span<const std::byte> bytes) {
   if (residuals == nullptr || steps != options.start.steps || !outstanding.empty()) {
-    return absl::FailedPreconditionError(residuals == nullptr
-                                             ? "LoadResiduals: this collection keeps none"
-                                             : "LoadResiduals: comes before the first Prefetch");
+    return absl::FailedPreconditionError(
+        residuals == nullptr ? "EmbeddingResiduals::Load: this collection keeps none"
+                             : "EmbeddingResiduals::Load: comes before the first Prefetch");
   }
   return residuals->Load(bytes, steps);
 }

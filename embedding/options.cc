@@ -1,7 +1,9 @@
 #include "embedding/options.h"
 
+#include <cstdint>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +39,13 @@ Storage MakeStorage(const StorageFields& fields) {
   return MemoryStorage{.memory_bytes = fields.memory_bytes, .snapshot_dir = fields.dir};
 }
 
+template <StoreKind kKind, typename T>
+constexpr bool kIsStorageOf =
+    std::is_same_v<std::variant_alternative_t<static_cast<size_t>(kKind), Storage>, T>;
+static_assert(kIsStorageOf<StoreKind::kMemory, MemoryStorage> &&
+              kIsStorageOf<StoreKind::kSsd, SsdStorage> &&
+              kIsStorageOf<StoreKind::kRocksDb, RocksDbStorage>);
+
 StorageFields FieldsOf(const Storage& storage) {
   StorageFields fields;
   fields.kind = static_cast<StoreKind>(storage.index());
@@ -60,9 +69,10 @@ StorageFields FieldsOf(const Storage& storage) {
 absl::Status EmbeddingCollectionOptions::Validate() const {
   if (tables.empty())
     return absl::InvalidArgumentError("EmbeddingCollectionOptions.tables: at least one table");
-  if (max_batch_size <= 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "EmbeddingCollectionOptions.max_batch_size: must be positive, is ", max_batch_size));
+  if (max_batch_size <= 0 || max_batch_size > INT32_MAX) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.max_batch_size: must lie in [1, ", INT32_MAX,
+                     "], is ", max_batch_size));
   }
   if (internal::WorldSize(*this) > kMaxRanks) {
     return absl::InvalidArgumentError(absl::StrCat(

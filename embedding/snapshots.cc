@@ -34,17 +34,19 @@ bool Snapshots::done() const {
 
 absl::Status Snapshots::CheckName(SnapshotId id) const {
   if (id == 0) {
-    return absl::FailedPreconditionError("BeginSnapshot: a snapshot's name must not be 0");
+    return absl::FailedPreconditionError(
+        "EmbeddingSnapshots::Begin: a snapshot's name must not be 0");
   }
   if (!kept_) {
     return absl::FailedPreconditionError(
-        "BeginSnapshot: MemoryStorage.snapshot_dir is empty, so this collection keeps no "
+        "EmbeddingSnapshots::Begin: MemoryStorage.snapshot_dir is empty, so this collection keeps "
+        "no "
         "snapshots");
   }
   HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> used, tiers_->store()->ListSnapshots());
   if (std::find(used.begin(), used.end(), id) != used.end()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("BeginSnapshot: there is a snapshot ", id, " already"));
+        absl::StrCat("EmbeddingSnapshots::Begin: there is a snapshot ", id, " already"));
   }
   return absl::OkStatus();
 }
@@ -101,8 +103,8 @@ absl::Status Snapshots::Begin(SnapshotId id) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!state_.done) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("BeginSnapshot ", id, ": snapshot ", state_.id, " is still being written"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "EmbeddingSnapshots::Begin ", id, ": snapshot ", state_.id, " is still being written"));
     }
   }
   if (write_thread_.joinable()) write_thread_.join();
@@ -152,7 +154,7 @@ absl::Status Snapshots::Begin(SnapshotId id) {
 absl::StatusOr<bool> Snapshots::Prepared() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (state_.id == 0) {
-    return absl::FailedPreconditionError("SnapshotPrepared: no snapshot was begun");
+    return absl::FailedPreconditionError("EmbeddingSnapshots::Prepared: no snapshot was begun");
   }
   if (!state_.done) return false;
   HOTROW_RETURN_IF_ERROR(state_.status);

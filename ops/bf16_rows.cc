@@ -191,6 +191,14 @@ HOTROW_BF16_TARGET void Relu(int64_t size, Bf16* x) {
   }
 }
 
+// The outputs y of a ReLU that its gradient passes: those above zero, and NaNs of either sign.
+HOTROW_BF16_TARGET inline __mmask32 PassesRelu(__m512i y) {
+  // As whole numbers, bf16 above zero are above zero.
+  const __mmask32 above_zero = _mm512_cmpgt_epi16_mask(y, _mm512_setzero_si512());
+  const __m512i magnitude = _mm512_and_si512(y, _mm512_set1_epi16(0x7fff));
+  return above_zero | _mm512_cmpgt_epi16_mask(magnitude, _mm512_set1_epi16(0x7f80));
+}
+
 HOTROW_BF16_TARGET void MaskAndSum(const Bf16* y, int64_t rows, int64_t columns, Bf16* dy,
                                    float* sum) {
   for (int64_t c = 0; c < columns; c += kPanelColumns) {
@@ -201,10 +209,8 @@ HOTROW_BF16_TARGET void MaskAndSum(const Bf16* y, int64_t rows, int64_t columns,
       __m512i low = Load(dy + at);
       __m512i high = Load(dy + at + 32);
       if (y != nullptr) {
-        // As whole numbers, bf16 above zero are above zero.
-        const __m512i zero = _mm512_setzero_si512();
-        low = _mm512_maskz_mov_epi16(_mm512_cmpgt_epi16_mask(Load(y + at), zero), low);
-        high = _mm512_maskz_mov_epi16(_mm512_cmpgt_epi16_mask(Load(y + at + 32), zero), high);
+        low = _mm512_maskz_mov_epi16(PassesRelu(Load(y + at)), low);
+        high = _mm512_maskz_mov_epi16(PassesRelu(Load(y + at + 32)), high);
         Store(low, dy + at);
         Store(high, dy + at + 32);
       }

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/math.h"
 #include "store/host/host_memory_impl.h"
 
@@ -23,6 +24,7 @@ absl::Status MemoryBudget::Reserve(int64_t bytes) {
 }
 
 absl::StatusOr<void*> BudgetedMemory::Allocate(int64_t bytes) const {
+  HOTROW_CHECK(budget != nullptr);
   HOTROW_RETURN_IF_ERROR(budget->Reserve(ReservedFor(bytes)));
   absl::StatusOr<void*> data = HostMemory::Allocate(bytes);
   if (!data.ok()) budget->Release(ReservedFor(bytes));

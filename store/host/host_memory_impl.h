@@ -44,7 +44,7 @@ class MemoryBudget {
 
 // HostMemory that is counted in a MemoryBudget as long as a buffer owns it.
 struct BudgetedMemory : HostMemory {
-  BudgetedMemory() = default;
+  BudgetedMemory() = default;  // of an empty buffer; cannot allocate
   BudgetedMemory(MemoryBudget& of, HugePages pages = HugePages::kNever)  // NOLINT: implicit
       : HostMemory(pages), budget(&of) {}
 

@@ -114,6 +114,33 @@ TEST(ModelGraphTest, ResidualsAreSums) {
       });
 }
 
+// The sum is not made where the concatenation lies: another part reads a slice of it.
+TEST(ModelGraphTest, ASumLeavesThePartsOfAConcatenationAsTheyAre) {
+  Check(
+      [](ModelGraph& g) {
+        const GraphValue x = g.Concat({g.Dense(), g.Embeddings()});
+        const GraphValue h = AddMlp(g, "h", x, {.sizes = {3}});
+        const GraphValue both = g.Concat({h, AddMlp(g, "k", x, {.sizes = {2}})});
+        const GraphValue sum = g.Sum({both, AddMlp(g, "r", x, {.sizes = {5}})});
+        g.AddLogit(AddLinear(g, "a", sum));
+        g.AddLogit(AddLinear(g, "b", h));
+      },
+      [](const GraphModel& model, const double* parameters, const float* dense,
+         const double* embeddings) {
+        std::vector<double> x(dense, dense + kDense);
+        x.insert(x.end(), embeddings, embeddings + kFields * kColumns);
+        const auto mlp = [&](const char* name, int32_t size) {
+          return test::MlpReference(model, name, {size}, parameters, x, false);
+        };
+        const std::vector<double> h = mlp("h", 3);
+        std::vector<double> sum = h;
+        for (const double k : mlp("k", 2)) sum.push_back(k);
+        const std::vector<double> r = mlp("r", 5);
+        for (size_t i = 0; i < r.size(); ++i) sum[i] += r[i];
+        return Dot(At(model, "a", parameters), sum) + Dot(At(model, "b", parameters), h);
+      });
+}
+
 // Parts below the embeddings, and above them, that have no parameters of their own.
 TEST(ModelGraphTest, DensePartsThatMeetLateGetTheirGradient) {
   Check(

@@ -294,6 +294,16 @@ TEST(Bf16Test, WhatIsNotANumberComesThrough) {
   internal::Relu(64, numbers.data());
   for (size_t i = 0; i < 64; ++i) EXPECT_EQ(numbers[i], i < 6 ? kept[i] : 0) << i;
 
+  // The way back of those outputs.
+  std::vector<internal::Bf16> gradients(64, 0x3f80);
+  std::vector<float> sums(64);
+  internal::MaskAndSum(numbers.data(), 1, 64, gradients.data(), sums.data());
+  for (size_t i = 0; i < 64; ++i) {
+    const bool passes = i < 6 && kept[i] != 0;
+    EXPECT_EQ(gradients[i], passes ? 0x3f80 : 0) << i;
+    EXPECT_EQ(sums[i], passes ? 1.0f : 0.0f) << i;
+  }
+
   for (const bool relu_on_output : {false, true}) {
     for (const float dropout : {0.0f, 0.1f}) {
       const MlpOptions options = {.sizes = {20, 30, 40, 1},

@@ -163,8 +163,10 @@ class Planner {
           column += node(input).shape.width();
         }
       } else if (at.kind == Kind::kSum) {
+        // Not a concatenation, whose parts, which others may read, would lie in it.
         const int32_t first = at.inputs.front();
-        const bool is_free = !IsInput(node(first)) && !value(first).there();
+        const bool is_free =
+            !IsInput(node(first)) && node(first).kind != Kind::kConcat && !value(first).there();
         if (is_free && readers_[static_cast<size_t>(first)].size() == 1) {
           value(first) = Slice(value(n), 0, node(first).shape);
         }
