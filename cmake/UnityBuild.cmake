@@ -1,9 +1,8 @@
-# Sources compiled several at a time, which parses headers and instantiates templates once for all of them. For builds
-# that are made whole: those of .ci/run and the first demo. The release build of everybody else compiles each source by
-# itself, so that a change rebuilds little and an include that is missing is seen. CLIENTS is for the release build of
-# .ci/run: it does the same for the engine's folders alone, whose sources also prove that their headers stand alone.
+# Sources compiled several at a time, which parses headers and instantiates templates once for all of them. For the
+# sanitizer builds and the first demo: they are made whole. The release build compiles each source by itself, so that a
+# change rebuilds little and an include that is missing is seen.
 
-set(HOTROW_UNITY "OFF" CACHE STRING "Compile several sources of a target at a time: ON, OFF or CLIENTS")
+option(HOTROW_UNITY "Compile several sources of a target at a time" OFF)
 set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cmake/unity_groups.py)
 
 # For the targets of a folder and of those below it. Called once all are there. Sources with flags of their own (those of
@@ -17,11 +16,6 @@ function(hotrow_use_unity_builds folder)
   foreach(subfolder IN LISTS below)
     hotrow_use_unity_builds(${subfolder})
   endforeach()
-
-  file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${folder})
-  if(HOTROW_UNITY STREQUAL "CLIENTS" AND path MATCHES "^(base|store|cache|comm|ops|embedding)(/|$)")
-    return()
-  endif()
 
   set(lines)
   get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
