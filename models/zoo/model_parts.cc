@@ -1,5 +1,6 @@
 #include "models/zoo/model_parts.h"
 
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -50,6 +51,11 @@ absl::Status CheckCommonOptions(std::string_view options, const CommonOptions& c
   if (common.embedding_dim <= 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--embedding_dim must be at least 1, is ", common.embedding_dim));
+  }
+  // Tables have up to one column more.
+  if (common.embedding_dim == std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--embedding_dim must be less than 2^31 - 1, is ", common.embedding_dim));
   }
   if (common.max_batch_size <= 0) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -1,5 +1,6 @@
 #include "models/zoo/wide_deep_model.h"
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,6 +63,10 @@ TEST(WideDeepModelTest, NamesTheFlagWhenOptionsDoNotFit) {
   options.num_sparse = 1 << 16;
   options.embedding_dim = 1 << 16;
   EXPECT_THAT(WideDeepModel::Create(options).status().message(), HasSubstr("--embedding_dim"));
+  options.num_sparse = 1;
+  options.embedding_dim = std::numeric_limits<int32_t>::max();
+  EXPECT_THAT(WideDeepModel::Create(options).status().message(),
+              HasSubstr("--embedding_dim must be less than 2^31 - 1"));
 }
 
 }  // namespace

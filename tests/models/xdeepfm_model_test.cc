@@ -1,5 +1,6 @@
 #include "models/zoo/xdeepfm_model.h"
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -126,6 +127,10 @@ TEST(XDeepFmModelTest, NamesTheFlagWhenOptionsDoNotFit) {
               HasSubstr("--cin_layer_sizes is empty"));
   options.cin_layer_sizes = {4, 0};
   EXPECT_THAT(XDeepFmModel::Create(options).status().message(), HasSubstr("--cin_layer_sizes=4-0"));
+  options.cin_layer_sizes = {4};
+  options.embedding_dim = std::numeric_limits<int32_t>::max();
+  EXPECT_THAT(XDeepFmModel::Create(options).status().message(),
+              HasSubstr("--embedding_dim must be less than 2^31 - 1"));
 }
 
 }  // namespace
