@@ -1,6 +1,7 @@
 #include "models/data/time_parts.h"
 
 #include <charconv>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "models/json/quote.h"
@@ -84,10 +85,10 @@ bool TakeOffset(std::string_view* text) {
   if (text->empty() || TakeCharacter(text, "Zz")) return true;
   int32_t hours = 0;
   int32_t minutes = 0;
-  if (!TakeCharacter(text, "+-") || !TakeDigits(text, 2, &hours)) return false;
+  if (!TakeCharacter(text, "+-") || !TakeDigits(text, 2, &hours) || hours > 23) return false;
   if (text->empty()) return true;
   TakeCharacter(text, ":");
-  return TakeDigits(text, 2, &minutes);
+  return TakeDigits(text, 2, &minutes) && minutes <= 59;
 }
 
 bool ParseIso(std::string_view text, Time* time) {
@@ -151,7 +152,8 @@ bool ParsePattern(std::string_view pattern, std::string_view text, Time* time) {
   return text.empty();
 }
 
-// Whole seconds or milliseconds; pandas writes those of a column with gaps as 978300760.0.
+// Whole seconds or milliseconds; pandas writes those of a column with gaps as 978300760.0. Parts of
+// one are left out, towards the past: -1.5 lies in second -2.
 bool ParseUnix(std::string_view text, int64_t per_second, Time* time) {
   int64_t value = 0;
   const char* const end = text.data() + text.size();
@@ -159,10 +161,15 @@ bool ParseUnix(std::string_view text, int64_t per_second, Time* time) {
   if (result.ec != std::errc()) return false;
   std::string_view rest(result.ptr, static_cast<size_t>(end - result.ptr));
   if (!rest.empty()) {
-    int32_t digit = 0;
-    if (!TakeCharacter(&rest, ".") || !TakeDigits(&rest, 1, &digit)) return false;
-    while (TakeDigits(&rest, 1, &digit)) continue;
-    if (!rest.empty()) return false;
+    if (!TakeCharacter(&rest, ".") || rest.empty()) return false;
+    bool whole = true;
+    for (int32_t digit = 0; !rest.empty(); whole = whole && digit == 0) {
+      if (!TakeDigits(&rest, 1, &digit)) return false;
+    }
+    if (!whole && text.front() == '-') {
+      if (value == std::numeric_limits<int64_t>::min()) return false;
+      --value;
+    }
   }
   int64_t seconds = value / per_second;
   if (value % per_second < 0) --seconds;
