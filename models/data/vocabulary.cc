@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/entropy.h"
+#include "base/format_version.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "models/json/quote.h"
@@ -20,7 +22,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
 constexpr std::string_view kMagic = "HRVOCAB\n";
-constexpr uint32_t kVersion = 1;
+constexpr FormatVersions kVersions = {.first = 1, .last = 1};
 constexpr size_t kHeadBytes = 24;  // magic, version, CRC-32C of these 12 bytes, size of all
 constexpr size_t kCrcBytes = 4;
 constexpr uint64_t kMaxTables = 1 << 20;
@@ -119,7 +121,7 @@ std::string Vocabulary::Encode() const {
                 kept.keys().size() * sizeof(uint64_t));
   }
   std::string out(kMagic);
-  Append(kVersion, &out);
+  Append(kVersions.last, &out);
   Append(CrcOf(out), &out);
   Append(static_cast<uint64_t>(kHeadBytes + body.size() + kCrcBytes), &out);
   out += body;
@@ -141,11 +143,7 @@ absl::StatusOr<Vocabulary> Vocabulary::Decode(std::string_view bytes, const std:
   if (crc != CrcOf(bytes.substr(0, kMagic.size() + sizeof version))) {
     return Damaged(where, "the checksum of its head differs");
   }
-  if (version != kVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(where, ": version ", version,
-                                                      ", this build reads version ", kVersion,
-                                                      "; use a newer hotrow"));
-  }
+  HOTROW_RETURN_IF_ERROR(CheckFormatVersion(where, "vocabulary of version", version, kVersions));
   Take(&rest, &size);
   if (size != bytes.size()) {
     return Damaged(where, absl::StrCat("it has ", bytes.size(), " bytes, not ", size));

@@ -3,8 +3,13 @@
 #include "models/data/vocabulary.h"
 
 #include <algorithm>
+#include <cstring>
+#include <ctime>
 #include <map>
+#include <span>
 
+#include "base/crc32c.h"
+#include "base/hash.h"
 #include "base/philox.h"
 #include "models/data/table_source.h"
 #include "tests/models/file_builders.h"
@@ -87,6 +92,20 @@ TEST(VocabularyTest, DamageIsNoticed) {
     EXPECT_FALSE(Vocabulary::Decode(bytes.substr(0, i), "f").ok()) << i;
   }
   EXPECT_FALSE(Vocabulary::Decode(bytes + "x", "f").ok());
+}
+
+TEST(VocabularyTest, AnotherVersionIsNotDamage) {
+  for (const auto& [version, remedy] :
+       {std::pair('\2', "a newer hotrow"), std::pair('\0', "the hotrow that wrote it")}) {
+    std::string bytes = Vocabulary({KeptKeys("site", 10, 0, {5, 3})}).Encode();
+    bytes[8] = version;
+    const uint32_t crc = Crc32c(std::as_bytes(std::span(bytes).first(12)));
+    std::memcpy(&bytes[12], &crc, sizeof crc);
+    EXPECT_THAT(Vocabulary::Decode(bytes, "/m/vocabulary"),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         absl::StrCat("/m/vocabulary: vocabulary of version ", int{version},
+                                      "; this build reads version 1; open it with ", remedy)));
+  }
 }
 
 constexpr const char* kSchema = R"json({
