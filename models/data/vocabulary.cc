@@ -56,7 +56,8 @@ KeptKeys::KeptKeys(std::string table, uint64_t min_count, uint64_t unknown_key,
     : table_(std::move(table)),
       min_count_(min_count),
       unknown_key_(unknown_key),
-      keys_(std::move(keys)) {
+      keys_(std::move(keys)),
+      salt_(EntropyBits()) {
   std::sort(keys_.begin(), keys_.end());
   slots_.assign(std::bit_ceil(2 * keys_.size() + 2), unknown_key_);
   mask_ = slots_.size() - 1;
@@ -68,7 +69,9 @@ KeptKeys::KeptKeys(std::string table, uint64_t min_count, uint64_t unknown_key,
   }
 }
 
-size_t KeptKeys::Slot(uint64_t key) const { return static_cast<size_t>(Mix64(key)) & mask_; }
+size_t KeptKeys::Slot(uint64_t key) const {
+  return static_cast<size_t>(Mix64(key ^ salt_)) & mask_;
+}
 
 const KeptKeys* Vocabulary::Find(std::string_view table) const {
   for (const KeptKeys& kept : tables_) {
@@ -183,7 +186,11 @@ absl::StatusOr<Vocabulary> Vocabulary::Decode(std::string_view bytes, const std:
   return Vocabulary(std::move(tables));
 }
 
-KeyCounter::KeyCounter() : keys_(kFirstSlots), counts_(kFirstSlots) {}
+KeyCounter::KeyCounter() : salt_(EntropyBits()), keys_(kFirstSlots), counts_(kFirstSlots) {}
+
+size_t KeyCounter::Home(uint64_t key) const {
+  return static_cast<size_t>(Mix64(key ^ salt_)) & (keys_.size() - 1);
+}
 
 int64_t KeyCounter::bytes_to_grow() const { return 2 * bytes(); }
 
@@ -194,7 +201,7 @@ void KeyCounter::Grow() {
   const size_t mask = keys_.size() - 1;
   for (size_t i = 0; i < keys.size(); ++i) {
     if (counts[i] == 0) continue;
-    size_t at = static_cast<size_t>(Mix64(keys[i])) & mask;
+    size_t at = Home(keys[i]);
     while (counts_[at] != 0) at = (at + 1) & mask;
     keys_[at] = keys[i];
     counts_[at] = counts[i];
@@ -203,7 +210,7 @@ void KeyCounter::Grow() {
 
 void KeyCounter::Add(uint64_t key) {
   const size_t mask = keys_.size() - 1;
-  size_t at = static_cast<size_t>(Mix64(key)) & mask;
+  size_t at = Home(key);
   while (counts_[at] != 0 && keys_[at] != key) at = (at + 1) & mask;
   if (counts_[at] == 0) {
     keys_[at] = key;

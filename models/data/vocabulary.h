@@ -38,7 +38,9 @@ class KeptKeys {
   uint64_t min_count_;
   uint64_t unknown_key_;
   std::vector<uint64_t> keys_;
-  // Open addressing, at most half full; the unknown key marks an empty slot.
+  // Open addressing, at most half full; the unknown key marks an empty slot. The salt keeps data
+  // with chosen keys from filling neighbouring slots; nothing that can be seen depends on it.
+  uint64_t salt_;
   std::vector<uint64_t> slots_;
   size_t mask_;
 };
@@ -88,6 +90,10 @@ class KeyCounter {
  private:
   static constexpr int64_t kSlotBytes = sizeof(uint64_t) + sizeof(uint32_t);
 
+  // Where a key is looked for first; the table goes on at the next slots.
+  size_t Home(uint64_t key) const;
+
+  uint64_t salt_;  // as of KeptKeys
   std::vector<uint64_t> keys_;
   std::vector<uint32_t> counts_;  // 0: the slot is empty; stays at its largest value
   int64_t used_ = 0;

@@ -67,6 +67,60 @@ TEST(VocabularyTest, CounterCountsLikeAMap) {
   }
 }
 
+// Keys whose Mix64 ends in zeros: its steps are undone in the opposite order.
+std::vector<uint64_t> KeysOfOneSlot(uint64_t count) {
+  const auto inverse = [](uint64_t factor) {
+    uint64_t x = factor;  // right in 3 bits, then in twice as many each time
+    for (int i = 0; i < 5; ++i) x *= 2 - factor * x;
+    return x;
+  };
+  std::vector<uint64_t> keys;
+  for (uint64_t i = 1; i <= count; ++i) {
+    uint64_t x = i << 40;
+    x ^= x >> 33;
+    x *= inverse(0xc4ceb9fe1a85ec53);
+    x ^= x >> 33;
+    x *= inverse(0xff51afd7ed558ccd);
+    x ^= x >> 33;
+    keys.push_back(x);
+  }
+  return keys;
+}
+
+// Without a salt this takes billions of steps.
+TEST(VocabularyTest, ChosenKeysDoNotSlowItDown) {
+  const std::vector<uint64_t> keys = KeysOfOneSlot(100'000);
+  ASSERT_EQ(Mix64(keys[7]), uint64_t{8} << 40);
+  const std::clock_t begin = std::clock();  // of this process, however busy the machine is
+  KeyCounter counter;
+  for (const uint64_t key : keys) {
+    if (counter.full()) {
+      ASSERT_LT(std::clock() - begin, CLOCKS_PER_SEC) << counter.distinct();
+      counter.Grow();
+    }
+    counter.Add(key);
+  }
+  const KeptKeys kept("t", 1, 0, keys);
+  for (const uint64_t key : keys) ASSERT_TRUE(kept.Contains(key));
+  EXPECT_LT(std::clock() - begin, CLOCKS_PER_SEC);
+}
+
+TEST(VocabularyTest, ResultsDoNotDependOnTheSalt) {
+  std::vector<uint64_t> keys[2];
+  for (auto& out : keys) {
+    KeyCounter counter;
+    for (uint64_t key = 0; key < 3000; ++key) {
+      if (counter.full()) counter.Grow();
+      counter.Add(key % 2000);
+    }
+    out = counter.KeysFrom(2);
+    EXPECT_EQ(out.size(), 1000u);
+  }
+  EXPECT_NE(keys[0], keys[1]);  // slots differ, which says that the salts do
+  EXPECT_EQ(Vocabulary({KeptKeys("t", 2, 5000, keys[0])}).Encode(),
+            Vocabulary({KeptKeys("t", 2, 5000, keys[1])}).Encode());
+}
+
 TEST(VocabularyTest, FileGoesThereAndBack) {
   const Vocabulary vocabulary(
       {KeptKeys("site", 10, uint64_t{1} << 63, {5, 3, kLastKey}), KeptKeys("", 2, 100, {})});
