@@ -1,10 +1,14 @@
 #include "models/data/file_pattern.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/json/quote.h"
 
 namespace hotrow {
 namespace {
@@ -48,7 +52,25 @@ std::string Join(const std::string& folder, const std::string& name) {
   return absl::StrCat(folder, "/", name);
 }
 
-absl::StatusOr<std::vector<std::string>> Matches(Env& env, std::string_view pattern) {
+// The names in a folder; none where there is no folder of this name.
+absl::StatusOr<std::vector<std::string>> NamesIn(Env& env, const std::string& folder) {
+  absl::StatusOr<std::vector<std::string>> names = env.ListDir(folder);
+  // ENOENT and ENOTDIR: what a folder's pattern matched may be a file, or gone.
+  if (absl::IsNotFound(names.status()) || absl::IsFailedPrecondition(names.status())) {
+    return std::vector<std::string>();
+  }
+  return names;
+}
+
+// Equal for names of one file: a file with .gz after its name stands for the one without.
+std::string FileOf(const std::string& path) {
+  std::string name = std::filesystem::path(path).lexically_normal().string();
+  if (name.ends_with(".gz")) name.resize(name.size() - 3);
+  return name;
+}
+
+absl::StatusOr<std::vector<std::string>> Matches(Env& env, const std::string& path) {
+  std::string_view pattern = path;
   std::vector<std::string> found = {pattern.substr(0, 1) == "/" ? "/" : ""};
   while (!pattern.empty()) {
     const size_t cut = std::min(pattern.find('/'), pattern.size());
@@ -61,9 +83,13 @@ absl::StatusOr<std::vector<std::string>> Matches(Env& env, std::string_view patt
         next.push_back(Join(folder, part));
         continue;
       }
-      // What is no folder, or may not be looked into, holds no match.
-      const auto names = env.ListDir(folder.empty() ? "." : folder);
-      if (!names.ok()) continue;
+      const auto names = NamesIn(env, folder.empty() ? "." : folder);
+      if (!names.ok()) {
+        return absl::Status(
+            names.status().code(),
+            absl::StrCat(path, ": ", std::string(names.status().message()),
+                         "; make the folder readable, or give a pattern that passes it over"));
+      }
       for (const std::string& name : *names) {
         if (MatchesPattern(part, name)) next.push_back(Join(folder, name));
       }
@@ -129,6 +155,26 @@ absl::StatusOr<std::vector<std::string>> ExpandFilePattern(Env& env, const std::
     }
   }
   return found;
+}
+
+absl::StatusOr<std::vector<std::string>> ExpandFilePatterns(Env& env,
+                                                            const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  std::map<std::string, std::string> path_of;  // by FileOf
+  for (const std::string& path : paths) {
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> found, ExpandFilePattern(env, path));
+    for (const std::string& file : found) {
+      const auto [other, first] = path_of.emplace(FileOf(file), path);
+      if (!first) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(file, ": ", QuoteForMessage(other->second), " and ", QuoteForMessage(path),
+                         " both stand for this file, which would count its samples twice; name "
+                         "each file once"));
+      }
+      files.push_back(file);
+    }
+  }
+  return files;
 }
 
 }  // namespace hotrow

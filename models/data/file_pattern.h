@@ -17,8 +17,14 @@ bool MatchesPattern(std::string_view pattern, std::string_view name);
 // The files that a path stands for, sorted by name. One without *, ? and [, and one that is there
 // under this very name or with .gz after it, stands for itself. Any folder of the path may be a
 // pattern. Where nothing matches, the pattern with .gz after it is tried. Errors: NotFound (nothing
-// matches), InvalidArgument (a file matches with and without .gz), both naming the pattern.
+// matches), InvalidArgument (a file matches with and without .gz), and those of a folder that is
+// there and cannot be read, all naming the pattern.
 absl::StatusOr<std::vector<std::string>> ExpandFilePattern(Env& env, const std::string& path);
+
+// The files of all paths, in their order. InvalidArgument where two of them stand for one file,
+// with or without .gz, whose samples would count twice.
+absl::StatusOr<std::vector<std::string>> ExpandFilePatterns(Env& env,
+                                                            const std::vector<std::string>& paths);
 
 }  // namespace hotrow
 

@@ -117,12 +117,7 @@ class TableFiles : public SampleFiles {
 // Puts the files in the place of their patterns.
 absl::Status ExpandFiles(Env& env, TableSchema* schema) {
   for (std::vector<std::string>& files : schema->files) {
-    std::vector<std::string> expanded;
-    for (const std::string& file : files) {
-      HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> found, ExpandFilePattern(env, file));
-      expanded.insert(expanded.end(), found.begin(), found.end());
-    }
-    files = std::move(expanded);
+    HOTROW_ASSIGN_OR_RETURN(files, ExpandFilePatterns(env, files));
   }
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 #include "models/data/table_source.h"
 #include "models/data/time_parts.h"
 #include "tests/models/file_builders.h"
+#include "tests/support/faulty_env.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -453,6 +454,46 @@ TEST(FilePatternTest, FilesOfASchemaMayBePatterns) {
   WriteFileOrDie(env, "/d/b/day_1.csv.gz", test::Gzip(text + "1\n"));
   EXPECT_THAT(ExpandFilePattern(env, "/d/b/day*"),
               StatusIs(kInvalid, HasSubstr("both /d/b/day_1.csv and /d/b/day_1.csv.gz match")));
+}
+
+TEST(FilePatternTest, AFolderThatCannotBeReadIsNotPassedOver) {
+  const auto denied = absl::PermissionDeniedError("opendir: Permission denied");
+  int refused = 0;
+  for (int64_t k = 0;; ++k) {
+    test::FaultyEnv env;
+    WriteFileOrDie(env, "/d/a/x.csv", "1");
+    WriteFileOrDie(env, "/d/b/x.csv", "1");
+    WriteFileOrDie(env, "/d/file", "1");  // matches where a folder is wanted
+    env.FailCall(env.calls() + k, denied);
+    const auto found = ExpandFilePattern(env, "/d/*/*.csv");
+    if (env.faults() == 0) {
+      EXPECT_THAT(*found, ElementsAre("/d/a/x.csv", "/d/b/x.csv"));
+      break;
+    }
+    EXPECT_THAT(found, StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("opendir: ")));
+    refused += found.status().message().find("/d/*/*.csv: opendir: ") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(refused, 4);  // /d, and what lies in it
+}
+
+TEST(FilePatternTest, AFileThatIsNamedTwiceIsRefused) {
+  MemEnv env;
+  for (const char* name : {"/d/ab.csv", "/d/ac.csv", "/d/b.csv.gz"}) WriteFileOrDie(env, name, "1");
+  EXPECT_THAT(*ExpandFilePatterns(env, {"/d/b.csv", "/d/a*.csv"}),
+              ElementsAre("/d/b.csv", "/d/ab.csv", "/d/ac.csv"));
+  const std::vector<std::string> cases[] = {{"/d/a*.csv", "/d/ab.csv"},
+                                            {"/d/ab.csv", "/d/ab.csv"},
+                                            {"/d/?b.csv", "/d/./ab.csv"},
+                                            {"/d/b.csv", "/d/b*"},
+                                            {"/d/b.csv.gz", "/d/b.csv"}};
+  for (const auto& paths : cases) {
+    EXPECT_THAT(ExpandFilePatterns(env, paths),
+                StatusIs(kInvalid, HasSubstr(absl::StrCat("\"", paths[0], "\" and \"", paths[1],
+                                                          "\" both stand for this file"))));
+  }
+  TableSchema schema = SchemaOf(R"({"name": "x", "role": "dense"})");
+  schema.files[0] = {"/d/a*.csv", "/d/ab.csv"};
+  EXPECT_THAT(OpenTableSource(schema, {}, env), StatusIs(kInvalid, HasSubstr("/d/ab.csv: ")));
 }
 
 TEST(ForeignFormatTest, FilesOfOtherFormatsAreNamed) {
