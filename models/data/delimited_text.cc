@@ -19,6 +19,14 @@ size_t ClosingQuote(std::string_view text, size_t at) {
   }
 }
 
+absl::Status QuotesNotSaid(size_t column) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "column ", column,
+      " begins with a double quote, and the schema does not say what that means; give \"quotes\": "
+      "true where fields stand in quotes, or \"quotes\": false where a quote is a character like "
+      "any other, as it was for models of builds before 2026-11-23"));
+}
+
 // A delimiter may be a blank.
 size_t SkipBlanksBefore(std::string_view text, size_t at, const std::string& delimiter) {
   while (at < text.size() && IsBlank(text[at]) && !text.substr(at).starts_with(delimiter)) {
@@ -39,7 +47,7 @@ bool FieldSyntax::OpenAfter(std::string_view line, bool open) const {
   for (size_t at = 0;;) {
     if (!open) {
       if (trim) at = SkipBlanksBefore(line, at, delimiter);
-      open = quotes && at < line.size() && line[at] == '"';
+      open = quotes == Quotes::kOn && at < line.size() && line[at] == '"';
       if (open) ++at;
     }
     if (open) {
@@ -91,7 +99,9 @@ absl::Status FieldSplitter::Split(std::string_view record, std::vector<std::stri
   for (size_t at = 0;; at += syntax_.delimiter.size()) {
     std::string_view field;
     const size_t begin = SkipBlanks(record, at);
-    if (syntax_.quotes && begin < record.size() && record[begin] == '"') {
+    if (syntax_.quotes != Quotes::kOff && begin < record.size() && record[begin] == '"') {
+      // Up to this field the record means the same either way.
+      if (syntax_.quotes == Quotes::kNotSaid) return QuotesNotSaid(fields->size() + 1);
       at = begin;
       HOTROW_RETURN_IF_ERROR(TakeQuoted(record, fields->size() + 1, &at, &field));
     } else {

@@ -16,13 +16,19 @@ namespace hotrow {
 // Without blanks and tabs at both ends.
 std::string_view TrimBlanks(std::string_view text);
 
+// What a double quote at the beginning of a field means. Inside a field that does not begin with
+// one, it is a character like any other.
+enum class Quotes {
+  kOff,      // it is a character like any other
+  kOn,       // the field ends at the closing quote (RFC 4180): it may hold delimiters and line
+             // breaks, and a quote is written twice
+  kNotSaid,  // nobody knows, so it is an error
+};
+
 // How the fields of a record are written.
 struct FieldSyntax {
   std::string delimiter = ",";  // one character or several
-  // A field may stand in double quotes (RFC 4180): then it may hold delimiters and line breaks, and
-  // a quote is written twice. Inside a field that does not begin with one, a quote is a character
-  // like any other.
-  bool quotes = false;
+  Quotes quotes = Quotes::kOff;
   bool trim = false;  // blanks around fields and around their quotes do not count
 
   // Whether a quoted field is open where the line ends; open: whether one is where it begins.
@@ -37,7 +43,7 @@ class FieldSplitter {
   explicit FieldSplitter(FieldSyntax syntax) : syntax_(std::move(syntax)) {}
 
   // Views of the record and of this object, valid until the next call. InvalidArgument names the
-  // column whose quotes are wrong.
+  // column whose quotes are wrong, or not said to be quotes.
   absl::Status Split(std::string_view record, std::vector<std::string_view>* fields);
 
  private:
@@ -63,7 +69,8 @@ class RecordReader {
   bool Next(std::string_view* record) {
     if (!lines_.Next(record)) return false;
     line_number_ = lines_.line_number();
-    if (!syntax_.quotes || std::memchr(record->data(), '"', record->size()) == nullptr) {
+    if (syntax_.quotes != Quotes::kOn ||
+        std::memchr(record->data(), '"', record->size()) == nullptr) {
       return true;
     }
     return Complete(record);

@@ -144,7 +144,7 @@ absl::Status RowParser::AddUse(const std::string& column, Role role, int32_t ind
 RowParser::RowParser(const TableSchema& schema, std::span<const std::string> columns)
     : schema_(&schema),
       columns_(columns.begin(), columns.end()),
-      plain_(schema.delimiter.size() == 1 && !schema.quotes),
+      plain_(schema.delimiter.size() == 1 && schema.quotes == Quotes::kOff),
       has_missing_values_(!schema.missing_values.empty()),
       splitter_(SyntaxOf(schema)) {}
 
@@ -185,7 +185,7 @@ absl::StatusOr<RowParser> RowParser::Create(const TableSchema& schema,
 
 absl::Status RowParser::WrongColumnCount(int64_t found, std::string_view line) const {
   const std::string& delimiter = schema_->delimiter;
-  const bool quoted = !schema_->quotes && line.find('"') != std::string_view::npos;
+  const bool quoted = schema_->quotes == Quotes::kOff && line.find('"') != std::string_view::npos;
   return absl::InvalidArgumentError(
       absl::StrCat(found, found == 1 ? " column" : " columns", ", expected ", columns_.size(),
                    " separated by ", delimiter == "\t" ? "TAB" : QuoteForMessage(delimiter),

@@ -65,7 +65,7 @@ class RowParser {
   const TableSchema* schema_;
   std::vector<std::string> columns_;
   std::vector<Use> uses_;  // by column
-  bool plain_;             // fields are cut at one character, and there are no quotes
+  bool plain_;             // fields are cut at one character, and quotes mean nothing
   bool has_missing_values_;
   FieldSplitter splitter_;
   std::vector<std::string_view> fields_;  // of ParseSplit

@@ -487,7 +487,7 @@ absl::Status TableSchema::Validate() const {
     }
   }
   if (delimiter.empty()) return Invalid(where, "\"delimiter\" is empty");
-  if (quotes && delimiter.find('"') != std::string::npos) {
+  if (quotes != Quotes::kOff && delimiter.find('"') != std::string::npos) {
     return Invalid(where, "\"delimiter\" holds a quote; give \"quotes\": false");
   }
   if (dense.empty() && categorical.empty()) return Invalid(where, "there is no feature");
@@ -550,7 +550,10 @@ absl::StatusOr<TableSchema> ParseTableSchema(std::string_view text, const std::s
       fields.Fail(ParseColumn((*columns)[i], absl::StrCat(where, ": columns[", i, "]"), &schema));
     }
   }
-  schema.quotes = fields.Bool("quotes", true);
+  schema.quotes = Quotes::kNotSaid;
+  if (fields.Find("quotes") != nullptr) {
+    schema.quotes = fields.Bool("quotes", false) ? Quotes::kOn : Quotes::kOff;
+  }
   if (const json* missing = fields.Find("missing_values")) {
     schema.missing_values = fields.Strings("missing_values", *missing);
   }

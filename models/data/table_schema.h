@@ -87,8 +87,8 @@ struct TableSchema {
   // Of the text that it was parsed from, which tells schemas of one name apart; 0: it was not.
   uint64_t text_hash = 0;
   std::string delimiter = ",";
-  bool quotes = false;  // a field may stand in double quotes (RFC 4180)
-  bool trim = false;    // blanks around fields do not count
+  Quotes quotes = Quotes::kOff;
+  bool trim = false;  // blanks around fields do not count
   bool header = true;
   std::vector<std::string> column_names;    // of a file without header, in file order
   std::vector<std::string> missing_values;  // texts that count as an empty field, but for labels

@@ -217,6 +217,7 @@ absl::StatusOr<Vocabulary> MakeVocabulary(const TableSchema& schema,
 
 constexpr const char* kFrappe = R"json({
   "name": "frappe",
+  "quotes": false,
   "files": {"train": ["train.csv"], "valid": ["valid.csv"], "test": ["test.csv"]},
   "columns": [
     {"name": "label", "role": "label"},
@@ -236,6 +237,7 @@ constexpr const char* kFrappe = R"json({
 // zip has codes such as 12345-6789, so it is text.
 constexpr const char* kMovieLens = R"json({
   "name": "ml1m",
+  "quotes": false,
   "files": ["(given)"],
   "split": {"modulo": 10, "valid": [8], "test": [9]},
   "columns": [

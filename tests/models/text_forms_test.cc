@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<std::string>> Fields(const FieldSyntax& syntax, std::
 }
 
 TEST(DelimitedTextTest, QuotedFields) {
-  const FieldSyntax csv = {.quotes = true};
+  const FieldSyntax csv = {.quotes = Quotes::kOn};
   EXPECT_THAT(*Fields(csv, R"(a,"b,c",d)"), ElementsAre("a", "b,c", "d"));
   EXPECT_THAT(*Fields(csv, R"("say ""hi""","",x"y"z,"""")"),
               ElementsAre("say \"hi\"", "", "x\"y\"z", "\""));
@@ -69,10 +69,11 @@ TEST(DelimitedTextTest, QuotedFields) {
   EXPECT_THAT(*Fields(csv, ""), ElementsAre(""));
   EXPECT_THAT(*Fields(csv, "\"a\","), ElementsAre("a", ""));
   EXPECT_THAT(*Fields(csv, " \"a\",b "), ElementsAre(" \"a\"", "b "));
-  EXPECT_THAT(*Fields({.quotes = true, .trim = true}, " \"a \"\t, b "), ElementsAre("a ", "b"));
-  EXPECT_THAT(*Fields({.delimiter = "\t", .quotes = true, .trim = true}, " \"a\" \t\t b"),
+  EXPECT_THAT(*Fields({.quotes = Quotes::kOn, .trim = true}, " \"a \"\t, b "),
+              ElementsAre("a ", "b"));
+  EXPECT_THAT(*Fields({.delimiter = "\t", .quotes = Quotes::kOn, .trim = true}, " \"a\" \t\t b"),
               ElementsAre("a", "", "b"));
-  EXPECT_THAT(*Fields({.delimiter = "::", .quotes = true}, "1::\"a::b\"::c:d"),
+  EXPECT_THAT(*Fields({.delimiter = "::", .quotes = Quotes::kOn}, "1::\"a::b\"::c:d"),
               ElementsAre("1", "a::b", "c:d"));
   EXPECT_THAT(*Fields({}, "\"a,b\""), ElementsAre("\"a", "b\""));
   EXPECT_THAT(Fields(csv, "a,\"b"),
@@ -87,7 +88,7 @@ TEST(DelimitedTextTest, RecordsEndWhereQuotesAreClosed) {
   RandomStream random(5, RandomPurpose::kTest);
   for (int i = 0; i < 3000; ++i) {
     const FieldSyntax syntax = {
-        .delimiter = i % 3 == 0 ? "::" : ",", .quotes = true, .trim = i % 2 == 0};
+        .delimiter = i % 3 == 0 ? "::" : ",", .quotes = Quotes::kOn, .trim = i % 2 == 0};
     std::string written;
     std::vector<std::vector<std::string>> expected;
     for (uint64_t r = 1 + random.Below(4); r > 0; --r) {
@@ -114,7 +115,8 @@ TEST(DelimitedTextTest, RecordsEndWhereQuotesAreClosed) {
 
 TEST(TextFormsTest, QuotesInHeaderAndFields) {
   const TableSchema schema =
-      SchemaOf(R"({"name": "a, b", "role": "categorical"}, {"name": "n", "role": "dense"})");
+      SchemaOf(R"({"name": "a, b", "role": "categorical"}, {"name": "n", "role": "dense"})",
+               R"("quotes": true, )");
   HOTROW_ASSERT_OK_AND_ASSIGN(
       const auto samples,
       Read(schema,
@@ -146,6 +148,36 @@ TEST(TextFormsTest, QuotesAreCharactersWhereTheSchemaSaysSo) {
   EXPECT_THAT(Read(schema, "y,x\n1,\"a,b\"\n"),
               StatusIs(kInvalid, HasSubstr("3 columns, expected 2 separated by \",\"; fields in "
                                            "quotes need \"quotes\": true")));
+}
+
+// Builds of before took quotes for characters, so a schema that is silent about them may belong to
+// a model whose keys hold them.
+TEST(TextFormsTest, QuotesAreRefusedWhereTheSchemaDoesNotSay) {
+  const std::string column = R"({"name": "x", "role": "categorical"})";
+  const TableSchema silent = SchemaOf(column);
+  const auto refused = [](const char* place) {
+    return StatusIs(kInvalid, AllOf(HasSubstr(place), HasSubstr("begins with a double quote"),
+                                    HasSubstr("give \"quotes\": true where"),
+                                    HasSubstr("or \"quotes\": false where")));
+  };
+  EXPECT_THAT(Read(silent, "y,x\n1,a\n0,\"a\"\n"), refused("/log:3: column 2 begins"));
+  EXPECT_THAT(Read(silent, "y,x\n\"1,a\n"), refused("/log:2: column 1 begins"));
+  EXPECT_THAT(Read(silent, "y,\"x\"\n1,a\n"), refused("/log:1: column 2 begins"));
+  EXPECT_THAT(Read(SchemaOf(column, R"("trim": true, )"), "y,x\n1, \"a\"\n"), refused("/log:2: "));
+  EXPECT_THAT(Read(SchemaOf(column, R"("delimiter": "::", )"), "y::x\n1::\"a\"\n"),
+              refused("/log:2: column 2 begins"));
+  // A quote elsewhere means the same whatever the schema says.
+  const std::string text = "y,x\n1,6\" nails\n0, \"a\"\n";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto samples, Read(silent, text));
+  EXPECT_THAT(samples[0].values, ElementsAre(HashText("6\" nails")));
+  EXPECT_THAT(samples[1].values, ElementsAre(HashText(" \"a\"")));
+  for (const char* quotes : {R"("quotes": true, )", R"("quotes": false, )"}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto same, Read(SchemaOf(column, quotes), text));
+    EXPECT_EQ(same[0].values, samples[0].values);
+    EXPECT_EQ(same[1].values, samples[1].values);
+  }
+  EXPECT_EQ(MovieLensSchema({"a"}).quotes, Quotes::kOff);
+  EXPECT_EQ(FrappeSchema("d").quotes, Quotes::kOff);
 }
 
 TEST(TextFormsTest, DelimitersOfSeveralCharacters) {
