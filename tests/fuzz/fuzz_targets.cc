@@ -65,7 +65,7 @@ void ReadToEnd(ByteStream& stream) {
 }
 
 constexpr const char* kEverything = R"({
-  "files": {"train": ["input"]}, "trim": true,
+  "files": {"train": ["input"]}, "trim": true, "quotes": true,
   "columns": [
     {"name": "y", "role": "label", "values": {"1": 1, "0": 0, "": "drop"}},
     {"name": "a", "role": "dense", "transform": "log1p"},
