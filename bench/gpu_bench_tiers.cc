@@ -209,7 +209,7 @@ class TieredTables {
     HOTROW_RETURN_IF_ERROR(CheckOutput());
     return seconds;
   }
-  EmbeddingStats Stats() const { return tables_->Stats(); }
+  absl::StatusOr<EmbeddingStats> Stats() { return tables_->GlobalStats(); }  // waits
 
  private:
   explicit TieredTables(const TiersRun& run)
@@ -414,9 +414,9 @@ absl::Status MeasureTier(const TiersRun& run, StoreKind store, double share,
   for (const bool training : {false, true}) {
     HOTROW_RETURN_IF_ERROR(tables->Fill());
     if (!training) HOTROW_RETURN_IF_ERROR(tables->Flush());
-    const EmbeddingStats before = tables->Stats();
+    HOTROW_ASSIGN_OR_RETURN(const EmbeddingStats before, tables->Stats());
     HOTROW_ASSIGN_OR_RETURN(const TieredTables::Seconds seconds, tables->Measure(training));
-    const EmbeddingStats after = tables->Stats();
+    HOTROW_ASSIGN_OR_RETURN(const EmbeddingStats after, tables->Stats());
     Report(run, store, share, training, seconds, StepCounts(run.plan, before, after, training));
   }
   return absl::OkStatus();
