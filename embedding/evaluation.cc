@@ -27,8 +27,8 @@ absl::Status Evaluation::EnsureStaging() {
   if (!staging_.empty()) return absl::OkStatus();
   HOTROW_ASSIGN_OR_RETURN(batch_.upload, DeviceStream::Create(ctx_.device));
   HOTROW_ASSIGN_OR_RETURN(
-      staging_, DeviceMemory<std::byte>::Create(staging_bytes_,
-                                                {ctx_.device, ctx_.stream, HugePages::kTry}));
+      staging_,
+      DeviceMemory<std::byte>::Create(staging_bytes_, {ctx_.device, ctx_.stream, HugePages::kTry}));
   return absl::OkStatus();
 }
 
