@@ -12,6 +12,7 @@
 #include "ops/row_layout.h"
 #include "ops/row_layout_impl.h"
 #include "ops/sparse_optimizer_impl.h"
+#include "ops/step_history.h"
 #include "ops/validate.h"
 
 namespace hotrow {
@@ -90,6 +91,7 @@ absl::Status SparseOptimizerConfig::Validate() const {
   }
   HOTROW_RETURN_IF_ERROR(CheckNotNegative("l1", l1));
   HOTROW_RETURN_IF_ERROR(CheckNotNegative("l2", l2));
+  HOTROW_RETURN_IF_ERROR(CheckNotNegative("ftrl_beta", ftrl_beta));
   if (kind == SparseOptimizerKind::kFtrl && weight_decay_mode == WeightDecayMode::kDecoupled &&
       weight_decay != 0) {
     // FTRL computes weights anew from its state in each step, so shrinking them beside it is
@@ -116,15 +118,54 @@ absl::Status SparseUpdateArgs::Validate() const {
   if (layout->precision != WeightsPrecision::kFp32 && keys == nullptr) {
     return internal::NullField(kOp, "keys");
   }
+  const bool catches_up = config.weight_decay_mode == WeightDecayMode::kTable;
+  if (catches_up && history == nullptr) return internal::NullField(kOp, "history");
+  if (!catches_up && history != nullptr) {
+    return absl::InvalidArgumentError(
+        "SparseUpdate: history must be null where weight_decay_mode is not kTable");
+  }
+  if (catches_up && history->steps() + 1 != step) {
+    return internal::InvalidField(
+        kOp, "step", absl::StrCat("must follow the last of the history, ", history->steps()), step);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CatchUpArgs::Validate() const {
+  constexpr char kOp[] = "CatchUp";
+  HOTROW_RETURN_IF_ERROR(config.Validate());
+  HOTROW_RETURN_IF_ERROR(internal::CheckRowLayout(kOp, layout, config.kind));
+  if (config.weight_decay_mode != WeightDecayMode::kTable) {
+    return absl::InvalidArgumentError("CatchUp: weight_decay_mode must be kTable");
+  }
+  if (history == nullptr) return internal::NullField(kOp, "history");
+  if (num_rows < 0) return internal::InvalidField(kOp, "num_rows", "must be >= 0", num_rows);
+  if (num_rows == 0) return absl::OkStatus();
+  if (rows == nullptr) return internal::NullField(kOp, "rows");
+  if (layout->precision != WeightsPrecision::kFp32 && keys == nullptr) {
+    return internal::NullField(kOp, "keys");
+  }
   return absl::OkStatus();
 }
 
 absl::Status SparseUpdate(const ExecContext& ctx, const SparseUpdateArgs& args) {
   HOTROW_RETURN_IF_ERROR(args.Validate());
   if (args.num_rows == 0) return absl::OkStatus();
+  if (args.history != nullptr && ctx.device != Device::kCpu) {
+    return absl::UnimplementedError("SparseUpdate: weight_decay_mode kTable works on the CPU only");
+  }
   return internal::Dispatch(
       ctx, [&] { return internal::SparseUpdateCpu(ctx, args); },
       [&](auto stream) { return internal::SparseUpdateCuda(args, stream); });
+}
+
+absl::Status CatchUp(const ExecContext& ctx, const CatchUpArgs& args) {
+  HOTROW_RETURN_IF_ERROR(args.Validate());
+  if (ctx.device != Device::kCpu) {
+    return absl::UnimplementedError("CatchUp: works on the CPU only");
+  }
+  if (args.num_rows == 0) return absl::OkStatus();
+  return internal::CatchUpCpu(ctx, args);
 }
 
 }  // namespace hotrow

@@ -14,6 +14,7 @@
 namespace hotrow {
 
 struct RowLayout;
+class StepHistory;
 
 enum class SparseOptimizerKind {
   kSgd,                 // state: none
@@ -49,9 +50,16 @@ enum class WeightDecayMode {
   kL2,         // g += weight_decay * w before the optimizer sees g
   kDecoupled,  // w -= learning_rate * weight_decay * w beside the step (Loshchilov & Hutter 2019);
                // LAMB: the direction of the step has weight_decay * w in it
+  // kL2 on the whole table in each step, as frameworks have it whose gradients are dense: a row
+  // that a step does not touch has the gradient weight_decay * w there, and its momentum goes on.
+  // It is done when the row is next updated or read, step by step, with the bits that updating all
+  // rows in each step would give, and as much arithmetic at most. CPU only.
+  kTable,
 };
 inline constexpr EnumWord<WeightDecayMode> kWeightDecayModeWords[] = {
-    {"l2", WeightDecayMode::kL2}, {"decoupled", WeightDecayMode::kDecoupled}};
+    {"l2", WeightDecayMode::kL2},
+    {"decoupled", WeightDecayMode::kDecoupled},
+    {"table", WeightDecayMode::kTable}};
 
 struct SparseOptimizerConfig {
   SparseOptimizerKind kind = SparseOptimizerKind::kRowWiseAdagrad;
@@ -68,8 +76,10 @@ struct SparseOptimizerConfig {
   // The first update of a row starts from its initial weights. kDecoupled weight decay is refused.
   float l1 = 0;
   float l2 = 0;  // the paper's lambda_2: adds l2 / 2 |w|^2 (TensorFlow's option is half of it)
+  float ftrl_beta = 0;  // the paper's beta: the rate is learning_rate / (ftrl_beta + n^-lr_power)
 
   absl::Status Validate() const;  // names the field, the limit and the value it got
+  friend bool operator==(const SparseOptimizerConfig&, const SparseOptimizerConfig&) = default;
 };
 
 // How many floats of state a row of `dim` columns carries.
@@ -93,20 +103,45 @@ struct SparseUpdateArgs {
   const uint64_t* keys = nullptr;  // [U], of the rows
   // Null, or one number that grows by the number of rows whose last step was 0.
   int64_t* new_rows = nullptr;
+  // kTable: the steps before this one; otherwise null.
+  const StepHistory* history = nullptr;
 
   absl::Status Validate() const;
 };
 
 // Applies one step to each row in place and writes `step` as the row's last step. Lazy: rows that
-// the batch does not touch do not move, and their momentum does not decay. Each row is computed
-// alone, so results do not depend on threads or on the order of rows. Formulas stand beside the
-// code, with their sources.
+// the batch does not touch do not move, and their momentum does not decay, but for kTable. Each row
+// is computed alone, so results do not depend on threads or on the order of rows. Formulas stand
+// beside the code, with their sources.
 //
 // A CUDA device gives the CPU's bits: the same operations and order of sums, each rounded on its
 // own.
 // Exception: FTRL with an lr_power other than -0.5, whose powers come from another library and
 // differ by a few units in the last place.
 absl::Status SparseUpdate(const ExecContext& ctx, const SparseUpdateArgs& args);
+
+// Dimensions: U rows, D columns, in host memory.
+struct CatchUpArgs {
+  SparseOptimizerConfig config;  // kTable
+  const RowLayout* layout = nullptr;
+  const StepHistory* history = nullptr;  // required
+  int64_t num_rows = 0;                  // U
+  std::byte* const* rows = nullptr;      // as in SparseUpdateArgs
+  // Of stochastic rounding, as in SparseUpdateArgs.
+  uint64_t seed = 0;
+  uint32_t table = 0;
+  const uint64_t* keys = nullptr;  // [U]
+  // For rows that are kept: history->steps() becomes their last step, and those that no step has
+  // updated, which have none, stay as they are. Otherwise last steps stay: for copies that are
+  // read.
+  bool mark = false;
+
+  absl::Status Validate() const;
+};
+
+// Brings each row in place to where kTable has it after the last step of the history. Doing so at
+// any time, any number of times, changes no bit of what follows. Unimplemented on a GPU.
+absl::Status CatchUp(const ExecContext& ctx, const CatchUpArgs& args);
 
 }  // namespace hotrow
 

@@ -51,6 +51,7 @@ struct StepNumbers {
   V ftrl_l1;
   V ftrl_l2;
   V ftrl_power;           // -lr_power >= 0
+  V ftrl_base;            // beta / lr
   V inverse_correction1;  // 1 / (1 - b1^t)
   V lamb_decay;           // wd where decoupled, else 0
 
@@ -69,6 +70,7 @@ struct StepNumbers {
             .ftrl_l1 = set(n.ftrl_l1),
             .ftrl_l2 = set(n.ftrl_l2),
             .ftrl_power = set(n.ftrl_power),
+            .ftrl_base = set(n.ftrl_base),
             .inverse_correction1 = set(n.inverse_correction1),
             .lamb_decay = set(n.lamb_decay)};
   }
@@ -94,6 +96,8 @@ struct StepNumbers {
         .ftrl_l1 = config.l1,
         .ftrl_l2 = config.l2,
         .ftrl_power = -config.lr_power,
+        .ftrl_base =
+            learning_rate == 0 ? 0.0f : static_cast<float>(config.ftrl_beta / learning_rate),
         .inverse_correction1 = static_cast<float>(1 / (1 - std::pow(beta1, step))),
         .lamb_decay = decoupled ? config.weight_decay : 0,
     };
@@ -244,19 +248,19 @@ struct AnyPower {
   }
 };
 
-// FTRL-proximal (McMahan et al. 2013, algorithm 1, with its beta = 0) where the rate of a column is
-// lr / n^p, p = -lr_power, so that it falls as the squares add up:
+// FTRL-proximal (McMahan et al. 2013, algorithm 1) where the rate of a column is
+// lr / (beta + n^p), p = -lr_power, so that it falls as the squares add up:
 //   n' = n + g^2;  sigma = (n'^p - n^p) / lr;  z += g - sigma w
-//   w = |z| <= l1 ? 0 : -(z - sign(z) l1) / (n'^p / lr + l2)
+//   w = |z| <= l1 ? 0 : -(z - sign(z) l1) / ((beta + n'^p) / lr + l2)
 // l2 is the paper's lambda_2, which stands for lambda_2 / 2 |w|^2 (TensorFlow's option is half of
 // it).
 //
 // Start: the formulas above hold w in z, and know nothing of a weight that was drawn at random.
 // TensorFlow begins with z = 0, which throws such a weight away to the share that the initial
 // accumulator has of n'. Here the first update of a row takes the initial accumulator n_0 for an
-// earlier step taken at w_0, with sigma_0 = n_0^p / lr: z = -sigma_0 w_0. So without l1 and l2 the
-// first step moves from w_0 by -lr g / n'^p. A column that has seen no gradient at all (n' = 0) and
-// has no l2 keeps its weight, since 0 / 0 says nothing.
+// earlier step taken at w_0, with sigma_0 = (beta + n_0^p) / lr: z = -sigma_0 w_0. So without l1
+// and l2 the first step moves from w_0 by -lr g / (beta + n'^p). A column that has seen no gradient
+// at all (n' = 0) and has neither beta nor l2 keeps its weight, since 0 / 0 says nothing.
 //
 // The formulas divide by lr; the limit lr -> 0 is a row that stays.
 template <typename Power>
@@ -276,13 +280,13 @@ struct FtrlFormula : FormulaDefaults {
     const V n = x.s2 + g * g;
     const V strength_old = Power::Of(x.s2, c.ftrl_power) / c.learning_rate;
     const V strength = Power::Of(n, c.ftrl_power) / c.learning_rate;
-    const V z_old = first_update ? zero - strength_old * x.w : x.s1;
+    const V z_old = first_update ? zero - (strength_old + c.ftrl_base) * x.w : x.s1;
     const V z = z_old + (g - (strength - strength_old) * x.w);
     x.s1 = z;
     x.s2 = n;
     // -sign(z) max(|z| - l1, 0)
     const V pull = Math::Relu(zero - z - c.ftrl_l1) - Math::Relu(z - c.ftrl_l1);
-    const V denominator = strength + c.ftrl_l2;
+    const V denominator = strength + c.ftrl_base + c.ftrl_l2;
     // ReluGrad(y, a) is a where y > 0, else 0: w_new where there is a denominator, else w.
     const V kept = x.w - Math::ReluGrad(denominator, x.w);
     x.w = Math::ReluGrad(denominator, pull / denominator) + kept;

@@ -50,6 +50,7 @@ constexpr RowTiles UpdateTiles(int32_t dim) {
 constexpr unsigned kUpdateBlocksMax = 8192;
 
 absl::Status SparseUpdateCpu(const ExecContext& ctx, const SparseUpdateArgs& args);
+absl::Status CatchUpCpu(const ExecContext& ctx, const CatchUpArgs& args);
 absl::Status SparseUpdateCuda(const SparseUpdateArgs& args, CudaStream stream);
 
 }  // namespace hotrow::internal

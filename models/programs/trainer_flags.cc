@@ -140,7 +140,7 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
     if (!row.is_flag()) continue;
     add_own_before(row.name);
     set.Group(row.group);
-    set.Add(row.name, row.bind(f->options), row.Help());
+    set.Add(row.flag_name(), row.bind(f->options), row.Help());
     if (row.help_default != nullptr) set.DescribeDefault(row.help_default);
   }
   return set;

@@ -24,7 +24,8 @@ namespace {
 std::string Shown(const std::string& name) {
   const TrainerSetting* const row = FindTrainerSetting(name);
   const bool is_flag = row != nullptr ? row->is_flag() : name.find('.') == std::string::npos;
-  return is_flag ? absl::StrCat("--", name) : name;
+  if (!is_flag) return name;
+  return absl::StrCat("--", row != nullptr ? row->flag_name() : name);
 }
 
 const std::string* Find(const Settings& in, std::string_view name) {

@@ -232,11 +232,18 @@ const TrainerSetting kSettings[] = {
      .bind = [](O& o) { return RealFlag(&o.dense_optimizer.weight_decay, 0, 1e6); }},
     {.name = "table_weight_decay",
      .group = kTrainingGroup,
-     .help = "L2 factor of the tables. A step decays the rows of its batch only",
+     .help = "L2 factor of the tables, see --table_weight_decay_mode",
      .role = kBits,
      .part = kTables,
      .bind = [](O& o) { return RealFlag(&o.table_optimizer.weight_decay, 0, 1e6); }},
     {.name = "table_optimizer.weight_decay_mode",
+     .flag = "table_weight_decay_mode",
+     .group = kTrainingGroup,
+     .help = "which rows decay, and how. l2: those of the batch, as a part of their gradient. "
+             "decoupled: those of the batch, beside the optimizer's step. table: all rows in each "
+             "step, as a part of their gradient, as in frameworks with dense gradients (BARS, "
+             "FuxiCTR); rows make up for the steps they missed when they are next used, with the "
+             "same bits (--device=cpu)",
      .role = kBits,
      .part = kTables,
      .older = {.value = "l2"},
@@ -275,6 +282,15 @@ const TrainerSetting kSettings[] = {
      .part = kTables,
      .older = {.value = "0"},
      .bind = [](O& o) { return AnyReal(&o.table_optimizer.l2); }},
+    {.name = "table_optimizer.ftrl_beta",
+     .flag = "ftrl_beta",
+     .group = kTrainingGroup,
+     .help = "beta of ftrl: the rate of a column is the learning rate / (beta + root of its sum of "
+             "squares). Larger values damp the first steps",
+     .role = kBits,
+     .part = kTables,
+     .older = {.value = "0"},
+     .bind = [](O& o) { return RealFlag(&o.table_optimizer.ftrl_beta, 0, 1e30); }},
     {.name = "dense_optimizer.eps",
      .role = kBits,
      .part = kDense,
@@ -519,8 +535,8 @@ const TrainerSetting kSettings[] = {
 // is named here, and needs a row above.
 [[maybe_unused]] void EveryFieldHasARow(const O& o) {
   [[maybe_unused]] const auto& [kind, learning_rate, eps, beta1, beta2, weight_decay,
-                                weight_decay_mode, initial_accumulator, lr_power, l1, l2] =
-      o.table_optimizer;
+                                weight_decay_mode, initial_accumulator, lr_power, l1, l2,
+                                ftrl_beta] = o.table_optimizer;
   [[maybe_unused]] const auto& [dense_kind, dense_learning_rate, dense_eps, dense_beta1,
                                 dense_beta2, dense_weight_decay] = o.dense_optimizer;
   [[maybe_unused]] const auto& [lr_warmup_steps, lr_decay_start, lr_decay_steps, lr_plateau_factor,
@@ -555,7 +571,7 @@ absl::Status CheckLowerBounds(const TrainerOptions& options) {
     const auto* const number = std::get_if<int64_t>(&value);
     if (number == nullptr || *number >= field.min || *number == field.word_value) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("--", row.name, " must be at least ", field.min, ", is ", *number));
+        absl::StrCat("--", row.flag_name(), " must be at least ", field.min, ", is ", *number));
   }
   return absl::OkStatus();
 }

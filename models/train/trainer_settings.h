@@ -46,6 +46,7 @@ struct OlderSetting {
 struct TrainerSetting {
   // The flag without dashes, or the path in TrainerOptions of a field that has no flag.
   const char* name;
+  const char* flag = nullptr;   // the flag where it came after the name; null: the name
   const char* group = nullptr;  // heading in --help; null: it has no flag
   const char* help = nullptr;
   // Legal words, if another header owns them; --help lists them after `help`.
@@ -58,6 +59,7 @@ struct TrainerSetting {
   FlagField (*bind)(TrainerOptions& options);
 
   bool is_flag() const { return group != nullptr; }
+  const char* flag_name() const { return flag != nullptr ? flag : name; }
   std::string Help() const;
   FlagValue Value(const TrainerOptions& options) const;
   std::string Text(const TrainerOptions& options) const { return FlagText(Value(options)); }

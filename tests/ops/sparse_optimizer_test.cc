@@ -12,6 +12,7 @@
 #include "base/philox.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer_impl.h"
+#include "ops/step_history.h"
 #include "tests/ops/half_reference.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -76,7 +77,8 @@ class Rows {
   }
   // gradients: [which.size(), dim]
   absl::Status UpdateSome(const std::vector<int64_t>& which, const std::vector<float>& gradients,
-                          uint32_t step, float factor = 1, ThreadPool* pool = nullptr) {
+                          uint32_t step, float factor = 1, ThreadPool* pool = nullptr,
+                          const StepHistory* history = nullptr) {
     std::vector<std::byte*> rows;
     std::vector<const float*> gradient_rows;
     std::vector<uint64_t> keys;
@@ -94,7 +96,8 @@ class Rows {
                                          .step = step,
                                          .seed = kSeed,
                                          .table = kTable,
-                                         .keys = keys.data()});
+                                         .keys = keys.data(),
+                                         .history = history});
   }
 
  private:
@@ -814,6 +817,156 @@ TEST(SparseOptimizerNamesTest, RoundTrip) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("\"adagard\"; expected one of sgd, momentum, adagrad, "
                                  "rowwise_adagrad, adam, partial_rowwise_adam, ftrl")));
+}
+
+// --- Whole tables decay
+
+// Rows of both, some of which a step touches: `dense` updates all rows in each step, with a
+// gradient of zeros where the step does not touch them; `lazy` only those that it touches.
+TEST_P(SparseOptimizerTest, LazyTableDecayHasTheBitsOfUpdatingEveryRow) {
+  constexpr int64_t kRows = 6;
+  for (const WeightsPrecision precision :
+       {WeightsPrecision::kFp32, WeightsPrecision::kFp16, WeightsPrecision::kBf16}) {
+    for (const int32_t dim : {3, 8, 19}) {
+      SCOPED_TRACE(testing::Message() << WeightsPrecisionName(precision) << ", dim " << dim);
+      SparseOptimizerConfig config{.kind = GetParam(), .learning_rate = 0.05f};
+      config.weight_decay = 0.02f;
+      config.initial_accumulator = 0.1f;
+      Rows dense(config, dim, kRows, precision);
+      config.weight_decay_mode = WeightDecayMode::kTable;
+      Rows lazy(config, dim, kRows, precision);
+      RandomStream random(7, RandomPurpose::kTest);
+      for (int64_t u = 0; u < kRows; ++u) {
+        for (int32_t d = 0; d < dim; ++d) {
+          const float w = random.Normal();
+          dense.SetWeight(u, d, w);
+          lazy.SetWeight(u, d, w);
+        }
+      }
+      StepHistory history(config);
+      uint32_t step = 0;
+      const auto check = [&](bool mark) {
+        const std::vector<std::byte> before = lazy.bytes();
+        std::vector<std::byte*> all;
+        std::vector<uint64_t> keys;
+        for (int64_t u = 0; u < kRows; ++u) {
+          all.push_back(lazy.row(u));
+          keys.push_back(Rows::key(u));
+        }
+        HOTROW_ASSERT_OK(CatchUp({}, {.config = config,
+                                      .layout = &lazy.layout(),
+                                      .history = &history,
+                                      .num_rows = kRows,
+                                      .rows = all.data(),
+                                      .seed = kSeed,
+                                      .table = kTable,
+                                      .keys = keys.data(),
+                                      .mark = mark}));
+        for (int64_t u = 0; u < kRows; ++u) {
+          if (mark && lazy.last_step(u) == 0) continue;
+          EXPECT_EQ(std::memcmp(lazy.row(u), dense.row(u),
+                                static_cast<size_t>(lazy.layout().step_offset)),
+                    0)
+              << "row " << u << " after step " << step;
+        }
+        // As a read does, which works on copies.
+        if (!mark) std::copy(before.begin(), before.end(), lazy.row(0));
+      };
+      for (step = 1; step <= 200; ++step) {
+        const float factor = step < 5 ? 0.25f * static_cast<float>(step) : step == 90 ? 0 : 1;
+        std::vector<float> dense_gradients(static_cast<size_t>(kRows * dim));
+        std::vector<int64_t> touched;
+        std::vector<float> gradients;
+        // Row 0 at the start and the end, row 5 late for the first time, row 4 never.
+        for (int64_t u = 0; u < kRows; ++u) {
+          const bool touches = u == 0   ? step == 1 || step == 200
+                               : u == 4 ? false
+                               : u == 5 ? step > 150 && random.Below(4) == 0
+                                        : random.Below(8) == 0;
+          if (!touches) continue;
+          touched.push_back(u);
+          for (int32_t d = 0; d < dim; ++d) {
+            const float g = random.Normal();
+            dense_gradients[static_cast<size_t>(u * dim + d)] = g;
+            gradients.push_back(g);
+          }
+        }
+        HOTROW_ASSERT_OK(dense.Update(dense_gradients, step, factor));
+        HOTROW_ASSERT_OK(lazy.UpdateSome(touched, gradients, step, factor, nullptr, &history));
+        history.Append(factor);
+        if (step % 50 == 20) check(/*mark=*/false);
+        if (step == 130) check(/*mark=*/true);
+      }
+      step = 200;
+      check(/*mark=*/true);
+      check(/*mark=*/true);  // again changes nothing
+      EXPECT_EQ(lazy.last_step(0), 200u);
+      EXPECT_EQ(lazy.last_step(4), 0u);
+    }
+  }
+}
+
+TEST(TableDecayTest, StepsBeforeTheBaseAreNotMadeUpFor) {
+  SparseOptimizerConfig config{.kind = Kind::kSgd, .learning_rate = 0.5f, .weight_decay = 0.5f};
+  config.weight_decay_mode = WeightDecayMode::kTable;
+  Rows rows(config, 1, 1);
+  rows.SetWeight(0, 0, 1);
+  StepHistory history(config, /*base=*/10);
+  history.Append(1);
+  // Step 11 is made up for, at 1 - 0.5 * 0.5, then step 12 with a gradient of 0.
+  HOTROW_ASSERT_OK(rows.UpdateSome({0}, {0}, 12, 1, nullptr, &history));
+  EXPECT_EQ(rows.weight(0, 0), 0.75f * 0.75f);
+  EXPECT_EQ(history.steps(), 11u);
+}
+
+TEST(TableDecayTest, HistoryMustBeThere) {
+  SparseOptimizerConfig config{.kind = Kind::kSgd};
+  config.weight_decay_mode = WeightDecayMode::kTable;
+  Rows rows(config, 1, 1);
+  EXPECT_THAT(rows.UpdateSome({0}, {0}, 1),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("history")));
+  StepHistory history(config);
+  EXPECT_THAT(rows.UpdateSome({0}, {0}, 2, 1, nullptr, &history),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("step must follow the last of the history, 0")));
+  config.weight_decay_mode = WeightDecayMode::kL2;
+  Rows others(config, 1, 1);
+  EXPECT_THAT(others.UpdateSome({0}, {0}, 1, 1, nullptr, &history),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("history must be null")));
+}
+
+// Algorithm 1 of McMahan et al. 2013 as it stands there, in double: z and n begin at 0, and so does
+// w, which the algorithm works out from them before the gradient is taken.
+TEST(FtrlTest, MatchesThePublishedAlgorithmWithBeta) {
+  constexpr double kAlpha = 0.3;
+  constexpr double kBeta = 1;
+  constexpr double kLambda1 = 0.05;
+  constexpr double kLambda2 = 0.1;
+  const SparseOptimizerConfig config{.kind = Kind::kFtrl,
+                                     .learning_rate = static_cast<float>(kAlpha),
+                                     .l1 = static_cast<float>(kLambda1),
+                                     .l2 = static_cast<float>(kLambda2),
+                                     .ftrl_beta = static_cast<float>(kBeta)};
+  Rows rows(config, 1, 1);
+  RandomStream random(3, RandomPurpose::kTest);
+  double z = 0;
+  double n = 0;
+  const auto weight = [&] {
+    if (std::abs(z) <= kLambda1) return 0.0;
+    const double sign = z < 0 ? -1 : 1;
+    return -(z - sign * kLambda1) / ((kBeta + std::sqrt(n)) / kAlpha + kLambda2);
+  };
+  for (uint32_t step = 1; step <= 50; ++step) {
+    const float g = 0.3f * random.Normal() + 0.1f;
+    const double w = weight();
+    const double squares = static_cast<double>(g) * static_cast<double>(g);
+    const double sigma = (std::sqrt(n + squares) - std::sqrt(n)) / kAlpha;
+    z += static_cast<double>(g) - sigma * w;
+    n += squares;
+    HOTROW_ASSERT_OK(rows.Update({g}, step));
+    EXPECT_NEAR(rows.weight(0, 0), weight(), 1e-5) << "step " << step;
+  }
+  EXPECT_GT(std::abs(weight()), 0.1);  // the test has seen more than zeros
 }
 
 TEST(SparseOptimizerConfigTest, ValidateNamesTheField) {

@@ -1,0 +1,29 @@
+#include "ops/step_history.h"
+
+#include <cstring>
+
+#include "base/check.h"
+#include "ops/step_history_impl.h"
+
+namespace hotrow {
+
+using internal::StepNumbers;
+
+StepHistory::StepHistory(const SparseOptimizerConfig& config, uint32_t base)
+    : config_(config), base_(base), steps_(base) {}
+StepHistory::~StepHistory() = default;
+
+std::span<const internal::StepRun> StepHistory::runs() const { return runs_; }
+
+void StepHistory::Append(float learning_rate_factor) {
+  HOTROW_CHECK(steps_ < UINT32_MAX);
+  ++steps_;
+  const auto numbers = StepNumbers<float>::Of(config_, learning_rate_factor, steps_);
+  // Bits, since what is not a number equals nothing.
+  if (runs_.empty() || std::memcmp(&runs_.back().numbers, &numbers, sizeof(numbers)) != 0) {
+    runs_.push_back({steps_, numbers});
+  }
+  runs_.back().last_step = steps_;
+}
+
+}  // namespace hotrow
