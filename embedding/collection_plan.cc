@@ -129,6 +129,13 @@ std::vector<GradientResiduals::Table> ResidualTables(const EmbeddingCollectionOp
 
 absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
   if (ctx.device == Device::kCpu && options.cache.device_bytes == 0) return absl::OkStatus();
+  for (const TableConfig& table : options.tables) {
+    if (table.optimizer.weight_decay_mode != WeightDecayMode::kTable) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        "table \"", table.name,
+        "\": weight_decay_mode table works without a device cache only so far; use l2, "
+        "or leave cache.device_bytes 0 on the CPU"));
+  }
   // Says in one line when there is no GPU.
   HOTROW_RETURN_IF_ERROR(DeviceStream::Create(ctx.device).status());
   if (ctx.device != Device::kCpu && ctx.stream == nullptr) {
@@ -171,7 +178,7 @@ NamedValues ComparedOptions(const EmbeddingCollectionOptions& options) {
             absl::StrJoin(
                 {optimizer.learning_rate, optimizer.eps, optimizer.beta1, optimizer.beta2,
                  optimizer.weight_decay, optimizer.initial_accumulator, optimizer.lr_power,
-                 optimizer.l1, optimizer.l2},
+                 optimizer.l1, optimizer.l2, optimizer.ftrl_beta},
                 " ", [](std::string* text, float x) { absl::StrAppendFormat(text, "%.9g", x); }),
             " ", static_cast<int>(optimizer.weight_decay_mode), ", initializer ",
             static_cast<int>(table.initializer.kind), " ",
@@ -196,6 +203,8 @@ NamedValues ComparedOptions(const EmbeddingCollectionOptions& options) {
         absl::StrAppend(text, source.snapshot);
       }));
   add("start.steps", options.start.steps);
+  add("start.learning_rates.size()", options.start.learning_rates.size());
+  add("start.settled_steps", options.start.settled_steps);
   return out;
 }
 

@@ -1,7 +1,9 @@
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
+#include "base/buffer.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "embedding/digest_impl.h"
@@ -9,7 +11,8 @@
 namespace hotrow::internal {
 
 absl::StatusOr<std::vector<TableDigest>> DigestRows(const EmbeddingCollectionOptions& options,
-                                                    const Plan& plan, RowStore* store) {
+                                                    const Plan& plan, const TableDecay& decay,
+                                                    RowStore* store) {
   std::vector<TableDigest> tables(options.tables.size());
   std::vector<int64_t> payload_bytes(options.tables.size());
   for (const PlannedTable& table : plan.tables) {
@@ -20,12 +23,23 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const EmbeddingCollectionOpt
     out.row_bytes = table.layout.row_bytes;
     payload_bytes[table.config] = table.layout.payload_bytes;
   }
-  HOTROW_RETURN_IF_ERROR(store->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
-    TableDigest& out = tables[key.table];
-    out.rows += 1;
-    out.hash += HashBytes(key.key, key.table, row.first(payload_bytes[key.table]));
-    return absl::OkStatus();
-  }));
+  HostBuffer<std::byte> copy;
+  if (decay.any()) {
+    // The classes are in order of width.
+    HOTROW_ASSIGN_OR_RETURN(copy, HostBuffer<std::byte>::Create(plan.classes.back().row_bytes));
+  }
+  HOTROW_RETURN_IF_ERROR(
+      store->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+        TableDigest& out = tables[key.table];
+        if (decay.any()) {
+          std::memcpy(copy.data(), row.data(), row.size());
+          HOTROW_RETURN_IF_ERROR(decay.CatchUpCopy(key, copy.data()));
+          row = {copy.data(), row.size()};
+        }
+        out.rows += 1;
+        out.hash += HashBytes(key.key, key.table, row.first(payload_bytes[key.table]));
+        return absl::OkStatus();
+      }));
   return tables;
 }
 

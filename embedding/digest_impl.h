@@ -7,13 +7,15 @@
 #include "embedding/digest.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/table_decay_impl.h"
 #include "store/row_store.h"
 
 namespace hotrow::internal {
 
-// Counts and hashes all rows of a store, table by table.
+// Counts and hashes all rows of a store, table by table, as they would be if they were settled.
 absl::StatusOr<std::vector<TableDigest>> DigestRows(const EmbeddingCollectionOptions& options,
-                                                    const Plan& plan, RowStore* store);
+                                                    const Plan& plan, const TableDecay& decay,
+                                                    RowStore* store);
 // Makes them those of all ranks. Collective.
 absl::Status SumOverRanks(RowShuffle* shuffle, std::vector<TableDigest>* tables);
 

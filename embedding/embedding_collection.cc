@@ -28,6 +28,7 @@
 #include "embedding/row_gradients_impl.h"
 #include "embedding/snapshots_impl.h"
 #include "embedding/step_impl.h"
+#include "embedding/table_decay_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
 #include "embedding/tiers/tiers_impl.h"
 #include "ops/pooled_lookup.h"
@@ -45,6 +46,7 @@ using internal::RowGradients;
 using internal::RowShuffle;
 using internal::Snapshots;
 using internal::StepPipeline;
+using internal::TableDecay;
 using internal::TableKeys;
 using internal::Tiers;
 
@@ -53,11 +55,13 @@ namespace {
 using RowFunction = std::function<absl::Status(uint64_t key, std::span<const float> weights)>;
 
 // Calls fn with the weights of each row of one table.
-absl::Status ForEachRowOf(const PlannedTable& table, RowStore* store, const RowFunction& fn) {
+absl::Status ForEachRowOf(const PlannedTable& table, const TableDecay& decay, RowStore* store,
+                          const RowFunction& fn) {
   const RowLayout& layout = table.layout;
   std::vector<float> weights(static_cast<size_t>(layout.dim));
-  std::vector<uint32_t> aligned(static_cast<size_t>(layout.row_bytes) / sizeof(uint32_t));
-  const auto* const here = reinterpret_cast<const std::byte*>(aligned.data());
+  HOTROW_ASSIGN_OR_RETURN(HostBuffer<std::byte> aligned,
+                          HostBuffer<std::byte>::Create(layout.row_bytes));
+  const std::byte* const here = aligned.data();
   constexpr int64_t kOffsets[] = {0, 1};
   constexpr int32_t kLookups[] = {0};
   const JaggedFeature feature = {.dim = layout.dim,
@@ -68,6 +72,7 @@ absl::Status ForEachRowOf(const PlannedTable& table, RowStore* store, const RowF
   return store->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
     if (key.table != static_cast<uint32_t>(table.config)) return absl::OkStatus();
     std::memcpy(aligned.data(), row.data(), row.size());
+    HOTROW_RETURN_IF_ERROR(decay.CatchUpCopy(key, aligned.data()));
     HOTROW_RETURN_IF_ERROR(PooledLookup(ExecContext(), {.features = {&feature, 1},
                                                         .batch_size = 1,
                                                         .offsets = kOffsets,
@@ -91,6 +96,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   Plan plan;
   std::vector<std::string> feature_names;
   std::unique_ptr<Tiers> tiers;
+  std::unique_ptr<TableDecay> decay;
   std::unique_ptr<GradientResiduals> residuals;  // null: no feedback
   std::unique_ptr<RowShuffle> shuffle;           // null: alone
   std::unique_ptr<RowGradients> gradients;
@@ -237,8 +243,10 @@ absl::Status EmbeddingCollection::Impl::Open() {
     HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, device_initialised_rows.data(), &kNone, sizeof(kNone)));
   }
   steps = static_cast<uint32_t>(options.start.steps);
+  decay = std::make_unique<TableDecay>(options, plan);
   gradients = std::make_unique<RowGradients>(plan, ctx, shuffle.get());
-  evaluation = std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get());
+  evaluation =
+      std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get(), decay.get());
   snapshots = std::make_unique<Snapshots>(options, ctx.trace, tiers.get(),
                                           [this] { prefetcher->NotifyRoom(); });
   return absl::OkStatus();
@@ -406,9 +414,13 @@ absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
   }
   TraceSpan span(ctx.trace, "gather");
   HOTROW_RETURN_IF_ERROR(tiers->Resolve(ctx, &step->tiers, &step->batch.rows));
+  if (decay->any()) {
+    HOTROW_RETURN_IF_ERROR(
+        decay->Read(ctx, step->batch.served(), step->batch.rows, &step->batch.decayed));
+  }
   HOTROW_RETURN_IF_ERROR(step->batch.PlaceArrays(/*grouped=*/true));
   if (shuffle != nullptr) {
-    HOTROW_RETURN_IF_ERROR(shuffle->StartRows(ctx, step->batch.shuffled, step->batch.rows,
+    HOTROW_RETURN_IF_ERROR(shuffle->StartRows(ctx, step->batch.shuffled, step->batch.read_rows(),
                                               steps + 1, /*evaluation=*/false));
   }
   step->use = EmbeddingStep::Impl::Use::kBegun;
@@ -421,7 +433,7 @@ absl::Status EmbeddingCollection::Impl::Lookup(EmbeddingStep::Impl* step,
   if (shuffle != nullptr) {
     TraceSpan span(ctx.trace, "embedding_shuffle");
     b.value_rows.resize(b.wanted.keys.size());
-    HOTROW_RETURN_IF_ERROR(shuffle->FinishRows(ctx, b.shuffled, b.rows, b.value_rows));
+    HOTROW_RETURN_IF_ERROR(shuffle->FinishRows(ctx, b.shuffled, b.read_rows(), b.value_rows));
     b.at.value_rows = b.value_rows.data();
   }
   HOTROW_RETURN_IF_ERROR(b.Pool(ctx, plan, output));
@@ -507,13 +519,15 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
               .seed = options.seed,
               .table = static_cast<uint32_t>(table.config),
               .keys = b.at.served_keys == nullptr ? nullptr : b.at.served_keys + begin,
-              .new_rows = tiers->staged() ? device_initialised_rows.data() : &initialised_rows}));
+              .new_rows = tiers->staged() ? device_initialised_rows.data() : &initialised_rows,
+              .history = decay->history(t)}));
   }
   if (tiers->staged()) {
     HOTROW_RETURN_IF_ERROR(
         EnqueueCopy(ctx, read_back_rows.data(), device_initialised_rows.data(), sizeof(int64_t)));
   }
   steps = now;
+  decay->Append(learning_rate_factor);
   unique_keys += std::ssize(served.keys);
   for (size_t t = 0; options.on_update != nullptr && t < plan.tables.size(); ++t) {
     const int64_t begin = served.table_offsets[t];
@@ -581,13 +595,31 @@ absl::Status EmbeddingCollection::ForEachRow(std::string_view table, const RowFu
   HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("ForEachRow", table));
   HOTROW_RETURN_IF_ERROR(Flush());
   const StepPipeline::Pause pause(c.prefetcher->pipeline());
-  return ForEachRowOf(c.plan.tables[position], c.tiers->store(), fn);
+  return ForEachRowOf(c.plan.tables[position], *c.decay, c.tiers->store(), fn);
 }
 
 absl::Status EmbeddingCollection::Flush() {
   impl_->snapshots->Join();
   const StepPipeline::Pause pause(impl_->prefetcher->pipeline());
   return impl_->tiers->Flush();
+}
+
+// --- Tables that decay as a whole
+
+absl::Status EmbeddingCollection::Settle() {
+  Impl& c = *impl_;
+  if (!c.decay->any()) return absl::OkStatus();
+  c.snapshots->Join();
+  const StepPipeline::Pause pause(c.prefetcher->pipeline());
+  const auto own = [&c]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
+    return c.decay->Settle(c.ctx, c.tiers->store());
+  };
+  return c.shuffle == nullptr ? own() : c.EndJobUnlessOk(c.shuffle->RunTogether(own));
+}
+
+std::span<const LearningRateRun> EmbeddingCollection::learning_rates() const {
+  return impl_->decay->learning_rates();
 }
 
 // --- Residuals
@@ -630,7 +662,7 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
   const auto own = [&]() -> absl::Status {
     HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
     HOTROW_ASSIGN_OR_RETURN(digest.tables,
-                            internal::DigestRows(c.options, c.plan, c.tiers->store()));
+                            internal::DigestRows(c.options, c.plan, *c.decay, c.tiers->store()));
     return absl::OkStatus();
   };
   if (c.shuffle == nullptr) {

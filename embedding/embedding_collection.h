@@ -110,6 +110,11 @@ class EmbeddingCollection {
 
   // Writes dirty rows down to the store. Waits for a snapshot that is being written.
   absl::Status Flush();
+  // Where tables decay as a whole (WeightDecayMode::kTable): brings all rows to where they stand
+  // after the last step and flushes them, so that a snapshot reads right without the learning
+  // rates of the steps. Changes no bit of what follows. Reads and writes every row; collective.
+  // Otherwise it does nothing.
+  absl::Status Settle();
   // Counts and hashes all rows, of all ranks, after a Flush. Reads every row.
   absl::StatusOr<CollectionDigest> Digest();
   // Ends a snapshot that is being written, the pipeline, and the store in good order, so that an
@@ -122,6 +127,10 @@ class EmbeddingCollection {
   EmbeddingResiduals& residuals();
 
   int64_t steps() const;  // updates applied so far, start.steps included
+  // For StartOptions::learning_rates: the factors of the steps since start.settled_steps, or since
+  // start.steps where there were no learning rates. Empty: no table decays as a whole, or none has
+  // made a step.
+  std::span<const LearningRateRun> learning_rates() const;
   // Of this rank. Does not wait for steps on a GPU: what is counted there is as of the last step
   // whose counts have come back.
   EmbeddingStats Stats() const;

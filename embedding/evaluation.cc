@@ -13,12 +13,14 @@
 namespace hotrow::internal {
 
 Evaluation::Evaluation(const EmbeddingCollectionOptions& options, const Plan& plan,
-                       const ExecContext& ctx, Tiers* tiers, RowShuffle* shuffle)
+                       const ExecContext& ctx, Tiers* tiers, RowShuffle* shuffle,
+                       const TableDecay* decay)
     : plan_(plan),
       ctx_(ctx),
       staging_bytes_(options.evaluation_staging_bytes),
       tiers_(tiers),
-      shuffle_(shuffle) {
+      shuffle_(shuffle),
+      decay_(decay) {
   batch_.alone = shuffle == nullptr;
   batch_.staged = tiers->staged();
 }
@@ -52,15 +54,17 @@ absl::Status Evaluation::FindRows() {
     HOTROW_RETURN_IF_ERROR(
         shuffle_->ExchangeKeysInTurn(ctx_, s.wanted, /*evaluation=*/true, &ids_, &s.shuffled));
   }
-  return tiers_->Read(ctx_, s.served(), staging_.data(), &s.rows);
+  HOTROW_RETURN_IF_ERROR(tiers_->Read(ctx_, s.served(), staging_.data(), &s.rows));
+  return decay_->any() ? decay_->Read(ctx_, s.served(), s.rows, &s.decayed) : absl::OkStatus();
 }
 
 // With several ranks.
 absl::Status Evaluation::FetchRows(uint32_t step) {
   StepBatch& s = batch_;
-  HOTROW_RETURN_IF_ERROR(shuffle_->StartRows(ctx_, s.shuffled, s.rows, step, /*evaluation=*/true));
+  HOTROW_RETURN_IF_ERROR(
+      shuffle_->StartRows(ctx_, s.shuffled, s.read_rows(), step, /*evaluation=*/true));
   s.value_rows.resize(s.wanted.keys.size());
-  return shuffle_->FinishRows(ctx_, s.shuffled, s.rows, s.value_rows);
+  return shuffle_->FinishRows(ctx_, s.shuffled, s.read_rows(), s.value_rows);
 }
 
 absl::Status Evaluation::RunSlice(const EmbeddingOutput& output, uint32_t step) {
@@ -164,7 +168,7 @@ absl::Status Evaluation::ReadSlice(const PlannedTable& table, MatrixView<float> 
     HOTROW_RETURN_IF_ERROR(FetchRows(step));
     precision = WeightsPrecision::kFp32;
   } else {
-    at.assign(s.rows.begin(), s.rows.end());
+    at.assign(s.read_rows().begin(), s.read_rows().end());
     if (ctx_.device != Device::kCpu) {
       const int64_t row_bytes = table.layout.row_bytes;
       host_rows_.resize(at.size() * static_cast<size_t>(row_bytes));

@@ -17,6 +17,7 @@
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/stats.h"
 #include "embedding/step_impl.h"
+#include "embedding/table_decay_impl.h"
 #include "embedding/tiers/tiers_impl.h"
 
 namespace hotrow::internal {
@@ -33,7 +34,7 @@ class Evaluation {
  public:
   // Not owned: all outlive this. shuffle: null with one rank.
   Evaluation(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
-             Tiers* tiers, RowShuffle* shuffle);
+             Tiers* tiers, RowShuffle* shuffle, const TableDecay* decay);
 
   // What Run looks up; filled by CopyBatch before each Run, which takes it.
   BatchCopy& input() { return input_; }
@@ -70,6 +71,7 @@ class Evaluation {
   const int64_t staging_bytes_;
   Tiers* const tiers_;
   RowShuffle* const shuffle_;
+  const TableDecay* const decay_;
 
   // Taken by the first Run, and grown to the largest batch seen.
   DeviceMemory<std::byte> staging_;

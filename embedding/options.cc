@@ -114,6 +114,21 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
         absl::StrCat("EmbeddingCollectionOptions.start.steps is ", start.steps,
                      ", but start.from is empty: empty tables have seen no steps"));
   }
+  if (!start.learning_rates.empty()) {
+    int64_t before = start.settled_steps;
+    bool ordered = before >= 0;
+    for (const LearningRateRun& run : start.learning_rates) {
+      ordered = ordered && run.last_step > before;
+      before = run.last_step;
+    }
+    if (!ordered || before != start.steps) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("EmbeddingCollectionOptions.start.learning_rates: the steps of its ",
+                       start.learning_rates.size(), " runs must rise from start.settled_steps, ",
+                       start.settled_steps, ", and end at start.steps, ", start.steps,
+                       "; they end at ", before));
+    }
+  }
   if (storage.kind == StoreKind::kMemory) {
     if (cache.device_bytes > 0 && cache.bytes > 0) {
       return absl::InvalidArgumentError(absl::StrCat(

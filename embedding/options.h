@@ -16,6 +16,7 @@
 #include "ops/row_codec.h"
 #include "ops/row_init.h"
 #include "ops/sparse_optimizer.h"
+#include "ops/step_history.h"
 #include "ops/weights_precision.h"
 #include "store/row_store.h"
 #include "store/store_kind.h"
@@ -142,6 +143,13 @@ struct StartOptions {
   std::vector<SnapshotSource> from;
   // Updates that `from` has seen: EmbeddingCollection::steps() goes on from here.
   int64_t steps = 0;
+  // Where a table decays as a whole (WeightDecayMode::kTable):
+  // EmbeddingCollection::learning_rates() as of the snapshot, so that rows make up for the steps
+  // that they missed before it, and the step behind which those begin: start.steps of a collection
+  // that was given none, else its settled_steps. Without them all rows count as settled, as they
+  // are after Settle().
+  std::vector<LearningRateRun> learning_rates;
+  int64_t settled_steps = 0;
   // Instead of refusing a store that has rows, empties it, as long as no snapshot of it was
   // committed: what a run leaves that was killed before its first checkpoint.
   bool start_over = false;

@@ -92,6 +92,10 @@ absl::Status StepBatch::PlaceArrays(bool grouped) {
   }
   at.rows = arrays.At<std::byte*>(rows_part);
   at.value_rows = arrays.At<const std::byte*>(rows_part);
+  if (alone && !decayed.rows.empty()) {
+    value_rows.assign(decayed.rows.begin(), decayed.rows.end());
+    at.value_rows = value_rows.data();
+  }
   if (with_keys) at.served_keys = arrays.At<uint64_t>(served_keys_part);
   return absl::OkStatus();
 }

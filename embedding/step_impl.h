@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,6 +18,7 @@
 #include "embedding/embedding_collection.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/stats.h"
+#include "embedding/table_decay_impl.h"
 #include "embedding/tiers/step_arrays_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
 #include "embedding/tiers/tiers_impl.h"
@@ -64,6 +66,7 @@ struct StepBatch {
   ShuffledKeys shuffled;                     // several ranks: what they want of this one
   std::vector<uint64_t> served_keys;         // [served keys], or empty: no table rounds
   std::vector<std::byte*> rows;              // [served keys], where they lie
+  DecayedRows decayed;                       // of `rows`, where a table decays as a whole
   std::vector<const std::byte*> value_rows;  // [U], several ranks: floats
 
   // What loops or kernels read of the above.
@@ -87,6 +90,10 @@ struct StepBatch {
 
   // The keys whose rows this rank keeps and makes resident.
   const TableKeys& served() const { return alone ? wanted : shuffled.served; }
+  // Where these are read.
+  std::span<std::byte* const> read_rows() const {
+    return decayed.rows.empty() ? rows : decayed.rows;
+  }
 
   // Sets `wanted` and `inverse` from `input`.
   absl::Status FindUnique(const ExecContext& ctx, const Plan& plan, UniqueScratch* scratch);
@@ -95,7 +102,7 @@ struct StepBatch {
   // Sets row_offsets and lookup_order from these.
   absl::Status GroupByRow(const ExecContext& ctx);
   // Sets `at`: where `arrays` are, not staged the vectors themselves. `grouped`: with row_offsets,
-  // lookup_order and served_keys, which evaluation has not.
+  // lookup_order and served_keys, which evaluation has not. Not staged: `decayed` is of `rows`.
   absl::Status PlaceArrays(bool grouped);
   // Reads `at`.
   absl::Status Pool(const ExecContext& ctx, const Plan& plan, const EmbeddingOutput& output) const;
