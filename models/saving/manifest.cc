@@ -41,9 +41,11 @@ constexpr size_t kCrcDigits = 8;
 constexpr char kRequiresCheckpoint[] = "checkpoint";  // `training`; rows and hashes not known
 constexpr char kRequiresStoreDir[] = "store_dir";     // stores[].dir other than "tables"
 constexpr char kRequiresRanks[] = "ranks";            // several stores
-constexpr std::array<std::string_view, 5> kKnownRequirements = {
-    kRequiresCheckpoint, kRequiresStoreDir, kRequiresRanks, kRequiresWeightsPrecision,
-    kRequiresVocabulary};
+// Rows are not as they stand after the last step: training.learning_rates brings them there.
+constexpr char kRequiresLearningRates[] = "learning_rates";
+constexpr std::array<std::string_view, 6> kKnownRequirements = {
+    kRequiresCheckpoint,       kRequiresStoreDir,   kRequiresRanks,
+    kRequiresWeightsPrecision, kRequiresVocabulary, kRequiresLearningRates};
 
 uint32_t CrcOf(std::string_view text) { return Crc32c(std::as_bytes(std::span(text))); }
 
@@ -248,6 +250,9 @@ std::string SavedModelManifest(const SavedModel& model) {
   if (model.parts.size() > 1) required.push_back(kRequiresRanks);
   if (narrow) required.push_back(kRequiresWeightsPrecision);
   if (model.vocabulary.has_value()) required.push_back(kRequiresVocabulary);
+  if (model.training.has_value() && !model.training->learning_rates.empty()) {
+    required.push_back(kRequiresLearningRates);
+  }
   Json json;
   json["format"] = kFormat;
   json["version"] = kVersions.newest;

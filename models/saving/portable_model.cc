@@ -139,6 +139,13 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
         absl::StrCat("shard_bytes must be at least 1, is ", options.shard_bytes));
   }
   HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadCheckpoint(env, options.checkpoint));
+  if (saved.training.has_value() && !saved.training->learning_rates.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        saved.dir,
+        ": its tables decay as a whole (--table_weight_decay_mode=table), and the rows of a "
+        "checkpoint have not made up for the steps that they missed; export the model of a "
+        "--save_dir, which --resume with that flag writes"));
+  }
   HOTROW_RETURN_IF_ERROR(CheckIsFree(env, dir));
   HOTROW_ASSIGN_OR_RETURN(const DenseVectors dense, ReadSavedDense(env, saved));
   // Opens the first part before anything is made.

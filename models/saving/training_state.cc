@@ -34,6 +34,12 @@ class JsonWriter {
   void Optional(const char* name, const std::string& text) {
     if (!text.empty()) json_[name] = text;
   }
+  // None are not written.
+  void Optional(const char* name, const std::vector<LearningRateRun>& runs) {
+    for (const LearningRateRun& run : runs) {
+      json_[name].push_back({run.last_step, static_cast<double>(run.factor)});
+    }
+  }
   template <typename Visit>
   void Group(const char* name, Visit visit) {
     JsonWriter inner;
@@ -58,6 +64,22 @@ class JsonReader {
   }
   void Optional(const char* name, std::string& text) {
     if (members_.Has(name)) text = members_.String(name);
+  }
+  void Optional(const char* name, std::vector<LearningRateRun>& runs) {
+    if (!members_.Has(name)) return;
+    uint32_t before = 0;
+    for (const Json& entry : members_.Array(name)) {
+      const bool pair = entry.is_array() && entry.size() == 2 && entry[0].is_number_unsigned() &&
+                        entry[1].is_number();
+      const uint64_t step = pair ? entry[0].get<uint64_t>() : 0;
+      if (step <= before || step > UINT32_MAX) {
+        members_.Wrong(name, runs.size(),
+                       "pairs of a step, each above the one before, and a factor");
+        return;
+      }
+      before = static_cast<uint32_t>(step);
+      runs.push_back({before, static_cast<float>(entry[1].get<double>())});
+    }
   }
   template <typename Visit>
   void Group(const char* name, Visit visit) {
@@ -105,6 +127,7 @@ void VisitTraining(State& state, Visitor& visit) {
     v("best_step", state.best_step);
     v("best_auc", state.best_auc);
   });
+  visit.Optional("learning_rates", state.learning_rates);
   visit.Group("policy", [&](auto& v) {
     v("factor", state.policy.factor);
     v("observed", state.policy.observed);

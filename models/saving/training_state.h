@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "models/train/learning_rate.h"
 #include "models/train/metrics.h"
+#include "ops/step_history.h"
 
 namespace hotrow {
 
@@ -39,6 +40,10 @@ struct TrainingState {
   int64_t samples_in_last_epoch = 0;
   double loss_sum_in_last_epoch = 0;
   double recent_loss = 0;  // decaying mean
+
+  // Where tables decay as a whole: the factors of the steps behind first_step
+  // (EmbeddingCollection::learning_rates), which rows may still have to make up for.
+  std::vector<LearningRateRun> learning_rates;
 
   ValidationPolicy::State policy;
   bool stopped_early = false;

@@ -52,6 +52,13 @@ absl::Status CheckStart(const RunStart& start, const TrainerOptions& options,
   if (!start.saved.has_value()) return absl::OkStatus();
   const SavedModel& saved = *start.saved;
   if (!start.resumed) {
+    if (saved.training.has_value() && !saved.training->learning_rates.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "--init_from=", options.init_from,
+          ": its tables decay as a whole (--table_weight_decay_mode=table), and the rows of a "
+          "checkpoint have not made up for the steps that they missed; give the model of a "
+          "--save_dir, which --resume with that flag writes"));
+    }
     return CheckSavedModelFits(saved, description,
                                {.flag = absl::StrCat("--init_from=", options.init_from),
                                 .train_anew = "train anew without --init_from"});
@@ -130,6 +137,10 @@ absl::Status OpenTablesFrom(const RunStart& start, EmbeddingCollectionOptions* o
                                    .dir = part.tables_dir});
   }
   options->start.steps = start.saved->step;
+  if (start.resumed) {
+    options->start.learning_rates = start.saved->training->learning_rates;
+    options->start.settled_steps = start.saved->training->first_step;
+  }
   return absl::OkStatus();
 }
 

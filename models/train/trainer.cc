@@ -117,6 +117,8 @@ absl::StatusOr<RunCheckpoints::Contents> Trainer::CheckpointContents() {
   state.settings = BitSettings(options_);
   state.processor = run_.processor();
   state.policy = policy_.state();
+  const std::span<const LearningRateRun> rates = run_.tables().learning_rates();
+  state.learning_rates.assign(rates.begin(), rates.end());
   HOTROW_ASSIGN_OR_RETURN(out.dense, run_.dense().OnHost());
   return out;
 }
@@ -242,6 +244,8 @@ absl::Status Trainer::Save() {
   // One snapshot at a time.
   HOTROW_RETURN_IF_ERROR(run_.checkpoints().Wait());
   TraceSpan span(ctx_.trace, "save");
+  // Who reads the model knows nothing of the steps that rows have missed.
+  HOTROW_RETURN_IF_ERROR(run_.tables().Settle());
   HOTROW_ASSIGN_OR_RETURN(const DenseArrays<const float> dense, run_.dense().OnHost());
   HOTROW_RETURN_IF_ERROR(run_.writer()->Save(run_.Description(), run_.tables(), dense));
   saved_step_ = run_.tables().steps();
