@@ -172,7 +172,8 @@ absl::Status RunParts::Open(const ModelFactory& factory,
                                 .tables = *tables_,
                                 .buffers = *buffers_,
                                 .dense = *dense_,
-                                .ranks = ranks_});
+                                .ranks = ranks_,
+                                .schema = schema_});
   HOTROW_RETURN_IF_ERROR(LoadStart());
   // Last: a run that is refused leaves an older trace as it is.
   return OpenRecorder();

@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "base/trace.h"
+#include "models/train/non_finite_impl.h"
 
 namespace hotrow {
 namespace {
@@ -18,7 +19,10 @@ MatrixView<float> Pooled(const StepParts& parts, const CtrBatch& batch, float* f
 absl::StatusOr<double> Loss(const StepParts& parts, const StepPlace& place, const CtrBatch& batch,
                             int64_t global_batch_size) {
   HOTROW_ASSIGN_OR_RETURN(const double loss, parts.buffers.Loss(batch, global_batch_size));
-  if (!std::isfinite(loss)) return DivergedError(parts.options, place.run_step, "training loss");
+  if (!std::isfinite(loss)) {
+    return DivergedError(parts.options, place.run_step, "training loss",
+                         FindNonFinite(parts, batch));
+  }
   return loss;
 }
 

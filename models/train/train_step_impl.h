@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
 #include "embedding/embedding_collection.h"
+#include "models/data/data_source.h"
 #include "models/train/batch_pipeline_impl.h"
 #include "models/train/dense_state_impl.h"
 #include "models/train/run_ranks_impl.h"
@@ -24,6 +25,7 @@ struct StepParts {
   StepBuffers& buffers;
   DenseState& dense;
   RunRanks& ranks;
+  const DataSchema& schema;
 };
 
 // Where a step stands in its run.

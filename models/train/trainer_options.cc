@@ -36,6 +36,12 @@ absl::Status TrainerOptions::Validate() const {
         "--max_gradient_norm works with --device=cpu only so far; leave one of them out");
   }
   HOTROW_RETURN_IF_ERROR(table_optimizer.Validate());
+  if (table_optimizer.weight_decay_mode == WeightDecayMode::kTable &&
+      (device != Device::kCpu || device_cache_bytes != 0)) {
+    return absl::UnimplementedError(
+        "--table_weight_decay_mode=table works with --device=cpu and without --device_cache_bytes "
+        "only so far; use l2, or leave these out");
+  }
   if (initializer.has_value()) HOTROW_RETURN_IF_ERROR(initializer->Validate());
   if (!(max_gradient_norm >= 0)) {
     return absl::InvalidArgumentError(
@@ -151,12 +157,13 @@ absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
   return absl::OkStatus();
 }
 
-absl::Status DivergedError(const TrainerOptions& options, int64_t run_step, const char* what) {
+absl::Status DivergedError(const TrainerOptions& options, int64_t run_step, const char* what,
+                           std::string_view cause) {
   return absl::OutOfRangeError(absl::StrFormat(
       "step %d: the %s is not a finite number, training has diverged; lower --learning_rate (%g "
-      "for tables, %g for dense parameters)",
-      run_step, what, options.table_optimizer.learning_rate,
-      options.dense_optimizer.learning_rate));
+      "for tables, %g for dense parameters)%s%s",
+      run_step, what, options.table_optimizer.learning_rate, options.dense_optimizer.learning_rate,
+      cause.empty() ? "" : ". ", cause));
 }
 
 }  // namespace hotrow

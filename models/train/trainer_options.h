@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -123,8 +124,10 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
 absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
                             EmbeddingCollectionOptions* tables);
 
-// The error of a run whose `what` is not finite in a step: OutOfRange, with the flags that help.
-absl::Status DivergedError(const TrainerOptions& options, int64_t run_step, const char* what);
+// The error of a run whose `what` is not finite in a step: OutOfRange, with the flags that help and
+// what is known of the cause.
+absl::Status DivergedError(const TrainerOptions& options, int64_t run_step, const char* what,
+                           std::string_view cause = {});
 
 }  // namespace hotrow
 

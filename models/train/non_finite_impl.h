@@ -1,0 +1,22 @@
+#ifndef HOTROW_MODELS_TRAIN_NON_FINITE_IMPL_H_
+#define HOTROW_MODELS_TRAIN_NON_FINITE_IMPL_H_
+
+#include <string>
+
+#include "models/data/ctr_batch.h"
+#include "models/train/train_step_impl.h"
+
+namespace hotrow {
+
+// Says where a loss that is not finite comes from, after Lookup and Forward of the step and before
+// its Update: labels or dense features of the data, a row (by feature, table and id), a dense
+// parameter, or none of them: then a layer overflowed. A clause that ends in what to do. It costs a
+// pass over the batch and the parameters, so it is asked only once a loss has gone wrong.
+//
+// With several ranks each looks at its own slice and at none of the others' rows. On a GPU, whose
+// memory the host does not read, it looks at the data only.
+std::string FindNonFinite(const StepParts& parts, const CtrBatch& batch);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_TRAIN_NON_FINITE_IMPL_H_
