@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -22,6 +25,11 @@ int64_t ShareOfRank(int64_t n, int32_t world_size) {
   if (world_size == 1) return n;
   const double mean = static_cast<double>(n) / world_size;
   return std::min(n, static_cast<int64_t>(std::ceil(mean + 6 * std::sqrt(mean) + 8)));
+}
+
+bool IsReadOnly(const TableConfig& table, const std::string& feature) {
+  const std::vector<std::string>& names = table.read_only_features;
+  return std::find(names.begin(), names.end(), feature) != names.end();
 }
 
 }  // namespace
@@ -54,6 +62,8 @@ Plan MakePlan(const EmbeddingCollectionOptions& options, CachePlace place) {
         RowLayout::For(config.embedding_dim, config.optimizer.kind, config.weights_precision);
     plan.rounds = plan.rounds || config.weights_precision != WeightsPrecision::kFp32;
     table.num_features = static_cast<int64_t>(config.feature_names.size());
+    table.frozen = std::all_of(config.feature_names.begin(), config.feature_names.end(),
+                               [&](const std::string& name) { return IsReadOnly(config, name); });
     if (config.max_hotness > 0) {
       table.max_unique = options.max_batch_size * config.max_hotness * table.num_features;
       if (config.num_embeddings > 0)
@@ -102,6 +112,8 @@ Plan MakePlan(const EmbeddingCollectionOptions& options, CachePlace place) {
       feature.dim = config.embedding_dim;
       feature.pooling = config.pooling;
       feature.num_embeddings = config.num_embeddings;
+      feature.read_only = IsReadOnly(config, name);
+      plan.read_only = plan.read_only || feature.read_only;
       by_name[name] = feature;
       if (options.feature_order.empty()) order.push_back(name);
     }
@@ -128,6 +140,20 @@ std::vector<GradientResiduals::Table> ResidualTables(const EmbeddingCollectionOp
 }
 
 absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
+  for (const TableConfig& table : options.tables) {
+    if (table.read_only_features.empty()) continue;
+    const auto error = [&table](const char* what) {
+      return absl::UnimplementedError(absl::StrCat("table \"", table.name, "\": ", what));
+    };
+    if (ctx.device != Device::kCpu || options.cache.device_bytes > 0) {
+      return error("read_only_features work without a device cache only so far");
+    }
+    const std::set<std::string> names(table.read_only_features.begin(),
+                                      table.read_only_features.end());
+    if (WorldSize(options) > 1 && names.size() < table.feature_names.size()) {
+      return error("with several ranks read_only_features must be all of its features so far");
+    }
+  }
   if (ctx.device == Device::kCpu && options.cache.device_bytes == 0) return absl::OkStatus();
   for (const TableConfig& table : options.tables) {
     if (table.optimizer.weight_decay_mode != WeightDecayMode::kTable) continue;
@@ -183,7 +209,8 @@ NamedValues ComparedOptions(const EmbeddingCollectionOptions& options) {
             " ", static_cast<int>(optimizer.weight_decay_mode), ", initializer ",
             static_cast<int>(table.initializer.kind), " ",
             absl::StrFormat("%.9g", table.initializer.value), ", features ",
-            absl::StrJoin(table.feature_names, " "), ")"));
+            absl::StrJoin(table.feature_names, " "), ", read only ",
+            absl::StrJoin(table.read_only_features, " "), ")"));
   }
   add("tables.size()", options.tables.size());
   add("feature_order", absl::StrJoin(options.feature_order, " "));

@@ -28,6 +28,7 @@ struct PlannedFeature {
   int64_t pooled_offset = 0;    // columns before it in EmbeddingOutput::pooled
   int32_t unpooled_index = -1;  // position in EmbeddingOutput::unpooled
   int64_t num_embeddings = 0;
+  bool read_only = false;
 };
 
 struct PlannedTable {
@@ -35,6 +36,7 @@ struct PlannedTable {
   RowLayout layout;
   int64_t max_unique = 0;  // per step at most; 0: not known
   int64_t num_features = 0;
+  bool frozen = false;  // all of its features are read only
 };
 
 // A run of tables with one row width, whatever their dims, optimizers and precisions.
@@ -54,7 +56,8 @@ struct Plan {
   std::vector<PlannedFeature> features;
   int64_t pooled_dim = 0;
   int32_t num_unpooled = 0;
-  bool rounds = false;  // some table has weights of 16 bits, which updates round
+  bool rounds = false;     // some table has weights of 16 bits, which updates round
+  bool read_only = false;  // some feature is
   // The least cache budget: room for one step in the classes whose max_unique is known, for one row
   // in others.
   int64_t min_cache_bytes = 0;

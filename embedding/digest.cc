@@ -7,6 +7,8 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "embedding/digest_impl.h"
+#include "ops/pooled_lookup.h"
+#include "ops/row_layout.h"
 
 namespace hotrow::internal {
 
@@ -41,6 +43,33 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const EmbeddingCollectionOpt
         return absl::OkStatus();
       }));
   return tables;
+}
+
+absl::Status ForEachRowOf(const PlannedTable& table, const TableDecay& decay, RowStore* store,
+                          const RowFunction& fn) {
+  const RowLayout& layout = table.layout;
+  std::vector<float> weights(static_cast<size_t>(layout.dim));
+  HOTROW_ASSIGN_OR_RETURN(HostBuffer<std::byte> aligned,
+                          HostBuffer<std::byte>::Create(layout.row_bytes));
+  const std::byte* const here = aligned.data();
+  constexpr int64_t kOffsets[] = {0, 1};
+  constexpr int32_t kLookups[] = {0};
+  const JaggedFeature feature = {.dim = layout.dim,
+                                 .pooling = Pooling::kNone,
+                                 .data = weights.data(),
+                                 .stride = layout.dim,
+                                 .precision = layout.precision};
+  return store->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+    if (key.table != static_cast<uint32_t>(table.config)) return absl::OkStatus();
+    std::memcpy(aligned.data(), row.data(), row.size());
+    HOTROW_RETURN_IF_ERROR(decay.CatchUpCopy(key, aligned.data()));
+    HOTROW_RETURN_IF_ERROR(PooledLookup(ExecContext(), {.features = {&feature, 1},
+                                                        .batch_size = 1,
+                                                        .offsets = kOffsets,
+                                                        .inverse = kLookups,
+                                                        .rows = &here}));
+    return fn(key.key, weights);
+  });
 }
 
 absl::Status SumOverRanks(RowShuffle* shuffle, std::vector<TableDigest>* tables) {

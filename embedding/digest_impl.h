@@ -1,6 +1,11 @@
 #ifndef HOTROW_EMBEDDING_DIGEST_IMPL_H_
 #define HOTROW_EMBEDDING_DIGEST_IMPL_H_
 
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "embedding/collection_plan_impl.h"
@@ -16,6 +21,10 @@ namespace hotrow::internal {
 absl::StatusOr<std::vector<TableDigest>> DigestRows(const EmbeddingCollectionOptions& options,
                                                     const Plan& plan, const TableDecay& decay,
                                                     RowStore* store);
+// Calls fn with the weights of each row of one table, likewise.
+using RowFunction = std::function<absl::Status(uint64_t key, std::span<const float> weights)>;
+absl::Status ForEachRowOf(const PlannedTable& table, const TableDecay& decay, RowStore* store,
+                          const RowFunction& fn);
 // Makes them those of all ranks. Collective.
 absl::Status SumOverRanks(RowShuffle* shuffle, std::vector<TableDigest>* tables);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <deque>
 #include <span>
 #include <string>
@@ -31,8 +30,6 @@
 #include "embedding/table_decay_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
 #include "embedding/tiers/tiers_impl.h"
-#include "ops/pooled_lookup.h"
-#include "ops/row_layout.h"
 
 namespace hotrow {
 
@@ -49,38 +46,9 @@ using internal::StepPipeline;
 using internal::TableDecay;
 using internal::TableKeys;
 using internal::Tiers;
+using internal::TrainedRows;
 
 namespace {
-
-using RowFunction = std::function<absl::Status(uint64_t key, std::span<const float> weights)>;
-
-// Calls fn with the weights of each row of one table.
-absl::Status ForEachRowOf(const PlannedTable& table, const TableDecay& decay, RowStore* store,
-                          const RowFunction& fn) {
-  const RowLayout& layout = table.layout;
-  std::vector<float> weights(static_cast<size_t>(layout.dim));
-  HOTROW_ASSIGN_OR_RETURN(HostBuffer<std::byte> aligned,
-                          HostBuffer<std::byte>::Create(layout.row_bytes));
-  const std::byte* const here = aligned.data();
-  constexpr int64_t kOffsets[] = {0, 1};
-  constexpr int32_t kLookups[] = {0};
-  const JaggedFeature feature = {.dim = layout.dim,
-                                 .pooling = Pooling::kNone,
-                                 .data = weights.data(),
-                                 .stride = layout.dim,
-                                 .precision = layout.precision};
-  return store->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
-    if (key.table != static_cast<uint32_t>(table.config)) return absl::OkStatus();
-    std::memcpy(aligned.data(), row.data(), row.size());
-    HOTROW_RETURN_IF_ERROR(decay.CatchUpCopy(key, aligned.data()));
-    HOTROW_RETURN_IF_ERROR(PooledLookup(ExecContext(), {.features = {&feature, 1},
-                                                        .batch_size = 1,
-                                                        .offsets = kOffsets,
-                                                        .inverse = kLookups,
-                                                        .rows = &here}));
-    return fn(key.key, weights);
-  });
-}
 
 absl::Status NoStepError(const char* call) {
   return absl::FailedPreconditionError(
@@ -105,6 +73,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   // Outstanding steps in order; the front is the next to be looked up and updated.
   std::deque<EmbeddingStep::Impl*> outstanding;
   std::vector<std::unique_ptr<EmbeddingStep::Impl>> free_steps;  // memory for steps to come
+  TrainedRows trained;                                           // of Update
 
   uint32_t steps = 0;
   int64_t unique_keys = 0;
@@ -497,7 +466,8 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
                                                float learning_rate_factor) {
   internal::StepBatch& b = step->batch;
   HOTROW_ASSIGN_OR_RETURN(float* const* const sums, gradients->Finish(b));
-  HOTROW_RETURN_IF_ERROR(tiers->ResolveForUpdate(&step->tiers, b.rows));
+  b.FindTrained(plan);
+  HOTROW_RETURN_IF_ERROR(tiers->ResolveForUpdate(&step->tiers, b.trained, b.rows));
 
   TraceSpan span(ctx.trace, "sparse_update");
   HOTROW_RETURN_IF_ERROR(tiers->PrepareForUpdate(ctx, step->tiers));
@@ -505,20 +475,31 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   const TableKeys& served = b.served();
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const PlannedTable& table = plan.tables[t];
+    if (table.frozen) continue;
     const int64_t begin = served.table_offsets[t];
-    const int64_t n = served.table_offsets[t + 1] - begin;
+    int64_t n = served.table_offsets[t + 1] - begin;
+    std::byte* const* rows = b.at.rows + begin;
+    const float* const* row_gradients = sums + begin;
+    const uint64_t* keys = b.at.served_keys == nullptr ? nullptr : b.at.served_keys + begin;
+    if (!b.trained.empty()) {
+      trained.Take({b.trained.data() + begin, static_cast<size_t>(n)}, rows, row_gradients, keys);
+      n = std::ssize(trained.rows);
+      rows = trained.rows.data();
+      row_gradients = trained.gradients.data();
+      if (keys != nullptr) keys = trained.keys.data();
+    }
     // A row whose last step is 0 has never been updated: it joins its table with this update.
     HOTROW_RETURN_IF_ERROR(SparseUpdate(
         ctx, {.config = options.tables[table.config].optimizer,
               .layout = &table.layout,
               .num_rows = n,
-              .rows = b.at.rows + begin,
-              .gradients = sums + begin,
+              .rows = rows,
+              .gradients = row_gradients,
               .learning_rate_factor = learning_rate_factor,
               .step = now,
               .seed = options.seed,
               .table = static_cast<uint32_t>(table.config),
-              .keys = b.at.served_keys == nullptr ? nullptr : b.at.served_keys + begin,
+              .keys = keys,
               .new_rows = tiers->staged() ? device_initialised_rows.data() : &initialised_rows,
               .history = decay->history(t)}));
   }
@@ -590,12 +571,14 @@ absl::Status EmbeddingCollection::ReadRows(std::string_view table, std::span<con
   return c.EndJobUnlessOk(c.evaluation->ReadRows(position, keys, rows, found, c.steps + 1));
 }
 
-absl::Status EmbeddingCollection::ForEachRow(std::string_view table, const RowFunction& fn) {
+absl::Status EmbeddingCollection::ForEachRow(
+    std::string_view table,
+    const std::function<absl::Status(uint64_t key, std::span<const float> weights)>& fn) {
   Impl& c = *impl_;
   HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("ForEachRow", table));
   HOTROW_RETURN_IF_ERROR(Flush());
   const StepPipeline::Pause pause(c.prefetcher->pipeline());
-  return ForEachRowOf(c.plan.tables[position], *c.decay, c.tiers->store(), fn);
+  return internal::ForEachRowOf(c.plan.tables[position], *c.decay, c.tiers->store(), fn);
 }
 
 absl::Status EmbeddingCollection::Flush() {

@@ -1,5 +1,6 @@
 #include "embedding/options.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -198,6 +199,13 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
     for (const std::string& feature : table.feature_names) {
       if (!features.insert(feature).second) {
         return TableError(table, absl::StrCat("feature \"", feature, "\" occurs twice"));
+      }
+    }
+    for (const std::string& feature : table.read_only_features) {
+      if (std::find(table.feature_names.begin(), table.feature_names.end(), feature) ==
+          table.feature_names.end()) {
+        return TableError(table, absl::StrCat("read_only_features names \"", feature,
+                                              "\", which is no feature of it"));
       }
     }
     if (const absl::Status status = table.optimizer.Validate(); !status.ok()) {

@@ -41,6 +41,10 @@ struct TableConfig {
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   SparseOptimizerConfig optimizer;
   Initializer initializer;
+  // Of feature_names: their lookups get no gradient. A row is updated in the steps in which another
+  // feature looks it up. All of them here: the table is frozen: its rows stay clean, none is made,
+  // and unseen keys read their initial rows; the optimizer then only says how wide rows are.
+  std::vector<std::string> read_only_features;
   // 0: any key. Otherwise keys lie in [0, num_embeddings) and others are InvalidArgument.
   int64_t num_embeddings = 0;
   // The most lookups a feature of this table has in one sample; 0 when that is not known. Known for

@@ -37,6 +37,21 @@ absl::Status RowGradients::PlaceRows(const TableKeys& keys, DeviceMemory<float>*
   return absl::OkStatus();
 }
 
+// Their lookups count as ever, so that nothing else need know.
+void RowGradients::TakeReadOnly(const BatchCopy& input, std::span<JaggedFeature> features) {
+  int64_t size = 0;
+  for (size_t f = 0; f < features.size(); ++f) {
+    if (!plan_.features[f].read_only) continue;
+    size = std::max(size, std::max(input.batch_size, input.num_lookups()) * features[f].dim);
+  }
+  if (std::ssize(zeros_) < size) zeros_.resize(static_cast<size_t>(size));
+  for (size_t f = 0; f < features.size(); ++f) {
+    if (!plan_.features[f].read_only) continue;
+    features[f].data = zeros_.data();
+    features[f].stride = features[f].dim;
+  }
+}
+
 absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t step,
                                  StepBatch* batch) {
   StepBatch& b = *batch;
@@ -53,6 +68,7 @@ absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t ste
       widest_dim = std::max(widest_dim, feature.dim);
       features.push_back(PlaceOf(feature, gradient.pooled, gradient.unpooled));
     }
+    if (plan_.read_only) TakeReadOnly(b.input, features);
     const int64_t workspace_bytes =
         GradientSegmentSumWorkspaceBytes(b.input.num_lookups(), ctx_.device, widest_dim);
     HOTROW_RETURN_IF_ERROR(EnsureSize(ctx_, workspace_bytes, &workspace_));

@@ -3,16 +3,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device_memory.h"
 #include "base/exec_context.h"
+#include "embedding/batch_copy_impl.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/step_impl.h"
+#include "ops/jagged.h"
 
 namespace hotrow::internal {
 
@@ -37,6 +40,8 @@ class RowGradients {
   int64_t device_bytes() const { return wanted_.bytes() + workspace_.bytes(); }
 
  private:
+  // Puts zeros in the place of the gradients of features that are read only.
+  void TakeReadOnly(const BatchCopy& input, std::span<JaggedFeature> features);
   // Puts one gradient of each key's dim after another; `rows` are their places.
   absl::Status PlaceRows(const TableKeys& keys, DeviceMemory<float>* floats,
                          std::vector<float*>* rows) const;
@@ -47,6 +52,7 @@ class RowGradients {
   DeviceMemory<float> wanted_;
   std::vector<float*> wanted_rows_;  // [U]
   DeviceMemory<std::byte> workspace_;
+  std::vector<float> zeros_;  // the gradient of features that are read only
   // Several ranks.
   DeviceMemory<float> served_;
   std::vector<float*> served_rows_;  // [served keys]

@@ -66,6 +66,25 @@ absl::Status StepBatch::GroupByRow(const ExecContext& ctx) {
                          .order = lookup_order.data()});
 }
 
+void StepBatch::FindTrained(const Plan& plan) {
+  trained.clear();
+  if (!plan.read_only) return;
+  trained.resize(served().keys.size());
+  if (!alone) {
+    // Tables are read only as a whole then.
+    for (size_t t = 0; t < plan.tables.size(); ++t) {
+      std::fill(trained.begin() + served().table_offsets[t],
+                trained.begin() + served().table_offsets[t + 1], plan.tables[t].frozen ? 0 : 1);
+    }
+    return;
+  }
+  for (size_t f = 0; f < plan.features.size(); ++f) {
+    if (plan.features[f].read_only) continue;
+    const int64_t* const bags = input.offsets.data() + static_cast<int64_t>(f) * input.batch_size;
+    for (int64_t j = bags[0]; j < bags[input.batch_size]; ++j) trained[inverse[j]] = 1;
+  }
+}
+
 absl::Status StepBatch::PlaceArrays(bool grouped) {
   const bool with_keys = grouped && rounds;
   if (with_keys) {

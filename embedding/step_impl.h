@@ -51,6 +51,27 @@ struct UniqueScratch {
   HostBuffer<std::byte> workspace;
 };
 
+// The rows of a table that a step updates, where some of its features are read only.
+struct TrainedRows {
+  std::vector<std::byte*> rows;
+  std::vector<const float*> gradients;
+  std::vector<uint64_t> keys;
+
+  // Of n rows those that are marked. all_keys: null: none are needed.
+  void Take(std::span<const uint8_t> marks, std::byte* const* all_rows,
+            const float* const* all_gradients, const uint64_t* all_keys) {
+    rows.clear();
+    gradients.clear();
+    keys.clear();
+    for (size_t i = 0; i < marks.size(); ++i) {
+      if (marks[i] == 0) continue;
+      rows.push_back(all_rows[i]);
+      gradients.push_back(all_gradients[i]);
+      if (all_keys != nullptr) keys.push_back(all_keys[i]);
+    }
+  }
+};
+
 // A batch with its distinct keys, the rows of these, and where the loops or kernels of a device
 // read all that. Reused, so that its memory is. One thread at a time.
 struct StepBatch {
@@ -66,6 +87,7 @@ struct StepBatch {
   ShuffledKeys shuffled;                     // several ranks: what they want of this one
   std::vector<uint64_t> served_keys;         // [served keys], or empty: no table rounds
   std::vector<std::byte*> rows;              // [served keys], where they lie
+  std::vector<uint8_t> trained;              // [served keys], or empty: all are
   DecayedRows decayed;                       // of `rows`, where a table decays as a whole
   std::vector<const std::byte*> value_rows;  // [U], several ranks: floats
 
@@ -101,6 +123,8 @@ struct StepBatch {
   absl::Status FindUniqueOf(const ExecContext& ctx, const Plan& plan, UniqueScratch* scratch);
   // Sets row_offsets and lookup_order from these.
   absl::Status GroupByRow(const ExecContext& ctx);
+  // Where features are read only: sets `trained`, the served keys that another feature looks up.
+  void FindTrained(const Plan& plan);
   // Sets `at`: where `arrays` are, not staged the vectors themselves. `grouped`: with row_offsets,
   // lookup_order and served_keys, which evaluation has not. Not staged: `decayed` is of `rows`.
   absl::Status PlaceArrays(bool grouped);

@@ -44,7 +44,7 @@ TableDecay::TableDecay(const EmbeddingCollectionOptions& options, const Plan& pl
     position_of_[static_cast<size_t>(table)] = static_cast<int32_t>(t);
     history_of_.push_back(nullptr);
     const SparseOptimizerConfig& config = options.tables[static_cast<size_t>(table)].optimizer;
-    if (config.weight_decay_mode != WeightDecayMode::kTable) continue;
+    if (config.weight_decay_mode != WeightDecayMode::kTable || plan.tables[t].frozen) continue;
     const auto known = std::find_if(configs.begin(), configs.end(),
                                     [&](const auto* other) { return *other == config; });
     if (known == configs.end()) {

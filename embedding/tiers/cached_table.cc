@@ -268,13 +268,28 @@ void CachedTable::Release(const ExecContext& ctx, StepRows* step, bool updated) 
     const std::lock_guard<std::mutex> lock(cache_->mutex());
     // What is enqueued may still read or change the rows.
     if (cache_->staged()) cache_->Note(cache_->stream().RunAfter(ctx.stream));
-    cache_->Note(cache_->stream().Run(
-        ctx, [rows = cache_->get(), slots = SlotsOf(*step), updated](const ExecContext& here) {
-          return rows->Unpin(here, slots, updated);
-        }));
+    const auto unpin = [&](std::span<const int64_t> slots, bool dirty) {
+      cache_->Note(
+          cache_->stream().Run(ctx, [rows = cache_->get(), slots, dirty](const ExecContext& here) {
+            return rows->Unpin(here, slots, dirty);
+          }));
+    };
+    if (!updated || step->trained.empty()) {
+      unpin(SlotsOf(*step), updated);
+    } else {
+      HOTROW_CHECK(!cache_->staged());
+      clean_slots_.clear();
+      dirty_slots_.clear();
+      for (size_t i = 0; i < step->slots.size(); ++i) {
+        (step->trained[i] != 0 ? dirty_slots_ : clean_slots_).push_back(step->slots[i]);
+      }
+      unpin(clean_slots_, /*dirty=*/false);
+      unpin(dirty_slots_, /*dirty=*/true);
+    }
   }
   step->keys = {};
   step->counts = {};
+  step->trained = {};
   step->slots.clear();
   step->probed = 0;
   step->resident = false;

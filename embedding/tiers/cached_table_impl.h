@@ -116,6 +116,9 @@ class CachedTable final : public TieredTable {
   absl::Status ReadMisses(const ExecContext& ctx);
 
   const CacheBuffers buffers_;
+  // Of Release.
+  std::vector<int64_t> clean_slots_;
+  std::vector<int64_t> dirty_slots_;
   const InitialRows initial_rows_;
   RowStore* const store_;
   HostStore* const in_place_;

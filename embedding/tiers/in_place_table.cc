@@ -45,6 +45,10 @@ absl::Status InPlaceTable::ResolveForRead(const ExecContext& ctx, StepRows* step
 absl::Status InPlaceTable::ResolveForUpdate(StepRows* step, std::span<std::byte*> rows) {
   HOTROW_CHECK(step->resident);
   if (step->missing.empty()) return absl::OkStatus();
+  // Rows that the step does not change stay in staging.
+  if (!step->trained.empty()) {
+    std::erase_if(step->missing, [step](int64_t i) { return step->trained[i] == 0; });
+  }
   keys_.clear();
   for (const int64_t i : step->missing) keys_.push_back(step->keys[i]);
   rows_.resize(keys_.size());
@@ -72,6 +76,7 @@ absl::Status InPlaceTable::Withdraw(const StepRows& step) {
 void InPlaceTable::Release(const ExecContext& /*ctx*/, StepRows* step, bool /*updated*/) {
   step->keys = {};
   step->counts = {};
+  step->trained = {};
   step->missing.clear();
   step->probed = 0;
   step->resident = false;

@@ -67,6 +67,9 @@ struct StepRows {
   std::vector<int64_t> missing;  // without a cache: positions of keys that the store does not have
   std::vector<std::byte> staging;  // without a cache: initial rows of those, [missing, row_bytes]
   bool resident = false;           // all placed and filled
+  // From ResolveForUpdate on: [n] which rows change with the step, or empty: all. The others stay
+  // clean, and those that are not in the store yet do not join it. Not staged. The caller's.
+  std::span<const uint8_t> trained;
 
   void ForgetMisses();
 };

@@ -141,8 +141,12 @@ absl::Status Tiers::Resolve(const ExecContext& ctx, TierStep* step, std::vector<
   return absl::OkStatus();
 }
 
-absl::Status Tiers::ResolveForUpdate(TierStep* step, std::span<std::byte*> rows) {
+absl::Status Tiers::ResolveForUpdate(TierStep* step, std::span<const uint8_t> trained,
+                                     std::span<std::byte*> rows) {
   const TableKeys& keys = *step->keys;
+  for (size_t w = 0; w < widths_.size(); ++w) {
+    step->widths[w].trained = trained.empty() ? trained : PartOf(widths_[w], keys, trained);
+  }
   for (size_t w = 0; w < widths_.size(); ++w) {
     const absl::Status ready =
         widths_[w].table->ResolveForUpdate(&step->widths[w], PartOf(widths_[w], keys, rows));

@@ -63,8 +63,10 @@ class Tiers {
 
   // Where rows can be read until Release.
   absl::Status Resolve(const ExecContext& ctx, TierStep* step, std::vector<std::byte*>* rows);
-  // The same rows, now where they may be updated. After an error nothing has changed.
-  absl::Status ResolveForUpdate(TierStep* step, std::span<std::byte*> rows);
+  // The same rows, now where they may be updated. trained: as in StepRows. After an error nothing
+  // has changed.
+  absl::Status ResolveForUpdate(TierStep* step, std::span<const uint8_t> trained,
+                                std::span<std::byte*> rows);
   // Keeps what a snapshot still needs of the rows. May wait for the snapshot.
   absl::Status PrepareForUpdate(const ExecContext& ctx, const TierStep& step);
   void Release(const ExecContext& ctx, TierStep* step, bool updated);

@@ -152,6 +152,7 @@ absl::Status RunParts::Open(const ModelFactory& factory,
   }
   HOTROW_ASSIGN_OR_RETURN(model_, factory(schema_));
   HOTROW_RETURN_IF_ERROR(CheckDevice(*model_, ctx_.device));
+  HOTROW_RETURN_IF_ERROR(CheckReadOnly(options_, schema_));
   collection_options_ = CollectionOptions(options_, schema_);
   HOTROW_RETURN_IF_ERROR(CheckStart(start_, options_, Description()));
   HOTROW_RETURN_IF_ERROR(CheckVocabulary(start_, options_, data_.vocabulary(), env_));

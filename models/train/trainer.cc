@@ -57,6 +57,8 @@ class Trainer {
   bool quiet() const { return options_.out == nullptr; }
   bool mllog() const { return options_.mllog && !quiet(); }
   bool stops_early() const { return options_.schedule.early_stop_patience > 0; }
+  // Test metrics and the saved model are those of the best validation.
+  bool keeps_best() const { return stops_early() || options_.keep_best; }
   int64_t TotalSamples() const;
   double EpochsSoFar() const;
   absl::StatusOr<RunCheckpoints::Contents> CheckpointContents();
@@ -198,6 +200,7 @@ absl::Status Trainer::Validate(int64_t epoch) {
   if (evaluation.metrics.samples == 0) {
     const char* const flag = stops_early()                               ? "early_stop_patience"
                              : options_.schedule.lr_plateau_patience > 0 ? "lr_plateau_patience"
+                             : options_.keep_best                        ? "keep_best"
                                                                          : nullptr;
     if (flag == nullptr) return absl::OkStatus();
     return absl::InvalidArgumentError(
@@ -209,7 +212,7 @@ absl::Status Trainer::Validate(int64_t epoch) {
   }
   const ValidationPolicy::State policy_before = policy_.state();
   const ValidationPolicy::Verdict verdict = policy_.Observe(evaluation.metrics.auc);
-  if (!stops_early()) {
+  if (!keeps_best()) {
     at_.valid = evaluation.metrics;
   } else if (verdict.better) {
     HOTROW_ASSIGN_OR_RETURN(const Evaluation test, evaluator_->Evaluate(Split::kTest, at_.steps + 1,
@@ -233,7 +236,7 @@ absl::Status Trainer::Validate(int64_t epoch) {
   std::string text =
       absl::StrFormat("epoch %d, step %s: validation AUC %.4f, logloss %.4f", epoch + 1,
                       FormatCount(at_.steps), evaluation.metrics.auc, evaluation.metrics.logloss);
-  if (stops_early() && verdict.better) absl::StrAppend(&text, ", the best so far");
+  if (keeps_best() && verdict.better) absl::StrAppend(&text, ", the best so far");
   if (verdict.lowered) absl::StrAppendFormat(&text, ", learning rate x %g", policy_.factor());
   PrintLine(text);
   return absl::OkStatus();
@@ -334,7 +337,7 @@ absl::Status Trainer::Train() {
 }
 
 absl::Status Trainer::Test() {
-  // With early stopping the test metrics are those of the best validation, if there was one.
+  // With keeps_best() the test metrics are those of the best validation, if there was one.
   if (run_.ranks().stopped() || at_.best_epoch > 0) return absl::OkStatus();
   std::optional<Progress> progress;
   if (!quiet()) progress.emplace(options_.out, "test", "samples", schema_.test_samples);

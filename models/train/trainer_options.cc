@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "models/train/report.h"
 
@@ -16,6 +19,10 @@ namespace {
 // Of what 0 stands for a choice of the program's in the flag.
 absl::Status AtLeastOne(const char* flag, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be at least 1, is ", value));
+}
+
+std::set<std::string> NamesOf(const std::string& text) {
+  return absl::StrSplit(text, ',', absl::SkipEmpty());
 }
 
 }  // namespace
@@ -80,6 +87,8 @@ absl::Status TrainerOptions::Validate() const {
 EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
                                              const DataSchema& schema) {
   EmbeddingCollectionOptions out;
+  const std::set<std::string> frozen_tables = NamesOf(options.frozen_tables);
+  const std::set<std::string> read_only_features = NamesOf(options.read_only_features);
   std::map<std::string, size_t> position_of;
   for (const DataFeature& feature : schema.features) {
     const auto [at, is_new] = position_of.try_emplace(feature.table, out.tables.size());
@@ -101,6 +110,9 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
     table.num_embeddings = widest(table.num_embeddings, feature.num_embeddings);
     table.max_hotness = widest(table.max_hotness, feature.max_hotness);
     table.feature_names.push_back(feature.name);
+    if (frozen_tables.contains(feature.table) || read_only_features.contains(feature.name)) {
+      table.read_only_features.push_back(feature.name);
+    }
     out.feature_order.push_back(feature.name);
   }
   for (TableConfig& table : out.tables) {
@@ -124,6 +136,26 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
   out.ranks.rounding = options.exchange_rounding;
   out.ranks.feedback_bytes = options.exchange_feedback_bytes;
   return out;
+}
+
+absl::Status CheckReadOnly(const TrainerOptions& options, const DataSchema& schema) {
+  std::set<std::string> tables;
+  std::set<std::string> features;
+  for (const DataFeature& feature : schema.features) {
+    tables.insert(feature.table);
+    features.insert(feature.name);
+  }
+  const auto check = [](const char* flag, const std::string& text,
+                        const std::set<std::string>& known) -> absl::Status {
+    for (const std::string& name : NamesOf(text)) {
+      if (known.contains(name)) continue;
+      return absl::InvalidArgumentError(absl::StrCat("--", flag, ": the data have no \"", name,
+                                                     "\"; they have ", absl::StrJoin(known, ", ")));
+    }
+    return absl::OkStatus();
+  };
+  HOTROW_RETURN_IF_ERROR(check("frozen_tables", options.frozen_tables, tables));
+  return check("read_only_features", options.read_only_features, features);
 }
 
 absl::Status ResolveBudgets(const TrainerOptions& options, Device device,

@@ -41,6 +41,10 @@ struct TrainerOptions {
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   Pooling pooling = Pooling::kSum;
   SparseOptimizerConfig table_optimizer;
+  // Names joined by commas. Tables that are looked up and not trained, and features whose lookups
+  // get no gradient, see TableConfig::read_only_features.
+  std::string frozen_tables;
+  std::string read_only_features;
   std::optional<Initializer> initializer;  // none: uniform in +-1/sqrt(rows), table by table
   DenseOptimizerConfig dense_optimizer;
   DensePrecision precision = DensePrecision::kFp32;  // that the model was made with
@@ -70,10 +74,12 @@ struct TrainerOptions {
   CachePolicy cache_policy = CachePolicy::kLru;
   int32_t prefetch_depth = 0;
 
-  // Directory to save the model to; empty: none. With early_stop_patience it is saved whenever
-  // validation improves, so the directory holds the best one. Otherwise it is saved at the end of
-  // training, also after a stop_signal.
+  // Directory to save the model to; empty: none. With early_stop_patience or keep_best it is saved
+  // whenever validation improves, so the directory holds the best one. Otherwise it is saved at the
+  // end of training, also after a stop_signal.
   std::string save_dir;
+  // The report's validation and test metrics, too, are those of the best validation.
+  bool keep_best = false;
   // A saved model to start from; empty: from new parameters. See RunTraining.
   std::string init_from;
   // Flags that decide the meaning of each dense parameter. Those that a saved model records must
@@ -116,6 +122,10 @@ struct TrainerOptions {
 // The trainer's tables for a schema.
 EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
                                              const DataSchema& schema);
+
+// Whether frozen_tables and read_only_features name tables and features of the schema. Errors:
+// InvalidArgument, which names the flag, the name and what there is.
+absl::Status CheckReadOnly(const TrainerOptions& options, const DataSchema& schema);
 
 // Sets the smallest budgets in `tables` if `options` ask for them. `tables` is complete otherwise.
 // Errors: ResourceExhausted, InvalidArgument (a budget too small for one step), which name the

@@ -326,7 +326,8 @@ TEST(RanksTest, KeysWithOneLookupHaveTheSameBitsOnAnyNumberOfRanks) {
           options.tables[t].weights_precision =
               t == 1 ? WeightsPrecision::kBf16 : WeightsPrecision::kFp16;
         }
-        // One of 16 bits and one of 32 decay as a whole.
+        // One of 16 bits and one of 32 decay as a whole, another is frozen.
+        if (halves) options.tables[1].read_only_features = {"f1"};
         for (const size_t t : {size_t{0}, size_t{3}}) {
           if (!halves) break;
           options.tables[t].optimizer.weight_decay = 0.05f;

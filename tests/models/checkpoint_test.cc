@@ -475,6 +475,7 @@ TEST(CheckpointTest, EveryMismatchIsNamed) {
       {[](O* o) { o->schedule.lr_plateau_factor = 0.1; }, "--lr_plateau_factor=0.5"},
       {[](O* o) { o->schedule.lr_plateau_patience = 2; }, "--lr_plateau_patience=1"},
       {[](O* o) { o->schedule.early_stop_patience = 2; }, "--early_stop_patience=0"},
+      {[](O* o) { o->keep_best = true; }, "--keep_best=false"},
       {[](O* o) {
          o->settings = {{"data", "other"}};
        },

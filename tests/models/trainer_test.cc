@@ -453,6 +453,21 @@ TEST(TrainerTest, WithoutEarlyStoppingTheEndIsReported) {
   EXPECT_EQ(run.first_parameters, (std::vector<float>{0, 3, 6, 9, 12, 13.5}));
 }
 
+TEST(TrainerTest, KeepBestReportsTheBestValidationOfAWholeRun) {
+  TrainerOptions options = SmallOptions();
+  options.epochs = 5;
+  options.keep_best = true;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const ScriptedRun run, RunScripted(options, {5, 9, 6, 7, 8}));
+  EXPECT_EQ(run.report.epochs, 5);
+  EXPECT_EQ(run.report.best_epoch, 2);
+  EXPECT_FALSE(run.report.stopped_early);
+  EXPECT_DOUBLE_EQ(run.report.valid.auc, 0.9);
+  EXPECT_DOUBLE_EQ(run.report.test.auc, 0.9);
+  EXPECT_THAT(RunScripted(options, {9}, /*valid_samples=*/0).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--keep_best"), HasSubstr("validation data"))));
+}
+
 TEST(TrainerTest, ScheduleAndPlateauMultiplyTheRate) {
   TrainerOptions options = SmallOptions();
   options.epochs = 4;
@@ -511,6 +526,34 @@ TEST(TrainerTest, TheScheduleHoldsForTablesAndDenseAlike) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport same, RunOn(spec, options));
   EXPECT_EQ(same.digest.hash, constant.digest.hash);
   EXPECT_EQ(same.dense_hash, constant.dense_hash);
+}
+
+TEST(TrainerTest, ALossThatIsNotFiniteNamesWhereItComesFrom) {
+  TrainerOptions options = SmallOptions();
+  options.initializer = Initializer{InitializerKind::kConstant, 2e38f};
+  EXPECT_THAT(
+      RunOn("synthetic:tables=2,rows=50,hotness=4,dense=1,samples=64,valid=0,test=64", options)
+          .status(),
+      StatusIs(absl::StatusCode::kOutOfRange,
+               AllOf(HasSubstr("step 1: the training loss is not a finite number"),
+                     HasSubstr("the sum of 4 finite rows from id"), HasSubstr("feature \""),
+                     HasSubstr("(table \""), HasSubstr("is not finite: an update before"))));
+}
+
+TEST(TrainerTest, AFrozenTableStaysWhileTheOthersTrain) {
+  const std::string spec = "synthetic:tables=2,rows=50,dense=1,samples=640,valid=0,test=64";
+  TrainerOptions options = SmallOptions();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport all, RunOn(spec, options));
+  ASSERT_EQ(all.digest.tables.size(), 2u);
+  options.frozen_tables = all.digest.tables[1].name;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport frozen, RunOn(spec, options));
+  EXPECT_GT(frozen.digest.tables[0].rows, 0);
+  EXPECT_EQ(frozen.digest.tables[1].rows, 0);
+  options.frozen_tables = "nowhere";
+  EXPECT_THAT(RunOn(spec, options).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--frozen_tables: the data have no \"nowhere\""),
+                             HasSubstr(all.digest.tables[0].name))));
 }
 
 // Table and dense weight decay are two settings.
