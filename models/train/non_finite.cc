@@ -61,10 +61,9 @@ std::string FindRow(const StepParts& parts, const CtrBatch& batch) {
       IdsOf(parts, feature,
             std::span(batch.values)
                 .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin))),
-      ") is not finite: an update before this step overflowed the row; a lower --learning_rate, a "
-      "larger --eps or --lr_warmup_steps keep it in range, and a checkpoint of an earlier step "
-      "goes "
-      "on without it");
+      ") is not finite: updates before this step have made rows overflow; a lower --learning_rate, "
+      "a larger --eps or --lr_warmup_steps keep them in range, and a checkpoint of an earlier step "
+      "goes on without such rows");
 }
 
 }  // namespace

@@ -534,10 +534,11 @@ TEST(TrainerTest, ALossThatIsNotFiniteNamesWhereItComesFrom) {
   EXPECT_THAT(
       RunOn("synthetic:tables=2,rows=50,hotness=4,dense=1,samples=64,valid=0,test=64", options)
           .status(),
-      StatusIs(absl::StatusCode::kOutOfRange,
-               AllOf(HasSubstr("step 1: the training loss is not a finite number"),
-                     HasSubstr("the sum of 4 finite rows from id"), HasSubstr("feature \""),
-                     HasSubstr("(table \""), HasSubstr("is not finite: an update before"))));
+      StatusIs(
+          absl::StatusCode::kOutOfRange,
+          AllOf(HasSubstr("step 1: the training loss is not a finite number"),
+                HasSubstr("the sum of 4 finite rows from id"), HasSubstr("feature \""),
+                HasSubstr("(table \""), HasSubstr("is not finite: updates before this step"))));
 }
 
 TEST(TrainerTest, AFrozenTableStaysWhileTheOthersTrain) {
