@@ -13,6 +13,7 @@
 #include "models/saving/checkpoint_writer.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/manifest.h"
+#include "models/saving/portable_model.h"
 #include "models/saving/saved_model.h"
 #include "models/saving/training_state.h"
 #include "ops/processor_kind.h"
@@ -151,6 +152,57 @@ TEST(CheckpointTest, RowsOf16BitsGoOnWithTheSameBits) {
   }
 }
 
+TrainerOptions DecayingRun() {
+  TrainerOptions run = SmallRun();
+  run.table_optimizer.weight_decay = 0.05f;
+  run.table_optimizer.weight_decay_mode = WeightDecayMode::kTable;
+  return run;
+}
+
+TEST(CheckpointTest, TablesThatDecayAsAWholeGoOnWithTheSameBits) {
+  const TrainerOptions run = DecayingRun();
+  const std::string expected = Reference(run);
+  TrainerOptions lazy = run;
+  lazy.table_optimizer.weight_decay_mode = WeightDecayMode::kL2;
+  EXPECT_NE(expected, Reference(lazy));
+  for (const Tier& tier : Tiers()) {
+    SCOPED_TRACE(tier.name);
+    MemEnv env;
+    HOTROW_ASSERT_OK_AND_ASSIGN(
+        const TrainReport report,
+        RunWithDeaths(WithCheckpoints(On(tier, run, &env), 3), {8, 17, 25}));
+    EXPECT_EQ(EndOf(report), expected);
+    EXPECT_GT(report.resumed_step, 18);
+  }
+}
+
+TEST(CheckpointTest, ASavedModelOfTablesThatDecayIsSettledAndACheckpointSaysThatItIsNot) {
+  MemEnv env;
+  TrainerOptions options = WithCheckpoints(On(Tiers()[0], DecayingRun(), &env), 6);
+  options.save_dir = "/run/saved";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, RunSmall(options));
+  EXPECT_EQ(EndOf(report), Reference(DecayingRun()));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadSavedModel(env, "/run/saved"));
+  for (size_t t = 0; t < saved.tables.size(); ++t) {
+    EXPECT_EQ(saved.tables[t].hash, report.digest.tables[t].hash.ToHex());
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel checkpoint, ReadCheckpoint(env, kDir));
+  ASSERT_FALSE(checkpoint.training->learning_rates.empty());
+  EXPECT_EQ(checkpoint.training->learning_rates.back().last_step, report.steps);
+  EXPECT_THAT(SavedModelManifest(checkpoint), HasSubstr("\"learning_rates\""));
+  EXPECT_THAT(
+      ExportPortable({.checkpoint = kDir, .dir = "/run/out", .env = &env}),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("--table_weight_decay_mode")));
+  TrainerOptions next = On(Tiers()[0], DecayingRun(), &env);
+  next.init_from = kDir;
+  EXPECT_THAT(RunSmall(next), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                       AllOf(HasSubstr("--init_from"), HasSubstr("--save_dir"))));
+  next.init_from = "/run/saved";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport continued, RunSmall(next));
+  EXPECT_EQ(continued.steps, kSmallSteps);
+  HOTROW_ASSERT_OK(ExportPortable({.checkpoint = "/run/saved", .dir = "/run/out", .env = &env}));
+}
+
 // A checkpoint of a version that kept fewer settings stands for what runs had then.
 TEST(CheckpointTest, OneThatSaysLessGoesOn) {
   MemEnv env;
@@ -163,7 +215,7 @@ TEST(CheckpointTest, OneThatSaysLessGoesOn) {
     return name.find('.') != std::string::npos || name == "initializer" || name == "device" ||
            name == "weights_precision";
   });
-  EXPECT_EQ(erased, 14u);
+  EXPECT_EQ(erased, 15u);
   saved.training->processor.clear();
   const std::string manifest = SavedModelManifest(saved);
   ASSERT_THAT(manifest, Not(HasSubstr("weights_precision")));
