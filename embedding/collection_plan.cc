@@ -140,12 +140,21 @@ std::vector<GradientResiduals::Table> ResidualTables(const EmbeddingCollectionOp
 }
 
 absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecContext& ctx) {
+  const bool staged = ctx.device != Device::kCpu || options.cache.device_bytes > 0;
+  for (const TableConfig& table : options.tables) {
+    if (!staged) break;
+    if (table.max_row_gradient_norm > 0 || options.max_gradient_norm > 0) {
+      return absl::UnimplementedError(
+          "EmbeddingCollection with cache.device_bytes does not clip gradients of rows so far: "
+          "max_gradient_norm and max_row_gradient_norm must be 0");
+    }
+  }
   for (const TableConfig& table : options.tables) {
     if (table.read_only_features.empty()) continue;
     const auto error = [&table](const char* what) {
       return absl::UnimplementedError(absl::StrCat("table \"", table.name, "\": ", what));
     };
-    if (ctx.device != Device::kCpu || options.cache.device_bytes > 0) {
+    if (staged) {
       return error("read_only_features work without a device cache only so far");
     }
     const std::set<std::string> names(table.read_only_features.begin(),
@@ -210,12 +219,14 @@ NamedValues ComparedOptions(const EmbeddingCollectionOptions& options) {
             static_cast<int>(table.initializer.kind), " ",
             absl::StrFormat("%.9g", table.initializer.value), ", features ",
             absl::StrJoin(table.feature_names, " "), ", read only ",
-            absl::StrJoin(table.read_only_features, " "), ")"));
+            absl::StrJoin(table.read_only_features, " "), ", max_row_gradient_norm ",
+            absl::StrFormat("%.9g", table.max_row_gradient_norm), ")"));
   }
   add("tables.size()", options.tables.size());
   add("feature_order", absl::StrJoin(options.feature_order, " "));
   add("seed", options.seed);
   add("max_batch_size", options.max_batch_size);
+  add("max_gradient_norm", absl::StrFormat("%.9g", options.max_gradient_norm));
   add("ranks.forward", std::string(ExchangeTypeName(options.ranks.forward)));
   add("ranks.backward", std::string(ExchangeTypeName(options.ranks.backward)));
   add("ranks.rounding", std::string(ExchangeRoundingName(options.ranks.rounding)));

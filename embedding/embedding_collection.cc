@@ -21,6 +21,7 @@
 #include "embedding/collection_plan_impl.h"
 #include "embedding/digest_impl.h"
 #include "embedding/evaluation_impl.h"
+#include "embedding/gradient_clip_impl.h"
 #include "embedding/prefetcher_impl.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
@@ -466,6 +467,8 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
                                                float learning_rate_factor) {
   internal::StepBatch& b = step->batch;
   HOTROW_ASSIGN_OR_RETURN(float* const* const sums, gradients->Finish(b));
+  HOTROW_RETURN_IF_ERROR(
+      internal::ClipGradients(ctx, options, plan, b.served(), sums, shuffle.get()));
   b.FindTrained(plan);
   HOTROW_RETURN_IF_ERROR(tiers->ResolveForUpdate(&step->tiers, b.trained, b.rows));
 

@@ -1,6 +1,7 @@
 #include "embedding/options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -79,6 +80,11 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "EmbeddingCollectionOptions.ranks.communicator has ", internal::WorldSize(*this),
         " ranks; a table has ", kMaxRanks, " shards, and each rank needs one"));
+  }
+  if (!(max_gradient_norm >= 0) || !std::isfinite(max_gradient_norm)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.max_gradient_norm: must be finite and >= 0, is ",
+                     max_gradient_norm));
   }
   if (prefetch_depth < 0 || prefetch_depth > kMaxPrefetchDepth) {
     return absl::InvalidArgumentError(
@@ -200,6 +206,10 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
       if (!features.insert(feature).second) {
         return TableError(table, absl::StrCat("feature \"", feature, "\" occurs twice"));
       }
+    }
+    if (!(table.max_row_gradient_norm >= 0) || !std::isfinite(table.max_row_gradient_norm)) {
+      return TableError(table, absl::StrCat("max_row_gradient_norm must be finite and >= 0, is ",
+                                            table.max_row_gradient_norm));
     }
     for (const std::string& feature : table.read_only_features) {
       if (std::find(table.feature_names.begin(), table.feature_names.end(), feature) ==

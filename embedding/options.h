@@ -41,6 +41,9 @@ struct TableConfig {
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
   SparseOptimizerConfig optimizer;
   Initializer initializer;
+  // The gradient of a row in a step, summed over its lookups, is scaled down to this Euclidean norm
+  // where it is longer; 0: never. On a CPU only.
+  float max_row_gradient_norm = 0;
   // Of feature_names: their lookups get no gradient. A row is updated in the steps in which another
   // feature looks it up. All of them here: the table is frozen: its rows stay clean, none is made,
   // and unseen keys read their initial rows; the optimizer then only says how wide rows are.
@@ -166,6 +169,8 @@ struct EmbeddingCollectionOptions {
   std::vector<std::string> feature_order;
   uint64_t seed = 0;           // of row initialisation and of stochastic rounding
   int64_t max_batch_size = 0;  // B at most; with several ranks of all together; required
+  // The same for the gradients of all rows of a step together, behind max_row_gradient_norm.
+  float max_gradient_norm = 0;
 
   Storage store;  // required: its memory_bytes
   CacheOptions cache;

@@ -38,6 +38,12 @@ absl::Status TrainerOptions::Validate() const {
         " keeps what gradients lose between ranks, and --exchange_backward=fp32 loses nothing; "
         "add --exchange_backward=int8 (or fp16, bf16), or leave --exchange_feedback out"));
   }
+  if ((device != Device::kCpu || device_cache_bytes != 0) &&
+      (max_row_gradient_norm > 0 || max_table_gradient_norm > 0)) {
+    return absl::UnimplementedError(
+        "--max_row_gradient_norm and --max_table_gradient_norm work with --device=cpu and without "
+        "--device_cache_bytes only so far; leave them out");
+  }
   if (device != Device::kCpu && max_gradient_norm > 0) {
     return absl::UnimplementedError(
         "--max_gradient_norm works with --device=cpu only so far; leave one of them out");
@@ -99,6 +105,7 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
       table.weights_precision = options.weights_precision;
       table.pooling = options.pooling;
       table.optimizer = options.table_optimizer;
+      table.max_row_gradient_norm = options.max_row_gradient_norm;
       table.num_embeddings = feature.num_embeddings;
       table.max_hotness = feature.max_hotness;
       out.tables.push_back(std::move(table));
@@ -123,6 +130,7 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
   }
   out.seed = options.seed;
   out.max_batch_size = options.batch_size;
+  out.max_gradient_norm = options.max_table_gradient_norm;
   out.store = MakeStorage({.kind = options.store,
                            .dir = options.store == StoreKind::kMemory ? "" : options.store_path,
                            .memory_bytes = options.store_bytes,

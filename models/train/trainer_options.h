@@ -51,6 +51,10 @@ struct TrainerOptions {
   // The gradient of all dense parameters together is scaled down to this Euclidean norm where it is
   // longer; 0: never.
   double max_gradient_norm = 0;
+  // Of the tables: TableConfig::max_row_gradient_norm of all of them, and
+  // EmbeddingCollectionOptions::max_gradient_norm.
+  float max_row_gradient_norm = 0;
+  float max_table_gradient_norm = 0;
   LearningRateOptions schedule;
   uint64_t seed = 0;  // of the rows' first values
 
