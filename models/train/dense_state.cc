@@ -34,6 +34,31 @@ double EuclideanNorm(ThreadPool* pool, std::span<const float> x) {
   return std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
 }
 
+// What is left of n parameters without `untrained`.
+std::vector<ParameterRange> TrainedRanges(int64_t n, std::span<const ParameterRange> untrained) {
+  std::vector<ParameterRange> ranges;
+  int64_t begin = 0;
+  for (const ParameterRange& hole : untrained) {
+    if (hole.begin > begin) ranges.push_back({begin, hole.begin});
+    begin = hole.end;
+  }
+  if (n > begin) ranges.push_back({begin, n});
+  return ranges;
+}
+
+// A range of what the optimizer works on. State that it does not keep stays empty.
+DenseTensor PartOf(const DenseTensor& all, const ParameterRange& range) {
+  const auto part = [&range](auto floats) {
+    if (floats.empty()) return floats;
+    return floats.subspan(static_cast<size_t>(range.begin),
+                          static_cast<size_t>(range.end - range.begin));
+  };
+  return {.parameters = part(all.parameters),
+          .gradients = part(all.gradients),
+          .momentum1 = part(all.momentum1),
+          .momentum2 = part(all.momentum2)};
+}
+
 std::span<float> Sized(std::vector<float>* floats, size_t size) {
   floats->resize(size);
   return *floats;
@@ -47,6 +72,7 @@ absl::StatusOr<std::unique_ptr<DenseState>> DenseState::Create(const TrainerOpti
                                                                const ExecContext& ctx) {
   std::unique_ptr<DenseState> out(new DenseState(options, model, ctx));
   const auto n = static_cast<int64_t>(model->parameters().size());
+  out->trained_ = TrainedRanges(n, model->untrained_parameters());
   const int32_t state_arrays = DenseStateArrays(options.dense_optimizer.kind);
   const auto take = [&](DeviceMemory<float>* memory) {
     auto taken = DeviceMemory<float>::Create(n, {ctx.device, ctx.stream, HugePages::kTry});
@@ -120,7 +146,10 @@ absl::Status DenseState::Update(float learning_rate_factor, uint32_t step_number
       all.gradients = clipped_.span();
     }
   }
-  return DenseUpdate(ctx_, options_.dense_optimizer, {&all, 1}, learning_rate_factor, step_number);
+  std::vector<DenseTensor> trained;
+  trained.reserve(trained_.size());
+  for (const ParameterRange& range : trained_) trained.push_back(PartOf(all, range));
+  return DenseUpdate(ctx_, options_.dense_optimizer, trained, learning_rate_factor, step_number);
 }
 
 absl::Status DenseState::Load(Env& env, const SavedModel& saved) {

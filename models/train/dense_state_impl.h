@@ -18,11 +18,12 @@
 #include "models/saving/saved_model.h"
 #include "models/train/trainer_options.h"
 #include "models/zoo/ctr_model.h"
+#include "ops/dense_optimizer.h"
 
 namespace hotrow {
 
 // The dense parameters of a run: the state of their optimizer, the sum of their gradients over the
-// ranks, and their update.
+// ranks, and their update, which leaves the untrained ones as they are.
 //
 // Several ranks sum while the model computes its gradients. In each step, on all ranks alike:
 // BeginSums, GradientsReady for the ranges that Backward announces, FinishSums, Update.
@@ -69,6 +70,7 @@ class DenseState {
   const TrainerOptions& options_;
   CtrModel& model_;
   const ExecContext ctx_;
+  std::vector<ParameterRange> trained_;  // what the optimizer may change
   DeviceMemory<float> momentum1_;
   DeviceMemory<float> momentum2_;
   HostBuffer<float> clipped_;  // a gradient that was too long, scaled

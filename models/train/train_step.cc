@@ -1,10 +1,12 @@
 #include "models/train/train_step_impl.h"
 
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "base/status_macros.h"
 #include "base/trace.h"
+#include "comm/communicator.h"
 #include "models/train/non_finite_impl.h"
 
 namespace hotrow {
@@ -62,6 +64,7 @@ absl::StatusOr<double> RunStepAlone(const StepParts& parts, const ExecContext& c
   }
   HOTROW_RETURN_IF_ERROR(
       parts.dense.Update(place.learning_rate_factor, place.number, place.run_step));
+  HOTROW_RETURN_IF_ERROR(parts.model.EndStep(ctx));
   return loss;
 }
 
@@ -78,20 +81,22 @@ absl::StatusOr<double> RunStepOnRanks(const StepParts& parts, const ExecContext&
   }
   {
     TraceSpan span(ctx.trace, "forward");
-    HOTROW_RETURN_IF_ERROR(
-        parts.model.Forward(ctx,
-                            {.batch_size = batch.batch_size,
-                             .dense = batch.dense.data(),
-                             .embeddings = buffers.embeddings(),
-                             .training = true,
-                             .step = place.number,
-                             .first_sample = in_flight->item->first_sample,
-                             .await_embeddings =
-                                 [&] {
-                                   return in_flight->step.Lookup(
-                                       {.pooled = Pooled(parts, batch, buffers.embeddings())});
-                                 }},
-                            buffers.logits(batch.batch_size)));
+    HOTROW_RETURN_IF_ERROR(parts.model.Forward(
+        ctx,
+        {.batch_size = batch.batch_size,
+         .dense = batch.dense.data(),
+         .embeddings = buffers.embeddings(),
+         .training = true,
+         .step = place.number,
+         .first_sample = in_flight->item->first_sample,
+         .await_embeddings =
+             [&] {
+               return in_flight->step.Lookup(
+                   {.pooled = Pooled(parts, batch, buffers.embeddings())});
+             },
+         .sum_over_slices =
+             [&](std::span<double> sums) { return parts.ranks.channel()->AllReduceSum(sums); }},
+        buffers.logits(batch.batch_size)));
   }
   HOTROW_ASSIGN_OR_RETURN(const double slice_loss, Loss(parts, place, batch, global_batch_size));
   parts.dense.BeginSums(slice_loss * static_cast<double>(batch.batch_size),
@@ -117,6 +122,7 @@ absl::StatusOr<double> RunStepOnRanks(const StepParts& parts, const ExecContext&
   if (totals.signal) HOTROW_RETURN_IF_ERROR(parts.ranks.AgreeOnStop());
   HOTROW_RETURN_IF_ERROR(
       parts.dense.Update(place.learning_rate_factor, place.number, place.run_step));
+  HOTROW_RETURN_IF_ERROR(parts.model.EndStep(ctx));
   return totals.loss_sum / static_cast<double>(global_batch_size);
 }
 

@@ -25,6 +25,15 @@ struct DenseLayers {
   int32_t cross_rank = 0;  // 0: full matrices
 };
 
+// A range of the parameters of a model.
+struct ParameterRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Adds numbers up over the slices of a batch.
+using SliceSums = std::function<absl::Status(std::span<double> sums)>;
+
 // The dense half of a click model: from dense features and pooled embeddings to one logit a sample.
 // Parameters and their gradients lie in two flat arrays of equal length that the model owns.
 //
@@ -62,6 +71,11 @@ class CtrModel {
     // the bottom MLP of DLRM does. Its error is Forward's error. Not called where Forward fails
     // before, and not kept beyond Forward.
     std::function<absl::Status()> await_embeddings;
+    // Null: this is the whole batch. Otherwise models that look at the whole batch, as batch norm
+    // does, call it in Forward for training and in the Backward that follows, also for B = 0. The
+    // passes of all slices make the same calls in the same order; each replaces its numbers by
+    // their sums over the slices, which are the same for all. Its error is that of the pass.
+    SliceSums sum_over_slices;
   };
   virtual absl::Status Forward(const ExecContext& ctx, const Input& input,
                                std::span<float> logits) = 0;
@@ -91,6 +105,14 @@ class CtrModel {
   // Memory of device(). Checkpoints and hashes read a copy.
   virtual std::span<float> parameters() = 0;
   virtual std::span<const float> gradients() const = 0;
+
+  // What the model keeps in parameters() of the batches it has seen, such as the running statistics
+  // of batch norm: saved and hashed like other parameters, and read by Forward when not training.
+  // Their gradients are zeros, no optimizer may change them, and EndStep alone does. In order.
+  virtual std::vector<ParameterRange> untrained_parameters() const { return {}; }
+  // Ends a step: takes what the last Forward for training has seen into untrained_parameters(). A
+  // step that is given up, or is tried again, goes without it. All slices of a batch give the same.
+  virtual absl::Status EndStep(const ExecContext& ctx) { return absl::OkStatus(); }
 };
 
 }  // namespace hotrow

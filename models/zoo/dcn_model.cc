@@ -65,7 +65,8 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DcnModel::Create(const DcnOptions& o
                              {.flag = "--dense_arch_layer_sizes",
                               .sizes = options.dense_arch_layer_sizes,
                               .relu_on_output = true,
-                              .dropout = options.dropout});
+                              .dropout = options.dropout,
+                              .batch_norm = options.batch_norm});
     }
   }
   inputs.push_back(g.Embeddings());
@@ -80,7 +81,8 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DcnModel::Create(const DcnOptions& o
   g.AddLogit(AddMlp(g, "over", parallel ? x0 : crossed,
                     {.flag = "--over_arch_layer_sizes",
                      .sizes = options.over_arch_layer_sizes,
-                     .dropout = options.dropout}));
+                     .dropout = options.dropout,
+                     .batch_norm = options.batch_norm}));
   return g.Build();
 }
 

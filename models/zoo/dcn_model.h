@@ -27,8 +27,9 @@ struct DcnOptions {
   // there is no bottom MLP and its sizes are not read. The over MLP ends in 1.
   std::vector<int32_t> dense_arch_layer_sizes;
   std::vector<int32_t> over_arch_layer_sizes;
-  float dropout = 0;  // after each hidden layer of the MLPs, in training, in [0, 1)
-  uint64_t seed = 0;  // of the first parameters and of dropout
+  float dropout = 0;        // after each hidden layer of the MLPs, in training, in [0, 1)
+  bool batch_norm = false;  // before each ReLU of the MLPs; CPU only
+  uint64_t seed = 0;        // of the first parameters and of dropout
   int64_t max_batch_size = 0;
   DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
 

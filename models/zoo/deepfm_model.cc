@@ -42,7 +42,8 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DeepFmModel::Create(const DeepFmOpti
   g.AddLogit(AddMlp(g, "mlp", g.Concat(deep),
                     {.flag = "--over_arch_layer_sizes",
                      .sizes = options.over_arch_layer_sizes,
-                     .dropout = options.dropout}));
+                     .dropout = options.dropout,
+                     .batch_norm = options.batch_norm}));
   const GraphValue fm = AddFm(g, "fm", g.Embeddings(), /*has_first_order=*/true);
   g.AddLogit(g.Sum({fm, bias}));
   g.AddLogit(linear);

@@ -58,7 +58,8 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DlrmModel::Create(const DlrmOptions&
                              {.flag = "--dense_arch_layer_sizes",
                               .sizes = options.dense_arch_layer_sizes,
                               .relu_on_output = true,
-                              .dropout = options.dropout}));
+                              .dropout = options.dropout,
+                              .batch_norm = options.batch_norm}));
   }
   vectors.push_back(g.Embeddings());
   const GraphValue z = options.interaction == DlrmInteraction::kCat
@@ -67,7 +68,8 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DlrmModel::Create(const DlrmOptions&
   g.AddLogit(AddMlp(g, "top", z,
                     {.flag = "--over_arch_layer_sizes",
                      .sizes = options.over_arch_layer_sizes,
-                     .dropout = options.dropout}));
+                     .dropout = options.dropout,
+                     .batch_norm = options.batch_norm}));
   return g.Build();
 }
 

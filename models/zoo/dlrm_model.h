@@ -24,11 +24,12 @@ struct DlrmOptions {
   std::vector<int32_t> dense_arch_layer_sizes;
   std::vector<int32_t> over_arch_layer_sizes;
   DlrmInteraction interaction = DlrmInteraction::kDot;  // kCat: on the CPU only
-  float dropout = 0;  // after each hidden layer, in training, in [0, 1)
-  uint64_t seed = 0;  // of the first parameters and of dropout
+  float dropout = 0;        // after each hidden layer, in training, in [0, 1)
+  bool batch_norm = false;  // before each ReLU of the MLPs; CPU only
+  uint64_t seed = 0;        // of the first parameters and of dropout
   int64_t max_batch_size = 0;
   DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
-  bool tf32 = false;  // MlpOptions::tf32
+  bool tf32 = false;                                 // MlpOptions::tf32
 
   absl::Status Validate() const;  // names the flag, what it is and the remedy
 };

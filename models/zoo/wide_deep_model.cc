@@ -22,7 +22,8 @@ absl::StatusOr<std::unique_ptr<GraphModel>> WideDeepModel::Create(const WideDeep
   g.AddLogit(AddMlp(g, "mlp", g.Concat(deep),
                     {.flag = "--over_arch_layer_sizes",
                      .sizes = options.over_arch_layer_sizes,
-                     .dropout = options.dropout}));
+                     .dropout = options.dropout,
+                     .batch_norm = options.batch_norm}));
   return g.Build();
 }
 

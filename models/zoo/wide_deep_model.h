@@ -18,8 +18,9 @@ struct WideDeepOptions {
   int32_t embedding_dim = 0;  // D
   // Output sizes of the MLP's layers, the input size follows from the data; the last one is 1.
   std::vector<int32_t> over_arch_layer_sizes;
-  float dropout = 0;  // after each hidden layer, in training, in [0, 1)
-  uint64_t seed = 0;  // of the first parameters and of dropout
+  float dropout = 0;        // after each hidden layer, in training, in [0, 1)
+  bool batch_norm = false;  // before each ReLU of the MLPs; CPU only
+  uint64_t seed = 0;        // of the first parameters and of dropout
   int64_t max_batch_size = 0;
   DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
 

@@ -26,7 +26,8 @@ absl::StatusOr<std::unique_ptr<GraphModel>> XDeepFmModel::Create(const XDeepFmOp
   g.AddLogit(AddMlp(g, "mlp", g.Concat(deep),
                     {.flag = "--over_arch_layer_sizes",
                      .sizes = options.over_arch_layer_sizes,
-                     .dropout = options.dropout}));
+                     .dropout = options.dropout,
+                     .batch_norm = options.batch_norm}));
   return g.Build();
 }
 

@@ -168,7 +168,8 @@ absl::Status GraphModel::Run(const ExecContext& ctx, const ForwardStep& step,
                                    .first_sample = input_.first_sample,
                                    .parameters = parameters_.data() + plan_->parameter_offsets[n],
                                    .inputs = inputs_,
-                                   .output = Resolve(step.output, values)});
+                                   .output = Resolve(step.output, values),
+                                   .sum_over_slices = input_.sum_over_slices});
 }
 
 absl::Status GraphModel::Run(const ExecContext& ctx, const BackwardStep& step, const Arrays& values,
@@ -190,7 +191,8 @@ absl::Status GraphModel::Run(const ExecContext& ctx, const BackwardStep& step, c
                                 .inputs = inputs_,
                                 .output_gradient = Resolve(step.output_gradient, gradients),
                                 .input_gradients = outputs_,
-                                .gradients_ready = PartGradientsReady(hooks, offset)};
+                                .gradients_ready = PartGradientsReady(hooks, offset),
+                                .sum_over_slices = input_.sum_over_slices};
     if (step.inputs) HOTROW_RETURN_IF_ERROR(layer.BackwardInputs(ctx, pass));
     if (step.parameters) HOTROW_RETURN_IF_ERROR(layer.BackwardParameters(ctx, pass));
   }
@@ -238,6 +240,25 @@ absl::Status GraphModel::Backward(const ExecContext& ctx, std::span<float> logit
   HOTROW_RETURN_IF_ERROR(EmbeddingGradientReady(hooks));
   for (const BackwardStep& step : plan_->to_parameters) {
     HOTROW_RETURN_IF_ERROR(Run(ctx, step, values, gradients, hooks));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<ParameterRange> GraphModel::untrained_parameters() const {
+  std::vector<ParameterRange> ranges;
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (nodes_[n].layer == nullptr || nodes_[n].layer->num_untrained() == 0) continue;
+    const int64_t end = plan_->parameter_offsets[n] + nodes_[n].num_parameters();
+    ranges.push_back({end - nodes_[n].layer->num_untrained(), end});
+  }
+  return ranges;
+}
+
+absl::Status GraphModel::EndStep(const ExecContext& ctx) {
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (nodes_[n].layer == nullptr || nodes_[n].layer->num_untrained() == 0) continue;
+    nodes_[n].layer->EndStep(parameters_.data() + plan_->parameter_offsets[n]);
   }
   return absl::OkStatus();
 }

@@ -52,7 +52,8 @@ struct LayerForward {
   int64_t first_sample = 0;  // as CtrModel::Input
   const float* parameters = nullptr;
   std::span<const TensorView> inputs;
-  TensorView output;  // packed; to be overwritten
+  TensorView output;          // packed; to be overwritten
+  SliceSums sum_over_slices;  // CtrModel::Input's
 };
 
 // The way back of the last Forward, which was for training. The same for both phases.
@@ -67,6 +68,7 @@ struct LayerBackward {
   // Null, or to be called as CtrModel::BackwardHooks::gradients_ready, counted from the layer's
   // first parameter. Only for layers that say reports_gradients.
   std::function<absl::Status(int64_t begin, int64_t end)> gradients_ready;
+  SliceSums sum_over_slices;  // CtrModel::Input's
 };
 
 // A part of a model with one output: what a ModelGraph is made of. It is made for the shapes of its
@@ -84,6 +86,9 @@ class Layer {
   virtual LayerTraits traits() const = 0;
 
   virtual int64_t num_parameters() const { return 0; }
+  // How many of them, the last ones, are CtrModel::untrained_parameters; and their EndStep.
+  virtual int64_t num_untrained() const { return 0; }
+  virtual void EndStep(float* parameters) {}
   // In host memory on every device. What it leaves is zero.
   virtual void InitParameters(uint64_t seed, std::span<float> parameters) const {}
 

@@ -1,8 +1,11 @@
 #include "models/zoo/layers/mlp_layer.h"
 
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/zoo/layers/batch_norm_layer.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {
@@ -18,15 +21,43 @@ Mlp::BackwardArgs ArgsOf(const LayerBackward& pass) {
           .gradients_ready = pass.gradients_ready};
 }
 
+// The layers of `options` one by one, so that what follows each can see the whole batch.
+GraphValue AddNormedMlp(ModelGraph& graph, const std::string& name, GraphValue x,
+                        const MlpSpec& spec, const MlpOptions& options) {
+  for (size_t l = 0; l < spec.sizes.size(); ++l) {
+    const bool last = l + 1 == spec.sizes.size();
+    MlpOptions linear = options;
+    linear.sizes = {options.sizes[l], options.sizes[l + 1]};
+    linear.relu_on_output = false;
+    linear.dropout = 0;
+    linear.first_layer_id = options.first_layer_id + static_cast<int32_t>(l);
+    x = graph.AddLayer(
+        absl::StrCat(name, ".", l),
+        MlpLayer::Create(linear, graph.ctx(), last ? spec.sizes : std::vector<int32_t>()), {x});
+    if (last && !spec.relu_on_output) break;
+    x = graph.AddLayer(absl::StrCat(name, ".norm", l),
+                       std::make_unique<BatchNormLayer>(
+                           BatchNormLayer::Options{.columns = spec.sizes[l],
+                                                   .relu = true,
+                                                   .dropout = last ? 0 : spec.dropout,
+                                                   .seed = options.seed,
+                                                   .layer_id = linear.first_layer_id,
+                                                   .max_batch_size = options.max_batch_size}),
+                       {x});
+  }
+  return x;
+}
+
 }  // namespace
 
-MlpLayer::MlpLayer(const std::vector<int32_t>& sizes, std::unique_ptr<Mlp> mlp)
-    : sizes_(sizes.begin() + 1, sizes.end()), mlp_(std::move(mlp)) {}
+MlpLayer::MlpLayer(std::vector<int32_t> described, std::unique_ptr<Mlp> mlp)
+    : described_(std::move(described)), mlp_(std::move(mlp)) {}
 
 absl::StatusOr<std::unique_ptr<MlpLayer>> MlpLayer::Create(const MlpOptions& options,
-                                                           const ExecContext& ctx) {
+                                                           const ExecContext& ctx,
+                                                           std::vector<int32_t> described) {
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Mlp> mlp, Mlp::Create(options, ctx));
-  return std::unique_ptr<MlpLayer>(new MlpLayer(options.sizes, std::move(mlp)));
+  return std::unique_ptr<MlpLayer>(new MlpLayer(std::move(described), std::move(mlp)));
 }
 
 LayerTraits MlpLayer::traits() const {
@@ -42,7 +73,7 @@ void MlpLayer::InitParameters(uint64_t seed, std::span<float> parameters) const 
 }
 
 void MlpLayer::Describe(bool reads_embeddings, DenseLayers* layers) const {
-  (reads_embeddings ? layers->top : layers->bottom) = sizes_;
+  if (!described_.empty()) (reads_embeddings ? layers->top : layers->bottom) = described_;
 }
 
 absl::Status MlpLayer::Forward(const ExecContext& ctx, const LayerForward& pass) {
@@ -70,17 +101,21 @@ GraphValue AddMlp(ModelGraph& graph, std::string_view name, GraphValue x, const 
     return graph.Fail(std::move(status));
   }
   if (!graph.ok()) return {};
+  const int32_t num_layers = static_cast<int32_t>(spec.sizes.size());
   MlpOptions options;
   options.sizes = spec.sizes;
   options.sizes.insert(options.sizes.begin(), static_cast<int32_t>(graph.shape(x).width()));
   options.relu_on_output = spec.relu_on_output;
   options.dropout = spec.dropout;
   options.seed = graph.options().seed;
-  options.first_layer_id = graph.TakeLayerIds(static_cast<int32_t>(spec.sizes.size()));
+  options.first_layer_id = graph.TakeLayerIds(num_layers);
   options.max_batch_size = graph.options().max_batch_size;
   options.precision = graph.options().precision;
   options.tf32 = graph.options().tf32;
-  return graph.AddLayer(name, MlpLayer::Create(options, graph.ctx()), {x});
+  if (!spec.batch_norm) {
+    return graph.AddLayer(name, MlpLayer::Create(options, graph.ctx(), spec.sizes), {x});
+  }
+  return AddNormedMlp(graph, std::string(name), x, spec, options);
 }
 
 }  // namespace hotrow

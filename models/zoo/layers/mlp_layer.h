@@ -19,14 +19,17 @@ struct MlpSpec {
   std::string flag;            // that gives the sizes, for errors: "--over_arch_layer_sizes"
   std::vector<int32_t> sizes;  // outputs of the layers
   bool relu_on_output = false;
-  float dropout = 0;  // after each hidden layer, in training
+  float dropout = 0;        // after each hidden layer, in training
+  bool batch_norm = false;  // before each ReLU
 };
 
-// An Mlp as a part of a graph, on the CPU or a GPU.
+// An Mlp as a part of a graph, on the CPU or a GPU. described: the layer outputs that the planner
+// is told of; none: it is not told of this part.
 class MlpLayer : public Layer {
  public:
   static absl::StatusOr<std::unique_ptr<MlpLayer>> Create(const MlpOptions& options,
-                                                          const ExecContext& ctx);
+                                                          const ExecContext& ctx,
+                                                          std::vector<int32_t> described);
 
   // Where its parameters lie in its part.
   const Mlp& mlp() const { return *mlp_; }
@@ -42,13 +45,14 @@ class MlpLayer : public Layer {
   absl::Status BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) override;
 
  private:
-  MlpLayer(const std::vector<int32_t>& sizes, std::unique_ptr<Mlp> mlp);
+  MlpLayer(std::vector<int32_t> described, std::unique_ptr<Mlp> mlp);
 
-  const std::vector<int32_t> sizes_;  // outputs
+  const std::vector<int32_t> described_;
   const std::unique_ptr<Mlp> mlp_;
 };
 
-// [B, columns of x] -> [B, last size]
+// [B, columns of x] -> [B, last size]. With batch norm it is made of one part for the linear map of
+// each layer, "name.0" and so on, and one for what follows it, "name.norm0" and so on, CPU only.
 GraphValue AddMlp(ModelGraph& graph, std::string_view name, GraphValue x, const MlpSpec& spec);
 
 }  // namespace hotrow

@@ -26,7 +26,7 @@ struct ModelGraphOptions {
   uint64_t seed = 0;          // of the first parameters and of dropout
   int64_t max_batch_size = 0;
   DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
-  bool tf32 = false;  // MlpOptions::tf32
+  bool tf32 = false;                                 // MlpOptions::tf32
 };
 
 // Of a model whose options have these members.
