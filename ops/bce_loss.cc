@@ -21,6 +21,14 @@ absl::Status BceWithLogitsArgs::Validate() const {
         absl::StrCat("BceWithLogitsArgs: mean_over must be 0 or >= batch_size = ", batch_size,
                      ", got ", mean_over));
   }
+  if (stride < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("BceWithLogitsArgs: stride must be >= 1, got ", stride));
+  }
+  if (!std::isfinite(weight)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("BceWithLogitsArgs: weight must be finite, got ", weight));
+  }
   if (loss == nullptr) {
     return absl::InvalidArgumentError("BceWithLogitsArgs: loss must not be null");
   }

@@ -13,15 +13,18 @@ inline constexpr int64_t kBceChunkSamples = 256;
 
 // On a CUDA device logits, labels, gradient, loss and workspace are device memory.
 struct BceWithLogitsArgs {
-  const float* logits = nullptr;  // [B]
+  const float* logits = nullptr;  // [B]; of logits, labels and gradient every stride-th is taken
   // [B], each in [0, 1]. The CPU checks them; the error names the sample. On CUDA, which does not
   // wait for a result, a label outside makes the loss NaN.
   const float* labels = nullptr;
   int64_t batch_size = 0;     // B
-  float* gradient = nullptr;  // [B] or null: d(mean loss)/d(logit) = (sigmoid(x) - y) / M
+  float* gradient = nullptr;  // [B] or null: weight * d(mean loss)/d(logit)
+                              //   = weight * ((sigmoid(x) - y) / M)
   // M >= B, the size of the global batch of which this is a slice: gradients are then those of the
   // mean over the global batch. 0: M = B.
   int64_t mean_over = 0;
+  int64_t stride = 1;  // >= 1
+  double weight = 1;   // of the gradient; finite
   // Mean over these B samples, whatever mean_over says; 0 when B = 0. Summed in double: in sample
   // order within chunks of kBceChunkSamples, then over the chunks in order, so it does not depend
   // on threads.

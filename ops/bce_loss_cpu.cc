@@ -17,12 +17,13 @@ Chunk SumChunk(const BceWithLogitsArgs& args, int64_t begin, int64_t end) {
   const double mean_over = BceMeanOver(args);
   Chunk chunk;
   for (int64_t i = begin; i < end; ++i) {
-    const double y = args.labels[i];
+    const double y = args.labels[i * args.stride];
     if (!BceLabelIsGood(y) && chunk.bad_label < 0) chunk.bad_label = i;
-    const BceTerm term = BceTermOf(args.logits[i], y);
+    const BceTerm term = BceTermOf(args.logits[i * args.stride], y);
     chunk.loss += term.loss;
     if (args.gradient != nullptr) {
-      args.gradient[i] = static_cast<float>((term.sigmoid - y) / mean_over);
+      args.gradient[i * args.stride] =
+          static_cast<float>(args.weight * ((term.sigmoid - y) / mean_over));
     }
   }
   return chunk;
@@ -42,7 +43,7 @@ absl::Status BceWithLogitsCpu(ThreadPool* pool, const BceWithLogitsArgs& args) {
     if (chunk.bad_label >= 0) {
       return absl::InvalidArgumentError(absl::StrCat("BceWithLogitsArgs: labels[", chunk.bad_label,
                                                      "] must be in [0, 1], got ",
-                                                     args.labels[chunk.bad_label]));
+                                                     args.labels[chunk.bad_label * args.stride]));
     }
     sum += chunk.loss;
   }

@@ -24,11 +24,12 @@ __global__ void ChunkKernel(BceWithLogitsArgs args, double mean_over, int64_t ch
     const auto n = static_cast<int>(min(args.batch_size - begin, kBceChunkSamples));
     if (threadIdx.x < n) {
       const int64_t i = begin + threadIdx.x;
-      const double y = args.labels[i];
-      const BceTerm term = BceTermOf(args.logits[i], y);
+      const double y = args.labels[i * args.stride];
+      const BceTerm term = BceTermOf(args.logits[i * args.stride], y);
       terms[threadIdx.x] = BceLabelIsGood(y) ? term.loss : nan("");
       if (args.gradient != nullptr) {
-        args.gradient[i] = static_cast<float>((term.sigmoid - y) / mean_over);
+        args.gradient[i * args.stride] =
+            static_cast<float>(args.weight * ((term.sigmoid - y) / mean_over));
       }
     }
     __syncthreads();

@@ -45,6 +45,9 @@ ModelOptions CompleteModelOptions(ModelOptions options, const TrainerFlags& flag
   options.seed = flags.options.seed;
   options.max_batch_size = flags.options.batch_size;
   options.precision = flags.options.precision;
+  if constexpr (requires { options.num_tasks; }) {
+    options.num_tasks = static_cast<int32_t>(schema.labels.size());
+  }
   return options;
 }
 

@@ -46,6 +46,15 @@ class JsonWriter {
     visit(inner);
     json_[name] = std::move(inner.json_);
   }
+  // An empty list is not written.
+  template <typename T, typename Visit>
+  void List(const char* name, const std::vector<T>& items, Visit visit) {
+    for (const T& item : items) {
+      JsonWriter inner;
+      visit(item, inner);
+      json_[name].push_back(std::move(inner.json_));
+    }
+  }
   Json Take() { return std::move(json_); }
 
  private:
@@ -85,6 +94,14 @@ class JsonReader {
   void Group(const char* name, Visit visit) {
     JsonReader inner(members_.Object(name), members_.PathOf(name), wrong_);
     visit(inner);
+  }
+  template <typename T, typename Visit>
+  void List(const char* name, std::vector<T>& items, Visit visit) {
+    if (!members_.Has(name)) return;
+    for (const Json& item : members_.Array(name)) {
+      JsonReader inner(item, absl::StrCat(members_.PathOf(name), "[", items.size(), "]"), wrong_);
+      visit(items.emplace_back(), inner);
+    }
   }
 
  private:
@@ -137,6 +154,9 @@ void VisitTraining(State& state, Visitor& visit) {
   });
   visit.Group("valid", [&](auto& v) { VisitMetrics(state.valid, v); });
   visit.Group("test", [&](auto& v) { VisitMetrics(state.test, v); });
+  const auto metrics = [](auto& task, auto& v) { VisitMetrics(task, v); };
+  visit.List("valid_tasks", state.valid_tasks, metrics);
+  visit.List("test_tasks", state.test_tasks, metrics);
 }
 
 }  // namespace

@@ -49,8 +49,11 @@ struct TrainingState {
   bool stopped_early = false;
   int64_t best_epoch = 0;
   int64_t best_step = 0;
-  CtrMetrics valid;
+  CtrMetrics valid;  // of several tasks the means
   CtrMetrics test;
+  // Of each of several tasks; empty: one task, or no validation, or no test yet.
+  std::vector<CtrMetrics> valid_tasks;
+  std::vector<CtrMetrics> test_tasks;
   double best_auc = 0;
 };
 

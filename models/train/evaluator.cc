@@ -36,18 +36,20 @@ absl::StatusOr<std::span<const float>> Evaluator::GatherLogits(const BatchReader
                                                                std::span<const float> mine) {
   const int32_t world_size = parts_.ranks.world_size();
   if (world_size == 1) return mine;
+  const int64_t num_tasks = parts_.model.num_tasks();
   if (global_logits_.size() == 0) {
-    HOTROW_ASSIGN_OR_RETURN(global_logits_, HostBuffer<float>::Create(parts_.options.batch_size));
+    HOTROW_ASSIGN_OR_RETURN(global_logits_,
+                            HostBuffer<float>::Create(parts_.options.batch_size * num_tasks));
   }
   std::vector<int64_t> bytes(world_size);
   std::vector<int64_t> offsets(world_size);
   for (int32_t p = 0; p < world_size; ++p) {
     const int64_t begin = SliceBegin(item.global_batch_size, p, world_size);
     const int64_t end = SliceBegin(item.global_batch_size, p + 1, world_size);
-    offsets[p] = begin * static_cast<int64_t>(sizeof(float));
-    bytes[p] = (end - begin) * static_cast<int64_t>(sizeof(float));
+    offsets[p] = begin * num_tasks * static_cast<int64_t>(sizeof(float));
+    bytes[p] = (end - begin) * num_tasks * static_cast<int64_t>(sizeof(float));
   }
-  const std::span<float> all = global_logits_.span().first(item.global_batch_size);
+  const std::span<float> all = global_logits_.span().first(item.global_batch_size * num_tasks);
   HOTROW_RETURN_IF_ERROR(parts_.ranks.channel()->AllGatherV(std::as_bytes(mine), bytes, offsets,
                                                             std::as_writable_bytes(all)));
   return std::span<const float>(all);
@@ -64,7 +66,8 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t run_step, Pr
       ReaderOptions(split, parts_.options.batch_size, ranks.rank(), ranks.world_size(), ctx.pool);
   reader_options.keep_global_labels = ranks.many();
   BatchReader reader(&data_, reader_options);
-  MetricsAccumulator metrics;
+  const int32_t num_tasks = parts_.model.num_tasks();
+  std::vector<MetricsAccumulator> metrics(static_cast<size_t>(num_tasks));
   std::vector<float> true_probabilities;
   std::vector<float> labels;
   int64_t samples = 0;
@@ -87,10 +90,12 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t run_step, Pr
       const std::vector<float>& batch_labels = ranks.many() ? item->global_labels : batch.labels;
       const std::vector<float>& truth =
           ranks.many() ? item->global_true_probability : batch.true_probability;
-      metrics.Add(all, batch_labels);
+      for (int32_t task = 0; task < num_tasks; ++task) {
+        metrics[static_cast<size_t>(task)].Add(all, batch_labels, task, num_tasks);
+      }
       samples += item->global_batch_size;
       if (progress != nullptr) progress->Update(samples, "");
-      if (!truth.empty()) {
+      if (!truth.empty() && num_tasks == 1) {
         true_probabilities.insert(true_probabilities.end(), truth.begin(), truth.end());
         labels.insert(labels.end(), batch_labels.begin(), batch_labels.end());
       }
@@ -102,7 +107,9 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t run_step, Pr
   Evaluation evaluation;
   evaluation.complete = !ranks.stopped();
   if (!evaluation.complete) return evaluation;
-  evaluation.metrics = metrics.Compute();
+  for (const MetricsAccumulator& task : metrics) evaluation.tasks.push_back(task.Compute());
+  evaluation.metrics = MeanOverTasks(evaluation.tasks);
+  if (num_tasks == 1) evaluation.tasks.clear();
   if (!labels.empty()) evaluation.best_auc = Auc(true_probabilities, labels);
   return evaluation;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,7 +19,8 @@
 namespace hotrow {
 
 struct Evaluation {
-  CtrMetrics metrics;
+  CtrMetrics metrics;             // of several tasks their means
+  std::vector<CtrMetrics> tasks;  // several tasks: of each; otherwise empty
   double best_auc = 0;    // of the data's own probabilities; 0 where the data does not know them
   bool complete = false;  // not stopped by a signal; otherwise the others are zeros
 };

@@ -70,10 +70,32 @@ double Auc(std::span<const float> scores, std::span<const float> labels) {
          (2 * static_cast<double>(positives) * static_cast<double>(negatives));
 }
 
-void MetricsAccumulator::Add(std::span<const float> logits, std::span<const float> labels) {
+CtrMetrics MeanOverTasks(std::span<const CtrMetrics> tasks) {
+  if (tasks.size() == 1) return tasks.front();
+  const auto mean = [&](double CtrMetrics::*number) {
+    double sum = 0;
+    for (const CtrMetrics& task : tasks) sum += task.*number;
+    return sum / static_cast<double>(tasks.size());
+  };
+  return {.samples = tasks.front().samples,
+          .auc = mean(&CtrMetrics::auc),
+          .logloss = mean(&CtrMetrics::logloss),
+          .ne = mean(&CtrMetrics::ne),
+          .calibration = mean(&CtrMetrics::calibration)};
+}
+
+void MetricsAccumulator::Add(std::span<const float> logits, std::span<const float> labels,
+                             int32_t task, int32_t num_tasks) {
   HOTROW_CHECK(logits.size() == labels.size());
-  logits_.insert(logits_.end(), logits.begin(), logits.end());
-  labels_.insert(labels_.end(), labels.begin(), labels.end());
+  if (num_tasks == 1) {
+    logits_.insert(logits_.end(), logits.begin(), logits.end());
+    labels_.insert(labels_.end(), labels.begin(), labels.end());
+    return;
+  }
+  for (auto i = static_cast<size_t>(task); i < logits.size(); i += static_cast<size_t>(num_tasks)) {
+    logits_.push_back(logits[i]);
+    labels_.push_back(labels[i]);
+  }
 }
 
 void MetricsAccumulator::Clear() {

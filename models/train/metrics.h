@@ -16,6 +16,9 @@ struct CtrMetrics {
   double calibration = 0;  // sum of predictions / sum of labels; 0 without positives
 };
 
+// The means of each number over the tasks; of one task its own. `tasks` is not empty.
+CtrMetrics MeanOverTasks(std::span<const CtrMetrics> tasks);
+
 // Area under the ROC curve by ranks: the share of (positive, negative) pairs in the right order,
 // ties counting one half (Mann & Whitney 1947). Exact: sums are integers. Sizes are equal, scores
 // finite, labels 0 or 1 (above 0.5 is positive).
@@ -24,8 +27,10 @@ double Auc(std::span<const float> scores, std::span<const float> labels);
 // Collects predictions batch by batch. Keeps 8 bytes a sample.
 class MetricsAccumulator {
  public:
-  // Takes logits, so that the log-loss of extreme predictions stays finite.
-  void Add(std::span<const float> logits, std::span<const float> labels);
+  // Takes logits, so that the log-loss of extreme predictions stays finite. Of both spans, which
+  // are [B, T], those of task `task` of T = num_tasks.
+  void Add(std::span<const float> logits, std::span<const float> labels, int32_t task = 0,
+           int32_t num_tasks = 1);
   CtrMetrics Compute() const;
   void Clear();
 

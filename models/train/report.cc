@@ -104,6 +104,13 @@ void AppendQuality(const TrainReport& report, std::string* out) {
   } else {
     AppendRow(out, "test AUC", "-", "not evaluated");
   }
+  for (const TrainReport::Task& task : report.tasks) {
+    if (task.test.samples == 0) break;
+    AppendRow(
+        out, absl::StrCat("  ", task.label), absl::StrFormat("%.4f", task.test.auc),
+        absl::StrFormat("logloss %.4f, NE %.4f, calibration %.3f; validation AUC %.4f",
+                        task.test.logloss, task.test.ne, task.test.calibration, task.valid.auc));
+  }
   AppendRow(out, "train logloss", absl::StrFormat("%.4f", report.train_logloss),
             report.valid.samples == 0 ? std::string()
                                       : absl::StrFormat("validation AUC %.4f, logloss %.4f",
@@ -236,6 +243,11 @@ std::string ReportToJson(const TrainReport& report) {
   json["train"] = {{"logloss", report.train_logloss}};
   json["valid"] = MetricsJson(report.valid);
   json["test"] = std::move(test);
+  for (const TrainReport::Task& task : report.tasks) {
+    json["tasks"].push_back({{"label", task.label},
+                             {"valid", MetricsJson(task.valid)},
+                             {"test", MetricsJson(task.test)}});
+  }
   json["tables_hash"] = report.digest.hash.ToHex();
   json["dense_hash"] = report.dense_hash;
   json["rows"] = report.rows();

@@ -40,7 +40,14 @@ struct TrainReport {
   double train_logloss = 0;  // over the last epoch, each batch before its own update
   CtrMetrics valid;          // the last validation; with early stopping the best one
   CtrMetrics test;           // zeros when the run was stopped before
-  int64_t best_epoch = 0;    // of the best validation, from 1; 0 without early stopping
+  // Of each label, where the data have several: `valid` and `test` are then the means.
+  struct Task {
+    std::string label;
+    CtrMetrics valid;
+    CtrMetrics test;
+  };
+  std::vector<Task> tasks;
+  int64_t best_epoch = 0;  // of the best validation, from 1; 0 without early stopping
   int64_t best_step = 0;
   double best_auc = 0;  // of the data's true probabilities; 0: the data does not know them
   std::string dense_hash;

@@ -21,6 +21,39 @@
 
 namespace hotrow {
 
+namespace {
+
+// Whether model, labels and what the options say of tasks go together.
+absl::Status CheckTasks(const TrainerOptions& options, const DataSchema& schema,
+                        const CtrModel& model) {
+  const auto labels = static_cast<int64_t>(schema.labels.size());
+  const std::string names = absl::StrJoin(schema.labels, ", ");
+  if (labels != model.num_tasks() && model.num_tasks() == 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        schema.name, " has ", labels, " labels (", names,
+        "), this model learns one; leave one column with \"role\": \"label\" in the schema, or "
+        "use mmoe"));
+  }
+  if (labels != model.num_tasks()) {
+    return absl::InvalidArgumentError(absl::StrCat(schema.name, " has ", labels, " labels (", names,
+                                                   "), this model learns ", model.num_tasks()));
+  }
+  if (!options.task_weights.empty() && std::ssize(options.task_weights) != labels) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--task_weights has ", options.task_weights.size(), " numbers, and ", schema.name, " ",
+        labels, " labels (", names, "); give one for each, in this order"));
+  }
+  if (!options.validation_task.empty() &&
+      std::ranges::find(schema.labels, options.validation_task) == schema.labels.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("--validation_task=", options.validation_task,
+                                                   ": ", schema.name, " has no such label, only ",
+                                                   names));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 RunParts::RunParts(const TrainerOptions& options, DataSource& data, const ExecContext& ctx,
                    std::function<void(std::string_view)> print)
     : options_(options),
@@ -143,14 +176,8 @@ absl::Status RunParts::Open(const ModelFactory& factory,
   HOTROW_ASSIGN_OR_RETURN(checkpoints_,
                           RunCheckpoints::Open(options_, env_, ctx_.trace, ranks_, print_));
   HOTROW_ASSIGN_OR_RETURN(start_, FindStart(options_, env_));
-  if (schema_.labels.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(schema_.name, " has ", schema_.labels.size(), " labels (",
-                     absl::StrJoin(schema_.labels, ", "),
-                     "), this model learns one; leave one column with \"role\": \"label\" in the "
-                     "schema"));
-  }
   HOTROW_ASSIGN_OR_RETURN(model_, factory(schema_));
+  HOTROW_RETURN_IF_ERROR(CheckTasks(options_, schema_, *model_));
   HOTROW_RETURN_IF_ERROR(CheckDevice(*model_, ctx_.device));
   HOTROW_RETURN_IF_ERROR(CheckReadOnly(options_, schema_));
   collection_options_ = CollectionOptions(options_, schema_);
@@ -165,7 +192,8 @@ absl::Status RunParts::Open(const ModelFactory& factory,
   HOTROW_RETURN_IF_ERROR(CreateTables(std::move(contents)));
   // Of this rank's slice.
   const int64_t batch_size = CeilDiv(options_.batch_size, int64_t{ranks_.world_size()});
-  HOTROW_ASSIGN_OR_RETURN(buffers_, StepBuffers::Create(ctx_, batch_size, tables_->pooled_dim()));
+  HOTROW_ASSIGN_OR_RETURN(
+      buffers_, StepBuffers::Create(ctx_, batch_size, tables_->pooled_dim(), model_->num_tasks()));
   HOTROW_ASSIGN_OR_RETURN(
       dense_, DenseState::Create(options_, model_.get(), ranks_.TakeSumChannel(), ctx_));
   step_parts_.emplace(StepParts{.options = options_,

@@ -11,8 +11,9 @@ namespace hotrow {
 
 absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecContext& ctx,
                                                                  int64_t batch_size,
-                                                                 int64_t pooled_dim) {
-  std::unique_ptr<StepBuffers> out(new StepBuffers(ctx));
+                                                                 int64_t pooled_dim,
+                                                                 int32_t num_tasks) {
+  std::unique_ptr<StepBuffers> out(new StepBuffers(ctx, num_tasks));
   const auto take = [&ctx](int64_t size, DeviceMemory<float>* memory) {
     auto taken = DeviceMemory<float>::Create(size, {ctx.device, ctx.stream, HugePages::kTry});
     if (!taken.ok()) return taken.status();
@@ -21,8 +22,8 @@ absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecConte
   };
   HOTROW_RETURN_IF_ERROR(take(batch_size * pooled_dim, &out->embeddings_));
   HOTROW_RETURN_IF_ERROR(take(batch_size * pooled_dim, &out->embedding_gradient_));
-  HOTROW_RETURN_IF_ERROR(take(batch_size, &out->logits_));
-  HOTROW_RETURN_IF_ERROR(take(batch_size, &out->logit_gradient_));
+  HOTROW_RETURN_IF_ERROR(take(batch_size * num_tasks, &out->logits_));
+  HOTROW_RETURN_IF_ERROR(take(batch_size * num_tasks, &out->logit_gradient_));
   if (!out->on_gpu()) return out;
   HOTROW_ASSIGN_OR_RETURN(out->loss_, DeviceMemory<double>::Create(1, {ctx.device, ctx.stream}));
   HOTROW_ASSIGN_OR_RETURN(
@@ -45,15 +46,29 @@ absl::StatusOr<const float*> StepBuffers::DenseFeatures(const CtrBatch& batch) {
   return OnDevice(batch.dense, &dense_features_);
 }
 
-absl::StatusOr<double> StepBuffers::Loss(const CtrBatch& batch, int64_t mean_over) {
+absl::StatusOr<double> StepBuffers::Loss(const CtrBatch& batch, int64_t mean_over,
+                                         std::span<const double> task_weights) {
   TraceSpan span(ctx_.trace, "loss");
   HOTROW_ASSIGN_OR_RETURN(const float* const labels, OnDevice(batch.labels, &labels_));
+  double sum = 0;
+  for (int32_t task = 0; task < num_tasks_; ++task) {
+    const double weight = task_weights.empty() ? 1 : task_weights[static_cast<size_t>(task)];
+    HOTROW_ASSIGN_OR_RETURN(const double loss, TaskLoss(labels, batch, mean_over, task, weight));
+    sum += weight * loss;
+  }
+  return sum;
+}
+
+absl::StatusOr<double> StepBuffers::TaskLoss(const float* labels, const CtrBatch& batch,
+                                             int64_t mean_over, int32_t task, double weight) {
   double loss = 0;
-  HOTROW_RETURN_IF_ERROR(BceWithLogits(ctx_, {.logits = logits_.data(),
-                                              .labels = labels,
+  HOTROW_RETURN_IF_ERROR(BceWithLogits(ctx_, {.logits = logits_.data() + task,
+                                              .labels = labels + task,
                                               .batch_size = batch.batch_size,
-                                              .gradient = logit_gradient_.data(),
+                                              .gradient = logit_gradient_.data() + task,
                                               .mean_over = mean_over,
+                                              .stride = num_tasks_,
+                                              .weight = weight,
                                               .loss = on_gpu() ? loss_.data() : &loss,
                                               .workspace = loss_workspace_.data(),
                                               .workspace_bytes = loss_workspace_.bytes()}));

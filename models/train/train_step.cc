@@ -20,7 +20,8 @@ MatrixView<float> Pooled(const StepParts& parts, const CtrBatch& batch, float* f
 // The mean over this rank's samples, of a batch of global_batch_size.
 absl::StatusOr<double> Loss(const StepParts& parts, const StepPlace& place, const CtrBatch& batch,
                             int64_t global_batch_size) {
-  HOTROW_ASSIGN_OR_RETURN(const double loss, parts.buffers.Loss(batch, global_batch_size));
+  HOTROW_ASSIGN_OR_RETURN(const double loss,
+                          parts.buffers.Loss(batch, global_batch_size, parts.options.task_weights));
   if (!std::isfinite(loss)) {
     return DivergedError(parts.options, place.run_step, "training loss",
                          FindNonFinite(parts, batch));

@@ -69,6 +69,7 @@ class Trainer {
   absl::Status TrainOne();
   absl::Status Step(BatchInFlight* now);
   absl::Status Validate(int64_t epoch);
+  double DecidingAuc(const Evaluation& evaluation) const;
   absl::Status Test();
   absl::Status Save();
   void ShowProgress();
@@ -211,9 +212,10 @@ absl::Status Trainer::Validate(int64_t epoch) {
     mllog_.End("eval_stop", epoch_num);
   }
   const ValidationPolicy::State policy_before = policy_.state();
-  const ValidationPolicy::Verdict verdict = policy_.Observe(evaluation.metrics.auc);
+  const ValidationPolicy::Verdict verdict = policy_.Observe(DecidingAuc(evaluation));
   if (!keeps_best()) {
     at_.valid = evaluation.metrics;
+    at_.valid_tasks = evaluation.tasks;
   } else if (verdict.better) {
     HOTROW_ASSIGN_OR_RETURN(const Evaluation test, evaluator_->Evaluate(Split::kTest, at_.steps + 1,
                                                                         /*progress=*/nullptr));
@@ -225,7 +227,9 @@ absl::Status Trainer::Validate(int64_t epoch) {
       return absl::OkStatus();
     }
     at_.valid = evaluation.metrics;
+    at_.valid_tasks = evaluation.tasks;
     at_.test = test.metrics;
+    at_.test_tasks = test.tasks;
     at_.best_auc = test.best_auc;
     at_.best_epoch = epoch + 1;
     at_.best_step = at_.steps;
@@ -236,10 +240,22 @@ absl::Status Trainer::Validate(int64_t epoch) {
   std::string text =
       absl::StrFormat("epoch %d, step %s: validation AUC %.4f, logloss %.4f", epoch + 1,
                       FormatCount(at_.steps), evaluation.metrics.auc, evaluation.metrics.logloss);
+  for (size_t task = 0; task < evaluation.tasks.size(); ++task) {
+    absl::StrAppendFormat(&text, "%s%s %.4f", task == 0 ? "; AUC of " : ", ", schema_.labels[task],
+                          evaluation.tasks[task].auc);
+  }
   if (keeps_best() && verdict.better) absl::StrAppend(&text, ", the best so far");
   if (verdict.lowered) absl::StrAppendFormat(&text, ", learning rate x %g", policy_.factor());
   PrintLine(text);
   return absl::OkStatus();
+}
+
+// What the schedule goes by.
+double Trainer::DecidingAuc(const Evaluation& evaluation) const {
+  for (size_t task = 0; task < evaluation.tasks.size(); ++task) {
+    if (schema_.labels[task] == options_.validation_task) return evaluation.tasks[task].auc;
+  }
+  return evaluation.metrics.auc;
 }
 
 absl::Status Trainer::Save() {
@@ -345,6 +361,7 @@ absl::Status Trainer::Test() {
       const Evaluation test,
       evaluator_->Evaluate(Split::kTest, at_.steps + 1, progress ? &*progress : nullptr));
   at_.test = test.metrics;
+  at_.test_tasks = test.tasks;
   at_.best_auc = test.best_auc;
   return absl::OkStatus();
 }
@@ -405,6 +422,11 @@ absl::StatusOr<TrainReport> Trainer::Report() {
   report.resumed_samples = resumed_samples_;
   report.valid = at_.valid;
   report.test = at_.test;
+  for (size_t task = 0; task < schema_.labels.size() && schema_.labels.size() > 1; ++task) {
+    report.tasks.push_back({.label = schema_.labels[task]});
+    if (task < at_.valid_tasks.size()) report.tasks.back().valid = at_.valid_tasks[task];
+    if (task < at_.test_tasks.size()) report.tasks.back().test = at_.test_tasks[task];
+  }
   report.best_epoch = at_.best_epoch;
   report.best_step = at_.best_step;
   report.stopped_early = at_.stopped_early;

@@ -56,6 +56,10 @@ struct TrainerOptions {
   float max_row_gradient_norm = 0;
   float max_table_gradient_norm = 0;
   LearningRateOptions schedule;
+  // Models of several tasks: the factor of each task's loss, in the order of the labels; empty:
+  // ones. And the label whose AUC decides what the schedule does; empty: the mean over all tasks.
+  std::vector<double> task_weights;
+  std::string validation_task;
   uint64_t seed = 0;  // of the rows' first values
 
   // Connects the ranks that train one model: each takes a contiguous slice of every batch and keeps

@@ -13,11 +13,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/device.h"
 #include "base/enum_words.h"
 #include "cache/cache_policy.h"
@@ -97,6 +100,30 @@ FlagField InitializerFlag(std::optional<Initializer>* field) {
   return {.hint = "WORD",
           .set = [field](std::string_view text) { return ParseInitializer(text, field); },
           .get = [field] { return FlagValue(InitializerText(*field)); }};
+}
+
+// "1,0.5".
+FlagField WeightsFlag(std::vector<double>* field) {
+  return {.hint = "X,X,...",
+          .set =
+              [field](std::string_view text) {
+                std::vector<double> weights;
+                for (const absl::string_view item : absl::StrSplit(
+                         absl::string_view(text.data(), text.size()), ',', absl::SkipEmpty())) {
+                  double& weight = weights.emplace_back();
+                  if (absl::SimpleAtod(item, &weight) && weight >= 0 && weight <= 1e6) continue;
+                  return absl::InvalidArgumentError(
+                      "takes numbers from 0 to 1e+06 joined by commas, as in 1,0.5");
+                }
+                *field = std::move(weights);
+                return absl::OkStatus();
+              },
+          .get =
+              [field] {
+                return FlagValue(absl::StrJoin(*field, ",", [](std::string* text, double weight) {
+                  absl::StrAppend(text, FlagText(FlagValue(weight)));
+                }));
+              }};
 }
 
 // The names of all entries of a table of facts or words.
@@ -322,6 +349,14 @@ const TrainerSetting kSettings[] = {
      .part = kTables,
      .older = {.value = ""},
      .bind = [](O& o) { return StringFlag("NAMES", &o.read_only_features); }},
+    {.name = "task_weights",
+     .group = kTrainingGroup,
+     .help = "data of several labels: the factor of each label's loss, in their order, joined by "
+             "commas; none: 1",
+     .role = kBits,
+     .part = kSchedule,
+     .older = {.value = ""},
+     .bind = [](O& o) { return WeightsFlag(&o.task_weights); }},
     {.name = "max_gradient_norm",
      .group = kTrainingGroup,
      .help = "clips the gradient of all dense parameters to this Euclidean norm; 0: never",
@@ -389,6 +424,13 @@ const TrainerSetting kSettings[] = {
      .part = kSchedule,
      .older = {.value = "false"},
      .bind = [](O& o) { return SwitchFlag(&o.keep_best); }},
+    {.name = "validation_task",
+     .group = kScheduleGroup,
+     .help = "data of several labels: the label whose AUC decides; none: the mean over all of them",
+     .role = kBits,
+     .part = kSchedule,
+     .older = {.value = ""},
+     .bind = [](O& o) { return StringFlag("LABEL", &o.validation_task); }},
     {.name = "schedule.validation_min_delta",
      .role = kBits,
      .part = kSchedule,

@@ -34,15 +34,16 @@ struct ParameterRange {
 // Adds numbers up over the slices of a batch.
 using SliceSums = std::function<absl::Status(std::span<double> sums)>;
 
-// The dense half of a click model: from dense features and pooled embeddings to one logit a sample.
-// Parameters and their gradients lie in two flat arrays of equal length that the model owns.
+// The dense half of a click model: from dense features and pooled embeddings to a logit of
+// each task for each sample. Parameters and their gradients lie in two flat arrays of equal length
+// that the model owns.
 //
 // A batch may be a rank's slice of a global batch. The logits are those that the whole batch would
 // give these samples, dropout included, and the gradients are the slice's share of a sum over the
 // batch: logit gradients that belong to the global loss make them add up, over the ranks, to the
 // gradients of the global batch.
 //
-// Dimensions: B samples, I dense features, E = width of the pooled embeddings.
+// Dimensions: B samples, T tasks, I dense features, E = width of the pooled embeddings.
 // Device:     what a model reads and writes lies in memory of device(): inputs, logits, gradients,
 //             its parameters. On a GPU calls enqueue work on ctx.stream and wait for nothing, and
 //             "ready", "final" and "there" mean: for what is enqueued on that stream from then on.
@@ -58,6 +59,7 @@ class CtrModel {
   // Where it computes: ctx.device of every call. Models that do not say otherwise know only the
   // CPU.
   virtual Device device() const { return Device::kCpu; }
+  virtual int32_t num_tasks() const { return 1; }  // T: logits of a sample
 
   struct Input {
     int64_t batch_size = 0;             // B
@@ -78,7 +80,7 @@ class CtrModel {
     SliceSums sum_over_slices;
   };
   virtual absl::Status Forward(const ExecContext& ctx, const Input& input,
-                               std::span<float> logits) = 0;
+                               std::span<float> logits) = 0;  // [B, T]
 
   // What Backward tells on its way, so that others can work while it goes on. Each may be null. The
   // first error that one returns ends Backward and is its error; no call follows it.
@@ -92,7 +94,7 @@ class CtrModel {
     // also where B = 0 and the gradients are zeros.
     std::function<absl::Status(int64_t begin, int64_t end)> gradients_ready;
   };
-  // logit_gradient [B] is overwritten as scratch; embedding_gradient [B, E] and gradients() are
+  // logit_gradient [B, T] is overwritten as scratch; embedding_gradient [B, E] and gradients() are
   // overwritten.
   virtual absl::Status Backward(const ExecContext& ctx, std::span<float> logit_gradient,
                                 float* embedding_gradient, const BackwardHooks& hooks) = 0;

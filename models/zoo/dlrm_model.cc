@@ -43,6 +43,10 @@ absl::Status DlrmOptions::Validate() const {
 absl::StatusOr<std::unique_ptr<GraphModel>> DlrmModel::Create(const DlrmOptions& options,
                                                               const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
+  if (options.batch_norm && ctx.device != Device::kCpu) {
+    return absl::InvalidArgumentError(
+        "--batch_norm works with --device=cpu only; leave one of them out");
+  }
   ModelGraph g({.name = "dlrm",
                 .num_dense = options.num_dense,
                 .num_sparse = options.num_sparse,

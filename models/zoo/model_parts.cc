@@ -80,29 +80,31 @@ absl::Status CheckDevice(const CtrModel& model, Device device) {
   return WorksOnlyOn(model.name(), model.device(), device);
 }
 
-absl::Status CheckForward(std::string_view model, const CtrModel::Input& input,
+absl::Status CheckForward(const CtrModel& model, const CtrModel::Input& input,
                           int64_t max_batch_size, std::span<const float> logits) {
+  const absl::string_view name = Absl(model.name());
   if (input.batch_size < 0 || input.batch_size > max_batch_size ||
-      static_cast<int64_t>(logits.size()) < input.batch_size) {
-    return absl::InvalidArgumentError(absl::StrCat(Absl(model), ": a batch of ", input.batch_size,
+      static_cast<int64_t>(logits.size()) < input.batch_size * model.num_tasks()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": a batch of ", input.batch_size,
                                                    " samples with room for ", logits.size(),
                                                    " logits; max_batch_size is ", max_batch_size));
   }
   if (input.first_sample < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(Absl(model), ": first_sample must not be negative, is ", input.first_sample));
+        absl::StrCat(name, ": first_sample must not be negative, is ", input.first_sample));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckBackward(std::string_view model, const CtrModel::Input& input,
+absl::Status CheckBackward(const CtrModel& model, const CtrModel::Input& input,
                            std::span<const float> logit_gradient) {
+  const absl::string_view name = Absl(model.name());
   if (!input.training) {
     return absl::FailedPreconditionError(
-        absl::StrCat(Absl(model), ": Backward needs a Forward for training first"));
+        absl::StrCat(name, ": Backward needs a Forward for training first"));
   }
-  if (static_cast<int64_t>(logit_gradient.size()) < input.batch_size) {
-    return absl::InvalidArgumentError(absl::StrCat(Absl(model), ": ", logit_gradient.size(),
+  if (static_cast<int64_t>(logit_gradient.size()) < input.batch_size * model.num_tasks()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", logit_gradient.size(),
                                                    " logit gradients for a batch of ",
                                                    input.batch_size, " samples"));
   }

@@ -49,11 +49,11 @@ absl::Status WorksOnlyOn(std::string_view model, Device works_on, Device asked);
 // That the model computes on `device`.
 absl::Status CheckDevice(const CtrModel& model, Device device);
 
-// A batch of 0 to max_batch_size samples with room for its logits. `model` names the class.
-absl::Status CheckForward(std::string_view model, const CtrModel::Input& input,
+// A batch of 0 to max_batch_size samples with room for its logits.
+absl::Status CheckForward(const CtrModel& model, const CtrModel::Input& input,
                           int64_t max_batch_size, std::span<const float> logits);
 // `input` is that of the last Forward.
-absl::Status CheckBackward(std::string_view model, const CtrModel::Input& input,
+absl::Status CheckBackward(const CtrModel& model, const CtrModel::Input& input,
                            std::span<const float> logit_gradient);
 
 // Calls input.await_embeddings, if it is there.

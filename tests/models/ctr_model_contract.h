@@ -36,26 +36,29 @@ struct CtrModelKind {
   std::string name;
   std::string model_name;  // CtrModel::name
   int64_t width = 0;       // of a sample's embeddings
+  int64_t num_tasks = 1;
   std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(const CtrModelSettings&)> create;
   // Draws anew the parameters that start as zeros, which would hide mistakes. Null: there are none.
   std::function<void(CtrModel&, RandomStream&)> randomize;
-  // The logit of one sample of this model.
-  std::function<LogitReference(const CtrModel&, const CtrModelSettings&)> reference;
+  // The logits of a batch of this model.
+  std::function<BatchReference(const CtrModel&, const CtrModelSettings&)> reference;
   // The ranges of gradients in the order in which Backward finishes them.
   std::function<Ranges(const CtrModel&)> layers;
 
   ModelBatch Batch(const CtrModelSettings& settings, int64_t size, uint64_t seed) const {
-    return RandomModelBatch(size, settings.num_dense, width, seed);
+    return RandomModelBatch(size, settings.num_dense, width, seed, num_tasks);
   }
 };
 // A kind that Model creates from these options, with the members of CtrModelSettings as the
-// contract wants them. logit: of one sample by the text of the paper, in double.
+// contract wants them. logits: [B, T] of a batch by the text of the paper, in double.
 template <typename Model, typename Options>
-CtrModelKind KindOf(const std::string& name, int64_t width, const Options& base,
-                    double (*logit)(const GraphModel&, const Options&, const double* parameters,
-                                    const float* dense, const double* embeddings),
-                    const std::function<Ranges(const GraphModel&)>& layers,
-                    const std::function<void(GraphModel&, RandomStream&)>& randomize = nullptr) {
+CtrModelKind KindOfBatch(
+    const std::string& name, int64_t width, const Options& base,
+    const std::function<std::vector<double>(const GraphModel&, const Options&, int64_t batch_size,
+                                            const double* parameters, const float* dense,
+                                            const double* embeddings)>& logits,
+    const std::function<Ranges(const GraphModel&)>& layers,
+    const std::function<void(GraphModel&, RandomStream&)>& randomize = nullptr) {
   const auto options_of = [base](const CtrModelSettings& settings) {
     Options options = base;
     options.num_dense = settings.num_dense;
@@ -68,6 +71,7 @@ CtrModelKind KindOf(const std::string& name, int64_t width, const Options& base,
   CtrModelKind kind;
   kind.name = name;
   kind.width = width;
+  if constexpr (requires { base.num_tasks; }) kind.num_tasks = base.num_tasks;
   kind.create = [=](const CtrModelSettings& settings) {
     return Model::Create(options_of(settings));
   };
@@ -77,15 +81,34 @@ CtrModelKind KindOf(const std::string& name, int64_t width, const Options& base,
     };
   }
   kind.reference = [=](const CtrModel& model, const CtrModelSettings& settings) {
-    return [logit, &model = static_cast<const GraphModel&>(model), options = options_of(settings)](
-               const double* parameters, const float* dense, const double* embeddings) {
-      return logit(model, options, parameters, dense, embeddings);
+    return [logits, &model = static_cast<const GraphModel&>(model), options = options_of(settings)](
+               int64_t batch_size, const double* parameters, const float* dense,
+               const double* embeddings) {
+      return logits(model, options, batch_size, parameters, dense, embeddings);
     };
   };
   kind.layers = [=](const CtrModel& model) {
     return layers(static_cast<const GraphModel&>(model));
   };
   return kind;
+}
+// The same where the logit of a sample follows from that sample.
+template <typename Model, typename Options>
+CtrModelKind KindOf(const std::string& name, int64_t width, const Options& base,
+                    double (*logit)(const GraphModel&, const Options&, const double* parameters,
+                                    const float* dense, const double* embeddings),
+                    const std::function<Ranges(const GraphModel&)>& layers,
+                    const std::function<void(GraphModel&, RandomStream&)>& randomize = nullptr) {
+  return KindOfBatch<Model, Options>(
+      name, width, base,
+      [logit, width](const GraphModel& model, const Options& options, int64_t batch_size,
+                     const double* parameters, const float* dense, const double* embeddings) {
+        const LogitReference one = [&](const double* p, const float* d, const double* e) {
+          return logit(model, options, p, d, e);
+        };
+        return EachSample(one, options.num_dense, width)(batch_size, parameters, dense, embeddings);
+      },
+      layers, randomize);
 }
 inline void PrintTo(const CtrModelKind& kind, std::ostream* out) { *out << kind.name; }
 inline std::string NameOfKind(const testing::TestParamInfo<CtrModelKind>& info) {

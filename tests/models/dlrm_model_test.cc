@@ -77,11 +77,50 @@ test::CtrModelKind Kind(const DlrmOptions& base) {
       int64_t{base.num_sparse} * base.embedding_dim, base, ReferenceLogit, Layers);
 }
 
+// With batch norm, also below the embeddings.
+test::CtrModelKind NormedKind() {
+  DlrmOptions base = CatOptions();
+  base.batch_norm = true;
+  const auto reference = [](const GraphModel& model, const DlrmOptions& o, int64_t batch_size,
+                            const double* parameters, const float* dense,
+                            const double* embeddings) {
+    std::vector<std::vector<double>> rows(static_cast<size_t>(batch_size));
+    if (o.num_dense > 0) {
+      for (size_t b = 0; b < rows.size(); ++b) {
+        const float* const x = dense + static_cast<int64_t>(b) * o.num_dense;
+        rows[b].assign(x, x + o.num_dense);
+      }
+      rows = test::NormedMlpReference(model, "bottom", o.dense_arch_layer_sizes, parameters, rows,
+                                      true);
+    }
+    const int64_t width = int64_t{o.num_sparse} * o.embedding_dim;
+    for (size_t b = 0; b < rows.size(); ++b) {
+      const double* const v = embeddings + static_cast<int64_t>(b) * width;
+      rows[b].insert(rows[b].end(), v, v + width);
+    }
+    std::vector<double> logits;
+    for (const std::vector<double>& top :
+         test::NormedMlpReference(model, "top", o.over_arch_layer_sizes, parameters, rows, false)) {
+      logits.push_back(top[0]);
+    }
+    return logits;
+  };
+  const auto layers = [](const GraphModel& model) {
+    test::RangesFromEnd layers(model);
+    layers.AddNormedMlp("top");
+    layers.AddNormedMlp("bottom");
+    return layers.ranges();
+  };
+  return test::KindOfBatch<DlrmModel, DlrmOptions>(
+      "DlrmBatchNorm", int64_t{base.num_sparse} * base.embedding_dim, base, reference, layers);
+}
+
 }  // namespace
 
 namespace test {
 INSTANTIATE_TEST_SUITE_P(Dlrm, CtrModelContract,
-                         testing::Values(Kind(SmallOptions()), Kind(CatOptions())), NameOfKind);
+                         testing::Values(Kind(SmallOptions()), Kind(CatOptions()), NormedKind()),
+                         NameOfKind);
 }  // namespace test
 
 namespace {

@@ -169,6 +169,22 @@ TEST(ModelGraphTest, DensePartsThatMeetLateGetTheirGradient) {
       });
 }
 
+// A column that lies among others, though its part makes it as a column of its own.
+TEST(ModelGraphTest, FmMayBeOneColumnOfAConcatenation) {
+  Check(
+      [](ModelGraph& g) {
+        g.AddLogit(AddLinear(g, "out", g.Concat({g.Dense(), AddFm(g, "fm", g.Embeddings())})));
+      },
+      [](const GraphModel& model, const double* parameters, const float* dense,
+         const double* embeddings) {
+        std::vector<double> x(dense, dense + kDense);
+        x.push_back(0);
+        for (int32_t i = 0; i < kColumns; ++i)
+          x[kDense] += embeddings[i] * embeddings[kColumns + i];
+        return Dot(At(model, "out", parameters), x);
+      });
+}
+
 // Features that go different ways and meet again.
 TEST(ModelGraphTest, PartsMayReadSomeOfTheFeatures) {
   Check(

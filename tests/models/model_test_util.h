@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "models/data/slice_batch.h"
 #include "models/zoo/ctr_model.h"
+#include "models/zoo/layers/batch_norm_layer.h"
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/layers/mlp_layer.h"
 #include "ops/bce_loss.h"
@@ -37,7 +38,8 @@ struct ModelBatch {
   int64_t width = 0;              // of the embeddings
   std::vector<float> dense;       // [size, num_dense]
   std::vector<float> embeddings;  // [size, width]
-  std::vector<float> logit_gradient;
+  int64_t num_tasks = 1;
+  std::vector<float> logit_gradient;  // [size, num_tasks]
   int64_t first_sample = 0;
 
   CtrModel::Input Input(bool training, uint32_t step) const {
@@ -50,15 +52,16 @@ struct ModelBatch {
   }
 };
 
-inline ModelBatch RandomModelBatch(int64_t size, int64_t num_dense, int64_t width, uint64_t seed) {
+inline ModelBatch RandomModelBatch(int64_t size, int64_t num_dense, int64_t width, uint64_t seed,
+                                   int64_t num_tasks = 1) {
   RandomStream random(seed, RandomPurpose::kTest);
-  ModelBatch batch = {.size = size, .num_dense = num_dense, .width = width};
+  ModelBatch batch = {.size = size, .num_dense = num_dense, .width = width, .num_tasks = num_tasks};
   const auto fill = [&](std::vector<float>* v, int64_t n) {
     for (int64_t i = 0; i < n; ++i) v->push_back(random.Normal());
   };
   fill(&batch.dense, size * num_dense);
   fill(&batch.embeddings, size * width);
-  fill(&batch.logit_gradient, size);
+  fill(&batch.logit_gradient, size * num_tasks);
   return batch;
 }
 
@@ -92,6 +95,39 @@ inline std::vector<double> MlpReference(const GraphModel& model, std::string_vie
                                         const std::vector<double>& x, bool relu_on_output) {
   return MlpReference(*FindMlp(model, name), sizes, parameters + model.FindPart(name).offset, x,
                       relu_on_output);
+}
+
+// Where the parts of an MLP with batch norm lie: name.0, name.norm0, name.1 ....
+inline const Mlp* FindLinear(const GraphModel& model, const std::string& name, size_t layer) {
+  return FindMlp(model, name + "." + std::to_string(layer));
+}
+// An MLP with batch norm, in training, over the rows of a batch in double.
+inline std::vector<std::vector<double>> NormedMlpReference(
+    const GraphModel& model, const std::string& name, const std::vector<int32_t>& sizes,
+    const double* parameters, std::vector<std::vector<double>> rows, bool relu_on_output) {
+  for (size_t l = 0; l < sizes.size(); ++l) {
+    const std::string part = name + "." + std::to_string(l);
+    for (std::vector<double>& x : rows) {
+      x = MlpReference(model, part, {sizes[l]}, parameters, x, false);
+    }
+    if (l + 1 == sizes.size() && !relu_on_output) break;
+    const GraphModel::Part norm = model.FindPart(name + ".norm" + std::to_string(l));
+    const auto& layer = dynamic_cast<const BatchNormLayer&>(*norm.layer);
+    const double* const gamma = parameters + norm.offset + layer.gamma_offset();
+    const double* const beta = parameters + norm.offset + layer.beta_offset();
+    const auto n = static_cast<double>(rows.size());
+    for (size_t i = 0; i < static_cast<size_t>(sizes[l]); ++i) {
+      double mean = 0;
+      for (const std::vector<double>& x : rows) mean += x[i] / n;
+      double variance = 0;
+      for (const std::vector<double>& x : rows) variance += (x[i] - mean) * (x[i] - mean) / n;
+      const double deviation = std::sqrt(variance + BatchNormLayer::kEpsilon);
+      for (std::vector<double>& x : rows) {
+        x[i] = std::max(gamma[i] * (x[i] - mean) / deviation + beta[i], 0.0);
+      }
+    }
+  }
+  return rows;
 }
 
 // What an MLP over all features reads: the first `dim` columns of each of the tables, which have
@@ -129,20 +165,35 @@ inline void RandomizeWidePart(GraphModel& model, RandomStream& random) {
 using LogitReference =
     std::function<double(const double* parameters, const float* dense, const double* embeddings)>;
 
+// The logits [B, T] of a batch in double, for models that look at the whole batch or have tasks.
+using BatchReference = std::function<std::vector<double>(
+    int64_t batch_size, const double* parameters, const float* dense, const double* embeddings)>;
+
+// The same of one sample after the other.
+inline BatchReference EachSample(const LogitReference& logit, int64_t num_dense, int64_t width) {
+  return [=](int64_t batch_size, const double* parameters, const float* dense,
+             const double* embeddings) {
+    std::vector<double> logits;
+    for (int64_t b = 0; b < batch_size; ++b) {
+      logits.push_back(logit(parameters, dense + b * num_dense, embeddings + b * width));
+    }
+    return logits;
+  };
+}
+
 // Forward against the reference, and each derivative against its central difference.
-inline void CheckModel(CtrModel& model, const ModelBatch& batch, const LogitReference& reference) {
+inline void CheckModel(CtrModel& model, const ModelBatch& batch, const BatchReference& reference) {
   std::vector<double> parameters(model.parameters().begin(), model.parameters().end());
   std::vector<double> embeddings(batch.embeddings.begin(), batch.embeddings.end());
-  const auto logit = [&](int64_t b) {
-    return reference(parameters.data(), batch.dense.data() + b * batch.num_dense,
-                     embeddings.data() + b * batch.width);
+  const auto expected_logits = [&] {
+    return reference(batch.size, parameters.data(), batch.dense.data(), embeddings.data());
   };
-  std::vector<float> logits(static_cast<size_t>(batch.size));
+  std::vector<float> logits(batch.logit_gradient.size());
   HOTROW_ASSERT_OK(model.Forward({}, batch.Input(/*training=*/true, 1), logits));
-  for (int64_t b = 0; b < batch.size; ++b) {
-    const double expected = logit(b);
-    EXPECT_NEAR(logits[static_cast<size_t>(b)], expected, 1e-4 * (1 + std::abs(expected)))
-        << "sample " << b;
+  const std::vector<double> expected = expected_logits();
+  ASSERT_EQ(expected.size(), logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    EXPECT_NEAR(logits[i], expected[i], 1e-4 * (1 + std::abs(expected[i]))) << "logit " << i;
   }
 
   std::vector<float> logit_gradient = batch.logit_gradient;
@@ -151,10 +202,9 @@ inline void CheckModel(CtrModel& model, const ModelBatch& batch, const LogitRefe
   HOTROW_ASSERT_OK(model.Backward({}, logit_gradient, embedding_gradient.data()));
 
   const auto objective = [&] {
+    const std::vector<double> at = expected_logits();
     double sum = 0;
-    for (int64_t b = 0; b < batch.size; ++b) {
-      sum += batch.logit_gradient[static_cast<size_t>(b)] * logit(b);
-    }
+    for (size_t i = 0; i < at.size(); ++i) sum += batch.logit_gradient[i] * at[i];
     return sum;
   };
   // A kink of ReLU within h of a sample's value would spoil a difference; with h this small none of
@@ -180,6 +230,10 @@ inline void CheckModel(CtrModel& model, const ModelBatch& batch, const LogitRefe
   check(&embeddings, embedding_gradient, "embedding");
 }
 
+inline void CheckModel(CtrModel& model, const ModelBatch& batch, const LogitReference& reference) {
+  CheckModel(model, batch, EachSample(reference, batch.num_dense, batch.width));
+}
+
 // --- slices and hooks ---
 
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;
@@ -198,6 +252,16 @@ class RangesFromEnd {
   // weight_offset. No part of that name: nothing.
   void AddMlp(std::string_view name) {
     if (const Mlp* const mlp = FindMlp(model_, name)) AddLayers(name, *mlp, mlp->num_layers());
+  }
+  // The same with batch norm.
+  void AddNormedMlp(const std::string& name) {
+    size_t layers = 0;
+    while (FindLinear(model_, name, layers) != nullptr) ++layers;
+    for (size_t l = layers; l-- > 0;) {
+      const GraphModel::Part norm = model_.FindPart(name + ".norm" + std::to_string(l));
+      if (norm.layer != nullptr) Add(norm.offset);
+      Add(model_.FindPart(name + "." + std::to_string(l)).offset);
+    }
   }
   template <typename Net>
   void AddLayers(std::string_view name, const Net& net, int32_t num_layers) {
@@ -228,7 +292,7 @@ struct ModelPass {
 inline ModelPass RunPass(const ExecContext& ctx, CtrModel& model, const ModelBatch& batch,
                          std::vector<float> logit_gradient) {
   ModelPass pass;
-  pass.logits.resize(static_cast<size_t>(batch.size));
+  pass.logits.resize(batch.logit_gradient.size());
   pass.embedding_gradient.resize(batch.embeddings.size());
   HOTROW_EXPECT_OK(model.Forward(ctx, batch.Input(/*training=*/true, 1), pass.logits));
   HOTROW_EXPECT_OK(model.Backward(ctx, logit_gradient, pass.embedding_gradient.data()));
@@ -242,7 +306,8 @@ inline Ranges CheckHooks(const ExecContext& ctx, CtrModel& model, const ModelBat
   const ModelPass want = RunPass(ctx, model, batch, batch.logit_gradient);
   // Other gradients than those, so that none looks final because it was so before.
   std::vector<float> other_gradient(batch.logit_gradient.size(), 5.0f);
-  const ModelBatch other = RandomModelBatch(batch.size, batch.num_dense, batch.width, 99);
+  const ModelBatch other =
+      RandomModelBatch(batch.size, batch.num_dense, batch.width, 99, batch.num_tasks);
   RunPass(ctx, model, other, other_gradient);
 
   const std::thread::id caller = std::this_thread::get_id();
@@ -307,7 +372,7 @@ inline Ranges CheckHooks(const ExecContext& ctx, CtrModel& model, const ModelBat
 // Each call of a hook may fail: its error is that of the pass, and no other call follows.
 inline void CheckHookErrors(CtrModel& model, const ModelBatch& batch) {
   const absl::Status error = absl::UnavailableError("rank 3 is gone");
-  std::vector<float> logits(static_cast<size_t>(batch.size));
+  std::vector<float> logits(batch.logit_gradient.size());
   std::vector<float> embedding_gradient(batch.embeddings.size());
   RunPass({}, model, batch, batch.logit_gradient);
   CtrModel::Input input = batch.Input(/*training=*/true, 1);
@@ -323,10 +388,13 @@ inline void CheckHookErrors(CtrModel& model, const ModelBatch& batch) {
     const CtrModel::BackwardHooks hooks = {
         .embedding_gradient_ready = call,
         .gradients_ready = [&](int64_t begin, int64_t end) { return call(); }};
-    HOTROW_ASSERT_OK(model.Forward({}, batch.Input(/*training=*/true, 1), logits));
+    input = batch.Input(/*training=*/true, 1);
+    input.sum_over_slices = [&](std::span<double> sums) { return call(); };
     logit_gradient = batch.logit_gradient;
-    const absl::Status status =
-        model.Backward({}, logit_gradient, embedding_gradient.data(), hooks);
+    absl::Status status = model.Forward({}, input, logits);
+    if (status.ok()) {
+      status = model.Backward({}, logit_gradient, embedding_gradient.data(), hooks);
+    }
     if (calls <= fail_at) {  // all calls of a pass have failed once
       HOTROW_EXPECT_OK(status);
       EXPECT_GE(fail_at, 3);  // the embeddings and at least two layers
@@ -346,24 +414,32 @@ inline ModelBatch SliceOf(const ModelBatch& batch, int64_t begin, int64_t end) {
           .width = batch.width,
           .dense = rows(batch.dense, batch.num_dense),
           .embeddings = rows(batch.embeddings, batch.width),
-          .logit_gradient = rows(batch.logit_gradient, 1),
+          .num_tasks = batch.num_tasks,
+          .logit_gradient = rows(batch.logit_gradient, batch.num_tasks),
           .first_sample = batch.first_sample + begin};
 }
 
 // Forward, loss over `mean_over` samples, backward.
 inline ModelPass RunLossPass(CtrModel& model, const ModelBatch& batch,
-                             const std::vector<float>& labels, int64_t mean_over) {
+                             const std::vector<float>& labels, int64_t mean_over,
+                             const SliceSums& sum_over_slices = nullptr) {
   ModelPass pass;
-  std::vector<float> logits(static_cast<size_t>(batch.size));
-  HOTROW_EXPECT_OK(model.Forward({}, batch.Input(/*training=*/true, 1), logits));
+  std::vector<float> logits(batch.logit_gradient.size());
+  CtrModel::Input input = batch.Input(/*training=*/true, 1);
+  input.sum_over_slices = sum_over_slices;
+  HOTROW_EXPECT_OK(model.Forward({}, input, logits));
   std::vector<float> logit_gradient(logits.size());
   double loss = 0;
-  HOTROW_EXPECT_OK(BceWithLogits({}, {.logits = logits.data(),
-                                      .labels = labels.data() + batch.first_sample,
-                                      .batch_size = batch.size,
-                                      .gradient = logit_gradient.data(),
-                                      .mean_over = mean_over,
-                                      .loss = &loss}));
+  for (int64_t task = 0; task < batch.num_tasks; ++task) {
+    HOTROW_EXPECT_OK(
+        BceWithLogits({}, {.logits = logits.data() + task,
+                           .labels = labels.data() + batch.first_sample * batch.num_tasks + task,
+                           .batch_size = batch.size,
+                           .gradient = logit_gradient.data() + task,
+                           .mean_over = mean_over,
+                           .stride = batch.num_tasks,
+                           .loss = &loss}));
+  }
   pass.logits = std::move(logits);
   pass.embedding_gradient.resize(batch.embeddings.size());
   HOTROW_EXPECT_OK(model.Backward({}, logit_gradient, pass.embedding_gradient.data()));
@@ -371,18 +447,48 @@ inline ModelPass RunLossPass(CtrModel& model, const ModelBatch& batch,
   return pass;
 }
 
+// The same for the slices of a batch, as on ranks, but one after the other: what a model sums over
+// the slices is recorded call by call, and the passes are made again with the sums known so far.
+inline std::vector<ModelPass> RunSlices(CtrModel& model, const std::vector<ModelBatch>& slices,
+                                        const std::vector<float>& labels, int64_t mean_over) {
+  std::vector<std::vector<double>> known;
+  while (true) {
+    std::vector<ModelPass> passes;
+    std::vector<double> next;
+    for (const ModelBatch& slice : slices) {
+      size_t call = 0;
+      passes.push_back(RunLossPass(model, slice, labels, mean_over, [&](std::span<double> sums) {
+        if (call < known.size()) {
+          EXPECT_EQ(sums.size(), known[call].size());
+          std::ranges::copy(known[call], sums.begin());
+        } else if (call == known.size()) {
+          next.resize(sums.size());
+          for (size_t i = 0; i < sums.size(); ++i) next[i] += sums[i];
+        }
+        ++call;
+        return absl::OkStatus();
+      }));
+    }
+    if (next.empty()) return passes;
+    known.push_back(std::move(next));
+  }
+}
+
 // The logits and the embedding gradients of the slices of a batch are those of the whole, and the
 // gradients of the parameters add up to those of the whole, all within rounding.
 inline void CheckSlices(CtrModel& model, const ModelBatch& batch) {
   std::vector<float> labels;
-  for (int64_t b = 0; b < batch.size; ++b) labels.push_back(static_cast<float>(b % 3) / 2);
+  for (int64_t i = 0; i < batch.size * batch.num_tasks; ++i) {
+    labels.push_back(static_cast<float>(i % 3) / 2);
+  }
   const ModelPass whole = RunLossPass(model, batch, labels, /*mean_over=*/0);
   // How much the samples add to each sum, without regard to sign. Each of the sums over at most a
   // few hundred terms behind a number errs by less than 1000 roundings of 2^-24 of that; numbers
   // that a model makes from larger ones err by their share of the largest.
   std::vector<double> magnitude(whole.gradients.size());
-  for (int64_t b = 0; b < batch.size; ++b) {
-    const ModelPass one = RunLossPass(model, SliceOf(batch, b, b + 1), labels, batch.size);
+  std::vector<ModelBatch> samples;
+  for (int64_t b = 0; b < batch.size; ++b) samples.push_back(SliceOf(batch, b, b + 1));
+  for (const ModelPass& one : RunSlices(model, samples, labels, batch.size)) {
     for (size_t i = 0; i < magnitude.size(); ++i) magnitude[i] += std::abs(one.gradients[i]);
   }
   const double largest = *std::max_element(magnitude.begin(), magnitude.end());
@@ -396,10 +502,12 @@ inline void CheckSlices(CtrModel& model, const ModelBatch& batch) {
     SCOPED_TRACE(testing::Message() << batch.size << " samples on " << world_size << " ranks");
     std::vector<double> sum(whole.gradients.size());
     ModelPass all;
+    std::vector<ModelBatch> slices;
     for (int64_t rank = 0; rank < world_size; ++rank) {
-      const ModelBatch slice = SliceOf(batch, SliceBegin(batch.size, rank, world_size),
-                                       SliceBegin(batch.size, rank + 1, world_size));
-      const ModelPass pass = RunLossPass(model, slice, labels, batch.size);
+      slices.push_back(SliceOf(batch, SliceBegin(batch.size, rank, world_size),
+                               SliceBegin(batch.size, rank + 1, world_size)));
+    }
+    for (const ModelPass& pass : RunSlices(model, slices, labels, batch.size)) {
       all.logits.insert(all.logits.end(), pass.logits.begin(), pass.logits.end());
       all.embedding_gradient.insert(all.embedding_gradient.end(), pass.embedding_gradient.begin(),
                                     pass.embedding_gradient.end());
@@ -425,7 +533,7 @@ inline void CheckSlices(CtrModel& model, const ModelBatch& batch) {
 // A model with dropout: a slice that counts its samples from 0 drops others than the whole batch.
 inline void CheckFirstSampleMatters(CtrModel& model, const ModelBatch& batch) {
   ModelBatch slice = SliceOf(batch, batch.size / 2, batch.size);
-  std::vector<float> logits(static_cast<size_t>(slice.size));
+  std::vector<float> logits(slice.logit_gradient.size());
   HOTROW_ASSERT_OK(model.Forward({}, slice.Input(/*training=*/true, 1), logits));
   std::vector<float> from_zero(logits.size());
   slice.first_sample = 0;

@@ -50,14 +50,15 @@ TrainerOptions SmallOptions() {
   return options;
 }
 
-ModelFactory SmallDlrm(const TrainerOptions& options) {
-  return [options](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+ModelFactory SmallDlrm(const TrainerOptions& options, bool batch_norm = false) {
+  return [=](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
     return DlrmModel::Create({.num_dense = schema.num_dense,
                               .num_sparse = static_cast<int32_t>(schema.features.size()),
                               .embedding_dim = options.embedding_dim,
                               .dense_arch_layer_sizes = {16, options.embedding_dim},
                               .over_arch_layer_sizes = {16, 1},
                               .dropout = 0.1f,
+                              .batch_norm = batch_norm,
                               .seed = options.seed,
                               .max_batch_size = options.batch_size});
   };
@@ -66,7 +67,7 @@ ModelFactory SmallDlrm(const TrainerOptions& options) {
 // What each rank returns.
 std::vector<absl::StatusOr<TrainReport>> RunRanks(
     int world_size, const std::function<TrainerOptions(int rank)>& options_of, int threads = 1,
-    const char* spec = kSpec) {
+    const char* spec = kSpec, bool batch_norm = false) {
   std::vector<absl::StatusOr<TrainReport>> reports(
       world_size, absl::StatusOr<TrainReport>(absl::UnknownError("did not run")));
   RunOnThreads(world_size, {.timeout_seconds = 60}, [&](Communicator& communicator) {
@@ -76,7 +77,7 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
     ThreadPool pool(threads);
     absl::StatusOr<std::unique_ptr<DataSource>> data = OpenDataSource(spec, 5);
     HOTROW_EXPECT_OK(data);
-    reports[rank] = RunTraining(options, **data, SmallDlrm(options), {.pool = &pool});
+    reports[rank] = RunTraining(options, **data, SmallDlrm(options, batch_norm), {.pool = &pool});
     return reports[rank].status();
   });
   return reports;
@@ -84,9 +85,9 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
 
 // The report of rank 0; the others must say the same of what is common.
 TrainReport RunAlike(int world_size, const TrainerOptions& options, int threads = 1,
-                     const char* spec = kSpec) {
+                     const char* spec = kSpec, bool batch_norm = false) {
   const auto reports = RunRanks(
-      world_size, [&](int) { return options; }, threads, spec);
+      world_size, [&](int) { return options; }, threads, spec, batch_norm);
   for (const auto& report : reports) {
     HOTROW_EXPECT_OK(report);
     if (!report.ok()) return {};
@@ -122,6 +123,24 @@ TEST(TrainerRanksTest, TrainToTheModelOfOneRank) {
     EXPECT_GT(many.exchange_dense_bytes, 0);
     EXPECT_GT(many.tables.exchange_forward_bytes, 0);
     EXPECT_GT(many.tables.exchange_evaluation_bytes, 0);
+  }
+}
+
+// Its statistics are those of whole batches, so ranks train what one rank does; and again the same
+// bits.
+TEST(TrainerRanksTest, BatchNormSeesTheWholeBatch) {
+  const TrainerOptions options = SmallOptions();
+  const TrainReport one = RunAlike(1, options, 1, kSpec, /*batch_norm=*/true);
+  EXPECT_NE(one.dense_hash, RunAlike(1, options).dense_hash);
+  for (const int ranks : {2, 5}) {
+    SCOPED_TRACE(ranks);
+    const TrainReport many = RunAlike(ranks, options, 1, kSpec, /*batch_norm=*/true);
+    EXPECT_NEAR(many.test.auc, one.test.auc, 1e-3);
+    EXPECT_NEAR(many.test.logloss, one.test.logloss, 1e-4);
+    EXPECT_NEAR(many.train_logloss, one.train_logloss, 1e-4);
+    const TrainReport again = RunAlike(ranks, options, 2, kSpec, /*batch_norm=*/true);
+    EXPECT_EQ(again.dense_hash, many.dense_hash);
+    EXPECT_EQ(again.digest.hash, many.digest.hash);
   }
 }
 

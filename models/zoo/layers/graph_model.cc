@@ -47,6 +47,7 @@ GraphModel::GraphModel(const ModelGraphOptions& options, std::vector<GraphNode> 
                        Device device)
     : name_(options.name),
       device_(device),
+      num_tasks_(options.num_tasks),
       max_batch_size_(options.max_batch_size),
       nodes_(std::move(nodes)),
       plan_(std::make_unique<GraphPlan>(
@@ -205,7 +206,7 @@ absl::Status GraphModel::Forward(const ExecContext& ctx, const Input& input,
                                  std::span<float> logits) {
   input_ = {};
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
-  HOTROW_RETURN_IF_ERROR(CheckForward(name_, input, max_batch_size_, logits));
+  HOTROW_RETURN_IF_ERROR(CheckForward(*this, input, max_batch_size_, logits));
   input_ = input;
   input_.await_embeddings = nullptr;
   // Inputs are only read.
@@ -230,7 +231,7 @@ absl::Status GraphModel::Forward(const ExecContext& ctx, const Input& input,
 absl::Status GraphModel::Backward(const ExecContext& ctx, std::span<float> logit_gradient,
                                   float* embedding_gradient, const BackwardHooks& hooks) {
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
-  HOTROW_RETURN_IF_ERROR(CheckBackward(name_, input_, logit_gradient));
+  HOTROW_RETURN_IF_ERROR(CheckBackward(*this, input_, logit_gradient));
   const Arrays values = {.dense = const_cast<float*>(input_.dense),
                          .embeddings = const_cast<float*>(input_.embeddings)};
   const Arrays gradients = {.embeddings = embedding_gradient, .logits = logit_gradient.data()};

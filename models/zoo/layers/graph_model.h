@@ -31,7 +31,7 @@ struct ModelGraphOptions;
 // out, each block from a multiple of 16 floats on.
 class GraphModel : public CtrModel {
  public:
-  // ModelGraph::Build calls it; the last node is the logit. On a GPU its memory is taken and given
+  // ModelGraph::Build calls it; the last node is the logits. On a GPU its memory is taken and given
   // back in the order of ctx.stream, which must outlive it; Create waits until the first
   // parameters, which are drawn on the host, are there.
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const ModelGraphOptions& options,
@@ -42,6 +42,7 @@ class GraphModel : public CtrModel {
   std::string_view name() const override { return name_; }
   DenseLayers layers() const override;
   Device device() const override { return device_; }
+  int32_t num_tasks() const override { return num_tasks_; }
   absl::Status Forward(const ExecContext& ctx, const Input& input,
                        std::span<float> logits) override;
   using CtrModel::Backward;
@@ -80,6 +81,7 @@ class GraphModel : public CtrModel {
 
   const std::string name_;
   const Device device_;
+  const int32_t num_tasks_;
   const int64_t max_batch_size_;
   const std::vector<GraphNode> nodes_;
   const std::unique_ptr<const internal::GraphPlan> plan_;

@@ -145,8 +145,11 @@ class Planner {
 
   // Those that read a value are placed before it, so that it can go straight into their place.
   void PlaceValues() {
-    value(size() - 1) = {
-        .place = Place::kLogits, .row_stride = 1, .shape = {1, 1}, .field_stride = 1};
+    const TensorShape logits = node(size() - 1).shape;
+    value(size() - 1) = {.place = Place::kLogits,
+                         .row_stride = logits.dim,
+                         .shape = logits,
+                         .field_stride = logits.dim};
     for (int32_t n = size(); n-- > 0;) {
       const GraphNode& at = node(n);
       if (IsInput(at)) {

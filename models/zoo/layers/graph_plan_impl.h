@@ -72,7 +72,8 @@ struct GraphInputs {
   int64_t max_batch_size = 0;
 };
 
-// The last node is the sum that is the logit. Every other one is an input or is read by one behind.
+// The last node is the sum that is the logit, or the concatenation of those of several tasks. Every
+// other one is an input or is read by one behind.
 GraphPlan PlanGraph(std::span<const GraphNode> nodes, const GraphInputs& inputs);
 
 }  // namespace hotrow::internal

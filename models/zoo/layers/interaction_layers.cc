@@ -91,19 +91,35 @@ class FmLayer : public Layer {
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     if (pass.batch_size == 0) return absl::OkStatus();
-    return FmInteraction(ctx, Args(pass.batch_size, pass.inputs[0], pass.output.data));
+    float* const y = Column(pass.output, pass.batch_size);
+    HOTROW_RETURN_IF_ERROR(FmInteraction(ctx, Args(pass.batch_size, pass.inputs[0], y)));
+    if (y == pass.output.data) return absl::OkStatus();
+    for (int64_t r = 0; r < pass.batch_size; ++r) {
+      pass.output.data[r * pass.output.row_stride] = y[r];
+    }
+    return absl::OkStatus();
   }
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
     if (pass.batch_size == 0) return absl::OkStatus();
     const TensorView& dx = pass.input_gradients[0];
-    return FmInteractionGrad(
-        ctx, {.forward = Args(pass.batch_size, pass.inputs[0], pass.output_gradient.data),
-              .output_gradient = pass.output_gradient.data,
-              .fields_gradient = dx.data,
-              .fields_gradient_stride = dx.row_stride});
+    const TensorView& dy = pass.output_gradient;
+    float* const g = Column(dy, pass.batch_size);
+    if (g != dy.data) {
+      for (int64_t r = 0; r < pass.batch_size; ++r) g[r] = dy.data[r * dy.row_stride];
+    }
+    return FmInteractionGrad(ctx, {.forward = Args(pass.batch_size, pass.inputs[0], g),
+                                   .output_gradient = g,
+                                   .fields_gradient = dx.data,
+                                   .fields_gradient_stride = dx.row_stride});
   }
 
  private:
+  // The op wants its numbers one after the other, and they may be a column among others.
+  float* Column(const TensorView& y, int64_t rows) {
+    if (y.row_stride == 1) return y.data;
+    column_.resize(static_cast<size_t>(rows));
+    return column_.data();
+  }
   FmInteractionArgs Args(int64_t batch_size, const TensorView& fields, float* output) const {
     const int32_t columns = fields.shape.dim;
     return {.batch_size = batch_size,
@@ -117,6 +133,7 @@ class FmLayer : public Layer {
   }
 
   const bool has_first_order_;
+  std::vector<float> column_;
 };
 
 // DLRM's interaction with the first field as its vector, without that vector in the output.

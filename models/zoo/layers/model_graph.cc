@@ -1,9 +1,12 @@
 #include "models/zoo/layers/model_graph.h"
 
+#include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace hotrow {
@@ -120,14 +123,16 @@ GraphValue ModelGraph::Sum(const std::vector<GraphValue>& values) {
   return AddNode(std::move(node));
 }
 
-void ModelGraph::AddLogit(GraphValue term) {
+void ModelGraph::AddLogit(GraphValue term, int32_t task) {
   if (term.node < 0) return;
+  HOTROW_CHECK(0 <= task && task < options_.num_tasks);
   if (shape(term).width() != 1) {
     Fail(absl::InvalidArgumentError(
         absl::StrCat(nodes_[static_cast<size_t>(term.node)].name, " is a term of the logit of ",
                      options_.name, " and must have one column, has ", shape(term).width())));
   }
-  logit_terms_.push_back(term);
+  logit_terms_.resize(static_cast<size_t>(options_.num_tasks));
+  logit_terms_[static_cast<size_t>(task)].push_back(term);
 }
 
 GraphValue ModelGraph::AddLayer(std::string_view name, absl::StatusOr<std::unique_ptr<Layer>> layer,
@@ -170,10 +175,17 @@ absl::StatusOr<std::unique_ptr<GraphModel>> ModelGraph::Build() {
     return absl::InvalidArgumentError(absl::StrCat(
         options_.name, ": max_batch_size must be at least 1, is ", options_.max_batch_size));
   }
-  if (logit_terms_.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(options_.name, " has no logit"));
+  std::vector<GraphValue> logits;
+  for (const std::vector<GraphValue>& terms : logit_terms_) {
+    if (terms.empty()) break;
+    logits.push_back(Sum(terms));
   }
-  Sum(logit_terms_);
+  if (std::ssize(logits) < std::max(options_.num_tasks, 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options_.name, " has no logit",
+        options_.num_tasks > 1 ? absl::StrCat(" of task ", logits.size()) : std::string()));
+  }
+  if (logits.size() > 1) Concat(logits);
   HOTROW_RETURN_IF_ERROR(CheckUsed());
   return GraphModel::Create(options_, std::move(nodes_), ctx_);
 }

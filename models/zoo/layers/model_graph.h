@@ -23,6 +23,7 @@ struct ModelGraphOptions {
   int32_t num_dense = 0;      // dense features, >= 0
   int32_t num_sparse = 0;     // pooled features, >= 1
   int32_t table_columns = 0;  // of each of them
+  int32_t num_tasks = 1;      // logits of a sample
   uint64_t seed = 0;          // of the first parameters and of dropout
   int64_t max_batch_size = 0;
   DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
@@ -33,13 +34,15 @@ struct ModelGraphOptions {
 template <typename Options>
 ModelGraphOptions GraphOptionsOf(std::string_view name, const Options& options,
                                  int32_t table_columns) {
-  return {.name = std::string(name),
-          .num_dense = options.num_dense,
-          .num_sparse = options.num_sparse,
-          .table_columns = table_columns,
-          .seed = options.seed,
-          .max_batch_size = options.max_batch_size,
-          .precision = options.precision};
+  ModelGraphOptions out = {.name = std::string(name),
+                           .num_dense = options.num_dense,
+                           .num_sparse = options.num_sparse,
+                           .table_columns = table_columns,
+                           .seed = options.seed,
+                           .max_batch_size = options.max_batch_size,
+                           .precision = options.precision};
+  if constexpr (requires { options.num_tasks; }) out.num_tasks = options.num_tasks;
+  return out;
 }
 
 // What flows between the parts of a graph: a tensor [B, columns]. Without a part where a
@@ -90,8 +93,8 @@ class ModelGraph {
   GraphValue Concat(const std::vector<GraphValue>& values);
   // Their sum, added up in this order. They have the same number of columns.
   GraphValue Sum(const std::vector<GraphValue>& values);
-  // Adds a term [B, 1] to the logit; terms are summed in the order of these calls.
-  void AddLogit(GraphValue term);
+  // Adds a term [B, 1] to the logit of a task; terms are summed in the order of these calls.
+  void AddLogit(GraphValue term, int32_t task = 0);
 
   // --- parts; the functions of the headers beside this one call these ---
 
@@ -110,8 +113,8 @@ class ModelGraph {
   bool ok() const { return error_.ok(); }
 
   // The model, whose declaration ends here. Errors: the first one of the declaration;
-  // InvalidArgument for a part that nothing reads, or a model without a logit or for a device that
-  // one of its parts does not know; ResourceExhausted.
+  // InvalidArgument for a part that nothing reads, a task without a logit, or a device that one of
+  // its parts does not know; ResourceExhausted.
   absl::StatusOr<std::unique_ptr<GraphModel>> Build();
 
  private:
@@ -122,7 +125,7 @@ class ModelGraph {
   const ModelGraphOptions options_;
   const ExecContext ctx_;
   std::vector<GraphNode> nodes_;
-  std::vector<GraphValue> logit_terms_;
+  std::vector<std::vector<GraphValue>> logit_terms_;  // of each task
   int32_t layer_ids_ = 0;
   absl::Status error_;
 };
