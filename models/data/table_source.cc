@@ -379,6 +379,31 @@ TableSchema CensusSchema(const std::vector<std::string>& paths) {
   return schema;
 }
 
+TableSchema CensusTasksSchema(const std::vector<std::string>& paths) {
+  TableSchema schema = CensusSchema(paths);
+  schema.name = "census-tasks";
+  std::erase_if(schema.categorical,
+                [](const CategoricalColumn& column) { return column.column == "marital_status"; });
+  schema.labels.push_back({.name = "never_married",
+                           .column = "marital_status",
+                           .values = {{"Never married", LabelValue::kOne}},
+                           .otherwise = LabelValue::kZero});
+  return schema;
+}
+
+TableSchema MovieLensTasksSchema(const std::vector<std::string>& paths) {
+  TableSchema schema = MovieLensSchema(paths);
+  schema.name = "ml1m-tasks";
+  const auto label = [](const char* name, const char* of_one) {
+    return LabelColumn{.name = name,
+                       .column = "rating_class",
+                       .values = {{of_one, LabelValue::kOne}},
+                       .otherwise = LabelValue::kZero};
+  };
+  schema.labels = {label("liked", "2"), label("disliked", "0")};
+  return schema;
+}
+
 TableSchema CriteoSchema(const std::vector<std::string>& paths) {
   TableSchema schema;
   schema.name = "criteo";

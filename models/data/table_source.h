@@ -28,6 +28,10 @@ TableSchema FrappeSchema(const std::string& dir);
 TableSchema MovieLensSchema(const std::vector<std::string>& paths);
 // The UCI census income data: 42 columns without a header; income above 50,000 is the label.
 TableSchema CensusSchema(const std::vector<std::string>& paths);
+// The same data with two tasks: "income", and "never_married", whose column is then no feature.
+TableSchema CensusTasksSchema(const std::vector<std::string>& paths);
+// MovieLens 1M with two tasks over all ratings: "liked", 4 and 5 stars, and "disliked", 1 and 2.
+TableSchema MovieLensTasksSchema(const std::vector<std::string>& paths);
 // Criteo's display advertising logs: label, 13 counts, 26 words of 8 hexadecimal digits.
 TableSchema CriteoSchema(const std::vector<std::string>& paths);
 

@@ -56,6 +56,17 @@ std::vector<FlagPreset> PresetsOf(std::string_view program) {
     return {Preset("frappe", "with --data=frappe:DIR: test AUC 0.982 on Frappe_x1",
                    FrappeFlags("0.002", "0.01"))};
   }
+  if (program == "mmoe") {
+    return {Preset("census",
+                   "with --data=census-tasks:FILE: test AUC 0.94 (income), 0.98 (never married)",
+                   {"--embedding_dim=8", "--num_experts=8", "--expert_layer_sizes=64-32",
+                    "--over_arch_layer_sizes=16-1", "--learning_rate=0.002",
+                    "--dense_learning_rate=0.002", "--table_weight_decay=0.005"}),
+            Preset("ml-1m", "with --data=ml1m-tasks:FILE: liked and disliked on MovieLens-1M",
+                   {"--embedding_dim=16", "--num_experts=8", "--expert_layer_sizes=128-64",
+                    "--over_arch_layer_sizes=32-1", "--learning_rate=0.002",
+                    "--dense_learning_rate=0.002", "--table_weight_decay=0.005"})};
+  }
   if (program == "dlrm") {
     return {Preset("frappe", "with --data=frappe:DIR: test AUC 0.979 on Frappe_x1",
                    FrappeFlags("0.001", "0.02"))};

@@ -101,7 +101,8 @@ TEST(FileKindsTest, FilesAreToldApartByNamesSizesAndBothEnds) {
 }
 
 TEST(FileKindsTest, ErrorsNameTheKindAndThePlace) {
-  for (const char* kind : {"frappe", "ml1m", "census", "criteo", "criteo-npy", "table"}) {
+  for (const char* kind : {"frappe", "ml1m", "ml1m-tasks", "census", "census-tasks", "criteo",
+                           "criteo-npy", "table"}) {
     for (const char* colon : {"", ":"}) {
       EXPECT_THAT(OpenDataSource(absl::StrCat(kind, colon), 1),
                   StatusIs(kInvalid, AllOf(HasSubstr(absl::StrCat("expected ", kind, ":")),

@@ -23,6 +23,7 @@ using ::testing::HasSubstr;
 constexpr char kDeepFm[] = HOTROW_DEEPFM_BINARY;
 constexpr char kDcn[] = HOTROW_DCN_BINARY;
 constexpr char kDlrm[] = HOTROW_DLRM_BINARY;
+constexpr char kMmoe[] = HOTROW_MMOE_BINARY;
 constexpr char kPnn[] = HOTROW_PNN_BINARY;
 constexpr char kWideDeep[] = HOTROW_WIDE_DEEP_BINARY;
 constexpr char kXDeepFm[] = HOTROW_XDEEPFM_BINARY;
@@ -101,6 +102,8 @@ TEST(ModelCliTest, OtherModelsLearnWithAndWithoutDenseFeatures) {
   for (const auto& [binary, name, flags] :
        {Case{kWideDeep, "wide_deep", {"--epochs=2"}},
         Case{kXDeepFm, "xdeepfm", {"--epochs=2", "--cin_layer_sizes=6-5"}},
+        Case{kWideDeep, "wide_deep", {"--epochs=2", "--batch_norm"}},
+        Case{kMmoe, "mmoe", {"--epochs=2", "--num_experts=3", "--expert_layer_sizes=8"}},
         Case{kPnn, "pnn", {"--epochs=2"}},
         Case{kPnn, "pnn", {"--epochs=2", "--pnn_products=both", "--cache_bytes=min"}},
         Case{kDlrm, "dlrm", {"--epochs=2", "--interaction=cat", "--dense_arch_layer_sizes=8-5"}}}) {
@@ -143,7 +146,7 @@ TEST(ModelCliTest, SavedSpecsHaveTheDenseModel) {
 }
 
 TEST(ModelCliTest, ACacheMovesNoBit) {
-  for (const char* const binary : {kDeepFm, kDcn, kWideDeep, kXDeepFm, kPnn}) {
+  for (const char* const binary : {kDeepFm, kDcn, kWideDeep, kXDeepFm, kPnn, kMmoe}) {
     const nlohmann::json without = Train(binary, Small({}));
     const nlohmann::json with = Train(binary, Small({"--cache_bytes=min", "--threads=2"}));
     EXPECT_EQ(with["tables_hash"], without["tables_hash"]);

@@ -4,6 +4,7 @@ hotrow_add_test(
           dcn_model_test.cc
           deepfm_model_test.cc
           dlrm_model_test.cc
+          mmoe_model_test.cc
           model_graph_test.cc
           pnn_model_test.cc
           wide_deep_model_test.cc
@@ -35,11 +36,12 @@ hotrow_add_test(
 target_compile_definitions(model_cli_test PRIVATE HOTROW_DCN_BINARY="$<TARGET_FILE:dcn>"
                                                   HOTROW_DEEPFM_BINARY="$<TARGET_FILE:deepfm>"
                                                   HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>"
+                                                  HOTROW_MMOE_BINARY="$<TARGET_FILE:mmoe>"
                                                   HOTROW_PNN_BINARY="$<TARGET_FILE:pnn>"
                                                   HOTROW_WIDE_DEEP_BINARY="$<TARGET_FILE:wide_deep>"
                                                   HOTROW_XDEEPFM_BINARY="$<TARGET_FILE:xdeepfm>"
                                                   HOTROW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-add_dependencies(model_cli_test dcn deepfm dlrm pnn wide_deep xdeepfm)
+add_dependencies(model_cli_test dcn deepfm dlrm mmoe pnn wide_deep xdeepfm)
 
 # A minute of a process that may not have the memory that its tables take.
 add_test(NAME TrainMemoryLimit

@@ -112,13 +112,7 @@ TEST(RealDataTest, Criteo) {
 
 // The two tasks of the data that multi-task models are compared on.
 TEST(RealDataTest, CensusOfTwoTasks) {
-  OPEN_OR_SKIP(one_task, "census", "census/census-income.gz");
-  TableSchema schema = CensusSchema({path});
-  schema.labels.push_back({.name = "never_married",
-                           .column = "marital_status",
-                           .values = {{"Never married", LabelValue::kOne}},
-                           .otherwise = LabelValue::kZero});
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto source, OpenTableSource(schema, {}));
+  OPEN_OR_SKIP(source, "census-tasks", "census/census-income.gz");
   ASSERT_EQ(source->schema().labels.size(), 2u);
   int64_t samples = 0;
   double positives[2] = {};

@@ -269,6 +269,15 @@ TEST(TableSchemaTest, SchemasWeKnowAreValid) {
   EXPECT_EQ(census.dense.size(), 7u);
   EXPECT_EQ(census.categorical.size(), 33u);
 
+  const TableSchema tasks = CensusTasksSchema({"/c"});
+  HOTROW_EXPECT_OK(tasks.Validate());
+  EXPECT_EQ(tasks.categorical.size(), 32u);
+  EXPECT_THAT(DataSchemaOf(tasks).labels, ElementsAre("income", "never_married"));
+  const TableSchema ratings = MovieLensTasksSchema({"/m"});
+  HOTROW_EXPECT_OK(ratings.Validate());
+  EXPECT_EQ(DataSchemaOf(ratings).features.size(), 8u);
+  EXPECT_THAT(DataSchemaOf(ratings).labels, ElementsAre("liked", "disliked"));
+
   const TableSchema criteo = CriteoSchema({"/1", "/2"});
   HOTROW_EXPECT_OK(criteo.Validate());
   EXPECT_EQ(criteo.column_names.size(), 40u);

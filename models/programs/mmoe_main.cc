@@ -1,0 +1,47 @@
+// mmoe: trains a multi-gate mixture of experts through tiered embedding tables. `mmoe --help` says
+// how.
+
+#include "models/programs/model_program.h"
+#include "models/zoo/mmoe_model.h"
+
+namespace hotrow {
+namespace {
+
+constexpr char kSummary[] =
+    "mmoe trains a click model of several tasks (MMoE) through tiered embedding tables: the hot\n"
+    "rows in a cache, all rows in a store below it, and the same bits as if everything were in "
+    "one\n"
+    "place. Each label of the data is a task, with a tower of its own over experts that all "
+    "share.\n";
+
+constexpr char kExamples[] =
+    "  mmoe --data=table:two_labels.json\n"
+    "      one logit for each column that the schema gives the role \"label\"\n"
+    "  mmoe --data=census-tasks:census-income.gz --preset=census\n"
+    "      income and marital status, the two tasks of the paper\n"
+    "  mmoe --data=census-tasks:census-income.gz --preset=census --num_experts=1\n"
+    "      the same with a shared bottom, for comparison\n";
+
+void AddFlags(MmoeOptions* options, FlagSet* set) {
+  set->Add("num_experts", IntFlag(&options->num_experts, 1, 1024),
+           "MLPs that all tasks share, mixed for each task by a gate; 1: a shared bottom");
+  set->Add("expert_layer_sizes", SizesFlag(&options->expert_layer_sizes),
+           "layer outputs of each expert");
+}
+
+}  // namespace
+}  // namespace hotrow
+
+int main(int argc, char** argv) {
+  using namespace hotrow;  // NOLINT(google-build-using-namespace)
+  const MmoeOptions options = {.expert_layer_sizes = {256, 128}, .over_arch_layer_sizes = {64, 1}};
+  return RunModelProgram<MmoeOptions>(
+      {.name = "mmoe",
+       .summary = kSummary,
+       .examples = kExamples,
+       .options = options,
+       .add_flags = AddFlags,
+       .over_arch_help = "layer outputs of each task's tower; the last one is 1, the logit",
+       .create = CreateOnCpu<MmoeModel, MmoeOptions>},
+      argc, argv);
+}

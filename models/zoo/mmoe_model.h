@@ -1,0 +1,50 @@
+#ifndef HOTROW_MODELS_ZOO_MMOE_MODEL_H_
+#define HOTROW_MODELS_ZOO_MMOE_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/zoo/layers/graph_model.h"
+#include "ops/dense_precision.h"
+
+namespace hotrow {
+
+struct MmoeOptions {
+  int32_t num_dense = 0;      // I >= 0
+  int32_t num_sparse = 0;     // S >= 1: pooled features
+  int32_t embedding_dim = 0;  // D
+  int32_t num_tasks = 1;      // T >= 1: labels
+  int32_t num_experts = 8;    // E >= 1; 1: a shared bottom, without gates
+  // Output sizes of the layers of each expert, all of which have ReLU.
+  std::vector<int32_t> expert_layer_sizes;
+  // Output sizes of the layers of each task's tower; the last one is 1.
+  std::vector<int32_t> over_arch_layer_sizes;
+  float dropout = 0;        // after each hidden layer, in training, in [0, 1)
+  bool batch_norm = false;  // before each ReLU of the MLPs; CPU only
+  uint64_t seed = 0;        // of the first parameters and of dropout
+  int64_t max_batch_size = 0;
+  DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
+
+  absl::Status Validate() const;  // names the flag, what it is and the remedy
+};
+
+// The multi-gate mixture of experts (Ma et al. 2018, "Modeling Task Relationships in Multi-task
+// Learning with Multi-gate Mixture-of-Experts"): a logit for each task.
+//   x        the S vectors end to end and the dense features
+//   experts  E MLPs over x, which all tasks share
+//   gates    for each task the softmax of a linear map of x: the share of each expert
+//   towers   for each task an MLP over its mixture of the experts, which gives the logit
+// With one expert there is nothing to choose: the shared bottom that the paper compares with.
+//
+// Parts: "expert0" ..., "gate0" ..., "tower0" .... The planner is told of the last tower alone.
+class MmoeModel {
+ public:
+  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const MmoeOptions& options);
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_ZOO_MMOE_MODEL_H_
