@@ -45,6 +45,11 @@ ModelOptions CompleteModelOptions(ModelOptions options, const TrainerFlags& flag
   options.seed = flags.options.seed;
   options.max_batch_size = flags.options.batch_size;
   options.precision = flags.options.precision;
+  if constexpr (requires { options.features; }) {
+    for (const DataFeature& feature : schema.features) {
+      options.features.push_back({feature.name, feature.table, feature.max_hotness});
+    }
+  }
   if constexpr (requires { options.num_tasks; }) {
     options.num_tasks = static_cast<int32_t>(schema.labels.size());
   }

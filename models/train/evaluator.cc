@@ -18,9 +18,7 @@ absl::Status Evaluator::EvaluateTables(const CtrBatch& batch) {
   bool made_room = false;
   absl::Status status;
   while (true) {
-    status = parts_.tables.Evaluate(
-        batch.sparse(),
-        {.pooled = {parts_.buffers.embeddings(), batch.batch_size, parts_.tables.pooled_dim()}});
+    status = parts_.tables.Evaluate(batch.sparse(), parts_.buffers.output());
     if (!absl::IsResourceExhausted(status)) break;
     const absl::StatusOr<bool> has_room = checkpoints_.MakeRoom();
     if (!has_room.ok() || !*has_room) return status;
@@ -76,11 +74,15 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(Split split, int64_t run_step, Pr
     if (item == nullptr) break;
     const CtrBatch& batch = item->batch;
     if (!item->ends_epoch()) {
+      buffers.Bind(batch);
       HOTROW_RETURN_IF_ERROR(EvaluateTables(batch));
       HOTROW_ASSIGN_OR_RETURN(const float* const dense, buffers.DenseFeatures(batch));
-      HOTROW_RETURN_IF_ERROR(parts_.model.Forward(
-          ctx, {.batch_size = batch.batch_size, .dense = dense, .embeddings = buffers.embeddings()},
-          buffers.logits(batch.batch_size)));
+      HOTROW_RETURN_IF_ERROR(parts_.model.Forward(ctx,
+                                                  {.batch_size = batch.batch_size,
+                                                   .dense = dense,
+                                                   .embeddings = buffers.embeddings(),
+                                                   .sequences = buffers.sequences()},
+                                                  buffers.logits(batch.batch_size)));
       HOTROW_ASSIGN_OR_RETURN(const std::span<const float> logits,
                               buffers.LogitsOnHost(batch.batch_size));
       if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); })) {

@@ -180,7 +180,7 @@ absl::Status RunParts::Open(const ModelFactory& factory,
   HOTROW_RETURN_IF_ERROR(CheckTasks(options_, schema_, *model_));
   HOTROW_RETURN_IF_ERROR(CheckDevice(*model_, ctx_.device));
   HOTROW_RETURN_IF_ERROR(CheckReadOnly(options_, schema_));
-  collection_options_ = CollectionOptions(options_, schema_);
+  collection_options_ = CollectionOptions(options_, schema_, model_->unpooled_features());
   HOTROW_RETURN_IF_ERROR(CheckStart(start_, options_, Description()));
   HOTROW_RETURN_IF_ERROR(CheckVocabulary(start_, options_, data_.vocabulary(), env_));
   HOTROW_RETURN_IF_ERROR(CompareStarts(start_, *model_, ranks_));
@@ -193,7 +193,11 @@ absl::Status RunParts::Open(const ModelFactory& factory,
   // Of this rank's slice.
   const int64_t batch_size = CeilDiv(options_.batch_size, int64_t{ranks_.world_size()});
   HOTROW_ASSIGN_OR_RETURN(
-      buffers_, StepBuffers::Create(ctx_, batch_size, tables_->pooled_dim(), model_->num_tasks()));
+      buffers_, StepBuffers::Create(ctx_, {.batch_size = batch_size,
+                                           .pooled_dim = tables_->pooled_dim(),
+                                           .num_tasks = model_->num_tasks(),
+                                           .unpooled_features = model_->unpooled_features(),
+                                           .columns = options_.embedding_dim}));
   HOTROW_ASSIGN_OR_RETURN(
       dense_, DenseState::Create(options_, model_.get(), ranks_.TakeSumChannel(), ctx_));
   step_parts_.emplace(StepParts{.options = options_,

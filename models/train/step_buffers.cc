@@ -10,12 +10,15 @@
 namespace hotrow {
 
 absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecContext& ctx,
-                                                                 int64_t batch_size,
-                                                                 int64_t pooled_dim,
-                                                                 int32_t num_tasks) {
-  std::unique_ptr<StepBuffers> out(new StepBuffers(ctx, num_tasks));
+                                                                 const Shape& shape) {
+  std::unique_ptr<StepBuffers> out(new StepBuffers(ctx, shape));
+  const auto [batch_size, pooled_dim, num_tasks, unpooled_features, columns] = shape;
+  out->rows_.resize(unpooled_features.size());
+  out->sequences_.resize(unpooled_features.size());
   const auto take = [&ctx](int64_t size, DeviceMemory<float>* memory) {
-    auto taken = DeviceMemory<float>::Create(size, {ctx.device, ctx.stream, HugePages::kTry});
+    // No feature may be pooled.
+    auto taken = DeviceMemory<float>::Create(std::max<int64_t>(size, 1),
+                                             {ctx.device, ctx.stream, HugePages::kTry});
     if (!taken.ok()) return taken.status();
     *memory = *std::move(taken);
     return absl::OkStatus();
@@ -30,6 +33,38 @@ absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecConte
       out->loss_workspace_,
       DeviceMemory<std::byte>::Create(BceWithLogitsWorkspaceBytes(ctx.device, batch_size),
                                       {ctx.device, ctx.stream}));
+  return out;
+}
+
+void StepBuffers::Bind(const CtrBatch& batch) {
+  batch_size_ = batch.batch_size;
+  for (size_t s = 0; s < rows_.size(); ++s) {
+    const int64_t* const offsets =
+        batch.offsets.data() + shape_.unpooled_features[s] * batch.batch_size;
+    const int64_t floats = (offsets[batch.batch_size] - offsets[0]) * shape_.columns;
+    rows_[s].values.resize(static_cast<size_t>(floats));
+    rows_[s].gradients.resize(static_cast<size_t>(floats));
+    sequences_[s] = {
+        .rows = rows_[s].values.data(), .offsets = offsets, .gradient = rows_[s].gradients.data()};
+  }
+}
+
+EmbeddingOutput StepBuffers::output() {
+  EmbeddingOutput out = {.pooled = {embeddings_.data(), batch_size_, shape_.pooled_dim}};
+  for (Rows& rows : rows_) {
+    out.unpooled.push_back(
+        {rows.values.data(), std::ssize(rows.values) / shape_.columns, shape_.columns});
+  }
+  return out;
+}
+
+EmbeddingGradient StepBuffers::gradient() {
+  EmbeddingGradient out = {
+      .pooled = MatrixView<float>{embedding_gradient_.data(), batch_size_, shape_.pooled_dim}};
+  for (Rows& rows : rows_) {
+    out.unpooled.push_back(MatrixView<float>{
+        rows.gradients.data(), std::ssize(rows.gradients) / shape_.columns, shape_.columns});
+  }
   return out;
 }
 
@@ -51,7 +86,7 @@ absl::StatusOr<double> StepBuffers::Loss(const CtrBatch& batch, int64_t mean_ove
   TraceSpan span(ctx_.trace, "loss");
   HOTROW_ASSIGN_OR_RETURN(const float* const labels, OnDevice(batch.labels, &labels_));
   double sum = 0;
-  for (int32_t task = 0; task < num_tasks_; ++task) {
+  for (int32_t task = 0; task < shape_.num_tasks; ++task) {
     const double weight = task_weights.empty() ? 1 : task_weights[static_cast<size_t>(task)];
     HOTROW_ASSIGN_OR_RETURN(const double loss, TaskLoss(labels, batch, mean_over, task, weight));
     sum += weight * loss;
@@ -67,7 +102,7 @@ absl::StatusOr<double> StepBuffers::TaskLoss(const float* labels, const CtrBatch
                                               .batch_size = batch.batch_size,
                                               .gradient = logit_gradient_.data() + task,
                                               .mean_over = mean_over,
-                                              .stride = num_tasks_,
+                                              .stride = shape_.num_tasks,
                                               .weight = weight,
                                               .loss = on_gpu() ? loss_.data() : &loss,
                                               .workspace = loss_workspace_.data(),

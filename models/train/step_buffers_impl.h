@@ -9,7 +9,9 @@
 #include "absl/status/statusor.h"
 #include "base/device_memory.h"
 #include "base/exec_context.h"
+#include "embedding/embedding_step.h"
 #include "models/data/ctr_batch.h"
+#include "models/zoo/ctr_model.h"
 
 namespace hotrow {
 
@@ -20,16 +22,29 @@ namespace hotrow {
 // Errors:  ResourceExhausted (no memory), those of the device.
 class StepBuffers {
  public:
+  struct Shape {
+    int64_t batch_size = 0;
+    int64_t pooled_dim = 0;
+    int32_t num_tasks = 1;
+    std::vector<int32_t> unpooled_features;  // CtrModel
+    int64_t columns = 0;                     // of their tables
+  };
   static absl::StatusOr<std::unique_ptr<StepBuffers>> Create(const ExecContext& ctx,
-                                                             int64_t batch_size, int64_t pooled_dim,
-                                                             int32_t num_tasks);
+                                                             const Shape& shape);
+
+  // Before the others: makes room for the batch's rows that are not pooled.
+  void Bind(const CtrBatch& batch);
+  // Where the tables write for the batch, and where they find the gradient of that.
+  EmbeddingOutput output();
+  EmbeddingGradient gradient();
+  std::span<const CtrModel::Sequence> sequences() const { return sequences_; }
 
   float* embeddings() { return embeddings_.data(); }                  // [B, E]
   float* embedding_gradient() { return embedding_gradient_.data(); }  // [B, E]
   // Of n samples: [n, T].
-  std::span<float> logits(int64_t n) { return logits_.span().first(n * num_tasks_); }
+  std::span<float> logits(int64_t n) { return logits_.span().first(n * shape_.num_tasks); }
   std::span<float> logit_gradient(int64_t n) {
-    return logit_gradient_.span().first(n * num_tasks_);
+    return logit_gradient_.span().first(n * shape_.num_tasks);
   }
 
   // The dense features of a batch where the model reads them, until the next call.
@@ -43,7 +58,7 @@ class StepBuffers {
   absl::StatusOr<std::span<const float>> LogitsOnHost(int64_t n);
 
  private:
-  StepBuffers(const ExecContext& ctx, int32_t num_tasks) : ctx_(ctx), num_tasks_(num_tasks) {}
+  StepBuffers(const ExecContext& ctx, const Shape& shape) : ctx_(ctx), shape_(shape) {}
   bool on_gpu() const { return ctx_.device != Device::kCpu; }
   absl::StatusOr<const float*> OnDevice(const std::vector<float>& host,
                                         DeviceMemory<float>* memory);
@@ -52,9 +67,16 @@ class StepBuffers {
                                   int32_t task, double weight);
 
   const ExecContext ctx_;
-  const int32_t num_tasks_;
+  const Shape shape_;
   DeviceMemory<float> embeddings_;
   DeviceMemory<float> embedding_gradient_;
+  // The batch in hand.
+  int64_t batch_size_ = 0;
+  struct Rows {
+    std::vector<float> values, gradients;  // [N, D]
+  };
+  std::vector<Rows> rows_;
+  std::vector<CtrModel::Sequence> sequences_;
   DeviceMemory<float> logits_;
   DeviceMemory<float> logit_gradient_;
   // A GPU: a batch's arrays and the loss there, and a copy of the logits here.

@@ -12,11 +12,6 @@
 namespace hotrow {
 namespace {
 
-// The embeddings of a batch, or their gradient.
-MatrixView<float> Pooled(const StepParts& parts, const CtrBatch& batch, float* floats) {
-  return {floats, batch.batch_size, parts.tables.pooled_dim()};
-}
-
 // The mean over this rank's samples, of a batch of global_batch_size.
 absl::StatusOr<double> Loss(const StepParts& parts, const StepPlace& place, const CtrBatch& batch,
                             int64_t global_batch_size) {
@@ -33,10 +28,10 @@ absl::StatusOr<double> RunStepAlone(const StepParts& parts, const ExecContext& c
                                     const StepPlace& place, BatchInFlight* in_flight) {
   const CtrBatch& batch = in_flight->item->batch;
   StepBuffers& buffers = parts.buffers;
+  buffers.Bind(batch);
   {
     TraceSpan span(ctx.trace, "lookup");
-    HOTROW_RETURN_IF_ERROR(
-        in_flight->step.Lookup({.pooled = Pooled(parts, batch, buffers.embeddings())}));
+    HOTROW_RETURN_IF_ERROR(in_flight->step.Lookup(buffers.output()));
   }
   {
     TraceSpan span(ctx.trace, "forward");
@@ -45,6 +40,7 @@ absl::StatusOr<double> RunStepAlone(const StepParts& parts, const ExecContext& c
                                                {.batch_size = batch.batch_size,
                                                 .dense = dense,
                                                 .embeddings = buffers.embeddings(),
+                                                .sequences = buffers.sequences(),
                                                 .training = true,
                                                 .step = place.number},
                                                buffers.logits(batch.batch_size)));
@@ -59,9 +55,7 @@ absl::StatusOr<double> RunStepAlone(const StepParts& parts, const ExecContext& c
   {
     TraceSpan span(ctx.trace, "update");
     HOTROW_RETURN_IF_ERROR(
-        std::move(in_flight->step)
-            .Update({.pooled = Pooled(parts, batch, buffers.embedding_gradient())},
-                    place.learning_rate_factor));
+        std::move(in_flight->step).Update(buffers.gradient(), place.learning_rate_factor));
   }
   HOTROW_RETURN_IF_ERROR(
       parts.dense.Update(place.learning_rate_factor, place.number, place.run_step));
@@ -76,6 +70,7 @@ absl::StatusOr<double> RunStepOnRanks(const StepParts& parts, const ExecContext&
   const CtrBatch& batch = in_flight->item->batch;
   const int64_t global_batch_size = in_flight->item->global_batch_size;
   StepBuffers& buffers = parts.buffers;
+  buffers.Bind(batch);
   {
     TraceSpan span(ctx.trace, "lookup");
     HOTROW_RETURN_IF_ERROR(in_flight->step.BeginLookup());
@@ -87,14 +82,11 @@ absl::StatusOr<double> RunStepOnRanks(const StepParts& parts, const ExecContext&
         {.batch_size = batch.batch_size,
          .dense = batch.dense.data(),
          .embeddings = buffers.embeddings(),
+         .sequences = buffers.sequences(),
          .training = true,
          .step = place.number,
          .first_sample = in_flight->item->first_sample,
-         .await_embeddings =
-             [&] {
-               return in_flight->step.Lookup(
-                   {.pooled = Pooled(parts, batch, buffers.embeddings())});
-             },
+         .await_embeddings = [&] { return in_flight->step.Lookup(buffers.output()); },
          .sum_over_slices =
              [&](std::span<double> sums) { return parts.ranks.channel()->AllReduceSum(sums); }},
         buffers.logits(batch.batch_size)));
@@ -107,10 +99,7 @@ absl::StatusOr<double> RunStepOnRanks(const StepParts& parts, const ExecContext&
     HOTROW_RETURN_IF_ERROR(parts.model.Backward(
         ctx, buffers.logit_gradient(batch.batch_size), buffers.embedding_gradient(),
         {.embedding_gradient_ready =
-             [&] {
-               return in_flight->step.BeginUpdate(
-                   {.pooled = Pooled(parts, batch, buffers.embedding_gradient())});
-             },
+             [&] { return in_flight->step.BeginUpdate(buffers.gradient()); },
          .gradients_ready = [&](int64_t begin,
                                 int64_t) { return parts.dense.GradientsReady(begin); }}));
   }

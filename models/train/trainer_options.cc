@@ -91,7 +91,8 @@ absl::Status TrainerOptions::Validate() const {
 }
 
 EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
-                                             const DataSchema& schema) {
+                                             const DataSchema& schema,
+                                             std::span<const int32_t> unpooled_features) {
   EmbeddingCollectionOptions out;
   const std::set<std::string> frozen_tables = NamesOf(options.frozen_tables);
   const std::set<std::string> read_only_features = NamesOf(options.read_only_features);
@@ -121,6 +122,10 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
       table.read_only_features.push_back(feature.name);
     }
     out.feature_order.push_back(feature.name);
+  }
+  for (const int32_t feature : unpooled_features) {
+    const std::string& table = schema.features[static_cast<size_t>(feature)].table;
+    out.tables[position_of[table]].pooling = Pooling::kNone;
   }
   for (TableConfig& table : out.tables) {
     // A table without bound has no number of rows to go by; 0.01 is what 10,000 rows would give.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -127,9 +128,11 @@ struct TrainerOptions {
   absl::Status Validate() const;
 };
 
-// The trainer's tables for a schema.
+// The trainer's tables for a schema. unpooled_features: CtrModel's; with each of them all of its
+// table.
 EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
-                                             const DataSchema& schema);
+                                             const DataSchema& schema,
+                                             std::span<const int32_t> unpooled_features = {});
 
 // Whether frozen_tables and read_only_features name tables and features of the schema. Errors:
 // InvalidArgument, which names the flag, the name and what there is.

@@ -34,9 +34,9 @@ struct ParameterRange {
 // Adds numbers up over the slices of a batch.
 using SliceSums = std::function<absl::Status(std::span<double> sums)>;
 
-// The dense half of a click model: from dense features and pooled embeddings to a logit of
-// each task for each sample. Parameters and their gradients lie in two flat arrays of equal length
-// that the model owns.
+// The dense half of a click model: from dense features and embeddings to a logit of each task for
+// each sample. Parameters and their gradients lie in two flat arrays of equal length that the model
+// owns.
 //
 // A batch may be a rank's slice of a global batch. The logits are those that the whole batch would
 // give these samples, dropout included, and the gradients are the slice's share of a sum over the
@@ -60,11 +60,22 @@ class CtrModel {
   // CPU.
   virtual Device device() const { return Device::kCpu; }
   virtual int32_t num_tasks() const { return 1; }  // T: logits of a sample
+  // Positions in the data of the features whose rows it wants as they are, in order; the embeddings
+  // are the others. Features that share a table are all of one kind.
+  virtual std::vector<int32_t> unpooled_features() const { return {}; }
 
+  // The rows of a feature that is not pooled: those of sample b are offsets[b] - offsets[0] up to
+  // offsets[b + 1] - offsets[0].
+  struct Sequence {
+    const float* rows = nullptr;       // [N, D], end to end
+    const int64_t* offsets = nullptr;  // [B + 1]
+    float* gradient = nullptr;  // [N, D]: Backward's, as its embedding_gradient; null: no training
+  };
   struct Input {
-    int64_t batch_size = 0;             // B
-    const float* dense = nullptr;       // [B, I]
-    const float* embeddings = nullptr;  // [B, E]; both stay valid until Backward
+    int64_t batch_size = 0;               // B
+    const float* dense = nullptr;         // [B, I]
+    const float* embeddings = nullptr;    // [B, E]; both stay valid until Backward
+    std::span<const Sequence> sequences;  // of unpooled_features(), which come with the embeddings
     bool training = false;
     uint32_t step = 0;         // from 1; dropout's counter
     int64_t first_sample = 0;  // position of sample 0 in the global batch; dropout's counter, too

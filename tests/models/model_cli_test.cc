@@ -22,6 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr char kDeepFm[] = HOTROW_DEEPFM_BINARY;
 constexpr char kDcn[] = HOTROW_DCN_BINARY;
+constexpr char kDin[] = HOTROW_DIN_BINARY;
 constexpr char kDlrm[] = HOTROW_DLRM_BINARY;
 constexpr char kMmoe[] = HOTROW_MMOE_BINARY;
 constexpr char kPnn[] = HOTROW_PNN_BINARY;
@@ -104,6 +105,7 @@ TEST(ModelCliTest, OtherModelsLearnWithAndWithoutDenseFeatures) {
         Case{kXDeepFm, "xdeepfm", {"--epochs=2", "--cin_layer_sizes=6-5"}},
         Case{kWideDeep, "wide_deep", {"--epochs=2", "--batch_norm"}},
         Case{kMmoe, "mmoe", {"--epochs=2", "--num_experts=3", "--expert_layer_sizes=8"}},
+        Case{kDin, "din", {"--epochs=2", "--history=cat_0:cat_1"}},
         Case{kPnn, "pnn", {"--epochs=2"}},
         Case{kPnn, "pnn", {"--epochs=2", "--pnn_products=both", "--cache_bytes=min"}},
         Case{kDlrm, "dlrm", {"--epochs=2", "--interaction=cat", "--dense_arch_layer_sizes=8-5"}}}) {
@@ -146,9 +148,13 @@ TEST(ModelCliTest, SavedSpecsHaveTheDenseModel) {
 }
 
 TEST(ModelCliTest, ACacheMovesNoBit) {
-  for (const char* const binary : {kDeepFm, kDcn, kWideDeep, kXDeepFm, kPnn, kMmoe}) {
-    const nlohmann::json without = Train(binary, Small({}));
-    const nlohmann::json with = Train(binary, Small({"--cache_bytes=min", "--threads=2"}));
+  for (const char* const binary : {kDeepFm, kDcn, kWideDeep, kXDeepFm, kPnn, kMmoe, kDin}) {
+    const auto small = [binary](std::vector<std::string> flags) {
+      if (binary == kDin) flags.push_back("--history=cat_0:cat_1");
+      return Small(flags);
+    };
+    const nlohmann::json without = Train(binary, small({}));
+    const nlohmann::json with = Train(binary, small({"--cache_bytes=min", "--threads=2"}));
     EXPECT_EQ(with["tables_hash"], without["tables_hash"]);
     EXPECT_EQ(with["dense_hash"], without["dense_hash"]);
   }

@@ -3,6 +3,7 @@ hotrow_add_test(
   SOURCES ctr_model_contract.cc
           dcn_model_test.cc
           deepfm_model_test.cc
+          din_model_test.cc
           dlrm_model_test.cc
           mmoe_model_test.cc
           model_graph_test.cc
@@ -35,13 +36,14 @@ hotrow_add_test(
   DEPS hotrow::models nlohmann_json::nlohmann_json ZLIB::ZLIB)
 target_compile_definitions(model_cli_test PRIVATE HOTROW_DCN_BINARY="$<TARGET_FILE:dcn>"
                                                   HOTROW_DEEPFM_BINARY="$<TARGET_FILE:deepfm>"
+                                                  HOTROW_DIN_BINARY="$<TARGET_FILE:din>"
                                                   HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>"
                                                   HOTROW_MMOE_BINARY="$<TARGET_FILE:mmoe>"
                                                   HOTROW_PNN_BINARY="$<TARGET_FILE:pnn>"
                                                   HOTROW_WIDE_DEEP_BINARY="$<TARGET_FILE:wide_deep>"
                                                   HOTROW_XDEEPFM_BINARY="$<TARGET_FILE:xdeepfm>"
                                                   HOTROW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-add_dependencies(model_cli_test dcn deepfm dlrm mmoe pnn wide_deep xdeepfm)
+add_dependencies(model_cli_test dcn deepfm din dlrm mmoe pnn wide_deep xdeepfm)
 
 # A minute of a process that may not have the memory that its tables take.
 add_test(NAME TrainMemoryLimit

@@ -21,6 +21,7 @@
 #include "models/saving/manifest.h"
 #include "models/saving/saved_model.h"
 #include "models/train/trainer.h"
+#include "models/zoo/din_model.h"
 #include "models/zoo/dlrm_model.h"
 #include "tests/support/failing_threads.h"
 #include "tests/support/status_matchers.h"
@@ -64,10 +65,35 @@ ModelFactory SmallDlrm(const TrainerOptions& options, bool batch_norm = false) {
   };
 }
 
+// A DIN whose history shares a table with its target.
+ModelFactory SmallDin(const TrainerOptions& options) {
+  return [options](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+    DinOptions din = {.num_dense = schema.num_dense,
+                      .num_sparse = static_cast<int32_t>(schema.features.size()),
+                      .embedding_dim = options.embedding_dim,
+                      .history = "cat_0:cat_1",
+                      .attention_layer_sizes = {8},
+                      .over_arch_layer_sizes = {16, 1},
+                      .dropout = 0.1f,
+                      .seed = options.seed,
+                      .max_batch_size = options.batch_size};
+    for (const DataFeature& feature : schema.features) {
+      din.features.push_back({feature.name, feature.table, feature.max_hotness});
+    }
+    return DinModel::Create(din);
+  };
+}
+
+using FactoryOf = std::function<ModelFactory(const TrainerOptions& options)>;
+ModelFactory PlainDlrm(const TrainerOptions& options) { return SmallDlrm(options); }
+ModelFactory NormedDlrm(const TrainerOptions& options) {
+  return SmallDlrm(options, /*batch_norm=*/true);
+}
+
 // What each rank returns.
 std::vector<absl::StatusOr<TrainReport>> RunRanks(
     int world_size, const std::function<TrainerOptions(int rank)>& options_of, int threads = 1,
-    const char* spec = kSpec, bool batch_norm = false) {
+    const char* spec = kSpec, const FactoryOf& factory_of = PlainDlrm) {
   std::vector<absl::StatusOr<TrainReport>> reports(
       world_size, absl::StatusOr<TrainReport>(absl::UnknownError("did not run")));
   RunOnThreads(world_size, {.timeout_seconds = 60}, [&](Communicator& communicator) {
@@ -77,7 +103,7 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
     ThreadPool pool(threads);
     absl::StatusOr<std::unique_ptr<DataSource>> data = OpenDataSource(spec, 5);
     HOTROW_EXPECT_OK(data);
-    reports[rank] = RunTraining(options, **data, SmallDlrm(options, batch_norm), {.pool = &pool});
+    reports[rank] = RunTraining(options, **data, factory_of(options), {.pool = &pool});
     return reports[rank].status();
   });
   return reports;
@@ -85,9 +111,9 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
 
 // The report of rank 0; the others must say the same of what is common.
 TrainReport RunAlike(int world_size, const TrainerOptions& options, int threads = 1,
-                     const char* spec = kSpec, bool batch_norm = false) {
+                     const char* spec = kSpec, const FactoryOf& factory_of = PlainDlrm) {
   const auto reports = RunRanks(
-      world_size, [&](int) { return options; }, threads, spec, batch_norm);
+      world_size, [&](int) { return options; }, threads, spec, factory_of);
   for (const auto& report : reports) {
     HOTROW_EXPECT_OK(report);
     if (!report.ok()) return {};
@@ -130,15 +156,30 @@ TEST(TrainerRanksTest, TrainToTheModelOfOneRank) {
 // bits.
 TEST(TrainerRanksTest, BatchNormSeesTheWholeBatch) {
   const TrainerOptions options = SmallOptions();
-  const TrainReport one = RunAlike(1, options, 1, kSpec, /*batch_norm=*/true);
+  const TrainReport one = RunAlike(1, options, 1, kSpec, NormedDlrm);
   EXPECT_NE(one.dense_hash, RunAlike(1, options).dense_hash);
   for (const int ranks : {2, 5}) {
     SCOPED_TRACE(ranks);
-    const TrainReport many = RunAlike(ranks, options, 1, kSpec, /*batch_norm=*/true);
+    const TrainReport many = RunAlike(ranks, options, 1, kSpec, NormedDlrm);
     EXPECT_NEAR(many.test.auc, one.test.auc, 1e-3);
     EXPECT_NEAR(many.test.logloss, one.test.logloss, 1e-4);
     EXPECT_NEAR(many.train_logloss, one.train_logloss, 1e-4);
-    const TrainReport again = RunAlike(ranks, options, 2, kSpec, /*batch_norm=*/true);
+    const TrainReport again = RunAlike(ranks, options, 2, kSpec, NormedDlrm);
+    EXPECT_EQ(again.dense_hash, many.dense_hash);
+    EXPECT_EQ(again.digest.hash, many.digest.hash);
+  }
+}
+
+TEST(TrainerRanksTest, HistoriesTravelRowByRow) {
+  const TrainerOptions options = SmallOptions();
+  const TrainReport one = RunAlike(1, options, 1, kSpec, SmallDin);
+  for (const int ranks : {2, 5}) {
+    SCOPED_TRACE(ranks);
+    const TrainReport many = RunAlike(ranks, options, 1, kSpec, SmallDin);
+    EXPECT_EQ(many.rows(), one.rows());
+    EXPECT_NEAR(many.test.auc, one.test.auc, 1e-3);
+    EXPECT_NEAR(many.train_logloss, one.train_logloss, 1e-4);
+    const TrainReport again = RunAlike(ranks, options, 2, kSpec, SmallDin);
     EXPECT_EQ(again.dense_hash, many.dense_hash);
     EXPECT_EQ(again.digest.hash, many.digest.hash);
   }

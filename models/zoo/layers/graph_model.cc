@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/buffer.h"
 #include "base/device_stream.h"
 #include "base/status_macros.h"
@@ -48,6 +49,8 @@ GraphModel::GraphModel(const ModelGraphOptions& options, std::vector<GraphNode> 
     : name_(options.name),
       device_(device),
       num_tasks_(options.num_tasks),
+      table_columns_(options.table_columns),
+      unpooled_features_(options.unpooled_features),
       max_batch_size_(options.max_batch_size),
       nodes_(std::move(nodes)),
       plan_(std::make_unique<GraphPlan>(
@@ -169,6 +172,7 @@ absl::Status GraphModel::Run(const ExecContext& ctx, const ForwardStep& step,
                                    .first_sample = input_.first_sample,
                                    .parameters = parameters_.data() + plan_->parameter_offsets[n],
                                    .inputs = inputs_,
+                                   .sequences = input_.sequences,
                                    .output = Resolve(step.output, values),
                                    .sum_over_slices = input_.sum_over_slices});
 }
@@ -190,6 +194,7 @@ absl::Status GraphModel::Run(const ExecContext& ctx, const BackwardStep& step, c
                                 .parameters = parameters_.data() + offset,
                                 .gradients = gradients_.data() + offset,
                                 .inputs = inputs_,
+                                .sequences = input_.sequences,
                                 .output_gradient = Resolve(step.output_gradient, gradients),
                                 .input_gradients = outputs_,
                                 .gradients_ready = PartGradientsReady(hooks, offset),
@@ -207,6 +212,7 @@ absl::Status GraphModel::Forward(const ExecContext& ctx, const Input& input,
   input_ = {};
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
   HOTROW_RETURN_IF_ERROR(CheckForward(*this, input, max_batch_size_, logits));
+  HOTROW_RETURN_IF_ERROR(CheckSequences(input));
   input_ = input;
   input_.await_embeddings = nullptr;
   // Inputs are only read.
@@ -228,6 +234,24 @@ absl::Status GraphModel::Forward(const ExecContext& ctx, const Input& input,
   return status;
 }
 
+absl::Status GraphModel::CheckSequences(const Input& input) const {
+  if (input.sequences.size() != unpooled_features_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name_, ": ", input.sequences.size(), " sequences, expected ", unpooled_features_.size()));
+  }
+  for (const Sequence& sequence : input.sequences) {
+    if (sequence.offsets != nullptr && (sequence.gradient != nullptr || !input.training)) continue;
+    // Of no rows nothing need be there but the offsets.
+    if (sequence.offsets != nullptr && sequence.offsets[input.batch_size] == sequence.offsets[0]) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(name_, ": a sequence without ",
+                     sequence.offsets == nullptr ? "offsets" : "room for its gradient"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status GraphModel::Backward(const ExecContext& ctx, std::span<float> logit_gradient,
                                   float* embedding_gradient, const BackwardHooks& hooks) {
   HOTROW_RETURN_IF_ERROR(CheckDevice(*this, ctx.device));
@@ -235,6 +259,10 @@ absl::Status GraphModel::Backward(const ExecContext& ctx, std::span<float> logit
   const Arrays values = {.dense = const_cast<float*>(input_.dense),
                          .embeddings = const_cast<float*>(input_.embeddings)};
   const Arrays gradients = {.embeddings = embedding_gradient, .logits = logit_gradient.data()};
+  for (const Sequence& sequence : input_.sequences) {  // to which layers add
+    const int64_t rows = sequence.offsets[input_.batch_size] - sequence.offsets[0];
+    std::fill_n(sequence.gradient, rows * table_columns_, 0.0f);
+  }
   for (const BackwardStep& step : plan_->to_embeddings) {
     HOTROW_RETURN_IF_ERROR(Run(ctx, step, values, gradients, hooks));
   }

@@ -43,6 +43,7 @@ class GraphModel : public CtrModel {
   DenseLayers layers() const override;
   Device device() const override { return device_; }
   int32_t num_tasks() const override { return num_tasks_; }
+  std::vector<int32_t> unpooled_features() const override { return unpooled_features_; }
   absl::Status Forward(const ExecContext& ctx, const Input& input,
                        std::span<float> logits) override;
   using CtrModel::Backward;
@@ -73,6 +74,7 @@ class GraphModel : public CtrModel {
   GraphModel(const ModelGraphOptions& options, std::vector<GraphNode> nodes, Device device);
   absl::Status Allocate(const ExecContext& ctx);
   absl::Status InitParameters(const ExecContext& ctx, uint64_t seed);
+  absl::Status CheckSequences(const Input& input) const;
   TensorView Resolve(const internal::Location& location, const Arrays& arrays);
   void Run(const ExecContext& ctx, const internal::Move& move, const Arrays& arrays);
   absl::Status Run(const ExecContext& ctx, const internal::ForwardStep& step, const Arrays& values);
@@ -82,6 +84,8 @@ class GraphModel : public CtrModel {
   const std::string name_;
   const Device device_;
   const int32_t num_tasks_;
+  const int32_t table_columns_;
+  const std::vector<int32_t> unpooled_features_;
   const int64_t max_batch_size_;
   const std::vector<GraphNode> nodes_;
   const std::unique_ptr<const internal::GraphPlan> plan_;

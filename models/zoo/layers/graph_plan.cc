@@ -88,7 +88,9 @@ class Planner {
   void FollowInputs() {
     for (int32_t n = 0; n < size(); ++n) {
       const auto i = static_cast<size_t>(n);
-      reads_embeddings_[i] = nodes_[i].kind == Kind::kEmbeddings;
+      const bool reads_sequences =
+          nodes_[i].layer != nullptr && nodes_[i].layer->traits().sequences;
+      reads_embeddings_[i] = nodes_[i].kind == Kind::kEmbeddings || reads_sequences;
       wants_gradient_[i] = reads_embeddings_[i] || nodes_[i].num_parameters() > 0;
       for (const int32_t input : nodes_[i].inputs) {
         readers_[static_cast<size_t>(input)].push_back(n);

@@ -37,6 +37,7 @@ enum class LayerPhase { kForward, kBackwardInputs, kBackwardParameters };
 struct LayerTraits {
   bool on_gpu = false;          // works on a GPU as well: ctx.device says where
   bool strided_fields = false;  // takes inputs that are not packed
+  bool sequences = false;       // reads sequences, which have gradients
   // The last phase that reads the inputs, and the last one that reads the gradient of the output.
   LayerPhase inputs_until = LayerPhase::kForward;
   LayerPhase gradient_until = LayerPhase::kBackwardInputs;
@@ -52,8 +53,9 @@ struct LayerForward {
   int64_t first_sample = 0;  // as CtrModel::Input
   const float* parameters = nullptr;
   std::span<const TensorView> inputs;
-  TensorView output;          // packed; to be overwritten
-  SliceSums sum_over_slices;  // CtrModel::Input's
+  std::span<const CtrModel::Sequence> sequences;  // all of the model's
+  TensorView output;                              // packed; to be overwritten
+  SliceSums sum_over_slices;                      // CtrModel::Input's
 };
 
 // The way back of the last Forward, which was for training. The same for both phases.
@@ -62,6 +64,7 @@ struct LayerBackward {
   const float* parameters = nullptr;
   float* gradients = nullptr;  // of the parameters
   std::span<const TensorView> inputs;
+  std::span<const CtrModel::Sequence> sequences;  // a layer adds its share to their gradients
   TensorView output_gradient;  // packed; only read, unless LayerTraits say otherwise
   // Shaped as the inputs. To be overwritten; where data is null nobody wants it.
   std::span<const TensorView> input_gradients;

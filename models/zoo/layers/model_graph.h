@@ -21,10 +21,13 @@ namespace hotrow {
 struct ModelGraphOptions {
   std::string name;           // of the model
   int32_t num_dense = 0;      // dense features, >= 0
-  int32_t num_sparse = 0;     // pooled features, >= 1
+  int32_t num_sparse = 0;     // pooled features, >= 0
   int32_t table_columns = 0;  // of each of them
   int32_t num_tasks = 1;      // logits of a sample
-  uint64_t seed = 0;          // of the first parameters and of dropout
+  // CtrModel::unpooled_features, which num_sparse does not count, and the most rows of a sample.
+  std::vector<int32_t> unpooled_features;
+  std::vector<int64_t> max_lengths;
+  uint64_t seed = 0;  // of the first parameters and of dropout
   int64_t max_batch_size = 0;
   DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
   bool tf32 = false;                                 // MlpOptions::tf32
@@ -82,7 +85,7 @@ class ModelGraph {
   // One field for each feature: columns [first_column, first_column + columns) of its table;
   // columns = 0: up to the last.
   GraphValue Embeddings(int32_t first_column = 0, int32_t columns = 0);
-  // The same for features [first_feature, first_feature + num_features) of the data.
+  // The same for pooled features [first_feature, first_feature + num_features) of the data.
   GraphValue EmbeddingsOf(int32_t first_feature, int32_t num_features, int32_t first_column = 0,
                           int32_t columns = 0);
 

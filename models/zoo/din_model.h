@@ -1,0 +1,54 @@
+#ifndef HOTROW_MODELS_ZOO_DIN_MODEL_H_
+#define HOTROW_MODELS_ZOO_DIN_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/zoo/layers/graph_model.h"
+#include "ops/dense_precision.h"
+
+namespace hotrow {
+
+// A feature of the data, as DataFeature has it.
+struct DinFeature {
+  std::string name;
+  std::string table;
+  int64_t max_hotness = 0;
+};
+
+struct DinOptions {
+  int32_t num_dense = 0;             // I >= 0
+  int32_t num_sparse = 0;            // features
+  std::vector<DinFeature> features;  // their names, in the order of the data
+  int32_t embedding_dim = 0;         // D
+  // "HISTORY:TARGET", joined by commas: a feature with many values and what it is looked at for.
+  std::string history;
+  std::vector<int32_t> attention_layer_sizes;  // hidden layers of each attention's MLP
+  std::vector<int32_t> over_arch_layer_sizes;  // of the MLP over all; the last one is 1
+  float dropout = 0;                           // of that MLP: after each hidden layer, [0, 1)
+  bool batch_norm = false;                     // of that MLP: before each ReLU
+  uint64_t seed = 0;                           // of the first parameters and of dropout
+  int64_t max_batch_size = 0;
+  DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
+};
+
+// The Deep Interest Network (Zhou et al. 2018, "Deep Interest Network for Click-Through Rate
+// Prediction"): an MLP over
+//   for each history  the sum of its rows, each times its relevance for the target, see
+//                     TargetAttentionLayer
+//   features          that share a table with a history: the sum of their rows
+//   the others        their pooled vectors
+//   the dense features
+// Parts: "attention0" ..., one for each history; "mlp". The planner is told of the MLP alone.
+class DinModel {
+ public:
+  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DinOptions& options);
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_ZOO_DIN_MODEL_H_

@@ -1,0 +1,242 @@
+#include "models/zoo/layers/sequence_layers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+
+namespace hotrow {
+namespace {
+
+// A sample has some dozens of rows.
+constexpr int64_t kChunkSamples = 16;
+
+using Sequence = CtrModel::Sequence;
+
+// Rows of sample b.
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+RowRange RowsOf(const Sequence& sequence, int64_t b) {
+  return {sequence.offsets[b] - sequence.offsets[0], sequence.offsets[b + 1] - sequence.offsets[0]};
+}
+int64_t CountRows(const Sequence& sequence, int64_t batch_size) {
+  return sequence.offsets[batch_size] - sequence.offsets[0];
+}
+
+class SequenceSumLayer : public Layer {
+ public:
+  SequenceSumLayer(int32_t sequence, int32_t dim) : sequence_(sequence), dim_(dim) {}
+  TensorShape output() const override { return {1, dim_}; }
+  LayerTraits traits() const override { return {.sequences = true}; }
+
+  absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
+    const Sequence& sequence = pass.sequences[static_cast<size_t>(sequence_)];
+    ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        float* const y = pass.output.data + b * pass.output.row_stride;
+        std::fill_n(y, dim_, 0.0f);
+        const RowRange rows = RowsOf(sequence, b);
+        for (int64_t j = rows.begin; j < rows.end; ++j) {
+          for (int64_t i = 0; i < dim_; ++i) y[i] += sequence.rows[j * dim_ + i];
+        }
+      }
+    });
+    return absl::OkStatus();
+  }
+  absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
+    const Sequence& sequence = pass.sequences[static_cast<size_t>(sequence_)];
+    ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        const float* const dy = pass.output_gradient.data + b * pass.output_gradient.row_stride;
+        const RowRange rows = RowsOf(sequence, b);
+        for (int64_t j = rows.begin; j < rows.end; ++j) {
+          for (int64_t i = 0; i < dim_; ++i) sequence.gradient[j * dim_ + i] += dy[i];
+        }
+      }
+    });
+    return absl::OkStatus();
+  }
+
+ private:
+  const int32_t sequence_;
+  const int32_t dim_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TargetAttentionLayer>> TargetAttentionLayer::Create(
+    const Options& options) {
+  std::unique_ptr<TargetAttentionLayer> out(new TargetAttentionLayer(options));
+  MlpOptions mlp = options.mlp;
+  mlp.sizes = options.sizes;
+  mlp.sizes.insert(mlp.sizes.begin(), 4 * options.dim);
+  mlp.max_batch_size = options.max_rows;
+  // Its rows have no number in the whole batch that a slice could know.
+  mlp.dropout = 0;
+  HOTROW_ASSIGN_OR_RETURN(out->mlp_, Mlp::Create(mlp));
+  const auto take = [&](int64_t columns, HostBuffer<float>* buffer) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(*buffer,
+                            HostBuffer<float>::Create(options.max_rows * columns, HugePages::kTry));
+    return absl::OkStatus();
+  };
+  HOTROW_RETURN_IF_ERROR(take(4 * out->dim(), &out->pairs_));
+  HOTROW_RETURN_IF_ERROR(take(4 * out->dim(), &out->pair_gradients_));
+  HOTROW_RETURN_IF_ERROR(take(1, &out->relevances_));
+  HOTROW_RETURN_IF_ERROR(take(1, &out->relevance_gradients_));
+  return out;
+}
+
+LayerTraits TargetAttentionLayer::traits() const {
+  return {.sequences = true,
+          .inputs_until = LayerPhase::kBackwardInputs,
+          .gradient_until = LayerPhase::kBackwardInputs};
+}
+
+void TargetAttentionLayer::InitParameters(uint64_t seed, std::span<float> parameters) const {
+  mlp_->InitParameters(seed, parameters);
+}
+
+Mlp::BackwardArgs TargetAttentionLayer::ArgsOf(const LayerBackward& pass) {
+  return {.parameters = pass.parameters,
+          .dy = relevance_gradients_.data(),
+          .dy_stride = 1,
+          .dx = pair_gradients_.data(),
+          .dx_stride = 4 * dim(),
+          .parameter_gradients = pass.gradients};
+}
+
+absl::Status TargetAttentionLayer::Forward(const ExecContext& ctx, const LayerForward& pass) {
+  const Sequence& sequence = pass.sequences[static_cast<size_t>(options_.sequence)];
+  const TensorView& target = pass.inputs[0];
+  const int64_t rows = CountRows(sequence, pass.batch_size);
+  if (rows > options_.max_rows) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a batch of ", rows, " rows of a history, expected ", options_.max_rows, " at most"));
+  }
+  const int64_t d = dim();
+  ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const float* const t = target.data + b * target.row_stride;
+      const RowRange range = RowsOf(sequence, b);
+      for (int64_t j = range.begin; j < range.end; ++j) {
+        const float* const h = sequence.rows + j * d;
+        float* const pair = pairs_.data() + j * 4 * d;
+        for (int64_t i = 0; i < d; ++i) {
+          pair[i] = h[i];
+          pair[d + i] = t[i];
+          pair[2 * d + i] = h[i] - t[i];
+          pair[3 * d + i] = h[i] * t[i];
+        }
+      }
+    }
+  });
+  HOTROW_RETURN_IF_ERROR(mlp_->Forward(ctx, {.parameters = pass.parameters,
+                                             .x = pairs_.data(),
+                                             .x_stride = 4 * d,
+                                             .batch_size = rows,
+                                             .y = relevances_.data(),
+                                             .y_stride = 1,
+                                             .training = pass.training,
+                                             .step = pass.step}));
+  ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      float* const y = pass.output.data + b * pass.output.row_stride;
+      std::fill_n(y, d, 0.0f);
+      const RowRange range = RowsOf(sequence, b);
+      for (int64_t j = range.begin; j < range.end; ++j) {
+        for (int64_t i = 0; i < d; ++i) y[i] += relevances_[j] * sequence.rows[j * d + i];
+      }
+    }
+  });
+  return absl::OkStatus();
+}
+
+absl::Status TargetAttentionLayer::BackwardInputs(const ExecContext& ctx,
+                                                  const LayerBackward& pass) {
+  const Sequence& sequence = pass.sequences[static_cast<size_t>(options_.sequence)];
+  const TensorView& target = pass.inputs[0];
+  const TensorView& dtarget = pass.input_gradients[0];
+  const int64_t d = dim();
+  const auto dy_of = [&](int64_t b) {
+    return pass.output_gradient.data + b * pass.output_gradient.row_stride;
+  };
+  ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const float* const dy = dy_of(b);
+      const RowRange range = RowsOf(sequence, b);
+      for (int64_t j = range.begin; j < range.end; ++j) {
+        float sum = 0;
+        for (int64_t i = 0; i < d; ++i) sum += dy[i] * sequence.rows[j * d + i];
+        relevance_gradients_[j] = sum;
+      }
+    }
+  });
+  HOTROW_RETURN_IF_ERROR(mlp_->BackwardInput(ctx, ArgsOf(pass)));
+  ParallelFor(ctx.pool, pass.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const float* const dy = dy_of(b);
+      const float* const t = target.data + b * target.row_stride;
+      float* const dt = dtarget.data == nullptr ? nullptr : dtarget.data + b * dtarget.row_stride;
+      if (dt != nullptr) std::fill_n(dt, d, 0.0f);
+      const RowRange range = RowsOf(sequence, b);
+      for (int64_t j = range.begin; j < range.end; ++j) {
+        const float* const h = sequence.rows + j * d;
+        const float* const g = pair_gradients_.data() + j * 4 * d;
+        float* const dh = sequence.gradient + j * d;
+        for (int64_t i = 0; i < d; ++i) {
+          dh[i] += relevances_[j] * dy[i] + g[i] + g[2 * d + i] + t[i] * g[3 * d + i];
+        }
+        if (dt == nullptr) continue;
+        for (int64_t i = 0; i < d; ++i) dt[i] += g[d + i] - g[2 * d + i] + h[i] * g[3 * d + i];
+      }
+    }
+  });
+  return absl::OkStatus();
+}
+
+absl::Status TargetAttentionLayer::BackwardParameters(const ExecContext& ctx,
+                                                      const LayerBackward& pass) {
+  return mlp_->BackwardParameters(ctx, ArgsOf(pass));
+}
+
+GraphValue AddSequenceSum(ModelGraph& graph, std::string_view name, int32_t sequence) {
+  return graph.AddLayer(
+      name, std::make_unique<SequenceSumLayer>(sequence, graph.options().table_columns), {});
+}
+
+GraphValue AddTargetAttention(ModelGraph& graph, std::string_view name, int32_t sequence,
+                              GraphValue target, const std::string& flag,
+                              std::vector<int32_t> sizes) {
+  if (!graph.ok()) return {};
+  const ModelGraphOptions& options = graph.options();
+  if (graph.shape(target).width() != options.table_columns) {
+    return graph.Fail(absl::InvalidArgumentError(
+        absl::StrCat(std::string(name), ": the target has ", graph.shape(target).width(),
+                     " columns and the rows of the history ", options.table_columns)));
+  }
+  for (const int32_t size : sizes) {
+    if (size >= 1) continue;
+    return graph.Fail(
+        absl::InvalidArgumentError(absl::StrCat(flag, ": every layer needs a size of at least 1")));
+  }
+  sizes.push_back(1);
+  const int64_t max_rows =
+      options.max_batch_size * options.max_lengths[static_cast<size_t>(sequence)];
+  const auto num_layers = static_cast<int32_t>(sizes.size());
+  return graph.AddLayer(
+      name,
+      TargetAttentionLayer::Create({.sequence = sequence,
+                                    .dim = options.table_columns,
+                                    .max_rows = std::max<int64_t>(max_rows, 1),
+                                    .sizes = std::move(sizes),
+                                    .mlp = {.seed = options.seed,
+                                            .first_layer_id = graph.TakeLayerIds(num_layers),
+                                            .precision = options.precision}}),
+      {target});
+}
+
+}  // namespace hotrow
