@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
+#include "models/saving/blob_files.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/manifest.h"
@@ -85,6 +86,9 @@ absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path,
   for (const SavedModel::Residuals& residuals : model.residuals) {
     HOTROW_RETURN_IF_ERROR(
         look_at(absl::StrCat(model.dir, "/", residuals.file), residuals.bytes).status());
+  }
+  for (const SavedModel::Blob& blob : model.blobs) {
+    HOTROW_RETURN_IF_ERROR(look_at(absl::StrCat(model.dir, "/", blob.file), blob.bytes).status());
   }
   const std::string lock = JobLockPath(model.is_checkpoint ? ParentDir(model.dir) : model.dir);
   if (env.ListDir(lock).ok()) {
@@ -270,6 +274,12 @@ absl::StatusOr<CheckpointReport> Verify(Env& env, const std::string& path, int64
     if (found.bytes != model.residuals[r].bytes) continue;  // likewise
     const auto rank = static_cast<int32_t>(r);
     HOTROW_RETURN_IF_ERROR(Note(ReadSavedResiduals(env, model, rank).status(), &report));
+  }
+  for (const SavedModel::Blob& blob : model.blobs) {
+    HOTROW_ASSIGN_OR_RETURN(const CheckpointReport::File found,
+                            SizeOf(env, absl::StrCat(model.dir, "/", blob.file)));
+    if (found.bytes != blob.bytes) continue;  // likewise
+    HOTROW_RETURN_IF_ERROR(Note(ReadSavedBlob(env, model, blob).status(), &report));
   }
   std::vector<PortableDigest> tables(model.tables.size());
   bool read_all = true;

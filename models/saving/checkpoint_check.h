@@ -22,7 +22,8 @@ struct CheckpointReport {
     std::string path;
     int64_t bytes = -1;  // -1: it is not there
   };
-  // Files that belong to it alone: manifest, dense file, snapshots of memory stores, residuals.
+  // Files that belong to it alone: manifest, dense file, snapshots of memory stores, residuals,
+  // blobs.
   std::vector<File> files;
 
   std::vector<int64_t> part_rows;  // of each part, by rank; -1: not known

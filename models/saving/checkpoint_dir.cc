@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/saving/blob_files.h"
 #include "models/saving/checkpoint_dir_impl.h"
 #include "models/saving/manifest.h"
 #include "models/saving/store_paths_impl.h"
@@ -72,6 +73,7 @@ absl::Status WriteUnfinished(Env& env, const std::string& dir,
   HOTROW_RETURN_IF_ERROR(RemoveFlatDir(env, model->dir));
   HOTROW_RETURN_IF_ERROR(env.CreateDirs(model->dir));
   HOTROW_RETURN_IF_ERROR(WriteSavedVocabulary(env, kVocabularyName, model));
+  HOTROW_RETURN_IF_ERROR(WriteSavedBlobs(env, model));
   return WriteSavedDense(env, kDenseName, dense, model);
 }
 

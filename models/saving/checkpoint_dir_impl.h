@@ -33,8 +33,8 @@ inline constexpr char kProbe[] = "/probe.tmp";
 std::string UnfinishedDir(const std::string& dir);
 std::string RetiredDir(const std::string& dir);
 
-// First phase: makes the unfinished directory with the dense file and the vocabulary. Sets
-// model->dir to it.
+// First phase: makes the unfinished directory with the dense file, the vocabulary and the
+// blobs. Sets model->dir to it.
 absl::Status WriteUnfinished(Env& env, const std::string& dir,
                              const DenseArrays<const float>& dense, SavedModel* model);
 // Second phase: writes the manifest and renames the directory, which commits it.

@@ -323,6 +323,7 @@ absl::Status CheckpointWriter::Impl::Commit() {
   TraceSpan span(options.trace, "checkpoint_commit");
   const std::string manifest = SavedModelManifest(model);
   outcome.bytes = model.dense_bytes + static_cast<int64_t>(manifest.size());
+  for (const SavedModel::Blob& blob : model.blobs) outcome.bytes += blob.bytes;
   // A checkpoint of this step was renamed, but the sync failed: whether it lasts was open.
   HOTROW_ASSIGN_OR_RETURN(const bool is_there, env.Exists(current.dir));
   if (is_there) {

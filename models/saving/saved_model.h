@@ -73,6 +73,15 @@ struct SavedModel {
     uint32_t crc = 0;
   };
 
+  // Bytes that mean something to the writer alone (models/saving/blob_files.h).
+  struct Blob {
+    std::string name;
+    std::string file;  // a name in `dir`
+    int64_t bytes = 0;
+    uint32_t crc = 0;
+  };
+  using BlobBytes = std::vector<std::pair<std::string, std::string>>;  // names, bytes
+
   std::string model;  // CtrModel::name
   // The flags that give each dense parameter its meaning, such as layer sizes.
   std::vector<std::pair<std::string, std::string>> shape;
@@ -95,6 +104,10 @@ struct SavedModel {
   // Vocabulary::Encode, for writers; null: there is none. Reading leaves it null
   // (ReadSavedVocabulary).
   std::shared_ptr<const std::string> vocabulary_bytes;
+
+  std::vector<Blob> blobs;  // in checkpoints
+  // For writers; null: there are none. Reading leaves it null (ReadSavedBlob).
+  std::shared_ptr<const BlobBytes> blob_bytes;
 
   // In checkpoints; one that was imported may have none.
   bool is_checkpoint = false;

@@ -3,10 +3,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/env.h"
+#include "models/saving/blob_files.h"
 #include "models/saving/checkpoint.h"
+#include "models/saving/checkpoint_check.h"
 #include "models/saving/checkpoint_dir_impl.h"
 #include "models/saving/partial_dir_impl.h"
 #include "models/saving/saved_snapshots_impl.h"
@@ -21,8 +24,10 @@ namespace {
 using test::IsOk;
 using test::MemEnv;
 using test::StatusIs;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(StorePathsTest, PathsAreJoinedAndTakenApart) {
   EXPECT_EQ(ParentDir("/a/b"), "/a");
@@ -170,6 +175,73 @@ TEST_F(PartialDirTest, ATargetIsFreeWhenNothingIsThere) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not empty")));
   EXPECT_THAT(CheckIsFree(env_, "/run/out/a"),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is no directory")));
+}
+
+// A checkpoint whose writer keeps bytes of its own beside the tables.
+SavedModel WithBlobs(SavedModel::BlobBytes blobs) {
+  SavedModel model;
+  model.model = "custom";
+  model.dense_optimizer = "sgd";
+  model.step = 5;
+  model.features = {{"item", "items"}};
+  model.tables = {{.name = "items", .dim = 4, .optimizer = "sgd"}};
+  model.dir = "/run";
+  model.parts = {{.store = "memory", .tables_dir = SavedTablesDir("/run"), .snapshot = 7}};
+  model.blob_bytes = std::make_shared<const SavedModel::BlobBytes>(std::move(blobs));
+  return model;
+}
+
+TEST(BlobsTest, TheyComeBackByTheirNames) {
+  MemEnv env;
+  const std::string binary("\0\xff/", 3);
+  HOTROW_ASSERT_OK(
+      WriteCheckpoint(env, "/run", WithBlobs({{"model", binary}, {"a \"name\"", ""}}), {})
+          .status());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, "/run"));
+  ASSERT_EQ(saved.blobs.size(), 2u);
+  EXPECT_EQ(saved.blobs[0].name, "model");
+  EXPECT_EQ(saved.blobs[1].name, "a \"name\"");
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string model, ReadSavedBlob(env, saved, saved.blobs[0]));
+  EXPECT_EQ(model, binary);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string empty, ReadSavedBlob(env, saved, saved.blobs[1]));
+  EXPECT_EQ(empty, "");
+}
+
+TEST(BlobsTest, ManifestsWithoutThemAreAsEver) {
+  MemEnv env;
+  HOTROW_ASSERT_OK(WriteCheckpoint(env, "/run", WithBlobs({}), {}).status());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, "/run"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string manifest,
+                              ReadFileToString(env, saved.dir + "/manifest.json"));
+  EXPECT_THAT(manifest, Not(HasSubstr("blobs")));
+}
+
+TEST(BlobsTest, DamageIsNamed) {
+  MemEnv env;
+  HOTROW_ASSERT_OK(WriteCheckpoint(env, "/run", WithBlobs({{"model", "bytes"}}), {}).status());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, "/run"));
+  const std::string path = saved.dir + "/blob-00000";
+  for (const std::string text : {"bytez", "byte", ""}) {
+    HOTROW_ASSERT_OK(WriteFileAtomically(env, path, text));
+    EXPECT_THAT(ReadSavedBlob(env, saved, saved.blobs[0]).status(),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report,
+                                VerifyCheckpoint(env, "/run", /*store_bytes=*/0));
+    EXPECT_THAT(report.damage, Contains(HasSubstr(path))) << text;
+  }
+  HOTROW_ASSERT_OK(env.Remove(path));
+  EXPECT_THAT(ReadSavedBlob(env, saved, saved.blobs[0]).status(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no such file")));
+}
+
+TEST(BlobsTest, NamesAreDistinctTexts) {
+  EXPECT_THAT(CheckBlobs({{"a", ""}, {"b", ""}}), IsOk());
+  EXPECT_THAT(CheckBlobs({{"a", ""}, {"a", ""}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"a\" is there twice")));
+  EXPECT_THAT(CheckBlobs({{"", ""}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("empty")));
+  EXPECT_THAT(CheckBlobs({{"\xff", ""}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("UTF-8")));
 }
 
 }  // namespace
