@@ -1,0 +1,109 @@
+#ifndef HOTROW_CAPI_CALL_IMPL_H_
+#define HOTROW_CAPI_CALL_IMPL_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "hotrow/hotrow.h"
+
+// What all functions of the C interface share: errors, structs that grow, texts.
+
+namespace hotrow::capi {
+
+// Keeps the message for hotrow_error_message and returns the code. Allocates nothing.
+hotrow_status Keep(hotrow_status code, std::string_view message) noexcept;
+hotrow_status Keep(const absl::Status& status) noexcept;
+
+// Runs what a function of the interface does. Nothing is thrown beyond it.
+template <typename Body>
+hotrow_status Call(const Body& body) noexcept {
+  try {
+    const absl::Status status = body();
+    return status.ok() ? HOTROW_OK : Keep(status);
+  } catch (const std::bad_alloc&) {
+    return Keep(HOTROW_RESOURCE_EXHAUSTED, "out of memory");
+  } catch (const std::exception& error) {
+    return Keep(HOTROW_INTERNAL, error.what());
+  } catch (...) {
+    return Keep(HOTROW_INTERNAL, "an exception of an unknown type");
+  }
+}
+// The same for functions that cannot fail.
+template <typename Body>
+void CallVoid(const Body& body) noexcept {
+  Call([&] {
+    body();
+    return absl::OkStatus();
+  });
+}
+
+// InvalidArgument when an argument is null.
+inline absl::Status NotNull(const void* argument, std::string_view name) {
+  if (argument != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(name), ": is null"));
+}
+
+// A struct that begins with struct_size, with `value` for what the caller does not know.
+template <typename T>
+void WriteDefault(const T& value, T* out, uint64_t struct_size) {
+  if (out == nullptr || struct_size < sizeof(uint64_t)) return;
+  std::memset(static_cast<void*>(out), 0, struct_size);
+  std::memcpy(static_cast<void*>(out), &value, std::min<uint64_t>(struct_size, sizeof(T)));
+  std::memcpy(static_cast<void*>(out), &struct_size, sizeof(struct_size));
+}
+
+// The larger struct of a newer header may have fields that say nothing.
+inline constexpr uint64_t kStructSizeMax = 4096;
+
+// Takes a struct of any version. defaults: what its fields are where the caller has none. All
+// structs still have their first size. Errors: InvalidArgument (no struct), Unimplemented.
+template <typename T>
+absl::StatusOr<T> TakeStruct(const void* in, uint64_t struct_size, const T& defaults,
+                             std::string_view name) {
+  if (in == nullptr) return NotNull(in, name);
+  if (struct_size < sizeof(T) || struct_size > kStructSizeMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(name), ".struct_size: is ", struct_size,
+                     ", must be the size of the struct; call its _default function first"));
+  }
+  const auto* const bytes = static_cast<const unsigned char*>(in);
+  if (std::any_of(bytes + sizeof(T), bytes + struct_size, [](unsigned char b) { return b != 0; })) {
+    return absl::UnimplementedError(
+        absl::StrCat(std::string(name), ": has fields that this library (", hotrow_version(),
+                     ") does not know; leave them zero, or take a newer one"));
+  }
+  T out = defaults;
+  std::memcpy(&out, in, sizeof(T));
+  return out;
+}
+template <typename T>
+absl::StatusOr<T> TakeStruct(const T* in, const T& defaults, std::string_view name) {
+  if (in == nullptr) return NotNull(in, name);
+  uint64_t struct_size = 0;
+  std::memcpy(&struct_size, in, sizeof(struct_size));
+  return TakeStruct<T>(static_cast<const void*>(in), struct_size, defaults, name);
+}
+
+// Copies a text with its NUL.
+absl::Status GiveText(std::string_view text, char* out, uint64_t size, uint64_t* needed);
+// OutOfRange when the buffer is smaller than `need`; sets *needed.
+absl::Status CheckRoom(uint64_t need, const void* out, uint64_t size, uint64_t* needed);
+
+// As an empty text where there is none.
+inline std::string_view TextOf(const char* text) { return text == nullptr ? "" : text; }
+
+// Puts the place of an argument in front of an error: "tables[2]: ...".
+absl::Status At(std::string_view place, const absl::Status& status);
+
+}  // namespace hotrow::capi
+
+#endif  // HOTROW_CAPI_CALL_IMPL_H_

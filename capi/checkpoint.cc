@@ -1,0 +1,161 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/env.h"
+#include "base/status_macros.h"
+#include "capi/call_impl.h"
+#include "capi/handles_impl.h"
+#include "models/saving/blob_files.h"
+#include "models/saving/checkpoint.h"
+
+struct hotrow_saved {
+  hotrow::SavedModel model;
+};
+
+namespace hotrow::capi {
+namespace {
+
+absl::StatusOr<SavedModel::BlobBytes> TakeBlobs(const hotrow_blob* blobs, int64_t num_blobs) {
+  SavedModel::BlobBytes out;
+  if (num_blobs < 0 || num_blobs > kBlobsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_blobs: is ", num_blobs, ", must lie in [0, ", kBlobsMax, "]"));
+  }
+  if (num_blobs > 0) HOTROW_RETURN_IF_ERROR(NotNull(blobs, "blobs"));
+  for (int64_t i = 0; i < num_blobs; ++i) {
+    const std::string place = absl::StrCat("blobs[", i, "]");
+    HOTROW_RETURN_IF_ERROR(NotNull(blobs[i].name, absl::StrCat(place, ".name")));
+    if (blobs[i].size > 0) {
+      HOTROW_RETURN_IF_ERROR(NotNull(blobs[i].data, absl::StrCat(place, ".data")));
+    }
+    out.emplace_back(blobs[i].name, std::string(static_cast<const char*>(blobs[i].data),
+                                                static_cast<size_t>(blobs[i].size)));
+  }
+  HOTROW_RETURN_IF_ERROR(CheckBlobs(out));
+  return out;
+}
+
+// A call of the writer of a collection's checkpoints.
+template <typename Body>
+hotrow_status CallWriter(const hotrow_collection* collection, const Body& body) noexcept {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(collection, "collection"));
+    const Turn turn(collection->tables);
+    HOTROW_RETURN_IF_ERROR(turn.status());
+    if (turn->writer == nullptr) {
+      return absl::FailedPreconditionError(
+          "the collection was created without a checkpoint_dir, where checkpoints go");
+    }
+    return body(*turn.operator->(), *turn->writer);
+  });
+}
+
+std::string Describe(const SavedModel& model) {
+  using Json = nlohmann::ordered_json;
+  Json tables = Json::array();
+  for (const SavedModel::Table& table : model.tables) {
+    tables.push_back(
+        {{"name", table.name},
+         {"dim", table.dim},
+         {"optimizer", table.optimizer},
+         {"weights_precision", std::string(WeightsPrecisionName(table.weights_precision))}});
+  }
+  Json blobs = Json::array();
+  for (const SavedModel::Blob& blob : model.blobs) {
+    blobs.push_back({{"name", blob.name}, {"bytes", blob.bytes}});
+  }
+  const Json out = {{"dir", model.dir},
+                    {"model", model.model},
+                    {"step", model.step},
+                    {"world_size", model.parts.size()},
+                    {"tables", std::move(tables)},
+                    {"blobs", std::move(blobs)}};
+  return out.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+}  // namespace hotrow::capi
+
+using namespace hotrow;        // NOLINT: what follows is the C interface
+using namespace hotrow::capi;  // NOLINT
+
+extern "C" {
+
+hotrow_status hotrow_checkpoint_begin(hotrow_collection* collection, const hotrow_blob* blobs,
+                                      int64_t num_blobs) {
+  return CallWriter(collection, [&](Tables& tables, CheckpointWriter& writer) -> absl::Status {
+    if (writer.busy()) {
+      return absl::FailedPreconditionError(
+          "a checkpoint is still being written; wait for it, or ask whether it is committed");
+    }
+    SavedModel model = tables.description;
+    model.step = tables.collection->steps();
+    HOTROW_ASSIGN_OR_RETURN(SavedModel::BlobBytes bytes, TakeBlobs(blobs, num_blobs));
+    model.blob_bytes = std::make_shared<const SavedModel::BlobBytes>(std::move(bytes));
+    return writer.Begin(std::move(model), {});
+  });
+}
+
+hotrow_status hotrow_checkpoint_poll(hotrow_collection* collection, int32_t* committed) {
+  return CallWriter(collection, [&](Tables&, CheckpointWriter& writer) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(committed, "committed"));
+    HOTROW_ASSIGN_OR_RETURN(const bool is, writer.Poll());
+    *committed = is ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
+hotrow_status hotrow_checkpoint_wait(hotrow_collection* collection) {
+  return CallWriter(collection, [](Tables&, CheckpointWriter& writer) { return writer.Wait(); });
+}
+
+hotrow_status hotrow_checkpoint_newest(hotrow_collection* collection, char* text, uint64_t size,
+                                       uint64_t* needed) {
+  return CallWriter(collection, [&](Tables&, CheckpointWriter& writer) {
+    return GiveText(writer.newest_dir(), text, size, needed);
+  });
+}
+
+hotrow_status hotrow_saved_open(const char* path, hotrow_saved** saved) {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(path, "path"));
+    HOTROW_RETURN_IF_ERROR(NotNull(saved, "saved"));
+    HOTROW_ASSIGN_OR_RETURN(SavedModel model, ReadCheckpoint(PosixEnv(), path));
+    *saved = new hotrow_saved{std::move(model)};
+    return absl::OkStatus();
+  });
+}
+
+void hotrow_saved_destroy(hotrow_saved* saved) { delete saved; }
+
+hotrow_status hotrow_saved_describe(hotrow_saved* saved, char* text, uint64_t size,
+                                    uint64_t* needed) {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(saved, "saved"));
+    return GiveText(Describe(saved->model), text, size, needed);
+  });
+}
+
+hotrow_status hotrow_saved_blob(hotrow_saved* saved, const char* name, void* data, uint64_t size,
+                                uint64_t* needed) {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(saved, "saved"));
+    HOTROW_RETURN_IF_ERROR(NotNull(name, "name"));
+    for (const SavedModel::Blob& blob : saved->model.blobs) {
+      if (blob.name != name) continue;
+      HOTROW_RETURN_IF_ERROR(CheckRoom(static_cast<uint64_t>(blob.bytes), data, size, needed));
+      HOTROW_ASSIGN_OR_RETURN(const std::string bytes,
+                              ReadSavedBlob(PosixEnv(), saved->model, blob));
+      std::memcpy(data, bytes.data(), bytes.size());
+      return absl::OkStatus();
+    }
+    return absl::NotFoundError(
+        absl::StrCat(saved->model.dir, ": there is no blob \"", name, "\" in it"));
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,386 @@
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "capi/call_impl.h"
+#include "capi/handles_impl.h"
+#include "capi/options_impl.h"
+#include "capi/tables_impl.h"
+#include "capi/views_impl.h"
+
+namespace hotrow::capi {
+
+void Tables::End() {
+  writer.reset();  // its thread commits snapshots of the collection
+  steps.clear();
+  collection.reset();
+}
+
+Turn::Turn(std::shared_ptr<Tables> tables)
+    : tables_(std::move(tables)), nested_(tables_->caller == std::this_thread::get_id()) {
+  if (nested_) return;
+  tables_->mutex.lock();
+  tables_->caller = std::this_thread::get_id();
+}
+
+Turn::~Turn() {
+  if (nested_) return;
+  for (const auto step : tables_->dropped) tables_->steps.erase(step);
+  tables_->dropped.clear();
+  if (tables_->end_asked) tables_->End();
+  tables_->caller = std::thread::id();
+  tables_->mutex.unlock();
+}
+
+absl::Status Turn::status() const {
+  if (nested_) {
+    return absl::FailedPreconditionError(
+        "the collection was called by a callback that it had called");
+  }
+  if (tables_->collection == nullptr || tables_->closed) {
+    return absl::FailedPreconditionError("the collection has been closed");
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// A call of a collection.
+template <typename Body>
+hotrow_status CallTables(const hotrow_collection* collection, const Body& body) noexcept {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(collection, "collection"));
+    const Turn turn(collection->tables);
+    HOTROW_RETURN_IF_ERROR(turn.status());
+    return body(*turn.operator->());
+  });
+}
+
+template <typename Body>
+hotrow_status CallStep(const hotrow_step* step, const Body& body) noexcept {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(step, "step"));
+    const Turn turn(step->tables);
+    HOTROW_RETURN_IF_ERROR(turn.status());
+    return body(*step->step);
+  });
+}
+
+absl::StatusOr<const TableConfig*> FindTable(const Tables& tables, const char* name) {
+  HOTROW_RETURN_IF_ERROR(NotNull(name, "table"));
+  for (const TableConfig& table : tables.options.tables) {
+    if (table.name == name) return &table;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("table: there is no \"", name, "\""));
+}
+
+// Rows gathered for hotrow_rows_fn.
+class RowBlock {
+ public:
+  static constexpr int64_t kBytes = int64_t{1} << 20;
+  static constexpr int64_t kRowsMax = 4096;
+
+  RowBlock(int64_t dim, hotrow_rows_fn fn, void* user)
+      : dim_(dim),
+        rows_max_(std::clamp<int64_t>(kBytes / (4 * dim), 1, kRowsMax)),
+        fn_(fn),
+        user_(user) {
+    keys_.reserve(static_cast<size_t>(rows_max_));
+    rows_.reserve(static_cast<size_t>(rows_max_ * dim));
+  }
+
+  absl::Status Add(uint64_t key, std::span<const float> weights) {
+    keys_.push_back(key);
+    rows_.insert(rows_.end(), weights.begin(), weights.end());
+    return std::ssize(keys_) < rows_max_ ? absl::OkStatus() : Give();
+  }
+  absl::Status Give() {
+    if (keys_.empty()) return absl::OkStatus();
+    const hotrow_status code = fn_(user_, keys_.data(), rows_.data(), std::ssize(keys_), dim_);
+    keys_.clear();
+    rows_.clear();
+    if (code == HOTROW_OK) return absl::OkStatus();
+    return absl::Status(static_cast<absl::StatusCode>(code), "the callback ended the iteration");
+  }
+
+ private:
+  const int64_t dim_;
+  const int64_t rows_max_;
+  const hotrow_rows_fn fn_;
+  void* const user_;
+  std::vector<uint64_t> keys_;
+  std::vector<float> rows_;
+};
+
+absl::Status NoOwnSnapshots(const Tables& tables) {
+  if (tables.writer == nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the collection has a checkpoint_dir, which keeps its snapshots; use "
+      "hotrow_checkpoint_begin");
+}
+
+// A call of the snapshots that the caller keeps.
+template <typename Body>
+hotrow_status CallSnapshots(const hotrow_collection* collection, const Body& body) noexcept {
+  return CallTables(collection, [&](Tables& tables) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NoOwnSnapshots(tables));
+    return body(tables.collection->snapshots());
+  });
+}
+
+}  // namespace
+}  // namespace hotrow::capi
+
+using namespace hotrow;        // NOLINT: what follows is the C interface
+using namespace hotrow::capi;  // NOLINT
+
+extern "C" {
+
+hotrow_status hotrow_collection_create(hotrow_context* context,
+                                       const hotrow_collection_options* options,
+                                       hotrow_collection** collection) {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(collection, "collection"));
+    HOTROW_RETURN_IF_ERROR(NotNull(options, "options"));
+    HOTROW_ASSIGN_OR_RETURN(std::shared_ptr<Tables> tables, MakeTables(context, *options));
+    *collection = new hotrow_collection{std::move(tables)};
+    return absl::OkStatus();
+  });
+}
+
+hotrow_status hotrow_collection_close(hotrow_collection* collection) {
+  return CallTables(collection, [](Tables& tables) -> absl::Status {
+    if (tables.writer != nullptr) HOTROW_RETURN_IF_ERROR(tables.writer->Wait());
+    HOTROW_RETURN_IF_ERROR(tables.collection->Close());
+    tables.closed = true;
+    return absl::OkStatus();
+  });
+}
+
+void hotrow_collection_destroy(hotrow_collection* collection) {
+  if (collection == nullptr) return;
+  CallVoid([&] {
+    const Turn turn(collection->tables);
+    turn.nested() ? static_cast<void>(turn->end_asked = true) : turn->End();
+  });
+  delete collection;
+}
+
+hotrow_status hotrow_min_cache_bytes(hotrow_context* context,
+                                     const hotrow_collection_options* options, int64_t* bytes) {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(options, "options"));
+    HOTROW_RETURN_IF_ERROR(NotNull(bytes, "bytes"));
+    HOTROW_ASSIGN_OR_RETURN(EmbeddingCollectionOptions taken, TakeOptions(*options));
+    if (options->communicator != nullptr) {
+      taken.ranks.communicator = options->communicator->channel.get();
+    }
+    const Device device = context == nullptr ? Device::kCpu : context->state->exec.device;
+    HOTROW_ASSIGN_OR_RETURN(*bytes, EmbeddingCollection::MinCacheBytes(taken, device));
+    return absl::OkStatus();
+  });
+}
+
+hotrow_status hotrow_collection_describe(hotrow_collection* collection, char* text, uint64_t size,
+                                         uint64_t* needed) {
+  return CallTables(collection, [&](const Tables& tables) {
+    return GiveText(Describe(tables), text, size, needed);
+  });
+}
+
+hotrow_status hotrow_prefetch(hotrow_collection* collection, const hotrow_batch* batch,
+                              hotrow_step** step) {
+  return CallTables(collection, [&](Tables& tables) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(step, "step"));
+    HOTROW_ASSIGN_OR_RETURN(const BatchView view,
+                            TakeBatch(batch, tables.collection->feature_names()));
+    // Before the step, so that none is left behind when there is no memory for its handle.
+    auto handle = std::make_unique<hotrow_step>();
+    std::list<EmbeddingStep> made(1);
+    if (view.jagged) {
+      HOTROW_ASSIGN_OR_RETURN(made.front(), tables.collection->Prefetch(view.all));
+    } else {
+      HOTROW_ASSIGN_OR_RETURN(made.front(), tables.collection->Prefetch(view.features()));
+    }
+    tables.steps.splice(tables.steps.end(), made);
+    handle->tables = collection->tables;
+    handle->step = std::prev(tables.steps.end());
+    *step = handle.release();
+    return absl::OkStatus();
+  });
+}
+
+hotrow_status hotrow_step_lookup(hotrow_step* step, const hotrow_matrix* pooled,
+                                 const hotrow_matrix* unpooled, int64_t num_unpooled) {
+  return CallStep(step, [&](EmbeddingStep& its) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const EmbeddingOutput output,
+                            TakeOutput(pooled, unpooled, num_unpooled));
+    return its.Lookup(output);
+  });
+}
+
+hotrow_status hotrow_step_update(hotrow_step* step, const hotrow_matrix* pooled,
+                                 const hotrow_matrix* unpooled, int64_t num_unpooled,
+                                 float learning_rate_factor) {
+  return CallStep(step, [&](EmbeddingStep& its) -> absl::Status {
+    EmbeddingStep ending = std::move(its);
+    HOTROW_ASSIGN_OR_RETURN(const EmbeddingGradient gradient,
+                            TakeGradient(pooled, unpooled, num_unpooled));
+    return std::move(ending).Update(gradient, learning_rate_factor);
+  });
+}
+
+hotrow_status hotrow_step_begin_lookup(hotrow_step* step) {
+  return CallStep(step, [](EmbeddingStep& its) { return its.BeginLookup(); });
+}
+
+hotrow_status hotrow_step_begin_update(hotrow_step* step, const hotrow_matrix* pooled,
+                                       const hotrow_matrix* unpooled, int64_t num_unpooled) {
+  return CallStep(step, [&](EmbeddingStep& its) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const EmbeddingGradient gradient,
+                            TakeGradient(pooled, unpooled, num_unpooled));
+    return its.BeginUpdate(gradient);
+  });
+}
+
+void hotrow_step_destroy(hotrow_step* step) {
+  if (step == nullptr) return;
+  CallVoid([&] {
+    const Turn turn(step->tables);
+    if (turn->collection == nullptr) return;  // the step went with it
+    if (turn.nested()) {
+      turn->dropped.push_back(step->step);
+    } else {
+      turn->steps.erase(step->step);
+    }
+  });
+  delete step;
+}
+
+hotrow_status hotrow_evaluate(hotrow_collection* collection, const hotrow_batch* batch,
+                              const hotrow_matrix* pooled, const hotrow_matrix* unpooled,
+                              int64_t num_unpooled) {
+  return CallTables(collection, [&](Tables& tables) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const BatchView view,
+                            TakeBatch(batch, tables.collection->feature_names()));
+    HOTROW_ASSIGN_OR_RETURN(const EmbeddingOutput output,
+                            TakeOutput(pooled, unpooled, num_unpooled));
+    return view.jagged ? tables.collection->Evaluate(view.all, output)
+                       : tables.collection->Evaluate(view.features(), output);
+  });
+}
+
+hotrow_status hotrow_read_rows(hotrow_collection* collection, const char* table,
+                               const uint64_t* keys, int64_t num_keys, const hotrow_matrix* rows,
+                               uint8_t* found) {
+  static_assert(sizeof(bool) == sizeof(uint8_t));
+  return CallTables(collection, [&](Tables& tables) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(FindTable(tables, table).status());
+    if (num_keys < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("num_keys: is ", num_keys, ", must be at least 0"));
+    }
+    if (num_keys > 0) HOTROW_RETURN_IF_ERROR(NotNull(keys, "keys"));
+    HOTROW_RETURN_IF_ERROR(NotNull(rows, "rows"));
+    HOTROW_ASSIGN_OR_RETURN(const MatrixView<float> view, TakeMatrix(*rows, "rows"));
+    const auto n = static_cast<size_t>(num_keys);
+    return tables.collection->ReadRows(
+        table, std::span(keys, n), view,
+        found == nullptr ? std::span<bool>() : std::span(reinterpret_cast<bool*>(found), n));
+  });
+}
+
+hotrow_status hotrow_for_each_row(hotrow_collection* collection, const char* table,
+                                  hotrow_rows_fn fn, void* user) {
+  return CallTables(collection, [&](Tables& tables) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(const TableConfig* const config, FindTable(tables, table));
+    HOTROW_RETURN_IF_ERROR(NotNull(reinterpret_cast<const void*>(fn), "fn"));
+    RowBlock block(config->embedding_dim, fn, user);
+    HOTROW_RETURN_IF_ERROR(tables.collection->ForEachRow(
+        table,
+        [&](uint64_t key, std::span<const float> weights) { return block.Add(key, weights); }));
+    return block.Give();
+  });
+}
+
+hotrow_status hotrow_flush(hotrow_collection* collection) {
+  return CallTables(collection, [](Tables& tables) { return tables.collection->Flush(); });
+}
+
+hotrow_status hotrow_digest(hotrow_collection* collection, char* text, uint64_t size,
+                            uint64_t* needed) {
+  return CallTables(collection, [&](Tables& tables) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(CheckRoom(DigestTextBytesMax(tables), text, size, needed));
+    HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.collection->Digest());
+    return GiveText(DigestText(digest), text, size, needed);
+  });
+}
+
+hotrow_status hotrow_steps(hotrow_collection* collection, int64_t* steps) {
+  return CallTables(collection, [&](Tables& tables) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(steps, "steps"));
+    *steps = tables.collection->steps();
+    return absl::OkStatus();
+  });
+}
+
+hotrow_status hotrow_stats(hotrow_collection* collection, char* text, uint64_t size,
+                           uint64_t* needed) {
+  return CallTables(collection, [&](Tables& tables) {
+    return GiveText(StatsText(tables.collection->Stats()), text, size, needed);
+  });
+}
+
+hotrow_status hotrow_snapshot_announce(hotrow_collection* collection) {
+  return CallSnapshots(collection, [](EmbeddingSnapshots& snapshots) {
+    snapshots.Announce();
+    return absl::OkStatus();
+  });
+}
+
+hotrow_status hotrow_snapshot_begin(hotrow_collection* collection, uint64_t snapshot) {
+  return CallSnapshots(collection,
+                       [&](EmbeddingSnapshots& snapshots) { return snapshots.Begin(snapshot); });
+}
+
+hotrow_status hotrow_snapshot_prepared(hotrow_collection* collection, int32_t* prepared) {
+  return CallSnapshots(collection, [&](EmbeddingSnapshots& snapshots) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(prepared, "prepared"));
+    HOTROW_ASSIGN_OR_RETURN(const bool is, snapshots.Prepared());
+    *prepared = is ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
+hotrow_status hotrow_snapshot_wait(hotrow_collection* collection) {
+  return CallSnapshots(collection, [](EmbeddingSnapshots& snapshots) { return snapshots.Wait(); });
+}
+
+hotrow_status hotrow_snapshot_commit(hotrow_collection* collection, uint64_t snapshot) {
+  return CallSnapshots(collection,
+                       [&](EmbeddingSnapshots& snapshots) { return snapshots.Commit(snapshot); });
+}
+
+hotrow_status hotrow_snapshot_drop(hotrow_collection* collection, uint64_t snapshot) {
+  return CallSnapshots(collection,
+                       [&](EmbeddingSnapshots& snapshots) { return snapshots.Drop(snapshot); });
+}
+
+hotrow_status hotrow_snapshot_list(hotrow_collection* collection, uint64_t* snapshots, int64_t size,
+                                   int64_t* count) {
+  return CallSnapshots(collection, [&](EmbeddingSnapshots& its) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(count, "count"));
+    if (size > 0) HOTROW_RETURN_IF_ERROR(NotNull(snapshots, "snapshots"));
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> ids, its.List());
+    *count = std::ssize(ids);
+    std::copy_n(ids.begin(), std::clamp<int64_t>(size, 0, std::ssize(ids)), snapshots);
+    return absl::OkStatus();
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,87 @@
+#include <sched.h>
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/device.h"
+#include "base/status_macros.h"
+#include "capi/call_impl.h"
+#include "capi/handles_impl.h"
+
+namespace hotrow::capi {
+namespace {
+
+constexpr int32_t kThreadsMax = 1024;
+
+hotrow_context_options DefaultContext() { return {.struct_size = sizeof(hotrow_context_options)}; }
+
+// Of this process: what taskset or a container leaves it.
+int32_t NumProcessors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::clamp(CPU_COUNT(&set), 1, kThreadsMax);
+}
+
+absl::StatusOr<std::shared_ptr<ContextState>> MakeState(const hotrow_context_options& options) {
+  auto state = std::make_shared<ContextState>();
+  const std::string_view device = options.device == nullptr ? "cpu" : TextOf(options.device);
+  if (device != DeviceName(Device::kCpu) && device != DeviceName(Device::kCuda)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options.device: is \"", std::string(device), "\", must be cpu or cuda"));
+  }
+  if (device == DeviceName(Device::kCuda)) state->exec.device = Device::kCuda;
+  if ((options.cuda_stream != nullptr) != (state->exec.device == Device::kCuda)) {
+    return absl::InvalidArgumentError(options.cuda_stream == nullptr
+                                          ? "options.cuda_stream: is null, the device is cuda"
+                                          : "options.cuda_stream: is given, the device is cpu");
+  }
+  if (options.threads < 0 || options.threads > kThreadsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("options.threads: is ", options.threads,
+                                                   ", must lie in [0, ", kThreadsMax, "]"));
+  }
+  state->pool =
+      std::make_unique<ThreadPool>(options.threads == 0 ? NumProcessors() : options.threads);
+  HOTROW_RETURN_IF_ERROR(state->pool->status());
+  state->exec.pool = state->pool.get();
+  state->exec.stream = static_cast<CudaStream>(options.cuda_stream);
+  return state;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ContextState>> StateOf(const hotrow_context* context) {
+  if (context != nullptr) return context->state;
+  return MakeState(DefaultContext());
+}
+
+}  // namespace hotrow::capi
+
+using namespace hotrow::capi;  // NOLINT: what follows is the C interface
+
+extern "C" {
+
+void hotrow_context_options_default(hotrow_context_options* options, uint64_t struct_size) {
+  WriteDefault(DefaultContext(), options, struct_size);
+}
+
+hotrow_status hotrow_context_create(const hotrow_context_options* options,
+                                    hotrow_context** context) {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(context, "context"));
+    hotrow_context_options taken = DefaultContext();
+    if (options != nullptr) {
+      HOTROW_ASSIGN_OR_RETURN(taken, TakeStruct(options, DefaultContext(), "options"));
+    }
+    HOTROW_ASSIGN_OR_RETURN(std::shared_ptr<ContextState> state, MakeState(taken));
+    *context = new hotrow_context{std::move(state)};
+    return absl::OkStatus();
+  });
+}
+
+void hotrow_context_destroy(hotrow_context* context) {
+  CallVoid([&] { delete context; });
+}
+
+}  // extern "C"

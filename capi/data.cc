@@ -1,0 +1,155 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/enum_words.h"
+#include "base/status_macros.h"
+#include "capi/call_impl.h"
+#include "models/data/ctr_batch.h"
+#include "models/data/data_source.h"
+#include "models/data/open_data_source.h"
+
+struct hotrow_data {
+  std::shared_ptr<hotrow::DataSource> source;
+};
+struct hotrow_reader {
+  std::shared_ptr<hotrow::DataSource> source;
+  std::unique_ptr<hotrow::DataReader> reader;  // goes before the source
+};
+struct hotrow_samples {
+  hotrow::CtrBatch batch;
+};
+
+namespace hotrow::capi {
+namespace {
+
+constexpr EnumWord<Split> kSplitWords[] = {
+    {"train", Split::kTrain}, {"valid", Split::kValid}, {"test", Split::kTest}};
+
+absl::StatusOr<Split> ParseSplit(std::string_view text) {
+  for (const EnumWord<Split>& word : kSplitWords) {
+    if (word.name == text) return word.value;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("split: is \"", std::string(text), "\", must be train, valid or test"));
+}
+
+std::string Describe(const DataSchema& schema) {
+  using Json = nlohmann::ordered_json;
+  Json features = Json::array();
+  for (const DataFeature& feature : schema.features) {
+    features.push_back({{"name", feature.name},
+                        {"table", feature.table},
+                        {"num_embeddings", feature.num_embeddings},
+                        {"max_hotness", feature.max_hotness}});
+  }
+  const Json out = {{"name", schema.name},
+                    {"num_dense", schema.num_dense},
+                    {"labels", schema.labels},
+                    {"train_samples", schema.train_samples},
+                    {"valid_samples", schema.valid_samples},
+                    {"test_samples", schema.test_samples},
+                    {"features", std::move(features)}};
+  return out.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+hotrow_samples_view ViewOf(const CtrBatch& batch, const DataSchema& schema) {
+  hotrow_samples_view out = {};
+  out.struct_size = sizeof(out);
+  out.batch_size = batch.batch_size;
+  out.num_features = std::ssize(schema.features);
+  out.dense = batch.dense.data();
+  out.labels = batch.labels.data();
+  out.values = batch.values.data();
+  out.offsets = batch.offsets.data();
+  out.weights = batch.weights.empty() ? nullptr : batch.weights.data();
+  out.num_values = std::ssize(batch.values);
+  out.num_dense = schema.num_dense;
+  out.num_labels = batch.num_labels;
+  return out;
+}
+
+}  // namespace
+}  // namespace hotrow::capi
+
+using namespace hotrow;        // NOLINT: what follows is the C interface
+using namespace hotrow::capi;  // NOLINT
+
+extern "C" {
+
+hotrow_status hotrow_data_open(const char* spec, uint64_t seed, hotrow_data** data) {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(spec, "spec"));
+    HOTROW_RETURN_IF_ERROR(NotNull(data, "data"));
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<DataSource> source, OpenDataSource(spec, seed));
+    *data = new hotrow_data{std::move(source)};
+    return absl::OkStatus();
+  });
+}
+
+void hotrow_data_destroy(hotrow_data* data) {
+  CallVoid([&] { delete data; });
+}
+
+hotrow_status hotrow_data_describe(hotrow_data* data, char* text, uint64_t size, uint64_t* needed) {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(data, "data"));
+    return GiveText(Describe(data->source->schema()), text, size, needed);
+  });
+}
+
+hotrow_status hotrow_reader_open(hotrow_data* data, const char* split, int64_t epoch,
+                                 int64_t first_sample, hotrow_reader** reader) {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(data, "data"));
+    HOTROW_RETURN_IF_ERROR(NotNull(reader, "reader"));
+    HOTROW_ASSIGN_OR_RETURN(const Split parsed, ParseSplit(TextOf(split)));
+    if (epoch < 0 || first_sample < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(epoch < 0 ? "epoch" : "first_sample", ": is ",
+                                                     epoch < 0 ? epoch : first_sample,
+                                                     ", must be at least 0"));
+    }
+    auto made = std::make_unique<hotrow_reader>();
+    made->source = data->source;
+    HOTROW_ASSIGN_OR_RETURN(made->reader, data->source->OpenSplit(parsed, epoch, first_sample));
+    *reader = made.release();
+    return absl::OkStatus();
+  });
+}
+
+void hotrow_reader_destroy(hotrow_reader* reader) {
+  CallVoid([&] { delete reader; });
+}
+
+hotrow_status hotrow_samples_create(hotrow_samples** samples) {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(samples, "samples"));
+    *samples = new hotrow_samples;
+    return absl::OkStatus();
+  });
+}
+
+void hotrow_samples_destroy(hotrow_samples* samples) { delete samples; }
+
+hotrow_status hotrow_reader_next(hotrow_reader* reader, int64_t max_samples,
+                                 hotrow_samples* samples, hotrow_samples_view* view) {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(reader, "reader"));
+    HOTROW_RETURN_IF_ERROR(NotNull(samples, "samples"));
+    HOTROW_RETURN_IF_ERROR(
+        TakeStruct(view, hotrow_samples_view{.struct_size = sizeof(hotrow_samples_view)}, "view")
+            .status());
+    if (max_samples < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("max_samples: is ", max_samples, ", must be at least 1"));
+    }
+    HOTROW_RETURN_IF_ERROR(reader->reader->Next(max_samples, &samples->batch));
+    WriteDefault(ViewOf(samples->batch, reader->source->schema()), view, view->struct_size);
+    return absl::OkStatus();
+  });
+}
+
+}  // extern "C"

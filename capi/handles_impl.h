@@ -1,0 +1,96 @@
+#ifndef HOTROW_CAPI_HANDLES_IMPL_H_
+#define HOTROW_CAPI_HANDLES_IMPL_H_
+
+#include <atomic>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/exec_context.h"
+#include "base/thread_pool.h"
+#include "comm/communicator.h"
+#include "embedding/embedding_collection.h"
+#include "hotrow/hotrow.h"
+#include "models/saving/checkpoint_writer.h"
+#include "models/saving/saved_model.h"
+
+// What handles point to.
+
+namespace hotrow::capi {
+
+// Threads and device, shared by a context and its collections.
+struct ContextState {
+  std::unique_ptr<ThreadPool> pool;
+  ExecContext exec;
+};
+// null: a context with default options.
+absl::StatusOr<std::shared_ptr<ContextState>> StateOf(const hotrow_context* context);
+
+// Tables is a collection with all that lives as long: its steps, the writer of its checkpoints, and
+// what it uses of its context and its communicator.
+//
+// Threads: all members but `mutex` and `caller` belong to the Turn that is taken.
+struct Tables {
+  ~Tables() { End(); }
+  // Ends everything; steps that have not ended are cancelled.
+  void End();
+
+  std::shared_ptr<ContextState> context;
+  std::shared_ptr<Communicator> communicator;
+  EmbeddingCollectionOptions options;
+  SavedModel description;  // without parts, step and blobs
+  std::string start_dir;   // of the model or checkpoint that the tables came from
+  std::unique_ptr<EmbeddingCollection> collection;  // null: it has ended
+  std::unique_ptr<CheckpointWriter> writer;         // null: no checkpoints
+  std::list<EmbeddingStep> steps;
+  bool closed = false;  // Close was called
+
+  std::mutex mutex;
+  std::atomic<std::thread::id> caller;  // whose turn it is
+  // What was destroyed inside of a callback and goes when its turn ends.
+  std::vector<std::list<EmbeddingStep>::iterator> dropped;
+  bool end_asked = false;
+};
+
+// A call of a collection: waits until the one before it has ended.
+class Turn {
+ public:
+  explicit Turn(std::shared_ptr<Tables> tables);
+  ~Turn();
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  // FailedPrecondition: a callback of this collection called it, or it has ended.
+  absl::Status status() const;
+  // Whether a callback of this collection called it.
+  bool nested() const { return nested_; }
+  Tables* operator->() const { return tables_.get(); }
+
+ private:
+  const std::shared_ptr<Tables> tables_;
+  const bool nested_;
+};
+
+}  // namespace hotrow::capi
+
+struct hotrow_context {
+  std::shared_ptr<hotrow::capi::ContextState> state;
+};
+struct hotrow_communicator {
+  std::shared_ptr<hotrow::Communicator> channel;
+};
+struct hotrow_collection {
+  std::shared_ptr<hotrow::capi::Tables> tables;
+};
+struct hotrow_step {
+  std::shared_ptr<hotrow::capi::Tables> tables;
+  // Valid while tables->collection is there.
+  std::list<hotrow::EmbeddingStep>::iterator step;
+};
+
+#endif  // HOTROW_CAPI_HANDLES_IMPL_H_

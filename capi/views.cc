@@ -1,0 +1,179 @@
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "capi/call_impl.h"
+#include "capi/views_impl.h"
+
+namespace hotrow::capi {
+namespace {
+
+absl::Status CheckArray(const void* data, int64_t count, size_t align, std::string_view name) {
+  if (count > 0 && data == nullptr) return NotNull(data, name);
+  if (reinterpret_cast<uintptr_t>(data) % align == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(name), ": is not aligned to ", align, " bytes"));
+}
+
+template <typename T>
+absl::StatusOr<std::span<const T>> TakeArray(const void* data, int64_t count,
+                                             std::string_view name) {
+  HOTROW_RETURN_IF_ERROR(CheckArray(data, count, alignof(T), name));
+  return std::span<const T>(static_cast<const T*>(data), static_cast<size_t>(count));
+}
+
+// `Out` is a variant of spans.
+template <typename Out, typename T>
+absl::Status TakeTyped(const void* data, int64_t count, std::string_view name, Out* out) {
+  HOTROW_ASSIGN_OR_RETURN(*out, TakeArray<T>(data, count, name));
+  return absl::OkStatus();
+}
+
+absl::Status WrongType(std::string_view name, int32_t type, std::string_view legal) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(name), ": is ", type, ", must be ", std::string(legal)));
+}
+
+absl::Status TakeBagSpan(const void* data, int32_t type, int64_t count, std::string_view name,
+                         BagSpan* out) {
+  if (type == HOTROW_INT64) return TakeTyped<BagSpan, int64_t>(data, count, name, out);
+  if (type == HOTROW_INT32) return TakeTyped<BagSpan, int32_t>(data, count, name, out);
+  return WrongType("bags_type", type, "HOTROW_INT64 or HOTROW_INT32");
+}
+
+absl::StatusOr<FeatureBags> TakeBags(const hotrow_bags& in, int64_t num_bags) {
+  FeatureBags out;
+  if (in.num_values < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_values: is ", in.num_values, ", must be at least 0"));
+  }
+  if (in.values_type == HOTROW_UINT64) {
+    HOTROW_RETURN_IF_ERROR(
+        (TakeTyped<IdSpan, uint64_t>(in.values, in.num_values, "values", &out.values)));
+  } else if (in.values_type == HOTROW_INT64) {
+    HOTROW_RETURN_IF_ERROR(
+        (TakeTyped<IdSpan, int64_t>(in.values, in.num_values, "values", &out.values)));
+  } else if (in.values_type == HOTROW_INT32) {
+    HOTROW_RETURN_IF_ERROR(
+        (TakeTyped<IdSpan, int32_t>(in.values, in.num_values, "values", &out.values)));
+  } else {
+    return WrongType("values_type", in.values_type, "HOTROW_UINT64, HOTROW_INT64 or HOTROW_INT32");
+  }
+  if ((in.offsets == nullptr) == (in.lengths == nullptr)) {
+    return absl::InvalidArgumentError(
+        in.offsets == nullptr ? "offsets and lengths: are null; give one of them"
+                              : "offsets and lengths: both are given; leave one of them null");
+  }
+  if (in.offsets != nullptr) {
+    HOTROW_RETURN_IF_ERROR(
+        TakeBagSpan(in.offsets, in.bags_type, num_bags + 1, "offsets", &out.offsets));
+  } else {
+    HOTROW_RETURN_IF_ERROR(
+        TakeBagSpan(in.lengths, in.bags_type, num_bags, "lengths", &out.lengths));
+  }
+  if (in.weights != nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(out.weights, TakeArray<float>(in.weights, in.num_values, "weights"));
+  }
+  return out;
+}
+
+template <typename Views>
+absl::Status TakeMatrices(const hotrow_matrix* pooled, const hotrow_matrix* unpooled,
+                          int64_t num_unpooled, Views* out) {
+  if (pooled != nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(out->pooled, TakeMatrix(*pooled, "pooled"));
+  }
+  if (num_unpooled < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_unpooled: is ", num_unpooled, ", must be at least 0"));
+  }
+  if (num_unpooled > 0) HOTROW_RETURN_IF_ERROR(NotNull(unpooled, "unpooled"));
+  for (int64_t i = 0; i < num_unpooled; ++i) {
+    HOTROW_ASSIGN_OR_RETURN(const MatrixView<float> view,
+                            TakeMatrix(unpooled[i], absl::StrCat("unpooled[", i, "]")));
+    out->unpooled.push_back(view);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* in,
+                                    const std::vector<std::string>& feature_names) {
+  HOTROW_ASSIGN_OR_RETURN(
+      const hotrow_batch batch,
+      TakeStruct(in, hotrow_batch{.struct_size = sizeof(hotrow_batch)}, "batch"));
+  const auto num_features = static_cast<int64_t>(feature_names.size());
+  // So that no count of bags overflows.
+  if (batch.batch_size < 0 ||
+      batch.batch_size >= std::numeric_limits<int64_t>::max() / (num_features + 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch.batch_size: is ", batch.batch_size, ", must be a number of samples"));
+  }
+  HOTROW_RETURN_IF_ERROR(NotNull(batch.bags, "batch.bags"));
+  BatchView out;
+  out.all.batch_size = batch.batch_size;
+  if (batch.num_features == 0) {
+    absl::StatusOr<FeatureBags> bags = TakeBags(batch.bags[0], num_features * batch.batch_size);
+    HOTROW_RETURN_IF_ERROR(At("batch.bags[0]", bags.status()));
+    out.jagged = true;
+    out.all.values = bags->values;
+    out.all.offsets = bags->offsets;
+    out.all.lengths = bags->lengths;
+    out.all.weights = bags->weights;
+    return out;
+  }
+  if (batch.num_features != num_features) {
+    return absl::InvalidArgumentError(absl::StrCat("batch.num_features: is ", batch.num_features,
+                                                   ", the collection has ", num_features,
+                                                   "; or 0, with all features in one array"));
+  }
+  out.bags.reserve(static_cast<size_t>(num_features));
+  for (int64_t f = 0; f < num_features; ++f) {
+    absl::StatusOr<FeatureBags> bags = TakeBags(batch.bags[f], batch.batch_size);
+    if (!bags.ok()) {
+      return At(absl::StrCat("feature \"", feature_names[static_cast<size_t>(f)], "\""),
+                bags.status());
+    }
+    out.bags.push_back(*bags);
+  }
+  return out;
+}
+
+absl::StatusOr<MatrixView<float>> TakeMatrix(const hotrow_matrix& matrix, std::string_view name) {
+  const std::string place(name);
+  if (matrix.type != HOTROW_FLOAT32) {
+    return WrongType(absl::StrCat(place, ".type"), matrix.type, "HOTROW_FLOAT32");
+  }
+  if (matrix.reserved != 0) {
+    return absl::UnimplementedError(absl::StrCat(place, ".reserved: must be 0"));
+  }
+  if (matrix.rows < 0 || matrix.cols < 0 || matrix.stride < matrix.cols) {
+    return absl::InvalidArgumentError(absl::StrCat(place, ": is [", matrix.rows, ", ", matrix.cols,
+                                                   "] with a stride of ", matrix.stride,
+                                                   ", which is no matrix"));
+  }
+  const bool empty = matrix.rows == 0 || matrix.cols == 0;
+  HOTROW_RETURN_IF_ERROR(
+      CheckArray(matrix.data, empty ? 0 : 1, alignof(float), absl::StrCat(place, ".data")));
+  return MatrixView<float>(static_cast<float*>(matrix.data), matrix.rows, matrix.cols,
+                           matrix.stride);
+}
+
+absl::StatusOr<EmbeddingOutput> TakeOutput(const hotrow_matrix* pooled,
+                                           const hotrow_matrix* unpooled, int64_t num_unpooled) {
+  EmbeddingOutput out;
+  HOTROW_RETURN_IF_ERROR(TakeMatrices(pooled, unpooled, num_unpooled, &out));
+  return out;
+}
+
+absl::StatusOr<EmbeddingGradient> TakeGradient(const hotrow_matrix* pooled,
+                                               const hotrow_matrix* unpooled,
+                                               int64_t num_unpooled) {
+  EmbeddingGradient out;
+  HOTROW_RETURN_IF_ERROR(TakeMatrices(pooled, unpooled, num_unpooled, &out));
+  return out;
+}
+
+}  // namespace hotrow::capi

@@ -1,0 +1,38 @@
+#ifndef HOTROW_CAPI_VIEWS_IMPL_H_
+#define HOTROW_CAPI_VIEWS_IMPL_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/matrix_view.h"
+#include "embedding/embedding_step.h"
+#include "embedding/jagged_batch.h"
+#include "hotrow/hotrow.h"
+
+// The caller's arrays as views. Checks what the C++ side cannot see: null and unaligned pointers,
+// unknown types, counts below 0.
+
+namespace hotrow::capi {
+
+// A batch in either of its two forms.
+struct BatchView {
+  bool jagged = false;
+  JaggedBatch all;                // jagged
+  std::vector<FeatureBags> bags;  // not jagged
+  FeatureBatch features() const { return {.batch_size = all.batch_size, .features = bags}; }
+};
+absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* batch,
+                                    const std::vector<std::string>& feature_names);
+
+absl::StatusOr<MatrixView<float>> TakeMatrix(const hotrow_matrix& matrix, std::string_view name);
+absl::StatusOr<EmbeddingOutput> TakeOutput(const hotrow_matrix* pooled,
+                                           const hotrow_matrix* unpooled, int64_t num_unpooled);
+absl::StatusOr<EmbeddingGradient> TakeGradient(const hotrow_matrix* pooled,
+                                               const hotrow_matrix* unpooled, int64_t num_unpooled);
+
+}  // namespace hotrow::capi
+
+#endif  // HOTROW_CAPI_VIEWS_IMPL_H_

@@ -1,0 +1,431 @@
+#ifndef HOTROW_HOTROW_H_
+#define HOTROW_HOTROW_H_
+
+// hotrow's C interface: embedding tables that outgrow memory, for programs in any language.
+// Compiles as C11 and as C++. The program links to libhotrow.so.
+//
+// What is stable: functions, their arguments and their meaning, fields of structs with their order
+// and meaning, values of the enums, and codes of errors, within one major number of the soname
+// (libhotrow.so.1; every symbol has the version HOTROW_1). A program that was built with an older
+// header of this number runs with a newer library, and the other way round as long as it uses
+// nothing that the library lacks. What is added are functions, fields at the end of structs that
+// have a struct_size, and words. Not stable: texts of errors, and members that come on top in JSON.
+//
+// Structs: whose first field is struct_size grow at their end. Call their *_default function with
+//          sizeof, then set fields. In an array of them all have the struct_size of the first. A
+//          field that this library does not know must be zero (UNIMPLEMENTED). The others
+//          (hotrow_bags, hotrow_matrix, hotrow_blob) never grow.
+// Texts:   char pointers are UTF-8 and end in NUL. A choice is a word (optimizer "adam"); NULL is
+//          the default, the error of an unknown word lists all.
+// Results: a status. Unless it is HOTROW_OK nothing was written but where a comment says so, and
+//          hotrow_error_message() says what was wrong: which argument or field, and what was
+//          expected. No call throws or ends the process, but for bugs of the library itself; out of
+//          memory is RESOURCE_EXHAUSTED.
+// Buffers: texts that the library makes go into buffers of the caller. *needed (may be NULL) is
+//          their size with the NUL; OUT_OF_RANGE when `size` is below it, and then nothing is
+//          written and nothing else was done.
+// Memory:  what a call takes may be freed when it returns. What *_create and *_open make is ended
+// by
+//          *_destroy, which takes NULL, too.
+// Threads: calls of one collection, with its steps, wait for each other, so any thread may make
+//          them. A callback must not call what called it (FAILED_PRECONDITION). A handle is
+//          destroyed while no other thread uses it.
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- Errors ----
+
+typedef int32_t hotrow_status;
+// The numbers of Abseil and gRPC.
+enum {
+  HOTROW_OK = 0,
+  HOTROW_CANCELLED = 1,  // a callback said so
+  HOTROW_UNKNOWN = 2,
+  HOTROW_INVALID_ARGUMENT = 3,
+  HOTROW_DEADLINE_EXCEEDED = 4,
+  HOTROW_NOT_FOUND = 5,
+  HOTROW_ALREADY_EXISTS = 6,
+  HOTROW_PERMISSION_DENIED = 7,
+  HOTROW_RESOURCE_EXHAUSTED = 8,
+  HOTROW_FAILED_PRECONDITION = 9,
+  HOTROW_ABORTED = 10,
+  HOTROW_OUT_OF_RANGE = 11,
+  HOTROW_UNIMPLEMENTED = 12,
+  HOTROW_INTERNAL = 13,
+  HOTROW_UNAVAILABLE = 14,
+  HOTROW_DATA_LOSS = 15
+};
+
+// Of the last call of this thread that failed; "" before. Valid until the next one fails.
+const char* hotrow_error_message(void);
+// "INVALID_ARGUMENT"; "?" for other numbers.
+const char* hotrow_status_name(hotrow_status status);
+// Of the library: "0.1.0".
+const char* hotrow_version(void);
+
+// ---- Context: threads and device ----
+
+typedef struct hotrow_context hotrow_context;
+
+typedef struct hotrow_context_options {
+  uint64_t struct_size;
+  int32_t threads;     // with the calling one; 0: as many as this process has processors
+  const char* device;  // "cpu" (default) or "cuda": GPU 0
+  void* cuda_stream;   // cuda: a cudaStream_t, not the default one, on which rows are read and
+                       // written in the order of calls; it outlives the context's collections
+} hotrow_context_options;
+
+void hotrow_context_options_default(hotrow_context_options* options, uint64_t struct_size);
+// options may be NULL. Collections that were made in it keep what they need of it.
+hotrow_status hotrow_context_create(const hotrow_context_options* options,
+                                    hotrow_context** context);
+void hotrow_context_destroy(hotrow_context* context);
+
+// ---- Communicators: ranks that the caller connects ----
+
+typedef struct hotrow_communicator hotrow_communicator;
+
+// How a rank talks to the others, on a transport of the caller's. The ranks make the same calls in
+// the same order on each channel. Functions return HOTROW_OK or the status that the call is to end
+// with, and then may put a text of at most text_size bytes with its NUL in `text`, which should
+// name the rank at fault. After an error the communicator is not used any more.
+typedef struct hotrow_communicator_callbacks {
+  uint64_t struct_size;
+  void* user;  // of the first channel
+  int32_t rank;
+  int32_t world_size;
+  // Sends send_bytes[p] bytes from send[p] to each rank p, and receives recv_bytes[p] bytes from it
+  // to recv[p]; any may be 0, those of this rank are. Returns when all of recv is there and all of
+  // send may be overwritten. A rank that is silent for timeout_seconds is DEADLINE_EXCEEDED.
+  // Different channels are used by different threads at once; one channel by one at a time.
+  // operation ("AllGather") is the same on all ranks, unless they make different calls.
+  hotrow_status (*exchange)(void* user, const char* operation, const void* const* send,
+                            const int64_t* send_bytes, void* const* recv, const int64_t* recv_bytes,
+                            double timeout_seconds, char* text, uint64_t text_size);
+  // Another channel between the same ranks, whose calls are independent of those of this one. All
+  // ranks call it at the same point.
+  hotrow_status (*duplicate)(void* user, void** channel, char* text, uint64_t text_size);
+  // Ends a channel, the first one too. May be NULL.
+  void (*release)(void* user);
+  // Makes the calls of all ranks fail, also running ones, with UNAVAILABLE and this text, as far as
+  // the transport can; does not wait for others. Any thread, at any time until the first channel is
+  // released, whose user it gets. May be NULL: then the others find out by their timeouts.
+  void (*abort)(void* user, const char* message);
+  double timeout_seconds;  // default 30
+} hotrow_communicator_callbacks;
+
+void hotrow_communicator_callbacks_default(hotrow_communicator_callbacks* callbacks,
+                                           uint64_t struct_size);
+// Calls nothing yet.
+hotrow_status hotrow_communicator_create(const hotrow_communicator_callbacks* callbacks,
+                                         hotrow_communicator** communicator);
+// Collections that use it keep it alive.
+void hotrow_communicator_destroy(hotrow_communicator* communicator);
+
+// ---- Tables ----
+
+typedef struct hotrow_optimizer {
+  uint64_t struct_size;
+  const char* kind;     // "rowwise_adagrad" (default), "sgd", "momentum", "adagrad", "adam",
+                        // "partial_rowwise_adam", "ftrl", "lamb", "partial_rowwise_lamb"
+  float learning_rate;  // 0.01
+  float eps;            // 1e-8
+  float beta1;          // 0.9
+  float beta2;          // 0.999
+  float weight_decay;   // 0
+  float initial_accumulator;
+  float lr_power;  // FTRL: -0.5, with TensorFlow's sign
+  float l1;
+  float l2;
+  float reserved;                 // 0
+  const char* weight_decay_mode;  // "l2" (default), "decoupled"
+} hotrow_optimizer;
+
+void hotrow_optimizer_default(hotrow_optimizer* optimizer, uint64_t struct_size);
+
+// A table has no fixed size: any 64-bit key gets a row at its first update.
+typedef struct hotrow_table {
+  uint64_t struct_size;
+  const char* name;                  // required, distinct
+  int64_t embedding_dim;             // required
+  const char* const* feature_names;  // required: the features that look rows up here
+  int64_t num_features;
+  const char* pooling;                // "sum" (default), "mean", "none"
+  const char* weights_precision;      // "fp32" (default), "fp16", "bf16"
+  const hotrow_optimizer* optimizer;  // NULL: the default one
+  const char* initializer;  // "uniform" (default: in +-value), "normal" (value: deviation),
+                            // "constant", "zeros"
+  float initializer_value;  // 0.01
+  float reserved;           // 0
+  int64_t num_embeddings;   // 0: any key; otherwise keys lie in [0, num_embeddings)
+  int64_t max_hotness;      // most lookups of a feature in one sample; 0: not known
+} hotrow_table;
+
+void hotrow_table_default(hotrow_table* table, uint64_t struct_size);
+
+typedef struct hotrow_collection_options {
+  uint64_t struct_size;
+  const hotrow_table* tables;  // required
+  int64_t num_tables;
+  // The order of features in batches and outputs; none: table by table.
+  const char* const* feature_order;
+  int64_t num_feature_order;
+  uint64_t seed;           // of first rows and of stochastic rounding
+  int64_t max_batch_size;  // required; of all ranks together
+
+  // Where rows are kept.
+  const char* store;       // "memory" (default), "ssd", "rocksdb"
+  const char* store_path;  // ssd, rocksdb: required. memory: where snapshots are written, if any
+  int64_t store_memory_bytes;  // required, a hard limit; ssd: of its index and buffers
+  int64_t store_disk_bytes;    // ssd, rocksdb: required, a hard limit
+
+  // The cache above the store. 0, for memory only: none, rows are trained where they are kept.
+  int64_t cache_bytes;
+  int64_t cache_device_bytes;  // cuda: of device memory; cache_bytes is the tier below then
+  const char* cache_policy;    // "lru" (default), "lfu", "sieve"
+
+  int64_t prefetch_depth;            // steps prefetched beyond the current one, 0 to 32
+  int64_t evaluation_staging_bytes;  // 64 MiB
+
+  // Several ranks share the tables: collection calls are collective where a comment says so.
+  hotrow_communicator* communicator;  // NULL: one rank
+  const char* exchange_forward;       // "fp32" (default), "fp16", "bf16", "int8"
+  const char* exchange_backward;
+  const char* exchange_rounding;    // "nearest" (default), "stochastic"
+  int64_t exchange_feedback_bytes;  // 0: none
+
+  // Checkpoints, see below. NULL: none.
+  const char* checkpoint_dir;
+  int64_t checkpoint_keep;       // 2: how many stay
+  const char* checkpoint_model;  // "custom": a name for the model that is trained; checked when it
+                                 // goes on
+  // What the tables start from. resume: the newest checkpoint of checkpoint_dir, when there is one;
+  // what a run left in the store that was killed before its first checkpoint goes. Without it
+  // a checkpoint_dir with checkpoints is refused (FAILED_PRECONDITION).
+  int32_t resume;
+  int32_t reserved;       // 0
+  const char* init_from;  // a saved model or checkpoint of the same tables, unless it resumes;
+                          // NULL: new tables
+} hotrow_collection_options;
+
+void hotrow_collection_options_default(hotrow_collection_options* options, uint64_t struct_size);
+
+typedef struct hotrow_collection hotrow_collection;
+
+// Collective. context may be NULL: one with default options.
+hotrow_status hotrow_collection_create(hotrow_context* context,
+                                       const hotrow_collection_options* options,
+                                       hotrow_collection** collection);
+// Ends what is running and the store in good order, so that it opens quickly the next time. A step
+// that has not ended is FAILED_PRECONDITION. Of the other calls only destroy may follow.
+hotrow_status hotrow_collection_close(hotrow_collection* collection);
+// Without close the store is left as a kill would leave it: every checkpoint is there. Steps that
+// have not ended are cancelled; their handles stay to be destroyed.
+void hotrow_collection_destroy(hotrow_collection* collection);
+
+// The smallest cache_bytes (on a GPU cache_device_bytes) that create accepts for these options.
+hotrow_status hotrow_min_cache_bytes(hotrow_context* context,
+                                     const hotrow_collection_options* options, int64_t* bytes);
+
+// {"features": [{"name": "item", "table": "items", "dim": 64, "pooling": "sum", "column": 0}],
+//  "pooled_dim": 64, "start": "/ckpt/step-000000001000", "step": 1000}
+// column: of EmbeddingOutput's pooled matrix, or with pooling "none" the place among `unpooled`.
+// start: the checkpoint or model that the tables came from; "": none.
+hotrow_status hotrow_collection_describe(hotrow_collection* collection, char* text, uint64_t size,
+                                         uint64_t* needed);
+
+// ---- Batches ----
+
+enum { HOTROW_UINT64 = 1, HOTROW_INT64 = 2, HOTROW_INT32 = 3, HOTROW_FLOAT32 = 4 };
+
+// Ids in bags: one sample's lookups of one feature are a bag. Dimensions: B samples, N lookups.
+typedef struct hotrow_bags {
+  const void* values;    // [N] ids of values_type; a signed id is its value as 64 bits
+  const void* offsets;   // [B + 1] of bags_type, or NULL
+  const void* lengths;   // [B] of bags_type instead of offsets, or NULL
+  const float* weights;  // [N], or NULL: every weight is 1
+  int64_t num_values;    // N
+  int32_t values_type;   // HOTROW_UINT64, HOTROW_INT64, HOTROW_INT32
+  int32_t bags_type;     // HOTROW_INT64, HOTROW_INT32
+} hotrow_bags;
+
+typedef struct hotrow_batch {
+  uint64_t struct_size;
+  int64_t batch_size;  // B
+  // One for each feature, in their order; or a single one with all of them, feature-major, with
+  // F*B bags, and num_features = 0.
+  const hotrow_bags* bags;
+  int64_t num_features;
+} hotrow_batch;
+
+// Row-major: element (r, c) is data[r * stride + c]. On a GPU device memory, unless a comment says
+// so. Inputs are read alone.
+typedef struct hotrow_matrix {
+  void* data;
+  int64_t rows;
+  int64_t cols;
+  int64_t stride;    // in elements, at least cols
+  int32_t type;      // HOTROW_FLOAT32
+  int32_t reserved;  // 0
+} hotrow_matrix;
+
+// ---- Steps ----
+
+typedef struct hotrow_step hotrow_step;
+
+// Begins a step: makes the batch's rows resident, up to prefetch_depth steps ahead, and returns
+// without waiting for that. Steps are looked up and updated in this order. Collective.
+hotrow_status hotrow_prefetch(hotrow_collection* collection, const hotrow_batch* batch,
+                              hotrow_step** step);
+// Forward, after the update of the step before. pooled: [B, pooled_dim], NULL where no feature is
+// pooled. unpooled: [N of the feature, D] for each feature with pooling "none". Collective.
+hotrow_status hotrow_step_lookup(hotrow_step* step, const hotrow_matrix* pooled,
+                                 const hotrow_matrix* unpooled, int64_t num_unpooled);
+// Backward: gradients in the shapes of lookup. learning_rate_factor multiplies the tables' learning
+// rates. The step has ended when this returns, whatever it returns. Collective.
+hotrow_status hotrow_step_update(hotrow_step* step, const hotrow_matrix* pooled,
+                                 const hotrow_matrix* unpooled, int64_t num_unpooled,
+                                 float learning_rate_factor);
+// The first halves of both, which may be left out: rows and gradients set out between ranks, so
+// that they travel while the caller computes. After begin_update update ignores its matrices.
+hotrow_status hotrow_step_begin_lookup(hotrow_step* step);
+hotrow_status hotrow_step_begin_update(hotrow_step* step, const hotrow_matrix* pooled,
+                                       const hotrow_matrix* unpooled, int64_t num_unpooled);
+// Unpins the rows of a step that was not updated, and updates nothing.
+void hotrow_step_destroy(hotrow_step* step);
+
+// ---- Beside training ----
+
+// The values that lookup would give, and no trace left. Unseen keys read their first rows.
+// Collective.
+hotrow_status hotrow_evaluate(hotrow_collection* collection, const hotrow_batch* batch,
+                              const hotrow_matrix* pooled, const hotrow_matrix* unpooled,
+                              int64_t num_unpooled);
+// The weights of keys of one table. rows: [num_keys, D] in host memory. found: [num_keys], whether
+// a key has a row, or NULL, as it must be with several ranks. Collective.
+hotrow_status hotrow_read_rows(hotrow_collection* collection, const char* table,
+                               const uint64_t* keys, int64_t num_keys, const hotrow_matrix* rows,
+                               uint8_t* found);
+// Calls fn with the rows of one table that this rank keeps, some thousand at a time, in no order.
+// A status of fn other than HOTROW_OK ends it and is returned.
+typedef hotrow_status (*hotrow_rows_fn)(void* user, const uint64_t* keys, const float* rows,
+                                        int64_t num_rows, int64_t dim);
+hotrow_status hotrow_for_each_row(hotrow_collection* collection, const char* table,
+                                  hotrow_rows_fn fn, void* user);
+// Writes changed rows down to the store.
+hotrow_status hotrow_flush(hotrow_collection* collection);
+// Counts and hashes all rows, reading each. {"hash": "...", "tables": [{"name": "items", "rows": 7,
+// "dim": 64, "row_bytes": 272, "hash": "..."}]}. Two collections with the same hash have the same
+// rows, bit for bit. *needed is an upper bound, known before anything is read. Collective.
+hotrow_status hotrow_digest(hotrow_collection* collection, char* text, uint64_t size,
+                            uint64_t* needed);
+// Updates so far, those of what it started from included.
+hotrow_status hotrow_steps(hotrow_collection* collection, int64_t* steps);
+// What was counted: {"steps": 9, ..., "tiers": [{"name": "cache", ...}]}. embedding/stats.h has all
+// members. Of this rank.
+hotrow_status hotrow_stats(hotrow_collection* collection, char* text, uint64_t size,
+                           uint64_t* needed);
+
+// ---- Snapshots: for callers with manifests of their own ----
+
+// See store/row_store.h and embedding/snapshots.h. Not with a checkpoint_dir
+// (FAILED_PRECONDITION). A name is any number but 0.
+hotrow_status hotrow_snapshot_announce(hotrow_collection* collection);
+hotrow_status hotrow_snapshot_begin(hotrow_collection* collection, uint64_t snapshot);
+hotrow_status hotrow_snapshot_prepared(hotrow_collection* collection, int32_t* prepared);
+hotrow_status hotrow_snapshot_wait(hotrow_collection* collection);
+hotrow_status hotrow_snapshot_commit(hotrow_collection* collection, uint64_t snapshot);
+hotrow_status hotrow_snapshot_drop(hotrow_collection* collection, uint64_t snapshot);
+// At most `size` names go to `snapshots`; *count is how many there are.
+hotrow_status hotrow_snapshot_list(hotrow_collection* collection, uint64_t* snapshots, int64_t size,
+                                   int64_t* count);
+
+// ---- Checkpoints: tables, and bytes of the caller, as one ----
+
+// Bytes of the caller's that belong to a checkpoint, by name: a model's parameters, the state of
+// their optimizer, where the data stand.
+typedef struct hotrow_blob {
+  const char* name;  // distinct
+  const void* data;
+  uint64_t size;
+} hotrow_blob;
+
+// Begins a checkpoint of the tables as they are after the last update, in checkpoint_dir. Blobs are
+// copied. A thread writes while training goes on; the checkpoint appears by one rename once
+// everything in it is durable, so that a kill at any moment leaves it whole or not there, and the
+// one before it untouched. One at a time, and one for a step. Rank 0's blobs count. Collective.
+hotrow_status hotrow_checkpoint_begin(hotrow_collection* collection, const hotrow_blob* blobs,
+                                      int64_t num_blobs);
+// Whether it has just been committed. Does not wait. Collective while one is being written.
+hotrow_status hotrow_checkpoint_poll(hotrow_collection* collection, int32_t* committed);
+// Waits until it is. OK when there is none. Collective.
+hotrow_status hotrow_checkpoint_wait(hotrow_collection* collection);
+// The directory of the newest one that is committed; "": none.
+hotrow_status hotrow_checkpoint_newest(hotrow_collection* collection, char* text, uint64_t size,
+                                       uint64_t* needed);
+
+// A saved model or checkpoint, opened to be read. path: as in init_from, or a directory of
+// checkpoints, which stands for its newest one.
+typedef struct hotrow_saved hotrow_saved;
+hotrow_status hotrow_saved_open(const char* path, hotrow_saved** saved);
+void hotrow_saved_destroy(hotrow_saved* saved);
+// {"dir": "/ckpt/step-000000001000", "model": "custom", "step": 1000, "world_size": 1, "tables":
+//  [{"name", "dim", "optimizer", "weights_precision"}], "blobs": [{"name", "bytes"}]}
+hotrow_status hotrow_saved_describe(hotrow_saved* saved, char* text, uint64_t size,
+                                    uint64_t* needed);
+// The bytes of a blob; its checksum is checked (DATA_LOSS). As texts go into buffers, without a
+// NUL.
+hotrow_status hotrow_saved_blob(hotrow_saved* saved, const char* name, void* data, uint64_t size,
+                                uint64_t* needed);
+
+// ---- Data ----
+
+typedef struct hotrow_data hotrow_data;
+typedef struct hotrow_reader hotrow_reader;
+typedef struct hotrow_samples hotrow_samples;
+
+// What --data names, such as "synthetic:tables=26,rows=100000". seed: of shuffling, and of
+// generated data.
+hotrow_status hotrow_data_open(const char* spec, uint64_t seed, hotrow_data** data);
+void hotrow_data_destroy(hotrow_data* data);
+// {"name", "num_dense", "labels": [...], "train_samples", "valid_samples", "test_samples",
+//  "features": [{"name", "table", "num_embeddings", "max_hotness"}]}
+hotrow_status hotrow_data_describe(hotrow_data* data, char* text, uint64_t size, uint64_t* needed);
+// Reads a split ("train", "valid", "test") from a sample on. The order is a function of seed and
+// epoch. The reader keeps `data`. One thread at a time.
+hotrow_status hotrow_reader_open(hotrow_data* data, const char* split, int64_t epoch,
+                                 int64_t first_sample, hotrow_reader** reader);
+void hotrow_reader_destroy(hotrow_reader* reader);
+
+// Samples that were read. Views are valid until it is read into again, or destroyed.
+hotrow_status hotrow_samples_create(hotrow_samples** samples);
+void hotrow_samples_destroy(hotrow_samples* samples);
+
+typedef struct hotrow_samples_view {
+  uint64_t struct_size;
+  int64_t batch_size;  // B; 0: the end of the split
+  int64_t num_features;
+  const float* dense;      // [B, num_dense]
+  const float* labels;     // [B, num_labels]
+  const uint64_t* values;  // [num_values], feature-major
+  const int64_t* offsets;  // [num_features * B + 1]
+  const float* weights;    // [num_values], or NULL
+  int64_t num_values;
+  int64_t num_dense;
+  int64_t num_labels;
+} hotrow_samples_view;
+
+// Reads up to max_samples. view->struct_size is set by the caller.
+hotrow_status hotrow_reader_next(hotrow_reader* reader, int64_t max_samples,
+                                 hotrow_samples* samples, hotrow_samples_view* view);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // HOTROW_HOTROW_H_

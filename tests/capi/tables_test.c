@@ -1,0 +1,428 @@
+/* The C interface from a C11 program: training, reading, checkpoints, data, and what is refused. */
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hotrow/hotrow.h"
+
+static int failures = 0;
+
+#define CHECK(condition)                                                      \
+  do {                                                                        \
+    if (!(condition)) {                                                       \
+      fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                             \
+    }                                                                         \
+  } while (0)
+#define CHECK_OK(call)                                                  \
+  do {                                                                  \
+    const hotrow_status status_ = (call);                               \
+    if (status_ != HOTROW_OK) {                                         \
+      fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call, \
+              hotrow_status_name(status_), hotrow_error_message());     \
+      ++failures;                                                       \
+    }                                                                   \
+  } while (0)
+/* The call fails with this status, and its message has this in it. */
+#define CHECK_FAILS(call, status, part)                                                          \
+  do {                                                                                           \
+    const hotrow_status status_ = (call);                                                        \
+    if (status_ != (status) || strstr(hotrow_error_message(), (part)) == NULL) {                 \
+      fprintf(stderr, "%s:%d: %s: is %s: \"%s\", expected %s with \"%s\"\n", __FILE__, __LINE__, \
+              #call, hotrow_status_name(status_), hotrow_error_message(),                        \
+              hotrow_status_name(status), (part));                                               \
+      ++failures;                                                                                \
+    }                                                                                            \
+  } while (0)
+
+enum { kDim = 4, kBatch = 3 };
+
+/* The layout is part of the interface. */
+_Static_assert(sizeof(hotrow_context_options) == 32, "frozen");
+_Static_assert(sizeof(hotrow_communicator_callbacks) == 64, "frozen");
+_Static_assert(sizeof(hotrow_optimizer) == 64, "frozen");
+_Static_assert(sizeof(hotrow_table) == 96, "frozen");
+_Static_assert(sizeof(hotrow_collection_options) == 208, "frozen");
+_Static_assert(sizeof(hotrow_bags) == 48, "frozen");
+_Static_assert(sizeof(hotrow_batch) == 32, "frozen");
+_Static_assert(sizeof(hotrow_matrix) == 40, "frozen");
+_Static_assert(sizeof(hotrow_blob) == 24, "frozen");
+_Static_assert(sizeof(hotrow_samples_view) == 88, "frozen");
+
+static const char* const kFeatures[] = {"item", "category"};
+
+/* Two features in one table; sgd with a rate of 1, so that an update takes the gradient off. */
+static hotrow_status Create(const char* checkpoint_dir, int resume, hotrow_collection** out) {
+  hotrow_optimizer optimizer;
+  hotrow_optimizer_default(&optimizer, sizeof(optimizer));
+  optimizer.kind = "sgd";
+  optimizer.learning_rate = 1;
+  hotrow_table table;
+  hotrow_table_default(&table, sizeof(table));
+  table.name = "items";
+  table.embedding_dim = kDim;
+  table.feature_names = kFeatures;
+  table.num_features = 2;
+  table.optimizer = &optimizer;
+  hotrow_collection_options options;
+  hotrow_collection_options_default(&options, sizeof(options));
+  options.tables = &table;
+  options.num_tables = 1;
+  options.seed = 7;
+  options.max_batch_size = kBatch;
+  options.store_memory_bytes = 16 << 20;
+  options.cache_bytes = 8 << 20;
+  options.prefetch_depth = 1;
+  options.checkpoint_dir = checkpoint_dir;
+  options.resume = resume;
+  return hotrow_collection_create(NULL, &options, out);
+}
+
+static const uint64_t kValues[] = {1, 2, 3, 1, 10, 11, 12};
+static const int64_t kOffsets[] = {0, 1, 3, 4, 5, 6, 7};
+
+static hotrow_batch Batch(hotrow_bags* bags) {
+  const hotrow_bags all = {.values = kValues,
+                           .offsets = kOffsets,
+                           .num_values = 7,
+                           .values_type = HOTROW_UINT64,
+                           .bags_type = HOTROW_INT64};
+  *bags = all;
+  const hotrow_batch batch = {.struct_size = sizeof(batch), .batch_size = kBatch, .bags = bags};
+  return batch;
+}
+
+static hotrow_matrix Matrix(float* data) {
+  const hotrow_matrix out = {
+      .data = data, .rows = kBatch, .cols = 2 * kDim, .stride = 2 * kDim, .type = HOTROW_FLOAT32};
+  return out;
+}
+
+static void Train(hotrow_collection* tables) {
+  hotrow_bags bags;
+  const hotrow_batch batch = Batch(&bags);
+  hotrow_step* step = NULL;
+  CHECK_OK(hotrow_prefetch(tables, &batch, &step));
+  float before[kBatch * 2 * kDim];
+  float gradient[kBatch * 2 * kDim];
+  const hotrow_matrix output = Matrix(before);
+  const hotrow_matrix descent = Matrix(gradient);
+  for (int i = 0; i < kBatch * 2 * kDim; ++i) gradient[i] = 0.25f;
+  CHECK_OK(hotrow_step_lookup(step, &output, NULL, 0));
+  CHECK_OK(hotrow_step_update(step, &descent, NULL, 0, 1));
+  CHECK_FAILS(hotrow_step_update(step, &descent, NULL, 0, 1), HOTROW_FAILED_PRECONDITION, "");
+  hotrow_step_destroy(step);
+
+  /* Evaluation reads what the update has made: bags of one id moved by one gradient each. */
+  float after[kBatch * 2 * kDim];
+  const hotrow_matrix evaluated = Matrix(after);
+  CHECK_OK(hotrow_evaluate(tables, &batch, &evaluated, NULL, 0));
+  for (int d = 0; d < kDim; ++d) {
+    CHECK(fabsf(after[kDim + d] - (before[kDim + d] - 0.25f)) < 1e-6f); /* category of sample 0 */
+    CHECK(fabsf(after[d] - (before[d] - 0.5f)) < 1e-6f); /* id 1, which samples 0 and 2 have */
+  }
+}
+
+static void Digest(hotrow_collection* tables, char* out, uint64_t size) {
+  CHECK_OK(hotrow_digest(tables, out, size, NULL));
+}
+
+static void TestTraining(void) {
+  hotrow_collection* tables = NULL;
+  CHECK_OK(Create(NULL, 0, &tables));
+  Train(tables);
+  int64_t steps = 0;
+  CHECK_OK(hotrow_steps(tables, &steps));
+  CHECK(steps == 1);
+
+  char text[4096];
+  uint64_t needed = 0;
+  CHECK_OK(hotrow_collection_describe(tables, text, sizeof(text), &needed));
+  CHECK(needed == strlen(text) + 1);
+  CHECK(strstr(text, "\"pooled_dim\":8") != NULL);
+  CHECK_OK(hotrow_stats(tables, text, sizeof(text), NULL));
+  CHECK(strstr(text, "\"steps\":1") != NULL);
+  CHECK_FAILS(hotrow_stats(tables, text, 3, &needed), HOTROW_OUT_OF_RANGE, "size");
+  CHECK(needed > 3);
+  CHECK_FAILS(hotrow_digest(tables, text, 3, &needed), HOTROW_OUT_OF_RANGE, "size");
+  CHECK(needed <= sizeof(text));
+
+  /* The same batch, a feature at a time, with other types and with lengths. */
+  hotrow_collection* again = NULL;
+  CHECK_OK(Create(NULL, 0, &again));
+  const int32_t items[] = {1, 2, 3, 1};
+  const int32_t lengths[] = {1, 2, 1};
+  const int64_t categories[] = {10, 11, 12};
+  const int64_t ones[] = {1, 1, 1};
+  const hotrow_bags bags[2] = {{.values = items,
+                                .lengths = lengths,
+                                .num_values = 4,
+                                .values_type = HOTROW_INT32,
+                                .bags_type = HOTROW_INT32},
+                               {.values = categories,
+                                .lengths = ones,
+                                .num_values = 3,
+                                .values_type = HOTROW_INT64,
+                                .bags_type = HOTROW_INT64}};
+  const hotrow_batch batch = {
+      .struct_size = sizeof(batch), .batch_size = kBatch, .bags = bags, .num_features = 2};
+  hotrow_step* step = NULL;
+  CHECK_OK(hotrow_prefetch(again, &batch, &step));
+  float output[kBatch * 2 * kDim];
+  float gradient[kBatch * 2 * kDim];
+  for (int i = 0; i < kBatch * 2 * kDim; ++i) gradient[i] = 0.25f;
+  const hotrow_matrix matrix = Matrix(output);
+  const hotrow_matrix descent = Matrix(gradient);
+  CHECK_OK(hotrow_step_begin_lookup(step));
+  CHECK_OK(hotrow_step_lookup(step, &matrix, NULL, 0));
+  CHECK_OK(hotrow_step_begin_update(step, &descent, NULL, 0));
+  CHECK_OK(hotrow_step_update(step, NULL, NULL, 0, 1));
+  hotrow_step_destroy(step);
+  char other[4096];
+  Digest(tables, text, sizeof(text));
+  Digest(again, other, sizeof(other));
+  CHECK(strcmp(text, other) == 0);
+
+  /* A step that is outstanding when its collection goes. */
+  CHECK_OK(hotrow_prefetch(again, &batch, &step));
+  CHECK_FAILS(hotrow_collection_close(again), HOTROW_FAILED_PRECONDITION, "");
+  hotrow_collection_destroy(again);
+  CHECK_FAILS(hotrow_step_lookup(step, &matrix, NULL, 0), HOTROW_FAILED_PRECONDITION, "closed");
+  hotrow_step_destroy(step);
+
+  CHECK_OK(hotrow_collection_close(tables));
+  CHECK_FAILS(hotrow_steps(tables, &steps), HOTROW_FAILED_PRECONDITION, "closed");
+  hotrow_collection_destroy(tables);
+}
+
+typedef struct Seen {
+  int64_t rows;
+  uint64_t keys; /* sum */
+  hotrow_collection* tables;
+  hotrow_status nested;
+} Seen;
+
+static hotrow_status See(void* user, const uint64_t* keys, const float* rows, int64_t num_rows,
+                         int64_t dim) {
+  Seen* const seen = user;
+  CHECK(dim == kDim && rows != NULL);
+  for (int64_t i = 0; i < num_rows; ++i) seen->keys += keys[i];
+  seen->rows += num_rows;
+  int64_t steps = 0;
+  seen->nested = hotrow_steps(seen->tables, &steps);
+  return seen->rows < 0 ? HOTROW_INTERNAL : HOTROW_OK;
+}
+
+static hotrow_status Refuse(void* user, const uint64_t* keys, const float* rows, int64_t num_rows,
+                            int64_t dim) {
+  (void)user, (void)keys, (void)rows, (void)num_rows, (void)dim;
+  return HOTROW_CANCELLED;
+}
+
+static void TestRows(void) {
+  hotrow_collection* tables = NULL;
+  CHECK_OK(Create(NULL, 0, &tables));
+  Train(tables);
+  Seen seen = {.tables = tables};
+  CHECK_OK(hotrow_for_each_row(tables, "items", See, &seen));
+  CHECK(seen.rows == 6 && seen.keys == 1 + 2 + 3 + 10 + 11 + 12);
+  CHECK(seen.nested == HOTROW_FAILED_PRECONDITION);
+  CHECK_FAILS(hotrow_for_each_row(tables, "items", Refuse, NULL), HOTROW_CANCELLED, "callback");
+  CHECK_FAILS(hotrow_for_each_row(tables, "none", See, &seen), HOTROW_INVALID_ARGUMENT, "none");
+
+  const uint64_t keys[] = {2, 99};
+  float rows[2 * kDim];
+  uint8_t found[2] = {7, 7};
+  const hotrow_matrix matrix = {
+      .data = rows, .rows = 2, .cols = kDim, .stride = kDim, .type = HOTROW_FLOAT32};
+  CHECK_OK(hotrow_read_rows(tables, "items", keys, 2, &matrix, found));
+  CHECK(found[0] == 1 && found[1] == 0);
+  CHECK(fabsf(rows[0]) > 0.2f && fabsf(rows[kDim]) < 0.011f);
+  hotrow_collection_destroy(tables);
+}
+
+static void TestRefusals(void) {
+  hotrow_collection* tables = NULL;
+  hotrow_collection_options options;
+  hotrow_collection_options_default(&options, sizeof(options));
+  CHECK_FAILS(hotrow_collection_create(NULL, NULL, &tables), HOTROW_INVALID_ARGUMENT, "options");
+  CHECK_FAILS(hotrow_collection_create(NULL, &options, &tables), HOTROW_INVALID_ARGUMENT, "tables");
+  options.struct_size = 3;
+  CHECK_FAILS(hotrow_collection_create(NULL, &options, &tables), HOTROW_INVALID_ARGUMENT,
+              "struct_size");
+  /* A newer header: fields that are zero say nothing. */
+  struct {
+    hotrow_context_options known;
+    int64_t unknown;
+  } newer;
+  hotrow_context* context = NULL;
+  hotrow_context_options_default(&newer.known, sizeof(newer));
+  CHECK(newer.unknown == 0 && newer.known.struct_size == sizeof(newer));
+  newer.known.threads = 1;
+  CHECK_OK(hotrow_context_create(&newer.known, &context));
+  hotrow_context_destroy(context);
+  newer.unknown = 1;
+  CHECK_FAILS(hotrow_context_create(&newer.known, &context), HOTROW_UNIMPLEMENTED, "does not know");
+  newer.unknown = 0;
+  newer.known.device = "tpu";
+  CHECK_FAILS(hotrow_context_create(&newer.known, &context), HOTROW_INVALID_ARGUMENT, "device");
+
+  CHECK_OK(Create(NULL, 0, &tables));
+  hotrow_bags bags;
+  hotrow_batch batch = Batch(&bags);
+  hotrow_step* step = NULL;
+  bags.values_type = HOTROW_FLOAT32;
+  CHECK_FAILS(hotrow_prefetch(tables, &batch, &step), HOTROW_INVALID_ARGUMENT, "values_type");
+  batch = Batch(&bags);
+  bags.values = (const char*)kValues + 1;
+  CHECK_FAILS(hotrow_prefetch(tables, &batch, &step), HOTROW_INVALID_ARGUMENT, "aligned");
+  batch = Batch(&bags);
+  bags.lengths = kOffsets;
+  CHECK_FAILS(hotrow_prefetch(tables, &batch, &step), HOTROW_INVALID_ARGUMENT, "both");
+  batch = Batch(&bags);
+  bags.num_values = -1;
+  CHECK_FAILS(hotrow_prefetch(tables, &batch, &step), HOTROW_INVALID_ARGUMENT, "num_values");
+  batch = Batch(&bags);
+  batch.batch_size = INT64_MAX;
+  CHECK_FAILS(hotrow_prefetch(tables, &batch, &step), HOTROW_INVALID_ARGUMENT, "batch_size");
+  batch = Batch(&bags);
+  batch.batch_size = -1;
+  CHECK_FAILS(hotrow_prefetch(tables, &batch, &step), HOTROW_INVALID_ARGUMENT, "batch_size");
+  batch = Batch(&bags);
+  batch.num_features = 1;
+  CHECK_FAILS(hotrow_prefetch(tables, &batch, &step), HOTROW_INVALID_ARGUMENT, "num_features");
+  CHECK(step == NULL);
+  batch = Batch(&bags);
+  CHECK_OK(hotrow_prefetch(tables, &batch, &step));
+  float output[kBatch * 2 * kDim];
+  hotrow_matrix matrix = Matrix(output);
+  matrix.rows = kBatch + 1;
+  CHECK_FAILS(hotrow_step_lookup(step, &matrix, NULL, 0), HOTROW_INVALID_ARGUMENT, "");
+  matrix = Matrix(NULL);
+  CHECK_FAILS(hotrow_step_lookup(step, &matrix, NULL, 0), HOTROW_INVALID_ARGUMENT, "pooled");
+  CHECK_FAILS(hotrow_checkpoint_begin(tables, NULL, 0), HOTROW_FAILED_PRECONDITION,
+              "checkpoint_dir");
+  hotrow_step_destroy(step);
+  hotrow_collection_destroy(tables);
+  hotrow_collection_destroy(NULL);
+  hotrow_step_destroy(NULL);
+}
+
+static void TestCheckpoints(const char* dir) {
+  hotrow_collection* tables = NULL;
+  CHECK_OK(Create(dir, 1, &tables));
+  Train(tables);
+  const hotrow_blob blobs[] = {{.name = "model", .data = "weights", .size = 7},
+                               {.name = "empty", .data = NULL, .size = 0}};
+  CHECK_FAILS(hotrow_snapshot_begin(tables, 5), HOTROW_FAILED_PRECONDITION, "checkpoint_dir");
+  CHECK_OK(hotrow_checkpoint_begin(tables, blobs, 2));
+  CHECK_FAILS(hotrow_checkpoint_begin(tables, blobs, 2), HOTROW_FAILED_PRECONDITION, "written");
+  CHECK_OK(hotrow_checkpoint_wait(tables));
+  const hotrow_blob twice[] = {{.name = "a"}, {.name = "a"}};
+  CHECK_FAILS(hotrow_checkpoint_begin(tables, twice, 2), HOTROW_INVALID_ARGUMENT, "twice");
+  char expected[4096];
+  Digest(tables, expected, sizeof(expected));
+  Train(tables); /* not in the checkpoint */
+  hotrow_collection* second = NULL;
+  CHECK_FAILS(Create(dir, 1, &second), HOTROW_FAILED_PRECONDITION, "lock");
+  hotrow_collection_destroy(tables);
+
+  CHECK_FAILS(Create(dir, 0, &tables), HOTROW_FAILED_PRECONDITION, "resume");
+  CHECK_OK(Create(dir, 1, &tables));
+  char text[4096];
+  Digest(tables, text, sizeof(text));
+  CHECK(strcmp(text, expected) == 0);
+  int64_t steps = 0;
+  CHECK_OK(hotrow_steps(tables, &steps));
+  CHECK(steps == 1);
+  CHECK_OK(hotrow_checkpoint_newest(tables, text, sizeof(text), NULL));
+  hotrow_saved* saved = NULL;
+  CHECK_OK(hotrow_saved_open(text, &saved));
+  CHECK_OK(hotrow_saved_describe(saved, text, sizeof(text), NULL));
+  CHECK(strstr(text, "{\"name\":\"model\",\"bytes\":7}") != NULL);
+  char blob[16];
+  uint64_t needed = 0;
+  CHECK_OK(hotrow_saved_blob(saved, "model", blob, sizeof(blob), &needed));
+  CHECK(needed == 7 && memcmp(blob, "weights", 7) == 0);
+  CHECK_OK(hotrow_saved_blob(saved, "empty", NULL, 0, &needed));
+  CHECK(needed == 0);
+  CHECK_FAILS(hotrow_saved_blob(saved, "model", blob, 6, &needed), HOTROW_OUT_OF_RANGE, "7 bytes");
+  CHECK_FAILS(hotrow_saved_blob(saved, "none", blob, 6, &needed), HOTROW_NOT_FOUND, "none");
+  hotrow_saved_destroy(saved);
+  Train(tables);
+  CHECK_OK(hotrow_checkpoint_begin(tables, NULL, 0));
+  CHECK_OK(hotrow_collection_close(tables)); /* waits for it */
+  hotrow_collection_destroy(tables);
+  CHECK_OK(hotrow_saved_open(dir, &saved));
+  CHECK_OK(hotrow_saved_describe(saved, text, sizeof(text), NULL));
+  CHECK(strstr(text, "\"step\":2") != NULL);
+  hotrow_saved_destroy(saved);
+}
+
+static void TestData(void) {
+  hotrow_data* data = NULL;
+  CHECK_FAILS(hotrow_data_open("none", 1, &data), HOTROW_INVALID_ARGUMENT, "none");
+  CHECK_OK(hotrow_data_open("synthetic:tables=3,rows=100,samples=10,dense=2", 1, &data));
+  char text[4096];
+  CHECK_OK(hotrow_data_describe(data, text, sizeof(text), NULL));
+  CHECK(strstr(text, "\"num_dense\":2") != NULL);
+  hotrow_reader* reader = NULL;
+  hotrow_samples* samples = NULL;
+  CHECK_FAILS(hotrow_reader_open(data, "holiday", 0, 0, &reader), HOTROW_INVALID_ARGUMENT, "split");
+  CHECK_OK(hotrow_reader_open(data, "train", 0, 4, &reader));
+  hotrow_data_destroy(data); /* the reader keeps it */
+  CHECK_OK(hotrow_samples_create(&samples));
+  hotrow_samples_view view = {.struct_size = sizeof(view)};
+  int64_t read = 0;
+  do {
+    CHECK_OK(hotrow_reader_next(reader, 4, samples, &view));
+    read += view.batch_size;
+    if (view.batch_size > 0) {
+      CHECK(view.num_features == 3 && view.num_dense == 2 && view.num_labels == 1);
+      CHECK(view.offsets[3 * view.batch_size] == view.num_values);
+    }
+  } while (view.batch_size > 0);
+  CHECK(read == 6);
+  CHECK_FAILS(hotrow_reader_next(reader, 0, samples, &view), HOTROW_INVALID_ARGUMENT,
+              "max_samples");
+  hotrow_samples_destroy(samples);
+  hotrow_reader_destroy(reader);
+}
+
+/* Each thread has a message of its own. */
+static void* FailOnce(void* unused) {
+  (void)unused;
+  CHECK(strcmp(hotrow_error_message(), "") == 0);
+  CHECK_FAILS(hotrow_flush(NULL), HOTROW_INVALID_ARGUMENT, "collection");
+  return NULL;
+}
+
+static void TestMessages(void) {
+  CHECK_FAILS(hotrow_context_create(NULL, NULL), HOTROW_INVALID_ARGUMENT, "context");
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, FailOnce, NULL) == 0) pthread_join(thread, NULL);
+  CHECK(strstr(hotrow_error_message(), "context") != NULL);
+  CHECK(strcmp(hotrow_status_name(HOTROW_DATA_LOSS), "DATA_LOSS") == 0);
+  CHECK(strlen(hotrow_version()) > 0);
+}
+
+int main(void) {
+  char dir[] = "/tmp/hotrow_capi_XXXXXX";
+  if (mkdtemp(dir) == NULL) return 1;
+  TestMessages();
+  TestTraining();
+  TestRows();
+  TestRefusals();
+  char checkpoints[64];
+  snprintf(checkpoints, sizeof(checkpoints), "%s/checkpoints", dir);
+  TestCheckpoints(checkpoints);
+  TestData();
+  char remove[96];
+  snprintf(remove, sizeof(remove), "rm -rf '%s'", dir);
+  if (system(remove) != 0) ++failures;
+  printf(failures == 0 ? "all passed\n" : "%d failed\n", failures);
+  return failures == 0 ? 0 : 1;
+}
