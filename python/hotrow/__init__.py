@@ -1,0 +1,75 @@
+"""hotrow: embedding tables that outgrow memory, with the same bits whatever their cache and store.
+
+    import hotrow
+    tables = hotrow.EmbeddingCollection([hotrow.Table("items", dim=64)],
+                                        store=hotrow.Memory("1GB"), max_batch_size=1024)
+    step = tables.prefetch({"items": ids})
+    vectors = step.lookup().pooled
+    step.update(gradient)
+"""
+
+from . import errors
+from ._abi import version as _version
+from ._arrow import batches as arrow_batches
+from .batches import Bags, Embeddings, Jagged
+from .collection import EmbeddingCollection, Step
+from .data import Data, Samples
+from .errors import Error
+from .options import (
+    Adagrad,
+    Adam,
+    Ftrl,
+    Initializer,
+    Lamb,
+    Memory,
+    Momentum,
+    Optimizer,
+    PartialRowwiseAdam,
+    PartialRowwiseLamb,
+    RocksDb,
+    RowwiseAdagrad,
+    Sgd,
+    Ssd,
+    Table,
+    constant,
+    normal,
+    uniform,
+)
+from .ranks import Communicator, Transport
+from .saved import Saved
+
+__version__ = _version()
+
+__all__ = [
+    "Adagrad",
+    "Adam",
+    "Bags",
+    "Communicator",
+    "Data",
+    "EmbeddingCollection",
+    "Embeddings",
+    "Error",
+    "Ftrl",
+    "Initializer",
+    "Jagged",
+    "Lamb",
+    "Memory",
+    "Momentum",
+    "Optimizer",
+    "PartialRowwiseAdam",
+    "PartialRowwiseLamb",
+    "RocksDb",
+    "RowwiseAdagrad",
+    "Samples",
+    "Saved",
+    "Sgd",
+    "Ssd",
+    "Step",
+    "Table",
+    "Transport",
+    "arrow_batches",
+    "constant",
+    "errors",
+    "normal",
+    "uniform",
+]

@@ -1,0 +1,314 @@
+"""The C interface (include/hotrow/hotrow.h) by ctypes.
+
+Functions are looked up once. Those of a training step take numbers alone, addresses included, so
+that a call costs about a microsecond. ctypes releases the GIL while one runs.
+"""
+
+import ctypes
+import json
+import os
+import platform
+from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_float, c_int32, c_int64
+from ctypes import c_uint64, c_void_p
+from typing import Any, Callable
+
+from . import errors
+
+UINT64, INT64, INT32, FLOAT32 = 1, 2, 3, 4
+
+_SONAME = "libhotrow.so.1"
+
+
+def _load() -> ctypes.CDLL:
+    # HOTROW_LIBRARY: for work on hotrow itself, a library that lies elsewhere.
+    path = os.environ.get("HOTROW_LIBRARY") or os.path.join(
+        os.path.dirname(os.path.abspath(__file__)), "lib", _SONAME
+    )
+    try:
+        return ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(f"hotrow: {error}") from error
+
+
+def _check_processor() -> None:
+    # The library is compiled for x86-64-v3; without this line an older processor ends the process.
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
+            flags = next((line for line in lines if line.startswith("flags")), "")
+    except OSError:
+        return
+    if flags and not {"avx2", "fma", "bmi2"} <= set(flags.split()):
+        raise ImportError("hotrow: needs a processor with AVX2 and FMA (x86-64-v3)")
+
+
+_check_processor()
+lib = _load()
+
+
+class Context(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("threads", c_int32),
+        ("device", c_char_p),
+        ("cuda_stream", c_void_p),
+    ]
+
+
+class Optimizer(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("kind", c_char_p),
+        ("learning_rate", c_float),
+        ("eps", c_float),
+        ("beta1", c_float),
+        ("beta2", c_float),
+        ("weight_decay", c_float),
+        ("initial_accumulator", c_float),
+        ("lr_power", c_float),
+        ("l1", c_float),
+        ("l2", c_float),
+        ("reserved", c_float),
+        ("weight_decay_mode", c_char_p),
+    ]
+
+
+class Table(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("name", c_char_p),
+        ("embedding_dim", c_int64),
+        ("feature_names", POINTER(c_char_p)),
+        ("num_features", c_int64),
+        ("pooling", c_char_p),
+        ("weights_precision", c_char_p),
+        ("optimizer", POINTER(Optimizer)),
+        ("initializer", c_char_p),
+        ("initializer_value", c_float),
+        ("reserved", c_float),
+        ("num_embeddings", c_int64),
+        ("max_hotness", c_int64),
+    ]
+
+
+class Options(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("tables", POINTER(Table)),
+        ("num_tables", c_int64),
+        ("feature_order", POINTER(c_char_p)),
+        ("num_feature_order", c_int64),
+        ("seed", c_uint64),
+        ("max_batch_size", c_int64),
+        ("store", c_char_p),
+        ("store_path", c_char_p),
+        ("store_memory_bytes", c_int64),
+        ("store_disk_bytes", c_int64),
+        ("cache_bytes", c_int64),
+        ("cache_device_bytes", c_int64),
+        ("cache_policy", c_char_p),
+        ("prefetch_depth", c_int64),
+        ("evaluation_staging_bytes", c_int64),
+        ("communicator", c_void_p),
+        ("exchange_forward", c_char_p),
+        ("exchange_backward", c_char_p),
+        ("exchange_rounding", c_char_p),
+        ("exchange_feedback_bytes", c_int64),
+        ("checkpoint_dir", c_char_p),
+        ("checkpoint_keep", c_int64),
+        ("checkpoint_model", c_char_p),
+        ("resume", c_int32),
+        ("reserved", c_int32),
+        ("init_from", c_char_p),
+    ]
+
+
+class Batch(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("batch_size", c_int64),
+        ("bags", c_void_p),
+        ("num_features", c_int64),
+    ]
+
+
+# hotrow_bags and hotrow_matrix, as struct.Struct packs them.
+BAGS_FORMAT = "@PPPPqii"
+MATRIX_FORMAT = "@Pqqqii"
+
+
+class Blob(Structure):
+    _fields_ = [("name", c_char_p), ("data", c_void_p), ("size", c_uint64)]
+
+
+class SamplesView(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("batch_size", c_int64),
+        ("num_features", c_int64),
+        ("dense", c_void_p),
+        ("labels", c_void_p),
+        ("values", c_void_p),
+        ("offsets", c_void_p),
+        ("weights", c_void_p),
+        ("num_values", c_int64),
+        ("num_dense", c_int64),
+        ("num_labels", c_int64),
+    ]
+
+
+EXCHANGE = ctypes.CFUNCTYPE(
+    c_int32,
+    c_void_p,
+    c_char_p,
+    POINTER(c_void_p),
+    POINTER(c_int64),
+    POINTER(c_void_p),
+    POINTER(c_int64),
+    c_double,
+    c_void_p,
+    c_uint64,
+)
+DUPLICATE = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(c_void_p), c_void_p, c_uint64)
+RELEASE = ctypes.CFUNCTYPE(None, c_void_p)
+ABORT = ctypes.CFUNCTYPE(None, c_void_p, c_char_p)
+ROWS_FN = ctypes.CFUNCTYPE(
+    c_int32, c_void_p, POINTER(c_uint64), POINTER(c_float), c_int64, c_int64
+)
+
+
+class Callbacks(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("user", c_void_p),
+        ("rank", c_int32),
+        ("world_size", c_int32),
+        ("exchange", EXCHANGE),
+        ("duplicate", DUPLICATE),
+        ("release", RELEASE),
+        ("abort", ABORT),
+        ("timeout_seconds", c_double),
+    ]
+
+
+_MESSAGE = lib.hotrow_error_message
+_MESSAGE.restype = c_char_p
+_MESSAGE.argtypes = []
+
+
+def _raise_error(code: int, *_: Any) -> int:
+    if code:
+        raise errors.of_status(code, _MESSAGE().decode("utf-8", "replace"))
+    return code
+
+
+def _function(name: str, *arguments: Any) -> Callable[..., int]:
+    """A function that returns a status, which becomes an exception."""
+    function = getattr(lib, "hotrow_" + name)
+    function.argtypes = arguments
+    function.restype = c_int32
+    function.errcheck = _raise_error
+    return function
+
+
+def _void(name: str, *arguments: Any) -> Callable[..., None]:
+    function = getattr(lib, "hotrow_" + name)
+    function.argtypes = arguments
+    function.restype = None
+    return function
+
+
+_TEXT = (c_void_p, c_uint64, POINTER(c_uint64))
+
+context_create = _function("context_create", POINTER(Context), POINTER(c_void_p))
+context_destroy = _void("context_destroy", c_void_p)
+communicator_create = _function("communicator_create", POINTER(Callbacks), POINTER(c_void_p))
+communicator_destroy = _void("communicator_destroy", c_void_p)
+collection_create = _function(
+    "collection_create", c_void_p, POINTER(Options), POINTER(c_void_p)
+)
+collection_close = _function("collection_close", c_void_p)
+collection_destroy = _void("collection_destroy", c_void_p)
+collection_describe = _function("collection_describe", c_void_p, *_TEXT)
+min_cache_bytes = _function("min_cache_bytes", c_void_p, POINTER(Options), POINTER(c_int64))
+prefetch = _function("prefetch", c_void_p, c_void_p, c_void_p)
+step_lookup = _function("step_lookup", c_void_p, c_void_p, c_void_p, c_int64)
+step_update = _function("step_update", c_void_p, c_void_p, c_void_p, c_int64, c_float)
+step_begin_lookup = _function("step_begin_lookup", c_void_p)
+step_begin_update = _function("step_begin_update", c_void_p, c_void_p, c_void_p, c_int64)
+step_destroy = _void("step_destroy", c_void_p)
+evaluate = _function("evaluate", c_void_p, c_void_p, c_void_p, c_void_p, c_int64)
+read_rows = _function(
+    "read_rows", c_void_p, c_char_p, c_void_p, c_int64, c_void_p, c_void_p
+)
+for_each_row = _function("for_each_row", c_void_p, c_char_p, ROWS_FN, c_void_p)
+flush = _function("flush", c_void_p)
+digest = _function("digest", c_void_p, *_TEXT)
+steps = _function("steps", c_void_p, POINTER(c_int64))
+stats = _function("stats", c_void_p, *_TEXT)
+snapshot_announce = _function("snapshot_announce", c_void_p)
+snapshot_begin = _function("snapshot_begin", c_void_p, c_uint64)
+snapshot_prepared = _function("snapshot_prepared", c_void_p, POINTER(c_int32))
+snapshot_wait = _function("snapshot_wait", c_void_p)
+snapshot_commit = _function("snapshot_commit", c_void_p, c_uint64)
+snapshot_drop = _function("snapshot_drop", c_void_p, c_uint64)
+snapshot_list = _function(
+    "snapshot_list", c_void_p, POINTER(c_uint64), c_int64, POINTER(c_int64)
+)
+checkpoint_begin = _function("checkpoint_begin", c_void_p, POINTER(Blob), c_int64)
+checkpoint_poll = _function("checkpoint_poll", c_void_p, POINTER(c_int32))
+checkpoint_wait = _function("checkpoint_wait", c_void_p)
+checkpoint_newest = _function("checkpoint_newest", c_void_p, *_TEXT)
+saved_open = _function("saved_open", c_char_p, POINTER(c_void_p))
+saved_destroy = _void("saved_destroy", c_void_p)
+saved_describe = _function("saved_describe", c_void_p, *_TEXT)
+saved_blob = _function(
+    "saved_blob", c_void_p, c_char_p, c_void_p, c_uint64, POINTER(c_uint64)
+)
+data_open = _function("data_open", c_char_p, c_uint64, POINTER(c_void_p))
+data_destroy = _void("data_destroy", c_void_p)
+data_describe = _function("data_describe", c_void_p, *_TEXT)
+reader_open = _function(
+    "reader_open", c_void_p, c_char_p, c_int64, c_int64, POINTER(c_void_p)
+)
+reader_destroy = _void("reader_destroy", c_void_p)
+samples_create = _function("samples_create", POINTER(c_void_p))
+samples_destroy = _void("samples_destroy", c_void_p)
+reader_next = _function(
+    "reader_next", c_void_p, c_int64, c_void_p, POINTER(SamplesView)
+)
+
+_VERSION = lib.hotrow_version
+_VERSION.restype = c_char_p
+_VERSION.argtypes = []
+
+
+def version() -> str:
+    """Of the library."""
+    return _VERSION().decode()
+
+
+def default(kind: type, name: str) -> Any:
+    """A struct with the defaults of the library; `name` is that of its C type."""
+    out = kind()
+    _void(name + "_default", c_void_p, c_uint64)(byref(out), ctypes.sizeof(kind))
+    return out
+
+
+def text_of(function: Callable[..., int], handle: int) -> str:
+    """A text of the library, whatever its length."""
+    needed = c_uint64(4096)
+    while True:
+        buffer = ctypes.create_string_buffer(needed.value)
+        try:
+            function(handle, buffer, len(buffer), byref(needed))
+        except errors.OutOfRange:
+            if needed.value <= len(buffer):
+                raise
+            continue
+        return buffer.value.decode("utf-8")
+
+
+def json_of(function: Callable[..., int], handle: int) -> Any:
+    return json.loads(text_of(function, handle))

@@ -1,0 +1,449 @@
+"""Batches of ids, as numpy arrays or Arrow arrays, and what tables make of them."""
+
+import ctypes
+import struct
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import _abi, _arrow
+
+# ids: one id a sample [B]; a fixed number of ids a sample [B, h]; or with lengths [B] in a tuple
+FeatureIds = Union[np.ndarray, "Bags", Tuple[np.ndarray, np.ndarray]]
+
+
+class Bags(NamedTuple):
+    """The ids of one feature: B bags, one for each sample.
+
+    values: [N] int64, uint64 or int32. offsets: [B + 1] int64 or int32, where each bag begins; or
+    lengths: [B]. weights: [N] float32, or None: all 1. Arrays are read where they lie.
+    """
+
+    values: Any
+    lengths: Any = None
+    offsets: Any = None
+    weights: Any = None
+
+
+class Jagged(NamedTuple):
+    """All features in one pair of arrays, feature-major: all bags of feature 0, then of feature 1.
+
+    As Bags, with F * B bags.
+    """
+
+    batch_size: int
+    values: Any
+    lengths: Any = None
+    offsets: Any = None
+    weights: Any = None
+
+
+Batch = Union[Mapping[str, Any], Jagged]
+
+_ID_TYPES = {
+    np.dtype(np.uint64): _abi.UINT64,
+    np.dtype(np.int64): _abi.INT64,
+    np.dtype(np.int32): _abi.INT32,
+}
+_BAG_TYPES = {np.dtype(np.int64): _abi.INT64, np.dtype(np.int32): _abi.INT32}
+_FLOAT32 = np.dtype(np.float32)
+
+_from_buffer = ctypes.c_char.from_buffer
+_addressof = ctypes.addressof
+
+
+def address(array: np.ndarray) -> int:
+    """Where an array lies; three times as fast as array.ctypes.data, where numpy allows it."""
+    try:
+        return _addressof(_from_buffer(array))
+    except (TypeError, ValueError, BufferError):  # read-only, empty, or not contiguous
+        return array.ctypes.data
+
+
+def _names(types: Mapping[np.dtype, int]) -> str:
+    return " or ".join(str(dtype) for dtype in types)
+
+
+def _array(
+    data: Any, types: Mapping[np.dtype, int], name: str, feature: str, ndim: int = 1
+) -> np.ndarray:
+    """The array itself; lists, and arrays of other libraries, as numpy sees them."""
+    if type(data) is not np.ndarray:
+        if isinstance(data, (list, tuple)):
+            data = np.asarray(data, dtype=next(iter(types)) if not len(data) else None)
+        else:
+            data = np.asarray(data)
+    if data.dtype not in types:
+        raise TypeError(f"{name} of feature {feature!r}: is {data.dtype}, must be {_names(types)}")
+    if data.ndim != ndim:
+        raise ValueError(
+            f"{name} of feature {feature!r}: has shape {data.shape}, must have {ndim} dimension"
+            + ("s" if ndim > 1 else "")
+        )
+    if not data.flags.c_contiguous:
+        raise ValueError(
+            f"{name} of feature {feature!r}: is not contiguous; take numpy.ascontiguousarray of it"
+        )
+    return data
+
+
+_FLOAT_TYPES = {_FLOAT32: _abi.FLOAT32}
+_BAGS = struct.Struct(_abi.BAGS_FORMAT)
+_BATCH = struct.Struct("@QqPq")
+
+
+class BatchReader:
+    """Turns batches into what the library reads. Each thread has one of its own.
+
+    `keep` holds what the addresses point to until the call has returned.
+    """
+
+    def __init__(self, feature_names: Sequence[str], unpooled: Sequence[int]) -> None:
+        self._names = list(feature_names)
+        self._unpooled = list(unpooled)  # indices of features
+        self._bags = ctypes.create_string_buffer(_BAGS.size * max(1, len(self._names)))
+        self._batch = ctypes.create_string_buffer(_BATCH.size)
+        self.batch_address = ctypes.addressof(self._batch)
+        self._bags_address = ctypes.addressof(self._bags)
+        self._pack_bags = _BAGS.pack_into
+        self._fixed: Dict[Tuple[int, int], Tuple[np.ndarray, int]] = {}  # offsets of equal bags
+        self.keep: List[Any] = []
+        self.unpooled_sizes: List[int] = []
+        self.batch_size = 0
+
+    def read(self, batch: Batch) -> int:
+        """Sets batch_size and unpooled_sizes; returns the address of a hotrow_batch."""
+        self.keep = []
+        self.unpooled_sizes = []
+        if isinstance(batch, Jagged):
+            self._read_jagged(batch)
+        elif isinstance(batch, Mapping):
+            self._read_features(batch)
+        elif hasattr(batch, "__arrow_c_array__"):
+            self._read_features(_arrow.columns(batch))
+        else:
+            raise TypeError(
+                f"batch: is {type(batch).__name__}, must be a dict of features, a hotrow.Jagged or "
+                "an Arrow record batch (those of a table: hotrow.arrow_batches)"
+            )
+        return self.batch_address
+
+    def _read_jagged(self, batch: Jagged) -> None:
+        size = batch.batch_size
+        if not isinstance(size, (int, np.integer)) or size < 0:
+            raise ValueError(f"batch_size: is {size!r}, must be a number of samples")
+        values, bags, is_offsets, _ = self._put(
+            0, "all", batch.values, batch.lengths, batch.offsets, batch.weights
+        )
+        num_bags = len(bags) - 1 if is_offsets else len(bags)
+        if num_bags != len(self._names) * size:
+            raise ValueError(
+                f"{'offsets' if is_offsets else 'lengths'}: has {len(bags)} entries, must have "
+                f"{len(self._names) * size + is_offsets}, for {len(self._names)} features of "
+                f"{size} samples"
+            )
+        for index in self._unpooled:
+            begin, end = index * size, (index + 1) * size
+            count = bags[end] - bags[begin] if is_offsets else bags[begin:end].sum()
+            self.unpooled_sizes.append(int(count))
+        self.batch_size = int(size)
+        _BATCH.pack_into(self._batch, 0, _BATCH.size, self.batch_size, self._bags_address, 0)
+
+    def _read_features(self, batch: Mapping[str, Any]) -> None:
+        names = self._names
+        if len(batch) != len(names) and not isinstance(batch, _arrow.Columns):
+            unknown = [name for name in batch if name not in names]
+            if unknown:
+                raise ValueError(f"batch: no table has a feature {unknown[0]!r}")
+        batch_size = -1
+        sizes = []
+        for index, name in enumerate(names):
+            try:
+                ids = batch[name]
+            except KeyError:
+                raise ValueError(f"batch: feature {name!r} is missing") from None
+            size = self._put_plain(index, ids, batch_size)
+            if size < 0:
+                count, size = self._put_feature(index, name, ids)
+                if count != batch_size:
+                    if batch_size >= 0:
+                        raise ValueError(
+                            f"feature {name!r}: has {count} samples, those before have {batch_size}"
+                        )
+                    batch_size = count
+            sizes.append(size)
+        for index in self._unpooled:
+            self.unpooled_sizes.append(sizes[index])
+        self.batch_size = batch_size
+        _BATCH.pack_into(
+            self._batch, 0, _BATCH.size, batch_size, self._bags_address, len(names)
+        )
+
+    def _put_plain(self, index: int, ids: Any, batch_size: int) -> int:
+        """The usual forms in one go: numpy arrays of the batch size [B], or values and lengths [B].
+        Returns the number of values; -1: anything else, which _put_feature looks at closely."""
+        kind = type(ids)
+        if kind is tuple and len(ids) == 2:
+            values, lengths = ids
+            if type(lengths) is not np.ndarray or lengths.shape != (batch_size,):
+                return -1
+            bags_type = _BAG_TYPES.get(lengths.dtype)
+            if bags_type is None or not lengths.flags.c_contiguous:
+                return -1
+        elif kind is np.ndarray and ids.shape == (batch_size,):
+            values, lengths, bags_type = ids, None, _abi.INT64
+        else:
+            return -1
+        if type(values) is not np.ndarray or values.ndim != 1 or not values.flags.c_contiguous:
+            return -1
+        values_type = _ID_TYPES.get(values.dtype)
+        if values_type is None:
+            return -1
+        try:
+            where = _addressof(_from_buffer(values))
+            if lengths is not None:
+                offsets_at, lengths_at = 0, _addressof(_from_buffer(lengths))
+            else:
+                fixed = self._fixed.get((batch_size, 1))
+                if fixed is None:
+                    return -1
+                lengths, offsets_at = fixed
+                lengths_at = 0
+        except (TypeError, ValueError, BufferError):
+            return -1
+        self.keep += (values, lengths)
+        size = len(values)
+        self._pack_bags(
+            self._bags, index * _BAGS.size, where, offsets_at, lengths_at, 0, size, values_type,
+            bags_type,
+        )
+        return size
+
+    def _put_feature(self, index: int, name: str, ids: Any) -> Tuple[int, int]:
+        """Returns the numbers of samples and of values."""
+        kind = type(ids)
+        if kind is tuple:
+            if len(ids) != 2:
+                raise ValueError(
+                    f"feature {name!r}: is a tuple of {len(ids)}, must be (values, lengths)"
+                )
+            ids = Bags(ids[0], ids[1])
+        elif kind is not Bags:
+            if kind is not np.ndarray and hasattr(ids, "__arrow_c_array__"):
+                ids = _arrow.bags(ids, name)
+                if type(ids) is tuple:
+                    ids = Bags(ids[0], None, ids[1])
+            if type(ids) is not Bags:
+                return self._put_fixed(index, name, ids)
+        values, bags, is_offsets, num_values = self._put(index, name, *ids)
+        if is_offsets and not len(bags):
+            raise ValueError(f"offsets of feature {name!r}: is empty, must have one entry more "
+                             "than samples")
+        return len(bags) - is_offsets, num_values
+
+    def _put_fixed(self, index: int, name: str, ids: Any) -> Tuple[int, int]:
+        """[B] or [B, h] ids: as many for each sample."""
+        array = ids if type(ids) is np.ndarray else np.asarray(ids)
+        if array.ndim not in (1, 2):
+            raise ValueError(f"feature {name!r}: has shape {array.shape}, must be [B] or [B, h]")
+        array = _array(array, _ID_TYPES, "values", name, array.ndim)
+        count = array.shape[0]
+        hotness = array.shape[1] if array.ndim == 2 else 1
+        fixed = self._fixed.get((count, hotness))
+        if fixed is None:
+            offsets = np.arange(0, (count + 1) * hotness, hotness, dtype=np.int64) if hotness else (
+                np.zeros(count + 1, dtype=np.int64)
+            )
+            if len(self._fixed) > 64:
+                self._fixed.clear()
+            fixed = self._fixed[(count, hotness)] = (offsets, address(offsets))
+        self.keep.append(array)
+        self.keep.append(fixed[0])
+        self._pack_bags(
+            self._bags, index * _BAGS.size, address(array), fixed[1], 0, 0, array.size,
+            _ID_TYPES[array.dtype], _abi.INT64,
+        )
+        return count, array.size
+
+    def _put(
+        self, index: int, name: str, values: Any, lengths: Any, offsets: Any, weights: Any
+    ) -> Tuple[np.ndarray, np.ndarray, bool, int]:
+        values = _array(values, _ID_TYPES, "values", name)
+        is_offsets = offsets is not None
+        if is_offsets == (lengths is not None):
+            raise ValueError(f"feature {name!r}: must have either lengths or offsets")
+        bags = _array(
+            offsets if is_offsets else lengths, _BAG_TYPES, "offsets" if is_offsets else "lengths",
+            name,
+        )
+        where = address(bags)
+        weights_address = 0
+        if weights is not None:
+            weights = _array(weights, _FLOAT_TYPES, "weights", name)
+            if weights.size != values.size:
+                raise ValueError(
+                    f"weights of feature {name!r}: has {weights.size} entries, values has "
+                    f"{values.size}"
+                )
+            weights_address = address(weights)
+        self.keep += (values, bags, weights)
+        self._pack_bags(
+            self._bags, index * _BAGS.size, address(values), where if is_offsets else 0,
+            0 if is_offsets else where, weights_address, values.size, _ID_TYPES[values.dtype],
+            _BAG_TYPES[bags.dtype],
+        )
+        return values, bags, is_offsets, values.size
+
+
+class Layout:
+    """Where each feature's vectors lie in outputs and gradients."""
+
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        self.pooled_dim: int = description["pooled_dim"]
+        self.names: List[str] = []
+        self.columns: Dict[str, slice] = {}  # pooled features
+        self.unpooled: List[Tuple[str, int]] = []  # names and dims
+        for feature in description["features"]:
+            name, dim = feature["name"], feature["dim"]
+            self.names.append(name)
+            if feature["pooling"] == "none":
+                self.unpooled.append((name, dim))
+            else:
+                self.columns[name] = slice(feature["column"], feature["column"] + dim)
+
+    @property
+    def unpooled_indices(self) -> List[int]:
+        return [self.names.index(name) for name, _ in self.unpooled]
+
+
+class Embeddings:
+    """What a lookup gives, and the shapes that a gradient has.
+
+    pooled: float32 [B, sum of dims] of the features with pooling, side by side, in their order.
+    unpooled: for each feature with pooling "none": float32 [N, dim], a row for each of its lookups.
+    embeddings["item"]: the part of one feature: [B, dim] (a view of `pooled`) or [N, dim].
+    """
+
+    __slots__ = ("pooled", "unpooled", "_layout")
+
+    def __init__(
+        self, layout: Layout, pooled: np.ndarray, unpooled: Dict[str, np.ndarray]
+    ) -> None:
+        self.pooled = pooled
+        self.unpooled = unpooled
+        self._layout = layout
+
+    def __getitem__(self, feature: str) -> np.ndarray:
+        columns = self._layout.columns.get(feature)
+        return self.unpooled[feature] if columns is None else self.pooled[:, columns]
+
+    def empty_like(self) -> "Embeddings":
+        """Of the same shapes, to be filled: for gradients."""
+        return Embeddings(
+            self._layout,
+            np.empty_like(self.pooled),
+            {name: np.empty_like(rows) for name, rows in self.unpooled.items()},
+        )
+
+
+_MATRIX = struct.Struct(_abi.MATRIX_FORMAT)
+_NO_ROWS = np.empty((0, 0), dtype=np.float32)
+
+
+def _matrix(array: Any, rows: int, cols: int, name: str, out: ctypes.Array, at: int) -> None:
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name}: is {type(array).__name__}, must be a numpy array")
+    if array.dtype != _FLOAT32:
+        raise TypeError(f"{name}: is {array.dtype}, must be float32")
+    if array.shape != (rows, cols):
+        raise ValueError(f"{name}: has shape {array.shape}, must be {(rows, cols)}")
+    strides = array.strides
+    if cols > 1 and strides[1] != 4 or rows > 1 and (strides[0] % 4 or strides[0] < 4 * cols):
+        raise ValueError(
+            f"{name}: its rows are not contiguous; take numpy.ascontiguousarray of it"
+        )
+    _MATRIX.pack_into(
+        out, at, address(array) if array.flags.c_contiguous else array.ctypes.data, rows, cols,
+        strides[0] // 4 if rows > 1 else cols, _abi.FLOAT32, 0,
+    )
+
+
+class MatrixWriter:
+    """Describes outputs and gradients to the library. Each thread has one of its own."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.num_unpooled = len(layout.unpooled)
+        self._buffer = ctypes.create_string_buffer(_MATRIX.size * (1 + self.num_unpooled))
+        self.pooled_address = ctypes.addressof(self._buffer) if layout.columns else 0
+        self.unpooled_address = (
+            ctypes.addressof(self._buffer) + _MATRIX.size if self.num_unpooled else 0
+        )
+
+    def new(self, batch_size: int, sizes: Sequence[int]) -> Embeddings:
+        layout = self._layout
+        return Embeddings(
+            layout,
+            np.empty((batch_size, layout.pooled_dim), dtype=np.float32),
+            {
+                name: np.empty((rows, dim), dtype=np.float32)
+                for (name, dim), rows in zip(layout.unpooled, sizes)
+            },
+        )
+
+    def write(
+        self, data: Union[Embeddings, np.ndarray, Mapping[str, np.ndarray]], batch_size: int,
+        sizes: Sequence[int], name: str, writable: bool = False,
+    ) -> Any:
+        """Returns what must be kept until the call has returned."""
+        layout = self._layout
+        if isinstance(data, Embeddings):
+            pooled, unpooled = data.pooled, data.unpooled
+        elif isinstance(data, np.ndarray):
+            if layout.unpooled:
+                raise TypeError(
+                    f"{name}: is one array, but feature {layout.unpooled[0][0]!r} is not pooled; "
+                    "give a dict with an array for each feature"
+                )
+            pooled, unpooled = data, {}
+        elif isinstance(data, Mapping):
+            pooled, unpooled = self._gather(data, batch_size, name), data
+        else:
+            raise TypeError(
+                f"{name}: is {type(data).__name__}, must be an array, a dict or hotrow.Embeddings"
+            )
+        if layout.columns:
+            _matrix(pooled, batch_size, layout.pooled_dim, name, self._buffer, 0)
+            if writable and not pooled.flags.writeable:
+                raise ValueError(f"{name}: is read-only")
+        for index, (feature, dim) in enumerate(layout.unpooled):
+            if feature not in unpooled:
+                raise ValueError(f"{name}: feature {feature!r} is missing")
+            rows = unpooled[feature]
+            _matrix(
+                rows, sizes[index], dim, f"{name}[{feature!r}]", self._buffer,
+                (1 + index) * _MATRIX.size,
+            )
+            if writable and not rows.flags.writeable:
+                raise ValueError(f"{name}[{feature!r}]: is read-only")
+        return pooled, unpooled
+
+    def _gather(
+        self, data: Mapping[str, np.ndarray], batch_size: int, name: str
+    ) -> Optional[np.ndarray]:
+        """The pooled features of a dict side by side."""
+        layout = self._layout
+        pooled = np.empty((batch_size, layout.pooled_dim), dtype=np.float32)
+        for feature, columns in layout.columns.items():
+            if feature not in data:
+                raise ValueError(f"{name}: feature {feature!r} is missing")
+            part = np.asarray(data[feature])
+            expected = (batch_size, columns.stop - columns.start)
+            if part.dtype != _FLOAT32:
+                raise TypeError(f"{name}[{feature!r}]: is {part.dtype}, must be float32")
+            if part.shape != expected:
+                raise ValueError(
+                    f"{name}[{feature!r}]: has shape {part.shape}, must be {expected}"
+                )
+            pooled[:, columns] = part
+        return pooled

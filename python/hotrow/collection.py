@@ -1,0 +1,531 @@
+"""EmbeddingCollection: tables that are looked up and trained together."""
+
+import ctypes
+import os
+import threading
+from ctypes import byref, c_int32, c_int64, c_void_p
+from types import TracebackType
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Union
+
+import numpy as np
+
+from . import _abi, errors
+from .batches import Batch, BatchReader, Embeddings, Layout, MatrixWriter, address
+from .options import Bytes, Memory, Optimizer, RocksDb, Ssd, Store, Table, parse_bytes
+from .ranks import Communicator
+from .saved import Saved
+
+Gradient = Union[Embeddings, np.ndarray, Mapping[str, np.ndarray]]
+
+
+def _text(value: Optional[str], name: str) -> Optional[bytes]:
+    if value is None:
+        return None
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: is {value!r}, must be a string")
+    if "\0" in value:
+        raise ValueError(f"{name}: has a NUL in it")
+    return value.encode()
+
+
+def _integer(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name}: is {value!r}, must be an integer")
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name}: is {value}, does not fit in 64 bits")
+    return int(value)
+
+
+def _texts(values: Sequence[str], name: str) -> Any:
+    if isinstance(values, str):
+        raise TypeError(f"{name}: is a string, must be a list of strings")
+    encoded = [_text(value, name) for value in values]
+    return (ctypes.c_char_p * max(1, len(encoded)))(*encoded)
+
+
+def _c_optimizer(optimizer: Optimizer, place: str) -> Any:
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{place}: is {optimizer!r}, must be one such as hotrow.RowwiseAdagrad()")
+    out = _abi.default(_abi.Optimizer, "optimizer")
+    out.kind = optimizer.kind.encode()
+    out.learning_rate = optimizer.lr
+    out.weight_decay = optimizer.weight_decay
+    out.weight_decay_mode = _text(optimizer.weight_decay_mode, f"{place}.weight_decay_mode")
+    for name in ("eps", "beta1", "beta2", "initial_accumulator", "lr_power", "l1", "l2"):
+        if hasattr(optimizer, name):
+            setattr(out, name, getattr(optimizer, name))
+    return out
+
+
+def _c_table(table: Table, place: str, out: _abi.Table) -> None:
+    if not isinstance(table, Table):
+        raise TypeError(f"{place}: is {table!r}, must be a hotrow.Table")
+    out.name = _text(table.name, f"{place}.name")
+    out.embedding_dim = _integer(table.dim, f"{place}.dim")
+    features = table.features or (table.name,)
+    out.feature_names = _texts(features, f"{place}.features")
+    out.num_features = len(features)
+    out.pooling = _text(table.pooling, f"{place}.pooling")
+    out.weights_precision = _text(table.weights_precision, f"{place}.weights_precision")
+    out.optimizer = ctypes.pointer(_c_optimizer(table.optimizer, f"{place}.optimizer"))
+    out.initializer = _text(table.initializer.kind, f"{place}.initializer")
+    out.initializer_value = table.initializer.value
+    out.num_embeddings = _integer(table.num_embeddings, f"{place}.num_embeddings")
+    out.max_hotness = _integer(table.max_hotness, f"{place}.max_hotness")
+
+
+class _Scratch(threading.local):
+    """What a thread's calls of one collection write into."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.reader = BatchReader(layout.names, layout.unpooled_indices)
+        self.writer = MatrixWriter(layout)
+        self.handle = c_void_p()
+        self.handle_address = ctypes.addressof(self.handle)
+
+
+class Step:
+    """One batch on its way through the tables; `EmbeddingCollection.prefetch` makes it.
+
+    Used once: lookup, then update. One that is dropped, or left by `with`, without an update is
+    cancelled: its rows are unpinned and nothing changes.
+    """
+
+    __slots__ = ("_handle", "_scratch", "_tables", "batch_size", "_sizes", "_ended")
+
+    def __init__(
+        self, tables: "EmbeddingCollection", handle: int, batch_size: int, sizes: List[int]
+    ) -> None:
+        self._tables = tables  # keeps the collection
+        self._scratch = tables._scratch
+        self._handle: Optional[int] = handle
+        self._sizes = sizes
+        self._ended = False
+        self.batch_size = batch_size
+
+    def lookup(self, out: Optional[Embeddings] = None) -> Embeddings:
+        """Forward: the rows' values after the update of the step before.
+
+        out: where to write, such as what a lookup of the same sizes gave; by default new arrays.
+        Waits until the rows are there.
+        """
+        writer = self._scratch.writer
+        if out is None:
+            out = writer.new(self.batch_size, self._sizes)
+        kept = writer.write(out, self.batch_size, self._sizes, "out", writable=True)
+        _abi.step_lookup(
+            self._use(), writer.pooled_address, writer.unpooled_address, writer.num_unpooled
+        )
+        del kept
+        return out
+
+    def update(self, gradient: Optional[Gradient] = None, lr_factor: float = 1.0) -> None:
+        """Backward: moves the rows, and ends the step.
+
+        gradient: of what lookup gave, in the same shapes, float32: an `Embeddings`, one array
+        [B, sum of dims] where every feature is pooled, or a dict with an array for each feature.
+        None after begin_update. lr_factor multiplies every table's learning rate.
+        """
+        writer = self._scratch.writer
+        handle = self._use()
+        if gradient is None:
+            self._ended = True
+            _abi.step_update(handle, None, None, 0, lr_factor)
+            return
+        kept = writer.write(gradient, self.batch_size, self._sizes, "gradient")
+        self._ended = True
+        _abi.step_update(
+            handle, writer.pooled_address, writer.unpooled_address, writer.num_unpooled, lr_factor
+        )
+        del kept
+
+    def begin_lookup(self) -> None:
+        """The first half of lookup: between ranks, rows set out. May be left out."""
+        _abi.step_begin_lookup(self._use())
+
+    def begin_update(self, gradient: Gradient) -> None:
+        """The first half of update: reads the gradient, and sends it off. May be left out."""
+        writer = self._scratch.writer
+        kept = writer.write(gradient, self.batch_size, self._sizes, "gradient")
+        _abi.step_begin_update(
+            self._use(), writer.pooled_address, writer.unpooled_address, writer.num_unpooled
+        )
+        del kept
+
+    def cancel(self) -> None:
+        """Updates nothing. May be called after an update, and twice."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            _abi.step_destroy(handle)
+
+    def _use(self) -> int:
+        if self._handle is None or self._ended:
+            raise errors.FailedPrecondition(
+                "the step has been updated already" if self._ended else "the step was cancelled"
+            )
+        return self._handle
+
+    def __enter__(self) -> "Step":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.cancel()
+
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle is not None:
+            self._handle = None
+            _abi.step_destroy(handle)
+
+
+class EmbeddingCollection:
+    """Embedding tables that may be larger than memory, looked up and trained together.
+
+        tables = hotrow.EmbeddingCollection(
+            [hotrow.Table("items", dim=64, features=["item"])],
+            store=hotrow.Ssd("/data/rows", disk_bytes="200GB", memory="2GB"),
+            cache="8GB", max_batch_size=65536)
+        with tables.prefetch({"item": ids}) as step:     # ids: [B] int64
+            embeddings = step.lookup()                   # embeddings.pooled: [B, 64] float32
+            step.update(gradient)                        # [B, 64] float32
+
+    tables: at least one. store: where all rows are kept. cache: bytes of memory for rows over the
+    store; 0 for hotrow.Memory alone, whose rows are trained where they are kept. max_batch_size: of
+    samples. seed: of the rows' first values. feature_order: of batches and outputs; by default
+    table by table. prefetch_depth: how many steps may be prefetched beyond the current one, made
+    ready by threads of the collection's own. checkpoint_dir, checkpoint_keep, checkpoint_model, resume: see
+    `save_checkpoint`. init_from: a saved model or a checkpoint of the same tables to start from.
+    threads: 0 takes all processors. communicator: the ranks that share the tables; then calls are
+    collective, and exchange_* say in which form rows and gradients travel (docs/ranks.md).
+
+    Neither cache, prefetch depth, store nor threads change a bit of the result.
+
+    Threads: calls wait for each other. The GIL is free while the library works.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        *,
+        store: Store,
+        max_batch_size: int,
+        cache: Bytes = 0,
+        seed: int = 0,
+        feature_order: Optional[Sequence[str]] = None,
+        prefetch_depth: int = 0,
+        cache_policy: str = "lru",
+        evaluation_staging: Bytes = "64MiB",
+        checkpoint_dir: Optional[str] = None,
+        checkpoint_keep: int = 2,
+        checkpoint_model: str = "custom",
+        resume: bool = False,
+        init_from: Optional[str] = None,
+        threads: int = 0,
+        communicator: Optional[Communicator] = None,
+        exchange_forward: str = "fp32",
+        exchange_backward: str = "fp32",
+        exchange_rounding: str = "nearest",
+        exchange_feedback: Bytes = 0,
+    ) -> None:
+        self._address: Optional[int] = None
+        tables = list(tables)
+        if not tables:
+            raise ValueError("tables: is empty, must have at least one hotrow.Table")
+        options = _abi.default(_abi.Options, "collection_options")
+        array = (_abi.Table * len(tables))()
+        for index, table in enumerate(tables):
+            array[index] = _abi.default(_abi.Table, "table")
+            _c_table(table, f"tables[{index}]", array[index])
+        options.tables = array
+        options.num_tables = len(tables)
+        if feature_order is not None:
+            options.feature_order = _texts(feature_order, "feature_order")
+            options.num_feature_order = len(feature_order)
+        options.seed = _integer(seed, "seed") & (2**64 - 1)
+        options.max_batch_size = _integer(max_batch_size, "max_batch_size")
+        self._put_store(options, store)
+        options.cache_bytes = parse_bytes(cache, "cache")
+        options.cache_policy = _text(cache_policy, "cache_policy")
+        options.prefetch_depth = _integer(prefetch_depth, "prefetch_depth")
+        options.evaluation_staging_bytes = parse_bytes(evaluation_staging, "evaluation_staging")
+        options.checkpoint_dir = _text(checkpoint_dir, "checkpoint_dir")
+        options.checkpoint_keep = _integer(checkpoint_keep, "checkpoint_keep")
+        options.checkpoint_model = _text(checkpoint_model, "checkpoint_model")
+        options.resume = 1 if resume else 0
+        options.init_from = _text(init_from, "init_from")
+        if communicator is not None:
+            if not isinstance(communicator, Communicator):
+                raise TypeError(
+                    f"communicator: is {communicator!r}, must be a hotrow.Communicator"
+                )
+            options.communicator = communicator._handle
+        options.exchange_forward = _text(exchange_forward, "exchange_forward")
+        options.exchange_backward = _text(exchange_backward, "exchange_backward")
+        options.exchange_rounding = _text(exchange_rounding, "exchange_rounding")
+        options.exchange_feedback_bytes = parse_bytes(exchange_feedback, "exchange_feedback")
+
+        context_options = _abi.default(_abi.Context, "context_options")
+        context_options.threads = _integer(threads, "threads")
+        context = c_void_p()
+        _abi.context_create(byref(context_options), byref(context))
+        handle = c_void_p()
+        try:
+            _abi.collection_create(context, byref(options), byref(handle))
+        finally:
+            _abi.context_destroy(context)
+        self._address = handle.value
+        self._dims = {table.name: table.dim for table in tables}
+        description = _abi.json_of(_abi.collection_describe, self._handle)
+        self._layout = Layout(description)
+        self._scratch = _Scratch(self._layout)
+        start = description["start"]
+        #: The saved model or checkpoint that the tables came from; None: they are new.
+        self.restored: Optional[Saved] = Saved(start) if start else None
+
+    @staticmethod
+    def _put_store(options: _abi.Options, store: Store) -> None:
+        if not isinstance(store, (Memory, Ssd, RocksDb)):
+            raise TypeError(
+                f"store: is {store!r}, must be hotrow.Memory, hotrow.Ssd or hotrow.RocksDb"
+            )
+        options.store = store.kind.encode()
+        options.store_memory_bytes = parse_bytes(store.memory, "store.memory")
+        if isinstance(store, Memory):
+            options.store_path = _text(store.snapshot_dir, "store.snapshot_dir")
+        else:
+            options.store_path = _text(store.path, "store.path")
+            options.store_disk_bytes = parse_bytes(store.disk_bytes, "store.disk_bytes")
+
+    # ---- What it is ----
+
+    @property
+    def feature_names(self) -> List[str]:
+        """In the order of batches and outputs."""
+        return list(self._layout.names)
+
+    @property
+    def pooled_dim(self) -> int:
+        """Columns of `Embeddings.pooled`."""
+        return self._layout.pooled_dim
+
+    @property
+    def steps(self) -> int:
+        """Updates so far, those of what it started from included."""
+        out = c_int64()
+        _abi.steps(self._handle, byref(out))
+        return int(out.value)
+
+    def stats(self) -> Dict[str, Any]:
+        """What was counted: of the collection, and in "tiers" of each tier from the top down."""
+        return _abi.json_of(_abi.stats, self._handle)
+
+    def digest(self) -> Dict[str, Any]:
+        """Rows and hashes of all tables: {"hash": ..., "tables": [...]}. Reads every row.
+
+        Collections with the same hash have the same rows and optimizer state, bit for bit.
+        """
+        return _abi.json_of(_abi.digest, self._handle)
+
+    # ---- Training ----
+
+    def prefetch(self, batch: Batch) -> Step:
+        """Begins a step: makes the rows of a batch ready.
+
+        batch: a dict with the ids of each feature:
+            [B]: one id a sample; [B, h]: h ids a sample;
+            (values [N], lengths [B]), or hotrow.Bags(values, lengths, offsets, weights);
+            an Arrow array of integers or of lists of integers;
+        or a hotrow.Jagged with all features in one array; or an Arrow record batch.
+        Ids are int64, uint64 or int32 and are read where they lie, before this returns.
+
+        Steps are looked up and updated in the order of their prefetch. With prefetch_depth > 0 this
+        returns at once, and up to that many steps may be ahead of the one that is trained.
+        """
+        scratch = self._scratch
+        reader = scratch.reader
+        where = reader.read(batch)
+        _abi.prefetch(self._handle, where, scratch.handle_address)
+        reader.keep = []
+        return Step(self, scratch.handle.value, reader.batch_size, reader.unpooled_sizes)
+
+    def evaluate(self, batch: Batch, out: Optional[Embeddings] = None) -> Embeddings:
+        """What a lookup would give after the last update, and nothing changes: no row is made, none
+        moves in or out. Ids without a row read their first values."""
+        reader, writer = self._scratch.reader, self._scratch.writer
+        where = reader.read(batch)
+        if out is None:
+            out = writer.new(reader.batch_size, reader.unpooled_sizes)
+        kept = writer.write(out, reader.batch_size, reader.unpooled_sizes, "out", writable=True)
+        _abi.evaluate(
+            self._handle, where, writer.pooled_address, writer.unpooled_address,
+            writer.num_unpooled,
+        )
+        reader.keep = []
+        del kept
+        return out
+
+    # ---- Rows ----
+
+    def read_rows(self, table: str, keys: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+        """The weights of keys of one table, float32 [K, dim], and whether each has a row, bool [K].
+
+        keys: [K] uint64 or int64. Keys without a row read their first values. Changes nothing.
+        """
+        dim = self._dim(table)
+        keys = np.ascontiguousarray(keys)
+        if keys.dtype == np.int64:
+            keys = keys.view(np.uint64)
+        if keys.dtype != np.uint64 or keys.ndim != 1:
+            raise TypeError(f"keys: is {keys.dtype} of shape {keys.shape}, must be [K] of uint64 "
+                            "or int64")
+        rows = np.empty((len(keys), dim), dtype=np.float32)
+        found = np.zeros(len(keys), dtype=np.bool_)
+        matrix = ctypes.create_string_buffer(48)
+        _abi_matrix_pack(matrix, rows)
+        _abi.read_rows(
+            self._handle, table.encode(), keys.ctypes.data, len(keys), matrix, found.ctypes.data
+        )
+        return rows, found
+
+    def for_each_row(self, table: str, fn: Callable[[np.ndarray, np.ndarray], Any]) -> None:
+        """Calls fn(keys [n] uint64, rows [n, dim] float32) for all rows of a table, some thousand
+        at a time, in no order. The arrays are valid during the call. fn must not call the
+        collection.
+        """
+        self._dim(table)
+        failure: List[BaseException] = []
+
+        def call(_: Any, keys: Any, rows: Any, count: int, dim: int) -> int:
+            try:
+                fn(
+                    np.ctypeslib.as_array(keys, (count,)),
+                    np.ctypeslib.as_array(rows, (count, dim)),
+                )
+            except BaseException as error:  # may not pass through the library
+                failure.append(error)
+                return errors.Cancelled.code
+            return 0
+
+        try:
+            _abi.for_each_row(self._handle, table.encode(), _abi.ROWS_FN(call), None)
+        except errors.Cancelled:
+            if failure:
+                raise failure[0] from None
+            raise
+
+    def read_table(self, table: str) -> Tuple[np.ndarray, np.ndarray]:
+        """All rows of one table: keys [n] uint64, ascending, and weights [n, dim] float32."""
+        keys: List[np.ndarray] = [np.empty(0, dtype=np.uint64)]
+        rows: List[np.ndarray] = [np.empty((0, self._dim(table)), dtype=np.float32)]
+
+        def add(some_keys: np.ndarray, some_rows: np.ndarray) -> None:
+            keys.append(some_keys.copy())
+            rows.append(some_rows.copy())
+
+        self.for_each_row(table, add)
+        all_keys = np.concatenate(keys)
+        order = np.argsort(all_keys)
+        return all_keys[order], np.concatenate(rows)[order]
+
+    def flush(self) -> None:
+        """Writes changed rows down to the store."""
+        _abi.flush(self._handle)
+
+    # ---- Checkpoints ----
+
+    def save_checkpoint(
+        self, state: Optional[Mapping[str, Any]] = None, *, wait: bool = True
+    ) -> None:
+        """Makes a checkpoint of the tables as they are after the last update, in checkpoint_dir.
+
+        state: bytes that belong to it, by name, such as a model's parameters, their optimizer's
+        state, and where the data stand; they are copied at once, and read back from
+        `restored`. The checkpoint appears by one rename when all of it is on disk: a kill at any
+        moment leaves it whole or not there. wait=False returns after a pause of milliseconds, and a
+        thread writes while training goes on; one checkpoint at a time.
+
+        A new collection with the same checkpoint_dir and resume=True goes on from the newest one.
+        """
+        state = {} if state is None else state
+        blobs = (_abi.Blob * max(1, len(state)))()
+        kept = []
+        for index, (name, data) in enumerate(state.items()):
+            view = memoryview(data).cast("B") if not isinstance(data, bytes) else data
+            part = np.frombuffer(view, dtype=np.uint8) if len(view) else np.empty(0, np.uint8)
+            blobs[index].name = _text(name, "state")
+            blobs[index].data = part.ctypes.data
+            blobs[index].size = len(view)
+            kept.append((view, part))
+        _abi.checkpoint_begin(self._handle, blobs, len(state))
+        del kept
+        if wait:
+            self.wait_checkpoint()
+
+    def poll_checkpoint(self) -> bool:
+        """Whether the checkpoint that is being written has just been committed. Does not wait."""
+        out = c_int32()
+        _abi.checkpoint_poll(self._handle, byref(out))
+        return bool(out.value)
+
+    def wait_checkpoint(self) -> None:
+        """Waits until the checkpoint that is being written is committed, if there is one."""
+        _abi.checkpoint_wait(self._handle)
+
+    @property
+    def newest_checkpoint(self) -> Optional[str]:
+        """The directory of the newest committed checkpoint."""
+        return _abi.text_of(_abi.checkpoint_newest, self._handle) or None
+
+    # ---- The end ----
+
+    def close(self) -> None:
+        """Ends the store in good order, so that it opens quickly the next time, and frees all
+        memory. A checkpoint that is being written is waited for. May be called twice."""
+        if self._address is None:
+            return
+        _abi.collection_close(self._address)
+        self._destroy()
+
+    @property
+    def _handle(self) -> int:
+        if self._address is None:
+            raise errors.FailedPrecondition("the collection has been closed")
+        return self._address
+
+    def _destroy(self) -> None:
+        handle, self._address = self._address, None
+        if handle is not None:
+            _abi.collection_destroy(handle)
+
+    def _dim(self, table: str) -> int:
+        if table not in self._dims:
+            raise ValueError(f"table: there is no {table!r}, only {', '.join(self._dims)}")
+        return self._dims[table]
+
+    def __enter__(self) -> "EmbeddingCollection":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._destroy()  # as a kill would leave it: every checkpoint is there
+
+    def __del__(self) -> None:
+        if getattr(self, "_address", None) is not None:
+            self._destroy()
+
+
+def _abi_matrix_pack(buffer: Any, rows: np.ndarray) -> None:
+    from .batches import _MATRIX
+
+    _MATRIX.pack_into(
+        buffer, 0, address(rows), rows.shape[0], rows.shape[1], rows.shape[1], _abi.FLOAT32, 0
+    )

@@ -1,0 +1,113 @@
+"""The readers of hotrow's trainers: click logs and synthetic clicks, as batches."""
+
+import ctypes
+from ctypes import byref, c_void_p
+from typing import Any, Dict, Iterator, List, Optional
+
+import numpy as np
+
+from . import _abi
+from .batches import Jagged
+
+
+class _Samples:
+    """Owns the memory of one batch."""
+
+    def __init__(self) -> None:
+        self.handle = None
+        handle = c_void_p()
+        _abi.samples_create(byref(handle))
+        self.handle = handle.value
+
+    def __del__(self) -> None:
+        if self.handle is not None:
+            _abi.samples_destroy(self.handle)
+
+
+class Samples:
+    """One batch of click data.
+
+    ids: hotrow.Jagged, for `prefetch`. dense: float32 [B, num_dense]. labels: float32
+    [B, num_labels].
+    """
+
+    __slots__ = ("ids", "dense", "labels")
+
+    def __init__(self, ids: Jagged, dense: np.ndarray, labels: np.ndarray) -> None:
+        self.ids = ids
+        self.dense = dense
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return self.ids.batch_size
+
+
+def _view(address: Optional[int], dtype: Any, shape: Any, owner: _Samples) -> np.ndarray:
+    count = int(np.prod(shape))
+    if not count or not address:
+        return np.empty(shape, dtype=dtype)
+    memory = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address)
+    memory.owner = owner  # as long as an array looks into it
+    return np.frombuffer(memory, dtype=dtype).reshape(shape)
+
+
+class Data:
+    """What `--data` of the trainers names: Data("synthetic:tables=26,rows=100000").
+
+    seed: of shuffling, and of generated data.
+    """
+
+    def __init__(self, spec: str, seed: int = 0) -> None:
+        self._handle = None
+        handle = c_void_p()
+        _abi.data_open(spec.encode(), seed, byref(handle))
+        self._handle = handle.value
+        schema: Dict[str, Any] = _abi.json_of(_abi.data_describe, self._handle)
+        self.name: str = schema["name"]
+        self.num_dense: int = schema["num_dense"]
+        self.labels: List[str] = schema["labels"]
+        #: {"name", "table", "num_embeddings", "max_hotness"} of each feature, in batch order.
+        self.features: List[Dict[str, Any]] = schema["features"]
+        #: 0: not known before reading.
+        self.num_samples: Dict[str, int] = {
+            split: schema[split + "_samples"] for split in ("train", "valid", "test")
+        }
+
+    def batches(
+        self, batch_size: int, split: str = "train", epoch: int = 0, first_sample: int = 0
+    ) -> Iterator[Samples]:
+        """The batches of a split, from a sample on; the last may be smaller. Their order depends on
+        seed and epoch alone."""
+        reader = c_void_p()
+        _abi.reader_open(self._handle, split.encode(), epoch, first_sample, byref(reader))
+        try:
+            while True:
+                samples = _Samples()
+                view = _abi.SamplesView(struct_size=ctypes.sizeof(_abi.SamplesView))
+                _abi.reader_next(reader, batch_size, samples.handle, byref(view))
+                if view.batch_size == 0:
+                    return
+                yield self._samples(view, samples)
+        finally:
+            _abi.reader_destroy(reader)
+
+    @staticmethod
+    def _samples(view: _abi.SamplesView, owner: _Samples) -> Samples:
+        size = view.batch_size
+        weights = None
+        if view.weights:
+            weights = _view(view.weights, np.float32, (view.num_values,), owner)
+        return Samples(
+            Jagged(
+                size,
+                _view(view.values, np.uint64, (view.num_values,), owner),
+                offsets=_view(view.offsets, np.int64, (view.num_features * size + 1,), owner),
+                weights=weights,
+            ),
+            _view(view.dense, np.float32, (size, view.num_dense), owner),
+            _view(view.labels, np.float32, (size, view.num_labels), owner),
+        )
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            _abi.data_destroy(self._handle)

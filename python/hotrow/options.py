@@ -1,0 +1,189 @@
+"""What a collection is made from: tables, optimizers, stores."""
+
+import re
+from dataclasses import dataclass, field
+from typing import ClassVar, Optional, Sequence, Union
+
+Bytes = Union[int, str]
+
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgtp", start=1):
+    _UNITS[_letter] = _UNITS[_letter + "b"] = 1000**_power
+    _UNITS[_letter + "ib"] = 1024**_power
+
+
+def parse_bytes(value: Bytes, name: str) -> int:
+    """A number of bytes: 4096, "64MiB" (powers of 1024), "1.5GB" or "1.5G" (powers of 1000)."""
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise TypeError(f"{name}: is {value!r}, must be a number of bytes such as 4096 or '64MiB'")
+    if isinstance(value, int):
+        return value
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
+    unit = _UNITS.get(match.group(2).lower()) if match else None
+    if match is None or unit is None:
+        raise ValueError(f"{name}: is {value!r}, must be a number of bytes such as 4096 or '64MiB'")
+    return int(float(match.group(1)) * unit)
+
+
+# ---- Optimizers ----
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How rows move. Fields that an optimizer does not use are ignored by it."""
+
+    kind: ClassVar[str] = ""
+
+    lr: float = 0.01
+    weight_decay: float = 0.0
+    # "l2": the gradient gets weight_decay * w; "decoupled": the row shrinks beside the step.
+    weight_decay_mode: str = "l2"
+
+
+@dataclass(frozen=True)
+class Sgd(Optimizer):
+    kind: ClassVar[str] = "sgd"
+
+
+@dataclass(frozen=True)
+class Momentum(Optimizer):
+    kind: ClassVar[str] = "momentum"
+    beta1: float = 0.9
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    kind: ClassVar[str] = "adagrad"
+    eps: float = 1e-8
+    initial_accumulator: float = 0.0
+
+
+@dataclass(frozen=True)
+class RowwiseAdagrad(Optimizer):
+    """One number of state for each row: the usual choice for large tables."""
+
+    kind: ClassVar[str] = "rowwise_adagrad"
+    eps: float = 1e-8
+    initial_accumulator: float = 0.0
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Lazy: rows that a batch does not touch do not move, and their momentum does not decay."""
+
+    kind: ClassVar[str] = "adam"
+    eps: float = 1e-8
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+
+@dataclass(frozen=True)
+class PartialRowwiseAdam(Adam):
+    kind: ClassVar[str] = "partial_rowwise_adam"
+
+
+@dataclass(frozen=True)
+class Lamb(Adam):
+    kind: ClassVar[str] = "lamb"
+
+
+@dataclass(frozen=True)
+class PartialRowwiseLamb(Adam):
+    kind: ClassVar[str] = "partial_rowwise_lamb"
+
+
+@dataclass(frozen=True)
+class Ftrl(Optimizer):
+    """FTRL-proximal, with TensorFlow's sign of lr_power."""
+
+    kind: ClassVar[str] = "ftrl"
+    lr_power: float = -0.5
+    l1: float = 0.0
+    l2: float = 0.0
+    initial_accumulator: float = 0.0
+
+
+# ---- First values of rows ----
+
+
+@dataclass(frozen=True)
+class Initializer:
+    kind: str = "uniform"
+    value: float = 0.01
+
+
+def uniform(bound: float = 0.01) -> Initializer:
+    """In [-bound, bound)."""
+    return Initializer("uniform", bound)
+
+
+def normal(deviation: float) -> Initializer:
+    """Of mean 0."""
+    return Initializer("normal", deviation)
+
+
+def constant(value: float) -> Initializer:
+    return Initializer("constant", value)
+
+
+# ---- Tables ----
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding table. It has no fixed size: any 64-bit id gets a row at its first update.
+
+    name: distinct. dim: columns. features: the features of a batch that look rows up here; by
+    default one with the table's name.
+    pooling: "sum", "mean", or "none" (one output row for each lookup).
+    weights_precision: "fp32", "fp16" or "bf16", in memory and on disk.
+    num_embeddings: 0 for any id; otherwise ids lie in [0, num_embeddings).
+    max_hotness: the most lookups of a feature in one sample, 0 when that is not known.
+    """
+
+    name: str
+    dim: int
+    features: Sequence[str] = ()
+    pooling: str = "sum"
+    optimizer: Optimizer = field(default_factory=RowwiseAdagrad)
+    initializer: Initializer = field(default_factory=Initializer)
+    weights_precision: str = "fp32"
+    num_embeddings: int = 0
+    max_hotness: int = 0
+
+
+# ---- Stores: where all rows are kept ----
+
+
+@dataclass(frozen=True)
+class Memory:
+    """In memory, at most `memory` bytes. snapshot_dir: only for callers that take snapshots
+    themselves; checkpoints have a directory of their own."""
+
+    kind: ClassVar[str] = "memory"
+    memory: Bytes = "1GiB"
+    snapshot_dir: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Ssd:
+    """In a log on a disk, below a cache. disk_bytes: of all files, checkpoints included; memory: of
+    the index and buffers. Both are hard limits."""
+
+    kind: ClassVar[str] = "ssd"
+    path: str
+    disk_bytes: Bytes
+    memory: Bytes = "256MiB"
+
+
+@dataclass(frozen=True)
+class RocksDb:
+    """In RocksDB, where the build has it."""
+
+    kind: ClassVar[str] = "rocksdb"
+    path: str
+    disk_bytes: Bytes
+    memory: Bytes = "256MiB"
+
+
+Store = Union[Memory, Ssd, RocksDb]

@@ -1,0 +1,158 @@
+"""Ranks that a program connects itself: its transport lent to the tables.
+
+A job that has ranks already, of torch.distributed or mpi4py say, wraps their transport in a class
+with the methods of `Transport`:
+
+    ranks = hotrow.Communicator(MyTransport())
+    tables = hotrow.EmbeddingCollection(..., communicator=ranks)
+"""
+
+import ctypes
+import itertools
+import threading
+from ctypes import byref, c_void_p
+from typing import Any, Dict, Optional, Protocol, Sequence
+
+from . import _abi, errors
+
+
+class Transport(Protocol):
+    """One rank's end of a channel. All ranks make the same calls in the same order."""
+
+    rank: int
+    world_size: int
+
+    def exchange(
+        self, send: Sequence[memoryview], recv: Sequence[memoryview], timeout: float, operation: str
+    ) -> None:
+        """Sends send[p] to each rank p and fills recv[p] with what p sends; any may be empty, those
+        of this rank are. Raises TimeoutError when a rank is silent for `timeout` seconds, and
+        should name it; operation ("AllGather") is for such errors. One thread at a time for each
+        channel, different channels at once. The views are valid during the call."""
+
+    def duplicate(self) -> "Transport":
+        """Another channel between the same ranks, whose calls are independent of this one's."""
+
+    def abort(self, message: str) -> None:
+        """Makes the calls of all ranks fail, as far as it can. Any thread, at any time."""
+
+    def close(self) -> None:
+        """Ends this channel."""
+
+
+class _Channels:
+    """The library knows a channel by a number."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._channels: Dict[int, Transport] = {}
+        self._mutex = threading.Lock()
+
+    def add(self, transport: Transport) -> int:
+        with self._mutex:
+            number = next(self._numbers)
+            self._channels[number] = transport
+        return number
+
+    def find(self, number: int) -> Transport:
+        with self._mutex:
+            return self._channels[number]
+
+    def remove(self, number: int) -> Optional[Transport]:
+        with self._mutex:
+            return self._channels.pop(number, None)
+
+
+_channels = _Channels()
+
+
+def _status(error: BaseException, text: Optional[int], text_size: int) -> int:
+    message = f"{error}" or type(error).__name__
+    if text and text_size:
+        data = message.encode("utf-8", "replace")[: text_size - 1] + b"\0"
+        ctypes.memmove(text, data, len(data))
+    if isinstance(error, errors.Error):
+        return error.code
+    return (errors.DeadlineExceeded if isinstance(error, TimeoutError) else errors.Unavailable).code
+
+
+def _view(address: Optional[int], size: int, writable: bool) -> memoryview:
+    if not address or not size:
+        return memoryview(bytearray() if writable else b"")
+    view = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+    return view if writable else view.toreadonly()
+
+
+@_abi.EXCHANGE
+def _exchange(  # type: ignore[no-untyped-def]
+    user, operation, send, send_bytes, recv, recv_bytes, timeout, text, text_size
+) -> int:
+    try:
+        transport = _channels.find(user)
+        ranks = range(transport.world_size)
+        transport.exchange(
+            [_view(send[p], send_bytes[p], False) for p in ranks],
+            [_view(recv[p], recv_bytes[p], True) for p in ranks],
+            timeout,
+            operation.decode(),
+        )
+        return 0
+    except BaseException as error:  # may not pass through the library
+        return _status(error, text, text_size)
+
+
+@_abi.DUPLICATE
+def _duplicate(user, channel, text, text_size) -> int:  # type: ignore[no-untyped-def]
+    try:
+        channel[0] = _channels.add(_channels.find(user).duplicate())
+        return 0
+    except BaseException as error:
+        return _status(error, text, text_size)
+
+
+@_abi.RELEASE
+def _release(user) -> None:  # type: ignore[no-untyped-def]
+    transport = _channels.remove(user)
+    if transport is not None:
+        transport.close()
+
+
+@_abi.ABORT
+def _abort(user, message) -> None:  # type: ignore[no-untyped-def]
+    try:
+        _channels.find(user).abort(message.decode("utf-8", "replace"))
+    except KeyError:
+        pass  # the first channel has been released
+
+
+class Communicator:
+    """Ranks that share tables, over a transport of the caller's.
+
+    timeout_seconds: how long a rank may be silent; longer than any work that one does alone while
+    others wait.
+    """
+
+    def __init__(self, transport: Transport, timeout_seconds: float = 30.0) -> None:
+        self._handle: Optional[int] = None
+        self.rank = transport.rank
+        self.world_size = transport.world_size
+        callbacks: Any = _abi.default(_abi.Callbacks, "communicator_callbacks")
+        callbacks.rank = transport.rank
+        callbacks.world_size = transport.world_size
+        callbacks.exchange = _exchange
+        callbacks.duplicate = _duplicate
+        callbacks.release = _release
+        callbacks.abort = _abort
+        callbacks.timeout_seconds = timeout_seconds
+        callbacks.user = _channels.add(transport)
+        handle = c_void_p()
+        try:
+            _abi.communicator_create(byref(callbacks), byref(handle))
+        except BaseException:
+            _channels.remove(callbacks.user)
+            raise
+        self._handle = handle.value
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            _abi.communicator_destroy(self._handle)

@@ -1,0 +1,137 @@
+"""Bad input is a Python exception that names the argument."""
+
+import unittest
+
+import numpy as np
+
+import hotrow
+
+IDS = np.array([1, 2, 3])
+
+
+class RefusalsTest(unittest.TestCase):
+    def setUp(self):
+        self.tables = hotrow.EmbeddingCollection(
+            [hotrow.Table("items", 4, num_embeddings=100), hotrow.Table("users", 2)],
+            store=hotrow.Memory("16MiB"), max_batch_size=8,
+        )
+
+    def tearDown(self):
+        self.tables._destroy()
+
+    def refused(self, batch, kind, *parts):
+        with self.assertRaises(kind) as caught:
+            self.tables.prefetch(batch)
+        for part in parts:
+            self.assertIn(part, str(caught.exception))
+
+    def test_batches(self):
+        good = {"items": IDS, "users": IDS}
+        self.refused(IDS, TypeError, "ndarray")
+        self.refused({"items": IDS}, ValueError, "users", "missing")
+        self.refused({**good, "shops": IDS}, ValueError, "shops")
+        self.refused({**good, "items": IDS.astype(float)}, TypeError, "items", "float64")
+        self.refused({**good, "items": IDS[::2]}, ValueError, "items", "contiguous")
+        self.refused({**good, "items": IDS[:2]}, ValueError, "users", "3 samples")
+        self.refused({**good, "items": IDS.reshape(1, 1, 3)}, ValueError, "items", "shape")
+        self.refused({**good, "items": (IDS, IDS, IDS)}, ValueError, "items", "tuple of 3")
+        self.refused({**good, "items": hotrow.Bags(IDS)}, ValueError, "items", "either")
+        self.refused({**good, "items": (IDS, np.array([1, -1, 3]))}, ValueError, "items", "-1")
+        self.refused({**good, "items": (IDS, np.array([1, 1, 2]))}, ValueError, "items")
+        self.refused({**good, "items": (IDS, np.array([1.0, 1, 1]))}, TypeError, "lengths", "items")
+        self.refused(
+            {**good, "items": hotrow.Bags(IDS, np.ones(3, int), None, np.ones(2, "f4"))},
+            ValueError, "weights", "items",
+        )
+        self.refused({**good, "items": np.array([1, 2, 100])}, ValueError, "100")
+        many = np.zeros(9, int)
+        self.refused({"items": many, "users": many}, ValueError, "9")
+        self.refused(hotrow.Jagged(3, IDS, np.ones(3, int)), ValueError, "lengths", "6")
+        self.refused(hotrow.Jagged(-1, IDS, np.ones(3, int)), ValueError, "batch_size")
+        step = self.tables.prefetch(good)
+        step.cancel()
+
+    def test_steps(self):
+        step = self.tables.prefetch({"items": IDS, "users": IDS})
+        pooled = step.lookup().pooled
+        with self.assertRaisesRegex(TypeError, "gradient.*float64"):
+            step.update(pooled.astype(float))
+        with self.assertRaisesRegex(ValueError, "gradient.*shape"):
+            step.update(pooled[:, :3])
+        with self.assertRaisesRegex(ValueError, "gradient.*users"):
+            step.update({"items": pooled[:, :4]})
+        with self.assertRaisesRegex(ValueError, "gradient.*contiguous"):
+            step.update(np.asfortranarray(pooled))
+        with self.assertRaisesRegex(TypeError, "gradient.*str"):
+            step.update("none")
+        step.update(pooled)
+        with self.assertRaisesRegex(hotrow.errors.FailedPrecondition, "updated already"):
+            step.update(pooled)
+        with self.assertRaisesRegex(RuntimeError, "updated already"):
+            step.lookup()
+        step.cancel()
+        cancelled = self.tables.prefetch({"items": IDS, "users": IDS})
+        cancelled.cancel()
+        with self.assertRaisesRegex(RuntimeError, "cancelled"):
+            cancelled.lookup()
+
+    def test_a_closed_collection(self):
+        step = self.tables.prefetch({"items": IDS, "users": IDS})
+        with self.assertRaises(hotrow.errors.FailedPrecondition):
+            self.tables.close()
+        step.cancel()
+        self.tables.close()
+        self.tables.close()
+        with self.assertRaisesRegex(RuntimeError, "closed"):
+            self.tables.prefetch({"items": IDS, "users": IDS})
+        with self.assertRaisesRegex(RuntimeError, "closed"):
+            self.tables.stats()
+
+    def test_options(self):
+        def refused(kind, part, tables=None, **changes):
+            arguments = dict(store=hotrow.Memory("16MiB"), max_batch_size=8)
+            arguments.update(changes)
+            with self.assertRaises(kind) as caught:
+                hotrow.EmbeddingCollection(tables or [hotrow.Table("items", 4)], **arguments)
+            self.assertIn(part, str(caught.exception))
+
+        refused(ValueError, "max_batch_size", max_batch_size=0)
+        refused(TypeError, "max_batch_size", max_batch_size="8")
+        refused(TypeError, "store", store="/data")
+        refused(ValueError, "cache", cache="8 bananas")
+        refused(ValueError, "lru", cache="8MiB", cache_policy="random")
+        refused(ValueError, "prefetch_depth", prefetch_depth=99)
+        refused(ValueError, "resume", resume=True)
+        refused(ValueError, "disk_bytes", store=hotrow.Ssd("/tmp/x", disk_bytes=0), cache="8MiB")
+        refused(ValueError, "tables[0]", [hotrow.Table("items", 0)])
+        refused(TypeError, "tables[0]", ["items"])
+        refused(TypeError, "tables[0].features", [hotrow.Table("items", 4, "item")])
+        refused(ValueError, "pooling", [hotrow.Table("items", 4, pooling="max")])
+        refused(ValueError, "weights_precision", [hotrow.Table("a", 4, weights_precision="int3")])
+        refused(TypeError, "optimizer", [hotrow.Table("items", 4, optimizer="sgd")])
+        refused(ValueError, "learning_rate", [hotrow.Table("a", 4, optimizer=hotrow.Sgd(lr=-1))])
+        refused(ValueError, "twice", [hotrow.Table("items", 4, ["a"]), hotrow.Table("b", 4, ["a"])])
+        refused(RuntimeError, "none", init_from="/none")
+        refused(MemoryError, "memory", store=hotrow.Memory("1KiB"))
+
+    def test_files(self):
+        with self.assertRaises(hotrow.Error):
+            hotrow.Saved("/nowhere")
+        with self.assertRaisesRegex(ValueError, "nothing"):
+            hotrow.Data("nothing")
+        with self.assertRaises(ValueError):
+            next(hotrow.Data("synthetic:tables=1,samples=3").batches(0))
+        with self.assertRaisesRegex(RuntimeError, "checkpoint_dir"):
+            self.tables.save_checkpoint()
+        with self.assertRaisesRegex(ValueError, "shops"):
+            self.tables.read_rows("shops", IDS)
+
+    def test_sizes(self):
+        from hotrow.options import parse_bytes
+
+        for text, value in (("64MiB", 64 << 20), ("1.5G", 1_500_000_000), ("2 KB", 2000), (7, 7)):
+            self.assertEqual(parse_bytes(text, "x"), value)
+
+
+if __name__ == "__main__":
+    unittest.main()

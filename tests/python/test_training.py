@@ -1,0 +1,258 @@
+"""Tables from Python: what they compute, and that every way to give a batch is the same."""
+
+import gc
+import threading
+import unittest
+
+import numpy as np
+
+import hotrow
+
+DIM = 4
+
+
+def make(**changes):
+    arguments = dict(store=hotrow.Memory("16MiB"), cache="8MiB", max_batch_size=64, seed=3)
+    arguments.update(changes)
+    tables = arguments.pop("tables", None) or [
+        hotrow.Table("items", DIM, ["item", "seen"], optimizer=hotrow.Sgd(lr=1.0)),
+        hotrow.Table("users", 2, ["user"], optimizer=hotrow.RowwiseAdagrad(lr=0.1)),
+    ]
+    return hotrow.EmbeddingCollection(tables, **arguments)
+
+
+def train(tables, batches, scale=0.5):
+    outputs = []
+    for batch in batches:
+        with tables.prefetch(batch) as step:
+            embeddings = step.lookup()
+            outputs.append(embeddings.pooled.copy())
+            step.update(np.full_like(embeddings.pooled, scale))
+    return outputs
+
+
+def batch_of(seed=0, size=5):
+    random = np.random.default_rng(seed)
+    lengths = random.integers(0, 3, size)
+    return {
+        "item": random.integers(0, 50, size),
+        "seen": (random.integers(0, 50, lengths.sum()), lengths),
+        "user": random.integers(0, 9, (size, 2)),
+    }
+
+
+class TrainingTest(unittest.TestCase):
+    def test_rows_move_by_the_gradient_times_the_rate(self):
+        ids = np.array([7, 8, 7], dtype=np.int64)
+        with make(tables=[hotrow.Table("items", DIM, optimizer=hotrow.Sgd(lr=1.0))]) as tables:
+            step = tables.prefetch({"items": ids})
+            before = step.lookup().pooled
+            self.assertEqual(before.shape, (3, DIM))
+            np.testing.assert_array_equal(before[0], before[2])
+            gradient = np.arange(3 * DIM, dtype=np.float32).reshape(3, DIM)
+            step.update(gradient, lr_factor=0.5)
+            rows, found = tables.read_rows("items", np.array([7, 8, 9], dtype=np.uint64))
+            self.assertEqual(found.tolist(), [True, True, False])
+            np.testing.assert_allclose(
+                rows[0], before[0] - 0.5 * (gradient[0] + gradient[2]), rtol=0, atol=1e-6
+            )
+            np.testing.assert_allclose(rows[1], before[1] - 0.5 * gradient[1], atol=1e-6)
+            self.assertEqual(tables.steps, 1)
+
+    def test_every_form_of_a_batch_trains_the_same_rows(self):
+        batch = batch_of()
+        size = len(batch["item"])
+        values, lengths = batch["seen"]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        all_values = np.concatenate([batch["item"], values, batch["user"].reshape(-1)])
+        all_lengths = np.concatenate([np.ones(size, int), lengths, np.full(size, 2)])
+        forms = {
+            "lengths": batch,
+            "offsets": {**batch, "seen": hotrow.Bags(values, offsets=offsets)},
+            "int32": {
+                "item": batch["item"].astype(np.int32),
+                "seen": (values.astype(np.int32), lengths.astype(np.int32)),
+                "user": batch["user"].astype(np.int32),
+            },
+            "uint64": {
+                "item": batch["item"].astype(np.uint64),
+                "seen": (values.astype(np.uint64), lengths),
+                "user": batch["user"].astype(np.uint64),
+            },
+            "read-only": {**batch, "item": np.frombuffer(batch["item"].tobytes(), np.int64)},
+            "lists": {**batch, "item": batch["item"].tolist()},
+            "weights of 1": {
+                **batch, "seen": hotrow.Bags(values, lengths, None, np.ones(len(values), "f4"))
+            },
+            "jagged": hotrow.Jagged(size, all_values, all_lengths),
+            "jagged offsets": hotrow.Jagged(
+                size, all_values, offsets=np.concatenate([[0], np.cumsum(all_lengths)])
+            ),
+        }
+        digests = {}
+        for name, form in forms.items():
+            with make() as tables:
+                train(tables, [form, form])
+                digests[name] = tables.digest()["hash"]
+        self.assertEqual(len(set(digests.values())), 1, digests)
+
+    def test_cache_store_depth_and_threads_move_no_bit(self):
+        import tempfile
+
+        batches = [batch_of(seed) for seed in range(6)]
+        digests = set()
+        with tempfile.TemporaryDirectory() as folder:
+            for changes in (
+                dict(cache=0),
+                dict(threads=1),
+                dict(cache_policy="lfu", prefetch_depth=2),
+                dict(store=hotrow.Ssd(folder + "/rows", disk_bytes="256MiB", memory="64MiB")),
+            ):
+                with make(**changes) as tables:
+                    train(tables, batches)
+                    digests.add(tables.digest()["hash"])
+        self.assertEqual(len(digests), 1)
+
+    def test_steps_ahead_are_trained_in_order(self):
+        batches = [batch_of(seed) for seed in range(5)]
+        with make() as tables:
+            expected = train(tables, batches)
+        with make(prefetch_depth=4) as tables:
+            steps = [tables.prefetch(batch) for batch in batches]
+            for step, want in zip(steps, expected):
+                got = step.lookup().pooled
+                np.testing.assert_array_equal(got, want)
+                step.update(np.full_like(got, 0.5))
+            for step in steps:
+                step.cancel()
+
+    def test_features_without_pooling(self):
+        tables = [
+            hotrow.Table("items", DIM, ["item"], optimizer=hotrow.Sgd(lr=1.0)),
+            hotrow.Table("words", 3, ["query"], pooling="none", optimizer=hotrow.Sgd(lr=1.0)),
+        ]
+        values, lengths = np.array([5, 6, 5]), np.array([2, 0, 1])
+        batch = {"item": np.array([1, 2, 3]), "query": (values, lengths)}
+        jagged = hotrow.Jagged(
+            3, np.concatenate([batch["item"], values]), np.concatenate([np.ones(3, int), lengths])
+        )
+        for form in (batch, jagged):
+            with make(tables=tables) as collection:
+                step = collection.prefetch(form)
+                out = step.lookup()
+                self.assertEqual(out.pooled.shape, (3, DIM))
+                self.assertEqual(out["query"].shape, (3, 3))
+                np.testing.assert_array_equal(out["query"][0], out["query"][2])
+                gradient = out.empty_like()
+                gradient.pooled[:] = 0
+                gradient["query"][:] = [[1.0] * 3, [0.0] * 3, [2.0] * 3]
+                step.update(gradient)
+                after = collection.evaluate(form)
+                np.testing.assert_allclose(after["query"][0], out["query"][0] - 3, atol=1e-6)
+                np.testing.assert_array_equal(after["item"], out["item"])
+
+    def test_gradients_by_feature_are_those_of_one_array(self):
+        batch = batch_of()
+        digests = set()
+        for split in (False, True):
+            with make() as tables:
+                step = tables.prefetch(batch)
+                pooled = step.lookup().pooled
+                gradient = np.arange(pooled.size, dtype=np.float32).reshape(pooled.shape)
+                if split:
+                    gradient = {
+                        "item": gradient[:, :DIM],
+                        "seen": gradient[:, DIM : 2 * DIM],
+                        "user": gradient[:, 2 * DIM :],
+                    }
+                step.update(gradient)
+                digests.add(tables.digest()["hash"])
+        self.assertEqual(len(digests), 1)
+
+    def test_evaluation_leaves_no_trace(self):
+        with make() as tables:
+            train(tables, [batch_of()])
+            before = tables.digest()
+            first = tables.evaluate(batch_of(1))
+            again = tables.evaluate(batch_of(1), out=first.empty_like())
+            np.testing.assert_array_equal(first.pooled, again.pooled)
+            self.assertEqual(tables.digest(), before)
+
+    def test_a_step_that_is_dropped_changes_nothing(self):
+        with make() as tables:
+            train(tables, [batch_of()])
+            before = tables.digest()["hash"]
+            with tables.prefetch(batch_of(1)) as step:
+                step.lookup()
+            tables.prefetch(batch_of(2))
+            gc.collect()
+            self.assertEqual(tables.digest()["hash"], before)
+            train(tables, [batch_of(3)])
+
+    def test_all_rows_of_a_table(self):
+        with make() as tables:
+            train(tables, [{"item": np.array([9, 4]), "seen": np.array([4, 2**40]),
+                            "user": np.array([-1, 0])}])
+            keys, rows = tables.read_table("items")
+            self.assertEqual(keys.tolist(), [4, 9, 2**40])
+            np.testing.assert_array_equal(rows, tables.read_rows("items", keys)[0])
+            self.assertEqual(tables.read_table("users")[0].tolist(), [0, 2**64 - 1])
+
+            def fail(keys, rows):
+                raise KeyError("mine")
+
+            with self.assertRaisesRegex(KeyError, "mine"):
+                tables.for_each_row("items", fail)
+            with self.assertRaisesRegex(hotrow.Error, "callback"):
+                tables.for_each_row("items", lambda keys, rows: tables.flush())
+
+    def test_statistics(self):
+        with make() as tables:
+            train(tables, [batch_of()])
+            stats = tables.stats()
+            self.assertEqual(stats["steps"], 1)
+            self.assertEqual([tier["name"] for tier in stats["tiers"]], ["cache", "memory"])
+            digest = tables.digest()
+            self.assertEqual([table["name"] for table in digest["tables"]], ["items", "users"])
+
+    def test_calls_of_several_threads_wait_for_each_other(self):
+        failures = []
+        with make() as tables:
+            train(tables, [batch_of()])
+
+            def read():
+                try:
+                    for seed in range(30):
+                        tables.evaluate(batch_of(seed))
+                        tables.stats()
+                except BaseException as error:
+                    failures.append(error)
+
+            threads = [threading.Thread(target=read) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            train(tables, [batch_of(seed) for seed in range(20)])
+            for thread in threads:
+                thread.join()
+        self.assertEqual(failures, [])
+
+    def test_samples_of_the_readers_train(self):
+        data = hotrow.Data("synthetic:tables=3,rows=100,samples=40,dense=2", seed=1)
+        tables = [hotrow.Table(f["table"], 2, [f["name"]]) for f in data.features]
+        with make(tables=tables) as collection:
+            seen = 0
+            for samples in data.batches(16):
+                self.assertEqual(samples.dense.shape, (len(samples), 2))
+                self.assertEqual(samples.labels.shape, (len(samples), 1))
+                step = collection.prefetch(samples.ids)
+                step.update(np.zeros_like(step.lookup().pooled))
+                seen += len(samples)
+            self.assertEqual(seen, 40)
+        kept = next(iter(data.batches(8))).ids.values  # outlives reader and samples
+        del data
+        gc.collect()
+        self.assertTrue((kept < 100).all())
+
+
+if __name__ == "__main__":
+    unittest.main()
