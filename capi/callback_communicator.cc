@@ -41,8 +41,8 @@ class Family {
     return status;
   }
   // Ends a channel. `user` of the first one is that of abort, too.
-  void Release(void* user) {
-    if (user == callbacks_.user) {
+  void Release(void* user, bool first) {
+    if (first) {
       const std::lock_guard lock(abort_mutex_);
       first_released_ = true;
     }
@@ -60,12 +60,13 @@ class Family {
 class CallbackCommunicator final : public Communicator {
  public:
   CallbackCommunicator(const CommunicatorOptions& options, std::shared_ptr<Family> family,
-                       void* user)
+                       void* user, bool first)
       : Communicator(family->callbacks().rank, family->callbacks().world_size, options),
         family_(std::move(family)),
-        user_(user) {}
+        user_(user),
+        first_(first) {}
 
-  ~CallbackCommunicator() override { family_->Release(user_); }
+  ~CallbackCommunicator() override { family_->Release(user_, first_); }
 
  protected:
   absl::Status DoExchange(std::string_view op, std::span<const ConstBytes> send,
@@ -96,7 +97,7 @@ class CallbackCommunicator final : public Communicator {
     void* channel = nullptr;
     const hotrow_status code = calls().duplicate(user_, &channel, text.data(), text.size());
     HOTROW_RETURN_IF_ERROR(Verdict("Duplicate", code, &text));
-    return std::make_unique<CallbackCommunicator>(options(), family_, channel);
+    return std::make_unique<CallbackCommunicator>(options(), family_, channel, /*first=*/false);
   }
 
   void DoAbort(std::string_view text) override {
@@ -125,6 +126,7 @@ class CallbackCommunicator final : public Communicator {
 
   const std::shared_ptr<Family> family_;
   void* const user_;
+  const bool first_;  // of its family
 };
 
 hotrow_communicator_callbacks DefaultCallbacks() {
@@ -153,7 +155,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeCallbackCommunicator(
   options.timeout_seconds = callbacks.timeout_seconds;
   HOTROW_RETURN_IF_ERROR(options.Validate());
   return std::make_unique<CallbackCommunicator>(options, std::make_shared<Family>(callbacks),
-                                                callbacks.user);
+                                                callbacks.user, /*first=*/true);
 }
 
 }  // namespace hotrow::capi
