@@ -35,35 +35,63 @@ std::string IdsOf(const StepParts& parts, const DataFeature& feature,
                          : absl::StrFormat("one of %d ids from %d on", bag.size(), bag[0]);
 }
 
-// What the pooled embeddings say; empty: all are finite.
-std::string FindRow(const StepParts& parts, const CtrBatch& batch) {
-  const int64_t dim = parts.options.embedding_dim;
-  const int64_t at =
-      FirstNonFinite({parts.buffers.embeddings(),
-                      static_cast<size_t>(batch.batch_size * parts.tables.pooled_dim())});
-  if (at < 0) return std::string();
-  const int64_t sample = at / parts.tables.pooled_dim();
-  const int64_t position = at % parts.tables.pooled_dim() / dim;
+// What is wrong with lookups [begin, end) of `batch`, which are of one sample's bag of the feature
+// at `position`.
+std::string Describe(const StepParts& parts, const CtrBatch& batch, int32_t position,
+                     int64_t sample, int64_t begin, int64_t end) {
   const DataFeature& feature = parts.schema.features[static_cast<size_t>(position)];
-  const int64_t bag = position * batch.batch_size + sample;
-  const int64_t begin = batch.offsets[static_cast<size_t>(bag)];
-  const int64_t end = batch.offsets[static_cast<size_t>(bag) + 1];
+  const auto of_bag = [begin, end](const auto& numbers) {
+    return std::span(numbers).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  };
   const std::string place =
       absl::StrFormat("feature \"%s\" of sample %d of the batch (table \"%s\", ", feature.name,
                       sample, feature.table);
-  const auto weights = std::span(batch.weights);
-  if (!weights.empty() && FirstNonFinite(weights.subspan(static_cast<size_t>(begin),
-                                                         static_cast<size_t>(end - begin))) >= 0) {
+  if (!batch.weights.empty() && FirstNonFinite(of_bag(batch.weights)) >= 0) {
     return absl::StrCat(place, "a weight of its ids) is not finite: clean the data");
   }
   return absl::StrCat(
-      place,
-      IdsOf(parts, feature,
-            std::span(batch.values)
-                .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin))),
+      place, IdsOf(parts, feature, of_bag(batch.values)),
       ") is not finite: updates before this step have made rows overflow; a lower --learning_rate, "
       "a larger --eps or --lr_warmup_steps keep them in range, and a checkpoint of an earlier step "
       "goes on without such rows");
+}
+
+// What the pooled embeddings say; empty: all are finite.
+std::string FindPooledRow(const StepParts& parts, const CtrBatch& batch) {
+  const int64_t width = parts.tables.pooled_dim();
+  const int64_t at =
+      FirstNonFinite({parts.buffers.embeddings(), static_cast<size_t>(batch.batch_size * width)});
+  if (at < 0) return std::string();
+  const int64_t sample = at / width;
+  const std::vector<int32_t> unpooled = parts.model.unpooled_features();
+  int64_t columns_before = at % width;
+  int32_t position = 0;  // of the feature that has the column; features not pooled have none
+  for (;; ++position) {
+    if (std::find(unpooled.begin(), unpooled.end(), position) != unpooled.end()) continue;
+    columns_before -= parts.options.embedding_dim;
+    if (columns_before < 0) break;
+  }
+  const int64_t bag = position * batch.batch_size + sample;
+  return Describe(parts, batch, position, sample, batch.offsets[static_cast<size_t>(bag)],
+                  batch.offsets[static_cast<size_t>(bag) + 1]);
+}
+
+// What the rows of features that are not pooled say; empty: all are finite.
+std::string FindSequenceRow(const StepParts& parts, const CtrBatch& batch) {
+  const std::vector<int32_t> unpooled = parts.model.unpooled_features();
+  for (size_t s = 0; s < unpooled.size(); ++s) {
+    const CtrModel::Sequence& sequence = parts.buffers.sequences()[s];
+    const std::span offsets(sequence.offsets, static_cast<size_t>(batch.batch_size) + 1);
+    const int64_t dim = parts.options.embedding_dim;
+    const int64_t at = FirstNonFinite(
+        {sequence.rows, static_cast<size_t>((offsets.back() - offsets.front()) * dim)});
+    if (at < 0) continue;
+    const int64_t lookup = offsets.front() + at / dim;
+    const int64_t sample =
+        std::upper_bound(offsets.begin(), offsets.end(), lookup) - offsets.begin() - 1;
+    return Describe(parts, batch, unpooled[s], sample, lookup, lookup + 1);
+  }
+  return std::string();
 }
 
 }  // namespace
@@ -79,7 +107,8 @@ std::string FindNonFinite(const StepParts& parts, const CtrBatch& batch) {
         at % parts.schema.num_dense, at / parts.schema.num_dense);
   }
   if (parts.model.device() != Device::kCpu) return std::string();
-  if (std::string row = FindRow(parts, batch); !row.empty()) return row;
+  if (std::string row = FindPooledRow(parts, batch); !row.empty()) return row;
+  if (std::string row = FindSequenceRow(parts, batch); !row.empty()) return row;
   if (const int64_t at = FirstNonFinite(parts.model.parameters()); at >= 0) {
     return absl::StrFormat(
         "dense parameter %d is not finite: an update before this step overflowed it; "

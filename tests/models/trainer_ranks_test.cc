@@ -32,6 +32,7 @@ namespace {
 
 using test::StatusIs;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 // Jagged features, a shared table, a last batch of other size.
@@ -183,6 +184,22 @@ TEST(TrainerRanksTest, HistoriesTravelRowByRow) {
     EXPECT_EQ(again.dense_hash, many.dense_hash);
     EXPECT_EQ(again.digest.hash, many.digest.hash);
   }
+}
+
+// Row-wise Adagrad divides by the root of a row's mean square, so that its longest column moves by
+// more than the rate: beyond what fp32 holds. The table that is pooled stays as it is.
+TEST(TrainerRanksTest, ARowOfAHistoryThatIsNotFiniteIsNamed) {
+  TrainerOptions options = SmallOptions();
+  options.table_optimizer.kind = SparseOptimizerKind::kRowWiseAdagrad;
+  options.table_optimizer.learning_rate = 3e38f;
+  options.frozen_tables = "t_cat_2";
+  const auto reports = RunRanks(
+      1, [&](int) { return options; }, 1, kSpec, SmallDin);
+  EXPECT_THAT(reports[0].status(),
+              StatusIs(absl::StatusCode::kOutOfRange,
+                       AllOf(HasSubstr("step 2: the training loss is not a finite number"),
+                             ContainsRegex("feature \"cat_[01]\" of sample [0-9]+ of the batch"),
+                             ContainsRegex("id [0-9]+\\) is not finite"))));
 }
 
 // The weights of all rows that keys of this data can have: of a saved model, or untrained.
