@@ -287,7 +287,8 @@ TEST(TrainerFlagsTest, HelpDescribesEveryFlagWithinTheScreen) {
   const std::string help = set.Help();
   EXPECT_THAT(help, HasSubstr("--width="));
   for (const auto& [name, value] : set.Values()) {
-    const bool is_switch = name == "mllog" || name == "resume" || name == "mrc";
+    const bool is_switch =
+        name == "mllog" || name == "resume" || name == "mrc" || name == "keep_best";
     EXPECT_THAT(help, HasSubstr("\n  --" + name + (is_switch ? " " : "=")));
   }
   std::istringstream lines(help);
