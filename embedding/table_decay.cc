@@ -9,8 +9,9 @@
 namespace hotrow::internal {
 namespace {
 
-// Rows that Settle holds at a time.
+// What Settle holds at a time: rows, and the keys of one pass over the store, 16 bytes each.
 constexpr int64_t kSettleBytes = int64_t{16} << 20;
+constexpr size_t kSettleKeys = size_t{16} << 20;
 
 uint32_t LastStep(const RowLayout& layout, const std::byte* row) {
   uint32_t last_step;
@@ -123,26 +124,46 @@ absl::Status TableDecay::CatchUpCopy(const RowKey& key, std::byte* row) const {
   return CatchUpRows(ExecContext(), table, {&row, 1}, {&key.key, 1}, /*mark=*/false);
 }
 
+absl::Status TableDecay::SettleRows(const ExecContext& ctx, std::span<const RowKey> keys,
+                                    std::span<std::byte* const> copies, RowStore* store) const {
+  std::vector<uint8_t> found(keys.size());
+  HOTROW_RETURN_IF_ERROR(store->Find(keys, copies, found));
+  std::vector<std::byte*> part;
+  std::vector<uint64_t> part_keys;
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    if (history_of_[t] == nullptr) continue;
+    part.clear();
+    part_keys.clear();
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (static_cast<size_t>(position_of_[keys[i].table]) != t) continue;
+      part.push_back(copies[i]);
+      part_keys.push_back(keys[i].key);
+    }
+    HOTROW_RETURN_IF_ERROR(CatchUpRows(ctx, t, part, part_keys, /*mark=*/true));
+  }
+  return store->InsertOrAssign(keys, std::vector<const std::byte*>(copies.begin(), copies.end()));
+}
+
 absl::Status TableDecay::Settle(const ExecContext& ctx, RowStore* store) const {
   if (!any()) return absl::OkStatus();
   int64_t widest = 0;
   for (const PlannedTable& table : plan_.tables) {
     widest = std::max(widest, table.layout.row_bytes);
   }
-  const int64_t rows_max = std::max<int64_t>(kSettleBytes / widest, 1);
-  HOTROW_ASSIGN_OR_RETURN(HostBuffer<std::byte> copies,
-                          HostBuffer<std::byte>::Create(rows_max * widest, HugePages::kTry));
+  const auto rows_max = static_cast<size_t>(std::max<int64_t>(kSettleBytes / widest, 1));
+  HOTROW_ASSIGN_OR_RETURN(
+      HostBuffer<std::byte> copies,
+      HostBuffer<std::byte>::Create(static_cast<int64_t>(rows_max) * widest, HugePages::kTry));
+  std::vector<std::byte*> rows(rows_max);
+  for (size_t i = 0; i < rows_max; ++i) {
+    rows[i] = copies.data() + static_cast<int64_t>(i) * widest;
+  }
   std::vector<RowKey> keys;
-  std::vector<std::byte*> rows;
-  std::vector<std::byte*> part;
-  std::vector<uint64_t> part_keys;
-  bool full = true;
-  // A visitor must not call the store, so rows are written between passes. Those that have been
-  // are not stale in the next.
-  while (full) {
+  // A visitor must not call the store, so a pass lists keys, whose rows are written after it. Those
+  // that have been are not stale in the next.
+  for (bool full = true; full;) {
     full = false;
     keys.clear();
-    rows.clear();
     const absl::Status visited =
         store->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
           const auto t = static_cast<size_t>(position_of_[key.table]);
@@ -150,30 +171,19 @@ absl::Status TableDecay::Settle(const ExecContext& ctx, RowStore* store) const {
           // A row that no step has updated is not in its table yet, and stays as it was made.
           const uint32_t last_step = LastStep(plan_.tables[t].layout, row.data());
           if (last_step == 0 || !IsStale(*history_of_[t], last_step)) return absl::OkStatus();
-          if (std::ssize(rows) == rows_max) {
+          if (keys.size() == kSettleKeys) {
             full = true;
             return absl::CancelledError("");
           }
-          std::byte* const copy = copies.data() + std::ssize(rows) * widest;
-          std::memcpy(copy, row.data(), row.size());
           keys.push_back(key);
-          rows.push_back(copy);
           return absl::OkStatus();
         });
     if (!visited.ok() && !full) return visited;
-    for (size_t t = 0; t < plan_.tables.size(); ++t) {
-      if (history_of_[t] == nullptr) continue;
-      part.clear();
-      part_keys.clear();
-      for (size_t i = 0; i < keys.size(); ++i) {
-        if (static_cast<size_t>(position_of_[keys[i].table]) != t) continue;
-        part.push_back(rows[i]);
-        part_keys.push_back(keys[i].key);
-      }
-      HOTROW_RETURN_IF_ERROR(CatchUpRows(ctx, t, part, part_keys, /*mark=*/true));
+    for (size_t done = 0; done < keys.size(); done += rows_max) {
+      const size_t n = std::min(keys.size() - done, rows_max);
+      HOTROW_RETURN_IF_ERROR(
+          SettleRows(ctx, std::span(keys).subspan(done, n), std::span(rows).first(n), store));
     }
-    const std::vector<const std::byte*> written(rows.begin(), rows.end());
-    if (!keys.empty()) HOTROW_RETURN_IF_ERROR(store->InsertOrAssign(keys, written));
   }
   return store->Flush();
 }
