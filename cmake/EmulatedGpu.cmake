@@ -56,6 +56,7 @@ function(hotrow_add_emulated_gpu)
   add_library(hotrow_emulated_gpu STATIC ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/emulated_gpu.cc)
   add_library(CUDA::cudart_static ALIAS hotrow_emulated_gpu)
   _hotrow_configure(hotrow_emulated_gpu)
+  set_target_properties(hotrow_emulated_gpu PROPERTIES POSITION_INDEPENDENT_CODE ON)  # libhotrow.so has it
   target_compile_definitions(hotrow_emulated_gpu PUBLIC HOTROW_EMULATED_GPU=1)
   target_link_libraries(hotrow_emulated_gpu PUBLIC Threads::Threads)
 endfunction()
