@@ -184,7 +184,9 @@ TEST(TableDecayTiersTest, ARunThatStopsAndStartsHasTheBitsOfOneThatDoesNot) {
       HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
       Trainer trainer(tables.get(), 0, 0, kSteps, kRows);
       while (trainer.step() < kStop) HOTROW_ASSERT_OK(trainer.Step());
-      if (settles) HOTROW_ASSERT_OK(tables->Settle());
+      if (settles) {
+        HOTROW_ASSERT_OK(tables->Settle());
+      }
       rates.assign(tables->learning_rates().begin(), tables->learning_rates().end());
       HOTROW_ASSERT_OK(tables->ReadRows("float", keys, {weights.data(), 100, 20}));
       HOTROW_ASSERT_OK(tables->snapshots().Prepare(kStop));
