@@ -9,12 +9,12 @@
 
 namespace hotrow::internal {
 
-Snapshots::Snapshots(const EmbeddingCollectionOptions& options, TraceRecorder* trace, Tiers* tiers,
-                     std::function<void()> notify_room)
+Snapshots::Snapshots(const EmbeddingCollectionOptions& options, TraceRecorder* trace,
+                     SnapshotSource* source, std::function<void()> notify_room)
     : kept_(FieldsOf(options.store).kind != StoreKind::kMemory ||
             !FieldsOf(options.store).dir.empty()),
       trace_(trace),
-      tiers_(tiers),
+      source_(source),
       notify_room_(std::move(notify_room)) {}
 
 void Snapshots::Join() {
@@ -32,6 +32,11 @@ bool Snapshots::done() const {
   return state_.done;
 }
 
+bool Snapshots::ended() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return state_.ended;
+}
+
 absl::Status Snapshots::CheckName(SnapshotId id) const {
   if (id == 0) {
     return absl::FailedPreconditionError(
@@ -40,10 +45,9 @@ absl::Status Snapshots::CheckName(SnapshotId id) const {
   if (!kept_) {
     return absl::FailedPreconditionError(
         "EmbeddingSnapshots::Begin: MemoryStorage.snapshot_dir is empty, so this collection keeps "
-        "no "
-        "snapshots");
+        "no snapshots");
   }
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> used, tiers_->store()->ListSnapshots());
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> used, source_->store()->ListSnapshots());
   if (std::find(used.begin(), used.end(), id) != used.end()) {
     return absl::FailedPreconditionError(
         absl::StrCat("EmbeddingSnapshots::Begin: there is a snapshot ", id, " already"));
@@ -53,11 +57,11 @@ absl::Status Snapshots::CheckName(SnapshotId id) const {
 
 void Snapshots::Tidy() {
   TraceSpan span(trace_, "snapshot_tidy");
-  tiers_->store()->TidyForSnapshot();
+  source_->store()->TidyForSnapshot();
 }
 
 void Snapshots::EndCapture() {
-  tiers_->EndSnapshot();
+  source_->EndSnapshot();
   notify_room_();
 }
 
@@ -66,20 +70,27 @@ absl::Status Snapshots::Write(SnapshotId id, bool tidy) {
     for (bool more = true; more;) {
       if (stopping_.load()) return absl::CancelledError("the collection is closing");
       TraceSpan span(trace_, "snapshot_rows");
-      HOTROW_ASSIGN_OR_RETURN(more, tiers_->WriteSnapshotPart());
+      HOTROW_ASSIGN_OR_RETURN(more, source_->WriteSnapshotPart());
       notify_room_();
     }
     if (tidy) Tidy();
     TraceSpan span(trace_, "snapshot");
-    return tiers_->store()->PrepareSnapshot(id, [this] { EndCapture(); });
+    return source_->store()->PrepareSnapshot(id, [this] { EndCapture(); });
   }();
   if (!status.ok()) EndCapture();
-  if (!stopping_.load()) {
-    // Now, and not in the pause of the next snapshot, which says what is wrong if this fails.
-    TraceSpan span(trace_, "write_held");
-    tiers_->WriteHeld().IgnoreError();
-  }
   return status;
+}
+
+void Snapshots::WriteHeld() {
+  if (stopping_.load()) return;
+  // Now, and not in the pause of the next snapshot, which says what is wrong if this fails.
+  TraceSpan span(trace_, "write_held");
+  source_->WriteHeld().IgnoreError();
+}
+
+void Snapshots::SetEnded() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  state_.ended = true;
 }
 
 void Snapshots::Finish(absl::Status status) {
@@ -88,10 +99,11 @@ void Snapshots::Finish(absl::Status status) {
   if (!status.ok()) state_.failed += 1;
   state_.status = std::move(status);
   state_.done = true;
+  finished_.notify_all();
 }
 
 void Snapshots::Announce() {
-  if (tidied_ || !done()) return;
+  if (tidied_ || !ended()) return;
   Join();
   absl::StatusOr<std::thread> thread = StartThread("tidying up for a snapshot", [this] { Tidy(); });
   if (!thread.ok()) return;  // then the snapshot does it, or says why it cannot be begun
@@ -110,8 +122,8 @@ absl::Status Snapshots::Begin(SnapshotId id) {
   if (write_thread_.joinable()) write_thread_.join();
   const int64_t begin_ns = NowNanos();
   HOTROW_RETURN_IF_ERROR(CheckName(id));
-  if (tiers_->has_caches()) {
-    const absl::Status begun = tiers_->BeginSnapshot();
+  if (source_->has_caches()) {
+    const absl::Status begun = source_->BeginSnapshot();
     if (!begun.ok()) {
       notify_room_();
       return begun;
@@ -121,21 +133,28 @@ absl::Status Snapshots::Begin(SnapshotId id) {
     const std::lock_guard<std::mutex> lock(mutex_);
     state_.id = id;
     state_.done = false;
+    state_.ended = false;
     state_.status = absl::OkStatus();
     state_.begin_ns = begin_ns;
     state_.count += 1;
   }
   const bool tidy = !std::exchange(tidied_, false);
   absl::Status status;
-  if (!tiers_->has_caches()) {
+  if (!source_->has_caches()) {
     // Nothing may change a row meanwhile, and the caller is here.
     TraceSpan span(trace_, "snapshot");
-    if (tidy) tiers_->store()->TidyForSnapshot();
-    status = tiers_->store()->PrepareSnapshot(id, [] {});
+    if (tidy) source_->store()->TidyForSnapshot();
+    status = source_->store()->PrepareSnapshot(id, [] {});
     Finish(status);
+    SetEnded();
   } else {
-    absl::StatusOr<std::thread> thread =
-        StartThread("writing a snapshot", [this, id, tidy] { Finish(Write(id, tidy)); });
+    // What was held back comes last: whoever waits to commit the snapshot, which may make room for
+    // it, need not wait for that.
+    absl::StatusOr<std::thread> thread = StartThread("writing a snapshot", [this, id, tidy] {
+      Finish(Write(id, tidy));
+      WriteHeld();
+      SetEnded();
+    });
     if (thread.ok()) {
       write_thread_ = *std::move(thread);
     } else {
@@ -143,6 +162,7 @@ absl::Status Snapshots::Begin(SnapshotId id) {
       tidied_ = !tidy;
       status = thread.status();
       Finish(status);
+      SetEnded();
     }
   }
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -162,13 +182,17 @@ absl::StatusOr<bool> Snapshots::Prepared() {
 }
 
 absl::Status Snapshots::Wait() {
-  if (write_thread_.joinable()) write_thread_.join();
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    finished_.wait(lock, [this] { return state_.done; });
+  }
   return Prepared().status();
 }
 
 absl::Status Snapshots::Prepare(SnapshotId id) {
   if (done() && !tidied_) {
     // Nobody trains meanwhile, so now is as good as ahead.
+    Join();
     Tidy();
     tidied_ = true;
   }

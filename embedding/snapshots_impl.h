@@ -2,6 +2,7 @@
 #define HOTROW_EMBEDDING_SNAPSHOTS_IMPL_H_
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -14,19 +15,19 @@
 #include "embedding/options.h"
 #include "embedding/snapshots.h"
 #include "embedding/stats.h"
-#include "embedding/tiers/tiers_impl.h"
+#include "embedding/tiers/snapshot_source_impl.h"
 
 namespace hotrow::internal {
 
-// Snapshots takes snapshots of the tiers while training goes on: a thread writes the rows that were
+// Snapshots takes snapshots of all rows while training goes on: a thread writes the rows that were
 // dirty when one began, and another tidies the store up ahead of it.
 //
 // Threads: the caller's, but AddTo, Commit, Drop, List and Describe, which any thread may call.
 class Snapshots final : public EmbeddingSnapshots {
  public:
-  // tiers outlives this. notify_room is called, on any thread, when a snapshot has let go of rows
+  // source outlives this. notify_room is called, on any thread, when a snapshot has let go of rows
   // that it had pinned or held back.
-  Snapshots(const EmbeddingCollectionOptions& options, TraceRecorder* trace, Tiers* tiers,
+  Snapshots(const EmbeddingCollectionOptions& options, TraceRecorder* trace, SnapshotSource* source,
             std::function<void()> notify_room);
   ~Snapshots() override { Stop(); }
   Snapshots(const Snapshots&) = delete;
@@ -37,13 +38,13 @@ class Snapshots final : public EmbeddingSnapshots {
   absl::StatusOr<bool> Prepared() override;
   absl::Status Wait() override;
   absl::Status Prepare(SnapshotId id) override;
-  absl::Status Commit(SnapshotId id) override { return tiers_->store()->CommitSnapshot(id); }
-  absl::Status Drop(SnapshotId id) override { return tiers_->store()->DropSnapshot(id); }
+  absl::Status Commit(SnapshotId id) override { return source_->store()->CommitSnapshot(id); }
+  absl::Status Drop(SnapshotId id) override { return source_->store()->DropSnapshot(id); }
   absl::StatusOr<std::vector<SnapshotId>> List() override {
-    return tiers_->store()->ListSnapshots();
+    return source_->store()->ListSnapshots();
   }
   absl::StatusOr<SnapshotInfo> Describe(SnapshotId id) override {
-    return tiers_->store()->DescribeSnapshot(id);
+    return source_->store()->DescribeSnapshot(id);
   }
 
   // Waits for the threads.
@@ -57,7 +58,8 @@ class Snapshots final : public EmbeddingSnapshots {
   // The one that was begun last.
   struct State {
     SnapshotId id = 0;
-    bool done = true;
+    bool done = true;   // prepared, or failed with `status`
+    bool ended = true;  // and nobody is at work on it any more
     absl::Status status;
     int64_t begin_ns = 0;
     // Over all of them.
@@ -70,18 +72,22 @@ class Snapshots final : public EmbeddingSnapshots {
 
   absl::Status CheckName(SnapshotId id) const;
   bool done() const;
+  bool ended() const;
   void Tidy();
   // On the snapshot's thread.
   absl::Status Write(SnapshotId id, bool tidy);
   void EndCapture();
+  void WriteHeld();
+  void SetEnded();
   void Finish(absl::Status status);
 
   const bool kept_;  // there is a place for them
   TraceRecorder* const trace_;
-  Tiers* const tiers_;
+  SnapshotSource* const source_;
   const std::function<void()> notify_room_;
 
-  mutable std::mutex mutex_;  // guards state_
+  mutable std::mutex mutex_;          // guards state_
+  std::condition_variable finished_;  // state_.done
   State state_;
   bool tidied_ = false;  // since the last snapshot was begun
   std::atomic<bool> stopping_{false};

@@ -17,6 +17,7 @@
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/stats.h"
 #include "embedding/tiers/cached_store.h"
+#include "embedding/tiers/snapshot_source_impl.h"
 #include "embedding/tiers/tiered_table.h"
 
 namespace hotrow::internal {
@@ -39,7 +40,7 @@ struct TierStep {
 //          nothing; snapshot calls but BeginSnapshot are the snapshot's; all others are the
 //          caller's, and Resolve of a staged step is whoever's makes it resident.
 // Errors:  those of TieredTable and of the store.
-class Tiers {
+class Tiers final : public SnapshotSource {
  public:
   // Opens the store that the options name. ResourceExhausted when a cache budget is too small.
   static absl::StatusOr<std::unique_ptr<Tiers>> Create(const EmbeddingCollectionOptions& options,
@@ -82,22 +83,20 @@ class Tiers {
   // Ends the store in good order. Nothing may follow but the destructor.
   absl::Status Close();
 
-  // --- Snapshots, see TieredTable; with caches only
+  // --- Snapshots, see TieredTable
 
-  bool has_caches() const { return widths_[0].table->has_cache(); }
-  // On an error none has begun.
-  absl::Status BeginSnapshot();
-  // A part of each width class in turn: an update may be waiting for any of them. False: all marked
-  // rows are in the store.
-  absl::StatusOr<bool> WriteSnapshotPart();
-  void EndSnapshot();
-  absl::Status WriteHeld();
+  bool has_caches() const override { return widths_[0].table->has_cache(); }
+  absl::Status BeginSnapshot() override;
+  // A part of each width class in turn: an update may be waiting for any of them.
+  absl::StatusOr<bool> WriteSnapshotPart() override;
+  void EndSnapshot() override;
+  absl::Status WriteHeld() override;
 
   // Until what is enqueued is done; for who lets go of TierSteps for good.
   void WaitForDevice() const;
   // The caches are out of the host's reach, or are to behave as if they were.
   bool staged() const { return place_.staged; }
-  RowStore* store() const { return store_.store.get(); }
+  RowStore* store() const override { return store_.store.get(); }
   // ResourceExhausted: what a step has that finds no room though it is alone. `alone`: of one rank.
   absl::Status NoRoomError(const TableKeys& keys, int64_t batch_size, bool alone) const;
   // Adds the tiers, and what they count of the rest.

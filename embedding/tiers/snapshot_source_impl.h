@@ -1,0 +1,34 @@
+#ifndef HOTROW_EMBEDDING_TIERS_SNAPSHOT_SOURCE_IMPL_H_
+#define HOTROW_EMBEDDING_TIERS_SNAPSHOT_SOURCE_IMPL_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "store/row_store.h"
+
+namespace hotrow::internal {
+
+// Rows of which Snapshots takes snapshots: a store, and caches above it where there are some.
+//
+// Threads: BeginSnapshot is the caller's; the others are called by the thread of the snapshot.
+class SnapshotSource {
+ public:
+  virtual ~SnapshotSource() = default;
+
+  virtual RowStore* store() const = 0;
+  // Without caches only the store is asked.
+  virtual bool has_caches() const = 0;
+
+  // On an error none has begun.
+  virtual absl::Status BeginSnapshot() = 0;
+  // Writes some of the rows that were dirty then to the store. False: all are there.
+  virtual absl::StatusOr<bool> WriteSnapshotPart() = 0;
+  // The store has captured the snapshot, or there will be none.
+  virtual void EndSnapshot() = 0;
+  // After EndSnapshot: writes what was held back until then. On an error it stays held back, and
+  // the next step or snapshot tries again and reports it.
+  virtual absl::Status WriteHeld() = 0;
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_TIERS_SNAPSHOT_SOURCE_IMPL_H_
