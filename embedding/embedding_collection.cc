@@ -566,9 +566,6 @@ absl::Status EmbeddingCollection::ReadRows(std::string_view table, std::span<con
     return absl::InvalidArgumentError(
         absl::StrCat("ReadRows: found: expected none or ", keys.size(), ", got ", found.size()));
   }
-  if (!found.empty() && c.shuffle != nullptr) {
-    return absl::UnimplementedError("ReadRows: with several ranks `found` must be empty so far");
-  }
   HOTROW_RETURN_IF_ERROR(c.CheckIdle("ReadRows"));
   const StepPipeline::Pause pause(c.prefetcher->pipeline());
   return c.EndJobUnlessOk(c.evaluation->ReadRows(position, keys, rows, found, c.steps + 1));

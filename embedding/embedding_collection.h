@@ -99,7 +99,7 @@ class EmbeddingCollection {
 
   // The weights of keys of one table, in host memory: rows is [keys, D]. As Evaluate, it leaves no
   // trace. Unseen keys read their initial rows; found[i] says whether key i has a row. `found` may
-  // be left out, and must be with several ranks (Unimplemented).
+  // be left out.
   absl::Status ReadRows(std::string_view table, std::span<const uint64_t> keys,
                         MatrixView<float> rows, std::span<bool> found = {});
   // Calls fn for each row of one table that this rank keeps, in no order, after a Flush. An error

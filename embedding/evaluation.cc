@@ -156,6 +156,28 @@ absl::Status Evaluation::Run(const EmbeddingOutput& output, uint32_t step) {
 
 // --- By key
 
+// A row whose last step is 0 is an initial one.
+absl::Status Evaluation::FindMarks() {
+  const StepBatch& s = batch_;
+  const TableKeys& served = s.served();
+  const std::span<const std::byte* const> rows =
+      shuffle_ == nullptr ? std::span<const std::byte* const>(s.value_rows) : s.read_rows();
+  served_has_row_.resize(served.keys.size());
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    for (int64_t i = served.table_offsets[t]; i < served.table_offsets[t + 1]; ++i) {
+      uint32_t last_step = 0;
+      std::memcpy(&last_step, rows[i] + plan_.tables[t].layout.step_offset, sizeof(last_step));
+      served_has_row_[i] = last_step != 0 ? 1 : 0;
+    }
+  }
+  if (shuffle_ == nullptr) {
+    std::swap(has_row_, served_has_row_);
+    return absl::OkStatus();
+  }
+  has_row_.resize(s.wanted.keys.size());
+  return shuffle_->ExchangeMarks(s.shuffled, served_has_row_, has_row_);
+}
+
 absl::Status Evaluation::ReadSlice(const PlannedTable& table, MatrixView<float> rows,
                                    std::span<bool> found, uint32_t step) {
   StepBatch& s = batch_;
@@ -180,11 +202,10 @@ absl::Status Evaluation::ReadSlice(const PlannedTable& table, MatrixView<float> 
       HOTROW_RETURN_IF_ERROR(WaitForStream(ctx_));
     }
   }
+  // Other ranks may ask what this one does not.
+  if (shuffle_ != nullptr || !found.empty()) HOTROW_RETURN_IF_ERROR(FindMarks());
   for (size_t i = 0; i < found.size(); ++i) {
-    uint32_t last_step = 0;
-    std::memcpy(&last_step, at[static_cast<size_t>(s.inverse[i])] + table.layout.step_offset,
-                sizeof(last_step));
-    found[i] = last_step != 0;
+    found[i] = has_row_[static_cast<size_t>(s.inverse[i])] != 0;
   }
   // A lookup with one row in each bag.
   const JaggedFeature feature = {.dim = table.layout.dim,

@@ -42,7 +42,7 @@ class Evaluation {
   absl::Status Run(const EmbeddingOutput& output, uint32_t step);
 
   // The weights of keys of one table, a position in the plan, into host memory: [keys, D]. found:
-  // empty, as with several ranks, or [keys]: whether there is a row.
+  // empty, or [keys]: whether there is a row.
   absl::Status ReadRows(int32_t table, std::span<const uint64_t> keys, MatrixView<float> rows,
                         std::span<bool> found, uint32_t step);
 
@@ -63,6 +63,8 @@ class Evaluation {
   // floats, batch_.value_rows.
   absl::Status FindRows();
   absl::Status FetchRows(uint32_t step);
+  // Sets has_row_ of the keys of batch_.wanted; after FetchRows where there are several ranks.
+  absl::Status FindMarks();
   absl::Status ReadSlice(const PlannedTable& table, MatrixView<float> rows, std::span<bool> found,
                          uint32_t step);
 
@@ -79,7 +81,10 @@ class Evaluation {
   StepBatch batch_;
   UniqueScratch unique_;
   RowShuffle::Scratch ids_;
-  std::vector<std::byte> host_rows_;  // of ReadRows
+  // Of ReadRows.
+  std::vector<std::byte> host_rows_;
+  std::vector<uint8_t> served_has_row_;  // [served keys]
+  std::vector<uint8_t> has_row_;         // [U]
   int64_t lookups_ = 0;
   int64_t unique_keys_ = 0;
 };

@@ -391,6 +391,35 @@ absl::Status RowShuffle::FinishRows(const ExecContext& ctx, const ShuffledKeys& 
       ctx, {.type = in_type_, .runs = in_.runs, .in = in_.data.data(), .rows = in_rows_.data()});
 }
 
+absl::Status RowShuffle::ExchangeMarks(const ShuffledKeys& keys, std::span<const uint8_t> served,
+                                       std::span<uint8_t> wanted) {
+  const auto num_tables = static_cast<int64_t>(options_.tables.size());
+  const auto split = [&](std::span<const int64_t> offsets, std::vector<int64_t>* bytes,
+                         std::vector<int64_t>* begins) {
+    for (int64_t p = 0; p < world_size_; ++p) {
+      begins->push_back(offsets[p * num_tables]);
+      bytes->push_back(offsets[(p + 1) * num_tables] - begins->back());
+    }
+  };
+  std::vector<int64_t> send_bytes, send_offsets, recv_bytes, recv_offsets;
+  split(keys.asked_offsets, &send_bytes, &send_offsets);
+  split(keys.ask_offsets, &recv_bytes, &recv_offsets);
+  std::vector<uint8_t> out(keys.asked_rows.size());
+  std::vector<uint8_t> in(keys.ask_order.size());
+  for (size_t i = 0; i < out.size(); ++i) out[i] = served[keys.asked_rows[i]];
+  HOTROW_RETURN_IF_ERROR(lane_.Wait(lane_.Start([&](Communicator& channel) {
+    return channel.AllToAllV({.send = out.data(),
+                              .send_bytes = send_bytes,
+                              .send_offsets = send_offsets,
+                              .recv = in.data(),
+                              .recv_bytes = recv_bytes,
+                              .recv_offsets = recv_offsets});
+  })));
+  evaluation_bytes_.fetch_add(std::ssize(out) - send_bytes[rank_], std::memory_order_relaxed);
+  for (size_t i = 0; i < in.size(); ++i) wanted[keys.ask_order[i]] = in[i];
+  return absl::OkStatus();
+}
+
 absl::Status RowShuffle::StartGradients(const ExecContext& ctx, const TableKeys& wanted,
                                         const ShuffledKeys& keys, std::span<float* const> gradients,
                                         uint32_t step) {

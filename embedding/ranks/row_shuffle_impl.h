@@ -62,7 +62,7 @@ struct RowShuffleBytes {
   int64_t ids = 0;
   int64_t rows = 0;
   int64_t gradients = 0;
-  int64_t evaluation = 0;  // ids and rows
+  int64_t evaluation = 0;  // ids, rows and marks
 };
 
 // Moves keys, rows and gradients between the ranks that share the tables of a collection.
@@ -123,6 +123,10 @@ class RowShuffle {
   absl::Status FinishRows(const ExecContext& ctx, const ShuffledKeys& keys,
                           std::span<std::byte* const> served_rows,
                           std::span<const std::byte*> wanted_rows);
+
+  // A byte for each served key goes to the ranks that asked for it: wanted[i] [U].
+  absl::Status ExchangeMarks(const ShuffledKeys& keys, std::span<const uint8_t> served,
+                             std::span<uint8_t> wanted);
 
   // gradients[i] [U]: of the i-th wanted key, D floats; they stay until FinishGradients. step: of
   // stochastic rounding and of residuals, which are changed here.
