@@ -10,11 +10,11 @@
 namespace hotrow::internal {
 
 Snapshots::Snapshots(const EmbeddingCollectionOptions& options, TraceRecorder* trace,
-                     SnapshotSource* source, std::function<void()> notify_room)
+                     SnapshotRows* rows, std::function<void()> notify_room)
     : kept_(FieldsOf(options.store).kind != StoreKind::kMemory ||
             !FieldsOf(options.store).dir.empty()),
       trace_(trace),
-      source_(source),
+      rows_(rows),
       notify_room_(std::move(notify_room)) {}
 
 void Snapshots::Join() {
@@ -47,7 +47,7 @@ absl::Status Snapshots::CheckName(SnapshotId id) const {
         "EmbeddingSnapshots::Begin: MemoryStorage.snapshot_dir is empty, so this collection keeps "
         "no snapshots");
   }
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> used, source_->store()->ListSnapshots());
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<SnapshotId> used, rows_->store()->ListSnapshots());
   if (std::find(used.begin(), used.end(), id) != used.end()) {
     return absl::FailedPreconditionError(
         absl::StrCat("EmbeddingSnapshots::Begin: there is a snapshot ", id, " already"));
@@ -57,11 +57,11 @@ absl::Status Snapshots::CheckName(SnapshotId id) const {
 
 void Snapshots::Tidy() {
   TraceSpan span(trace_, "snapshot_tidy");
-  source_->store()->TidyForSnapshot();
+  rows_->store()->TidyForSnapshot();
 }
 
 void Snapshots::EndCapture() {
-  source_->EndSnapshot();
+  rows_->EndSnapshot();
   notify_room_();
 }
 
@@ -70,12 +70,12 @@ absl::Status Snapshots::Write(SnapshotId id, bool tidy) {
     for (bool more = true; more;) {
       if (stopping_.load()) return absl::CancelledError("the collection is closing");
       TraceSpan span(trace_, "snapshot_rows");
-      HOTROW_ASSIGN_OR_RETURN(more, source_->WriteSnapshotPart());
+      HOTROW_ASSIGN_OR_RETURN(more, rows_->WriteSnapshotPart());
       notify_room_();
     }
     if (tidy) Tidy();
     TraceSpan span(trace_, "snapshot");
-    return source_->store()->PrepareSnapshot(id, [this] { EndCapture(); });
+    return rows_->store()->PrepareSnapshot(id, [this] { EndCapture(); });
   }();
   if (!status.ok()) EndCapture();
   return status;
@@ -85,7 +85,7 @@ void Snapshots::WriteHeld() {
   if (stopping_.load()) return;
   // Now, and not in the pause of the next snapshot, which says what is wrong if this fails.
   TraceSpan span(trace_, "write_held");
-  source_->WriteHeld().IgnoreError();
+  rows_->WriteHeld().IgnoreError();
 }
 
 void Snapshots::SetEnded() {
@@ -122,8 +122,8 @@ absl::Status Snapshots::Begin(SnapshotId id) {
   if (write_thread_.joinable()) write_thread_.join();
   const int64_t begin_ns = NowNanos();
   HOTROW_RETURN_IF_ERROR(CheckName(id));
-  if (source_->has_caches()) {
-    const absl::Status begun = source_->BeginSnapshot();
+  if (rows_->has_caches()) {
+    const absl::Status begun = rows_->BeginSnapshot();
     if (!begun.ok()) {
       notify_room_();
       return begun;
@@ -140,11 +140,11 @@ absl::Status Snapshots::Begin(SnapshotId id) {
   }
   const bool tidy = !std::exchange(tidied_, false);
   absl::Status status;
-  if (!source_->has_caches()) {
+  if (!rows_->has_caches()) {
     // Nothing may change a row meanwhile, and the caller is here.
     TraceSpan span(trace_, "snapshot");
-    if (tidy) source_->store()->TidyForSnapshot();
-    status = source_->store()->PrepareSnapshot(id, [] {});
+    if (tidy) rows_->store()->TidyForSnapshot();
+    status = rows_->store()->PrepareSnapshot(id, [] {});
     Finish(status);
     SetEnded();
   } else {

@@ -15,7 +15,7 @@
 #include "embedding/options.h"
 #include "embedding/snapshots.h"
 #include "embedding/stats.h"
-#include "embedding/tiers/snapshot_source_impl.h"
+#include "embedding/tiers/snapshot_rows_impl.h"
 
 namespace hotrow::internal {
 
@@ -25,9 +25,9 @@ namespace hotrow::internal {
 // Threads: the caller's, but AddTo, Commit, Drop, List and Describe, which any thread may call.
 class Snapshots final : public EmbeddingSnapshots {
  public:
-  // source outlives this. notify_room is called, on any thread, when a snapshot has let go of rows
+  // rows outlives this. notify_room is called, on any thread, when a snapshot has let go of rows
   // that it had pinned or held back.
-  Snapshots(const EmbeddingCollectionOptions& options, TraceRecorder* trace, SnapshotSource* source,
+  Snapshots(const EmbeddingCollectionOptions& options, TraceRecorder* trace, SnapshotRows* rows,
             std::function<void()> notify_room);
   ~Snapshots() override { Stop(); }
   Snapshots(const Snapshots&) = delete;
@@ -38,13 +38,13 @@ class Snapshots final : public EmbeddingSnapshots {
   absl::StatusOr<bool> Prepared() override;
   absl::Status Wait() override;
   absl::Status Prepare(SnapshotId id) override;
-  absl::Status Commit(SnapshotId id) override { return source_->store()->CommitSnapshot(id); }
-  absl::Status Drop(SnapshotId id) override { return source_->store()->DropSnapshot(id); }
+  absl::Status Commit(SnapshotId id) override { return rows_->store()->CommitSnapshot(id); }
+  absl::Status Drop(SnapshotId id) override { return rows_->store()->DropSnapshot(id); }
   absl::StatusOr<std::vector<SnapshotId>> List() override {
-    return source_->store()->ListSnapshots();
+    return rows_->store()->ListSnapshots();
   }
   absl::StatusOr<SnapshotInfo> Describe(SnapshotId id) override {
-    return source_->store()->DescribeSnapshot(id);
+    return rows_->store()->DescribeSnapshot(id);
   }
 
   // Waits for the threads.
@@ -83,7 +83,7 @@ class Snapshots final : public EmbeddingSnapshots {
 
   const bool kept_;  // there is a place for them
   TraceRecorder* const trace_;
-  SnapshotSource* const source_;
+  SnapshotRows* const rows_;
   const std::function<void()> notify_room_;
 
   mutable std::mutex mutex_;          // guards state_

@@ -1,5 +1,5 @@
-#ifndef HOTROW_EMBEDDING_TIERS_SNAPSHOT_SOURCE_IMPL_H_
-#define HOTROW_EMBEDDING_TIERS_SNAPSHOT_SOURCE_IMPL_H_
+#ifndef HOTROW_EMBEDDING_TIERS_SNAPSHOT_ROWS_IMPL_H_
+#define HOTROW_EMBEDDING_TIERS_SNAPSHOT_ROWS_IMPL_H_
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -10,9 +10,9 @@ namespace hotrow::internal {
 // Rows of which Snapshots takes snapshots: a store, and caches above it where there are some.
 //
 // Threads: BeginSnapshot is the caller's; the others are called by the thread of the snapshot.
-class SnapshotSource {
+class SnapshotRows {
  public:
-  virtual ~SnapshotSource() = default;
+  virtual ~SnapshotRows() = default;
 
   virtual RowStore* store() const = 0;
   // Without caches only the store is asked.
@@ -31,4 +31,4 @@ class SnapshotSource {
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_EMBEDDING_TIERS_SNAPSHOT_SOURCE_IMPL_H_
+#endif  // HOTROW_EMBEDDING_TIERS_SNAPSHOT_ROWS_IMPL_H_

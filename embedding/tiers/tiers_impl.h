@@ -17,7 +17,7 @@
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/stats.h"
 #include "embedding/tiers/cached_store.h"
-#include "embedding/tiers/snapshot_source_impl.h"
+#include "embedding/tiers/snapshot_rows_impl.h"
 #include "embedding/tiers/tiered_table.h"
 
 namespace hotrow::internal {
@@ -40,7 +40,7 @@ struct TierStep {
 //          nothing; snapshot calls but BeginSnapshot are the snapshot's; all others are the
 //          caller's, and Resolve of a staged step is whoever's makes it resident.
 // Errors:  those of TieredTable and of the store.
-class Tiers final : public SnapshotSource {
+class Tiers final : public SnapshotRows {
  public:
   // Opens the store that the options name. ResourceExhausted when a cache budget is too small.
   static absl::StatusOr<std::unique_ptr<Tiers>> Create(const EmbeddingCollectionOptions& options,

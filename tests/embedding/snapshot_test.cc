@@ -518,7 +518,7 @@ TEST(PipelineTraceTest, EachStageHasASpan) {
 }
 
 // A store without caches that seems to have some: what they hold back goes nowhere until Open.
-class StuckRows final : public internal::SnapshotSource {
+class StuckRows final : public internal::SnapshotRows {
  public:
   explicit StuckRows(std::unique_ptr<HostStore> store) : store_(std::move(store)) {}
 
