@@ -25,6 +25,7 @@
 #include "embedding/prefetcher_impl.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/row_erasure_impl.h"
 #include "embedding/row_gradients_impl.h"
 #include "embedding/snapshots_impl.h"
 #include "embedding/step_impl.h"
@@ -40,6 +41,7 @@ using internal::Plan;
 using internal::PlannedFeature;
 using internal::PlannedTable;
 using internal::Prefetcher;
+using internal::RowErasure;
 using internal::RowGradients;
 using internal::RowShuffle;
 using internal::Snapshots;
@@ -70,6 +72,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   std::unique_ptr<RowShuffle> shuffle;           // null: alone
   std::unique_ptr<RowGradients> gradients;
   std::unique_ptr<Evaluation> evaluation;
+  std::unique_ptr<RowErasure> erasure;
 
   // Outstanding steps in order; the front is the next to be looked up and updated.
   std::deque<EmbeddingStep::Impl*> outstanding;
@@ -217,6 +220,8 @@ absl::Status EmbeddingCollection::Impl::Open() {
   gradients = std::make_unique<RowGradients>(plan, ctx, shuffle.get());
   evaluation =
       std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get(), decay.get());
+  erasure =
+      std::make_unique<RowErasure>(options, plan, ctx, tiers.get(), shuffle.get(), residuals.get());
   snapshots = std::make_unique<Snapshots>(options, ctx.trace, tiers.get(),
                                           [this] { prefetcher->NotifyRoom(); });
   return absl::OkStatus();
@@ -579,6 +584,18 @@ absl::Status EmbeddingCollection::ForEachRow(
   HOTROW_RETURN_IF_ERROR(Flush());
   const StepPipeline::Pause pause(c.prefetcher->pipeline());
   return internal::ForEachRowOf(c.plan.tables[position], *c.decay, c.tiers->store(), fn);
+}
+
+absl::Status EmbeddingCollection::Erase(std::string_view table, std::span<const uint64_t> keys) {
+  Impl& c = *impl_;
+  HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("Erase", table));
+  if (!c.outstanding.empty() && c.outstanding.front()->looked_up()) {
+    return absl::FailedPreconditionError(
+        "Erase: a step was looked up and waits for its Update; call Erase between two steps");
+  }
+  c.snapshots->Join();
+  const StepPipeline::Pause pause(c.prefetcher->pipeline());
+  return c.EndJobUnlessOk(c.erasure->Run(position, keys));
 }
 
 absl::Status EmbeddingCollection::Flush() {

@@ -48,10 +48,10 @@ namespace hotrow {
 //          computes. Lookup waits for its own step. A step whose rows do not fit beside those of
 //          the steps before waits for their end.
 // Ranks:   with a communicator of several ranks Create, Prefetch, Lookup, Update, Evaluate,
-//          ReadRows, Digest and GlobalStats are collective: all ranks call them in the same order,
-//          each with a batch of its own, which may be empty. A batch's keys are looked up where
-//          they are kept: ids travel with Prefetch, rows with Lookup, gradients, summed for each
-//          row, with Update. A row's gradients are added in the order of ranks; so for a fixed
+//          ReadRows, Erase, Digest and GlobalStats are collective: all ranks call them in the same
+//          order, each with a batch of its own, which may be empty. A batch's keys are looked up
+//          where they are kept: ids travel with Prefetch, rows with Lookup, gradients, summed for
+//          each row, with Update. A row's gradients are added in the order of ranks; so for a fixed
 //          number of ranks a run repeats bit for bit. An error on any rank fails all ranks and
 //          names that rank. It is final, ResourceExhausted included.
 // Threads: one call at a time, calls of steps and the destruction of a step included. Of
@@ -107,6 +107,13 @@ class EmbeddingCollection {
   absl::Status ForEachRow(
       std::string_view table,
       const std::function<absl::Status(uint64_t key, std::span<const float> weights)>& fn);
+
+  // Removes the rows of keys of one table, on all tiers and ranks: from here on the keys are new.
+  // They may repeat or have no row, and with several ranks be kept by any. For between two steps:
+  // steps may have been prefetched, none looked up (FailedPrecondition). Durable as updates are,
+  // with the next snapshot. Waits for a snapshot that is being written, which still has the rows.
+  // After an error of the store each of the keys may be there or not, or go later; call it again.
+  absl::Status Erase(std::string_view table, std::span<const uint64_t> keys);
 
   // Writes dirty rows down to the store. Waits for a snapshot that is being written.
   absl::Status Flush();

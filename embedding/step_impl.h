@@ -158,6 +158,8 @@ struct EmbeddingStep::Impl : internal::PrefetchedStep {
 
   // An exchange of rows or gradients waits for its end.
   bool begun() const { return use == Use::kBegun || use == Use::kUpdateBegun; }
+  // Its rows were resolved.
+  bool looked_up() const { return begun() || use == Use::kLookedUp; }
 };
 
 }  // namespace hotrow

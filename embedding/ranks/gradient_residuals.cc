@@ -197,6 +197,25 @@ absl::Status GradientResiduals::Find(const ExecContext& ctx, std::span<const Row
   return absl::OkStatus();
 }
 
+void GradientResiduals::Erase(uint32_t table, std::span<const uint64_t> keys) {
+  Width& width = WidthOf(table);
+  for (const uint64_t key : keys) {
+    const int64_t set = width.first_set + HashRowKey(key, table).bucket1(width.num_sets);
+    Slot* const slots = slots_.data() + set * kWays;
+    const int64_t used = UsedWays(set);
+    for (int64_t way = 0; way < used; ++way) {
+      if (slots[way].key != key || slots[way].table != table) continue;
+      // The last one takes its place: the empty ones are the last of their set.
+      if (way != used - 1) {
+        slots[way] = slots[used - 1];
+        std::copy_n(RowOf(width, set, used - 1), width.dim, RowOf(width, set, way));
+      }
+      slots[used - 1] = Slot();
+      break;
+    }
+  }
+}
+
 // --- Saving and loading. The bytes: FileHeader, a FileWidth for each width, then for each width
 // its slots in use, in the order of sets and ways, and their rows.
 

@@ -54,6 +54,9 @@ class GradientResiduals {
   absl::Status Find(const ExecContext& ctx, std::span<const RowRun> runs, const uint64_t* keys,
                     uint32_t step, float** rows);
 
+  // These keys of a table have no residuals any more.
+  void Erase(uint32_t table, std::span<const uint64_t> keys);
+
   // Everything as bytes, see docs/formats/saved_model.md: at most bytes() and about a hundred more.
   // ResourceExhausted when there is no memory for them.
   absl::StatusOr<HostBuffer<std::byte>> Save(const ExecContext& ctx) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <tuple>
 
@@ -39,6 +40,7 @@ absl::StatusOr<std::unique_ptr<CachedStore>> CachedStore::Create(
                                                        " bytes for rows of ", width.row_bytes,
                                                        " bytes; the least is ", least));
     }
+    cached->budget_bytes_ += width.cache_bytes;
     cached->caches_.push_back({{.row_bytes = width.row_bytes,
                                 .budget_bytes = width.cache_bytes - ScratchBytes(),
                                 .policy = policy},
@@ -55,7 +57,40 @@ absl::StatusOr<std::unique_ptr<CachedStore>> CachedStore::Create(
     cached->cache_of_table_[table.table] = static_cast<int32_t>(width - widths.begin());
   }
   HOTROW_RETURN_IF_ERROR(cached->MakeMissingCaches());
+  cached->Publish();
   return cached;
+}
+
+void CachedStore::Publish() {
+  int64_t used_bytes = 0;
+  int64_t evictions = 0;
+  for (const Cache& cache : caches_) {
+    used_bytes += ScratchBytes();
+    if (cache.rows == nullptr) continue;
+    const absl::StatusOr<RowCacheStats> rows = cache.rows->Stats(ExecContext());
+    HOTROW_CHECK(rows.ok());  // a cache of the CPU
+    used_bytes += rows->used_bytes;
+    evictions += rows->evictions;
+  }
+  used_bytes_.store(used_bytes, std::memory_order_relaxed);
+  evictions_.store(evictions, std::memory_order_relaxed);
+}
+
+bool CachedStore::HasAnyOf(std::span<const RowKey> keys) const {
+  std::vector<RowKey> asked;
+  std::vector<std::byte*> rows;
+  for (const Cache& cache : caches_) {
+    if (cache.rows == nullptr) continue;
+    asked.clear();
+    std::copy_if(keys.begin(), keys.end(), std::back_inserter(asked),
+                 [&](const RowKey& key) { return CacheOf(key) == cache.rows.get(); });
+    rows.assign(asked.size(), nullptr);
+    if (!cache.rows->Find(ExecContext(), asked, rows).ok()) return true;
+    if (std::any_of(rows.begin(), rows.end(), [](std::byte* row) { return row != nullptr; })) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void CachedStore::DropCaches() {
@@ -196,6 +231,13 @@ absl::Status CachedStore::InsertOrAssign(std::span<const RowKey> keys,
   const std::lock_guard write_lock(write_mutex_);
   const absl::Status written = store_->InsertOrAssign(keys, rows);
   const std::unique_lock lock(mutex_);
+  const absl::Status kept = KeepAll(written, keys, rows);
+  Publish();
+  return kept;
+}
+
+absl::Status CachedStore::KeepAll(const absl::Status& written, std::span<const RowKey> keys,
+                                  std::span<const std::byte* const> rows) {
   if (!written.ok()) {
     // Some rows may have been written, and those here would be older.
     Refresh(keys);
@@ -237,7 +279,9 @@ absl::Status CachedStore::Erase(std::span<const RowKey> keys) {
   const std::lock_guard write_lock(write_mutex_);
   const absl::Status erased = store_->Erase(keys);  // on an error some may be gone
   const std::unique_lock lock(mutex_);
+  if (!HasAnyOf(keys)) return erased;
   DropCaches();
+  Publish();
   return erased;
 }
 
@@ -278,16 +322,9 @@ int64_t CachedStore::row_bytes(uint32_t table) const { return store_->row_bytes(
 
 CachedStoreStats CachedStore::cache_stats() const {
   CachedStoreStats stats;
-  const std::shared_lock lock(mutex_);
-  for (const Cache& cache : caches_) {
-    stats.budget_bytes += cache.options.budget_bytes + ScratchBytes();
-    stats.used_bytes += ScratchBytes();
-    if (cache.rows == nullptr) continue;
-    const absl::StatusOr<RowCacheStats> rows = cache.rows->Stats(ExecContext());
-    HOTROW_CHECK(rows.ok());  // a cache of the CPU
-    stats.used_bytes += rows->used_bytes;
-    stats.evictions += rows->evictions;
-  }
+  stats.budget_bytes = budget_bytes_;
+  stats.used_bytes = used_bytes_.load(std::memory_order_relaxed);
+  stats.evictions = evictions_.load(std::memory_order_relaxed);
   stats.finds = finds_.load(std::memory_order_relaxed);
   stats.hits = hits_.load(std::memory_order_relaxed);
   return stats;

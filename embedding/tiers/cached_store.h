@@ -69,7 +69,8 @@ class CachedStore final : public RowStore {
                     std::span<uint8_t> found) override;
   absl::Status InsertOrAssign(std::span<const RowKey> keys,
                               std::span<const std::byte* const> rows) override;
-  absl::Status Erase(std::span<const RowKey> keys) override;  // empties the caches as well
+  // Empties the caches as well, if they have a row of these.
+  absl::Status Erase(std::span<const RowKey> keys) override;
   absl::Status Iterate(
       absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override;
   absl::Status Flush() override;
@@ -99,9 +100,15 @@ class CachedStore final : public RowStore {
   absl::Status MakeMissingCaches();  // empty ones; makes what it can
   // The cache of a key's table; null where there is none.
   RowCache* CacheOf(RowKey key) const;
+  bool HasAnyOf(std::span<const RowKey> keys) const;
+  // Before mutex_ is given back: the caches may have changed.
+  void Publish();
   // Updates the cached ones of these keys from the store below; see Errors.
   void Refresh(std::span<const RowKey> keys);
   absl::Status RefreshSome(RowCache* cache, std::span<const RowKey> keys);
+  // InsertOrAssign, after the store below has said `written`.
+  absl::Status KeepAll(const absl::Status& written, std::span<const RowKey> keys,
+                       std::span<const std::byte* const> rows);
   absl::Status Keep(RowCache* cache, std::span<const RowKey> keys,
                     std::span<const std::byte* const> rows);
 
@@ -116,6 +123,9 @@ class CachedStore final : public RowStore {
   mutable std::shared_mutex mutex_;  // shared: reading the caches; alone: changing them
   std::atomic<int64_t> finds_{0};
   std::atomic<int64_t> hits_{0};
+  int64_t budget_bytes_ = 0;
+  std::atomic<int64_t> used_bytes_{0};
+  std::atomic<int64_t> evictions_{0};
   // Of InsertOrAssign.
   std::vector<uint32_t> order_;
   std::vector<RowKey> keys_;

@@ -9,6 +9,7 @@
 #include "base/trace.h"
 #include "embedding/tiers/cached_table_impl.h"
 #include "embedding/tiers/store_reads.h"
+#include "ops/gather.h"
 
 namespace hotrow::internal {
 
@@ -42,7 +43,8 @@ absl::StatusOr<std::unique_ptr<TieredTable>> CachedTable::Create(const TieredTab
                                                 .device = device},
                                                staged, buffers.staging_rows));
   GuardedCache* const cache = table->cache_.get();
-  HOTROW_ASSIGN_OR_RETURN(table->outflow_, RowOutflow::Create(cache, store, buffers, row_bytes));
+  HOTROW_ASSIGN_OR_RETURN(
+      table->outflow_, RowOutflow::Create(cache, store, &table->initial_rows_, buffers, row_bytes));
   HOTROW_ASSIGN_OR_RETURN(table->inflow_, RowInflow::Create(cache, &table->initial_rows_, in_place,
                                                             buffers, row_bytes));
   HOTROW_ASSIGN_OR_RETURN(table->marks_, SnapshotMarks::Create(cache, buffers, row_bytes));
@@ -65,9 +67,8 @@ TieredTableStats CachedTable::Stats() const {
   if (cache_->staged()) stats.host_bytes = buffers_.host_bytes + size.host_bytes;
   stats.rows_read = inflow_->rows_read();
   stats.rows_written = outflow_->rows_written();
-  const std::lock_guard<std::mutex> lock(cache_->mutex());
   stats.cache = cache_->Stats();
-  stats.cache_counts = counts_;
+  stats.cache_counts = counts_.Get();
   stats.store_counts = inflow_->counts();
   stats.snapshot = marks_->counts();
   const SnapshotCounts evicted = outflow_->snapshot_counts();
@@ -105,17 +106,19 @@ absl::Status CachedTable::SendChunk(const ExecContext& ctx, const StepRows& step
 absl::Status CachedTable::EndChunk(StepRows* step, const RowOutflow::Chunk& chunk, bool* no_room) {
   const auto size = std::ssize(chunk.positions);
   outflow_->Take(chunk, size);
+  TierCounts probed;
   for (int64_t i = 0; i < size; ++i) {
     const int64_t position = chunk.positions[i];
     const Placement placement = chunk.placement[i];
     // A key is counted at its first probe only: another try finds what the one before brought in.
     if (position >= step->probed) {
-      counts_.Add(placement == Placement::kHit, step->counts[position]);
+      probed.Add(placement == Placement::kHit, step->counts[position]);
       step->probed = position + 1;
     }
     step->slots[position] = chunk.slots[i];
     if (placement == Placement::kNoRoom) *no_room = true;
   }
+  counts_.Add(probed);
   for (int64_t i = 0; i < size; ++i) {
     if (chunk.placement[i] != Placement::kFilled) continue;
     const int64_t slot = chunk.slots[i];
@@ -203,10 +206,10 @@ std::span<const int64_t> CachedTable::SlotsOf(const StepRows& step) const {
 
 void CachedTable::FinishPlacing(const ExecContext& ctx) {
   const std::lock_guard<std::mutex> lock(cache_->mutex());
-  cache_->Note(cache_->stream().Run(
-      ctx, [rows = cache_->get(), staged = cache_->staged()](const ExecContext& here) {
+  cache_->Note(
+      cache_->stream().Run(ctx, [rows = cache_->get()](const ExecContext& here) -> absl::Status {
         HOTROW_RETURN_IF_ERROR(rows->EndStep(here));
-        return staged ? rows->EnqueueStats(here) : absl::OkStatus();
+        return rows->EnqueueStats(here);
       }));
 }
 
@@ -234,10 +237,8 @@ void CachedTable::GiveUp(StepRows* step) {
                                      return rows->Unpin(ctx, slots, /*dirty=*/false);
                                    }));
     // Placing it may have evicted rows.
-    if (cache_->staged()) {
-      cache_->Note(cache_->stream().Run(
-          ExecContext(), [rows](const ExecContext& ctx) { return rows->EnqueueStats(ctx); }));
-    }
+    cache_->Note(cache_->stream().Run(
+        ExecContext(), [rows](const ExecContext& ctx) { return rows->EnqueueStats(ctx); }));
   }
   step->keys = {};
   step->counts = {};
@@ -389,6 +390,65 @@ absl::Status CachedTable::Flush() {
           return outflow_->Append(keys, rows);
         });
   });
+}
+
+absl::Status CachedTable::Erase(const ExecContext& ctx, std::span<const RowKey> keys) {
+  HOTROW_RETURN_IF_ERROR(cache_->Broken());
+  const std::unique_lock<std::mutex> order = outflow_->Lock();
+  // What is on its way is older than this, and must not arrive after it.
+  HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
+  HOTROW_RETURN_IF_ERROR(store_->Erase(keys));
+  const std::lock_guard<std::mutex> lock(cache_->mutex());
+  outflow_->Erase(keys);
+  return cache_->staged() ? ResetStaged(ctx, keys) : ResetRows(ctx, keys);
+}
+
+absl::Status CachedTable::ResetRows(const ExecContext& ctx, std::span<const RowKey> keys) {
+  std::vector<std::byte*> rows(keys.size());
+  HOTROW_RETURN_IF_ERROR(cache_->get()->Find(ctx, keys, rows));
+  miss_keys_.clear();
+  miss_rows_.clear();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (rows[i] == nullptr) continue;
+    miss_keys_.push_back(keys[i]);
+    miss_rows_.push_back(rows[i]);
+  }
+  return initial_rows_.Write(ctx, miss_keys_, miss_rows_);
+}
+
+// As ReadStaged, the other way.
+absl::Status CachedTable::ResetStaged(const ExecContext& ctx, std::span<const RowKey> keys) {
+  DeviceStream& stream = cache_->stream();
+  HOTROW_RETURN_IF_ERROR(stream.RunAfter(ctx.stream));
+  RowOutflow::Chunk& chunk = outflow_->chunk(0);
+  while (!keys.empty()) {
+    const size_t n = std::min(keys.size(), static_cast<size_t>(buffers_.staging_rows));
+    const auto size = static_cast<int64_t>(n);
+    std::copy_n(keys.begin(), n, chunk.keys.data());
+    HOTROW_RETURN_IF_ERROR(stream.RunAndWait(ctx, [&](const ExecContext& here) {
+      return cache_->get()->Find(here, chunk.keys.first(size), read_rows_.first(size));
+    }));
+    miss_keys_.clear();
+    miss_rows_.clear();
+    int64_t resident = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      if (read_rows_[i] == nullptr) continue;
+      read_rows_[resident] = read_rows_[i];
+      miss_keys_.push_back(keys[static_cast<size_t>(i)]);
+      miss_rows_.push_back(chunk.evicted_rows.data() + resident * row_bytes());
+      ++resident;
+    }
+    HOTROW_RETURN_IF_ERROR(initial_rows_.Write(ctx, miss_keys_, miss_rows_));
+    HOTROW_RETURN_IF_ERROR(stream.RunAndWait(ctx, [&](const ExecContext& here) {
+      return ScatterRows(here, {.input = chunk.evicted_rows.data(),
+                                .input_stride = row_bytes(),
+                                .num_rows = resident,
+                                .row_bytes = row_bytes(),
+                                .rows = read_rows_.data()});
+    }));
+    keys = keys.subspan(n);
+  }
+  return absl::OkStatus();
 }
 
 // --- Snapshots

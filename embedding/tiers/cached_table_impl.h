@@ -17,6 +17,7 @@
 #include "embedding/tiers/initial_rows_impl.h"
 #include "embedding/tiers/row_inflow_impl.h"
 #include "embedding/tiers/row_outflow_impl.h"
+#include "embedding/tiers/shared_counts_impl.h"
 #include "embedding/tiers/snapshot_marks_impl.h"
 #include "embedding/tiers/tiered_table.h"
 #include "store/host/host_store.h"
@@ -84,6 +85,7 @@ class CachedTable final : public TieredTable {
   absl::Status Read(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
                     std::span<std::byte*> rows) override;
   absl::Status Flush() override;
+  absl::Status Erase(const ExecContext& ctx, std::span<const RowKey> keys) override;
 
   absl::Status BeginSnapshot() override;
   absl::StatusOr<bool> WriteSnapshotPart() override;
@@ -112,6 +114,9 @@ class CachedTable final : public TieredTable {
   // Read, staged; with both locks.
   absl::Status ReadStaged(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
                           std::span<std::byte*> rows);
+  // With both locks: makes the resident ones of these rows initial ones.
+  absl::Status ResetRows(const ExecContext& ctx, std::span<const RowKey> keys);
+  absl::Status ResetStaged(const ExecContext& ctx, std::span<const RowKey> keys);
   // The rows of miss_keys_ from the store, or their initial rows, to miss_rows_.
   absl::Status ReadMisses(const ExecContext& ctx);
 
@@ -127,10 +132,10 @@ class CachedTable final : public TieredTable {
   std::unique_ptr<RowInflow> inflow_;
   std::unique_ptr<SnapshotMarks> marks_;
 
-  TierCounts counts_;  // of the cache, whose mutex guards it
+  SharedCounts<TierCounts> counts_;  // of the cache
   // Of GiveUp.
   std::vector<int64_t> abandoned_slots_;
-  // Of Read.
+  // Of Read and Erase.
   std::vector<RowKey> miss_keys_;
   std::vector<std::byte*> miss_rows_;
   std::vector<uint8_t> found_;

@@ -42,9 +42,4 @@ absl::Status GuardedCache::PutDirty(int64_t slot, const std::byte* row) {
   });
 }
 
-RowCacheStats GuardedCache::Stats() const {
-  if (staged_) return rows_->LastStats();
-  return rows_->Stats(ExecContext()).value_or(rows_->Size());
-}
-
 }  // namespace hotrow::internal

@@ -41,6 +41,8 @@ class GuardedCache {
   Device device() const { return rows_->device(); }
   std::byte* row(int64_t slot) const { return rows_->row(slot); }
   RowCacheStats Size() const { return rows_->Size(); }
+  // As of the last RowCache::EnqueueStats that is done. Waits for nothing.
+  RowCacheStats Stats() const { return rows_->LastStats(); }
   // Until what is enqueued is done. An error was or will be reported by a call with a status.
   void WaitForDevice() const { stream_.Wait().IgnoreError(); }
 
@@ -56,8 +58,6 @@ class GuardedCache {
       absl::FunctionRef<absl::Status(const ExecContext& ctx, std::span<const int64_t> slots)> call);
   // Puts a row of the host into a way that waits for its bytes; it differs from the store's.
   absl::Status PutDirty(int64_t slot, const std::byte* row);
-  // Staged as of the last RowCache::EnqueueStats that is done: it waits for nothing.
-  RowCacheStats Stats() const;
 
  private:
   GuardedCache() = default;

@@ -50,6 +50,9 @@ class InPlaceTable final : public TieredTable {
   absl::Status Read(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
                     std::span<std::byte*> rows) override;
   absl::Status Flush() override { return absl::OkStatus(); }
+  absl::Status Erase(const ExecContext&, std::span<const RowKey> keys) override {
+    return store_->Erase(keys);
+  }
 
   absl::Status BeginSnapshot() override { HOTROW_CHECK(false); }
   absl::StatusOr<bool> WriteSnapshotPart() override { HOTROW_CHECK(false); }

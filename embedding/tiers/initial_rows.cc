@@ -1,8 +1,25 @@
+#include <algorithm>
+#include <cstring>
+
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "embedding/tiers/initial_rows_impl.h"
 
 namespace hotrow::internal {
+
+InitialRows::InitialRows(const TieredTableOptions& options)
+    : tables_(options.tables), seed_(options.seed) {
+  for (const TieredTableSpec& spec : tables_) {
+    step_offsets_.resize(std::max<size_t>(step_offsets_.size(), spec.table + size_t{1}));
+    step_offsets_[spec.table] = spec.layout.step_offset;
+  }
+}
+
+bool InitialRows::IsInitial(const RowKey& key, const std::byte* row) const {
+  uint32_t last_step = 0;
+  std::memcpy(&last_step, row + step_offsets_[key.table], sizeof(last_step));
+  return last_step == 0;
+}
 
 const TieredTableSpec& InitialRows::SpecOf(uint32_t table) const {
   for (const TieredTableSpec& spec : tables_) {

@@ -16,18 +16,20 @@ namespace hotrow::internal {
 // The rows of keys that no store has, for the tables of one row width. Any thread.
 class InitialRows {
  public:
-  explicit InitialRows(const TieredTableOptions& options)
-      : tables_(options.tables), seed_(options.seed) {}
+  explicit InitialRows(const TieredTableOptions& options);
 
   // Writes the initial row of keys[i] to rows[i], host memory. Keys are grouped by table.
   absl::Status Write(const ExecContext& ctx, std::span<const RowKey> keys,
                      std::span<std::byte* const> rows) const;
+  // Whether no step has changed this row of host memory since Write.
+  bool IsInitial(const RowKey& key, const std::byte* row) const;
 
  private:
   const TieredTableSpec& SpecOf(uint32_t table) const;
 
   const std::vector<TieredTableSpec> tables_;
   const uint64_t seed_;
+  std::vector<int64_t> step_offsets_;  // [tables by number]
 };
 
 }  // namespace hotrow::internal

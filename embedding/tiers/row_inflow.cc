@@ -170,7 +170,6 @@ void RowInflow::Count(StepRows* step, std::span<const uint8_t> found) {
     seen.Add(there != 0, step->counts[step->miss_positions[step->sent++]]);
   }
   rows_read_.fetch_add(seen.unique_hits, std::memory_order_relaxed);
-  const std::lock_guard<std::mutex> lock(cache_->mutex());
   counts_.Add(seen);
 }
 

@@ -17,6 +17,7 @@
 #include "embedding/tiers/cache_buffers_impl.h"
 #include "embedding/tiers/guarded_cache_impl.h"
 #include "embedding/tiers/initial_rows_impl.h"
+#include "embedding/tiers/shared_counts_impl.h"
 #include "embedding/tiers/tiered_table.h"
 #include "store/host/host_store.h"
 
@@ -28,7 +29,7 @@ namespace hotrow::internal {
 // Staged:  rows are read into one of two areas of page-locked memory, or where they lie in a
 //          HostStore, and travel on a stream of their own while the next are read into the other
 //          area. The rows of one step are on their way at a time.
-// Threads: one at a time calls all but counts, with the cache's mutex, and rows_read.
+// Threads: one at a time calls all but counts and rows_read, which any thread may call.
 class RowInflow {
  public:
   // Not owned: all outlive this. in_place: null, or where the device reads rows itself.
@@ -48,7 +49,7 @@ class RowInflow {
   // Until what is enqueued is done. An error was or will be reported by a call with a status.
   void WaitForDevice() const { stream_.Wait().IgnoreError(); }
 
-  TierCounts counts() const { return counts_; }  // of the store
+  TierCounts counts() const { return counts_.Get(); }  // of the store
   int64_t rows_read() const { return rows_read_.load(std::memory_order_relaxed); }
 
  private:
@@ -80,7 +81,7 @@ class RowInflow {
   HostStore* const in_place_;
   const int64_t row_bytes_;
 
-  TierCounts counts_;  // the cache's mutex guards it
+  SharedCounts<TierCounts> counts_;
   std::atomic<int64_t> rows_read_{0};
   // Scratch.
   std::vector<RowKey> absent_keys_;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
@@ -27,9 +28,10 @@ absl::StatusOr<RowOutflow::Chunk> CreateChunk(Device device, int64_t rows, int64
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RowOutflow>> RowOutflow::Create(GuardedCache* cache, RowStore* store,
+                                                               const InitialRows* initial_rows,
                                                                const CacheBuffers& buffers,
                                                                int64_t row_bytes) {
-  std::unique_ptr<RowOutflow> outflow(new RowOutflow(cache, store, row_bytes));
+  std::unique_ptr<RowOutflow> outflow(new RowOutflow(cache, store, initial_rows, row_bytes));
   outflow->staging_rows_ = buffers.staging_rows;
   for (int64_t i = 0; i < (cache->staged() ? kStagingAreas : 1); ++i) {
     HOTROW_ASSIGN_OR_RETURN(Chunk chunk,
@@ -42,6 +44,17 @@ absl::StatusOr<std::unique_ptr<RowOutflow>> RowOutflow::Create(GuardedCache* cac
 
 absl::Status RowOutflow::Append(std::span<const RowKey> keys,
                                 std::span<const std::byte* const> rows) {
+  std::vector<RowKey> changed_keys;
+  std::vector<const std::byte*> changed_rows;
+  if (has_erased_.load(std::memory_order_relaxed)) {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (initial_rows_->IsInitial(keys[i], rows[i])) continue;
+      changed_keys.push_back(keys[i]);
+      changed_rows.push_back(rows[i]);
+    }
+    keys = changed_keys;
+    rows = changed_rows;
+  }
   HOTROW_RETURN_IF_ERROR(store_->InsertOrAssign(keys, rows));
   rows_written_.fetch_add(static_cast<int64_t>(keys.size()), std::memory_order_relaxed);
   return absl::OkStatus();
@@ -105,8 +118,7 @@ absl::StatusOr<int64_t> RowOutflow::MakeRoom(int64_t keys, TraceRecorder* trace,
     TraceSpan span(trace, "wait_for_snapshot");
     const int64_t begin = NowNanos();
     let_go_.wait(*lock, [&] { return !holding_; });
-    ++counts_.evict_waits;
-    counts_.evict_wait_ns += NowNanos() - begin;
+    counts_.Add({.evict_waits = 1, .evict_wait_ns = NowNanos() - begin});
     lock->unlock();
     order->lock();
   }
@@ -114,17 +126,27 @@ absl::StatusOr<int64_t> RowOutflow::MakeRoom(int64_t keys, TraceRecorder* trace,
 
 void RowOutflow::Take(const Chunk& chunk, int64_t n) {
   const bool hold = holding_ && chunk.hold == holds_;
+  SnapshotCounts seen;
   for (int64_t i = 0; i < n; ++i) {
     if (chunk.evicted[i] == 0) continue;
     const std::byte* const row = chunk.evicted_rows.data() + i * row_bytes_;
     if (chunk.evicted[i] == kEvictedDirty && hold) {
       held_.Add(chunk.evicted_keys[i], row);
-      ++counts_.held;
+      ++seen.held;
       continue;
     }
     pending_keys_.push_back(chunk.evicted_keys[i]);
     pending_rows_.push_back(row);
-    if (chunk.evicted[i] == kEvictedMarked) ++counts_.rows;
+    if (chunk.evicted[i] == kEvictedMarked) ++seen.rows;
+  }
+  counts_.Add(seen);
+}
+
+void RowOutflow::Erase(std::span<const RowKey> keys) {
+  HOTROW_CHECK(!holding_ && pending_keys_.empty());
+  has_erased_.store(true, std::memory_order_relaxed);
+  for (const RowKey& key : keys) {
+    if (held_.Find(key) != nullptr) held_.Remove(key);
   }
 }
 

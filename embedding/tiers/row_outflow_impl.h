@@ -19,6 +19,8 @@
 #include "embedding/tiers/cache_buffers_impl.h"
 #include "embedding/tiers/guarded_cache_impl.h"
 #include "embedding/tiers/held_rows_impl.h"
+#include "embedding/tiers/initial_rows_impl.h"
+#include "embedding/tiers/shared_counts_impl.h"
 #include "embedding/tiers/tiered_table.h"
 #include "store/row_store.h"
 
@@ -40,6 +42,9 @@ namespace internal {
 //          since a snapshot began which the store has not captured yet. They go to a buffer, where
 //          they can be found, and MakeRoom waits for LetGo when that is full. Hold comes at any
 //          moment: what a chunk evicts that was sent before belongs to the snapshot.
+// Erasure: a row of the cache whose key is erased becomes an initial row, and stays dirty if it
+// was.
+//          So of dirty rows those that no step has changed are not written.
 // Threads: as the calls say: with Lock(), with the cache's mutex, or on any thread.
 class RowOutflow {
  public:
@@ -56,8 +61,9 @@ class RowOutflow {
     int64_t hold = 0;  // RowOutflow::hold when the keys were sent
   };
 
-  // Not owned: both outlive this.
+  // Not owned: all outlive this.
   static absl::StatusOr<std::unique_ptr<RowOutflow>> Create(GuardedCache* cache, RowStore* store,
+                                                            const InitialRows* initial_rows,
                                                             const CacheBuffers& buffers,
                                                             int64_t row_bytes);
 
@@ -86,6 +92,9 @@ class RowOutflow {
   // A row that is held back; null when there is none of this key. Good until the next call.
   const std::byte* FindHeld(const RowKey& key) const { return held_.Find(key); }
   void RemoveHeld(const RowKey& key) { held_.Remove(key); }
+  // These keys are erased from the store, and nothing is on its way there: drops what is held back
+  // of them. Before rows of the cache become initial ones.
+  void Erase(std::span<const RowKey> keys);
 
   // --- With the cache's mutex
 
@@ -96,19 +105,21 @@ class RowOutflow {
   void LetGo();
   int64_t hold() const { return holding_ ? holds_ : 0; }  // the number of the Hold; 0: let go
   bool has_held() const { return held_.size() > 0; }
-  SnapshotCounts snapshot_counts() const { return counts_; }  // those of evicted rows
 
   // --- Any thread
 
+  SnapshotCounts snapshot_counts() const { return counts_.Get(); }  // those of evicted rows
   absl::Status Append(std::span<const RowKey> keys, std::span<const std::byte* const> rows);
   int64_t rows_written() const { return rows_written_.load(std::memory_order_relaxed); }
 
  private:
-  RowOutflow(GuardedCache* cache, RowStore* store, int64_t row_bytes)
-      : cache_(cache), store_(store), row_bytes_(row_bytes) {}
+  RowOutflow(GuardedCache* cache, RowStore* store, const InitialRows* initial_rows,
+             int64_t row_bytes)
+      : cache_(cache), store_(store), initial_rows_(initial_rows), row_bytes_(row_bytes) {}
 
   GuardedCache* const cache_;
   RowStore* const store_;
+  const InitialRows* const initial_rows_;
   const int64_t row_bytes_;
 
   // Guards the chunks, what is on its way from them, and held_ together with the cache's mutex:
@@ -124,8 +135,9 @@ class RowOutflow {
   bool holding_ = false;
   int64_t holds_ = 0;  // so far
   std::condition_variable let_go_;
-  SnapshotCounts counts_;
 
+  std::atomic<bool> has_erased_{false};
+  SharedCounts<SnapshotCounts> counts_;
   std::atomic<int64_t> rows_written_{0};
 };
 

@@ -47,10 +47,10 @@ absl::Status SnapshotMarks::KeepBeforeUpdate(const ExecContext& ctx,
   while (!slots.empty()) {
     if (!marking_) break;
     if (num_copies_ == copy_keys_.size()) {
-      ++counts_.update_waits;
+      counts_.Add({.update_waits = 1});
       const int64_t begin = NowNanos();
       changed_.wait(lock, [&] { return !marking_ || num_copies_ < copy_keys_.size(); });
-      counts_.update_wait_ns += NowNanos() - begin;
+      counts_.Add({.update_wait_ns = NowNanos() - begin});
       if (!marking_) break;
     }
     // As many as fit before the ring's end.
@@ -68,7 +68,7 @@ absl::Status SnapshotMarks::KeepBeforeUpdate(const ExecContext& ctx,
         }));
     slots = slots.subspan(static_cast<size_t>(looked));
     num_copies_ += taken;
-    counts_.copied += taken;
+    counts_.Add({.copied = taken});
   }
   return absl::OkStatus();
 }
@@ -117,7 +117,7 @@ absl::StatusOr<bool> SnapshotMarks::WritePart(Write write) {
   }
   changed_.notify_all();
   if (!status.ok()) return status;
-  counts_.rows += n;
+  counts_.Add({.rows = n});
   return true;
 }
 

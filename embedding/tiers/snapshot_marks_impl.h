@@ -17,6 +17,7 @@
 #include "base/row_key.h"
 #include "embedding/tiers/cache_buffers_impl.h"
 #include "embedding/tiers/guarded_cache_impl.h"
+#include "embedding/tiers/shared_counts_impl.h"
 #include "embedding/tiers/tiered_table.h"
 
 namespace hotrow::internal {
@@ -27,7 +28,8 @@ namespace hotrow::internal {
 // copies it to a ring first (KeepBeforeUpdate); from there WritePart takes it before others. A
 // marked row that is evicted is the outflow's.
 //
-// Threads: Begin, End, pins and counts with the cache's mutex; KeepBeforeUpdate and WritePart take
+// Threads: Begin, End and pins with the cache's mutex; counts on any thread; KeepBeforeUpdate and
+// WritePart take
 //          it, from the caller's and the snapshot's thread. KeepBeforeUpdate waits for WritePart
 //          while the ring is full.
 class SnapshotMarks {
@@ -52,7 +54,7 @@ class SnapshotMarks {
   void End();
 
   int64_t pins() const { return pins_; }  // rows that a WritePart under way has pinned
-  SnapshotCounts counts() const { return counts_; }
+  SnapshotCounts counts() const { return counts_.Get(); }
 
  private:
   SnapshotMarks(GuardedCache* cache, int64_t row_bytes) : cache_(cache), row_bytes_(row_bytes) {}
@@ -71,7 +73,8 @@ class SnapshotMarks {
   SharedBuffer<std::byte> copies_;  // [copy_keys_.size(), row_bytes_]
   int64_t first_copy_ = 0;
   int64_t num_copies_ = 0;
-  SnapshotCounts counts_;
+
+  SharedCounts<SnapshotCounts> counts_;
 
   // Of WritePart.
   int64_t part_rows_ = 0;

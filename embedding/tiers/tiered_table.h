@@ -104,6 +104,16 @@ struct SnapshotCounts {
   int64_t update_wait_ns = 0;
   int64_t evict_waits = 0;
   int64_t evict_wait_ns = 0;
+
+  void Add(const SnapshotCounts& more) {
+    rows += more.rows;
+    copied += more.copied;
+    held += more.held;
+    update_waits += more.update_waits;
+    update_wait_ns += more.update_wait_ns;
+    evict_waits += more.evict_waits;
+    evict_wait_ns += more.evict_wait_ns;
+  }
 };
 
 struct TieredTableStats {
@@ -133,8 +143,8 @@ struct TieredTableStats {
 // Threads:  at most four. The pipeline's first thread calls Place, FinishPlacing and GiveUp. Its
 //           second calls NextMisses, Fill and FillInPlace, and GiveUp while the first is idle. The
 //           snapshot's thread calls WriteSnapshotPart and EndSnapshot. The caller's thread calls
-//           all others; Read and Flush while both threads of the pipeline are idle, Flush also
-//           while no snapshot is being written.
+//           all others; Read, Flush and Erase while both threads of the pipeline are idle, Flush
+//           and Erase also while no snapshot is being written. Stats waits for nobody.
 // Errors:   those of the store. Evicted rows that the store refuses wait in staging; every later
 //           call first tries them again, and fails as long as the store does. Nothing is lost.
 //           Errors of a GPU are sticky; the next call that returns a status reports them.
@@ -213,6 +223,10 @@ class TieredTable {
                             std::byte* staging, std::span<std::byte*> rows) = 0;
   // Writes dirty rows to the store.
   virtual absl::Status Flush() = 0;
+  // Removes the rows of these keys, distinct ones, from the store and everything above it: from
+  // here on the keys are new. Steps may have been placed, and have initial rows then; none may have
+  // been resolved. After an error each of the keys may be there or not, or go later; call it again.
+  virtual absl::Status Erase(const ExecContext& ctx, std::span<const RowKey> keys) = 0;
 
   // --- Snapshots; with a cache only
 

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "embedding/tiers/store_reads.h"
@@ -189,6 +190,13 @@ absl::Status Tiers::Read(const ExecContext& ctx, const TableKeys& keys, std::byt
 absl::Status Tiers::Flush() {
   for (const Width& width : widths_) HOTROW_RETURN_IF_ERROR(width.table->Flush());
   return store_.store->Flush();
+}
+
+absl::Status Tiers::Erase(const ExecContext& ctx, int32_t table, std::span<const RowKey> keys) {
+  for (const Width& width : widths_) {
+    if (table < width.last_table) return width.table->Erase(ctx, keys);
+  }
+  HOTROW_CHECK(false);
 }
 
 absl::Status Tiers::Close() { return store_.store->Close(); }

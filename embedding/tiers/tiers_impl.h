@@ -80,6 +80,8 @@ class Tiers final : public SnapshotRows {
                     std::vector<std::byte*>* rows);
   // Writes dirty rows to the store, and makes that durable.
   absl::Status Flush();
+  // TieredTable::Erase of a table, a position in the plan.
+  absl::Status Erase(const ExecContext& ctx, int32_t table, std::span<const RowKey> keys);
   // Ends the store in good order. Nothing may follow but the destructor.
   absl::Status Close();
 

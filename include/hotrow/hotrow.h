@@ -307,7 +307,7 @@ hotrow_status hotrow_evaluate(hotrow_collection* collection, const hotrow_batch*
                               const hotrow_matrix* pooled, const hotrow_matrix* unpooled,
                               int64_t num_unpooled);
 // The weights of keys of one table. rows: [num_keys, D] in host memory. found: [num_keys], whether
-// a key has a row, or NULL, as it must be with several ranks. Collective.
+// a key has a row, or NULL. Collective.
 hotrow_status hotrow_read_rows(hotrow_collection* collection, const char* table,
                                const uint64_t* keys, int64_t num_keys, const hotrow_matrix* rows,
                                uint8_t* found);

@@ -167,9 +167,12 @@ class HookedStore : public RowStore {
   Hook after_write;
   Hook after_erase;
 
+  std::function<void()> before_find;
+
   absl::Status Find(std::span<const RowKey> keys, std::span<std::byte* const> rows,
                     std::span<uint8_t> found) override {
     ++finds;
+    if (before_find) before_find();
     return fail_finds ? absl::DataLossError("unreadable") : base_->Find(keys, rows, found);
   }
   absl::Status InsertOrAssign(std::span<const RowKey> keys,
@@ -288,6 +291,36 @@ TEST(CachedStoreTest, AnErasureThatRacesAWriteLeavesNoRowHereThatIsGoneBelow) {
   EXPECT_EQ(ReadRows(*stack.cached, {{1, 0}})[0], "");
 }
 
+// Behind a refused write the rows that are here are read again, while no other call may see them.
+TEST(CachedStoreTest, CountsAreReadWhileTheCachesChange) {
+  HookedStack stack;
+  HOTROW_ASSERT_OK(Write(*stack.cached, {{1, 0}}, {std::string(32, 'o')}));
+  std::future<CachedStoreStats> stats;
+  std::future_status ready = std::future_status::timeout;
+  stack.store->before_write = [] { return absl::UnavailableError("refused"); };
+  stack.store->before_find = [&] {
+    stats = std::async(std::launch::async, [&] { return stack.cached->cache_stats(); });
+    ready = stats.wait_for(std::chrono::seconds(10));
+  };
+  EXPECT_EQ(Write(*stack.cached, {{1, 0}}, {std::string(32, 'n')}).code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ready, std::future_status::ready);
+  EXPECT_GT(stats.get().used_bytes, 0);
+}
+
+// What is not here need not cost what is.
+TEST(CachedStoreTest, AnErasureOfOtherRowsLeavesTheCachesAlone) {
+  HookedStack stack;
+  HOTROW_ASSERT_OK(
+      Write(*stack.cached, {{1, 0}, {2, 1}}, {std::string(32, 'a'), std::string(48, 'b')}));
+  const RowKey others[] = {{2, 0}, {1, 1}, {7, 0}};
+  HOTROW_ASSERT_OK(stack.cached->Erase(others));
+  const int finds = stack.store->finds;
+  EXPECT_EQ(ReadRows(*stack.cached, {{1, 0}})[0], std::string(32, 'a'));
+  EXPECT_EQ(ReadRows(*stack.cached, {{2, 1}})[0], std::string(48, 'b'));
+  EXPECT_EQ(stack.store->finds, finds);
+}
+
 TEST(CachedStoreTest, ARefusedWriteKeepsTheOtherRowsAndShowsWhatItWrote) {
   HookedStack stack;
   std::vector<RowKey> keys;
@@ -340,8 +373,9 @@ TEST(CachedStoreTest, ACacheThatCannotBeMadeAgainIsDoneWithout) {
   const std::vector<RowKey> keys = {{1, 0}, {2, 1}};
   const std::vector<std::string> rows = {std::string(32, 'a'), std::string(48, 'b')};
   HOTROW_ASSERT_OK(Write(*stack.cached, keys, rows));
-  fails = true;
   const RowKey erased[] = {{3, 0}};
+  HOTROW_ASSERT_OK(Write(*stack.cached, {erased[0]}, {rows[0]}));
+  fails = true;
   HOTROW_ASSERT_OK(stack.cached->Erase(erased));
   EXPECT_EQ(ReadRows(*stack.cached, keys), rows);
   EXPECT_EQ(stack.cached->cache_stats().hits, 0);

@@ -93,6 +93,25 @@ TEST(GradientResidualsTest, KeepWhatWasWrittenByTableAndKey) {
   EXPECT_THAT(Find(*residuals, Keys{}, 9), testing::IsEmpty());
 }
 
+TEST(GradientResidualsTest, AnErasedKeyBeginsAnewAndTheOthersKeepTheirs) {
+  const Table table = {5, kWideDim};
+  const Table other = {6, kWideDim};
+  const auto residuals =
+      Make({table, other}, GradientResiduals::MinBytes(std::vector<Table>{table, other}));
+  ASSERT_EQ(residuals->capacity_rows(), 4);
+  float fill = 1;
+  for (float* row : Find(*residuals, {1, 2, 3, 4}, 1, table)) std::fill_n(row, kWideDim, fill++);
+  residuals->Erase(table.table, std::vector<uint64_t>{2, 9, 2});
+  residuals->Erase(other.table, std::vector<uint64_t>{1});  // of another table: not there
+  const std::vector<float*> rows = Find(*residuals, {1, 3, 4, 2}, 2, table);
+  ASSERT_THAT(rows, Each(NotNull()));
+  EXPECT_THAT(RowAt(rows[0], kWideDim), Each(1.0f));
+  EXPECT_THAT(RowAt(rows[1], kWideDim), Each(3.0f));
+  EXPECT_THAT(RowAt(rows[2], kWideDim), Each(4.0f));
+  EXPECT_THAT(RowAt(rows[3], kWideDim), Each(0.0f));
+  EXPECT_EQ(residuals->counts().replaced, 0);
+}
+
 TEST(GradientResidualsTest, TheKeyLongestUnusedMakesRoomAndItsResidualIsLost) {
   const Table table = {5, kWideDim};
   const auto residuals = Make({table}, GradientResiduals::MinBytes({&table, 1}));

@@ -28,6 +28,15 @@ absl::StatusOr<std::unique_ptr<HostStore>> SmallStore(int64_t row_bytes) {
   return HostStore::Open({.tables = {{kTable, row_bytes}}, .budget_bytes = 4 << 20});
 }
 
+TieredTableOptions TableOptions() {
+  TieredTableOptions options;
+  options.tables = {{.table = kTable,
+                     .layout = RowLayout::For(4, SparseOptimizerKind::kSgd),
+                     .initializer = {.kind = InitializerKind::kConstant, .value = 0.5f},
+                     .optimizer = {.kind = SparseOptimizerKind::kSgd}}};
+  return options;
+}
+
 std::vector<RowKey> Keys(uint64_t first, int64_t n) {
   std::vector<RowKey> keys;
   for (int64_t i = 0; i < n; ++i) keys.push_back({first + static_cast<uint64_t>(i), kTable});
@@ -61,8 +70,10 @@ TEST(RowOutflowTest, RowsThatChangedSinceASnapshotBeganReachTheStoreAfterIt) {
       GuardedCache::Create({.row_bytes = kRowBytes, .budget_bytes = kCacheBytes - buffers.bytes},
                            /*staged=*/false, buffers.staging_rows));
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, SmallStore(kRowBytes));
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto outflow,
-                              RowOutflow::Create(cache.get(), store.get(), buffers, kRowBytes));
+  const InitialRows initial_rows(TableOptions());
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto outflow,
+      RowOutflow::Create(cache.get(), store.get(), &initial_rows, buffers, kRowBytes));
   ASSERT_TRUE(outflow->single_chunk());
   std::unique_lock<std::mutex> order = outflow->Lock();
   std::unique_lock<std::mutex> lock(cache->mutex());
@@ -109,8 +120,10 @@ TEST(RowOutflowTest, RowsOnTheirWayOutWhenASnapshotBeginsBelongToIt) {
       GuardedCache::Create({.row_bytes = kRowBytes, .budget_bytes = kCacheBytes - buffers.bytes},
                            /*staged=*/false, buffers.staging_rows));
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, SmallStore(kRowBytes));
-  HOTROW_ASSERT_OK_AND_ASSIGN(const auto outflow,
-                              RowOutflow::Create(cache.get(), store.get(), buffers, kRowBytes));
+  const InitialRows initial_rows(TableOptions());
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto outflow,
+      RowOutflow::Create(cache.get(), store.get(), &initial_rows, buffers, kRowBytes));
   const std::vector<RowKey> keys = Keys(10, 2);
   const std::unique_lock<std::mutex> order = outflow->Lock();
   std::unique_lock<std::mutex> lock(cache->mutex());
@@ -133,6 +146,54 @@ TEST(RowOutflowTest, RowsOnTheirWayOutWhenASnapshotBeginsBelongToIt) {
     lock.lock();
     outflow->LetGo();
   }
+}
+
+TEST(RowOutflowTest, RowsOfErasedKeysReachTheStoreNoMore) {
+  const CacheBuffers buffers(kCacheBytes, kRowBytes, /*staged=*/false);
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto cache,
+      GuardedCache::Create({.row_bytes = kRowBytes, .budget_bytes = kCacheBytes - buffers.bytes},
+                           /*staged=*/false, buffers.staging_rows));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, SmallStore(kRowBytes));
+  const TieredTableOptions options = TableOptions();
+  const InitialRows initial_rows(options);
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto outflow,
+      RowOutflow::Create(cache.get(), store.get(), &initial_rows, buffers, kRowBytes));
+  const std::vector<RowKey> keys = Keys(10, 3);
+  const std::unique_lock<std::mutex> order = outflow->Lock();
+  std::unique_lock<std::mutex> lock(cache->mutex());
+  RowOutflow::Chunk& chunk = outflow->chunk(0);
+  const auto evict = [&](int64_t i, uint32_t last_step) {
+    chunk.hold = outflow->hold();
+    chunk.evicted[0] = kEvictedDirty;
+    chunk.evicted_keys[0] = keys[static_cast<size_t>(i)];
+    chunk.evicted_rows.data()[0] = std::byte{50};
+    std::memcpy(chunk.evicted_rows.data() + options.tables[0].layout.step_offset, &last_step,
+                sizeof(last_step));
+    outflow->Take(chunk, 1);
+  };
+  // Held back, and not written since.
+  outflow->Hold();
+  evict(0, 7);
+  evict(1, 7);
+  outflow->LetGo();
+  outflow->Erase(std::span(keys).first(1));
+  EXPECT_EQ(outflow->FindHeld(keys[0]), nullptr);
+  EXPECT_NE(outflow->FindHeld(keys[1]), nullptr);
+  lock.unlock();
+  HOTROW_ASSERT_OK(outflow->WriteBackHeld());
+  EXPECT_EQ(Stored(store.get(), keys[0]), -1);
+  EXPECT_EQ(Stored(store.get(), keys[1]), 50);
+  // Dirty as it was, and an initial row since its key was erased; then trained again.
+  for (const uint32_t last_step : {0u, 8u}) {
+    lock.lock();
+    evict(2, last_step);
+    lock.unlock();
+    HOTROW_ASSERT_OK(outflow->WriteBack());
+    EXPECT_EQ(Stored(store.get(), keys[2]), last_step == 0 ? -1 : 50);
+  }
+  EXPECT_EQ(outflow->rows_written(), 2);
 }
 
 TEST(SnapshotMarksTest, EveryDirtyRowIsWrittenOnceWithTheBytesItHad) {
@@ -190,11 +251,7 @@ TEST(SnapshotMarksTest, EveryDirtyRowIsWrittenOnceWithTheBytesItHad) {
 class InPlaceTableTest : public testing::Test {
  protected:
   void SetUp() override {
-    TieredTableOptions options;
-    options.tables = {{.table = kTable,
-                       .layout = RowLayout::For(4, SparseOptimizerKind::kSgd),
-                       .initializer = {.kind = InitializerKind::kConstant, .value = 0.5f},
-                       .optimizer = {.kind = SparseOptimizerKind::kSgd}}};
+    const TieredTableOptions options = TableOptions();
     HOTROW_ASSERT_OK_AND_ASSIGN(store_, SmallStore(options.tables[0].layout.row_bytes));
     HOTROW_ASSERT_OK_AND_ASSIGN(table_, TieredTable::Create(options, store_.get(), store_.get()));
     EXPECT_FALSE(table_->has_cache());

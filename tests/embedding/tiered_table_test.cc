@@ -30,6 +30,10 @@ class TieredTablePeer {
     const std::lock_guard<std::mutex> lock(cache.mutex());
     cache.Note(status);
   }
+  // As somebody who is at work on the cache.
+  static std::unique_lock<std::mutex> LockCache(TieredTable* table) {
+    return std::unique_lock(static_cast<internal::CachedTable*>(table)->cache_->mutex());
+  }
 };
 
 namespace {
@@ -254,6 +258,20 @@ TEST(StagedTableTest, WhatACallWithoutStatusHasMetEveryLaterCallSays) {
     broken(table.Read(ctx, keys, staging.data(), rows));
     table.WaitForDevice();
   }
+}
+
+TEST(StagedTableTest, CountsAreReadWhileTheCacheIsAtWork) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto staged, StagedTable::Create(8, std::chrono::microseconds(0)));
+  HOTROW_ASSERT_OK(staged->Step(Keys(0, 8), 1));
+  std::future<TieredTableStats> stats;
+  std::future_status ready;
+  {
+    const std::unique_lock<std::mutex> lock = TieredTablePeer::LockCache(&**staged);
+    stats = std::async(std::launch::async, [&] { return (*staged)->Stats(); });
+    ready = stats.wait_for(std::chrono::seconds(10));
+  }
+  EXPECT_EQ(ready, std::future_status::ready);
+  EXPECT_EQ(stats.get().cache_counts.unique_keys, 8);
 }
 
 TEST(StagedTableTest, RowsAreReadIntoOneAreaWhileThoseOfTheOtherAreOnTheirWay) {

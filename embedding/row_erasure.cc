@@ -1,0 +1,84 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "embedding/ranks/shard_map.h"
+#include "embedding/row_erasure_impl.h"
+
+namespace hotrow::internal {
+namespace {
+
+// So many keys of each rank at a time, which bounds what a call needs beside the keys.
+constexpr int64_t kPieceKeys = int64_t{1} << 16;
+
+}  // namespace
+
+absl::Status RowErasure::EraseOwn(int32_t table, std::span<const uint64_t> keys) {
+  const auto number = static_cast<uint32_t>(plan_.tables[table].config);
+  own_.clear();
+  for (const uint64_t key : keys) {
+    const RowKey row = {key, number};
+    if (shuffle_ == nullptr || OwnerRank(row, shuffle_->world_size()) == shuffle_->rank()) {
+      own_.push_back(row);
+    }
+  }
+  std::sort(own_.begin(), own_.end(),
+            [](const RowKey& a, const RowKey& b) { return a.key < b.key; });
+  own_.erase(std::unique(own_.begin(), own_.end()), own_.end());
+  return own_.empty() ? absl::OkStatus() : tiers_->Erase(ctx_, table, own_);
+}
+
+absl::Status RowErasure::Run(int32_t table, std::span<const uint64_t> keys) {
+  if (shuffle_ != nullptr) return RunTogether(table, keys);
+  while (!keys.empty()) {
+    const size_t n = std::min(keys.size(), static_cast<size_t>(kPieceKeys));
+    HOTROW_RETURN_IF_ERROR(EraseOwn(table, keys.first(n)));
+    keys = keys.subspan(n);
+  }
+  return absl::OkStatus();
+}
+
+// Every rank hears of all keys, not of its own alone: it may keep residuals of any of them.
+absl::Status RowErasure::RunTogether(int32_t table, std::span<const uint64_t> keys) {
+  const auto world_size = static_cast<size_t>(shuffle_->world_size());
+  const int64_t mine[] = {table, std::ssize(keys)};
+  std::vector<int64_t> all(2 * world_size);
+  HOTROW_RETURN_IF_ERROR(shuffle_->AllGather(mine, all));
+  const auto name_of = [&](int64_t position) {
+    return options_.tables[plan_.tables[position].config].name;
+  };
+  int64_t most = 0;
+  for (size_t p = 0; p < world_size; ++p) {
+    if (all[2 * p] != table) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "Erase: rank ", p, " names table \"", name_of(all[2 * p]), "\", rank ", shuffle_->rank(),
+          " table \"", name_of(table), "\"; all ranks name the same"));
+    }
+    most = std::max(most, all[2 * p + 1]);
+  }
+  std::vector<int64_t> part;
+  std::vector<int64_t> parts;
+  std::vector<uint64_t> piece;  // of all ranks
+  for (int64_t begin = 0; begin < most; begin += kPieceKeys) {
+    const int64_t room = std::min(kPieceKeys, most - begin);
+    const auto size_of = [&](int64_t count) { return std::clamp<int64_t>(count - begin, 0, room); };
+    const auto own = keys.subspan(static_cast<size_t>(std::min(begin, mine[1])),
+                                  static_cast<size_t>(size_of(mine[1])));
+    part.assign(own.begin(), own.end());
+    part.resize(static_cast<size_t>(room));
+    parts.resize(part.size() * world_size);
+    HOTROW_RETURN_IF_ERROR(shuffle_->AllGather(part, parts));
+    piece.clear();
+    for (size_t p = 0; p < world_size; ++p) {
+      const auto first = parts.begin() + static_cast<int64_t>(p) * room;
+      piece.insert(piece.end(), first, first + size_of(all[2 * p + 1]));
+    }
+    if (residuals_ != nullptr) {
+      residuals_->Erase(static_cast<uint32_t>(plan_.tables[table].config), piece);
+    }
+    HOTROW_RETURN_IF_ERROR(EraseOwn(table, piece));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow::internal

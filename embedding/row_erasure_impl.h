@@ -1,0 +1,58 @@
+#ifndef HOTROW_EMBEDDING_ROW_ERASURE_IMPL_H_
+#define HOTROW_EMBEDDING_ROW_ERASURE_IMPL_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/exec_context.h"
+#include "base/row_key.h"
+#include "embedding/collection_plan_impl.h"
+#include "embedding/options.h"
+#include "embedding/ranks/gradient_residuals_impl.h"
+#include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/tiers/tiers_impl.h"
+
+namespace hotrow::internal {
+
+// RowErasure removes rows by key, with all that is kept of them: on every tier of the rank that
+// keeps them, and the residuals of their gradients on all ranks. From then on the keys are new.
+//
+// Threads: the caller's, while the pipeline is paused, no snapshot is being written, no step has
+//          been looked up and no exchange is under way. With several ranks all call Run together,
+//          each with keys of its own, wherever they are kept.
+// Errors:  InvalidArgument when the ranks name different tables, those of the tiers and the
+//          communicator.
+class RowErasure {
+ public:
+  // Not owned: all outlive this. shuffle: null with one rank. residuals: null where none are kept.
+  RowErasure(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
+             Tiers* tiers, RowShuffle* shuffle, GradientResiduals* residuals)
+      : options_(options),
+        plan_(plan),
+        ctx_(ctx),
+        tiers_(tiers),
+        shuffle_(shuffle),
+        residuals_(residuals) {}
+
+  // table: a position in the plan. Keys may repeat or have no row.
+  absl::Status Run(int32_t table, std::span<const uint64_t> keys);
+
+ private:
+  // Those of a piece that this rank keeps.
+  absl::Status EraseOwn(int32_t table, std::span<const uint64_t> keys);
+  absl::Status RunTogether(int32_t table, std::span<const uint64_t> keys);
+
+  const EmbeddingCollectionOptions& options_;
+  const Plan& plan_;
+  const ExecContext ctx_;
+  Tiers* const tiers_;
+  RowShuffle* const shuffle_;
+  GradientResiduals* const residuals_;
+  std::vector<RowKey> own_;
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_ROW_ERASURE_IMPL_H_
