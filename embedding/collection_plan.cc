@@ -267,7 +267,9 @@ static std::vector<int64_t> Share(const EmbeddingCollectionOptions& options, con
   }
   std::vector<int64_t> shares;
   for (const double weight : weights) {
-    shares.push_back(static_cast<int64_t>(static_cast<double>(bytes) * (weight / total_weight)));
+    // The nearest double of a number of bytes may be larger than it, and than any int64.
+    const double share = static_cast<double>(bytes) * (weight / total_weight);
+    shares.push_back(share < static_cast<double>(bytes) ? static_cast<int64_t>(share) : bytes);
   }
   return shares;
 }
