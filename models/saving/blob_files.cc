@@ -4,6 +4,7 @@
 #include <set>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -69,6 +70,17 @@ absl::StatusOr<std::string> ReadSavedBlob(Env& env, const SavedModel& saved,
     return SavedModelDamaged(path, "its checksum differs");
   }
   return bytes;
+}
+
+absl::StatusOr<std::shared_ptr<const SavedModel::BlobBytes>> ReadSavedBlobs(
+    Env& env, const SavedModel& saved) {
+  if (saved.blobs.empty()) return nullptr;
+  auto out = std::make_shared<SavedModel::BlobBytes>();
+  for (const SavedModel::Blob& blob : saved.blobs) {
+    HOTROW_ASSIGN_OR_RETURN(std::string bytes, ReadSavedBlob(env, saved, blob));
+    out->emplace_back(blob.name, std::move(bytes));
+  }
+  return out;
 }
 
 }  // namespace hotrow

@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_SAVING_BLOB_FILES_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -25,6 +26,10 @@ absl::Status WriteSavedBlobs(Env& env, SavedModel* model);
 // Reads one of saved.blobs. Errors: DataLoss, naming the file.
 absl::StatusOr<std::string> ReadSavedBlob(Env& env, const SavedModel& saved,
                                           const SavedModel::Blob& blob);
+
+// All of saved.blobs; null where there are none.
+absl::StatusOr<std::shared_ptr<const SavedModel::BlobBytes>> ReadSavedBlobs(
+    Env& env, const SavedModel& saved);
 
 inline constexpr int64_t kBlobsMax = 10'000;
 

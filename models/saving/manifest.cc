@@ -43,7 +43,6 @@ constexpr char kRequiresStoreDir[] = "store_dir";     // stores[].dir other than
 constexpr char kRequiresRanks[] = "ranks";            // several stores
 // Rows are not as they stand after the last step: training.learning_rates brings them there.
 constexpr char kRequiresLearningRates[] = "learning_rates";
-constexpr char kRequiresBlobs[] = "blobs";
 constexpr std::array<std::string_view, 7> kKnownRequirements = {
     kRequiresCheckpoint, kRequiresStoreDir,      kRequiresRanks, kRequiresWeightsPrecision,
     kRequiresVocabulary, kRequiresLearningRates, kRequiresBlobs};
@@ -108,22 +107,6 @@ std::vector<SavedModel::Part> ParseStores(const Json& stores, size_t num_tables,
   return parts;
 }
 
-std::vector<SavedModel::Blob> ParseBlobs(const Json& blobs, std::string* wrong) {
-  std::vector<SavedModel::Blob> out;
-  std::set<std::string> names;
-  for (const Json& entry : blobs) {
-    JsonMembers member(entry, absl::StrCat("blobs[", out.size(), "]"), wrong);
-    SavedModel::Blob blob;
-    blob.name = member.String("name");
-    if (!names.insert(blob.name).second) member.Wrong("name", blob.name, "one that no other has");
-    blob.file = member.FileName("file");
-    blob.bytes = member.Count("bytes");
-    blob.crc = member.Crc("crc32c");
-    out.push_back(std::move(blob));
-  }
-  return out;
-}
-
 SavedModel ParseManifest(const Json& json, const std::vector<std::string>& required,
                          const std::string& dir, std::string* wrong) {
   const auto requires_it = [&](const char* what) {
@@ -163,7 +146,7 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
       dense.Count("parameters", out.dense_bytes / static_cast<int64_t>(sizeof(float)));
   out.dense_optimizer = ParseDenseOptimizerName(dense);
   if (requires_it(kRequiresVocabulary)) out.vocabulary = ParseVocabularyFile(top, wrong);
-  if (requires_it(kRequiresBlobs)) out.blobs = ParseBlobs(top.Array("blobs"), wrong);
+  if (requires_it(kRequiresBlobs)) out.blobs = ParseBlobs(top, wrong);
   if (top.Has("residuals")) {
     const Json& entries = top.Array("residuals");
     if (std::ssize(entries) != ranks) {
@@ -286,12 +269,7 @@ std::string SavedModelManifest(const SavedModel& model) {
                    {"parameters", model.num_parameters},
                    {"optimizer", model.dense_optimizer}};
   WriteVocabularyFile(model, &json);
-  for (const SavedModel::Blob& blob : model.blobs) {
-    json["blobs"].push_back({{"name", blob.name},
-                             {"file", blob.file},
-                             {"bytes", blob.bytes},
-                             {"crc32c", CrcText(blob.crc)}});
-  }
+  WriteBlobs(model, &json);
   for (const SavedModel::Residuals& residuals : model.residuals) {
     Json& entries = json["residuals"];
     entries.push_back({{"rank", entries.size()},

@@ -162,6 +162,31 @@ SavedModel::VocabularyFile ParseVocabularyFile(JsonMembers& manifest, std::strin
   return out;
 }
 
+void WriteBlobs(const SavedModel& model, Json* manifest) {
+  for (const SavedModel::Blob& blob : model.blobs) {
+    (*manifest)["blobs"].push_back({{"name", blob.name},
+                                    {"file", blob.file},
+                                    {"bytes", blob.bytes},
+                                    {"crc32c", CrcText(blob.crc)}});
+  }
+}
+
+std::vector<SavedModel::Blob> ParseBlobs(JsonMembers& manifest, std::string* wrong) {
+  std::vector<SavedModel::Blob> out;
+  std::set<std::string> names;
+  for (const Json& entry : manifest.Array("blobs")) {
+    JsonMembers member(entry, absl::StrCat("blobs[", out.size(), "]"), wrong);
+    SavedModel::Blob blob;
+    blob.name = member.String("name");
+    if (!names.insert(blob.name).second) member.Wrong("name", blob.name, "one that no other has");
+    blob.file = member.FileName("file");
+    blob.bytes = member.Count("bytes");
+    blob.crc = member.Crc("crc32c");
+    out.push_back(std::move(blob));
+  }
+  return out;
+}
+
 std::string ParseDenseOptimizerName(JsonMembers& dense) {
   const std::string name = dense.String("optimizer");
   if (!ParseDenseOptimizer(name).ok()) dense.Wrong("optimizer", name, "sgd, adagrad or adam");

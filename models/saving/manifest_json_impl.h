@@ -22,6 +22,8 @@ namespace hotrow {
 inline constexpr char kRequiresWeightsPrecision[] = "weights_precision";
 // In `requires`: there is a vocabulary.
 inline constexpr char kRequiresVocabulary[] = "vocabulary";
+// In `requires`: there are blobs.
+inline constexpr char kRequiresBlobs[] = "blobs";
 
 // The versions of a format that this build reads. It writes the newest.
 struct ManifestVersions {
@@ -54,6 +56,10 @@ SavedModel::Table ParseTableFormat(JsonMembers& table, std::set<std::string>* ta
 // Member `vocabulary`, where there is one.
 void WriteVocabularyFile(const SavedModel& model, nlohmann::ordered_json* manifest);
 SavedModel::VocabularyFile ParseVocabularyFile(JsonMembers& manifest, std::string* wrong);
+
+// Member `blobs`, where there are some.
+void WriteBlobs(const SavedModel& model, nlohmann::ordered_json* manifest);
+std::vector<SavedModel::Blob> ParseBlobs(JsonMembers& manifest, std::string* wrong);
 
 // Member `optimizer` of `dense`.
 std::string ParseDenseOptimizerName(JsonMembers& dense);

@@ -25,8 +25,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr ManifestVersions kVersions = {.oldest = 1, .newest = 1};
-constexpr std::array<std::string_view, 2> kKnownRequirements = {kRequiresWeightsPrecision,
-                                                                kRequiresVocabulary};
+constexpr std::array<std::string_view, 3> kKnownRequirements = {
+    kRequiresWeightsPrecision, kRequiresVocabulary, kRequiresBlobs};
 
 PortableTable ParseTable(const Json& json, const std::string& path, bool edited,
                          std::set<std::string>* table_names, SavedModel::Table* saved,
@@ -91,6 +91,7 @@ PortableModel ParseManifest(const Json& json, bool edited, std::string* wrong) {
     dense.Wrong("file", out.dense_file, "the name of a file in this directory");
   }
   if (top.Has("vocabulary")) model.vocabulary = ParseVocabularyFile(top, wrong);
+  if (top.Has("blobs")) model.blobs = ParseBlobs(top, wrong);
   if (top.Has("training")) {
     absl::StatusOr<TrainingState> training = TrainingStateFromJson(top.Object("training").dump());
     if (training.ok()) {
@@ -116,6 +117,7 @@ std::string PortableManifest(const PortableModel& portable) {
     json["requires"].push_back(kRequiresWeightsPrecision);
   }
   if (model.vocabulary.has_value()) json["requires"].push_back(kRequiresVocabulary);
+  if (!model.blobs.empty()) json["requires"].push_back(kRequiresBlobs);
   WriteModelHead(model, &json);
   json["tables"] = Json::array();
   for (size_t i = 0; i < portable.tables.size(); ++i) {
@@ -149,6 +151,7 @@ std::string PortableManifest(const PortableModel& portable) {
                    {"optimizer", model.dense_optimizer}};
   if (portable.dense_crc.has_value()) json["dense"]["crc32c"] = CrcText(*portable.dense_crc);
   WriteVocabularyFile(model, &json);
+  WriteBlobs(model, &json);
   if (model.training.has_value()) json["training"] = TrainingToJson(*model.training);
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }

@@ -8,6 +8,7 @@
 #include "base/crc32c.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
+#include "models/saving/blob_files.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/manifest_json_impl.h"
@@ -194,6 +195,8 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
     portable.model.vocabulary_bytes = std::make_shared<std::string>(std::move(vocabulary));
   }
   HOTROW_RETURN_IF_ERROR(WriteSavedVocabulary(env, kVocabularyName, &portable.model));
+  HOTROW_ASSIGN_OR_RETURN(portable.model.blob_bytes, ReadSavedBlobs(env, saved));
+  HOTROW_RETURN_IF_ERROR(WriteSavedBlobs(env, &portable.model));
   portable.dense_file = kDenseName;
   portable.dense_crc = portable.model.dense_crc;
   HOTROW_RETURN_IF_ERROR(
@@ -266,6 +269,7 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
     HOTROW_ASSIGN_OR_RETURN(std::string vocabulary, ReadSavedVocabularyBytes(env, model));
     model.vocabulary_bytes = std::make_shared<std::string>(std::move(vocabulary));
   }
+  HOTROW_ASSIGN_OR_RETURN(model.blob_bytes, ReadSavedBlobs(env, model));
   const std::string store_home =
       store_dir != nullptr ? store_dir->path() : absl::StrCat(partial->path(), "/", inside);
   HOTROW_RETURN_IF_ERROR(CreateDirsDurably(env, ParentDir(store_home)));
@@ -306,6 +310,7 @@ absl::StatusOr<PortableSummary> VerifyPortable(Env& env, const std::string& dir,
   SavedModel model = portable.model;
   model.dir = dir;
   HOTROW_RETURN_IF_ERROR(ReadSavedVocabulary(env, model).status());
+  HOTROW_RETURN_IF_ERROR(ReadSavedBlobs(env, model).status());
   HOTROW_ASSIGN_OR_RETURN(
       const std::vector<PortableDigest> digests,
       ReadPortableTables({.dir = dir, .memory_bytes = memory_bytes, .env = &env}, portable.tables,
