@@ -15,7 +15,7 @@ namespace {
 
 std::string GeneralHelp() {
   std::string out =
-      "hotrow: inspects, verifies, converts and plans tables and their files.\n"
+      "hotrow: inspects, verifies, converts and plans tables and their files, and trains models.\n"
       "Usage: hotrow COMMAND ...\n"
       "\n"
       "Commands\n";
@@ -47,7 +47,7 @@ bool IsFlag(std::string_view argument) { return argument.size() > 1 && argument[
 std::span<const Command> Commands() {
   static const std::array commands = {kCalibrateCommand, kExportCommand, kImportCommand,
                                       kInspectCommand,   kPlanCommand,   kTraceCommand,
-                                      kVerifyCommand};
+                                      kTrainCommand,     kVerifyCommand};
   return commands;
 }
 

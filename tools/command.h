@@ -35,6 +35,7 @@ extern const Command kImportCommand;
 extern const Command kInspectCommand;
 extern const Command kPlanCommand;
 extern const Command kTraceCommand;
+extern const Command kTrainCommand;
 extern const Command kVerifyCommand;
 
 // Parses the arguments of a command into flags and operands, in any order. *operands is empty if

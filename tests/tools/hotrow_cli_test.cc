@@ -107,6 +107,17 @@ TEST(HotrowCliTest, WrongUsageIsOneLineAndStatusTwo) {
   }
 }
 
+TEST(HotrowCliTest, TrainIsTheProgramOfTheModel) {
+  EXPECT_THAT(RunHotrow({"train", "--help"}).out, HasSubstr("Models: dcn, deepfm"));
+  const ProgramResult help = RunHotrow({"train", "dlrm", "--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.out, AllOf(HasSubstr("Usage: dlrm"), HasSubstr("--interaction")));
+  ExpectRefused({"train"}, HasSubstr("which model? There are: dcn, deepfm"));
+  ExpectRefused({"train", "resnet"}, HasSubstr("no model \"resnet\"; there are: dcn"));
+  test::ExpectOneLineError(RunHotrow({"train", "dcn", "--dnc_version=1"}), 2,
+                           AllOf(StartsWith("dcn: "), HasSubstr("did you mean --dcn_version")));
+}
+
 TEST(HotrowCliTest, OtherDirectoriesAreNamedForWhatTheyAre) {
   const std::string dir = test::TempDir();
   const auto touch = [&](const std::string& path) {

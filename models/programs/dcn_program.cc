@@ -1,6 +1,7 @@
 // dcn: trains a Deep & Cross Network through tiered embedding tables. `dcn --help` says how.
 
 #include "models/programs/model_program.h"
+#include "models/programs/programs.h"
 #include "models/zoo/dcn_model.h"
 
 namespace hotrow {
@@ -33,10 +34,8 @@ void AddFlags(DcnOptions* options, FlagSet* set) {
 }
 
 }  // namespace
-}  // namespace hotrow
 
-int main(int argc, char** argv) {
-  using namespace hotrow;  // NOLINT(google-build-using-namespace)
+int RunDcn(int argc, const char* const* argv) {
   const DcnOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
   return RunModelProgram<DcnOptions>(
       {.name = "dcn",
@@ -50,3 +49,5 @@ int main(int argc, char** argv) {
        .create = CreateOnCpu<DcnModel, DcnOptions>},
       argc, argv);
 }
+
+}  // namespace hotrow

@@ -1,6 +1,7 @@
 // xdeepfm: trains xDeepFM through tiered embedding tables. `xdeepfm --help` says how.
 
 #include "models/programs/model_program.h"
+#include "models/programs/programs.h"
 #include "models/zoo/xdeepfm_model.h"
 
 namespace hotrow {
@@ -25,10 +26,8 @@ void AddFlags(XDeepFmOptions* options, FlagSet* set) {
 }
 
 }  // namespace
-}  // namespace hotrow
 
-int main(int argc, char** argv) {
-  using namespace hotrow;  // NOLINT(google-build-using-namespace)
+int RunXDeepFm(int argc, const char* const* argv) {
   const XDeepFmOptions options = {.cin_layer_sizes = {16, 16, 16},
                                   .over_arch_layer_sizes = {512, 256, 1}};
   return RunModelProgram<XDeepFmOptions>({.name = "xdeepfm",
@@ -39,3 +38,5 @@ int main(int argc, char** argv) {
                                           .create = CreateOnCpu<XDeepFmModel, XDeepFmOptions>},
                                          argc, argv);
 }
+
+}  // namespace hotrow

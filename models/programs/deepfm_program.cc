@@ -1,6 +1,7 @@
 // deepfm: trains a DeepFM through tiered embedding tables. `deepfm --help` says how.
 
 #include "models/programs/model_program.h"
+#include "models/programs/programs.h"
 #include "models/zoo/deepfm_model.h"
 
 namespace hotrow {
@@ -23,10 +24,8 @@ constexpr char kExamples[] =
     "      the smallest cache that works; figures and hashes to run.json, a timeline beside it\n";
 
 }  // namespace
-}  // namespace hotrow
 
-int main(int argc, char** argv) {
-  using namespace hotrow;  // NOLINT(google-build-using-namespace)
+int RunDeepFm(int argc, const char* const* argv) {
   const DeepFmOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
   return RunModelProgram<DeepFmOptions>({.name = "deepfm",
                                          .summary = kSummary,
@@ -35,3 +34,5 @@ int main(int argc, char** argv) {
                                          .create = CreateOnCpu<DeepFmModel, DeepFmOptions>},
                                         argc, argv);
 }
+
+}  // namespace hotrow

@@ -1,6 +1,7 @@
 // din: trains a Deep Interest Network through tiered embedding tables. `din --help` says how.
 
 #include "models/programs/model_program.h"
+#include "models/programs/programs.h"
 #include "models/zoo/din_model.h"
 
 namespace hotrow {
@@ -25,10 +26,8 @@ void AddFlags(DinOptions* options, FlagSet* set) {
 }
 
 }  // namespace
-}  // namespace hotrow
 
-int main(int argc, char** argv) {
-  using namespace hotrow;  // NOLINT(google-build-using-namespace)
+int RunDin(int argc, const char* const* argv) {
   const DinOptions options = {.attention_layer_sizes = {64, 16},
                               .over_arch_layer_sizes = {256, 128, 1}};
   return RunModelProgram<DinOptions>({.name = "din",
@@ -39,3 +38,5 @@ int main(int argc, char** argv) {
                                       .create = CreateOnCpu<DinModel, DinOptions>},
                                      argc, argv);
 }
+
+}  // namespace hotrow

@@ -1,6 +1,7 @@
 // wide_deep: trains Wide & Deep through tiered embedding tables. `wide_deep --help` says how.
 
 #include "models/programs/model_program.h"
+#include "models/programs/programs.h"
 #include "models/zoo/wide_deep_model.h"
 
 namespace hotrow {
@@ -20,10 +21,8 @@ constexpr char kExamples[] =
     "      vectors of 10 numbers, three hidden layers, a fifth of their units left out\n";
 
 }  // namespace
-}  // namespace hotrow
 
-int main(int argc, char** argv) {
-  using namespace hotrow;  // NOLINT(google-build-using-namespace)
+int RunWideDeep(int argc, const char* const* argv) {
   const WideDeepOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
   return RunModelProgram<WideDeepOptions>({.name = "wide_deep",
                                            .summary = kSummary,
@@ -32,3 +31,5 @@ int main(int argc, char** argv) {
                                            .create = CreateOnCpu<WideDeepModel, WideDeepOptions>},
                                           argc, argv);
 }
+
+}  // namespace hotrow

@@ -1,6 +1,7 @@
 // pnn: trains a PNN through tiered embedding tables. `pnn --help` says how.
 
 #include "models/programs/model_program.h"
+#include "models/programs/programs.h"
 #include "models/zoo/pnn_model.h"
 
 namespace hotrow {
@@ -29,10 +30,8 @@ void AddFlags(PnnOptions* options, FlagSet* set) {
 }
 
 }  // namespace
-}  // namespace hotrow
 
-int main(int argc, char** argv) {
-  using namespace hotrow;  // NOLINT(google-build-using-namespace)
+int RunPnn(int argc, const char* const* argv) {
   const PnnOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
   return RunModelProgram<PnnOptions>({.name = "pnn",
                                       .summary = kSummary,
@@ -42,3 +41,5 @@ int main(int argc, char** argv) {
                                       .create = CreateOnCpu<PnnModel, PnnOptions>},
                                      argc, argv);
 }
+
+}  // namespace hotrow

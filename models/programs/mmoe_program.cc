@@ -2,6 +2,7 @@
 // how.
 
 #include "models/programs/model_program.h"
+#include "models/programs/programs.h"
 #include "models/zoo/mmoe_model.h"
 
 namespace hotrow {
@@ -30,10 +31,8 @@ void AddFlags(MmoeOptions* options, FlagSet* set) {
 }
 
 }  // namespace
-}  // namespace hotrow
 
-int main(int argc, char** argv) {
-  using namespace hotrow;  // NOLINT(google-build-using-namespace)
+int RunMmoe(int argc, const char* const* argv) {
   const MmoeOptions options = {.expert_layer_sizes = {256, 128}, .over_arch_layer_sizes = {64, 1}};
   return RunModelProgram<MmoeOptions>(
       {.name = "mmoe",
@@ -45,3 +44,5 @@ int main(int argc, char** argv) {
        .create = CreateOnCpu<MmoeModel, MmoeOptions>},
       argc, argv);
 }
+
+}  // namespace hotrow

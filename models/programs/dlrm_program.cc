@@ -1,6 +1,7 @@
 // dlrm: trains a DLRM through tiered embedding tables. `dlrm --help` says how.
 
 #include "models/programs/model_program.h"
+#include "models/programs/programs.h"
 #include "models/zoo/dlrm_model.h"
 
 namespace hotrow {
@@ -34,10 +35,8 @@ void Resolve(DlrmOptions* options, const TrainerFlags& flags) {
 }
 
 }  // namespace
-}  // namespace hotrow
 
-int main(int argc, char** argv) {
-  using namespace hotrow;  // NOLINT(google-build-using-namespace)
+int RunDlrm(int argc, const char* const* argv) {
   const DlrmOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
   return RunModelProgram<DlrmOptions>(
       {.name = "dlrm",
@@ -53,3 +52,5 @@ int main(int argc, char** argv) {
        .create = DlrmModel::Create},
       argc, argv);
 }
+
+}  // namespace hotrow
