@@ -22,9 +22,13 @@ hotrow_status Keep(hotrow_status code, std::string_view message) noexcept {
 
 hotrow_status Keep(const absl::Status& status) noexcept {
   const int code = static_cast<int>(status.code());
-  const absl::string_view message = status.message();
-  return Keep(code <= HOTROW_DATA_LOSS ? code : HOTROW_UNKNOWN,
-              std::string_view(message.data(), message.size()));
+  const hotrow_status known = code <= HOTROW_DATA_LOSS ? code : HOTROW_UNKNOWN;
+  const std::string_view message(status.message().data(), status.message().size());
+  try {
+    return Keep(known, InCallersWords(message));
+  } catch (const std::bad_alloc&) {
+    return Keep(known, message);
+  }
 }
 
 absl::Status CheckRoom(uint64_t need, const void* out, uint64_t size, uint64_t* needed) {

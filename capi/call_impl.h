@@ -2,6 +2,7 @@
 #define HOTROW_CAPI_CALL_IMPL_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -21,7 +22,12 @@ namespace hotrow::capi {
 
 // Keeps the message for hotrow_error_message and returns the code. Allocates nothing.
 hotrow_status Keep(hotrow_status code, std::string_view message) noexcept;
+// In the words of callers, for as long as there is memory for them.
 hotrow_status Keep(const absl::Status& status) noexcept;
+
+// A message of the engine, which names its own options and the flags of the programs, with the
+// names that hotrow.h has for them.
+std::string InCallersWords(std::string_view message);
 
 // Runs what a function of the interface does. Nothing is thrown beyond it.
 template <typename Body>
@@ -64,25 +70,33 @@ void WriteDefault(const T& value, T* out, uint64_t struct_size) {
 // The larger struct of a newer header may have fields that say nothing.
 inline constexpr uint64_t kStructSizeMax = 4096;
 
-// Takes a struct of any version. defaults: what its fields are where the caller has none. All
-// structs still have their first size. Errors: InvalidArgument (no struct), Unimplemented.
+// The size that a struct had in the first header of this interface. One that has grown since says
+// which field came next.
+template <typename T>
+inline constexpr uint64_t kFirstSize = sizeof(T);
+template <>
+inline constexpr uint64_t kFirstSize<hotrow_table> = offsetof(hotrow_table, read_only_features);
+
+// Takes a struct of any version. defaults: what its fields are where the caller has none. Errors:
+// InvalidArgument (no struct), Unimplemented.
 template <typename T>
 absl::StatusOr<T> TakeStruct(const void* in, uint64_t struct_size, const T& defaults,
                              std::string_view name) {
   if (in == nullptr) return NotNull(in, name);
-  if (struct_size < sizeof(T) || struct_size > kStructSizeMax) {
+  if (struct_size < kFirstSize<T> || struct_size > kStructSizeMax) {
     return absl::InvalidArgumentError(
         absl::StrCat(std::string(name), ".struct_size: is ", struct_size,
                      ", must be the size of the struct; call its _default function first"));
   }
   const auto* const bytes = static_cast<const unsigned char*>(in);
-  if (std::any_of(bytes + sizeof(T), bytes + struct_size, [](unsigned char b) { return b != 0; })) {
+  const uint64_t known = std::min<uint64_t>(struct_size, sizeof(T));
+  if (std::any_of(bytes + known, bytes + struct_size, [](unsigned char b) { return b != 0; })) {
     return absl::UnimplementedError(
         absl::StrCat(std::string(name), ": has fields that this library (", hotrow_version(),
                      ") does not know; leave them zero, or take a newer one"));
   }
   T out = defaults;
-  std::memcpy(&out, in, sizeof(T));
+  std::memcpy(static_cast<void*>(&out), in, known);
   return out;
 }
 template <typename T>

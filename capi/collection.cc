@@ -312,6 +312,14 @@ hotrow_status hotrow_flush(hotrow_collection* collection) {
   return CallTables(collection, [](Tables& tables) { return tables.collection->Flush(); });
 }
 
+hotrow_status hotrow_settle(hotrow_collection* collection) {
+  return CallTables(collection, [](Tables& tables) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(tables.collection->Settle());
+    tables.settled_steps = tables.collection->steps();
+    return absl::OkStatus();
+  });
+}
+
 hotrow_status hotrow_digest(hotrow_collection* collection, char* text, uint64_t size,
                             uint64_t* needed) {
   return CallTables(collection, [&](Tables& tables) -> absl::Status {

@@ -43,8 +43,9 @@ struct Tables {
   std::shared_ptr<ContextState> context;
   std::shared_ptr<Communicator> communicator;
   EmbeddingCollectionOptions options;
-  SavedModel description;  // without parts, step and blobs
-  std::string start_dir;   // of the model or checkpoint that the tables came from
+  SavedModel description;      // without parts, step and blobs
+  std::string start_dir;       // of the model or checkpoint that the tables came from
+  int64_t settled_steps = -1;  // rows stand as after this step, see hotrow_settle; -1: not known
   std::unique_ptr<EmbeddingCollection> collection;  // null: it has ended
   std::unique_ptr<CheckpointWriter> writer;         // null: no checkpoints
   std::list<EmbeddingStep> steps;

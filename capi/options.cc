@@ -40,6 +40,7 @@ hotrow_optimizer DefaultOptimizer() {
   out.lr_power = config.lr_power;
   out.l1 = config.l1;
   out.l2 = config.l2;
+  out.ftrl_beta = config.ftrl_beta;
   return out;
 }
 
@@ -113,6 +114,7 @@ absl::Status TakeOptimizer(const hotrow_optimizer* in, SparseOptimizerConfig* ou
   out->lr_power = optimizer.lr_power;
   out->l1 = optimizer.l1;
   out->l2 = optimizer.l2;
+  out->ftrl_beta = optimizer.ftrl_beta;
   return TakeWord(kWeightDecayModeWords, optimizer.weight_decay_mode, "optimizer.weight_decay_mode",
                   &out->weight_decay_mode);
 }
@@ -135,6 +137,9 @@ absl::StatusOr<TableConfig> TakeTable(const hotrow_table& table) {
   HOTROW_RETURN_IF_ERROR(
       TakeWord(kInitializerWords, table.initializer, "initializer", &out.initializer.kind));
   out.initializer.value = table.initializer_value;
+  out.max_row_gradient_norm = table.max_row_gradient_norm;
+  HOTROW_RETURN_IF_ERROR(TakeTexts(table.read_only_features, table.num_read_only_features,
+                                   "read_only_features", &out.read_only_features));
   out.num_embeddings = table.num_embeddings;
   out.max_hotness = table.max_hotness;
   return out;
@@ -182,6 +187,7 @@ absl::StatusOr<EmbeddingCollectionOptions> TakeOptions(const hotrow_collection_o
                                    "feature_order", &out.feature_order));
   out.seed = options.seed;
   out.max_batch_size = options.max_batch_size;
+  out.max_gradient_norm = options.max_gradient_norm;
   HOTROW_RETURN_IF_ERROR(TakeStore(options, &out.store));
   out.cache.bytes = options.cache_bytes;
   out.cache.device_bytes = options.cache_device_bytes;

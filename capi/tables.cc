@@ -84,9 +84,29 @@ SavedModel Description(const hotrow_collection_options& in,
   return out;
 }
 
+// Whether rows of the saved model have yet to make up for steps that they missed.
+bool Unsettled(const SavedModel& saved) {
+  return saved.training.has_value() && !saved.training->learning_rates.empty();
+}
+
+bool DecaysAsAWhole(const EmbeddingCollectionOptions& options) {
+  return std::any_of(options.tables.begin(), options.tables.end(), [](const TableConfig& table) {
+    return table.optimizer.weight_decay_mode == WeightDecayMode::kTable;
+  });
+}
+
 absl::Status CheckStart(const Start& start, const hotrow_collection_options& options,
-                        SavedModel wanted) {
+                        const EmbeddingCollectionOptions& made, SavedModel wanted) {
   const SavedModel& saved = *start.saved;
+  if (Unsettled(saved) && !(start.resumed && DecaysAsAWhole(made))) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        start.resumed ? absl::StrCat("resume from ", saved.dir)
+                      : absl::StrCat("init_from ", options.init_from),
+        ": its tables have the weight_decay_mode \"table\", and their rows have yet to make up "
+        "for steps that they missed; ",
+        start.resumed ? "go on with that mode, or " : "",
+        "settle the tables before the checkpoint (hotrow_settle)"));
+  }
   if (start.resumed) {
     return CheckSavedModelFits(saved, wanted,
                                {.flag = absl::StrCat("resume from ", saved.dir),
@@ -102,6 +122,10 @@ absl::Status CheckStart(const Start& start, const hotrow_collection_options& opt
 }
 
 absl::Status OpenFrom(const SavedModel& saved, StartOptions* out) {
+  if (Unsettled(saved)) {
+    out->learning_rates = saved.training->learning_rates;
+    out->settled_steps = saved.training->first_step;
+  }
   for (const SavedModel::Part& part : saved.parts) {
     HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(part.store));
     out->from.push_back({.snapshot = part.snapshot,
@@ -158,7 +182,7 @@ absl::StatusOr<std::shared_ptr<Tables>> MakeTables(const hotrow_context* context
   }
   HOTROW_ASSIGN_OR_RETURN(const Start start, FindStart(options, env));
   if (start.saved.has_value()) {
-    HOTROW_RETURN_IF_ERROR(CheckStart(start, options, tables->description));
+    HOTROW_RETURN_IF_ERROR(CheckStart(start, options, made, tables->description));
     HOTROW_RETURN_IF_ERROR(OpenFrom(*start.saved, &made.start));
     tables->start_dir = start.saved->dir;
   }

@@ -24,9 +24,8 @@
 // Buffers: texts that the library makes go into buffers of the caller. *needed (may be NULL) is
 //          their size with the NUL; OUT_OF_RANGE when `size` is below it, and then nothing is
 //          written and nothing else was done.
-// Memory:  what a call takes may be freed when it returns. What *_create and *_open make is ended
-// by
-//          *_destroy, which takes NULL, too.
+// Memory:  what a call takes may be freed when it returns. *_destroy ends what *_create and *_open
+//          make, and takes NULL, too.
 // Threads: calls of one collection, with its steps, wait for each other, so any thread may make
 //          them. A callback must not call what called it (FAILED_PRECONDITION). A handle is
 //          destroyed while no other thread uses it.
@@ -142,8 +141,9 @@ typedef struct hotrow_optimizer {
   float lr_power;  // FTRL: -0.5, with TensorFlow's sign
   float l1;
   float l2;
-  float reserved;                 // 0
-  const char* weight_decay_mode;  // "l2" (default), "decoupled"
+  float ftrl_beta;                // FTRL: 0
+  const char* weight_decay_mode;  // "l2" (default), "decoupled", "table": l2 of all rows in each
+                                  // step, also of those that it does not look up (CPU only)
 } hotrow_optimizer;
 
 void hotrow_optimizer_default(hotrow_optimizer* optimizer, uint64_t struct_size);
@@ -161,9 +161,13 @@ typedef struct hotrow_table {
   const char* initializer;  // "uniform" (default: in +-value), "normal" (value: deviation),
                             // "constant", "zeros"
   float initializer_value;  // 0.01
-  float reserved;           // 0
-  int64_t num_embeddings;   // 0: any key; otherwise keys lie in [0, num_embeddings)
-  int64_t max_hotness;      // most lookups of a feature in one sample; 0: not known
+  // A row's gradient of a step that is longer is scaled down to this norm; 0: none is. CPU only.
+  float max_row_gradient_norm;
+  int64_t num_embeddings;  // 0: any key; otherwise keys lie in [0, num_embeddings)
+  int64_t max_hotness;     // most lookups of a feature in one sample; 0: not known
+  // Of feature_names: those whose lookups get no gradient. All of them: the table is frozen.
+  const char* const* read_only_features;
+  int64_t num_read_only_features;
 } hotrow_table;
 
 void hotrow_table_default(hotrow_table* table, uint64_t struct_size);
@@ -208,7 +212,8 @@ typedef struct hotrow_collection_options {
   // what a run left in the store that was killed before its first checkpoint goes. Without it
   // a checkpoint_dir with checkpoints is refused (FAILED_PRECONDITION).
   int32_t resume;
-  int32_t reserved;       // 0
+  // The same as max_row_gradient_norm for the gradients of all rows of a step together, behind it.
+  float max_gradient_norm;
   const char* init_from;  // a saved model or checkpoint of the same tables, unless it resumes;
                           // NULL: new tables
 } hotrow_collection_options;
@@ -319,6 +324,10 @@ hotrow_status hotrow_for_each_row(hotrow_collection* collection, const char* tab
                                   hotrow_rows_fn fn, void* user);
 // Writes changed rows down to the store.
 hotrow_status hotrow_flush(hotrow_collection* collection);
+// With weight_decay_mode "table": brings all rows to where they stand after the last step, so that
+// the next checkpoint can be exported or start other tables; changes no bit of what follows.
+// Otherwise it does nothing. Reads and writes each row. Collective.
+hotrow_status hotrow_settle(hotrow_collection* collection);
 // Counts and hashes all rows, reading each. {"hash": "...", "tables": [{"name": "items", "rows": 7,
 // "dim": 64, "row_bytes": 272, "hash": "..."}]}. Two collections with the same hash have the same
 // rows, bit for bit. *needed is an upper bound, known before anything is read. Collective.
@@ -382,6 +391,43 @@ hotrow_status hotrow_saved_describe(hotrow_saved* saved, char* text, uint64_t si
 // NUL.
 hotrow_status hotrow_saved_blob(hotrow_saved* saved, const char* name, void* data, uint64_t size,
                                 uint64_t* needed);
+
+// ---- The portable form: a directory of .npy arrays with a manifest in JSON ----
+
+// docs/formats/portable.md has the layout. Both read `from` and make `to`, which must not be there,
+// or be an empty directory; it appears by one rename when it is whole. Rows go through buffers, so
+// that tables may be larger than memory.
+
+typedef struct hotrow_export_options {
+  uint64_t struct_size;
+  const char* from;            // required; as hotrow_saved_open takes it
+  const char* to;              // required
+  int64_t shard_bytes;         // 1 GiB: most bytes of an array in one file
+  int64_t memory_bytes;        // 256 MiB: of buffers
+  int64_t store_memory_bytes;  // of the index of an ssd store; 0: no limit
+} hotrow_export_options;
+
+void hotrow_export_options_default(hotrow_export_options* options, uint64_t struct_size);
+// Every row is checked against its checksum on the way.
+hotrow_status hotrow_export(const hotrow_export_options* options);
+
+typedef struct hotrow_import_options {
+  uint64_t struct_size;
+  const char* from;            // required: what hotrow_export made
+  const char* to;              // required: becomes a directory of checkpoints with one in it
+  const char* store;           // "memory" (default), "ssd", "rocksdb": where its rows lie
+  const char* store_path;      // ssd, rocksdb: NULL: below `to`
+  int64_t store_memory_bytes;  // required, a hard limit
+  int64_t store_disk_bytes;    // 0: three times the rows
+  int64_t memory_bytes;        // 256 MiB: of buffers
+  // Not 0: arrays were changed on purpose, and are not compared with the checksums, hashes and
+  // numbers of rows of the manifest.
+  int32_t edited;
+  int32_t reserved;  // 0
+} hotrow_import_options;
+
+void hotrow_import_options_default(hotrow_import_options* options, uint64_t struct_size);
+hotrow_status hotrow_import(const hotrow_import_options* options);
 
 // ---- Data ----
 

@@ -44,15 +44,20 @@ enum { kDim = 4, kBatch = 3 };
 _Static_assert(sizeof(hotrow_context_options) == 32, "frozen");
 _Static_assert(sizeof(hotrow_communicator_callbacks) == 64, "frozen");
 _Static_assert(sizeof(hotrow_optimizer) == 64, "frozen");
-_Static_assert(sizeof(hotrow_table) == 96, "frozen");
+_Static_assert(sizeof(hotrow_table) == 112, "frozen");
 _Static_assert(sizeof(hotrow_collection_options) == 208, "frozen");
 _Static_assert(sizeof(hotrow_bags) == 48, "frozen");
 _Static_assert(sizeof(hotrow_batch) == 32, "frozen");
 _Static_assert(sizeof(hotrow_matrix) == 40, "frozen");
 _Static_assert(sizeof(hotrow_blob) == 24, "frozen");
 _Static_assert(sizeof(hotrow_samples_view) == 88, "frozen");
+_Static_assert(sizeof(hotrow_export_options) == 48, "frozen");
+_Static_assert(sizeof(hotrow_import_options) == 72, "frozen");
 
 static const char* const kFeatures[] = {"item", "category"};
+
+static const char* decay_mode = NULL;
+static int64_t num_read_only = 0; /* of the features */
 
 /* Two features in one table; sgd with a rate of 1, so that an update takes the gradient off. */
 static hotrow_status Create(const char* checkpoint_dir, int resume, hotrow_collection** out) {
@@ -60,6 +65,8 @@ static hotrow_status Create(const char* checkpoint_dir, int resume, hotrow_colle
   hotrow_optimizer_default(&optimizer, sizeof(optimizer));
   optimizer.kind = "sgd";
   optimizer.learning_rate = 1;
+  optimizer.weight_decay_mode = decay_mode;
+  if (decay_mode != NULL) optimizer.weight_decay = 0.125f;
   hotrow_table table;
   hotrow_table_default(&table, sizeof(table));
   table.name = "items";
@@ -67,6 +74,8 @@ static hotrow_status Create(const char* checkpoint_dir, int resume, hotrow_colle
   table.feature_names = kFeatures;
   table.num_features = 2;
   table.optimizer = &optimizer;
+  table.read_only_features = kFeatures;
+  table.num_read_only_features = num_read_only;
   hotrow_collection_options options;
   hotrow_collection_options_default(&options, sizeof(options));
   options.tables = &table;
@@ -362,6 +371,157 @@ static void TestCheckpoints(const char* dir) {
   hotrow_saved_destroy(saved);
 }
 
+/* One step over the first `batch_size` samples of the batch. */
+static void Step(hotrow_collection* tables, int64_t batch_size) {
+  const int32_t lengths[] = {1, 2, 1};
+  const int32_t ones[] = {1, 1, 1};
+  const hotrow_bags bags[2] = {{.values = kValues,
+                                .lengths = lengths,
+                                .num_values = batch_size == 1 ? 1 : 4,
+                                .values_type = HOTROW_UINT64,
+                                .bags_type = HOTROW_INT32},
+                               {.values = kValues + 4,
+                                .lengths = ones,
+                                .num_values = batch_size,
+                                .values_type = HOTROW_UINT64,
+                                .bags_type = HOTROW_INT32}};
+  const hotrow_batch batch = {
+      .struct_size = sizeof(batch), .batch_size = batch_size, .bags = bags, .num_features = 2};
+  hotrow_step* step = NULL;
+  float values[kBatch * 2 * kDim];
+  hotrow_matrix matrix = Matrix(values);
+  matrix.rows = batch_size;
+  CHECK_OK(hotrow_prefetch(tables, &batch, &step));
+  CHECK_OK(hotrow_step_lookup(step, &matrix, NULL, 0));
+  CHECK_OK(hotrow_step_update(step, &matrix, NULL, 0, 0.5f));
+  hotrow_step_destroy(step);
+}
+
+/* Whole-table decay goes on over a checkpoint with the bits of a run that was never interrupted. */
+static void TestDecay(const char* dir) {
+  char text[4096];
+  char expected[4096];
+  decay_mode = "table";
+  hotrow_collection* tables = NULL;
+  CHECK_OK(Create(NULL, 0, &tables));
+  for (int i = 0; i < 2; ++i) Step(tables, kBatch - 2 * i);
+  for (int i = 0; i < 2; ++i) Step(tables, kBatch - 2 * i);
+  CHECK_OK(hotrow_settle(tables));
+  Digest(tables, expected, sizeof(expected));
+  hotrow_collection_destroy(tables);
+
+  for (int i = 0; i < 2; ++i) { /* the second time from the checkpoint of the first */
+    CHECK_OK(Create(dir, 1, &tables));
+    Step(tables, kBatch);
+    Step(tables, 1);
+    CHECK_OK(hotrow_checkpoint_begin(tables, NULL, 0));
+    CHECK_OK(hotrow_checkpoint_wait(tables));
+    if (i == 1) {
+      CHECK_OK(hotrow_settle(tables));
+      Digest(tables, text, sizeof(text));
+      CHECK(strcmp(text, expected) == 0);
+    }
+    hotrow_collection_destroy(tables);
+  }
+
+  decay_mode = NULL; /* rows have yet to make up for steps */
+  CHECK_FAILS(Create(dir, 1, &tables), HOTROW_FAILED_PRECONDITION, "weight_decay_mode");
+  char to[80];
+  snprintf(to, sizeof(to), "%s-exported", dir);
+  hotrow_export_options out;
+  hotrow_export_options_default(&out, sizeof(out));
+  out.from = dir;
+  out.to = to;
+  CHECK_FAILS(hotrow_export(&out), HOTROW_FAILED_PRECONDITION, "hotrow_settle");
+  decay_mode = "table";
+  CHECK_OK(Create(dir, 1, &tables));
+  Step(tables, 1);
+  CHECK_OK(hotrow_settle(tables));
+  CHECK_OK(hotrow_checkpoint_begin(tables, NULL, 0));
+  CHECK_OK(hotrow_collection_close(tables));
+  hotrow_collection_destroy(tables);
+  CHECK_OK(hotrow_export(&out));
+  decay_mode = NULL;
+}
+
+/* A table whose features are all read-only: nothing is trained, and no row is made. */
+static void TestFrozen(void) {
+  num_read_only = 2;
+  hotrow_collection* tables = NULL;
+  CHECK_OK(Create(NULL, 0, &tables));
+  Step(tables, kBatch);
+  char text[4096];
+  Digest(tables, text, sizeof(text));
+  CHECK(strstr(text, "\"rows\":0") != NULL);
+  hotrow_collection_destroy(tables);
+  num_read_only = -1;
+  CHECK_FAILS(Create(NULL, 0, &tables), HOTROW_INVALID_ARGUMENT, "read_only_features");
+  num_read_only = 0;
+}
+
+/* To plain arrays and back. */
+static void TestPortable(const char* dir) {
+  char checkpoints[80];
+  char arrays[80];
+  char back[80];
+  snprintf(checkpoints, sizeof(checkpoints), "%s/saved", dir);
+  snprintf(arrays, sizeof(arrays), "%s/arrays", dir);
+  snprintf(back, sizeof(back), "%s/back", dir);
+  hotrow_collection* tables = NULL;
+  CHECK_OK(Create(checkpoints, 0, &tables));
+  Train(tables);
+  const hotrow_blob blob = {.name = "model", .data = "weights", .size = 7};
+  CHECK_OK(hotrow_checkpoint_begin(tables, &blob, 1));
+  CHECK_OK(hotrow_checkpoint_wait(tables));
+  char expected[4096];
+  Digest(tables, expected, sizeof(expected));
+  CHECK_OK(hotrow_collection_close(tables));
+  hotrow_collection_destroy(tables);
+
+  hotrow_export_options out;
+  hotrow_export_options_default(&out, sizeof(out));
+  CHECK(out.shard_bytes == 1 << 30 && out.memory_bytes == 256 << 20);
+  CHECK_FAILS(hotrow_export(NULL), HOTROW_INVALID_ARGUMENT, "options");
+  CHECK_FAILS(hotrow_export(&out), HOTROW_INVALID_ARGUMENT, "from");
+  out.from = checkpoints;
+  CHECK_FAILS(hotrow_export(&out), HOTROW_INVALID_ARGUMENT, "to");
+  out.to = arrays;
+  out.shard_bytes = 0;
+  CHECK_FAILS(hotrow_export(&out), HOTROW_INVALID_ARGUMENT, "shard_bytes");
+  out.shard_bytes = 64; /* several files */
+  CHECK_OK(hotrow_export(&out));
+  CHECK_FAILS(hotrow_export(&out), HOTROW_FAILED_PRECONDITION, arrays); /* it is there */
+
+  hotrow_import_options in;
+  hotrow_import_options_default(&in, sizeof(in));
+  in.from = arrays;
+  in.to = back;
+  CHECK_FAILS(hotrow_import(&in), HOTROW_INVALID_ARGUMENT, "store_memory_bytes");
+  in.store_memory_bytes = 16 << 20;
+  in.store = "tape";
+  CHECK_FAILS(hotrow_import(&in), HOTROW_INVALID_ARGUMENT, "store");
+  in.store = NULL;
+  in.store_path = back;
+  CHECK_FAILS(hotrow_import(&in), HOTROW_INVALID_ARGUMENT, "store_path");
+  CHECK(strstr(hotrow_error_message(), "--") == NULL); /* no flag of a program */
+  in.store_path = NULL;
+  CHECK_OK(hotrow_import(&in));
+  hotrow_saved* saved = NULL;
+  char bytes[8];
+  CHECK_OK(hotrow_saved_open(back, &saved));
+  CHECK_OK(hotrow_saved_blob(saved, "model", bytes, sizeof(bytes), NULL));
+  CHECK(memcmp(bytes, "weights", 7) == 0);
+  hotrow_saved_destroy(saved);
+  CHECK_OK(Create(back, 1, &tables));
+  char text[4096];
+  Digest(tables, text, sizeof(text));
+  CHECK(strcmp(text, expected) == 0);
+  int64_t steps = 0;
+  CHECK_OK(hotrow_steps(tables, &steps));
+  CHECK(steps == 1);
+  hotrow_collection_destroy(tables);
+}
+
 static void TestData(void) {
   hotrow_data* data = NULL;
   CHECK_FAILS(hotrow_data_open("none", 1, &data), HOTROW_INVALID_ARGUMENT, "none");
@@ -419,6 +579,10 @@ int main(void) {
   char checkpoints[64];
   snprintf(checkpoints, sizeof(checkpoints), "%s/checkpoints", dir);
   TestCheckpoints(checkpoints);
+  TestFrozen();
+  TestPortable(dir);
+  snprintf(checkpoints, sizeof(checkpoints), "%s/decaying", dir);
+  TestDecay(checkpoints);
   TestData();
   char remove[96];
   snprintf(remove, sizeof(remove), "rm -rf '%s'", dir);

@@ -1,0 +1,78 @@
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "capi/call_impl.h"
+
+namespace hotrow::capi {
+namespace {
+
+struct Word {
+  std::string_view ours;     // in the texts of the engine and of the programs' flags
+  std::string_view callers;  // in hotrow.h
+};
+
+// Longer ones stand before those that they begin with.
+constexpr std::array kWords = {
+    Word{"EmbeddingCollectionOptions.cache.bytes", "cache_bytes"},
+    Word{"EmbeddingCollectionOptions.cache.device_bytes", "cache_device_bytes"},
+    Word{"EmbeddingCollectionOptions.ranks.feedback_bytes", "exchange_feedback_bytes"},
+    Word{"EmbeddingCollectionOptions.ranks.backward", "exchange_backward"},
+    Word{"EmbeddingCollectionOptions.ranks.forward", "exchange_forward"},
+    Word{"EmbeddingCollectionOptions.ranks.", ""},
+    Word{"EmbeddingCollectionOptions.store: the memory_bytes", "store_memory_bytes: the budget"},
+    Word{"EmbeddingCollectionOptions.store: the disk_bytes", "store_disk_bytes: the budget"},
+    Word{"EmbeddingCollectionOptions.", ""},
+    Word{"SparseOptimizerConfig.", "optimizer."},
+    Word{"SparseOptimizerConfig", "optimizer"},
+    Word{"--cache_bytes", "cache_bytes"},
+    Word{"--checkpoint_dir", "checkpoint_dir"},
+    Word{"--data", "spec"},
+    Word{"--disk_bytes", "store_disk_bytes"},
+    Word{"--edited", "edited"},
+    Word{"--embedding_dim", "embedding_dim"},
+    Word{"--init_from", "init_from"},
+    Word{"--optimizer", "optimizer.kind"},
+    Word{"--resume", "resume"},
+    Word{"--save_dir", "a trainer's --save_dir"},
+    Word{"--seed", "seed"},
+    Word{"--shard_bytes", "shard_bytes"},
+    Word{"--store_bytes", "store_memory_bytes"},
+    Word{"--store_path", "store_path"},
+    Word{"--threads", "threads"},
+    Word{"--weights_precision", "weights_precision"},
+};
+
+bool IsWordCharacter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+const Word* WordAt(std::string_view text, size_t at) {
+  if (at > 0 && (IsWordCharacter(text[at - 1]) || text[at - 1] == '-')) return nullptr;
+  for (const Word& word : kWords) {
+    if (text.substr(at, word.ours.size()) != word.ours) continue;
+    const size_t end = at + word.ours.size();
+    const bool whole =
+        !IsWordCharacter(word.ours.back()) || end == text.size() || !IsWordCharacter(text[end]);
+    if (whole) return &word;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string InCallersWords(std::string_view message) {
+  std::string out;
+  for (size_t at = 0; at < message.size();) {
+    const Word* const word = WordAt(message, at);
+    if (word == nullptr) {
+      out += message[at++];
+    } else {
+      out += word->callers;
+      at += word->ours.size();
+    }
+  }
+  return out;
+}
+
+}  // namespace hotrow::capi

@@ -1,0 +1,687 @@
+// Drawn calls of the C interface: handles in any state, arguments that are wrong in any place. None
+// may end the process, each failure must say why, and the tables must work afterwards. What a
+// caller promises stays true: arrays are as long as the call says, handles were not destroyed.
+// Buffers have their exact size on the heap, so that AddressSanitizer sees a byte too many.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "hotrow/hotrow.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow::test {
+namespace {
+
+constexpr int64_t kSamplesMax = 4;
+constexpr int64_t kKeys = 40;
+
+struct Tables {
+  hotrow_collection* handle = nullptr;  // null: destroyed
+  std::vector<std::string> features;
+  int64_t dim = 0;
+  int64_t num_pooled = 0;
+  int64_t num_unpooled = 0;
+  bool has_checkpoints = false;
+  bool closed = false;
+};
+
+struct Step {
+  hotrow_step* handle = nullptr;
+  size_t tables = 0;
+  int64_t batch_size = 0;
+  std::vector<int64_t> lookups;  // of each unpooled feature
+};
+
+template <typename T>
+struct Array {
+  std::unique_ptr<T[]> data;
+  int64_t size = 0;
+};
+
+class Fuzzer {
+ public:
+  explicit Fuzzer(uint64_t seed) : random_(seed), dir_(TempDir()) {}
+  ~Fuzzer() {
+    for (Step& step : steps_) hotrow_step_destroy(step.handle);
+    for (Tables& tables : tables_) hotrow_collection_destroy(tables.handle);
+    for (hotrow_saved* saved : saved_) hotrow_saved_destroy(saved);
+  }
+
+  void Run(int calls) {
+    for (int call = 0; call < calls && !testing::Test::HasFailure(); ++call) {
+      SCOPED_TRACE("call " + std::to_string(call));
+      Draw();
+    }
+    for (size_t i = 0; i < tables_.size(); ++i) ExpectWorks(i);
+  }
+  int64_t good() const { return good_; }
+
+ private:
+  // ---- Chance ----
+  int64_t Below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random_); }
+  bool Rarely() { return Below(12) == 0; }
+  int64_t Odd() {  // a number that a count had better not be
+    static constexpr std::array<int64_t, 8> kOdd = {0,         -1,        1,         7,
+                                                    INT32_MAX, INT64_MAX, INT64_MIN, 4097};
+    return kOdd[static_cast<size_t>(Below(std::ssize(kOdd)))];
+  }
+  int64_t OddOr(int64_t value) { return Rarely() ? Odd() : value; }
+  int64_t SmallOddOr(int64_t value) { return Rarely() ? Below(6) - 1 : value; }
+  template <typename T>
+  T* Null(T* pointer) {
+    return Rarely() ? nullptr : pointer;
+  }
+
+  hotrow_status Check(hotrow_status status) {
+    if (status == HOTROW_OK) {
+      ++good_;
+    } else {
+      EXPECT_STRNE(hotrow_status_name(status), "?") << status;
+      EXPECT_NE(status, HOTROW_INTERNAL) << hotrow_error_message();
+      EXPECT_STRNE(hotrow_error_message(), "");
+    }
+    return status;
+  }
+
+  // Calls a function that gives a text, with a buffer of any size.
+  template <typename Function>
+  void Text(const Function& function) {
+    uint64_t needed = 0;
+    const auto size = static_cast<uint64_t>(Below(3) == 0 ? Below(64) : 8192);
+    const auto buffer = std::make_unique<char[]>(size);
+    const hotrow_status status = Check(function(buffer.get(), size, Null(&needed)));
+    if (status == HOTROW_OK) {
+      EXPECT_NE(std::memchr(buffer.get(), 0, size), nullptr);
+    }
+    Check(function(nullptr, Rarely() ? 100 : 0, &needed));
+  }
+
+  // ---- Making ----
+  void MakeTables() {
+    if (std::count_if(tables_.begin(), tables_.end(), [](auto& t) { return t.handle; }) >= 3) {
+      return;
+    }
+    Tables made;
+    const int64_t num_tables = 1 + Below(2);
+    made.dim = 1 + Below(5);
+    std::vector<std::string> names;
+    std::vector<std::array<const char*, 2>> features(static_cast<size_t>(num_tables));
+    static constexpr std::array<const char*, 4> kNames = {"a", "b", "c", "d"};
+    static constexpr std::array<const char*, 4> kOptimizers = {"sgd", "adam", "rowwise_adagrad",
+                                                               nullptr};
+    static constexpr std::array<const char*, 3> kPoolings = {"sum", "mean", "none"};
+    std::vector<hotrow_table> tables(static_cast<size_t>(num_tables));
+    hotrow_optimizer optimizer;
+    hotrow_optimizer_default(&optimizer, sizeof(optimizer));
+    optimizer.kind = Rarely() ? "steepest" : kOptimizers[static_cast<size_t>(Below(4))];
+    if (Rarely()) optimizer.weight_decay_mode = "table";
+    if (Rarely()) optimizer.learning_rate = -1;
+    optimizer.struct_size = static_cast<uint64_t>(OddOr(sizeof(optimizer)));
+    // A larger struct than there is would be a promise that is broken.
+    if (optimizer.struct_size > sizeof(optimizer) && optimizer.struct_size <= 4096) {
+      optimizer.struct_size = 4097;
+    }
+    for (size_t t = 0; t < tables.size(); ++t) {
+      hotrow_table& table = tables[t];
+      hotrow_table_default(&table, sizeof(table));
+      table.name = Null(kNames[t]);
+      table.embedding_dim = Rarely() ? -Below(2) : made.dim;
+      features[t] = {kNames[2 * t], kNames[2 * t + 1]};
+      table.feature_names = Null(features[t].data());
+      table.num_features = Rarely() ? Below(3) : 1 + Below(2);
+      const char* const pooling = kPoolings[static_cast<size_t>(Below(3))];
+      table.pooling = Rarely() ? "max" : pooling;
+      table.optimizer = &optimizer;
+      table.initializer = Rarely() ? "zeros" : nullptr;
+      table.max_row_gradient_norm = Rarely() ? -1.0f : 0.5f;
+      table.num_embeddings = Rarely() ? Below(2) * (kKeys + 1) - 1 : 0;
+      table.max_hotness = Rarely() ? Below(2) * 8 - 1 : 0;
+      table.read_only_features = Rarely() ? features[t].data() : nullptr;
+      table.num_read_only_features = table.read_only_features == nullptr ? 0 : Below(3);
+      for (int64_t f = 0; f < table.num_features; ++f) {
+        made.features.emplace_back(features[t][static_cast<size_t>(f)]);
+        if (std::strcmp(pooling, "none") == 0) {
+          ++made.num_unpooled;
+        } else {
+          ++made.num_pooled;
+        }
+      }
+    }
+    hotrow_collection_options options;
+    hotrow_collection_options_default(&options, sizeof(options));
+    options.tables = Null(tables.data());
+    options.num_tables = num_tables;
+    options.max_batch_size = Rarely() ? Below(2) * 4098 - 1 : kSamplesMax;
+    options.max_gradient_norm = Rarely() ? -1.0f : 2;
+    options.store_memory_bytes = OddOr(16 << 20);
+    options.cache_bytes = Rarely() ? Odd() : Below(2) * (8 << 20);
+    options.prefetch_depth = Rarely() ? Odd() : Below(3);
+    options.evaluation_staging_bytes = Rarely() ? -Below(2) : 1 << 20;
+    options.exchange_forward = Rarely() ? "fp16" : nullptr;
+    options.resume = Below(2) == 0 ? 1 : 0;
+    const std::string path = (dir_ / std::to_string(Below(3))).string();
+    const std::string store = path + "-store";
+    if (Below(3) == 0) options.checkpoint_dir = path.c_str();
+    if (Below(3) == 0) {
+      options.store = Rarely() ? "tape" : "ssd";
+      options.store_path = Null(store.c_str());
+      options.store_disk_bytes = OddOr(256 << 20);
+      if (options.cache_bytes == 0) options.cache_bytes = 8 << 20;
+    }
+    options.init_from = Rarely() ? path.c_str() : nullptr;
+    int64_t bytes = 0;
+    Check(hotrow_min_cache_bytes(nullptr, Null(&options), Null(&bytes)));
+    hotrow_collection* handle = nullptr;
+    if (Check(hotrow_collection_create(nullptr, Null(&options), &handle)) != HOTROW_OK) {
+      EXPECT_EQ(handle, nullptr);
+      return;
+    }
+    made.handle = handle;
+    made.has_checkpoints = options.checkpoint_dir != nullptr;
+    tables_.push_back(std::move(made));
+  }
+
+  // A batch and what it lies in.
+  struct Batch {
+    hotrow_batch batch = {};
+    std::vector<hotrow_bags> bags;
+    std::vector<Array<char>> memory;
+    std::vector<int64_t> lookups;  // of each feature
+  };
+
+  void* Bytes(Batch* out, int64_t count, int64_t width) {
+    const int64_t bytes = std::max<int64_t>(count, 0) * width;
+    out->memory.push_back({std::make_unique<char[]>(static_cast<size_t>(bytes)), bytes});
+    return out->memory.back().data.get();
+  }
+
+  // good: nothing is wrong with it.
+  hotrow_bags Bags(Batch* out, int64_t num_bags, bool good) {
+    hotrow_bags bags = {};
+    std::vector<int64_t> lengths;
+    for (int64_t b = 0; b < num_bags; ++b) {
+      lengths.push_back(Below(3));
+      bags.num_values += lengths.back();
+    }
+    out->lookups.push_back(bags.num_values);
+    if (!good && Rarely() && num_bags > 0) {
+      lengths[static_cast<size_t>(Below(num_bags))] = Odd();
+    }
+    if (!good && Rarely()) bags.num_values = Below(9);
+    bags.values_type = HOTROW_UINT64;
+    bags.bags_type = Below(2) == 0 ? HOTROW_INT64 : HOTROW_INT32;
+    auto* const values = static_cast<uint64_t*>(Bytes(out, bags.num_values, 8));
+    for (int64_t i = 0; i < bags.num_values; ++i) values[i] = static_cast<uint64_t>(Below(kKeys));
+    bags.values = values;
+    const bool offsets = Below(2) == 0;
+    int64_t sum = 0;
+    const int64_t width = bags.bags_type == HOTROW_INT64 ? 8 : 4;
+    auto* const bounds = static_cast<char*>(Bytes(out, num_bags + (offsets ? 1 : 0), width));
+    for (int64_t b = 0; b < num_bags + (offsets ? 1 : 0); ++b) {
+      const int64_t length = b < num_bags ? lengths[static_cast<size_t>(b)] : 0;
+      const int64_t number = offsets ? sum : length;
+      const auto narrow = static_cast<int32_t>(number);
+      std::memcpy(bounds + b * width, width == 8 ? static_cast<const void*>(&number) : &narrow,
+                  static_cast<size_t>(width));
+      sum = static_cast<int64_t>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(length));
+    }
+    (offsets ? bags.offsets : bags.lengths) = bounds;
+    if (Below(4) == 0) {
+      auto* const weights = static_cast<float*>(Bytes(out, bags.num_values, 4));
+      std::fill_n(weights, bags.num_values, 0.5f);
+      bags.weights = weights;
+    }
+    if (good || !Rarely()) return bags;
+    switch (Below(6)) {
+      case 0:
+        bags.values = nullptr;
+        break;
+      case 1:
+        bags.offsets = bags.lengths = nullptr;
+        break;
+      case 2:
+        bags.values_type = static_cast<int32_t>(Below(7)) - 1;
+        if (bags.values_type == HOTROW_INT64) bags.values_type = HOTROW_INT32;  // half of it
+        break;
+      case 3:
+        bags.bags_type = bags.bags_type == HOTROW_INT64 ? HOTROW_INT32 : HOTROW_FLOAT32;
+        break;
+      case 4:
+        bags.num_values = -1 - Below(3);
+        break;
+      default:
+        bags.values = static_cast<const char*>(bags.values) + 1;
+        bags.num_values = 0;
+    }
+    return bags;
+  }
+
+  std::unique_ptr<Batch> MakeBatch(const Tables& tables, bool good) {
+    auto out = std::make_unique<Batch>();
+    out->batch.struct_size = sizeof(hotrow_batch);
+    out->batch.batch_size = Below(kSamplesMax + (good ? 1 : 2));
+    const auto num_features = std::ssize(tables.features);
+    out->batch.num_features = num_features;
+    for (int64_t f = 0; f < num_features; ++f) {
+      out->bags.push_back(Bags(out.get(), out->batch.batch_size, good));
+    }
+    if (!good && Below(4) == 0) {  // all features in one array
+      out->bags = {Bags(out.get(), num_features * out->batch.batch_size, good)};
+      out->batch.num_features = 0;
+    }
+    out->batch.bags = good ? out->bags.data() : Null(out->bags.data());
+    if (!good && Rarely()) out->batch.struct_size = static_cast<uint64_t>(Below(16));
+    // More features than there are bags would be a promise that is broken, if there were as many.
+    if (!good && Rarely()) out->batch.num_features = num_features + 1;
+    if (!good && Rarely()) out->batch.batch_size = Below(2) == 0 ? -1 : INT64_MAX / 2;
+    return out;
+  }
+
+  struct Matrices {
+    std::vector<std::unique_ptr<float[]>> memory;
+    hotrow_matrix pooled = {};
+    std::vector<hotrow_matrix> unpooled;
+    const hotrow_matrix* pooled_or_null = nullptr;
+    int64_t num_unpooled = 0;
+  };
+
+  hotrow_matrix Matrix(Matrices* out, int64_t rows, int64_t cols, bool good) {
+    if (!good) rows = SmallOddOr(rows);
+    if (!good) cols = SmallOddOr(cols);
+    hotrow_matrix matrix = {};
+    matrix.rows = rows;
+    matrix.cols = cols;
+    matrix.stride = cols + Below(3);
+    matrix.type = HOTROW_FLOAT32;
+    const int64_t floats = rows > 0 && cols > 0 ? (rows - 1) * matrix.stride + cols : int64_t{0};
+    out->memory.push_back(std::make_unique<float[]>(static_cast<size_t>(floats)));
+    std::fill_n(out->memory.back().get(), floats, 0.25f);
+    matrix.data = out->memory.back().get();
+    if (!good && Rarely()) matrix.data = nullptr;
+    if (!good && Rarely()) matrix.stride = cols - 1;
+    if (!good && Rarely()) matrix.type = static_cast<int32_t>(Below(5));
+    if (!good && Rarely()) matrix.reserved = 1;
+    return matrix;
+  }
+
+  std::unique_ptr<Matrices> MakeMatrices(const Tables& tables, int64_t batch_size,
+                                         const std::vector<int64_t>& lookups, bool good) {
+    auto out = std::make_unique<Matrices>();
+    out->pooled = Matrix(out.get(), batch_size, tables.num_pooled * tables.dim, good);
+    for (const int64_t n : lookups) {
+      out->unpooled.push_back(Matrix(out.get(), n, tables.dim, good));
+    }
+    if (!good && Rarely()) out->unpooled.push_back(Matrix(out.get(), 1, tables.dim, good));
+    out->num_unpooled = std::ssize(out->unpooled);
+    if (!good && Rarely()) out->num_unpooled = Below(out->num_unpooled + 1) - (Below(2));
+    const bool wanted = tables.num_pooled > 0;
+    out->pooled_or_null = wanted != (!good && Rarely()) ? &out->pooled : nullptr;
+    return out;
+  }
+
+  // Of the features with pooling "none", in their order; which these are the collection says.
+  std::vector<int64_t> UnpooledLookups(const Tables& tables, const Batch& batch) {
+    uint64_t needed = 0;
+    std::string text(8192, '\0');
+    hotrow_collection_describe(tables.handle, text.data(), text.size(), &needed);
+    std::vector<int64_t> out;
+    size_t at = 0;
+    for (const int64_t n : batch.lookups) {
+      at = text.find("\"pooling\":\"", at);
+      if (at == std::string::npos) break;
+      at += 11;
+      if (text.compare(at, 4, "none") == 0) out.push_back(n);
+    }
+    return out;
+  }
+
+  // ---- Calls ----
+  Tables* AnyTables() {
+    if (tables_.empty()) return nullptr;
+    return &tables_[static_cast<size_t>(Below(std::ssize(tables_)))];
+  }
+
+  void Draw() {
+    switch (Below(16)) {
+      case 0:
+        return MakeTables();
+      case 1:
+      case 2:
+      case 3:
+        return Prefetch();
+      case 4:
+      case 5:
+      case 6:
+      case 7:
+        return UseStep();
+      case 8:
+        return Evaluate();
+      case 9:
+        return Rows();
+      case 10:
+        return Texts();
+      case 11:
+        return Snapshots();
+      case 12:
+        return Checkpoints();
+      case 13:
+        return Saved();
+      case 14:
+        return Data();
+      default:
+        return End();
+    }
+  }
+
+  void Prefetch() {
+    Tables* const tables = AnyTables();
+    if (tables == nullptr || tables->handle == nullptr) return;
+    const auto batch = MakeBatch(*tables, Below(2) == 0);
+    hotrow_step* handle = nullptr;
+    if (Check(hotrow_prefetch(tables->handle, Null(&batch->batch), &handle)) != HOTROW_OK) {
+      EXPECT_EQ(handle, nullptr);
+      return;
+    }
+    steps_.push_back({.handle = handle,
+                      .tables = static_cast<size_t>(tables - tables_.data()),
+                      .batch_size = batch->batch.batch_size,
+                      .lookups = UnpooledLookups(*tables, *batch)});
+    if (steps_.size() > 6) DestroyStep(0);
+  }
+
+  void UseStep() {
+    if (steps_.empty()) return;
+    const auto i = static_cast<size_t>(Below(std::ssize(steps_)));
+    const Step& step = steps_[i];
+    const auto matrices =
+        MakeMatrices(tables_[step.tables], step.batch_size, step.lookups, Below(2) == 0);
+    const hotrow_matrix* const unpooled = matrices->unpooled.data();
+    const float factor = Rarely() ? -3.0f : 1;
+    switch (Below(8)) {
+      case 0:
+      case 1:
+      case 2:
+        Check(hotrow_step_lookup(step.handle, matrices->pooled_or_null, Null(unpooled),
+                                 matrices->num_unpooled));
+        break;
+      case 3:
+      case 4:
+        Check(hotrow_step_update(step.handle, matrices->pooled_or_null, Null(unpooled),
+                                 matrices->num_unpooled, factor));
+        break;
+      case 5:
+        Check(hotrow_step_begin_lookup(Null(step.handle)));
+        break;
+      case 6:
+        Check(hotrow_step_begin_update(step.handle, matrices->pooled_or_null, Null(unpooled),
+                                       matrices->num_unpooled));
+        break;
+      default:
+        DestroyStep(i);
+    }
+  }
+
+  void Evaluate() {
+    Tables* const tables = AnyTables();
+    if (tables == nullptr || tables->handle == nullptr) return;
+    const auto batch = MakeBatch(*tables, Below(2) == 0);
+    const auto matrices = MakeMatrices(*tables, std::clamp<int64_t>(batch->batch.batch_size, 0, 9),
+                                       UnpooledLookups(*tables, *batch), Below(2) == 0);
+    Check(hotrow_evaluate(tables->handle, &batch->batch, matrices->pooled_or_null,
+                          matrices->unpooled.data(), matrices->num_unpooled));
+  }
+
+  struct Visit {
+    Fuzzer* fuzzer;
+    Tables* tables;
+  };
+  // A callback that does what it must not do.
+  static hotrow_status VisitRows(void* user, const uint64_t*, const float*, int64_t, int64_t) {
+    const auto& visit = *static_cast<Visit*>(user);
+    Fuzzer& fuzzer = *visit.fuzzer;
+    int64_t steps = 0;
+    EXPECT_EQ(hotrow_steps(visit.tables->handle, &steps), HOTROW_FAILED_PRECONDITION);
+    if (fuzzer.Below(2) == 0 && !fuzzer.steps_.empty()) fuzzer.DestroyStep(0);
+    if (fuzzer.Rarely()) {
+      hotrow_collection_destroy(visit.tables->handle);
+      visit.tables->handle = nullptr;
+    }
+    return fuzzer.Rarely() ? static_cast<hotrow_status>(fuzzer.Below(40)) : HOTROW_OK;
+  }
+
+  void Rows() {
+    Tables* const tables = AnyTables();
+    if (tables == nullptr || tables->handle == nullptr) return;
+    const char* const table = Rarely() ? "z" : Null("a");
+    if (Below(3) == 0) {
+      Visit visit = {this, tables};
+      const hotrow_status status =
+          hotrow_for_each_row(tables->handle, table, Rarely() ? nullptr : VisitRows, &visit);
+      if (status == HOTROW_OK) ++good_;
+      return;
+    }
+    const int64_t n = Below(5);
+    const auto keys = std::make_unique<uint64_t[]>(static_cast<size_t>(n));
+    const auto found = std::make_unique<uint8_t[]>(static_cast<size_t>(n));
+    Matrices memory;
+    const hotrow_matrix rows = Matrix(&memory, n, tables->dim, Below(2) == 0);
+    Check(hotrow_read_rows(tables->handle, table, Null(keys.get()), Rarely() ? -1 : n, Null(&rows),
+                           Null(found.get())));
+  }
+
+  void Texts() {
+    Tables* const tables = AnyTables();
+    hotrow_collection* const handle = tables == nullptr ? nullptr : tables->handle;
+    const auto of = [&](auto function) {
+      Text([&](char* text, uint64_t size, uint64_t* needed) {
+        return function(handle, text, size, needed);
+      });
+    };
+    of(hotrow_collection_describe);
+    of(hotrow_stats);
+    of(hotrow_digest);
+    of(hotrow_checkpoint_newest);
+    int64_t steps = 0;
+    Check(hotrow_steps(handle, Null(&steps)));
+    Check(hotrow_flush(handle));
+    Check(hotrow_settle(Null(handle)));
+  }
+
+  void Snapshots() {
+    Tables* const tables = AnyTables();
+    hotrow_collection* const handle = tables == nullptr ? nullptr : tables->handle;
+    const auto name = static_cast<uint64_t>(Below(4));
+    switch (Below(7)) {
+      case 0:
+        Check(hotrow_snapshot_announce(handle));
+        break;
+      case 1:
+        Check(hotrow_snapshot_begin(handle, name));
+        break;
+      case 2: {
+        int32_t prepared = 0;
+        Check(hotrow_snapshot_prepared(handle, Null(&prepared)));
+        break;
+      }
+      case 3:
+        Check(hotrow_snapshot_wait(handle));
+        break;
+      case 4:
+        Check(hotrow_snapshot_commit(handle, name));
+        break;
+      case 5:
+        Check(hotrow_snapshot_drop(handle, name));
+        break;
+      default: {
+        int64_t count = 0;
+        const auto size = static_cast<int64_t>(Below(3));
+        const auto names = std::make_unique<uint64_t[]>(static_cast<size_t>(size));
+        Check(hotrow_snapshot_list(handle, Null(names.get()), size, Null(&count)));
+      }
+    }
+  }
+
+  void Checkpoints() {
+    Tables* const tables = AnyTables();
+    hotrow_collection* const handle = tables == nullptr ? nullptr : tables->handle;
+    const auto bytes = std::make_unique<char[]>(3);
+    const hotrow_blob blobs[] = {{"state", Null(bytes.get()), 3}, {Null("state2"), nullptr, 0}};
+    int32_t committed = 0;
+    switch (Below(3)) {
+      case 0:
+        Check(hotrow_checkpoint_begin(handle, Null(blobs), Below(4) - 1 > 2 ? 2 : Below(3)));
+        break;
+      case 1:
+        Check(hotrow_checkpoint_poll(handle, Null(&committed)));
+        break;
+      default:
+        Check(hotrow_checkpoint_wait(handle));
+    }
+  }
+
+  void Saved() {
+    const std::string path = (dir_ / std::to_string(Below(3))).string();
+    const std::string arrays = path + "-arrays";
+    const std::string back = path + "-back";
+    if (Below(4) == 0) {
+      hotrow_export_options out;
+      hotrow_export_options_default(&out, sizeof(out));
+      out.from = Null(path.c_str());
+      out.to = Null(arrays.c_str());
+      out.shard_bytes = OddOr(64);
+      out.memory_bytes = OddOr(1 << 20);
+      if (out.memory_bytes > 1 << 20) out.memory_bytes = 3;
+      Check(hotrow_export(Null(&out)));
+      hotrow_import_options in;
+      hotrow_import_options_default(&in, sizeof(in));
+      in.from = Null(arrays.c_str());
+      in.to = Null(back.c_str());
+      in.store = Rarely() ? "ssd" : nullptr;
+      in.store_memory_bytes = 16 << 20;
+      in.memory_bytes = 1 << 20;
+      Check(hotrow_import(Null(&in)));
+      std::error_code ignored;
+      std::filesystem::remove_all(arrays, ignored);
+      std::filesystem::remove_all(back, ignored);
+      return;
+    }
+    hotrow_saved* saved = nullptr;
+    if (Check(hotrow_saved_open(Null(path.c_str()), &saved)) == HOTROW_OK) saved_.push_back(saved);
+    saved = saved_.empty() ? nullptr : saved_.back();
+    Text([&](char* text, uint64_t size, uint64_t* needed) {
+      return hotrow_saved_describe(saved, text, size, needed);
+    });
+    uint64_t needed = 0;
+    const auto size = static_cast<uint64_t>(Below(5));
+    const auto bytes = std::make_unique<char[]>(size);
+    Check(hotrow_saved_blob(saved, Rarely() ? "none" : Null("state"), bytes.get(), size, &needed));
+    if (saved_.size() > 3) {
+      hotrow_saved_destroy(saved_.front());
+      saved_.erase(saved_.begin());
+    }
+  }
+
+  void Data() {
+    static constexpr std::array<const char*, 6> kSpecs = {
+        "synthetic:tables=2,rows=50,samples=9,dense=1",
+        "synthetic:tables=-1",
+        "synthetic:",
+        "none",
+        "",
+        "table:/nowhere.json"};
+    hotrow_data* data = nullptr;
+    Check(hotrow_data_open(Null(Rarely() ? kSpecs[static_cast<size_t>(Below(6))] : kSpecs[0]), 1,
+                           &data));
+    Text([&](char* text, uint64_t size, uint64_t* needed) {
+      return hotrow_data_describe(data, text, size, needed);
+    });
+    hotrow_reader* reader = nullptr;
+    hotrow_samples* samples = nullptr;
+    Check(
+        hotrow_reader_open(data, Rarely() ? "monday" : Null("train"), OddOr(0), OddOr(2), &reader));
+    hotrow_data_destroy(data);
+    Check(hotrow_samples_create(Null(&samples)));
+    hotrow_samples_view view = {};
+    view.struct_size = Rarely() ? 3 : sizeof(view);
+    Check(hotrow_reader_next(reader, Rarely() ? -1 : 1 + Below(9), samples, Null(&view)));
+    hotrow_samples_destroy(samples);
+    hotrow_reader_destroy(reader);
+  }
+
+  void DestroyStep(size_t i) {
+    hotrow_step_destroy(steps_[i].handle);
+    steps_.erase(steps_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+  void End() {
+    Tables* const tables = AnyTables();
+    if (tables == nullptr) return;
+    if (Below(3) == 0) {
+      if (Check(hotrow_collection_close(tables->handle)) == HOTROW_OK) tables->closed = true;
+    } else if (Below(3) == 0) {
+      hotrow_collection_destroy(tables->handle);
+      tables->handle = nullptr;
+    }
+  }
+
+  // Whatever was refused before, a good step and a good evaluation work.
+  void ExpectWorks(size_t i) {
+    Tables& tables = tables_[i];
+    if (tables.handle == nullptr || tables.closed) return;
+    std::erase_if(steps_, [&](const Step& step) {
+      if (step.tables == i) hotrow_step_destroy(step.handle);
+      return step.tables == i;
+    });
+    const auto batch = MakeBatch(tables, true);
+    const auto matrices =
+        MakeMatrices(tables, batch->batch.batch_size, UnpooledLookups(tables, *batch), true);
+    hotrow_step* step = nullptr;
+    ASSERT_EQ(hotrow_prefetch(tables.handle, &batch->batch, &step), HOTROW_OK)
+        << hotrow_error_message();
+    EXPECT_EQ(hotrow_step_lookup(step, matrices->pooled_or_null, matrices->unpooled.data(),
+                                 matrices->num_unpooled),
+              HOTROW_OK)
+        << hotrow_error_message();
+    EXPECT_EQ(hotrow_step_update(step, matrices->pooled_or_null, matrices->unpooled.data(),
+                                 matrices->num_unpooled, 1),
+              HOTROW_OK)
+        << hotrow_error_message();
+    EXPECT_EQ(hotrow_step_update(step, matrices->pooled_or_null, matrices->unpooled.data(),
+                                 matrices->num_unpooled, 1),
+              HOTROW_FAILED_PRECONDITION);
+    hotrow_step_destroy(step);
+    EXPECT_EQ(hotrow_evaluate(tables.handle, &batch->batch, matrices->pooled_or_null,
+                              matrices->unpooled.data(), matrices->num_unpooled),
+              HOTROW_OK)
+        << hotrow_error_message();
+  }
+
+  std::mt19937_64 random_;
+  const std::filesystem::path dir_;
+  std::vector<Tables> tables_;
+  std::vector<Step> steps_;
+  std::vector<hotrow_saved*> saved_;
+  int64_t good_ = 0;
+};
+
+TEST(CapiFuzzTest, DrawnCallsEndInAStatus) {
+  int64_t good = 0;
+  for (const uint64_t seed : Seeds(RunsSlowTests() ? 300 : 6)) {
+    SCOPED_TRACE("HOTROW_TEST_SEED=" + std::to_string(seed));
+    Fuzzer fuzzer(seed);
+    fuzzer.Run(600);
+    good += fuzzer.good();
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(good, 50);  // not all of it is refused
+}
+
+}  // namespace
+}  // namespace hotrow::test
