@@ -36,7 +36,7 @@ from .options import (
     uniform,
 )
 from .ranks import Communicator, Transport
-from .saved import Saved
+from .saved import Saved, export_portable, import_portable
 
 __version__ = _version()
 
@@ -70,6 +70,8 @@ __all__ = [
     "arrow_batches",
     "constant",
     "errors",
+    "export_portable",
+    "import_portable",
     "normal",
     "uniform",
 ]

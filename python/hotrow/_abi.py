@@ -7,12 +7,13 @@ that a call costs about a microsecond. ctypes releases the GIL while one runs.
 import ctypes
 import json
 import os
-import platform
+import re
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_float, c_int32, c_int64
 from ctypes import c_uint64, c_void_p
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from . import errors
+from ._processor import check_processor
 
 UINT64, INT64, INT32, FLOAT32 = 1, 2, 3, 4
 
@@ -30,20 +31,7 @@ def _load() -> ctypes.CDLL:
         raise ImportError(f"hotrow: {error}") from error
 
 
-def _check_processor() -> None:
-    # The library is compiled for x86-64-v3; without this line an older processor ends the process.
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
-            flags = next((line for line in lines if line.startswith("flags")), "")
-    except OSError:
-        return
-    if flags and not {"avx2", "fma", "bmi2"} <= set(flags.split()):
-        raise ImportError("hotrow: needs a processor with AVX2 and FMA (x86-64-v3)")
-
-
-_check_processor()
+check_processor()
 lib = _load()
 
 
@@ -69,7 +57,7 @@ class Optimizer(Structure):
         ("lr_power", c_float),
         ("l1", c_float),
         ("l2", c_float),
-        ("reserved", c_float),
+        ("ftrl_beta", c_float),
         ("weight_decay_mode", c_char_p),
     ]
 
@@ -86,9 +74,11 @@ class Table(Structure):
         ("optimizer", POINTER(Optimizer)),
         ("initializer", c_char_p),
         ("initializer_value", c_float),
-        ("reserved", c_float),
+        ("max_row_gradient_norm", c_float),
         ("num_embeddings", c_int64),
         ("max_hotness", c_int64),
+        ("read_only_features", POINTER(c_char_p)),
+        ("num_read_only_features", c_int64),
     ]
 
 
@@ -119,8 +109,34 @@ class Options(Structure):
         ("checkpoint_keep", c_int64),
         ("checkpoint_model", c_char_p),
         ("resume", c_int32),
-        ("reserved", c_int32),
+        ("max_gradient_norm", c_float),
         ("init_from", c_char_p),
+    ]
+
+
+class Export(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("from_", c_char_p),
+        ("to", c_char_p),
+        ("shard_bytes", c_int64),
+        ("memory_bytes", c_int64),
+        ("store_memory_bytes", c_int64),
+    ]
+
+
+class Import(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("from_", c_char_p),
+        ("to", c_char_p),
+        ("store", c_char_p),
+        ("store_path", c_char_p),
+        ("store_memory_bytes", c_int64),
+        ("store_disk_bytes", c_int64),
+        ("memory_bytes", c_int64),
+        ("edited", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -197,26 +213,63 @@ _MESSAGE.restype = c_char_p
 _MESSAGE.argtypes = []
 
 
+# What messages call arguments, and what Python calls them.
+_WORDS = {
+    "bags_type": "the dtype of lengths or offsets",
+    "cache_bytes": "cache",
+    "embedding_dim": "dim",
+    "evaluation_staging_bytes": "evaluation_staging",
+    "exchange_feedback_bytes": "exchange_feedback",
+    "feature_names": "features",
+    "ftrl_beta": "beta",
+    "hotrow_checkpoint_begin": "save_checkpoint",
+    "hotrow_settle": "EmbeddingCollection.settle",
+    "learning_rate": "lr",
+    "learning_rate_factor": "lr_factor",
+    "optimizer.kind": "optimizer",
+    "options.memory_bytes": "memory",
+    "options.shard_bytes": "shard",
+    "shard_bytes": "shard",
+    "options.store": "store",
+    "store_disk_bytes": "store.disk_bytes",
+    "store_memory_bytes": "store.memory",
+    "store_path": "store.path",
+    "values_type": "the dtype of ids",
+}
+_ANY_WORD = re.compile(
+    r"(?<![\w.-])(?:"
+    + "|".join(re.escape(word) for word in sorted(_WORDS, key=len, reverse=True))
+    + r")(?![\w-])"
+)
+
+
+def in_words_of_python(message: str) -> str:
+    return _ANY_WORD.sub(lambda match: _WORDS[match.group()], message)
+
+
 def _raise_error(code: int, *_: Any) -> int:
     if code:
-        raise errors.of_status(code, _MESSAGE().decode("utf-8", "replace"))
+        message = _MESSAGE().decode("utf-8", "replace")
+        raise errors.of_status(code, in_words_of_python(message))
     return code
 
 
 def _function(name: str, *arguments: Any) -> Callable[..., int]:
     """A function that returns a status, which becomes an exception."""
-    function = getattr(lib, "hotrow_" + name)
+    function: Any = getattr(lib, "hotrow_" + name)
     function.argtypes = arguments
     function.restype = c_int32
     function.errcheck = _raise_error
-    return function
+    out: Callable[..., int] = function
+    return out
 
 
 def _void(name: str, *arguments: Any) -> Callable[..., None]:
-    function = getattr(lib, "hotrow_" + name)
+    function: Any = getattr(lib, "hotrow_" + name)
     function.argtypes = arguments
     function.restype = None
-    return function
+    out: Callable[..., None] = function
+    return out
 
 
 _TEXT = (c_void_p, c_uint64, POINTER(c_uint64))
@@ -245,6 +298,7 @@ read_rows = _function(
 for_each_row = _function("for_each_row", c_void_p, c_char_p, ROWS_FN, c_void_p)
 flush = _function("flush", c_void_p)
 digest = _function("digest", c_void_p, *_TEXT)
+settle = _function("settle", c_void_p)
 steps = _function("steps", c_void_p, POINTER(c_int64))
 stats = _function("stats", c_void_p, *_TEXT)
 snapshot_announce = _function("snapshot_announce", c_void_p)
@@ -266,6 +320,8 @@ saved_describe = _function("saved_describe", c_void_p, *_TEXT)
 saved_blob = _function(
     "saved_blob", c_void_p, c_char_p, c_void_p, c_uint64, POINTER(c_uint64)
 )
+export_portable = _function("export", POINTER(Export))
+import_portable = _function("import", POINTER(Import))
 data_open = _function("data_open", c_char_p, c_uint64, POINTER(c_void_p))
 data_destroy = _void("data_destroy", c_void_p)
 data_describe = _function("data_describe", c_void_p, *_TEXT)
@@ -286,7 +342,8 @@ _VERSION.argtypes = []
 
 def version() -> str:
     """Of the library."""
-    return _VERSION().decode()
+    out: bytes = _VERSION()
+    return out.decode()
 
 
 def default(kind: type, name: str) -> Any:
@@ -296,7 +353,7 @@ def default(kind: type, name: str) -> Any:
     return out
 
 
-def text_of(function: Callable[..., int], handle: int) -> str:
+def text_of(function: Callable[..., int], handle: Optional[int]) -> str:
     """A text of the library, whatever its length."""
     needed = c_uint64(4096)
     while True:
@@ -310,5 +367,5 @@ def text_of(function: Callable[..., int], handle: int) -> str:
         return buffer.value.decode("utf-8")
 
 
-def json_of(function: Callable[..., int], handle: int) -> Any:
+def json_of(function: Callable[..., int], handle: Optional[int]) -> Any:
     return json.loads(text_of(function, handle))

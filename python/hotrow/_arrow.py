@@ -75,13 +75,14 @@ class _Owned:
             self.struct.release(ctypes.byref(self.struct))
 
 
-def _view(address: int, dtype: np.dtype, begin: int, end: int, owner: Any) -> np.ndarray:
+def _view(address: int, dtype: Any, begin: int, end: int, owner: Any) -> np.ndarray:
     if end <= begin or not address:
         return np.empty(0, dtype=dtype)
     where = address + begin * dtype.itemsize
-    memory = (ctypes.c_char * ((end - begin) * dtype.itemsize)).from_address(where)
+    memory: Any = (ctypes.c_char * ((end - begin) * dtype.itemsize)).from_address(where)
     memory.owner = owner  # as long as an array looks into it
-    return np.frombuffer(memory, dtype=dtype)
+    out: np.ndarray = np.frombuffer(memory, dtype=dtype)
+    return out
 
 
 def _ids(schema: _Schema, array: _Array, offset: int, length: int, name: str, owner: Any) -> Ids:

@@ -2,7 +2,7 @@
 
 import ctypes
 import struct
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -40,15 +40,15 @@ class Jagged(NamedTuple):
 
 Batch = Union[Mapping[str, Any], Jagged]
 
-_ID_TYPES = {
+_ID_TYPES: Dict[Any, int] = {
     np.dtype(np.uint64): _abi.UINT64,
     np.dtype(np.int64): _abi.INT64,
     np.dtype(np.int32): _abi.INT32,
 }
-_BAG_TYPES = {np.dtype(np.int64): _abi.INT64, np.dtype(np.int32): _abi.INT32}
+_BAG_TYPES: Dict[Any, int] = {np.dtype(np.int64): _abi.INT64, np.dtype(np.int32): _abi.INT32}
 _FLOAT32 = np.dtype(np.float32)
 
-_from_buffer = ctypes.c_char.from_buffer
+_from_buffer: Callable[[Any], Any] = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
 
 
@@ -65,7 +65,7 @@ def _names(types: Mapping[np.dtype, int]) -> str:
 
 
 def _array(
-    data: Any, types: Mapping[np.dtype, int], name: str, feature: str, ndim: int = 1
+    data: Any, types: Mapping[Any, int], name: str, feature: str, ndim: int = 1
 ) -> np.ndarray:
     """The array itself; lists, and arrays of other libraries, as numpy sees them."""
     if type(data) is not np.ndarray:
@@ -84,7 +84,8 @@ def _array(
         raise ValueError(
             f"{name} of feature {feature!r}: is not contiguous; take numpy.ascontiguousarray of it"
         )
-    return data
+    out: np.ndarray = data
+    return out
 
 
 _FLOAT_TYPES = {_FLOAT32: _abi.FLOAT32}
@@ -350,7 +351,7 @@ _MATRIX = struct.Struct(_abi.MATRIX_FORMAT)
 _NO_ROWS = np.empty((0, 0), dtype=np.float32)
 
 
-def _matrix(array: Any, rows: int, cols: int, name: str, out: ctypes.Array, at: int) -> None:
+def _matrix(array: Any, rows: int, cols: int, name: str, out: Any, at: int) -> None:
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name}: is {type(array).__name__}, must be a numpy array")
     if array.dtype != _FLOAT32:
@@ -398,7 +399,8 @@ class MatrixWriter:
         """Returns what must be kept until the call has returned."""
         layout = self._layout
         if isinstance(data, Embeddings):
-            pooled, unpooled = data.pooled, data.unpooled
+            pooled: Any = data.pooled
+            unpooled: Mapping[str, np.ndarray] = data.unpooled
         elif isinstance(data, np.ndarray):
             if layout.unpooled:
                 raise TypeError(

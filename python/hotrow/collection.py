@@ -1,6 +1,7 @@
 """EmbeddingCollection: tables that are looked up and trained together."""
 
 import ctypes
+import dataclasses
 import os
 import threading
 from ctypes import byref, c_int32, c_int64, c_void_p
@@ -11,23 +12,11 @@ import numpy as np
 
 from . import _abi, errors
 from .batches import Batch, BatchReader, Embeddings, Layout, MatrixWriter, address
-from .options import Bytes, Memory, Optimizer, RocksDb, Ssd, Store, Table, parse_bytes
+from .options import Bytes, Optimizer, Store, Table, parse_bytes
 from .ranks import Communicator
-from .saved import Saved
+from .saved import Saved, put_store, text as _text
 
 Gradient = Union[Embeddings, np.ndarray, Mapping[str, np.ndarray]]
-
-
-def _text(value: Optional[str], name: str) -> Optional[bytes]:
-    if value is None:
-        return None
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if not isinstance(value, str):
-        raise TypeError(f"{name}: is {value!r}, must be a string")
-    if "\0" in value:
-        raise ValueError(f"{name}: has a NUL in it")
-    return value.encode()
 
 
 def _integer(value: Any, name: str) -> int:
@@ -36,6 +25,12 @@ def _integer(value: Any, name: str) -> int:
     if not -(2**63) <= value < 2**63:
         raise ValueError(f"{name}: is {value}, does not fit in 64 bits")
     return int(value)
+
+
+def _real(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name}: is {value!r}, must be a number")
+    return float(value)
 
 
 def _texts(values: Sequence[str], name: str) -> Any:
@@ -50,12 +45,13 @@ def _c_optimizer(optimizer: Optimizer, place: str) -> Any:
         raise TypeError(f"{place}: is {optimizer!r}, must be one such as hotrow.RowwiseAdagrad()")
     out = _abi.default(_abi.Optimizer, "optimizer")
     out.kind = optimizer.kind.encode()
-    out.learning_rate = optimizer.lr
-    out.weight_decay = optimizer.weight_decay
+    out.learning_rate = _real(optimizer.lr, f"{place}.lr")
+    out.weight_decay = _real(optimizer.weight_decay, f"{place}.weight_decay")
     out.weight_decay_mode = _text(optimizer.weight_decay_mode, f"{place}.weight_decay_mode")
-    for name in ("eps", "beta1", "beta2", "initial_accumulator", "lr_power", "l1", "l2"):
-        if hasattr(optimizer, name):
-            setattr(out, name, getattr(optimizer, name))
+    for field in dataclasses.fields(optimizer):
+        if field.name not in ("lr", "weight_decay", "weight_decay_mode"):
+            name = "ftrl_beta" if field.name == "beta" else field.name
+            setattr(out, name, _real(getattr(optimizer, field.name), f"{place}.{field.name}"))
     return out
 
 
@@ -71,9 +67,14 @@ def _c_table(table: Table, place: str, out: _abi.Table) -> None:
     out.weights_precision = _text(table.weights_precision, f"{place}.weights_precision")
     out.optimizer = ctypes.pointer(_c_optimizer(table.optimizer, f"{place}.optimizer"))
     out.initializer = _text(table.initializer.kind, f"{place}.initializer")
-    out.initializer_value = table.initializer.value
+    out.initializer_value = _real(table.initializer.value, f"{place}.initializer.value")
     out.num_embeddings = _integer(table.num_embeddings, f"{place}.num_embeddings")
     out.max_hotness = _integer(table.max_hotness, f"{place}.max_hotness")
+    out.max_row_gradient_norm = _real(table.max_row_gradient_norm, f"{place}.max_row_gradient_norm")
+    read_only = features if table.frozen else table.read_only_features
+    if read_only:
+        out.read_only_features = _texts(read_only, f"{place}.read_only_features")
+        out.num_read_only_features = len(read_only)
 
 
 class _Scratch(threading.local):
@@ -96,7 +97,7 @@ class Step:
     __slots__ = ("_handle", "_scratch", "_tables", "batch_size", "_sizes", "_ended")
 
     def __init__(
-        self, tables: "EmbeddingCollection", handle: int, batch_size: int, sizes: List[int]
+        self, tables: "EmbeddingCollection", handle: Any, batch_size: int, sizes: List[int]
     ) -> None:
         self._tables = tables  # keeps the collection
         self._scratch = tables._scratch
@@ -193,10 +194,11 @@ class EmbeddingCollection:
 
     tables: at least one. store: where all rows are kept. cache: bytes of memory for rows over the
     store; 0 for hotrow.Memory alone, whose rows are trained where they are kept. max_batch_size: of
-    samples. seed: of the rows' first values. feature_order: of batches and outputs; by default
+    samples. max_gradient_norm: the gradients of all rows of a step together are scaled down to it
+    when they are longer; 0: never. seed: of the rows' first values. feature_order: of batches and outputs; by default
     table by table. prefetch_depth: how many steps may be prefetched beyond the current one, made
-    ready by threads of the collection's own. checkpoint_dir, checkpoint_keep, checkpoint_model, resume: see
-    `save_checkpoint`. init_from: a saved model or a checkpoint of the same tables to start from.
+    ready by threads of the collection's own. checkpoint_dir, checkpoint_keep, checkpoint_model,
+    resume: see `save_checkpoint`. init_from: a saved model or a checkpoint of the same tables to start from.
     threads: 0 takes all processors. communicator: the ranks that share the tables; then calls are
     collective, and exchange_* say in which form rows and gradients travel (docs/ranks.md).
 
@@ -211,6 +213,7 @@ class EmbeddingCollection:
         *,
         store: Store,
         max_batch_size: int,
+        max_gradient_norm: float = 0.0,
         cache: Bytes = 0,
         seed: int = 0,
         feature_order: Optional[Sequence[str]] = None,
@@ -245,7 +248,8 @@ class EmbeddingCollection:
             options.num_feature_order = len(feature_order)
         options.seed = _integer(seed, "seed") & (2**64 - 1)
         options.max_batch_size = _integer(max_batch_size, "max_batch_size")
-        self._put_store(options, store)
+        options.max_gradient_norm = _real(max_gradient_norm, "max_gradient_norm")
+        put_store(options, store)
         options.cache_bytes = parse_bytes(cache, "cache")
         options.cache_policy = _text(cache_policy, "cache_policy")
         options.prefetch_depth = _integer(prefetch_depth, "prefetch_depth")
@@ -284,20 +288,6 @@ class EmbeddingCollection:
         #: The saved model or checkpoint that the tables came from; None: they are new.
         self.restored: Optional[Saved] = Saved(start) if start else None
 
-    @staticmethod
-    def _put_store(options: _abi.Options, store: Store) -> None:
-        if not isinstance(store, (Memory, Ssd, RocksDb)):
-            raise TypeError(
-                f"store: is {store!r}, must be hotrow.Memory, hotrow.Ssd or hotrow.RocksDb"
-            )
-        options.store = store.kind.encode()
-        options.store_memory_bytes = parse_bytes(store.memory, "store.memory")
-        if isinstance(store, Memory):
-            options.store_path = _text(store.snapshot_dir, "store.snapshot_dir")
-        else:
-            options.store_path = _text(store.path, "store.path")
-            options.store_disk_bytes = parse_bytes(store.disk_bytes, "store.disk_bytes")
-
     # ---- What it is ----
 
     @property
@@ -319,14 +309,16 @@ class EmbeddingCollection:
 
     def stats(self) -> Dict[str, Any]:
         """What was counted: of the collection, and in "tiers" of each tier from the top down."""
-        return _abi.json_of(_abi.stats, self._handle)
+        out: Dict[str, Any] = _abi.json_of(_abi.stats, self._handle)
+        return out
 
     def digest(self) -> Dict[str, Any]:
         """Rows and hashes of all tables: {"hash": ..., "tables": [...]}. Reads every row.
 
         Collections with the same hash have the same rows and optimizer state, bit for bit.
         """
-        return _abi.json_of(_abi.digest, self._handle)
+        out: Dict[str, Any] = _abi.json_of(_abi.digest, self._handle)
+        return out
 
     # ---- Training ----
 
@@ -432,6 +424,12 @@ class EmbeddingCollection:
     def flush(self) -> None:
         """Writes changed rows down to the store."""
         _abi.flush(self._handle)
+
+    def settle(self) -> None:
+        """With weight_decay_mode="table": brings every row to where it stands after the last step,
+        so that the next checkpoint can be exported or start other tables. Changes no bit of what
+        follows."""
+        _abi.settle(self._handle)
 
     # ---- Checkpoints ----
 

@@ -36,7 +36,8 @@ class Optimizer:
 
     lr: float = 0.01
     weight_decay: float = 0.0
-    # "l2": the gradient gets weight_decay * w; "decoupled": the row shrinks beside the step.
+    # "l2": the gradient gets weight_decay * w; "decoupled": the row shrinks beside the step;
+    # "table": as "l2", but of all rows in each step, also of those that it does not look up.
     weight_decay_mode: str = "l2"
 
 
@@ -101,6 +102,7 @@ class Ftrl(Optimizer):
     l1: float = 0.0
     l2: float = 0.0
     initial_accumulator: float = 0.0
+    beta: float = 0.0
 
 
 # ---- First values of rows ----
@@ -139,6 +141,9 @@ class Table:
     weights_precision: "fp32", "fp16" or "bf16", in memory and on disk.
     num_embeddings: 0 for any id; otherwise ids lie in [0, num_embeddings).
     max_hotness: the most lookups of a feature in one sample, 0 when that is not known.
+    max_row_gradient_norm: a row's gradient of a step that is longer is scaled down to it; 0: none.
+    read_only_features: of `features`, those whose lookups get no gradient. frozen: all of them:
+    nothing is trained, no row is made, and unseen ids read their first values.
     """
 
     name: str
@@ -150,6 +155,9 @@ class Table:
     weights_precision: str = "fp32"
     num_embeddings: int = 0
     max_hotness: int = 0
+    max_row_gradient_norm: float = 0.0
+    read_only_features: Sequence[str] = ()
+    frozen: bool = False
 
 
 # ---- Stores: where all rows are kept ----

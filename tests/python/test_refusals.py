@@ -103,16 +103,17 @@ class RefusalsTest(unittest.TestCase):
         refused(ValueError, "prefetch_depth", prefetch_depth=99)
         refused(ValueError, "resume", resume=True)
         refused(ValueError, "disk_bytes", store=hotrow.Ssd("/tmp/x", disk_bytes=0), cache="8MiB")
-        refused(ValueError, "tables[0]", [hotrow.Table("items", 0)])
+        refused(ValueError, "tables[0]: dim", [hotrow.Table("items", 0)])
         refused(TypeError, "tables[0]", ["items"])
         refused(TypeError, "tables[0].features", [hotrow.Table("items", 4, "item")])
         refused(ValueError, "pooling", [hotrow.Table("items", 4, pooling="max")])
         refused(ValueError, "weights_precision", [hotrow.Table("a", 4, weights_precision="int3")])
         refused(TypeError, "optimizer", [hotrow.Table("items", 4, optimizer="sgd")])
-        refused(ValueError, "learning_rate", [hotrow.Table("a", 4, optimizer=hotrow.Sgd(lr=-1))])
+        refused(ValueError, "lr must", [hotrow.Table("a", 4, optimizer=hotrow.Sgd(lr=-1))])
         refused(ValueError, "twice", [hotrow.Table("items", 4, ["a"]), hotrow.Table("b", 4, ["a"])])
         refused(RuntimeError, "none", init_from="/none")
         refused(MemoryError, "memory", store=hotrow.Memory("1KiB"))
+        refused(ValueError, "budget_bytes", cache=2**63 - 1)
 
     def test_files(self):
         with self.assertRaises(hotrow.Error):
