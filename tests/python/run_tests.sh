@@ -1,22 +1,37 @@
 #!/usr/bin/env bash
-# Tests the Python package in a virtual environment of its own, laid out as a wheel lays it out.
-#   tests/python/run_tests.sh SOURCE_DIR LIBRARY FOLDER PYTHON
-# Exit status 77: skipped, the reason is in the output.
+# Tests the Python package in a fresh virtual environment: a wheel as its users install it, or a
+# build laid out in the same way.
+#   tests/python/run_tests.sh --wheel WHEEL FOLDER PYTHON [TEST ...]
+#   tests/python/run_tests.sh --build LIBRARY PROGRAM FOLDER PYTHON [TEST ...]
+# TEST: as `python -m unittest` takes them. Exit status 77: skipped, the reason is in the output.
 set -euo pipefail
-source=$1 library=$2 folder=$3 python=$4
+source=$(cd "$(dirname "$0")/../.." && pwd)
+mode=$1
+case $mode in
+  --wheel) wheel=$2 folder=$3 python=$4; shift 4 ;;
+  --build) library=$2 program=$3 folder=$4 python=$5; shift 5 ;;
+  *) echo "run_tests.sh: $mode: --wheel or --build"; exit 2 ;;
+esac
 
 skip() { echo "skipped: $*"; exit 77; }
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || skip "needs Python 3.10 or newer"
-"$python" -c 'import numpy' 2>/dev/null || skip "numpy is not installed (python3-numpy)"
 "$python" -c 'import venv' 2>/dev/null || skip "venv is not installed (python3-venv)"
 
 rm -rf "$folder"
 mkdir -p "$folder"
-"$python" -m venv --system-site-packages --without-pip "$folder/venv"
-site=$("$folder/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-cp -r "$source/python/hotrow" "$site/"
-mkdir -p "$site/hotrow/lib"
-cp -L "$library" "$site/hotrow/lib/libhotrow.so.1"
+if [[ $mode == --wheel ]]; then
+  "$python" -m venv "$folder/venv"
+  "$folder/venv/bin/pip" install -q --disable-pip-version-check "$wheel"
+  "$folder/venv/bin/python" "$source/tests/python/check_wheel.py" "$wheel"
+else
+  "$python" -c 'import numpy' 2>/dev/null || skip "numpy is not installed (python3-numpy)"
+  "$python" -m venv --system-site-packages --without-pip "$folder/venv"
+  site=$("$folder/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  cp -r "$source/python/hotrow" "$site/"
+  mkdir -p "$site/hotrow/lib" "$site/hotrow/bin"
+  cp -L "$library" "$site/hotrow/lib/libhotrow.so.1"
+  ln -s "$program" "$site/hotrow/bin/hotrow"
+fi
 cd "$source/tests/python"
-env -u PYTHONPATH -u HOTROW_LIBRARY PYTHONDONTWRITEBYTECODE=1 \
-  "$folder/venv/bin/python" -W error::ResourceWarning -m unittest "${@:5}"
+env -u PYTHONPATH -u HOTROW_LIBRARY -u HOTROW_PROGRAM PYTHONDONTWRITEBYTECODE=1 \
+  "$folder/venv/bin/python" -W error::ResourceWarning -m unittest "$@"

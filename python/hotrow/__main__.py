@@ -1,0 +1,30 @@
+"""The command `hotrow` (`python -m hotrow`): plans, trains, inspects, verifies and converts.
+
+It is a program beside this package, which takes the place of the interpreter.
+"""
+
+import os
+import sys
+from typing import NoReturn
+
+from ._processor import check_processor
+
+
+def program() -> str:
+    """Its path. HOTROW_PROGRAM: for work on hotrow itself, one that lies elsewhere."""
+    return os.environ.get("HOTROW_PROGRAM") or os.path.join(
+        os.path.dirname(os.path.abspath(__file__)), "bin", "hotrow"
+    )
+
+
+def main() -> NoReturn:
+    path = program()
+    try:
+        check_processor()
+        os.execv(path, ["hotrow", *sys.argv[1:]])
+    except (ImportError, OSError) as error:
+        sys.exit(f"hotrow: {path}: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The command `hotrow`, as the package starts it."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import hotrow.__main__
+
+HAS_PROGRAM = os.path.exists(hotrow.__main__.program())
+
+
+def command(*arguments, **changes):
+    return subprocess.run([sys.executable, "-m", "hotrow", *arguments], capture_output=True,
+                          text=True, timeout=120, check=False, **changes)
+
+
+@unittest.skipUnless(HAS_PROGRAM, "this build has no program")
+class CommandTest(unittest.TestCase):
+    def test_help(self):
+        self.assertIn("train MODEL", command("--help").stdout)
+        wrong = command("fly")
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn("fly", wrong.stderr)
+        script = os.path.join(os.path.dirname(sys.executable), "hotrow")
+        if os.path.exists(script):
+            out = subprocess.run([script, "--help"], capture_output=True, text=True, check=True)
+            self.assertIn("train MODEL", out.stdout)
+
+    def test_train(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = os.path.join(folder, "report.json")
+            done = command("train", "dlrm", "--data=synthetic:tables=2,rows=50,samples=500",
+                           "--batch_size=100", f"--report={report}", f"--save_dir={folder}/model")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(report, encoding="utf-8") as file:
+                self.assertIn("tables_hash", json.dumps(json.load(file)))
+            # The package reads what the program wrote.
+            self.assertEqual(hotrow.Saved(f"{folder}/model").model, "dlrm")
+        self.assertEqual(command("train", "resnet").returncode, 2)
+
+    def test_no_program(self):
+        out = command("--help", env={**os.environ, "HOTROW_PROGRAM": "/nowhere/hotrow"})
+        self.assertEqual(out.returncode, 1)
+        self.assertIn("/nowhere/hotrow", out.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
