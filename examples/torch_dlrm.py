@@ -1,0 +1,127 @@
+"""DLRM (Naumov et al. 2019) on data in the layout of Criteo's click logs, in PyTorch.
+
+    python examples/torch_dlrm.py --data=criteo:day_0
+    python examples/torch_dlrm.py                        # generated clicks
+
+13 counts go through an MLP, 26 categories through tables of any size, and a second MLP reads the
+counts' vector and the products of all pairs of vectors.
+"""
+
+import argparse
+from typing import Dict, Iterator, List, Tuple
+
+import numpy as np
+import torch
+from torch import nn
+
+import hotrow
+import hotrow.torch
+from training import Losses
+
+Batch = Tuple[torch.Tensor, Dict[str, torch.Tensor], torch.Tensor]
+
+
+def mlp(sizes: List[int], last: bool) -> nn.Sequential:
+    """last: with a ReLU behind the last layer, too."""
+    layers: List[nn.Module] = []
+    for at, (before, after) in enumerate(zip(sizes, sizes[1:])):
+        layers.append(nn.Linear(before, after))
+        if last or at + 2 < len(sizes):
+            layers.append(nn.ReLU())
+    return nn.Sequential(*layers)
+
+
+class Dlrm(nn.Module):
+    def __init__(
+        self, tables: hotrow.torch.EmbeddingCollection, features: List[str], num_dense: int, dim: int
+    ) -> None:
+        super().__init__()
+        self.tables = tables
+        self.features = features
+        self.bottom = mlp([num_dense, 128, 64, dim], last=True)
+        pairs = len(features) * (len(features) + 1) // 2
+        self.top = mlp([dim + pairs, 256, 128, 1], last=False)
+        vectors = len(features) + 1
+        self.register_buffer("pairs", torch.tril_indices(vectors, vectors, -1), persistent=False)
+
+    def forward(self, dense: torch.Tensor, ids: Dict[str, torch.Tensor]) -> torch.Tensor:
+        """dense: [B, num_dense]. The logits [B]."""
+        counts = self.bottom(dense)
+        embeddings = self.tables(ids).pooled.view(len(dense), len(self.features), -1)
+        vectors = torch.cat([counts[:, None], embeddings], dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2))
+        products = products[:, self.pairs[0], self.pairs[1]]
+        return self.top(torch.cat([counts, products], dim=1))[:, 0]
+
+
+def batches(
+    data: hotrow.Data, features: List[str], size: int, split: str = "train", first: int = 0
+) -> Iterator[Batch]:
+    """Dense features, the ids of each category and labels, as tensors over the reader's memory."""
+    for samples in data.batches(size, split, first_sample=first):
+        ids = samples.ids.values.view(np.int64).reshape(len(features), len(samples))
+        yield (
+            torch.from_numpy(samples.dense),
+            {name: torch.from_numpy(column) for name, column in zip(features, ids)},
+            torch.from_numpy(samples.labels[:, 0]),
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default="synthetic:tables=26,rows=100000,samples=400000")
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--store", help="a directory on an SSD; without one rows are in memory")
+    parser.add_argument("--checkpoints", help="a directory; a run that was killed goes on from it")
+    parser.add_argument("--plot", default="torch_dlrm.png")
+    arguments = parser.parse_args()
+
+    torch.manual_seed(1)
+    data = hotrow.Data(arguments.data, seed=1)
+    features = [feature["name"] for feature in data.features]
+    if arguments.store:
+        place = dict(
+            store=hotrow.Ssd(arguments.store, disk_bytes="200GB", memory="2GB"), cache="2GB"
+        )
+    else:
+        place = dict(store=hotrow.Memory("4GB"))
+    tables = hotrow.torch.EmbeddingCollection(
+        [hotrow.Table(name, arguments.dim, optimizer=hotrow.RowwiseAdagrad(lr=0.05))
+         for name in features],
+        feature_order=features, max_batch_size=arguments.batch, seed=1, prefetch_depth=2,
+        checkpoint_dir=arguments.checkpoints, resume=arguments.checkpoints is not None, **place,
+    )
+    with tables:
+        model = Dlrm(tables, features, data.num_dense, arguments.dim)
+        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.02)
+        state = {"model": model, "optimizer": optimizer}
+        tables.restore(state)
+
+        loss_of = nn.BCEWithLogitsLoss()
+        losses = Losses(total=-(-data.num_samples["train"] // arguments.batch))
+        source = batches(data, features, arguments.batch, first=tables.steps * arguments.batch)
+        for dense, ids, labels in losses.bar(hotrow.torch.prefetch(source, tables, depth=2)):
+            optimizer.zero_grad()
+            loss = loss_of(model(dense, ids), labels)
+            loss.backward()  # the rows move here
+            optimizer.step()
+            losses.add(loss.item())
+            if arguments.checkpoints and tables.steps % 1000 == 0:
+                tables.collection.wait_checkpoint()
+                tables.save_checkpoint(state, wait=False)
+
+        model.eval()
+        with torch.no_grad():
+            held_out = [
+                (loss_of(model(dense, ids), labels).item(), len(labels))
+                for dense, ids, labels in batches(data, features, arguments.batch, "valid")
+            ]
+        if held_out:
+            mean = sum(loss * size for loss, size in held_out) / sum(size for _, size in held_out)
+            print(f"loss on data not trained on: {mean:.4f}")
+        losses.plot(arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
