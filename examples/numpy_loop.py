@@ -53,7 +53,7 @@ def make_tables(data: hotrow.Data, arguments: argparse.Namespace) -> hotrow.Embe
 def prefetched(
     batches: Iterable[hotrow.Samples], tables: hotrow.EmbeddingCollection
 ) -> Iterator[Tuple[hotrow.Samples, hotrow.Step]]:
-    """Batches with their steps, each begun before the one before it ends: its rows come meanwhile."""
+    """Batches with their steps. Each begins before the one before it ends: rows come meanwhile."""
     before = None
     for batch in batches:
         step = tables.prefetch(batch.ids)

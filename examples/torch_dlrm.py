@@ -33,7 +33,11 @@ def mlp(sizes: List[int], last: bool) -> nn.Sequential:
 
 class Dlrm(nn.Module):
     def __init__(
-        self, tables: hotrow.torch.EmbeddingCollection, features: List[str], num_dense: int, dim: int
+        self,
+        tables: hotrow.torch.EmbeddingCollection,
+        features: List[str],
+        num_dense: int,
+        dim: int,
     ) -> None:
         super().__init__()
         self.tables = tables

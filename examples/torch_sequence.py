@@ -48,7 +48,12 @@ class Walks:
 
 class Sequence(nn.Module):
     def __init__(
-        self, tables: hotrow.torch.EmbeddingCollection, dim: int, length: int, heads: int, layers: int
+        self,
+        tables: hotrow.torch.EmbeddingCollection,
+        dim: int,
+        length: int,
+        heads: int,
+        layers: int,
     ) -> None:
         super().__init__()
         self.tables = tables

@@ -34,7 +34,8 @@ class Shop:
         return torch.randint(limit, shape, generator=self._random)
 
     def _bought(self, users: torch.Tensor, *shape: int) -> torch.Tensor:
-        taste = torch.where(self._below(10, *shape) > 0, users % TASTES, self._below(TASTES, *shape))
+        own = self._below(10, *shape) > 0
+        taste = torch.where(own, users % TASTES, self._below(TASTES, *shape))
         return self._below(self.items // TASTES, *shape) * TASTES + taste
 
     def batch(self, size: int) -> Dict[str, Any]:

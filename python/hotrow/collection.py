@@ -195,12 +195,13 @@ class EmbeddingCollection:
     tables: at least one. store: where all rows are kept. cache: bytes of memory for rows over the
     store; 0 for hotrow.Memory alone, whose rows are trained where they are kept. max_batch_size: of
     samples. max_gradient_norm: the gradients of all rows of a step together are scaled down to it
-    when they are longer; 0: never. seed: of the rows' first values. feature_order: of batches and outputs; by default
-    table by table. prefetch_depth: how many steps may be prefetched beyond the current one, made
-    ready by threads of the collection's own. checkpoint_dir, checkpoint_keep, checkpoint_model,
-    resume: see `save_checkpoint`. init_from: a saved model or a checkpoint of the same tables to start from.
-    threads: 0 takes all processors. communicator: the ranks that share the tables; then calls are
-    collective, and exchange_* say in which form rows and gradients travel (docs/ranks.md).
+    when they are longer; 0: never. seed: of the rows' first values. feature_order: of batches and
+    outputs; by default table by table. prefetch_depth: how many steps may be prefetched beyond the
+    current one, made ready by threads of the collection's own. checkpoint_dir, checkpoint_keep,
+    checkpoint_model, resume: see `save_checkpoint`. init_from: a saved model or a checkpoint of the
+    same tables to start from. threads: 0 takes all processors. communicator: the ranks that share
+    the tables; then calls are collective, and exchange_* say in which form rows and gradients
+    travel (docs/ranks.md).
 
     Neither cache, prefetch depth, store nor threads change a bit of the result.
 

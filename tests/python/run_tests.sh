@@ -4,12 +4,15 @@
 #   tests/python/run_tests.sh --wheel WHEEL FOLDER PYTHON [TEST ...]
 #   tests/python/run_tests.sh --build LIBRARY PROGRAM FOLDER PYTHON [TEST ...]
 # TEST: as `python -m unittest` takes them. Exit status 77: skipped, the reason is in the output.
+# Environment: HOTROW_TEST_PYTHON is another interpreter than PYTHON for a build, whose packages the
+# tests see; with torch there the tests of hotrow.torch run, and with HOTROW_PYTHON_TORCH=1 they
+# fail where it is missing. A build's tests install nothing.
 set -euo pipefail
 source=$(cd "$(dirname "$0")/../.." && pwd)
 mode=$1
 case $mode in
   --wheel) wheel=$2 folder=$3 python=$4; shift 4 ;;
-  --build) library=$2 program=$3 folder=$4 python=$5; shift 5 ;;
+  --build) library=$2 program=$3 folder=$4 python=${HOTROW_TEST_PYTHON:-$5}; shift 5 ;;
   *) echo "run_tests.sh: $mode: --wheel or --build"; exit 2 ;;
 esac
 
@@ -27,6 +30,10 @@ else
   "$python" -c 'import numpy' 2>/dev/null || skip "numpy is not installed (python3-numpy)"
   "$python" -m venv --system-site-packages --without-pip "$folder/venv"
   site=$("$folder/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  # Packages of $python, also where it is that of a virtual environment itself.
+  for kind in purelib platlib; do
+    "$python" -c "import sysconfig; print(sysconfig.get_path('$kind'))"
+  done > "$site/outer.pth"
   cp -r "$source/python/hotrow" "$site/"
   mkdir -p "$site/hotrow/lib" "$site/hotrow/bin"
   cp -L "$library" "$site/hotrow/lib/libhotrow.so.1"
