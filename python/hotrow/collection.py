@@ -281,6 +281,9 @@ class EmbeddingCollection:
         finally:
             _abi.context_destroy(context)
         self._address = handle.value
+        self.prefetch_depth: int = prefetch_depth
+        #: Ranks that share the tables.
+        self.world_size: int = 1 if communicator is None else communicator.world_size
         self._dims = {table.name: table.dim for table in tables}
         description = _abi.json_of(_abi.collection_describe, self._handle)
         self._layout = Layout(description)

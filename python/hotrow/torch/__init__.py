@@ -1,0 +1,15 @@
+"""hotrow's tables inside PyTorch models: docs/python.md. Needs torch 2.4 or newer; hotrow itself
+imports and links none.
+
+    import hotrow, hotrow.torch
+    tables = hotrow.torch.EmbeddingCollection([hotrow.Table("items", dim=64)],
+                                              store=hotrow.Memory("1GB"), max_batch_size=1024)
+    vectors = tables({"items": ids})       # vectors.pooled: [B, 64]
+    loss(vectors.pooled).backward()        # moves the rows, too
+"""
+
+from .module import EmbeddingCollection
+from .outputs import Embeddings
+from .prefetch import prefetch
+
+__all__ = ["EmbeddingCollection", "Embeddings", "prefetch"]

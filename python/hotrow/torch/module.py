@@ -1,0 +1,211 @@
+"""EmbeddingCollection: tables as a module of a model."""
+
+import contextlib
+import io
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+
+import torch
+from torch import nn
+
+from .. import collection as core
+from ..options import Table
+from .features import encode
+from .ops import evaluate, lookup
+from .outputs import Embeddings
+from .passes import Passes
+
+_RNG = "torch.rng"
+
+
+class _Schedule(torch.optim.Optimizer):
+    """Its lr (1.0) multiplies the tables' learning rates. step does nothing."""
+
+    def __init__(self, anchor: torch.Tensor, passes: Passes) -> None:
+        super().__init__([anchor], {"lr": 1.0})
+        passes.parameters = self.param_groups[0]
+        self._passes = passes
+        self._opt_called = True  # schedulers warn where step was not called before theirs
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict(state_dict)
+        self._passes.parameters = self.param_groups[0]
+
+    def step(self, closure: Any = None) -> Any:
+        return None if closure is None else closure()
+
+
+def _plain(value: Any) -> Any:
+    """The module within those of torch that wrap one, so that names do not depend on them."""
+    while True:
+        if isinstance(value, nn.parallel.DistributedDataParallel):
+            value = value.module
+        elif isinstance(value, nn.Module) and "_orig_mod" in value._modules:  # torch.compile's
+            value = value._modules["_orig_mod"]
+        else:
+            return value
+
+
+class EmbeddingCollection(nn.Module):
+    """hotrow.EmbeddingCollection as a module whose backward moves the rows.
+
+        tables = hotrow.torch.EmbeddingCollection(
+            [hotrow.Table("items", 64, ["item"], optimizer=hotrow.RowwiseAdagrad(lr=0.02))],
+            store=hotrow.Memory("1GB"), max_batch_size=1024)
+        vectors = tables({"item": ids})           # vectors["item"], vectors.pooled: [B, 64]
+        head(vectors.pooled).sum().backward()     # rows have moved
+
+    tables: a list of hotrow.Table, with the arguments of hotrow.EmbeddingCollection, or one that is
+    there already (`collection`). gradient_division: with several ranks gradients are divided by
+    their number, as DistributedDataParallel and TorchRec do; rows then move by the mean over ranks
+    of each rank's gradient.
+
+    It has no parameters: rows belong to their own optimizer, and no state_dict, DistributedData-
+    Parallel or torch optimizer sees them (save_checkpoint does). Each lookup in training mode, with
+    gradients enabled, is a step; its backward comes before the next lookup, and updates the rows
+    once. In eval mode, or under torch.no_grad, nothing changes.
+
+    Tables are in host memory. Ids on a GPU are copied, and the outputs go back to that GPU through
+    pinned memory.
+    """
+
+    def __init__(
+        self,
+        tables: Union[core.EmbeddingCollection, Sequence[Table]],
+        *,
+        gradient_division: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if isinstance(tables, core.EmbeddingCollection):
+            if options:
+                raise TypeError(f"{next(iter(options))}: belongs to the collection that is given")
+            self.collection = tables
+        else:
+            self.collection = core.EmbeddingCollection(tables, **options)
+        layout = self.collection._layout
+        ranks = self.collection.world_size
+        self._passes = Passes(self.collection, 1.0 / ranks if gradient_division else 1.0)
+        self._number = self._passes.number
+        self._features = list(layout.names)
+        self._columns = {name: (at.start, at.stop) for name, at in layout.columns.items()}
+        self._unpooled = [name for name, _ in layout.unpooled]
+        self._anchor = torch.zeros((), requires_grad=True)
+        #: A torch.optim.Optimizer for schedulers: its lr multiplies the tables' learning rates.
+        self.optimizer = _Schedule(self._anchor, self._passes)
+
+    def forward(self, features: Any) -> Embeddings:
+        """features: a dict with tensors for each feature (entries of other names are passed over):
+            [B] or [B, h] ids; (values [N], lengths [B]); hotrow.Bags; a nested tensor; anything
+            with values() and lengths() or offsets();
+        or anything like TorchRec's KeyedJaggedTensor: keys(), values(), lengths() or offsets().
+        Ids are int64 or int32. Under autocast outputs have its type.
+        """
+        encoded = encode(features, self._features)
+        if self.training and torch.is_grad_enabled():
+            out = lookup(self._anchor, self._number, *encoded)[1:]
+        else:
+            out = evaluate(self._number, *encoded)
+        kind = encoded.values[0].device.type
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+            out = [part.to(dtype) for part in out]
+        return Embeddings(self._columns, out[0], dict(zip(self._unpooled, out[1:])))
+
+    @contextlib.contextmanager
+    def no_update(self) -> Iterator[None]:
+        """Passes within it add up their gradients, as within DistributedDataParallel.no_sync; the
+        first pass after it moves the rows once, by the sum. Forward and backward of a pass are both
+        within it. max_batch_size holds for all passes of a sum together. Rows are read twice, which
+        hotrow.torch.prefetch(accumulate=) spares."""
+        before, self._passes.collecting = self._passes.collecting, True
+        try:
+            yield
+        finally:
+            self._passes.collecting = before
+
+    def set_grad_scaler(self, scaler: Optional[Any]) -> None:
+        """A torch.amp.GradScaler whose scale the losses carry: gradients are divided by it. Where
+        some are not finite, this rank's are taken as zero, as the scaler skips the dense step."""
+        self._passes.grad_scaler = scaler
+
+    # ---- Checkpoints ----
+
+    def save_checkpoint(
+        self, state: Optional[Mapping[str, Any]] = None, *, wait: bool = True
+    ) -> None:
+        """One atomic checkpoint of the tables and of what belongs to them, in checkpoint_dir.
+
+        state: by name, modules, optimizers, schedulers and samplers (anything with state_dict), and
+        values that torch.save takes. The schedule of the tables, and with one rank the state of
+        torch's random numbers, come with it. With several ranks those of rank 0 count. wait: as in
+        hotrow.EmbeddingCollection.save_checkpoint.
+        """
+        state = dict(state or {})
+        if self.collection.world_size == 1:
+            state[_RNG] = torch.get_rng_state()
+        state["torch.tables"] = self.optimizer
+        blobs = {}
+        for name, value in state.items():
+            value = _plain(value)
+            buffer = io.BytesIO()
+            torch.save(value.state_dict() if hasattr(value, "state_dict") else value, buffer)
+            blobs[name] = buffer.getbuffer()
+        self.collection.save_checkpoint(blobs, wait=wait)
+
+    def restore(self, state: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:
+        """Loads what the checkpoint that the tables came from holds of `state`, into its modules,
+        optimizers and so on; values that have no load_state_dict are passed over. Returns all other
+        values of the checkpoint by name; {}: the tables are new. A name that it lacks is a
+        KeyError."""
+        saved = self.collection.restored
+        if saved is None:
+            return {}
+        load = dict(state or {})
+        load["torch.tables"] = self.optimizer
+        for name, target in load.items():
+            if hasattr(target, "load_state_dict"):
+                _plain(target).load_state_dict(_load(saved[name]))
+        if _RNG in saved and self.collection.world_size == 1:
+            torch.set_rng_state(_load(saved[_RNG]))
+        return {
+            name: _load(saved[name])
+            for name in saved
+            if name != _RNG and not hasattr(load.get(name), "load_state_dict")
+        }
+
+    # ---- What the collection says ----
+
+    @property
+    def feature_names(self) -> List[str]:
+        return list(self._features)
+
+    @property
+    def pooled_dim(self) -> int:
+        return self.collection.pooled_dim
+
+    @property
+    def steps(self) -> int:
+        """Updates so far, those of what it started from included."""
+        return self.collection.steps
+
+    def digest(self) -> Dict[str, Any]:
+        return self.collection.digest()
+
+    def close(self) -> None:
+        """Ends the store in good order. The module is not used any more."""
+        self._passes.end()
+        self.collection.close()
+
+    def __enter__(self) -> "EmbeddingCollection":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._passes.end()
+            self.collection.__exit__(kind, error, traceback)
+
+
+def _load(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

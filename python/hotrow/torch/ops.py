@@ -1,0 +1,88 @@
+"""The operators hotrow::lookup, hotrow::update and hotrow::evaluate, with what torch.compile needs
+to keep one graph around them. `tables` is a number of passes.find; the rest is Encoded.
+
+lookup's first output is a token that names the pass; its backward gives it to update. `anchor` is a
+tensor that requires a gradient, so that autograd records lookup, and update returns that (zero)
+gradient, so that no compiler takes update for dead code.
+"""
+
+from typing import Any, List, Optional
+
+import torch
+
+from . import passes
+from .features import Encoded, batch_size_of
+
+_LIBRARY = torch.library.Library("hotrow", "DEF")
+_FEATURES = "Tensor[] values, Tensor[] bags, Tensor[] weights, int[] kinds, int[] keys"
+_LIBRARY.define(f"lookup(Tensor anchor, int tables, {_FEATURES}) -> Tensor[]")
+_LIBRARY.define(f"evaluate(int tables, {_FEATURES}) -> Tensor[]")
+_LIBRARY.define("update(Tensor anchor, int tables, Tensor token, Tensor[] gradients) -> Tensor")
+
+
+def _lookup(anchor, tables, values, bags, weights, kinds, keys):  # type: ignore[no-untyped-def]
+    return passes.find(tables).lookup(Encoded(values, bags, weights, list(kinds), list(keys)))
+
+
+def _evaluate(tables, values, bags, weights, kinds, keys):  # type: ignore[no-untyped-def]
+    return passes.find(tables).evaluate(Encoded(values, bags, weights, list(kinds), list(keys)))
+
+
+def _update(anchor, tables, token, gradients):  # type: ignore[no-untyped-def]
+    passes.find(tables).update(int(token), gradients)
+    return torch.zeros_like(anchor)
+
+
+for _name, _function in (("lookup", _lookup), ("evaluate", _evaluate), ("update", _update)):
+    _LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
+
+
+def _shapes(tables: int, encoded: Encoded) -> List[torch.Tensor]:
+    layout = passes.find(tables).layout
+    rows = batch_size_of(encoded)
+    like = encoded.values[0]
+    out = [like.new_empty((rows, layout.pooled_dim), dtype=torch.float32)]
+    for index, (_, dim) in zip(layout.unpooled_indices, layout.unpooled):
+        if encoded.keys:
+            count = torch.library.get_ctx().new_dynamic_size()
+        else:
+            count = encoded.values[index].numel()
+        out.append(like.new_empty((count, dim), dtype=torch.float32))
+    return out
+
+
+@torch.library.register_fake("hotrow::lookup", lib=_LIBRARY)
+def _(anchor, tables, values, bags, weights, kinds, keys):  # type: ignore[no-untyped-def]
+    encoded = Encoded(values, bags, weights, kinds, keys)
+    return [torch.empty((), dtype=torch.int64), *_shapes(tables, encoded)]
+
+
+@torch.library.register_fake("hotrow::evaluate", lib=_LIBRARY)
+def _(tables, values, bags, weights, kinds, keys):  # type: ignore[no-untyped-def]
+    return _shapes(tables, Encoded(values, bags, weights, kinds, keys))
+
+
+@torch.library.register_fake("hotrow::update", lib=_LIBRARY)
+def _(anchor, tables, token, gradients):  # type: ignore[no-untyped-def]
+    return torch.empty_like(anchor)
+
+
+def _setup(ctx: Any, inputs: Any, output: List[torch.Tensor]) -> None:
+    ctx.tables = inputs[1]
+    # torch takes any empty list for one of tensors, also `keys`.
+    ctx.lists = [len(inputs[2]), len(inputs[3]), len(inputs[4])]
+    ctx.no_keys = not inputs[6]
+    ctx.save_for_backward(inputs[0], output[0])
+
+
+def _backward(ctx: Any, gradients: List[Optional[torch.Tensor]]) -> Any:
+    anchor, token = ctx.saved_tensors
+    moved = torch.ops.hotrow.update.default(anchor, ctx.tables, token, list(gradients[1:]))
+    values, bags, weights = ([None] * count for count in ctx.lists)
+    return moved, None, values, bags, weights, None, [] if ctx.no_keys else None
+
+
+torch.library.register_autograd("hotrow::lookup", _backward, setup_context=_setup, lib=_LIBRARY)
+
+lookup = torch.ops.hotrow.lookup.default
+evaluate = torch.ops.hotrow.evaluate.default

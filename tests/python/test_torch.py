@@ -1,0 +1,430 @@
+"""Tables in a torch model: the rows that numpy steps give, whatever way a batch takes."""
+
+import unittest
+
+import numpy as np
+from torch_or_skip import torch
+
+import hotrow
+import hotrow.torch
+
+DIM = 4
+NAMES = ["item", "seen", "played"]
+
+
+def make(kind=hotrow.torch.EmbeddingCollection, **changes):
+    arguments = dict(store=hotrow.Memory("16MiB"), cache="8MiB", max_batch_size=64, seed=3)
+    arguments.update(changes)
+    return kind(
+        [
+            hotrow.Table("items", DIM, ["item", "seen"], optimizer=hotrow.Adam(lr=0.1)),
+            hotrow.Table("plays", 3, ["played"], pooling="none", optimizer=hotrow.Sgd(lr=0.5)),
+        ],
+        **arguments,
+    )
+
+
+def batch_of(seed, size=6):
+    """seen: two ids for each sample; played: any number."""
+    random = torch.Generator().manual_seed(seed)
+
+    def ids(*shape):
+        return torch.randint(0, 40, shape, generator=random)
+
+    lengths = torch.randint(0, 4, (size,), generator=random)
+    return {"item": ids(size), "seen": ids(size, 2), "played": (ids(int(lengths.sum())), lengths)}
+
+
+class Keyed:
+    """What of KeyedJaggedTensor is used."""
+
+    def __init__(self, batch, names, offsets=False):
+        parts = [self.part(batch, name) for name in names]
+        self._names = names
+        self._values = torch.cat([values for values, _ in parts])
+        self._lengths = torch.cat([lengths for _, lengths in parts])
+        self._offsets = torch.cat([torch.zeros(1, dtype=torch.int64), self._lengths.cumsum(0)])
+        if offsets:
+            self._lengths = None
+
+    @staticmethod
+    def part(batch, name):
+        ids = batch[name]
+        if isinstance(ids, tuple):
+            return ids
+        hotness = ids.shape[1] if ids.ndim == 2 else 1
+        return ids.reshape(-1), torch.full((len(ids),), hotness)
+
+    def keys(self):
+        return self._names
+
+    def values(self):
+        return self._values
+
+    def lengths_or_none(self):
+        return self._lengths
+
+    def offsets(self):
+        return self._offsets
+
+
+class Model(torch.nn.Module):
+    def __init__(self, tables, seed=0):
+        super().__init__()
+        self.tables = tables
+        torch.manual_seed(seed)
+        self.head = torch.nn.Linear(2 * DIM, 1)
+        self.plays = torch.nn.Linear(3, 1)
+
+    def forward(self, batch):
+        vectors = self.tables(batch)
+        plays = torch.tanh(self.plays(vectors["played"])).sum()
+        return torch.tanh(self.head(vectors.pooled)).sum() + plays
+
+
+def train(model, batches, form=lambda batch: batch, forward=None):
+    """Returns the losses and the tables' hash."""
+    forward = model if forward is None else forward
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    for batch in batches:
+        loss = forward(form(batch))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model.tables.digest()["hash"]
+
+
+def trained(count=3, **arguments):
+    with make() as tables:
+        return train(Model(tables), [batch_of(seed) for seed in range(count)], **arguments)
+
+
+class StepsTest(unittest.TestCase):
+    def test_a_backward_moves_rows_as_an_update_does(self):
+        batch = batch_of(0)
+        with make() as tables, make(hotrow.EmbeddingCollection) as plain:
+            step = plain.prefetch(
+                {
+                    "item": batch["item"].numpy(),
+                    "seen": batch["seen"].numpy(),
+                    "played": tuple(part.numpy() for part in batch["played"]),
+                }
+            )
+            expected = step.lookup()
+            out = tables(batch)
+            np.testing.assert_array_equal(out.pooled.detach().numpy(), expected.pooled)
+            np.testing.assert_array_equal(out["played"].detach().numpy(), expected["played"])
+            self.assertEqual(out["seen"].shape, (6, DIM))
+            self.assertEqual(list(out), NAMES)
+            self.assertEqual(out.to_dict().keys(), set(NAMES))
+            random = np.random.default_rng(1)
+            gradient = expected.empty_like()
+            gradient.pooled[:] = random.normal(size=gradient.pooled.shape)
+            gradient["played"][:] = random.normal(size=gradient["played"].shape)
+            step.update(gradient)
+            loss = (out.pooled * torch.from_numpy(gradient.pooled)).sum()
+            loss = loss + (out["played"] * torch.from_numpy(gradient["played"])).sum()
+            self.assertEqual(tables.steps, 0)
+            loss.backward()
+            self.assertEqual(tables.steps, 1)
+            self.assertEqual(tables.digest(), plain.digest())
+
+    def test_every_form_of_a_batch_trains_the_same_rows(self):
+        expected = trained()
+
+        def offsets_of(lengths):
+            return torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+
+        def bags(batch):
+            values, lengths = batch["played"]
+            return {**batch, "played": hotrow.Bags(values, offsets=offsets_of(lengths))}
+
+        def nested(batch):
+            values, lengths = batch["played"]
+            return {
+                **batch, "played": torch.nested.nested_tensor_from_jagged(
+                    values, offsets_of(lengths)
+                )
+            }
+
+        def columns(batch):  # as those of a matrix of ids lie
+            seen = torch.stack([batch["item"], *batch["seen"].T], dim=1)
+            return {**batch, "item": seen[:, 0], "seen": seen[:, 1:], "dense": torch.ones(6, 2)}
+
+        forms = {
+            "bags": bags,
+            "nested": nested,
+            "columns": columns,
+            "int32": lambda batch: {**batch, "seen": batch["seen"].int()},
+            "keyed": lambda batch: Keyed(batch, NAMES),
+            "keyed by offsets": lambda batch: Keyed(batch, NAMES, offsets=True),
+            "keyed in another order": lambda batch: Keyed(
+                {**batch, "other": batch["item"]}, ["played", "other", "seen", "item"]
+            ),
+        }
+        for name, form in forms.items():
+            with self.subTest(name):
+                self.assertEqual(trained(form=form), expected)
+
+    def test_evaluation_changes_nothing(self):
+        with make() as tables:
+            model = Model(tables)
+            train(model, [batch_of(0)])
+            before = tables.digest()
+            model.eval()
+            out = tables(batch_of(1))
+            self.assertFalse(out.pooled.requires_grad)
+            model.train()
+            with torch.no_grad():
+                again = tables(batch_of(1))
+            self.assertTrue(torch.equal(out.pooled, again.pooled))
+            self.assertTrue(torch.equal(out["played"], again["played"]))
+            dropped = tables(batch_of(1))  # no backward
+            self.assertTrue(torch.equal(out.pooled, dropped.pooled))
+            del dropped
+            self.assertEqual(tables.digest(), before)
+            self.assertEqual(tables.steps, 1)
+
+    def test_a_backward_that_comes_too_late_is_refused(self):
+        with make() as tables:
+            first = tables(batch_of(0))
+            second = tables(batch_of(1))
+            with self.assertRaisesRegex(RuntimeError, "looked up again before its backward"):
+                first.pooled.sum().backward()
+            loss = second.pooled.sum()
+            loss.backward(retain_graph=True)
+            with self.assertRaisesRegex(RuntimeError, "updated already"):
+                loss.backward()
+            self.assertEqual(tables.steps, 1)
+
+    def test_a_feature_without_a_gradient_does_not_move(self):
+        with make() as tables:
+            out = tables(batch_of(0))
+            out.pooled.sum().backward()
+            rows, found = tables.collection.read_rows("plays", batch_of(0)["played"][0].numpy())
+            self.assertTrue(found.all())
+            np.testing.assert_array_equal(rows, out["played"].detach().numpy())
+
+    def test_schedules(self):
+        with make() as tables:
+            schedule = torch.optim.lr_scheduler.StepLR(tables.optimizer, 1, gamma=0.5)
+            ids = {**batch_of(0), "played": (torch.tensor([1]), torch.tensor([1, 0, 0, 0, 0, 0]))}
+            row = np.array([1], dtype=np.uint64)
+            for factor in (1.0, 0.5, 0.25):
+                before, _ = tables.collection.read_rows("plays", row)
+                tables(ids)["played"].sum().backward()
+                after, _ = tables.collection.read_rows("plays", row)
+                np.testing.assert_allclose(before - after, np.full((1, 3), 0.5 * factor), rtol=1e-5)
+                schedule.step()
+
+    def test_autocast(self):
+        with make() as tables:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                out = tables(batch_of(0))
+                self.assertEqual(out.pooled.dtype, torch.bfloat16)
+                loss = out.pooled.sum() + out["played"].sum()
+            before = out["played"].detach().float().numpy()
+            loss.backward()
+            rows, _ = tables.collection.read_rows("plays", batch_of(0)["played"][0].numpy())
+            self.assertTrue((rows < before - 0.4).all())
+
+    def test_a_grad_scaler(self):
+        class Scaler:  # as torch.amp.GradScaler, which older versions of torch make for CUDA alone
+            def is_enabled(self):
+                return True
+
+            def get_scale(self):
+                return 1024.0
+
+        with make() as scaled, make() as plain:
+            scaled.set_grad_scaler(Scaler())
+            (scaled(batch_of(0)).pooled.square().sum() * 1024).backward()
+            plain(batch_of(0)).pooled.square().sum().backward()
+            self.assertEqual(scaled.digest(), plain.digest())
+        with make() as tables:
+            tables.set_grad_scaler(Scaler())
+            out = tables(batch_of(0))
+            (out["played"].sum() * float("inf")).backward()
+            rows, _ = tables.collection.read_rows("plays", batch_of(0)["played"][0].numpy())
+            np.testing.assert_array_equal(rows, out["played"].detach().numpy())
+
+    def test_refusals(self):
+        batch = batch_of(0)
+        weights = torch.ones(6, requires_grad=True)
+        wrong = {
+            "feature 'item' is missing": {"seen": batch["seen"]},
+            "'item': is list": {**batch, "item": [1, 2, 3]},
+            "values of feature 'item'|feature 'item'": {**batch, "item": batch["item"].double()},
+            "feature 'seen': has 5 samples": {**batch, "seen": batch["seen"][:5]},
+            "weights of feature 'item': require a gradient": {
+                **batch, "item": hotrow.Bags(batch["item"], torch.ones(6).long(), None, weights)
+            },
+            "is int, must be a dict": 7,
+        }
+        with make() as tables:
+            for text, features in wrong.items():
+                with self.subTest(text), self.assertRaisesRegex((ValueError, TypeError), text):
+                    tables(features)
+            tables(batch).pooled.sum().backward()
+            self.assertEqual(tables.steps, 1)
+        with self.assertRaisesRegex(RuntimeError, "closed"):
+            tables(batch)
+        with self.assertRaisesRegex(TypeError, "seed"):
+            hotrow.torch.EmbeddingCollection(tables.collection, seed=1)
+
+
+class PrefetchTest(unittest.TestCase):
+    def test_it_changes_no_bit(self):
+        batches = [batch_of(seed) for seed in range(6)]
+        expected = trained(count=6)
+        for depth in (0, 1, 2):
+            with make(prefetch_depth=2) as tables:
+                ahead = hotrow.torch.prefetch(batches, tables, depth=depth)
+                self.assertEqual(train(Model(tables), ahead), expected)
+
+    def test_features_within_a_batch(self):
+        batches = [(torch.ones(6, 2), batch_of(seed), torch.ones(6)) for seed in range(3)]
+        with make(prefetch_depth=1) as tables:
+            ahead = hotrow.torch.prefetch(batches, tables)
+            self.assertEqual(
+                train(Model(tables), ahead, form=lambda batch: batch[1]), trained(count=3)
+            )
+            keyed = [(7, Keyed(batch_of(0), NAMES))]
+            ahead = hotrow.torch.prefetch(keyed, tables, features=lambda batch: batch[1])
+            train(Model(tables), ahead, form=lambda batch: batch[1])
+            with self.assertRaisesRegex(TypeError, "features="):
+                next(hotrow.torch.prefetch([(1, 2)], tables))
+            with self.assertRaisesRegex(ValueError, "prefetch_depth=1"):
+                hotrow.torch.prefetch(batches, tables, depth=2)
+
+    def test_batches_that_are_passed_over_change_nothing(self):
+        batches = [batch_of(seed) for seed in range(6)]
+        with make() as tables:
+            expected = train(Model(tables), [batches[1], batches[3]])
+        with make(prefetch_depth=2) as tables:
+            def every_other():
+                for number, batch in enumerate(hotrow.torch.prefetch(batches, tables, depth=2)):
+                    if number == 4:
+                        break
+                    if number % 2:
+                        yield batch
+            self.assertEqual(train(Model(tables), every_other()), expected)
+            tables.eval()
+            self.assertEqual(len(list(hotrow.torch.prefetch(batches, tables, depth=2))), 6)
+            self.assertEqual(tables.digest()["hash"], expected[1])
+
+    def test_other_ids_than_those_prefetched_are_refused(self):
+        with make(prefetch_depth=2) as tables:
+            ahead = hotrow.torch.prefetch([batch_of(0), batch_of(1)], tables, depth=2)
+            batch = next(ahead)
+            with self.assertRaisesRegex(RuntimeError, "comes next"):
+                tables(batch_of(1))
+            copied = {**batch, "item": batch["item"].clone()}  # the same ids elsewhere
+            tables(copied).pooled.sum().backward()
+            self.assertEqual(tables.steps, 1)
+
+
+class AccumulationTest(unittest.TestCase):
+    BATCHES = [batch_of(0, 3), batch_of(1, 5), batch_of(2, 4), batch_of(3, 6)]
+
+    def one_step(self, model, batches):
+        for batch in batches:
+            model(batch).backward()
+
+    def whole(self, batches):
+        """The same samples as one batch."""
+        lengths = torch.cat([batch["played"][1] for batch in batches])
+        return {
+            "item": torch.cat([batch["item"] for batch in batches]),
+            "seen": torch.cat([batch["seen"] for batch in batches]),
+            "played": (torch.cat([batch["played"][0] for batch in batches]), lengths),
+        }
+
+    def test_several_passes_move_rows_once_by_their_sum(self):
+        with make() as tables:
+            model = Model(tables)
+            for first in (0, 2):
+                self.one_step(model, [self.whole(self.BATCHES[first : first + 2])])
+            expected = tables.digest()
+        with make(prefetch_depth=1) as tables:
+            model = Model(tables)
+            self.one_step(model, hotrow.torch.prefetch(self.BATCHES, tables, accumulate=2))
+            self.assertEqual(tables.steps, 2)
+            self.assertEqual(tables.digest(), expected)
+        with make() as tables:
+            model = Model(tables)
+            for first in (0, 2):
+                with tables.no_update():
+                    self.one_step(model, [self.BATCHES[first]])
+                    self.assertEqual(tables.steps, first // 2)
+                self.one_step(model, [self.BATCHES[first + 1]])
+            self.assertEqual(tables.digest(), expected)
+
+    def test_keyed_batches_too(self):
+        with make(prefetch_depth=1) as tables:
+            self.one_step(Model(tables), hotrow.torch.prefetch(self.BATCHES, tables, accumulate=4))
+            expected = tables.digest()
+        with make(prefetch_depth=1) as tables:
+            keyed = [Keyed(batch, NAMES) for batch in self.BATCHES]
+            self.one_step(Model(tables), hotrow.torch.prefetch(keyed, tables, accumulate=4))
+            self.assertEqual(tables.digest(), expected)
+
+    def test_a_batch_that_is_passed_over_adds_nothing(self):
+        with make() as tables:
+            self.one_step(Model(tables), [self.BATCHES[0]])
+            expected = tables.collection.read_rows("plays", np.arange(40))[0]
+        with make(prefetch_depth=1) as tables:
+            model = Model(tables)
+            for number, batch in enumerate(
+                hotrow.torch.prefetch(self.BATCHES, tables, accumulate=3)
+            ):
+                if number == 0:
+                    model(batch).backward()
+            self.assertEqual(tables.steps, 1)
+            rows = tables.collection.read_rows("plays", np.arange(40))[0]
+            np.testing.assert_array_equal(rows, expected)
+
+    def test_a_backward_that_never_comes_is_an_error(self):
+        with make(prefetch_depth=1) as tables:
+            model = Model(tables)
+            ahead = hotrow.torch.prefetch(self.BATCHES, tables, accumulate=2)
+            model(next(ahead)).backward()
+            model(next(ahead))
+            with self.assertRaisesRegex(RuntimeError, "1 of the 2 batches"):
+                model(next(ahead))
+
+
+class CompileTest(unittest.TestCase):
+    def tearDown(self):
+        torch._dynamo.reset()
+
+    def test_one_graph_with_the_same_bits(self):
+        expected = trained(count=4)
+        for form in (lambda batch: batch, lambda batch: Keyed(batch, NAMES)):
+            with make(prefetch_depth=1) as tables:
+                model = Model(tables)
+                compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+                batches = [batch_of(seed) for seed in range(4)]
+                ahead = hotrow.torch.prefetch([form(batch) for batch in batches], tables)
+                self.assertEqual(train(model, ahead, forward=compiled), expected)
+
+    def test_what_dynamo_explains(self):
+        with make() as tables:
+            said = torch._dynamo.explain(Model(tables))(batch_of(0))
+            self.assertEqual((said.graph_count, said.graph_break_count), (1, 0))
+
+    def test_evaluation(self):
+        with make() as tables:
+            model = Model(tables)
+            train(model, [batch_of(0)])
+            model.eval()
+            before = tables.digest()
+            compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+            self.assertEqual(compiled(batch_of(1)).item(), model(batch_of(1)).item())
+            self.assertEqual(tables.digest(), before)
+
+
+if __name__ == "__main__":
+    unittest.main()

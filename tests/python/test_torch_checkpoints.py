@@ -1,0 +1,146 @@
+"""One checkpoint of tables, model, optimizer, schedule and random numbers."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import numpy as np
+from torch_or_skip import torch
+
+import hotrow
+import hotrow.torch
+
+STEPS = 40
+
+
+def make(folder, **changes):
+    arguments = dict(
+        store=hotrow.Ssd(folder + "/rows", disk_bytes="512MiB", memory="64MiB"), cache="8MiB",
+        max_batch_size=32, prefetch_depth=2, checkpoint_dir=folder + "/checkpoints", resume=True,
+    )
+    arguments.update(changes)
+    os.makedirs(folder, exist_ok=True)
+    return hotrow.torch.EmbeddingCollection(
+        [hotrow.Table("items", 8, ["item"], optimizer=hotrow.RowwiseAdagrad(lr=0.1))], **arguments
+    )
+
+
+class Trainer:
+    def __init__(self, tables):
+        torch.manual_seed(5)
+        self.tables = tables
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(8, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+        )
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.schedules = [
+            torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)
+            for optimizer in (self.optimizer, tables.optimizer)
+        ]
+
+    def state(self):
+        return {
+            "model": self.model, "optimizer": self.optimizer,
+            "schedule": self.schedules[0], "tables_schedule": self.schedules[1],
+        }
+
+    def train(self, stop, every=5):
+        batches = (
+            {"item": torch.from_numpy(np.random.default_rng(n).integers(0, 500, 32))}
+            for n in range(self.tables.steps, stop)
+        )
+        for batch in hotrow.torch.prefetch(batches, self.tables, depth=2):
+            loss = self.model(self.tables(batch).pooled).square().mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            for schedule in self.schedules:
+                schedule.step()
+            if every and self.tables.steps % every == 0:
+                self.tables.collection.wait_checkpoint()
+                self.tables.save_checkpoint({**self.state(), "note": [1, "two"]}, wait=False)
+        self.tables.collection.wait_checkpoint()
+
+    def hash(self):
+        """Of the rows and of all torch knows."""
+        out = hashlib.sha256(self.tables.digest()["hash"].encode())
+        for parameter in self.model.state_dict().values():
+            out.update(parameter.numpy().tobytes())
+        for state in self.optimizer.state_dict()["state"].values():
+            out.update(state["exp_avg_sq"].numpy().tobytes())
+        out.update(repr([s.get_last_lr() for s in self.schedules]).encode())
+        out.update(torch.get_rng_state().numpy().tobytes())
+        return out.hexdigest()
+
+
+def main(folder):
+    with make(folder) as tables:
+        trainer = Trainer(tables)
+        tables.restore(trainer.state())
+        trainer.train(STEPS)
+        print(trainer.hash(), flush=True)
+
+
+class TorchCheckpointsTest(unittest.TestCase):
+    def test_what_comes_back(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with make(folder) as tables:
+                trainer = Trainer(tables)
+                self.assertEqual(tables.restore(trainer.state()), {})
+                trainer.train(10)
+                expected = trainer.hash()
+                trainer.train(12, every=0)
+            with make(folder) as tables:
+                trainer = Trainer(tables)
+                self.assertEqual(tables.restore(trainer.state()), {"note": [1, "two"]})
+                self.assertEqual(trainer.hash(), expected)
+                self.assertEqual(tables.steps, 10)
+                self.assertAlmostEqual(tables.optimizer.param_groups[0]["lr"], 0.97**10)
+                with self.assertRaisesRegex(KeyError, "sampler"):
+                    tables.restore({"sampler": trainer.optimizer})
+
+    def test_a_compiled_module_has_the_names_of_the_plain_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with make(folder) as tables:
+                trainer = Trainer(tables)
+                tables.save_checkpoint({"model": torch.compile(trainer.model)})
+            with make(folder) as tables:
+                torch.manual_seed(6)
+                model = torch.nn.Sequential(
+                    torch.nn.Linear(8, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+                )
+                tables.restore({"model": model})
+                self.assertTrue(torch.equal(model[0].weight, trainer.model[0].weight))
+
+    def test_killed_anywhere_and_resumed_it_ends_with_the_same_bits(self):
+        kills = int(os.environ.get("HOTROW_PYTHON_KILLS", "0"))
+        if kills == 0:
+            self.skipTest("takes half a minute: HOTROW_PYTHON_KILLS=3")
+        random = np.random.default_rng(1)
+
+        def command(folder):
+            return [sys.executable, __file__, folder]
+
+        with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as cut:
+            begin = time.monotonic()
+            expected = subprocess.run(command(whole), stdout=subprocess.PIPE, check=True).stdout
+            seconds = time.monotonic() - begin
+            for _ in range(kills):
+                process = subprocess.Popen(command(cut), stdout=subprocess.DEVNULL)
+                time.sleep(random.uniform(0.5, 1.0) * seconds)
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            again = subprocess.run(command(cut), stdout=subprocess.PIPE, check=True).stdout
+            self.assertEqual(again, expected)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2 and os.path.isdir(sys.argv[1]):
+        main(sys.argv[1])
+    else:
+        unittest.main()
