@@ -11,5 +11,6 @@ imports and links none.
 from .module import EmbeddingCollection
 from .outputs import Embeddings
 from .prefetch import prefetch
+from .transport import Transport
 
-__all__ = ["EmbeddingCollection", "Embeddings", "prefetch"]
+__all__ = ["EmbeddingCollection", "Embeddings", "Transport", "prefetch"]

@@ -1,0 +1,224 @@
+"""Ranks of torch.distributed that share tables."""
+
+import datetime
+import itertools
+import os
+import threading
+import time
+import zlib
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from .. import errors
+
+_families: Dict[Tuple[int, ...], int] = {}  # how many of these ranks this process has made
+
+_ABORTED = -1  # in a header instead of a checksum
+
+
+class _Family:
+    """What the channels between the same ranks share."""
+
+    def __init__(self, group: Any, store: Any, key: str, ranks: Sequence[int]) -> None:
+        self.group = group
+        self.ranks = list(ranks)  # as torch.distributed numbers them all
+        self._store = store
+        self._key = key
+        self._mutex = threading.Lock()
+        self._channels: List["Transport"] = []
+        self._numbers = itertools.count()
+        self.failed = False
+
+    def add(self, channel: "Transport") -> int:
+        with self._mutex:
+            self._channels.append(channel)
+            return next(self._numbers)
+
+    def remove(self, channel: "Transport") -> None:
+        with self._mutex:
+            if channel in self._channels:
+                self._channels.remove(channel)
+
+    def fail(self, message: str) -> None:
+        """The first message of all ranks counts."""
+        self.failed = True
+        try:
+            self._store.compare_set(self._key, "", message)
+        except Exception:  # the rank that keeps the store is gone
+            pass
+
+    def failure(self) -> Optional[str]:
+        try:
+            if self._store.check([self._key]):
+                return str(self._store.get(self._key).decode("utf-8", "replace"))
+        except Exception:
+            pass
+        return None
+
+    def tell(self) -> None:
+        with self._mutex:
+            channels = list(self._channels)
+        for channel in channels:
+            channel.poison()
+
+
+def _bytes(view: memoryview) -> torch.Tensor:
+    # torch warns of read-only memory, which a send does not write to.
+    array = np.frombuffer(view, dtype=np.uint8)
+    if not array.flags.writeable:
+        address = array.__array_interface__["data"][0]
+        array = np.ctypeslib.as_array(
+            (np.ctypeslib.ctypes.c_uint8 * array.size).from_address(address)
+        )
+    return torch.from_numpy(array)
+
+
+class Transport:
+    """A process group's ranks, lent to tables:
+
+        torch.distributed.init_process_group("gloo")      # or "nccl": torchrun, srun, ...
+        ranks = hotrow.Communicator(hotrow.torch.Transport())
+        tables = hotrow.torch.EmbeddingCollection(..., communicator=ranks)
+
+    group: a process group; by default all ranks. Rows lie in host memory, so they travel by Gloo in
+    a group of its own, whatever the backend of the model's gradients. All ranks of the group make
+    it at the same point. A rank that ends, or is silent, ends the calls of all others with an error
+    that names it, by its number in the job.
+    """
+
+    def __init__(self, group: Optional[Any] = None) -> None:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise errors.FailedPrecondition(
+                "torch.distributed is not initialized; call torch.distributed.init_process_group "
+                "first, in a job that torchrun or the like has started"
+            )
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        if dist.get_rank() not in ranks:
+            raise errors.InvalidArgument(f"group: does not have this rank, {dist.get_rank()}")
+        made = _families[tuple(ranks)] = _families.get(tuple(ranks), 0) + 1
+        own = dist.new_group(
+            ranks,
+            backend="gloo",
+            timeout=datetime.timedelta(minutes=30),
+            use_local_synchronization=group is not None,
+        )
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store may outlive it
+        key = f"hotrow/{attempt}/{'-'.join(map(str, ranks))}/{made}"
+        store = dist.distributed_c10d._get_default_store()
+        self._start(_Family(own, store, key, ranks), dist.get_group_rank(own, dist.get_rank()))
+
+    @classmethod
+    def _of(cls, family: _Family, rank: int) -> "Transport":
+        self = cls.__new__(cls)
+        self._start(family, rank)
+        return self
+
+    def _start(self, family: _Family, rank: int) -> None:
+        self._family = family
+        self.rank = rank
+        self.world_size = len(family.ranks)
+        self._others = [p for p in range(self.world_size) if p != rank]
+        self._mutex = threading.Lock()  # a header is sent whole, with what it announces
+        self._sent: List[Any] = []  # with their memory, until they are out
+        number = family.add(self)
+        self._head_tag, self._body_tag = 2 * number, 2 * number + 1
+
+    def exchange(
+        self, send: Sequence[memoryview], recv: Sequence[memoryview], timeout: float, operation: str
+    ) -> None:
+        # A header goes first. Gloo ends the process when a message is longer than was expected, as
+        # it is when ranks make different calls.
+        deadline = time.monotonic() + timeout
+        group = self._family.group
+        check = zlib.crc32(operation.encode())
+        with self._mutex:
+            if self._family.failed:
+                raise self._error(None, "")
+            works = []
+            for p in self._others:
+                parts = [(torch.tensor([check, len(send[p])]), self._head_tag)]
+                if len(send[p]):
+                    parts.append((_bytes(send[p]), self._body_tag))
+                for part, tag in parts:
+                    works.append((p, self._post(p, lambda: group.send([part], p, tag)), part))
+        heads = {p: torch.empty(2, dtype=torch.int64) for p in self._others}
+        waiting = [
+            (p, self._post(p, lambda: group.recv([heads[p]], p, self._head_tag)))
+            for p in self._others
+        ]
+        for p, work in waiting:
+            self._wait(p, work, deadline, timeout, operation)
+            theirs, size = heads[p].tolist()
+            if theirs == _ABORTED:
+                raise self._error(p, "ended the job")
+            if theirs != check or size != len(recv[p]):
+                raise errors.InvalidArgument(
+                    f"rank {self._name(p)} makes another call: it sends {size} bytes where "
+                    f"{operation} of rank {self._name(self.rank)} expects {len(recv[p])}"
+                )
+            if size:
+                body = _bytes(recv[p])
+                works.append(
+                    (p, self._post(p, lambda: group.recv([body], p, self._body_tag)), body)
+                )
+        for p, work, _ in works:
+            self._wait(p, work, deadline, timeout, operation)
+
+    def duplicate(self) -> "Transport":
+        return Transport._of(self._family, self.rank)
+
+    def abort(self, message: str) -> None:
+        self._family.fail(message)
+        self._family.tell()
+
+    def close(self) -> None:
+        self._family.remove(self)
+
+    def poison(self) -> None:
+        """Instead of this rank's next header the others read that there will be none."""
+        with self._mutex:
+            for p in self._others:
+                head = torch.tensor([_ABORTED, 0])
+                try:
+                    work = self._family.group.send([head], p, self._head_tag)
+                except RuntimeError:
+                    continue  # that one is gone
+                self._sent.append((work, head))
+
+    def _name(self, p: int) -> int:
+        return self._family.ranks[p]
+
+    def _post(self, p: int, call: Any) -> Any:
+        try:
+            return call()
+        except RuntimeError as error:
+            raise self._error(p, _lost(error)) from None
+
+    def _wait(self, p: int, work: Any, deadline: float, timeout: float, operation: str) -> None:
+        left = max(0.001, deadline - time.monotonic())
+        try:
+            work.wait(datetime.timedelta(seconds=left))
+        except RuntimeError as error:
+            if time.monotonic() >= deadline:
+                what = f"was silent for {timeout:g} s in {operation}"
+                raise self._error(p, what, TimeoutError) from None
+            raise self._error(p, _lost(error)) from None
+
+    def _error(self, p: Optional[int], what: str, kind: type = ConnectionError) -> Exception:
+        """What another rank said before, since it may have ended only because of that."""
+        known = self._family.failure()
+        if known is not None:
+            return ConnectionError(known)
+        message = "the job has ended" if p is None else f"rank {self._name(p)} {what}"
+        self._family.fail(message)
+        error: Exception = kind(message)
+        return error
+
+
+def _lost(error: BaseException) -> str:
+    """With the first of Gloo's sentences, without its source line."""
+    text = (str(error).splitlines() or ["?"])[0].split("] ", 1)[-1]
+    return f"has ended, or its connection is lost ({text.split('. ')[0].strip().rstrip('.')})"

@@ -1,0 +1,201 @@
+"""Ranks over torch.distributed: what the transport promises, and jobs of torchrun."""
+
+import datetime
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import numpy as np
+from torch_or_skip import torch
+
+import hotrow
+import hotrow.torch
+from hotrow.torch.transport import _Family
+
+dist = torch.distributed
+JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_ranks_main.py")
+
+
+def together(count, function):
+    """function(transport) on so many threads, over Gloo. Returns what each returns or raises."""
+    store = dist.HashStore()
+    results = [None] * count
+
+    def main(rank):
+        try:
+            group = dist.ProcessGroupGloo(store, rank, count, datetime.timedelta(seconds=60))
+            family = _Family(group, store, "failure", range(count))
+            results[rank] = function(hotrow.torch.Transport._of(family, rank))
+        except BaseException as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=main, args=(rank,)) for rank in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def exchange(transport, sizes=lambda source, target: source + 2 * target, timeout=20.0, op="Test"):
+    """Every rank sends bytes that say where they come from."""
+    ranks, rank = range(transport.world_size), transport.rank
+    send = [bytes([10 * rank + p]) * (0 if p == rank else sizes(rank, p)) for p in ranks]
+    recv = [bytearray(0 if p == rank else sizes(p, rank)) for p in ranks]
+    transport.exchange([memoryview(s) for s in send], [memoryview(r) for r in recv], timeout, op)
+    return all(recv[p] == bytes([10 * p + rank]) * len(recv[p]) for p in ranks)
+
+
+class TransportTest(unittest.TestCase):
+    def test_messages_of_all_sizes(self):
+        def run(transport):
+            sizes = [
+                lambda source, target: 0,
+                lambda source, target: source + 2 * target,
+                lambda source, target: (target % 2) * 300_000,
+            ]
+            return all(exchange(transport, size) for size in sizes for _ in range(3))
+
+        for count in (1, 2, 4):
+            self.assertEqual(together(count, run), [True] * count)
+
+    def test_channels_do_not_wait_for_each_other(self):
+        def run(transport):
+            channels = [transport, transport.duplicate(), transport.duplicate()]
+            order = channels if transport.rank else channels[::-1]
+            right = []
+            threads = [
+                threading.Thread(target=lambda c=c: right.append(exchange(c))) for c in order
+            ]
+            for thread in threads:
+                thread.start()
+                time.sleep(0.02)
+            for thread in threads:
+                thread.join()
+            return right
+
+        self.assertEqual(together(2, run), [[True] * 3] * 2)
+
+    def test_other_calls_are_told_from_lost_messages(self):
+        def run(transport):
+            exchange(transport, lambda s, t: 8 + transport.rank, op="AllGather")
+
+        for result in together(2, run):
+            self.assertIsInstance(result, hotrow.errors.InvalidArgument)
+            self.assertRegex(str(result), "rank [01] makes another call: it sends [89] bytes")
+
+    def test_a_silent_rank_is_named(self):
+        def run(transport):
+            if transport.rank == 1:
+                time.sleep(1)
+            else:
+                exchange(transport, timeout=0.3)
+
+        results = together(3, run)
+        self.assertIn("rank 1 was silent for 0.3 s", str(results[0]))
+        self.assertIn("rank 1 was silent for 0.3 s", str(results[2]))
+
+    def test_abort_ends_calls_that_wait(self):
+        def run(transport):
+            other = transport.duplicate()
+            if transport.rank == 1:
+                exchange(other, timeout=20)
+                time.sleep(0.1)
+                transport.abort("out of tea")
+                return exchange(transport)
+            exchange(other, timeout=20)
+            return exchange(transport)
+
+        begin = time.monotonic()
+        for result in together(3, run):
+            self.assertIsInstance(result, ConnectionError)
+            self.assertIn("out of tea", str(result))
+        self.assertLess(time.monotonic() - begin, 5)
+
+    def test_tables(self):
+        def run(transport):
+            ranks = transport.world_size
+            with hotrow.EmbeddingCollection(
+                [hotrow.Table("items", 4, optimizer=hotrow.Sgd(lr=1.0))],
+                store=hotrow.Memory("16MiB"), cache="8MiB", max_batch_size=8, prefetch_depth=1,
+                communicator=hotrow.Communicator(transport, 20), threads=1,
+            ) as tables:
+                for number in range(4):
+                    ids = np.arange(8).reshape(ranks, -1)[transport.rank] + 5 * number
+                    step = tables.prefetch({"items": ids})
+                    step.update(step.lookup().pooled + 1)
+                return tables.digest()
+
+        expected = together(1, run)[0]
+        for count in (2, 4):
+            self.assertEqual(together(count, run), [expected] * count)
+
+    def test_it_needs_a_process_group(self):
+        with self.assertRaisesRegex(RuntimeError, "init_process_group"):
+            hotrow.torch.Transport()
+
+
+def launch(ranks, *arguments, mpi=False, torchrun=()):
+    head = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), sys.executable]
+    if not mpi:
+        head = [sys.executable, "-m", "torch.distributed.run", "--standalone",
+                f"--nproc-per-node={ranks}", *torchrun]
+    return subprocess.run(
+        [*head, JOB, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+        timeout=200,
+    )
+
+
+@unittest.skipUnless(os.environ.get("HOTROW_SLOW_TESTS"), "takes two minutes: HOTROW_SLOW_TESTS=1")
+class JobsTest(unittest.TestCase):
+    def results(self, process):
+        self.assertEqual(process.returncode, 0, process.stderr)
+        return json.loads(re.search(r"^\{.*\}$", process.stdout, re.M).group())
+
+    def test_losses_do_not_depend_on_the_number_of_ranks(self):
+        one = self.results(launch(1))
+        self.assertLess(sum(one["losses"][-5:]), sum(one["losses"][:5]))
+        for ranks in (2, 4):
+            np.testing.assert_allclose(
+                self.results(launch(ranks))["losses"], one["losses"], rtol=2e-5
+            )
+
+    def test_losses_are_those_of_mpi(self):
+        try:
+            import mpi4py  # noqa: F401
+        except ImportError:
+            self.skipTest("mpi4py is not installed")
+        if shutil.which("mpirun") is None:
+            self.skipTest("there is no mpirun")
+        ours, theirs = self.results(launch(2)), self.results(launch(2, "--ranks=mpi", mpi=True))
+        self.assertEqual(ours, theirs)
+
+    def test_a_rank_that_dies_is_named_and_the_agent_starts_the_job_again(self):
+        begin = time.monotonic()
+        process = launch(2, "--die-at=8")
+        self.assertNotEqual(process.returncode, 0)
+        self.assertIn("rank 1 has ended, or its connection is lost", process.stderr)
+        self.assertLess(time.monotonic() - begin, 60)
+        with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as cut:
+            expected = self.results(launch(2, f"--checkpoints={whole}"))
+            again = launch(2, "--die-at=8", f"--checkpoints={cut}", torchrun=["--max-restarts=1"])
+            self.assertEqual(self.results(again), expected)
+
+    def test_fewer_ranks_go_on(self):
+        expected = self.results(launch(1))["losses"]
+        with tempfile.TemporaryDirectory() as folder:
+            launch(4, "--steps=10", f"--checkpoints={folder}")
+            losses = self.results(launch(2, f"--checkpoints={folder}"))["losses"]
+            np.testing.assert_allclose(losses, expected, rtol=2e-5)
+
+
+if __name__ == "__main__":
+    unittest.main()
