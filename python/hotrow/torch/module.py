@@ -102,9 +102,9 @@ class EmbeddingCollection(nn.Module):
         """
         encoded = encode(features, self._features)
         if self.training and torch.is_grad_enabled():
-            out = lookup(self._anchor, self._number, *encoded)[1:]
+            out = lookup(self._anchor, self._passes, self._number, encoded)
         else:
-            out = evaluate(self._number, *encoded)
+            out = evaluate(self._passes, self._number, encoded)
         kind = encoded.values[0].device.type
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)

@@ -202,8 +202,8 @@ class Passes:
 
     # ---- Operators ----
 
-    def lookup(self, encoded: Encoded) -> List[torch.Tensor]:
-        """[token, pooled, unpooled of each feature]."""
+    def lookup(self, encoded: Encoded) -> Tuple[int, List[torch.Tensor]]:
+        """The token, and [pooled, unpooled of each feature]."""
         work = self._current
         if work is not None and False in work.looked_up:
             self._expect(work, encoded)
@@ -223,7 +223,7 @@ class Passes:
             work = self._current = Work(self, [encoded])
         index = work.looked_up.index(False)
         outputs = work.lookup(index)
-        return [self._token(work, index), *outputs]
+        return self._token(work, index), outputs
 
     def update(self, token: int, gradients: Sequence[Optional[torch.Tensor]]) -> None:
         origin, index = self._waiting.pop(token, (None, 0))
@@ -269,10 +269,10 @@ class Passes:
         names = (name for name, _ in self.layout.unpooled)
         return batches.Embeddings(self.layout, arrays[0], dict(zip(names, arrays[1:])))
 
-    def _token(self, origin: Any, index: int) -> torch.Tensor:
+    def _token(self, origin: Any, index: int) -> int:
         number = next(self._tokens)
         self._waiting[number] = (origin, index)
-        return torch.tensor(number)
+        return number
 
     def _expect(self, work: Work, encoded: Encoded) -> None:
         if not same(work.parts[work.looked_up.index(False)], encoded):
@@ -292,18 +292,18 @@ class Passes:
         work.drop()
 
     def _evaluate(self, batch: batches.Batch, device: torch.device) -> List[torch.Tensor]:
-        buffer = _Buffer(self.layout, [self.sizes_of(batch)], device)
-        self.collection.evaluate(batch, out=buffer.arrays())
-        return [part.to(device) for part in buffer.whole]
+        out = self.collection.evaluate(batch)
+        arrays = [out.pooled, *(out.unpooled[name] for name, _ in self.layout.unpooled)]
+        return [torch.from_numpy(array).to(device) for array in arrays]
 
-    def _lookup_beside(self, encoded: Encoded) -> List[torch.Tensor]:
+    def _lookup_beside(self, encoded: Encoded) -> Tuple[int, List[torch.Tensor]]:
         self._drop_current()
         batch = decode(encoded._replace(**{
             name: [tensor.clone() for tensor in getattr(encoded, name)]
             for name in ("values", "bags", "weights")
         }), self.names)
         outputs = self._evaluate(batch, encoded.values[0].device)
-        return [self._token(_Collected(batch, last=not self.collecting), 0), *outputs]
+        return self._token(_Collected(batch, last=not self.collecting), 0), outputs
 
     def _update_gathered(
         self, gathered: Sequence[Tuple[batches.Batch, batches.Embeddings]]

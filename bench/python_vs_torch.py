@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""A torch DLRM with hotrow's tables against the same with nn.EmbeddingBag(sparse=True).
+
+    python bench/python_vs_torch.py --dim=16 --optimizer=sgd
+
+What bounds both: memory for the rows (random reads and writes of dim * 4 bytes, with their
+optimizer state) and the dense layers, which are the same. Turns of both alternate in one process,
+so that other load on the machine hits both; medians of the turns are printed. The ids are drawn
+before, from a power law, one for each of 26 features.
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+
+import hotrow
+import hotrow.torch
+
+FEATURES = 26
+DENSE = 13
+
+
+class Bags(torch.nn.Module):
+    """What a torch user writes."""
+
+    def __init__(self, rows, dim):
+        super().__init__()
+        self.bags = torch.nn.ModuleList(
+            torch.nn.EmbeddingBag(rows, dim, mode="sum", sparse=True) for _ in range(FEATURES)
+        )
+
+    def forward(self, ids):
+        return torch.cat([bag(ids[f"f{i}"][:, None]) for i, bag in enumerate(self.bags)], dim=1)
+
+
+class Rows(torch.nn.Module):
+    def __init__(self, tables):
+        super().__init__()
+        self.tables = tables
+
+    def forward(self, ids):
+        return self.tables(ids).pooled
+
+
+class Dlrm(torch.nn.Module):
+    def __init__(self, embeddings, dim):
+        super().__init__()
+        self.embeddings = embeddings
+        self.dim = dim
+        self.bottom = torch.nn.Sequential(
+            torch.nn.Linear(DENSE, 64), torch.nn.ReLU(), torch.nn.Linear(64, dim), torch.nn.ReLU()
+        )
+        pairs = torch.triu_indices(FEATURES + 1, FEATURES + 1, 1)
+        self.register_buffer("pairs", pairs[0] * (FEATURES + 1) + pairs[1])
+        self.top = torch.nn.Sequential(
+            torch.nn.Linear(len(self.pairs) + dim, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)
+        )
+
+    def forward(self, dense, ids):
+        below = self.bottom(dense)
+        vectors = self.embeddings(ids).view(len(dense), FEATURES, self.dim)
+        vectors = torch.cat([below[:, None], vectors], dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)[:, self.pairs]
+        return self.top(torch.cat([below, products], dim=1))[:, 0]
+
+
+def batches_of(count, size, rows):
+    random = torch.Generator().manual_seed(0)
+    out = []
+    for _ in range(count):
+        draws = torch.rand(FEATURES, size, generator=random).double()
+        ids = (rows * draws.pow(3)).long().clamp_(0, rows - 1)  # the smaller, the more frequent
+        ids = (ids * 2654435761) % rows  # anywhere in the table
+        dense = torch.rand(size, DENSE, generator=random)
+        label = (torch.rand(size, generator=random) < 0.3).float()
+        out.append((dense, {f"f{i}": ids[i].contiguous() for i in range(FEATURES)}, label))
+    return out
+
+
+def train(model, batches, optimizers):
+    begin = time.perf_counter()
+    for dense, ids, label in batches:
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(dense, ids), label)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return time.perf_counter() - begin
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--rows", type=int, default=100_000, help="of each table")
+    parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--optimizer", choices=["sgd", "adagrad", "rowwise_adagrad"], default="sgd",
+                        help="rowwise_adagrad: torch has none, its side takes adagrad")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=10, help="of one turn")
+    parser.add_argument("--threads", type=int, default=2)
+    flags = parser.parse_args()
+    torch.set_num_threads(flags.threads)
+    kinds = {"sgd": hotrow.Sgd, "adagrad": hotrow.Adagrad, "rowwise_adagrad": hotrow.RowwiseAdagrad}
+    tables = hotrow.torch.EmbeddingCollection(
+        [
+            hotrow.Table(f"t{i}", flags.dim, [f"f{i}"], optimizer=kinds[flags.optimizer](lr=0.01))
+            for i in range(FEATURES)
+        ],
+        store=hotrow.Memory(FEATURES * flags.rows * (16 * flags.dim + 256)),
+        max_batch_size=flags.batch, prefetch_depth=1, threads=flags.threads,
+    )
+    ours = Dlrm(Rows(tables), flags.dim)
+    theirs = Dlrm(Bags(flags.rows, flags.dim), flags.dim)
+    sparse = torch.optim.SGD if flags.optimizer == "sgd" else torch.optim.Adagrad
+    names = [name for name, _ in theirs.named_parameters() if name.startswith("embeddings")]
+    rows = [theirs.get_parameter(name) for name in names]
+    dense = [p for name, p in theirs.named_parameters() if name not in names]
+    their_optimizers = [sparse(rows, lr=0.01), torch.optim.Adam(dense, lr=1e-3)]
+    our_optimizers = [torch.optim.Adam(ours.parameters(), lr=1e-3)]
+    batches = batches_of(flags.steps * 4, flags.batch, flags.rows)
+
+    rates = {"hotrow": [], "torch": []}
+    for turn in range(-2, flags.turns):  # two to warm up: rows are made, allocators grow
+        first = turn % 4 * flags.steps
+        some = batches[first : first + flags.steps]
+        seconds = {"hotrow": 0.0, "torch": 0.0}
+        ids = hotrow.torch.prefetch(some, tables, features=lambda batch: batch[1])
+        seconds["hotrow"] = train(ours, ids, our_optimizers)
+        seconds["torch"] = train(theirs, some, their_optimizers)
+        if turn >= 0:
+            for name, spent in seconds.items():
+                rates[name].append(flags.batch * flags.steps / spent)
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    print(f"dim {flags.dim}, {flags.optimizer}, {FEATURES} tables of {flags.rows} rows, batch "
+          f"{flags.batch}, {flags.threads} threads, torch {torch.__version__}")
+    for name, values in rates.items():
+        print(f"{name:8} {medians[name]:10.0f} samples/s (from {min(values):.0f} to "
+              f"{max(values):.0f})")
+    print(f"ratio    {medians['hotrow'] / medians['torch']:10.2f}")
+
+
+if __name__ == "__main__":
+    main()
