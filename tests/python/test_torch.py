@@ -1,6 +1,7 @@
 """Tables in a torch model: the rows that numpy steps give, whatever way a batch takes."""
 
 import unittest
+import unittest.mock
 
 import numpy as np
 from torch_or_skip import torch
@@ -324,6 +325,25 @@ class PrefetchTest(unittest.TestCase):
             copied = {**batch, "item": batch["item"].clone()}  # the same ids elsewhere
             tables(copied).pooled.sum().backward()
             self.assertEqual(tables.steps, 1)
+            batch = next(ahead)
+            batch["item"] += 1
+            with self.assertRaisesRegex(RuntimeError, "overwritten"):
+                tables(batch)
+
+    def test_after_a_lookup_that_failed_the_next_batch_trains(self):
+        batches = [batch_of(seed) for seed in range(3)]
+        with make() as tables:
+            expected = train(Model(tables), [batches[0], batches[2]])
+        with make(prefetch_depth=1) as tables:
+            def fails_once():
+                for number, batch in enumerate(hotrow.torch.prefetch(batches, tables)):
+                    if number == 1:
+                        with unittest.mock.patch.object(hotrow.Step, "lookup", side_effect=OSError):
+                            with self.assertRaises(OSError):
+                                tables(batch)
+                        continue
+                    yield batch
+            self.assertEqual(train(Model(tables), fails_once()), expected)
 
 
 class AccumulationTest(unittest.TestCase):
@@ -423,6 +443,8 @@ class CompileTest(unittest.TestCase):
             before = tables.digest()
             compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
             self.assertEqual(compiled(batch_of(1)).item(), model(batch_of(1)).item())
+            out = torch.compile(tables, fullgraph=True, backend="aot_eager")(batch_of(1))
+            self.assertTrue(torch.equal(out["item"], tables(batch_of(1))["item"]))
             self.assertEqual(tables.digest(), before)
 
 

@@ -143,6 +143,15 @@ def same(a: Encoded, b: Encoded) -> bool:
     return True
 
 
+def versions(encoded: Encoded) -> List[int]:
+    """Numbers that change when ids are overwritten."""
+    return [
+        -1 if tensor.is_inference() else tensor._version
+        for tensors in encoded[:3]
+        for tensor in tensors
+    ]
+
+
 def _array(tensor: torch.Tensor) -> np.ndarray:
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()

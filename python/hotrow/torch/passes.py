@@ -15,7 +15,7 @@ import torch
 
 from .. import batches, errors
 from ..collection import EmbeddingCollection, Step
-from .features import Encoded, decode, join, same
+from .features import Encoded, decode, join, same, versions
 
 _numbers = itertools.count(1)
 _registry: "weakref.WeakValueDictionary[int, Passes]" = weakref.WeakValueDictionary()
@@ -62,6 +62,7 @@ class Work:
 
     def __init__(self, passes: "Passes", parts: Sequence[Encoded]) -> None:
         self.parts = list(parts)
+        self.versions = [versions(part) for part in parts]
         self.looked_up = [False] * len(parts)
         self.waiting = len(parts)  # batches whose backward has not come
         self.updated = False
@@ -222,7 +223,12 @@ class Passes:
             self._drop_current()
             work = self._current = Work(self, [encoded])
         index = work.looked_up.index(False)
-        outputs = work.lookup(index)
+        try:
+            outputs = work.lookup(index)
+        except BaseException:  # such a step can only be cancelled
+            self._current = None
+            work.step.cancel()
+            raise
         return self._token(work, index), outputs
 
     def update(self, token: int, gradients: Sequence[Optional[torch.Tensor]]) -> None:
@@ -275,7 +281,13 @@ class Passes:
         return number
 
     def _expect(self, work: Work, encoded: Encoded) -> None:
-        if not same(work.parts[work.looked_up.index(False)], encoded):
+        index = work.looked_up.index(False)
+        if versions(work.parts[index]) != work.versions[index]:
+            raise errors.FailedPrecondition(
+                "batch: its ids were overwritten after they had been prefetched; a loader must "
+                "give new tensors"
+            )
+        if not same(work.parts[index], encoded):
             raise errors.FailedPrecondition(
                 "batch: its ids are not those of the batch that was prefetched and comes next; "
                 "prefetched batches are looked up once each, in their order"
