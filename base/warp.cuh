@@ -7,66 +7,57 @@
 
 namespace hotrow {
 
-// HostWarp's words on a GPU: a warp of 32 threads runs the code together, lane i looks at way i,
-// and every function returns the same value to all lanes. All 32 lanes must call (they are
-// warp-uniform), in one-dimensional blocks of whole warps.
+// The lanes of a warp, in one-dimensional blocks of whole warps.
 struct CudaWarp {
   static constexpr int kLanes = 32;
   static constexpr uint32_t kAllLanes = 0xffffffffu;
 
   // threadIdx rather than %laneid: the same in blocks of whole warps, and visible to the compiler.
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % kLanes; }
-
-  __device__ static uint32_t MatchByte(const uint8_t* bytes, uint8_t value) {
-    return __ballot_sync(kAllLanes, bytes[Lane()] == value);
-  }
-
-  // One reduction finds byte and lane: the byte in the high bits decides, the lane in the low ones
-  // breaks ties, and lanes that may not win offer more than any other.
-  __device__ static WayScore MinByte(const uint8_t* bytes, uint32_t lanes) {
-    const auto lane = static_cast<uint32_t>(Lane());
-    const bool eligible = ((lanes >> lane) & 1) != 0;
-    const uint32_t offer = eligible ? (static_cast<uint32_t>(bytes[lane]) << 8) | lane : ~0u;
-    const uint32_t best = __reduce_min_sync(kAllLanes, offer);
-    if (best == ~0u) return {};
-    return {static_cast<int>(best & 0xff), static_cast<uint8_t>(best >> 8)};
-  }
-
-  template <typename Predicate>
-  __device__ static uint32_t Ballot(uint32_t lanes, Predicate&& predicate) {
-    const int lane = Lane();
-    const bool vote = ((lanes >> lane) & 1) != 0 && static_cast<bool>(predicate(lane));
-    return __ballot_sync(kAllLanes, vote);
-  }
-
   // 32 when no lane is set, as std::countr_zero says.
   __device__ static int FirstLane(uint32_t mask) { return __clz(static_cast<int>(__brev(mask))); }
   __device__ static int CountLanes(uint32_t mask) { return __popc(mask); }
+};
 
-  // What the one lane stored is visible to the whole warp afterwards.
-  template <typename Body>
-  __device__ static void Once(Body&& body) {
-    if (Lane() == 0) body();
-    __syncwarp();
+// How BasicCudaThread reads: bytes that nobody changes meanwhile, through all caches ...
+struct PlainLoads {
+  __device__ static uint4 Load(const uint4* from) { return *from; }
+};
+// ... or such that other threads of the GPU change: each load sees what the L2 has then. No order
+// between loads is promised, and words of four bytes are whole.
+struct RelaxedLoads {
+  __device__ static uint4 Load(const uint4* from) {
+    uint4 words;
+    asm volatile("ld.relaxed.gpu.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "l"(from)
+                 : "memory");
+    return words;
   }
 };
 
 // HostWarp's words for a single thread of a GPU: each thread works on a bucket of its own, so a
-// warp has 32 of them in flight, which is what probing many keys wants. Four bytes are compared by
-// one instruction. The scans need bytes that are 16-byte aligned.
-struct CudaThread {
+// warp has 32 of them in flight. Four bytes, or two tags, are compared by one intrinsic. Each scan
+// loads what it looks at once. The scans need bytes that are 16-byte aligned.
+template <typename Loads>
+struct BasicCudaThread {
   static constexpr int kLanes = 32;
 
-  __device__ static uint32_t MatchByte(const uint8_t* bytes, uint8_t value) {
-    const uint32_t pattern = value * 0x01010101u;
-    const Words words = Load(bytes);
+  __device__ static uint32_t MatchByte(const uint8_t* bytes, uint8_t value, uint8_t mask = 0xff) {
+    return MatchWords(Load(bytes), value, mask);
+  }
+
+  __device__ static uint32_t MatchTag(const uint16_t* tags, uint16_t tag) {
+    const uint32_t pattern = tag * 0x00010001u;
     uint32_t mask = 0;
 #pragma unroll
-    for (int w = 0; w < 8; ++w) {
-      // 0 or 1 in each byte; the product brings the four of them side by side into the high bits,
-      // and no two of its terms meet.
-      const uint32_t equal = __vcmpeq4(words.v[w], pattern) & 0x01010101u;
-      mask |= ((equal * 0x10204080u) >> 28) << (4 * w);
+    for (int half = 0; half < 2; ++half) {
+      const Words words = Load(tags + 16 * half);
+#pragma unroll
+      for (int w = 0; w < 8; ++w) {
+        const uint32_t equal = __vcmpeq2(words.v[w], pattern) & 0x00020001u;
+        mask |= ((equal | equal >> 16) & 3) << (16 * half + 2 * w);
+      }
     }
     return mask;
   }
@@ -84,7 +75,7 @@ struct CudaThread {
     lowest = __vminu4(lowest, lowest >> 16);
     lowest = __vminu4(lowest, lowest >> 8);
     const auto score = static_cast<uint8_t>(lowest);
-    return {FirstLane(lanes & MatchByte(bytes, score)), score};
+    return {FirstLane(lanes & MatchWords(words, score, 0xff)), score};
   }
 
   template <typename Predicate>
@@ -97,9 +88,8 @@ struct CudaThread {
     return mask;
   }
 
-  // 32 when no lane is set.
-  __device__ static int FirstLane(uint32_t mask) { return __clz(static_cast<int>(__brev(mask))); }
-  __device__ static int CountLanes(uint32_t mask) { return __popc(mask); }
+  __device__ static int FirstLane(uint32_t mask) { return CudaWarp::FirstLane(mask); }
+  __device__ static int CountLanes(uint32_t mask) { return CudaWarp::CountLanes(mask); }
   template <typename Body>
   __device__ static void Once(Body&& body) {
     body();
@@ -109,13 +99,29 @@ struct CudaThread {
   struct Words {
     uint32_t v[8];
   };
-  __device__ static Words Load(const uint8_t* bytes) {
-    const auto* const quads = reinterpret_cast<const uint4*>(bytes);
-    const uint4 a = quads[0];
-    const uint4 b = quads[1];
+  __device__ static Words Load(const void* bytes) {
+    const auto* const quads = static_cast<const uint4*>(bytes);
+    const uint4 a = Loads::Load(quads);
+    const uint4 b = Loads::Load(quads + 1);
     return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
   }
+  __device__ static uint32_t MatchWords(const Words& words, uint8_t value, uint8_t mask) {
+    const uint32_t pattern = value * 0x01010101u;
+    const uint32_t bits = mask * 0x01010101u;
+    uint32_t matches = 0;
+#pragma unroll
+    for (int w = 0; w < 8; ++w) {
+      // 0 or 1 in each byte; the product brings the four of them side by side into the high bits,
+      // and no two of its terms meet.
+      const uint32_t equal = __vcmpeq4(words.v[w] & bits, pattern) & 0x01010101u;
+      matches |= ((equal * 0x10204080u) >> 28) << (4 * w);
+    }
+    return matches;
+  }
 };
+
+using CudaThread = BasicCudaThread<PlainLoads>;
+using RacingCudaThread = BasicCudaThread<RelaxedLoads>;
 
 }  // namespace hotrow
 

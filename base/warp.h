@@ -10,11 +10,10 @@
 
 namespace hotrow {
 
-// The operations in which bucket logic is written once for CPU and GPU. A bucket has 32 ways, a
-// warp 32 lanes; lane i looks at way i. On the GPU (base/warp.cuh) each lane evaluates its own way
-// and the warp votes. On the CPU one thread does the work of all lanes, with vector instructions
-// for the two scans that matter. Code that uses a Warp must be warp-uniform: every decision follows
-// from a vote, never from one lane.
+// The operations in which bucket logic is written once for CPU and GPU. A bucket has 32 ways, and a
+// warp 32 lanes: lane i looks at way i. One thread does the work of all lanes, on the CPU with
+// vector instructions for the scans that matter, on the GPU (base/warp.cuh) with a bucket for each
+// thread. Code that uses a Warp decides by votes, never by one lane.
 struct WayScore {
   int way = -1;  // -1: no lane was eligible
   uint8_t score = 0;
@@ -23,22 +22,45 @@ struct WayScore {
 struct HostWarp {
   static constexpr int kLanes = 32;
 
-  // Bit i is set when bytes[i] == value. bytes is 32-byte aligned.
-  static uint32_t MatchByte(const uint8_t* bytes, uint8_t value) {
+  // Bit i is set when the bits of `mask` in bytes[i] are `value`. bytes is 32-byte aligned.
+  static uint32_t MatchByte(const uint8_t* bytes, uint8_t value, uint8_t mask = 0xff) {
 #if defined(__AVX2__)
-    const __m256i v = _mm256_load_si256(reinterpret_cast<const __m256i*>(bytes));
+    const __m256i bits = _mm256_set1_epi8(static_cast<char>(mask));
+    const __m256i v =
+        _mm256_and_si256(_mm256_load_si256(reinterpret_cast<const __m256i*>(bytes)), bits);
     return static_cast<uint32_t>(
         _mm256_movemask_epi8(_mm256_cmpeq_epi8(v, _mm256_set1_epi8(static_cast<char>(value)))));
 #elif defined(__SSE2__)
     const __m128i needle = _mm_set1_epi8(static_cast<char>(value));
-    const __m128i lo = _mm_load_si128(reinterpret_cast<const __m128i*>(bytes));
-    const __m128i hi = _mm_load_si128(reinterpret_cast<const __m128i*>(bytes + 16));
+    const __m128i bits = _mm_set1_epi8(static_cast<char>(mask));
+    const auto* const halves = reinterpret_cast<const __m128i*>(bytes);
+    const __m128i lo = _mm_and_si128(_mm_load_si128(halves), bits);
+    const __m128i hi = _mm_and_si128(_mm_load_si128(halves + 1), bits);
     return static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(lo, needle))) |
            (static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(hi, needle))) << 16);
 #else
-    uint32_t mask = 0;
-    for (int i = 0; i < kLanes; ++i) mask |= static_cast<uint32_t>(bytes[i] == value) << i;
-    return mask;
+    uint32_t matches = 0;
+    for (int i = 0; i < kLanes; ++i) {
+      matches |= static_cast<uint32_t>((bytes[i] & mask) == value) << i;
+    }
+    return matches;
+#endif
+  }
+
+  // Bit i is set when tags[i] == tag. tags is 64-byte aligned.
+  static uint32_t MatchTag(const uint16_t* tags, uint16_t tag) {
+#if defined(__AVX2__)
+    const auto* const halves = reinterpret_cast<const __m256i*>(tags);
+    const __m256i needle = _mm256_set1_epi16(static_cast<int16_t>(tag));
+    const __m256i lo = _mm256_cmpeq_epi16(_mm256_load_si256(halves), needle);
+    const __m256i hi = _mm256_cmpeq_epi16(_mm256_load_si256(halves + 1), needle);
+    // Packing takes 8 bytes of the one and 8 of the other in turn.
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi16(lo, hi), 0xd8);
+    return static_cast<uint32_t>(_mm256_movemask_epi8(packed));
+#else
+    uint32_t matches = 0;
+    for (int i = 0; i < kLanes; ++i) matches |= static_cast<uint32_t>(tags[i] == tag) << i;
+    return matches;
 #endif
   }
 

@@ -5,43 +5,74 @@
 #include <cstdint>
 
 #include "base/macros.h"
+#include "base/row_key.h"
 
-// The logic of one bucket, written once over a Warp (base/warp.h): HostWarp on the CPU, CudaWarp on
-// the GPU. The functions are warp-uniform: all lanes of a warp call them together with equal
-// arguments and get equal answers. They touch one or two buckets and nothing else; who may call
-// them when is up to the container.
+// The logic of one bucket, written once over a Warp (base/warp.h): HostWarp on the CPU, CudaThread
+// on the GPU. They touch one or two buckets and nothing else; who may call them when is up to the
+// container.
 
 namespace hotrow::cache {
 
 // The metadata of 32 rows, 16 bytes a way. Plain data, so that a bucket may lie in host or device
 // memory and all-zero bytes are an empty bucket.
 //
-// Tags and scores share the first cache line: telling a miss and picking a victim both read 64
-// bytes. `state` is the dirty bit, the filling bit and a 6-bit count of pins, so that "may be
-// evicted" is a comparison of whole bytes.
+// A probe reads the tags, 64 bytes, and then the record of the way that matched: 12 bytes that lie
+// in one 32-byte sector of a GPU for three ways of four. What hits and placements change, states
+// and scores, are the other 64 bytes of the first 128; picking a way for a new row reads no others.
 struct alignas(64) Bucket {
   static constexpr int kWays = 32;
 
-  uint8_t tag[kWays];    // 8 bits of the hash, never 0; 0 = the way is empty
+  // Whose row it is, in words of four bytes, so that 32 of them take 384 bytes.
+  struct Record {
+    uint32_t key_low;
+    uint32_t key_high;
+    uint32_t table;
+
+    HOTROW_HOST_DEVICE RowKey key() const {
+      return {static_cast<uint64_t>(key_high) << 32 | key_low, table};
+    }
+    // No short cut: the three words are loaded together.
+    HOTROW_HOST_DEVICE bool Is(uint64_t key, uint32_t of_table) const {
+      return ((key_low ^ static_cast<uint32_t>(key)) |
+              (key_high ^ static_cast<uint32_t>(key >> 32)) | (table ^ of_table)) == 0;
+    }
+  };
+
+  uint16_t tag[kWays];   // 16 bits of the hash, never 0; 0 = the way is empty
+  uint8_t state[kWays];  // two bits of what the row is, and six that count its pins
   uint8_t score[kWays];  // higher stays
-  uint8_t state[kWays];  // kDirty | kFilling | pins
-  uint8_t mark[kWays];   // kMarked, or 0
-  uint32_t table[kWays];
-  uint64_t key[kWays];
+  Record record[kWays];
 };
 static_assert(sizeof(Bucket) == 512 && alignof(Bucket) == 64);
-static_assert(offsetof(Bucket, tag) == 0 && offsetof(Bucket, score) == 32);
-static_assert(offsetof(Bucket, state) == 64 && offsetof(Bucket, mark) == 96);
-static_assert(offsetof(Bucket, table) == 128 && offsetof(Bucket, key) == 256);
+static_assert(offsetof(Bucket, tag) == 0 && offsetof(Bucket, state) == 64);
+static_assert(offsetof(Bucket, score) == 96 && offsetof(Bucket, record) == 128);
 
-inline constexpr uint8_t kDirty = 0x80;    // differs from the tier below
-inline constexpr uint8_t kFilling = 0x40;  // placed, its bytes not written yet
+// What a state says: one byte, so that placing a row is one change of it, and "may be evicted" is a
+// test for no pins.
 inline constexpr uint8_t kPinMask = 0x3f;
+inline constexpr uint8_t kKindMask = 0xc0;
+inline constexpr uint8_t kWaiting = 0x00;  // empty if it has no pins; else placed, but not filled
+inline constexpr uint8_t kClean = 0x40;
+inline constexpr uint8_t kDirty = 0xc0;  // differs from the tier below
 // The row has changed since the tier below last saw it, and belongs to a snapshot that is being
 // written: like kDirty, which it takes the place of, but on behalf of that snapshot.
-inline constexpr uint8_t kMarked = 1;
+inline constexpr uint8_t kMarked = 0x80;
+// What tells the last three apart: the bits that change when a row is updated, and when it is
+// marked.
+inline constexpr uint8_t kDiffersBit = kDirty & ~kClean;
+inline constexpr uint8_t kUnmarkedBit = kDirty & ~kMarked;
+
+inline constexpr uint8_t kEmpty = 0;
+inline constexpr uint8_t kPlaced = kWaiting | 1;  // the pin of who placed it
 // One pin per step in flight that uses the row, so no more than 63 steps may be in flight.
 inline constexpr int kMaxPins = 63;
+
+HOTROW_HOST_DEVICE inline uint8_t KindOf(uint8_t state) { return state & kKindMask; }
+HOTROW_HOST_DEVICE inline int PinsOf(uint8_t state) { return state & kPinMask; }
+// Waits for its bytes.
+HOTROW_HOST_DEVICE inline bool IsFilling(uint8_t state) {
+  return KindOf(state) == kWaiting && state != kEmpty;
+}
 
 // How a policy moves scores when a row is placed and when it is touched: LRU jumps to 255 (an
 // addition of 255 that saturates), LFU counts; a touch may also set bits.
@@ -67,34 +98,41 @@ struct PairWay {
 
 // The way that holds {key, table}, or -1.
 HOTROW_WARP_TEMPLATE
-HOTROW_HOST_DEVICE int FindWay(const Bucket& bucket, uint8_t tag, uint64_t key, uint32_t table) {
-  const uint32_t candidates = Warp::MatchByte(bucket.tag, tag);
+HOTROW_HOST_DEVICE int FindWay(const Bucket& bucket, uint16_t tag, uint64_t key, uint32_t table) {
+  const uint32_t candidates = Warp::MatchTag(bucket.tag, tag);
   if (candidates == 0) return -1;
-  const uint32_t hits = Warp::Ballot(
-      candidates, [&](int way) { return bucket.key[way] == key && bucket.table[way] == table; });
+  const uint32_t hits =
+      Warp::Ballot(candidates, [&](int way) { return bucket.record[way].Is(key, table); });
   return hits == 0 ? -1 : Warp::FirstLane(hits);
 }
 
 // Bit w is set when way w is empty.
 HOTROW_WARP_TEMPLATE
 HOTROW_HOST_DEVICE uint32_t FreeMask(const Bucket& bucket) {
-  return Warp::MatchByte(bucket.tag, 0);
+  return Warp::MatchByte(bucket.state, kEmpty);
 }
 
-// Bit w is set when way w is empty or its row is neither pinned nor being filled. Callers ask only
-// when no way is empty.
+// Bit w is set when way w is empty or its row is not pinned; a row that waits for its bytes is.
 HOTROW_WARP_TEMPLATE
 HOTROW_HOST_DEVICE uint32_t UnpinnedMask(const Bucket& bucket) {
-  return Warp::MatchByte(bucket.state, 0) | Warp::MatchByte(bucket.state, kDirty);
+  return Warp::MatchByte(bucket.state, 0, kPinMask);
 }
 
-// An empty way of the emptier bucket: the lowest one; the first bucket wins a tie.
+// A key goes to its first bucket while that has so many empty ways, and then to the emptier one. At
+// a load of 0.5 one key of 70 lies in its second bucket, not one of three, and at 0.9 one of six:
+// so many probes read the tags of two buckets. The price is 0.002 of the load at which the first
+// key finds both full.
+inline constexpr int kRoomyWays = 12;
+
+// An empty way of the pair: the lowest of the first bucket if that is roomy, else of the emptier
+// one; the first wins a tie.
 HOTROW_WARP_TEMPLATE
 HOTROW_HOST_DEVICE PairWay PickFree(const Bucket& first, const Bucket& second) {
   const uint32_t free1 = FreeMask<Warp>(first);
   const uint32_t free2 = FreeMask<Warp>(second);
   if ((free1 | free2) == 0) return {};
-  if (Warp::CountLanes(free2) > Warp::CountLanes(free1)) return {1, Warp::FirstLane(free2)};
+  const int room1 = Warp::CountLanes(free1);
+  if (room1 < kRoomyWays && Warp::CountLanes(free2) > room1) return {1, Warp::FirstLane(free2)};
   return {0, Warp::FirstLane(free1)};
 }
 
@@ -126,17 +164,21 @@ HOTROW_HOST_DEVICE PairWay PickVictim(const Bucket& first, const Bucket& second)
   return {1, victim2.way};
 }
 
+// Writes down whose row a way has, whatever was there: all but the state. One lane.
+HOTROW_HOST_DEVICE inline void SetRow(Bucket& bucket, int way, uint16_t tag, uint64_t key,
+                                      uint32_t table, ScoreRule rule) {
+  bucket.tag[way] = tag;
+  bucket.score[way] = rule.placed;
+  bucket.record[way] = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), table};
+}
+
 // Puts {key, table} into a way, whatever was there: pinned once and waiting for its bytes.
 HOTROW_WARP_TEMPLATE
-HOTROW_HOST_DEVICE void Place(Bucket& bucket, int way, uint8_t tag, uint64_t key, uint32_t table,
+HOTROW_HOST_DEVICE void Place(Bucket& bucket, int way, uint16_t tag, uint64_t key, uint32_t table,
                               ScoreRule rule) {
   Warp::Once([&] {
-    bucket.tag[way] = tag;
-    bucket.score[way] = rule.placed;
-    bucket.state[way] = kFilling | 1;
-    bucket.mark[way] = 0;
-    bucket.table[way] = table;
-    bucket.key[way] = key;
+    bucket.state[way] = kPlaced;
+    SetRow(bucket, way, tag, key, table, rule);
   });
 }
 
@@ -156,13 +198,25 @@ HOTROW_WARP_TEMPLATE
 HOTROW_HOST_DEVICE void Clear(Bucket& bucket, int way) {
   Warp::Once([&] {
     bucket.tag[way] = 0;
+    bucket.state[way] = kEmpty;
     bucket.score[way] = 0;
-    bucket.state[way] = 0;
-    bucket.mark[way] = 0;
-    bucket.table[way] = 0;
-    bucket.key[way] = 0;
+    bucket.record[way] = {};
   });
 }
+
+// Four neighbouring states at once, for passes over whole buckets. The high bit of each state whose
+// row differs from the tier below, and of each that is marked; and all that do, marked or dirty.
+HOTROW_HOST_DEVICE inline uint32_t DirtyOrMarkedOf(uint32_t states) { return states & 0x80808080u; }
+HOTROW_HOST_DEVICE inline uint32_t MarkedOf(uint32_t states) {
+  return states & ~(states << 1) & 0x80808080u;
+}
+HOTROW_HOST_DEVICE inline uint32_t ToMarked(uint32_t states) {
+  return states & ~(DirtyOrMarkedOf(states) >> 1);
+}
+HOTROW_HOST_DEVICE inline uint32_t ToDirty(uint32_t states) {
+  return states | DirtyOrMarkedOf(states) >> 1;
+}
+static_assert(kDiffersBit == 0x80 && kUnmarkedBit == 0x40, "what the four above shift");
 
 // Lowers four neighbouring scores by one, without a loop over bytes: a loop over the words of a
 // bucket becomes vector instructions on the CPU, and on a GPU a lane does four ways.

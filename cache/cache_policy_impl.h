@@ -150,16 +150,13 @@ HOTROW_HOST_DEVICE inline bool SparesRows(CachePolicy policy) {
   return spares;
 }
 
-// Four neighbouring scores of a bucket as a word.
-inline constexpr int kScoreWords = Bucket::kWays / static_cast<int>(sizeof(uint32_t));
-
-// Moves all scores of a bucket by move(word of four). One thread.
+// Changes the scores or states of a bucket by move(word of four). One thread.
 template <typename Move>
-void MoveScores(Bucket& bucket, Move&& move) {
-  uint32_t words[kScoreWords];
-  std::memcpy(words, bucket.score, sizeof(words));
+void ForWords(uint8_t (&bytes)[Bucket::kWays], Move&& move) {
+  uint32_t words[Bucket::kWays / sizeof(uint32_t)];
+  std::memcpy(words, bytes, sizeof(words));
   for (uint32_t& word : words) word = move(word);
-  std::memcpy(bucket.score, words, sizeof(words));
+  std::memcpy(bytes, words, sizeof(words));
 }
 
 }  // namespace hotrow::cache

@@ -52,14 +52,14 @@ inline constexpr uint8_t kEvictedMarked = 2;  // see MarkDirtyRows
 // RowCache keeps the hot rows of all tables of one row width near the compute. It loses nothing: a
 // row that it evicts is either clean or handed to the caller.
 //
-// Layout:  32-way buckets of 512 bytes of metadata (16 bytes a way): 32 tags, 32 scores, 32
-//          states, tables, keys. The row of (bucket, way) lies at slab + (32 * bucket + way) *
-//          row_bytes, so slot = 32 * bucket + way and no pointers are stored. A key may live in
-//          two buckets of one partition (2,048 buckets or more; a small cache is one
-//          partition). It goes to the emptier one. If both are full, the unpinned way with the
-//          lowest score of the 64 is evicted; if few ways are unpinned, the lowest of the
-//          bucket with more of them. If all 64 are pinned, the key goes to the partition's
-//          overflow buckets, which are probed only while they hold anything.
+// Layout:  32-way buckets of 512 bytes of metadata (16 bytes a way): 32 tags, 32 states, 32
+//          scores, 32 keys with their tables. The row of (bucket, way) lies at slab + (32 * bucket
+//          + way) * row_bytes, so slot = 32 * bucket + way and no pointers are stored. A key may
+//          live in two buckets of one partition (2,048 buckets or more; a small cache is one).
+//          It goes to the first while that is roomy, then to the emptier. If both are full, the
+//          unpinned way with the lowest score of the 64 is evicted; if few ways are unpinned,
+//          the lowest of the bucket with more of them. If all 64 are pinned, the key goes to the
+//          partition's overflow buckets, which are probed only while they hold anything.
 // Devices: with Device::kCpu everything lies in host memory and every call is done when it returns;
 //          no call fails. With Device::kCuda rows and metadata lie in the memory of the device that
 //          was current at Create. Then every span and pointer must be memory that the GPU
@@ -148,12 +148,12 @@ class RowCache {
   virtual absl::Status Unpin(const ExecContext& ctx, std::span<const int64_t> slots,
                              bool dirty) = 0;
 
-  // Marks pinned rows as different from the tier below.
+  // Marks pinned rows, whose bytes are there, as different from the tier below.
   virtual absl::Status MarkDirty(const ExecContext& ctx, std::span<const int64_t> slots) = 0;
 
   // For snapshots, which write down the rows that are dirty now while rows go on changing.
   //
-  // Turns all dirty rows into marked ones and returns their number; a pass over two lines of each
+  // Turns all dirty rows into marked ones and returns their number; a pass over one line of each
   // bucket. Before changing a marked row the caller must take the mark and keep the old bytes
   // (TakeMarks). No row may be marked before the call.
   virtual absl::StatusOr<int64_t> MarkDirtyRows(const ExecContext& ctx) = 0;

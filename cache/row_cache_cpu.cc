@@ -42,15 +42,16 @@ void PrefetchTags(const Bucket* first_bucket, const Probe& probe) {
   __builtin_prefetch(first_bucket[probe.bucket2].tag);
 }
 
-// Stage two: the lines of the way that will be looked at, if a tag matches.
+// Stage two: the record and the state of the way that will be looked at, if a tag matches.
 void PrefetchCandidate(const Bucket* first_bucket, const Probe& probe) {
   for (const uint32_t b : {probe.bucket1, probe.bucket2}) {
     const Bucket& bucket = first_bucket[b];
-    const uint32_t candidates = HostWarp::MatchByte(bucket.tag, static_cast<uint8_t>(probe.tag));
+    const uint32_t candidates = HostWarp::MatchTag(bucket.tag, static_cast<uint16_t>(probe.tag));
     if (candidates == 0) continue;
     const int way = HostWarp::FirstLane(candidates);
-    __builtin_prefetch(&bucket.key[way]);
-    __builtin_prefetch(&bucket.table[way]);
+    // One record of eight lies in two lines.
+    __builtin_prefetch(&bucket.record[way].key_low);
+    __builtin_prefetch(&bucket.record[way].table);
     __builtin_prefetch(bucket.state);
     return;
   }
@@ -95,12 +96,12 @@ uint8_t& CpuRowCache::State(int64_t slot) {
 Probe CpuRowCache::MakeProbe(const RowHash& hash, const PartitionState& partition,
                              int64_t index) const {
   const auto n = static_cast<uint64_t>(partition.buckets);
-  return {hash.bucket1(n), hash.bucket2(n), static_cast<uint32_t>(index), hash.tag()};
+  return {hash.bucket1(n), hash.bucket2(n), static_cast<uint32_t>(index), TagOf(hash)};
 }
 
 int64_t CpuRowCache::FindSlot(const PartitionState& partition, const Probe& probe,
                               RowKey key) const {
-  const auto tag = static_cast<uint8_t>(probe.tag);
+  const auto tag = static_cast<uint16_t>(probe.tag);
   for (const uint32_t b : {probe.bucket1, probe.bucket2}) {
     const int64_t bucket = partition.first_bucket + b;
     const int way = FindWay<HostWarp>(buckets_[bucket], tag, key.key, key.table);
@@ -171,8 +172,7 @@ void CpuRowCache::FindChunk(std::span<const RowKey> keys, std::span<std::byte*> 
       [&](int64_t i) {
         const InFlight& at = ring[static_cast<size_t>(i) % kRing];
         const int64_t slot = FindSlot(*at.partition, at.probe, keys[static_cast<size_t>(i)]);
-        const bool filled =
-            slot >= 0 && (buckets_[slot / kWays].state[slot % kWays] & kFilling) == 0;
+        const bool filled = slot >= 0 && !IsFilling(buckets_[slot / kWays].state[slot % kWays]);
         rows[static_cast<size_t>(i)] = filled ? row(slot) : nullptr;
       });
 }
@@ -268,8 +268,7 @@ int64_t CpuRowCache::PinHits(PartitionState& partition, std::span<const RowKey> 
           return;
         }
         Bucket& bucket = buckets_[slot / kWays];
-        const uint8_t state = bucket.state[slot % kWays];
-        HOTROW_CHECK((state & kPinMask) < kMaxPins);
+        HOTROW_CHECK(PinsOf(bucket.state[slot % kWays]) < kMaxPins);
         TouchAndPin<HostWarp>(bucket, static_cast<int>(slot % kWays), rule_);
         result.slots[index] = slot;
         result.placement[index] = Placement::kHit;
@@ -306,11 +305,11 @@ void CpuRowCache::PlaceMisses(PartitionState& partition, std::span<const RowKey>
         }
         Bucket& bucket = buckets_[slot / kWays];
         const int way = static_cast<int>(slot % kWays);
-        if (bucket.tag[way] != 0) {
+        if (bucket.state[way] != kEmpty) {
           Evict(partition, slot, static_cast<int64_t>(index), result);
           if (spares_rows_) SpareRows(bucket, way);
         }
-        Place<HostWarp>(bucket, way, static_cast<uint8_t>(probe.tag), key.key, key.table, rule_);
+        Place<HostWarp>(bucket, way, static_cast<uint16_t>(probe.tag), key.key, key.table, rule_);
         result.placement[index] = Placement::kFilled;
         ++partition.used_ways;
         ++partition.placed_since_ageing;
@@ -359,11 +358,11 @@ void CpuRowCache::Evict(PartitionState& partition, int64_t slot, int64_t index,
   const int64_t way = slot % kWays;
   --partition.used_ways;
   ++partition.evictions;
-  const bool marked = bucket.mark[way] != 0;
-  if ((bucket.state[way] & kDirty) == 0 && !marked) return;
+  const uint8_t kind = KindOf(bucket.state[way]);
+  if (kind == kClean) return;
   ++partition.dirty_evictions;
-  result.evicted[static_cast<size_t>(index)] = marked ? kEvictedMarked : kEvictedDirty;
-  result.evicted_keys[static_cast<size_t>(index)] = {bucket.key[way], bucket.table[way]};
+  result.evicted[static_cast<size_t>(index)] = kind == kMarked ? kEvictedMarked : kEvictedDirty;
+  result.evicted_keys[static_cast<size_t>(index)] = bucket.record[way].key();
   HOTROW_CHECK(result.evicted_rows != nullptr);
   std::memcpy(result.evicted_rows + index * options_.row_bytes, row(slot),
               static_cast<size_t>(options_.row_bytes));
@@ -373,22 +372,22 @@ void CpuRowCache::Evict(PartitionState& partition, int64_t slot, int64_t index,
 void CpuRowCache::SpareRows(Bucket& bucket, int way) {
   const uint8_t victim = bucket.score[way];
   WithPolicy(options_.policy, [&bucket, victim]<typename Policy>(Policy) {
-    MoveScores(bucket, [victim](uint32_t scores) { return Policy::SpareFour(scores, victim); });
+    ForWords(bucket.score, [victim](uint32_t scores) { return Policy::SpareFour(scores, victim); });
   });
 }
 
 absl::Status CpuRowCache::MarkFilled(const ExecContext&, std::span<const int64_t> slots) {
   for (const int64_t slot : slots) {
     uint8_t& state = State(slot);
-    HOTROW_CHECK((state & kFilling) != 0);
-    state = static_cast<uint8_t>(state & ~kFilling);
+    HOTROW_CHECK(IsFilling(state));
+    state |= kClean;
   }
   return absl::OkStatus();
 }
 
 absl::Status CpuRowCache::Abandon(const ExecContext&, std::span<const int64_t> slots) {
   for (const int64_t slot : slots) {
-    HOTROW_CHECK(State(slot) == (kFilling | 1));
+    HOTROW_CHECK(State(slot) == kPlaced);
     const int64_t bucket = slot / kWays;
     Clear<HostWarp>(buckets_[bucket], static_cast<int>(slot % kWays));
     PartitionState& partition = *std::prev(
@@ -403,13 +402,13 @@ absl::Status CpuRowCache::Abandon(const ExecContext&, std::span<const int64_t> s
 }
 
 absl::Status CpuRowCache::Unpin(const ExecContext&, std::span<const int64_t> slots, bool dirty) {
-  const uint8_t mark = dirty ? kDirty : 0;
+  const uint8_t change = dirty ? kDiffersBit : 0;
   for (const int64_t slot : slots) {
     uint8_t& state = State(slot);
-    HOTROW_CHECK((state & kPinMask) != 0);
+    HOTROW_CHECK(PinsOf(state) != 0);
     // The pin of the batch that placed it stays until it is filled, and then nothing is dirty.
-    HOTROW_CHECK((state & kFilling) == 0 || (!dirty && (state & kPinMask) > 1));
-    state = static_cast<uint8_t>((state - 1) | mark);
+    HOTROW_CHECK(!IsFilling(state) || (!dirty && PinsOf(state) > 1));
+    state = static_cast<uint8_t>((state - 1) | change);
   }
   return absl::OkStatus();
 }
@@ -417,8 +416,8 @@ absl::Status CpuRowCache::Unpin(const ExecContext&, std::span<const int64_t> slo
 absl::Status CpuRowCache::MarkDirty(const ExecContext&, std::span<const int64_t> slots) {
   for (const int64_t slot : slots) {
     uint8_t& state = State(slot);
-    HOTROW_CHECK((state & kPinMask) != 0);
-    state |= kDirty;
+    HOTROW_CHECK(PinsOf(state) != 0 && !IsFilling(state));
+    state |= kDiffersBit;
   }
   return absl::OkStatus();
 }
@@ -426,17 +425,9 @@ absl::Status CpuRowCache::MarkDirty(const ExecContext&, std::span<const int64_t>
 absl::StatusOr<int64_t> CpuRowCache::MarkDirtyRows(const ExecContext&) {
   int64_t marked = 0;
   for (Bucket& bucket : buckets_) {
-    // Loops over 32 bytes become a vector instruction or two.
-    uint8_t count = 0;
-    uint8_t had = 0;
-    for (int way = 0; way < kWays; ++way) {
-      had |= bucket.mark[way];
-      bucket.mark[way] = static_cast<uint8_t>(bucket.state[way] >> 7);
-      bucket.state[way] &= static_cast<uint8_t>(~kDirty);
-      count = static_cast<uint8_t>(count + bucket.mark[way]);
-    }
-    HOTROW_CHECK(had == 0);
-    marked += count;
+    HOTROW_CHECK(HostWarp::MatchByte(bucket.state, kMarked, kKindMask) == 0);
+    marked += HostWarp::CountLanes(HostWarp::MatchByte(bucket.state, kDirty, kKindMask));
+    ForWords(bucket.state, ToMarked);
   }
   return marked;
 }
@@ -449,12 +440,9 @@ absl::StatusOr<int64_t> CpuRowCache::TakeMarks(const ExecContext&, std::span<con
   for (; looked < slots.size() && *taken < std::ssize(keys); ++looked) {
     const int64_t slot = slots[looked];
     uint8_t& state = State(slot);
-    uint8_t& mark = Mark(slot);
-    if (mark == 0) continue;
-    mark = 0;
-    state |= kDirty;
-    const Bucket& bucket = buckets_[slot / kWays];
-    keys[static_cast<size_t>(*taken)] = {bucket.key[slot % kWays], bucket.table[slot % kWays]};
+    if (KindOf(state) != kMarked) continue;
+    state |= kUnmarkedBit;
+    keys[static_cast<size_t>(*taken)] = buckets_[slot / kWays].record[slot % kWays].key();
     std::memcpy(rows + *taken * row_bytes(), row(slot), static_cast<size_t>(row_bytes()));
     ++*taken;
   }
@@ -471,17 +459,17 @@ absl::StatusOr<int64_t> CpuRowCache::TakeMarked(const ExecContext&, int64_t* cur
   while (slot < end && taken < std::ssize(keys)) {
     Bucket& bucket = buckets_[slot / kWays];
     const uint32_t lanes =
-        HostWarp::MatchByte(bucket.mark, kMarked) & (~uint32_t{0} << (slot % kWays));
+        HostWarp::MatchByte(bucket.state, kMarked, kKindMask) & (~uint32_t{0} << (slot % kWays));
     if (lanes == 0) {
       slot = (slot / kWays + 1) * kWays;
       continue;
     }
     const int way = HostWarp::FirstLane(lanes);
     slot = slot / kWays * kWays + way;
-    HOTROW_CHECK((bucket.state[way] & kPinMask) < kMaxPins);
-    bucket.mark[way] = 0;
-    ++bucket.state[way];
-    keys[static_cast<size_t>(taken)] = {bucket.key[way], bucket.table[way]};
+    const int pins = PinsOf(bucket.state[way]);
+    HOTROW_CHECK(pins < kMaxPins);
+    bucket.state[way] = static_cast<uint8_t>(kClean | (pins + 1));
+    keys[static_cast<size_t>(taken)] = bucket.record[way].key();
     slots[static_cast<size_t>(taken)] = slot;
     std::memcpy(rows + taken * options_.row_bytes, row(slot),
                 static_cast<size_t>(options_.row_bytes));
@@ -494,10 +482,7 @@ absl::StatusOr<int64_t> CpuRowCache::TakeMarked(const ExecContext&, int64_t* cur
 
 absl::Status CpuRowCache::DropMarks(const ExecContext&) {
   for (Bucket& bucket : buckets_) {
-    for (int way = 0; way < kWays; ++way) {
-      bucket.state[way] |= static_cast<uint8_t>(bucket.mark[way] << 7);
-      bucket.mark[way] = 0;
-    }
+    ForWords(bucket.state, ToDirty);
   }
   return absl::OkStatus();
 }
@@ -512,7 +497,7 @@ absl::Status CpuRowCache::EndStep(const ExecContext& ctx) {
       const int64_t count = partition.buckets + partition.overflow_buckets;
       for (Bucket& bucket : buckets_.span().subspan(static_cast<size_t>(partition.first_bucket),
                                                     static_cast<size_t>(count))) {
-        MoveScores(bucket, Policy::AgeFour);
+        ForWords(bucket.score, Policy::AgeFour);
       }
     });
   });
@@ -530,7 +515,7 @@ absl::Status CpuRowCache::ForEachDirty(
     HOTROW_RETURN_IF_ERROR(visit(keys, rows));
     for (const int64_t slot : slots) {
       uint8_t& state = State(slot);
-      state = static_cast<uint8_t>(state & ~kDirty);
+      state = static_cast<uint8_t>(state & ~kDiffersBit);
     }
     keys.clear();
     rows.clear();
@@ -540,8 +525,8 @@ absl::Status CpuRowCache::ForEachDirty(
   for (int64_t b = 0; b < buckets_.size(); ++b) {
     const Bucket& bucket = buckets_[b];
     for (int64_t way = 0; way < kWays; ++way) {
-      if ((bucket.state[way] & kDirty) == 0) continue;
-      keys.push_back({bucket.key[way], bucket.table[way]});
+      if (KindOf(bucket.state[way]) != kDirty) continue;
+      keys.push_back(bucket.record[way].key());
       rows.push_back(row(b * kWays + way));
       slots.push_back(b * kWays + way);
       if (std::ssize(slots) == kDirtyBatchRows) HOTROW_RETURN_IF_ERROR(flush());

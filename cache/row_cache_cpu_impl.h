@@ -65,7 +65,6 @@ class CpuRowCache : public RowCache {
 
   // The state byte of a slot that a caller named.
   uint8_t& State(int64_t slot);
-  uint8_t& Mark(int64_t slot) { return buckets_[slot / Bucket::kWays].mark[slot % Bucket::kWays]; }
 
   int64_t PartitionOf(const RowHash& hash) const {
     return hash.partition(static_cast<uint64_t>(geometry_.partitions));

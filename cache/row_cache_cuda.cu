@@ -46,7 +46,7 @@ void ForEachBit(const uint32_t* masks, int64_t words, Visit&& visit) {
   }
 }
 
-// The container in device memory. Buckets have locks, since any warp may work on any of them.
+// The container in device memory. Any thread of the GPU may work on any bucket.
 class CudaRowCache : public RowCache {
  public:
   static absl::StatusOr<std::unique_ptr<CudaRowCache>> Create(const RowCacheOptions& options);
@@ -135,7 +135,6 @@ absl::StatusOr<std::unique_ptr<CudaRowCache>> CudaRowCache::Create(const RowCach
   cache->num_slots_ = geometry.TotalBuckets() * kWays;
   cache->view_ = {.rows = cache->rows_,
                   .buckets = reinterpret_cast<Bucket*>(base + layout.buckets),
-                  .locks = reinterpret_cast<uint32_t*>(base + layout.locks),
                   .partitions = reinterpret_cast<PartitionState*>(base + layout.partitions),
                   .counters = reinterpret_cast<CudaCounters*>(base + layout.counters),
                   .map = PartitionMap(geometry),
@@ -195,7 +194,7 @@ absl::Status CudaRowCache::FindOrInsert(const ExecContext& ctx, std::span<const 
   // another key of the same batch asks for.
   PinHitsKernel<<<BlocksFor(n), kBlockThreads, 0, ctx.stream>>>(view_, keys.data(), n, view);
   HOTROW_RETURN_IF_ERROR(Launched("FindOrInsert"));
-  const WarpRuns runs = RunsFor(n);
+  const WarpRuns runs = RunsFor(n, kMaxRunKeys);
   PlaceMissesKernel<<<runs.blocks, kBlockThreads, 0, ctx.stream>>>(view_, keys.data(), n, runs,
                                                                    view);
   return Launched("FindOrInsert");
@@ -298,7 +297,7 @@ absl::StatusOr<int64_t> CudaRowCache::TakeMarked(const ExecContext& ctx, int64_t
     const int64_t count = std::min(CeilDiv(end, kWays) - first, staging_.mask_words);
     const int64_t window_end = std::min(end, (first + count) * kWays);
     ScanBucketsKernel<<<BlocksFor(count * kWarpThreads), kBlockThreads, 0, ctx.stream>>>(
-        view_, Wanted::kMarked, first, count, masks_.data());
+        view_, kMarked, first, count, masks_.data());
     HOTROW_RETURN_IF_ERROR(Launched("TakeMarked"));
     HOTROW_RETURN_IF_ERROR(WaitFor(ctx, "TakeMarked"));
     const int64_t room = std::min(most - taken, staging_.list);
@@ -361,7 +360,7 @@ absl::Status CudaRowCache::ForEachDirty(
   for (int64_t first = 0; first < total; first += staging_.mask_words) {
     const int64_t count = std::min(total - first, staging_.mask_words);
     ScanBucketsKernel<<<BlocksFor(count * kWarpThreads), kBlockThreads, 0, ctx.stream>>>(
-        view_, Wanted::kDirty, first, count, masks_.data());
+        view_, kDirty, first, count, masks_.data());
     HOTROW_RETURN_IF_ERROR(Launched("ForEachDirty"));
     HOTROW_RETURN_IF_ERROR(WaitFor(ctx, "ForEachDirty"));
     absl::Status status;

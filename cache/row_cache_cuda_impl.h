@@ -22,7 +22,6 @@ inline constexpr int64_t kDeviceAlignment = 256;
 struct CudaLayout {
   int64_t rows = 0;        // offsets in bytes
   int64_t buckets = 0;     // [total_buckets] Bucket
-  int64_t locks = 0;       // [total_buckets] uint32_t
   int64_t partitions = 0;  // [partitions] PartitionState
   int64_t counters = 0;    // [1] CudaCounters
   int64_t bytes = 0;       // of all
@@ -81,7 +80,7 @@ struct Home {
   int64_t partition;
   int64_t bucket1;
   int64_t bucket2;
-  uint8_t tag;
+  uint16_t tag;
 };
 
 HOTROW_HOST_DEVICE inline Home HomeOf(const PartitionMap& map, uint64_t key, uint32_t table) {
@@ -89,7 +88,7 @@ HOTROW_HOST_DEVICE inline Home HomeOf(const PartitionMap& map, uint64_t key, uin
   const int64_t p = hash.partition(static_cast<uint64_t>(map.partitions));
   const int64_t first = map.FirstBucket(p);
   const auto n = static_cast<uint64_t>(map.Buckets(p));
-  return {p, first + hash.bucket1(n), first + hash.bucket2(n), hash.tag()};
+  return {p, first + hash.bucket1(n), first + hash.bucket2(n), TagOf(hash)};
 }
 
 // How a kernel is launched in which a warp takes a run of `items` of a batch at a time.
@@ -100,12 +99,14 @@ inline constexpr int kBlockWarps = kBlockThreads / kWarpThreads;
 inline constexpr int64_t kMaxBlocks = int64_t{1} << 22;
 
 struct WarpRuns {
-  int keys_per_run = 0;  // in [1, 32]
+  int keys_per_run = 0;
   int64_t runs = 0;
   int blocks = 0;  // of kBlockThreads; each warp takes every (blocks * kBlockWarps)-th run
 };
-// Runs are shorter than 32 in batches that would leave most of the GPU idle otherwise.
-WarpRuns RunsFor(int64_t n);
+// A lane a key, or, where warps look for the few keys that they work on, some keys a lane.
+inline constexpr int kMaxRunKeys = 4 * kWarpThreads;
+// Runs are shorter than `most` in batches that would leave most of the GPU idle otherwise.
+WarpRuns RunsFor(int64_t n, int most = kWarpThreads);
 
 // Blocks of kBlockThreads for n threads that stride, at least one.
 int BlocksFor(int64_t n);

@@ -23,7 +23,6 @@ CudaLayout::CudaLayout(const Geometry& geometry, int64_t row_bytes) {
   };
   rows = add(total * Bucket::kWays * row_bytes);
   buckets = add(total * static_cast<int64_t>(sizeof(Bucket)));
-  locks = add(total * static_cast<int64_t>(sizeof(uint32_t)));
   partitions = add(geometry.partitions * static_cast<int64_t>(sizeof(PartitionState)));
   counters = add(static_cast<int64_t>(sizeof(CudaCounters)));
 }
@@ -37,10 +36,9 @@ CudaStaging::CudaStaging(int64_t row_bytes)
             list * static_cast<int64_t>(sizeof(int64_t)) +
             static_cast<int64_t>(sizeof(PartitionState))) {}
 
-WarpRuns RunsFor(int64_t n) {
+WarpRuns RunsFor(int64_t n, int most) {
   WarpRuns runs;
-  runs.keys_per_run =
-      static_cast<int>(std::clamp<int64_t>(CeilDiv(n, kBusyWarps), 1, kWarpThreads));
+  runs.keys_per_run = static_cast<int>(std::clamp<int64_t>(CeilDiv(n, kBusyWarps), 1, most));
   runs.runs = CeilDiv(n, runs.keys_per_run);
   runs.blocks =
       static_cast<int>(std::clamp<int64_t>(CeilDiv(runs.runs, kBlockWarps), 1, kMaxBlocks));

@@ -35,8 +35,7 @@ inline constexpr int64_t kDirtyBatchRows = 4096;
 
 // What is known and counted of a partition. In the buffer of buckets, a partition's buckets are
 // followed by its overflow buckets, then by the next partition. On the CPU a thread owns it while
-// it works there; on CUDA the counters are changed atomically, and the overflow's fields under its
-// lock.
+// it works there; on CUDA the counters are changed atomically.
 struct alignas(64) PartitionState {
   int64_t first_bucket = 0;
   int32_t buckets = 0;
@@ -108,6 +107,13 @@ inline void CheckFindRows(std::span<const RowKey> keys, const std::byte* out, in
   HOTROW_CHECK(found.size() == keys.size());
   HOTROW_CHECK(out_stride >= row_bytes && out_stride % 16 == 0);
   HOTROW_CHECK(reinterpret_cast<uintptr_t>(out) % 16 == 0);
+}
+
+// What tells the keys of a bucket apart: 16 bits of the hash that choose neither shard, partition
+// nor bucket. Never 0, the tag of empty ways.
+HOTROW_HOST_DEVICE inline uint16_t TagOf(const RowHash& hash) {
+  const auto bits = static_cast<uint16_t>((hash.hi >> 56) << 8 | (hash.hi & 0xff));
+  return bits == 0 ? 1 : bits;
 }
 
 // Whether the scores of a partition are to age at the end of a step.

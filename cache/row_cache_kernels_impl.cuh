@@ -13,7 +13,7 @@
 
 // The kernels of the container in device memory, which row_cache_cuda.cu alone includes: it owns
 // the memory and says which kernels make up a call. All in one translation unit, since they share
-// device functions for locks, probes and eviction, which the compiler inlines only there.
+// device functions for probes and eviction, which the compiler inlines only there.
 // cache/README.md says how they divide the work.
 
 // HOTROW_CHECK on a GPU: prints the condition and its place and ends the kernel; whoever waits for
@@ -31,7 +31,6 @@ constexpr int kWays = Bucket::kWays;
 struct CacheView {
   std::byte* rows;
   Bucket* buckets;
-  uint32_t* locks;  // one a bucket; that of a partition's first overflow bucket is for all of them
   PartitionState* partitions;
   CudaCounters* counters;
   PartitionMap map;
@@ -95,21 +94,21 @@ __device__ int64_t FindSlot(const CacheView& cache, const Home& home, uint64_t k
 }
 
 // The same, -1 also when its bytes are not there yet. `filling`: there are such rows; when there
-// are none, the line with the state is not read.
+// are none, the state is not read.
 __device__ __forceinline__ int64_t FindFilledSlot(const CacheView& cache, const RowKey& key,
                                                   bool filling) {
   const int64_t slot = FindSlot(cache, HomeOf(cache.map, key.key, key.table), key.key, key.table);
   if (slot < 0 || !filling) return slot;
-  return (cache.buckets[slot / kWays].state[slot % kWays] & kFilling) != 0 ? -1 : slot;
+  return IsFilling(cache.buckets[slot / kWays].state[slot % kWays]) ? -1 : slot;
 }
 
 // Rows that a warp has on their way at a time.
 constexpr int kRowsInFlight = 4;
 
-// Copies the row of slot i of each lane i < count, unless it is -1, to `out` + i * out_stride. The
-// whole warp, 16 bytes a lane and access.
-__device__ __forceinline__ void CopyRows(const CacheView& cache, int64_t slot, int count,
-                                         std::byte* out, int64_t out_stride) {
+// Copies the row of the slot of each lane below `count`, unless it is -1, to out + position *
+// out_stride. The whole warp, 16 bytes a lane and access.
+__device__ __forceinline__ void CopyRows(const CacheView& cache, int64_t slot, int position,
+                                         int count, std::byte* out, int64_t out_stride) {
   const int lane = CudaWarp::Lane();
   const int64_t chunks = cache.row_bytes / static_cast<int64_t>(sizeof(uint4));
   const int lanes_per_row = LanesPerRow(chunks);
@@ -118,10 +117,12 @@ __device__ __forceinline__ void CopyRows(const CacheView& cache, int64_t slot, i
   const int first_chunk = lane % lanes_per_row;
   for (int base = 0; base < count; base += rows_per_pass * kRowsInFlight) {
     int64_t from[kRowsInFlight];
+    int to[kRowsInFlight];
 #pragma unroll
     for (int u = 0; u < kRowsInFlight; ++u) {
       const int row = base + u * rows_per_pass + row_in_pass;
       const int64_t theirs = __shfl_sync(kAllLanes, slot, row % kWarpThreads);
+      to[u] = __shfl_sync(kAllLanes, position, row % kWarpThreads);
       from[u] = row < count ? theirs : -1;
     }
     // No votes below: lanes may leave this loop at different turns.
@@ -135,8 +136,7 @@ __device__ __forceinline__ void CopyRows(const CacheView& cache, int64_t slot, i
 #pragma unroll
       for (int u = 0; u < kRowsInFlight; ++u) {
         if (from[u] < 0) continue;
-        const int64_t row = base + u * rows_per_pass + row_in_pass;
-        reinterpret_cast<uint4*>(out + row * out_stride)[chunk] = piece[u];
+        reinterpret_cast<uint4*>(out + to[u] * out_stride)[chunk] = piece[u];
       }
     }
     __syncwarp();
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kBlockThreads)
       found[begin + lane] = slot < 0 ? 0 : 1;
     }
     __syncwarp();
-    CopyRows(cache, slot, count, out + begin * out_stride, out_stride);
+    CopyRows(cache, slot, lane, count, out + begin * out_stride, out_stride);
   }
 }
 
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kBlockThreads)
       if (slot >= 0) {
         Bucket& bucket = cache.buckets[slot / kWays];
         const int way = static_cast<int>(slot % kWays);
-        HOTROW_DEVICE_CHECK((bucket.state[way] & kPinMask) < kMaxPins);
+        HOTROW_DEVICE_CHECK(PinsOf(bucket.state[way]) < kMaxPins);
         TouchAndPin<CudaThread>(bucket, way, cache.rule);
         result.placement[i] = Placement::kHit;
         result.evicted[i] = 0;
@@ -219,163 +219,142 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 // ---- FindOrInsert: misses
-
-using DeviceLock = cuda::atomic_ref<uint32_t, cuda::thread_scope_device>;
-
-__device__ __forceinline__ bool TryAcquire(uint32_t* lock) {
-  uint32_t is_free = 0;
-  return DeviceLock(*lock).compare_exchange_strong(is_free, 1, cuda::memory_order_acquire,
-                                                   cuda::memory_order_relaxed);
-}
-
-// One lane takes the lock for its warp. Whoever holds it is running and waits for nothing but locks
-// of higher buckets, so it will give it back: warps that spin lose time, never their turn for good.
-// The barrier passes on to the other lanes what the acquiring lane has seen.
-__device__ __forceinline__ void Acquire(uint32_t* lock) {
-  if (CudaWarp::Lane() == 0) {
-    for (unsigned pause_ns = 32; !TryAcquire(lock);
-         pause_ns = pause_ns < 512 ? 2 * pause_ns : 512) {
-      __nanosleep(pause_ns);
-    }
-  }
-  __syncwarp();
-}
-
-// The locks of two buckets, lower < upper. Two lanes try both at once, which is what happens nearly
-// always; when one is taken, the other is given back and both are waited for in order.
-__device__ __forceinline__ void AcquirePair(uint32_t* lower, uint32_t* upper) {
-  const int lane = CudaWarp::Lane();
-  uint32_t* const mine = lane == 0 ? lower : upper;
-  const bool got = lane < 2 && TryAcquire(mine);
-  const uint32_t both = __ballot_sync(kAllLanes, got);
-  if (both == 3) {
-    __syncwarp();
-    return;
-  }
-  if (got) DeviceLock(*mine).store(0, cuda::memory_order_release);
-  __syncwarp();
-  Acquire(lower);
-  Acquire(upper);
-}
-
-// What all lanes have stored comes before the release. `second` may be `first`.
-__device__ __forceinline__ void Release(uint32_t* first, uint32_t* second) {
-  __syncwarp();
-  if (CudaWarp::Lane() == 0) {
-    cuda::atomic_thread_fence(cuda::memory_order_release, cuda::thread_scope_device);
-    DeviceLock(*first).store(0, cuda::memory_order_relaxed);
-    if (second != first) DeviceLock(*second).store(0, cuda::memory_order_relaxed);
-  }
-  __syncwarp();
-}
+//
+// A thread a miss, and no locks. Keys are distinct and hits are pinned, so the only thing that two
+// misses may both want is a way. Its state decides: an empty or unpinned way becomes one that waits
+// for its bytes, once while the kernel runs and never back. Whoever changes it, by one
+// compare-and-swap of the word that it shares with three others, owns the way and nobody else
+// touches the rest of it; the loser looks again. Someone gets on whenever somebody must look again,
+// and ways run out at last, so no miss waits for another.
+//
+// What a miss sees of ways that others take meanwhile may be old. It picks none that it cannot
+// have: each way that it takes was as it saw it. Nor does it overlook one: what it sees as taken,
+// is taken.
 
 // Asks for the line of an address ahead of time.
 __device__ __forceinline__ void PrefetchL2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-// What became of a miss; equal in all lanes.
+using DeviceWord = cuda::atomic_ref<uint32_t, cuda::thread_scope_device>;
+
+// Takes a way for a new row, pinned and waiting for its bytes, and says what its state was. False
+// when another thread has taken it.
+__device__ __forceinline__ bool TakeWay(Bucket& bucket, int way, uint8_t* was) {
+  const DeviceWord word(WordsOf(bucket.state)[way / 4]);
+  const int shift = way % 4 * 8;
+  uint32_t now = word.load(cuda::memory_order_relaxed);
+  for (;;) {
+    *was = static_cast<uint8_t>(now >> shift);
+    if (PinsOf(*was) != 0) return false;
+    const uint32_t taken = (now & ~(uint32_t{0xff} << shift)) | uint32_t{kPlaced} << shift;
+    // When it fails, `now` is what it found: often a neighbour has changed.
+    if (word.compare_exchange_strong(now, taken, cuda::memory_order_relaxed)) return true;
+  }
+}
+
+// What became of a miss.
 struct Placed {
   int64_t slot = -1;
-  RowKey evicted_key;
   uint8_t evicted = 0;    // kEvictedDirty, kEvictedMarked
   bool replaced = false;  // there was a row
   bool overflow = false;
 };
 
-// Moves the scores of the rows that stay in a bucket whose lock the warp holds; `victim` is the
-// score of the row that leaves. A lane a word.
+// Moves the scores of the rows that stay in a bucket; `victim` is the score of the row that leaves.
+// Others may do so at the same time, or write the score of a row that they place.
 __device__ __forceinline__ void SpareRows(CachePolicy policy, Bucket& bucket, uint8_t victim) {
-  const int lane = CudaWarp::Lane();
-  if (lane < kWordsPerBucket) {
-    uint32_t& scores = WordsOf(bucket.score)[lane];
-    WithPolicy(policy,
-               [&](auto formula) { scores = decltype(formula)::SpareFour(scores, victim); });
-  }
-  __syncwarp();
+  WithPolicy(policy, [&](auto formula) {
+    for (int w = 0; w < kWordsPerBucket; ++w) {
+      const DeviceWord scores(WordsOf(bucket.score)[w]);
+      uint32_t old = scores.load(cuda::memory_order_relaxed);
+      for (;;) {
+        const uint32_t moved = decltype(formula)::SpareFour(old, victim);
+        if (moved == old) break;
+        if (scores.compare_exchange_strong(old, moved, cuda::memory_order_relaxed)) break;
+      }
+    }
+  });
 }
 
-// Puts the key into a way whose bucket's lock the warp holds, and notes whom it replaces. The row
-// itself stays where it is: the new one's bytes come after this kernel, so the old ones are copied
-// when the lock is free again.
+// Puts the key into a way that this thread has taken, and notes whom it replaces, by key if that
+// row must be written back. The row itself stays where it is until the new one's bytes come, which
+// is after this kernel.
 __device__ __forceinline__ void PlaceAt(const CacheView& cache, int64_t bucket_index, int way,
-                                        uint8_t tag, const RowKey& key, Placed* placed) {
+                                        uint8_t was, uint16_t tag, const RowKey& key,
+                                        Placed* placed, RowKey* evicted_key) {
   Bucket& bucket = cache.buckets[bucket_index];
   placed->slot = bucket_index * kWays + way;
-  placed->replaced = bucket.tag[way] != 0;
-  const uint8_t score = bucket.score[way];
+  placed->replaced = was != kEmpty;
   if (placed->replaced) {
-    const bool marked = bucket.mark[way] != 0;
-    const bool dirty = (bucket.state[way] & kDirty) != 0;
-    placed->evicted = marked ? kEvictedMarked : dirty ? kEvictedDirty : 0;
-    if (placed->evicted != 0) placed->evicted_key = {bucket.key[way], bucket.table[way]};
+    const uint8_t kind = KindOf(was);
+    placed->evicted = kind == kMarked ? kEvictedMarked : kind == kDirty ? kEvictedDirty : 0;
+    if (placed->evicted != 0) *evicted_key = bucket.record[way].key();
+    if (cache.spares_rows) SpareRows(cache.policy, bucket, bucket.score[way]);
   }
-  __syncwarp();  // all lanes have read what one lane now overwrites
-  if (placed->replaced && cache.spares_rows) SpareRows(cache.policy, bucket, score);
-  Place<CudaWarp>(bucket, way, tag, key.key, key.table, cache.rule);
+  SetRow(bucket, way, tag, key.key, key.table, cache.rule);
 }
 
 // The same choice as on the CPU: the first empty way, else the lowest score.
-__device__ Placed PlaceInOverflow(const CacheView& cache, int64_t partition_index, uint8_t tag,
-                                  const RowKey& key) {
+__device__ __forceinline__ Placed PlaceInOverflow(const CacheView& cache, int64_t partition_index,
+                                                  uint16_t tag, const RowKey& key,
+                                                  RowKey* evicted_key) {
   Placed placed;
   PartitionState& partition = cache.partitions[partition_index];
   const int64_t begin = partition.first_bucket + partition.buckets;
   const int32_t count = partition.overflow_buckets;
-  Acquire(&cache.locks[begin]);
-  int64_t at = -1;
-  int at_way = -1;
-  for (int32_t b = 0; b < count && at < 0; ++b) {
-    const uint32_t free = FreeMask<CudaWarp>(cache.buckets[begin + b]);
-    if (free == 0) continue;
-    at = begin + b;
-    at_way = CudaWarp::FirstLane(free);
-    CudaWarp::Once([&] {
-      if (partition.overflow_span < b + 1) partition.overflow_span = b + 1;
-      ++partition.overflow_used;
-    });
-  }
-  if (at < 0) {
-    int lowest_score = 256;
-    for (int32_t b = 0; b < count; ++b) {
-      const Bucket& bucket = cache.buckets[begin + b];
-      const WayScore victim = CudaWarp::MinByte(bucket.score, UnpinnedMask<CudaWarp>(bucket));
-      if (victim.way < 0 || victim.score >= lowest_score) continue;
-      lowest_score = victim.score;
-      at = begin + b;
-      at_way = victim.way;
+  for (;;) {
+    int32_t at = -1;
+    int way = -1;
+    for (int32_t b = 0; b < count && at < 0; ++b) {
+      const uint32_t free = FreeMask<RacingCudaThread>(cache.buckets[begin + b]);
+      if (free == 0) continue;
+      at = b;
+      way = CudaWarp::FirstLane(free);
     }
-  }
-  if (at >= 0) {
+    if (at < 0) {
+      int lowest_score = 256;
+      for (int32_t b = 0; b < count; ++b) {
+        const Bucket& bucket = cache.buckets[begin + b];
+        const WayScore victim =
+            RacingCudaThread::MinByte(bucket.score, UnpinnedMask<RacingCudaThread>(bucket));
+        if (victim.way < 0 || victim.score >= lowest_score) continue;
+        lowest_score = victim.score;
+        at = b;
+        way = victim.way;
+      }
+    }
+    if (at < 0) return placed;  // what is pinned stays pinned while this kernel runs
+    uint8_t was;
+    if (!TakeWay(cache.buckets[begin + at], way, &was)) continue;
+    if (was == kEmpty) {
+      atomicMax(&partition.overflow_span, at + 1);
+      atomicAdd(&partition.overflow_used, 1);
+    }
     placed.overflow = true;
-    PlaceAt(cache, at, at_way, tag, key, &placed);
+    PlaceAt(cache, begin + at, way, was, tag, key, &placed, evicted_key);
+    return placed;
   }
-  Release(&cache.locks[begin], &cache.locks[begin]);
-  return placed;
 }
 
-// Gives a way to a key that is not resident. The whole warp.
+// Gives a way to a key that is not resident.
 __device__ __forceinline__ Placed PlaceMiss(const CacheView& cache, const Home& home,
-                                            const RowKey& key) {
-  const int64_t lower = home.bucket1 < home.bucket2 ? home.bucket1 : home.bucket2;
-  const int64_t upper = home.bucket1 < home.bucket2 ? home.bucket2 : home.bucket1;
-  if (lower == upper) {
-    Acquire(&cache.locks[lower]);
-  } else {
-    AcquirePair(&cache.locks[lower], &cache.locks[upper]);
-  }
+                                            const RowKey& key, RowKey* evicted_key) {
   const Bucket& first = cache.buckets[home.bucket1];
   const Bucket& second = cache.buckets[home.bucket2];
-  PairWay at = PickFree<CudaWarp>(first, second);
-  if (at.way < 0) at = PickVictim<CudaWarp>(first, second);
-  Placed placed;
-  if (at.way >= 0) {
-    PlaceAt(cache, at.bucket == 0 ? home.bucket1 : home.bucket2, at.way, home.tag, key, &placed);
+  PrefetchL2(first.state);
+  PrefetchL2(second.state);
+  for (;;) {
+    PairWay at = PickFree<RacingCudaThread>(first, second);
+    if (at.way < 0) at = PickVictim<RacingCudaThread>(first, second);
+    if (at.way < 0) return PlaceInOverflow(cache, home.partition, home.tag, key, evicted_key);
+    const int64_t bucket = at.bucket == 0 ? home.bucket1 : home.bucket2;
+    uint8_t was;
+    if (!TakeWay(cache.buckets[bucket], at.way, &was)) continue;
+    Placed placed;
+    PlaceAt(cache, bucket, at.way, was, home.tag, key, &placed, evicted_key);
+    return placed;
   }
-  Release(&cache.locks[lower], &cache.locks[upper]);
-  // What is pinned stays pinned while this kernel runs, so the pair has no room later either.
-  if (at.way < 0) placed = PlaceInOverflow(cache, home.partition, home.tag, key);
-  return placed;
 }
 
 // Adds up what became of the misses of a warp; lane's own in `placed`.
@@ -400,63 +379,60 @@ __device__ __forceinline__ void CountPlaced(const CacheView& cache, uint32_t mis
   add(&partition.no_room, ~has_slot);
 }
 
-// Places the keys that PinHitsKernel left. A warp takes a run of keys; its lanes look at a key each
-// for what can be done at once, and together at one miss after the other.
+// Places the keys that PinHitsKernel left. A warp takes a run of keys, gathers the misses among
+// them, and places as many of them at a time as it has lanes.
 //
 // Four blocks a processor: placing waits for memory most of the time, so warps count for more than
 // registers.
 __global__ void __launch_bounds__(kBlockThreads, 4)
     PlaceMissesKernel(const CacheView cache, const RowKey* keys, int64_t n, const WarpRuns runs,
                       const InsertView result) {
+  __shared__ uint8_t gathered[kBlockWarps][kMaxRunKeys];  // places of misses in the run
   const int lane = CudaWarp::Lane();
+  uint8_t* const misses = gathered[threadIdx.x / kWarpThreads];
   for (int64_t run = WarpIndex(); run < runs.runs; run += NumWarps()) {
     const int64_t begin = run * runs.keys_per_run;
     const int64_t left = n - begin;
     const int count = left < runs.keys_per_run ? static_cast<int>(left) : runs.keys_per_run;
-    const int64_t i = begin + lane;
-    const bool missed = lane < count && result.slots[i] < 0;
-    const uint32_t misses = __ballot_sync(kAllLanes, missed);
-    if (misses == 0) continue;
-    RowKey key;
-    Home home = {};
-    if (missed) {
-      key = keys[i];
-      home = HomeOf(cache.map, key.key, key.table);
-      // Misses are placed one after the other; what they wait for comes meanwhile.
-      for (const int64_t bucket : {home.bucket1, home.bucket2}) {
-        PrefetchL2(&cache.locks[bucket]);
-        PrefetchL2(cache.buckets[bucket].tag);
-        PrefetchL2(cache.buckets[bucket].state);
+    int num_misses = 0;
+    for (int at = 0; at < count; at += kWarpThreads) {
+      const bool missed = at + lane < count && result.slots[begin + at + lane] < 0;
+      const uint32_t votes = __ballot_sync(kAllLanes, missed);
+      const uint32_t before = votes & ((uint32_t{1} << lane) - 1);
+      if (missed)
+        misses[num_misses + CudaWarp::CountLanes(before)] = static_cast<uint8_t>(at + lane);
+      num_misses += CudaWarp::CountLanes(votes);
+    }
+    __syncwarp();  // all see the places
+    for (int first = 0; first < num_misses; first += kWarpThreads) {
+      const int rest = num_misses - first;
+      const int lanes = rest < kWarpThreads ? rest : kWarpThreads;
+      const bool has_miss = lane < lanes;
+      const uint32_t active = __ballot_sync(kAllLanes, has_miss);
+      const int position = has_miss ? misses[first + lane] : 0;
+      Placed placed;
+      if (has_miss) {
+        const int64_t i = begin + position;
+        const RowKey key = keys[i];
+        const Home home = HomeOf(cache.map, key.key, key.table);
+        placed = PlaceMiss(cache, home, key, &result.evicted_keys[i]);
+        result.slots[i] = placed.slot;
+        result.placement[i] = placed.slot < 0 ? Placement::kNoRoom : Placement::kFilled;
+        result.evicted[i] = placed.evicted;
+        CountPlaced(cache, active, home.partition, placed);
+      }
+      __syncwarp();
+      const int filled =
+          CudaWarp::CountLanes(__ballot_sync(kAllLanes, has_miss && placed.slot >= 0));
+      if (lane == 0 && filled > 0) AtomicAdd(&cache.counters->filling, filled);
+      const bool copy = placed.evicted != 0;
+      if (__any_sync(kAllLanes, copy)) {
+        HOTROW_DEVICE_CHECK(result.evicted_rows != nullptr);
+        CopyRows(cache, copy ? placed.slot : -1, position, lanes,
+                 result.evicted_rows + begin * cache.row_bytes, cache.row_bytes);
       }
     }
-    Placed mine;
-    for (uint32_t rest = misses; rest != 0; rest &= rest - 1) {
-      const int from = CudaWarp::FirstLane(rest);
-      const RowKey their_key = {__shfl_sync(kAllLanes, key.key, from),
-                                __shfl_sync(kAllLanes, key.table, from)};
-      const Home their_home = {
-          __shfl_sync(kAllLanes, home.partition, from), __shfl_sync(kAllLanes, home.bucket1, from),
-          __shfl_sync(kAllLanes, home.bucket2, from),
-          static_cast<uint8_t>(__shfl_sync(kAllLanes, static_cast<int>(home.tag), from))};
-      const Placed placed = PlaceMiss(cache, their_home, their_key);
-      if (lane == from) mine = placed;
-    }
-    if (missed) {
-      result.slots[i] = mine.slot;
-      result.placement[i] = mine.slot < 0 ? Placement::kNoRoom : Placement::kFilled;
-      result.evicted[i] = mine.evicted;
-      if (mine.evicted != 0) result.evicted_keys[i] = mine.evicted_key;
-      CountPlaced(cache, misses, home.partition, mine);
-    }
-    __syncwarp();
-    const int filled = CudaWarp::CountLanes(__ballot_sync(kAllLanes, missed && mine.slot >= 0));
-    if (lane == 0 && filled > 0) AtomicAdd(&cache.counters->filling, filled);
-    const bool copy = missed && mine.evicted != 0;
-    if (__any_sync(kAllLanes, copy)) {
-      HOTROW_DEVICE_CHECK(result.evicted_rows != nullptr);
-      CopyRows(cache, copy ? mine.slot : -1, count, result.evicted_rows + begin * cache.row_bytes,
-               cache.row_bytes);
-    }
+    __syncwarp();  // before the next run's places
   }
 }
 
@@ -466,8 +442,8 @@ __global__ void __launch_bounds__(kBlockThreads)
     MarkFilledKernel(const CacheView cache, const int64_t* slots, int64_t n) {
   for (int64_t i = ThreadIndex(); i < n; i += NumThreads()) {
     uint8_t& state = StateOf(cache, slots[i]);
-    HOTROW_DEVICE_CHECK((state & kFilling) != 0);
-    state = static_cast<uint8_t>(state & ~kFilling);
+    HOTROW_DEVICE_CHECK(IsFilling(state));
+    state = static_cast<uint8_t>(state | kClean);
   }
   if (ThreadIndex() == 0) AtomicAdd(&cache.counters->filling, -n);
 }
@@ -476,7 +452,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     AbandonKernel(const CacheView cache, const int64_t* slots, int64_t n) {
   for (int64_t i = ThreadIndex(); i < n; i += NumThreads()) {
     const int64_t slot = slots[i];
-    HOTROW_DEVICE_CHECK(StateOf(cache, slot) == (kFilling | 1));
+    HOTROW_DEVICE_CHECK(StateOf(cache, slot) == kPlaced);
     const int64_t bucket = slot / kWays;
     Clear<CudaThread>(cache.buckets[bucket], static_cast<int>(slot % kWays));
     PartitionState& partition = cache.partitions[cache.map.PartitionOfBucket(bucket)];
@@ -493,10 +469,10 @@ __global__ void __launch_bounds__(kBlockThreads)
     UnpinKernel(const CacheView cache, const int64_t* slots, int64_t n, bool dirty) {
   for (int64_t i = ThreadIndex(); i < n; i += NumThreads()) {
     uint8_t& state = StateOf(cache, slots[i]);
-    HOTROW_DEVICE_CHECK((state & kPinMask) != 0);
+    HOTROW_DEVICE_CHECK(PinsOf(state) != 0);
     // The pin of the batch that placed it stays until it is filled, and then nothing is dirty.
-    HOTROW_DEVICE_CHECK((state & kFilling) == 0 || (!dirty && (state & kPinMask) > 1));
-    state = static_cast<uint8_t>((state - 1) | (dirty ? kDirty : 0));
+    HOTROW_DEVICE_CHECK(!IsFilling(state) || (!dirty && PinsOf(state) > 1));
+    state = static_cast<uint8_t>((state - 1) | (dirty ? kDiffersBit : 0));
   }
 }
 
@@ -504,8 +480,8 @@ __global__ void __launch_bounds__(kBlockThreads)
     MarkDirtyKernel(const CacheView cache, const int64_t* slots, int64_t n) {
   for (int64_t i = ThreadIndex(); i < n; i += NumThreads()) {
     uint8_t& state = StateOf(cache, slots[i]);
-    HOTROW_DEVICE_CHECK((state & kPinMask) != 0);
-    state = static_cast<uint8_t>(state | kDirty);
+    HOTROW_DEVICE_CHECK(PinsOf(state) != 0 && !IsFilling(state));
+    state = static_cast<uint8_t>(state | kDiffersBit);
   }
 }
 
@@ -513,27 +489,23 @@ __global__ void __launch_bounds__(kBlockThreads)
     ClearDirtyKernel(const CacheView cache, const int64_t* slots, int64_t n) {
   for (int64_t i = ThreadIndex(); i < n; i += NumThreads()) {
     uint8_t& state = StateOf(cache, slots[i]);
-    state = static_cast<uint8_t>(state & ~kDirty);
+    state = static_cast<uint8_t>(state & ~kDiffersBit);
   }
 }
 
 // ---- All buckets
 
-static_assert(kDirty == 0x80 && kMarked == 1, "the two kernels below shift one into the other");
 // Dirty rows become marked; four ways a thread.
 __global__ void __launch_bounds__(kBlockThreads)
     MarkDirtyRowsKernel(const CacheView cache, int64_t words) {
   int64_t marked = 0;
   for (int64_t i = ThreadIndex(); i < words; i += NumThreads()) {
-    Bucket& bucket = cache.buckets[i / kWordsPerBucket];
-    uint32_t& state = WordsOf(bucket.state)[i % kWordsPerBucket];
-    uint32_t& mark = WordsOf(bucket.mark)[i % kWordsPerBucket];
-    HOTROW_DEVICE_CHECK(mark == 0);
-    const uint32_t dirty = state & 0x80808080u;
-    if (dirty == 0) continue;
-    mark = dirty >> 7;
-    state ^= dirty;
-    marked += __popc(dirty);
+    uint32_t& states = WordsOf(cache.buckets[i / kWordsPerBucket].state)[i % kWordsPerBucket];
+    HOTROW_DEVICE_CHECK(MarkedOf(states) == 0);
+    const uint32_t differ = DirtyOrMarkedOf(states);
+    if (differ == 0) continue;
+    states = ToMarked(states);
+    marked += __popc(differ);
   }
   __syncwarp();
 #pragma unroll
@@ -546,11 +518,8 @@ __global__ void __launch_bounds__(kBlockThreads)
 __global__ void __launch_bounds__(kBlockThreads)
     DropMarksKernel(const CacheView cache, int64_t words) {
   for (int64_t i = ThreadIndex(); i < words; i += NumThreads()) {
-    Bucket& bucket = cache.buckets[i / kWordsPerBucket];
-    uint32_t& mark = WordsOf(bucket.mark)[i % kWordsPerBucket];
-    if (mark == 0) continue;
-    WordsOf(bucket.state)[i % kWordsPerBucket] |= mark << 7;
-    mark = 0;
+    uint32_t& states = WordsOf(cache.buckets[i / kWordsPerBucket].state)[i % kWordsPerBucket];
+    if (MarkedOf(states) != 0) states = ToDirty(states);
   }
 }
 
@@ -610,17 +579,13 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 // ---- Scans whose answer the host looks at: masks of a bit a slot, then the chosen ones
 
-enum class Wanted { kDirty, kMarked };
-
-// Bit w of masks[b] says whether way w of bucket first + b is what is wanted. A warp a bucket.
+// Bit w of masks[b] says whether way w of bucket first + b has a row of this kind. A warp a bucket.
 __global__ void __launch_bounds__(kBlockThreads)
-    ScanBucketsKernel(const CacheView cache, Wanted wanted, int64_t first, int64_t count,
+    ScanBucketsKernel(const CacheView cache, uint8_t kind, int64_t first, int64_t count,
                       uint32_t* masks) {
   const int lane = CudaWarp::Lane();
   for (int64_t b = WarpIndex(); b < count; b += NumWarps()) {
-    const Bucket& bucket = cache.buckets[first + b];
-    const bool has = wanted == Wanted::kDirty ? (bucket.state[lane] & kDirty) != 0
-                                              : bucket.mark[lane] == kMarked;
+    const bool has = KindOf(cache.buckets[first + b].state[lane]) == kind;
     const uint32_t mask = __ballot_sync(kAllLanes, has);
     if (lane == 0) masks[b] = mask;
   }
@@ -634,9 +599,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int64_t i = w * kWarpThreads + lane;
     bool has = false;
     if (i < n) {
-      const int64_t slot = slots[i];
-      HOTROW_DEVICE_CHECK(slot >= 0 && slot < cache.num_slots);
-      has = cache.buckets[slot / kWays].mark[slot % kWays] == kMarked;
+      has = KindOf(StateOf(cache, slots[i])) == kMarked;
     }
     const uint32_t mask = __ballot_sync(kAllLanes, has);
     if (lane == 0) masks[w] = mask;
@@ -665,19 +628,18 @@ __global__ void __launch_bounds__(kBlockThreads)
       if (slots != nullptr) slot = slots[slot];
       Bucket& bucket = cache.buckets[slot / kWays];
       const int way = static_cast<int>(slot % kWays);
-      keys[begin + lane] = {bucket.key[way], bucket.table[way]};
+      keys[begin + lane] = bucket.record[way].key();
       if (taken_slots != nullptr) taken_slots[begin + lane] = slot;
       if (taking == Taking::kMakeDirty) {
-        bucket.mark[way] = 0;
-        bucket.state[way] = static_cast<uint8_t>(bucket.state[way] | kDirty);
+        bucket.state[way] = static_cast<uint8_t>(bucket.state[way] | kUnmarkedBit);
       } else if (taking == Taking::kPin) {
-        HOTROW_DEVICE_CHECK((bucket.state[way] & kPinMask) < kMaxPins);
-        bucket.mark[way] = 0;
-        bucket.state[way] = static_cast<uint8_t>(bucket.state[way] + 1);
+        HOTROW_DEVICE_CHECK(PinsOf(bucket.state[way]) < kMaxPins);
+        const int pins = PinsOf(bucket.state[way]) + 1;
+        bucket.state[way] = static_cast<uint8_t>(kClean | pins);
       }
     }
     __syncwarp();
-    CopyRows(cache, slot, count, rows + begin * cache.row_bytes, cache.row_bytes);
+    CopyRows(cache, slot, lane, count, rows + begin * cache.row_bytes, cache.row_bytes);
   }
 }
 

@@ -187,10 +187,10 @@ test_rows() {
   [[ $status -ne 0 || $tested -gt 0 ]] || row "$name" no "no test ran: the filter matches none"
   return $status
 }
-lock_filter='*RowCacheCudaLockTest*'
-step_locks() { test_rows locks 100 --filter="$([[ $toy -eq 1 ]] && echo '*RowCacheCudaLockTest*/0' || echo "$lock_filter")" --timeout=$((90 * patience)) cache_cuda_test; }
+race_filter='*RowCacheCudaRaceTest*'
+step_races() { test_rows races 100 --filter="$([[ $toy -eq 1 ]] && echo '*RowCacheCudaRaceTest*/0' || echo "$race_filter")" --timeout=$((90 * patience)) cache_cuda_test; }
 step_tests() {
-  local filter="*-$lock_filter"
+  local filter="*-$race_filter"
   [[ $toy -eq 1 ]] && filter='*EmptyBatch*:*NoRows*:*NoItems*:*AnEmpty*:*AreFine*:GpuBenchCliTest.S*:DlrmGpuCliTest.R*'
   test_rows tests 200 --filter="$filter" --timeout=$((80 * patience)) --jobs=4
 }
@@ -348,7 +348,7 @@ elif [[ $stage == smoke ]]; then
   bench_sizes=(--quick)
 fi
 case $stage in
-  smoke) steps=(libraries limits cache locks tests sanitizer dlrm) ;;
+  smoke) steps=(libraries limits cache races tests sanitizer dlrm) ;;
   bench) steps=(find ops peers bus gemm tiers) ;;
   train) steps=(train torch profiles) ;;
 esac

@@ -97,6 +97,31 @@ TEST(HostWarpTest, MatchByteFindsAllOrNone) {
   EXPECT_EQ(HostWarp::MatchByte(bytes.v.data(), 0), 0u);
 }
 
+TEST(HostWarpTest, MasksAndTagsEqualPlainLoops) {
+  for (const uint64_t seed : test::Seeds(10)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    RandomStream random(seed, RandomPurpose::kTest);
+    for (int round = 0; round < 1000; ++round) {
+      const Bytes bytes = RandomBytes(random);
+      const auto mask = static_cast<uint8_t>(random.Below(256));
+      const auto value = static_cast<uint8_t>(bytes.v[random.Below(32)] & mask);
+      alignas(64) std::array<uint16_t, 32> tags;
+      for (size_t i = 0; i < 32; ++i) {
+        tags[i] = static_cast<uint16_t>(bytes.v[i] | random.Below(2) * 0x8000);
+      }
+      const auto tag = static_cast<uint16_t>(bytes.v[random.Below(32)] | 0x8000);
+      uint32_t want_bytes = 0;
+      uint32_t want_tags = 0;
+      for (size_t i = 0; i < 32; ++i) {
+        want_bytes |= ((bytes.v[i] & mask) == value ? 1u : 0u) << i;
+        want_tags |= (tags[i] == tag ? 1u : 0u) << i;
+      }
+      ASSERT_EQ(HostWarp::MatchByte(bytes.v.data(), value, mask), want_bytes);
+      ASSERT_EQ(HostWarp::MatchTag(tags.data(), tag), want_tags);
+    }
+  }
+}
+
 TEST(HostWarpTest, BallotAsksEligibleLanesOnly) {
   for (const uint64_t seed : test::Seeds(10)) {
     SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);

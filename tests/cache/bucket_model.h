@@ -2,6 +2,7 @@
 #define HOTROW_TESTS_CACHE_BUCKET_MODEL_H_
 
 #include <cstdint>
+#include <iterator>
 
 #include "base/philox.h"
 #include "cache/bucket.h"
@@ -20,14 +21,20 @@ inline cache::Bucket RandomBucket(RandomStream& random) {
   const uint64_t score_range = uint64_t{1} << random.Below(9);
   for (int way = 0; way < cache::Bucket::kWays; ++way) {
     if (random.Below(100) >= used_percent) continue;
-    bucket.tag[way] = static_cast<uint8_t>(random.Below(4) == 0 ? 255 : 1 + random.Below(3));
+    // Some differ in one half only.
+    constexpr uint16_t kTags[] = {1, 2, 0x0102, 0x0201, 0x0100, 0xffff};
+    bucket.tag[way] = kTags[random.Below(std::size(kTags))];
     bucket.score[way] = static_cast<uint8_t>(255 - random.Below(score_range));
-    bucket.table[way] = static_cast<uint32_t>(random.Below(2));
-    bucket.key[way] = random.Below(2) == 0 ? ~uint64_t{0} - random.Below(8) : random.Below(8);
-    const bool pinned = random.Below(100) < pinned_percent;
-    bucket.state[way] = static_cast<uint8_t>((pinned ? 1 + random.Below(cache::kMaxPins) : 0) |
-                                             (random.Below(2) == 0 ? cache::kDirty : 0) |
-                                             (random.Below(16) == 0 ? cache::kFilling : 0));
+    // The halves of a key take turns in telling it apart.
+    const uint64_t half = random.Below(2) == 0 ? ~uint64_t{0} - random.Below(8) : random.Below(8);
+    const uint64_t key = random.Below(2) == 0 ? half : half << 32;
+    bucket.record[way] = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
+                          static_cast<uint32_t>(random.Below(2))};
+    constexpr uint8_t kKinds[] = {cache::kWaiting, cache::kClean, cache::kMarked, cache::kDirty};
+    const uint8_t kind = kKinds[random.Below(8) == 0 ? 0 : 1 + random.Below(3)];
+    const bool pinned = kind == cache::kWaiting || random.Below(100) < pinned_percent;
+    bucket.state[way] =
+        static_cast<uint8_t>(kind | (pinned ? 1 + random.Below(cache::kMaxPins) : 0));
   }
   return bucket;
 }
@@ -35,21 +42,21 @@ inline cache::Bucket RandomBucket(RandomStream& random) {
 struct Needle {
   uint64_t key;
   uint32_t table;
-  uint8_t tag;
+  uint16_t tag;
 };
 
 // The contents of one way of the bucket, sometimes with the tag or the table of another.
 inline Needle RandomNeedle(RandomStream& random, const cache::Bucket& bucket) {
   const auto way = random.Below(cache::Bucket::kWays);
   const auto other = random.Below(4) == 0 ? random.Below(cache::Bucket::kWays) : way;
-  const uint8_t tag = bucket.tag[other] == 0 ? uint8_t{1} : bucket.tag[other];
-  return {bucket.key[way], bucket.table[other], tag};
+  const uint16_t tag = bucket.tag[other] == 0 ? uint16_t{1} : bucket.tag[other];
+  return {bucket.record[way].key().key, bucket.record[other].table, tag};
 }
 
 inline int ModelFindWay(const cache::Bucket& bucket, const Needle& needle) {
   for (int way = 0; way < cache::Bucket::kWays; ++way) {
-    if (bucket.tag[way] == needle.tag && bucket.key[way] == needle.key &&
-        bucket.table[way] == needle.table) {
+    if (bucket.tag[way] == needle.tag &&
+        bucket.record[way].key() == RowKey{needle.key, needle.table}) {
       return way;
     }
   }
@@ -62,18 +69,18 @@ inline cache::PairWay ModelPickFree(const cache::Bucket& first, const cache::Buc
   int lowest[2] = {-1, -1};
   for (int b = 0; b < 2; ++b) {
     for (int way = cache::Bucket::kWays - 1; way >= 0; --way) {
-      if (pair[b]->tag[way] != 0) continue;
+      if (pair[b]->state[way] != 0) continue;
       ++free[b];
       lowest[b] = way;
     }
   }
   if (free[0] == 0 && free[1] == 0) return {};
-  const int bucket = free[1] > free[0] ? 1 : 0;
+  const int bucket = free[0] < 12 && free[1] > free[0] ? 1 : 0;
   return {bucket, lowest[bucket]};
 }
 
 inline bool ModelEvictable(const cache::Bucket& bucket, int way) {
-  return (bucket.state[way] & cache::kPinMask) == 0 && (bucket.state[way] & cache::kFilling) == 0;
+  return (bucket.state[way] & 63) == 0;
 }
 
 inline cache::PairWay ModelPickVictim(const cache::Bucket& first, const cache::Bucket& second) {

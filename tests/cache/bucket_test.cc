@@ -43,9 +43,9 @@ TEST(BucketTest, PlacingStartsAnUnfilledPinnedWayOverAnyOldState) {
   cache::Place<HostWarp>(bucket, 4, 9, 11, 12, kLfu);
   EXPECT_EQ(bucket.tag[4], 9);
   EXPECT_EQ(bucket.score[4], kLfu.placed);
-  EXPECT_EQ(bucket.state[4], cache::kFilling | 1);
-  EXPECT_EQ(bucket.table[4], 12u);
-  EXPECT_EQ(bucket.key[4], 11u);
+  EXPECT_EQ(bucket.state[4], cache::kPlaced);
+  EXPECT_TRUE(cache::IsFilling(bucket.state[4]));
+  EXPECT_EQ(bucket.record[4].key(), (RowKey{11, 12}));
   EXPECT_EQ(bucket.state[3], 0xff);
   EXPECT_EQ(bucket.state[5], 0xff);
 }
@@ -65,27 +65,60 @@ TEST(BucketTest, TouchingPinsAndRaisesTheScoreUpTo255) {
   EXPECT_EQ(bucket.score[2], 255);
 }
 
-TEST(BucketTest, PickFreeTakesTheLowestWayOfTheEmptierBucket) {
+TEST(BucketTest, PickFreeTakesTheFirstBucketWhileItIsRoomyAndThenTheEmptierOne) {
   Bucket a = {};
   Bucket b = {};
+  for (int used = 0; used < Bucket::kWays; ++used) {
+    const PairWay at = cache::PickFree<HostWarp>(a, b);
+    const bool roomy = Bucket::kWays - used >= cache::kRoomyWays;
+    EXPECT_EQ(at.bucket, roomy ? 0 : 1) << used;
+    EXPECT_EQ(at.way, roomy ? used : 0) << used;
+    a.state[used] = cache::kClean;
+  }
+  std::memset(a.state, 0, sizeof(a.state));
+  std::memset(a.state, cache::kClean, 30);
+  std::memset(b.state, cache::kClean, 30);
   PairWay at = cache::PickFree<HostWarp>(a, b);
   EXPECT_EQ(at.bucket, 0);  // a tie
-  EXPECT_EQ(at.way, 0);
-  a.tag[0] = 1;
-  at = cache::PickFree<HostWarp>(a, b);
-  EXPECT_EQ(at.bucket, 1);
-  EXPECT_EQ(at.way, 0);
-  std::memset(b.tag, 1, sizeof(b.tag));
+  EXPECT_EQ(at.way, 30);
+  std::memset(b.state, cache::kClean, sizeof(b.state));
   at = cache::PickFree<HostWarp>(a, b);
   EXPECT_EQ(at.bucket, 0);
-  EXPECT_EQ(at.way, 1);
-  std::memset(a.tag, 1, sizeof(a.tag));
+  EXPECT_EQ(at.way, 30);
+  std::memset(a.state, cache::kDirty, sizeof(a.state));
   EXPECT_EQ(cache::PickFree<HostWarp>(a, b).way, -1);
+}
+
+// One byte says what a row is: the passes over four of them against the names of single ones.
+TEST(BucketTest, FourStatesChangeAsEachOfThemDoes) {
+  for (int state = 0; state < 256; ++state) {
+    for (int place = 0; place < 4; ++place) {
+      const uint32_t others = 0x40c08001u;
+      const uint32_t word = (others & ~(0xffu << (8 * place))) | static_cast<uint32_t>(state)
+                                                                     << (8 * place);
+      const auto byte_of = [place](uint32_t states) {
+        return static_cast<uint8_t>(states >> (8 * place));
+      };
+      const auto before = static_cast<uint8_t>(state);
+      const uint8_t kind = cache::KindOf(before);
+      const bool differs = kind == cache::kDirty || kind == cache::kMarked;
+      EXPECT_EQ(byte_of(cache::DirtyOrMarkedOf(word)) != 0, differs);
+      EXPECT_EQ(byte_of(cache::MarkedOf(word)) != 0, kind == cache::kMarked);
+      const uint8_t marked = byte_of(cache::ToMarked(word));
+      const uint8_t dirty = byte_of(cache::ToDirty(word));
+      EXPECT_EQ(cache::PinsOf(marked), cache::PinsOf(before));
+      EXPECT_EQ(cache::PinsOf(dirty), cache::PinsOf(before));
+      EXPECT_EQ(cache::KindOf(marked), differs ? cache::kMarked : kind);
+      EXPECT_EQ(cache::KindOf(dirty), differs ? cache::kDirty : kind);
+    }
+  }
 }
 
 TEST(BucketTest, PickVictimTakesTheLowestScoreOfBothBuckets) {
   Bucket a = {};
   Bucket b = {};
+  std::memset(a.state, cache::kClean, sizeof(a.state));
+  std::memset(b.state, cache::kClean, sizeof(b.state));
   std::memset(a.score, 9, sizeof(a.score));
   std::memset(b.score, 9, sizeof(b.score));
   PairWay at = cache::PickVictim<HostWarp>(a, b);
@@ -96,9 +129,9 @@ TEST(BucketTest, PickVictimTakesTheLowestScoreOfBothBuckets) {
   at = cache::PickVictim<HostWarp>(a, b);
   EXPECT_EQ(at.bucket, 1);
   EXPECT_EQ(at.way, 20);
-  b.state[20] = 1;
+  b.state[20] = cache::kClean | 1;
   EXPECT_EQ(cache::PickVictim<HostWarp>(a, b).way, 21);
-  b.state[21] = cache::kFilling;
+  b.state[21] = cache::kPlaced;
   at = cache::PickVictim<HostWarp>(a, b);
   EXPECT_EQ(at.bucket, 0);
   EXPECT_EQ(at.way, 0);
@@ -121,9 +154,9 @@ TEST(BucketTest, FourScoresAgeAsEachOfThemDoes) {
     Bucket one = bucket;
     Bucket decayed = bucket;
     Bucket sieved = bucket;
-    cache::MoveScores(one, cache::LruPolicy::AgeFour);
-    cache::MoveScores(decayed, cache::LfuPolicy::AgeFour);
-    cache::MoveScores(sieved, cache::SievePolicy::AgeFour);
+    cache::ForWords(one.score, cache::LruPolicy::AgeFour);
+    cache::ForWords(decayed.score, cache::LfuPolicy::AgeFour);
+    cache::ForWords(sieved.score, cache::SievePolicy::AgeFour);
     for (int way = 0; way < Bucket::kWays; ++way) {
       EXPECT_EQ(one.score[way], by_one(bucket.score[way])) << score << " " << way;
       EXPECT_EQ(decayed.score[way], by_decay(bucket.score[way])) << score << " " << way;

@@ -329,7 +329,8 @@ class RandomRun {
     int64_t used = 0;
     for (const cache::Bucket& bucket : cache_.Buckets()) {
       for (int64_t way = 0; way < kWays; ++way) {
-        ASSERT_EQ(bucket.state[way] & ~cache::kDirty, 0);
+        ASSERT_EQ(cache::PinsOf(bucket.state[way]), 0);
+        ASSERT_EQ(bucket.state[way] == cache::kEmpty, bucket.tag[way] == 0);
         used += bucket.tag[way] != 0 ? 1 : 0;
       }
     }

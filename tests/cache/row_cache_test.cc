@@ -506,7 +506,6 @@ TEST(RowCacheCudaLayoutTest, PartsDoNotOverlapAndEndWithinTheBudget) {
     const std::vector<std::pair<int64_t, int64_t>> parts = {
         {layout.rows, total * kWays * row_bytes},
         {layout.buckets, total * static_cast<int64_t>(sizeof(Bucket))},
-        {layout.locks, total * 4},
         {layout.partitions, geometry.partitions * static_cast<int64_t>(sizeof(PartitionState))},
         {layout.counters, static_cast<int64_t>(sizeof(cache::CudaCounters))}};
     int64_t end = 0;
@@ -808,23 +807,23 @@ TEST(RowCacheDeathTest, BrokenPreconditionsStopTheProcess) {
   const std::vector<RowKey> keys = KeyRange(0, 1);
   const Batch batch(*cache, kSerial, keys);
   EXPECT_DEATH(cache->Unpin(kSerial, batch.slots, true).IgnoreError(),
-               "kFilling");  // not filled yet
-  EXPECT_DEATH(cache->Unpin(kSerial, batch.slots, false).IgnoreError(), "kFilling");
+               "IsFilling");  // not filled yet
+  EXPECT_DEATH(cache->Unpin(kSerial, batch.slots, false).IgnoreError(), "IsFilling");
   const Batch meanwhile(*cache, kSerial, keys);
   EXPECT_DEATH(cache->Abandon(kSerial, batch.slots).IgnoreError(),
-               "kFilling");  // named by another batch since
+               "kPlaced");  // named by another batch since
   HOTROW_EXPECT_OK(cache->Unpin(kSerial, meanwhile.slots, false));
   HOTROW_EXPECT_OK(cache->MarkFilled(kSerial, batch.slots));
-  EXPECT_DEATH(cache->MarkFilled(kSerial, batch.slots).IgnoreError(), "kFilling");  // twice
+  EXPECT_DEATH(cache->MarkFilled(kSerial, batch.slots).IgnoreError(), "IsFilling");  // twice
   EXPECT_DEATH(cache->Abandon(kSerial, batch.slots).IgnoreError(),
-               "kFilling");  // filled rows are not abandoned
+               "kPlaced");  // filled rows are not abandoned
   for (int pins = 1; pins < cache::kMaxPins; ++pins) Batch(*cache, kSerial, keys);
   EXPECT_DEATH(Batch(*cache, kSerial, keys), "kMaxPins");  // a 64th pin
   for (int pins = 0; pins < cache::kMaxPins; ++pins) {
     HOTROW_EXPECT_OK(cache->Unpin(kSerial, batch.slots, false));
   }
   EXPECT_DEATH(cache->Unpin(kSerial, batch.slots, false).IgnoreError(),
-               "kPinMask");  // more unpins than pins
+               "PinsOf");  // more unpins than pins
   const std::vector<int64_t> outside = {-1, 64};
   EXPECT_DEATH(cache->Unpin(kSerial, std::span(outside).first(1), false).IgnoreError(), "slot");
   EXPECT_DEATH(cache->Unpin(kSerial, std::span(outside).last(1), false).IgnoreError(), "slot");

@@ -46,7 +46,7 @@ cat "$work/table"
 [[ $status -eq 0 ]] || { tail -n 60 "$work/out/log"; fail "exit status $status"; }
 [[ $(wc -l <"$work/table") -le 41 ]] || fail "the table has more than 40 lines"
 case $stage in
-  smoke) wanted=("device" "copy: " "gemm: " "tests: cache_cuda_test" "locks: cache_cuda_test" "memcheck: ops_cuda_test" "racecheck: ops_cuda_test"
+  smoke) wanted=("device" "copy: " "gemm: " "tests: cache_cuda_test" "races: cache_cuda_test" "memcheck: ops_cuda_test" "racecheck: ops_cuda_test"
                  "dlrm: over an SSD") ;;
   bench) wanted=("find: find " "insert: " "load: " "tiers: " "update: " "peer") ;;
   train) wanted=("dlrm, batch" "profile InteractionKernel" "profile PlaceMissesKernel") ;;

@@ -76,6 +76,9 @@ inline unsigned __vcmpeq4(unsigned a, unsigned b) {
   }
   return mask;
 }
+inline unsigned __vcmpeq2(unsigned a, unsigned b) {
+  return ((a & 0xffffu) == (b & 0xffffu) ? 0xffffu : 0) | (a >> 16 == b >> 16 ? 0xffff0000u : 0);
+}
 inline unsigned __vminu4(unsigned a, unsigned b) {
   unsigned result = 0;
   for (int i = 0; i < 32; i += 8) result |= std::min((a >> i) & 0xff, (b >> i) & 0xff) << i;
@@ -100,6 +103,21 @@ template <typename T>
 void __stcs(T* to, T value) {
   *to = value;
 }
+
+namespace hotrow::emulated {
+
+// ld.relaxed, which translate.py makes a call of this. Others may have had their turn before.
+inline uint4 LoadQuad(const uint4* from) {
+  MayYield();
+  unsigned words[4];
+  auto* const all = reinterpret_cast<unsigned*>(const_cast<uint4*>(from));
+  for (int i = 0; i < 4; ++i) {
+    words[i] = std::atomic_ref<unsigned>(all[i]).load(std::memory_order_relaxed);
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+}  // namespace hotrow::emulated
 
 // --- Where threads meet
 
@@ -211,6 +229,15 @@ template <typename T>
 T atomicSub(T* sum, std::type_identity_t<T> value) {
   ::hotrow::emulated::MayYield();
   return std::atomic_ref<T>(*sum).fetch_sub(value, std::memory_order_relaxed);
+}
+template <typename T>
+T atomicMax(T* most, std::type_identity_t<T> value) {
+  ::hotrow::emulated::MayYield();
+  std::atomic_ref<T> ref(*most);
+  T old = ref.load(std::memory_order_relaxed);
+  while (old < value && !ref.compare_exchange_weak(old, value, std::memory_order_relaxed)) {
+  }
+  return old;
 }
 
 #endif  // HOTROW_TESTS_EMULATED_GPU_CUDA_RUNTIME_H_

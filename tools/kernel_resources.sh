@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# What each CUDA kernel takes of a processor of the GPU, as a table in Markdown: docs/gpu.md has one.
+#   kernel_resources.sh [-a ARCHITECTURE] [-b BUILD] [FILE.cu ...]
+# -a: 80, 90 (the default) or any other that nvcc knows.
+# -b: a configured build folder, whose flags are taken (build). Nothing needs to be built there.
+# FILE: sources below the root of the project; by default all that BUILD compiles but tests and benchmarks.
+# Kernels of one name, templates, share a line: how many there are, and the most that one of them takes. Spills are
+# bytes of stores and loads; shared memory is what the kernel declares, not what a launch adds.
+set -euo pipefail
+usage() { sed -n '2,8s/^# *//p' "$0"; }
+fail() { printf 'kernel_resources: %s\n' "$*" >&2; exit 2; }
+
+architecture=90
+build=build
+while getopts a:b:h option; do
+  case $option in
+    a) architecture=$OPTARG ;;
+    b) build=$OPTARG ;;
+    h) usage; exit 0 ;;
+    *) usage >&2; exit 2 ;;
+  esac
+done
+shift $((OPTIND - 1))
+root=$(readlink -f "$(dirname "$0")/..")
+[[ -f $build/compile_commands.json ]] || fail "$build/compile_commands.json: is not there; cmake --preset release makes it"
+build=$(readlink -f "$build")
+
+# A line for each source: its name below the root, and the words of nvcc's command that say how to compile.
+commands() {
+  python3 - "$build/compile_commands.json" "$root" "$@" <<'EOF'
+import json
+import os
+import shlex
+import sys
+
+database, root, wanted = sys.argv[1], sys.argv[2], sys.argv[3:]
+found = set()
+for entry in json.load(open(database, encoding='utf-8')):
+    name = os.path.relpath(entry['file'], root)
+    chosen = name in wanted if wanted else not name.startswith(('tests/', 'bench/'))
+    if not name.endswith('.cu') or not chosen or name in found:
+        continue
+    found.add(name)
+    words = shlex.split(entry['command'])
+    kept = [words[i] for i in range(len(words)) if words[i].endswith('/nvcc')][:1]
+    skip = True
+    for word in words:
+        if skip:  # up to the compiler, and the value of an option that is left out
+            skip = not word.endswith('/nvcc') if len(kept) == 1 else False
+        elif word in ('-MT', '-MF', '-o', '-x'):
+            skip = True
+        elif word not in ('-MD', '-c', entry['file']) and not word.startswith(('--generate-code', '-arch', '-lineinfo')):
+            kept.append(word)
+    print(name, *map(shlex.quote, kept), sep='\t')
+for name in wanted:
+    if name not in found:
+        sys.exit(f'kernel_resources: {name}: the build does not compile it with nvcc')
+EOF
+}
+
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+commands "$@" >"$logs/commands"
+[[ -s $logs/commands ]] || fail "$build: compiles no CUDA; configure it with the toolkit"
+while IFS=$'\t' read -r name words; do
+  eval "command=($words)"
+  if ! (cd "$build" && "${command[@]}" "-arch=sm_$architecture" -Xptxas -v -cubin -o "$logs/cubin" -x cu "$root/$name") \
+      >"$logs/log" 2>&1; then
+    cat "$logs/log" >&2
+    fail "$name: does not compile for sm_$architecture"
+  fi
+  c++filt <"$logs/log" | sed "s|^|$name\t|" >>"$logs/all"
+done <"$logs/commands"
+
+printf '| kernel, sm_%s | registers | spills | shared bytes |\n| --- | --- | --- | --- |\n' "$architecture"
+awk -F '\t' '
+  # A function is named by two lines, then come its stack and what it uses. Functions that are called are no kernels.
+  function number(text, before, after) {
+    return match(text, before "[0-9]+" after) ? substr(text, RSTART + length(before)) + 0 : 0
+  }
+  / Compiling entry function / {
+    kernel = $2
+    sub(/^[^\047]*\047/, "", kernel)
+    sub(/\047 for .*/, "", kernel)
+    gsub(/\(anonymous namespace\)::/, "", kernel)
+    sub(/^void /, "", kernel)
+    sub(/[<(].*/, "", kernel)
+    sub(/.*::/, "", kernel)
+    kernel = "`" kernel "` (" $1 ")"
+    spills = 0
+  }
+  / bytes spill stores/ { spills = number($2, "", " bytes spill stores") + number($2, "", " bytes spill loads") }
+  / Used [0-9]+ registers/ {
+    if (!(kernel in instances)) order[++kernels] = kernel
+    ++instances[kernel]
+    used = number($2, "Used ", " registers")
+    shared = number($2, "", " bytes smem")
+    if (used > registers[kernel]) registers[kernel] = used
+    if (spills > spilled[kernel]) spilled[kernel] = spills
+    if (shared > shares[kernel]) shares[kernel] = shared
+  }
+  END {
+    for (i = 1; i <= kernels; ++i) {
+      k = order[i]
+      many = (instances[k] > 1) ? ", " instances[k] " of them" : ""
+      printf "| %s%s | %d | %d | %d |\n", k, many, registers[k], spilled[k], shares[k]
+    }
+  }' "$logs/all"
