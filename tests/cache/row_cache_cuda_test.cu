@@ -13,7 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/cuda_handles.h"
 #include "base/device_memory.h"
+#include "base/hash.h"
 #include "base/philox.h"
+#include "cache/cache_policy_impl.h"
 #include "cache/row_cache.h"
 #include "tests/cache/cache_driver.h"
 #include "tests/cache/row_cache_model.h"
@@ -634,11 +636,8 @@ class RaceStress {
   static constexpr int64_t kRowBytes = 128;
 
   RaceStress(int64_t buckets, CachePolicy policy)
-      : cache_(CacheOfBuckets(buckets, policy, kRowBytes, Device::kCuda)) {
-    auto stream = CreateStream();
-    HOTROW_CHECK(stream.ok());
-    stream_ = *std::move(stream);
-    owner_.resize(static_cast<size_t>(cache_->num_slots()), kNobody);
+      : policy_(policy), driver_(CacheOfBuckets(buckets, policy, kRowBytes, Device::kCuda)) {
+    owner_.resize(static_cast<size_t>(cache_.num_slots()), kNobody);
   }
 
   // Inserts n keys that were never there, in one launch, among a fifth of those that are.
@@ -653,14 +652,15 @@ class RaceStress {
     }
     const auto all_keys = static_cast<int64_t>(keys.size());
     DeviceStep step(keys, kRowBytes);
-    const ExecContext ctx = {.device = Device::kCuda, .stream = stream_.get()};
-    HOTROW_ASSERT_OK(cache_->FindOrInsert(ctx, step.Keys(), step.Result()));
-    ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
+    const ExecContext& ctx = driver_.ctx();
+    HOTROW_ASSERT_OK(cache_.FindOrInsert(ctx, step.Keys(), step.Result()));
+    ASSERT_EQ(cudaStreamSynchronize(ctx.stream), cudaSuccess);
     const std::vector<int64_t> slots = step.slots.ToHost();
     const std::vector<Placement> placement = step.placement.ToHost();
     const std::vector<uint8_t> evicted = step.evicted.ToHost();
     const std::vector<RowKey> evicted_keys = step.evicted_keys.ToHost();
     const std::vector<std::byte> evicted_rows = step.evicted_rows.ToHost();
+    const std::vector<Bucket> buckets = driver_.Buckets();
     std::vector<int64_t> filled;
     std::vector<int64_t> pinned;
     // Who was there before, first; then who came, since a slot has one newcomer a launch.
@@ -672,15 +672,22 @@ class RaceStress {
         continue;
       }
       ASSERT_GE(slots[i], 0);
-      ASSERT_LT(slots[i], cache_->num_slots());
+      ASSERT_LT(slots[i], cache_.num_slots());
       pinned.push_back(slots[i]);
+      const Bucket& bucket = buckets[static_cast<size_t>(slots[i] / kWays)];
+      const int64_t way = slots[i] % kWays;
+      ASSERT_EQ(bucket.record[way].key(), keys[i]);
+      ASSERT_EQ(bucket.tag[way], cache::TagOf(HashRowKey(keys[i])));
       if (keys[i].key < first) {
         ASSERT_EQ(placement[i], Placement::kHit);
+        ASSERT_EQ(bucket.state[way], cache::kDirty | 1);
         ASSERT_EQ(evicted[i], 0);
         ASSERT_EQ(owner_[static_cast<size_t>(slots[i])], keys[i].key) << "a hit was evicted";
         continue;
       }
       ASSERT_EQ(placement[i], Placement::kFilled) << "of a key that was never there";
+      ASSERT_EQ(bucket.state[way], cache::kPlaced);
+      ASSERT_EQ(bucket.score[way], cache::ScoresOf(policy_).placed);
       uint64_t& owner = owner_[static_cast<size_t>(slots[i])];
       ASSERT_TRUE(owner == kNobody || owner < first) << "two keys of a launch in one slot";
       if (owner == kNobody) {
@@ -701,27 +708,27 @@ class RaceStress {
     }
     constexpr int kThreads = 128;
     WriteRowsKernel<<<static_cast<unsigned>((all_keys + kThreads - 1) / kThreads), kThreads, 0,
-                      stream_.get()>>>(step.keys.data(), step.slots.data(), all_keys,
-                                       cache_->row(0), kRowBytes);
+                      ctx.stream>>>(step.keys.data(), step.slots.data(), all_keys, cache_.row(0),
+                                    kRowBytes);
     ASSERT_EQ(cudaGetLastError(), cudaSuccess);
     DeviceArray<int64_t> filled_slots(filled);
     DeviceArray<int64_t> pinned_slots(pinned);
-    HOTROW_ASSERT_OK(cache_->MarkFilled(ctx, {filled_slots.data(), filled.size()}));
-    HOTROW_ASSERT_OK(cache_->Unpin(ctx, {pinned_slots.data(), pinned.size()}, /*dirty=*/true));
-    HOTROW_ASSERT_OK(cache_->EndStep(ctx));
-    ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
+    HOTROW_ASSERT_OK(cache_.MarkFilled(ctx, {filled_slots.data(), filled.size()}));
+    HOTROW_ASSERT_OK(cache_.Unpin(ctx, {pinned_slots.data(), pinned.size()}, /*dirty=*/true));
+    HOTROW_ASSERT_OK(cache_.EndStep(ctx));
+    ASSERT_EQ(cudaStreamSynchronize(ctx.stream), cudaSuccess);
     // Nothing was pinned before, so as many find room as there are places for them.
     pinned_least_ = std::min(pinned_least_, std::ssize(pinned));
   }
 
   // Looks for every key that was ever inserted.
   void CheckAll() {
-    const ExecContext ctx = {.device = Device::kCuda, .stream = stream_.get()};
+    const ExecContext& ctx = driver_.ctx();
     const std::vector<RowKey> keys = KeyRange(0, fate_.size(), kTable);
     DeviceStep step(keys, kRowBytes);
-    HOTROW_ASSERT_OK(cache_->FindRows(ctx, step.Keys(), step.out.data(), kRowBytes,
-                                      {step.found.data(), step.n}));
-    ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
+    HOTROW_ASSERT_OK(
+        cache_.FindRows(ctx, step.Keys(), step.out.data(), kRowBytes, {step.found.data(), step.n}));
+    ASSERT_EQ(cudaStreamSynchronize(ctx.stream), cudaSuccess);
     const std::vector<uint8_t> found = step.found.ToHost();
     const std::vector<std::byte> out = step.out.ToHost();
     int64_t resident = 0;
@@ -739,7 +746,7 @@ class RaceStress {
           << "key " << i;
     }
     EXPECT_EQ(resident + evicted + no_room, std::ssize(keys));
-    const auto stats = cache_->Stats(ctx);
+    const auto stats = cache_.Stats(ctx);
     HOTROW_ASSERT_OK(stats);
     EXPECT_EQ(stats->used_ways, resident);
     EXPECT_EQ(stats->evictions, evicted);
@@ -755,8 +762,9 @@ class RaceStress {
   static constexpr uint64_t kNobody = ~uint64_t{0};
   static constexpr uint32_t kTable = 5;
 
-  std::unique_ptr<RowCache> cache_;
-  StreamHandle stream_;
+  CachePolicy policy_;
+  CacheDriver driver_;
+  RowCache& cache_ = driver_.cache();
   std::vector<uint64_t> owner_;  // of each slot
   std::vector<Fate> fate_;       // of key 0, 1, ...
   RandomStream random_{7, RandomPurpose::kTest};
@@ -770,14 +778,14 @@ TEST_P(RowCacheCudaRaceTest, EveryKeyIsResidentEvictedOrWithoutRoomExactlyOnce) 
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const auto [buckets, policy] = GetParam();
   RaceStress stress(buckets, policy);
-  constexpr int kLaunches = test::ForGpu(200, 10);
+  constexpr int kLaunches = test::ForGpu(200, 6);
   const int64_t keys_of_launch = test::ForGpu<int64_t>(5000, 64 * buckets);
   for (int launch = 0; launch < kLaunches; ++launch) {
     SCOPED_TRACE(testing::Message() << "launch " << launch);
     stress.Launch(keys_of_launch);
     if (HasFatalFailure()) return;
   }
-  stress.Launch(test::ForGpu<int64_t>(1'000'000, 4000));
+  stress.Launch(test::ForGpu<int64_t>(1'000'000, 3000));
   if (HasFatalFailure()) return;
   stress.CheckAll();
 }
