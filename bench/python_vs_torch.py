@@ -101,16 +101,22 @@ def main():
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--steps", type=int, default=10, help="of one turn")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--ssd", help="a new directory for hotrow's rows; torch's are in memory")
+    parser.add_argument("--memory", default="128MiB", help="with --ssd, of cache and store each")
     flags = parser.parse_args()
     torch.set_num_threads(flags.threads)
+    size = FEATURES * flags.rows * (16 * flags.dim + 256)
+    where = dict(store=hotrow.Memory(size))
+    if flags.ssd:
+        disk = hotrow.Ssd(flags.ssd, disk_bytes=4 * size, memory=flags.memory)
+        where = dict(store=disk, cache=flags.memory)
     kinds = {"sgd": hotrow.Sgd, "adagrad": hotrow.Adagrad, "rowwise_adagrad": hotrow.RowwiseAdagrad}
     tables = hotrow.torch.EmbeddingCollection(
         [
             hotrow.Table(f"t{i}", flags.dim, [f"f{i}"], optimizer=kinds[flags.optimizer](lr=0.01))
             for i in range(FEATURES)
         ],
-        store=hotrow.Memory(FEATURES * flags.rows * (16 * flags.dim + 256)),
-        max_batch_size=flags.batch, prefetch_depth=1, threads=flags.threads,
+        max_batch_size=flags.batch, prefetch_depth=1, threads=flags.threads, **where,
     )
     ours = Dlrm(Rows(tables), flags.dim)
     theirs = Dlrm(Bags(flags.rows, flags.dim), flags.dim)

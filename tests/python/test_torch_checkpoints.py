@@ -15,8 +15,6 @@ from torch_or_skip import torch
 import hotrow
 import hotrow.torch
 
-STEPS = 40
-
 
 def make(folder, **changes):
     arguments = dict(
@@ -82,7 +80,8 @@ def main(folder):
     with make(folder) as tables:
         trainer = Trainer(tables)
         tables.restore(trainer.state())
-        trainer.train(STEPS)
+        print(tables.steps, flush=True)
+        trainer.train(int(os.environ["STEPS"]))
         print(trainer.hash(), flush=True)
 
 
@@ -123,20 +122,32 @@ class TorchCheckpointsTest(unittest.TestCase):
             self.skipTest("takes half a minute: HOTROW_PYTHON_KILLS=3")
         random = np.random.default_rng(1)
 
-        def command(folder):
-            return [sys.executable, __file__, folder]
+        def start(folder):
+            """The process, and the step at which it goes on."""
+            process = subprocess.Popen(
+                [sys.executable, __file__, folder], stdout=subprocess.PIPE, text=True,
+                env={**os.environ, "STEPS": str(50 * kills)},
+            )
+            self.addCleanup(process.stdout.close)
+            return process, int(process.stdout.readline())
 
         with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as cut:
+            process, _ = start(whole)
             begin = time.monotonic()
-            expected = subprocess.run(command(whole), stdout=subprocess.PIPE, check=True).stdout
+            expected = process.stdout.read()
             seconds = time.monotonic() - begin
+            self.assertEqual(process.wait(), 0)
+            begins = []
             for _ in range(kills):
-                process = subprocess.Popen(command(cut), stdout=subprocess.DEVNULL)
-                time.sleep(random.uniform(0.5, 1.0) * seconds)
+                process, step = start(cut)
+                begins.append(step)
+                time.sleep(random.uniform(0.0, 2.0) * seconds / kills)
                 process.send_signal(signal.SIGKILL)
                 process.wait()
-            again = subprocess.run(command(cut), stdout=subprocess.PIPE, check=True).stdout
-            self.assertEqual(again, expected)
+            process, step = start(cut)
+            self.assertEqual(process.stdout.read(), expected)
+            self.assertEqual(process.wait(), 0)
+            print(f"killed {kills} times, gone on at steps {[*begins, step]}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,11 @@ imports and links none.
     loss(vectors.pooled).backward()        # moves the rows, too
 """
 
+import torch as _torch
+
+if not hasattr(_torch.library, "register_autograd"):
+    raise ImportError(f"hotrow.torch: needs torch 2.4 or newer, this is {_torch.__version__}")
+
 from .module import EmbeddingCollection
 from .outputs import Embeddings
 from .prefetch import prefetch
