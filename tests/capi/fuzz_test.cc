@@ -673,7 +673,7 @@ class Fuzzer {
 
 TEST(CapiFuzzTest, DrawnCallsEndInAStatus) {
   int64_t good = 0;
-  for (const uint64_t seed : Seeds(RunsSlowTests() ? 300 : 6)) {
+  for (const uint64_t seed : Seeds(RunsSlowTests() ? 100 : 6)) {
     SCOPED_TRACE("HOTROW_TEST_SEED=" + std::to_string(seed));
     Fuzzer fuzzer(seed);
     fuzzer.Run(600);

@@ -13,7 +13,7 @@ from unittest import mock
 
 EXAMPLES = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "examples"))
 HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
-HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "hotrow.torch"))
 
 
 def criteo_file(path, samples):
