@@ -71,7 +71,7 @@ absl::Status Prefetcher::FindKeys(PrefetchedStep* step, UniqueScratch* scratch) 
   TraceSpan span(ctx_.trace, "unique");
   StepBatch& b = step->batch;
   HOTROW_RETURN_IF_ERROR(b.FindUnique(ctx_, plan_, scratch));
-  return b.GroupByRow(ctx_);
+  return b.GroupByRow(ctx_, scratch);
 }
 
 absl::Status Prefetcher::Place(PrefetchedStep* step) {

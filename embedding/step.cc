@@ -55,7 +55,7 @@ absl::Status StepBatch::FindUniqueOf(const ExecContext& ctx, const Plan& plan,
   return absl::OkStatus();
 }
 
-absl::Status StepBatch::GroupByRow(const ExecContext& ctx) {
+absl::Status StepBatch::GroupByRow(const ExecContext& ctx, UniqueScratch* scratch) {
   const int64_t num_unique = std::ssize(wanted.keys);
   row_offsets.resize(num_unique + 1);
   lookup_order.resize(input.num_lookups());
@@ -63,7 +63,9 @@ absl::Status StepBatch::GroupByRow(const ExecContext& ctx) {
                          .num_items = input.num_lookups(),
                          .num_parts = num_unique,
                          .offsets = row_offsets.data(),
-                         .order = lookup_order.data()});
+                         .order = lookup_order.data(),
+                         .workspace = scratch->workspace.data(),
+                         .workspace_bytes = scratch->workspace.size()});
 }
 
 void StepBatch::FindTrained(const Plan& plan) {

@@ -121,8 +121,8 @@ struct StepBatch {
   absl::Status FindUnique(const ExecContext& ctx, const Plan& plan, UniqueScratch* scratch);
   // The same from input.values alone, whose runs of one table are scratch->segments.
   absl::Status FindUniqueOf(const ExecContext& ctx, const Plan& plan, UniqueScratch* scratch);
-  // Sets row_offsets and lookup_order from these.
-  absl::Status GroupByRow(const ExecContext& ctx);
+  // Sets row_offsets and lookup_order from these. `scratch` as FindUnique left it.
+  absl::Status GroupByRow(const ExecContext& ctx, UniqueScratch* scratch);
   // Where features are read only: sets `trained`, the served keys that another feature looks up.
   void FindTrained(const Plan& plan);
   // Sets `at`: where `arrays` are, not staged the vectors themselves. `grouped`: with row_offsets,

@@ -17,7 +17,8 @@ struct PartitionArgs {
   int64_t* offsets = nullptr;     // [P + 1]: part p has order[offsets[p], offsets[p+1])
   int32_t* order = nullptr;       // [N]: item numbers, part by part, ascending within a part
 
-  // PartitionWorkspaceBytes(device, N, P), 64-byte aligned; the CPU needs none.
+  // PartitionWorkspaceBytes(device, N, P), 64-byte aligned. The CPU needs none; with 4 P bytes for
+  // each of two or more threads, so many of them work on a large N.
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
 

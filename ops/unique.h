@@ -42,7 +42,8 @@ struct UniqueArgs {
 int64_t UniqueWorkspaceBytes(int64_t num_values, Device device = Device::kCpu);
 
 // Finds the distinct keys of each table, in the order of their first appearance, so the result is
-// the same on every device. The CPU runs tables in parallel, a GPU runs values. N = 0 writes
+// the same on every device. The CPU runs tables in parallel, and parts of large ones; a GPU runs
+// values. N = 0 writes
 // table_offsets only. On the CPU the time is O(N log N) for any values: keys that were chosen to
 // collide are sorted.
 absl::Status Unique(const ExecContext& ctx, const UniqueArgs& args);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
+#include "base/buffer.h"
 #include "base/philox.h"
 #include "ops/partition_impl.h"
 #include "tests/support/status_matchers.h"
@@ -21,15 +23,21 @@ struct Result {
   std::vector<int32_t> order;
 };
 
-Result RunPartition(const std::vector<int32_t>& part, int64_t num_parts,
-                    ThreadPool* pool = nullptr) {
+// workspace_bytes: more than it must have.
+Result RunPartition(const std::vector<int32_t>& part, int64_t num_parts, ThreadPool* pool = nullptr,
+                    int64_t workspace_bytes = 0) {
+  HostBuffer<std::byte> workspace =
+      std::move(HostBuffer<std::byte>::Create(workspace_bytes)).value();
+  std::fill(workspace.begin(), workspace.end(), std::byte{0xa5});
   Result r{std::vector<int64_t>(static_cast<size_t>(num_parts) + 1, -1),
            std::vector<int32_t>(part.size(), -1)};
   EXPECT_THAT(Partition({.pool = pool}, {.part = part.data(),
                                          .num_items = static_cast<int64_t>(part.size()),
                                          .num_parts = num_parts,
                                          .offsets = r.offsets.data(),
-                                         .order = r.order.data()}),
+                                         .order = r.order.data(),
+                                         .workspace = workspace.data(),
+                                         .workspace_bytes = workspace_bytes}),
               test::IsOk());
   return r;
 }
@@ -75,6 +83,32 @@ TEST(PartitionTest, MatchesAStableSortOnAnyPool) {
       EXPECT_EQ(r.order, order);
     }
   }
+}
+
+TEST(PartitionTest, ManyItemsAreTheSameOnAnyNumberOfThreads) {
+  constexpr int64_t kItems = (int64_t{1} << 19) + 12'345;
+  // Parts of as many items as parts, of all items, of skewed numbers of them; parts without any.
+  const auto expect = [&](int64_t num_parts, const auto& draw) {
+    RandomStream random(11, RandomPurpose::kTest);
+    std::vector<int32_t> part;
+    for (int64_t i = 0; i < kItems; ++i) part.push_back(static_cast<int32_t>(draw(random)));
+    const Result want = RunPartition(part, num_parts);
+    for (const int threads : {1, 2, 8}) {
+      SCOPED_TRACE(testing::Message() << num_parts << " parts, " << threads << " threads");
+      ThreadPool pool(threads);
+      const int64_t one = 4 * num_parts;
+      // Room for all threads, and for fewer.
+      for (const int64_t bytes : {threads * one, 3 * one}) {
+        const Result r = RunPartition(part, num_parts, &pool, bytes);
+        ASSERT_EQ(r.offsets, want.offsets);
+        ASSERT_EQ(r.order, want.order);
+      }
+    }
+  };
+  expect(1, [](RandomStream&) { return 0; });
+  expect(20'000, [](RandomStream&) { return 19'999; });
+  expect(20'000, [](RandomStream& random) { return random.Below(1 + random.Below(20'000)); });
+  expect(kItems, [](RandomStream& random) { return random.Below(kItems); });
 }
 
 TEST(PartitionTest, ValidateNamesTheField) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -12,6 +13,7 @@
 
 #include "base/buffer.h"
 #include "base/philox.h"
+#include "ops/unique_cpu_impl.h"
 #include "ops/unique_impl.h"
 #include "tests/support/colliding_keys.h"
 #include "tests/support/status_matchers.h"
@@ -200,6 +202,79 @@ TEST(UniqueTest, CollidingKeysGiveWhatOthersGive) {
     EXPECT_EQ(RunUnique(values, segments, 3), want);
     EXPECT_EQ(RunUnique(values, segments, 3, &four), want);
   }
+}
+
+// Three tables, the second one large and in several segments between those of the others; `draw`
+// gives its keys.
+template <typename Draw>
+void ExpectTheSameOnAnyNumberOfThreads(const Draw& draw,
+                                       std::initializer_list<int> numbers_of_threads = {2, 5, 8}) {
+  for (const int threads : numbers_of_threads) {
+    SCOPED_TRACE(testing::Message() << threads << " threads");
+    RandomStream random(7, RandomPurpose::kTest);
+    const int64_t large = std::max(internal::SplitTable::kGain / std::max(threads - 1, 1),
+                                   internal::SplitTable::kValuesMin);
+    std::vector<uint64_t> values;
+    std::vector<LookupSegment> segments;
+    for (int64_t drawn = 0; drawn < large;) {
+      const auto begin = static_cast<int64_t>(values.size());
+      const auto table = static_cast<int32_t>(random.Below(3));
+      const uint64_t size = 1 + random.Below(table == 1 ? 40'000 : 300);
+      for (uint64_t i = 0; i < size; ++i) {
+        values.push_back(table == 1 ? draw(random, drawn + static_cast<int64_t>(i))
+                                    : random.Below(100));
+      }
+      if (table == 1) drawn += static_cast<int64_t>(size);
+      segments.push_back({begin, static_cast<int64_t>(values.size()), table});
+    }
+    ThreadPool pool(threads);
+    ASSERT_EQ(RunUnique(values, segments, 3, &pool), RunUnique(values, segments, 3));
+  }
+}
+
+TEST(UniqueTest, ALargeTableOfDrawnKeysIsTheSameOnAnyNumberOfThreads) {
+  ExpectTheSameOnAnyNumberOfThreads(
+      [](RandomStream& random, int64_t) { return random.Below(100'000); },
+      {1, 2, 3, 4, 5, 6, 7, 8});
+}
+
+TEST(UniqueTest, ALargeTableOfOneKeyIsTheSameOnAnyNumberOfThreads) {
+  ExpectTheSameOnAnyNumberOfThreads([](RandomStream&, int64_t) { return kMaxKey; });
+}
+
+TEST(UniqueTest, ALargeTableOfDistinctKeysIsTheSameOnAnyNumberOfThreads) {
+  ExpectTheSameOnAnyNumberOfThreads(
+      [](RandomStream&, int64_t i) { return static_cast<uint64_t>(i); });
+}
+
+TEST(UniqueTest, ALargeSkewedTableIsTheSameOnAnyNumberOfThreads) {
+  ExpectTheSameOnAnyNumberOfThreads([](RandomStream& random, int64_t) {
+    return random.Below(1 + random.Below(1 + random.Below(1'000'000)));
+  });
+}
+
+// Here and there many keys of a piece collide, so that it is given up.
+TEST(UniqueTest, ALargeTableOfCollidingKeysIsTheSameOnAnyNumberOfThreads) {
+  const std::vector<uint64_t> colliding = CollidingKeys(20'000);
+  ExpectTheSameOnAnyNumberOfThreads(
+      [&](RandomStream& random, int64_t i) {
+        return (i >> 15) % 3 == 2 ? colliding[random.Below(colliding.size())] : random.Below(1000);
+      },
+      {2, 8});
+}
+
+// No piece has many keys that collide among themselves, but those of the second one all begin where
+// the first one has 500 keys of one slot, and its filter lets them pass.
+TEST(UniqueTest, PiecesWhoseKeysCollideGiveWhatOthersGive) {
+  const auto draw = [](RandomStream&, int64_t i) -> uint64_t {
+    if (i < 500) return test::Unmix64(static_cast<uint64_t>(1 + i) << 32);
+    if (i < 310'000) return 1;
+    if (i < 350'000) return static_cast<uint64_t>(i);  // so that the second piece has more slots
+    if (i >= 354'000) return 2;
+    const auto j = static_cast<uint64_t>(i - 350'000);
+    return test::Unmix64((1 + j % 500) << 32 | (j / 500) << 16 | j % 500);
+  };
+  ExpectTheSameOnAnyNumberOfThreads(draw, {2});
 }
 
 TEST(UniqueTest, CollidingKeysCostLittleMoreThanOthers) {
