@@ -27,7 +27,11 @@ if [[ $mode == --wheel ]]; then
   "$folder/venv/bin/pip" install -q --disable-pip-version-check "$wheel"
   "$folder/venv/bin/python" "$source/tests/python/check_wheel.py" "$wheel"
 else
-  "$python" -c 'import numpy' 2>/dev/null || skip "numpy is not installed (python3-numpy)"
+  # The system's packages belong to the system's interpreter, which need not be the first in PATH.
+  if ! "$python" -c 'import numpy' 2>/dev/null; then
+    [[ ! -x /usr/bin/python3 ]] || python=/usr/bin/python3
+    "$python" -c 'import numpy' 2>/dev/null || skip "numpy is not installed (python3-numpy)"
+  fi
   "$python" -m venv --system-site-packages --without-pip "$folder/venv"
   site=$("$folder/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   # Packages of $python, also where it is that of a virtual environment itself.
