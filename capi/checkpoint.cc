@@ -158,7 +158,7 @@ hotrow_status hotrow_saved_blob(hotrow_saved* saved, const char* name, void* dat
       HOTROW_RETURN_IF_ERROR(CheckRoom(static_cast<uint64_t>(blob.bytes), data, size, needed));
       HOTROW_ASSIGN_OR_RETURN(const std::string bytes,
                               ReadSavedBlob(PosixEnv(), saved->model, blob));
-      std::memcpy(data, bytes.data(), bytes.size());
+      if (!bytes.empty()) std::memcpy(data, bytes.data(), bytes.size());
       return absl::OkStatus();
     }
     return absl::NotFoundError(

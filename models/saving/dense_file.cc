@@ -69,7 +69,8 @@ absl::Status CopyTensor(const std::string& path, const Json& header, std::string
                  absl::StrCat("two of ", bytes, " bytes within ", data.size()));
   }
   if (!wrong.empty()) return SavedModelDamaged(path, wrong);
-  std::memcpy(out.data(), data.data() + offsets[0].get<uint64_t>(), bytes);
+  // A model without parameters has no array to copy to.
+  if (bytes > 0) std::memcpy(out.data(), data.data() + offsets[0].get<uint64_t>(), bytes);
   return absl::OkStatus();
 }
 
