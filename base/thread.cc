@@ -14,7 +14,7 @@ absl::StatusOr<std::thread> StartThread(std::string_view purpose, std::function<
     return absl::UnavailableError(
         absl::StrCat("the system has no thread for ", std::string(purpose), ": ", why,
                      "; raise the limits of threads (ulimit -u, pids.max of the control group) and "
-                     "of memory (ulimit -v), or run with fewer --threads"));
+                     "of memory (ulimit -v), or ask for fewer threads"));
   };
   try {
     return std::thread(std::move(run));

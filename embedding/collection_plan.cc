@@ -49,7 +49,7 @@ int64_t CacheBudget(const EmbeddingCollectionOptions& options, CachePlace place)
 }
 
 const char* CacheBudgetName(CachePlace place) {
-  return place.staged ? "device_cache_bytes" : "cache_bytes";
+  return place.staged ? "cache.device_bytes" : "cache.bytes";
 }
 
 Plan MakePlan(const EmbeddingCollectionOptions& options, CachePlace place) {
@@ -312,7 +312,7 @@ absl::StatusOr<std::vector<CachedStoreWidth>> SplitHostCacheBytes(
   }
   if (rest < 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("cache_bytes: the host cache between the device's and a disk has ",
+        absl::StrCat("cache.bytes: the host cache between the device's and a disk has ",
                      options.cache.bytes, " bytes, the least is ", options.cache.bytes - rest,
                      "; raise it, or set it to 0 for none"));
   }

@@ -78,7 +78,7 @@ absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecCo
 // send as what it is not, or write it to too little memory.
 NamedValues ComparedOptions(const EmbeddingCollectionOptions& options);
 
-// Where the row caches lie, their budget, and what it is called: cache_bytes, or device_cache_bytes
+// Where the row caches lie, their budget, and what it is called: cache.bytes, or cache.device_bytes
 // where they are staged.
 CachePlace PlaceOfCaches(const EmbeddingCollectionOptions& options, Device device);
 int64_t CacheBudget(const EmbeddingCollectionOptions& options, CachePlace place);

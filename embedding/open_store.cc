@@ -43,7 +43,7 @@ absl::StatusOr<bool> CheckNewPlace(const EmbeddingCollectionOptions& options) {
                     found.snapshots.size() == 1 ? "" : "s");
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      "store_path ", storage.dir, ": there is a store already, with ", what,
+      storage.dir, ": there is a store already, with ", what,
       "; start from one of its snapshots, name another directory, or remove this one"));
 }
 

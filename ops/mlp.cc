@@ -167,7 +167,7 @@ absl::StatusOr<std::unique_ptr<Mlp>> Mlp::Create(const MlpOptions& options,
       },
       [&](auto stream) -> absl::Status {
         if (options.precision != DensePrecision::kFp32) {
-          return absl::UnimplementedError("Mlp: --precision=bf16 works on the CPU only");
+          return absl::UnimplementedError("Mlp: DensePrecision::kBf16 works on the CPU only");
         }
         HOTROW_ASSIGN_OR_RETURN(impl->engine,
                                 internal::NewMlpCuda(impl->shape, options.tf32, stream));

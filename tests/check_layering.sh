@@ -72,6 +72,11 @@ if grep -rn 'ReadFileToString(' --include='*.h' --include='*.cc' --include='*.cu
   echo "the calls above read a file of any size; use ReadWholeFile (base/read_file.h) with a limit"
   bad=$((bad + 1))
 fi
+# A library names its options: only those who have flags speak of them (WithFlagNames).
+if grep -rnE '"[^"]*--[a-z_]+[^"]*"' --include='*.cc' --include='*.cu' store cache comm ops embedding base | grep -vE '^base/flag_set\.cc:|^[^:]*:[0-9]+: *//'; then
+  echo "the texts above name flags; name the option"
+  bad=$((bad + 1))
+fi
 # JSON is parsed in one place, which bounds its depth.
 if grep -rniE 'json::(parse|sax_parse|accept)\(' --include='*.h' --include='*.cc' store cache comm ops embedding models tools capi bench | grep -v '^models/json/json_text\.cc:'; then
   echo "the calls above parse JSON of any depth; use ParseJson (models/json/json_text.h)"

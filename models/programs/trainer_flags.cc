@@ -242,7 +242,7 @@ absl::Status ResolveTrainerFlags(TrainerFlags* f, int32_t local_ranks) {
   }
   HOTROW_RETURN_IF_ERROR(ResolveTiers(local_ranks, &o));
   HOTROW_RETURN_IF_ERROR(CheckDevice(o));
-  HOTROW_RETURN_IF_ERROR(CheckDensePrecision(o.precision));
+  HOTROW_RETURN_IF_ERROR(WithFlagNames(CheckDensePrecision(o.precision)));
   return o.Validate();
 }
 

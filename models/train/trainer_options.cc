@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "models/train/report.h"
@@ -200,6 +201,26 @@ absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
         "); raise it, use --", flag, "=min, or lower --batch_size"));
   }
   return absl::OkStatus();
+}
+
+absl::Status WithFlagNames(const absl::Status& status) {
+  if (status.ok()) return status;
+  std::string text = absl::StrReplaceAll(
+      status.message(), {{"EmbeddingCollectionOptions.cache.bytes", "--cache_bytes"},
+                         {"EmbeddingCollectionOptions.cache.device_bytes", "--device_cache_bytes"},
+                         {"EmbeddingCollectionOptions.max_batch_size", "--batch_size"},
+                         {"EmbeddingCollectionOptions.prefetch_depth", "--prefetch_depth"},
+                         {"EmbeddingCollectionOptions.ranks.feedback_bytes", "--exchange_feedback"},
+                         {"HostStoreOptions.budget_bytes", "--store_bytes"},
+                         {"RocksStoreOptions.disk_budget_bytes", "--disk_bytes"},
+                         {"RocksStoreOptions.memory_budget_bytes", "--store_bytes"},
+                         {"SsdStoreOptions.disk_budget_bytes", "--disk_bytes"},
+                         {"SsdStoreOptions.memory_budget_bytes", "--store_bytes"},
+                         {"cache.bytes", "--cache_bytes"},
+                         {"cache.device_bytes", "--device_cache_bytes"},
+                         {"DensePrecision::kBf16", "--precision=bf16"},
+                         {"DensePrecision::kFp32", "--precision=fp32"}});
+  return text == status.message() ? status : absl::Status(status.code(), text);
 }
 
 absl::Status DivergedError(const TrainerOptions& options, int64_t run_step, const char* what,

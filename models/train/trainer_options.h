@@ -145,6 +145,10 @@ absl::Status CheckReadOnly(const TrainerOptions& options, const DataSchema& sche
 absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
                             EmbeddingCollectionOptions* tables);
 
+// The same error with the flags that set what it names: options of the libraries below (ours and
+// the embedding collection's), which know no flags.
+absl::Status WithFlagNames(const absl::Status& status);
+
 // The error of a run whose `what` is not finite in a step: OutOfRange, with the flags that help and
 // what is known of the cause.
 absl::Status DivergedError(const TrainerOptions& options, int64_t run_step, const char* what,

@@ -344,12 +344,12 @@ TEST_P(DeviceTiersTest, AStepThatDoesNotFitNamesTheBudget) {
   EXPECT_THAT(tables->Train(0, 1),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("device cache budget"),
-                             HasSubstr("raise device_cache_bytes or lower the batch size"))));
+                             HasSubstr("raise cache.device_bytes or lower the batch size"))));
   options = WithDeviceCache(SmallTables(), 1);
   options.cache.device_bytes -= 1;
   EXPECT_THAT(DeviceTables::Create(GetParam(), options),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("device_cache_bytes: the cache budget is")));
+                       HasSubstr("cache.device_bytes: the cache budget is")));
 }
 
 // Nothing, one key, all keys equal, the first and the last of all keys, bags of nothing.

@@ -561,11 +561,11 @@ TEST(RanksTest, ARankThatCannotOpenIsNamedEverywhere) {
       },
       [](EmbeddingCollection&, int) { return absl::OkStatus(); });
   EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kResourceExhausted,
-                                    HasSubstr("cache_bytes: the cache budget is 1000 bytes")));
+                                    HasSubstr("cache.bytes: the cache budget is 1000 bytes")));
   for (const int rank : {0, 2}) {
     EXPECT_THAT(statuses[static_cast<size_t>(rank)],
                 StatusIs(absl::StatusCode::kResourceExhausted,
-                         HasSubstr("rank 1: cache_bytes: the cache budget is 1000 bytes")));
+                         HasSubstr("rank 1: cache.bytes: the cache budget is 1000 bytes")));
   }
 }
 

@@ -382,6 +382,22 @@ TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
               HasSubstr(test::UsableGpu().ok() ? "--device_cache_bytes=BYTES" : "--device=cpu"));
 }
 
+TEST(TrainerFlagsTest, ErrorsOfTheLibrariesBelowNameFlags) {
+  const auto text = [](const char* message) {
+    const absl::Status status = WithFlagNames(absl::ResourceExhaustedError(message));
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(text("rank 1: cache.bytes: the budget is 10; raise cache.bytes"),
+            "rank 1: --cache_bytes: the budget is 10; raise --cache_bytes");
+  EXPECT_EQ(text("EmbeddingCollectionOptions.cache.device_bytes is 0"),
+            "--device_cache_bytes is 0");
+  EXPECT_EQ(text("RocksStoreOptions.memory_budget_bytes must be"), "--store_bytes must be");
+  EXPECT_EQ(text("DensePrecision::kBf16 needs more"), "--precision=bf16 needs more");
+  EXPECT_EQ(text("/data/rows: full"), "/data/rows: full");
+  HOTROW_EXPECT_OK(WithFlagNames(absl::OkStatus()));
+}
+
 TEST(TrainerFlagsTest, InitializersBecomeWhatTheySay) {
   TrainerFlags flags;
   HOTROW_ASSERT_OK(ParseAndResolve({"--initializer=constant:0.50"}, &flags));

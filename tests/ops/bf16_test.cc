@@ -80,8 +80,8 @@ TEST(Bf16Test, AProcessorWithoutItIsRefusedWithFlagReasonAndRemedy) {
     EXPECT_THAT(
         internal::CheckBf16(onednn, !onednn, "oneDNN 2.6.3 avx2"),
         test::StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("--precision=bf16"), HasSubstr("AVX-512 BF16"),
-                             HasSubstr("oneDNN 2.6.3 avx2"), HasSubstr("--precision=fp32"))));
+                       AllOf(HasSubstr("DensePrecision::kBf16"), HasSubstr("AVX-512 BF16"),
+                             HasSubstr("oneDNN 2.6.3 avx2"), HasSubstr("DensePrecision::kFp32"))));
   }
 }
 
