@@ -36,7 +36,7 @@ void AddFlags(DcnOptions* options, FlagSet* set) {
 }  // namespace
 
 int RunDcn(int argc, const char* const* argv) {
-  const DcnOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
+  const DcnOptions options = {{.over_arch_layer_sizes = {512, 256, 1}}};
   return RunModelProgram<DcnOptions>(
       {.name = "dcn",
        .summary = kSummary,

@@ -26,7 +26,7 @@ constexpr char kExamples[] =
 }  // namespace
 
 int RunDeepFm(int argc, const char* const* argv) {
-  const DeepFmOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
+  const DeepFmOptions options = {{.over_arch_layer_sizes = {512, 256, 1}}};
   return RunModelProgram<DeepFmOptions>({.name = "deepfm",
                                          .summary = kSummary,
                                          .examples = kExamples,

@@ -28,8 +28,8 @@ void AddFlags(DinOptions* options, FlagSet* set) {
 }  // namespace
 
 int RunDin(int argc, const char* const* argv) {
-  const DinOptions options = {.attention_layer_sizes = {64, 16},
-                              .over_arch_layer_sizes = {256, 128, 1}};
+  DinOptions options = {{.over_arch_layer_sizes = {256, 128, 1}}};
+  options.attention_layer_sizes = {64, 16};
   return RunModelProgram<DinOptions>({.name = "din",
                                       .summary = kSummary,
                                       .examples = kExamples,

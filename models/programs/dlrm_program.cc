@@ -37,7 +37,7 @@ void Resolve(DlrmOptions* options, const TrainerFlags& flags) {
 }  // namespace
 
 int RunDlrm(int argc, const char* const* argv) {
-  const DlrmOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
+  const DlrmOptions options = {{.over_arch_layer_sizes = {512, 256, 1}}};
   return RunModelProgram<DlrmOptions>(
       {.name = "dlrm",
        .summary = kSummary,

@@ -33,7 +33,8 @@ void AddFlags(MmoeOptions* options, FlagSet* set) {
 }  // namespace
 
 int RunMmoe(int argc, const char* const* argv) {
-  const MmoeOptions options = {.expert_layer_sizes = {256, 128}, .over_arch_layer_sizes = {64, 1}};
+  MmoeOptions options = {{.over_arch_layer_sizes = {64, 1}}};
+  options.expert_layer_sizes = {256, 128};
   return RunModelProgram<MmoeOptions>(
       {.name = "mmoe",
        .summary = kSummary,

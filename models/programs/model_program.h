@@ -52,10 +52,8 @@ int RunModelProgram(ModelProgram<Options> program, int argc, const char* const* 
              program.over_arch_help);
     set->Add("dropout", RealFlag(&options.dropout, 0, 0.99),
              "share of hidden units that a step leaves out");
-    if constexpr (requires { options.batch_norm; }) {
-      set->Add("batch_norm", SwitchFlag(&options.batch_norm),
-               "normalize the inputs of each ReLU over the batch, on the CPU");
-    }
+    set->Add("batch_norm", SwitchFlag(&options.batch_norm),
+             "normalize the inputs of each ReLU over the batch, on the CPU");
   };
   if (program.resolve) {
     train.resolve_model_flags = [&](const TrainerFlags& flags) {

@@ -32,7 +32,7 @@ void AddFlags(PnnOptions* options, FlagSet* set) {
 }  // namespace
 
 int RunPnn(int argc, const char* const* argv) {
-  const PnnOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
+  const PnnOptions options = {{.over_arch_layer_sizes = {512, 256, 1}}};
   return RunModelProgram<PnnOptions>({.name = "pnn",
                                       .summary = kSummary,
                                       .examples = kExamples,

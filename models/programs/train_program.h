@@ -36,9 +36,8 @@ struct TrainProgram {
 };
 
 // Completes the options of a model, set by its flags, from the common flags and the data.
-template <typename ModelOptions>
-ModelOptions CompleteModelOptions(ModelOptions options, const TrainerFlags& flags,
-                                  const DataSchema& schema) {
+template <typename Options>
+Options CompleteModelOptions(Options options, const TrainerFlags& flags, const DataSchema& schema) {
   options.num_dense = schema.num_dense;
   options.num_sparse = static_cast<int32_t>(schema.features.size());
   options.embedding_dim = flags.options.embedding_dim;

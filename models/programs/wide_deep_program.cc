@@ -23,7 +23,7 @@ constexpr char kExamples[] =
 }  // namespace
 
 int RunWideDeep(int argc, const char* const* argv) {
-  const WideDeepOptions options = {.over_arch_layer_sizes = {512, 256, 1}};
+  const WideDeepOptions options = {{.over_arch_layer_sizes = {512, 256, 1}}};
   return RunModelProgram<WideDeepOptions>({.name = "wide_deep",
                                            .summary = kSummary,
                                            .examples = kExamples,

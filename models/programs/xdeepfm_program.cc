@@ -28,8 +28,7 @@ void AddFlags(XDeepFmOptions* options, FlagSet* set) {
 }  // namespace
 
 int RunXDeepFm(int argc, const char* const* argv) {
-  const XDeepFmOptions options = {.cin_layer_sizes = {16, 16, 16},
-                                  .over_arch_layer_sizes = {512, 256, 1}};
+  const XDeepFmOptions options = {{.over_arch_layer_sizes = {512, 256, 1}}, {16, 16, 16}};
   return RunModelProgram<XDeepFmOptions>({.name = "xdeepfm",
                                           .summary = kSummary,
                                           .examples = kExamples,

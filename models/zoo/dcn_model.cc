@@ -19,11 +19,7 @@ int64_t DcnOptions::InputWidth() const {
 }
 
 absl::Status DcnOptions::Validate() const {
-  HOTROW_RETURN_IF_ERROR(CheckCommonOptions("DcnOptions", {.num_dense = num_dense,
-                                                           .num_sparse = num_sparse,
-                                                           .embedding_dim = embedding_dim,
-                                                           .dropout = dropout,
-                                                           .max_batch_size = max_batch_size}));
+  HOTROW_RETURN_IF_ERROR(CheckCommonOptions("DcnOptions", *this));
   if (version != 1 && version != 2) {
     return absl::InvalidArgumentError(absl::StrCat("--dcn_version must be 1 or 2, is ", version));
   }
@@ -78,11 +74,7 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DcnModel::Create(const DcnOptions& o
                 .rank = options.low_rank_dim});
   const bool parallel = options.structure == DcnStructure::kParallel;
   if (parallel) g.AddLogit(AddLinear(g, "cross_logit", crossed));
-  g.AddLogit(AddMlp(g, "over", parallel ? x0 : crossed,
-                    {.flag = "--over_arch_layer_sizes",
-                     .sizes = options.over_arch_layer_sizes,
-                     .dropout = options.dropout,
-                     .batch_norm = options.batch_norm}));
+  g.AddLogit(AddMlp(g, "over", parallel ? x0 : crossed, OverArchOf(options)));
   return g.Build();
 }
 

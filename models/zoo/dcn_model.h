@@ -8,30 +8,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "models/zoo/layers/graph_model.h"
-#include "ops/dense_precision.h"
+#include "models/zoo/model_options.h"
 
 namespace hotrow {
 
 enum class DcnStructure { kStacked, kParallel };
 
-struct DcnOptions {
-  int32_t num_dense = 0;      // I >= 0
-  int32_t num_sparse = 0;     // S >= 1: pooled features, each embedding_dim wide
-  int32_t embedding_dim = 0;  // D
-  int32_t version = 2;        // 1: cross layers with a vector each; 2: with a matrix each
+struct DcnOptions : ModelOptions {
+  int32_t version = 2;  // 1: cross layers with a vector each; 2: with a matrix each
   int32_t num_cross_layers = 3;
   int32_t low_rank_dim = 0;  // of the matrices, in [0, width of x_0]; 0: full; version 2 only
   DcnStructure structure = DcnStructure::kStacked;
-  // Output sizes of the layers, the input size follows from the data. The bottom MLP may end in any
-  // size; without layers the dense features enter x_0 as they are. Without dense features (I = 0)
-  // there is no bottom MLP and its sizes are not read. The over MLP ends in 1.
+  // Output sizes of the bottom MLP's layers, which may end in any size; without layers the dense
+  // features enter x_0 as they are. Not read without dense features (I = 0): there is no bottom MLP
+  // then.
   std::vector<int32_t> dense_arch_layer_sizes;
-  std::vector<int32_t> over_arch_layer_sizes;
-  float dropout = 0;        // after each hidden layer of the MLPs, in training, in [0, 1)
-  bool batch_norm = false;  // before each ReLU of the MLPs; CPU only
-  uint64_t seed = 0;        // of the first parameters and of dropout
-  int64_t max_batch_size = 0;
-  DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
 
   absl::Status Validate() const;  // names the flag, what it is and the remedy
   int64_t InputWidth() const;     // W: columns of x_0

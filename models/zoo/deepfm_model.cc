@@ -13,11 +13,7 @@
 namespace hotrow {
 
 absl::Status DeepFmOptions::Validate() const {
-  HOTROW_RETURN_IF_ERROR(CheckCommonOptions("DeepFmOptions", {.num_dense = num_dense,
-                                                              .num_sparse = num_sparse,
-                                                              .embedding_dim = embedding_dim,
-                                                              .dropout = dropout,
-                                                              .max_batch_size = max_batch_size}));
+  HOTROW_RETURN_IF_ERROR(CheckCommonOptions("DeepFmOptions", *this));
   const int64_t width = int64_t{num_sparse} * TableColumns(embedding_dim) + num_dense;
   if (width > std::numeric_limits<int32_t>::max()) {
     return absl::InvalidArgumentError(
@@ -39,11 +35,7 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DeepFmModel::Create(const DeepFmOpti
     linear = AddLinear(g, "linear", deep.back());
   }
   const GraphValue bias = AddBias(g, "bias", /*joins_previous=*/has_dense);
-  g.AddLogit(AddMlp(g, "mlp", g.Concat(deep),
-                    {.flag = "--over_arch_layer_sizes",
-                     .sizes = options.over_arch_layer_sizes,
-                     .dropout = options.dropout,
-                     .batch_norm = options.batch_norm}));
+  g.AddLogit(AddMlp(g, "mlp", g.Concat(deep), OverArchOf(options)));
   const GraphValue fm = AddFm(g, "fm", g.Embeddings(), /*has_first_order=*/true);
   g.AddLogit(g.Sum({fm, bias}));
   g.AddLogit(linear);

@@ -70,26 +70,16 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DinModel::Create(const DinOptions& o
     return absl::InvalidArgumentError(absl::StrCat(
         "DinOptions: ", options.features.size(), " features, num_sparse is ", options.num_sparse));
   }
-  HOTROW_RETURN_IF_ERROR(
-      CheckCommonOptions("DinOptions", {.num_dense = options.num_dense,
-                                        .num_sparse = options.num_sparse,
-                                        .embedding_dim = options.embedding_dim,
-                                        .dropout = options.dropout,
-                                        .max_batch_size = options.max_batch_size}));
-  HOTROW_RETURN_IF_ERROR(
-      CheckLogitLayerSizes("--over_arch_layer_sizes", options.over_arch_layer_sizes));
+  HOTROW_RETURN_IF_ERROR(CheckDeepOptions("DinOptions", options));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<Interest> interests, ParseHistory(options));
   // Rows come pooled or not table by table.
   std::set<std::string> unpooled_tables;
   for (const Interest& interest : interests) {
     unpooled_tables.insert(options.features[interest.history].table);
   }
-  ModelGraphOptions graph = {.name = "din",
-                             .num_dense = options.num_dense,
-                             .table_columns = options.embedding_dim,
-                             .seed = options.seed,
-                             .max_batch_size = options.max_batch_size,
-                             .precision = options.precision};
+  ModelGraphOptions graph = GraphOptionsOf("din", options, options.embedding_dim);
+  // Below it counts those that are pooled.
+  graph.num_sparse = 0;
   std::vector<int32_t> place(options.features.size());  // among the pooled or the unpooled ones
   std::vector<bool> is_pooled(options.features.size());
   for (size_t f = 0; f < options.features.size(); ++f) {
@@ -124,11 +114,7 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DinModel::Create(const DinOptions& o
     if (!is_history[f]) inputs.push_back(vector_of(f));
   }
   if (options.num_dense > 0) inputs.push_back(g.Dense());
-  g.AddLogit(AddMlp(g, "mlp", g.Concat(inputs),
-                    {.flag = "--over_arch_layer_sizes",
-                     .sizes = options.over_arch_layer_sizes,
-                     .dropout = options.dropout,
-                     .batch_norm = options.batch_norm}));
+  g.AddLogit(AddMlp(g, "mlp", g.Concat(inputs), OverArchOf(options)));
   return g.Build();
 }
 

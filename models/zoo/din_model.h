@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "models/zoo/layers/graph_model.h"
-#include "ops/dense_precision.h"
+#include "models/zoo/model_options.h"
 
 namespace hotrow {
 
@@ -20,20 +20,12 @@ struct DinFeature {
   int64_t max_hotness = 0;
 };
 
-struct DinOptions {
-  int32_t num_dense = 0;             // I >= 0
-  int32_t num_sparse = 0;            // features
+// dropout and batch_norm: of the MLP over all.
+struct DinOptions : ModelOptions {
   std::vector<DinFeature> features;  // their names, in the order of the data
-  int32_t embedding_dim = 0;         // D
   // "HISTORY:TARGET", joined by commas: a feature with many values and what it is looked at for.
   std::string history;
   std::vector<int32_t> attention_layer_sizes;  // hidden layers of each attention's MLP
-  std::vector<int32_t> over_arch_layer_sizes;  // of the MLP over all; the last one is 1
-  float dropout = 0;                           // of that MLP: after each hidden layer, [0, 1)
-  bool batch_norm = false;                     // of that MLP: before each ReLU
-  uint64_t seed = 0;                           // of the first parameters and of dropout
-  int64_t max_batch_size = 0;
-  DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
 };
 
 // The Deep Interest Network (Zhou et al. 2018, "Deep Interest Network for Click-Through Rate

@@ -20,11 +20,7 @@ std::string WithLast(std::vector<int32_t> sizes, int32_t last) {
 }  // namespace
 
 absl::Status DlrmOptions::Validate() const {
-  HOTROW_RETURN_IF_ERROR(CheckCommonOptions("DlrmOptions", {.num_dense = num_dense,
-                                                            .num_sparse = num_sparse,
-                                                            .embedding_dim = embedding_dim,
-                                                            .dropout = dropout,
-                                                            .max_batch_size = max_batch_size}));
+  HOTROW_RETURN_IF_ERROR(CheckCommonOptions("DlrmOptions", *this));
   if (num_dense > 0) {
     HOTROW_RETURN_IF_ERROR(CheckLayerSizes("--dense_arch_layer_sizes", dense_arch_layer_sizes));
     if (interaction == DlrmInteraction::kDot && dense_arch_layer_sizes.back() != embedding_dim) {
@@ -47,15 +43,9 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DlrmModel::Create(const DlrmOptions&
     return absl::InvalidArgumentError(
         "--batch_norm works with --device=cpu only; leave one of them out");
   }
-  ModelGraph g({.name = "dlrm",
-                .num_dense = options.num_dense,
-                .num_sparse = options.num_sparse,
-                .table_columns = options.embedding_dim,
-                .seed = options.seed,
-                .max_batch_size = options.max_batch_size,
-                .precision = options.precision,
-                .tf32 = options.tf32},
-               ctx);
+  ModelGraphOptions graph = GraphOptionsOf("dlrm", options, options.embedding_dim);
+  graph.tf32 = options.tf32;
+  ModelGraph g(graph, ctx);
   std::vector<GraphValue> vectors;
   if (options.num_dense > 0) {
     vectors.push_back(AddMlp(g, "bottom", g.Dense(),
@@ -69,11 +59,7 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DlrmModel::Create(const DlrmOptions&
   const GraphValue z = options.interaction == DlrmInteraction::kCat
                            ? g.Concat(vectors)
                            : AddDotInteraction(g, "interaction", vectors);
-  g.AddLogit(AddMlp(g, "top", z,
-                    {.flag = "--over_arch_layer_sizes",
-                     .sizes = options.over_arch_layer_sizes,
-                     .dropout = options.dropout,
-                     .batch_norm = options.batch_norm}));
+  g.AddLogit(AddMlp(g, "top", z, OverArchOf(options)));
   return g.Build();
 }
 

@@ -8,28 +8,18 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "models/zoo/layers/graph_model.h"
-#include "ops/dense_precision.h"
+#include "models/zoo/model_options.h"
 
 namespace hotrow {
 
 enum class DlrmInteraction { kDot, kCat };
 
-struct DlrmOptions {
-  int32_t num_dense = 0;      // I >= 0
-  int32_t num_sparse = 0;     // S >= 1: pooled features, each embedding_dim wide
-  int32_t embedding_dim = 0;  // D
-  // Output sizes of the layers, the input size follows from the data. The bottom MLP ends in D, or
-  // with kCat in any size, the top MLP in 1. Without dense features (I = 0) there is no bottom MLP
-  // and its sizes are not read.
+struct DlrmOptions : ModelOptions {
+  // Output sizes of the bottom MLP's layers; the last one is D, or with kCat any. Not read without
+  // dense features (I = 0): there is no bottom MLP then.
   std::vector<int32_t> dense_arch_layer_sizes;
-  std::vector<int32_t> over_arch_layer_sizes;
   DlrmInteraction interaction = DlrmInteraction::kDot;  // kCat: on the CPU only
-  float dropout = 0;        // after each hidden layer, in training, in [0, 1)
-  bool batch_norm = false;  // before each ReLU of the MLPs; CPU only
-  uint64_t seed = 0;        // of the first parameters and of dropout
-  int64_t max_batch_size = 0;
-  DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
-  bool tf32 = false;                                 // MlpOptions::tf32
+  bool tf32 = false;                                    // MlpOptions::tf32
 
   absl::Status Validate() const;  // names the flag, what it is and the remedy
 };

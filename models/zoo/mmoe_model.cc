@@ -24,7 +24,7 @@ absl::Status MmoeOptions::Validate() const {
 
 absl::StatusOr<std::unique_ptr<GraphModel>> MmoeModel::Create(const MmoeOptions& options) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
-  ModelGraph g(GraphOptionsOf("mmoe", options, options.embedding_dim));
+  ModelGraph g(GraphOptionsOf("mmoe", options, options.embedding_dim, options.num_tasks));
   std::vector<GraphValue> inputs = {g.Embeddings()};
   if (options.num_dense > 0) inputs.push_back(g.Dense());
   const GraphValue x = g.Concat(inputs);
@@ -45,12 +45,7 @@ absl::StatusOr<std::unique_ptr<GraphModel>> MmoeModel::Create(const MmoeOptions&
                                      {.flag = "--num_experts", .sizes = {options.num_experts}});
       mixture = AddMixture(g, absl::StrCat("mixture", task), gate, experts);
     }
-    g.AddLogit(AddMlp(g, absl::StrCat("tower", task), mixture,
-                      {.flag = "--over_arch_layer_sizes",
-                       .sizes = options.over_arch_layer_sizes,
-                       .dropout = options.dropout,
-                       .batch_norm = options.batch_norm}),
-               task);
+    g.AddLogit(AddMlp(g, absl::StrCat("tower", task), mixture, OverArchOf(options)), task);
   }
   return g.Build();
 }

@@ -39,33 +39,38 @@ absl::Status CheckLogitLayerSizes(std::string_view flag, const std::vector<int32
   return absl::OkStatus();
 }
 
-absl::Status CheckCommonOptions(std::string_view options, const CommonOptions& common) {
-  if (common.num_dense < 0) {
+absl::Status CheckCommonOptions(std::string_view name, const ModelOptions& options) {
+  if (options.num_dense < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(Absl(options), ".num_dense: must not be negative, is ", common.num_dense));
+        absl::StrCat(Absl(name), ".num_dense: must not be negative, is ", options.num_dense));
   }
-  if (common.num_sparse < 1) {
+  if (options.num_sparse < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat(Absl(options), ".num_sparse: must be at least 1, is ", common.num_sparse));
+        absl::StrCat(Absl(name), ".num_sparse: must be at least 1, is ", options.num_sparse));
   }
-  if (common.embedding_dim <= 0) {
+  if (options.embedding_dim <= 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--embedding_dim must be at least 1, is ", common.embedding_dim));
+        absl::StrCat("--embedding_dim must be at least 1, is ", options.embedding_dim));
   }
   // Tables have up to one column more.
-  if (common.embedding_dim == std::numeric_limits<int32_t>::max()) {
+  if (options.embedding_dim == std::numeric_limits<int32_t>::max()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--embedding_dim must be less than 2^31 - 1, is ", common.embedding_dim));
+        absl::StrCat("--embedding_dim must be less than 2^31 - 1, is ", options.embedding_dim));
   }
-  if (common.max_batch_size <= 0) {
+  if (options.max_batch_size <= 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        Absl(options), ".max_batch_size: must be at least 1, is ", common.max_batch_size));
+        Absl(name), ".max_batch_size: must be at least 1, is ", options.max_batch_size));
   }
-  if (!(common.dropout >= 0 && common.dropout < 1)) {
+  if (!(options.dropout >= 0 && options.dropout < 1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--dropout must be at least 0 and less than 1, is ", common.dropout));
+        absl::StrCat("--dropout must be at least 0 and less than 1, is ", options.dropout));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckDeepOptions(std::string_view name, const ModelOptions& options) {
+  HOTROW_RETURN_IF_ERROR(CheckCommonOptions(name, options));
+  return CheckLogitLayerSizes("--over_arch_layer_sizes", options.over_arch_layer_sizes);
 }
 
 absl::Status WorksOnlyOn(std::string_view model, Device works_on, Device asked) {

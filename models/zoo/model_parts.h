@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "base/device.h"
 #include "models/zoo/ctr_model.h"
+#include "models/zoo/model_options.h"
 
 // What the models of this folder share: checks in one wording, and calls that may be null.
 namespace hotrow {
@@ -21,26 +22,10 @@ absl::Status CheckLayerSizes(std::string_view flag, const std::vector<int32_t>& 
 // The same, and the last layer must have size 1: the logit.
 absl::Status CheckLogitLayerSizes(std::string_view flag, const std::vector<int32_t>& sizes);
 
-// The options that every model has. `options` names the struct: "DlrmOptions".
-struct CommonOptions {
-  int32_t num_dense = 0;
-  int32_t num_sparse = 0;
-  int32_t embedding_dim = 0;
-  float dropout = 0;
-  int64_t max_batch_size = 0;
-};
-absl::Status CheckCommonOptions(std::string_view options, const CommonOptions& common);
-// Those and --over_arch_layer_sizes of a model that has an MLP over all features.
-template <typename Options>
-absl::Status CheckDeepOptions(std::string_view name, const Options& options) {
-  absl::Status status = CheckCommonOptions(name, {.num_dense = options.num_dense,
-                                                  .num_sparse = options.num_sparse,
-                                                  .embedding_dim = options.embedding_dim,
-                                                  .dropout = options.dropout,
-                                                  .max_batch_size = options.max_batch_size});
-  if (!status.ok()) return status;
-  return CheckLogitLayerSizes("--over_arch_layer_sizes", options.over_arch_layer_sizes);
-}
+// The options that every model has, but its layers. `name` is that of the struct: "DlrmOptions".
+absl::Status CheckCommonOptions(std::string_view name, const ModelOptions& options);
+// Those and the layers of the MLP that gives the logit.
+absl::Status CheckDeepOptions(std::string_view name, const ModelOptions& options);
 
 // --- calls ---
 

@@ -27,11 +27,7 @@ absl::StatusOr<std::unique_ptr<GraphModel>> PnnModel::Create(const PnnOptions& o
   if (options.products != PnnProducts::kInner) {
     deep.push_back(AddOuterProduct(g, "outer", deep[0]));
   }
-  g.AddLogit(AddMlp(g, "mlp", g.Concat(deep),
-                    {.flag = "--over_arch_layer_sizes",
-                     .sizes = options.over_arch_layer_sizes,
-                     .dropout = options.dropout,
-                     .batch_norm = options.batch_norm}));
+  g.AddLogit(AddMlp(g, "mlp", g.Concat(deep), OverArchOf(options)));
   return g.Build();
 }
 

@@ -19,11 +19,7 @@ absl::StatusOr<std::unique_ptr<GraphModel>> WideDeepModel::Create(const WideDeep
   AddWideLogit(g, /*column=*/options.embedding_dim);
   std::vector<GraphValue> deep = {g.Embeddings(0, options.embedding_dim)};
   if (options.num_dense > 0) deep.push_back(g.Dense());
-  g.AddLogit(AddMlp(g, "mlp", g.Concat(deep),
-                    {.flag = "--over_arch_layer_sizes",
-                     .sizes = options.over_arch_layer_sizes,
-                     .dropout = options.dropout,
-                     .batch_norm = options.batch_norm}));
+  g.AddLogit(AddMlp(g, "mlp", g.Concat(deep), OverArchOf(options)));
   return g.Build();
 }
 

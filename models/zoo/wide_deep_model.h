@@ -8,22 +8,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "models/zoo/layers/graph_model.h"
-#include "ops/dense_precision.h"
+#include "models/zoo/model_options.h"
 
 namespace hotrow {
 
-struct WideDeepOptions {
-  int32_t num_dense = 0;      // I >= 0
-  int32_t num_sparse = 0;     // S >= 1: pooled features
-  int32_t embedding_dim = 0;  // D
-  // Output sizes of the MLP's layers, the input size follows from the data; the last one is 1.
-  std::vector<int32_t> over_arch_layer_sizes;
-  float dropout = 0;        // after each hidden layer, in training, in [0, 1)
-  bool batch_norm = false;  // before each ReLU of the MLPs; CPU only
-  uint64_t seed = 0;        // of the first parameters and of dropout
-  int64_t max_batch_size = 0;
-  DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
-
+struct WideDeepOptions : ModelOptions {
   absl::Status Validate() const;  // names the flag, what it is and the remedy
 
   // Columns of each embedding table: a row holds a key's vector and, last, its first-order weight.

@@ -23,11 +23,7 @@ absl::StatusOr<std::unique_ptr<GraphModel>> XDeepFmModel::Create(const XDeepFmOp
   if (options.num_dense > 0) deep.push_back(g.Dense());
   const GraphValue cin = AddCin(g, "cin", deep[0], "--cin_layer_sizes", options.cin_layer_sizes);
   g.AddLogit(AddLinear(g, "cin_logit", cin));
-  g.AddLogit(AddMlp(g, "mlp", g.Concat(deep),
-                    {.flag = "--over_arch_layer_sizes",
-                     .sizes = options.over_arch_layer_sizes,
-                     .dropout = options.dropout,
-                     .batch_norm = options.batch_norm}));
+  g.AddLogit(AddMlp(g, "mlp", g.Concat(deep), OverArchOf(options)));
   return g.Build();
 }
 

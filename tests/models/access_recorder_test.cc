@@ -1,7 +1,7 @@
 // What a run tells the planner: its spec, the accesses of its steps, what other caches would hit.
 
-#include "models/data/open_data_source.h"
 #include "models/train/access_recorder.h"
+#include "models/data/open_data_source.h"
 
 #include <cmath>
 #include <map>
@@ -50,13 +50,13 @@ TrainerOptions SmallOptions() {
 absl::StatusOr<TrainReport> RunOn(DataSource& data, const TrainerOptions& options) {
   const ModelFactory factory =
       [&](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-    return DlrmModel::Create({.num_dense = schema.num_dense,
-                              .num_sparse = static_cast<int32_t>(schema.features.size()),
-                              .embedding_dim = options.embedding_dim,
-                              .dense_arch_layer_sizes = {6, options.embedding_dim},
-                              .over_arch_layer_sizes = {5, 1},
-                              .seed = options.seed,
-                              .max_batch_size = options.batch_size});
+    return DlrmModel::Create({{.num_dense = schema.num_dense,
+                               .num_sparse = static_cast<int32_t>(schema.features.size()),
+                               .embedding_dim = options.embedding_dim,
+                               .over_arch_layer_sizes = {5, 1},
+                               .seed = options.seed,
+                               .max_batch_size = options.batch_size},
+                              {6, options.embedding_dim}});
   };
   return RunTraining(options, data, factory, {});
 }

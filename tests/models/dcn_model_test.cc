@@ -15,13 +15,14 @@ namespace {
 using ::testing::HasSubstr;
 
 DcnOptions SmallOptions() {
-  return {.num_dense = 4,
-          .num_sparse = 3,
-          .embedding_dim = 2,
-          .num_cross_layers = 2,
-          .over_arch_layer_sizes = {7, 1},
-          .seed = 11,
-          .max_batch_size = 8};
+  DcnOptions options = {{.num_dense = 4,
+                         .num_sparse = 3,
+                         .embedding_dim = 2,
+                         .over_arch_layer_sizes = {7, 1},
+                         .seed = 11,
+                         .max_batch_size = 8}};
+  options.num_cross_layers = 2;
+  return options;
 }
 
 // Every kind of model that the options can make.
@@ -56,7 +57,7 @@ std::unique_ptr<GraphModel> NewModel(const DcnOptions& options) {
 }
 
 const CrossNetwork& CrossOf(const GraphModel& model) {
-  return dynamic_cast<const CrossLayer&>(*model.FindPart("cross").layer).cross();
+  return dynamic_cast<const CrossLayer&>(*model.FindPart("cross").layer).network();
 }
 
 // x_L of one sample by the formulas of the papers.

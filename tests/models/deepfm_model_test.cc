@@ -15,12 +15,12 @@ namespace {
 using ::testing::HasSubstr;
 
 DeepFmOptions SmallOptions() {
-  return {.num_dense = 4,
-          .num_sparse = 3,
-          .embedding_dim = 5,
-          .over_arch_layer_sizes = {7, 1},
-          .seed = 11,
-          .max_batch_size = 8};
+  return {{.num_dense = 4,
+           .num_sparse = 3,
+           .embedding_dim = 5,
+           .over_arch_layer_sizes = {7, 1},
+           .seed = 11,
+           .max_batch_size = 8}};
 }
 
 // The logit of one sample, pair by pair.

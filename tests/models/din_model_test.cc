@@ -27,15 +27,16 @@ constexpr int32_t kDense = 2;
 
 // A history, its target, which shares its table, and a feature of its own.
 DinOptions SmallOptions() {
-  return {.num_dense = kDense,
-          .num_sparse = 3,
-          .features = {{"watched", "movie", 5}, {"user", "user", 1}, {"movie", "movie", 1}},
-          .embedding_dim = kDim,
-          .history = "watched:movie",
-          .attention_layer_sizes = {4},
-          .over_arch_layer_sizes = {5, 1},
-          .seed = 11,
-          .max_batch_size = 8};
+  DinOptions options = {{.num_dense = kDense,
+                         .num_sparse = 3,
+                         .embedding_dim = kDim,
+                         .over_arch_layer_sizes = {5, 1},
+                         .seed = 11,
+                         .max_batch_size = 8}};
+  options.features = {{"watched", "movie", 5}, {"user", "user", 1}, {"movie", "movie", 1}};
+  options.history = "watched:movie";
+  options.attention_layer_sizes = {4};
+  return options;
 }
 
 // A batch with rows of its histories.

@@ -21,14 +21,14 @@ namespace hotrow {
 namespace {
 
 DlrmOptions SmallOptions(int32_t num_dense, float dropout) {
-  return {.num_dense = num_dense,
-          .num_sparse = 6,
-          .embedding_dim = 8,
-          .dense_arch_layer_sizes = {24, 8},
-          .over_arch_layer_sizes = {40, 16, 1},
-          .dropout = dropout,
-          .seed = 11,
-          .max_batch_size = 128};
+  return {{.num_dense = num_dense,
+           .num_sparse = 6,
+           .embedding_dim = 8,
+           .over_arch_layer_sizes = {40, 16, 1},
+           .dropout = dropout,
+           .seed = 11,
+           .max_batch_size = 128},
+          {24, 8}};
 }
 
 const DenseOptimizerConfig kAdam = {.kind = DenseOptimizerKind::kAdam, .learning_rate = 0.01f};

@@ -18,13 +18,14 @@ namespace {
 using ::testing::HasSubstr;
 
 DlrmOptions SmallOptions() {
-  return {.num_dense = 4,
-          .num_sparse = 3,
-          .embedding_dim = 5,
-          .dense_arch_layer_sizes = {6, 5},
-          .over_arch_layer_sizes = {7, 1},
-          .seed = 11,
-          .max_batch_size = 8};
+  DlrmOptions options = {{.num_dense = 4,
+                          .num_sparse = 3,
+                          .embedding_dim = 5,
+                          .over_arch_layer_sizes = {7, 1},
+                          .seed = 11,
+                          .max_batch_size = 8}};
+  options.dense_arch_layer_sizes = {6, 5};
+  return options;
 }
 
 // The logit of one sample by the text of the paper, in double.

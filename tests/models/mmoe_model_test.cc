@@ -17,13 +17,12 @@ namespace {
 using ::testing::HasSubstr;
 
 MmoeOptions SmallOptions() {
-  return {.num_dense = 4,
-          .num_sparse = 3,
-          .embedding_dim = 5,
-          .num_tasks = 2,
-          .num_experts = 3,
-          .expert_layer_sizes = {6, 4},
-          .over_arch_layer_sizes = {7, 1}};
+  MmoeOptions options = {
+      {.num_dense = 4, .num_sparse = 3, .embedding_dim = 5, .over_arch_layer_sizes = {7, 1}}};
+  options.num_tasks = 2;
+  options.num_experts = 3;
+  options.expert_layer_sizes = {6, 4};
+  return options;
 }
 
 std::vector<double> ReferenceLogits(const GraphModel& model, const MmoeOptions& o,

@@ -87,7 +87,7 @@ inline std::vector<double> MlpReference(const Mlp& mlp, const std::vector<int32_
 // The MLP that is the part `name` of a model; null if there is none.
 inline const Mlp* FindMlp(const GraphModel& model, std::string_view name) {
   const auto* const layer = dynamic_cast<const MlpLayer*>(model.FindPart(name).layer);
-  return layer == nullptr ? nullptr : &layer->mlp();
+  return layer == nullptr ? nullptr : &layer->network();
 }
 // The same MLP over x in double; `parameters` are those of the model.
 inline std::vector<double> MlpReference(const GraphModel& model, std::string_view name,

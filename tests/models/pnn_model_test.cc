@@ -14,11 +14,10 @@ namespace {
 using ::testing::HasSubstr;
 
 PnnOptions SmallOptions(PnnProducts products) {
-  return {.num_dense = 4,
-          .num_sparse = 3,
-          .embedding_dim = 5,
-          .products = products,
-          .over_arch_layer_sizes = {7, 1}};
+  PnnOptions options = {
+      {.num_dense = 4, .num_sparse = 3, .embedding_dim = 5, .over_arch_layer_sizes = {7, 1}}};
+  options.products = products;
+  return options;
 }
 
 double ReferenceLogit(const GraphModel& model, const PnnOptions& o, const double* parameters,

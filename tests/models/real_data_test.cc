@@ -151,13 +151,13 @@ absl::StatusOr<TrainReport> TrainDlrm(DataSource& data, TrainerOptions options) 
   options.seed = 1;
   const ModelFactory factory =
       [&options](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-    return DlrmModel::Create({.num_dense = schema.num_dense,
-                              .num_sparse = static_cast<int32_t>(schema.features.size()),
-                              .embedding_dim = options.embedding_dim,
-                              .dense_arch_layer_sizes = {32, options.embedding_dim},
-                              .over_arch_layer_sizes = {32, 1},
-                              .seed = options.seed,
-                              .max_batch_size = options.batch_size});
+    return DlrmModel::Create({{.num_dense = schema.num_dense,
+                               .num_sparse = static_cast<int32_t>(schema.features.size()),
+                               .embedding_dim = options.embedding_dim,
+                               .over_arch_layer_sizes = {32, 1},
+                               .seed = options.seed,
+                               .max_batch_size = options.batch_size},
+                              {32, options.embedding_dim}});
   };
   return RunTraining(options, data, factory, {});
 }

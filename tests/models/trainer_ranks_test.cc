@@ -54,30 +54,30 @@ TrainerOptions SmallOptions() {
 
 ModelFactory SmallDlrm(const TrainerOptions& options, bool batch_norm = false) {
   return [=](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-    return DlrmModel::Create({.num_dense = schema.num_dense,
-                              .num_sparse = static_cast<int32_t>(schema.features.size()),
-                              .embedding_dim = options.embedding_dim,
-                              .dense_arch_layer_sizes = {16, options.embedding_dim},
-                              .over_arch_layer_sizes = {16, 1},
-                              .dropout = 0.1f,
-                              .batch_norm = batch_norm,
-                              .seed = options.seed,
-                              .max_batch_size = options.batch_size});
+    return DlrmModel::Create({{.num_dense = schema.num_dense,
+                               .num_sparse = static_cast<int32_t>(schema.features.size()),
+                               .embedding_dim = options.embedding_dim,
+                               .over_arch_layer_sizes = {16, 1},
+                               .dropout = 0.1f,
+                               .batch_norm = batch_norm,
+                               .seed = options.seed,
+                               .max_batch_size = options.batch_size},
+                              {16, options.embedding_dim}});
   };
 }
 
 // A DIN whose history shares a table with its target.
 ModelFactory SmallDin(const TrainerOptions& options) {
   return [options](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-    DinOptions din = {.num_dense = schema.num_dense,
-                      .num_sparse = static_cast<int32_t>(schema.features.size()),
-                      .embedding_dim = options.embedding_dim,
-                      .history = "cat_0:cat_1",
-                      .attention_layer_sizes = {8},
-                      .over_arch_layer_sizes = {16, 1},
-                      .dropout = 0.1f,
-                      .seed = options.seed,
-                      .max_batch_size = options.batch_size};
+    DinOptions din = {{.num_dense = schema.num_dense,
+                       .num_sparse = static_cast<int32_t>(schema.features.size()),
+                       .embedding_dim = options.embedding_dim,
+                       .over_arch_layer_sizes = {16, 1},
+                       .dropout = 0.1f,
+                       .seed = options.seed,
+                       .max_batch_size = options.batch_size}};
+    din.history = "cat_0:cat_1";
+    din.attention_layer_sizes = {8};
     for (const DataFeature& feature : schema.features) {
       din.features.push_back({feature.name, feature.table, feature.max_hotness});
     }

@@ -88,16 +88,17 @@ absl::StatusOr<TrainReport> Train(const TrainerOptions& options, const ExecConte
   TwoLabels data(std::move(base));
   const ModelFactory factory =
       [&](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-    return MmoeModel::Create({.num_dense = schema.num_dense,
-                              .num_sparse = static_cast<int32_t>(schema.features.size()),
-                              .embedding_dim = options.embedding_dim,
-                              .num_tasks = static_cast<int32_t>(schema.labels.size()),
-                              .num_experts = 2,
-                              .expert_layer_sizes = {16},
-                              .over_arch_layer_sizes = {8, 1},
-                              .batch_norm = true,
-                              .seed = options.seed,
-                              .max_batch_size = options.batch_size});
+    MmoeOptions mmoe = {{.num_dense = schema.num_dense,
+                         .num_sparse = static_cast<int32_t>(schema.features.size()),
+                         .embedding_dim = options.embedding_dim,
+                         .over_arch_layer_sizes = {8, 1},
+                         .batch_norm = true,
+                         .seed = options.seed,
+                         .max_batch_size = options.batch_size}};
+    mmoe.num_tasks = static_cast<int32_t>(schema.labels.size());
+    mmoe.num_experts = 2;
+    mmoe.expert_layer_sizes = {16};
+    return MmoeModel::Create(mmoe);
   };
   return RunTraining(options, data, factory, ctx);
 }

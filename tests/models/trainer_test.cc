@@ -47,13 +47,13 @@ TrainerOptions SmallOptions(int32_t dim = 8) {
 
 ModelFactory SmallDlrm(const TrainerOptions& options) {
   return [options](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-    return DlrmModel::Create({.num_dense = schema.num_dense,
-                              .num_sparse = static_cast<int32_t>(schema.features.size()),
-                              .embedding_dim = options.embedding_dim,
-                              .dense_arch_layer_sizes = {16, options.embedding_dim},
-                              .over_arch_layer_sizes = {16, 1},
-                              .seed = options.seed,
-                              .max_batch_size = options.batch_size});
+    return DlrmModel::Create({{.num_dense = schema.num_dense,
+                               .num_sparse = static_cast<int32_t>(schema.features.size()),
+                               .embedding_dim = options.embedding_dim,
+                               .over_arch_layer_sizes = {16, 1},
+                               .seed = options.seed,
+                               .max_batch_size = options.batch_size},
+                              {16, options.embedding_dim}});
   };
 }
 
@@ -611,14 +611,14 @@ class InitFromTest : public ::testing::Test {
   ModelFactory Dlrm() const {
     return [options =
                 options_](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
-      return DlrmModel::Create({.num_dense = schema.num_dense,
-                                .num_sparse = static_cast<int32_t>(schema.features.size()),
-                                .embedding_dim = options.embedding_dim,
-                                .dense_arch_layer_sizes = {16, options.embedding_dim},
-                                .over_arch_layer_sizes = {16, 1},
-                                .dropout = 0.25f,
-                                .seed = options.seed,
-                                .max_batch_size = options.batch_size});
+      return DlrmModel::Create({{.num_dense = schema.num_dense,
+                                 .num_sparse = static_cast<int32_t>(schema.features.size()),
+                                 .embedding_dim = options.embedding_dim,
+                                 .over_arch_layer_sizes = {16, 1},
+                                 .dropout = 0.25f,
+                                 .seed = options.seed,
+                                 .max_batch_size = options.batch_size},
+                                {16, options.embedding_dim}});
     };
   }
   absl::StatusOr<TrainReport> Run(DataSource& data) {

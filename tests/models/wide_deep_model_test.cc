@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 WideDeepOptions SmallOptions() {
-  return {.num_dense = 4, .num_sparse = 3, .embedding_dim = 5, .over_arch_layer_sizes = {7, 1}};
+  return {{.num_dense = 4, .num_sparse = 3, .embedding_dim = 5, .over_arch_layer_sizes = {7, 1}}};
 }
 
 double ReferenceLogit(const GraphModel& model, const WideDeepOptions& o, const double* parameters,

@@ -16,11 +16,10 @@ namespace {
 using ::testing::HasSubstr;
 
 XDeepFmOptions SmallOptions() {
-  return {.num_dense = 4,
-          .num_sparse = 3,
-          .embedding_dim = 4,
-          .cin_layer_sizes = {5, 2},
-          .over_arch_layer_sizes = {7, 1}};
+  XDeepFmOptions options = {
+      {.num_dense = 4, .num_sparse = 3, .embedding_dim = 4, .over_arch_layer_sizes = {7, 1}}};
+  options.cin_layer_sizes = {5, 2};
+  return options;
 }
 
 const CinLayer& CinOf(const GraphModel& model) {

@@ -42,12 +42,12 @@ absl::StatusOr<Together> RunTogether(CalibrationBench* bench, const ClickTables&
   HOTROW_ASSIGN_OR_RETURN(const auto tables, EmbeddingCollection::Create(options, bench->ctx));
   constexpr int32_t kDense = 13;
   HOTROW_ASSIGN_OR_RETURN(const auto model,
-                          DlrmModel::Create({.num_dense = kDense,
-                                             .num_sparse = kClickTables,
-                                             .embedding_dim = dim,
-                                             .dense_arch_layer_sizes = {512, 256, dim},
-                                             .over_arch_layer_sizes = {512, 256, 1},
-                                             .max_batch_size = kClickBatch}));
+                          DlrmModel::Create({{.num_dense = kDense,
+                                              .num_sparse = kClickTables,
+                                              .embedding_dim = dim,
+                                              .over_arch_layer_sizes = {512, 256, 1},
+                                              .max_batch_size = kClickBatch},
+                                             {512, 256, dim}}));
   const std::vector<float> dense(static_cast<size_t>(kClickBatch * kDense), 0.1f);
   const auto floats = static_cast<size_t>(kClickBatch * tables->pooled_dim());
   std::vector<float> pooled(floats);

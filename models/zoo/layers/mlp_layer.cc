@@ -11,16 +11,6 @@
 namespace hotrow {
 namespace {
 
-Mlp::BackwardArgs ArgsOf(const LayerBackward& pass) {
-  return {.parameters = pass.parameters,
-          .dy = pass.output_gradient.data,
-          .dy_stride = pass.output_gradient.row_stride,
-          .dx = pass.input_gradients[0].data,
-          .dx_stride = pass.input_gradients[0].row_stride,
-          .parameter_gradients = pass.gradients,
-          .gradients_ready = pass.gradients_ready};
-}
-
 // The layers of `options` one by one, so that what follows each can see the whole batch.
 GraphValue AddNormedMlp(ModelGraph& graph, const std::string& name, GraphValue x,
                         const MlpSpec& spec, const MlpOptions& options) {
@@ -50,8 +40,12 @@ GraphValue AddNormedMlp(ModelGraph& graph, const std::string& name, GraphValue x
 
 }  // namespace
 
-MlpLayer::MlpLayer(std::vector<int32_t> described, std::unique_ptr<Mlp> mlp)
-    : described_(std::move(described)), mlp_(std::move(mlp)) {}
+MlpSpec OverArchOf(const ModelOptions& options) {
+  return {.flag = "--over_arch_layer_sizes",
+          .sizes = options.over_arch_layer_sizes,
+          .dropout = options.dropout,
+          .batch_norm = options.batch_norm};
+}
 
 absl::StatusOr<std::unique_ptr<MlpLayer>> MlpLayer::Create(const MlpOptions& options,
                                                            const ExecContext& ctx,
@@ -68,32 +62,8 @@ LayerTraits MlpLayer::traits() const {
           .reports_gradients = true};
 }
 
-void MlpLayer::InitParameters(uint64_t seed, std::span<float> parameters) const {
-  mlp_->InitParameters(seed, parameters);
-}
-
 void MlpLayer::Describe(bool reads_embeddings, DenseLayers* layers) const {
   if (!described_.empty()) (reads_embeddings ? layers->top : layers->bottom) = described_;
-}
-
-absl::Status MlpLayer::Forward(const ExecContext& ctx, const LayerForward& pass) {
-  return mlp_->Forward(ctx, {.parameters = pass.parameters,
-                             .x = pass.inputs[0].data,
-                             .x_stride = pass.inputs[0].row_stride,
-                             .batch_size = pass.batch_size,
-                             .y = pass.output.data,
-                             .y_stride = pass.output.row_stride,
-                             .training = pass.training,
-                             .step = pass.step,
-                             .first_row = pass.first_sample});
-}
-
-absl::Status MlpLayer::BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) {
-  return mlp_->BackwardInput(ctx, ArgsOf(pass));
-}
-
-absl::Status MlpLayer::BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) {
-  return mlp_->BackwardParameters(ctx, ArgsOf(pass));
 }
 
 GraphValue AddMlp(ModelGraph& graph, std::string_view name, GraphValue x, const MlpSpec& spec) {

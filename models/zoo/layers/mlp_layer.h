@@ -5,11 +5,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "models/zoo/layers/layer.h"
 #include "models/zoo/layers/model_graph.h"
+#include "models/zoo/layers/network_layer.h"
+#include "models/zoo/model_options.h"
 #include "ops/mlp.h"
 
 namespace hotrow {
@@ -22,33 +25,27 @@ struct MlpSpec {
   float dropout = 0;        // after each hidden layer, in training
   bool batch_norm = false;  // before each ReLU
 };
+// Of the MLP that gives the logit.
+MlpSpec OverArchOf(const ModelOptions& options);
 
 // An Mlp as a part of a graph, on the CPU or a GPU. described: the layer outputs that the planner
 // is told of; none: it is not told of this part.
-class MlpLayer : public Layer {
+class MlpLayer : public NetworkLayer<Mlp> {
  public:
   static absl::StatusOr<std::unique_ptr<MlpLayer>> Create(const MlpOptions& options,
                                                           const ExecContext& ctx,
                                                           std::vector<int32_t> described);
 
-  // Where its parameters lie in its part.
-  const Mlp& mlp() const { return *mlp_; }
-
-  TensorShape output() const override { return {1, mlp_->output_size()}; }
+  TensorShape output() const override { return {1, network().output_size()}; }
   LayerTraits traits() const override;
-  int64_t num_parameters() const override { return mlp_->num_parameters(); }
-  void InitParameters(uint64_t seed, std::span<float> parameters) const override;
   // As bottom or, where it reads embeddings, as top.
   void Describe(bool reads_embeddings, DenseLayers* layers) const override;
-  absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override;
-  absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override;
-  absl::Status BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) override;
 
  private:
-  MlpLayer(std::vector<int32_t> described, std::unique_ptr<Mlp> mlp);
+  MlpLayer(std::vector<int32_t> described, std::unique_ptr<Mlp> mlp)
+      : NetworkLayer(std::move(mlp)), described_(std::move(described)) {}
 
   const std::vector<int32_t> described_;
-  const std::unique_ptr<Mlp> mlp_;
 };
 
 // [B, columns of x] -> [B, last size]. With batch norm it is made of one part for the linear map of

@@ -18,6 +18,18 @@ absl::string_view Absl(std::string_view text) { return {text.data(), text.size()
 
 }  // namespace
 
+ModelGraphOptions GraphOptionsOf(std::string_view name, const ModelOptions& options,
+                                 int32_t table_columns, int32_t num_tasks) {
+  return {.name = std::string(name),
+          .num_dense = options.num_dense,
+          .num_sparse = options.num_sparse,
+          .table_columns = table_columns,
+          .num_tasks = num_tasks,
+          .seed = options.seed,
+          .max_batch_size = options.max_batch_size,
+          .precision = options.precision};
+}
+
 TensorShape ModelGraph::shape(GraphValue value) const {
   return value.node < 0 ? TensorShape() : nodes_[static_cast<size_t>(value.node)].shape;
 }

@@ -14,6 +14,7 @@
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/layers/graph_node.h"
 #include "models/zoo/layers/layer.h"
+#include "models/zoo/model_options.h"
 #include "ops/dense_precision.h"
 
 namespace hotrow {
@@ -33,20 +34,9 @@ struct ModelGraphOptions {
   bool tf32 = false;                                 // MlpOptions::tf32
 };
 
-// Of a model whose options have these members.
-template <typename Options>
-ModelGraphOptions GraphOptionsOf(std::string_view name, const Options& options,
-                                 int32_t table_columns) {
-  ModelGraphOptions out = {.name = std::string(name),
-                           .num_dense = options.num_dense,
-                           .num_sparse = options.num_sparse,
-                           .table_columns = table_columns,
-                           .seed = options.seed,
-                           .max_batch_size = options.max_batch_size,
-                           .precision = options.precision};
-  if constexpr (requires { options.num_tasks; }) out.num_tasks = options.num_tasks;
-  return out;
-}
+// Of a model with these options.
+ModelGraphOptions GraphOptionsOf(std::string_view name, const ModelOptions& options,
+                                 int32_t table_columns, int32_t num_tasks = 1);
 
 // What flows between the parts of a graph: a tensor [B, columns]. Without a part where a
 // declaration failed.
