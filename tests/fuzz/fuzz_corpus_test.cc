@@ -146,6 +146,10 @@ TEST(FuzzCorpusTest, DenseFile) { RunAll("densefile", fuzz::DenseFile, fuzz::Den
 TEST(FuzzCorpusTest, PortableManifest) {
   RunAll("portablemanifest", fuzz::PortableManifest, fuzz::PortableManifestCorpus());
 }
+
+TEST(FuzzCorpusTest, VocabularyFile) {
+  RunAll("vocabularyfile", fuzz::VocabularyFile, fuzz::VocabularyFileCorpus());
+}
 TEST(FuzzCorpusTest, PlanText) { RunAll("plantext", fuzz::PlanText, fuzz::PlanTextCorpus()); }
 
 TEST(FuzzCorpusTest, SsdChunk) { RunAll("ssdchunk", fuzz::SsdChunk, fuzz::SsdChunkCorpus()); }

@@ -22,6 +22,8 @@ void SavedManifest(const uint8_t* data, size_t size);
 void DenseFile(const uint8_t* data, size_t size);
 // A manifest of the portable form beside two arrays. First byte odd: it was edited.
 void PortableManifest(const uint8_t* data, size_t size);
+// A vocabulary. First byte odd: its size and its checksums are made right before it is read.
+void VocabularyFile(const uint8_t* data, size_t size);
 
 // What `hotrow plan` reads, tests/tools/plan_fuzz_targets.h. First byte: a curve, hardware, a spec.
 void PlanText(const uint8_t* data, size_t size);

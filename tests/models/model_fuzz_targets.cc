@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "models/data/vocabulary.h"
 #include "models/saving/checkpoint_check.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/manifest.h"
@@ -64,6 +65,20 @@ std::string Tensors(std::string_view header, std::string_view data) {
   std::string out(sizeof(length), '\0');
   std::memcpy(out.data(), &length, sizeof(length));
   return absl::StrCat(out, std::string(header), std::string(data));
+}
+
+// Makes the size and both checksums of a vocabulary right, docs/formats/vocabulary.md.
+void FixVocabulary(std::string* bytes) {
+  constexpr size_t kBeforeHeadCrc = 12;
+  constexpr size_t kHead = 24;
+  if (bytes->size() < kHead + sizeof(uint32_t)) return;
+  const auto put = [&](size_t at, auto value) {
+    std::memcpy(bytes->data() + at, &value, sizeof(value));
+  };
+  const auto crc_before = [&](size_t at) { return CrcOf(std::string_view(*bytes).substr(0, at)); };
+  put(kBeforeHeadCrc, crc_before(kBeforeHeadCrc));
+  put(kBeforeHeadCrc + sizeof(uint32_t), static_cast<uint64_t>(bytes->size()));
+  put(bytes->size() - sizeof(uint32_t), crc_before(bytes->size() - sizeof(uint32_t)));
 }
 
 SavedModel ModelOf(int ranks, bool is_checkpoint) {
@@ -203,6 +218,22 @@ void PortableManifest(const uint8_t* data, size_t size) {
   if (!verified.ok()) ExpectNamed(verified.status());
 }
 
+void VocabularyFile(const uint8_t* data, size_t size) {
+  if (size < 1) return;
+  std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (data[0] % 2 == 1) FixVocabulary(&bytes);
+  const auto vocabulary = Vocabulary::Decode(bytes, "input");
+  if (!vocabulary.ok()) {
+    ExpectNamed(vocabulary.status());
+    return;
+  }
+  HOTROW_CHECK(vocabulary->Encode() == bytes);
+  for (const KeptKeys& kept : vocabulary->tables()) {
+    HOTROW_CHECK(vocabulary->Find(kept.table()) == &kept);
+    for (const uint64_t key : kept.keys()) HOTROW_CHECK(kept.Contains(key));
+  }
+}
+
 std::vector<std::string> SavedManifestCorpus() {
   std::vector<std::string> out = {"", "\1{}", "\1{", "\1[]", "\1null}"};
   for (const int ranks : {1, 2, 3}) {
@@ -240,6 +271,22 @@ std::vector<std::string> PortableManifestCorpus() {
     "dense": {"file": "dense.safetensors", "parameters": 2, "optimizer": "sgd"}})";
   return {"", std::string(1, '\0') + text, std::string(1, '\1') + text, std::string(1, '\0') + "{}",
           std::string(1, '\0') + R"({"format": "hotrow.portable_model", "version": 2})"};
+}
+
+std::vector<std::string> VocabularyFileCorpus() {
+  std::vector<std::string> out = {"", std::string(1, '\1'), std::string(40, '\1')};
+  std::vector<KeptKeys> tables;
+  for (const size_t num_tables : {0, 1, 3}) {
+    while (tables.size() < num_tables) {
+      std::vector<uint64_t> keys;
+      for (uint64_t i = 0; i < 5 * tables.size(); ++i) keys.push_back(i * i << (7 * i));
+      tables.emplace_back(std::string(tables.size(), 't'), 2, /*unknown_key=*/12345, keys);
+    }
+    for (const char fix : {'\0', '\1'}) {
+      out.push_back(std::string(1, fix) + Vocabulary(tables).Encode());
+    }
+  }
+  return out;
 }
 
 }  // namespace hotrow::fuzz

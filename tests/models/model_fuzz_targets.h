@@ -10,6 +10,7 @@ namespace hotrow::fuzz {
 std::vector<std::string> SavedManifestCorpus();
 std::vector<std::string> DenseFileCorpus();
 std::vector<std::string> PortableManifestCorpus();
+std::vector<std::string> VocabularyFileCorpus();
 
 }  // namespace hotrow::fuzz
 
