@@ -172,24 +172,22 @@ class DistinctKeys {
       const int32_t slot = slots[positions[i]];
       __builtin_prefetch(entries + (slot - (slot != 0)), 1);
     }
-    for (int64_t i = 0; i < n; ++i) {
-      const uint64_t key = values[i];
-      for (uint32_t position = positions[i];; position = (position + 1) & mask) {
+    const auto find_or_add = [&](uint64_t key, uint32_t position) -> int32_t {
+      for (;; position = (position + 1) & mask) {
         const int32_t slot = slots[position];
         if (slot == 0) {
           entries[num_keys] = {key, 1, 0};
-          inverse[i] = num_keys;
-          slots[position] = ++num_keys;
-          break;
+          slots[position] = num_keys + 1;
+          return num_keys++;
         }
         if (entries[slot - 1].key == key) {
           ++entries[slot - 1].count;
-          inverse[i] = slot - 1;
-          break;
+          return slot - 1;
         }
-        if (--probes_left < 0) break;
+        if (--probes_left < 0) return 0;
       }
-    }
+    };
+    for (int64_t i = 0; i < n; ++i) inverse[i] = find_or_add(values[i], positions[i]);
     probes_left_ = probes_left;
     size_ = num_keys;
   }
