@@ -29,7 +29,7 @@ TEST(ThreadTest, OneThatTheSystemRefusesIsAnError) {
   EXPECT_THAT(StartThread("the writer of a log", [&] { ran = true; }).status(),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("no thread for the writer of a log"), HasSubstr("ulimit -u"),
-                             HasSubstr("--threads"))));
+                             HasSubstr("ask for fewer threads"))));
   EXPECT_FALSE(ran);
   EXPECT_EQ(none.refused(), 1);
 }
