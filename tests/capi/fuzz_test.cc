@@ -672,6 +672,7 @@ class Fuzzer {
 };
 
 TEST(CapiFuzzTest, DrawnCallsEndInAStatus) {
+  if (kSanitizer && !RunsSlowTests()) GTEST_SKIP() << "with sanitizers in the slow form";
   int64_t good = 0;
   for (const uint64_t seed : Seeds(RunsSlowTests() ? 100 : 6)) {
     SCOPED_TRACE("HOTROW_TEST_SEED=" + std::to_string(seed));
