@@ -52,18 +52,18 @@ std::vector<FlagPreset> PresetsOf(std::string_view program) {
   if (program == "deepfm") {
     return {
         Frappe("frappe", "test AUC 0.983",
-               {kNarrowStart, "--batch_norm", "--table_weight_decay=0.05", "--dropout=0.2"}),
+               {kNarrowStart, "--batch_norm=true", "--table_weight_decay=0.05", "--dropout=0.2"}),
         Preset("ml-1m", "with --data=ml1m:FILE: test AUC 0.900 on MovieLens-1M, genres as a bag",
                Small({"--embedding_dim=16", "--over_arch_layer_sizes=256-128-1"}))};
   }
   if (program == "dcn") {
     return {Frappe("frappe", "test AUC 0.985",
-                   {kNarrowStart, "--batch_norm", "--table_weight_decay=0.05", "--dropout=0.4",
+                   {kNarrowStart, "--batch_norm=true", "--table_weight_decay=0.05", "--dropout=0.4",
                     "--dcn_structure=parallel", "--dcn_num_layers=4"})};
   }
   if (program == "xdeepfm") {
     return {Frappe("frappe", "test AUC 0.983",
-                   {kNarrowStart, "--batch_norm", "--table_weight_decay=0.1", "--dropout=0.2",
+                   {kNarrowStart, "--batch_norm=true", "--table_weight_decay=0.1", "--dropout=0.2",
                     "--cin_layer_sizes=64"})};
   }
   if (program == "pnn") {
@@ -72,8 +72,9 @@ std::vector<FlagPreset> PresetsOf(std::string_view program) {
                    /*patience=*/3)};
   }
   if (program == "wide_deep") {
-    return {Frappe("frappe", "published test AUC 0.983",
-                   {kNarrowStart, "--batch_norm", "--table_weight_decay=0.1", "--dropout=0.6"})};
+    return {
+        Frappe("frappe", "published test AUC 0.983",
+               {kNarrowStart, "--batch_norm=true", "--table_weight_decay=0.1", "--dropout=0.6"})};
   }
   if (program == "mmoe") {
     return {Preset("census",
@@ -87,10 +88,10 @@ std::vector<FlagPreset> PresetsOf(std::string_view program) {
   if (program == "dlrm") {
     // Products of vectors near zero have gradients near zero: those of `dot` start wider.
     return {Frappe("frappe", "dot products",
-                   {"--initializer=normal:0.1", "--batch_norm", "--table_weight_decay=0.05",
+                   {"--initializer=normal:0.1", "--batch_norm=true", "--table_weight_decay=0.05",
                     "--dropout=0.2"}),
             Frappe("frappe-cat", "test AUC 0.984",
-                   {kNarrowStart, "--batch_norm", "--table_weight_decay=0.1", "--dropout=0.4",
+                   {kNarrowStart, "--batch_norm=true", "--table_weight_decay=0.1", "--dropout=0.4",
                     "--interaction=cat"})};
   }
   return {};

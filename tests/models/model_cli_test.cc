@@ -9,6 +9,7 @@
 
 #include "base/env.h"
 #include "gtest/gtest.h"
+#include "models/programs/presets.h"
 #include "tests/support/run_program.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -157,6 +158,21 @@ TEST(ModelCliTest, ACacheMovesNoBit) {
     const nlohmann::json with = Train(binary, small({"--cache_bytes=min", "--threads=2"}));
     EXPECT_EQ(with["tables_hash"], without["tables_hash"]);
     EXPECT_EQ(with["dense_hash"], without["dense_hash"]);
+  }
+}
+
+TEST(ModelCliTest, EveryPresetTrains) {
+  for (const auto& [binary, name] :
+       {std::pair{kDlrm, "dlrm"}, std::pair{kDeepFm, "deepfm"}, std::pair{kDcn, "dcn"},
+        std::pair{kWideDeep, "wide_deep"}, std::pair{kXDeepFm, "xdeepfm"}, std::pair{kPnn, "pnn"},
+        std::pair{kMmoe, "mmoe"}}) {
+    const std::vector<FlagPreset> presets = PresetsOf(name);
+    EXPECT_FALSE(presets.empty()) << name;
+    for (const FlagPreset& preset : presets) {
+      const nlohmann::json report = Train(
+          binary, Small({"--preset=" + preset.name, "--epochs=1", "--limit_train_batches=1"}));
+      EXPECT_EQ(report["flags"]["optimizer"], "adam") << name << " " << preset.name;
+    }
   }
 }
 

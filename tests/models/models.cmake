@@ -33,7 +33,7 @@ hotrow_add_test(
   NAME model_cli_test
   NO_TSAN
   SOURCES model_cli_test.cc schema_cli_test.cc
-  DEPS hotrow::models nlohmann_json::nlohmann_json ZLIB::ZLIB)
+  DEPS hotrow::models_cli nlohmann_json::nlohmann_json ZLIB::ZLIB)
 target_compile_definitions(model_cli_test PRIVATE HOTROW_DCN_BINARY="$<TARGET_FILE:dcn>"
                                                   HOTROW_DEEPFM_BINARY="$<TARGET_FILE:deepfm>"
                                                   HOTROW_DIN_BINARY="$<TARGET_FILE:din>"
