@@ -245,7 +245,7 @@ TEST_F(TiersTest, ACacheThatCannotHoldAStepIsRefused) {
   run_.plan.samples = run_.plan.rows_per_table;
   run_.plan.steps = 1;
   EXPECT_THAT(MeasureTiers(run_),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("device_cache_bytes")));
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cache.device_bytes")));
 }
 
 }  // namespace
