@@ -94,6 +94,7 @@ class CudaRowCache : public RowCache {
   Geometry geometry_;
   CudaStaging staging_;
   CacheView view_ = {};
+  int64_t gpu_warps_ = 0;                            // that run at a time
   std::unique_ptr<void, Destroy<cudaFree>> memory_;  // laid out as CudaLayout says
 
   // Page-locked, of the calls that wait.
@@ -121,6 +122,13 @@ absl::StatusOr<std::unique_ptr<CudaRowCache>> CudaRowCache::Create(const RowCach
   HOTROW_ASSIGN_OR_RETURN(cache->stats_, PinnedBuffer<PartitionState>::Create(1));
   HOTROW_ASSIGN_OR_RETURN(cache->last_stats_, PinnedBuffer<PartitionState>::Create(1));
   cache->last_stats_[0] = PartitionState();
+
+  int device = 0;
+  int processors = 0;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
+  HOTROW_CUDA_RETURN_IF_ERROR(
+      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  cache->gpu_warps_ = int64_t{processors} * kProcessorWarps;
 
   // One allocation of its own, not from the pool of stream-ordered memory, which takes more from
   // the device than it is asked for.
@@ -176,7 +184,7 @@ absl::Status CudaRowCache::FindRows(const ExecContext& ctx, std::span<const RowK
   CheckFindRows(keys, out, out_stride, found, row_bytes());
   if (keys.empty()) return absl::OkStatus();
   const int64_t n = std::ssize(keys);
-  const WarpRuns runs = RunsFor(n);
+  const WarpRuns runs = RunsFor(n, gpu_warps_);
   FindRowsKernel<<<runs.blocks, kBlockThreads, 0, ctx.stream>>>(view_, keys.data(), n, runs, out,
                                                                 out_stride, found.data());
   return Launched("FindRows");
@@ -194,7 +202,7 @@ absl::Status CudaRowCache::FindOrInsert(const ExecContext& ctx, std::span<const 
   // another key of the same batch asks for.
   PinHitsKernel<<<BlocksFor(n), kBlockThreads, 0, ctx.stream>>>(view_, keys.data(), n, view);
   HOTROW_RETURN_IF_ERROR(Launched("FindOrInsert"));
-  const WarpRuns runs = RunsFor(n, kMaxRunKeys);
+  const WarpRuns runs = RunsFor(n, gpu_warps_, kMaxRunKeys);
   PlaceMissesKernel<<<runs.blocks, kBlockThreads, 0, ctx.stream>>>(view_, keys.data(), n, runs,
                                                                    view);
   return Launched("FindOrInsert");
@@ -232,7 +240,8 @@ absl::StatusOr<int64_t> CudaRowCache::MarkDirtyRows(const ExecContext& ctx) {
   CheckContext(ctx);
   uint64_t* const result = &view_.counters->result;
   HOTROW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(result, 0, sizeof(*result), ctx.stream));
-  MarkDirtyRowsKernel<<<ScanBlocksFor(Words()), kBlockThreads, 0, ctx.stream>>>(view_, Words());
+  MarkDirtyRowsKernel<<<ScanBlocksFor(Words(), gpu_warps_), kBlockThreads, 0, ctx.stream>>>(
+      view_, Words());
   HOTROW_RETURN_IF_ERROR(Launched("MarkDirtyRows"));
   static_assert(sizeof(*result) == sizeof(list_[0]));
   HOTROW_CUDA_RETURN_IF_ERROR(
@@ -245,7 +254,7 @@ absl::Status CudaRowCache::Take(const ExecContext& ctx, const char* call, Taking
                                 const int64_t* slots, RowKey* keys, int64_t* taken_slots,
                                 std::byte* rows) {
   if (n == 0) return absl::OkStatus();
-  const WarpRuns runs = RunsFor(n);
+  const WarpRuns runs = RunsFor(n, gpu_warps_);
   TakeKernel<<<runs.blocks, kBlockThreads, 0, ctx.stream>>>(view_, taking, list_.data(), n, runs,
                                                             slots, keys, taken_slots, rows);
   HOTROW_RETURN_IF_ERROR(Launched(call));
@@ -320,7 +329,8 @@ absl::StatusOr<int64_t> CudaRowCache::TakeMarked(const ExecContext& ctx, int64_t
 
 absl::Status CudaRowCache::DropMarks(const ExecContext& ctx) {
   CheckContext(ctx);
-  DropMarksKernel<<<ScanBlocksFor(Words()), kBlockThreads, 0, ctx.stream>>>(view_, Words());
+  DropMarksKernel<<<ScanBlocksFor(Words(), gpu_warps_), kBlockThreads, 0, ctx.stream>>>(view_,
+                                                                                        Words());
   return Launched("DropMarks");
 }
 

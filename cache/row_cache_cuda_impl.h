@@ -105,15 +105,17 @@ struct WarpRuns {
 };
 // A lane a key, or, where warps look for the few keys that they work on, some keys a lane.
 inline constexpr int kMaxRunKeys = 4 * kWarpThreads;
-// Runs are shorter than `most` in batches that would leave most of the GPU idle otherwise.
-WarpRuns RunsFor(int64_t n, int most = kWarpThreads);
+// Warps of a GPU are busy, or wait for memory, so many for each of its processors.
+inline constexpr int kProcessorWarps = 64;
+// Runs are shorter than `most` in batches that would leave some of the GPU's warps idle otherwise.
+WarpRuns RunsFor(int64_t n, int64_t gpu_warps, int most = kWarpThreads);
 
 // Blocks of kBlockThreads for n threads that stride, at least one.
 int BlocksFor(int64_t n);
 
 // The same for passes over all buckets whose threads end with an atomic addition: few enough that
 // those cost nothing, enough for a whole GPU.
-int ScanBlocksFor(int64_t n);
+int ScanBlocksFor(int64_t n, int64_t gpu_warps);
 
 // How a warp copies rows of `chunks` times 16 bytes: lanes_per_row neighbouring lanes (a power of
 // two up to 32) copy one row together, kWarpThreads / lanes_per_row rows at a time.

@@ -9,9 +9,6 @@ namespace {
 // machine's memory.
 constexpr int64_t kStagingBytes = int64_t{4} << 20;
 
-// Warps that a GPU of today keeps busy (132 processors of 64 warps).
-constexpr int64_t kBusyWarps = 8448;
-
 }  // namespace
 
 CudaLayout::CudaLayout(const Geometry& geometry, int64_t row_bytes) {
@@ -36,9 +33,9 @@ CudaStaging::CudaStaging(int64_t row_bytes)
             list * static_cast<int64_t>(sizeof(int64_t)) +
             static_cast<int64_t>(sizeof(PartitionState))) {}
 
-WarpRuns RunsFor(int64_t n, int most) {
+WarpRuns RunsFor(int64_t n, int64_t gpu_warps, int most) {
   WarpRuns runs;
-  runs.keys_per_run = static_cast<int>(std::clamp<int64_t>(CeilDiv(n, kBusyWarps), 1, most));
+  runs.keys_per_run = static_cast<int>(std::clamp<int64_t>(CeilDiv(n, gpu_warps), 1, most));
   runs.runs = CeilDiv(n, runs.keys_per_run);
   runs.blocks =
       static_cast<int>(std::clamp<int64_t>(CeilDiv(runs.runs, kBlockWarps), 1, kMaxBlocks));
@@ -49,8 +46,8 @@ int BlocksFor(int64_t n) {
   return static_cast<int>(std::clamp<int64_t>(CeilDiv(n, kBlockThreads), 1, kMaxBlocks));
 }
 
-int ScanBlocksFor(int64_t n) {
-  return static_cast<int>(std::min<int64_t>(BlocksFor(n), kBusyWarps / kBlockWarps));
+int ScanBlocksFor(int64_t n, int64_t gpu_warps) {
+  return static_cast<int>(std::min<int64_t>(BlocksFor(n), gpu_warps / kBlockWarps));
 }
 
 }  // namespace hotrow::cache

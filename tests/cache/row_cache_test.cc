@@ -585,18 +585,24 @@ TEST(RowCacheCudaLayoutTest, BucketsBelongToTheirPartitions) {
 TEST(RowCacheCudaLayoutTest, RunsCoverEachKeyOnceAndGridsStayLegal) {
   for (const int64_t n : {int64_t{1}, int64_t{31}, int64_t{33}, int64_t{4096}, int64_t{8449},
                           int64_t{1'048'570}, int64_t{3} << 31, int64_t{1} << 40}) {
-    const cache::WarpRuns runs = cache::RunsFor(n);
-    EXPECT_GE(runs.keys_per_run, 1);
-    EXPECT_LE(runs.keys_per_run, 32);
-    EXPECT_GE(runs.runs * runs.keys_per_run, n);
-    EXPECT_LT((runs.runs - 1) * runs.keys_per_run, n);
-    for (const int blocks : {runs.blocks, cache::BlocksFor(n), cache::ScanBlocksFor(n)}) {
-      EXPECT_GE(blocks, 1);
-      EXPECT_LE(blocks, cache::kMaxBlocks);
+    for (const int64_t gpu_warps : {64, 8448}) {
+      for (const int most : {32, cache::kMaxRunKeys}) {
+        const cache::WarpRuns runs = cache::RunsFor(n, gpu_warps, most);
+        EXPECT_GE(runs.keys_per_run, 1);
+        EXPECT_LE(runs.keys_per_run, most);
+        EXPECT_GE(runs.runs * runs.keys_per_run, n);
+        EXPECT_LT((runs.runs - 1) * runs.keys_per_run, n);
+        for (const int blocks :
+             {runs.blocks, cache::BlocksFor(n), cache::ScanBlocksFor(n, gpu_warps)}) {
+          EXPECT_GE(blocks, 1);
+          EXPECT_LE(blocks, cache::kMaxBlocks);
+        }
+      }
     }
   }
-  EXPECT_EQ(cache::RunsFor(4096).keys_per_run, 1) << "a small batch uses the whole GPU";
-  EXPECT_EQ(cache::RunsFor(1'048'570).keys_per_run, 32);
+  EXPECT_EQ(cache::RunsFor(4096, 8448).keys_per_run, 1) << "a small batch uses the whole GPU";
+  EXPECT_EQ(cache::RunsFor(1'048'570, 8448).keys_per_run, 32);
+  EXPECT_EQ(cache::RunsFor(1'048'570, 8448, cache::kMaxRunKeys).keys_per_run, 125);
   for (const auto& [chunks, lanes] :
        std::vector<std::pair<int64_t, int>>{{1, 1}, {2, 2}, {3, 4}, {31, 32}, {32, 32}, {33, 32}}) {
     EXPECT_EQ(cache::LanesPerRow(chunks), lanes);

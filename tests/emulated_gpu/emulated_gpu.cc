@@ -693,8 +693,13 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int device) {
   return device == 0 ? cudaSuccess : Say(cudaErrorInvalidDevice);
 }
+// What the device says of itself, whatever HOTROW_EMULATED_GPU_PROCESSORS is.
+static constexpr int kProcessors = 2;
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = kProcessors;
+      break;
     case cudaDevAttrComputeCapabilityMajor:
       *value = 9;
       break;
@@ -716,7 +721,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
                  .l2CacheSize = 1 << 20,
                  .major = 9,
                  .minor = 0,
-                 .multiProcessorCount = 2};
+                 .multiProcessorCount = kProcessors};
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {

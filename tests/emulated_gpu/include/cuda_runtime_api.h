@@ -36,6 +36,7 @@ enum cudaMemcpyKind {
   cudaMemcpyDefault,
 };
 enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrCanUseHostPointerForRegisteredMem = 91,
