@@ -173,10 +173,11 @@ absl::Status CheckBf16(bool onednn_supports, bool rows_supported, const std::str
         "DensePrecision::kBf16 needs a build with oneDNN 2; use DensePrecision::kFp32");
   }
   if (onednn_supports && rows_supported) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "DensePrecision::kBf16 needs a processor with AVX-512 BF16 (better: AMX), which this one lacks or "
-      "the environment forbids (ONEDNN_MAX_CPU_ISA): ",
-      processor, "; use DensePrecision::kFp32"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("DensePrecision::kBf16 needs a processor with AVX-512 BF16 (better: AMX), which "
+                   "this one lacks or "
+                   "the environment forbids (ONEDNN_MAX_CPU_ISA): ",
+                   processor, "; use DensePrecision::kFp32"));
 }
 
 Bf16Scratch::Bf16Scratch() = default;
