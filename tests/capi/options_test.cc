@@ -220,6 +220,8 @@ TEST(CapiOptionsTest, TakeTablesOfTheFirstHeader) {
 
 TEST(CapiOptionsTest, MessagesHaveTheNamesOfCallers) {
   EXPECT_EQ(InCallersWords("EmbeddingCollectionOptions.cache.bytes is 3"), "cache_bytes is 3");
+  EXPECT_EQ(InCallersWords("cache.bytes: one step needs 3"), "cache_bytes: one step needs 3");
+  EXPECT_EQ(InCallersWords("raise SsdStoreOptions.disk_budget_bytes"), "raise store_disk_bytes");
   EXPECT_EQ(InCallersWords("EmbeddingCollectionOptions.max_batch_size: x"), "max_batch_size: x");
   EXPECT_EQ(InCallersWords("--checkpoint_dir=/x: busy"), "checkpoint_dir=/x: busy");
   EXPECT_EQ(InCallersWords("use --embedding_dim, --data: y"), "use embedding_dim, spec: y");
