@@ -268,6 +268,23 @@ TEST(RowCacheCudaTest, ABatchLargerThanTheCacheFillsItAndReportsTheRest) {
   }
 }
 
+// Misses win ways of several overflow buckets at the same time; probes look at all of them.
+TEST(RowCacheCudaTest, AnOverflowOfTwoBucketsFillsAndIsFound) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  constexpr int64_t kBuckets = 128;
+  CacheDriver cache = DriverOf(kBuckets, CachePolicy::kLru);
+  const InsertAnswer batch = cache.FindOrInsert(KeyRange(0, 8000));
+  EXPECT_EQ(batch.Count(Placement::kFilled), (kBuckets + 2) * kWays);
+  EXPECT_EQ(cache.Stats().overflow_inserts, 2 * kWays);
+  EXPECT_EQ(cache.Partitions()[0].overflow_used, 2 * kWays);
+  EXPECT_EQ(cache.Partitions()[0].overflow_span, 2);
+  cache.MarkFilled(batch.SlotsWith(Placement::kFilled));
+  const std::vector<std::byte*> rows = cache.Find(batch.keys);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i] != nullptr, batch.placement[i] == Placement::kFilled) << i;
+  }
+}
+
 // A hit is pinned before any miss is placed, wherever it stands in the batch.
 TEST(RowCacheCudaTest, HitsOfABatchAreNotEvictedByItsMisses) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
@@ -785,7 +802,7 @@ TEST_P(RowCacheCudaRaceTest, EveryKeyIsResidentEvictedOrWithoutRoomExactlyOnce) 
     stress.Launch(keys_of_launch);
     if (HasFatalFailure()) return;
   }
-  stress.Launch(test::ForGpu<int64_t>(1'000'000, 3000));
+  stress.Launch(test::ForGpu<int64_t>(1'000'000, 5000));  // two rounds of a warp
   if (HasFatalFailure()) return;
   stress.CheckAll();
 }
