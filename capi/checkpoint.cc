@@ -95,12 +95,13 @@ hotrow_status hotrow_checkpoint_begin(hotrow_collection* collection, const hotro
     SavedModel model = tables.description;
     model.step = tables.collection->steps();
     const auto rates = tables.collection->learning_rates();
-    if (!rates.empty() && model.step != tables.settled_steps) {
+    if (!rates.empty()) {
       const StartOptions& start = tables.options.start;
       TrainingState& state = model.training.emplace();
       state.first_step = start.learning_rates.empty() ? start.steps : start.settled_steps;
       state.steps = model.step - state.first_step;
       state.learning_rates.assign(rates.begin(), rates.end());
+      state.settled = model.step == tables.settled_steps;
     }
     HOTROW_ASSIGN_OR_RETURN(SavedModel::BlobBytes bytes, TakeBlobs(blobs, num_blobs));
     model.blob_bytes = std::make_shared<const SavedModel::BlobBytes>(std::move(bytes));

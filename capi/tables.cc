@@ -86,7 +86,7 @@ SavedModel Description(const hotrow_collection_options& in,
 
 // Whether rows of the saved model have yet to make up for steps that they missed.
 bool Unsettled(const SavedModel& saved) {
-  return saved.training.has_value() && !saved.training->learning_rates.empty();
+  return saved.training.has_value() && saved.training->rows_missed_steps();
 }
 
 bool DecaysAsAWhole(const EmbeddingCollectionOptions& options) {
@@ -121,8 +121,10 @@ absl::Status CheckStart(const Start& start, const hotrow_collection_options& opt
       {.flag = absl::StrCat("init_from ", options.init_from), .train_anew = "train anew"});
 }
 
-absl::Status OpenFrom(const SavedModel& saved, StartOptions* out) {
-  if (Unsettled(saved)) {
+absl::Status OpenFrom(const Start& start, StartOptions* out) {
+  const SavedModel& saved = *start.saved;
+  // Of settled tables, too: keys without a row have missed the steps.
+  if (start.resumed && saved.training.has_value() && !saved.training->learning_rates.empty()) {
     out->learning_rates = saved.training->learning_rates;
     out->settled_steps = saved.training->first_step;
   }
@@ -183,7 +185,7 @@ absl::StatusOr<std::shared_ptr<Tables>> MakeTables(const hotrow_context* context
   HOTROW_ASSIGN_OR_RETURN(const Start start, FindStart(options, env));
   if (start.saved.has_value()) {
     HOTROW_RETURN_IF_ERROR(CheckStart(start, options, made, tables->description));
-    HOTROW_RETURN_IF_ERROR(OpenFrom(*start.saved, &made.start));
+    HOTROW_RETURN_IF_ERROR(OpenFrom(start, &made.start));
     tables->start_dir = start.saved->dir;
   }
   made.start.start_over = options.resume != 0;

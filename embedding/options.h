@@ -154,7 +154,7 @@ struct StartOptions {
   // EmbeddingCollection::learning_rates() as of the snapshot, so that rows make up for the steps
   // that they missed before it, and the step behind which those begin: start.steps of a collection
   // that was given none, else its settled_steps. Without them all rows count as settled, as they
-  // are after Settle().
+  // are after Settle(), and first values as those of start.steps, which decay from there on.
   std::vector<LearningRateRun> learning_rates;
   int64_t settled_steps = 0;
   // Instead of refusing a store that has rows, empties it, as long as no snapshot of it was

@@ -251,7 +251,7 @@ std::string SavedModelManifest(const SavedModel& model) {
   if (model.parts.size() > 1) required.push_back(kRequiresRanks);
   if (narrow) required.push_back(kRequiresWeightsPrecision);
   if (model.vocabulary.has_value()) required.push_back(kRequiresVocabulary);
-  if (model.training.has_value() && !model.training->learning_rates.empty()) {
+  if (model.training.has_value() && model.training->rows_missed_steps()) {
     required.push_back(kRequiresLearningRates);
   }
   if (!model.blobs.empty()) required.push_back(kRequiresBlobs);

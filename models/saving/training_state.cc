@@ -34,6 +34,10 @@ class JsonWriter {
   void Optional(const char* name, const std::string& text) {
     if (!text.empty()) json_[name] = text;
   }
+  // False is not written.
+  void Optional(const char* name, bool value) {
+    if (value) json_[name] = true;
+  }
   // None are not written.
   void Optional(const char* name, const std::vector<LearningRateRun>& runs) {
     for (const LearningRateRun& run : runs) {
@@ -73,6 +77,9 @@ class JsonReader {
   }
   void Optional(const char* name, std::string& text) {
     if (members_.Has(name)) text = members_.String(name);
+  }
+  void Optional(const char* name, bool& value) {
+    if (members_.Has(name)) value = members_.Bool(name);
   }
   void Optional(const char* name, std::vector<LearningRateRun>& runs) {
     if (!members_.Has(name)) return;
@@ -145,6 +152,7 @@ void VisitTraining(State& state, Visitor& visit) {
     v("best_auc", state.best_auc);
   });
   visit.Optional("learning_rates", state.learning_rates);
+  visit.Optional("settled", state.settled);
   visit.Group("policy", [&](auto& v) {
     v("factor", state.policy.factor);
     v("observed", state.policy.observed);

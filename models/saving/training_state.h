@@ -44,6 +44,11 @@ struct TrainingState {
   // Where tables decay as a whole: the factors of the steps behind first_step
   // (EmbeddingCollection::learning_rates), which rows may still have to make up for.
   std::vector<LearningRateRun> learning_rates;
+  // EmbeddingCollection::Settle was called after the last step. Only keys without a row then have
+  // to make up for these steps, when they get one.
+  bool settled = false;
+  // Rows are not as they stand after the last step.
+  bool rows_missed_steps() const { return !learning_rates.empty() && !settled; }
 
   ValidationPolicy::State policy;
   bool stopped_early = false;

@@ -52,7 +52,7 @@ absl::Status CheckStart(const RunStart& start, const TrainerOptions& options,
   if (!start.saved.has_value()) return absl::OkStatus();
   const SavedModel& saved = *start.saved;
   if (!start.resumed) {
-    if (saved.training.has_value() && !saved.training->learning_rates.empty()) {
+    if (saved.training.has_value() && saved.training->rows_missed_steps()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "--init_from=", options.init_from,
           ": its tables decay as a whole (--table_weight_decay_mode=table), and the rows of a "
