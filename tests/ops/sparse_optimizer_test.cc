@@ -13,6 +13,7 @@
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer_impl.h"
 #include "ops/step_history.h"
+#include "ops/step_history_impl.h"
 #include "tests/ops/half_reference.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -917,6 +918,20 @@ TEST(TableDecayTest, StepsBeforeTheBaseAreNotMadeUpFor) {
   HOTROW_ASSERT_OK(rows.UpdateSome({0}, {0}, 12, 1, nullptr, &history));
   EXPECT_EQ(rows.weight(0, 0), 0.75f * 0.75f);
   EXPECT_EQ(history.steps(), 11u);
+}
+
+TEST(TableDecayTest, StepsAtOneRateAreOneRunUnlessTheyCorrectABias) {
+  for (const SparseOptimizerFacts& facts : SparseOptimizers()) {
+    SCOPED_TRACE(std::string(facts.name));
+    const bool corrects = facts.kind == Kind::kAdam || facts.kind == Kind::kPartialRowWiseAdam ||
+                          facts.kind == Kind::kLamb || facts.kind == Kind::kPartialRowWiseLamb;
+    StepHistory history({.kind = facts.kind, .weight_decay_mode = WeightDecayMode::kTable});
+    for (int step = 0; step < 50; ++step) history.Append(1);
+    EXPECT_EQ(history.runs().size(), corrects ? 50u : 1u);
+    for (int step = 0; step < 50; ++step) history.Append(0.5f);
+    EXPECT_EQ(history.runs().size(), corrects ? 100u : 2u);
+    EXPECT_EQ(history.steps(), 100u);
+  }
 }
 
 TEST(TableDecayTest, HistoryMustBeThere) {
