@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "capi/call_impl.h"
 #include "capi/handles_impl.h"
+#include "capi/tables_impl.h"
 #include "models/saving/blob_files.h"
 #include "models/saving/checkpoint.h"
 
@@ -100,6 +101,7 @@ hotrow_status hotrow_checkpoint_begin(hotrow_collection* collection, const hotro
       TrainingState& state = model.training.emplace();
       state.first_step = start.learning_rates.empty() ? start.steps : start.settled_steps;
       state.steps = model.step - state.first_step;
+      state.settings = DecayOf(tables.options);
       state.learning_rates.assign(rates.begin(), rates.end());
       state.settled = model.step == tables.settled_steps;
     }

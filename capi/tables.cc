@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/env.h"
 #include "base/status_macros.h"
 #include "capi/call_impl.h"
@@ -89,22 +91,16 @@ bool Unsettled(const SavedModel& saved) {
   return saved.training.has_value() && saved.training->rows_missed_steps();
 }
 
-bool DecaysAsAWhole(const EmbeddingCollectionOptions& options) {
-  return std::any_of(options.tables.begin(), options.tables.end(), [](const TableConfig& table) {
-    return table.optimizer.weight_decay_mode == WeightDecayMode::kTable;
-  });
-}
-
 absl::Status CheckStart(const Start& start, const hotrow_collection_options& options,
                         const EmbeddingCollectionOptions& made, SavedModel wanted) {
   const SavedModel& saved = *start.saved;
-  if (Unsettled(saved) && !(start.resumed && DecaysAsAWhole(made))) {
+  if (Unsettled(saved) && !(start.resumed && saved.training->settings == DecayOf(made))) {
     return absl::FailedPreconditionError(absl::StrCat(
         start.resumed ? absl::StrCat("resume from ", saved.dir)
                       : absl::StrCat("init_from ", options.init_from),
-        ": its tables have the weight_decay_mode \"table\", and their rows have yet to make up "
-        "for steps that they missed; ",
-        start.resumed ? "go on with that mode, or " : "",
+        ": it has tables of the weight_decay_mode \"table\", whose rows have yet to make up for "
+        "steps that they missed; ",
+        start.resumed ? "go on with the same tables in that mode and the same optimizers, or " : "",
         "settle the tables before the checkpoint (hotrow_settle)"));
   }
   if (start.resumed) {
@@ -121,10 +117,11 @@ absl::Status CheckStart(const Start& start, const hotrow_collection_options& opt
       {.flag = absl::StrCat("init_from ", options.init_from), .train_anew = "train anew"});
 }
 
-absl::Status OpenFrom(const Start& start, StartOptions* out) {
+absl::Status OpenFrom(const Start& start, const EmbeddingCollectionOptions& made,
+                      StartOptions* out) {
   const SavedModel& saved = *start.saved;
   // Of settled tables, too: keys without a row have missed the steps.
-  if (start.resumed && saved.training.has_value() && !saved.training->learning_rates.empty()) {
+  if (start.resumed && saved.training.has_value() && saved.training->settings == DecayOf(made)) {
     out->learning_rates = saved.training->learning_rates;
     out->settled_steps = saved.training->first_step;
   }
@@ -152,6 +149,26 @@ absl::Status LoadResiduals(const SavedModel& saved, Tables* tables) {
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, std::string>> DecayOf(
+    const EmbeddingCollectionOptions& options) {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const TableConfig& table : options.tables) {
+    const SparseOptimizerConfig& o = table.optimizer;
+    const std::vector<std::string>& read_only = table.read_only_features;
+    const bool frozen = std::all_of(
+        table.feature_names.begin(), table.feature_names.end(), [&](const std::string& name) {
+          return std::find(read_only.begin(), read_only.end(), name) != read_only.end();
+        });
+    if (o.weight_decay_mode != WeightDecayMode::kTable || frozen) continue;
+    const float numbers[] = {o.learning_rate,       o.eps,      o.beta1, o.beta2, o.weight_decay,
+                             o.initial_accumulator, o.lr_power, o.l1,    o.l2,    o.ftrl_beta};
+    out.emplace_back(table.name, absl::StrJoin(numbers, " ", [](std::string* text, float number) {
+                       absl::StrAppendFormat(text, "%.9g", number);
+                     }));
+  }
+  return out;
+}
 
 absl::StatusOr<std::shared_ptr<Tables>> MakeTables(const hotrow_context* context,
                                                    const hotrow_collection_options& options) {
@@ -185,7 +202,7 @@ absl::StatusOr<std::shared_ptr<Tables>> MakeTables(const hotrow_context* context
   HOTROW_ASSIGN_OR_RETURN(const Start start, FindStart(options, env));
   if (start.saved.has_value()) {
     HOTROW_RETURN_IF_ERROR(CheckStart(start, options, made, tables->description));
-    HOTROW_RETURN_IF_ERROR(OpenFrom(start, &made.start));
+    HOTROW_RETURN_IF_ERROR(OpenFrom(start, made, &made.start));
     tables->start_dir = start.saved->dir;
   }
   made.start.start_over = options.resume != 0;

@@ -3,6 +3,8 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "capi/handles_impl.h"
@@ -14,6 +16,10 @@ namespace hotrow::capi {
 // start from, and creates the collection.
 absl::StatusOr<std::shared_ptr<Tables>> MakeTables(const hotrow_context* context,
                                                    const hotrow_collection_options& options);
+
+// The tables that decay as a whole, with the numbers of their optimizers: what the rows of a
+// checkpoint make up for steps by. In TrainingState::settings.
+std::vector<std::pair<std::string, std::string>> DecayOf(const EmbeddingCollectionOptions& options);
 
 // The texts of the interface.
 std::string Describe(const Tables& tables);

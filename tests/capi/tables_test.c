@@ -57,6 +57,7 @@ _Static_assert(sizeof(hotrow_import_options) == 72, "frozen");
 static const char* const kFeatures[] = {"item", "category"};
 
 static const char* decay_mode = NULL;
+static float decay = 0.125f;
 static int64_t num_read_only = 0; /* of the features */
 
 /* Two features in one table; sgd with a rate of 1, so that an update takes the gradient off. */
@@ -66,7 +67,7 @@ static hotrow_status Create(const char* checkpoint_dir, int resume, hotrow_colle
   optimizer.kind = "sgd";
   optimizer.learning_rate = 1;
   optimizer.weight_decay_mode = decay_mode;
-  if (decay_mode != NULL) optimizer.weight_decay = 0.125f;
+  if (decay_mode != NULL) optimizer.weight_decay = decay;
   hotrow_table table;
   hotrow_table_default(&table, sizeof(table));
   table.name = "items";
@@ -426,6 +427,13 @@ static void TestDecay(const char* dir) {
 
   decay_mode = NULL; /* rows have yet to make up for steps */
   CHECK_FAILS(Create(dir, 1, &tables), HOTROW_FAILED_PRECONDITION, "weight_decay_mode");
+  decay_mode = "table"; /* and by the numbers of those steps */
+  decay = 0.25f;
+  CHECK_FAILS(Create(dir, 1, &tables), HOTROW_FAILED_PRECONDITION, "same optimizers");
+  decay = 0.125f;
+  num_read_only = 2;
+  CHECK_FAILS(Create(dir, 1, &tables), HOTROW_FAILED_PRECONDITION, "same tables");
+  num_read_only = 0;
   char to[80];
   snprintf(to, sizeof(to), "%s-exported", dir);
   hotrow_export_options out;
