@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <deque>
 #include <span>
 #include <string>
@@ -470,6 +471,11 @@ absl::Status EmbeddingStep::Update(const EmbeddingGradient& gradient,
 
 absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
                                                float learning_rate_factor) {
+  // Before rows join their tables.
+  if (!(learning_rate_factor >= 0) || !std::isfinite(learning_rate_factor)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "Update: learning_rate_factor must be finite and >= 0, is ", learning_rate_factor));
+  }
   internal::StepBatch& b = step->batch;
   HOTROW_ASSIGN_OR_RETURN(float* const* const sums, gradients->Finish(b));
   HOTROW_RETURN_IF_ERROR(

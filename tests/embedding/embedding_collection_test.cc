@@ -458,6 +458,28 @@ TEST(EmbeddingCollectionTest, RowsOnlyPrefetchedOrLookedUpDoNotJoin) {
   EXPECT_EQ(again, output);
 }
 
+TEST(EmbeddingCollectionTest, ARateThatIsNoneIsRefusedAndNoRowJoins) {
+  for (const int64_t cache_bytes : {int64_t{0}, int64_t{100'000}}) {
+    SCOPED_TRACE(cache_bytes);
+    EmbeddingCollectionOptions options = Options({Table("a", 4, {"f0"})});
+    options.cache.bytes = cache_bytes;
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
+    const Batch batch = RandomBatch(1, 1, 20, 3, 50, false);
+    std::vector<float> output(80);
+    for (const float factor : {-1.0f, INFINITY, NAN}) {
+      HOTROW_ASSERT_OK_AND_ASSIGN(auto step, tables->Prefetch(batch.view()));
+      const auto rows = test::RowsOf(*tables, step.batch_size(), output);
+      HOTROW_ASSERT_OK(step.Lookup({.pooled = rows}));
+      EXPECT_THAT(
+          std::move(step).Update({.pooled = rows}, factor),
+          StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("learning_rate_factor must")));
+    }
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
+    EXPECT_EQ(digest.tables[0].rows, 0);
+    EXPECT_EQ(tables->steps(), 0);
+  }
+}
+
 TEST(EmbeddingCollectionTest, CancelledPrefetchesLeaveNoPins) {
   EmbeddingCollectionOptions options = Options({Table("a", 8, {"f0"})});
   options.tables[0].max_hotness = 4;
