@@ -358,14 +358,16 @@ def _matrix(array: Any, rows: int, cols: int, name: str, out: Any, at: int) -> N
         raise TypeError(f"{name}: is {array.dtype}, must be float32")
     if array.shape != (rows, cols):
         raise ValueError(f"{name}: has shape {array.shape}, must be {(rows, cols)}")
-    strides = array.strides
-    if cols > 1 and strides[1] != 4 or rows > 1 and (strides[0] % 4 or strides[0] < 4 * cols):
+    strides = array.strides  # of an array without elements some versions of numpy say 0
+    if array.size and (
+        cols > 1 and strides[1] != 4 or rows > 1 and (strides[0] % 4 or strides[0] < 4 * cols)
+    ):
         raise ValueError(
             f"{name}: its rows are not contiguous; take numpy.ascontiguousarray of it"
         )
     _MATRIX.pack_into(
         out, at, address(array) if array.flags.c_contiguous else array.ctypes.data, rows, cols,
-        strides[0] // 4 if rows > 1 else cols, _abi.FLOAT32, 0,
+        strides[0] // 4 if rows > 1 and array.size else cols, _abi.FLOAT32, 0,
     )
 
 

@@ -169,6 +169,14 @@ class StepsTest(unittest.TestCase):
             with self.subTest(name):
                 self.assertEqual(trained(form=form), expected)
 
+    def test_a_feature_may_have_no_ids(self):
+        with make() as tables:
+            none = torch.empty(0, dtype=torch.int64), torch.zeros(6, dtype=torch.int64)
+            out = tables({**batch_of(0), "played": none})
+            self.assertEqual(out["played"].shape, (0, 3))
+            (out.pooled.sum() + out["played"].sum()).backward()
+            self.assertEqual(tables.steps, 1)
+
     def test_evaluation_changes_nothing(self):
         with make() as tables:
             model = Model(tables)

@@ -151,6 +151,20 @@ class TrainingTest(unittest.TestCase):
                 np.testing.assert_allclose(after["query"][0], out["query"][0] - 3, atol=1e-6)
                 np.testing.assert_array_equal(after["item"], out["item"])
 
+    def test_a_batch_may_have_no_ids_or_no_samples(self):
+        tables = [hotrow.Table("items", DIM), hotrow.Table("words", 3, pooling="none")]
+        none = np.empty(0, np.int64)
+        for size in (3, 0):
+            with make(tables=tables) as collection:
+                batch = {name: (none, np.zeros(size, int)) for name in ("items", "words")}
+                step = collection.prefetch(batch)
+                out = step.lookup()
+                self.assertEqual(out.pooled.shape, (size, DIM))
+                self.assertEqual(out["words"].shape, (0, 3))
+                step.update(out)
+                self.assertEqual(collection.evaluate(batch)["words"].shape, (0, 3))
+                self.assertEqual(collection.steps, 1)
+
     def test_gradients_by_feature_are_those_of_one_array(self):
         batch = batch_of()
         digests = set()
