@@ -346,6 +346,16 @@ def version() -> str:
     return out.decode()
 
 
+class Owner:
+    """Has a handle and destroys it, so it is never copied: a copy would destroy it once more, and in
+    another process it is a wrong address."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"hotrow: {type(self).__name__} can neither be copied nor pickled")
+
+
 def default(kind: type, name: str) -> Any:
     """A struct with the defaults of the library; `name` is that of its C type."""
     out = kind()

@@ -87,7 +87,7 @@ class _Scratch(threading.local):
         self.handle_address = ctypes.addressof(self.handle)
 
 
-class Step:
+class Step(_abi.Owner):
     """One batch on its way through the tables; `EmbeddingCollection.prefetch` makes it.
 
     Used once: lookup, then update. One that is dropped, or left by `with`, without an update is
@@ -181,7 +181,7 @@ class Step:
             _abi.step_destroy(handle)
 
 
-class EmbeddingCollection:
+class EmbeddingCollection(_abi.Owner):
     """Embedding tables that may be larger than memory, looked up and trained together.
 
         tables = hotrow.EmbeddingCollection(

@@ -10,7 +10,7 @@ from . import _abi
 from .batches import Jagged
 
 
-class _Samples:
+class _Samples(_abi.Owner):
     """Owns the memory of one batch."""
 
     def __init__(self) -> None:
@@ -59,6 +59,7 @@ class Data:
 
     def __init__(self, spec: str, seed: int = 0) -> None:
         self._handle = None
+        self._arguments = (spec, seed)
         handle = c_void_p()
         _abi.data_open(spec.encode(), seed, byref(handle))
         self._handle = handle.value
@@ -107,6 +108,9 @@ class Data:
             _view(view.dense, np.float32, (size, view.num_dense), owner),
             _view(view.labels, np.float32, (size, view.num_labels), owner),
         )
+
+    def __reduce__(self) -> Any:  # a copy opens it again, also one in a loader's process
+        return Data, self._arguments
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:

@@ -125,7 +125,7 @@ def _abort(user, message) -> None:  # type: ignore[no-untyped-def]
         pass  # the first channel has been released
 
 
-class Communicator:
+class Communicator(_abi.Owner):
     """Ranks that share tables, over a transport of the caller's.
 
     timeout_seconds: how long a rank may be silent; longer than any work that one does alone while

@@ -74,6 +74,9 @@ class Saved(Mapping[str, bytes]):
     def __len__(self) -> int:
         return len(self._sizes)
 
+    def __reduce__(self) -> Any:  # a copy opens it again
+        return Saved, (self.path,)
+
     def __repr__(self) -> str:
         return f"hotrow.Saved({self.path!r})"
 

@@ -1,5 +1,8 @@
 """Bad input is a Python exception that names the argument."""
 
+import copy
+import pickle
+import tempfile
 import unittest
 
 import numpy as np
@@ -114,6 +117,30 @@ class RefusalsTest(unittest.TestCase):
         refused(RuntimeError, "none", init_from="/none")
         refused(MemoryError, "memory", store=hotrow.Memory("1KiB"))
         refused(ValueError, "budget_bytes", cache=2**63 - 1)
+
+    def test_handles_are_not_copied(self):
+        step = self.tables.prefetch({"items": IDS, "users": IDS})
+        for owner in (self.tables, step):
+            for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+                with self.assertRaisesRegex(TypeError, "neither be copied nor pickled"):
+                    duplicate(owner)
+        step.cancel()
+        with tempfile.TemporaryDirectory() as folder:
+            with hotrow.EmbeddingCollection(
+                [hotrow.Table("items", 4)], store=hotrow.Memory("16MiB"), max_batch_size=8,
+                checkpoint_dir=folder,
+            ) as tables:
+                tables.save_checkpoint({"a": b"xyz"})
+            saved = hotrow.Saved(folder)
+            data = hotrow.Data("synthetic:tables=1,samples=30", seed=2)
+            for duplicate in (copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
+                again = duplicate(saved)
+                self.assertNotEqual(again._handle, saved._handle)
+                self.assertEqual(again["a"], b"xyz")
+                again = duplicate(data)
+                self.assertNotEqual(again._handle, data._handle)
+                ids = [next(its.batches(30)).ids.values for its in (data, again)]
+                np.testing.assert_array_equal(*ids)
 
     def test_files(self):
         with self.assertRaises(hotrow.Error):
