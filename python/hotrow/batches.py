@@ -410,12 +410,11 @@ class MatrixWriter:
                     "give a dict with an array for each feature"
                 )
             pooled, unpooled = data, {}
-        elif isinstance(data, Mapping):
+        elif isinstance(data, Mapping) and not writable:
             pooled, unpooled = self._gather(data, batch_size, name), data
         else:
-            raise TypeError(
-                f"{name}: is {type(data).__name__}, must be an array, a dict or hotrow.Embeddings"
-            )
+            kinds = "an array or" if writable else "an array, a dict or"
+            raise TypeError(f"{name}: is {type(data).__name__}, must be {kinds} hotrow.Embeddings")
         if layout.columns:
             _matrix(pooled, batch_size, layout.pooled_dim, name, self._buffer, 0)
             if writable and not pooled.flags.writeable:

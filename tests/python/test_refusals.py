@@ -78,6 +78,18 @@ class RefusalsTest(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "cancelled"):
             cancelled.lookup()
 
+    def test_outputs(self):
+        batch = {"items": IDS, "users": IDS}
+        parts = {"items": np.zeros((3, 4), np.float32), "users": np.zeros((3, 2), np.float32)}
+        with self.assertRaisesRegex(TypeError, "out: is dict"):  # what is pooled lies in one array
+            self.tables.evaluate(batch, out=parts)
+        whole = np.zeros((3, 6), np.float32)
+        self.tables.evaluate(batch, out=whole)
+        np.testing.assert_array_equal(whole, self.tables.evaluate(batch).pooled)
+        whole.flags.writeable = False
+        with self.assertRaisesRegex(ValueError, "out: is read-only"):
+            self.tables.evaluate(batch, out=whole)
+
     def test_a_closed_collection(self):
         step = self.tables.prefetch({"items": IDS, "users": IDS})
         with self.assertRaises(hotrow.errors.FailedPrecondition):
