@@ -103,6 +103,25 @@ class TorchCheckpointsTest(unittest.TestCase):
                 with self.assertRaisesRegex(KeyError, "sampler"):
                     tables.restore({"sampler": trainer.optimizer})
 
+    def test_what_would_not_come_back_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            rate = torch.optim.SGD([torch.zeros(1)], lr=np.float64(0.5))
+            kept = {
+                "a": torch.ones(2), "b": b"x", "c": [1.5, None, "d"], "e": {"f": (1, 2)},
+                "sparse": torch.eye(3).to_sparse(),
+            }
+            with make(folder) as tables:
+                for state in ({"best": np.float64(0.7)}, {"best": np.ones(2)}, {"best": rate}):
+                    with self.assertRaisesRegex(TypeError, "state: 'best' holds numpy"):
+                        tables.save_checkpoint(state)
+                self.assertIsNone(tables.collection.newest_checkpoint)
+                tables.save_checkpoint(kept)
+            with make(folder) as tables:
+                back = tables.restore()
+                self.assertEqual(back.pop("a").tolist(), [1, 1])
+                self.assertTrue(torch.equal(back.pop("sparse").to_dense(), torch.eye(3)))
+                self.assertEqual(back, {name: kept[name] for name in "bce"})
+
     def test_a_compiled_module_has_the_names_of_the_plain_one(self):
         with tempfile.TemporaryDirectory() as folder:
             with make(folder) as tables:

@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import pickle
+import re
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
 import torch
@@ -136,7 +138,8 @@ class EmbeddingCollection(nn.Module):
         """One atomic checkpoint of the tables and of what belongs to them, in checkpoint_dir.
 
         state: by name, modules, optimizers, schedulers and samplers (anything with state_dict), and
-        values that torch.save takes. The schedule of the tables, and with one rank the state of
+        values that torch.load takes with weights_only: tensors, numbers, texts, bytes, and lists and
+        dicts of these, but no arrays or numbers of numpy (TypeError). The schedule of the tables, and with one rank the state of
         torch's random numbers, come with it. With several ranks those of rank 0 count. wait: as in
         hotrow.EmbeddingCollection.save_checkpoint.
         """
@@ -149,6 +152,7 @@ class EmbeddingCollection(nn.Module):
             value = _plain(value)
             buffer = io.BytesIO()
             torch.save(value.state_dict() if hasattr(value, "state_dict") else value, buffer)
+            _check_loads(name, buffer)
             blobs[name] = buffer.getbuffer()
         self.collection.save_checkpoint(blobs, wait=wait)
 
@@ -205,6 +209,22 @@ class EmbeddingCollection(nn.Module):
         else:
             self._passes.end()
             self.collection.__exit__(kind, error, traceback)
+
+
+def _check_loads(name: str, buffer: io.BytesIO) -> None:
+    """Now, not when a run is to go on from it. On "meta" no tensor is read."""
+    buffer.seek(0)
+    try:
+        torch.load(buffer, map_location="meta", weights_only=True)
+    except pickle.UnpicklingError as error:
+        what = re.search(r"Unsupported \w+: (?:GLOBAL )?(\S+)", str(error))
+        raise TypeError(
+            f"state: {name!r} holds {what.group(1) if what else 'something'}, which torch.load does "
+            "not take with weights_only; give tensors, numbers, texts, bytes, lists and dicts (of "
+            "numpy: array.tolist(), number.item())"
+        ) from None
+    except Exception:  # sparse and quantized tensors are not for "meta"
+        pass
 
 
 def _load(data: bytes) -> Any:
