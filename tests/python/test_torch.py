@@ -252,6 +252,11 @@ class StepsTest(unittest.TestCase):
             (scaled(batch_of(0)).pooled.square().sum() * 1024).backward()
             plain(batch_of(0)).pooled.square().sum().backward()
             self.assertEqual(scaled.digest(), plain.digest())
+        with make() as plain, make() as tables:
+            tables.set_grad_scaler(unittest.mock.Mock(**{"is_enabled.return_value": False}))
+            for each in (plain, tables):  # as without one, also where gradients are not finite
+                (each(batch_of(0))["played"].sum() * float("inf")).backward()
+            self.assertEqual(tables.digest(), plain.digest())
         with make() as tables:
             tables.set_grad_scaler(Scaler())
             out = tables(batch_of(0))
@@ -262,6 +267,11 @@ class StepsTest(unittest.TestCase):
     def test_refusals(self):
         batch = batch_of(0)
         weights = torch.ones(6, requires_grad=True)
+        padded = torch.arange(24).reshape(6, 4)
+        holes = torch.nested.narrow(
+            padded, 1, torch.zeros(6).long(), torch.tensor([1, 2, 3, 1, 2, 4]), torch.jagged
+        )
+        strided = torch.nested.as_nested_tensor(list(padded), layout=torch.strided)
         wrong = {
             "feature 'item' is missing": {"seen": batch["seen"]},
             "'item': is list": {**batch, "item": [1, 2, 3]},
@@ -270,6 +280,8 @@ class StepsTest(unittest.TestCase):
             "weights of feature 'item': require a gradient": {
                 **batch, "item": hotrow.Bags(batch["item"], torch.ones(6).long(), None, weights)
             },
+            "nested tensor.*no holes": {**batch, "played": holes},
+            "nested tensor.*layout": {**batch, "played": strided},
             "is int, must be a dict": 7,
         }
         with make() as tables:
@@ -389,6 +401,19 @@ class AccumulationTest(unittest.TestCase):
                     self.assertEqual(tables.steps, first // 2)
                 self.one_step(model, [self.BATCHES[first + 1]])
             self.assertEqual(tables.digest(), expected)
+
+    def test_outputs_may_be_changed_in_place(self):
+        for accumulate in (1, 2):
+            with make(prefetch_depth=1) as tables:
+                losses = []
+                for batch in hotrow.torch.prefetch(
+                    self.BATCHES[:accumulate], tables, accumulate=accumulate
+                ):
+                    out = tables(batch)
+                    losses.append(out.pooled.square().sum())  # keeps `pooled` for its backward
+                    losses.append(out["played"].relu_().sum())
+                sum(losses).backward()
+                self.assertEqual(tables.steps, 1)
 
     def test_keyed_batches_too(self):
         with make(prefetch_depth=1) as tables:

@@ -50,6 +50,11 @@ def _bags(ids: Any) -> Tuple[Any, Any, Any, Any]:
     """values, lengths, offsets, weights."""
     if isinstance(ids, torch.Tensor):
         if ids.is_nested:
+            if ids.layout != torch.jagged or ids.lengths() is not None:
+                raise ValueError(
+                    "nested tensor: must have layout=torch.jagged, and no holes between its parts "
+                    "(as torch.nested.narrow leaves); give (values, lengths)"
+                )
             return ids.values(), None, ids.offsets(), None
         return ids, None, None, None
     if isinstance(ids, batches.Bags):

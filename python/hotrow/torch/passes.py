@@ -51,8 +51,10 @@ class _Buffer:
     def part(self, index: int) -> List[torch.Tensor]:
         if len(self._bounds[0]) == 2:
             return self.whole
+        # By numpy: autograd takes slices of a tensor for views of it, which a model may not change in
+        # place.
         return [
-            tensor[bounds[index] : bounds[index + 1]]
+            torch.from_numpy(tensor.numpy()[bounds[index] : bounds[index + 1]])
             for tensor, bounds in zip(self.whole, self._bounds)
         ]
 
@@ -259,7 +261,8 @@ class Passes:
     ) -> batches.Embeddings:
         """Gradients of a pass as the library reads them, scaled."""
         scale = self.gradient_scale
-        if self.grad_scaler is not None and self.grad_scaler.is_enabled():
+        scaled = self.grad_scaler is not None and self.grad_scaler.is_enabled()
+        if scaled:
             scale /= self.grad_scaler.get_scale()
         arrays = []
         dims = [self.layout.pooled_dim] + [dim for _, dim in self.layout.unpooled]
@@ -270,7 +273,7 @@ class Passes:
             if scale != 1.0:
                 gradient = gradient * scale
             arrays.append(gradient.contiguous().numpy())
-        if self.grad_scaler is not None and not all(np.isfinite(a).all() for a in arrays):
+        if scaled and not all(np.isfinite(a).all() for a in arrays):
             arrays = [np.zeros_like(a) for a in arrays]  # as the scaler skips the dense step
         names = (name for name, _ in self.layout.unpooled)
         return batches.Embeddings(self.layout, arrays[0], dict(zip(names, arrays[1:])))
