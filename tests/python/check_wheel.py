@@ -1,4 +1,4 @@
-"""What a wheel must be: below 30 MB, with a licence for each library that it carries.
+"""What a wheel must be: below 30 MB, with a licence for each library that is in it.
 
     check_wheel.py WHEEL
 """
@@ -9,6 +9,7 @@ import sys
 import zipfile
 
 BYTES_MAX = 30_000_000
+HEADERS = ("nlohmann-json3",)  # compiled in
 # Libraries whose Debian package has another name, and families with one licence.
 PACKAGES = {"libOpenCL": "ocl-icd-libopencl", "libz": "zlib", "libbz2": "libbz2"}
 
@@ -31,6 +32,9 @@ def main(path: str) -> None:
         package = "libabsl" if stem.startswith("libabsl") else PACKAGES.get(stem, stem)
         if not any(name.startswith(package) for name in licences):
             sys.exit(f"{path}: carries {library}, and no licence of it is in hotrow/licenses")
+    for package in HEADERS:
+        if not any(name.startswith(package) for name in licences):
+            sys.exit(f"{path}: has {package} compiled in, and no licence of it is in hotrow/licenses")
     print(f"{size} bytes, {len(carried)} libraries, {len(licences)} licences")
 
 
