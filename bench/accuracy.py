@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains each model on public data with several seeds and notes what came out.
 
-  accuracy.py run --bin=build/bin --data=DIR --results=FILE [--python=PYTHON] [--jobs=2]
-                  [--seeds=N] [NAME ...]
+  accuracy.py run --bin=build/bin --data=DIR --results=FILE [--python=PYTHON] [--jobs=N]
+                  [--threads=N] [--seeds=N] [NAME ...]
   accuracy.py choose --results=FILE    validation figures, never those of the test data
   accuracy.py table --results=FILE     test figures as a Markdown table
 
@@ -219,12 +219,14 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--results", required=True)
     parser.add_argument("--bin", default="build/bin")
-    parser.add_argument("--data", default="../shared/data")
+    parser.add_argument("--data")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_intermixed_args()
+    if args.what == "run" and args.data is None:
+        parser.error("run: --data=DIR is missing")
     {"run": run, "choose": choose, "table": table}[args.what](args)
 
 
