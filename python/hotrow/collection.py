@@ -278,9 +278,9 @@ class EmbeddingCollection(_abi.Owner):
         handle = c_void_p()
         try:
             _abi.collection_create(context, byref(options), byref(handle))
-        finally:
+        finally:  # an interrupt may come as the call returns: __del__ ends what it made
+            self._address = handle.value
             _abi.context_destroy(context)
-        self._address = handle.value
         self.prefetch_depth: int = prefetch_depth
         #: Ranks that share the tables.
         self.world_size: int = 1 if communicator is None else communicator.world_size
@@ -342,9 +342,14 @@ class EmbeddingCollection(_abi.Owner):
         scratch = self._scratch
         reader = scratch.reader
         where = reader.read(batch)
-        _abi.prefetch(self._handle, where, scratch.handle_address)
-        reader.keep = []
-        return Step(self, scratch.handle.value, reader.batch_size, reader.unpooled_sizes)
+        scratch.handle.value = None
+        step = Step(self, None, reader.batch_size, reader.unpooled_sizes)
+        try:
+            _abi.prefetch(self._handle, where, scratch.handle_address)
+        finally:  # an interrupt may come as the call returns: __del__ cancels what it began
+            step._handle = scratch.handle.value
+            reader.keep = []
+        return step
 
     def evaluate(self, batch: Batch, out: Optional[Embeddings] = None) -> Embeddings:
         """What a lookup would give after the last update, and nothing changes: no row is made, none

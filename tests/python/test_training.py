@@ -1,12 +1,15 @@
 """Tables from Python: what they compute, and that every way to give a batch is the same."""
 
 import gc
+import tempfile
 import threading
 import unittest
+import unittest.mock
 
 import numpy as np
 
 import hotrow
+from hotrow import _abi
 
 DIM = 4
 
@@ -97,8 +100,6 @@ class TrainingTest(unittest.TestCase):
         self.assertEqual(len(set(digests.values())), 1, digests)
 
     def test_cache_store_depth_and_threads_move_no_bit(self):
-        import tempfile
-
         batches = [batch_of(seed) for seed in range(6)]
         digests = set()
         with tempfile.TemporaryDirectory() as folder:
@@ -202,6 +203,27 @@ class TrainingTest(unittest.TestCase):
             gc.collect()
             self.assertEqual(tables.digest()["hash"], before)
             train(tables, [batch_of(3)])
+
+    def test_an_interrupt_leaves_nothing_behind(self):
+        def interrupted(name):  # Control-C while the library works is seen when it has returned
+            function = getattr(_abi, name)
+
+            def call(*arguments):
+                function(*arguments)
+                raise KeyboardInterrupt
+
+            return unittest.mock.patch.object(_abi, name, call)
+
+        with make() as tables:
+            with interrupted("prefetch"), self.assertRaises(KeyboardInterrupt):
+                tables.prefetch(batch_of(0))
+            train(tables, [batch_of(0)])
+        with tempfile.TemporaryDirectory() as folder:
+            store = hotrow.Ssd(folder + "/rows", disk_bytes="256MiB", memory="64MiB")
+            with interrupted("collection_create"), self.assertRaises(KeyboardInterrupt):
+                make(store=store)
+            gc.collect()
+            make(store=store).close()
 
     def test_all_rows_of_a_table(self):
         with make() as tables:
