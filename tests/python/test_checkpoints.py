@@ -12,16 +12,15 @@ import numpy as np
 
 import hotrow
 
-STEPS = 60
-
 
 def batch(step):
     random = np.random.default_rng(step)
     return {"item": random.integers(0, 500, 32)}
 
 
-def train(folder, store, stop=STEPS):
-    """A model of its own: one weight a column, in `dense`. Prints what it ended with."""
+def train(folder, store, stop):
+    """A model of its own: one weight a column, in `dense`. Prints the step where it goes on, and
+    what it ended with."""
     os.makedirs(folder, exist_ok=True)
     kinds = {
         "memory": hotrow.Memory("64MiB"),
@@ -36,6 +35,7 @@ def train(folder, store, stop=STEPS):
         if tables.restored is not None:
             dense = np.frombuffer(tables.restored["dense"], dtype=np.float32).copy()
             assert int(tables.restored["step"]) == tables.steps
+        print(tables.steps, flush=True)
         for number in range(tables.steps, stop):
             step = tables.prefetch(batch(number))
             vectors = step.lookup().pooled
@@ -51,27 +51,37 @@ def train(folder, store, stop=STEPS):
 
 
 class CheckpointsTest(unittest.TestCase):
-    def run_to_the_end(self, folder, store):
-        return subprocess.run(
-            [sys.executable, __file__, folder, store], stdout=subprocess.PIPE, check=True
-        ).stdout.strip()
-
     def test_killed_anywhere_and_resumed_it_ends_with_the_same_bits(self):
         kills = int(os.environ.get("HOTROW_PYTHON_KILLS", "3"))
         random = np.random.default_rng(1)
+
+        def start(folder, store):
+            """The process, and the step at which it goes on."""
+            process = subprocess.Popen(
+                [sys.executable, __file__, folder, store, str(30 * kills)], stdout=subprocess.PIPE,
+                text=True,
+            )
+            self.addCleanup(process.stdout.close)
+            return process, int(process.stdout.readline())
+
         for store in ("memory", "ssd"):
             with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as cut:
+                process, _ = start(whole, store)
                 begin = time.monotonic()
-                expected = self.run_to_the_end(whole, store)
-                seconds = time.monotonic() - begin
+                expected = process.stdout.read()
+                seconds = time.monotonic() - begin  # of training alone
+                self.assertEqual(process.wait(), 0)
+                begins = []
                 for _ in range(kills):
-                    process = subprocess.Popen(
-                        [sys.executable, __file__, cut, store], stdout=subprocess.DEVNULL
-                    )
-                    time.sleep(random.uniform(0.2, 1.0) * seconds)
+                    process, step = start(cut, store)
+                    begins.append(step)
+                    time.sleep(random.uniform(0.0, 2.0) * seconds / kills)
                     process.send_signal(signal.SIGKILL)
                     process.wait()
-                self.assertEqual(self.run_to_the_end(cut, store), expected)
+                process, step = start(cut, store)
+                self.assertEqual(process.stdout.read(), expected)
+                self.assertEqual(process.wait(), 0)
+                print(f"{store}: killed {kills} times, gone on at steps {[*begins, step]}")
 
     def test_what_a_checkpoint_says(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +117,7 @@ class CheckpointsTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        train(sys.argv[1], sys.argv[2])
+    if len(sys.argv) == 4:
+        train(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     else:
         unittest.main()
