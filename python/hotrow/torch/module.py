@@ -140,7 +140,7 @@ class EmbeddingCollection(nn.Module):
         state: by name, modules, optimizers, schedulers and samplers (anything with state_dict), and
         values that torch.load takes with weights_only: tensors, numbers, texts, bytes, and lists and
         dicts of these, but no arrays or numbers of numpy (TypeError). The schedule of the tables, and with one rank the state of
-        torch's random numbers, come with it. With several ranks those of rank 0 count. wait: as in
+        torch's random numbers on the CPU, come with it. With several ranks those of rank 0 count. wait: as in
         hotrow.EmbeddingCollection.save_checkpoint.
         """
         state = dict(state or {})
