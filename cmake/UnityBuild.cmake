@@ -1,9 +1,8 @@
-# Sources compiled several at a time, which parses headers and instantiates templates once for all of them. ON is for the
-# sanitizer builds and the first demo: they are made whole. The release build compiles tests so, and each other source by
-# itself, so that a change rebuilds little and an include that is missing is seen.
+# Sources compiled several at a time, which parses headers and instantiates templates once for all of them. For the
+# sanitizer builds and the first demo: they are made whole. The release build compiles each source by itself, so that a
+# change rebuilds little and an include that is missing is seen.
 
-set(HOTROW_UNITY OFF CACHE STRING "Compile several sources of a target at a time: OFF, TESTS or ON")
-set_property(CACHE HOTROW_UNITY PROPERTY STRINGS OFF TESTS ON)
+option(HOTROW_UNITY "Compile several sources of a target at a time" OFF)
 set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cmake/unity_groups.py)
 
 # For the targets of a folder and of those below it. Called once all are there. Sources with flags of their own (those of
@@ -18,9 +17,6 @@ function(hotrow_use_unity_builds folder)
     hotrow_use_unity_builds(${subfolder})
   endforeach()
 
-  if(HOTROW_UNITY STREQUAL "TESTS" AND NOT folder MATCHES "^${PROJECT_SOURCE_DIR}/tests(/|$)")
-    return()
-  endif()
   set(lines)
   get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
   foreach(target IN LISTS targets)
