@@ -347,8 +347,8 @@ def version() -> str:
 
 
 class Owner:
-    """Has a handle and destroys it, so it is never copied: a copy would destroy it once more, and in
-    another process it is a wrong address."""
+    """Has a handle and destroys it, so it is never copied: a copy would destroy it once more, and
+    in another process it is a wrong address."""
 
     __slots__ = ()
 

@@ -34,7 +34,7 @@ def main(path: str) -> None:
             sys.exit(f"{path}: carries {library}, and no licence of it is in hotrow/licenses")
     for package in HEADERS:
         if not any(name.startswith(package) for name in licences):
-            sys.exit(f"{path}: has {package} compiled in, and no licence of it is in hotrow/licenses")
+            sys.exit(f"{path}: has {package} compiled in, and no licence of it in hotrow/licenses")
     print(f"{size} bytes, {len(carried)} libraries, {len(licences)} licences")
 
 

@@ -138,10 +138,10 @@ class EmbeddingCollection(nn.Module):
         """One atomic checkpoint of the tables and of what belongs to them, in checkpoint_dir.
 
         state: by name, modules, optimizers, schedulers and samplers (anything with state_dict), and
-        values that torch.load takes with weights_only: tensors, numbers, texts, bytes, and lists and
-        dicts of these, but no arrays or numbers of numpy (TypeError). The schedule of the tables, and with one rank the state of
-        torch's random numbers on the CPU, come with it. With several ranks those of rank 0 count. wait: as in
-        hotrow.EmbeddingCollection.save_checkpoint.
+        values that torch.load takes with weights_only: tensors, numbers, texts, bytes, and lists
+        and dicts of these, but no arrays or numbers of numpy (TypeError). The schedule of the
+        tables comes with it, and with one rank the state of torch's random numbers on the CPU. With
+        several ranks those of rank 0 count. wait: as in hotrow.EmbeddingCollection.save_checkpoint.
         """
         state = dict(state or {})
         if self.collection.world_size == 1:
@@ -219,9 +219,9 @@ def _check_loads(name: str, buffer: io.BytesIO) -> None:
     except pickle.UnpicklingError as error:
         what = re.search(r"Unsupported \w+: (?:GLOBAL )?(\S+)", str(error))
         raise TypeError(
-            f"state: {name!r} holds {what.group(1) if what else 'something'}, which torch.load does "
-            "not take with weights_only; give tensors, numbers, texts, bytes, lists and dicts (of "
-            "numpy: array.tolist(), number.item())"
+            f"state: {name!r} holds {what.group(1) if what else 'something'}, which torch.load "
+            "does not take with weights_only; give tensors, numbers, texts, bytes, lists and dicts "
+            "(of numpy: array.tolist(), number.item())"
         ) from None
     except Exception:  # sparse and quantized tensors are not for "meta"
         pass

@@ -51,8 +51,8 @@ class _Buffer:
     def part(self, index: int) -> List[torch.Tensor]:
         if len(self._bounds[0]) == 2:
             return self.whole
-        # By numpy: autograd takes slices of a tensor for views of it, which a model may not change in
-        # place.
+        # By numpy: autograd takes slices of a tensor for views of it, which a model may not change
+        # in place.
         return [
             torch.from_numpy(tensor.numpy()[bounds[index] : bounds[index + 1]])
             for tensor, bounds in zip(self.whole, self._bounds)
