@@ -28,7 +28,7 @@ HOTROW_HOST_DEVICE constexpr uint64_t Mix64(uint64_t x) {
 // 1/N of its buckets). The layout is part of the checkpoint format, since the shard of a key is
 // fixed for life.
 //
-//   hi: [63:56] tag   [55:44] virtual shard   [43:12] partition   [11:0] unused
+//   hi: [63:56] tag   [55:44] virtual shard   [43:12] partition   [7:0] more of the cache's tags
 //   lo: [63:32] first bucket   [31:0] second bucket
 struct RowHash {
   uint64_t hi = 0;

@@ -387,6 +387,7 @@ __device__ __forceinline__ void CountPlaced(const CacheView& cache, uint32_t mis
 __global__ void __launch_bounds__(kBlockThreads, 4)
     PlaceMissesKernel(const CacheView cache, const RowKey* keys, int64_t n, const WarpRuns runs,
                       const InsertView result) {
+  static_assert(kMaxRunKeys <= 256);
   __shared__ uint8_t gathered[kBlockWarps][kMaxRunKeys];  // places of misses in the run
   const int lane = CudaWarp::Lane();
   uint8_t* const misses = gathered[threadIdx.x / kWarpThreads];
@@ -399,8 +400,9 @@ __global__ void __launch_bounds__(kBlockThreads, 4)
       const bool missed = at + lane < count && result.slots[begin + at + lane] < 0;
       const uint32_t votes = __ballot_sync(kAllLanes, missed);
       const uint32_t before = votes & ((uint32_t{1} << lane) - 1);
-      if (missed)
+      if (missed) {
         misses[num_misses + CudaWarp::CountLanes(before)] = static_cast<uint8_t>(at + lane);
+      }
       num_misses += CudaWarp::CountLanes(votes);
     }
     __syncwarp();  // all see the places
