@@ -86,10 +86,13 @@ std::vector<FlagPreset> PresetsOf(std::string_view program) {
                           "--over_arch_layer_sizes=32-1"}))};
   }
   if (program == "dlrm") {
-    // Products of vectors near zero have gradients near zero: those of `dot` start wider.
-    return {Frappe("frappe", "dot products",
-                   {"--initializer=normal:0.1", "--batch_norm=true", "--table_weight_decay=0.05",
-                    "--dropout=0.2"}),
+    // Dot products learn less with the settings of the others (0.964): decay meets the rows of a
+    // batch only, and without batch norm. Products of vectors near zero have gradients near zero,
+    // so tables start wider.
+    return {Preset("frappe", "with --data=frappe:DIR: test AUC 0.979 on Frappe_x1",
+                   {"--embedding_dim=10", "--over_arch_layer_sizes=400-400-400-1",
+                    "--learning_rate=0.001", "--dense_learning_rate=0.001",
+                    "--table_weight_decay=0.02", "--initializer=normal:0.1", "--dropout=0.2"}),
             Frappe("frappe-cat", "test AUC 0.984",
                    {kNarrowStart, "--batch_norm=true", "--table_weight_decay=0.1", "--dropout=0.4",
                     "--interaction=cat"})};
