@@ -1,8 +1,9 @@
-# Sources compiled several at a time, which parses headers and instantiates templates once for all of them. For the
-# sanitizer builds and the first demo: they are made whole. The release build compiles each source by itself, so that a
-# change rebuilds little and an include that is missing is seen.
+# Sources compiled several at a time, which parses headers and instantiates templates once for all of them. ON is for the
+# sanitizer builds and the first demo: they are made whole. The release build compiles programs (tests, tools, bench) so,
+# and each source of the libraries by itself, so that a change rebuilds little and an include that is missing is seen.
 
-option(HOTROW_UNITY "Compile several sources of a target at a time" OFF)
+set(HOTROW_UNITY OFF CACHE STRING "Compile several sources of a target at a time: OFF, PROGRAMS or ON")
+set_property(CACHE HOTROW_UNITY PROPERTY STRINGS OFF PROGRAMS ON)
 set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cmake/unity_groups.py)
 
 # For the targets of a folder and of those below it. Called once all are there. Sources with flags of their own (those of
@@ -17,6 +18,9 @@ function(hotrow_use_unity_builds folder)
     hotrow_use_unity_builds(${subfolder})
   endforeach()
 
+  if(HOTROW_UNITY STREQUAL "PROGRAMS" AND NOT folder MATCHES "^${PROJECT_SOURCE_DIR}/(tests|tools|bench)(/|$)")
+    return()
+  endif()
   set(lines)
   get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
   foreach(target IN LISTS targets)
@@ -25,6 +29,8 @@ function(hotrow_use_unity_builds folder)
       continue()
     endif()
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+    # Unity files make headers of sources: GCC warns of types there that have members from anonymous namespaces.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
     get_target_property(sources ${target} SOURCES)
     foreach(source IN LISTS sources)
       get_source_file_property(options ${source} DIRECTORY ${folder} COMPILE_OPTIONS)
