@@ -7,6 +7,11 @@
 
 namespace hotrow {
 
+struct ColumnRange {
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
 // A row-major matrix in memory of someone else's: element (r, c) is data[r * stride + c].
 // MatrixView<const T> is for reading; MatrixView<T> converts to it.
 template <typename T>
@@ -32,6 +37,10 @@ struct MatrixView {
   // `n` rows from `first` on.
   constexpr MatrixView Rows(int64_t first, int64_t n) const {
     return {rows == 0 ? data : data + first * stride, n, cols, stride};
+  }
+  // These columns of all rows.
+  constexpr MatrixView Columns(ColumnRange range) const {
+    return {rows == 0 ? data : data + range.first, rows, range.count, stride};
   }
 };
 

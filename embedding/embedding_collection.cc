@@ -285,6 +285,20 @@ int64_t EmbeddingCollection::steps() const { return impl_->steps; }
 EmbeddingSnapshots& EmbeddingCollection::snapshots() { return *impl_->snapshots; }
 EmbeddingResiduals& EmbeddingCollection::residuals() { return *impl_; }
 
+absl::StatusOr<ColumnRange> EmbeddingCollection::ColumnsOf(std::string_view feature) const {
+  for (const internal::PlannedFeature& planned : impl_->plan.features) {
+    if (planned.name != feature) continue;
+    if (planned.unpooled_index >= 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "ColumnsOf: feature \"", std::string(feature),
+          "\" is not pooled; it is EmbeddingOutput::unpooled[", planned.unpooled_index, "]"));
+    }
+    return ColumnRange{planned.pooled_offset, planned.dim};
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("ColumnsOf: no table has a feature \"", std::string(feature), "\""));
+}
+
 absl::StatusOr<FeatureOrder> EmbeddingCollection::OrderOf(
     std::span<const std::string> names) const {
   FeatureOrder order;

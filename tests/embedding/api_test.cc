@@ -261,6 +261,39 @@ TEST(ViewsTest, StridedViewsGiveTheSameBits) {
   EXPECT_EQ(a.hash, b.hash);
 }
 
+TEST(ViewsTest, ColumnsOfAFeature) {
+  EmbeddingCollectionOptions options = ThreeFeatures();
+  options.tables.push_back(Table("c", 4, {"history"}));
+  options.tables.back().pooling = Pooling::kNone;
+  options.feature_order = {"f1", "history", "f2", "f0"};
+  const auto tables = Make(options);
+  const std::vector<uint64_t> ids = {10, 11, 30, 20, 21, 0, 1};
+  const std::vector<int32_t> lengths = {1, 1, 1, 0, 1, 1, 1, 1};
+  std::vector<float> floats(static_cast<size_t>(2 * 21));
+  std::vector<float> row(4);
+  const MatrixView<float> pooled(floats.data(), 2, 21);
+  HOTROW_ASSERT_OK(tables->Evaluate(JaggedBatch{.batch_size = 2, .values = ids, .lengths = lengths},
+                                    {.pooled = pooled, .unpooled = {{row.data(), 1, 4}}}));
+  const auto expect = [&](std::string_view feature, std::string_view table, int64_t dim,
+                          std::vector<uint64_t> keys) {
+    SCOPED_TRACE(feature);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const ColumnRange range, tables->ColumnsOf(feature));
+    const MatrixView<float> columns = pooled.Columns(range);
+    ASSERT_EQ(columns.cols, dim);
+    ASSERT_EQ(columns.rows, 2);
+    std::vector<float> rows(static_cast<size_t>(2 * dim));
+    HOTROW_ASSERT_OK(tables->ReadRows(table, keys, {rows.data(), 2, dim}));
+    for (int64_t b = 0; b < 2; ++b) {
+      for (int64_t c = 0; c < dim; ++c) EXPECT_EQ(columns(b, c), rows[b * dim + c]);
+    }
+  };
+  expect("f0", "a", 8, {0, 1});
+  expect("f1", "b", 5, {10, 11});
+  expect("f2", "a", 8, {20, 21});
+  EXPECT_THAT(tables->ColumnsOf("history"), StatusIs(kInvalid, HasSubstr("unpooled[0]")));
+  EXPECT_THAT(tables->ColumnsOf("f3"), StatusIs(kInvalid, HasSubstr("no table has a feature")));
+}
+
 TEST(ViewsTest, OtherShapesAreRefusedAndTheStepGoesOn) {
   EmbeddingCollectionOptions options = ThreeFeatures();
   options.tables[1].pooling = Pooling::kNone;
