@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -131,6 +132,15 @@ hotrow_status CallSnapshots(const hotrow_collection* collection, const Body& bod
     HOTROW_RETURN_IF_ERROR(NoOwnSnapshots(tables));
     return body(tables.collection->snapshots());
   });
+}
+
+absl::StatusOr<std::span<const uint64_t>> TakeKeys(const uint64_t* keys, int64_t num_keys) {
+  if (num_keys < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_keys: is ", num_keys, ", must be at least 0"));
+  }
+  if (num_keys > 0) HOTROW_RETURN_IF_ERROR(NotNull(keys, "keys"));
+  return std::span(keys, static_cast<size_t>(num_keys));
 }
 
 }  // namespace
@@ -281,17 +291,22 @@ hotrow_status hotrow_read_rows(hotrow_collection* collection, const char* table,
   static_assert(sizeof(bool) == sizeof(uint8_t));
   return CallTables(collection, [&](Tables& tables) -> absl::Status {
     HOTROW_RETURN_IF_ERROR(FindTable(tables, table).status());
-    if (num_keys < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("num_keys: is ", num_keys, ", must be at least 0"));
-    }
-    if (num_keys > 0) HOTROW_RETURN_IF_ERROR(NotNull(keys, "keys"));
+    HOTROW_ASSIGN_OR_RETURN(const std::span<const uint64_t> of, TakeKeys(keys, num_keys));
     HOTROW_RETURN_IF_ERROR(NotNull(rows, "rows"));
     HOTROW_ASSIGN_OR_RETURN(const MatrixView<float> view, TakeMatrix(*rows, "rows"));
-    const auto n = static_cast<size_t>(num_keys);
-    return tables.collection->ReadRows(
-        table, std::span(keys, n), view,
-        found == nullptr ? std::span<bool>() : std::span(reinterpret_cast<bool*>(found), n));
+    return tables.collection->ReadRows(table, of, view,
+                                       found == nullptr
+                                           ? std::span<bool>()
+                                           : std::span(reinterpret_cast<bool*>(found), of.size()));
+  });
+}
+
+hotrow_status hotrow_erase(hotrow_collection* collection, const char* table, const uint64_t* keys,
+                           int64_t num_keys) {
+  return CallTables(collection, [&](Tables& tables) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(FindTable(tables, table).status());
+    HOTROW_ASSIGN_OR_RETURN(const std::span<const uint64_t> of, TakeKeys(keys, num_keys));
+    return tables.collection->Erase(table, of);
   });
 }
 

@@ -322,6 +322,11 @@ typedef hotrow_status (*hotrow_rows_fn)(void* user, const uint64_t* keys, const 
                                         int64_t num_rows, int64_t dim);
 hotrow_status hotrow_for_each_row(hotrow_collection* collection, const char* table,
                                   hotrow_rows_fn fn, void* user);
+// Removes the rows of keys of one table, which may repeat or have none: from here on the keys are
+// new. Between two steps: none may have been looked up (HOTROW_FAILED_PRECONDITION). Durable with
+// the next checkpoint. Collective; keys may be kept by any rank.
+hotrow_status hotrow_erase(hotrow_collection* collection, const char* table, const uint64_t* keys,
+                           int64_t num_keys);
 // Writes changed rows down to the store.
 hotrow_status hotrow_flush(hotrow_collection* collection);
 // With weight_decay_mode "table": brings all rows to where they stand after the last step, so that

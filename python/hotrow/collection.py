@@ -375,12 +375,7 @@ class EmbeddingCollection(_abi.Owner):
         keys: [K] uint64 or int64. Keys without a row read their first values. Changes nothing.
         """
         dim = self._dim(table)
-        keys = np.ascontiguousarray(keys)
-        if keys.dtype == np.int64:
-            keys = keys.view(np.uint64)
-        if keys.dtype != np.uint64 or keys.ndim != 1:
-            raise TypeError(f"keys: is {keys.dtype} of shape {keys.shape}, must be [K] of uint64 "
-                            "or int64")
+        keys = _keys(keys)
         rows = np.empty((len(keys), dim), dtype=np.float32)
         found = np.zeros(len(keys), dtype=np.bool_)
         matrix = ctypes.create_string_buffer(48)
@@ -389,6 +384,17 @@ class EmbeddingCollection(_abi.Owner):
             self._handle, table.encode(), keys.ctypes.data, len(keys), matrix, found.ctypes.data
         )
         return rows, found
+
+    def erase(self, table: str, keys: np.ndarray) -> None:
+        """Removes the rows of keys of one table: from here on the keys are new.
+
+        keys: [K] uint64 or int64; they may repeat or have no row. For between two steps: none may
+        have been looked up and wait for its update (hotrow.errors.FailedPrecondition). Durable with
+        the next checkpoint. Collective; keys may be kept by any rank.
+        """
+        self._dim(table)
+        keys = _keys(keys)
+        _abi.erase(self._handle, table.encode(), keys.ctypes.data, len(keys))
 
     def for_each_row(self, table: str, fn: Callable[[np.ndarray, np.ndarray], Any]) -> None:
         """Calls fn(keys [n] uint64, rows [n, dim] float32) for all rows of a table, some thousand
@@ -528,6 +534,16 @@ class EmbeddingCollection(_abi.Owner):
     def __del__(self) -> None:
         if getattr(self, "_address", None) is not None:
             self._destroy()
+
+
+def _keys(keys: np.ndarray) -> np.ndarray:
+    keys = np.ascontiguousarray(keys)
+    if keys.dtype == np.int64:
+        keys = keys.view(np.uint64)
+    if keys.dtype != np.uint64 or keys.ndim != 1:
+        raise TypeError(f"keys: is {keys.dtype} of shape {keys.shape}, must be [K] of uint64 "
+                        "or int64")
+    return keys
 
 
 def _abi_matrix_pack(buffer: Any, rows: np.ndarray) -> None:

@@ -470,6 +470,10 @@ class Fuzzer {
     const int64_t n = Below(5);
     const auto keys = std::make_unique<uint64_t[]>(static_cast<size_t>(n));
     const auto found = std::make_unique<uint8_t[]>(static_cast<size_t>(n));
+    if (Below(3) == 0) {
+      Check(hotrow_erase(tables->handle, table, Null(keys.get()), Rarely() ? -1 : n));
+      return;
+    }
     Matrices memory;
     const hotrow_matrix rows = Matrix(&memory, n, tables->dim, Below(2) == 0);
     Check(hotrow_read_rows(tables->handle, table, Null(keys.get()), Rarely() ? -1 : n, Null(&rows),

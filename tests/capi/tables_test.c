@@ -251,6 +251,13 @@ static void TestRows(void) {
   CHECK_OK(hotrow_read_rows(tables, "items", keys, 2, &matrix, found));
   CHECK(found[0] == 1 && found[1] == 0);
   CHECK(fabsf(rows[0]) > 0.2f && fabsf(rows[kDim]) < 0.011f);
+
+  CHECK_OK(hotrow_erase(tables, "items", keys, 2));
+  CHECK_OK(hotrow_read_rows(tables, "items", keys, 2, &matrix, found));
+  CHECK(found[0] == 0 && found[1] == 0 && fabsf(rows[0]) < 0.011f);
+  CHECK_FAILS(hotrow_erase(tables, "none", keys, 2), HOTROW_INVALID_ARGUMENT, "none");
+  CHECK_FAILS(hotrow_erase(tables, "items", keys, -1), HOTROW_INVALID_ARGUMENT, "num_keys");
+  CHECK_FAILS(hotrow_erase(tables, "items", NULL, 2), HOTROW_INVALID_ARGUMENT, "keys");
   hotrow_collection_destroy(tables);
 }
 

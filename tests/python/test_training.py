@@ -62,6 +62,23 @@ class TrainingTest(unittest.TestCase):
             np.testing.assert_allclose(rows[1], before[1] - 0.5 * gradient[1], atol=1e-6)
             self.assertEqual(tables.steps, 1)
 
+    def test_erased_keys_are_new(self):
+        with make(tables=[hotrow.Table("items", DIM, optimizer=hotrow.Sgd(lr=1.0))]) as tables:
+            first = tables.evaluate({"items": np.array([7])}).pooled
+            train(tables, [{"items": np.array([7, -8])}])
+            tables.erase("items", np.array([7, 7, 9], dtype=np.uint64))
+            keys, _ = tables.read_table("items")
+            self.assertEqual(keys.tolist(), [(1 << 64) - 8])
+            np.testing.assert_array_equal(tables.evaluate({"items": np.array([7])}).pooled, first)
+            tables.erase("items", np.array([-8]))
+            self.assertEqual(len(tables.read_table("items")[0]), 0)
+            with tables.prefetch({"items": np.array([7])}) as step:
+                step.lookup()
+                with self.assertRaises(hotrow.errors.FailedPrecondition):
+                    tables.erase("items", np.array([7]))
+            with self.assertRaisesRegex(TypeError, "keys"):
+                tables.erase("items", np.array([7.0]))
+
     def test_every_form_of_a_batch_trains_the_same_rows(self):
         batch = batch_of()
         size = len(batch["item"])
