@@ -263,8 +263,15 @@ absl::Status Trainer::Save() {
   // One snapshot at a time.
   HOTROW_RETURN_IF_ERROR(run_.checkpoints().Wait());
   TraceSpan span(ctx_.trace, "save");
-  // Who reads the model knows nothing of the steps that rows have missed.
-  HOTROW_RETURN_IF_ERROR(run_.tables().Settle());
+  // Who reads the model knows nothing of the steps that rows have missed. That may write each row
+  // anew beside the one that a checkpoint holds.
+  for (;;) {
+    const absl::Status settled = run_.tables().Settle();
+    if (settled.ok()) break;
+    if (!absl::IsResourceExhausted(settled)) return settled;
+    const absl::StatusOr<bool> has_room = run_.checkpoints().MakeRoom();
+    if (!has_room.ok() || !*has_room) return settled;
+  }
   HOTROW_ASSIGN_OR_RETURN(const DenseArrays<const float> dense, run_.dense().OnHost());
   HOTROW_RETURN_IF_ERROR(run_.writer()->Save(run_.Description(), run_.tables(), dense));
   saved_step_ = run_.tables().steps();

@@ -161,6 +161,34 @@ TEST(ModelCliTest, ACacheMovesNoBit) {
   }
 }
 
+// Saving writes all rows anew, while checkpoints fill the disk.
+TEST(ModelCliTest, ModelsOfTablesThatDecayAreSavedOnAFullDisk) {
+  const auto flags = [](const std::string& disk, const std::string& dir) {
+    return std::vector<std::string>{
+        "--data=synthetic:tables=2,rows=8000,zipf=0.2,samples=24000,"
+        "valid=0,test=64",
+        "--embedding_dim=64",
+        "--over_arch_layer_sizes=8-1",
+        "--batch_size=1000",
+        "--threads=1",
+        "--prefetch_depth=0",
+        "--cache_bytes=2MiB",
+        "--optimizer=sgd",
+        "--table_weight_decay=1e-5",
+        "--table_weight_decay_mode=table",
+        "--store=ssd",
+        "--store_path=" + dir + "/rows",
+        "--disk_bytes=" + disk,
+        "--checkpoint_dir=" + dir + "/checkpoints",
+        "--checkpoint_every=12",
+        "--save_dir=" + dir + "/model"};
+  };
+  const nlohmann::json roomy = Train(kDeepFm, flags("64MiB", test::TempDir()));
+  const nlohmann::json full = Train(kDeepFm, flags("17MiB", test::TempDir()));
+  EXPECT_EQ(full["tables_hash"], roomy["tables_hash"]);
+  EXPECT_EQ(full["dense_hash"], roomy["dense_hash"]);
+}
+
 TEST(ModelCliTest, EveryPresetTrains) {
   for (const auto& [binary, name] :
        {std::pair{kDlrm, "dlrm"}, std::pair{kDeepFm, "deepfm"}, std::pair{kDcn, "dcn"},
