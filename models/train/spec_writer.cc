@@ -48,9 +48,23 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
   Json model = {{"dense_features", source.dense_features}};
   if (!source.bottom.empty()) model["bottom"] = source.bottom;
   if (!source.top.empty()) model["top"] = source.top;
+  if (source.top_inputs > 0) model["top_inputs"] = source.top_inputs;
   model["interaction"] = source.interaction;
   if (source.cross_layers > 0) model["cross_layers"] = source.cross_layers;
   if (source.cross_rank > 0) model["cross_rank"] = source.cross_rank;
+  for (const DenseLayers::Part& part : source.parts) {
+    Json out = {{"name", part.name}};
+    if (part.count > 1) out["count"] = part.count;
+    if (part.outputs > 0) {
+      if (part.rows > 1) out["rows"] = part.rows;
+      out["inputs"] = part.inputs;
+      out["outputs"] = part.outputs;
+    }
+    if (part.parameters > 0) out["parameters"] = part.parameters;
+    if (part.macs > 0) out["macs"] = part.macs;
+    if (part.activations > 0) out["activations"] = part.activations;
+    model["parts"].push_back(std::move(out));
+  }
   if (source.precision != DensePrecision::kFp32) {
     model["precision"] = std::string(DensePrecisionName(source.precision));
   }
@@ -101,9 +115,11 @@ SpecSource SpecSourceOf(const TrainerOptions& options, const EmbeddingCollection
   source.dense_features = schema.num_dense;
   source.bottom = layers.bottom;
   source.top = layers.top;
+  source.top_inputs = layers.top_inputs;
   source.interaction = layers.interaction;
   source.cross_layers = layers.cross_layers;
   source.cross_rank = layers.cross_rank;
+  source.parts = layers.parts;
   source.dense_optimizer = DenseOptimizerName(options.dense_optimizer.kind);
   source.precision = options.precision;
   if (!options.checkpoint_dir.empty()) source.checkpoint_interval_steps = options.checkpoint_every;

@@ -31,9 +31,11 @@ struct SpecSource {
   int64_t dense_features = 0;
   std::vector<int32_t> bottom;         // layer outputs
   std::vector<int32_t> top;            // layer outputs
+  int32_t top_inputs = 0;              // of its first layer; 0: the planner's
   std::string interaction = "concat";  // concat, dot, cross
   int32_t cross_layers = 0;
-  int32_t cross_rank = 0;       // 0: full
+  int32_t cross_rank = 0;  // 0: full
+  std::vector<DenseLayers::Part> parts;
   std::string dense_optimizer;  // sgd, momentum, adagrad, adam; empty: not given
   DensePrecision precision = DensePrecision::kFp32;  // of products
   int64_t checkpoint_interval_steps = 0;

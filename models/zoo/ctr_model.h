@@ -18,11 +18,30 @@ namespace hotrow {
 // (docs/planner.md): `bottom` reads the dense features, the interaction what comes from there and
 // the pooled embeddings, `top` the interaction.
 struct DenseLayers {
+  // What a model has beside the MLPs and the interaction below.
+  struct Part {
+    std::string name;
+    int32_t count = 1;  // equal parts
+    // A linear map with a bias, of so many vectors of each sample; none where outputs is 0.
+    int64_t rows = 1;
+    int64_t inputs = 0;
+    int64_t outputs = 0;
+    // Beside the map's: parameters; of a sample, multiply-adds forward and numbers written.
+    int64_t parameters = 0;
+    int64_t macs = 0;
+    int64_t activations = 0;
+    bool operator==(const Part&) const = default;
+  };
+  // Counts a part that equals an earlier one with that.
+  void Add(Part part);
+
   std::vector<int32_t> bottom;         // layer outputs
   std::vector<int32_t> top;            // layer outputs
+  int32_t top_inputs = 0;              // of its first layer
   std::string interaction = "concat";  // concat, dot, cross
   int32_t cross_layers = 0;
   int32_t cross_rank = 0;  // 0: full matrices
+  std::vector<Part> parts;
 };
 
 // A range of the parameters of a model.

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -13,6 +14,18 @@ namespace {
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace
+
+void DenseLayers::Add(Part part) {
+  for (Part& earlier : parts) {
+    part.count = earlier.count;
+    if (part == earlier) {
+      ++earlier.count;
+      return;
+    }
+  }
+  part.count = 1;
+  parts.push_back(std::move(part));
+}
 
 absl::Status CheckLayerSizes(std::string_view flag, const std::vector<int32_t>& sizes) {
   if (sizes.empty()) {

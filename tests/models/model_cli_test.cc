@@ -130,12 +130,16 @@ TEST(ModelCliTest, SavedSpecsHaveTheDenseModel) {
     const nlohmann::json spec =
         text.ok() ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)
                   : nlohmann::json();
-    EXPECT_EQ(spec["tables"][0]["dim"], binary == kDeepFm ? 9 : 8);
+    const bool has_wide_column = binary == kDeepFm || binary == kXDeepFm;
+    EXPECT_EQ(spec["tables"][0]["dim"], has_wide_column ? 9 : 8);
     return spec["model"];
   };
   const nlohmann::json deepfm = model(kDeepFm, {});
   EXPECT_EQ(deepfm["interaction"], "concat");
   EXPECT_EQ(deepfm["top"], nlohmann::json({16, 1}));
+  EXPECT_EQ(deepfm["top_inputs"], 3 * 8 + 2);
+  EXPECT_EQ(deepfm["parts"],
+            nlohmann::json::parse(R"([{"name": "fm", "macs": 54, "activations": 1}])"));
   EXPECT_EQ(deepfm.count("bottom"), 0u);
   EXPECT_EQ(deepfm["dense_features"], 2);
   const nlohmann::json dcn = model(kDcn, {"--dense_arch_layer_sizes=12-8", "--dcn_low_rank_dim=4",
@@ -146,6 +150,25 @@ TEST(ModelCliTest, SavedSpecsHaveTheDenseModel) {
   EXPECT_EQ(dcn["cross_rank"], 4);
   EXPECT_EQ(dcn["dense_optimizer"], "adam");
   EXPECT_EQ(model(kDcn, {"--dcn_version=1"})["cross_rank"], 1);
+  const nlohmann::json pnn = model(kPnn, {"--batch_norm"});
+  EXPECT_EQ(pnn["interaction"], "dot");
+  EXPECT_EQ(pnn["top_inputs"], 3 * 8 + 2 + 3);
+  EXPECT_EQ(pnn["parts"],
+            nlohmann::json::parse(
+                R"([{"name": "batch_norm", "parameters": 32, "macs": 64, "activations": 16}])"));
+  EXPECT_EQ(model(kXDeepFm, {"--cin_layer_sizes=6-5"})["parts"], nlohmann::json::parse(R"([
+              {"name": "cin", "rows": 8, "inputs": 9, "outputs": 6, "macs": 72, "activations": 72},
+              {"name": "cin", "rows": 8, "inputs": 18, "outputs": 5, "macs": 144,
+               "activations": 144}])"));
+  const nlohmann::json mmoe = model(kMmoe, {"--num_experts=3", "--expert_layer_sizes=8"});
+  EXPECT_EQ(mmoe["top"], nlohmann::json({8}));
+  EXPECT_EQ(mmoe["top_inputs"], 3 * 8 + 2);
+  EXPECT_EQ(mmoe["parts"], nlohmann::json::parse(R"([
+              {"name": "mlp", "count": 2, "inputs": 26, "outputs": 8},
+              {"name": "mlp", "inputs": 26, "outputs": 3},
+              {"name": "mixture", "macs": 24, "activations": 8},
+              {"name": "mlp", "inputs": 8, "outputs": 16},
+              {"name": "mlp", "inputs": 16, "outputs": 1}])"));
 }
 
 TEST(ModelCliTest, ACacheMovesNoBit) {

@@ -76,6 +76,10 @@ model:
   interaction: cross
   cross_layers: 3
   cross_rank: 512
+  top_inputs: 3456
+  parts:
+    - {name: batch_norm, count: 2, parameters: 2048, macs: 4096, activations: 1024}
+    - {name: cin, rows: 128, inputs: 676, outputs: 64}
   dense_optimizer: adagrad
   precision: fp16
 checkpoint: {interval_steps: 1000, retained: 2}

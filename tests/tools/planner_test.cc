@@ -47,6 +47,36 @@ TEST(WorkloadTest, AddsUpTablesAndRanks) {
   EXPECT_LT(workload.min_cache_bytes, workload.whole_cache_bytes);
 }
 
+TEST(WorkloadTest, CountsThePartsOfADenseModel) {
+  const std::string head = "batch_size: 64\nhardware: {profile: cpu, dense_flops: 1e9}\n";
+  const PlanSpec plain_spec = Spec(head + "model: {top: [8, 1], top_inputs: 90}\n");
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Workload plain, Workload::Of(plain_spec));
+  EXPECT_EQ(plain.dense_parameters, 91 * 8 + 9);
+  EXPECT_EQ(plain.dense_macs, 90 * 8 + 8);
+  const PlanSpec spec = Spec(head +
+                             "model:\n  top: [8, 1]\n  top_inputs: 90\n  parts:\n"
+                             "    - {name: cin, rows: 10, inputs: 25, outputs: 6, macs: 250, "
+                             "activations: 250}\n"
+                             "    - {name: batch_norm, count: 2, parameters: 16, macs: 32, "
+                             "activations: 8}\n");
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Workload workload, Workload::Of(spec));
+  EXPECT_EQ(workload.dense_parameters - plain.dense_parameters, 26 * 6 + 2 * 16);
+  EXPECT_EQ(workload.dense_macs - plain.dense_macs, 10 * 25 * 6 + 250 + 2 * 32);
+  EXPECT_EQ(workload.activations - plain.activations, 10 * 6 + 250 + 2 * 8);
+  EXPECT_NEAR(workload.DenseSeconds(100) / plain.DenseSeconds(100),
+              workload.dense_macs / plain.dense_macs, 1e-9);
+  const auto refused = [&](const std::string& parts) {
+    return std::string(
+        ParsePlanSpec(head + "model: {parts: " + parts + "}\n" + kTables, "spec.yaml")
+            .status()
+            .message());
+  };
+  EXPECT_THAT(refused("[{name: x, inputs: 3}]"),
+              testing::HasSubstr("model.parts[0].inputs and model.parts[0].outputs: give both"));
+  EXPECT_THAT(refused("[{name: x, mac: 3}]"), testing::HasSubstr("model.parts[0].mac"));
+  EXPECT_THAT(refused("3"), testing::HasSubstr("a list of parts"));
+}
+
 TEST(TrafficTest, FallsWithTheCache) {
   const PlanSpec spec = Spec("batch_size: 4096\nhardware: h100-sxm\n");
   HOTROW_ASSERT_OK_AND_ASSIGN(const Workload workload, Workload::Of(spec));

@@ -39,6 +39,9 @@ SpecSource Source() {
   source.dense_features = 4;
   source.bottom = {32, 16};
   source.top = {8, 1};
+  source.top_inputs = 50;
+  source.parts = {{.name = "cin", .count = 2, .rows = 7, .inputs = 9, .outputs = 4, .macs = 63},
+                  {.name = "batch_norm", .parameters = 16, .activations = 8}};
   source.interaction = "cross";
   source.cross_layers = 3;
   source.cross_rank = 5;
@@ -67,6 +70,18 @@ TEST(SpecWriterTest, ThePlannerReadsWhatIsWritten) {
   EXPECT_EQ(spec.model.dense_features, 4);
   EXPECT_THAT(spec.model.bottom, ElementsAre(32, 16));
   EXPECT_THAT(spec.model.top, ElementsAre(8, 1));
+  EXPECT_EQ(spec.model.top_inputs, 50);
+  ASSERT_EQ(spec.model.parts.size(), 2u);
+  EXPECT_EQ(spec.model.parts[0].name, "cin");
+  EXPECT_EQ(spec.model.parts[0].count, 2);
+  EXPECT_EQ(spec.model.parts[0].rows, 7);
+  EXPECT_EQ(spec.model.parts[0].inputs, 9);
+  EXPECT_EQ(spec.model.parts[0].outputs, 4);
+  EXPECT_EQ(spec.model.parts[0].macs, 63);
+  EXPECT_EQ(spec.model.parts[1].rows, 1);
+  EXPECT_EQ(spec.model.parts[1].outputs, 0);
+  EXPECT_EQ(spec.model.parts[1].parameters, 16);
+  EXPECT_EQ(spec.model.parts[1].activations, 8);
   EXPECT_EQ(spec.model.interaction, Interaction::kCross);
   EXPECT_EQ(spec.model.cross_rank, 5);
   EXPECT_EQ(spec.model.dense_optimizer_states, 2);

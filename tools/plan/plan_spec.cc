@@ -258,6 +258,27 @@ absl::Status ReadTable(const SpecNode& node, const std::string& path, const std:
   return absl::OkStatus();
 }
 
+absl::Status ReadPart(const SpecNode& node, const std::string& path, const std::string& name,
+                      PlanModel* model) {
+  Fields fields(node, path, name);
+  HOTROW_RETURN_IF_ERROR(fields.CheckIsMap());
+  PlanPart part;
+  HOTROW_RETURN_IF_ERROR(fields.Text("name", &part.name));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("count", 1, 1e6, &part.count));
+  HOTROW_RETURN_IF_ERROR(fields.Number("rows", 0, 1e6, &part.rows));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("inputs", 1, 1e9, &part.inputs));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("outputs", 1, 1e6, &part.outputs));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("parameters", 0, 1e12, &part.parameters));
+  HOTROW_RETURN_IF_ERROR(fields.Number("macs", 0, 1e12, &part.macs));
+  HOTROW_RETURN_IF_ERROR(fields.Number("activations", 0, 1e12, &part.activations));
+  if ((part.inputs > 0) != (part.outputs > 0)) {
+    return fields.Error(
+        node, absl::StrCat(path, "inputs and ", path, "outputs: give both of them or neither"));
+  }
+  model->parts.push_back(std::move(part));
+  return fields.Finish();
+}
+
 absl::Status ReadModel(const SpecNode* node, const std::string& name, PlanModel* model) {
   if (node == nullptr) return absl::OkStatus();
   Fields fields(*node, "model.", name);
@@ -265,6 +286,7 @@ absl::Status ReadModel(const SpecNode* node, const std::string& name, PlanModel*
   HOTROW_RETURN_IF_ERROR(fields.Integer("dense_features", 0, 1e6, &model->dense_features));
   HOTROW_RETURN_IF_ERROR(fields.Sizes("bottom", &model->bottom));
   HOTROW_RETURN_IF_ERROR(fields.Sizes("top", &model->top));
+  HOTROW_RETURN_IF_ERROR(fields.Integer("top_inputs", 0, 1e9, &model->top_inputs));
   HOTROW_RETURN_IF_ERROR(fields.Choice<Interaction>("interaction",
                                                     {{"concat", Interaction::kConcat},
                                                      {"dot", Interaction::kDot},
@@ -272,6 +294,15 @@ absl::Status ReadModel(const SpecNode* node, const std::string& name, PlanModel*
                                                     &model->interaction));
   HOTROW_RETURN_IF_ERROR(fields.Integer("cross_layers", 0, 64, &model->cross_layers));
   HOTROW_RETURN_IF_ERROR(fields.Integer("cross_rank", 0, 1e6, &model->cross_rank));
+  if (const SpecNode* const parts = fields.Take("parts")) {
+    if (parts->kind != SpecNode::Kind::kList) {
+      return fields.Bad(*parts, "parts", "a list of parts such as {name: fm, macs: 220}");
+    }
+    for (size_t i = 0; i < parts->items.size(); ++i) {
+      HOTROW_RETURN_IF_ERROR(
+          ReadPart(parts->items[i], absl::StrCat("model.parts[", i, "]."), name, model));
+    }
+  }
   HOTROW_RETURN_IF_ERROR(fields.Choice<int32_t>(
       "dense_optimizer", {{"sgd", 0}, {"momentum", 1}, {"adagrad", 1}, {"adam", 2}},
       &model->dense_optimizer_states));

@@ -46,13 +46,29 @@ enum class Interaction { kConcat, kDot, kCross };
 enum class WireType { kFp32, kFp16, kBf16, kInt8 };
 double WireBytes(WireType type, int32_t dim);  // of one row on the wire
 
+// What a dense model has beside its MLPs and its interaction, `count` times over.
+struct PlanPart {
+  std::string name;
+  double count = 1;
+  // A linear map with a bias, of so many vectors of each sample; none where outputs is 0.
+  double rows = 1;
+  double inputs = 0;
+  double outputs = 0;
+  // Beside the map's: parameters; of a sample, multiply-adds forward and numbers written.
+  double parameters = 0;
+  double macs = 0;
+  double activations = 0;
+};
+
 struct PlanModel {
   int64_t dense_features = 0;
   std::vector<int32_t> bottom;  // layer sizes, without the input
   std::vector<int32_t> top;     // without the input
+  int32_t top_inputs = 0;       // 0: what the interaction makes, or all vectors
   Interaction interaction = Interaction::kConcat;
   int32_t cross_layers = 0;
-  int32_t cross_rank = 0;              // 0: full
+  int32_t cross_rank = 0;  // 0: full
+  std::vector<PlanPart> parts;
   int32_t dense_optimizer_states = 0;  // floats of state a parameter: SGD 0, Adagrad 1, Adam 2
   bool inputs_16_bits = false;         // of the dense layers' products: fp16 or bf16
   // For tables that do not give one.

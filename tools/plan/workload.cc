@@ -117,14 +117,16 @@ void Workload::AddCaches() {
 
 void Workload::AddDenseModel() {
   const PlanModel& model = spec.model;
-  const auto layer = [&](double in, double out) {
-    dense_parameters += (in + 1) * out;
-    dense_macs += in * out;
+  const auto map = [&](double count, double rows, double in, double out) {
+    const double macs = count * rows * in * out;
+    dense_parameters += count * (in + 1) * out;
+    dense_macs += macs;
     dense_sample_seconds +=
-        SecondsAt(kFlopsPerMac * in * out, hardware.LayerFlops(in, out, samples()));
-    activations += out;
+        SecondsAt(kFlopsPerMac * macs, hardware.LayerFlops(in, out, samples() * rows));
+    activations += count * rows * out;
     return out;
   };
+  const auto layer = [&](double in, double out) { return map(1, 1, in, out); };
   double bottom = static_cast<double>(model.dense_features);
   for (const int32_t size : model.bottom) bottom = layer(bottom, size);
   double features = 0;
@@ -148,7 +150,18 @@ void Workload::AddDenseModel() {
       }
     }
   }
+  if (model.top_inputs > 0) top = model.top_inputs;
   for (const int32_t size : model.top) top = layer(top, size);
+  for (const PlanPart& part : model.parts) {
+    if (part.outputs > 0) map(part.count, part.rows, part.inputs, part.outputs);
+    dense_parameters += part.count * part.parameters;
+    activations += part.count * part.activations;
+    const double macs = part.count * part.macs;
+    dense_macs += macs;
+    // Work on single vectors, like the dot interaction of short ones.
+    dense_sample_seconds +=
+        SecondsAt(kFlopsPerMac * macs, hardware.DotFlops(HardwareProfile::kDotShort, samples()));
+  }
 }
 
 double Workload::DenseSeconds(double count) const {

@@ -37,6 +37,13 @@ void BatchNormLayer::InitParameters(uint64_t /*seed*/, std::span<float> paramete
   std::fill_n(parameters.begin() + variance_offset(), columns(), 1.0f);
 }
 
+void BatchNormLayer::Describe(bool /*reads_embeddings*/, DenseLayers* layers) const {
+  layers->Add({.name = "batch_norm",
+               .parameters = num_parameters() - num_untrained(),
+               .macs = 4 * int64_t{options_.columns},  // two sums, then twice for each number
+               .activations = options_.columns});
+}
+
 template <typename Add>
 void BatchNormLayer::SumRows(const ExecContext& ctx, int64_t rows, const Add& add) {
   const size_t width = 2 * columns();

@@ -51,6 +51,7 @@ class BatchNormLayer : public Layer {
   int64_t num_parameters() const override { return 4 * int64_t{options_.columns}; }
   int64_t num_untrained() const override { return 2 * int64_t{options_.columns}; }
   void EndStep(float* parameters) override;
+  void Describe(bool reads_embeddings, DenseLayers* layers) const override;
   void InitParameters(uint64_t seed, std::span<float> parameters) const override;
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override;
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override;

@@ -84,6 +84,19 @@ void CinLayer::InitParameters(uint64_t seed, std::span<float> parameters) const 
   }
 }
 
+void CinLayer::Describe(bool /*reads_embeddings*/, DenseLayers* layers) const {
+  const int64_t dim = options_.fields.dim;
+  for (const Level& level : levels_) {
+    const int64_t products = level.rows_before * options_.fields.fields;
+    layers->Add({.name = "cin",
+                 .rows = dim,
+                 .inputs = products,
+                 .outputs = level.rows,
+                 .macs = dim * products,
+                 .activations = dim * products});
+  }
+}
+
 absl::Status CinLayer::Forward(const ExecContext& ctx, const LayerForward& pass) {
   const int64_t num_fields = options_.fields.fields;
   const int64_t dim = options_.fields.dim;

@@ -83,11 +83,16 @@ class DotInteractionLayer : public Layer {
 
 class FmLayer : public Layer {
  public:
-  explicit FmLayer(bool has_first_order) : has_first_order_(has_first_order) {}
+  FmLayer(int64_t fields_width, bool has_first_order)
+      : fields_width_(fields_width), has_first_order_(has_first_order) {}
   TensorShape output() const override { return {1, 1}; }
   LayerTraits traits() const override {
     // The op overwrites all columns of a field, so it needs fields without others between.
     return {.inputs_until = LayerPhase::kBackwardInputs};
+  }
+  void Describe(bool reads_embeddings, DenseLayers* layers) const override {
+    // The sum of the fields and that of their squares.
+    layers->Add({.name = "fm", .macs = 2 * fields_width_, .activations = 1});
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     if (pass.batch_size == 0) return absl::OkStatus();
@@ -132,6 +137,7 @@ class FmLayer : public Layer {
             .output = output};
   }
 
+  const int64_t fields_width_;
   const bool has_first_order_;
   std::vector<float> column_;
 };
@@ -151,6 +157,9 @@ class InnerProductsLayer : public Layer {
   }
   TensorShape output() const override { return {1, Half(fields_.fields, fields_.fields - 1)}; }
   LayerTraits traits() const override { return {.inputs_until = LayerPhase::kBackwardInputs}; }
+  void Describe(bool reads_embeddings, DenseLayers* layers) const override {
+    layers->interaction = "dot";
+  }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     if (pass.batch_size == 0) return absl::OkStatus();
     HOTROW_RETURN_IF_ERROR(DotInteraction(ctx, Args(pass.batch_size, pass.inputs)));
@@ -194,6 +203,11 @@ class OuterProductLayer : public Layer {
   TensorShape output() const override { return {1, Half(fields_.dim, fields_.dim + 1)}; }
   LayerTraits traits() const override {
     return {.strided_fields = true, .inputs_until = LayerPhase::kBackwardInputs};
+  }
+  void Describe(bool reads_embeddings, DenseLayers* layers) const override {
+    layers->Add({.name = "outer_product",
+                 .macs = fields_.width() + output().width(),
+                 .activations = output().width()});
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
@@ -278,7 +292,8 @@ GraphValue AddFm(ModelGraph& graph, std::string_view name, GraphValue fields,
   if (graph.shape(fields).dim < (has_first_order ? 2 : 1)) {
     return FailSize(graph, name, "there is no column for a vector");
   }
-  return graph.AddLayer(name, std::make_unique<FmLayer>(has_first_order), {fields});
+  return graph.AddLayer(
+      name, std::make_unique<FmLayer>(graph.shape(fields).width(), has_first_order), {fields});
 }
 
 GraphValue AddInnerProducts(ModelGraph& graph, std::string_view name, GraphValue fields) {

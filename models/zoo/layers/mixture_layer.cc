@@ -33,6 +33,10 @@ class MixtureLayer : public Layer {
   TensorShape output() const override { return {1, static_cast<int32_t>(dim_)}; }
   LayerTraits traits() const override { return {.inputs_until = LayerPhase::kBackwardInputs}; }
 
+  void Describe(bool reads_embeddings, DenseLayers* layers) const override {
+    layers->Add({.name = "mixture", .macs = experts_ * dim_, .activations = dim_});
+  }
+
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     ForRows(ctx, pass.batch_size, pass.inputs[0], [&](int64_t r, const std::vector<float>& shares) {
       const float* x = RowOf(pass.inputs[1], r);

@@ -23,7 +23,7 @@ GraphValue AddNormedMlp(ModelGraph& graph, const std::string& name, GraphValue x
     linear.first_layer_id = options.first_layer_id + static_cast<int32_t>(l);
     x = graph.AddLayer(
         absl::StrCat(name, ".", l),
-        MlpLayer::Create(linear, graph.ctx(), last ? spec.sizes : std::vector<int32_t>()), {x});
+        MlpLayer::Create(linear, graph.ctx(), last ? options.sizes : std::vector<int32_t>()), {x});
     if (last && !spec.relu_on_output) break;
     x = graph.AddLayer(absl::StrCat(name, ".norm", l),
                        std::make_unique<BatchNormLayer>(
@@ -63,7 +63,16 @@ LayerTraits MlpLayer::traits() const {
 }
 
 void MlpLayer::Describe(bool reads_embeddings, DenseLayers* layers) const {
-  if (!described_.empty()) (reads_embeddings ? layers->top : layers->bottom) = described_;
+  if (described_.empty()) return;
+  std::vector<int32_t>& sizes = reads_embeddings ? layers->top : layers->bottom;
+  if (sizes.empty()) {
+    sizes.assign(described_.begin() + 1, described_.end());
+    if (reads_embeddings) layers->top_inputs = described_.front();
+    return;
+  }
+  for (size_t l = 1; l < described_.size(); ++l) {
+    layers->Add({.name = "mlp", .inputs = described_[l - 1], .outputs = described_[l]});
+  }
 }
 
 GraphValue AddMlp(ModelGraph& graph, std::string_view name, GraphValue x, const MlpSpec& spec) {
@@ -83,7 +92,7 @@ GraphValue AddMlp(ModelGraph& graph, std::string_view name, GraphValue x, const 
   options.precision = graph.options().precision;
   options.tf32 = graph.options().tf32;
   if (!spec.batch_norm) {
-    return graph.AddLayer(name, MlpLayer::Create(options, graph.ctx(), spec.sizes), {x});
+    return graph.AddLayer(name, MlpLayer::Create(options, graph.ctx(), options.sizes), {x});
   }
   return AddNormedMlp(graph, std::string(name), x, spec, options);
 }

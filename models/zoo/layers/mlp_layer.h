@@ -28,8 +28,8 @@ struct MlpSpec {
 // Of the MLP that gives the logit.
 MlpSpec OverArchOf(const ModelOptions& options);
 
-// An Mlp as a part of a graph, on the CPU or a GPU. described: the layer outputs that the planner
-// is told of; none: it is not told of this part.
+// An Mlp as a part of a graph, on the CPU or a GPU. described: the sizes that the planner is told
+// of, as MlpOptions::sizes; none: it is not told of this part.
 class MlpLayer : public NetworkLayer<Mlp> {
  public:
   static absl::StatusOr<std::unique_ptr<MlpLayer>> Create(const MlpOptions& options,
@@ -38,7 +38,7 @@ class MlpLayer : public NetworkLayer<Mlp> {
 
   TensorShape output() const override { return {1, network().output_size()}; }
   LayerTraits traits() const override;
-  // As bottom or, where it reads embeddings, as top.
+  // As bottom or, where it reads embeddings, as top; if there is one already, as parts.
   void Describe(bool reads_embeddings, DenseLayers* layers) const override;
 
  private:

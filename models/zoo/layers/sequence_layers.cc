@@ -100,6 +100,19 @@ void TargetAttentionLayer::InitParameters(uint64_t seed, std::span<float> parame
   mlp_->InitParameters(seed, parameters);
 }
 
+void TargetAttentionLayer::Describe(bool /*reads_embeddings*/, DenseLayers* layers) const {
+  const int64_t pair = 4 * dim();
+  int64_t inputs = pair;
+  for (const int32_t size : options_.sizes) {
+    layers->Add(
+        {.name = "attention", .rows = options_.max_length, .inputs = inputs, .outputs = size});
+    inputs = size;
+  }
+  layers->Add({.name = "attention",
+               .macs = options_.max_length * (pair + dim()),
+               .activations = options_.max_length * pair + dim()});
+}
+
 Mlp::BackwardArgs TargetAttentionLayer::ArgsOf(const LayerBackward& pass) {
   return {.parameters = pass.parameters,
           .dy = relevance_gradients_.data(),
@@ -224,14 +237,15 @@ GraphValue AddTargetAttention(ModelGraph& graph, std::string_view name, int32_t 
         absl::InvalidArgumentError(absl::StrCat(flag, ": every layer needs a size of at least 1")));
   }
   sizes.push_back(1);
-  const int64_t max_rows =
-      options.max_batch_size * options.max_lengths[static_cast<size_t>(sequence)];
+  const int64_t max_length = options.max_lengths[static_cast<size_t>(sequence)];
+  const int64_t max_rows = options.max_batch_size * max_length;
   const auto num_layers = static_cast<int32_t>(sizes.size());
   return graph.AddLayer(
       name,
       TargetAttentionLayer::Create({.sequence = sequence,
                                     .dim = options.table_columns,
                                     .max_rows = std::max<int64_t>(max_rows, 1),
+                                    .max_length = max_length,
                                     .sizes = std::move(sizes),
                                     .mlp = {.seed = options.seed,
                                             .first_layer_id = graph.TakeLayerIds(num_layers),

@@ -36,6 +36,7 @@ class TargetAttentionLayer : public Layer {
     int32_t sequence = 0;
     int32_t dim = 0;             // D
     int64_t max_rows = 0;        // of a batch
+    int64_t max_length = 0;      // of a sample, which the planner is told
     std::vector<int32_t> sizes;  // outputs of the MLP; the last one is 1
     MlpOptions mlp;              // what else it is told
   };
@@ -47,6 +48,7 @@ class TargetAttentionLayer : public Layer {
   LayerTraits traits() const override;
   int64_t num_parameters() const override { return mlp_->num_parameters(); }
   void InitParameters(uint64_t seed, std::span<float> parameters) const override;
+  void Describe(bool reads_embeddings, DenseLayers* layers) const override;
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override;
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override;
   absl::Status BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) override;
