@@ -17,6 +17,8 @@ constexpr char kExamples[] =
     "      learns synthetic data with all defaults: version 2, stacked, full matrices\n"
     "  dcn --dcn_num_layers=2 --dcn_low_rank_dim=64 --dcn_structure=parallel\n"
     "      two cross layers of rank 64 beside the MLP\n"
+    "  dcn --dcn_low_rank_dim=32 --dcn_num_experts=4\n"
+    "      cross layers that mix four experts of rank 32 each\n"
     "  dcn --dcn_version=1 --cache_bytes=min --report=run.json\n"
     "      version 1 through the smallest cache that works; figures and hashes to run.json\n";
 
@@ -26,6 +28,10 @@ void AddFlags(DcnOptions* options, FlagSet* set) {
   set->Add("dcn_num_layers", IntFlag(&options->num_cross_layers, 1, 64), "cross layers");
   set->Add("dcn_low_rank_dim", IntFlag(&options->low_rank_dim, 0, 1 << 20),
            "rank of the matrices of version 2; 0: full matrices");
+  set->Add(
+      "dcn_num_experts", IntFlag(&options->num_experts, 1, 1024),
+      "experts of each cross layer, which a gate mixes, each of rank --dcn_low_rank_dim; 1: no "
+      "gate");
   set->Add("dcn_structure",
            WordFlag<DcnStructure>(
                "WORD", &options->structure,

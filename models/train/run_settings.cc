@@ -37,7 +37,7 @@ const std::string* Find(const Settings& in, std::string_view name) {
 
 // Flags of models that came later, with the value of older checkpoints.
 constexpr std::pair<std::string_view, std::string_view> kYoungerModelFlags[] = {
-    {"interaction", "dot"}, {"batch_norm", "false"}};
+    {"interaction", "dot"}, {"batch_norm", "false"}, {"dcn_num_experts", "1"}};
 
 // Adds the settings that are younger than the checkpoint, with the values that it stands for.
 Settings WithYoungerSettings(const Settings& saved, const Settings& here) {

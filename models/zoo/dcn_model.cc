@@ -47,6 +47,20 @@ absl::Status DcnOptions::Validate() const {
         absl::StrCat("--dcn_low_rank_dim=", low_rank_dim, " must be at least 0 and at most ", width,
                      ", the number of features that are crossed; 0 takes full matrices"));
   }
+  if (num_experts < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dcn_num_experts must be at least 1, is ", num_experts));
+  }
+  if (num_experts > 1 && low_rank_dim == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dcn_num_experts=", num_experts,
+                     ": experts are matrices of low rank; set --dcn_low_rank_dim"));
+  }
+  if (int64_t{num_experts} * low_rank_dim > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("--dcn_num_experts=", num_experts,
+                                                   " times --dcn_low_rank_dim=", low_rank_dim,
+                                                   " is more than 2^31 - 1; lower one of them"));
+  }
   return CheckLogitLayerSizes("--over_arch_layer_sizes", over_arch_layer_sizes);
 }
 
@@ -71,7 +85,8 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DcnModel::Create(const DcnOptions& o
       AddCross(g, "cross", x0,
                {.kind = options.version == 1 ? CrossKind::kVector : CrossKind::kMatrix,
                 .num_layers = options.num_cross_layers,
-                .rank = options.low_rank_dim});
+                .rank = options.low_rank_dim,
+                .num_experts = options.num_experts});
   const bool parallel = options.structure == DcnStructure::kParallel;
   if (parallel) g.AddLogit(AddLinear(g, "cross_logit", crossed));
   g.AddLogit(AddMlp(g, "over", parallel ? x0 : crossed, OverArchOf(options)));

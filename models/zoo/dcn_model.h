@@ -18,6 +18,7 @@ struct DcnOptions : ModelOptions {
   int32_t version = 2;  // 1: cross layers with a vector each; 2: with a matrix each
   int32_t num_cross_layers = 3;
   int32_t low_rank_dim = 0;  // of the matrices, in [0, width of x_0]; 0: full; version 2 only
+  int32_t num_experts = 1;   // of each cross layer; above 1: matrices with a rank
   DcnStructure structure = DcnStructure::kStacked;
   // Output sizes of the bottom MLP's layers, which may end in any size; without layers the dense
   // features enter x_0 as they are. Not read without dense features (I = 0): there is no bottom MLP
@@ -37,8 +38,8 @@ struct DcnOptions : ModelOptions {
 // The over MLP is the deep part with that last linear layer; in the parallel structure the weights
 // of x_L are kept apart from those of h.
 //
-// Parts: "bottom", an MLP, if there is one; "cross"; in the parallel structure "cross_logit", the
-// weights of x_L [W]; "over", an MLP.
+// Parts: "bottom", an MLP, if there is one; "cross", or with experts those of AddCross; in the
+// parallel structure "cross_logit", the weights of x_L [W]; "over", an MLP.
 class DcnModel {
  public:
   static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DcnOptions& options);

@@ -1,10 +1,13 @@
 #include "models/zoo/dcn_model.h"
 
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "models/zoo/layers/cross_layer.h"
+#include "models/zoo/layers/mixture_layer.h"
 #include "tests/models/ctr_model_contract.h"
 #include "tests/models/model_test_util.h"
 #include "tests/support/status_matchers.h"
@@ -39,6 +42,8 @@ std::vector<DcnOptions> AllKinds() {
       all.push_back(options);
       options.low_rank_dim = 3;
       all.push_back(options);
+      options.num_experts = 2;
+      all.push_back(options);
     }
   }
   return all;
@@ -47,7 +52,8 @@ std::vector<DcnOptions> AllKinds() {
 std::string Name(const DcnOptions& o) {
   return std::string(o.structure == DcnStructure::kStacked ? "Stacked" : "Parallel") +
          (o.dense_arch_layer_sizes.empty() ? "" : "Bottom") + "V" + std::to_string(o.version) +
-         (o.low_rank_dim == 0 ? "" : "Rank" + std::to_string(o.low_rank_dim));
+         (o.low_rank_dim == 0 ? "" : "Rank" + std::to_string(o.low_rank_dim)) +
+         (o.num_experts == 1 ? "" : "Experts" + std::to_string(o.num_experts));
 }
 
 std::unique_ptr<GraphModel> NewModel(const DcnOptions& options) {
@@ -92,6 +98,54 @@ std::vector<double> Crossed(const CrossNetwork& cross, const DcnOptions& o,
   return x;
 }
 
+const GatedMapsLayer& ExpertsOf(const GraphModel& model, int32_t layer) {
+  return dynamic_cast<const GatedMapsLayer&>(
+      *model.FindPart(absl::StrCat("cross", layer, ".experts")).layer);
+}
+
+// x_L of one sample with experts: a sum of theirs, as the paper has it, of columns of U.
+std::vector<double> CrossedByExperts(const GraphModel& model, const DcnOptions& o,
+                                     const double* parameters, const std::vector<double>& x0) {
+  const size_t width = x0.size();
+  const auto rank = static_cast<size_t>(o.low_rank_dim);
+  const auto experts = static_cast<size_t>(o.num_experts);
+  std::vector<double> x = x0;
+  for (int32_t l = 0; l < o.num_cross_layers; ++l) {
+    const std::string layer = absl::StrCat("cross", l);
+    const auto map = [&](const char* part, int32_t outputs, bool relu) {
+      return test::MlpReference(model, layer + part, {outputs}, parameters, x, relu);
+    };
+    const std::vector<double> hidden = map(".down", o.num_experts * o.low_rank_dim, true);
+    std::vector<double> shares = map(".gate", o.num_experts, false);
+    double sum = 0;
+    for (double& share : shares) sum += share = std::exp(share);
+    const GraphModel::Part up = model.FindPart(layer + ".up");
+    const Mlp& of_up = *test::FindMlp(model, layer + ".up");
+    std::vector<double> next = x;
+    for (size_t e = 0; e < experts; ++e) {
+      const auto expert = static_cast<int64_t>(e);
+      const std::vector<double> mapped =
+          test::MlpReference(ExpertsOf(model, l).map(expert), {o.low_rank_dim},
+                             parameters + model.FindPart(layer + ".experts").offset +
+                                 ExpertsOf(model, l).offset(expert),
+                             {hidden.begin() + static_cast<int64_t>(e * rank),
+                              hidden.begin() + static_cast<int64_t>((e + 1) * rank)},
+                             true);
+      for (size_t i = 0; i < width; ++i) {
+        double t = parameters[up.offset + of_up.bias_offset(0) + static_cast<int64_t>(i)];
+        for (size_t k = 0; k < rank; ++k) {
+          t += parameters[up.offset + of_up.weight_offset(0) +
+                          static_cast<int64_t>((i * experts + e) * rank + k)] *
+               mapped[k];
+        }
+        next[i] += shares[e] / sum * x0[i] * t;
+      }
+    }
+    x = std::move(next);
+  }
+  return x;
+}
+
 double ReferenceLogit(const GraphModel& model, const DcnOptions& o, const double* parameters,
                       const float* dense, const double* embeddings) {
   std::vector<double> x0(dense, dense + o.num_dense);
@@ -100,7 +154,9 @@ double ReferenceLogit(const GraphModel& model, const DcnOptions& o, const double
   }
   x0.insert(x0.end(), embeddings, embeddings + o.num_sparse * o.embedding_dim);
   const std::vector<double> crossed =
-      Crossed(CrossOf(model), o, parameters + model.FindPart("cross").offset, x0);
+      o.num_experts > 1
+          ? CrossedByExperts(model, o, parameters, x0)
+          : Crossed(CrossOf(model), o, parameters + model.FindPart("cross").offset, x0);
   const auto over = [&](const std::vector<double>& x) {
     return test::MlpReference(model, "over", o.over_arch_layer_sizes, parameters, x, false)[0];
   };
@@ -113,11 +169,20 @@ double ReferenceLogit(const GraphModel& model, const DcnOptions& o, const double
   return logit;
 }
 
-test::Ranges Layers(const GraphModel& model, DcnStructure structure) {
+test::Ranges Layers(const GraphModel& model, const DcnOptions& o) {
   test::RangesFromEnd layers(model);
   layers.AddMlp("over");
-  if (structure == DcnStructure::kParallel) layers.Add(model.FindPart("cross_logit").offset);
-  layers.AddLayers("cross", CrossOf(model), SmallOptions().num_cross_layers);
+  if (o.structure == DcnStructure::kParallel) layers.Add(model.FindPart("cross_logit").offset);
+  if (o.num_experts == 1) layers.AddLayers("cross", CrossOf(model), o.num_cross_layers);
+  for (int32_t l = o.num_experts == 1 ? 0 : o.num_cross_layers; l-- > 0;) {
+    layers.AddMlp(absl::StrCat("cross", l, ".up"));
+    for (int64_t e = o.num_experts; e-- > 0;) {
+      layers.Add(model.FindPart(absl::StrCat("cross", l, ".experts")).offset +
+                 ExpertsOf(model, l).offset(e));
+    }
+    layers.AddMlp(absl::StrCat("cross", l, ".gate"));
+    layers.AddMlp(absl::StrCat("cross", l, ".down"));
+  }
   layers.AddMlp("bottom");
   return layers.ranges();
 }
@@ -125,11 +190,11 @@ test::Ranges Layers(const GraphModel& model, DcnStructure structure) {
 // Biases of cross layers and the weights of x_L.
 void Randomize(const DcnOptions& options, GraphModel& model, RandomStream& random) {
   const auto fill = [&](int64_t offset) {
-    for (int64_t i = 0; i < CrossOf(model).width(); ++i) {
+    for (int64_t i = 0; i < options.InputWidth(); ++i) {
       model.parameters()[static_cast<size_t>(offset + i)] = 0.3f * random.Normal();
     }
   };
-  for (int32_t l = 0; l < options.num_cross_layers; ++l) {
+  for (int32_t l = 0; l < options.num_cross_layers && options.num_experts == 1; ++l) {
     fill(model.FindPart("cross").offset + CrossOf(model).bias_offset(l));
   }
   if (options.structure == DcnStructure::kParallel) fill(model.FindPart("cross_logit").offset);
@@ -138,7 +203,7 @@ void Randomize(const DcnOptions& options, GraphModel& model, RandomStream& rando
 test::CtrModelKind Kind(const DcnOptions& base) {
   return test::KindOf<DcnModel, DcnOptions>(
       Name(base), int64_t{base.num_sparse} * base.embedding_dim, base, ReferenceLogit,
-      [base](const GraphModel& model) { return Layers(model, base.structure); },
+      [base](const GraphModel& model) { return Layers(model, base); },
       [base](GraphModel& model, RandomStream& random) { Randomize(base, model, random); });
 }
 
@@ -172,6 +237,9 @@ TEST(DcnModelTest, OddSizesMatchTheReference) {
     options.low_rank_dim = 1;
     test::CheckAgainstReference(Kind(options), {.num_dense = 1, .over_arch_layer_sizes = {5, 3, 1}},
                                 1, 5);
+    options.num_experts = 5;
+    test::CheckAgainstReference(Kind(options), {.num_dense = 1, .over_arch_layer_sizes = {5, 1}}, 3,
+                                5);
   }
 }
 
@@ -190,8 +258,9 @@ TEST(DcnModelTest, PartsLieOneAfterTheOther) {
     const bool has_bottom = !options.dense_arch_layer_sizes.empty();
     EXPECT_EQ(options.InputWidth(), (has_bottom ? 5 : 4) + 6);
     const Mlp& over = *test::FindMlp(*model, "over");
-    EXPECT_EQ(CrossOf(*model).width(), options.InputWidth());
     EXPECT_EQ(over.input_size(), options.InputWidth());
+    if (options.num_experts > 1) continue;  // its parts are told by Layers()
+    EXPECT_EQ(CrossOf(*model).width(), options.InputWidth());
     const int64_t cross_offset = model->FindPart("cross").offset;
     EXPECT_EQ(cross_offset, has_bottom ? test::FindMlp(*model, "bottom")->num_parameters() : 0);
     const int64_t cross_end = cross_offset + CrossOf(*model).num_parameters();
@@ -219,6 +288,10 @@ TEST(DcnModelTest, NamesTheFlagWhenOptionsDoNotFit) {
                 o->low_rank_dim = 2;
               }),
               ::testing::AllOf(HasSubstr("--dcn_low_rank_dim=2"), HasSubstr("--dcn_version=2")));
+  EXPECT_THAT(error([](DcnOptions* o) { o->num_experts = 0; }), HasSubstr("--dcn_num_experts"));
+  EXPECT_THAT(
+      error([](DcnOptions* o) { o->num_experts = 2; }),
+      ::testing::AllOf(HasSubstr("--dcn_num_experts=2"), HasSubstr("set --dcn_low_rank_dim")));
   EXPECT_THAT(error([](DcnOptions* o) { o->dense_arch_layer_sizes = {0}; }),
               HasSubstr("--dense_arch_layer_sizes=0"));
   EXPECT_THAT(error([](DcnOptions* o) {

@@ -85,6 +85,7 @@ TEST(ModelCliTest, EveryKindOfDcnLearns) {
        std::vector<std::vector<std::string>>{{"--dcn_version=1"},
                                              {"--dcn_version=2"},
                                              {"--dcn_low_rank_dim=4", "--dcn_num_layers=2"},
+                                             {"--dcn_low_rank_dim=4", "--dcn_num_experts=2"},
                                              {"--dcn_version=1", "--dcn_structure=parallel"},
                                              {"--dcn_structure=parallel"},
                                              {"--dense_arch_layer_sizes=16-8", "--dropout=0.1"}}) {
@@ -150,6 +151,18 @@ TEST(ModelCliTest, SavedSpecsHaveTheDenseModel) {
   EXPECT_EQ(dcn["cross_rank"], 4);
   EXPECT_EQ(dcn["dense_optimizer"], "adam");
   EXPECT_EQ(model(kDcn, {"--dcn_version=1"})["cross_rank"], 1);
+  const nlohmann::json mixed =
+      model(kDcn, {"--dcn_low_rank_dim=4", "--dcn_num_experts=2", "--dcn_num_layers=1"});
+  EXPECT_EQ(mixed["interaction"], "concat");
+  EXPECT_EQ(mixed["top"], nlohmann::json({8}));
+  EXPECT_EQ(mixed["parts"], nlohmann::json::parse(R"([
+              {"name": "mlp", "inputs": 26, "outputs": 2},
+              {"name": "gated_map", "count": 2, "inputs": 4, "outputs": 4, "macs": 4,
+               "activations": 4},
+              {"name": "mlp", "inputs": 8, "outputs": 26},
+              {"name": "crossing", "macs": 26, "activations": 26},
+              {"name": "mlp", "inputs": 26, "outputs": 16},
+              {"name": "mlp", "inputs": 16, "outputs": 1}])"));
   const nlohmann::json pnn = model(kPnn, {"--batch_norm"});
   EXPECT_EQ(pnn["interaction"], "dot");
   EXPECT_EQ(pnn["top_inputs"], 3 * 8 + 2 + 3);
@@ -238,7 +251,8 @@ TEST(ModelCliTest, HelpNamesTheProgramAndItsFlags) {
   EXPECT_EQ(dcn.exit_code, 0);
   for (const char* const text :
        {"Usage: dcn", "--dcn_version=", "--dcn_num_layers=", "--dcn_low_rank_dim=",
-        "--dcn_structure=", "stacked", "parallel", "--dense_arch_layer_sizes=", "Exit status"}) {
+        "--dcn_num_experts=", "--dcn_structure=", "stacked", "parallel",
+        "--dense_arch_layer_sizes=", "Exit status"}) {
     EXPECT_THAT(dcn.out, HasSubstr(text));
   }
 }

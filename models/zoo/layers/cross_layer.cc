@@ -1,10 +1,95 @@
 #include "models/zoo/layers/cross_layer.h"
 
+#include <algorithm>
+#include <limits>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "models/zoo/layers/mixture_layer.h"
+#include "models/zoo/layers/mlp_layer.h"
 
 namespace hotrow {
+namespace {
+
+// A row is a microsecond or less of work.
+constexpr int64_t kChunkRows = 64;
+
+// x_0, t, x -> x_0 o t + x, of equal numbers of columns.
+class CrossingLayer : public Layer {
+ public:
+  explicit CrossingLayer(int32_t width) : width_(width) {}
+  TensorShape output() const override { return {1, width_}; }
+  LayerTraits traits() const override { return {.inputs_until = LayerPhase::kBackwardInputs}; }
+  void Describe(bool /*reads_embeddings*/, DenseLayers* layers) const override {
+    layers->Add({.name = "crossing", .macs = width_, .activations = width_});
+  }
+
+  absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
+    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const float* const x0 = RowOf(pass.inputs[0], r);
+        const float* const t = RowOf(pass.inputs[1], r);
+        const float* const x = RowOf(pass.inputs[2], r);
+        float* const y = RowOf(pass.output, r);
+        for (int32_t i = 0; i < width_; ++i) y[i] = x0[i] * t[i] + x[i];
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
+    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const float* const dy = RowOf(pass.output_gradient, r);
+        for (size_t of = 0; of < 3; ++of) {
+          if (pass.input_gradients[of].data == nullptr) continue;
+          float* const dx = RowOf(pass.input_gradients[of], r);
+          if (of == 2) {
+            std::copy_n(dy, width_, dx);
+            continue;
+          }
+          const float* const factor = RowOf(pass.inputs[1 - of], r);
+          for (int32_t i = 0; i < width_; ++i) dx[i] = dy[i] * factor[i];
+        }
+      }
+    });
+    return absl::OkStatus();
+  }
+
+ private:
+  static float* RowOf(const TensorView& view, int64_t r) { return view.data + r * view.row_stride; }
+
+  const int32_t width_;
+};
+
+GraphValue AddCrossMixture(ModelGraph& graph, std::string_view name, GraphValue x0,
+                           const CrossSpec& spec) {
+  const int32_t width = static_cast<int32_t>(graph.shape(x0).width());
+  const int64_t hidden = int64_t{spec.num_experts} * spec.rank;
+  if (spec.kind != CrossKind::kMatrix || hidden < 1 ||
+      hidden > std::numeric_limits<int32_t>::max()) {
+    return graph.Fail(absl::InvalidArgumentError(
+        absl::StrCat(std::string(name), ": ", spec.num_experts, " experts of rank ", spec.rank,
+                     " need matrices of a rank, and 2^31 - 1 columns at most")));
+  }
+  GraphValue x = x0;
+  for (int32_t l = 0; l < spec.num_layers; ++l) {
+    const std::string layer = absl::StrCat(std::string(name), l);
+    const GraphValue down =
+        AddMlp(graph, layer + ".down", x,
+               {.sizes = {static_cast<int32_t>(hidden)}, .relu_on_output = true});
+    const GraphValue gate = AddMlp(graph, layer + ".gate", x, {.sizes = {spec.num_experts}});
+    const GraphValue experts = AddGatedMaps(graph, layer + ".experts", gate, down);
+    const GraphValue up = AddMlp(graph, layer + ".up", experts, {.sizes = {width}});
+    x = graph.AddLayer(layer, std::make_unique<CrossingLayer>(width), {x0, up, x});
+  }
+  return x;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<CrossLayer>> CrossLayer::Create(const CrossNetworkOptions& options) {
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<CrossNetwork> cross, CrossNetwork::Create(options));
@@ -25,6 +110,7 @@ void CrossLayer::Describe(bool reads_embeddings, DenseLayers* layers) const {
 
 GraphValue AddCross(ModelGraph& graph, std::string_view name, GraphValue x, const CrossSpec& spec) {
   if (!graph.ok()) return {};
+  if (spec.num_experts > 1) return AddCrossMixture(graph, name, x, spec);
   CrossNetworkOptions options;
   options.kind = spec.kind;
   options.width = static_cast<int32_t>(graph.shape(x).width());
