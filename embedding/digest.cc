@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -5,14 +6,56 @@
 
 #include "base/buffer.h"
 #include "base/hash.h"
+#include "base/math.h"
 #include "base/status_macros.h"
 #include "embedding/digest_impl.h"
 #include "ops/pooled_lookup.h"
 #include "ops/row_layout.h"
 
 namespace hotrow::internal {
+namespace {
 
-absl::StatusOr<std::vector<TableDigest>> DigestRows(const EmbeddingCollectionOptions& options,
+// Of copies that are made at a time: a row may have missed so many steps that it is worth a thread.
+constexpr int64_t kCopiedBytes = int64_t{4} << 20;
+
+// Calls fn(key, row) for a copy of each row of a store that `wanted` says, a number of them at a
+// time, after they have made up for what they have missed. Copies are aligned.
+template <typename Wanted, typename Function>
+absl::Status ForEachCaughtUp(const ExecContext& ctx, int64_t row_bytes_max, const TableDecay& decay,
+                             RowStore* store, const Wanted& wanted, const Function& fn) {
+  const int64_t stride = RoundUp(row_bytes_max, kBufferAlignment);
+  const int64_t rows_max = std::max<int64_t>(kCopiedBytes / stride, 1);
+  HOTROW_ASSIGN_OR_RETURN(HostBuffer<std::byte> copies,
+                          HostBuffer<std::byte>::Create(rows_max * stride, HugePages::kTry));
+  std::vector<RowKey> keys;
+  std::vector<std::byte*> rows;
+  std::vector<size_t> sizes;
+  const auto pass_on = [&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(decay.CatchUpCopies(ctx, keys, rows));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      HOTROW_RETURN_IF_ERROR(fn(keys[i], std::span<const std::byte>(rows[i], sizes[i])));
+    }
+    keys.clear();
+    rows.clear();
+    sizes.clear();
+    return absl::OkStatus();
+  };
+  HOTROW_RETURN_IF_ERROR(
+      store->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+        if (!wanted(key)) return absl::OkStatus();
+        rows.push_back(copies.data() + std::ssize(rows) * stride);
+        std::memcpy(rows.back(), row.data(), row.size());
+        keys.push_back(key);
+        sizes.push_back(row.size());
+        return std::ssize(rows) < rows_max ? absl::OkStatus() : pass_on();
+      }));
+  return pass_on();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
+                                                    const EmbeddingCollectionOptions& options,
                                                     const Plan& plan, const TableDecay& decay,
                                                     RowStore* store) {
   std::vector<TableDigest> tables(options.tables.size());
@@ -25,33 +68,24 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const EmbeddingCollectionOpt
     out.row_bytes = table.layout.row_bytes;
     payload_bytes[table.config] = table.layout.payload_bytes;
   }
-  HostBuffer<std::byte> copy;
-  if (decay.any()) {
-    // The classes are in order of width.
-    HOTROW_ASSIGN_OR_RETURN(copy, HostBuffer<std::byte>::Create(plan.classes.back().row_bytes));
-  }
-  HOTROW_RETURN_IF_ERROR(
-      store->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
-        TableDigest& out = tables[key.table];
-        if (decay.any()) {
-          std::memcpy(copy.data(), row.data(), row.size());
-          HOTROW_RETURN_IF_ERROR(decay.CatchUpCopy(key, copy.data()));
-          row = {copy.data(), row.size()};
-        }
-        out.rows += 1;
-        out.hash += HashBytes(key.key, key.table, row.first(payload_bytes[key.table]));
-        return absl::OkStatus();
-      }));
+  const auto add = [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+    TableDigest& out = tables[key.table];
+    out.rows += 1;
+    out.hash += HashBytes(key.key, key.table, row.first(payload_bytes[key.table]));
+    return absl::OkStatus();
+  };
+  // The classes are in order of width.
+  HOTROW_RETURN_IF_ERROR(decay.any() ? ForEachCaughtUp(
+                                           ctx, plan.classes.back().row_bytes, decay, store,
+                                           [](const RowKey&) { return true; }, add)
+                                     : store->Iterate(add));
   return tables;
 }
 
-absl::Status ForEachRowOf(const PlannedTable& table, const TableDecay& decay, RowStore* store,
-                          const RowFunction& fn) {
+absl::Status ForEachRowOf(const ExecContext& ctx, const PlannedTable& table,
+                          const TableDecay& decay, RowStore* store, const RowFunction& fn) {
   const RowLayout& layout = table.layout;
   std::vector<float> weights(static_cast<size_t>(layout.dim));
-  HOTROW_ASSIGN_OR_RETURN(HostBuffer<std::byte> aligned,
-                          HostBuffer<std::byte>::Create(layout.row_bytes));
-  const std::byte* const here = aligned.data();
   constexpr int64_t kOffsets[] = {0, 1};
   constexpr int32_t kLookups[] = {0};
   const JaggedFeature feature = {.dim = layout.dim,
@@ -59,17 +93,18 @@ absl::Status ForEachRowOf(const PlannedTable& table, const TableDecay& decay, Ro
                                  .data = weights.data(),
                                  .stride = layout.dim,
                                  .precision = layout.precision};
-  return store->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
-    if (key.table != static_cast<uint32_t>(table.config)) return absl::OkStatus();
-    std::memcpy(aligned.data(), row.data(), row.size());
-    HOTROW_RETURN_IF_ERROR(decay.CatchUpCopy(key, aligned.data()));
-    HOTROW_RETURN_IF_ERROR(PooledLookup(ExecContext(), {.features = {&feature, 1},
-                                                        .batch_size = 1,
-                                                        .offsets = kOffsets,
-                                                        .inverse = kLookups,
-                                                        .rows = &here}));
-    return fn(key.key, weights);
-  });
+  return ForEachCaughtUp(
+      ctx, layout.row_bytes, decay, store,
+      [&](const RowKey& key) { return key.table == static_cast<uint32_t>(table.config); },
+      [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+        const std::byte* const here = row.data();
+        HOTROW_RETURN_IF_ERROR(PooledLookup(ExecContext(), {.features = {&feature, 1},
+                                                            .batch_size = 1,
+                                                            .offsets = kOffsets,
+                                                            .inverse = kLookups,
+                                                            .rows = &here}));
+        return fn(key.key, weights);
+      });
 }
 
 absl::Status SumOverRanks(RowShuffle* shuffle, std::vector<TableDigest>* tables) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/exec_context.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/digest.h"
 #include "embedding/options.h"
@@ -18,13 +19,15 @@
 namespace hotrow::internal {
 
 // Counts and hashes all rows of a store, table by table, as they would be if they were settled.
-absl::StatusOr<std::vector<TableDigest>> DigestRows(const EmbeddingCollectionOptions& options,
+// ctx: for what they have missed.
+absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
+                                                    const EmbeddingCollectionOptions& options,
                                                     const Plan& plan, const TableDecay& decay,
                                                     RowStore* store);
 // Calls fn with the weights of each row of one table, likewise.
 using RowFunction = std::function<absl::Status(uint64_t key, std::span<const float> weights)>;
-absl::Status ForEachRowOf(const PlannedTable& table, const TableDecay& decay, RowStore* store,
-                          const RowFunction& fn);
+absl::Status ForEachRowOf(const ExecContext& ctx, const PlannedTable& table,
+                          const TableDecay& decay, RowStore* store, const RowFunction& fn);
 // Makes them those of all ranks. Collective.
 absl::Status SumOverRanks(RowShuffle* shuffle, std::vector<TableDigest>* tables);
 

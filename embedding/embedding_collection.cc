@@ -603,7 +603,7 @@ absl::Status EmbeddingCollection::ForEachRow(
   HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("ForEachRow", table));
   HOTROW_RETURN_IF_ERROR(Flush());
   const StepPipeline::Pause pause(c.prefetcher->pipeline());
-  return internal::ForEachRowOf(c.plan.tables[position], *c.decay, c.tiers->store(), fn);
+  return internal::ForEachRowOf(c.ctx, c.plan.tables[position], *c.decay, c.tiers->store(), fn);
 }
 
 absl::Status EmbeddingCollection::Erase(std::string_view table, std::span<const uint64_t> keys) {
@@ -681,8 +681,8 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
   CollectionDigest digest;
   const auto own = [&]() -> absl::Status {
     HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
-    HOTROW_ASSIGN_OR_RETURN(digest.tables,
-                            internal::DigestRows(c.options, c.plan, *c.decay, c.tiers->store()));
+    HOTROW_ASSIGN_OR_RETURN(
+        digest.tables, internal::DigestRows(c.ctx, c.options, c.plan, *c.decay, c.tiers->store()));
     return absl::OkStatus();
   };
   if (c.shuffle == nullptr) {

@@ -118,16 +118,8 @@ absl::Status TableDecay::Read(const ExecContext& ctx, const TableKeys& keys,
   return absl::OkStatus();
 }
 
-absl::Status TableDecay::CatchUpCopy(const RowKey& key, std::byte* row) const {
-  const auto table = static_cast<size_t>(position_of_[key.table]);
-  if (history_of_[table] == nullptr) return absl::OkStatus();
-  return CatchUpRows(ExecContext(), table, {&row, 1}, {&key.key, 1}, /*mark=*/false);
-}
-
-absl::Status TableDecay::SettleRows(const ExecContext& ctx, std::span<const RowKey> keys,
-                                    std::span<std::byte* const> copies, RowStore* store) const {
-  std::vector<uint8_t> found(keys.size());
-  HOTROW_RETURN_IF_ERROR(store->Find(keys, copies, found));
+absl::Status TableDecay::CatchUpCopies(const ExecContext& ctx, std::span<const RowKey> keys,
+                                       std::span<std::byte* const> copies, bool mark) const {
   std::vector<std::byte*> part;
   std::vector<uint64_t> part_keys;
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
@@ -139,8 +131,16 @@ absl::Status TableDecay::SettleRows(const ExecContext& ctx, std::span<const RowK
       part.push_back(copies[i]);
       part_keys.push_back(keys[i].key);
     }
-    HOTROW_RETURN_IF_ERROR(CatchUpRows(ctx, t, part, part_keys, /*mark=*/true));
+    HOTROW_RETURN_IF_ERROR(CatchUpRows(ctx, t, part, part_keys, mark));
   }
+  return absl::OkStatus();
+}
+
+absl::Status TableDecay::SettleRows(const ExecContext& ctx, std::span<const RowKey> keys,
+                                    std::span<std::byte* const> copies, RowStore* store) const {
+  std::vector<uint8_t> found(keys.size());
+  HOTROW_RETURN_IF_ERROR(store->Find(keys, copies, found));
+  HOTROW_RETURN_IF_ERROR(CatchUpCopies(ctx, keys, copies, /*mark=*/true));
   return store->InsertOrAssign(keys, std::vector<const std::byte*>(copies.begin(), copies.end()));
 }
 

@@ -50,8 +50,10 @@ class TableDecay {
   // out->rows[i]: where row i of the keys is to be read.
   absl::Status Read(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
                     DecayedRows* out) const;
-  // Of one row, a copy; key.table is RowKey::table.
-  absl::Status CatchUpCopy(const RowKey& key, std::byte* row) const;
+  // Of copies of rows of any tables; RowKey::table. mark: they are as of the last step from then
+  // on.
+  absl::Status CatchUpCopies(const ExecContext& ctx, std::span<const RowKey> keys,
+                             std::span<std::byte* const> copies, bool mark = false) const;
   // All rows of the store make up for what they have missed. Rows that a cache holds, clean, may
   // stay as they are: they go on with the same bits. Reads the store once, and once more for every
   // 16 Mi rows that have missed steps; holds up to 272 MiB.

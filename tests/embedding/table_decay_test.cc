@@ -1,5 +1,6 @@
 // Tables whose rows all decay in each step (WeightDecayMode::kTable).
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/philox.h"
 #include "base/status_macros.h"
+#include "base/thread_pool.h"
 #include "embedding/embedding_collection.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -246,6 +248,58 @@ TEST(TableDecayTiersTest, ForEachRowGivesWhatReadRowsGives) {
   std::vector<float> read(weights.size());
   HOTROW_ASSERT_OK(tables->ReadRows("half", keys, {read.data(), std::ssize(keys), 40}));
   EXPECT_EQ(read, weights);
+}
+
+// More rows than are copied at a time.
+TEST(TableDecayTiersTest, ManyWideRowsAreReadAsReadRowsReadsThem) {
+  constexpr int32_t kDim = 4096;
+  constexpr int64_t kKeys = 700;
+  EmbeddingCollectionOptions options =
+      Options({Table("t", kDim, {"f"}, SparseOptimizerKind::kSgd)});
+  options.tables[0].optimizer.weight_decay = 0.05f;
+  options.tables[0].optimizer.weight_decay_mode = WeightDecayMode::kTable;
+  options.max_batch_size = kKeys;
+  ThreadPool pool(2);
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {.pool = &pool}));
+  std::vector<uint64_t> all;
+  for (uint64_t key = 0; key < kKeys; ++key) all.push_back(key * 5);
+  const auto step_of = [&](const std::vector<uint64_t>& keys) {
+    const Batch batch = OneEach(keys);
+    std::vector<float> values(keys.size() * kDim);
+    HOTROW_ASSERT_OK_AND_ASSIGN(EmbeddingStep step, tables->Prefetch(batch.view()));
+    HOTROW_ASSERT_OK(step.Lookup({.pooled = test::RowsOf(*tables, batch.batch_size, values)}));
+    HOTROW_ASSERT_OK(
+        std::move(step).Update({.pooled = test::RowsOf(*tables, batch.batch_size, values)}));
+  };
+  step_of(all);
+  step_of({5});
+  const auto digest = [&] {
+    absl::StatusOr<CollectionDigest> got = tables->Digest();
+    HOTROW_EXPECT_OK(got);
+    EXPECT_EQ(got->tables[0].rows, kKeys);
+    return got->hash;
+  };
+  const Hash128 unsettled = digest();
+  std::vector<float> read(static_cast<size_t>(kKeys * kDim));
+  HOTROW_ASSERT_OK(tables->ReadRows("t", all, {read.data(), kKeys, kDim}));
+  std::set<uint64_t> seen;
+  HOTROW_ASSERT_OK(
+      tables->ForEachRow("t", [&](uint64_t key, std::span<const float> row) -> absl::Status {
+        EXPECT_TRUE(seen.insert(key).second);
+        EXPECT_TRUE(std::equal(row.begin(), row.end(), read.data() + key / 5 * kDim)) << key;
+        return absl::OkStatus();
+      }));
+  EXPECT_EQ(std::ssize(seen), kKeys);
+  int calls = 0;
+  EXPECT_THAT(tables->ForEachRow("t",
+                                 [&](uint64_t, std::span<const float>) -> absl::Status {
+                                   return ++calls < 300 ? absl::OkStatus()
+                                                        : absl::CancelledError("enough");
+                                 }),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("enough")));
+  EXPECT_EQ(calls, 300);
+  HOTROW_ASSERT_OK(tables->Settle());
+  EXPECT_EQ(digest(), unsettled);
 }
 
 TEST(TableDecayTiersTest, WhatDoesNotFitIsNamed) {
