@@ -544,18 +544,22 @@ TEST(TrainerSettingsTest, SettingsAreComparedByWhatTheySay) {
                                  "--initializer=normal:0.2")));
 }
 
-// Checkpoints from before dlrm had --interaction.
+// Checkpoints from before dlrm had --interaction, and dcn --dcn_num_experts.
 TEST(TrainerSettingsTest, AYoungerFlagOfAModelHasItsOlderValue) {
   const Settings saved = BitSettings(TrainerOptions());
-  const auto compare = [&](const char* interaction) {
+  const auto compare = [&](const char* flag, const char* value) {
     Settings here = saved;
-    here.emplace_back("interaction", interaction);
+    here.emplace_back(flag, value);
     return CompareWithCheckpoint(saved, here, "--resume");
   };
-  HOTROW_EXPECT_OK(compare("dot"));
-  EXPECT_THAT(compare("cat"),
+  HOTROW_EXPECT_OK(compare("interaction", "dot"));
+  EXPECT_THAT(compare("interaction", "cat"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("--interaction was dot and is cat; use --interaction=dot")));
+  HOTROW_EXPECT_OK(compare("dcn_num_experts", "1"));
+  EXPECT_THAT(compare("dcn_num_experts", "2"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("--dcn_num_experts was 1 and is 2; use --dcn_num_experts=1")));
 }
 
 TEST(TrainerSettingsTest, LowerBoundsAreThoseOfTheFlags) {
