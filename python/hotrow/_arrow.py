@@ -85,11 +85,23 @@ def _view(address: int, dtype: Any, begin: int, end: int, owner: Any) -> np.ndar
     return out
 
 
+def _refuse_nulls(array: _Array, offset: int, length: int, what: str) -> None:
+    """Of the entries from `offset` on; whoever does not know the number of nulls says -1."""
+    if not array.n_buffers or not array.buffers[0] or array.null_count == 0:
+        return
+    first = offset // 8
+    valid = np.unpackbits(
+        _view(array.buffers[0], np.dtype(np.uint8), first, (offset + length + 7) // 8, array),
+        bitorder="little",
+    )
+    if not valid[offset - 8 * first :][:length].all():
+        raise ValueError(f"{what}: has nulls; fill or drop them first")
+
+
 def _ids(schema: _Schema, array: _Array, offset: int, length: int, name: str, owner: Any) -> Ids:
     """`offset`, `length`: the part of `array`, its own offset included."""
     kind = schema.format
-    if array.n_buffers and array.buffers[0] and array.null_count != 0:
-        raise ValueError(f"feature {name!r}: may have nulls; fill or drop them first")
+    _refuse_nulls(array, offset, length, f"feature {name!r}")
     if schema.dictionary:
         raise TypeError(f"feature {name!r}: is a dictionary; take its indices")
     if kind in _INTEGERS:
@@ -130,6 +142,7 @@ class Columns(Dict[str, Any]):
 def _struct(schema: _Schema, array: _Array, owner: Any) -> Columns:
     if schema.format != b"+s":
         raise TypeError("batch: must be a record batch or an array of structs")
+    _refuse_nulls(array, array.offset, array.length, "batch")  # of whole samples
     out = Columns()
     for i in range(schema.n_children):
         field, child = schema.children[i].contents, array.children[i].contents

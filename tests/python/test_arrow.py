@@ -59,6 +59,25 @@ class ArrowTest(unittest.TestCase):
             with self.assertRaisesRegex(kind, part):
                 self.digest({"items": array, "words": words})
 
+    def test_nulls_of_whole_samples(self):
+        columns = [pyarrow.array([5, 6, 7, 8]), pyarrow.array([[1], [2], [3], [4]])]
+        mask = pyarrow.array([True, False, False, True])
+        some = pyarrow.StructArray.from_arrays(columns, ["items", "words"], mask=mask)
+        expected = self.digest({"items": np.array([6, 7]), "words": np.array([2, 3])})
+        for batch in (some, some.slice(1), some.slice(0, 2)):
+            with self.assertRaisesRegex(ValueError, "batch: has nulls"):
+                self.digest(batch)
+        self.assertEqual(self.digest(some.slice(1, 2)), expected)
+
+    def test_nulls_elsewhere_in_an_array_do_not_matter(self):
+        items = pyarrow.array([*[1] * 9, None, 6, 7, None]).slice(10, 2)
+        words = pyarrow.array([[None], [2], [3], None]).slice(1, 2)
+        expected = self.digest({"items": np.array([6, 7]), "words": np.array([2, 3])})
+        self.assertEqual(self.digest({"items": items, "words": words}), expected)
+        for wrong in (pyarrow.array([[2], [3, None]]), pyarrow.array([[2], None])):
+            with self.assertRaisesRegex(ValueError, "'words': has nulls"):
+                self.digest({"items": items, "words": wrong})
+
 
 if __name__ == "__main__":
     unittest.main()
