@@ -2,7 +2,8 @@
 
 import ctypes
 import struct
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from collections.abc import Mapping  # isinstance of typing's takes a microsecond
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -150,6 +151,34 @@ class BatchReader:
         self.batch_size = int(size)
         _BATCH.pack_into(self._batch, 0, _BATCH.size, self.batch_size, self._bags_address, 0)
 
+    def put(
+        self, index: int, values: int, offsets: int, lengths: int, size: int, values_type: int,
+        bags_type: int,
+    ) -> None:
+        """The addresses of a feature, whose arrays the caller keeps; `end` follows the last one."""
+        self._pack_bags(
+            self._bags, index * _BAGS.size, values, offsets, lengths, 0, size, values_type,
+            bags_type,
+        )
+
+    def end(self, batch_size: int, sizes: Sequence[int]) -> None:
+        """sizes: values of each feature."""
+        self.unpooled_sizes = [sizes[index] for index in self._unpooled]
+        self.batch_size = batch_size
+        _BATCH.pack_into(
+            self._batch, 0, _BATCH.size, batch_size, self._bags_address, len(self._names)
+        )
+
+    def fixed_offsets(self, count: int, hotness: int) -> Tuple[np.ndarray, int]:
+        """The offsets of bags of as many ids each, and where they lie while the caller keeps them."""
+        fixed = self._fixed.get((count, hotness))
+        if fixed is None:
+            offsets = np.arange(count + 1, dtype=np.int64) * hotness
+            if len(self._fixed) > 64:
+                self._fixed.clear()
+            fixed = self._fixed[(count, hotness)] = (offsets, address(offsets))
+        return fixed
+
     def _read_features(self, batch: Mapping[str, Any]) -> None:
         names = self._names
         if len(batch) != len(names) and not isinstance(batch, _arrow.Columns):
@@ -173,12 +202,7 @@ class BatchReader:
                         )
                     batch_size = count
             sizes.append(size)
-        for index in self._unpooled:
-            self.unpooled_sizes.append(sizes[index])
-        self.batch_size = batch_size
-        _BATCH.pack_into(
-            self._batch, 0, _BATCH.size, batch_size, self._bags_address, len(names)
-        )
+        self.end(batch_size, sizes)
 
     def _put_plain(self, index: int, ids: Any, batch_size: int) -> int:
         """The usual forms in one go: numpy arrays of the batch size [B], or values and lengths [B].
@@ -250,14 +274,7 @@ class BatchReader:
         array = _array(array, _ID_TYPES, "values", name, array.ndim)
         count = array.shape[0]
         hotness = array.shape[1] if array.ndim == 2 else 1
-        fixed = self._fixed.get((count, hotness))
-        if fixed is None:
-            offsets = np.arange(0, (count + 1) * hotness, hotness, dtype=np.int64) if hotness else (
-                np.zeros(count + 1, dtype=np.int64)
-            )
-            if len(self._fixed) > 64:
-                self._fixed.clear()
-            fixed = self._fixed[(count, hotness)] = (offsets, address(offsets))
+        fixed = self.fixed_offsets(count, hotness)
         self.keep.append(array)
         self.keep.append(fixed[0])
         self._pack_bags(
@@ -311,6 +328,8 @@ class Layout:
                 self.unpooled.append((name, dim))
             else:
                 self.columns[name] = slice(feature["column"], feature["column"] + dim)
+        #: Columns of `pooled`, then of each unpooled feature.
+        self.output_dims: List[int] = [self.pooled_dim, *(dim for _, dim in self.unpooled)]
 
     @property
     def unpooled_indices(self) -> List[int]:
@@ -381,6 +400,13 @@ class MatrixWriter:
         self.pooled_address = ctypes.addressof(self._buffer) if layout.columns else 0
         self.unpooled_address = (
             ctypes.addressof(self._buffer) + _MATRIX.size if self.num_unpooled else 0
+        )
+
+    def put(self, place: int, where: int, rows: int, cols: int) -> None:
+        """The address of `pooled` (place 0) or of an unpooled feature, whose array the caller
+        keeps: float32 [rows, cols], contiguous."""
+        _MATRIX.pack_into(
+            self._buffer, place * _MATRIX.size, where, rows, cols, cols, _abi.FLOAT32, 0
         )
 
     def new(self, batch_size: int, sizes: Sequence[int]) -> Embeddings:

@@ -4,9 +4,10 @@ import ctypes
 import dataclasses
 import os
 import threading
+from collections.abc import Mapping
 from ctypes import byref, c_int32, c_int64, c_void_p
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 
@@ -116,9 +117,7 @@ class Step(_abi.Owner):
         if out is None:
             out = writer.new(self.batch_size, self._sizes)
         kept = writer.write(out, self.batch_size, self._sizes, "out", writable=True)
-        _abi.step_lookup(
-            self._use(), writer.pooled_address, writer.unpooled_address, writer.num_unpooled
-        )
+        self._lookup()
         del kept
         return out
 
@@ -129,17 +128,13 @@ class Step(_abi.Owner):
         [B, sum of dims] where every feature is pooled, or a dict with an array for each feature.
         None after begin_update. lr_factor multiplies every table's learning rate.
         """
-        writer = self._scratch.writer
         handle = self._use()
         if gradient is None:
             self._ended = True
             _abi.step_update(handle, None, None, 0, lr_factor)
             return
-        kept = writer.write(gradient, self.batch_size, self._sizes, "gradient")
-        self._ended = True
-        _abi.step_update(
-            handle, writer.pooled_address, writer.unpooled_address, writer.num_unpooled, lr_factor
-        )
+        kept = self._scratch.writer.write(gradient, self.batch_size, self._sizes, "gradient")
+        self._update(lr_factor)
         del kept
 
     def begin_lookup(self) -> None:
@@ -160,6 +155,22 @@ class Step(_abi.Owner):
         handle, self._handle = self._handle, None
         if handle is not None:
             _abi.step_destroy(handle)
+
+    # As the writer of this thread describes outputs or gradients.
+
+    def _lookup(self) -> None:
+        writer = self._scratch.writer
+        _abi.step_lookup(
+            self._use(), writer.pooled_address, writer.unpooled_address, writer.num_unpooled
+        )
+
+    def _update(self, lr_factor: float) -> None:
+        writer = self._scratch.writer
+        handle = self._use()
+        self._ended = True
+        _abi.step_update(
+            handle, writer.pooled_address, writer.unpooled_address, writer.num_unpooled, lr_factor
+        )
 
     def _use(self) -> int:
         if self._handle is None or self._ended:
@@ -339,13 +350,17 @@ class EmbeddingCollection(_abi.Owner):
         Steps are looked up and updated in the order of their prefetch. With prefetch_depth > 0 this
         returns at once, and up to that many steps may be ahead of the one that is trained.
         """
+        self._scratch.reader.read(batch)
+        return self._begin()
+
+    def _begin(self) -> Step:
+        """A step with the batch of this thread's reader."""
         scratch = self._scratch
         reader = scratch.reader
-        where = reader.read(batch)
         scratch.handle.value = None
         step = Step(self, None, reader.batch_size, reader.unpooled_sizes)
         try:
-            _abi.prefetch(self._handle, where, scratch.handle_address)
+            _abi.prefetch(self._handle, reader.batch_address, scratch.handle_address)
         finally:  # an interrupt may come as the call returns: __del__ cancels what it began
             step._handle = scratch.handle.value
             reader.keep = []
@@ -355,17 +370,22 @@ class EmbeddingCollection(_abi.Owner):
         """What a lookup would give after the last update, and nothing changes: no row is made, none
         moves in or out. Ids without a row read their first values."""
         reader, writer = self._scratch.reader, self._scratch.writer
-        where = reader.read(batch)
+        reader.read(batch)
         if out is None:
             out = writer.new(reader.batch_size, reader.unpooled_sizes)
         kept = writer.write(out, reader.batch_size, reader.unpooled_sizes, "out", writable=True)
+        self._evaluate()
+        del kept
+        return out
+
+    def _evaluate(self) -> None:
+        """As this thread's reader and writer describe it."""
+        reader, writer = self._scratch.reader, self._scratch.writer
         _abi.evaluate(
-            self._handle, where, writer.pooled_address, writer.unpooled_address,
+            self._handle, reader.batch_address, writer.pooled_address, writer.unpooled_address,
             writer.num_unpooled,
         )
         reader.keep = []
-        del kept
-        return out
 
     # ---- Rows ----
 

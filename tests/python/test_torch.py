@@ -358,7 +358,7 @@ class PrefetchTest(unittest.TestCase):
             def fails_once():
                 for number, batch in enumerate(hotrow.torch.prefetch(batches, tables)):
                     if number == 1:
-                        with unittest.mock.patch.object(hotrow.Step, "lookup", side_effect=OSError):
+                        with unittest.mock.patch.object(hotrow.Step, "_lookup", side_effect=OSError):
                             with self.assertRaises(OSError):
                                 tables(batch)
                         continue
@@ -447,6 +447,48 @@ class AccumulationTest(unittest.TestCase):
             model(next(ahead))
             with self.assertRaisesRegex(RuntimeError, "1 of the 2 batches"):
                 model(next(ahead))
+
+    def test_zero_grad_forgets_what_was_added_up(self):
+        with make() as tables:
+            model = Model(tables)
+            self.one_step(model, [self.whole(self.BATCHES[2:])])
+            expected = tables.digest()
+        for zero in (
+            lambda tables: tables.zero_grad(),
+            lambda tables: tables.optimizer.zero_grad(),
+        ):
+            with make() as tables:  # an error between two passes, and all again with others
+                model = Model(tables)
+                with tables.no_update():
+                    self.one_step(model, self.BATCHES[:2])
+                zero(tables)
+                with tables.no_update():
+                    self.one_step(model, self.BATCHES[2:3])
+                self.one_step(model, self.BATCHES[3:])
+                self.assertEqual(tables.digest(), expected)
+            with make(prefetch_depth=1) as tables:
+                model = Model(tables)
+                ahead = hotrow.torch.prefetch(self.BATCHES[:2], tables, accumulate=2)
+                model(next(ahead)).backward()
+                model(next(ahead))  # fails before its backward
+                zero(tables)
+                ahead = hotrow.torch.prefetch(self.BATCHES[2:], tables, accumulate=2)
+                self.one_step(model, ahead)
+                self.assertEqual(tables.digest(), expected)
+
+    def test_zero_grad_within_a_step_spares_its_own_backward(self):
+        expected = trained()
+        with make() as tables:
+            model, losses = Model(tables), []
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for seed in range(3):
+                loss = model(batch_of(seed))
+                optimizer.zero_grad()
+                tables.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            self.assertEqual((losses, tables.digest()["hash"]), expected)
 
 
 class CompileTest(unittest.TestCase):

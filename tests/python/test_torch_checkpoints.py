@@ -100,8 +100,10 @@ class TorchCheckpointsTest(unittest.TestCase):
                 self.assertEqual(trainer.hash(), expected)
                 self.assertEqual(tables.steps, 10)
                 self.assertAlmostEqual(tables.optimizer.param_groups[0]["lr"], 0.97**10)
-                with self.assertRaisesRegex(KeyError, "sampler"):
-                    tables.restore({"sampler": trainer.optimizer})
+                torch.nn.init.zeros_(trainer.model[0].weight)
+                with self.assertRaisesRegex(KeyError, "has no 'sampler'"):
+                    tables.restore({**trainer.state(), "sampler": trainer.optimizer})
+                self.assertFalse(trainer.model[0].weight.any())  # all is there, or nothing is read
 
     def test_what_would_not_come_back_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -121,6 +123,18 @@ class TorchCheckpointsTest(unittest.TestCase):
                 self.assertEqual(back.pop("a").tolist(), [1, 1])
                 self.assertTrue(torch.equal(back.pop("sparse").to_dense(), torch.eye(3)))
                 self.assertEqual(back, {name: kept[name] for name in "bce"})
+
+    def test_a_checkpoint_that_is_not_of_torch_is_told(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with make(folder) as tables:
+                tables({"item": torch.arange(4)}).pooled.sum().backward()
+                tables.collection.save_checkpoint({"model": b"mine"})
+                expected = tables.digest()
+            with make(folder) as tables:
+                with self.assertRaisesRegex(ValueError, "checkpoints.*not saved by hotrow.torch"):
+                    tables.restore({"model": torch.nn.Linear(1, 1)})
+                self.assertEqual(tables.collection.restored["model"], b"mine")
+                self.assertEqual(tables.digest(), expected)
 
     def test_a_compiled_module_has_the_names_of_the_plain_one(self):
         with tempfile.TemporaryDirectory() as folder:

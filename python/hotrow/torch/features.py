@@ -3,7 +3,8 @@
 `encode` may be traced by torch.compile; the rest sees real tensors only.
 """
 
-from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple
+from collections.abc import Mapping
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ def _call(ids: Any, *names: str) -> Any:
 def is_keyed(features: Any) -> bool:
     """Whether it looks like TorchRec's KeyedJaggedTensor."""
     return (
-        not isinstance(features, (Mapping, torch.Tensor))
+        not isinstance(features, (dict, Mapping, torch.Tensor))
         and callable(getattr(features, "keys", None))
         and callable(getattr(features, "values", None))
         and (hasattr(features, "lengths") or hasattr(features, "offsets"))
@@ -50,12 +51,13 @@ def _bags(ids: Any) -> Tuple[Any, Any, Any, Any]:
     """values, lengths, offsets, weights."""
     if isinstance(ids, torch.Tensor):
         if ids.is_nested:
-            if ids.layout != torch.jagged or ids.lengths() is not None:
+            nested: Any = ids
+            if ids.layout != torch.jagged or nested.lengths() is not None:
                 raise ValueError(
                     "nested tensor: must have layout=torch.jagged, and no holes between its parts "
                     "(as torch.nested.narrow leaves); give (values, lengths)"
                 )
-            return ids.values(), None, ids.offsets(), None
+            return nested.values(), None, nested.offsets(), None
         return ids, None, None, None
     if isinstance(ids, batches.Bags):
         return ids.values, ids.lengths, ids.offsets, ids.weights
@@ -95,7 +97,12 @@ def encode(features: Any, names: Sequence[str]) -> Encoded:
     for name in names:
         if name not in features:
             raise ValueError(f"batch: feature {name!r} is missing")
-        _add(out, name, *_bags(features[name]))
+        ids = features[name]
+        if type(ids) is torch.Tensor and not ids.is_nested:  # _add would do the same, later
+            out.values.append(ids)
+            out.kinds.append(FIXED)
+        else:
+            _add(out, name, *_bags(ids))
     return out
 
 
@@ -166,7 +173,7 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
 def decode(encoded: Encoded, names: Sequence[str]) -> batches.Batch:
     """What EmbeddingCollection.prefetch takes; CPU tensors are read where they lie."""
     bags, weights = iter(encoded.bags), iter(encoded.weights)
-    features = []
+    features: List[Any] = []
     for values, kind in zip(encoded.values, encoded.kinds):
         told = kind & ~WEIGHTED
         array = _array(values)

@@ -16,7 +16,7 @@ from .ops import evaluate, lookup
 from .outputs import Embeddings
 from .passes import Passes
 
-_RNG = "torch.rng"
+_RNG, _TABLES = "torch.rng", "torch.tables"
 
 
 class _Schedule(torch.optim.Optimizer):
@@ -34,6 +34,9 @@ class _Schedule(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> Any:
         return None if closure is None else closure()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._passes.forget_gradients()
 
 
 def _plain(value: Any) -> Any:
@@ -125,6 +128,13 @@ class EmbeddingCollection(nn.Module):
         finally:
             self._passes.collecting = before
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets gradients of rows that wait for further passes (no_update, accumulate=), as it
+        does for those of parameters: after an error, say. `optimizer` has it, too. A plain loop has
+        no such gradients, and needs no call."""
+        super().zero_grad(set_to_none)
+        self._passes.forget_gradients()
+
     def set_grad_scaler(self, scaler: Optional[Any]) -> None:
         """A torch.amp.GradScaler whose scale the losses carry: gradients are divided by it. Where
         some are not finite, this rank's are taken as zero, as the scaler skips the dense step."""
@@ -146,7 +156,7 @@ class EmbeddingCollection(nn.Module):
         state = dict(state or {})
         if self.collection.world_size == 1:
             state[_RNG] = torch.get_rng_state()
-        state["torch.tables"] = self.optimizer
+        state[_TABLES] = self.optimizer
         blobs = {}
         for name, value in state.items():
             value = _plain(value)
@@ -160,21 +170,29 @@ class EmbeddingCollection(nn.Module):
         """Loads what the checkpoint that the tables came from holds of `state`, into its modules,
         optimizers and so on; values that have no load_state_dict are passed over. Returns all other
         values of the checkpoint by name; {}: the tables are new. A name that it lacks is a
-        KeyError."""
+        KeyError; a checkpoint that save_checkpoint of this module has not made a ValueError."""
         saved = self.collection.restored
         if saved is None:
             return {}
+        names = set(saved)
+        if _TABLES not in names:
+            raise ValueError(
+                f"restore: {saved.path} was not saved by hotrow.torch, but by a trainer or by "
+                "hotrow.EmbeddingCollection.save_checkpoint; the rows are there, and what was "
+                "saved with them is in collection.restored, as bytes"
+            )
         load = dict(state or {})
-        load["torch.tables"] = self.optimizer
-        for name, target in load.items():
-            if hasattr(target, "load_state_dict"):
-                _plain(target).load_state_dict(_load(saved[name]))
-        if _RNG in saved and self.collection.world_size == 1:
+        load[_TABLES] = self.optimizer
+        targets = {name: each for name, each in load.items() if hasattr(each, "load_state_dict")}
+        for name in targets:
+            if name not in names:
+                raise KeyError(f"restore: {saved.path} has no {name!r}")
+        for name, target in targets.items():
+            _plain(target).load_state_dict(_load(saved[name]))
+        if _RNG in names and self.collection.world_size == 1:
             torch.set_rng_state(_load(saved[_RNG]))
         return {
-            name: _load(saved[name])
-            for name in saved
-            if name != _RNG and not hasattr(load.get(name), "load_state_dict")
+            name: _load(saved[name]) for name in saved if name != _RNG and name not in targets
         }
 
     # ---- What the collection says ----

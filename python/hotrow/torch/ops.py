@@ -45,6 +45,7 @@ def _shapes(tables: int, encoded: Encoded) -> List[torch.Tensor]:
     like = encoded.values[0]
     out = [like.new_empty((rows, layout.pooled_dim), dtype=torch.float32)]
     for index, (_, dim) in zip(layout.unpooled_indices, layout.unpooled):
+        count: Any  # may be symbolic
         if encoded.keys:
             count = torch.library.get_ctx().new_dynamic_size()
         else:

@@ -10,11 +10,11 @@ import itertools
 import weakref
 from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
-import numpy as np
 import torch
 
 from .. import batches, errors
 from ..collection import EmbeddingCollection, Step
+from . import direct
 from .features import Encoded, decode, join, same, versions
 
 _numbers = itertools.count(1)
@@ -28,78 +28,56 @@ def find(number: int) -> "Passes":
     return passes
 
 
-class _Buffer:
-    """Outputs or gradients of one step, with the part of each of its batches."""
-
-    def __init__(self, layout: batches.Layout, sizes: Sequence[Sequence[int]], device: Any) -> None:
-        """sizes: of each batch: samples, then values of each unpooled feature."""
-        self.layout = layout
-        totals = [sum(column) for column in zip(*sizes)]
-        dims = [layout.pooled_dim] + [dim for _, dim in layout.unpooled]
-        pin = device.type == "cuda"
-        self.whole = [
-            torch.empty((rows, dim), dtype=torch.float32, pin_memory=pin)
-            for rows, dim in zip(totals, dims)
-        ]
-        self._bounds = [[0, *itertools.accumulate(column)] for column in zip(*sizes)]
-
-    def arrays(self) -> batches.Embeddings:
-        parts = [tensor.numpy() for tensor in self.whole]
-        names = (name for name, _ in self.layout.unpooled)
-        return batches.Embeddings(self.layout, parts[0], dict(zip(names, parts[1:])))
-
-    def part(self, index: int) -> List[torch.Tensor]:
-        if len(self._bounds[0]) == 2:
-            return self.whole
-        # By numpy: autograd takes slices of a tensor for views of it, which a model may not change
-        # in place.
-        return [
-            torch.from_numpy(tensor.numpy()[bounds[index] : bounds[index + 1]])
-            for tensor, bounds in zip(self.whole, self._bounds)
-        ]
-
-
 class Work:
     """One step, and the batches that it serves."""
 
-    def __init__(self, passes: "Passes", parts: Sequence[Encoded]) -> None:
-        self.parts = list(parts)
-        self.versions = [versions(part) for part in parts]
+    def __init__(self, passes: "Passes", parts: Sequence[Encoded], ahead: bool) -> None:
+        self.parts = parts
+        self.versions = [versions(part) for part in parts] if ahead else []
         self.looked_up = [False] * len(parts)
         self.waiting = len(parts)  # batches whose backward has not come
         self.updated = False
         self._passes = passes
-        decoded = [decode(part, passes.names) for part in parts]
-        self.sizes = [passes.sizes_of(batch) for batch in decoded] if len(parts) > 1 else []
-        self.step: Step = passes.collection.prefetch(join(decoded, passes.names))
-        if not self.sizes:
-            self.sizes = [[self.step.batch_size, *self.step._sizes]]
-        self._outputs: Optional[_Buffer] = None
-        self._gradients: Optional[_Buffer] = None
+        if len(parts) == 1:
+            self.step: Step = direct.prefetch(passes.collection, parts[0])
+        else:
+            decoded = [decode(part, passes.names) for part in parts]
+            # Of each output, where the part of a batch begins.
+            self._bounds = [
+                [0, *itertools.accumulate(column)]
+                for column in zip(*(passes.sizes_of(batch) for batch in decoded))
+            ]
+            self.step = passes.collection.prefetch(join(decoded, passes.names))
+        self.sizes = [self.step.batch_size, *self.step._sizes]
+        self._outputs: Optional[List[torch.Tensor]] = None
+        self._gradients: Optional[List[torch.Tensor]] = None
 
     def lookup(self, index: int) -> List[torch.Tensor]:
-        device = self.parts[index].values[0].device
+        values = self.parts[index].values[0]
         if self._outputs is None:
-            self._outputs = _Buffer(self._passes.layout, self.sizes, device)
-            self.step.lookup(out=self._outputs.arrays())
+            self._outputs = direct.empty(self._passes.collection, self.sizes, values.is_cuda)
+            direct.lookup(self.step, self._outputs)
         self.looked_up[index] = True
-        out = self._outputs.part(index)
-        return [part.to(device) for part in out] if device.type != "cpu" else out
+        out = self._part(self._outputs, index)
+        return out if values.is_cpu else [part.to(values.device) for part in out]
 
     def add(self, index: int, gradients: Sequence[Optional[torch.Tensor]]) -> None:
         """The backward of one batch; the last one moves the rows."""
         if len(self.parts) == 1:
             self.waiting = 0
-            self._finish(self._passes.embeddings(gradients, self.sizes[0]))
+            self._finish(self._passes.gradients(gradients, self.sizes))
             return
         if self._gradients is None:
-            self._gradients = _Buffer(self._passes.layout, self.sizes, torch.device("cpu"))
-            for tensor in self._gradients.whole:
+            self._gradients = direct.empty(self._passes.collection, self.sizes)
+            for tensor in self._gradients:
                 tensor.zero_()
-        for place, gradient in zip(self._gradients.part(index), gradients):
+        for place, gradient in zip(self._part(self._gradients, index), gradients):
             if gradient is not None:
                 place.copy_(gradient)
         self._count()
+
+    def forget_gradients(self) -> None:
+        self._gradients = None
 
     def skip(self, index: int) -> None:
         """A batch that the loop passed over: nothing to add."""
@@ -113,17 +91,22 @@ class Work:
             if self._gradients is None:
                 self.step.cancel()
             else:
-                self._finish(
-                    self._passes.embeddings(self._gradients.whole, self._gradients_sizes())
-                )
+                self._finish(self._passes.gradients(self._gradients, self.sizes))
 
-    def _gradients_sizes(self) -> List[int]:
-        return [sum(column) for column in zip(*self.sizes)]
-
-    def _finish(self, gradient: batches.Embeddings) -> None:
+    def _finish(self, gradients: Sequence[torch.Tensor]) -> None:
         self.updated = True
         self._outputs = self._gradients = None
-        self.step.update(gradient, lr_factor=self._passes.lr_factor)
+        direct.update(self.step, gradients, self._passes.lr_factor)
+
+    def _part(self, whole: List[torch.Tensor], index: int) -> List[torch.Tensor]:
+        if len(self.parts) == 1:
+            return whole
+        # By numpy: autograd takes slices of a tensor for views of it, which a model may not change
+        # in place.
+        return [
+            torch.from_numpy(tensor.numpy()[bounds[index] : bounds[index + 1]])
+            for tensor, bounds in zip(whole, self._bounds)
+        ]
 
     def drop(self) -> None:
         """Ends a step whose backward has not come."""
@@ -161,7 +144,7 @@ class Passes:
         self._ahead: Deque[Work] = collections.deque()
         self._current: Optional[Work] = None
         self._waiting: Dict[int, Tuple[Any, int]] = {}  # token: (Work or _Collected, batch)
-        self._gathered: List[Tuple[batches.Batch, batches.Embeddings]] = []
+        self._gathered: List[Tuple[batches.Batch, List[torch.Tensor]]] = []
         self._reader = batches.BatchReader(self.names, self.layout.unpooled_indices)
         self._tokens = itertools.count(1)
         _registry[self.number] = self
@@ -180,7 +163,7 @@ class Passes:
     # ---- Ahead of the model ----
 
     def prefetch(self, parts: Sequence[Encoded]) -> Work:
-        work = Work(self, parts)
+        work = Work(self, parts, ahead=True)
         self._ahead.append(work)
         return work
 
@@ -223,7 +206,7 @@ class Passes:
             return self._lookup_beside(encoded)
         else:
             self._drop_current()
-            work = self._current = Work(self, [encoded])
+            work = self._current = Work(self, [encoded], ahead=False)
         index = work.looked_up.index(False)
         try:
             outputs = work.lookup(index)
@@ -245,38 +228,48 @@ class Passes:
             origin.add(index, gradients)
             return
         sizes = self.sizes_of(origin.batch)
-        self._gathered.append((origin.batch, self.embeddings(gradients, sizes)))
+        self._gathered.append((origin.batch, self.gradients(gradients, sizes)))
         if origin.last:
             gathered, self._gathered = self._gathered, []
             self._update_gathered(gathered)
 
     def evaluate(self, encoded: Encoded) -> List[torch.Tensor]:
         """[pooled, unpooled of each feature]; nothing changes."""
-        return self._evaluate(decode(encoded, self.names), encoded.values[0].device)
+        values = encoded.values[0]
+        out = direct.evaluate(self.collection, encoded, values.is_cuda)
+        return out if values.is_cpu else [part.to(values.device) for part in out]
+
+    def forget_gradients(self) -> None:
+        """Those that wait for further passes. A pass whose backward has not come may still add."""
+        self._gathered.clear()
+        if self._current is not None:
+            self._current.forget_gradients()
 
     # ---- Parts of these ----
 
-    def embeddings(
+    def gradients(
         self, gradients: Sequence[Optional[torch.Tensor]], sizes: Sequence[int]
-    ) -> batches.Embeddings:
-        """Gradients of a pass as the library reads them, scaled."""
+    ) -> List[torch.Tensor]:
+        """Those of a pass as the library reads them, scaled."""
         scale = self.gradient_scale
         scaled = self.grad_scaler is not None and self.grad_scaler.is_enabled()
         if scaled:
             scale /= self.grad_scaler.get_scale()
-        arrays = []
-        dims = [self.layout.pooled_dim] + [dim for _, dim in self.layout.unpooled]
-        for gradient, rows, dim in zip(gradients, sizes, dims):
+        out = []
+        for gradient, rows, dim in zip(gradients, sizes, self.layout.output_dims):
             if gradient is None:
-                gradient = torch.zeros((rows, dim))
+                gradient = torch.zeros((rows, dim), dtype=torch.float32)
+            elif gradient.shape != (rows, dim):
+                raise ValueError(
+                    f"gradient: has shape {tuple(gradient.shape)}, must be {(rows, dim)}"
+                )
             gradient = gradient.detach().to("cpu", torch.float32)
             if scale != 1.0:
                 gradient = gradient * scale
-            arrays.append(gradient.contiguous().numpy())
-        if scaled and not all(np.isfinite(a).all() for a in arrays):
-            arrays = [np.zeros_like(a) for a in arrays]  # as the scaler skips the dense step
-        names = (name for name, _ in self.layout.unpooled)
-        return batches.Embeddings(self.layout, arrays[0], dict(zip(names, arrays[1:])))
+            out.append(gradient.contiguous())
+        if scaled and not all(bool(gradient.isfinite().all()) for gradient in out):
+            out = [torch.zeros_like(gradient) for gradient in out]  # the scaler skips the dense step
+        return out
 
     def _token(self, origin: Any, index: int) -> int:
         number = next(self._tokens)
@@ -306,35 +299,20 @@ class Passes:
             }
         work.drop()
 
-    def _evaluate(self, batch: batches.Batch, device: torch.device) -> List[torch.Tensor]:
-        out = self.collection.evaluate(batch)
-        arrays = [out.pooled, *(out.unpooled[name] for name, _ in self.layout.unpooled)]
-        return [torch.from_numpy(array).to(device) for array in arrays]
-
     def _lookup_beside(self, encoded: Encoded) -> Tuple[int, List[torch.Tensor]]:
         self._drop_current()
         batch = decode(encoded._replace(**{
             name: [tensor.clone() for tensor in getattr(encoded, name)]
             for name in ("values", "bags", "weights")
         }), self.names)
-        outputs = self._evaluate(batch, encoded.values[0].device)
+        outputs = self.evaluate(encoded)
         return self._token(_Collected(batch, last=not self.collecting), 0), outputs
 
     def _update_gathered(
-        self, gathered: Sequence[Tuple[batches.Batch, batches.Embeddings]]
+        self, gathered: Sequence[Tuple[batches.Batch, List[torch.Tensor]]]
     ) -> None:
         step = self.collection.prefetch(join([batch for batch, _ in gathered], self.names))
         with step:
             step.lookup()
-            gradients = [gradient for _, gradient in gathered]
-            step.update(
-                batches.Embeddings(
-                    self.layout,
-                    np.concatenate([gradient.pooled for gradient in gradients]),
-                    {
-                        name: np.concatenate([gradient.unpooled[name] for gradient in gradients])
-                        for name, _ in self.layout.unpooled
-                    },
-                ),
-                lr_factor=self.lr_factor,
-            )
+            columns = zip(*(gradients for _, gradients in gathered))
+            direct.update(step, [torch.cat(column) for column in columns], self.lr_factor)

@@ -1,5 +1,6 @@
 """Ranks of torch.distributed that share tables."""
 
+import ctypes
 import datetime
 import itertools
 import os
@@ -70,9 +71,7 @@ def _bytes(view: memoryview) -> torch.Tensor:
     array = np.frombuffer(view, dtype=np.uint8)
     if not array.flags.writeable:
         address = array.__array_interface__["data"][0]
-        array = np.ctypeslib.as_array(
-            (np.ctypeslib.ctypes.c_uint8 * array.size).from_address(address)
-        )
+        array = np.ctypeslib.as_array((ctypes.c_uint8 * array.size).from_address(address))
     return torch.from_numpy(array)
 
 
@@ -99,7 +98,7 @@ class Transport:
         if dist.get_rank() not in ranks:
             raise errors.InvalidArgument(f"group: does not have this rank, {dist.get_rank()}")
         made = _families[tuple(ranks)] = _families.get(tuple(ranks), 0) + 1
-        own = dist.new_group(
+        own: Any = dist.new_group(
             ranks,
             backend="gloo",
             timeout=datetime.timedelta(minutes=30),

@@ -1,0 +1,114 @@
+"""Steps whose ids, vectors and gradients are tensors, described to the library by their addresses.
+Arrays of numpy between would cost as much as the rest of a small step.
+"""
+
+from typing import List, Sequence
+
+import torch
+
+from .. import _abi
+from ..batches import BatchReader, MatrixWriter
+from ..collection import EmbeddingCollection, Step
+from .features import FIXED, LENGTHS, OFFSETS, Encoded, decode
+
+_TYPES = {torch.int64: _abi.INT64, torch.int32: _abi.INT32}
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    """Whether the library can read integers where they lie."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.dtype in _TYPES
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+    )
+
+
+def _describe(reader: BatchReader, encoded: Encoded) -> bool:
+    """False: the batch has another form than the usual ones, or something is wrong with it."""
+    if encoded.keys or encoded.weights:
+        return False
+    reader.keep = []
+    bags = iter(encoded.bags)
+    batch_size = -1
+    sizes = []
+    for index, (values, kind) in enumerate(zip(encoded.values, encoded.kinds)):
+        if not _plain(values):
+            return False
+        shape = values.shape
+        if kind == FIXED:
+            if not 1 <= len(shape) <= 2:
+                return False
+            count = shape[0]
+            fixed, where = reader.fixed_offsets(count, shape[1] if len(shape) == 2 else 1)
+            reader.keep.append(fixed)
+            bags_at, bags_type = (where, 0), _abi.INT64
+        else:
+            some = next(bags)
+            if len(shape) != 1 or not _plain(some) or some.dim() != 1 or not len(some):
+                return False
+            count = len(some) - (kind == OFFSETS)
+            where = some.data_ptr()
+            bags_at = (0, where) if kind == LENGTHS else (where, 0)
+            bags_type = _TYPES[some.dtype]
+        if count != batch_size:
+            if batch_size >= 0:
+                return False
+            batch_size = count
+        size = values.numel()
+        reader.put(index, values.data_ptr(), *bags_at, size, _TYPES[values.dtype], bags_type)
+        sizes.append(size)
+    reader.end(batch_size, sizes)
+    return True
+
+
+def _read(collection: EmbeddingCollection, encoded: Encoded) -> BatchReader:
+    """The tensors of `encoded` must outlive the call that this is for."""
+    reader = collection._scratch.reader
+    if not _describe(reader, encoded):
+        reader.read(decode(encoded, collection._layout.names))
+    return reader
+
+
+def _point_to(writer: MatrixWriter, tensors: Sequence[torch.Tensor]) -> None:
+    for place, tensor in enumerate(tensors):
+        rows, dim = tensor.shape
+        writer.put(place, tensor.data_ptr(), rows, dim)
+
+
+def empty(
+    collection: EmbeddingCollection, sizes: Sequence[int], pin: bool = False
+) -> List[torch.Tensor]:
+    """[pooled, unpooled of each feature]. sizes: samples, then values of each of these features."""
+    dims = collection._layout.output_dims
+    return [
+        torch.empty((rows, dim), dtype=torch.float32, pin_memory=pin)
+        for rows, dim in zip(sizes, dims)
+    ]
+
+
+def prefetch(collection: EmbeddingCollection, encoded: Encoded) -> Step:
+    _read(collection, encoded)
+    return collection._begin()
+
+
+def lookup(step: Step, out: Sequence[torch.Tensor]) -> None:
+    """out: of `empty`."""
+    _point_to(step._scratch.writer, out)
+    step._lookup()
+
+
+def update(step: Step, gradients: Sequence[torch.Tensor], lr_factor: float) -> None:
+    """gradients: of the shapes of `empty`: float32, contiguous, on the CPU."""
+    _point_to(step._scratch.writer, gradients)
+    step._update(lr_factor)
+
+
+def evaluate(
+    collection: EmbeddingCollection, encoded: Encoded, pin: bool = False
+) -> List[torch.Tensor]:
+    reader = _read(collection, encoded)
+    out = empty(collection, [reader.batch_size, *reader.unpooled_sizes], pin)
+    _point_to(collection._scratch.writer, out)
+    collection._evaluate()
+    return out
