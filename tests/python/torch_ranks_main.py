@@ -1,6 +1,6 @@
 """A job of ranks that train one model: python -m torch.distributed.run --nproc-per-node=2 THIS ...
 
-Every rank has its slice of each batch. Rank 0 prints {"losses": [...], "hash": ...}.
+Every rank has its slice of each batch. Rank 0 prints {"losses": [...], "hash": ..., "ranks": ...}.
 """
 
 import argparse
@@ -93,6 +93,8 @@ def main():
     parser.add_argument("--every", type=int, default=5)
     parser.add_argument("--die-at", type=int, help="a step, at which --die-rank kills itself")
     parser.add_argument("--die-rank", type=int, default=1)
+    parser.add_argument("--die-with-agent", action="store_true", help="at --die-at each rank that "
+                        "has this flag ends, and the torchrun above it: a machine that is lost")
     parser.add_argument("--timeout", type=float, default=60)
     flags = parser.parse_args()
     ranks = TorchRanks() if flags.ranks == "torch" else MpiRanks()
@@ -114,6 +116,9 @@ def main():
     losses = restored.get("losses", [])
     loader = (batch_of(n, ranks.rank, ranks.size) for n in range(tables.steps, flags.steps))
     for features, target in hotrow.torch.prefetch(loader, tables):
+        if tables.steps == flags.die_at and flags.die_with_agent:
+            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
         if tables.steps == flags.die_at and ranks.rank == flags.die_rank and not restored:
             os.kill(os.getpid(), signal.SIGKILL)
         loss = (wrapped(features) - target).square().mean()
@@ -126,7 +131,8 @@ def main():
             tables.save_checkpoint({"model": wrapped, "optimizer": optimizer, "losses": losses})
     digest = tables.digest()
     if ranks.rank == 0:
-        print(json.dumps({"losses": losses, "hash": digest["hash"]}), flush=True)
+        out = {"losses": losses, "hash": digest["hash"], "ranks": ranks.size}
+        print(json.dumps(out), flush=True)
     tables.close()
     ranks.end()
 
