@@ -91,7 +91,69 @@ class TransportTest(unittest.TestCase):
 
         for result in together(2, run):
             self.assertIsInstance(result, hotrow.errors.InvalidArgument)
-            self.assertRegex(str(result), "rank [01] makes another call: it sends [89] bytes")
+            self.assertRegex(str(result), "rank [01] sends [89] bytes to rank [01], which expects")
+
+    def test_other_operations_are_told_with_the_same_sizes(self):
+        def run(transport):
+            exchange(transport, lambda s, t: 8, op=["AllGather", "Barrier"][transport.rank])
+
+        told = "rank 1 calls Barrier while rank 0 calls AllGather"
+        results = together(2, run)
+        self.assertEqual(str(results[0]), told)
+        self.assertEqual(
+            str(results[1]), "rank 0 calls AllGather while rank 1 calls Barrier"
+        )
+
+    def test_nothing_is_written_past_a_buffer(self):
+        """However much comes, and the rank that sent too much hears of it, too."""
+        guard = 1 << 20
+
+        def run(transport):
+            sent, expected = sizes
+            space = np.full(expected + guard, 2, dtype=np.uint8)
+            send, recv = [memoryview(b""), memoryview(b"")], [memoryview(bytearray())] * 2
+            if transport.rank == 0:
+                send[1] = memoryview(b"\1" * sent)
+            else:
+                recv[0] = memoryview(space)[:expected]
+            try:
+                transport.exchange(send, recv, 20.0, "AllToAllV")
+                exchange(transport)  # its own part was fine: it hears of the error here
+            except (hotrow.errors.InvalidArgument, ConnectionError) as error:
+                transport.abort(str(error))
+                self.assertTrue((space == 2).all())
+                return str(error)
+
+        for sizes in ((200, 0), (200, 100), (4 << 20, 0), (4 << 20, 70_000)):
+            told = f"rank 0 sends {sizes[0]} bytes to rank 1, which expects {sizes[1]}"
+            self.assertEqual(together(2, run), [told] * 2)
+
+    def test_an_error_is_for_good_in_every_channel(self):
+        def run(transport):
+            other = transport.duplicate()
+            exchange(transport)
+            if transport.rank == 2:
+                transport.abort("disk full")
+            told = []
+            for channel in (other, transport, other, transport.duplicate()):
+                try:
+                    exchange(channel)
+                except ConnectionError as error:
+                    told.append(str(error))
+                    transport.abort(str(error))  # as the library does after any error
+            return told
+
+        self.assertEqual(together(3, run), [["disk full"] * 4] * 3)
+
+    def test_late_ranks_are_waited_for(self):
+        def run(transport):
+            for late in range(transport.world_size):
+                if transport.rank == late:
+                    time.sleep(0.1)
+                exchange(transport, lambda s, t: 100_000 * t)
+            return True
+
+        self.assertEqual(together(3, run), [True] * 3)
 
     def test_a_silent_rank_is_named(self):
         def run(transport):

@@ -4,9 +4,9 @@ import ctypes
 import datetime
 import itertools
 import os
+import struct
 import threading
 import time
-import zlib
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -17,7 +17,9 @@ from .. import errors
 
 _families: Dict[Tuple[int, ...], int] = {}  # how many of these ranks this process has made
 
-_ABORTED = -1  # in a header instead of a checksum
+# A header: the size of what follows, and the operation by name.
+_HEAD = struct.Struct("<q56s")
+_ABORTED = -1  # instead of a size
 
 
 class _Family:
@@ -64,6 +66,10 @@ class _Family:
             channels = list(self._channels)
         for channel in channels:
             channel.poison()
+
+
+def _head(size: int, operation: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(_HEAD.pack(size, operation.encode())), dtype=torch.uint8)
 
 
 def _bytes(view: memoryview) -> torch.Tensor:
@@ -121,7 +127,9 @@ class Transport:
         self.world_size = len(family.ranks)
         self._others = [p for p in range(self.world_size) if p != rank]
         self._mutex = threading.Lock()  # a header is sent whole, with what it announces
-        self._sent: List[Any] = []  # with their memory, until they are out
+        # The last headers, with their memory. After an error some are still on their way, and Gloo
+        # would forget what is sent behind one that is gone: the word of the error.
+        self._sent: List[Any] = []
         number = family.add(self)
         self._head_tag, self._body_tag = 2 * number, 2 * number + 1
 
@@ -129,42 +137,52 @@ class Transport:
         self, send: Sequence[memoryview], recv: Sequence[memoryview], timeout: float, operation: str
     ) -> None:
         # A header goes first. Gloo ends the process when a message is longer than was expected, as
-        # it is when ranks make different calls.
+        # it is when ranks make different calls. A message of another size is received all the same,
+        # elsewhere: the rank that sends it waits for nothing else meanwhile.
         deadline = time.monotonic() + timeout
         group = self._family.group
-        check = zlib.crc32(operation.encode())
         with self._mutex:
             if self._family.failed:
                 raise self._error(None, "")
-            works = []
+            heads_out: List[Any] = []
+            works: List[Any] = []
             for p in self._others:
-                parts = [(torch.tensor([check, len(send[p])]), self._head_tag)]
+                head, tag = _head(len(send[p]), operation), self._head_tag
+                heads_out.append((p, self._post(p, lambda: group.send([head], p, tag)), head))
                 if len(send[p]):
-                    parts.append((_bytes(send[p]), self._body_tag))
-                for part, tag in parts:
-                    works.append((p, self._post(p, lambda: group.send([part], p, tag)), part))
-        heads = {p: torch.empty(2, dtype=torch.int64) for p in self._others}
+                    body, tag = _bytes(send[p]), self._body_tag
+                    works.append((p, self._post(p, lambda: group.send([body], p, tag)), body))
+            self._sent = heads_out
+        heads = {p: torch.empty(_HEAD.size, dtype=torch.uint8) for p in self._others}
         waiting = [
             (p, self._post(p, lambda: group.recv([heads[p]], p, self._head_tag)))
             for p in self._others
         ]
+        bodies, wrong = [], ""
         for p, work in waiting:
             self._wait(p, work, deadline, timeout, operation)
-            theirs, size = heads[p].tolist()
-            if theirs == _ABORTED:
+            size, name = _HEAD.unpack(heads[p].numpy())
+            if size == _ABORTED:
                 raise self._error(p, "ended the job")
-            if theirs != check or size != len(recv[p]):
-                raise errors.InvalidArgument(
-                    f"rank {self._name(p)} makes another call: it sends {size} bytes where "
-                    f"{operation} of rank {self._name(self.rank)} expects {len(recv[p])}"
+            theirs, us = name.rstrip(b"\0").decode(), self._name(self.rank)
+            if theirs != operation:
+                wrong = f"rank {self._name(p)} calls {theirs} while rank {us} calls {operation}"
+            elif size != len(recv[p]):
+                wrong = (
+                    f"rank {self._name(p)} sends {size} bytes to rank {us}, which expects "
+                    f"{len(recv[p])}"
                 )
             if size:
-                body = _bytes(recv[p])
-                works.append(
-                    (p, self._post(p, lambda: group.recv([body], p, self._body_tag)), body)
+                right = size == len(recv[p])
+                bodies.append(
+                    (p, _bytes(recv[p]) if right else torch.empty(size, dtype=torch.uint8))
                 )
-        for p, work, _ in works:
+        for p, body in bodies:
+            works.append((p, self._post(p, lambda: group.recv([body], p, self._body_tag)), body))
+        for p, work, _ in [*heads_out, *works]:
             self._wait(p, work, deadline, timeout, operation)
+        if wrong:
+            raise errors.InvalidArgument(wrong)
 
     def duplicate(self) -> "Transport":
         return Transport._of(self._family, self.rank)
@@ -180,7 +198,7 @@ class Transport:
         """Instead of this rank's next header the others read that there will be none."""
         with self._mutex:
             for p in self._others:
-                head = torch.tensor([_ABORTED, 0])
+                head = _head(_ABORTED, "")
                 try:
                     work = self._family.group.send([head], p, self._head_tag)
                 except RuntimeError:
@@ -210,6 +228,7 @@ class Transport:
         """What another rank said before, since it may have ended only because of that."""
         known = self._family.failure()
         if known is not None:
+            self._family.failed = True
             return ConnectionError(known)
         message = "the job has ended" if p is None else f"rank {self._name(p)} {what}"
         self._family.fail(message)
