@@ -161,7 +161,7 @@ class Transport:
         bodies, wrong = [], ""
         for p, work in waiting:
             self._wait(p, work, deadline, timeout, operation)
-            size, name = _HEAD.unpack(heads[p].numpy())
+            size, name = _HEAD.unpack(heads[p].numpy().tobytes())
             if size == _ABORTED:
                 raise self._error(p, "ended the job")
             theirs, us = name.rstrip(b"\0").decode(), self._name(self.rank)
