@@ -124,9 +124,11 @@ class TransportTest(unittest.TestCase):
                 self.assertTrue((space == 2).all())
                 return str(error)
 
+        begin = time.monotonic()
         for sizes in ((200, 0), (200, 100), (4 << 20, 0), (4 << 20, 70_000)):
             told = f"rank 0 sends {sizes[0]} bytes to rank 1, which expects {sizes[1]}"
             self.assertEqual(together(2, run), [told] * 2)
+        self.assertLess(time.monotonic() - begin, 15)
 
     def test_an_error_is_for_good_in_every_channel(self):
         def run(transport):
@@ -143,7 +145,9 @@ class TransportTest(unittest.TestCase):
                     transport.abort(str(error))  # as the library does after any error
             return told
 
+        begin = time.monotonic()
         self.assertEqual(together(3, run), [["disk full"] * 4] * 3)
+        self.assertLess(time.monotonic() - begin, 15)  # not the timeout
 
     def test_late_ranks_are_waited_for(self):
         def run(transport):
