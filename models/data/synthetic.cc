@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <mutex>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "base/philox.h"
 #include "base/status_macros.h"
 #include "models/data/permutation.h"
+#include "models/data/rank_rotation.h"
 #include "models/data/zipf.h"
 
 namespace hotrow {
@@ -43,6 +46,7 @@ enum RandomUse : uint32_t {
   kLabel,        // a: sample
   kEffect,       // a: rank, b: table
   kDenseWeight,  // a: dense feature
+  kRotation,     // a: pass over resident samples, b: table
 };
 constexpr uint32_t kUseBits = 4;
 
@@ -82,6 +86,8 @@ constexpr IntegerKey kIntegerKeys[] = {
     {"samples", &SyntheticOptions::samples, 1, int64_t{1} << 48, "training samples"},
     {"valid", &SyntheticOptions::valid, 0, int64_t{1} << 48, "validation samples"},
     {"test", &SyntheticOptions::test, 0, int64_t{1} << 48, "test samples"},
+    {"resident", &SyntheticOptions::resident, 0, int64_t{1} << 24,
+     "training samples drawn once, then used with other ids in every pass; 0: none"},
 };
 constexpr double kMaxZipf = 10;
 constexpr char kZipfExpected[] = "a number in [0, 10]";
@@ -173,6 +179,10 @@ class Generator {
  public:
   explicit Generator(const SyntheticOptions& options);
 
+  uint32_t TableOf(int64_t feature) const {
+    return static_cast<uint32_t>(feature < options_.tables ? feature : 0);
+  }
+
   // Scratch of one caller; reused from batch to batch.
   struct Scratch {
     std::vector<uint64_t> ranks;  // the lookups of one feature in one chunk
@@ -180,25 +190,33 @@ class Generator {
     std::vector<float> raw;       // [B]
   };
 
-  // Fills the batch with the samples of these numbers (with the split on top).
-  void Generate(std::span<const uint64_t> samples, CtrBatch* batch, Scratch* scratch) const;
+  enum class Values { kIds, kRanks };
+
+  // Fills the batch with the samples of these numbers (with the split on top). kRanks: IdsOf has
+  // yet to make ids of what is looked up.
+  void Generate(std::span<const uint64_t> samples, CtrBatch* batch, Scratch* scratch,
+                Values what = Values::kIds) const;
+  // The ranks of one feature, rotated, as ids.
+  void IdsOf(int64_t feature, const RankRotation& rotation, std::span<const uint64_t> ranks,
+             uint64_t* ids) const;
+  // Of the tables, in one pass over resident samples.
+  std::vector<RankRotation> RotationsOf(uint64_t pass) const;
+  const SyntheticOptions& options() const { return options_; }
 
  private:
-  uint32_t TableOf(int64_t feature) const {
-    return static_cast<uint32_t>(feature < options_.tables ? feature : 0);
-  }
   // Everything but labels and probabilities; scratch->raw gets what bias and scale are applied to.
-  void GenerateInputs(std::span<const uint64_t> samples, CtrBatch* batch, Scratch* scratch) const;
+  void GenerateInputs(std::span<const uint64_t> samples, CtrBatch* batch, Scratch* scratch,
+                      Values what) const;
   void FillOffsets(std::span<const uint64_t> samples, CtrBatch* batch) const;
   void FillDense(std::span<const uint64_t> samples, float* dense, float* raw) const;
-  void FillLookups(std::span<const uint64_t> samples, int64_t feature, const int64_t* offsets,
-                   uint64_t* values, std::vector<uint64_t>* ranks) const;
+  void FillRanks(std::span<const uint64_t> samples, int64_t feature, const int64_t* offsets,
+                 std::vector<uint64_t>* ranks) const;
   void AddIdEffects(int64_t feature, int64_t num_samples, const int64_t* offsets,
                     const uint64_t* ranks, float* latent, float* raw) const;
   void AddPairEffects(int64_t num_samples, const float* latent, float* raw) const;
   void Calibrate();
 
-  SyntheticOptions options_;
+  const SyntheticOptions options_;
   int64_t pairs_;
   float id_scale_;
   float latent_scale_;
@@ -249,7 +267,7 @@ void Generator::Calibrate() {
     std::vector<uint64_t> samples(static_cast<size_t>(std::min(kChunk, n - begin)));
     std::iota(samples.begin(), samples.end(),
               SampleBase(kCalibrationSplit) + static_cast<uint64_t>(begin));
-    GenerateInputs(samples, &batch, &scratch);
+    GenerateInputs(samples, &batch, &scratch, Values::kRanks);
     raw.insert(raw.end(), scratch.raw.begin(), scratch.raw.end());
   }
   const double mean = std::accumulate(raw.begin(), raw.end(), 0.0) / static_cast<double>(n);
@@ -267,9 +285,9 @@ void Generator::Calibrate() {
   }
 }
 
-void Generator::Generate(std::span<const uint64_t> samples, CtrBatch* batch,
-                         Scratch* scratch) const {
-  GenerateInputs(samples, batch, scratch);
+void Generator::Generate(std::span<const uint64_t> samples, CtrBatch* batch, Scratch* scratch,
+                         Values what) const {
+  GenerateInputs(samples, batch, scratch, what);
   batch->num_labels = 1;
   batch->labels.resize(samples.size());
   batch->true_probability.resize(samples.size());
@@ -281,8 +299,26 @@ void Generator::Generate(std::span<const uint64_t> samples, CtrBatch* batch,
   }
 }
 
-void Generator::GenerateInputs(std::span<const uint64_t> samples, CtrBatch* batch,
-                               Scratch* scratch) const {
+std::vector<RankRotation> Generator::RotationsOf(uint64_t pass) const {
+  std::vector<RankRotation> rotations(static_cast<size_t>(options_.tables));
+  if (pass == 0) return rotations;
+  for (size_t table = 0; table < rotations.size(); ++table) {
+    const PhiloxBlock block =
+        DataBlock(options_.seed, kRotation, pass, static_cast<uint32_t>(table));
+    rotations[table] = RankRotation(static_cast<uint64_t>(options_.rows),
+                                    static_cast<uint64_t>(block.v[0]) << 32 | block.v[1]);
+  }
+  return rotations;
+}
+
+void Generator::IdsOf(int64_t feature, const RankRotation& rotation,
+                      std::span<const uint64_t> ranks, uint64_t* ids) const {
+  const Permutation& scramble = scrambles_[TableOf(feature)];
+  for (const uint64_t rank : ranks) *ids++ = scramble(rotation(rank));
+}
+
+void Generator::GenerateInputs(std::span<const uint64_t> samples, CtrBatch* batch, Scratch* scratch,
+                               Values what) const {
   const auto batch_size = static_cast<int64_t>(samples.size());
   batch->batch_size = batch_size;
   batch->dense.resize(static_cast<size_t>(batch_size * options_.dense));
@@ -298,7 +334,14 @@ void Generator::GenerateInputs(std::span<const uint64_t> samples, CtrBatch* batc
     FillDense(chunk, batch->dense.data() + begin * options_.dense, raw);
     for (int64_t feature = 0; feature < options_.features(); ++feature) {
       const int64_t* offsets = batch->offsets.data() + feature * batch_size + begin;
-      FillLookups(chunk, feature, offsets, batch->values.data() + offsets[0], &scratch->ranks);
+      FillRanks(chunk, feature, offsets, &scratch->ranks);
+      uint64_t* const values = batch->values.data() + offsets[0];
+      if (what == Values::kRanks) {
+        std::copy(scratch->ranks.begin(), scratch->ranks.end(), values);
+      } else {
+        const Permutation& scramble = scrambles_[TableOf(feature)];
+        for (size_t i = 0; i < scratch->ranks.size(); ++i) values[i] = scramble(scratch->ranks[i]);
+      }
       float* latent =
           feature < 2 * pairs_ ? scratch->latent.data() + feature * kChunk * kLatentDim : nullptr;
       AddIdEffects(feature, n, offsets, scratch->ranks.data(), latent, raw);
@@ -347,10 +390,9 @@ void Generator::FillDense(std::span<const uint64_t> samples, float* dense, float
   }
 }
 
-// offsets [n + 1] are those of this feature's bags; values and *ranks begin at offsets[0].
-void Generator::FillLookups(std::span<const uint64_t> samples, int64_t feature,
-                            const int64_t* offsets, uint64_t* values,
-                            std::vector<uint64_t>* ranks) const {
+// offsets [n + 1] are those of this feature's bags; *ranks begin at offsets[0].
+void Generator::FillRanks(std::span<const uint64_t> samples, int64_t feature,
+                          const int64_t* offsets, std::vector<uint64_t>* ranks) const {
   const auto num_lookups = static_cast<size_t>(offsets[samples.size()] - offsets[0]);
   ranks->resize(num_lookups);
   uint64_t* rank = ranks->data();
@@ -363,8 +405,6 @@ void Generator::FillLookups(std::span<const uint64_t> samples, int64_t feature,
       });
     }
   }
-  const Permutation& scramble = scrambles_[TableOf(feature)];
-  for (size_t i = 0; i < num_lookups; ++i) values[i] = scramble((*ranks)[i]);
 }
 
 // Adds the feature's part of raw [n]; latent [n, kLatentDim] gets u(bag), unless it is null.
@@ -402,6 +442,12 @@ void Generator::AddPairEffects(int64_t num_samples, const float* latent, float* 
 
 // ---- The source
 
+absl::Status CheckBatchSize(int64_t max_batch_size) {
+  if (max_batch_size >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("DataReader::Next: max_batch_size is ", max_batch_size, ", at least 1"));
+}
+
 class SyntheticReader : public DataReader {
  public:
   // order: from position to sample number; null for the identity.
@@ -414,10 +460,7 @@ class SyntheticReader : public DataReader {
         position_(position) {}
 
   absl::Status Next(int64_t max_batch_size, CtrBatch* batch) override {
-    if (max_batch_size < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("DataReader::Next: max_batch_size is ", max_batch_size, ", at least 1"));
-    }
+    HOTROW_RETURN_IF_ERROR(CheckBatchSize(max_batch_size));
     const int64_t n = std::min(max_batch_size, size_ - position_);
     samples_.resize(static_cast<size_t>(n));
     for (uint64_t& sample : samples_) {
@@ -439,13 +482,126 @@ class SyntheticReader : public DataReader {
   Generator::Scratch scratch_;
 };
 
+// The training samples of SyntheticOptions::resident, drawn once and read without end.
+//
+// Threads: immutable.
+class ResidentSamples {
+ public:
+  // Other ids for one pass.
+  struct Rotations {
+    std::optional<uint64_t> pass;
+    std::vector<RankRotation> of_table;
+  };
+
+  explicit ResidentSamples(const Generator& generator)
+      : generator_(generator), size_(static_cast<uint64_t>(generator.options().resident)) {
+    std::vector<uint64_t> samples(size_);
+    std::iota(samples.begin(), samples.end(), SampleBase(static_cast<uint64_t>(Split::kTrain)));
+    Generator::Scratch scratch;
+    generator.Generate(samples, &drawn_, &scratch, Generator::Values::kRanks);
+  }
+
+  // Fills the batch with n samples from number `first` on, counted through all passes. rotations is
+  // scratch of one caller.
+  void Fill(uint64_t first, int64_t n, CtrBatch* batch, Rotations* rotations) const {
+    FillOffsets(first, n, batch);
+    batch->values.resize(static_cast<size_t>(batch->offsets.back()));
+    batch->weights.clear();
+    batch->num_labels = 1;
+    batch->batch_size = n;
+    batch->labels.resize(static_cast<size_t>(n));
+    batch->true_probability.resize(static_cast<size_t>(n));
+    batch->dense.resize(static_cast<size_t>(n * generator_.options().dense));
+    ForEachRun(first, n, [&](uint64_t pass, int64_t from, int64_t to, int64_t size) {
+      if (rotations->pass != pass) *rotations = {pass, generator_.RotationsOf(pass)};
+      CopyRun(from, to, size, rotations->of_table, batch);
+    });
+  }
+
+ private:
+  // Calls run(pass, from, to, size) for samples [from, from + size) of those drawn, which become
+  // samples [to, to + size) of a batch.
+  template <typename Function>
+  void ForEachRun(uint64_t first, int64_t n, Function run) const {
+    for (int64_t to = 0; to < n;) {
+      const uint64_t number = first + static_cast<uint64_t>(to);
+      const auto from = static_cast<int64_t>(number % size_);
+      const int64_t size = std::min(n - to, static_cast<int64_t>(size_) - from);
+      run(number / size_, from, to, size);
+      to += size;
+    }
+  }
+
+  const int64_t* OffsetsOf(int64_t feature, int64_t sample) const {
+    return drawn_.offsets.data() + feature * static_cast<int64_t>(size_) + sample;
+  }
+
+  void FillOffsets(uint64_t first, int64_t n, CtrBatch* batch) const {
+    const int64_t features = generator_.options().features();
+    batch->offsets.resize(static_cast<size_t>(features * n + 1));
+    int64_t* out = batch->offsets.data();
+    *out = 0;
+    for (int64_t feature = 0; feature < features; ++feature) {
+      ForEachRun(first, n, [&](uint64_t, int64_t from, int64_t, int64_t size) {
+        const int64_t* const offsets = OffsetsOf(feature, from);
+        const int64_t shift = *out - offsets[0];
+        for (int64_t i = 1; i <= size; ++i) *++out = offsets[i] + shift;
+      });
+    }
+  }
+
+  void CopyRun(int64_t from, int64_t to, int64_t size, const std::vector<RankRotation>& rotations,
+               CtrBatch* batch) const {
+    const int64_t dense = generator_.options().dense;
+    std::copy_n(drawn_.labels.data() + from, size, batch->labels.data() + to);
+    std::copy_n(drawn_.true_probability.data() + from, size, batch->true_probability.data() + to);
+    std::copy_n(drawn_.dense.data() + from * dense, size * dense, batch->dense.data() + to * dense);
+    for (int64_t feature = 0; feature < generator_.options().features(); ++feature) {
+      const int64_t* const offsets = OffsetsOf(feature, from);
+      const std::span<const uint64_t> ranks(drawn_.values.data() + offsets[0],
+                                            drawn_.values.data() + offsets[size]);
+      generator_.IdsOf(feature, rotations[generator_.TableOf(feature)], ranks,
+                       batch->values.data() +
+                           batch->offsets[static_cast<size_t>(feature * batch->batch_size + to)]);
+    }
+  }
+
+  const Generator& generator_;
+  const uint64_t size_;
+  CtrBatch drawn_;  // its values are ranks
+};
+
+class ResidentReader : public DataReader {
+ public:
+  // first: number of the first sample of the epoch, through all passes.
+  ResidentReader(const ResidentSamples& samples, uint64_t first, int64_t size, int64_t position)
+      : samples_(samples), first_(first), size_(size), position_(position) {}
+
+  absl::Status Next(int64_t max_batch_size, CtrBatch* batch) override {
+    HOTROW_RETURN_IF_ERROR(CheckBatchSize(max_batch_size));
+    const int64_t n = std::min(max_batch_size, size_ - position_);
+    samples_.Fill(first_ + static_cast<uint64_t>(position_), n, batch, &rotations_);
+    position_ += n;
+    return absl::OkStatus();
+  }
+  int64_t position() const override { return position_; }
+
+ private:
+  const ResidentSamples& samples_;
+  const uint64_t first_;
+  const int64_t size_;
+  int64_t position_;
+  ResidentSamples::Rotations rotations_;
+};
+
 class SyntheticSource : public DataSource {
  public:
   explicit SyntheticSource(const SyntheticOptions& options)
-      : identity_(absl::StrCat("tables=", options.tables, ",rows=", options.rows,
-                               ",zipf=", options.zipf, ",hotness=", options.hotness_min, "-",
-                               options.hotness_max, ",dense=", options.dense,
-                               ",shared=", options.shared, ",seed=", options.seed)),
+      : identity_(absl::StrCat(
+            "tables=", options.tables, ",rows=", options.rows, ",zipf=", options.zipf,
+            ",hotness=", options.hotness_min, "-", options.hotness_max, ",dense=", options.dense,
+            ",shared=", options.shared, ",seed=", options.seed,
+            options.resident > 0 ? absl::StrCat(",resident=", options.resident) : "")),
         seed_(options.seed),
         generator_(options) {
     schema_.name = "synthetic";
@@ -479,6 +635,13 @@ class SyntheticSource : public DataSource {
       return absl::OutOfRangeError(absl::StrCat("synthetic data: first sample is ", first_sample,
                                                 ", the split has ", size, " samples"));
     }
+    if (split == Split::kTrain && generator_.options().resident > 0) {
+      std::call_once(drawn_once_,
+                     [&] { resident_ = std::make_unique<ResidentSamples>(generator_); });
+      return std::make_unique<ResidentReader>(
+          *resident_, static_cast<uint64_t>(epoch) * static_cast<uint64_t>(size), size,
+          first_sample);
+    }
     std::unique_ptr<Permutation> order;
     if (split == Split::kTrain) {
       order = std::make_unique<Permutation>(static_cast<uint64_t>(size), seed_,
@@ -493,6 +656,8 @@ class SyntheticSource : public DataSource {
   const std::string identity_;
   uint64_t seed_;
   Generator generator_;
+  std::once_flag drawn_once_;
+  std::unique_ptr<ResidentSamples> resident_;  // once a reader of training data was opened
 };
 
 }  // namespace

@@ -23,8 +23,9 @@ struct SyntheticOptions {
   int64_t dense = 13;
   int64_t shared = 0;  // further features that look up table 0
   int64_t samples = 1'000'000;
-  int64_t valid = -1;  // -1: a tenth of samples, within [20k, 100k]
-  int64_t test = -1;   // the same
+  int64_t valid = -1;    // -1: a tenth of samples, within [20k, 100k]
+  int64_t test = -1;     // the same
+  int64_t resident = 0;  // training samples drawn once and used again and again; 0: see below
   uint64_t seed = 0;
 
   int64_t features() const { return tables + shared; }
@@ -63,6 +64,13 @@ std::string SyntheticHelp();
 // bias and scale are set from a fixed set of calibration samples so that the click rate is
 // kClickRate and the logit has the standard deviation kLogitDeviation: the best AUC is near 0.8 for
 // any other keys. scale is at most kMaxScale, so that a signal that cannot be learnt stays weak.
+//
+// resident > 0 is for measuring what is faster than drawing samples. The training samples are the
+// first `resident` ones, in the order of their numbers, over and over through all epochs, and are
+// kept in memory. The first time they are as drawn. Each further pass looks up other ids, as often
+// as before (RankRotation of the ranks of each table, a function of seed, pass and table), with the
+// same dense features, labels and probabilities: so a model learns what the ids say in the first
+// pass alone. Validation and test data are drawn as ever.
 absl::StatusOr<std::unique_ptr<DataSource>> OpenSynthetic(const SyntheticOptions& options);
 
 }  // namespace hotrow

@@ -102,7 +102,7 @@ TEST(OpenDataSourceTest, UnknownKindListsTheKnownOnes) {
 TEST(OpenDataSourceTest, HelpNamesEveryKeyWithItsDefault) {
   const std::string help = DataSourceHelp();
   for (const char* key : {"synthetic", "tables", "rows", "zipf", "hotness", "dense", "shared",
-                          "samples", "valid", "test", "seed", "26", "100000", "1.05"}) {
+                          "samples", "valid", "test", "resident", "seed", "26", "100000", "1.05"}) {
     EXPECT_THAT(help, HasSubstr(key));
   }
 }

@@ -1,7 +1,10 @@
 #include "models/data/permutation.h"
 
+#include <algorithm>
+#include <bit>
 #include <vector>
 
+#include "models/data/rank_rotation.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
@@ -22,6 +25,49 @@ TEST(PermutationTest, IsABijectionForEverySmallSizeAndSomeLargeOnes) {
       seen[image] = true;
     }
   }
+}
+
+// The part that is on the host and on a device.
+TEST(RankRotationTest, IsABijectionThatKeepsRanksInTheirGroups) {
+  std::vector<uint64_t> sizes;
+  for (uint64_t size = 1; size <= 300; ++size) sizes.push_back(size);
+  for (const uint64_t size : {1023, 1024, 1025, 65536, 65537, 100'000}) sizes.push_back(size);
+  for (const uint64_t size : sizes) {
+    SCOPED_TRACE(testing::Message() << "size " << size);
+    for (const uint64_t key : {0, 1, 77}) {
+      const RankRotation rotation(size, key);
+      std::vector<bool> seen(size);
+      for (uint64_t rank = 0; rank < size; ++rank) {
+        const uint64_t image = rotation(rank);
+        ASSERT_LT(image, size);
+        ASSERT_FALSE(seen[image]) << "image " << image << " of " << rank;
+        seen[image] = true;
+        ASSERT_EQ(std::bit_width(image + 1), std::bit_width(rank + 1));
+      }
+    }
+  }
+}
+
+TEST(RankRotationTest, MovesRanksByKeyAndByDefaultNone) {
+  constexpr uint64_t kSize = 1'000'000;
+  int64_t moved = 0;
+  int64_t differ = 0;
+  for (uint64_t rank = 0; rank < kSize; rank += 101) {
+    EXPECT_EQ(RankRotation()(rank), rank);
+    moved += RankRotation(kSize, 1)(rank) != rank ? 1 : 0;
+    differ += RankRotation(kSize, 1)(rank) != RankRotation(kSize, 2)(rank) ? 1 : 0;
+  }
+  EXPECT_GT(moved, 9000);
+  EXPECT_GT(differ, 9000);
+  constexpr uint64_t kLargest = uint64_t{1} << 40;
+  const RankRotation rotation(kLargest, 3);
+  std::vector<uint64_t> images;
+  for (uint64_t rank = kLargest - 10'000; rank < kLargest; ++rank) {
+    images.push_back(rotation(rank));
+    ASSERT_LT(images.back(), kLargest);
+  }
+  std::sort(images.begin(), images.end());
+  EXPECT_EQ(std::adjacent_find(images.begin(), images.end()), images.end());
 }
 
 TEST(PermutationTest, LargestSizeStaysInsideAndHasNoCollisionAmongFirstImages) {

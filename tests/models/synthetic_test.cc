@@ -112,6 +112,100 @@ TEST(SyntheticTest, StartingAnywhereGivesTheSameSamplesAsComingBy) {
   }
 }
 
+SyntheticOptions ResidentOptions() {
+  SyntheticOptions options = SmallOptions();
+  options.resident = 150;
+  return options;
+}
+
+TEST(SyntheticResidentTest, TheFirstPassIsAsDrawnAndTheOthersDifferInIdsAlone) {
+  const SyntheticOptions options = ResidentOptions();
+  const auto source = Open(options);
+  // 700 samples are four passes and 100 samples more; the next epoch goes on from there.
+  std::vector<Sample> all = Read(*source, Split::kTrain, 0, 0, 1'000'000, 64);
+  ASSERT_EQ(all.size(), 700u);
+  for (const Sample& sample : Read(*source, Split::kTrain, 1, 0, 1'000'000, 64)) {
+    all.push_back(sample);
+  }
+  // The same samples of a source that draws them, sorted: it gives them in another order.
+  SyntheticOptions drawn = options;
+  drawn.resident = 0;
+  drawn.samples = 150;
+  std::vector<Sample> expected = Read(*Open(drawn), Split::kTrain, 0, 0, 1'000'000, 64);
+  std::vector<Sample> first(all.begin(), all.begin() + 150);
+  std::sort(expected.begin(), expected.end());
+  std::sort(first.begin(), first.end());
+  EXPECT_EQ(first, expected);
+
+  int64_t same_bags = 0;
+  int64_t bags = 0;
+  for (size_t i = 150; i < all.size(); ++i) {
+    const Sample& sample = all[i];
+    const Sample& base = all[i % 150];
+    ASSERT_EQ(sample.dense, base.dense);
+    ASSERT_EQ(sample.label, base.label);
+    ASSERT_EQ(sample.probability, base.probability);
+    for (size_t f = 0; f < sample.bags.size(); ++f) {
+      ASSERT_EQ(sample.bags[f].size(), base.bags[f].size());
+      for (const uint64_t id : sample.bags[f]) ASSERT_LT(id, 1000u);
+      ++bags;
+      same_bags += sample.bags[f] == base.bags[f] && !sample.bags[f].empty() ? 1 : 0;
+    }
+  }
+  // The hottest id of a table is always itself, others seldom are.
+  EXPECT_LT(same_bags, bags / 4);
+}
+
+TEST(SyntheticResidentTest, EachPassIsABijectionOfTheIdsOfATable) {
+  SyntheticOptions options = ResidentOptions();
+  options.shared = 1;
+  const auto source = Open(options);
+  const std::vector<Sample> all = Read(*source, Split::kTrain, 0, 0, 450, 64);
+  for (size_t pass : {1, 2}) {
+    for (size_t table = 0; table < 3; ++table) {
+      std::map<uint64_t, uint64_t> image;
+      std::map<uint64_t, uint64_t> origin;
+      for (size_t i = 0; i < 150; ++i) {
+        for (size_t f = 0; f < 4; ++f) {
+          if (f != table && (f < 3 || table != 0)) continue;  // feature 3 looks up table 0
+          for (size_t j = 0; j < all[i].bags[f].size(); ++j) {
+            const uint64_t from = all[i].bags[f][j];
+            const uint64_t to = all[pass * 150 + i].bags[f][j];
+            ASSERT_EQ(image.emplace(from, to).first->second, to);
+            ASSERT_EQ(origin.emplace(to, from).first->second, from);
+          }
+        }
+      }
+      EXPECT_GT(image.size(), 100u);
+    }
+  }
+}
+
+TEST(SyntheticResidentTest, StartingAnywhereAndAnyBatchGiveTheSameSamples) {
+  const auto source = Open(ResidentOptions());
+  const auto all = Read(*source, Split::kTrain, 2, 0, 1'000'000, 1'000'000);
+  ASSERT_EQ(all.size(), 700u);
+  for (const int64_t first : {0, 1, 99, 100, 350, 699, 700}) {
+    for (const int64_t batch_size : {1, 7, 149, 150, 151, 400}) {
+      ASSERT_EQ(Read(*source, Split::kTrain, 2, first, 1'000'000, batch_size),
+                std::vector<Sample>(all.begin() + first, all.end()))
+          << first << " " << batch_size;
+    }
+  }
+}
+
+TEST(SyntheticResidentTest, HeldOutSplitsAndTheIdentityOfOtherDataAreAsEver) {
+  SyntheticOptions options = SmallOptions();
+  const auto drawn = Open(options);
+  options.resident = 150;
+  const auto resident = Open(options);
+  EXPECT_EQ(Read(*resident, Split::kValid, 0, 0, 1'000'000, 64),
+            Read(*drawn, Split::kValid, 0, 0, 1'000'000, 64));
+  const auto identity = *drawn->Identity();
+  EXPECT_EQ(identity[0].second, "tables=3,rows=1000,zipf=1.05,hotness=0-5,dense=5,shared=2,seed=9");
+  EXPECT_EQ((*resident->Identity())[0].second, identity[0].second + ",resident=150");
+}
+
 TEST(SyntheticTest, ASecondSourceOfTheSameSeedIsTheSameAndOfAnotherSeedIsNot) {
   SyntheticOptions options = SmallOptions();
   const auto a = Read(*Open(options), Split::kTrain, 0, 0, 700, 100);
