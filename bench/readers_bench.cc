@@ -1,14 +1,17 @@
-// Parses Criteo TSV text, one thread, and prints one JSON object.
+// Parses Criteo TSV text, with one thread and with several, and prints one JSON object.
 //
 // What bounds it: every byte must be looked at once; `count_newlines` does no more than that. The
 // others turn the text into samples: `parse` in memory, `stream` from a file to shuffled batches of
 // 2,048 samples as the trainer gets them (windows, larger than memory), `stream_gzip` the same from
-// a gzip file, where decompression runs on a thread of its own and counts too. `gather` makes the
-// batches of data that is in memory already; its bytes are those of the text that it stands for.
-// Time is the process's processor time, which leaves out what other programs took; all take turns
-// within each repeat. Medians in MB/s (10^6 bytes of text).
+// a gzip file, where decompression runs on a thread of its own and counts too. `load` reads a file
+// into memory. `gather` makes the batches of data that is in memory already; its bytes are those of
+// the text that it stands for. `_threaded` is the same with --reader_threads. `synthetic` draws as
+// many samples of the same shape, `resident` reads them from 65,536 that were drawn once.
+// Time is the process's processor time, which leaves out what other programs took, and, as
+// "_wall_", what a clock says; all take turns within each repeat. Medians in MB/s (10^6 bytes of
+// text).
 //
-//   readers_bench [--file=CRITEO.tsv[.gz]] [--mib=64] [--repeats=5]
+//   readers_bench [--file=CRITEO.tsv[.gz]] [--mib=64] [--repeats=5] [--reader_threads=2]
 //
 // The text is the file, over and over, up to --mib; without a file it is generated lines of the
 // same layout and length.
@@ -31,6 +34,8 @@
 #include "base/philox.h"
 #include "base/run_main.h"
 #include "models/data/byte_stream.h"
+#include "models/data/sample_feed.h"
+#include "models/data/synthetic.h"
 #include "models/data/table_reader.h"
 #include "models/data/table_source.h"
 
@@ -41,6 +46,7 @@ struct Flags {
   std::string file;
   int64_t mib = 64;
   int64_t repeats = 5;
+  int32_t reader_threads = 2;
 };
 
 bool ParseFlags(int argc, char** argv, Flags& flags) {
@@ -52,10 +58,13 @@ bool ParseFlags(int argc, char** argv, Flags& flags) {
     }
     const bool known =
         (absl::ConsumePrefix(&arg, "--mib=") && absl::SimpleAtoi(arg, &flags.mib)) ||
-        (absl::ConsumePrefix(&arg, "--repeats=") && absl::SimpleAtoi(arg, &flags.repeats));
+        (absl::ConsumePrefix(&arg, "--repeats=") && absl::SimpleAtoi(arg, &flags.repeats)) ||
+        (absl::ConsumePrefix(&arg, "--reader_threads=") &&
+         absl::SimpleAtoi(arg, &flags.reader_threads));
     if (!known) return false;
   }
-  return flags.mib > 0 && flags.mib <= 1024 && flags.repeats > 0;
+  return flags.mib > 0 && flags.mib <= 1024 && flags.repeats > 0 && flags.reader_threads > 0 &&
+         flags.reader_threads <= kMaxReaderThreads;
 }
 
 std::string GeneratedLines(int64_t lines) {
@@ -92,9 +101,9 @@ std::string FileText(const std::string& path) {
   }
 }
 
-double ProcessSeconds() {
+double Seconds(clockid_t clock) {
   timespec now;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  clock_gettime(clock, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
@@ -113,7 +122,10 @@ int64_t ReadEpoch(DataSource& source, int64_t epoch) {
 int Main(int argc, char** argv) {
   Flags flags;
   if (!ParseFlags(argc, argv, flags)) {
-    std::fputs("usage: readers_bench [--file=CRITEO.tsv[.gz]] [--mib=64] [--repeats=5]\n", stderr);
+    std::fputs(
+        "usage: readers_bench [--file=CRITEO.tsv[.gz]] [--mib=64] [--repeats=5] "
+        "[--reader_threads=2]\n",
+        stderr);
     return 1;
   }
   const std::string once = flags.file.empty() ? GeneratedLines(10'000) : FileText(flags.file);
@@ -128,23 +140,39 @@ int Main(int argc, char** argv) {
   HOTROW_CHECK(WriteFileAtomically(PosixEnv(), path, text).ok());
   HOTROW_CHECK(std::system(absl::StrCat("gzip -k -1 ", path).c_str()) == 0);
 
-  const auto open = [](const std::string& file, int64_t memory_bytes) {
+  const auto open = [](const std::string& file, int64_t memory_bytes, int32_t threads) {
     TableSchema schema = CriteoSchema({file});
     schema.modulo = 1;  // everything is for training
     schema.split_of.assign(1, Split::kTrain);
-    auto source = OpenTableSource(schema, {.seed = 1, .memory_bytes = memory_bytes});
+    auto source = OpenTableSource(schema, {.seed = 1,
+                                           .memory_bytes = memory_bytes,
+                                           .threads = {.opening = threads, .reading = threads}});
     HOTROW_CHECK(source.ok());
     return *std::move(source);
   };
-  const auto streamed = open(path, 0);
-  const auto gzip = open(path + ".gz", 0);
-  const auto in_memory = open(path, int64_t{8} << 30);
+  constexpr int64_t kAllInMemory = int64_t{8} << 30;
+  const int32_t threads = flags.reader_threads;
+  const auto streamed = open(path, 0, 1);
+  const auto streamed_threaded = open(path, 0, threads);
+  const auto gzip = open(path + ".gz", 0, 1);
+  const auto gzip_threaded = open(path + ".gz", 0, threads);
+  const auto in_memory = open(path, kAllInMemory, threads);
   const int64_t samples = in_memory->schema().train_samples;
+
+  const auto synthetic = [&](int64_t resident) {
+    auto source = OpenSynthetic({.rows = 1'000'000, .samples = samples, .resident = resident});
+    HOTROW_CHECK(source.ok());
+    return *std::move(source);
+  };
+  const auto drawn = synthetic(0);
+  const auto resident = synthetic(65'536);
+  HOTROW_CHECK(ReadEpoch(*resident, 0) == samples);  // draws them
 
   struct Way {
     const char* name;
     std::function<int64_t(int64_t repeat)> run;  // returns the number of samples
-    std::vector<double> seconds;
+    std::vector<double> processor_seconds;
+    std::vector<double> wall_seconds;
   };
   Way ways[] = {
       {"count_newlines",
@@ -168,22 +196,34 @@ int Main(int argc, char** argv) {
          return lines;
        }},
       {"stream", [&](int64_t repeat) { return ReadEpoch(*streamed, repeat); }},
+      {"stream_threaded", [&](int64_t repeat) { return ReadEpoch(*streamed_threaded, repeat); }},
       {"stream_gzip", [&](int64_t repeat) { return ReadEpoch(*gzip, repeat); }},
+      {"stream_gzip_threaded", [&](int64_t repeat) { return ReadEpoch(*gzip_threaded, repeat); }},
+      {"load", [&](int64_t) { return open(path, kAllInMemory, 1)->schema().train_samples; }},
+      {"load_threaded",
+       [&](int64_t) { return open(path, kAllInMemory, threads)->schema().train_samples; }},
       {"gather", [&](int64_t repeat) { return ReadEpoch(*in_memory, repeat); }},
+      {"synthetic", [&](int64_t repeat) { return ReadEpoch(*drawn, repeat); }},
+      {"resident", [&](int64_t repeat) { return ReadEpoch(*resident, repeat); }},
   };
   for (int64_t repeat = 0; repeat < flags.repeats; ++repeat) {
     for (Way& way : ways) {
-      const double begin = ProcessSeconds();
+      const double processor = Seconds(CLOCK_PROCESS_CPUTIME_ID);
+      const double wall = Seconds(CLOCK_MONOTONIC);
       HOTROW_CHECK(way.run(repeat) == samples);
-      way.seconds.push_back(ProcessSeconds() - begin);
+      way.processor_seconds.push_back(Seconds(CLOCK_PROCESS_CPUTIME_ID) - processor);
+      way.wall_seconds.push_back(Seconds(CLOCK_MONOTONIC) - wall);
     }
   }
-  std::printf("{\"bytes\": %zu, \"samples\": %lld", text.size(), static_cast<long long>(samples));
+  std::printf("{\"bytes\": %zu, \"samples\": %lld, \"reader_threads\": %d", text.size(),
+              static_cast<long long>(samples), threads);
+  const auto rate = [&](std::vector<double>& seconds) {
+    std::sort(seconds.begin(), seconds.end());
+    return 1e-6 * static_cast<double>(text.size()) / seconds[seconds.size() / 2];
+  };
   for (Way& way : ways) {
-    std::sort(way.seconds.begin(), way.seconds.end());
-    const double seconds = way.seconds[way.seconds.size() / 2];
-    std::printf(", \"%s_mb_per_second\": %.0f", way.name,
-                1e-6 * static_cast<double>(text.size()) / seconds);
+    std::printf(", \"%s_mb_per_second\": %.0f, \"%s_wall_mb_per_second\": %.0f", way.name,
+                rate(way.processor_seconds), way.name, rate(way.wall_seconds));
   }
   std::printf("}\n");
   std::remove(path.c_str());

@@ -284,7 +284,8 @@ class NpyFiles : public SampleFiles {
 
   absl::Status Init();
   const DataSchema& schema() const override { return schema_; }
-  absl::StatusOr<std::unique_ptr<SampleStream>> OpenStream(Split split) const override {
+  absl::StatusOr<std::unique_ptr<SampleStream>> OpenStream(Split split,
+                                                           StreamUse /*use*/) const override {
     return std::make_unique<NpyStream>(env_, ranges_[static_cast<size_t>(split)], multi_hot_);
   }
   absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const override {

@@ -10,6 +10,7 @@
 #include "base/crc32c.h"
 #include "base/status_macros.h"
 #include "models/data/permutation.h"
+#include "models/data/sample_feed.h"
 
 namespace hotrow {
 namespace {
@@ -238,7 +239,8 @@ class FileSource : public DataSource {
           absl::StrCat(schema_.name, ": first sample is ", first_sample, ", at least 0"));
     }
     if (in_memory_) return OpenMemory(split, epoch, first_sample);
-    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SampleStream> stream, files_->OpenStream(split));
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SampleStream> stream,
+                            files_->OpenStream(split, StreamUse::kReading));
     if (split == Split::kTrain) {
       auto reader = std::make_unique<WindowReader>(schema_, std::move(stream), options_, epoch);
       HOTROW_RETURN_IF_ERROR(reader->Init(first_sample));
@@ -292,7 +294,8 @@ absl::StatusOr<bool> SampleFiles::Load(int64_t max_bytes,
                                        std::array<SampleBlocks, 3>* splits) const {
   int64_t bytes_before = 0;
   for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SampleStream> stream, OpenStream(split));
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SampleStream> stream,
+                            OpenStream(split, StreamUse::kLoading));
     BlocksBuilder builder(schema(), &(*splits)[static_cast<size_t>(split)]);
     while (true) {
       SampleBlock* const block = builder.block();
@@ -318,6 +321,11 @@ absl::Status FileSourceOptions::Validate() const {
   if (vocabulary_bytes < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("FileSourceOptions.vocabulary_bytes is ", vocabulary_bytes, ", at least 1"));
+  }
+  for (const int32_t n : {threads.opening, threads.reading}) {
+    if (n >= 1 && n <= kMaxReaderThreads) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "reader_threads is ", n, ", expected a whole number in [1, ", kMaxReaderThreads, "]"));
   }
   return absl::OkStatus();
 }

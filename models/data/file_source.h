@@ -32,6 +32,10 @@ class SampleStream {
 // A split in memory: blocks of SampleFiles::kBlockSamples samples, the last one shorter.
 using SampleBlocks = std::vector<std::unique_ptr<SampleBlock>>;
 
+// What a stream is for: all of it goes into memory while nothing else runs, or batches are made of
+// it while others train on them.
+enum class StreamUse { kLoading, kReading };
+
 // Files of samples. What a kind of data implements; OpenFileSource makes a DataSource of it.
 //
 // Threads: all methods may run concurrently.
@@ -42,7 +46,8 @@ class SampleFiles {
   virtual ~SampleFiles() = default;
   // Names and features; numbers of samples where they are known without reading.
   virtual const DataSchema& schema() const = 0;
-  virtual absl::StatusOr<std::unique_ptr<SampleStream>> OpenStream(Split split) const = 0;
+  virtual absl::StatusOr<std::unique_ptr<SampleStream>> OpenStream(Split split,
+                                                                   StreamUse use) const = 0;
   // DataSource::Identity.
   virtual absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const {
     return std::vector<std::pair<std::string, std::string>>();
@@ -89,6 +94,13 @@ struct SavedVocabulary {
   bool final = false;
 };
 
+// Threads that parse delimited text (models/data/sample_feed.h); nothing that is read depends on
+// them. 1: the thread that asks for samples parses them. In [1, kMaxReaderThreads].
+struct ReaderThreads {
+  int32_t opening = 1;  // while the source is opened
+  int32_t reading = 1;  // of each reader of a split that is not in memory
+};
+
 struct FileSourceOptions {
   uint64_t seed = 0;
   // Splits that take at most this many bytes together, parsed, are read when the source is opened
@@ -101,6 +113,7 @@ struct FileSourceOptions {
   int64_t vocabulary_bytes = int64_t{1} << 30;
   // The vocabulary of the model that training starts from, which keeps it; null: there is none.
   const SavedVocabulary* saved_vocabulary = nullptr;
+  ReaderThreads threads;
 
   absl::Status Validate() const;
 };

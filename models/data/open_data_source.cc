@@ -7,7 +7,6 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "models/data/criteo_npy.h"
-#include "models/data/file_source.h"
 #include "models/data/synthetic.h"
 #include "models/data/table_source.h"
 
@@ -93,8 +92,8 @@ std::string KnownKinds() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(
-    std::string_view spec, uint64_t seed, const SavedVocabulary* saved_vocabulary) {
+absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(std::string_view spec, uint64_t seed,
+                                                           const OpenDataOptions& options) {
   const size_t colon = spec.find(':');
   const std::string_view kind = spec.substr(0, colon);
   const std::string_view rest =
@@ -106,8 +105,8 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(
           absl::StrCat("--data=synthetic: nothing follows the colon; expected key=value,...; ",
                        SyntheticHelp()));
     }
-    HOTROW_ASSIGN_OR_RETURN(const SyntheticOptions options, ParseSyntheticOptions(rest, seed));
-    return OpenSynthetic(options);
+    HOTROW_ASSIGN_OR_RETURN(const SyntheticOptions synthetic, ParseSyntheticOptions(rest, seed));
+    return OpenSynthetic(synthetic);
   }
   for (const FileKind& file_kind : kFileKinds) {
     if (kind != file_kind.name) continue;
@@ -116,7 +115,9 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(
                                                      "\", expected ", file_kind.name, ":",
                                                      file_kind.place, "; ", KnownKinds()));
     }
-    return file_kind.open(std::string(rest), {.seed = seed, .saved_vocabulary = saved_vocabulary});
+    return file_kind.open(
+        std::string(rest),
+        {.seed = seed, .saved_vocabulary = options.saved_vocabulary, .threads = options.threads});
   }
   return absl::InvalidArgumentError(
       absl::StrCat("--data: unknown kind of data \"", std::string(kind), "\"; ", KnownKinds()));

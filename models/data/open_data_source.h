@@ -8,16 +8,20 @@
 
 #include "absl/status/statusor.h"
 #include "models/data/data_source.h"
+#include "models/data/file_source.h"
 
 namespace hotrow {
 
-struct SavedVocabulary;
+struct OpenDataOptions {
+  // Of the model that training starts from (FileSourceOptions).
+  const SavedVocabulary* saved_vocabulary = nullptr;
+  ReaderThreads threads;
+};
 
 // Opens the data of --data, such as "synthetic[:key=value,...]". Errors name the wrong part and
-// list the legal ones. seed makes generated data and shuffling repeatable. saved_vocabulary: of the
-// model that training starts from (FileSourceOptions).
-absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(
-    std::string_view spec, uint64_t seed, const SavedVocabulary* saved_vocabulary = nullptr);
+// list the legal ones. seed makes generated data and shuffling repeatable.
+absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(std::string_view spec, uint64_t seed,
+                                                           const OpenDataOptions& options = {});
 
 // One paragraph for --help: the kinds of data and their keys with defaults.
 std::string DataSourceHelp();

@@ -41,6 +41,37 @@ void SampleBlock::Append(const Sample& sample) {
   ++size_;
 }
 
+void SampleBlock::Append(const SampleBlock& from, int64_t begin, int64_t end) {
+  HOTROW_DCHECK(from.num_dense_ == num_dense_);
+  HOTROW_DCHECK(from.num_features_ == num_features_);
+  HOTROW_DCHECK(from.num_labels_ == num_labels_);
+  HOTROW_DCHECK(0 <= begin && begin <= end && end <= from.size_);
+  if (begin == end) return;
+  const int64_t n = end - begin;
+  const uint64_t* const first = from.values(begin);
+  const uint64_t* const last =
+      end < from.size_ ? from.values(end) : from.values_.data() + from.values_.size();
+  const uint16_t* const lengths = from.lengths(begin);
+  const bool single =
+      lengths == nullptr || std::all_of(lengths, lengths + n * num_features_,
+                                        [](uint16_t length) { return length == 1; });
+  if (!single || !starts_.empty()) {
+    if (starts_.empty()) StartLengths();
+    for (int64_t i = begin; i < end; ++i) {
+      starts_.push_back(static_cast<int64_t>(values_.size()) + (from.values(i) - first));
+    }
+    if (lengths == nullptr) {
+      lengths_.resize(lengths_.size() + static_cast<size_t>(n * num_features_), 1);
+    } else {
+      lengths_.insert(lengths_.end(), lengths, lengths + n * num_features_);
+    }
+  }
+  labels_.insert(labels_.end(), from.labels(begin), from.labels(begin) + n * num_labels_);
+  dense_.insert(dense_.end(), from.dense(begin), from.dense(begin) + n * num_dense_);
+  values_.insert(values_.end(), first, last);
+  size_ += n;
+}
+
 void SampleBlock::Clear() {
   size_ = 0;
   labels_.clear();

@@ -32,6 +32,8 @@ class SampleBlock {
   int64_t size() const { return size_; }
   int64_t bytes() const;
   void Append(const Sample& sample);
+  // The samples [begin, end) of another block, as if each were appended.
+  void Append(const SampleBlock& from, int64_t begin, int64_t end);
   void Clear();  // keeps the memory
   void ShrinkToFit();
 

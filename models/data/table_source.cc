@@ -1,6 +1,7 @@
 #include "models/data/table_source.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,66 +9,95 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "models/data/file_pattern.h"
-#include "models/data/table_reader.h"
+#include "models/data/sample_feed.h"
 #include "models/data/vocabulary.h"
 #include "models/json/quote.h"
 
 namespace hotrow {
 namespace {
 
+// The split of sample number `index` of files that hold several.
+Split SplitOf(const TableSchema& schema, int64_t index) {
+  return schema.split_of[static_cast<size_t>(index % schema.modulo)];
+}
+
 // The samples of one split; of files that hold several, those that belong to it.
 class TableStream : public SampleStream {
  public:
-  TableStream(const TableSchema* schema, const Vocabulary* vocabulary, Split split, Env& env)
+  TableStream(const TableSchema* schema, const Vocabulary* vocabulary, Split split, Env& env,
+              int32_t threads)
       : schema_(schema),
         split_(split),
-        reader_(schema, schema->files[schema->modulo > 0 ? 0 : static_cast<size_t>(split)],
-                OpenTextFrom(env), vocabulary) {}
+        feed_(NewSampleFeed(schema,
+                            schema->files[schema->modulo > 0 ? 0 : static_cast<size_t>(split)],
+                            OpenTextFrom(env), vocabulary, threads)) {}
 
   absl::Status Read(int64_t max_samples, SampleBlock* block) override {
-    for (int64_t n = 0; n < max_samples; ++n) {
-      HOTROW_ASSIGN_OR_RETURN(const bool found, Next());
-      if (!found) break;
-      block->Append(sample_);
+    while (max_samples > 0) {
+      HOTROW_ASSIGN_OR_RETURN(const int64_t n, NextRun(max_samples));
+      if (n == 0) break;
+      block->Append(parsed_->samples, at_ - n, at_);
+      max_samples -= n;
     }
     return absl::OkStatus();
   }
   absl::StatusOr<int64_t> Skip(int64_t n) override {
-    for (int64_t i = 0; i < n; ++i) {
-      HOTROW_ASSIGN_OR_RETURN(const bool found, Next());
-      if (!found) return i;
+    int64_t left = n;
+    while (left > 0) {
+      HOTROW_ASSIGN_OR_RETURN(const int64_t run, NextRun(left));
+      if (run == 0) break;
+      left -= run;
     }
-    return n;
+    return n - left;
   }
 
  private:
-  absl::StatusOr<bool> Next() {
+  // Goes on to behind the next samples of the split that follow each other, at most max_samples of
+  // them: those before at_. Returns how many, 0 at the end.
+  absl::StatusOr<int64_t> NextRun(int64_t max_samples) {
     while (true) {
-      HOTROW_ASSIGN_OR_RETURN(const bool found, reader_.Next(&sample_));
-      if (!found || schema_->modulo == 0) return found;
-      const auto remainder = static_cast<size_t>(index_++ % schema_->modulo);
-      if (schema_->split_of[remainder] == split_) return true;
+      if (parsed_ == nullptr || at_ == parsed_->samples.size()) {
+        at_ = 0;
+        parsed_ = nullptr;
+        HOTROW_ASSIGN_OR_RETURN(parsed_, feed_->Next());
+        if (parsed_ == nullptr) return 0;
+      }
+      const int64_t left = parsed_->samples.size() - at_;
+      if (schema_->modulo == 0) {
+        const int64_t run = std::min(max_samples, left);
+        at_ += run;
+        return run;
+      }
+      int64_t run = 0;
+      while (run < std::min(max_samples, left) && SplitOf(*schema_, index_ + run) == split_) ++run;
+      at_ += std::max<int64_t>(run, 1);  // or past a sample of another split
+      index_ += std::max<int64_t>(run, 1);
+      if (run > 0) return run;
     }
   }
 
   const TableSchema* schema_;
   const Split split_;
-  TableReader reader_;
-  int64_t index_ = 0;  // of the next sample in the files, where modulo counts
-  Sample sample_;
+  const std::unique_ptr<SampleFeed> feed_;
+  const ParsedSamples* parsed_ = nullptr;  // the feed's
+  int64_t at_ = 0;                         // the next one of them
+  int64_t index_ = 0;                      // the same in the files, where modulo counts
 };
 
 class TableFiles : public SampleFiles {
  public:
-  TableFiles(const TableSchema& schema, Vocabulary vocabulary, Env& env)
+  TableFiles(const TableSchema& schema, Vocabulary vocabulary, ReaderThreads threads, Env& env)
       : table_(schema),
         vocabulary_(std::move(vocabulary)),
+        threads_(threads),
         env_(env),
         schema_(DataSchemaOf(schema)) {}
 
   const DataSchema& schema() const override { return schema_; }
-  absl::StatusOr<std::unique_ptr<SampleStream>> OpenStream(Split split) const override {
-    return std::make_unique<TableStream>(&table_, vocabulary(), split, env_);
+  absl::StatusOr<std::unique_ptr<SampleStream>> OpenStream(Split split,
+                                                           StreamUse use) const override {
+    const int32_t threads = use == StreamUse::kLoading ? threads_.opening : threads_.reading;
+    return std::make_unique<TableStream>(&table_, vocabulary(), split, env_, threads);
   }
   const Vocabulary* vocabulary() const override {
     return vocabulary_.empty() ? nullptr : &vocabulary_;
@@ -90,26 +120,37 @@ class TableFiles : public SampleFiles {
 
   // Files that hold all splits are parsed once, not once for each.
   absl::StatusOr<bool> Load(int64_t max_bytes, std::array<SampleBlocks, 3>* splits) const override {
+    constexpr int64_t kCheckSamples = 1'024;  // samples between two looks at the memory used
     if (table_.modulo == 0) return SampleFiles::Load(max_bytes, splits);
     BlocksBuilder builders[] = {
         {schema_, &(*splits)[0]}, {schema_, &(*splits)[1]}, {schema_, &(*splits)[2]}};
-    TableReader reader(&table_, table_.files[0], OpenTextFrom(env_), vocabulary());
-    Sample sample;
-    for (int64_t index = 0;; ++index) {
-      HOTROW_ASSIGN_OR_RETURN(const bool found, reader.Next(&sample));
-      if (!found || index % 1024 == 0) {
-        const int64_t bytes = builders[0].bytes() + builders[1].bytes() + builders[2].bytes();
-        if (bytes > max_bytes) return false;
+    const auto fits = [&] {
+      return builders[0].bytes() + builders[1].bytes() + builders[2].bytes() <= max_bytes;
+    };
+    const auto feed =
+        NewSampleFeed(&table_, table_.files[0], OpenTextFrom(env_), vocabulary(), threads_.opening);
+    int64_t index = 0;
+    while (true) {
+      HOTROW_ASSIGN_OR_RETURN(const ParsedSamples* const parsed, feed->Next());
+      if (parsed == nullptr) return fits();
+      const SampleBlock& samples = parsed->samples;
+      for (int64_t at = 0, run = 0; at < samples.size(); at += run, index += run) {
+        if (index % kCheckSamples == 0 && !fits()) return false;
+        const Split split = SplitOf(table_, index);
+        SampleBlock* const block = builders[static_cast<size_t>(split)].block();
+        const int64_t most = std::min({samples.size() - at, kBlockSamples - block->size(),
+                                       kCheckSamples - index % kCheckSamples});
+        run = 1;
+        while (run < most && SplitOf(table_, index + run) == split) ++run;
+        block->Append(samples, at, at + run);
       }
-      if (!found) return true;
-      const auto remainder = static_cast<size_t>(index % table_.modulo);
-      builders[static_cast<size_t>(table_.split_of[remainder])].block()->Append(sample);
     }
   }
 
  private:
   const TableSchema table_;
   const Vocabulary vocabulary_;
+  const ReaderThreads threads_;
   Env& env_;
   DataSchema schema_;
 };
@@ -144,54 +185,75 @@ std::vector<TableCount> TablesToCount(const TableSchema& schema) {
 }
 
 // Reads the training samples once and counts their values.
-absl::Status CountValues(const TableSchema& schema, int64_t max_bytes, Env& env,
-                         std::vector<TableCount>* counts) {
-  std::vector<TableCount*> count_of(schema.categorical.size());
-  for (size_t f = 0; f < count_of.size(); ++f) {
-    for (TableCount& count : *counts) {
-      if (count.table == schema.categorical[f].table) count_of[f] = &count;
+class ValueCounts {
+ public:
+  // counts and schema must outlive this.
+  ValueCounts(const TableSchema& schema, int64_t max_bytes, std::vector<TableCount>* counts)
+      : schema_(schema), max_bytes_(max_bytes), count_of_(schema.categorical.size()) {
+    for (size_t f = 0; f < count_of_.size(); ++f) {
+      for (TableCount& count : *counts) {
+        if (count.table == schema.categorical[f].table) count_of_[f] = &count;
+      }
     }
+    for (const TableCount& count : *counts) bytes_ += count.counter.bytes();
   }
-  int64_t bytes = 0;
-  for (const TableCount& count : *counts) bytes += count.counter.bytes();
-  TableReader reader(&schema, schema.files[0], OpenTextFrom(env));
-  Sample sample;
-  for (int64_t index = 0;; ++index) {
-    HOTROW_ASSIGN_OR_RETURN(const bool found, reader.Next(&sample));
-    if (!found) return absl::OkStatus();
-    if (schema.modulo > 0 &&
-        schema.split_of[static_cast<size_t>(index % schema.modulo)] != Split::kTrain) {
-      continue;
-    }
-    size_t at = 0;
-    for (size_t f = 0; f < count_of.size(); at += sample.lengths[f++]) {
-      if (count_of[f] == nullptr) continue;
-      TableCount& count = *count_of[f];
-      const CategoricalColumn& column = schema.categorical[f];
-      for (size_t i = at; i < at + sample.lengths[f]; ++i) {
-        const uint64_t key = sample.values[i];
-        if (key == count.unknown_key) {
-          if (column.missing_key == key) continue;
-          return absl::InvalidArgumentError(absl::StrCat(
-              reader.place(), ": column ", QuoteForMessage(column.column), " has the key ", key,
-              ", which stands for rare values; give another key as \"unknown\" in the schema"));
-        }
-        if (count.counter.full()) {
-          if (bytes + count.counter.bytes_to_grow() > max_bytes) {
-            return absl::ResourceExhaustedError(absl::StrCat(
-                reader.place(), ": counting the values of table ", QuoteForMessage(count.table),
-                " for \"min_count\" takes more than ", max_bytes >> 20, " MiB, after ",
-                count.counter.distinct(),
-                " different ones; give the column a \"modulo\", or leave out \"min_count\""));
-          }
-          bytes += count.counter.bytes();
-          count.counter.Grow();
-        }
-        count.counter.Add(key);
+
+  absl::Status AddAll(SampleFeed& feed) {
+    for (int64_t index = 0;;) {
+      HOTROW_ASSIGN_OR_RETURN(const ParsedSamples* const parsed, feed.Next());
+      if (parsed == nullptr) return absl::OkStatus();
+      for (int64_t i = 0; i < parsed->samples.size(); ++i, ++index) {
+        if (schema_.modulo > 0 && SplitOf(schema_, index) != Split::kTrain) continue;
+        HOTROW_RETURN_IF_ERROR(AddSample(feed, *parsed, i));
       }
     }
   }
-}
+
+ private:
+  absl::Status AddSample(const SampleFeed& feed, const ParsedSamples& parsed, int64_t i) {
+    const uint16_t* const lengths = parsed.samples.lengths(i);
+    const uint64_t* values = parsed.samples.values(i);
+    for (size_t f = 0; f < count_of_.size(); ++f) {
+      const std::span<const uint64_t> bag(values, lengths == nullptr ? 1 : lengths[f]);
+      values += bag.size();
+      if (count_of_[f] == nullptr) continue;
+      for (const uint64_t key : bag) {
+        const absl::Status status = AddKey(schema_.categorical[f], key, count_of_[f]);
+        if (status.ok()) continue;
+        const std::string place = feed.TextOf(parsed.places[static_cast<size_t>(i)]);
+        return {status.code(), absl::StrCat(place, ": ", std::string(status.message()))};
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddKey(const CategoricalColumn& column, uint64_t key, TableCount* count) {
+    if (key == count->unknown_key) {
+      if (column.missing_key == key) return absl::OkStatus();
+      return absl::InvalidArgumentError(absl::StrCat(
+          "column ", QuoteForMessage(column.column), " has the key ", key,
+          ", which stands for rare values; give another key as \"unknown\" in the schema"));
+    }
+    if (count->counter.full()) {
+      if (bytes_ + count->counter.bytes_to_grow() > max_bytes_) {
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "counting the values of table ", QuoteForMessage(count->table),
+            " for \"min_count\" takes more than ", max_bytes_ >> 20, " MiB, after ",
+            count->counter.distinct(),
+            " different ones; give the column a \"modulo\", or leave out \"min_count\""));
+      }
+      bytes_ += count->counter.bytes();
+      count->counter.Grow();
+    }
+    count->counter.Add(key);
+    return absl::OkStatus();
+  }
+
+  const TableSchema& schema_;
+  const int64_t max_bytes_;
+  std::vector<TableCount*> count_of_;  // of each categorical column; null: it keeps all values
+  int64_t bytes_ = 0;                  // of all counters
+};
 
 // Which values have rows of their own: what the model has that training starts from, and those of
 // the training data.
@@ -200,7 +262,10 @@ absl::StatusOr<Vocabulary> MakeVocabulary(const TableSchema& schema,
   const SavedVocabulary* const saved = options.saved_vocabulary;
   std::vector<TableCount> counts = TablesToCount(schema);
   if (!counts.empty() && (saved == nullptr || !saved->final)) {
-    HOTROW_RETURN_IF_ERROR(CountValues(schema, options.vocabulary_bytes, env, &counts));
+    const auto feed = NewSampleFeed(&schema, schema.files[0], OpenTextFrom(env),
+                                    /*vocabulary=*/nullptr, options.threads.opening);
+    ValueCounts counting(schema, options.vocabulary_bytes, &counts);
+    HOTROW_RETURN_IF_ERROR(counting.AddAll(*feed));
   }
   std::vector<KeptKeys> tables;
   for (TableCount& count : counts) {
@@ -343,8 +408,8 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenTableSource(const TableSchema& s
   TableSchema expanded = schema;
   HOTROW_RETURN_IF_ERROR(ExpandFiles(env, &expanded));
   HOTROW_ASSIGN_OR_RETURN(Vocabulary vocabulary, MakeVocabulary(expanded, options, env));
-  return OpenFileSource(std::make_unique<TableFiles>(expanded, std::move(vocabulary), env),
-                        options);
+  return OpenFileSource(
+      std::make_unique<TableFiles>(expanded, std::move(vocabulary), options.threads, env), options);
 }
 
 TableSchema FrappeSchema(const std::string& dir) { return MustParse(kFrappe, dir + "/frappe"); }

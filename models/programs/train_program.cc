@@ -193,9 +193,10 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
 
   HOTROW_ASSIGN_OR_RETURN(const std::optional<SavedVocabulary> vocabulary,
                           FindSavedVocabulary(options, env));
-  HOTROW_ASSIGN_OR_RETURN(
-      const std::unique_ptr<DataSource> data,
-      OpenDataSource(flags.data, options.seed, vocabulary ? &*vocabulary : nullptr));
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data,
+                          OpenDataSource(flags.data, options.seed,
+                                         {.saved_vocabulary = vocabulary ? &*vocabulary : nullptr,
+                                          .threads = ChooseReaderThreads(flags)}));
   HOTROW_ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::Create(options.device));
   const ExecContext ctx = stream.On({.pool = &pool, .trace = &trace});
   const auto make_model = [&](const DataSchema& schema) {

@@ -12,6 +12,7 @@
 #include "base/device_stream.h"
 #include "base/env.h"
 #include "base/status_macros.h"
+#include "models/data/sample_feed.h"
 #include "models/programs/presets.h"
 #include "models/train/trainer_settings.h"
 
@@ -29,6 +30,9 @@ constexpr double kStoreShareOfDisk = 0.8;
 constexpr int64_t kMaxThreads = 1024;
 constexpr char kDataGroup[] = "Data";
 constexpr char kModelGroup[] = "Model";
+
+constexpr int64_t kOpeningThreadsMax = 16;  // one thread cuts records for about as many
+constexpr int64_t kReadingThreadsMax = 4;
 
 // The number a control group file holds; "max" and missing files give no limit.
 int64_t ReadLimit(const std::string& path, int64_t no_limit) {
@@ -130,6 +134,11 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
     } else if (row == "device") {
       set.Group("Running");
       set.AddInt("threads", 0, kMaxThreads, &f->threads, "threads of tables and MLPs; 0: all");
+      set.AddInt(
+          "reader_threads", 0, kMaxReaderThreads, &f->reader_threads,
+          "threads that parse text data; no result depends on them. 1: none but the one "
+          "that reads batches ahead. 0: one while a CPU trains, up to 4 beside a device, and "
+          "all --threads (16 at most) while the data are opened");
     } else if (row == "mllog") {
       set.AddString("report", "FILE", &f->report, "write the results of the run as JSON");
       set.AddString("trace", "FILE", &f->trace,
@@ -144,6 +153,17 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
     if (row.help_default != nullptr) set.DescribeDefault(row.help_default);
   }
   return set;
+}
+
+ReaderThreads ChooseReaderThreads(const TrainerFlags& f) {
+  if (f.reader_threads > 0) {
+    const auto given = static_cast<int32_t>(f.reader_threads);
+    return {.opening = given, .reading = given};
+  }
+  const auto opening = std::clamp<int64_t>(f.threads, 1, kOpeningThreadsMax);
+  const auto beside_device = std::clamp<int64_t>(f.threads / 2, 1, kReadingThreadsMax);
+  return {.opening = static_cast<int32_t>(opening),
+          .reading = f.options.device == Device::kCpu ? 1 : static_cast<int32_t>(beside_device)};
 }
 
 std::vector<std::pair<std::string, std::string>> ModelShape(const FlagSet& set) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "base/flag_set.h"
+#include "models/data/file_source.h"
 #include "models/train/trainer_options.h"
 
 namespace hotrow {
@@ -21,8 +22,9 @@ struct TrainerFlags {
 
   std::string data = "synthetic";
   std::string comm = "auto";
-  double comm_timeout = 30;  // seconds
-  int64_t threads = 0;       // 0: all
+  double comm_timeout = 30;    // seconds
+  int64_t threads = 0;         // 0: all
+  int64_t reader_threads = 0;  // 0: ChooseReaderThreads does
   std::string report;
   std::string trace;
 
@@ -43,6 +45,12 @@ FlagSet MakeTrainerFlagSet(std::string_view program,
 // the machine; values that were not given are equal shares. Errors: InvalidArgument, Unimplemented
 // (a device that this build lacks); one line that names the flag and its legal values.
 absl::Status ResolveTrainerFlags(TrainerFlags* flags, int32_t local_ranks = 1);
+
+// What --reader_threads=0 means, of resolved flags: all threads while the data are opened, since
+// nothing else runs then. While a CPU trains, its cores belong to training, and one thread reads
+// faster than they train. A device leaves them idle and takes more samples than one thread parses;
+// beyond four, putting batches together is what takes longest.
+ReaderThreads ChooseReaderThreads(const TrainerFlags& flags);
 
 // The flags that decide the meaning of each dense parameter, with values: TrainerOptions::shape.
 // `set` is MakeTrainerFlagSet's, after all flags are resolved.

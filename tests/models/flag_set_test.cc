@@ -318,6 +318,27 @@ TEST(TrainerFlagsTest, ResolvesWhatIsLeftOpen) {
   EXPECT_EQ(feedback.options.store_bytes, options.store_bytes - (1 << 20));
 }
 
+// Training on a CPU has the cores to itself; opening the data comes before it.
+TEST(TrainerFlagsTest, ReaderThreadsAreChosenByWhatRunsBesideThem) {
+  TrainerFlags flags;
+  const auto chosen = [&](int64_t threads, Device device) {
+    flags.threads = threads;
+    flags.options.device = device;
+    const ReaderThreads out = ChooseReaderThreads(flags);
+    return std::pair(out.opening, out.reading);
+  };
+  EXPECT_EQ(chosen(1, Device::kCpu), std::pair(1, 1));
+  EXPECT_EQ(chosen(6, Device::kCpu), std::pair(6, 1));
+  EXPECT_EQ(chosen(64, Device::kCpu), std::pair(16, 1));
+  EXPECT_EQ(chosen(1, Device::kCuda), std::pair(1, 1));
+  EXPECT_EQ(chosen(6, Device::kCuda), std::pair(6, 3));
+  EXPECT_EQ(chosen(64, Device::kCuda), std::pair(16, 4));
+  flags.reader_threads = 1;
+  EXPECT_EQ(chosen(64, Device::kCuda), std::pair(1, 1));
+  flags.reader_threads = 5;
+  EXPECT_EQ(chosen(2, Device::kCpu), std::pair(5, 5));
+}
+
 TEST(TrainerFlagsTest, StoresOnADiskGetBudgetsOfTheirOwn) {
   TrainerFlags flags;
   TrainerOptions& options = flags.options;

@@ -1,5 +1,7 @@
 #include "models/data/sample_block.h"
 
+#include <algorithm>
+
 #include "base/philox.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -53,6 +55,59 @@ TEST(SampleBlockTest, OneValueABagTakesNoLengths) {
   EXPECT_EQ(block.bytes(), 0);
   block.Append(single);
   EXPECT_EQ(block.lengths(0), nullptr);
+}
+
+// Also whether lengths are kept: what a split takes decides whether it stays in memory.
+TEST(SampleBlockTest, ARangeIsAppendedAsIfSampleAfterSample) {
+  for (const uint64_t seed : test::Seeds(50)) {
+    SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed);
+    RandomStream random(seed, RandomPurpose::kTest);
+    const auto num_dense = static_cast<int32_t>(random.Below(3));
+    const auto num_features = static_cast<int32_t>(random.Below(4));
+    SampleBlock from(num_dense, num_features, 2);
+    std::vector<Sample> samples;
+    const uint64_t rare = 1 + random.Below(10);  // one sample in so many has other bags
+    for (uint64_t n = 1 + random.Below(30); n > 0; --n) {
+      Sample sample;
+      sample.label = static_cast<float>(random.Below(2));
+      sample.more_labels = {static_cast<float>(random.Below(2))};
+      for (int i = 0; i < num_dense; ++i) sample.dense.push_back(random.Normal());
+      const bool single = random.Below(rare) > 0;
+      for (int f = 0; f < num_features; ++f) {
+        sample.lengths.push_back(single ? 1 : static_cast<uint16_t>(random.Below(4)));
+        for (int j = 0; j < sample.lengths.back(); ++j) sample.values.push_back(random.Next64());
+      }
+      from.Append(sample);
+      samples.push_back(sample);
+    }
+    SampleBlock by_range(num_dense, num_features, 2);
+    SampleBlock one_by_one(num_dense, num_features, 2);
+    for (int n = 0; n < 6; ++n) {
+      const uint64_t end = random.Below(samples.size() + 1);
+      const uint64_t begin = random.Below(end + 1);
+      by_range.Append(from, static_cast<int64_t>(begin), static_cast<int64_t>(end));
+      for (uint64_t i = begin; i < end; ++i) one_by_one.Append(samples[i]);
+      ASSERT_EQ(by_range.size(), one_by_one.size());
+      ASSERT_EQ(by_range.bytes(), one_by_one.bytes());
+      for (int64_t i = 0; i < by_range.size(); ++i) {
+        const uint16_t* const lengths = one_by_one.lengths(i);
+        ASSERT_EQ(by_range.lengths(i) == nullptr, lengths == nullptr);
+        int64_t values = num_features;
+        if (lengths != nullptr) {
+          values = 0;
+          for (int f = 0; f < num_features; ++f) {
+            ASSERT_EQ(by_range.lengths(i)[f], lengths[f]);
+            values += lengths[f];
+          }
+        }
+        ASSERT_TRUE(
+            std::equal(one_by_one.values(i), one_by_one.values(i) + values, by_range.values(i)));
+        ASSERT_TRUE(
+            std::equal(one_by_one.dense(i), one_by_one.dense(i) + num_dense, by_range.dense(i)));
+        ASSERT_TRUE(std::equal(one_by_one.labels(i), one_by_one.labels(i) + 2, by_range.labels(i)));
+      }
+    }
+  }
 }
 
 TEST(SampleBlockTest, RandomSamplesComeBack) {

@@ -1,0 +1,81 @@
+#include "models/data/record_files.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace hotrow {
+
+OpenText OpenTextFrom(Env& env) {
+  return [&env](const std::string& path) -> absl::StatusOr<std::unique_ptr<ByteStream>> {
+    const std::string compressed = path + ".gz";
+    HOTROW_ASSIGN_OR_RETURN(const bool plain, env.Exists(path));
+    if (plain) return OpenTextFile(env, path);
+    HOTROW_ASSIGN_OR_RETURN(const bool gzip, env.Exists(compressed));
+    if (gzip) return OpenTextFile(env, compressed);
+    return absl::NotFoundError(absl::StrCat(path, ": no such file, nor ", compressed));
+  };
+}
+
+RecordFiles::RecordFiles(const TableSchema* schema, std::vector<std::string> paths, OpenText open,
+                         const Vocabulary* vocabulary)
+    : schema_(schema), paths_(std::move(paths)), open_(std::move(open)), vocabulary_(vocabulary) {}
+
+std::string RecordFiles::TextOf(RecordPlace place) const {
+  return absl::StrCat(paths_[place.file], ":", place.line);
+}
+
+absl::Status RecordFiles::At(RecordPlace place, const absl::Status& status) const {
+  return {status.code(), absl::StrCat(TextOf(place), ": ", std::string(status.message()))};
+}
+
+absl::StatusOr<bool> RecordFiles::OpenNext() {
+  if (next_path_ == paths_.size()) return false;
+  const size_t file = next_path_++;
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, open_(paths_[file]));
+  records_ = std::make_unique<RecordReader>(std::move(stream), SyntaxOf(*schema_));
+  rows_ = 0;
+  std::vector<std::string> columns = schema_->column_names;
+  if (schema_->header) {
+    std::string_view line;
+    if (!records_->Next(&line)) {
+      if (!records_->status().ok()) return ReadError();
+      return absl::InvalidArgumentError(
+          absl::StrCat(paths_[file], ": the file is empty, expected a header line"));
+    }
+    std::vector<std::string_view> names;
+    FieldSplitter splitter(SyntaxOf(*schema_));
+    const absl::Status split = splitter.Split(line, &names);
+    if (!split.ok()) return At({file, 1}, split);
+    columns.assign(names.begin(), names.end());
+  }
+  absl::StatusOr<RowParser> parser = RowParser::Create(*schema_, columns, vocabulary_);
+  if (!parser.ok()) {
+    return schema_->header ? At({file, 1}, parser.status()) : parser.status();
+  }
+  parser_ = std::make_shared<const RowParser>(*std::move(parser));
+  return true;
+}
+
+// The stream names its file; what the record reader itself says has no place yet.
+absl::Status RecordFiles::ReadError() const {
+  return absl::IsInvalidArgument(records_->status())
+             ? At({next_path_ - 1, records_->error_line()}, records_->status())
+             : records_->status();
+}
+
+absl::StatusOr<bool> RecordFiles::Next(std::string_view* record) {
+  while (records_->Next(record)) {
+    if (record->empty()) continue;
+    ++rows_;
+    return true;
+  }
+  if (!records_->status().ok()) return ReadError();
+  if (rows_ > 0) return false;
+  return absl::InvalidArgumentError(
+      absl::StrCat(paths_[next_path_ - 1], ": the file is empty, expected ",
+                   schema_->header ? "samples after the header" : "samples"));
+}
+
+}  // namespace hotrow

@@ -1,0 +1,73 @@
+#ifndef HOTROW_MODELS_DATA_RECORD_FILES_H_
+#define HOTROW_MODELS_DATA_RECORD_FILES_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/data/byte_stream.h"
+#include "models/data/delimited_text.h"
+#include "models/data/row_parser.h"
+#include "models/data/table_schema.h"
+
+namespace hotrow {
+
+using OpenText =
+    std::function<absl::StatusOr<std::unique_ptr<ByteStream>>(const std::string& path)>;
+
+// OpenTextFile of the path, or of path.gz where only that is there.
+OpenText OpenTextFrom(Env& env);
+
+// Where a record begins.
+struct RecordPlace {
+  size_t file = 0;   // position in the list of paths
+  int64_t line = 0;  // counted from 1
+};
+
+// Cuts text files into records, one file after the other, and finds out which column is where in
+// each. Lines without any character are passed over.
+//
+// Threads: one at a time.
+// Errors:  as the files say, with file and line; InvalidArgument for a file without a line, and for
+//          a header that lacks a column.
+class RecordFiles {
+ public:
+  // schema and vocabulary (RowParser::Create) must outlive the parsers.
+  RecordFiles(const TableSchema* schema, std::vector<std::string> paths, OpenText open,
+              const Vocabulary* vocabulary);
+
+  // Goes on to the next file; false: there is none.
+  absl::StatusOr<bool> OpenNext();
+  // The next record of the file without its end, valid until the next call; false at its end.
+  absl::StatusOr<bool> Next(std::string_view* record);
+  // Of the record that Next gave last.
+  RecordPlace place() const { return {next_path_ - 1, records_->line_number()}; }
+  // Parses records of the open file. To be copied, by each thread that parses.
+  const std::shared_ptr<const RowParser>& parser() const { return parser_; }
+
+  // "path:line".
+  std::string TextOf(RecordPlace place) const;
+  // Adds file and line to what is wrong with a record.
+  absl::Status At(RecordPlace place, const absl::Status& status) const;
+
+ private:
+  absl::Status ReadError() const;
+
+  const TableSchema* schema_;
+  const std::vector<std::string> paths_;
+  const OpenText open_;
+  const Vocabulary* const vocabulary_;
+  size_t next_path_ = 0;
+  std::unique_ptr<RecordReader> records_;    // of the open file
+  std::shared_ptr<const RowParser> parser_;  // of the open file
+  int64_t rows_ = 0;                         // of the open file
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_DATA_RECORD_FILES_H_
