@@ -11,6 +11,7 @@
 #include "models/data/ctr_batch.h"
 #include "models/data/data_source.h"
 #include "models/data/open_data_source.h"
+#include "models/data/sample_feed.h"
 
 struct hotrow_data {
   std::shared_ptr<hotrow::DataSource> source;
@@ -72,6 +73,32 @@ hotrow_samples_view ViewOf(const CtrBatch& batch, const DataSchema& schema) {
   return out;
 }
 
+hotrow_data_options DefaultDataOptions() {
+  hotrow_data_options out = {};
+  out.struct_size = sizeof(out);
+  out.reader_threads = ReaderThreads().reading;
+  return out;
+}
+
+absl::Status OpenData(const char* spec, const hotrow_data_options& options, hotrow_data** data) {
+  HOTROW_RETURN_IF_ERROR(NotNull(spec, "spec"));
+  HOTROW_RETURN_IF_ERROR(NotNull(data, "data"));
+  const int32_t threads = options.reader_threads;
+  if (threads < 1 || threads > kMaxReaderThreads) {
+    return absl::InvalidArgumentError(absl::StrCat("options.reader_threads: is ", threads,
+                                                   ", must be in [1, ", kMaxReaderThreads, "]"));
+  }
+  if (options.reserved != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options.reserved: is ", options.reserved, ", must be 0"));
+  }
+  HOTROW_ASSIGN_OR_RETURN(
+      std::unique_ptr<DataSource> source,
+      OpenDataSource(spec, options.seed, {.threads = {.opening = threads, .reading = threads}}));
+  *data = new hotrow_data{std::move(source)};
+  return absl::OkStatus();
+}
+
 }  // namespace
 }  // namespace hotrow::capi
 
@@ -81,12 +108,23 @@ using namespace hotrow::capi;  // NOLINT
 extern "C" {
 
 hotrow_status hotrow_data_open(const char* spec, uint64_t seed, hotrow_data** data) {
+  return Call([&] {
+    hotrow_data_options options = DefaultDataOptions();
+    options.seed = seed;
+    return OpenData(spec, options, data);
+  });
+}
+
+void hotrow_data_options_default(hotrow_data_options* options, uint64_t struct_size) {
+  WriteDefault(DefaultDataOptions(), options, struct_size);
+}
+
+hotrow_status hotrow_data_open_with(const char* spec, const hotrow_data_options* options,
+                                    hotrow_data** data) {
   return Call([&]() -> absl::Status {
-    HOTROW_RETURN_IF_ERROR(NotNull(spec, "spec"));
-    HOTROW_RETURN_IF_ERROR(NotNull(data, "data"));
-    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<DataSource> source, OpenDataSource(spec, seed));
-    *data = new hotrow_data{std::move(source)};
-    return absl::OkStatus();
+    HOTROW_ASSIGN_OR_RETURN(const hotrow_data_options taken,
+                            TakeStruct(options, DefaultDataOptions(), "options"));
+    return OpenData(spec, taken, data);
   });
 }
 

@@ -443,6 +443,18 @@ typedef struct hotrow_samples hotrow_samples;
 // What --data names, such as "synthetic:tables=26,rows=100000". seed: of shuffling, and of
 // generated data.
 hotrow_status hotrow_data_open(const char* spec, uint64_t seed, hotrow_data** data);
+
+typedef struct hotrow_data_options {
+  uint64_t struct_size;
+  uint64_t seed;           // 0: of shuffling, and of generated data
+  int32_t reader_threads;  // 1: that parse text, at most 1024; nothing that is read depends on them
+  int32_t reserved;        // 0
+} hotrow_data_options;
+
+void hotrow_data_options_default(hotrow_data_options* options, uint64_t struct_size);
+// hotrow_data_open with all its options.
+hotrow_status hotrow_data_open_with(const char* spec, const hotrow_data_options* options,
+                                    hotrow_data** data);
 void hotrow_data_destroy(hotrow_data* data);
 // {"name", "num_dense", "labels": [...], "train_samples", "valid_samples", "test_samples",
 //  "features": [{"name", "table", "num_embeddings", "max_hotness"}]}

@@ -125,6 +125,15 @@ class Export(Structure):
     ]
 
 
+class DataOptions(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("seed", c_uint64),
+        ("reader_threads", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
 class Import(Structure):
     _fields_ = [
         ("struct_size", c_uint64),
@@ -324,6 +333,9 @@ saved_blob = _function(
 export_portable = _function("export", POINTER(Export))
 import_portable = _function("import", POINTER(Import))
 data_open = _function("data_open", c_char_p, c_uint64, POINTER(c_void_p))
+data_open_with = _function(
+    "data_open_with", c_char_p, POINTER(DataOptions), POINTER(c_void_p)
+)
 data_destroy = _void("data_destroy", c_void_p)
 data_describe = _function("data_describe", c_void_p, *_TEXT)
 reader_open = _function(

@@ -54,14 +54,18 @@ def _view(address: Optional[int], dtype: Any, shape: Any, owner: _Samples) -> np
 class Data:
     """What `--data` of the trainers names: Data("synthetic:tables=26,rows=100000").
 
-    seed: of shuffling, and of generated data.
+    seed: of shuffling, and of generated data. reader_threads: how many parse text; nothing that is
+    read depends on them, and with 1 only the caller's does.
     """
 
-    def __init__(self, spec: str, seed: int = 0) -> None:
+    def __init__(self, spec: str, seed: int = 0, reader_threads: int = 1) -> None:
         self._handle = None
-        self._arguments = (spec, seed)
+        self._arguments = (spec, seed, reader_threads)
+        options = _abi.default(_abi.DataOptions, "data_options")
+        options.seed = seed
+        options.reader_threads = reader_threads
         handle = c_void_p()
-        _abi.data_open(spec.encode(), seed, byref(handle))
+        _abi.data_open_with(spec.encode(), byref(options), byref(handle))
         self._handle = handle.value
         schema: Dict[str, Any] = _abi.json_of(_abi.data_describe, self._handle)
         self.name: str = schema["name"]

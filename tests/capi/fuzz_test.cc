@@ -601,8 +601,15 @@ class Fuzzer {
         "",
         "table:/nowhere.json"};
     hotrow_data* data = nullptr;
-    Check(hotrow_data_open(Null(Rarely() ? kSpecs[static_cast<size_t>(Below(6))] : kSpecs[0]), 1,
-                           &data));
+    const char* const spec = Null(Rarely() ? kSpecs[static_cast<size_t>(Below(6))] : kSpecs[0]);
+    if (Rarely()) {
+      hotrow_data_options options;
+      hotrow_data_options_default(&options, sizeof(options));
+      options.reader_threads = static_cast<int32_t>(OddOr(2));
+      Check(hotrow_data_open_with(spec, Null(&options), &data));
+    } else {
+      Check(hotrow_data_open(spec, 1, &data));
+    }
     Text([&](char* text, uint64_t size, uint64_t* needed) {
       return hotrow_data_describe(data, text, size, needed);
     });

@@ -51,6 +51,7 @@ _Static_assert(sizeof(hotrow_batch) == 32, "frozen");
 _Static_assert(sizeof(hotrow_matrix) == 40, "frozen");
 _Static_assert(sizeof(hotrow_blob) == 24, "frozen");
 _Static_assert(sizeof(hotrow_samples_view) == 88, "frozen");
+_Static_assert(sizeof(hotrow_data_options) == 24, "frozen");
 _Static_assert(sizeof(hotrow_export_options) == 48, "frozen");
 _Static_assert(sizeof(hotrow_import_options) == 72, "frozen");
 
@@ -559,6 +560,22 @@ static void TestPortable(const char* dir) {
 static void TestData(void) {
   hotrow_data* data = NULL;
   CHECK_FAILS(hotrow_data_open("none", 1, &data), HOTROW_INVALID_ARGUMENT, "none");
+  hotrow_data_options options;
+  hotrow_data_options_default(&options, sizeof(options));
+  CHECK(options.reader_threads == 1 && options.seed == 0 && options.reserved == 0);
+  CHECK_FAILS(hotrow_data_open_with("none", &options, &data), HOTROW_INVALID_ARGUMENT, "none");
+  CHECK_FAILS(hotrow_data_open_with("none", NULL, &data), HOTROW_INVALID_ARGUMENT, "options");
+  options.reader_threads = 0;
+  CHECK_FAILS(hotrow_data_open_with("none", &options, &data), HOTROW_INVALID_ARGUMENT,
+              "reader_threads: is 0");
+  options.reader_threads = 3;
+  options.reserved = 1;
+  CHECK_FAILS(hotrow_data_open_with("none", &options, &data), HOTROW_INVALID_ARGUMENT, "reserved");
+  options.reserved = 0;
+  options.seed = 1;
+  CHECK_OK(
+      hotrow_data_open_with("synthetic:tables=3,rows=100,samples=10,dense=2", &options, &data));
+  hotrow_data_destroy(data);
   CHECK_OK(hotrow_data_open("synthetic:tables=3,rows=100,samples=10,dense=2", 1, &data));
   char text[4096];
   CHECK_OK(hotrow_data_describe(data, text, sizeof(text), NULL));

@@ -20,6 +20,7 @@ STRUCTS = {
     "hotrow_batch": _abi.Batch,
     "hotrow_blob": _abi.Blob,
     "hotrow_samples_view": _abi.SamplesView,
+    "hotrow_data_options": _abi.DataOptions,
     "hotrow_export_options": _abi.Export,
     "hotrow_import_options": _abi.Import,
 }
@@ -128,6 +129,20 @@ class FieldsTest(unittest.TestCase):
         reached |= self.differing(options.tables[1].optimizer.contents, default)
         self.assertEqual(
             reached, {name for name, _ in _abi.Optimizer._fields_} - {"struct_size"}
+        )
+
+    def test_data(self):
+        taken = []
+
+        def open_with(_, options, __):
+            taken.append(options._obj)
+            raise Taken
+
+        with mock.patch.object(_abi, "data_open_with", open_with), self.assertRaises(Taken):
+            hotrow.Data("synthetic", seed=1, reader_threads=2)
+        self.assertEqual(
+            self.differing(taken[0], _abi.default(_abi.DataOptions, "data_options")),
+            {"seed", "reader_threads"},
         )
 
     def test_defaults(self):
