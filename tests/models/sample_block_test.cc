@@ -64,28 +64,32 @@ TEST(SampleBlockTest, ARangeIsAppendedAsIfSampleAfterSample) {
     RandomStream random(seed, RandomPurpose::kTest);
     const auto num_dense = static_cast<int32_t>(random.Below(3));
     const auto num_features = static_cast<int32_t>(random.Below(4));
-    SampleBlock from(num_dense, num_features, 2);
-    std::vector<Sample> samples;
+    // Of the second block every bag has one value, of the first one not.
+    SampleBlock blocks[] = {{num_dense, num_features, 2}, {num_dense, num_features, 2}};
+    std::vector<Sample> samples_of[2];
     const uint64_t rare = 1 + random.Below(10);  // one sample in so many has other bags
-    for (uint64_t n = 1 + random.Below(30); n > 0; --n) {
+    for (uint64_t n = 2 + random.Below(60); n > 0; --n) {
+      const uint64_t which = n % 2;
       Sample sample;
       sample.label = static_cast<float>(random.Below(2));
       sample.more_labels = {static_cast<float>(random.Below(2))};
       for (int i = 0; i < num_dense; ++i) sample.dense.push_back(random.Normal());
-      const bool single = random.Below(rare) > 0;
+      const bool single = which == 1 || random.Below(rare) > 0;
       for (int f = 0; f < num_features; ++f) {
         sample.lengths.push_back(single ? 1 : static_cast<uint16_t>(random.Below(4)));
         for (int j = 0; j < sample.lengths.back(); ++j) sample.values.push_back(random.Next64());
       }
-      from.Append(sample);
-      samples.push_back(sample);
+      blocks[which].Append(sample);
+      samples_of[which].push_back(sample);
     }
     SampleBlock by_range(num_dense, num_features, 2);
     SampleBlock one_by_one(num_dense, num_features, 2);
     for (int n = 0; n < 6; ++n) {
+      const uint64_t which = random.Below(2);
+      const std::vector<Sample>& samples = samples_of[which];
       const uint64_t end = random.Below(samples.size() + 1);
       const uint64_t begin = random.Below(end + 1);
-      by_range.Append(from, static_cast<int64_t>(begin), static_cast<int64_t>(end));
+      by_range.Append(blocks[which], static_cast<int64_t>(begin), static_cast<int64_t>(end));
       for (uint64_t i = begin; i < end; ++i) one_by_one.Append(samples[i]);
       ASSERT_EQ(by_range.size(), one_by_one.size());
       ASSERT_EQ(by_range.bytes(), one_by_one.bytes());
