@@ -65,12 +65,12 @@ inline constexpr uint8_t kEvictedMarked = 2;  // see MarkDirtyRows
 //          was current at Create. Then every span and pointer must be memory that the GPU
 //          reaches: device memory, or page-locked host memory (PinnedBuffer, HostRegistration).
 //          Calls are enqueued on ctx.stream; wait for it before reading their results. Find,
-//          FindRows, FindOrInsert, MarkFilled, Abandon, Unpin, MarkDirty, DropMarks and EndStep
-//          allocate nothing, do not wait, and can be captured in a CUDA graph (with fixed sizes
-//          and pointers). MarkDirtyRows, TakeMarks, TakeMarked, ForEachDirty and Stats wait for
-//          the stream. There the placement of a row depends on timing (which way, which victim,
-//          which key gets the last room), its value never; a batch of hits gives the same answers
-//          as on the CPU.
+//          FindRows, FindOrInsert, PinHits, PlaceMisses, MarkFilled, Abandon, Unpin, MarkDirty,
+//          DropMarks and EndStep allocate nothing, do not wait, and can be captured in a CUDA
+//          graph (with fixed sizes and pointers). MarkDirtyRows, TakeMarks, TakeMarked,
+//          ForEachDirty and Stats wait for the stream. There the placement of a row depends on
+//          timing (which way, which victim, which key gets the last room), its value never; a batch
+//          of hits gives the same answers as on the CPU.
 // Memory:  budget_bytes covers rows, metadata and counters. On CUDA it is one allocation of device
 //          memory, which the driver may round up by less than 2 MiB; in addition the cache has
 //          Size().host_bytes of page-locked host memory, about 4 MiB and no less than a row,
@@ -135,6 +135,18 @@ class RowCache {
   };
   virtual absl::Status FindOrInsert(const ExecContext& ctx, std::span<const RowKey> keys,
                                     const InsertResult& result) = 0;
+
+  // FindOrInsert in two halves, for who wants to know the misses of a large batch before he makes
+  // room for the rows that they evict. PinHits pins the keys that are resident and sets their
+  // slots, placement and evicted; the others get slots[i] = -1 and nothing else; evicted_keys and
+  // evicted_rows may be empty.
+  virtual absl::Status PinHits(const ExecContext& ctx, std::span<const RowKey> keys,
+                               const InsertResult& result) = 0;
+  // Gives those whose slots[i] is negative a way, and sets what FindOrInsert sets for them. They
+  // missed in a PinHits since which no other call has inserted them. Any part of its misses, in
+  // any order.
+  virtual absl::Status PlaceMisses(const ExecContext& ctx, std::span<const RowKey> keys,
+                                   const InsertResult& result) = 0;
 
   // In all calls that take slots, those of one call are distinct.
 

@@ -226,11 +226,8 @@ void CpuRowCache::SortByPartition(const ExecContext& ctx, std::span<const RowKey
   });
 }
 
-absl::Status CpuRowCache::FindOrInsert(const ExecContext& ctx, std::span<const RowKey> keys,
-                                       const InsertResult& result) {
-  CheckInsertResult(keys, result);
-  if (keys.empty()) return absl::OkStatus();
-  SortByPartition(ctx, keys);
+template <typename Visit>
+void CpuRowCache::ForPartitions(const ExecContext& ctx, const Visit& visit) {
   // Partitions share nothing, so any thread may take any of them; a few hundred tasks are fine
   // enough.
   const int64_t grain = CeilDiv(geometry_.partitions, 512);
@@ -239,14 +236,52 @@ absl::Status CpuRowCache::FindOrInsert(const ExecContext& ctx, std::span<const R
       const int64_t first = partition_begin_[static_cast<size_t>(p)];
       const int64_t count = partition_begin_[static_cast<size_t>(p) + 1] - first;
       if (count == 0) continue;
-      const auto probes =
-          std::span(probes_).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
-      // All hits are pinned before the first miss is placed: otherwise a miss could evict a row
-      // that a later key of the same batch asks for.
-      const int64_t misses = PinHits(partitions_[p], keys, probes, result);
-      PlaceMisses(partitions_[p], keys, probes.first(static_cast<size_t>(misses)), result);
+      visit(partitions_[p],
+            std::span(probes_).subspan(static_cast<size_t>(first), static_cast<size_t>(count)));
     }
   });
+}
+
+absl::Status CpuRowCache::FindOrInsert(const ExecContext& ctx, std::span<const RowKey> keys,
+                                       const InsertResult& result) {
+  CheckInsertResult(keys, result);
+  if (keys.empty()) return absl::OkStatus();
+  SortByPartition(ctx, keys);
+  ForPartitions(ctx, [&](PartitionState& partition, std::span<Probe> probes) {
+    // All hits are pinned before the first miss is placed: otherwise a miss could evict a row that
+    // a later key of the same batch asks for.
+    const int64_t misses = PinHits(partition, keys, probes, result);
+    PlaceMisses(partition, keys, probes.first(static_cast<size_t>(misses)), result);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status CpuRowCache::PinHits(const ExecContext& ctx, std::span<const RowKey> keys,
+                                  const InsertResult& result) {
+  CheckPinResult(keys, result);
+  if (keys.empty()) return absl::OkStatus();
+  SortByPartition(ctx, keys);
+  ForPartitions(ctx, [&](PartitionState& partition, std::span<Probe> probes) {
+    const int64_t misses = PinHits(partition, keys, probes, result);
+    for (int64_t i = 0; i < misses; ++i) {
+      result.slots[probes[static_cast<size_t>(i)].index] = -1;
+    }
+  });
+  return absl::OkStatus();
+}
+
+// For tables that behave on the CPU as on a GPU: one key after the other.
+absl::Status CpuRowCache::PlaceMisses(const ExecContext&, std::span<const RowKey> keys,
+                                      const InsertResult& result) {
+  CheckInsertResult(keys, result);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (result.slots[i] >= 0) continue;
+    const RowHash hash = HashRowKey(keys[i]);
+    PartitionState& partition = partitions_[PartitionOf(hash)];
+    const Probe probe = MakeProbe(hash, partition, static_cast<int64_t>(i));
+    HOTROW_CHECK(FindSlot(partition, probe, keys[i]) < 0);
+    PlaceMisses(partition, keys, {&probe, 1}, result);
+  }
   return absl::OkStatus();
 }
 

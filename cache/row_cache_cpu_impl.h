@@ -37,6 +37,10 @@ class CpuRowCache : public RowCache {
                         int64_t out_stride, std::span<uint8_t> found) const override;
   absl::Status FindOrInsert(const ExecContext& ctx, std::span<const RowKey> keys,
                             const InsertResult& result) override;
+  absl::Status PinHits(const ExecContext& ctx, std::span<const RowKey> keys,
+                       const InsertResult& result) override;
+  absl::Status PlaceMisses(const ExecContext& ctx, std::span<const RowKey> keys,
+                           const InsertResult& result) override;
   absl::Status MarkFilled(const ExecContext& ctx, std::span<const int64_t> slots) override;
   absl::Status Abandon(const ExecContext& ctx, std::span<const int64_t> slots) override;
   absl::Status Unpin(const ExecContext& ctx, std::span<const int64_t> slots, bool dirty) override;
@@ -75,6 +79,9 @@ class CpuRowCache : public RowCache {
 
   void FindChunk(std::span<const RowKey> keys, std::span<std::byte*> rows) const;
   void SortByPartition(const ExecContext& ctx, std::span<const RowKey> keys);
+  // Calls visit(partition, its probes) for all partitions that have some, side by side.
+  template <typename Visit>
+  void ForPartitions(const ExecContext& ctx, const Visit& visit);
   int64_t PinHits(PartitionState& partition, std::span<const RowKey> keys, std::span<Probe> probes,
                   const InsertResult& result);
   void PlaceMisses(PartitionState& partition, std::span<const RowKey> keys,
@@ -93,7 +100,7 @@ class CpuRowCache : public RowCache {
   mutable std::mutex last_stats_mutex_;
   std::optional<RowCacheStats> last_stats_;
 
-  // Scratch of FindOrInsert; grows to the largest batch.
+  // Scratch of FindOrInsert and PinHits; grows to the largest batch.
   std::vector<Probe> probes_;               // sorted by partition, batch order within one
   std::vector<int64_t> partition_begin_;    // [partitions + 1] into probes_
   std::vector<uint32_t> chunk_partitions_;  // [chunks, partitions] counts, then offsets

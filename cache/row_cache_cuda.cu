@@ -36,6 +36,11 @@ void CheckContext(const ExecContext& ctx) {
   HOTROW_CHECK(ctx.device == Device::kCuda && ctx.stream != nullptr);
 }
 
+InsertView ViewOf(const RowCache::InsertResult& result) {
+  return {result.slots.data(), result.placement.data(), result.evicted.data(),
+          result.evicted_keys.data(), result.evicted_rows};
+}
+
 // Calls visit(position of a set bit) in order, until it says false.
 template <typename Visit>
 void ForEachBit(const uint32_t* masks, int64_t words, Visit&& visit) {
@@ -57,6 +62,10 @@ class CudaRowCache : public RowCache {
                         int64_t out_stride, std::span<uint8_t> found) const override;
   absl::Status FindOrInsert(const ExecContext& ctx, std::span<const RowKey> keys,
                             const InsertResult& result) override;
+  absl::Status PinHits(const ExecContext& ctx, std::span<const RowKey> keys,
+                       const InsertResult& result) override;
+  absl::Status PlaceMisses(const ExecContext& ctx, std::span<const RowKey> keys,
+                           const InsertResult& result) override;
   absl::Status MarkFilled(const ExecContext& ctx, std::span<const int64_t> slots) override;
   absl::Status Abandon(const ExecContext& ctx, std::span<const int64_t> slots) override;
   absl::Status Unpin(const ExecContext& ctx, std::span<const int64_t> slots, bool dirty) override;
@@ -192,20 +201,33 @@ absl::Status CudaRowCache::FindRows(const ExecContext& ctx, std::span<const RowK
 
 absl::Status CudaRowCache::FindOrInsert(const ExecContext& ctx, std::span<const RowKey> keys,
                                         const InsertResult& result) {
+  // All hits are pinned before the first miss is placed: otherwise a miss could evict a row that
+  // another key of the same batch asks for.
+  HOTROW_RETURN_IF_ERROR(PinHits(ctx, keys, result));
+  return PlaceMisses(ctx, keys, result);
+}
+
+absl::Status CudaRowCache::PinHits(const ExecContext& ctx, std::span<const RowKey> keys,
+                                   const InsertResult& result) {
+  CheckContext(ctx);
+  CheckPinResult(keys, result);
+  if (keys.empty()) return absl::OkStatus();
+  const int64_t n = std::ssize(keys);
+  PinHitsKernel<<<BlocksFor(n), kBlockThreads, 0, ctx.stream>>>(view_, keys.data(), n,
+                                                                ViewOf(result));
+  return Launched("PinHits");
+}
+
+absl::Status CudaRowCache::PlaceMisses(const ExecContext& ctx, std::span<const RowKey> keys,
+                                       const InsertResult& result) {
   CheckContext(ctx);
   CheckInsertResult(keys, result);
   if (keys.empty()) return absl::OkStatus();
   const int64_t n = std::ssize(keys);
-  const InsertView view = {result.slots.data(), result.placement.data(), result.evicted.data(),
-                           result.evicted_keys.data(), result.evicted_rows};
-  // All hits are pinned before the first miss is placed: otherwise a miss could evict a row that
-  // another key of the same batch asks for.
-  PinHitsKernel<<<BlocksFor(n), kBlockThreads, 0, ctx.stream>>>(view_, keys.data(), n, view);
-  HOTROW_RETURN_IF_ERROR(Launched("FindOrInsert"));
   const WarpRuns runs = RunsFor(n, gpu_warps_, kMaxRunKeys);
   PlaceMissesKernel<<<runs.blocks, kBlockThreads, 0, ctx.stream>>>(view_, keys.data(), n, runs,
-                                                                   view);
-  return Launched("FindOrInsert");
+                                                                   ViewOf(result));
+  return Launched("PlaceMisses");
 }
 
 // Launches a kernel that takes the cache, slots, their number and `more`.

@@ -98,9 +98,13 @@ inline void AddCounts(const PartitionState& partition, RowCacheStats* stats) {
 }
 
 // The preconditions of calls, the same on all devices.
-inline void CheckInsertResult(std::span<const RowKey> keys, const RowCache::InsertResult& result) {
+inline void CheckPinResult(std::span<const RowKey> keys, const RowCache::InsertResult& result) {
   HOTROW_CHECK(result.slots.size() == keys.size() && result.placement.size() == keys.size());
-  HOTROW_CHECK(result.evicted.size() == keys.size() && result.evicted_keys.size() == keys.size());
+  HOTROW_CHECK(result.evicted.size() == keys.size());
+}
+inline void CheckInsertResult(std::span<const RowKey> keys, const RowCache::InsertResult& result) {
+  CheckPinResult(keys, result);
+  HOTROW_CHECK(result.evicted_keys.size() == keys.size());
 }
 inline void CheckFindRows(std::span<const RowKey> keys, const std::byte* out, int64_t out_stride,
                           std::span<const uint8_t> found, int64_t row_bytes) {

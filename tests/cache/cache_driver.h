@@ -121,7 +121,22 @@ class CacheDriver {
                                            .evicted_rows = Room(rows_, n * RowSize()).data()};
     std::fill(result.slots.begin(), result.slots.end(), -7);
     std::fill(result.evicted.begin(), result.evicted.end(), 77);
-    Done(cache_->FindOrInsert(ctx_, Carry(keys_, keys), result));
+    // Every other time in two halves.
+    const std::span<const RowKey> carried = Carry(keys_, keys);
+    halves_ = !halves_;
+    if (halves_) {
+      RowCache::InsertResult hits = result;
+      hits.evicted_keys = {};
+      hits.evicted_rows = nullptr;
+      Done(cache_->PinHits(ctx_, carried, hits));
+      for (size_t i = 0; i < n; ++i) {
+        HOTROW_CHECK(result.slots[i] >= -1);
+        HOTROW_CHECK(result.evicted[i] == (result.slots[i] < 0 ? 77 : 0));
+      }
+      Done(cache_->PlaceMisses(ctx_, carried, result));
+    } else {
+      Done(cache_->FindOrInsert(ctx_, carried, result));
+    }
     return {.keys = {keys.begin(), keys.end()},
             .slots = {result.slots.begin(), result.slots.end()},
             .placement = {result.placement.begin(), result.placement.end()},
@@ -276,6 +291,7 @@ class CacheDriver {
   std::unique_ptr<RowCache> cache_;
   DeviceStream stream_;
   ExecContext ctx_;
+  bool halves_ = false;  // whether the last FindOrInsert was one of two halves
   SharedBuffer<RowKey> keys_;
   SharedBuffer<RowKey> out_keys_;
   SharedBuffer<int64_t> slots_;
