@@ -7,12 +7,15 @@ set(_cuda_sources
     dropout_cuda_test.cc
     gather_cuda_test.cu
     gradient_segment_sum_cuda_test.cu
+    key_rows_cuda_test.cu
     mlp_cuda_test.cc
     partition_cuda_test.cu
     pooled_lookup_cuda_test.cu
     row_codec_cuda_test.cu
     row_init_cuda_test.cu
     sparse_optimizer_cuda_test.cu
+    split_slots_cuda_test.cu
+    tell_host_cuda_test.cu
     unique_cuda_test.cu)
 if(HOTROW_EMULATED_GPU)
   list(REMOVE_ITEM _cuda_sources cublaslt_test.cc)  # has products of its own

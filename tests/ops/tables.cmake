@@ -3,6 +3,7 @@ hotrow_add_test(
   SOURCES gather_test.cc
           gradient_segment_sum_test.cc
           half_test.cc
+          key_rows_test.cc
           launch_impl_test.cc
           partition_test.cc
           pooled_lookup_test.cc
@@ -11,5 +12,7 @@ hotrow_add_test(
           row_layout_test.cc
           row_tiles_test.cc
           sparse_optimizer_test.cc
+          split_slots_test.cc
+          tell_host_test.cc
           unique_test.cc
   DEPS hotrow::ops)

@@ -1,0 +1,34 @@
+#include "ops/key_rows_impl.h"
+
+namespace hotrow::internal {
+
+absl::Status MakeRowKeysCpu(const ExecContext& /*ctx*/, const MakeRowKeysArgs& args) {
+  if (args.max_keys == 0) return absl::OkStatus();
+  for (size_t t = 0; t < args.tables.size(); ++t) {
+    for (int64_t u = args.table_offsets[t]; u < args.table_offsets[t + 1]; ++u) {
+      args.keys[u] = {args.values[u], args.tables[t]};
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddressRunsCpu(const ExecContext& /*ctx*/, const AddressRunsArgs& args) {
+  for (const FloatRows& run : args.runs) {
+    for (int64_t i = run.begin; i < run.end; ++i) {
+      args.rows[i] = run.first + (i - run.begin) * run.stride;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddressSlotsCpu(const ExecContext& /*ctx*/, const AddressSlotsArgs& args) {
+  for (int64_t i = 0; i < args.num_rows; ++i) {
+    if (args.slots[i] >= 0) args.rows[i] = args.first + args.slots[i] * args.row_bytes;
+  }
+  for (int64_t k = 0; k < args.num_late; ++k) {
+    args.rows[args.late_positions[k]] = args.first + args.late_slots[k] * args.row_bytes;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow::internal

@@ -1,0 +1,55 @@
+#include "ops/split_slots.h"
+
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using test::StatusIs;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(SplitSlotsTest, HitsAndMissesKeepTheirOrder) {
+  const std::vector<RowKey> keys = {{10, 0}, {11, 0}, {10, 1}, {12, 1}, {13, 1}};
+  const std::vector<int32_t> counts = {1, 20, 300, 4000, 50'000};
+  const std::vector<int64_t> slots = {7, -1, 3, -1, 5};
+  std::vector<int64_t> hit_slots(5, -9);
+  std::vector<RowKey> miss_keys(5);
+  std::vector<int32_t> miss_counts(5, -9);
+  std::vector<int32_t> miss_positions(5, -9);
+  SplitSlotsTotals totals = {77, 77};
+  SplitSlotsArgs args = {.keys = keys.data(),
+                         .counts = counts.data(),
+                         .slots = slots.data(),
+                         .num_keys = 5,
+                         .hit_slots = hit_slots.data(),
+                         .miss_keys = miss_keys.data(),
+                         .miss_counts = miss_counts.data(),
+                         .miss_positions = miss_positions.data(),
+                         .totals = &totals};
+  HOTROW_ASSERT_OK(SplitSlots({}, args));
+  EXPECT_EQ(totals.misses, 2);
+  EXPECT_EQ(totals.hit_lookups, 50'301);
+  EXPECT_THAT(hit_slots, ElementsAre(7, 3, 5, -9, -9));
+  EXPECT_THAT(miss_keys, ElementsAre(RowKey{11, 0}, RowKey{12, 1}, RowKey(), RowKey(), RowKey()));
+  EXPECT_THAT(miss_counts, ElementsAre(20, 4000, -9, -9, -9));
+  EXPECT_THAT(miss_positions, ElementsAre(1, 3, -9, -9, -9));
+
+  args.num_keys = 0;
+  HOTROW_ASSERT_OK(SplitSlots({}, args));
+  EXPECT_EQ(totals.misses, 0);
+  EXPECT_EQ(totals.hit_lookups, 0);
+  args.num_keys = -1;
+  EXPECT_THAT(SplitSlots({}, args),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("num_keys must lie in")));
+  EXPECT_EQ(SplitSlotsWorkspaceBytes(1 << 20), 0);
+  EXPECT_GT(SplitSlotsWorkspaceBytes(1 << 20, Device::kCuda), 4 << 20);
+}
+
+}  // namespace
+}  // namespace hotrow
