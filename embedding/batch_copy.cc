@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <type_traits>
 #include <variant>
@@ -6,6 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/thread_pool.h"
 #include "embedding/batch_copy_impl.h"
 
 namespace hotrow {
@@ -14,6 +16,17 @@ namespace {
 
 // Unique and Partition number lookups with int32.
 constexpr int64_t kMaxLookupsPerBatch = INT32_MAX;
+// Ids or bags that a thread takes at a time: 10 us and more of work.
+constexpr int64_t kIdsPerTask = 16'384;
+
+// Whether good(begin, end) says so of all parts of [0, n).
+bool AllGood(ThreadPool* pool, int64_t n, absl::FunctionRef<bool(int64_t, int64_t)> good) {
+  std::atomic<bool> all = true;
+  ParallelFor(pool, n, kIdsPerTask, [&](int64_t begin, int64_t end) {
+    if (!good(begin, end)) all.store(false, std::memory_order_relaxed);
+  });
+  return all.load(std::memory_order_relaxed);
+}
 
 template <typename Span>
 int64_t SizeOf(const Span& span) {
@@ -32,8 +45,8 @@ bool HasLengths(const BagSpan& offsets, const BagSpan& lengths, int64_t bags) {
 
 // Whether `offsets` or `lengths` are those of `bags` bags, `shape` of them, with num_values lookups
 // in all.
-absl::Status CheckBags(const BagSpan& offsets, const BagSpan& lengths, int64_t bags, Text shape,
-                       int64_t num_values, BagName name) {
+absl::Status CheckBags(ThreadPool* pool, const BagSpan& offsets, const BagSpan& lengths,
+                       int64_t bags, Text shape, int64_t num_values, BagName name) {
   if (SizeOf(offsets) > 0 && SizeOf(lengths) > 0) {
     return absl::InvalidArgumentError("offsets and lengths are both given; leave one of them out");
   }
@@ -73,7 +86,14 @@ absl::Status CheckBags(const BagSpan& offsets, const BagSpan& lengths, int64_t b
         if (own.front() != 0) {
           return absl::InvalidArgumentError(absl::StrCat("offsets[0] must be 0, is ", own.front()));
         }
-        for (size_t i = 0; i < static_cast<size_t>(bags); ++i) {
+        const bool rise = AllGood(pool, bags, [&own](int64_t begin, int64_t end) {
+          bool good = true;
+          for (int64_t i = begin; i < end; ++i) {
+            good &= own[static_cast<size_t>(i)] <= own[static_cast<size_t>(i) + 1];
+          }
+          return good;
+        });
+        for (size_t i = 0; !rise; ++i) {
           if (own[i + 1] < own[i]) {
             return absl::InvalidArgumentError(absl::StrCat("offsets fall at ",
                                                            name(static_cast<int64_t>(i)), ": ",
@@ -87,24 +107,24 @@ absl::Status CheckBags(const BagSpan& offsets, const BagSpan& lengths, int64_t b
       offsets);
 }
 
-// Behind out->back(), which is 0 or where the features before end.
-void AppendBags(const BagSpan& offsets, const BagSpan& lengths, int64_t bags,
-                std::vector<int64_t>* out) {
-  const int64_t base = out->back();
+// Sets out[1, bags], where out[0] is 0 or where the features before end.
+void PutBags(ThreadPool* pool, const BagSpan& offsets, const BagSpan& lengths, int64_t bags,
+             int64_t* out) {
   if (HasLengths(offsets, lengths, bags)) {
     std::visit(
         [out](const auto& own) {
-          for (const int64_t length : own) out->push_back(out->back() + length);
+          for (size_t i = 0; i < own.size(); ++i) out[i + 1] = out[i] + own[i];
         },
         lengths);
     return;
   }
   std::visit(
       [&](const auto& own) {
-        const size_t at = out->size();
-        out->resize(at + static_cast<size_t>(bags));
-        std::transform(own.begin() + 1, own.end(), out->begin() + static_cast<int64_t>(at),
-                       [base](int64_t offset) { return base + offset; });
+        ParallelFor(pool, bags, kIdsPerTask,
+                    [&own, out, base = out[0]](int64_t begin, int64_t end) {
+                      for (int64_t i = begin + 1; i <= end; ++i)
+                        out[i] = base + own[static_cast<size_t>(i)];
+                    });
       },
       offsets);
 }
@@ -139,7 +159,6 @@ uint64_t KeyOf(Id id) {
 template <typename Id>
 absl::Status CheckIds(const PlannedFeature& feature, std::span<const Id> ids,
                       std::span<const int64_t> offsets) {
-  if (feature.num_embeddings == 0) return absl::OkStatus();
   const auto end = static_cast<uint64_t>(feature.num_embeddings);
   for (size_t j = 0; j < ids.size(); ++j) {
     if (KeyOf(ids[j]) < end) continue;
@@ -152,16 +171,27 @@ absl::Status CheckIds(const PlannedFeature& feature, std::span<const Id> ids,
   return absl::OkStatus();
 }
 
+// Writes the keys of the ids of one feature, if its table knows them all. offsets as above.
 template <typename Id>
-void AppendIds(std::span<const Id> ids, std::vector<uint64_t>* out) {
-  if constexpr (sizeof(Id) == sizeof(uint64_t)) {
-    const auto* const keys = reinterpret_cast<const uint64_t*>(ids.data());
-    out->insert(out->end(), keys, keys + ids.size());
-  } else {
-    const size_t at = out->size();
-    out->resize(at + ids.size());
-    std::transform(ids.begin(), ids.end(), out->begin() + static_cast<int64_t>(at), KeyOf<Id>);
-  }
+absl::Status PutIds(ThreadPool* pool, const PlannedFeature& feature, std::span<const Id> ids,
+                    std::span<const int64_t> offsets, uint64_t* out) {
+  const uint64_t last =
+      feature.num_embeddings == 0 ? UINT64_MAX : static_cast<uint64_t>(feature.num_embeddings) - 1;
+  const bool known = AllGood(pool, std::ssize(ids), [&](int64_t begin, int64_t end) {
+    bool good = true;
+    for (int64_t j = begin; j < end; ++j) {
+      out[j] = KeyOf(ids[static_cast<size_t>(j)]);
+      good &= out[j] <= last;
+    }
+    return good;
+  });
+  return known ? absl::OkStatus() : CheckIds(feature, ids, offsets);
+}
+
+void PutWeights(ThreadPool* pool, std::span<const float> weights, float* out) {
+  ParallelFor(pool, std::ssize(weights), kIdsPerTask, [&](int64_t begin, int64_t end) {
+    std::copy(weights.begin() + begin, weights.begin() + end, out + begin);
+  });
 }
 
 template <typename Views>
@@ -192,12 +222,12 @@ absl::Status CheckShapesOf(const Plan& plan, const BatchCopy& batch, const Views
 }
 
 // Without num_embeddings. name: of a feature.
-absl::Status CheckBatch(const JaggedBatch& batch, int64_t num_features,
+absl::Status CheckBatch(ThreadPool* pool, const JaggedBatch& batch, int64_t num_features,
                         absl::FunctionRef<const std::string&(int64_t feature)> name) {
   const int64_t num_values = SizeOf(batch.values);
   HOTROW_RETURN_IF_ERROR(CheckSizes(num_values, std::ssize(batch.weights)));
   return CheckBags(
-      batch.offsets, batch.lengths, num_features * batch.batch_size,
+      pool, batch.offsets, batch.lengths, num_features * batch.batch_size,
       [&] { return absl::StrCat(num_features, " features x ", batch.batch_size, " samples"); },
       num_values,
       [&](int64_t bag) {
@@ -226,18 +256,22 @@ absl::Status CheckShape(MatrixView<const float> view, int64_t rows, int64_t cols
   return absl::OkStatus();
 }
 
-absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, const JaggedBatch& batch,
-                       BatchCopy* copy) {
+absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* pool,
+                       const JaggedBatch& batch, BatchCopy* copy) {
   const int64_t num_features = std::ssize(plan.features);
+  const int64_t bags_of_all = num_features * batch.batch_size;
   HOTROW_RETURN_IF_ERROR(CheckBatchSize(batch.batch_size, max_batch_size));
-  HOTROW_RETURN_IF_ERROR(CheckBatch(batch, num_features, [&plan](int64_t f) -> const std::string& {
-    return plan.features[static_cast<size_t>(f)].name;
-  }));
+  HOTROW_RETURN_IF_ERROR(
+      CheckBatch(pool, batch, num_features, [&plan](int64_t f) -> const std::string& {
+        return plan.features[static_cast<size_t>(f)].name;
+      }));
   copy->batch_size = batch.batch_size;
-  copy->offsets.assign(1, 0);
-  AppendBags(batch.offsets, batch.lengths, num_features * batch.batch_size, &copy->offsets);
-  copy->weights.assign(batch.weights.begin(), batch.weights.end());
-  copy->values.clear();
+  copy->offsets.resize(static_cast<size_t>(bags_of_all) + 1);
+  copy->offsets[0] = 0;
+  PutBags(pool, batch.offsets, batch.lengths, bags_of_all, copy->offsets.data());
+  copy->weights.resize(batch.weights.size());
+  PutWeights(pool, batch.weights, copy->weights.data());
+  copy->values.resize(static_cast<size_t>(SizeOf(batch.values)));
   return std::visit(
       [&](const auto& ids) -> absl::Status {
         for (int64_t f = 0; f < num_features; ++f) {
@@ -246,19 +280,19 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, const JaggedBat
                   .subspan(static_cast<size_t>(f * batch.batch_size),
                            static_cast<size_t>(batch.batch_size + 1));
           HOTROW_RETURN_IF_ERROR(
-              CheckIds(plan.features[static_cast<size_t>(f)],
-                       ids.subspan(static_cast<size_t>(bags.front()),
-                                   static_cast<size_t>(bags.back() - bags.front())),
-                       bags));
+              PutIds(pool, plan.features[static_cast<size_t>(f)],
+                     ids.subspan(static_cast<size_t>(bags.front()),
+                                 static_cast<size_t>(bags.back() - bags.front())),
+                     bags, copy->values.data() + bags.front()));
         }
-        AppendIds(ids, &copy->values);
         return absl::OkStatus();
       },
       batch.values);
 }
 
-absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, const FeatureBatch& batch,
-                       std::span<const int32_t> position_of, BatchCopy* copy) {
+absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* pool,
+                       const FeatureBatch& batch, std::span<const int32_t> position_of,
+                       BatchCopy* copy) {
   HOTROW_RETURN_IF_ERROR(CheckBatchSize(batch.batch_size, max_batch_size));
   const size_t num_features = plan.features.size();
   if (batch.features.size() != num_features) {
@@ -269,42 +303,50 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, const FeatureBa
   if (!position_of.empty() && position_of.size() != num_features) {
     return absl::InvalidArgumentError("order: it is that of another collection");
   }
-  copy->batch_size = batch.batch_size;
-  copy->offsets.assign(1, 0);
-  copy->values.clear();
-  copy->weights.clear();
   const bool weighted = std::any_of(batch.features.begin(), batch.features.end(),
                                     [](const FeatureBags& bags) { return !bags.weights.empty(); });
+  const auto bags_of = [&](size_t f) -> const FeatureBags& {
+    return batch.features[position_of.empty() ? f : static_cast<size_t>(position_of[f])];
+  };
+  int64_t lookups = 0;
   for (size_t f = 0; f < num_features; ++f) {
-    const PlannedFeature& feature = plan.features[f];
-    const FeatureBags& bags =
-        batch.features[position_of.empty() ? f : static_cast<size_t>(position_of[f])];
+    const FeatureBags& bags = bags_of(f);
     const int64_t num_values = SizeOf(bags.values);
-    absl::Status good = CheckSizes(copy->num_lookups() + num_values, 0);
+    absl::Status good = CheckSizes(lookups + num_values, 0);
     if (good.ok()) good = CheckSizes(num_values, std::ssize(bags.weights));
     if (good.ok()) {
       good = CheckBags(
-          bags.offsets, bags.lengths, batch.batch_size,
+          pool, bags.offsets, bags.lengths, batch.batch_size,
           [&] { return absl::StrCat(batch.batch_size, " samples"); }, num_values,
           [](int64_t sample) { return absl::StrCat("sample ", sample); });
     }
     if (!good.ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("feature \"", feature.name, "\": ", good.message()));
+          absl::StrCat("feature \"", plan.features[f].name, "\": ", good.message()));
     }
-    const size_t first_bag = copy->offsets.size() - 1;
-    AppendBags(bags.offsets, bags.lengths, batch.batch_size, &copy->offsets);
+    lookups += num_values;
+  }
+  copy->batch_size = batch.batch_size;
+  copy->offsets.resize(num_features * static_cast<size_t>(batch.batch_size) + 1);
+  copy->offsets[0] = 0;
+  copy->values.resize(static_cast<size_t>(lookups));
+  copy->weights.resize(weighted ? static_cast<size_t>(lookups) : 0);
+  for (size_t f = 0; f < num_features; ++f) {
+    const FeatureBags& bags = bags_of(f);
+    const size_t first_bag = f * static_cast<size_t>(batch.batch_size);
+    PutBags(pool, bags.offsets, bags.lengths, batch.batch_size, copy->offsets.data() + first_bag);
+    const std::span<const int64_t> offsets =
+        std::span<const int64_t>(copy->offsets).subspan(first_bag, batch.batch_size + 1);
     HOTROW_RETURN_IF_ERROR(std::visit(
-        [&](const auto& ids) -> absl::Status {
-          HOTROW_RETURN_IF_ERROR(
-              CheckIds(feature, ids, std::span<const int64_t>(copy->offsets).subspan(first_bag)));
-          AppendIds(ids, &copy->values);
-          return absl::OkStatus();
+        [&](const auto& ids) {
+          return PutIds(pool, plan.features[f], ids, offsets,
+                        copy->values.data() + offsets.front());
         },
         bags.values));
     if (!weighted) continue;
-    copy->weights.insert(copy->weights.end(), bags.weights.begin(), bags.weights.end());
-    copy->weights.resize(copy->values.size(), 1.0f);
+    float* const weights = copy->weights.data() + offsets.front();
+    PutWeights(pool, bags.weights, weights);
+    if (bags.weights.empty()) std::fill(weights, weights + SizeOf(bags.values), 1.0f);
   }
   return absl::OkStatus();
 }
@@ -326,7 +368,7 @@ absl::Status JaggedBatch::Validate(std::span<const std::string> feature_names) c
         absl::StrCat("batch_size must lie in [0, ", INT32_MAX, "], is ", batch_size));
   }
   return internal::CheckBatch(
-      *this, std::ssize(feature_names),
+      /*pool=*/nullptr, *this, std::ssize(feature_names),
       [&](int64_t f) -> const std::string& { return feature_names[static_cast<size_t>(f)]; });
 }
 

@@ -104,11 +104,11 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   // The table's position in the plan.
   absl::StatusOr<int32_t> FindTable(const char* call, std::string_view name) const;
   absl::Status Copy(const JaggedBatch& batch, internal::BatchCopy* copy) const {
-    return internal::CopyBatch(plan, options.max_batch_size, batch, copy);
+    return internal::CopyBatch(plan, options.max_batch_size, ctx.pool, batch, copy);
   }
   absl::Status Copy(const FeatureBatch& batch, internal::BatchCopy* copy) const {
     const FeatureOrder none;
-    return internal::CopyBatch(plan, options.max_batch_size, batch,
+    return internal::CopyBatch(plan, options.max_batch_size, ctx.pool, batch,
                                (batch.order == nullptr ? none : *batch.order).position_of_, copy);
   }
   // copy: puts the batch where it is told, or says what is wrong with it.

@@ -10,39 +10,51 @@
 #include "absl/status/status.h"
 #include "base/device_memory.h"
 #include "base/device_stream.h"
+#include "base/shared_allocator.h"
+#include "base/status_macros.h"
 
 namespace hotrow::internal {
 
 // Arrays of the host where the loops or kernels of a device read them: on the CPU the arrays
-// themselves, on a GPU copies, which all travel in one piece. `staged` as in CachePlace.
+// themselves, on a GPU copies. `staged` as in CachePlace.
 //
-// Use:     arrays.Clear(); a = arrays.Add(span); b = arrays.Add(span); arrays.Upload(staged,
-// &stream);
-//          kernel(arrays.At<A>(a), arrays.At<B>(b))
+// Use:     arrays.Clear(); a = arrays.Add(span); b = arrays.Add(span);
+//          arrays.Upload(staged, &stream); kernel(arrays.At<A>(a), arrays.At<B>(b))
 // Memory:  on a GPU a page-locked buffer and one of the device, which grow to the largest upload.
-// Threads: one at a time. The kernels that read the last upload must be done, or ahead of `stream`,
-//          when the next one begins.
+// Threads: one at a time. The copies of the last upload must be done when the next one begins, and
+//          the kernels that read them done, or ahead of `stream`.
 class StepArrays {
  public:
   void Clear() {
     parts_.clear();
     bytes_ = 0;
+    copied_bytes_ = 0;
   }
 
-  // The array must stay as it is until Upload returns, on the CPU as long as At is used.
+  // The array must stay as it is until Enqueue or Upload returns, on the CPU as long as At is used.
   template <typename T>
   size_t Add(std::span<const T> array) {
-    return AddBytes(std::as_bytes(array));
+    return AddBytes(std::as_bytes(array), /*shared=*/false);
   }
-  template <typename T>
-  size_t Add(const std::vector<T>& array) {
+  template <typename T, typename Allocator>
+  size_t Add(const std::vector<T, Allocator>& array) {
     return Add(std::span<const T>(array));
   }
+  // One in SharedMemory, from where it travels. It must stay until the copies are there.
+  template <typename T>
+  size_t AddShared(const SharedVector<T>& array) {
+    return AddBytes(std::as_bytes(std::span<const T>(array)), /*shared=*/true);
+  }
 
-  // Waits until the copies are there.
-  absl::Status Upload(bool staged, DeviceStream* stream);
+  // Enqueues the copies.
+  absl::Status Enqueue(bool staged, DeviceStream* stream);
+  // The same, and waits until they are there.
+  absl::Status Upload(bool staged, DeviceStream* stream) {
+    HOTROW_RETURN_IF_ERROR(Enqueue(staged, stream));
+    return staged ? stream->Wait() : absl::OkStatus();
+  }
 
-  // After Upload. An empty array has any address.
+  // After Enqueue or Upload. An empty array has any address.
   template <typename T>
   const T* At(size_t part) const {
     return reinterpret_cast<const T*>(parts_[part].data);
@@ -59,12 +71,14 @@ class StepArrays {
     const std::byte* data = nullptr;
     int64_t bytes = 0;
     int64_t offset = 0;
+    bool shared = false;
   };
 
-  size_t AddBytes(std::span<const std::byte> array);
+  size_t AddBytes(std::span<const std::byte> array, bool shared);
 
   std::vector<Part> parts_;
   int64_t bytes_ = 0;
+  int64_t copied_bytes_ = 0;  // up to the end of the last part that is not shared
   SharedBuffer<std::byte> host_;
   DeviceMemory<std::byte> device_;
   std::atomic<int64_t> host_bytes_{0};
