@@ -315,8 +315,7 @@ class TieredTables {
 
 // What a phase of n steps had of each, on average.
 struct StepCounts {
-  StepCounts(const TiersPlan& plan, const EmbeddingStats& before, const EmbeddingStats& after,
-             bool training) {
+  StepCounts(const TiersPlan& plan, const EmbeddingStats& before, const EmbeddingStats& after) {
     const auto in_all = [&](int64_t TierStats::*field, size_t tier) {
       return after.tiers[tier].*field - before.tiers[tier].*field;
     };
@@ -329,8 +328,8 @@ struct StepCounts {
     bytes_in = misses * static_cast<double>(plan.row_bytes);
     bytes_out =
         a_step(in_all(&TierStats::dirty_writebacks, 0)) * static_cast<double>(plan.row_bytes);
-    array_bytes = static_cast<double>(
-        TierStepBytes(plan.tables * plan.samples, std::llround(unique_keys), training));
+    array_bytes =
+        static_cast<double>(TierStepBytes(plan.tables * plan.samples, std::llround(misses)));
     disk_bytes = a_step(in_all(&TierStats::bytes_read, after.tiers.size() - 1));
   }
   double bytes() const { return bytes_in + bytes_out + array_bytes; }
@@ -417,7 +416,7 @@ absl::Status MeasureTier(const TiersRun& run, StoreKind store, double share,
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingStats before, tables->Stats());
     HOTROW_ASSIGN_OR_RETURN(const TieredTables::Seconds seconds, tables->Measure(training));
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingStats after, tables->Stats());
-    Report(run, store, share, training, seconds, StepCounts(run.plan, before, after, training));
+    Report(run, store, share, training, seconds, StepCounts(run.plan, before, after));
   }
   return absl::OkStatus();
 }
@@ -465,10 +464,11 @@ absl::StatusOr<TiersPlan> PlanTiers(const GpuBenchFlags& flags, const GpuBenchSi
   return plan;
 }
 
-int64_t TierStepBytes(int64_t lookups, int64_t unique, bool training) {
-  // offsets, inverse, order; row offsets, addresses, keys; addresses of gradients
-  return (lookups + 1) * 8 + lookups * (4 + 4) + (unique + 1) * 8 + unique * (8 + 16) +
-         (training ? unique * 8 : 0);
+int64_t TierStepBytes(int64_t lookups, int64_t misses) {
+  const int64_t batch = lookups * 8 + (lookups + 1) * 8;
+  // key, lookups, position; key, slot and what became of it; slot, position, from, to; slot
+  const int64_t of_miss = (16 + 4 + 4) + (16 + 8 + 2) + (8 + 4 + 8 + 8) + 8;
+  return batch + misses * of_miss;
 }
 
 double Percentile(std::vector<double> seconds, double fraction) {

@@ -59,9 +59,9 @@ struct TiersPlan {
 absl::StatusOr<TiersPlan> PlanTiers(const GpuBenchFlags& flags, const GpuBenchSizes& sizes,
                                     Device device);
 
-// What crosses the bus for a step beside rows: its offsets, inverse, row offsets, order, row
-// addresses and keys; in training the addresses of gradients, too.
-int64_t TierStepBytes(int64_t lookups, int64_t unique, bool training);
+// What crosses the bus for a step beside rows: its ids and offsets; and of each miss what the host
+// is told, what it asks the cache for, and where its row comes from and goes to.
+int64_t TierStepBytes(int64_t lookups, int64_t misses);
 
 // The smallest of `seconds` that is no smaller than `fraction` of them. At least one.
 double Percentile(std::vector<double> seconds, double fraction);

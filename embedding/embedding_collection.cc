@@ -46,9 +46,9 @@ using internal::RowErasure;
 using internal::RowGradients;
 using internal::RowShuffle;
 using internal::Snapshots;
+using internal::StepKeys;
 using internal::StepPipeline;
 using internal::TableDecay;
-using internal::TableKeys;
 using internal::Tiers;
 using internal::TrainedRows;
 
@@ -123,6 +123,8 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   absl::Status BeginLookup(EmbeddingStep::Impl* step);
   absl::Status Lookup(EmbeddingStep::Impl* step, const EmbeddingOutput& output);
   absl::Status Update(EmbeddingStep::Impl* step, float learning_rate_factor);
+  // Calls options.on_update.
+  absl::Status TellOfUpdate(internal::StepBatch& batch, const StepKeys& served);
   // Of EmbeddingResiduals.
   bool kept() const override { return residuals != nullptr; }
   absl::StatusOr<HostBuffer<std::byte>> Save() override;
@@ -159,7 +161,8 @@ int64_t EmbeddingStep::num_unique_keys() const {
   if (impl_ == nullptr) return 0;
   const bool known =
       impl_->use != Impl::Use::kPrefetched || impl_->collection->options.prefetch_depth == 0;
-  return known ? std::ssize(impl_->batch.wanted.keys) : 0;
+  const std::span<const int64_t> offsets = impl_->batch.wanted_offsets();
+  return known && !offsets.empty() ? offsets.back() : 0;
 }
 
 void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
@@ -341,7 +344,8 @@ absl::StatusOr<std::unique_ptr<EmbeddingStep::Impl>> EmbeddingCollection::Impl::
     step->batch.alone = shuffle == nullptr;
     step->batch.staged = tiers->staged();
     step->batch.rounds = plan.rounds;
-    step->tiers.keys = &step->batch.served();
+    step->batch.input = internal::BatchCopy(ctx.device);
+    step->batch.tells = options.on_update != nullptr;
     HOTROW_ASSIGN_OR_RETURN(step->batch.upload, DeviceStream::Create(ctx.device));
   } else {
     step = std::move(free_steps.back());
@@ -403,7 +407,8 @@ absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
     return absl::OkStatus();
   }
   TraceSpan span(ctx.trace, "gather");
-  HOTROW_RETURN_IF_ERROR(tiers->Resolve(ctx, &step->tiers, &step->batch.rows));
+  step->batch.rows.resize(static_cast<size_t>(step->tiers.keys.size()));
+  HOTROW_RETURN_IF_ERROR(tiers->Resolve(ctx, &step->tiers, step->batch.rows));
   if (decay->any()) {
     HOTROW_RETURN_IF_ERROR(
         decay->Read(ctx, step->batch.served(), step->batch.rows, &step->batch.decayed));
@@ -495,12 +500,13 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   HOTROW_RETURN_IF_ERROR(
       internal::ClipGradients(ctx, options, plan, b.served(), sums, shuffle.get()));
   b.FindTrained(plan);
-  HOTROW_RETURN_IF_ERROR(tiers->ResolveForUpdate(&step->tiers, b.trained, b.rows));
+  const StepKeys& served = step->tiers.keys;
+  HOTROW_RETURN_IF_ERROR(tiers->ResolveForUpdate(
+      &step->tiers, b.trained, b.staged ? b.device_keys.rows() : std::span(b.rows)));
 
   TraceSpan span(ctx.trace, "sparse_update");
   HOTROW_RETURN_IF_ERROR(tiers->PrepareForUpdate(ctx, step->tiers));
   const uint32_t now = steps + 1;
-  const TableKeys& served = b.served();
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const PlannedTable& table = plan.tables[t];
     if (table.frozen) continue;
@@ -537,15 +543,25 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   }
   steps = now;
   decay->Append(learning_rate_factor);
-  unique_keys += std::ssize(served.keys);
-  for (size_t t = 0; options.on_update != nullptr && t < plan.tables.size(); ++t) {
-    const int64_t begin = served.table_offsets[t];
-    const int64_t n = served.table_offsets[t + 1] - begin;
-    options.on_update(static_cast<uint32_t>(plan.tables[t].config),
-                      std::span(served.keys).subspan(begin, n),
-                      std::span(served.counts).subspan(begin, n));
-  }
+  unique_keys += served.size();
+  const absl::Status told = TellOfUpdate(b, served);
   End(step, /*updated=*/true);
+  return told;
+}
+
+absl::Status EmbeddingCollection::Impl::TellOfUpdate(internal::StepBatch& batch,
+                                                     const StepKeys& served) {
+  if (options.on_update == nullptr) return absl::OkStatus();
+  const auto n = static_cast<size_t>(served.size());
+  std::span<const RowKey> keys(served.keys, n);
+  std::span<const int32_t> counts(served.counts, n);
+  if (batch.staged) HOTROW_RETURN_IF_ERROR(batch.device_keys.Told(&keys, &counts));
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const int64_t begin = served.table_offsets[t];
+    const int64_t of_table = served.table_offsets[t + 1] - begin;
+    options.on_update(static_cast<uint32_t>(plan.tables[t].config), keys.subspan(begin, of_table),
+                      counts.subspan(begin, of_table));
+  }
   return absl::OkStatus();
 }
 

@@ -70,6 +70,7 @@ void Prefetcher::Withdraw(PrefetchedStep* step) {
 absl::Status Prefetcher::FindKeys(PrefetchedStep* step, UniqueScratch* scratch) {
   TraceSpan span(ctx_.trace, "unique");
   StepBatch& b = step->batch;
+  if (b.staged) return b.FindOnDevice(ctx_, plan_, &scratch->segments);
   HOTROW_RETURN_IF_ERROR(b.FindUnique(ctx_, plan_, scratch));
   return b.GroupByRow(ctx_, scratch);
 }
@@ -94,6 +95,7 @@ absl::Status Prefetcher::Place(PrefetchedStep* step) {
 // placed, so they count as hits, and are there before this step's own are read.
 absl::Status Prefetcher::PlaceRows(PrefetchedStep* step) {
   TierStep* const rows = &step->tiers;
+  rows->keys = step->batch.step_keys();
   bool waited = false;
   bool from_scratch = false;
   for (;;) {
@@ -109,7 +111,7 @@ absl::Status Prefetcher::PlaceRows(PrefetchedStep* step) {
     if (alone && placed == TieredTable::Placed::kNoRoom) {
       // What was placed beside the rows of an older step may stand in the way of the rest.
       if (from_scratch) {
-        return tiers_->NoRoomError(*rows->keys, step->batch.input.batch_size, shuffle_ == nullptr);
+        return tiers_->NoRoomError(rows->keys, step->batch.input.batch_size, shuffle_ == nullptr);
       }
       from_scratch = true;
       tiers_->GiveUp(rows);
@@ -129,9 +131,13 @@ absl::Status Prefetcher::Fill(PrefetchedStep* step) {
   HOTROW_RETURN_IF_ERROR(tiers_->MakeResident(ctx_, &step->tiers));
   if (!tiers_->staged()) return absl::OkStatus();
   // With a cache a row stays where it is until the step ends.
-  HOTROW_RETURN_IF_ERROR(tiers_->Resolve(ctx_, &step->tiers, &step->batch.rows));
-  TraceSpan upload(ctx_.trace, "upload");
-  return step->batch.PlaceArrays(/*grouped=*/true);
+  StepBatch& b = step->batch;
+  const absl::Status enqueued = b.upload.Run(
+      ctx_, [tiers = tiers_, in_tiers = &step->tiers, rows = b.device_keys.rows()](
+                const ExecContext& here) { return tiers->Resolve(here, in_tiers, rows); });
+  // Whatever was enqueued: it reads what the step holds.
+  const absl::Status done = b.upload.Wait();
+  return enqueued.ok() ? done : enqueued;
 }
 
 }  // namespace hotrow::internal

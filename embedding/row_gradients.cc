@@ -18,23 +18,29 @@ absl::Status EnsureSize(const ExecContext& ctx, int64_t size, DeviceMemory<T>* m
 
 }  // namespace
 
-absl::Status RowGradients::PlaceRows(const TableKeys& keys, DeviceMemory<float>* floats,
-                                     std::vector<float*>* rows) const {
-  const auto num_tables = static_cast<int32_t>(plan_.tables.size());
+absl::StatusOr<std::vector<FloatRows>> RowGradients::PlaceTables(
+    std::span<const int64_t> offsets, DeviceMemory<float>* floats) const {
+  std::vector<FloatRows> runs;
   int64_t total = 0;
-  for (int32_t t = 0; t < num_tables; ++t) {
-    total += (keys.table_offsets[t + 1] - keys.table_offsets[t]) * plan_.tables[t].layout.dim;
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    const int64_t dim = plan_.tables[t].layout.dim;
+    runs.push_back({.begin = offsets[t], .end = offsets[t + 1], .stride = dim});
+    total += (offsets[t + 1] - offsets[t]) * dim;
   }
   HOTROW_RETURN_IF_ERROR(EnsureSize(ctx_, total, floats));
-  rows->resize(keys.keys.size());
   float* next = floats->data();
-  for (int32_t t = 0; t < num_tables; ++t) {
-    for (int64_t u = keys.table_offsets[t]; u < keys.table_offsets[t + 1]; ++u) {
-      (*rows)[u] = next;
-      next += plan_.tables[t].layout.dim;
-    }
+  for (FloatRows& run : runs) {
+    run.first = next;
+    next += (run.end - run.begin) * run.stride;
   }
-  return absl::OkStatus();
+  return runs;
+}
+
+absl::Status RowGradients::PlaceRows(std::span<const int64_t> offsets, DeviceMemory<float>* floats,
+                                     std::vector<float*>* rows) const {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<FloatRows> runs, PlaceTables(offsets, floats));
+  rows->resize(static_cast<size_t>(offsets.back()));
+  return AddressRuns(ctx_.OnHost(), {.runs = runs, .rows = rows->data()});
 }
 
 // Their lookups count as ever, so that nothing else need know.
@@ -55,11 +61,17 @@ void RowGradients::TakeReadOnly(const BatchCopy& input, std::span<JaggedFeature>
 absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t step,
                                  StepBatch* batch) {
   StepBatch& b = *batch;
-  HOTROW_RETURN_IF_ERROR(PlaceRows(b.wanted, &wanted_, &wanted_rows_));
-  b.gradient_arrays.Clear();
-  const size_t part = b.gradient_arrays.Add(wanted_rows_);
-  HOTROW_RETURN_IF_ERROR(b.gradient_arrays.Upload(b.staged, &b.upload));
-  b.at.gradients = b.gradient_arrays.At<float*>(part);
+  const int64_t num_wanted = b.wanted_offsets().back();
+  if (b.staged) {
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<FloatRows> runs,
+                            PlaceTables(b.wanted_offsets(), &wanted_));
+    HOTROW_RETURN_IF_ERROR(EnsureSize(ctx_, num_wanted, &device_wanted_rows_));
+    b.at.gradients = device_wanted_rows_.data();
+    HOTROW_RETURN_IF_ERROR(AddressRuns(ctx_, {.runs = runs, .rows = device_wanted_rows_.data()}));
+  } else {
+    HOTROW_RETURN_IF_ERROR(PlaceRows(b.wanted_offsets(), &wanted_, &wanted_rows_));
+    b.at.gradients = wanted_rows_.data();
+  }
   {
     TraceSpan span(ctx_.trace, "segment_sum");
     std::vector<JaggedFeature> features;
@@ -78,7 +90,7 @@ absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t ste
                                                      .weights = b.at.weights,
                                                      .row_offsets = b.at.row_offsets,
                                                      .lookup_order = b.at.lookup_order,
-                                                     .num_rows = std::ssize(b.wanted.keys),
+                                                     .num_rows = num_wanted,
                                                      .gradients = b.at.gradients,
                                                      .num_lookups = b.input.num_lookups(),
                                                      .workspace = workspace_.data(),
@@ -91,7 +103,7 @@ absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t ste
 absl::StatusOr<float* const*> RowGradients::Finish(const StepBatch& batch) {
   if (shuffle_ == nullptr) return batch.at.gradients;
   TraceSpan span(ctx_.trace, "gradient_shuffle");
-  HOTROW_RETURN_IF_ERROR(PlaceRows(batch.shuffled.served, &served_, &served_rows_));
+  HOTROW_RETURN_IF_ERROR(PlaceRows(batch.shuffled.served.table_offsets, &served_, &served_rows_));
   HOTROW_RETURN_IF_ERROR(
       shuffle_->FinishGradients(ctx_, batch.shuffled, wanted_rows_, served_rows_));
   return served_rows_.data();

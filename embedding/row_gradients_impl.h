@@ -16,6 +16,7 @@
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/step_impl.h"
 #include "ops/jagged.h"
+#include "ops/key_rows.h"
 
 namespace hotrow::internal {
 
@@ -37,20 +38,27 @@ class RowGradients {
   // Where loops or kernels find the gradient of each served key. Good until the next Begin.
   absl::StatusOr<float* const*> Finish(const StepBatch& batch);
 
-  int64_t device_bytes() const { return wanted_.bytes() + workspace_.bytes(); }
+  int64_t device_bytes() const {
+    return wanted_.bytes() + device_wanted_rows_.bytes() + workspace_.bytes();
+  }
 
  private:
   // Puts zeros in the place of the gradients of features that are read only.
   void TakeReadOnly(const BatchCopy& input, std::span<JaggedFeature> features);
-  // Puts one gradient of each key's dim after another; `rows` are their places.
-  absl::Status PlaceRows(const TableKeys& keys, DeviceMemory<float>* floats,
+  // Room for one gradient of each key's dim after another, and where those of each table lie.
+  // offsets: of the tables among the keys.
+  absl::StatusOr<std::vector<FloatRows>> PlaceTables(std::span<const int64_t> offsets,
+                                                     DeviceMemory<float>* floats) const;
+  // The same; `rows` are the places of all.
+  absl::Status PlaceRows(std::span<const int64_t> offsets, DeviceMemory<float>* floats,
                          std::vector<float*>* rows) const;
 
   const Plan& plan_;
   const ExecContext ctx_;
   RowShuffle* const shuffle_;
   DeviceMemory<float> wanted_;
-  std::vector<float*> wanted_rows_;  // [U]
+  std::vector<float*> wanted_rows_;          // [U], not staged
+  DeviceMemory<float*> device_wanted_rows_;  // [U], staged
   DeviceMemory<std::byte> workspace_;
   std::vector<float> zeros_;  // the gradient of features that are read only
   // Several ranks.

@@ -10,13 +10,22 @@
 
 namespace hotrow::internal {
 
-absl::Status StepBatch::FindUnique(const ExecContext& ctx, const Plan& plan,
-                                   UniqueScratch* scratch) {
-  scratch->segments.clear();
+namespace {
+
+// The runs of one table: a feature each.
+void FindSegments(const Plan& plan, const BatchCopy& input, std::vector<LookupSegment>* segments) {
+  segments->clear();
   for (size_t f = 0; f < plan.features.size(); ++f) {
     const int64_t* const bags = input.offsets.data() + static_cast<int64_t>(f) * input.batch_size;
-    scratch->segments.push_back({bags[0], bags[input.batch_size], plan.features[f].table});
+    segments->push_back({bags[0], bags[input.batch_size], plan.features[f].table});
   }
+}
+
+}  // namespace
+
+absl::Status StepBatch::FindUnique(const ExecContext& ctx, const Plan& plan,
+                                   UniqueScratch* scratch) {
+  FindSegments(plan, input, &scratch->segments);
   return FindUniqueOf(ctx, plan, scratch);
 }
 
@@ -66,6 +75,40 @@ absl::Status StepBatch::GroupByRow(const ExecContext& ctx, UniqueScratch* scratc
                          .order = lookup_order.data(),
                          .workspace = scratch->workspace.data(),
                          .workspace_bytes = scratch->workspace.size()});
+}
+
+absl::Status StepBatch::FindOnDevice(const ExecContext& ctx, const Plan& plan,
+                                     std::vector<LookupSegment>* segments) {
+  FindSegments(plan, input, segments);
+  arrays.Clear();
+  const size_t values_part = arrays.AddShared(input.values);
+  const size_t offsets_part = arrays.AddShared(input.offsets);
+  const size_t weights_part = arrays.AddShared(input.weights);
+  HOTROW_RETURN_IF_ERROR(arrays.Enqueue(staged, &upload));
+  const absl::Status found = device_keys.Find(ctx, plan, arrays.At<uint64_t>(values_part),
+                                              input.num_lookups(), *segments, &upload);
+  if (!found.ok()) {
+    // What was enqueued reads the segments and the arrays.
+    upload.Wait().IgnoreError();
+    return found;
+  }
+  if (tells) HOTROW_RETURN_IF_ERROR(device_keys.Tell());
+  HOTROW_RETURN_IF_ERROR(device_keys.Group(ctx, &upload));
+  at = Pointers();
+  at.offsets = arrays.At<int64_t>(offsets_part);
+  at.weights = input.weights.empty() ? nullptr : arrays.At<float>(weights_part);
+  at.inverse = device_keys.inverse();
+  at.row_offsets = device_keys.row_offsets();
+  at.lookup_order = device_keys.lookup_order();
+  at.rows = device_keys.rows().data();
+  at.value_rows = at.rows;
+  if (rounds) at.served_keys = device_keys.values();
+  return absl::OkStatus();
+}
+
+StepKeys StepBatch::step_keys() const {
+  if (staged) return {device_keys.keys(), device_keys.counts(), device_keys.table_offsets()};
+  return {served().keys.data(), served().counts.data(), served().table_offsets};
 }
 
 void StepBatch::FindTrained(const Plan& plan) {
@@ -139,10 +182,8 @@ absl::Status StepBatch::Pool(const ExecContext& ctx, const Plan& plan,
 }
 
 void StepBatch::AddTo(EmbeddingStats* stats) const {
-  for (const StepArrays* const part : {&arrays, &gradient_arrays}) {
-    stats->transfer_host_bytes += part->host_bytes();
-    stats->transfer_device_bytes += part->device_bytes();
-  }
+  stats->transfer_host_bytes += arrays.host_bytes() + device_keys.host_bytes();
+  stats->transfer_device_bytes += arrays.device_bytes() + device_keys.device_bytes();
 }
 
 absl::Status EndJobUnlessOk(Communicator* family, absl::Status status) {

@@ -15,6 +15,7 @@
 #include "comm/communicator.h"
 #include "embedding/batch_copy_impl.h"
 #include "embedding/collection_plan_impl.h"
+#include "embedding/device_keys_impl.h"
 #include "embedding/embedding_collection.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/stats.h"
@@ -75,11 +76,16 @@ struct TrainedRows {
 // A batch with its distinct keys, the rows of these, and where the loops or kernels of a device
 // read all that. Reused, so that its memory is. One thread at a time.
 struct StepBatch {
+  ~StepBatch() { upload.Wait().IgnoreError(); }
+
   bool alone = true;    // of one rank
   bool staged = false;  // as in CachePlace
   bool rounds = false;  // some table has weights of 16 bits, which updates round
+  bool tells = false;   // the host wants to know the keys of each step, see on_update
 
   BatchCopy input;
+  // Staged, training finds keys on the device (FindOnDevice), and what follows up to `rows` is of
+  // the evaluation alone.
   TableKeys wanted;                          // the distinct keys of the batch
   std::vector<int32_t> inverse;              // [N] into wanted
   std::vector<int64_t> row_offsets;          // [U + 1] lookups of each wanted key
@@ -108,7 +114,8 @@ struct StepBatch {
   // stream also waits for the kernels that read the copies of the time before.
   DeviceStream upload;
   StepArrays arrays;
-  StepArrays gradient_arrays;
+  // Staged, of training.
+  DeviceKeys device_keys;
 
   // The keys whose rows this rank keeps and makes resident.
   const TableKeys& served() const { return alone ? wanted : shuffled.served; }
@@ -123,10 +130,21 @@ struct StepBatch {
   absl::Status FindUniqueOf(const ExecContext& ctx, const Plan& plan, UniqueScratch* scratch);
   // Sets row_offsets and lookup_order from these. `scratch` as FindUnique left it.
   absl::Status GroupByRow(const ExecContext& ctx, UniqueScratch* scratch);
+  // Staged: both on the device, of a copy of `input`, and `at` but for the rows. Returns when the
+  // host knows how many keys there are. segments: scratch.
+  absl::Status FindOnDevice(const ExecContext& ctx, const Plan& plan,
+                            std::vector<LookupSegment>* segments);
+  // What training looks up: `wanted`, wherever it is.
+  std::span<const int64_t> wanted_offsets() const {
+    return staged ? device_keys.table_offsets() : wanted.table_offsets;
+  }
+  // The keys whose rows this rank makes resident.
+  StepKeys step_keys() const;
   // Where features are read only: sets `trained`, the served keys that another feature looks up.
   void FindTrained(const Plan& plan);
-  // Sets `at`: where `arrays` are, not staged the vectors themselves. `grouped`: with row_offsets,
-  // lookup_order and served_keys, which evaluation has not. Not staged: `decayed` is of `rows`.
+  // Sets `at`: where `arrays` are, not staged the vectors themselves. `grouped`, not staged: with
+  // row_offsets, lookup_order and served_keys, which evaluation has not. Not staged: `decayed` is
+  // of `rows`.
   absl::Status PlaceArrays(bool grouped);
   // Reads `at`.
   absl::Status Pool(const ExecContext& ctx, const Plan& plan, const EmbeddingOutput& output) const;

@@ -68,6 +68,8 @@ TieredTableStats CachedTable::Stats() const {
   stats.rows_read = inflow_->rows_read();
   stats.rows_written = outflow_->rows_written();
   stats.cache = cache_->Stats();
+  stats.host_bytes += probe_host_bytes_.load(std::memory_order_relaxed);
+  stats.device_bytes = probe_device_bytes_.load(std::memory_order_relaxed);
   stats.cache_counts = counts_.Get();
   stats.store_counts = inflow_->counts();
   stats.snapshot = marks_->counts();
@@ -92,14 +94,19 @@ absl::Status CachedTable::SendChunk(const ExecContext& ctx, const StepRows& step
     chunk->positions.push_back(*cursor);
   }
   const auto size = std::ssize(chunk->positions);
+  const bool staged = cache_->staged();
+  if (staged) std::fill_n(chunk->slots.data(), size, -1);  // all have missed
   HOTROW_RETURN_IF_ERROR(cache_->stream().Run(
-      ctx, [rows = cache_->get(), chunk_keys = chunk->keys.first(size),
+      ctx, [rows = cache_->get(), staged, chunk_keys = chunk->keys.first(size),
             result = RowCache::InsertResult{.slots = chunk->slots.first(size),
                                             .placement = chunk->placement.first(size),
                                             .evicted = chunk->evicted.first(size),
                                             .evicted_keys = chunk->evicted_keys.first(size),
                                             .evicted_rows = chunk->evicted_rows.data()}](
-               const ExecContext& here) { return rows->FindOrInsert(here, chunk_keys, result); }));
+               const ExecContext& here) {
+        return staged ? rows->PlaceMisses(here, chunk_keys, result)
+                      : rows->FindOrInsert(here, chunk_keys, result);
+      }));
   return chunk->placed.Record(cache_->stream());
 }
 
@@ -135,6 +142,35 @@ absl::Status CachedTable::EndChunk(StepRows* step, const RowOutflow::Chunk& chun
   return absl::OkStatus();
 }
 
+absl::Status CachedTable::PinHits(const ExecContext& ctx, std::span<const RowKey> keys,
+                                  std::span<const int32_t> counts, StepRows* step) {
+  StepProbe& probe = step->probe;
+  if (probe.found()) return absl::OkStatus();
+  TraceSpan span(ctx.trace, "probe");
+  {
+    const std::lock_guard<std::mutex> lock(cache_->mutex());
+    probe_host_bytes_ -= probe.host_bytes();
+    probe_device_bytes_ -= probe.device_bytes();
+    const absl::Status started = probe.Start(ctx, cache_.get(), keys, counts);
+    probe_host_bytes_ += probe.host_bytes();
+    probe_device_bytes_ += probe.device_bytes();
+    HOTROW_RETURN_IF_ERROR(started);
+  }
+  HOTROW_RETURN_IF_ERROR(probe.Wait(cache_->stream()));
+  step->keys = probe.miss_keys();
+  step->counts = probe.miss_counts();
+  const auto n = std::ssize(keys);
+  if (step->probed == n) return absl::OkStatus();
+  TierCounts seen = {.unique_keys = probe.hits(),
+                     .unique_hits = probe.hits(),
+                     .lookups = probe.hit_lookups(),
+                     .lookup_hits = probe.hit_lookups()};
+  for (const int32_t count : step->counts) seen.Add(/*hit=*/false, count);
+  step->probed = n;  // the misses too
+  counts_.Add(seen);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
                                                        std::span<const RowKey> keys,
                                                        std::span<const int32_t> counts,
@@ -143,12 +179,16 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
   HOTROW_CHECK(keys.size() == counts.size());
   HOTROW_CHECK(step->miss_keys.empty());
   HOTROW_RETURN_IF_ERROR(cache_->Broken());
-  const auto n = static_cast<int64_t>(keys.size());
-  step->keys = keys;
-  step->counts = counts;
-  step->slots.resize(n, -1);
   std::unique_lock<std::mutex> order = outflow_->Lock();
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx.trace));
+  if (cache_->staged()) {
+    HOTROW_RETURN_IF_ERROR(PinHits(ctx, keys, counts, step));
+  } else {
+    step->keys = keys;
+    step->counts = counts;
+  }
+  const auto n = static_cast<int64_t>(step->keys.size());
+  step->slots.resize(n, -1);
   size_t turn = 0;
   bool no_room = false;
   bool beside_snapshot = false;
@@ -186,8 +226,7 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
 absl::Status CachedTable::ShareSlots(StepRows* step) const {
   if (!cache_->staged()) return absl::OkStatus();
   // The kernels that read the slots of this step's last use are done: they were enqueued on the
-  // cache's stream before the chunks, and those were waited for. Without chunks there are no slots
-  // either.
+  // cache's stream before the search for its hits, and that was waited for.
   const Device device = cache_->device();
   HOTROW_RETURN_IF_ERROR(step->shared_slots.Reserve(std::ssize(step->slots), {device}));
   std::copy(step->slots.begin(), step->slots.end(), step->shared_slots.data());
@@ -236,6 +275,7 @@ void CachedTable::GiveUp(StepRows* step) {
                                    [rows](const ExecContext& ctx, std::span<const int64_t> slots) {
                                      return rows->Unpin(ctx, slots, /*dirty=*/false);
                                    }));
+    if (cache_->staged()) UnpinHits(ExecContext(), step, /*dirty=*/false);
     // Placing it may have evicted rows.
     cache_->Note(cache_->stream().Run(
         ExecContext(), [rows](const ExecContext& ctx) { return rows->EnqueueStats(ctx); }));
@@ -249,12 +289,28 @@ void CachedTable::GiveUp(StepRows* step) {
 
 // --- A resident step
 
-absl::Status CachedTable::ResolveForRead(const ExecContext& /*ctx*/, StepRows* step,
+void CachedTable::UnpinHits(const ExecContext& ctx, StepRows* step, bool dirty) {
+  cache_->Note(cache_->stream().Run(
+      ctx, [rows = cache_->get(), slots = step->probe.hit_slots(), dirty](const ExecContext& here) {
+        return rows->Unpin(here, slots, dirty);
+      }));
+  step->probe.Clear();
+}
+
+absl::Status CachedTable::ResolveForRead(const ExecContext& ctx, StepRows* step,
                                          std::span<std::byte*> rows) {
   HOTROW_CHECK(step->resident);
   HOTROW_RETURN_IF_ERROR(cache_->Broken());
+  if (cache_->staged()) return step->probe.Address(ctx, *cache_, SlotsOf(*step), rows);
   for (size_t i = 0; i < step->keys.size(); ++i) rows[i] = cache_->row(step->slots[i]);
   return absl::OkStatus();
+}
+
+absl::Status CachedTable::PrepareForUpdate(const ExecContext& ctx, const StepRows& step) {
+  if (cache_->staged()) {
+    HOTROW_RETURN_IF_ERROR(marks_->KeepBeforeUpdate(ctx, step.probe.hit_slots()));
+  }
+  return marks_->KeepBeforeUpdate(ctx, SlotsOf(step));
 }
 
 absl::Status CachedTable::ResolveForUpdate(StepRows* step, std::span<std::byte*> /*rows*/) {
@@ -268,7 +324,10 @@ void CachedTable::Release(const ExecContext& ctx, StepRows* step, bool updated) 
   if (step->resident) {
     const std::lock_guard<std::mutex> lock(cache_->mutex());
     // What is enqueued may still read or change the rows.
-    if (cache_->staged()) cache_->Note(cache_->stream().RunAfter(ctx.stream));
+    if (cache_->staged()) {
+      cache_->Note(cache_->stream().RunAfter(ctx.stream));
+      UnpinHits(ctx, step, updated);
+    }
     const auto unpin = [&](std::span<const int64_t> slots, bool dirty) {
       cache_->Note(
           cache_->stream().Run(ctx, [rows = cache_->get(), slots, dirty](const ExecContext& here) {

@@ -1,6 +1,7 @@
 #ifndef HOTROW_EMBEDDING_TIERS_CACHED_TABLE_IMPL_H_
 #define HOTROW_EMBEDDING_TIERS_CACHED_TABLE_IMPL_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -47,7 +48,8 @@ namespace hotrow::internal {
 //           HostStore keeps them. Each way has two staging areas that take turns: the host writes
 //           rows of one to the store, or reads rows into it, while the device is at the other. The
 //           host waits for both streams only on the threads of the pipeline; the caller's calls
-//           enqueue, but for those around snapshots and evaluation.
+//           enqueue, but for those around snapshots and evaluation. Staged, keys and slots of hits
+//           stay on the device (StepProbe); no loop of the host goes over them.
 // Locks:    the outflow's, then the cache's mutex, each as its class says.
 class CachedTable final : public TieredTable {
  public:
@@ -74,9 +76,7 @@ class CachedTable final : public TieredTable {
 
   absl::Status ResolveForRead(const ExecContext& ctx, StepRows* step,
                               std::span<std::byte*> rows) override;
-  absl::Status PrepareForUpdate(const ExecContext& ctx, const StepRows& step) override {
-    return marks_->KeepBeforeUpdate(ctx, SlotsOf(step));
-  }
+  absl::Status PrepareForUpdate(const ExecContext& ctx, const StepRows& step) override;
   // A row of the cache is updated where it is read.
   absl::Status ResolveForUpdate(StepRows* step, std::span<std::byte*> rows) override;
   absl::Status Withdraw(const StepRows& step) override;
@@ -102,6 +102,10 @@ class CachedTable final : public TieredTable {
   CachedTable(const TieredTableOptions& options, const CacheBuffers& buffers, RowStore* store,
               HostStore* in_place);
 
+  // Staged, with the outflow's lock: lets the device pin what it finds of the keys, the first time
+  // that the step comes, and makes the misses the keys of the step.
+  absl::Status PinHits(const ExecContext& ctx, std::span<const RowKey> keys,
+                       std::span<const int32_t> counts, StepRows* step);
   // With the outflow's lock and the cache's mutex: sends the unplaced keys from *cursor on, up to
   // `most` of them, to the cache; then, once that is done, notes what became of them.
   absl::Status SendChunk(const ExecContext& ctx, const StepRows& step, int64_t most,
@@ -109,8 +113,10 @@ class CachedTable final : public TieredTable {
   absl::Status EndChunk(StepRows* step, const RowOutflow::Chunk& chunk, bool* no_room);
   // After Place has noted all it will: the slots for the device.
   absl::Status ShareSlots(StepRows* step) const;
-  // The step's slots where the cache can read them.
+  // The step's slots where the cache can read them; staged those of the keys that missed.
   std::span<const int64_t> SlotsOf(const StepRows& step) const;
+  // Staged, with the cache's mutex: takes a pin off each hit of the step.
+  void UnpinHits(const ExecContext& ctx, StepRows* step, bool dirty);
   // Read, staged; with both locks.
   absl::Status ReadStaged(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
                           std::span<std::byte*> rows);
@@ -133,6 +139,9 @@ class CachedTable final : public TieredTable {
   std::unique_ptr<SnapshotMarks> marks_;
 
   SharedCounts<TierCounts> counts_;  // of the cache
+  // Of the StepProbes of all steps.
+  std::atomic<int64_t> probe_host_bytes_{0};
+  std::atomic<int64_t> probe_device_bytes_{0};
   // Of GiveUp.
   std::vector<int64_t> abandoned_slots_;
   // Of Read and Erase.

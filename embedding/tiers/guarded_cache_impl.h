@@ -40,6 +40,7 @@ class GuardedCache {
   bool staged() const { return staged_; }
   Device device() const { return rows_->device(); }
   std::byte* row(int64_t slot) const { return rows_->row(slot); }
+  int64_t row_bytes() const { return rows_->row_bytes(); }
   RowCacheStats Size() const { return rows_->Size(); }
   // As of the last RowCache::EnqueueStats that is done. Waits for nothing.
   RowCacheStats Stats() const { return rows_->LastStats(); }

@@ -18,9 +18,12 @@ absl::Status FindInStore(const ExecContext& ctx, RowStore* store, bool spread,
                          std::span<const RowKey> keys, std::span<std::byte* const> rows,
                          std::span<uint8_t> found);
 
-// HostStore::FindInPlace, spread over ctx.pool.
+// Keys that one thread asks of a store in one call.
+inline constexpr int64_t kStoreGrain = 2048;
+
+// HostStore::FindInPlace, spread over ctx.pool, `grain` keys to a call.
 absl::Status FindInPlace(const ExecContext& ctx, HostStore* store, std::span<const RowKey> keys,
-                         std::span<std::byte*> rows);
+                         std::span<std::byte*> rows, int64_t grain = kStoreGrain);
 
 }  // namespace hotrow
 

@@ -14,6 +14,7 @@
 #include "base/exec_context.h"
 #include "base/row_key.h"
 #include "cache/row_cache.h"
+#include "embedding/tiers/step_probe.h"
 #include "ops/row_init.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
@@ -51,9 +52,11 @@ struct TieredTableOptions {
 // The keys of one training step in one TieredTable, from Place to Release. The owner keeps it, the
 // table fills it. Reused from step to step, to keep its memory.
 struct StepRows {
-  // [n] distinct keys, and how many lookups each has. Set by Place; the caller's, who keeps them.
+  // [n] the keys that the host places, and how many lookups each has. Set by Place: all of them,
+  // the caller's, who keeps them; staged those that the device has not found.
   std::span<const RowKey> keys;
   std::span<const int32_t> counts;
+  internal::StepProbe probe;           // staged: the hits
   std::vector<int64_t> slots;          // [n] with a cache: pinned slots; -1: not placed yet
   int64_t probed = 0;                  // keys counted in the tier statistics already
   SharedBuffer<int64_t> shared_slots;  // staged: the slots once more, for the device
@@ -120,6 +123,7 @@ struct TieredTableStats {
   RowCacheStats cache;           // zeros without one, as all that follows of it
   int64_t cache_used_bytes = 0;  // of the budget, buffers included
   int64_t host_bytes = 0;        // staged: page-locked, beside the budget
+  int64_t device_bytes = 0;      // staged: of steps, beside the budget
   TierCounts cache_counts;
   TierCounts store_counts;
   SnapshotCounts snapshot;
@@ -174,8 +178,8 @@ class TieredTable {
   };
   // Gives the keys (distinct) that have none yet a way, pinned for this step, and notes misses.
   // counts[i] is how many lookups keys[i] has, for the statistics. Both stay as they are until
-  // Release or GiveUp. Keys that were placed keep their place when others found no room: Fill
-  // them, then come again with the same keys.
+  // Release or GiveUp; staged they are memory of the cache's device. Keys that were placed keep
+  // their place when others found no room: Fill them, then come again with the same keys.
   virtual absl::StatusOr<Placed> Place(const ExecContext& ctx, std::span<const RowKey> keys,
                                        std::span<const int32_t> counts, StepRows* step) = 0;
   // Appends the keys of the misses of the next Fill, and the addresses to write their rows to: all
@@ -199,7 +203,9 @@ class TieredTable {
 
   // --- A resident step
 
-  // Sets rows[i] to the address of the row of the step's key i, readable until Release.
+  // Sets rows[i] to the address of the row of the step's key i, readable until Release. Staged it
+  // enqueues that on ctx.stream, and `rows` is memory of the cache's device; wait for it before the
+  // step ends.
   virtual absl::Status ResolveForRead(const ExecContext& ctx, StepRows* step,
                                       std::span<std::byte*> rows) = 0;
   // Call before the step's rows change: keeps copies that a snapshot still needs. May wait until

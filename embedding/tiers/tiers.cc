@@ -69,10 +69,11 @@ absl::StatusOr<Placed> Tiers::Place(const ExecContext& ctx, TierStep* step) {
   TraceSpan span(ctx.trace, "place");
   step->widths.resize(widths_.size());
   for (size_t w = 0; w < widths_.size(); ++w) {
+    const StepKeys& keys = step->keys;
     HOTROW_ASSIGN_OR_RETURN(
         const Placed placed,
-        widths_[w].table->Place(ctx, KeysOf(widths_[w], *step->keys),
-                                CountsOf(widths_[w], *step->keys), &step->widths[w]));
+        widths_[w].table->Place(ctx, PartOf(widths_[w], keys, keys.keys),
+                                PartOf(widths_[w], keys, keys.counts), &step->widths[w]));
     if (placed != Placed::kAll) return placed;
   }
   return Placed::kAll;
@@ -131,26 +132,25 @@ void Tiers::GiveUp(TierStep* step) {
 
 // --- A resident step
 
-absl::Status Tiers::Resolve(const ExecContext& ctx, TierStep* step, std::vector<std::byte*>* rows) {
-  const TableKeys& keys = *step->keys;
-  rows->resize(keys.keys.size());
+absl::Status Tiers::Resolve(const ExecContext& ctx, TierStep* step, std::span<std::byte*> rows) {
+  HOTROW_CHECK(std::ssize(rows) == step->keys.size());
   for (size_t w = 0; w < widths_.size(); ++w) {
     const Width& width = widths_[w];
     HOTROW_RETURN_IF_ERROR(
-        width.table->ResolveForRead(ctx, &step->widths[w], PartOf(width, keys, std::span(*rows))));
+        width.table->ResolveForRead(ctx, &step->widths[w], PartOf(width, step->keys, rows.data())));
   }
   return absl::OkStatus();
 }
 
 absl::Status Tiers::ResolveForUpdate(TierStep* step, std::span<const uint8_t> trained,
                                      std::span<std::byte*> rows) {
-  const TableKeys& keys = *step->keys;
+  const StepKeys& keys = step->keys;
   for (size_t w = 0; w < widths_.size(); ++w) {
-    step->widths[w].trained = trained.empty() ? trained : PartOf(widths_[w], keys, trained);
+    step->widths[w].trained = trained.empty() ? trained : PartOf(widths_[w], keys, trained.data());
   }
   for (size_t w = 0; w < widths_.size(); ++w) {
     const absl::Status ready =
-        widths_[w].table->ResolveForUpdate(&step->widths[w], PartOf(widths_[w], keys, rows));
+        widths_[w].table->ResolveForUpdate(&step->widths[w], PartOf(widths_[w], keys, rows.data()));
     if (ready.ok()) continue;
     for (size_t d = 0; d < w; ++d) {
       HOTROW_RETURN_IF_ERROR(widths_[d].table->Withdraw(step->widths[d]));
@@ -179,9 +179,8 @@ absl::Status Tiers::Read(const ExecContext& ctx, const TableKeys& keys, std::byt
                          std::vector<std::byte*>* rows) {
   rows->resize(keys.keys.size());
   for (const Width& width : widths_) {
-    const std::span<const RowKey> own = KeysOf(width, keys);
-    HOTROW_RETURN_IF_ERROR(
-        width.table->Read(ctx, own, staging, PartOf(width, keys, std::span(*rows))));
+    const std::span<const RowKey> own = PartOf(width, keys, keys.keys.data());
+    HOTROW_RETURN_IF_ERROR(width.table->Read(ctx, own, staging, PartOf(width, keys, rows->data())));
     staging += static_cast<int64_t>(own.size()) * width.table->row_bytes();
   }
   return absl::OkStatus();
@@ -241,22 +240,22 @@ void Tiers::WaitForDevice() const {
   for (const Width& width : widths_) width.table->WaitForDevice();
 }
 
-absl::Status Tiers::NoRoomError(const TableKeys& keys, int64_t batch_size, bool alone) const {
+absl::Status Tiers::NoRoomError(const StepKeys& keys, int64_t batch_size, bool alone) const {
   int64_t need = 0;
   for (const Width& width : widths_) {
-    need += TieredTable::MinCacheBytes(static_cast<int64_t>(KeysOf(width, keys).size()),
+    need += TieredTable::MinCacheBytes(std::ssize(PartOf(width, keys, keys.keys)),
                                        width.table->row_bytes(), place_);
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      place_.staged ? "device cache" : "cache", " budget of ", cache_.budget_bytes,
-      " bytes: one batch of ", batch_size,
-      alone ? " samples has " : " samples and those of other ranks have ", keys.keys.size(),
-      " distinct rows", alone ? "" : " here", ", which need ", need, " bytes",
-      need <= cache_.budget_bytes
-          ? " and find no room all the same: too many fall into the same buckets of "
-            "the cache, as keys do that were chosen to"
-          : "",
-      "; raise ", CacheBudgetName(place_), " or lower the batch size"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(place_.staged ? "device cache" : "cache", " budget of ", cache_.budget_bytes,
+                   " bytes: one batch of ", batch_size,
+                   alone ? " samples has " : " samples and those of other ranks have ", keys.size(),
+                   " distinct rows", alone ? "" : " here", ", which need ", need, " bytes",
+                   need <= cache_.budget_bytes
+                       ? " and find no room all the same: too many fall into the same buckets of "
+                         "the cache, as keys do that were chosen to"
+                       : "",
+                   "; raise ", CacheBudgetName(place_), " or lower the batch size"));
 }
 
 static void AddCounts(const TierCounts& counts, TierStats* tier) {
@@ -273,6 +272,7 @@ void Tiers::AddTo(EmbeddingStats* stats) const {
     const TieredTableStats table = width.table->Stats();
     cache.used_bytes += table.cache_used_bytes;
     stats->transfer_host_bytes += table.host_bytes;
+    stats->transfer_device_bytes += table.device_bytes;
     AddCounts(table.cache_counts, &cache);
     cache.evictions += table.cache.evictions;
     cache.dirty_writebacks += table.cache.dirty_evictions;

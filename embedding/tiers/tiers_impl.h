@@ -22,11 +22,21 @@
 
 namespace hotrow::internal {
 
+// The distinct keys of a step, table by table in the order of the plan, where the caches read them:
+// staged that is their device. The owner's.
+struct StepKeys {
+  const RowKey* keys = nullptr;            // [U]
+  const int32_t* counts = nullptr;         // [U] how often each is looked up
+  std::span<const int64_t> table_offsets;  // [T + 1], memory of the host
+
+  int64_t size() const { return table_offsets.empty() ? 0 : table_offsets.back(); }
+};
+
 // A step in the tiers, from Place to Release. The owner keeps it, and the keys as they are. Reused
 // from step to step, so that its memory is.
 struct TierStep {
-  const TableKeys* keys = nullptr;  // whose rows it needs; set by the owner before Place
-  std::vector<StepRows> widths;     // one for each width class
+  StepKeys keys;                 // whose rows it needs; set by the owner before Place
+  std::vector<StepRows> widths;  // one for each width class
 };
 
 // Tiers is all rows that a collection keeps on this rank: a TieredTable for each width class, host
@@ -62,8 +72,9 @@ class Tiers final : public SnapshotRows {
 
   // --- A resident step
 
-  // Where rows can be read until Release.
-  absl::Status Resolve(const ExecContext& ctx, TierStep* step, std::vector<std::byte*>* rows);
+  // Where rows can be read until Release. Staged it enqueues that on ctx.stream, and `rows` is
+  // memory of the device; wait for it before the step ends.
+  absl::Status Resolve(const ExecContext& ctx, TierStep* step, std::span<std::byte*> rows);
   // The same rows, now where they may be updated. trained: as in StepRows. After an error nothing
   // has changed.
   absl::Status ResolveForUpdate(TierStep* step, std::span<const uint8_t> trained,
@@ -100,7 +111,7 @@ class Tiers final : public SnapshotRows {
   bool staged() const { return place_.staged; }
   RowStore* store() const override { return store_.store.get(); }
   // ResourceExhausted: what a step has that finds no room though it is alone. `alone`: of one rank.
-  absl::Status NoRoomError(const TableKeys& keys, int64_t batch_size, bool alone) const;
+  absl::Status NoRoomError(const StepKeys& keys, int64_t batch_size, bool alone) const;
   // Adds the tiers, and what they count of the rest.
   void AddTo(EmbeddingStats* stats) const;
 
@@ -113,18 +124,12 @@ class Tiers final : public SnapshotRows {
 
   Tiers() = default;
 
-  // The part of a step's array that is of one width class.
-  template <typename T>
-  static std::span<T> PartOf(const Width& width, const TableKeys& keys, std::span<T> array) {
+  // The part of a step's array that is of one width class. Keys: with table_offsets.
+  template <typename Keys, typename T>
+  static std::span<T> PartOf(const Width& width, const Keys& keys, T* array) {
     const int64_t begin = keys.table_offsets[width.first_table];
     const int64_t end = keys.table_offsets[width.last_table];
-    return array.subspan(begin, end - begin);
-  }
-  static std::span<const RowKey> KeysOf(const Width& width, const TableKeys& keys) {
-    return PartOf(width, keys, std::span(keys.keys));
-  }
-  static std::span<const int32_t> CountsOf(const Width& width, const TableKeys& keys) {
-    return PartOf(width, keys, std::span(keys.counts));
+    return {array + begin, static_cast<size_t>(end - begin)};
   }
 
   CachePlace place_;

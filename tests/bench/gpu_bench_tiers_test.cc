@@ -84,10 +84,9 @@ TEST(TiersPlanTest, BudgetsHoldTheirShareOfTheRows) {
 }
 
 TEST(TiersPlanTest, CountsWhatCrossesTheBusBesideRows) {
-  // Of 3 lookups and 2 rows: offsets 32, inverse and order 24, row offsets 24, addresses 16, keys
-  // 32.
-  EXPECT_EQ(TierStepBytes(3, 2, /*training=*/false), 128);
-  EXPECT_EQ(TierStepBytes(3, 2, /*training=*/true), 128 + 16);
+  // Ids 24, offsets 32; a miss 86.
+  EXPECT_EQ(TierStepBytes(3, 0), 56);
+  EXPECT_EQ(TierStepBytes(3, 2), 56 + 172);
 }
 
 TEST(TiersPlanTest, PercentilesAreOfTheSamples) {

@@ -2,11 +2,13 @@
 // is one, and everywhere as the same tiers in host memory, which take the same ways: at once, and
 // late, as a GPU might.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,12 +63,10 @@ class DeviceTables {
     HOTROW_ASSIGN_OR_RETURN(tables->stream_, DeviceStream::Create(device));
     tables->ctx_ = tables->stream_.On(ExecContext());
     tables->ctx_.pool = &tables->pool_;
-    {
-      // The tables' own streams alone: what is enqueued on the caller's runs at once.
-      std::optional<LaggingStreams> lagging;
-      if (place.late) lagging.emplace(kLag);
-      HOTROW_ASSIGN_OR_RETURN(tables->tables_, EmbeddingCollection::Create(options, tables->ctx_));
-    }
+    // The tables' own streams alone, and those of their steps: what is enqueued on the caller's
+    // runs at once.
+    if (place.late) tables->lagging_.emplace(kLag);
+    HOTROW_ASSIGN_OR_RETURN(tables->tables_, EmbeddingCollection::Create(options, tables->ctx_));
     const int64_t floats = options.max_batch_size * tables->tables_->pooled_dim();
     HOTROW_ASSIGN_OR_RETURN(tables->output_,
                             DeviceMemory<float>::Create(floats, {device, tables->stream_.get()}));
@@ -134,6 +134,7 @@ class DeviceTables {
   DeviceMemory<float> gradient_;
   std::vector<float> host_gradient_;
   int32_t depth_ = 0;
+  std::optional<LaggingStreams> lagging_;
   std::unique_ptr<EmbeddingCollection> tables_;
 };
 
@@ -388,6 +389,81 @@ TEST_P(DeviceTiersTest, OddBatchesMakeTheBitsOfTheCpu) {
   EXPECT_EQ(got.hash, want.hash);
   // 5, both ends and 77 of the first table, both ends and 77 of the second.
   EXPECT_EQ(got.tables[0].rows + got.tables[1].rows, 7);
+}
+
+// Keys are found on the device; the host is told in the same order, of the steps that were trained,
+// and counts the same.
+TEST_P(DeviceTiersTest, KeysAreToldAndCountedAsOnTheCpu) {
+  struct Told {
+    uint32_t table;
+    std::vector<RowKey> keys;
+    std::vector<int32_t> lookups;
+    bool operator==(const Told&) const = default;
+  };
+  const auto train = [](Place place, EmbeddingCollectionOptions options,
+                        std::vector<Told>* told) -> absl::StatusOr<EmbeddingStats> {
+    options.on_update = [told](uint32_t table, std::span<const RowKey> keys,
+                               std::span<const int32_t> lookups) {
+      told->push_back({table, {keys.begin(), keys.end()}, {lookups.begin(), lookups.end()}});
+    };
+    HOTROW_ASSIGN_OR_RETURN(auto tables, DeviceTables::Create(place, options));
+    // Steps that are not trained are told of to nobody.
+    for (int step = 0; step < kSteps; step += 5) {
+      HOTROW_ASSIGN_OR_RETURN(EmbeddingStep cancelled,
+                              (*tables)->Prefetch(BatchOf(step, kRows).view()));
+      cancelled = EmbeddingStep();
+      HOTROW_RETURN_IF_ERROR(tables->Train(step, std::min(step + 5, kSteps)));
+    }
+    HOTROW_ASSIGN_OR_RETURN(const EmbeddingStats stats, (*tables)->GlobalStats());
+    EXPECT_EQ((*tables)->Digest()->hash, ReferenceHashes(SmallTables(), kSteps, kRows)[kSteps]);
+    return stats;
+  };
+  // All rows fit, so that each misses once.
+  EmbeddingCollectionOptions on_cpu = SmallTables();
+  on_cpu.cache.bytes = 8 * kMiB;
+  EmbeddingCollectionOptions on_device = SmallTables();
+  on_device.cache.device_bytes = 8 * kMiB;
+  std::vector<Told> want_told;
+  std::vector<Told> told;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const EmbeddingStats want, train(kCpu, on_cpu, &want_told));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const EmbeddingStats got, train(GetParam(), on_device, &told));
+  EXPECT_EQ(std::ssize(told), 2 * kSteps);
+  EXPECT_TRUE(told == want_told);
+  EXPECT_EQ(got.unique_keys, want.unique_keys);
+  for (const size_t tier : {size_t{0}, size_t{1}}) {
+    EXPECT_EQ(got.tiers[tier].unique_keys, want.tiers[tier].unique_keys);
+    EXPECT_EQ(got.tiers[tier].unique_hits, want.tiers[tier].unique_hits);
+    EXPECT_EQ(got.tiers[tier].lookups, want.tiers[tier].lookups);
+    EXPECT_EQ(got.tiers[tier].lookup_hits, want.tiers[tier].lookup_hits);
+  }
+  EXPECT_GT(got.tiers[0].unique_hits, 0);
+  EXPECT_GT(got.tiers[0].lookup_hits, got.tiers[0].unique_hits);
+}
+
+// However large or small the cache. In the smallest, steps may wait for room beside each other.
+TEST_P(DeviceTiersTest, SameBitsInCachesOfEverySize) {
+  const std::vector<Hash128> want = ReferenceHashes(SmallTables(), kSteps, kRows);
+  const EmbeddingCollectionOptions roomy = WithDeviceCache(SmallTables(), 1);
+  for (const double factor : {0.6, 0.8, 1.5, 30.0}) {
+    for (const int32_t depth : {0, 2}) {
+      if (test::kEmulatedGpu && GetParam().device == Device::kCuda && depth == 0) continue;
+      SCOPED_TRACE(testing::Message() << "factor " << factor << " depth " << depth);
+      EmbeddingCollectionOptions options = SmallTables();
+      // So that there may be less room than for the largest step.
+      for (TableConfig& table : options.tables) table.max_hotness = 0;
+      options.cache.device_bytes =
+          static_cast<int64_t>(static_cast<double>(roomy.cache.device_bytes) * factor);
+      options.prefetch_depth = depth;
+      HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), options));
+      HOTROW_ASSERT_OK(tables->Train(0, kSteps));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
+      EXPECT_EQ(digest.hash, want[kSteps]);
+      HOTROW_ASSERT_OK_AND_ASSIGN(const EmbeddingStats stats, (*tables)->GlobalStats());
+      if (factor < 1) {
+        EXPECT_GT(stats.tiers[0].evictions, 0);
+      }
+    }
+  }
 }
 
 TEST_P(DeviceTiersTest, StepsThatAreCancelledLeaveNoTrace) {

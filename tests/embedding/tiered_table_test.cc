@@ -335,6 +335,33 @@ TEST(StagedTableTest, AStepIsGivenUpWhileItsRowsAreOnTheirWay) {
   }
 }
 
+// A step has more keys than a chunk. Those that the cache has come last, and would be the first to
+// leave if they were not all pinned before the first miss gets a way.
+TEST(StagedTableTest, NoHitOfAStepLeavesForOneOfItsMisses) {
+  const int64_t n = 6 * kStagingRows;
+  for (const auto lag : {std::chrono::microseconds(0), std::chrono::microseconds(200)}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto table, StagedTable::Create(n, lag));
+    HOTROW_ASSERT_OK(table->Step(Keys(0, n), 1));
+    HOTROW_ASSERT_OK(table->Step(Keys(static_cast<uint64_t>(n) / 2, n / 2), 1));  // warmer
+    const TieredTableStats before = (*table)->Stats();
+    std::vector<RowKey> keys = Keys(10'000, n / 2);
+    const std::vector<RowKey> old = Keys(0, n / 2);
+    keys.insert(keys.end(), old.begin(), old.end());
+    HOTROW_ASSERT_OK(table->Step(keys, 1));
+    const TieredTableStats after = (*table)->Stats();
+    EXPECT_EQ(after.cache_counts.unique_keys - before.cache_counts.unique_keys, n);
+    EXPECT_EQ(after.cache_counts.unique_hits - before.cache_counts.unique_hits, n / 2);
+    EXPECT_EQ(after.cache_counts.lookup_hits - before.cache_counts.lookup_hits, n / 2);
+    EXPECT_EQ(after.store_counts.unique_keys - before.store_counts.unique_keys, n / 2);
+    EXPECT_GT(after.cache.dirty_evictions, before.cache.dirty_evictions);
+    HOTROW_ASSERT_OK((*table)->Flush());
+    for (const RowKey& key : old) {
+      HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> row, table->Stored(key));
+      EXPECT_EQ(row[0], 2.5f);
+    }
+  }
+}
+
 // The caller of BeginSnapshot trains: it does not wait for a store that takes its time. What is on
 // its way down then belongs to the snapshot, and so does what the cache is just giving out.
 TEST(StagedTableTest, ASnapshotBeginsWhileRowsAreWritten) {
