@@ -1,6 +1,8 @@
 #ifndef HOTROW_OPS_POOLED_LOOKUP_IMPL_H_
 #define HOTROW_OPS_POOLED_LOOKUP_IMPL_H_
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "base/exec_context.h"
 #include "ops/pooled_lookup.h"
@@ -8,7 +10,12 @@
 namespace hotrow::internal {
 
 absl::Status PooledLookupCpu(const ExecContext& ctx, const PooledLookupArgs& args);
-absl::Status PooledLookupCuda(const PooledLookupArgs& args, CudaStream stream);
+
+// More tiles than a large GPU runs at a time.
+inline constexpr int64_t kPoolTilesWanted = 16384;
+// tiles_wanted: with fewer bags than that a tile takes one of them; results do not depend on it.
+absl::Status PooledLookupCuda(const PooledLookupArgs& args, CudaStream stream,
+                              int64_t tiles_wanted = kPoolTilesWanted);
 
 }  // namespace hotrow::internal
 

@@ -123,6 +123,12 @@ struct DeviceScaledRow {
   float scale;
 };
 
+// One more term of a sum. The first is taken, not added to zero: a lone -0 stays one.
+__device__ inline float4 AddTerm(bool is_first, float scale, float4 x, float4 sum) {
+  const float4 y = make_float4(scale * x.x, scale * x.y, scale * x.z, scale * x.w);
+  return is_first ? y : make_float4(sum.x + y.x, sum.y + y.y, sum.z + y.z, sum.w + y.w);
+}
+
 // SumRows (row_sum_impl.h) of columns [column, column + width), 1 <= width <= 4, of n rows, in the
 // same order and with the same roundings, so with the same bits; zeros for n = 0. kInFlight rows
 // are asked for before the first of them is added.
@@ -156,11 +162,7 @@ __device__ inline float4 SumQuads(int64_t n, int64_t column, int32_t width, Term
     }
 #pragma unroll
     for (int k = 0; k < kInFlight; ++k) {
-      if (i + k >= n) continue;
-      const float scale = terms[k].scale;
-      const float4 y = make_float4(scale * x[k].x, scale * x[k].y, scale * x[k].z, scale * x[k].w);
-      // The first term is taken, not added to zero: a lone -0 stays one.
-      sum = i + k == 0 ? y : make_float4(sum.x + y.x, sum.y + y.y, sum.z + y.z, sum.w + y.w);
+      if (i + k < n) sum = AddTerm(i + k == 0, terms[k].scale, x[k], sum);
     }
   }
   return sum;

@@ -2,6 +2,7 @@
 #define HOTROW_OPS_ROW_TILES_IMPL_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "base/macros.h"
 #include "base/math.h"
@@ -49,10 +50,12 @@ struct RowTiles {
 // The last i in [begin, end) with sorted[i] <= value, where sorted[begin] <= value and `sorted`
 // does not decrease. In offsets of bags that is the bag that holds lookup `value`: empty bags
 // before it start at the same place and are passed over.
-HOTROW_HOST_DEVICE constexpr int64_t LastAtMost(const int64_t* sorted, int64_t begin, int64_t end,
-                                                int64_t value) {
+template <typename Index>
+HOTROW_HOST_DEVICE constexpr Index LastAtMost(const int64_t* sorted,
+                                              std::type_identity_t<Index> begin, Index end,
+                                              int64_t value) {
   while (end - begin > 1) {
-    const int64_t middle = begin + (end - begin) / 2;
+    const Index middle = begin + (end - begin) / 2;
     if (sorted[middle] <= value) {
       begin = middle;
     } else {

@@ -3,6 +3,7 @@
 
 #include "base/cuda_handles.h"
 #include "ops/pooled_lookup.h"
+#include "ops/pooled_lookup_impl.h"
 #include "tests/ops/half_reference.h"
 #include "tests/ops/jagged_problem.h"
 #include "tests/ops/jagged_problem_cuda.h"
@@ -29,23 +30,28 @@ absl::Status LookUpOnCpu(const JaggedProblem& p) {
                            .rows = rows.data()});
 }
 
-absl::Status LookUpOnGpu(const JaggedProblem& p, DeviceProblem* device, CudaStream stream) {
-  return PooledLookup({.device = Device::kCuda, .stream = stream},
-                      {.features = device->features,
-                       .batch_size = p.batch_size,
-                       .offsets = device->offsets.data(),
-                       .weights = device->weights_or_null,
-                       .inverse = device->inverse.data(),
-                       .rows = device->rows.byte_pointers()});
+// tiles_wanted: 1: each tile takes as many bags as it can, as those of large batches do.
+absl::Status LookUpOnGpu(const JaggedProblem& p, DeviceProblem* device, CudaStream stream,
+                         int64_t tiles_wanted = internal::kPoolTilesWanted) {
+  return internal::PooledLookupCuda({.features = device->features,
+                                     .batch_size = p.batch_size,
+                                     .offsets = device->offsets.data(),
+                                     .weights = device->weights_or_null,
+                                     .inverse = device->inverse.data(),
+                                     .rows = device->rows.byte_pointers()},
+                                    stream, tiles_wanted);
 }
 
 // The outputs of all features, and what lies between them, to the bit.
 void ExpectTheBitsOfTheCpu(JaggedProblem p) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const StreamHandle stream, CreateStream());
-  for (const bool aligned : {true, false}) {
+  for (const int way : {0, 1, 2}) {
+    SCOPED_TRACE(way);
+    const bool aligned = way != 1;
     BindData(p);
     DeviceProblem device(p, aligned);
-    HOTROW_ASSERT_OK(LookUpOnGpu(p, &device, stream.get()));
+    HOTROW_ASSERT_OK(LookUpOnGpu(p, &device, stream.get(),
+                                 /*tiles_wanted=*/way == 0 ? internal::kPoolTilesWanted : 1));
     const std::vector<std::vector<float>> got = device.data.ToHost();
     HOTROW_ASSERT_OK(LookUpOnCpu(p));
     for (size_t f = 0; f < p.features.size(); ++f) {
@@ -120,13 +126,13 @@ TEST(PooledLookupCudaTest, MixedPrecisions) {
       for (const size_t begin : begins) pointers.push_back(device_bytes.data() + begin);
       DeviceArray<const std::byte*> device_pointers(pointers);
       DeviceProblem device(p, aligned);
-      HOTROW_ASSERT_OK(PooledLookup({.device = Device::kCuda, .stream = stream.get()},
-                                    {.features = device.features,
-                                     .batch_size = p.batch_size,
-                                     .offsets = device.offsets.data(),
-                                     .weights = device.weights_or_null,
-                                     .inverse = device.inverse.data(),
-                                     .rows = device_pointers.data()}));
+      HOTROW_ASSERT_OK(internal::PooledLookupCuda({.features = device.features,
+                                                   .batch_size = p.batch_size,
+                                                   .offsets = device.offsets.data(),
+                                                   .weights = device.weights_or_null,
+                                                   .inverse = device.inverse.data(),
+                                                   .rows = device_pointers.data()},
+                                                  stream.get(), /*tiles_wanted=*/1));
       const std::vector<std::vector<float>> got = device.data.ToHost();
       for (size_t f = 0; f < p.features.size(); ++f) {
         ASSERT_EQ(std::memcmp(got[f].data(), p.data[f].data(), got[f].size() * sizeof(float)), 0)
@@ -157,9 +163,9 @@ TEST(PooledLookupCudaTest, LongBags) {
   for (const Pooling pooling : {Pooling::kSum, Pooling::kMean, Pooling::kNone}) {
     features.push_back({.dim = 6, .pooling = pooling, .stride = 6});
   }
-  ExpectTheBitsOfTheCpu(BuildJaggedProblem(7, /*batch_size=*/3, features, /*table_rows=*/1000,
-                                           false,
-                                           [](size_t, int64_t b) { return b == 1 ? 300'000 : 2; }));
+  ExpectTheBitsOfTheCpu(BuildJaggedProblem(
+      7, /*batch_size=*/3, features, /*table_rows=*/1000, false,
+      [](size_t, int64_t b) { return b == 1 ? test::ForGpu(300'000, 20'000) : 2; }));
 }
 
 TEST(PooledLookupCudaTest, EmptyBatchAndNoLookups) {
@@ -178,6 +184,22 @@ TEST(PooledLookupCudaTest, EmptyBatchAndNoLookups) {
       PooledLookup(ctx, {.features = features, .batch_size = 2, .offsets = offsets.data()}));
   EXPECT_EQ(output.ToHost(),
             (std::vector<float>{0, 0, 0, kUntouched, kUntouched, 0, 0, 0, kUntouched, kUntouched}));
+}
+
+// Bags that one tile takes together: of one lookup, of none, runs of either, and a long one.
+TEST(PooledLookupCudaTest, ManyShortBags) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  std::vector<JaggedFeature> features;
+  for (const int32_t dim : {5, 8, 48, 128, 132}) {
+    for (const Pooling pooling : {Pooling::kSum, Pooling::kMean, Pooling::kNone}) {
+      features.push_back({.dim = dim, .pooling = pooling, .stride = dim});
+    }
+  }
+  ExpectTheBitsOfTheCpu(BuildJaggedProblem(
+      12, /*batch_size=*/77, features, /*table_rows=*/30, true, [](size_t f, int64_t b) -> int64_t {
+        if (f % 2 == 0) return 1;
+        return b % 40 < 6 ? 0 : b == 50 ? 45 : b % 3 == 0 ? 2 : b % 2;
+      }));
 }
 
 // What a trainer does: the outputs of pooled features share one wide row per sample.

@@ -82,17 +82,17 @@ TEST(RowTilesTest, LastAtMostFindsTheBag) {
 
 TEST(RowTilesTest, GridsHoldTheFeatureThatNeedsMost) {
   FeatureChunk features = {};
-  EXPECT_EQ(FeatureGridBlocks(features, 1000), 1u);
+  EXPECT_EQ(FeatureGridBlocks(features, 1000, 1, 1), 1u);
   features.size = 2;
   features.v[0] = {.dim = 1};    // a thread for each bag
   features.v[1] = {.dim = 128};  // a warp
-  EXPECT_EQ(FeatureGridBlocks(features, 1000), 125u);
+  EXPECT_EQ(FeatureGridBlocks(features, 1000, 1, 1), 125u);
   features.v[1].dim = 1000;  // eight warps
-  EXPECT_EQ(FeatureGridBlocks(features, 1000), 1000u);
+  EXPECT_EQ(FeatureGridBlocks(features, 1000, 1, 1), 1000u);
   features.size = 1;
-  EXPECT_EQ(FeatureGridBlocks(features, 1000), 4u);
+  EXPECT_EQ(FeatureGridBlocks(features, 1000, 1, 1), 4u);
   // A grid never gets more than a device takes, however large the batch is.
-  EXPECT_EQ(FeatureGridBlocks(features, int64_t{1} << 50), internal::kGridBlocksMax);
+  EXPECT_EQ(FeatureGridBlocks(features, int64_t{1} << 50, 1, 1), internal::kGridBlocksMax);
 }
 
 }  // namespace
