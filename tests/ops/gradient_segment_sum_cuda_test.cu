@@ -7,7 +7,7 @@
 #include "base/buffer.h"
 #include "base/cuda_handles.h"
 #include "ops/gradient_segment_sum.h"
-#include "ops/partition.h"
+#include "tests/ops/gradient_reference.h"
 #include "tests/ops/jagged_problem.h"
 #include "tests/ops/jagged_problem_cuda.h"
 #include "tests/support/device_array.cuh"
@@ -21,64 +21,11 @@ using test::BuildJaggedProblem;
 using test::DeviceArray;
 using test::DeviceProblem;
 using test::DeviceRows;
+using test::GradientsOfDevice;
 using test::JaggedProblem;
 using test::kUntouched;
-
-// The lookups of each row, in order.
-struct Order {
-  std::vector<int64_t> row_offsets;
-  std::vector<int32_t> lookup_order;
-};
-
-Order OrderOf(const JaggedProblem& p) {
-  Order order;
-  order.row_offsets.resize(p.rows.size() + 1);
-  order.lookup_order.resize(p.inverse.size());
-  HOTROW_EXPECT_OK(Partition({}, {.part = p.inverse.data(),
-                                  .num_items = p.num_lookups(),
-                                  .num_parts = p.num_rows(),
-                                  .offsets = order.row_offsets.data(),
-                                  .order = order.lookup_order.data()}));
-  return order;
-}
-
-// What the header promises, in floats: the lookups of a row in order; from 512 on in runs of 256,
-// the last one with what is left, then the sums of the runs in order.
-std::vector<std::vector<float>> Reference(const JaggedProblem& p, const Order& order) {
-  struct Term {
-    const float* gradient;
-    float scale;
-  };
-  std::vector<Term> terms(p.inverse.size());
-  p.ForEachLookup([&](size_t f, int64_t b, int64_t j) {
-    const JaggedFeature& feature = p.features[f];
-    const auto length = static_cast<float>(p.offset(f, b + 1) - p.offset(f, b));
-    terms[j] = {feature.data + p.output_row(f, b, j) * feature.stride,
-                feature.pooling == Pooling::kMean ? p.weight(j) / length : p.weight(j)};
-  });
-  std::vector<std::vector<float>> sums;
-  for (size_t u = 0; u < p.rows.size(); ++u) {
-    const int64_t begin = order.row_offsets[u];
-    const int64_t end = order.row_offsets[u + 1];
-    const int64_t runs = end - begin < 512 ? 1 : (end - begin) / 256;
-    std::vector<float> sum(static_cast<size_t>(p.row_dims[u]));
-    for (size_t d = 0; d < sum.size(); ++d) {
-      for (int64_t r = 0; r < runs; ++r) {
-        const int64_t run_begin = begin + r * 256;
-        const int64_t run_end = r + 1 == runs ? end : run_begin + 256;
-        float run_sum = 0;
-        for (int64_t k = run_begin; k < run_end; ++k) {
-          const Term& term = terms[order.lookup_order[k]];
-          const float y = term.scale * term.gradient[d];
-          run_sum = k == run_begin ? y : run_sum + y;
-        }
-        sum[d] = r == 0 ? run_sum : sum[d] + run_sum;
-      }
-    }
-    sums.push_back(std::move(sum));
-  }
-  return sums;
-}
+using test::Order;
+using test::OrderOf;
 
 // Everything that the op needs on the device.
 struct DeviceSum {
@@ -140,7 +87,7 @@ void ExpectTheReference(JaggedProblem p, uint64_t seed) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const StreamHandle stream, CreateStream());
   const ExecContext ctx = {.device = Device::kCuda, .stream = stream.get()};
   const Order order = OrderOf(p);
-  const std::vector<std::vector<float>> want = Reference(p, order);
+  const std::vector<std::vector<float>> want = GradientsOfDevice(p, order);
   for (const int way : {0, 1, 2}) {
     SCOPED_TRACE(way);
     DeviceSum sum(p, order, /*aligned=*/way != 1, p.num_lookups() + (way == 2 ? 5000 : 0));
@@ -289,7 +236,7 @@ TEST(GradientSegmentSumCudaTest, CanBeCapturedInAGraph) {
   cudaGraphExec_t executable;
   ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
   EXPECT_EQ(cudaGraphLaunch(executable, stream.get()), cudaSuccess);
-  ExpectSameBits(sum.gradients.ToHost(), Reference(p, order));
+  ExpectSameBits(sum.gradients.ToHost(), GradientsOfDevice(p, order));
   EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }

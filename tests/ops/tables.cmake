@@ -1,6 +1,7 @@
 hotrow_add_test(
   NAME ops_tables_test
-  SOURCES gather_test.cc
+  SOURCES fused_sparse_update_test.cc
+          gather_test.cc
           gradient_segment_sum_test.cc
           half_test.cc
           key_rows_test.cc
