@@ -1,4 +1,5 @@
-// The sparse ops over one batch: 10 features, each with a table of its own, one lookup a sample.
+// The sparse ops over one batch: 10 features, each with a table of its own, one lookup a sample;
+// for lookups also the same ids in longer bags.
 
 #include <cuda_runtime_api.h>
 
@@ -10,10 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/cuda_status.h"
 #include "base/device_memory.h"
+#include "base/math.h"
 #include "base/status_macros.h"
 #include "bench/gpu_bench.h"
 #include "bench/gpu_bench_kernels.h"
 #include "models/data/permutation.h"
+#include "ops/fused_sparse_update.h"
 #include "ops/gradient_segment_sum.h"
 #include "ops/partition.h"
 #include "ops/pooled_lookup.h"
@@ -188,10 +191,16 @@ std::vector<JaggedFeature> Features(float* data, int dim) {
   return features;
 }
 
-// offsets[i] = i: one lookup in each bag.
-absl::StatusOr<DeviceBuffer<int64_t>> BagOffsets(GpuBench& bench, int64_t n) {
-  std::vector<int64_t> offsets(static_cast<size_t>(n + 1));
-  for (size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<int64_t>(i);
+// Bags of `hotness` lookups; the last one of a feature has what is left.
+absl::StatusOr<DeviceBuffer<int64_t>> BagOffsets(GpuBench& bench, const Lookups& lookups,
+                                                 int64_t hotness = 1) {
+  std::vector<int64_t> offsets;
+  for (int64_t t = 0; t < kLookupTables; ++t) {
+    for (int64_t i = 0; i < lookups.samples; i += hotness) {
+      offsets.push_back(t * lookups.samples + i);
+    }
+  }
+  offsets.push_back(lookups.n);
   return ToDevice(bench, offsets);
 }
 
@@ -217,34 +226,40 @@ absl::Status MeasurePartition(GpuBench& bench) {
 
 absl::Status MeasureLookup(GpuBench& bench) {
   HOTROW_ASSIGN_OR_RETURN(const auto lookups, Lookups::Create(bench));
-  HOTROW_ASSIGN_OR_RETURN(const auto offsets, BagOffsets(bench, lookups->n));
-  for (const int dim : kOpDims) {
-    HOTROW_ASSIGN_OR_RETURN(auto rows,
-                            ScatteredRows::Create(bench, lookups->unique_count, 4 * dim));
-    HOTROW_RETURN_IF_ERROR(
-        FillFloats(bench, reinterpret_cast<float*>(rows.data.data()), lookups->unique_count * dim));
-    HOTROW_ASSIGN_OR_RETURN(auto output,
-                            DeviceBuffer<float>::Create(lookups->n * dim, bench.stream()));
-    const std::vector<JaggedFeature> features = Features(output.data(), dim);
-    const PooledLookupArgs args = {.features = features,
-                                   .batch_size = lookups->samples,
-                                   .offsets = offsets.data(),
-                                   .inverse = lookups->inverse.data(),
-                                   .rows = rows.pointers.data()};
-    HOTROW_ASSIGN_OR_RETURN(
-        const Times times, bench.Measure([&](int64_t) { return PooledLookup(bench.Gpu(), args); }));
-    nlohmann::ordered_json more = lookups->Describe();
-    more["dim"] = dim;
-    AddBytes(bench, "lookup", absl::StrCat("pooled lookup, dim ", dim), times,
-             PooledLookupBytes(lookups->n, lookups->unique_count, dim, lookups->n),
-             std::move(more));
+  for (const int64_t hotness : {int64_t{1}, kLookupHotness}) {
+    HOTROW_ASSIGN_OR_RETURN(const auto offsets, BagOffsets(bench, *lookups, hotness));
+    const int64_t bags = CeilDiv(lookups->samples, hotness);  // of a feature
+    for (const int dim : kOpDims) {
+      HOTROW_ASSIGN_OR_RETURN(auto rows,
+                              ScatteredRows::Create(bench, lookups->unique_count, 4 * dim));
+      HOTROW_RETURN_IF_ERROR(FillFloats(bench, reinterpret_cast<float*>(rows.data.data()),
+                                        lookups->unique_count * dim));
+      HOTROW_ASSIGN_OR_RETURN(
+          auto output, DeviceBuffer<float>::Create(kLookupTables * bags * dim, bench.stream()));
+      const std::vector<JaggedFeature> features = Features(output.data(), dim);
+      const PooledLookupArgs args = {.features = features,
+                                     .batch_size = bags,
+                                     .offsets = offsets.data(),
+                                     .inverse = lookups->inverse.data(),
+                                     .rows = rows.pointers.data()};
+      HOTROW_ASSIGN_OR_RETURN(const Times times, bench.Measure([&](int64_t) {
+        return PooledLookup(bench.Gpu(), args);
+      }));
+      nlohmann::ordered_json more = lookups->Describe();
+      more["dim"] = dim;
+      if (hotness > 1) more["hotness"] = hotness;
+      const std::string name = hotness > 1 ? absl::StrCat("bags of ", hotness, ", ") : "";
+      AddBytes(bench, "lookup", absl::StrCat("pooled lookup, ", name, "dim ", dim), times,
+               PooledLookupBytes(lookups->n, lookups->unique_count, dim, kLookupTables * bags),
+               std::move(more));
+    }
   }
   return absl::OkStatus();
 }
 
 absl::Status MeasureGradientSum(GpuBench& bench) {
   HOTROW_ASSIGN_OR_RETURN(const auto lookups, Lookups::Create(bench));
-  HOTROW_ASSIGN_OR_RETURN(const auto offsets, BagOffsets(bench, lookups->n));
+  HOTROW_ASSIGN_OR_RETURN(const auto offsets, BagOffsets(bench, *lookups));
   for (const int dim : kOpDims) {
     HOTROW_ASSIGN_OR_RETURN(auto sums,
                             ScatteredRows::Create(bench, lookups->unique_count, 4 * dim));
@@ -278,21 +293,39 @@ absl::Status MeasureGradientSum(GpuBench& bench) {
   return absl::OkStatus();
 }
 
-absl::Status MeasureUpdate(GpuBench& bench) {
-  constexpr int kDim = 128;
-  HOTROW_ASSIGN_OR_RETURN(const auto lookups, Lookups::Create(bench));
-  const int64_t count = lookups->unique_count;
-  HOTROW_ASSIGN_OR_RETURN(auto gradients, ScatteredRows::Create(bench, count, 4 * kDim));
+namespace {
+
+constexpr int kUpdateDim = 128;
+
+void AddUpdate(GpuBench& bench, const Lookups& lookups, const RowLayout& layout,
+               SparseOptimizerKind kind, bool fused, Times times) {
+  const std::string optimizer(SparseOptimizerName(kind));
+  nlohmann::ordered_json more = lookups.Describe();
+  more["dim"] = layout.dim;
+  more["optimizer"] = optimizer;
+  more["row_bytes"] = layout.row_bytes;
+  if (fused) more["fused"] = true;
+  AddBytes(bench, "update",
+           absl::StrCat("update", fused ? " fused with the sum" : "", ", dim ", layout.dim, ", ",
+                        optimizer),
+           times,
+           fused ? FusedUpdateBytes(lookups.n, lookups.unique_count, layout.dim, layout.row_bytes)
+                 : SparseUpdateBytes(lookups.unique_count, layout.dim, layout.row_bytes),
+           std::move(more));
+}
+
+absl::Status MeasureSparseUpdate(GpuBench& bench, const Lookups& lookups) {
+  const int64_t count = lookups.unique_count;
+  HOTROW_ASSIGN_OR_RETURN(auto gradients, ScatteredRows::Create(bench, count, 4 * kUpdateDim));
   HOTROW_RETURN_IF_ERROR(
-      FillFloats(bench, reinterpret_cast<float*>(gradients.data.data()), count * kDim));
+      FillFloats(bench, reinterpret_cast<float*>(gradients.data.data()), count * kUpdateDim));
   for (const SparseOptimizerFacts& facts : SparseOptimizers()) {
-    const SparseOptimizerKind kind = facts.kind;
-    const RowLayout layout = RowLayout::For(kDim, kind);
+    const RowLayout layout = RowLayout::For(kUpdateDim, facts.kind);
     // All zeros: weights, state and last step of rows that start at 0.
     HOTROW_ASSIGN_OR_RETURN(auto rows, ScatteredRows::Create(bench, count, layout.row_bytes));
     HOTROW_ASSIGN_OR_RETURN(const Times times, bench.Measure([&](int64_t r) {
       SparseUpdateArgs args;
-      args.config.kind = kind;
+      args.config.kind = facts.kind;
       args.layout = &layout;
       args.num_rows = count;
       args.rows = rows.pointers.data();
@@ -300,15 +333,56 @@ absl::Status MeasureUpdate(GpuBench& bench) {
       args.step = static_cast<uint32_t>(r + 1);
       return SparseUpdate(bench.Gpu(), args);
     }));
-    nlohmann::ordered_json more = lookups->Describe();
-    more["dim"] = kDim;
-    more["optimizer"] = SparseOptimizerName(kind);
-    more["row_bytes"] = layout.row_bytes;
-    AddBytes(bench, "update",
-             absl::StrCat("update, dim ", kDim, ", ", std::string(SparseOptimizerName(kind))),
-             times, SparseUpdateBytes(count, kDim, layout.row_bytes), std::move(more));
+    AddUpdate(bench, lookups, layout, facts.kind, /*fused=*/false, times);
   }
   return absl::OkStatus();
+}
+
+absl::Status MeasureFusedUpdate(GpuBench& bench, const Lookups& lookups) {
+  const int64_t count = lookups.unique_count;
+  HOTROW_ASSIGN_OR_RETURN(const auto offsets, BagOffsets(bench, lookups));
+  HOTROW_ASSIGN_OR_RETURN(auto gradient,
+                          DeviceBuffer<float>::Create(lookups.n * kUpdateDim, bench.stream()));
+  HOTROW_RETURN_IF_ERROR(FillFloats(bench, gradient.data(), lookups.n * kUpdateDim));
+  const std::vector<JaggedFeature> features = Features(gradient.data(), kUpdateDim);
+  HOTROW_ASSIGN_OR_RETURN(auto workspace, DeviceBuffer<std::byte>::Create(
+                                              FusedSparseUpdateWorkspaceBytes(
+                                                  std::ssize(features), lookups.n, kUpdateDim),
+                                              bench.stream()));
+  for (const SparseOptimizerFacts& facts : SparseOptimizers()) {
+    const RowLayout layout = RowLayout::For(kUpdateDim, facts.kind);
+    HOTROW_ASSIGN_OR_RETURN(auto rows, ScatteredRows::Create(bench, count, layout.row_bytes));
+    const FusedTable table = {.config = {.kind = facts.kind},
+                              .layout = &layout,
+                              .row_end = count,
+                              .num_lookups = lookups.n};
+    FusedSparseUpdateArgs args = {.features = features,
+                                  .batch_size = lookups.samples,
+                                  .offsets = offsets.data(),
+                                  .inverse = lookups.inverse.data(),
+                                  .row_offsets = lookups.row_offsets.data(),
+                                  .lookup_order = lookups.order.data(),
+                                  .num_rows = count,
+                                  .num_lookups = lookups.n,
+                                  .tables = {&table, 1},
+                                  .rows = rows.pointers.data(),
+                                  .workspace = workspace.data(),
+                                  .workspace_bytes = workspace.size()};
+    HOTROW_ASSIGN_OR_RETURN(const Times times, bench.Measure([&](int64_t r) {
+      args.step = static_cast<uint32_t>(r + 1);
+      return FusedSparseUpdate(bench.Gpu(), args);
+    }));
+    AddUpdate(bench, lookups, layout, facts.kind, /*fused=*/true, times);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status MeasureUpdate(GpuBench& bench) {
+  HOTROW_ASSIGN_OR_RETURN(const auto lookups, Lookups::Create(bench));
+  HOTROW_RETURN_IF_ERROR(MeasureSparseUpdate(bench, *lookups));
+  return MeasureFusedUpdate(bench, *lookups);
 }
 
 }  // namespace hotrow::bench

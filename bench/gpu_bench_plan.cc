@@ -157,6 +157,11 @@ int64_t SparseUpdateBytes(int64_t unique, int64_t dim, int64_t row_bytes) {
   return unique * (2 * 8 + 4 * dim + 2 * row_bytes);  // pointers, gradient, row read and written
 }
 
+int64_t FusedUpdateBytes(int64_t lookups, int64_t unique, int64_t dim, int64_t row_bytes) {
+  // order, inverse and the gradient of each lookup's bag; row offsets, pointers, rows both ways
+  return lookups * (4 + 4 + 4 * dim) + unique * (8 + 8 + 2 * row_bytes);
+}
+
 Times TimesOf(std::vector<double> seconds) {
   HOTROW_CHECK(!seconds.empty());
   std::sort(seconds.begin(), seconds.end());

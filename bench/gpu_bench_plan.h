@@ -42,6 +42,7 @@ inline constexpr double kBenchHitRates[] = {0.6, 1.0};
 // The batch of the ops: 10 features of one table each, one lookup a sample.
 inline constexpr int64_t kLookupTables = 10;
 inline constexpr int64_t kLookupSamples = 104'857;
+inline constexpr int64_t kLookupHotness = 8;  // of the bags that lookups are measured with, too
 inline constexpr double kLookupZipf = 1.05;
 
 // The layers of the two MLPs of a DLRM of MLPerf's sizes, and the batches that are multiplied. 127
@@ -106,6 +107,7 @@ int64_t PartitionBytes(int64_t lookups, int64_t unique);
 int64_t PooledLookupBytes(int64_t lookups, int64_t unique, int64_t dim, int64_t bags);
 int64_t GradientSegmentSumBytes(int64_t lookups, int64_t unique, int64_t dim);
 int64_t SparseUpdateBytes(int64_t unique, int64_t dim, int64_t row_bytes);
+int64_t FusedUpdateBytes(int64_t lookups, int64_t unique, int64_t dim, int64_t row_bytes);
 
 // What a find of a resident key must read of a bucket, whose layout cache/row_cache.h gives: its 32
 // tags, a state, a key and a table lie in four sectors of 32 bytes.

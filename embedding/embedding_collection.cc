@@ -122,9 +122,19 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   void End(EmbeddingStep::Impl* step, bool updated);
   absl::Status BeginLookup(EmbeddingStep::Impl* step);
   absl::Status Lookup(EmbeddingStep::Impl* step, const EmbeddingOutput& output);
-  absl::Status Update(EmbeddingStep::Impl* step, float learning_rate_factor);
   // Calls options.on_update.
   absl::Status TellOfUpdate(internal::StepBatch& batch, const StepKeys& served);
+  // Whether a step can be updated that BeginUpdate was not called for.
+  absl::Status CheckUpdate(const EmbeddingStep::Impl& step,
+                           const EmbeddingGradient& gradient) const;
+  // gradient: unused after BeginUpdate, which has read it.
+  absl::Status Update(EmbeddingStep::Impl* step, const EmbeddingGradient& gradient,
+                      float learning_rate_factor);
+  // Both move the rows that this rank keeps. sums: the gradient of each served key.
+  absl::Status UpdateRows(const internal::StepBatch& b, const float* const* sums,
+                          float learning_rate_factor);
+  absl::Status UpdateRowsFused(const internal::StepBatch& b, const EmbeddingGradient& gradient,
+                               float learning_rate_factor);
   // Of EmbeddingResiduals.
   bool kept() const override { return residuals != nullptr; }
   absl::StatusOr<HostBuffer<std::byte>> Save() override;
@@ -461,16 +471,21 @@ absl::Status EmbeddingStep::Lookup(const EmbeddingOutput& output) {
   return c.EndJobUnlessOk(c.Lookup(impl_.get(), output));
 }
 
+absl::Status EmbeddingCollection::Impl::CheckUpdate(const EmbeddingStep::Impl& step,
+                                                    const EmbeddingGradient& gradient) const {
+  if (step.use != EmbeddingStep::Impl::Use::kLookedUp) {
+    return absl::FailedPreconditionError("Update: the step has not been looked up");
+  }
+  if (steps == UINT32_MAX) {
+    return absl::ResourceExhaustedError("Update: a table counts at most 2^32 - 1 steps");
+  }
+  return internal::CheckShapes(plan, step.batch.input, gradient);
+}
+
 absl::Status EmbeddingStep::BeginUpdate(const EmbeddingGradient& gradient) {
   if (impl_ == nullptr) return NoStepError("Update");
   EmbeddingCollection::Impl& c = *impl_->collection;
-  if (impl_->use != Impl::Use::kLookedUp) {
-    return absl::FailedPreconditionError("Update: the step has not been looked up");
-  }
-  if (c.steps == UINT32_MAX) {
-    return absl::ResourceExhaustedError("Update: a table counts at most 2^32 - 1 steps");
-  }
-  HOTROW_RETURN_IF_ERROR(internal::CheckShapes(c.plan, impl_->batch.input, gradient));
+  HOTROW_RETURN_IF_ERROR(c.CheckUpdate(*impl_, gradient));
   HOTROW_RETURN_IF_ERROR(
       c.EndJobUnlessOk(c.gradients->Begin(gradient, c.steps + 1, &impl_->batch)));
   impl_->use = Impl::Use::kUpdateBegun;
@@ -483,12 +498,17 @@ absl::Status EmbeddingStep::Update(const EmbeddingGradient& gradient,
   if (step.impl_ == nullptr) return NoStepError("Update");
   EmbeddingCollection::Impl& c = *step.impl_->collection;
   if (step.impl_->use != Impl::Use::kUpdateBegun) {
-    HOTROW_RETURN_IF_ERROR(step.BeginUpdate(gradient));
+    if (c.gradients->fuses_update()) {
+      HOTROW_RETURN_IF_ERROR(c.CheckUpdate(*step.impl_, gradient));
+    } else {
+      HOTROW_RETURN_IF_ERROR(step.BeginUpdate(gradient));
+    }
   }
-  return c.EndJobUnlessOk(c.Update(step.impl_.get(), learning_rate_factor));
+  return c.EndJobUnlessOk(c.Update(step.impl_.get(), gradient, learning_rate_factor));
 }
 
 absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
+                                               const EmbeddingGradient& gradient,
                                                float learning_rate_factor) {
   // Before rows join their tables.
   if (!(learning_rate_factor >= 0) || !std::isfinite(learning_rate_factor)) {
@@ -496,9 +516,14 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
         "Update: learning_rate_factor must be finite and >= 0, is ", learning_rate_factor));
   }
   internal::StepBatch& b = step->batch;
-  HOTROW_ASSIGN_OR_RETURN(float* const* const sums, gradients->Finish(b));
-  HOTROW_RETURN_IF_ERROR(
-      internal::ClipGradients(ctx, options, plan, b.served(), sums, shuffle.get()));
+  const bool begun = step->use == EmbeddingStep::Impl::Use::kUpdateBegun;
+  const float* const* sums = nullptr;
+  if (begun) {
+    HOTROW_ASSIGN_OR_RETURN(float* const* const finished, gradients->Finish(b));
+    HOTROW_RETURN_IF_ERROR(
+        internal::ClipGradients(ctx, options, plan, b.served(), finished, shuffle.get()));
+    sums = finished;
+  }
   b.FindTrained(plan);
   const StepKeys& served = step->tiers.keys;
   HOTROW_RETURN_IF_ERROR(tiers->ResolveForUpdate(
@@ -506,7 +531,40 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
 
   TraceSpan span(ctx.trace, "sparse_update");
   HOTROW_RETURN_IF_ERROR(tiers->PrepareForUpdate(ctx, step->tiers));
-  const uint32_t now = steps + 1;
+  HOTROW_RETURN_IF_ERROR(begun ? UpdateRows(b, sums, learning_rate_factor)
+                               : UpdateRowsFused(b, gradient, learning_rate_factor));
+  if (tiers->staged()) {
+    HOTROW_RETURN_IF_ERROR(
+        EnqueueCopy(ctx, read_back_rows.data(), device_initialised_rows.data(), sizeof(int64_t)));
+  }
+  steps += 1;
+  decay->Append(learning_rate_factor);
+  unique_keys += served.size();
+  const absl::Status told = TellOfUpdate(b, served);
+  End(step, /*updated=*/true);
+  return told;
+}
+
+absl::Status EmbeddingCollection::Impl::TellOfUpdate(internal::StepBatch& batch,
+                                                     const StepKeys& served) {
+  if (options.on_update == nullptr) return absl::OkStatus();
+  const auto n = static_cast<size_t>(served.size());
+  std::span<const RowKey> keys(served.keys, n);
+  std::span<const int32_t> counts(served.counts, n);
+  if (batch.staged) HOTROW_RETURN_IF_ERROR(batch.device_keys.Told(&keys, &counts));
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const int64_t begin = served.table_offsets[t];
+    const int64_t of_table = served.table_offsets[t + 1] - begin;
+    options.on_update(static_cast<uint32_t>(plan.tables[t].config), keys.subspan(begin, of_table),
+                      counts.subspan(begin, of_table));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingCollection::Impl::UpdateRows(const internal::StepBatch& b,
+                                                   const float* const* sums,
+                                                   float learning_rate_factor) {
+  const StepKeys served = b.step_keys();
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const PlannedTable& table = plan.tables[t];
     if (table.frozen) continue;
@@ -530,39 +588,46 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
               .rows = rows,
               .gradients = row_gradients,
               .learning_rate_factor = learning_rate_factor,
-              .step = now,
+              .step = steps + 1,
               .seed = options.seed,
               .table = static_cast<uint32_t>(table.config),
               .keys = keys,
               .new_rows = tiers->staged() ? device_initialised_rows.data() : &initialised_rows,
               .history = decay->history(t)}));
   }
-  if (tiers->staged()) {
-    HOTROW_RETURN_IF_ERROR(
-        EnqueueCopy(ctx, read_back_rows.data(), device_initialised_rows.data(), sizeof(int64_t)));
-  }
-  steps = now;
-  decay->Append(learning_rate_factor);
-  unique_keys += served.size();
-  const absl::Status told = TellOfUpdate(b, served);
-  End(step, /*updated=*/true);
-  return told;
+  return absl::OkStatus();
 }
 
-absl::Status EmbeddingCollection::Impl::TellOfUpdate(internal::StepBatch& batch,
-                                                     const StepKeys& served) {
-  if (options.on_update == nullptr) return absl::OkStatus();
-  const auto n = static_cast<size_t>(served.size());
-  std::span<const RowKey> keys(served.keys, n);
-  std::span<const int32_t> counts(served.counts, n);
-  if (batch.staged) HOTROW_RETURN_IF_ERROR(batch.device_keys.Told(&keys, &counts));
-  for (size_t t = 0; t < plan.tables.size(); ++t) {
-    const int64_t begin = served.table_offsets[t];
-    const int64_t of_table = served.table_offsets[t + 1] - begin;
-    options.on_update(static_cast<uint32_t>(plan.tables[t].config), keys.subspan(begin, of_table),
-                      counts.subspan(begin, of_table));
+absl::Status EmbeddingCollection::Impl::UpdateRowsFused(const internal::StepBatch& b,
+                                                        const EmbeddingGradient& gradient,
+                                                        float learning_rate_factor) {
+  std::vector<int64_t> lookups(plan.tables.size());
+  for (size_t f = 0; f < plan.features.size(); ++f) {
+    const auto bag = static_cast<int64_t>(f) * b.input.batch_size;
+    lookups[static_cast<size_t>(plan.features[f].table)] +=
+        b.input.offsets[static_cast<size_t>(bag + b.input.batch_size)] -
+        b.input.offsets[static_cast<size_t>(bag)];
   }
-  return absl::OkStatus();
+  std::vector<FusedTable> tables;
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const PlannedTable& table = plan.tables[t];
+    if (table.frozen) continue;
+    tables.push_back({.config = options.tables[table.config].optimizer,
+                      .layout = &table.layout,
+                      .row_begin = b.wanted_offsets()[t],
+                      .row_end = b.wanted_offsets()[t + 1],
+                      .num_lookups = lookups[t],
+                      .table = static_cast<uint32_t>(table.config)});
+  }
+  return gradients->Update(gradient,
+                           {.tables = tables,
+                            .rows = b.at.rows,
+                            .learning_rate_factor = learning_rate_factor,
+                            .step = steps + 1,
+                            .seed = options.seed,
+                            .keys = b.at.served_keys,
+                            .new_rows = device_initialised_rows.data()},
+                           b);
 }
 
 // --- Reading without a trace

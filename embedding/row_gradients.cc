@@ -3,6 +3,7 @@
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "embedding/row_gradients_impl.h"
+#include "ops/fused_sparse_update.h"
 #include "ops/gradient_segment_sum.h"
 
 namespace hotrow::internal {
@@ -58,6 +59,16 @@ void RowGradients::TakeReadOnly(const BatchCopy& input, std::span<JaggedFeature>
   }
 }
 
+std::vector<JaggedFeature> RowGradients::FeaturesOf(const EmbeddingGradient& gradient,
+                                                    const BatchCopy& input) {
+  std::vector<JaggedFeature> features;
+  for (const PlannedFeature& feature : plan_.features) {
+    features.push_back(PlaceOf(feature, gradient.pooled, gradient.unpooled));
+  }
+  if (plan_.read_only) TakeReadOnly(input, features);
+  return features;
+}
+
 absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t step,
                                  StepBatch* batch) {
   StepBatch& b = *batch;
@@ -74,13 +85,9 @@ absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t ste
   }
   {
     TraceSpan span(ctx_.trace, "segment_sum");
-    std::vector<JaggedFeature> features;
+    const std::vector<JaggedFeature> features = FeaturesOf(gradient, b.input);
     int32_t widest_dim = 0;
-    for (const PlannedFeature& feature : plan_.features) {
-      widest_dim = std::max(widest_dim, feature.dim);
-      features.push_back(PlaceOf(feature, gradient.pooled, gradient.unpooled));
-    }
-    if (plan_.read_only) TakeReadOnly(b.input, features);
+    for (const JaggedFeature& feature : features) widest_dim = std::max(widest_dim, feature.dim);
     const int64_t workspace_bytes =
         GradientSegmentSumWorkspaceBytes(b.input.num_lookups(), ctx_.device, widest_dim);
     HOTROW_RETURN_IF_ERROR(EnsureSize(ctx_, workspace_bytes, &workspace_));
@@ -98,6 +105,29 @@ absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t ste
   }
   if (shuffle_ == nullptr) return absl::OkStatus();
   return shuffle_->StartGradients(ctx_, b.wanted, b.shuffled, wanted_rows_, step);
+}
+
+absl::Status RowGradients::Update(const EmbeddingGradient& gradient, FusedSparseUpdateArgs update,
+                                  const StepBatch& batch) {
+  const std::vector<JaggedFeature> features = FeaturesOf(gradient, batch.input);
+  int32_t widest_dim = 0;
+  for (const FusedTable& table : update.tables) {
+    widest_dim = std::max(widest_dim, table.layout->dim);
+  }
+  update.features = features;
+  update.batch_size = batch.input.batch_size;
+  update.offsets = batch.at.offsets;
+  update.weights = batch.at.weights;
+  update.inverse = batch.at.inverse;
+  update.row_offsets = batch.at.row_offsets;
+  update.lookup_order = batch.at.lookup_order;
+  update.num_rows = batch.wanted_offsets().back();
+  update.num_lookups = batch.input.num_lookups();
+  update.workspace_bytes =
+      FusedSparseUpdateWorkspaceBytes(std::ssize(features), update.num_lookups, widest_dim);
+  HOTROW_RETURN_IF_ERROR(EnsureSize(ctx_, update.workspace_bytes, &workspace_));
+  update.workspace = workspace_.data();
+  return FusedSparseUpdate(ctx_, update);
 }
 
 absl::StatusOr<float* const*> RowGradients::Finish(const StepBatch& batch) {

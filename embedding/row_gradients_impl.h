@@ -15,16 +15,18 @@
 #include "embedding/embedding_collection.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/step_impl.h"
+#include "ops/fused_sparse_update.h"
 #include "ops/jagged.h"
 #include "ops/key_rows.h"
 
 namespace hotrow::internal {
 
 // RowGradients makes one gradient for each row out of that of a batch: the sum over the row's
-// lookups, and with several ranks the sum of those over the ranks, in their order.
+// lookups, and with several ranks the sum of those over the ranks, in their order. On a GPU it can
+// update the rows in the same pass.
 //
 // Memory:  of the device, grown to the largest batch seen.
-// Threads: the caller's. One step at a time: Begin, then Finish.
+// Threads: the caller's. One step at a time: Begin, then Finish; or Update.
 // Errors:  ResourceExhausted, and those of the communicator.
 class RowGradients {
  public:
@@ -38,11 +40,19 @@ class RowGradients {
   // Where loops or kernels find the gradient of each served key. Good until the next Begin.
   absl::StatusOr<float* const*> Finish(const StepBatch& batch);
 
+  // Whether Update() is there: on a GPU, with one rank.
+  bool fuses_update() const { return ctx_.device == Device::kCuda && shuffle_ == nullptr; }
+  // How tables move, and where the rows of their wanted keys lie: what FusedSparseUpdateArgs has of
+  // these. The batch's part of `update` is set here.
+  absl::Status Update(const EmbeddingGradient& gradient, FusedSparseUpdateArgs update,
+                      const StepBatch& batch);
+
   int64_t device_bytes() const {
     return wanted_.bytes() + device_wanted_rows_.bytes() + workspace_.bytes();
   }
 
  private:
+  std::vector<JaggedFeature> FeaturesOf(const EmbeddingGradient& gradient, const BatchCopy& input);
   // Puts zeros in the place of the gradients of features that are read only.
   void TakeReadOnly(const BatchCopy& input, std::span<JaggedFeature> features);
   // Room for one gradient of each key's dim after another, and where those of each table lie.

@@ -133,6 +133,8 @@ TEST(GpuBenchBytes, CountEachInputAndOutputOnce) {
   // order, 3 gradients; 2 row offsets, pointers and sums.
   EXPECT_EQ(GradientSegmentSumBytes(3, 2, 4), 12 + 48 + 16 + 16 + 32);
   EXPECT_EQ(SparseUpdateBytes(2, 4, 48), 32 + 32 + 192);
+  // order, inverse, 3 gradients; 2 row offsets and pointers, rows there and back.
+  EXPECT_EQ(FusedUpdateBytes(3, 2, 4, 48), 12 + 12 + 48 + 16 + 16 + 192);
 }
 
 TEST(GpuBenchFigure, MedianOfOddAndEvenNumbersOfRepeats) {
