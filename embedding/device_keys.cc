@@ -31,9 +31,13 @@ absl::Status DeviceKeys::Grow(int64_t num_lookups, int64_t num_tables, DeviceStr
     HOTROW_ASSIGN_OR_RETURN(found_, DeviceFlag::Create(device_));
     num_offsets_ = static_cast<size_t>(num_tables) + 1;
   }
-  if (row_offsets_.size() > num_lookups) return absl::OkStatus();
+  if (row_offsets_.size() > num_lookups &&
+      workspace_.size() >= UniqueWorkspaceBytes(num_lookups, device_)) {
+    return absl::OkStatus();
+  }
   // What is enqueued may still use what is given back here.
   HOTROW_RETURN_IF_ERROR(stream->Wait());
+  row_offsets_ = {};  // which comes last: after an error all is asked for anew
   const int64_t n = WithSlack(num_lookups);
   HOTROW_RETURN_IF_ERROR(values_.Reserve(n, memory));
   HOTROW_RETURN_IF_ERROR(keys_.Reserve(n, memory));
@@ -109,7 +113,7 @@ absl::Status DeviceKeys::Tell() {
     HOTROW_ASSIGN_OR_RETURN(side_, DeviceStream::Create(device_));
     has_side_ = true;
   }
-  if (told_counts_.size() < size()) {
+  if (told_keys_.size() < size() || told_counts_.size() < size()) {
     HOTROW_RETURN_IF_ERROR(told_keys_.Reserve(WithSlack(size()), {device_}));
     HOTROW_RETURN_IF_ERROR(told_counts_.Reserve(WithSlack(size()), {device_}));
     CountBytes();

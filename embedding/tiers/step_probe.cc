@@ -16,6 +16,7 @@ absl::Status StepProbe::Grow(GuardedCache* cache, int64_t num_keys) {
   if (miss_positions_.size() >= num_keys) return absl::OkStatus();
   // What is enqueued may still read what is given back here.
   HOTROW_RETURN_IF_ERROR(cache->stream().Wait());
+  miss_positions_ = {};  // what is asked above comes last: after an error all is asked for anew
   // A quarter more than is needed, so that batches of nearly equal size do not each take new
   // memory.
   const int64_t n = num_keys + num_keys / 4;

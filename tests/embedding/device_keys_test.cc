@@ -87,6 +87,19 @@ TEST_F(DeviceKeysTest, KeysThatNobodyAskedForAreWaitedFor) {
   EXPECT_EQ(told.second.back(), 1);
 }
 
+// Memory that is refused to a batch is asked for again by the next one, though that is no larger
+// than those before.
+TEST_F(DeviceKeysTest, ABatchThatIsTooLargeLeavesRoomForTheNext) {
+  Find({5, 7, 5, 9, 5, 9}, /*of_first=*/3);
+  EXPECT_FALSE(keys_.Find({}, plan_, nullptr, int64_t{1} << 61, {}, &stream_).ok());
+  Find({5, 7, 5}, /*of_first=*/3);
+  EXPECT_THAT(keys_.table_offsets(), ElementsAre(0, 2, 2));
+  HOTROW_ASSERT_OK(keys_.Group({}, &stream_));
+  HOTROW_ASSERT_OK(stream_.Wait());
+  EXPECT_THAT(std::span(keys_.inverse(), 3), ElementsAre(0, 1, 0));
+  EXPECT_THAT(std::span(keys_.row_offsets(), 3), ElementsAre(0, 2, 3));
+}
+
 // An empty batch has tables too.
 TEST_F(DeviceKeysTest, NoLookups) {
   Find({}, /*of_first=*/0);

@@ -335,6 +335,27 @@ TEST(StagedTableTest, AStepIsGivenUpWhileItsRowsAreOnTheirWay) {
   }
 }
 
+// Memory that is refused to a step is asked for again by the next one that uses the same StepRows,
+// though it has no more keys than those before.
+TEST(StagedTableTest, AStepThatIsTooLargeLeavesRoomForTheNext) {
+  const std::vector<RowKey> keys = Keys(0, kStagingRows);
+  const std::vector<int32_t> counts(keys.size(), 1);
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto table,
+                              StagedTable::Create(std::ssize(keys), std::chrono::microseconds(0)));
+  StepRows step;
+  HOTROW_ASSERT_OK((*table)->Place(ExecContext(), keys, counts, &step));
+  (*table)->GiveUp(&step);
+  constexpr size_t kTooMany = size_t{1} << 58;
+  const absl::StatusOr<TieredTable::Placed> refused =
+      (*table)->Place(ExecContext(), {keys.data(), kTooMany}, {counts.data(), kTooMany}, &step);
+  EXPECT_FALSE(refused.ok());
+  (*table)->GiveUp(&step);
+  HOTROW_ASSERT_OK((*table)->Place(ExecContext(), keys, counts, &step));
+  EXPECT_FALSE(step.miss_keys.empty());
+  (*table)->GiveUp(&step);
+  (*table)->WaitForDevice();  // before `step` goes
+}
+
 // A step has more keys than a chunk. Those that the cache has come last, and would be the first to
 // leave if they were not all pinned before the first miss gets a way.
 TEST(StagedTableTest, NoHitOfAStepLeavesForOneOfItsMisses) {
