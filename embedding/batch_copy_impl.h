@@ -34,6 +34,12 @@ struct BatchCopy {
   SharedVector<float> weights;    // [N] or empty
 
   int64_t num_lookups() const { return static_cast<int64_t>(values.size()); }
+  // Memory taken.
+  int64_t bytes() const {
+    return static_cast<int64_t>(values.capacity() * sizeof(uint64_t) +
+                                offsets.capacity() * sizeof(int64_t) +
+                                weights.capacity() * sizeof(float));
+  }
 };
 
 // Checks a batch and copies it, over `pool` (or null). Errors: InvalidArgument, which names

@@ -184,6 +184,8 @@ absl::Status StepBatch::Pool(const ExecContext& ctx, const Plan& plan,
 void StepBatch::AddTo(EmbeddingStats* stats) const {
   stats->transfer_host_bytes += arrays.host_bytes() + device_keys.host_bytes();
   stats->transfer_device_bytes += arrays.device_bytes() + device_keys.device_bytes();
+  // In training the batch travels from where it lies; the evaluation's goes by way of `arrays`.
+  if (device_keys.host_bytes() > 0) stats->transfer_host_bytes += input.bytes();
 }
 
 absl::Status EndJobUnlessOk(Communicator* family, absl::Status status) {

@@ -68,8 +68,8 @@ TieredTableStats CachedTable::Stats() const {
   stats.rows_read = inflow_->rows_read();
   stats.rows_written = outflow_->rows_written();
   stats.cache = cache_->Stats();
-  stats.host_bytes += probe_host_bytes_.load(std::memory_order_relaxed);
-  stats.device_bytes = probe_device_bytes_.load(std::memory_order_relaxed);
+  stats.host_bytes += step_host_bytes_.load(std::memory_order_relaxed);
+  stats.device_bytes = step_device_bytes_.load(std::memory_order_relaxed);
   stats.cache_counts = counts_.Get();
   stats.store_counts = inflow_->counts();
   stats.snapshot = marks_->counts();
@@ -149,11 +149,11 @@ absl::Status CachedTable::PinHits(const ExecContext& ctx, std::span<const RowKey
   TraceSpan span(ctx.trace, "probe");
   {
     const std::lock_guard<std::mutex> lock(cache_->mutex());
-    probe_host_bytes_ -= probe.host_bytes();
-    probe_device_bytes_ -= probe.device_bytes();
+    step_host_bytes_ -= probe.host_bytes();
+    step_device_bytes_ -= probe.device_bytes();
     const absl::Status started = probe.Start(ctx, cache_.get(), keys, counts);
-    probe_host_bytes_ += probe.host_bytes();
-    probe_device_bytes_ += probe.device_bytes();
+    step_host_bytes_ += probe.host_bytes();
+    step_device_bytes_ += probe.device_bytes();
     HOTROW_RETURN_IF_ERROR(started);
   }
   HOTROW_RETURN_IF_ERROR(probe.Wait(cache_->stream()));
@@ -223,15 +223,20 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
   return beside_snapshot ? Placed::kNoRoomBesideSnapshot : Placed::kNoRoom;
 }
 
-absl::Status CachedTable::ShareSlots(StepRows* step) const {
+absl::Status CachedTable::ShareSlots(StepRows* step) {
   if (!cache_->staged()) return absl::OkStatus();
   // The kernels that read the slots of this step's last use are done: they were enqueued on the
   // cache's stream before the search for its hits, and that was waited for.
-  const Device device = cache_->device();
-  HOTROW_RETURN_IF_ERROR(step->shared_slots.Reserve(std::ssize(step->slots), {device}));
+  const auto reserve = [&](int64_t n, SharedBuffer<int64_t>* slots) -> absl::Status {
+    if (slots->size() >= n) return absl::OkStatus();
+    step_host_bytes_ -= slots->bytes();
+    const absl::Status status = slots->Reserve(n + n / 4, {cache_->device()});
+    step_host_bytes_ += slots->bytes();
+    return status;
+  };
+  HOTROW_RETURN_IF_ERROR(reserve(std::ssize(step->slots), &step->shared_slots));
   std::copy(step->slots.begin(), step->slots.end(), step->shared_slots.data());
-  HOTROW_RETURN_IF_ERROR(
-      step->shared_miss_slots.Reserve(std::ssize(step->miss_positions), {device}));
+  HOTROW_RETURN_IF_ERROR(reserve(std::ssize(step->miss_positions), &step->shared_miss_slots));
   for (size_t i = 0; i < step->miss_positions.size(); ++i) {
     step->shared_miss_slots[static_cast<int64_t>(i)] = step->slots[step->miss_positions[i]];
   }

@@ -112,7 +112,7 @@ class CachedTable final : public TieredTable {
                          int64_t* cursor, RowOutflow::Chunk* chunk);
   absl::Status EndChunk(StepRows* step, const RowOutflow::Chunk& chunk, bool* no_room);
   // After Place has noted all it will: the slots for the device.
-  absl::Status ShareSlots(StepRows* step) const;
+  absl::Status ShareSlots(StepRows* step);
   // The step's slots where the cache can read them; staged those of the keys that missed.
   std::span<const int64_t> SlotsOf(const StepRows& step) const;
   // Staged, with the cache's mutex: takes a pin off each hit of the step.
@@ -139,9 +139,9 @@ class CachedTable final : public TieredTable {
   std::unique_ptr<SnapshotMarks> marks_;
 
   SharedCounts<TierCounts> counts_;  // of the cache
-  // Of the StepProbes of all steps.
-  std::atomic<int64_t> probe_host_bytes_{0};
-  std::atomic<int64_t> probe_device_bytes_{0};
+  // Of the StepProbes and shared slots of all steps.
+  std::atomic<int64_t> step_host_bytes_{0};
+  std::atomic<int64_t> step_device_bytes_{0};
   // Of GiveUp.
   std::vector<int64_t> abandoned_slots_;
   // Of Read and Erase.
