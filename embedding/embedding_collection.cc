@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <deque>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -375,7 +376,16 @@ absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
                      options.prefetch_depth, "; update the oldest first"));
   }
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingStep::Impl> impl, NewStep());
-  if (absl::Status good = copy(&impl->batch.input); !good.ok()) {
+  const absl::Status good = [&]() -> absl::Status {
+    try {
+      return copy(&impl->batch.input);
+    } catch (const std::bad_alloc&) {
+      // Page-locked memory may be refused while the process has other memory left.
+      if (ctx.device == Device::kCpu) throw;
+      return absl::ResourceExhaustedError("Prefetch: no page-locked memory for the batch");
+    }
+  }();
+  if (!good.ok()) {
     free_steps.push_back(std::move(impl));
     return good;
   }
