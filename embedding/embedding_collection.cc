@@ -172,8 +172,9 @@ int64_t EmbeddingStep::num_unique_keys() const {
   if (impl_ == nullptr) return 0;
   const bool known =
       impl_->use != Impl::Use::kPrefetched || impl_->collection->options.prefetch_depth == 0;
+  if (!known) return 0;  // a thread of the pipeline may be setting them
   const std::span<const int64_t> offsets = impl_->batch.wanted_offsets();
-  return known && !offsets.empty() ? offsets.back() : 0;
+  return offsets.empty() ? 0 : offsets.back();
 }
 
 void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
