@@ -86,6 +86,9 @@ class Trainer {
   std::unique_ptr<BatchPipeline> pipeline_;
 
   TrainingState at_;  // without settings, processor and policy
+  // While a validation runs: as before it, with the policy. What it decides counts once the model
+  // that it calls the best is saved.
+  std::optional<TrainingState> before_validation_;
   ValidationPolicy policy_;
   int64_t resumed_samples_ = 0;
   int64_t saved_step_ = -1;
@@ -116,10 +119,10 @@ double Trainer::EpochsSoFar() const {
 absl::StatusOr<RunCheckpoints::Contents> Trainer::CheckpointContents() {
   RunCheckpoints::Contents out = {.model = run_.Description()};
   out.model.step = run_.tables().steps();
-  TrainingState& state = out.model.training.emplace(at_);
+  TrainingState& state = out.model.training.emplace(before_validation_.value_or(at_));
   state.settings = BitSettings(options_);
   state.processor = run_.processor();
-  state.policy = policy_.state();
+  if (!before_validation_.has_value()) state.policy = policy_.state();
   const std::span<const LearningRateRun> rates = run_.tables().learning_rates();
   state.learning_rates.assign(rates.begin(), rates.end());
   HOTROW_ASSIGN_OR_RETURN(out.dense, run_.dense().OnHost());
@@ -340,8 +343,11 @@ absl::Status Trainer::Train() {
 
   while (!run_.ranks().stopped()) {
     if (at_.validation_due) {
+      before_validation_ = at_;
+      before_validation_->policy = policy_.state();
       // At the end of an epoch its successor is the one to come.
       HOTROW_RETURN_IF_ERROR(Validate(at_.batches_in_epoch == 0 ? at_.epoch - 1 : at_.epoch));
+      before_validation_.reset();
     }
     HOTROW_RETURN_IF_ERROR(run_.checkpoints().Carry());
     if (run_.ranks().stopped() || at_.stopped_early || pipeline_->ended()) break;
