@@ -40,12 +40,12 @@ class GatedMapsLayer : public Layer {
   static absl::StatusOr<std::unique_ptr<GatedMapsLayer>> Create(const Options& options);
 
   // Where C_e lies in its part; c_e is the bias of map(e).
-  int64_t offset(int64_t expert) const { return expert * map(expert).num_parameters(); }
+  int64_t offset(int64_t expert) const { return expert * map(0).num_parameters(); }
   const Mlp& map(int64_t expert) const { return *maps_[static_cast<size_t>(expert)]; }
 
   TensorShape output() const override { return {1, static_cast<int32_t>(columns())}; }
   LayerTraits traits() const override;
-  int64_t num_parameters() const override { return offset(options_.experts - 1) + offset(1); }
+  int64_t num_parameters() const override { return offset(options_.experts); }
   void InitParameters(uint64_t seed, std::span<float> parameters) const override;
   void Describe(bool reads_embeddings, DenseLayers* layers) const override;
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override;
