@@ -196,6 +196,17 @@ class StepsTest(unittest.TestCase):
             self.assertEqual(tables.digest(), before)
             self.assertEqual(tables.steps, 1)
 
+    def test_another_default_device_is_not_that_of_the_vectors(self):
+        batch = batch_of(0)
+        with make() as tables, make() as plain:
+            plain(batch).pooled.sum().backward()
+            with torch.device("meta"):
+                tables(batch).pooled.sum().backward()
+                with torch.no_grad():
+                    out = tables(batch)
+            self.assertEqual(out.pooled.device.type, "cpu")
+            self.assertEqual(tables.digest(), plain.digest())
+
     def test_a_backward_that_comes_too_late_is_refused(self):
         with make() as tables:
             first = tables(batch_of(0))

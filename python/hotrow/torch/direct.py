@@ -80,9 +80,11 @@ def empty(
     collection: EmbeddingCollection, sizes: Sequence[int], pin: bool = False
 ) -> List[torch.Tensor]:
     """[pooled, unpooled of each feature]. sizes: samples, then values of each of these features."""
+    # The device is told, since torch.set_default_device may name another, whose memory the library
+    # does not reach.
     dims = collection._layout.output_dims
     return [
-        torch.empty((rows, dim), dtype=torch.float32, pin_memory=pin)
+        torch.empty((rows, dim), dtype=torch.float32, device="cpu", pin_memory=pin)
         for rows, dim in zip(sizes, dims)
     ]
 

@@ -94,7 +94,7 @@ class EmbeddingCollection(nn.Module):
         self._features = list(layout.names)
         self._columns = {name: (at.start, at.stop) for name, at in layout.columns.items()}
         self._unpooled = [name for name, _ in layout.unpooled]
-        self._anchor = torch.zeros((), requires_grad=True)
+        self._anchor = torch.zeros((), device="cpu", requires_grad=True)
         #: A torch.optim.Optimizer for schedulers: its lr multiplies the tables' learning rates.
         self.optimizer = _Schedule(self._anchor, self._passes)
 

@@ -23,7 +23,7 @@ _LIBRARY.define("update(Tensor anchor, int tables, Tensor token, Tensor[] gradie
 def _lookup(anchor, tables, values, bags, weights, kinds, keys):  # type: ignore[no-untyped-def]
     encoded = Encoded(values, bags, weights, list(kinds), list(keys))
     token, outputs = passes.find(tables).lookup(encoded)
-    return [torch.tensor(token), *outputs]
+    return [torch.tensor(token, device="cpu"), *outputs]
 
 
 def _evaluate(tables, values, bags, weights, kinds, keys):  # type: ignore[no-untyped-def]
@@ -57,7 +57,8 @@ def _shapes(tables: int, encoded: Encoded) -> List[torch.Tensor]:
 @torch.library.register_fake("hotrow::lookup", lib=_LIBRARY)
 def _(anchor, tables, values, bags, weights, kinds, keys):  # type: ignore[no-untyped-def]
     encoded = Encoded(values, bags, weights, kinds, keys)
-    return [torch.empty((), dtype=torch.int64), *_shapes(tables, encoded)]
+    token = torch.empty((), dtype=torch.int64, device="cpu")
+    return [token, *_shapes(tables, encoded)]
 
 
 @torch.library.register_fake("hotrow::evaluate", lib=_LIBRARY)

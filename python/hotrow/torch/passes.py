@@ -258,7 +258,7 @@ class Passes:
         out = []
         for gradient, rows, dim in zip(gradients, sizes, self.layout.output_dims):
             if gradient is None:
-                gradient = torch.zeros((rows, dim), dtype=torch.float32)
+                gradient = torch.zeros((rows, dim), dtype=torch.float32, device="cpu")
             elif gradient.shape != (rows, dim):
                 raise ValueError(
                     f"gradient: has shape {tuple(gradient.shape)}, must be {(rows, dim)}"

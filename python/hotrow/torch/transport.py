@@ -72,6 +72,11 @@ def _head(size: int, operation: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(_HEAD.pack(size, operation.encode())), dtype=torch.uint8)
 
 
+def _room(size: int) -> torch.Tensor:
+    # Not on the default device, which may be another.
+    return torch.empty(size, dtype=torch.uint8, device="cpu")
+
+
 def _bytes(view: memoryview) -> torch.Tensor:
     # torch warns of read-only memory, which a send does not write to.
     array = np.frombuffer(view, dtype=np.uint8)
@@ -153,7 +158,7 @@ class Transport:
                     body, tag = _bytes(send[p]), self._body_tag
                     works.append((p, self._post(p, lambda: group.send([body], p, tag)), body))
             self._sent = heads_out
-        heads = {p: torch.empty(_HEAD.size, dtype=torch.uint8) for p in self._others}
+        heads = {p: _room(_HEAD.size) for p in self._others}
         waiting = [
             (p, self._post(p, lambda: group.recv([heads[p]], p, self._head_tag)))
             for p in self._others
@@ -174,9 +179,7 @@ class Transport:
                 )
             if size:
                 right = size == len(recv[p])
-                bodies.append(
-                    (p, _bytes(recv[p]) if right else torch.empty(size, dtype=torch.uint8))
-                )
+                bodies.append((p, _bytes(recv[p]) if right else _room(size)))
         for p, body in bodies:
             works.append((p, self._post(p, lambda: group.recv([body], p, self._body_tag)), body))
         for p, work, _ in [*heads_out, *works]:
