@@ -1,7 +1,9 @@
 """Tables in a torch model: the rows that numpy steps give, whatever way a batch takes."""
 
+import gc
 import unittest
 import unittest.mock
+import weakref
 
 import numpy as np
 from torch_or_skip import torch
@@ -206,6 +208,14 @@ class StepsTest(unittest.TestCase):
                     out = tables(batch)
             self.assertEqual(out.pooled.device.type, "cpu")
             self.assertEqual(tables.digest(), plain.digest())
+
+    def test_tables_that_are_dropped_between_lookup_and_backward_are_freed(self):
+        tables = make()
+        out = tables(batch_of(0))
+        gone = weakref.ref(tables._passes)
+        del tables, out
+        gc.collect()
+        self.assertIsNone(gone())
 
     def test_a_backward_that_comes_too_late_is_refused(self):
         with make() as tables:

@@ -54,11 +54,14 @@ class Work:
 
     def lookup(self, index: int) -> List[torch.Tensor]:
         values = self.parts[index].values[0]
-        if self._outputs is None:
-            self._outputs = direct.empty(self._passes.collection, self.sizes, values.is_cuda)
-            direct.lookup(self.step, self._outputs)
+        whole = self._outputs
+        if whole is None:
+            whole = direct.empty(self._passes.collection, self.sizes, values.is_cuda)
+            direct.lookup(self.step, whole)
+            if len(self.parts) > 1:  # a single one's become part of the graph, which leads here
+                self._outputs = whole
         self.looked_up[index] = True
-        out = self._part(self._outputs, index)
+        out = self._part(whole, index)
         return out if values.is_cpu else [part.to(values.device) for part in out]
 
     def add(self, index: int, gradients: Sequence[Optional[torch.Tensor]]) -> None:
