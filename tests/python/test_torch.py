@@ -423,6 +423,17 @@ class AccumulationTest(unittest.TestCase):
                 self.one_step(model, [self.BATCHES[first + 1]])
             self.assertEqual(tables.digest(), expected)
 
+    def test_gradients_may_be_overwritten_while_they_wait(self):
+        digests = []
+        for change in (lambda gradient: gradient * 2, lambda gradient: gradient.mul_(2)):
+            with make() as tables:
+                gradient = torch.ones(3, 2 * DIM)
+                with tables.no_update():
+                    tables(batch_of(0, 3)).pooled.backward(gradient)
+                tables(batch_of(1, 3)).pooled.backward(change(gradient))
+                digests.append(tables.digest())
+        self.assertEqual(*digests)
+
     def test_outputs_may_be_changed_in_place(self):
         for accumulate in (1, 2):
             with make(prefetch_depth=1) as tables:

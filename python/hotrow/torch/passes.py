@@ -230,8 +230,10 @@ class Passes:
         if isinstance(origin, Work):
             origin.add(index, gradients)
             return
-        sizes = self.sizes_of(origin.batch)
-        self._gathered.append((origin.batch, self.gradients(gradients, sizes)))
+        scaled = self.gradients(gradients, self.sizes_of(origin.batch))
+        if not origin.last:  # they wait, while the caller may write over its own
+            scaled = [gradient.clone() for gradient in scaled]
+        self._gathered.append((origin.batch, scaled))
         if origin.last:
             gathered, self._gathered = self._gathered, []
             self._update_gathered(gathered)
