@@ -3,6 +3,7 @@
 import ctypes
 import datetime
 import itertools
+import math
 import os
 import struct
 import threading
@@ -218,9 +219,10 @@ class Transport:
             raise self._error(p, _lost(error)) from None
 
     def _wait(self, p: int, work: Any, deadline: float, timeout: float, operation: str) -> None:
-        left = max(0.001, deadline - time.monotonic())
+        # Gloo cuts off what is less than a millisecond: it would end before the deadline.
+        left = max(1, math.ceil(1000 * (deadline - time.monotonic())))
         try:
-            work.wait(datetime.timedelta(seconds=left))
+            work.wait(datetime.timedelta(milliseconds=left))
         except RuntimeError as error:
             if time.monotonic() >= deadline:
                 what = f"was silent for {timeout:g} s in {operation}"
