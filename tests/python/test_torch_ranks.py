@@ -149,6 +149,37 @@ class TransportTest(unittest.TestCase):
         self.assertEqual(together(3, run), [["disk full"] * 4] * 3)
         self.assertLess(time.monotonic() - begin, 15)  # not the timeout
 
+    def test_channels_that_wait_hear_of_an_error_in_another(self):
+        """Rank 2 has ended its call of the first channel when rank 1 sends its part of that."""
+        def run(transport):
+            other = transport.duplicate()
+            told = []
+
+            def call(channel):
+                try:
+                    exchange(channel)
+                except ConnectionError as error:
+                    told.append(str(error))
+                    transport.abort(str(error))
+
+            if transport.rank == 1:
+                time.sleep(0.6)
+                call(transport)
+                return told
+            beside = threading.Thread(target=call, args=(other,))
+            beside.start()
+            time.sleep(0.2)
+            if transport.rank == 0:
+                transport.abort("out of tea")
+            else:
+                call(transport)
+            beside.join()
+            return told
+
+        begin = time.monotonic()
+        self.assertEqual(together(3, run), [["out of tea"] * count for count in (1, 1, 2)])
+        self.assertLess(time.monotonic() - begin, 10)  # not the timeout
+
     def test_late_ranks_are_waited_for(self):
         def run(transport):
             for late in range(transport.world_size):

@@ -136,6 +136,9 @@ class Transport:
         # The last headers, with their memory. After an error some are still on their way, and Gloo
         # would forget what is sent behind one that is gone: the word of the error.
         self._sent: List[Any] = []
+        # The last headers to come, likewise: where one has nowhere to go Gloo reads no further, and
+        # the other channels between the two ranks would hear no more.
+        self._awaited: List[Any] = []
         number = family.add(self)
         self._head_tag, self._body_tag = 2 * number, 2 * number + 1
 
@@ -151,6 +154,7 @@ class Transport:
             if self._family.failed:
                 raise self._error(None, "")
             heads_out: List[Any] = []
+            self._sent = heads_out
             works: List[Any] = []
             for p in self._others:
                 head, tag = _head(len(send[p]), operation), self._head_tag
@@ -158,14 +162,14 @@ class Transport:
                 if len(send[p]):
                     body, tag = _bytes(send[p]), self._body_tag
                     works.append((p, self._post(p, lambda: group.send([body], p, tag)), body))
-            self._sent = heads_out
         heads = {p: _room(_HEAD.size) for p in self._others}
-        waiting = [
-            (p, self._post(p, lambda: group.recv([heads[p]], p, self._head_tag)))
-            for p in self._others
-        ]
+        waiting: List[Any] = []
+        self._awaited = waiting
+        for p in self._others:
+            recv_head = self._post(p, lambda: group.recv([heads[p]], p, self._head_tag))
+            waiting.append((p, recv_head, heads[p]))
         bodies, wrong = [], ""
-        for p, work in waiting:
+        for p, work, _ in waiting:
             self._wait(p, work, deadline, timeout, operation)
             size, name = _HEAD.unpack(heads[p].numpy().tobytes())
             if size == _ABORTED:
