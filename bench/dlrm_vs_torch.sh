@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Trains the same DLRM with ${HOTROW_DLRM:-build/bin/dlrm} and with plain PyTorch, turn and turn about, and prints medians and ratios as a
-# markdown table: samples/s, and processor time of a sample, which other jobs of the machine disturb less.
+# Trains the same DLRM with ${HOTROW_DLRM:-build/bin/dlrm} and with PyTorch, turn and turn about, and
+# prints medians as a markdown table: samples/s, and processor time of a sample, which other jobs of
+# the machine disturb less.
 #
-#   [SHAPES="dim16 dim128"] [PRECISIONS="fp32 bf16"] bench/dlrm_vs_torch.sh [REPEATS] [PYTHON ...]
+#   [SHAPES="dim16 dim128"] [PRECISIONS="fp32 bf16"] bench/dlrm_vs_torch.sh [REPEATS] [PEER ...]
 #
 # PRECISIONS: of products (fp32): --precision of dlrm; of PyTorch, bf16 is its autocast.
-# PYTHON: interpreters that have torch and numpy, each a peer of its own; default python3. 2 threads each.
+# PEER: an interpreter that has torch and numpy, or INTERPRETER:EMBEDDINGS, with --embeddings of
+# bench/peers/torch_dlrm.py (bag, fbgemm, torchrec); default python3. 2 threads each.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 
 repeats=${1:-5}
 shift || true
-pythons=("$@")
-[[ ${#pythons[@]} -eq 0 ]] && pythons=(python3)
+peers=("$@")
+[[ ${#peers[@]} -eq 0 ]] && peers=(python3)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -59,11 +61,12 @@ for shape in "${shapes[@]}"; do
       echo "hotrow $precision, rows known" >"$file.steady.name"
       echo "hotrow $precision, first pass, rows made as they come" >"$file.first.name"
       contenders+=("$file.steady" "$file.first")
-      for p in "${!pythons[@]}"; do
+      for p in "${!peers[@]}"; do
+        IFS=: read -r python embeddings <<<"${peers[$p]}"
         amp=()
         [[ $precision == bf16 ]] && amp=(--amp)
-        "${pythons[$p]}" bench/peers/torch_dlrm.py --dim "$dim" --bottom "$bottom" --top "$top" --steps "$torch_steps" \
-          --threads 2 "${amp[@]}" 2>/dev/null >"$work/peer.json"
+        "$python" bench/peers/torch_dlrm.py --embeddings "${embeddings:-bag}" --dim "$dim" --bottom "$bottom" \
+          --top "$top" --steps "$torch_steps" --threads 2 "${amp[@]}" 2>/dev/null >"$work/peer.json"
         python3 -c 'import json,sys; r=json.load(open(sys.argv[1])); print(r["samples_per_second"], r["cpu_us_per_sample"])' \
           "$work/peer.json" >>"$file.$p"
         python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["peer"])' "$work/peer.json" >"$file.$p.name"

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""A torch DLRM with hotrow's tables against the same with nn.EmbeddingBag(sparse=True).
+"""A torch DLRM with hotrow's tables against the same with the tables of others.
 
-    python bench/python_vs_torch.py --dim=16 --optimizer=sgd
+    python bench/python_vs_torch.py --dim=16 --optimizer=sgd [--peers=torch,fbgemm,torchrec]
 
-What bounds both: memory for the rows (random reads and writes of dim * 4 bytes, with their
-optimizer state) and the dense layers, which are the same. Turns of both alternate in one process,
-so that other load on the machine hits both; medians of the turns are printed. The ids are drawn
+torch: nn.EmbeddingBag(sparse=True) and a sparse optimizer; fbgemm: its table-batched bags;
+torchrec: its FusedEmbeddingBagCollection. The latter two update rows in the backward pass.
+
+What bounds all: memory for the rows (random reads and writes of dim * 4 bytes, with their
+optimizer state) and the dense layers, which are the same. Turns of all alternate in one process,
+so that other load on the machine hits all; medians of the turns are printed. The ids are drawn
 before, from a power law, one for each of 26 features.
 """
 
@@ -33,6 +36,48 @@ class Bags(torch.nn.Module):
 
     def forward(self, ids):
         return torch.cat([bag(ids[f"f{i}"][:, None]) for i, bag in enumerate(self.bags)], dim=1)
+
+
+class FbgemmBags(torch.nn.Module):
+    def __init__(self, rows, dim, optimizer):
+        super().__init__()
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType
+        from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+            ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen)
+        kinds = {"sgd": EmbOptimType.EXACT_SGD, "adagrad": EmbOptimType.EXACT_ADAGRAD,
+                 "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
+        self.bags = SplitTableBatchedEmbeddingBagsCodegen(
+            [(rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU)] * FEATURES,
+            optimizer=kinds[optimizer], learning_rate=0.01)
+        self.bags.init_embedding_weights_uniform(-0.01, 0.01)
+
+    def forward(self, ids):
+        values = torch.cat([ids[f"f{i}"] for i in range(FEATURES)])
+        return self.bags(values, torch.arange(len(values) + 1))
+
+
+class TorchRecBags(torch.nn.Module):
+    def __init__(self, rows, dim, optimizer):
+        super().__init__()
+        import torchrec
+        from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+        from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
+        from torchrec.optim import RowWiseAdagrad
+        kinds = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad,
+                 "rowwise_adagrad": RowWiseAdagrad}
+        self.jagged = torchrec.KeyedJaggedTensor
+        self.keys = [f"f{i}" for i in range(FEATURES)]
+        self.bags = FusedEmbeddingBagCollection(
+            [torchrec.EmbeddingBagConfig(name=f"t{i}", embedding_dim=dim, num_embeddings=rows,
+                                         feature_names=[key]) for i, key in enumerate(self.keys)],
+            optimizer_type=kinds[optimizer], optimizer_kwargs={"lr": 0.01},
+            device=torch.device("cpu"), location=EmbeddingLocation.HOST)
+
+    def forward(self, ids):
+        values = torch.cat([ids[key] for key in self.keys])
+        bags = self.jagged(keys=self.keys, values=values, offsets=torch.arange(len(values) + 1))
+        return self.bags(bags).values()
 
 
 class Rows(torch.nn.Module):
@@ -97,7 +142,8 @@ def main():
     parser.add_argument("--rows", type=int, default=100_000, help="of each table")
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--optimizer", choices=["sgd", "adagrad", "rowwise_adagrad"], default="sgd",
-                        help="rowwise_adagrad: torch has none, its side takes adagrad")
+                        help="rowwise_adagrad: torch has none and takes adagrad")
+    parser.add_argument("--peers", default="torch", help="of torch, fbgemm, torchrec, by commas")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--steps", type=int, default=10, help="of one turn")
     parser.add_argument("--threads", type=int, default=2)
@@ -119,33 +165,39 @@ def main():
         max_batch_size=flags.batch, prefetch_depth=1, threads=flags.threads, **where,
     )
     ours = Dlrm(Rows(tables), flags.dim)
-    theirs = Dlrm(Bags(flags.rows, flags.dim), flags.dim)
-    sparse = torch.optim.SGD if flags.optimizer == "sgd" else torch.optim.Adagrad
-    names = [name for name, _ in theirs.named_parameters() if name.startswith("embeddings")]
-    rows = [theirs.get_parameter(name) for name in names]
-    dense = [p for name, p in theirs.named_parameters() if name not in names]
-    their_optimizers = [sparse(rows, lr=0.01), torch.optim.Adam(dense, lr=1e-3)]
-    our_optimizers = [torch.optim.Adam(ours.parameters(), lr=1e-3)]
+    contenders = {"hotrow": (ours, [torch.optim.Adam(ours.parameters(), lr=1e-3)])}
+    for peer in flags.peers.split(","):
+        if peer == "torch":
+            model = Dlrm(Bags(flags.rows, flags.dim), flags.dim)
+            sparse = torch.optim.SGD if flags.optimizer == "sgd" else torch.optim.Adagrad
+            optimizers = [sparse(model.embeddings.parameters(), lr=0.01)]
+        else:
+            bags = {"fbgemm": FbgemmBags, "torchrec": TorchRecBags}[peer]
+            model = Dlrm(bags(flags.rows, flags.dim, flags.optimizer), flags.dim)
+            optimizers = []
+        dense = [*model.bottom.parameters(), *model.top.parameters()]
+        contenders[peer] = (model, [*optimizers, torch.optim.Adam(dense, lr=1e-3)])
     batches = batches_of(flags.steps * 4, flags.batch, flags.rows)
 
-    rates = {"hotrow": [], "torch": []}
+    rates = {name: [] for name in contenders}
     for turn in range(-2, flags.turns):  # two to warm up: rows are made, allocators grow
         first = turn % 4 * flags.steps
         some = batches[first : first + flags.steps]
-        seconds = {"hotrow": 0.0, "torch": 0.0}
-        ids = hotrow.torch.prefetch(some, tables, features=lambda batch: batch[1])
-        seconds["hotrow"] = train(ours, ids, our_optimizers)
-        seconds["torch"] = train(theirs, some, their_optimizers)
-        if turn >= 0:
-            for name, spent in seconds.items():
-                rates[name].append(flags.batch * flags.steps / spent)
+        for name, (model, optimizers) in contenders.items():
+            fed = some
+            if name == "hotrow":
+                fed = hotrow.torch.prefetch(some, tables, features=lambda batch: batch[1])
+            seconds = train(model, fed, optimizers)
+            if turn >= 0:
+                rates[name].append(flags.batch * flags.steps / seconds)
     medians = {name: statistics.median(values) for name, values in rates.items()}
     print(f"dim {flags.dim}, {flags.optimizer}, {FEATURES} tables of {flags.rows} rows, batch "
           f"{flags.batch}, {flags.threads} threads, torch {torch.__version__}")
     for name, values in rates.items():
         print(f"{name:8} {medians[name]:10.0f} samples/s (from {min(values):.0f} to "
               f"{max(values):.0f})")
-    print(f"ratio    {medians['hotrow'] / medians['torch']:10.2f}")
+    for name in list(rates)[1:]:
+        print(f"hotrow / {name}: {medians['hotrow'] / medians[name]:.2f}")
 
 
 if __name__ == "__main__":
