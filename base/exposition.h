@@ -1,6 +1,7 @@
 #ifndef HOTROW_BASE_EXPOSITION_H_
 #define HOTROW_BASE_EXPOSITION_H_
 
+#include <concepts>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -41,7 +42,10 @@ class ExpositionWriter {
   // A sample of the family. Counts are written in full, doubles so that they read back the same.
   void Sample(std::span<const MetricLabel> labels, int64_t value);
   void Sample(std::span<const MetricLabel> labels, double value);
-  void Sample(int64_t value) { Sample({}, value); }
+  template <std::integral Count>
+  void Sample(Count value) {
+    Sample({}, static_cast<int64_t>(value));
+  }
   void Sample(double value) { Sample({}, value); }
   // The samples of a histogram. counts has one number for each of `bounds`, which ascend, of the
   // values up to there and above the bound before, and one more for those above the last. sum: of

@@ -316,6 +316,8 @@ void TextServer::Loop::Write(Client* client) {
 TextServer::TextServer(TextServerOptions options, int32_t port)
     : options_(std::move(options)), port_(port) {}
 
+TextServer::~TextServer() { Stop(); }
+
 absl::StatusOr<std::unique_ptr<TextServer>> TextServer::Start(
     const TextServerOptions& options, std::function<std::shared_ptr<const std::string>()> text) {
   HOTROW_RETURN_IF_ERROR(options.Validate());

@@ -47,7 +47,7 @@ class TextServer {
   // text: is called on the server's thread for each request and must not wait; null: 503.
   static absl::StatusOr<std::unique_ptr<TextServer>> Start(
       const TextServerOptions& options, std::function<std::shared_ptr<const std::string>()> text);
-  ~TextServer() { Stop(); }
+  ~TextServer();
   TextServer(const TextServer&) = delete;
   TextServer& operator=(const TextServer&) = delete;
 

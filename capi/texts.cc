@@ -62,6 +62,13 @@ std::string StatsText(const EmbeddingStats& stats) {
     tiers.push_back(std::move(entry));
   }
   out["tiers"] = std::move(tiers);
+  Json tables = Json::array();
+  for (const TableStats& table : stats.tables) {
+    Json entry = {{"name", table.name}};
+    AddCounts(table, TableStatsFields(), &entry);
+    tables.push_back(std::move(entry));
+  }
+  out["tables"] = std::move(tables);
   return Dump(out);
 }
 

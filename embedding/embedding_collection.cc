@@ -83,6 +83,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
 
   uint32_t steps = 0;
   int64_t unique_keys = 0;
+  std::vector<TableStats> tables;                 // of EmbeddingStats, without misses
   int64_t initialised_rows = 0;                   // not staged
   DeviceMemory<int64_t> device_initialised_rows;  // staged: one number,
   SharedBuffer<int64_t> read_back_rows;           // and its copy of the last Update that is done
@@ -123,6 +124,8 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   void End(EmbeddingStep::Impl* step, bool updated);
   absl::Status BeginLookup(EmbeddingStep::Impl* step);
   absl::Status Lookup(EmbeddingStep::Impl* step, const EmbeddingOutput& output);
+  // Counts the lookups of a step that was updated.
+  void CountLookups(const internal::StepBatch& batch, const StepKeys& served);
   // Calls options.on_update.
   absl::Status TellOfUpdate(internal::StepBatch& batch, const StepKeys& served);
   // Whether a step can be updated that BeginUpdate was not called for.
@@ -131,6 +134,8 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   // gradient: unused after BeginUpdate, which has read it.
   absl::Status Update(EmbeddingStep::Impl* step, const EmbeddingGradient& gradient,
                       float learning_rate_factor);
+  // How often the batch looks up each table of the plan.
+  std::vector<int64_t> LookupsOf(const internal::StepBatch& batch) const;
   // Both move the rows that this rank keeps. sums: the gradient of each served key.
   absl::Status UpdateRows(const internal::StepBatch& b, const float* const* sums,
                           float learning_rate_factor);
@@ -273,6 +278,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
   impl->plan = internal::MakePlan(options, impl->place);
   for (const PlannedFeature& feature : impl->plan.features)
     impl->feature_names.push_back(feature.name);
+  for (const TableConfig& table : options.tables) impl->tables.push_back({.name = table.name});
   std::unique_ptr<CommLane> id_lane;
   if (internal::WorldSize(options) == 1) {
     HOTROW_RETURN_IF_ERROR(impl->Open());
@@ -551,9 +557,20 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   steps += 1;
   decay->Append(learning_rate_factor);
   unique_keys += served.size();
+  CountLookups(b, served);
   const absl::Status told = TellOfUpdate(b, served);
   End(step, /*updated=*/true);
   return told;
+}
+
+void EmbeddingCollection::Impl::CountLookups(const internal::StepBatch& batch,
+                                             const StepKeys& served) {
+  const std::vector<int64_t> lookups = LookupsOf(batch);
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    TableStats& table = tables[static_cast<size_t>(plan.tables[t].config)];
+    table.lookups += lookups[t];
+    table.unique_keys += served.table_offsets[t + 1] - served.table_offsets[t];
+  }
 }
 
 absl::Status EmbeddingCollection::Impl::TellOfUpdate(internal::StepBatch& batch,
@@ -609,29 +626,34 @@ absl::Status EmbeddingCollection::Impl::UpdateRows(const internal::StepBatch& b,
   return absl::OkStatus();
 }
 
+std::vector<int64_t> EmbeddingCollection::Impl::LookupsOf(const internal::StepBatch& batch) const {
+  std::vector<int64_t> lookups(plan.tables.size());
+  for (size_t f = 0; f < plan.features.size(); ++f) {
+    const auto bag = static_cast<int64_t>(f) * batch.input.batch_size;
+    lookups[static_cast<size_t>(plan.features[f].table)] +=
+        batch.input.offsets[static_cast<size_t>(bag + batch.input.batch_size)] -
+        batch.input.offsets[static_cast<size_t>(bag)];
+  }
+  return lookups;
+}
+
 absl::Status EmbeddingCollection::Impl::UpdateRowsFused(const internal::StepBatch& b,
                                                         const EmbeddingGradient& gradient,
                                                         float learning_rate_factor) {
-  std::vector<int64_t> lookups(plan.tables.size());
-  for (size_t f = 0; f < plan.features.size(); ++f) {
-    const auto bag = static_cast<int64_t>(f) * b.input.batch_size;
-    lookups[static_cast<size_t>(plan.features[f].table)] +=
-        b.input.offsets[static_cast<size_t>(bag + b.input.batch_size)] -
-        b.input.offsets[static_cast<size_t>(bag)];
-  }
-  std::vector<FusedTable> tables;
+  const std::vector<int64_t> lookups = LookupsOf(b);
+  std::vector<FusedTable> fused;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const PlannedTable& table = plan.tables[t];
     if (table.frozen) continue;
-    tables.push_back({.config = options.tables[table.config].optimizer,
-                      .layout = &table.layout,
-                      .row_begin = b.wanted_offsets()[t],
-                      .row_end = b.wanted_offsets()[t + 1],
-                      .num_lookups = lookups[t],
-                      .table = static_cast<uint32_t>(table.config)});
+    fused.push_back({.config = options.tables[table.config].optimizer,
+                     .layout = &table.layout,
+                     .row_begin = b.wanted_offsets()[t],
+                     .row_end = b.wanted_offsets()[t + 1],
+                     .num_lookups = lookups[t],
+                     .table = static_cast<uint32_t>(table.config)});
   }
   return gradients->Update(gradient,
-                           {.tables = tables,
+                           {.tables = fused,
                             .rows = b.at.rows,
                             .learning_rate_factor = learning_rate_factor,
                             .step = steps + 1,
@@ -792,6 +814,7 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   EmbeddingStats stats;
   stats.steps = c.steps - c.options.start.steps;
   stats.unique_keys = c.unique_keys;
+  stats.tables = c.tables;
   // The device may be writing it.
   stats.initialised_rows =
       c.tiers->staged()

@@ -34,6 +34,17 @@ constexpr auto kTierFields = std::to_array<StatsField<TierStats>>({
 static_assert(sizeof(TierStats) ==
               sizeof(std::string) + sizeof(double) + kTierFields.size() * sizeof(int64_t));
 
+constexpr auto kTableFields = std::to_array<StatsField<TableStats>>({
+    {"lookups", &TableStats::lookups, OverRanks::kSum},
+    {"unique_keys", &TableStats::unique_keys, OverRanks::kSum},
+    {"cache_misses", &TableStats::cache_misses, OverRanks::kSum},
+    {"cache_unique_misses", &TableStats::cache_unique_misses, OverRanks::kSum},
+    {"store_misses", &TableStats::store_misses, OverRanks::kSum},
+    {"store_unique_misses", &TableStats::store_unique_misses, OverRanks::kSum},
+});
+// All but the name.
+static_assert(sizeof(TableStats) == sizeof(std::string) + kTableFields.size() * sizeof(int64_t));
+
 // Steps and snapshots are those of all ranks alike; the longest pause is the one that counts.
 constexpr auto kFields = std::to_array<StatsField<EmbeddingStats>>({
     {"steps", &EmbeddingStats::steps, OverRanks::kMax},
@@ -71,7 +82,8 @@ constexpr auto kFields = std::to_array<StatsField<EmbeddingStats>>({
     {"exchange_feedback_hits", &EmbeddingStats::exchange_feedback_hits, OverRanks::kSum},
 });
 static_assert(sizeof(EmbeddingStats) ==
-              sizeof(std::vector<TierStats>) + kFields.size() * sizeof(int64_t));
+              sizeof(std::vector<TierStats>) + sizeof(std::vector<TableStats>) +
+                  kFields.size() * sizeof(int64_t));
 
 template <typename Struct>
 void Append(const Struct& from, std::span<const StatsField<Struct>> fields,
@@ -102,22 +114,28 @@ void TierStats::SetWriteAmplification() {
 }
 
 std::span<const StatsField<TierStats>> TierStatsFields() { return kTierFields; }
+std::span<const StatsField<TableStats>> TableStatsFields() { return kTableFields; }
 std::span<const StatsField<EmbeddingStats>> EmbeddingStatsFields() { return kFields; }
 
 std::vector<int64_t> PackCounts(const EmbeddingStats& stats) {
   std::vector<int64_t> row;
   for (const TierStats& tier : stats.tiers) Append(tier, TierStatsFields(), &row);
+  for (const TableStats& table : stats.tables) Append(table, TableStatsFields(), &row);
   Append(stats, EmbeddingStatsFields(), &row);
   return row;
 }
 
 void MergeCounts(std::span<const int64_t> rows, EmbeddingStats* stats) {
-  const size_t width = stats->tiers.size() * kTierFields.size() + kFields.size();
+  const size_t width = stats->tiers.size() * kTierFields.size() +
+                       stats->tables.size() * kTableFields.size() + kFields.size();
   HOTROW_CHECK(!rows.empty() && rows.size() % width == 0);
   size_t column = 0;
   for (TierStats& tier : stats->tiers) {
     Merge(rows, width, TierStatsFields(), &column, &tier);
     tier.SetWriteAmplification();
+  }
+  for (TableStats& table : stats->tables) {
+    Merge(rows, width, TableStatsFields(), &column, &table);
   }
   Merge(rows, width, EmbeddingStatsFields(), &column, stats);
 }

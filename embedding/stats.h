@@ -37,8 +37,23 @@ struct TierStats {
   void SetWriteAmplification();  // from the counts
 };
 
+// Counts of one table over training steps. Never reset. Lookups are counted when their step is
+// updated, misses when its rows are placed, which may be some steps earlier.
+struct TableStats {
+  std::string name;
+  int64_t lookups = 0;      // of this rank's batches
+  int64_t unique_keys = 0;  // that this rank keeps, summed over steps, as all that follows
+  // What the row cache did not have, its lookups and its distinct keys. 0 without a cache.
+  int64_t cache_misses = 0;
+  int64_t cache_unique_misses = 0;
+  // Of these, or without a cache of all, what no tier had: keys without a row.
+  int64_t store_misses = 0;
+  int64_t store_unique_misses = 0;
+};
+
 struct EmbeddingStats {
-  std::vector<TierStats> tiers;  // from the top down
+  std::vector<TierStats> tiers;    // from the top down
+  std::vector<TableStats> tables;  // in the order of the options
   int64_t steps = 0;             // updates applied since Create
   int64_t unique_keys = 0;       // summed over training batches
   int64_t initialised_rows = 0;  // rows that joined a table by their first update
@@ -91,15 +106,16 @@ struct StatsField {
   OverRanks over_ranks;
 };
 
-// Every int64_t of the structs, each once; `tiers` apart.
+// Every int64_t of the structs, each once; `tiers` and `tables` apart.
 std::span<const StatsField<TierStats>> TierStatsFields();
+std::span<const StatsField<TableStats>> TableStatsFields();
 std::span<const StatsField<EmbeddingStats>> EmbeddingStatsFields();
 
-// All counts in one row, those of the tiers first. Ranks with the same tiers have rows with the
-// same fields.
+// All counts in one row, those of the tiers first, then those of the tables. Ranks with the same
+// tiers and tables have rows with the same fields.
 std::vector<int64_t> PackCounts(const EmbeddingStats& stats);
 // Sets the counts to those of all ranks together. `rows` holds the PackCounts of the ranks, one
-// after another. Ratios become those of the sums. `stats` must have the ranks' tiers.
+// after another. Ratios become those of the sums. `stats` must have the ranks' tiers and tables.
 void MergeCounts(std::span<const int64_t> rows, EmbeddingStats* stats);
 
 }  // namespace hotrow

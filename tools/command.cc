@@ -46,8 +46,8 @@ bool IsFlag(std::string_view argument) { return argument.size() > 1 && argument[
 
 std::span<const Command> Commands() {
   static const std::array commands = {kCalibrateCommand, kExportCommand, kImportCommand,
-                                      kInspectCommand,   kPlanCommand,   kTraceCommand,
-                                      kTrainCommand,     kVerifyCommand};
+                                      kInspectCommand,   kPlanCommand,   kTopCommand,
+                                      kTraceCommand,     kTrainCommand,  kVerifyCommand};
   return commands;
 }
 

@@ -34,6 +34,7 @@ extern const Command kExportCommand;
 extern const Command kImportCommand;
 extern const Command kInspectCommand;
 extern const Command kPlanCommand;
+extern const Command kTopCommand;
 extern const Command kTraceCommand;
 extern const Command kTrainCommand;
 extern const Command kVerifyCommand;

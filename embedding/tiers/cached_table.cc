@@ -19,7 +19,10 @@ CachedTable::CachedTable(const TieredTableOptions& options, const CacheBuffers& 
       buffers_(buffers),
       initial_rows_(options),
       store_(store),
-      in_place_(in_place) {}
+      in_place_(in_place),
+      misses_(options.tables) {
+  for (const TieredTableSpec& spec : options.tables) tables_.push_back(spec.table);
+}
 
 absl::StatusOr<std::unique_ptr<TieredTable>> CachedTable::Create(const TieredTableOptions& options,
                                                                  RowStore* store,
@@ -46,7 +49,7 @@ absl::StatusOr<std::unique_ptr<TieredTable>> CachedTable::Create(const TieredTab
   HOTROW_ASSIGN_OR_RETURN(
       table->outflow_, RowOutflow::Create(cache, store, &table->initial_rows_, buffers, row_bytes));
   HOTROW_ASSIGN_OR_RETURN(table->inflow_, RowInflow::Create(cache, &table->initial_rows_, in_place,
-                                                            buffers, row_bytes));
+                                                            options.tables, buffers, row_bytes));
   HOTROW_ASSIGN_OR_RETURN(table->marks_, SnapshotMarks::Create(cache, buffers, row_bytes));
   if (staged) {
     HOTROW_ASSIGN_OR_RETURN(table->read_rows_,
@@ -72,6 +75,10 @@ TieredTableStats CachedTable::Stats() const {
   stats.device_bytes = step_device_bytes_.load(std::memory_order_relaxed);
   stats.cache_counts = counts_.Get();
   stats.store_counts = inflow_->counts();
+  for (const uint32_t table : tables_) {
+    stats.tables.push_back(
+        {.table = table, .cache = misses_.Of(table), .store = inflow_->misses().Of(table)});
+  }
   stats.snapshot = marks_->counts();
   const SnapshotCounts evicted = outflow_->snapshot_counts();
   stats.snapshot.rows += evicted.rows;
@@ -120,6 +127,9 @@ absl::Status CachedTable::EndChunk(StepRows* step, const RowOutflow::Chunk& chun
     // A key is counted at its first probe only: another try finds what the one before brought in.
     if (position >= step->probed) {
       probed.Add(placement == Placement::kHit, step->counts[position]);
+      if (placement != Placement::kHit) {
+        misses_.Add(step->keys[position].table, step->counts[position]);
+      }
       step->probed = position + 1;
     }
     step->slots[position] = chunk.slots[i];
@@ -165,7 +175,10 @@ absl::Status CachedTable::PinHits(const ExecContext& ctx, std::span<const RowKey
                      .unique_hits = probe.hits(),
                      .lookups = probe.hit_lookups(),
                      .lookup_hits = probe.hit_lookups()};
-  for (const int32_t count : step->counts) seen.Add(/*hit=*/false, count);
+  for (size_t i = 0; i < step->keys.size(); ++i) {
+    seen.Add(/*hit=*/false, step->counts[i]);
+    misses_.Add(step->keys[i].table, step->counts[i]);
+  }
   step->probed = n;  // the misses too
   counts_.Add(seen);
   return absl::OkStatus();

@@ -20,6 +20,7 @@
 #include "embedding/tiers/row_outflow_impl.h"
 #include "embedding/tiers/shared_counts_impl.h"
 #include "embedding/tiers/snapshot_marks_impl.h"
+#include "embedding/tiers/table_misses_impl.h"
 #include "embedding/tiers/tiered_table.h"
 #include "store/host/host_store.h"
 #include "store/row_store.h"
@@ -138,7 +139,9 @@ class CachedTable final : public TieredTable {
   std::unique_ptr<RowInflow> inflow_;
   std::unique_ptr<SnapshotMarks> marks_;
 
+  std::vector<uint32_t> tables_;     // TieredTableSpec::table of each
   SharedCounts<TierCounts> counts_;  // of the cache
+  TableMisses misses_;               // likewise
   // Of the StepProbes and shared slots of all steps.
   std::atomic<int64_t> step_host_bytes_{0};
   std::atomic<int64_t> step_device_bytes_{0};

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "embedding/tiers/initial_rows_impl.h"
+#include "embedding/tiers/table_misses_impl.h"
 #include "embedding/tiers/tiered_table.h"
 #include "store/host/host_store.h"
 
@@ -21,7 +22,14 @@ class InPlaceTable final : public TieredTable {
  public:
   // `store` outlives the table.
   InPlaceTable(const TieredTableOptions& options, HostStore* store)
-      : TieredTable(options.tables[0].layout.row_bytes), store_(store), initial_rows_(options) {}
+      : TieredTable(options.tables[0].layout.row_bytes),
+        store_(store),
+        initial_rows_(options),
+        misses_(options.tables) {
+    for (const TieredTableSpec& spec : options.tables) {
+      stats_.tables.push_back({.table = spec.table});
+    }
+  }
 
   absl::StatusOr<Placed> Place(const ExecContext& ctx, std::span<const RowKey> keys,
                                std::span<const int32_t> counts, StepRows* step) override;
@@ -61,12 +69,17 @@ class InPlaceTable final : public TieredTable {
 
   void WaitForDevice() const override {}
   bool has_cache() const override { return false; }
-  TieredTableStats Stats() const override { return stats_; }
+  TieredTableStats Stats() const override {
+    TieredTableStats stats = stats_;
+    for (TieredTableStats::Table& table : stats.tables) table.store = misses_.Of(table.table);
+    return stats;
+  }
 
  private:
   HostStore* const store_;
   const InitialRows initial_rows_;
   TieredTableStats stats_;  // of the caller's calls
+  TableMisses misses_;      // likewise, of the store
   // Scratch of the caller's calls.
   std::vector<RowKey> keys_;
   std::vector<std::byte*> rows_;

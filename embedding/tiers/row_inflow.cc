@@ -31,12 +31,11 @@ absl::StatusOr<RowInflow::Area> RowInflow::CreateArea(Device device, int64_t row
   return area;
 }
 
-absl::StatusOr<std::unique_ptr<RowInflow>> RowInflow::Create(GuardedCache* cache,
-                                                             const InitialRows* initial_rows,
-                                                             HostStore* in_place,
-                                                             const CacheBuffers& buffers,
-                                                             int64_t row_bytes) {
-  std::unique_ptr<RowInflow> inflow(new RowInflow(cache, initial_rows, in_place, row_bytes));
+absl::StatusOr<std::unique_ptr<RowInflow>> RowInflow::Create(
+    GuardedCache* cache, const InitialRows* initial_rows, HostStore* in_place,
+    std::span<const TieredTableSpec> tables, const CacheBuffers& buffers, int64_t row_bytes) {
+  std::unique_ptr<RowInflow> inflow(
+      new RowInflow(cache, initial_rows, in_place, tables, row_bytes));
   if (!cache->staged()) return inflow;
   const Device device = cache->device();
   inflow->staging_rows_ = buffers.staging_rows;
@@ -177,7 +176,10 @@ absl::Status RowInflow::ArriveAll(StepRows* step) {
 void RowInflow::Count(StepRows* step, std::span<const uint8_t> found) {
   TierCounts seen;
   for (const uint8_t there : found) {
-    seen.Add(there != 0, step->counts[step->miss_positions[step->sent++]]);
+    const int32_t lookups = step->counts[step->miss_positions[step->sent]];
+    seen.Add(there != 0, lookups);
+    if (there == 0) misses_.Add(step->miss_keys[step->sent].table, lookups);
+    ++step->sent;
   }
   rows_read_.fetch_add(seen.unique_hits, std::memory_order_relaxed);
   counts_.Add(seen);

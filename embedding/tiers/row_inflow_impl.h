@@ -18,6 +18,7 @@
 #include "embedding/tiers/guarded_cache_impl.h"
 #include "embedding/tiers/initial_rows_impl.h"
 #include "embedding/tiers/shared_counts_impl.h"
+#include "embedding/tiers/table_misses_impl.h"
 #include "embedding/tiers/tiered_table.h"
 #include "store/host/host_store.h"
 
@@ -29,15 +30,13 @@ namespace hotrow::internal {
 // Staged:  rows are read into one of two areas of page-locked memory, or where they lie in a
 //          HostStore, and travel on a stream of their own while the next are read into the other
 //          area. The rows of one step are on their way at a time.
-// Threads: one at a time calls all but counts and rows_read, which any thread may call.
+// Threads: one at a time calls all but counts, misses and rows_read, which any thread may call.
 class RowInflow {
  public:
-  // Not owned: all outlive this. in_place: null, or where the device reads rows itself.
-  static absl::StatusOr<std::unique_ptr<RowInflow>> Create(GuardedCache* cache,
-                                                           const InitialRows* initial_rows,
-                                                           HostStore* in_place,
-                                                           const CacheBuffers& buffers,
-                                                           int64_t row_bytes);
+  // Not owned: the pointers outlive this. in_place: null, or where the device reads rows itself.
+  static absl::StatusOr<std::unique_ptr<RowInflow>> Create(
+      GuardedCache* cache, const InitialRows* initial_rows, HostStore* in_place,
+      std::span<const TieredTableSpec> tables, const CacheBuffers& buffers, int64_t row_bytes);
 
   // As in TieredTable.
   absl::StatusOr<int64_t> NextMisses(StepRows* step, std::vector<RowKey>* keys,
@@ -49,7 +48,8 @@ class RowInflow {
   // Until what is enqueued is done. An error was or will be reported by a call with a status.
   void WaitForDevice() const { stream_.Wait().IgnoreError(); }
 
-  TierCounts counts() const { return counts_.Get(); }  // of the store
+  TierCounts counts() const { return counts_.Get(); }     // of the store
+  const TableMisses& misses() const { return misses_; }  // likewise
   int64_t rows_read() const { return rows_read_.load(std::memory_order_relaxed); }
 
  private:
@@ -63,8 +63,12 @@ class RowInflow {
   };
 
   RowInflow(GuardedCache* cache, const InitialRows* initial_rows, HostStore* in_place,
-            int64_t row_bytes)
-      : cache_(cache), initial_rows_(initial_rows), in_place_(in_place), row_bytes_(row_bytes) {}
+            std::span<const TieredTableSpec> tables, int64_t row_bytes)
+      : cache_(cache),
+        initial_rows_(initial_rows),
+        in_place_(in_place),
+        row_bytes_(row_bytes),
+        misses_(tables) {}
   static absl::StatusOr<Area> CreateArea(Device device, int64_t rows, int64_t row_bytes);
 
   // The rows of an area were enqueued on stream_.
@@ -82,6 +86,7 @@ class RowInflow {
   const int64_t row_bytes_;
 
   SharedCounts<TierCounts> counts_;
+  TableMisses misses_;
   std::atomic<int64_t> rows_read_{0};
   // Scratch.
   std::vector<RowKey> absent_keys_;

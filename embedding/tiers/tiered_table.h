@@ -99,6 +99,12 @@ struct TierCounts {
   }
 };
 
+// Of one table: distinct keys that a tier did not have, and their lookups.
+struct MissCounts {
+  int64_t unique_keys = 0;
+  int64_t lookups = 0;
+};
+
 struct SnapshotCounts {
   int64_t rows = 0;    // dirty rows written for snapshots
   int64_t copied = 0;  // of them, because an update was about to change them
@@ -126,6 +132,13 @@ struct TieredTableStats {
   int64_t device_bytes = 0;      // staged: of steps, beside the budget
   TierCounts cache_counts;
   TierCounts store_counts;
+  // Of each of TieredTableOptions::tables, in their order.
+  struct Table {
+    uint32_t table = 0;
+    MissCounts cache;
+    MissCounts store;
+  };
+  std::vector<Table> tables;
   SnapshotCounts snapshot;
   int64_t rows_read = 0;  // from the store and to it
   int64_t rows_written = 0;

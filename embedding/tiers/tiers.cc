@@ -280,6 +280,13 @@ void Tiers::AddTo(EmbeddingStats* stats) const {
     AddCounts(table.store_counts, &store);
     store.rows_read += table.rows_read;
     store.rows_written += table.rows_written;
+    for (const TieredTableStats::Table& of : table.tables) {
+      TableStats& counts = stats->tables[of.table];
+      counts.cache_misses += of.cache.lookups;
+      counts.cache_unique_misses += of.cache.unique_keys;
+      counts.store_misses += of.store.lookups;
+      counts.store_unique_misses += of.store.unique_keys;
+    }
     stats->snapshot_rows += table.snapshot.rows;
     stats->snapshot_row_bytes += table.snapshot.rows * width.table->row_bytes();
     stats->snapshot_rows_copied += table.snapshot.copied;

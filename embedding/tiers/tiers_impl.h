@@ -112,7 +112,8 @@ class Tiers final : public SnapshotRows {
   RowStore* store() const override { return store_.store.get(); }
   // ResourceExhausted: what a step has that finds no room though it is alone. `alone`: of one rank.
   absl::Status NoRoomError(const StepKeys& keys, int64_t batch_size, bool alone) const;
-  // Adds the tiers, and what they count of the rest.
+  // Adds the tiers, and what they count of the rest. The tables are there, in the order of the
+  // options.
   void AddTo(EmbeddingStats* stats) const;
 
  private:

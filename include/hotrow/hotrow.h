@@ -340,8 +340,8 @@ hotrow_status hotrow_digest(hotrow_collection* collection, char* text, uint64_t 
                             uint64_t* needed);
 // Updates so far, those of what it started from included.
 hotrow_status hotrow_steps(hotrow_collection* collection, int64_t* steps);
-// What was counted: {"steps": 9, ..., "tiers": [{"name": "cache", ...}]}. embedding/stats.h has all
-// members. Of this rank.
+// What was counted: {"steps": 9, ..., "tiers": [{"name": "cache", ...}],
+// "tables": [{"name": "users", ...}]}. embedding/stats.h has all members. Of this rank.
 hotrow_status hotrow_stats(hotrow_collection* collection, char* text, uint64_t size,
                            uint64_t* needed);
 

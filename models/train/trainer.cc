@@ -24,6 +24,7 @@
 #include "models/train/run_header_impl.h"
 #include "models/train/run_parts_impl.h"
 #include "models/train/run_settings.h"
+#include "models/train/run_watch_impl.h"
 #include "models/train/step_times.h"
 #include "models/train/trainer_settings.h"
 
@@ -43,6 +44,7 @@ class Trainer {
         schema_(data.schema()),
         ctx_(ctx),
         run_(options, data, ctx, [this](std::string_view line) { PrintLine(line); }),
+        watch_(options, ctx),
         policy_(options.schedule),
         mllog_([this](std::string_view line) { PrintLine(line); }) {}
 
@@ -50,8 +52,13 @@ class Trainer {
   // Trains, saves and tests as the options say.
   absl::Status Run();
   absl::StatusOr<TrainReport> Report();
-  // Leaves the store in good order. Nothing may follow.
-  absl::Status Close() { return run_.tables().Close(); }
+  // Leaves the store in good order. Nothing may follow but EndWatch.
+  absl::Status Close() {
+    watch_.Publish(RunState::kFinished, Moment());
+    return run_.tables().Close();
+  }
+  // status: of the run.
+  void EndWatch(const absl::Status& status);
 
  private:
   bool quiet() const { return options_.out == nullptr; }
@@ -61,6 +68,7 @@ class Trainer {
   bool keeps_best() const { return stops_early() || options_.keep_best; }
   int64_t TotalSamples() const;
   double EpochsSoFar() const;
+  RunWatch::Moment Moment() const;
   absl::StatusOr<RunCheckpoints::Contents> CheckpointContents();
 
   void PrintLine(std::string_view line);
@@ -80,6 +88,7 @@ class Trainer {
   const ExecContext ctx_;
   const int64_t begin_ns_ = NowNanos();
   RunParts run_;
+  RunWatch watch_;
   std::optional<Evaluator> evaluator_;
   // Outlives a failed Train: cancelling its steps may have to wait for other ranks, which
   // RunTraining ends first.
@@ -94,6 +103,7 @@ class Trainer {
   int64_t saved_step_ = -1;
 
   int64_t train_ns_ = 0;
+  double learning_rate_factor_ = 0;  // of the last step
   int64_t next_text_ns_ = 0;
   StepTimes step_times_;
   Progress* progress_ = nullptr;  // the line that is being shown, if any
@@ -116,6 +126,13 @@ double Trainer::EpochsSoFar() const {
                        : static_cast<double>(at_.epochs_done);
 }
 
+RunWatch::Moment Trainer::Moment() const {
+  return {.at = at_,
+          .train_ns = train_ns_,
+          .epochs = EpochsSoFar(),
+          .learning_rate_factor = learning_rate_factor_};
+}
+
 absl::StatusOr<RunCheckpoints::Contents> Trainer::CheckpointContents() {
   RunCheckpoints::Contents out = {.model = run_.Description()};
   out.model.step = run_.tables().steps();
@@ -130,8 +147,10 @@ absl::StatusOr<RunCheckpoints::Contents> Trainer::CheckpointContents() {
 }
 
 absl::Status Trainer::Init(const ModelFactory& factory) {
+  HOTROW_RETURN_IF_ERROR(watch_.Start());
   if (mllog()) LogSettings(options_, schema_, &mllog_);
   HOTROW_RETURN_IF_ERROR(run_.Open(factory, [this] { return CheckpointContents(); }));
+  watch_.Attach(&run_);
   evaluator_.emplace(run_.step_parts(), &data_, &run_.checkpoints(), ctx_);
   const RunStart& start = run_.start();
   if (start.resumed) {
@@ -143,6 +162,9 @@ absl::Status Trainer::Init(const ModelFactory& factory) {
   }
   if (!quiet()) {
     std::fputs(run_.Header().c_str(), options_.out);
+    if (const std::string where = watch_.where(); !where.empty()) {
+      std::fprintf(options_.out, "  metrics: %s\n\n", where.c_str());
+    }
     std::fflush(options_.out);
   }
   if (mllog()) mllog_.End("init_stop");
@@ -174,6 +196,7 @@ absl::Status Trainer::Step(BatchInFlight* now) {
       .learning_rate_factor =
           static_cast<float>(ScheduleFactor(options_.schedule, at_.steps + 1) * policy_.factor())};
   HOTROW_ASSIGN_OR_RETURN(const double loss, RunStep(run_.step_parts(), ctx_, place, now));
+  learning_rate_factor_ = place.learning_rate_factor;
   if (AccessRecorder* const recorder = run_.recorder()) {
     const absl::Status recorded = recorder->EndStep(run_.tables().steps(), batch_size);
     if (!recorded.ok()) {
@@ -193,6 +216,7 @@ absl::Status Trainer::Step(BatchInFlight* now) {
 }
 
 absl::Status Trainer::Validate(int64_t epoch) {
+  watch_.Publish(RunState::kEvaluating, Moment());
   const MlLogger::Metadata epoch_num = {{"epoch_num", EpochsSoFar()}};
   if (mllog()) mllog_.Start("eval_start", epoch_num);
   HOTROW_ASSIGN_OR_RETURN(const Evaluation evaluation,
@@ -263,6 +287,7 @@ double Trainer::DecidingAuc(const Evaluation& evaluation) const {
 
 absl::Status Trainer::Save() {
   if (run_.writer() == nullptr) return absl::OkStatus();
+  watch_.Publish(RunState::kSaving, Moment());
   // One snapshot at a time.
   HOTROW_RETURN_IF_ERROR(run_.checkpoints().Wait());
   TraceSpan span(ctx_.trace, "save");
@@ -321,6 +346,7 @@ absl::Status Trainer::TrainOne() {
     const int64_t nanos = NowNanos() - begin;
     train_ns_ += nanos;
     step_times_.Add(nanos);
+    watch_.StepMade(nanos, now.item->batch.batch_size, Moment());
     const int64_t every = options_.validation_freq_within_epoch;
     at_.validation_due = every > 0 && at_.steps_in_last_epoch % every == 0;
     ShowProgress();
@@ -368,6 +394,7 @@ absl::Status Trainer::Train() {
 absl::Status Trainer::Test() {
   // With keeps_best() the test metrics are those of the best validation, if there was one.
   if (run_.ranks().stopped() || at_.best_epoch > 0) return absl::OkStatus();
+  watch_.Publish(RunState::kEvaluating, Moment());
   std::optional<Progress> progress;
   if (!quiet()) progress.emplace(options_.out, "test", "samples", schema_.test_samples);
   HOTROW_ASSIGN_OR_RETURN(
@@ -472,6 +499,15 @@ absl::StatusOr<TrainReport> Trainer::Report() {
   return report;
 }
 
+void Trainer::EndWatch(const absl::Status& status) {
+  if (!status.ok()) watch_.Failed(status);
+  const absl::Status closed = watch_.Close();
+  // A run is worth more than the numbers of it.
+  if (closed.ok() || options_.notices == nullptr) return;
+  std::fprintf(options_.notices, "--metrics_file=%s: %s: numbers of a while are missing there\n",
+               options_.metrics_file.c_str(), std::string(closed.message()).c_str());
+}
+
 }  // namespace
 
 absl::StatusOr<TrainReport> RunTraining(const TrainerOptions& options, DataSource& data,
@@ -487,6 +523,7 @@ absl::StatusOr<TrainReport> RunTraining(const TrainerOptions& options, DataSourc
     return report;
   };
   absl::StatusOr<TrainReport> report = run();
+  trainer.EndWatch(report.status());
   if (!report.ok()) report = WithFlagNames(report.status());
   // The others wait for this rank and should know why they do so in vain, before it leaves.
   if (!report.ok() && options.communicator != nullptr) {

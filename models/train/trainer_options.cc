@@ -12,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "comm/communicator.h"
 #include "models/train/report.h"
 
 namespace hotrow {
@@ -87,6 +88,15 @@ absl::Status TrainerOptions::Validate() const {
                        " needs --store_path=DIR, the directory of the rows"));
     }
     if (disk_bytes < 1) return AtLeastOne("disk_bytes", disk_bytes);
+  }
+  if (metrics_port + (communicator == nullptr ? 0 : communicator->world_size() - 1) > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--metrics_port=", metrics_port, " + the number of the last rank is above "
+                     "65535; give a smaller one"));
+  }
+  if (!(metrics_every > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--metrics_every must be above 0, is ", metrics_every));
   }
   return dense_optimizer.Validate();
 }

@@ -51,6 +51,7 @@ constexpr char kTiersGroup[] = "Tiers";
 constexpr char kRanksGroup[] = "Ranks";
 constexpr char kCheckpointsGroup[] = "Checkpoints";
 constexpr char kRunningGroup[] = "Running";
+constexpr char kWatchingGroup[] = "Watching";
 constexpr char kPlanningGroup[] = "Planning";
 
 // "uniform_rows", "zeros", "uniform:0.01", "normal:0.01", "constant:0.5".
@@ -588,6 +589,33 @@ const TrainerSetting kSettings[] = {
      .group = kRunningGroup,
      .help = "also print MLPerf's :::MLLOG lines",
      .bind = [](O& o) { return SwitchFlag(&o.mllog); }},
+
+    {.name = "metrics_file",
+     .group = kWatchingGroup,
+     .help = "keep the numbers of the run in this file, in Prometheus' text, replaced whole each "
+             "time; `hotrow top` shows them. Several ranks put .rank<n> before its ending",
+     .bind = [](O& o) { return StringFlag("FILE", &o.metrics_file); }},
+    {.name = "metrics_port",
+     .group = kWatchingGroup,
+     .help = "serve the same by HTTP, at /metrics; 0: any free port; -1: none. Rank n listens at "
+             "this port + n",
+     .help_default = "none",
+     .bind = [](O& o) { return IntFlag(&o.metrics_port, -1, 65535); }},
+    {.name = "metrics_address",
+     .group = kWatchingGroup,
+     .help = "address to listen at. The default is for this machine alone; 0.0.0.0 is for all who "
+             "reach it, without a password",
+     .bind = [](O& o) { return StringFlag("ADDRESS", &o.metrics_address); }},
+    {.name = "metrics_every",
+     .group = kWatchingGroup,
+     .help = "seconds between two states of the numbers, which change between steps",
+     .bind = [](O& o) { return RealFlag(&o.metrics_every, 0.001, 86400); }},
+    {.name = "disk_endurance_bytes",
+     .flag = "disk_endurance",
+     .group = kWatchingGroup,
+     .help = "what may be written to the store's disk over its life (TBW on its data sheet), for "
+             "the part of it that the run uses up; 0: not known",
+     .bind = [](O& o) { return BytesFlag(&o.disk_endurance_bytes); }},
 
     {.name = "save_spec",
      .group = kPlanningGroup,

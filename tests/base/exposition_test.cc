@@ -56,7 +56,8 @@ TEST(ExpositionTest, NamesOfTablesComeBackWhateverTheyHold) {
                                           "Ärger, 日本, 🐌",
                                           "a{b=\"c\"} 7",
                                           "tab\tand\rreturn"};
-  ExpositionWriter writer({{"rank", "3"}});
+  const std::vector<MetricLabel> common = {{"rank", "3"}};
+  ExpositionWriter writer(common);
   writer.Family("x_total", MetricKind::kCounter, "X.");
   for (size_t i = 0; i < names.size(); ++i) {
     writer.Sample({{{"table", names[i]}}}, static_cast<int64_t>(i));

@@ -31,6 +31,7 @@ void ExpectDistinct(std::span<const StatsField<Struct>> fields) {
 
 TEST(StatsTest, EachFieldIsInTheTableOnce) {
   ExpectDistinct(TierStatsFields());
+  ExpectDistinct(TableStatsFields());
   ExpectDistinct(EmbeddingStatsFields());
 }
 
@@ -40,6 +41,9 @@ TEST(StatsTest, CountsOfRanksAddUpAndOfStepsAndPausesTheLargestCounts) {
   first.tiers[0].used_bytes = 10;
   first.tiers[1].bytes_written = 30;
   first.tiers[1].payload_bytes_written = 20;
+  first.tables.resize(2);
+  first.tables[0].lookups = 6;
+  first.tables[1].store_unique_misses = 4;
   first.steps = 7;
   first.unique_keys = 100;
   first.snapshot_pause_ns_max = 5;
@@ -47,6 +51,7 @@ TEST(StatsTest, CountsOfRanksAddUpAndOfStepsAndPausesTheLargestCounts) {
   second.tiers[0].used_bytes = 1;
   second.tiers[1].bytes_written = 10;
   second.tiers[1].payload_bytes_written = 0;
+  second.tables[0].lookups = 1000;
   second.unique_keys = 11;
   second.snapshot_pause_ns_max = 9;
 
@@ -60,6 +65,9 @@ TEST(StatsTest, CountsOfRanksAddUpAndOfStepsAndPausesTheLargestCounts) {
   EXPECT_EQ(all.tiers[1].bytes_written, 40);
   EXPECT_EQ(all.tiers[1].payload_bytes_written, 20);
   EXPECT_EQ(all.tiers[1].write_amplification, 2);
+  EXPECT_EQ(all.tables[0].lookups, 1006);
+  EXPECT_EQ(all.tables[0].unique_keys, 0);
+  EXPECT_EQ(all.tables[1].store_unique_misses, 8);
   EXPECT_EQ(all.steps, 7);
   EXPECT_EQ(all.unique_keys, 111);
   EXPECT_EQ(all.snapshot_pause_ns_max, 9);

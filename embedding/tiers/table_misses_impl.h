@@ -1,0 +1,49 @@
+#ifndef HOTROW_EMBEDDING_TIERS_TABLE_MISSES_IMPL_H_
+#define HOTROW_EMBEDDING_TIERS_TABLE_MISSES_IMPL_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/metrics.h"
+#include "embedding/tiers/tiered_table.h"
+
+namespace hotrow::internal {
+
+// Of each table the keys that a tier did not have. Misses and not hits, because the host is told of
+// misses wherever the tier lies, and because each costs a read, beside which a count is nothing.
+//
+// Threads: all methods may run concurrently; reads are relaxed.
+class TableMisses {
+ public:
+  explicit TableMisses(std::span<const TieredTableSpec> tables) : of_(NumbersUpTo(tables)) {}
+
+  // One distinct key with so many lookups.
+  void Add(uint32_t table, int32_t key_lookups) {
+    of_[table].unique.Add(1);
+    of_[table].lookups.Add(key_lookups);
+  }
+  MissCounts Of(uint32_t table) const {
+    return {.unique_keys = of_[table].unique.value(), .lookups = of_[table].lookups.value()};
+  }
+
+ private:
+  struct Counters {
+    Counter unique;
+    Counter lookups;
+  };
+
+  static size_t NumbersUpTo(std::span<const TieredTableSpec> tables) {
+    uint32_t largest = 0;
+    for (const TieredTableSpec& spec : tables) largest = std::max(largest, spec.table);
+    return size_t{largest} + 1;
+  }
+
+  std::vector<Counters> of_;  // by TieredTableSpec::table
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_TIERS_TABLE_MISSES_IMPL_H_

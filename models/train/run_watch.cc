@@ -1,0 +1,121 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "comm/communicator.h"
+#include "models/train/report.h"
+#include "models/train/run_watch_impl.h"
+
+namespace hotrow {
+namespace {
+
+double UnixSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+bool AllFinite(std::span<const float> numbers) {
+  return std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); });
+}
+
+}  // namespace
+
+RunWatch::RunWatch(const TrainerOptions& options, const ExecContext& ctx)
+    : options_(options), ctx_(ctx) {
+  if (options.communicator != nullptr) {
+    numbers_.rank = options.communicator->rank();
+    numbers_.world_size = options.communicator->world_size();
+  }
+  numbers_.device = std::string(DeviceName(ctx.device));
+  numbers_.store = std::string(StoreKindName(options.store));
+  numbers_.disk_endurance_bytes =
+      options.store == StoreKind::kMemory ? 0 : options.disk_endurance_bytes;
+}
+
+absl::Status RunWatch::Start() {
+  if (options_.metrics_file.empty() && options_.metrics_port < 0) return absl::OkStatus();
+  file_ = MetricsFilePath(options_.metrics_file, numbers_.rank, numbers_.world_size);
+  // Ranks of one machine cannot share a port.
+  const int32_t port =
+      options_.metrics_port <= 0 ? options_.metrics_port : options_.metrics_port + numbers_.rank;
+  HOTROW_ASSIGN_OR_RETURN(export_, MetricsExport::Start({.file = file_,
+                                                         .port = port,
+                                                         .address = options_.metrics_address,
+                                                         .every_seconds = options_.metrics_every,
+                                                         .env = options_.env}));
+  numbers_.start_unix_seconds = numbers_.unix_seconds = UnixSeconds();
+  export_->Publish(numbers_);
+  return absl::OkStatus();
+}
+
+void RunWatch::Attach(RunParts* parts) {
+  parts_ = parts;
+  numbers_.model = std::string(parts->model().name());
+  numbers_.has_checkpoints = parts->checkpoints().enabled();
+}
+
+// Of one step a second or so. A number that is not finite stays in its row or parameter, and ends
+// the run when it is next used.
+void RunWatch::CheckGradients(int64_t batch_size) {
+  if (ctx_.device != Device::kCpu) return;
+  const auto width = static_cast<size_t>(parts_->tables().pooled_dim());
+  const std::span<const float> of_rows(parts_->step_parts().buffers.embedding_gradient(),
+                                       static_cast<size_t>(batch_size) * width);
+  ++numbers_.gradient_checks;
+  if (!AllFinite(of_rows) || !AllFinite(parts_->model().gradients())) {
+    ++numbers_.non_finite_gradients;
+  }
+}
+
+void RunWatch::StepMade(int64_t nanos, int64_t batch_size, const Moment& moment) {
+  if (!on()) return;
+  numbers_.step_times.Add(nanos);
+  if (!export_->due() && numbers_.state == RunState::kTraining) return;
+  numbers_.last_step_unix_seconds = UnixSeconds();
+  CheckGradients(batch_size);
+  Publish(RunState::kTraining, moment);
+}
+
+void RunWatch::Publish(RunState state, const Moment& moment) {
+  if (!on()) return;
+  numbers_.state = state;
+  numbers_.unix_seconds = UnixSeconds();
+  numbers_.steps = moment.at.steps;
+  numbers_.samples = moment.at.samples;
+  numbers_.epochs = moment.epochs;
+  numbers_.train_ns = moment.train_ns;
+  numbers_.loss = moment.at.recent_loss;
+  numbers_.learning_rate_factor = moment.learning_rate_factor;
+  numbers_.valid = moment.at.valid;
+  if (parts_ != nullptr) {
+    numbers_.tables = parts_->tables().Stats();
+    numbers_.checkpoints = parts_->checkpoints().stats();
+  }
+  if (ctx_.trace != nullptr) numbers_.stages = ctx_.trace->StageTotals();
+  numbers_.peak_rss_bytes = PeakResidentBytes();
+  numbers_.cpu_seconds = ProcessCpuSeconds();
+  export_->Publish(numbers_);
+}
+
+void RunWatch::Failed(const absl::Status& why) {
+  if (!on()) return;
+  numbers_.state = RunState::kFailed;
+  numbers_.unix_seconds = UnixSeconds();
+  // The error of DivergedError.
+  numbers_.divergences = absl::IsOutOfRange(why) ? 1 : 0;
+  export_->Publish(numbers_);
+}
+
+absl::Status RunWatch::Close() { return on() ? export_->Close() : absl::OkStatus(); }
+
+std::string RunWatch::where() const {
+  if (!on()) return std::string();
+  const std::string url = export_->url();
+  return absl::StrCat(url, url.empty() || file_.empty() ? "" : ", ", file_);
+}
+
+}  // namespace hotrow

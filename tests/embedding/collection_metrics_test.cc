@@ -1,0 +1,217 @@
+#include "embedding/collection_metrics.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/exposition.h"
+#include "tests/embedding/trainer.h"
+#include "tests/embedding/training.h"
+
+namespace hotrow {
+namespace {
+
+using test::Options;
+using test::Table;
+
+MetricFamilies Parsed(const EmbeddingStats& stats) {
+  auto families = ParseExposition(MetricsText(stats));
+  HOTROW_EXPECT_OK(families);
+  return families.ok() ? *families : MetricFamilies();
+}
+
+// Of one family, the value of the sample with these labels.
+double Value(const MetricFamilies& families, const std::string& name,
+             const std::map<std::string, std::string>& labels = {}) {
+  const auto family = families.find(name);
+  if (family != families.end()) {
+    for (const MetricSample& sample : family->second.samples) {
+      if (sample.labels == labels) return sample.value;
+    }
+  }
+  ADD_FAILURE() << name << " has no such sample";
+  return -1;
+}
+
+// Counts that are all different.
+EmbeddingStats Numbered() {
+  EmbeddingStats stats;
+  int64_t next = 1'000'000'007;
+  for (const auto& field : EmbeddingStatsFields()) stats.*field.count = next++;
+  for (const char* const name : {"device_cache", "cache", "ssd"}) {
+    TierStats& tier = stats.tiers.emplace_back();
+    for (const auto& field : TierStatsFields()) tier.*field.count = next++;
+    tier.name = name;
+    tier.SetWriteAmplification();
+  }
+  for (const char* const name : {"users", "items"}) {
+    TableStats& table = stats.tables.emplace_back();
+    for (const auto& field : TableStatsFields()) table.*field.count = next++;
+    table.name = name;
+  }
+  return stats;
+}
+
+TEST(CollectionMetricsTest, EachCountIsThere) {
+  const EmbeddingStats stats = Numbered();
+  std::set<double> values;
+  for (const auto& [name, family] : Parsed(stats)) {
+    EXPECT_TRUE(name.starts_with("hotrow_")) << name;
+    EXPECT_FALSE(family.help.empty()) << name;
+    EXPECT_TRUE(family.help.ends_with(".")) << name;
+    EXPECT_EQ(family.kind == "counter", name.ends_with("_total")) << name;
+    EXPECT_TRUE(family.kind == "counter" || family.kind == "gauge") << name;
+    EXPECT_FALSE(family.samples.empty()) << name;
+    std::set<std::map<std::string, std::string>> labels;
+    for (const MetricSample& sample : family.samples) {
+      EXPECT_TRUE(labels.insert(sample.labels).second) << name;
+      values.insert(sample.value);
+    }
+  }
+  const auto expect_one = [&values](int64_t count, const std::string& what) {
+    const auto plain = static_cast<double>(count);
+    EXPECT_TRUE(values.contains(plain) || values.contains(1e-9 * plain)) << what;
+  };
+  for (const auto& field : EmbeddingStatsFields()) expect_one(stats.*field.count, field.name);
+  const auto of_tier = [&](size_t tier, std::set<std::string> names) {
+    for (const auto& field : TierStatsFields()) {
+      if (!names.contains(field.name)) continue;
+      expect_one(stats.tiers[tier].*field.count, absl::StrCat(tier, " ", field.name));
+      names.erase(field.name);
+    }
+    EXPECT_TRUE(names.empty()) << *names.begin();
+  };
+  of_tier(0, {"lookups", "lookup_hits", "unique_keys", "unique_hits", "budget_bytes", "used_bytes",
+              "peak_bytes", "evictions", "dirty_writebacks"});
+  of_tier(1, {"unique_keys", "unique_hits", "budget_bytes", "used_bytes", "peak_bytes",
+              "evictions", "dirty_writebacks"});
+  std::set<std::string> all;
+  for (const auto& field : TierStatsFields()) all.insert(field.name);
+  all.erase("evictions");
+  all.erase("dirty_writebacks");
+  of_tier(2, all);
+  for (const TableStats& table : stats.tables) {
+    for (const auto& field : TableStatsFields()) expect_one(table.*field.count, field.name);
+  }
+}
+
+TEST(CollectionMetricsTest, TheHierarchyHitsWhereAnyMemoryHasTheRow) {
+  EmbeddingStats stats;
+  stats.tiers.resize(2);
+  stats.tiers[0].name = "cache";
+  stats.tiers[0].lookups = 100;
+  stats.tiers[0].lookup_hits = 80;
+  stats.tiers[1].name = "ssd";
+  stats.tiers[1].lookups = 20;
+  stats.tiers[1].lookup_hits = 15;
+  const MetricFamilies over_disk = Parsed(stats);
+  EXPECT_EQ(Value(over_disk, "hotrow_hit_ratio"), 0.8);
+  EXPECT_EQ(Value(over_disk, "hotrow_memory_hits_total"), 80);
+  EXPECT_EQ(Value(over_disk, "hotrow_new_key_lookups_total"), 5);
+  EXPECT_TRUE(over_disk.contains("hotrow_disk_bytes"));
+  stats.tiers[1].name = "memory";
+  const MetricFamilies in_memory = Parsed(stats);
+  EXPECT_EQ(Value(in_memory, "hotrow_hit_ratio"), 0.95);
+  EXPECT_FALSE(in_memory.contains("hotrow_disk_bytes"));
+  // Host memory between a device and a disk counts keys alone.
+  stats.tiers[1].name = "ssd";
+  stats.tiers.insert(stats.tiers.begin() + 1, TierStats{.name = "cache", .unique_hits = 7});
+  const MetricFamilies three = Parsed(stats);
+  EXPECT_EQ(Value(three, "hotrow_memory_hits_total"), 87);
+  EXPECT_EQ(three.at("hotrow_tier_lookups_total").samples.size(), 2U);
+  EXPECT_EQ(three.at("hotrow_tier_unique_keys_total").samples.size(), 3U);
+}
+
+TEST(CollectionMetricsTest, ACollectionThatHasDoneNothingHasZerosAndNoRatioOfThem) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto tables,
+      EmbeddingCollection::Create(Options({Table("a \"b\"\n\xc3\xbc", 4, {"f0"})}), {}));
+  const MetricFamilies families = Parsed(tables->Stats());
+  EXPECT_EQ(Value(families, "hotrow_hit_ratio"), 0);
+  EXPECT_EQ(Value(families, "hotrow_table_lookups_total", {{"table", "a \"b\"\n\xc3\xbc"}}), 0);
+}
+
+// What tables are said to look up and to miss, counted by hand.
+TEST(CollectionMetricsTest, TablesCountTheirOwnLookups) {
+  for (const int64_t cache_bytes : {int64_t{0}, 4 * test::kMiB}) {
+    SCOPED_TRACE(cache_bytes);
+    EmbeddingCollectionOptions options = Options({Table("a", 4, {"f0", "f1"}), Table("b", 4, {"f2"}),
+                                                  Table("c", 24, {"f3"})});
+    options.cache.bytes = cache_bytes;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, EmbeddingCollection::Create(options, {}));
+    // One sample; f0: 1 1, f1: 2, f2: 1, f3: none.
+    const test::Batch batch = {
+        .batch_size = 1, .values = {1, 1, 2, 1}, .offsets = {0, 2, 3, 4, 4}, .weights = {}};
+    for (int i = 0; i < 3; ++i) {
+      HOTROW_ASSERT_OK_AND_ASSIGN(EmbeddingStep step, tables->Prefetch(batch.view()));
+      std::vector<float> output(static_cast<size_t>(tables->pooled_dim()), 0.5f);
+      HOTROW_ASSERT_OK(step.Lookup({.pooled = test::RowsOf(*tables, 1, output)}));
+      HOTROW_ASSERT_OK(std::move(step).Update({.pooled = test::RowsOf(*tables, 1, output)}));
+    }
+    const EmbeddingStats stats = tables->Stats();
+    ASSERT_EQ(stats.tables.size(), 3U);
+    EXPECT_EQ(stats.tables[0].name, "a");
+    EXPECT_EQ(stats.tables[0].lookups, 9);
+    EXPECT_EQ(stats.tables[0].unique_keys, 6);
+    EXPECT_EQ(stats.tables[1].lookups, 3);
+    EXPECT_EQ(stats.tables[2].lookups, 0);
+    // Only the first step finds no rows.
+    EXPECT_EQ(stats.tables[0].store_misses, 3);
+    EXPECT_EQ(stats.tables[0].store_unique_misses, 2);
+    EXPECT_EQ(stats.tables[1].store_misses, 1);
+    EXPECT_EQ(stats.tables[0].cache_misses, cache_bytes == 0 ? 0 : 3);
+    EXPECT_EQ(stats.tables[1].cache_unique_misses, cache_bytes == 0 ? 0 : 1);
+    const MetricFamilies families = Parsed(stats);
+    EXPECT_EQ(Value(families, "hotrow_table_misses_total", {{"table", "a"}, {"tier", "memory"}}),
+              3);
+    EXPECT_EQ(families.at("hotrow_table_misses_total").samples.size(), cache_bytes == 0 ? 3U : 6U);
+  }
+}
+
+// What tables miss adds up to what tiers miss, and no counter ever falls.
+TEST(CollectionMetricsTest, CountersGrowAndTablesAddUpToTheirTiers) {
+  EmbeddingCollectionOptions options = test::SmallTables();
+  options.prefetch_depth = 2;
+  HOTROW_ASSERT_OK_AND_ASSIGN(options.cache.bytes, EmbeddingCollection::MinCacheBytes(options));
+  test::PutStore(StoreKind::kSsd, test::TempDir() + "/store", &options);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, EmbeddingCollection::Create(options, {}));
+  test::Trainer trainer(tables.get(), options.prefetch_depth, 0, 30, 400);
+  MetricFamilies before;
+  for (int i = 0; i < 30; ++i) {
+    HOTROW_ASSERT_OK(trainer.Step());
+    MetricFamilies now = Parsed(tables->Stats());
+    for (const auto& [name, family] : before) {
+      if (family.kind != "counter") continue;
+      const std::vector<MetricSample>& samples = now.at(name).samples;
+      ASSERT_EQ(samples.size(), family.samples.size()) << name;
+      for (size_t s = 0; s < samples.size(); ++s) {
+        EXPECT_EQ(samples[s].labels, family.samples[s].labels) << name;
+        EXPECT_GE(samples[s].value, family.samples[s].value) << name;
+      }
+    }
+    before = std::move(now);
+  }
+  const EmbeddingStats stats = tables->Stats();
+  ASSERT_EQ(stats.tiers.size(), 2U);
+  TableStats sum;
+  for (const TableStats& table : stats.tables) {
+    for (const auto& field : TableStatsFields()) sum.*field.count += table.*field.count;
+  }
+  const TierStats& cache = stats.tiers[0];
+  const TierStats& store = stats.tiers[1];
+  EXPECT_GT(cache.lookup_hits, 0);
+  EXPECT_EQ(sum.lookups, cache.lookups);
+  EXPECT_EQ(sum.unique_keys, cache.unique_keys);
+  EXPECT_EQ(sum.cache_misses, cache.lookups - cache.lookup_hits);
+  EXPECT_EQ(sum.cache_unique_misses, cache.unique_keys - cache.unique_hits);
+  EXPECT_EQ(sum.store_misses, store.lookups - store.lookup_hits);
+  EXPECT_EQ(sum.store_unique_misses, store.unique_keys - store.unique_hits);
+  EXPECT_GT(Value(before, "hotrow_disk_written_bytes_total", {{"tier", "ssd"}}), 0);
+}
+
+}  // namespace
+}  // namespace hotrow
