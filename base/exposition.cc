@@ -202,7 +202,8 @@ class LineReader {
     double value = 0;
     const char* const end = word.data() + word.size();
     const std::from_chars_result got = std::from_chars(word.data(), end, value);
-    if (word.empty() || got.ec != std::errc() || got.ptr != end) return Error("the value is no number");
+    if (word.empty() || got.ec != std::errc() || got.ptr != end)
+      return Error("the value is no number");
     return value;
   }
   absl::Status Error(std::string_view what) const {
@@ -223,8 +224,8 @@ class LineReader {
 std::string UnescapedHelp(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
-    const bool escaped = text[i] == '\\' && i + 1 < text.size() &&
-                         (text[i + 1] == 'n' || text[i + 1] == '\\');
+    const bool escaped =
+        text[i] == '\\' && i + 1 < text.size() && (text[i + 1] == 'n' || text[i + 1] == '\\');
     if (escaped) ++i;
     out += escaped && text[i] == 'n' ? '\n' : text[i];
   }

@@ -103,8 +103,7 @@ absl::Status BindError(int error, const std::string& place) {
       : error == EADDRNOTAVAIL
           ? "this machine has no such address; give 127.0.0.1 or one of its own"
           : "give another address or port";
-  return absl::FailedPreconditionError(
-      absl::StrCat(std::string(status.message()), "; ", remedy));
+  return absl::FailedPreconditionError(absl::StrCat(std::string(status.message()), "; ", remedy));
 }
 
 // The first of `text` up to a line's end.
@@ -121,8 +120,7 @@ bool HasEnd(std::string_view request) {
 
 absl::Status TextServerOptions::Validate() const {
   if (port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("port must lie between 0 and 65535, is ", port));
+    return absl::InvalidArgumentError(absl::StrCat("port must lie between 0 and 65535, is ", port));
   }
   if (!ParseAddress(address, port).has_value()) return NoAddressError(address);
   if (path.empty() || path[0] != '/') {
@@ -278,11 +276,10 @@ void TextServer::Loop::Answer(Client* client) {
     if (said.empty()) said = absl::StrCat(status, "\n");
     client->body = std::make_shared<const std::string>(std::move(said));
   }
-  client->head =
-      absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ",
-                   gives_text ? options_.content_type : "text/plain; charset=utf-8",
-                   "\r\nContent-Length: ", client->body->size(), "\r\n", more,
-                   "Cache-Control: no-store\r\nConnection: close\r\n\r\n");
+  client->head = absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ",
+                              gives_text ? options_.content_type : "text/plain; charset=utf-8",
+                              "\r\nContent-Length: ", client->body->size(), "\r\n", more,
+                              "Cache-Control: no-store\r\nConnection: close\r\n\r\n");
   if (method == "HEAD") client->body = std::make_shared<const std::string>();
   client->request = std::string();
   if (gives_text) answered_->fetch_add(1, std::memory_order_relaxed);
@@ -375,8 +372,7 @@ class Fetch {
     std::optional<SocketAddress> address = ParseAddress(numbers, from.port);
     if (!address.has_value()) return NoAddressError(from.address);
     if (from.port < 1 || from.port > 65535) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(place_, ": a port lies between 1 and 65535"));
+      return absl::InvalidArgumentError(absl::StrCat(place_, ": a port lies between 1 and 65535"));
     }
     socket_ = Descriptor(
         ::socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -408,7 +404,8 @@ class Fetch {
       const int64_t left_ms = (deadline_ns_ - NowNanos()) / kNanosPerMilli;
       pollfd polled = {.fd = socket_.get(), .events = events};
       const int ready =
-          left_ms <= 0 ? 0 : ::poll(&polled, 1, static_cast<int>(std::min<int64_t>(left_ms, 60'000)));
+          left_ms <= 0 ? 0
+                       : ::poll(&polled, 1, static_cast<int>(std::min<int64_t>(left_ms, 60'000)));
       if (ready > 0) return absl::OkStatus();
       if (ready < 0 && errno != EINTR) return Failed("poll", errno);
       if (left_ms <= 0) {

@@ -36,8 +36,8 @@ struct TextServerOptions {
 //          their way. A client has options.deadline_ms for all it does, and one that comes while
 //          all places are taken gets the place of the one that is there longest. So whoever opens
 //          connections and says nothing delays others by as little as it delays itself.
-// Errors:  of Start: InvalidArgument (an option), FailedPrecondition (the port is taken, not ours to
-//          take, or the machine has no such address; names both and the remedy), Unavailable (no
+// Errors:  of Start: InvalidArgument (an option), FailedPrecondition (the port is taken or not ours
+//          to take, or the machine has no such address; names both and the remedy), Unavailable (no
 //          thread). Later none: a client that fails is one fewer.
 class TextServer {
  public:

@@ -25,8 +25,8 @@ constexpr CollectionFamily kCollection[] = {
      &EmbeddingStats::steps},
     {"hotrow_unique_keys_total", kCounter,
      "Distinct keys of training batches, summed over the batches.", &EmbeddingStats::unique_keys},
-    {"hotrow_initialised_rows_total", kCounter,
-     "Rows that joined a table by their first update.", &EmbeddingStats::initialised_rows},
+    {"hotrow_initialised_rows_total", kCounter, "Rows that joined a table by their first update.",
+     &EmbeddingStats::initialised_rows},
     {"hotrow_prefetch_waits_total", kCounter,
      "Prefetches that waited because pinned rows left no room.", &EmbeddingStats::prefetch_waits},
     {"hotrow_overflow_rows_total", kCounter,
@@ -109,7 +109,7 @@ constexpr ExchangeCount kExchanges[] = {
 
 // --- Of each tier
 
-enum class Tiers {
+enum class TierKind {
   kAll,
   kWithLookups,  // that know how many lookups each key had
   kCaches,
@@ -122,16 +122,16 @@ struct TierFamily {
   MetricKind kind;
   const char* help;
   int64_t TierStats::*count;
-  Tiers of = Tiers::kAll;
+  TierKind of = TierKind::kAll;
 };
 
 constexpr TierFamily kTiers[] = {
     {"hotrow_tier_lookups_total", kCounter,
      "Training lookups that a tier was asked for: all of the top tier, those that the tier above "
      "missed of the others.",
-     &TierStats::lookups, Tiers::kWithLookups},
+     &TierStats::lookups, TierKind::kWithLookups},
     {"hotrow_tier_hits_total", kCounter, "Of these lookups those whose row the tier had.",
-     &TierStats::lookup_hits, Tiers::kWithLookups},
+     &TierStats::lookup_hits, TierKind::kWithLookups},
     {"hotrow_tier_unique_keys_total", kCounter,
      "The same lookups with each key counted once a batch.", &TierStats::unique_keys},
     {"hotrow_tier_unique_hits_total", kCounter, "Of these keys those whose row the tier had.",
@@ -143,31 +143,31 @@ constexpr TierFamily kTiers[] = {
     {"hotrow_tier_memory_peak_bytes", kGauge, "The most memory that a tier has taken.",
      &TierStats::peak_bytes},
     {"hotrow_tier_index_bytes", kGauge, "The part of the store's memory that finds rows.",
-     &TierStats::index_bytes, Tiers::kStore},
+     &TierStats::index_bytes, TierKind::kStore},
     {"hotrow_tier_evictions_total", kCounter, "Rows that left a cache for others.",
-     &TierStats::evictions, Tiers::kCaches},
+     &TierStats::evictions, TierKind::kCaches},
     {"hotrow_tier_write_backs_total", kCounter,
      "Of these rows those that had changed and were written down.", &TierStats::dirty_writebacks,
-     Tiers::kCaches},
+     TierKind::kCaches},
     {"hotrow_tier_rows_read_total", kCounter, "Rows that were read from the store.",
-     &TierStats::rows_read, Tiers::kStore},
+     &TierStats::rows_read, TierKind::kStore},
     {"hotrow_tier_rows_written_total", kCounter, "Rows that were written to the store.",
-     &TierStats::rows_written, Tiers::kStore},
+     &TierStats::rows_written, TierKind::kStore},
     {"hotrow_disk_operations_total", kCounter, "Reads and writes of the store's disk.",
-     &TierStats::ios, Tiers::kDisk},
+     &TierStats::ios, TierKind::kDisk},
     {"hotrow_disk_read_bytes_total", kCounter, "Bytes read from the store's disk.",
-     &TierStats::bytes_read, Tiers::kDisk},
+     &TierStats::bytes_read, TierKind::kDisk},
     {"hotrow_disk_written_bytes_total", kCounter,
      "Bytes written to the store's disk: rows, headers and what the cleaner copies.",
-     &TierStats::bytes_written, Tiers::kDisk},
+     &TierStats::bytes_written, TierKind::kDisk},
     {"hotrow_disk_payload_bytes_total", kCounter, "Of these bytes those of the rows as they came.",
-     &TierStats::payload_bytes_written, Tiers::kDisk},
+     &TierStats::payload_bytes_written, TierKind::kDisk},
     {"hotrow_disk_bytes", kGauge, "Bytes on the store's disk, snapshots included.",
-     &TierStats::disk_used_bytes, Tiers::kDisk},
+     &TierStats::disk_used_bytes, TierKind::kDisk},
     {"hotrow_disk_budget_bytes", kGauge, "The most bytes that may be there; 0: no limit.",
-     &TierStats::disk_budget_bytes, Tiers::kDisk},
+     &TierStats::disk_budget_bytes, TierKind::kDisk},
     {"hotrow_disk_snapshot_bytes", kGauge, "Of these bytes those that only snapshots hold.",
-     &TierStats::snapshot_bytes, Tiers::kDisk},
+     &TierStats::snapshot_bytes, TierKind::kDisk},
 };
 
 // --- Of each table
@@ -202,22 +202,22 @@ class TierView {
   bool is_disk(size_t i) const { return is_store(i) && tiers_[i].name != "memory"; }
   // A cache below another one is told of keys alone.
   bool has_lookups(size_t i) const { return i == 0 || is_store(i); }
-  bool Has(size_t i, Tiers of) const {
+  bool Has(size_t i, TierKind of) const {
     switch (of) {
-      case Tiers::kAll:
+      case TierKind::kAll:
         return true;
-      case Tiers::kWithLookups:
+      case TierKind::kWithLookups:
         return has_lookups(i);
-      case Tiers::kCaches:
+      case TierKind::kCaches:
         return !is_store(i);
-      case Tiers::kStore:
+      case TierKind::kStore:
         return is_store(i);
-      case Tiers::kDisk:
+      case TierKind::kDisk:
         return is_disk(i);
     }
     return false;
   }
-  bool HasAny(Tiers of) const {
+  bool HasAny(TierKind of) const {
     for (size_t i = 0; i < tiers_.size(); ++i) {
       if (Has(i, of)) return true;
     }
@@ -284,7 +284,7 @@ void AppendMetrics(const EmbeddingStats& stats, ExpositionWriter* out) {
     }
   }
   const TierStats& store = stats.tiers.back();
-  if (view.HasAny(Tiers::kDisk)) {
+  if (view.HasAny(TierKind::kDisk)) {
     out->Family("hotrow_disk_write_amplification_ratio", kGauge,
                 "Bytes written to the store's disk over the bytes of the rows; 0: none yet.");
     out->Sample({{{"tier", store.name}}}, store.write_amplification);

@@ -81,9 +81,9 @@ constexpr auto kFields = std::to_array<StatsField<EmbeddingStats>>({
     {"exchange_feedback_keys", &EmbeddingStats::exchange_feedback_keys, OverRanks::kSum},
     {"exchange_feedback_hits", &EmbeddingStats::exchange_feedback_hits, OverRanks::kSum},
 });
-static_assert(sizeof(EmbeddingStats) ==
-              sizeof(std::vector<TierStats>) + sizeof(std::vector<TableStats>) +
-                  kFields.size() * sizeof(int64_t));
+static_assert(sizeof(EmbeddingStats) == sizeof(std::vector<TierStats>) +
+                                            sizeof(std::vector<TableStats>) +
+                                            kFields.size() * sizeof(int64_t));
 
 template <typename Struct>
 void Append(const Struct& from, std::span<const StatsField<Struct>> fields,

@@ -54,13 +54,13 @@ struct TableStats {
 struct EmbeddingStats {
   std::vector<TierStats> tiers;    // from the top down
   std::vector<TableStats> tables;  // in the order of the options
-  int64_t steps = 0;             // updates applied since Create
-  int64_t unique_keys = 0;       // summed over training batches
-  int64_t initialised_rows = 0;  // rows that joined a table by their first update
-  int64_t prefetch_waits = 0;    // prefetches that waited because pinned rows left no room
-  int64_t overflow_rows = 0;     // rows that went to the cache's overflow area
-  int64_t lookup_waits = 0;      // Lookups whose rows were not resident yet
-  int64_t lookup_wait_ns = 0;    // how long they waited
+  int64_t steps = 0;               // updates applied since Create
+  int64_t unique_keys = 0;         // summed over training batches
+  int64_t initialised_rows = 0;    // rows that joined a table by their first update
+  int64_t prefetch_waits = 0;      // prefetches that waited because pinned rows left no room
+  int64_t overflow_rows = 0;       // rows that went to the cache's overflow area
+  int64_t lookup_waits = 0;        // Lookups whose rows were not resident yet
+  int64_t lookup_wait_ns = 0;      // how long they waited
   // Snapshots; see EmbeddingSnapshots.
   int64_t snapshots = 0;              // begun
   int64_t snapshots_failed = 0;       // of them

@@ -20,7 +20,8 @@ constexpr int kNameColumns = 24;
 
 using Labels = std::map<std::string, std::string>;
 
-// Reads numbers of two moments by name and labels. Labels that are not asked for may have any value.
+// Reads numbers of two moments by name and labels. Labels that are not asked for may have any
+// value.
 class Numbers {
  public:
   Numbers(const MetricFamilies& before, const MetricFamilies& now, double seconds)
@@ -124,7 +125,8 @@ std::string ForTerminal(std::string_view text, int columns) {
     const auto c = static_cast<unsigned char>(text[i]);
     const bool begins = (c & 0xc0) != 0x80;
     if (begins && columns-- <= 0) return out;
-    const bool c1 = c == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    const bool c1 =
+        c == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
     if (c1) ++i;
     if (c < 0x20 || c == 0x7f || c1) {
       out += '?';
@@ -138,8 +140,9 @@ std::string ForTerminal(std::string_view text, int columns) {
 // The name and as many blanks as fill its column, which printf would count in bytes.
 std::string Column(std::string_view text) {
   std::string out = ForTerminal(text, kNameColumns);
-  const auto characters = std::count_if(
-      out.begin(), out.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+  const auto characters = std::count_if(out.begin(), out.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  });
   out.append(static_cast<size_t>(kNameColumns - characters), ' ');
   return out;
 }
@@ -171,7 +174,8 @@ void AppendRun(const MetricFamilies& metrics, const Numbers& n, std::string* out
                         Short(n.Rate("hotrow_steps_total")));
   if (steps > 0) {
     absl::StrAppendFormat(out, ", %s a step", Millis(n.Growth("hotrow_step_seconds_sum") / steps));
-    if (const double most = n.Quantile("hotrow_step_seconds", 0.99); most > 0 && std::isfinite(most)) {
+    if (const double most = n.Quantile("hotrow_step_seconds", 0.99);
+        most > 0 && std::isfinite(most)) {
       absl::StrAppendFormat(out, ", 99 %% within %s", Millis(most));
     }
   }
@@ -190,14 +194,15 @@ void AppendLookups(const Numbers& n, std::string* out) {
 }
 
 void AppendTiers(const Numbers& n, std::string* out) {
-  absl::StrAppendFormat(out, "\n  %-12s %9s %9s %12s %12s %12s %14s\n", "tier", "hit rate", "distinct",
-                        "memory", "budget", "evicted/s", "written back/s");
+  absl::StrAppendFormat(out, "\n  %-12s %9s %9s %12s %12s %12s %14s\n", "tier", "hit rate",
+                        "distinct", "memory", "budget", "evicted/s", "written back/s");
   for (const std::string& tier : n.ValuesOf("hotrow_tier_memory_bytes", "tier")) {
     const Labels of = {{"tier", tier}};
     const bool has_lookups = n.Now("hotrow_tier_lookups_total", of) > 0;
     absl::StrAppendFormat(
         out, "  %-12s %9s %9s %12s %12s %12s %14s\n", ForTerminal(tier, 12),
-        has_lookups ? Percent(n.Share("hotrow_tier_hits_total", "hotrow_tier_lookups_total", of)) : "-",
+        has_lookups ? Percent(n.Share("hotrow_tier_hits_total", "hotrow_tier_lookups_total", of))
+                    : "-",
         Percent(n.Share("hotrow_tier_unique_hits_total", "hotrow_tier_unique_keys_total", of)),
         Bytes(n.Now("hotrow_tier_memory_bytes", of)),
         Bytes(n.Now("hotrow_tier_memory_budget_bytes", of)),
@@ -207,9 +212,11 @@ void AppendTiers(const Numbers& n, std::string* out) {
   if (!n.Has("hotrow_disk_bytes")) return;
   absl::StrAppendFormat(
       out, "  disk: %s/s read, %s/s written, amplification %.2f; %s of %s\n",
-      Bytes(n.Rate("hotrow_disk_read_bytes_total")), Bytes(n.Rate("hotrow_disk_written_bytes_total")),
+      Bytes(n.Rate("hotrow_disk_read_bytes_total")),
+      Bytes(n.Rate("hotrow_disk_written_bytes_total")),
       n.Now("hotrow_disk_write_amplification_ratio"), Bytes(n.Now("hotrow_disk_bytes")),
-      n.Now("hotrow_disk_budget_bytes") > 0 ? Bytes(n.Now("hotrow_disk_budget_bytes")) : "no limit");
+      n.Now("hotrow_disk_budget_bytes") > 0 ? Bytes(n.Now("hotrow_disk_budget_bytes"))
+                                            : "no limit");
   if (!n.Has("hotrow_disk_endurance_bytes")) return;
   const double written = n.Rate("hotrow_disk_written_bytes_total");
   absl::StrAppendFormat(out, "  endurance: %.3g %% used by this process",
@@ -229,10 +236,12 @@ void AppendTables(const Numbers& n, int64_t tables_max, std::string* out) {
     order.emplace_back(-n.Growth("hotrow_table_lookups_total", {{"table", tables[i]}}), i);
   }
   std::sort(order.begin(), order.end());
-  const auto shown = std::min<size_t>(order.size(), static_cast<size_t>(std::max<int64_t>(tables_max, 0)));
+  const auto shown =
+      std::min<size_t>(order.size(), static_cast<size_t>(std::max<int64_t>(tables_max, 0)));
   if (shown == 0) return;
   const std::vector<std::string> tiers = n.ValuesOf("hotrow_table_misses_total", "tier");
-  absl::StrAppend(out, "\n  ", Column("table"), absl::StrFormat(" %12s %12s", "lookups/s", "distinct/s"));
+  absl::StrAppend(out, "\n  ", Column("table"),
+                  absl::StrFormat(" %12s %12s", "lookups/s", "distinct/s"));
   for (const std::string& tier : tiers) {
     absl::StrAppendFormat(out, " %16s", absl::StrCat(ForTerminal(tier, 10), " misses"));
   }
@@ -245,9 +254,11 @@ void AppendTables(const Numbers& n, int64_t tables_max, std::string* out) {
                           Short(n.Rate("hotrow_table_unique_keys_total", of)));
     const double lookups = n.Growth("hotrow_table_lookups_total", of);
     for (const std::string& tier : tiers) {
-      const double misses = n.Growth("hotrow_table_misses_total", {{"table", table}, {"tier", tier}});
+      const double misses =
+          n.Growth("hotrow_table_misses_total", {{"table", table}, {"tier", tier}});
       // Misses are counted some steps before their lookups.
-      absl::StrAppendFormat(out, " %16s", Percent(lookups > 0 ? std::min(misses / lookups, 1.0) : 0));
+      absl::StrAppendFormat(out, " %16s",
+                            Percent(lookups > 0 ? std::min(misses / lookups, 1.0) : 0));
     }
     absl::StrAppend(out, "\n");
   }
@@ -266,9 +277,9 @@ void AppendStages(const Numbers& n, std::string* out) {
   std::sort(stages.begin(), stages.end());
   std::string line = "\n  time by stage:";
   for (size_t i = 0; i < stages.size(); ++i) {
-    const std::string item = absl::StrCat(" ", ForTerminal(stages[i].second, kNameColumns), " ",
-                                          Percent(-stages[i].first),
-                                          i + 1 < stages.size() ? "," : "");
+    const std::string item =
+        absl::StrCat(" ", ForTerminal(stages[i].second, kNameColumns), " ",
+                     Percent(-stages[i].first), i + 1 < stages.size() ? "," : "");
     if (line.size() + item.size() > 99) {
       absl::StrAppend(out, line, "\n");
       line = "   ";
@@ -293,14 +304,15 @@ absl::StatusOr<TopSource> ParseTopSource(const std::string& text) {
   }
   const size_t colon = rest.rfind(':');
   const std::string number = colon == std::string::npos ? rest : rest.substr(colon + 1);
-  const bool digits = !number.empty() && number.size() <= 5 &&
-                      std::all_of(number.begin(), number.end(),
-                                  [](char c) { return c >= '0' && c <= '9'; });
+  const bool digits =
+      !number.empty() && number.size() <= 5 &&
+      std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
   // A path with a slash is a file, whatever its end is.
   if (!digits || rest.find('/') != std::string::npos) {
     if (http || text.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("\"", text, "\" is neither a port, as 9400, nor ADDRESS:PORT, as "
+          absl::StrCat("\"", text,
+                       "\" is neither a port, as 9400, nor ADDRESS:PORT, as "
                        "127.0.0.1:9400, nor a file of --metrics_file"));
     }
     source.file = text;
@@ -326,7 +338,8 @@ TopState TopStateOf(const MetricFamilies& metrics) {
   const MetricFamilies none;
   const Numbers n(none, metrics, 0);
   for (const std::string& name : n.ValuesOf("hotrow_run_state", "state")) {
-    if (n.Now("hotrow_run_state", {{"state", name}}) == 1) state.name = ForTerminal(name, kNameColumns);
+    if (n.Now("hotrow_run_state", {{"state", name}}) == 1)
+      state.name = ForTerminal(name, kNameColumns);
   }
   state.unix_seconds = n.Now("hotrow_metrics_timestamp_seconds");
   state.start_seconds = n.Now("hotrow_run_start_timestamp_seconds");

@@ -48,7 +48,7 @@ class RowInflow {
   // Until what is enqueued is done. An error was or will be reported by a call with a status.
   void WaitForDevice() const { stream_.Wait().IgnoreError(); }
 
-  TierCounts counts() const { return counts_.Get(); }     // of the store
+  TierCounts counts() const { return counts_.Get(); }    // of the store
   const TableMisses& misses() const { return misses_; }  // likewise
   int64_t rows_read() const { return rows_read_.load(std::memory_order_relaxed); }
 

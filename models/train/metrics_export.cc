@@ -24,9 +24,9 @@ absl::StatusOr<std::unique_ptr<MetricsExport>> MetricsExport::Start(
   if (!options.file.empty()) {
     const absl::Status written = exported->Write("# The run has not begun.\n");
     if (!written.ok()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "--metrics_file=", options.file, ": ", std::string(written.message()),
-          "; give a file in a directory that exists and that you may write to"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("--metrics_file=", options.file, ": ", std::string(written.message()),
+                       "; give a file in a directory that exists and that you may write to"));
     }
   }
   if (options.port >= 0) {
@@ -34,16 +34,15 @@ absl::StatusOr<std::unique_ptr<MetricsExport>> MetricsExport::Start(
         {.address = options.address, .port = options.port, .content_type = kExpositionContentType},
         [raw = exported.get()] { return raw->text(); });
     if (!server.ok()) {
-      return absl::Status(server.status().code(),
-                          absl::StrCat("--metrics_port=", options.port, ", --metrics_address=",
-                                       options.address, ": ",
-                                       std::string(server.status().message())));
+      return absl::Status(
+          server.status().code(),
+          absl::StrCat("--metrics_port=", options.port, ", --metrics_address=", options.address,
+                       ": ", std::string(server.status().message())));
     }
     exported->server_ = *std::move(server);
   }
-  HOTROW_ASSIGN_OR_RETURN(
-      exported->thread_,
-      StartThread("the metrics of a run", [raw = exported.get()] { raw->Run(); }));
+  HOTROW_ASSIGN_OR_RETURN(exported->thread_, StartThread("the metrics of a run",
+                                                         [raw = exported.get()] { raw->Run(); }));
   return exported;
 }
 

@@ -22,7 +22,7 @@ struct MetricsExportOptions {
   int32_t port = -1;                  // -1: none; 0: any free one
   std::string address = "127.0.0.1";  // to listen at
   double every_seconds = 1;           // between publications
-  Env* env = nullptr;                 // of the file; not owned, outlives the export; null: the real one
+  Env* env = nullptr;  // of the file; not owned, outlives the export; null: the real one
 };
 
 // MetricsExport takes the numbers of a run to a file and a port, beside the run.
@@ -33,8 +33,8 @@ struct MetricsExportOptions {
 //          beside it is ours.
 // Threads: due, Publish and Close are the run's. Rendering, writing and serving are two threads'
 //          own. Publish waits for none of them: it holds a lock that they hold only to move a
-//          pointer, and numbers that are not written yet when newer ones come are dropped. A disk or
-//          a client that hangs holds up Close at most: of the disk one write.
+//          pointer, and numbers that are not written yet when newer ones come are dropped. A disk
+//          that hangs holds up Close, a client nothing.
 // Memory:  three sets of numbers and their texts, and what TextServer says.
 // Errors:  of Start: InvalidArgument and FailedPrecondition (the port cannot be had, the file not
 //          written; names it and the remedy). Later the first error of the file is kept for Close,

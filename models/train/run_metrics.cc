@@ -21,8 +21,7 @@ void Put(ExpositionWriter* out, const char* name, MetricKind kind, const char* h
   out->Family(name, kind, help);
   out->Sample(value);
 }
-void Put(ExpositionWriter* out, const char* name, MetricKind kind, const char* help,
-         double value) {
+void Put(ExpositionWriter* out, const char* name, MetricKind kind, const char* help, double value) {
   out->Family(name, kind, help);
   out->Sample({}, value);
 }

@@ -16,9 +16,9 @@ namespace hotrow {
 
 // What a run is doing.
 enum class RunState { kStarting, kTraining, kEvaluating, kSaving, kFinished, kFailed };
-inline constexpr std::array kRunStates = {RunState::kStarting, RunState::kTraining,
+inline constexpr std::array kRunStates = {RunState::kStarting,   RunState::kTraining,
                                           RunState::kEvaluating, RunState::kSaving,
-                                          RunState::kFinished, RunState::kFailed};
+                                          RunState::kFinished,   RunState::kFailed};
 std::string_view RunStateName(RunState state);  // "training"
 
 // Times in buckets with fixed bounds, from 0.1 ms to 10 s, as a histogram of Prometheus has them.

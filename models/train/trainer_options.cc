@@ -90,9 +90,9 @@ absl::Status TrainerOptions::Validate() const {
     if (disk_bytes < 1) return AtLeastOne("disk_bytes", disk_bytes);
   }
   if (metrics_port + (communicator == nullptr ? 0 : communicator->world_size() - 1) > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--metrics_port=", metrics_port, " + the number of the last rank is above "
-                     "65535; give a smaller one"));
+    return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", metrics_port,
+                                                   " + the number of the last rank is above "
+                                                   "65535; give a smaller one"));
   }
   if (!(metrics_every > 0)) {
     return absl::InvalidArgumentError(

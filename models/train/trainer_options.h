@@ -113,8 +113,8 @@ struct TrainerOptions {
 
   // Numbers to watch (docs/metrics.md), of each rank. Their texts are made and given out beside the
   // run, which waits for none of it. None of it changes a bit.
-  std::string metrics_file;    // empty: none; see MetricsFilePath
-  int32_t metrics_port = -1;   // -1: none; 0: any free one; several ranks: that of rank 0
+  std::string metrics_file;   // empty: none; see MetricsFilePath
+  int32_t metrics_port = -1;  // -1: none; 0: any free one; several ranks: that of rank 0
   std::string metrics_address = "127.0.0.1";
   double metrics_every = 1;          // seconds
   int64_t disk_endurance_bytes = 0;  // that the store's disk is made for; 0: not known

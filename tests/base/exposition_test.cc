@@ -143,9 +143,9 @@ TEST(ExpositionTest, WhatIsWrongIsNamedWithItsLine) {
       {"x 1\n# TYPE x gauge\n", "after a sample"},
       {"# TYPE x apple\n", "unknown TYPE"}};
   for (const auto& [text, what] : cases) {
-    EXPECT_THAT(ParseExposition("ok 1\n" + text),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("line "), HasSubstr(what))))
+    EXPECT_THAT(
+        ParseExposition("ok 1\n" + text),
+        StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("line "), HasSubstr(what))))
         << text;
   }
   EXPECT_THAT(ParseExposition("ok 1\nx one\n"),

@@ -11,30 +11,19 @@
 #include "base/exposition.h"
 #include "tests/embedding/trainer.h"
 #include "tests/embedding/training.h"
+#include "tests/support/metrics_text.h"
 
 namespace hotrow {
 namespace {
 
 using test::Options;
 using test::Table;
+using test::Value;
 
 MetricFamilies Parsed(const EmbeddingStats& stats) {
   auto families = ParseExposition(MetricsText(stats));
   HOTROW_EXPECT_OK(families);
   return families.ok() ? *families : MetricFamilies();
-}
-
-// Of one family, the value of the sample with these labels.
-double Value(const MetricFamilies& families, const std::string& name,
-             const std::map<std::string, std::string>& labels = {}) {
-  const auto family = families.find(name);
-  if (family != families.end()) {
-    for (const MetricSample& sample : family->second.samples) {
-      if (sample.labels == labels) return sample.value;
-    }
-  }
-  ADD_FAILURE() << name << " has no such sample";
-  return -1;
 }
 
 // Counts that are all different.
@@ -87,8 +76,8 @@ TEST(CollectionMetricsTest, EachCountIsThere) {
   };
   of_tier(0, {"lookups", "lookup_hits", "unique_keys", "unique_hits", "budget_bytes", "used_bytes",
               "peak_bytes", "evictions", "dirty_writebacks"});
-  of_tier(1, {"unique_keys", "unique_hits", "budget_bytes", "used_bytes", "peak_bytes",
-              "evictions", "dirty_writebacks"});
+  of_tier(1, {"unique_keys", "unique_hits", "budget_bytes", "used_bytes", "peak_bytes", "evictions",
+              "dirty_writebacks"});
   std::set<std::string> all;
   for (const auto& field : TierStatsFields()) all.insert(field.name);
   all.erase("evictions");
@@ -139,8 +128,8 @@ TEST(CollectionMetricsTest, ACollectionThatHasDoneNothingHasZerosAndNoRatioOfThe
 TEST(CollectionMetricsTest, TablesCountTheirOwnLookups) {
   for (const int64_t cache_bytes : {int64_t{0}, 4 * test::kMiB}) {
     SCOPED_TRACE(cache_bytes);
-    EmbeddingCollectionOptions options = Options({Table("a", 4, {"f0", "f1"}), Table("b", 4, {"f2"}),
-                                                  Table("c", 24, {"f3"})});
+    EmbeddingCollectionOptions options =
+        Options({Table("a", 4, {"f0", "f1"}), Table("b", 4, {"f2"}), Table("c", 24, {"f3"})});
     options.cache.bytes = cache_bytes;
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, EmbeddingCollection::Create(options, {}));
     // One sample; f0: 1 1, f1: 2, f2: 1, f3: none.

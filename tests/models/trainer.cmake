@@ -5,6 +5,8 @@ hotrow_add_test(
           checkpoint_schedule_test.cc
           flag_set_test.cc
           run_header_test.cc
+          run_metrics_test.cc
+          run_watch_test.cc
           sample_feed_test.cc
           trainer_tasks_test.cc
           trainer_test.cc
