@@ -20,24 +20,59 @@ constexpr int kNameColumns = 24;
 
 using Labels = std::map<std::string, std::string>;
 
-// Reads numbers of two moments by name and labels. Labels that are not asked for may have any
-// value.
+// The samples of one moment by name and labels. The label `rank`, which all have or none, counts
+// for nothing.
+class Samples {
+ public:
+  explicit Samples(const MetricFamilies& families) {
+    for (const auto& [name, family] : families) {
+      for (const MetricSample& sample : family.samples) {
+        // What is not finite is shown as 0: it can be neither compared nor subtracted.
+        const double value = std::isfinite(sample.value) ? sample.value : 0;
+        first_.emplace(sample.name, value);
+        by_labels_.emplace(KeyOf(sample.name, sample.labels), value);
+      }
+    }
+  }
+
+  // Without labels: the first of the name. 0: there is none.
+  double Find(const std::string& name, const Labels& labels) const {
+    const auto& in = labels.empty() ? first_ : by_labels_;
+    const auto at = in.find(labels.empty() ? name : KeyOf(name, labels));
+    return at == in.end() ? 0 : at->second;
+  }
+
+ private:
+  // A name and labels have no byte 0xff, which no UTF-8 has.
+  static std::string KeyOf(const std::string& name, const Labels& labels) {
+    std::string key = name;
+    for (const auto& [label, value] : labels) {
+      if (label != "rank") absl::StrAppend(&key, "\xff", label, "\xff", value);
+    }
+    return key;
+  }
+
+  std::map<std::string, double> first_;
+  std::map<std::string, double> by_labels_;
+};
+
+// Reads numbers of two moments.
 class Numbers {
  public:
   Numbers(const MetricFamilies& before, const MetricFamilies& now, double seconds)
-      : before_(before), now_(now), seconds_(seconds) {}
+      : now_(now), before_samples_(before), now_samples_(now), seconds_(seconds) {}
 
   bool Has(const std::string& name) const {
     const auto family = now_.find(name);
     return family != now_.end() && !family->second.samples.empty();
   }
   double Now(const std::string& name, const Labels& labels = {}) const {
-    return Find(now_, name, labels);
+    return now_samples_.Find(name, labels);
   }
   // How much a counter has grown. A counter that is smaller now is that of another process, from 0.
   double Growth(const std::string& name, const Labels& labels = {}) const {
-    const double now = Find(now_, name, labels);
-    const double before = Find(before_, name, labels);
+    const double now = now_samples_.Find(name, labels);
+    const double before = before_samples_.Find(name, labels);
     return now >= before ? now - before : now;
   }
   double Rate(const std::string& name, const Labels& labels = {}) const {
@@ -78,28 +113,9 @@ class Numbers {
   }
 
  private:
-  static double Find(const MetricFamilies& in, const std::string& name, const Labels& labels) {
-    auto family = in.find(name);
-    if (family == in.end()) {
-      // A part of a histogram.
-      const size_t end = name.find_last_of('_');
-      if (end == std::string::npos) return 0;
-      family = in.find(name.substr(0, end));
-      if (family == in.end()) return 0;
-    }
-    for (const MetricSample& sample : family->second.samples) {
-      if (sample.name != name) continue;
-      const bool fits = std::all_of(labels.begin(), labels.end(), [&](const auto& label) {
-        const auto at = sample.labels.find(label.first);
-        return at != sample.labels.end() && at->second == label.second;
-      });
-      if (fits) return sample.value;
-    }
-    return 0;
-  }
-
-  const MetricFamilies& before_;
   const MetricFamilies& now_;
+  const Samples before_samples_;
+  const Samples now_samples_;
   const double seconds_;
 };
 
@@ -112,7 +128,9 @@ std::string Short(double x) {
   return absl::StrFormat("%.2f G", x / 1e9);
 }
 
-int64_t Whole(double x) { return static_cast<int64_t>(std::llround(std::clamp(x, 0.0, 9e18))); }
+int64_t Whole(double x) {
+  return x > 0 ? static_cast<int64_t>(std::llround(std::min(x, 9e18))) : 0;
+}
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 std::string Bytes(double x) { return FormatBytes(Whole(x)); }
 std::string Millis(double seconds) { return absl::StrFormat("%.3g ms", 1e3 * seconds); }

@@ -90,7 +90,9 @@ absl::Status MetricsExport::Write(const std::string& text) {
     HOTROW_RETURN_IF_ERROR(WriteFull(*file, 0, std::as_bytes(std::span(text))));
     HOTROW_RETURN_IF_ERROR(file->Close());
   }
-  return env_.Rename(temporary, options_.file);
+  const absl::Status renamed = env_.Rename(temporary, options_.file);
+  if (!renamed.ok()) env_.Remove(temporary).IgnoreError();
+  return renamed;
 }
 
 absl::Status MetricsExport::Close() {

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/env.h"
 #include "base/text_server.h"
+#include "base/trace.h"
 #include "models/train/run_metrics.h"
 
 namespace hotrow {

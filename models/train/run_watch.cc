@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/matrix_view.h"
 #include "base/status_macros.h"
 #include "comm/communicator.h"
+#include "embedding/embedding_step.h"
 #include "models/train/report.h"
 #include "models/train/run_watch_impl.h"
 
@@ -20,6 +22,12 @@ double UnixSeconds() {
 
 bool AllFinite(std::span<const float> numbers) {
   return std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); });
+}
+bool AllFinite(const MatrixView<const float>& view) {
+  for (int64_t row = 0; row < view.rows; ++row) {
+    if (!AllFinite(view.Row(row))) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -60,23 +68,24 @@ void RunWatch::Attach(RunParts* parts) {
 
 // Of one step a second or so. A number that is not finite stays in its row or parameter, and ends
 // the run when it is next used.
-void RunWatch::CheckGradients(int64_t batch_size) {
+void RunWatch::CheckGradients() {
   if (ctx_.device != Device::kCpu) return;
-  const auto width = static_cast<size_t>(parts_->tables().pooled_dim());
-  const std::span<const float> of_rows(parts_->step_parts().buffers.embedding_gradient(),
-                                       static_cast<size_t>(batch_size) * width);
+  const EmbeddingGradient of_rows = parts_->step_parts().buffers.gradient();
+  const bool finite =
+      AllFinite(of_rows.pooled) &&
+      std::all_of(of_rows.unpooled.begin(), of_rows.unpooled.end(),
+                  [](const MatrixView<const float>& view) { return AllFinite(view); }) &&
+      AllFinite(parts_->model().gradients());
   ++numbers_.gradient_checks;
-  if (!AllFinite(of_rows) || !AllFinite(parts_->model().gradients())) {
-    ++numbers_.non_finite_gradients;
-  }
+  if (!finite) ++numbers_.non_finite_gradients;
 }
 
-void RunWatch::StepMade(int64_t nanos, int64_t batch_size, const Moment& moment) {
+void RunWatch::StepMade(int64_t nanos, const Moment& moment) {
   if (!on()) return;
   numbers_.step_times.Add(nanos);
   if (!export_->due() && numbers_.state == RunState::kTraining) return;
   numbers_.last_step_unix_seconds = UnixSeconds();
-  CheckGradients(batch_size);
+  CheckGradients();
   Publish(RunState::kTraining, moment);
 }
 

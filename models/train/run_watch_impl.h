@@ -39,9 +39,9 @@ class RunWatch {
   // The parts of the run, once they are open; they outlive this.
   void Attach(RunParts* parts);
 
-  // After a training step that took so long, with so many samples of this rank: publishes what is
-  // due. Its gradients are still where the step left them.
-  void StepMade(int64_t nanos, int64_t batch_size, const Moment& moment);
+  // After a training step that took so long: publishes what is due. Its gradients are still where
+  // the step left them.
+  void StepMade(int64_t nanos, const Moment& moment);
   // The run begins to do something else than training.
   void Publish(RunState state, const Moment& moment);
   // The run has failed: what was published last, and that.
@@ -54,7 +54,8 @@ class RunWatch {
 
  private:
   bool on() const { return export_ != nullptr; }
-  void CheckGradients(int64_t batch_size);
+  // Those of the step that was made last.
+  void CheckGradients();
 
   const TrainerOptions& options_;
   const ExecContext ctx_;

@@ -346,7 +346,7 @@ absl::Status Trainer::TrainOne() {
     const int64_t nanos = NowNanos() - begin;
     train_ns_ += nanos;
     step_times_.Add(nanos);
-    watch_.StepMade(nanos, now.item->batch.batch_size, Moment());
+    watch_.StepMade(nanos, Moment());
     const int64_t every = options_.validation_freq_within_epoch;
     at_.validation_due = every > 0 && at_.steps_in_last_epoch % every == 0;
     ShowProgress();

@@ -9,6 +9,7 @@
 
 #include "base/philox.h"
 #include "models/saving/saved_model.h"
+#include "models/train/run_metrics.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/models/file_builders.h"
 #include "tests/models/model_fuzz_targets.h"
@@ -151,6 +152,14 @@ TEST(FuzzCorpusTest, VocabularyFile) {
   RunAll("vocabularyfile", fuzz::VocabularyFile, fuzz::VocabularyFileCorpus());
 }
 TEST(FuzzCorpusTest, PlanText) { RunAll("plantext", fuzz::PlanText, fuzz::PlanTextCorpus()); }
+
+TEST(FuzzCorpusTest, MetricsText) {
+  RunAll("metricstext", fuzz::MetricsText,
+         {"", "\n", "# TYPE", "x{", "x{a=\"\\", "x NaN\n", AllMetricsText(),
+          "hotrow_lookups_total 1e308\nhotrow_table_lookups_total{table=\"\x1b[2J\"} +Inf\n"
+          "hotrow_table_lookups_total{table=\"\xc2\x9b\"} -1e308\n"
+          "hotrow_stage_seconds_total{stage=\"\xff\"} NaN\nhotrow_metrics_timestamp_seconds -1\n"});
+}
 
 TEST(FuzzCorpusTest, SsdChunk) { RunAll("ssdchunk", fuzz::SsdChunk, fuzz::SsdChunkCorpus()); }
 TEST(FuzzCorpusTest, SsdFooter) { RunAll("ssdfooter", fuzz::SsdFooter, fuzz::SsdFooterCorpus()); }

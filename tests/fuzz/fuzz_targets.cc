@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/exposition.h"
 #include "base/status_macros.h"
 #include "models/data/byte_stream.h"
 #include "models/data/npy.h"
@@ -17,6 +18,7 @@
 #include "models/data/table_schema.h"
 #include "models/data/table_source.h"
 #include "models/data/zip_archive.h"
+#include "tools/top_screen.h"
 
 namespace hotrow::fuzz {
 namespace {
@@ -177,6 +179,14 @@ void TableSchema(const uint8_t* data, size_t size) {
   }
   const DataSchema data_schema = DataSchemaOf(*schema);
   HOTROW_CHECK(data_schema.num_dense + data_schema.features.size() > 0);
+}
+
+void MetricsText(const uint8_t* data, size_t size) {
+  const absl::StatusOr<MetricFamilies> families = ParseExposition(Text(data, size));
+  if (!families.ok()) return;
+  for (const char c : TopScreen({}, *families, TopStateOf(*families).unix_seconds, 20)) {
+    HOTROW_CHECK(c == '\n' || static_cast<unsigned char>(c) >= 0x20);
+  }
 }
 
 }  // namespace hotrow::fuzz

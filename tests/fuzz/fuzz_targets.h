@@ -28,6 +28,9 @@ void VocabularyFile(const uint8_t* data, size_t size);
 // What `hotrow plan` reads, tests/tools/plan_fuzz_targets.h. First byte: a curve, hardware, a spec.
 void PlanText(const uint8_t* data, size_t size);
 
+// What `hotrow top` reads: a text of metrics, and the screen of it.
+void MetricsText(const uint8_t* data, size_t size);
+
 // The files of an SsdStore, tests/store/ssd_fuzz_targets.h. First byte odd: the checksums are made
 // right before the bytes are read.
 void SsdChunk(const uint8_t* data, size_t size);       // records, and the footer at their end
