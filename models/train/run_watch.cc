@@ -55,8 +55,7 @@ absl::Status RunWatch::Start() {
                                                          .address = options_.metrics_address,
                                                          .every_seconds = options_.metrics_every,
                                                          .env = options_.env}));
-  numbers_.start_unix_seconds = numbers_.unix_seconds = UnixSeconds();
-  export_->Publish(numbers_);
+  numbers_.start_unix_seconds = UnixSeconds();
   return absl::OkStatus();
 }
 
@@ -64,6 +63,10 @@ void RunWatch::Attach(RunParts* parts) {
   parts_ = parts;
   numbers_.model = std::string(parts->model().name());
   numbers_.has_checkpoints = parts->checkpoints().enabled();
+  if (!on()) return;
+  numbers_.unix_seconds = UnixSeconds();
+  numbers_.tables = parts->tables().Stats();
+  export_->Publish(numbers_);
 }
 
 // Of one step a second or so. A number that is not finite stays in its row or parameter, and ends

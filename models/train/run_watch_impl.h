@@ -36,7 +36,7 @@ class RunWatch {
 
   // First, before anything costs time: a port that is taken is refused here.
   absl::Status Start();
-  // The parts of the run, once they are open; they outlive this.
+  // The parts of the run, once they are open; they outlive this. The first numbers.
   void Attach(RunParts* parts);
 
   // After a training step that took so long: publishes what is due. Its gradients are still where
