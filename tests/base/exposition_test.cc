@@ -152,8 +152,6 @@ TEST(ExpositionTest, WhatIsWrongIsNamedWithItsLine) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("line 2")));
 }
 
-using ExpositionDeathTest = ::testing::Test;
-
 TEST(ExpositionDeathTest, NamesThatBreakTheConventionAreBugs) {
   const auto family = [](const char* name, MetricKind kind) {
     ExpositionWriter writer;
