@@ -165,8 +165,9 @@ class TextServer::Loop {
     std::string request;
     std::string head;  // of the answer; empty: there is none yet
     std::shared_ptr<const std::string> body;
-    size_t sent = 0;    // of both
-    bool done = false;  // all was sent: what is left is the other side's end
+    size_t sent = 0;      // of both
+    int64_t drained = 0;  // bytes that came after the request
+    bool done = false;    // all was sent: what is left is the other side's end
     bool closed = false;
   };
 
@@ -242,7 +243,11 @@ void TextServer::Loop::Read(Client* client) {
     client->closed = true;
     return;
   }
-  if (!client->head.empty()) return;  // it is still talking, to nobody
+  if (!client->head.empty()) {  // it is still talking, to nobody
+    client->drained += n;
+    if (client->drained > kDrainBytesMax) client->closed = true;
+    return;
+  }
   client->request.append(bytes.data(), static_cast<size_t>(n));
   if (HasEnd(client->request) || std::ssize(client->request) > kRequestBytesMax) Answer(client);
 }

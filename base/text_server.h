@@ -35,7 +35,8 @@ struct TextServerOptions {
 // Memory:  kClientsMax connections with kRequestBytesMax bytes each, and the texts that are on
 //          their way. A client has options.deadline_ms for all it does, and one that comes while
 //          all places are taken gets the place of the one that is there longest. So whoever opens
-//          connections and says nothing delays others by as little as it delays itself.
+//          connections and says nothing delays others by as little as it delays itself. One that
+//          goes on talking after its request is cut off after kDrainBytesMax bytes.
 // Errors:  of Start: InvalidArgument (an option), FailedPrecondition (the port is taken or not ours
 //          to take, or the machine has no such address; names both and the remedy), Unavailable (no
 //          thread). Later none: a client that fails is one fewer.
@@ -43,6 +44,7 @@ class TextServer {
  public:
   static constexpr int kClientsMax = 16;
   static constexpr int64_t kRequestBytesMax = 8 << 10;
+  static constexpr int64_t kDrainBytesMax = 64 << 10;
 
   // text: is called on the server's thread for each request and must not wait; null: 503.
   static absl::StatusOr<std::unique_ptr<TextServer>> Start(

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/env.h"
 #include "base/exposition.h"
 #include "base/read_file.h"
@@ -41,6 +42,19 @@ absl::StatusOr<MetricFamilies> Fetch(const TopSource& source) {
       source.file, ": is no file of metrics: ", std::string(families.status().message())));
 }
 
+// What is to be said of numbers that are old: a step takes long, or the process is gone and has
+// left its file. Empty: they are new, or the run is over, or they do not tell the time.
+std::string AgeText(const TopState& state) {
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double age = now - state.unix_seconds;
+  if (state.over() || state.unix_seconds == 0 || age < kStaleSeconds) return std::string();
+  return absl::StrFormat(
+      "\n  NUMBERS OF %.0f s AGO: a step, an evaluation or --metrics_every is long, or the run is "
+      "gone\n",
+      age);
+}
+
 // How far apart two states are, by their own clock where they tell the time.
 double SecondsBetween(const TopState& before, const TopState& now, double waited) {
   const double told = now.unix_seconds - before.unix_seconds;
@@ -61,7 +75,7 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   HOTROW_ASSIGN_OR_RETURN(const TopSource source, ParseTopSource(operands[0]));
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
 
-  MetricFamilies before;  // none: rates are those since the run began
+  MetricFamilies before;  // none: rates are those since the process began
   TopState before_state;
   int64_t before_ns = 0;
   for (int64_t screen = 1;; ++screen) {
@@ -75,8 +89,9 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
     const double waited = 1e-9 * static_cast<double>(NowNanos() - before_ns);
     const double seconds = screen == 1 ? state.unix_seconds - state.start_seconds
                                        : SecondsBetween(before_state, state, waited);
-    std::printf("%s%s%s", terminal ? kClearScreen : "",
-                TopScreen(before, *now, seconds, tables).c_str(), terminal ? "" : "\n");
+    std::printf("%s%s%s%s", terminal ? kClearScreen : "",
+                TopScreen(before, *now, seconds, tables).c_str(), AgeText(state).c_str(),
+                terminal ? "" : "\n");
     std::fflush(stdout);
     if (screen == count || state.over()) return kExitGood;
     // Numbers that have not changed since the last screen say nothing of the time between.

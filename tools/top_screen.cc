@@ -188,8 +188,17 @@ void AppendRun(const MetricFamilies& metrics, const Numbers& n, std::string* out
     absl::StrAppendFormat(out, ", validation AUC %.4f", n.Now("hotrow_validation_auc_ratio"));
   }
   const double steps = n.Growth("hotrow_step_seconds_count");
-  absl::StrAppendFormat(out, "\n  %s samples/s, %s steps/s", Short(n.Rate("hotrow_samples_total")),
-                        Short(n.Rate("hotrow_steps_total")));
+  double samples_rate = n.Rate("hotrow_samples_total");
+  double steps_rate = n.Rate("hotrow_steps_total");
+  if (metrics.contains("hotrow_step_seconds")) {
+    // Of this process alone: the totals go on where a checkpoint ended, so their growth from
+    // nothing would be that of the processes before, too.
+    steps_rate = n.Rate("hotrow_step_seconds_count");
+    const double all = n.Growth("hotrow_steps_total");
+    samples_rate = all > 0 ? steps_rate * n.Growth("hotrow_samples_total") / all : 0;
+  }
+  absl::StrAppendFormat(out, "\n  %s samples/s, %s steps/s", Short(samples_rate),
+                        Short(steps_rate));
   if (steps > 0) {
     absl::StrAppendFormat(out, ", %s a step", Millis(n.Growth("hotrow_step_seconds_sum") / steps));
     if (const double most = n.Quantile("hotrow_step_seconds", 0.99);

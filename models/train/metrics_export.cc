@@ -84,15 +84,17 @@ void MetricsExport::Run() {
 
 absl::Status MetricsExport::Write(const std::string& text) {
   const std::string temporary = absl::StrCat(options_.file, ".tmp");
-  {
+  const auto write = [&]() -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
                             env_.Open(temporary, OpenMode::kTruncate));
     HOTROW_RETURN_IF_ERROR(WriteFull(*file, 0, std::as_bytes(std::span(text))));
-    HOTROW_RETURN_IF_ERROR(file->Close());
-  }
-  const absl::Status renamed = env_.Rename(temporary, options_.file);
-  if (!renamed.ok()) env_.Remove(temporary).IgnoreError();
-  return renamed;
+    return file->Close();
+  };
+  absl::Status status = write();
+  if (status.ok()) status = env_.Rename(temporary, options_.file);
+  // On a full disk it would take what room there is.
+  if (!status.ok()) env_.Remove(temporary).IgnoreError();
+  return status;
 }
 
 absl::Status MetricsExport::Close() {

@@ -1,7 +1,9 @@
 #include "models/train/non_finite_impl.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -117,6 +119,32 @@ std::string FindNonFinite(const StepParts& parts, const CtrBatch& batch) {
   }
   return "rows, dense features and parameters are finite: a layer overflowed; look for dense "
          "features of very different scales";
+}
+
+bool AllFinite(std::span<const float> numbers) {
+  // A block at a time without a branch inside, which compilers turn into vectors.
+  constexpr size_t kBlock = 64;
+  constexpr uint32_t kAllButSign = 0x7fffffff;
+  constexpr uint32_t kInfinity = 0x7f800000;
+  while (numbers.size() >= kBlock) {
+    uint32_t largest = 0;
+    for (size_t i = 0; i < kBlock; ++i) {
+      largest = std::max(largest, std::bit_cast<uint32_t>(numbers[i]) & kAllButSign);
+    }
+    if (largest >= kInfinity) return false;
+    numbers = numbers.subspan(kBlock);
+  }
+  return FirstNonFinite(numbers) < 0;
+}
+
+bool AllFinite(const MatrixView<const float>& view) {
+  if (view.stride == view.cols) {
+    return AllFinite(std::span(view.data, static_cast<size_t>(view.rows * view.cols)));
+  }
+  for (int64_t row = 0; row < view.rows; ++row) {
+    if (!AllFinite(view.Row(row))) return false;
+  }
+  return true;
 }
 
 }  // namespace hotrow

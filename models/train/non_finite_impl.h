@@ -1,8 +1,10 @@
 #ifndef HOTROW_MODELS_TRAIN_NON_FINITE_IMPL_H_
 #define HOTROW_MODELS_TRAIN_NON_FINITE_IMPL_H_
 
+#include <span>
 #include <string>
 
+#include "base/matrix_view.h"
 #include "models/data/ctr_batch.h"
 #include "models/train/train_step_impl.h"
 
@@ -16,6 +18,10 @@ namespace hotrow {
 // With several ranks each looks at its own slice and at none of the others' rows. On a GPU, whose
 // memory the host does not read, it looks at the data only.
 std::string FindNonFinite(const StepParts& parts, const CtrBatch& batch);
+
+// Whether no number is infinite or NaN, at the speed of memory: for the thread that trains.
+bool AllFinite(std::span<const float> numbers);
+bool AllFinite(const MatrixView<const float>& view);
 
 }  // namespace hotrow
 

@@ -31,8 +31,8 @@ Settings BitSettings(const TrainerOptions& options);
 // (DataSource::Identity).
 //
 // Each rank may have its own budgets, store_path, cache_policy, prefetch_depth and threads, which
-// change no bit and no collective call; `out`, stop_signal and where its numbers go; and names of directories and files
-// to write, as long as all ranks give them or none does.
+// change no bit and no collective call; `out`, stop_signal and where its numbers go; and names of
+// directories and files to write, as long as all ranks give them or none does.
 //
 // Errors: those of reading the data's files.
 absl::StatusOr<NamedValues> RankSettings(const TrainerOptions& options, const DataSource& data);

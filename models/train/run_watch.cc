@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <span>
 #include <string>
 #include <utility>
 
@@ -10,6 +8,7 @@
 #include "base/status_macros.h"
 #include "comm/communicator.h"
 #include "embedding/embedding_step.h"
+#include "models/train/non_finite_impl.h"
 #include "models/train/report.h"
 #include "models/train/run_watch_impl.h"
 
@@ -18,16 +17,6 @@ namespace {
 
 double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-bool AllFinite(std::span<const float> numbers) {
-  return std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); });
-}
-bool AllFinite(const MatrixView<const float>& view) {
-  for (int64_t row = 0; row < view.rows; ++row) {
-    if (!AllFinite(view.Row(row))) return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -113,12 +102,10 @@ void RunWatch::Publish(RunState state, const Moment& moment) {
   export_->Publish(numbers_);
 }
 
-void RunWatch::Failed(const absl::Status& why) {
+void RunWatch::Failed() {
   if (!on()) return;
   numbers_.state = RunState::kFailed;
   numbers_.unix_seconds = UnixSeconds();
-  // The error of DivergedError.
-  numbers_.divergences = absl::IsOutOfRange(why) ? 1 : 0;
   export_->Publish(numbers_);
 }
 

@@ -44,8 +44,10 @@ class RunWatch {
   void StepMade(int64_t nanos, const Moment& moment);
   // The run begins to do something else than training.
   void Publish(RunState state, const Moment& moment);
+  // A number was not finite, which ends the run.
+  void Diverged() { numbers_.divergences = 1; }
   // The run has failed: what was published last, and that.
-  void Failed(const absl::Status& why);
+  void Failed();
   // Nothing may follow. The first error of the file, if there was one.
   absl::Status Close();
 

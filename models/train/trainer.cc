@@ -57,8 +57,8 @@ class Trainer {
     watch_.Publish(RunState::kFinished, Moment());
     return run_.tables().Close();
   }
-  // status: of the run.
-  void EndWatch(const absl::Status& status);
+  // ok: whether the run has come to its end.
+  void EndWatch(bool ok);
 
  private:
   bool quiet() const { return options_.out == nullptr; }
@@ -76,6 +76,7 @@ class Trainer {
   absl::Status Train();
   absl::Status TrainOne();
   absl::Status Step(BatchInFlight* now);
+  absl::StatusOr<Evaluation> Evaluate(Split split, Progress* progress);
   absl::Status Validate(int64_t epoch);
   double DecidingAuc(const Evaluation& evaluation) const;
   absl::Status Test();
@@ -195,7 +196,10 @@ absl::Status Trainer::Step(BatchInFlight* now) {
       .number = static_cast<uint32_t>(at_.first_step + at_.steps + 1),
       .learning_rate_factor =
           static_cast<float>(ScheduleFactor(options_.schedule, at_.steps + 1) * policy_.factor())};
-  HOTROW_ASSIGN_OR_RETURN(const double loss, RunStep(run_.step_parts(), ctx_, place, now));
+  const absl::StatusOr<double> made = RunStep(run_.step_parts(), ctx_, place, now);
+  // Only here and in an evaluation does the code mean that: a reader of data has it, too.
+  if (absl::IsOutOfRange(made.status())) watch_.Diverged();
+  HOTROW_ASSIGN_OR_RETURN(const double loss, made);
   learning_rate_factor_ = place.learning_rate_factor;
   if (AccessRecorder* const recorder = run_.recorder()) {
     const absl::Status recorded = recorder->EndStep(run_.tables().steps(), batch_size);
@@ -215,12 +219,18 @@ absl::Status Trainer::Step(BatchInFlight* now) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<Evaluation> Trainer::Evaluate(Split split, Progress* progress) {
+  absl::StatusOr<Evaluation> evaluation = evaluator_->Evaluate(split, at_.steps + 1, progress);
+  if (absl::IsOutOfRange(evaluation.status())) watch_.Diverged();
+  return evaluation;
+}
+
 absl::Status Trainer::Validate(int64_t epoch) {
   watch_.Publish(RunState::kEvaluating, Moment());
   const MlLogger::Metadata epoch_num = {{"epoch_num", EpochsSoFar()}};
   if (mllog()) mllog_.Start("eval_start", epoch_num);
   HOTROW_ASSIGN_OR_RETURN(const Evaluation evaluation,
-                          evaluator_->Evaluate(Split::kValid, at_.steps + 1, /*progress=*/nullptr));
+                          Evaluate(Split::kValid, /*progress=*/nullptr));
   if (!evaluation.complete) return absl::OkStatus();
   const int64_t validated_before = at_.validated_step;
   at_.validation_due = false;
@@ -244,8 +254,7 @@ absl::Status Trainer::Validate(int64_t epoch) {
     at_.valid = evaluation.metrics;
     at_.valid_tasks = evaluation.tasks;
   } else if (verdict.better) {
-    HOTROW_ASSIGN_OR_RETURN(const Evaluation test, evaluator_->Evaluate(Split::kTest, at_.steps + 1,
-                                                                        /*progress=*/nullptr));
+    HOTROW_ASSIGN_OR_RETURN(const Evaluation test, Evaluate(Split::kTest, /*progress=*/nullptr));
     if (!test.complete) {
       // A signal. As if this validation had not been.
       policy_.set_state(policy_before);
@@ -397,9 +406,8 @@ absl::Status Trainer::Test() {
   watch_.Publish(RunState::kEvaluating, Moment());
   std::optional<Progress> progress;
   if (!quiet()) progress.emplace(options_.out, "test", "samples", schema_.test_samples);
-  HOTROW_ASSIGN_OR_RETURN(
-      const Evaluation test,
-      evaluator_->Evaluate(Split::kTest, at_.steps + 1, progress ? &*progress : nullptr));
+  HOTROW_ASSIGN_OR_RETURN(const Evaluation test,
+                          Evaluate(Split::kTest, progress ? &*progress : nullptr));
   at_.test = test.metrics;
   at_.test_tasks = test.tasks;
   at_.best_auc = test.best_auc;
@@ -499,8 +507,8 @@ absl::StatusOr<TrainReport> Trainer::Report() {
   return report;
 }
 
-void Trainer::EndWatch(const absl::Status& status) {
-  if (!status.ok()) watch_.Failed(status);
+void Trainer::EndWatch(bool ok) {
+  if (!ok) watch_.Failed();
   const absl::Status closed = watch_.Close();
   // A run is worth more than the numbers of it.
   if (closed.ok() || options_.notices == nullptr) return;
@@ -523,12 +531,13 @@ absl::StatusOr<TrainReport> RunTraining(const TrainerOptions& options, DataSourc
     return report;
   };
   absl::StatusOr<TrainReport> report = run();
-  trainer.EndWatch(report.status());
   if (!report.ok()) report = WithFlagNames(report.status());
   // The others wait for this rank and should know why they do so in vain, before it leaves.
   if (!report.ok() && options.communicator != nullptr) {
     options.communicator->Abort(std::string(report.status().message()));
   }
+  // Behind that: a disk that hangs may hold this up.
+  trainer.EndWatch(report.ok());
   return report;
 }
 

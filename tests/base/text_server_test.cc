@@ -61,9 +61,9 @@ class Client {
   Client(const Client&) = delete;
 
   bool connected() const { return connected_; }
-  void Send(const std::string& text) {
-    // The server may have closed: then there is nothing to send to.
-    [[maybe_unused]] const ssize_t sent = ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL);
+  // False: the server has closed, and there is nothing to send to.
+  bool Send(const std::string& text) {
+    return ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL) >= 0;
   }
   // Up to the end of the connection.
   std::string Receive() {
@@ -219,6 +219,18 @@ TEST(TextServerTest, AClientIsLetGoAtItsDeadlineHoweverBusyItLooks) {
   EXPECT_EQ(client.Receive(), "");
   EXPECT_GE(NowNanos() - begin, 49'000'000);
   slowly.join();
+}
+
+TEST(TextServerTest, AClientThatGoesOnTalkingIsCutOff) {
+  const std::unique_ptr<TextServer> server = Serve("text");
+  ASSERT_NE(server, nullptr);
+  Client client(server->port());
+  client.Send("GET /metrics HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(client.Receive(), ::testing::EndsWith("\r\n\r\ntext"));
+  const std::string more(static_cast<size_t>(kMiB), 'x');
+  int sent = 0;
+  while (sent < 64 && client.Send(more)) ++sent;
+  EXPECT_LT(sent, 64);
 }
 
 TEST(TextServerTest, StoppingWaitsForNoClient) {

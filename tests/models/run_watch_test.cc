@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,10 +14,13 @@
 
 #include "base/env.h"
 #include "base/exposition.h"
+#include "base/matrix_view.h"
 #include "base/text_server.h"
 #include "base/trace.h"
+#include "comm/thread_communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/train/non_finite_impl.h"
 #include "models/train/trainer.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/metrics_text.h"
@@ -159,6 +163,100 @@ TEST(RunWatchTest, ATakenPortEndsTheRunBeforeAnythingIsMade) {
                        AllOf(HasSubstr("--metrics_port="), HasSubstr("another process"))));
   HOTROW_ASSERT_OK_AND_ASSIGN(const bool made, PosixEnv().Exists(options.save_dir));
   EXPECT_FALSE(made);
+}
+
+// --- Several ranks
+
+std::vector<absl::Status> RunOnTwoRanks(const TrainerOptions& options) {
+  std::vector<absl::Status> said(2);
+  RunOnThreads(2, {.timeout_seconds = 60}, [&](Communicator& communicator) {
+    TrainerOptions mine = options;
+    mine.communicator = &communicator;
+    absl::Status& status = said[static_cast<size_t>(communicator.rank())];
+    status = test::RunSmall(mine).status();
+    return status;
+  });
+  return said;
+}
+
+TEST(RunWatchRanksTest, EachRankTellsOfItselfAndTheirSumIsTheRun) {
+  const std::string dir = test::TempDir();
+  TrainerOptions options = test::SmallRun();
+  options.metrics_file = dir + "/run.prom";
+  options.metrics_every = 1e-9;
+  for (const absl::Status& status : RunOnTwoRanks(options)) HOTROW_EXPECT_OK(status);
+  double lookups = 0;
+  for (const std::string rank : {"0", "1"}) {
+    SCOPED_TRACE(rank);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::string text,
+                                ReadFileToString(PosixEnv(), dir + "/run.rank" + rank + ".prom"));
+    const MetricFamilies last = Parsed(text);
+    EXPECT_EQ(Value(last, "hotrow_run_state", {{"rank", rank}, {"state", "finished"}}), 1);
+    EXPECT_EQ(Value(last, "hotrow_run_ranks", {{"rank", rank}}), 2);
+    EXPECT_EQ(Value(last, "hotrow_steps_total", {{"rank", rank}}), test::kSmallSteps);
+    EXPECT_EQ(Value(last, "hotrow_samples_total", {{"rank", rank}}), 3 * 480);
+    EXPECT_GT(Value(last, "hotrow_exchange_bytes_total", {{"rank", rank}, {"what", "rows"}}), 0);
+    const double mine = Sum(last, "hotrow_table_lookups_total");
+    EXPECT_GT(mine, 0);
+    lookups += mine;
+  }
+  // Of a run of one rank.
+  options.metrics_file = dir + "/alone.prom";
+  HOTROW_ASSERT_OK(test::RunSmall(options));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string text,
+                              ReadFileToString(PosixEnv(), options.metrics_file));
+  EXPECT_EQ(lookups, Sum(Parsed(text), "hotrow_table_lookups_total"));
+}
+
+TEST(RunWatchRanksTest, APortThatOneRankCannotHaveEndsAll) {
+  // Rank 1 listens at the port behind that of rank 0.
+  const auto taken = TextServer::Start({}, [] { return std::shared_ptr<const std::string>(); });
+  HOTROW_ASSERT_OK(taken);
+  TrainerOptions options = test::SmallRun();
+  options.metrics_port = (*taken)->port() - 1;
+  const std::vector<absl::Status> said = RunOnTwoRanks(options);
+  EXPECT_THAT(said[1],
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("--metrics_port=" + std::to_string((*taken)->port())),
+                             HasSubstr("another process"))));
+  EXPECT_FALSE(said[0].ok());
+  // Unless somebody has that of rank 0, too.
+  if (!absl::IsFailedPrecondition(said[0])) {
+    EXPECT_THAT(said[0].message(), AllOf(HasSubstr("rank 1"), HasSubstr("another process")));
+  }
+}
+
+// --- Numbers that are not finite
+
+TEST(AllFiniteTest, SeesANumberWhereverItLies) {
+  using Limits = std::numeric_limits<float>;
+  for (const size_t size : {0, 1, 63, 64, 65, 200}) {
+    std::vector<float> numbers(size);
+    for (size_t i = 0; i < size; ++i) {
+      numbers[i] = i % 3 == 0   ? Limits::max()
+                   : i % 3 == 1 ? Limits::lowest()
+                                : Limits::denorm_min();
+    }
+    EXPECT_TRUE(AllFinite(numbers)) << size;
+    for (size_t i = 0; i < size; ++i) {
+      for (const float bad : {Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN()}) {
+        const float good = std::exchange(numbers[i], bad);
+        EXPECT_FALSE(AllFinite(numbers)) << bad << " at " << i << " of " << size;
+        numbers[i] = good;
+      }
+    }
+  }
+}
+
+TEST(AllFiniteTest, OfAMatrixSeesItsColumnsAlone) {
+  std::vector<float> numbers(static_cast<size_t>(3 * 100), 1.0f);
+  numbers[150] = std::numeric_limits<float>::infinity();  // row 1, column 50
+  const MatrixView<const float> all(numbers.data(), 3, 100);
+  EXPECT_FALSE(AllFinite(all));
+  EXPECT_FALSE(AllFinite(all.Columns({.first = 50, .count = 50})));
+  EXPECT_TRUE(AllFinite(all.Columns({.first = 0, .count = 50})));
+  EXPECT_TRUE(AllFinite(all.Rows(2, 1)));
+  EXPECT_TRUE(AllFinite(MatrixView<const float>()));
 }
 
 }  // namespace

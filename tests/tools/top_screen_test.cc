@@ -68,17 +68,20 @@ TEST(TopScreenTest, ShowsRatesBetweenTwoStates) {
   const MetricFamilies before = Parsed(MetricsText(At(10)));
   const MetricFamilies now = Parsed(MetricsText(At(12)));
   const std::string screen = TopScreen(before, now, 2, 20);
-  EXPECT_THAT(screen, AllOf(HasSubstr("dlrm on the cpu over ssd: training"),
-                            HasSubstr("step 120, epoch 0.250, loss 0.4567"),
-                            HasSubstr("20.5 k samples/s, 10 steps/s, 8 ms a step, 99 % within 10 ms"),
-                            HasSubstr("1.00 M lookups/s, 90.0 % found in memory, 0.5 % of new keys")));
-  EXPECT_THAT(screen, AllOf(HasSubstr("512.0 MiB"), HasSubstr("1.5 k"), HasSubstr("3.0 MiB/s written"),
-                            HasSubstr("amplification 1.50; 1.0 GiB of no limit"),
-                            HasSubstr("endurance: "), HasSubstr("years")));
+  EXPECT_THAT(screen,
+              AllOf(HasSubstr("dlrm on the cpu over ssd: training"),
+                    HasSubstr("step 120, epoch 0.250, loss 0.4567"),
+                    HasSubstr("20.5 k samples/s, 10 steps/s, 8 ms a step, 99 % within 10 ms"),
+                    HasSubstr("1.00 M lookups/s, 90.0 % found in memory, 0.5 % of new keys")));
+  EXPECT_THAT(screen,
+              AllOf(HasSubstr("512.0 MiB"), HasSubstr("1.5 k"), HasSubstr("3.0 MiB/s written"),
+                    HasSubstr("amplification 1.50; 1.0 GiB of no limit"), HasSubstr("endurance: "),
+                    HasSubstr("years")));
   EXPECT_THAT(screen, HasSubstr("forward 50.0 %, lookup 25.0 %"));
   // The table with the most lookups comes first.
   EXPECT_LT(screen.find("large"), screen.find("small"));
-  for (const absl::string_view line : absl::StrSplit(screen, '\n')) EXPECT_LE(line.size(), 100U) << line;
+  for (const absl::string_view line : absl::StrSplit(screen, '\n'))
+    EXPECT_LE(line.size(), 100U) << line;
   const std::string one = TopScreen(before, now, 2, 1);
   EXPECT_THAT(one, AllOf(HasSubstr("and 1 more tables"), Not(HasSubstr("small"))));
 }
@@ -86,6 +89,15 @@ TEST(TopScreenTest, ShowsRatesBetweenTwoStates) {
 TEST(TopScreenTest, TheFirstScreenHasRatesSinceTheBeginning) {
   const std::string screen = TopScreen({}, Parsed(MetricsText(At(10))), 10, 20);
   EXPECT_THAT(screen, AllOf(HasSubstr("20.5 k samples/s"), HasSubstr("1.00 M lookups/s")));
+}
+
+// The totals of steps and samples begin with those of the checkpoint.
+TEST(TopScreenTest, TheFirstScreenOfARunThatWentOnHasTheRatesOfItsProcess) {
+  RunMetrics metrics = At(10);
+  metrics.steps *= 1000;
+  metrics.samples *= 1000;
+  EXPECT_THAT(TopScreen({}, Parsed(MetricsText(metrics)), 10, 20),
+              HasSubstr("20.5 k samples/s, 10 steps/s"));
 }
 
 TEST(TopScreenTest, ACounterThatFellIsOfANewProcess) {
@@ -146,7 +158,8 @@ TEST(TopSourceTest, IsAPortAnAddressOrAFile) {
     EXPECT_EQ(source->file, file);
   }
   for (const std::string bad : {"", "http://host", "0", "70000", "host:0"}) {
-    EXPECT_THAT(ParseTopSource(bad), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("port")))
+    EXPECT_THAT(ParseTopSource(bad),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("port")))
         << bad;
   }
 }
