@@ -1,5 +1,6 @@
 // hotrow plan: what a spec needs and how fast it would be, without building any of it.
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -14,6 +15,7 @@
 #include "tools/command.h"
 #include "tools/plan/plan.h"
 #include "tools/plan/plan_check.h"
+#include "tools/plan/plan_log.h"
 #include "tools/plan/plan_sweep.h"
 
 namespace hotrow {
@@ -81,20 +83,24 @@ absl::Status ReadCurve(const std::string& spec_path, PlanTable* table) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<HardwareProfile> ReadHardwareFile(const std::string& path) {
+absl::StatusOr<HardwareProfile> ReadHardwareFile(const std::string& path, PlanInputs* inputs) {
   const absl::StatusOr<std::string> text = ReadWholeFile(PosixEnv(), path, kManifestBytesMax);
   if (!text.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat(std::string(text.status().message()),
                      "; make a profile with: hotrow calibrate --output=", path));
   }
+  inputs->Add("hardware", path, *text);
   return ParseHardwareProfile(*text, path);
 }
 
 // A built-in profile or a file.
-absl::StatusOr<HardwareProfile> HardwareNamed(const std::string& name) {
-  if (const HardwareProfile* profile = FindAccelerator(name); profile != nullptr) return *profile;
-  const absl::StatusOr<HardwareProfile> profile = ReadHardwareFile(name);
+absl::StatusOr<HardwareProfile> HardwareNamed(const std::string& name, PlanInputs* inputs) {
+  if (const HardwareProfile* profile = FindAccelerator(name); profile != nullptr) {
+    inputs->Add("hardware", name, name);
+    return *profile;
+  }
+  const absl::StatusOr<HardwareProfile> profile = ReadHardwareFile(name, inputs);
   if (profile.ok()) return profile;
   std::string names;
   for (const HardwareProfile& known : Accelerators()) {
@@ -110,6 +116,7 @@ struct PlanFlags {
   std::string hardware;
   std::string check;
   std::string html;
+  std::string log;
   std::string sweep;
   std::string sweep_batch = "fixed";
   bool json = false;
@@ -154,6 +161,9 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
       "compare the plan with the --report of a run; exit with status 1 when a prediction "
       "is outside its tolerance");
   flags.AddString("html", "FILE", &f.html, "write one page with charts there, too");
+  flags.AddString("log", "FILE", &f.log,
+                  "append a line to FILE: every number of the plan, with a digest of what it was "
+                  "made from");
   flags.AddString("sweep", "RANKS", &f.sweep,
                   "step time on A100, H100, H200 and B200 nodes: ranks=1..1024 or ranks=1,2,12");
   flags.AddString(
@@ -168,22 +178,29 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   if (operands.empty()) return kExitGood;
   // What prints something else than a plan stands alone.
   const int modes = static_cast<int>(!f.check.empty()) + static_cast<int>(!f.sweep.empty()) +
-                    static_cast<int>(!f.html.empty() || !f.fail_if.empty());
+                    static_cast<int>(!f.html.empty() || !f.fail_if.empty() || !f.log.empty());
   if (modes > 1) {
     return absl::InvalidArgumentError(
-        "--check and --sweep print something else than a plan: give one of them, without --html "
-        "and --fail-if");
+        "--check and --sweep print something else than a plan: give one of them, without --html, "
+        "--fail-if and --log");
   }
   const std::string& path = operands[0];
   HOTROW_ASSIGN_OR_RETURN(const std::string text,
                           ReadWholeFile(PosixEnv(), path, kManifestBytesMax));
+  PlanInputs inputs;
+  inputs.Add("spec", path, text);
   HardwareSource source;
-  source.read = [&](const std::string& file) { return ReadHardwareFile(BesideSpec(path, file)); };
+  source.read = [&](const std::string& file) {
+    return ReadHardwareFile(BesideSpec(path, file), &inputs);
+  };
   if (!f.hardware.empty()) {
-    HOTROW_ASSIGN_OR_RETURN(source.instead, HardwareNamed(f.hardware));
+    HOTROW_ASSIGN_OR_RETURN(source.instead, HardwareNamed(f.hardware, &inputs));
   }
   HOTROW_ASSIGN_OR_RETURN(PlanSpec spec, ParsePlanSpec(text, path, source));
-  for (PlanTable& table : spec.tables) HOTROW_RETURN_IF_ERROR(ReadCurve(path, &table));
+  for (PlanTable& table : spec.tables) {
+    HOTROW_RETURN_IF_ERROR(ReadCurve(path, &table));
+    inputs.AddCurve(table);
+  }
   if (!f.sweep.empty()) return RunSweep(f, spec);
   if (!f.check.empty()) return RunCheck(f, spec);
   HOTROW_ASSIGN_OR_RETURN(const Plan plan, MakePlan(spec));
@@ -194,6 +211,17 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
     if (!written.ok()) {
       return absl::Status(written.code(),
                           absl::StrCat("--html=", f.html, ": ", std::string(written.message())));
+    }
+  }
+  if (!f.log.empty()) {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    const absl::Status written =
+        AppendLine(PosixEnv(), f.log,
+                   PlanLogLine(spec, plan, inputs,
+                               std::chrono::duration_cast<std::chrono::seconds>(now).count()));
+    if (!written.ok()) {
+      return absl::Status(written.code(),
+                          absl::StrCat("--log=", f.log, ": ", std::string(written.message())));
     }
   }
   bool failed = false;

@@ -1,7 +1,9 @@
 // hotrow plan, as an operator runs it.
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "base/env.h"
 #include "tests/support/status_matchers.h"
@@ -36,6 +38,33 @@ TEST(PlanCliTest, PrintsTextAndJson) {
   EXPECT_EQ(json["fits"], true);
   EXPECT_EQ(json["rows"], 1e6);
   EXPECT_EQ(json["tiers"].size(), 3u);
+}
+
+TEST(PlanCliTest, LogKeepsALineOfEachPlan) {
+  const std::string path = WriteSpec("");
+  const std::string log = test::TempDir() + "/plans.jsonl";
+  EXPECT_EQ(RunHotrow({"plan", path, "--log=" + log}).exit_code, 0);
+  // Another file of the same text; what is asked of the plan changes nothing of it.
+  const std::string copy = test::TempDir() + "/copy.yaml";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string spec, ReadFileToString(PosixEnv(), path));
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), copy, spec));
+  EXPECT_EQ(RunHotrow({"plan", copy, "--log=" + log, "--fail-if=fits==1"}).exit_code, 1);
+  EXPECT_EQ(RunHotrow({"plan", path, "--log=" + log, "--hardware=h100-sxm"}).exit_code, 0);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string text, ReadFileToString(PosixEnv(), log));
+  std::vector<nlohmann::json> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    lines.push_back(nlohmann::json::parse(line, nullptr, false));
+    ASSERT_TRUE(lines.back().is_object()) << line;
+  }
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0]["digest"], lines[1]["digest"]);
+  EXPECT_EQ(lines[0]["values"], lines[1]["values"]);
+  EXPECT_EQ(lines[1]["spec"], copy);
+  EXPECT_NE(lines[2]["digest"], lines[0]["digest"]);
+  EXPECT_EQ(lines[2]["inputs"].size(), 2U);
+  ExpectRefused({"plan", path, "--log=" + test::TempDir() + "/none/log"}, HasSubstr("--log="));
+  ExpectRefused({"plan", path, "--log=" + log, "--sweep=ranks=1"}, HasSubstr("--log"));
 }
 
 TEST(PlanCliTest, FailIfSetsTheStatus) {
