@@ -208,17 +208,23 @@ TEST(TextServerTest, AClientIsLetGoAtItsDeadlineHoweverBusyItLooks) {
   const std::unique_ptr<TextServer> server = Serve("text", /*deadline_ms=*/50);
   ASSERT_NE(server, nullptr);
   Client client(server->port());
+  constexpr int kSendsMax = 1000;  // ten seconds
+  std::atomic<bool> closed{false};
+  int sent = 0;
   const int64_t begin = NowNanos();
-  std::thread slowly([&client] {
-    // A byte now and then, for longer than the deadline: each would restart a timeout of reads.
-    for (int i = 0; i < 20; ++i) {
+  std::thread slowly([&] {
+    // A byte now and then: each would restart a timeout of reads.
+    while (!closed && sent < kSendsMax) {
       client.Send("x");
+      ++sent;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   });
   EXPECT_EQ(client.Receive(), "");
   EXPECT_GE(NowNanos() - begin, 49'000'000);
+  closed = true;
   slowly.join();
+  EXPECT_LT(sent, kSendsMax);
 }
 
 TEST(TextServerTest, AClientThatGoesOnTalkingIsCutOff) {
