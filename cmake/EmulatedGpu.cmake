@@ -1,5 +1,5 @@
 # Builds CUDA code for a GPU that is none (tests/emulated_gpu/emulated_gpu.h): our .cu files become C++, and
-# cudart a library of ours, so that kernels and what calls them are tested where there is no GPU. For tests alone.
+# cudart and NCCL libraries of ours, so that kernels and what calls them are tested where there is no GPU. For tests alone.
 
 option(HOTROW_EMULATED_GPU "Run CUDA code on an emulated GPU, for tests" OFF)
 set(HOTROW_EMULATED_DIR ${CMAKE_BINARY_DIR}/emulated)
@@ -9,6 +9,9 @@ if(HOTROW_EMULATED_GPU)
     message(FATAL_ERROR "HOTROW_EMULATED_GPU needs HOTROW_CUDA=OFF: a build has one or the other")
   endif()
   set(HOTROW_HAVE_CUDA TRUE)
+  set(HOTROW_HAVE_NCCL TRUE)  # tests/emulated_gpu/emulated_nccl.h
+  set(NCCL_INCLUDE_DIR ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/include)
+  set(NCCL_LIBRARY hotrow_emulated_gpu)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
   # Here and not as a rule of the build: it takes a moment, headers are among them, and lines stay the same.
@@ -53,7 +56,8 @@ function(hotrow_add_emulated_gpu)
   if(NOT HOTROW_EMULATED_GPU)
     return()
   endif()
-  add_library(hotrow_emulated_gpu STATIC ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/emulated_gpu.cc)
+  add_library(hotrow_emulated_gpu STATIC
+    ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/emulated_gpu.cc ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/emulated_nccl.cc)
   add_library(CUDA::cudart_static ALIAS hotrow_emulated_gpu)
   _hotrow_configure(hotrow_emulated_gpu)
   set_target_properties(hotrow_emulated_gpu PROPERTIES POSITION_INDEPENDENT_CODE ON)  # libhotrow.so has it

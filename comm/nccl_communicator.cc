@@ -3,17 +3,24 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <deque>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/cuda_device.h"
+#include "base/cuda_handles.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 
 namespace hotrow {
 namespace {
@@ -23,6 +30,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPoll = std::chrono::microseconds(20);
 constexpr auto kAskHostInterval = std::chrono::milliseconds(5);
 
+// Threads: the caller's, and one that watches the calls under way (Watch). mutex_ is held by
+// whoever uses the communicator or the host's channel.
 class Nccl final : public NcclCommunicator {
  public:
   Nccl(int rank, int world_size, double timeout_seconds, std::unique_ptr<Communicator> host)
@@ -32,6 +41,7 @@ class Nccl final : public NcclCommunicator {
         host_(std::move(host)) {}
 
   ~Nccl() override {
+    StopWatching();
     if (comm_ == nullptr) return;
     if (failure_.ok() && Settle("NCCL ends", ncclCommFinalize(comm_)).ok()) {
       ncclCommDestroy(comm_);
@@ -41,9 +51,13 @@ class Nccl final : public NcclCommunicator {
   }
 
   absl::Status Init(const ncclUniqueId& id) {
+    const std::lock_guard lock(mutex_);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;  // every call returns at once, so that we can give up
-    return Settle("NCCL starts", ncclCommInitRankConfig(&comm_, world_size_, id, rank_, &config));
+    HOTROW_RETURN_IF_ERROR(
+        Settle("NCCL starts", ncclCommInitRankConfig(&comm_, world_size_, id, rank_, &config)));
+    if (absl::Status status = StartWatching(); !status.ok()) return Fail(std::move(status));
+    return absl::OkStatus();
   }
 
   int rank() const override { return rank_; }
@@ -51,6 +65,7 @@ class Nccl final : public NcclCommunicator {
 
   absl::Status AllToAllV(const AllToAllVArgs& args, CudaStream stream) override {
     constexpr std::string_view kOp = "AllToAllV on the device";
+    const std::lock_guard lock(mutex_);
     HOTROW_RETURN_IF_ERROR(failure_);
     HOTROW_RETURN_IF_ERROR(
         CheckCounts(kOp, "send_", args.send, args.send_bytes, args.send_offsets));
@@ -82,7 +97,7 @@ class Nccl final : public NcclCommunicator {
       }
     }
     Keep(result, ncclGroupEnd());
-    return Settle(kOp, result);
+    return Begun(kOp, result, stream);
   }
 
   absl::Status AllReduceSum(float* data, int64_t count, CudaStream stream) override {
@@ -97,16 +112,18 @@ class Nccl final : public NcclCommunicator {
 
   absl::Status AllGather(const void* mine, int64_t bytes, void* all, CudaStream stream) override {
     constexpr std::string_view kOp = "AllGather on the device";
+    const std::lock_guard lock(mutex_);
     HOTROW_RETURN_IF_ERROR(failure_);
     if (bytes < 0) return Refuse(kOp, absl::StrCat("bytes is negative: ", bytes));
     if (bytes == 0) return absl::OkStatus();
-    return Settle(kOp,
-                  ncclAllGather(mine, all, static_cast<size_t>(bytes), ncclInt8, comm_, stream));
+    return Begun(kOp, ncclAllGather(mine, all, static_cast<size_t>(bytes), ncclInt8, comm_, stream),
+                 stream);
   }
 
   absl::Status AllGatherV(const void* mine, std::span<const int64_t> bytes,
                           std::span<const int64_t> offsets, void* all, CudaStream stream) override {
     constexpr std::string_view kOp = "AllGatherV on the device";
+    const std::lock_guard lock(mutex_);
     HOTROW_RETURN_IF_ERROR(failure_);
     HOTROW_RETURN_IF_ERROR(CheckCounts(kOp, "", all, bytes, offsets));
     const auto self = static_cast<size_t>(rank_);
@@ -128,37 +145,47 @@ class Nccl final : public NcclCommunicator {
       }
     }
     Keep(result, ncclGroupEnd());
-    return Settle(kOp, result);
+    return Begun(kOp, result, stream);
   }
 
   absl::Status Broadcast(void* data, int64_t bytes, int root, CudaStream stream) override {
     constexpr std::string_view kOp = "Broadcast on the device";
+    const std::lock_guard lock(mutex_);
     HOTROW_RETURN_IF_ERROR(failure_);
     if (bytes < 0) return Refuse(kOp, absl::StrCat("bytes is negative: ", bytes));
     if (root < 0 || root >= world_size_) {
       return Refuse(kOp, absl::StrCat("root must lie in [0, ", world_size_, "), got ", root));
     }
     if (bytes == 0) return absl::OkStatus();
-    return Settle(
-        kOp, ncclBroadcast(data, data, static_cast<size_t>(bytes), ncclInt8, root, comm_, stream));
+    return Begun(
+        kOp, ncclBroadcast(data, data, static_cast<size_t>(bytes), ncclInt8, root, comm_, stream),
+        stream);
   }
 
   absl::Status Wait(CudaStream stream) override {
-    constexpr std::string_view kOp = "Wait for the device";
-    HOTROW_RETURN_IF_ERROR(failure_);
-    const Clock::time_point begin = Clock::now();
-    Clock::time_point asked = begin;
-    while (true) {
+    for (Clock::time_point asked;;) {
+      // What is silent, or fails, the other thread finds out. Its failure comes first: calls that
+      // it has ended leave the stream idle, too.
       const cudaError_t error = cudaStreamQuery(stream);
+      {
+        const std::lock_guard lock(mutex_);
+        HOTROW_RETURN_IF_ERROR(failure_);
+        if (error != cudaSuccess && error != cudaErrorNotReady) {
+          return Fail(CudaToStatus(error, "cudaStreamQuery"));
+        }
+        if (const Clock::time_point now = Clock::now(); now - asked >= kAskHostInterval) {
+          asked = now;
+          if (absl::Status status = host_->status(); !status.ok()) return Fail(std::move(status));
+        }
+      }
       if (error == cudaSuccess) return absl::OkStatus();
-      if (error != cudaErrorNotReady) return Fail(CudaToStatus(error, "cudaStreamQuery"));
-      ncclResult_t state = ncclSuccess;
-      const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
-      if (result != ncclSuccess) state = result;
-      if (state != ncclSuccess && state != ncclInProgress) return Fail(ErrorOf(kOp, state));
-      HOTROW_RETURN_IF_ERROR(LookAround(kOp, begin, asked));
       std::this_thread::sleep_for(kPoll);
     }
+  }
+
+  absl::Status status() override {
+    const std::lock_guard lock(mutex_);
+    return failure_;
   }
 
   // The first error that is one; NCCL's "in progress" counts as success until then.
@@ -170,11 +197,13 @@ class Nccl final : public NcclCommunicator {
   template <typename T>
   absl::Status AllReduce(T* data, int64_t count, ncclDataType_t type, CudaStream stream) {
     constexpr std::string_view kOp = "AllReduceSum on the device";
+    const std::lock_guard lock(mutex_);
     HOTROW_RETURN_IF_ERROR(failure_);
     if (count < 0) return Refuse(kOp, absl::StrCat("count is negative: ", count));
     if (count == 0) return absl::OkStatus();
-    return Settle(
-        kOp, ncclAllReduce(data, data, static_cast<size_t>(count), type, ncclSum, comm_, stream));
+    return Begun(
+        kOp, ncclAllReduce(data, data, static_cast<size_t>(count), type, ncclSum, comm_, stream),
+        stream);
   }
 
   absl::Status CopyOwn(const void* from, void* to, int64_t bytes, CudaStream stream) {
@@ -255,12 +284,98 @@ class Nccl final : public NcclCommunicator {
     return result == ncclSuccess ? absl::OkStatus() : Fail(ErrorOf(op, result));
   }
 
+  // Settles a call that was enqueued on `stream`, and has it watched.
+  absl::Status Begun(std::string_view op, ncclResult_t result, CudaStream stream) {
+    HOTROW_RETURN_IF_ERROR(Settle(op, result));
+    UnderWay call = {.op = op, .begin = Clock::now()};
+    if (spare_.empty()) {
+      auto event = CreateEvent();
+      if (!event.ok()) return Fail(event.status());
+      call.end = *std::move(event);
+    } else {
+      call.end = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    if (const cudaError_t error = cudaEventRecord(call.end.get(), stream); error != cudaSuccess) {
+      return Fail(CudaToStatus(error, "cudaEventRecord"));
+    }
+    under_way_.push_back(std::move(call));
+    if (under_way_.size() == 1) changed_.notify_all();
+    return absl::OkStatus();
+  }
+
+  absl::Status StartWatching() {
+    HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device_));
+    HOTROW_ASSIGN_OR_RETURN(watch_, StartThread("watching collective calls", [this] { Watch(); }));
+    return absl::OkStatus();
+  }
+  void StopWatching() {
+    if (!watch_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    watch_.join();
+  }
+
+  // Ends the calls under way when one of them fails or is silent. So whoever waits for the device,
+  // by whatever means, waits no longer than that.
+  void Watch() {
+    const auto guard = CudaDeviceGuard::Set(device_);
+    std::unique_lock lock(mutex_);
+    if (!guard.ok()) Fail(guard.status()).IgnoreError();
+    Clock::time_point progress;  // when a call was last seen to end
+    Clock::time_point asked;
+    while (!stopping_ && failure_.ok()) {
+      if (under_way_.empty()) {
+        changed_.wait(lock);
+        continue;
+      }
+      if (LookAtCalls(progress, asked).ok()) changed_.wait_for(lock, kAskHostInterval);
+    }
+  }
+
+  absl::Status LookAtCalls(Clock::time_point& progress, Clock::time_point& asked) {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
+    if (result != ncclSuccess) state = result;
+    if (state != ncclSuccess && state != ncclInProgress) {
+      return Fail(ErrorOf(under_way_.front().op, state));
+    }
+    while (!under_way_.empty()) {
+      const cudaError_t error = cudaEventQuery(under_way_.front().end.get());
+      if (error == cudaErrorNotReady) break;
+      if (error != cudaSuccess) return Fail(CudaToStatus(error, "cudaEventQuery"));
+      spare_.push_back(std::move(under_way_.front().end));
+      under_way_.pop_front();
+      progress = Clock::now();
+    }
+    if (under_way_.empty()) return absl::OkStatus();
+    const UnderWay& first = under_way_.front();
+    return LookAround(first.op, std::max(first.begin, progress), asked);
+  }
+
+  // A call that the device has not been seen to finish.
+  struct UnderWay {
+    std::string_view op;  // a constant
+    Clock::time_point begin;
+    EventHandle end;
+  };
+
   const int rank_;
   const int world_size_;
   const double timeout_seconds_;
+  int device_ = 0;
+  std::mutex mutex_;  // guards all that follows, but watch_
+  std::condition_variable changed_;
   const std::unique_ptr<Communicator> host_;
   ncclComm_t comm_ = nullptr;  // null: not begun, or aborted
   absl::Status failure_;
+  std::deque<UnderWay> under_way_;  // in order
+  std::vector<EventHandle> spare_;
+  bool stopping_ = false;
+  std::thread watch_;
 };
 
 absl::StatusOr<ncclUniqueId> NewId() {

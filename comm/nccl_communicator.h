@@ -20,16 +20,21 @@ bool HaveNccl();
 // that was current at Create. Counts and offsets are in host memory; calls do not keep them.
 //
 // Order:      all ranks enqueue the same calls in the same order, whatever their streams.
-// Threads:    one thread at a time.
+// Threads:    one thread at a time; status: any thread, at any time. A thread of its own watches
+//             the calls under way.
 // Bits:       sums are the same on every rank, but in NCCL's order, which depends on the number of
 //             ranks, the size and the topology. It is not the rank order of Communicator.
-// Errors:     as Communicator; Wait returns those that only the device finds. A failed call ends
-//             all work of this communicator on the device (ncclCommAbort) and fails the host's
-//             family, so that all ranks end; failures of the family end this communicator, too.
-//             Wait finds a rank that does not answer after timeout_seconds. NCCL cannot tell which
-//             one, so the ranks then meet in a Barrier on the host, which names it: within 9/4 of
+// Errors:     as Communicator; Wait and status return those that only the device finds. A failed
+//             call ends all work of this communicator on the device (ncclCommAbort) and fails the
+//             host's family, so that all ranks end; failures of the family end this communicator,
+//             too. A call that is not done timeout_seconds after it was enqueued, or after the one
+//             before was done, fails: also while this rank waits for the device by other means
+//             (cudaStreamSynchronize, an event), which then end. NCCL cannot tell which rank is
+//             silent, so the ranks meet in a Barrier on the host, which names it: within 9/4 of
 //             timeout_seconds in all. FailedPrecondition: no usable GPU. Unimplemented: a build
 //             without NCCL.
+// After one:  what a call that failed had to write is unspecified, and work behind it on the stream
+//             runs on. So look at status() before numbers that came from other ranks are used.
 // Sizes:      the ranks' counts must match. Unlike in Communicator nothing compares them, and in
 //             NCCL a mismatch is undefined behaviour. If a peer decides a count, exchange it on the
 //             host first.
@@ -58,9 +63,10 @@ class NcclCommunicator {
                                   CudaStream stream) = 0;
   virtual absl::Status Broadcast(void* data, int64_t bytes, int root, CudaStream stream) = 0;
 
-  // Returns when all work on the stream is done. Use it instead of cudaStreamSynchronize, which
-  // waits for a dead rank for ever.
+  // Returns when all work on the stream is done, or when this communicator has failed.
   virtual absl::Status Wait(CudaStream stream) = 0;
+  // OK, or why it has failed.
+  virtual absl::Status status() = 0;
 };
 
 }  // namespace hotrow

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <chrono>
@@ -464,6 +465,13 @@ void MayYield() {
 
 using hotrow::emulated::Setting;
 
+namespace {
+
+// Of this thread, as cudaSetDevice left it.
+thread_local int current_device = 0;
+
+}  // namespace
+
 struct CUgraph_st {
   std::vector<std::function<void()>> work;
 };
@@ -527,6 +535,7 @@ struct CUstream_st {
   int64_t done = 0;
   bool stopping = false;
   std::unique_ptr<CUgraph_st> graph;  // while capturing
+  const int device = current_device;  // of the thread that made it
   std::thread thread;
 };
 
@@ -547,8 +556,13 @@ struct CUevent_st {
       std::unique_lock<std::mutex> lock(mutex);
       changed.wait(lock, [this] { return passed; });
     }
+    bool Passed() {
+      const std::lock_guard<std::mutex> lock(mutex);
+      return passed;
+    }
   };
   std::shared_ptr<Moment> moment;  // of the last record
+  const int device = current_device;
 };
 
 namespace {
@@ -571,9 +585,22 @@ struct Streams {
   }
 };
 
+constexpr uint64_t kDevicesMax = 64;
+int NumDevices() {
+  static const uint64_t devices =
+      std::clamp(Setting("HOTROW_EMULATED_GPU_DEVICES", 1), uint64_t{1}, kDevicesMax);
+  return static_cast<int>(devices);
+}
+
+// The default stream of a device is made when it is first used, by a thread whose device it is.
 CUstream_st* Resolve(cudaStream_t stream) {
-  static auto* const default_stream = new CUstream_st();
-  return stream == nullptr ? default_stream : stream;
+  static std::mutex mutex;
+  static auto* const default_streams = new std::array<CUstream_st*, kDevicesMax>();
+  if (stream != nullptr) return stream;
+  const std::lock_guard<std::mutex> lock(mutex);
+  CUstream_st*& of_device = (*default_streams)[static_cast<size_t>(current_device)];
+  if (of_device == nullptr) of_device = new CUstream_st();
+  return of_device;
 }
 
 // Memory that we know: of the device, or locked.
@@ -592,12 +619,12 @@ struct Memory {
     static auto* const memory = new Memory();
     return *memory;
   }
-  bool Knows(const void* data) {
+  bool Knows(const void* data, size_t bytes = 1) {
     const std::lock_guard<std::mutex> lock(mutex);
     auto at = pieces.upper_bound(static_cast<const char*>(data));
     if (at == pieces.begin()) return false;
     --at;
-    return data < at->first + at->second.bytes;
+    return static_cast<const char*>(data) + bytes <= at->first + at->second.bytes;
   }
   cudaError_t Allocate(void** data, size_t bytes, Kind kind) {
     *data = nullptr;
@@ -643,6 +670,8 @@ void EnqueueOnStream(cudaStream_t stream, std::function<void()> work) {
   Add(stream, std::move(work));
 }
 
+bool DeviceReaches(const void* data, size_t bytes) { return Memory::Get().Knows(data, bytes); }
+
 void Enqueue(dim3 grid, dim3 block, cudaStream_t stream, std::function<void()> thread) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const bool valid = grid.x >= 1 && grid.x <= 0x7fffffff && grid.y >= 1 && grid.y <= 65535 &&
@@ -650,6 +679,11 @@ void Enqueue(dim3 grid, dim3 block, cudaStream_t stream, std::function<void()> t
                      block.z <= 64;
   if (!valid) {
     Say(cudaErrorInvalidConfiguration);
+    return;
+  }
+  // As CUDA has it: kernels on the current device's streams only, copies on any.
+  if (Resolve(stream)->device != current_device) {
+    Say(cudaErrorInvalidResourceHandle);
     return;
   }
   Add(stream, [=, thread = std::move(thread)] { RunGrid(thread, grid, block); });
@@ -667,6 +701,10 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorMemoryAllocation";
     case cudaErrorInvalidConfiguration:
       return "cudaErrorInvalidConfiguration";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
     case cudaErrorNotReady:
       return "cudaErrorNotReady";
     case cudaErrorStreamCaptureUnsupported:
@@ -683,15 +721,17 @@ cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); 
 cudaError_t cudaGetDeviceCount(int* count) {
   // As a driver has it: an empty list hides the device.
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  *count = visible != nullptr && *visible == '\0' ? 0 : 1;
+  *count = visible != nullptr && *visible == '\0' ? 0 : NumDevices();
   return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-  return device == 0 ? cudaSuccess : Say(cudaErrorInvalidDevice);
+  if (device < 0 || device >= NumDevices()) return Say(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
 }
 // What the device says of itself, whatever HOTROW_EMULATED_GPU_PROCESSORS is.
 static constexpr int kProcessors = 2;
@@ -736,7 +776,9 @@ cudaError_t cudaDeviceSynchronize() {
   Resolve(nullptr)->Wait();
   Streams& streams = Streams::Get();
   const std::lock_guard<std::mutex> lock(streams.mutex);
-  for (CUstream_st* const stream : streams.all) stream->Wait();
+  for (CUstream_st* const stream : streams.all) {
+    if (stream->device == current_device) stream->Wait();
+  }
   return cudaSuccess;
 }
 
@@ -859,12 +901,16 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (Resolve(stream)->graph != nullptr) return Say(cudaErrorStreamCaptureUnsupported);
+  if (Resolve(stream)->device != event->device) return Say(cudaErrorInvalidResourceHandle);
   event->moment = std::make_shared<CUevent_st::Moment>();
   return Add(stream, [moment = event->moment] { moment->Pass(); });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (event->moment != nullptr) event->moment->Wait();
   return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return event->moment == nullptr || event->moment->Passed() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (event->moment == nullptr) return cudaSuccess;

@@ -17,6 +17,9 @@
 // Blocks:  run beside each other on HOTROW_EMULATED_GPU_PROCESSORS (2) threads of the CPU.
 // Streams: are threads of the CPU, so that what is enqueued is done later; by
 //          HOTROW_EMULATED_GPU_LAG_US (0) microseconds for each piece of work.
+// Devices: HOTROW_EMULATED_GPU_DEVICES (1) of them. A thread begins on device 0; kernels that it
+//          launches on a stream of another device than its own are refused, as by CUDA. They share
+//          one memory, so a wrong device of memory is not found out.
 // Memory:  of the device is memory of the host, filled with 0xa5; HOTROW_EMULATED_GPU_MIB (2048).
 // Errors:  what leaves a GPU hanging or with undefined results ends the process with a message:
 //          lanes that a vote names and that do not come, threads that all wait for each other, a
@@ -52,6 +55,9 @@ extern thread_local const ThreadView* current;
 
 // Enqueues what is no kernel of ours, in place of one of a library.
 void EnqueueOnStream(CUstream_st* stream, std::function<void()> work);
+
+// Whether all of these bytes are memory of the device, or locked memory of the host.
+bool DeviceReaches(const void* data, size_t bytes);
 
 // Enqueues a kernel; what is wrong with its shape, cudaGetLastError says.
 void Enqueue(dim3 grid, dim3 block, CUstream_st* stream, std::function<void()> thread);
