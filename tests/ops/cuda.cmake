@@ -10,6 +10,7 @@ set(_cuda_sources
     gradient_segment_sum_cuda_test.cu
     key_rows_cuda_test.cu
     mlp_cuda_test.cc
+    owner_parts_cuda_test.cu
     partition_cuda_test.cu
     pooled_lookup_cuda_test.cu
     row_codec_cuda_test.cu

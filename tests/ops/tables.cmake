@@ -5,6 +5,7 @@ hotrow_add_test(
           gradient_segment_sum_test.cc
           half_test.cc
           key_rows_test.cc
+          owner_parts_test.cc
           launch_impl_test.cc
           partition_test.cc
           pooled_lookup_test.cc
