@@ -409,6 +409,8 @@ TEST_P(NcclRanksTest, BadArgumentsEndTheOthers) {
 }
 
 #if HOTROW_EMULATED_GPU
+constexpr int kNcclRemoteError = 6;  // ncclRemoteError
+
 // What NCCL alone finds out, it says while a rank waits.
 TEST_P(NcclRanksTest, AnErrorOfTheNetworkEndsAllRanks) {
   if (n() < 2) GTEST_SKIP() << "needs two ranks";
@@ -421,9 +423,9 @@ TEST_P(NcclRanksTest, AnErrorOfTheNetworkEndsAllRanks) {
       return Mentions(told, "network error") ? absl::OkStatus() : Wrong(c, told.ToString());
     }
     absl::Status status = nccl.AllReduceSum(data.data(), 8, stream.get());
-    if (c.rank() == 0) emulated::SetNcclError(0, ncclRemoteError);
+    if (c.rank() == 0) emulated::SetNcclError(0, kNcclRemoteError);
     if (status.ok()) status = nccl.Wait(stream.get());
-    if (c.rank() == 0) emulated::SetNcclError(0, ncclSuccess);
+    if (c.rank() == 0) emulated::SetNcclError(0, 0);
     return absl::IsUnavailable(status) && Mentions(status, "network error")
                ? absl::OkStatus()
                : Wrong(c, status.ToString());

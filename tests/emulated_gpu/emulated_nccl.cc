@@ -1,5 +1,7 @@
 #include "tests/emulated_gpu/emulated_nccl.h"
 
+#include <nccl.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -288,8 +290,8 @@ ncclResult_t EnqueueCollective(Kind kind, ncclComm_t comm, cudaStream_t stream, 
 
 }  // namespace
 
-void SetNcclError(int rank, ncclResult_t error) {
-  errors_of_ranks[rank].store(error, std::memory_order_relaxed);
+void SetNcclError(int rank, int result) {
+  errors_of_ranks[rank].store(result, std::memory_order_relaxed);
 }
 int NumNcclCommunicators() { return communicators.load(); }
 

@@ -1,8 +1,6 @@
 #ifndef HOTROW_TESTS_EMULATED_GPU_EMULATED_NCCL_H_
 #define HOTROW_TESTS_EMULATED_GPU_EMULATED_NCCL_H_
 
-#include <nccl.h>
-
 // NCCL between ranks that are threads of this process, over the memory of the emulated GPU: what
 // comm/nccl_communicator.cc calls, so that many ranks are tested where there is no GPU.
 //
@@ -20,8 +18,8 @@
 //          refuses two ranks on one GPU, and this does not.
 namespace hotrow::emulated {
 
-// From now on every communicator of that rank says it has this error; ncclSuccess ends it.
-void SetNcclError(int rank, ncclResult_t error);
+// From now on every communicator of that rank says it has this ncclResult_t; 0 ends it.
+void SetNcclError(int rank, int result);
 
 // Communicators that live: none after a test that leaks none.
 int NumNcclCommunicators();
