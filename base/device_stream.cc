@@ -133,6 +133,7 @@ DeviceStream& DeviceStream::operator=(DeviceStream&& other) noexcept {
   if (this != &other) {
     Release();
     device_ = other.device_;
+    device_index_ = other.device_index_;
     stream_ = std::exchange(other.stream_, nullptr);
     event_ = std::exchange(other.event_, nullptr);
     lagging_ = std::move(other.lagging_);
@@ -171,6 +172,7 @@ absl::StatusOr<DeviceStream> DeviceStream::Create(Device device) {
   HOTROW_ASSIGN_OR_RETURN(StreamHandle stream, CreateStream());
   HOTROW_ASSIGN_OR_RETURN(EventHandle event, CreateEvent());
   result.device_ = device;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&result.device_index_));
   result.stream_ = stream.release();
   result.event_ = event.release();
   return result;
@@ -213,6 +215,12 @@ absl::Status DeviceEvent::Wait() const {
   if (lagging_ != nullptr) return lagging_->Wait(ticket_);
   if (event_ == nullptr) return absl::OkStatus();
   HOTROW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(static_cast<cudaEvent_t>(event_)));
+  return absl::OkStatus();
+}
+
+absl::Status UseDevice(const ExecContext& ctx) {
+  if (ctx.device == Device::kCpu) return absl::OkStatus();
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaSetDevice(ctx.device_index));
   return absl::OkStatus();
 }
 
@@ -303,6 +311,10 @@ absl::Status DeviceEvent::Record(const DeviceStream& stream) {
 
 absl::Status DeviceEvent::Wait() const {
   return lagging_ == nullptr ? absl::OkStatus() : lagging_->Wait(ticket_);
+}
+
+absl::Status UseDevice(const ExecContext& ctx) {
+  return ctx.device == Device::kCpu ? absl::OkStatus() : NoCuda();
 }
 
 absl::Status WaitForStream(const ExecContext&) { return absl::OkStatus(); }

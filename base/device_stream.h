@@ -19,6 +19,11 @@ namespace internal {
 class LaggingQueue;
 }  // namespace internal
 
+// Makes the device of `ctx` the current one of the calling thread, for good: what a thread of ours
+// does before it enqueues anything, since threads begin on device 0. Nothing on the CPU.
+// FailedPrecondition when there is no such device.
+absl::Status UseDevice(const ExecContext& ctx);
+
 // Copies between any two places, host or device. On the CPU it is done on return; on a GPU it is
 // enqueued on ctx.stream, but `from` in pageable host memory is read before the call returns.
 absl::Status EnqueueCopy(const ExecContext& ctx, void* to, const void* from, int64_t bytes);
@@ -33,6 +38,7 @@ class DeviceStream {
   DeviceStream() = default;  // of the CPU
   DeviceStream(DeviceStream&& other) noexcept
       : device_(other.device_),
+        device_index_(other.device_index_),
         stream_(std::exchange(other.stream_, nullptr)),
         event_(std::exchange(other.event_, nullptr)),
         lagging_(std::move(other.lagging_)) {}
@@ -48,6 +54,7 @@ class DeviceStream {
   ExecContext On(const ExecContext& ctx) const {
     ExecContext here = ctx;
     here.device = device_;
+    here.device_index = device_index_;
     here.stream = stream_;
     return here;
   }
@@ -84,6 +91,7 @@ class DeviceStream {
   void Release();
 
   Device device_ = Device::kCpu;
+  int device_index_ = 0;
   CudaStream stream_ = nullptr;
   void* event_ = nullptr;  // of RunAfter
   std::shared_ptr<internal::LaggingQueue> lagging_;

@@ -18,6 +18,9 @@ struct ExecContext {
   ThreadPool* pool = nullptr;      // CPU: threads for loops; null = the calling thread alone
   CudaStream stream = nullptr;     // CUDA: work is enqueued here; never the default stream
   TraceRecorder* trace = nullptr;  // null = no spans
+  // CUDA: which of the machine's devices `stream` belongs to. The calling thread has made it the
+  // current one; threads that work for this context make it theirs (UseDevice).
+  int device_index = 0;
 
   // The same threads and trace, for loops over host memory.
   ExecContext OnHost() const { return {.pool = pool, .trace = trace}; }

@@ -243,8 +243,8 @@ absl::Status EmbeddingCollection::Impl::Open() {
       std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get(), decay.get());
   erasure =
       std::make_unique<RowErasure>(options, plan, ctx, tiers.get(), shuffle.get(), residuals.get());
-  snapshots = std::make_unique<Snapshots>(options, ctx.trace, tiers.get(),
-                                          [this] { prefetcher->NotifyRoom(); });
+  snapshots =
+      std::make_unique<Snapshots>(options, ctx, tiers.get(), [this] { prefetcher->NotifyRoom(); });
   return absl::OkStatus();
 }
 

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "base/device_stream.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "base/trace.h"
@@ -35,12 +36,20 @@ Prefetcher::Prefetcher(const EmbeddingCollectionOptions& options, const Plan& pl
       tiers_(tiers),
       shuffle_(shuffle),
       id_lane_(std::move(id_lane)),
-      pipeline_(options.prefetch_depth > 0, Stages()) {}
+      pipeline_(options.prefetch_depth > 0, Stages(ctx, options.prefetch_depth > 0)) {}
 
-StepPipeline::Stages Prefetcher::Stages() {
+StepPipeline::Stages Prefetcher::Stages(const ExecContext& ctx, bool threaded) {
+  // The pipeline's threads have no device of their own; the caller's thread has.
+  const ExecContext its = threaded ? ctx : ctx.OnHost();
   return {
-      .first = [this](StepPipeline::Job* job) { return Place(StepOf(job)); },
-      .second = [this](StepPipeline::Job* job) { return Fill(StepOf(job)); },
+      .first = [this, its](StepPipeline::Job* job) -> absl::Status {
+        HOTROW_RETURN_IF_ERROR(UseDevice(its));
+        return Place(StepOf(job));
+      },
+      .second = [this, its](StepPipeline::Job* job) -> absl::Status {
+        HOTROW_RETURN_IF_ERROR(UseDevice(its));
+        return Fill(StepOf(job));
+      },
       .undo = [this](StepPipeline::Job* job) { tiers_->GiveUp(&StepOf(job)->tiers); },
   };
 }

@@ -63,7 +63,7 @@ class Prefetcher {
   absl::Status Place(PrefetchedStep* step);
   absl::Status PlaceRows(PrefetchedStep* step);
   absl::Status Fill(PrefetchedStep* step);
-  StepPipeline::Stages Stages();
+  StepPipeline::Stages Stages(const ExecContext& ctx, bool threaded);
 
   const Plan& plan_;
   Communicator* const communicator_;

@@ -3,17 +3,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/device_stream.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
 #include "embedding/snapshots_impl.h"
 
 namespace hotrow::internal {
 
-Snapshots::Snapshots(const EmbeddingCollectionOptions& options, TraceRecorder* trace,
+Snapshots::Snapshots(const EmbeddingCollectionOptions& options, const ExecContext& ctx,
                      SnapshotRows* rows, std::function<void()> notify_room)
     : kept_(FieldsOf(options.store).kind != StoreKind::kMemory ||
             !FieldsOf(options.store).dir.empty()),
-      trace_(trace),
+      ctx_(ctx),
       rows_(rows),
       notify_room_(std::move(notify_room)) {}
 
@@ -56,7 +57,7 @@ absl::Status Snapshots::CheckName(SnapshotId id) const {
 }
 
 void Snapshots::Tidy() {
-  TraceSpan span(trace_, "snapshot_tidy");
+  TraceSpan span(ctx_.trace, "snapshot_tidy");
   rows_->store()->TidyForSnapshot();
 }
 
@@ -67,14 +68,15 @@ void Snapshots::EndCapture() {
 
 absl::Status Snapshots::Write(SnapshotId id, bool tidy) {
   const absl::Status status = [&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(UseDevice(ctx_));
     for (bool more = true; more;) {
       if (stopping_.load()) return absl::CancelledError("the collection is closing");
-      TraceSpan span(trace_, "snapshot_rows");
+      TraceSpan span(ctx_.trace, "snapshot_rows");
       HOTROW_ASSIGN_OR_RETURN(more, rows_->WriteSnapshotPart());
       notify_room_();
     }
     if (tidy) Tidy();
-    TraceSpan span(trace_, "snapshot");
+    TraceSpan span(ctx_.trace, "snapshot");
     return rows_->store()->PrepareSnapshot(id, [this] { EndCapture(); });
   }();
   if (!status.ok()) EndCapture();
@@ -84,7 +86,7 @@ absl::Status Snapshots::Write(SnapshotId id, bool tidy) {
 void Snapshots::WriteHeld() {
   if (stopping_.load()) return;
   // Now, and not in the pause of the next snapshot, which says what is wrong if this fails.
-  TraceSpan span(trace_, "write_held");
+  TraceSpan span(ctx_.trace, "write_held");
   rows_->WriteHeld().IgnoreError();
 }
 
@@ -142,7 +144,7 @@ absl::Status Snapshots::Begin(SnapshotId id) {
   absl::Status status;
   if (!rows_->has_caches()) {
     // Nothing may change a row meanwhile, and the caller is here.
-    TraceSpan span(trace_, "snapshot");
+    TraceSpan span(ctx_.trace, "snapshot");
     if (tidy) rows_->store()->TidyForSnapshot();
     status = rows_->store()->PrepareSnapshot(id, [] {});
     Finish(status);

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/exec_context.h"
 #include "base/trace.h"
 #include "embedding/options.h"
 #include "embedding/snapshots.h"
@@ -27,7 +28,7 @@ class Snapshots final : public EmbeddingSnapshots {
  public:
   // rows outlives this. notify_room is called, on any thread, when a snapshot has let go of rows
   // that it had pinned or held back.
-  Snapshots(const EmbeddingCollectionOptions& options, TraceRecorder* trace, SnapshotRows* rows,
+  Snapshots(const EmbeddingCollectionOptions& options, const ExecContext& ctx, SnapshotRows* rows,
             std::function<void()> notify_room);
   ~Snapshots() override { Stop(); }
   Snapshots(const Snapshots&) = delete;
@@ -82,7 +83,7 @@ class Snapshots final : public EmbeddingSnapshots {
   void Finish(absl::Status status);
 
   const bool kept_;  // there is a place for them
-  TraceRecorder* const trace_;
+  const ExecContext ctx_;
   SnapshotRows* const rows_;
   const std::function<void()> notify_room_;
 

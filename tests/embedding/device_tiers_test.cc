@@ -141,7 +141,10 @@ class DeviceTables {
 class DeviceTiersTest : public testing::TestWithParam<Place> {
  protected:
   void SetUp() override {
-    if (GetParam().device == Device::kCuda) HOTROW_REQUIRE_GPU_OR_SKIP();
+    if (GetParam().device != Device::kCuda) return;
+    HOTROW_REQUIRE_GPU_OR_SKIP();
+    // On the second one where there are two: a thread that does not set its device is found out.
+    UseDevice({.device = Device::kCuda, .device_index = 1}).IgnoreError();
   }
 
   // The smallest device cache, times `factor`.
