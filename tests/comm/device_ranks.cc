@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/cuda_device.h"
 #include "base/status_macros.h"
+#include "comm/nccl_communicator.h"
 #include "comm/thread_communicator.h"
 #include "tests/support/gpu_test.h"
 
@@ -21,6 +22,7 @@ namespace {
 
 std::string WhyNotOnDevices(int world_size) {
   if (const absl::Status status = UsableGpu(); !status.ok()) return std::string(status.message());
+  if (!HaveNccl()) return "this build has no NCCL";
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess) devices = 0;
   if (devices >= world_size) return "";
