@@ -163,7 +163,7 @@ class Nccl final : public NcclCommunicator {
   }
 
   absl::Status Wait(CudaStream stream) override {
-    for (Clock::time_point asked;;) {
+    for (Clock::time_point asked = Clock::now();;) {
       // What is silent, or fails, the other thread finds out. Its failure comes first: calls that
       // it has ended leave the stream idle, too.
       const cudaError_t error = cudaStreamQuery(stream);
