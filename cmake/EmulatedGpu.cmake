@@ -1,5 +1,5 @@
-# Builds CUDA code for a GPU that is none (tests/emulated_gpu/emulated_gpu.h): our .cu files become C++, and
-# cudart and NCCL libraries of ours, so that kernels and what calls them are tested where there is no GPU. For tests alone.
+# Builds CUDA code for a GPU that is none (tests/emulated_gpu/emulated_gpu.h): our .cu files become C++, and cudart and
+# NCCL a library of ours, so that kernels and what calls them are tested where there is no GPU. For tests alone.
 
 option(HOTROW_EMULATED_GPU "Run CUDA code on an emulated GPU, for tests" OFF)
 set(HOTROW_EMULATED_DIR ${CMAKE_BINARY_DIR}/emulated)

@@ -21,10 +21,12 @@
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
+#include "comm/nccl_library_impl.h"
 
 namespace hotrow {
 namespace {
 
+using internal::NcclLibrary;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPoll = std::chrono::microseconds(20);
@@ -34,8 +36,10 @@ constexpr auto kAskHostInterval = std::chrono::milliseconds(5);
 // whoever uses the communicator or the host's channel.
 class Nccl final : public NcclCommunicator {
  public:
-  Nccl(int rank, int world_size, double timeout_seconds, std::unique_ptr<Communicator> host)
-      : rank_(rank),
+  Nccl(const NcclLibrary& library, int rank, int world_size, double timeout_seconds,
+       std::unique_ptr<Communicator> host)
+      : library_(library),
+        rank_(rank),
         world_size_(world_size),
         timeout_seconds_(timeout_seconds),
         host_(std::move(host)) {}
@@ -43,10 +47,10 @@ class Nccl final : public NcclCommunicator {
   ~Nccl() override {
     StopWatching();
     if (comm_ == nullptr) return;
-    if (failure_.ok() && Settle("NCCL ends", ncclCommFinalize(comm_)).ok()) {
-      ncclCommDestroy(comm_);
+    if (failure_.ok() && Settle("NCCL ends", library_.ncclCommFinalize(comm_)).ok()) {
+      library_.ncclCommDestroy(comm_);
     } else if (comm_ != nullptr) {
-      ncclCommAbort(comm_);
+      library_.ncclCommAbort(comm_);
     }
   }
 
@@ -54,8 +58,8 @@ class Nccl final : public NcclCommunicator {
     const std::lock_guard lock(mutex_);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;  // every call returns at once, so that we can give up
-    HOTROW_RETURN_IF_ERROR(
-        Settle("NCCL starts", ncclCommInitRankConfig(&comm_, world_size_, id, rank_, &config)));
+    HOTROW_RETURN_IF_ERROR(Settle(
+        "NCCL starts", library_.ncclCommInitRankConfig(&comm_, world_size_, id, rank_, &config)));
     if (absl::Status status = StartWatching(); !status.ok()) return Fail(std::move(status));
     return absl::OkStatus();
   }
@@ -82,21 +86,23 @@ class Nccl final : public NcclCommunicator {
       HOTROW_RETURN_IF_ERROR(CopyOwn(send + args.send_offsets[self], recv + args.recv_offsets[self],
                                      args.send_bytes[self], stream));
     }
-    HOTROW_RETURN_IF_ERROR(Settle(kOp, ncclGroupStart()));
+    HOTROW_RETURN_IF_ERROR(Settle(kOp, library_.ncclGroupStart()));
     ncclResult_t result = ncclSuccess;
     for (int p = 0; p < world_size_; ++p) {
       const auto i = static_cast<size_t>(p);
       if (p == rank_) continue;
       if (args.send_bytes[i] > 0) {
-        Keep(result, ncclSend(send + args.send_offsets[i], static_cast<size_t>(args.send_bytes[i]),
-                              ncclInt8, p, comm_, stream));
+        Keep(result,
+             library_.ncclSend(send + args.send_offsets[i], static_cast<size_t>(args.send_bytes[i]),
+                               ncclInt8, p, comm_, stream));
       }
       if (args.recv_bytes[i] > 0) {
-        Keep(result, ncclRecv(recv + args.recv_offsets[i], static_cast<size_t>(args.recv_bytes[i]),
-                              ncclInt8, p, comm_, stream));
+        Keep(result,
+             library_.ncclRecv(recv + args.recv_offsets[i], static_cast<size_t>(args.recv_bytes[i]),
+                               ncclInt8, p, comm_, stream));
       }
     }
-    Keep(result, ncclGroupEnd());
+    Keep(result, library_.ncclGroupEnd());
     return Begun(kOp, result, stream);
   }
 
@@ -116,8 +122,9 @@ class Nccl final : public NcclCommunicator {
     HOTROW_RETURN_IF_ERROR(failure_);
     if (bytes < 0) return Refuse(kOp, absl::StrCat("bytes is negative: ", bytes));
     if (bytes == 0) return absl::OkStatus();
-    return Begun(kOp, ncclAllGather(mine, all, static_cast<size_t>(bytes), ncclInt8, comm_, stream),
-                 stream);
+    return Begun(
+        kOp, library_.ncclAllGather(mine, all, static_cast<size_t>(bytes), ncclInt8, comm_, stream),
+        stream);
   }
 
   absl::Status AllGatherV(const void* mine, std::span<const int64_t> bytes,
@@ -131,20 +138,21 @@ class Nccl final : public NcclCommunicator {
     if (bytes[self] > 0) {
       HOTROW_RETURN_IF_ERROR(CopyOwn(mine, to + offsets[self], bytes[self], stream));
     }
-    HOTROW_RETURN_IF_ERROR(Settle(kOp, ncclGroupStart()));
+    HOTROW_RETURN_IF_ERROR(Settle(kOp, library_.ncclGroupStart()));
     ncclResult_t result = ncclSuccess;
     for (int p = 0; p < world_size_; ++p) {
       const auto i = static_cast<size_t>(p);
       if (p == rank_) continue;
       if (bytes[self] > 0) {
-        Keep(result, ncclSend(mine, static_cast<size_t>(bytes[self]), ncclInt8, p, comm_, stream));
+        Keep(result,
+             library_.ncclSend(mine, static_cast<size_t>(bytes[self]), ncclInt8, p, comm_, stream));
       }
       if (bytes[i] > 0) {
-        Keep(result,
-             ncclRecv(to + offsets[i], static_cast<size_t>(bytes[i]), ncclInt8, p, comm_, stream));
+        Keep(result, library_.ncclRecv(to + offsets[i], static_cast<size_t>(bytes[i]), ncclInt8, p,
+                                       comm_, stream));
       }
     }
-    Keep(result, ncclGroupEnd());
+    Keep(result, library_.ncclGroupEnd());
     return Begun(kOp, result, stream);
   }
 
@@ -157,9 +165,10 @@ class Nccl final : public NcclCommunicator {
       return Refuse(kOp, absl::StrCat("root must lie in [0, ", world_size_, "), got ", root));
     }
     if (bytes == 0) return absl::OkStatus();
-    return Begun(
-        kOp, ncclBroadcast(data, data, static_cast<size_t>(bytes), ncclInt8, root, comm_, stream),
-        stream);
+    return Begun(kOp,
+                 library_.ncclBroadcast(data, data, static_cast<size_t>(bytes), ncclInt8, root,
+                                        comm_, stream),
+                 stream);
   }
 
   absl::Status Wait(CudaStream stream) override {
@@ -201,9 +210,10 @@ class Nccl final : public NcclCommunicator {
     HOTROW_RETURN_IF_ERROR(failure_);
     if (count < 0) return Refuse(kOp, absl::StrCat("count is negative: ", count));
     if (count == 0) return absl::OkStatus();
-    return Begun(
-        kOp, ncclAllReduce(data, data, static_cast<size_t>(count), type, ncclSum, comm_, stream),
-        stream);
+    return Begun(kOp,
+                 library_.ncclAllReduce(data, data, static_cast<size_t>(count), type, ncclSum,
+                                        comm_, stream),
+                 stream);
   }
 
   absl::Status CopyOwn(const void* from, void* to, int64_t bytes, CudaStream stream) {
@@ -242,14 +252,15 @@ class Nccl final : public NcclCommunicator {
     if (!failure_.ok()) return failure_;
     failure_ = std::move(status);
     host_->Abort(std::string(failure_.message()));
-    if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
+    if (comm_ != nullptr) library_.ncclCommAbort(std::exchange(comm_, nullptr));
     return failure_;
   }
 
   absl::Status ErrorOf(std::string_view op, ncclResult_t result) const {
-    const std::string text = absl::StrCat(std::string(op), ": NCCL: ", ncclGetErrorString(result),
-                                          ": ", comm_ == nullptr ? "" : ncclGetLastError(comm_),
-                                          " (rank ", rank_, " of ", world_size_, ")");
+    const std::string text =
+        absl::StrCat(std::string(op), ": NCCL: ", library_.ncclGetErrorString(result), ": ",
+                     comm_ == nullptr ? "" : library_.ncclGetLastError(comm_), " (rank ", rank_,
+                     " of ", world_size_, ")");
     return result == ncclRemoteError ? absl::UnavailableError(text) : absl::InternalError(text);
   }
 
@@ -275,7 +286,7 @@ class Nccl final : public NcclCommunicator {
     Clock::time_point asked = begin;
     while (result == ncclInProgress) {
       ncclResult_t state = ncclSuccess;
-      result = ncclCommGetAsyncError(comm_, &state);
+      result = library_.ncclCommGetAsyncError(comm_, &state);
       if (result == ncclSuccess) result = state;
       if (result != ncclInProgress) break;
       HOTROW_RETURN_IF_ERROR(LookAround(op, begin, asked));
@@ -323,6 +334,9 @@ class Nccl final : public NcclCommunicator {
   // by whatever means, waits no longer than that.
   void Watch() {
     const auto guard = CudaDeviceGuard::Set(device_);
+    // A graph that another thread captures is none of this one's concern: it may ask for events.
+    auto mode = cudaStreamCaptureModeRelaxed;
+    cudaThreadExchangeStreamCaptureMode(&mode);
     std::unique_lock lock(mutex_);
     if (!guard.ok()) Fail(guard.status()).IgnoreError();
     Clock::time_point progress;  // when a call was last seen to end
@@ -338,7 +352,7 @@ class Nccl final : public NcclCommunicator {
 
   absl::Status LookAtCalls(Clock::time_point& progress, Clock::time_point& asked) {
     ncclResult_t state = ncclSuccess;
-    const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
+    const ncclResult_t result = library_.ncclCommGetAsyncError(comm_, &state);
     if (result != ncclSuccess) state = result;
     if (state != ncclSuccess && state != ncclInProgress) {
       return Fail(ErrorOf(under_way_.front().op, state));
@@ -363,6 +377,7 @@ class Nccl final : public NcclCommunicator {
     EventHandle end;
   };
 
+  const NcclLibrary& library_;
   const int rank_;
   const int world_size_;
   const double timeout_seconds_;
@@ -378,11 +393,17 @@ class Nccl final : public NcclCommunicator {
   std::thread watch_;
 };
 
-absl::StatusOr<ncclUniqueId> NewId() {
+absl::StatusOr<const NcclLibrary*> UsableNccl() {
+  HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
+  return internal::LoadNccl();
+}
+
+absl::StatusOr<ncclUniqueId> NewId(const NcclLibrary& library) {
   ncclUniqueId id;
-  const ncclResult_t result = ncclGetUniqueId(&id);
+  const ncclResult_t result = library.ncclGetUniqueId(&id);
   if (result == ncclSuccess) return id;
-  return absl::InternalError(absl::StrCat("NCCL: ncclGetUniqueId: ", ncclGetErrorString(result)));
+  return absl::InternalError(
+      absl::StrCat("NCCL: ncclGetUniqueId: ", library.ncclGetErrorString(result)));
 }
 
 }  // namespace
@@ -390,14 +411,15 @@ absl::StatusOr<ncclUniqueId> NewId() {
 bool HaveNccl() { return true; }
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(Communicator& host) {
-  if (absl::Status status = CheckUsableGpu(); !status.ok()) {
-    host.Abort(std::string(status.message()));
-    return status;
+  const absl::StatusOr<const NcclLibrary*> library = UsableNccl();
+  if (!library.ok()) {
+    host.Abort(std::string(library.status().message()));
+    return library.status();
   }
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> channel, host.Duplicate());
   ncclUniqueId id = {};
   if (channel->rank() == 0) {
-    auto made = NewId();
+    auto made = NewId(**library);
     if (!made.ok()) {
       channel->Abort(std::string(made.status().message()));
       return made.status();
@@ -408,7 +430,8 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(Commu
   const int rank = channel->rank();
   const int world_size = channel->world_size();
   const double timeout_seconds = channel->options().timeout_seconds;
-  auto nccl = std::make_unique<Nccl>(rank, world_size, timeout_seconds, std::move(channel));
+  auto nccl =
+      std::make_unique<Nccl>(**library, rank, world_size, timeout_seconds, std::move(channel));
   HOTROW_RETURN_IF_ERROR(nccl->Init(id));
   return nccl;
 }

@@ -44,6 +44,7 @@ class DeviceKeys {
   std::span<const int64_t> table_offsets() const {  // [T + 1], memory of the host
     return table_offsets_.span().first(num_offsets_);
   }
+  const int64_t* device_table_offsets() const { return device_table_offsets_.data(); }  // the same
   int64_t size() const { return num_offsets_ == 0 ? 0 : table_offsets().back(); }
   const RowKey* keys() const { return keys_.data(); }         // [U]
   const uint64_t* values() const { return values_.data(); }   // [U] without their tables

@@ -92,8 +92,8 @@ for file in "${binaries[@]}"; do carry "$file"; done
 # Which of the libraries of the Python package each program wants, for ./run.
 for file in "${binaries[@]}"; do
   wanted=()
-  # cublasLt is not linked but loaded by name, see ops/cublaslt.cc.
-  for name in $(needed "$file") $(grep -aoE 'libcublasLt\.so\.[0-9]+' "$file" | sort -u); do
+  # cublasLt and NCCL are loaded by name: ops/cublaslt.cc, comm/nccl_library.cc.
+  for name in $({ needed "$file"; grep -aoE 'lib(cublasLt|nccl)\.so\.[0-9]+' "$file"; } | sort -u); do
     if is_cuda_library "$name"; then wanted+=("$name"); fi
   done
   printf '%s\n' "${file#"$new/bin/"} ${wanted[*]-}"

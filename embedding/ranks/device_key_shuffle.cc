@@ -111,7 +111,7 @@ absl::Status DeviceKeyShuffle::GrowForWanted(int64_t num_keys, DeviceShuffledKey
 absl::Status DeviceKeyShuffle::SortAndCount(const ExecContext& ctx, const DeviceKeys& wanted,
                                             DeviceShuffledKeys* out) {
   const OwnerPartsArgs owners = {.values = wanted.values(),
-                                 .table_offsets = wanted.table_offsets().data(),
+                                 .table_offsets = wanted.device_table_offsets(),
                                  .tables = table_names_,
                                  .num_keys = wanted.size(),
                                  .world_size = world_size(),

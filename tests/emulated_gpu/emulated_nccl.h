@@ -14,8 +14,8 @@
 // Errors:  what NCCL leaves undefined ends the process with a message: counts or calls of two ranks
 //          that do not fit, memory that the device does not reach.
 // Missing: several ranks' kernels that wait for each other's place on one GPU; networks; speed.
-// NCCL
-//          refuses two ranks on one GPU, and this does not.
+//          NCCL refuses two ranks on one GPU, and this does not.
+
 namespace hotrow::emulated {
 
 // From now on every communicator of that rank says it has this ncclResult_t; 0 ends it.
