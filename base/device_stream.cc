@@ -239,6 +239,13 @@ absl::Status DeviceStream::RunAfter(CudaStream other) {
   return absl::OkStatus();
 }
 
+absl::Status DeviceStream::RunBefore(const ExecContext& ctx) {
+  if (device_ == Device::kCpu) return Wait();
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaEventRecord(static_cast<cudaEvent_t>(event_), stream_));
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamWaitEvent(ctx.stream, static_cast<cudaEvent_t>(event_), 0));
+  return absl::OkStatus();
+}
+
 absl::Status EnqueueCopy(const ExecContext& ctx, void* to, const void* from, int64_t bytes) {
   if (bytes == 0) return absl::OkStatus();
   if (ctx.device == Device::kCpu) {
@@ -320,6 +327,7 @@ absl::Status UseDevice(const ExecContext& ctx) {
 absl::Status WaitForStream(const ExecContext&) { return absl::OkStatus(); }
 
 absl::Status DeviceStream::RunAfter(CudaStream) { return absl::OkStatus(); }
+absl::Status DeviceStream::RunBefore(const ExecContext&) { return Wait(); }
 
 absl::Status EnqueueCopy(const ExecContext&, void* to, const void* from, int64_t bytes) {
   if (bytes != 0) std::memcpy(to, from, static_cast<size_t>(bytes));

@@ -78,6 +78,9 @@ class DeviceStream {
   absl::Status Wait() const;
   // Work that is enqueued here from now on runs after the work that is enqueued on `other` now.
   absl::Status RunAfter(CudaStream other);
+  // And the reverse: work that is enqueued on ctx.stream from now on runs after the work that is
+  // enqueued here now. On the CPU, where ctx's work is done when a call returns, it is Wait.
+  absl::Status RunBefore(const ExecContext& ctx);
   absl::Status Copy(void* to, const void* from, int64_t bytes) const {
     return Run(ExecContext(), [to, from, bytes](const ExecContext& ctx) {
       return EnqueueCopy(ctx, to, from, bytes);
@@ -93,7 +96,7 @@ class DeviceStream {
   Device device_ = Device::kCpu;
   int device_index_ = 0;
   CudaStream stream_ = nullptr;
-  void* event_ = nullptr;  // of RunAfter
+  void* event_ = nullptr;  // of RunAfter and RunBefore
   std::shared_ptr<internal::LaggingQueue> lagging_;
 };
 

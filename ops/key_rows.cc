@@ -53,6 +53,33 @@ absl::Status AddressRuns(const ExecContext& ctx, const AddressRunsArgs& args) {
       [&](auto stream) { return internal::AddressRunsCuda(args, stream); });
 }
 
+absl::Status AddressByteRowsArgs::Validate() const {
+  constexpr char kOp[] = "AddressByteRows";
+  int64_t last = 0;
+  bool any = false;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].begin < last) {
+      return internal::InvalidField(
+          kOp, absl::StrCat("runs[", i, "].begin"),
+          absl::StrCat("must be >= ", last, ", where the one before ends"), runs[i].begin);
+    }
+    if (runs[i].end < runs[i].begin) {
+      return internal::InvalidField(kOp, absl::StrCat("runs[", i, "].end"),
+                                    absl::StrCat("must be >= ", runs[i].begin), runs[i].end);
+    }
+    any = any || runs[i].end > runs[i].begin;
+    last = runs[i].end;
+  }
+  return any && rows == nullptr ? internal::NullField(kOp, "rows") : absl::OkStatus();
+}
+
+absl::Status AddressByteRows(const ExecContext& ctx, const AddressByteRowsArgs& args) {
+  HOTROW_RETURN_IF_ERROR(args.Validate());
+  return internal::Dispatch(
+      ctx, [&] { return internal::AddressByteRowsCpu(ctx, args); },
+      [&](auto stream) { return internal::AddressByteRowsCuda(args, stream); });
+}
+
 absl::Status AddressSlotsArgs::Validate() const {
   constexpr char kOp[] = "AddressSlots";
   if (num_rows < 0 || num_rows > std::numeric_limits<int32_t>::max()) {

@@ -47,6 +47,24 @@ struct AddressRunsArgs {
 // rows[i] = where row i lies.
 absl::Status AddressRuns(const ExecContext& ctx, const AddressRunsArgs& args);
 
+// Rows of any kind that lie side by side: row i in [begin, end) at first + (i - begin) * row_bytes.
+struct ByteRows {
+  int64_t begin = 0;
+  int64_t end = 0;
+  const std::byte* first = nullptr;
+  int64_t row_bytes = 0;
+};
+
+struct AddressByteRowsArgs {
+  std::span<const ByteRows> runs;    // in order; there may be gaps between them
+  const std::byte** rows = nullptr;  // [N], N >= the end of the last run
+
+  absl::Status Validate() const;
+};
+
+// rows[i] = where row i lies; those of no run stay as they are.
+absl::Status AddressByteRows(const ExecContext& ctx, const AddressByteRowsArgs& args);
+
 // Dimensions: N rows, of which M were placed later than the others.
 struct AddressSlotsArgs {
   std::byte* first = nullptr;               // the row of slot 0

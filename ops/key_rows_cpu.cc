@@ -21,6 +21,15 @@ absl::Status AddressRunsCpu(const ExecContext& /*ctx*/, const AddressRunsArgs& a
   return absl::OkStatus();
 }
 
+absl::Status AddressByteRowsCpu(const ExecContext& /*ctx*/, const AddressByteRowsArgs& args) {
+  for (const ByteRows& run : args.runs) {
+    for (int64_t i = run.begin; i < run.end; ++i) {
+      args.rows[i] = run.first + (i - run.begin) * run.row_bytes;
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AddressSlotsCpu(const ExecContext& /*ctx*/, const AddressSlotsArgs& args) {
   for (int64_t i = 0; i < args.num_rows; ++i) {
     if (args.slots[i] >= 0) args.rows[i] = args.first + args.slots[i] * args.row_bytes;

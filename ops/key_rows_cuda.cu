@@ -9,6 +9,7 @@ namespace {
 
 using TableChunk = ParameterChunk<uint32_t>;
 using FloatRowsChunk = ParameterChunk<FloatRows>;
+using ByteRowsChunk = ParameterChunk<ByteRows>;
 
 // table_offsets are those of the chunk.
 __global__ void __launch_bounds__(kThreadsPerBlock)
@@ -37,6 +38,16 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
   for (int64_t i = runs.v[0].begin + GridThread(); i < end; i += GridThreads()) {
     const FloatRows& run = runs.v[FindRange(runs, i)];
     rows[i] = run.first + (i - run.begin) * run.stride;
+  }
+}
+
+__global__ void __launch_bounds__(kThreadsPerBlock)
+    AddressByteRowsKernel(const __grid_constant__ ByteRowsChunk runs, const std::byte** rows) {
+  const int64_t end = runs.v[runs.size - 1].end;
+  for (int64_t i = runs.v[0].begin + GridThread(); i < end; i += GridThreads()) {
+    const ByteRows& run = runs.v[FindRange(runs, i)];
+    // Else in the gap before the run.
+    if (i >= run.begin) rows[i] = run.first + (i - run.begin) * run.row_bytes;
   }
 }
 
@@ -75,6 +86,17 @@ absl::Status AddressRunsCuda(const AddressRunsArgs& args, CudaStream stream) {
         AddressRunsKernel<<<GridBlocks(n, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
             runs, args.rows);
         return LastLaunch("AddressRuns");
+      });
+}
+
+absl::Status AddressByteRowsCuda(const AddressByteRowsArgs& args, CudaStream stream) {
+  return ForEachChunk<ByteRowsChunk>(
+      args.runs, [&](const ByteRowsChunk& runs, int64_t) -> absl::Status {
+        const int64_t n = runs.v[runs.size - 1].end - runs.v[0].begin;
+        if (n == 0) return absl::OkStatus();
+        AddressByteRowsKernel<<<GridBlocks(n, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
+            runs, args.rows);
+        return LastLaunch("AddressByteRows");
       });
 }
 

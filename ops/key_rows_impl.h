@@ -11,6 +11,8 @@ absl::Status MakeRowKeysCpu(const ExecContext& ctx, const MakeRowKeysArgs& args)
 absl::Status MakeRowKeysCuda(const MakeRowKeysArgs& args, CudaStream stream);
 absl::Status AddressRunsCpu(const ExecContext& ctx, const AddressRunsArgs& args);
 absl::Status AddressRunsCuda(const AddressRunsArgs& args, CudaStream stream);
+absl::Status AddressByteRowsCpu(const ExecContext& ctx, const AddressByteRowsArgs& args);
+absl::Status AddressByteRowsCuda(const AddressByteRowsArgs& args, CudaStream stream);
 absl::Status AddressSlotsCpu(const ExecContext& ctx, const AddressSlotsArgs& args);
 absl::Status AddressSlotsCuda(const AddressSlotsArgs& args, CudaStream stream);
 

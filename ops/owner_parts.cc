@@ -59,4 +59,22 @@ absl::Status PickWords(const ExecContext& ctx, const PickWordsArgs& args) {
       [&](auto stream) { return internal::PickWordsCuda(args, stream); });
 }
 
+absl::Status PutWordsArgs::Validate() const {
+  constexpr char kOp[] = "PutWords";
+  if (num_words < 0) return internal::InvalidField(kOp, "num_words", "must be >= 0", num_words);
+  if (num_words == 0) return absl::OkStatus();
+  if (from == nullptr) return internal::NullField(kOp, "from");
+  if (positions == nullptr) return internal::NullField(kOp, "positions");
+  if (to == nullptr) return internal::NullField(kOp, "to");
+  return absl::OkStatus();
+}
+
+absl::Status PutWords(const ExecContext& ctx, const PutWordsArgs& args) {
+  HOTROW_RETURN_IF_ERROR(args.Validate());
+  if (args.num_words == 0) return absl::OkStatus();
+  return internal::Dispatch(
+      ctx, [&] { return internal::PutWordsCpu(ctx, args); },
+      [&](auto stream) { return internal::PutWordsCuda(args, stream); });
+}
+
 }  // namespace hotrow

@@ -41,6 +41,18 @@ struct PickWordsArgs {
 // to[i] = from[positions[i]].
 absl::Status PickWords(const ExecContext& ctx, const PickWordsArgs& args);
 
+struct PutWordsArgs {
+  const uint64_t* from = nullptr;      // [n] keys, or addresses
+  const int32_t* positions = nullptr;  // [n], in `to`; distinct
+  int64_t num_words = 0;               // n
+  uint64_t* to = nullptr;              // must not alias `from`
+
+  absl::Status Validate() const;
+};
+
+// The reverse: to[positions[i]] = from[i].
+absl::Status PutWords(const ExecContext& ctx, const PutWordsArgs& args);
+
 }  // namespace hotrow
 
 #endif  // HOTROW_OPS_OWNER_PARTS_H_

@@ -30,4 +30,11 @@ absl::Status PickWordsCpu(const ExecContext& ctx, const PickWordsArgs& args) {
   return absl::OkStatus();
 }
 
+absl::Status PutWordsCpu(const ExecContext& ctx, const PutWordsArgs& args) {
+  ParallelFor(ctx.pool, args.num_words, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) args.to[args.positions[i]] = args.from[i];
+  });
+  return absl::OkStatus();
+}
+
 }  // namespace hotrow::internal

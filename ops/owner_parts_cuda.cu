@@ -37,6 +37,12 @@ __global__ void __launch_bounds__(kThreadsPerBlock) PickWordsKernel(const PickWo
   }
 }
 
+__global__ void __launch_bounds__(kThreadsPerBlock) PutWordsKernel(const PutWordsArgs args) {
+  for (int64_t i = GridThread(); i < args.num_words; i += GridThreads()) {
+    args.to[args.positions[i]] = args.from[i];
+  }
+}
+
 }  // namespace
 
 absl::Status OwnerPartsCuda(const OwnerPartsArgs& args, CudaStream stream) {
@@ -53,6 +59,12 @@ absl::Status PickWordsCuda(const PickWordsArgs& args, CudaStream stream) {
   PickWordsKernel<<<GridBlocks(args.num_words, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
       args);
   return LastLaunch("PickWords");
+}
+
+absl::Status PutWordsCuda(const PutWordsArgs& args, CudaStream stream) {
+  PutWordsKernel<<<GridBlocks(args.num_words, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
+      args);
+  return LastLaunch("PutWords");
 }
 
 }  // namespace hotrow::internal

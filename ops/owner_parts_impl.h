@@ -22,6 +22,8 @@ absl::Status OwnerPartsCpu(const ExecContext& ctx, const OwnerPartsArgs& args);
 absl::Status OwnerPartsCuda(const OwnerPartsArgs& args, CudaStream stream);
 absl::Status PickWordsCpu(const ExecContext& ctx, const PickWordsArgs& args);
 absl::Status PickWordsCuda(const PickWordsArgs& args, CudaStream stream);
+absl::Status PutWordsCpu(const ExecContext& ctx, const PutWordsArgs& args);
+absl::Status PutWordsCuda(const PutWordsArgs& args, CudaStream stream);
 
 }  // namespace hotrow::internal
 

@@ -130,6 +130,22 @@ absl::Status DecodeRowsArgs::Validate() const {
   return absl::OkStatus();
 }
 
+absl::Status SumEncodedRowsArgs::Validate() const {
+  constexpr char kOp[] = "SumEncodedRows";
+  HOTROW_RETURN_IF_ERROR(ValidateRuns(kOp, runs));
+  if (plain_begin < 0 || plain_end < plain_begin) {
+    return internal::InvalidField(
+        kOp, "plain_end", absl::StrCat("must be >= plain_begin = ", plain_begin, ", which is >= 0"),
+        plain_end);
+  }
+  if (NumRows(runs) == 0) return absl::OkStatus();
+  if (offsets == nullptr) return internal::NullField(kOp, "offsets");
+  if (order == nullptr) return internal::NullField(kOp, "order");
+  if (rows == nullptr) return internal::NullField(kOp, "rows");
+  if (sums == nullptr) return internal::NullField(kOp, "sums");
+  return absl::OkStatus();
+}
+
 absl::Status EncodeRows(const ExecContext& ctx, const EncodeRowsArgs& args) {
   HOTROW_RETURN_IF_ERROR(args.Validate());
   return internal::Dispatch(
@@ -142,6 +158,13 @@ absl::Status DecodeRows(const ExecContext& ctx, const DecodeRowsArgs& args) {
   return internal::Dispatch(
       ctx, [&] { return internal::DecodeRowsCpu(ctx, args); },
       [&](auto stream) { return internal::DecodeRowsCuda(args, stream); });
+}
+
+absl::Status SumEncodedRows(const ExecContext& ctx, const SumEncodedRowsArgs& args) {
+  HOTROW_RETURN_IF_ERROR(args.Validate());
+  return internal::Dispatch(
+      ctx, [&] { return internal::SumEncodedRowsCpu(ctx, args); },
+      [&](auto stream) { return internal::SumEncodedRowsCuda(args, stream); });
 }
 
 }  // namespace hotrow

@@ -102,6 +102,25 @@ struct DecodeRowsArgs {
 // Decodes rows. To sum over ranks, call it once for each rank, in rank order.
 absl::Status DecodeRows(const ExecContext& ctx, const DecodeRowsArgs& args);
 
+// Dimensions: S sums, M rows that are added. Memory as above.
+struct SumEncodedRowsArgs {
+  ExchangeType type = ExchangeType::kFp32;
+  std::span<const RowRun> runs;            // of the sums [0, S); `table` and byte_offset unused
+  const int64_t* offsets = nullptr;        // [S + 1] sum s takes order[offsets[s], offsets[s+1])
+  const int32_t* order = nullptr;          // [offsets[S]] positions in `rows`
+  const std::byte* const* rows = nullptr;  // [M] as EncodeRows wrote each, at any address
+  // Those of rows [plain_begin, plain_end) are D floats instead.
+  int64_t plain_begin = 0;
+  int64_t plain_end = 0;
+  float* const* sums = nullptr;  // [S], D floats each, overwritten; distinct
+
+  absl::Status Validate() const;
+};
+
+// Decodes rows and adds them, from zero on, in the order that is given. The bits are those of
+// DecodeRows with `add`, once for each of them, into zeros; each sum is written once.
+absl::Status SumEncodedRows(const ExecContext& ctx, const SumEncodedRowsArgs& args);
+
 }  // namespace hotrow
 
 #endif  // HOTROW_OPS_ROW_CODEC_H_

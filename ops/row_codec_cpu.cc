@@ -242,6 +242,26 @@ void DecodeAll(const ExecContext& ctx, const DecodeRowsArgs& args) {
   });
 }
 
+template <typename Kernel, ExchangeType kType>
+void SumAll(const ExecContext& ctx, const SumEncodedRowsArgs& args) {
+  const auto prefetch = [&](int64_t s, int64_t bytes) { PrefetchForWrite(args.sums[s], bytes); };
+  ForEachRow(ctx.pool, args.runs, prefetch, [&](const RowRun& run, int64_t s) {
+    float* const sum = args.sums[s];
+    std::fill_n(sum, run.dim, 0.0f);
+    const auto add = [sum](int64_t d, Vec8 y, auto lanes) {
+      StoreLanes(LoadLanes(sum + d, lanes) + y, sum + d, lanes);
+    };
+    for (int64_t k = args.offsets[s]; k < args.offsets[s + 1]; ++k) {
+      const int32_t i = args.order[k];
+      if (i >= args.plain_begin && i < args.plain_end) {
+        DecodeRow<Kernel, ExchangeType::kFp32>(args.rows[i], run.dim, add);
+      } else {
+        DecodeRow<Kernel, kType>(args.rows[i], run.dim, add);
+      }
+    }
+  });
+}
+
 // Calls fn with what is known at run time as a constant.
 template <typename Fn>
 void WithType(ExchangeType type, Fn&& fn) {
@@ -298,6 +318,11 @@ absl::Status DecodeRowsCpu(const ExecContext& ctx, const DecodeRowsArgs& args, R
   } else {
     DecodeWith<FastestKernel>(ctx, args);
   }
+  return absl::OkStatus();
+}
+
+absl::Status SumEncodedRowsCpu(const ExecContext& ctx, const SumEncodedRowsArgs& args) {
+  WithType(args.type, [&](auto type) { SumAll<FastestKernel, type()>(ctx, args); });
   return absl::OkStatus();
 }
 

@@ -302,6 +302,48 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
   }
 }
 
+// One group of threads a sum: a rank's contribution after the other's. Bound by reads of the rows,
+// which lie wherever their messages do.
+template <ExchangeType kType, int kLanes>
+__global__ void __launch_bounds__(kThreadsPerBlock)
+    SumKernel(const __grid_constant__ RunChunk runs, const int64_t* offsets, const int32_t* order,
+              const std::byte* const* rows, int64_t plain_begin, int64_t plain_end,
+              float* const* sums) {
+  const int lane = GroupLane<kLanes>();
+  const int64_t last = runs.v[runs.size - 1].end;
+  for (int64_t s = runs.v[0].begin + GridGroup<kLanes>(); s < last; s += GridGroups<kLanes>()) {
+    const int32_t dim = runs.v[FindRange(runs, s)].dim;
+    const int64_t begin = offsets[s];
+    const int64_t end = offsets[s + 1];
+    float* const to = sums[s];
+    for (int32_t column = kPieceColumns * lane; column < dim; column += kPieceColumns * kLanes) {
+      const int size = PieceSize(dim, column);
+      Floats sum;
+      for (int64_t k = begin; k < end; ++k) {
+        const int32_t i = order[k];
+        const std::byte* const row = rows[i];
+        Floats y;
+        if (i >= plain_begin && i < plain_end) {
+          y = LoadFloats(reinterpret_cast<const float*>(row) + column, size);
+        } else {
+          float scale = 0;
+          if constexpr (kType == ExchangeType::kInt8) {
+            scale = __uint_as_float(LoadPiece<ExchangeType::kFp32>(row, 1).Get(0));
+          }
+          const Piece<kType> piece = LoadPiece<kType>(row + ColumnOffset<kType>(column), size);
+#pragma unroll
+          for (int c = 0; c < kPieceColumns; ++c) {
+            y.v[c] = DecodeColumn<kType>(piece.Get(c), scale);
+          }
+        }
+#pragma unroll
+        for (int c = 0; c < kPieceColumns; ++c) sum.v[c] = SumWithNan(sum.v[c], y.v[c]);
+      }
+      StoreFloats(to + column, sum, size);
+    }
+  }
+}
+
 // Calls launch(chunk, rows in it) for all runs that are not empty.
 template <typename Launch>
 absl::Status ForEachRunChunk(std::span<const RowRun> runs, Launch&& launch) {
@@ -369,6 +411,19 @@ absl::Status DecodeRowsCuda(const DecodeRowsArgs& args, CudaStream stream) {
         DecodeKernel<kType, false, kLanes><<<blocks, kThreadsPerBlock, 0, stream>>>(chunk, task);
       }
       return LastLaunch("DecodeRows");
+    });
+  });
+}
+
+absl::Status SumEncodedRowsCuda(const SumEncodedRowsArgs& args, CudaStream stream) {
+  return ForEachRunChunk(args.runs, [&](const RunChunk& chunk, int64_t num_rows) {
+    return WithType(args.type, chunk, [&](auto type, auto lanes) {
+      constexpr int kLanes = lanes();
+      SumKernel<type(), kLanes>
+          <<<GridBlocks(num_rows, kThreadsPerBlock / kLanes), kThreadsPerBlock, 0, stream>>>(
+              chunk, args.offsets, args.order, args.rows, args.plain_begin, args.plain_end,
+              args.sums);
+      return LastLaunch("SumEncodedRows");
     });
   });
 }

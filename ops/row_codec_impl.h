@@ -30,6 +30,8 @@ absl::Status EncodeRowsCuda(const EncodeRowsArgs& args, CudaStream stream);
 absl::Status DecodeRowsCpu(const ExecContext& ctx, const DecodeRowsArgs& args,
                            RowCodecPath path = RowCodecPath::kFastest);
 absl::Status DecodeRowsCuda(const DecodeRowsArgs& args, CudaStream stream);
+absl::Status SumEncodedRowsCpu(const ExecContext& ctx, const SumEncodedRowsArgs& args);
+absl::Status SumEncodedRowsCuda(const SumEncodedRowsArgs& args, CudaStream stream);
 
 // As many runs as a kernel takes as a parameter.
 using RunChunk = ParameterChunk<RowRun>;

@@ -45,6 +45,24 @@ TEST(AddressRunsTest, RowsLieSideBySide) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("runs[1].end must be >= 2")));
 }
 
+TEST(AddressByteRowsTest, RowsOfNoRunStay) {
+  const std::vector<std::byte> bytes(100);
+  const std::byte* const at = bytes.data();
+  std::vector<const std::byte*> rows(8, nullptr);
+  HOTROW_ASSERT_OK(AddressByteRows(
+      {}, {.runs = std::vector<ByteRows>{{1, 3, at, 5}, {3, 3, nullptr, 1}, {5, 7, at + 30, 7}},
+           .rows = rows.data()}));
+  EXPECT_THAT(rows, ElementsAre(nullptr, at, at + 5, nullptr, nullptr, at + 30, at + 37, nullptr));
+  EXPECT_THAT(AddressByteRows({}, {.runs = std::vector<ByteRows>{{0, 2, at, 3}, {1, 5, at, 3}},
+                                   .rows = rows.data()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("runs[1].begin must be >= 2, where the one before ends")));
+  EXPECT_THAT(AddressByteRows({}, {.runs = std::vector<ByteRows>{{2, 1, at, 3}}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("runs[0].end must be >= 2")));
+  EXPECT_THAT(AddressByteRows({}, {.runs = std::vector<ByteRows>{{2, 3, at, 3}}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rows must not be null")));
+}
+
 TEST(AddressSlotsTest, LateRowsComeFromTheirList) {
   std::vector<std::byte> memory(10 * 16);
   std::byte* const at = memory.data();

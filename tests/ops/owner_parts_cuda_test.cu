@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "base/philox.h"
@@ -43,23 +45,39 @@ TEST(OwnerPartsCudaTest, PartsAndPicksAreThoseOfTheCpu) {
                             .to = want_words.data()};
       HOTROW_ASSERT_OK(OwnerParts({}, args));
       HOTROW_ASSERT_OK(PickWords({}, pick));
+      // Back to where they were, in any order of positions that are distinct.
+      std::vector<int32_t> places(n);
+      std::iota(places.begin(), places.end(), 0);
+      for (size_t i = n; i > 1; --i) std::swap(places[i - 1], places[random.Below(i)]);
+      std::vector<uint64_t> want_put(n);
+      PutWordsArgs put = {.from = values.data(),
+                          .positions = places.data(),
+                          .num_words = std::ssize(values),
+                          .to = want_put.data()};
+      HOTROW_ASSERT_OK(PutWords({}, put));
       DeviceArray<uint64_t> device_values(values);
       DeviceArray<int64_t> device_offsets(offsets);
       DeviceArray<int32_t> device_positions(positions);
-      args.values = pick.from = device_values.data();
+      DeviceArray<int32_t> device_places(places);
+      args.values = pick.from = put.from = device_values.data();
+      put.positions = device_places.data();
       args.table_offsets = device_offsets.data();
       pick.positions = device_positions.data();
       for (const test::Enqueue enqueue : test::kBothWays) {
         DeviceArray<int32_t> parts(n);
         DeviceArray<uint64_t> words(n);
+        DeviceArray<uint64_t> put_words(n);
         args.parts = parts.data();
         pick.to = words.data();
+        put.to = put_words.data();
         test::RunOnGpu(enqueue, [&](const ExecContext& ctx) -> absl::Status {
           HOTROW_RETURN_IF_ERROR(OwnerParts(ctx, args));
-          return PickWords(ctx, pick);
+          HOTROW_RETURN_IF_ERROR(PickWords(ctx, pick));
+          return PutWords(ctx, put);
         });
         EXPECT_TRUE(parts.ToHost() == want);
         EXPECT_TRUE(words.ToHost() == want_words);
+        EXPECT_TRUE(put_words.ToHost() == want_put);
       }
     }
   }

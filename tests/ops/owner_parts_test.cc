@@ -78,5 +78,21 @@ TEST(PickWordsTest, WordsComeFromTheirPositions) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("num_words")));
 }
 
+TEST(PutWordsTest, WordsGoToTheirPositions) {
+  const std::vector<uint64_t> from = {10, 11, 12};
+  const std::vector<int32_t> positions = {3, 0, 1};
+  std::vector<uint64_t> to(5, 99);
+  PutWordsArgs args = {
+      .from = from.data(), .positions = positions.data(), .num_words = 3, .to = to.data()};
+  HOTROW_ASSERT_OK(PutWords({}, args));
+  EXPECT_THAT(to, ElementsAre(11, 12, 99, 10, 99));
+  args.positions = nullptr;
+  EXPECT_THAT(PutWords({}, args),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("positions")));
+  args.num_words = -1;
+  EXPECT_THAT(PutWords({}, args),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("num_words")));
+}
+
 }  // namespace
 }  // namespace hotrow

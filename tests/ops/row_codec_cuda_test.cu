@@ -225,12 +225,94 @@ TEST(RowCodecCudaTest, DecodesAsOnTheCpu) {
   }
 }
 
+// Sums of none, one or several of the problem's rows, in any order, some of them plain.
+void ExpectSumsAsOnTheCpu(const Problem& p, Type type, uint64_t seed, test::Enqueue enqueue) {
+  RandomStream random(seed, RandomPurpose::kTest, 2);
+  std::vector<std::byte> in(static_cast<size_t>(p.out_bytes));
+  HOTROW_ASSERT_OK(EncodeRows({}, {.type = type,
+                                   .runs = p.runs,
+                                   .rows = Pointers(p.memory.data(), p.places).data(),
+                                   .out = in.data()}));
+  const std::vector<float> sums_before(p.memory.size(), 77.0f);
+  std::vector<float> want = sums_before;
+  DeviceArray<std::byte> device_in(in);
+  DeviceArray<float> plain(p.memory);
+  DeviceArray<float> sums(sums_before);
+  // Of each run a sum has rows of that run alone, since they have its dim. The plain ones come
+  // after those that are encoded.
+  std::vector<int64_t> offsets = {0};
+  std::vector<int32_t> order;
+  std::vector<const std::byte*> rows;
+  std::vector<const std::byte*> device_rows;
+  const auto num_rows = static_cast<int64_t>(p.places.size());
+  for (const RowRun& run : p.runs) {
+    for (int64_t i = run.begin; i < run.end; ++i) {
+      const int64_t at = run.byte_offset + (i - run.begin) * ExchangeRowBytes(type, run.dim);
+      rows.push_back(in.data() + at);
+      device_rows.push_back(device_in.data() + at);
+      for (uint64_t k = random.Below(5); k > 0; --k) {
+        const auto size = static_cast<uint64_t>(run.end - run.begin);
+        const auto of = run.begin + static_cast<int64_t>(random.Below(size));
+        order.push_back(static_cast<int32_t>(of + (random.Below(3) == 0 ? num_rows : 0)));
+      }
+      offsets.push_back(std::ssize(order));
+    }
+  }
+  for (const int64_t place : p.places) {
+    rows.push_back(reinterpret_cast<const std::byte*>(p.memory.data() + place));
+    device_rows.push_back(reinterpret_cast<const std::byte*>(plain.data() + place));
+  }
+  SumEncodedRowsArgs args = {.type = type,
+                             .runs = p.runs,
+                             .offsets = offsets.data(),
+                             .order = order.data(),
+                             .rows = rows.data(),
+                             .plain_begin = num_rows,
+                             .plain_end = 2 * num_rows};
+  const std::vector<float*> want_rows = Pointers(want.data(), p.places);
+  args.sums = want_rows.data();
+  HOTROW_ASSERT_OK(SumEncodedRows({}, args));
+  DeviceArray<int64_t> device_offsets(offsets);
+  DeviceArray<int32_t> device_order(order);
+  DeviceArray<const std::byte*> device_row_array(device_rows);
+  DeviceArray<float*> device_sums(Pointers(sums.data(), p.places));
+  args.offsets = device_offsets.data();
+  args.order = device_order.data();
+  args.rows = device_row_array.data();
+  args.sums = device_sums.data();
+  test::RunOnGpu(enqueue, [&](const ExecContext& ctx) { return SumEncodedRows(ctx, args); });
+  // Where two terms are NaN, which of them is kept is the processor's business.
+  std::vector<float> got = sums.ToHost();
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isnan(got[i]) && std::isnan(want[i])) got[i] = want[i];
+  }
+  ExpectSameBytes(got, want, "the sums");
+}
+
+TEST(RowCodecCudaTest, SumsAsOnTheCpu) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const uint64_t seed : test::Seeds(2)) {
+    for (const Type type : kTypes) {
+      for (const int64_t byte_gap : {1, 4}) {
+        for (const std::vector<int32_t>& dims : AllDims()) {
+          SCOPED_TRACE(testing::Message()
+                       << "HOTROW_TEST_SEED=" << seed << " " << std::string(ExchangeTypeName(type))
+                       << ", gap " << byte_gap << ", " << dims.size() << " runs");
+          ExpectSumsAsOnTheCpu(Draw(seed, type, dims, byte_gap), type, seed,
+                               byte_gap == 4 ? test::Enqueue::kAsGraph : test::Enqueue::kDirectly);
+        }
+      }
+    }
+  }
+}
+
 TEST(RowCodecCudaTest, NoRows) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const std::vector<RowRun> empty = {{0, 0, 5}, {0, 0, 8}};
   for (const std::span<const RowRun> runs : {std::span<const RowRun>(), std::span(empty)}) {
     test::RunOnGpu(test::Enqueue::kDirectly, [&](const ExecContext& ctx) {
       HOTROW_EXPECT_OK(EncodeRows(ctx, {.runs = runs}));
+      HOTROW_EXPECT_OK(SumEncodedRows(ctx, {.runs = runs}));
       return DecodeRows(ctx, {.runs = runs});
     });
   }

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "base/thread_pool.h"
+#include "ops/partition.h"
 #include "ops/row_codec_convert_impl.h"
 #include "ops/row_codec_impl.h"
 #include "tests/ops/half_reference.h"
@@ -730,6 +732,105 @@ TEST(RowCodecTest, AddsToTheRows) {
       EXPECT_TRUE(Decode(batch, type, bytes, path, &four, &before) == want);
     }
   }
+}
+
+// Of four ranks, each asks for some rows; what the third one adds has not travelled.
+TEST(RowCodecTest, SumsAreThoseOfDecodingRankByRank) {
+  constexpr size_t kRanks = 4;
+  ThreadPool four(4);
+  for (const Type type : kTypes) {
+    SCOPED_TRACE(std::string(ExchangeTypeName(type)));
+    RandomStream random(5, RandomPurpose::kTest);
+    std::vector<RowRun> sums;
+    int64_t num_sums = 0;
+    for (const int32_t dim : {1, 7, 8, 9, 64}) {
+      sums.push_back({num_sums, num_sums + 300, dim});
+      num_sums += 300;
+    }
+    std::vector<std::vector<float>> want(static_cast<size_t>(num_sums));
+    for (const RowRun& run : sums) {
+      for (int64_t s = run.begin; s < run.end; ++s) want[s].assign(run.dim, 0.0f);
+    }
+    std::vector<std::vector<float>> floats;  // [contributions]
+    std::vector<std::vector<std::byte>> messages(kRanks);
+    std::vector<const std::byte*> rows;
+    std::vector<int32_t> sum_of;
+    SumEncodedRowsArgs args = {.type = type, .runs = sums};
+    floats.reserve(kRanks * want.size());
+    for (size_t p = 0; p < kRanks; ++p) {
+      std::vector<RowRun> runs;
+      std::vector<const float*> from;
+      std::vector<float*> to;
+      int64_t bytes = 0;
+      if (p == 2) args.plain_begin = std::ssize(rows);
+      for (const RowRun& run : sums) {
+        RowRun of_rank = {std::ssize(from), std::ssize(from), run.dim, 0, bytes};
+        for (int64_t s = run.begin; s < run.end; ++s) {
+          if (random.Below(3) == 0) continue;
+          floats.emplace_back();
+          // A lone -0 becomes 0, as it does when it is added to zeros.
+          for (int32_t d = 0; d < run.dim; ++d) {
+            floats.back().push_back(s % 50 == 0 ? -0.0f : random.Normal());
+          }
+          from.push_back(floats.back().data());
+          to.push_back(want[s].data());
+          sum_of.push_back(static_cast<int32_t>(s));
+          ++of_rank.end;
+        }
+        bytes += (of_rank.end - of_rank.begin) * ExchangeRowBytes(type, run.dim);
+        runs.push_back(of_rank);
+      }
+      messages[p].resize(static_cast<size_t>(bytes));
+      HOTROW_ASSERT_OK(EncodeRows(
+          {}, {.type = type, .runs = runs, .rows = from.data(), .out = messages[p].data()}));
+      for (const RowRun& run : runs) {
+        for (int64_t i = run.begin; i < run.end; ++i) {
+          rows.push_back(messages[p].data() + run.byte_offset +
+                         (i - run.begin) * ExchangeRowBytes(type, run.dim));
+          if (p != 2) continue;
+          rows.back() = reinterpret_cast<const std::byte*>(from[i]);
+          for (int32_t d = 0; d < run.dim; ++d) to[i][d] += from[i][d];
+        }
+      }
+      if (p == 2) {
+        args.plain_end = std::ssize(rows);
+        continue;
+      }
+      HOTROW_ASSERT_OK(DecodeRows(
+          {},
+          {.type = type, .runs = runs, .in = messages[p].data(), .rows = to.data(), .add = true}));
+    }
+    std::vector<int64_t> offsets(want.size() + 1);
+    std::vector<int32_t> order(rows.size());
+    HOTROW_ASSERT_OK(Partition({}, {.part = sum_of.data(),
+                                    .num_items = std::ssize(sum_of),
+                                    .num_parts = num_sums,
+                                    .offsets = offsets.data(),
+                                    .order = order.data()}));
+    std::vector<std::vector<float>> got = want;
+    std::vector<float*> got_rows;
+    for (std::vector<float>& row : got) {
+      std::fill(row.begin(), row.end(), 77.0f);
+      got_rows.push_back(row.data());
+    }
+    args.offsets = offsets.data();
+    args.order = order.data();
+    args.rows = rows.data();
+    args.sums = got_rows.data();
+    HOTROW_ASSERT_OK(SumEncodedRows({.pool = &four}, args));
+    for (size_t s = 0; s < want.size(); ++s) {
+      ASSERT_EQ(std::memcmp(got[s].data(), want[s].data(), 4 * want[s].size()), 0) << s;
+    }
+  }
+  SumEncodedRowsArgs bad = {.plain_begin = 3, .plain_end = 2};
+  EXPECT_THAT(SumEncodedRows({}, bad),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("plain_end")));
+  bad = {.runs = std::vector<RowRun>{}};
+  HOTROW_EXPECT_OK(SumEncodedRows({}, bad));
+  const std::vector<RowRun> one = {{0, 1, 4}};
+  bad.runs = one;
+  EXPECT_THAT(SumEncodedRows({}, bad),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("offsets must not be null")));
 }
 
 TEST(RowCodecTest, WhatIsNotFiniteIsNotHidden) {
