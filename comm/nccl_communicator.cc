@@ -21,7 +21,7 @@
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
-#include "comm/nccl_library_impl.h"
+#include "comm/nccl_library_impl.cuh"
 
 namespace hotrow {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "comm/nccl_library_impl.h"
+#include "comm/nccl_library_impl.cuh"
 
 namespace hotrow::internal {
 namespace {

@@ -1,7 +1,7 @@
 // LoadNccl of the emulated GPU: the functions of tests/emulated_gpu/emulated_nccl.cc, which are
 // linked.
 
-#include "comm/nccl_library_impl.h"
+#include "comm/nccl_library_impl.cuh"
 
 namespace hotrow::internal {
 

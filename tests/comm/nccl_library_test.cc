@@ -1,4 +1,4 @@
-#include "comm/nccl_library_impl.h"
+#include "comm/nccl_library_impl.cuh"
 
 #include <string>
 

@@ -282,6 +282,8 @@ TEST_P(NcclRanksTest, ASilentRankIsNamedByAllInTime) {
   for (const Call call :
        {Call::kAllToAllV, Call::kAllGather, Call::kAllGatherV, Call::kBroadcast, Call::kSum}) {
     SCOPED_TRACE(static_cast<int>(call));
+    // Each takes a second.
+    if (n() > 2 && call != Call::kAllToAllV && call != Call::kSum && !RunsSlowTests()) continue;
     const int silent = static_cast<int>(call) % n();
     RunOk(
         [&](Communicator& c, NcclCommunicator& nccl) -> absl::Status {

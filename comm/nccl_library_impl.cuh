@@ -1,5 +1,5 @@
-#ifndef HOTROW_COMM_NCCL_LIBRARY_IMPL_H_
-#define HOTROW_COMM_NCCL_LIBRARY_IMPL_H_
+#ifndef HOTROW_COMM_NCCL_LIBRARY_IMPL_CUH_
+#define HOTROW_COMM_NCCL_LIBRARY_IMPL_CUH_
 
 #include <nccl.h>
 
@@ -39,4 +39,4 @@ absl::StatusOr<const NcclLibrary*> LoadNccl();
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_COMM_NCCL_LIBRARY_IMPL_H_
+#endif  // HOTROW_COMM_NCCL_LIBRARY_IMPL_CUH_

@@ -1,0 +1,350 @@
+#include "embedding/ranks/device_row_shuffle_impl.h"
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "base/philox.h"
+#include "base/status_macros.h"
+#include "comm/thread_communicator.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "ops/gather.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
+#if HOTROW_HAVE_CUDA
+#include "tests/comm/device_ranks.h"
+#endif
+
+namespace hotrow::internal {
+namespace {
+
+struct RowsKind {
+  Device device = Device::kCpu;
+  int world_size = 1;
+};
+
+std::string NameOfRowsKind(const testing::TestParamInfo<RowsKind>& info) {
+  return absl::StrCat(info.param.device == Device::kCpu ? "Host" : "Gpu", info.param.world_size);
+}
+
+absl::Status RowsDiffer(const Communicator& c, const std::string& what) {
+  return absl::InternalError(absl::StrCat("rank ", c.rank(), " of ", c.world_size(), ": ", what,
+                                          " are not those of the host's shuffle"));
+}
+
+// Number `at` of a row, the same for everybody.
+float NumberOf(uint64_t seed, RowKey key, int64_t at) {
+  const uint64_t bits = Mix64(seed + Mix64(key.key + Mix64(key.table * 1000 + at)));
+  return (static_cast<float>(bits >> 40) - 8388608.0f) * (bits % 3 == 0 ? 0x1p-20f : 0x1p-24f);
+}
+
+// Rows of every table, side by side, on the device and on the host. `bytes` of each key.
+class Rows {
+ public:
+  // row_bytes: of each table. fill(key, table, bytes) writes one.
+  absl::Status Make(const std::vector<RowKey>& keys, std::span<const int64_t> table_offsets,
+                    const std::vector<int64_t>& row_bytes, const DeviceStream& stream,
+                    const std::function<void(RowKey, size_t, std::byte*)>& fill) {
+    std::vector<int64_t> places;
+    int64_t total = 0;
+    for (size_t t = 0; t < row_bytes.size(); ++t) {
+      for (int64_t i = table_offsets[t]; i < table_offsets[t + 1]; ++i) {
+        places.push_back(total);
+        total += row_bytes[t];
+      }
+    }
+    bytes.assign(static_cast<size_t>(total) + 1, std::byte{0});
+    HOTROW_RETURN_IF_ERROR(device_bytes.Reserve(total + 1, {stream.device(), stream.get()}));
+    const auto n = static_cast<int64_t>(places.size());
+    HOTROW_RETURN_IF_ERROR(device_rows.Reserve(n + 1, {stream.device(), stream.get()}));
+    rows.clear();
+    std::vector<std::byte*> addresses;
+    for (size_t t = 0; t < row_bytes.size(); ++t) {
+      for (int64_t i = table_offsets[t]; i < table_offsets[t + 1]; ++i) {
+        rows.push_back(bytes.data() + places[static_cast<size_t>(i)]);
+        addresses.push_back(device_bytes.data() + places[static_cast<size_t>(i)]);
+        if (fill != nullptr) fill(keys[static_cast<size_t>(i)], t, rows.back());
+      }
+    }
+    HOTROW_RETURN_IF_ERROR(stream.Copy(device_bytes.data(), bytes.data(), total));
+    HOTROW_RETURN_IF_ERROR(stream.Copy(device_rows.data(), addresses.data(), 8 * n));
+    return stream.Wait();
+  }
+  std::vector<std::byte> bytes;
+  std::vector<std::byte*> rows;
+  DeviceMemory<std::byte> device_bytes;
+  DeviceMemory<std::byte*> device_rows;
+};
+
+class DeviceRowShuffleTest : public testing::TestWithParam<RowsKind> {
+ protected:
+  void SetUp() override {
+    const int32_t dims[] = {4, 33, 1, 160};
+    plan_.tables.resize(4);
+    for (size_t t = 0; t < plan_.tables.size(); ++t) {
+      plan_.tables[t].config = static_cast<int32_t>(3 - t);
+      options_.tables.push_back({.table = static_cast<uint32_t>(3 - t), .dim = dims[t]});
+    }
+    options_.seed = 11;
+    if (GetParam().device == Device::kCpu) {
+      lagging_.emplace(std::chrono::milliseconds(1));  // as late as those of a GPU
+      return;
+    }
+#if HOTROW_HAVE_CUDA
+    const std::string why = test::WhyNotOnDevices(GetParam().world_size);
+    if (!why.empty()) GTEST_SKIP() << why;
+#else
+    GTEST_SKIP() << "this build has no CUDA";
+#endif
+  }
+
+  static std::vector<absl::Status> Run(
+      const CommunicatorOptions& options,
+      const std::function<absl::Status(Communicator&)>& rank_main) {
+#if HOTROW_HAVE_CUDA
+    if (GetParam().device == Device::kCuda) {
+      return test::RunOnDevices(GetParam().world_size, options, rank_main);
+    }
+#endif
+    return RunOnThreads(GetParam().world_size, options, rank_main);
+  }
+
+  std::vector<int64_t> RowBytes(bool as_floats) const {
+    std::vector<int64_t> bytes;
+    for (const RowShuffleOptions::Table& table : options_.tables) {
+      const bool halves = !as_floats && table.precision != WeightsPrecision::kFp32;
+      // As rows in a cache: weights come first, then what else there is; all begin on 16 bytes.
+      const int64_t weights = (halves ? 2 : 4) * int64_t{table.dim};
+      bytes.push_back(as_floats ? 4 * int64_t{table.dim} : (weights + 4 + 15) / 16 * 16);
+    }
+    return bytes;
+  }
+
+  // Floats at rows[i] on the device, side by side in host memory.
+  absl::StatusOr<std::vector<std::byte>> Gather(const DeviceStream& stream,
+                                                const std::byte* const* rows,
+                                                std::span<const int64_t> table_offsets) const {
+    const std::vector<int64_t> row_bytes = RowBytes(/*as_floats=*/true);
+    int64_t total = 0;
+    for (size_t t = 0; t < row_bytes.size(); ++t) {
+      total += (table_offsets[t + 1] - table_offsets[t]) * row_bytes[t];
+    }
+    DeviceMemory<std::byte> all;
+    HOTROW_RETURN_IF_ERROR(all.Reserve(total + 1, {stream.device(), stream.get()}));
+    std::byte* to = all.data();
+    for (size_t t = 0; t < row_bytes.size(); ++t) {
+      const int64_t n = table_offsets[t + 1] - table_offsets[t];
+      const GatherRowsArgs gather = {.rows = rows + table_offsets[t],
+                                     .num_rows = n,
+                                     .row_bytes = row_bytes[t],
+                                     .output = to,
+                                     .output_stride = row_bytes[t]};
+      HOTROW_RETURN_IF_ERROR(
+          stream.Run({}, [gather](const ExecContext& here) { return GatherRows(here, gather); }));
+      to += n * row_bytes[t];
+    }
+    std::vector<std::byte> out(static_cast<size_t>(total));
+    HOTROW_RETURN_IF_ERROR(stream.Copy(out.data(), all.data(), total));
+    HOTROW_RETURN_IF_ERROR(stream.Wait());
+    return out;
+  }
+
+  absl::Status OneStep(Communicator& c, uint64_t seed, uint32_t step, DeviceStream& stream,
+                       DeviceKeyShuffle& key_shuffle, DeviceRowShuffle& device, RowShuffle& host,
+                       bool evaluation);
+
+  Plan plan_;
+  RowShuffleOptions options_;
+  std::optional<LaggingStreams> lagging_;
+};
+
+template <typename T>
+absl::StatusOr<std::vector<T>> CopyToHost(const DeviceStream& stream, const T* from, int64_t size) {
+  std::vector<T> to(static_cast<size_t>(size));
+  HOTROW_RETURN_IF_ERROR(stream.Copy(to.data(), from, size * static_cast<int64_t>(sizeof(T))));
+  HOTROW_RETURN_IF_ERROR(stream.Wait());
+  return to;
+}
+
+absl::Status DeviceRowShuffleTest::OneStep(Communicator& c, uint64_t seed, uint32_t step,
+                                           DeviceStream& stream, DeviceKeyShuffle& key_shuffle,
+                                           DeviceRowShuffle& device, RowShuffle& host,
+                                           bool evaluation) {
+  // Few keys, so that ranks share them; of a table, or in a step, a rank may want none.
+  RandomStream random(seed * 1000 + step * 64 + static_cast<uint64_t>(c.rank()),
+                      RandomPurpose::kTest);
+  std::vector<uint64_t> values;
+  std::vector<LookupSegment> segments;
+  for (int32_t t = 0; t < 4; ++t) {
+    const auto begin = std::ssize(values);
+    const uint64_t n = random.Below(5) == 0 ? 0 : random.Below(step % 3 == 1 ? 150 : 20);
+    for (uint64_t i = 0; i < n; ++i) values.push_back(random.Below(90));
+    segments.push_back({begin, std::ssize(values), t});
+  }
+  DeviceMemory<uint64_t> device_values;
+  HOTROW_RETURN_IF_ERROR(
+      device_values.Reserve(std::ssize(values) + 1, {stream.device(), stream.get()}));
+  HOTROW_RETURN_IF_ERROR(stream.Copy(device_values.data(), values.data(), 8 * std::ssize(values)));
+  DeviceKeys wanted;
+  HOTROW_RETURN_IF_ERROR(
+      wanted.Find({}, plan_, device_values.data(), std::ssize(values), segments, &stream));
+  HOTROW_RETURN_IF_ERROR(stream.Wait());
+  DeviceShuffledKeys shuffled;
+  HOTROW_RETURN_IF_ERROR(key_shuffle.Exchange({}, wanted, &shuffled));
+
+  TableKeys host_wanted;
+  HOTROW_ASSIGN_OR_RETURN(host_wanted.keys, CopyToHost(stream, wanted.keys(), wanted.size()));
+  HOTROW_ASSIGN_OR_RETURN(host_wanted.counts, CopyToHost(stream, wanted.counts(), wanted.size()));
+  host_wanted.table_offsets.assign(wanted.table_offsets().begin(), wanted.table_offsets().end());
+  RowShuffle::Scratch scratch;
+  ShuffledKeys host_keys;
+  HOTROW_RETURN_IF_ERROR(
+      host.ExchangeKeysInTurn({}, host_wanted, evaluation, &scratch, &host_keys));
+
+  // Rows.
+  Rows served;
+  HOTROW_RETURN_IF_ERROR(served.Make(
+      host_keys.served.keys, host_keys.served.table_offsets, RowBytes(/*as_floats=*/false), stream,
+      [&](RowKey key, size_t t, std::byte* to) {
+        const RowShuffleOptions::Table& table = options_.tables[t];
+        for (int32_t d = 0; d < table.dim; ++d) {
+          const float x = NumberOf(seed, key, d);
+          if (table.precision == WeightsPrecision::kFp32) {
+            std::memcpy(to + 4 * d, &x, 4);
+          } else {  // any 16 bits of a small magnitude
+            const uint16_t half = static_cast<uint16_t>(Mix64(key.key * 7919 + d) & 0xbbff);
+            std::memcpy(to + 2 * d, &half, 2);
+          }
+        }
+      }));
+  std::vector<const std::byte*> host_rows(host_wanted.keys.size());
+  HOTROW_RETURN_IF_ERROR(host.StartRows({}, host_keys, served.rows, step, evaluation));
+  HOTROW_RETURN_IF_ERROR(host.FinishRows({}, host_keys, served.rows, host_rows));
+  DeviceMemory<const std::byte*> wanted_rows;
+  HOTROW_RETURN_IF_ERROR(wanted_rows.Reserve(wanted.size() + 1, {stream.device(), stream.get()}));
+  HOTROW_RETURN_IF_ERROR(stream.Wait());
+  const ExecContext ctx = stream.On({});
+  HOTROW_RETURN_IF_ERROR(device.StartRows(ctx, shuffled, served.device_rows.data(), step,
+                                          evaluation, wanted_rows.data()));
+  HOTROW_RETURN_IF_ERROR(device.FinishRows(ctx));
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::byte> got_rows,
+                          Gather(stream, wanted_rows.data(), wanted.table_offsets()));
+  std::vector<std::byte> want_rows;
+  const std::vector<int64_t> float_bytes = RowBytes(/*as_floats=*/true);
+  for (size_t t = 0; t < float_bytes.size(); ++t) {
+    for (int64_t i = host_wanted.table_offsets[t]; i < host_wanted.table_offsets[t + 1]; ++i) {
+      want_rows.insert(want_rows.end(), host_rows[static_cast<size_t>(i)],
+                       host_rows[static_cast<size_t>(i)] + float_bytes[t]);
+    }
+  }
+  if (got_rows != want_rows) return RowsDiffer(c, "rows");
+  if (evaluation) return device.status();
+
+  // Gradients.
+  Rows gradients;
+  HOTROW_RETURN_IF_ERROR(gradients.Make(
+      host_wanted.keys, host_wanted.table_offsets, float_bytes, stream,
+      [&](RowKey key, size_t t, std::byte* to) {
+        for (int32_t d = 0; d < options_.tables[t].dim; ++d) {
+          // A -0 that only one rank adds becomes 0.
+          const float x = key.key % 17 == 0
+                              ? -0.0f
+                              : NumberOf(seed + 1 + static_cast<uint64_t>(c.rank()), key, d);
+          std::memcpy(to + 4 * d, &x, 4);
+        }
+      }));
+  Rows sums;
+  HOTROW_RETURN_IF_ERROR(sums.Make(host_keys.served.keys, host_keys.served.table_offsets,
+                                   float_bytes, stream, nullptr));
+  std::vector<float*> host_gradients, host_sums;
+  for (std::byte* const row : gradients.rows)
+    host_gradients.push_back(reinterpret_cast<float*>(row));
+  for (std::byte* const row : sums.rows) host_sums.push_back(reinterpret_cast<float*>(row));
+  HOTROW_RETURN_IF_ERROR(host.StartGradients({}, host_wanted, host_keys, host_gradients, step));
+  HOTROW_RETURN_IF_ERROR(host.FinishGradients({}, host_keys, host_gradients, host_sums));
+  HOTROW_RETURN_IF_ERROR(device.StartGradients(
+      ctx, wanted, shuffled, reinterpret_cast<float* const*>(gradients.device_rows.data()), step,
+      reinterpret_cast<float* const*>(sums.device_rows.data())));
+  HOTROW_RETURN_IF_ERROR(device.FinishGradients(ctx));
+  HOTROW_ASSIGN_OR_RETURN(
+      std::vector<std::byte> got_sums,
+      CopyToHost(stream, static_cast<const std::byte*>(sums.device_bytes.data()),
+                 std::ssize(sums.bytes) - 1));
+  got_sums.push_back(std::byte{0});
+  if (got_sums != sums.bytes) return RowsDiffer(c, "sums");
+  const RowShuffleBytes host_bytes = host.bytes();
+  const RowShuffleBytes bytes = device.bytes();
+  if (bytes.rows != host_bytes.rows || bytes.gradients != host_bytes.gradients) {
+    return RowsDiffer(c, "bytes");
+  }
+  return device.status();
+}
+
+// Batches that grow and shrink, in every type; the last table has rows of 16 bits now and then.
+TEST_P(DeviceRowShuffleTest, RowsAndSumsAreThoseOfTheHost) {
+  struct Case {
+    ExchangeType forward;
+    ExchangeType backward;
+    ExchangeRounding rounding;
+    WeightsPrecision precision;
+  };
+  const Case cases[] = {{ExchangeType::kFp32, ExchangeType::kInt8, ExchangeRounding::kNearest,
+                         WeightsPrecision::kFp32},
+                        {ExchangeType::kInt8, ExchangeType::kFp32, ExchangeRounding::kStochastic,
+                         WeightsPrecision::kFp16},
+                        {ExchangeType::kFp16, ExchangeType::kBf16, ExchangeRounding::kStochastic,
+                         WeightsPrecision::kBf16},
+                        {ExchangeType::kBf16, ExchangeType::kFp16, ExchangeRounding::kNearest,
+                         WeightsPrecision::kFp32}};
+  for (const uint64_t seed : test::Seeds(test::ForGpu(3, 1))) {
+    for (const Case& one : cases) {
+      // Threads of an emulated GPU take a second for each rank.
+      const auto number = static_cast<int>(&one - cases);
+      const int skipped = GetParam().world_size / 4;  // 4 ranks: every other, 8: one
+      if (test::kEmulatedGpu && GetParam().device == Device::kCuda && !test::RunsSlowTests() &&
+          skipped > 0 && (skipped == 1 ? number % 2 == 1 : number != 1)) {
+        continue;
+      }
+      SCOPED_TRACE(testing::Message() << "HOTROW_TEST_SEED=" << seed << " "
+                                      << std::string(ExchangeTypeName(one.forward)));
+      options_.forward = one.forward;
+      options_.backward = one.backward;
+      options_.rounding = one.rounding;
+      options_.tables[1].precision = options_.tables[3].precision = one.precision;
+      const auto statuses = Run({}, [&](Communicator& c) -> absl::Status {
+        HOTROW_ASSIGN_OR_RETURN(auto channel, c.Duplicate());
+        HOTROW_ASSIGN_OR_RETURN(auto host, RowShuffle::Create(options_, std::move(channel)));
+        HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(GetParam().device));
+        HOTROW_ASSIGN_OR_RETURN(auto keys, DeviceKeyShuffle::Create(plan_, c, GetParam().device));
+        HOTROW_ASSIGN_OR_RETURN(auto rows,
+                                DeviceRowShuffle::Create(options_, c, GetParam().device));
+        for (uint32_t step = 0; step < (test::kEmulatedGpu ? 3 : 6); ++step) {
+          HOTROW_RETURN_IF_ERROR(
+              OneStep(c, seed, step, stream, *keys, *rows, *host, /*evaluation=*/step == 2));
+        }
+        return stream.Wait();
+      });
+      for (const absl::Status& status : statuses) HOTROW_EXPECT_OK(status);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, DeviceRowShuffleTest,
+                         testing::Values(RowsKind{Device::kCpu, 1}, RowsKind{Device::kCpu, 2},
+                                         RowsKind{Device::kCpu, 4}, RowsKind{Device::kCpu, 8},
+                                         RowsKind{Device::kCuda, 1}, RowsKind{Device::kCuda, 2},
+                                         RowsKind{Device::kCuda, 4}, RowsKind{Device::kCuda, 8}),
+                         NameOfRowsKind);
+
+}  // namespace
+}  // namespace hotrow::internal
