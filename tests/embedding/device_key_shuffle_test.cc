@@ -188,6 +188,13 @@ TEST_P(DeviceKeyShuffleTest, ARankThatDoesNotComeIsNamed) {
   if (GetParam().world_size < 2) GTEST_SKIP() << "needs two ranks";
   CommunicatorOptions options;
   options.timeout_seconds = 0.5;
+  if (test::kEmulatedGpu && GetParam().device == Device::kCuda) {
+    // On a busy machine eight of them compute for longer than that.
+    if (GetParam().world_size > 2 && !test::RunsSlowTests()) {
+      GTEST_SKIP() << "HOTROW_SLOW_TESTS is not set";
+    }
+    options.timeout_seconds = GetParam().world_size;
+  }
   const int silent = GetParam().world_size - 1;
   const auto statuses = Run(options, [&](Communicator& c) -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(GetParam().device));
