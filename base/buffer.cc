@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -83,6 +85,23 @@ void HostMemory::Free(void* data, int64_t bytes) const {
   } else {
     UnmapPages(static_cast<std::byte*>(data), RoundUp(bytes, kPageBytes));
   }
+}
+
+absl::Status PopulatePages(std::byte* data, int64_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  // Of Linux 5.14 and newer; the headers may be older.
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE
+  if (::madvise(data, static_cast<size_t>(bytes), kPopulateWrite) == 0) return absl::OkStatus();
+  if (errno != EINVAL && errno != ENOSYS) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("host memory: cannot make ", bytes, " bytes present: ", std::strerror(errno)));
+  }
+  // A write to each page, of what is there: a read may leave it on a shared page of zeros.
+  for (int64_t at = 0; at < bytes; at += kPageBytes) {
+    volatile std::byte* const byte = data + at;
+    *byte = *byte;
+  }
+  return absl::OkStatus();
 }
 
 // The same for both kinds: a mapping with huge pages ends at the page that holds its last byte, so

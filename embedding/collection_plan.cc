@@ -274,6 +274,10 @@ static std::vector<int64_t> Share(const EmbeddingCollectionOptions& options, con
   return shares;
 }
 
+int64_t RowsOfRank(const EmbeddingCollectionOptions& options, int32_t config) {
+  return ShareOfRank(options.tables[config].num_embeddings, WorldSize(options));
+}
+
 void SplitCacheBytes(const EmbeddingCollectionOptions& options, CachePlace place, Plan* plan) {
   int64_t rest = CacheBudget(options, place);
   for (WidthClass& width : plan->classes) {
@@ -290,10 +294,9 @@ void SplitCacheBytes(const EmbeddingCollectionOptions& options, CachePlace place
     int64_t all_rows = 0;
     bool known = true;
     for (int32_t t = width.first_table; t < width.last_table; ++t) {
-      const int64_t rows =
-          ShareOfRank(options.tables[plan->tables[t].config].num_embeddings, WorldSize(options));
+      const int64_t rows = RowsOfRank(options, plan->tables[t].config);
       all_rows += rows;
-      known = known && options.tables[plan->tables[t].config].num_embeddings > 0;
+      known = known && rows > 0;
     }
     if (known) {
       width.cache_bytes =

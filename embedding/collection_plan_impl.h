@@ -84,6 +84,9 @@ CachePlace PlaceOfCaches(const EmbeddingCollectionOptions& options, Device devic
 int64_t CacheBudget(const EmbeddingCollectionOptions& options, CachePlace place);
 const char* CacheBudgetName(CachePlace place);
 
+// The most rows of options.tables[config] that this rank keeps; 0: not known.
+int64_t RowsOfRank(const EmbeddingCollectionOptions& options, int32_t config);
+
 // Gives each width class what one step needs and shares the rest in proportion to what the classes
 // could hold. The split moves speed, never values. CacheBudget() >= plan->min_cache_bytes.
 void SplitCacheBytes(const EmbeddingCollectionOptions& options, CachePlace place, Plan* plan);

@@ -228,7 +228,7 @@ absl::Status EmbeddingCollection::Impl::Open() {
                                                                  options.ranks.feedback_bytes));
     shuffle->KeepResiduals(residuals.get());
   }
-  HOTROW_ASSIGN_OR_RETURN(tiers, Tiers::Create(options, plan, place));
+  HOTROW_ASSIGN_OR_RETURN(tiers, Tiers::Create(options, plan, place, ctx.pool));
   if (tiers->staged()) {
     HOTROW_ASSIGN_OR_RETURN(device_initialised_rows,
                             DeviceMemory<int64_t>::Create(1, {ctx.device, ctx.stream}));

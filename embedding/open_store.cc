@@ -48,13 +48,12 @@ absl::StatusOr<bool> CheckNewPlace(const EmbeddingCollectionOptions& options) {
 }
 
 // own: a snapshot that is opened in place; null: an empty store.
-absl::StatusOr<OpenedStore> Open(const EmbeddingCollectionOptions& options,
-                                 const std::vector<StoreTable>& tables, Device device,
+absl::StatusOr<OpenedStore> Open(const EmbeddingCollectionOptions& options, const StoreUse& use,
                                  const SnapshotSource* own) {
   const StorageFields storage = FieldsOf(options.store);
   StoreOptions store = MakeStoreOptions(
       storage.kind, {.path = storage.dir,
-                     .tables = tables,
+                     .tables = use.tables,
                      .memory_budget_bytes = storage.memory_bytes,
                      .disk_budget_bytes = storage.disk_bytes,
                      .open_at = own == nullptr ? 0 : own->snapshot,
@@ -62,7 +61,9 @@ absl::StatusOr<OpenedStore> Open(const EmbeddingCollectionOptions& options,
                      .env = options.env});
   if (auto* const host = std::get_if<HostStoreOptions>(&store); host != nullptr) {
     if (own != nullptr) host->open_dir = own->dir;
-    host->device = device;
+    host->device = use.device;
+    host->rows_max = use.rows_max;
+    host->pool = use.pool;
   }
   OpenedStore opened;
   HOTROW_ASSIGN_OR_RETURN(opened.store, OpenStore(store));
@@ -132,8 +133,7 @@ absl::Status CopyRows(SnapshotReader& from, int32_t rank, int32_t world_size, Ro
 }  // namespace
 
 absl::StatusOr<OpenedStore> OpenCollectionStore(const EmbeddingCollectionOptions& options,
-                                                const std::vector<StoreTable>& tables,
-                                                Device device) {
+                                                const StoreUse& use) {
   const Communicator* const communicator = options.ranks.communicator;
   const int32_t world_size = communicator == nullptr ? 1 : communicator->world_size();
   const int32_t rank = communicator == nullptr ? 0 : communicator->rank();
@@ -147,7 +147,7 @@ absl::StatusOr<OpenedStore> OpenCollectionStore(const EmbeddingCollectionOptions
     if (mine.store.value_or(storage.kind) == storage.kind &&
         (storage.kind == StoreKind::kMemory || mine.dir.empty() ||
          SamePath(mine.dir, storage.dir))) {
-      return Open(options, tables, device, &mine);
+      return Open(options, use, &mine);
     }
   }
   // The sources first: what is wrong with them is said before a store is made.
@@ -159,11 +159,11 @@ absl::StatusOr<OpenedStore> OpenCollectionStore(const EmbeddingCollectionOptions
                                                            .snapshot = source.snapshot,
                                                            .identity = source.identity,
                                                            .env = options.env}));
-    HOTROW_RETURN_IF_ERROR(CheckTables(source.dir, reader->tables(), tables));
+    HOTROW_RETURN_IF_ERROR(CheckTables(source.dir, reader->tables(), use.tables));
     readers.push_back(std::move(reader));
   }
   HOTROW_ASSIGN_OR_RETURN(const bool empty_it, CheckNewPlace(options));
-  HOTROW_ASSIGN_OR_RETURN(OpenedStore opened, Open(options, tables, device, /*own=*/nullptr));
+  HOTROW_ASSIGN_OR_RETURN(OpenedStore opened, Open(options, use, /*own=*/nullptr));
   if (empty_it) HOTROW_RETURN_IF_ERROR(Empty(*opened.store));
   for (const std::unique_ptr<SnapshotReader>& reader : readers) {
     HOTROW_RETURN_IF_ERROR(CopyRows(*reader, rank, world_size, *opened.store));

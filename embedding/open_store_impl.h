@@ -1,10 +1,13 @@
 #ifndef HOTROW_EMBEDDING_OPEN_STORE_IMPL_H_
 #define HOTROW_EMBEDDING_OPEN_STORE_IMPL_H_
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/device.h"
+#include "base/thread_pool.h"
 #include "embedding/options.h"
 #include "store/open.h"
 
@@ -17,12 +20,19 @@ struct OpenedStore {
   SsdStore* ssd = nullptr;
 };
 
+// The tables of a collection, as its store sees them, and who reads the rows of a memory store
+// where they lie: see HostStoreOptions.
+struct StoreUse {
+  std::vector<StoreTable> tables;
+  std::vector<int64_t> rows_max;
+  Device device = Device::kCpu;
+  ThreadPool* pool = nullptr;
+};
+
 // Opens the store that the options name, with the rows that it is to start from; see StartOptions
-// for what is refused. `tables` are those of the collection. kCuda: a GPU reads
-// the rows of a memory store where they lie.
+// for what is refused.
 absl::StatusOr<OpenedStore> OpenCollectionStore(const EmbeddingCollectionOptions& options,
-                                                const std::vector<StoreTable>& tables,
-                                                Device device);
+                                                const StoreUse& use);
 
 }  // namespace hotrow::internal
 

@@ -13,7 +13,8 @@ namespace hotrow::internal {
 using Placed = TieredTable::Placed;
 
 absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOptions& options,
-                                                     const Plan& plan, CachePlace place) {
+                                                     const Plan& plan, CachePlace place,
+                                                     ThreadPool* pool) {
   Plan split = plan;
   const int64_t cache_budget = CacheBudget(options, place);
   if (cache_budget > 0) {
@@ -31,11 +32,14 @@ absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOp
   tiers->cache_.name = place.staged ? "device_cache" : "cache";
   tiers->cache_.budget_bytes = cache_budget;
   tiers->disk_.name = std::string(StoreKindName(FieldsOf(options.store).kind));
-  std::vector<StoreTable> store_tables;
+  StoreUse use;
+  use.device = place.device;
+  use.pool = pool;
   for (const PlannedTable& table : plan.tables) {
-    store_tables.push_back({static_cast<uint32_t>(table.config), table.layout.row_bytes});
+    use.tables.push_back({static_cast<uint32_t>(table.config), table.layout.row_bytes});
+    use.rows_max.push_back(RowsOfRank(options, table.config));
   }
-  HOTROW_ASSIGN_OR_RETURN(tiers->store_, OpenCollectionStore(options, store_tables, place.device));
+  HOTROW_ASSIGN_OR_RETURN(tiers->store_, OpenCollectionStore(options, use));
   tiers->below_ = tiers->store_.store.get();
   if (place.staged && options.cache.bytes > 0) {
     HOTROW_ASSIGN_OR_RETURN(const std::vector<CachedStoreWidth> widths,

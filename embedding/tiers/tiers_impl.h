@@ -52,9 +52,11 @@ struct TierStep {
 // Errors:  those of TieredTable and of the store.
 class Tiers final : public SnapshotRows {
  public:
-  // Opens the store that the options name. ResourceExhausted when a cache budget is too small.
+  // Opens the store that the options name. pool: threads for that; null: the caller's alone.
+  // ResourceExhausted when a cache budget is too small.
   static absl::StatusOr<std::unique_ptr<Tiers>> Create(const EmbeddingCollectionOptions& options,
-                                                       const Plan& plan, CachePlace place);
+                                                       const Plan& plan, CachePlace place,
+                                                       ThreadPool* pool);
   Tiers(const Tiers&) = delete;
   Tiers& operator=(const Tiers&) = delete;
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "base/device.h"
 #include "base/host_registration.h"
 #include "base/status_macros.h"
+#include "base/thread_pool.h"
 
 // The memory of a store: a budget that is asked before every allocation, buffers that give
 // their share back, and an arena that carves long-lived pieces out of large extents.
@@ -63,11 +65,16 @@ using BudgetedBuffer = Buffer<T, BudgetedMemory>;
 // extents. Rows and index share the extents, so that both lie on huge pages; an extent is at most
 // an eighth of what the arena holds already, so that a small store stays small.
 //
+// Locked memory: locking takes a lock of the driver that launches of kernels need, 3 to 8 ms a
+// call. So what is to be locked is provided at the start, in large extents, and Carve locks only
+// what goes beyond that.
+//
 // Threads: all methods may run concurrently.
 class HostArena {
  public:
   static constexpr int64_t kExtentBytesMin = int64_t{64} << 10;
   static constexpr int64_t kExtentBytesMax = int64_t{32} << 20;
+  static constexpr int64_t kLockedExtentBytesMax = int64_t{1} << 30;
   static constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
   // kCuda: extents are page-locked, so that a GPU reads what lies in them (HostRegistration), and
@@ -77,12 +84,21 @@ class HostArena {
         huge_pages_(device == Device::kCpu ? huge_pages : HugePages::kTry),
         device_(device) {}
 
+  // Opens extents of up to kLockedExtentBytesMax until the arena holds `bytes`, or as much of them
+  // as the budget allows beside 1/64 for what lies outside of extents. All their pages are present
+  // then: the threads of `pool` (null: the caller alone) touch those of one extent while the one
+  // before is being locked. Errors: ResourceExhausted, when not even the first extent can be had or
+  // locked; where a later one cannot, those before stay, and Carve says so when they are used up.
+  absl::Status Provide(int64_t bytes, ThreadPool* pool);
+
   // A zeroed, 64-byte aligned piece. Errors: ResourceExhausted.
   absl::StatusOr<std::byte*> Carve(int64_t bytes);
 
   // What the extents take from the budget, and the part of it that is carved.
   int64_t extent_bytes() const { return extent_bytes_.load(std::memory_order_relaxed); }
   int64_t carved_bytes() const { return carved_bytes_.load(std::memory_order_relaxed); }
+  // How many there are; with kCuda, each has been locked in a call of its own.
+  int64_t num_extents() const { return num_extents_.load(std::memory_order_relaxed); }
 
  private:
   struct Extent {
@@ -96,14 +112,24 @@ class HostArena {
     int64_t bytes = 0;
   };
 
+  // What the vector of extents takes of the budget for one: it may double its memory, so twice.
+  static constexpr int64_t kEntryBytes = 2 * sizeof(Extent);
+
+  // The caller holds mutex_.
+  absl::Status OpenExtent(int64_t bytes_min);
   absl::Status AddExtent(int64_t bytes_min);
+  absl::StatusOr<BudgetedBuffer<std::byte>> TakeMemory(int64_t bytes);
+  void Keep(BudgetedBuffer<std::byte> memory, HostRegistration registration);
+  void CarveFrom(const Remainder& extent);
 
   MemoryBudget& budget_;
   const HugePages huge_pages_;
   const Device device_;
   std::mutex mutex_;
   std::vector<Extent> extents_;          // guarded by mutex_
+  std::deque<Remainder> provided_;       // guarded by mutex_; whole extents, of Provide
   std::array<Remainder, 8> remainders_;  // guarded by mutex_
+  std::atomic<int64_t> num_extents_{0};
   std::atomic<int64_t> extent_bytes_{0};
   std::atomic<int64_t> carved_bytes_{0};
 };

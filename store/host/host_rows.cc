@@ -66,6 +66,9 @@ absl::Status HostRows::Init() {
   for (const StoreTable& table : options_.tables) {
     tables_.push_back({table.table, ChunkSlotsMax(table.row_bytes), table.row_bytes});
   }
+  if (options_.device != Device::kCpu) {
+    HOTROW_RETURN_IF_ERROR(arena_.Provide(BytesToProvide(), options_.pool));
+  }
   HOTROW_ASSIGN_OR_RETURN(empty_segment_, pool_.Take());
   partitions_ = std::make_unique<IndexPartition[]>(static_cast<size_t>(num_partitions_));
   for (int64_t i = 0; i < num_partitions_; ++i) {
@@ -79,6 +82,44 @@ absl::Status HostRows::Init() {
     shards_[static_cast<size_t>(i)].spaces = spaces_.data() + i * num_tables;
   }
   return absl::OkStatus();
+}
+
+// In doubles: rows_max may be any number.
+int64_t HostRows::BytesToProvide() const {
+  const auto budget = static_cast<double>(options_.budget_bytes);
+  const auto shards = static_cast<double>(num_shards_);
+  double bytes = 0;
+  double rows = 0;
+  bool all_known = true;
+  for (size_t t = 0; t < options_.tables.size(); ++t) {
+    const int64_t rows_max = options_.rows_max.empty() ? 0 : options_.rows_max[t];
+    all_known = all_known && rows_max > 0;
+    const int64_t row_bytes = options_.tables[t].row_bytes;
+    const int64_t slots_max = ChunkSlotsMax(row_bytes);
+    // However rows are spread over shards, the last chunk of each is an eighth of what it holds,
+    // and of kChunkSlotsMin slots at least.
+    const double slots =
+        1.125 * static_cast<double>(rows_max) + static_cast<double>(kChunkSlotsMin) * shards;
+    // Chunks grow for as long as it takes to come from the smallest, an eighth a time, to the
+    // largest: 8 + log(256 / 4) / log(9 / 8) of them.
+    constexpr double kGrowingChunks = 44;
+    const double chunks =
+        std::min(slots / static_cast<double>(std::min(kChunkSlotsMin, slots_max)) + shards,
+                 slots / static_cast<double>(slots_max) + kGrowingChunks * shards);
+    // Keys and rows are each rounded up to a line.
+    bytes += slots * static_cast<double>(row_bytes + 8) +
+             chunks * static_cast<double>(HostChunk::HeadBytes(0) + 2 * kBufferAlignment);
+    rows += static_cast<double>(rows_max);
+  }
+  // Two growths of a quarter beyond ways that are 0.95 full, or the old beside the new index of the
+  // partition that is growing. A partition begins with one segment, and takes two to become larger.
+  constexpr double kIndexRowBytes = 10;
+  const double partitions = std::min(static_cast<double>(num_partitions_), rows);
+  bytes += kIndexRowBytes * rows + (2 * partitions + 8) * static_cast<double>(sizeof(IndexSegment));
+  // What is left at the end of an extent is too small for the next chunk.
+  bytes += bytes / 2048 + static_cast<double>(kChunkBytesTarget);
+  if (!all_known) bytes = std::max(bytes, budget / 4);
+  return bytes < budget ? static_cast<int64_t>(bytes) : options_.budget_bytes;
 }
 
 absl::Status HostRows::CheckTables(std::span<const RowKey> keys) const {

@@ -79,6 +79,10 @@ class HostRows {
   int64_t free_bytes() const { return arena_.extent_bytes() - arena_.carved_bytes(); }
   // Of all slots of rows.
   int64_t row_space_bytes() const { return row_space_bytes_.load(std::memory_order_relaxed); }
+  // What the arena carves at most until each table has its rows_max rows; of tables without one the
+  // part that is provided all the same. At most the budget.
+  int64_t BytesToProvide() const;
+  const HostArena& arena() const { return arena_; }
   // 0 when there is no such table.
   int64_t row_bytes(uint32_t table) const {
     const uint32_t index = table_map_.Find(table);

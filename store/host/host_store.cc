@@ -39,6 +39,16 @@ absl::Status HostStoreOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("HostStoreOptions.budget_bytes must be at least 1, it is ", budget_bytes));
   }
+  if (!rows_max.empty() && rows_max.size() != tables.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("HostStoreOptions.rows_max must have a number for each of ", tables.size(),
+                     " tables, or none, it has ", rows_max.size()));
+  }
+  for (size_t i = 0; i < rows_max.size(); ++i) {
+    if (rows_max[i] >= 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("HostStoreOptions.rows_max[", i,
+                                                   "] must not be negative, it is ", rows_max[i]));
+  }
   if (open_at != 0 && snapshot_dir.empty() && open_dir.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("HostStoreOptions.open_at is ", open_at,
                                                    ", but snapshot_dir is empty, and so is "

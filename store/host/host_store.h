@@ -16,6 +16,7 @@
 namespace hotrow {
 
 class Env;
+class ThreadPool;
 
 struct HostStoreOptions {
   std::vector<StoreTable> tables;  // required, distinct
@@ -35,8 +36,15 @@ struct HostStoreOptions {
   std::string open_dir;
   HugePages huge_pages = HugePages::kTry;
   // Device that reads rows at the addresses of FindInPlace. kCuda: the memory of all rows is
-  // page-locked so that kernels reach it; allocating it costs more.
+  // page-locked so that kernels reach it, at the start: all that rows_max ask for, or, with a table
+  // that has no such limit, at least a quarter of the budget. What goes beyond that is locked when
+  // a batch needs it, a gigabyte at most at a time, which holds up launches of kernels.
   Device device = Device::kCpu;
+  // How many rows each of `tables` can have; 0: not known. Empty: none is known. More are legal.
+  std::vector<int64_t> rows_max;
+  // kCuda: its threads make the memory present while the store opens; null: the caller alone. Not
+  // used after that.
+  ThreadPool* pool = nullptr;
   Env* env = nullptr;  // not owned, outlives the store; null = the real file system
 
   absl::Status Validate() const;  // names the field, the limit and the value it got

@@ -1,9 +1,12 @@
 #include "base/buffer.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <fstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -81,6 +84,39 @@ INSTANTIATE_TEST_SUITE_P(Both, HostBufferTest, testing::Values(HugePages::kNever
                          [](const auto& info) {
                            return info.param == HugePages::kTry ? "HugePages" : "SmallPages";
                          });
+
+TEST_P(HostBufferTest, PagesAreMadePresentAndKeepTheirBytes) {
+  constexpr int64_t kPageBytes = 4096;
+  constexpr int64_t kPages = 1024;
+  HOTROW_ASSERT_OK_AND_ASSIGN(HostBuffer<char> buffer,
+                              HostBuffer<char>::Create(kPages * kPageBytes, GetParam()));
+  buffer[700 * kPageBytes + 3] = 'x';
+  auto* const data = reinterpret_cast<std::byte*>(buffer.data());
+  HOTROW_ASSERT_OK(PopulatePages(data, 512 * kPageBytes));
+  HOTROW_ASSERT_OK(PopulatePages(data + 512 * kPageBytes, 512 * kPageBytes));
+  HOTROW_ASSERT_OK(PopulatePages(data, 0));
+  std::vector<unsigned char> present(kPages);
+  ASSERT_EQ(::mincore(data, kPages * kPageBytes, present.data()), 0);
+  EXPECT_EQ(std::count(present.begin(), present.end(), 0), 0);
+  EXPECT_EQ(std::count(buffer.begin(), buffer.end(), '\0'), kPages * kPageBytes - 1);
+  EXPECT_EQ(buffer[700 * kPageBytes + 3], 'x');
+}
+
+TEST(PopulatePagesTest, MemoryThatIsNotThereIsAnError) {
+  constexpr size_t kBytes = 1 << 20;
+  void* const mapped =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  if (::madvise(mapped, kBytes, /*MADV_POPULATE_WRITE*/ 23) != 0) {
+    ::munmap(mapped, kBytes);
+    GTEST_SKIP() << "Linux before 5.14 makes pages present by writing to them";
+  }
+  auto* const data = static_cast<std::byte*>(mapped);
+  ::munmap(data + kBytes / 2, kBytes / 2);
+  EXPECT_THAT(PopulatePages(data, kBytes),
+              test::StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1048576 bytes")));
+  ::munmap(data, kBytes / 2);
+}
 
 TEST(HostBytesReservedTest, RoundsUpToPagesAndNeverFalls) {
   EXPECT_EQ(HostBytesReserved(0, HugePages::kTry), 0);

@@ -1,5 +1,7 @@
 #include "store/host/host_store.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/env.h"
+#include "base/thread_pool.h"
 #include "store/host/host_rows_impl.h"
 #include "store/host/host_snapshot_impl.h"
 #include "tests/store/store_test_util.h"
@@ -45,6 +48,10 @@ TEST(HostStoreOptionsTest, SaysWhatIsWrong) {
               StatusIs(kInvalid, HasSubstr("tables[2]: table 1")));
   EXPECT_THAT(validate({.tables = {{1, 8}}, .budget_bytes = 0}),
               StatusIs(kInvalid, HasSubstr("budget_bytes")));
+  EXPECT_THAT(validate({.tables = {{1, 8}}, .budget_bytes = 1, .rows_max = {1, 2}}),
+              StatusIs(kInvalid, HasSubstr("rows_max")));
+  EXPECT_THAT(validate({.tables = {{1, 8}}, .budget_bytes = 1, .rows_max = {-1}}),
+              StatusIs(kInvalid, HasSubstr("rows_max[0]")));
   EXPECT_THAT(validate({.tables = {{1, 8}}, .budget_bytes = 1, .open_at = 3}),
               StatusIs(kInvalid, HasSubstr("snapshot_dir")));
 }
@@ -69,6 +76,110 @@ TEST(BudgetedBufferTest, TakesWholePagesAndGivesThemBack) {
   EXPECT_THAT(Bytes::Create(int64_t{1} << 55, budget),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cannot allocate")));
   EXPECT_EQ(budget.used(), 0);
+}
+
+// How many pages of [data, data + bytes) are in memory.
+int64_t PagesPresent(std::byte* data, int64_t bytes) {
+  constexpr int64_t kPageBytes = 4096;
+  std::vector<unsigned char> present(static_cast<size_t>(bytes / kPageBytes));
+  EXPECT_EQ(::mincore(data, static_cast<size_t>(bytes), present.data()), 0);
+  return std::count_if(present.begin(), present.end(), [](unsigned char p) { return p & 1; });
+}
+
+TEST(HostArenaTest, WhatIsProvidedIsPresentAndCarvedBeforeAnythingElse) {
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    internal::MemoryBudget budget(256 * kMiB);
+    internal::HostArena arena(budget, HugePages::kTry, Device::kCpu);
+    HOTROW_ASSERT_OK(arena.Provide(70 * kMiB + 1, threads == 1 ? nullptr : &pool));
+    EXPECT_EQ(arena.extent_bytes(), 72 * kMiB);
+    EXPECT_EQ(arena.num_extents(), 1);
+    EXPECT_GE(budget.used(), 72 * kMiB);
+    HOTROW_ASSERT_OK_AND_ASSIGN(std::byte* const first, arena.Carve(64));
+    EXPECT_EQ(PagesPresent(first, 72 * kMiB), 72 * kMiB / 4096);
+    EXPECT_EQ(std::count(first, first + 72 * kMiB, std::byte{0}), 72 * kMiB);
+    // Not an extent more until it is used up, whatever the sizes of pieces.
+    int64_t carved = 64;
+    for (int64_t bytes = 64; carved + bytes <= 72 * kMiB; bytes = bytes % (4 * kMiB) + 4096) {
+      HOTROW_ASSERT_OK(arena.Carve(bytes));
+      carved += bytes;
+    }
+    EXPECT_EQ(arena.num_extents(), 1);
+    HOTROW_ASSERT_OK(arena.Carve(8 * kMiB));
+    EXPECT_EQ(arena.num_extents(), 2);
+  }
+}
+
+TEST(HostArenaTest, ProvidingTwiceAddsWhatIsMissing) {
+  internal::MemoryBudget budget(256 * kMiB);
+  internal::HostArena arena(budget, HugePages::kTry, Device::kCpu);
+  HOTROW_ASSERT_OK(arena.Provide(10 * kMiB, nullptr));
+  HOTROW_ASSERT_OK(arena.Provide(8 * kMiB, nullptr));
+  EXPECT_EQ(arena.extent_bytes(), 10 * kMiB);
+  HOTROW_ASSERT_OK(arena.Provide(12 * kMiB, nullptr));
+  EXPECT_EQ(arena.extent_bytes(), 12 * kMiB);
+  EXPECT_EQ(arena.num_extents(), 2);
+}
+
+TEST(HostArenaTest, TheBudgetBoundsWhatIsProvided) {
+  internal::MemoryBudget budget(64 * kMiB);
+  {
+    internal::HostArena arena(budget, HugePages::kTry, Device::kCpu);
+    HOTROW_ASSERT_OK(arena.Provide(int64_t{1} << 50, nullptr));
+    // But for 1/64, in whole huge pages.
+    EXPECT_EQ(arena.extent_bytes(), 62 * kMiB);
+    EXPECT_LE(budget.used(), budget.budget());
+  }
+  HOTROW_ASSERT_OK(budget.Reserve(64 * kMiB - budget.used()));
+  internal::HostArena none(budget, HugePages::kTry, Device::kCpu);
+  HOTROW_EXPECT_OK(none.Provide(kMiB, nullptr));
+  EXPECT_EQ(none.num_extents(), 0);
+}
+
+// What a GPU's store provides at the start is all that rows_max rows need, and not much more.
+TEST(HostRowsTest, WhatIsProvidedHoldsAllRows) {
+  struct Case {
+    std::vector<int64_t> row_bytes, rows_max;
+    int64_t budget_bytes;
+  };
+  for (const Case& c : {Case{{528}, {20'000}, 64 * kMiB},
+                        {{1}, {50'000}, 64 * kMiB},
+                        {{16, 272, 40'000}, {10'000, 1, 300}, 512 * kMiB},
+                        {{144, 144, 144, 144}, {3, 70'000, 1'000, 40}, 16 << 10 << 20},
+                        {{64}, {1}, 64 * kMiB}}) {
+    HostStoreOptions options = {.budget_bytes = c.budget_bytes, .rows_max = c.rows_max};
+    int64_t payload = 0;
+    for (uint32_t t = 0; t < c.row_bytes.size(); ++t) {
+      options.tables.push_back({t, c.row_bytes[t]});
+      payload += c.row_bytes[t] * c.rows_max[t];
+    }
+    internal::MemoryBudget budget(options.budget_bytes);
+    internal::HostRows rows(options, budget);
+    HOTROW_ASSERT_OK(rows.Init());
+    for (uint32_t t = 0; t < c.row_bytes.size(); ++t) {
+      std::vector<RowKey> keys;
+      for (int64_t i = 0; i < c.rows_max[t]; ++i) keys.push_back({static_cast<uint64_t>(i), t});
+      int64_t added = 0;
+      HOTROW_ASSERT_OK(rows.UpsertBatch(
+          keys, [](size_t, int64_t, std::byte*, bool) {}, &added));
+      ASSERT_EQ(added, c.rows_max[t]);
+    }
+    SCOPED_TRACE(testing::Message() << c.row_bytes[0] << " bytes a row, carved "
+                                    << rows.arena().carved_bytes() << ", payload " << payload);
+    EXPECT_LE(rows.arena().carved_bytes(), rows.BytesToProvide());
+    EXPECT_LE(rows.BytesToProvide(), options.budget_bytes);
+    if (payload > 8 * kMiB) EXPECT_LT(rows.BytesToProvide(), 2 * payload);
+  }
+}
+
+TEST(HostRowsTest, TablesWithoutALimitAreProvidedAQuarterOfTheBudget) {
+  HostStoreOptions options = {.tables = {{1, 64}, {2, 64}}, .budget_bytes = 64 * kMiB};
+  internal::MemoryBudget budget(options.budget_bytes);
+  EXPECT_EQ(internal::HostRows(options, budget).BytesToProvide(), 16 * kMiB);
+  options.rows_max = {10, 0};
+  EXPECT_EQ(internal::HostRows(options, budget).BytesToProvide(), 16 * kMiB);
+  options.rows_max = {int64_t{1} << 62, 0};
+  EXPECT_EQ(internal::HostRows(options, budget).BytesToProvide(), 64 * kMiB);
 }
 
 TEST(HostRowsTest, RowsThatAreAddedAloneAreThoseOfTheChunks) {
