@@ -211,6 +211,12 @@ absl::Status DeviceEvent::Record(const DeviceStream& stream) {
   return absl::OkStatus();
 }
 
+absl::Status DeviceEvent::Record(const ExecContext& ctx) {
+  if (ctx.device == Device::kCpu) return absl::OkStatus();
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaEventRecord(static_cast<cudaEvent_t>(event_), ctx.stream));
+  return absl::OkStatus();
+}
+
 absl::Status DeviceEvent::Wait() const {
   if (lagging_ != nullptr) return lagging_->Wait(ticket_);
   if (event_ == nullptr) return absl::OkStatus();
@@ -315,6 +321,8 @@ absl::Status DeviceEvent::Record(const DeviceStream& stream) {
   if (lagging_ != nullptr) ticket_ = lagging_->added();
   return absl::OkStatus();
 }
+
+absl::Status DeviceEvent::Record(const ExecContext&) { return absl::OkStatus(); }
 
 absl::Status DeviceEvent::Wait() const {
   return lagging_ == nullptr ? absl::OkStatus() : lagging_->Wait(ticket_);

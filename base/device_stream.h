@@ -116,6 +116,8 @@ class DeviceEvent {
 
   // Marks the end of the work that is enqueued on `stream` now.
   absl::Status Record(const DeviceStream& stream);
+  // The same of ctx.stream, which is no DeviceStream.
+  absl::Status Record(const ExecContext& ctx);
   // Waits for the marked work, not for work enqueued since. Returns at once without a Record.
   absl::Status Wait() const;
 

@@ -85,7 +85,7 @@ absl::Status DenseOptimizerConfig::Validate() const {
 
 absl::Status DenseUpdate(const ExecContext& ctx, const DenseOptimizerConfig& config,
                          std::span<const DenseTensor> tensors, float learning_rate_factor,
-                         uint32_t step) {
+                         uint32_t step, const float* gradient_scale) {
   HOTROW_RETURN_IF_ERROR(config.Validate());
   HOTROW_RETURN_IF_ERROR(ValidateTensors(config.kind, tensors));
   if (!(learning_rate_factor >= 0 && std::isfinite(learning_rate_factor))) {
@@ -96,10 +96,12 @@ absl::Status DenseUpdate(const ExecContext& ctx, const DenseOptimizerConfig& con
   return internal::Dispatch(
       ctx,
       [&] {
-        return internal::DenseUpdateCpu(ctx.pool, config, tensors, learning_rate_factor, step);
+        return internal::DenseUpdateCpu(ctx.pool, config, tensors, learning_rate_factor, step,
+                                        gradient_scale == nullptr ? 1 : *gradient_scale);
       },
       [&](auto stream) {
-        return internal::DenseUpdateCuda(stream, config, tensors, learning_rate_factor, step);
+        return internal::DenseUpdateCuda(stream, config, tensors, learning_rate_factor, step,
+                                         gradient_scale);
       });
 }
 

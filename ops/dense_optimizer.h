@@ -43,11 +43,14 @@ struct DenseTensor {
 // each alone would start as many parallel regions). step counts from 1. Elements are independent:
 // results do not depend on threads.
 //
-// On a CUDA device the arrays of each tensor are device memory; `tensors` itself is host memory,
-// read before the call returns. Results equal the CPU's bit for bit.
+// gradient_scale: one number that every gradient is multiplied by before anything else
+// (ops/gradient_norm.h); null: 1.
+//
+// On a CUDA device the arrays of each tensor and gradient_scale are device memory; `tensors` itself
+// is host memory, read before the call returns. Results equal the CPU's bit for bit.
 absl::Status DenseUpdate(const ExecContext& ctx, const DenseOptimizerConfig& config,
                          std::span<const DenseTensor> tensors, float learning_rate_factor,
-                         uint32_t step);
+                         uint32_t step, const float* gradient_scale = nullptr);
 
 }  // namespace hotrow
 

@@ -14,7 +14,8 @@ namespace {
 
 // The elements [begin, end) of one tensor.
 template <typename Step>
-void UpdateElements(const DenseTensor& t, int64_t begin, int64_t end, const Step& step) {
+void UpdateElements(const DenseTensor& t, int64_t begin, int64_t end, const Step& step,
+                    Vec8 gradient_scale) {
   ForEachVec8(end - begin, [&](int64_t i, auto lanes) {
     const int64_t e = begin + i;
     Vec8 w = LoadLanes(t.parameters.data() + e, lanes);
@@ -22,7 +23,7 @@ void UpdateElements(const DenseTensor& t, int64_t begin, int64_t end, const Step
     Vec8 m2 = Vec8::Zero();
     if constexpr (Step::kStates >= 1) m1 = LoadLanes(t.momentum1.data() + e, lanes);
     if constexpr (Step::kStates >= 2) m2 = LoadLanes(t.momentum2.data() + e, lanes);
-    step(w, LoadLanes(t.gradients.data() + e, lanes), m1, m2);
+    step(w, gradient_scale * LoadLanes(t.gradients.data() + e, lanes), m1, m2);
     if constexpr (Step::kStates >= 1) StoreLanes(m1, t.momentum1.data() + e, lanes);
     if constexpr (Step::kStates >= 2) StoreLanes(m2, t.momentum2.data() + e, lanes);
     StoreLanes(w, t.parameters.data() + e, lanes);
@@ -32,7 +33,8 @@ void UpdateElements(const DenseTensor& t, int64_t begin, int64_t end, const Step
 // Lays the tensors end to end and cuts that line into chunks of equal size, whatever the tensors'
 // lengths.
 template <typename Step>
-void UpdateAll(ThreadPool* pool, std::span<const DenseTensor> tensors, const Step& step) {
+void UpdateAll(ThreadPool* pool, std::span<const DenseTensor> tensors, const Step& step,
+               Vec8 gradient_scale) {
   constexpr int64_t kChunkElements = 16384;
   std::vector<int64_t> first(tensors.size() + 1, 0);  // where tensor i begins on the line
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -44,7 +46,9 @@ void UpdateAll(ThreadPool* pool, std::span<const DenseTensor> tensors, const Ste
                                  first.begin() - 1);
     for (; begin < end; ++i) {
       const int64_t stop = std::min(end, first[i + 1]);
-      if (begin < stop) UpdateElements(tensors[i], begin - first[i], stop - first[i], step);
+      if (begin < stop) {
+        UpdateElements(tensors[i], begin - first[i], stop - first[i], step, gradient_scale);
+      }
       begin = std::max(begin, stop);
     }
   });
@@ -54,11 +58,11 @@ void UpdateAll(ThreadPool* pool, std::span<const DenseTensor> tensors, const Ste
 
 absl::Status DenseUpdateCpu(ThreadPool* pool, const DenseOptimizerConfig& config,
                             std::span<const DenseTensor> tensors, float learning_rate_factor,
-                            uint32_t step) {
+                            uint32_t step, float gradient_scale) {
   return WithDenseStep(
       config, learning_rate_factor, step, [](float x) { return Vec8::Set(x); },
       [&](const auto& formula) {
-        UpdateAll(pool, tensors, formula);
+        UpdateAll(pool, tensors, formula, Vec8::Set(gradient_scale));
         return absl::OkStatus();
       });
 }

@@ -7,7 +7,8 @@ namespace {
 
 // A thread an element of the line on which the tensors lie.
 template <typename Step>
-__global__ void UpdateKernel(DenseTensorViews tensors, Step step) {
+__global__ void UpdateKernel(DenseTensorViews tensors, Step step, const float* gradient_scale) {
+  const float scale = gradient_scale == nullptr ? 1.0f : *gradient_scale;
   const int64_t n = tensors.v[tensors.size - 1].end;
   for (int64_t place = GridThread(); place < n; place += GridThreads()) {
     int i = 0;
@@ -19,7 +20,7 @@ __global__ void UpdateKernel(DenseTensorViews tensors, Step step) {
     float m2 = 0;
     if constexpr (Step::kStates >= 1) m1 = t.momentum1[e];
     if constexpr (Step::kStates >= 2) m2 = t.momentum2[e];
-    step(w, t.gradients[e], m1, m2);
+    step(w, scale * t.gradients[e], m1, m2);
     if constexpr (Step::kStates >= 1) t.momentum1[e] = m1;
     if constexpr (Step::kStates >= 2) t.momentum2[e] = m2;
     t.parameters[e] = w;
@@ -30,15 +31,15 @@ __global__ void UpdateKernel(DenseTensorViews tensors, Step step) {
 
 absl::Status DenseUpdateCuda(CudaStream stream, const DenseOptimizerConfig& config,
                              std::span<const DenseTensor> tensors, float learning_rate_factor,
-                             uint32_t step) {
+                             uint32_t step, const float* gradient_scale) {
   const auto update = [&](const auto& formula) -> absl::Status {
     DenseTensorViews views;
     for (std::span<const DenseTensor> left = tensors; !left.empty();) {
       left = left.subspan(ViewTensors(left, &views));
       if (views.size == 0) continue;  // nothing but empty ones
       const int64_t n = views.v[views.size - 1].end;
-      UpdateKernel<<<GridBlocks(n, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(views,
-                                                                                     formula);
+      UpdateKernel<<<GridBlocks(n, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
+          views, formula, gradient_scale);
       HOTROW_RETURN_IF_ERROR(LastLaunch("DenseUpdate"));
     }
     return absl::OkStatus();

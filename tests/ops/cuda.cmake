@@ -7,6 +7,7 @@ set(_cuda_sources
     dropout_cuda_test.cc
     fused_sparse_update_cuda_test.cu
     gather_cuda_test.cu
+    gradient_norm_cuda_test.cc
     gradient_segment_sum_cuda_test.cu
     key_rows_cuda_test.cu
     mlp_cuda_test.cc

@@ -8,6 +8,7 @@ hotrow_add_test(
           dropout_test.cc
           fm_interaction_test.cc
           gemm_cuda_test.cc
+          gradient_norm_test.cc
           mlp_test.cc
           vec8_test.cc
   DEPS hotrow::ops)

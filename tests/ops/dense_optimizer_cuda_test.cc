@@ -69,9 +69,13 @@ TEST(DenseOptimizerCudaTest, EveryKindMovesParametersAndStateAsTheCpuDoes) {
       }
       const DenseOptimizerConfig config = {
           .kind = kind, .learning_rate = 0.05f, .eps = 1e-4f, .weight_decay = 0.01f};
+      const float scale = 0.3f;
+      test::DeviceArray<float> scale_there(std::vector<float>{scale});
       for (uint32_t step = 1; step <= 3; ++step) {
-        HOTROW_ASSERT_OK(DenseUpdate({}, config, on_cpu, 0.9f, step));
-        HOTROW_ASSERT_OK(DenseUpdate(stream.ctx(), config, on_gpu, 0.9f, step));
+        const bool scaled = step == 2;
+        HOTROW_ASSERT_OK(DenseUpdate({}, config, on_cpu, 0.9f, step, scaled ? &scale : nullptr));
+        HOTROW_ASSERT_OK(DenseUpdate(stream.ctx(), config, on_gpu, 0.9f, step,
+                                     scaled ? scale_there.data() : nullptr));
       }
       parameters.ExpectBits(host.parameters);
       momentum1.ExpectBits(host.momentum1);

@@ -83,6 +83,36 @@ TEST(DenseOptimizerTest, SgdHandWorked) {
   EXPECT_EQ(w, (std::vector<float>{0.40625f, -4.25f}));
 }
 
+TEST(DenseOptimizerTest, GradientsAreScaledBeforeAnythingElse) {
+  // As 20 gradients of half the length, also in the state, and not in the weight decay.
+  RandomStream random(11, RandomPurpose::kTest);
+  const std::vector<float> start = test::RandomFloats(random, 20);
+  const std::vector<float> g = test::RandomFloats(random, 20);
+  std::vector<float> half = g;
+  for (float& x : half) x *= 0.5f;
+  const float scale = 0.5f;
+  for (const DenseOptimizerKind kind : kKinds) {
+    const DenseOptimizerConfig config = {
+        .kind = kind, .learning_rate = 0.1f, .eps = 1e-3f, .weight_decay = 0.25f};
+    std::vector<float> w[2] = {start, start};
+    std::vector<float> m1[2], m2[2];
+    for (int i = 0; i < 2; ++i) {
+      m1[i].resize(DenseStateArrays(kind) >= 1 ? 20 : 0);
+      m2[i].resize(DenseStateArrays(kind) >= 2 ? 20 : 0);
+    }
+    const DenseTensor scaled = {w[0], g, m1[0], m2[0]};
+    const DenseTensor halved = {w[1], half, m1[1], m2[1]};
+    for (uint32_t step = 1; step <= 2; ++step) {
+      HOTROW_ASSERT_OK(DenseUpdate({}, config, {&scaled, 1}, 1.0f, step, &scale));
+      HOTROW_ASSERT_OK(DenseUpdate({}, config, {&halved, 1}, 1.0f, step));
+    }
+    EXPECT_EQ(w[0], w[1]);
+    EXPECT_NE(w[0], start);
+    EXPECT_EQ(m1[0], m1[1]);
+    EXPECT_EQ(m2[0], m2[1]);
+  }
+}
+
 TEST(DenseOptimizerTest, AdagradHandWorked) {
   std::vector<float> w = {1.0f};
   std::vector<float> s = {0.0f};
