@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <span>
 #include <utility>
 
@@ -13,26 +12,14 @@
 #include "base/trace.h"
 #include "models/saving/dense_file.h"
 #include "ops/dense_optimizer.h"
+#include "ops/gradient_norm.h"
 
 namespace hotrow {
 namespace {
 
-constexpr int64_t kNormGrain = 1 << 14;  // floats summed in one piece
 // Several ranks: gradients are summed in pieces of at least this many floats (1 MiB), while
 // backward goes on.
 constexpr int64_t kBucketFloats = 1 << 18;
-
-// Same bits for any pool: the pieces do not depend on it, and their sums are added in order.
-double EuclideanNorm(ThreadPool* pool, std::span<const float> x) {
-  const auto n = static_cast<int64_t>(x.size());
-  std::vector<double> sums(static_cast<size_t>(CeilDiv(n, kNormGrain)));
-  ParallelFor(pool, n, kNormGrain, [&](int64_t begin, int64_t end) {
-    double sum = 0;
-    for (int64_t i = begin; i < end; ++i) sum += static_cast<double>(x[i]) * x[i];
-    sums[begin / kNormGrain] = sum;
-  });
-  return std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
-}
 
 // What is left of n parameters without `untrained`.
 std::vector<ParameterRange> TrainedRanges(int64_t n, std::span<const ParameterRange> untrained) {
@@ -59,11 +46,6 @@ DenseTensor PartOf(const DenseTensor& all, const ParameterRange& range) {
           .momentum2 = part(all.momentum2)};
 }
 
-std::span<float> Sized(std::vector<float>* floats, size_t size) {
-  floats->resize(size);
-  return *floats;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DenseState>> DenseState::Create(const TrainerOptions& options,
@@ -83,7 +65,11 @@ absl::StatusOr<std::unique_ptr<DenseState>> DenseState::Create(const TrainerOpti
   if (state_arrays >= 1) HOTROW_RETURN_IF_ERROR(take(&out->momentum1_));
   if (state_arrays >= 2) HOTROW_RETURN_IF_ERROR(take(&out->momentum2_));
   if (options.max_gradient_norm > 0) {
-    HOTROW_ASSIGN_OR_RETURN(out->clipped_, HostBuffer<float>::Create(n, HugePages::kTry));
+    HOTROW_ASSIGN_OR_RETURN(out->gradient_scale_,
+                            DeviceMemory<float>::Create(1, {ctx.device, ctx.stream}));
+    HOTROW_ASSIGN_OR_RETURN(out->norm_workspace_, DeviceMemory<std::byte>::Create(
+                                                      GradientNormWorkspaceBytes(ctx.device, n),
+                                                      {ctx.device, ctx.stream}));
   }
   if (sums != nullptr) {
     HOTROW_ASSIGN_OR_RETURN(out->summed_, HostBuffer<float>::Create(n, HugePages::kTry));
@@ -91,10 +77,12 @@ absl::StatusOr<std::unique_ptr<DenseState>> DenseState::Create(const TrainerOpti
     out->sums_ = std::make_unique<CommLane>(std::move(sums));
   }
   if (!out->on_gpu()) return out;
-  // State begins with zeros, and device memory does not.
-  const std::vector<float> zeros(static_cast<size_t>(n));
-  for (DeviceMemory<float>* const state : {&out->momentum1_, &out->momentum2_}) {
-    HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, state->data(), zeros.data(), state->bytes()));
+  HOTROW_ASSIGN_OR_RETURN(out->host_parameters_, SharedBuffer<float>::Create(n, {ctx.device}));
+  // State begins with zeros, which device memory does not, and shared memory does.
+  for (auto [host, state] : {std::pair(&out->host_momentum1_, &out->momentum1_),
+                             std::pair(&out->host_momentum2_, &out->momentum2_)}) {
+    HOTROW_ASSIGN_OR_RETURN(*host, SharedBuffer<float>::Create(state->size(), {ctx.device}));
+    HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, state->data(), host->data(), state->bytes()));
   }
   HOTROW_RETURN_IF_ERROR(WaitForStream(ctx));
   return out;
@@ -125,8 +113,8 @@ absl::StatusOr<DenseState::Totals> DenseState::FinishSums() {
   return Totals{.loss_sum = totals_[0], .signal = totals_[1] != 0};
 }
 
-absl::Status DenseState::Update(float learning_rate_factor, uint32_t step_number,
-                                int64_t run_step) {
+absl::Status DenseState::Update(float learning_rate_factor, uint32_t step_number, int64_t run_step,
+                                double* gradient_norm) {
   TraceSpan span(ctx_.trace, "dense_update");
   DenseTensor all = {.parameters = model_.parameters(),
                      .gradients = model_.gradients(),
@@ -134,22 +122,20 @@ absl::Status DenseState::Update(float learning_rate_factor, uint32_t step_number
                      .momentum2 = momentum2_.span()};
   if (sums_ != nullptr) all.gradients = summed_.span();
   if (options_.max_gradient_norm > 0) {
-    const double norm = EuclideanNorm(ctx_.pool, all.gradients);
-    if (!std::isfinite(norm)) {
-      return DivergedError(options_, run_step, "gradient of the dense parameters");
-    }
-    if (norm > options_.max_gradient_norm) {
-      const auto scale = static_cast<float>(options_.max_gradient_norm / norm);
-      ParallelFor(ctx_.pool, clipped_.size(), kNormGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) clipped_[i] = scale * all.gradients[i];
-      });
-      all.gradients = clipped_.span();
-    }
+    double norm = 0;
+    HOTROW_RETURN_IF_ERROR(GradientNorm(ctx_, {.gradients = all.gradients,
+                                               .norm_max = options_.max_gradient_norm,
+                                               .norm = on_gpu() ? gradient_norm : &norm,
+                                               .scale = gradient_scale_.data(),
+                                               .workspace = norm_workspace_.data(),
+                                               .workspace_bytes = norm_workspace_.bytes()}));
+    if (!std::isfinite(norm)) return DivergedError(options_, run_step, kGradientName);
   }
   std::vector<DenseTensor> trained;
   trained.reserve(trained_.size());
   for (const ParameterRange& range : trained_) trained.push_back(PartOf(all, range));
-  return DenseUpdate(ctx_, options_.dense_optimizer, trained, learning_rate_factor, step_number);
+  return DenseUpdate(ctx_, options_.dense_optimizer, trained, learning_rate_factor, step_number,
+                     gradient_scale_.data());
 }
 
 absl::Status DenseState::Load(Env& env, const SavedModel& saved) {
@@ -163,10 +149,10 @@ absl::Status DenseState::Load(Env& env, const SavedModel& saved) {
     }
     return ReadSavedDense(env, saved, dense);
   }
-  DenseArrays<float> dense = {.parameters = Sized(&host_parameters_, model_.parameters().size())};
+  DenseArrays<float> dense = {.parameters = host_parameters_.span()};
   if (same_optimizer) {
-    dense.momentum1 = Sized(&host_momentum1_, momentum1_.span().size());
-    dense.momentum2 = Sized(&host_momentum2_, momentum2_.span().size());
+    dense.momentum1 = host_momentum1_.span();
+    dense.momentum2 = host_momentum2_.span();
   }
   HOTROW_RETURN_IF_ERROR(ReadSavedDense(env, saved, dense));
   const auto upload = [&](std::span<float> to, std::span<const float> from) {
@@ -183,16 +169,15 @@ absl::StatusOr<DenseArrays<const float>> DenseState::OnHost() {
                                     .momentum1 = momentum1_.span(),
                                     .momentum2 = momentum2_.span()};
   if (!on_gpu()) return dense;
-  const auto download = [&](std::span<const float>* array, std::vector<float>* host) {
-    const std::span<float> copy = Sized(host, array->size());
+  const auto download = [&](std::span<const float>* array, std::span<float> host) {
     const absl::Status copied =
-        EnqueueCopy(ctx_, copy.data(), array->data(), static_cast<int64_t>(array->size_bytes()));
-    *array = copy;
+        EnqueueCopy(ctx_, host.data(), array->data(), static_cast<int64_t>(array->size_bytes()));
+    *array = host;
     return copied;
   };
-  HOTROW_RETURN_IF_ERROR(download(&dense.parameters, &host_parameters_));
-  HOTROW_RETURN_IF_ERROR(download(&dense.momentum1, &host_momentum1_));
-  HOTROW_RETURN_IF_ERROR(download(&dense.momentum2, &host_momentum2_));
+  HOTROW_RETURN_IF_ERROR(download(&dense.parameters, host_parameters_.span()));
+  HOTROW_RETURN_IF_ERROR(download(&dense.momentum1, host_momentum1_.span()));
+  HOTROW_RETURN_IF_ERROR(download(&dense.momentum2, host_momentum2_.span()));
   HOTROW_RETURN_IF_ERROR(WaitForStream(ctx_));
   return dense;
 }

@@ -34,6 +34,9 @@ namespace hotrow {
 // Errors:  OutOfRange (a gradient that is not finite), those of the communicator and the device.
 class DenseState {
  public:
+  // What errors call it.
+  static constexpr char kGradientName[] = "gradient of the dense parameters";
+
   // `options` and `model` outlive it. sums: the channel of several ranks; null: alone.
   static absl::StatusOr<std::unique_ptr<DenseState>> Create(const TrainerOptions& options,
                                                             CtrModel* model,
@@ -50,8 +53,11 @@ class DenseState {
   absl::StatusOr<Totals> FinishSums();
 
   // Takes the gradients of the model, of several ranks their sum. step_number: of the optimizer,
-  // from 1; run_step: of the run, for errors.
-  absl::Status Update(float learning_rate_factor, uint32_t step_number, int64_t run_step);
+  // from 1; run_step: of the run, for errors. gradient_norm: on a GPU with max_gradient_norm,
+  // memory of the device for the norm, which nobody waits for: the caller looks later whether it is
+  // finite.
+  absl::Status Update(float learning_rate_factor, uint32_t step_number, int64_t run_step,
+                      double* gradient_norm);
 
   // Takes the parameters of a saved model, and the optimizer's state if it is of the same kind.
   absl::Status Load(Env& env, const SavedModel& saved);
@@ -73,10 +79,13 @@ class DenseState {
   std::vector<ParameterRange> trained_;  // what the optimizer may change
   DeviceMemory<float> momentum1_;
   DeviceMemory<float> momentum2_;
-  HostBuffer<float> clipped_;  // a gradient that was too long, scaled
-  std::vector<float> host_parameters_;
-  std::vector<float> host_momentum1_;
-  std::vector<float> host_momentum2_;
+  // With max_gradient_norm.
+  DeviceMemory<float> gradient_scale_;  // [1]
+  DeviceMemory<std::byte> norm_workspace_;
+  // Of a GPU: where the host reads and writes what is there.
+  SharedBuffer<float> host_parameters_;
+  SharedBuffer<float> host_momentum1_;
+  SharedBuffer<float> host_momentum2_;
 
   int32_t world_size_ = 1;
   HostBuffer<float> summed_;  // the gradient of all ranks

@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/device.h"
 
 namespace hotrow {
 namespace {
@@ -98,17 +97,26 @@ std::string FindSequenceRow(const StepParts& parts, const CtrBatch& batch) {
 
 }  // namespace
 
-std::string FindNonFinite(const StepParts& parts, const CtrBatch& batch) {
-  if (const int64_t at = FirstNonFinite(batch.labels); at >= 0) {
+std::string FindNonFiniteData(int64_t num_dense, int64_t num_labels, std::span<const float> dense,
+                              std::span<const float> labels) {
+  if (const int64_t at = FirstNonFinite(labels); at >= 0) {
     return absl::StrFormat("the label of sample %d of the batch is not finite: clean the data",
-                           at / batch.num_labels);
+                           at / num_labels);
   }
-  if (const int64_t at = FirstNonFinite(batch.dense); at >= 0) {
+  if (const int64_t at = FirstNonFinite(dense); at >= 0) {
     return absl::StrFormat(
-        "dense feature %d of sample %d of the batch is not finite: clean the data",
-        at % parts.schema.num_dense, at / parts.schema.num_dense);
+        "dense feature %d of sample %d of the batch is not finite: clean the data", at % num_dense,
+        at / num_dense);
   }
-  if (parts.model.device() != Device::kCpu) return std::string();
+  return std::string();
+}
+
+std::string FindNonFinite(const StepParts& parts, const CtrBatch& batch) {
+  if (std::string data =
+          FindNonFiniteData(parts.schema.num_dense, batch.num_labels, batch.dense, batch.labels);
+      !data.empty()) {
+    return data;
+  }
   if (std::string row = FindPooledRow(parts, batch); !row.empty()) return row;
   if (std::string row = FindSequenceRow(parts, batch); !row.empty()) return row;
   if (const int64_t at = FirstNonFinite(parts.model.parameters()); at >= 0) {

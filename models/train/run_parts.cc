@@ -197,7 +197,8 @@ absl::Status RunParts::Open(const ModelFactory& factory,
                                            .pooled_dim = tables_->pooled_dim(),
                                            .num_tasks = model_->num_tasks(),
                                            .unpooled_features = model_->unpooled_features(),
-                                           .columns = options_.embedding_dim}));
+                                           .columns = options_.embedding_dim,
+                                           .num_dense = schema_.num_dense}));
   HOTROW_ASSIGN_OR_RETURN(
       dense_, DenseState::Create(options_, model_.get(), ranks_.TakeSumChannel(), ctx_));
   step_parts_.emplace(StepParts{.options = options_,

@@ -12,7 +12,7 @@ namespace hotrow {
 absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecContext& ctx,
                                                                  const Shape& shape) {
   std::unique_ptr<StepBuffers> out(new StepBuffers(ctx, shape));
-  const auto [batch_size, pooled_dim, num_tasks, unpooled_features, columns] = shape;
+  const auto [batch_size, pooled_dim, num_tasks, unpooled_features, columns, num_dense] = shape;
   out->rows_.resize(unpooled_features.size());
   out->sequences_.resize(unpooled_features.size());
   const auto take = [&ctx](int64_t size, DeviceMemory<float>* memory) {
@@ -28,7 +28,13 @@ absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecConte
   HOTROW_RETURN_IF_ERROR(take(batch_size * num_tasks, &out->logits_));
   HOTROW_RETURN_IF_ERROR(take(batch_size * num_tasks, &out->logit_gradient_));
   if (!out->on_gpu()) return out;
-  HOTROW_ASSIGN_OR_RETURN(out->loss_, DeviceMemory<double>::Create(1, {ctx.device, ctx.stream}));
+  // The losses of the tasks and the norm of the dense gradient.
+  HOTROW_ASSIGN_OR_RETURN(out->mailbox_,
+                          StepMailbox::Create(ctx, {.dense_max = batch_size * num_dense,
+                                                    .labels_max = batch_size * num_tasks,
+                                                    .num_numbers = num_tasks + 1}));
+  HOTROW_ASSIGN_OR_RETURN(out->host_logits_,
+                          SharedBuffer<float>::Create(batch_size * num_tasks, {ctx.device}));
   HOTROW_ASSIGN_OR_RETURN(
       out->loss_workspace_,
       DeviceMemory<std::byte>::Create(BceWithLogitsWorkspaceBytes(ctx.device, batch_size),
@@ -68,61 +74,70 @@ EmbeddingGradient StepBuffers::gradient() {
   return out;
 }
 
-absl::StatusOr<const float*> StepBuffers::OnDevice(const std::vector<float>& host,
-                                                   DeviceMemory<float>* memory) {
-  if (!on_gpu()) return host.data();
-  HOTROW_RETURN_IF_ERROR(
-      memory->Reserve(std::max<int64_t>(std::ssize(host), 1), {ctx_.device, ctx_.stream}));
-  HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, memory->data(), host.data(), std::ssize(host) * 4));
-  return memory->data();
-}
-
 absl::StatusOr<const float*> StepBuffers::DenseFeatures(const CtrBatch& batch) {
-  return OnDevice(batch.dense, &dense_features_);
+  if (!on_gpu()) return batch.dense.data();
+  return mailbox_->UploadDense(batch.dense);
 }
 
-absl::StatusOr<double> StepBuffers::Loss(const CtrBatch& batch, int64_t mean_over,
-                                         std::span<const double> task_weights) {
+static double TaskWeight(std::span<const double> task_weights, int32_t task) {
+  return task_weights.empty() ? 1 : task_weights[static_cast<size_t>(task)];
+}
+
+absl::StatusOr<std::optional<double>> StepBuffers::Loss(const CtrBatch& batch, int64_t mean_over,
+                                                        std::span<const double> task_weights) {
   TraceSpan span(ctx_.trace, "loss");
-  HOTROW_ASSIGN_OR_RETURN(const float* const labels, OnDevice(batch.labels, &labels_));
+  if (on_gpu()) {
+    HOTROW_ASSIGN_OR_RETURN(const float* const labels, mailbox_->UploadLabels(batch.labels));
+    for (int32_t task = 0; task < shape_.num_tasks; ++task) {
+      HOTROW_RETURN_IF_ERROR(TaskLoss(labels, batch, mean_over, task,
+                                      TaskWeight(task_weights, task), mailbox_->numbers() + task));
+    }
+    return std::nullopt;
+  }
   double sum = 0;
   for (int32_t task = 0; task < shape_.num_tasks; ++task) {
-    const double weight = task_weights.empty() ? 1 : task_weights[static_cast<size_t>(task)];
-    HOTROW_ASSIGN_OR_RETURN(const double loss, TaskLoss(labels, batch, mean_over, task, weight));
+    const double weight = TaskWeight(task_weights, task);
+    double loss = 0;
+    HOTROW_RETURN_IF_ERROR(TaskLoss(batch.labels.data(), batch, mean_over, task, weight, &loss));
     sum += weight * loss;
   }
   return sum;
 }
 
-absl::StatusOr<double> StepBuffers::TaskLoss(const float* labels, const CtrBatch& batch,
-                                             int64_t mean_over, int32_t task, double weight) {
-  double loss = 0;
-  HOTROW_RETURN_IF_ERROR(BceWithLogits(ctx_, {.logits = logits_.data() + task,
-                                              .labels = labels + task,
-                                              .batch_size = batch.batch_size,
-                                              .gradient = logit_gradient_.data() + task,
-                                              .mean_over = mean_over,
-                                              .stride = shape_.num_tasks,
-                                              .weight = weight,
-                                              .loss = on_gpu() ? loss_.data() : &loss,
-                                              .workspace = loss_workspace_.data(),
-                                              .workspace_bytes = loss_workspace_.bytes()}));
-  if (on_gpu()) {
-    // The one wait of a step: the host is then no more than a step ahead.
-    HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, &loss, loss_.data(), sizeof(loss)));
-    HOTROW_RETURN_IF_ERROR(WaitForStream(ctx_));
+absl::Status StepBuffers::TaskLoss(const float* labels, const CtrBatch& batch, int64_t mean_over,
+                                   int32_t task, double weight, double* loss) {
+  return BceWithLogits(ctx_, {.logits = logits_.data() + task,
+                              .labels = labels + task,
+                              .batch_size = batch.batch_size,
+                              .gradient = logit_gradient_.data() + task,
+                              .mean_over = mean_over,
+                              .stride = shape_.num_tasks,
+                              .weight = weight,
+                              .loss = loss,
+                              .workspace = loss_workspace_.data(),
+                              .workspace_bytes = loss_workspace_.bytes()});
+}
+
+absl::Status StepBuffers::Post() { return on_gpu() ? mailbox_->Post() : absl::OkStatus(); }
+
+absl::StatusOr<StepBuffers::Posted> StepBuffers::ReadPosted(std::span<const double> task_weights) {
+  HOTROW_ASSIGN_OR_RETURN(const StepMailbox::Letter letter, mailbox_->Read());
+  Posted posted = {.gradient_norm = letter.numbers[static_cast<size_t>(shape_.num_tasks)],
+                   .dense = letter.dense,
+                   .labels = letter.labels};
+  for (int32_t task = 0; task < shape_.num_tasks; ++task) {
+    posted.loss += TaskWeight(task_weights, task) * letter.numbers[static_cast<size_t>(task)];
   }
-  return loss;
+  return posted;
 }
 
 absl::StatusOr<std::span<const float>> StepBuffers::LogitsOnHost(int64_t n) {
   const std::span<const float> there = logits(n);
   if (!on_gpu()) return there;
-  host_logits_.resize(static_cast<size_t>(n));
   HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, host_logits_.data(), there.data(),
                                      static_cast<int64_t>(there.size_bytes())));
   HOTROW_RETURN_IF_ERROR(WaitForStream(ctx_));
-  return std::span<const float>(host_logits_);
+  return std::span<const float>(host_logits_.first(static_cast<int64_t>(there.size())));
 }
 
 }  // namespace hotrow

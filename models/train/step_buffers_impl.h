@@ -3,14 +3,17 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device_memory.h"
 #include "base/exec_context.h"
 #include "embedding/embedding_step.h"
 #include "models/data/ctr_batch.h"
+#include "models/train/step_mailbox_impl.h"
 #include "models/zoo/ctr_model.h"
 
 namespace hotrow {
@@ -28,6 +31,7 @@ class StepBuffers {
     int32_t num_tasks = 1;
     std::vector<int32_t> unpooled_features;  // CtrModel
     int64_t columns = 0;                     // of their tables
+    int64_t num_dense = 0;
   };
   static absl::StatusOr<std::unique_ptr<StepBuffers>> Create(const ExecContext& ctx,
                                                              const Shape& shape);
@@ -49,22 +53,38 @@ class StepBuffers {
 
   // The dense features of a batch where the model reads them, until the next call.
   absl::StatusOr<const float*> DenseFeatures(const CtrBatch& batch);
-  // Fills logit_gradient of `batch`, a slice of a batch of mean_over samples; returns the mean loss
-  // over the slice, for which a GPU's stream is waited for. The losses of the tasks are added up,
-  // each times its weight; no weights: ones.
-  absl::StatusOr<double> Loss(const CtrBatch& batch, int64_t mean_over,
-                              std::span<const double> task_weights);
+  // Fills logit_gradient of `batch`, a slice of a batch of mean_over samples, and returns the mean
+  // loss over the slice. The losses of the tasks are added up, each times its weight; no weights:
+  // ones. On a GPU it returns none, after DenseFeatures of the same batch: once the step is posted
+  // ReadPosted has it.
+  absl::StatusOr<std::optional<double>> Loss(const CtrBatch& batch, int64_t mean_over,
+                                             std::span<const double> task_weights);
+
+  // On a GPU:
+  // Where the norm of the step's dense gradient belongs; null on the CPU.
+  double* gradient_norm() { return on_gpu() ? mailbox_->numbers() + shape_.num_tasks : nullptr; }
+  // All of a step of training is enqueued; on the CPU it does nothing. StepMailbox::kUnreadMax.
+  absl::Status Post();
+  int64_t num_unread() const { return on_gpu() ? mailbox_->num_unread() : 0; }
+  struct Posted {
+    double loss = 0;
+    double gradient_norm = 0;  // as far as it was asked for
+    // Of the step's batch, until the next one.
+    std::span<const float> dense;
+    std::span<const float> labels;
+  };
+  // Of the oldest step that is posted and was not read; waits for that one.
+  absl::StatusOr<Posted> ReadPosted(std::span<const double> task_weights);
+
   // The logits of n samples, until the next call; waits for a GPU's stream.
   absl::StatusOr<std::span<const float>> LogitsOnHost(int64_t n);
 
  private:
   StepBuffers(const ExecContext& ctx, const Shape& shape) : ctx_(ctx), shape_(shape) {}
   bool on_gpu() const { return ctx_.device != Device::kCpu; }
-  absl::StatusOr<const float*> OnDevice(const std::vector<float>& host,
-                                        DeviceMemory<float>* memory);
-
-  absl::StatusOr<double> TaskLoss(const float* labels, const CtrBatch& batch, int64_t mean_over,
-                                  int32_t task, double weight);
+  // Writes the loss to *loss, on the device.
+  absl::Status TaskLoss(const float* labels, const CtrBatch& batch, int64_t mean_over, int32_t task,
+                        double weight, double* loss);
 
   const ExecContext ctx_;
   const Shape shape_;
@@ -79,12 +99,10 @@ class StepBuffers {
   std::vector<CtrModel::Sequence> sequences_;
   DeviceMemory<float> logits_;
   DeviceMemory<float> logit_gradient_;
-  // A GPU: a batch's arrays and the loss there, and a copy of the logits here.
-  DeviceMemory<float> dense_features_;
-  DeviceMemory<float> labels_;
-  DeviceMemory<double> loss_;
+  // On a GPU.
+  std::unique_ptr<StepMailbox> mailbox_;
   DeviceMemory<std::byte> loss_workspace_;
-  std::vector<float> host_logits_;
+  SharedBuffer<float> host_logits_;
 };
 
 }  // namespace hotrow

@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_TRAIN_TRAIN_STEP_IMPL_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,10 +40,18 @@ struct StepPlace {
 // update of rows and dense parameters. Returns the mean loss over the batch. Several ranks make it
 // together, each with its slice; a signal that one of them has got is then that of all.
 //
+// On a GPU the step is enqueued on return and the loss not known: none. ReadLoss tells it; at most
+// StepMailbox::kUnreadMax steps may be unread.
+//
 // Errors: OutOfRange (the loss or a gradient is not finite), those of the tables, the device and
 // the communicator. After ResourceExhausted from the tables of a single rank nothing has changed.
-absl::StatusOr<double> RunStep(const StepParts& parts, const ExecContext& ctx,
-                               const StepPlace& place, BatchInFlight* batch);
+absl::StatusOr<std::optional<double>> RunStep(const StepParts& parts, const ExecContext& ctx,
+                                              const StepPlace& place, BatchInFlight* batch);
+
+// The loss of the oldest step on a GPU whose loss was not read; waits for that step alone.
+// run_step: which one it is. Errors: OutOfRange, as RunStep, when later steps may have been made:
+// nothing of the run is good any more; those of the device.
+absl::StatusOr<double> ReadLoss(const StepParts& parts, int64_t run_step);
 
 }  // namespace hotrow
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,13 +26,19 @@
 #include "models/train/run_parts_impl.h"
 #include "models/train/run_settings.h"
 #include "models/train/run_watch_impl.h"
+#include "models/train/step_mailbox_impl.h"
 #include "models/train/step_times.h"
+#include "models/train/train_step_impl.h"
 #include "models/train/trainer_settings.h"
 
 namespace hotrow {
 namespace {
 
 constexpr int64_t kTextEveryNanos = 100'000'000;
+// Steps on a GPU whose loss is not read when the next step begins: the GPU has work while the host
+// enqueues more.
+constexpr int64_t kUnreadSteps = 1;
+static_assert(kUnreadSteps < StepMailbox::kUnreadMax);
 
 double Seconds(int64_t nanos) { return 1e-9 * static_cast<double>(nanos); }
 
@@ -77,6 +84,15 @@ class Trainer {
   absl::Status TrainOne();
   absl::Status Step(BatchInFlight* now);
   absl::StatusOr<Evaluation> Evaluate(Split split, Progress* progress);
+  // A step whose loss a GPU has yet to tell.
+  struct UnreadStep {
+    int64_t run_step;
+    int64_t batch_size;
+  };
+  // Reads losses, the oldest first, until `keep` are left. Before anything is said, decided or
+  // saved that depends on them: 0. OutOfRange when one is not finite.
+  absl::Status ReadLosses(int64_t keep);
+  void CountLoss(const UnreadStep& step, double loss);
   absl::Status Validate(int64_t epoch);
   double DecidingAuc(const Evaluation& evaluation) const;
   absl::Status Test();
@@ -95,7 +111,8 @@ class Trainer {
   // RunTraining ends first.
   std::unique_ptr<BatchPipeline> pipeline_;
 
-  TrainingState at_;  // without settings, processor and policy
+  TrainingState at_;  // without settings, processor and policy; losses: those that are read
+  std::deque<UnreadStep> unread_;
   // While a validation runs: as before it, with the policy. What it decides counts once the model
   // that it calls the best is saved.
   std::optional<TrainingState> before_validation_;
@@ -135,6 +152,7 @@ RunWatch::Moment Trainer::Moment() const {
 }
 
 absl::StatusOr<RunCheckpoints::Contents> Trainer::CheckpointContents() {
+  HOTROW_RETURN_IF_ERROR(ReadLosses(0));
   RunCheckpoints::Contents out = {.model = run_.Description()};
   out.model.step = run_.tables().steps();
   TrainingState& state = out.model.training.emplace(before_validation_.value_or(at_));
@@ -185,6 +203,7 @@ void Trainer::PrintLine(std::string_view line) {
 absl::Status Trainer::Step(BatchInFlight* now) {
   const int64_t batch_size = now->item->global_batch_size;
   if (now->item->epoch != at_.last_epoch) {
+    HOTROW_RETURN_IF_ERROR(ReadLosses(0));
     at_.last_epoch = now->item->epoch;
     at_.steps_in_last_epoch = 0;
     at_.samples_in_last_epoch = 0;
@@ -196,10 +215,12 @@ absl::Status Trainer::Step(BatchInFlight* now) {
       .number = static_cast<uint32_t>(at_.first_step + at_.steps + 1),
       .learning_rate_factor =
           static_cast<float>(ScheduleFactor(options_.schedule, at_.steps + 1) * policy_.factor())};
-  const absl::StatusOr<double> made = RunStep(run_.step_parts(), ctx_, place, now);
-  // Only here and in an evaluation does the code mean that: a reader of data has it, too.
+  const absl::StatusOr<std::optional<double>> made =
+      RunStep(run_.step_parts(), ctx_, place, now);
+  // Only here, in ReadLosses and in an evaluation does the code mean that: a reader of data has it,
+  // too.
   if (absl::IsOutOfRange(made.status())) watch_.Diverged();
-  HOTROW_ASSIGN_OR_RETURN(const double loss, made);
+  HOTROW_ASSIGN_OR_RETURN(const std::optional<double> loss, made);
   learning_rate_factor_ = place.learning_rate_factor;
   if (AccessRecorder* const recorder = run_.recorder()) {
     const absl::Status recorded = recorder->EndStep(run_.tables().steps(), batch_size);
@@ -212,11 +233,32 @@ absl::Status Trainer::Step(BatchInFlight* now) {
   ++at_.steps_in_last_epoch;
   at_.samples += batch_size;
   at_.samples_in_last_epoch += batch_size;
-  at_.loss_sum_in_last_epoch += loss * static_cast<double>(batch_size);
+  const UnreadStep step = {.run_step = at_.steps, .batch_size = batch_size};
+  if (loss.has_value()) {
+    CountLoss(step, *loss);
+    return absl::OkStatus();
+  }
+  unread_.push_back(step);
+  return ReadLosses(kUnreadSteps);
+}
+
+absl::Status Trainer::ReadLosses(int64_t keep) {
+  while (std::ssize(unread_) > keep) {
+    const UnreadStep step = unread_.front();
+    unread_.pop_front();
+    const absl::StatusOr<double> loss = ReadLoss(run_.step_parts(), step.run_step);
+    if (absl::IsOutOfRange(loss.status())) watch_.Diverged();
+    HOTROW_RETURN_IF_ERROR(loss.status());
+    CountLoss(step, *loss);
+  }
+  return absl::OkStatus();
+}
+
+void Trainer::CountLoss(const UnreadStep& step, double loss) {
+  at_.loss_sum_in_last_epoch += loss * static_cast<double>(step.batch_size);
   // Over the last hundred steps or so, the mean of all steps while there are fewer.
   at_.recent_loss +=
-      (loss - at_.recent_loss) / static_cast<double>(std::min<int64_t>(at_.steps, 100));
-  return absl::OkStatus();
+      (loss - at_.recent_loss) / static_cast<double>(std::min<int64_t>(step.run_step, 100));
 }
 
 absl::StatusOr<Evaluation> Trainer::Evaluate(Split split, Progress* progress) {
@@ -334,13 +376,15 @@ void Trainer::ShowProgress() {
   progress_->Update(at_.samples, text);
 }
 
-// One batch, or the end of an epoch. Nothing has changed when it fails, but the pipeline.
+// One batch, or the end of an epoch. Nothing has changed when it fails for want of room, but the
+// pipeline.
 absl::Status Trainer::TrainOne() {
   const int64_t begin = NowNanos();
   HOTROW_RETURN_IF_ERROR(pipeline_->Fill());
   if (pipeline_->empty()) return absl::OkStatus();
   BatchInFlight& now = pipeline_->front();
   if (now.item->ends_epoch()) {
+    HOTROW_RETURN_IF_ERROR(ReadLosses(0));
     ++at_.epochs_done;
     at_.validation_due = at_.validated_step != at_.steps;
     at_.epoch = now.item->epoch + 1;
@@ -378,6 +422,7 @@ absl::Status Trainer::Train() {
 
   while (!run_.ranks().stopped()) {
     if (at_.validation_due) {
+      HOTROW_RETURN_IF_ERROR(ReadLosses(0));
       before_validation_ = at_;
       before_validation_->policy = policy_.state();
       // At the end of an epoch its successor is the one to come.
@@ -396,6 +441,7 @@ absl::Status Trainer::Train() {
     if (!has_room.ok() || !*has_room) return status;
     HOTROW_RETURN_IF_ERROR(pipeline_->PrefetchAgain());
   }
+  HOTROW_RETURN_IF_ERROR(ReadLosses(0));
   pipeline_.reset();
   return run_.checkpoints().End();
 }

@@ -46,10 +46,6 @@ absl::Status TrainerOptions::Validate() const {
         "--max_row_gradient_norm and --max_table_gradient_norm work with --device=cpu and without "
         "--device_cache_bytes only so far; leave them out");
   }
-  if (device != Device::kCpu && max_gradient_norm > 0) {
-    return absl::UnimplementedError(
-        "--max_gradient_norm works with --device=cpu only so far; leave one of them out");
-  }
   HOTROW_RETURN_IF_ERROR(table_optimizer.Validate());
   if (table_optimizer.weight_decay_mode == WeightDecayMode::kTable &&
       (device != Device::kCpu || device_cache_bytes != 0)) {

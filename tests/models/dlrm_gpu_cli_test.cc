@@ -16,9 +16,8 @@
 namespace hotrow {
 namespace {
 
-// The report of a run of a small model with these flags, on one thread.
-nlohmann::json Train(const std::vector<std::string>& flags) {
-  const std::string dir = test::TempDir();
+// A run of a small model with these flags, on one thread.
+test::ProgramResult Run(const std::string& dir, const std::vector<std::string>& flags) {
   std::vector<std::string> all = {
       test::ProgramPath("dlrm"),
       "--data=synthetic:tables=3,rows=200,dense=2,samples=3000,valid=300,test=500",
@@ -30,7 +29,13 @@ nlohmann::json Train(const std::vector<std::string>& flags) {
       "--store_bytes=64MiB",
       "--report=" + dir + "/report.json"};
   all.insert(all.end(), flags.begin(), flags.end());
-  const test::ProgramResult result = test::RunProgram({.arguments = all, .joined = true});
+  return test::RunProgram({.arguments = all, .joined = true});
+}
+
+// Its report.
+nlohmann::json Train(const std::vector<std::string>& flags) {
+  const std::string dir = test::TempDir();
+  const test::ProgramResult result = Run(dir, flags);
   EXPECT_EQ(result.exit_code, 0) << result;
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/report.json");
   HOTROW_EXPECT_OK(text);
@@ -61,6 +66,58 @@ TEST(DlrmGpuCliTest, AGpuLearnsWhatTheCpuLearns) {
   EXPECT_NEAR(gpu["test"]["auc"].get<double>(), cpu["test"]["auc"].get<double>(), 2e-3);
   // But they repeat, whatever the cache holds.
   EXPECT_EQ(EndOf(Train({"--device=cuda", "--device_cache_bytes=1GiB"})), EndOf(gpu));
+}
+
+TEST(DlrmGpuCliTest, GradientsAreClippedOnTheGpu) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  const std::vector<std::string> on_gpu = {"--device=cuda", "--device_cache_bytes=min"};
+  const auto with = [](std::vector<std::string> flags, const std::string& flag) {
+    flags.push_back(flag);
+    return flags;
+  };
+  const nlohmann::json whole = Train(on_gpu);
+  const nlohmann::json cpu = Train({"--max_gradient_norm=0.02"});
+  const nlohmann::json clipped = Train(with(on_gpu, "--max_gradient_norm=0.02"));
+  if (HasFailure()) return;
+  EXPECT_NEAR(clipped["test"]["logloss"].get<double>(), cpu["test"]["logloss"].get<double>(), 1e-3);
+  EXPECT_NE(clipped["dense_hash"], whole["dense_hash"]);
+  EXPECT_EQ(EndOf(Train(with(on_gpu, "--max_gradient_norm=0.02"))), EndOf(clipped));
+  // A limit that nothing reaches moves no bit.
+  EXPECT_EQ(EndOf(Train(with(on_gpu, "--max_gradient_norm=1e6"))), EndOf(whole));
+}
+
+// The GPU's losses are read a step late; what is said of them is of their own step.
+TEST(DlrmGpuCliTest, DivergenceNamesTheStepOfTheCpu) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  const std::vector<std::string> diverging = {"--dense_optimizer=sgd",
+                                              "--dense_learning_rate=1e30"};
+  const test::ProgramResult cpu = Run(test::TempDir(), diverging);
+  std::vector<std::string> flags = diverging;
+  flags.insert(flags.end(), {"--device=cuda", "--device_cache_bytes=min", "--prefetch_depth=1"});
+  const test::ProgramResult gpu = Run(test::TempDir(), flags);
+  const auto step_of = [](const test::ProgramResult& result) {
+    const size_t end = result.out.find(": the training loss is not a finite number");
+    if (end == std::string::npos) return "none in " + result.out;
+    const size_t begin = result.out.rfind("step ", end);
+    return result.out.substr(begin, end - begin);
+  };
+  EXPECT_EQ(cpu.exit_code, 1);
+  EXPECT_EQ(gpu.exit_code, 1);
+  EXPECT_EQ(step_of(gpu), step_of(cpu));
+}
+
+// What a checkpoint and the report hold of losses is of all steps before.
+TEST(DlrmGpuCliTest, ARunThatGoesOnReportsTheLossesOfOneThatWasNotStopped) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  const std::vector<std::string> on_gpu = {"--device=cuda", "--device_cache_bytes=min"};
+  const nlohmann::json whole = Train(on_gpu);
+  std::vector<std::string> flags = on_gpu;
+  flags.insert(flags.end(), {"--checkpoint_dir=" + test::TempDir() + "/checkpoints",
+                             "--checkpoint_every=7", "--resume"});
+  const nlohmann::json saving = Train(flags);
+  EXPECT_EQ(EndOf(saving), EndOf(whole));
+  // Nothing is left to train: what it says comes from the checkpoint.
+  EXPECT_EQ(EndOf(Train(flags)), EndOf(whole));
 }
 
 TEST(DlrmGpuCliTest, RowsBelowTheGpuMayLieOnAnSsd) {

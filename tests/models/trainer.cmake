@@ -8,6 +8,7 @@ hotrow_add_test(
           run_metrics_test.cc
           run_watch_test.cc
           sample_feed_test.cc
+          step_mailbox_test.cc
           trainer_tasks_test.cc
           trainer_test.cc
           ${PROJECT_SOURCE_DIR}/tests/support/failing_threads.cc

@@ -1,0 +1,83 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "models/train/step_mailbox_impl.h"
+
+namespace hotrow {
+namespace {
+
+// Room for n elements in memory of kind `Memory`; nothing may have none.
+template <typename T, typename Memory>
+absl::Status Take(int64_t n, const Memory& memory, Buffer<T, Memory>* buffer) {
+  auto taken = Buffer<T, Memory>::Create(std::max<int64_t>(n, 1), memory);
+  if (!taken.ok()) return taken.status();
+  *buffer = *std::move(taken);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StepMailbox>> StepMailbox::Create(const ExecContext& ctx,
+                                                                 const Shape& shape) {
+  std::unique_ptr<StepMailbox> out(new StepMailbox(ctx));
+  const MemoryOfDevice there = {.device = ctx.device, .stream = ctx.stream};
+  const SharedMemory here = {.device = ctx.device};
+  HOTROW_RETURN_IF_ERROR(Take(shape.dense_max, there, &out->dense_));
+  HOTROW_RETURN_IF_ERROR(Take(shape.labels_max, there, &out->labels_));
+  HOTROW_RETURN_IF_ERROR(Take(shape.num_numbers, there, &out->numbers_));
+  for (Slot& slot : out->slots_) {
+    HOTROW_RETURN_IF_ERROR(Take(shape.dense_max, here, &slot.dense.memory));
+    HOTROW_RETURN_IF_ERROR(Take(shape.labels_max, here, &slot.labels.memory));
+    HOTROW_RETURN_IF_ERROR(Take(shape.num_numbers, here, &slot.numbers));
+    for (DeviceEvent* const event : {&slot.dense.copied, &slot.labels.copied, &slot.done}) {
+      HOTROW_ASSIGN_OR_RETURN(*event, DeviceEvent::Create(ctx.device));
+    }
+  }
+  return out;
+}
+
+absl::StatusOr<const float*> StepMailbox::Send(std::span<const float> floats, Upload* upload,
+                                               DeviceMemory<float>* to) {
+  const auto size = static_cast<int64_t>(floats.size());
+  HOTROW_CHECK(size <= upload->memory.size());
+  // Evaluation, and a step that is tried again, use the same memory as the time before.
+  HOTROW_RETURN_IF_ERROR(upload->copied.Wait());
+  std::copy(floats.begin(), floats.end(), upload->memory.begin());
+  upload->size = size;
+  HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, to->data(), upload->memory.data(),
+                                     static_cast<int64_t>(floats.size_bytes())));
+  HOTROW_RETURN_IF_ERROR(upload->copied.Record(ctx_));
+  return to->data();
+}
+
+absl::StatusOr<const float*> StepMailbox::UploadDense(std::span<const float> dense) {
+  return Send(dense, &in_hand().dense, &dense_);
+}
+
+absl::StatusOr<const float*> StepMailbox::UploadLabels(std::span<const float> labels) {
+  return Send(labels, &in_hand().labels, &labels_);
+}
+
+absl::Status StepMailbox::Post() {
+  HOTROW_CHECK(num_unread() < kUnreadMax);
+  Slot& slot = in_hand();
+  HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, slot.numbers.data(), numbers_.data(), numbers_.bytes()));
+  HOTROW_RETURN_IF_ERROR(slot.done.Record(ctx_));
+  ++posted_;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepMailbox::Letter> StepMailbox::Read() {
+  HOTROW_CHECK(num_unread() > 0);
+  const Slot& slot = slots_[static_cast<size_t>(read_ % kSlots)];
+  HOTROW_RETURN_IF_ERROR(slot.done.Wait());
+  ++read_;
+  const auto sent = [](const Upload& upload) {
+    return upload.memory.span().first(static_cast<size_t>(upload.size));
+  };
+  return Letter{
+      .numbers = slot.numbers.span(), .dense = sent(slot.dense), .labels = sent(slot.labels)};
+}
+
+}  // namespace hotrow

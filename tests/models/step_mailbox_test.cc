@@ -1,0 +1,105 @@
+#include <algorithm>
+#include <vector>
+
+#include "base/device_stream.h"
+#include "gtest/gtest.h"
+#include "models/train/step_mailbox_impl.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using Floats = std::vector<float>;
+
+class StepMailboxTest : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == Device::kCuda) HOTROW_REQUIRE_GPU_OR_SKIP();
+    HOTROW_ASSERT_OK_AND_ASSIGN(stream_, DeviceStream::Create(GetParam()));
+    ctx_ = stream_.On(ExecContext());
+    HOTROW_ASSERT_OK_AND_ASSIGN(
+        mail_, StepMailbox::Create(ctx_, {.dense_max = 6, .labels_max = 3, .num_numbers = 2}));
+  }
+
+  // What a step's kernels would write.
+  void Write(double loss, double norm) {
+    const double numbers[2] = {loss, norm};
+    HOTROW_ASSERT_OK(EnqueueCopy(ctx_, mail_->numbers(), numbers, sizeof(numbers)));
+  }
+  Floats There(const float* data, size_t size) {
+    Floats out(size);
+    HOTROW_EXPECT_OK(EnqueueCopy(ctx_, out.data(), data, static_cast<int64_t>(4 * size)));
+    HOTROW_EXPECT_OK(WaitForStream(ctx_));
+    return out;
+  }
+  void Step(float i, Floats* dense) {
+    *dense = {i, i + 1, i + 2};
+    HOTROW_ASSERT_OK(mail_->UploadDense(*dense));
+    HOTROW_ASSERT_OK(mail_->UploadLabels(Floats{-i}));
+    std::fill(dense->begin(), dense->end(), -1.0f);  // the batch is used again at once
+    Write(i, 10 * i);
+    HOTROW_ASSERT_OK(mail_->Post());
+  }
+  void ExpectRead(float i) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const StepMailbox::Letter letter, mail_->Read());
+    EXPECT_EQ(std::vector<double>(letter.numbers.begin(), letter.numbers.end()),
+              (std::vector<double>{i, 10 * i}));
+    EXPECT_EQ(Floats(letter.dense.begin(), letter.dense.end()), (Floats{i, i + 1, i + 2}));
+    EXPECT_EQ(Floats(letter.labels.begin(), letter.labels.end()), Floats{-i});
+  }
+
+  DeviceStream stream_;
+  ExecContext ctx_;
+  std::unique_ptr<StepMailbox> mail_;
+};
+
+TEST_P(StepMailboxTest, StepsAreReadInOrderWithWhatTheyHadUploaded) {
+  Floats dense;
+  float next = 1;
+  for (int64_t keep = 0; keep < StepMailbox::kUnreadMax; ++keep) {
+    for (float i = 1; i <= 20; ++i) {
+      Step(20 * static_cast<float>(keep) + i, &dense);
+      while (mail_->num_unread() > keep) ExpectRead(next++);
+    }
+  }
+  while (mail_->num_unread() > 0) ExpectRead(next++);
+  EXPECT_EQ(next, 61);
+}
+
+TEST_P(StepMailboxTest, UploadsAreThereUntilTheNext) {
+  for (float i = 0; i < 5; ++i) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const float* const dense, mail_->UploadDense(Floats(6, i)));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const float* const labels, mail_->UploadLabels(Floats(2, -i)));
+    EXPECT_EQ(There(dense, 6), Floats(6, i));
+    EXPECT_EQ(There(labels, 2), Floats(2, -i));
+    EXPECT_EQ(mail_->num_unread(), 0);
+  }
+  HOTROW_ASSERT_OK(mail_->UploadDense({}));
+}
+
+TEST_P(StepMailboxTest, AStepWithoutAPostLeavesNothingBehind) {
+  Floats dense;
+  Step(1, &dense);
+  HOTROW_ASSERT_OK(mail_->UploadDense(Floats{8, 8, 8, 8}));
+  HOTROW_ASSERT_OK(mail_->UploadLabels(Floats{8, 8}));
+  Write(8, 8);
+  Step(2, &dense);
+  ExpectRead(1);
+  ExpectRead(2);
+  EXPECT_EQ(mail_->num_unread(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, StepMailboxTest, testing::Values(Device::kCpu, Device::kCuda),
+                         [](const auto& info) {
+                           return info.param == Device::kCpu ? "Cpu" : "Cuda";
+                         });
+
+TEST(StepMailboxDeathTest, MoreUnreadStepsThanItHolds) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto mail, StepMailbox::Create({}, {.num_numbers = 1}));
+  for (int64_t i = 0; i < StepMailbox::kUnreadMax; ++i) HOTROW_ASSERT_OK(mail->Post());
+  EXPECT_DEATH((void)mail->Post(), "num_unread");
+}
+
+}  // namespace
+}  // namespace hotrow
