@@ -9,7 +9,7 @@ namespace {
 
 // Room for n elements in memory of kind `Memory`; nothing may have none.
 template <typename T, typename Memory>
-absl::Status Take(int64_t n, const Memory& memory, Buffer<T, Memory>* buffer) {
+absl::Status TakeBuffer(int64_t n, const Memory& memory, Buffer<T, Memory>* buffer) {
   auto taken = Buffer<T, Memory>::Create(std::max<int64_t>(n, 1), memory);
   if (!taken.ok()) return taken.status();
   *buffer = *std::move(taken);
@@ -23,13 +23,13 @@ absl::StatusOr<std::unique_ptr<StepMailbox>> StepMailbox::Create(const ExecConte
   std::unique_ptr<StepMailbox> out(new StepMailbox(ctx));
   const MemoryOfDevice there = {.device = ctx.device, .stream = ctx.stream};
   const SharedMemory here = {.device = ctx.device};
-  HOTROW_RETURN_IF_ERROR(Take(shape.dense_max, there, &out->dense_));
-  HOTROW_RETURN_IF_ERROR(Take(shape.labels_max, there, &out->labels_));
-  HOTROW_RETURN_IF_ERROR(Take(shape.num_numbers, there, &out->numbers_));
+  HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.dense_max, there, &out->dense_));
+  HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.labels_max, there, &out->labels_));
+  HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.num_numbers, there, &out->numbers_));
   for (Slot& slot : out->slots_) {
-    HOTROW_RETURN_IF_ERROR(Take(shape.dense_max, here, &slot.dense.memory));
-    HOTROW_RETURN_IF_ERROR(Take(shape.labels_max, here, &slot.labels.memory));
-    HOTROW_RETURN_IF_ERROR(Take(shape.num_numbers, here, &slot.numbers));
+    HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.dense_max, here, &slot.dense.memory));
+    HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.labels_max, here, &slot.labels.memory));
+    HOTROW_RETURN_IF_ERROR(TakeBuffer(shape.num_numbers, here, &slot.numbers));
     for (DeviceEvent* const event : {&slot.dense.copied, &slot.labels.copied, &slot.done}) {
       HOTROW_ASSIGN_OR_RETURN(*event, DeviceEvent::Create(ctx.device));
     }

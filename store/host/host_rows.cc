@@ -111,9 +111,11 @@ int64_t HostRows::BytesToProvide() const {
              chunks * static_cast<double>(HostChunk::HeadBytes(0) + 2 * kBufferAlignment);
     rows += static_cast<double>(rows_max);
   }
-  // Two growths of a quarter beyond ways that are 0.95 full, or the old beside the new index of the
-  // partition that is growing. A partition begins with one segment, and takes two to become larger.
-  constexpr double kIndexRowBytes = 10;
+  // A partition's index is up to a quarter larger than 0.95 of its ways need, and while it grows
+  // the one before is there as well: 64 / 12 / 0.95 * 1.25 * 1.8 bytes a row. Those of many
+  // partitions use the same segments in turn. The first one or two of a partition are hardly
+  // filled.
+  constexpr double kIndexRowBytes = 13;
   const double partitions = std::min(static_cast<double>(num_partitions_), rows);
   bytes += kIndexRowBytes * rows + (2 * partitions + 8) * static_cast<double>(sizeof(IndexSegment));
   // What is left at the end of an extent is too small for the next chunk.

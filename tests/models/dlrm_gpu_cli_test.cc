@@ -17,7 +17,7 @@ namespace hotrow {
 namespace {
 
 // A run of a small model with these flags, on one thread.
-test::ProgramResult Run(const std::string& dir, const std::vector<std::string>& flags) {
+test::ProgramResult RunDlrm(const std::string& dir, const std::vector<std::string>& flags) {
   std::vector<std::string> all = {
       test::ProgramPath("dlrm"),
       "--data=synthetic:tables=3,rows=200,dense=2,samples=3000,valid=300,test=500",
@@ -35,7 +35,7 @@ test::ProgramResult Run(const std::string& dir, const std::vector<std::string>& 
 // Its report.
 nlohmann::json Train(const std::vector<std::string>& flags) {
   const std::string dir = test::TempDir();
-  const test::ProgramResult result = Run(dir, flags);
+  const test::ProgramResult result = RunDlrm(dir, flags);
   EXPECT_EQ(result.exit_code, 0) << result;
   const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), dir + "/report.json");
   HOTROW_EXPECT_OK(text);
@@ -91,10 +91,10 @@ TEST(DlrmGpuCliTest, DivergenceNamesTheStepOfTheCpu) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const std::vector<std::string> diverging = {"--dense_optimizer=sgd",
                                               "--dense_learning_rate=1e30"};
-  const test::ProgramResult cpu = Run(test::TempDir(), diverging);
+  const test::ProgramResult cpu = RunDlrm(test::TempDir(), diverging);
   std::vector<std::string> flags = diverging;
   flags.insert(flags.end(), {"--device=cuda", "--device_cache_bytes=min", "--prefetch_depth=1"});
-  const test::ProgramResult gpu = Run(test::TempDir(), flags);
+  const test::ProgramResult gpu = RunDlrm(test::TempDir(), flags);
   const auto step_of = [](const test::ProgramResult& result) {
     const size_t end = result.out.find(": the training loss is not a finite number");
     if (end == std::string::npos) return "none in " + result.out;

@@ -49,7 +49,7 @@ TEST(GradientNormTest, PoolsMoveNoBit) {
     const std::vector<float> gradients = test::RandomFloats(random, n);
     const Result alone = Norm(gradients, 0.1);
     ThreadPool pool(3);
-    const Result shared = Norm(gradients, 0.1, test::OnPool(pool));
+    const Result shared = Norm(gradients, 0.1, test::OnPool(&pool));
     EXPECT_EQ(shared.norm, alone.norm) << n;
     EXPECT_EQ(shared.scale, alone.scale) << n;
     long double sum = 0;
