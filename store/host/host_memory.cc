@@ -1,12 +1,31 @@
 #include <algorithm>
-#include <optional>
+#include <span>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/math.h"
+#include "base/thread.h"
 #include "store/host/host_memory_impl.h"
 
 namespace hotrow::internal {
+namespace {
+
+absl::Status PopulateOnAllThreads(std::span<std::byte> memory, ThreadPool* pool) {
+  // What a thread does at a time: long enough to be worth a call, short enough that all threads end
+  // at about the same time.
+  constexpr int64_t kStripBytes = int64_t{32} << 20;
+  std::mutex mutex;
+  absl::Status status;
+  ParallelFor(pool, std::ssize(memory), kStripBytes, [&](int64_t begin, int64_t end) {
+    const absl::Status populated = PopulatePages(memory.data() + begin, end - begin);
+    const std::lock_guard lock(mutex);
+    status.Update(populated);
+  });
+  return status;
+}
+
+}  // namespace
 
 absl::Status MemoryBudget::Reserve(int64_t bytes) {
   int64_t used = used_.load(std::memory_order_relaxed);
@@ -81,11 +100,17 @@ absl::StatusOr<BudgetedBuffer<std::byte>> HostArena::TakeMemory(int64_t bytes) {
   return memory;
 }
 
-void HostArena::Keep(BudgetedBuffer<std::byte> memory, HostRegistration registration) {
+absl::Status HostArena::LockAndKeep(BudgetedBuffer<std::byte> memory) {
+  auto registration = HostRegistration::Create(device_, memory.data(), memory.bytes());
+  if (!registration.ok()) {
+    budget_.Release(kEntryBytes);
+    return std::move(registration).status();
+  }
   extent_bytes_.fetch_add(HostBytesReserved(memory.bytes(), huge_pages_),
                           std::memory_order_relaxed);
   num_extents_.fetch_add(1, std::memory_order_relaxed);
-  extents_.push_back({std::move(memory), std::move(registration)});
+  extents_.push_back({std::move(memory), *std::move(registration)});
+  return absl::OkStatus();
 }
 
 absl::Status HostArena::AddExtent(int64_t bytes_min) {
@@ -107,86 +132,64 @@ absl::Status HostArena::AddExtent(int64_t bytes_min) {
   }
   if (!memory.ok()) return std::move(memory).status();
   // Pages that are present are locked faster, and what is left holds the driver up less.
-  absl::Status present;
-  if (locked) present = PopulatePages(memory->data(), memory->bytes());
-  auto registration =
-      present.ok() ? HostRegistration::Create(device_, memory->data(), memory->bytes()) : present;
-  if (!registration.ok()) {
+  if (const absl::Status present =
+          locked ? PopulatePages(memory->data(), memory->bytes()) : absl::OkStatus();
+      !present.ok()) {
     budget_.Release(kEntryBytes);
-    return std::move(registration).status();
+    return present;
   }
-  CarveFrom({memory->data(), memory->size()});
-  Keep(*std::move(memory), *std::move(registration));
+  const Remainder extent = {memory->data(), memory->size()};
+  HOTROW_RETURN_IF_ERROR(LockAndKeep(*std::move(memory)));
+  CarveFrom(extent);
   return absl::OkStatus();
 }
 
 absl::Status HostArena::Provide(int64_t bytes, ThreadPool* pool) {
-  // What a thread makes present at a time: long enough to be worth a call, short enough that all
-  // threads end at about the same time.
-  constexpr int64_t kStripBytes = 16 * kHugePageBytes;
   const std::lock_guard lock(mutex_);
   const int64_t room = budget_.budget() - budget_.budget() / 64 - budget_.used();
   int64_t left = std::min(RoundUp(std::max<int64_t>(bytes - extent_bytes(), 0), kHugePageBytes),
                           std::max<int64_t>(room, 0) / kHugePageBytes * kHugePageBytes);
-  struct Piece {
-    BudgetedBuffer<std::byte> memory;
-    absl::StatusOr<HostRegistration> registration = HostRegistration();
-  };
   absl::Status status;
-  std::optional<Piece> before;  // its pages are present, and it is not locked yet
-  const auto lock_before = [&] {
-    before->registration =
-        HostRegistration::Create(device_, before->memory.data(), before->memory.bytes());
-  };
-  const auto keep_before = [&] {
-    if (!before.has_value()) return;
-    if (!before->registration.ok()) {
-      budget_.Release(kEntryBytes);
-      status = before->registration.status();
+  BudgetedBuffer<std::byte> present;  // its pages are there, and it is not locked yet
+  while (status.ok() && (left > 0 || !present.empty())) {
+    BudgetedBuffer<std::byte> next;
+    if (left > 0) {
+      auto taken = TakeMemory(std::min(left, kLockedExtentBytesMax));
+      if (taken.ok()) {
+        next = *std::move(taken);
+      } else {
+        status = taken.status();
+      }
+    }
+    left -= next.bytes();
+    // Locking is for this thread: for those of the pool another GPU may be the current one.
+    absl::Status populated;
+    const auto populate = [&] { populated = PopulateOnAllThreads(next.span(), pool); };
+    std::thread beside;
+    if (pool != nullptr && !present.empty() && !next.empty()) {
+      auto started = StartThread("pages that become present", populate);
+      if (started.ok()) beside = *std::move(started);
+    }
+    if (!present.empty()) {
+      const Remainder extent = {present.data(), present.size()};
+      const absl::Status kept = LockAndKeep(std::move(present));
+      if (kept.ok()) provided_.push_back(extent);
+      status.Update(kept);
+    }
+    if (beside.joinable()) {
+      beside.join();
     } else {
-      provided_.push_back({before->memory.data(), before->memory.size()});
-      Keep(std::move(before->memory), *std::move(before->registration));
+      populate();
     }
-    before.reset();
-  };
-  while (status.ok() && (left > 0 || before.has_value())) {
-    const int64_t size = std::min(left, kLockedExtentBytesMax);
-    Piece next;
-    if (size > 0) {
-      absl::StatusOr<BudgetedBuffer<std::byte>> memory = TakeMemory(size);
-      if (memory.ok()) {
-        next.memory = *std::move(memory);
-      } else {
-        status = memory.status();
-      }
+    if (next.empty()) continue;
+    status.Update(populated);
+    if (status.ok()) {
+      present = std::move(next);
+    } else {
+      budget_.Release(kEntryBytes);
     }
-    std::mutex error_mutex;
-    absl::Status present;
-    // Chunk 0 locks the extent before, the others are strips of this one.
-    const int64_t strips = CeilDiv(next.memory.bytes(), kStripBytes);
-    ParallelFor(pool, 1 + strips, 1, [&](int64_t chunk, int64_t) {
-      if (chunk == 0) {
-        if (before.has_value()) lock_before();
-        return;
-      }
-      const int64_t begin = (chunk - 1) * kStripBytes;
-      const absl::Status populated = PopulatePages(
-          next.memory.data() + begin, std::min(kStripBytes, next.memory.bytes() - begin));
-      const std::lock_guard<std::mutex> error_lock(error_mutex);
-      present.Update(populated);
-    });
-    keep_before();
-    if (!next.memory.empty()) {
-      status.Update(present);
-      if (status.ok()) {
-        before.emplace(std::move(next));
-      } else {
-        budget_.Release(kEntryBytes);
-      }
-    }
-    left -= size;
   }
-  return provided_.empty() ? status : absl::OkStatus();
+  return status;
 }
 
 }  // namespace hotrow::internal

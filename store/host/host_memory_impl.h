@@ -86,12 +86,13 @@ class HostArena {
 
   // Opens extents of up to kLockedExtentBytesMax until the arena holds `bytes`, or as much of them
   // as the budget allows beside 1/64 for what lies outside of extents. All their pages are present
-  // then: the threads of `pool` (null: the caller alone) touch those of one extent while the one
-  // before is being locked. Errors: ResourceExhausted, when not even the first extent can be had or
-  // locked; where a later one cannot, those before stay, and Carve says so when they are used up.
+  // then: the threads of `pool` (null: the caller alone) touch those of one extent while the caller
+  // locks the one before. Errors: ResourceExhausted, when an extent cannot be had or locked; those
+  // before it stay.
   absl::Status Provide(int64_t bytes, ThreadPool* pool);
 
-  // A zeroed, 64-byte aligned piece. Errors: ResourceExhausted.
+  // A zeroed, 64-byte aligned piece. What is locked for it is so in the driver's context of the GPU
+  // that is current for the caller. Errors: ResourceExhausted.
   absl::StatusOr<std::byte*> Carve(int64_t bytes);
 
   // What the extents take from the budget, and the part of it that is carved.
@@ -119,7 +120,8 @@ class HostArena {
   absl::Status OpenExtent(int64_t bytes_min);
   absl::Status AddExtent(int64_t bytes_min);
   absl::StatusOr<BudgetedBuffer<std::byte>> TakeMemory(int64_t bytes);
-  void Keep(BudgetedBuffer<std::byte> memory, HostRegistration registration);
+  // Of TakeMemory; it is given back on error.
+  absl::Status LockAndKeep(BudgetedBuffer<std::byte> memory);
   void CarveFrom(const Remainder& extent);
 
   MemoryBudget& budget_;

@@ -1,5 +1,6 @@
 #include "store/host/host_rows_impl.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -67,7 +68,11 @@ absl::Status HostRows::Init() {
     tables_.push_back({table.table, ChunkSlotsMax(table.row_bytes), table.row_bytes});
   }
   if (options_.device != Device::kCpu) {
-    HOTROW_RETURN_IF_ERROR(arena_.Provide(BytesToProvide(), options_.pool));
+    const int64_t bytes = BytesToProvide();
+    const absl::Status provided = arena_.Provide(bytes, options_.pool);
+    // Rows that may never come can do with less, perhaps: Carve says when they cannot.
+    const bool all_needed = KnowsAllRows() && bytes < options_.budget_bytes;
+    if (!provided.ok() && (all_needed || arena_.num_extents() == 0)) return provided;
   }
   HOTROW_ASSIGN_OR_RETURN(empty_segment_, pool_.Take());
   partitions_ = std::make_unique<IndexPartition[]>(static_cast<size_t>(num_partitions_));
@@ -84,16 +89,19 @@ absl::Status HostRows::Init() {
   return absl::OkStatus();
 }
 
+bool HostRows::KnowsAllRows() const {
+  return !options_.rows_max.empty() &&
+         std::ranges::all_of(options_.rows_max, [](int64_t rows) { return rows > 0; });
+}
+
 // In doubles: rows_max may be any number.
 int64_t HostRows::BytesToProvide() const {
   const auto budget = static_cast<double>(options_.budget_bytes);
   const auto shards = static_cast<double>(num_shards_);
   double bytes = 0;
   double rows = 0;
-  bool all_known = true;
   for (size_t t = 0; t < options_.tables.size(); ++t) {
     const int64_t rows_max = options_.rows_max.empty() ? 0 : options_.rows_max[t];
-    all_known = all_known && rows_max > 0;
     const int64_t row_bytes = options_.tables[t].row_bytes;
     const int64_t slots_max = ChunkSlotsMax(row_bytes);
     // However rows are spread over shards, the last chunk of each is an eighth of what it holds,
@@ -120,7 +128,7 @@ int64_t HostRows::BytesToProvide() const {
   bytes += kIndexRowBytes * rows + (2 * partitions + 8) * static_cast<double>(sizeof(IndexSegment));
   // What is left at the end of an extent is too small for the next chunk.
   bytes += bytes / 2048 + static_cast<double>(kChunkBytesTarget);
-  if (!all_known) bytes = std::max(bytes, budget / 4);
+  if (!KnowsAllRows()) bytes = std::max(bytes, budget / 4);
   return bytes < budget ? static_cast<int64_t>(bytes) : options_.budget_bytes;
 }
 

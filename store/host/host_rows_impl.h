@@ -215,6 +215,8 @@ class HostRows {
   }
   uint32_t ShardOf(const RowHash& hash) const { return PartitionIndex(hash) >> shard_shift_; }
 
+  bool KnowsAllRows() const;  // each table has a rows_max
+
   const HostStoreOptions& options_;
   const HostTableMap table_map_;
   std::vector<HostTable> tables_;
