@@ -186,4 +186,13 @@ void hotrow_communicator_destroy(hotrow_communicator* communicator) {
   CallVoid([&] { delete communicator; });
 }
 
+hotrow_status hotrow_communicator_abort(hotrow_communicator* communicator, const char* message) {
+  return Call([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(NotNull(communicator, "communicator"));
+    HOTROW_RETURN_IF_ERROR(NotNull(message, "message"));
+    communicator->channel->Abort(message);
+    return absl::OkStatus();
+  });
+}
+
 }  // extern "C"

@@ -105,8 +105,9 @@ hotrow_status hotrow_checkpoint_begin(hotrow_collection* collection, const hotro
       state.learning_rates.assign(rates.begin(), rates.end());
       state.settled = model.step == tables.settled_steps;
     }
-    HOTROW_ASSIGN_OR_RETURN(SavedModel::BlobBytes bytes, TakeBlobs(blobs, num_blobs));
-    model.blob_bytes = std::make_shared<const SavedModel::BlobBytes>(std::move(bytes));
+    absl::StatusOr<SavedModel::BlobBytes> bytes = TakeBlobs(blobs, num_blobs);
+    HOTROW_RETURN_IF_ERROR(TellRanks(tables.communicator.get(), bytes.status()));
+    model.blob_bytes = std::make_shared<const SavedModel::BlobBytes>(*std::move(bytes));
     return writer.Begin(std::move(model), {});
   });
 }

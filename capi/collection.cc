@@ -16,6 +16,13 @@
 
 namespace hotrow::capi {
 
+absl::Status TellRanks(Communicator* ranks, absl::Status status) {
+  if (!status.ok() && ranks != nullptr && ranks->world_size() > 1) {
+    ranks->Abort(std::string(status.message()));
+  }
+  return status;
+}
+
 void Tables::End() {
   writer.reset();  // its thread commits snapshots of the collection
   steps.clear();
@@ -62,14 +69,29 @@ hotrow_status CallTables(const hotrow_collection* collection, const Body& body) 
   });
 }
 
+// One that all ranks make together.
+template <typename Body>
+hotrow_status CallTogether(const hotrow_collection* collection, const Body& body) noexcept {
+  return CallTables(collection, [&](Tables& tables) {
+    return TellRanks(tables.communicator.get(), body(tables));
+  });
+}
+
+// A call of a step, which all ranks make together.
 template <typename Body>
 hotrow_status CallStep(const hotrow_step* step, const Body& body) noexcept {
   return Call([&]() -> absl::Status {
     HOTROW_RETURN_IF_ERROR(NotNull(step, "step"));
     const Turn turn(step->tables);
     HOTROW_RETURN_IF_ERROR(turn.status());
-    return body(*step->step);
+    return TellRanks(turn->communicator.get(), body(*step->step));
   });
+}
+
+// Who is to share the tables. null: one rank, or the struct is none of ours.
+Communicator* RanksOf(const hotrow_collection_options& options) {
+  const bool known = TakeStruct(&options, options, "options").ok();
+  return known && options.communicator != nullptr ? options.communicator->channel.get() : nullptr;
 }
 
 absl::StatusOr<const TableConfig*> FindTable(const Tables& tables, const char* name) {
@@ -157,8 +179,9 @@ hotrow_status hotrow_collection_create(hotrow_context* context,
   return Call([&]() -> absl::Status {
     HOTROW_RETURN_IF_ERROR(NotNull(collection, "collection"));
     HOTROW_RETURN_IF_ERROR(NotNull(options, "options"));
-    HOTROW_ASSIGN_OR_RETURN(std::shared_ptr<Tables> tables, MakeTables(context, *options));
-    *collection = new hotrow_collection{std::move(tables)};
+    absl::StatusOr<std::shared_ptr<Tables>> tables = MakeTables(context, *options);
+    HOTROW_RETURN_IF_ERROR(TellRanks(RanksOf(*options), tables.status()));
+    *collection = new hotrow_collection{*std::move(tables)};
     return absl::OkStatus();
   });
 }
@@ -205,7 +228,7 @@ hotrow_status hotrow_collection_describe(hotrow_collection* collection, char* te
 
 hotrow_status hotrow_prefetch(hotrow_collection* collection, const hotrow_batch* batch,
                               hotrow_step** step) {
-  return CallTables(collection, [&](Tables& tables) -> absl::Status {
+  return CallTogether(collection, [&](Tables& tables) -> absl::Status {
     HOTROW_RETURN_IF_ERROR(NotNull(step, "step"));
     HOTROW_ASSIGN_OR_RETURN(const BatchView view,
                             TakeBatch(batch, tables.collection->feature_names()));
@@ -275,7 +298,7 @@ void hotrow_step_destroy(hotrow_step* step) {
 hotrow_status hotrow_evaluate(hotrow_collection* collection, const hotrow_batch* batch,
                               const hotrow_matrix* pooled, const hotrow_matrix* unpooled,
                               int64_t num_unpooled) {
-  return CallTables(collection, [&](Tables& tables) -> absl::Status {
+  return CallTogether(collection, [&](Tables& tables) -> absl::Status {
     HOTROW_ASSIGN_OR_RETURN(const BatchView view,
                             TakeBatch(batch, tables.collection->feature_names()));
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingOutput output,
@@ -289,7 +312,7 @@ hotrow_status hotrow_read_rows(hotrow_collection* collection, const char* table,
                                const uint64_t* keys, int64_t num_keys, const hotrow_matrix* rows,
                                uint8_t* found) {
   static_assert(sizeof(bool) == sizeof(uint8_t));
-  return CallTables(collection, [&](Tables& tables) -> absl::Status {
+  return CallTogether(collection, [&](Tables& tables) -> absl::Status {
     HOTROW_RETURN_IF_ERROR(FindTable(tables, table).status());
     HOTROW_ASSIGN_OR_RETURN(const std::span<const uint64_t> of, TakeKeys(keys, num_keys));
     HOTROW_RETURN_IF_ERROR(NotNull(rows, "rows"));
@@ -303,7 +326,7 @@ hotrow_status hotrow_read_rows(hotrow_collection* collection, const char* table,
 
 hotrow_status hotrow_erase(hotrow_collection* collection, const char* table, const uint64_t* keys,
                            int64_t num_keys) {
-  return CallTables(collection, [&](Tables& tables) -> absl::Status {
+  return CallTogether(collection, [&](Tables& tables) -> absl::Status {
     HOTROW_RETURN_IF_ERROR(FindTable(tables, table).status());
     HOTROW_ASSIGN_OR_RETURN(const std::span<const uint64_t> of, TakeKeys(keys, num_keys));
     return tables.collection->Erase(table, of);
@@ -328,7 +351,7 @@ hotrow_status hotrow_flush(hotrow_collection* collection) {
 }
 
 hotrow_status hotrow_settle(hotrow_collection* collection) {
-  return CallTables(collection, [](Tables& tables) -> absl::Status {
+  return CallTogether(collection, [](Tables& tables) -> absl::Status {
     HOTROW_RETURN_IF_ERROR(tables.collection->Settle());
     tables.settled_steps = tables.collection->steps();
     return absl::OkStatus();
@@ -339,8 +362,9 @@ hotrow_status hotrow_digest(hotrow_collection* collection, char* text, uint64_t 
                             uint64_t* needed) {
   return CallTables(collection, [&](Tables& tables) -> absl::Status {
     HOTROW_RETURN_IF_ERROR(CheckRoom(DigestTextBytesMax(tables), text, size, needed));
-    HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables.collection->Digest());
-    return GiveText(DigestText(digest), text, size, needed);
+    const absl::StatusOr<CollectionDigest> digest = tables.collection->Digest();
+    HOTROW_RETURN_IF_ERROR(TellRanks(tables.communicator.get(), digest.status()));
+    return GiveText(DigestText(*digest), text, size, needed);
   });
 }
 

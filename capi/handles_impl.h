@@ -23,6 +23,10 @@
 
 namespace hotrow::capi {
 
+// Returns the status. Unless it is OK the ranks hear of it, since they wait in the call that this
+// one has refused. ranks: null where there is one alone.
+absl::Status TellRanks(Communicator* ranks, absl::Status status);
+
 // Threads and device, shared by a context and its collections.
 struct ContextState {
   std::unique_ptr<ThreadPool> pool;

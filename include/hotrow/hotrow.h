@@ -125,6 +125,10 @@ hotrow_status hotrow_communicator_create(const hotrow_communicator_callbacks* ca
                                          hotrow_communicator** communicator);
 // Collections that use it keep it alive.
 void hotrow_communicator_destroy(hotrow_communicator* communicator);
+// For an error of this rank's own, of its data say: the calls of all ranks fail with UNAVAILABLE
+// and "rank 1 ended the job: MESSAGE", as far as the transport can tell them. The first error of
+// all counts. Does not wait. Any thread; not within the callback abort.
+hotrow_status hotrow_communicator_abort(hotrow_communicator* communicator, const char* message);
 
 // ---- Tables ----
 
@@ -196,7 +200,8 @@ typedef struct hotrow_collection_options {
   int64_t prefetch_depth;            // steps prefetched beyond the current one, 0 to 32
   int64_t evaluation_staging_bytes;  // 64 MiB
 
-  // Several ranks share the tables: collection calls are collective where a comment says so.
+  // Several ranks share the tables: collection calls are collective where a comment says so. A rank
+  // on which such a call fails, also by a wrong argument, ends it on all ranks for good.
   hotrow_communicator* communicator;  // NULL: one rank
   const char* exchange_forward;       // "fp32" (default), "fp16", "bf16", "int8"
   const char* exchange_backward;

@@ -287,6 +287,7 @@ context_create = _function("context_create", POINTER(Context), POINTER(c_void_p)
 context_destroy = _void("context_destroy", c_void_p)
 communicator_create = _function("communicator_create", POINTER(Callbacks), POINTER(c_void_p))
 communicator_destroy = _void("communicator_destroy", c_void_p)
+communicator_abort = _function("communicator_abort", c_void_p, c_char_p)
 collection_create = _function(
     "collection_create", c_void_p, POINTER(Options), POINTER(c_void_p)
 )

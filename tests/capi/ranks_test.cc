@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -83,8 +84,11 @@ void Release(void* user) { delete static_cast<Channel*>(user); }
 
 void Abort(void* user, const char* message) { static_cast<Channel*>(user)->own->Abort(message); }
 
+// What rank 1 alone does wrong, in the second step.
+enum class Wrong { kNothing, kOptions, kBatch, kOutput, kGradient, kTable, kOwnError };
+
 // What one rank does. Returns the digest, or the message of the first error.
-std::string RankMain(std::unique_ptr<Communicator> own, int calls_left) {
+std::string RankMain(std::unique_ptr<Communicator> own, int calls_left, Wrong wrong) {
   const int rank = own->rank();
   hotrow_communicator_callbacks callbacks;
   hotrow_communicator_callbacks_default(&callbacks, sizeof(callbacks));
@@ -114,9 +118,12 @@ std::string RankMain(std::unique_ptr<Communicator> own, int calls_left) {
   options.max_batch_size = 8;
   options.store_memory_bytes = 16 << 20;
   options.communicator = communicator;
+  if (wrong == Wrong::kOptions) options.prefetch_depth = -1;
   hotrow_collection* tables = nullptr;
   hotrow_status status = hotrow_collection_create(nullptr, &options, &tables);
-  hotrow_communicator_destroy(communicator);  // the collection keeps it
+  const std::unique_ptr<hotrow_communicator, decltype(&hotrow_communicator_destroy)> kept(
+      wrong == Wrong::kOwnError ? communicator : nullptr, hotrow_communicator_destroy);
+  if (kept == nullptr) hotrow_communicator_destroy(communicator);  // the collection keeps it
   if (status != HOTROW_OK) return hotrow_error_message();
 
   // Together the samples 0 to 3 of each step, whoever has them.
@@ -127,12 +134,13 @@ std::string RankMain(std::unique_ptr<Communicator> own, int calls_left) {
     std::vector<int64_t> lengths(static_cast<size_t>(per_rank), 1);
     std::vector<float> rows(static_cast<size_t>(2 * per_rank));
     for (int i = 0; i < per_rank; ++i) ids.push_back(10 * step + 100 * (rank * per_rank + i));
+    const auto is = [&](Wrong what) { return step == 1 && wrong == what; };
     const hotrow_bags bags = {.values = ids.data(),
                               .offsets = nullptr,
                               .lengths = lengths.data(),
                               .weights = nullptr,
                               .num_values = per_rank,
-                              .values_type = HOTROW_UINT64,
+                              .values_type = is(Wrong::kBatch) ? 77 : HOTROW_UINT64,
                               .bags_type = HOTROW_INT64};
     const hotrow_batch batch = {.struct_size = sizeof(hotrow_batch),
                                 .batch_size = per_rank,
@@ -144,10 +152,18 @@ std::string RankMain(std::unique_ptr<Communicator> own, int calls_left) {
                                   .stride = 2,
                                   .type = HOTROW_FLOAT32,
                                   .reserved = 0};
+    hotrow_matrix narrow = matrix;
+    narrow.cols = 1;
+    const hotrow_matrix& output = is(Wrong::kOutput) ? narrow : matrix;
+    const hotrow_matrix& gradient = is(Wrong::kGradient) ? narrow : matrix;
     hotrow_step* handle = nullptr;
-    status = hotrow_prefetch(tables, &batch, &handle);
-    if (status == HOTROW_OK) status = hotrow_step_lookup(handle, &matrix, nullptr, 0);
-    if (status == HOTROW_OK) status = hotrow_step_update(handle, &matrix, nullptr, 0, 1);
+    if (is(Wrong::kOwnError)) hotrow_communicator_abort(communicator, "its data end");
+    if (is(Wrong::kTable)) {
+      status = hotrow_read_rows(tables, "shops", nullptr, 0, &matrix, nullptr);
+    }
+    if (status == HOTROW_OK) status = hotrow_prefetch(tables, &batch, &handle);
+    if (status == HOTROW_OK) status = hotrow_step_lookup(handle, &output, nullptr, 0);
+    if (status == HOTROW_OK) status = hotrow_step_update(handle, &gradient, nullptr, 0, 1);
     hotrow_step_destroy(handle);
   }
   char text[1024];
@@ -158,15 +174,18 @@ std::string RankMain(std::unique_ptr<Communicator> own, int calls_left) {
 }
 
 // cut_after: exchanges of rank 1 until its transport fails; below 0: never.
-std::vector<std::string> RunRanks(int world_size, int cut_after = -1) {
+std::vector<std::string> RunRanks(int world_size, int cut_after = -1,
+                                  Wrong wrong = Wrong::kNothing) {
   auto ends = CreateThreadCommunicators(world_size, {.timeout_seconds = 10});
   EXPECT_TRUE(ends.ok());
   std::vector<std::string> out(static_cast<size_t>(world_size));
   std::vector<std::thread> ranks;
   for (int r = 0; r < world_size; ++r) {
     const auto i = static_cast<size_t>(r);
-    ranks.emplace_back(
-        [&, i, r] { out[i] = RankMain(std::move((*ends)[i]), r == 1 ? cut_after : -1); });
+    ranks.emplace_back([&, i, r] {
+      out[i] = RankMain(std::move((*ends)[i]), r == 1 ? cut_after : -1,
+                        r == 1 ? wrong : Wrong::kNothing);
+    });
   }
   for (std::thread& rank : ranks) rank.join();
   return out;
@@ -185,6 +204,24 @@ TEST(CapiRanksTest, ATransportThatFailsIsTheErrorOfAllRanks) {
     const std::vector<std::string> said = RunRanks(2, calls);
     EXPECT_THAT(said[1], HasSubstr("the cable was cut")) << calls;
     EXPECT_THAT(said[0], HasSubstr("the cable was cut")) << calls;
+  }
+}
+
+TEST(CapiRanksTest, WhatOneRankRefusesEndsTheOthersAtOnce) {
+  const std::pair<Wrong, const char*> cases[] = {{Wrong::kOptions, "prefetch_depth: is -1"},
+                                                 {Wrong::kBatch, "values_type"},
+                                                 {Wrong::kOutput, "EmbeddingOutput.pooled"},
+                                                 {Wrong::kGradient, "EmbeddingGradient.pooled"},
+                                                 {Wrong::kTable, "no \"shops\""},
+                                                 {Wrong::kOwnError, "its data end"}};
+  for (const auto& [wrong, cause] : cases) {
+    const auto begin = std::chrono::steady_clock::now();
+    const std::vector<std::string> said = RunRanks(2, -1, wrong);
+    EXPECT_THAT(said[0], HasSubstr("rank 1 ended the job: "));
+    EXPECT_THAT(said[0], HasSubstr(cause));
+    EXPECT_THAT(said[1], HasSubstr(cause));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin,
+              std::chrono::seconds(5));  // the timeout: 10
   }
 }
 
