@@ -134,6 +134,7 @@ class BatchReader:
         size = batch.batch_size
         if not isinstance(size, (int, np.integer)) or size < 0:
             raise ValueError(f"batch_size: is {size!r}, must be a number of samples")
+        size = int(size)  # numpy's wrap around
         values, bags, is_offsets, _ = self._put(
             0, "all", batch.values, batch.lengths, batch.offsets, batch.weights
         )
@@ -148,7 +149,7 @@ class BatchReader:
             begin, end = index * size, (index + 1) * size
             count = bags[end] - bags[begin] if is_offsets else bags[begin:end].sum()
             self.unpooled_sizes.append(int(count))
-        self.batch_size = int(size)
+        self.batch_size = size
         _BATCH.pack_into(self._batch, 0, _BATCH.size, self.batch_size, self._bags_address, 0)
 
     def put(

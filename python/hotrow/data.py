@@ -7,7 +7,9 @@ from typing import Any, Dict, Iterator, List, Optional
 import numpy as np
 
 from . import _abi
+from ._checks import INT32, UINT64, integer
 from .batches import Jagged
+from .saved import text
 
 
 class _Samples(_abi.Owner):
@@ -62,10 +64,10 @@ class Data:
         self._handle = None
         self._arguments = (spec, seed, reader_threads)
         options = _abi.default(_abi.DataOptions, "data_options")
-        options.seed = seed
-        options.reader_threads = reader_threads
+        options.seed = integer(seed, "seed", *UINT64)
+        options.reader_threads = integer(reader_threads, "reader_threads", *INT32)
         handle = c_void_p()
-        _abi.data_open_with(spec.encode(), byref(options), byref(handle))
+        _abi.data_open_with(text(spec, "spec"), byref(options), byref(handle))
         self._handle = handle.value
         schema: Dict[str, Any] = _abi.json_of(_abi.data_describe, self._handle)
         self.name: str = schema["name"]
@@ -83,8 +85,16 @@ class Data:
     ) -> Iterator[Samples]:
         """The batches of a split, from a sample on; the last may be smaller. Their order depends on
         seed and epoch alone."""
+        return self._read(
+            integer(batch_size, "batch_size"), text(split, "split"), integer(epoch, "epoch"),
+            integer(first_sample, "first_sample"),
+        )
+
+    def _read(
+        self, batch_size: int, split: Optional[bytes], epoch: int, first_sample: int
+    ) -> Iterator[Samples]:
         reader = c_void_p()
-        _abi.reader_open(self._handle, split.encode(), epoch, first_sample, byref(reader))
+        _abi.reader_open(self._handle, split, epoch, first_sample, byref(reader))
         try:
             while True:
                 samples = _Samples()

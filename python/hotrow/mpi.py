@@ -14,6 +14,7 @@ from typing import Any, List, Optional, Sequence
 from mpi4py import MPI
 
 from . import errors
+from .ranks import HEADER_BYTES, header, mismatch, read_header
 
 
 class Transport:
@@ -46,13 +47,18 @@ class Transport:
     ) -> None:
         deadline = time.monotonic() + timeout
         works = []
-        parts = []  # copies: after an error the library's memory goes, while MPI may still read
+        # Headers, and copies of bodies: after an error the library's memory goes, while MPI may
+        # still read.
+        parts = []
         with self._mutex:
             if self._failure:
                 raise ConnectionError(self._failure[0])
             for p in self._others:
-                parts.append(bytes(send[p]))
-                works.append(self._comm.Isend([parts[-1], MPI.BYTE], p, _DATA))
+                parts.append(header(len(send[p]), operation))
+                works.append(self._comm.Isend([parts[-1], MPI.BYTE], p, _HEAD))
+                if len(send[p]):
+                    parts.append(bytes(send[p]))
+                    works.append(self._comm.Isend([parts[-1], MPI.BYTE], p, _DATA))
         try:
             self._receive(recv, deadline, timeout, operation)
             while not MPI.Request.Testall(works):
@@ -71,18 +77,20 @@ class Transport:
                 status = MPI.Status()
                 if not self._comm.Iprobe(p, MPI.ANY_TAG, status):
                     continue
-                size = status.Get_count(MPI.BYTE)
                 if status.Get_tag() == _ABORT:
-                    text = bytearray(size)
+                    text = bytearray(status.Get_count(MPI.BYTE))
                     self._comm.Recv([text, MPI.BYTE], p, _ABORT)
                     self._failure.append(text.decode("utf-8", "replace"))
                     raise ConnectionError(self._failure[0])
-                if size != len(recv[p]):
-                    raise errors.InvalidArgument(
-                        f"rank {p} makes another call: it sends {size} bytes where {operation} of "
-                        f"rank {self.rank} expects {len(recv[p])}"
-                    )
-                self._comm.Recv([recv[p], MPI.BYTE], p, _DATA)
+                head = bytearray(HEADER_BYTES)
+                self._comm.Recv([head, MPI.BYTE], p, _HEAD)
+                wrong = mismatch(
+                    read_header(bytes(head)), (len(recv[p]), operation), p, self.rank
+                )
+                if wrong:
+                    raise errors.InvalidArgument(wrong)
+                if len(recv[p]):
+                    self._comm.Recv([recv[p], MPI.BYTE], p, _DATA)
                 waiting.discard(p)
                 pause = 0.0
             if waiting:
@@ -124,4 +132,4 @@ class Transport:
         time.sleep(pause)
 
 
-_DATA, _ABORT = 1, 2
+_HEAD, _DATA, _ABORT = 1, 2, 3

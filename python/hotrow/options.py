@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass, field
 from typing import ClassVar, Optional, Sequence, Union
 
+import numpy as np
+
 Bytes = Union[int, str]
 
 _UNITS = {"": 1, "b": 1}
@@ -14,15 +16,22 @@ for _power, _letter in enumerate("kmgtp", start=1):
 
 def parse_bytes(value: Bytes, name: str) -> int:
     """A number of bytes: 4096, "64MiB" (powers of 1024), "1.5GB" or "1.5G" (powers of 1000)."""
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise TypeError(f"{name}: is {value!r}, must be a number of bytes such as 4096 or '64MiB'")
-    if isinstance(value, int):
-        return value
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
-    unit = _UNITS.get(match.group(2).lower()) if match else None
-    if match is None or unit is None:
-        raise ValueError(f"{name}: is {value!r}, must be a number of bytes such as 4096 or '64MiB'")
-    return int(float(match.group(1)) * unit)
+    wanted = "must be a number of bytes such as 4096 or '64MiB'"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer, str)):
+        raise TypeError(f"{name}: is {value!r}, {wanted}")
+    count: Union[int, np.integer, float] = 0
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
+        unit = _UNITS.get(match.group(2).lower()) if match else None
+        if match is None or unit is None:
+            raise ValueError(f"{name}: is {value!r}, {wanted}")
+        number = match.group(1)
+        count = float(number) * unit if "." in number else int(number) * unit
+    else:
+        count = value
+    if not 0 <= count < 2**63:
+        raise ValueError(f"{name}: is {value!r}, {wanted}, and lie in [0, 2^63)")
+    return int(count)
 
 
 # ---- Optimizers ----

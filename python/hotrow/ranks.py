@@ -7,13 +7,16 @@ with the methods of `Transport`:
     tables = hotrow.EmbeddingCollection(..., communicator=ranks)
 """
 
+import contextlib
 import ctypes
 import itertools
+import struct
 import threading
 from ctypes import byref, c_void_p
-from typing import Any, Dict, Optional, Protocol, Sequence
+from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Sequence, Tuple
 
 from . import _abi, errors
+from ._checks import INT32, integer, real
 
 
 class Transport(Protocol):
@@ -38,6 +41,67 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Ends this channel."""
+
+
+# ---- What transports have in common ----
+
+# Goes before each message: the size of what follows, and the operation by name.
+_HEADER = struct.Struct("<q56s")
+HEADER_BYTES = _HEADER.size
+
+
+def header(size: int, operation: str) -> bytes:
+    return _HEADER.pack(size, operation.encode())
+
+
+def read_header(data: bytes) -> Tuple[int, str]:
+    """The size, and the operation."""
+    size, name = _HEADER.unpack(data)
+    return size, name.rstrip(b"\0").decode("utf-8", "replace")
+
+
+def mismatch(
+    theirs: Tuple[int, str], ours: Tuple[int, str], their_rank: int, our_rank: int
+) -> str:
+    """What is wrong with a message of another rank; "": nothing. Both: size and operation."""
+    if theirs[1] != ours[1]:
+        return f"rank {their_rank} calls {theirs[1]} while rank {our_rank} calls {ours[1]}"
+    if theirs[0] != ours[0]:
+        return (
+            f"rank {their_rank} sends {theirs[0]} bytes to rank {our_rank}, which expects {ours[0]}"
+        )
+    return ""
+
+
+# ---- Callbacks of the library ----
+
+
+class _Callback(threading.local):
+    """Of this thread: how many callbacks of the library it is in."""
+
+    depth = 0
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+
+_callback = _Callback()
+
+
+def outside_callbacks(function: Callable[[Any], None], argument: Any) -> None:
+    """Calls it, on another thread if this one is in a callback: what ends tables waits for the
+    thread that a callback is on. For __del__, which comes wherever the collector of Python runs."""
+    if _callback.depth:
+        threading.Thread(
+            target=function, args=(argument,), name="hotrow, outside a callback", daemon=True
+        ).start()
+    else:
+        function(argument)
 
 
 class _Channels:
@@ -88,14 +152,15 @@ def _exchange(  # type: ignore[no-untyped-def]
     user, operation, send, send_bytes, recv, recv_bytes, timeout, text, text_size
 ) -> int:
     try:
-        transport = _channels.find(user)
-        ranks = range(transport.world_size)
-        transport.exchange(
-            [_view(send[p], send_bytes[p], False) for p in ranks],
-            [_view(recv[p], recv_bytes[p], True) for p in ranks],
-            timeout,
-            operation.decode(),
-        )
+        with _callback.entered():
+            transport = _channels.find(user)
+            ranks = range(transport.world_size)
+            transport.exchange(
+                [_view(send[p], send_bytes[p], False) for p in ranks],
+                [_view(recv[p], recv_bytes[p], True) for p in ranks],
+                timeout,
+                operation.decode(),
+            )
         return 0
     except BaseException as error:  # may not pass through the library
         return _status(error, text, text_size)
@@ -104,7 +169,8 @@ def _exchange(  # type: ignore[no-untyped-def]
 @_abi.DUPLICATE
 def _duplicate(user, channel, text, text_size) -> int:  # type: ignore[no-untyped-def]
     try:
-        channel[0] = _channels.add(_channels.find(user).duplicate())
+        with _callback.entered():
+            channel[0] = _channels.add(_channels.find(user).duplicate())
         return 0
     except BaseException as error:
         return _status(error, text, text_size)
@@ -134,16 +200,16 @@ class Communicator(_abi.Owner):
 
     def __init__(self, transport: Transport, timeout_seconds: float = 30.0) -> None:
         self._handle: Optional[int] = None
-        self.rank = transport.rank
-        self.world_size = transport.world_size
+        self.rank = integer(transport.rank, "transport.rank", *INT32)
+        self.world_size = integer(transport.world_size, "transport.world_size", *INT32)
         callbacks: Any = _abi.default(_abi.Callbacks, "communicator_callbacks")
-        callbacks.rank = transport.rank
-        callbacks.world_size = transport.world_size
+        callbacks.rank = self.rank
+        callbacks.world_size = self.world_size
         callbacks.exchange = _exchange
         callbacks.duplicate = _duplicate
         callbacks.release = _release
         callbacks.abort = _abort
-        callbacks.timeout_seconds = timeout_seconds
+        callbacks.timeout_seconds = real(timeout_seconds, "timeout_seconds")
         callbacks.user = _channels.add(transport)
         handle = c_void_p()
         try:
@@ -152,6 +218,12 @@ class Communicator(_abi.Owner):
             _channels.remove(callbacks.user)
             raise
         self._handle = handle.value
+
+    def abort(self, message: str) -> None:
+        """For an error of this rank alone, of its data say: the calls of all ranks fail with
+        errors.Unavailable "rank 1 ended the job: MESSAGE", instead of waiting for this one. What
+        the tables refuse on one rank tells the others by itself."""
+        _abi.communicator_abort(self._handle, message.encode("utf-8", "replace"))
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:

@@ -33,12 +33,21 @@ def train(transport):
         return tables.digest()["hash"]
 
 
-def exchange(transport, size, timeout=20.0):
+def exchange(transport, size, timeout=20.0, operation="Test"):
     ranks = range(transport.world_size)
     send = [b"x" * (0 if p == transport.rank else size) for p in ranks]
     recv = [bytearray(len(part)) for part in send]
     views = [[memoryview(part) for part in parts] for parts in (send, recv)]
-    transport.exchange(*views, timeout, "Test")
+    transport.exchange(*views, timeout, operation)
+    return all(recv[p] == send[p] for p in ranks)
+
+
+def messages(transport):
+    return all(exchange(transport, size) for size in (0, 1, 70_000, 0, 3_000_000, 5))
+
+
+def other_operations(transport):
+    exchange(transport, 8, operation=["AllGather", "Barrier"][transport.rank])
 
 
 def other_calls(transport):
@@ -83,16 +92,26 @@ class MpiTest(unittest.TestCase):
         for ranks in (2, 4) if os.environ.get("HOTROW_SLOW_TESTS") else (2,):
             self.assertEqual(self.run_ranks(ranks, "train"), expected * ranks)
 
+    def test_messages_of_all_sizes(self):
+        self.assertEqual(self.run_ranks(3, "messages"), ["True"] * 3)
+
     def test_errors_name_the_rank(self):
         for text in self.run_ranks(2, "other_calls"):
-            self.assertRegex(text, "rank [01] makes another call: it sends [89] bytes")
+            self.assertRegex(text, "rank [01] sends [89] bytes to rank [01], which expects [89]")
+        self.assertEqual(
+            self.run_ranks(2, "other_operations"),
+            ["rank 1 calls Barrier while rank 0 calls AllGather",
+             "rank 0 calls AllGather while rank 1 calls Barrier"],
+        )
         self.assertIn("rank 1 was silent for 0.3 s in Test", self.run_ranks(2, "silent")[0])
         for text in self.run_ranks(2, "abort"):
             self.assertIn("out of tea", text)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1] in ("train", "other_calls", "silent", "abort"):
+    if len(sys.argv) == 2 and sys.argv[1] in (
+        "train", "messages", "other_operations", "other_calls", "silent", "abort"
+    ):
         import hotrow.mpi
 
         transport = hotrow.mpi.Transport()

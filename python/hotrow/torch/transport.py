@@ -1,11 +1,9 @@
 """Ranks of torch.distributed that share tables."""
 
-import ctypes
 import datetime
 import itertools
 import math
 import os
-import struct
 import threading
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -15,12 +13,13 @@ import torch
 import torch.distributed as dist
 
 from .. import errors
+from ..ranks import HEADER_BYTES, header, mismatch, read_header
 
+# What channels that have failed leave behind when they are closed, see Transport._start.
+_unheard: List[Any] = []
 _families: Dict[Tuple[int, ...], int] = {}  # how many of these ranks this process has made
 
-# A header: the size of what follows, and the operation by name.
-_HEAD = struct.Struct("<q56s")
-_ABORTED = -1  # instead of a size
+_ABORTED = -1  # in a header, instead of a size
 
 
 class _Family:
@@ -70,7 +69,7 @@ class _Family:
 
 
 def _head(size: int, operation: str) -> torch.Tensor:
-    return torch.frombuffer(bytearray(_HEAD.pack(size, operation.encode())), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(header(size, operation)), dtype=torch.uint8)
 
 
 def _room(size: int) -> torch.Tensor:
@@ -79,12 +78,8 @@ def _room(size: int) -> torch.Tensor:
 
 
 def _bytes(view: memoryview) -> torch.Tensor:
-    # torch warns of read-only memory, which a send does not write to.
-    array = np.frombuffer(view, dtype=np.uint8)
-    if not array.flags.writeable:
-        address = array.__array_interface__["data"][0]
-        array = np.ctypeslib.as_array((ctypes.c_uint8 * array.size).from_address(address))
-    return torch.from_numpy(array)
+    """The memory itself."""
+    return torch.from_numpy(np.frombuffer(view, dtype=np.uint8))
 
 
 class Transport:
@@ -133,9 +128,12 @@ class Transport:
         self.world_size = len(family.ranks)
         self._others = [p for p in range(self.world_size) if p != rank]
         self._mutex = threading.Lock()  # a header is sent whole, with what it announces
-        # The last headers, with their memory. After an error some are still on their way, and Gloo
-        # would forget what is sent behind one that is gone: the word of the error.
+        # What the last call sends, with its memory. After an error some of it is still on its way,
+        # and nobody may ever receive it: Gloo would read memory that is gone, or forget what is
+        # sent behind it, the word of the error. An error ends the job, so it stays for good.
         self._sent: List[Any] = []
+        self._words: List[Any] = []  # of errors, likewise
+        self._rooms: Dict[int, torch.Tensor] = {}  # of each rank, for what is sent to it
         # The last headers to come, likewise: where one has nowhere to go Gloo reads no further, and
         # the other channels between the two ranks would hear no more.
         self._awaited: List[Any] = []
@@ -153,16 +151,15 @@ class Transport:
         with self._mutex:
             if self._family.failed:
                 raise self._error(None, "")
-            heads_out: List[Any] = []
-            self._sent = heads_out
-            works: List[Any] = []
+            sent: List[Any] = []
+            self._sent = sent
             for p in self._others:
                 head, tag = _head(len(send[p]), operation), self._head_tag
-                heads_out.append((p, self._post(p, lambda: group.send([head], p, tag)), head))
-                if len(send[p]):
-                    body, tag = _bytes(send[p]), self._body_tag
-                    works.append((p, self._post(p, lambda: group.send([body], p, tag)), body))
-        heads = {p: _room(_HEAD.size) for p in self._others}
+                sent.append((p, self._post(p, lambda: group.send([head], p, tag)), head))
+                if len(send[p]):  # a copy, since the library's memory goes after an error
+                    body, tag = self._copy(p, send[p]), self._body_tag
+                    sent.append((p, self._post(p, lambda: group.send([body], p, tag)), body))
+        heads = {p: _room(HEADER_BYTES) for p in self._others}
         waiting: List[Any] = []
         self._awaited = waiting
         for p in self._others:
@@ -171,24 +168,24 @@ class Transport:
         bodies, wrong = [], ""
         for p, work, _ in waiting:
             self._wait(p, work, deadline, timeout, operation)
-            size, name = _HEAD.unpack(heads[p].numpy().tobytes())
+            size, name = read_header(heads[p].numpy().tobytes())
             if size == _ABORTED:
                 raise self._error(p, "ended the job")
-            theirs, us = name.rstrip(b"\0").decode(), self._name(self.rank)
-            if theirs != operation:
-                wrong = f"rank {self._name(p)} calls {theirs} while rank {us} calls {operation}"
-            elif size != len(recv[p]):
-                wrong = (
-                    f"rank {self._name(p)} sends {size} bytes to rank {us}, which expects "
-                    f"{len(recv[p])}"
+            wrong = (
+                mismatch(
+                    (size, name), (len(recv[p]), operation), self._name(p), self._name(self.rank)
                 )
+                or wrong
+            )
             if size:
                 right = size == len(recv[p])
                 bodies.append((p, _bytes(recv[p]) if right else _room(size)))
+        works = []
         for p, body in bodies:
             works.append((p, self._post(p, lambda: group.recv([body], p, self._body_tag)), body))
-        for p, work, _ in [*heads_out, *works]:
+        for p, work, _ in [*sent, *works]:
             self._wait(p, work, deadline, timeout, operation)
+        sent.clear()
         if wrong:
             raise errors.InvalidArgument(wrong)
 
@@ -201,6 +198,8 @@ class Transport:
 
     def close(self) -> None:
         self._family.remove(self)
+        if self._family.failed:
+            _unheard.append((self._sent, self._words, self._awaited))
 
     def poison(self) -> None:
         """Instead of this rank's next header the others read that there will be none."""
@@ -211,7 +210,15 @@ class Transport:
                     work = self._family.group.send([head], p, self._head_tag)
                 except RuntimeError:
                     continue  # that one is gone
-                self._sent.append((work, head))
+                self._words.append((work, head))
+
+    def _copy(self, p: int, view: memoryview) -> torch.Tensor:
+        room = self._rooms.get(p)
+        if room is None or len(room) < len(view):
+            room = self._rooms[p] = _room(len(view))
+        out = room[: len(view)]
+        out.numpy().data[:] = view
+        return out
 
     def _name(self, p: int) -> int:
         return self._family.ranks[p]
