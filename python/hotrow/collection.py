@@ -1,5 +1,6 @@
 """EmbeddingCollection: tables that are looked up and trained together."""
 
+import collections
 import ctypes
 import dataclasses
 import os
@@ -7,31 +8,18 @@ import threading
 from collections.abc import Mapping
 from ctypes import byref, c_int32, c_int64, c_void_p
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 
 from . import _abi, errors
+from ._checks import INT32, UINT64, integer, real
 from .batches import Batch, BatchReader, Embeddings, Layout, MatrixWriter, address
 from .options import Bytes, Optimizer, Store, Table, parse_bytes
-from .ranks import Communicator
+from .ranks import Communicator, outside_callbacks
 from .saved import Saved, put_store, text as _text
 
 Gradient = Union[Embeddings, np.ndarray, Mapping[str, np.ndarray]]
-
-
-def _integer(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name}: is {value!r}, must be an integer")
-    if not -(2**63) <= value < 2**63:
-        raise ValueError(f"{name}: is {value}, does not fit in 64 bits")
-    return int(value)
-
-
-def _real(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name}: is {value!r}, must be a number")
-    return float(value)
 
 
 def _texts(values: Sequence[str], name: str) -> Any:
@@ -46,13 +34,13 @@ def _c_optimizer(optimizer: Optimizer, place: str) -> Any:
         raise TypeError(f"{place}: is {optimizer!r}, must be one such as hotrow.RowwiseAdagrad()")
     out = _abi.default(_abi.Optimizer, "optimizer")
     out.kind = optimizer.kind.encode()
-    out.learning_rate = _real(optimizer.lr, f"{place}.lr")
-    out.weight_decay = _real(optimizer.weight_decay, f"{place}.weight_decay")
+    out.learning_rate = real(optimizer.lr, f"{place}.lr")
+    out.weight_decay = real(optimizer.weight_decay, f"{place}.weight_decay")
     out.weight_decay_mode = _text(optimizer.weight_decay_mode, f"{place}.weight_decay_mode")
     for field in dataclasses.fields(optimizer):
         if field.name not in ("lr", "weight_decay", "weight_decay_mode"):
             name = "ftrl_beta" if field.name == "beta" else field.name
-            setattr(out, name, _real(getattr(optimizer, field.name), f"{place}.{field.name}"))
+            setattr(out, name, real(getattr(optimizer, field.name), f"{place}.{field.name}"))
     return out
 
 
@@ -60,7 +48,7 @@ def _c_table(table: Table, place: str, out: _abi.Table) -> None:
     if not isinstance(table, Table):
         raise TypeError(f"{place}: is {table!r}, must be a hotrow.Table")
     out.name = _text(table.name, f"{place}.name")
-    out.embedding_dim = _integer(table.dim, f"{place}.dim")
+    out.embedding_dim = integer(table.dim, f"{place}.dim")
     features = table.features or (table.name,)
     out.feature_names = _texts(features, f"{place}.features")
     out.num_features = len(features)
@@ -68,10 +56,10 @@ def _c_table(table: Table, place: str, out: _abi.Table) -> None:
     out.weights_precision = _text(table.weights_precision, f"{place}.weights_precision")
     out.optimizer = ctypes.pointer(_c_optimizer(table.optimizer, f"{place}.optimizer"))
     out.initializer = _text(table.initializer.kind, f"{place}.initializer")
-    out.initializer_value = _real(table.initializer.value, f"{place}.initializer.value")
-    out.num_embeddings = _integer(table.num_embeddings, f"{place}.num_embeddings")
-    out.max_hotness = _integer(table.max_hotness, f"{place}.max_hotness")
-    out.max_row_gradient_norm = _real(table.max_row_gradient_norm, f"{place}.max_row_gradient_norm")
+    out.initializer_value = real(table.initializer.value, f"{place}.initializer.value")
+    out.num_embeddings = integer(table.num_embeddings, f"{place}.num_embeddings")
+    out.max_hotness = integer(table.max_hotness, f"{place}.max_hotness")
+    out.max_row_gradient_norm = real(table.max_row_gradient_norm, f"{place}.max_row_gradient_norm")
     read_only = features if table.frozen else table.read_only_features
     if read_only:
         out.read_only_features = _texts(read_only, f"{place}.read_only_features")
@@ -91,17 +79,19 @@ class _Scratch(threading.local):
 class Step(_abi.Owner):
     """One batch on its way through the tables; `EmbeddingCollection.prefetch` makes it.
 
-    Used once: lookup, then update. One that is dropped, or left by `with`, without an update is
-    cancelled: its rows are unpinned and nothing changes.
+    Used once: lookup, then update. One that is left by `with`, or dropped, without an update is
+    cancelled: its rows are unpinned and nothing changes. One that is dropped is so by the next call
+    of the collection, since Python's collector may run anywhere, in a transport's callback say.
     """
 
-    __slots__ = ("_handle", "_scratch", "_tables", "batch_size", "_sizes", "_ended")
+    __slots__ = ("_handle", "_scratch", "_tables", "batch_size", "_sizes", "_ended", "_dropped")
 
     def __init__(
         self, tables: "EmbeddingCollection", handle: Any, batch_size: int, sizes: List[int]
     ) -> None:
         self._tables = tables  # keeps the collection
         self._scratch = tables._scratch
+        self._dropped = tables._dropped
         self._handle: Optional[int] = handle
         self._sizes = sizes
         self._ended = False
@@ -114,9 +104,13 @@ class Step(_abi.Owner):
         Waits until the rows are there.
         """
         writer = self._scratch.writer
-        if out is None:
-            out = writer.new(self.batch_size, self._sizes)
-        kept = writer.write(out, self.batch_size, self._sizes, "out", writable=True)
+        try:
+            if out is None:
+                out = writer.new(self.batch_size, self._sizes)
+            kept = writer.write(out, self.batch_size, self._sizes, "out", writable=True)
+        except Exception as error:
+            self._tables._tell_ranks(error)
+            raise
         self._lookup()
         del kept
         return out
@@ -128,13 +122,23 @@ class Step(_abi.Owner):
         [B, sum of dims] where every feature is pooled, or a dict with an array for each feature.
         None after begin_update. lr_factor multiplies every table's learning rate.
         """
-        handle = self._use()
+        try:
+            if type(lr_factor) is not float:
+                lr_factor = real(lr_factor, "lr_factor")
+            handle = self._use()
+            if gradient is None:
+                kept = None
+            else:
+                writer = self._scratch.writer
+                kept = writer.write(gradient, self.batch_size, self._sizes, "gradient")
+        except Exception as error:
+            self._tables._tell_ranks(error)
+            raise
         if gradient is None:
             self._ended = True
             _abi.step_update(handle, None, None, 0, lr_factor)
-            return
-        kept = self._scratch.writer.write(gradient, self.batch_size, self._sizes, "gradient")
-        self._update(lr_factor)
+        else:
+            self._update(lr_factor)
         del kept
 
     def begin_lookup(self) -> None:
@@ -144,7 +148,11 @@ class Step(_abi.Owner):
     def begin_update(self, gradient: Gradient) -> None:
         """The first half of update: reads the gradient, and sends it off. May be left out."""
         writer = self._scratch.writer
-        kept = writer.write(gradient, self.batch_size, self._sizes, "gradient")
+        try:
+            kept = writer.write(gradient, self.batch_size, self._sizes, "gradient")
+        except Exception as error:
+            self._tables._tell_ranks(error)
+            raise
         _abi.step_begin_update(
             self._use(), writer.pooled_address, writer.unpooled_address, writer.num_unpooled
         )
@@ -174,9 +182,11 @@ class Step(_abi.Owner):
 
     def _use(self) -> int:
         if self._handle is None or self._ended:
-            raise errors.FailedPrecondition(
+            error = errors.FailedPrecondition(
                 "the step has been updated already" if self._ended else "the step was cancelled"
             )
+            self._tables._tell_ranks(error)
+            raise error
         return self._handle
 
     def __enter__(self) -> "Step":
@@ -189,7 +199,10 @@ class Step(_abi.Owner):
         handle = getattr(self, "_handle", None)
         if handle is not None:
             self._handle = None
-            _abi.step_destroy(handle)
+            if self._tables._address is None:
+                outside_callbacks(_abi.step_destroy, handle)
+            else:
+                self._dropped.append(handle)
 
 
 class EmbeddingCollection(_abi.Owner):
@@ -245,47 +258,59 @@ class EmbeddingCollection(_abi.Owner):
         exchange_feedback: Bytes = 0,
     ) -> None:
         self._address: Optional[int] = None
-        tables = list(tables)
-        if not tables:
-            raise ValueError("tables: is empty, must have at least one hotrow.Table")
-        options = _abi.default(_abi.Options, "collection_options")
-        array = (_abi.Table * len(tables))()
-        for index, table in enumerate(tables):
-            array[index] = _abi.default(_abi.Table, "table")
-            _c_table(table, f"tables[{index}]", array[index])
-        options.tables = array
-        options.num_tables = len(tables)
-        if feature_order is not None:
-            options.feature_order = _texts(feature_order, "feature_order")
-            options.num_feature_order = len(feature_order)
-        options.seed = _integer(seed, "seed") & (2**64 - 1)
-        options.max_batch_size = _integer(max_batch_size, "max_batch_size")
-        options.max_gradient_norm = _real(max_gradient_norm, "max_gradient_norm")
-        put_store(options, store)
-        options.cache_bytes = parse_bytes(cache, "cache")
-        options.cache_policy = _text(cache_policy, "cache_policy")
-        options.prefetch_depth = _integer(prefetch_depth, "prefetch_depth")
-        options.evaluation_staging_bytes = parse_bytes(evaluation_staging, "evaluation_staging")
-        options.checkpoint_dir = _text(checkpoint_dir, "checkpoint_dir")
-        options.checkpoint_keep = _integer(checkpoint_keep, "checkpoint_keep")
-        options.checkpoint_model = _text(checkpoint_model, "checkpoint_model")
-        options.resume = 1 if resume else 0
-        options.init_from = _text(init_from, "init_from")
+        self._dropped: Deque[int] = collections.deque()  # steps to destroy
+        #: Ranks that share the tables.
+        self.world_size: int = 1
+        self._communicator: Optional[Communicator] = None
         if communicator is not None:
             if not isinstance(communicator, Communicator):
                 raise TypeError(
                     f"communicator: is {communicator!r}, must be a hotrow.Communicator"
                 )
-            options.communicator = communicator._handle
-        options.exchange_forward = _text(exchange_forward, "exchange_forward")
-        options.exchange_backward = _text(exchange_backward, "exchange_backward")
-        options.exchange_rounding = _text(exchange_rounding, "exchange_rounding")
-        options.exchange_feedback_bytes = parse_bytes(exchange_feedback, "exchange_feedback")
+            self.world_size = communicator.world_size
+            self._communicator = communicator
+        try:
+            tables = list(tables)
+            if not tables:
+                raise ValueError("tables: is empty, must have at least one hotrow.Table")
+            options = _abi.default(_abi.Options, "collection_options")
+            array = (_abi.Table * len(tables))()
+            for index, table in enumerate(tables):
+                array[index] = _abi.default(_abi.Table, "table")
+                _c_table(table, f"tables[{index}]", array[index])
+            options.tables = array
+            options.num_tables = len(tables)
+            if feature_order is not None:
+                options.feature_order = _texts(feature_order, "feature_order")
+                options.num_feature_order = len(feature_order)
+            options.seed = integer(seed, "seed", *UINT64)
+            options.max_batch_size = integer(max_batch_size, "max_batch_size")
+            options.max_gradient_norm = real(max_gradient_norm, "max_gradient_norm")
+            put_store(options, store)
+            options.cache_bytes = parse_bytes(cache, "cache")
+            options.cache_policy = _text(cache_policy, "cache_policy")
+            options.prefetch_depth = integer(prefetch_depth, "prefetch_depth")
+            options.evaluation_staging_bytes = parse_bytes(evaluation_staging, "evaluation_staging")
+            options.checkpoint_dir = _text(checkpoint_dir, "checkpoint_dir")
+            options.checkpoint_keep = integer(checkpoint_keep, "checkpoint_keep")
+            options.checkpoint_model = _text(checkpoint_model, "checkpoint_model")
+            options.resume = 1 if resume else 0
+            options.init_from = _text(init_from, "init_from")
+            if communicator is not None:
+                options.communicator = communicator._handle
+            options.exchange_forward = _text(exchange_forward, "exchange_forward")
+            options.exchange_backward = _text(exchange_backward, "exchange_backward")
+            options.exchange_rounding = _text(exchange_rounding, "exchange_rounding")
+            options.exchange_feedback_bytes = parse_bytes(exchange_feedback, "exchange_feedback")
 
-        context_options = _abi.default(_abi.Context, "context_options")
-        context_options.threads = _integer(threads, "threads")
-        context = c_void_p()
-        _abi.context_create(byref(context_options), byref(context))
+            context_options = _abi.default(_abi.Context, "context_options")
+            context_options.threads = integer(threads, "threads", *INT32)
+            context = c_void_p()
+            _abi.context_create(byref(context_options), byref(context))
+        except Exception as error:
+            self._tell_ranks(error)
+            raise
+        # What the library itself refuses the others hear from it.
         handle = c_void_p()
         try:
             _abi.collection_create(context, byref(options), byref(handle))
@@ -293,8 +318,6 @@ class EmbeddingCollection(_abi.Owner):
             self._address = handle.value
             _abi.context_destroy(context)
         self.prefetch_depth: int = prefetch_depth
-        #: Ranks that share the tables.
-        self.world_size: int = 1 if communicator is None else communicator.world_size
         self._dims = {table.name: table.dim for table in tables}
         description = _abi.json_of(_abi.collection_describe, self._handle)
         self._layout = Layout(description)
@@ -350,7 +373,11 @@ class EmbeddingCollection(_abi.Owner):
         Steps are looked up and updated in the order of their prefetch. With prefetch_depth > 0 this
         returns at once, and up to that many steps may be ahead of the one that is trained.
         """
-        self._scratch.reader.read(batch)
+        try:
+            self._scratch.reader.read(batch)
+        except Exception as error:
+            self._tell_ranks(error)
+            raise
         return self._begin()
 
     def _begin(self) -> Step:
@@ -370,10 +397,14 @@ class EmbeddingCollection(_abi.Owner):
         """What a lookup would give after the last update, and nothing changes: no row is made, none
         moves in or out. Ids without a row read their first values."""
         reader, writer = self._scratch.reader, self._scratch.writer
-        reader.read(batch)
-        if out is None:
-            out = writer.new(reader.batch_size, reader.unpooled_sizes)
-        kept = writer.write(out, reader.batch_size, reader.unpooled_sizes, "out", writable=True)
+        try:
+            reader.read(batch)
+            if out is None:
+                out = writer.new(reader.batch_size, reader.unpooled_sizes)
+            kept = writer.write(out, reader.batch_size, reader.unpooled_sizes, "out", writable=True)
+        except Exception as error:
+            self._tell_ranks(error)
+            raise
         self._evaluate()
         del kept
         return out
@@ -394,8 +425,12 @@ class EmbeddingCollection(_abi.Owner):
 
         keys: [K] uint64 or int64. Keys without a row read their first values. Changes nothing.
         """
-        dim = self._dim(table)
-        keys = _keys(keys)
+        try:
+            dim = self._dim(table)
+            keys = _keys(keys)
+        except Exception as error:
+            self._tell_ranks(error)
+            raise
         rows = np.empty((len(keys), dim), dtype=np.float32)
         found = np.zeros(len(keys), dtype=np.bool_)
         matrix = ctypes.create_string_buffer(48)
@@ -412,8 +447,12 @@ class EmbeddingCollection(_abi.Owner):
         have been looked up and wait for its update (hotrow.errors.FailedPrecondition). Durable with
         the next checkpoint. Collective; keys may be kept by any rank.
         """
-        self._dim(table)
-        keys = _keys(keys)
+        try:
+            self._dim(table)
+            keys = _keys(keys)
+        except Exception as error:
+            self._tell_ranks(error)
+            raise
         _abi.erase(self._handle, table.encode(), keys.ctypes.data, len(keys))
 
     def for_each_row(self, table: str, fn: Callable[[np.ndarray, np.ndarray], Any]) -> None:
@@ -518,19 +557,28 @@ class EmbeddingCollection(_abi.Owner):
         memory. A checkpoint that is being written is waited for. May be called twice."""
         if self._address is None:
             return
-        _abi.collection_close(self._address)
+        _abi.collection_close(self._handle)
         self._destroy()
 
     @property
     def _handle(self) -> int:
+        """For a call: ends the steps that were dropped before it."""
         if self._address is None:
             raise errors.FailedPrecondition("the collection has been closed")
+        if self._dropped:
+            _end_steps(self._dropped)
         return self._address
 
     def _destroy(self) -> None:
         handle, self._address = self._address, None
         if handle is not None:
-            _abi.collection_destroy(handle)
+            _destroy((handle, self._dropped))
+
+    def _tell_ranks(self, error: BaseException) -> None:
+        """Of what this rank refuses before the library hears of it: the others wait in that
+        call."""
+        if self._communicator is not None and self.world_size > 1:
+            self._communicator.abort(f"{error}" or type(error).__name__)
 
     def _dim(self, table: str) -> int:
         if table not in self._dims:
@@ -549,11 +597,31 @@ class EmbeddingCollection(_abi.Owner):
         if kind is None:
             self.close()
         else:
+            if isinstance(error, Exception):
+                self._tell_ranks(error)
             self._destroy()  # as a kill would leave it: every checkpoint is there
 
     def __del__(self) -> None:
-        if getattr(self, "_address", None) is not None:
-            self._destroy()
+        handle = getattr(self, "_address", None)
+        if handle is not None:
+            self._address = None
+            outside_callbacks(_destroy, (handle, self._dropped))
+
+
+def _end_steps(dropped: Deque[int]) -> None:
+    while True:
+        try:
+            handle = dropped.popleft()
+        except IndexError:  # also where another thread was faster
+            return
+        _abi.step_destroy(handle)
+
+
+def _destroy(collection: Tuple[int, Deque[int]]) -> None:
+    """Of a handle, and the steps that were dropped."""
+    handle, dropped = collection
+    _abi.collection_destroy(handle)
+    _end_steps(dropped)
 
 
 def _keys(keys: np.ndarray) -> np.ndarray:

@@ -88,7 +88,7 @@ class FieldsTest(unittest.TestCase):
 
         class Communicator(hotrow.Communicator):
             def __init__(self):
-                self._handle = 7
+                self._handle, self.world_size = 7, 1
 
             def __del__(self):
                 pass

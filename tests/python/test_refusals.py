@@ -1,6 +1,12 @@
-"""Bad input is a Python exception that names the argument."""
+"""Bad input is a Python exception that names the argument.
+
+dtype, shape, unknown feature, negative lengths, arrays that are not contiguous: test_batches; of
+gradients and outputs: test_steps, test_outputs. A step used twice: test_steps. A path without
+permission: test_a_path_without_permission. Devices: test_torch.py, DevicesTest.
+"""
 
 import copy
+import os
 import pickle
 import tempfile
 import unittest
@@ -130,6 +136,80 @@ class RefusalsTest(unittest.TestCase):
         refused(MemoryError, "memory", store=hotrow.Memory("1KiB"))
         refused(ValueError, "budget_bytes", cache=2**63 - 1)
 
+    def test_numbers_that_do_not_fit(self):
+        """ctypes would cut them off."""
+        def made(table={}, **changes):
+            arguments = {"store": hotrow.Memory("16MiB"), "max_batch_size": 8, **changes}
+            return hotrow.EmbeddingCollection([hotrow.Table("items", 4, **table)], **arguments)
+
+        def ssd(**changes):
+            return made(store=hotrow.Ssd("/tmp/x", **{"disk_bytes": "1GiB", **changes}))
+
+        def optimizer(**changes):
+            return made(dict(optimizer=hotrow.Ftrl(**changes)))
+
+        class Transport:
+            def __init__(self, rank=0, world_size=1):
+                self.rank, self.world_size = rank, world_size
+
+        def communicator(timeout_seconds=30.0, **changes):
+            return hotrow.Communicator(Transport(**changes), timeout_seconds)
+
+        def data(**changes):
+            return hotrow.Data("synthetic:tables=1,samples=30", **changes)
+
+        def samples(**changes):
+            return data().batches(**{"batch_size": 3, **changes})
+
+        nan, inf = float("nan"), float("inf")
+        for call, name, values in (
+            (made, "seed", (2**64, -1, 1.5, True)),
+            (made, "max_batch_size", (2**64 + 8, 1.5, None)),
+            (made, "prefetch_depth", (2**64, 0.5)),
+            (made, "checkpoint_keep", (2**64 + 1, 1.5)),
+            (made, "threads", (2**32 + 1, 2**31, -1, 1.5)),
+            (made, "max_gradient_norm", (nan, inf, 1e300, "1", -1.0)),
+            (made, "cache", (2**64 + 4096, -1, 2.5, "99999999PB", np.int64(-1))),
+            (made, "evaluation_staging", (2**63, -1)),
+            (made, "exchange_feedback", (2**64, -1)),
+            (ssd, "disk_bytes", (2**64 + 2**30, -1)),
+            (ssd, "memory", (2**64 + 2**30, "9" * 400 + ".5GB")),
+            (lambda **changes: made(changes), "num_embeddings", (2**64 + 1, 0.5)),
+            (lambda **changes: made(changes), "max_hotness", (2**64 + 1, 0.5)),
+            (lambda **changes: made(changes), "max_row_gradient_norm", (nan, inf, 1e39)),
+            (
+                lambda bound: made(dict(initializer=hotrow.uniform(bound))), "bound",
+                (nan, inf, 1e39),
+            ),
+            (optimizer, "lr", (nan, inf, -inf, 1e39, "1", True)),
+            (optimizer, "l1", (nan, inf)),
+            (optimizer, "beta", (nan, inf)),
+            (communicator, "rank", (2**32, -1, 0.5)),
+            (communicator, "world_size", (2**32 + 1, 0)),
+            (communicator, "timeout_seconds", (nan, inf, 0, -1, "1")),
+            (data, "seed", (2**64, -1, 1.5)),
+            (data, "reader_threads", (2**32 + 1, 0, -1, 1.5)),
+            (samples, "batch_size", (2**64 + 3, 1.5)),
+            (samples, "epoch", (2**64, 0.5)),
+            (samples, "first_sample", (2**64, 0.5)),
+        ):
+            for value in values:
+                named = {"bound": "initializer.value"}.get(name, name)
+                with self.subTest(name, value=value):
+                    with self.assertRaisesRegex((ValueError, TypeError), named):
+                        call(**{name: value})
+        self.assertEqual(next(data(seed=np.uint64(2**64 - 1)).batches(30)).ids.batch_size, 30)
+        made(seed=2**64 - 1, cache=np.int64(8 << 20)).close()
+
+    def test_rates_of_an_update(self):
+        for value in (float("nan"), float("inf"), 1e300, -1.0, "1", None):
+            step = self.tables.prefetch({"items": IDS, "users": IDS})
+            gradient = step.lookup().pooled
+            with self.assertRaisesRegex((ValueError, TypeError), "lr_factor"):
+                step.update(gradient, lr_factor=value)
+            step.cancel()
+        self.assertEqual(self.tables.steps, 0)
+
     def test_handles_are_not_copied(self):
         step = self.tables.prefetch({"items": IDS, "users": IDS})
         for owner in (self.tables, step):
@@ -165,6 +245,34 @@ class RefusalsTest(unittest.TestCase):
             self.tables.save_checkpoint()
         with self.assertRaisesRegex(ValueError, "shops"):
             self.tables.read_rows("shops", IDS)
+
+    def test_a_path_without_permission(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            locked = os.path.join(folder, "locked")
+            os.mkdir(locked, mode=0o500)
+            root = os.geteuid() == 0  # may write everywhere, so another user tries
+            try:
+                if root:
+                    os.seteuid(65534)
+                if os.access(locked, os.W_OK, effective_ids=True):
+                    self.skipTest("no user without permission is at hand")
+            except OSError as error:
+                self.skipTest(f"no user without permission is at hand ({error})")
+            try:
+                for changes in (
+                    dict(store=hotrow.Ssd(locked + "/rows", disk_bytes="1GiB"), cache="8MiB"),
+                    dict(store=hotrow.Memory("16MiB"), checkpoint_dir=locked + "/saved"),
+                ):
+                    with self.subTest(str(changes)), self.assertRaisesRegex(
+                        (hotrow.Error, PermissionError), "locked.*[Pp]ermission"
+                    ):
+                        hotrow.EmbeddingCollection(
+                            [hotrow.Table("items", 4)], max_batch_size=8, **changes
+                        )
+            finally:
+                if root:
+                    os.seteuid(0)
 
     def test_sizes(self):
         from hotrow.options import parse_bytes

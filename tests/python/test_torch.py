@@ -1,6 +1,7 @@
 """Tables in a torch model: the rows that numpy steps give, whatever way a batch takes."""
 
 import gc
+import threading
 import unittest
 import unittest.mock
 import weakref
@@ -10,6 +11,7 @@ from torch_or_skip import torch
 
 import hotrow
 import hotrow.torch
+from hotrow.torch.features import encode
 
 DIM = 4
 NAMES = ["item", "seen", "played"]
@@ -285,6 +287,58 @@ class StepsTest(unittest.TestCase):
             rows, _ = tables.collection.read_rows("plays", batch_of(0)["played"][0].numpy())
             np.testing.assert_array_equal(rows, out["played"].detach().numpy())
 
+    def test_half_precision_with_torchs_own_scaler(self):
+        if not hasattr(torch.amp, "GradScaler"):
+            self.skipTest("needs torch 2.3")
+        batches = [batch_of(seed) for seed in range(6)]
+        plain, _ = trained(count=6)
+        with make() as tables:
+            model = Model(tables)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+            tables.set_grad_scaler(scaler)
+            losses = []
+            for number, batch in enumerate(batches):
+                optimizer.zero_grad()
+                with torch.autocast("cpu", dtype=torch.float16):
+                    loss = model(batch)
+                before = tables.digest()["hash"], model.head.weight.detach().clone()
+                factor = float("inf") if number == 3 else 1.0
+                scaler.scale(loss * factor).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                losses.append(loss.item())
+                if number == 3:  # the dense step is left out, and rows get no gradient
+                    self.assertTrue(torch.equal(model.head.weight, before[1]))
+                    self.assertEqual(tables.steps, number + 1)
+            np.testing.assert_allclose(losses[:4], plain[:4], rtol=0.05, atol=0.05)
+            self.assertTrue(np.isfinite(losses).all())
+            self.assertNotEqual(scaler.get_scale(), 2.0**10)
+
+    def test_rows_are_in_no_state_dict_and_no_optimizer(self):
+        with make() as tables:
+            model = Model(tables)
+            self.assertEqual(list(tables.parameters()), [])
+            self.assertEqual(
+                sorted(model.state_dict()),
+                ["head.bias", "head.weight", "plays.bias", "plays.weight"],
+            )
+            before = tables.digest()
+            model.load_state_dict(model.state_dict())
+            self.assertEqual(tables.digest(), before)
+
+    def test_a_schedule_of_the_model_and_one_of_the_tables_are_apart(self):
+        with make() as tables:
+            dense = torch.optim.SGD(Model(tables).parameters(), lr=0.5)
+            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(dense, T_max=4)
+            dense.step()
+            schedule.step()
+            self.assertEqual(tables.optimizer.param_groups[0]["lr"], 1.0)
+            self.assertNotEqual(dense.param_groups[0]["lr"], 0.5)
+            tables.optimizer.param_groups[0]["lr"] = float("nan")
+            with self.assertRaisesRegex(ValueError, "lr_factor|learning_rate_factor"):
+                tables(batch_of(0)).pooled.sum().backward()
+
     def test_refusals(self):
         batch = batch_of(0)
         weights = torch.ones(6, requires_grad=True)
@@ -315,6 +369,82 @@ class StepsTest(unittest.TestCase):
             tables(batch)
         with self.assertRaisesRegex(TypeError, "seed"):
             hotrow.torch.EmbeddingCollection(tables.collection, seed=1)
+
+
+class DevicesTest(unittest.TestCase):
+    """As far as they can be tested without a GPU: where outputs go, and what cannot be."""
+
+    def test_a_batch_is_on_one_device(self):
+        batch = batch_of(0)
+        values, lengths = batch["played"]
+        weights = torch.ones(len(values))
+        mixed = {
+            "values of feature 'seen'": {**batch, "seen": batch["seen"].to("meta")},
+            "values of feature 'played'": {**batch, "played": (values.to("meta"), lengths)},
+            "lengths of feature 'played'": {**batch, "played": (values, lengths.to("meta"))},
+            "weights of feature 'played'": {
+                **batch, "played": hotrow.Bags(values, lengths, None, weights.to("meta"))
+            },
+        }
+        nowhere = {
+            name: tuple(part.to("meta") for part in ids)
+            if isinstance(ids, tuple) else ids.to("meta")
+            for name, ids in batch.items()
+        }
+        with make() as tables:
+            for call in (tables, tables.eval()):
+                for text, features in mixed.items():
+                    with self.subTest(text), self.assertRaisesRegex(
+                        ValueError, f"{text}: is on meta, .* on cpu; .* one device"
+                    ):
+                        call(features)
+                with self.assertRaisesRegex(ValueError, "'item': is on the device meta.* no data"):
+                    call(nowhere)
+            tables.train()
+            tables(batch).pooled.sum().backward()
+            self.assertEqual(tables.steps, 1)
+
+    def test_outputs_are_where_the_model_looks_up(self):
+        """Batches are prefetched as the loader gives them, and moved by the loop."""
+        with make(prefetch_depth=1) as tables:
+            for batch in hotrow.torch.prefetch([batch_of(0)], tables):
+                moved = {**batch, "item": batch["item"].to("meta")}
+                with unittest.mock.patch("hotrow.torch.passes.same", return_value=True):
+                    _, outputs = tables._passes.lookup(encode(moved, NAMES))
+                self.assertEqual([out.device.type for out in outputs], ["meta"] * 2)
+
+    def test_what_a_compiler_sees_of_ids_on_a_gpu(self):
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        # Without autograd, which asks the driver for a stream.
+        with make() as tables, FakeTensorMode(), torch.no_grad():
+            ids = torch.empty(6, dtype=torch.int64, device="cuda")
+            seen = torch.empty(6, 2, dtype=torch.int64, device="cuda")
+            encoded = ([ids, seen, ids], [ids], [], [0, 0, 1], [])
+            anchor = torch.zeros((), requires_grad=True)
+            token, pooled, played = torch.ops.hotrow.lookup(anchor, tables._number, *encoded)
+            self.assertEqual(token.device.type, "cpu")
+            for out, shape in ((pooled, (6, 2 * DIM)), (played, (6, 3))):
+                self.assertEqual((out.device.type, out.dtype), ("cuda", torch.float32))
+                self.assertEqual(tuple(out.shape), shape)
+            moved = torch.ops.hotrow.update(anchor, tables._number, token, [pooled, played])
+            self.assertEqual(moved.device.type, "cpu")
+            out = torch.ops.hotrow.evaluate(tables._number, *encoded)
+            self.assertEqual([part.device.type for part in out], ["cuda"] * 2)
+
+    def test_gradients_may_come_from_another_thread(self):
+        """As autograd's for a GPU do."""
+        with make() as tables, make() as plain:
+            for each in (tables, plain):
+                loss = each(batch_of(0)).pooled.square().sum()
+                if each is plain:
+                    loss.backward()
+                    continue
+                thread = threading.Thread(target=loss.backward)
+                thread.start()
+                thread.join()
+            self.assertEqual(tables.steps, 1)
+            self.assertEqual(tables.digest(), plain.digest())
 
 
 class PrefetchTest(unittest.TestCase):
@@ -538,6 +668,21 @@ class CompileTest(unittest.TestCase):
                 batches = [batch_of(seed) for seed in range(4)]
                 ahead = hotrow.torch.prefetch([form(batch) for batch in batches], tables)
                 self.assertEqual(train(model, ahead, forward=compiled), expected)
+
+    def test_the_operators_are_what_they_say(self):
+        """Schemas, and shapes that a compiler is told."""
+        with make() as tables:
+            ids = batch_of(0)
+            values, lengths = ids["played"]
+            encoded = ([ids["item"], ids["seen"], values], [lengths], [], [0, 0, 1], [])
+            torch.library.opcheck(
+                torch.ops.hotrow.evaluate.default, (tables._number, *encoded),
+                test_utils=("test_schema", "test_faketensor"),
+            )
+            torch.library.opcheck(
+                torch.ops.hotrow.lookup.default, (tables._anchor, tables._number, *encoded),
+                test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+            )
 
     def test_what_dynamo_explains(self):
         with make() as tables:

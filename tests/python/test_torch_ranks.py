@@ -236,6 +236,74 @@ class TransportTest(unittest.TestCase):
         for count in (2, 4):
             self.assertEqual(together(count, run), [expected] * count)
 
+    def test_what_is_on_its_way_after_an_error_stays(self):
+        """A rank takes a message late, whose sender has given up and closed its end."""
+        closed = threading.Event()
+
+        def late(transport):
+            self.assertTrue(closed.wait(20))
+            time.sleep(0.1)
+            family, seconds = transport._family, datetime.timedelta(seconds=5)
+            head, body = torch.empty(64, dtype=torch.uint8), torch.empty(8, dtype=torch.uint8)
+            family.group.recv([head], 0, transport._head_tag).wait(seconds)
+            family.group.recv([body], 0, transport._body_tag).wait(seconds)
+            return bytes(body.numpy())
+
+        def run(transport):
+            if transport.rank == 2:
+                return late(transport)
+            if transport.rank == 1:
+                return transport.abort("disk full")
+            send = bytearray(b"original")
+            views = [memoryview(b""), memoryview(b""), memoryview(send)]
+            try:
+                transport.exchange(views, [memoryview(bytearray())] * 3, 20.0, "Test")
+            except ConnectionError as error:
+                told = str(error)
+            send[:] = b"freed..."
+            transport.abort(told)
+            transport.close()
+            closed.set()
+            return told
+
+        self.assertEqual(together(3, run), ["disk full", None, b"original"])
+
+    def test_what_one_rank_refuses_ends_the_others(self):
+        ids = torch.arange(4)
+
+        def twice(tables, wrong):
+            loss = tables({"items": ids}).pooled.sum()
+            loss.backward(retain_graph=True)
+            loss.backward() if wrong else tables({"items": ids}).pooled.sum().backward()
+
+        cases = {
+            "'items' is missing": lambda tables, wrong: tables({} if wrong else {"items": ids}),
+            "must be on one device": lambda tables, wrong: tables(
+                {"items": (ids, ids.to("meta") if wrong else torch.ones(4).long())}
+            ),
+            "has been|have been updated already": twice,
+            "is int, in which the features": lambda tables, wrong: next(
+                hotrow.torch.prefetch([7 if wrong else {"items": ids}], tables)
+            ),
+        }
+        for cause, use in cases.items():
+            def run(transport):
+                ranks = hotrow.Communicator(transport, 20)
+                tables = hotrow.torch.EmbeddingCollection(
+                    [hotrow.Table("items", 4)], store=hotrow.Memory("16MiB"), cache="8MiB",
+                    max_batch_size=8, prefetch_depth=1, communicator=ranks, threads=1,
+                )
+                use(tables, transport.rank == 1)
+                return tables.digest()
+
+            begin = time.monotonic()
+            with self.subTest(cause):
+                told, refused = together(2, run)
+                self.assertRegex(str(refused), cause)
+                self.assertIsInstance(told, hotrow.errors.Unavailable)
+                self.assertRegex(str(told), f"rank 1 ended the job: .*({cause})")
+                self.assertLess(time.monotonic() - begin, 10)  # not the timeout
+
     def test_it_needs_a_process_group(self):
         with self.assertRaisesRegex(RuntimeError, "init_process_group"):
             hotrow.torch.Transport()

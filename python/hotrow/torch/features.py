@@ -164,7 +164,14 @@ def versions(encoded: Encoded) -> List[int]:
     ]
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray:
+def _array(tensor: torch.Tensor, device: torch.device, what: str, name: str) -> np.ndarray:
+    if tensor.device != device:
+        raise ValueError(
+            f"{what} of feature {name!r}: is on {tensor.device}, what stands before it in the "
+            f"batch on {device}; a batch must be on one device"
+        )
+    if tensor.is_meta:
+        raise ValueError(f"{what} of feature {name!r}: is on the device meta, and has no data")
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     return tensor.numpy() if tensor.device.type == "cpu" else tensor.cpu().numpy()
@@ -174,19 +181,23 @@ def decode(encoded: Encoded, names: Sequence[str]) -> batches.Batch:
     """What EmbeddingCollection.prefetch takes; CPU tensors are read where they lie."""
     bags, weights = iter(encoded.bags), iter(encoded.weights)
     features: List[Any] = []
-    for values, kind in zip(encoded.values, encoded.kinds):
+    device = encoded.values[0].device
+    for values, kind, name in zip(
+        encoded.values, encoded.kinds, ["all"] if encoded.keys else names
+    ):
         told = kind & ~WEIGHTED
-        array = _array(values)
+        array = _array(values, device, "values", name)
         if told == FIXED and not kind:
             features.append(array)
             continue
-        some = _array(next(bags)) if told else None
+        how = "lengths" if told == LENGTHS else "offsets"
+        some = _array(next(bags), device, how, name) if told else None
         features.append(
             batches.Bags(
                 array,
                 some if told == LENGTHS else None,
                 some if told == OFFSETS else None,
-                _array(next(weights)) if kind & WEIGHTED else None,
+                _array(next(weights), device, "weights", name) if kind & WEIGHTED else None,
             )
         )
     if not encoded.keys:

@@ -11,7 +11,7 @@ from torch import nn
 
 from .. import collection as core
 from ..options import Table
-from .features import encode
+from .features import Encoded, encode
 from .ops import evaluate, lookup
 from .outputs import Embeddings
 from .passes import Passes
@@ -105,7 +105,7 @@ class EmbeddingCollection(nn.Module):
         or anything like TorchRec's KeyedJaggedTensor: keys(), values(), lengths() or offsets().
         Ids are int64 or int32. Under autocast outputs have its type.
         """
-        encoded = encode(features, self._features)
+        encoded = self._encode(features)
         if self.training and torch.is_grad_enabled():
             out = lookup(self._anchor, self._passes, self._number, encoded)
         else:
@@ -115,6 +115,15 @@ class EmbeddingCollection(nn.Module):
             dtype = torch.get_autocast_dtype(kind)
             out = [part.to(dtype) for part in out]
         return Embeddings(self._columns, out[0], dict(zip(self._unpooled, out[1:])))
+
+    def _encode(self, features: Any) -> Encoded:
+        if torch.compiler.is_compiling():
+            return encode(features, self._features)
+        try:
+            return encode(features, self._features)
+        except Exception as error:
+            self.collection._tell_ranks(error)
+            raise
 
     @contextlib.contextmanager
     def no_update(self) -> Iterator[None]:

@@ -52,17 +52,18 @@ class Work:
         self._outputs: Optional[List[torch.Tensor]] = None
         self._gradients: Optional[List[torch.Tensor]] = None
 
-    def lookup(self, index: int) -> List[torch.Tensor]:
-        values = self.parts[index].values[0]
+    def lookup(self, index: int, ids: torch.Tensor) -> List[torch.Tensor]:
+        """On the device of the ids that the model looks up, which may have been elsewhere when they
+        were prefetched."""
         whole = self._outputs
         if whole is None:
-            whole = direct.empty(self._passes.collection, self.sizes, values.is_cuda)
+            whole = direct.empty(self._passes.collection, self.sizes, ids.is_cuda)
             direct.lookup(self.step, whole)
             if len(self.parts) > 1:  # a single one's become part of the graph, which leads here
                 self._outputs = whole
         self.looked_up[index] = True
         out = self._part(whole, index)
-        return out if values.is_cpu else [part.to(values.device) for part in out]
+        return out if ids.is_cpu else [part.to(ids.device) for part in out]
 
     def add(self, index: int, gradients: Sequence[Optional[torch.Tensor]]) -> None:
         """The backward of one batch; the last one moves the rows."""
@@ -191,8 +192,40 @@ class Passes:
 
     # ---- Operators ----
 
+    # What one rank refuses the others hear of, since they wait in that call.
+
     def lookup(self, encoded: Encoded) -> Tuple[int, List[torch.Tensor]]:
         """The token, and [pooled, unpooled of each feature]."""
+        try:
+            return self._lookup(encoded)
+        except Exception as error:
+            self.collection._tell_ranks(error)
+            raise
+
+    def update(self, token: int, gradients: Sequence[Optional[torch.Tensor]]) -> None:
+        try:
+            self._update(token, gradients)
+        except Exception as error:
+            self.collection._tell_ranks(error)
+            raise
+
+    def evaluate(self, encoded: Encoded) -> List[torch.Tensor]:
+        """[pooled, unpooled of each feature]; nothing changes."""
+        try:
+            return self._evaluate(encoded)
+        except Exception as error:
+            self.collection._tell_ranks(error)
+            raise
+
+    def forget_gradients(self) -> None:
+        """Those that wait for further passes. A pass whose backward has not come may still add."""
+        self._gathered.clear()
+        if self._current is not None:
+            self._current.forget_gradients()
+
+    # ---- Parts of these ----
+
+    def _lookup(self, encoded: Encoded) -> Tuple[int, List[torch.Tensor]]:
         work = self._current
         if work is not None and False in work.looked_up:
             self._expect(work, encoded)
@@ -212,14 +245,14 @@ class Passes:
             work = self._current = Work(self, [encoded], ahead=False)
         index = work.looked_up.index(False)
         try:
-            outputs = work.lookup(index)
+            outputs = work.lookup(index, encoded.values[0])
         except BaseException:  # such a step can only be cancelled
             self._current = None
             work.step.cancel()
             raise
         return self._token(work, index), outputs
 
-    def update(self, token: int, gradients: Sequence[Optional[torch.Tensor]]) -> None:
+    def _update(self, token: int, gradients: Sequence[Optional[torch.Tensor]]) -> None:
         origin, index = self._waiting.pop(token, (None, 0))
         if origin is None:
             raise errors.FailedPrecondition(
@@ -238,19 +271,10 @@ class Passes:
             gathered, self._gathered = self._gathered, []
             self._update_gathered(gathered)
 
-    def evaluate(self, encoded: Encoded) -> List[torch.Tensor]:
-        """[pooled, unpooled of each feature]; nothing changes."""
+    def _evaluate(self, encoded: Encoded) -> List[torch.Tensor]:
         values = encoded.values[0]
         out = direct.evaluate(self.collection, encoded, values.is_cuda)
         return out if values.is_cpu else [part.to(values.device) for part in out]
-
-    def forget_gradients(self) -> None:
-        """Those that wait for further passes. A pass whose backward has not come may still add."""
-        self._gathered.clear()
-        if self._current is not None:
-            self._current.forget_gradients()
-
-    # ---- Parts of these ----
 
     def gradients(
         self, gradients: Sequence[Optional[torch.Tensor]], sizes: Sequence[int]
@@ -310,7 +334,7 @@ class Passes:
             name: [tensor.clone() for tensor in getattr(encoded, name)]
             for name in ("values", "bags", "weights")
         }), self.names)
-        outputs = self.evaluate(encoded)
+        outputs = self._evaluate(encoded)
         return self._token(_Collected(batch, last=not self.collecting), 0), outputs
 
     def _update_gathered(

@@ -4,6 +4,7 @@ import collections
 import itertools
 from typing import Any, Callable, Deque, Iterable, Iterator, List, Mapping, Optional, Tuple
 
+from .._checks import integer
 from .features import Encoded, encode, is_keyed
 from .module import EmbeddingCollection
 from .passes import Work
@@ -50,10 +51,8 @@ def prefetch(
     A batch that the loop passes over changes nothing; when the loop ends early, the steps ahead are
     cancelled.
     """
-    if depth < 0:
-        raise ValueError(f"depth: is {depth}, must be at least 0")
-    if accumulate < 1:
-        raise ValueError(f"accumulate: is {accumulate}, must be at least 1")
+    depth = integer(depth, "depth", 0)
+    accumulate = integer(accumulate, "accumulate", 1)
     most = tables.collection.prefetch_depth
     if depth > most:
         raise ValueError(
@@ -85,11 +84,15 @@ def _iterate(
         while True:
             group = list(itertools.islice(batches, accumulate))
             if group:
-                parts: List[Encoded] = [
-                    encode(features(batch) if features else _find(batch, names), names)
-                    for batch in group
-                ]
-                ahead.append((passes.prefetch(parts), group))
+                try:
+                    parts: List[Encoded] = [
+                        encode(features(batch) if features else _find(batch, names), names)
+                        for batch in group
+                    ]
+                    ahead.append((passes.prefetch(parts), group))
+                except Exception as error:  # the other ranks begin this step
+                    tables.collection._tell_ranks(error)
+                    raise
             if not ahead:
                 return
             if len(ahead) > depth or not group:
