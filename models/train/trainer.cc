@@ -215,8 +215,7 @@ absl::Status Trainer::Step(BatchInFlight* now) {
       .number = static_cast<uint32_t>(at_.first_step + at_.steps + 1),
       .learning_rate_factor =
           static_cast<float>(ScheduleFactor(options_.schedule, at_.steps + 1) * policy_.factor())};
-  const absl::StatusOr<std::optional<double>> made =
-      RunStep(run_.step_parts(), ctx_, place, now);
+  const absl::StatusOr<std::optional<double>> made = RunStep(run_.step_parts(), ctx_, place, now);
   // Only here, in ReadLosses and in an evaluation does the code mean that: a reader of data has it,
   // too.
   if (absl::IsOutOfRange(made.status())) watch_.Diverged();
