@@ -552,7 +552,7 @@ TEST(SnapshotRulesTest, IsPreparedBeforeHeldBackRowsAreWritten) {
       HostStore::Open(
           {.tables = {{0, 16}}, .budget_bytes = kMiB, .snapshot_dir = "/snapshots", .env = &env}));
   StuckRows rows(std::move(store));
-  internal::Snapshots snapshots(options, nullptr, &rows, [] {});
+  internal::Snapshots snapshots(options, {}, &rows, [] {});
   HOTROW_ASSERT_OK(snapshots.Begin(5));
   rows.AwaitWriteHeld();
   const absl::StatusOr<bool> prepared = snapshots.Prepared();

@@ -75,14 +75,14 @@ TEST(KeyRowsCudaTest, AddressesAreThoseOfTheCpu) {
     // With gaps, also between what two launches take.
     std::vector<ByteRows> byte_runs;
     n = 0;
-    const std::byte byte{};
+    const std::byte bytes[2] = {};  // what is read, and what stays where nothing is written
     for (int i = 0; i < 150; ++i) {
       if (random.Below(3) == 0) n += 1 + static_cast<int64_t>(random.Below(40));
       const auto size = static_cast<int64_t>(random.Below(3) == 0 ? 0 : random.Below(70));
-      byte_runs.push_back({n, n + size, &byte, static_cast<int64_t>(random.Below(200))});
+      byte_runs.push_back({n, n + size, &bytes[0], static_cast<int64_t>(random.Below(200))});
       n += size;
     }
-    std::vector<const std::byte*> want_bytes(static_cast<size_t>(n), &byte - 1);
+    std::vector<const std::byte*> want_bytes(static_cast<size_t>(n), &bytes[1]);
     DeviceArray<const std::byte*> byte_rows(want_bytes);
     HOTROW_ASSERT_OK(AddressByteRows({}, {.runs = byte_runs, .rows = want_bytes.data()}));
     test::RunOnGpu(test::Enqueue::kDirectly, [&](const ExecContext& ctx) {
