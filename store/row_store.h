@@ -42,6 +42,14 @@ struct RowStoreStats {
   int64_t disk_used_bytes = 0;        // on disk now, snapshots included
 };
 
+// Rows that are too old to be asked for again: those of `table` whose 32-bit number at
+// `step_offset`, the step of their last update, is not 0 and below `line`.
+struct RowAgeLine {
+  uint32_t table = 0;
+  uint32_t line = 0;
+  int64_t step_offset = 0;
+};
+
 // Names a snapshot of a store. The caller chooses it (a trainer uses the step); any value but 0,
 // used once.
 using SnapshotId = uint64_t;
@@ -150,6 +158,16 @@ class RowStore {
   virtual std::span<const StoreTable> tables() const = 0;
   // 0 for a table that the store does not have.
   virtual int64_t row_bytes(uint32_t table) const = 0;
+
+  // From here on the rows that these say may be found or not, counted or not: who asks for one
+  // takes it for missing. The store need not drop them, and may do so at any time, but what a
+  // snapshot holds stays as it is. A row that is written again is a row like any other. Lines never
+  // go down. What these two calls do not say stays as it was; a store may ignore them.
+  virtual void SetAgeLines(std::span<const RowAgeLine> /*lines*/) {}
+  // Looks at about `rows` rows, on from where the last call ended, and drops those that have aged;
+  // at none where that would take waiting. Returns how many were dropped since the last call. Not
+  // while a snapshot is being prepared; no address of a row is in use.
+  virtual absl::StatusOr<int64_t> DropAged(int64_t /*rows*/) { return 0; }
 };
 
 }  // namespace hotrow

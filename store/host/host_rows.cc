@@ -1,9 +1,11 @@
 #include "store/host/host_rows_impl.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 
 namespace hotrow::internal {
 namespace {
@@ -192,6 +194,51 @@ absl::StatusOr<int64_t> HostRows::EraseBatch(std::span<const RowKey> keys) {
       }));
   rows_.fetch_sub(erased, std::memory_order_relaxed);
   return erased;
+}
+
+int64_t HostRows::DropAged(std::span<const RowAgeLine> lines, int64_t rows, AgeCursor* cursor) {
+  std::vector<RowAgeLine> line_of(tables_.size());  // line 0: no row of the table ages
+  for (const RowAgeLine& line : lines) {
+    const uint32_t index = table_map_.Find(line.table);
+    if (index != HostTableMap::kNone) line_of[index] = line;
+  }
+  std::shared_lock gate(writers_);
+  int64_t dropped = 0;
+  int64_t seen = 0;
+  for (int64_t shards_ended = 0; seen < rows && shards_ended <= num_shards_;) {
+    if (cursor->shard >= num_shards_) *cursor = {};
+    Shard& shard = shards_[static_cast<size_t>(cursor->shard)];
+    std::unique_lock lock(shard.mutex);
+    const int64_t until = std::min(rows, seen + static_cast<int64_t>(kUpsertBlock));
+    for (; cursor->chunk < shard.num_chunks && seen < until; ++cursor->chunk) {
+      const HostChunk chunk = shard.chunks[cursor->chunk];
+      seen += chunk.num_slots;
+      const RowAgeLine& line = line_of[chunk.table_index];
+      if (line.line == 0) continue;
+      const int64_t row_bytes = tables_[chunk.table_index].row_bytes;
+      const absl::Status visited = chunk.ForEachLive([&](uint32_t slot) {
+        uint32_t last_step;
+        std::memcpy(&last_step, chunk.rows + slot * row_bytes + line.step_offset,
+                    sizeof(last_step));
+        if (last_step == 0 || last_step >= line.line) return absl::OkStatus();
+        const RowHash hash = HashRowKey({*chunk.key(slot), line.table});
+        const IndexPartition::Entry entry =
+            FindEntry(shard, hash, *chunk.key(slot), chunk.table_index);
+        HOTROW_CHECK(entry.bucket != nullptr);
+        PartitionOf(hash).Erase(hash, entry);
+        FreeSlot(shard, static_cast<uint32_t>(cursor->chunk * kChunkRows) + slot);
+        ++dropped;
+        return absl::OkStatus();
+      });
+      HOTROW_CHECK(visited.ok());
+    }
+    if (cursor->chunk < shard.num_chunks) continue;
+    cursor->chunk = 0;
+    ++cursor->shard;
+    ++shards_ended;
+  }
+  rows_.fetch_sub(dropped, std::memory_order_relaxed);
+  return dropped;
 }
 
 absl::Status HostRows::Iterate(

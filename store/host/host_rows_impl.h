@@ -56,6 +56,14 @@ class HostRows {
   // How many there were.
   absl::StatusOr<int64_t> EraseBatch(std::span<const RowKey> keys);
 
+  // Where DropAged goes on.
+  struct AgeCursor {
+    int64_t shard = 0;
+    int64_t chunk = 0;
+  };
+  // As RowStore::DropAged: looks at about `rows` slots. One call at a time.
+  int64_t DropAged(std::span<const RowAgeLine> lines, int64_t rows, AgeCursor* cursor);
+
   // As RowStore::Iterate.
   absl::Status Iterate(
       absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) const;

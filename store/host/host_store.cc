@@ -2,7 +2,9 @@
 
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/metrics.h"
@@ -87,6 +89,10 @@ struct HostStore::Impl {
   HostRows rows;
   HostSnapshotDir snapshots;
 
+  std::mutex aging_mutex;  // guards what follows; before all other locks
+  std::vector<RowAgeLine> age_lines;
+  HostRows::AgeCursor age_cursor;
+
   Counter finds;
   Counter found;
   Counter rows_written;
@@ -164,6 +170,19 @@ absl::Status HostStore::Erase(std::span<const RowKey> keys) {
   HOTROW_ASSIGN_OR_RETURN(const int64_t erased, impl_->rows.EraseBatch(keys));
   impl_->rows_erased.Add(erased);
   return absl::OkStatus();
+}
+
+void HostStore::SetAgeLines(std::span<const RowAgeLine> lines) {
+  const std::lock_guard lock(impl_->aging_mutex);
+  impl_->age_lines.assign(lines.begin(), lines.end());
+}
+
+absl::StatusOr<int64_t> HostStore::DropAged(int64_t rows) {
+  const std::lock_guard lock(impl_->aging_mutex);
+  if (impl_->age_lines.empty()) return 0;
+  const int64_t dropped = impl_->rows.DropAged(impl_->age_lines, rows, &impl_->age_cursor);
+  impl_->rows_erased.Add(dropped);
+  return dropped;
 }
 
 absl::Status HostStore::Iterate(

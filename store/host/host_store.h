@@ -95,10 +95,12 @@ class HostStore final : public RowStore {
   RowStoreStats Stats() const override;
   std::span<const StoreTable> tables() const override;
   int64_t row_bytes(uint32_t table) const override;
+  void SetAgeLines(std::span<const RowAgeLine> lines) override;
+  absl::StatusOr<int64_t> DropAged(int64_t rows) override;
 
   // Sets rows[i] to the address of the row of keys[i], or to null when it is missing. An address
-  // stays good until its key is erased or the store closes. Rows are 16-byte aligned when row_bytes
-  // is a multiple of 16.
+  // stays good until its key is erased, DropAged drops it, or the store closes. Rows are 16-byte
+  // aligned when row_bytes is a multiple of 16.
   absl::Status FindInPlace(std::span<const RowKey> keys, std::span<std::byte*> rows);
 
   // The same, but adds missing rows, zeroed, and sets added[i] = 1 for them. Keys may repeat.

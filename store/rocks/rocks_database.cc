@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,13 +79,28 @@ absl::Status RocksErrorWithText(const rocksdb::Status& status, const std::string
 absl::Status VisitRocksRows(rocksdb::DB& db, const std::string& path,
                             const std::unordered_map<uint32_t, int64_t>& row_bytes,
                             RocksVisit visit) {
+  RowKey first;
+  return VisitSomeRocksRows(db, path, row_bytes, std::numeric_limits<int64_t>::max(), &first,
+                            visit);
+}
+
+absl::Status VisitSomeRocksRows(rocksdb::DB& db, const std::string& path,
+                                const std::unordered_map<uint32_t, int64_t>& row_bytes,
+                                int64_t rows, RowKey* from, RocksVisit visit) {
   rocksdb::ReadOptions options;
   options.verify_checksums = true;
   options.fill_cache = false;
   options.readahead_size = 512 << 10;
   const std::unique_ptr<rocksdb::Iterator> at(db.NewIterator(options));
-  for (at->SeekToFirst(); at->Valid(); at->Next()) {
+  const std::array<char, kRocksKeyBytes> first = EncodeRocksKey(*from);
+  *from = {};
+  int64_t seen = 0;
+  for (at->Seek({first.data(), first.size()}); at->Valid(); at->Next()) {
     if (at->key().size() != kRocksKeyBytes) continue;  // the count of rows
+    if (seen++ == rows) {
+      *from = DecodeKey(at->key());
+      break;
+    }
     const RowKey key = DecodeKey(at->key());
     const rocksdb::Slice value = at->value();
     const auto table = row_bytes.find(key.table);
@@ -100,6 +116,13 @@ absl::Status VisitRocksRows(rocksdb::DB& db, const std::string& path,
   if (at->status().ok()) return absl::OkStatus();
   return RocksErrorWithText(
       at->status(), absl::StrCat("RocksDB store ", path, ": iterate: ", at->status().ToString()));
+}
+
+std::array<char, kRocksKeyBytes> EncodeRocksKey(const RowKey& key) {
+  std::array<char, kRocksKeyBytes> bytes;
+  for (int i = 0; i < 4; ++i) bytes[i] = static_cast<char>(key.table >> (24 - 8 * i));
+  for (int i = 0; i < 8; ++i) bytes[4 + i] = static_cast<char>(key.key >> (56 - 8 * i));
+  return bytes;
 }
 
 absl::StatusOr<int64_t> ReadRocksCount(rocksdb::DB& db, const std::string& path) {

@@ -1,6 +1,7 @@
 #ifndef HOTROW_STORE_ROCKS_ROCKS_DATABASE_IMPL_H_
 #define HOTROW_STORE_ROCKS_ROCKS_DATABASE_IMPL_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,6 +43,13 @@ absl::Status RocksErrorWithText(const rocksdb::Status& status, const std::string
 absl::Status VisitRocksRows(rocksdb::DB& db, const std::string& path,
                             const std::unordered_map<uint32_t, int64_t>& row_bytes,
                             RocksVisit visit);
+// The same from the row of *from on, about `rows` rows. Sets *from to where the next call goes on:
+// the first row of all where this one came to the end.
+absl::Status VisitSomeRocksRows(rocksdb::DB& db, const std::string& path,
+                                const std::unordered_map<uint32_t, int64_t>& row_bytes,
+                                int64_t rows, RowKey* from, RocksVisit visit);
+// The bytes of a key, which order rows by table, then by key.
+std::array<char, kRocksKeyBytes> EncodeRocksKey(const RowKey& key);
 // The number of rows that a database has under kRocksCountKey; -1: none is kept.
 absl::StatusOr<int64_t> ReadRocksCount(rocksdb::DB& db, const std::string& path);
 

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <shared_mutex>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -31,6 +32,7 @@
 namespace hotrow {
 namespace {
 
+using internal::EncodeRocksKey;
 using internal::kRocksBlockBytes;
 using internal::kRocksCountKey;
 using internal::kRocksFindChunkMax;
@@ -43,19 +45,13 @@ using internal::RocksLiveState;
 using internal::RocksSizes;
 using internal::RocksSnapshots;
 using internal::VisitRocksRows;
+using internal::VisitSomeRocksRows;
 
 // A batch goes to RocksDB in pieces of about this size, which bounds what a memtable takes beyond
 // its size.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
 using KeyBytes = std::array<char, kRocksKeyBytes>;
-
-KeyBytes EncodeKey(const RowKey& key) {
-  KeyBytes bytes;
-  for (int i = 0; i < 4; ++i) bytes[i] = static_cast<char>(key.table >> (24 - 8 * i));
-  for (int i = 0; i < 8; ++i) bytes[4 + i] = static_cast<char>(key.key >> (56 - 8 * i));
-  return bytes;
-}
 
 rocksdb::Slice ToSlice(const KeyBytes& key) { return {key.data(), key.size()}; }
 
@@ -108,6 +104,9 @@ class RocksStore final : public RowStore {
     const auto found = row_bytes_.find(table);
     return found == row_bytes_.end() ? 0 : found->second;
   }
+  void SetAgeLines(std::span<const RowAgeLine> lines) override;
+  // Deletes them; compactions make room of that.
+  absl::StatusOr<int64_t> DropAged(int64_t rows) override;
 
  private:
   absl::Status CountRows();
@@ -123,6 +122,11 @@ class RocksStore final : public RowStore {
   // Inserts, or erases when `rows` is empty.
   absl::Status WritePieces(std::span<const RowKey> keys, std::span<const std::byte* const> rows);
   absl::Status WritePiece(std::span<const RowKey> keys, std::span<const std::byte* const> rows);
+  // WritePiece with writers_mutex_.
+  absl::Status WriteHeld(std::span<const RowKey> keys, std::span<const std::byte* const> rows);
+  bool HasAged(const RowKey& key, const std::byte* row) const;  // with aging_mutex_
+  // Deletes those of these rows that are still old. Returns how many.
+  absl::StatusOr<int64_t> DropPiece(std::span<const RowKey> keys);
 
   const RocksStoreOptions options_;
   const RocksSizes sizes_;
@@ -133,7 +137,13 @@ class RocksStore final : public RowStore {
   RocksSnapshots snapshots_;
   ThreadPool pool_;
 
-  std::mutex writers_mutex_;  // with exact counts, one batch that writes at a time
+  std::mutex aging_mutex_;  // guards what follows; before writers_mutex_
+  std::unordered_map<uint32_t, RowAgeLine> age_lines_;
+  RowKey next_to_look_at_;
+
+  // Alone: who must know what is there until the write is done, as with exact counts. Shared: other
+  // batches that write.
+  std::shared_mutex writers_mutex_;
   int64_t rows_at_open_ = 0;
   std::atomic<int64_t> rows_{0};
   std::atomic<int64_t> finds_{0};
@@ -223,7 +233,7 @@ absl::Status RocksStore::LookupChunk(std::span<const RowKey> keys, std::span<std
   std::array<rocksdb::PinnableSlice, kRocksFindChunkMax> values;
   std::array<rocksdb::Status, kRocksFindChunkMax> statuses;
   for (size_t i = 0; i < n; ++i) {
-    bytes[i] = EncodeKey(keys[i]);
+    bytes[i] = EncodeRocksKey(keys[i]);
     slices[i] = ToSlice(bytes[i]);
   }
   rocksdb::ReadOptions options;
@@ -332,10 +342,18 @@ absl::Status RocksStore::WritePieces(std::span<const RowKey> keys,
 
 absl::Status RocksStore::WritePiece(std::span<const RowKey> keys,
                                     std::span<const std::byte* const> rows) {
-  std::unique_lock<std::mutex> lock;
+  if (options_.exact_counts) {
+    const std::unique_lock lock(writers_mutex_);
+    return WriteHeld(keys, rows);
+  }
+  const std::shared_lock lock(writers_mutex_);
+  return WriteHeld(keys, rows);
+}
+
+absl::Status RocksStore::WriteHeld(std::span<const RowKey> keys,
+                                   std::span<const std::byte* const> rows) {
   int64_t change = 0;  // of the number of rows
   if (options_.exact_counts) {
-    lock = std::unique_lock(writers_mutex_);
     std::vector<uint8_t> found(keys.size());
     HOTROW_RETURN_IF_ERROR(Lookup(keys, {}, found));
     std::unordered_set<RowKey, RowKeyHash> counted;
@@ -349,7 +367,7 @@ absl::Status RocksStore::WritePiece(std::span<const RowKey> keys,
   int64_t payload = 0;
   rocksdb::WriteBatch batch;
   for (size_t i = 0; i < keys.size(); ++i) {
-    const KeyBytes key = EncodeKey(keys[i]);
+    const KeyBytes key = EncodeRocksKey(keys[i]);
     rocksdb::Status status;
     if (rows.empty()) {
       status = batch.Delete(ToSlice(key));
@@ -378,6 +396,67 @@ absl::Status RocksStore::WritePiece(std::span<const RowKey> keys,
     payload_bytes_ += payload;
   }
   return absl::OkStatus();
+}
+
+// --- Rows that have aged -------------------------------------------------------------------------
+
+void RocksStore::SetAgeLines(std::span<const RowAgeLine> lines) {
+  const std::lock_guard lock(aging_mutex_);
+  age_lines_.clear();
+  for (const RowAgeLine& line : lines) {
+    if (line.line > 0) age_lines_[line.table] = line;
+  }
+}
+
+bool RocksStore::HasAged(const RowKey& key, const std::byte* row) const {
+  const auto line = age_lines_.find(key.table);
+  if (line == age_lines_.end()) return false;
+  uint32_t last_step;
+  std::memcpy(&last_step, row + line->second.step_offset, sizeof(last_step));
+  return last_step != 0 && last_step < line->second.line;
+}
+
+absl::StatusOr<int64_t> RocksStore::DropAged(int64_t rows) {
+  const std::lock_guard lock(aging_mutex_);
+  if (age_lines_.empty()) return 0;
+  std::vector<RowKey> aged;
+  HOTROW_RETURN_IF_ERROR(
+      VisitSomeRocksRows(engine_.db(), options_.path, row_bytes_, rows, &next_to_look_at_,
+                         [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+                           if (HasAged(key, row.data())) aged.push_back(key);
+                           return absl::OkStatus();
+                         }));
+  constexpr size_t kPieceKeys = 1024;
+  int64_t dropped = 0;
+  for (size_t begin = 0; begin < aged.size(); begin += kPieceKeys) {
+    const size_t n = std::min(kPieceKeys, aged.size() - begin);
+    HOTROW_ASSIGN_OR_RETURN(const int64_t piece, DropPiece(std::span(aged).subspan(begin, n)));
+    dropped += piece;
+  }
+  engine_.NotePeak();
+  return dropped;
+}
+
+// They may have been written since they were seen.
+absl::StatusOr<int64_t> RocksStore::DropPiece(std::span<const RowKey> keys) {
+  const std::unique_lock lock(writers_mutex_);
+  int64_t bytes = 0;
+  for (const RowKey& key : keys) bytes += row_bytes(key.table);
+  std::vector<std::byte> copies(static_cast<size_t>(bytes));
+  std::vector<std::byte*> rows;
+  std::byte* next = copies.data();
+  for (const RowKey& key : keys) {
+    rows.push_back(next);
+    next += row_bytes(key.table);
+  }
+  std::vector<uint8_t> found(keys.size());
+  HOTROW_RETURN_IF_ERROR(Lookup(keys, rows, found));
+  std::vector<RowKey> aged;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (found[i] != 0 && HasAged(keys[i], rows[i])) aged.push_back(keys[i]);
+  }
+  if (!aged.empty()) HOTROW_RETURN_IF_ERROR(WriteHeld(aged, {}));
+  return std::ssize(aged);
 }
 
 absl::Status RocksStore::Iterate(

@@ -141,19 +141,7 @@ SsdAppended SsdAppender::MoveRows(std::span<const RowKey> index_keys,
   const std::span<const SsdLocation> expected = from.first(out.keys);
   std::lock_guard chunk_lock(chunk.mutex);
   const Tail tail = {chunk, log_.segment(chunk.slot)};
-  if (expired_) {
-    const int64_t expired = index_.EraseAt(
-        keys, expected,
-        [&](size_t i) {
-          const auto row_bytes = static_cast<size_t>(tables_.row_bytes(keys[i].table));
-          return expired_(tables_.ToStoreKey(keys[i]), {rows[i], row_bytes});
-        },
-        [&](size_t i) {
-          AppendRecord(tail, SsdRecordKind::kTombstone, keys[i], nullptr);
-          live_.Add(expected[i], keys[i].table, -1);
-        });
-    counts_.rows_expired.Add(expired);
-  }
+  if (expired_.any()) EraseExpired(tail, keys, expected, rows);
   const int64_t moved = index_.CompareAndSet(keys, expected, [&](size_t i) -> SsdLocation {
     const SsdLocation location = AppendRecord(tail, SsdRecordKind::kRow, keys[i], rows[i]);
     live_.Add(expected[i], keys[i].table, -1);
@@ -161,6 +149,35 @@ SsdAppended SsdAppender::MoveRows(std::span<const RowKey> index_keys,
   });
   counts_.rows_moved.Add(moved);
   return out;
+}
+
+SsdAppended SsdAppender::DropExpired(std::span<const RowKey> index_keys,
+                                     std::span<const SsdLocation> from,
+                                     std::span<const std::byte* const> rows) {
+  constexpr SsdStream kStream = SsdStream::kSurvivors;
+  SsdAppended out;
+  std::lock_guard stream_lock(log_.stream_mutex(kStream));
+  if (!MakeRoom(kStream, kSsdTombstoneLogBytes, &out)) return out;
+  SsdChunk& chunk = *log_.chunk(kStream);
+  out.keys =
+      std::min(index_keys.size(), static_cast<size_t>(log_.Room(kStream) / kSsdTombstoneLogBytes));
+  std::lock_guard chunk_lock(chunk.mutex);
+  EraseExpired({chunk, log_.segment(chunk.slot)}, index_keys.first(out.keys), from, rows);
+  return out;
+}
+
+// A tombstone is shorter than any row, so there is room.
+void SsdAppender::EraseExpired(Tail tail, std::span<const RowKey> index_keys,
+                               std::span<const SsdLocation> from,
+                               std::span<const std::byte* const> rows) {
+  const int64_t expired = index_.EraseAt(
+      index_keys, from.first(index_keys.size()),
+      [&](size_t i) { return expired_(index_keys[i], rows[i]); },
+      [&](size_t i) {
+        AppendRecord(tail, SsdRecordKind::kTombstone, index_keys[i], nullptr);
+        live_.Add(from[i], index_keys[i].table, -1);
+      });
+  counts_.rows_expired.Add(expired);
 }
 
 SsdAppended SsdAppender::MoveTombstones(std::span<const RowKey> index_keys) {

@@ -4,12 +4,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 
 #include "absl/status/status.h"
 #include "base/metrics.h"
 #include "base/row_key.h"
+#include "store/ssd/ssd_expiry_impl.h"
 #include "store/ssd/ssd_index_impl.h"
 #include "store/ssd/ssd_live_impl.h"
 #include "store/ssd/ssd_log_impl.h"
@@ -41,12 +41,9 @@ struct SsdAppended {
 //          keys before are done then.
 class SsdAppender {
  public:
-  // See SsdStoreOptions::expired.
-  using Expired = std::function<bool(const RowKey& key, std::span<const std::byte> row)>;
-
   // All outlive it. Numbers are given out from next_sequence on.
   SsdAppender(const SsdTables& tables, SsdLog& log, SsdIndex& index, SsdLive& live,
-              const Expired& expired, uint64_t next_sequence)
+              const SsdExpiry& expired, uint64_t next_sequence)
       : tables_(tables),
         log_(log),
         index_(index),
@@ -66,8 +63,17 @@ class SsdAppender {
   // Appends again the rows that are still at `from`, or tombstones of those that have expired.
   SsdAppended MoveRows(std::span<const RowKey> index_keys, std::span<const SsdLocation> from,
                        std::span<const std::byte* const> rows);
+  // Of the rows that are still at `from`: appends tombstones of those that have expired.
+  SsdAppended DropExpired(std::span<const RowKey> index_keys, std::span<const SsdLocation> from,
+                          std::span<const std::byte* const> rows);
   // Appends again the tombstones of keys that still have no row.
   SsdAppended MoveTombstones(std::span<const RowKey> index_keys);
+
+  // Whether some row may have expired; whether this one has.
+  bool may_expire() const { return expired_.any(); }
+  bool HasExpired(const RowKey& index_key, const std::byte* row) const {
+    return expired_(index_key, row);
+  }
 
   // Every number given out so far is lower.
   uint64_t next_sequence() const { return next_sequence_.load(); }
@@ -88,6 +94,8 @@ class SsdAppender {
   bool MakeRoom(SsdStream stream, int64_t log_bytes, SsdAppended* out);
   size_t CountRowsThatFit(SsdStream stream, std::span<const RowKey> index_keys,
                           int64_t reserved) const;
+  void EraseExpired(Tail tail, std::span<const RowKey> index_keys,
+                    std::span<const SsdLocation> from, std::span<const std::byte* const> rows);
   SsdLocation AppendRecord(Tail tail, SsdRecordKind kind, const RowKey& index_key,
                            const std::byte* row);
 
@@ -95,7 +103,7 @@ class SsdAppender {
   SsdLog& log_;
   SsdIndex& index_;
   SsdLive& live_;
-  const Expired& expired_;
+  const SsdExpiry& expired_;
   std::atomic<uint64_t> next_sequence_;
   Counts counts_;
 };

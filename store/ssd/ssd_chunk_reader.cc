@@ -32,11 +32,13 @@ absl::StatusOr<std::unique_ptr<SsdChunkReader>> SsdChunkReader::Create(Env& env,
   return reader;
 }
 
-absl::Status SsdChunkReader::Read(uint32_t slot, int64_t end, Visit visit) {
+int64_t SsdChunkReader::bytes_at_once() const { return kChunksAtOnce * log_.options().chunk_bytes; }
+
+absl::Status SsdChunkReader::Read(uint32_t slot, int64_t begin, int64_t end, Visit visit) {
   const int64_t chunk_bytes = log_.options().chunk_bytes;
   absl::Status status;
   std::vector<IoRequest> requests;
-  for (int64_t first = 0; first < end && status.ok(); first += kChunksAtOnce * chunk_bytes) {
+  for (int64_t first = begin; first < end && status.ok(); first += kChunksAtOnce * chunk_bytes) {
     requests.clear();
     for (int64_t i = 0; i < kChunksAtOnce && first + i * chunk_bytes < end; ++i) {
       IoRequest request;

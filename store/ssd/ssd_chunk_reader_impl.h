@@ -33,7 +33,11 @@ class SsdChunkReader {
   using Visit = absl::FunctionRef<absl::Status(int64_t at, std::span<const std::byte> chunk,
                                                const absl::Status& read)>;
   // Visits the chunks that begin below `end`, in any order. Ends with the first error of `visit`.
-  absl::Status Read(uint32_t slot, int64_t end, Visit visit);
+  absl::Status Read(uint32_t slot, int64_t end, Visit visit) { return Read(slot, 0, end, visit); }
+  // From the chunk at `begin` on.
+  absl::Status Read(uint32_t slot, int64_t begin, int64_t end, Visit visit);
+  // Of chunks that are read at once.
+  int64_t bytes_at_once() const;
 
   int64_t reads() const { return reads_.value(); }
   int64_t bytes_read() const { return bytes_read_.value(); }

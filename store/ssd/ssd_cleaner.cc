@@ -184,6 +184,87 @@ absl::Status SsdCleaner::CleanAll() {
   }
 }
 
+// --- Rows that have expired ----------------------------------------------------------------------
+
+std::optional<SsdLog::SegmentView> SsdCleaner::NextToLookAt() const {
+  std::optional<SsdLog::SegmentView> next;
+  for (const SsdLog::SegmentView& s : p_.log.Segments()) {
+    if (s.state != SsdSegment::State::kSealed || !s.written || s.damaged) continue;
+    if (s.base_sequence < drop_sequence_) continue;
+    if (!next.has_value() || s.base_sequence < next->base_sequence) next = s;
+  }
+  return next;
+}
+
+absl::StatusOr<int64_t> SsdCleaner::DropExpired(int64_t rows) {
+  HOTROW_RETURN_IF_ERROR(p_.log.broken());
+  // A round drops what it meets, and nobody waits for it here.
+  const std::unique_lock turn(turn_, std::try_to_lock);
+  if (!turn.owns_lock() || retired_ || !p_.appender.may_expire()) return 0;
+  HOTROW_RETURN_IF_ERROR(p_.commits.DropImage());
+  bool wrapped = false;
+  for (int64_t seen = 0; seen < rows;) {
+    const std::optional<SsdLog::SegmentView> segment = NextToLookAt();
+    if (!segment.has_value()) {
+      if (std::exchange(wrapped, true)) break;
+      drop_sequence_ = 0;
+      drop_offset_ = 0;
+      continue;
+    }
+    if (segment->base_sequence != drop_sequence_) drop_offset_ = 0;
+    drop_sequence_ = segment->base_sequence;
+    HOTROW_ASSIGN_OR_RETURN(const int64_t looked_at, DropSome(*segment));
+    seen += looked_at;
+    if (drop_offset_ < segment->end_offset) continue;
+    ++drop_sequence_;
+    drop_offset_ = 0;
+  }
+  const int64_t expired = p_.appender.counts().rows_expired.value();
+  return expired - std::exchange(told_expired_, expired);
+}
+
+absl::StatusOr<int64_t> SsdCleaner::DropSome(const SsdLog::SegmentView& segment) {
+  const SsdSegmentRef ref = {.slot = segment.slot,
+                             .epoch = segment.epoch,
+                             .base_sequence = segment.base_sequence,
+                             .end_offset = segment.end_offset,
+                             .live_bytes = 0};
+  const int64_t begin = drop_offset_;
+  const int64_t end = std::min(begin + p_.chunks.bytes_at_once(), segment.end_offset);
+  // A segment with nothing in it is passed over, and one that cannot be read; whoever needs its
+  // rows says what is wrong.
+  drop_offset_ = segment.live_bytes == 0 ? segment.end_offset : end;
+  if (segment.live_bytes == 0) return 0;
+  constexpr uint64_t kNoTombstones = std::numeric_limits<uint64_t>::max();
+  int64_t rows = 0;
+  ChunkWork work;
+  HOTROW_RETURN_IF_ERROR(p_.chunks.Read(
+      ref.slot, begin, end,
+      [&](int64_t at, std::span<const std::byte> chunk, const absl::Status& read) -> absl::Status {
+        absl::Status damage;
+        if (absl::IsDataLoss(read)) return absl::OkStatus();
+        HOTROW_RETURN_IF_ERROR(read);
+        if (!ListNeeded(ref, kNoTombstones, at, chunk, &work, &damage)) return absl::OkStatus();
+        rows += std::ssize(work.keys);
+        // Those that have expired alone: where there are none, no chunk need be opened.
+        size_t n = 0;
+        for (size_t i = 0; i < work.keys.size(); ++i) {
+          if (!p_.appender.HasExpired(work.keys[i], work.rows[i])) continue;
+          work.keys[n] = work.keys[i];
+          work.expected[n] = work.expected[i];
+          work.rows[n++] = work.rows[i];
+        }
+        const auto keys = std::span<const RowKey>(work.keys).first(n);
+        const auto from = std::span<const SsdLocation>(work.expected).first(n);
+        const auto bytes = std::span<const std::byte* const>(work.rows).first(n);
+        return AppendAll(keys.size(), [&](size_t done) {
+          return p_.appender.DropExpired(keys.subspan(done), from.subspan(done),
+                                         bytes.subspan(done));
+        });
+      }));
+  return rows;
+}
+
 // --- A round -------------------------------------------------------------------------------------
 
 std::vector<SsdLog::SegmentView> SsdCleaner::ChooseVictims(SsdCleanOrder order, double room) const {

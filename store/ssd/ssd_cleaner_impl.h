@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -89,6 +90,10 @@ class SsdCleaner {
   void Retire() { retired_ = true; }
   // Cleans until no segment would gain by it.
   absl::Status CleanAll();
+  // RowStore::DropAged. Reads sealed segments, on from where the last call ended, and takes the
+  // rows that have expired out of the index; the segments stay, with more garbage. Does nothing
+  // while a round runs. Counts what rounds have dropped, too.
+  absl::StatusOr<int64_t> DropExpired(int64_t rows);
 
   int64_t segments_cleaned() const { return segments_cleaned_.value(); }
 
@@ -118,6 +123,11 @@ class SsdCleaner {
   int64_t segment_bytes() const { return p_.log.options().segment_bytes; }
   int64_t segments_max() const { return p_.log.options().segments_max; }
 
+  // The segment that DropExpired looks at next; null: there is none on this pass.
+  std::optional<SsdLog::SegmentView> NextToLookAt() const;
+  // Some chunks of a segment, from drop_offset_ on. Returns how many rows they have.
+  absl::StatusOr<int64_t> DropSome(const SsdLog::SegmentView& segment);
+
   const Parts p_;
   Counter segments_cleaned_;
 
@@ -125,6 +135,11 @@ class SsdCleaner {
   bool retired_ = false;
   uint64_t cycle_until_ = 0;  // see CleanRound; 0: no cycle
   int64_t tombstones_after_cycle_ = 0;
+  // Where DropExpired goes on: in the oldest segment that begins at this number or later, at this
+  // offset if it is that one.
+  uint64_t drop_sequence_ = 0;
+  int64_t drop_offset_ = 0;
+  int64_t told_expired_ = 0;  // SsdAppender::Counts::rows_expired when it returned last
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

@@ -14,6 +14,7 @@
 #include "store/ssd/ssd_chunk_reader_impl.h"
 #include "store/ssd/ssd_cleaner_impl.h"
 #include "store/ssd/ssd_commits_impl.h"
+#include "store/ssd/ssd_expiry_impl.h"
 #include "store/ssd/ssd_format_impl.h"
 #include "store/ssd/ssd_index_impl.h"
 #include "store/ssd/ssd_live_impl.h"
@@ -92,6 +93,7 @@ struct SsdStore::Impl {
   std::unique_ptr<SsdLive> live;
   std::unique_ptr<SsdIndex> index;
   std::unique_ptr<SsdReader> reader;
+  std::unique_ptr<internal::SsdExpiry> expiry;
   std::unique_ptr<SsdAppender> appender;
   std::unique_ptr<SsdRoom> room;
   std::unique_ptr<SsdCommits> commits;
@@ -201,8 +203,9 @@ absl::Status SsdStore::Impl::Open() {
       internal::OpenSsdIndex(env, options, manifest, *tables, *log, *live, budget));
   index = std::move(opened.index);
   reader = std::make_unique<SsdReader>(*tables, *log, *index, std::move(find_contexts));
-  appender = std::make_unique<SsdAppender>(*tables, *log, *index, *live, options.expired,
-                                           manifest.sequence_limit);
+  expiry = std::make_unique<internal::SsdExpiry>(*tables, options.expired);
+  appender =
+      std::make_unique<SsdAppender>(*tables, *log, *index, *live, *expiry, manifest.sequence_limit);
   room = std::make_unique<SsdRoom>(options, *tables, *log, *live);
   commits = std::make_unique<SsdCommits>(env, options, *tables, *log, *live, *appender, *room,
                                          std::move(manifest));
@@ -339,6 +342,12 @@ absl::Status SsdStore::Iterate(
 }
 
 absl::Status SsdStore::CleanAll() { return impl_->cleaner->CleanAll(); }
+
+void SsdStore::SetAgeLines(std::span<const RowAgeLine> lines) { impl_->expiry->SetLines(lines); }
+
+absl::StatusOr<int64_t> SsdStore::DropAged(int64_t rows) {
+  return impl_->cleaner->DropExpired(rows);
+}
 
 // --- States and snapshots ------------------------------------------------------------------------
 

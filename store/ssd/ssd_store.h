@@ -122,6 +122,10 @@ class SsdStore final : public RowStore {
   RowStoreStats Stats() const override;
   std::span<const StoreTable> tables() const override;
   int64_t row_bytes(uint32_t table) const override;
+  // Aged rows are dropped where the cleaner meets them, too, also while a snapshot is being
+  // prepared.
+  void SetAgeLines(std::span<const RowAgeLine> lines) override;
+  absl::StatusOr<int64_t> DropAged(int64_t rows) override;
 
   SsdStoreStats SsdStats() const;
 

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -985,6 +986,99 @@ TEST_P(RowStoreContractTest, ASnapshotOfAnotherIdentityIsRefusedAndNothingChange
   HOTROW_ASSERT_OK_AND_ASSIGN(const Found found, FindAll(*store, batch.keys));
   EXPECT_EQ(found.rows, batch.rows);
   EXPECT_EQ(store->Stats().rows, 100);
+}
+
+// Rows whose step lies below the line of their table may go at any time; no other row does.
+TEST_P(RowStoreContractTest, AgedRowsAreDroppedAndNoOthers) {
+  constexpr int64_t kStepOffset = 200;
+  constexpr uint64_t kKeys = 4000;
+  constexpr uint32_t kSteps = 16;
+  constexpr uint32_t kTtl = 5;
+  RowStoreSetup setup = {.tables = {{1, 512}, {2, 512}}};
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open(setup));
+  std::map<std::pair<uint32_t, uint64_t>, uint32_t> last_steps;
+  const auto row_of = [&](const RowKey& key) {
+    const uint32_t step = last_steps.at({key.table, key.key});
+    Row row = MakeRow(key, step, 512);
+    std::memcpy(row.data() + kStepOffset, &step, sizeof(step));
+    return row;
+  };
+  uint32_t line = 0;
+  const auto check = [&](const RowMap& rows) {
+    int64_t aged = 0;
+    int64_t left = 0;
+    for (const auto& [name, step] : last_steps) {
+      const auto row = rows.find(name);
+      const bool may_go = name.first == 1 && step != 0 && step < line;
+      aged += may_go ? 1 : 0;
+      left += may_go && row != rows.end() ? 1 : 0;
+      if (may_go && row == rows.end()) continue;
+      ASSERT_TRUE(row != rows.end()) << "table " << name.first << " key " << name.second;
+      EXPECT_EQ(row->second, row_of({name.second, name.first}));
+    }
+    EXPECT_GT(aged, 0);
+    EXPECT_LE(2 * left, aged);  // those in a segment that is being written
+  };
+  RandomStream random(1, RandomPurpose::kTest);
+  int64_t dropped = 0;
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    Batch batch;
+    for (uint64_t i = 0; i < kKeys / 4; ++i) {
+      const RowKey key = {random.Below(kKeys), 1 + static_cast<uint32_t>(random.Below(2))};
+      last_steps[{key.table, key.key}] = step;
+      batch.Add(key, row_of(key));
+    }
+    HOTROW_ASSERT_OK(batch.InsertInto(*store));
+    line = step < kTtl ? 0 : step - kTtl;
+    store->SetAgeLines(std::vector<RowAgeLine>{
+        {.table = 1, .line = line, .step_offset = kStepOffset}, {.table = 2}});
+    HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t some, store->DropAged(1 + random.Below(2 * kKeys)));
+    dropped += some;
+  }
+  // The last segment of an SSD store is looked at when it is full: all others are by now.
+  for (int i = 0; i < 8; ++i) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t some, store->DropAged(2 * kKeys));
+    dropped += some;
+  }
+  EXPECT_GT(dropped, 0);
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap rows, Dump(*store));
+    ASSERT_NO_FATAL_FAILURE(check(rows));
+  }
+  if (!GetParam().has_present_state) return;
+  HOTROW_ASSERT_OK(store->Flush());
+  store.reset();
+  HOTROW_ASSERT_OK_AND_ASSIGN(store, Open(setup));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap rows, Dump(*store));
+  ASSERT_NO_FATAL_FAILURE(check(rows));
+}
+
+// What a snapshot holds stays, whatever ages later.
+TEST_P(RowStoreContractTest, RowsThatAgeLaterStayInTheSnapshot) {
+  constexpr uint64_t kKeys = 3000;
+  RowStoreSetup setup = {.tables = {{1, 512}}};
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open(setup));
+  Batch batch;
+  for (uint64_t key = 0; key < kKeys; ++key) {
+    Row row = MakeRow({key, 1}, 0, 512);
+    const uint32_t step = 7;
+    std::memcpy(row.data(), &step, sizeof(step));
+    batch.Add({key, 1}, std::move(row));
+  }
+  HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(9));
+  HOTROW_ASSERT_OK(store->CommitSnapshot(9));
+  store->SetAgeLines(std::vector<RowAgeLine>{{.table = 1, .line = 8, .step_offset = 0}});
+  for (int i = 0; i < 4; ++i) HOTROW_ASSERT_OK(store->DropAged(kKeys).status());
+  EXPECT_LT(store->Stats().rows, static_cast<int64_t>(kKeys));
+  HOTROW_ASSERT_OK(store->Flush());
+  store.reset();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto reader, OpenSnapshot(9));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap rows, Dump(*reader));
+  EXPECT_EQ(rows.size(), kKeys);
+  for (size_t i = 0; i < batch.keys.size(); ++i) {
+    EXPECT_EQ(rows.at({1, batch.keys[i].key}), batch.rows[i]);
+  }
 }
 
 }  // namespace hotrow::test
