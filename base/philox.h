@@ -46,6 +46,7 @@ enum class RandomPurpose : uint32_t {
   kRounding = 4,   // stochastic rounding
   kData = 5,       // generators and shuffles
   kTest = 6,
+  kAdmission = 7,  // counter: key (2 words), step, lookup / 4
 };
 
 // The block for (seed, purpose, a, b, c). c < 2^28; a is 64 bits, b 32.

@@ -76,6 +76,9 @@ template <typename T>
 inline constexpr uint64_t kFirstSize = sizeof(T);
 template <>
 inline constexpr uint64_t kFirstSize<hotrow_table> = offsetof(hotrow_table, read_only_features);
+template <>
+inline constexpr uint64_t kFirstSize<hotrow_collection_options> =
+    offsetof(hotrow_collection_options, admission_bytes);
 
 // Takes a struct of any version. defaults: what its fields are where the caller has none. Errors:
 // InvalidArgument (no struct), Unimplemented.

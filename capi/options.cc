@@ -140,6 +140,8 @@ absl::StatusOr<TableConfig> TakeTable(const hotrow_table& table) {
   out.max_row_gradient_norm = table.max_row_gradient_norm;
   HOTROW_RETURN_IF_ERROR(TakeTexts(table.read_only_features, table.num_read_only_features,
                                    "read_only_features", &out.read_only_features));
+  HOTROW_RETURN_IF_ERROR(TakeParsed(ParseAdmission, table.admission, "admission", &out.admission));
+  out.ttl_steps = table.ttl_steps;
   out.num_embeddings = table.num_embeddings;
   out.max_hotness = table.max_hotness;
   return out;
@@ -206,6 +208,7 @@ absl::StatusOr<EmbeddingCollectionOptions> TakeOptions(const hotrow_collection_o
   HOTROW_RETURN_IF_ERROR(TakeParsed(ParseExchangeRounding, options.exchange_rounding,
                                     "exchange_rounding", &out.ranks.rounding));
   out.ranks.feedback_bytes = options.exchange_feedback_bytes;
+  out.admission_bytes = options.admission_bytes;
   return out;
 }
 

@@ -17,6 +17,7 @@ constexpr std::array kWords = {
     Word{"EmbeddingCollectionOptions.cache.bytes", "cache_bytes"},
     Word{"EmbeddingCollectionOptions.cache.device_bytes", "cache_device_bytes"},
     Word{"EmbeddingCollectionOptions.ranks.feedback_bytes", "exchange_feedback_bytes"},
+    Word{"Admission::forget_steps", "admission \"lookups:N:STEPS\""},
     Word{"EmbeddingCollectionOptions.ranks.backward", "exchange_backward"},
     Word{"EmbeddingCollectionOptions.ranks.forward", "exchange_forward"},
     Word{"EmbeddingCollectionOptions.ranks.", ""},

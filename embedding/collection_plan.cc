@@ -149,6 +149,20 @@ absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecCo
           "max_gradient_norm and max_row_gradient_norm must be 0");
     }
   }
+  if (staged && std::any_of(options.start.age_lines.begin(), options.start.age_lines.end(),
+                            [](uint32_t line) { return line > 0; })) {
+    return absl::UnimplementedError(
+        "EmbeddingCollectionOptions.start.age_lines: some of the rows have aged (ttl_steps), which "
+        "a device cache does not know so far; start on the CPU without one, or from an export, "
+        "which leaves those rows out");
+  }
+  for (const TableConfig& table : options.tables) {
+    if (!staged || (table.admission.always() && table.ttl_steps == 0)) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("table \"", table.name,
+                     "\": admission and ttl_steps work on a CPU without a device cache only so "
+                     "far; leave them out, or cache.device_bytes 0 on the CPU"));
+  }
   for (const TableConfig& table : options.tables) {
     if (table.read_only_features.empty()) continue;
     const auto error = [&table](const char* what) {
@@ -222,6 +236,12 @@ NamedValues ComparedOptions(const EmbeddingCollectionOptions& options) {
             absl::StrJoin(table.read_only_features, " "), ", max_row_gradient_norm ",
             absl::StrFormat("%.9g", table.max_row_gradient_norm), ")"));
   }
+  for (size_t t = 0; t < options.tables.size(); ++t) {
+    const TableConfig& table = options.tables[t];
+    out.emplace_back(absl::StrCat("EmbeddingCollectionOptions.tables[", t, "], the life of rows"),
+                     absl::StrCat("admission ", AdmissionText(table.admission), ", ttl_steps ",
+                                  table.ttl_steps));
+  }
   add("tables.size()", options.tables.size());
   add("feature_order", absl::StrJoin(options.feature_order, " "));
   add("seed", options.seed);
@@ -243,6 +263,7 @@ NamedValues ComparedOptions(const EmbeddingCollectionOptions& options) {
   add("start.steps", options.start.steps);
   add("start.learning_rates.size()", options.start.learning_rates.size());
   add("start.settled_steps", options.start.settled_steps);
+  add("start.age_lines", absl::StrJoin(options.start.age_lines, " "));
   return out;
 }
 

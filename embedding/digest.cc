@@ -20,7 +20,7 @@ constexpr int64_t kCopiedBytes = int64_t{4} << 20;
 
 // Calls fn(key, row) for a copy of each row of a store that `wanted` says, a number of them at a
 // time, after they have made up for what they have missed. Copies are aligned.
-template <typename Wanted, typename Function>
+template <typename Wanted, typename Function>  // Wanted: bool(key, row)
 absl::Status ForEachCaughtUp(const ExecContext& ctx, int64_t row_bytes_max, const TableDecay& decay,
                              RowStore* store, const Wanted& wanted, const Function& fn) {
   const int64_t stride = RoundUp(row_bytes_max, kBufferAlignment);
@@ -42,7 +42,7 @@ absl::Status ForEachCaughtUp(const ExecContext& ctx, int64_t row_bytes_max, cons
   };
   HOTROW_RETURN_IF_ERROR(
       store->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
-        if (!wanted(key)) return absl::OkStatus();
+        if (!wanted(key, row)) return absl::OkStatus();
         rows.push_back(copies.data() + std::ssize(rows) * stride);
         std::memcpy(rows.back(), row.data(), row.size());
         keys.push_back(key);
@@ -57,10 +57,13 @@ absl::Status ForEachCaughtUp(const ExecContext& ctx, int64_t row_bytes_max, cons
 absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
                                                     const EmbeddingCollectionOptions& options,
                                                     const Plan& plan, const TableDecay& decay,
-                                                    RowStore* store) {
+                                                    const RowLife& life, RowStore* store) {
   std::vector<TableDigest> tables(options.tables.size());
   std::vector<int64_t> payload_bytes(options.tables.size());
-  for (const PlannedTable& table : plan.tables) {
+  std::vector<size_t> position_of(options.tables.size());
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const PlannedTable& table = plan.tables[t];
+    position_of[table.config] = t;
     const TableConfig& config = options.tables[table.config];
     TableDigest& out = tables[table.config];
     out.name = config.name;
@@ -68,22 +71,27 @@ absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
     out.row_bytes = table.layout.row_bytes;
     payload_bytes[table.config] = table.layout.payload_bytes;
   }
+  const auto lives = [&](const RowKey& key, std::span<const std::byte> row) {
+    return !life.IsAged(position_of[key.table], row.data());
+  };
   const auto add = [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+    if (!lives(key, row)) return absl::OkStatus();
     TableDigest& out = tables[key.table];
     out.rows += 1;
     out.hash += HashBytes(key.key, key.table, row.first(payload_bytes[key.table]));
     return absl::OkStatus();
   };
   // The classes are in order of width.
-  HOTROW_RETURN_IF_ERROR(decay.any() ? ForEachCaughtUp(
-                                           ctx, plan.classes.back().row_bytes, decay, store,
-                                           [](const RowKey&) { return true; }, add)
-                                     : store->Iterate(add));
+  HOTROW_RETURN_IF_ERROR(
+      decay.any() ? ForEachCaughtUp(ctx, plan.classes.back().row_bytes, decay, store, lives, add)
+                  : store->Iterate(add));
   return tables;
 }
 
-absl::Status ForEachRowOf(const ExecContext& ctx, const PlannedTable& table,
-                          const TableDecay& decay, RowStore* store, const RowFunction& fn) {
+absl::Status ForEachRowOf(const ExecContext& ctx, const Plan& plan, size_t position,
+                          const TableDecay& decay, const RowLife& life, RowStore* store,
+                          const RowFunction& fn) {
+  const PlannedTable& table = plan.tables[position];
   const RowLayout& layout = table.layout;
   std::vector<float> weights(static_cast<size_t>(layout.dim));
   constexpr int64_t kOffsets[] = {0, 1};
@@ -95,7 +103,10 @@ absl::Status ForEachRowOf(const ExecContext& ctx, const PlannedTable& table,
                                  .precision = layout.precision};
   return ForEachCaughtUp(
       ctx, layout.row_bytes, decay, store,
-      [&](const RowKey& key) { return key.table == static_cast<uint32_t>(table.config); },
+      [&](const RowKey& key, std::span<const std::byte> row) {
+        return key.table == static_cast<uint32_t>(table.config) &&
+               !life.IsAged(position, row.data());
+      },
       [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
         const std::byte* const here = row.data();
         HOTROW_RETURN_IF_ERROR(PooledLookup(ExecContext(), {.features = {&feature, 1},

@@ -1,6 +1,7 @@
 #ifndef HOTROW_EMBEDDING_DIGEST_IMPL_H_
 #define HOTROW_EMBEDDING_DIGEST_IMPL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -13,21 +14,23 @@
 #include "embedding/digest.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/row_life_impl.h"
 #include "embedding/table_decay_impl.h"
 #include "store/row_store.h"
 
 namespace hotrow::internal {
 
-// Counts and hashes all rows of a store, table by table, as they would be if they were settled.
-// ctx: for what they have missed.
+// Counts and hashes all rows of a store but those that have aged, table by table, as they would be
+// if they were settled. ctx: for what they have missed.
 absl::StatusOr<std::vector<TableDigest>> DigestRows(const ExecContext& ctx,
                                                     const EmbeddingCollectionOptions& options,
                                                     const Plan& plan, const TableDecay& decay,
-                                                    RowStore* store);
-// Calls fn with the weights of each row of one table, likewise.
+                                                    const RowLife& life, RowStore* store);
+// Calls fn with the weights of each row of one table, a position in the plan, likewise.
 using RowFunction = std::function<absl::Status(uint64_t key, std::span<const float> weights)>;
-absl::Status ForEachRowOf(const ExecContext& ctx, const PlannedTable& table,
-                          const TableDecay& decay, RowStore* store, const RowFunction& fn);
+absl::Status ForEachRowOf(const ExecContext& ctx, const Plan& plan, size_t position,
+                          const TableDecay& decay, const RowLife& life, RowStore* store,
+                          const RowFunction& fn);
 // Makes them those of all ranks. Collective.
 absl::Status SumOverRanks(RowShuffle* shuffle, std::vector<TableDigest>* tables);
 

@@ -29,6 +29,7 @@
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/row_erasure_impl.h"
 #include "embedding/row_gradients_impl.h"
+#include "embedding/row_life_impl.h"
 #include "embedding/snapshots_impl.h"
 #include "embedding/step_impl.h"
 #include "embedding/table_decay_impl.h"
@@ -45,6 +46,7 @@ using internal::PlannedTable;
 using internal::Prefetcher;
 using internal::RowErasure;
 using internal::RowGradients;
+using internal::RowLife;
 using internal::RowShuffle;
 using internal::Snapshots;
 using internal::StepKeys;
@@ -72,6 +74,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   std::unique_ptr<TableDecay> decay;
   std::unique_ptr<GradientResiduals> residuals;  // null: no feedback
   std::unique_ptr<RowShuffle> shuffle;           // null: alone
+  std::unique_ptr<RowLife> life;
   std::unique_ptr<RowGradients> gradients;
   std::unique_ptr<Evaluation> evaluation;
   std::unique_ptr<RowErasure> erasure;
@@ -238,11 +241,12 @@ absl::Status EmbeddingCollection::Impl::Open() {
   }
   steps = static_cast<uint32_t>(options.start.steps);
   decay = std::make_unique<TableDecay>(options, plan);
+  HOTROW_ASSIGN_OR_RETURN(life, RowLife::Create(options, plan, shuffle.get()));
   gradients = std::make_unique<RowGradients>(plan, ctx, shuffle.get());
-  evaluation =
-      std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get(), decay.get());
-  erasure =
-      std::make_unique<RowErasure>(options, plan, ctx, tiers.get(), shuffle.get(), residuals.get());
+  evaluation = std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get(),
+                                            decay.get(), life.get());
+  erasure = std::make_unique<RowErasure>(options, plan, ctx, tiers.get(), shuffle.get(),
+                                         residuals.get(), life.get());
   snapshots =
       std::make_unique<Snapshots>(options, ctx, tiers.get(), [this] { prefetcher->NotifyRoom(); });
   return absl::OkStatus();
@@ -259,6 +263,9 @@ absl::StatusOr<std::unique_ptr<CommLane>> EmbeddingCollection::Impl::Connect() {
                                                  .backward = options.ranks.backward,
                                                  .rounding = options.ranks.rounding,
                                                  .feedback_bytes = options.ranks.feedback_bytes};
+  shuffle_options.sends_lookups =
+      std::any_of(options.tables.begin(), options.tables.end(),
+                  [](const TableConfig& table) { return !table.admission.always(); });
   for (const PlannedTable& table : plan.tables) {
     shuffle_options.tables.push_back(
         {static_cast<uint32_t>(table.config), table.layout.dim, table.layout.precision});
@@ -305,6 +312,8 @@ int64_t EmbeddingCollection::steps() const { return impl_->steps; }
 
 EmbeddingSnapshots& EmbeddingCollection::snapshots() { return *impl_->snapshots; }
 EmbeddingResiduals& EmbeddingCollection::residuals() { return *impl_; }
+EmbeddingCounters& EmbeddingCollection::counters() { return *impl_->life; }
+std::vector<uint32_t> EmbeddingCollection::age_lines() const { return impl_->life->age_lines(); }
 
 absl::StatusOr<ColumnRange> EmbeddingCollection::ColumnsOf(std::string_view feature) const {
   for (const internal::PlannedFeature& planned : impl_->plan.features) {
@@ -440,6 +449,11 @@ absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
     HOTROW_RETURN_IF_ERROR(
         decay->Read(ctx, step->batch.served(), step->batch.rows, &step->batch.decayed));
   }
+  step->batch.living.rows.clear();
+  if (life->ages()) {
+    HOTROW_RETURN_IF_ERROR(
+        life->Read(ctx, step->batch.served(), step->batch.read_rows(), &step->batch.living));
+  }
   HOTROW_RETURN_IF_ERROR(step->batch.PlaceArrays(/*grouped=*/true));
   if (shuffle != nullptr) {
     HOTROW_RETURN_IF_ERROR(shuffle->StartRows(ctx, step->batch.shuffled, step->batch.read_rows(),
@@ -534,20 +548,25 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   }
   internal::StepBatch& b = step->batch;
   const bool begun = step->use == EmbeddingStep::Impl::Use::kUpdateBegun;
+  b.FindTrained(plan);
+  if (life->admits()) {
+    HOTROW_RETURN_IF_ERROR(
+        life->Admit(b.served(), b.served_lookups(), b.rows, steps + 1, &b.trained));
+  }
   const float* const* sums = nullptr;
   if (begun) {
     HOTROW_ASSIGN_OR_RETURN(float* const* const finished, gradients->Finish(b));
-    HOTROW_RETURN_IF_ERROR(
-        internal::ClipGradients(ctx, options, plan, b.served(), finished, shuffle.get()));
+    HOTROW_RETURN_IF_ERROR(internal::ClipGradients(ctx, options, plan, b.served(), b.trained,
+                                                   finished, shuffle.get()));
     sums = finished;
   }
-  b.FindTrained(plan);
   const StepKeys& served = step->tiers.keys;
   HOTROW_RETURN_IF_ERROR(tiers->ResolveForUpdate(
       &step->tiers, b.trained, b.staged ? b.device_keys.rows() : std::span(b.rows)));
 
   TraceSpan span(ctx.trace, "sparse_update");
   HOTROW_RETURN_IF_ERROR(tiers->PrepareForUpdate(ctx, step->tiers));
+  if (life->ages()) HOTROW_RETURN_IF_ERROR(life->Renew(ctx, b.served(), b.rows, b.trained));
   HOTROW_RETURN_IF_ERROR(begun ? UpdateRows(b, sums, learning_rate_factor)
                                : UpdateRowsFused(b, gradient, learning_rate_factor));
   if (tiers->staged()) {
@@ -556,10 +575,13 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   }
   steps += 1;
   decay->Append(learning_rate_factor);
+  life->EndStep(steps);
   unique_keys += served.size();
   CountLookups(b, served);
   const absl::Status told = TellOfUpdate(b, served);
   End(step, /*updated=*/true);
+  // What has aged since a snapshot began still belongs to it.
+  if (life->ages() && snapshots->ended()) life->DropSome(steps, tiers->store());
   return told;
 }
 
@@ -717,7 +739,8 @@ absl::Status EmbeddingCollection::ForEachRow(
   HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("ForEachRow", table));
   HOTROW_RETURN_IF_ERROR(Flush());
   const StepPipeline::Pause pause(c.prefetcher->pipeline());
-  return internal::ForEachRowOf(c.ctx, c.plan.tables[position], *c.decay, c.tiers->store(), fn);
+  return internal::ForEachRowOf(c.ctx, c.plan, static_cast<size_t>(position), *c.decay, *c.life,
+                                c.tiers->store(), fn);
 }
 
 absl::Status EmbeddingCollection::Erase(std::string_view table, std::span<const uint64_t> keys) {
@@ -795,8 +818,8 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
   CollectionDigest digest;
   const auto own = [&]() -> absl::Status {
     HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
-    HOTROW_ASSIGN_OR_RETURN(
-        digest.tables, internal::DigestRows(c.ctx, c.options, c.plan, *c.decay, c.tiers->store()));
+    HOTROW_ASSIGN_OR_RETURN(digest.tables, internal::DigestRows(c.ctx, c.options, c.plan, *c.decay,
+                                                                *c.life, c.tiers->store()));
     return absl::OkStatus();
   };
   if (c.shuffle == nullptr) {
@@ -825,6 +848,7 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   stats.lookup_wait_ns = c.lookup_wait_ns;
   c.snapshots->AddTo(&stats);
   c.evaluation->AddTo(&stats);
+  c.life->AddTo(&stats);
   for (const EmbeddingStep::Impl* const step : c.outstanding) step->batch.AddTo(&stats);
   for (const auto& step : c.free_steps) step->batch.AddTo(&stats);
   if (c.tiers->staged()) stats.transfer_device_bytes += c.gradients->device_bytes();

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
 #include "base/matrix_view.h"
+#include "embedding/counters.h"
 #include "embedding/digest.h"
 #include "embedding/embedding_step.h"
 #include "embedding/jagged_batch.h"
@@ -135,12 +136,16 @@ class EmbeddingCollection {
 
   EmbeddingSnapshots& snapshots();
   EmbeddingResiduals& residuals();
+  EmbeddingCounters& counters();
 
   int64_t steps() const;  // updates applied so far, start.steps included
   // For StartOptions::learning_rates: the factors of the steps since start.settled_steps, or since
   // start.steps where there were no learning rates. Empty: no table decays as a whole, or none has
   // made a step.
   std::span<const LearningRateRun> learning_rates() const;
+  // For StartOptions::age_lines: of each table the step below which rows have aged that were not
+  // updated since; 0: none has. Of the snapshot that is begun now.
+  std::vector<uint32_t> age_lines() const;
   // Of this rank. Does not wait for steps on a GPU: what is counted there is as of the last step
   // whose counts have come back.
   EmbeddingStats Stats() const;

@@ -14,13 +14,14 @@ namespace hotrow::internal {
 
 Evaluation::Evaluation(const EmbeddingCollectionOptions& options, const Plan& plan,
                        const ExecContext& ctx, Tiers* tiers, RowShuffle* shuffle,
-                       const TableDecay* decay)
+                       const TableDecay* decay, const RowLife* life)
     : plan_(plan),
       ctx_(ctx),
       staging_bytes_(options.evaluation_staging_bytes),
       tiers_(tiers),
       shuffle_(shuffle),
-      decay_(decay) {
+      decay_(decay),
+      life_(life) {
   batch_.alone = shuffle == nullptr;
   batch_.staged = tiers->staged();
 }
@@ -55,7 +56,11 @@ absl::Status Evaluation::FindRows() {
         shuffle_->ExchangeKeysInTurn(ctx_, s.wanted, /*evaluation=*/true, &ids_, &s.shuffled));
   }
   HOTROW_RETURN_IF_ERROR(tiers_->Read(ctx_, s.served(), staging_.data(), &s.rows));
-  return decay_->any() ? decay_->Read(ctx_, s.served(), s.rows, &s.decayed) : absl::OkStatus();
+  if (decay_->any()) {
+    HOTROW_RETURN_IF_ERROR(decay_->Read(ctx_, s.served(), s.rows, &s.decayed));
+  }
+  s.living.rows.clear();
+  return life_->ages() ? life_->Read(ctx_, s.served(), s.read_rows(), &s.living) : absl::OkStatus();
 }
 
 // With several ranks.

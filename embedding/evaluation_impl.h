@@ -15,6 +15,7 @@
 #include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
 #include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/row_life_impl.h"
 #include "embedding/stats.h"
 #include "embedding/step_impl.h"
 #include "embedding/table_decay_impl.h"
@@ -34,7 +35,7 @@ class Evaluation {
  public:
   // Not owned: all outlive this. shuffle: null with one rank.
   Evaluation(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
-             Tiers* tiers, RowShuffle* shuffle, const TableDecay* decay);
+             Tiers* tiers, RowShuffle* shuffle, const TableDecay* decay, const RowLife* life);
 
   // What Run looks up; filled by CopyBatch before each Run, which takes it.
   BatchCopy& input() { return input_; }
@@ -74,6 +75,7 @@ class Evaluation {
   Tiers* const tiers_;
   RowShuffle* const shuffle_;
   const TableDecay* const decay_;
+  const RowLife* const life_;
 
   // Taken by the first Run, and grown to the largest batch seen.
   DeviceMemory<std::byte> staging_;

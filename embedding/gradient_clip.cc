@@ -27,8 +27,12 @@ void Scale(float factor, std::span<float> x) {
 }  // namespace
 
 absl::Status ClipGradients(const ExecContext& ctx, const EmbeddingCollectionOptions& options,
-                           const Plan& plan, const TableKeys& keys, float* const* gradients,
+                           const Plan& plan, const TableKeys& keys,
+                           std::span<const uint8_t> trained, float* const* gradients,
                            RowShuffle* shuffle) {
+  const auto is_trained = [trained](int64_t i) {
+    return trained.empty() || trained[static_cast<size_t>(i)] != 0;
+  };
   double all_squares = 0;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const TableConfig& config = options.tables[static_cast<size_t>(plan.tables[t].config)];
@@ -41,6 +45,7 @@ absl::Status ClipGradients(const ExecContext& ctx, const EmbeddingCollectionOpti
     ParallelFor(ctx.pool, n, kRowsPerBlock, [&](int64_t first, int64_t last) {
       double sum = 0;
       for (int64_t u = first; u < last; ++u) {
+        if (!is_trained(begin + u)) continue;
         const std::span<float> row(gradients[begin + u], dim);
         double squares = Squares(row);
         if (row_max > 0 && squares > row_max * row_max && std::isfinite(squares)) {
@@ -56,6 +61,7 @@ absl::Status ClipGradients(const ExecContext& ctx, const EmbeddingCollectionOpti
     all_squares += squares;
     if (std::isfinite(squares)) continue;
     for (int64_t u = 0; u < n; ++u) {
+      if (!is_trained(begin + u)) continue;
       if (std::isfinite(Squares({gradients[begin + u], dim}))) continue;
       return absl::OutOfRangeError(absl::StrCat(
           "Update: the gradient of key ", keys.keys[static_cast<size_t>(begin + u)].key,

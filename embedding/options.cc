@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "embedding/collection_plan_impl.h"
+#include "embedding/lookup_counters_impl.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/shard_map.h"
 
@@ -20,6 +21,35 @@ constexpr int32_t kMaxPrefetchDepth = 32;
 
 absl::Status TableError(const TableConfig& table, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("table \"", table.name, "\": ", what));
+}
+
+// Admission and ageing.
+absl::Status CheckRowLife(const TableConfig& table) {
+  if (const absl::Status status = table.admission.Validate(); !status.ok()) {
+    return TableError(table, std::string(status.message()));
+  }
+  if (table.ttl_steps < 0 || table.ttl_steps > UINT32_MAX) {
+    return TableError(table,
+                      absl::StrCat("ttl_steps must lie in [0, 2^32 - 1], is ", table.ttl_steps));
+  }
+  const bool lives = !table.admission.always() || table.ttl_steps > 0;
+  if (lives && table.optimizer.weight_decay_mode == WeightDecayMode::kTable) {
+    return TableError(table,
+                      "admission and ttl_steps do not go with weight_decay_mode table, whose rows "
+                      "are all there; use l2 or decoupled, or leave them out");
+  }
+  if (!table.admission.always() && !table.read_only_features.empty()) {
+    return TableError(table,
+                      "admission does not go with read_only_features; leave one of them out");
+  }
+  const std::set<std::string> read_only(table.read_only_features.begin(),
+                                        table.read_only_features.end());
+  if (table.ttl_steps > 0 && read_only.size() == table.feature_names.size()) {
+    return TableError(table,
+                      "ttl_steps: all of its features are read only, so no row is ever updated and "
+                      "all would age; leave it 0");
+  }
+  return absl::OkStatus();
 }
 
 template <typename Disk>
@@ -120,6 +150,16 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("EmbeddingCollectionOptions.start.steps is ", start.steps,
                      ", but start.from is empty: empty tables have seen no steps"));
+  }
+  if (!start.age_lines.empty()) {
+    const auto above = std::find_if(start.age_lines.begin(), start.age_lines.end(),
+                                    [this](uint32_t line) { return line > start.steps; });
+    if (start.age_lines.size() != tables.size() || above != start.age_lines.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "EmbeddingCollectionOptions.start.age_lines: one for each of the ", tables.size(),
+          " tables, none above start.steps, ", start.steps, "; there are ", start.age_lines.size(),
+          above == start.age_lines.end() ? "" : absl::StrCat(", one of them ", *above)));
+    }
   }
   if (!start.learning_rates.empty()) {
     int64_t before = start.settled_steps;
@@ -223,6 +263,14 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
     }
     if (const absl::Status status = table.initializer.Validate(); !status.ok()) {
       return TableError(table, std::string(status.message()));
+    }
+    if (const absl::Status status = CheckRowLife(table); !status.ok()) return status;
+    if (table.admission.counts() && admission_bytes < internal::LookupCounters::kMinBytes) {
+      return TableError(
+          table, absl::StrCat("its admission counts lookups, and "
+                              "EmbeddingCollectionOptions.admission_bytes, the memory of the "
+                              "counters, must be at least ",
+                              internal::LookupCounters::kMinBytes, ", is ", admission_bytes));
     }
   }
   if (ranks.feedback_bytes < 0) {

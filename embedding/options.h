@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "base/row_key.h"
 #include "cache/row_cache.h"
+#include "embedding/admission.h"
 #include "ops/jagged.h"
 #include "ops/row_codec.h"
 #include "ops/row_init.h"
@@ -48,6 +49,12 @@ struct TableConfig {
   // feature looks it up. All of them here: the table is frozen: its rows stay clean, none is made,
   // and unseen keys read their initial rows; the optimizer then only says how wide rows are.
   std::vector<std::string> read_only_features;
+  // Which keys get a row, and after how many steps without an update a row ages and reads as if it
+  // had never been there; 0: never. docs/row_life.md. Both on a CPU without a device cache only,
+  // and not where the table decays as a whole; admission not with read_only_features, ttl_steps not
+  // where all features are read only.
+  Admission admission;
+  int64_t ttl_steps = 0;
   // 0: any key. Otherwise keys lie in [0, num_embeddings) and others are InvalidArgument.
   int64_t num_embeddings = 0;
   // The most lookups a feature of this table has in one sample; 0 when that is not known. Known for
@@ -157,6 +164,9 @@ struct StartOptions {
   // are after Settle(), and first values as those of start.steps, which decay from there on.
   std::vector<LearningRateRun> learning_rates;
   int64_t settled_steps = 0;
+  // EmbeddingCollection::age_lines() as of the snapshot: what had aged by then stays aged, whatever
+  // ttl_steps is now. Empty: nothing had.
+  std::vector<uint32_t> age_lines;
   // Instead of refusing a store that has rows, empties it, as long as no snapshot of it was
   // committed: what a run leaves that was killed before its first checkpoint.
   bool start_over = false;
@@ -174,6 +184,10 @@ struct EmbeddingCollectionOptions {
 
   Storage store;  // required: its memory_bytes
   CacheOptions cache;
+  // Where tables admit keys by their number of lookups (Admission::Rule::kLookups): memory of the
+  // counters, on each rank; a hard limit, beside the budgets of the tiers. A step whose new keys
+  // find no room is ResourceExhausted. Required there; otherwise ignored.
+  int64_t admission_bytes = 0;
   // Steps prefetched beyond the current one, in [0, 32]. 0: everything runs on the caller's thread,
   // in a fixed order, so that statistics are the same in each run. From 1 up rows are made resident
   // by a thread of the collection's own.

@@ -25,7 +25,9 @@ absl::Status RowErasure::EraseOwn(int32_t table, std::span<const uint64_t> keys)
   std::sort(own_.begin(), own_.end(),
             [](const RowKey& a, const RowKey& b) { return a.key < b.key; });
   own_.erase(std::unique(own_.begin(), own_.end()), own_.end());
-  return own_.empty() ? absl::OkStatus() : tiers_->Erase(ctx_, table, own_);
+  if (own_.empty()) return absl::OkStatus();
+  life_->Erase(own_);
+  return tiers_->Erase(ctx_, table, own_);
 }
 
 absl::Status RowErasure::Run(int32_t table, std::span<const uint64_t> keys) {

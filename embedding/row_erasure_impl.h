@@ -12,12 +12,14 @@
 #include "embedding/options.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/row_life_impl.h"
 #include "embedding/tiers/tiers_impl.h"
 
 namespace hotrow::internal {
 
 // RowErasure removes rows by key, with all that is kept of them: on every tier of the rank that
-// keeps them, and the residuals of their gradients on all ranks. From then on the keys are new.
+// keeps them, their counters there, and the residuals of their gradients on all ranks. From then on
+// the keys are new.
 //
 // Threads: the caller's, while the pipeline is paused, no snapshot is being written, no step has
 //          been looked up and no exchange is under way. With several ranks all call Run together,
@@ -28,13 +30,14 @@ class RowErasure {
  public:
   // Not owned: all outlive this. shuffle: null with one rank. residuals: null where none are kept.
   RowErasure(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
-             Tiers* tiers, RowShuffle* shuffle, GradientResiduals* residuals)
+             Tiers* tiers, RowShuffle* shuffle, GradientResiduals* residuals, RowLife* life)
       : options_(options),
         plan_(plan),
         ctx_(ctx),
         tiers_(tiers),
         shuffle_(shuffle),
-        residuals_(residuals) {}
+        residuals_(residuals),
+        life_(life) {}
 
   // table: a position in the plan. Keys may repeat or have no row.
   absl::Status Run(int32_t table, std::span<const uint64_t> keys);
@@ -50,6 +53,7 @@ class RowErasure {
   Tiers* const tiers_;
   RowShuffle* const shuffle_;
   GradientResiduals* const residuals_;
+  RowLife* const life_;
   std::vector<RowKey> own_;
 };
 

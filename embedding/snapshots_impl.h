@@ -52,6 +52,8 @@ class Snapshots final : public EmbeddingSnapshots {
   void Join();
   // Join, after the snapshot that is being written was told to fail.
   void Stop();
+  // Whether none is being written, nor rows that were held back for one.
+  bool ended() const;
 
   void AddTo(EmbeddingStats* stats) const;
 
@@ -73,7 +75,6 @@ class Snapshots final : public EmbeddingSnapshots {
 
   absl::Status CheckName(SnapshotId id) const;
   bool done() const;
-  bool ended() const;
   void Tidy();
   // On the snapshot's thread.
   absl::Status Write(SnapshotId id, bool tidy);

@@ -61,6 +61,12 @@ struct EmbeddingStats {
   int64_t overflow_rows = 0;       // rows that went to the cache's overflow area
   int64_t lookup_waits = 0;        // Lookups whose rows were not resident yet
   int64_t lookup_wait_ns = 0;      // how long they waited
+  // Table policies, docs/row_life.md.
+  int64_t admission_rejected_keys = 0;  // distinct keys that a step left without a row, over steps
+  int64_t admission_counters = 0;       // of keys, now; about: forgotten ones go a little later
+  int64_t admission_counter_bytes = 0;  // their memory; outside the tiers' budgets
+  int64_t aged_rows = 0;                // rows that had aged, were still there and began anew
+  int64_t dropped_rows = 0;             // aged rows that the store has dropped
   // Snapshots; see EmbeddingSnapshots.
   int64_t snapshots = 0;              // begun
   int64_t snapshots_failed = 0;       // of them

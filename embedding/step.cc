@@ -156,8 +156,8 @@ absl::Status StepBatch::PlaceArrays(bool grouped) {
   }
   at.rows = arrays.At<std::byte*>(rows_part);
   at.value_rows = arrays.At<const std::byte*>(rows_part);
-  if (alone && !decayed.rows.empty()) {
-    value_rows.assign(decayed.rows.begin(), decayed.rows.end());
+  if (const auto read = read_rows(); alone && read.data() != rows.data()) {
+    value_rows.assign(read.begin(), read.end());
     at.value_rows = value_rows.data();
   }
   if (with_keys) at.served_keys = arrays.At<uint64_t>(served_keys_part);

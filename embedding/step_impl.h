@@ -18,6 +18,7 @@
 #include "embedding/device_keys_impl.h"
 #include "embedding/embedding_collection.h"
 #include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/row_life_impl.h"
 #include "embedding/stats.h"
 #include "embedding/table_decay_impl.h"
 #include "embedding/tiers/step_arrays_impl.h"
@@ -95,6 +96,7 @@ struct StepBatch {
   std::vector<std::byte*> rows;              // [served keys], where they lie
   std::vector<uint8_t> trained;              // [served keys], or empty: all are
   DecayedRows decayed;                       // of `rows`, where a table decays as a whole
+  LivingRows living;                         // of those, where rows age
   std::vector<const std::byte*> value_rows;  // [U], several ranks: floats
 
   // What loops or kernels read of the above.
@@ -121,7 +123,12 @@ struct StepBatch {
   const TableKeys& served() const { return alone ? wanted : shuffled.served; }
   // Where these are read.
   std::span<std::byte* const> read_rows() const {
+    if (!living.rows.empty()) return living.rows;
     return decayed.rows.empty() ? rows : decayed.rows;
+  }
+  // How often all ranks look each served key up, in training; of several ranks where they say so.
+  std::span<const int32_t> served_lookups() const {
+    return alone ? wanted.counts : shuffled.lookups;
   }
 
   // Sets `wanted` and `inverse` from `input`.
@@ -143,8 +150,8 @@ struct StepBatch {
   // Where features are read only: sets `trained`, the served keys that another feature looks up.
   void FindTrained(const Plan& plan);
   // Sets `at`: where `arrays` are, not staged the vectors themselves. `grouped`, not staged: with
-  // row_offsets, lookup_order and served_keys, which evaluation has not. Not staged: `decayed` is
-  // of `rows`.
+  // row_offsets, lookup_order and served_keys, which evaluation has not. Not staged: `decayed` and
+  // `living` are of `rows`.
   absl::Status PlaceArrays(bool grouped);
   // Reads `at`.
   absl::Status Pool(const ExecContext& ctx, const Plan& plan, const EmbeddingOutput& output) const;

@@ -38,6 +38,7 @@ int64_t Fingerprint(const RowShuffleOptions& options) {
   std::string text = absl::StrCat(options.seed, " ", static_cast<int>(options.forward), " ",
                                   static_cast<int>(options.backward), " ",
                                   static_cast<int>(options.rounding), " ", options.feedback_bytes);
+  if (options.sends_lookups) absl::StrAppend(&text, " lookups");
   for (const RowShuffleOptions::Table& table : options.tables) {
     absl::StrAppend(&text, " ", table.table, ":", table.dim, ":",
                     static_cast<int>(table.precision));
@@ -198,6 +199,45 @@ absl::Status RowShuffle::ExchangeKeys(const ExecContext& ctx, Communicator& chan
     for (int64_t i = served.table_offsets[t]; i < served.table_offsets[t + 1]; ++i) {
       served.keys[i] = {scratch->unique[i], options_.tables[t].table};
     }
+  }
+  if (!options_.sends_lookups || evaluation) return absl::OkStatus();
+  return ExchangeLookups(channel, wanted, scratch, out);
+}
+
+absl::Status RowShuffle::ExchangeLookups(Communicator& channel, const TableKeys& wanted,
+                                         Scratch* scratch, ShuffledKeys* out) {
+  const auto num_tables = static_cast<int64_t>(options_.tables.size());
+  scratch->ask_lookups.resize(out->ask_order.size());
+  for (size_t i = 0; i < out->ask_order.size(); ++i) {
+    scratch->ask_lookups[i] = wanted.counts[static_cast<size_t>(out->ask_order[i])];
+  }
+  scratch->asked_lookups.resize(out->asked_rows.size());
+  std::vector<int64_t> send_bytes(world_size_);
+  std::vector<int64_t> send_offsets(world_size_);
+  std::vector<int64_t> recv_bytes(world_size_);
+  std::vector<int64_t> recv_offsets(world_size_);
+  int64_t sent = 0;
+  for (int64_t p = 0; p < world_size_; ++p) {
+    const int64_t begin = p * num_tables;
+    const int64_t end = begin + num_tables;
+    send_offsets[p] = kCountBytes * out->ask_offsets[begin];
+    send_bytes[p] = kCountBytes * out->ask_offsets[end] - send_offsets[p];
+    recv_offsets[p] = kCountBytes * out->asked_offsets[begin];
+    recv_bytes[p] = kCountBytes * out->asked_offsets[end] - recv_offsets[p];
+    if (p != rank_) sent += send_bytes[p];
+  }
+  HOTROW_RETURN_IF_ERROR(channel.AllToAllV({.send = scratch->ask_lookups.data(),
+                                            .send_bytes = send_bytes,
+                                            .send_offsets = send_offsets,
+                                            .recv = scratch->asked_lookups.data(),
+                                            .recv_bytes = recv_bytes,
+                                            .recv_offsets = recv_offsets}));
+  id_bytes_.fetch_add(sent, std::memory_order_relaxed);
+  out->lookups.assign(out->served.keys.size(), 0);
+  for (size_t i = 0; i < out->asked_rows.size(); ++i) {
+    int32_t& lookups = out->lookups[static_cast<size_t>(out->asked_rows[i])];
+    lookups = static_cast<int32_t>(
+        std::min<int64_t>(int64_t{lookups} + scratch->asked_lookups[i], INT32_MAX));
   }
   return absl::OkStatus();
 }

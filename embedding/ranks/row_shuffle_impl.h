@@ -41,6 +41,7 @@ struct ShuffledKeys {
   std::vector<int32_t> asked_rows;     // [R] positions in `served`, by asking rank, then table
   std::vector<int64_t> asked_offsets;  // [N*T + 1] into asked_rows
   TableKeys served;                    // [S]; counts: how many ranks asked
+  std::vector<int32_t> lookups;        // [S] of all ranks in their batches, where they are sent
 };
 
 struct RowShuffleOptions {
@@ -49,7 +50,8 @@ struct RowShuffleOptions {
     int32_t dim = 0;
     WeightsPrecision precision = WeightsPrecision::kFp32;  // of the rows that are served
   };
-  std::vector<Table> tables;  // [T] in the order of the plan
+  bool sends_lookups = false;  // training tells owners how often each key is looked up
+  std::vector<Table> tables;   // [T] in the order of the plan
   uint64_t seed = 0;
   ExchangeType forward = ExchangeType::kFp32;
   ExchangeType backward = ExchangeType::kFp32;
@@ -92,6 +94,8 @@ class RowShuffle {
     std::vector<uint64_t> asked;
     std::vector<uint32_t> ask_counts;
     std::vector<uint32_t> asked_counts;
+    std::vector<int32_t> ask_lookups;
+    std::vector<int32_t> asked_lookups;
     std::vector<LookupSegment> segments;
     std::vector<uint64_t> unique;
     HostBuffer<std::byte> workspace;
@@ -168,6 +172,9 @@ class RowShuffle {
   };
 
   RowShuffle(const RowShuffleOptions& options, std::unique_ptr<Communicator> channel);
+  // How often each key of an exchange is looked up, by the way that the keys have gone.
+  absl::Status ExchangeLookups(Communicator& channel, const TableKeys& wanted, Scratch* scratch,
+                               ShuffledKeys* out);
   absl::Status Layout(std::span<const int64_t> offsets, ExchangeType type, Message* message) const;
   // Where there are tables of 16 bits: sets wide_rows_.
   absl::Status Widen(const ExecContext& ctx, const TableKeys& served,

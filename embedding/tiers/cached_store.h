@@ -84,6 +84,9 @@ class CachedStore final : public RowStore {
   RowStoreStats Stats() const override;  // of the store below
   std::span<const StoreTable> tables() const override;
   int64_t row_bytes(uint32_t table) const override;
+  // Of the store below; what is cached of aged rows is as good as gone.
+  void SetAgeLines(std::span<const RowAgeLine> lines) override { store_->SetAgeLines(lines); }
+  absl::StatusOr<int64_t> DropAged(int64_t rows) override { return store_->DropAged(rows); }
 
   CachedStoreStats cache_stats() const;
 

@@ -172,6 +172,11 @@ typedef struct hotrow_table {
   // Of feature_names: those whose lookups get no gradient. All of them: the table is frozen.
   const char* const* read_only_features;
   int64_t num_read_only_features;
+  // Which keys get a row: "always" (default), "lookups:N" (in the step of the N-th lookup),
+  // "lookups:N:STEPS" (counted anew after so many steps without one), "coin:P" (each lookup with
+  // probability P). Others read their first values and are not trained. CPU only.
+  const char* admission;
+  int64_t ttl_steps;  // rows that no step has updated for more than so many read as new; 0: never
 } hotrow_table;
 
 void hotrow_table_default(hotrow_table* table, uint64_t struct_size);
@@ -219,8 +224,9 @@ typedef struct hotrow_collection_options {
   int32_t resume;
   // The same as max_row_gradient_norm for the gradients of all rows of a step together, behind it.
   float max_gradient_norm;
-  const char* init_from;  // a saved model or checkpoint of the same tables, unless it resumes;
-                          // NULL: new tables
+  const char* init_from;    // a saved model or checkpoint of the same tables, unless it resumes;
+                            // NULL: new tables
+  int64_t admission_bytes;  // of each rank, for the counters of admission "lookups"; required there
 } hotrow_collection_options;
 
 void hotrow_collection_options_default(hotrow_collection_options* options, uint64_t struct_size);

@@ -79,6 +79,8 @@ class Table(Structure):
         ("max_hotness", c_int64),
         ("read_only_features", POINTER(c_char_p)),
         ("num_read_only_features", c_int64),
+        ("admission", c_char_p),
+        ("ttl_steps", c_int64),
     ]
 
 
@@ -111,6 +113,7 @@ class Options(Structure):
         ("resume", c_int32),
         ("max_gradient_norm", c_float),
         ("init_from", c_char_p),
+        ("admission_bytes", c_int64),
     ]
 
 

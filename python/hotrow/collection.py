@@ -59,6 +59,8 @@ def _c_table(table: Table, place: str, out: _abi.Table) -> None:
     out.initializer_value = real(table.initializer.value, f"{place}.initializer.value")
     out.num_embeddings = integer(table.num_embeddings, f"{place}.num_embeddings")
     out.max_hotness = integer(table.max_hotness, f"{place}.max_hotness")
+    out.admission = _text(table.admission, f"{place}.admission")
+    out.ttl_steps = integer(table.ttl_steps, f"{place}.ttl_steps")
     out.max_row_gradient_norm = real(table.max_row_gradient_norm, f"{place}.max_row_gradient_norm")
     read_only = features if table.frozen else table.read_only_features
     if read_only:
@@ -225,7 +227,8 @@ class EmbeddingCollection(_abi.Owner):
     checkpoint_model, resume: see `save_checkpoint`. init_from: a saved model or a checkpoint of the
     same tables to start from. threads: 0 takes all processors. communicator: the ranks that share
     the tables; then calls are collective, and exchange_* say in which form rows and gradients
-    travel (docs/ranks.md).
+    travel (docs/ranks.md). admission_bytes: memory of the counters where tables admit ids by their
+    number of lookups.
 
     Neither cache, prefetch depth, store nor threads change a bit of the result.
 
@@ -256,6 +259,7 @@ class EmbeddingCollection(_abi.Owner):
         exchange_backward: str = "fp32",
         exchange_rounding: str = "nearest",
         exchange_feedback: Bytes = 0,
+        admission_bytes: Bytes = 0,
     ) -> None:
         self._address: Optional[int] = None
         self._dropped: Deque[int] = collections.deque()  # steps to destroy
@@ -302,6 +306,7 @@ class EmbeddingCollection(_abi.Owner):
             options.exchange_backward = _text(exchange_backward, "exchange_backward")
             options.exchange_rounding = _text(exchange_rounding, "exchange_rounding")
             options.exchange_feedback_bytes = parse_bytes(exchange_feedback, "exchange_feedback")
+            options.admission_bytes = parse_bytes(admission_bytes, "admission_bytes")
 
             context_options = _abi.default(_abi.Context, "context_options")
             context_options.threads = integer(threads, "threads", *INT32)

@@ -153,6 +153,10 @@ class Table:
     max_row_gradient_norm: a row's gradient of a step that is longer is scaled down to it; 0: none.
     read_only_features: of `features`, those whose lookups get no gradient. frozen: all of them:
     nothing is trained, no row is made, and unseen ids read their first values.
+    admission: which ids get a row: "always", "lookups:3" (in the step of the third lookup),
+    "lookups:3:100000" (counted anew after so many steps without one), "coin:0.1" (each lookup with
+    this probability). ttl_steps: rows that no step has updated for more than so many read as new;
+    0: never. docs/row_life.md.
     """
 
     name: str
@@ -167,6 +171,8 @@ class Table:
     max_row_gradient_norm: float = 0.0
     read_only_features: Sequence[str] = ()
     frozen: bool = False
+    admission: str = "always"
+    ttl_steps: int = 0
 
 
 # ---- Stores: where all rows are kept ----

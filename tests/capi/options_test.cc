@@ -57,6 +57,8 @@ hotrow_table Table(const hotrow_optimizer* optimizer) {
   out.max_hotness = 9;
   out.read_only_features = kFeatures + 1;
   out.num_read_only_features = 1;
+  out.admission = "lookups:3:14";
+  out.ttl_steps = 15;
   return out;
 }
 
@@ -83,6 +85,7 @@ hotrow_collection_options Options(const hotrow_table* table) {
   out.exchange_backward = "int8";
   out.exchange_rounding = "stochastic";
   out.exchange_feedback_bytes = 41;
+  out.admission_bytes = 43;
   return out;
 }
 
@@ -93,8 +96,8 @@ TEST(CapiOptionsTest, ReachAllThatATableHas) {
   ASSERT_TRUE(options.ok()) << options.status();
   ASSERT_EQ(options->tables.size(), 1);
   const auto& [name, embedding_dim, feature_names, pooling, weights_precision, optimizer,
-               initializer, max_row_gradient_norm, read_only_features, num_embeddings,
-               max_hotness] = options->tables[0];
+               initializer, max_row_gradient_norm, read_only_features, admission, ttl_steps,
+               num_embeddings, max_hotness] = options->tables[0];
   EXPECT_EQ(name, "items");
   EXPECT_EQ(embedding_dim, 12);
   EXPECT_THAT(feature_names, ElementsAre("seen", "bought"));
@@ -102,6 +105,8 @@ TEST(CapiOptionsTest, ReachAllThatATableHas) {
   EXPECT_EQ(weights_precision, WeightsPrecision::kBf16);
   EXPECT_EQ(max_row_gradient_norm, 7);
   EXPECT_THAT(read_only_features, ElementsAre("bought"));
+  EXPECT_EQ(AdmissionText(admission), "lookups:3:14");
+  EXPECT_EQ(ttl_steps, 15);
   EXPECT_EQ(num_embeddings, 1000);
   EXPECT_EQ(max_hotness, 9);
 
@@ -132,7 +137,9 @@ TEST(CapiOptionsTest, ReachAllThatACollectionHas) {
   // ranks.communicator and start are set by MakeTables (tables_test.c, ranks_test.cc). env and
   // on_update are for tests and tools in C++.
   const auto& [tables, feature_order, seed, max_batch_size, max_gradient_norm, store, cache,
-               prefetch_depth, evaluation_staging_bytes, ranks, start, env, on_update] = *options;
+               admission_bytes, prefetch_depth, evaluation_staging_bytes, ranks, start, env,
+               on_update] = *options;
+  EXPECT_EQ(admission_bytes, 43);
   EXPECT_EQ(tables.size(), 1);
   EXPECT_THAT(feature_order, ElementsAre("seen", "bought"));
   EXPECT_EQ(seed, 11);
@@ -161,7 +168,8 @@ TEST(CapiOptionsTest, ReachAllThatACollectionHas) {
   EXPECT_EQ(feedback_bytes, 41);
 
   // By checkpoint_dir with resume, and by init_from.
-  const auto& [from, steps, learning_rates, settled_steps, start_over] = start;
+  const auto& [from, steps, learning_rates, settled_steps, age_lines, start_over] = start;
+  EXPECT_TRUE(age_lines.empty());
   EXPECT_TRUE(from.empty());
   EXPECT_EQ(steps, 0);
   EXPECT_TRUE(learning_rates.empty());

@@ -1,0 +1,186 @@
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/entropy.h"
+#include "base/hash.h"
+#include "base/math.h"
+#include "base/status_macros.h"
+#include "embedding/lookup_counters_impl.h"
+
+namespace hotrow::internal {
+namespace {
+
+// The saved form: this, then the counters. Little-endian, no padding.
+struct CountersHeader {
+  char magic[8] = {'H', 'R', 'C', 'O', 'U', 'N', 'T', '1'};
+  uint64_t step = 0;
+  uint64_t counters = 0;
+};
+static_assert(sizeof(CountersHeader) == 24);
+// key (64 bits), table, count, step (32 bits each)
+constexpr size_t kSavedBytes = 20;
+
+}  // namespace
+
+absl::StatusOr<LookupCounters> LookupCounters::Create(int64_t budget_bytes) {
+  HOTROW_CHECK(budget_bytes >= kMinBytes);
+  LookupCounters out;
+  out.budget_bytes_ = budget_bytes;
+  out.salt_ = EntropyBits();
+  const int64_t slots = budget_bytes / kBytesPerSlot;
+  HOTROW_ASSIGN_OR_RETURN(out.keys_, HostBuffer<uint64_t>::Create(slots, HugePages::kTry));
+  HOTROW_ASSIGN_OR_RETURN(out.tables_, HostBuffer<uint32_t>::Create(slots, HugePages::kTry));
+  HOTROW_ASSIGN_OR_RETURN(out.counts_, HostBuffer<uint32_t>::Create(slots, HugePages::kTry));
+  HOTROW_ASSIGN_OR_RETURN(out.steps_, HostBuffer<uint32_t>::Create(slots, HugePages::kTry));
+  return out;
+}
+
+int64_t LookupCounters::HomeOf(const RowKey& key) const {
+  const RowHash hash = HashRowKey(key);
+  const uint64_t mixed = Mix64(hash.lo ^ Mix64(hash.hi ^ salt_));
+  return static_cast<int64_t>(
+      (static_cast<unsigned __int128>(mixed) * static_cast<uint64_t>(slots())) >> 64);
+}
+
+int64_t LookupCounters::SlotOf(const RowKey& key) const {
+  int64_t slot = HomeOf(key);
+  while (counts_[slot] != 0 && !(keys_[slot] == key.key && tables_[slot] == key.table)) {
+    slot = After(slot);
+  }
+  return slot;
+}
+
+uint32_t LookupCounters::Find(const RowKey& key, uint32_t oldest) const {
+  if (size_ == 0) return 0;
+  const int64_t slot = SlotOf(key);
+  return counts_[slot] != 0 && steps_[slot] >= oldest ? counts_[slot] : 0;
+}
+
+bool LookupCounters::Has(const RowKey& key) const { return size_ > 0 && counts_[SlotOf(key)] != 0; }
+
+absl::Status LookupCounters::CheckRoom(int64_t keys) const {
+  if (size_ + keys <= capacity()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("EmbeddingCollectionOptions.admission_bytes: the budget of ", budget_bytes_,
+                   " bytes has room for the counters of ", capacity(), " keys; ", size_,
+                   " are being counted, and ", keys, " more come, which need ",
+                   CeilDiv((size_ + keys) * 8, int64_t{7}) * kBytesPerSlot + kMinBytes,
+                   " bytes; raise it, or count for fewer steps (Admission::forget_steps)"));
+}
+
+void LookupCounters::Set(const RowKey& key, uint32_t count, uint32_t step) {
+  HOTROW_DCHECK(count > 0 && step > 0);
+  const int64_t slot = SlotOf(key);
+  if (counts_[slot] == 0) {
+    HOTROW_CHECK(size_ < capacity());
+    ++size_;
+    keys_[slot] = key.key;
+    tables_[slot] = key.table;
+  }
+  counts_[slot] = count;
+  steps_[slot] = step;
+}
+
+void LookupCounters::Erase(const RowKey& key) {
+  if (size_ == 0) return;
+  const int64_t slot = SlotOf(key);
+  if (counts_[slot] != 0) EraseAt(slot);
+}
+
+// Counters behind the hole move up, unless that would take them before their home.
+void LookupCounters::EraseAt(int64_t hole) {
+  const int64_t n = slots();
+  const auto distance = [n](int64_t from, int64_t to) {
+    return to >= from ? to - from : to - from + n;
+  };
+  for (int64_t next = After(hole); counts_[next] != 0; next = After(next)) {
+    const int64_t home = HomeOf({keys_[next], tables_[next]});
+    if (distance(home, next) < distance(hole, next)) continue;
+    keys_[hole] = keys_[next];
+    tables_[hole] = tables_[next];
+    counts_[hole] = counts_[next];
+    steps_[hole] = steps_[next];
+    hole = next;
+  }
+  counts_[hole] = 0;
+  --size_;
+}
+
+void LookupCounters::Sweep(int64_t slots_to_see,
+                           absl::FunctionRef<bool(uint32_t table, uint32_t step)> forgotten) {
+  for (int64_t i = 0; i < std::min(slots_to_see, slots()) && size_ > 0; ++i) {
+    // Another may move into the hole.
+    while (counts_[cursor_] != 0 && forgotten(tables_[cursor_], steps_[cursor_])) EraseAt(cursor_);
+    cursor_ = After(cursor_);
+  }
+}
+
+absl::StatusOr<HostBuffer<std::byte>> LookupCounters::Save(uint32_t step) const {
+  const CountersHeader header = {.step = step, .counters = static_cast<uint64_t>(size_)};
+  HOTROW_ASSIGN_OR_RETURN(
+      HostBuffer<std::byte> out,
+      HostBuffer<std::byte>::Create(
+          static_cast<int64_t>(sizeof(header) + static_cast<size_t>(size_) * kSavedBytes),
+          HugePages::kTry));
+  std::byte* to = out.data();
+  const auto put = [&to](const auto& value) {
+    std::memcpy(to, &value, sizeof(value));
+    to += sizeof(value);
+  };
+  put(header);
+  for (int64_t slot = 0; slot < slots(); ++slot) {
+    if (counts_[slot] == 0) continue;
+    put(keys_[slot]);
+    put(tables_[slot]);
+    put(counts_[slot]);
+    put(steps_[slot]);
+  }
+  return out;
+}
+
+absl::Status LookupCounters::Load(std::span<const std::byte> bytes, uint32_t step,
+                                  absl::FunctionRef<bool(const RowKey& key)> keep) {
+  const auto damaged = [](const auto&... what) {
+    return absl::DataLossError(absl::StrCat("counters of lookups: ", what...));
+  };
+  const CountersHeader expected;
+  CountersHeader header;
+  if (bytes.size() < sizeof(header)) return damaged("only ", bytes.size(), " bytes");
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  if (std::memcmp(header.magic, expected.magic, sizeof(header.magic)) != 0) {
+    return damaged("they do not begin with HRCOUNT1");
+  }
+  if (header.step != step) {
+    return damaged("they are of step ", header.step, ", not of ", step);
+  }
+  bytes = bytes.subspan(sizeof(header));
+  if (bytes.size() % kSavedBytes != 0 || bytes.size() / kSavedBytes != header.counters) {
+    return damaged(bytes.size(), " bytes are not ", header.counters, " counters");
+  }
+  const auto get = [&bytes](auto* value) {
+    std::memcpy(value, bytes.data(), sizeof(*value));
+    bytes = bytes.subspan(sizeof(*value));
+  };
+  while (!bytes.empty()) {
+    RowKey key;
+    uint32_t count = 0;
+    uint32_t last_step = 0;
+    get(&key.key);
+    get(&key.table);
+    get(&count);
+    get(&last_step);
+    if (count == 0 || last_step == 0 || last_step > step) {
+      return damaged("key ", key.key, " of table ", key.table, " has count ", count, " of step ",
+                     last_step);
+    }
+    if (!keep(key)) continue;
+    if (Has(key)) return damaged("key ", key.key, " of table ", key.table, " is there twice");
+    HOTROW_RETURN_IF_ERROR(CheckRoom(1));
+    Set(key, count, last_step);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow::internal

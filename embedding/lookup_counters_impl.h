@@ -1,0 +1,75 @@
+#ifndef HOTROW_EMBEDDING_LOOKUP_COUNTERS_IMPL_H_
+#define HOTROW_EMBEDDING_LOOKUP_COUNTERS_IMPL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/buffer.h"
+#include "base/row_key.h"
+
+namespace hotrow::internal {
+
+// Exact counters of keys within a budget: a count and the step of its last change for each {table,
+// key}.
+//
+// Data:    one table with open addressing and linear probing, at most 7/8 full. All memory is taken
+//          in Create. Where a counter lies depends on a salt, and nothing that callers see does.
+// Threads: one at a time.
+class LookupCounters {
+ public:
+  // Of memory, beside a few hundred bytes.
+  static constexpr int64_t kBytesPerSlot = 20;
+  static constexpr int64_t kMinBytes = 8 * kBytesPerSlot;
+
+  // As many slots as fit, 8 at least. ResourceExhausted when the system has no memory.
+  static absl::StatusOr<LookupCounters> Create(int64_t budget_bytes);
+  LookupCounters() = default;  // no room
+
+  // 0: there is none, or it was last changed before step `oldest`.
+  uint32_t Find(const RowKey& key, uint32_t oldest) const;
+  // Whether the key has a slot, whatever its count.
+  bool Has(const RowKey& key) const;
+  // OK if so many keys more find room. ResourceExhausted, which names budget, need and remedy.
+  absl::Status CheckRoom(int64_t keys) const;
+  // There is room, or the key has a slot. count, step > 0.
+  void Set(const RowKey& key, uint32_t count, uint32_t step);
+  void Erase(const RowKey& key);  // if it is there
+  // Looks at so many slots, on from where the last call ended, and drops the counters of which
+  // `forgotten` says so.
+  void Sweep(int64_t slots, absl::FunctionRef<bool(uint32_t table, uint32_t step)> forgotten);
+
+  int64_t size() const { return size_; }
+  int64_t capacity() const { return counts_.size() / 8 * 7; }
+  int64_t slots() const { return counts_.size(); }
+  int64_t bytes() const { return slots() * kBytesPerSlot; }
+
+  // docs/formats/saved_model.md. step: the last one that has changed anything.
+  absl::StatusOr<HostBuffer<std::byte>> Save(uint32_t step) const;
+  // Adds those that `keep` says. On an error some may have been added. step: that of Save.
+  absl::Status Load(std::span<const std::byte> bytes, uint32_t step,
+                    absl::FunctionRef<bool(const RowKey& key)> keep);
+
+ private:
+  int64_t HomeOf(const RowKey& key) const;
+  // The slot of the key, or the empty one where it belongs.
+  int64_t SlotOf(const RowKey& key) const;
+  void EraseAt(int64_t slot);
+  int64_t After(int64_t slot) const { return slot + 1 == slots() ? 0 : slot + 1; }
+
+  uint64_t salt_ = 0;  // of the hash, so that nobody can choose keys that collide
+  int64_t size_ = 0;
+  int64_t budget_bytes_ = 0;
+  int64_t cursor_ = 0;  // of Sweep
+  HostBuffer<uint64_t> keys_;
+  HostBuffer<uint32_t> tables_;
+  HostBuffer<uint32_t> counts_;  // 0: the slot is empty
+  HostBuffer<uint32_t> steps_;
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_LOOKUP_COUNTERS_IMPL_H_

@@ -1,0 +1,144 @@
+#ifndef HOTROW_EMBEDDING_ROW_LIFE_IMPL_H_
+#define HOTROW_EMBEDDING_ROW_LIFE_IMPL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/buffer.h"
+#include "base/exec_context.h"
+#include "base/row_key.h"
+#include "embedding/collection_plan_impl.h"
+#include "embedding/counters.h"
+#include "embedding/lookup_counters_impl.h"
+#include "embedding/options.h"
+#include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/stats.h"
+#include "embedding/tiers/initial_rows_impl.h"
+#include "store/row_store.h"
+
+namespace hotrow::internal {
+
+// Rows as they are read where some have aged: where they lie, or initial rows. Kept from step to
+// step, so that its memory is.
+struct LivingRows {
+  std::vector<std::byte*> rows;  // empty: none has aged
+  HostBuffer<std::byte> copies;
+  // Of the aged ones.
+  std::vector<size_t> positions;
+  std::vector<RowKey> keys;
+  std::vector<std::byte*> places;
+};
+
+// RowLife is which keys of the tables have rows, and for how long: admission and ageing. Both are
+// functions of the keys and the batches trained on: docs/decisions/row_life.md.
+//
+// Ageing:    a row whose last step lies below the line of its table reads as its initial row. A row
+//            that no step has updated (last step 0) has no age.
+// Admission: of a key without a row, or with an aged one.
+// A step:    Read after its rows are resolved. In its update: Admit, which changes nothing; once
+//            nothing can fail any more Renew, and EndStep when the rows have moved.
+// Threads:   the caller's of the collection. Rows are in host memory, and nothing moves them.
+class RowLife final : public EmbeddingCounters {
+ public:
+  // options and plan outlive it. shuffle: null with one rank; likewise. Errors: ResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<RowLife>> Create(const EmbeddingCollectionOptions& options,
+                                                         const Plan& plan,
+                                                         const RowShuffle* shuffle);
+
+  // Whether some row may have aged, or does before long.
+  bool ages() const { return ages_; }
+
+  // Whether this row of a table, a position in the plan, has aged as of the next step.
+  bool IsAged(size_t table, const std::byte* row) const {
+    const uint32_t last_step = LastStep(table, row);
+    return last_step != 0 && last_step < lines_[table];
+  }
+
+  // Where the rows of these keys are to be read: `rows`, or out->rows. ResourceExhausted.
+  absl::Status Read(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
+                    LivingRows* out) const;
+
+  // Whether an update needs Admit.
+  bool admits() const { return admits_; }
+  // Takes the keys that get no row in this step out of `trained` (empty: all are; stays empty if
+  // all do). lookups[i]: of key i in the step, on all ranks. rows: as they lie. step: of the
+  // update. ResourceExhausted where there is no room for more counters.
+  absl::Status Admit(const TableKeys& keys, std::span<const int32_t> lookups,
+                     std::span<std::byte* const> rows, uint32_t step,
+                     std::vector<uint8_t>* trained);
+  // Writes the initial row over the aged ones that the step trains. rows: where they are updated.
+  absl::Status Renew(const ExecContext& ctx, const TableKeys& keys,
+                     std::span<std::byte* const> rows, std::span<const uint8_t> trained);
+  // The update is done: counts what Admit found, and moves the lines. step: that of the update.
+  void EndStep(uint32_t step);
+
+  // These keys have no counters any more.
+  void Erase(std::span<const RowKey> keys);
+
+  // Lets the store drop some aged rows. Between two steps, while no snapshot is being written. An
+  // error of the store is left to its next call.
+  void DropSome(uint32_t step, RowStore* store);
+
+  // By number of the table.
+  std::vector<uint32_t> age_lines() const;
+  void AddTo(EmbeddingStats* stats) const;
+
+  // Of EmbeddingCounters.
+  bool kept() const override { return counters_.slots() > 0; }
+  absl::StatusOr<HostBuffer<std::byte>> Save() override;
+  absl::Status Load(std::span<const std::byte> bytes) override;
+
+ private:
+  // A counter that EndStep sets; count 0: it goes.
+  struct Change {
+    RowKey key;
+    uint32_t count = 0;
+  };
+
+  RowLife(const EmbeddingCollectionOptions& options, const Plan& plan, const RowShuffle* shuffle);
+  uint32_t LastStep(size_t table, const std::byte* row) const;
+  const TableConfig& ConfigOf(size_t table) const {
+    return options_.tables[static_cast<size_t>(plan_.tables[table].config)];
+  }
+  // Whether a key without a row joins in this step; notes what becomes of its counter.
+  bool Joins(const Admission& admission, const RowKey& key, int32_t lookups, uint32_t step);
+
+  const EmbeddingCollectionOptions& options_;
+  const Plan& plan_;
+  const RowShuffle* const shuffle_;
+  const InitialRows initial_rows_;
+  bool ages_ = false;
+  bool admits_ = false;
+  uint32_t steps_;               // that were made
+  std::vector<uint32_t> lines_;  // [tables of the plan]
+  LookupCounters counters_;
+  int64_t forget_steps_min_ = 0;  // of the tables that forget; 0: none does
+
+  // Of the update that Admit was called for.
+  std::vector<Change> changes_;
+  int64_t new_counters_ = 0;
+  int64_t rejected_now_ = 0;
+
+  // Of Renew.
+  std::vector<RowKey> renewed_keys_;
+  std::vector<std::byte*> renewed_rows_;
+
+  // Of DropSome.
+  int64_t ttl_steps_min_ = 0;  // 0: no table ages
+  int64_t store_rows_ = 0;     // as counted last
+  uint32_t count_again_ = 0;   // at this step
+  int64_t to_see_ = 0;         // rows that the store is to look at, times ttl_steps_min_
+
+  int64_t rejected_keys_ = 0;
+  int64_t aged_rows_ = 0;
+  int64_t dropped_rows_ = 0;
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_EMBEDDING_ROW_LIFE_IMPL_H_
