@@ -505,6 +505,7 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view n
       fields.Number("checkpoint_interval_steps", 0, 1e15, &spec.checkpoint_interval_steps));
   HOTROW_RETURN_IF_ERROR(fields.Integer("retained_snapshots", 0, 1000, &spec.retained_snapshots));
   HOTROW_RETURN_IF_ERROR(fields.Bytes("max_hbm", &spec.hbm_max_bytes));
+  HOTROW_RETURN_IF_ERROR(fields.Bytes("admission_bytes", &spec.admission_bytes));
   HOTROW_RETURN_IF_ERROR(fields.Bytes("max_dram", &spec.dram_max_bytes));
   HOTROW_RETURN_IF_ERROR(fields.Bytes("max_ssd", &spec.ssd_max_bytes));
   HOTROW_RETURN_IF_ERROR(fields.Number("days", 0, 36'500, &spec.days));

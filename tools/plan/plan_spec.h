@@ -90,6 +90,7 @@ struct PlanSpec {
   // Budgets of one rank. cache_bytes: 0 none, kAuto: chosen.
   static constexpr int64_t kAuto = -1;
   int64_t cache_bytes = kAuto;
+  double admission_bytes = 0;  // of counters of keys without rows (docs/row_life.md)
   // Snapshots.
   double checkpoint_interval_steps = 0;  // 0: none
   int32_t retained_snapshots = 1;

@@ -82,6 +82,9 @@ std::vector<PlanItem> TierItems(const Workload& workload, const TierChoice& tier
   Items items;
   if (tiers.has_cache()) AddCaches(workload, tiers, &items);
   AddStore(workload, tiers.store, &items);
+  if (workload.spec.admission_bytes > 0) {
+    items.push_back({"dram", "counters of keys without rows", workload.spec.admission_bytes});
+  }
   AddStep(workload, &items);
   return items;
 }
