@@ -16,6 +16,7 @@
 #include "models/saving/checkpoint.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/saved_model_fit.h"
+#include "models/saving/saved_part.h"
 #include "models/saving/store_paths.h"
 
 namespace hotrow::capi {
@@ -133,6 +134,7 @@ absl::Status OpenFrom(const Start& start, const EmbeddingCollectionOptions& made
                          .dir = part.tables_dir});
   }
   out->steps = saved.step;
+  out->age_lines = AgeLinesOf(saved);
   return absl::OkStatus();
 }
 
@@ -220,7 +222,10 @@ absl::StatusOr<std::shared_ptr<Tables>> MakeTables(const hotrow_context* context
         tables->writer->Attach(tables->collection.get(), storage.kind, storage.dir));
   }
   if (!start.saved.has_value()) return tables;
-  if (start.resumed) HOTROW_RETURN_IF_ERROR(LoadResiduals(*start.saved, tables.get()));
+  if (start.resumed) {
+    HOTROW_RETURN_IF_ERROR(LoadResiduals(*start.saved, tables.get()));
+    HOTROW_RETURN_IF_ERROR(LoadSavedCounters(PosixEnv(), *start.saved, tables->collection.get()));
+  }
   const std::vector<SavedModel::Table>& saved = start.saved->tables;
   if (std::any_of(saved.begin(), saved.end(), [](const auto& table) { return table.rows >= 0; })) {
     HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables->collection->Digest());

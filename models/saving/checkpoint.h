@@ -17,6 +17,7 @@ namespace hotrow {
 //   DIR/step-000000001000/manifest.json        a saved model that knows where training stands
 //   DIR/step-000000001000/dense.safetensors
 //   DIR/step-000000001000/residuals-00002      of each of several ranks, with error feedback
+//   DIR/step-000000001000/counters-00002       of each rank, where admission counts lookups
 //   DIR/LOCK                                   locked by the job that writes them
 //   DIR/tables/                                snapshots of tables that live in memory; of several
 //                                              ranks in DIR/tables/rank-00002-of-00004

@@ -87,6 +87,10 @@ absl::StatusOr<CheckpointReport> Look(Env& env, const std::string& path,
     HOTROW_RETURN_IF_ERROR(
         look_at(absl::StrCat(model.dir, "/", residuals.file), residuals.bytes).status());
   }
+  for (const SavedModel::Counters& counters : model.counters) {
+    HOTROW_RETURN_IF_ERROR(
+        look_at(absl::StrCat(model.dir, "/", counters.file), counters.bytes).status());
+  }
   for (const SavedModel::Blob& blob : model.blobs) {
     HOTROW_RETURN_IF_ERROR(look_at(absl::StrCat(model.dir, "/", blob.file), blob.bytes).status());
   }
@@ -136,6 +140,7 @@ absl::Status CountPart(Env& env, int64_t store_bytes, int32_t rank, CheckpointRe
     HOTROW_ASSIGN_OR_RETURN(const SparseOptimizerKind kind, ParseSparseOptimizer(table.optimizer));
     payload_bytes.push_back(RowLayout::For(table.dim, kind, table.weights_precision).payload_bytes);
   }
+  HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(model));
   const auto world_size = static_cast<int32_t>(model.parts.size());
   int64_t rows = 0;
   int64_t misplaced = 0;
@@ -145,6 +150,7 @@ absl::Status CountPart(Env& env, int64_t store_bytes, int32_t rank, CheckpointRe
       first_misplaced = CheckRankOfRow(model, rank, key);
     }
     ++rows;
+    if (aged.Has(key, row)) return absl::OkStatus();
     PortableDigest& table = (*tables)[key.table];
     ++table.rows;
     const auto payload = row.first(static_cast<size_t>(payload_bytes[key.table]));
@@ -274,6 +280,13 @@ absl::StatusOr<CheckpointReport> Verify(Env& env, const std::string& path, int64
     if (found.bytes != model.residuals[r].bytes) continue;  // likewise
     const auto rank = static_cast<int32_t>(r);
     HOTROW_RETURN_IF_ERROR(Note(ReadSavedResiduals(env, model, rank).status(), &report));
+  }
+  for (size_t r = 0; r < model.counters.size(); ++r) {
+    const std::string path = absl::StrCat(model.dir, "/", model.counters[r].file);
+    HOTROW_ASSIGN_OR_RETURN(const CheckpointReport::File found, SizeOf(env, path));
+    if (found.bytes != model.counters[r].bytes) continue;  // likewise
+    const auto rank = static_cast<int32_t>(r);
+    HOTROW_RETURN_IF_ERROR(Note(ReadSavedCounters(env, model, rank).status(), &report));
   }
   for (const SavedModel::Blob& blob : model.blobs) {
     HOTROW_ASSIGN_OR_RETURN(const CheckpointReport::File found,

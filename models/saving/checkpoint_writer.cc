@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -27,6 +28,7 @@ namespace hotrow {
 namespace {
 
 constexpr char kResidualsPrefix[] = "residuals-";
+constexpr char kCountersPrefix[] = "counters-";
 
 // Bits that rank 0 tells the others about a commit, beside its status.
 constexpr int64_t kCommitted = 1;
@@ -39,7 +41,7 @@ struct CheckpointWriter::Impl {
   enum class Phase {
     kIdle,
     kWriting,     // snapshots of all ranks; rank 0: the dense file
-    kAdding,      // where they keep residuals: all ranks, each a file beside the dense one
+    kAdding,      // where they keep residuals or counters: all ranks, files beside the dense one
     kUndoing,     // some rank could not
     kCommitting,  // rank 0: the manifest and the name; then it takes those of old ones away
     kReleasing,   // snapshots of all ranks are committed, and old ones dropped
@@ -55,7 +57,16 @@ struct CheckpointWriter::Impl {
   void BeginPhase(Phase next, std::function<absl::Status()> work);
   bool DoneWriting();
   absl::Status EndPhase(const absl::Status& verdict);
-  absl::Status AddResiduals();
+  // Whether ranks have files of their own beside the snapshots.
+  bool adds() const { return tables->residuals().kept() || tables->counters().kept(); }
+  absl::Status CopyOwn();
+  absl::Status AddOwn();
+  // Writes a file of this rank, and gives up `bytes`.
+  absl::Status AddFile(const char* prefix, HostBuffer<std::byte>* bytes,
+                       SavedModel::Residuals* file);
+  // Of all ranks, from what each has written.
+  absl::StatusOr<std::vector<SavedModel::Residuals>> GatherFiles(const char* prefix,
+                                                                 const SavedModel::Residuals& mine);
   absl::Status StartCommit();
   absl::Status Commit();
   absl::Status StartRelease(const absl::Status& verdict);
@@ -75,6 +86,8 @@ struct CheckpointWriter::Impl {
   DenseVectors dense;
   HostBuffer<std::byte> residuals;  // of this rank
   SavedModel::Residuals residuals_file;
+  HostBuffer<std::byte> counters;  // likewise
+  SavedModel::Counters counters_file;
   bool early = false;
   SnapshotId snapshot = 0;         // of this rank
   bool snapshot_ended = false;     // it is prepared, or has failed
@@ -174,9 +187,12 @@ absl::Status CheckpointWriter::Begin(SavedModel model, const DenseArrays<const f
   impl.snapshot_ended = !impl.written.ok();
   impl.snapshot_prepared = false;
   model.is_checkpoint = true;
-  for (SavedModel::Table& table : model.tables) {
-    table.rows = -1;
-    table.hash.clear();
+  const std::vector<uint32_t> age_lines = impl.tables->age_lines();
+  HOTROW_CHECK(model.tables.size() <= age_lines.size());
+  for (size_t i = 0; i < model.tables.size(); ++i) {
+    model.tables[i].age_line = age_lines[i];
+    model.tables[i].rows = -1;
+    model.tables[i].hash.clear();
   }
   impl.current = {.step = model.step, .dir = final_dir};
   impl.model = std::move(model);
@@ -184,13 +200,7 @@ absl::Status CheckpointWriter::Begin(SavedModel model, const DenseArrays<const f
   impl.begin_ns = begin_ns;
   impl.outcome = {};
   impl.ended = absl::OkStatus();
-  impl.residuals_file = {};
-  absl::Status copied;
-  if (impl.tables->residuals().kept()) {
-    absl::StatusOr<HostBuffer<std::byte>> residuals = impl.tables->residuals().Save();
-    copied = residuals.status();
-    if (residuals.ok()) impl.residuals = *std::move(residuals);
-  }
+  const absl::Status copied = impl.CopyOwn();
   std::function<absl::Status()> write;
   if (!copied.ok()) {
     write = [copied] { return copied; };
@@ -205,6 +215,18 @@ absl::Status CheckpointWriter::Begin(SavedModel model, const DenseArrays<const f
   }
   impl.BeginPhase(Impl::Phase::kWriting, std::move(write));
   impl.pause_ns = NowNanos() - begin_ns;
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::Impl::CopyOwn() {
+  residuals_file = {};
+  counters_file = {};
+  if (tables->residuals().kept()) {
+    HOTROW_ASSIGN_OR_RETURN(residuals, tables->residuals().Save());
+  }
+  if (tables->counters().kept()) {
+    HOTROW_ASSIGN_OR_RETURN(counters, tables->counters().Save());
+  }
   return absl::OkStatus();
 }
 
@@ -239,13 +261,14 @@ absl::Status CheckpointWriter::Impl::EndPhase(const absl::Status& verdict) {
       return absl::OkStatus();
     case Phase::kWriting:
       // The unfinished directory exists from here on.
-      if (verdict.ok() && tables->residuals().kept()) {
-        BeginPhase(Phase::kAdding, [this] { return AddResiduals(); });
+      if (verdict.ok() && adds()) {
+        BeginPhase(Phase::kAdding, [this] { return AddOwn(); });
         return absl::OkStatus();
       }
       [[fallthrough]];
     case Phase::kAdding:
       residuals = {};
+      counters = {};
       if (verdict.ok()) return StartCommit();
       // Removes what was written, as far as possible.
       ended = verdict;
@@ -270,21 +293,43 @@ absl::Status CheckpointWriter::Impl::EndPhase(const absl::Status& verdict) {
 }
 
 // Runs on each rank.
-absl::Status CheckpointWriter::Impl::AddResiduals() {
+absl::Status CheckpointWriter::Impl::AddOwn() {
   TraceSpan span(options.trace, "checkpoint_residuals");
-  const std::string dir = UnfinishedDir(current.dir);
-  residuals_file.file = absl::StrFormat("%s%05d", kResidualsPrefix, group.rank());
-  residuals_file.bytes = residuals.size();
-  residuals_file.crc = Crc32c(residuals.span());
+  if (tables->residuals().kept()) {
+    HOTROW_RETURN_IF_ERROR(AddFile(kResidualsPrefix, &residuals, &residuals_file));
+  }
+  if (tables->counters().kept()) {
+    HOTROW_RETURN_IF_ERROR(AddFile(kCountersPrefix, &counters, &counters_file));
+  }
+  // Rank 0 cannot sync a directory entry that another machine made.
+  return env.SyncDir(UnfinishedDir(current.dir));
+}
+
+absl::Status CheckpointWriter::Impl::AddFile(const char* prefix, HostBuffer<std::byte>* bytes,
+                                             SavedModel::Residuals* written) {
+  written->file = absl::StrFormat("%s%05d", prefix, group.rank());
+  written->bytes = bytes->size();
+  written->crc = Crc32c(bytes->span());
   HOTROW_ASSIGN_OR_RETURN(
       const std::unique_ptr<File> file,
-      env.Open(absl::StrCat(dir, "/", residuals_file.file), OpenMode::kTruncate));
-  HOTROW_RETURN_IF_ERROR(WriteFull(*file, 0, residuals.span()));
-  residuals = {};  // here, where it takes no time of training
+      env.Open(absl::StrCat(UnfinishedDir(current.dir), "/", written->file), OpenMode::kTruncate));
+  HOTROW_RETURN_IF_ERROR(WriteFull(*file, 0, bytes->span()));
+  *bytes = {};  // here, where it takes no time of training
   HOTROW_RETURN_IF_ERROR(file->Sync());
-  HOTROW_RETURN_IF_ERROR(file->Close());
-  // Rank 0 cannot sync a directory entry that another machine made.
-  return env.SyncDir(dir);
+  return file->Close();
+}
+
+absl::StatusOr<std::vector<SavedModel::Residuals>> CheckpointWriter::Impl::GatherFiles(
+    const char* prefix, const SavedModel::Residuals& mine) {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> bytes, group.Gather(mine.bytes));
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> crcs, group.Gather(mine.crc));
+  std::vector<SavedModel::Residuals> out;
+  for (size_t r = 0; r < bytes.size(); ++r) {
+    out.push_back({.file = absl::StrFormat("%s%05d", prefix, r),
+                   .bytes = bytes[r],
+                   .crc = static_cast<uint32_t>(crcs[r])});
+  }
+  return out;
 }
 
 absl::Status CheckpointWriter::Impl::StartCommit() {
@@ -300,13 +345,11 @@ absl::Status CheckpointWriter::Impl::StartCommit() {
   model.parts = current.parts;
   model.residuals.clear();
   if (tables->residuals().kept()) {
-    HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> bytes, group.Gather(residuals_file.bytes));
-    HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> crcs, group.Gather(residuals_file.crc));
-    for (size_t r = 0; r < bytes.size(); ++r) {
-      model.residuals.push_back({.file = absl::StrFormat("%s%05d", kResidualsPrefix, r),
-                                 .bytes = bytes[r],
-                                 .crc = static_cast<uint32_t>(crcs[r])});
-    }
+    HOTROW_ASSIGN_OR_RETURN(model.residuals, GatherFiles(kResidualsPrefix, residuals_file));
+  }
+  model.counters.clear();
+  if (tables->counters().kept()) {
+    HOTROW_ASSIGN_OR_RETURN(model.counters, GatherFiles(kCountersPrefix, counters_file));
   }
   const int64_t keep = early ? 1 : options.keep;
   const std::vector<CommittedCheckpoint>& committed = history.committed();
@@ -381,7 +424,7 @@ void CheckpointWriter::Impl::Count() {
         file.ok() ? (*file)->Size() : absl::StatusOr<int64_t>(file.status());
     if (size.ok()) bytes = outcome.bytes + *size;
   }
-  bytes += residuals_file.bytes;
+  bytes += residuals_file.bytes + counters_file.bytes;
   ++stats.count;
   if (early) ++stats.early;
   stats.bytes += bytes;

@@ -160,6 +160,11 @@ absl::StatusOr<std::string> ReadSavedResiduals(Env& env, const SavedModel& saved
                    residuals.crc);
 }
 
+absl::StatusOr<std::string> ReadSavedCounters(Env& env, const SavedModel& saved, int32_t rank) {
+  const SavedModel::Counters& counters = saved.counters[static_cast<size_t>(rank)];
+  return ReadNamed(env, absl::StrCat(saved.dir, "/", counters.file), counters.bytes, counters.crc);
+}
+
 absl::Status WriteSavedDense(Env& env, const std::string& name,
                              const DenseArrays<const float>& dense, SavedModel* model) {
   model->dense_file = name;

@@ -38,6 +38,8 @@ absl::Status ReadSavedDense(Env& env, const SavedModel& saved, const DenseArrays
 // Reads all arrays that the file has.
 absl::StatusOr<DenseVectors> ReadSavedDense(Env& env, const SavedModel& saved);
 
+// Reads a rank's counters; saved.counters is not empty. Errors: DataLoss, naming the file.
+absl::StatusOr<std::string> ReadSavedCounters(Env& env, const SavedModel& saved, int32_t rank);
 // Reads a rank's residuals; saved.residuals is not empty. Errors: DataLoss, naming the file.
 absl::StatusOr<std::string> ReadSavedResiduals(Env& env, const SavedModel& saved, int32_t rank);
 

@@ -43,9 +43,11 @@ constexpr char kRequiresStoreDir[] = "store_dir";     // stores[].dir other than
 constexpr char kRequiresRanks[] = "ranks";            // several stores
 // Rows are not as they stand after the last step: training.learning_rates brings them there.
 constexpr char kRequiresLearningRates[] = "learning_rates";
-constexpr std::array<std::string_view, 7> kKnownRequirements = {
+// Some rows have aged: tables[].age_line says which.
+constexpr char kRequiresAgeLines[] = "age_lines";
+constexpr std::array<std::string_view, 8> kKnownRequirements = {
     kRequiresCheckpoint, kRequiresStoreDir,      kRequiresRanks, kRequiresWeightsPrecision,
-    kRequiresVocabulary, kRequiresLearningRates, kRequiresBlobs};
+    kRequiresVocabulary, kRequiresLearningRates, kRequiresBlobs, kRequiresAgeLines};
 
 uint32_t CrcOf(std::string_view text) { return Crc32c(std::as_bytes(std::span(text))); }
 
@@ -107,6 +109,39 @@ std::vector<SavedModel::Part> ParseStores(const Json& stores, size_t num_tables,
   return parts;
 }
 
+// A file of each rank; none where the member is missing.
+std::vector<SavedModel::Residuals> ParseRankFiles(JsonMembers& top, const char* name, int64_t ranks,
+                                                  std::string* wrong) {
+  std::vector<SavedModel::Residuals> out;
+  if (!top.Has(name)) return out;
+  const Json& entries = top.Array(name);
+  if (std::ssize(entries) != ranks) {
+    top.Wrong(name, entries.size(), absl::StrCat(ranks, " of them, one for each rank"));
+  }
+  for (const Json& entry : entries) {
+    const int64_t rank = std::ssize(out);
+    JsonMembers member(entry, absl::StrCat(name, "[", rank, "]"), wrong);
+    member.Count("rank", rank, rank);
+    SavedModel::Residuals file;
+    file.file = member.FileName("file");
+    file.bytes = member.Count("bytes");
+    file.crc = member.Crc("crc32c");
+    out.push_back(std::move(file));
+  }
+  return out;
+}
+
+void WriteRankFiles(const char* name, const std::vector<SavedModel::Residuals>& files,
+                    Json* manifest) {
+  for (const SavedModel::Residuals& file : files) {
+    Json& entries = (*manifest)[name];
+    entries.push_back({{"rank", entries.size()},
+                       {"file", file.file},
+                       {"bytes", file.bytes},
+                       {"crc32c", CrcText(file.crc)}});
+  }
+}
+
 SavedModel ParseManifest(const Json& json, const std::vector<std::string>& required,
                          const std::string& dir, std::string* wrong) {
   const auto requires_it = [&](const char* what) {
@@ -122,6 +157,10 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
   for (const Json& entry : top.Array("tables")) {
     JsonMembers member(entry, absl::StrCat("tables[", out.tables.size(), "]"), wrong);
     SavedModel::Table table = ParseTableFormat(member, &table_names, wrong);
+    if (member.Has("age_line")) {
+      table.age_line =
+          static_cast<uint32_t>(member.Count("age_line", std::min<int64_t>(out.step, UINT32_MAX)));
+    }
     if (!out.is_checkpoint || member.Has("rows")) table.rows = member.Count("rows");
     if (!out.is_checkpoint || member.Has("hash")) table.hash = member.Hash("hash").ToHex();
     out.tables.push_back(std::move(table));
@@ -147,22 +186,8 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
   out.dense_optimizer = ParseDenseOptimizerName(dense);
   if (requires_it(kRequiresVocabulary)) out.vocabulary = ParseVocabularyFile(top, wrong);
   if (requires_it(kRequiresBlobs)) out.blobs = ParseBlobs(top, wrong);
-  if (top.Has("residuals")) {
-    const Json& entries = top.Array("residuals");
-    if (std::ssize(entries) != ranks) {
-      top.Wrong("residuals", entries.size(), absl::StrCat(ranks, " of them, one for each rank"));
-    }
-    for (const Json& entry : entries) {
-      const int64_t rank = std::ssize(out.residuals);
-      JsonMembers member(entry, absl::StrCat("residuals[", rank, "]"), wrong);
-      member.Count("rank", rank, rank);
-      SavedModel::Residuals residuals;
-      residuals.file = member.FileName("file");
-      residuals.bytes = member.Count("bytes");
-      residuals.crc = member.Crc("crc32c");
-      out.residuals.push_back(std::move(residuals));
-    }
-  }
+  out.residuals = ParseRankFiles(top, "residuals", ranks, wrong);
+  out.counters = ParseRankFiles(top, "counters", ranks, wrong);
   if (out.is_checkpoint && top.Has("training")) {
     out.training = ParseTraining(top.Object("training"), "training", wrong);
   }
@@ -222,10 +247,13 @@ std::string SavedModelManifest(const SavedModel& model) {
   Json tables = Json::array();
   Json table_names = Json::array();
   bool narrow = false;
+  bool ages = false;
   for (const SavedModel::Table& table : model.tables) {
     Json entry = {{"name", table.name}, {"dim", table.dim}};
     WriteTableFormat(table, &entry);
     narrow = narrow || table.weights_precision != WeightsPrecision::kFp32;
+    if (table.age_line > 0) entry["age_line"] = table.age_line;
+    ages = ages || table.age_line > 0;
     if (table.rows >= 0) entry["rows"] = table.rows;
     if (!table.hash.empty()) entry["hash"] = table.hash;
     tables.push_back(std::move(entry));
@@ -255,6 +283,7 @@ std::string SavedModelManifest(const SavedModel& model) {
     required.push_back(kRequiresLearningRates);
   }
   if (!model.blobs.empty()) required.push_back(kRequiresBlobs);
+  if (ages) required.push_back(kRequiresAgeLines);
   Json json;
   json["format"] = kFormat;
   json["version"] = kVersions.newest;
@@ -270,13 +299,8 @@ std::string SavedModelManifest(const SavedModel& model) {
                    {"optimizer", model.dense_optimizer}};
   WriteVocabularyFile(model, &json);
   WriteBlobs(model, &json);
-  for (const SavedModel::Residuals& residuals : model.residuals) {
-    Json& entries = json["residuals"];
-    entries.push_back({{"rank", entries.size()},
-                       {"file", residuals.file},
-                       {"bytes", residuals.bytes},
-                       {"crc32c", CrcText(residuals.crc)}});
-  }
+  WriteRankFiles("residuals", model.residuals, &json);
+  WriteRankFiles("counters", model.counters, &json);
   if (model.training.has_value()) json["training"] = TrainingToJson(*model.training);
   json["manifest_crc32c"] = std::string(kCrcDigits, '0');
   std::string text =

@@ -163,6 +163,7 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
           {.dir = partial->path(), .memory_bytes = options.memory_bytes, .env = &env},
           options.shard_bytes, portable.tables));
   const auto world_size = static_cast<int32_t>(saved.parts.size());
+  HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(saved));
   for (int32_t rank = 0; rank < world_size; ++rank) {
     if (rank > 0) {
       reader.reset();  // its index before the next one's
@@ -171,7 +172,7 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
     HOTROW_RETURN_IF_ERROR(
         reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
           HOTROW_RETURN_IF_ERROR(CheckRankOfRow(saved, rank, key));
-          return writer->Add(key, row);
+          return aged.Has(key, row) ? absl::OkStatus() : writer->Add(key, row);
         }));
   }
   HOTROW_ASSIGN_OR_RETURN(portable.tables, writer->Finish());

@@ -35,7 +35,10 @@ struct SavedModel {
     std::string optimizer;  // SparseOptimizerName
     WeightsPrecision weights_precision = WeightsPrecision::kFp32;
     std::optional<Initializer> initializer;  // of rows that join; none: not known
-    // As counted when the model was saved. Taking a checkpoint reads no rows, so it has neither.
+    // EmbeddingCollection::age_lines: rows whose last step lies below have aged.
+    uint32_t age_line = 0;
+    // As counted when the model was saved, without them. Taking a checkpoint reads no rows, so it
+    // has neither.
     int64_t rows = -1;  // -1: not known
     std::string hash;   // TableDigest::hash; empty: not known
   };
@@ -64,6 +67,9 @@ struct SavedModel {
     int64_t bytes = 0;
     uint32_t crc = 0;
   };
+
+  // A rank's counters of lookups (EmbeddingCollection::counters), likewise.
+  using Counters = Residuals;
 
   // Which values of the data have rows of their own, where rare ones are merged
   // (models/data/vocabulary.h).
@@ -113,6 +119,7 @@ struct SavedModel {
   bool is_checkpoint = false;
   std::optional<TrainingState> training;
   std::vector<Residuals> residuals;  // by rank, of all of them; empty: none were kept
+  std::vector<Counters> counters;    // likewise
 };
 
 }  // namespace hotrow

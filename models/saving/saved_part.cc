@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
+#include "models/saving/dense_file.h"
 #include "ops/row_layout.h"
 #include "store/open.h"
 
@@ -58,6 +59,35 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const Sa
     }
   }
   return reader;
+}
+
+std::vector<uint32_t> AgeLinesOf(const SavedModel& saved) {
+  std::vector<uint32_t> out;
+  for (const SavedModel::Table& table : saved.tables) out.push_back(table.age_line);
+  return out;
+}
+
+absl::Status LoadSavedCounters(Env& env, const SavedModel& saved, EmbeddingCollection* tables) {
+  if (!tables->counters().kept()) return absl::OkStatus();
+  for (size_t rank = 0; rank < saved.counters.size(); ++rank) {
+    HOTROW_ASSIGN_OR_RETURN(const std::string bytes,
+                            ReadSavedCounters(env, saved, static_cast<int32_t>(rank)));
+    const absl::Status loaded = tables->counters().Load(std::as_bytes(std::span(bytes)));
+    if (loaded.ok()) continue;
+    return absl::Status(loaded.code(), absl::StrCat(saved.dir, "/", saved.counters[rank].file, ": ",
+                                                    loaded.message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AgedRows> AgedRows::Of(const SavedModel& saved) {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<PortableTable> tables, TablesOf(saved));
+  AgedRows out;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    out.tables_.push_back(
+        {.line = saved.tables[i].age_line, .step_offset = tables[i].layout().step_offset});
+  }
+  return out;
 }
 
 absl::Status CheckRankOfRow(const SavedModel& saved, int32_t rank, const RowKey& key) {

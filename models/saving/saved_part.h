@@ -1,13 +1,18 @@
 #ifndef HOTROW_MODELS_SAVING_SAVED_PART_H_
 #define HOTROW_MODELS_SAVING_SAVED_PART_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/env.h"
+#include "base/row_key.h"
+#include "embedding/embedding_collection.h"
 #include "models/saving/portable_tables.h"
 #include "models/saving/saved_model.h"
 #include "store/snapshot_reader.h"
@@ -22,6 +27,34 @@ absl::StatusOr<std::vector<PortableTable>> TablesOf(const SavedModel& model);
 // tables differ).
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const SavedModel& saved,
                                                               int32_t rank, int64_t memory_bytes);
+
+// For StartOptions::age_lines.
+std::vector<uint32_t> AgeLinesOf(const SavedModel& saved);
+
+// Gives the tables the counters of lookups of all ranks' files, if they keep any; before the first
+// step. Errors: DataLoss, ResourceExhausted; they name the file.
+absl::Status LoadSavedCounters(Env& env, const SavedModel& saved, EmbeddingCollection* tables);
+
+// Whether a row of any part of the model has aged, so that it is as if it were not there.
+class AgedRows {
+ public:
+  // InvalidArgument: an optimizer that this build does not know.
+  static absl::StatusOr<AgedRows> Of(const SavedModel& saved);
+  bool Has(const RowKey& key, std::span<const std::byte> row) const {
+    const Table& table = tables_[key.table];
+    if (table.line == 0) return false;
+    uint32_t last_step;
+    std::memcpy(&last_step, row.data() + table.step_offset, sizeof(last_step));
+    return last_step != 0 && last_step < table.line;
+  }
+
+ private:
+  struct Table {
+    uint32_t line = 0;
+    int64_t step_offset = 0;
+  };
+  std::vector<Table> tables_;
+};
 
 // OK if a row found in the part of `rank` belongs to that rank, so that no row of parts that pass
 // occurs twice. Otherwise DataLoss, naming the part's directory, table, key and both ranks.

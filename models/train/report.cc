@@ -276,8 +276,8 @@ std::string ReportToJson(const TrainReport& report) {
                       {"device_bytes", report.tables.transfer_device_bytes}};
   json["overflow_rows"] = report.tables.overflow_rows;
   json["initialised_rows"] = report.tables.initialised_rows;
-  json["admission_rejected"] = 0;
-  json["expired_rows"] = 0;
+  json["admission_rejected"] = report.tables.admission_rejected_keys;
+  json["expired_rows"] = report.tables.aged_rows + report.tables.dropped_rows;
   json["tables"] = std::move(tables);
   json["tiers"] = std::move(tiers);
   json["stages"] = std::move(stages);

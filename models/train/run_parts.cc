@@ -12,6 +12,7 @@
 #include "comm/compare_ranks.h"
 #include "models/data/vocabulary.h"
 #include "models/saving/saved_model_fit.h"
+#include "models/saving/saved_part.h"
 #include "models/saving/store_paths.h"
 #include "models/train/run_header_impl.h"
 #include "models/train/run_settings.h"
@@ -155,6 +156,7 @@ absl::Status RunParts::LoadStart() {
   const SavedModel& saved = *start_.saved;
   HOTROW_RETURN_IF_ERROR(dense_->Load(env_, saved));
   HOTROW_ASSIGN_OR_RETURN(residuals_anew_, LoadResiduals(start_, ranks_, env_, tables_.get()));
+  if (start_.resumed) HOTROW_RETURN_IF_ERROR(LoadSavedCounters(env_, saved, tables_.get()));
   if (start_.resumed) {
     checkpoints_->StartAt(saved.training->first_step, saved.training->steps);
   } else {

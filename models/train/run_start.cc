@@ -15,6 +15,7 @@
 #include "models/saving/checkpoint.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/saved_model_fit.h"
+#include "models/saving/saved_part.h"
 #include "models/saving/vocabulary_file.h"
 #include "models/train/run_settings.h"
 #include "ops/processor_kind.h"
@@ -137,6 +138,7 @@ absl::Status OpenTablesFrom(const RunStart& start, EmbeddingCollectionOptions* o
                                    .dir = part.tables_dir});
   }
   options->start.steps = start.saved->step;
+  options->start.age_lines = AgeLinesOf(*start.saved);
   if (start.resumed) {
     options->start.learning_rates = start.saved->training->learning_rates;
     options->start.settled_steps = start.saved->training->first_step;

@@ -41,6 +41,10 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
   json["prefetch_depth"] = options.prefetch_depth;
   json["store"] = std::string(StoreKindName(storage.kind));
   json["cache_bytes"] = options.cache.bytes;
+  const bool counts =
+      std::any_of(options.tables.begin(), options.tables.end(),
+                  [](const TableConfig& table) { return table.admission.counts(); });
+  if (counts) json["admission_bytes"] = options.admission_bytes;
   if (storage.disk_bytes > 0) json["max_ssd"] = storage.disk_bytes;
   if (source.checkpoint_interval_steps > 0) {
     json["checkpoint_interval_steps"] = source.checkpoint_interval_steps;

@@ -46,6 +46,19 @@ absl::Status TrainerOptions::Validate() const {
         "--max_row_gradient_norm and --max_table_gradient_norm work with --device=cpu and without "
         "--device_cache_bytes only so far; leave them out");
   }
+  if ((device != Device::kCpu || device_cache_bytes != 0) &&
+      (!admission.always() || ttl_steps > 0)) {
+    return absl::UnimplementedError(
+        "--admission and --ttl_steps work with --device=cpu and without --device_cache_bytes only "
+        "so far; leave them out");
+  }
+  HOTROW_RETURN_IF_ERROR(admission.Validate());
+  if (admission.counts() && admission_bytes == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--admission=", AdmissionText(admission),
+        " counts lookups; give --admission_bytes, the memory of the counters, about 24 bytes for "
+        "each key that waits for its row"));
+  }
   HOTROW_RETURN_IF_ERROR(table_optimizer.Validate());
   if (table_optimizer.weight_decay_mode == WeightDecayMode::kTable &&
       (device != Device::kCpu || device_cache_bytes != 0)) {
@@ -135,6 +148,10 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
     out.tables[position_of[table]].pooling = Pooling::kNone;
   }
   for (TableConfig& table : out.tables) {
+    if (table.read_only_features.size() < table.feature_names.size()) {
+      table.admission = options.admission;
+      table.ttl_steps = options.ttl_steps;
+    }
     // A table without bound has no number of rows to go by; 0.01 is what 10,000 rows would give.
     table.initializer = options.initializer.value_or(
         table.num_embeddings > 0 ? Initializer::UniformOfRows(table.num_embeddings)
@@ -150,6 +167,7 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
   out.cache = {.bytes = std::max<int64_t>(options.cache_bytes, 0),
                .device_bytes = std::max<int64_t>(options.device_cache_bytes, 0),
                .policy = options.cache_policy};
+  out.admission_bytes = options.admission_bytes;
   out.prefetch_depth = options.prefetch_depth;
   out.ranks.forward = options.exchange_forward;
   out.ranks.backward = options.exchange_backward;
@@ -212,7 +230,9 @@ absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
 absl::Status WithFlagNames(const absl::Status& status) {
   if (status.ok()) return status;
   std::string text = absl::StrReplaceAll(
-      status.message(), {{"EmbeddingCollectionOptions.cache.bytes", "--cache_bytes"},
+      status.message(), {{"EmbeddingCollectionOptions.admission_bytes", "--admission_bytes"},
+                         {"Admission::forget_steps", "--admission=lookups:N:STEPS"},
+                         {"EmbeddingCollectionOptions.cache.bytes", "--cache_bytes"},
                          {"EmbeddingCollectionOptions.cache.device_bytes", "--device_cache_bytes"},
                          {"EmbeddingCollectionOptions.max_batch_size", "--batch_size"},
                          {"EmbeddingCollectionOptions.prefetch_depth", "--prefetch_depth"},

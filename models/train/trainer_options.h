@@ -46,6 +46,10 @@ struct TrainerOptions {
   // get no gradient, see TableConfig::read_only_features.
   std::string frozen_tables;
   std::string read_only_features;
+  // Of all tables that are trained, docs/row_life.md. admission_bytes: memory of the counters.
+  Admission admission;
+  int64_t admission_bytes = 0;
+  int64_t ttl_steps = 0;
   std::optional<Initializer> initializer;  // none: uniform in +-1/sqrt(rows), table by table
   DenseOptimizerConfig dense_optimizer;
   DensePrecision precision = DensePrecision::kFp32;  // that the model was made with

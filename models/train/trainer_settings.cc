@@ -103,6 +103,17 @@ FlagField InitializerFlag(std::optional<Initializer>* field) {
           .get = [field] { return FlagValue(InitializerText(*field)); }};
 }
 
+FlagField AdmissionFlag(Admission* field) {
+  return {.hint = "RULE",
+          .set =
+              [field](std::string_view text) {
+                absl::StatusOr<Admission> parsed = ParseAdmission(text);
+                if (parsed.ok()) *field = *parsed;
+                return parsed.status();
+              },
+          .get = [field] { return FlagValue(AdmissionText(*field)); }};
+}
+
 // "1,0.5".
 FlagField WeightsFlag(std::vector<double>* field) {
   return {.hint = "X,X,...",
@@ -350,6 +361,25 @@ const TrainerSetting kSettings[] = {
      .part = kTables,
      .older = {.value = ""},
      .bind = [](O& o) { return StringFlag("NAMES", &o.read_only_features); }},
+    {.name = "admission",
+     .group = kTrainingGroup,
+     .help =
+         "which keys get rows: always, in the step of the first lookup; lookups:N, of the N-th; "
+         "lookups:N:STEPS, and a key that was not looked up for more than so many steps counts "
+         "from 0; coin:P, each lookup with probability P. Others read their first values and "
+         "are not trained",
+     .role = kBits,
+     .part = kTables,
+     .older = {.value = "always"},
+     .bind = [](O& o) { return AdmissionFlag(&o.admission); }},
+    {.name = "ttl_steps",
+     .group = kTrainingGroup,
+     .help = "rows that no step has updated for more than so many steps are dropped, and read as "
+             "new; 0: never",
+     .role = kBits,
+     .part = kTables,
+     .older = {.value = "0"},
+     .bind = [](O& o) { return IntFlag(&o.ttl_steps, 0, UINT32_MAX); }},
     {.name = "task_weights",
      .group = kTrainingGroup,
      .help = "data of several labels: the factor of each label's loss, in their order, joined by "
@@ -488,6 +518,12 @@ const TrainerSetting kSettings[] = {
          },
      .bind =
          [](O& o) { return WordFlag("WORD", &o.cache_policy, ParseCachePolicy, CachePolicyName); }},
+    {.name = "admission_bytes",
+     .group = kTiersGroup,
+     .help = "memory of each rank for the counters of --admission=lookups, about 24 bytes for each "
+             "key that waits for its row; not part of the tiers' budgets. Checkpoints hold them",
+     .role = kAlikeInPresence,
+     .bind = [](O& o) { return BytesFlag(&o.admission_bytes, kNoMinWord, kFlagMemoryBytesMax); }},
     {.name = "prefetch_depth",
      .group = kTiersGroup,
      .help = "steps whose rows are brought into the cache ahead of time. It does not change "

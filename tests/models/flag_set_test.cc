@@ -489,6 +489,7 @@ std::string AnotherValue(const TrainerSetting& row) {
                                              {"precision", "bf16"},
                                              {"pooling", "mean"},
                                              {"initializer", "zeros"},
+                                             {"admission", "lookups:3"},
                                              {"optimizer", "adam"},
                                              {"dense_optimizer", "adam"},
                                              {"store", "ssd"},

@@ -40,18 +40,31 @@ constexpr char kData[] =
     "test=200";
 constexpr int64_t kDiskBytes = int64_t{8} << 20;
 
-TrainerOptions Options() {
+// What trains: threads of one process as ranks.
+struct Run {
+  StoreKind store = StoreKind::kMemory;
+  int ranks = 1;
+  bool lives = false;  // rows are admitted by count, and age
+};
+
+TrainerOptions Options(const Run& run) {
   TrainerOptions options = test::SmallRun();
   options.batch_size = 256;
   options.epochs = 3;
   options.settings = {{"data", kData}};
   options.validation_freq_within_epoch = 11;
   options.store_bytes = int64_t{24} << 20;
+  if (run.lives) {
+    options.admission = {.rule = Admission::Rule::kLookups, .lookups = 2, .forget_steps = 9};
+    options.admission_bytes = int64_t{4} << 20;
+    options.ttl_steps = 4;
+  }
   return options;
 }
 
-TrainerOptions OptionsOn(StoreKind store, const std::string& dir) {
-  TrainerOptions options = Options();
+TrainerOptions OptionsOn(const Run& run, const std::string& dir) {
+  const StoreKind store = run.store;
+  TrainerOptions options = Options(run);
   options.store = store;
   options.cache_bytes = kSmallestCache;
   options.prefetch_depth = 2;
@@ -68,14 +81,9 @@ TrainerOptions OptionsOn(StoreKind store, const std::string& dir) {
   return options;
 }
 
-// What trains: threads of one process as ranks.
-struct Run {
-  StoreKind store = StoreKind::kMemory;
-  int ranks = 1;
-};
-
 std::string NameOf(const Run& run) {
-  return absl::StrCat(std::string(StoreKindName(run.store)), ", ", run.ranks, " ranks");
+  return absl::StrCat(std::string(StoreKindName(run.store)), ", ", run.ranks, " ranks",
+                      run.lives ? ", rows live and die" : "");
 }
 
 // What a run of these options comes to, on all its ranks. `watch` hears of rank 0's batches.
@@ -143,7 +151,7 @@ constexpr int kExitFailedWrite = 6;
 [[noreturn]] void Child(const Run& run, const std::string& dir, int pipe, uint64_t faults) {
   test::FaultyEnv env(&PosixEnv());
   std::unique_ptr<NoFileMayGrow> no_growth;
-  TrainerOptions options = OptionsOn(run.store, dir);
+  TrainerOptions options = OptionsOn(run, dir);
   options.env = &env;
   RandomStream random(faults, RandomPurpose::kTest);
   if (faults != 0 && run.store == StoreKind::kRocksDb && random.Below(4) != 0) {
@@ -250,17 +258,17 @@ Kills KillOften(const Run& run, int64_t kills, uint64_t seed, const std::string&
   }
 }
 
-std::string Expected(int ranks) {
+std::string Expected(const Run& run) {
   // Without a cache, so that no thread is there when the first child is forked.
   const absl::StatusOr<TrainReport> report =
-      Train(Options(), ranks, [](Split, int64_t, int64_t) { return absl::OkStatus(); });
+      Train(Options(run), run.ranks, [](Split, int64_t, int64_t) { return absl::OkStatus(); });
   HOTROW_EXPECT_OK(report);
   return report.ok() ? EndOf(*report) : "";
 }
 
 void TestKills(const Run& run, int64_t kills) {
   for (const uint64_t seed : test::Seeds(1)) {
-    const Kills met = KillOften(run, kills, seed, Expected(run.ranks));
+    const Kills met = KillOften(run, kills, seed, Expected(run));
     if (testing::Test::HasFailure()) return;
     EXPECT_GE(met.kills, kills);
     testing::Test::RecordProperty("in_checkpoint", std::to_string(met.in_checkpoint));
@@ -288,6 +296,10 @@ TEST(TrainKillTest, OnSsdsOfTwoRanksTheEndIsTheSame) {
 TEST(TrainKillTest, InMemoryOfTwoRanksTheEndIsTheSame) {
   TestKills({StoreKind::kMemory, 2}, kSlow ? 40 : 2);
 }
+TEST(TrainKillTest, WhereRowsAreAdmittedAndAgeTheEndIsTheSame) {
+  TestKills({StoreKind::kSsd, 1, /*lives=*/true}, kSlow ? 100 : 4);
+  TestKills({StoreKind::kMemory, 2, /*lives=*/true}, kSlow ? 40 : 2);
+}
 TEST(TrainKillTest, OnRocksDbTheEndIsTheSame) {
   if (!ParseStoreKind("rocksdb").ok()) GTEST_SKIP() << "this build has no RocksDB";
 #ifdef __SANITIZE_THREAD__
@@ -302,8 +314,8 @@ TEST(TrainKillTest, OnRocksDbTheEndIsTheSame) {
 TEST(TrainKillTest, TheSsdIsCleanedMeanwhile) {
   const std::string dir = test::TempDir();
   const absl::StatusOr<TrainReport> report = test::RunSmall(
-      OptionsOn(StoreKind::kSsd, dir), [](Split, int64_t, int64_t) { return absl::OkStatus(); }, {},
-      kData);
+      OptionsOn({StoreKind::kSsd}, dir), [](Split, int64_t, int64_t) { return absl::OkStatus(); },
+      {}, kData);
   HOTROW_ASSERT_OK(report);
   const TierStats& ssd = report->tables.tiers.back();
   EXPECT_GT(ssd.bytes_written, kDiskBytes);
