@@ -11,7 +11,8 @@ namespace {
 constexpr char kPartialSuffix[] = ".hotrow-partial";
 constexpr char kLockName[] = "hotrow-partial.lock";  // no name of a store
 
-// Removes a file, or a directory with all its contents.
+}  // namespace
+
 absl::Status RemoveTree(Env& env, const std::string& path) {
   const absl::Status removed = env.Remove(path);
   if (removed.ok()) return removed;
@@ -22,8 +23,6 @@ absl::Status RemoveTree(Env& env, const std::string& path) {
   }
   return env.RemoveDir(path);
 }
-
-}  // namespace
 
 absl::Status CheckIsFree(Env& env, const std::string& path) {
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));

@@ -10,6 +10,9 @@
 
 namespace hotrow {
 
+// Removes a file, or a directory with all its contents.
+absl::Status RemoveTree(Env& env, const std::string& path);
+
 // OK if nothing or an empty directory has that name. FailedPrecondition otherwise.
 absl::Status CheckIsFree(Env& env, const std::string& path);
 

@@ -14,6 +14,7 @@
 #include "models/saving/manifest_json_impl.h"
 #include "models/saving/partial_dir_impl.h"
 #include "models/saving/portable_manifest.h"
+#include "models/saving/portable_model_impl.h"
 #include "models/saving/portable_tables_reader.h"
 #include "models/saving/portable_tables_writer.h"
 #include "models/saving/saved_model_impl.h"
@@ -77,9 +78,10 @@ absl::StatusOr<std::vector<PortableDigest>> FillStore(const ImportOptions& optio
   return digests;
 }
 
-// Reads the dense file and checks it against the manifest.
-absl::StatusOr<DenseVectors> ReadDense(Env& env, const std::string& dir,
-                                       const PortableModel& portable) {
+}  // namespace
+
+absl::StatusOr<DenseVectors> ReadPortableDense(Env& env, const std::string& dir,
+                                               const PortableModel& portable) {
   const std::string path = absl::StrCat(dir, "/", portable.dense_file);
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(path));
   if (!exists) {
@@ -114,8 +116,8 @@ absl::StatusOr<DenseVectors> ReadDense(Env& env, const std::string& dir,
   return dense;
 }
 
-void Summarise(const std::vector<PortableTable>& tables, const std::vector<PortableDigest>& digests,
-               PortableSummary* summary) {
+void SummarisePortable(const std::vector<PortableTable>& tables,
+                       const std::vector<PortableDigest>& digests, PortableSummary* summary) {
   summary->tables = digests;
   for (size_t i = 0; i < tables.size(); ++i) {
     for (const PortableArray& array : tables[i].arrays) {
@@ -130,7 +132,16 @@ void Summarise(const std::vector<PortableTable>& tables, const std::vector<Porta
   }
 }
 
-}  // namespace
+absl::Status WritePortableRest(Env& env, const std::string& dir, const DenseVectors& dense,
+                               PortableModel* portable) {
+  portable->model.dir = dir;
+  HOTROW_RETURN_IF_ERROR(WriteSavedDense(env, kDenseName, dense.arrays(), &portable->model));
+  HOTROW_RETURN_IF_ERROR(WriteSavedVocabulary(env, kVocabularyName, &portable->model));
+  HOTROW_RETURN_IF_ERROR(WriteSavedBlobs(env, &portable->model));
+  portable->dense_file = kDenseName;
+  portable->dense_crc = portable->model.dense_crc;
+  return WriteFileAtomically(env, ManifestPath(dir), PortableManifest(*portable));
+}
 
 absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
   Env& env = EnvOf(options.env);
@@ -189,26 +200,19 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
                        " of ", expected.hash, "; use a copy of the checkpoint"));
     }
   }
-  portable.model.dir = partial->path();
-  HOTROW_RETURN_IF_ERROR(WriteSavedDense(env, kDenseName, dense.arrays(), &portable.model));
   if (saved.vocabulary.has_value()) {
     HOTROW_ASSIGN_OR_RETURN(std::string vocabulary, ReadSavedVocabularyBytes(env, saved));
     portable.model.vocabulary_bytes = std::make_shared<std::string>(std::move(vocabulary));
   }
-  HOTROW_RETURN_IF_ERROR(WriteSavedVocabulary(env, kVocabularyName, &portable.model));
   HOTROW_ASSIGN_OR_RETURN(portable.model.blob_bytes, ReadSavedBlobs(env, saved));
-  HOTROW_RETURN_IF_ERROR(WriteSavedBlobs(env, &portable.model));
-  portable.dense_file = kDenseName;
-  portable.dense_crc = portable.model.dense_crc;
-  HOTROW_RETURN_IF_ERROR(
-      WriteFileAtomically(env, ManifestPath(partial->path()), PortableManifest(portable)));
+  HOTROW_RETURN_IF_ERROR(WritePortableRest(env, partial->path(), dense, &portable));
   HOTROW_RETURN_IF_ERROR(partial->Commit());
 
   PortableSummary summary;
   summary.from = saved.dir;
   summary.to = dir;
   summary.model = saved;
-  Summarise(portable.tables, digests, &summary);
+  SummarisePortable(portable.tables, digests, &summary);
   return summary;
 }
 
@@ -228,7 +232,7 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
                           ReadPortableManifest(env, dir, options.edited));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> rows,
                           CheckPortableTables(arrays, portable.tables));
-  HOTROW_ASSIGN_OR_RETURN(const DenseVectors dense, ReadDense(env, dir, portable));
+  HOTROW_ASSIGN_OR_RETURN(const DenseVectors dense, ReadPortableDense(env, dir, portable));
   HOTROW_RETURN_IF_ERROR(CheckIsFree(env, checkpoint));
   const bool in_memory = options.store == StoreKind::kMemory;
   std::string inside = in_memory ? "tables" : "store";
@@ -290,7 +294,7 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
   PortableSummary summary;
   summary.from = dir;
   summary.model = model;
-  Summarise(portable.tables, digests, &summary);
+  SummarisePortable(portable.tables, digests, &summary);
   HOTROW_RETURN_IF_ERROR(
       WriteCheckpoint(env, partial->path(), summary.model, dense.arrays()).status());
   summary.to = checkpoint;
@@ -307,7 +311,7 @@ absl::StatusOr<PortableSummary> VerifyPortable(Env& env, const std::string& dir,
                                                int64_t memory_bytes) {
   HOTROW_ASSIGN_OR_RETURN(const PortableModel portable,
                           ReadPortableManifest(env, dir, /*edited=*/false));
-  HOTROW_RETURN_IF_ERROR(ReadDense(env, dir, portable).status());
+  HOTROW_RETURN_IF_ERROR(ReadPortableDense(env, dir, portable).status());
   SavedModel model = portable.model;
   model.dir = dir;
   HOTROW_RETURN_IF_ERROR(ReadSavedVocabulary(env, model).status());
@@ -319,7 +323,7 @@ absl::StatusOr<PortableSummary> VerifyPortable(Env& env, const std::string& dir,
   PortableSummary summary;
   summary.from = dir;
   summary.model = portable.model;
-  Summarise(portable.tables, digests, &summary);
+  SummarisePortable(portable.tables, digests, &summary);
   return summary;
 }
 

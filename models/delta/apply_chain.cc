@@ -1,0 +1,210 @@
+#include "models/delta/apply_chain.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+#include "models/delta/delta_chain.h"
+#include "models/delta/delta_damage_impl.h"
+#include "models/delta/delta_merge_impl.h"
+#include "models/saving/blob_files.h"
+#include "models/saving/partial_dir_impl.h"
+#include "models/saving/portable_model_impl.h"
+#include "models/saving/portable_tables_reader.h"
+#include "models/saving/portable_tables_writer.h"
+#include "models/saving/saved_part.h"
+#include "models/saving/store_paths_impl.h"
+#include "models/saving/vocabulary_file.h"
+
+namespace hotrow {
+namespace {
+
+// Keys that deltas name, of one slice of all keys, by table. Ascending.
+using NamedKeys = std::vector<std::vector<uint64_t>>;
+
+bool Contains(const NamedKeys& named, const RowKey& key) {
+  const std::vector<uint64_t>& keys = named[key.table];
+  return std::binary_search(keys.begin(), keys.end(), key.key);
+}
+
+// Of how many entries all deltas together have at most.
+int64_t EntriesOf(const DeltaChain& chain) {
+  int64_t out = 0;
+  for (const DeltaManifest& delta : chain.deltas) {
+    for (const DeltaPart& part : delta.parts) {
+      for (const int64_t n : part.rows) out += n;
+      for (const int64_t n : part.erased) out += n;
+    }
+  }
+  return out;
+}
+
+absl::StatusOr<DeltaMerge> OpenDeltas(Env& env, const DeltaChain& chain,
+                                      const std::vector<DeltaTable>& tables) {
+  std::vector<DeltaMerge::Source> sources;
+  for (const DeltaManifest& delta : chain.deltas) {
+    const auto num_parts = static_cast<int32_t>(delta.parts.size());
+    for (int32_t p = 0; p < num_parts; ++p) {
+      const DeltaFileId id = {.base = chain.manifest.base_id,
+                              .sequence = delta.sequence,
+                              .part = p,
+                              .num_parts = num_parts};
+      HOTROW_ASSIGN_OR_RETURN(
+          std::unique_ptr<DeltaRowsReader> reader,
+          DeltaRowsReader::Open(env, delta.model.dir, delta.parts[static_cast<size_t>(p)], id,
+                                chain.manifest.form, tables));
+      sources.push_back({.reader = std::move(reader), .sequence = delta.sequence});
+    }
+  }
+  return DeltaMerge::Create(std::move(sources));
+}
+
+// The base's rows without state.
+class RowStripper {
+ public:
+  RowStripper(const RowLayout& from, const RowLayout& to)
+      : from_(from), to_(to), row_(static_cast<size_t>(to.row_bytes)) {}
+  std::span<const std::byte> Strip(const std::byte* row) {
+    std::memcpy(row_.data(), row, static_cast<size_t>(from_.state_offset));
+    std::memcpy(row_.data() + to_.step_offset, row + from_.step_offset, sizeof(uint32_t));
+    return row_;
+  }
+
+ private:
+  RowLayout from_;
+  RowLayout to_;
+  std::vector<std::byte> row_;
+};
+
+// The model of the last link, with the bytes of its blobs and vocabulary.
+absl::Status ReadHead(Env& env, const DeltaChain& chain, PortableModel* out, DenseVectors* dense) {
+  SavedModel base = chain.base.model;
+  base.dir = chain.base_dir();
+  if (chain.deltas.empty()) {
+    out->model = base;
+    HOTROW_ASSIGN_OR_RETURN(*dense, ReadPortableDense(env, base.dir, chain.base));
+  } else {
+    out->model = chain.deltas.back().model;
+    HOTROW_ASSIGN_OR_RETURN(*dense, ReadSavedDense(env, out->model));
+  }
+  HOTROW_ASSIGN_OR_RETURN(out->model.blob_bytes, ReadSavedBlobs(env, out->model));
+  if (base.vocabulary.has_value()) {
+    HOTROW_ASSIGN_OR_RETURN(std::string bytes, ReadSavedVocabularyBytes(env, base));
+    out->model.vocabulary_bytes = std::make_shared<std::string>(std::move(bytes));
+  }
+  if (!chain.manifest.form.lossless()) out->model.training.reset();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
+  Env& env = options.env != nullptr ? *options.env : PosixEnv();
+  const std::string dir = WithoutEndingSlashes(options.dir);
+  if (options.shard_bytes < 1 || options.memory_bytes < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("shard_bytes and memory_bytes must be at least "
+                                                   "1, are ",
+                                                   options.shard_bytes, " and ",
+                                                   options.memory_bytes));
+  }
+  HOTROW_ASSIGN_OR_RETURN(DeltaChain chain, ReadChain(env, options.chain));
+  if (options.until >= 0) {
+    const int64_t first = chain.manifest.base_sequence;
+    if (options.until < first || options.until > chain.head().sequence) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(chain.dir, ": there is no link ", options.until, ", it has ", first, " to ",
+                       chain.head().sequence));
+    }
+    chain.deltas.resize(static_cast<size_t>(options.until - first));
+  }
+  HOTROW_RETURN_IF_ERROR(CheckIsFree(env, dir));
+  PortableModel portable;
+  DenseVectors dense;
+  HOTROW_RETURN_IF_ERROR(ReadHead(env, chain, &portable, &dense));
+  const std::vector<SavedModel::Table> expected = portable.model.tables;
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<DeltaTable> tables, DeltaTablesOf(portable.model));
+  const bool has_state = chain.manifest.form.state;
+  std::vector<RowStripper> strippers;
+  for (size_t t = 0; t < tables.size(); ++t) {
+    if (!has_state) {
+      portable.model.tables[t].optimizer = SparseOptimizerName(SparseOptimizerKind::kSgd);
+    }
+    strippers.emplace_back(tables[t].layout(), tables[t].layout_read(chain.manifest.form));
+  }
+  HOTROW_ASSIGN_OR_RETURN(portable.tables, TablesOf(portable.model));
+
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<PartialDir> partial, PartialDir::Create(env, dir));
+  // A half is for the writer's buffers, a quarter for the reader's, a quarter for keys.
+  HOTROW_ASSIGN_OR_RETURN(
+      const std::unique_ptr<PortableTablesWriter> writer,
+      PortableTablesWriter::Create(
+          {.dir = partial->path(), .memory_bytes = options.memory_bytes / 2, .env = &env},
+          options.shard_bytes, portable.tables));
+  const int64_t key_bytes = EntriesOf(chain) * static_cast<int64_t>(sizeof(uint64_t));
+  const int64_t budget = std::max<int64_t>(options.memory_bytes / 8, 1);  // vectors double
+  const int64_t slices = std::min<int64_t>(key_bytes / budget + 1, RowHash::kNumShards);
+  const auto slice_of = [&](const RowKey& key) -> int64_t {
+    return slices == 1 ? 0 : HashRowKey(key).shard() % slices;
+  };
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    NamedKeys named(tables.size());
+    HOTROW_ASSIGN_OR_RETURN(DeltaMerge merge, OpenDeltas(env, chain, tables));
+    while (!merge.done()) {
+      if (slice_of(merge.key()) == slice) {
+        named[merge.key().table].push_back(merge.key().key);
+        if (!merge.erased()) HOTROW_RETURN_IF_ERROR(writer->Add(merge.key(), merge.row()));
+      }
+      HOTROW_RETURN_IF_ERROR(merge.Next());
+    }
+    const auto visit = [&](const PortableRows& batch) -> absl::Status {
+      for (size_t i = 0; i < batch.keys.size(); ++i) {
+        const RowKey& key = batch.keys[i];
+        if (slice_of(key) != slice || Contains(named, key)) continue;
+        const auto bytes = static_cast<size_t>(tables[key.table].layout().row_bytes);
+        HOTROW_RETURN_IF_ERROR(
+            writer->Add(key, has_state ? std::span<const std::byte>(batch.rows[i], bytes)
+                                       : strippers[key.table].Strip(batch.rows[i])));
+      }
+      return absl::OkStatus();
+    };
+    HOTROW_RETURN_IF_ERROR(
+        ReadPortableTables(
+            {.dir = chain.base_dir(), .memory_bytes = options.memory_bytes / 4, .env = &env},
+            chain.base.tables, visit)
+            .status());
+  }
+  HOTROW_ASSIGN_OR_RETURN(portable.tables, writer->Finish());
+  std::vector<PortableDigest> digests;
+  for (size_t t = 0; t < portable.tables.size(); ++t) {
+    const PortableTable& table = portable.tables[t];
+    digests.push_back({*table.rows, *table.hash});
+    const bool compares_hash =
+        !expected[t].hash.empty() && (chain.manifest.form.lossless() || chain.deltas.empty()) &&
+        has_state;
+    if ((expected[t].rows >= 0 && expected[t].rows != *table.rows) ||
+        (compares_hash && expected[t].hash != table.hash->ToHex())) {
+      return DeltaDamaged(
+          chain.deltas.empty() ? chain.base_dir() : chain.delta_dir(chain.head().sequence),
+          absl::StrCat("table \"", table.name, "\" has ", *table.rows, " rows of hash ",
+                       table.hash->ToHex(), " after it, its manifest says ", expected[t].rows,
+                       " of ", expected[t].hash));
+    }
+  }
+  HOTROW_RETURN_IF_ERROR(WritePortableRest(env, partial->path(), dense, &portable));
+  HOTROW_RETURN_IF_ERROR(partial->Commit());
+
+  PortableSummary summary;
+  summary.from = chain.dir;
+  summary.to = dir;
+  summary.model = portable.model;
+  SummarisePortable(portable.tables, digests, &summary);
+  return summary;
+}
+
+}  // namespace hotrow

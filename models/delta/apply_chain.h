@@ -1,0 +1,31 @@
+#ifndef HOTROW_MODELS_DELTA_APPLY_CHAIN_H_
+#define HOTROW_MODELS_DELTA_APPLY_CHAIN_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/env.h"
+#include "models/saving/portable_model.h"
+
+namespace hotrow {
+
+struct ApplyChainOptions {
+  std::string chain;                          // its directory
+  std::string dir;                            // made; must not be there, or be empty
+  int64_t until = -1;                         // the last sequence that is applied; -1: the newest
+  int64_t shard_bytes = int64_t{1} << 30;     // of an array in one file, at most
+  int64_t memory_bytes = int64_t{256} << 20;  // of buffers, and of the keys that deltas name
+  Env* env = nullptr;                         // not owned; null: the real file system
+};
+
+// Writes the model that a chain leads to, in the portable form. Of a chain of fp32 with state it is
+// the export of the checkpoint that the last delta was made of, but for the order of rows; of other
+// chains tables have the optimizer sgd, which keeps no state, and there is no `training`. Whole or
+// absent, as ExportPortable. Errors: those of ReadChain and of files of rows, DataLoss (a table's
+// rows or hash differ from the manifest), FailedPrecondition (dir; no such sequence).
+absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_DELTA_APPLY_CHAIN_H_

@@ -1,0 +1,102 @@
+#ifndef HOTROW_MODELS_DELTA_DELTA_CHAIN_H_
+#define HOTROW_MODELS_DELTA_DELTA_CHAIN_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/env.h"
+#include "base/hash.h"
+#include "base/unique_id.h"
+#include "models/delta/delta_manifest.h"
+#include "models/delta/delta_rows.h"
+#include "models/saving/dense_file.h"
+#include "models/saving/portable_manifest.h"
+#include "models/saving/saved_model.h"
+
+namespace hotrow {
+
+class PartialDir;
+
+// A chain of deltas: a directory with a model and what changed in it since, delta by delta
+// (docs/formats/delta.md, docs/deltas.md). A follower reads the chain again whenever it likes and
+// sees each delta whole or not at all, whatever happens to the writer.
+
+// A link of a chain, as the next one names it.
+struct ChainLink {
+  int64_t sequence = 0;  // 0: the base
+  int64_t step = 0;
+  Hash128 digest;
+  std::vector<UniqueId> source;  // identities of the snapshots, by rank; empty: not known
+};
+
+struct DeltaChain {
+  std::string dir;
+  ChainManifest manifest;
+  PortableModel base;
+  std::vector<DeltaManifest> deltas;  // those behind the base, ascending
+
+  std::string base_dir() const { return dir + "/" + manifest.base_dir; }
+  std::string delta_dir(int64_t sequence) const { return dir + "/" + DeltaDirName(sequence); }
+  ChainLink head() const;
+};
+
+// Reads and checks all manifests of a chain: that every delta up to the newest is there once, in
+// its place, of this chain, and names the one before; that tables are those of the base. Reads no
+// rows. Errors: NotFound (no chain there), DataLoss, FailedPrecondition and InvalidArgument as the
+// format page lists them; all name the file.
+absl::StatusOr<DeltaChain> ReadChain(Env& env, const std::string& dir);
+
+struct CreateChainOptions {
+  std::string checkpoint;  // of the base, as ReadCheckpoint takes it
+  std::string dir;         // made; must not be there, or be empty
+  DeltaForm form;          // of the deltas
+  int64_t shard_bytes = int64_t{1} << 30;     // as in ExportOptions
+  int64_t memory_bytes = int64_t{256} << 20;  // of buffers
+  int64_t store_bytes = 0;                    // as in ExportOptions
+  Env* env = nullptr;                         // not owned; null: the real file system
+};
+// Makes a chain without deltas: whole, or nothing. Errors: those of ExportPortable.
+absl::StatusOr<DeltaChain> CreateChain(const CreateChainOptions& options);
+
+// The snapshots' identities of a checkpoint, by rank; empty where one is not known.
+std::vector<UniqueId> SourceOf(const SavedModel& checkpoint);
+
+// One delta that is being written behind the head of a chain. Parts are files of path(), which any
+// rank may write (DeltaRowsWriter, with file_id and tables()); then one rank commits. The
+// destructor removes what was not committed. One thread at a time.
+class DeltaWriter {
+ public:
+  // model: what the delta leads to; its tables, features and vocabulary must be the base's
+  // (FailedPrecondition, naming the first that is not), its step not less than the head's. Also
+  // FailedPrecondition: another process writes the same delta.
+  static absl::StatusOr<std::unique_ptr<DeltaWriter>> Create(Env& env, const DeltaChain& chain,
+                                                             const SavedModel& model);
+  ~DeltaWriter();
+
+  const std::string& path() const;
+  int64_t sequence() const { return manifest_.sequence; }
+  DeltaFileId file_id(int32_t part, int32_t num_parts) const;
+  const std::vector<DeltaTable>& tables() const { return tables_; }
+  const DeltaForm& form() const { return manifest_.form; }
+
+  // Makes the delta durable and visible. `model` as for Create, with rows and hashes of its tables
+  // where they are known, blob_bytes where it has blobs; its other files are not read.
+  absl::StatusOr<DeltaManifest> Commit(SavedModel model, std::vector<DeltaPart> parts,
+                                       const DenseArrays<const float>& dense);
+
+ private:
+  explicit DeltaWriter(Env& env) : env_(env) {}
+
+  Env& env_;
+  std::unique_ptr<PartialDir> partial_;
+  DeltaManifest manifest_;
+  std::vector<DeltaTable> tables_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_DELTA_DELTA_CHAIN_H_

@@ -1,0 +1,222 @@
+#include "models/delta/export_delta.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+#include "models/delta/delta_chain.h"
+#include "models/delta/delta_row_sorter_impl.h"
+#include "models/saving/blob_files.h"
+#include "models/saving/checkpoint.h"
+#include "models/saving/dense_file.h"
+#include "models/saving/partial_dir_impl.h"
+#include "models/saving/saved_part.h"
+#include "models/saving/store_paths_impl.h"
+
+namespace hotrow {
+namespace {
+
+// A row of the parent.
+struct OldRow {
+  RowKey key;
+  bool seen = false;  // the child has it
+  Hash128 hash;       // of all its bytes but padding
+};
+static_assert(sizeof(OldRow) == 40);
+
+Hash128 HashOfRow(const RowKey& key, const RowLayout& layout, std::span<const std::byte> row) {
+  return HashBytes(key.key, key.table,
+                   row.first(static_cast<size_t>(layout.step_offset) + sizeof(uint32_t)));
+}
+
+// Calls visit for each row of a checkpoint, part by part.
+absl::Status VisitRows(
+    Env& env, const SavedModel& saved, int64_t store_bytes,
+    absl::FunctionRef<absl::Status(const RowKey& key, std::span<const std::byte> row)> visit) {
+  const auto world_size = static_cast<int32_t>(saved.parts.size());
+  for (int32_t rank = 0; rank < world_size; ++rank) {
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
+                            OpenSavedPart(env, saved, rank, store_bytes));
+    HOTROW_RETURN_IF_ERROR(
+        reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+          HOTROW_RETURN_IF_ERROR(CheckRankOfRow(saved, rank, key));
+          return visit(key, row);
+        }));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> CountRows(Env& env, const SavedModel& saved, int64_t store_bytes) {
+  int64_t out = 0;
+  for (int32_t rank = 0; rank < static_cast<int32_t>(saved.parts.size()); ++rank) {
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
+                            OpenSavedPart(env, saved, rank, store_bytes));
+    if (reader->rows() >= 0) {
+      out += reader->rows();
+      continue;
+    }
+    HOTROW_RETURN_IF_ERROR(reader->Iterate([&](const RowKey&, std::span<const std::byte>) {
+      ++out;
+      return absl::OkStatus();
+    }));
+  }
+  return out;
+}
+
+// Gives the sorter what differs between the checkpoints, and counts and hashes the child's tables.
+absl::StatusOr<std::vector<PortableDigest>> FindChanges(Env& env, const SavedModel& parent,
+                                                        const SavedModel& child,
+                                                        const ExportDeltaOptions& options,
+                                                        const std::vector<DeltaTable>& tables,
+                                                        DeltaRowSorter& sorter) {
+  std::vector<RowLayout> layouts;
+  for (const DeltaTable& table : tables) layouts.push_back(table.layout());
+  HOTROW_ASSIGN_OR_RETURN(const int64_t old_rows, CountRows(env, parent, options.store_bytes));
+  const int64_t old_bytes = old_rows * static_cast<int64_t>(sizeof(OldRow));
+  const int64_t budget = std::max<int64_t>(options.memory_bytes / 2, 1);
+  // Slices are not quite equal.
+  const int64_t slices =
+      old_bytes <= budget ? 1 : std::min<int64_t>(old_bytes / budget * 5 / 4 + 2,
+                                                  RowHash::kNumShards);
+  const auto slice_of = [&](const RowKey& key) -> int64_t {
+    return slices == 1 ? 0 : HashRowKey(key).shard() % slices;
+  };
+  std::vector<PortableDigest> digests(tables.size());
+  std::vector<OldRow> old;
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    old.clear();
+    old.reserve(static_cast<size_t>(slices == 1 ? old_rows : old_rows / slices * 5 / 4));
+    HOTROW_RETURN_IF_ERROR(VisitRows(
+        env, parent, options.store_bytes,
+        [&](const RowKey& key, std::span<const std::byte> row) {
+          if (slice_of(key) == slice) {
+            old.push_back({.key = key, .hash = HashOfRow(key, layouts[key.table], row)});
+          }
+          return absl::OkStatus();
+        }));
+    std::sort(old.begin(), old.end(),
+              [](const OldRow& a, const OldRow& b) { return ComesBefore(a.key, b.key); });
+    HOTROW_RETURN_IF_ERROR(VisitRows(
+        env, child, options.store_bytes,
+        [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+          if (slice_of(key) != slice) return absl::OkStatus();
+          const RowLayout& layout = layouts[key.table];
+          PortableDigest& digest = digests[key.table];
+          digest.rows += 1;
+          digest.hash += HashBytes(key.key, key.table,
+                                   row.first(static_cast<size_t>(layout.payload_bytes)));
+          const auto at =
+              std::lower_bound(old.begin(), old.end(), key, [](const OldRow& a, const RowKey& b) {
+                return ComesBefore(a.key, b);
+              });
+          if (at != old.end() && at->key == key) {
+            at->seen = true;
+            if (at->hash == HashOfRow(key, layout, row)) return absl::OkStatus();
+          }
+          return sorter.Add(key, row);
+        }));
+    for (const OldRow& row : old) {
+      if (!row.seen) HOTROW_RETURN_IF_ERROR(sorter.AddErased(row.key));
+    }
+  }
+  return digests;
+}
+
+// The chain that the delta goes to. Its head is of the parent.
+absl::StatusOr<DeltaChain> FindChain(Env& env, const SavedModel& parent,
+                                     const ExportDeltaOptions& options, bool* made) {
+  const std::string dir = WithoutEndingSlashes(options.chain);
+  *made = CheckIsFree(env, dir).ok();
+  if (*made) {
+    return CreateChain({.checkpoint = options.since,
+                        .dir = dir,
+                        .form = options.form.value_or(DeltaForm()),
+                        .shard_bytes = options.shard_bytes,
+                        .memory_bytes = options.memory_bytes,
+                        .store_bytes = options.store_bytes,
+                        .env = &env});
+  }
+  HOTROW_ASSIGN_OR_RETURN(DeltaChain chain, ReadChain(env, dir));
+  if (options.form.has_value() && !(*options.form == chain.manifest.form)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        dir, ": its deltas are of ", std::string(ExchangeTypeName(chain.manifest.form.precision)),
+        chain.manifest.form.state ? " with state" : " without state",
+        ", asked for is another form; leave it out, or begin a new chain"));
+  }
+  const ChainLink head = chain.head();
+  const std::vector<UniqueId> source = SourceOf(parent);
+  const bool known = !source.empty() && !head.source.empty();
+  if (head.step != parent.step || (known && source != head.source)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        dir, ": its newest link is of step ", head.step, ", ", parent.dir, " of step ", parent.step,
+        head.step == parent.step ? " and of another run" : "",
+        "; give the checkpoint that the newest link was made of, or begin a new chain"));
+  }
+  return chain;
+}
+
+}  // namespace
+
+absl::StatusOr<DeltaSummary> ExportDelta(const ExportDeltaOptions& options) {
+  Env& env = options.env != nullptr ? *options.env : PosixEnv();
+  HOTROW_ASSIGN_OR_RETURN(const SavedModel parent, ReadCheckpoint(env, options.since));
+  HOTROW_ASSIGN_OR_RETURN(SavedModel child, ReadCheckpoint(env, options.checkpoint));
+  for (const SavedModel* const saved : std::array<const SavedModel*, 2>{&parent, &child}) {
+    if (saved->training.has_value() && saved->training->rows_missed_steps()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          saved->dir,
+          ": its tables decay as a whole (--table_weight_decay_mode=table), so every row changes "
+          "with every step; export whole models"));
+    }
+  }
+  if (child.step < parent.step) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(child.dir, ": is of step ", child.step, ", before ", parent.dir, " of step ",
+                     parent.step, "; --since takes the older of the two"));
+  }
+  DeltaSummary summary;
+  HOTROW_ASSIGN_OR_RETURN(const DeltaChain chain,
+                          FindChain(env, parent, options, &summary.made_chain));
+  HOTROW_ASSIGN_OR_RETURN(const DenseVectors dense, ReadSavedDense(env, child));
+  HOTROW_ASSIGN_OR_RETURN(child.blob_bytes, ReadSavedBlobs(env, child));
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DeltaWriter> writer,
+                          DeltaWriter::Create(env, chain, child));
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<DeltaTable> parent_tables, DeltaTablesOf(parent));
+  if (parent_tables != writer->tables()) {
+    return absl::FailedPreconditionError(absl::StrCat(parent.dir, ": its tables are not those of ",
+                                                      child.dir, "; begin a new chain"));
+  }
+  std::vector<DeltaPart> parts;
+  {
+    DeltaRowSorter sorter(env, writer->path(), writer->tables(), options.memory_bytes / 2);
+    HOTROW_ASSIGN_OR_RETURN(
+        const std::vector<PortableDigest> digests,
+        FindChanges(env, parent, child, options, writer->tables(), sorter));
+    for (size_t t = 0; t < digests.size(); ++t) {
+      child.tables[t].rows = digests[t].rows;
+      child.tables[t].hash = digests[t].hash.ToHex();
+    }
+    HOTROW_ASSIGN_OR_RETURN(
+        const std::unique_ptr<DeltaRowsWriter> rows,
+        DeltaRowsWriter::Create(env, writer->path(), DeltaPartName(0, 1), writer->file_id(0, 1),
+                                writer->form(), writer->tables()));
+    HOTROW_RETURN_IF_ERROR(sorter.WriteTo(*rows));
+    HOTROW_ASSIGN_OR_RETURN(DeltaPart part, rows->Finish());
+    parts.push_back(std::move(part));
+  }
+  summary.from = child.dir;
+  for (const int64_t n : parts[0].rows) summary.rows += n;
+  for (const int64_t n : parts[0].erased) summary.erased += n;
+  summary.bytes = parts[0].bytes;
+  summary.to = chain.delta_dir(writer->sequence());
+  HOTROW_ASSIGN_OR_RETURN(summary.delta, writer->Commit(child, std::move(parts), dense.arrays()));
+  return summary;
+}
+
+}  // namespace hotrow
