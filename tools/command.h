@@ -29,6 +29,7 @@ struct Command {
 
 // All commands, in the order of the help. A new one is a file and a line in command.cc.
 std::span<const Command> Commands();
+extern const Command kApplyCommand;
 extern const Command kCalibrateCommand;
 extern const Command kExportCommand;
 extern const Command kImportCommand;

@@ -243,4 +243,28 @@ std::string PortableSummaryJson(const PortableSummary& summary) {
   return Dump(json);
 }
 
+std::string DeltaSummaryText(const DeltaSummary& summary) {
+  return absl::StrCat(summary.from, " -> ", summary.to, ": ", FormatCount(summary.rows), " rows, ",
+                      FormatCount(summary.erased), " tombstones, ", FormatBytes(summary.bytes),
+                      ", steps ", FormatCount(summary.delta.parent_step), " to ",
+                      FormatCount(summary.delta.model.step),
+                      summary.made_chain ? ", behind a new base" : "", "\n");
+}
+
+std::string DeltaSummaryJson(const DeltaSummary& summary) {
+  const DeltaForm& form = summary.delta.form;
+  return Dump({{"from", summary.from},
+               {"to", summary.to},
+               {"base_id", summary.delta.base_id.ToHex()},
+               {"sequence", summary.delta.sequence},
+               {"made_chain", summary.made_chain},
+               {"parent_step", summary.delta.parent_step},
+               {"step", summary.delta.model.step},
+               {"precision", std::string(ExchangeTypeName(form.precision))},
+               {"state", form.state},
+               {"rows", summary.rows},
+               {"erased", summary.erased},
+               {"bytes", summary.bytes}});
+}
+
 }  // namespace hotrow

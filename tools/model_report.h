@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "models/delta/export_delta.h"
 #include "models/saving/checkpoint_check.h"
 #include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
@@ -23,6 +24,10 @@ std::string PortableModelJson(const std::string& path, const PortableModel& port
 // Of an export, an import or a check.
 std::string PortableSummaryText(const PortableSummary& summary);
 std::string PortableSummaryJson(const PortableSummary& summary);
+
+// Of a delta that was written.
+std::string DeltaSummaryText(const DeltaSummary& summary);
+std::string DeltaSummaryJson(const DeltaSummary& summary);
 
 }  // namespace hotrow
 

@@ -108,18 +108,18 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
   Env& env = options.env != nullptr ? *options.env : PosixEnv();
   const std::string dir = WithoutEndingSlashes(options.dir);
   if (options.shard_bytes < 1 || options.memory_bytes < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("shard_bytes and memory_bytes must be at least "
-                                                   "1, are ",
-                                                   options.shard_bytes, " and ",
-                                                   options.memory_bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard_bytes and memory_bytes must be at least "
+                     "1, are ",
+                     options.shard_bytes, " and ", options.memory_bytes));
   }
   HOTROW_ASSIGN_OR_RETURN(DeltaChain chain, ReadChain(env, options.chain));
   if (options.until >= 0) {
     const int64_t first = chain.manifest.base_sequence;
     if (options.until < first || options.until > chain.head().sequence) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(chain.dir, ": there is no link ", options.until, ", it has ", first, " to ",
-                       chain.head().sequence));
+      return absl::FailedPreconditionError(absl::StrCat(chain.dir, ": there is no link ",
+                                                        options.until, ", it has ", first, " to ",
+                                                        chain.head().sequence));
     }
     chain.deltas.resize(static_cast<size_t>(options.until - first));
   }
@@ -184,9 +184,9 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
   for (size_t t = 0; t < portable.tables.size(); ++t) {
     const PortableTable& table = portable.tables[t];
     digests.push_back({*table.rows, *table.hash});
-    const bool compares_hash =
-        !expected[t].hash.empty() && (chain.manifest.form.lossless() || chain.deltas.empty()) &&
-        has_state;
+    const bool compares_hash = !expected[t].hash.empty() &&
+                               (chain.manifest.form.lossless() || chain.deltas.empty()) &&
+                               has_state;
     if ((expected[t].rows >= 0 && expected[t].rows != *table.rows) ||
         (compares_hash && expected[t].hash != table.hash->ToHex())) {
       return DeltaDamaged(

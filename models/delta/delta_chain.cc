@@ -9,8 +9,8 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "models/delta/delta_damage_impl.h"
-#include "models/saving/checkpoint.h"
 #include "models/saving/blob_files.h"
+#include "models/saving/checkpoint.h"
 #include "models/saving/partial_dir_impl.h"
 #include "models/saving/portable_model.h"
 #include "models/saving/store_paths_impl.h"
@@ -62,30 +62,32 @@ absl::Status CheckLink(const DeltaChain& chain, const ChainLink& before,
   const std::string path = ManifestPath(delta.model.dir);
   const int64_t expected = before.sequence + 1;
   if (!(delta.base_id == chain.manifest.base_id)) {
-    return DeltaOfAnotherChain(path, absl::StrCat("it is of the chain ", delta.base_id.ToHex(),
-                                                  ", this one is ",
-                                                  chain.manifest.base_id.ToHex()));
+    return DeltaOfAnotherChain(
+        path, absl::StrCat("it is of the chain ", delta.base_id.ToHex(), ", this one is ",
+                           chain.manifest.base_id.ToHex()));
   }
   if (delta.sequence != expected) {
-    return DeltaDamaged(path, absl::StrCat("it is delta ", delta.sequence, " in the place of delta ",
-                                           expected, ": a delta was copied or renamed"));
+    return DeltaDamaged(
+        path, absl::StrCat("it is delta ", delta.sequence, " in the place of delta ", expected,
+                           ": a delta was copied or renamed"));
   }
   if (!(delta.parent == before.digest)) {
-    return DeltaDamaged(
-        path, absl::StrCat("it follows a link of digest ", delta.parent.ToHex(), ", the one before, ",
-                           before.sequence == chain.manifest.base_sequence
-                               ? chain.base_dir()
-                               : chain.delta_dir(before.sequence),
-                           ", has ", before.digest.ToHex()));
+    return DeltaDamaged(path, absl::StrCat("it follows a link of digest ", delta.parent.ToHex(),
+                                           ", the one before, ",
+                                           before.sequence == chain.manifest.base_sequence
+                                               ? chain.base_dir()
+                                               : chain.delta_dir(before.sequence),
+                                           ", has ", before.digest.ToHex()));
   }
   if (delta.parent_step != before.step || delta.model.step < before.step) {
-    return DeltaDamaged(path, absl::StrCat("it leads from step ", delta.parent_step, " to step ",
-                                           delta.model.step, ", the link before is of step ",
-                                           before.step));
+    return DeltaDamaged(
+        path, absl::StrCat("it leads from step ", delta.parent_step, " to step ", delta.model.step,
+                           ", the link before is of step ", before.step));
   }
   if (!(delta.form == chain.manifest.form)) {
-    return DeltaOfAnotherChain(path, "it has rows of another precision, or state where the chain "
-                                     "has none");
+    return DeltaOfAnotherChain(path,
+                               "it has rows of another precision, or state where the chain "
+                               "has none");
   }
   if (const std::string wrong = TableDifference(chain.base.model, delta.model); !wrong.empty()) {
     return DeltaOfAnotherChain(path, wrong);
@@ -114,9 +116,9 @@ absl::StatusOr<std::vector<int64_t>> ListDeltas(Env& env, const DeltaChain& chai
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t expected = chain.manifest.base_sequence + 1 + static_cast<int64_t>(i);
     if (out[i] == expected) continue;
-    return DeltaDamaged(chain.delta_dir(expected),
-                        absl::StrCat("there is no such delta, and the next is ",
-                                     DeltaDirName(out[i])));
+    return DeltaDamaged(
+        chain.delta_dir(expected),
+        absl::StrCat("there is no such delta, and the next is ", DeltaDirName(out[i])));
   }
   return out;
 }
@@ -154,20 +156,18 @@ absl::StatusOr<DeltaChain> ReadChain(Env& env, const std::string& dir) {
   if (!(LinkDigest(text) == out.manifest.base_digest)) {
     return DeltaDamaged(base_manifest,
                         absl::StrCat("its digest is ", LinkDigest(text).ToHex(), ", ",
-                                     kChainManifestName, " says ",
-                                     out.manifest.base_digest.ToHex(),
+                                     kChainManifestName, " says ", out.manifest.base_digest.ToHex(),
                                      ": the base was changed, or is another one"));
   }
   HOTROW_ASSIGN_OR_RETURN(out.base, ReadPortableManifest(env, out.base_dir(), /*edited=*/false));
   if (out.base.model.step != out.manifest.base_step) {
-    return DeltaDamaged(base_manifest, absl::StrCat("it is of step ", out.base.model.step, ", ",
-                                                    kChainManifestName, " says step ",
-                                                    out.manifest.base_step));
+    return DeltaDamaged(
+        base_manifest, absl::StrCat("it is of step ", out.base.model.step, ", ", kChainManifestName,
+                                    " says step ", out.manifest.base_step));
   }
   HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> sequences, ListDeltas(env, out));
   for (const int64_t sequence : sequences) {
-    HOTROW_ASSIGN_OR_RETURN(DeltaManifest delta,
-                            ReadDeltaManifest(env, out.delta_dir(sequence)));
+    HOTROW_ASSIGN_OR_RETURN(DeltaManifest delta, ReadDeltaManifest(env, out.delta_dir(sequence)));
     HOTROW_RETURN_IF_ERROR(CheckLink(out, out.head(), delta));
     out.deltas.push_back(std::move(delta));
   }
@@ -209,14 +209,14 @@ absl::StatusOr<DeltaChain> CreateChain(const CreateChainOptions& options) {
                             ReadWholeFile(env, ManifestPath(base_dir), kManifestBytesMax));
     manifest.base_digest = LinkDigest(text);
     manifest.base_link = manifest.base_digest;
-    HOTROW_RETURN_IF_ERROR(
-        WriteFileAtomically(env, absl::StrCat(partial->path(), "/", kChainManifestName),
-                            ChainManifestText(manifest)));
+    HOTROW_RETURN_IF_ERROR(WriteFileAtomically(
+        env, absl::StrCat(partial->path(), "/", kChainManifestName), ChainManifestText(manifest)));
     HOTROW_RETURN_IF_ERROR(partial->Commit());
   }
   return ReadChain(env, dir);
 }
 
+DeltaWriter::DeltaWriter(Env& env) : env_(env) {}
 DeltaWriter::~DeltaWriter() = default;
 
 absl::StatusOr<std::unique_ptr<DeltaWriter>> DeltaWriter::Create(Env& env, const DeltaChain& chain,
@@ -231,8 +231,8 @@ absl::StatusOr<std::unique_ptr<DeltaWriter>> DeltaWriter::Create(Env& env, const
     wrong = absl::StrCat("it is of step ", model.step, ", the newest delta of step ", head.step);
   }
   if (!wrong.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(chain.dir, ": the model cannot follow: ",
-                                                      wrong, "; begin a new chain"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(chain.dir, ": the model cannot follow: ", wrong, "; begin a new chain"));
   }
   DeltaManifest& manifest = out->manifest_;
   manifest.base_id = chain.manifest.base_id;

@@ -51,9 +51,9 @@ struct DeltaChain {
 absl::StatusOr<DeltaChain> ReadChain(Env& env, const std::string& dir);
 
 struct CreateChainOptions {
-  std::string checkpoint;  // of the base, as ReadCheckpoint takes it
-  std::string dir;         // made; must not be there, or be empty
-  DeltaForm form;          // of the deltas
+  std::string checkpoint;                     // of the base, as ReadCheckpoint takes it
+  std::string dir;                            // made; must not be there, or be empty
+  DeltaForm form;                             // of the deltas
   int64_t shard_bytes = int64_t{1} << 30;     // as in ExportOptions
   int64_t memory_bytes = int64_t{256} << 20;  // of buffers
   int64_t store_bytes = 0;                    // as in ExportOptions
@@ -89,7 +89,7 @@ class DeltaWriter {
                                        const DenseArrays<const float>& dense);
 
  private:
-  explicit DeltaWriter(Env& env) : env_(env) {}
+  explicit DeltaWriter(Env& env);
 
   Env& env_;
   std::unique_ptr<PartialDir> partial_;

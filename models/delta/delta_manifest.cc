@@ -206,12 +206,10 @@ std::string ChainManifestText(const ChainManifest& manifest) {
   json["requires"] = Json::array();
   json["base_id"] = manifest.base_id.ToHex();
   WriteForm(manifest.form, &json);
-  json["base"] = {{"dir", manifest.base_dir},
-                  {"step", manifest.base_step},
-                  {"sequence", manifest.base_sequence},
-                  {"digest", manifest.base_digest.ToHex()},
-                  {"link", manifest.base_link.ToHex()},
-                  {"source", SourceJson(manifest.base_source)}};
+  json["base"] = {
+      {"dir", manifest.base_dir},           {"step", manifest.base_step},
+      {"sequence", manifest.base_sequence}, {"digest", manifest.base_digest.ToHex()},
+      {"link", manifest.base_link.ToHex()}, {"source", SourceJson(manifest.base_source)}};
   return Seal(std::move(json));
 }
 

@@ -24,7 +24,7 @@ namespace hotrow {
 struct ChainManifest {
   UniqueId base_id;
   DeltaForm form;
-  std::string base_dir;       // a name in the chain's directory
+  std::string base_dir;  // a name in the chain's directory
   int64_t base_step = 0;
   int64_t base_sequence = 0;  // of the delta that the base stands for; 0: none
   Hash128 base_digest;        // of the base's manifest

@@ -55,10 +55,9 @@ absl::Status DeltaMerge::CheckFirst() const {
     const Source& first = sources_[heap_[0]];
     const Source& other = sources_[heap_[child]];
     if (!(first.reader->key() == other.reader->key()) || first.sequence != other.sequence) continue;
-    return DeltaDamaged(other.reader->path(),
-                        absl::StrCat("key ", first.reader->key().key, " of table ",
-                                     first.reader->key().table, " is also in ",
-                                     first.reader->path()));
+    return DeltaDamaged(other.reader->path(), absl::StrCat("key ", first.reader->key().key,
+                                                           " of table ", first.reader->key().table,
+                                                           " is also in ", first.reader->path()));
   }
   return absl::OkStatus();
 }

@@ -28,12 +28,12 @@ DeltaRowSorter::~DeltaRowSorter() {
 
 absl::Status DeltaRowSorter::Add(const RowKey& key, std::span<const std::byte> row) {
   if (key.table >= tables_.size() || std::ssize(row) != row_bytes_[key.table]) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a delta's row of table ", key.table, " has ", row.size(), " bytes, there are ",
-        tables_.size(), " tables",
-        key.table < tables_.size() ? absl::StrCat(", of which it has rows of ",
-                                                  row_bytes_[key.table])
-                                   : ""));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a delta's row of table ", key.table, " has ", row.size(),
+                     " bytes, there are ", tables_.size(), " tables",
+                     key.table < tables_.size()
+                         ? absl::StrCat(", of which it has rows of ", row_bytes_[key.table])
+                         : ""));
   }
   const Entry entry = {.key = key, .offset = std::ssize(rows_)};
   rows_.insert(rows_.end(), row.begin(), row.end());
@@ -58,10 +58,9 @@ absl::Status DeltaRowSorter::WriteSorted(DeltaRowsWriter& out) {
       HOTROW_RETURN_IF_ERROR(out.AddErased(entry.key));
       continue;
     }
-    HOTROW_RETURN_IF_ERROR(
-        out.Add(entry.key, std::span(rows_).subspan(static_cast<size_t>(entry.offset),
-                                                    static_cast<size_t>(
-                                                        row_bytes_[entry.key.table]))));
+    HOTROW_RETURN_IF_ERROR(out.Add(
+        entry.key, std::span(rows_).subspan(static_cast<size_t>(entry.offset),
+                                            static_cast<size_t>(row_bytes_[entry.key.table]))));
   }
   entries_.clear();
   rows_.clear();

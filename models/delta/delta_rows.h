@@ -60,9 +60,9 @@ struct DeltaFileId {
 struct DeltaPart {
   std::string file;  // its name
   int64_t bytes = 0;
-  uint32_t crc = 0;              // CRC-32C of all of it
-  std::vector<int64_t> rows;     // by table
-  std::vector<int64_t> erased;   // tombstones, by table
+  uint32_t crc = 0;             // CRC-32C of all of it
+  std::vector<int64_t> rows;    // by table
+  std::vector<int64_t> erased;  // tombstones, by table
   friend bool operator==(const DeltaPart&, const DeltaPart&) = default;
 };
 

@@ -104,10 +104,9 @@ absl::Status DeltaRowsReader::Impl::ReadHead(const DeltaFileId& id) {
                         absl::StrCat("it has ", size, " bytes, its manifest says ", expected.bytes,
                                      size < expected.bytes ? ": it was cut off" : ""));
   }
-  const auto min_bytes =
-      static_cast<int64_t>(sizeof(internal::DeltaPrefix) + sizeof(internal::DeltaHeader) +
-                           tables.size() * sizeof(internal::DeltaTableEntry) +
-                           sizeof(internal::DeltaFooter));
+  const auto min_bytes = static_cast<int64_t>(
+      sizeof(internal::DeltaPrefix) + sizeof(internal::DeltaHeader) +
+      tables.size() * sizeof(internal::DeltaTableEntry) + sizeof(internal::DeltaFooter));
   if (size < min_bytes) {
     return DeltaDamaged(path, absl::StrCat("it has ", size, " bytes, at least ", min_bytes));
   }
@@ -117,8 +116,8 @@ absl::Status DeltaRowsReader::Impl::ReadHead(const DeltaFileId& id) {
     return Damaged(0, "it is no file of a delta's rows");
   }
   if (!HasItsCrc(prefix)) return Damaged(0, "the checksum of its prefix differs");
-  HOTROW_RETURN_IF_ERROR(CheckFormatVersion(path, "rows of a delta of version", prefix.version,
-                                            kVersions));
+  HOTROW_RETURN_IF_ERROR(
+      CheckFormatVersion(path, "rows of a delta of version", prefix.version, kVersions));
   internal::DeltaHeader header;
   const int64_t header_at = offset;
   HOTROW_RETURN_IF_ERROR(Take(*file, std::as_writable_bytes(std::span(&header, 1))));
@@ -137,9 +136,9 @@ absl::Status DeltaRowsReader::Impl::ReadHead(const DeltaFileId& id) {
                            " of delta ", id.sequence));
   }
   if (header.num_tables != tables.size() || header.form != internal::DeltaFormBits(form)) {
-    return DeltaOfAnotherChain(path, absl::StrCat("it has ", header.num_tables, " tables in form ",
-                                                  header.form, ", expected ", tables.size(), " in ",
-                                                  internal::DeltaFormBits(form)));
+    return DeltaOfAnotherChain(
+        path, absl::StrCat("it has ", header.num_tables, " tables in form ", header.form,
+                           ", expected ", tables.size(), " in ", internal::DeltaFormBits(form)));
   }
   std::vector<internal::DeltaTableEntry> entries(tables.size());
   const int64_t entries_at = offset;
@@ -152,9 +151,9 @@ absl::Status DeltaRowsReader::Impl::ReadHead(const DeltaFileId& id) {
     const auto state_floats = static_cast<uint32_t>(tables[t].state_bytes / 4);
     if (entries[t].dim == dim && entries[t].state_floats == state_floats) continue;
     return DeltaOfAnotherChain(
-        path, absl::StrCat("table ", t, " has ", entries[t].dim, " columns and ",
-                           entries[t].state_floats, " floats of state, expected ", dim, " and ",
-                           state_floats));
+        path,
+        absl::StrCat("table ", t, " has ", entries[t].dim, " columns and ", entries[t].state_floats,
+                     " floats of state, expected ", dim, " and ", state_floats));
   }
   return absl::OkStatus();
 }
@@ -180,26 +179,26 @@ absl::Status DeltaRowsReader::Impl::NextBlock() {
   if (!HasItsCrc(head)) return Damaged(block_offset, "the checksum of a block's head differs");
   blocks_crc = Crc32c(head_bytes, blocks_crc);
   if (head.block_index != num_blocks) {
-    return Damaged(block_offset, absl::StrCat("block ", head.block_index, ", expected block ",
-                                              num_blocks));
+    return Damaged(block_offset,
+                   absl::StrCat("block ", head.block_index, ", expected block ", num_blocks));
   }
   ++num_blocks;
   if (head.table >= tables.size()) {
-    return Damaged(block_offset, absl::StrCat("a block of table ", head.table, ", there are ",
-                                              tables.size()));
+    return Damaged(block_offset,
+                   absl::StrCat("a block of table ", head.table, ", there are ", tables.size()));
   }
   table = head.table;
   const Table& t = tables[table];
   num_rows = head.num_rows;
   num_erased = head.num_erased;
-  const int64_t body_bytes =
-      num_rows * (8 + 4 + t.encoded_bytes + t.state_bytes) + 8 * num_erased;
-  const int64_t left = expected.bytes - offset - static_cast<int64_t>(sizeof(internal::DeltaFooter));
+  const int64_t body_bytes = num_rows * (8 + 4 + t.encoded_bytes + t.state_bytes) + 8 * num_erased;
+  const int64_t left =
+      expected.bytes - offset - static_cast<int64_t>(sizeof(internal::DeltaFooter));
   if (num_rows + num_erased == 0 || body_bytes > left || body_bytes > kBodyBytesMax ||
       head.body_bytes != static_cast<uint64_t>(body_bytes)) {
-    return Damaged(block_offset,
-                   absl::StrCat("a block of ", head.body_bytes, " bytes, with ", num_rows,
-                                " rows and ", num_erased, " tombstones, where ", left, " are left"));
+    return Damaged(block_offset, absl::StrCat("a block of ", head.body_bytes, " bytes, with ",
+                                              num_rows, " rows and ", num_erased,
+                                              " tombstones, where ", left, " are left"));
   }
   body.resize(static_cast<size_t>(body_bytes));
   const int64_t body_at = offset;
@@ -226,10 +225,10 @@ absl::Status DeltaRowsReader::Impl::CheckEnd(const internal::DeltaFooter& footer
   for (const int64_t n : erased) sum_erased += static_cast<uint64_t>(n);
   if (footer.blocks_crc != blocks_crc || footer.num_blocks != num_blocks ||
       footer.num_rows != sum_rows || footer.num_erased != sum_erased) {
-    return Damaged(block_offset, absl::StrCat("its footer says ", footer.num_blocks, " blocks, ",
-                                              footer.num_rows, " rows and ", footer.num_erased,
-                                              " tombstones, found ", num_blocks, ", ", sum_rows,
-                                              " and ", sum_erased));
+    return Damaged(block_offset,
+                   absl::StrCat("its footer says ", footer.num_blocks, " blocks, ", footer.num_rows,
+                                " rows and ", footer.num_erased, " tombstones, found ", num_blocks,
+                                ", ", sum_rows, " and ", sum_erased));
   }
   if (offset != expected.bytes) return Damaged(offset, "bytes follow its end");
   if (crc != expected.crc) {
@@ -255,9 +254,9 @@ absl::Status DeltaRowsReader::Impl::ToEntry() {
   is_erased = !has_row || (has_erased && erased_key < row_key);
   key = {.key = is_erased ? erased_key : row_key, .table = table};
   if (last.has_value() && !ComesBefore(*last, key)) {
-    return Damaged(block_offset, absl::StrCat("key ", key.key, " of table ", key.table,
-                                              " comes after key ", last->key, " of table ",
-                                              last->table, ", entries must ascend"));
+    return Damaged(block_offset,
+                   absl::StrCat("key ", key.key, " of table ", key.table, " comes after key ",
+                                last->key, " of table ", last->table, ", entries must ascend"));
   }
   last = key;
   return is_erased ? absl::OkStatus() : MakeRow();
@@ -298,8 +297,8 @@ absl::StatusOr<std::unique_ptr<DeltaRowsReader>> DeltaRowsReader::Open(
   for (const DeltaTable& table : tables) {
     Impl::Table out;
     out.layout = table.layout_read(form);
-    out.weights = PortableColumnsOf(out.layout, form.state ? table.optimizer
-                                                           : SparseOptimizerKind::kSgd)[1];
+    out.weights =
+        PortableColumnsOf(out.layout, form.state ? table.optimizer : SparseOptimizerKind::kSgd)[1];
     out.state_bytes = int64_t{4} * out.layout.state_floats;
     out.encoded_bytes = ExchangeRowBytes(form.precision, table.dim);
     impl->tables.push_back(std::move(out));

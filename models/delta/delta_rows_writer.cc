@@ -60,8 +60,8 @@ struct DeltaRowsWriter::Impl {
 // Checks that the key may follow, and makes room in a block of its table.
 absl::Status DeltaRowsWriter::Impl::Begin(const RowKey& key) {
   if (key.table >= tables.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(file->path(), ": a row of table ", key.table,
-                                                   ", there are ", tables.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file->path(), ": a row of table ", key.table, ", there are ", tables.size()));
   }
   if (last.has_value() && !ComesBefore(*last, key)) {
     return absl::InvalidArgumentError(
@@ -93,8 +93,9 @@ absl::Status DeltaRowsWriter::Impl::EndBlock() {
     rows.clear();
     for (int64_t i = 0; i < num_rows; ++i) rows.push_back(weights.data() + i * t.layout.dim);
     const RowRun run = {.end = num_rows, .dim = t.layout.dim};
-    HOTROW_RETURN_IF_ERROR(EncodeRows(
-        ExecContext(), {.type = form.precision, .runs = {&run, 1}, .rows = rows.data(), .out = at}));
+    HOTROW_RETURN_IF_ERROR(
+        EncodeRows(ExecContext(),
+                   {.type = form.precision, .runs = {&run, 1}, .rows = rows.data(), .out = at}));
   }
   at += encoded;
   put(state.data(), std::ssize(state));
@@ -133,8 +134,7 @@ absl::StatusOr<std::unique_ptr<DeltaRowsWriter>> DeltaRowsWriter::Create(
   impl->part.file = name;
   impl->part.rows.resize(tables.size());
   impl->part.erased.resize(tables.size());
-  HOTROW_ASSIGN_OR_RETURN(impl->file,
-                          env.Open(absl::StrCat(dir, "/", name), OpenMode::kTruncate));
+  HOTROW_ASSIGN_OR_RETURN(impl->file, env.Open(absl::StrCat(dir, "/", name), OpenMode::kTruncate));
   std::vector<internal::DeltaTableEntry> entries;
   for (const DeltaTable& table : tables) {
     Impl::Table out;
@@ -184,10 +184,10 @@ absl::Status DeltaRowsWriter::Add(const RowKey& key, std::span<const std::byte> 
   impl_->last_steps.push_back(last_step);
   const size_t at = impl_->weights.size();
   impl_->weights.resize(at + static_cast<size_t>(layout.dim));
-  HOTROW_RETURN_IF_ERROR(ToFile(table.weights, row.data(),
-                                reinterpret_cast<std::byte*>(impl_->weights.data() + at)));
-  const auto state = row.subspan(static_cast<size_t>(layout.state_offset),
-                                 static_cast<size_t>(table.state_bytes));
+  HOTROW_RETURN_IF_ERROR(
+      ToFile(table.weights, row.data(), reinterpret_cast<std::byte*>(impl_->weights.data() + at)));
+  const auto state =
+      row.subspan(static_cast<size_t>(layout.state_offset), static_cast<size_t>(table.state_bytes));
   impl_->state.insert(impl_->state.end(), state.begin(), state.end());
   return absl::OkStatus();
 }

@@ -82,8 +82,8 @@ absl::StatusOr<std::vector<PortableDigest>> FindChanges(Env& env, const SavedMod
   const int64_t budget = std::max<int64_t>(options.memory_bytes / 2, 1);
   // Slices are not quite equal.
   const int64_t slices =
-      old_bytes <= budget ? 1 : std::min<int64_t>(old_bytes / budget * 5 / 4 + 2,
-                                                  RowHash::kNumShards);
+      old_bytes <= budget ? 1
+                          : std::min<int64_t>(old_bytes / budget * 5 / 4 + 2, RowHash::kNumShards);
   const auto slice_of = [&](const RowKey& key) -> int64_t {
     return slices == 1 ? 0 : HashRowKey(key).shard() % slices;
   };
@@ -93,8 +93,7 @@ absl::StatusOr<std::vector<PortableDigest>> FindChanges(Env& env, const SavedMod
     old.clear();
     old.reserve(static_cast<size_t>(slices == 1 ? old_rows : old_rows / slices * 5 / 4));
     HOTROW_RETURN_IF_ERROR(VisitRows(
-        env, parent, options.store_bytes,
-        [&](const RowKey& key, std::span<const std::byte> row) {
+        env, parent, options.store_bytes, [&](const RowKey& key, std::span<const std::byte> row) {
           if (slice_of(key) == slice) {
             old.push_back({.key = key, .hash = HashOfRow(key, layouts[key.table], row)});
           }
@@ -109,12 +108,11 @@ absl::StatusOr<std::vector<PortableDigest>> FindChanges(Env& env, const SavedMod
           const RowLayout& layout = layouts[key.table];
           PortableDigest& digest = digests[key.table];
           digest.rows += 1;
-          digest.hash += HashBytes(key.key, key.table,
-                                   row.first(static_cast<size_t>(layout.payload_bytes)));
-          const auto at =
-              std::lower_bound(old.begin(), old.end(), key, [](const OldRow& a, const RowKey& b) {
-                return ComesBefore(a.key, b);
-              });
+          digest.hash +=
+              HashBytes(key.key, key.table, row.first(static_cast<size_t>(layout.payload_bytes)));
+          const auto at = std::lower_bound(
+              old.begin(), old.end(), key,
+              [](const OldRow& a, const RowKey& b) { return ComesBefore(a.key, b); });
           if (at != old.end() && at->key == key) {
             at->seen = true;
             if (at->hash == HashOfRow(key, layout, row)) return absl::OkStatus();
@@ -195,9 +193,8 @@ absl::StatusOr<DeltaSummary> ExportDelta(const ExportDeltaOptions& options) {
   std::vector<DeltaPart> parts;
   {
     DeltaRowSorter sorter(env, writer->path(), writer->tables(), options.memory_bytes / 2);
-    HOTROW_ASSIGN_OR_RETURN(
-        const std::vector<PortableDigest> digests,
-        FindChanges(env, parent, child, options, writer->tables(), sorter));
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<PortableDigest> digests,
+                            FindChanges(env, parent, child, options, writer->tables(), sorter));
     for (size_t t = 0; t < digests.size(); ++t) {
       child.tables[t].rows = digests[t].rows;
       child.tables[t].hash = digests[t].hash.ToHex();

@@ -18,21 +18,21 @@ struct ExportDeltaOptions {
   // Of a chain. Made, with the parent as its base, if it is not there or empty. Otherwise its head
   // must be of the parent.
   std::string chain;
-  std::optional<DeltaForm> form;  // none: that of the chain, of a new one fp32 with state
-  int64_t shard_bytes = int64_t{1} << 30;     // of an array of the base in one file, at most
+  std::optional<DeltaForm> form;           // none: that of the chain, of a new one fp32 with state
+  int64_t shard_bytes = int64_t{1} << 30;  // of an array of the base in one file, at most
   int64_t memory_bytes = int64_t{256} << 20;  // of buffers, and of the parent's keys
   int64_t store_bytes = 0;                    // as in ExportOptions
   Env* env = nullptr;                         // not owned; null: the real file system
 };
 
 struct DeltaSummary {
-  std::string from;       // the checkpoint's directory
-  std::string to;         // the delta's
+  std::string from;  // the checkpoint's directory
+  std::string to;    // the delta's
   bool made_chain = false;
   DeltaManifest delta;
-  int64_t rows = 0;       // that changed
-  int64_t erased = 0;     // tombstones
-  int64_t bytes = 0;      // of the files of rows
+  int64_t rows = 0;    // that changed
+  int64_t erased = 0;  // tombstones
+  int64_t bytes = 0;   // of the files of rows
 };
 
 // Writes what changed from one checkpoint to another as the next delta of a chain. Rows are

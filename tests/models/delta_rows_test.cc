@@ -124,8 +124,8 @@ TEST(DeltaRowsTest, WhatIsWrittenIsRead) {
 // The values of Row are whole quarters below 8, which fp16 and bf16 have exactly; int8 does not.
 TEST(DeltaRowsTest, OtherFormsKeepWhatTheySay) {
   const Entries entries = RandomEntries(5, 300);
-  for (const ExchangeType type : {ExchangeType::kFp32, ExchangeType::kFp16, ExchangeType::kBf16,
-                                  ExchangeType::kInt8}) {
+  for (const ExchangeType type :
+       {ExchangeType::kFp32, ExchangeType::kFp16, ExchangeType::kBf16, ExchangeType::kInt8}) {
     for (const bool state : {false, true}) {
       SCOPED_TRACE(absl::StrCat(std::string(ExchangeTypeName(type)), state ? " with state" : ""));
       const DeltaForm form = {.precision = type, .state = state};
@@ -183,8 +183,8 @@ TEST(DeltaRowsTest, EveryFlippedBitAndEveryLengthIsFound) {
   for (const size_t length : {size_t{0}, size_t{15}, size_t{16}, size_t{64}, good.size() - 41,
                               good.size() - 40, good.size() - 1}) {
     put(good.substr(0, length));
-    EXPECT_THAT(Read(env, part).status(),
-                StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(path), HasSubstr("cut off"))));
+    EXPECT_THAT(Read(env, part).status(), StatusIs(absl::StatusCode::kDataLoss,
+                                                   AllOf(HasSubstr(path), HasSubstr("cut off"))));
     // A manifest that says so: the file itself must be whole, too.
     DeltaPart shorter = part;
     shorter.bytes = static_cast<int64_t>(length);
