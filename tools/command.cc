@@ -46,8 +46,9 @@ bool IsFlag(std::string_view argument) { return argument.size() > 1 && argument[
 
 std::span<const Command> Commands() {
   static const std::array commands = {
-      kApplyCommand, kCalibrateCommand, kExportCommand, kImportCommand, kInspectCommand,
-      kPlanCommand,  kTopCommand,       kTraceCommand,  kTrainCommand,  kVerifyCommand};
+    static const std::array commands = {
+        kApplyCommand, kCalibrateCommand, kCompactCommand, kExportCommand, kImportCommand,
+        kInspectCommand, kPlanCommand, kTopCommand, kTraceCommand, kTrainCommand, kVerifyCommand};
   return commands;
 }
 

@@ -31,6 +31,7 @@ struct Command {
 std::span<const Command> Commands();
 extern const Command kApplyCommand;
 extern const Command kCalibrateCommand;
+extern const Command kCompactCommand;
 extern const Command kExportCommand;
 extern const Command kImportCommand;
 extern const Command kInspectCommand;

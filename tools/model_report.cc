@@ -267,4 +267,21 @@ std::string DeltaSummaryJson(const DeltaSummary& summary) {
                {"bytes", summary.bytes}});
 }
 
+std::string CompactSummaryText(const CompactSummary& summary) {
+  return absl::StrCat(summary.chain, ": ",
+                      summary.made_base ? "a new base" : "no delta behind the base", ", delta ",
+                      FormatCount(summary.sequence), ", step ", FormatCount(summary.step), "; ",
+                      FormatCount(summary.deltas_removed), " deltas and ",
+                      FormatCount(summary.bases_removed), " bases removed\n");
+}
+
+std::string CompactSummaryJson(const CompactSummary& summary) {
+  return Dump({{"chain", summary.chain},
+               {"made_base", summary.made_base},
+               {"sequence", summary.sequence},
+               {"step", summary.step},
+               {"deltas_removed", summary.deltas_removed},
+               {"bases_removed", summary.bases_removed}});
+}
+
 }  // namespace hotrow

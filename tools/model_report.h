@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "models/delta/compact_chain.h"
 #include "models/delta/export_delta.h"
 #include "models/saving/checkpoint_check.h"
 #include "models/saving/portable_manifest.h"
@@ -28,6 +29,10 @@ std::string PortableSummaryJson(const PortableSummary& summary);
 // Of a delta that was written.
 std::string DeltaSummaryText(const DeltaSummary& summary);
 std::string DeltaSummaryJson(const DeltaSummary& summary);
+
+// Of a chain that was compacted.
+std::string CompactSummaryText(const CompactSummary& summary);
+std::string CompactSummaryJson(const CompactSummary& summary);
 
 }  // namespace hotrow
 

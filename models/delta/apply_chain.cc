@@ -135,7 +135,8 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
     if (!has_state) {
       portable.model.tables[t].optimizer = SparseOptimizerName(SparseOptimizerKind::kSgd);
     }
-    strippers.emplace_back(tables[t].layout(), tables[t].layout_read(chain.manifest.form));
+    strippers.emplace_back(chain.base.tables[t].layout(),
+                           tables[t].layout_read(chain.manifest.form));
   }
   HOTROW_ASSIGN_OR_RETURN(portable.tables, TablesOf(portable.model));
 

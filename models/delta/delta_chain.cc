@@ -30,16 +30,23 @@ std::optional<uint32_t> VocabularyCrc(const SavedModel& model) {
   return model.vocabulary->crc;
 }
 
-// What differs between the tables of the base and those of a model behind it; empty: nothing.
-std::string TableDifference(const SavedModel& base, const SavedModel& model) {
+// What differs between the tables of the base and those of a model behind it; empty: nothing. The
+// base of a chain without state may have lost its optimizers.
+std::string TableDifference(const DeltaChain& chain, const SavedModel& model) {
+  const SavedModel& base = chain.base.model;
   if (base.tables.size() != model.tables.size()) {
     return absl::StrCat("it has ", model.tables.size(), " tables, the base has ",
                         base.tables.size());
   }
+  const auto same_optimizer = [&](const SavedModel::Table& a, const SavedModel::Table& b) {
+    return a.optimizer == b.optimizer ||
+           (!chain.manifest.form.state &&
+            a.optimizer == SparseOptimizerName(SparseOptimizerKind::kSgd));
+  };
   for (size_t i = 0; i < base.tables.size(); ++i) {
     const SavedModel::Table& a = base.tables[i];
     const SavedModel::Table& b = model.tables[i];
-    if (a.name == b.name && a.dim == b.dim && a.optimizer == b.optimizer &&
+    if (a.name == b.name && a.dim == b.dim && same_optimizer(a, b) &&
         a.weights_precision == b.weights_precision) {
       continue;
     }
@@ -89,7 +96,7 @@ absl::Status CheckLink(const DeltaChain& chain, const ChainLink& before,
                                "it has rows of another precision, or state where the chain "
                                "has none");
   }
-  if (const std::string wrong = TableDifference(chain.base.model, delta.model); !wrong.empty()) {
+  if (const std::string wrong = TableDifference(chain, delta.model); !wrong.empty()) {
     return DeltaOfAnotherChain(path, wrong);
   }
   if (delta.vocabulary_crc != VocabularyCrc(chain.base.model)) {
@@ -223,7 +230,7 @@ absl::StatusOr<std::unique_ptr<DeltaWriter>> DeltaWriter::Create(Env& env, const
                                                                  const SavedModel& model) {
   std::unique_ptr<DeltaWriter> out(new DeltaWriter(env));
   const ChainLink head = chain.head();
-  std::string wrong = TableDifference(chain.base.model, model);
+  std::string wrong = TableDifference(chain, model);
   if (wrong.empty() && VocabularyCrc(model) != VocabularyCrc(chain.base.model)) {
     wrong = "its vocabulary is not the base's";
   }

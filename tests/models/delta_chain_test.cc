@@ -19,6 +19,7 @@
 #include "base/status_macros.h"
 #include "embedding/embedding_collection.h"
 #include "models/delta/apply_chain.h"
+#include "models/delta/compact_chain.h"
 #include "models/delta/export_delta.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/dense_file.h"
@@ -649,6 +650,94 @@ TEST(DeltaChainTest, PartsOfSeveralRanksAreOneDelta) {
                                                               HasSubstr("rows-00001-of-00003"))));
     } else {
       HOTROW_EXPECT_OK(status);
+    }
+  }
+}
+
+// A compacted chain leads where it led, and goes on.
+TEST(DeltaChainTest, ACompactedChainGoesOn) {
+  for (const bool state : {true, false}) {
+    SCOPED_TRACE(state);
+    MemEnv env;
+    TrainingRun run(&env);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> checkpoints, TrainAndErase(&run, 7));
+    for (size_t i = 0; i < 6; ++i) {
+      HOTROW_ASSERT_OK(Append(env, checkpoints, i, DeltaForm{.state = state}));
+      if (i % 2 == 0) continue;
+      const std::string before = absl::StrCat("/before-", i);
+      const std::string after = absl::StrCat("/after-", i);
+      HOTROW_ASSERT_OK(ApplyChain({.chain = kChain, .dir = before, .env = &env}));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const DeltaChain old, ReadChain(env, kChain));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const CompactSummary summary,
+                                  CompactChain({.chain = kChain, .keep = 1, .env = &env}));
+      EXPECT_TRUE(summary.made_base);
+      EXPECT_EQ(summary.sequence, static_cast<int64_t>(i) + 1);
+      EXPECT_EQ(summary.bases_removed, 1);
+      EXPECT_EQ(summary.deltas_removed, i == 1 ? 1 : 2);
+      HOTROW_ASSERT_OK_AND_ASSIGN(const DeltaChain chain, ReadChain(env, kChain));
+      EXPECT_TRUE(chain.deltas.empty());
+      EXPECT_TRUE(chain.head().digest == old.head().digest);
+      EXPECT_EQ(chain.head().sequence, old.head().sequence);
+      HOTROW_ASSERT_OK(ApplyChain({.chain = kChain, .dir = after, .env = &env}));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const Rows rows_before, ReadRows(env, before));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const Rows rows_after, ReadRows(env, after));
+      EXPECT_TRUE(rows_before == rows_after);
+      // A link that is kept is there for followers.
+      HOTROW_ASSERT_OK_AND_ASSIGN(const bool kept,
+                                  env.Exists(chain.delta_dir(chain.head().sequence)));
+      EXPECT_TRUE(kept);
+    }
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CompactSummary again,
+                                CompactChain({.chain = kChain, .env = &env}));
+    EXPECT_FALSE(again.made_base);
+    EXPECT_EQ(again.deltas_removed, 1);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> names, env.ListDir(kChain));
+    std::vector<std::string> links;
+    for (const std::string& name : names) {
+      if (!absl::EndsWith(name, ".lock")) links.push_back(name);
+    }
+    EXPECT_THAT(links, testing::ElementsAre("base-00000006", "chain.json"));
+    if (state) {
+      HOTROW_ASSERT_OK(ExportPortable({.checkpoint = checkpoints[6], .dir = "/full", .env = &env}));
+      HOTROW_ASSERT_OK(ApplyChain({.chain = kChain, .dir = "/applied", .env = &env}));
+      ExpectSameModel(env, "/full", "/applied");
+    }
+  }
+}
+
+TEST(DeltaChainTest, CompactingThatFailsAnywhereLeavesAWholeChain) {
+  MemEnv whole;
+  TrainingRun run(&whole);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> checkpoints, TrainAndErase(&run, 4));
+  for (size_t i = 0; i < 3; ++i) HOTROW_ASSERT_OK(Append(whole, checkpoints, i));
+  HOTROW_ASSERT_OK(ApplyChain({.chain = kChain, .dir = "/before", .env = &whole}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Rows expected, ReadRows(whole, "/before"));
+  const int64_t stride = test::RunsSlowTests() ? 1 : 11;
+  for (const bool power : {false, true}) {
+    for (int64_t k = power ? 3 : 0;; k += stride) {
+      SCOPED_TRACE(absl::StrCat(power ? "power lost at call " : "failed call ", k));
+      FaultyEnv env;
+      CopyTree(whole, env, "/serve");
+      const int64_t begin = env.calls();
+      if (power) {
+        env.FailFrom(begin + k, absl::DataLossError("injected"));
+      } else {
+        env.FailCall(begin + k, absl::DataLossError("injected"));
+      }
+      CompactChain({.chain = kChain, .env = &env}).status().IgnoreError();
+      const bool was_hit = env.faults() > 0;
+      if (power) {
+        env.FailFrom(INT64_MAX, absl::OkStatus());
+        env.DropUnsyncedData();
+      }
+      HOTROW_ASSERT_OK(ApplyChain({.chain = kChain, .dir = "/now", .env = &env}));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const Rows now, ReadRows(env, "/now"));
+      EXPECT_TRUE(now == expected);
+      HOTROW_ASSERT_OK(CompactChain({.chain = kChain, .env = &env}));
+      HOTROW_ASSERT_OK(ApplyChain({.chain = kChain, .dir = "/then", .env = &env}));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const Rows then, ReadRows(env, "/then"));
+      EXPECT_TRUE(then == expected);
+      if (!was_hit) break;
     }
   }
 }
