@@ -121,6 +121,8 @@ struct KindEntry {
   StoreOptions (*make_options)(const CommonStoreOptions& common);
   absl::StatusOr<std::unique_ptr<SnapshotReader>> (*open_snapshot)(const SnapshotReaderOptions&);
   // What is null there is nothing to do for.
+  absl::StatusOr<std::unique_ptr<SnapshotChanges>> (*open_changes)(
+      const SnapshotReaderOptions&, const ParentSnapshot& parent) = nullptr;
   absl::StatusOr<StoreContents> (*peek)(Env& env, const std::string& path) = nullptr;
   absl::Status (*check)(const SnapshotReaderOptions& options) = nullptr;
   absl::StatusOr<std::vector<std::string>> (*verify)(const SnapshotReaderOptions&) = nullptr;
@@ -136,6 +138,7 @@ constexpr KindEntry kKinds[] = {
     {.name = "ssd",
      .make_options = MakeSsdOptions,
      .open_snapshot = OpenSsdSnapshot,
+     .open_changes = OpenSsdChanges,
      .peek = PeekSsd,
      .check = [](const SnapshotReaderOptions& o) { return DescribeSsdSnapshot(o).status(); },
      .verify = VerifySsd,
@@ -193,6 +196,13 @@ absl::StatusOr<StoreContents> PeekStore(StoreKind kind, const std::string& path,
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSnapshot(StoreKind kind,
                                                              const SnapshotReaderOptions& options) {
   return EntryOf(kind).open_snapshot(options);
+}
+
+absl::StatusOr<std::unique_ptr<SnapshotChanges>> OpenSnapshotChanges(
+    StoreKind kind, const SnapshotReaderOptions& options, const ParentSnapshot& parent) {
+  const auto open = EntryOf(kind).open_changes;
+  if (open == nullptr) return std::unique_ptr<SnapshotChanges>();
+  return open(options, parent);
 }
 
 absl::Status CheckSnapshot(StoreKind kind, const SnapshotReaderOptions& options) {

@@ -12,6 +12,7 @@
 #include "store/host/host_store.h"
 #include "store/rocks/rocks_store.h"
 #include "store/row_store.h"
+#include "store/snapshot_changes.h"
 #include "store/snapshot_reader.h"
 #include "store/ssd/ssd_store.h"
 #include "store/store_kind.h"
@@ -66,6 +67,12 @@ absl::StatusOr<StoreContents> PeekStore(StoreKind kind, const std::string& path,
 // Opens a snapshot for reading from end to end. Errors: see store/snapshot_reader.h.
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSnapshot(StoreKind kind,
                                                              const SnapshotReaderOptions& options);
+
+// What the snapshot has that an earlier one of the same store has not. Null where only comparing
+// both tells: of kinds that keep no order of writes (all but kSsd), and where the store says so
+// (see OpenSsdChanges). Errors: see store/snapshot_changes.h.
+absl::StatusOr<std::unique_ptr<SnapshotChanges>> OpenSnapshotChanges(
+    StoreKind kind, const SnapshotReaderOptions& options, const ParentSnapshot& parent);
 
 // Checks that the snapshot exists and has the identity, as far as that is quick and needs no lock:
 // kMemory reads the header of its file, kSsd the manifest, kRocksDb nothing.

@@ -18,6 +18,8 @@
 #include "models/saving/partial_dir_impl.h"
 #include "models/saving/saved_part.h"
 #include "models/saving/store_paths_impl.h"
+#include "store/open.h"
+#include "store/snapshot_changes.h"
 
 namespace hotrow {
 namespace {
@@ -35,12 +37,11 @@ Hash128 HashOfRow(const RowKey& key, const RowLayout& layout, std::span<const st
                    row.first(static_cast<size_t>(layout.step_offset) + sizeof(uint32_t)));
 }
 
-// Calls visit for each row of a checkpoint, part by part.
+// Calls visit for each row in the parts of these ranks.
 absl::Status VisitRows(
-    Env& env, const SavedModel& saved, int64_t store_bytes,
+    Env& env, const SavedModel& saved, std::span<const int32_t> ranks, int64_t store_bytes,
     absl::FunctionRef<absl::Status(const RowKey& key, std::span<const std::byte> row)> visit) {
-  const auto world_size = static_cast<int32_t>(saved.parts.size());
-  for (int32_t rank = 0; rank < world_size; ++rank) {
+  for (const int32_t rank : ranks) {
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
                             OpenSavedPart(env, saved, rank, store_bytes));
     HOTROW_RETURN_IF_ERROR(
@@ -52,9 +53,10 @@ absl::Status VisitRows(
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> CountRows(Env& env, const SavedModel& saved, int64_t store_bytes) {
+absl::StatusOr<int64_t> CountRows(Env& env, const SavedModel& saved, std::span<const int32_t> ranks,
+                                  int64_t store_bytes) {
   int64_t out = 0;
-  for (int32_t rank = 0; rank < static_cast<int32_t>(saved.parts.size()); ++rank) {
+  for (const int32_t rank : ranks) {
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
                             OpenSavedPart(env, saved, rank, store_bytes));
     if (reader->rows() >= 0) {
@@ -69,15 +71,21 @@ absl::StatusOr<int64_t> CountRows(Env& env, const SavedModel& saved, int64_t sto
   return out;
 }
 
-// Gives the sorter what differs between the checkpoints, and counts and hashes the child's tables.
-absl::StatusOr<std::vector<PortableDigest>> FindChanges(Env& env, const SavedModel& parent,
-                                                        const SavedModel& child,
-                                                        const ExportDeltaOptions& options,
-                                                        const std::vector<DeltaTable>& tables,
-                                                        DeltaRowSorter& sorter) {
-  std::vector<RowLayout> layouts;
-  for (const DeltaTable& table : tables) layouts.push_back(table.layout());
-  HOTROW_ASSIGN_OR_RETURN(const int64_t old_rows, CountRows(env, parent, options.store_bytes));
+// What has been found of the child's tables.
+struct FoundTables {
+  std::vector<PortableDigest> digests;
+  bool has_rows = true;
+  bool has_hashes = true;
+};
+
+// Gives the sorter what differs between parts of the two checkpoints, and counts and hashes the
+// child's rows in them. No other part has keys of these.
+absl::Status CompareParts(Env& env, const SavedModel& parent, std::span<const int32_t> parent_ranks,
+                          const SavedModel& child, std::span<const int32_t> child_ranks,
+                          const ExportDeltaOptions& options, const std::vector<RowLayout>& layouts,
+                          DeltaRowSorter& sorter, FoundTables* found) {
+  HOTROW_ASSIGN_OR_RETURN(const int64_t old_rows,
+                          CountRows(env, parent, parent_ranks, options.store_bytes));
   const int64_t old_bytes = old_rows * static_cast<int64_t>(sizeof(OldRow));
   const int64_t budget = std::max<int64_t>(options.memory_bytes / 2, 1);
   // Slices are not quite equal.
@@ -87,26 +95,26 @@ absl::StatusOr<std::vector<PortableDigest>> FindChanges(Env& env, const SavedMod
   const auto slice_of = [&](const RowKey& key) -> int64_t {
     return slices == 1 ? 0 : HashRowKey(key).shard() % slices;
   };
-  std::vector<PortableDigest> digests(tables.size());
   std::vector<OldRow> old;
   for (int64_t slice = 0; slice < slices; ++slice) {
     old.clear();
     old.reserve(static_cast<size_t>(slices == 1 ? old_rows : old_rows / slices * 5 / 4));
-    HOTROW_RETURN_IF_ERROR(VisitRows(
-        env, parent, options.store_bytes, [&](const RowKey& key, std::span<const std::byte> row) {
-          if (slice_of(key) == slice) {
-            old.push_back({.key = key, .hash = HashOfRow(key, layouts[key.table], row)});
-          }
-          return absl::OkStatus();
-        }));
+    HOTROW_RETURN_IF_ERROR(
+        VisitRows(env, parent, parent_ranks, options.store_bytes,
+                  [&](const RowKey& key, std::span<const std::byte> row) {
+                    if (slice_of(key) == slice) {
+                      old.push_back({.key = key, .hash = HashOfRow(key, layouts[key.table], row)});
+                    }
+                    return absl::OkStatus();
+                  }));
     std::sort(old.begin(), old.end(),
               [](const OldRow& a, const OldRow& b) { return ComesBefore(a.key, b.key); });
     HOTROW_RETURN_IF_ERROR(VisitRows(
-        env, child, options.store_bytes,
+        env, child, child_ranks, options.store_bytes,
         [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
           if (slice_of(key) != slice) return absl::OkStatus();
           const RowLayout& layout = layouts[key.table];
-          PortableDigest& digest = digests[key.table];
+          PortableDigest& digest = found->digests[key.table];
           digest.rows += 1;
           digest.hash +=
               HashBytes(key.key, key.table, row.first(static_cast<size_t>(layout.payload_bytes)));
@@ -123,7 +131,81 @@ absl::StatusOr<std::vector<PortableDigest>> FindChanges(Env& env, const SavedMod
       if (!row.seen) HOTROW_RETURN_IF_ERROR(sorter.AddErased(row.key));
     }
   }
-  return digests;
+  return absl::OkStatus();
+}
+
+// Gives the sorter what a rank's store has written since the parent. False: the store cannot tell.
+absl::StatusOr<bool> TakeWrites(Env& env, const SavedModel& parent, const SavedModel& child,
+                                int32_t rank, int64_t store_bytes, DeltaRowSorter& sorter,
+                                FoundTables* found) {
+  const SavedModel::Part& before = parent.parts[static_cast<size_t>(rank)];
+  const SavedModel::Part& now = child.parts[static_cast<size_t>(rank)];
+  if (before.store != now.store ||
+      AbsolutePath(before.tables_dir) != AbsolutePath(now.tables_dir) || before == now ||
+      !before.identity.known() || !now.identity.known()) {
+    return false;
+  }
+  HOTROW_ASSIGN_OR_RETURN(const StoreKind kind, ParseStoreKind(now.store));
+  HOTROW_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SnapshotChanges> changes,
+      OpenSnapshotChanges(kind,
+                          {.path = now.tables_dir,
+                           .snapshot = now.snapshot,
+                           .identity = now.identity,
+                           .memory_budget_bytes = store_bytes,
+                           .env = &env},
+                          {.snapshot = before.snapshot, .identity = before.identity}));
+  if (changes == nullptr) return false;
+  const std::span<const StoreTable> tables = changes->tables();
+  const std::vector<int64_t>& rows = changes->info().table_rows;
+  found->has_hashes = false;
+  found->has_rows = found->has_rows && rows.size() == tables.size();
+  for (size_t i = 0; i < tables.size() && found->has_rows; ++i) {
+    if (tables[i].table >= found->digests.size()) {
+      return absl::DataLossError(absl::StrCat(now.tables_dir, ": it has a table ", tables[i].table,
+                                              ", ", child.dir, " has ", found->digests.size()));
+    }
+    found->digests[tables[i].table].rows += rows[i];
+  }
+  HOTROW_RETURN_IF_ERROR(changes->Iterate(
+      [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+        HOTROW_RETURN_IF_ERROR(CheckRankOfRow(child, rank, key));
+        return sorter.Add(key, row);
+      },
+      [&](const RowKey& key) { return sorter.AddErased(key); }));
+  return true;
+}
+
+// Gives the sorter what changed from one checkpoint to the other. Ranks whose stores can tell are
+// not compared.
+absl::StatusOr<FoundTables> FindChanges(Env& env, const SavedModel& parent, const SavedModel& child,
+                                        const ExportDeltaOptions& options,
+                                        const std::vector<DeltaTable>& tables,
+                                        DeltaRowSorter& sorter) {
+  std::vector<RowLayout> layouts;
+  for (const DeltaTable& table : tables) layouts.push_back(table.layout());
+  FoundTables found;
+  found.digests.resize(tables.size());
+  const auto ranks_of = [](const SavedModel& saved) {
+    std::vector<int32_t> out;
+    for (size_t r = 0; r < saved.parts.size(); ++r) out.push_back(static_cast<int32_t>(r));
+    return out;
+  };
+  const std::vector<int32_t> parent_ranks = ranks_of(parent);
+  const std::vector<int32_t> child_ranks = ranks_of(child);
+  if (parent_ranks != child_ranks) {
+    HOTROW_RETURN_IF_ERROR(CompareParts(env, parent, parent_ranks, child, child_ranks, options,
+                                        layouts, sorter, &found));
+    return found;
+  }
+  for (const int32_t rank : child_ranks) {
+    HOTROW_ASSIGN_OR_RETURN(const bool taken, TakeWrites(env, parent, child, rank,
+                                                         options.store_bytes, sorter, &found));
+    if (taken) continue;
+    HOTROW_RETURN_IF_ERROR(
+        CompareParts(env, parent, {&rank, 1}, child, {&rank, 1}, options, layouts, sorter, &found));
+  }
+  return found;
 }
 
 // The chain that the delta goes to. Its head is of the parent.
@@ -193,11 +275,12 @@ absl::StatusOr<DeltaSummary> ExportDelta(const ExportDeltaOptions& options) {
   std::vector<DeltaPart> parts;
   {
     DeltaRowSorter sorter(env, writer->path(), writer->tables(), options.memory_bytes / 2);
-    HOTROW_ASSIGN_OR_RETURN(const std::vector<PortableDigest> digests,
+    HOTROW_ASSIGN_OR_RETURN(const FoundTables found,
                             FindChanges(env, parent, child, options, writer->tables(), sorter));
-    for (size_t t = 0; t < digests.size(); ++t) {
-      child.tables[t].rows = digests[t].rows;
-      child.tables[t].hash = digests[t].hash.ToHex();
+    for (size_t t = 0; t < found.digests.size(); ++t) {
+      const PortableDigest& digest = found.digests[t];
+      child.tables[t].rows = found.has_rows ? digest.rows : -1;
+      child.tables[t].hash = found.has_hashes ? digest.hash.ToHex() : "";
     }
     HOTROW_ASSIGN_OR_RETURN(
         const std::unique_ptr<DeltaRowsWriter> rows,

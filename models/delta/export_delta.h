@@ -35,10 +35,12 @@ struct DeltaSummary {
   int64_t bytes = 0;   // of the files of rows
 };
 
-// Writes what changed from one checkpoint to another as the next delta of a chain. Rows are
-// compared by a 128-bit hash of all their bytes, so it does not matter what changed them; both
-// checkpoints are read whole, several times where memory does not hold the parent's keys (40 bytes
-// a row). The delta is whole or absent.
+// Writes what changed from one checkpoint to another as the next delta of a chain. A store that
+// keeps the order of its writes (OpenSnapshotChanges) tells what it has written since the parent;
+// rows that it only moved may be among them. Otherwise rows are compared by a 128-bit hash of all
+// their bytes, so it does not matter what changed them; both checkpoints are then read whole,
+// several times where memory does not hold the parent's keys (40 bytes a row). Only then are the
+// tables' hashes known. The delta is whole or absent.
 //
 // Errors: FailedPrecondition (the chain's head is not of `since`, the form is not the chain's,
 // tables differ, rows that have missed steps), those of ReadCheckpoint, ReadChain and

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,6 +25,9 @@
 
 // Reading a snapshot of an SsdStore that is not open: an index of its rows from the footers, as
 // opening the store makes it, then the segments from end to end; what the index names is visited.
+//
+// What changed since an earlier snapshot is in the segments, and in the ends of segments, that this
+// one has not: each record gets a new number, also one that the cleaner moves.
 namespace hotrow {
 namespace {
 
@@ -30,6 +35,7 @@ using internal::BudgetedBuffer;
 using internal::MemoryBudget;
 using internal::SsdGeometry;
 using internal::SsdIndex;
+using internal::SsdKindOf;
 using internal::SsdLocation;
 using internal::SsdManifest;
 using internal::SsdNewest;
@@ -53,6 +59,8 @@ class SsdSnapshotReader final : public SnapshotReader {
                 kOwner) {}
 
   absl::Status Open();
+  // For IterateChanges instead. False: what changed cannot be told, or not in this memory.
+  absl::StatusOr<bool> OpenChanges(const ParentSnapshot& parent);
   absl::Status ReadManifest(bool lock);  // alone, for who wants info() and tables() only
 
   std::span<const StoreTable> tables() const override { return manifest_.tables; }
@@ -60,8 +68,17 @@ class SsdSnapshotReader final : public SnapshotReader {
   const SnapshotInfo& info() const override { return info_; }
   absl::Status Iterate(
       absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) override;
+  absl::Status IterateChanges(
+      absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit,
+      absl::FunctionRef<absl::Status(const RowKey&)> erased);
+  int64_t bytes_read() const { return bytes_read_; }
 
  private:
+  // A chunk of the log, with records that are asked for.
+  struct Chunk {
+    const SsdSegmentRef* ref;
+    int64_t offset;
+  };
   std::string PathOf(std::string_view name) const {
     return absl::StrCat(options_.path, "/", std::string(name));
   }
@@ -76,6 +93,16 @@ class SsdSnapshotReader final : public SnapshotReader {
   absl::Status MakeIndex();
   absl::Status VisitChunk(
       const SsdSegmentRef& ref, int64_t offset, std::span<const std::byte> chunk,
+      absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit);
+  // Reads chunks, many at a time, and calls visit for each, in no particular order.
+  absl::Status ReadChunks(
+      const std::vector<Chunk>& chunks,
+      absl::FunctionRef<absl::Status(const Chunk& chunk, std::span<const std::byte> bytes)> visit);
+  absl::StatusOr<bool> FindNewest(const std::map<uint32_t, int64_t>& begins,
+                                  uint64_t parent_sequence);
+  absl::Status VisitRow(
+      const SsdSegmentRef& ref, int64_t offset, const RowKey& index_key,
+      std::span<const std::byte> record,
       absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit);
   absl::Status CheckUnchanged() const;
 
@@ -96,6 +123,9 @@ class SsdSnapshotReader final : public SnapshotReader {
   std::vector<RowKey> keys_;
   std::vector<SsdLocation> locations_;
   int64_t visited_ = 0;
+  int64_t bytes_read_ = 0;
+  // Of IterateChanges: the newest record of each key that was written since the parent, by place.
+  std::vector<SsdNewest> newest_;
 };
 
 absl::Status SsdSnapshotReader::Open() {
@@ -221,6 +251,24 @@ absl::Status SsdSnapshotReader::CheckUnchanged() const {
       absl::StrCat(options_.path, ": the store was changed while it was read; close it first"));
 }
 
+// The row of a record that begins `record`, after a check of its checksum.
+absl::Status SsdSnapshotReader::VisitRow(
+    const SsdSegmentRef& ref, int64_t offset, const RowKey& index_key,
+    std::span<const std::byte> record,
+    absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) {
+  const RowKey key = {index_key.key, manifest_.tables[index_key.table].table};
+  const std::optional<SsdRecord> row =
+      internal::DecodeSsdRecord(record, {ref.epoch, offset}, row_bytes_);
+  if (!row.has_value() || row->kind != SsdRecordKind::kRow || row->key != index_key.key ||
+      row->table_index != index_key.table) {
+    return absl::DataLossError(
+        absl::StrCat(files_.at(ref.slot)->path(), ": offset ", offset, ": the row of key ", key.key,
+                     " of table ", key.table,
+                     " is damaged, its checksum does not match; `hotrow verify` lists all damage"));
+  }
+  return visit(key, row->row);
+}
+
 absl::Status SsdSnapshotReader::VisitChunk(
     const SsdSegmentRef& ref, int64_t offset, std::span<const std::byte> chunk,
     absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) {
@@ -240,35 +288,18 @@ absl::Status SsdSnapshotReader::VisitChunk(
         locations_[i] != LocationOf(ref.slot, record.offset)) {
       continue;
     }
-    const RowKey key = {record.key, manifest_.tables[record.table_index()].table};
-    const std::optional<SsdRecord> row =
-        internal::DecodeSsdRecord(chunk.subspan(static_cast<size_t>(record.offset - offset)),
-                                  {ref.epoch, record.offset}, row_bytes_);
-    if (!row.has_value() || row->kind != SsdRecordKind::kRow || row->key != record.key ||
-        row->table_index != record.table_index()) {
-      return absl::DataLossError(absl::StrCat(
-          path, ": offset ", record.offset, ": the row of key ", key.key, " of table ", key.table,
-          " is damaged, its checksum does not match; `hotrow verify` lists all damage"));
-    }
     ++visited_;
-    HOTROW_RETURN_IF_ERROR(visit(key, row->row));
+    HOTROW_RETURN_IF_ERROR(VisitRow(ref, record.offset, keys_[i],
+                                    chunk.subspan(static_cast<size_t>(record.offset - offset)),
+                                    visit));
   }
   return absl::OkStatus();
 }
 
-absl::Status SsdSnapshotReader::Iterate(
-    absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) {
+absl::Status SsdSnapshotReader::ReadChunks(
+    const std::vector<Chunk>& chunks,
+    absl::FunctionRef<absl::Status(const Chunk& chunk, std::span<const std::byte> bytes)> visit) {
   const int64_t chunk_bytes = manifest_.chunk_bytes;
-  struct Chunk {
-    const SsdSegmentRef* ref;
-    int64_t offset;
-  };
-  std::vector<Chunk> chunks;
-  for (const SsdSegmentRef& ref : segments_) {
-    for (int64_t at = 0; at < ref.end_offset; at += chunk_bytes) {
-      if (internal::SsdFirstRecord(at) < ref.end_offset) chunks.push_back({&ref, at});
-    }
-  }
   const int64_t free_bytes = budget_.budget() - budget_.used();
   const int64_t at_once =
       std::clamp<int64_t>(std::min(kReadBytes, free_bytes / 2) / chunk_bytes, 1,
@@ -278,7 +309,6 @@ absl::Status SsdSnapshotReader::Iterate(
       BudgetedBuffer<std::byte>::Create(at_once * chunk_bytes + kBlockBytesMax, budget_));
   auto* const buffer = reinterpret_cast<std::byte*>(
       RoundUp(reinterpret_cast<int64_t>(memory.data()), kBlockBytesMax));
-  visited_ = 0;
   absl::Status status;
   std::vector<IoRequest> requests;
   for (size_t first = 0; first < chunks.size() && status.ok();
@@ -292,6 +322,7 @@ absl::Status SsdSnapshotReader::Iterate(
       request.bytes = chunk_bytes;
       request.user_data = i;
       requests.push_back(std::move(request));
+      bytes_read_ += chunk_bytes;
     }
     queue_->Run(requests, [&](IoRequest& request) {
       if (!status.ok()) return;
@@ -299,18 +330,165 @@ absl::Status SsdSnapshotReader::Iterate(
         status = request.status;
         return;
       }
-      const Chunk& chunk = chunks[request.user_data];
-      status = VisitChunk(*chunk.ref, chunk.offset,
-                          {request.data, static_cast<size_t>(chunk_bytes)}, visit);
+      status = visit(chunks[request.user_data], {request.data, static_cast<size_t>(chunk_bytes)});
     });
   }
-  HOTROW_RETURN_IF_ERROR(status);
+  return status;
+}
+
+absl::Status SsdSnapshotReader::Iterate(
+    absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) {
+  std::vector<Chunk> chunks;
+  for (const SsdSegmentRef& ref : segments_) {
+    for (int64_t at = 0; at < ref.end_offset; at += manifest_.chunk_bytes) {
+      if (internal::SsdFirstRecord(at) < ref.end_offset) chunks.push_back({&ref, at});
+    }
+  }
+  visited_ = 0;
+  HOTROW_RETURN_IF_ERROR(
+      ReadChunks(chunks, [&](const Chunk& chunk, std::span<const std::byte> bytes) {
+        return VisitChunk(*chunk.ref, chunk.offset, bytes, visit);
+      }));
   HOTROW_RETURN_IF_ERROR(CheckUnchanged());
   if (visited_ == rows()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(options_.path, ": the footers tell of ", rows(),
                                           " rows, the segments hold ", visited_,
                                           "; `hotrow verify` lists all damage"));
 }
+
+absl::StatusOr<bool> SsdSnapshotReader::OpenChanges(const ParentSnapshot& parent) {
+  HOTROW_RETURN_IF_ERROR(ReadManifest(/*lock=*/true));
+  const auto found =
+      std::find_if(manifest_.snapshots.begin(), manifest_.snapshots.end(),
+                   [&](const internal::SsdSnapshot& s) { return s.id == parent.snapshot; });
+  if (found == manifest_.snapshots.end()) return false;
+  HOTROW_RETURN_IF_ERROR(CheckSnapshotIdentity(absl::StrCat("SSD store ", options_.path),
+                                               {.id = found->id,
+                                                .committed = found->committed,
+                                                .identity = found->identity,
+                                                .table_rows = {}},
+                                               parent.identity));
+  std::map<uint32_t, const SsdSegmentRef*> old;
+  std::vector<uint64_t> tails;  // base sequences, the highest first
+  for (const SsdSegmentRef& ref : found->segments) {
+    old[ref.slot] = &ref;
+    tails.push_back(ref.base_sequence);
+  }
+  std::sort(tails.begin(), tails.end(), std::greater<>());
+  // Records go to two segments at a time.
+  const uint64_t tail = tails.empty() ? 0 : tails[std::min<size_t>(1, tails.size() - 1)];
+  std::vector<SsdSegmentRef> changed;
+  std::map<uint32_t, int64_t> begins;  // of what is new, by slot
+  for (const SsdSegmentRef& ref : segments_) {
+    const auto before = old.find(ref.slot);
+    const bool same = before != old.end() && before->second->epoch == ref.epoch;
+    const int64_t begin = same ? before->second->end_offset : 0;
+    if (begin >= ref.end_offset && ref.base_sequence < tail) continue;
+    begins[ref.slot] = begin;
+    changed.push_back(ref);
+  }
+  segments_ = std::move(changed);
+  HOTROW_RETURN_IF_ERROR(OpenSegments());
+  HOTROW_ASSIGN_OR_RETURN(queue_, env_.NewIoQueue({}));
+  // A snapshot keeps the number that the record behind its last one was to get.
+  return FindNewest(begins, found->sequence - 1);
+}
+
+absl::StatusOr<bool> SsdSnapshotReader::FindNewest(const std::map<uint32_t, int64_t>& begins,
+                                                   uint64_t parent_sequence) {
+  // A vector that grows takes three times its contents, and sorting needs none.
+  const auto most =
+      static_cast<size_t>(std::max<int64_t>((budget_.budget() - budget_.used()) / 4, 0) /
+                          static_cast<int64_t>(sizeof(SsdNewest)));
+  bool fits = true;
+  // The parent's last record must be here. Then this state has come out of the parent's: a store
+  // that was opened at an older snapshot meanwhile has lost that record. And a tombstone goes only
+  // when no segment that stays is older than it, so all that were written since are here, too.
+  bool follows = false;
+  HOTROW_RETURN_IF_ERROR(internal::ScanSsdSegments(
+      geometry(), segments_, [&](uint32_t slot) { return files_.at(slot).get(); }, *queue_, budget_,
+      [&](const SsdSegmentRef& ref, const SsdScanned& record) {
+        if (record.offset < begins.at(ref.slot)) {
+          follows = follows || record.sequence == parent_sequence;
+          return;
+        }
+        if (!fits) return;
+        fits = newest_.size() < most;
+        newest_.push_back({.key = record.key,
+                           .sequence = record.sequence,
+                           .offset = record.offset,
+                           .slot = ref.slot,
+                           .kind_table = record.kind_table});
+      }));
+  if (!fits || !follows) return false;
+  const auto same_key = [](const SsdNewest& a, const SsdNewest& b) {
+    return a.key == b.key && a.table_index() == b.table_index();
+  };
+  std::sort(newest_.begin(), newest_.end(), [](const SsdNewest& a, const SsdNewest& b) {
+    return std::tuple(a.table_index(), a.key, b.sequence) <
+           std::tuple(b.table_index(), b.key, a.sequence);
+  });
+  newest_.erase(std::unique(newest_.begin(), newest_.end(), same_key), newest_.end());
+  std::sort(newest_.begin(), newest_.end(), [](const SsdNewest& a, const SsdNewest& b) {
+    return std::tuple(a.slot, a.offset) < std::tuple(b.slot, b.offset);
+  });
+  return true;
+}
+
+absl::Status SsdSnapshotReader::IterateChanges(
+    absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit,
+    absl::FunctionRef<absl::Status(const RowKey&)> erased) {
+  std::map<uint32_t, const SsdSegmentRef*> refs;
+  for (const SsdSegmentRef& ref : segments_) refs[ref.slot] = &ref;
+  // Chunks with rows, and where theirs begin in newest_.
+  std::vector<Chunk> chunks;
+  std::vector<size_t> firsts;
+  std::vector<SsdNewest> rows;
+  for (const SsdNewest& record : newest_) {
+    if (SsdKindOf(record.kind_table) == static_cast<uint32_t>(SsdRecordKind::kTombstone)) {
+      HOTROW_RETURN_IF_ERROR(erased({record.key, manifest_.tables[record.table_index()].table}));
+      continue;
+    }
+    const int64_t at = record.offset / manifest_.chunk_bytes * manifest_.chunk_bytes;
+    const SsdSegmentRef* const ref = refs.at(record.slot);
+    if (chunks.empty() || chunks.back().ref != ref || chunks.back().offset != at) {
+      chunks.push_back({ref, at});
+      firsts.push_back(rows.size());
+    }
+    rows.push_back(record);
+  }
+  firsts.push_back(rows.size());
+  HOTROW_RETURN_IF_ERROR(
+      ReadChunks(chunks, [&](const Chunk& chunk, std::span<const std::byte> bytes) -> absl::Status {
+        const auto index = static_cast<size_t>(&chunk - chunks.data());
+        for (size_t i = firsts[index]; i < firsts[index + 1]; ++i) {
+          HOTROW_RETURN_IF_ERROR(
+              VisitRow(*chunk.ref, rows[i].offset, {rows[i].key, rows[i].table_index()},
+                       bytes.subspan(static_cast<size_t>(rows[i].offset - chunk.offset)), visit));
+        }
+        return absl::OkStatus();
+      }));
+  return CheckUnchanged();
+}
+
+// The part of a reader that is about changes.
+class SsdSnapshotChanges final : public SnapshotChanges {
+ public:
+  explicit SsdSnapshotChanges(std::unique_ptr<SsdSnapshotReader> reader)
+      : reader_(std::move(reader)) {}
+
+  std::span<const StoreTable> tables() const override { return reader_->tables(); }
+  const SnapshotInfo& info() const override { return reader_->info(); }
+  absl::Status Iterate(
+      absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit,
+      absl::FunctionRef<absl::Status(const RowKey&)> erased) override {
+    return reader_->IterateChanges(visit, erased);
+  }
+  int64_t bytes_read() const override { return reader_->bytes_read(); }
+
+ private:
+  const std::unique_ptr<SsdSnapshotReader> reader_;
+};
 
 }  // namespace
 
@@ -328,6 +506,16 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSsdSnapshot(
   auto reader = std::make_unique<SsdSnapshotReader>(env, options);
   HOTROW_RETURN_IF_ERROR(reader->Open());
   return std::unique_ptr<SnapshotReader>(std::move(reader));
+}
+
+absl::StatusOr<std::unique_ptr<SnapshotChanges>> OpenSsdChanges(
+    const SnapshotReaderOptions& options, const ParentSnapshot& parent) {
+  HOTROW_RETURN_IF_ERROR(options.Validate());
+  Env& env = options.env == nullptr ? PosixEnv() : *options.env;
+  auto reader = std::make_unique<SsdSnapshotReader>(env, options);
+  HOTROW_ASSIGN_OR_RETURN(const bool knows, reader->OpenChanges(parent));
+  if (!knows) return std::unique_ptr<SnapshotChanges>();
+  return std::unique_ptr<SnapshotChanges>(std::make_unique<SsdSnapshotChanges>(std::move(reader)));
 }
 
 }  // namespace hotrow

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/io_queue.h"
 #include "store/row_store.h"
+#include "store/snapshot_changes.h"
 #include "store/snapshot_reader.h"
 
 namespace hotrow {
@@ -202,6 +203,12 @@ absl::StatusOr<SsdStoreReport> VerifySsdStore(Env& env, const std::string& path)
 // Errors: see SnapshotReader.
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSsdSnapshot(
     const SnapshotReaderOptions& options);
+// What a snapshot has that `parent`, another of the same store, has not: from the segments that
+// were written since. Null: it cannot be told (there is no such parent, or the segment with its
+// last record is gone: cleaned, or the store was opened at an older snapshot since), or not within
+// memory_budget_bytes: about 130 bytes for each record written since. Errors: see SnapshotChanges.
+absl::StatusOr<std::unique_ptr<SnapshotChanges>> OpenSsdChanges(
+    const SnapshotReaderOptions& options, const ParentSnapshot& parent);
 // The manifest's record of a snapshot. Reads only the manifest; the store may be open. Errors: the
 // same.
 absl::StatusOr<SnapshotInfo> DescribeSsdSnapshot(const SnapshotReaderOptions& options);
