@@ -298,6 +298,76 @@ TEST(HotrowModelsCliTest, AKillLeavesNothingOrTheWhole) {
   ExpectGood(RunHotrow({"verify", dir + "/back"}));
 }
 
+TEST(HotrowModelsCliTest, AChainOfDeltasIsTheExportOfItsNewestCheckpoint) {
+  for (const std::string store : {"memory", "ssd"}) {
+    SCOPED_TRACE(store);
+    const std::string dir = test::TempDir();
+    std::vector<std::string> flags = {"--checkpoint_dir=" + dir + "/run", "--checkpoint_every=15",
+                                      "--keep_checkpoints=10"};
+    if (store == "ssd") {
+      flags.insert(flags.end(), {"--store=ssd", "--store_path=" + dir + "/rows",
+                                 "--disk_bytes=2GiB", "--cache_bytes=min"});
+    }
+    Train(flags);
+    const nlohmann::json names = Json({"inspect", dir + "/run", "--json"})["checkpoints"];
+    ASSERT_GE(names.size(), 2u);
+    std::vector<std::string> checkpoints;
+    for (const auto& name : names) checkpoints.push_back(dir + "/run/" + name.get<std::string>());
+    const std::string chain = dir + "/chain";
+    for (size_t i = 0; i + 1 < checkpoints.size(); ++i) {
+      const nlohmann::json delta =
+          Json({"export", "--since=" + checkpoints[i], checkpoints[i + 1], chain, "--json"});
+      EXPECT_EQ(delta["sequence"], i + 1);
+      EXPECT_EQ(delta["made_chain"], i == 0);
+      EXPECT_GT(delta["rows"], 0);
+      EXPECT_EQ(delta["precision"], "fp32");
+    }
+    ExpectFails(2, {"export", "--since=" + checkpoints[0], checkpoints[1], chain},
+                HasSubstr("newest link"));
+    ExpectFails(2, {"export", checkpoints[1], chain + "2", "--weights_only"}, HasSubstr("--since"));
+    ExpectGood(RunHotrow({"export", checkpoints.back(), dir + "/full"}));
+    const ProgramResult applied = RunHotrow({"apply", chain, dir + "/applied"});
+    ExpectGood(applied);
+    EXPECT_THAT(applied.out, AllOf(HasSubstr("3 tables"), HasSubstr("step 47")));
+    ExpectGood(RunHotrow({"verify", dir + "/applied"}));
+    const nlohmann::json full = Json({"inspect", dir + "/full", "--json"});
+    EXPECT_EQ(Json({"inspect", dir + "/applied", "--json"})["tables"], full["tables"]);
+
+    const nlohmann::json compacted = Json({"compact", chain, "--keep=1", "--json"});
+    EXPECT_EQ(compacted["made_base"], true);
+    EXPECT_EQ(compacted["step"], 47);
+    ExpectGood(RunHotrow({"apply", chain, dir + "/again"}));
+    EXPECT_EQ(Json({"inspect", dir + "/again", "--json"})["tables"], full["tables"]);
+
+    FlipByte(chain + "/chain.json", 50);
+    ExpectFails(1, {"apply", chain, dir + "/no"}, HasSubstr(chain + "/chain.json"));
+    EXPECT_FALSE(std::filesystem::exists(dir + "/no"));
+  }
+}
+
+// Whoever reads the chain meanwhile never sees half a delta.
+TEST(HotrowModelsCliTest, AKilledWriterOfADeltaLeavesAWholeChain) {
+  const std::string dir = test::TempDir();
+  Train({"--checkpoint_dir=" + dir + "/run", "--checkpoint_every=20", "--keep_checkpoints=10"});
+  const nlohmann::json names = Json({"inspect", dir + "/run", "--json"})["checkpoints"];
+  ASSERT_GE(names.size(), 2u);
+  const std::string first = dir + "/run/" + names.front().get<std::string>();
+  const std::string last = dir + "/run/" + names.back().get<std::string>();
+  const std::string chain = dir + "/chain";
+  bool done = false;
+  for (int ms = 1; ms < 2000 && !done; ms += 1 + ms / 4) {
+    const ProgramResult result =
+        RunProgram({.arguments = {"timeout", "-s", "KILL", absl::StrCat(0.001 * ms), HOTROW_BINARY,
+                                  "export", "--since=" + first, last, chain}});
+    done = result.exit_code == 0;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const bool exists, PosixEnv().Exists(chain));
+    if (exists) ExpectGood(RunHotrow({"apply", chain, absl::StrCat(dir, "/applied-", ms)}));
+    // A kill may come after the delta has its name.
+    done = done || std::filesystem::exists(chain + "/delta-00000001");
+  }
+  EXPECT_TRUE(done);
+}
+
 TEST(HotrowModelsCliTest, WrongUsageIsOneLineAndStatusTwo) {
   const std::string dir = test::TempDir();
   ExpectRefused({"export", dir + "/none"}, HasSubstr("DIR is missing"));
@@ -314,7 +384,7 @@ TEST(HotrowModelsCliTest, WrongUsageIsOneLineAndStatusTwo) {
                 AllOf(HasSubstr("hotrow.saved_model"), HasSubstr("hotrow export has written")));
   ExpectRefused({"export", dir + "/model", dir + "/model"}, HasSubstr("is there already"));
   ExpectRefused({"import", dir + "/model", dir + "/model"}, HasSubstr("hotrow export"));
-  for (const std::string command : {"export", "import"}) {
+  for (const std::string command : {"apply", "compact", "export", "import"}) {
     const ProgramResult help = RunHotrow({command, "--help"});
     ExpectGood(help);
     EXPECT_THAT(help.out, AllOf(HasSubstr("Usage: hotrow " + command), HasSubstr("--json")));
