@@ -49,6 +49,10 @@ constexpr int64_t kNewestBytes = int64_t{64} << 20;  // of records, to tell the 
 constexpr int64_t kBlockBytesMax = 4096;             // alignment of direct transfers
 constexpr const char* kOwner = "reading a snapshot of an SSD store";
 
+bool IsTombstone(const SsdNewest& record) {
+  return SsdKindOf(record.kind_table) == static_cast<uint32_t>(SsdRecordKind::kTombstone);
+}
+
 class SsdSnapshotReader final : public SnapshotReader {
  public:
   SsdSnapshotReader(Env& env, const SnapshotReaderOptions& options)
@@ -124,7 +128,8 @@ class SsdSnapshotReader final : public SnapshotReader {
   std::vector<SsdLocation> locations_;
   int64_t visited_ = 0;
   int64_t bytes_read_ = 0;
-  // Of IterateChanges: the newest record of each key that was written since the parent, by place.
+  // Of IterateChanges: the newest record of each key that was written since the parent: rows by
+  // their places, then tombstones.
   std::vector<SsdNewest> newest_;
 };
 
@@ -429,8 +434,10 @@ absl::StatusOr<bool> SsdSnapshotReader::FindNewest(const std::map<uint32_t, int6
            std::tuple(b.table_index(), b.key, a.sequence);
   });
   newest_.erase(std::unique(newest_.begin(), newest_.end(), same_key), newest_.end());
+  newest_.shrink_to_fit();
   std::sort(newest_.begin(), newest_.end(), [](const SsdNewest& a, const SsdNewest& b) {
-    return std::tuple(a.slot, a.offset) < std::tuple(b.slot, b.offset);
+    return std::tuple(IsTombstone(a), a.slot, a.offset) <
+           std::tuple(IsTombstone(b), b.slot, b.offset);
   });
   return true;
 }
@@ -443,28 +450,27 @@ absl::Status SsdSnapshotReader::IterateChanges(
   // Chunks with rows, and where theirs begin in newest_.
   std::vector<Chunk> chunks;
   std::vector<size_t> firsts;
-  std::vector<SsdNewest> rows;
-  for (const SsdNewest& record : newest_) {
-    if (SsdKindOf(record.kind_table) == static_cast<uint32_t>(SsdRecordKind::kTombstone)) {
-      HOTROW_RETURN_IF_ERROR(erased({record.key, manifest_.tables[record.table_index()].table}));
-      continue;
-    }
-    const int64_t at = record.offset / manifest_.chunk_bytes * manifest_.chunk_bytes;
-    const SsdSegmentRef* const ref = refs.at(record.slot);
+  size_t rows = 0;
+  for (; rows < newest_.size() && !IsTombstone(newest_[rows]); ++rows) {
+    const int64_t at = newest_[rows].offset / manifest_.chunk_bytes * manifest_.chunk_bytes;
+    const SsdSegmentRef* const ref = refs.at(newest_[rows].slot);
     if (chunks.empty() || chunks.back().ref != ref || chunks.back().offset != at) {
       chunks.push_back({ref, at});
-      firsts.push_back(rows.size());
+      firsts.push_back(rows);
     }
-    rows.push_back(record);
   }
-  firsts.push_back(rows.size());
+  firsts.push_back(rows);
+  for (size_t i = rows; i < newest_.size(); ++i) {
+    const SsdNewest& gone = newest_[i];
+    HOTROW_RETURN_IF_ERROR(erased({gone.key, manifest_.tables[gone.table_index()].table}));
+  }
   HOTROW_RETURN_IF_ERROR(
       ReadChunks(chunks, [&](const Chunk& chunk, std::span<const std::byte> bytes) -> absl::Status {
         const auto index = static_cast<size_t>(&chunk - chunks.data());
         for (size_t i = firsts[index]; i < firsts[index + 1]; ++i) {
-          HOTROW_RETURN_IF_ERROR(
-              VisitRow(*chunk.ref, rows[i].offset, {rows[i].key, rows[i].table_index()},
-                       bytes.subspan(static_cast<size_t>(rows[i].offset - chunk.offset)), visit));
+          HOTROW_RETURN_IF_ERROR(VisitRow(
+              *chunk.ref, newest_[i].offset, {newest_[i].key, newest_[i].table_index()},
+              bytes.subspan(static_cast<size_t>(newest_[i].offset - chunk.offset)), visit));
         }
         return absl::OkStatus();
       }));
