@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/delta/delta_manifest.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
@@ -40,6 +41,7 @@ absl::StatusOr<DirectoryKind> KindOfDirectory(Env& env, const std::string& path)
     HOTROW_ASSIGN_OR_RETURN(const bool portable, IsPortableModel(env, path));
     return portable ? DirectoryKind::kPortableModel : DirectoryKind::kSavedModel;
   }
+  if (has(kChainManifestName)) return DirectoryKind::kDeltaChain;
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> checkpoints, ListCheckpoints(env, path));
   if (!checkpoints.empty()) return DirectoryKind::kCheckpoints;
   if (has_like("", ".snapshot")) return DirectoryKind::kHostStore;
@@ -68,6 +70,8 @@ const char* NameOf(DirectoryKind kind) {
       return "a directory of checkpoints";
     case DirectoryKind::kPortableModel:
       return "a model in the portable form";
+    case DirectoryKind::kDeltaChain:
+      return "a chain of deltas";
     case DirectoryKind::kOther:
       break;
   }

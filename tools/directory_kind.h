@@ -20,6 +20,7 @@ enum class DirectoryKind {
   kSavedModel,     // a saved model or one checkpoint, docs/formats/saved_model.md
   kCheckpoints,    // of a training run, models/saving/checkpoint.h
   kPortableModel,  // docs/formats/portable.md
+  kDeltaChain,     // docs/formats/delta.md
   kOther,
 };
 

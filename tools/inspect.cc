@@ -4,6 +4,8 @@
 
 #include "base/env.h"
 #include "base/status_macros.h"
+#include "models/delta/apply_chain.h"
+#include "models/delta/delta_chain.h"
 #include "models/saving/checkpoint_check.h"
 #include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
@@ -41,6 +43,11 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
     return print(json ? CheckpointReportJson(path, report) : CheckpointReportText(path, report),
                  report.damage.empty());
   }
+  if (kind == DirectoryKind::kDeltaChain) {
+    HOTROW_ASSIGN_OR_RETURN(const DeltaChain chain, ReadChain(PosixEnv(), path));
+    const ChainSummary summary = SummariseChain(chain);
+    return print(json ? ChainSummaryJson(summary) : ChainSummaryText(summary), true);
+  }
   if (kind == DirectoryKind::kPortableModel) {
     HOTROW_ASSIGN_OR_RETURN(const PortableModel portable,
                             ReadPortableManifest(PosixEnv(), path, /*edited=*/false));
@@ -70,7 +77,7 @@ const Command kInspectCommand = {
     .details =
         "PATH is a checkpoint (one of them, a directory of them, whose newest is shown, or a\n"
         "model of --save_dir), the directory of an SSD or RocksDB store that no program has open,\n"
-        "or an export of `hotrow export`. The command reads manifests and footers and writes\n"
+        "an export of `hotrow export`, or a chain of deltas. The command reads manifests and footers and writes\n"
         "nothing. It counts rows as far as it can without reading them; `hotrow verify` reads\n"
         "them, too. The write amplification of a RocksDB store is known only while it is open.\n",
     .run = Run};

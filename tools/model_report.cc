@@ -267,6 +267,32 @@ std::string DeltaSummaryJson(const DeltaSummary& summary) {
                {"bytes", summary.bytes}});
 }
 
+std::string ChainSummaryText(const ChainSummary& summary) {
+  return absl::StrCat(summary.chain, ": a chain of deltas in ",
+                      std::string(ExchangeTypeName(summary.form.precision)),
+                      summary.form.state ? " with state" : " without state", ", base of step ",
+                      FormatCount(summary.base_step), ", deltas ",
+                      FormatCount(summary.base_sequence + 1), " to ", FormatCount(summary.sequence),
+                      ", step ", FormatCount(summary.step), ", ", FormatCount(summary.rows),
+                      " rows, ", FormatCount(summary.erased), " tombstones, ",
+                      FormatBytes(summary.bytes), "\n");
+}
+
+std::string ChainSummaryJson(const ChainSummary& summary) {
+  return Dump({{"kind", "delta_chain"},
+               {"path", summary.chain},
+               {"base_id", summary.base_id.ToHex()},
+               {"precision", std::string(ExchangeTypeName(summary.form.precision))},
+               {"state", summary.form.state},
+               {"base_sequence", summary.base_sequence},
+               {"base_step", summary.base_step},
+               {"sequence", summary.sequence},
+               {"step", summary.step},
+               {"rows", summary.rows},
+               {"erased", summary.erased},
+               {"bytes", summary.bytes}});
+}
+
 std::string CompactSummaryText(const CompactSummary& summary) {
   return absl::StrCat(summary.chain, ": ",
                       summary.made_base ? "a new base" : "no delta behind the base", ", delta ",

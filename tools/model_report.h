@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "models/delta/apply_chain.h"
 #include "models/delta/compact_chain.h"
 #include "models/delta/export_delta.h"
 #include "models/saving/checkpoint_check.h"
@@ -29,6 +30,10 @@ std::string PortableSummaryJson(const PortableSummary& summary);
 // Of a delta that was written.
 std::string DeltaSummaryText(const DeltaSummary& summary);
 std::string DeltaSummaryJson(const DeltaSummary& summary);
+
+// Of a chain that was read or checked.
+std::string ChainSummaryText(const ChainSummary& summary);
+std::string ChainSummaryJson(const ChainSummary& summary);
 
 // Of a chain that was compacted.
 std::string CompactSummaryText(const CompactSummary& summary);

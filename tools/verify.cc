@@ -4,6 +4,7 @@
 
 #include "base/env.h"
 #include "base/status_macros.h"
+#include "models/delta/apply_chain.h"
 #include "models/saving/checkpoint_check.h"
 #include "models/saving/portable_model.h"
 #include "models/train/report.h"
@@ -129,6 +130,12 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
                stdout);
     return kExitGood;
   }
+  if (kind == DirectoryKind::kDeltaChain) {
+    HOTROW_ASSIGN_OR_RETURN(const ChainSummary summary,
+                            VerifyChain(PosixEnv(), path, kBufferBytes));
+    std::fputs((json ? ChainSummaryJson(summary) : ChainSummaryText(summary)).c_str(), stdout);
+    return kExitGood;
+  }
   if (kind == DirectoryKind::kRocksStore) return VerifyRocks(path, json);
   HOTROW_RETURN_IF_ERROR(ExpectSsdStore(PosixEnv(), path));
   return VerifyStore(path, json);
@@ -153,6 +160,7 @@ const Command kVerifyCommand = {
         "row\n"
         "                      of the present state\n"
         "  of an export        every file, up to the first that is wrong\n"
+        "  of a chain          the same of its base and of all deltas\n"
         "Each damage is a line: file, offset, description, and table and key if known. The last\n"
         "line is a summary. Exit status: 0 all is good, 1 damage, 2 it cannot be opened.\n",
     .run = Run};

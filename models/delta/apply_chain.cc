@@ -208,4 +208,43 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
   return summary;
 }
 
+ChainSummary SummariseChain(const DeltaChain& chain) {
+  const ChainLink head = chain.head();
+  ChainSummary out;
+  out.chain = chain.dir;
+  out.base_id = chain.manifest.base_id;
+  out.form = chain.manifest.form;
+  out.base_sequence = chain.manifest.base_sequence;
+  out.base_step = chain.manifest.base_step;
+  out.sequence = head.sequence;
+  out.step = head.step;
+  for (const DeltaManifest& delta : chain.deltas) {
+    for (const DeltaPart& part : delta.parts) {
+      for (const int64_t n : part.rows) out.rows += n;
+      for (const int64_t n : part.erased) out.erased += n;
+      out.bytes += part.bytes;
+    }
+  }
+  return out;
+}
+
+absl::StatusOr<ChainSummary> VerifyChain(Env& env, const std::string& dir, int64_t memory_bytes) {
+  HOTROW_ASSIGN_OR_RETURN(DeltaChain chain, ReadChain(env, dir));
+  const ChainSummary summary = SummariseChain(chain);
+  HOTROW_RETURN_IF_ERROR(VerifyPortable(env, chain.base_dir(), memory_bytes).status());
+  HOTROW_ASSIGN_OR_RETURN(
+      const std::vector<DeltaTable> tables,
+      DeltaTablesOf(chain.deltas.empty() ? chain.base.model : chain.deltas.back().model));
+  HOTROW_ASSIGN_OR_RETURN(DeltaMerge merge, OpenDeltas(env, chain, tables));
+  while (!merge.done()) HOTROW_RETURN_IF_ERROR(merge.Next());
+  // Each delta has dense parameters and blobs of its own.
+  while (!chain.deltas.empty()) {
+    PortableModel model;
+    DenseVectors dense;
+    HOTROW_RETURN_IF_ERROR(ReadHead(env, chain, &model, &dense));
+    chain.deltas.pop_back();
+  }
+  return summary;
+}
+
 }  // namespace hotrow

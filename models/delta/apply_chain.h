@@ -6,6 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "base/env.h"
+#include "base/unique_id.h"
+#include "models/delta/delta_chain.h"
+#include "models/delta/delta_rows.h"
 #include "models/saving/portable_model.h"
 
 namespace hotrow {
@@ -25,6 +28,25 @@ struct ApplyChainOptions {
 // absent, as ExportPortable. Errors: those of ReadChain and of files of rows, DataLoss (a table's
 // rows or hash differ from the manifest), FailedPrecondition (dir; no such sequence).
 absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options);
+
+// What a chain is.
+struct ChainSummary {
+  std::string chain;  // its directory
+  UniqueId base_id;
+  DeltaForm form;
+  int64_t base_sequence = 0;
+  int64_t base_step = 0;
+  int64_t sequence = 0;  // of the newest link
+  int64_t step = 0;
+  int64_t rows = 0;    // of all deltas behind the base
+  int64_t erased = 0;  // tombstones of these
+  int64_t bytes = 0;   // of their files of rows
+};
+ChainSummary SummariseChain(const DeltaChain& chain);
+
+// Reads all of a chain and checks it, but for the rows and hashes of tables that its deltas name,
+// which need it to be applied. Errors: those of ApplyChain.
+absl::StatusOr<ChainSummary> VerifyChain(Env& env, const std::string& dir, int64_t memory_bytes);
 
 }  // namespace hotrow
 

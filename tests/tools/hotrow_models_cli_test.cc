@@ -333,6 +333,10 @@ TEST(HotrowModelsCliTest, AChainOfDeltasIsTheExportOfItsNewestCheckpoint) {
     const nlohmann::json full = Json({"inspect", dir + "/full", "--json"});
     EXPECT_EQ(Json({"inspect", dir + "/applied", "--json"})["tables"], full["tables"]);
 
+    const nlohmann::json seen = Json({"inspect", chain, "--json"});
+    EXPECT_EQ(seen["kind"], "delta_chain");
+    EXPECT_EQ(seen["sequence"], checkpoints.size() - 1);
+    EXPECT_EQ(Json({"verify", chain, "--json"}), seen);
     const nlohmann::json compacted = Json({"compact", chain, "--keep=1", "--json"});
     EXPECT_EQ(compacted["made_base"], true);
     EXPECT_EQ(compacted["step"], 47);
