@@ -77,9 +77,10 @@ const Command kInspectCommand = {
     .details =
         "PATH is a checkpoint (one of them, a directory of them, whose newest is shown, or a\n"
         "model of --save_dir), the directory of an SSD or RocksDB store that no program has open,\n"
-        "an export of `hotrow export`, or a chain of deltas. The command reads manifests and footers and writes\n"
-        "nothing. It counts rows as far as it can without reading them; `hotrow verify` reads\n"
-        "them, too. The write amplification of a RocksDB store is known only while it is open.\n",
+        "an export of `hotrow export`, or a chain of deltas. The command reads manifests and\n"
+        "footers and writes nothing. It counts rows as far as it can without reading them;\n"
+        "`hotrow verify` reads them, too. The write amplification of a RocksDB store is known\n"
+        "only while it is open.\n",
     .run = Run};
 
 }  // namespace hotrow
