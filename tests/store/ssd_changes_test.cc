@@ -144,7 +144,8 @@ TEST(SsdChangesTest, ASnapshotThatDoesNotFollowIsNotTold) {
   SsdStoreOptions options = SmallSsd(&env, 60);
   {
     HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
-    for (uint64_t i = 0; i < 50; ++i) {
+    // Most of a segment, so that it is not cleaned.
+    for (uint64_t i = 0; i < 130; ++i) {
       HOTROW_ASSERT_OK(Put(*store, {i, 70'000}, 1));
       first[{70'000, i}] = MakeRow({i, 70'000}, 1, 64);
     }
@@ -161,7 +162,7 @@ TEST(SsdChangesTest, ASnapshotThatDoesNotFollowIsNotTold) {
     HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(options));
     HOTROW_ASSERT_OK(Put(*store, {6, 70'000}, 3));
     third[{70'000, 6}] = MakeRow({6, 70'000}, 3, 64);
-    HOTROW_ASSERT_OK(store->PrepareSnapshot(3));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(3, [] {}));
     HOTROW_ASSERT_OK(store->Close());
   }
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto of_second, Open(env, 2, 3));
