@@ -227,6 +227,7 @@ class FileSource : public DataSource {
     return files_->Identity();
   }
   const Vocabulary* vocabulary() const override { return files_->vocabulary(); }
+  const TableSchema* table_schema() const override { return files_->table_schema(); }
 
   absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
                                                         int64_t first_sample) override {

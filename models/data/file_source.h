@@ -54,6 +54,8 @@ class SampleFiles {
   }
   // DataSource::vocabulary.
   virtual const Vocabulary* vocabulary() const { return nullptr; }
+  // DataSource::table_schema.
+  virtual const TableSchema* table_schema() const { return nullptr; }
   // Reads all splits into memory; false, with *splits unspecified, where they do not fit in
   // max_bytes. Reads split by split, unless an implementation can do better.
   virtual absl::StatusOr<bool> Load(int64_t max_bytes, std::array<SampleBlocks, 3>* splits) const;

@@ -152,7 +152,7 @@ absl::StatusOr<RowParser> RowParser::Create(const TableSchema& schema,
                                             std::span<const std::string> columns,
                                             const Vocabulary* vocabulary) {
   RowParser parser(schema, columns);
-  for (size_t i = 0; i < schema.labels.size(); ++i) {
+  for (size_t i = 0; schema.reads_labels && i < schema.labels.size(); ++i) {
     HOTROW_RETURN_IF_ERROR(
         parser.AddUse(schema.labels[i].column, Role::kLabel, static_cast<int32_t>(i)));
   }

@@ -526,7 +526,10 @@ absl::Status TableSchema::Validate() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TableSchema> ParseTableSchema(std::string_view text, const std::string& where) {
+namespace {
+
+absl::StatusOr<TableSchema> Parse(std::string_view text, const std::string& where,
+                                  bool has_files) {
   const absl::StatusOr<json> parsed = ParseJson<json>(text);
   if (!parsed.ok()) return Invalid(where, std::string(parsed.status().message()));
   const json& root = *parsed;
@@ -543,7 +546,7 @@ absl::StatusOr<TableSchema> ParseTableSchema(std::string_view text, const std::s
   } else if (header != nullptr && *header != true) {
     fields.Wrong("header", *header, "true, or the names of the columns");
   }
-  HOTROW_RETURN_IF_ERROR(ParseFiles(fields, Folder(where), &schema));
+  if (has_files) HOTROW_RETURN_IF_ERROR(ParseFiles(fields, Folder(where), &schema));
   if (const json* columns = fields.Require("columns")) {
     if (!columns->is_array()) fields.Wrong("columns", *columns, "a list of columns");
     for (size_t i = 0; columns->is_array() && i < columns->size(); ++i) {
@@ -563,6 +566,16 @@ absl::StatusOr<TableSchema> ParseTableSchema(std::string_view text, const std::s
     return schema.name == where ? status : Invalid(where, std::string(status.message()));
   }
   return schema;
+}
+
+}  // namespace
+
+absl::StatusOr<TableSchema> ParseTableSchema(std::string_view json, const std::string& where) {
+  return Parse(json, where, /*has_files=*/true);
+}
+
+absl::StatusOr<TableSchema> ParseTableSchemaText(std::string_view json, const std::string& where) {
+  return Parse(json, where, /*has_files=*/false);
 }
 
 }  // namespace hotrow

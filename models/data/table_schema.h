@@ -100,6 +100,9 @@ struct TableSchema {
   std::vector<Split> split_of;
 
   std::vector<LabelColumn> labels;  // one for each task
+  // False: lines are to be scored. Labels are not read, and columns that only they use may lack in
+  // files with a header.
+  bool reads_labels = true;
   std::vector<DenseColumn> dense;
   std::vector<CategoricalColumn> categorical;
 
@@ -111,6 +114,8 @@ struct TableSchema {
 // names are relative to. Errors: InvalidArgument, with the line where the text is no JSON, or the
 // field that is unknown, absent or wrong.
 absl::StatusOr<TableSchema> ParseTableSchema(std::string_view json, const std::string& where);
+// The same of what TableSchemaText (models/data/table_schema_text.h) writes, which names no files.
+absl::StatusOr<TableSchema> ParseTableSchemaText(std::string_view json, const std::string& where);
 
 // Keys lie in [0, NumEmbeddings), that of missing values included, or 0: any key.
 int64_t NumEmbeddings(const CategoricalColumn& column);

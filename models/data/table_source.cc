@@ -102,6 +102,7 @@ class TableFiles : public SampleFiles {
   const Vocabulary* vocabulary() const override {
     return vocabulary_.empty() ? nullptr : &vocabulary_;
   }
+  const TableSchema* table_schema() const override { return &table_; }
   absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const override {
     std::vector<std::string> paths;
     for (const std::vector<std::string>& split : table_.files) {

@@ -39,6 +39,7 @@ class TimeFormat {
   std::string Expected() const;
 
   bool has_hour() const { return has_hour_; }
+  const std::string& text() const { return text_; }  // as Parse takes it
 
  private:
   enum class Kind { kIso8601, kUnix, kUnixMs, kPattern };

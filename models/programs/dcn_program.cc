@@ -3,6 +3,7 @@
 #include "models/programs/model_program.h"
 #include "models/programs/programs.h"
 #include "models/zoo/dcn_model.h"
+#include "models/zoo/model_flags.h"
 
 namespace hotrow {
 namespace {
@@ -22,23 +23,6 @@ constexpr char kExamples[] =
     "  dcn --dcn_version=1 --cache_bytes=min --report=run.json\n"
     "      version 1 through the smallest cache that works; figures and hashes to run.json\n";
 
-void AddFlags(DcnOptions* options, FlagSet* set) {
-  set->Add("dcn_version", IntFlag(&options->version, 1, 2),
-           "of the cross layers: 1 has a weight vector in each, 2 a matrix");
-  set->Add("dcn_num_layers", IntFlag(&options->num_cross_layers, 1, 64), "cross layers");
-  set->Add("dcn_low_rank_dim", IntFlag(&options->low_rank_dim, 0, 1 << 20),
-           "rank of the matrices of version 2; 0: full matrices");
-  set->Add(
-      "dcn_num_experts", IntFlag(&options->num_experts, 1, 1024),
-      "experts of each cross layer, which a gate mixes, each of rank --dcn_low_rank_dim; 1: no "
-      "gate");
-  set->Add("dcn_structure",
-           WordFlag<DcnStructure>(
-               "WORD", &options->structure,
-               {{"stacked", DcnStructure::kStacked}, {"parallel", DcnStructure::kParallel}}),
-           "where the MLP stands: stacked (on the cross layers) or parallel (beside them)");
-}
-
 }  // namespace
 
 int RunDcn(int argc, const char* const* argv) {
@@ -48,7 +32,7 @@ int RunDcn(int argc, const char* const* argv) {
        .summary = kSummary,
        .examples = kExamples,
        .options = options,
-       .add_flags = AddFlags,
+       .add_flags = AddDcnFlags,
        .dense_arch_help = "layer outputs of a bottom MLP, which reads the dense features",
        .dense_arch_default = "none: they are crossed as they are",
        .over_arch_help = "layer outputs of the MLP; the last one is 1, the logit",

@@ -3,6 +3,7 @@
 #include "models/programs/model_program.h"
 #include "models/programs/programs.h"
 #include "models/zoo/din_model.h"
+#include "models/zoo/model_flags.h"
 
 namespace hotrow {
 namespace {
@@ -18,13 +19,6 @@ constexpr char kExamples[] =
     "  din --data=synthetic:tables=3,hotness=1-8 --history=cat_0:cat_1\n"
     "      generated data\n";
 
-void AddFlags(DinOptions* options, FlagSet* set) {
-  set->Add("history", StringFlag("HISTORY:TARGET,...", &options->history),
-           "features with many values, and the feature that each is looked at for");
-  set->Add("attention_layer_sizes", SizesFlag(&options->attention_layer_sizes),
-           "hidden layers of the MLP that finds how relevant a value is");
-}
-
 }  // namespace
 
 int RunDin(int argc, const char* const* argv) {
@@ -34,7 +28,7 @@ int RunDin(int argc, const char* const* argv) {
                                       .summary = kSummary,
                                       .examples = kExamples,
                                       .options = options,
-                                      .add_flags = AddFlags,
+                                      .add_flags = AddDinFlags,
                                       .create = CreateOnCpu<DinModel, DinOptions>},
                                      argc, argv);
 }

@@ -3,6 +3,7 @@
 #include "models/programs/model_program.h"
 #include "models/programs/programs.h"
 #include "models/zoo/dlrm_model.h"
+#include "models/zoo/model_flags.h"
 
 namespace hotrow {
 namespace {
@@ -19,15 +20,6 @@ constexpr char kExamples[] =
     "  dlrm --cache_bytes=min --report=run.json --trace=run.trace.json\n"
     "      the smallest cache that works; figures and hashes to run.json, a timeline beside it\n";
 
-void AddFlags(DlrmOptions* options, FlagSet* set) {
-  set->Add(
-      "interaction",
-      WordFlag<DlrmInteraction>("WORD", &options->interaction,
-                                {{"dot", DlrmInteraction::kDot}, {"cat", DlrmInteraction::kCat}}),
-      "what the top MLP reads: dot (products of all pairs of vectors) or cat (the vectors end "
-      "to end)");
-}
-
 // What --dense_arch_layer_sizes leaves to us.
 void Resolve(DlrmOptions* options, const TrainerFlags& flags) {
   if (!options->dense_arch_layer_sizes.empty()) return;
@@ -43,7 +35,7 @@ int RunDlrm(int argc, const char* const* argv) {
        .summary = kSummary,
        .examples = kExamples,
        .options = options,
-       .add_flags = AddFlags,
+       .add_flags = AddDlrmFlags,
        .dense_arch_help = "layer outputs of the bottom MLP, which reads the dense features; the "
                           "last one is the embedding dim",
        .dense_arch_default = "512-256-64-<embedding_dim>",

@@ -4,6 +4,7 @@
 #include "models/programs/model_program.h"
 #include "models/programs/programs.h"
 #include "models/zoo/mmoe_model.h"
+#include "models/zoo/model_flags.h"
 
 namespace hotrow {
 namespace {
@@ -23,13 +24,6 @@ constexpr char kExamples[] =
     "  mmoe --data=census-tasks:census-income.gz --preset=census --num_experts=1\n"
     "      the same with a shared bottom, for comparison\n";
 
-void AddFlags(MmoeOptions* options, FlagSet* set) {
-  set->Add("num_experts", IntFlag(&options->num_experts, 1, 1024),
-           "MLPs that all tasks share, mixed for each task by a gate; 1: a shared bottom");
-  set->Add("expert_layer_sizes", SizesFlag(&options->expert_layer_sizes),
-           "layer outputs of each expert");
-}
-
 }  // namespace
 
 int RunMmoe(int argc, const char* const* argv) {
@@ -40,7 +34,7 @@ int RunMmoe(int argc, const char* const* argv) {
        .summary = kSummary,
        .examples = kExamples,
        .options = options,
-       .add_flags = AddFlags,
+       .add_flags = AddMmoeFlags,
        .over_arch_help = "layer outputs of each task's tower; the last one is 1, the logit",
        .create = CreateOnCpu<MmoeModel, MmoeOptions>},
       argc, argv);

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "models/programs/train_program.h"
 #include "models/zoo/layers/graph_model.h"
+#include "models/zoo/model_flags.h"
 
 namespace hotrow {
 
@@ -43,17 +44,11 @@ int RunModelProgram(ModelProgram<Options> program, int argc, const char* const* 
       .name = program.name, .summary = program.summary, .examples = program.examples};
   train.add_model_flags = [&](FlagSet* set) {
     if (program.add_flags) program.add_flags(&options, set);
-    if constexpr (requires { options.dense_arch_layer_sizes; }) {
-      set->Add("dense_arch_layer_sizes", SizesFlag(&options.dense_arch_layer_sizes),
-               program.dense_arch_help);
-      set->DescribeDefault(program.dense_arch_default);
-    }
-    set->Add("over_arch_layer_sizes", SizesFlag(&options.over_arch_layer_sizes),
-             program.over_arch_help);
-    set->Add("dropout", RealFlag(&options.dropout, 0, 0.99),
-             "share of hidden units that a step leaves out");
-    set->Add("batch_norm", SwitchFlag(&options.batch_norm),
-             "normalize the inputs of each ReLU over the batch, on the CPU");
+    AddSharedModelFlags(&options,
+                        {.dense_arch = program.dense_arch_help,
+                         .dense_arch_default = program.dense_arch_default,
+                         .over_arch = program.over_arch_help},
+                        set);
   };
   if (program.resolve) {
     train.resolve_model_flags = [&](const TrainerFlags& flags) {

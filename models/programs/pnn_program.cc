@@ -2,6 +2,7 @@
 
 #include "models/programs/model_program.h"
 #include "models/programs/programs.h"
+#include "models/zoo/model_flags.h"
 #include "models/zoo/pnn_model.h"
 
 namespace hotrow {
@@ -19,16 +20,6 @@ constexpr char kExamples[] =
     "  pnn --pnn_products=both --over_arch_layer_sizes=400-400-1\n"
     "      and the outer product of their sum\n";
 
-void AddFlags(PnnOptions* options, FlagSet* set) {
-  set->Add("pnn_products",
-           WordFlag<PnnProducts>("WORD", &options->products,
-                                 {{"inner", PnnProducts::kInner},
-                                  {"outer", PnnProducts::kOuter},
-                                  {"both", PnnProducts::kBoth}}),
-           "what the MLP reads beside the vectors: inner (dot products of all pairs), outer (the "
-           "outer product of their sum) or both");
-}
-
 }  // namespace
 
 int RunPnn(int argc, const char* const* argv) {
@@ -37,7 +28,7 @@ int RunPnn(int argc, const char* const* argv) {
                                       .summary = kSummary,
                                       .examples = kExamples,
                                       .options = options,
-                                      .add_flags = AddFlags,
+                                      .add_flags = AddPnnFlags,
                                       .create = CreateOnCpu<PnnModel, PnnOptions>},
                                      argc, argv);
 }

@@ -2,6 +2,7 @@
 
 #include "models/programs/model_program.h"
 #include "models/programs/programs.h"
+#include "models/zoo/model_flags.h"
 #include "models/zoo/xdeepfm_model.h"
 
 namespace hotrow {
@@ -20,11 +21,6 @@ constexpr char kExamples[] =
     "  xdeepfm --cin_layer_sizes=100-100 --over_arch_layer_sizes=400-400-1\n"
     "      products of up to three vectors, a hundred rows of each order\n";
 
-void AddFlags(XDeepFmOptions* options, FlagSet* set) {
-  set->Add("cin_layer_sizes", SizesFlag(&options->cin_layer_sizes),
-           "rows that each layer of the CIN makes");
-}
-
 }  // namespace
 
 int RunXDeepFm(int argc, const char* const* argv) {
@@ -33,7 +29,7 @@ int RunXDeepFm(int argc, const char* const* argv) {
                                           .summary = kSummary,
                                           .examples = kExamples,
                                           .options = options,
-                                          .add_flags = AddFlags,
+                                          .add_flags = AddXDeepFmFlags,
                                           .create = CreateOnCpu<XDeepFmModel, XDeepFmOptions>},
                                          argc, argv);
 }

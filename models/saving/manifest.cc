@@ -185,6 +185,7 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
       dense.Count("parameters", out.dense_bytes / static_cast<int64_t>(sizeof(float)));
   out.dense_optimizer = ParseDenseOptimizerName(dense);
   if (requires_it(kRequiresVocabulary)) out.vocabulary = ParseVocabularyFile(top, wrong);
+  ParseScoringData(top, &out, wrong);
   if (requires_it(kRequiresBlobs)) out.blobs = ParseBlobs(top, wrong);
   out.residuals = ParseRankFiles(top, "residuals", ranks, wrong);
   out.counters = ParseRankFiles(top, "counters", ranks, wrong);
@@ -298,6 +299,7 @@ std::string SavedModelManifest(const SavedModel& model) {
                    {"parameters", model.num_parameters},
                    {"optimizer", model.dense_optimizer}};
   WriteVocabularyFile(model, &json);
+  WriteScoringData(model, &json);
   WriteBlobs(model, &json);
   WriteRankFiles("residuals", model.residuals, &json);
   WriteRankFiles("counters", model.counters, &json);

@@ -57,6 +57,10 @@ SavedModel::Table ParseTableFormat(JsonMembers& table, std::set<std::string>* ta
 void WriteVocabularyFile(const SavedModel& model, nlohmann::ordered_json* manifest);
 SavedModel::VocabularyFile ParseVocabularyFile(JsonMembers& manifest, std::string* wrong);
 
+// Member `scoring`, where there is one. Parse: after the features.
+void WriteScoringData(const SavedModel& model, nlohmann::ordered_json* manifest);
+void ParseScoringData(JsonMembers& manifest, SavedModel* model, std::string* wrong);
+
 // Member `blobs`, where there are some.
 void WriteBlobs(const SavedModel& model, nlohmann::ordered_json* manifest);
 std::vector<SavedModel::Blob> ParseBlobs(JsonMembers& manifest, std::string* wrong);

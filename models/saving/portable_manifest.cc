@@ -91,6 +91,7 @@ PortableModel ParseManifest(const Json& json, bool edited, std::string* wrong) {
     dense.Wrong("file", out.dense_file, "the name of a file in this directory");
   }
   if (top.Has("vocabulary")) model.vocabulary = ParseVocabularyFile(top, wrong);
+  ParseScoringData(top, &model, wrong);
   if (top.Has("blobs")) model.blobs = ParseBlobs(top, wrong);
   if (top.Has("training")) {
     absl::StatusOr<TrainingState> training = TrainingStateFromJson(top.Object("training").dump());
@@ -151,6 +152,7 @@ std::string PortableManifest(const PortableModel& portable) {
                    {"optimizer", model.dense_optimizer}};
   if (portable.dense_crc.has_value()) json["dense"]["crc32c"] = CrcText(*portable.dense_crc);
   WriteVocabularyFile(model, &json);
+  WriteScoringData(model, &json);
   WriteBlobs(model, &json);
   if (model.training.has_value()) json["training"] = TrainingToJson(*model.training);
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";

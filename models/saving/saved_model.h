@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/unique_id.h"
+#include "models/saving/scoring_data.h"
 #include "models/saving/training_state.h"
 #include "ops/row_init.h"
 #include "ops/weights_precision.h"
@@ -98,6 +99,8 @@ struct SavedModel {
   std::vector<Table> tables;      // in the order of their numbers
   std::string dense_optimizer;    // DenseOptimizerName
   int64_t num_parameters = 0;     // dense
+  // None: of an older version, or of a writer that does not know it.
+  std::optional<ScoringData> scoring;
 
   // Where the model lies. Reading fills all of these; writers document which ones they fill.
   std::string dir;          // of the manifest

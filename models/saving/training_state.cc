@@ -40,9 +40,7 @@ class JsonWriter {
   }
   // None are not written.
   void Optional(const char* name, const std::vector<LearningRateRun>& runs) {
-    for (const LearningRateRun& run : runs) {
-      json_[name].push_back({run.last_step, static_cast<double>(run.factor)});
-    }
+    if (!runs.empty()) json_[name] = LearningRatesToJson(runs);
   }
   template <typename Visit>
   void Group(const char* name, Visit visit) {
@@ -82,20 +80,7 @@ class JsonReader {
     if (members_.Has(name)) value = members_.Bool(name);
   }
   void Optional(const char* name, std::vector<LearningRateRun>& runs) {
-    if (!members_.Has(name)) return;
-    uint32_t before = 0;
-    for (const Json& entry : members_.Array(name)) {
-      const bool pair = entry.is_array() && entry.size() == 2 && entry[0].is_number_unsigned() &&
-                        entry[1].is_number();
-      const uint64_t step = pair ? entry[0].get<uint64_t>() : 0;
-      if (step <= before || step > UINT32_MAX) {
-        members_.Wrong(name, runs.size(),
-                       "pairs of a step, each above the one before, and a factor");
-        return;
-      }
-      before = static_cast<uint32_t>(step);
-      runs.push_back({before, static_cast<float>(entry[1].get<double>())});
-    }
+    if (members_.Has(name)) runs = ParseLearningRates(members_, name);
   }
   template <typename Visit>
   void Group(const char* name, Visit visit) {
@@ -168,6 +153,31 @@ void VisitTraining(State& state, Visitor& visit) {
 }
 
 }  // namespace
+
+Json LearningRatesToJson(const std::vector<LearningRateRun>& runs) {
+  Json json = Json::array();
+  for (const LearningRateRun& run : runs) {
+    json.push_back({run.last_step, static_cast<double>(run.factor)});
+  }
+  return json;
+}
+
+std::vector<LearningRateRun> ParseLearningRates(JsonMembers& members, const char* name) {
+  std::vector<LearningRateRun> runs;
+  uint32_t before = 0;
+  for (const Json& entry : members.Array(name)) {
+    const bool pair = entry.is_array() && entry.size() == 2 && entry[0].is_number_unsigned() &&
+                      entry[1].is_number();
+    const uint64_t step = pair ? entry[0].get<uint64_t>() : 0;
+    if (step <= before || step > UINT32_MAX) {
+      members.Wrong(name, runs.size(), "pairs of a step, each above the one before, and a factor");
+      break;
+    }
+    before = static_cast<uint32_t>(step);
+    runs.push_back({before, static_cast<float>(entry[1].get<double>())});
+  }
+  return runs;
+}
 
 Json TrainingToJson(const TrainingState& state) {
   JsonWriter writer;

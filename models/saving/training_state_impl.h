@@ -3,8 +3,11 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
+#include "models/json/json_members_impl.h"
 #include "models/saving/training_state.h"
+#include "ops/step_history.h"
 
 namespace hotrow {
 
@@ -13,6 +16,10 @@ nlohmann::ordered_json TrainingToJson(const TrainingState& state);
 // path: of the object, empty where it is a text of its own. *wrong as in JsonMembers.
 TrainingState ParseTraining(const nlohmann::ordered_json& json, const std::string& path,
                             std::string* wrong);
+
+// A list of pairs of a step and a factor.
+nlohmann::ordered_json LearningRatesToJson(const std::vector<LearningRateRun>& runs);
+std::vector<LearningRateRun> ParseLearningRates(JsonMembers& members, const char* name);
 
 }  // namespace hotrow
 

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "comm/communicator.h"
 #include "comm/compare_ranks.h"
+#include "models/data/table_schema_text.h"
 #include "models/data/vocabulary.h"
 #include "models/saving/saved_model_fit.h"
 #include "models/saving/saved_part.h"
@@ -53,6 +54,19 @@ absl::Status CheckTasks(const TrainerOptions& options, const DataSchema& schema,
   return absl::OkStatus();
 }
 
+ScoringData ScoringDataOf(const TrainerOptions& options, const DataSource& data) {
+  ScoringData out = {.labels = data.schema().labels};
+  for (const DataFeature& feature : data.schema().features) {
+    out.features.push_back(
+        {.num_embeddings = feature.num_embeddings, .max_hotness = feature.max_hotness});
+  }
+  if (const TableSchema* const schema = data.table_schema()) {
+    out.table_schema = TableSchemaText(*schema);
+  }
+  out.settings = ScoringSettings(options);
+  return out;
+}
+
 }  // namespace
 
 RunParts::RunParts(const TrainerOptions& options, DataSource& data, const ExecContext& ctx,
@@ -85,6 +99,7 @@ SavedModel RunParts::Description() const {
                           .initializer = table.initializer});
   }
   out.vocabulary_bytes = vocabulary_bytes_;
+  out.scoring = ScoringDataOf(options_, data_);
   out.seed = options_.seed;
   out.dense_optimizer = std::string(DenseOptimizerName(options_.dense_optimizer.kind));
   out.num_parameters = static_cast<int64_t>(model_->parameters().size());

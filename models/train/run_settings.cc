@@ -65,6 +65,11 @@ std::string InOurWords(const std::string& name, const std::string& value) {
   return row->bind(options).set(value).ok() ? row->Text(options) : value;
 }
 
+bool IsOfScoring(const TrainerSetting& row) {
+  return row.role == SettingRole::kBits && (row.part == SettingPart::kTableOptimizer ||
+                                            std::string_view(row.name) == "precision");
+}
+
 // "0" and "not 0", "given" and "not given".
 std::string Presence(const TrainerSetting& row, const TrainerOptions& options) {
   const FlagValue value = row.Value(options);
@@ -88,6 +93,28 @@ Settings BitSettings(const TrainerOptions& o) {
                    [](const auto* a, const auto* b) { return a->part < b->part; });
   for (const TrainerSetting* const row : rows) add(row->name, row->Text(o));
   return out;
+}
+
+Settings ScoringSettings(const TrainerOptions& options) {
+  Settings out;
+  for (const TrainerSetting& row : TrainerSettings()) {
+    if (IsOfScoring(row)) out.emplace_back(row.name, row.Text(options));
+  }
+  return out;
+}
+
+absl::Status ApplyScoringSettings(const Settings& settings, const std::string& where,
+                                  TrainerOptions* options) {
+  for (const TrainerSetting& row : TrainerSettings()) {
+    const std::string* const value = IsOfScoring(row) ? Find(settings, row.name) : nullptr;
+    if (value == nullptr) continue;
+    const absl::Status status = row.bind(*options).set(*value);
+    if (status.ok()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(where, ": its setting ", row.name, " is ",
+                                                      *value, ", which this program does not know (",
+                                                      status.message(), "); use a newer hotrow"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<NamedValues> RankSettings(const TrainerOptions& o, const DataSource& data) {

@@ -351,7 +351,11 @@ absl::Status Trainer::Save() {
     if (!has_room.ok() || !*has_room) return settled;
   }
   HOTROW_ASSIGN_OR_RETURN(const DenseArrays<const float> dense, run_.dense().OnHost());
-  HOTROW_RETURN_IF_ERROR(run_.writer()->Save(run_.Description(), run_.tables(), dense));
+  SavedModel model = run_.Description();
+  const std::span<const LearningRateRun> rates = run_.tables().learning_rates();
+  model.scoring->first_step = at_.first_step;
+  model.scoring->learning_rates.assign(rates.begin(), rates.end());
+  HOTROW_RETURN_IF_ERROR(run_.writer()->Save(std::move(model), run_.tables(), dense));
   saved_step_ = run_.tables().steps();
   return absl::OkStatus();
 }
