@@ -15,7 +15,8 @@ namespace {
 
 std::string GeneralHelp() {
   std::string out =
-      "hotrow: inspects, verifies, converts and plans tables and their files, and trains models.\n"
+      "hotrow: inspects, verifies, converts and plans tables and their files, trains models and "
+      "scores.\n"
       "Usage: hotrow COMMAND ...\n"
       "\n"
       "Commands\n";
@@ -45,10 +46,10 @@ bool IsFlag(std::string_view argument) { return argument.size() > 1 && argument[
 }  // namespace
 
 std::span<const Command> Commands() {
-  static const std::array commands = {
-    static const std::array commands = {
-        kApplyCommand, kCalibrateCommand, kCompactCommand, kExportCommand, kImportCommand,
-        kInspectCommand, kPlanCommand, kTopCommand, kTraceCommand, kTrainCommand, kVerifyCommand};
+  static const std::array commands = {kApplyCommand,  kCalibrateCommand, kCompactCommand,
+                                      kExportCommand, kImportCommand,    kInspectCommand,
+                                      kPlanCommand,   kScoreCommand,     kTopCommand,
+                                      kTraceCommand,  kTrainCommand,     kVerifyCommand};
   return commands;
 }
 

@@ -63,8 +63,8 @@ class DataSource {
   // Which values have rows of their own where rare ones are merged; null where none are. Part of a
   // model that is trained on these data. Lives as long as the source.
   virtual const Vocabulary* vocabulary() const { return nullptr; }
-  // What lines of these data mean; null: they are no delimited text. Part of a model that is trained
-  // on them. Lives as long as the source.
+  // What lines of these data mean; null: they are no delimited text. Part of a model that is
+  // trained on them. Lives as long as the source.
   virtual const TableSchema* table_schema() const { return nullptr; }
   // A reader of the split that starts at `first_sample` of the epoch. Validation and test data are
   // the same in every epoch. Errors: those of the files; OutOfRange when first_sample is beyond the

@@ -528,8 +528,7 @@ absl::Status TableSchema::Validate() const {
 
 namespace {
 
-absl::StatusOr<TableSchema> Parse(std::string_view text, const std::string& where,
-                                  bool has_files) {
+absl::StatusOr<TableSchema> Parse(std::string_view text, const std::string& where, bool has_files) {
   const absl::StatusOr<json> parsed = ParseJson<json>(text);
   if (!parsed.ok()) return Invalid(where, std::string(parsed.status().message()));
   const json& root = *parsed;

@@ -7,6 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/env.h"
+#include "models/saving/dense_file.h"
+#include "models/saving/portable_manifest.h"
 #include "models/saving/portable_tables.h"
 #include "models/saving/saved_model.h"
 #include "store/open.h"
@@ -62,6 +64,11 @@ struct PortableSummary {
 // of the stores. Nothing is made then.
 absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options);
 absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options);
+
+// The dense parameters of a directory of the portable form, whose manifest is `portable`. Errors:
+// DataLoss, InvalidArgument; they name the file.
+absl::StatusOr<DenseVectors> ReadPortableDense(Env& env, const std::string& dir,
+                                               const PortableModel& portable);
 
 // Reads all of a directory of the portable form and checks it against its manifest.
 absl::StatusOr<PortableSummary> VerifyPortable(Env& env, const std::string& dir,

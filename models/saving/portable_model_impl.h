@@ -15,10 +15,6 @@ namespace hotrow {
 
 // What all writers and readers of whole models in the portable form do besides their tables.
 
-// Reads the dense file and checks it against the manifest.
-absl::StatusOr<DenseVectors> ReadPortableDense(Env& env, const std::string& dir,
-                                               const PortableModel& portable);
-
 // Writes the dense file, the vocabulary and the blobs (portable->model.vocabulary_bytes and
 // blob_bytes), and last the manifest, beside tables that are finished.
 absl::Status WritePortableRest(Env& env, const std::string& dir, const DenseVectors& dense,

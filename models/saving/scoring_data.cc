@@ -57,8 +57,8 @@ void ParseScoringData(JsonMembers& manifest, SavedModel* model, std::string* wro
   }
   // Whether it is a schema that this build knows is asked where lines are parsed.
   if (scoring.Has("schema")) {
-    out.table_schema = scoring.Object("schema")
-                           .dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+    out.table_schema = scoring.Object("schema").dump(-1, ' ', /*ensure_ascii=*/false,
+                                                     Json::error_handler_t::replace);
   }
   out.settings = scoring.Strings("settings");
   if (scoring.Has("learning_rates")) {

@@ -66,8 +66,9 @@ std::string InOurWords(const std::string& name, const std::string& value) {
 }
 
 bool IsOfScoring(const TrainerSetting& row) {
-  return row.role == SettingRole::kBits && (row.part == SettingPart::kTableOptimizer ||
-                                            std::string_view(row.name) == "precision");
+  const std::string_view name = row.name;
+  return row.role == SettingRole::kBits &&
+         (row.part == SettingPart::kTableOptimizer || name == "precision");
 }
 
 // "0" and "not 0", "given" and "not given".
@@ -110,9 +111,9 @@ absl::Status ApplyScoringSettings(const Settings& settings, const std::string& w
     if (value == nullptr) continue;
     const absl::Status status = row.bind(*options).set(*value);
     if (status.ok()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(where, ": its setting ", row.name, " is ",
-                                                      *value, ", which this program does not know (",
-                                                      status.message(), "); use a newer hotrow"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        where, ": its setting ", row.name, " is ", *value, ", which this program does not know (",
+        status.message(), "); use a newer hotrow"));
   }
   return absl::OkStatus();
 }

@@ -37,9 +37,9 @@ absl::StatusOr<Options> OptionsOf(const ModelRecipe& recipe,
   for (const std::string& flag : flags) arguments.push_back(flag.c_str());
   const absl::Status parsed = set.Parse(static_cast<int>(arguments.size()), arguments.data());
   if (!parsed.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the model's shape is not one that this program knows: ",
-                     std::string(parsed.message()), "; use a newer hotrow"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the model's shape is not one that this program knows: ", std::string(parsed.message()),
+        "; use a newer hotrow"));
   }
   options.num_dense = recipe.num_dense;
   options.num_sparse = static_cast<int32_t>(recipe.features.size());
@@ -95,9 +95,8 @@ std::vector<std::string_view> ModelKinds() {
 
 absl::StatusOr<std::unique_ptr<GraphModel>> CreateModelOfKind(const ModelRecipe& recipe,
                                                               const ExecContext& ctx) {
-  const auto* const kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) {
-    return k.name == recipe.model;
-  });
+  const auto* const kind = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                        [&](const Kind& k) { return k.name == recipe.model; });
   if (kind != std::end(kKinds)) return kind->make(recipe, ctx);
   std::string known;
   for (const Kind& k : kKinds) {

@@ -1,0 +1,311 @@
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/serving/score_session_impl.h"
+
+namespace hotrow::internal {
+namespace {
+
+template <typename Id>
+uint64_t KeyOf(Id id) {
+  // A signed id is extended to 64 bits first.
+  if constexpr (std::is_signed_v<Id>) return static_cast<uint64_t>(static_cast<int64_t>(id));
+  return static_cast<uint64_t>(id);
+}
+
+template <typename Span>
+size_t SizeOf(const Span& span) {
+  return std::visit([](const auto& s) { return s.size(); }, span);
+}
+
+absl::Status CheckLogits(int64_t samples, int32_t num_tasks, std::span<const float> logits) {
+  if (std::ssize(logits) == samples * num_tasks) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("logits: room for ", logits.size(),
+                                                 " numbers, expected ", samples, " samples x ",
+                                                 num_tasks, " tasks"));
+}
+
+absl::Status CheckDense(std::string_view name, int64_t samples, int64_t columns,
+                        std::span<const float> dense) {
+  if (std::ssize(dense) == samples * columns) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(name), ": ", dense.size(),
+                                                 " numbers, expected ", samples, " x ", columns));
+}
+
+// Positions below `end` that ascend.
+absl::Status CheckPositions(std::string_view name, std::span<const int32_t> positions,
+                            int64_t end) {
+  int64_t before = -1;
+  for (const int32_t position : positions) {
+    if (position <= before || position >= end) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(std::string(name), ": ", position, " behind ", before,
+                       "; expected positions that ascend, below ", end));
+    }
+    before = position;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ScoreSession>> ScoreSession::Create(const ScorerOptions& options,
+                                                                   const ServingModel& model) {
+  std::unique_ptr<ScoreSession> out(new ScoreSession(options, model));
+  HOTROW_ASSIGN_OR_RETURN(out->dense_, NewDensePart(options, model));
+  out->all_features_.resize(model.features.size());
+  std::iota(out->all_features_.begin(), out->all_features_.end(), 0);
+  // No feature may be pooled.
+  out->embeddings_.resize(
+      static_cast<size_t>(std::max<int64_t>(options.max_batch_size * model.pooled_dim, 1)));
+  out->sequences_.resize(static_cast<size_t>(model.num_unpooled));
+  out->user_sequences_.resize(out->sequences_.size());
+  out->sequence_views_.resize(out->sequences_.size());
+  if (model.parser.has_value()) out->parser_.emplace(*model.parser);
+  return out;
+}
+
+absl::Status ScoreSession::Take(const JaggedBatch& batch, std::span<const std::string> names,
+                                std::span<const int32_t> features, Keys* keys) const {
+  HOTROW_RETURN_IF_ERROR(batch.Validate(names));
+  keys->batch_size = batch.batch_size;
+  keys->weights = batch.weights;
+  if (const auto* const same = std::get_if<std::span<const uint64_t>>(&batch.values)) {
+    keys->values = *same;
+  } else {
+    keys->own_values.resize(SizeOf(batch.values));
+    std::visit(
+        [&](const auto& ids) {
+          for (size_t i = 0; i < ids.size(); ++i) keys->own_values[i] = KeyOf(ids[i]);
+        },
+        batch.values);
+    keys->values = keys->own_values;
+  }
+  const size_t bags = names.size() * static_cast<size_t>(batch.batch_size);
+  const auto* const same = std::get_if<std::span<const int64_t>>(&batch.offsets);
+  if (same != nullptr && !same->empty()) {
+    keys->offsets = *same;
+  } else {
+    keys->own_offsets.assign(1, 0);
+    keys->own_offsets.reserve(bags + 1);
+    if (SizeOf(batch.offsets) > 0) {
+      std::visit(
+          [&](const auto& own) {
+            for (size_t i = 1; i < own.size(); ++i) keys->own_offsets.push_back(own[i]);
+          },
+          batch.offsets);
+    } else {
+      std::visit(
+          [&](const auto& own) {
+            for (const auto length : own) {
+              keys->own_offsets.push_back(keys->own_offsets.back() + length);
+            }
+          },
+          batch.lengths);
+    }
+    keys->offsets = keys->own_offsets;
+  }
+  for (size_t f = 0; f < features.size(); ++f) {
+    const ServingFeature& feature = model_.features[static_cast<size_t>(features[f])];
+    if (feature.num_embeddings == 0) continue;
+    const auto end = static_cast<uint64_t>(feature.num_embeddings);
+    const int64_t* const bag = keys->offsets.data() + static_cast<int64_t>(f) * batch.batch_size;
+    for (int64_t at = bag[0]; at < bag[batch.batch_size]; ++at) {
+      const uint64_t key = keys->values[static_cast<size_t>(at)];
+      if (key < end) continue;
+      const auto sample = std::upper_bound(bag, bag + batch.batch_size, at) - bag - 1;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "feature \"", feature.name, "\", sample ", sample, ": key ", key, " is not in [0, ",
+          feature.num_embeddings, ") (num_embeddings of its table in training)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ScoreSession::Pool(const Keys& keys, int64_t f, const ServingFeature& feature,
+                                int64_t begin, int64_t end, Sequence* sequence) {
+  const std::span<const int64_t> offsets = keys.offsets.subspan(
+      static_cast<size_t>(f * keys.batch_size + begin), static_cast<size_t>(end - begin + 1));
+  const auto first = static_cast<size_t>(offsets.front());
+  const auto lookups = static_cast<size_t>(offsets.back()) - first;
+  ServingLookup lookup = {
+      .table = feature.table,
+      .pooling = feature.pooling,
+      .batch_size = end - begin,
+      .keys = keys.values.subspan(first, lookups),
+      .offsets = offsets,
+      .weights = keys.weights.empty() ? keys.weights : keys.weights.subspan(first, lookups)};
+  if (feature.unpooled_index < 0) {
+    lookup.output = {embeddings_.data() + feature.pooled_offset, end - begin, feature.dim,
+                     model_.pooled_dim};
+  } else {
+    // One number at least, so that there is an address.
+    sequence->rows.resize(std::max<size_t>(lookups * static_cast<size_t>(feature.dim), 1));
+    sequence->offsets.assign(offsets.begin(), offsets.end());
+    lookup.output = {sequence->rows.data(), static_cast<int64_t>(lookups), feature.dim};
+  }
+  return model_.tables->Pool(lookup, &scratch_);
+}
+
+absl::Status ScoreSession::Forward(int64_t batch_size, const float* dense, float* logits) {
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    sequence_views_[s] = {.rows = sequences_[s].rows.data(),
+                          .offsets = sequences_[s].offsets.data()};
+  }
+  return dense_->Forward({},
+                         {.batch_size = batch_size,
+                          .dense = dense,
+                          .embeddings = embeddings_.data(),
+                          .sequences = sequence_views_},
+                         {logits, static_cast<size_t>(batch_size * dense_->num_tasks())});
+}
+
+absl::Status ScoreSession::Score(const ScoreBatch& batch, std::span<float> logits) {
+  const int64_t samples = batch.sparse.batch_size;
+  const int64_t num_dense = model_.recipe.num_dense;
+  HOTROW_RETURN_IF_ERROR(CheckLogits(samples, dense_->num_tasks(), logits));
+  HOTROW_RETURN_IF_ERROR(CheckDense("dense", samples, num_dense, batch.dense));
+  HOTROW_RETURN_IF_ERROR(Take(batch.sparse, model_.feature_names, all_features_, &keys_));
+  for (int64_t begin = 0; begin < samples; begin += max_batch_size_) {
+    const int64_t end = std::min(samples, begin + max_batch_size_);
+    for (size_t f = 0; f < model_.features.size(); ++f) {
+      const ServingFeature& feature = model_.features[f];
+      Sequence* const sequence = feature.unpooled_index < 0
+                                     ? nullptr
+                                     : &sequences_[static_cast<size_t>(feature.unpooled_index)];
+      HOTROW_RETURN_IF_ERROR(Pool(keys_, static_cast<int64_t>(f), feature, begin, end, sequence));
+    }
+    HOTROW_RETURN_IF_ERROR(Forward(end - begin, batch.dense.data() + begin * num_dense,
+                                   logits.data() + begin * dense_->num_tasks()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ScoreSession::ScoreCandidates(const CandidateBatch& batch, std::span<float> logits) {
+  const int64_t candidates = batch.num_candidates;
+  const int64_t num_dense = model_.recipe.num_dense;
+  const auto num_features = static_cast<int64_t>(model_.features.size());
+  HOTROW_RETURN_IF_ERROR(CheckPositions("user_features", batch.user_features, num_features));
+  HOTROW_RETURN_IF_ERROR(CheckPositions("user_dense_columns", batch.user_dense_columns, num_dense));
+  if (batch.user.batch_size != 1 || batch.candidates.batch_size != candidates) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a user of ", batch.user.batch_size, " samples and candidates of ",
+                     batch.candidates.batch_size, "; expected 1 and num_candidates, ", candidates));
+  }
+  const auto user_columns = std::ssize(batch.user_dense_columns);
+  HOTROW_RETURN_IF_ERROR(CheckLogits(candidates, dense_->num_tasks(), logits));
+  HOTROW_RETURN_IF_ERROR(CheckDense("user_dense", 1, user_columns, batch.user_dense));
+  HOTROW_RETURN_IF_ERROR(
+      CheckDense("candidate_dense", candidates, num_dense - user_columns, batch.candidate_dense));
+  user_names_.clear();
+  candidate_names_.clear();
+  candidate_features_.clear();
+  for (int32_t f = 0; f < num_features; ++f) {
+    const std::string& name = model_.feature_names[static_cast<size_t>(f)];
+    if (std::ranges::binary_search(batch.user_features, f)) {
+      user_names_.push_back(name);
+    } else {
+      candidate_names_.push_back(name);
+      candidate_features_.push_back(f);
+    }
+  }
+  HOTROW_RETURN_IF_ERROR(Take(batch.user, user_names_, batch.user_features, &user_keys_));
+  HOTROW_RETURN_IF_ERROR(Take(batch.candidates, candidate_names_, candidate_features_, &keys_));
+  if (candidates == 0) return absl::OkStatus();
+
+  // The user's part, once: its vectors in the first row of embeddings_, then in all.
+  const int64_t rows = std::min(candidates, max_batch_size_);
+  for (size_t u = 0; u < batch.user_features.size(); ++u) {
+    const ServingFeature& feature = model_.features[static_cast<size_t>(batch.user_features[u])];
+    Sequence* const own = feature.unpooled_index < 0
+                              ? nullptr
+                              : &user_sequences_[static_cast<size_t>(feature.unpooled_index)];
+    HOTROW_RETURN_IF_ERROR(Pool(user_keys_, static_cast<int64_t>(u), feature, 0, 1, own));
+    if (own == nullptr) {
+      const float* const from = embeddings_.data() + feature.pooled_offset;
+      for (int64_t r = 1; r < rows; ++r) {
+        std::copy_n(from, feature.dim,
+                    embeddings_.data() + r * model_.pooled_dim + feature.pooled_offset);
+      }
+      continue;
+    }
+    const int64_t length = own->offsets[1] - own->offsets[0];
+    const int64_t floats = length * feature.dim;
+    Sequence& all = sequences_[static_cast<size_t>(feature.unpooled_index)];
+    all.rows.resize(static_cast<size_t>(std::max<int64_t>(rows * floats, 1)));
+    all.offsets.resize(static_cast<size_t>(rows) + 1);
+    for (int64_t r = 0; r < rows; ++r) {
+      std::copy_n(own->rows.data(), floats, all.rows.data() + r * floats);
+      all.offsets[static_cast<size_t>(r)] = r * length;
+    }
+    all.offsets[static_cast<size_t>(rows)] = rows * length;
+  }
+  dense_rows_.resize(static_cast<size_t>(rows * num_dense));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t u = 0; u < user_columns; ++u) {
+      dense_rows_[static_cast<size_t>(r * num_dense +
+                                      batch.user_dense_columns[static_cast<size_t>(u)])] =
+          batch.user_dense[static_cast<size_t>(u)];
+    }
+  }
+
+  const float* next_dense = batch.candidate_dense.data();
+  for (int64_t begin = 0; begin < candidates; begin += max_batch_size_) {
+    const int64_t end = std::min(candidates, begin + max_batch_size_);
+    for (size_t c = 0; c < candidate_features_.size(); ++c) {
+      const ServingFeature& feature = model_.features[static_cast<size_t>(candidate_features_[c])];
+      Sequence* const sequence = feature.unpooled_index < 0
+                                     ? nullptr
+                                     : &sequences_[static_cast<size_t>(feature.unpooled_index)];
+      HOTROW_RETURN_IF_ERROR(Pool(keys_, static_cast<int64_t>(c), feature, begin, end, sequence));
+    }
+    for (int64_t r = 0; r < end - begin && user_columns < num_dense; ++r) {
+      float* const row = dense_rows_.data() + r * num_dense;
+      size_t user = 0;
+      for (int32_t column = 0; column < num_dense; ++column) {
+        if (user < batch.user_dense_columns.size() && batch.user_dense_columns[user] == column) {
+          ++user;
+        } else {
+          row[column] = *next_dense++;
+        }
+      }
+    }
+    HOTROW_RETURN_IF_ERROR(
+        Forward(end - begin, dense_rows_.data(), logits.data() + begin * dense_->num_tasks()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ScoreSession::ScoreLines(std::span<const std::string_view> lines,
+                                      std::span<float> logits) {
+  if (!parser_.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        model_.saved.dir,
+        ": it has no schema of lines: its data were no delimited text, or it was saved by a build "
+        "that did not keep it; score batches of keys instead"));
+  }
+  const auto num_features = static_cast<int32_t>(model_.features.size());
+  const int32_t num_labels = static_cast<int32_t>(model_.schema->labels.size());
+  if (!block_.has_value()) block_.emplace(model_.recipe.num_dense, num_features, num_labels);
+  block_->Clear();
+  for (size_t i = 0; i < lines.size(); ++i) {
+    bool dropped = false;
+    const absl::Status status = parser_->Parse(lines[i], &sample_, &dropped);
+    if (!status.ok()) {
+      return {status.code(), absl::StrCat("line ", i + 1, ": ", std::string(status.message()))};
+    }
+    block_->Append(sample_);
+  }
+  refs_.resize(lines.size());
+  for (size_t i = 0; i < refs_.size(); ++i) refs_[i] = {&*block_, static_cast<int64_t>(i)};
+  GatherSamples(refs_, model_.recipe.num_dense, num_features, &lines_, num_labels);
+  return Score({.sparse = lines_.sparse(), .dense = lines_.dense}, logits);
+}
+
+}  // namespace hotrow::internal

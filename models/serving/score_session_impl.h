@@ -1,0 +1,90 @@
+#ifndef HOTROW_MODELS_SERVING_SCORE_SESSION_IMPL_H_
+#define HOTROW_MODELS_SERVING_SCORE_SESSION_IMPL_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "embedding/serving/serving_tables.h"
+#include "models/data/ctr_batch.h"
+#include "models/data/row_parser.h"
+#include "models/data/sample_block.h"
+#include "models/serving/scorer.h"
+#include "models/serving/serving_model_impl.h"
+#include "models/zoo/ctr_model.h"
+
+namespace hotrow::internal {
+
+// What one call of a Scorer needs for itself: an instance of the dense part, and memory that is
+// used again.
+//
+// Threads: one call at a time.
+class ScoreSession {
+ public:
+  // model outlives it.
+  static absl::StatusOr<std::unique_ptr<ScoreSession>> Create(const ScorerOptions& options,
+                                                              const ServingModel& model);
+
+  // As of Scorer.
+  absl::Status Score(const ScoreBatch& batch, std::span<float> logits);
+  absl::Status ScoreCandidates(const CandidateBatch& batch, std::span<float> logits);
+  absl::Status ScoreLines(std::span<const std::string_view> lines, std::span<float> logits);
+
+ private:
+  // A batch in one form: keys and offsets of 64 bits, whatever the caller has.
+  struct Keys {
+    int64_t batch_size = 0;
+    std::span<const uint64_t> values;
+    std::span<const int64_t> offsets;
+    std::span<const float> weights;
+    std::vector<uint64_t> own_values;
+    std::vector<int64_t> own_offsets;
+  };
+  // Rows of a feature that is not pooled, of the samples at hand.
+  struct Sequence {
+    std::vector<float> rows;
+    std::vector<int64_t> offsets;
+  };
+
+  ScoreSession(const ScorerOptions& options, const ServingModel& model)
+      : model_(model), max_batch_size_(options.max_batch_size) {}
+
+  // names: of the batch's features, for errors. features: positions in the model's.
+  absl::Status Take(const JaggedBatch& batch, std::span<const std::string> names,
+                    std::span<const int32_t> features, Keys* keys) const;
+  // Looks the samples [begin, end) of a feature up, the f-th of `keys`, and writes to the rows from
+  // `row` on of embeddings_, or to sequence.
+  absl::Status Pool(const Keys& keys, int64_t f, const ServingFeature& feature, int64_t begin,
+                    int64_t end, Sequence* sequence);
+  absl::Status Forward(int64_t batch_size, const float* dense, float* logits);
+
+  const ServingModel& model_;
+  const int64_t max_batch_size_;
+  std::unique_ptr<CtrModel> dense_;
+  std::vector<int32_t> all_features_;  // 0, 1, ...
+  ServingTables::Scratch scratch_;
+  std::vector<float> embeddings_;    // [max_batch_size, E]
+  std::vector<Sequence> sequences_;  // [unpooled features]
+  std::vector<CtrModel::Sequence> sequence_views_;
+  Keys keys_, user_keys_;
+  // Of candidates.
+  std::vector<float> dense_rows_;         // [max_batch_size, I]
+  std::vector<Sequence> user_sequences_;  // [unpooled features]
+  std::vector<std::string> user_names_, candidate_names_;
+  std::vector<int32_t> candidate_features_;
+  // Of lines.
+  std::optional<RowParser> parser_;
+  Sample sample_;
+  std::optional<SampleBlock> block_;
+  std::vector<SampleRef> refs_;
+  CtrBatch lines_;
+};
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_MODELS_SERVING_SCORE_SESSION_IMPL_H_

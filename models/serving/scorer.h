@@ -1,0 +1,125 @@
+#ifndef HOTROW_MODELS_SERVING_SCORER_H_
+#define HOTROW_MODELS_SERVING_SCORER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/env.h"
+#include "embedding/jagged_batch.h"
+#include "models/data/table_schema.h"
+#include "models/data/vocabulary.h"
+#include "models/zoo/ctr_model.h"
+#include "models/zoo/model_kinds.h"
+#include "ops/dense_precision.h"
+
+namespace hotrow {
+
+struct ScorerOptions {
+  // Required: a model of --save_dir, a checkpoint, a directory of checkpoints (the newest counts),
+  // or a portable export.
+  std::string model;
+  // Rows and index of all tables in memory; a hard limit. 0: no limit.
+  int64_t memory_bytes = 0;
+  // Of the index of an ssd store, about 10 bytes a row, while its rows are read; 0: no limit.
+  int64_t store_bytes = 0;
+  // Calls that run at once; others wait. Each has its own copy of the dense parameters and buffers
+  // for max_batch_size samples. 0: as many as the machine has threads.
+  int32_t max_concurrency = 0;
+  // Samples that go through the dense part at once, at least 1; longer batches are cut.
+  int64_t max_batch_size = 1024;
+  // Of the dense part's products; none: as it was trained.
+  std::optional<DensePrecision> precision;
+  // Makes models that are not of models/zoo; null: there are none. Called once for each session.
+  std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(const ModelRecipe& recipe)> create_model;
+  Env* env = nullptr;  // of all files, but RocksDB's; not owned; null: the real file system
+
+  absl::Status Validate() const;  // names the field, the limit and the value it got
+};
+
+// A batch to be scored. Dimensions: B samples, F features, I dense features, T tasks.
+struct ScoreBatch {
+  JaggedBatch sparse;            // of feature_names(), in their order
+  std::span<const float> dense;  // [B, I]
+};
+
+// One user with N candidates. The features of the user are given once, those of the candidates N
+// times; together they are all features of the model.
+struct CandidateBatch {
+  int64_t num_candidates = 0;                   // N
+  std::span<const int32_t> user_features;       // positions in feature_names(), ascending
+  JaggedBatch user;                             // of these: B = 1
+  JaggedBatch candidates;                       // of the others, in their order: B = N
+  std::span<const int32_t> user_dense_columns;  // of the dense features, ascending
+  std::span<const float> user_dense;            // [columns of the user]
+  std::span<const float> candidate_dense;       // [N, the others]
+};
+
+// 1 / (1 + exp(-logit)).
+float ScoreProbability(float logit);
+
+// Scores with a trained model, which it opens read only and then has in memory: nothing that
+// happens to the directory later changes it. docs/serving.md.
+//
+// Scores: logits, [B, T] row-major. Those of a batch of up to max_batch_size samples have the bits
+//         of the trainer's evaluation of that batch, unless `precision` says otherwise; of a longer
+//         one those of its parts of max_batch_size samples. Keys without a row read what evaluation
+//         gives them.
+// Threads: all const methods, any number at once. A call runs on the thread that makes it; it waits
+//          only where max_concurrency others run.
+// Errors:  of Open: FailedPrecondition (no model there, of another version, or one that this
+//          program cannot score; names the remedy), DataLoss (damaged; names the file),
+//          ResourceExhausted (a budget). Of scoring: InvalidArgument (names feature, sample and
+//          value, or line and column), ResourceExhausted (memory).
+class Scorer {
+ public:
+  static absl::StatusOr<std::unique_ptr<Scorer>> Open(const ScorerOptions& options);
+  ~Scorer();
+  Scorer(const Scorer&) = delete;
+  Scorer& operator=(const Scorer&) = delete;
+
+  const std::string& model_name() const;  // "dlrm"
+  int64_t step() const;                   // updates that the model has seen
+  const std::vector<std::string>& feature_names() const;
+  int32_t num_dense() const;
+  int32_t num_tasks() const;
+  const std::vector<std::string>& labels() const;  // one for each task; empty: not known
+  int64_t rows() const;                            // of all tables
+  int64_t table_bytes() const;                     // taken of memory_bytes
+  int64_t max_batch_size() const;
+  // What a user should know of this model: facts that it lacks, and what stands in their place.
+  const std::vector<std::string>& notes() const;
+
+  // logits: [B, T].
+  absl::Status Score(const ScoreBatch& batch, std::span<float> logits) const;
+  // logits: [N, T], those of N samples that have the user's features each.
+  absl::Status ScoreCandidates(const CandidateBatch& batch, std::span<float> logits) const;
+
+  // What lines of the model's data mean, to be read without labels; null: its data were no
+  // delimited text, or it was saved before models kept that.
+  const TableSchema* schema() const;
+  // Of the lines that ScoreLines takes: the columns of a file without a header, otherwise those
+  // that features are made of, in the order of the schema.
+  const std::vector<std::string>& line_columns() const;
+  // Which values have rows of their own; null: all have.
+  const Vocabulary* vocabulary() const;
+  // Lines without their ends, of line_columns(). logits: [lines, T]. FailedPrecondition where
+  // schema() is null.
+  absl::Status ScoreLines(std::span<const std::string_view> lines, std::span<float> logits) const;
+
+ private:
+  struct Impl;
+  explicit Scorer(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_MODELS_SERVING_SCORER_H_

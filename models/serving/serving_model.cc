@@ -1,0 +1,346 @@
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "models/saving/checkpoint.h"
+#include "models/saving/dense_file.h"
+#include "models/saving/portable_manifest.h"
+#include "models/saving/portable_model.h"
+#include "models/saving/portable_tables_reader.h"
+#include "models/saving/saved_part.h"
+#include "models/saving/vocabulary_file.h"
+#include "models/serving/serving_model_impl.h"
+#include "models/train/run_settings.h"
+#include "models/train/trainer_options.h"
+
+namespace hotrow::internal {
+namespace {
+
+constexpr char kSaveAnew[] =
+    "it was saved by a build that did not record this; train a step from it, with --init_from and "
+    "--save_dir";
+
+std::set<std::string> NamesOf(const std::string& text) {
+  return absl::StrSplit(text, ',', absl::SkipEmpty());
+}
+
+// Reads one model, step by step: what is refused is refused before its rows are read.
+class ModelReader {
+ public:
+  explicit ModelReader(const ScorerOptions& options)
+      : options_(options), env_(options.env != nullptr ? *options.env : PosixEnv()) {}
+
+  absl::StatusOr<std::unique_ptr<const ServingModel>> Read() {
+    HOTROW_RETURN_IF_ERROR(ReadManifest());
+    HOTROW_RETURN_IF_ERROR(FindSettings());
+    HOTROW_RETURN_IF_ERROR(MakeRecipe());
+    HOTROW_RETURN_IF_ERROR(ReadSchema());
+    HOTROW_RETURN_IF_ERROR(ReadDense());
+    HOTROW_RETURN_IF_ERROR(PlaceFeatures());
+    HOTROW_RETURN_IF_ERROR(ReadRows());
+    return std::unique_ptr<const ServingModel>(std::move(model_));
+  }
+
+ private:
+  SavedModel& saved() { return model_->saved; }
+  absl::Status Refused(std::string_view what) {
+    return absl::FailedPreconditionError(absl::StrCat(saved().dir, ": ", std::string(what)));
+  }
+
+  absl::Status ReadManifest() {
+    HOTROW_ASSIGN_OR_RETURN(const bool is_portable, IsPortableModel(env_, options_.model));
+    if (!is_portable) {
+      HOTROW_ASSIGN_OR_RETURN(saved(), ReadCheckpoint(env_, options_.model));
+      return absl::OkStatus();
+    }
+    HOTROW_ASSIGN_OR_RETURN(portable_,
+                            ReadPortableManifest(env_, options_.model, /*edited=*/false));
+    saved() = portable_->model;
+    saved().dir = options_.model;
+    return absl::OkStatus();
+  }
+
+  absl::Status FindSettings() {
+    const SavedModel& model = saved();
+    if (model.scoring.has_value()) {
+      return ApplyScoringSettings(model.scoring->settings, model.dir, &settings_);
+    }
+    if (model.training.has_value()) {
+      return ApplyScoringSettings(model.training->settings, model.dir, &settings_);
+    }
+    model_->notes.emplace_back(
+        "saved by a build that did not record how it evaluates: products are made in fp32, and the "
+        "first values of keys without a row do not decay");
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeRecipe() {
+    const SavedModel& model = saved();
+    ModelRecipe& recipe = model_->recipe;
+    recipe.model = model.model;
+    recipe.shape = model.shape;
+    recipe.num_dense = model.num_dense;
+    for (size_t f = 0; f < model.features.size(); ++f) {
+      recipe.features.push_back(
+          {.name = model.features[f].name,
+           .table = model.features[f].table,
+           .max_hotness = model.scoring ? model.scoring->features[f].max_hotness : 0});
+    }
+    if (model.scoring.has_value()) {
+      model_->labels = model.scoring->labels;
+      recipe.num_tasks = static_cast<int32_t>(std::max<size_t>(model_->labels.size(), 1));
+    } else if (options_.create_model == nullptr &&
+               (model.model == "mmoe" || model.model == "din")) {
+      return Refused(absl::StrCat("how many ", model.model == "mmoe" ? "tasks" : "values", " its ",
+                                  model.model == "mmoe" ? "labels" : "histories",
+                                  " have is not known: ", kSaveAnew));
+    }
+    if (model.tables.empty()) return Refused("it has no tables");
+    recipe.table_columns = model.tables[0].dim;
+    for (const SavedModel::Table& table : model.tables) {
+      if (table.dim == recipe.table_columns || options_.create_model != nullptr) continue;
+      return Refused(absl::StrCat("tables \"", model.tables[0].name, "\" and \"", table.name,
+                                  "\" differ in their columns; no model here has such tables"));
+    }
+    recipe.seed = model.seed.value_or(0);
+    recipe.max_batch_size = options_.max_batch_size;
+    recipe.precision = options_.precision.value_or(settings_.precision);
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadSchema() {
+    const SavedModel& model = saved();
+    if (!model.scoring.has_value() || model.scoring->table_schema.empty()) return absl::OkStatus();
+    const std::string where = absl::StrCat(model.dir, ": the schema of its data");
+    absl::StatusOr<TableSchema> schema = ParseTableSchemaText(model.scoring->table_schema, where);
+    if (!schema.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(std::string(schema.status().message()), "; use a newer hotrow"));
+    }
+    model_->schema = *std::move(schema);
+    TableSchema& own = *model_->schema;
+    own.reads_labels = false;
+    if (std::ssize(own.dense) != model.num_dense ||
+        own.categorical.size() != model.features.size()) {
+      return Refused("the schema of its data is of other features than its manifest");
+    }
+    HOTROW_ASSIGN_OR_RETURN(model_->vocabulary, ReadSavedVocabulary(env_, model));
+    std::vector<std::string>& columns = model_->line_columns;
+    columns = own.column_names;
+    const auto add = [&columns](const std::string& column) {
+      if (std::find(columns.begin(), columns.end(), column) == columns.end()) {
+        columns.push_back(column);
+      }
+    };
+    if (own.header) {
+      for (const DenseColumn& column : own.dense) add(column.column);
+      for (const CategoricalColumn& column : own.categorical) add(column.column);
+    }
+    HOTROW_ASSIGN_OR_RETURN(
+        RowParser parser,
+        RowParser::Create(own, columns,
+                          model_->vocabulary.empty() ? nullptr : &model_->vocabulary));
+    model_->parser.emplace(std::move(parser));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadDense() {
+    DenseVectors dense;
+    if (portable_.has_value()) {
+      HOTROW_ASSIGN_OR_RETURN(dense, ReadPortableDense(env_, options_.model, *portable_));
+      model_->parameters = std::move(dense.parameters);
+      return absl::OkStatus();
+    }
+    model_->parameters.resize(static_cast<size_t>(saved().num_parameters));
+    return ReadSavedDense(env_, saved(), DenseArrays<float>{.parameters = model_->parameters});
+  }
+
+  // The dense part says which features are not pooled.
+  absl::Status PlaceFeatures() {
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<CtrModel> dense, NewDensePart(options_, *model_));
+    if (saved().scoring.has_value() && dense->num_tasks() != model_->recipe.num_tasks) {
+      return Refused(absl::StrCat("it has ", model_->recipe.num_tasks, " labels, and a ",
+                                  saved().model, " gives ", dense->num_tasks(), " logits"));
+    }
+    model_->recipe.num_tasks = dense->num_tasks();
+    Pooling pooling = Pooling::kSum;
+    for (const auto& [flag, value] : saved().shape) {
+      if (flag == "pooling" && value == "mean") pooling = Pooling::kMean;
+    }
+    const std::vector<int32_t> unpooled = dense->unpooled_features();
+    for (size_t f = 0; f < saved().features.size(); ++f) {
+      ServingFeature feature = {.name = saved().features[f].name, .pooling = pooling};
+      const auto table =
+          std::ranges::find(saved().tables, saved().features[f].table, &SavedModel::Table::name);
+      feature.table = static_cast<uint32_t>(table - saved().tables.begin());
+      feature.dim = table->dim;
+      const auto at = std::find(unpooled.begin(), unpooled.end(), static_cast<int32_t>(f));
+      if (at != unpooled.end()) {
+        feature.pooling = Pooling::kNone;
+        feature.unpooled_index = static_cast<int32_t>(at - unpooled.begin());
+      } else {
+        feature.pooled_offset = model_->pooled_dim;
+        model_->pooled_dim += feature.dim;
+      }
+      // Bounds of all features of a table: it takes the widest, and none where one has none.
+      if (saved().scoring.has_value()) feature.num_embeddings = BoundOf(saved().features[f].table);
+      model_->feature_names.push_back(feature.name);
+      model_->features.push_back(std::move(feature));
+    }
+    model_->num_unpooled = static_cast<int32_t>(unpooled.size());
+    return absl::OkStatus();
+  }
+
+  int64_t BoundOf(const std::string& table) {
+    int64_t bound = -1;
+    for (size_t f = 0; f < saved().features.size(); ++f) {
+      if (saved().features[f].table != table) continue;
+      const int64_t own = saved().scoring->features[f].num_embeddings;
+      bound = own == 0 || bound == 0 ? 0 : std::max(bound, own);
+    }
+    return std::max<int64_t>(bound, 0);
+  }
+
+  // Tables whose features are all read only do not decay.
+  bool IsFrozen(const std::string& table) const {
+    const std::set<std::string> tables = NamesOf(settings_.frozen_tables);
+    const std::set<std::string> features = NamesOf(settings_.read_only_features);
+    if (tables.contains(table)) return true;
+    const auto& all = model_->saved.features;
+    return std::all_of(all.begin(), all.end(), [&](const SavedModel::Feature& feature) {
+      return feature.table != table || features.contains(feature.name);
+    });
+  }
+
+  absl::StatusOr<ServingTablesOptions> TablesOptions(std::span<const PortableTable> tables) {
+    const SavedModel& model = saved();
+    ServingTablesOptions out;
+    out.seed = model.seed.value_or(0);
+    out.memory_bytes =
+        options_.memory_bytes > 0 ? options_.memory_bytes : std::numeric_limits<int64_t>::max();
+    if (model.training.has_value()) {
+      out.first_step = model.training->first_step;
+      out.learning_rates = model.training->learning_rates;
+      out.rows_missed_steps = model.training->rows_missed_steps();
+    } else if (model.scoring.has_value()) {
+      out.first_step = model.scoring->first_step;
+      out.learning_rates = model.scoring->learning_rates;
+    }
+    bool first_values_known = model.seed.has_value();
+    for (size_t t = 0; t < tables.size(); ++t) {
+      ServingTable table = {.name = tables[t].name,
+                            .layout = tables[t].layout(),
+                            .optimizer = settings_.table_optimizer,
+                            .initializer = {InitializerKind::kZeros, 0}};
+      table.optimizer.kind = tables[t].optimizer;
+      if (IsFrozen(table.name)) table.optimizer.weight_decay_mode = WeightDecayMode::kL2;
+      if (model.tables[t].initializer.has_value()) {
+        table.initializer = *model.tables[t].initializer;
+      } else {
+        first_values_known = false;
+      }
+      out.tables.push_back(std::move(table));
+    }
+    if (!first_values_known) {
+      model_->notes.emplace_back(
+          "the manifest does not say what rows begin with: keys without a row read zeros");
+      for (ServingTable& table : out.tables) table.initializer = {InitializerKind::kZeros, 0};
+    }
+    return out;
+  }
+
+  absl::Status ReadRows() {
+    std::vector<PortableTable> tables;
+    PortableTablesOptions arrays = {.dir = options_.model, .env = &env_};
+    if (portable_.has_value()) {
+      tables = portable_->tables;
+    } else {
+      HOTROW_ASSIGN_OR_RETURN(tables, TablesOf(saved()));
+    }
+    HOTROW_ASSIGN_OR_RETURN(ServingTablesOptions rows, TablesOptions(tables));
+    if (portable_.has_value()) {
+      HOTROW_ASSIGN_OR_RETURN(rows.expected_rows, CheckPortableTables(arrays, tables));
+    } else if (std::ranges::all_of(saved().tables, [](const auto& t) { return t.rows >= 0; })) {
+      for (const SavedModel::Table& table : saved().tables) {
+        rows.expected_rows.push_back(table.rows);
+      }
+    }
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<ServingTables::Builder> builder,
+                            ServingTables::Builder::Create(rows));
+    if (portable_.has_value()) {
+      HOTROW_RETURN_IF_ERROR(
+          ReadPortableTables(arrays, tables, [&](const PortableRows& part) -> absl::Status {
+            for (size_t i = 0; i < part.keys.size(); ++i) {
+              const int64_t row_bytes = rows.tables[part.keys[i].table].layout.row_bytes;
+              HOTROW_RETURN_IF_ERROR(
+                  builder->Add(part.keys[i], {part.rows[i], static_cast<size_t>(row_bytes)}));
+            }
+            return absl::OkStatus();
+          }).status());
+    }
+    const auto world_size = static_cast<int32_t>(portable_.has_value() ? 0 : saved().parts.size());
+    for (int32_t rank = 0; rank < world_size; ++rank) {
+      HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
+                              OpenSavedPart(env_, saved(), rank, options_.store_bytes));
+      HOTROW_RETURN_IF_ERROR(
+          reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
+            HOTROW_RETURN_IF_ERROR(CheckRankOfRow(saved(), rank, key));
+            return builder->Add(key, row);
+          }));
+    }
+    HOTROW_ASSIGN_OR_RETURN(model_->tables, builder->Finish());
+    for (size_t t = 0; t < tables.size(); ++t) {
+      const int64_t found = model_->tables->rows(static_cast<uint32_t>(t));
+      const int64_t expected = saved().tables[t].rows;
+      if (portable_.has_value() || expected < 0 || expected == found) continue;
+      return absl::DataLossError(absl::StrCat(saved().dir, ": table \"", tables[t].name, "\" has ",
+                                              found, " rows, the manifest says ", expected,
+                                              "; use a copy of the model"));
+    }
+    return absl::OkStatus();
+  }
+
+  const ScorerOptions& options_;
+  Env& env_;
+  std::unique_ptr<ServingModel> model_ = std::make_unique<ServingModel>();
+  std::optional<PortableModel> portable_;
+  TrainerOptions settings_;
+};
+
+}  // namespace
+
+int64_t ServingModel::rows() const {
+  int64_t sum = 0;
+  for (size_t t = 0; t < saved.tables.size(); ++t) sum += tables->rows(static_cast<uint32_t>(t));
+  return sum;
+}
+
+absl::StatusOr<std::unique_ptr<const ServingModel>> ReadServingModel(const ScorerOptions& options) {
+  return ModelReader(options).Read();
+}
+
+absl::StatusOr<std::unique_ptr<CtrModel>> NewDensePart(const ScorerOptions& options,
+                                                       const ServingModel& model) {
+  std::unique_ptr<CtrModel> dense;
+  if (options.create_model != nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(dense, options.create_model(model.recipe));
+  } else {
+    HOTROW_ASSIGN_OR_RETURN(dense, CreateModelOfKind(model.recipe));
+  }
+  const std::span<float> parameters = dense->parameters();
+  if (parameters.size() != model.parameters.size()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        model.saved.dir, ": it has ", model.parameters.size(), " dense parameters, and a ",
+        model.recipe.model, " of its shape ", parameters.size(), "; use the hotrow that wrote it"));
+  }
+  std::copy(model.parameters.begin(), model.parameters.end(), parameters.begin());
+  return dense;
+}
+
+}  // namespace hotrow::internal

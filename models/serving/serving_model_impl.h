@@ -1,0 +1,62 @@
+#ifndef HOTROW_MODELS_SERVING_SERVING_MODEL_IMPL_H_
+#define HOTROW_MODELS_SERVING_SERVING_MODEL_IMPL_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "embedding/serving/serving_tables.h"
+#include "models/data/row_parser.h"
+#include "models/data/table_schema.h"
+#include "models/data/vocabulary.h"
+#include "models/saving/saved_model.h"
+#include "models/serving/scorer.h"
+#include "ops/jagged.h"
+
+namespace hotrow::internal {
+
+// A feature and where its vector goes.
+struct ServingFeature {
+  std::string name;
+  uint32_t table = 0;
+  int32_t dim = 0;
+  Pooling pooling = Pooling::kSum;
+  int64_t pooled_offset = 0;    // of the columns of a sample's pooled embeddings
+  int32_t unpooled_index = -1;  // position in CtrModel::unpooled_features
+  int64_t num_embeddings = 0;   // 0: any key
+};
+
+// A model as it was read: what all sessions share. Never changes.
+struct ServingModel {
+  SavedModel saved;
+  ModelRecipe recipe;
+  std::vector<std::string> labels;
+  std::vector<float> parameters;  // of the dense part
+  std::unique_ptr<const ServingTables> tables;
+  std::vector<ServingFeature> features;  // in batch order
+  std::vector<std::string> feature_names;
+  int64_t pooled_dim = 0;
+  int32_t num_unpooled = 0;
+  std::optional<TableSchema> schema;
+  std::vector<std::string> line_columns;
+  Vocabulary vocabulary;
+  std::optional<RowParser> parser;  // of the schema, to be copied
+  std::vector<std::string> notes;
+
+  int64_t rows() const;
+};
+
+// Reads all of it. Errors: those of Scorer::Open.
+absl::StatusOr<std::unique_ptr<const ServingModel>> ReadServingModel(const ScorerOptions& options);
+
+// A dense part with the model's parameters.
+absl::StatusOr<std::unique_ptr<CtrModel>> NewDensePart(const ScorerOptions& options,
+                                                       const ServingModel& model);
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_MODELS_SERVING_SERVING_MODEL_IMPL_H_

@@ -1,0 +1,623 @@
+#include "models/serving/scorer.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "base/philox.h"
+#include "base/status_macros.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/data/open_data_source.h"
+#include "models/saving/checkpoint.h"
+#include "models/saving/dense_file.h"
+#include "models/saving/manifest.h"
+#include "models/saving/portable_model.h"
+#include "models/train/metrics.h"
+#include "models/train/trainer.h"
+#include "models/zoo/model_kinds.h"
+#include "store/open.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using test::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kBatchSize = 48;
+constexpr int kLines = 1300;
+constexpr char kColumnsOfAFile[] = "time,click,like,user,friend,item,tags,price,age";
+
+// A log with a bit of everything that a schema knows. Values are drawn with a long tail, so that
+// the test split has keys that training never saw.
+struct Log {
+  using Line = std::map<std::string, std::string>;  // texts by column
+  std::vector<Line> lines;
+
+  Log() {
+    RandomStream random(11, RandomPurpose::kTest);
+    const auto skewed = [&](int n) {
+      const double u = random.Uniform();
+      return static_cast<int>(u * u * n);
+    };
+    for (int i = 0; i < kLines; ++i) {
+      Line line;
+      const int user = skewed(300);
+      const int item = skewed(150);
+      line["click"] = random.Uniform() < (user + item) % 7 / 8.0 ? "1" : "0";
+      line["like"] = random.Uniform() < 0.3 ? "yes" : "no";
+      line["user"] = absl::StrCat(user);
+      line["friend"] = random.Uniform() < 0.1 ? "" : absl::StrCat(skewed(300));
+      line["item"] = absl::StrCat("\"item, ", item, "\"");
+      std::vector<std::string> tags;
+      for (int t = skewed(6); t > 0; --t) tags.push_back(absl::StrCat("tag", skewed(40)));
+      line["tags"] = absl::StrJoin(tags, "|");
+      line["price"] = random.Uniform() < 0.1 ? "?" : absl::StrCat(skewed(1000), ".5");
+      line["age"] = absl::StrCat(skewed(80) / 10.0);
+      line["time"] = absl::StrCat(1'600'000'000 + i * 977);
+      lines.push_back(std::move(line));
+    }
+  }
+
+  static std::string Text(const Line& line, const std::vector<std::string>& columns) {
+    std::vector<std::string> fields;
+    for (const std::string& column : columns) fields.push_back(line.at(column));
+    return absl::StrJoin(fields, ",");
+  }
+  // The samples of the test split, as the scorer takes them.
+  std::vector<std::string> TestLines(const std::vector<std::string>& columns) const {
+    std::vector<std::string> out;
+    for (size_t i = 9; i < lines.size(); i += 10) out.push_back(Text(lines[i], columns));
+    return out;
+  }
+};
+
+const Log& TheLog() {
+  static const Log* const log = new Log();
+  return *log;
+}
+
+// Writes the log and its schema into dir; returns the path of the schema.
+std::string WriteLog(const std::string& dir, bool two_labels) {
+  const std::vector<std::string> columns = {"time", "click", "like",  "user", "friend",
+                                            "item", "tags",  "price", "age"};
+  std::ofstream file(dir + "/log.csv");
+  file << kColumnsOfAFile << "\n";
+  for (const Log::Line& line : TheLog().lines) file << Log::Text(line, columns) << "\n";
+  const std::string path = dir + "/schema.json";
+  std::ofstream(path)
+      << R"json({
+  "name": "shop", "quotes": true, "files": ["log.csv"], "missing_values": ["?"],
+  "split": {"modulo": 10, "valid": [8], "test": [9]},
+  "columns": [
+    {"name": "click", "role": "label"},)json"
+      << (two_labels
+              ? R"json({"name": "like", "role": "label", "values": {"yes": 1, "no": 0}},)json"
+              : "")
+      << R"json(
+    {"name": "log_price", "column": "price", "role": "dense", "transform": "log1p"},
+    {"name": "age", "role": "dense"},
+    {"name": "user", "role": "categorical", "key": "integer"},
+    {"name": "friend", "role": "categorical", "key": "integer", "table": "user"},
+    {"name": "item", "role": "categorical", "min_count": 4},
+    {"name": "tags", "role": "categorical", "separator": "|", "max_hotness": 6, "missing": 60,
+     "modulo": 50},
+    {"name": "price_range", "column": "price", "role": "categorical", "key": "bucket",
+     "boundaries": [1, 10.5, 100]},
+    {"name": "hour", "column": "time", "role": "categorical", "part": "hour",
+     "time_format": "unix"}
+  ]
+})json";
+  return path;
+}
+
+using Shape = std::vector<std::pair<std::string, std::string>>;
+
+// A model to train, as the flags of its program would say it.
+struct Kind {
+  std::string name;
+  Shape shape;
+  int32_t columns = 6;
+
+  bool two_labels() const { return name == "mmoe"; }
+};
+
+std::vector<Kind> Kinds() {
+  const Shape common = {{"over_arch_layer_sizes", "12-1"}, {"batch_norm", "false"}};
+  const auto with = [&common](Shape own, const char* pooling = "sum") {
+    own.insert(own.end(), common.begin(), common.end());
+    own.emplace_back("pooling", pooling);
+    return own;
+  };
+  Shape normed = with({}, "mean");
+  for (auto& [flag, value] : normed) {
+    if (flag == "batch_norm") value = "true";
+  }
+  return {
+      {"dlrm", with({{"interaction", "dot"}, {"dense_arch_layer_sizes", "9-6"}})},
+      {"dlrm", with({{"interaction", "cat"}, {"dense_arch_layer_sizes", "5"}}, "mean")},
+      {"dcn", with({{"dcn_version", "2"},
+                    {"dcn_num_layers", "2"},
+                    {"dcn_low_rank_dim", "5"},
+                    {"dcn_num_experts", "2"},
+                    {"dcn_structure", "parallel"},
+                    {"dense_arch_layer_sizes", ""}})},
+      {"deepfm", normed, 7},
+      {"wide_deep", with({}), 7},
+      {"xdeepfm", with({{"cin_layer_sizes", "4-3"}}), 7},
+      {"pnn", with({{"pnn_products", "both"}})},
+      {"din", with({{"history", "tags:item"}, {"attention_layer_sizes", "7"}})},
+      {"mmoe", with({{"num_experts", "3"}, {"expert_layer_sizes", "8"}})},
+  };
+}
+
+TrainerOptions OptionsOf(const Kind& kind) {
+  TrainerOptions options;
+  options.batch_size = kBatchSize;
+  options.embedding_dim = kind.columns;
+  options.table_optimizer.learning_rate = 0.05f;
+  options.dense_optimizer.kind = DenseOptimizerKind::kAdagrad;
+  options.dense_optimizer.learning_rate = 0.05f;
+  options.seed = 3;
+  options.store_bytes = int64_t{64} << 20;
+  options.shape = kind.shape;
+  options.initializer = Initializer{InitializerKind::kNormal, 0.3f};
+  for (const auto& [flag, value] : kind.shape) {
+    if (flag == "pooling" && value == "mean") options.pooling = Pooling::kMean;
+  }
+  return options;
+}
+
+ModelRecipe RecipeOf(const Kind& kind, const TrainerOptions& options, const DataSchema& schema) {
+  ModelRecipe recipe = {.model = kind.name,
+                        .shape = kind.shape,
+                        .num_dense = schema.num_dense,
+                        .num_tasks = static_cast<int32_t>(schema.labels.size()),
+                        .table_columns = kind.columns,
+                        .seed = options.seed,
+                        .max_batch_size = options.batch_size};
+  for (const DataFeature& feature : schema.features) {
+    recipe.features.push_back({feature.name, feature.table, feature.max_hotness});
+  }
+  return recipe;
+}
+
+absl::StatusOr<TrainReport> Train(const Kind& kind, const TrainerOptions& options,
+                                  const std::string& data) {
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> source, OpenDataSource(data, 5));
+  return RunTraining(options, *source,
+                     [&](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+                       return CreateModelOfKind(RecipeOf(kind, options, schema));
+                     },
+                     {});
+}
+
+// The batches of the test split, as evaluation sees them.
+absl::StatusOr<std::vector<CtrBatch>> TestBatches(const std::string& data) {
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> source, OpenDataSource(data, 5));
+  HOTROW_ASSIGN_OR_RETURN(const auto reader, source->OpenSplit(Split::kTest, 0, 0));
+  std::vector<CtrBatch> out;
+  while (true) {
+    CtrBatch batch;
+    HOTROW_RETURN_IF_ERROR(reader->Next(kBatchSize, &batch));
+    if (batch.batch_size == 0) return out;
+    out.push_back(std::move(batch));
+  }
+}
+
+absl::StatusOr<std::vector<float>> ScoreAll(const Scorer& scorer,
+                                            const std::vector<CtrBatch>& batches) {
+  std::vector<float> out;
+  for (const CtrBatch& batch : batches) {
+    std::vector<float> logits(static_cast<size_t>(batch.batch_size * scorer.num_tasks()));
+    HOTROW_RETURN_IF_ERROR(scorer.Score({.sparse = batch.sparse(), .dense = batch.dense}, logits));
+    out.insert(out.end(), logits.begin(), logits.end());
+  }
+  return out;
+}
+
+// The logits of EmbeddingCollection::Evaluate and the model, as an evaluation of the trainer's that
+// starts from the saved model has them.
+absl::StatusOr<std::vector<float>> EvaluateAll(const Kind& kind, const std::string& data,
+                                               const std::string& saved_dir,
+                                               const std::vector<CtrBatch>& batches) {
+  const TrainerOptions options = OptionsOf(kind);
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> source, OpenDataSource(data, 5));
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<GraphModel> model,
+                          CreateModelOfKind(RecipeOf(kind, options, source->schema())));
+  HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadCheckpoint(PosixEnv(), saved_dir));
+  HOTROW_RETURN_IF_ERROR(
+      ReadSavedDense(PosixEnv(), saved, DenseArrays<float>{.parameters = model->parameters()}));
+  EmbeddingCollectionOptions tables_options =
+      CollectionOptions(options, source->schema(), model->unpooled_features());
+  tables_options.start.from = {{.snapshot = saved.parts[0].snapshot,
+                                .store = StoreKind::kMemory,
+                                .dir = saved.parts[0].tables_dir}};
+  tables_options.start.steps = saved.step;
+  HOTROW_ASSIGN_OR_RETURN(const auto tables, EmbeddingCollection::Create(tables_options, {}));
+  std::vector<float> out;
+  for (const CtrBatch& batch : batches) {
+    std::vector<float> pooled(static_cast<size_t>(batch.batch_size * tables->pooled_dim()) + 1);
+    EmbeddingOutput output = {.pooled = {pooled.data(), batch.batch_size, tables->pooled_dim()}};
+    std::vector<std::vector<float>> rows;
+    std::vector<CtrModel::Sequence> sequences;
+    for (const int32_t f : model->unpooled_features()) {
+      const int64_t* const offsets = batch.offsets.data() + f * batch.batch_size;
+      const int64_t lookups = offsets[batch.batch_size] - offsets[0];
+      rows.emplace_back(static_cast<size_t>(lookups * kind.columns));
+      sequences.push_back({.rows = rows.back().data(), .offsets = offsets});
+      output.unpooled.push_back({rows.back().data(), lookups, kind.columns});
+    }
+    HOTROW_RETURN_IF_ERROR(tables->Evaluate(batch.sparse(), output));
+    std::vector<float> logits(static_cast<size_t>(batch.batch_size * model->num_tasks()));
+    HOTROW_RETURN_IF_ERROR(model->Forward({},
+                                          {.batch_size = batch.batch_size,
+                                           .dense = batch.dense.data(),
+                                           .embeddings = pooled.data(),
+                                           .sequences = sequences},
+                                          logits));
+    out.insert(out.end(), logits.begin(), logits.end());
+  }
+  return out;
+}
+
+void ExpectSameBits(const std::vector<float>& found, const std::vector<float>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(found[i]), std::bit_cast<uint32_t>(expected[i]))
+        << i << ": " << found[i] << " and " << expected[i];
+  }
+}
+
+// The metrics that the trainer's evaluation makes of these logits.
+void ExpectMetrics(const TrainReport& report, const std::vector<CtrBatch>& batches,
+                   const std::vector<float>& logits, int32_t num_tasks) {
+  std::vector<CtrMetrics> tasks;
+  for (int32_t task = 0; task < num_tasks; ++task) {
+    MetricsAccumulator metrics;
+    size_t at = 0;
+    for (const CtrBatch& batch : batches) {
+      const size_t n = static_cast<size_t>(batch.batch_size * num_tasks);
+      metrics.Add(std::span(logits).subspan(at, n), batch.labels, task, num_tasks);
+      at += n;
+    }
+    tasks.push_back(metrics.Compute());
+  }
+  const CtrMetrics found = MeanOverTasks(tasks);
+  EXPECT_EQ(found.samples, report.test.samples);
+  EXPECT_EQ(found.auc, report.test.auc);
+  EXPECT_EQ(found.logloss, report.test.logloss);
+  EXPECT_EQ(found.calibration, report.test.calibration);
+}
+
+std::vector<std::string_view> Views(const std::vector<std::string>& lines) {
+  return {lines.begin(), lines.end()};
+}
+
+class ScorerTest : public testing::TestWithParam<Kind> {};
+
+// The same raw lines through the trainer's evaluation and through the scorer.
+TEST_P(ScorerTest, ScoresAreTheBitsOfTheTrainersEvaluation) {
+  const Kind kind = GetParam();
+  const std::string dir = test::TempDir();
+  const std::string data = absl::StrCat("table:", WriteLog(dir, kind.two_labels()));
+  TrainerOptions options = OptionsOf(kind);
+  options.save_dir = dir + "/model";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, Train(kind, options, data));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto scorer, Scorer::Open({.model = options.save_dir,
+                                                               .max_concurrency = 1,
+                                                               .max_batch_size = kBatchSize}));
+  EXPECT_EQ(scorer->model_name(), kind.name);
+  EXPECT_EQ(scorer->step(), report.steps);
+  EXPECT_EQ(scorer->rows(), report.rows());
+  EXPECT_EQ(scorer->num_tasks(), kind.two_labels() ? 2 : 1);
+  EXPECT_EQ(scorer->labels().size(), kind.two_labels() ? 2u : 1u);
+  EXPECT_THAT(scorer->notes(), IsEmpty());
+  EXPECT_THAT(scorer->line_columns(),
+              ElementsAre("price", "age", "user", "friend", "item", "tags", "time"));
+
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<CtrBatch> batches, TestBatches(data));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> logits, ScoreAll(*scorer, batches));
+  ASSERT_EQ(logits.size(), 130u * static_cast<size_t>(scorer->num_tasks()));
+  ExpectMetrics(report, batches, logits, scorer->num_tasks());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> expected,
+                              EvaluateAll(kind, data, options.save_dir, batches));
+  ExpectSameBits(logits, expected);
+
+  const std::vector<std::string> lines = TheLog().TestLines(scorer->line_columns());
+  std::vector<float> of_lines(logits.size());
+  HOTROW_ASSERT_OK(scorer->ScoreLines(Views(lines), of_lines));
+  ExpectSameBits(of_lines, logits);
+}
+
+// One user with all items of the test split, more than go through the dense part at once.
+TEST_P(ScorerTest, CandidatesScoreAsWholeSamples) {
+  const Kind kind = GetParam();
+  const std::string dir = test::TempDir();
+  const std::string data = absl::StrCat("table:", WriteLog(dir, kind.two_labels()));
+  TrainerOptions options = OptionsOf(kind);
+  options.save_dir = dir + "/model";
+  options.limit_train_batches = 5;
+  HOTROW_ASSERT_OK(Train(kind, options, data));
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto scorer,
+      Scorer::Open({.model = options.save_dir, .max_concurrency = 1, .max_batch_size = 16}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<CtrBatch> batches, TestBatches(data));
+  const CtrBatch& batch = batches[0];
+  const int64_t n = batch.batch_size;
+  const auto bag = [&](int64_t f, int64_t b) {
+    const int64_t begin = batch.offsets[static_cast<size_t>(f * n + b)];
+    const int64_t end = batch.offsets[static_cast<size_t>(f * n + b + 1)];
+    return std::span(batch.values)
+        .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  };
+  // Of the user: none, some, those with the history, and all.
+  for (const std::vector<int32_t>& user_features :
+       {std::vector<int32_t>{}, {0, 1, 5}, {0, 3}, {0, 1, 2, 3, 4, 5}}) {
+    for (const std::vector<int32_t>& user_dense : {std::vector<int32_t>{}, {1}, {0, 1}}) {
+      SCOPED_TRACE(absl::StrCat(absl::StrJoin(user_features, ","), " and dense ",
+                                absl::StrJoin(user_dense, ",")));
+      // Sample 3 gives the user, every sample a candidate.
+      CtrBatch whole, user, candidates;
+      whole.batch_size = candidates.batch_size = n;
+      user.batch_size = 1;
+      for (CtrBatch* part : {&whole, &user, &candidates}) part->offsets = {0};
+      const auto add = [](std::span<const uint64_t> keys, CtrBatch* to) {
+        to->values.insert(to->values.end(), keys.begin(), keys.end());
+        to->offsets.push_back(std::ssize(to->values));
+      };
+      for (int32_t f = 0; f < 6; ++f) {
+        const bool of_user = std::ranges::count(user_features, f) > 0;
+        if (of_user) add(bag(f, 3), &user);
+        for (int64_t b = 0; b < n; ++b) {
+          add(of_user ? bag(f, 3) : bag(f, b), &whole);
+          if (!of_user) add(bag(f, b), &candidates);
+        }
+      }
+      for (int64_t b = 0; b < n; ++b) {
+        for (int32_t d = 0; d < 2; ++d) {
+          const bool of_user = std::ranges::count(user_dense, d) > 0;
+          const float own = batch.dense[static_cast<size_t>(2 * b + d)];
+          const float users = batch.dense[static_cast<size_t>(2 * 3 + d)];
+          whole.dense.push_back(of_user ? users : own);
+          if (!of_user) candidates.dense.push_back(own);
+          if (of_user && b == 0) user.dense.push_back(users);
+        }
+      }
+      std::vector<float> expected(static_cast<size_t>(n * scorer->num_tasks()));
+      HOTROW_ASSERT_OK(scorer->Score({.sparse = whole.sparse(), .dense = whole.dense}, expected));
+      std::vector<float> found(expected.size(), -1);
+      HOTROW_ASSERT_OK(scorer->ScoreCandidates({.num_candidates = n,
+                                                .user_features = user_features,
+                                                .user = user.sparse(),
+                                                .candidates = candidates.sparse(),
+                                                .user_dense_columns = user_dense,
+                                                .user_dense = user.dense,
+                                                .candidate_dense = candidates.dense},
+                                               found));
+      ExpectSameBits(found, expected);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ScorerTest, testing::ValuesIn(Kinds()),
+                         [](const testing::TestParamInfo<Kind>& info) {
+                           return absl::StrCat(info.param.name, info.index);
+                         });
+
+// A checkpoint whose rows have missed steps, the model saved beside it, and its export.
+TEST(ScorerFormsTest, CheckpointsAndExportsScoreAsTheSavedModel) {
+  const Kind kind = Kinds()[0];
+  const std::string dir = test::TempDir();
+  const std::string data = absl::StrCat("table:", WriteLog(dir, false));
+  for (const WeightsPrecision precision : {WeightsPrecision::kFp32, WeightsPrecision::kBf16}) {
+    const std::string place = absl::StrCat(dir, "/", std::string(WeightsPrecisionName(precision)));
+    TrainerOptions options = OptionsOf(kind);
+    options.weights_precision = precision;
+    options.table_optimizer.kind = SparseOptimizerKind::kAdam;
+    options.table_optimizer.weight_decay = 0.01f;
+    options.table_optimizer.weight_decay_mode = WeightDecayMode::kTable;
+    options.schedule.lr_warmup_steps = 3;
+    // The run that saves writes no checkpoint, whose end would settle its rows.
+    TrainerOptions checkpointed = options;
+    options.save_dir = place + "/saved";
+    checkpointed.checkpoint_dir = place + "/checkpoints";
+    HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, Train(kind, options, data));
+    HOTROW_ASSERT_OK(Train(kind, checkpointed, data));
+    HOTROW_ASSERT_OK(ExportPortable({.checkpoint = options.save_dir, .dir = place + "/exported"}));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<CtrBatch> batches, TestBatches(data));
+    for (const char* form : {"/saved", "/checkpoints", "/exported"}) {
+      SCOPED_TRACE(form);
+      HOTROW_ASSERT_OK_AND_ASSIGN(const auto scorer, Scorer::Open({.model = place + form,
+                                                                   .max_concurrency = 1,
+                                                                   .max_batch_size = kBatchSize}));
+      EXPECT_THAT(scorer->notes(), IsEmpty());
+      HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> logits, ScoreAll(*scorer, batches));
+      ExpectMetrics(report, batches, logits, 1);
+      std::vector<float> of_lines(logits.size());
+      const std::vector<std::string> lines = TheLog().TestLines(scorer->line_columns());
+      HOTROW_ASSERT_OK(scorer->ScoreLines(Views(lines), of_lines));
+      ExpectSameBits(of_lines, logits);
+    }
+  }
+}
+
+// A small model of generated data, without a schema of lines.
+struct Generated {
+  Kind kind = Kinds()[0];
+  std::string dir = test::TempDir() + "/model";
+  std::string data = "synthetic:tables=3,rows=50,dense=2,samples=500,valid=60,test=60";
+  TrainReport report;
+
+  void Train() {
+    TrainerOptions options = OptionsOf(kind);
+    options.save_dir = dir;
+    HOTROW_ASSERT_OK_AND_ASSIGN(report, hotrow::Train(kind, options, data));
+  }
+  // Changes the manifest and its checksum.
+  void Edit(const std::function<void(nlohmann::ordered_json&)>& change) const {
+    SavedModel saved;
+    HOTROW_ASSERT_OK_AND_ASSIGN(saved, ReadSavedModel(PosixEnv(), dir));
+    nlohmann::ordered_json json = nlohmann::ordered_json::parse(SavedModelManifest(saved));
+    change(json);
+    if (!json.contains("scoring")) saved.scoring.reset();
+    saved.model = json["model"].get<std::string>();
+    saved.shape.clear();
+    for (const auto& [flag, value] : json["shape"].items()) saved.shape.emplace_back(flag, value);
+    std::ofstream(dir + "/manifest.json") << SavedModelManifest(saved);
+  }
+};
+
+TEST(ScorerFormsTest, ModelsOfOlderBuildsAreScoredFromBatches) {
+  Generated model;
+  model.Train();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<CtrBatch> batches, TestBatches(model.data));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto now,
+                              Scorer::Open({.model = model.dir, .max_batch_size = kBatchSize}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> expected, ScoreAll(*now, batches));
+  ExpectMetrics(model.report, batches, expected, 1);
+  std::vector<float> logits(1);
+  const std::string_view line = "1,2,3,4,5";
+  EXPECT_THAT(now->ScoreLines({&line, 1}, logits),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("its data were no delimited text")));
+  EXPECT_EQ(now->schema(), nullptr);
+
+  model.Edit([](nlohmann::ordered_json& json) { json.erase("scoring"); });
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto older,
+                              Scorer::Open({.model = model.dir, .max_batch_size = kBatchSize}));
+  EXPECT_THAT(older->notes(), ElementsAre(HasSubstr("did not record how it evaluates")));
+  EXPECT_THAT(older->labels(), IsEmpty());
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> found, ScoreAll(*older, batches));
+  ExpectSameBits(found, expected);
+
+  model.Edit([](nlohmann::ordered_json& json) { json["model"] = "mmoe"; });
+  EXPECT_THAT(Scorer::Open({.model = model.dir}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("tasks"), HasSubstr("--init_from"))));
+}
+
+TEST(ScorerFormsTest, WhatCannotBeScoredIsNamed) {
+  const auto refused = [](const char* what) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(what));
+  };
+  EXPECT_THAT(Scorer::Open({}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("model")));
+  EXPECT_THAT(Scorer::Open({.model = "/m", .max_batch_size = 0}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_batch_size")));
+  EXPECT_THAT(Scorer::Open({.model = test::TempDir()}), refused("there is no"));
+  Generated model;
+  model.Train();
+  EXPECT_THAT(Scorer::Open({.model = model.dir, .memory_bytes = 1000}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the budget is 1000")));
+  model.Edit([](nlohmann::ordered_json& json) { json["shape"]["over_arch_layer_sizes"] = "3-1"; });
+  EXPECT_THAT(Scorer::Open({.model = model.dir}), refused("dense parameters"));
+  model.Edit([](nlohmann::ordered_json& json) { json["shape"]["younger_flag"] = "3"; });
+  EXPECT_THAT(Scorer::Open({.model = model.dir}), refused("younger_flag"));
+  model.Edit([](nlohmann::ordered_json& json) { json["model"] = "another"; });
+  EXPECT_THAT(Scorer::Open({.model = model.dir}),
+              refused("there is no model \"another\" here, only dcn, deepfm, din, dlrm, mmoe"));
+}
+
+TEST(ScorerFormsTest, MalformedRequestsAreNamed) {
+  Generated model;
+  model.Train();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto scorer,
+                              Scorer::Open({.model = model.dir, .max_batch_size = kBatchSize}));
+  const auto invalid = [](const char* what) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
+  };
+  std::vector<uint64_t> keys = {1, 2, 3};
+  const std::vector<int64_t> offsets = {0, 1, 2, 3};
+  const std::vector<float> dense = {0.5f, 0.25f};
+  std::vector<float> logits(1);
+  const auto score = [&] {
+    return scorer->Score({.sparse = {1, keys, offsets, {}}, .dense = dense}, logits);
+  };
+  HOTROW_EXPECT_OK(score());
+  const float whole = logits[0];
+  EXPECT_NEAR(ScoreProbability(whole), 1 / (1 + std::exp(-whole)), 1e-6);
+  // Ids of other widths, and lengths.
+  const std::vector<int32_t> narrow = {1, 2, 3};
+  const std::vector<int32_t> lengths = {1, 1, 1};
+  HOTROW_EXPECT_OK(scorer->Score(
+      {.sparse = {.batch_size = 1, .values = narrow, .lengths = lengths}, .dense = dense}, logits));
+  EXPECT_EQ(logits[0], whole);
+  keys[2] = 50;
+  EXPECT_THAT(score(), invalid("feature \"cat_2\", sample 0: key 50 is not in [0, 50)"));
+  keys.pop_back();
+  EXPECT_THAT(score(), invalid("the last offset must be the number of values"));
+  keys.push_back(3);
+  logits.resize(2);
+  EXPECT_THAT(score(), invalid("logits: room for 2 numbers, expected 1 samples x 1 tasks"));
+  logits.resize(1);
+  EXPECT_THAT(scorer->Score({.sparse = {1, keys, offsets, {}}}, logits),
+              invalid("dense: 0 numbers, expected 1 x 2"));
+  const std::vector<int32_t> falling = {1, 0};
+  EXPECT_THAT(scorer->ScoreCandidates({.num_candidates = 1, .user_features = falling}, logits),
+              invalid("user_features: 0 behind 1"));
+  // Nothing at all is a batch, too.
+  HOTROW_EXPECT_OK(scorer->Score({.sparse = {0, {}, std::vector<int64_t>{0}, {}}}, {}));
+}
+
+TEST(ScorerFormsTest, BadLinesAreNamed) {
+  const std::string dir = test::TempDir();
+  const std::string data = absl::StrCat("table:", WriteLog(dir, false));
+  TrainerOptions options = OptionsOf(Kinds()[0]);
+  options.save_dir = dir + "/model";
+  options.limit_train_batches = 2;
+  HOTROW_ASSERT_OK(Train(Kinds()[0], options, data));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto scorer, Scorer::Open({.model = options.save_dir}));
+  std::vector<std::string> lines = TheLog().TestLines(scorer->line_columns());
+  lines.resize(3);
+  std::vector<float> logits(3);
+  HOTROW_ASSERT_OK(scorer->ScoreLines(Views(lines), logits));
+  lines[1] = "1,2,nobody,4,5,6,7";
+  EXPECT_THAT(scorer->ScoreLines(Views(lines), logits),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("line 2: column 3 (user)"), HasSubstr("nobody"))));
+  lines[1] = "1,2";
+  EXPECT_THAT(scorer->ScoreLines(Views(lines), logits),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected 7")));
+}
+
+TEST(ScorerFormsTest, ThreadsShareSessions) {
+  Generated model;
+  model.Train();
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto scorer,
+      Scorer::Open({.model = model.dir, .max_concurrency = 2, .max_batch_size = kBatchSize}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<CtrBatch> batches, TestBatches(model.data));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> expected, ScoreAll(*scorer, batches));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 10; ++i) {
+        HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> found, ScoreAll(*scorer, batches));
+        ExpectSameBits(found, expected);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace hotrow
