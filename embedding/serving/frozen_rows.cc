@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kRecordAlignment = 16;
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
+constexpr int64_t kFirstRecords = 64;  // of a chunk that grows
 constexpr int64_t kKeyBytes = sizeof(uint64_t);
 // Of 12 places of a bucket: three quarters. A bucket is then full in some 8 % of the cases.
 constexpr int64_t kRowsPerBucket = 9;
@@ -73,18 +74,42 @@ void FrozenRows::Return(HostBuffer<std::byte>* buffer) {
   *buffer = HostBuffer<std::byte>();
 }
 
+// The records of the last chunk stay, as far as they fit.
+absl::Status FrozenRows::ResizeLastChunk(int64_t records) {
+  HostBuffer<std::byte> resized;
+  HOTROW_RETURN_IF_ERROR(Take(records * stride_, &resized));
+  std::memcpy(resized.data(), chunks_.back().data(),
+              static_cast<size_t>(std::min(records, last_capacity_) * stride_));
+  Return(&chunks_.back());
+  chunks_.back() = std::move(resized);
+  last_capacity_ = records;
+  return absl::OkStatus();
+}
+
+absl::Status FrozenRows::MakeRoom() {
+  const int64_t per_chunk = int64_t{1} << chunk_shift_;
+  if (rows_ < std::ssize(chunks_) * per_chunk) {
+    const int64_t in_last = rows_ & (per_chunk - 1);
+    if (in_last < last_capacity_) return absl::OkStatus();
+    return ResizeLastChunk(std::min(per_chunk, 2 * last_capacity_));
+  }
+  const int64_t expected = options_.expected_rows - rows_;
+  const int64_t capacity = std::min(per_chunk, expected > 0 ? expected : kFirstRecords);
+  HostBuffer<std::byte> chunk;
+  HOTROW_RETURN_IF_ERROR(Take(capacity * stride_, &chunk));
+  chunks_.push_back(std::move(chunk));
+  last_capacity_ = capacity;
+  return absl::OkStatus();
+}
+
 absl::Status FrozenRows::Add(uint64_t key, const std::byte* row) {
   if (rows_ == kRowsMax) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "table \"", options_.table, "\" has more than ", kRowsMax, " rows, which a scorer holds"));
   }
-  const int64_t per_chunk = int64_t{1} << chunk_shift_;
-  if (rows_ == std::ssize(chunks_) * per_chunk) {
-    HostBuffer<std::byte> chunk;
-    HOTROW_RETURN_IF_ERROR(Take(per_chunk * stride_, &chunk));
-    chunks_.push_back(std::move(chunk));
-  }
-  std::byte* const record = chunks_.back().data() + (rows_ & (per_chunk - 1)) * stride_;
+  HOTROW_RETURN_IF_ERROR(MakeRoom());
+  const int64_t in_last = rows_ & ((int64_t{1} << chunk_shift_) - 1);
+  std::byte* const record = chunks_.back().data() + in_last * stride_;
   std::memcpy(record, row, static_cast<size_t>(options_.row_bytes));
   std::memcpy(record + options_.row_bytes, &key, sizeof(key));
   ++rows_;
@@ -92,15 +117,8 @@ absl::Status FrozenRows::Add(uint64_t key, const std::byte* row) {
 }
 
 absl::Status FrozenRows::Freeze() {
-  // The last chunk is cut to what it holds.
-  const int64_t last = rows_ & ((int64_t{1} << chunk_shift_) - 1);
-  if (last > 0) {
-    HostBuffer<std::byte> cut;
-    HOTROW_RETURN_IF_ERROR(Take(last * stride_, &cut));
-    std::memcpy(cut.data(), chunks_.back().data(), static_cast<size_t>(last * stride_));
-    Return(&chunks_.back());
-    chunks_.back() = std::move(cut);
-  }
+  const int64_t in_last = rows_ & ((int64_t{1} << chunk_shift_) - 1);
+  if (in_last > 0 && in_last < last_capacity_) HOTROW_RETURN_IF_ERROR(ResizeLastChunk(in_last));
   const int64_t buckets = BucketsFor(rows_);
   const int64_t bytes =
       HostBytesReserved(buckets * static_cast<int64_t>(sizeof(Bucket)), HugePages::kTry);

@@ -16,19 +16,21 @@ namespace hotrow::internal {
 // FrozenRows is one table that is filled once and then read by any number of threads.
 //
 // Layout:  a record is [ bytes of a row | key: uint64 | padding to 16 bytes ]. Records lie in
-//          chunks and never move. The index has buckets of one cache line: tags and numbers of up
+//          chunks of up to 4 MiB. The index has buckets of one cache line: tags and numbers of up
 //          to 12 records; a key whose bucket is full lies in the next one that is not. Three
 //          quarters of the places are taken, so 7 bytes a row.
 // Threads: Add and Freeze one at a time; after Freeze everything is const, and Find takes no lock.
 // Budget:  *used_bytes counts what is taken, shared with other tables; nothing is taken beyond
-//          budget_bytes.
+//          budget_bytes. Where expected_rows says how many come, nothing more than they need is
+//          taken; otherwise the last chunk grows as they come, and is cut in the end.
 // Errors:  ResourceExhausted (the budget, memory, or more than 2^32 - 1 rows), InvalidArgument (a
 //          key twice); they name the table.
 class FrozenRows {
  public:
   struct Options {
-    std::string table;      // for errors
-    int64_t row_bytes = 0;  // of what is kept of a row
+    std::string table;          // for errors
+    int64_t row_bytes = 0;      // of what is kept of a row
+    int64_t expected_rows = 0;  // 0: not known
     int64_t budget_bytes = 0;
     int64_t* used_bytes = nullptr;
   };
@@ -68,6 +70,8 @@ class FrozenRows {
   // The next record of the tag in the bucket from way *way on, which it sets; false: there is none.
   static bool NextMatch(const Bucket& bucket, uint8_t tag, int* way);
   const std::byte* FindFrom(const Place& place, uint64_t key) const;
+  absl::Status MakeRoom();
+  absl::Status ResizeLastChunk(int64_t records);
   absl::Status Take(int64_t bytes, HostBuffer<std::byte>* buffer);
   void Return(HostBuffer<std::byte>* buffer);
 
@@ -77,6 +81,7 @@ class FrozenRows {
   int chunk_shift_;
   int64_t rows_ = 0;
   std::vector<HostBuffer<std::byte>> chunks_;
+  int64_t last_capacity_ = 0;  // records that the last chunk has room for
   HostBuffer<Bucket> buckets_;
 };
 

@@ -58,9 +58,12 @@ absl::Status ServingTables::Init() {
                      " bytes with their index; the budget is ", options_.memory_bytes));
   }
   for (const ServingTable& table : options_.tables) {
+    const int64_t expected =
+        options_.expected_rows.empty() ? 0 : options_.expected_rows[rows_.size()];
     rows_.push_back(std::unique_ptr<Table>(
         new Table{.rows = internal::FrozenRows({.table = table.name,
                                                 .row_bytes = WeightsBytes(table.layout),
+                                                .expected_rows = expected,
                                                 .budget_bytes = options_.memory_bytes,
                                                 .used_bytes = &used_bytes_}),
                   .history = nullptr}));

@@ -700,6 +700,45 @@ SavedModel OfThreeRanks() {
   return model;
 }
 
+// What scoring needs comes back as it was; a manifest without it is as it was before there was any.
+TEST(SavedModelTest, WhatScoringNeedsIsOptional) {
+  MemEnv env;
+  SaveOne(&env);
+  HOTROW_ASSERT_OK_AND_ASSIGN(SavedModel saved, ReadSavedModel(env, kDir));
+  EXPECT_FALSE(saved.scoring.has_value());
+  EXPECT_EQ(SavedModelManifest(saved), ReadText(env, kManifest));
+  saved.scoring = {.labels = {"click", "like"},
+                   .features = {{5, 0}, {0, 7}, {INT64_MAX, 1}},
+                   .table_schema = R"({"name":"s","columns":[]})",
+                   .settings = {{"optimizer", "adam"}, {"table_optimizer.beta1", "0.9"}},
+                   .first_step = 3,
+                   .learning_rates = {{4, 0.1f}, {9, 1}}};
+  ForgeManifest(env, SavedModelManifest(saved));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel back, ReadSavedModel(env, kDir));
+  EXPECT_EQ(back.scoring, saved.scoring);
+  const std::string text = ReadText(env, kManifest);
+  EXPECT_THAT(text, HasSubstr("\"requires\": []"));
+  const std::pair<const char*, const char*> kWrong[] = {
+      {"\"max_hotness\": 7", "\"max_hotness\": -7"},
+      {"\"labels\": [\n      \"click\"", "\"labels\": [\n      1"},
+      {"\"first_step\": 3", "\"first_step\": 0.5"},
+      {"\"optimizer\": \"adam\",\n      \"table", "\"optimizer\": 1,\n      \"table"},
+  };
+  for (const auto& [was, is] : kWrong) {
+    std::string other = text;
+    ASSERT_NE(other.find(was), std::string::npos) << was;
+    other.replace(other.find(was), std::string_view(was).size(), is);
+    ForgeManifest(env, other);
+    EXPECT_THAT(ReadSavedModel(env, kDir),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("\"scoring.")))
+        << is;
+  }
+  saved.scoring->features.pop_back();
+  ForgeManifest(env, SavedModelManifest(saved));
+  EXPECT_THAT(ReadSavedModel(env, kDir),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("\"scoring.features\" is 2")));
+}
+
 TEST(SavedModelTest, PartsOfSeveralRanksAreNamedByTheirRanks) {
   MemEnv env;
   const std::vector<float> parameters(21);

@@ -1,6 +1,10 @@
 #include "models/data/table_schema.h"
 
+#include <tuple>
+#include <utility>
+
 #include "base/hash.h"
+#include "models/data/table_schema_text.h"
 #include "models/data/table_source.h"
 #include "models/json/quote.h"
 #include "tests/support/status_matchers.h"
@@ -11,9 +15,11 @@ namespace {
 
 using test::StatusIs;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
 TEST(TableSchemaTest, EveryFieldIsRead) {
@@ -238,6 +244,103 @@ TEST(TableSchemaTest, HashOfTextIsFixed) {
   EXPECT_NE(HashText("a"), HashText("b"));
   // The second word of MurmurHash3_x64_128 with seed 0.
   EXPECT_EQ(HashText("hello"), 0x5b1e906a48ae1d19ULL);
+}
+
+// The vectors of docs/serving.md, for those who make keys in other languages. By a program in
+// Python that was written after the paper of the hash.
+TEST(TableSchemaTest, HashOfTextHasPublishedVectors) {
+  const std::pair<const char*, uint64_t> kVectors[] = {
+      {"", 0u},
+      {"a", 16624257681780017498u},
+      {"3", 3194112165467113986u},
+      {"3.0", 2354221309552578921u},
+      {"Action", 7893902984565899329u},
+      {"Children's", 8102767448082583225u},
+      {"user-12345", 6375746115142806359u},
+      {"exactly16bytes!!", 15337115071762439473u},
+      {"a text that is longer than two blocks of it", 10378819437474601414u},
+      {"Zürich", 8377683321884643615u},
+      {"寿司", 7403032896867774608u},
+  };
+  for (const auto& [text, hash] : kVectors) EXPECT_EQ(HashText(text), hash) << text;
+}
+
+// What a model keeps of a schema brings it back, whatever it has.
+TEST(TableSchemaTest, TheTextOfASchemaIsReadBack) {
+  constexpr char kAll[] = R"json({
+    "name": "all", "delimiter": "::", "quotes": false, "trim": true,
+    "header": ["a", "b", "c", "d", "e", "f"], "missing_values": ["nan", "-"],
+    "files": ["x.csv"], "split": {"modulo": 5, "test": [0]},
+    "columns": [
+      {"name": "y", "column": "a", "role": "label", "values": {"1": 1, "2": 0, "3": "drop"},
+       "otherwise": 0},
+      {"name": "z", "column": "a", "role": "label", "positive": ">= 4.125", "negative": "!= 1e-7"},
+      {"name": "b", "role": "dense", "transform": "log(x+3)"},
+      {"name": "b1", "column": "b", "role": "dense", "transform": "log1p"},
+      {"name": "b2", "column": "b", "role": "dense"},
+      {"name": "c", "role": "categorical", "key": "integer", "num_embeddings": 9, "missing": 0},
+      {"name": "c1", "column": "c", "role": "categorical", "key": "hex", "table": "c2",
+       "modulo": 9223372036854775807},
+      {"name": "d", "role": "categorical", "separator": " ", "max_hotness": 9, "min_count": 4,
+       "unknown": 18446744073709551615, "missing": 18446744073709551614},
+      {"name": "e", "role": "categorical", "key": "bucket", "boundaries": [-1, 0.1, 1e300]},
+      {"name": "f", "role": "categorical", "part": "weekend", "time_format": "%d.%m.%Y %%"},
+      {"name": "f1", "column": "f", "role": "categorical", "part": "month",
+       "time_format": "iso8601"}
+    ]})json";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TableSchema all, ParseTableSchema(kAll, "/d/s.json"));
+  TableSchema silent = all;  // about quotes
+  silent.quotes = Quotes::kNotSaid;
+  for (const TableSchema& schema :
+       {all, silent, FrappeSchema("/f"), MovieLensSchema({"/m"}), MovieLensTasksSchema({"/m"}),
+        CensusSchema({"/c"}), CensusTasksSchema({"/c"}), CriteoSchema({"/c"})}) {
+    const std::string text = TableSchemaText(schema);
+    EXPECT_THAT(text, Not(AnyOf(HasSubstr("files"), HasSubstr("split"), HasSubstr("\n"))));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const TableSchema back, ParseTableSchemaText(text, "a model"));
+    EXPECT_EQ(TableSchemaText(back), text);
+    EXPECT_EQ(back.name, schema.name);
+    EXPECT_EQ(back.delimiter, schema.delimiter);
+    EXPECT_EQ(back.quotes, schema.quotes);
+    EXPECT_EQ(back.trim, schema.trim);
+    EXPECT_EQ(back.header, schema.header);
+    EXPECT_EQ(back.column_names, schema.column_names);
+    EXPECT_EQ(back.missing_values, schema.missing_values);
+    ASSERT_EQ(back.labels.size(), schema.labels.size());
+    for (size_t i = 0; i < back.labels.size(); ++i) {
+      const LabelColumn& a = back.labels[i];
+      const LabelColumn& b = schema.labels[i];
+      EXPECT_EQ(std::tie(a.name, a.column, a.values, a.otherwise),
+                std::tie(b.name, b.column, b.values, b.otherwise));
+      EXPECT_EQ(a.positive.has_value(), b.positive.has_value());
+      if (a.positive.has_value() && b.positive.has_value()) {
+        EXPECT_EQ(a.positive->op, b.positive->op);
+        EXPECT_EQ(a.positive->bound, b.positive->bound);
+        EXPECT_EQ(a.negative->op, b.negative->op);
+        EXPECT_EQ(a.negative->bound, b.negative->bound);
+      }
+    }
+    ASSERT_EQ(back.dense.size(), schema.dense.size());
+    for (size_t i = 0; i < back.dense.size(); ++i) {
+      EXPECT_EQ(back.dense[i].name, schema.dense[i].name);
+      EXPECT_EQ(back.dense[i].column, schema.dense[i].column);
+      EXPECT_EQ(back.dense[i].transform, schema.dense[i].transform);
+    }
+    ASSERT_EQ(back.categorical.size(), schema.categorical.size());
+    for (size_t i = 0; i < back.categorical.size(); ++i) {
+      const CategoricalColumn& a = back.categorical[i];
+      const CategoricalColumn& b = schema.categorical[i];
+      EXPECT_EQ(std::tie(a.name, a.column, a.table, a.key, a.modulo, a.boundaries, a.separator),
+                std::tie(b.name, b.column, b.table, b.key, b.modulo, b.boundaries, b.separator));
+      EXPECT_EQ(std::tie(a.missing_key, a.min_count, a.unknown, a.num_embeddings, a.max_hotness),
+                std::tie(b.missing_key, b.min_count, b.unknown, b.num_embeddings, b.max_hotness));
+      if (a.key == KeyKind::kTime) {
+        EXPECT_EQ(a.part, b.part);
+        EXPECT_EQ(a.time_format.text(), b.time_format.text());
+      }
+    }
+  }
+  EXPECT_THAT(ParseTableSchemaText(kAll, "a model"),
+              StatusIs(kInvalid, HasSubstr("unknown key \"files\"")));
 }
 
 TEST(TableSchemaTest, QuotingCutsAndEscapes) {
