@@ -33,6 +33,9 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   flags.AddInt("batch_size", 1, 1 << 24, &options.max_batch_size,
                "samples that are scored together; the same number in --batch_size of training "
                "gives the bits of its evaluation");
+  flags.Add("rows", WordFlag<ServingRows>("WORD", &options.rows, AllWords(kServingRowsWords)),
+            "how rows are kept in memory: as_trained, fp16, bf16, or 8 or 4 bits a column with a "
+            "scale and an offset for each row");
   flags.AddBytes("memory_bytes", &options.memory_bytes,
                  "memory for the rows of all tables and their index; 0: no limit");
   flags.AddBytes("store_bytes", &options.store_bytes,

@@ -14,7 +14,6 @@
 namespace hotrow::internal {
 namespace {
 
-constexpr int64_t kRecordAlignment = 16;
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 constexpr int64_t kFirstRecords = 64;  // of a chunk that grows
 constexpr int64_t kKeyBytes = sizeof(uint64_t);
@@ -23,12 +22,16 @@ constexpr int64_t kRowsPerBucket = 9;
 // Keys whose buckets and records are asked for before the first of them is looked at.
 constexpr size_t kKeysAtOnce = 32;
 
-int64_t StrideFor(int64_t row_bytes) { return RoundUp(row_bytes + kKeyBytes, kRecordAlignment); }
+int64_t StrideFor(int64_t row_bytes, int64_t alignment) {
+  return RoundUp(row_bytes + kKeyBytes, alignment);
+}
 
 }  // namespace
 
 FrozenRows::FrozenRows(const Options& options)
-    : options_(options), stride_(StrideFor(options.row_bytes)), salt_(EntropyBits()) {
+    : options_(options),
+      stride_(StrideFor(options.row_bytes, options.alignment)),
+      salt_(EntropyBits()) {
   // As many records as fit, a power of two of them.
   const auto fit = static_cast<uint64_t>(std::max<int64_t>(kChunkBytes / stride_, 1));
   chunk_shift_ = std::bit_width(fit) - 1;
@@ -38,8 +41,9 @@ int64_t FrozenRows::BucketsFor(int64_t rows) {
   return std::max<int64_t>(CeilDiv(rows, kRowsPerBucket), 1);
 }
 
-int64_t FrozenRows::BytesFor(int64_t rows, int64_t row_bytes) {
-  return rows * StrideFor(row_bytes) + BucketsFor(rows) * static_cast<int64_t>(sizeof(Bucket));
+int64_t FrozenRows::BytesFor(int64_t rows, int64_t row_bytes, int64_t alignment) {
+  return rows * StrideFor(row_bytes, alignment) +
+         BucketsFor(rows) * static_cast<int64_t>(sizeof(Bucket));
 }
 
 FrozenRows::Place FrozenRows::PlaceOf(uint64_t key) const {

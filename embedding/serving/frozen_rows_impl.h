@@ -15,7 +15,7 @@ namespace hotrow::internal {
 
 // FrozenRows is one table that is filled once and then read by any number of threads.
 //
-// Layout:  a record is [ bytes of a row | key: uint64 | padding to 16 bytes ]. Records lie in
+// Layout:  a record is [ bytes of a row | key: uint64 | padding to `alignment` ]. Records lie in
 //          chunks of up to 4 MiB. The index has buckets of one cache line: tags and numbers of up
 //          to 12 records; a key whose bucket is full lies in the next one that is not. Three
 //          quarters of the places are taken, so 7 bytes a row.
@@ -30,6 +30,7 @@ class FrozenRows {
   struct Options {
     std::string table;          // for errors
     int64_t row_bytes = 0;      // of what is kept of a row
+    int64_t alignment = 16;     // of rows; a power of two, at most 64
     int64_t expected_rows = 0;  // 0: not known
     int64_t budget_bytes = 0;
     int64_t* used_bytes = nullptr;
@@ -39,12 +40,12 @@ class FrozenRows {
   absl::Status Add(uint64_t key, const std::byte* row);
   absl::Status Freeze();
 
-  // Sets rows[i] to where the row of keys[i] lies, 16-byte aligned, or to null.
+  // Sets rows[i] to where the row of keys[i] lies, or to null.
   void Find(std::span<const uint64_t> keys, std::span<const std::byte*> rows) const;
 
   int64_t rows() const { return rows_; }
   // What so many rows will take, index included.
-  static int64_t BytesFor(int64_t rows, int64_t row_bytes);
+  static int64_t BytesFor(int64_t rows, int64_t row_bytes, int64_t alignment);
 
  private:
   static constexpr int kWays = 12;

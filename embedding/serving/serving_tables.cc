@@ -9,14 +9,69 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/exec_context.h"
+#include "base/math.h"
 #include "base/status_macros.h"
 #include "embedding/serving/frozen_rows_impl.h"
+#include "ops/affine_rows.h"
 #include "ops/pooled_lookup.h"
+#include "ops/row_codec.h"
 
 namespace hotrow {
 namespace {
 
-int64_t WeightsBytes(const RowLayout& layout) { return layout.dim * WeightBytes(layout.precision); }
+bool IsAffine(ServingRows rows) { return rows == ServingRows::kInt8 || rows == ServingRows::kInt4; }
+
+AffineCode CodeOf(ServingRows rows) {
+  return rows == ServingRows::kInt8 ? AffineCode::kInt8 : AffineCode::kInt4;
+}
+
+// What a lookup reads: the weights that are kept, or the floats that codes stand for.
+WeightsPrecision ReadPrecision(const ServingTable& table) {
+  switch (table.rows) {
+    case ServingRows::kFp16:
+      return WeightsPrecision::kFp16;
+    case ServingRows::kBf16:
+      return WeightsPrecision::kBf16;
+    case ServingRows::kInt8:
+    case ServingRows::kInt4:
+      return WeightsPrecision::kFp32;
+    case ServingRows::kAsTrained:
+      break;
+  }
+  return table.layout.precision;
+}
+
+int64_t KeptBytes(const ServingTable& table) {
+  if (IsAffine(table.rows)) return AffineRowBytes(CodeOf(table.rows), table.layout.dim);
+  return table.layout.dim * WeightBytes(ReadPrecision(table));
+}
+
+int64_t KeptAlignment(const ServingTable& table) { return IsAffine(table.rows) ? 4 : 16; }
+
+ExchangeType TypeOf(WeightsPrecision precision) {
+  switch (precision) {
+    case WeightsPrecision::kFp16:
+      return ExchangeType::kFp16;
+    case WeightsPrecision::kBf16:
+      return ExchangeType::kBf16;
+    case WeightsPrecision::kFp32:
+      break;
+  }
+  return ExchangeType::kFp32;
+}
+
+// The floats of weights, which widening does not change.
+absl::Status Widen(const RowLayout& layout, const std::byte* row, float* weights) {
+  const RowRun run = {.end = 1, .dim = layout.dim};
+  return DecodeRows(
+      {}, {.type = TypeOf(layout.precision), .runs = {&run, 1}, .in = row, .rows = &weights});
+}
+
+absl::Status Narrow(int32_t dim, WeightsPrecision precision, const float* weights, std::byte* out) {
+  const RowRun run = {.end = 1, .dim = dim};
+  return EncodeRows({},
+                    {.type = TypeOf(precision), .runs = {&run, 1}, .rows = &weights, .out = out});
+}
 
 }  // namespace
 
@@ -49,8 +104,9 @@ ServingTables::~ServingTables() = default;
 absl::Status ServingTables::Init() {
   int64_t need = 0;
   for (size_t t = 0; t < options_.expected_rows.size(); ++t) {
-    need += internal::FrozenRows::BytesFor(options_.expected_rows[t],
-                                           WeightsBytes(options_.tables[t].layout));
+    const ServingTable& table = options_.tables[t];
+    need += internal::FrozenRows::BytesFor(options_.expected_rows[t], KeptBytes(table),
+                                           KeptAlignment(table));
   }
   if (need > options_.memory_bytes) {
     return absl::ResourceExhaustedError(
@@ -62,7 +118,8 @@ absl::Status ServingTables::Init() {
         options_.expected_rows.empty() ? 0 : options_.expected_rows[rows_.size()];
     rows_.push_back(std::unique_ptr<Table>(
         new Table{.rows = internal::FrozenRows({.table = table.name,
-                                                .row_bytes = WeightsBytes(table.layout),
+                                                .row_bytes = KeptBytes(table),
+                                                .alignment = KeptAlignment(table),
                                                 .expected_rows = expected,
                                                 .budget_bytes = options_.memory_bytes,
                                                 .used_bytes = &used_bytes_}),
@@ -109,9 +166,36 @@ absl::Status ServingTables::FirstValues(uint32_t table, std::span<const uint64_t
   return CatchUpRows(table, keys, rows);
 }
 
+// The first values of scratch->missing, as lookups of the table read them, one behind the other.
+absl::Status ServingTables::ReadFirstValues(uint32_t table, Scratch* scratch) const {
+  const ServingTable& spec = options_.tables[table];
+  const RowLayout& layout = spec.layout;
+  const auto missing = std::ssize(scratch->missing);
+  HOTROW_RETURN_IF_ERROR(scratch->first_values.Reserve(missing * layout.row_bytes));
+  scratch->missing_rows.clear();
+  for (int64_t m = 0; m < missing; ++m) {
+    scratch->missing_rows.push_back(scratch->first_values.data() + m * layout.row_bytes);
+  }
+  HOTROW_RETURN_IF_ERROR(FirstValues(table, scratch->missing, scratch->missing_rows));
+  const WeightsPrecision precision = ReadPrecision(spec);
+  if (precision == layout.precision) return absl::OkStatus();
+  const int64_t bytes = RoundUp(layout.dim * WeightBytes(precision), 16);
+  HOTROW_RETURN_IF_ERROR(scratch->narrowed.Reserve(missing * bytes));
+  HOTROW_RETURN_IF_ERROR(scratch->floats.Reserve(layout.dim));
+  for (int64_t m = 0; m < missing; ++m) {
+    std::byte*& row = scratch->missing_rows[static_cast<size_t>(m)];
+    std::byte* const out = scratch->narrowed.data() + m * bytes;
+    HOTROW_RETURN_IF_ERROR(Widen(layout, row, scratch->floats.data()));
+    HOTROW_RETURN_IF_ERROR(Narrow(layout.dim, precision, scratch->floats.data(), out));
+    row = out;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ServingTables::Pool(const ServingLookup& lookup, Scratch* scratch) const {
   HOTROW_CHECK(lookup.table < rows_.size());
-  const RowLayout& layout = options_.tables[lookup.table].layout;
+  const ServingTable& spec = options_.tables[lookup.table];
+  const int32_t dim = spec.layout.dim;
   const size_t n = lookup.keys.size();
   if (n > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     return absl::InvalidArgumentError(
@@ -123,14 +207,18 @@ absl::Status ServingTables::Pool(const ServingLookup& lookup, Scratch* scratch) 
   for (size_t i = 0; i < n; ++i) {
     if (scratch->rows[i] == nullptr) scratch->missing.push_back(lookup.keys[i]);
   }
-  if (!scratch->missing.empty()) {
-    const auto missing = std::ssize(scratch->missing);
-    HOTROW_RETURN_IF_ERROR(scratch->first_values.Reserve(missing * layout.row_bytes));
-    scratch->missing_rows.clear();
-    for (int64_t m = 0; m < missing; ++m) {
-      scratch->missing_rows.push_back(scratch->first_values.data() + m * layout.row_bytes);
+  if (IsAffine(spec.rows)) {
+    HOTROW_RETURN_IF_ERROR(scratch->decoded.Reserve(static_cast<int64_t>(n) * dim));
+    float* next = scratch->decoded.data();
+    for (const std::byte*& row : scratch->rows) {
+      if (row == nullptr) continue;
+      DecodeAffineRow(CodeOf(spec.rows), row, {next, static_cast<size_t>(dim)});
+      row = reinterpret_cast<const std::byte*>(next);
+      next += dim;
     }
-    HOTROW_RETURN_IF_ERROR(FirstValues(lookup.table, scratch->missing, scratch->missing_rows));
+  }
+  if (!scratch->missing.empty()) {
+    HOTROW_RETURN_IF_ERROR(ReadFirstValues(lookup.table, scratch));
     size_t next = 0;
     for (const std::byte*& row : scratch->rows) {
       if (row == nullptr) row = scratch->missing_rows[next++];
@@ -152,11 +240,11 @@ absl::Status ServingTables::Pool(const ServingLookup& lookup, Scratch* scratch) 
     }
     offsets = scratch->offsets.data();
   }
-  const JaggedFeature feature = {.dim = layout.dim,
+  const JaggedFeature feature = {.dim = dim,
                                  .pooling = lookup.pooling,
                                  .data = lookup.output.data,
-                                 .stride = std::max<int64_t>(lookup.output.stride, layout.dim),
-                                 .precision = layout.precision};
+                                 .stride = std::max<int64_t>(lookup.output.stride, dim),
+                                 .precision = ReadPrecision(spec)};
   return PooledLookup({}, {.features = {&feature, 1},
                            .batch_size = lookup.batch_size,
                            .offsets = offsets,
@@ -176,10 +264,16 @@ absl::StatusOr<std::unique_ptr<ServingTables::Builder>> ServingTables::Builder::
   builder->tables_.reset(new ServingTables(options));
   HOTROW_RETURN_IF_ERROR(builder->tables_->Init());
   int64_t widest = 0;
+  int64_t longest = 0;
+  int64_t dim = 0;
   for (const ServingTable& table : options.tables) {
     widest = std::max(widest, table.layout.row_bytes);
+    longest = std::max(longest, KeptBytes(table));
+    dim = std::max<int64_t>(dim, table.layout.dim);
   }
   HOTROW_ASSIGN_OR_RETURN(builder->row_, HostBuffer<std::byte>::Create(widest));
+  HOTROW_ASSIGN_OR_RETURN(builder->weights_, HostBuffer<float>::Create(dim));
+  HOTROW_ASSIGN_OR_RETURN(builder->code_, HostBuffer<std::byte>::Create(longest));
   return builder;
 }
 
@@ -201,6 +295,19 @@ absl::Status ServingTables::Builder::Add(const RowKey& key, std::span<const std:
     std::byte* const copy = row_.data();
     HOTROW_RETURN_IF_ERROR(tables_->CatchUpRows(key.table, {&key.key, 1}, {&copy, 1}));
     weights = copy;
+  }
+  if (IsAffine(table.rows) || ReadPrecision(table) != table.layout.precision) {
+    HOTROW_RETURN_IF_ERROR(Widen(table.layout, weights, weights_.data()));
+    const std::span<const float> floats(weights_.data(), static_cast<size_t>(table.layout.dim));
+    if (!IsAffine(table.rows)) {
+      HOTROW_RETURN_IF_ERROR(
+          Narrow(table.layout.dim, ReadPrecision(table), weights_.data(), code_.data()));
+    } else if (!EncodeAffineRow(CodeOf(table.rows), floats, code_.data())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("table \"", table.name, "\": the row of key ", key.key,
+                       " has weights that are not finite, or too far apart for a code"));
+    }
+    weights = code_.data();
   }
   return tables_->rows_[key.table]->rows.Add(key.key, weights);
 }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
+#include "base/enum_words.h"
 #include "base/matrix_view.h"
 #include "base/row_key.h"
 #include "ops/jagged.h"
@@ -21,10 +22,26 @@
 
 namespace hotrow {
 
+// How a table is kept for serving.
+enum class ServingRows {
+  kAsTrained,  // weights with their bits
+  kFp16,       // rounded to the nearest; finite ones beyond the largest become that
+  kBf16,
+  kInt8,  // ops/affine_rows.h
+  kInt4,
+};
+inline constexpr EnumWord<ServingRows> kServingRowsWords[] = {
+    {"as_trained", ServingRows::kAsTrained},
+    {"fp16", ServingRows::kFp16},
+    {"bf16", ServingRows::kBf16},
+    {"int8", ServingRows::kInt8},
+    {"int4", ServingRows::kInt4}};
+
 // A table as it was trained.
 struct ServingTable {
   std::string name;
-  RowLayout layout;                 // of its rows
+  ServingRows rows = ServingRows::kAsTrained;
+  RowLayout layout;                 // of its rows in training
   SparseOptimizerConfig optimizer;  // of that layout; its other fields count where it is kTable
   Initializer initializer;          // of rows that no step has updated
 };
@@ -62,13 +79,14 @@ struct ServingLookup {
 // the state of an optimizer. What Pool gives has the bits of EmbeddingCollection::Evaluate on the
 // collection that the rows are from.
 //
-// A key without a row reads its first value, as there: a function of {seed, table, key}.
+// A key without a row reads its first value, as there: a function of {seed, table, key}. Where
+// tables are not kept as they were trained, what is read of a row is what its code stands for.
 //
 // Threads: Pool any number at once, without a lock, each with a Scratch of its own.
-// Memory:  of a row its weights and 8 bytes of key, both together a multiple of 16 bytes, and 7
-//          bytes of index.
+// Memory:  of a row its weights or codes and 8 bytes of key, both together a multiple of 16 bytes,
+//          of codes of 4, and 7 bytes of index.
 // Errors:  ResourceExhausted (the budget or memory), InvalidArgument (a row of a width or a table
-//          that is not there, a key twice).
+//          that is not there, a key twice, a weight that has no code as it is not finite).
 class ServingTables {
  public:
   // Takes rows in any order, each once. One thread.
@@ -85,6 +103,8 @@ class ServingTables {
     Builder() = default;
     std::unique_ptr<ServingTables> tables_;
     HostBuffer<std::byte> row_;  // a copy that makes up for steps
+    HostBuffer<float> weights_;
+    HostBuffer<std::byte> code_;
   };
 
   // What a call of Pool needs; reused, so that its memory is.
@@ -97,6 +117,9 @@ class ServingTables {
     std::vector<uint64_t> missing;
     std::vector<std::byte*> missing_rows;
     HostBuffer<std::byte> first_values;
+    HostBuffer<float> decoded;       // [N, D], of codes
+    HostBuffer<std::byte> narrowed;  // first values in another precision
+    HostBuffer<float> floats;        // [D]
   };
 
   ~ServingTables();
@@ -115,6 +138,7 @@ class ServingTables {
   absl::Status Init();
   absl::Status FirstValues(uint32_t table, std::span<const uint64_t> keys,
                            std::span<std::byte* const> rows) const;
+  absl::Status ReadFirstValues(uint32_t table, Scratch* scratch) const;
   absl::Status CatchUpRows(uint32_t table, std::span<const uint64_t> keys,
                            std::span<std::byte* const> rows) const;
 

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "base/env.h"
 #include "embedding/jagged_batch.h"
+#include "embedding/serving/serving_tables.h"
 #include "models/data/table_schema.h"
 #include "models/data/vocabulary.h"
 #include "models/zoo/ctr_model.h"
@@ -28,6 +29,9 @@ struct ScorerOptions {
   std::string model;
   // Rows and index of all tables in memory; a hard limit. 0: no limit.
   int64_t memory_bytes = 0;
+  // How rows are kept. Other than as they were trained they take less, and scores are other
+  // numbers.
+  ServingRows rows = ServingRows::kAsTrained;
   // Of the index of an ssd store, about 10 bytes a row, while its rows are read; 0: no limit.
   int64_t store_bytes = 0;
   // Calls that run at once; others wait. Each has its own copy of the dense parameters and buffers
@@ -69,9 +73,9 @@ float ScoreProbability(float logit);
 // happens to the directory later changes it. docs/serving.md.
 //
 // Scores: logits, [B, T] row-major. Those of a batch of up to max_batch_size samples have the bits
-//         of the trainer's evaluation of that batch, unless `precision` says otherwise; of a longer
-//         one those of its parts of max_batch_size samples. Keys without a row read what evaluation
-//         gives them.
+//         of the trainer's evaluation of that batch, unless `rows` or `precision` says otherwise;
+//         of a longer one those of its parts of max_batch_size samples. Keys without a row read
+//         what evaluation gives them.
 // Threads: all const methods, any number at once. A call runs on the thread that makes it; it waits
 //          only where max_concurrency others run.
 // Errors:  of Open: FailedPrecondition (no model there, of another version, or one that this

@@ -235,6 +235,7 @@ class ModelReader {
     bool first_values_known = model.seed.has_value();
     for (size_t t = 0; t < tables.size(); ++t) {
       ServingTable table = {.name = tables[t].name,
+                            .rows = options_.rows,
                             .layout = tables[t].layout(),
                             .optimizer = settings_.table_optimizer,
                             .initializer = {InitializerKind::kZeros, 0}};

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -94,12 +96,9 @@ ServingTablesOptions ServingOptions(const EmbeddingCollectionOptions& options) {
   return out;
 }
 
-// The rows of a snapshot that the collection has written.
-absl::StatusOr<std::unique_ptr<const ServingTables>> Freeze(EmbeddingCollection& tables,
-                                                            const std::string& dir,
-                                                            const ServingTablesOptions& options) {
-  HOTROW_RETURN_IF_ERROR(tables.snapshots().Prepare(1));
-  HOTROW_RETURN_IF_ERROR(tables.snapshots().Commit(1));
+// The rows of snapshot 1.
+absl::StatusOr<std::unique_ptr<const ServingTables>> FreezeSnapshot(
+    const std::string& dir, const ServingTablesOptions& options) {
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
                           OpenSnapshot(StoreKind::kMemory, {.path = dir, .snapshot = 1}));
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<ServingTables::Builder> builder,
@@ -109,6 +108,15 @@ absl::StatusOr<std::unique_ptr<const ServingTables>> Freeze(EmbeddingCollection&
         return builder->Add(key, row);
       }));
   return builder->Finish();
+}
+
+// The rows of the collection, by way of a snapshot.
+absl::StatusOr<std::unique_ptr<const ServingTables>> Freeze(EmbeddingCollection& tables,
+                                                            const std::string& dir,
+                                                            const ServingTablesOptions& options) {
+  HOTROW_RETURN_IF_ERROR(tables.snapshots().Prepare(1));
+  HOTROW_RETURN_IF_ERROR(tables.snapshots().Commit(1));
+  return FreezeSnapshot(dir, options);
 }
 
 // What the collection's Evaluate gives of a batch, by ServingTables.
@@ -323,6 +331,51 @@ TEST(ServingTablesTest, MalformedRowsAreNamed) {
                                                   HasSubstr("a row of 16 bytes, expected 32")));
   EXPECT_THAT(builder->Add({1, 1}, row),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a row of table 1")));
+}
+
+// Codes stand for other numbers, near by; first values are read as rows are.
+TEST(ServingTablesTest, CodesAreNearWhatWasTrained) {
+  const std::string dir = test::TempDir();
+  EmbeddingCollectionOptions options = FourFeatures(dir);
+  options.tables[1].weights_precision = WeightsPrecision::kFp32;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
+  TrainSteps(*tables, 0, 8, 1);
+  const Batch batch = RandomBatch(900, kFeatures, 33, 4, 2 * kRows, false);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto as_trained, Freeze(*tables, dir, ServingOptions(options)));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const Output expected, PoolAll(*as_trained, batch));
+  for (const auto& [rows, error] :
+       std::vector<std::pair<ServingRows, float>>{{ServingRows::kFp16, 0.01f},
+                                                  {ServingRows::kBf16, 0.08f},
+                                                  {ServingRows::kInt8, 0.08f},
+                                                  {ServingRows::kInt4, 1.2f}}) {
+    SCOPED_TRACE(static_cast<int>(rows));
+    ServingTablesOptions coded = ServingOptions(options);
+    for (ServingTable& table : coded.tables) table.rows = rows;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto serving, FreezeSnapshot(dir, coded));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const Output found, PoolAll(*serving, batch));
+    float largest = 0;
+    for (size_t i = 0; i < found.pooled.size(); ++i) {
+      largest = std::max(largest, std::abs(found.pooled[i] - expected.pooled[i]));
+    }
+    for (size_t i = 0; i < found.unpooled[0].size(); ++i) {
+      largest = std::max(largest, std::abs(found.unpooled[0][i] - expected.unpooled[0][i]));
+    }
+    EXPECT_LT(largest, error);
+    EXPECT_GT(largest, 0);
+    EXPECT_LT(serving->bytes(), as_trained->bytes());
+  }
+}
+
+TEST(ServingTablesTest, AWeightWithoutACodeIsNamed) {
+  ServingTablesOptions options = OneTable(8 * kMiB);
+  options.tables[0].rows = ServingRows::kInt8;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto builder, ServingTables::Builder::Create(options));
+  std::vector<std::byte> row(32);
+  const float weights[] = {1, 2, std::numeric_limits<float>::infinity(), 4};
+  std::memcpy(row.data(), weights, sizeof(weights));
+  EXPECT_THAT(builder->Add({5, 0}, row),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("table \"t\": the row of key 5 has weights that are not finite")));
 }
 
 TEST(ServingTablesTest, ThreadsReadTheSame) {

@@ -1,6 +1,7 @@
 hotrow_add_test(
   NAME ops_tables_test
-  SOURCES fused_sparse_update_test.cc
+  SOURCES affine_rows_test.cc
+          fused_sparse_update_test.cc
           gather_test.cc
           gradient_segment_sum_test.cc
           half_test.cc
