@@ -31,6 +31,8 @@ absl::StatusOr<Options> OptionsOf(const ModelRecipe& recipe,
   AddSharedModelFlags(&options, {}, &set);
   std::vector<std::string> flags = {recipe.model};
   for (const auto& [name, value] : recipe.shape) {
+    // Sizes of no layers, which is what the options begin with; no command line says so.
+    if (value.empty()) continue;
     flags.push_back(absl::StrCat("--", name, "=", value));
   }
   std::vector<const char*> arguments;
