@@ -27,6 +27,12 @@ hotrow_add_test(
 target_compile_definitions(dlrm_cli_test PRIVATE HOTROW_DLRM_BINARY="$<TARGET_FILE:dlrm>")
 add_dependencies(dlrm_cli_test dlrm)
 
+# What a trained model scores, against the trainer's evaluation.
+hotrow_add_test(
+  NAME models_serving_test
+  SOURCES scorer_test.cc
+  DEPS hotrow::models nlohmann_json::nlohmann_json)
+
 # What a trainer needs around its steps: schedules, saved models, logs, records for the planner.
 hotrow_add_test(
   NAME models_saving_test

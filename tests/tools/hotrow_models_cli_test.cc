@@ -1,12 +1,14 @@
 // Trains with dlrm, then exports, edits, imports, inspects and verifies as an operator does.
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/env.h"
@@ -111,6 +113,68 @@ TEST(HotrowModelsCliTest, ASavedModelThereAndBack) {
     EXPECT_EQ(Json({"inspect", absl::StrCat(dir, "/out-", store), "--json"})["tables"],
               seen["tables"]);
   }
+}
+
+// A score for each line, by the flags that trained the model and the schema that it kept. The
+// columns may stand in another order, and those of the label may lack.
+TEST(HotrowModelsCliTest, LinesAreScoredByTheModelsOwnSchema) {
+  const std::string dir = test::TempDir();
+  std::string log = "click,user,price,words\n";
+  std::string unlabelled = "words,price,user,comment\n";
+  for (int i = 0; i < 400; ++i) {
+    const std::string words = absl::StrCat("w", i % 7, " w", i % 11);
+    absl::StrAppend(&log, i % 3 == 0 ? 1 : 0, ",", i % 50, ",", i % 90, ".5,", words, "\n");
+    if (i < 40) absl::StrAppend(&unlabelled, words, ",", i % 90, ".5,", i % 50, ",new\n");
+  }
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/log.csv", log));
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/new.csv", unlabelled));
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/schema.json", R"json({
+    "name": "shop", "quotes": false, "files": ["log.csv"],
+    "split": {"modulo": 10, "valid": [8], "test": [9]},
+    "columns": [
+      {"name": "click", "role": "label"},
+      {"name": "price", "role": "dense", "transform": "log1p"},
+      {"name": "user", "role": "categorical", "key": "integer"},
+      {"name": "words", "role": "categorical", "separator": " ", "max_hotness": 4}
+    ]})json"));
+  const ProgramResult trained =
+      RunProgram({.arguments = {HOTROW_DLRM_BINARY, "--data=table:" + dir + "/schema.json",
+                                "--embedding_dim=4", "--dense_arch_layer_sizes=8-4",
+                                "--over_arch_layer_sizes=8-1", "--batch_size=32", "--threads=1",
+                                "--store_bytes=64MiB", "--save_dir=" + dir + "/model"}});
+  ASSERT_EQ(trained.exit_code, 0) << trained.out << trained.err;
+  // What it was trained on is not needed.
+  std::filesystem::remove(dir + "/schema.json");
+  const ProgramResult all = RunHotrow({"score", dir + "/model", dir + "/log.csv"});
+  ExpectGood(all);
+  EXPECT_EQ(std::count(all.out.begin(), all.out.end(), '\n'), 400);
+  const ProgramResult first = RunHotrow({"score", dir + "/model", dir + "/new.csv"});
+  ExpectGood(first);
+  ASSERT_EQ(std::count(first.out.begin(), first.out.end(), '\n'), 40);
+  // The same samples in a shorter batch: the same numbers but for the last digits.
+  const auto numbers = [](const std::string& text) {
+    std::vector<double> out;
+    for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+      double& number = out.emplace_back();
+      EXPECT_TRUE(absl::SimpleAtod(line, &number)) << line;
+    }
+    return out;
+  };
+  const std::vector<double> scores = numbers(all.out);
+  const std::vector<double> again = numbers(first.out);
+  for (size_t i = 0; i < again.size(); ++i) EXPECT_NEAR(again[i], scores[i], 1e-6) << i;
+  const ProgramResult logits =
+      RunHotrow({"score", dir + "/model", dir + "/new.csv", "--score=logit", "--rows=int8"});
+  ExpectGood(logits);
+  const std::vector<double> coded = numbers(logits.out);
+  for (size_t i = 0; i < again.size(); ++i) {
+    EXPECT_NEAR(1 / (1 + std::exp(-coded[i])), scores[i], 0.01) << i;
+  }
+  ExpectFails(2, {"score", dir + "/model", dir + "/none.csv"}, HasSubstr("none.csv"));
+  ExpectFails(2, {"score", dir, dir + "/log.csv"}, HasSubstr("there is no"));
+  Train({"--save_dir=" + dir + "/synthetic"});
+  ExpectFails(2, {"score", dir + "/synthetic", dir + "/log.csv"},
+              HasSubstr("its data were no delimited text"));
 }
 
 // Going on from an import gives the bits of going on from the model itself.
