@@ -77,7 +77,7 @@ absl::Status Narrow(int32_t dim, WeightsPrecision precision, const float* weight
 
 struct ServingTables::Table {
   internal::FrozenRows rows;
-  std::unique_ptr<StepHistory> history;  // null: it does not decay as a whole
+  std::shared_ptr<const StepHistory> history;  // null: it does not decay as a whole
 };
 
 absl::Status ServingTablesOptions::Validate() const {
@@ -125,8 +125,15 @@ absl::Status ServingTables::Init() {
                                                 .used_bytes = &used_bytes_}),
                   .history = nullptr}));
     if (table.optimizer.weight_decay_mode != WeightDecayMode::kTable) continue;
+    // Tables of one optimizer have one history.
+    for (size_t t = 0; t + 1 < rows_.size(); ++t) {
+      if (options_.tables[t].optimizer == table.optimizer) {
+        rows_.back()->history = rows_[t]->history;
+      }
+    }
+    if (rows_.back()->history != nullptr) continue;
     auto history =
-        std::make_unique<StepHistory>(table.optimizer, static_cast<uint32_t>(options_.first_step));
+        std::make_shared<StepHistory>(table.optimizer, static_cast<uint32_t>(options_.first_step));
     for (const LearningRateRun& run : options_.learning_rates) {
       while (history->steps() < run.last_step) history->Append(run.factor);
     }
