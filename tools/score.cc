@@ -85,11 +85,10 @@ const Command kScoreCommand = {
     .summary = "scores each line of a text file with a trained model",
     .details =
         "MODEL is a model of --save_dir, a checkpoint, a directory of checkpoints (the newest\n"
-        "counts), or a directory that hotrow export wrote. FILE is delimited text, plain or gzip, "
-        "of\n"
-        "the schema that the model was trained with; columns of labels are not read, and a file\n"
-        "with a header need not have them. Prints a line for each sample: the score of each task,\n"
-        "separated by tabs. docs/serving.md says what a score is.\n",
+        "counts), or a directory that hotrow export wrote. FILE is delimited text, plain or\n"
+        "gzip, of the schema that the model was trained with; columns of labels are not read, and\n"
+        "need not be there. Prints a line for each sample: the score of each task, separated by\n"
+        "tabs. docs/serving.md says what a score is.\n",
     .run = Run};
 
 }  // namespace hotrow

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/data/table_schema_text.h"
 
 namespace hotrow {
 
@@ -30,12 +31,28 @@ absl::Status RecordFiles::At(RecordPlace place, const absl::Status& status) cons
   return {status.code(), absl::StrCat(TextOf(place), ": ", std::string(status.message()))};
 }
 
+// Of a file without a header, whose labels are not read.
+absl::Status RecordFiles::FindColumns(std::vector<std::string>* columns) {
+  do {
+    if (!records_->Next(&first_)) return absl::OkStatus();  // Next says why
+  } while (first_.empty());
+  has_first_ = true;
+  std::vector<std::string_view> fields;
+  FieldSplitter splitter(SyntaxOf(*schema_));
+  const absl::Status split = splitter.Split(first_, &fields);
+  if (!split.ok()) return At(place(), split);
+  std::vector<std::string> unlabelled = UnlabelledColumns(*schema_);
+  if (fields.size() == unlabelled.size()) *columns = std::move(unlabelled);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> RecordFiles::OpenNext() {
   if (next_path_ == paths_.size()) return false;
   const size_t file = next_path_++;
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, open_(paths_[file]));
   records_ = std::make_unique<RecordReader>(std::move(stream), SyntaxOf(*schema_));
   rows_ = 0;
+  has_first_ = false;
   std::vector<std::string> columns = schema_->column_names;
   if (schema_->header) {
     std::string_view line;
@@ -49,6 +66,8 @@ absl::StatusOr<bool> RecordFiles::OpenNext() {
     const absl::Status split = splitter.Split(line, &names);
     if (!split.ok()) return At({file, 1}, split);
     columns.assign(names.begin(), names.end());
+  } else if (!schema_->reads_labels) {
+    HOTROW_RETURN_IF_ERROR(FindColumns(&columns));
   }
   absl::StatusOr<RowParser> parser = RowParser::Create(*schema_, columns, vocabulary_);
   if (!parser.ok()) {
@@ -66,7 +85,8 @@ absl::Status RecordFiles::ReadError() const {
 }
 
 absl::StatusOr<bool> RecordFiles::Next(std::string_view* record) {
-  while (records_->Next(record)) {
+  while (has_first_ || records_->Next(record)) {
+    if (std::exchange(has_first_, false)) *record = first_;
     if (record->empty()) continue;
     ++rows_;
     return true;

@@ -100,8 +100,8 @@ struct TableSchema {
   std::vector<Split> split_of;
 
   std::vector<LabelColumn> labels;  // one for each task
-  // False: lines are to be scored. Labels are not read, and files with a header need not have the
-  // columns that only they use.
+  // False: lines are to be scored. Labels are not read, and files need not have the columns that
+  // only they use.
   bool reads_labels = true;
   std::vector<DenseColumn> dense;
   std::vector<CategoricalColumn> categorical;

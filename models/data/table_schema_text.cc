@@ -1,6 +1,8 @@
 #include "models/data/table_schema_text.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -146,6 +148,22 @@ std::string TableSchemaText(const TableSchema& schema) {
     columns.push_back(CategoricalJson(column));
   }
   return out.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+std::vector<std::string> UnlabelledColumns(const TableSchema& schema) {
+  std::vector<std::string> of_features;  // each once
+  const auto add = [&of_features](const std::string& column) {
+    if (std::ranges::count(of_features, column) == 0) of_features.push_back(column);
+  };
+  for (const DenseColumn& column : schema.dense) add(column.column);
+  for (const CategoricalColumn& column : schema.categorical) add(column.column);
+  if (schema.header) return of_features;
+  std::set<std::string> of_labels;
+  for (const LabelColumn& label : schema.labels) of_labels.insert(label.column);
+  for (const std::string& column : of_features) of_labels.erase(column);
+  std::vector<std::string> out = schema.column_names;
+  std::erase_if(out, [&](const std::string& column) { return of_labels.contains(column); });
+  return out;
 }
 
 }  // namespace hotrow

@@ -109,8 +109,7 @@ class Scorer {
   // What lines of the model's data mean, to be read without labels; null: its data were no
   // delimited text, or it was saved before models kept that.
   const TableSchema* schema() const;
-  // Of the lines that ScoreLines takes: the columns of a file without a header, otherwise those
-  // that features are made of, in the order of the schema.
+  // Of the lines that ScoreLines takes: UnlabelledColumns of the schema.
   const std::vector<std::string>& line_columns() const;
   // Which values have rows of their own; null: all have.
   const Vocabulary* vocabulary() const;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "models/data/table_schema_text.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/portable_manifest.h"
@@ -131,20 +132,10 @@ class ModelReader {
       return Refused("the schema of its data is of other features than its manifest");
     }
     HOTROW_ASSIGN_OR_RETURN(model_->vocabulary, ReadSavedVocabulary(env_, model));
-    std::vector<std::string>& columns = model_->line_columns;
-    columns = own.column_names;
-    const auto add = [&columns](const std::string& column) {
-      if (std::find(columns.begin(), columns.end(), column) == columns.end()) {
-        columns.push_back(column);
-      }
-    };
-    if (own.header) {
-      for (const DenseColumn& column : own.dense) add(column.column);
-      for (const CategoricalColumn& column : own.categorical) add(column.column);
-    }
+    model_->line_columns = UnlabelledColumns(own);
     HOTROW_ASSIGN_OR_RETURN(
         RowParser parser,
-        RowParser::Create(own, columns,
+        RowParser::Create(own, model_->line_columns,
                           model_->vocabulary.empty() ? nullptr : &model_->vocabulary));
     model_->parser.emplace(std::move(parser));
     return absl::OkStatus();

@@ -3,6 +3,7 @@
 #include <cfloat>
 #include <cmath>
 
+#include "models/data/table_schema_text.h"
 #include "models/data/table_source.h"
 #include "tests/models/file_builders.h"
 #include "tests/support/mem_env.h"
@@ -110,6 +111,39 @@ TEST(TableReaderTest, CriteoLine) {
     EXPECT_EQ(sample.values[25], 0x9727dd16u);
     for (const uint16_t length : sample.lengths) EXPECT_EQ(length, 1);
   }
+}
+
+// Lines to be scored, with the label and without it, which must not move a column.
+TEST(TableReaderTest, LabelsThatAreNotReadNeedNotBeThere) {
+  TableSchema schema = CriteoSchema({"/d/log.csv"});
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto labelled, ReadText(schema, CriteoLine() + "\n"));
+  schema.reads_labels = false;
+  const std::string line = CriteoLine();
+  const std::string unlabelled = line.substr(line.find('\t') + 1);
+  for (const std::string& text :
+       {line, CriteoLine("what"), CriteoLine(""), unlabelled, "\n\n" + unlabelled}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto found,
+                                ReadText(schema, absl::StrCat(text, "\n", text, "\n")));
+    ASSERT_EQ(found.size(), 2u) << text;
+    for (const Sample& sample : found) {
+      EXPECT_EQ(sample.dense, labelled[0].dense) << text;
+      EXPECT_EQ(sample.values, labelled[0].values) << text;
+      EXPECT_EQ(sample.lengths, labelled[0].lengths) << text;
+    }
+  }
+  EXPECT_THAT(ReadText(schema, "1\t2\n"), StatusIs(kInvalid, HasSubstr("/d/log.csv:1: 2 columns")));
+  EXPECT_THAT(ReadText(schema, unlabelled + "\n" + line + "\n"),
+              StatusIs(kInvalid, HasSubstr("/d/log.csv:2: 40 columns, expected 39")));
+  EXPECT_THAT(ReadText(schema, "\n"), StatusIs(kInvalid, HasSubstr("the file is empty")));
+
+  // With a header: a column that a feature reads, too, stays one.
+  TableSchema two = SchemaOf(R"({"name": "x", "role": "dense"},
+                                {"name": "of_y", "column": "y", "role": "dense"})");
+  two.reads_labels = false;
+  EXPECT_THAT(UnlabelledColumns(two), ElementsAre("x", "y"));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto samples, ReadText(two, "z,x,y\n9,5,1\n"));
+  EXPECT_THAT(samples[0].dense, ElementsAre(5, 1));
+  EXPECT_THAT(ReadText(two, "x\n5\n"), StatusIs(kInvalid, HasSubstr("no column \"y\"")));
 }
 
 TEST(TableReaderTest, BadCriteoLinesNameFileLineAndColumn) {
