@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -29,6 +30,7 @@
 #include "models/saving/dense_file.h"
 #include "models/saving/manifest.h"
 #include "models/saving/portable_model.h"
+#include "models/serving/score_file.h"
 #include "models/train/metrics.h"
 #include "models/train/trainer.h"
 #include "models/zoo/model_kinds.h"
@@ -599,6 +601,124 @@ TEST(ScorerFormsTest, BadLinesAreNamed) {
   lines[1] = "1,2";
   EXPECT_THAT(scorer->ScoreLines(Views(lines), logits),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected 7")));
+}
+
+// All scores of a file.
+absl::StatusOr<std::vector<float>> ScoresOf(const Scorer& scorer, const std::string& path,
+                                            int32_t threads) {
+  std::vector<float> out;
+  HOTROW_RETURN_IF_ERROR(ScoreFile(scorer, path, {.reader_threads = threads},
+                                   [&](std::span<const float> logits) -> absl::Status {
+                                     out.insert(out.end(), logits.begin(), logits.end());
+                                     return absl::OkStatus();
+                                   }));
+  return out;
+}
+
+// The columns of a file may stand in any order; it need not have those of the labels.
+TEST(ScorerFormsTest, FilesAreScoredInTheirOrder) {
+  const Kind mmoe = Kinds().back();
+  const std::string dir = test::TempDir();
+  const std::string data = absl::StrCat("table:", WriteLog(dir, mmoe.two_labels()));
+  TrainerOptions options = OptionsOf(mmoe);
+  options.save_dir = dir + "/model";
+  options.limit_train_batches = 4;
+  HOTROW_ASSERT_OK(Train(mmoe, options, data));
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto scorer, Scorer::Open({.model = options.save_dir, .max_batch_size = kBatchSize}));
+  std::vector<float> expected(260);
+  HOTROW_ASSERT_OK(scorer->ScoreLines(Views(TheLog().TestLines(scorer->line_columns())), expected));
+  const std::vector<std::string> columns = {"item", "age",   "time",  "user",
+                                            "tags", "price", "friend"};
+  const std::string path = dir + "/lines.csv";
+  std::ofstream(path) << absl::StrJoin(columns, ",") << "\n"
+                      << absl::StrJoin(TheLog().TestLines(columns), "\n") << "\n";
+  for (const int32_t threads : {1, 3}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> found, ScoresOf(*scorer, path, threads));
+    ExpectSameBits(found, expected);
+  }
+  // The whole log, labels and all.
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> all, ScoresOf(*scorer, dir + "/log.csv", 1));
+  EXPECT_EQ(all.size(), 2u * kLines);
+  EXPECT_THAT(ScoresOf(*scorer, dir + "/log.csv", 0),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("reader_threads")));
+  EXPECT_THAT(ScoresOf(*scorer, dir + "/none.csv", 1),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("none.csv")));
+}
+
+// Public logs, if they are there (tests/models/real_data_test.cc).
+std::string DataDir() {
+  const char* const dir = std::getenv("HOTROW_DATA");
+  return dir != nullptr ? dir : HOTROW_SOURCE_DIR "/../shared/data";
+}
+
+// Trains a little and scores the test split; the directory of the model.
+void ExpectRealDataScoreAlike(const Kind& kind, const std::string& data, const std::string& dir) {
+  TrainerOptions options = OptionsOf(kind);
+  options.save_dir = dir;
+  options.limit_train_batches = 40;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, Train(kind, options, data));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto scorer,
+                              Scorer::Open({.model = dir, .max_batch_size = kBatchSize}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<CtrBatch> batches, TestBatches(data));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> logits, ScoreAll(*scorer, batches));
+  ExpectMetrics(report, batches, logits, scorer->num_tasks());
+}
+
+TEST(ScorerRealDataTest, FrappeByEveryModel) {
+  const std::string place = DataDir() + "/frappe";
+  if (!std::filesystem::exists(place)) GTEST_SKIP() << "no real data at " << place;
+  const std::string dir = test::TempDir();
+  std::vector<Kind> kinds = Kinds();
+  // One label and bags of one value: no data for two of them. All others with HOTROW_SLOW_TESTS.
+  std::erase_if(kinds, [](const Kind& kind) { return kind.name == "mmoe" || kind.name == "din"; });
+  if (!test::RunsSlowTests()) kinds.resize(1);
+  for (const Kind& kind : kinds) {
+    SCOPED_TRACE(kind.name);
+    const std::string data = "frappe:" + place;
+    ExpectRealDataScoreAlike(kind, data, dir + "/model");
+    HOTROW_ASSERT_OK_AND_ASSIGN(
+        const auto scorer, Scorer::Open({.model = dir + "/model", .max_batch_size = kBatchSize}));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<CtrBatch> batches, TestBatches(data));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> expected, ScoreAll(*scorer, batches));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> found,
+                                ScoresOf(*scorer, place + "/test.csv", 1));
+    ExpectSameBits(found, expected);
+    std::filesystem::remove_all(dir + "/model");
+  }
+}
+
+TEST(ScorerRealDataTest, CriteoAndItsLinesWithoutLabels) {
+  const std::string file = DataDir() + "/criteo/train_10k.tsv.gz";
+  const std::string unlabelled = DataDir() + "/criteo/test_10k_unlabeled.tsv.gz";
+  if (!std::filesystem::exists(file)) GTEST_SKIP() << "no real data at " << file;
+  const std::string dir = test::TempDir() + "/model";
+  ExpectRealDataScoreAlike(Kinds()[0], "criteo:" + file, dir);
+  if (!std::filesystem::exists(unlabelled)) return;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto scorer, Scorer::Open({.model = dir}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> scores, ScoresOf(*scorer, unlabelled, 2));
+  EXPECT_EQ(scores.size(), 10'000u);
+}
+
+TEST(ScorerRealDataSlowTest, MovieLensAndCensus) {
+  const std::string movies = DataDir() + "/ml-1m/ml1m_ctr.csv.gz";
+  const std::string census = DataDir() + "/census/census-income.gz";
+  if (!std::filesystem::exists(movies) || !std::filesystem::exists(census)) {
+    GTEST_SKIP() << "no real data in " << DataDir();
+  }
+  for (const Kind& kind : Kinds()) {
+    SCOPED_TRACE(kind.name);
+    const std::string dir = test::TempDir() + "/model";
+    if (kind.name == "din") {
+      Kind genres = kind;
+      genres.shape[0].second = "genres:movie_id";
+      ExpectRealDataScoreAlike(genres, "ml1m:" + movies, dir);
+    } else if (kind.two_labels()) {
+      ExpectRealDataScoreAlike(kind, "census-tasks:" + census, dir);
+    } else {
+      ExpectRealDataScoreAlike(kind, "ml1m:" + movies, dir);
+    }
+  }
 }
 
 TEST(ScorerFormsTest, ThreadsShareSessions) {

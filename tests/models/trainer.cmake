@@ -31,7 +31,9 @@ add_dependencies(dlrm_cli_test dlrm)
 hotrow_add_test(
   NAME models_serving_test
   SOURCES scorer_test.cc
-  DEPS hotrow::models nlohmann_json::nlohmann_json)
+  DEPS hotrow::models nlohmann_json::nlohmann_json
+  SLOW "ScorerRealData*")
+target_compile_definitions(models_serving_test PRIVATE HOTROW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 
 # What a trainer needs around its steps: schedules, saved models, logs, records for the planner.
 hotrow_add_test(
