@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <thread>
@@ -228,12 +229,22 @@ ServingTablesOptions OneTable(int64_t memory_bytes) {
           .memory_bytes = memory_bytes};
 }
 
+// Tells keys apart that differ in their upper or in their lower half.
+float FirstWeight(uint64_t key) {
+  return static_cast<float>(key % 8'000'009) + (key >> 63 != 0 ? 0.5f : 0.0f);
+}
+
 absl::Status AddRow(ServingTables::Builder& builder, uint64_t key) {
-  std::vector<std::byte> row(
-      static_cast<size_t>(RowLayout::For(4, SparseOptimizerKind::kSgd).row_bytes));
-  const float weights[] = {static_cast<float>(key), 0, 0, static_cast<float>(key >> 32)};
-  std::memcpy(row.data(), weights, sizeof(weights));
+  alignas(16) std::byte row[32] = {};
+  const float weights[] = {FirstWeight(key), 0, 0, 0};
+  std::memcpy(row, weights, sizeof(weights));
   return builder.Add({key, 0}, row);
+}
+
+void AddRows(ServingTables::Builder& builder, const std::vector<uint64_t>& keys) {
+  absl::Status status;
+  for (const uint64_t key : keys) status.Update(AddRow(builder, key));
+  HOTROW_EXPECT_OK(status);
 }
 
 // The first weights of keys.
@@ -265,18 +276,20 @@ TEST(ServingTablesTest, FindsEveryKeyAndNoOther) {
                                                  {13, 13},
                                                  {100, 0},
                                                  {5000, 100},
-                                                 {300'000, 0},
-                                                 {300'000, 131'080}}) {
+                                                 {140'000, 0},
+                                                 {140'000, 131'080}}) {
     ServingTablesOptions options = OneTable(32 * kMiB);
     options.expected_rows = {expected};
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto builder, ServingTables::Builder::Create(options));
     std::vector<uint64_t> keys;
     for (uint64_t i = 0; i < rows; ++i) keys.push_back(i % 2 == 0 ? i / 2 : UINT64_MAX - i / 2);
-    for (const uint64_t key : keys) HOTROW_ASSERT_OK(AddRow(*builder, key));
+    AddRows(*builder, keys);
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, builder->Finish());
     EXPECT_EQ(tables->rows(0), static_cast<int64_t>(rows));
     const std::vector<float> found = FirstOf(*tables, keys);
-    for (size_t i = 0; i < keys.size(); ++i) ASSERT_EQ(found[i], static_cast<float>(keys[i])) << i;
+    int64_t wrong = 0;
+    for (size_t i = 0; i < keys.size(); ++i) wrong += found[i] == FirstWeight(keys[i]) ? 0 : 1;
+    EXPECT_EQ(wrong, 0);
     std::vector<uint64_t> others;
     for (uint64_t i = 0; i < 200; ++i) others.push_back((uint64_t{1} << 40) + i);
     for (const float first : FirstOf(*tables, others)) ASSERT_EQ(first, -1.0f);
@@ -314,7 +327,9 @@ TEST(ServingTablesTest, BudgetsAreHard) {
     ServingTablesOptions options = OneTable(budget > 0 ? budget : taken);
     options.expected_rows = {200'000};
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto builder, ServingTables::Builder::Create(options));
-    for (uint64_t key = 0; key < 200'000; ++key) HOTROW_ASSERT_OK(AddRow(*builder, key));
+    std::vector<uint64_t> keys(200'000);
+    std::iota(keys.begin(), keys.end(), 0);
+    AddRows(*builder, keys);
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, builder->Finish());
     EXPECT_TRUE(taken == 0 || taken == tables->bytes());
     taken = tables->bytes();
@@ -380,7 +395,9 @@ TEST(ServingTablesTest, CodesTakeWhatTheySay) {
     options.expected_rows = {kManyRows};
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto builder, ServingTables::Builder::Create(options));
     std::vector<std::byte> row(static_cast<size_t>(options.tables[0].layout.row_bytes));
-    for (uint64_t key = 0; key < kManyRows; ++key) HOTROW_ASSERT_OK(builder->Add({key, 0}, row));
+    absl::Status added;
+    for (uint64_t key = 0; key < kManyRows; ++key) added.Update(builder->Add({key, 0}, row));
+    HOTROW_ASSERT_OK(added);
     HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, builder->Finish());
     EXPECT_GE(tables->bytes(), row_bytes * kManyRows);
     // The last piece of rows may be mapped in pages of 2 MiB.
