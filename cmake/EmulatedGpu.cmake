@@ -21,6 +21,7 @@ if(HOTROW_EMULATED_GPU)
          ${PROJECT_SOURCE_DIR}/${_folder}/*.cu ${PROJECT_SOURCE_DIR}/${_folder}/*.cuh)
     list(APPEND _translated ${_found})
   endforeach()
+  list(REMOVE_ITEM _translated base/hopper.cuh)  # tests/emulated_gpu/include has its twin
   set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
     ${_translated} tests/emulated_gpu/translate.py)
   execute_process(

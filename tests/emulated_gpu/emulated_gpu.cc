@@ -181,13 +181,30 @@ class BlockRun {
     const char* what;
     uint32_t mask;
     uint32_t here;
-    uint32_t left;  // they look at `values` no more
+    uint32_t left;  // they look at what was brought no more
     LaneValues values;
+    LaneBlocks blocks;
+  };
+  // A copy that has begun and not arrived.
+  struct Copy {
+    void* to;
+    const void* from;
+    size_t bytes;
+    uint64_t* barrier;  // null: of the thread's groups
   };
 
  public:
-  BlockRun(const std::function<void()>& kernel, dim3 grid, dim3 block, uint3 index, uint64_t seed)
-      : kernel_(kernel), random_(seed * 0x9e3779b97f4a7c15u + 0x2545f4914f6cdd1du) {
+  BlockRun(const std::function<void()>& kernel, dim3 grid, dim3 block, size_t shared_bytes,
+           uint3 index, uint64_t seed)
+      : kernel_(kernel),
+        random_(seed * 0x9e3779b97f4a7c15u + 0x2545f4914f6cdd1du),
+        shared_bytes_(shared_bytes) {
+    if (shared_bytes > 0) {
+      void* shared = nullptr;
+      if (posix_memalign(&shared, kSharedAlignment, shared_bytes) != 0) Fail("no shared memory");
+      std::memset(shared, 0xff, shared_bytes);
+      shared_.reset(static_cast<std::byte*>(shared));
+    }
     const auto size = static_cast<size_t>(block.x) * block.y * block.z;
     threads_.resize(size);
     warps_.resize((size + kWarpLanes - 1) / kWarpLanes);
@@ -227,6 +244,7 @@ class BlockRun {
         FailStuck();
       }
     }
+    if (!bulk_copies_.empty()) Fail("a block ends with bulk copies under way");
     FiberPool::Get().Give(fibers_);
     Become(nullptr);
     running_ = nullptr;
@@ -238,6 +256,128 @@ class BlockRun {
   }
 
   const LaneValues& MeetLanes(const char* what, uint32_t mask, uint64_t value) {
+    const size_t lane = self_->index % kWarpLanes;
+    return Meet(what, mask, [=](Meeting& meeting) { meeting.values[lane] = value; }).values;
+  }
+  const LaneBlocks& MeetLanesWith(const char* what, uint32_t mask, const LaneBlock& block) {
+    const size_t lane = self_->index % kWarpLanes;
+    return Meet(what, mask, [&](Meeting& meeting) { meeting.blocks[lane] = block; }).blocks;
+  }
+
+  std::byte* shared() {
+    if (shared_ == nullptr) Fail("the launch asked for no dynamic shared memory");
+    return shared_.get();
+  }
+
+  void BeginCopy(const Copy& copy) {
+    CheckCopy(copy);
+    MayYield();
+    if (Draw(2) == 0) {
+      Arrive(copy);
+    } else {
+      self_->copies.push_back(copy);
+    }
+  }
+  void CommitCopies() { self_->groups.push_back(std::exchange(self_->copies, {})); }
+  void WaitForCopies(size_t latest) {
+    while (self_->groups.size() > latest) {
+      for (const Copy& copy : self_->groups.front()) Arrive(copy);
+      self_->groups.pop_front();
+    }
+    MayYield();
+  }
+
+  void BeginBulkCopy(const Copy& copy) {
+    if (ComputeCapability() < 90) Fail("a bulk copy on a GPU that has none");
+    CheckCopy(copy);
+    static_cast<void>(BarrierState::Read(copy.barrier));
+    if (Draw(2) == 0) {
+      Arrive(copy);
+    } else {
+      bulk_copies_.push_back(copy);
+    }
+    MayYield();
+  }
+  void WaitForPhase(uint64_t* barrier, uint32_t parity) {
+    for (int i = 0; BarrierState::Read(barrier).phase == (parity & 1); ++i) {
+      for (size_t k = 0; k < bulk_copies_.size();) {
+        if (bulk_copies_[k].barrier != barrier) {
+          ++k;
+          continue;
+        }
+        const Copy copy = bulk_copies_[k];
+        bulk_copies_.erase(bulk_copies_.begin() + static_cast<ptrdiff_t>(k));
+        Arrive(copy);
+      }
+      constexpr int kTurnsMax = 100'000;
+      if (i == kTurnsMax) Fail("a wait for a phase that does not end");
+      if (BarrierState::Read(barrier).phase == (parity & 1)) Yield();
+    }
+    MayYield();
+  }
+
+  // What the eight bytes of a barrier hold. A phase ends when nobody is awaited and no bytes are.
+  struct BarrierState {
+    static constexpr uint64_t kMagic = 0x6ba77;
+    uint32_t arrivals;  // of a phase
+    uint32_t pending;
+    int32_t bytes;  // announced and not there, or there and not announced yet
+    uint32_t phase;
+
+    static BarrierState Read(const uint64_t* barrier) {
+      const uint64_t word = *barrier;
+      if (word >> 44 != kMagic) Fail("no mbarrier was made here");
+      const auto bytes = static_cast<int32_t>(static_cast<uint32_t>(word) << 11);
+      return {static_cast<uint32_t>(word >> 33) & 0x7ff, static_cast<uint32_t>(word >> 22) & 0x7ff,
+              bytes >> 11, static_cast<uint32_t>(word >> 21) & 1};
+    }
+    void Write(uint64_t* barrier) {
+      if (pending == 0 && bytes == 0) {
+        pending = arrivals;
+        phase ^= 1;
+      }
+      constexpr int32_t kBytesMax = (1 << 20) - 1;
+      if (bytes > kBytesMax || bytes < -kBytesMax) Fail("too many bytes for a phase");
+      *barrier = kMagic << 44 | uint64_t{arrivals} << 33 | uint64_t{pending} << 22 |
+                 uint64_t{phase} << 21 | (static_cast<uint32_t>(bytes) & 0x1fffff);
+    }
+  };
+
+  void Yield() {
+    ready_.push_back(self_);
+    Wait("its turn");
+  }
+  void MayYield() {
+    if (Draw(4) == 0) Yield();
+  }
+  int Lane() const { return static_cast<int>(self_->index % kWarpLanes); }
+
+  static BlockRun* running() { return running_; }
+
+ private:
+  static constexpr size_t kSharedAlignment = 128;
+
+  void CheckCopy(const Copy& copy) {
+    constexpr uintptr_t kUnit = 16;
+    if (reinterpret_cast<uintptr_t>(copy.to) % kUnit != 0 ||
+        reinterpret_cast<uintptr_t>(copy.from) % kUnit != 0 || copy.bytes % kUnit != 0) {
+      Fail("a copy to shared memory that is not of whole, aligned sixteen bytes");
+    }
+    const auto* const to = static_cast<const std::byte*>(copy.to);
+    if (to < shared() || to + copy.bytes > shared() + shared_bytes_) {
+      Fail("a copy that ends outside of dynamic shared memory");
+    }
+  }
+  void Arrive(const Copy& copy) {
+    std::memcpy(copy.to, copy.from, copy.bytes);
+    if (copy.barrier == nullptr) return;
+    BarrierState state = BarrierState::Read(copy.barrier);
+    state.bytes -= static_cast<int32_t>(copy.bytes);
+    state.Write(copy.barrier);
+  }
+
+  template <typename Bring>
+  const Meeting& Meet(const char* what, uint32_t mask, Bring&& bring) {
     Warp& warp = warps_[self_->index / kWarpLanes];
     const uint32_t lane = 1u << (self_->index % kWarpLanes);
     if ((mask & lane) == 0) Fail("a thread calls for lanes of which it is none");
@@ -256,38 +396,28 @@ class BlockRun {
     Meeting* const meeting = *at;
     if (std::strcmp(meeting->what, what) != 0) FailLanes(what, meeting->what);
     meeting->here |= lane;
-    meeting->values[self_->index % kWarpLanes] = value;
+    bring(*meeting);
     self_->meeting = meeting;
     if (meeting->here != mask) {
       Wait(what);
-      return meeting->values;
+      return *meeting;
     }
     warp.meetings.erase(at);
     for (uint32_t rest = mask & ~lane; rest != 0; rest &= rest - 1) {
       ready_.push_back(&threads_[first + static_cast<size_t>(std::countr_zero(rest))]);
     }
     if (Draw(2) == 0) Yield();  // else the last one to come is always the first to go on
-    return meeting->values;
+    return *meeting;
   }
 
-  void Yield() {
-    ready_.push_back(self_);
-    Wait("its turn");
-  }
-  void MayYield() {
-    if (Draw(4) == 0) Yield();
-  }
-  int Lane() const { return static_cast<int>(self_->index % kWarpLanes); }
-
-  static BlockRun* running() { return running_; }
-
- private:
   struct Thread {
     ThreadView view;
     size_t index = 0;
     Fiber* fiber = nullptr;
     const char* waits = nullptr;
     Meeting* meeting = nullptr;  // the last one, until the next begins
+    std::vector<Copy> copies;    // since the last group
+    std::deque<std::vector<Copy>> groups;
   };
   struct Warp {
     std::vector<Meeting*> meetings;  // that some lanes have not come to yet
@@ -340,6 +470,10 @@ class BlockRun {
 
   void End(Thread* thread) {
     ++finished_;
+    for (const std::vector<Copy>& group : thread->groups) {
+      if (!group.empty()) Fail("a thread ends with copies under way");
+    }
+    if (!thread->copies.empty()) Fail("a thread ends with copies under way");
     Warp& warp = warps_[thread->index / kWarpLanes];
     const uint32_t lane = 1u << (thread->index % kWarpLanes);
     warp.ended |= lane;
@@ -389,8 +523,15 @@ class BlockRun {
 
   static thread_local BlockRun* running_;
 
+  struct FreeBytes {
+    void operator()(std::byte* bytes) const { std::free(bytes); }
+  };
+
   const std::function<void()>& kernel_;
   uint64_t random_;
+  size_t shared_bytes_;
+  std::unique_ptr<std::byte, FreeBytes> shared_;
+  std::vector<Copy> bulk_copies_;  // that have not arrived
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   std::vector<Thread*> ready_;
@@ -407,7 +548,7 @@ class BlockRun {
 
 thread_local BlockRun* BlockRun::running_ = nullptr;
 
-void RunGrid(const std::function<void()>& kernel, dim3 grid, dim3 block) {
+void RunGrid(const std::function<void()>& kernel, dim3 grid, dim3 block, size_t shared_bytes) {
   static std::atomic<uint64_t> launches{0};
   static const uint64_t seed = Setting("HOTROW_EMULATED_GPU_SEED", 1);
   static const uint64_t processors = Setting("HOTROW_EMULATED_GPU_PROCESSORS", 2);
@@ -419,7 +560,7 @@ void RunGrid(const std::function<void()>& kernel, dim3 grid, dim3 block) {
       const uint3 index = {static_cast<unsigned>(i % grid.x),
                            static_cast<unsigned>(i / grid.x % grid.y),
                            static_cast<unsigned>(i / grid.x / grid.y)};
-      BlockRun(kernel, grid, block, index, (seed << 48) ^ (launch << 24) ^ i).Run();
+      BlockRun(kernel, grid, block, shared_bytes, index, (seed << 48) ^ (launch << 24) ^ i).Run();
     }
   };
   std::vector<std::thread> helpers;
@@ -449,6 +590,34 @@ uint64_t ClockNanos() {
 void SyncThreads() { BlockRun::running()->SyncThreads(); }
 const LaneValues& MeetLanes(const char* what, uint32_t mask, uint64_t value) {
   return BlockRun::running()->MeetLanes(what, mask, value);
+}
+const LaneBlocks& MeetLanesWith(const char* what, uint32_t mask, const LaneBlock& block) {
+  return BlockRun::running()->MeetLanesWith(what, mask, block);
+}
+std::byte* DynamicShared() { return BlockRun::running()->shared(); }
+void BeginCopy(void* shared, const void* global, size_t bytes) {
+  BlockRun::running()->BeginCopy({shared, global, bytes, nullptr});
+}
+void CommitCopies() { BlockRun::running()->CommitCopies(); }
+void WaitForCopies(size_t latest) { BlockRun::running()->WaitForCopies(latest); }
+void InitCopyBarrier(uint64_t* barrier, uint32_t arrivals) {
+  if (ComputeCapability() < 90) Fail("an mbarrier for bulk copies on a GPU that has none");
+  if (arrivals < 1 || arrivals > 1024) Fail("an mbarrier for no threads, or more than a block has");
+  BlockRun::BarrierState{arrivals, arrivals, 0, 0}.Write(barrier);
+}
+void ArriveAndExpect(uint64_t* barrier, uint32_t bytes) {
+  BlockRun::BarrierState state = BlockRun::BarrierState::Read(barrier);
+  if (state.pending == 0) Fail("more threads arrive at an mbarrier than it was made for");
+  state.bytes += static_cast<int32_t>(bytes);
+  --state.pending;
+  state.Write(barrier);
+  MayYield();
+}
+void WaitForPhase(uint64_t* barrier, uint32_t parity) {
+  BlockRun::running()->WaitForPhase(barrier, parity);
+}
+void BeginBulkCopy(void* shared, const void* global, size_t bytes, uint64_t* barrier) {
+  BlockRun::running()->BeginBulkCopy({shared, global, bytes, barrier});
 }
 int CurrentLane() { return BlockRun::running()->Lane(); }
 void Yield() {
@@ -672,7 +841,17 @@ void EnqueueOnStream(cudaStream_t stream, std::function<void()> work) {
 
 bool DeviceReaches(const void* data, size_t bytes) { return Memory::Get().Knows(data, bytes); }
 
-void Enqueue(dim3 grid, dim3 block, cudaStream_t stream, std::function<void()> thread) {
+// Of a block, as CUDA's guide lists them: with and without cudaFuncSetAttribute.
+static constexpr size_t kSharedBytesPlain = 48 << 10;
+static size_t SharedBytesMax() { return (ComputeCapability() >= 90 ? 227 : 163) << 10; }
+static std::atomic<size_t> shared_bytes_allowed = kSharedBytesPlain;
+static std::atomic<int> compute_capability = 90;
+
+int ComputeCapability() { return compute_capability; }
+void SetComputeCapability(int major_and_minor) { compute_capability = major_and_minor; }
+
+void Enqueue(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+             std::function<void()> thread) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const bool valid = grid.x >= 1 && grid.x <= 0x7fffffff && grid.y >= 1 && grid.y <= 65535 &&
                      grid.z >= 1 && grid.z <= 65535 && threads >= 1 && threads <= 1024 &&
@@ -686,7 +865,23 @@ void Enqueue(dim3 grid, dim3 block, cudaStream_t stream, std::function<void()> t
     Say(cudaErrorInvalidResourceHandle);
     return;
   }
-  Add(stream, [=, thread = std::move(thread)] { RunGrid(thread, grid, block); });
+  // Which kernel was allowed so much is not known here.
+  if (shared_bytes > std::min(SharedBytesMax(), shared_bytes_allowed.load())) {
+    Say(cudaErrorInvalidValue);
+    return;
+  }
+  Add(stream, [=, thread = std::move(thread)] { RunGrid(thread, grid, block, shared_bytes); });
+}
+
+cudaError_t AllowSharedBytes(int bytes) {
+  if (bytes < 0 || static_cast<size_t>(bytes) > SharedBytesMax()) {
+    return Say(cudaErrorInvalidValue);
+  }
+  size_t allowed = shared_bytes_allowed;
+  while (allowed < static_cast<size_t>(bytes) &&
+         !shared_bytes_allowed.compare_exchange_weak(allowed, static_cast<size_t>(bytes))) {
+  }
+  return cudaSuccess;
 }
 
 }  // namespace hotrow::emulated
@@ -741,10 +936,13 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
       *value = kProcessors;
       break;
     case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
+      *value = hotrow::emulated::ComputeCapability() / 10;
       break;
     case cudaDevAttrComputeCapabilityMinor:
-      *value = 0;
+      *value = hotrow::emulated::ComputeCapability() % 10;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(hotrow::emulated::SharedBytesMax());
       break;
     case cudaDevAttrCanUseHostPointerForRegisteredMem:
       *value = 1;
@@ -759,8 +957,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {.name = "emulated GPU",
                  .totalGlobalMem = Memory::Get().device_limit,
                  .l2CacheSize = 1 << 20,
-                 .major = 9,
-                 .minor = 0,
+                 .major = hotrow::emulated::ComputeCapability() / 10,
+                 .minor = hotrow::emulated::ComputeCapability() % 10,
                  .multiProcessorCount = kProcessors};
   return cudaSuccess;
 }

@@ -25,9 +25,11 @@
 //          lanes that a vote names and that do not come, threads that all wait for each other, a
 //          shuffle from a lane that is not in its mask. A thread that has ended is at every
 //          barrier.
+// Copies:  that go on beside a thread (base/hopper.cuh) are made when they begin or when somebody
+//          waits for them, whichever is drawn. What nobody waits for is an error.
 // Missing: the memory order of a GPU, caches that are not coherent, rounding of approximate
-//          instructions, limits of registers and shared memory, speed. Host code that touches
-//          memory of the device is not found out.
+//          instructions, limits of registers and of static shared memory, speed. Host code that
+//          touches memory of the device is not found out.
 struct dim3 {
   unsigned x = 1;
   unsigned y = 1;
@@ -60,7 +62,13 @@ void EnqueueOnStream(CUstream_st* stream, std::function<void()> work);
 bool DeviceReaches(const void* data, size_t bytes);
 
 // Enqueues a kernel; what is wrong with its shape, cudaGetLastError says.
-void Enqueue(dim3 grid, dim3 block, CUstream_st* stream, std::function<void()> thread);
+void Enqueue(dim3 grid, dim3 block, size_t shared_bytes, CUstream_st* stream,
+             std::function<void()> thread);
+
+// What the device says that it is, 90 (Hopper) at first; 80 (Ampere) has no bulk copies and less
+// shared memory. For tests, while nothing is enqueued.
+int ComputeCapability();
+void SetComputeCapability(int major_and_minor);
 
 // kernel<<<grid, block, shared, stream>>>(args), which translate.py writes as
 // Configured([=](auto... values) { kernel(values...); }, grid, block, shared, stream)(args).
@@ -69,22 +77,22 @@ class Configured {
  public:
   Configured(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes = 0,
              CUstream_st* stream = nullptr)
-      : kernel_(kernel), grid_(grid), block_(block), stream_(stream) {
-    static_cast<void>(shared_bytes);
-  }
+      : kernel_(kernel), grid_(grid), block_(block), shared_bytes_(shared_bytes), stream_(stream) {}
 
   // Arguments are taken by value, as a GPU takes them.
   template <typename... Args>
   void operator()(Args... args) const {
     static_assert((0 + ... + sizeof(Args)) <= 4096, "kernels have 4 KiB for their parameters");
     static_assert((std::is_trivially_copyable_v<Args> && ...));
-    Enqueue(grid_, block_, stream_, [kernel = kernel_, args...] { kernel(args...); });
+    Enqueue(grid_, block_, shared_bytes_, stream_,
+            [kernel = kernel_, args...] { kernel(args...); });
   }
 
  private:
   Kernel kernel_;
   dim3 grid_;
   dim3 block_;
+  size_t shared_bytes_;
   CUstream_st* stream_;
 };
 
@@ -96,12 +104,27 @@ void SyncThreads();
 // lane meets others again.
 using LaneValues = std::array<uint64_t, 32>;
 const LaneValues& MeetLanes(const char* what, uint32_t mask, uint64_t value);
+// The same for those who bring more.
+using LaneBlock = std::array<uint64_t, 3>;
+using LaneBlocks = std::array<LaneBlock, 32>;
+const LaneBlocks& MeetLanesWith(const char* what, uint32_t mask, const LaneBlock& block);
 int CurrentLane();
 // Others may go first.
 void Yield();
 // Sometimes they do.
 void MayYield();
 uint64_t ClockNanos();
+// Shared memory that the launch asked for. All bytes are 0xff at first: a NaN in every format.
+std::byte* DynamicShared();
+// Copies to dynamic shared memory. Those of a thread that waits for groups of them ...
+void BeginCopy(void* shared, const void* global, size_t bytes);
+void CommitCopies();
+void WaitForCopies(size_t latest);
+// ... and those that arrive at a barrier of eight bytes: an mbarrier.
+void InitCopyBarrier(uint64_t* barrier, uint32_t arrivals);
+void ArriveAndExpect(uint64_t* barrier, uint32_t bytes);
+void WaitForPhase(uint64_t* barrier, uint32_t parity);
+void BeginBulkCopy(void* shared, const void* global, size_t bytes, uint64_t* barrier);
 [[noreturn]] void Fail(const char* what);
 
 }  // namespace hotrow::emulated

@@ -147,6 +147,86 @@ TEST(EmulatedGpuTest, ShapesThatNoGpuTakesAreErrors) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
+void EmptyKernel() {}
+
+TEST(EmulatedGpuTest, ABlockHasSoMuchSharedMemoryAndMoreIfItAsks) {
+  constexpr size_t kPlain = 48 << 10;
+  constexpr int kMost = 227 << 10;
+  Configured([] {}, 1, 32, kPlain)();
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  Configured([] {}, 1, 32, kPlain + 1)();
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  EXPECT_EQ(
+      cudaFuncSetAttribute(&EmptyKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMost + 1),
+      cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  ASSERT_EQ(cudaFuncSetAttribute(&EmptyKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMost),
+            cudaSuccess);
+  Configured([] {}, 1, 32, kMost)();
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  SetComputeCapability(80);
+  Configured([] {}, 1, 32, kMost)();
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  SetComputeCapability(90);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+// Blocks see their own bytes, which are NaNs at first.
+TEST(EmulatedGpuTest, SharedMemoryIsOfTheBlock) {
+  std::vector<int> right(6 * 64);
+  Configured(
+      [&] {
+        auto* const shared = reinterpret_cast<uint32_t*>(DynamicShared());
+        const unsigned t = threadIdx.x;
+        const bool fresh = shared[t] == 0xffffffffu;
+        shared[t] = 100 * blockIdx.x + t;
+        __syncthreads();
+        const unsigned other = (t + 37) % 64;
+        right[blockIdx.x * 64 + t] = fresh && shared[other] == 100 * blockIdx.x + other ? 1 : 0;
+      },
+      6, 64, 64 * sizeof(uint32_t))();
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_THAT(right, Each(1));
+}
+
+TEST(EmulatedGpuTest, CopiesThatWouldGoWrongAreNamed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  alignas(16) static unsigned char from[64] = {};
+  const auto run = [](auto body) {
+    Configured([body] { body(DynamicShared()); }, 1, 1, 64)();
+    cudaDeviceSynchronize();
+  };
+  EXPECT_DEATH(run([](std::byte* to) {
+                 for (int i = 0; i < 64; ++i) BeginCopy(to, from, 16);  // some begin at once
+                 CommitCopies();
+               }),
+               "a thread ends with copies under way");
+  EXPECT_DEATH(run([](std::byte* to) { BeginCopy(to + 8, from, 16); }), "aligned sixteen bytes");
+  EXPECT_DEATH(run([](std::byte* to) { BeginCopy(to + 64, from, 16); }),
+               "outside of dynamic shared memory");
+  const auto barrier = [](std::byte* shared) { return reinterpret_cast<uint64_t*>(shared); };
+  EXPECT_DEATH(run([&](std::byte* to) { WaitForPhase(barrier(to), 0); }), "no mbarrier was made");
+  EXPECT_DEATH(run([&](std::byte* to) {
+                 InitCopyBarrier(barrier(to), 1);
+                 ArriveAndExpect(barrier(to), 32);
+                 BeginBulkCopy(to + 16, from, 16, barrier(to));
+                 WaitForPhase(barrier(to), 0);  // for another sixteen bytes
+               }),
+               "a phase that does not end");
+  EXPECT_DEATH(run([&](std::byte* to) {
+                 InitCopyBarrier(barrier(to), 1);
+                 ArriveAndExpect(barrier(to), 64 * 16);
+                 for (int i = 0; i < 64; ++i) BeginBulkCopy(to + 16, from, 16, barrier(to));
+               }),
+               "a block ends with bulk copies under way");
+  EXPECT_DEATH(
+      {
+        SetComputeCapability(80);
+        run([&](std::byte* to) { InitCopyBarrier(barrier(to), 1); });
+      },
+      "on a GPU that has none");
+}
+
 TEST(EmulatedGpuTest, ADeviceHasSoMuchMemory) {
   void* data = nullptr;
   EXPECT_EQ(cudaMalloc(&data, size_t{1} << 50), cudaErrorMemoryAllocation);

@@ -52,6 +52,23 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
+// --- What kernels may take
+
+namespace hotrow::emulated {
+cudaError_t AllowSharedBytes(int bytes);
+}  // namespace hotrow::emulated
+
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int value) {
+  return ::hotrow::emulated::AllowSharedBytes(value);
+}
+// Two, so that blocks that walk over their items have several each.
+template <typename Kernel>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel*, int, size_t) {
+  *blocks = 2;
+  return cudaSuccess;
+}
+
 // --- Bits
 
 inline int __popc(unsigned bits) { return std::popcount(bits); }
