@@ -12,6 +12,7 @@ set(_cuda_sources
     key_rows_cuda_test.cu
     mlp_cuda_test.cc
     owner_parts_cuda_test.cu
+    padded_dot_cuda_test.cc
     partition_cuda_test.cu
     pooled_lookup_cuda_test.cu
     row_codec_cuda_test.cu

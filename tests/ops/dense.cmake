@@ -10,5 +10,6 @@ hotrow_add_test(
           gemm_cuda_test.cc
           gradient_norm_test.cc
           mlp_test.cc
+          padded_dot_test.cc
           vec8_test.cc
   DEPS hotrow::ops)
