@@ -4,7 +4,8 @@
     python bench/python_vs_torch.py --dim=16 --optimizer=sgd [--peers=torch,fbgemm,torchrec]
 
 torch: nn.EmbeddingBag(sparse=True) and a sparse optimizer; fbgemm: its table-batched bags;
-torchrec: its FusedEmbeddingBagCollection. The latter two update rows in the backward pass.
+torchrec: its FusedEmbeddingBagCollection. The latter two update rows in the backward pass. With
+--ssd hotrow's rows are on a disk, and the next batch is prefetched.
 
 What bounds all: memory for the rows (random reads and writes of dim * 4 bytes, with their
 optimizer state) and the dense layers, which are the same. Turns of all alternate in one process,
@@ -162,7 +163,8 @@ def main():
             hotrow.Table(f"t{i}", flags.dim, [f"f{i}"], optimizer=kinds[flags.optimizer](lr=0.01))
             for i in range(FEATURES)
         ],
-        max_batch_size=flags.batch, prefetch_depth=1, threads=flags.threads, **where,
+        max_batch_size=flags.batch, prefetch_depth=1 if flags.ssd else 0, threads=flags.threads,
+        **where,
     )
     ours = Dlrm(Rows(tables), flags.dim)
     contenders = {"hotrow": (ours, [torch.optim.Adam(ours.parameters(), lr=1e-3)])}
@@ -180,12 +182,12 @@ def main():
     batches = batches_of(flags.steps * 4, flags.batch, flags.rows)
 
     rates = {name: [] for name in contenders}
-    for turn in range(-2, flags.turns):  # two to warm up: rows are made, allocators grow
+    for turn in range(-4, flags.turns):  # four to warm up: the rows of all batches are made
         first = turn % 4 * flags.steps
         some = batches[first : first + flags.steps]
         for name, (model, optimizers) in contenders.items():
             fed = some
-            if name == "hotrow":
+            if name == "hotrow" and flags.ssd:
                 fed = hotrow.torch.prefetch(some, tables, features=lambda batch: batch[1])
             seconds = train(model, fed, optimizers)
             if turn >= 0:
