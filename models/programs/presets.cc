@@ -19,22 +19,21 @@ Flags Join(Flags flags, const Flags& more) {
 }
 
 // What the presets have in common, after BARS and FuxiCTR: Adam for all parameters, rate x 0.1 on a
-// plateau, best epoch by validation, patience 2 unless `patience` says otherwise.
-FlagPreset Preset(std::string_view name, std::string_view result, Flags flags, int patience = 2) {
+// plateau, best epoch by validation, patience 2.
+FlagPreset Preset(std::string_view name, std::string_view result, Flags flags) {
   return {std::string(name), std::string(result),
-          Join(std::move(flags), {"--batch_size=4096", "--epochs=100", "--optimizer=adam",
-                                  "--dense_optimizer=adam", "--eps=1e-8", "--lr_plateau_patience=1",
-                                  absl::StrCat("--early_stop_patience=", patience)})};
+          Join(std::move(flags),
+               {"--batch_size=4096", "--epochs=100", "--optimizer=adam", "--dense_optimizer=adam",
+                "--eps=1e-8", "--lr_plateau_patience=1", "--early_stop_patience=2"})};
 }
 
 // The settings that BARS publishes for Frappe_x1; `flags` are those that differ between models.
-FlagPreset Frappe(std::string_view name, std::string_view result, Flags flags, int patience = 2) {
+FlagPreset Frappe(std::string_view name, std::string_view result, Flags flags) {
   return Preset(
       name, absl::StrCat("with --data=frappe:DIR: ", Absl(result), " on Frappe_x1"),
       Join({"--embedding_dim=10", "--over_arch_layer_sizes=400-400-400-1", "--learning_rate=0.001",
             "--dense_learning_rate=0.001", "--table_weight_decay_mode=table"},
-           flags),
-      patience);
+           flags));
 }
 
 // For smaller models; the decay meets the rows of a batch only.
@@ -69,9 +68,9 @@ std::vector<FlagPreset> PresetsOf(std::string_view program) {
                     "--cin_layer_sizes=64"})};
   }
   if (program == "pnn") {
-    return {Frappe("frappe", "published test AUC 0.984",
-                   {kNarrowStart, "--table_weight_decay=0.05", "--dropout=0.3"},
-                   /*patience=*/3)};
+    return {
+        Frappe("frappe", "test AUC 0.984",
+               {kNarrowStart, "--batch_norm=true", "--table_weight_decay=0.05", "--dropout=0.3"})};
   }
   if (program == "wide_deep") {
     return {
