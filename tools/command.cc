@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -56,8 +57,8 @@ std::span<const Command> Commands() {
 absl::Status ParseArguments(const Command& command, std::span<const char* const> arguments,
                             FlagSet* flags, std::vector<std::string>* operands) {
   const std::vector<std::string> wanted = absl::StrSplit(command.operands, ' ', absl::SkipEmpty());
-  // FlagSet takes flags alone. Operands at the end are as many as are still missing: what stands
-  // before them may be the value of a flag.
+  // FlagSet takes flags alone. Operands at the end are as many as are still missing, and those
+  // between flags follow one with its value: what follows another may be its value.
   size_t begin = 0;
   size_t end = arguments.size();
   while (begin < end && !IsFlag(arguments[begin])) operands->emplace_back(arguments[begin++]);
@@ -66,8 +67,16 @@ absl::Status ParseArguments(const Command& command, std::span<const char* const>
     operands->emplace(operands->begin() + static_cast<std::ptrdiff_t>(leading), arguments[--end]);
   }
   std::vector<const char*> rest = {command.name};
-  rest.insert(rest.end(), arguments.begin() + static_cast<std::ptrdiff_t>(begin),
-              arguments.begin() + static_cast<std::ptrdiff_t>(end));
+  size_t between = leading;
+  bool may_be_value = false;
+  for (const char* const argument : arguments.subspan(begin, end - begin)) {
+    if (!IsFlag(argument) && !may_be_value && operands->size() < wanted.size()) {
+      operands->emplace(operands->begin() + static_cast<std::ptrdiff_t>(between++), argument);
+      continue;
+    }
+    may_be_value = IsFlag(argument) && !absl::StrContains(argument, '=');
+    rest.push_back(argument);
+  }
   HOTROW_RETURN_IF_ERROR(flags->Parse(static_cast<int>(rest.size()), rest.data()));
   if (flags->help_requested()) {
     std::printf("hotrow %s: %s\nUsage: hotrow %s %s [--flag=value ...]\n\n%s\n%s", command.name,
