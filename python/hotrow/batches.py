@@ -109,6 +109,10 @@ class BatchReader:
         self._bags_address = ctypes.addressof(self._bags)
         self._pack_bags = _BAGS.pack_into
         self._fixed: Dict[Tuple[int, int], Tuple[np.ndarray, int]] = {}  # offsets of equal bags
+        # For put_equal: where the addresses of the values stand, and what else it wrote last.
+        words = np.frombuffer(self._bags, dtype=np.uint64)
+        self._values_at = words.reshape(-1, _BAGS.size // 8)[: len(self._names), 0]
+        self._equal: Dict[Tuple[int, int, int], bytes] = {}
         self.keep: List[Any] = []
         self.unpooled_sizes: List[int] = []
         self.batch_size = 0
@@ -162,6 +166,23 @@ class BatchReader:
             bags_type,
         )
 
+    def put_equal(
+        self, values: Sequence[int], count: int, hotness: int, values_type: int
+    ) -> None:
+        """The addresses of all features, `count` bags of `hotness` ids each, in their order; the
+        same as `put` of each and `end`, at a fraction of its time."""
+        fixed, where = self.fixed_offsets(count, hotness)
+        self.keep.append(fixed)
+        size = count * hotness
+        key = (count, hotness, values_type)
+        equal = self._equal.get(key)
+        if equal is None:
+            bags = _BAGS.pack(0, where, 0, 0, size, values_type, _abi.INT64)
+            equal = self._equal[key] = bags * len(self._names)
+        ctypes.memmove(self._bags_address, equal, len(equal))
+        self._values_at[:] = values
+        self.end(count, [size] * len(self._names))
+
     def end(self, batch_size: int, sizes: Sequence[int]) -> None:
         """sizes: values of each feature."""
         self.unpooled_sizes = [sizes[index] for index in self._unpooled]
@@ -177,6 +198,7 @@ class BatchReader:
             offsets = np.arange(count + 1, dtype=np.int64) * hotness
             if len(self._fixed) > 64:
                 self._fixed.clear()
+                self._equal.clear()  # which have their addresses
             fixed = self._fixed[(count, hotness)] = (offsets, address(offsets))
         return fixed
 

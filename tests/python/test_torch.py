@@ -107,6 +107,33 @@ def trained(count=3, **arguments):
 
 
 class StepsTest(unittest.TestCase):
+    def test_batches_of_equal_bags_and_others_in_turns(self):
+        """Equal ones take a way of their own, whose memory is that of the others."""
+        with make() as tables:
+            train(Model(tables), [batch_of(seed) for seed in range(3)])
+            tables.eval()
+            for size, hotness, dtype in [
+                (6, None, torch.int64), (6, 2, torch.int64), (5, 2, torch.int64),
+                (6, None, torch.int32), (6, None, torch.int64), (0, None, torch.int64),
+            ]:
+                shape = (size,) if hotness is None else (size, hotness)
+                ids = {
+                    name: torch.randint(0, 40, shape, dtype=dtype) for name in NAMES
+                }
+                flat = {
+                    name: hotrow.Bags(
+                        each.numpy().reshape(-1), np.full(size, hotness or 1, dtype=np.int64)
+                    )
+                    for name, each in ids.items()
+                }
+                for batch in (ids, {**ids, "played": (ids["played"].reshape(-1),
+                                                      torch.full((size,), hotness or 1))}):
+                    ours, plain = tables(batch), tables.collection.evaluate(flat)
+                    for name in NAMES:
+                        np.testing.assert_array_equal(ours[name].numpy(), plain[name])
+            with self.assertRaisesRegex(ValueError, "samples"):
+                tables({**ids, "item": torch.zeros(3, dtype=torch.int64)})
+
     def test_a_backward_moves_rows_as_an_update_does(self):
         batch = batch_of(0)
         with make() as tables, make(hotrow.EmbeddingCollection) as plain:

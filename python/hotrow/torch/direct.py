@@ -24,11 +24,34 @@ def _plain(tensor: torch.Tensor) -> bool:
     )
 
 
+def _describe_equal(reader: BatchReader, values: Sequence[torch.Tensor]) -> bool:
+    """The most usual batch: as many ids in every bag of every feature. False: it is another."""
+    first = values[0]
+    shape, dtype = first.shape, first.dtype
+    if dtype not in _TYPES or not 1 <= len(shape) <= 2:
+        return False
+    plain = torch.Tensor
+    for ids in values:
+        if not (
+            type(ids) is plain
+            and ids.dtype is dtype
+            and ids.is_cpu
+            and ids.is_contiguous()
+            and ids.shape == shape
+        ):
+            return False
+    hotness = shape[1] if len(shape) == 2 else 1
+    reader.put_equal([ids.data_ptr() for ids in values], shape[0], hotness, _TYPES[dtype])
+    return True
+
+
 def _describe(reader: BatchReader, encoded: Encoded) -> bool:
     """False: the batch has another form than the usual ones, or something is wrong with it."""
     if encoded.keys or encoded.weights:
         return False
     reader.keep = []
+    if not encoded.bags and _describe_equal(reader, encoded.values):
+        return True
     bags = iter(encoded.bags)
     batch_size = -1
     sizes = []
