@@ -440,10 +440,10 @@ TEST_P(NcclRanksTest, AStreamTakesKernelsOfItsOwnDeviceOnly) {
   if (n() < 2) GTEST_SKIP() << "needs two ranks";
   HOTROW_ASSERT_OK_AND_ASSIGN(const StreamHandle stream, CreateStream());
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
-  emulated::Enqueue({1}, {32}, stream.get(), [] {});
+  emulated::Enqueue({1}, {32}, /*shared_bytes=*/0, stream.get(), [] {});
   EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidResourceHandle);
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-  emulated::Enqueue({1}, {32}, stream.get(), [] {});
+  emulated::Enqueue({1}, {32}, /*shared_bytes=*/0, stream.get(), [] {});
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   EXPECT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
   EXPECT_EQ(cudaSetDevice(kDeviceRanksMax), cudaErrorInvalidDevice);
