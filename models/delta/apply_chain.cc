@@ -139,6 +139,8 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
                            tables[t].layout_read(chain.manifest.form));
   }
   HOTROW_ASSIGN_OR_RETURN(portable.tables, TablesOf(portable.model));
+  // An older link's rows age by the lines of the last one.
+  HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(portable.model));
 
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<PartialDir> partial, PartialDir::Create(env, dir));
   // A half is for the writer's buffers, a quarter for the reader's, a quarter for keys.
@@ -147,6 +149,9 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
       PortableTablesWriter::Create(
           {.dir = partial->path(), .memory_bytes = options.memory_bytes / 2, .env = &env},
           options.shard_bytes, portable.tables));
+  const auto add = [&](const RowKey& key, std::span<const std::byte> row) {
+    return aged.Has(key, row) ? absl::OkStatus() : writer->Add(key, row);
+  };
   const int64_t key_bytes = EntriesOf(chain) * static_cast<int64_t>(sizeof(uint64_t));
   const int64_t budget = std::max<int64_t>(options.memory_bytes / 8, 1);  // vectors double
   const int64_t slices = std::min<int64_t>(key_bytes / budget + 1, RowHash::kNumShards);
@@ -159,7 +164,7 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
     while (!merge.done()) {
       if (slice_of(merge.key()) == slice) {
         named[merge.key().table].push_back(merge.key().key);
-        if (!merge.erased()) HOTROW_RETURN_IF_ERROR(writer->Add(merge.key(), merge.row()));
+        if (!merge.erased()) HOTROW_RETURN_IF_ERROR(add(merge.key(), merge.row()));
       }
       HOTROW_RETURN_IF_ERROR(merge.Next());
     }
@@ -168,9 +173,8 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
         const RowKey& key = batch.keys[i];
         if (slice_of(key) != slice || Contains(named, key)) continue;
         const auto bytes = static_cast<size_t>(tables[key.table].layout().row_bytes);
-        HOTROW_RETURN_IF_ERROR(
-            writer->Add(key, has_state ? std::span<const std::byte>(batch.rows[i], bytes)
-                                       : strippers[key.table].Strip(batch.rows[i])));
+        HOTROW_RETURN_IF_ERROR(add(key, has_state ? std::span<const std::byte>(batch.rows[i], bytes)
+                                                  : strippers[key.table].Strip(batch.rows[i])));
       }
       return absl::OkStatus();
     };

@@ -37,17 +37,18 @@ Hash128 HashOfRow(const RowKey& key, const RowLayout& layout, std::span<const st
                    row.first(static_cast<size_t>(layout.step_offset) + sizeof(uint32_t)));
 }
 
-// Calls visit for each row in the parts of these ranks.
+// Calls visit for each row in the parts of these ranks, but for those that have aged.
 absl::Status VisitRows(
     Env& env, const SavedModel& saved, std::span<const int32_t> ranks, int64_t store_bytes,
     absl::FunctionRef<absl::Status(const RowKey& key, std::span<const std::byte> row)> visit) {
+  HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(saved));
   for (const int32_t rank : ranks) {
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
                             OpenSavedPart(env, saved, rank, store_bytes));
     HOTROW_RETURN_IF_ERROR(
         reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
           HOTROW_RETURN_IF_ERROR(CheckRankOfRow(saved, rank, key));
-          return visit(key, row);
+          return aged.Has(key, row) ? absl::OkStatus() : visit(key, row);
         }));
   }
   return absl::OkStatus();
@@ -159,7 +160,10 @@ absl::StatusOr<bool> TakeWrites(Env& env, const SavedModel& parent, const SavedM
   const std::span<const StoreTable> tables = changes->tables();
   const std::vector<int64_t>& rows = changes->info().table_rows;
   found->has_hashes = false;
-  found->has_rows = found->has_rows && rows.size() == tables.size();
+  // A store counts rows that have aged, too, until it drops them.
+  const bool ages = std::any_of(child.tables.begin(), child.tables.end(),
+                                [](const SavedModel::Table& table) { return table.age_line > 0; });
+  found->has_rows = found->has_rows && rows.size() == tables.size() && !ages;
   for (size_t i = 0; i < tables.size() && found->has_rows; ++i) {
     if (tables[i].table >= found->digests.size()) {
       return absl::DataLossError(absl::StrCat(now.tables_dir, ": it has a table ", tables[i].table,
@@ -167,10 +171,12 @@ absl::StatusOr<bool> TakeWrites(Env& env, const SavedModel& parent, const SavedM
     }
     found->digests[tables[i].table].rows += rows[i];
   }
+  // Rows that have aged since need no tombstones: the delta's age lines say which they are.
+  HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(child));
   HOTROW_RETURN_IF_ERROR(changes->Iterate(
       [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
         HOTROW_RETURN_IF_ERROR(CheckRankOfRow(child, rank, key));
-        return sorter.Add(key, row);
+        return aged.Has(key, row) ? absl::OkStatus() : sorter.Add(key, row);
       },
       [&](const RowKey& key) { return sorter.AddErased(key); }));
   return true;

@@ -43,8 +43,6 @@ constexpr char kRequiresStoreDir[] = "store_dir";     // stores[].dir other than
 constexpr char kRequiresRanks[] = "ranks";            // several stores
 // Rows are not as they stand after the last step: training.learning_rates brings them there.
 constexpr char kRequiresLearningRates[] = "learning_rates";
-// Some rows have aged: tables[].age_line says which.
-constexpr char kRequiresAgeLines[] = "age_lines";
 constexpr std::array<std::string_view, 8> kKnownRequirements = {
     kRequiresCheckpoint, kRequiresStoreDir,      kRequiresRanks, kRequiresWeightsPrecision,
     kRequiresVocabulary, kRequiresLearningRates, kRequiresBlobs, kRequiresAgeLines};

@@ -24,6 +24,8 @@ inline constexpr char kRequiresWeightsPrecision[] = "weights_precision";
 inline constexpr char kRequiresVocabulary[] = "vocabulary";
 // In `requires`: there are blobs.
 inline constexpr char kRequiresBlobs[] = "blobs";
+// Some rows have aged: tables[].age_line says which.
+inline constexpr char kRequiresAgeLines[] = "age_lines";
 
 // The versions of a format that this build reads. It writes the newest.
 struct ManifestVersions {

@@ -276,6 +276,7 @@ class ModelReader {
             return absl::OkStatus();
           }).status());
     }
+    HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(saved()));
     const auto world_size = static_cast<int32_t>(portable_.has_value() ? 0 : saved().parts.size());
     for (int32_t rank = 0; rank < world_size; ++rank) {
       HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
@@ -283,7 +284,7 @@ class ModelReader {
       HOTROW_RETURN_IF_ERROR(
           reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
             HOTROW_RETURN_IF_ERROR(CheckRankOfRow(saved(), rank, key));
-            return builder->Add(key, row);
+            return aged.Has(key, row) ? absl::OkStatus() : builder->Add(key, row);
           }));
     }
     HOTROW_ASSIGN_OR_RETURN(model_->tables, builder->Finish());

@@ -465,6 +465,29 @@ TEST(ScorerFormsTest, CheckpointsAndExportsScoreAsTheSavedModel) {
   }
 }
 
+// The store still has such rows; evaluation does not see them.
+TEST(ScorerFormsTest, RowsThatHaveAgedAreNotThere) {
+  const Kind kind = Kinds()[0];
+  const std::string dir = test::TempDir();
+  const std::string data = absl::StrCat("table:", WriteLog(dir, false));
+  TrainerOptions options = OptionsOf(kind);
+  options.ttl_steps = 4;
+  options.save_dir = dir + "/saved";
+  options.checkpoint_dir = dir + "/checkpoints";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, Train(kind, options, data));
+  HOTROW_ASSERT_OK(ExportPortable({.checkpoint = options.save_dir, .dir = dir + "/exported"}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<CtrBatch> batches, TestBatches(data));
+  for (const char* form : {"/saved", "/checkpoints", "/exported"}) {
+    SCOPED_TRACE(form);
+    HOTROW_ASSERT_OK_AND_ASSIGN(
+        const auto scorer,
+        Scorer::Open({.model = dir + form, .max_concurrency = 1, .max_batch_size = kBatchSize}));
+    EXPECT_EQ(scorer->rows(), report.rows());
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> logits, ScoreAll(*scorer, batches));
+    ExpectMetrics(report, batches, logits, 1);
+  }
+}
+
 // A small model of generated data, without a schema of lines.
 struct Generated {
   Kind kind = Kinds()[0];

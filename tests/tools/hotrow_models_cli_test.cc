@@ -363,11 +363,13 @@ TEST(HotrowModelsCliTest, AKillLeavesNothingOrTheWhole) {
 }
 
 TEST(HotrowModelsCliTest, AChainOfDeltasIsTheExportOfItsNewestCheckpoint) {
-  for (const std::string store : {"memory", "ssd"}) {
-    SCOPED_TRACE(store);
+  for (const auto& [store, ages] : std::initializer_list<std::pair<std::string, bool>>{
+           {"memory", false}, {"ssd", false}, {"memory", true}, {"ssd", true}}) {
+    SCOPED_TRACE(absl::StrCat(store, ages ? ", rows age" : ""));
     const std::string dir = test::TempDir();
     std::vector<std::string> flags = {"--checkpoint_dir=" + dir + "/run", "--checkpoint_every=15",
                                       "--keep_checkpoints=10"};
+    if (ages) flags.push_back("--ttl_steps=10");
     if (store == "ssd") {
       flags.insert(flags.end(), {"--store=ssd", "--store_path=" + dir + "/rows",
                                  "--disk_bytes=2GiB", "--cache_bytes=min"});
