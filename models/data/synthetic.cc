@@ -1,7 +1,6 @@
 #include "models/data/synthetic.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <mutex>
 #include <numeric>
@@ -44,7 +43,7 @@ enum RandomUse : uint32_t {
   kHotness,      // a: sample, b: feature
   kDenseValue,   // a: sample, b: pair of dense features
   kLabel,        // a: sample
-  kEffect,       // a: rank, b: table
+  kEffect,       // a: place, b: table
   kDenseWeight,  // a: dense feature
   kRotation,     // a: pass over resident samples, b: table
 };
@@ -57,7 +56,8 @@ PhiloxBlock DataBlock(uint64_t seed, RandomUse use, uint64_t a, uint32_t b, uint
 // The split is the top of the sample number, so that the splits share no sample. Calibration
 // samples come from a fourth one.
 constexpr uint64_t kCalibrationSplit = 3;
-constexpr uint64_t SampleBase(uint64_t split) { return split << 62; }
+constexpr int kSplitShift = 62;
+constexpr uint64_t SampleBase(uint64_t split) { return split << kSplitShift; }
 
 // Mean 0, variance 1, nearly normal, without log and cos: the sum of four uniform 16-bit numbers
 // (Irwin & Hall). Each has variance (2^32 - 1) / 12.
@@ -66,105 +66,6 @@ float Bell(uint32_t bits0, uint32_t bits1) {
       static_cast<int32_t>((bits0 & 0xffff) + (bits0 >> 16) + (bits1 & 0xffff) + (bits1 >> 16));
   constexpr float kScale = 1.7320508f / 65536;  // sqrt(12 / 4) / 2^16
   return static_cast<float>(sum - 131070) * kScale;
-}
-
-// ---- Parsing
-
-struct IntegerKey {
-  const char* name;
-  int64_t SyntheticOptions::*field;
-  int64_t min;
-  int64_t max;
-  const char* meaning;
-};
-constexpr int64_t kMaxHotness = 65'535;  // a place in the bag has 16 bits of the counter
-constexpr IntegerKey kIntegerKeys[] = {
-    {"tables", &SyntheticOptions::tables, 1, 10'000, "number of tables, one feature each"},
-    {"rows", &SyntheticOptions::rows, 1, int64_t{1} << 40, "ids per table"},
-    {"dense", &SyntheticOptions::dense, 0, 10'000, "number of dense features"},
-    {"shared", &SyntheticOptions::shared, 0, 10'000, "further features that look up table 0"},
-    {"samples", &SyntheticOptions::samples, 1, int64_t{1} << 48, "training samples"},
-    {"valid", &SyntheticOptions::valid, 0, int64_t{1} << 48, "validation samples"},
-    {"test", &SyntheticOptions::test, 0, int64_t{1} << 48, "test samples"},
-    {"resident", &SyntheticOptions::resident, 0, int64_t{1} << 24,
-     "training samples drawn once, then used with other ids in every pass; 0: none"},
-};
-constexpr double kMaxZipf = 10;
-constexpr char kZipfExpected[] = "a number in [0, 10]";
-constexpr char kHotnessExpected[] =
-    "a number such as 4 or a range such as 0-8, at least 1 at its upper end and at most 65535";
-constexpr char kSeedExpected[] = "a whole number in [0, 2^64)";
-
-absl::Status BadValue(std::string_view key, std::string_view found, std::string_view expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("--data=synthetic: key \"", std::string(key), "\": found \"", std::string(found),
-                   "\", expected ", std::string(expected), "; ", SyntheticHelp()));
-}
-
-std::string IntegerExpected(const IntegerKey& key) {
-  return absl::StrCat("a whole number in [", key.min, ", ", key.max,
-                      "], with k, M or G for thousands, millions, billions");
-}
-
-// Digits and at most one of k, M, G; no sign. False: something else, or 2^63 and more.
-bool ParseInteger(std::string_view text, int64_t* value) {
-  int64_t unit = 1;
-  if (!text.empty()) {
-    if (text.back() == 'k' || text.back() == 'K') unit = 1'000;
-    if (text.back() == 'm' || text.back() == 'M') unit = 1'000'000;
-    if (text.back() == 'g' || text.back() == 'G') unit = 1'000'000'000;
-    if (unit != 1) text.remove_suffix(1);
-  }
-  if (text.empty() || text.front() == '-') return false;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  return error == std::errc() && end == text.data() + text.size() &&
-         !__builtin_mul_overflow(*value, unit, value);
-}
-
-template <typename T>
-bool ParseNumber(std::string_view text, T* value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-bool ParseHotness(std::string_view text, SyntheticOptions* options) {
-  const size_t dash = text.find('-');
-  if (dash == std::string_view::npos) {
-    if (!ParseInteger(text, &options->hotness_max)) return false;
-    options->hotness_min = options->hotness_max;
-    return true;
-  }
-  return ParseInteger(text.substr(0, dash), &options->hotness_min) &&
-         ParseInteger(text.substr(dash + 1), &options->hotness_max);
-}
-
-std::string HotnessText(const SyntheticOptions& options) {
-  if (options.hotness_min == options.hotness_max) return absl::StrCat(options.hotness_max);
-  return absl::StrCat(options.hotness_min, "-", options.hotness_max);
-}
-
-absl::Status ParseOption(std::string_view key, std::string_view value, SyntheticOptions* options) {
-  for (const IntegerKey& k : kIntegerKeys) {
-    if (key != k.name) continue;
-    if (!ParseInteger(value, &(options->*k.field))) {
-      return BadValue(key, value, IntegerExpected(k));
-    }
-    // -1 means "not given" inside the struct, but no text reads as -1.
-    return absl::OkStatus();
-  }
-  if (key == "zipf") {
-    return ParseNumber(value, &options->zipf) ? absl::OkStatus()
-                                              : BadValue(key, value, kZipfExpected);
-  }
-  if (key == "hotness") {
-    return ParseHotness(value, options) ? absl::OkStatus() : BadValue(key, value, kHotnessExpected);
-  }
-  if (key == "seed") {
-    return ParseNumber(value, &options->seed) ? absl::OkStatus()
-                                              : BadValue(key, value, kSeedExpected);
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--data=synthetic: unknown key \"", std::string(key), "\"; ", SyntheticHelp()));
 }
 
 int64_t DefaultHeldOut(int64_t samples) {
@@ -185,9 +86,10 @@ class Generator {
 
   // Scratch of one caller; reused from batch to batch.
   struct Scratch {
-    std::vector<uint64_t> ranks;  // the lookups of one feature in one chunk
-    std::vector<float> latent;    // [2 * pairs, kChunk, kLatentDim]
-    std::vector<float> raw;       // [B]
+    std::vector<uint64_t> ranks;   // the lookups of one feature in one chunk
+    std::vector<uint64_t> places;  // of these where popularity drifts
+    std::vector<float> latent;     // [2 * pairs, kChunk, kLatentDim]
+    std::vector<float> raw;        // [B]
   };
 
   enum class Values { kIds, kRanks };
@@ -211,8 +113,11 @@ class Generator {
   void FillDense(std::span<const uint64_t> samples, float* dense, float* raw) const;
   void FillRanks(std::span<const uint64_t> samples, int64_t feature, const int64_t* offsets,
                  std::vector<uint64_t>* ranks) const;
+  uint64_t DriftOf(uint64_t sample) const;
+  void FillPlaces(std::span<const uint64_t> samples, const int64_t* offsets,
+                  const std::vector<uint64_t>& ranks, std::vector<uint64_t>* places) const;
   void AddIdEffects(int64_t feature, int64_t num_samples, const int64_t* offsets,
-                    const uint64_t* ranks, float* latent, float* raw) const;
+                    const uint64_t* ranks, const uint64_t* places, float* latent, float* raw) const;
   void AddPairEffects(int64_t num_samples, const float* latent, float* raw) const;
   void Calibrate();
 
@@ -222,7 +127,7 @@ class Generator {
   float latent_scale_;
   float pair_scale_;
   ZipfSampler zipf_;                    // all tables have the same size
-  std::vector<Permutation> scrambles_;  // rank to id, one a table
+  std::vector<Permutation> scrambles_;  // place to id, one a table
   std::vector<float> dense_weights_;
   double bias_ = 0;
   double scale_ = 1;
@@ -335,16 +240,21 @@ void Generator::GenerateInputs(std::span<const uint64_t> samples, CtrBatch* batc
     for (int64_t feature = 0; feature < options_.features(); ++feature) {
       const int64_t* offsets = batch->offsets.data() + feature * batch_size + begin;
       FillRanks(chunk, feature, offsets, &scratch->ranks);
+      const std::vector<uint64_t>* places = &scratch->ranks;
+      if (options_.drift > 0) {
+        FillPlaces(chunk, offsets, scratch->ranks, &scratch->places);
+        places = &scratch->places;
+      }
       uint64_t* const values = batch->values.data() + offsets[0];
       if (what == Values::kRanks) {
         std::copy(scratch->ranks.begin(), scratch->ranks.end(), values);
       } else {
         const Permutation& scramble = scrambles_[TableOf(feature)];
-        for (size_t i = 0; i < scratch->ranks.size(); ++i) values[i] = scramble(scratch->ranks[i]);
+        for (size_t i = 0; i < places->size(); ++i) values[i] = scramble((*places)[i]);
       }
       float* latent =
           feature < 2 * pairs_ ? scratch->latent.data() + feature * kChunk * kLatentDim : nullptr;
-      AddIdEffects(feature, n, offsets, scratch->ranks.data(), latent, raw);
+      AddIdEffects(feature, n, offsets, scratch->ranks.data(), places->data(), latent, raw);
     }
     AddPairEffects(n, scratch->latent.data(), raw);
   }
@@ -407,16 +317,47 @@ void Generator::FillRanks(std::span<const uint64_t> samples, int64_t feature,
   }
 }
 
+// How many ids of each table were new before this sample.
+uint64_t Generator::DriftOf(uint64_t sample) const {
+  const uint64_t number = sample & ((uint64_t{1} << kSplitShift) - 1);
+  switch (sample >> kSplitShift) {
+    case static_cast<uint64_t>(Split::kTrain):
+      return static_cast<uint64_t>(
+          static_cast<double>(number) *
+          (static_cast<double>(options_.drift) / static_cast<double>(options_.samples)));
+    case kCalibrationSplit:
+      return 0;
+    default:
+      return static_cast<uint64_t>(options_.drift);
+  }
+}
+
+// A new id takes rank 0, and moves every other one down. It is the one that had the last rank.
+void Generator::FillPlaces(std::span<const uint64_t> samples, const int64_t* offsets,
+                           const std::vector<uint64_t>& ranks,
+                           std::vector<uint64_t>* places) const {
+  const auto rows = static_cast<uint64_t>(options_.rows);
+  places->resize(ranks.size());
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const uint64_t drift = DriftOf(samples[i]) % rows;
+    for (int64_t j = offsets[i] - offsets[0]; j < offsets[i + 1] - offsets[0]; ++j) {
+      const uint64_t rank = ranks[static_cast<size_t>(j)];
+      (*places)[static_cast<size_t>(j)] = rank >= drift ? rank - drift : rank + rows - drift;
+    }
+  }
+}
+
 // Adds the feature's part of raw [n]; latent [n, kLatentDim] gets u(bag), unless it is null.
 void Generator::AddIdEffects(int64_t feature, int64_t num_samples, const int64_t* offsets,
-                             const uint64_t* ranks, float* latent, float* raw) const {
+                             const uint64_t* ranks, const uint64_t* places, float* latent,
+                             float* raw) const {
   const uint32_t table = TableOf(feature);
   for (int64_t i = 0; i < num_samples; ++i) {
     float effect = 0;
     float bag[kLatentDim] = {};
     for (int64_t j = offsets[i]; j < offsets[i + 1]; ++j) {
       const uint64_t rank = *ranks++;
-      const PhiloxBlock block = DataBlock(options_.seed, kEffect, rank, table);
+      const PhiloxBlock block = DataBlock(options_.seed, kEffect, *places++, table);
       const float fade = 1 / (1 + static_cast<float>(rank) * static_cast<float>(1 / kFadeRank));
       effect += fade * Bell(block.v[0], block.v[1]);
       for (int d = 0; d < kLatentDim; ++d) {
@@ -601,7 +542,9 @@ class SyntheticSource : public DataSource {
             "tables=", options.tables, ",rows=", options.rows, ",zipf=", options.zipf,
             ",hotness=", options.hotness_min, "-", options.hotness_max, ",dense=", options.dense,
             ",shared=", options.shared, ",seed=", options.seed,
-            options.resident > 0 ? absl::StrCat(",resident=", options.resident) : "")),
+            options.resident > 0 ? absl::StrCat(",resident=", options.resident) : "",
+            options.drift > 0 ? absl::StrCat(",drift=", options.drift, ",samples=", options.samples)
+                              : "")),
         seed_(options.seed),
         generator_(options) {
     schema_.name = "synthetic";
@@ -642,13 +585,16 @@ class SyntheticSource : public DataSource {
           *resident_, static_cast<uint64_t>(epoch) * static_cast<uint64_t>(size), size,
           first_sample);
     }
+    uint64_t base = SampleBase(static_cast<uint64_t>(split));
     std::unique_ptr<Permutation> order;
-    if (split == Split::kTrain) {
+    if (split == Split::kTrain && generator_.options().drift > 0) {
+      base += static_cast<uint64_t>(epoch) * static_cast<uint64_t>(size);
+    } else if (split == Split::kTrain) {
       order = std::make_unique<Permutation>(static_cast<uint64_t>(size), seed_,
                                             static_cast<uint64_t>(epoch), kOrder);
     }
-    return std::make_unique<SyntheticReader>(generator_, SampleBase(static_cast<uint64_t>(split)),
-                                             size, std::move(order), first_sample);
+    return std::make_unique<SyntheticReader>(generator_, base, size, std::move(order),
+                                             first_sample);
   }
 
  private:
@@ -661,65 +607,6 @@ class SyntheticSource : public DataSource {
 };
 
 }  // namespace
-
-absl::Status SyntheticOptions::Validate() const {
-  for (const IntegerKey& key : kIntegerKeys) {
-    const int64_t value = this->*key.field;
-    const bool held_out =
-        key.field == &SyntheticOptions::valid || key.field == &SyntheticOptions::test;
-    if (held_out && value == -1) continue;
-    if (value < key.min || value > key.max) {
-      return BadValue(key.name, absl::StrCat(value), IntegerExpected(key));
-    }
-  }
-  if (!(zipf >= 0 && zipf <= kMaxZipf)) return BadValue("zipf", absl::StrCat(zipf), kZipfExpected);
-  if (hotness_min < 0 || hotness_min > hotness_max || hotness_max < 1 ||
-      hotness_max > kMaxHotness) {
-    return BadValue("hotness", HotnessText(*this), kHotnessExpected);
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<SyntheticOptions> ParseSyntheticOptions(std::string_view text, uint64_t seed) {
-  SyntheticOptions options;
-  options.seed = seed;
-  std::vector<std::string_view> seen;
-  while (!text.empty()) {
-    const size_t comma = text.find(',');
-    const std::string_view item = text.substr(0, comma);
-    const size_t equals = item.find('=');
-    if (equals == std::string_view::npos || (comma != text.npos && comma + 1 == text.size())) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--data=synthetic: found \"", std::string(comma + 1 == text.size() ? text : item),
-          "\", expected key=value,...; ", SyntheticHelp()));
-    }
-    const std::string_view key = item.substr(0, equals);
-    if (std::find(seen.begin(), seen.end(), key) != seen.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("--data=synthetic: key \"", std::string(key),
-                                                     "\" is given twice; ", SyntheticHelp()));
-    }
-    seen.push_back(key);
-    HOTROW_RETURN_IF_ERROR(ParseOption(key, item.substr(equals + 1), &options));
-    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
-  }
-  HOTROW_RETURN_IF_ERROR(options.Validate());
-  return options;
-}
-
-std::string SyntheticHelp() {
-  const SyntheticOptions defaults;
-  std::string help = "known keys:";
-  for (const IntegerKey& key : kIntegerKeys) {
-    const int64_t value = defaults.*key.field;
-    absl::StrAppend(&help, " ", key.name, " (", key.meaning, ", default ",
-                    value < 0 ? "a tenth of samples within [20k, 100k]" : absl::StrCat(value),
-                    "),");
-  }
-  absl::StrAppend(&help, " zipf (exponent of the popularity of ids, 0 = uniform, default ",
-                  defaults.zipf, "), hotness (ids per feature, such as 4, or uniform in a range ",
-                  "such as 0-8, default ", HotnessText(defaults), "), seed (default --seed)");
-  return help;
-}
 
 absl::StatusOr<std::unique_ptr<DataSource>> OpenSynthetic(const SyntheticOptions& options) {
   HOTROW_RETURN_IF_ERROR(options.Validate());

@@ -25,6 +25,7 @@ struct SyntheticOptions {
   int64_t samples = 1'000'000;
   int64_t valid = -1;    // -1: a tenth of samples, within [20k, 100k]
   int64_t test = -1;     // the same
+  int64_t drift = 0;     // ids of each table that become popular while training goes on
   int64_t resident = 0;  // training samples drawn once and used again and again; 0: see below
   uint64_t seed = 0;
 
@@ -64,6 +65,12 @@ std::string SyntheticHelp();
 // bias and scale are set from a fixed set of calibration samples so that the click rate is
 // kClickRate and the logit has the standard deviation kLogitDeviation: the best AUC is near 0.8 for
 // any other keys. scale is at most kMaxScale, so that a signal that cannot be learnt stays weak.
+//
+// drift > 0 is for what production logs have: new ids come, and old ones fade. The training samples
+// come in the order of their numbers, and while they do, `drift` ids of each table, one after
+// another, get rank 0 and move all others one rank down; the id that gets it had the last rank. e
+// and u stay with their id, fade goes with its rank. A second epoch goes on where the first one
+// ended; validation and test data are of the end of the first.
 //
 // resident > 0 is for measuring what is faster than drawing samples. The training samples are the
 // first `resident` ones, in the order of their numbers, over and over through all epochs, and are

@@ -206,6 +206,42 @@ TEST(SyntheticResidentTest, HeldOutSplitsAndTheIdentityOfOtherDataAreAsEver) {
   EXPECT_EQ((*resident->Identity())[0].second, identity[0].second + ",resident=150");
 }
 
+// What is popular changes, a step at a time.
+TEST(SyntheticDriftTest, NewIdsBecomePopularAndOldOnesFade) {
+  const SyntheticOptions options = {.tables = 1,
+                                    .rows = 1000,
+                                    .zipf = 1.5,
+                                    .dense = 0,
+                                    .samples = 40'000,
+                                    .valid = 4000,
+                                    .test = 4000,
+                                    .drift = 200,
+                                    .seed = 3};
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto source, OpenSynthetic(options));
+  const auto most_popular = [&](Split split, int64_t epoch, int64_t first, int64_t count) {
+    std::map<uint64_t, int> lookups;
+    for (const Sample& sample : Read(*source, split, epoch, first, count, 500)) {
+      ++lookups[sample.bags[0][0]];
+    }
+    EXPECT_LT(lookups.rbegin()->first, 1000u);
+    return std::max_element(lookups.begin(), lookups.end(),
+                            [](const auto& a, const auto& b) { return a.second < b.second; })
+        ->first;
+  };
+  // 200 samples for each new id, which is looked up by two in five of them.
+  std::set<uint64_t> popular;
+  for (int64_t i = 0; i < 200; ++i) popular.insert(most_popular(Split::kTrain, 0, 200 * i, 200));
+  EXPECT_EQ(popular.size(), 200u);
+  EXPECT_NE(most_popular(Split::kTrain, 1, 0, 200), most_popular(Split::kTrain, 0, 0, 200));
+  const uint64_t last = most_popular(Split::kTrain, 1, 0, 200);
+  EXPECT_EQ(most_popular(Split::kTest, 0, 0, 4000), last);
+  EXPECT_EQ(most_popular(Split::kValid, 0, 0, 4000), last);
+  EXPECT_EQ(Read(*source, Split::kTrain, 0, 777, 10, 10),
+            Read(*source, Split::kTrain, 0, 777, 10, 3));
+  EXPECT_THAT(ParseSyntheticOptions("drift=5,resident=10", 0),
+              StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("drift")));
+}
+
 TEST(SyntheticTest, ASecondSourceOfTheSameSeedIsTheSameAndOfAnotherSeedIsNot) {
   SyntheticOptions options = SmallOptions();
   const auto a = Read(*Open(options), Split::kTrain, 0, 0, 700, 100);
