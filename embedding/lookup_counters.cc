@@ -30,10 +30,7 @@ absl::StatusOr<LookupCounters> LookupCounters::Create(int64_t budget_bytes) {
   out.budget_bytes_ = budget_bytes;
   out.salt_ = EntropyBits();
   const int64_t slots = budget_bytes / kBytesPerSlot;
-  HOTROW_ASSIGN_OR_RETURN(out.keys_, HostBuffer<uint64_t>::Create(slots, HugePages::kTry));
-  HOTROW_ASSIGN_OR_RETURN(out.tables_, HostBuffer<uint32_t>::Create(slots, HugePages::kTry));
-  HOTROW_ASSIGN_OR_RETURN(out.counts_, HostBuffer<uint32_t>::Create(slots, HugePages::kTry));
-  HOTROW_ASSIGN_OR_RETURN(out.steps_, HostBuffer<uint32_t>::Create(slots, HugePages::kTry));
+  HOTROW_ASSIGN_OR_RETURN(out.slots_, HostBuffer<Slot>::Create(slots, HugePages::kTry));
   return out;
 }
 
@@ -46,19 +43,20 @@ int64_t LookupCounters::HomeOf(const RowKey& key) const {
 
 int64_t LookupCounters::SlotOf(const RowKey& key) const {
   int64_t slot = HomeOf(key);
-  while (counts_[slot] != 0 && !(keys_[slot] == key.key && tables_[slot] == key.table)) {
-    slot = After(slot);
-  }
+  while (slots_[slot].count != 0 && slots_[slot].key() != key) slot = After(slot);
   return slot;
 }
 
-uint32_t LookupCounters::Find(const RowKey& key, uint32_t oldest) const {
-  if (size_ == 0) return 0;
-  const int64_t slot = SlotOf(key);
-  return counts_[slot] != 0 && steps_[slot] >= oldest ? counts_[slot] : 0;
+LookupCounters::Found LookupCounters::Find(const RowKey& key, uint32_t oldest) const {
+  if (size_ == 0) return {};
+  const Slot& slot = slots_[SlotOf(key)];
+  if (slot.count == 0) return {};
+  return {.has_slot = true, .count = slot.step >= oldest ? slot.count : 0};
 }
 
-bool LookupCounters::Has(const RowKey& key) const { return size_ > 0 && counts_[SlotOf(key)] != 0; }
+void LookupCounters::Prefetch(const RowKey& key) const {
+  if (size_ > 0) __builtin_prefetch(slots_.data() + HomeOf(key));
+}
 
 absl::Status LookupCounters::CheckRoom(int64_t keys) const {
   if (size_ + keys <= capacity()) return absl::OkStatus();
@@ -72,21 +70,22 @@ absl::Status LookupCounters::CheckRoom(int64_t keys) const {
 
 void LookupCounters::Set(const RowKey& key, uint32_t count, uint32_t step) {
   HOTROW_DCHECK(count > 0 && step > 0);
-  const int64_t slot = SlotOf(key);
-  if (counts_[slot] == 0) {
+  Slot& slot = slots_[SlotOf(key)];
+  if (slot.count == 0) {
     HOTROW_CHECK(size_ < capacity());
     ++size_;
-    keys_[slot] = key.key;
-    tables_[slot] = key.table;
+    slot.key_low = static_cast<uint32_t>(key.key);
+    slot.key_high = static_cast<uint32_t>(key.key >> 32);
+    slot.table = key.table;
   }
-  counts_[slot] = count;
-  steps_[slot] = step;
+  slot.count = count;
+  slot.step = step;
 }
 
 void LookupCounters::Erase(const RowKey& key) {
   if (size_ == 0) return;
   const int64_t slot = SlotOf(key);
-  if (counts_[slot] != 0) EraseAt(slot);
+  if (slots_[slot].count != 0) EraseAt(slot);
 }
 
 // Counters behind the hole move up, unless that would take them before their home.
@@ -95,16 +94,12 @@ void LookupCounters::EraseAt(int64_t hole) {
   const auto distance = [n](int64_t from, int64_t to) {
     return to >= from ? to - from : to - from + n;
   };
-  for (int64_t next = After(hole); counts_[next] != 0; next = After(next)) {
-    const int64_t home = HomeOf({keys_[next], tables_[next]});
-    if (distance(home, next) < distance(hole, next)) continue;
-    keys_[hole] = keys_[next];
-    tables_[hole] = tables_[next];
-    counts_[hole] = counts_[next];
-    steps_[hole] = steps_[next];
+  for (int64_t next = After(hole); slots_[next].count != 0; next = After(next)) {
+    if (distance(HomeOf(slots_[next].key()), next) < distance(hole, next)) continue;
+    slots_[hole] = slots_[next];
     hole = next;
   }
-  counts_[hole] = 0;
+  slots_[hole].count = 0;
   --size_;
 }
 
@@ -112,7 +107,8 @@ void LookupCounters::Sweep(int64_t slots_to_see,
                            absl::FunctionRef<bool(uint32_t table, uint32_t step)> forgotten) {
   for (int64_t i = 0; i < std::min(slots_to_see, slots()) && size_ > 0; ++i) {
     // Another may move into the hole.
-    while (counts_[cursor_] != 0 && forgotten(tables_[cursor_], steps_[cursor_])) EraseAt(cursor_);
+    const Slot& slot = slots_[cursor_];
+    while (slot.count != 0 && forgotten(slot.table, slot.step)) EraseAt(cursor_);
     cursor_ = After(cursor_);
   }
 }
@@ -130,12 +126,13 @@ absl::StatusOr<HostBuffer<std::byte>> LookupCounters::Save(uint32_t step) const 
     to += sizeof(value);
   };
   put(header);
-  for (int64_t slot = 0; slot < slots(); ++slot) {
-    if (counts_[slot] == 0) continue;
-    put(keys_[slot]);
-    put(tables_[slot]);
-    put(counts_[slot]);
-    put(steps_[slot]);
+  for (int64_t i = 0; i < slots(); ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.count == 0) continue;
+    put(slot.key().key);
+    put(slot.table);
+    put(slot.count);
+    put(slot.step);
   }
   return out;
 }
@@ -176,7 +173,8 @@ absl::Status LookupCounters::Load(std::span<const std::byte> bytes, uint32_t ste
                      last_step);
     }
     if (!keep(key)) continue;
-    if (Has(key)) return damaged("key ", key.key, " of table ", key.table, " is there twice");
+    if (Find(key, 0).has_slot)
+      return damaged("key ", key.key, " of table ", key.table, " is there twice");
     HOTROW_RETURN_IF_ERROR(CheckRoom(1));
     Set(key, count, last_step);
   }

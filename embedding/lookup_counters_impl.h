@@ -29,10 +29,14 @@ class LookupCounters {
   static absl::StatusOr<LookupCounters> Create(int64_t budget_bytes);
   LookupCounters() = default;  // no room
 
-  // 0: there is none, or it was last changed before step `oldest`.
-  uint32_t Find(const RowKey& key, uint32_t oldest) const;
-  // Whether the key has a slot, whatever its count.
-  bool Has(const RowKey& key) const;
+  struct Found {
+    bool has_slot = false;
+    uint32_t count = 0;  // 0, too, where it was last changed before step `oldest`
+  };
+  Found Find(const RowKey& key, uint32_t oldest) const;
+  // Brings the memory nearer that Find, Set and Erase of the key read. A call looks at memory that
+  // no cache has, so a loop over keys calls this some keys ahead.
+  void Prefetch(const RowKey& key) const;
   // OK if so many keys more find room. ResourceExhausted, which names budget, need and remedy.
   absl::Status CheckRoom(int64_t keys) const;
   // There is room, or the key has a slot. count, step > 0.
@@ -43,8 +47,8 @@ class LookupCounters {
   void Sweep(int64_t slots, absl::FunctionRef<bool(uint32_t table, uint32_t step)> forgotten);
 
   int64_t size() const { return size_; }
-  int64_t capacity() const { return counts_.size() / 8 * 7; }
-  int64_t slots() const { return counts_.size(); }
+  int64_t capacity() const { return slots() / 8 * 7; }
+  int64_t slots() const { return slots_.size(); }
   int64_t bytes() const { return slots() * kBytesPerSlot; }
 
   // docs/formats/saved_model.md. step: the last one that has changed anything.
@@ -54,6 +58,18 @@ class LookupCounters {
                     absl::FunctionRef<bool(const RowKey& key)> keep);
 
  private:
+  // In one record, so that a look at a slot is mostly one cache line.
+  struct Slot {
+    uint32_t key_low;
+    uint32_t key_high;
+    uint32_t table;
+    uint32_t count;  // 0: the slot is empty
+    uint32_t step;
+
+    RowKey key() const { return {uint64_t{key_high} << 32 | key_low, table}; }
+  };
+  static_assert(sizeof(Slot) == kBytesPerSlot);
+
   int64_t HomeOf(const RowKey& key) const;
   // The slot of the key, or the empty one where it belongs.
   int64_t SlotOf(const RowKey& key) const;
@@ -64,10 +80,7 @@ class LookupCounters {
   int64_t size_ = 0;
   int64_t budget_bytes_ = 0;
   int64_t cursor_ = 0;  // of Sweep
-  HostBuffer<uint64_t> keys_;
-  HostBuffer<uint32_t> tables_;
-  HostBuffer<uint32_t> counts_;  // 0: the slot is empty
-  HostBuffer<uint32_t> steps_;
+  HostBuffer<Slot> slots_;
 };
 
 }  // namespace hotrow::internal

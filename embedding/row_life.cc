@@ -23,6 +23,8 @@ constexpr int64_t kDropRowsMin = 4096;
 constexpr int64_t kCountEvery = 1024;
 // All counters are looked at twice in the time after which they are forgotten.
 constexpr int64_t kSweepsPerAge = 2;
+// Keys between a prefetch and its use: about the misses that a core has under way.
+constexpr size_t kPrefetchAhead = 16;
 
 // Of a coin: what 32 random bits stay below with this probability.
 uint64_t CoinThreshold(double probability) {
@@ -102,6 +104,10 @@ absl::StatusOr<std::unique_ptr<RowLife>> RowLife::Create(const EmbeddingCollecti
   return life;
 }
 
+void RowLife::PrefetchLastStep(size_t table, const std::byte* row) const {
+  __builtin_prefetch(row + plan_.tables[table].layout.step_offset);
+}
+
 uint32_t RowLife::LastStep(size_t table, const std::byte* row) const {
   uint32_t last_step;
   std::memcpy(&last_step, row + plan_.tables[table].layout.step_offset, sizeof(last_step));
@@ -119,8 +125,9 @@ absl::Status RowLife::Read(const ExecContext& ctx, const TableKeys& keys,
   int64_t bytes = 0;
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     if (lines_[t] == 0) continue;
-    for (int64_t u = keys.table_offsets[t]; u < keys.table_offsets[t + 1]; ++u) {
-      const auto i = static_cast<size_t>(u);
+    const auto end = static_cast<size_t>(keys.table_offsets[t + 1]);
+    for (auto i = static_cast<size_t>(keys.table_offsets[t]); i < end; ++i) {
+      if (i + kPrefetchAhead < end) PrefetchLastStep(t, rows[i + kPrefetchAhead]);
       if (!IsAged(t, rows[i])) continue;
       out->positions.push_back(i);
       out->keys.push_back(keys.keys[i]);
@@ -153,13 +160,13 @@ bool RowLife::Joins(const Admission& admission, const RowKey& key, int32_t looku
   if (admission.rule == Admission::Rule::kCoin) {
     return ThrowCoins(options_.seed, key, step, lookups, admission.probability);
   }
-  const int64_t count = int64_t{counters_.Find(key, OldestOf(admission, step))} + int64_t{lookups};
+  const LookupCounters::Found found = counters_.Find(key, OldestOf(admission, step));
+  const int64_t count = int64_t{found.count} + int64_t{lookups};
   const bool joins = count >= admission.lookups;
-  const bool counted = counters_.Has(key);
   if (!joins) {
     changes_.push_back({key, static_cast<uint32_t>(count)});
-    if (!counted) ++new_counters_;
-  } else if (counted) {
+    if (!found.has_slot) ++new_counters_;
+  } else if (found.has_slot) {
     changes_.push_back({key, 0});
   }
   return joins;
@@ -174,9 +181,19 @@ absl::Status RowLife::Admit(const TableKeys& keys, std::span<const int32_t> look
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     const Admission& admission = ConfigOf(t).admission;
     if (admission.always()) continue;
-    for (int64_t u = keys.table_offsets[t]; u < keys.table_offsets[t + 1]; ++u) {
-      const auto i = static_cast<size_t>(u);
-      if (LastStep(t, rows[i]) != 0 && !IsAged(t, rows[i])) continue;
+    const auto begin = static_cast<size_t>(keys.table_offsets[t]);
+    const auto end = static_cast<size_t>(keys.table_offsets[t + 1]);
+    // Rows and counters lie anywhere in memory.
+    candidates_.clear();
+    for (size_t i = begin; i < end; ++i) {
+      if (i + kPrefetchAhead < end) PrefetchLastStep(t, rows[i + kPrefetchAhead]);
+      if (LastStep(t, rows[i]) == 0 || IsAged(t, rows[i])) candidates_.push_back(i);
+    }
+    for (size_t c = 0; c < candidates_.size(); ++c) {
+      if (c + kPrefetchAhead < candidates_.size()) {
+        counters_.Prefetch(keys.keys[candidates_[c + kPrefetchAhead]]);
+      }
+      const size_t i = candidates_[c];
       if (Joins(admission, keys.keys[i], lookups[i], step)) continue;
       if (trained->empty()) trained->assign(keys.keys.size(), 1);
       (*trained)[i] = 0;
@@ -193,8 +210,9 @@ absl::Status RowLife::Renew(const ExecContext& ctx, const TableKeys& keys,
   renewed_rows_.clear();
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     if (lines_[t] == 0 || plan_.tables[t].frozen) continue;
-    for (int64_t u = keys.table_offsets[t]; u < keys.table_offsets[t + 1]; ++u) {
-      const auto i = static_cast<size_t>(u);
+    const auto end = static_cast<size_t>(keys.table_offsets[t + 1]);
+    for (auto i = static_cast<size_t>(keys.table_offsets[t]); i < end; ++i) {
+      if (i + kPrefetchAhead < end) PrefetchLastStep(t, rows[i + kPrefetchAhead]);
       if ((!trained.empty() && trained[i] == 0) || !IsAged(t, rows[i])) continue;
       renewed_keys_.push_back(keys.keys[i]);
       renewed_rows_.push_back(rows[i]);
@@ -207,11 +225,19 @@ absl::Status RowLife::Renew(const ExecContext& ctx, const TableKeys& keys,
 
 void RowLife::EndStep(uint32_t step) {
   steps_ = step;
-  for (const Change& change : changes_) {
-    if (change.count > 0) counters_.Set(change.key, change.count, step);
-  }
-  for (const Change& change : changes_) {
-    if (change.count == 0) counters_.Erase(change.key);
+  // What goes goes last: it moves others.
+  for (const bool erases : {false, true}) {
+    for (size_t i = 0; i < changes_.size(); ++i) {
+      if (i + kPrefetchAhead < changes_.size())
+        counters_.Prefetch(changes_[i + kPrefetchAhead].key);
+      const Change& change = changes_[i];
+      if ((change.count == 0) != erases) continue;
+      if (erases) {
+        counters_.Erase(change.key);
+      } else {
+        counters_.Set(change.key, change.count, step);
+      }
+    }
   }
   changes_.clear();
   rejected_keys_ += std::exchange(rejected_now_, 0);
@@ -240,6 +266,8 @@ void RowLife::Erase(std::span<const RowKey> keys) {
 
 void RowLife::DropSome(uint32_t step, RowStore* store) {
   if (ttl_steps_min_ == 0) return;
+  // Nothing is old enough yet.
+  if (std::all_of(lines_.begin(), lines_.end(), [](uint32_t line) { return line == 0; })) return;
   if (step >= count_again_) {
     store_rows_ = store->Stats().rows;
     count_again_ = static_cast<uint32_t>(

@@ -102,6 +102,7 @@ class RowLife final : public EmbeddingCounters {
 
   RowLife(const EmbeddingCollectionOptions& options, const Plan& plan, const RowShuffle* shuffle);
   uint32_t LastStep(size_t table, const std::byte* row) const;
+  void PrefetchLastStep(size_t table, const std::byte* row) const;
   const TableConfig& ConfigOf(size_t table) const {
     return options_.tables[static_cast<size_t>(plan_.tables[table].config)];
   }
@@ -121,6 +122,7 @@ class RowLife final : public EmbeddingCounters {
 
   // Of the update that Admit was called for.
   std::vector<Change> changes_;
+  std::vector<size_t> candidates_;  // of one table: keys without a row
   int64_t new_counters_ = 0;
   int64_t rejected_now_ = 0;
 

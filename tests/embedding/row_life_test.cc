@@ -882,8 +882,9 @@ TEST(LookupCountersTest, AreThoseOfAPlainMap) {
       const auto at = expected.find({key.table, key.key});
       const uint32_t oldest = step < 50 ? 0 : step - 50;
       const bool there = at != expected.end();
-      EXPECT_EQ(counters.Has(key), there);
-      EXPECT_EQ(counters.Find(key, oldest),
+      counters.Prefetch(key);
+      EXPECT_EQ(counters.Find(key, oldest).has_slot, there);
+      EXPECT_EQ(counters.Find(key, oldest).count,
                 there && at->second.step >= oldest ? at->second.count : 0);
       const uint64_t what = random.Below(8);
       if (what < 5 && (there || counters.CheckRoom(1).ok())) {
@@ -911,7 +912,7 @@ TEST(LookupCountersTest, AreThoseOfAPlainMap) {
     int64_t kept = 0;
     for (const auto& [name, counter] : expected) {
       const RowKey key = {name.second, name.first};
-      EXPECT_EQ(copy.Find(key, counter.step), key.table == 0 ? counter.count : 0);
+      EXPECT_EQ(copy.Find(key, counter.step).count, key.table == 0 ? counter.count : 0);
       kept += key.table == 0 ? 1 : 0;
     }
     EXPECT_EQ(copy.size(), kept);
