@@ -266,8 +266,6 @@ void RowLife::Erase(std::span<const RowKey> keys) {
 
 void RowLife::DropSome(uint32_t step, RowStore* store) {
   if (ttl_steps_min_ == 0) return;
-  // Nothing is old enough yet.
-  if (std::all_of(lines_.begin(), lines_.end(), [](uint32_t line) { return line == 0; })) return;
   if (step >= count_again_) {
     store_rows_ = store->Stats().rows;
     count_again_ = static_cast<uint32_t>(
