@@ -9,22 +9,24 @@
 
 namespace hotrow {
 
-RunCheckpoints::RunCheckpoints(const TrainerOptions& options, RunRanks& ranks, Print print)
+RunCheckpoints::RunCheckpoints(const TrainerOptions& options, Env& env, RunRanks& ranks,
+                               Print print)
     : options_(options),
       ranks_(ranks),
       print_(std::move(print)),
       schedule_({.every = options.checkpoint_every,
                  .announces = options.checkpoint_in_background,
-                 .watches_disk = options.store != StoreKind::kMemory}) {}
+                 .watches_disk = options.store != StoreKind::kMemory}),
+      deltas_(options, env, ranks, print_) {}
 
 absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Open(const TrainerOptions& options,
                                                                      Env& env, TraceRecorder* trace,
                                                                      RunRanks& ranks, Print print) {
-  std::unique_ptr<RunCheckpoints> out(new RunCheckpoints(options, ranks, std::move(print)));
+  std::unique_ptr<RunCheckpoints> out(new RunCheckpoints(options, env, ranks, std::move(print)));
   if (options.checkpoint_dir.empty()) return out;
   HOTROW_ASSIGN_OR_RETURN(out->writer_,
                           CheckpointWriter::Open({.dir = options.checkpoint_dir,
-                                                  .keep = options.keep_checkpoints,
+                                                  .keep = KeptCheckpoints(options),
                                                   .background = options.checkpoint_in_background,
                                                   .env = &env,
                                                   .trace = trace,
@@ -42,12 +44,15 @@ absl::Status RunCheckpoints::Attach(EmbeddingCollection* tables, const std::stri
   return absl::OkStatus();
 }
 
-void RunCheckpoints::StartAt(int64_t first_step, int64_t resumed_steps) {
+absl::Status RunCheckpoints::StartAt(int64_t first_step, int64_t resumed_steps) {
+  if (!enabled()) return absl::OkStatus();
   first_step_ = first_step;
   if (resumed_steps > 0) schedule_.ResumeAt(resumed_steps);
+  return deltas_.StartAt(first_step, writer_->newest_step());
 }
 
 absl::Status RunCheckpoints::Begin(bool early) {
+  HOTROW_RETURN_IF_ERROR(deltas_.Wait());
   HOTROW_ASSIGN_OR_RETURN(Contents contents, contents_());
   const absl::Status begun = writer_->Begin(std::move(contents.model), contents.dense, early);
   if (!begun.ok()) return Failed(begun);
@@ -61,10 +66,19 @@ void RunCheckpoints::PrintCommitted() {
                          1e-9 * static_cast<double>(stats.commit_ns_last)));
 }
 
+absl::Status RunCheckpoints::OnCommitted() {
+  PrintCommitted();
+  return deltas_.Committed(writer_->newest_step());
+}
+
 // Where there was no room for a checkpoint there may be once older ones are gone: then it is due
 // again.
 absl::Status RunCheckpoints::Failed(const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return status;
+  if (deltas_.enabled()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        status.message(), "; older checkpoints stay, since --delta_dir starts from them"));
+  }
   HOTROW_ASSIGN_OR_RETURN(const bool removed, writer_->KeepNewestOnly());
   if (!removed) return status;
   print_(absl::StrFormat("step %s: no room for a checkpoint: removed all but %s (%s)",
@@ -78,28 +92,29 @@ absl::Status RunCheckpoints::Poll() {
   if (!enabled()) return absl::OkStatus();
   const absl::StatusOr<bool> committed = writer_->Poll();
   if (!committed.ok()) return Failed(committed.status());
-  if (*committed) PrintCommitted();
-  return absl::OkStatus();
+  if (*committed) HOTROW_RETURN_IF_ERROR(OnCommitted());
+  return deltas_.Poll();
 }
 
 absl::Status RunCheckpoints::Wait() {
   if (!enabled() || !writer_->busy()) return absl::OkStatus();
   const absl::Status status = writer_->Wait();
   if (!status.ok()) return Failed(status);
-  PrintCommitted();
-  return absl::OkStatus();
+  return OnCommitted();
 }
 
 absl::Status RunCheckpoints::Carry() {
   if (!enabled()) return absl::OkStatus();
   HOTROW_RETURN_IF_ERROR(Poll());
-  const CheckpointSchedule::Plan plan = schedule_.Next(steps(), writer_->busy(), has_newest());
+  const CheckpointSchedule::Plan plan =
+      schedule_.Next(steps(), writer_->busy() || deltas_.busy(), has_newest());
   if (plan.announce) tables_->snapshots().Announce();
   if (plan.say_late) {
     print_(absl::StrFormat(
-        "step %s: the checkpoint before is still being written; the next is taken right after it. "
+        "step %s: the checkpoint%s before is still being written; the next is taken right after "
+        "it. "
         "Raise --checkpoint_every=%d if this is not what you want",
-        FormatCount(steps()), options_.checkpoint_every));
+        FormatCount(steps()), deltas_.busy() ? "'s delta" : "", options_.checkpoint_every));
   }
   switch (plan.action) {
     case CheckpointSchedule::Action::kNone:
@@ -170,7 +185,10 @@ absl::Status RunCheckpoints::End() {
     HOTROW_RETURN_IF_ERROR(Begin(/*early=*/false));
     HOTROW_RETURN_IF_ERROR(Wait());
   }
-  return absl::OkStatus();
+  // The chain ends where the run does.
+  HOTROW_RETURN_IF_ERROR(deltas_.Wait());
+  HOTROW_RETURN_IF_ERROR(deltas_.Committed(writer_->newest_step(), /*last=*/true));
+  return deltas_.Wait();
 }
 
 }  // namespace hotrow

@@ -17,13 +17,15 @@
 #include "models/saving/dense_file.h"
 #include "models/saving/saved_model.h"
 #include "models/train/checkpoint_schedule_impl.h"
+#include "models/train/run_deltas_impl.h"
 #include "models/train/run_ranks_impl.h"
 #include "models/train/trainer_options.h"
 
 namespace hotrow {
 
-// The checkpoints of one run. CheckpointSchedule says when, a CheckpointWriter writes them while
-// training goes on, and each is reported in a line. Without a checkpoint_dir all calls do nothing.
+// The checkpoints of one run, and the chain of deltas that is made of them. CheckpointSchedule says
+// when, a CheckpointWriter writes them while training goes on, and each is reported in a line.
+// Without a checkpoint_dir all calls do nothing.
 //
 // Ranks:   all calls but the const ones are collective.
 // Threads: those of CheckpointWriter.
@@ -53,8 +55,8 @@ class RunCheckpoints {
   absl::Status Attach(EmbeddingCollection* tables, const std::string& tables_dir,
                       std::function<absl::StatusOr<Contents>()> contents);
   // first_step: steps that the tables had seen before the run. resumed_steps: steps of the run that
-  // its checkpoint holds; 0: it begins.
-  void StartAt(int64_t first_step, int64_t resumed_steps);
+  // its checkpoint holds; 0: it begins. Makes the chain's link of that checkpoint if it is due.
+  absl::Status StartAt(int64_t first_step, int64_t resumed_steps);
 
   // Between two steps: what is in flight, what is due, what the disk needs.
   absl::Status Carry();
@@ -70,13 +72,14 @@ class RunCheckpoints {
   absl::Status End();
 
  private:
-  RunCheckpoints(const TrainerOptions& options, RunRanks& ranks, Print print);
+  RunCheckpoints(const TrainerOptions& options, Env& env, RunRanks& ranks, Print print);
   int64_t steps() const { return tables_->steps() - first_step_; }  // of the run
   bool has_newest() const { return writer_->newest_step() >= tables_->steps(); }
   absl::Status Begin(bool early);
   absl::Status Failed(const absl::Status& status);
   absl::Status WatchDisk();
   void PrintCommitted();
+  absl::Status OnCommitted();
 
   const TrainerOptions& options_;
   RunRanks& ranks_;
@@ -86,6 +89,7 @@ class RunCheckpoints {
   EmbeddingCollection* tables_ = nullptr;
   int64_t first_step_ = 0;
   std::unique_ptr<CheckpointWriter> writer_;
+  RunDeltas deltas_;
 };
 
 }  // namespace hotrow

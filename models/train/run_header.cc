@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "models/train/report.h"
+#include "models/train/run_deltas_impl.h"
 #include "ops/dense_optimizer.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
@@ -67,7 +68,11 @@ std::string FormatRunHeader(const RunHeader& header) {
         options.checkpoint_every > 0
             ? absl::StrCat("every ", FormatCount(options.checkpoint_every), " steps and ")
             : std::string(),
-        "at the end", options.keep_checkpoints);
+        "at the end", KeptCheckpoints(options));
+    if (!options.delta_dir.empty()) {
+      absl::StrAppendFormat(&text, "           deltas in %s, every %s steps and at the end\n",
+                            options.delta_dir, FormatCount(options.delta_every));
+    }
     if (options.resume && !header.start.resumed) {
       absl::StrAppend(&text, "           none is there to go on from: from the beginning\n");
     }

@@ -167,17 +167,15 @@ absl::Status RunParts::OpenRecorder() {
 }
 
 absl::Status RunParts::LoadStart() {
-  if (!start_.saved.has_value()) return absl::OkStatus();
+  if (!start_.saved.has_value()) return checkpoints_->StartAt(0, /*resumed_steps=*/0);
   const SavedModel& saved = *start_.saved;
   HOTROW_RETURN_IF_ERROR(dense_->Load(env_, saved));
   HOTROW_ASSIGN_OR_RETURN(residuals_anew_, LoadResiduals(start_, ranks_, env_, tables_.get()));
   if (start_.resumed) HOTROW_RETURN_IF_ERROR(LoadSavedCounters(env_, saved, tables_.get()));
   if (start_.resumed) {
-    checkpoints_->StartAt(saved.training->first_step, saved.training->steps);
-  } else {
-    checkpoints_->StartAt(saved.step, /*resumed_steps=*/0);
+    return checkpoints_->StartAt(saved.training->first_step, saved.training->steps);
   }
-  return absl::OkStatus();
+  return checkpoints_->StartAt(saved.step, /*resumed_steps=*/0);
 }
 
 absl::Status RunParts::Open(const ModelFactory& factory,

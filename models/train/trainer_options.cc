@@ -23,6 +23,47 @@ absl::Status AtLeastOne(const char* flag, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be at least 1, is ", value));
 }
 
+// Of the chain of deltas.
+absl::Status CheckDeltas(const TrainerOptions& o) {
+  if (o.delta_dir.empty()) {
+    if (o.delta_every == 0 && o.keep_deltas == 0 && !o.delta_weights_only &&
+        o.delta_rows == ExchangeType::kFp32) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        "--delta_every, --delta_rows, --delta_weights_only and --keep_deltas need --delta_dir=DIR, "
+        "where the deltas are to go");
+  }
+  if (o.checkpoint_dir.empty() || o.checkpoint_every < 1) {
+    return absl::InvalidArgumentError(
+        "--delta_dir needs --checkpoint_dir=DIR and --checkpoint_every=STEPS: deltas are made of "
+        "checkpoints");
+  }
+  if (o.delta_every < 1 || o.delta_every % o.checkpoint_every != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--delta_every must be a multiple of --checkpoint_every=", o.checkpoint_every,
+                     ", is ", o.delta_every));
+  }
+  if (o.delta_dir == o.checkpoint_dir || o.delta_dir == o.save_dir) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--delta_dir=", o.delta_dir,
+                     " is --checkpoint_dir or --save_dir, too; give each a directory of its own"));
+  }
+  if (o.store != StoreKind::kMemory) {
+    return absl::UnimplementedError(absl::StrCat(
+        "--delta_dir needs --store=memory: snapshots of --store=",
+        std::string(StoreKindName(o.store)),
+        " cannot be read while the run has the store open; use `hotrow export --since` behind the "
+        "run"));
+  }
+  if (o.table_optimizer.weight_decay_mode == WeightDecayMode::kTable) {
+    return absl::UnimplementedError(
+        "--delta_dir: with --table_weight_decay_mode=table every row changes with every step; "
+        "export whole models");
+  }
+  return absl::OkStatus();
+}
+
 std::set<std::string> NamesOf(const std::string& text) {
   return absl::StrSplit(text, ',', absl::SkipEmpty());
 }
@@ -80,6 +121,7 @@ absl::Status TrainerOptions::Validate() const {
     return absl::InvalidArgumentError(
         "--resume needs --checkpoint_dir=DIR, where the checkpoints are to go on from");
   }
+  HOTROW_RETURN_IF_ERROR(CheckDeltas(*this));
   if (!save_dir.empty() && save_dir == checkpoint_dir) {
     return absl::InvalidArgumentError(absl::StrCat("--save_dir and --checkpoint_dir are both ",
                                                    save_dir, "; give each a directory of its own"));

@@ -104,6 +104,14 @@ struct TrainerOptions {
   int64_t checkpoint_every = 0;  // steps; 0: at the end and on a stop_signal only
   int64_t keep_checkpoints = 2;
   bool resume = false;  // from the newest one, if any
+  // Directory of a chain of deltas (docs/deltas.md); empty: none. A link of each checkpoint at a
+  // multiple of delta_every steps, and of the last one. Needs the memory store. Checkpoints that
+  // the next delta starts from stay beyond keep_checkpoints.
+  std::string delta_dir;
+  int64_t delta_every = 0;                        // a multiple of checkpoint_every
+  ExchangeType delta_rows = ExchangeType::kFp32;  // of their weights
+  bool delta_weights_only = false;                // without the state of optimizers
+  int64_t keep_deltas = 0;                        // at least that many stay; 0: all
   // Flags of data and model that decide the bits of the run, with their values. A checkpoint must
   // agree in them.
   std::vector<std::pair<std::string, std::string>> settings;

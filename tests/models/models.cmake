@@ -28,6 +28,12 @@ hotrow_add_test(
   DEPS hotrow::models
   LABELS crash
   SLOW "*TrainKillTest.*")
+hotrow_add_test(
+  NAME trainer_deltas_test
+  SOURCES trainer_deltas_test.cc
+  DEPS hotrow::models
+  LABELS crash
+  SLOW "*DeltaKillTest.*")
 
 hotrow_add_test(
   NAME model_cli_test

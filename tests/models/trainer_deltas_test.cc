@@ -1,0 +1,344 @@
+// The chain of deltas that a run writes, and a process that follows it while the run is killed at
+// random. HOTROW_SLOW_TESTS=1 kills it 100 times.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/env.h"
+#include "base/philox.h"
+#include "comm/thread_communicator.h"
+#include "models/delta/apply_chain.h"
+#include "models/delta/delta_chain.h"
+#include "models/delta/delta_rows.h"
+#include "models/saving/portable_manifest.h"
+#include "models/saving/portable_model.h"
+#include "models/saving/portable_tables_reader.h"
+#include "tests/models/checkpoint_test_util.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
+
+namespace hotrow {
+namespace {
+
+using test::EndOf;
+using test::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const bool kSlow = test::RunsSlowTests();
+
+TrainerOptions Options(const std::string& dir) {
+  TrainerOptions options = test::SmallRun();
+  options.ttl_steps = 9;
+  options.checkpoint_dir = dir + "/checkpoints";
+  options.checkpoint_every = 2;
+  options.keep_checkpoints = 1;
+  options.resume = true;
+  options.delta_dir = dir + "/chain";
+  options.delta_every = 4;
+  return options;
+}
+
+absl::StatusOr<TrainReport> Train(const TrainerOptions& options, int ranks) {
+  if (ranks == 1) return test::RunSmall(options);
+  std::vector<absl::StatusOr<TrainReport>> reports(static_cast<size_t>(ranks));
+  RunOnThreads(ranks, {}, [&](Communicator& communicator) {
+    TrainerOptions mine = options;
+    mine.communicator = &communicator;
+    auto& report = reports[static_cast<size_t>(communicator.rank())];
+    report = test::RunSmall(mine);
+    if (!report.ok()) communicator.Abort(std::string(report.status().message()));
+    return report.status();
+  });
+  for (auto& report : reports) HOTROW_RETURN_IF_ERROR(report.status());
+  return std::move(reports[0]);
+}
+
+// Rows of a model: {table, key} to weights, state and last step.
+using Rows = std::map<std::pair<uint32_t, uint64_t>, std::string>;
+
+std::string BytesOf(const RowLayout& layout, const std::byte* row) {
+  return std::string(reinterpret_cast<const char*>(row),
+                     static_cast<size_t>(layout.step_offset) + sizeof(uint32_t));
+}
+
+absl::StatusOr<Rows> ReadRows(const std::string& dir) {
+  HOTROW_ASSIGN_OR_RETURN(const PortableModel portable,
+                          ReadPortableManifest(PosixEnv(), dir, false));
+  Rows out;
+  HOTROW_RETURN_IF_ERROR(ReadPortableTables({.dir = dir, .env = &PosixEnv()}, portable.tables,
+                                            [&](const PortableRows& rows) {
+                                              for (size_t i = 0; i < rows.keys.size(); ++i) {
+                                                const RowKey& key = rows.keys[i];
+                                                out[{key.table, key.key}] =
+                                                    BytesOf(portable.tables[key.table].layout(),
+                                                            rows.rows[i]);
+                                              }
+                                              return absl::OkStatus();
+                                            })
+                             .status());
+  return out;
+}
+
+std::string TextOf(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFileToString(PosixEnv(), path);
+  HOTROW_EXPECT_OK(text);
+  return text.ok() ? *text : "";
+}
+
+// Follows a chain: the base, then each delta once.
+class Follower {
+ public:
+  explicit Follower(std::string dir) : dir_(std::move(dir)) {}
+
+  // Takes what is there now. An error: something was half there.
+  absl::Status Poll() {
+    const absl::StatusOr<DeltaChain> chain = ReadChain(PosixEnv(), dir_);
+    if (absl::IsNotFound(chain.status())) return absl::OkStatus();
+    HOTROW_RETURN_IF_ERROR(chain.status());
+    if (sequence_ < 0) {
+      HOTROW_ASSIGN_OR_RETURN(rows_, ReadRows(chain->base_dir()));
+      sequence_ = 0;
+      steps_ = {chain->manifest.base_step};
+    }
+    for (const DeltaManifest& delta : chain->deltas) {
+      if (delta.sequence <= sequence_) continue;
+      HOTROW_RETURN_IF_ERROR(Apply(delta));
+    }
+    return absl::OkStatus();
+  }
+
+  const Rows& rows() const { return rows_; }
+  const std::vector<int64_t>& steps() const { return steps_; }  // of the links
+  int64_t tombstones() const { return tombstones_; }
+
+ private:
+  absl::Status Apply(const DeltaManifest& delta) {
+    HOTROW_ASSIGN_OR_RETURN(const std::vector<DeltaTable> tables, DeltaTablesOf(delta.model));
+    for (size_t part = 0; part < delta.parts.size(); ++part) {
+      HOTROW_ASSIGN_OR_RETURN(
+          const std::unique_ptr<DeltaRowsReader> reader,
+          DeltaRowsReader::Open(PosixEnv(), delta.model.dir, delta.parts[part],
+                                {.base = delta.base_id,
+                                 .sequence = delta.sequence,
+                                 .part = static_cast<int32_t>(part),
+                                 .num_parts = static_cast<int32_t>(delta.parts.size())},
+                                delta.form, tables));
+      for (; !reader->done();) {
+        const RowKey key = reader->key();
+        if (reader->erased()) {
+          ++tombstones_;
+          rows_.erase({key.table, key.key});
+        } else {
+          rows_[{key.table, key.key}] =
+              BytesOf(tables[key.table].layout_read(delta.form), reader->row().data());
+        }
+        HOTROW_RETURN_IF_ERROR(reader->Next());
+      }
+    }
+    std::erase_if(rows_, [&](const auto& row) {
+      const uint32_t line = delta.model.tables[row.first.first].age_line;
+      uint32_t last_step;
+      std::memcpy(&last_step, row.second.data() + row.second.size() - sizeof(last_step),
+                  sizeof(last_step));
+      return line > 0 && last_step != 0 && last_step < line;
+    });
+    sequence_ = delta.sequence;
+    steps_.push_back(delta.model.step);
+    return absl::OkStatus();
+  }
+
+  const std::string dir_;
+  int64_t sequence_ = -1;  // of the last link that was taken
+  std::vector<int64_t> steps_;
+  int64_t tombstones_ = 0;
+  Rows rows_;
+};
+
+// That a run's chain leads to what its newest checkpoint is, bit for bit. Its rows.
+Rows ExpectChainIsTheEnd(const std::string& dir) {
+  const std::string applied = dir + "/applied";
+  const std::string exported = dir + "/exported";
+  HOTROW_EXPECT_OK(ApplyChain({.chain = dir + "/chain", .dir = applied}));
+  HOTROW_EXPECT_OK(ExportPortable({.checkpoint = dir + "/checkpoints", .dir = exported}));
+  const absl::StatusOr<Rows> a = ReadRows(applied);
+  const absl::StatusOr<Rows> b = ReadRows(exported);
+  HOTROW_EXPECT_OK(a);
+  HOTROW_EXPECT_OK(b);
+  if (!a.ok() || !b.ok()) return {};
+  EXPECT_FALSE(b->empty());
+  EXPECT_EQ(a->size(), b->size());
+  EXPECT_TRUE(*a == *b);
+  EXPECT_EQ(TextOf(applied + "/dense.safetensors"), TextOf(exported + "/dense.safetensors"));
+  return *b;
+}
+
+TEST(TrainerDeltasTest, TheChainLeadsToTheEndOnAnyNumberOfRanks) {
+  std::vector<Rows> ends;
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    const std::string dir = test::TempDir();
+    TrainerOptions options = Options(dir);
+    options.checkpoint_in_background = false;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, Train(options, ranks));
+    EXPECT_EQ(report.steps, 30);
+    Follower follower(dir + "/chain");
+    HOTROW_ASSERT_OK(follower.Poll());
+    EXPECT_THAT(follower.steps(), ElementsAre(4, 8, 12, 16, 20, 24, 28, 30));
+    ends.push_back(ExpectChainIsTheEnd(dir));
+    EXPECT_TRUE(follower.rows() == ends.back());
+  }
+}
+
+TEST(TrainerDeltasTest, DeltasChangeNothing) {
+  TrainerOptions plain = Options(test::TempDir());
+  plain.delta_dir.clear();
+  plain.delta_every = 0;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport without, Train(plain, 1));
+  const std::string dir = test::TempDir();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport with, Train(Options(dir), 1));
+  EXPECT_EQ(EndOf(with), EndOf(without));
+  ExpectChainIsTheEnd(dir);
+}
+
+TEST(TrainerDeltasTest, OldDeltasGoAndTheChainStaysWhole) {
+  const std::string dir = test::TempDir();
+  TrainerOptions options = Options(dir);
+  options.checkpoint_in_background = false;
+  options.keep_deltas = 3;
+  HOTROW_ASSERT_OK(Train(options, 1));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const DeltaChain chain, ReadChain(PosixEnv(), dir + "/chain"));
+  // Deltas 1 to 7 lead from step 4 to step 30; 3 and 6 became the base.
+  EXPECT_EQ(chain.manifest.base_sequence, 6);
+  EXPECT_EQ(chain.deltas.size(), 1u);
+  for (const int64_t sequence : {3, 4, 5, 6, 7}) {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const bool there, PosixEnv().Exists(chain.delta_dir(sequence)));
+    EXPECT_EQ(there, sequence > 3) << sequence;
+  }
+  ExpectChainIsTheEnd(dir);
+}
+
+TEST(TrainerDeltasTest, OtherFormsServe) {
+  const std::string dir = test::TempDir();
+  TrainerOptions options = Options(dir);
+  options.delta_rows = ExchangeType::kInt8;
+  options.delta_weights_only = true;
+  HOTROW_ASSERT_OK(Train(options, 1));
+  HOTROW_EXPECT_OK(VerifyChain(PosixEnv(), dir + "/chain", 1 << 20));
+  options.delta_rows = ExchangeType::kFp16;
+  EXPECT_THAT(Train(options, 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("another --delta_rows")));
+}
+
+TEST(TrainerDeltasTest, AChainOfAnotherRunIsRefused) {
+  const std::string dir = test::TempDir();
+  HOTROW_ASSERT_OK(Train(Options(dir), 1));
+  TrainerOptions other = Options(test::TempDir());
+  other.delta_dir = dir + "/chain";
+  for (const int ranks : {1, 2}) {
+    EXPECT_THAT(Train(other, ranks), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                              HasSubstr("give another --delta_dir")));
+  }
+}
+
+TEST(TrainerDeltasTest, RefusesWhatCannotBe) {
+  const auto error = [](auto change) {
+    TrainerOptions options = Options("/nowhere");
+    change(options);
+    return std::string(options.Validate().message());
+  };
+  EXPECT_EQ(error([](TrainerOptions&) {}), "");
+  EXPECT_THAT(error([](TrainerOptions& o) { o.delta_every = 3; }),
+              HasSubstr("multiple of --checkpoint_every=2, is 3"));
+  EXPECT_THAT(error([](TrainerOptions& o) { o.delta_every = 0; }), HasSubstr("is 0"));
+  EXPECT_THAT(error([](TrainerOptions& o) { o.delta_dir.clear(); }),
+              HasSubstr("need --delta_dir=DIR"));
+  EXPECT_THAT(error([](TrainerOptions& o) { o.checkpoint_every = 0; }),
+              HasSubstr("needs --checkpoint_dir=DIR and --checkpoint_every"));
+  EXPECT_THAT(error([](TrainerOptions& o) { o.delta_dir = o.checkpoint_dir; }),
+              HasSubstr("a directory of its own"));
+  EXPECT_THAT(error([](TrainerOptions& o) {
+                o.store = StoreKind::kSsd;
+                o.store_path = "/nowhere/rows";
+                o.disk_bytes = 1 << 30;
+              }),
+              HasSubstr("--delta_dir needs --store=memory"));
+}
+
+// Runs are killed, and a follower looks on. In every fourth life the run is left to its end.
+void TestKills(int ranks, int64_t kills, uint64_t seed) {
+  RandomStream random(seed, RandomPurpose::kTest, static_cast<uint64_t>(ranks));
+  int64_t killed = 0;
+  int64_t half_written = 0;
+  for (int64_t run = 0; killed < kills; ++run) {
+    SCOPED_TRACE(absl::StrCat("run ", run, ", HOTROW_TEST_SEED=", seed));
+    const std::string dir = test::TempDir();
+    Follower follower(dir + "/chain");
+    for (int64_t life = 0;; ++life) {
+      const bool to_the_end = life == 5;
+      const pid_t child = ::fork();
+      ASSERT_GE(child, 0);
+      if (child == 0) {
+        const absl::StatusOr<TrainReport> report = Train(Options(dir), ranks);
+        if (!report.ok()) std::fprintf(stderr, "child: %s\n", report.status().ToString().c_str());
+        ::_exit(report.ok() ? 0 : 3);
+      }
+      const auto end = std::chrono::steady_clock::now() +
+                       std::chrono::microseconds(random.Below(ranks == 1 ? 150'000 : 400'000));
+      int how = 0;
+      bool ended = false;
+      while (!ended && (to_the_end || std::chrono::steady_clock::now() < end)) {
+        HOTROW_EXPECT_OK(follower.Poll());
+        ended = ::waitpid(child, &how, WNOHANG) == child;
+        ::usleep(500);
+      }
+      if (!ended) {
+        ::kill(child, SIGKILL);
+        ASSERT_EQ(::waitpid(child, &how, 0), child);
+      }
+      HOTROW_EXPECT_OK(follower.Poll());
+      if (testing::Test::HasFailure()) return;
+      if (WIFSIGNALED(how)) {
+        ASSERT_EQ(WTERMSIG(how), SIGKILL);
+        ++killed;
+        const auto names = PosixEnv().ListDir(dir + "/chain");
+        for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+          half_written += name.find("partial") != std::string::npos;
+        }
+        continue;
+      }
+      ASSERT_EQ(WEXITSTATUS(how), 0);
+      break;
+    }
+    // Each link leads further, and the last one to the end.
+    for (size_t i = 1; i < follower.steps().size(); ++i) {
+      EXPECT_LT(follower.steps()[i - 1], follower.steps()[i]);
+    }
+    ASSERT_FALSE(follower.steps().empty());
+    EXPECT_EQ(follower.steps().back(), 30);
+    EXPECT_TRUE(follower.rows() == ExpectChainIsTheEnd(dir));
+    if (testing::Test::HasFailure()) return;
+  }
+  std::printf("%lld kills, %lld in a delta\n", static_cast<long long>(killed),
+              static_cast<long long>(half_written));
+}
+
+TEST(DeltaKillTest, AFollowerSeesWholeDeltasAndTheEnd) {
+  for (const uint64_t seed : test::Seeds(1)) TestKills(1, kSlow ? 100 : 10, seed);
+}
+TEST(DeltaKillTest, OnTwoRanksToo) {
+  for (const uint64_t seed : test::Seeds(1)) TestKills(2, kSlow ? 40 : 3, seed);
+}
+
+}  // namespace
+}  // namespace hotrow
