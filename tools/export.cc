@@ -6,12 +6,19 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/delta/export_delta.h"
+#include "models/saving/export_table.h"
 #include "models/saving/portable_model.h"
 #include "tools/command.h"
 #include "tools/model_report.h"
 
 namespace hotrow {
 namespace {
+
+absl::StatusOr<int> RunTable(const ExportTableOptions& options, bool json) {
+  HOTROW_ASSIGN_OR_RETURN(const ExportTableSummary summary, ExportTable(options));
+  std::fputs((json ? TableSummaryJson(summary) : TableSummaryText(summary)).c_str(), stdout);
+  return kExitGood;
+}
 
 absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
   ExportOptions options;
@@ -27,6 +34,20 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   flags.DescribeDefault("fp32");
   flags.AddSwitch("weights_only", &weights_only,
                   "with --since, of a new chain: without the state of optimizers");
+  ExportTableOptions table;
+  std::string by;
+  std::string format;
+  flags.AddString("table", "NAME", &table.table,
+                  "write the rows of this table alone, sorted by key");
+  flags.AddInt("max_rows", 0, INT64_MAX, &table.max_rows,
+               "with --table: at most so many rows; 0: all");
+  flags.AddString("by", "WORD", &by,
+                  "with --max_rows: which rows stay; age: those that were trained last");
+  flags.DescribeDefault("age");
+  flags.AddSwitch("state", &table.state,
+                  "with --table: also the optimizer's state and the last step");
+  flags.AddString("format", "WORD", &format, "with --table: npy or safetensors");
+  flags.DescribeDefault("npy");
   flags.AddBytes("shard_bytes", &options.shard_bytes,
                  "most bytes of an array in one file; longer arrays are split");
   flags.AddBytes("memory_bytes", &options.memory_bytes,
@@ -39,6 +60,32 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   if (operands.empty()) return kExitGood;
   options.checkpoint = operands[0];
   options.dir = operands[1];
+  if (!table.table.empty()) {
+    if (!since.empty() || !precision.empty() || weights_only) {
+      return absl::InvalidArgumentError(
+          "--table is not for deltas; leave out --since, --precision and --weights_only");
+    }
+    if (!by.empty() && by != "age") {
+      return absl::InvalidArgumentError(absl::StrCat("--by=", by, ": takes age"));
+    }
+    if (!format.empty()) {
+      const absl::StatusOr<TableFormat> parsed = ParseTableFormat(format);
+      if (!parsed.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--format=", format, ": ", parsed.status().message()));
+      }
+      table.format = *parsed;
+    }
+    table.model = options.checkpoint;
+    table.dir = options.dir;
+    table.memory_bytes = options.memory_bytes;
+    table.store_bytes = options.store_bytes;
+    return RunTable(table, json);
+  }
+  if (table.max_rows != 0 || !by.empty() || table.state || !format.empty()) {
+    return absl::InvalidArgumentError(
+        "--max_rows, --by, --state and --format are of one table; give --table, too");
+  }
   if (!since.empty()) {
     ExportDeltaOptions delta = {.since = since,
                                 .checkpoint = options.checkpoint,
@@ -84,7 +131,10 @@ const Command kExportCommand = {
         "docs/formats/portable.md describes the files. `hotrow import` reverses it.\n"
         "\n"
         "With --since, DIR is a chain of deltas (docs/deltas.md): made, with that checkpoint as\n"
-        "its base, if it is not there; otherwise its newest link must be of that checkpoint.\n",
+        "its base, if it is not there; otherwise its newest link must be of that checkpoint.\n"
+        "\n"
+        "With --table, CHECKPOINT may be an export, too, and DIR gets keys.npy and weights.npy of\n"
+        "that table alone, or one table.safetensors.\n",
     .run = Run};
 
 }  // namespace hotrow

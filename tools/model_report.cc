@@ -267,6 +267,19 @@ std::string DeltaSummaryJson(const DeltaSummary& summary) {
                {"bytes", summary.bytes}});
 }
 
+std::string TableSummaryText(const ExportTableSummary& summary) {
+  return absl::StrCat(summary.from, " -> ", summary.to, ": ", FormatCount(summary.rows), " of ",
+                      FormatCount(summary.rows_found), " rows, ", FormatBytes(summary.bytes), "\n");
+}
+
+std::string TableSummaryJson(const ExportTableSummary& summary) {
+  return Dump({{"from", summary.from},
+               {"to", summary.to},
+               {"rows", summary.rows},
+               {"rows_found", summary.rows_found},
+               {"bytes", summary.bytes}});
+}
+
 std::string ChainSummaryText(const ChainSummary& summary) {
   return absl::StrCat(summary.chain, ": a chain of deltas in ",
                       std::string(ExchangeTypeName(summary.form.precision)),

@@ -7,6 +7,7 @@
 #include "models/delta/compact_chain.h"
 #include "models/delta/export_delta.h"
 #include "models/saving/checkpoint_check.h"
+#include "models/saving/export_table.h"
 #include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
 
@@ -30,6 +31,10 @@ std::string PortableSummaryJson(const PortableSummary& summary);
 // Of a delta that was written.
 std::string DeltaSummaryText(const DeltaSummary& summary);
 std::string DeltaSummaryJson(const DeltaSummary& summary);
+
+// Of a table that was exported alone.
+std::string TableSummaryText(const ExportTableSummary& summary);
+std::string TableSummaryJson(const ExportTableSummary& summary);
 
 // Of a chain that was read or checked.
 std::string ChainSummaryText(const ChainSummary& summary);

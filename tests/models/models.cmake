@@ -29,6 +29,10 @@ hotrow_add_test(
   LABELS crash
   SLOW "*TrainKillTest.*")
 hotrow_add_test(
+  NAME export_table_test
+  SOURCES export_table_test.cc
+  DEPS hotrow::models)
+hotrow_add_test(
   NAME trainer_deltas_test
   SOURCES trainer_deltas_test.cc
   DEPS hotrow::models

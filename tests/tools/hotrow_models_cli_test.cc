@@ -66,6 +66,38 @@ void FlipByte(const std::string& path, int64_t offset) {
   HOTROW_ASSERT_OK(WriteFull(*file, offset, std::span(&byte, 1)));
 }
 
+TEST(HotrowModelsCliTest, ARunWritesItsChain) {
+  const std::string dir = test::TempDir();
+  Train({"--checkpoint_dir=" + dir + "/run", "--checkpoint_every=10",
+         "--delta_dir=" + dir + "/chain", "--delta_every=20", "--delta_rows=fp32"});
+  ExpectGood(RunHotrow({"verify", dir + "/chain"}));
+  ExpectGood(RunHotrow({"apply", dir + "/chain", dir + "/applied"}));
+  ExpectGood(RunHotrow({"export", dir + "/run", dir + "/full"}));
+  EXPECT_EQ(Json({"inspect", dir + "/applied", "--json"})["tables"],
+            Json({"inspect", dir + "/full", "--json"})["tables"]);
+}
+
+TEST(HotrowModelsCliTest, OneTableAlone) {
+  const std::string dir = test::TempDir();
+  Train({"--save_dir=" + dir + "/model"});
+  const std::string name = Json({"inspect", dir + "/model", "--json"})["tables"][0]["name"];
+  const nlohmann::json out =
+      Json({"export", "--table=" + name, "--max_rows=9", "--by=age", "--format=safetensors",
+            "--state", "--json", dir + "/model", dir + "/out"});
+  EXPECT_EQ(out["rows"], 9);
+  EXPECT_GT(out["rows_found"], 9);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const bool there, PosixEnv().Exists(dir + "/out/table.safetensors"));
+  EXPECT_TRUE(there);
+  ExpectFails(2, {"export", "--table=nobody", dir + "/model", dir + "/no"}, HasSubstr(name));
+  ExpectFails(2, {"export", "--max_rows=9", dir + "/model", dir + "/no"}, HasSubstr("--table"));
+  ExpectFails(2, {"export", "--table=" + name, "--by=luck", dir + "/model", dir + "/no"},
+              HasSubstr("--by=luck"));
+  ExpectFails(2, {"export", "--table=" + name, "--format=csv", dir + "/model", dir + "/no"},
+              HasSubstr("--format=csv"));
+  ExpectFails(2, {"export", "--table=" + name, "--since=x", dir + "/model", dir + "/no"},
+              HasSubstr("--table is not for deltas"));
+}
+
 TEST(HotrowModelsCliTest, ASavedModelThereAndBack) {
   const std::string dir = test::TempDir();
   Train({"--save_dir=" + dir + "/model", "--report=" + dir + "/report.json"});
