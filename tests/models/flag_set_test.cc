@@ -287,8 +287,8 @@ TEST(TrainerFlagsTest, HelpDescribesEveryFlagWithinTheScreen) {
   const std::string help = set.Help();
   EXPECT_THAT(help, HasSubstr("--width="));
   for (const auto& [name, value] : set.Values()) {
-    const bool is_switch =
-        name == "mllog" || name == "resume" || name == "mrc" || name == "keep_best";
+    const bool is_switch = name == "mllog" || name == "resume" || name == "mrc" ||
+                           name == "keep_best" || name == "delta_weights_only";
     EXPECT_THAT(help, HasSubstr("\n  --" + name + (is_switch ? " " : "=")));
   }
   std::istringstream lines(help);
@@ -494,6 +494,7 @@ std::string AnotherValue(const TrainerSetting& row) {
                                              {"dense_optimizer", "adam"},
                                              {"store", "ssd"},
                                              {"cache_policy", "lfu"},
+                                             {"delta_rows", "fp16"},
                                              {"exchange_forward", "fp16"},
                                              {"exchange_backward", "int8"},
                                              {"device", "cuda"},
