@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -197,6 +198,56 @@ TEST(TrainerDeltasTest, TheChainLeadsToTheEndOnAnyNumberOfRanks) {
     EXPECT_THAT(follower.steps(), ElementsAre(4, 8, 12, 16, 20, 24, 28, 30));
     ends.push_back(ExpectChainIsTheEnd(dir));
     EXPECT_TRUE(follower.rows() == ends.back());
+  }
+}
+
+// What each delta says of itself: step, rows, tombstones, and the hash of each table behind it.
+std::vector<std::string> LinksOf(const std::string& chain_dir) {
+  std::vector<std::string> out;
+  const absl::StatusOr<DeltaChain> chain = ReadChain(PosixEnv(), chain_dir);
+  HOTROW_EXPECT_OK(chain);
+  if (!chain.ok()) return out;
+  for (const DeltaManifest& delta : chain->deltas) {
+    std::string& text = out.emplace_back(absl::StrCat("step ", delta.model.step));
+    for (const DeltaPart& part : delta.parts) {
+      for (const int64_t rows : part.rows) absl::StrAppend(&text, " ", rows);
+      for (const int64_t erased : part.erased) absl::StrAppend(&text, " -", erased);
+    }
+    for (const SavedModel::Table& table : delta.model.tables) {
+      absl::StrAppend(&text, " ", table.hash);
+    }
+  }
+  return out;
+}
+
+// A run that ends in step 13, between a checkpoint and its link, too, has the links of one that
+// did not.
+TEST(TrainerDeltasTest, AResumedRunLeavesNoneOutAndMakesNoneTwice) {
+  const std::string whole = test::TempDir();
+  TrainerOptions options = Options(whole);
+  options.checkpoint_in_background = false;
+  HOTROW_ASSERT_OK(Train(options, 1));
+  const std::vector<std::string> expected = LinksOf(options.delta_dir);
+  ASSERT_EQ(expected.size(), 7u);
+  for (const bool without_link : {false, true}) {
+    const std::string dir = test::TempDir();
+    options = Options(dir);
+    options.checkpoint_in_background = false;
+    EXPECT_THAT(test::RunSmall(options,
+                               [](Split split, int64_t epoch, int64_t sample) {
+                                 return split == Split::kTrain && epoch == 1 && sample >= 3 * 48
+                                            ? absl::AbortedError("pulled out")
+                                            : absl::OkStatus();
+                               }),
+                StatusIs(absl::StatusCode::kAborted, HasSubstr("pulled out")));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const DeltaChain chain, ReadChain(PosixEnv(), options.delta_dir));
+    ASSERT_EQ(chain.head().step, 12);
+    if (without_link) {
+      ASSERT_GT(std::filesystem::remove_all(chain.delta_dir(chain.head().sequence)), 0u);
+    }
+    HOTROW_ASSERT_OK(Train(options, 1));
+    EXPECT_EQ(LinksOf(options.delta_dir), expected);
+    ExpectChainIsTheEnd(dir);
   }
 }
 
