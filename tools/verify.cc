@@ -14,6 +14,7 @@
 #include "tools/directory_kind.h"
 #include "tools/model_report.h"
 #include "tools/store_report.h"
+#include "tools/stored_keys.h"
 
 namespace hotrow {
 namespace {
@@ -108,10 +109,26 @@ absl::StatusOr<int> VerifyAll(const std::string& path, int64_t store_bytes, bool
   return damage == 0 ? kExitGood : kExitDamage;
 }
 
+// Of --absent.
+absl::StatusOr<int> ShowAbsent(const std::string& path, const std::string& list,
+                               int64_t store_bytes, bool json) {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<NamedKey> keys, ReadKeyList(PosixEnv(), list));
+  HOTROW_ASSIGN_OR_RETURN(const StoredKeysReport report,
+                          FindStoredKeys(PosixEnv(), path, keys, store_bytes));
+  std::fputs(
+      (json ? StoredKeysJson(path, keys, report) : StoredKeysText(path, keys, report)).c_str(),
+      stdout);
+  return report.found.empty() ? kExitGood : kExitDamage;
+}
+
 absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
   bool json = false;
   int64_t store_bytes = 0;
+  std::string absent;
   FlagSet flags("hotrow verify");
+  flags.AddString(
+      "absent", "FILE", &absent,
+      "show instead that no row of these keys is stored: a line \"TABLE,KEY\" for each");
   flags.AddSwitch("json", &json, "print one JSON object, with all damage");
   flags.AddBytes("store_bytes", &store_bytes,
                  "memory for the index of the SSD store of a checkpoint, about 10 bytes a row; 0: "
@@ -120,6 +137,7 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
   if (operands.empty()) return kExitGood;
   const std::string& path = operands[0];
+  if (!absent.empty()) return ShowAbsent(path, absent, store_bytes, json);
   HOTROW_ASSIGN_OR_RETURN(const DirectoryKind kind, KindOfDirectory(PosixEnv(), path));
   if (kind == DirectoryKind::kCheckpoints) return VerifyAll(path, store_bytes, json);
   if (kind == DirectoryKind::kSavedModel) return VerifyModel(path, store_bytes, json);
@@ -162,7 +180,14 @@ const Command kVerifyCommand = {
         "  of an export        every file, up to the first that is wrong\n"
         "  of a chain          the same of its base and of all deltas\n"
         "Each damage is a line: file, offset, description, and table and key if known. The last\n"
-        "line is a summary. Exit status: 0 all is good, 1 damage, 2 it cannot be opened.\n",
+        "line is a summary.\n"
+        "\n"
+        "With --absent, a checkpoint, a directory of them, an export or a chain is read for rows\n"
+        "of those keys, in every checkpoint, or the base and every delta. Each that is found is a\n"
+        "line. Rows that have aged count until they are dropped. docs/row_life.md has the rest.\n"
+        "\n"
+        "Exit status: 0 all is good, 1 damage or a key that is there, 2 it cannot\n"
+        "be opened.\n",
     .run = Run};
 
 }  // namespace hotrow

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,7 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/env.h"
+#include "base/read_file.h"
 #include "gtest/gtest.h"
+#include "models/data/npy.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 #include "tests/tools/run_hotrow.h"
@@ -75,6 +79,129 @@ TEST(HotrowModelsCliTest, ARunWritesItsChain) {
   ExpectGood(RunHotrow({"export", dir + "/run", dir + "/full"}));
   EXPECT_EQ(Json({"inspect", dir + "/applied", "--json"})["tables"],
             Json({"inspect", dir + "/full", "--json"})["tables"]);
+}
+
+// The keys of one table, by `hotrow export --table`.
+std::vector<uint64_t> KeysOf(const std::string& model, const std::string& table,
+                             const std::string& dir) {
+  ExpectGood(RunHotrow({"export", "--table=" + table, model, dir}));
+  const absl::StatusOr<std::string> text =
+      ReadWholeFile(PosixEnv(), dir + "/keys.npy", int64_t{1} << 20);
+  HOTROW_EXPECT_OK(text);
+  if (!text.ok()) return {};
+  std::vector<uint64_t> out((text->size() - kNpyHeaderBytes) / sizeof(uint64_t));
+  std::memcpy(out.data(), text->data() + kNpyHeaderBytes, out.size() * sizeof(uint64_t));
+  return out;
+}
+
+void WriteText(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+TEST(HotrowModelsCliTest, KeysAreAbsentOrNamed) {
+  for (const std::string store : {"memory", "ssd"}) {
+    const std::string dir = test::TempDir() + "/" + store;
+    std::filesystem::create_directories(dir);
+    std::vector<std::string> flags = {"--store=" + store, "--checkpoint_dir=" + dir + "/run",
+                                      "--checkpoint_every=20", "--keep_checkpoints=3",
+                                      "--save_dir=" + dir + "/model"};
+    if (store == "ssd") flags.push_back("--store_path=" + dir + "/tables");
+    Train(flags);
+    const std::string name = Json({"inspect", dir + "/model", "--json"})["tables"][1]["name"];
+    const std::vector<uint64_t> keys = KeysOf(dir + "/model", name, dir + "/out");
+    ASSERT_GT(keys.size(), 2u);
+    const std::string list = dir + "/keys.txt";
+    WriteText(list, absl::StrCat("# gone\n\n", name, ",18446744073709551614\r\n", name,
+                                 "\t18446744073709551615\n", name, ", 18446744073709551615"));
+    for (const std::string path : {dir + "/run", dir + "/model"}) {
+      const ProgramResult gone = RunHotrow({"verify", "--absent=" + list, path});
+      ExpectGood(gone);
+      EXPECT_THAT(gone.out, AllOf(HasSubstr(": 2 keys, "), HasSubstr(": absent\n")));
+    }
+    WriteText(list, absl::StrCat(name, ",18446744073709551614\n", name, ",", keys.back(), "\n"));
+    const ProgramResult there = RunHotrow({"verify", "--absent=" + list, dir + "/run"});
+    EXPECT_EQ(there.exit_code, 1) << there.err;
+    EXPECT_THAT(there.out, AllOf(HasSubstr(absl::StrCat("/step-000000000047: table \"", name,
+                                                        "\" has key ", keys.back(), "\n")),
+                                 HasSubstr(" places: 1 of the keys found\n")));
+  }
+}
+
+// What aged and is not dropped yet is told apart: the rest is what an export has.
+TEST(HotrowModelsCliTest, AgedRowsAreNotAbsentUntilTheyAreDropped) {
+  const std::string dir = test::TempDir();
+  Train({"--ttl_steps=3", "--save_dir=" + dir + "/model"});
+  const std::string name = Json({"inspect", dir + "/model", "--json"})["tables"][0]["name"];
+  const std::vector<uint64_t> exported = KeysOf(dir + "/model", name, dir + "/out");
+  std::string text;
+  for (int key = 0; key < 1000; ++key) absl::StrAppend(&text, name, ",", key, "\n");
+  WriteText(dir + "/keys.txt", text);
+  const ProgramResult result =
+      RunHotrow({"verify", "--absent=" + dir + "/keys.txt", "--json", dir + "/model"});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  const auto json = nlohmann::json::parse(result.out, nullptr, /*allow_exceptions=*/false);
+  std::vector<uint64_t> live;
+  int aged = 0;
+  for (const nlohmann::json& found : json["found"]) {
+    if (found["aged"]) {
+      ++aged;
+    } else {
+      live.push_back(found["key"]);
+    }
+  }
+  EXPECT_EQ(live, exported);
+  EXPECT_GT(aged, 0);
+  EXPECT_EQ(json["keys_found"], std::ssize(live) + aged);
+}
+
+TEST(HotrowModelsCliTest, AChainHasWhatItsBaseOrADeltaHas) {
+  const std::string dir = test::TempDir();
+  Train({"--checkpoint_dir=" + dir + "/run", "--checkpoint_every=10",
+         "--delta_dir=" + dir + "/chain", "--delta_every=10", "--delta_rows=fp32",
+         "--keep_deltas=9"});
+  const std::string name = Json({"inspect", dir + "/run", "--json"})["tables"][0]["name"];
+  ExpectGood(RunHotrow({"apply", dir + "/chain", dir + "/applied"}));
+  const std::vector<uint64_t> keys = KeysOf(dir + "/applied", name, dir + "/out");
+  std::string text;
+  for (const uint64_t key : keys) absl::StrAppend(&text, name, ",", key, "\n");
+  WriteText(dir + "/keys.txt", text);
+  for (const std::string path : {"chain", "applied"}) {
+    const ProgramResult found =
+        RunHotrow({"verify", "--absent=" + dir + "/keys.txt", "--json", dir + "/" + path});
+    EXPECT_EQ(found.exit_code, 1) << found.err;
+    const auto json = nlohmann::json::parse(found.out, nullptr, /*allow_exceptions=*/false);
+    EXPECT_EQ(json["keys_found"], keys.size()) << path;
+    if (path == "applied") {
+      EXPECT_EQ(json["found"].size(), keys.size());
+    } else {
+      // Rows of many steps are in the base and in a delta.
+      EXPECT_GT(json["places"].size(), 1u);
+      EXPECT_GT(json["found"].size(), keys.size());
+    }
+  }
+  WriteText(dir + "/keys.txt", name + ",18446744073709551615\n");
+  ExpectGood(RunHotrow({"verify", "--absent=" + dir + "/keys.txt", dir + "/chain"}));
+}
+
+TEST(HotrowModelsCliTest, ListsOfKeysThatAreWrong) {
+  const std::string dir = test::TempDir();
+  Train({"--save_dir=" + dir + "/model"});
+  const std::string name = Json({"inspect", dir + "/model", "--json"})["tables"][0]["name"];
+  const std::string list = dir + "/keys.txt";
+  const auto fails = [&](const std::string& text, const std::string& path,
+                         const testing::Matcher<const std::string&>& message) {
+    WriteText(list, text);
+    ExpectFails(2, {"verify", "--absent=" + list, path}, message);
+  };
+  const std::string model = dir + "/model";
+  fails("", model, HasSubstr("names no key"));
+  fails(name + ",1\n" + name + "\n", model, AllOf(HasSubstr(list + ":2"), HasSubstr(name)));
+  fails(name + ",-1\n", model, HasSubstr(list + ":1"));
+  fails(name + ",18446744073709551616\n", model, HasSubstr(list + ":1"));
+  fails(",5\n", model, HasSubstr(list + ":1"));
+  fails("nobody,5\n", model, AllOf(HasSubstr("nobody"), HasSubstr(name)));
+  fails(name + ",1\n", dir, HasSubstr("give one of these"));
+  ExpectFails(2, {"verify", "--absent=" + dir + "/none", model}, HasSubstr("/none"));
 }
 
 TEST(HotrowModelsCliTest, OneTableAlone) {
