@@ -333,6 +333,23 @@ hotrow_status hotrow_erase(hotrow_collection* collection, const char* table, con
   });
 }
 
+hotrow_status hotrow_erase_older_than(hotrow_collection* collection, const char* table,
+                                      int64_t step, int64_t* erased) {
+  return CallTogether(collection, [&](Tables& tables) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(FindTable(tables, table).status());
+    if (step < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("step must be at least 0, is ", step));
+    }
+    HOTROW_ASSIGN_OR_RETURN(
+        const int64_t gone,
+        tables.collection->EraseIf(table, [step](uint64_t /*key*/, int64_t last_step) {
+          return last_step != 0 && last_step < step;
+        }));
+    if (erased != nullptr) *erased = gone;
+    return absl::OkStatus();
+  });
+}
+
 hotrow_status hotrow_for_each_row(hotrow_collection* collection, const char* table,
                                   hotrow_rows_fn fn, void* user) {
   return CallTables(collection, [&](Tables& tables) -> absl::Status {

@@ -108,6 +108,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   }
   // The table's position in the plan.
   absl::StatusOr<int32_t> FindTable(const char* call, std::string_view name) const;
+  absl::Status CheckBetweenSteps(const char* call) const;
   absl::Status Copy(const JaggedBatch& batch, internal::BatchCopy* copy) const {
     return internal::CopyBatch(plan, options.max_batch_size, ctx.pool, batch, copy);
   }
@@ -743,16 +744,38 @@ absl::Status EmbeddingCollection::ForEachRow(
                                 c.tiers->store(), fn);
 }
 
+absl::Status EmbeddingCollection::Impl::CheckBetweenSteps(const char* call) const {
+  if (outstanding.empty() || !outstanding.front()->looked_up()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      call, ": a step was looked up and waits for its Update; call ", call, " between two steps"));
+}
+
 absl::Status EmbeddingCollection::Erase(std::string_view table, std::span<const uint64_t> keys) {
   Impl& c = *impl_;
   HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("Erase", table));
-  if (!c.outstanding.empty() && c.outstanding.front()->looked_up()) {
-    return absl::FailedPreconditionError(
-        "Erase: a step was looked up and waits for its Update; call Erase between two steps");
-  }
+  HOTROW_RETURN_IF_ERROR(c.CheckBetweenSteps("Erase"));
   c.snapshots->Join();
   const StepPipeline::Pause pause(c.prefetcher->pipeline());
   return c.EndJobUnlessOk(c.erasure->Run(position, keys));
+}
+
+absl::StatusOr<int64_t> EmbeddingCollection::EraseIf(
+    std::string_view table, const std::function<bool(uint64_t key, int64_t last_step)>& wanted) {
+  Impl& c = *impl_;
+  HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("EraseIf", table));
+  HOTROW_RETURN_IF_ERROR(c.CheckBetweenSteps("EraseIf"));
+  const TableConfig& config = c.options.tables[c.plan.tables[position].config];
+  if (config.optimizer.weight_decay_mode == WeightDecayMode::kTable) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "EraseIf: table \"", config.name,
+        "\" decays as a whole (weight_decay_mode table), so its rows do not know their last "
+        "update; name the keys, with Erase"));
+  }
+  c.snapshots->Join();
+  const StepPipeline::Pause pause(c.prefetcher->pipeline());
+  absl::StatusOr<int64_t> erased = c.erasure->RunIf(position, wanted);
+  HOTROW_RETURN_IF_ERROR(c.EndJobUnlessOk(erased.status()));
+  return erased;
 }
 
 absl::Status EmbeddingCollection::Flush() {

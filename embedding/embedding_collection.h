@@ -49,12 +49,12 @@ namespace hotrow {
 //          computes. Lookup waits for its own step. A step whose rows do not fit beside those of
 //          the steps before waits for their end.
 // Ranks:   with a communicator of several ranks Create, Prefetch, Lookup, Update, Evaluate,
-//          ReadRows, Erase, Digest and GlobalStats are collective: all ranks call them in the same
-//          order, each with a batch of its own, which may be empty. A batch's keys are looked up
-//          where they are kept: ids travel with Prefetch, rows with Lookup, gradients, summed for
-//          each row, with Update. A row's gradients are added in the order of ranks; so for a fixed
-//          number of ranks a run repeats bit for bit. An error on any rank fails all ranks and
-//          names that rank. It is final, ResourceExhausted included.
+//          ReadRows, Erase, EraseIf, Digest and GlobalStats are collective: all ranks call them in
+//          the same order, each with a batch of its own, which may be empty. A batch's keys are
+//          looked up where they are kept: ids travel with Prefetch, rows with Lookup, gradients,
+//          summed for each row, with Update. A row's gradients are added in the order of ranks; so
+//          for a fixed number of ranks a run repeats bit for bit. An error on any rank fails all
+//          ranks and names that rank. It is final, ResourceExhausted included.
 // Threads: one call at a time, calls of steps and the destruction of a step included. Of
 //          snapshots() some may run beside other calls. Inside, work spreads over ctx.pool, with
 //          the same bits for any pool size.
@@ -118,6 +118,15 @@ class EmbeddingCollection {
   // with the next snapshot. Waits for a snapshot that is being written, which still has the rows.
   // After an error of the store each of the keys may be there or not, or go later; call it again.
   absl::Status Erase(std::string_view table, std::span<const uint64_t> keys);
+  // Removes the rows of one table that `wanted` says, likewise. Each rank asks for the rows that it
+  // keeps, in no order: for the key, and the step of its last update, counted as steps() is behind
+  // that update; 0: no step has updated it. Rows that have aged are gone already and not asked for.
+  // Flushes, and reads every row. Memory: 8 bytes for each row that goes. Returns how many rows of
+  // this rank went. FailedPrecondition also of a table that decays as a whole
+  // (WeightDecayMode::kTable), whose rows do not know their last update. `wanted` must not call the
+  // collection; with several ranks another thread calls it.
+  absl::StatusOr<int64_t> EraseIf(
+      std::string_view table, const std::function<bool(uint64_t key, int64_t last_step)>& wanted);
 
   // Writes dirty rows down to the store. Waits for a snapshot that is being written.
   absl::Status Flush();

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -28,6 +30,28 @@ absl::Status RowErasure::EraseOwn(int32_t table, std::span<const uint64_t> keys)
   if (own_.empty()) return absl::OkStatus();
   life_->Erase(own_);
   return tiers_->Erase(ctx_, table, own_);
+}
+
+absl::StatusOr<int64_t> RowErasure::RunIf(int32_t table, const Wanted& wanted) {
+  const PlannedTable& planned = plan_.tables[table];
+  const auto number = static_cast<uint32_t>(planned.config);
+  const int64_t step_offset = planned.layout.step_offset;
+  std::vector<uint64_t> keys;
+  const auto choose = [&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(tiers_->Flush());
+    return tiers_->store()->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+      if (key.table != number || life_->IsAged(static_cast<size_t>(table), row.data())) {
+        return absl::OkStatus();
+      }
+      uint32_t last_step;
+      std::memcpy(&last_step, row.data() + step_offset, sizeof(last_step));
+      if (wanted(key.key, last_step)) keys.push_back(key.key);
+      return absl::OkStatus();
+    });
+  };
+  HOTROW_RETURN_IF_ERROR(shuffle_ == nullptr ? choose() : shuffle_->RunTogether(choose));
+  HOTROW_RETURN_IF_ERROR(Run(table, keys));
+  return std::ssize(keys);
 }
 
 absl::Status RowErasure::Run(int32_t table, std::span<const uint64_t> keys) {

@@ -2,10 +2,12 @@
 #define HOTROW_EMBEDDING_ROW_ERASURE_IMPL_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/exec_context.h"
 #include "base/row_key.h"
 #include "embedding/collection_plan_impl.h"
@@ -41,6 +43,11 @@ class RowErasure {
 
   // table: a position in the plan. Keys may repeat or have no row.
   absl::Status Run(int32_t table, std::span<const uint64_t> keys);
+
+  // The rows of this rank that `wanted` says, by key and last step; aged ones are not asked for,
+  // because whether they are still there depends on the store. Returns how many.
+  using Wanted = std::function<bool(uint64_t key, int64_t last_step)>;
+  absl::StatusOr<int64_t> RunIf(int32_t table, const Wanted& wanted);
 
  private:
   // Those of a piece that this rank keeps.

@@ -338,6 +338,12 @@ hotrow_status hotrow_for_each_row(hotrow_collection* collection, const char* tab
 // the next checkpoint. Collective; keys may be kept by any rank.
 hotrow_status hotrow_erase(hotrow_collection* collection, const char* table, const uint64_t* keys,
                            int64_t num_keys);
+// Removes, likewise, the rows of one table whose last update was before update number `step` (of
+// hotrow_steps, from 1); rows that no step has updated stay. *erased: how many of this rank's rows
+// went; or NULL. HOTROW_FAILED_PRECONDITION also of a table with weight_decay_mode "table".
+// Flushes, and reads every row. Collective.
+hotrow_status hotrow_erase_older_than(hotrow_collection* collection, const char* table,
+                                      int64_t step, int64_t* erased);
 // Writes changed rows down to the store.
 hotrow_status hotrow_flush(hotrow_collection* collection);
 // With weight_decay_mode "table": brings all rows to where they stand after the last step, so that

@@ -309,6 +309,9 @@ read_rows = _function(
     "read_rows", c_void_p, c_char_p, c_void_p, c_int64, c_void_p, c_void_p
 )
 erase = _function("erase", c_void_p, c_char_p, c_void_p, c_int64)
+erase_older_than = _function(
+    "erase_older_than", c_void_p, c_char_p, c_int64, POINTER(c_int64)
+)
 for_each_row = _function("for_each_row", c_void_p, c_char_p, ROWS_FN, c_void_p)
 flush = _function("flush", c_void_p)
 digest = _function("digest", c_void_p, *_TEXT)

@@ -3,6 +3,7 @@
 import collections
 import ctypes
 import dataclasses
+import operator
 import os
 import threading
 from collections.abc import Mapping
@@ -459,6 +460,24 @@ class EmbeddingCollection(_abi.Owner):
             self._tell_ranks(error)
             raise
         _abi.erase(self._handle, table.encode(), keys.ctypes.data, len(keys))
+
+    def erase_older_than(self, table: str, step: int) -> int:
+        """Removes the rows of a table whose last update was before update number `step`, counted
+        from 1 as `steps` counts. Rows that no step has updated stay.
+
+        Returns how many rows of this rank went. As for erase, between two steps, durable with the
+        next checkpoint, collective: every rank gives the same step. hotrow.errors.
+        FailedPrecondition also for a table with weight_decay_mode "table". Reads every row.
+        """
+        erased = ctypes.c_int64()
+        try:
+            self._dim(table)
+            step = operator.index(step)
+        except Exception as error:
+            self._tell_ranks(error)
+            raise
+        _abi.erase_older_than(self._handle, table.encode(), step, ctypes.byref(erased))
+        return erased.value
 
     def for_each_row(self, table: str, fn: Callable[[np.ndarray, np.ndarray], Any]) -> None:
         """Calls fn(keys [n] uint64, rows [n, dim] float32) for all rows of a table, some thousand

@@ -475,6 +475,12 @@ class Fuzzer {
     const auto keys = std::make_unique<uint64_t[]>(static_cast<size_t>(n));
     const auto found = std::make_unique<uint8_t[]>(static_cast<size_t>(n));
     if (Below(3) == 0) {
+      if (Below(3) == 0) {
+        int64_t erased = 0;
+        Check(hotrow_erase_older_than(tables->handle, table, Rarely() ? -1 : Below(9),
+                                      Null(&erased)));
+        return;
+      }
       Check(hotrow_erase(tables->handle, table, Null(keys.get()), Rarely() ? -1 : n));
       return;
     }

@@ -259,6 +259,11 @@ static void TestRows(void) {
   CHECK_FAILS(hotrow_erase(tables, "none", keys, 2), HOTROW_INVALID_ARGUMENT, "none");
   CHECK_FAILS(hotrow_erase(tables, "items", keys, -1), HOTROW_INVALID_ARGUMENT, "num_keys");
   CHECK_FAILS(hotrow_erase(tables, "items", NULL, 2), HOTROW_INVALID_ARGUMENT, "keys");
+  CHECK_FAILS(hotrow_erase_older_than(tables, "none", 1, NULL), HOTROW_INVALID_ARGUMENT, "none");
+  CHECK_FAILS(hotrow_erase_older_than(tables, "items", -1, NULL), HOTROW_INVALID_ARGUMENT, "step");
+  int64_t erased = -1;
+  CHECK_OK(hotrow_erase_older_than(tables, "items", 1, &erased));
+  CHECK(erased == 0);
   hotrow_collection_destroy(tables);
 }
 

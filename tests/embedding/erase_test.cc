@@ -20,6 +20,7 @@
 #include "base/status_macros.h"
 #include "comm/thread_communicator.h"
 #include "embedding/embedding_collection.h"
+#include "embedding/ranks/shard_map.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ops/row_init.h"
@@ -83,8 +84,14 @@ class Model {
       row[c] = row[c] - change;
     }
     rows_[table][key] = std::move(row);
+    last_steps_[table][key] = step + 1;
   }
-  void Erase(int table, uint64_t key) { rows_[table].erase(key); }
+  void Erase(int table, uint64_t key) {
+    rows_[table].erase(key);
+    last_steps_[table].erase(key);
+  }
+  // By key.
+  const std::map<uint64_t, int64_t>& last_steps(int table) const { return last_steps_[table]; }
 
  private:
   static std::vector<float> InitialRow(int table, uint64_t key) {
@@ -104,6 +111,7 @@ class Model {
   }
 
   std::map<uint64_t, std::vector<float>> rows_[kTables];
+  std::map<uint64_t, int64_t> last_steps_[kTables];
 };
 
 // The keys of a step, [tables][samples], distinct in each table; small ones more often.
@@ -158,8 +166,9 @@ class Story {
   }
 
   int64_t evictions() const { return evictions_; }
-  int64_t erased() const { return erased_; }        // rows that were there
-  int64_t came_back() const { return came_back_; }  // of them, looked up again
+  int64_t erased() const { return erased_; }          // rows that were there
+  int64_t erased_old() const { return erased_old_; }  // of them, by age
+  int64_t came_back() const { return came_back_; }    // of them, looked up again
 
  private:
   absl::Status Live() {
@@ -224,6 +233,7 @@ class Story {
 
   // Each rank names keys of its own, some of them twice, many without a row.
   absl::Status Erase() {
+    if (random_.Below(3) == 0) return EraseOld();
     const auto table = static_cast<int>(random_.Below(kTables));
     std::vector<uint64_t> mine;
     for (int rank = 0; rank < ranks_; ++rank) {
@@ -240,6 +250,29 @@ class Story {
       }
     }
     return tables_->Erase(absl::StrCat("t", table), mine);
+  }
+
+  // Two thirds of the rows that were not updated lately.
+  absl::Status EraseOld() {
+    const auto table = static_cast<int>(random_.Below(kTables));
+    const auto line = static_cast<int64_t>(random_.Below(static_cast<uint64_t>(step_) + 2));
+    const auto wanted = [line](uint64_t key, int64_t last_step) {
+      return last_step < line && key % 3 != 0;
+    };
+    int64_t mine = 0;
+    const std::map<uint64_t, int64_t> before = model_.last_steps(table);
+    for (const auto& [key, last_step] : before) {
+      if (!wanted(key, last_step)) continue;
+      if (OwnerRank({key, static_cast<uint32_t>(table)}, ranks_) == rank_) ++mine;
+      ++erased_;
+      ++erased_old_;
+      gone_[table].insert(key);
+      model_.Erase(table, key);
+    }
+    HOTROW_ASSIGN_OR_RETURN(const int64_t erased,
+                            tables_->EraseIf(absl::StrCat("t", table), wanted));
+    EXPECT_EQ(erased, mine) << "table " << table << " line " << line;
+    return absl::OkStatus();
   }
 
   absl::Status TakeSnapshot() {
@@ -301,6 +334,7 @@ class Story {
   std::set<uint64_t> gone_[kTables];
   int64_t evictions_ = 0;
   int64_t erased_ = 0;
+  int64_t erased_old_ = 0;
   int64_t came_back_ = 0;
 };
 
@@ -343,6 +377,7 @@ TEST_P(EraseTest, TheTablesAreThoseOfAPlainMap) {
   }
   int64_t evictions = 0;
   int64_t erased = 0;
+  int64_t erased_old = 0;
   int64_t came_back = 0;
   for (const uint64_t seed : test::Seeds(slow ? 10 : 1)) {
     for (const Above above : all) {
@@ -359,11 +394,13 @@ TEST_P(EraseTest, TheTablesAreThoseOfAPlainMap) {
       HOTROW_ASSERT_OK(story.Tell({dir}));
       if (above == Above::kSmallCache) evictions += story.evictions();
       erased += story.erased();
+      erased_old += story.erased_old();
       came_back += story.came_back();
     }
   }
   EXPECT_GT(evictions, 0);
   EXPECT_GT(erased, 0);
+  EXPECT_GT(erased_old, 0);
   EXPECT_GT(came_back, 0);
 }
 
@@ -430,6 +467,9 @@ TEST(EraseOrderTest, PrefetchedStepsSeeIt) {
     HOTROW_ASSERT_OK_AND_ASSIGN(CollectionDigest digest, tables->Digest());
     EXPECT_EQ(digest.tables[0].rows, 1);
     EXPECT_EQ(digest.tables[1].rows, 0);
+    EXPECT_THAT(
+        tables->EraseIf("t9", [](uint64_t, int64_t) { return true; }),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("EraseIf: there is no table")));
     EXPECT_THAT(tables->Erase("t9", keys), StatusIs(absl::StatusCode::kInvalidArgument,
                                                     HasSubstr("Erase: there is no table")));
     HOTROW_ASSERT_OK(tables->Erase("t0", {}));
@@ -437,6 +477,19 @@ TEST(EraseOrderTest, PrefetchedStepsSeeIt) {
 }
 
 // A store that refuses now and then: the call may be made again, and in the end nothing is left.
+TEST(EraseIfTest, RowsThatDecayAsAWholeHaveNoAge) {
+  EmbeddingCollectionOptions options = PlainOptions();
+  options.tables[1].optimizer.weight_decay = 0.01f;
+  options.tables[1].optimizer.weight_decay_mode = WeightDecayMode::kTable;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, EmbeddingCollection::Create(options, {}));
+  const auto all = [](uint64_t, int64_t) { return true; };
+  EXPECT_THAT(tables->EraseIf("t1", all),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("t1"), HasSubstr("with Erase"))));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t erased, tables->EraseIf("t0", all));
+  EXPECT_EQ(erased, 0);
+}
+
 TEST(EraseFailureTest, AnErasureThatFailedCanBeMadeAgain) {
   int64_t failures = 0;
   for (const uint64_t seed : test::Seeds(8)) {

@@ -79,6 +79,19 @@ class TrainingTest(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, "keys"):
                 tables.erase("items", np.array([7.0]))
 
+    def test_rows_that_are_older_than_a_step_go(self):
+        with make(tables=[hotrow.Table("items", DIM, optimizer=hotrow.Sgd(lr=1.0))]) as tables:
+            train(tables, [{"items": np.array([1, 2])}, {"items": np.array([2, 3])}])
+            self.assertEqual(tables.erase_older_than("items", 1), 0)
+            self.assertEqual(tables.erase_older_than("items", 2), 1)
+            keys, _ = tables.read_table("items")
+            self.assertEqual(sorted(keys.tolist()), [2, 3])
+            self.assertEqual(tables.erase_older_than("items", np.int64(9)), 2)
+            with self.assertRaisesRegex(hotrow.errors.InvalidArgument, "step"):
+                tables.erase_older_than("items", -1)
+            with self.assertRaises(TypeError):
+                tables.erase_older_than("items", 1.5)
+
     def test_every_form_of_a_batch_trains_the_same_rows(self):
         batch = batch_of()
         size = len(batch["item"])
