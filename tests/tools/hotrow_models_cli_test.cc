@@ -113,7 +113,7 @@ TEST(HotrowModelsCliTest, KeysAreAbsentOrNamed) {
     const std::string list = dir + "/keys.txt";
     WriteText(list, absl::StrCat("# gone\n\n", name, ",18446744073709551614\r\n", name,
                                  "\t18446744073709551615\n", name, ", 18446744073709551615"));
-    for (const std::string path : {dir + "/run", dir + "/model"}) {
+    for (const std::string& path : {dir + "/run", dir + "/model"}) {
       const ProgramResult gone = RunHotrow({"verify", "--absent=" + list, path});
       ExpectGood(gone);
       EXPECT_THAT(gone.out, AllOf(HasSubstr(": 2 keys, "), HasSubstr(": absent\n")));
