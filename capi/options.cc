@@ -56,6 +56,7 @@ hotrow_collection_options DefaultOptions() {
   out.struct_size = sizeof(out);
   out.evaluation_staging_bytes = EmbeddingCollectionOptions().evaluation_staging_bytes;
   out.checkpoint_keep = 2;
+  out.row_limit_steps = EmbeddingCollectionOptions().row_limit_steps;
   return out;
 }
 
@@ -142,6 +143,8 @@ absl::StatusOr<TableConfig> TakeTable(const hotrow_table& table) {
                                    "read_only_features", &out.read_only_features));
   HOTROW_RETURN_IF_ERROR(TakeParsed(ParseAdmission, table.admission, "admission", &out.admission));
   out.ttl_steps = table.ttl_steps;
+  out.min_rows = table.min_rows;
+  out.max_rows = table.max_rows;
   out.num_embeddings = table.num_embeddings;
   out.max_hotness = table.max_hotness;
   return out;
@@ -209,6 +212,7 @@ absl::StatusOr<EmbeddingCollectionOptions> TakeOptions(const hotrow_collection_o
                                     "exchange_rounding", &out.ranks.rounding));
   out.ranks.feedback_bytes = options.exchange_feedback_bytes;
   out.admission_bytes = options.admission_bytes;
+  out.row_limit_steps = options.row_limit_steps;
   return out;
 }
 

@@ -157,11 +157,12 @@ absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecCo
         "which leaves those rows out");
   }
   for (const TableConfig& table : options.tables) {
-    if (!staged || (table.admission.always() && table.ttl_steps == 0)) continue;
+    const bool lives = !table.admission.always() || table.ttl_steps > 0 || table.max_rows > 0;
+    if (!staged || !lives) continue;
     return absl::UnimplementedError(
         absl::StrCat("table \"", table.name,
-                     "\": admission and ttl_steps work on a CPU without a device cache only so "
-                     "far; leave them out, or cache.device_bytes 0 on the CPU"));
+                     "\": admission, ttl_steps and max_rows work on a CPU without a device cache "
+                     "only so far; leave them out, or cache.device_bytes 0 on the CPU"));
   }
   for (const TableConfig& table : options.tables) {
     if (table.read_only_features.empty()) continue;
@@ -238,12 +239,14 @@ NamedValues ComparedOptions(const EmbeddingCollectionOptions& options) {
   }
   for (size_t t = 0; t < options.tables.size(); ++t) {
     const TableConfig& table = options.tables[t];
-    out.emplace_back(absl::StrCat("EmbeddingCollectionOptions.tables[", t, "], the life of rows"),
-                     absl::StrCat("admission ", AdmissionText(table.admission), ", ttl_steps ",
-                                  table.ttl_steps));
+    out.emplace_back(
+        absl::StrCat("EmbeddingCollectionOptions.tables[", t, "], the life of rows"),
+        absl::StrCat("admission ", AdmissionText(table.admission), ", ttl_steps ", table.ttl_steps,
+                     ", min_rows ", table.min_rows, ", max_rows ", table.max_rows));
   }
   add("tables.size()", options.tables.size());
   add("feature_order", absl::StrJoin(options.feature_order, " "));
+  add("row_limit_steps", options.row_limit_steps);
   add("seed", options.seed);
   add("max_batch_size", options.max_batch_size);
   add("max_gradient_norm", absl::StrFormat("%.9g", options.max_gradient_norm));

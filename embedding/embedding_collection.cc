@@ -243,6 +243,7 @@ absl::Status EmbeddingCollection::Impl::Open() {
   steps = static_cast<uint32_t>(options.start.steps);
   decay = std::make_unique<TableDecay>(options, plan);
   HOTROW_ASSIGN_OR_RETURN(life, RowLife::Create(options, plan, shuffle.get()));
+  if (!options.start.from.empty()) HOTROW_RETURN_IF_ERROR(life->CountRows(tiers->store()));
   gradients = std::make_unique<RowGradients>(plan, ctx, shuffle.get());
   evaluation = std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get(),
                                             decay.get(), life.get());
@@ -568,6 +569,7 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   TraceSpan span(ctx.trace, "sparse_update");
   HOTROW_RETURN_IF_ERROR(tiers->PrepareForUpdate(ctx, step->tiers));
   if (life->ages()) HOTROW_RETURN_IF_ERROR(life->Renew(ctx, b.served(), b.rows, b.trained));
+  if (life->limits()) life->CountUpdated(b.served(), b.rows, b.trained, steps + 1);
   HOTROW_RETURN_IF_ERROR(begun ? UpdateRows(b, sums, learning_rate_factor)
                                : UpdateRowsFused(b, gradient, learning_rate_factor));
   if (tiers->staged()) {
@@ -576,14 +578,14 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   }
   steps += 1;
   decay->Append(learning_rate_factor);
-  life->EndStep(steps);
+  absl::Status ended = life->EndStep(steps);
   unique_keys += served.size();
   CountLookups(b, served);
-  const absl::Status told = TellOfUpdate(b, served);
+  ended.Update(TellOfUpdate(b, served));
   End(step, /*updated=*/true);
   // What has aged since a snapshot began still belongs to it.
   if (life->ages() && snapshots->ended()) life->DropSome(steps, tiers->store());
-  return told;
+  return ended;
 }
 
 void EmbeddingCollection::Impl::CountLookups(const internal::StepBatch& batch,

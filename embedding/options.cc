@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/lookup_counters_impl.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
@@ -32,11 +33,26 @@ absl::Status CheckRowLife(const TableConfig& table) {
     return TableError(table,
                       absl::StrCat("ttl_steps must lie in [0, 2^32 - 1], is ", table.ttl_steps));
   }
-  const bool lives = !table.admission.always() || table.ttl_steps > 0;
+  const auto limit = [&](const char* name, int64_t value) -> absl::Status {
+    if (value >= 0) return absl::OkStatus();
+    return TableError(table, absl::StrCat(name, " must not be negative, is ", value));
+  };
+  HOTROW_RETURN_IF_ERROR(limit("min_rows", table.min_rows));
+  HOTROW_RETURN_IF_ERROR(limit("max_rows", table.max_rows));
+  if (table.min_rows > 0 && table.ttl_steps == 0) {
+    return TableError(table, absl::StrCat("min_rows is ", table.min_rows,
+                                          ", the rows below which none ages, but ttl_steps is 0: "
+                                          "none ages anyway; set ttl_steps, or leave it 0"));
+  }
+  if (table.max_rows > 0 && table.min_rows > table.max_rows) {
+    return TableError(table, absl::StrCat("min_rows is ", table.min_rows, ", more than max_rows, ",
+                                          table.max_rows));
+  }
+  const bool lives = !table.admission.always() || table.ttl_steps > 0 || table.max_rows > 0;
   if (lives && table.optimizer.weight_decay_mode == WeightDecayMode::kTable) {
     return TableError(table,
-                      "admission and ttl_steps do not go with weight_decay_mode table, whose rows "
-                      "are all there; use l2 or decoupled, or leave them out");
+                      "admission, ttl_steps and max_rows do not go with weight_decay_mode table, "
+                      "whose rows are all there; use l2 or decoupled, or leave them out");
   }
   if (!table.admission.always() && !table.read_only_features.empty()) {
     return TableError(table,
@@ -44,10 +60,11 @@ absl::Status CheckRowLife(const TableConfig& table) {
   }
   const std::set<std::string> read_only(table.read_only_features.begin(),
                                         table.read_only_features.end());
-  if (table.ttl_steps > 0 && read_only.size() == table.feature_names.size()) {
+  if ((table.ttl_steps > 0 || table.max_rows > 0) &&
+      read_only.size() == table.feature_names.size()) {
     return TableError(table,
-                      "ttl_steps: all of its features are read only, so no row is ever updated and "
-                      "all would age; leave it 0");
+                      "ttl_steps and max_rows: all of its features are read only, so no row is "
+                      "ever updated and all would age; leave them 0");
   }
   return absl::OkStatus();
 }
@@ -272,6 +289,12 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
                               "counters, must be at least ",
                               internal::LookupCounters::kMinBytes, ", is ", admission_bytes));
     }
+  }
+  constexpr int64_t kMaxRowLimitSteps = int64_t{1} << 20;
+  if (row_limit_steps < 1 || row_limit_steps > kMaxRowLimitSteps) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("EmbeddingCollectionOptions.row_limit_steps: must lie in [1, ",
+                     kMaxRowLimitSteps, "], is ", row_limit_steps));
   }
   if (ranks.feedback_bytes < 0) {
     return absl::InvalidArgumentError(

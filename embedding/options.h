@@ -55,6 +55,12 @@ struct TableConfig {
   // where all features are read only.
   Admission admission;
   int64_t ttl_steps = 0;
+  // Rows of all ranks together; 0: no limit. Below min_rows, which goes with ttl_steps only, no row
+  // ages. Above max_rows those age whose last update is longest ago. Both are kept at each multiple
+  // of EmbeddingCollectionOptions::row_limit_steps, and whole groups of so many steps age together;
+  // the rows of the last group stay. ttl_steps then is judged there as well.
+  int64_t min_rows = 0;
+  int64_t max_rows = 0;
   // 0: any key. Otherwise keys lie in [0, num_embeddings) and others are InvalidArgument.
   int64_t num_embeddings = 0;
   // The most lookups a feature of this table has in one sample; 0 when that is not known. Known for
@@ -188,6 +194,9 @@ struct EmbeddingCollectionOptions {
   // counters, on each rank; a hard limit, beside the budgets of the tiers. A step whose new keys
   // find no room is ResourceExhausted. Required there; otherwise ignored.
   int64_t admission_bytes = 0;
+  // How often floors and capacities of tables (min_rows, max_rows) are kept, in steps, in [1,
+  // 2^20]; with several ranks each time costs an exchange of a few numbers. Bits depend on it.
+  int64_t row_limit_steps = 64;
   // Steps prefetched beyond the current one, in [0, 32]. 0: everything runs on the caller's thread,
   // in a fixed order, so that statistics are the same in each run. From 1 up rows are made resident
   // by a thread of the collection's own.

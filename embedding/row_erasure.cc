@@ -12,6 +12,8 @@ namespace {
 
 // So many keys of each rank at a time, which bounds what a call needs beside the keys.
 constexpr int64_t kPieceKeys = int64_t{1} << 16;
+// So many rows are read at a time.
+constexpr size_t kReadRows = 1024;
 
 }  // namespace
 
@@ -29,7 +31,38 @@ absl::Status RowErasure::EraseOwn(int32_t table, std::span<const uint64_t> keys)
   own_.erase(std::unique(own_.begin(), own_.end()), own_.end());
   if (own_.empty()) return absl::OkStatus();
   life_->Erase(own_);
-  return tiers_->Erase(ctx_, table, own_);
+  return life_->limits(static_cast<size_t>(table)) ? EraseCounted(table)
+                                                   : tiers_->Erase(ctx_, table, own_);
+}
+
+absl::Status RowErasure::EraseCounted(int32_t table) {
+  const RowLayout& layout = plan_.tables[table].layout;
+  const auto row_bytes = static_cast<size_t>(layout.row_bytes);
+  HOTROW_RETURN_IF_ERROR(tiers_->Flush());
+  std::vector<uint32_t> last_steps;
+  std::vector<std::byte> bytes(std::min(own_.size(), kReadRows) * row_bytes);
+  std::vector<std::byte*> rows;
+  for (size_t at = 0; at < bytes.size(); at += row_bytes) rows.push_back(bytes.data() + at);
+  std::vector<uint8_t> found(rows.size());
+  for (size_t begin = 0; begin < own_.size(); begin += kReadRows) {
+    const size_t n = std::min(kReadRows, own_.size() - begin);
+    HOTROW_RETURN_IF_ERROR(tiers_->store()->Find(
+        std::span(own_).subspan(begin, n), std::span(rows).first(n), std::span(found).first(n)));
+    for (size_t i = 0; i < n; ++i) {
+      if (found[i] == 0 || life_->IsAged(static_cast<size_t>(table), rows[i])) continue;
+      uint32_t last_step;
+      std::memcpy(&last_step, rows[i] + layout.step_offset, sizeof(last_step));
+      if (last_step > 0) last_steps.push_back(last_step);
+    }
+  }
+  const absl::Status erased = tiers_->Erase(ctx_, table, own_);
+  if (erased.ok()) {
+    life_->ForgetRows(static_cast<size_t>(table), last_steps);
+    return absl::OkStatus();
+  }
+  // Some may be gone. If they cannot be counted either, the next opening counts them.
+  if (tiers_->Flush().ok()) life_->CountRows(tiers_->store()).IgnoreError();
+  return erased;
 }
 
 absl::StatusOr<int64_t> RowErasure::RunIf(int32_t table, const Wanted& wanted) {

@@ -52,6 +52,8 @@ class RowErasure {
  private:
   // Those of a piece that this rank keeps.
   absl::Status EraseOwn(int32_t table, std::span<const uint64_t> keys);
+  // The same of a table that counts its rows (min_rows, max_rows).
+  absl::Status EraseCounted(int32_t table);
   absl::Status RunTogether(int32_t table, std::span<const uint64_t> keys);
 
   const EmbeddingCollectionOptions& options_;
@@ -61,7 +63,7 @@ class RowErasure {
   RowShuffle* const shuffle_;
   GradientResiduals* const residuals_;
   RowLife* const life_;
-  std::vector<RowKey> own_;
+  std::vector<RowKey> own_;  // of a piece, ascending
 };
 
 }  // namespace hotrow::internal

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/math.h"
@@ -17,6 +18,9 @@ namespace {
 // While a row ages all rows of the store are looked at about so many times, to drop those that
 // have.
 constexpr int64_t kLooksPerAge = 4;
+// For each row that aged because of a limit so many rows are looked at. If one in so many has aged,
+// as many are dropped as age: it is the share of rows of which the store is not rid yet.
+constexpr int64_t kLooksPerAgedRow = 4;
 // Fewer rows at a time are not worth a call, unless the store has fewer.
 constexpr int64_t kDropRowsMin = 4096;
 // How often the store's rows are counted anew, in steps.
@@ -64,6 +68,15 @@ TieredTableOptions RowsOf(const EmbeddingCollectionOptions& options, const Plan&
   return out;
 }
 
+std::vector<uint32_t> FirstLines(const EmbeddingCollectionOptions& options, const Plan& plan) {
+  std::vector<uint32_t> lines;
+  const std::vector<uint32_t>& start = options.start.age_lines;
+  for (const PlannedTable& table : plan.tables) {
+    lines.push_back(start.empty() ? 0 : start[static_cast<size_t>(table.config)]);
+  }
+  return lines;
+}
+
 // The smaller of two where 0 stands for none.
 int64_t SmallestOf(int64_t a, int64_t b) {
   return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b);
@@ -71,19 +84,18 @@ int64_t SmallestOf(int64_t a, int64_t b) {
 
 }  // namespace
 
-RowLife::RowLife(const EmbeddingCollectionOptions& options, const Plan& plan,
-                 const RowShuffle* shuffle)
+RowLife::RowLife(const EmbeddingCollectionOptions& options, const Plan& plan, RowShuffle* shuffle)
     : options_(options),
       plan_(plan),
       shuffle_(shuffle),
       initial_rows_(RowsOf(options, plan)),
-      steps_(static_cast<uint32_t>(options.start.steps)) {
+      steps_(static_cast<uint32_t>(options.start.steps)),
+      lines_(FirstLines(options, plan)),
+      ages_of_rows_(options, plan, lines_) {
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const TableConfig& config = ConfigOf(t);
-    const std::vector<uint32_t>& start = options.start.age_lines;
-    lines_.push_back(start.empty() ? 0 : start[static_cast<size_t>(plan.tables[t].config)]);
-    ages_ = ages_ || config.ttl_steps > 0 || lines_.back() > 0;
-    ttl_steps_min_ = SmallestOf(ttl_steps_min_, config.ttl_steps);
+    ages_ = ages_ || config.ttl_steps > 0 || limits(t) || lines_[t] > 0;
+    if (!limits(t)) ttl_steps_min_ = SmallestOf(ttl_steps_min_, config.ttl_steps);
     admits_ = admits_ || !config.admission.always();
     if (config.admission.counts()) {
       forget_steps_min_ = SmallestOf(forget_steps_min_, config.admission.forget_steps);
@@ -92,8 +104,7 @@ RowLife::RowLife(const EmbeddingCollectionOptions& options, const Plan& plan,
 }
 
 absl::StatusOr<std::unique_ptr<RowLife>> RowLife::Create(const EmbeddingCollectionOptions& options,
-                                                         const Plan& plan,
-                                                         const RowShuffle* shuffle) {
+                                                         const Plan& plan, RowShuffle* shuffle) {
   std::unique_ptr<RowLife> life(new RowLife(options, plan, shuffle));
   const bool counts =
       std::any_of(options.tables.begin(), options.tables.end(),
@@ -102,6 +113,28 @@ absl::StatusOr<std::unique_ptr<RowLife>> RowLife::Create(const EmbeddingCollecti
     HOTROW_ASSIGN_OR_RETURN(life->counters_, LookupCounters::Create(options.admission_bytes));
   }
   return life;
+}
+
+absl::Status RowLife::CountRows(RowStore* store) {
+  if (!limits()) return absl::OkStatus();
+  std::vector<size_t> position_of(options_.tables.size());
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    position_of[static_cast<size_t>(plan_.tables[t].config)] = t;
+  }
+  ages_of_rows_.Clear();
+  return store->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
+    const size_t table = position_of[key.table];
+    if (!limits(table) || IsAged(table, row.data())) return absl::OkStatus();
+    const uint32_t last_step = LastStep(table, row.data());
+    if (last_step > steps_) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "table \"", ConfigOf(table).name, "\": the row of key ", key.key, " was updated in step ",
+          last_step, ", but the collection starts behind step ", steps_,
+          "; give EmbeddingCollectionOptions.start.steps as it was with the snapshot"));
+    }
+    if (last_step > 0) ages_of_rows_.Add(table, last_step);
+    return absl::OkStatus();
+  });
 }
 
 void RowLife::PrefetchLastStep(size_t table, const std::byte* row) const {
@@ -223,7 +256,21 @@ absl::Status RowLife::Renew(const ExecContext& ctx, const TableKeys& keys,
   return initial_rows_.Write(ctx, renewed_keys_, renewed_rows_);
 }
 
-void RowLife::EndStep(uint32_t step) {
+void RowLife::CountUpdated(const TableKeys& keys, std::span<std::byte* const> rows,
+                           std::span<const uint8_t> trained, uint32_t step) {
+  ages_of_rows_.BeginUpdate();
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    if (!limits(t)) continue;
+    const auto end = static_cast<size_t>(keys.table_offsets[t + 1]);
+    for (auto i = static_cast<size_t>(keys.table_offsets[t]); i < end; ++i) {
+      if (i + kPrefetchAhead < end) PrefetchLastStep(t, rows[i + kPrefetchAhead]);
+      if (!trained.empty() && trained[i] == 0) continue;
+      ages_of_rows_.Note(t, LastStep(t, rows[i]), step);
+    }
+  }
+}
+
+absl::Status RowLife::EndStep(uint32_t step) {
   steps_ = step;
   // What goes goes last: it moves others.
   for (const bool erases : {false, true}) {
@@ -245,10 +292,19 @@ void RowLife::EndStep(uint32_t step) {
   const uint64_t next = uint64_t{step} + 1;
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     const auto ttl = static_cast<uint64_t>(ConfigOf(t).ttl_steps);
-    if (ttl == 0 || next <= ttl) continue;
+    if (limits(t) || ttl == 0 || next <= ttl) continue;
     lines_[t] = std::max(lines_[t], static_cast<uint32_t>(next - ttl));
   }
-  if (forget_steps_min_ == 0 || counters_.size() == 0) return;
+  absl::Status moved;
+  if (limits()) {
+    ages_of_rows_.CommitUpdate();
+    if (step % static_cast<uint32_t>(options_.row_limit_steps) == 0) {
+      int64_t aged = 0;
+      moved = ages_of_rows_.MoveLines(step, shuffle_, lines_, &aged);
+      looks_ += kLooksPerAgedRow * aged;
+    }
+  }
+  if (forget_steps_min_ == 0 || counters_.size() == 0) return moved;
   counters_.Sweep(CeilDiv(kSweepsPerAge * counters_.slots(), forget_steps_min_),
                   [&](uint32_t table, uint32_t last_step) {
                     const Admission& admission = options_.tables[table].admission;
@@ -256,26 +312,41 @@ void RowLife::EndStep(uint32_t step) {
                     return last_step < OldestOf(admission, static_cast<uint32_t>(std::min(
                                                                next, uint64_t{UINT32_MAX})));
                   });
+  return moved;
 }
 
 void RowLife::Erase(std::span<const RowKey> keys) {
   for (const RowKey& key : keys) counters_.Erase(key);
 }
 
+void RowLife::ForgetRows(size_t table, std::span<const uint32_t> last_steps) {
+  for (const uint32_t last_step : last_steps) ages_of_rows_.Remove(table, last_step);
+}
+
 // --- Dropping
 
 void RowLife::DropSome(uint32_t step, RowStore* store) {
-  if (ttl_steps_min_ == 0) return;
-  if (step >= count_again_) {
-    store_rows_ = store->Stats().rows;
-    count_again_ = static_cast<uint32_t>(
-        std::min<int64_t>(int64_t{step} + std::min(kCountEvery, ttl_steps_min_), UINT32_MAX));
+  int64_t rows = 0;
+  if (ttl_steps_min_ > 0) {
+    if (step >= count_again_) {
+      store_rows_ = store->Stats().rows;
+      count_again_ = static_cast<uint32_t>(
+          std::min<int64_t>(int64_t{step} + std::min(kCountEvery, ttl_steps_min_), UINT32_MAX));
+    }
+    // In whole numbers, so that slow rates add up.
+    to_see_ += kLooksPerAge * store_rows_;
+    const int64_t due = to_see_ / ttl_steps_min_;
+    if (due >= std::min(kDropRowsMin, store_rows_)) {
+      rows = due;
+      to_see_ -= due * ttl_steps_min_;
+    }
   }
-  // In whole numbers, so that slow rates add up.
-  to_see_ += kLooksPerAge * store_rows_;
-  const int64_t rows = to_see_ / ttl_steps_min_;
-  if (rows == 0 || rows < std::min(kDropRowsMin, store_rows_)) return;
-  to_see_ -= rows * ttl_steps_min_;
+  // Spread over the steps until the lines move again.
+  const int64_t besides =
+      std::min(looks_, std::max(kDropRowsMin, CeilDiv(looks_, options_.row_limit_steps)));
+  looks_ -= besides;
+  rows += besides;
+  if (rows == 0) return;
   std::vector<RowAgeLine> lines;
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     lines.push_back({.table = static_cast<uint32_t>(plan_.tables[t].config),

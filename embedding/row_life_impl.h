@@ -17,6 +17,7 @@
 #include "embedding/lookup_counters_impl.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/row_ages_impl.h"
 #include "embedding/stats.h"
 #include "embedding/tiers/initial_rows_impl.h"
 #include "store/row_store.h"
@@ -38,7 +39,8 @@ struct LivingRows {
 // functions of the keys and the batches trained on: docs/decisions/row_life.md.
 //
 // Ageing:    a row whose last step lies below the line of its table reads as its initial row. A row
-//            that no step has updated (last step 0) has no age.
+//            that no step has updated (last step 0) has no age. Tables with a floor or a capacity
+//            count their rows, RowAges.
 // Admission: of a key without a row, or with an aged one.
 // A step:    Read after its rows are resolved. In its update: Admit, which changes nothing; once
 //            nothing can fail any more Renew, and EndStep when the rows have moved.
@@ -47,8 +49,11 @@ class RowLife final : public EmbeddingCounters {
  public:
   // options and plan outlive it. shuffle: null with one rank; likewise. Errors: ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<RowLife>> Create(const EmbeddingCollectionOptions& options,
-                                                         const Plan& plan,
-                                                         const RowShuffle* shuffle);
+                                                         const Plan& plan, RowShuffle* shuffle);
+
+  // Counts the rows of tables with limits, all of which are in the store. Errors: those of the
+  // store; FailedPrecondition where a row is younger than the collection.
+  absl::Status CountRows(RowStore* store);
 
   // Whether some row may have aged, or does before long.
   bool ages() const { return ages_; }
@@ -74,11 +79,20 @@ class RowLife final : public EmbeddingCounters {
   // Writes the initial row over the aged ones that the step trains. rows: where they are updated.
   absl::Status Renew(const ExecContext& ctx, const TableKeys& keys,
                      std::span<std::byte* const> rows, std::span<const uint8_t> trained);
-  // The update is done: counts what Admit found, and moves the lines. step: that of the update.
-  void EndStep(uint32_t step);
+  // Whether an update needs CountUpdated, and whether the rows of this table are counted.
+  bool limits() const { return ages_of_rows_.any(); }
+  bool limits(size_t table) const { return ages_of_rows_.counts(table); }
+  // After Renew: notes which rows the update of `step` makes young.
+  void CountUpdated(const TableKeys& keys, std::span<std::byte* const> rows,
+                    std::span<const uint8_t> trained, uint32_t step);
+  // The update is done: counts what Admit and CountUpdated found, and moves the lines. step: that
+  // of the update. Errors: those of the communicator.
+  absl::Status EndStep(uint32_t step);
 
   // These keys have no counters any more.
   void Erase(std::span<const RowKey> keys);
+  // These living rows of a table with limits are gone.
+  void ForgetRows(size_t table, std::span<const uint32_t> last_steps);
 
   // Lets the store drop some aged rows. Between two steps, while no snapshot is being written. An
   // error of the store is left to its next call.
@@ -100,7 +114,7 @@ class RowLife final : public EmbeddingCounters {
     uint32_t count = 0;
   };
 
-  RowLife(const EmbeddingCollectionOptions& options, const Plan& plan, const RowShuffle* shuffle);
+  RowLife(const EmbeddingCollectionOptions& options, const Plan& plan, RowShuffle* shuffle);
   uint32_t LastStep(size_t table, const std::byte* row) const;
   void PrefetchLastStep(size_t table, const std::byte* row) const;
   const TableConfig& ConfigOf(size_t table) const {
@@ -111,12 +125,13 @@ class RowLife final : public EmbeddingCounters {
 
   const EmbeddingCollectionOptions& options_;
   const Plan& plan_;
-  const RowShuffle* const shuffle_;
+  RowShuffle* const shuffle_;
   const InitialRows initial_rows_;
   bool ages_ = false;
   bool admits_ = false;
   uint32_t steps_;               // that were made
   std::vector<uint32_t> lines_;  // [tables of the plan]
+  RowAges ages_of_rows_;
   LookupCounters counters_;
   int64_t forget_steps_min_ = 0;  // of the tables that forget; 0: none does
 
@@ -131,10 +146,11 @@ class RowLife final : public EmbeddingCounters {
   std::vector<std::byte*> renewed_rows_;
 
   // Of DropSome.
-  int64_t ttl_steps_min_ = 0;  // 0: no table ages
+  int64_t ttl_steps_min_ = 0;  // of the tables without limits; 0: none of them ages
   int64_t store_rows_ = 0;     // as counted last
   uint32_t count_again_ = 0;   // at this step
   int64_t to_see_ = 0;         // rows that the store is to look at, times ttl_steps_min_
+  int64_t looks_ = 0;          // rows that it is to look at besides, for tables with limits
 
   int64_t rejected_keys_ = 0;
   int64_t aged_rows_ = 0;

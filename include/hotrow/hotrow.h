@@ -177,6 +177,10 @@ typedef struct hotrow_table {
   // probability P). Others read their first values and are not trained. CPU only.
   const char* admission;
   int64_t ttl_steps;  // rows that no step has updated for more than so many read as new; 0: never
+  // Rows of all ranks; 0: no limit. With ttl_steps: so many of the latest updates stay. Above
+  // max_rows those of the oldest updates go. Kept at multiples of row_limit_steps.
+  int64_t min_rows;
+  int64_t max_rows;
 } hotrow_table;
 
 void hotrow_table_default(hotrow_table* table, uint64_t struct_size);
@@ -227,6 +231,7 @@ typedef struct hotrow_collection_options {
   const char* init_from;    // a saved model or checkpoint of the same tables, unless it resumes;
                             // NULL: new tables
   int64_t admission_bytes;  // of each rank, for the counters of admission "lookups"; required there
+  int64_t row_limit_steps;  // min_rows and max_rows of tables are kept each so many steps; 64
 } hotrow_collection_options;
 
 void hotrow_collection_options_default(hotrow_collection_options* options, uint64_t struct_size);

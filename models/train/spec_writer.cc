@@ -77,7 +77,8 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
   json["tables"] = Json::array();
   for (size_t t = 0; t < options.tables.size(); ++t) {
     const TableConfig& table = options.tables[t];
-    const int64_t rows = source.rows.empty() ? table.num_embeddings : source.rows[t];
+    int64_t rows = source.rows.empty() ? table.num_embeddings : source.rows[t];
+    if (table.max_rows > 0) rows = rows < 1 ? table.max_rows : std::min(rows, table.max_rows);
     if (rows < 1) {
       return bad(absl::StrCat("table ", table.name,
                               ": any key is legal, so nothing says how many rows it may have; "

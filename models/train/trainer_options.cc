@@ -88,10 +88,10 @@ absl::Status TrainerOptions::Validate() const {
         "--device_cache_bytes only so far; leave them out");
   }
   if ((device != Device::kCpu || device_cache_bytes != 0) &&
-      (!admission.always() || ttl_steps > 0)) {
+      (!admission.always() || ttl_steps > 0 || max_rows > 0)) {
     return absl::UnimplementedError(
-        "--admission and --ttl_steps work with --device=cpu and without --device_cache_bytes only "
-        "so far; leave them out");
+        "--admission, --ttl_steps and --max_rows work with --device=cpu and without "
+        "--device_cache_bytes only so far; leave them out");
   }
   HOTROW_RETURN_IF_ERROR(admission.Validate());
   if (admission.counts() && admission_bytes == 0) {
@@ -193,6 +193,8 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
     if (table.read_only_features.size() < table.feature_names.size()) {
       table.admission = options.admission;
       table.ttl_steps = options.ttl_steps;
+      table.min_rows = options.min_rows;
+      table.max_rows = options.max_rows;
     }
     // A table without bound has no number of rows to go by; 0.01 is what 10,000 rows would give.
     table.initializer = options.initializer.value_or(
@@ -210,6 +212,7 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
                .device_bytes = std::max<int64_t>(options.device_cache_bytes, 0),
                .policy = options.cache_policy};
   out.admission_bytes = options.admission_bytes;
+  out.row_limit_steps = options.row_limit_steps;
   out.prefetch_depth = options.prefetch_depth;
   out.ranks.forward = options.exchange_forward;
   out.ranks.backward = options.exchange_backward;

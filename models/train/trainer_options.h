@@ -50,6 +50,9 @@ struct TrainerOptions {
   Admission admission;
   int64_t admission_bytes = 0;
   int64_t ttl_steps = 0;
+  int64_t min_rows = 0;  // of each table
+  int64_t max_rows = 0;
+  int64_t row_limit_steps = 64;
   std::optional<Initializer> initializer;  // none: uniform in +-1/sqrt(rows), table by table
   DenseOptimizerConfig dense_optimizer;
   DensePrecision precision = DensePrecision::kFp32;  // that the model was made with

@@ -81,6 +81,8 @@ class Table(Structure):
         ("num_read_only_features", c_int64),
         ("admission", c_char_p),
         ("ttl_steps", c_int64),
+        ("min_rows", c_int64),
+        ("max_rows", c_int64),
     ]
 
 
@@ -114,6 +116,7 @@ class Options(Structure):
         ("max_gradient_norm", c_float),
         ("init_from", c_char_p),
         ("admission_bytes", c_int64),
+        ("row_limit_steps", c_int64),
     ]
 
 

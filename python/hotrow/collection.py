@@ -62,6 +62,8 @@ def _c_table(table: Table, place: str, out: _abi.Table) -> None:
     out.max_hotness = integer(table.max_hotness, f"{place}.max_hotness")
     out.admission = _text(table.admission, f"{place}.admission")
     out.ttl_steps = integer(table.ttl_steps, f"{place}.ttl_steps")
+    out.min_rows = integer(table.min_rows, f"{place}.min_rows")
+    out.max_rows = integer(table.max_rows, f"{place}.max_rows")
     out.max_row_gradient_norm = real(table.max_row_gradient_norm, f"{place}.max_row_gradient_norm")
     read_only = features if table.frozen else table.read_only_features
     if read_only:
@@ -229,7 +231,7 @@ class EmbeddingCollection(_abi.Owner):
     same tables to start from. threads: 0 takes all processors. communicator: the ranks that share
     the tables; then calls are collective, and exchange_* say in which form rows and gradients
     travel (docs/ranks.md). admission_bytes: memory of the counters where tables admit ids by their
-    number of lookups.
+    number of lookups. row_limit_steps: min_rows and max_rows of tables are kept at its multiples.
 
     Neither cache, prefetch depth, store nor threads change a bit of the result.
 
@@ -261,6 +263,7 @@ class EmbeddingCollection(_abi.Owner):
         exchange_rounding: str = "nearest",
         exchange_feedback: Bytes = 0,
         admission_bytes: Bytes = 0,
+        row_limit_steps: int = 64,
     ) -> None:
         self._address: Optional[int] = None
         self._dropped: Deque[int] = collections.deque()  # steps to destroy
@@ -308,6 +311,7 @@ class EmbeddingCollection(_abi.Owner):
             options.exchange_rounding = _text(exchange_rounding, "exchange_rounding")
             options.exchange_feedback_bytes = parse_bytes(exchange_feedback, "exchange_feedback")
             options.admission_bytes = parse_bytes(admission_bytes, "admission_bytes")
+            options.row_limit_steps = integer(row_limit_steps, "row_limit_steps")
 
             context_options = _abi.default(_abi.Context, "context_options")
             context_options.threads = integer(threads, "threads", *INT32)

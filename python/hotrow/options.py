@@ -156,7 +156,9 @@ class Table:
     admission: which ids get a row: "always", "lookups:3" (in the step of the third lookup),
     "lookups:3:100000" (counted anew after so many steps without one), "coin:0.1" (each lookup with
     this probability). ttl_steps: rows that no step has updated for more than so many read as new;
-    0: never. docs/row_life.md.
+    0: never. min_rows: with ttl_steps, so many rows of the latest updates stay. max_rows: above it
+    those of the oldest updates go. Both of all ranks, kept at multiples of row_limit_steps of the
+    collection; 0: no limit. docs/row_life.md.
     """
 
     name: str
@@ -173,6 +175,8 @@ class Table:
     frozen: bool = False
     admission: str = "always"
     ttl_steps: int = 0
+    min_rows: int = 0
+    max_rows: int = 0
 
 
 # ---- Stores: where all rows are kept ----

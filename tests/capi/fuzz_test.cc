@@ -146,6 +146,8 @@ class Fuzzer {
       const char* const admissions[] = {"always", "lookups:2", "lookups:2:3", "coin:0.5", "coin:2"};
       table.admission = Rarely() ? admissions[Below(5)] : nullptr;
       table.ttl_steps = Rarely() ? Below(6) - 1 : 0;
+      table.min_rows = Rarely() ? Below(6) - 1 : 0;
+      table.max_rows = Rarely() ? Below(20) - 1 : 0;
       table.read_only_features = Rarely() ? features[t].data() : nullptr;
       table.num_read_only_features = table.read_only_features == nullptr ? 0 : Below(3);
       for (int64_t f = 0; f < table.num_features; ++f) {
@@ -169,6 +171,7 @@ class Fuzzer {
     options.evaluation_staging_bytes = Rarely() ? -Below(2) : 1 << 20;
     options.exchange_forward = Rarely() ? "fp16" : nullptr;
     options.admission_bytes = Rarely() ? Below(400) : 1 << 20;
+    options.row_limit_steps = Rarely() ? Below(4) : 2;
     options.resume = Below(2) == 0 ? 1 : 0;
     const std::string path = (dir_ / std::to_string(Below(3))).string();
     const std::string store = path + "-store";

@@ -59,6 +59,8 @@ hotrow_table Table(const hotrow_optimizer* optimizer) {
   out.num_read_only_features = 1;
   out.admission = "lookups:3:14";
   out.ttl_steps = 15;
+  out.min_rows = 16;
+  out.max_rows = 18;
   return out;
 }
 
@@ -86,6 +88,7 @@ hotrow_collection_options Options(const hotrow_table* table) {
   out.exchange_rounding = "stochastic";
   out.exchange_feedback_bytes = 41;
   out.admission_bytes = 43;
+  out.row_limit_steps = 47;
   return out;
 }
 
@@ -97,7 +100,7 @@ TEST(CapiOptionsTest, ReachAllThatATableHas) {
   ASSERT_EQ(options->tables.size(), 1);
   const auto& [name, embedding_dim, feature_names, pooling, weights_precision, optimizer,
                initializer, max_row_gradient_norm, read_only_features, admission, ttl_steps,
-               num_embeddings, max_hotness] = options->tables[0];
+               min_rows, max_rows, num_embeddings, max_hotness] = options->tables[0];
   EXPECT_EQ(name, "items");
   EXPECT_EQ(embedding_dim, 12);
   EXPECT_THAT(feature_names, ElementsAre("seen", "bought"));
@@ -107,6 +110,8 @@ TEST(CapiOptionsTest, ReachAllThatATableHas) {
   EXPECT_THAT(read_only_features, ElementsAre("bought"));
   EXPECT_EQ(AdmissionText(admission), "lookups:3:14");
   EXPECT_EQ(ttl_steps, 15);
+  EXPECT_EQ(min_rows, 16);
+  EXPECT_EQ(max_rows, 18);
   EXPECT_EQ(num_embeddings, 1000);
   EXPECT_EQ(max_hotness, 9);
 
@@ -137,9 +142,10 @@ TEST(CapiOptionsTest, ReachAllThatACollectionHas) {
   // ranks.communicator and start are set by MakeTables (tables_test.c, ranks_test.cc). env and
   // on_update are for tests and tools in C++.
   const auto& [tables, feature_order, seed, max_batch_size, max_gradient_norm, store, cache,
-               admission_bytes, prefetch_depth, evaluation_staging_bytes, ranks, start, env,
-               on_update] = *options;
+               admission_bytes, row_limit_steps, prefetch_depth, evaluation_staging_bytes, ranks,
+               start, env, on_update] = *options;
   EXPECT_EQ(admission_bytes, 43);
+  EXPECT_EQ(row_limit_steps, 47);
   EXPECT_EQ(tables.size(), 1);
   EXPECT_THAT(feature_order, ElementsAre("seen", "bought"));
   EXPECT_EQ(seed, 11);

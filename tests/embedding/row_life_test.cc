@@ -1,6 +1,6 @@
-// Admission and ageing: against a plain map with the policies written out, over every store, cache,
-// depth and number of ranks, with time, erasures, evaluation, steps that are cancelled, snapshots
-// and kills in between.
+// Admission, ageing, floors and capacities: against a plain map with the policies written out, over
+// every store, cache, depth and number of ranks, with time, erasures, evaluation, steps that are
+// cancelled, snapshots and kills in between.
 
 #include <algorithm>
 #include <cstddef>
@@ -43,9 +43,10 @@ using ::hotrow::test::Table;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr int kTables = 4;
-constexpr int32_t kDims[kTables] = {4, 20, 4, 5};
-constexpr int64_t kPooledDim = 33;
+constexpr int kTables = 7;
+constexpr int32_t kDims[kTables] = {4, 20, 4, 5, 4, 5, 6};
+constexpr int64_t kPooledDim = 48;
+constexpr int64_t kRowLimitSteps = 2;
 constexpr uint64_t kKeys = 300;   // of each table
 constexpr int64_t kSamples = 24;  // of all ranks together, with one lookup in each table
 constexpr float kLearningRate = 0.25f;
@@ -53,12 +54,17 @@ constexpr float kLearningRate = 0.25f;
 struct Policy {
   Admission admission;
   int64_t ttl_steps = 0;
+  int64_t min_rows = 0;
+  int64_t max_rows = 0;
 };
 const Policy kPolicies[kTables] = {
     {{.rule = Admission::Rule::kLookups, .lookups = 3, .forget_steps = 6}, 7},
     {{.rule = Admission::Rule::kCoin, .probability = 0.4}, 5},
     {{.rule = Admission::Rule::kLookups, .lookups = 4}, 0},
-    {{}, 4}};
+    {{}, 4},
+    {{}, 0, 0, 70},
+    {{}, 3, 60, 80},
+    {{.rule = Admission::Rule::kLookups, .lookups = 2, .forget_steps = 6}, 2, 30}};
 
 EmbeddingCollectionOptions LivingOptions() {
   EmbeddingCollectionOptions options = test::Options({});
@@ -69,9 +75,12 @@ EmbeddingCollectionOptions LivingOptions() {
     table.max_hotness = 1;
     table.admission = kPolicies[t].admission;
     table.ttl_steps = kPolicies[t].ttl_steps;
+    table.min_rows = kPolicies[t].min_rows;
+    table.max_rows = kPolicies[t].max_rows;
     options.tables.push_back(table);
   }
   options.admission_bytes = 64 << 10;
+  options.row_limit_steps = kRowLimitSteps;
   return options;
 }
 
@@ -131,7 +140,11 @@ class Model {
       }
     }
     steps_ = step;
+    for (int t = 0; t < kTables; ++t) MoveLine(t);
   }
+  // How often a floor kept rows that their age would have taken, and a capacity took some.
+  int64_t floors() const { return floors_; }
+  int64_t capacities() const { return capacities_; }
   void Erase(int table, uint64_t key) {
     rows_[table].erase(key);
     counters_[table].erase(key);
@@ -147,9 +160,34 @@ class Model {
     int64_t last_step = 0;
   };
 
-  bool Lives(int table, const RowState& row) const {
-    const int64_t ttl = kPolicies[table].ttl_steps;
-    return ttl == 0 || steps_ + 1 - row.last_step <= ttl;
+  bool Lives(int table, const RowState& row) const { return row.last_step >= lines_[table]; }
+  void MoveLine(int table) {
+    const Policy& policy = kPolicies[table];
+    int64_t line = 0;
+    if (policy.min_rows == 0 && policy.max_rows == 0) {
+      if (policy.ttl_steps > 0) line = steps_ + 1 - policy.ttl_steps;
+    } else if (steps_ % kRowLimitSteps == 0) {
+      const auto living = [&](int64_t from) {
+        return std::count_if(rows_[table].begin(), rows_[table].end(), [&](const auto& row) {
+          return Lives(table, row.second) && row.second.last_step >= from;
+        });
+      };
+      // The first step of a group.
+      line = 1;
+      while (policy.ttl_steps > 0 && line + kRowLimitSteps <= steps_ + 1 - policy.ttl_steps) {
+        line += kRowLimitSteps;
+      }
+      const int64_t by_age = line;
+      while (line > 1 && living(line) < policy.min_rows) line -= kRowLimitSteps;
+      floors_ += line < by_age;
+      const int64_t by_floor = line;
+      while (policy.max_rows > 0 && line + kRowLimitSteps <= steps_ &&
+             living(line) > policy.max_rows) {
+        line += kRowLimitSteps;
+      }
+      capacities_ += line > std::max(by_floor, lines_[table]);
+    }
+    lines_[table] = std::max(lines_[table], line);
   }
   bool Joins(int table, uint64_t key, int count, int64_t step) {
     const Admission& admission = kPolicies[table].admission;
@@ -175,7 +213,10 @@ class Model {
 
   std::map<uint64_t, RowState> rows_[kTables];
   std::map<uint64_t, Counter> counters_[kTables];
+  int64_t lines_[kTables] = {};
   int64_t steps_ = 0;
+  int64_t floors_ = 0;
+  int64_t capacities_ = 0;
 };
 
 // --- A life of tables between two kills ----------------------------------------------------------
@@ -194,6 +235,8 @@ struct Totals {
   int64_t aged = 0;
   int64_t dropped = 0;
   int64_t evictions = 0;
+  int64_t floors = 0;
+  int64_t capacities = 0;
 };
 
 // [tables][samples]; small keys more often, some of them several times.
@@ -243,7 +286,9 @@ class Life {
     totals_ = {.rejected = stats.admission_rejected_keys,
                .aged = stats.aged_rows,
                .dropped = stats.dropped_rows,
-               .evictions = stats.tiers[0].evictions};
+               .evictions = stats.tiers[0].evictions,
+               .floors = model_.floors(),
+               .capacities = model_.capacities()};
     tables_.reset();
     return lived;
   }
@@ -486,6 +531,8 @@ void Tell(StoreKind kind, uint64_t seed, const std::vector<int>& ranks_of_lives,
       totals->aged += own->totals().aged;
       totals->dropped += own->totals().dropped;
       totals->evictions += own->totals().evictions;
+      totals->floors += own->totals().floors;
+      totals->capacities += own->totals().capacities;
     }
     if (lives[0]->saved().snapshot == 0) continue;
     saved = lives[0]->saved();
@@ -519,6 +566,8 @@ TEST_P(RowLifeTest, TheTablesAreThoseOfAPlainMap) {
   }
   EXPECT_GT(totals.rejected, 0);
   EXPECT_GT(totals.aged, 0);
+  EXPECT_GT(totals.floors, 0);
+  EXPECT_GT(totals.capacities, 0);
   // All rows of an SSD store this small lie in segments that are being written.
   if (GetParam() != StoreKind::kSsd) {
     EXPECT_GT(totals.dropped, 0);
@@ -533,6 +582,8 @@ TEST_P(RowLifeTest, AnyNumberOfRanksHasTheTablesOfAPlainMap) {
   }
   EXPECT_GT(totals.rejected, 0);
   EXPECT_GT(totals.aged, 0);
+  EXPECT_GT(totals.floors, 0);
+  EXPECT_GT(totals.capacities, 0);
 }
 
 // --- Same bits -----------------------------------------------------------------------------------
@@ -552,21 +603,31 @@ EmbeddingCollectionOptions BitsOptions() {
   return options;
 }
 
-TEST(RowLifeBitsTest, AreTheSameWhateverTheTiers) {
+// The second table ages by capacity alone.
+EmbeddingCollectionOptions CapacityOptions() {
+  EmbeddingCollectionOptions options = BitsOptions();
+  options.tables[0].min_rows = 100;
+  options.tables[1].admission = {};
+  options.tables[1].ttl_steps = 0;
+  options.tables[1].max_rows = 40;
+  options.row_limit_steps = 3;
+  return options;
+}
+
+void ExpectTheSameBitsOnAllTiers(const EmbeddingCollectionOptions& living) {
   const test::RunOptions run = {.steps = 30, .num_features = 3, .rows = 800};
-  const test::RunResult expected = test::Train(BitsOptions(), run);
+  const test::RunResult expected = test::Train(living, run);
   EXPECT_GT(expected.stats.admission_rejected_keys, 0);
   EXPECT_GT(expected.stats.aged_rows, 0);
   EXPECT_GT(expected.stats.dropped_rows, 0);
-  HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t least,
-                              EmbeddingCollection::MinCacheBytes(BitsOptions()));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t least, EmbeddingCollection::MinCacheBytes(living));
   for (const StoreKind kind : Kinds()) {
     for (const int64_t cache_bytes : {int64_t{0}, least, 6 * least}) {
       if (kind != StoreKind::kMemory && cache_bytes == 0) continue;
       for (const int32_t depth : {0, 3}) {
         SCOPED_TRACE(testing::Message()
                      << StoreKindName(kind) << " " << cache_bytes << " " << depth);
-        EmbeddingCollectionOptions options = BitsOptions();
+        EmbeddingCollectionOptions options = living;
         PutStore(kind, test::TempDir(), &options);
         options.cache.bytes = cache_bytes;
         options.prefetch_depth = depth;
@@ -580,6 +641,12 @@ TEST(RowLifeBitsTest, AreTheSameWhateverTheTiers) {
       }
     }
   }
+}
+
+TEST(RowLifeBitsTest, AreTheSameWhateverTheTiers) { ExpectTheSameBitsOnAllTiers(BitsOptions()); }
+
+TEST(RowLifeBitsTest, OfFloorsAndCapacitiesAreTheSameWhateverTheTiers) {
+  ExpectTheSameBitsOnAllTiers(CapacityOptions());
 }
 
 TEST(RowLifeBitsTest, PoliciesThatNeverBiteChangeNothing) {
@@ -726,6 +793,102 @@ TEST(AgeingTest, StoresDropWhatHasAged) {
   }
 }
 
+// --- Floors and capacities -----------------------------------------------------------------------
+
+TEST(RowLimitTest, OfACapacityTheOldestRowsGoInGroupsOfSteps) {
+  EmbeddingCollectionOptions options = OneColumnOptions(SparseOptimizerKind::kSgd);
+  options.tables[0].max_rows = 5;
+  options.row_limit_steps = 2;
+  OneColumn column(options);
+  HOTROW_ASSERT_OK(column.Step({1, 2}, 1));
+  HOTROW_ASSERT_OK(column.Step({3}, 1));
+  HOTROW_ASSERT_OK(column.Step({1, 4}, 1));  // key 1 is young again
+  HOTROW_ASSERT_OK(column.Step({5}, 1));
+  EXPECT_EQ(column.rows(), 5);
+  HOTROW_ASSERT_OK(column.Step({6, 7}, 1));
+  EXPECT_EQ(column.rows(), 7);  // until the group ends
+  HOTROW_ASSERT_OK(column.Step({8}, 1));
+  EXPECT_EQ(column.tables().age_lines(), std::vector<uint32_t>{5});
+  EXPECT_EQ(column.rows(), 3);  // 2 and 3 would have left six
+  EXPECT_EQ(column.Weight(1), 1);
+  EXPECT_NE(column.Weight(6), 1);
+  // A step of more rows than the capacity keeps all of them.
+  HOTROW_ASSERT_OK(column.Step({10, 11, 12, 13}, 1));
+  HOTROW_ASSERT_OK(column.Step({14, 15, 16, 17}, 1));
+  EXPECT_EQ(column.rows(), 8);
+}
+
+TEST(RowLimitTest, BelowAFloorNothingAges) {
+  EmbeddingCollectionOptions options = OneColumnOptions(SparseOptimizerKind::kSgd);
+  options.tables[0].ttl_steps = 2;
+  options.tables[0].min_rows = 3;
+  options.row_limit_steps = 1;
+  OneColumn column(options);
+  HOTROW_ASSERT_OK(column.Step({1, 2, 3}, 1));
+  for (int i = 0; i < 20; ++i) HOTROW_ASSERT_OK(column.Step({3}, 1));
+  EXPECT_EQ(column.rows(), 3);
+  EXPECT_NE(column.Weight(1), 1);
+  HOTROW_ASSERT_OK(column.Step({4, 5}, 1));
+  EXPECT_EQ(column.rows(), 3);  // 3, 4 and 5
+  EXPECT_EQ(column.Weight(1), 1);
+}
+
+TEST(RowLimitTest, ErasedRowsDoNotCount) {
+  EmbeddingCollectionOptions options = OneColumnOptions(SparseOptimizerKind::kSgd);
+  options.tables[0].max_rows = 3;
+  options.row_limit_steps = 1;
+  OneColumn column(options);
+  HOTROW_ASSERT_OK(column.Step({1, 2}, 1));
+  const uint64_t erased[] = {1, 9};
+  HOTROW_ASSERT_OK(column.tables().Erase("t", erased));
+  HOTROW_ASSERT_OK(column.Step({3, 4}, 1));
+  EXPECT_EQ(column.rows(), 3);
+  HOTROW_ASSERT_OK(column.Step({5}, 1));
+  EXPECT_EQ(column.rows(), 3);
+  EXPECT_EQ(column.Weight(2), 1);
+}
+
+// What a store holds of rows beyond a capacity stays a share of it.
+TEST(RowLimitTest, StoresDropWhatIsBeyondACapacity) {
+  constexpr uint64_t kNew = 200;  // in a step
+  constexpr uint64_t kSteps = 240;
+  constexpr int64_t kCapacity = 4000;
+  EmbeddingCollectionOptions options = OneColumnOptions(SparseOptimizerKind::kSgd);
+  options.tables[0].max_rows = kCapacity;
+  options.row_limit_steps = 8;
+  options.max_batch_size = kNew;
+  OneColumn column(options);
+  int64_t most = 0;
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    std::vector<uint64_t> keys(kNew);
+    std::iota(keys.begin(), keys.end(), step * kNew);
+    HOTROW_ASSERT_OK(column.Step(keys, 1));
+    const auto made = static_cast<int64_t>((step + 1) * kNew);
+    most = std::max(most, made - column.tables().Stats().dropped_rows);
+  }
+  EXPECT_LE(column.rows(), kCapacity);
+  EXPECT_GT(column.rows(), kCapacity - 8 * static_cast<int64_t>(kNew) - 1);
+  EXPECT_LT(most, 2 * kCapacity);
+}
+
+TEST(RowLimitTest, ARowYoungerThanTheCollectionIsRefused) {
+  const std::string dir = test::TempDir();
+  EmbeddingCollectionOptions options = OneColumnOptions(SparseOptimizerKind::kSgd);
+  PutStore(StoreKind::kMemory, dir, &options);
+  {
+    OneColumn column(options);
+    for (int i = 0; i < 3; ++i) HOTROW_ASSERT_OK(column.Step({2}, 1));
+    HOTROW_ASSERT_OK(column.tables().snapshots().Prepare(9));
+    HOTROW_ASSERT_OK(column.tables().snapshots().Commit(9));
+  }
+  options.start.from = {{.snapshot = 9}};
+  options.start.steps = 2;
+  options.tables[0].max_rows = 10;
+  EXPECT_THAT(EmbeddingCollection::Create(options, {}).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("key 2"), HasSubstr("step 3"), HasSubstr("start.steps"))));
+}
+
 // With the sums of a step counted as they are.
 TEST(AdmissionTest, TheStepOfTheNthLookupMovesTheRowAsAWhole) {
   EmbeddingCollectionOptions options = OneColumnOptions(SparseOptimizerKind::kSgd);
@@ -835,6 +998,29 @@ TEST(RowLifeOptionsTest, WhatDoesNotGoTogetherIsNamed) {
                 t->optimizer.weight_decay_mode = WeightDecayMode::kTable;
               }),
               StatusIs(kInvalid, HasSubstr("weight_decay_mode")));
+  EXPECT_THAT(error([](O*, T* t) { t->max_rows = -1; }), StatusIs(kInvalid, HasSubstr("max_rows")));
+  EXPECT_THAT(error([](O*, T* t) { t->min_rows = 5; }),
+              StatusIs(kInvalid, AllOf(HasSubstr("min_rows"), HasSubstr("ttl_steps"))));
+  EXPECT_THAT(error([](O*, T* t) {
+                t->ttl_steps = 5;
+                t->min_rows = 5;
+                t->max_rows = 4;
+              }),
+              StatusIs(kInvalid, AllOf(HasSubstr("min_rows"), HasSubstr("max_rows, 4"))));
+  EXPECT_THAT(error([](O*, T* t) {
+                t->max_rows = 5;
+                t->read_only_features = {"f"};
+              }),
+              StatusIs(kInvalid, HasSubstr("read only")));
+  EXPECT_THAT(error([](O* o, T* t) {
+                t->max_rows = 5;
+                o->cache.device_bytes = kMiB;
+              }),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("max_rows")));
+  for (const int64_t steps : {int64_t{0}, int64_t{2} << 20}) {
+    EXPECT_THAT(error([&](O* o, T*) { o->row_limit_steps = steps; }),
+                StatusIs(kInvalid, HasSubstr("row_limit_steps")));
+  }
   EXPECT_THAT(error([](O* o, T*) {
                 o->start.age_lines = {0, 0};
               }),

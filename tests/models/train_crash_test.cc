@@ -58,6 +58,9 @@ TrainerOptions Options(const Run& run) {
     options.admission = {.rule = Admission::Rule::kLookups, .lookups = 2, .forget_steps = 9};
     options.admission_bytes = int64_t{4} << 20;
     options.ttl_steps = 4;
+    options.min_rows = 50;
+    options.max_rows = 400;
+    options.row_limit_steps = 3;
   }
   return options;
 }

@@ -122,6 +122,34 @@ TEST(TrainerRowLifeTest, BitsAreTheSameWhateverTheTiersAndRowsWhateverTheRanks) 
   }
 }
 
+// Those of Living, and floors and capacities.
+TrainerOptions Limited(Env* env) {
+  TrainerOptions options = Saving(env);
+  options.min_rows = 20;
+  options.max_rows = 60;
+  options.row_limit_steps = 3;
+  return options;
+}
+
+TEST(TrainerRowLifeTest, LimitsLeaveTheSameRowsOnAllRanksAndBehindAResume) {
+  MemEnv env;
+  const TrainReport first = TrainRun(1, Limited(&env));
+  EXPECT_NE(RowsOf(first), RowsOf(TrainRun(1, Living())));
+  for (const int64_t rows : RowsOf(first)) EXPECT_GT(rows, 0);
+  ASSERT_NO_FATAL_FAILURE(LoseAllButTheFirstCheckpoint(env));
+  TrainerOptions again = Limited(&env);
+  again.resume = true;
+  EXPECT_EQ(EndOf(TrainRun(1, again)), EndOf(first));
+  for (const int ranks : {2, 3}) {
+    MemEnv other;
+    EXPECT_EQ(RowsOf(TrainRun(ranks, Limited(&other))), RowsOf(first)) << ranks;
+    ASSERT_NO_FATAL_FAILURE(LoseAllButTheFirstCheckpoint(other));
+    again = Limited(&other);
+    again.resume = true;
+    EXPECT_EQ(RowsOf(TrainRun(5 - ranks, again)), RowsOf(first)) << ranks;
+  }
+}
+
 TEST(TrainerRowLifeTest, AResumedRunEndsWithTheSameBitsOrOnOtherRanksWithTheSameRows) {
   for (const int ranks : {1, 3}) {
     for (const int then : {1, 2, 3}) {
@@ -190,6 +218,9 @@ TEST(TrainerRowLifeTest, ARunResumesWithItsPoliciesOnly) {
   EXPECT_THAT(resumed([](TrainerOptions* o) { o->admission = {}; }),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("--admission was lookups:3:8 and is always")));
+  EXPECT_THAT(
+      resumed([](TrainerOptions* o) { o->max_rows = 1000; }),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("--max_rows was 0 and is 1000")));
   // Another budget is none of them.
   HOTROW_EXPECT_OK(resumed([](TrainerOptions* o) { o->admission_bytes = 128 << 10; }));
 }

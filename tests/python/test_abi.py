@@ -102,6 +102,7 @@ class FieldsTest(unittest.TestCase):
             features=["a", "b"], pooling="mean", initializer=hotrow.normal(0.5),
             weights_precision="bf16", num_embeddings=1000, max_hotness=9,
             max_row_gradient_norm=7, read_only_features=["b"], admission="coin:0.5", ttl_steps=5,
+            min_rows=6, max_rows=7,
         )
         with mock.patch.object(_abi, "collection_create", create), self.assertRaises(Taken):
             hotrow.EmbeddingCollection(
@@ -113,6 +114,7 @@ class FieldsTest(unittest.TestCase):
                 checkpoint_model="m", resume=True, init_from="/z", threads=1,
                 communicator=Communicator(), exchange_forward="fp16", exchange_backward="int8",
                 exchange_rounding="stochastic", exchange_feedback=1, admission_bytes=1,
+                row_limit_steps=2,
             )
         options = taken[0]
         self.assertEqual(
