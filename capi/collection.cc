@@ -324,6 +324,17 @@ hotrow_status hotrow_read_rows(hotrow_collection* collection, const char* table,
   });
 }
 
+hotrow_status hotrow_write_rows(hotrow_collection* collection, const char* table,
+                                const uint64_t* keys, int64_t num_keys, const hotrow_matrix* rows) {
+  return CallTogether(collection, [&](Tables& tables) -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(FindTable(tables, table).status());
+    HOTROW_ASSIGN_OR_RETURN(const std::span<const uint64_t> of, TakeKeys(keys, num_keys));
+    HOTROW_RETURN_IF_ERROR(NotNull(rows, "rows"));
+    HOTROW_ASSIGN_OR_RETURN(const MatrixView<float> view, TakeMatrix(*rows, "rows"));
+    return tables.collection->WriteRows(table, of, view);
+  });
+}
+
 hotrow_status hotrow_erase(hotrow_collection* collection, const char* table, const uint64_t* keys,
                            int64_t num_keys) {
   return CallTogether(collection, [&](Tables& tables) -> absl::Status {

@@ -30,6 +30,7 @@
 #include "embedding/row_erasure_impl.h"
 #include "embedding/row_gradients_impl.h"
 #include "embedding/row_life_impl.h"
+#include "embedding/row_writes_impl.h"
 #include "embedding/snapshots_impl.h"
 #include "embedding/step_impl.h"
 #include "embedding/table_decay_impl.h"
@@ -48,6 +49,7 @@ using internal::RowErasure;
 using internal::RowGradients;
 using internal::RowLife;
 using internal::RowShuffle;
+using internal::RowWrites;
 using internal::Snapshots;
 using internal::StepKeys;
 using internal::StepPipeline;
@@ -78,6 +80,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   std::unique_ptr<RowGradients> gradients;
   std::unique_ptr<Evaluation> evaluation;
   std::unique_ptr<RowErasure> erasure;
+  std::unique_ptr<RowWrites> writes;
 
   // Outstanding steps in order; the front is the next to be looked up and updated.
   std::deque<EmbeddingStep::Impl*> outstanding;
@@ -249,6 +252,8 @@ absl::Status EmbeddingCollection::Impl::Open() {
                                             decay.get(), life.get());
   erasure = std::make_unique<RowErasure>(options, plan, ctx, tiers.get(), shuffle.get(),
                                          residuals.get(), life.get());
+  writes = std::make_unique<RowWrites>(options, plan, ctx, tiers.get(), shuffle.get(),
+                                       erasure.get(), life.get());
   snapshots =
       std::make_unique<Snapshots>(options, ctx, tiers.get(), [this] { prefetcher->NotifyRoom(); });
   return absl::OkStatus();
@@ -744,6 +749,32 @@ absl::Status EmbeddingCollection::ForEachRow(
   const StepPipeline::Pause pause(c.prefetcher->pipeline());
   return internal::ForEachRowOf(c.ctx, c.plan, static_cast<size_t>(position), *c.decay, *c.life,
                                 c.tiers->store(), fn);
+}
+
+absl::Status EmbeddingCollection::WriteRows(std::string_view table, std::span<const uint64_t> keys,
+                                            MatrixView<const float> rows) {
+  Impl& c = *impl_;
+  HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("WriteRows", table));
+  const internal::PlannedTable& planned = c.plan.tables[position];
+  const TableConfig& config = c.options.tables[planned.config];
+  HOTROW_RETURN_IF_ERROR(internal::CheckShape(rows, std::ssize(keys), planned.layout.dim,
+                                              [] { return std::string("WriteRows: rows"); }));
+  HOTROW_RETURN_IF_ERROR(internal::CheckWrittenRows(config, keys, rows));
+  if (config.optimizer.weight_decay_mode == WeightDecayMode::kTable) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("WriteRows: table \"", config.name,
+                     "\" decays as a whole (weight_decay_mode table), so what a row is depends on "
+                     "the steps that it has missed; use l2 or decoupled, or start from a model"));
+  }
+  if (!c.outstanding.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "WriteRows: ", c.outstanding.size(), " steps are outstanding; update or drop them first"));
+  }
+  HOTROW_RETURN_IF_ERROR(c.CheckIdle("WriteRows"));
+  c.snapshots->Join();
+  const StepPipeline::Pause pause(c.prefetcher->pipeline());
+  // A row that no step has updated would be none, so before the first one it counts as the first.
+  return c.EndJobUnlessOk(c.writes->Run(position, keys, rows, std::max(c.steps, 1u)));
 }
 
 absl::Status EmbeddingCollection::Impl::CheckBetweenSteps(const char* call) const {

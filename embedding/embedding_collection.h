@@ -49,12 +49,12 @@ namespace hotrow {
 //          computes. Lookup waits for its own step. A step whose rows do not fit beside those of
 //          the steps before waits for their end.
 // Ranks:   with a communicator of several ranks Create, Prefetch, Lookup, Update, Evaluate,
-//          ReadRows, Erase, EraseIf, Digest and GlobalStats are collective: all ranks call them in
-//          the same order, each with a batch of its own, which may be empty. A batch's keys are
-//          looked up where they are kept: ids travel with Prefetch, rows with Lookup, gradients,
-//          summed for each row, with Update. A row's gradients are added in the order of ranks; so
-//          for a fixed number of ranks a run repeats bit for bit. An error on any rank fails all
-//          ranks and names that rank. It is final, ResourceExhausted included.
+//          ReadRows, WriteRows, Erase, EraseIf, Digest and GlobalStats are collective: all ranks
+//          call them in the same order, each with a batch of its own, which may be empty. A batch's
+//          keys are looked up where they are kept: ids travel with Prefetch, rows with Lookup,
+//          gradients, summed for each row, with Update. A row's gradients are added in the order of
+//          ranks; so for a fixed number of ranks a run repeats bit for bit. An error on any rank
+//          fails all ranks and names that rank. It is final, ResourceExhausted included.
 // Threads: one call at a time, calls of steps and the destruction of a step included. Of
 //          snapshots() some may run beside other calls. Inside, work spreads over ctx.pool, with
 //          the same bits for any pool size.
@@ -111,6 +111,19 @@ class EmbeddingCollection {
   absl::Status ForEachRow(
       std::string_view table,
       const std::function<absl::Status(uint64_t key, std::span<const float> weights)>& fn);
+
+  // Gives keys of one table these weights, in host memory: rows is [keys, D]. Their rows, made
+  // where there are none, begin with fresh optimizer state, as if the last step had updated them.
+  // Weights of fp16 and bf16 tables are rounded to the nearest. For pretrained rows, between two
+  // steps: none may be outstanding (FailedPrecondition). A frozen table takes them, too. Durable as
+  // updates are, with the next snapshot; waits for one that is being written. Errors:
+  // InvalidArgument (a key occurs twice or lies beyond num_embeddings, a weight is not finite;
+  // nothing has changed), FailedPrecondition also of a table that decays as a whole, those of the
+  // store: then each key has its row from before, the new one or none. With several ranks each
+  // gives rows of its own, of keys that any may keep; of a key that two ranks give one of the two
+  // rows stays.
+  absl::Status WriteRows(std::string_view table, std::span<const uint64_t> keys,
+                         MatrixView<const float> rows);
 
   // Removes the rows of keys of one table, on all tiers and ranks: from here on the keys are new.
   // They may repeat or have no row, and with several ranks be kept by any. For between two steps:

@@ -31,8 +31,8 @@ class RowAges {
 
   // Forgets all rows. A count from the beginning follows.
   void Clear();
-  // A row with this last step is there; is not there any more.
-  void Add(size_t table, uint32_t last_step) { *GroupOf(table, last_step) += 1; }
+  // So many rows with this last step are there; one is not there any more.
+  void Add(size_t table, uint32_t last_step, int64_t n = 1) { *GroupOf(table, last_step) += n; }
   void Remove(size_t table, uint32_t last_step) { *GroupOf(table, last_step) -= 1; }
 
   // One update, in two parts, because the update may fail between them. Note: a row that `step`

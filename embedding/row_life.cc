@@ -57,17 +57,6 @@ uint32_t OldestOf(const Admission& admission, uint32_t step) {
   return step - static_cast<uint32_t>(admission.forget_steps);
 }
 
-TieredTableOptions RowsOf(const EmbeddingCollectionOptions& options, const Plan& plan) {
-  TieredTableOptions out;
-  out.seed = options.seed;
-  for (const PlannedTable& table : plan.tables) {
-    const TableConfig& config = options.tables[static_cast<size_t>(table.config)];
-    out.tables.push_back(
-        {static_cast<uint32_t>(table.config), table.layout, config.initializer, config.optimizer});
-  }
-  return out;
-}
-
 std::vector<uint32_t> FirstLines(const EmbeddingCollectionOptions& options, const Plan& plan) {
   std::vector<uint32_t> lines;
   const std::vector<uint32_t>& start = options.start.age_lines;
@@ -126,7 +115,7 @@ absl::Status RowLife::CountRows(RowStore* store) {
     const size_t table = position_of[key.table];
     if (!limits(table) || IsAged(table, row.data())) return absl::OkStatus();
     const uint32_t last_step = LastStep(table, row.data());
-    if (last_step > steps_) {
+    if (last_step > std::max(steps_, 1u)) {  // WriteRows gives 1 before the first step
       return absl::FailedPreconditionError(absl::StrCat(
           "table \"", ConfigOf(table).name, "\": the row of key ", key.key, " was updated in step ",
           last_step, ", but the collection starts behind step ", steps_,
@@ -317,6 +306,10 @@ absl::Status RowLife::EndStep(uint32_t step) {
 
 void RowLife::Erase(std::span<const RowKey> keys) {
   for (const RowKey& key : keys) counters_.Erase(key);
+}
+
+void RowLife::CountWritten(size_t table, uint32_t last_step, int64_t n) {
+  if (limits(table)) ages_of_rows_.Add(table, last_step, n);
 }
 
 void RowLife::ForgetRows(size_t table, std::span<const uint32_t> last_steps) {

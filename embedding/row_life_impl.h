@@ -91,6 +91,8 @@ class RowLife final : public EmbeddingCounters {
 
   // These keys have no counters any more.
   void Erase(std::span<const RowKey> keys);
+  // A table has got so many rows with this last step.
+  void CountWritten(size_t table, uint32_t last_step, int64_t n);
   // These living rows of a table with limits are gone.
   void ForgetRows(size_t table, std::span<const uint32_t> last_steps);
 

@@ -1,9 +1,11 @@
 #include "ops/weights_precision.h"
 
+#include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "ops/half_impl.h"
 
 namespace hotrow {
 
@@ -27,6 +29,20 @@ std::string_view WeightsPrecisionName(WeightsPrecision precision) {
   }
   HOTROW_CHECK(false);
   return "";
+}
+
+void NarrowWeights(WeightsPrecision precision, std::span<const float> weights, std::byte* out) {
+  internal::WithPrecision(precision, [&](auto constant) {
+    constexpr WeightsPrecision kPrecision = decltype(constant)::value;
+    if constexpr (kPrecision == WeightsPrecision::kFp32) {
+      std::memcpy(out, weights.data(), weights.size_bytes());
+    } else {
+      for (size_t i = 0; i < weights.size(); ++i) {
+        const uint16_t half = internal::ToHalf<kPrecision, /*kStochastic=*/false>(weights[i], 0);
+        std::memcpy(out + i * sizeof(half), &half, sizeof(half));
+      }
+    }
+  });
 }
 
 }  // namespace hotrow

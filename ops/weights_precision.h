@@ -1,7 +1,9 @@
 #ifndef HOTROW_OPS_WEIGHTS_PRECISION_H_
 #define HOTROW_OPS_WEIGHTS_PRECISION_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -33,6 +35,10 @@ std::string_view WeightsPrecisionName(WeightsPrecision precision);
 constexpr int64_t WeightBytes(WeightsPrecision precision) {
   return precision == WeightsPrecision::kFp32 ? 4 : 2;
 }
+
+// Writes weights as they are stored, each rounded to the nearest. out: weights.size() *
+// WeightBytes(precision) bytes.
+void NarrowWeights(WeightsPrecision precision, std::span<const float> weights, std::byte* out);
 
 }  // namespace hotrow
 

@@ -477,24 +477,48 @@ absl::Status CachedTable::Erase(const ExecContext& ctx, std::span<const RowKey> 
   HOTROW_RETURN_IF_ERROR(store_->Erase(keys));
   const std::lock_guard<std::mutex> lock(cache_->mutex());
   outflow_->Erase(keys);
-  return cache_->staged() ? ResetStaged(ctx, keys) : ResetRows(ctx, keys);
+  return cache_->staged() ? OverwriteStaged(ctx, keys, {}) : OverwriteRows(ctx, keys, {});
 }
 
-absl::Status CachedTable::ResetRows(const ExecContext& ctx, std::span<const RowKey> keys) {
-  std::vector<std::byte*> rows(keys.size());
-  HOTROW_RETURN_IF_ERROR(cache_->get()->Find(ctx, keys, rows));
+absl::Status CachedTable::Write(const ExecContext& ctx, std::span<const RowKey> keys,
+                                std::span<const std::byte* const> rows) {
+  HOTROW_RETURN_IF_ERROR(cache_->Broken());
+  const std::unique_lock<std::mutex> order = outflow_->Lock();
+  // As in Erase.
+  HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
+  HOTROW_RETURN_IF_ERROR(store_->InsertOrAssign(keys, rows));
+  const std::lock_guard<std::mutex> lock(cache_->mutex());
+  outflow_->Erase(keys);
+  return cache_->staged() ? OverwriteStaged(ctx, keys, rows) : OverwriteRows(ctx, keys, rows);
+}
+
+absl::Status CachedTable::CopyToMissRows(const ExecContext& ctx, bool initial) {
+  if (initial) return initial_rows_.Write(ctx, miss_keys_, miss_rows_);
+  for (size_t i = 0; i < miss_rows_.size(); ++i) {
+    std::memcpy(miss_rows_[i], miss_values_[i], static_cast<size_t>(row_bytes()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CachedTable::OverwriteRows(const ExecContext& ctx, std::span<const RowKey> keys,
+                                        std::span<const std::byte* const> rows) {
+  std::vector<std::byte*> resident(keys.size());
+  HOTROW_RETURN_IF_ERROR(cache_->get()->Find(ctx, keys, resident));
   miss_keys_.clear();
   miss_rows_.clear();
+  miss_values_.clear();
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (rows[i] == nullptr) continue;
+    if (resident[i] == nullptr) continue;
     miss_keys_.push_back(keys[i]);
-    miss_rows_.push_back(rows[i]);
+    miss_rows_.push_back(resident[i]);
+    if (!rows.empty()) miss_values_.push_back(rows[i]);
   }
-  return initial_rows_.Write(ctx, miss_keys_, miss_rows_);
+  return CopyToMissRows(ctx, rows.empty());
 }
 
 // As ReadStaged, the other way.
-absl::Status CachedTable::ResetStaged(const ExecContext& ctx, std::span<const RowKey> keys) {
+absl::Status CachedTable::OverwriteStaged(const ExecContext& ctx, std::span<const RowKey> keys,
+                                          std::span<const std::byte* const> rows) {
   DeviceStream& stream = cache_->stream();
   HOTROW_RETURN_IF_ERROR(stream.RunAfter(ctx.stream));
   RowOutflow::Chunk& chunk = outflow_->chunk(0);
@@ -507,15 +531,17 @@ absl::Status CachedTable::ResetStaged(const ExecContext& ctx, std::span<const Ro
     }));
     miss_keys_.clear();
     miss_rows_.clear();
+    miss_values_.clear();
     int64_t resident = 0;
     for (int64_t i = 0; i < size; ++i) {
       if (read_rows_[i] == nullptr) continue;
       read_rows_[resident] = read_rows_[i];
       miss_keys_.push_back(keys[static_cast<size_t>(i)]);
       miss_rows_.push_back(chunk.evicted_rows.data() + resident * row_bytes());
+      if (!rows.empty()) miss_values_.push_back(rows[static_cast<size_t>(i)]);
       ++resident;
     }
-    HOTROW_RETURN_IF_ERROR(initial_rows_.Write(ctx, miss_keys_, miss_rows_));
+    HOTROW_RETURN_IF_ERROR(CopyToMissRows(ctx, rows.empty()));
     HOTROW_RETURN_IF_ERROR(stream.RunAndWait(ctx, [&](const ExecContext& here) {
       return ScatterRows(here, {.input = chunk.evicted_rows.data(),
                                 .input_stride = row_bytes(),
@@ -524,6 +550,7 @@ absl::Status CachedTable::ResetStaged(const ExecContext& ctx, std::span<const Ro
                                 .rows = read_rows_.data()});
     }));
     keys = keys.subspan(n);
+    if (!rows.empty()) rows = rows.subspan(n);
   }
   return absl::OkStatus();
 }

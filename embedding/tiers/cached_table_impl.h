@@ -87,6 +87,8 @@ class CachedTable final : public TieredTable {
                     std::span<std::byte*> rows) override;
   absl::Status Flush() override;
   absl::Status Erase(const ExecContext& ctx, std::span<const RowKey> keys) override;
+  absl::Status Write(const ExecContext& ctx, std::span<const RowKey> keys,
+                     std::span<const std::byte* const> rows) override;
 
   absl::Status BeginSnapshot() override;
   absl::StatusOr<bool> WriteSnapshotPart() override;
@@ -121,9 +123,13 @@ class CachedTable final : public TieredTable {
   // Read, staged; with both locks.
   absl::Status ReadStaged(const ExecContext& ctx, std::span<const RowKey> keys, std::byte* staging,
                           std::span<std::byte*> rows);
-  // With both locks: makes the resident ones of these rows initial ones.
-  absl::Status ResetRows(const ExecContext& ctx, std::span<const RowKey> keys);
-  absl::Status ResetStaged(const ExecContext& ctx, std::span<const RowKey> keys);
+  // With both locks: writes `rows` over the resident ones of these keys; empty: initial rows.
+  absl::Status OverwriteRows(const ExecContext& ctx, std::span<const RowKey> keys,
+                             std::span<const std::byte* const> rows);
+  absl::Status OverwriteStaged(const ExecContext& ctx, std::span<const RowKey> keys,
+                               std::span<const std::byte* const> rows);
+  // Of these two, in host memory: miss_values_, or the initial rows of miss_keys_, to miss_rows_.
+  absl::Status CopyToMissRows(const ExecContext& ctx, bool initial);
   // The rows of miss_keys_ from the store, or their initial rows, to miss_rows_.
   absl::Status ReadMisses(const ExecContext& ctx);
 
@@ -147,9 +153,10 @@ class CachedTable final : public TieredTable {
   std::atomic<int64_t> step_device_bytes_{0};
   // Of GiveUp.
   std::vector<int64_t> abandoned_slots_;
-  // Of Read and Erase.
+  // Of Read, Erase and Write.
   std::vector<RowKey> miss_keys_;
   std::vector<std::byte*> miss_rows_;
+  std::vector<const std::byte*> miss_values_;
   std::vector<uint8_t> found_;
   SharedBuffer<std::byte*> read_rows_;  // staged: [staging_rows]
 };

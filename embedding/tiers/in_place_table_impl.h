@@ -61,6 +61,10 @@ class InPlaceTable final : public TieredTable {
   absl::Status Erase(const ExecContext&, std::span<const RowKey> keys) override {
     return store_->Erase(keys);
   }
+  absl::Status Write(const ExecContext&, std::span<const RowKey> keys,
+                     std::span<const std::byte* const> rows) override {
+    return store_->InsertOrAssign(keys, rows);
+  }
 
   absl::Status BeginSnapshot() override { HOTROW_CHECK(false); }
   absl::StatusOr<bool> WriteSnapshotPart() override { HOTROW_CHECK(false); }

@@ -15,6 +15,17 @@ InitialRows::InitialRows(const TieredTableOptions& options)
   }
 }
 
+TieredTableOptions RowsOf(const EmbeddingCollectionOptions& options, const Plan& plan) {
+  TieredTableOptions out;
+  out.seed = options.seed;
+  for (const PlannedTable& table : plan.tables) {
+    const TableConfig& config = options.tables[static_cast<size_t>(table.config)];
+    out.tables.push_back(
+        {static_cast<uint32_t>(table.config), table.layout, config.initializer, config.optimizer});
+  }
+  return out;
+}
+
 bool InitialRows::IsInitial(const RowKey& key, const std::byte* row) const {
   uint32_t last_step = 0;
   std::memcpy(&last_step, row + step_offsets_[key.table], sizeof(last_step));

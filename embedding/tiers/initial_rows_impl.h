@@ -9,6 +9,8 @@
 #include "absl/status/status.h"
 #include "base/exec_context.h"
 #include "base/row_key.h"
+#include "embedding/collection_plan_impl.h"
+#include "embedding/options.h"
 #include "embedding/tiers/tiered_table.h"
 
 namespace hotrow::internal {
@@ -31,6 +33,9 @@ class InitialRows {
   const uint64_t seed_;
   std::vector<int64_t> step_offsets_;  // [tables by number]
 };
+
+// The tables of a plan, for their initial rows.
+TieredTableOptions RowsOf(const EmbeddingCollectionOptions& options, const Plan& plan);
 
 }  // namespace hotrow::internal
 

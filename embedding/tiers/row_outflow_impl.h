@@ -92,8 +92,8 @@ class RowOutflow {
   // A row that is held back; null when there is none of this key. Good until the next call.
   const std::byte* FindHeld(const RowKey& key) const { return held_.Find(key); }
   void RemoveHeld(const RowKey& key) { held_.Remove(key); }
-  // These keys are erased from the store, and nothing is on its way there: drops what is held back
-  // of them. Before rows of the cache become initial ones.
+  // These keys are erased from the store or written there, and nothing is on its way there: drops
+  // what is held back of them. Before rows of the cache become what the store has.
   void Erase(std::span<const RowKey> keys);
 
   // --- With the cache's mutex

@@ -246,6 +246,11 @@ class TieredTable {
   // here on the keys are new. Steps may have been placed, and have initial rows then; none may have
   // been resolved. After an error each of the keys may be there or not, or go later; call it again.
   virtual absl::Status Erase(const ExecContext& ctx, std::span<const RowKey> keys) = 0;
+  // Gives these keys, distinct ones, the rows, which are in host memory: in the store and
+  // everything above it. No step has been placed. After an error each of the keys may have its row
+  // from before or the new one.
+  virtual absl::Status Write(const ExecContext& ctx, std::span<const RowKey> keys,
+                             std::span<const std::byte* const> rows) = 0;
 
   // --- Snapshots; with a cache only
 

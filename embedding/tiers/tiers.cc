@@ -202,6 +202,14 @@ absl::Status Tiers::Erase(const ExecContext& ctx, int32_t table, std::span<const
   HOTROW_CHECK(false);
 }
 
+absl::Status Tiers::Write(const ExecContext& ctx, int32_t table, std::span<const RowKey> keys,
+                          std::span<const std::byte* const> rows) {
+  for (const Width& width : widths_) {
+    if (table < width.last_table) return width.table->Write(ctx, keys, rows);
+  }
+  HOTROW_CHECK(false);
+}
+
 absl::Status Tiers::Close() { return store_.store->Close(); }
 
 // --- Snapshots

@@ -95,6 +95,9 @@ class Tiers final : public SnapshotRows {
   absl::Status Flush();
   // TieredTable::Erase of a table, a position in the plan.
   absl::Status Erase(const ExecContext& ctx, int32_t table, std::span<const RowKey> keys);
+  // TieredTable::Write, likewise.
+  absl::Status Write(const ExecContext& ctx, int32_t table, std::span<const RowKey> keys,
+                     std::span<const std::byte* const> rows);
   // Ends the store in good order. Nothing may follow but the destructor.
   absl::Status Close();
 

@@ -338,6 +338,12 @@ typedef hotrow_status (*hotrow_rows_fn)(void* user, const uint64_t* keys, const 
                                         int64_t num_rows, int64_t dim);
 hotrow_status hotrow_for_each_row(hotrow_collection* collection, const char* table,
                                   hotrow_rows_fn fn, void* user);
+// Gives keys of one table these weights, with fresh optimizer state, for pretrained rows. keys:
+// distinct. rows: [num_keys, D] in host memory, finite. Between two steps: none may be outstanding
+// (HOTROW_FAILED_PRECONDITION; also of a table with weight_decay_mode "table"). Durable with the
+// next checkpoint. Collective; each rank gives rows of its own, of keys that any rank may keep.
+hotrow_status hotrow_write_rows(hotrow_collection* collection, const char* table,
+                                const uint64_t* keys, int64_t num_keys, const hotrow_matrix* rows);
 // Removes the rows of keys of one table, which may repeat or have none: from here on the keys are
 // new. Between two steps: none may have been looked up (HOTROW_FAILED_PRECONDITION). Durable with
 // the next checkpoint. Collective; keys may be kept by any rank.

@@ -15,6 +15,7 @@
 #include "models/saving/saved_model_fit.h"
 #include "models/saving/saved_part.h"
 #include "models/saving/store_paths.h"
+#include "models/train/pretrained_rows.h"
 #include "models/train/run_header_impl.h"
 #include "models/train/run_settings.h"
 #include "models/train/spec_writer.h"
@@ -166,7 +167,21 @@ absl::Status RunParts::OpenRecorder() {
   return absl::OkStatus();
 }
 
+absl::Status RunParts::WriteInitRows() {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<PretrainedRows> pretrained,
+                          ParsePretrainedRows(options_.init_rows));
+  for (const PretrainedRows& rows : pretrained) {
+    const absl::StatusOr<int64_t> written = WritePretrainedRows(
+        env_, rows, options_.embedding_dim, ranks_.rank(), ranks_.world_size(), tables_.get());
+    if (written.ok()) continue;
+    return {written.status().code(),
+            absl::StrCat("--init_rows: ", std::string(written.status().message()))};
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunParts::LoadStart() {
+  if (!start_.resumed) HOTROW_RETURN_IF_ERROR(WriteInitRows());
   if (!start_.saved.has_value()) return checkpoints_->StartAt(0, /*resumed_steps=*/0);
   const SavedModel& saved = *start_.saved;
   HOTROW_RETURN_IF_ERROR(dense_->Load(env_, saved));

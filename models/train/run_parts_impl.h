@@ -67,6 +67,7 @@ class RunParts {
  private:
   absl::Status CreateTables(std::function<absl::StatusOr<RunCheckpoints::Contents>()> contents);
   absl::Status OpenRecorder();
+  absl::Status WriteInitRows();
   absl::Status LoadStart();
 
   const TrainerOptions& options_;

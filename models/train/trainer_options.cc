@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "comm/communicator.h"
+#include "models/train/pretrained_rows.h"
 #include "models/train/report.h"
 
 namespace hotrow {
@@ -238,6 +239,14 @@ absl::Status CheckReadOnly(const TrainerOptions& options, const DataSchema& sche
     return absl::OkStatus();
   };
   HOTROW_RETURN_IF_ERROR(check("frozen_tables", options.frozen_tables, tables));
+  const absl::StatusOr<std::vector<PretrainedRows>> pretrained =
+      ParsePretrainedRows(options.init_rows);
+  if (!pretrained.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--init_rows: ", pretrained.status().message()));
+  }
+  for (const PretrainedRows& rows : *pretrained) {
+    HOTROW_RETURN_IF_ERROR(check("init_rows", rows.table, tables));
+  }
   return check("read_only_features", options.read_only_features, features);
 }
 

@@ -98,6 +98,8 @@ struct TrainerOptions {
   bool keep_best = false;
   // A saved model to start from; empty: from new parameters. See RunTraining.
   std::string init_from;
+  // Rows for some tables of a new run, behind init_from: see ParsePretrainedRows.
+  std::string init_rows;
   // Flags that decide the meaning of each dense parameter. Those that a saved model records must
   // agree.
   std::vector<std::pair<std::string, std::string>> shape;

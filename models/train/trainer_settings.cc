@@ -674,6 +674,15 @@ const TrainerSetting kSettings[] = {
      .role = kBits,
      .part = SettingPart::kStart,
      .bind = [](O& o) { return StringFlag("DIR", &o.init_from); }},
+    {.name = "init_rows",
+     .group = kRunningGroup,
+     .help = "TABLE:PATH, joined by commas: rows that tables of a new run start from, also behind "
+             "--init_from. A directory with keys.npy and weights.npy, as `hotrow export --table` "
+             "writes it, or a CSV file of a key and weights",
+     .role = kBits,
+     .part = SettingPart::kStart,
+     .older = {.value = ""},
+     .bind = [](O& o) { return StringFlag("TABLE:PATH", &o.init_rows); }},
     {.name = "mllog",
      .group = kRunningGroup,
      .help = "also print MLPerf's :::MLLOG lines",

@@ -311,6 +311,7 @@ evaluate = _function("evaluate", c_void_p, c_void_p, c_void_p, c_void_p, c_int64
 read_rows = _function(
     "read_rows", c_void_p, c_char_p, c_void_p, c_int64, c_void_p, c_void_p
 )
+write_rows = _function("write_rows", c_void_p, c_char_p, c_void_p, c_int64, c_void_p)
 erase = _function("erase", c_void_p, c_char_p, c_void_p, c_int64)
 erase_older_than = _function(
     "erase_older_than", c_void_p, c_char_p, c_int64, POINTER(c_int64)

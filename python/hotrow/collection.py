@@ -450,6 +450,27 @@ class EmbeddingCollection(_abi.Owner):
         )
         return rows, found
 
+    def write_rows(self, table: str, keys: np.ndarray, rows: np.ndarray) -> None:
+        """Gives keys of one table these weights, with fresh optimizer state: pretrained rows.
+
+        keys: [K] uint64 or int64, distinct. rows: [K, dim], finite; taken as float32. For between
+        two steps: none may be outstanding (hotrow.errors.FailedPrecondition; also for a table with
+        weight_decay_mode "table"). Durable with the next checkpoint. Collective: each rank gives
+        rows of its own, of keys that any rank may keep.
+        """
+        try:
+            dim = self._dim(table)
+            keys = _keys(keys)
+            rows = np.ascontiguousarray(rows, dtype=np.float32)
+            if rows.shape != (len(keys), dim):
+                raise ValueError(f"rows: has shape {rows.shape}, must be {(len(keys), dim)}")
+        except Exception as error:
+            self._tell_ranks(error)
+            raise
+        matrix = ctypes.create_string_buffer(48)
+        _abi_matrix_pack(matrix, rows)
+        _abi.write_rows(self._handle, table.encode(), keys.ctypes.data, len(keys), matrix)
+
     def erase(self, table: str, keys: np.ndarray) -> None:
         """Removes the rows of keys of one table: from here on the keys are new.
 

@@ -484,6 +484,14 @@ class Fuzzer {
                                       Null(&erased)));
         return;
       }
+      if (Below(2) == 0) {
+        Matrices memory;
+        const int64_t once = std::min<int64_t>(n, Rarely() ? 2 : 1);  // all keys are 0
+        const hotrow_matrix rows = Matrix(&memory, once, Rarely() ? 3 : tables->dim, Below(2) == 0);
+        Check(hotrow_write_rows(tables->handle, table, Null(keys.get()), Rarely() ? -1 : once,
+                                Null(&rows)));
+        return;
+      }
       Check(hotrow_erase(tables->handle, table, Null(keys.get()), Rarely() ? -1 : n));
       return;
     }

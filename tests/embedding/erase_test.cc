@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -90,6 +91,10 @@ class Model {
     rows_[table].erase(key);
     last_steps_[table].erase(key);
   }
+  void Write(int table, uint64_t key, std::vector<float> row, int64_t steps) {
+    rows_[table][key] = std::move(row);
+    last_steps_[table][key] = std::max<int64_t>(steps, 1);
+  }
   // By key.
   const std::map<uint64_t, int64_t>& last_steps(int table) const { return last_steps_[table]; }
 
@@ -168,7 +173,8 @@ class Story {
   int64_t evictions() const { return evictions_; }
   int64_t erased() const { return erased_; }          // rows that were there
   int64_t erased_old() const { return erased_old_; }  // of them, by age
-  int64_t came_back() const { return came_back_; }    // of them, looked up again
+  int64_t writes() const { return writes_; }
+  int64_t came_back() const { return came_back_; }  // of them, looked up again
 
  private:
   absl::Status Live() {
@@ -177,8 +183,10 @@ class Story {
       const uint64_t what = random_.Below(10);
       if (what < 6) {
         HOTROW_RETURN_IF_ERROR(Step());
-      } else if (what < 8) {
+      } else if (what < 7) {
         HOTROW_RETURN_IF_ERROR(Erase());
+      } else if (what < 8) {
+        HOTROW_RETURN_IF_ERROR(random_.Below(2) == 0 ? Erase() : WriteRows());
       } else if (what < 9) {
         HOTROW_RETURN_IF_ERROR(Check());
       } else {
@@ -186,6 +194,34 @@ class Story {
       }
     }
     return Check();
+  }
+
+  // Keys with and without rows, on any tier. Every rank gives some, whoever keeps them.
+  absl::Status WriteRows() {
+    ahead_.clear();
+    const auto table = static_cast<int>(random_.Below(kTables));
+    const int32_t dim = kDims[table];
+    std::vector<uint64_t> mine;
+    std::vector<float> weights;
+    for (uint64_t n = random_.Below(60); n > 0; --n) {
+      const uint64_t key = random_.Below(kKeys);
+      std::vector<float> row(static_cast<size_t>(dim));
+      for (float& weight : row) weight = static_cast<float>(random_.Uniform()) - 0.5f;
+      const bool own = key % static_cast<uint64_t>(ranks_) == static_cast<uint64_t>(rank_);
+      if (own && std::find(mine.begin(), mine.end(), key) != mine.end()) continue;
+      if (own) {
+        mine.push_back(key);
+        weights.insert(weights.end(), row.begin(), row.end());
+      }
+      // A key that comes twice counts once, as on the rank that gives it.
+      if (!written_.insert(key).second) continue;
+      gone_[table].erase(key);
+      model_.Write(table, key, std::move(row), step_);
+    }
+    written_.clear();
+    ++writes_;
+    return tables_->WriteRows(absl::StrCat("t", table), mine,
+                              {weights.data(), std::ssize(mine), dim});
   }
 
   absl::Status Step() {
@@ -336,6 +372,8 @@ class Story {
   int64_t erased_ = 0;
   int64_t erased_old_ = 0;
   int64_t came_back_ = 0;
+  int64_t writes_ = 0;
+  std::set<uint64_t> written_;  // of WriteRows
 };
 
 std::vector<StoreKind> Kinds() {
@@ -379,6 +417,7 @@ TEST_P(EraseTest, TheTablesAreThoseOfAPlainMap) {
   int64_t erased = 0;
   int64_t erased_old = 0;
   int64_t came_back = 0;
+  int64_t writes = 0;
   for (const uint64_t seed : test::Seeds(slow ? 10 : 1)) {
     for (const Above above : all) {
       SCOPED_TRACE(testing::Message()
@@ -396,12 +435,14 @@ TEST_P(EraseTest, TheTablesAreThoseOfAPlainMap) {
       erased += story.erased();
       erased_old += story.erased_old();
       came_back += story.came_back();
+      writes += story.writes();
     }
   }
   EXPECT_GT(evictions, 0);
   EXPECT_GT(erased, 0);
   EXPECT_GT(erased_old, 0);
   EXPECT_GT(came_back, 0);
+  EXPECT_GT(writes, 0);
 }
 
 TEST_P(EraseTest, AnyNumberOfRanksHasTheTablesOfAPlainMap) {
@@ -474,6 +515,78 @@ TEST(EraseOrderTest, PrefetchedStepsSeeIt) {
                                                     HasSubstr("Erase: there is no table")));
     HOTROW_ASSERT_OK(tables->Erase("t0", {}));
   }
+}
+
+TEST(WriteRowsTest, WhatIsWrongIsNamedAndChangesNothing) {
+  EmbeddingCollectionOptions options = PlainOptions();
+  options.tables[0].num_embeddings = 100;
+  options.tables[2].optimizer.weight_decay_mode = WeightDecayMode::kTable;
+  options.tables[2].optimizer.weight_decay = 0.1f;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
+  std::vector<float> weights(8, 1.0f);
+  const auto write = [&](const char* table, std::vector<uint64_t> keys, int64_t dim) {
+    return tables->WriteRows(table, keys, {weights.data(), std::ssize(keys), dim});
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(write("t9", {1}, 4), StatusIs(kInvalid, HasSubstr("WriteRows: there is no table")));
+  EXPECT_THAT(write("t0", {1}, 3), StatusIs(kInvalid, HasSubstr("WriteRows: rows")));
+  EXPECT_THAT(write("t0", {7, 7}, 4), StatusIs(kInvalid, HasSubstr("key 7 occurs twice")));
+  EXPECT_THAT(write("t0", {7, 100}, 4),
+              StatusIs(kInvalid, AllOf(HasSubstr("key 100"), HasSubstr("num_embeddings, 100"))));
+  weights[6] = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(write("t0", {7, 8}, 4),
+              StatusIs(kInvalid, AllOf(HasSubstr("weight 2 of key 8"), HasSubstr("finite"))));
+  weights[6] = 1;
+  EXPECT_THAT(write("t2", {7, 8}, 4), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                               HasSubstr("weight_decay_mode table")));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
+  EXPECT_EQ(digest.tables[0].rows, 0);
+  HOTROW_ASSERT_OK(write("t0", {7, 8}, 4));
+  HOTROW_ASSERT_OK(write("t0", {}, 4));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest after, tables->Digest());
+  EXPECT_EQ(after.tables[0].rows, 2);
+}
+
+// Half-precision rows are rounded to the nearest, and the state of the optimizer begins anew. A
+// frozen table takes rows, too.
+TEST(WriteRowsTest, RowsBeginAnewWithTheWeights) {
+  EmbeddingCollectionOptions options =
+      test::Options({Table("half", 2, {"f"}, SparseOptimizerKind::kSgd),
+                     Table("frozen", 2, {"g"}, SparseOptimizerKind::kSgd),
+                     Table("state", 2, {"h"}, SparseOptimizerKind::kAdagrad)});
+  options.tables[0].weights_precision = WeightsPrecision::kBf16;
+  options.tables[1].read_only_features = {"g"};
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, EmbeddingCollection::Create(options, {}));
+  const std::vector<uint64_t> keys = {5};
+  const std::vector<float> weights = {1.001f, -3};
+  const auto write = [&] {
+    for (const char* const table : {"half", "frozen", "state"}) {
+      HOTROW_EXPECT_OK(tables->WriteRows(table, keys, {weights.data(), 1, 2}));
+    }
+  };
+  const std::vector<uint64_t> values = {5, 5, 5};
+  const std::vector<int32_t> lengths = {1, 1, 1};
+  const auto step = [&] {
+    std::vector<float> output(6);
+    auto next =
+        tables->Prefetch(JaggedBatch{.batch_size = 1, .values = values, .lengths = lengths});
+    HOTROW_EXPECT_OK(next);
+    HOTROW_EXPECT_OK(next->Lookup({.pooled = {output.data(), 1, 6}}));
+    const std::vector<float> read = output;
+    std::fill(output.begin(), output.end(), 0.5f);
+    HOTROW_EXPECT_OK(std::move(*next).Update({.pooled = {output.data(), 1, 6}}));
+    return read;
+  };
+  write();
+  EXPECT_EQ(step(), (std::vector<float>{1, -3, 1.001f, -3, 1.001f, -3}));
+  const std::vector<float> once = step();
+  EXPECT_EQ(once[2], 1.001f);
+  EXPECT_NE(once[4], 1.001f);
+  write();
+  EXPECT_EQ(step(), (std::vector<float>{1, -3, 1.001f, -3, 1.001f, -3}));
+  const std::vector<float> again = step();
+  EXPECT_EQ(again[4], once[4]);  // as with fresh state
+  EXPECT_EQ(again[5], once[5]);
 }
 
 // A store that refuses now and then: the call may be made again, and in the end nothing is left.

@@ -145,6 +145,10 @@ class Model {
   // How often a floor kept rows that their age would have taken, and a capacity took some.
   int64_t floors() const { return floors_; }
   int64_t capacities() const { return capacities_; }
+  void Write(int table, uint64_t key, std::vector<float> row) {
+    Erase(table, key);
+    rows_[table][key] = {std::move(row), std::max<int64_t>(steps_, 1)};
+  }
   void Erase(int table, uint64_t key) {
     rows_[table].erase(key);
     counters_[table].erase(key);
@@ -305,7 +309,7 @@ class Life {
       if (what < 7) {
         HOTROW_RETURN_IF_ERROR(Step());
       } else if (what < 8) {
-        HOTROW_RETURN_IF_ERROR(Erase());
+        HOTROW_RETURN_IF_ERROR(random_.Below(2) == 0 ? Erase() : WriteRows());
       } else if (what < 9) {
         HOTROW_RETURN_IF_ERROR(Check());
       } else if (what < 10) {
@@ -417,6 +421,25 @@ class Life {
     return tables_->Erase(absl::StrCat("t", table), mine);
   }
 
+  absl::Status WriteRows() {
+    ahead_.clear();
+    const auto table = static_cast<int>(random_.Below(kTables));
+    std::vector<uint64_t> mine;
+    std::vector<float> weights;
+    const uint64_t first = random_.Below(kKeys);
+    for (uint64_t n = random_.Below(30); n > 0; --n) {
+      const uint64_t key = (first + n) % kKeys;
+      const std::vector<float> row(static_cast<size_t>(kDims[table]), static_cast<float>(key) / 8);
+      if (static_cast<int>(n) % ranks_ == rank_) {
+        mine.push_back(key);
+        weights.insert(weights.end(), row.begin(), row.end());
+      }
+      model_.Write(table, key, row);
+    }
+    return tables_->WriteRows(absl::StrCat("t", table), mine,
+                              {weights.data(), std::ssize(mine), kDims[table]});
+  }
+
   absl::Status TakeSnapshot() {
     const SnapshotId snapshot = ++snapshots_;
     HOTROW_RETURN_IF_ERROR(tables_->snapshots().Begin(snapshot));
@@ -503,7 +526,8 @@ void Tell(StoreKind kind, uint64_t seed, const std::vector<int>& ranks_of_lives,
     const int ranks = ranks_of_lives[life];
     SCOPED_TRACE(testing::Message()
                  << "HOTROW_TEST_SEED=" << seed << " life " << life << " on " << ranks << " ranks");
-    if (std::ssize(dirs) != ranks) {
+    // What a life left that took no snapshot is no place for a copy of another one's.
+    if (std::ssize(dirs) != ranks || (saved.snapshot != 0 && saved.dirs != dirs)) {
       dirs.clear();
       for (int rank = 0; rank < ranks; ++rank) {
         dirs.push_back(absl::StrCat(root, "/", life, "-", rank));

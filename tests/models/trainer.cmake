@@ -4,6 +4,7 @@ hotrow_add_test(
           byte_stream_test.cc
           checkpoint_schedule_test.cc
           flag_set_test.cc
+          pretrained_rows_test.cc
           run_header_test.cc
           run_metrics_test.cc
           run_watch_test.cc

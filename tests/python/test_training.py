@@ -79,6 +79,24 @@ class TrainingTest(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, "keys"):
                 tables.erase("items", np.array([7.0]))
 
+    def test_pretrained_rows(self):
+        with make() as tables:
+            rows = np.arange(2 * DIM, dtype=np.float64).reshape(2, DIM)
+            tables.write_rows("items", np.array([7, -8]), rows)
+            read, found = tables.read_rows("items", np.array([-8, 7, 1]))
+            self.assertEqual(found.tolist(), [True, True, False])
+            np.testing.assert_array_equal(read[:2], rows[::-1])
+            with self.assertRaisesRegex(ValueError, "shape"):
+                tables.write_rows("items", np.array([7]), rows)
+            with self.assertRaisesRegex(hotrow.errors.InvalidArgument, "key 7 occurs twice"):
+                tables.write_rows("items", np.array([7, 7]), rows)
+            with self.assertRaisesRegex(hotrow.errors.InvalidArgument, "finite"):
+                tables.write_rows("items", np.array([7, 8]), rows * np.nan)
+            with tables.prefetch({"item": np.array([7]), "seen": np.array([8]),
+                                  "user": np.array([1])}):
+                with self.assertRaises(hotrow.errors.FailedPrecondition):
+                    tables.write_rows("items", np.array([7, 8]), rows)
+
     def test_rows_that_are_older_than_a_step_go(self):
         with make(tables=[hotrow.Table("items", DIM, optimizer=hotrow.Sgd(lr=1.0))]) as tables:
             train(tables, [{"items": np.array([1, 2])}, {"items": np.array([2, 3])}])
