@@ -1,5 +1,7 @@
 #include "models/train/pretrained_rows.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -58,6 +60,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> Tables(Communicator* commun
 }
 
 void PutFile(MemEnv& env, const std::string& path, const std::string& bytes) {
+  HOTROW_ASSERT_OK(env.CreateDirs(path.substr(0, std::max<size_t>(path.rfind('/'), 1))));
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto file, env.Open(path, OpenMode::kCreate));
   HOTROW_ASSERT_OK(file->WriteAt(0, std::as_bytes(std::span(bytes))));
 }
