@@ -24,14 +24,17 @@ absl::Status CheckLength(size_t tensor, std::string_view field, size_t want, siz
                                                  " elements, got ", got));
 }
 
-absl::Status ValidateTensors(DenseOptimizerKind kind, std::span<const DenseTensor> tensors) {
-  const int32_t arrays = DenseStateArrays(kind);
+absl::Status ValidateTensors(const DenseOptimizerConfig& config,
+                             std::span<const DenseTensor> tensors) {
+  const int32_t arrays = DenseStateArrays(config.kind);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const DenseTensor& t = tensors[i];
     const size_t n = t.parameters.size();
     HOTROW_RETURN_IF_ERROR(CheckLength(i, "gradients", n, t.gradients.size()));
     HOTROW_RETURN_IF_ERROR(CheckLength(i, "momentum1", arrays >= 1 ? n : 0, t.momentum1.size()));
     HOTROW_RETURN_IF_ERROR(CheckLength(i, "momentum2", arrays >= 2 ? n : 0, t.momentum2.size()));
+    HOTROW_RETURN_IF_ERROR(
+        CheckLength(i, "average", config.average_decay > 0 ? n : 0, t.average.size()));
   }
   return absl::OkStatus();
 }
@@ -79,6 +82,8 @@ absl::Status DenseOptimizerConfig::Validate() const {
   HOTROW_RETURN_IF_ERROR(CheckField(eps > 0 && std::isfinite(eps), "eps", "finite and > 0", eps));
   HOTROW_RETURN_IF_ERROR(CheckField(beta1 >= 0 && beta1 < 1, "beta1", "in [0, 1)", beta1));
   HOTROW_RETURN_IF_ERROR(CheckField(beta2 >= 0 && beta2 < 1, "beta2", "in [0, 1)", beta2));
+  HOTROW_RETURN_IF_ERROR(CheckField(average_decay >= 0 && average_decay < 1, "average_decay",
+                                    "in [0, 1)", average_decay));
   return CheckField(weight_decay >= 0 && std::isfinite(weight_decay), "weight_decay",
                     "finite and >= 0", weight_decay);
 }
@@ -87,7 +92,7 @@ absl::Status DenseUpdate(const ExecContext& ctx, const DenseOptimizerConfig& con
                          std::span<const DenseTensor> tensors, float learning_rate_factor,
                          uint32_t step, const float* gradient_scale) {
   HOTROW_RETURN_IF_ERROR(config.Validate());
-  HOTROW_RETURN_IF_ERROR(ValidateTensors(config.kind, tensors));
+  HOTROW_RETURN_IF_ERROR(ValidateTensors(config, tensors));
   if (!(learning_rate_factor >= 0 && std::isfinite(learning_rate_factor))) {
     return absl::InvalidArgumentError(absl::StrCat(
         "DenseUpdate: learning_rate_factor must be finite and >= 0, got ", learning_rate_factor));

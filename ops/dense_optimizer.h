@@ -24,6 +24,10 @@ struct DenseOptimizerConfig {
   float beta1 = 0.9f;
   float beta2 = 0.999f;
   float weight_decay = 0;  // L2: g += weight_decay * w
+  // Of the running average of the parameters, in [0, 1); 0: none is kept. Step t moves it by
+  //   average += (1 - d) (w - average),  d = min(average_decay, (1 + t) / (10 + t)),
+  // as tf.train.ExponentialMovingAverage does with num_updates: the first steps count less.
+  float average_decay = 0;
 
   absl::Status Validate() const;  // names the field, the limit and the value it got
 };
@@ -37,6 +41,7 @@ struct DenseTensor {
   std::span<const float> gradients;  // [n]
   std::span<float> momentum1;        // [n] or empty
   std::span<float> momentum2;        // [n] or empty
+  std::span<float> average;          // [n], with average_decay; otherwise empty
 };
 
 // One step over all tensors in one parallel pass (a model has dozens of small tensors; a loop over

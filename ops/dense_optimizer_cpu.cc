@@ -15,7 +15,7 @@ namespace {
 // The elements [begin, end) of one tensor.
 template <typename Step>
 void UpdateElements(const DenseTensor& t, int64_t begin, int64_t end, const Step& step,
-                    Vec8 gradient_scale) {
+                    Vec8 gradient_scale, Vec8 average_weight) {
   ForEachVec8(end - begin, [&](int64_t i, auto lanes) {
     const int64_t e = begin + i;
     Vec8 w = LoadLanes(t.parameters.data() + e, lanes);
@@ -27,6 +27,9 @@ void UpdateElements(const DenseTensor& t, int64_t begin, int64_t end, const Step
     if constexpr (Step::kStates >= 1) StoreLanes(m1, t.momentum1.data() + e, lanes);
     if constexpr (Step::kStates >= 2) StoreLanes(m2, t.momentum2.data() + e, lanes);
     StoreLanes(w, t.parameters.data() + e, lanes);
+    if (t.average.empty()) return;
+    const Vec8 average = LoadLanes(t.average.data() + e, lanes);
+    StoreLanes(MoveAverage(average, w, average_weight), t.average.data() + e, lanes);
   });
 }
 
@@ -34,7 +37,7 @@ void UpdateElements(const DenseTensor& t, int64_t begin, int64_t end, const Step
 // lengths.
 template <typename Step>
 void UpdateAll(ThreadPool* pool, std::span<const DenseTensor> tensors, const Step& step,
-               Vec8 gradient_scale) {
+               Vec8 gradient_scale, Vec8 average_weight) {
   constexpr int64_t kChunkElements = 16384;
   std::vector<int64_t> first(tensors.size() + 1, 0);  // where tensor i begins on the line
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -47,7 +50,8 @@ void UpdateAll(ThreadPool* pool, std::span<const DenseTensor> tensors, const Ste
     for (; begin < end; ++i) {
       const int64_t stop = std::min(end, first[i + 1]);
       if (begin < stop) {
-        UpdateElements(tensors[i], begin - first[i], stop - first[i], step, gradient_scale);
+        UpdateElements(tensors[i], begin - first[i], stop - first[i], step, gradient_scale,
+                       average_weight);
       }
       begin = std::max(begin, stop);
     }
@@ -62,7 +66,8 @@ absl::Status DenseUpdateCpu(ThreadPool* pool, const DenseOptimizerConfig& config
   return WithDenseStep(
       config, learning_rate_factor, step, [](float x) { return Vec8::Set(x); },
       [&](const auto& formula) {
-        UpdateAll(pool, tensors, formula, Vec8::Set(gradient_scale));
+        UpdateAll(pool, tensors, formula, Vec8::Set(gradient_scale),
+                  Vec8::Set(DenseAverageWeight(config.average_decay, step)));
         return absl::OkStatus();
       });
 }

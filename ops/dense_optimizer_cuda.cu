@@ -7,7 +7,8 @@ namespace {
 
 // A thread an element of the line on which the tensors lie.
 template <typename Step>
-__global__ void UpdateKernel(DenseTensorViews tensors, Step step, const float* gradient_scale) {
+__global__ void UpdateKernel(DenseTensorViews tensors, Step step, const float* gradient_scale,
+                             float average_weight) {
   const float scale = gradient_scale == nullptr ? 1.0f : *gradient_scale;
   const int64_t n = tensors.v[tensors.size - 1].end;
   for (int64_t place = GridThread(); place < n; place += GridThreads()) {
@@ -24,6 +25,7 @@ __global__ void UpdateKernel(DenseTensorViews tensors, Step step, const float* g
     if constexpr (Step::kStates >= 1) t.momentum1[e] = m1;
     if constexpr (Step::kStates >= 2) t.momentum2[e] = m2;
     t.parameters[e] = w;
+    if (t.average != nullptr) t.average[e] = MoveAverage(t.average[e], w, average_weight);
   }
 }
 
@@ -39,7 +41,7 @@ absl::Status DenseUpdateCuda(CudaStream stream, const DenseOptimizerConfig& conf
       if (views.size == 0) continue;  // nothing but empty ones
       const int64_t n = views.v[views.size - 1].end;
       UpdateKernel<<<GridBlocks(n, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
-          views, formula, gradient_scale);
+          views, formula, gradient_scale, DenseAverageWeight(config.average_decay, step));
       HOTROW_RETURN_IF_ERROR(LastLaunch("DenseUpdate"));
     }
     return absl::OkStatus();

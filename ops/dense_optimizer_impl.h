@@ -1,6 +1,7 @@
 #ifndef HOTROW_OPS_DENSE_OPTIMIZER_IMPL_H_
 #define HOTROW_OPS_DENSE_OPTIMIZER_IMPL_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -69,6 +70,18 @@ struct DenseAdam {
   }
 };
 
+// The running average of a number that a step has made w. weight: DenseAverageWeight.
+template <typename V>
+HOTROW_HOST_DEVICE inline V MoveAverage(V average, V w, V weight) {
+  return average + weight * (w - average);
+}
+
+// 1 - d of DenseOptimizerConfig::average_decay, worked out in double.
+inline float DenseAverageWeight(float decay, uint32_t step) {
+  const double t = step;
+  return static_cast<float>(1 - std::min<double>(decay, (1 + t) / (10 + t)));
+}
+
 // Calls body(step), where `step` is one of the above with the constants of this step; set(x) makes
 // a V of a float.
 template <typename Set, typename Body>
@@ -117,9 +130,10 @@ struct DenseTensorView {
   const float* gradients;
   float* momentum1;
   float* momentum2;
+  float* average;  // null: none is kept
   int64_t end;
 };
-// 32 of them are 1.3 KiB of a kernel's parameters.
+// 32 of them are 1.5 KiB of a kernel's parameters.
 inline constexpr int kDenseTensorsPerLaunch = 32;
 struct DenseTensorViews {
   DenseTensorView v[kDenseTensorsPerLaunch] = {};
@@ -141,6 +155,7 @@ inline size_t ViewTensors(std::span<const DenseTensor> tensors, DenseTensorViews
                                .gradients = t.gradients.data(),
                                .momentum1 = t.momentum1.data(),
                                .momentum2 = t.momentum2.data(),
+                               .average = t.average.data(),
                                .end = end};
   }
   return taken;

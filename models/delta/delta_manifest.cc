@@ -30,8 +30,9 @@ using Json = nlohmann::ordered_json;
 constexpr char kChainFormat[] = "hotrow.delta_chain";
 constexpr char kDeltaFormat[] = "hotrow.delta";
 constexpr ManifestVersions kVersions = {.oldest = 1, .newest = 1};
-constexpr std::array<std::string_view, 4> kKnownRequirements = {
-    kRequiresWeightsPrecision, kRequiresVocabulary, kRequiresBlobs, kRequiresAgeLines};
+constexpr std::array<std::string_view, 5> kKnownRequirements = {
+    kRequiresWeightsPrecision, kRequiresVocabulary, kRequiresBlobs, kRequiresAgeLines,
+    kRequiresDenseAverage};
 constexpr std::string_view kCrcMember = "\"manifest_crc32c\": \"";
 constexpr size_t kCrcDigits = 8;
 constexpr uint64_t kLinkDigestKey = 0x64656c7461;  // "delta"
@@ -250,6 +251,7 @@ std::string SealDeltaManifest(DeltaManifest* manifest) {
                   [](const SavedModel::Table& table) { return table.age_line > 0; })) {
     json["requires"].push_back(kRequiresAgeLines);
   }
+  if (model.dense_average) json["requires"].push_back(kRequiresDenseAverage);
   json["base_id"] = manifest->base_id.ToHex();
   WriteForm(manifest->form, &json);
   json["sequence"] = manifest->sequence;
@@ -329,6 +331,9 @@ absl::StatusOr<DeltaManifest> ReadDeltaManifest(Env& env, const std::string& del
   model.dense_crc = dense.Crc("crc32c");
   model.num_parameters = dense.Count("parameters", 0, INT64_MAX / 16);
   model.dense_optimizer = ParseDenseOptimizerName(dense);
+  const Json& required = top.Array("requires");
+  model.dense_average =
+      std::find(required.begin(), required.end(), kRequiresDenseAverage) != required.end();
   if (top.Has("vocabulary")) {
     JsonMembers vocabulary(top.Object("vocabulary"), "vocabulary", &wrong);
     out.vocabulary_crc = vocabulary.Crc("crc32c");

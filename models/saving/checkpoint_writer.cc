@@ -208,6 +208,7 @@ absl::Status CheckpointWriter::Begin(SavedModel model, const DenseArrays<const f
     impl.dense.parameters.assign(dense.parameters.begin(), dense.parameters.end());
     impl.dense.momentum1.assign(dense.momentum1.begin(), dense.momentum1.end());
     impl.dense.momentum2.assign(dense.momentum2.begin(), dense.momentum2.end());
+    impl.dense.average.assign(dense.average.begin(), dense.average.end());
     write = [&impl] {
       TraceSpan job_span(impl.options.trace, "checkpoint_write");
       return WriteUnfinished(impl.env, impl.current.dir, impl.dense.arrays(), &impl.model);

@@ -24,10 +24,13 @@ using Json = nlohmann::ordered_json;
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
 constexpr int64_t kMaxTensorHeaderBytes = 1 << 20;
-constexpr std::array<const char*, 3> kTensorNames = {"parameters", "momentum1", "momentum2"};
+constexpr std::array<const char*, 4> kTensorNames = {"parameters", "momentum1", "momentum2",
+                                                     "average"};
 
-std::array<std::span<const float>, 3> Tensors(const DenseArrays<const float>& dense) {
-  return {dense.parameters, dense.momentum1, dense.momentum2};
+// In the order of their names.
+template <typename Float>
+std::array<std::span<Float>, 4> Tensors(const DenseArrays<Float>& dense) {
+  return {dense.parameters, dense.momentum1, dense.momentum2, dense.average};
 }
 
 // A dense file is the length of its header in 8 bytes, the header, then the arrays.
@@ -130,8 +133,7 @@ absl::Status OpenDense(Env& env, const SavedModel& saved, DenseFile* file) {
 absl::Status ReadSavedDense(Env& env, const SavedModel& saved, const DenseArrays<float>& dense) {
   DenseFile file;
   HOTROW_RETURN_IF_ERROR(OpenDense(env, saved, &file));
-  const std::array<std::span<float>, 3> arrays = {dense.parameters, dense.momentum1,
-                                                  dense.momentum2};
+  const auto arrays = Tensors(dense);
   for (size_t i = 0; i < arrays.size(); ++i) {
     if (arrays[i].empty() && i > 0) continue;
     HOTROW_RETURN_IF_ERROR(
@@ -144,7 +146,8 @@ absl::StatusOr<DenseVectors> ReadSavedDense(Env& env, const SavedModel& saved) {
   DenseFile file;
   HOTROW_RETURN_IF_ERROR(OpenDense(env, saved, &file));
   DenseVectors out;
-  std::vector<float>* const arrays[] = {&out.parameters, &out.momentum1, &out.momentum2};
+  std::vector<float>* const arrays[] = {&out.parameters, &out.momentum1, &out.momentum2,
+                                        &out.average};
   for (size_t i = 0; i < kTensorNames.size(); ++i) {
     if (i > 0 && !file.header.contains(kTensorNames[i])) continue;
     arrays[i]->resize(static_cast<size_t>(saved.num_parameters));
@@ -171,6 +174,7 @@ absl::Status WriteSavedDense(Env& env, const std::string& name,
   model->dense_bytes = 0;
   model->dense_crc = 0;
   model->num_parameters = static_cast<int64_t>(dense.parameters.size());
+  model->dense_average = !dense.average.empty();
   const std::string header = TensorHeader(dense);
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
                           env.Open(absl::StrCat(model->dir, "/", name), OpenMode::kTruncate));

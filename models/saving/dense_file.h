@@ -16,23 +16,29 @@ namespace hotrow {
 // The files beside a manifest that are read whole: dense parameters with their optimizer state, as
 // safetensors, and the residuals of each rank's gradients.
 
-// Dense parameters and their optimizer state. Arrays that the optimizer does not keep are empty.
+// Dense parameters, their optimizer state, and their running average. Arrays that are not kept are
+// empty.
 template <typename Float>
 struct DenseArrays {
   std::span<Float> parameters;
   std::span<Float> momentum1;
   std::span<Float> momentum2;
+  std::span<Float> average;
+
+  // What evaluation and scoring compute with.
+  std::span<Float> scoring() const { return average.empty() ? parameters : average; }
 };
 
 struct DenseVectors {
   std::vector<float> parameters;
   std::vector<float> momentum1;
   std::vector<float> momentum2;
+  std::vector<float> average;
 
-  DenseArrays<const float> arrays() const { return {parameters, momentum1, momentum2}; }
+  DenseArrays<const float> arrays() const { return {parameters, momentum1, momentum2, average}; }
 };
 
-// Fills the parameters, and the arrays of state that are not empty. Each has num_parameters floats.
+// Fills the parameters, and the other arrays that are not empty. Each has num_parameters floats.
 // Errors: DataLoss, naming the file.
 absl::Status ReadSavedDense(Env& env, const SavedModel& saved, const DenseArrays<float>& dense);
 // Reads all arrays that the file has.
@@ -43,8 +49,8 @@ absl::StatusOr<std::string> ReadSavedCounters(Env& env, const SavedModel& saved,
 // Reads a rank's residuals; saved.residuals is not empty. Errors: DataLoss, naming the file.
 absl::StatusOr<std::string> ReadSavedResiduals(Env& env, const SavedModel& saved, int32_t rank);
 
-// Writes the dense file `name` into model->dir, syncs it, and fills num_parameters, dense_file,
-// dense_bytes and dense_crc of the model. Does not sync the directory.
+// Writes the dense file `name` into model->dir, syncs it, and fills num_parameters, dense_average,
+// dense_file, dense_bytes and dense_crc of the model. Does not sync the directory.
 absl::Status WriteSavedDense(Env& env, const std::string& name,
                              const DenseArrays<const float>& dense, SavedModel* model);
 

@@ -43,9 +43,10 @@ constexpr char kRequiresStoreDir[] = "store_dir";     // stores[].dir other than
 constexpr char kRequiresRanks[] = "ranks";            // several stores
 // Rows are not as they stand after the last step: training.learning_rates brings them there.
 constexpr char kRequiresLearningRates[] = "learning_rates";
-constexpr std::array<std::string_view, 8> kKnownRequirements = {
-    kRequiresCheckpoint, kRequiresStoreDir,      kRequiresRanks, kRequiresWeightsPrecision,
-    kRequiresVocabulary, kRequiresLearningRates, kRequiresBlobs, kRequiresAgeLines};
+constexpr std::array<std::string_view, 9> kKnownRequirements = {
+    kRequiresCheckpoint,  kRequiresStoreDir,      kRequiresRanks, kRequiresWeightsPrecision,
+    kRequiresVocabulary,  kRequiresLearningRates, kRequiresBlobs, kRequiresAgeLines,
+    kRequiresDenseAverage};
 
 uint32_t CrcOf(std::string_view text) { return Crc32c(std::as_bytes(std::span(text))); }
 
@@ -182,6 +183,7 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
   out.num_parameters =
       dense.Count("parameters", out.dense_bytes / static_cast<int64_t>(sizeof(float)));
   out.dense_optimizer = ParseDenseOptimizerName(dense);
+  out.dense_average = requires_it(kRequiresDenseAverage);
   if (requires_it(kRequiresVocabulary)) out.vocabulary = ParseVocabularyFile(top, wrong);
   ParseScoringData(top, &out, wrong);
   if (requires_it(kRequiresBlobs)) out.blobs = ParseBlobs(top, wrong);
@@ -283,6 +285,7 @@ std::string SavedModelManifest(const SavedModel& model) {
   }
   if (!model.blobs.empty()) required.push_back(kRequiresBlobs);
   if (ages) required.push_back(kRequiresAgeLines);
+  if (model.dense_average) required.push_back(kRequiresDenseAverage);
   Json json;
   json["format"] = kFormat;
   json["version"] = kVersions.newest;

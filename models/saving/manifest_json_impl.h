@@ -22,6 +22,8 @@ namespace hotrow {
 inline constexpr char kRequiresWeightsPrecision[] = "weights_precision";
 // In `requires`: there is a vocabulary.
 inline constexpr char kRequiresVocabulary[] = "vocabulary";
+// In `requires`: scores are those of the running average of the dense parameters.
+inline constexpr char kRequiresDenseAverage[] = "dense_average";
 // In `requires`: there are blobs.
 inline constexpr char kRequiresBlobs[] = "blobs";
 // Some rows have aged: tables[].age_line says which.

@@ -25,8 +25,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr ManifestVersions kVersions = {.oldest = 1, .newest = 1};
-constexpr std::array<std::string_view, 3> kKnownRequirements = {
-    kRequiresWeightsPrecision, kRequiresVocabulary, kRequiresBlobs};
+constexpr std::array<std::string_view, 4> kKnownRequirements = {
+    kRequiresWeightsPrecision, kRequiresVocabulary, kRequiresBlobs, kRequiresDenseAverage};
 
 PortableTable ParseTable(const Json& json, const std::string& path, bool edited,
                          std::set<std::string>* table_names, SavedModel::Table* saved,
@@ -86,6 +86,9 @@ PortableModel ParseManifest(const Json& json, bool edited, std::string* wrong) {
   out.dense_file = dense.String("file");
   model.num_parameters = dense.Count("parameters", 0, INT64_MAX / 16);
   model.dense_optimizer = ParseDenseOptimizerName(dense);
+  const Json& required = top.Array("requires");
+  model.dense_average =
+      std::find(required.begin(), required.end(), kRequiresDenseAverage) != required.end();
   if (dense.Has("crc32c") && !edited) out.dense_crc = dense.Crc("crc32c");
   if (out.dense_file.empty() || absl::StrContains(out.dense_file, "/")) {
     dense.Wrong("file", out.dense_file, "the name of a file in this directory");
@@ -119,6 +122,7 @@ std::string PortableManifest(const PortableModel& portable) {
   }
   if (model.vocabulary.has_value()) json["requires"].push_back(kRequiresVocabulary);
   if (!model.blobs.empty()) json["requires"].push_back(kRequiresBlobs);
+  if (model.dense_average) json["requires"].push_back(kRequiresDenseAverage);
   WriteModelHead(model, &json);
   json["tables"] = Json::array();
   for (size_t i = 0; i < portable.tables.size(); ++i) {

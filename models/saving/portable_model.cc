@@ -87,9 +87,9 @@ absl::StatusOr<DenseVectors> ReadPortableDense(Env& env, const std::string& dir,
   if (!exists) {
     return absl::DataLossError(absl::StrCat(path, ": there is no such file (dense parameters)"));
   }
-  // At most three arrays and a header.
+  // At most four arrays and a header.
   const int64_t bytes_max =
-      3 * static_cast<int64_t>(sizeof(float)) * portable.model.num_parameters +
+      4 * static_cast<int64_t>(sizeof(float)) * portable.model.num_parameters +
       kDenseHeaderBytesMax;
   HOTROW_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(env, path, bytes_max));
   const uint32_t crc = Crc32c(std::as_bytes(std::span(text)));

@@ -99,6 +99,7 @@ struct SavedModel {
   std::vector<Table> tables;      // in the order of their numbers
   std::string dense_optimizer;    // DenseOptimizerName
   int64_t num_parameters = 0;     // dense
+  bool dense_average = false;     // the dense file has their running average, which scoring reads
   // None: of an older version, or of a writer that does not know it.
   std::optional<ScoringData> scoring;
 

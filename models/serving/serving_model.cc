@@ -145,11 +145,11 @@ class ModelReader {
     DenseVectors dense;
     if (portable_.has_value()) {
       HOTROW_ASSIGN_OR_RETURN(dense, ReadPortableDense(env_, options_.model, *portable_));
-      model_->parameters = std::move(dense.parameters);
-      return absl::OkStatus();
+    } else {
+      HOTROW_ASSIGN_OR_RETURN(dense, ReadSavedDense(env_, saved()));
     }
-    model_->parameters.resize(static_cast<size_t>(saved().num_parameters));
-    return ReadSavedDense(env_, saved(), DenseArrays<float>{.parameters = model_->parameters});
+    model_->parameters = std::move(dense.average.empty() ? dense.parameters : dense.average);
+    return absl::OkStatus();
   }
 
   // The dense part says which features are not pooled.

@@ -43,7 +43,8 @@ DenseTensor PartOf(const DenseTensor& all, const ParameterRange& range) {
   return {.parameters = part(all.parameters),
           .gradients = part(all.gradients),
           .momentum1 = part(all.momentum1),
-          .momentum2 = part(all.momentum2)};
+          .momentum2 = part(all.momentum2),
+          .average = part(all.average)};
 }
 
 }  // namespace
@@ -64,6 +65,12 @@ absl::StatusOr<std::unique_ptr<DenseState>> DenseState::Create(const TrainerOpti
   };
   if (state_arrays >= 1) HOTROW_RETURN_IF_ERROR(take(&out->momentum1_));
   if (state_arrays >= 2) HOTROW_RETURN_IF_ERROR(take(&out->momentum2_));
+  if (options.dense_optimizer.average_decay > 0) {
+    HOTROW_RETURN_IF_ERROR(take(&out->average_));
+    if (out->on_gpu()) HOTROW_RETURN_IF_ERROR(take(&out->exchanged_));
+    HOTROW_RETURN_IF_ERROR(
+        EnqueueCopy(ctx, out->average_.data(), model->parameters().data(), out->average_.bytes()));
+  }
   if (options.max_gradient_norm > 0) {
     HOTROW_ASSIGN_OR_RETURN(out->gradient_scale_,
                             DeviceMemory<float>::Create(1, {ctx.device, ctx.stream}));
@@ -84,6 +91,8 @@ absl::StatusOr<std::unique_ptr<DenseState>> DenseState::Create(const TrainerOpti
     HOTROW_ASSIGN_OR_RETURN(*host, SharedBuffer<float>::Create(state->size(), {ctx.device}));
     HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, state->data(), host->data(), state->bytes()));
   }
+  HOTROW_ASSIGN_OR_RETURN(out->host_average_,
+                          SharedBuffer<float>::Create(out->average_.size(), {ctx.device}));
   HOTROW_RETURN_IF_ERROR(WaitForStream(ctx));
   return out;
 }
@@ -119,7 +128,8 @@ absl::Status DenseState::Update(float learning_rate_factor, uint32_t step_number
   DenseTensor all = {.parameters = model_.parameters(),
                      .gradients = model_.gradients(),
                      .momentum1 = momentum1_.span(),
-                     .momentum2 = momentum2_.span()};
+                     .momentum2 = momentum2_.span(),
+                     .average = average_.span()};
   if (sums_ != nullptr) all.gradients = summed_.span();
   if (options_.max_gradient_norm > 0) {
     double norm = 0;
@@ -138,36 +148,73 @@ absl::Status DenseState::Update(float learning_rate_factor, uint32_t step_number
                      gradient_scale_.data());
 }
 
+absl::Status DenseState::CopyUntrained() {
+  if (average_.empty()) return absl::OkStatus();
+  for (const ParameterRange& range : model_.untrained_parameters()) {
+    const int64_t bytes = (range.end - range.begin) * static_cast<int64_t>(sizeof(float));
+    const float* from = model_.parameters().data() + range.begin;
+    HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, average_.data() + range.begin, from, bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DenseState::UseAverage(bool use) {
+  if (average_.empty() || use == uses_average_) return absl::OkStatus();
+  if (use) HOTROW_RETURN_IF_ERROR(CopyUntrained());
+  const std::span<float> parameters = model_.parameters();
+  if (on_gpu()) {
+    const auto copy = [&](float* to, const float* from) {
+      return EnqueueCopy(ctx_, to, from, average_.bytes());
+    };
+    HOTROW_RETURN_IF_ERROR(copy(exchanged_.data(), parameters.data()));
+    HOTROW_RETURN_IF_ERROR(copy(parameters.data(), average_.data()));
+    HOTROW_RETURN_IF_ERROR(copy(average_.data(), exchanged_.data()));
+  } else {
+    std::swap_ranges(parameters.begin(), parameters.end(), average_.data());
+  }
+  uses_average_ = use;
+  return absl::OkStatus();
+}
+
 absl::Status DenseState::Load(Env& env, const SavedModel& saved) {
   const bool same_optimizer =
       saved.dense_optimizer == DenseOptimizerName(options_.dense_optimizer.kind);
-  if (!on_gpu()) {
-    DenseArrays<float> dense = {.parameters = model_.parameters()};
-    if (same_optimizer) {
-      dense.momentum1 = momentum1_.span();
-      dense.momentum2 = momentum2_.span();
-    }
-    return ReadSavedDense(env, saved, dense);
-  }
-  DenseArrays<float> dense = {.parameters = host_parameters_.span()};
-  if (same_optimizer) {
-    dense.momentum1 = host_momentum1_.span();
-    dense.momentum2 = host_momentum2_.span();
-  }
-  HOTROW_RETURN_IF_ERROR(ReadSavedDense(env, saved, dense));
-  const auto upload = [&](std::span<float> to, std::span<const float> from) {
-    return EnqueueCopy(ctx_, to.data(), from.data(), static_cast<int64_t>(from.size_bytes()));
+  DenseArrays<float> dense = {.parameters = model_.parameters()};
+  DenseArrays<float> device = {.parameters = model_.parameters()};
+  const auto also = [&](DeviceMemory<float>& here, SharedBuffer<float>& host,
+                        std::span<float> DenseArrays<float>::*array) {
+    device.*array = here.span();
+    dense.*array = on_gpu() ? host.span() : here.span();
   };
-  HOTROW_RETURN_IF_ERROR(upload(model_.parameters(), dense.parameters));
-  HOTROW_RETURN_IF_ERROR(upload(momentum1_.span(), dense.momentum1));
-  HOTROW_RETURN_IF_ERROR(upload(momentum2_.span(), dense.momentum2));
+  if (on_gpu()) dense.parameters = host_parameters_.span();
+  if (same_optimizer) {
+    also(momentum1_, host_momentum1_, &DenseArrays<float>::momentum1);
+    also(momentum2_, host_momentum2_, &DenseArrays<float>::momentum2);
+  }
+  if (saved.dense_average) also(average_, host_average_, &DenseArrays<float>::average);
+  HOTROW_RETURN_IF_ERROR(ReadSavedDense(env, saved, dense));
+  if (on_gpu()) {
+    for (const auto array : {&DenseArrays<float>::parameters, &DenseArrays<float>::momentum1,
+                             &DenseArrays<float>::momentum2, &DenseArrays<float>::average}) {
+      HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, (device.*array).data(), (dense.*array).data(),
+                                         static_cast<int64_t>((device.*array).size_bytes())));
+    }
+  }
+  if (!saved.dense_average) {
+    HOTROW_RETURN_IF_ERROR(
+        EnqueueCopy(ctx_, average_.data(), model_.parameters().data(), average_.bytes()));
+  }
   return WaitForStream(ctx_);
 }
 
 absl::StatusOr<DenseArrays<const float>> DenseState::OnHost() {
-  DenseArrays<const float> dense = {.parameters = model_.parameters(),
-                                    .momentum1 = momentum1_.span(),
-                                    .momentum2 = momentum2_.span()};
+  if (!uses_average_) HOTROW_RETURN_IF_ERROR(CopyUntrained());
+  const std::span<const float> average = uses_average_ ? model_.parameters() : average_.span();
+  DenseArrays<const float> dense = {
+      .parameters = trained_parameters(),
+      .momentum1 = momentum1_.span(),
+      .momentum2 = momentum2_.span(),
+      .average = average_.empty() ? std::span<const float>() : average};
   if (!on_gpu()) return dense;
   const auto download = [&](std::span<const float>* array, std::span<float> host) {
     const absl::Status copied =
@@ -178,6 +225,7 @@ absl::StatusOr<DenseArrays<const float>> DenseState::OnHost() {
   HOTROW_RETURN_IF_ERROR(download(&dense.parameters, host_parameters_.span()));
   HOTROW_RETURN_IF_ERROR(download(&dense.momentum1, host_momentum1_.span()));
   HOTROW_RETURN_IF_ERROR(download(&dense.momentum2, host_momentum2_.span()));
+  HOTROW_RETURN_IF_ERROR(download(&dense.average, host_average_.span()));
   HOTROW_RETURN_IF_ERROR(WaitForStream(ctx_));
   return dense;
 }
@@ -189,6 +237,7 @@ absl::StatusOr<Hash128> DenseState::Hash() {
   for (const std::span<const float> floats : {dense.parameters, dense.momentum1, dense.momentum2}) {
     hash += HashBytes(array++, 0, std::as_bytes(floats));
   }
+  if (!dense.average.empty()) hash += HashBytes(array, 0, std::as_bytes(dense.average));
   return hash;
 }
 

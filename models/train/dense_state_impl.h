@@ -28,6 +28,9 @@ namespace hotrow {
 // Several ranks sum while the model computes its gradients. In each step, on all ranks alike:
 // BeginSums, GradientsReady for the ranges that Backward announces, FinishSums, Update.
 //
+// Average: with dense_optimizer.average_decay a running average of the parameters is kept, with
+//          which the model is evaluated (UseAverage). Of untrained parameters it is a copy.
+//
 // Bits:    parameters and updates are the same on all ranks. Gradients are summed in the order of
 //          ranks. Neither depends on the size of ctx.pool.
 // Threads: one call at a time. Sums run on a thread of their own.
@@ -59,11 +62,17 @@ class DenseState {
   absl::Status Update(float learning_rate_factor, uint32_t step_number, int64_t run_step,
                       double* gradient_norm);
 
-  // Takes the parameters of a saved model, and the optimizer's state if it is of the same kind.
+  // From here on the model computes with the average, and with its own parameters again: for
+  // evaluation between two steps. What the calls below give does not depend on it. Without an
+  // average nothing changes.
+  absl::Status UseAverage(bool use);
+
+  // Takes the parameters of a saved model, its average or else a copy of the parameters, and the
+  // optimizer's state if it is of the same kind.
   absl::Status Load(Env& env, const SavedModel& saved);
-  // Parameters and state where the host can read them: of a GPU a copy, of this moment.
+  // Parameters, state and average where the host can read them: of a GPU a copy, of this moment.
   absl::StatusOr<DenseArrays<const float>> OnHost();
-  // Of parameters and state, each array with its number as key.
+  // Of these, each array with its number as key.
   absl::StatusOr<Hash128> Hash();
 
   int64_t bytes_sent() const { return bytes_sent_; }  // by this rank, for sums
@@ -72,6 +81,12 @@ class DenseState {
   DenseState(const TrainerOptions& options, CtrModel* model, const ExecContext& ctx)
       : options_(options), model_(*model), ctx_(ctx) {}
   bool on_gpu() const { return ctx_.device != Device::kCpu; }
+  // The parameters of training, wherever they are.
+  std::span<float> trained_parameters() {
+    return uses_average_ ? average_.span() : model_.parameters();
+  }
+  // Brings the average's copy of untrained parameters up to date.
+  absl::Status CopyUntrained();
 
   const TrainerOptions& options_;
   CtrModel& model_;
@@ -79,6 +94,9 @@ class DenseState {
   std::vector<ParameterRange> trained_;  // what the optimizer may change
   DeviceMemory<float> momentum1_;
   DeviceMemory<float> momentum2_;
+  DeviceMemory<float> average_;    // while UseAverage: the parameters of training
+  DeviceMemory<float> exchanged_;  // of a GPU: scratch of UseAverage
+  bool uses_average_ = false;
   // With max_gradient_norm.
   DeviceMemory<float> gradient_scale_;  // [1]
   DeviceMemory<std::byte> norm_workspace_;
@@ -86,6 +104,7 @@ class DenseState {
   SharedBuffer<float> host_parameters_;
   SharedBuffer<float> host_momentum1_;
   SharedBuffer<float> host_momentum2_;
+  SharedBuffer<float> host_average_;
 
   int32_t world_size_ = 1;
   HostBuffer<float> summed_;  // the gradient of all ranks

@@ -73,6 +73,7 @@ absl::StatusOr<std::string> SpecOf(const SpecSource& source) {
     model["precision"] = std::string(DensePrecisionName(source.precision));
   }
   if (!source.dense_optimizer.empty()) model["dense_optimizer"] = source.dense_optimizer;
+  if (source.dense_average) model["dense_average"] = true;
   json["model"] = std::move(model);
   json["tables"] = Json::array();
   for (size_t t = 0; t < options.tables.size(); ++t) {
@@ -126,6 +127,7 @@ SpecSource SpecSourceOf(const TrainerOptions& options, const EmbeddingCollection
   source.cross_rank = layers.cross_rank;
   source.parts = layers.parts;
   source.dense_optimizer = DenseOptimizerName(options.dense_optimizer.kind);
+  source.dense_average = options.dense_optimizer.average_decay > 0;
   source.precision = options.precision;
   if (!options.checkpoint_dir.empty()) source.checkpoint_interval_steps = options.checkpoint_every;
   return source;

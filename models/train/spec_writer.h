@@ -37,6 +37,7 @@ struct SpecSource {
   int32_t cross_rank = 0;  // 0: full
   std::vector<DenseLayers::Part> parts;
   std::string dense_optimizer;  // sgd, momentum, adagrad, adam; empty: not given
+  bool dense_average = false;   // a running average of the dense parameters is kept
   DensePrecision precision = DensePrecision::kFp32;  // of products
   int64_t checkpoint_interval_steps = 0;
   std::string hardware;  // a profile or a file of hotrow calibrate; empty: not given

@@ -261,7 +261,9 @@ void Trainer::CountLoss(const UnreadStep& step, double loss) {
 }
 
 absl::StatusOr<Evaluation> Trainer::Evaluate(Split split, Progress* progress) {
+  HOTROW_RETURN_IF_ERROR(run_.dense().UseAverage(true));
   absl::StatusOr<Evaluation> evaluation = evaluator_->Evaluate(split, at_.steps + 1, progress);
+  HOTROW_RETURN_IF_ERROR(run_.dense().UseAverage(false));
   if (absl::IsOutOfRange(evaluation.status())) watch_.Diverged();
   return evaluation;
 }

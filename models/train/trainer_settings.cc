@@ -269,6 +269,15 @@ const TrainerSetting kSettings[] = {
      .role = kBits,
      .part = kDense,
      .bind = [](O& o) { return RealFlag(&o.dense_optimizer.weight_decay, 0, 1e6); }},
+    {.name = "ema_decay",
+     .group = kTrainingGroup,
+     .help =
+         "decay of a running average of the dense parameters, as 0.999, with which the model is "
+         "evaluated and scored; the first steps count less. 0: none",
+     .role = kBits,
+     .part = kDense,
+     .older = {.value = "0"},
+     .bind = [](O& o) { return RealFlag(&o.dense_optimizer.average_decay, 0, 0.9999999); }},
     {.name = "table_weight_decay",
      .group = kTrainingGroup,
      .help = "L2 factor of the tables, see --table_weight_decay_mode",
@@ -745,7 +754,7 @@ const TrainerSetting kSettings[] = {
                                 weight_decay_mode, initial_accumulator, lr_power, l1, l2,
                                 ftrl_beta] = o.table_optimizer;
   [[maybe_unused]] const auto& [dense_kind, dense_learning_rate, dense_eps, dense_beta1,
-                                dense_beta2, dense_weight_decay] = o.dense_optimizer;
+                                dense_beta2, dense_weight_decay, average_decay] = o.dense_optimizer;
   [[maybe_unused]] const auto& [lr_warmup_steps, lr_decay_start, lr_decay_steps, lr_plateau_factor,
                                 lr_plateau_patience, early_stop_patience, validation_min_delta] =
       o.schedule;

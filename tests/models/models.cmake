@@ -15,7 +15,7 @@ hotrow_add_test(
 # Slow: every file call, and 500 kills.
 hotrow_add_test(
   NAME checkpoint_test
-  SOURCES checkpoint_test.cc
+  SOURCES checkpoint_test.cc dense_average_test.cc
   DEPS hotrow::models
   SLOW "*CheckpointTest.*" "*CheckpointFaultTest.*")
 hotrow_add_test(

@@ -188,6 +188,7 @@ TrainerOptions OptionsOf(const Kind& kind) {
   for (const auto& [flag, value] : kind.shape) {
     if (flag == "pooling" && value == "mean") options.pooling = Pooling::kMean;
   }
+  if (kind.name == "deepfm") options.dense_optimizer.average_decay = 0.9f;
   return options;
 }
 
@@ -249,8 +250,8 @@ absl::StatusOr<std::vector<float>> EvaluateAll(const Kind& kind, const std::stri
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<GraphModel> model,
                           CreateModelOfKind(RecipeOf(kind, options, source->schema())));
   HOTROW_ASSIGN_OR_RETURN(const SavedModel saved, ReadCheckpoint(PosixEnv(), saved_dir));
-  HOTROW_RETURN_IF_ERROR(
-      ReadSavedDense(PosixEnv(), saved, DenseArrays<float>{.parameters = model->parameters()}));
+  HOTROW_ASSIGN_OR_RETURN(const DenseVectors dense, ReadSavedDense(PosixEnv(), saved));
+  std::ranges::copy(dense.arrays().scoring(), model->parameters().begin());
   EmbeddingCollectionOptions tables_options =
       CollectionOptions(options, source->schema(), model->unpooled_features());
   tables_options.start.from = {{.snapshot = saved.parts[0].snapshot,

@@ -23,9 +23,10 @@ struct HostModel {
       const auto size = static_cast<size_t>(n);
       momentum1.emplace_back(DenseStateArrays(kind) >= 1 ? size : 0, 0.0f);
       momentum2.emplace_back(DenseStateArrays(kind) >= 2 ? size : 0, 0.0f);
+      averages.push_back(parameters.back());
     }
   }
-  Arrays parameters, gradients, momentum1, momentum2;
+  Arrays parameters, gradients, momentum1, momentum2, averages;
 };
 
 // The same arrays in device memory.
@@ -60,15 +61,18 @@ TEST(DenseOptimizerCudaTest, EveryKindMovesParametersAndStateAsTheCpuDoes) {
                    << lengths.size() << " tensors, " << std::string(DenseOptimizerName(kind)));
       HostModel host(lengths, kind);
       GpuArrays parameters(host.parameters), gradients(host.gradients), momentum1(host.momentum1),
-          momentum2(host.momentum2);
+          momentum2(host.momentum2), averages(host.averages);
       std::vector<DenseTensor> on_cpu, on_gpu;
       for (size_t i = 0; i < lengths.size(); ++i) {
-        on_cpu.push_back(
-            {host.parameters[i], host.gradients[i], host.momentum1[i], host.momentum2[i]});
-        on_gpu.push_back({parameters[i], gradients[i], momentum1[i], momentum2[i]});
+        on_cpu.push_back({host.parameters[i], host.gradients[i], host.momentum1[i],
+                          host.momentum2[i], host.averages[i]});
+        on_gpu.push_back({parameters[i], gradients[i], momentum1[i], momentum2[i], averages[i]});
       }
-      const DenseOptimizerConfig config = {
-          .kind = kind, .learning_rate = 0.05f, .eps = 1e-4f, .weight_decay = 0.01f};
+      const DenseOptimizerConfig config = {.kind = kind,
+                                           .learning_rate = 0.05f,
+                                           .eps = 1e-4f,
+                                           .weight_decay = 0.01f,
+                                           .average_decay = 0.9f};
       const float scale = 0.3f;
       test::DeviceArray<float> scale_there(std::vector<float>{scale});
       for (uint32_t step = 1; step <= 3; ++step) {
@@ -80,6 +84,7 @@ TEST(DenseOptimizerCudaTest, EveryKindMovesParametersAndStateAsTheCpuDoes) {
       parameters.ExpectBits(host.parameters);
       momentum1.ExpectBits(host.momentum1);
       momentum2.ExpectBits(host.momentum2);
+      averages.ExpectBits(host.averages);
     }
   }
 }

@@ -33,7 +33,7 @@ struct Model {
   std::vector<DenseTensor> Tensors() {
     std::vector<DenseTensor> tensors;
     for (size_t i = 0; i < parameters.size(); ++i) {
-      tensors.push_back({parameters[i], gradients[i], momentum1[i], momentum2[i]});
+      tensors.push_back({parameters[i], gradients[i], momentum1[i], momentum2[i], {}});
     }
     return tensors;
   }
@@ -74,13 +74,59 @@ struct Element {
 TEST(DenseOptimizerTest, SgdHandWorked) {
   std::vector<float> w = {1.0f, -2.0f};
   const std::vector<float> g = {0.5f, 4.0f};
-  const std::vector<DenseTensor> tensors = {{w, g, {}, {}}};
+  const std::vector<DenseTensor> tensors = {{w, g, {}, {}, {}}};
   HOTROW_ASSERT_OK(DenseUpdate({}, {.learning_rate = 0.25f}, tensors, 1.0f, 1));
   EXPECT_EQ(w, (std::vector<float>{0.875f, -3.0f}));
   // g + 0.5 w = 0.9375, 2.5; times lr 0.25 times 2.
   HOTROW_ASSERT_OK(
       DenseUpdate({}, {.learning_rate = 0.25f, .weight_decay = 0.5f}, tensors, 2.0f, 2));
   EXPECT_EQ(w, (std::vector<float>{0.40625f, -4.25f}));
+}
+
+TEST(DenseOptimizerTest, TheAverageFollowsTheParameters) {
+  std::vector<float> w = {1.0f, -2.0f};
+  std::vector<float> average = w;
+  const std::vector<float> g = {0.5f, 4.0f};
+  const DenseTensor tensor = {
+      .parameters = w, .gradients = g, .momentum1 = {}, .momentum2 = {}, .average = average};
+  const auto step = [&](float decay, uint32_t number) {
+    HOTROW_ASSERT_OK(DenseUpdate({}, {.learning_rate = 0.25f, .average_decay = decay}, {&tensor, 1},
+                                 1.0f, number));
+  };
+  // The first step counts as if the decay were 2 / 11.
+  step(0.75f, 1);
+  EXPECT_EQ(w, (std::vector<float>{0.875f, -3.0f}));
+  EXPECT_FLOAT_EQ(average[0], 1 + 9.0f / 11 * -0.125f);
+  EXPECT_FLOAT_EQ(average[1], -2 + 9.0f / 11 * -1);
+  // From the 26th on it is what it is: (1 + 26) / (10 + 26) = 0.75.
+  average = {1.0f, -2.0f};
+  step(0.75f, 26);
+  EXPECT_EQ(average, (std::vector<float>{1 + 0.25f * -0.25f, -2 + 0.25f * -2}));
+}
+
+TEST(DenseOptimizerTest, AnAverageChangesNothingElse) {
+  for (const DenseOptimizerKind kind : kKinds) {
+    Model plain({3, 0, 40'000}, kind, 9);
+    Model averaged({3, 0, 40'000}, kind, 9);
+    std::vector<std::vector<float>> averages = averaged.parameters;
+    for (uint32_t step = 1; step <= 3; ++step) {
+      std::vector<DenseTensor> tensors = averaged.Tensors();
+      for (size_t i = 0; i < tensors.size(); ++i) tensors[i].average = averages[i];
+      HOTROW_ASSERT_OK(DenseUpdate({}, {.kind = kind}, plain.Tensors(), 1.0f, step));
+      const std::vector<std::vector<float>> before = averages;
+      HOTROW_ASSERT_OK(DenseUpdate({}, {.kind = kind, .average_decay = 0.9f}, tensors, 1.0f, step));
+      const double decay = std::min(0.9, (1.0 + step) / (10.0 + step));
+      for (size_t i = 0; i < averages.size(); ++i) {
+        for (size_t j = 0; j < averages[i].size(); ++j) {
+          const double w = averaged.parameters[i][j];
+          ASSERT_NEAR(averages[i][j], decay * before[i][j] + (1 - decay) * w, 1e-6);
+        }
+      }
+    }
+    EXPECT_EQ(averaged.parameters, plain.parameters);
+    EXPECT_EQ(averaged.momentum1, plain.momentum1);
+    EXPECT_EQ(averaged.momentum2, plain.momentum2);
+  }
 }
 
 TEST(DenseOptimizerTest, GradientsAreScaledBeforeAnythingElse) {
@@ -100,8 +146,8 @@ TEST(DenseOptimizerTest, GradientsAreScaledBeforeAnythingElse) {
       m1[i].resize(DenseStateArrays(kind) >= 1 ? 20 : 0);
       m2[i].resize(DenseStateArrays(kind) >= 2 ? 20 : 0);
     }
-    const DenseTensor scaled = {w[0], g, m1[0], m2[0]};
-    const DenseTensor halved = {w[1], half, m1[1], m2[1]};
+    const DenseTensor scaled = {w[0], g, m1[0], m2[0], {}};
+    const DenseTensor halved = {w[1], half, m1[1], m2[1], {}};
     for (uint32_t step = 1; step <= 2; ++step) {
       HOTROW_ASSERT_OK(DenseUpdate({}, config, {&scaled, 1}, 1.0f, step, &scale));
       HOTROW_ASSERT_OK(DenseUpdate({}, config, {&halved, 1}, 1.0f, step));
@@ -117,7 +163,7 @@ TEST(DenseOptimizerTest, AdagradHandWorked) {
   std::vector<float> w = {1.0f};
   std::vector<float> s = {0.0f};
   std::vector<float> g = {3.0f};
-  const std::vector<DenseTensor> tensors = {{w, g, s, {}}};
+  const std::vector<DenseTensor> tensors = {{w, g, s, {}, {}}};
   const DenseOptimizerConfig config = {
       .kind = DenseOptimizerKind::kAdagrad, .learning_rate = 0.5f, .eps = 1e-10f};
   HOTROW_ASSERT_OK(DenseUpdate({}, config, tensors, 1.0f, 1));
@@ -134,7 +180,7 @@ TEST(DenseOptimizerTest, AdamHandWorked) {
   std::vector<float> m = {0.0f};
   std::vector<float> v = {0.0f};
   std::vector<float> g = {2.0f};
-  const std::vector<DenseTensor> tensors = {{w, g, m, v}};
+  const std::vector<DenseTensor> tensors = {{w, g, m, v, {}}};
   const DenseOptimizerConfig config = {.kind = DenseOptimizerKind::kAdam,
                                        .learning_rate = 0.125f,
                                        .eps = 1e-12f,
@@ -254,6 +300,7 @@ TEST(DenseOptimizerTest, ErrorsNameTheField) {
   config_error({.beta1 = 1}, "beta1");
   config_error({.beta2 = -0.5f}, "beta2");
   config_error({.weight_decay = -1}, "weight_decay");
+  config_error({.average_decay = 1}, "average_decay must be in [0, 1), got 1");
 
   std::vector<float> w(3), g(2), s(3);
   const auto update = [&](DenseOptimizerKind kind, DenseTensor tensor, float factor = 1.0f,
@@ -261,13 +308,14 @@ TEST(DenseOptimizerTest, ErrorsNameTheField) {
     return DenseUpdate({}, {.kind = kind}, {&tensor, 1}, factor, step);
   };
   const auto [sgd, adagrad, adam] = kKinds;
-  EXPECT_THAT(update(sgd, {w, g, {}, {}}),
+  EXPECT_THAT(update(sgd, {w, g, {}, {}, {}}),
               test::StatusIs(code, HasSubstr("tensors[0].gradients must have 3 elements, got 2")));
-  EXPECT_THAT(update(adagrad, {w, s, {}, {}}), test::StatusIs(code, HasSubstr("momentum1")));
-  EXPECT_THAT(update(adam, {w, s, s, {}}), test::StatusIs(code, HasSubstr("momentum2")));
-  EXPECT_THAT(update(sgd, {w, s, s, {}}), test::StatusIs(code, HasSubstr("momentum1")));
-  EXPECT_THAT(update(sgd, {w, s, {}, {}}, nan), test::StatusIs(code, HasSubstr("factor")));
-  EXPECT_THAT(update(sgd, {w, s, {}, {}}, 1.0f, 0), test::StatusIs(code, HasSubstr("step")));
+  EXPECT_THAT(update(adagrad, {w, s, {}, {}, {}}), test::StatusIs(code, HasSubstr("momentum1")));
+  EXPECT_THAT(update(adam, {w, s, s, {}, {}}), test::StatusIs(code, HasSubstr("momentum2")));
+  EXPECT_THAT(update(sgd, {w, s, s, {}, {}}), test::StatusIs(code, HasSubstr("momentum1")));
+  EXPECT_THAT(update(sgd, {w, s, {}, {}, s}), test::StatusIs(code, HasSubstr("average")));
+  EXPECT_THAT(update(sgd, {w, s, {}, {}, {}}, nan), test::StatusIs(code, HasSubstr("factor")));
+  EXPECT_THAT(update(sgd, {w, s, {}, {}, {}}, 1.0f, 0), test::StatusIs(code, HasSubstr("step")));
 }
 
 // What a GPU does with each number.

@@ -306,6 +306,10 @@ absl::Status ReadModel(const SpecNode* node, const std::string& name, PlanModel*
   HOTROW_RETURN_IF_ERROR(fields.Choice<int32_t>(
       "dense_optimizer", {{"sgd", 0}, {"momentum", 1}, {"adagrad", 1}, {"adam", 2}},
       &model->dense_optimizer_states));
+  int32_t averages = 0;
+  HOTROW_RETURN_IF_ERROR(
+      fields.Choice<int32_t>("dense_average", {{"false", 0}, {"true", 1}}, &averages));
+  model->dense_optimizer_states += averages;
   int precision = 0;
   HOTROW_RETURN_IF_ERROR(
       fields.Choice<int>("precision", {{"fp32", 0}, {"fp16", 1}, {"bf16", 1}}, &precision));

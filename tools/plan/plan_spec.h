@@ -69,7 +69,8 @@ struct PlanModel {
   int32_t cross_layers = 0;
   int32_t cross_rank = 0;  // 0: full
   std::vector<PlanPart> parts;
-  int32_t dense_optimizer_states = 0;  // floats of state a parameter: SGD 0, Adagrad 1, Adam 2
+  // Floats beside each parameter: SGD 0, Adagrad 1, Adam 2; a running average is one more.
+  int32_t dense_optimizer_states = 0;
   bool inputs_16_bits = false;         // of the dense layers' products: fp16 or bf16
   // For tables that do not give one.
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
