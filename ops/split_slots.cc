@@ -15,6 +15,15 @@ absl::Status SplitSlotsArgs::Validate(Device device) const {
     return internal::InvalidField(kOp, "num_keys", "must lie in [0, 2^31 - 1]", num_keys);
   }
   if (totals == nullptr) return internal::NullField(kOp, "totals");
+  if (rows != nullptr) {
+    if (num_tables <= 0) {
+      return internal::InvalidField(kOp, "num_tables", "must be > 0", num_tables);
+    }
+    if (found_of_table == nullptr) return internal::NullField(kOp, "found_of_table");
+    if (found_keys == nullptr) return internal::NullField(kOp, "found_keys");
+    if (found_positions == nullptr) return internal::NullField(kOp, "found_positions");
+    if (found_rows == nullptr) return internal::NullField(kOp, "found_rows");
+  }
   if (num_keys == 0) return absl::OkStatus();
   if (keys == nullptr) return internal::NullField(kOp, "keys");
   if (counts == nullptr) return internal::NullField(kOp, "counts");
@@ -24,11 +33,11 @@ absl::Status SplitSlotsArgs::Validate(Device device) const {
   if (miss_counts == nullptr) return internal::NullField(kOp, "miss_counts");
   if (miss_positions == nullptr) return internal::NullField(kOp, "miss_positions");
   return internal::CheckWorkspace(kOp, workspace, workspace_bytes,
-                                  SplitSlotsWorkspaceBytes(num_keys, device));
+                                  SplitSlotsWorkspaceBytes(num_keys, device, rows != nullptr));
 }
 
-int64_t SplitSlotsWorkspaceBytes(int64_t num_keys, Device device) {
-  return device == Device::kCpu ? 0 : internal::SplitSlotsCudaLayout::For(num_keys).bytes;
+int64_t SplitSlotsWorkspaceBytes(int64_t num_keys, Device device, bool finds) {
+  return device == Device::kCpu ? 0 : internal::SplitSlotsCudaLayout::For(num_keys, finds).bytes;
 }
 
 absl::Status SplitSlots(const ExecContext& ctx, const SplitSlotsArgs& args) {

@@ -19,10 +19,11 @@ absl::Status SplitSlotsCuda(const SplitSlotsArgs& args, CudaStream stream);
 struct SplitSlotsCudaLayout {
   int64_t hit_lookups = 0;  // int64 [1]
   int64_t ranks = 0;        // int32 [N + 1]: how many misses lie before each key
+  int64_t found_ranks = 0;  // int32 [N + 1], with `finds`: how many that were found
   int64_t scan = 0;         // int32 [ScanScratchInts(N + 1)]
   int64_t bytes = 0;
 
-  static constexpr SplitSlotsCudaLayout For(int64_t num_keys) {
+  static constexpr SplitSlotsCudaLayout For(int64_t num_keys, bool finds) {
     if (num_keys <= 0) return {};
     SplitSlotsCudaLayout layout;
     const auto take = [&layout](int64_t bytes) {
@@ -33,6 +34,7 @@ struct SplitSlotsCudaLayout {
     constexpr auto kInt = static_cast<int64_t>(sizeof(int32_t));
     layout.hit_lookups = take(static_cast<int64_t>(sizeof(int64_t)));
     layout.ranks = take((num_keys + 1) * kInt);
+    if (finds) layout.found_ranks = take((num_keys + 1) * kInt);
     layout.scan = take(ScanScratchInts(num_keys + 1) * kInt);
     return layout;
   }
