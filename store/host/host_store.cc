@@ -1,5 +1,6 @@
 #include "store/host/host_store.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -97,6 +98,7 @@ struct HostStore::Impl {
   Counter found;
   Counter rows_written;
   Counter rows_erased;
+  Counter rows_aged;  // the part of rows_erased that DropAged dropped
 };
 
 HostStore::HostStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -150,6 +152,27 @@ absl::Status HostStore::InsertOrAssign(std::span<const RowKey> keys,
   return status;
 }
 
+absl::Status HostStore::InsertOrAssign(std::span<const RowKey> keys,
+                                       std::span<const std::byte* const> rows,
+                                       std::span<std::byte*> at, std::span<uint8_t> added) {
+  HOTROW_RETURN_IF_ERROR(CheckSizes(keys.size(), rows.size(), added.size()));
+  HOTROW_RETURN_IF_ERROR(CheckSizes(keys.size(), at.size(), added.size()));
+  std::fill(at.begin(), at.end(), nullptr);
+  int64_t written = 0;
+  int64_t num_added = 0;
+  const absl::Status status = impl_->rows.UpsertBatch(
+      keys,
+      [&](size_t i, int64_t row_bytes, std::byte* row, bool is_new) {
+        std::memcpy(row, rows[i], static_cast<size_t>(row_bytes));
+        at[i] = row;
+        added[i] = is_new ? 1 : 0;
+        ++written;
+      },
+      &num_added);
+  impl_->rows_written.Add(written);
+  return status;
+}
+
 absl::Status HostStore::InsertInPlace(std::span<const RowKey> keys, std::span<std::byte*> rows,
                                       std::span<uint8_t> added) {
   HOTROW_RETURN_IF_ERROR(CheckSizes(keys.size(), rows.size(), added.size()));
@@ -182,8 +205,11 @@ absl::StatusOr<int64_t> HostStore::DropAged(int64_t rows) {
   if (impl_->age_lines.empty()) return 0;
   const int64_t dropped = impl_->rows.DropAged(impl_->age_lines, rows, &impl_->age_cursor);
   impl_->rows_erased.Add(dropped);
+  impl_->rows_aged.Add(dropped);
   return dropped;
 }
+
+int64_t HostStore::aged_rows() const { return impl_->rows_aged.value(); }
 
 absl::Status HostStore::Iterate(
     absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit) {

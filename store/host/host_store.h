@@ -98,6 +98,15 @@ class HostStore final : public RowStore {
   void SetAgeLines(std::span<const RowAgeLine> lines) override;
   absl::StatusOr<int64_t> DropAged(int64_t rows) override;
 
+  // InsertOrAssign that also says where: at[i] is the address of the row of keys[i], which stays
+  // good as long as one of FindInPlace, and added[i] whether it was not there before. After an
+  // error at[i] is null for those that were not written.
+  absl::Status InsertOrAssign(std::span<const RowKey> keys, std::span<const std::byte* const> rows,
+                              std::span<std::byte*> at, std::span<uint8_t> added);
+  // How many rows DropAged has dropped since the store was opened: for who keeps addresses, since
+  // nobody is told which these were.
+  int64_t aged_rows() const;
+
   // Sets rows[i] to the address of the row of keys[i], or to null when it is missing. An address
   // stays good until its key is erased, DropAged drops it, or the store closes. Rows are 16-byte
   // aligned when row_bytes is a multiple of 16.

@@ -278,6 +278,60 @@ TEST(HostStoreTest, InsertInPlaceAddsZeroedRowsOnce) {
   EXPECT_EQ(store->Stats().rows_written, 3);
 }
 
+TEST(HostStoreTest, InsertOrAssignSaysWhereRowsLieAndWhichAreNew) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store,
+                              HostStore::Open({.tables = {{1, 20}}, .budget_bytes = kMiB}));
+  const Row one = Row(20, std::byte{1});
+  const Row two = Row(20, std::byte{2});
+  const std::vector<RowKey> keys = {{7, 1}, {8, 1}, {7, 1}};
+  const std::vector<const std::byte*> rows = {one.data(), one.data(), two.data()};
+  std::vector<std::byte*> at(3);
+  std::vector<uint8_t> added(3, 0xee);
+  HOTROW_ASSERT_OK(store->InsertOrAssign(keys, rows, at, added));
+  EXPECT_THAT(added, testing::ElementsAre(1, 1, 0));
+  std::vector<std::byte*> found(3);
+  HOTROW_ASSERT_OK(store->FindInPlace(keys, found));
+  EXPECT_EQ(at, found);
+  EXPECT_EQ(Row(at[0], at[0] + 20), two) << "the last one wins";
+  EXPECT_EQ(Row(at[1], at[1] + 20), one);
+  HOTROW_ASSERT_OK(store->InsertOrAssign(keys, rows, at, added));
+  EXPECT_THAT(added, testing::ElementsAre(0, 0, 0));
+  EXPECT_EQ(at, found);
+  EXPECT_EQ(store->Stats().rows, 2);
+  EXPECT_EQ(store->Stats().rows_written, 6);
+
+  at.assign(3, found[0]);
+  const std::vector<RowKey> unknown = {{7, 2}, {8, 1}, {9, 1}};
+  EXPECT_THAT(store->InsertOrAssign(unknown, rows, at, added),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("table 2")));
+  EXPECT_THAT(at, testing::Each(nullptr));
+  EXPECT_THAT(store->InsertOrAssign(keys, rows, std::span(at).first(2), added),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("numbers must be equal")));
+}
+
+// Erasures by key are known to who asked for them.
+TEST(HostStoreTest, CountsTheRowsThatItDropsByAge) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store,
+                              HostStore::Open({.tables = {{1, 16}}, .budget_bytes = kMiB}));
+  std::vector<RowKey> keys;
+  std::vector<Row> rows;
+  std::vector<const std::byte*> pointers;
+  for (uint32_t i = 0; i < 50; ++i) {
+    keys.push_back({i, 1});
+    rows.push_back(Row(16));
+    std::memcpy(rows.back().data(), &i, sizeof(i));  // its last step
+  }
+  for (const Row& row : rows) pointers.push_back(row.data());
+  HOTROW_ASSERT_OK(store->InsertOrAssign(keys, pointers));
+  HOTROW_ASSERT_OK(store->Erase(std::span(keys).subspan(40, 5)));
+  EXPECT_EQ(store->aged_rows(), 0);
+  const RowAgeLine line = {.table = 1, .line = 11, .step_offset = 0};
+  store->SetAgeLines({&line, 1});
+  HOTROW_ASSERT_OK(store->DropAged(1000).status());
+  EXPECT_EQ(store->aged_rows(), 10);
+  EXPECT_EQ(store->Stats().rows_erased, 15);
+}
+
 TEST(HostStoreTest, RowsAreAlignedTo16WhereTheirWidthAllowsIt) {
   const std::vector<StoreTable> tables = {{1, 16}, {2, 48}, {3, 528}, {4, 17}, {5, 4096}};
   HOTROW_ASSERT_OK_AND_ASSIGN(auto store,
