@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "base/device_stream.h"
 #include "base/status_macros.h"
+#include "cache/address_index.h"
 #include "comm/communicator.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/tiers/tiered_table.h"
@@ -270,9 +271,11 @@ NamedValues ComparedOptions(const EmbeddingCollectionOptions& options) {
   return out;
 }
 
+enum class Weight { kRows, kBytesOfRows };
+
 // Shares `bytes` among the width classes in proportion to what they could hold.
 static std::vector<int64_t> Share(const EmbeddingCollectionOptions& options, const Plan& plan,
-                                  int64_t bytes) {
+                                  int64_t bytes, Weight weight = Weight::kBytesOfRows) {
   // A table of unknown size is taken to want some hundred batches' worth of rows.
   constexpr int64_t kAssumedBatches = 100;
   double total_weight = 0;
@@ -286,13 +289,13 @@ static std::vector<int64_t> Share(const EmbeddingCollectionOptions& options, con
                   : static_cast<double>(kAssumedBatches * options.max_batch_size) *
                         static_cast<double>(config.feature_names.size());
     }
-    weights.push_back(rows * static_cast<double>(width.row_bytes));
+    weights.push_back(weight == Weight::kRows ? rows : rows * static_cast<double>(width.row_bytes));
     total_weight += weights.back();
   }
   std::vector<int64_t> shares;
-  for (const double weight : weights) {
+  for (const double part : weights) {
     // The nearest double of a number of bytes may be larger than it, and than any int64.
-    const double share = static_cast<double>(bytes) * (weight / total_weight);
+    const double share = static_cast<double>(bytes) * (part / total_weight);
     shares.push_back(share < static_cast<double>(bytes) ? static_cast<int64_t>(share) : bytes);
   }
   return shares;
@@ -327,6 +330,38 @@ void SplitCacheBytes(const EmbeddingCollectionOptions& options, CachePlace place
           std::min(width.cache_bytes, TieredTable::MinCacheBytes(all_rows, width.row_bytes, place));
     }
   }
+}
+
+absl::Status SplitIndexBytes(const EmbeddingCollectionOptions& options, Device device, Plan* plan) {
+  // A third of the ways, where all rows of a class are known: no key is left out for want of room.
+  constexpr int64_t kRowBytesMax = 64;
+  const int64_t budget = options.cache.device_index_bytes;
+  if (budget == 0) return absl::OkStatus();
+  const int64_t least = AddressIndex::MinBudgetBytes(device);
+  const int64_t rest = budget - least * std::ssize(plan->classes);
+  if (rest < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cache.device_index_bytes: ", budget, " bytes for rows of ",
+                     plan->classes.size(), " widths; the least is ", budget - rest,
+                     ", and 32 a row find nearly all; raise it, or set "
+                     "it to 0 for none"));
+  }
+  const std::vector<int64_t> shares = Share(options, *plan, rest, Weight::kRows);
+  for (size_t c = 0; c < shares.size(); ++c) {
+    WidthClass& width = plan->classes[c];
+    width.index_bytes = least + shares[c];
+    int64_t rows = 0;
+    bool known = true;
+    for (int32_t t = width.first_table; t < width.last_table; ++t) {
+      const int64_t of_table = RowsOfRank(options, plan->tables[t].config);
+      rows += of_table;
+      known = known && of_table > 0;
+    }
+    if (known && rows < width.index_bytes / kRowBytesMax) {
+      width.index_bytes = std::min(width.index_bytes, least + rows * kRowBytesMax);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<CachedStoreWidth>> SplitHostCacheBytes(

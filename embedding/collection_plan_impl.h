@@ -46,6 +46,7 @@ struct WidthClass {
   int64_t row_bytes = 0;
   int64_t max_unique = 0;  // per step at most; 0: not known
   int64_t cache_bytes = 0;
+  int64_t index_bytes = 0;
 };
 
 // What follows from the options alone. Tables are put in order of width, so that the unique keys of
@@ -90,6 +91,10 @@ int64_t RowsOfRank(const EmbeddingCollectionOptions& options, int32_t config);
 // Gives each width class what one step needs and shares the rest in proportion to what the classes
 // could hold. The split moves speed, never values. CacheBudget() >= plan->min_cache_bytes.
 void SplitCacheBytes(const EmbeddingCollectionOptions& options, CachePlace place, Plan* plan);
+
+// The same for the device memory of indexes, by the rows that a class may have; nothing where the
+// options ask for none. ResourceExhausted when the budget is too small.
+absl::Status SplitIndexBytes(const EmbeddingCollectionOptions& options, Device device, Plan* plan);
 
 // The same for the host memory between such caches and a disk, of which options.cache.bytes is the
 // budget. ResourceExhausted when that is too small.

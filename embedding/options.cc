@@ -149,6 +149,18 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
         absl::StrCat("EmbeddingCollectionOptions.cache.device_bytes: must not be negative, is ",
                      cache.device_bytes));
   }
+  if (cache.device_index_bytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "EmbeddingCollectionOptions.cache.device_index_bytes: must not be negative, is ",
+        cache.device_index_bytes));
+  }
+  if (cache.device_index_bytes > 0 &&
+      (cache.device_bytes == 0 || storage.kind != StoreKind::kMemory)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "EmbeddingCollectionOptions.cache.device_index_bytes is ", cache.device_index_bytes,
+        ": it is for a device cache (cache.device_bytes, which is ", cache.device_bytes,
+        ") over a memory store, not ", kind, "; leave it 0"));
+  }
   if (storage.memory_bytes <= 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("EmbeddingCollectionOptions.store: the memory_bytes of the store ", kind,

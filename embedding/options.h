@@ -125,6 +125,12 @@ struct CacheOptions {
   // staging of rows on their way in. A hard limit; EmbeddingStats says what is taken beside it. On
   // the CPU 0, or else the tiers of a GPU in host memory, to try them out.
   int64_t device_bytes = 0;
+  // With device_bytes over MemoryStorage: budget of device memory for an index of the store, with
+  // which the device finds rows that its cache does not have, and reads them, without the host. A
+  // hard limit beside device_bytes; 32 bytes a row find nearly all. Rows that find no room in it,
+  // the host looks up, as it does all of them with 0. Values and the counts of the tiers are the
+  // same either way.
+  int64_t device_index_bytes = 0;
   CachePolicy policy = CachePolicy::kLru;
 };
 

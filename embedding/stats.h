@@ -85,6 +85,12 @@ struct EmbeddingStats {
   // and step arrays, and device memory of step arrays and gradients.
   int64_t transfer_host_bytes = 0;
   int64_t transfer_device_bytes = 0;
+  // With CacheOptions::device_index_bytes: what it takes of that, the keys that it has, those that
+  // found no room (a key as often as it did not), and rows of the store that the device found.
+  int64_t device_index_bytes = 0;
+  int64_t device_index_keys = 0;
+  int64_t device_index_left_out = 0;
+  int64_t device_index_rows_read = 0;
   // Evaluation, counted apart.
   int64_t evaluation_lookups = 0;
   int64_t evaluation_unique_keys = 0;

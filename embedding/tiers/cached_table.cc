@@ -46,10 +46,18 @@ absl::StatusOr<std::unique_ptr<TieredTable>> CachedTable::Create(const TieredTab
                                                 .device = device},
                                                staged, buffers.staging_rows));
   GuardedCache* const cache = table->cache_.get();
+  if (options.index_bytes > 0) {
+    HOTROW_CHECK(staged && in_place != nullptr);
+    HOTROW_ASSIGN_OR_RETURN(table->index_, DeviceIndex::Create(cache, in_place, options.index_bytes,
+                                                               buffers.staging_rows));
+  }
+  DeviceIndex* const index = table->index_.get();
   HOTROW_ASSIGN_OR_RETURN(
-      table->outflow_, RowOutflow::Create(cache, store, &table->initial_rows_, buffers, row_bytes));
-  HOTROW_ASSIGN_OR_RETURN(table->inflow_, RowInflow::Create(cache, &table->initial_rows_, in_place,
-                                                            options.tables, buffers, row_bytes));
+      table->outflow_,
+      RowOutflow::Create(cache, store, index, &table->initial_rows_, buffers, row_bytes));
+  HOTROW_ASSIGN_OR_RETURN(table->inflow_,
+                          RowInflow::Create(cache, &table->initial_rows_, in_place, index,
+                                            options.tables, buffers, row_bytes));
   HOTROW_ASSIGN_OR_RETURN(table->marks_, SnapshotMarks::Create(cache, buffers, row_bytes));
   if (staged) {
     HOTROW_ASSIGN_OR_RETURN(table->read_rows_,
@@ -68,6 +76,11 @@ TieredTableStats CachedTable::Stats() const {
   const RowCacheStats size = cache_->Size();
   stats.cache_used_bytes = size.used_bytes + buffers_.bytes;
   if (cache_->staged()) stats.host_bytes = buffers_.host_bytes + size.host_bytes;
+  if (index_ != nullptr) {
+    stats.index = index_->Stats();
+    stats.host_bytes += index_->host_bytes();
+    stats.known_rows_read = inflow_->known_rows_read();
+  }
   stats.rows_read = inflow_->rows_read();
   stats.rows_written = outflow_->rows_written();
   stats.cache = cache_->Stats();
@@ -90,10 +103,10 @@ TieredTableStats CachedTable::Stats() const {
 
 // --- Making rows resident
 
-absl::Status CachedTable::SendChunk(const ExecContext& ctx, const StepRows& step, int64_t most,
-                                    int64_t* cursor, RowOutflow::Chunk* chunk) {
+absl::StatusOr<int64_t> CachedTable::SendChunk(const ExecContext& ctx, const StepRows& step,
+                                               int64_t most, int64_t* cursor,
+                                               RowOutflow::Chunk* chunk) {
   const auto n = static_cast<int64_t>(step.keys.size());
-  chunk->hold = outflow_->hold();
   chunk->positions.clear();
   for (; *cursor < n && std::ssize(chunk->positions) < most; ++*cursor) {
     if (step.slots[*cursor] >= 0) continue;
@@ -114,12 +127,11 @@ absl::Status CachedTable::SendChunk(const ExecContext& ctx, const StepRows& step
         return staged ? rows->PlaceMisses(here, chunk_keys, result)
                       : rows->FindOrInsert(here, chunk_keys, result);
       }));
-  return chunk->placed.Record(cache_->stream());
+  return size;
 }
 
 absl::Status CachedTable::EndChunk(StepRows* step, const RowOutflow::Chunk& chunk, bool* no_room) {
   const auto size = std::ssize(chunk.positions);
-  outflow_->Take(chunk, size);
   TierCounts probed;
   for (int64_t i = 0; i < size; ++i) {
     const int64_t position = chunk.positions[i];
@@ -159,9 +171,15 @@ absl::Status CachedTable::PinHits(const ExecContext& ctx, std::span<const RowKey
   TraceSpan span(ctx.trace, "probe");
   {
     const std::lock_guard<std::mutex> lock(cache_->mutex());
+    const AddressIndex* index = nullptr;
+    // A row that is held back is newer than the store's: then the host looks at each miss.
+    if (index_ != nullptr && !outflow_->has_held()) {
+      HOTROW_ASSIGN_OR_RETURN(index, index_->ForSearch());
+    }
     step_host_bytes_ -= probe.host_bytes();
     step_device_bytes_ -= probe.device_bytes();
-    const absl::Status started = probe.Start(ctx, cache_.get(), keys, counts);
+    const absl::Status started =
+        probe.Start(ctx, cache_.get(), keys, counts, index, misses_.num_tables());
     step_host_bytes_ += probe.host_bytes();
     step_device_bytes_ += probe.device_bytes();
     HOTROW_RETURN_IF_ERROR(started);
@@ -171,16 +189,94 @@ absl::Status CachedTable::PinHits(const ExecContext& ctx, std::span<const RowKey
   step->counts = probe.miss_counts();
   const auto n = std::ssize(keys);
   if (step->probed == n) return absl::OkStatus();
+  CountProbed(probe);
+  step->probed = n;  // the misses too
+  return absl::OkStatus();
+}
+
+void CachedTable::CountProbed(const StepProbe& probe) {
   TierCounts seen = {.unique_keys = probe.hits(),
                      .unique_hits = probe.hits(),
                      .lookups = probe.hit_lookups(),
                      .lookup_hits = probe.hit_lookups()};
-  for (size_t i = 0; i < step->keys.size(); ++i) {
-    seen.Add(/*hit=*/false, step->counts[i]);
-    misses_.Add(step->keys[i].table, step->counts[i]);
+  for (size_t i = 0; i < probe.miss_keys().size(); ++i) {
+    seen.Add(/*hit=*/false, probe.miss_counts()[i]);
+    misses_.Add(probe.miss_keys()[i].table, probe.miss_counts()[i]);
   }
-  step->probed = n;  // the misses too
+  seen.Add(TierCounts{.unique_keys = probe.known(), .lookups = probe.known_lookups()});
+  for (const uint32_t table : tables_) {
+    if (probe.known() == 0) break;
+    const FoundOfTable known = probe.known_of_table(table);
+    misses_.Add(table, MissCounts{.unique_keys = known.keys, .lookups = known.lookups});
+  }
   counts_.Add(seen);
+}
+
+template <typename Send, typename End>
+absl::Status CachedTable::PlaceChunks(const ExecContext& ctx, std::unique_lock<std::mutex>* order,
+                                      int64_t n, size_t* turn, const bool* end_early,
+                                      const Send& send, const End& end) {
+  for (int64_t done = 0; done < n && !*end_early;) {
+    std::unique_lock<std::mutex> lock(cache_->mutex(), std::defer_lock);
+    HOTROW_ASSIGN_OR_RETURN(const int64_t most,
+                            outflow_->MakeRoom(n - done, ctx.trace, order, &lock));
+    RowOutflow::Chunk& chunk = outflow_->chunk((*turn)++);
+    int64_t size = 0;
+    {
+      TraceSpan span(ctx.trace, "probe");
+      chunk.hold = outflow_->hold();
+      HOTROW_ASSIGN_OR_RETURN(size, send(most, &done, &chunk));
+      HOTROW_RETURN_IF_ERROR(chunk.placed.Record(cache_->stream()));
+    }
+    lock.unlock();
+    // The rows that the chunk before evicted go to the store while this one is at work. Whatever
+    // the store says, what this one evicts must be noted.
+    const absl::Status written = outflow_->WriteBack(ctx.trace);
+    {
+      TraceSpan span(ctx.trace, "probe");
+      HOTROW_RETURN_IF_ERROR(chunk.placed.Wait());
+      lock.lock();
+      outflow_->Take(chunk, size);
+      HOTROW_RETURN_IF_ERROR(end(chunk, size));
+      lock.unlock();
+    }
+    HOTROW_RETURN_IF_ERROR(written);
+    // A single area must be empty before the next chunk.
+    if (outflow_->single_chunk()) HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx.trace));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CachedTable::PlaceKnown(const ExecContext& ctx, std::unique_lock<std::mutex>* order,
+                                     size_t* turn, StepRows* step, bool* no_room) {
+  StepProbe& probe = step->probe;
+  if (probe.known() == 0) return absl::OkStatus();
+  bool unplaced = false;
+  const bool never = false;
+  HOTROW_RETURN_IF_ERROR(PlaceChunks(
+      ctx, order, probe.known(), turn, &never,
+      [&](int64_t most, int64_t* done, RowOutflow::Chunk* chunk) -> absl::StatusOr<int64_t> {
+        const int64_t n = std::min(most, probe.known() - *done);
+        HOTROW_RETURN_IF_ERROR(probe.PlaceKnown(ctx, cache_.get(), *done, n,
+                                                {.placement = chunk->placement.first(n),
+                                                 .evicted = chunk->evicted.first(n),
+                                                 .evicted_keys = chunk->evicted_keys.first(n),
+                                                 .evicted_rows = chunk->evicted_rows.data()}));
+        *done += n;
+        return n;
+      },
+      [&](const RowOutflow::Chunk& chunk, int64_t n) -> absl::Status {
+        const auto placement = std::as_const(chunk.placement).span().first(static_cast<size_t>(n));
+        unplaced = unplaced || std::find(placement.begin(), placement.end(), Placement::kNoRoom) !=
+                                   placement.end();
+        return absl::OkStatus();
+      }));
+  if (!unplaced) return absl::OkStatus();
+  *no_room = true;
+  const std::lock_guard<std::mutex> lock(cache_->mutex());
+  HOTROW_RETURN_IF_ERROR(probe.TellUnplaced(cache_->stream()));
+  step->keys = probe.miss_keys();
+  step->counts = probe.miss_counts();
   return absl::OkStatus();
 }
 
@@ -200,36 +296,26 @@ absl::StatusOr<TieredTable::Placed> CachedTable::Place(const ExecContext& ctx,
     step->keys = keys;
     step->counts = counts;
   }
-  const auto n = static_cast<int64_t>(step->keys.size());
-  step->slots.resize(n, -1);
   size_t turn = 0;
   bool no_room = false;
+  if (cache_->staged()) HOTROW_RETURN_IF_ERROR(PlaceKnown(ctx, &order, &turn, step, &no_room));
+  const auto n = static_cast<int64_t>(step->keys.size());
+  step->slots.resize(n, -1);
   bool beside_snapshot = false;
-  for (int64_t cursor = 0; cursor < n && !no_room;) {
-    std::unique_lock<std::mutex> lock(cache_->mutex(), std::defer_lock);
-    HOTROW_ASSIGN_OR_RETURN(const int64_t most,
-                            outflow_->MakeRoom(n - cursor, ctx.trace, &order, &lock));
-    RowOutflow::Chunk& chunk = outflow_->chunk(turn++);
-    {
-      TraceSpan span(ctx.trace, "probe");
-      HOTROW_RETURN_IF_ERROR(SendChunk(ctx, *step, most, &cursor, &chunk));
-    }
-    lock.unlock();
-    // The rows that the chunk before evicted go to the store while this one is at work. Whatever
-    // the store says, what this one evicts must be noted.
-    const absl::Status written = outflow_->WriteBack(ctx.trace);
-    {
-      TraceSpan span(ctx.trace, "probe");
-      HOTROW_RETURN_IF_ERROR(chunk.placed.Wait());
-      lock.lock();
-      HOTROW_RETURN_IF_ERROR(EndChunk(step, chunk, &no_room));
-      beside_snapshot = marks_->pins() > 0;
-      lock.unlock();
-    }
-    HOTROW_RETURN_IF_ERROR(written);
-    // A single area must be empty before the next chunk.
-    if (outflow_->single_chunk()) HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx.trace));
+  if (no_room) {
+    const std::lock_guard<std::mutex> lock(cache_->mutex());
+    beside_snapshot = marks_->pins() > 0;
   }
+  HOTROW_RETURN_IF_ERROR(PlaceChunks(
+      ctx, &order, n, &turn, &no_room,
+      [&](int64_t most, int64_t* done, RowOutflow::Chunk* chunk) {
+        return SendChunk(ctx, *step, most, done, chunk);
+      },
+      [&](const RowOutflow::Chunk& chunk, int64_t) {
+        const absl::Status status = EndChunk(step, chunk, &no_room);
+        beside_snapshot = marks_->pins() > 0;
+        return status;
+      }));
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBack(ctx.trace));
   HOTROW_RETURN_IF_ERROR(ShareSlots(step));
   if (!no_room) return Placed::kAll;
@@ -268,16 +354,25 @@ void CachedTable::FinishPlacing(const ExecContext& ctx) {
         HOTROW_RETURN_IF_ERROR(rows->EndStep(here));
         return rows->EnqueueStats(here);
       }));
+  if (index_ != nullptr) cache_->Note(index_->EnqueueStats());
 }
 
 void CachedTable::GiveUp(StepRows* step) {
   // Nobody else's rows are on their way: two steps are not filled at once.
-  const absl::Status arrived =
-      step->sent > step->filled ? inflow_->ArriveAll(step) : absl::OkStatus();
+  const absl::Status arrived = step->sent > step->filled || step->probe.known_sent()
+                                   ? inflow_->ArriveAll(step)
+                                   : absl::OkStatus();
   {
     const std::lock_guard<std::mutex> lock(cache_->mutex());
     cache_->Note(arrived);
     abandoned_slots_.clear();
+    if (const std::span<const int64_t> known = step->probe.known_slots(); !known.empty()) {
+      abandoned_slots_.resize(known.size());
+      cache_->Note(cache_->stream().Copy(abandoned_slots_.data(), known.data(),
+                                         static_cast<int64_t>(known.size_bytes())));
+      cache_->Note(cache_->stream().Wait());
+      std::erase_if(abandoned_slots_, [](int64_t slot) { return slot < 0; });
+    }
     for (size_t i = step->filled; i < step->miss_positions.size(); ++i) {
       const int64_t position = step->miss_positions[i];
       abandoned_slots_.push_back(step->slots[position]);
@@ -474,6 +569,8 @@ absl::Status CachedTable::Erase(const ExecContext& ctx, std::span<const RowKey> 
   const std::unique_lock<std::mutex> order = outflow_->Lock();
   // What is on its way is older than this, and must not arrive after it.
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
+  // The store may use the place of a row again as soon as it is erased.
+  if (index_ != nullptr) HOTROW_RETURN_IF_ERROR(index_->Erase(keys));
   HOTROW_RETURN_IF_ERROR(store_->Erase(keys));
   const std::lock_guard<std::mutex> lock(cache_->mutex());
   outflow_->Erase(keys);
@@ -486,7 +583,8 @@ absl::Status CachedTable::Write(const ExecContext& ctx, std::span<const RowKey> 
   const std::unique_lock<std::mutex> order = outflow_->Lock();
   // As in Erase.
   HOTROW_RETURN_IF_ERROR(outflow_->WriteBack());
-  HOTROW_RETURN_IF_ERROR(store_->InsertOrAssign(keys, rows));
+  HOTROW_RETURN_IF_ERROR(index_ != nullptr ? index_->Write(keys, rows)
+                                           : store_->InsertOrAssign(keys, rows));
   const std::lock_guard<std::mutex> lock(cache_->mutex());
   outflow_->Erase(keys);
   return cache_->staged() ? OverwriteStaged(ctx, keys, rows) : OverwriteRows(ctx, keys, rows);

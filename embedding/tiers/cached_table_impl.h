@@ -14,6 +14,7 @@
 #include "base/exec_context.h"
 #include "base/row_key.h"
 #include "embedding/tiers/cache_buffers_impl.h"
+#include "embedding/tiers/device_index_impl.h"
 #include "embedding/tiers/guarded_cache_impl.h"
 #include "embedding/tiers/initial_rows_impl.h"
 #include "embedding/tiers/row_inflow_impl.h"
@@ -50,7 +51,8 @@ namespace hotrow::internal {
 //           rows of one to the store, or reads rows into it, while the device is at the other. The
 //           host waits for both streams only on the threads of the pipeline; the caller's calls
 //           enqueue, but for those around snapshots and evaluation. Staged, keys and slots of hits
-//           stay on the device (StepProbe); no loop of the host goes over them.
+//           stay on the device (StepProbe); no loop of the host goes over them. With a DeviceIndex
+//           the same holds for misses whose rows it knows.
 // Locks:    the outflow's, then the cache's mutex, each as its class says.
 class CachedTable final : public TieredTable {
  public:
@@ -109,10 +111,21 @@ class CachedTable final : public TieredTable {
   // that the step comes, and makes the misses the keys of the step.
   absl::Status PinHits(const ExecContext& ctx, std::span<const RowKey> keys,
                        std::span<const int32_t> counts, StepRows* step);
-  // With the outflow's lock and the cache's mutex: sends the unplaced keys from *cursor on, up to
-  // `most` of them, to the cache; then, once that is done, notes what became of them.
-  absl::Status SendChunk(const ExecContext& ctx, const StepRows& step, int64_t most,
-                         int64_t* cursor, RowOutflow::Chunk* chunk);
+  // Counts a step's keys at their first probe.
+  void CountProbed(const StepProbe& probe);
+  // With the outflow's lock: gives n keys ways, chunk by chunk, until *end_early. With the cache's
+  // mutex too: send(most, &done, &chunk) enqueues at most so many keys, adds to `done` those that
+  // need no more, and returns how many the chunk has; end(chunk, size) comes when that is done and
+  // the rows that they evicted are noted. *turn: of the chunks of a Place.
+  template <typename Send, typename End>
+  absl::Status PlaceChunks(const ExecContext& ctx, std::unique_lock<std::mutex>* order, int64_t n,
+                           size_t* turn, const bool* end_early, const Send& send, const End& end);
+  // Staged: the keys whose rows the device knows. Those that find no room become keys of the step.
+  absl::Status PlaceKnown(const ExecContext& ctx, std::unique_lock<std::mutex>* order, size_t* turn,
+                          StepRows* step, bool* no_room);
+  // The keys of the step that have no way yet, from *cursor on, as PlaceChunks asks.
+  absl::StatusOr<int64_t> SendChunk(const ExecContext& ctx, const StepRows& step, int64_t most,
+                                    int64_t* cursor, RowOutflow::Chunk* chunk);
   absl::Status EndChunk(StepRows* step, const RowOutflow::Chunk& chunk, bool* no_room);
   // After Place has noted all it will: the slots for the device.
   absl::Status ShareSlots(StepRows* step);
@@ -141,6 +154,7 @@ class CachedTable final : public TieredTable {
   RowStore* const store_;
   HostStore* const in_place_;
   std::unique_ptr<GuardedCache> cache_;
+  std::unique_ptr<DeviceIndex> index_;  // or null
   std::unique_ptr<RowOutflow> outflow_;
   std::unique_ptr<RowInflow> inflow_;
   std::unique_ptr<SnapshotMarks> marks_;

@@ -7,6 +7,7 @@
 #include "embedding/tiers/row_inflow_impl.h"
 #include "embedding/tiers/store_reads.h"
 #include "ops/gather.h"
+#include "ops/key_rows.h"
 
 namespace hotrow::internal {
 namespace {
@@ -32,10 +33,10 @@ absl::StatusOr<RowInflow::Area> RowInflow::CreateArea(Device device, int64_t row
 }
 
 absl::StatusOr<std::unique_ptr<RowInflow>> RowInflow::Create(
-    GuardedCache* cache, const InitialRows* initial_rows, HostStore* in_place,
+    GuardedCache* cache, const InitialRows* initial_rows, HostStore* in_place, DeviceIndex* index,
     std::span<const TieredTableSpec> tables, const CacheBuffers& buffers, int64_t row_bytes) {
   std::unique_ptr<RowInflow> inflow(
-      new RowInflow(cache, initial_rows, in_place, tables, row_bytes));
+      new RowInflow(cache, initial_rows, in_place, index, tables, row_bytes));
   if (!cache->staged()) return inflow;
   const Device device = cache->device();
   inflow->staging_rows_ = buffers.staging_rows;
@@ -47,6 +48,11 @@ absl::StatusOr<std::unique_ptr<RowInflow>> RowInflow::Create(
   HOTROW_ASSIGN_OR_RETURN(inflow->gathered_,
                           DeviceMemory<std::byte>::Create(buffers.staging_rows * row_bytes,
                                                           {device, inflow->stream_.get()}));
+  if (index == nullptr) return inflow;
+  HOTROW_ASSIGN_OR_RETURN(
+      inflow->known_to_,
+      DeviceMemory<std::byte*>::Create(buffers.staging_rows, {device, inflow->stream_.get()}));
+  HOTROW_ASSIGN_OR_RETURN(inflow->known_arrived_, DeviceEvent::Create(device));
   return inflow;
 }
 
@@ -105,10 +111,69 @@ absl::Status RowInflow::Fill(const ExecContext& ctx, StepRows* step,
   return Send(step, found, area);
 }
 
-// The GPU reads rows where the store keeps them, and their initial rows from staging: side by side
-// first, so that its reads over the bus are in flight together, and then to their ways.
+absl::Status RowInflow::EnqueueMove(const ExecContext& here, std::byte* const* from, int64_t n,
+                                    std::byte* const* to) {
+  HOTROW_RETURN_IF_ERROR(GatherRows(here, {.rows = from,
+                                           .num_rows = n,
+                                           .row_bytes = row_bytes_,
+                                           .output = gathered_.data(),
+                                           .output_stride = row_bytes_}));
+  return ScatterRows(here, {.input = gathered_.data(),
+                            .input_stride = row_bytes_,
+                            .num_rows = n,
+                            .row_bytes = row_bytes_,
+                            .rows = to});
+}
+
+// Pieces follow each other on the stream, since they share `gathered_` and `known_to_`; the host
+// waits for none of them.
+absl::Status RowInflow::SendKnown(const ExecContext& ctx, StepRows* step) {
+  StepProbe& probe = step->probe;
+  const int64_t known = probe.known();
+  if (known == 0 || probe.known_sent()) return absl::OkStatus();
+  for (int64_t begin = 0; begin < known; begin += staging_rows_) {
+    const int64_t n = std::min(known - begin, staging_rows_);
+    HOTROW_RETURN_IF_ERROR(stream_.Run(
+        ctx,
+        [this, n, from = probe.known_rows().data() + begin,
+         ways =
+             AddressSlotsArgs{.first = cache_->row(0),
+                              .row_bytes = row_bytes_,
+                              .slots = probe.known_slots().data() + begin,
+                              .num_rows = n,
+                              .rows = known_to_.data()}](const ExecContext& here) -> absl::Status {
+          HOTROW_RETURN_IF_ERROR(AddressSlots(here, ways));
+          return EnqueueMove(here, from, n, ways.rows);
+        }));
+  }
+  HOTROW_RETURN_IF_ERROR(known_arrived_.Record(stream_));
+  probe.KnownSent();
+  counts_.Add({.unique_keys = known,
+               .unique_hits = known,
+               .lookups = probe.known_lookups(),
+               .lookup_hits = probe.known_lookups()});
+  rows_read_.fetch_add(known, std::memory_order_relaxed);
+  known_rows_read_.fetch_add(known, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+absl::Status RowInflow::ArriveKnown(StepRows* step) {
+  StepProbe& probe = step->probe;
+  if (!probe.known_sent()) return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(known_arrived_.Wait());
+  const std::lock_guard<std::mutex> lock(cache_->mutex());
+  HOTROW_RETURN_IF_ERROR(cache_->stream().Run(
+      ExecContext(), [rows = cache_->get(), slots = probe.known_slots()](const ExecContext& here) {
+        return rows->MarkFilled(here, slots);
+      }));
+  probe.KnownFilled();
+  return absl::OkStatus();
+}
+
+// The GPU reads rows where the store keeps them, and their initial rows from staging.
 absl::Status RowInflow::FillInPlace(const ExecContext& ctx, StepRows* step) {
   HOTROW_RETURN_IF_ERROR(cache_->Broken());
+  HOTROW_RETURN_IF_ERROR(SendKnown(ctx, step));
   std::vector<uint8_t> found;
   while (step->sent < step->miss_keys.size()) {
     Area& area = areas_[next_area_];
@@ -119,6 +184,8 @@ absl::Status RowInflow::FillInPlace(const ExecContext& ctx, StepRows* step) {
         std::span<const RowKey>(step->miss_keys).subspan(step->sent, static_cast<size_t>(n));
     const std::span<std::byte*> from = area.from.first(n);
     HOTROW_RETURN_IF_ERROR(FindInPlace(ctx, in_place_, keys, from, kPieceGrain));
+    // The next time the device knows.
+    if (index_ != nullptr) HOTROW_RETURN_IF_ERROR(index_->InsertOrAssign(keys, from));
     absent_keys_.clear();
     absent_rows_.clear();
     found.assign(static_cast<size_t>(n), 1);
@@ -131,21 +198,10 @@ absl::Status RowInflow::FillInPlace(const ExecContext& ctx, StepRows* step) {
     }
     HOTROW_RETURN_IF_ERROR(initial_rows_->Write(ctx, absent_keys_, absent_rows_));
     std::copy_n(step->miss_rows.begin() + static_cast<int64_t>(step->sent), n, area.to.data());
-    HOTROW_RETURN_IF_ERROR(stream_.Run(ctx,
-                                       [gather = GatherRowsArgs{.rows = from.data(),
-                                                                .num_rows = n,
-                                                                .row_bytes = row_bytes_,
-                                                                .output = gathered_.data(),
-                                                                .output_stride = row_bytes_},
-                                        scatter = ScatterRowsArgs{.input = gathered_.data(),
-                                                                  .input_stride = row_bytes_,
-                                                                  .num_rows = n,
-                                                                  .row_bytes = row_bytes_,
-                                                                  .rows = area.to.data()}](
-                                           const ExecContext& here) -> absl::Status {
-                                         HOTROW_RETURN_IF_ERROR(GatherRows(here, gather));
-                                         return ScatterRows(here, scatter);
-                                       }));
+    HOTROW_RETURN_IF_ERROR(stream_.Run(
+        ctx, [this, from = from.data(), n, to = area.to.data()](const ExecContext& here) {
+          return EnqueueMove(here, from, n, to);
+        }));
     HOTROW_RETURN_IF_ERROR(Send(step, found, &area));
   }
   return ArriveAll(step);
@@ -167,6 +223,7 @@ absl::Status RowInflow::Arrive(StepRows* step, Area* area) {
 }
 
 absl::Status RowInflow::ArriveAll(StepRows* step) {
+  HOTROW_RETURN_IF_ERROR(ArriveKnown(step));
   for (size_t i = 0; i < areas_.size(); ++i) {
     HOTROW_RETURN_IF_ERROR(Arrive(step, &areas_[(next_area_ + i) % areas_.size()]));
   }

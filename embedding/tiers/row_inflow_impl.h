@@ -15,6 +15,7 @@
 #include "base/exec_context.h"
 #include "base/row_key.h"
 #include "embedding/tiers/cache_buffers_impl.h"
+#include "embedding/tiers/device_index_impl.h"
 #include "embedding/tiers/guarded_cache_impl.h"
 #include "embedding/tiers/initial_rows_impl.h"
 #include "embedding/tiers/shared_counts_impl.h"
@@ -29,13 +30,16 @@ namespace hotrow::internal {
 //
 // Staged:  rows are read into one of two areas of page-locked memory, or where they lie in a
 //          HostStore, and travel on a stream of their own while the next are read into the other
-//          area. The rows of one step are on their way at a time.
+//          area. The rows of one step are on their way at a time. Those that the device has found
+//          by itself (StepProbe's known ones) set out first, all of them; the host looks the others
+//          up meanwhile.
 // Threads: one at a time calls all but counts, misses and rows_read, which any thread may call.
 class RowInflow {
  public:
-  // Not owned: the pointers outlive this. in_place: null, or where the device reads rows itself.
+  // Not owned: the pointers outlive this. in_place: null, or where the device reads rows itself;
+  // index: then null, or what the device finds them with.
   static absl::StatusOr<std::unique_ptr<RowInflow>> Create(
-      GuardedCache* cache, const InitialRows* initial_rows, HostStore* in_place,
+      GuardedCache* cache, const InitialRows* initial_rows, HostStore* in_place, DeviceIndex* index,
       std::span<const TieredTableSpec> tables, const CacheBuffers& buffers, int64_t row_bytes);
 
   // As in TieredTable.
@@ -51,6 +55,8 @@ class RowInflow {
   TierCounts counts() const { return counts_.Get(); }    // of the store
   const TableMisses& misses() const { return misses_; }  // likewise
   int64_t rows_read() const { return rows_read_.load(std::memory_order_relaxed); }
+  // The part of them that the device has found.
+  int64_t known_rows_read() const { return known_rows_read_.load(std::memory_order_relaxed); }
 
  private:
   // Rows on their way in, staged: where from and where to.
@@ -63,14 +69,23 @@ class RowInflow {
   };
 
   RowInflow(GuardedCache* cache, const InitialRows* initial_rows, HostStore* in_place,
-            std::span<const TieredTableSpec> tables, int64_t row_bytes)
+            DeviceIndex* index, std::span<const TieredTableSpec> tables, int64_t row_bytes)
       : cache_(cache),
         initial_rows_(initial_rows),
         in_place_(in_place),
+        index_(index),
         row_bytes_(row_bytes),
         misses_(tables) {}
   static absl::StatusOr<Area> CreateArea(Device device, int64_t rows, int64_t row_bytes);
 
+  // Enqueues on stream_ the rows of the step's known keys.
+  absl::Status SendKnown(const ExecContext& ctx, StepRows* step);
+  // Waits for them.
+  absl::Status ArriveKnown(StepRows* step);
+  // From where rows lie to their ways, n of them: side by side first, so that the reads over the
+  // bus are in flight together.
+  absl::Status EnqueueMove(const ExecContext& here, std::byte* const* from, int64_t n,
+                           std::byte* const* to);
   // The rows of an area were enqueued on stream_.
   absl::Status Send(StepRows* step, std::span<const uint8_t> found, Area* area);
   // The next misses were sent on their way, or have their bytes: counts them.
@@ -83,11 +98,13 @@ class RowInflow {
   GuardedCache* const cache_;
   const InitialRows* const initial_rows_;
   HostStore* const in_place_;
+  DeviceIndex* const index_;
   const int64_t row_bytes_;
 
   SharedCounts<TierCounts> counts_;
   TableMisses misses_;
   std::atomic<int64_t> rows_read_{0};
+  std::atomic<int64_t> known_rows_read_{0};
   // Scratch.
   std::vector<RowKey> absent_keys_;
   std::vector<std::byte*> absent_rows_;
@@ -98,6 +115,9 @@ class RowInflow {
   std::vector<Area> areas_;           // 2 that take turns
   size_t next_area_ = 0;              // whose turn it is: the one that was sent first
   DeviceMemory<std::byte> gathered_;  // [staging_rows_, row_bytes_], on the device
+  // With an index.
+  DeviceMemory<std::byte*> known_to_;  // [staging_rows_] ways of known keys, on the device
+  DeviceEvent known_arrived_;
 };
 
 }  // namespace hotrow::internal

@@ -28,10 +28,11 @@ absl::StatusOr<RowOutflow::Chunk> CreateChunk(Device device, int64_t rows, int64
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RowOutflow>> RowOutflow::Create(GuardedCache* cache, RowStore* store,
+                                                               DeviceIndex* index,
                                                                const InitialRows* initial_rows,
                                                                const CacheBuffers& buffers,
                                                                int64_t row_bytes) {
-  std::unique_ptr<RowOutflow> outflow(new RowOutflow(cache, store, initial_rows, row_bytes));
+  std::unique_ptr<RowOutflow> outflow(new RowOutflow(cache, store, index, initial_rows, row_bytes));
   outflow->staging_rows_ = buffers.staging_rows;
   for (int64_t i = 0; i < (cache->staged() ? kStagingAreas : 1); ++i) {
     HOTROW_ASSIGN_OR_RETURN(Chunk chunk,
@@ -55,7 +56,8 @@ absl::Status RowOutflow::Append(std::span<const RowKey> keys,
     keys = changed_keys;
     rows = changed_rows;
   }
-  HOTROW_RETURN_IF_ERROR(store_->InsertOrAssign(keys, rows));
+  HOTROW_RETURN_IF_ERROR(index_ != nullptr ? index_->Write(keys, rows)
+                                           : store_->InsertOrAssign(keys, rows));
   rows_written_.fetch_add(static_cast<int64_t>(keys.size()), std::memory_order_relaxed);
   return absl::OkStatus();
 }

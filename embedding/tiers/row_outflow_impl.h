@@ -17,6 +17,7 @@
 #include "base/row_key.h"
 #include "cache/row_cache.h"
 #include "embedding/tiers/cache_buffers_impl.h"
+#include "embedding/tiers/device_index_impl.h"
 #include "embedding/tiers/guarded_cache_impl.h"
 #include "embedding/tiers/held_rows_impl.h"
 #include "embedding/tiers/initial_rows_impl.h"
@@ -61,8 +62,9 @@ class RowOutflow {
     int64_t hold = 0;  // RowOutflow::hold when the keys were sent
   };
 
-  // Not owned: all outlive this.
+  // Not owned: all outlive this. index: null, or what is to know where the store keeps rows.
   static absl::StatusOr<std::unique_ptr<RowOutflow>> Create(GuardedCache* cache, RowStore* store,
+                                                            DeviceIndex* index,
                                                             const InitialRows* initial_rows,
                                                             const CacheBuffers& buffers,
                                                             int64_t row_bytes);
@@ -113,12 +115,17 @@ class RowOutflow {
   int64_t rows_written() const { return rows_written_.load(std::memory_order_relaxed); }
 
  private:
-  RowOutflow(GuardedCache* cache, RowStore* store, const InitialRows* initial_rows,
-             int64_t row_bytes)
-      : cache_(cache), store_(store), initial_rows_(initial_rows), row_bytes_(row_bytes) {}
+  RowOutflow(GuardedCache* cache, RowStore* store, DeviceIndex* index,
+             const InitialRows* initial_rows, int64_t row_bytes)
+      : cache_(cache),
+        store_(store),
+        index_(index),
+        initial_rows_(initial_rows),
+        row_bytes_(row_bytes) {}
 
   GuardedCache* const cache_;
   RowStore* const store_;
+  DeviceIndex* const index_;
   const InitialRows* const initial_rows_;
   const int64_t row_bytes_;
 

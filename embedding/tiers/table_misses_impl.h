@@ -25,6 +25,12 @@ class TableMisses {
     of_[table].unique.Add(1);
     of_[table].lookups.Add(key_lookups);
   }
+  void Add(uint32_t table, const MissCounts& more) {
+    of_[table].unique.Add(more.unique_keys);
+    of_[table].lookups.Add(more.lookups);
+  }
+  // One more than the largest number of a table.
+  int64_t num_tables() const { return static_cast<int64_t>(of_.size()); }
   MissCounts Of(uint32_t table) const {
     return {.unique_keys = of_[table].unique.value(), .lookups = of_[table].lookups.value()};
   }

@@ -13,6 +13,7 @@
 #include "base/device_memory.h"
 #include "base/exec_context.h"
 #include "base/row_key.h"
+#include "cache/address_index.h"
 #include "cache/row_cache.h"
 #include "embedding/tiers/step_probe.h"
 #include "ops/row_init.h"
@@ -47,6 +48,9 @@ struct TieredTableOptions {
   // Staged: cache_bytes > 0 is device memory; staging between cache and store is page-locked host
   // memory in addition (host_bytes).
   CachePlace place;
+  // Staged, over a HostStore: memory of the device, beside cache_bytes, that finds rows of the
+  // store; 0: the host finds them all.
+  int64_t index_bytes = 0;
 };
 
 // The keys of one training step in one TieredTable, from Place to Release. The owner keeps it, the
@@ -130,6 +134,7 @@ struct TieredTableStats {
   int64_t cache_used_bytes = 0;  // of the budget, buffers included
   int64_t host_bytes = 0;        // staged: page-locked, beside the budget
   int64_t device_bytes = 0;      // staged: of steps, beside the budget
+  AddressIndexStats index;       // with index_bytes
   TierCounts cache_counts;
   TierCounts store_counts;
   // Of each of TieredTableOptions::tables, in their order.
@@ -140,7 +145,8 @@ struct TieredTableStats {
   };
   std::vector<Table> tables;
   SnapshotCounts snapshot;
-  int64_t rows_read = 0;  // from the store and to it
+  int64_t known_rows_read = 0;  // from the store, found by the index
+  int64_t rows_read = 0;        // from the store, these among them, and to it
   int64_t rows_written = 0;
 };
 

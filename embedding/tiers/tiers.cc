@@ -26,6 +26,7 @@ absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOp
                        " bytes; raise ", name, " or lower the batch size"));
     }
     SplitCacheBytes(options, place, &split);
+    HOTROW_RETURN_IF_ERROR(SplitIndexBytes(options, place.device, &split));
   }
   std::unique_ptr<Tiers> tiers(new Tiers());
   tiers->place_ = place;
@@ -54,6 +55,7 @@ absl::StatusOr<std::unique_ptr<Tiers>> Tiers::Create(const EmbeddingCollectionOp
     table_options.place = place;
     table_options.cache_bytes = cache_budget > 0 ? width.cache_bytes : 0;
     table_options.cache_policy = options.cache.policy;
+    table_options.index_bytes = width.index_bytes;
     for (int32_t t = width.first_table; t < width.last_table; ++t) {
       const PlannedTable& table = plan.tables[t];
       const TableConfig& config = options.tables[table.config];
@@ -285,6 +287,10 @@ void Tiers::AddTo(EmbeddingStats* stats) const {
     cache.used_bytes += table.cache_used_bytes;
     stats->transfer_host_bytes += table.host_bytes;
     stats->transfer_device_bytes += table.device_bytes;
+    stats->device_index_bytes += table.index.used_bytes;
+    stats->device_index_keys += table.index.entries;
+    stats->device_index_left_out += table.index.no_room;
+    stats->device_index_rows_read += table.known_rows_read;
     AddCounts(table.cache_counts, &cache);
     cache.evictions += table.cache.evictions;
     cache.dirty_writebacks += table.cache.dirty_evictions;

@@ -274,6 +274,10 @@ std::string ReportToJson(const TrainReport& report) {
                                   static_cast<double>(report.tables.exchange_feedback_keys))}};
   json["transfer"] = {{"host_bytes", report.tables.transfer_host_bytes},
                       {"device_bytes", report.tables.transfer_device_bytes}};
+  json["device_index"] = {{"bytes", report.tables.device_index_bytes},
+                          {"keys", report.tables.device_index_keys},
+                          {"left_out", report.tables.device_index_left_out},
+                          {"rows_read", report.tables.device_index_rows_read}};
   json["overflow_rows"] = report.tables.overflow_rows;
   json["initialised_rows"] = report.tables.initialised_rows;
   json["admission_rejected"] = report.tables.admission_rejected_keys;

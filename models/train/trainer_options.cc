@@ -211,6 +211,7 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
                            .disk_bytes = options.disk_bytes});
   out.cache = {.bytes = std::max<int64_t>(options.cache_bytes, 0),
                .device_bytes = std::max<int64_t>(options.device_cache_bytes, 0),
+               .device_index_bytes = options.device_index_bytes,
                .policy = options.cache_policy};
   out.admission_bytes = options.admission_bytes;
   out.row_limit_steps = options.row_limit_steps;
@@ -284,22 +285,25 @@ absl::Status ResolveBudgets(const TrainerOptions& options, Device device,
 absl::Status WithFlagNames(const absl::Status& status) {
   if (status.ok()) return status;
   std::string text = absl::StrReplaceAll(
-      status.message(), {{"EmbeddingCollectionOptions.admission_bytes", "--admission_bytes"},
-                         {"Admission::forget_steps", "--admission=lookups:N:STEPS"},
-                         {"EmbeddingCollectionOptions.cache.bytes", "--cache_bytes"},
-                         {"EmbeddingCollectionOptions.cache.device_bytes", "--device_cache_bytes"},
-                         {"EmbeddingCollectionOptions.max_batch_size", "--batch_size"},
-                         {"EmbeddingCollectionOptions.prefetch_depth", "--prefetch_depth"},
-                         {"EmbeddingCollectionOptions.ranks.feedback_bytes", "--exchange_feedback"},
-                         {"HostStoreOptions.budget_bytes", "--store_bytes"},
-                         {"RocksStoreOptions.disk_budget_bytes", "--disk_bytes"},
-                         {"RocksStoreOptions.memory_budget_bytes", "--store_bytes"},
-                         {"SsdStoreOptions.disk_budget_bytes", "--disk_bytes"},
-                         {"SsdStoreOptions.memory_budget_bytes", "--store_bytes"},
-                         {"cache.bytes", "--cache_bytes"},
-                         {"cache.device_bytes", "--device_cache_bytes"},
-                         {"DensePrecision::kBf16", "--precision=bf16"},
-                         {"DensePrecision::kFp32", "--precision=fp32"}});
+      status.message(),
+      {{"EmbeddingCollectionOptions.admission_bytes", "--admission_bytes"},
+       {"Admission::forget_steps", "--admission=lookups:N:STEPS"},
+       {"EmbeddingCollectionOptions.cache.bytes", "--cache_bytes"},
+       {"EmbeddingCollectionOptions.cache.device_bytes", "--device_cache_bytes"},
+       {"EmbeddingCollectionOptions.cache.device_index_bytes", "--device_index_bytes"},
+       {"EmbeddingCollectionOptions.max_batch_size", "--batch_size"},
+       {"EmbeddingCollectionOptions.prefetch_depth", "--prefetch_depth"},
+       {"EmbeddingCollectionOptions.ranks.feedback_bytes", "--exchange_feedback"},
+       {"HostStoreOptions.budget_bytes", "--store_bytes"},
+       {"RocksStoreOptions.disk_budget_bytes", "--disk_bytes"},
+       {"RocksStoreOptions.memory_budget_bytes", "--store_bytes"},
+       {"SsdStoreOptions.disk_budget_bytes", "--disk_bytes"},
+       {"SsdStoreOptions.memory_budget_bytes", "--store_bytes"},
+       {"cache.bytes", "--cache_bytes"},
+       {"cache.device_bytes", "--device_cache_bytes"},
+       {"cache.device_index_bytes", "--device_index_bytes"},
+       {"DensePrecision::kBf16", "--precision=bf16"},
+       {"DensePrecision::kFp32", "--precision=fp32"}});
   return text == status.message() ? status : absl::Status(status.code(), text);
 }
 

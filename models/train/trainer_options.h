@@ -87,6 +87,7 @@ struct TrainerOptions {
   int64_t cache_bytes = 0;         // 0: no cache, in memory only; kSmallestCache
   Device device = Device::kCpu;    // that of RunTraining's ctx
   int64_t device_cache_bytes = 0;  // CacheOptions::device_bytes; kSmallestCache
+  int64_t device_index_bytes = 0;  // CacheOptions::device_index_bytes
   CachePolicy cache_policy = CachePolicy::kLru;
   int32_t prefetch_depth = 0;
 

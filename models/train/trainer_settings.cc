@@ -535,6 +535,15 @@ const TrainerSetting kSettings[] = {
          [](O& o) {
            return BytesFlag(&o.device_cache_bytes, kSmallestCache, kFlagMemoryBytesMax);
          }},
+    {.name = "device_index_bytes",
+     .group = kTiersGroup,
+     .help =
+         "with --device_cache_bytes over --store=memory: budget of device memory for an index of "
+         "the store, with which a GPU finds and reads rows that its cache does not have without "
+         "the host. 32 bytes a row find nearly all; the host finds those that have no room. 0: "
+         "none. It does not change results",
+     .bind =
+         [](O& o) { return BytesFlag(&o.device_index_bytes, kNoMinWord, kFlagMemoryBytesMax); }},
     {.name = "disk_bytes",
      .group = kTiersGroup,
      .help = "budget of the files of an ssd or rocksdb store, snapshots included, a hard limit. "

@@ -387,17 +387,19 @@ std::vector<StoreKind> Kinds() {
 }
 
 // The tiers above the store.
-enum class Above { kNothing, kSmallCache, kLargeCache, kDevice, kDeviceAndHost };
+enum class Above { kNothing, kSmallCache, kLargeCache, kDevice, kDeviceAndHost, kDeviceIndexed };
 
 void PutAbove(Above above, EmbeddingCollectionOptions* options) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t least, EmbeddingCollection::MinCacheBytes(*options));
   if (above == Above::kSmallCache) options->cache.bytes = least;
   if (above == Above::kLargeCache) options->cache.bytes = 4 * least;
-  if (above != Above::kDevice && above != Above::kDeviceAndHost) return;
+  if (above < Above::kDevice) return;
   options->cache.device_bytes = 1;
   HOTROW_ASSERT_OK_AND_ASSIGN(options->cache.device_bytes,
                               EmbeddingCollection::MinCacheBytes(*options));
   if (above == Above::kDeviceAndHost) options->cache.bytes = kMiB;
+  // Room for all rows of one width and some of the other.
+  if (above == Above::kDeviceIndexed) options->cache.device_index_bytes = 24 << 10;
 }
 
 class EraseTest : public testing::TestWithParam<StoreKind> {};
@@ -413,6 +415,7 @@ TEST_P(EraseTest, TheTablesAreThoseOfAPlainMap) {
   if (slow || GetParam() != StoreKind::kRocksDb) {  // which opens slowly
     all.insert(all.end(), {Above::kLargeCache, Above::kDevice});
   }
+  if (GetParam() == StoreKind::kMemory) all.push_back(Above::kDeviceIndexed);
   int64_t evictions = 0;
   int64_t erased = 0;
   int64_t erased_old = 0;

@@ -71,9 +71,9 @@ TEST(RowOutflowTest, RowsThatChangedSinceASnapshotBeganReachTheStoreAfterIt) {
                            /*staged=*/false, buffers.staging_rows));
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, SmallStore(kRowBytes));
   const InitialRows initial_rows(TableOptions());
-  HOTROW_ASSERT_OK_AND_ASSIGN(
-      const auto outflow,
-      RowOutflow::Create(cache.get(), store.get(), &initial_rows, buffers, kRowBytes));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto outflow,
+                              RowOutflow::Create(cache.get(), store.get(), /*index=*/nullptr,
+                                                 &initial_rows, buffers, kRowBytes));
   ASSERT_TRUE(outflow->single_chunk());
   std::unique_lock<std::mutex> order = outflow->Lock();
   std::unique_lock<std::mutex> lock(cache->mutex());
@@ -121,9 +121,9 @@ TEST(RowOutflowTest, RowsOnTheirWayOutWhenASnapshotBeginsBelongToIt) {
                            /*staged=*/false, buffers.staging_rows));
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, SmallStore(kRowBytes));
   const InitialRows initial_rows(TableOptions());
-  HOTROW_ASSERT_OK_AND_ASSIGN(
-      const auto outflow,
-      RowOutflow::Create(cache.get(), store.get(), &initial_rows, buffers, kRowBytes));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto outflow,
+                              RowOutflow::Create(cache.get(), store.get(), /*index=*/nullptr,
+                                                 &initial_rows, buffers, kRowBytes));
   const std::vector<RowKey> keys = Keys(10, 2);
   const std::unique_lock<std::mutex> order = outflow->Lock();
   std::unique_lock<std::mutex> lock(cache->mutex());
@@ -157,9 +157,9 @@ TEST(RowOutflowTest, RowsOfErasedKeysReachTheStoreNoMore) {
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto store, SmallStore(kRowBytes));
   const TieredTableOptions options = TableOptions();
   const InitialRows initial_rows(options);
-  HOTROW_ASSERT_OK_AND_ASSIGN(
-      const auto outflow,
-      RowOutflow::Create(cache.get(), store.get(), &initial_rows, buffers, kRowBytes));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto outflow,
+                              RowOutflow::Create(cache.get(), store.get(), /*index=*/nullptr,
+                                                 &initial_rows, buffers, kRowBytes));
   const std::vector<RowKey> keys = Keys(10, 3);
   const std::unique_lock<std::mutex> order = outflow->Lock();
   std::unique_lock<std::mutex> lock(cache->mutex());

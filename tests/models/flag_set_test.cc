@@ -250,8 +250,8 @@ TEST(ParseBytesTest, KnowsUnits) {
 }
 
 TEST(TrainerFlagsTest, BudgetsAboveWhatAddressesHoldAreRefusedByName) {
-  for (const std::string name :
-       {"store_bytes", "cache_bytes", "device_cache_bytes", "exchange_feedback"}) {
+  for (const std::string name : {"store_bytes", "cache_bytes", "device_cache_bytes",
+                                 "device_index_bytes", "exchange_feedback"}) {
     for (const std::string value : {"129TiB", "1EiB", "8EiB", "9223372036854775807"}) {
       TrainerFlags flags;
       FlagSet set = MakeTrainerFlagSet("dlrm", nullptr, &flags);

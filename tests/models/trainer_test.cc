@@ -881,6 +881,7 @@ TEST(ReportTest, JsonHasEveryFieldByItsName) {
                                 "prefetch_waits",
                                 "lookup_waits",
                                 "transfer",
+                                "device_index",
                                 "overflow_rows",
                                 "exchange",
                                 "initialised_rows",
