@@ -40,6 +40,8 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kGiB = int64_t{1} << 30;
+// Of an index: four keys in nine ways, so that one key of a thousand finds no room.
+constexpr int64_t kIndexBytesPerRow = 48;
 constexpr SparseOptimizerKind kOptimizer = SparseOptimizerKind::kSgd;
 // Samples whose outputs are compared with what their rows must be.
 constexpr int64_t kCheckedSamples = 64;
@@ -140,7 +142,14 @@ class ScratchDir {
   const std::string path_;
 };
 
-EmbeddingCollectionOptions OptionsFor(const TiersPlan& plan, double share, StoreKind store,
+// What lies below a device cache that has room for a share of the rows.
+struct TierCase {
+  StoreKind store = StoreKind::kMemory;
+  double share = 0;
+  bool indexed = false;  // kMemory: the device finds rows of the store
+};
+
+EmbeddingCollectionOptions OptionsFor(const TiersPlan& plan, const TierCase& tier,
                                       const std::string& path) {
   EmbeddingCollectionOptions options;
   for (int64_t t = 0; t < plan.tables; ++t) {
@@ -155,8 +164,9 @@ EmbeddingCollectionOptions OptionsFor(const TiersPlan& plan, double share, Store
   }
   options.seed = plan.seed;
   options.max_batch_size = plan.samples;
-  options.cache.device_bytes = plan.DeviceCacheBytes(share);
-  if (store == StoreKind::kSsd) {
+  options.cache.device_bytes = plan.DeviceCacheBytes(tier.share);
+  if (tier.indexed) options.cache.device_index_bytes = plan.device_index_bytes;
+  if (tier.store == StoreKind::kSsd) {
     options.store = SsdStorage{
         .path = path, .memory_bytes = plan.ssd_store_bytes, .disk_bytes = plan.disk_bytes};
     options.cache.bytes = plan.host_cache_bytes;
@@ -328,29 +338,35 @@ struct StepCounts {
     bytes_in = misses * static_cast<double>(plan.row_bytes);
     bytes_out =
         a_step(in_all(&TierStats::dirty_writebacks, 0)) * static_cast<double>(plan.row_bytes);
-    array_bytes =
-        static_cast<double>(TierStepBytes(plan.tables * plan.samples, std::llround(misses)));
+    const double known = a_step(after.device_index_rows_read - before.device_index_rows_read);
+    known_share = misses > 0 ? known / misses : 0;
+    array_bytes = static_cast<double>(TierStepBytes(
+        plan.tables * plan.samples, std::llround(misses - known), std::llround(known)));
     disk_bytes = a_step(in_all(&TierStats::bytes_read, after.tiers.size() - 1));
   }
   double bytes() const { return bytes_in + bytes_out + array_bytes; }
 
   double unique_keys;
   double misses;
+  double known_share;  // of the misses, that the device found
   double bytes_in;     // rows that came to the device,
   double bytes_out;    // and rows that left it
   double array_bytes;  // what TierStepBytes says
   double disk_bytes;   // read by the store below
 };
 
-void Report(const TiersRun& run, StoreKind store, double share, bool training,
+void Report(const TiersRun& run, const TierCase& tier, bool training,
             const TieredTables::Seconds& seconds, const StepCounts& counts) {
   const TiersPlan& plan = run.plan;
+  const StoreKind store = tier.store;
+  const double share = tier.share;
   const double p99 = Percentile(seconds.step, 0.99);
   const Times lookup = TimesOf(seconds.lookup);
   Figure figure;
   figure.part = "tiers";
-  figure.name = absl::StrFormat("%s, cache of %.0f %%, %s", std::string(StoreKindName(store)),
-                                100 * share, training ? "training" : "lookup");
+  figure.name = absl::StrFormat("%s%s, cache of %.0f %%, %s", std::string(StoreKindName(store)),
+                                tier.indexed ? " with an index on the device" : "", 100 * share,
+                                training ? "training" : "lookup");
   figure.times = TimesOf(seconds.step);
   figure.amount = counts.bytes();
   figure.unit = "bytes";
@@ -367,11 +383,13 @@ void Report(const TiersRun& run, StoreKind store, double share, bool training,
                  {"rows", plan.rows()},
                  {"rows_bytes", plan.rows_bytes()},
                  {"device_cache_bytes", plan.DeviceCacheBytes(share)},
+                 {"device_index_bytes", tier.indexed ? plan.device_index_bytes : 0},
                  {"host_cache_bytes", store == StoreKind::kSsd ? plan.host_cache_bytes : 0},
                  {"lookups", plan.tables * plan.samples},
                  {"steps", plan.steps},
                  {"unique_keys", counts.unique_keys},
                  {"misses", counts.misses},
+                 {"known_share", counts.known_share},
                  {"row_bytes_in", counts.bytes_in},
                  {"row_bytes_out", counts.bytes_out},
                  {"array_bytes", counts.array_bytes},
@@ -400,14 +418,13 @@ void Report(const TiersRun& run, StoreKind store, double share, bool training,
   run.add(FigureJson(figure), line);
 }
 
-absl::Status MeasureTier(const TiersRun& run, StoreKind store, double share,
-                         const std::string& path) {
+absl::Status MeasureTier(const TiersRun& run, const TierCase& tier, const std::string& path) {
   std::unique_ptr<ScratchDir> dir;
-  if (store == StoreKind::kSsd) {
+  if (tier.store == StoreKind::kSsd) {
     HOTROW_ASSIGN_OR_RETURN(dir, ScratchDir::Create(path));
   }
   const EmbeddingCollectionOptions options =
-      OptionsFor(run.plan, share, store, dir == nullptr ? "" : dir->path() + "/store");
+      OptionsFor(run.plan, tier, dir == nullptr ? "" : dir->path() + "/store");
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<TieredTables> tables,
                           TieredTables::Create(run, options));
   for (const bool training : {false, true}) {
@@ -416,7 +433,7 @@ absl::Status MeasureTier(const TiersRun& run, StoreKind store, double share,
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingStats before, tables->Stats());
     HOTROW_ASSIGN_OR_RETURN(const TieredTables::Seconds seconds, tables->Measure(training));
     HOTROW_ASSIGN_OR_RETURN(const EmbeddingStats after, tables->Stats());
-    Report(run, store, share, training, seconds, StepCounts(run.plan, before, after));
+    Report(run, tier, training, seconds, StepCounts(run.plan, before, after));
   }
   return absl::OkStatus();
 }
@@ -459,16 +476,19 @@ absl::StatusOr<TiersPlan> PlanTiers(const GpuBenchFlags& flags, const GpuBenchSi
   plan.store_bytes = 2 * plan.rows_bytes() + kGiB;
   plan.ssd_store_bytes = 64 * plan.rows() + 256 * kMiB;
   plan.disk_bytes = 4 * plan.rows_bytes() + 512 * kMiB;
+  plan.device_index_bytes = kIndexBytesPerRow * plan.rows() + (64 << 10);
   plan.host_cache_bytes =
       std::max(plan.rows_bytes() / 10, CachedStore::MinCacheBytes(plan.row_bytes));
   return plan;
 }
 
-int64_t TierStepBytes(int64_t lookups, int64_t misses) {
+int64_t TierStepBytes(int64_t lookups, int64_t misses, int64_t known) {
   const int64_t batch = lookups * 8 + (lookups + 1) * 8;
   // key, lookups, position; key, slot and what became of it; slot, position, from, to; slot
   const int64_t of_miss = (16 + 4 + 4) + (16 + 8 + 2) + (8 + 4 + 8 + 8) + 8;
-  return batch + misses * of_miss;
+  // what became of it, and of the row that it evicted
+  const int64_t of_known = 1 + 1;
+  return batch + misses * of_miss + known * of_known;
 }
 
 double Percentile(std::vector<double> seconds, double fraction) {
@@ -517,7 +537,11 @@ absl::Status MeasureTiers(const TiersRun& run) {
       }
     }
     for (const double share : kTierShares) {
-      HOTROW_RETURN_IF_ERROR(MeasureTier(run, store, share, path));
+      HOTROW_RETURN_IF_ERROR(MeasureTier(run, {.store = store, .share = share}, path));
+      // Where nothing leaves the cache, nobody asks the index.
+      if (store != StoreKind::kMemory || share >= 1) continue;
+      HOTROW_RETURN_IF_ERROR(
+          MeasureTier(run, {.store = store, .share = share, .indexed = true}, path));
     }
   }
   return absl::OkStatus();

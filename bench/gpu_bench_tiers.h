@@ -40,12 +40,13 @@ struct TiersPlan {
   int64_t warmup = 0;
   uint64_t seed = 0;
 
-  int64_t row_bytes = 0;         // dim floats as SGD has them
-  int64_t store_bytes = 0;       // budget of a memory store
-  int64_t ssd_store_bytes = 0;   // of an SSD store: memory,
-  int64_t disk_bytes = 0;        // and disk
-  int64_t host_cache_bytes = 0;  // between the device and an SSD store: a tenth of the rows
-  bool needs_direct_io = true;   // over an SSD: through the page cache it would measure memory
+  int64_t row_bytes = 0;           // dim floats as SGD has them
+  int64_t store_bytes = 0;         // budget of a memory store,
+  int64_t device_index_bytes = 0;  // and of an index of it on the device: all rows find room
+  int64_t ssd_store_bytes = 0;     // of an SSD store: memory,
+  int64_t disk_bytes = 0;          // and disk
+  int64_t host_cache_bytes = 0;    // between the device and an SSD store: a tenth of the rows
+  bool needs_direct_io = true;     // over an SSD: through the page cache it would measure memory
 
   int64_t rows() const { return tables * rows_per_table; }
   int64_t rows_bytes() const { return rows() * row_bytes; }
@@ -60,8 +61,9 @@ absl::StatusOr<TiersPlan> PlanTiers(const GpuBenchFlags& flags, const GpuBenchSi
                                     Device device);
 
 // What crosses the bus for a step beside rows: its ids and offsets; and of each miss what the host
-// is told, what it asks the cache for, and where its row comes from and goes to.
-int64_t TierStepBytes(int64_t lookups, int64_t misses);
+// is told, what it asks the cache for, and where its row comes from and goes to. known: misses that
+// the device has found by itself.
+int64_t TierStepBytes(int64_t lookups, int64_t misses, int64_t known = 0);
 
 // The smallest of `seconds` that is no smaller than `fraction` of them. At least one.
 double Percentile(std::vector<double> seconds, double fraction);

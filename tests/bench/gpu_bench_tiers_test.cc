@@ -84,9 +84,10 @@ TEST(TiersPlanTest, BudgetsHoldTheirShareOfTheRows) {
 }
 
 TEST(TiersPlanTest, CountsWhatCrossesTheBusBesideRows) {
-  // Ids 24, offsets 32; a miss 86.
+  // Ids 24, offsets 32; a miss 86, one that the device has found 2.
   EXPECT_EQ(TierStepBytes(3, 0), 56);
   EXPECT_EQ(TierStepBytes(3, 2), 56 + 172);
+  EXPECT_EQ(TierStepBytes(3, 2, 5), 56 + 172 + 10);
 }
 
 TEST(TiersPlanTest, PercentilesAreOfTheSamples) {
@@ -115,6 +116,7 @@ class TiersTest : public testing::Test {
     plan.warmup = 2;
     plan.seed = 3;
     plan.store_bytes = 64 * kMiB;
+    plan.device_index_bytes = 2 * kMiB;
     plan.ssd_store_bytes = 16 * kMiB;
     plan.disk_bytes = 64 * kMiB;
     plan.host_cache_bytes = kMiB;
@@ -136,17 +138,21 @@ class TiersTest : public testing::Test {
 
 TEST_F(TiersTest, MeasuresLookupsAndTrainingOverEachStore) {
   HOTROW_ASSERT_OK(MeasureTiers(run_));
-  ASSERT_EQ(figures_.size(), 8u);  // stores, shares, with and without training
+  // Shares, and the smaller one with an index too, and over an SSD; each with and without training.
+  ASSERT_EQ(figures_.size(), 10u);
   for (size_t i = 0; i < figures_.size(); ++i) {
     const nlohmann::ordered_json& figure = figures_[i];
     SCOPED_TRACE(figure.dump());
-    const bool ssd = i >= 4;
-    const double share = i / 2 % 2 == 0 ? 1.0 : 0.8;
+    const bool ssd = i >= 6;
+    const bool indexed = i == 4 || i == 5;
+    const double share = i / 2 == 0 || i / 2 == 3 ? 1.0 : 0.8;
     const bool training = i % 2 == 1;
     EXPECT_EQ(figure["part"], "tiers");
     EXPECT_EQ(figure["store"], ssd ? "ssd" : "memory");
     EXPECT_EQ(figure["cache_share"], share);
     EXPECT_EQ(figure["training"], training);
+    // All rows have been in the store.
+    EXPECT_EQ(figure["known_share"], indexed ? 1.0 : 0.0);
     EXPECT_EQ(figure["limit_per_second"], 1e9);
     EXPECT_GT(figure["per_second"], 0);
     EXPECT_GT(figure["median_seconds"], 0);
@@ -176,7 +182,7 @@ TEST_F(TiersTest, MeasuresLookupsAndTrainingOverEachStore) {
     EXPECT_EQ(figure["host_cache_bytes"], ssd ? kMiB : 0);
     // These tables are smaller than those of the target, and every line says how large they are.
     EXPECT_FALSE(figure.contains("target_seconds"));
-    EXPECT_EQ(lines_[i].find("too few for the target") != std::string::npos, i == 2);
+    EXPECT_EQ(lines_[i].find("too few for the target") != std::string::npos, i == 2 || i == 4);
     EXPECT_THAT(lines_[i],
                 AllOf(HasSubstr("p99"), HasSubstr("misses"), HasSubstr(" rows a table")));
   }
@@ -204,7 +210,7 @@ TEST_F(TiersTest, TimesLookupsByTheTimerThatItGets) {
   run_.timer = &timer;
   run_.plan.disk_bytes = INT64_MAX / 2;  // no SSD
   HOTROW_ASSERT_OK(MeasureTiers(run_));
-  EXPECT_EQ(timer.asked, 4 * 5);  // measured steps alone
+  EXPECT_EQ(timer.asked, 6 * 5);  // measured steps alone
   EXPECT_EQ(figures_[0]["lookup_alone_median_seconds"], 0.75);
   EXPECT_EQ(figures_[0]["lookup_alone_p99_seconds"], 1.25);
   timer.broken = true;
@@ -215,12 +221,12 @@ TEST_F(TiersTest, SkipsTheSsdWithALine) {
   run_.plan.disk_bytes = INT64_MAX / 2;
   run_.plan.steps = 1;
   HOTROW_ASSERT_OK(MeasureTiers(run_));
-  ASSERT_EQ(figures_.size(), 5u);
-  EXPECT_EQ(figures_[4]["store"], "ssd");
-  EXPECT_THAT(figures_[4]["skipped"].get<std::string>(),
+  ASSERT_EQ(figures_.size(), 7u);
+  EXPECT_EQ(figures_[6]["store"], "ssd");
+  EXPECT_THAT(figures_[6]["skipped"].get<std::string>(),
               AllOf(HasSubstr(run_.path), HasSubstr("GiB free"), HasSubstr("--path")));
-  EXPECT_THAT(lines_[4], HasSubstr("ssd skipped: "));
-  EXPECT_FALSE(figures_[4].contains("per_second"));
+  EXPECT_THAT(lines_[6], HasSubstr("ssd skipped: "));
+  EXPECT_FALSE(figures_[6].contains("per_second"));
 }
 
 TEST_F(TiersTest, NamesADirectoryThatIsNotThere) {
