@@ -236,6 +236,37 @@ absl::Status CheckBatch(ThreadPool* pool, const JaggedBatch& batch, int64_t num_
       });
 }
 
+// Without num_embeddings. bags_of, name: of a feature.
+absl::Status CheckFeatures(ThreadPool* pool, int64_t batch_size, size_t num_features,
+                           absl::FunctionRef<const FeatureBags&(size_t feature)> bags_of,
+                           absl::FunctionRef<const std::string&(size_t feature)> name) {
+  int64_t lookups = 0;
+  for (size_t f = 0; f < num_features; ++f) {
+    const FeatureBags& bags = bags_of(f);
+    const int64_t num_values = SizeOf(bags.values);
+    absl::Status good = CheckSizes(lookups + num_values, 0);
+    if (good.ok()) good = CheckSizes(num_values, std::ssize(bags.weights));
+    if (good.ok()) {
+      good = CheckBags(
+          pool, bags.offsets, bags.lengths, batch_size,
+          [&] { return absl::StrCat(batch_size, " samples"); }, num_values,
+          [](int64_t sample) { return absl::StrCat("sample ", sample); });
+    }
+    if (!good.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("feature \"", name(f), "\": ", good.message()));
+    }
+    lookups += num_values;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSamples(int64_t batch_size) {
+  if (batch_size >= 0 && batch_size <= INT32_MAX) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("batch_size must lie in [0, ", INT32_MAX, "], is ", batch_size));
+}
+
 }  // namespace
 
 absl::Status CheckShape(MatrixView<const float> view, int64_t rows, int64_t cols,
@@ -308,24 +339,11 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* poo
   const auto bags_of = [&](size_t f) -> const FeatureBags& {
     return batch.features[position_of.empty() ? f : static_cast<size_t>(position_of[f])];
   };
+  HOTROW_RETURN_IF_ERROR(
+      CheckFeatures(pool, batch.batch_size, num_features, bags_of,
+                    [&plan](size_t f) -> const std::string& { return plan.features[f].name; }));
   int64_t lookups = 0;
-  for (size_t f = 0; f < num_features; ++f) {
-    const FeatureBags& bags = bags_of(f);
-    const int64_t num_values = SizeOf(bags.values);
-    absl::Status good = CheckSizes(lookups + num_values, 0);
-    if (good.ok()) good = CheckSizes(num_values, std::ssize(bags.weights));
-    if (good.ok()) {
-      good = CheckBags(
-          pool, bags.offsets, bags.lengths, batch.batch_size,
-          [&] { return absl::StrCat(batch.batch_size, " samples"); }, num_values,
-          [](int64_t sample) { return absl::StrCat("sample ", sample); });
-    }
-    if (!good.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("feature \"", plan.features[f].name, "\": ", good.message()));
-    }
-    lookups += num_values;
-  }
+  for (size_t f = 0; f < num_features; ++f) lookups += SizeOf(bags_of(f).values);
   copy->batch_size = batch.batch_size;
   copy->offsets.resize(num_features * static_cast<size_t>(batch.batch_size) + 1);
   copy->offsets[0] = 0;
@@ -363,13 +381,22 @@ absl::Status CheckShapes(const Plan& plan, const BatchCopy& batch,
 }  // namespace internal
 
 absl::Status JaggedBatch::Validate(std::span<const std::string> feature_names) const {
-  if (batch_size < 0 || batch_size > INT32_MAX) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("batch_size must lie in [0, ", INT32_MAX, "], is ", batch_size));
-  }
+  HOTROW_RETURN_IF_ERROR(internal::CheckSamples(batch_size));
   return internal::CheckBatch(
       /*pool=*/nullptr, *this, std::ssize(feature_names),
       [&](int64_t f) -> const std::string& { return feature_names[static_cast<size_t>(f)]; });
+}
+
+absl::Status FeatureBatch::Validate(std::span<const std::string> feature_names) const {
+  HOTROW_RETURN_IF_ERROR(internal::CheckSamples(batch_size));
+  if (features.size() != feature_names.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("features: expected all ", feature_names.size(), ", got ", features.size()));
+  }
+  return internal::CheckFeatures(
+      /*pool=*/nullptr, batch_size, features.size(),
+      [&](size_t f) -> const FeatureBags& { return features[f]; },
+      [&](size_t f) -> const std::string& { return feature_names[f]; });
 }
 
 }  // namespace hotrow

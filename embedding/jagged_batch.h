@@ -58,6 +58,9 @@ struct FeatureBatch {
   int64_t batch_size = 0;  // B
   std::span<const FeatureBags> features;
   const FeatureOrder* order = nullptr;  // of `features`; null: that of feature_names()
+
+  // As that of JaggedBatch, of features in the order of these names, whatever `order` says.
+  absl::Status Validate(std::span<const std::string> feature_names) const;
 };
 
 }  // namespace hotrow

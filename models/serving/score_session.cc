@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
-#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -12,16 +11,44 @@
 namespace hotrow::internal {
 namespace {
 
-template <typename Id>
-uint64_t KeyOf(Id id) {
-  // A signed id is extended to 64 bits first.
-  if constexpr (std::is_signed_v<Id>) return static_cast<uint64_t>(static_cast<int64_t>(id));
-  return static_cast<uint64_t>(id);
-}
+// A signed id is extended to 64 bits first.
+uint64_t KeyOf(int32_t id) { return static_cast<uint64_t>(static_cast<int64_t>(id)); }
 
 template <typename Span>
 size_t SizeOf(const Span& span) {
   return std::visit([](const auto& s) { return s.size(); }, span);
+}
+
+// As keys of 64 bits: where the ids lie, or behind those in *own, which has room for them.
+std::span<const uint64_t> AsKeys(const IdSpan& ids, std::vector<uint64_t>* own) {
+  if (const auto* const same = std::get_if<std::span<const uint64_t>>(&ids)) return *same;
+  if (const auto* const same = std::get_if<std::span<const int64_t>>(&ids)) {
+    // A type and its unsigned one may be read as each other.
+    return {reinterpret_cast<const uint64_t*>(same->data()), same->size()};
+  }
+  const size_t begin = own->size();
+  for (const int32_t id : std::get<std::span<const int32_t>>(ids)) own->push_back(KeyOf(id));
+  return std::span<const uint64_t>(*own).subspan(begin);
+}
+
+// As offsets of 64 bits, likewise, of bags that were found to be good.
+std::span<const int64_t> AsOffsets(const BagSpan& offsets, const BagSpan& lengths, size_t bags,
+                                   std::vector<int64_t>* own) {
+  const auto* const same = std::get_if<std::span<const int64_t>>(&offsets);
+  if (same != nullptr && !same->empty()) return *same;
+  const size_t begin = own->size();
+  own->push_back(0);
+  if (SizeOf(offsets) > 0) {
+    std::visit([&](const auto& from) { own->insert(own->end(), from.begin() + 1, from.end()); },
+               offsets);
+  } else {
+    std::visit(
+        [&](const auto& from) {
+          for (const auto length : from) own->push_back(own->back() + length);
+        },
+        lengths);
+  }
+  return std::span<const int64_t>(*own).subspan(begin, bags + 1);
 }
 
 absl::Status CheckLogits(int64_t samples, int32_t num_tasks, std::span<const float> logits) {
@@ -71,55 +98,50 @@ absl::StatusOr<std::unique_ptr<ScoreSession>> ScoreSession::Create(const ScorerO
   return out;
 }
 
-absl::Status ScoreSession::Take(const JaggedBatch& batch, std::span<const std::string> names,
+absl::Status ScoreSession::Take(const JaggedBatch& batch, std::span<const FeatureBags> bags,
+                                std::span<const std::string> names,
                                 std::span<const int32_t> features, Keys* keys) const {
-  HOTROW_RETURN_IF_ERROR(batch.Validate(names));
-  keys->batch_size = batch.batch_size;
-  keys->weights = batch.weights;
-  if (const auto* const same = std::get_if<std::span<const uint64_t>>(&batch.values)) {
-    keys->values = *same;
-  } else {
-    keys->own_values.resize(SizeOf(batch.values));
-    std::visit(
-        [&](const auto& ids) {
-          for (size_t i = 0; i < ids.size(); ++i) keys->own_values[i] = KeyOf(ids[i]);
-        },
-        batch.values);
-    keys->values = keys->own_values;
-  }
-  const size_t bags = names.size() * static_cast<size_t>(batch.batch_size);
-  const auto* const same = std::get_if<std::span<const int64_t>>(&batch.offsets);
-  if (same != nullptr && !same->empty()) {
-    keys->offsets = *same;
-  } else {
-    keys->own_offsets.assign(1, 0);
-    keys->own_offsets.reserve(bags + 1);
-    if (SizeOf(batch.offsets) > 0) {
-      std::visit(
-          [&](const auto& own) {
-            for (size_t i = 1; i < own.size(); ++i) keys->own_offsets.push_back(own[i]);
-          },
-          batch.offsets);
-    } else {
-      std::visit(
-          [&](const auto& own) {
-            for (const auto length : own) {
-              keys->own_offsets.push_back(keys->own_offsets.back() + length);
-            }
-          },
-          batch.lengths);
+  const auto samples = static_cast<size_t>(batch.batch_size);
+  keys->own_values.clear();
+  keys->own_offsets.clear();
+  keys->features.resize(names.size());
+  if (!bags.empty()) {
+    const FeatureBatch apart = {.batch_size = batch.batch_size, .features = bags};
+    HOTROW_RETURN_IF_ERROR(apart.Validate(names));
+    // No array moves while others are added.
+    size_t lookups = 0;
+    for (const FeatureBags& own : bags) lookups += SizeOf(own.values);
+    keys->own_values.reserve(lookups);
+    keys->own_offsets.reserve(bags.size() * (samples + 1));
+    for (size_t f = 0; f < bags.size(); ++f) {
+      keys->features[f] = {
+          .values = AsKeys(bags[f].values, &keys->own_values),
+          .offsets = AsOffsets(bags[f].offsets, bags[f].lengths, samples, &keys->own_offsets),
+          .weights = bags[f].weights};
     }
-    keys->offsets = keys->own_offsets;
+  } else {
+    HOTROW_RETURN_IF_ERROR(batch.Validate(names));
+    keys->own_values.reserve(SizeOf(batch.values));
+    keys->own_offsets.reserve(names.size() * samples + 1);
+    const std::span<const uint64_t> values = AsKeys(batch.values, &keys->own_values);
+    const std::span<const int64_t> offsets =
+        AsOffsets(batch.offsets, batch.lengths, names.size() * samples, &keys->own_offsets);
+    for (size_t f = 0; f < names.size(); ++f) {
+      keys->features[f] = {.values = values,
+                           .offsets = offsets.subspan(f * samples, samples + 1),
+                           .weights = batch.weights};
+    }
   }
   for (size_t f = 0; f < features.size(); ++f) {
     const ServingFeature& feature = model_.features[static_cast<size_t>(features[f])];
     if (feature.num_embeddings == 0) continue;
     const auto end = static_cast<uint64_t>(feature.num_embeddings);
-    const int64_t* const bag = keys->offsets.data() + static_cast<int64_t>(f) * batch.batch_size;
-    for (int64_t at = bag[0]; at < bag[batch.batch_size]; ++at) {
-      const uint64_t key = keys->values[static_cast<size_t>(at)];
+    const auto& [values, offsets, weights] = keys->features[f];
+    for (int64_t at = offsets.front(); at < offsets.back(); ++at) {
+      const uint64_t key = values[static_cast<size_t>(at)];
       if (key < end) continue;
-      const auto sample = std::upper_bound(bag, bag + batch.batch_size, at) - bag - 1;
+      const auto sample =
+          std::upper_bound(offsets.begin(), offsets.end() - 1, at) - offsets.begin() - 1;
       return absl::InvalidArgumentError(absl::StrCat(
           "feature \"", feature.name, "\", sample ", sample, ": key ", key, " is not in [0, ",
           feature.num_embeddings, ") (num_embeddings of its table in training)"));
@@ -130,17 +152,18 @@ absl::Status ScoreSession::Take(const JaggedBatch& batch, std::span<const std::s
 
 absl::Status ScoreSession::Pool(const Keys& keys, int64_t f, const ServingFeature& feature,
                                 int64_t begin, int64_t end, Sequence* sequence) {
-  const std::span<const int64_t> offsets = keys.offsets.subspan(
-      static_cast<size_t>(f * keys.batch_size + begin), static_cast<size_t>(end - begin + 1));
+  const Keys::Feature& own = keys.features[static_cast<size_t>(f)];
+  const std::span<const int64_t> offsets =
+      own.offsets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin + 1));
   const auto first = static_cast<size_t>(offsets.front());
   const auto lookups = static_cast<size_t>(offsets.back()) - first;
   ServingLookup lookup = {
       .table = feature.table,
       .pooling = feature.pooling,
       .batch_size = end - begin,
-      .keys = keys.values.subspan(first, lookups),
+      .keys = own.values.subspan(first, lookups),
       .offsets = offsets,
-      .weights = keys.weights.empty() ? keys.weights : keys.weights.subspan(first, lookups)};
+      .weights = own.weights.empty() ? own.weights : own.weights.subspan(first, lookups)};
   if (feature.unpooled_index < 0) {
     lookup.output = {embeddings_.data() + feature.pooled_offset, end - begin, feature.dim,
                      model_.pooled_dim};
@@ -171,7 +194,8 @@ absl::Status ScoreSession::Score(const ScoreBatch& batch, std::span<float> logit
   const int64_t num_dense = model_.recipe.num_dense;
   HOTROW_RETURN_IF_ERROR(CheckLogits(samples, dense_->num_tasks(), logits));
   HOTROW_RETURN_IF_ERROR(CheckDense("dense", samples, num_dense, batch.dense));
-  HOTROW_RETURN_IF_ERROR(Take(batch.sparse, model_.feature_names, all_features_, &keys_));
+  HOTROW_RETURN_IF_ERROR(
+      Take(batch.sparse, batch.features, model_.feature_names, all_features_, &keys_));
   for (int64_t begin = 0; begin < samples; begin += max_batch_size_) {
     const int64_t end = std::min(samples, begin + max_batch_size_);
     for (size_t f = 0; f < model_.features.size(); ++f) {
@@ -215,8 +239,10 @@ absl::Status ScoreSession::ScoreCandidates(const CandidateBatch& batch, std::spa
       candidate_features_.push_back(f);
     }
   }
-  HOTROW_RETURN_IF_ERROR(Take(batch.user, user_names_, batch.user_features, &user_keys_));
-  HOTROW_RETURN_IF_ERROR(Take(batch.candidates, candidate_names_, candidate_features_, &keys_));
+  HOTROW_RETURN_IF_ERROR(
+      Take(batch.user, batch.user_bags, user_names_, batch.user_features, &user_keys_));
+  HOTROW_RETURN_IF_ERROR(
+      Take(batch.candidates, batch.candidate_bags, candidate_names_, candidate_features_, &keys_));
   if (candidates == 0) return absl::OkStatus();
 
   // The user's part, once: its vectors in the first row of embeddings_, then in all.

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "embedding/jagged_batch.h"
 #include "embedding/serving/serving_tables.h"
 #include "models/data/ctr_batch.h"
 #include "models/data/row_parser.h"
@@ -38,10 +39,13 @@ class ScoreSession {
  private:
   // A batch in one form: keys and offsets of 64 bits, whatever the caller has.
   struct Keys {
-    int64_t batch_size = 0;
-    std::span<const uint64_t> values;
-    std::span<const int64_t> offsets;
-    std::span<const float> weights;
+    struct Feature {
+      std::span<const uint64_t> values;  // those that offsets point into
+      std::span<const int64_t> offsets;  // [B + 1]
+      std::span<const float> weights;    // as values, or empty
+    };
+    std::vector<Feature> features;
+    // What had to be converted.
     std::vector<uint64_t> own_values;
     std::vector<int64_t> own_offsets;
   };
@@ -54,9 +58,11 @@ class ScoreSession {
   ScoreSession(const ScorerOptions& options, const ServingModel& model)
       : model_(model), max_batch_size_(options.max_batch_size) {}
 
-  // names: of the batch's features, for errors. features: positions in the model's.
-  absl::Status Take(const JaggedBatch& batch, std::span<const std::string> names,
-                    std::span<const int32_t> features, Keys* keys) const;
+  // bags: the features of the batch where they lie apart. names: of them, for errors. features:
+  // positions in the model's.
+  absl::Status Take(const JaggedBatch& batch, std::span<const FeatureBags> bags,
+                    std::span<const std::string> names, std::span<const int32_t> features,
+                    Keys* keys) const;
   // Looks the samples [begin, end) of a feature up, the f-th of `keys`, and writes to the rows from
   // `row` on of embeddings_, or to sequence.
   absl::Status Pool(const Keys& keys, int64_t f, const ServingFeature& feature, int64_t begin,

@@ -52,6 +52,8 @@ struct ScorerOptions {
 struct ScoreBatch {
   JaggedBatch sparse;            // of feature_names(), in their order
   std::span<const float> dense;  // [B, I]
+  // Instead of the arrays of `sparse`, which then has the batch size alone: one for each feature.
+  std::span<const FeatureBags> features;
 };
 
 // One user with N candidates. The features of the user are given once, those of the candidates N
@@ -64,6 +66,9 @@ struct CandidateBatch {
   std::span<const int32_t> user_dense_columns;  // of the dense features, ascending
   std::span<const float> user_dense;            // [columns of the user]
   std::span<const float> candidate_dense;       // [N, the others]
+  // As ScoreBatch::features, instead of the arrays of `user` and `candidates`.
+  std::span<const FeatureBags> user_bags;
+  std::span<const FeatureBags> candidate_bags;
 };
 
 // 1 / (1 + exp(-logit)).
@@ -78,6 +83,8 @@ float ScoreProbability(float logit);
 //         what evaluation gives them.
 // Threads: all const methods, any number at once. A call runs on the thread that makes it; it waits
 //          only where max_concurrency others run.
+// Arrays:  read where they lie. Copied are ids of 32 bits, offsets of 32 bits and lengths, which
+//          become keys and offsets of 64 bits.
 // Errors:  of Open: FailedPrecondition (no model there, of another version, or one that this
 //          program cannot score; names the remedy), DataLoss (damaged; names the file),
 //          ResourceExhausted (a budget). Of scoring: InvalidArgument (names feature, sample and
