@@ -10,13 +10,16 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/enum_words.h"
 #include "hotrow/hotrow.h"
 
-// What all functions of the C interface share: errors, structs that grow, texts.
+// What all functions of the C interface share: errors, structs that grow, texts, words.
 
 namespace hotrow::capi {
 
@@ -120,6 +123,33 @@ inline std::string_view TextOf(const char* text) { return text == nullptr ? "" :
 
 // Puts the place of an argument in front of an error: "tables[2]: ...".
 absl::Status At(std::string_view place, const absl::Status& status);
+
+// A choice by its word; *out stays as it is for null. The error of another word lists all.
+template <typename T, size_t N>
+absl::Status TakeWord(const EnumWord<T> (&words)[N], const char* text, std::string_view name,
+                      T* out) {
+  if (text == nullptr) return absl::OkStatus();
+  std::vector<std::string> legal;
+  for (const EnumWord<T>& word : words) {
+    if (word.name == text) {
+      *out = word.value;
+      return absl::OkStatus();
+    }
+    legal.emplace_back(word.name);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      std::string(name), ": is \"", text, "\", must be one of ", absl::StrJoin(legal, ", ")));
+}
+
+// The same with a function that knows the words.
+template <typename T>
+absl::Status TakeParsed(absl::StatusOr<T> (*parse)(std::string_view), const char* text,
+                        std::string_view name, T* out) {
+  if (text == nullptr) return absl::OkStatus();
+  absl::StatusOr<T> parsed = parse(text);
+  if (parsed.ok()) *out = *parsed;
+  return At(name, parsed.status());
+}
 
 }  // namespace hotrow::capi
 

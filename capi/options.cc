@@ -60,32 +60,6 @@ hotrow_collection_options DefaultOptions() {
   return out;
 }
 
-template <typename T, size_t N>
-absl::Status TakeWord(const EnumWord<T> (&words)[N], const char* text, std::string_view name,
-                      T* out) {
-  if (text == nullptr) return absl::OkStatus();
-  std::vector<std::string> legal;
-  for (const EnumWord<T>& word : words) {
-    if (word.name == text) {
-      *out = word.value;
-      return absl::OkStatus();
-    }
-    legal.emplace_back(word.name);
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      std::string(name), ": is \"", text, "\", must be one of ", absl::StrJoin(legal, ", ")));
-}
-
-// The same with a function that knows the words.
-template <typename T>
-absl::Status TakeParsed(absl::StatusOr<T> (*parse)(std::string_view), const char* text,
-                        std::string_view name, T* out) {
-  if (text == nullptr) return absl::OkStatus();
-  absl::StatusOr<T> parsed = parse(text);
-  if (parsed.ok()) *out = *parsed;
-  return At(name, parsed.status());
-}
-
 absl::Status TakeTexts(const char* const* texts, int64_t count, std::string_view name,
                        std::vector<std::string>* out) {
   if (count < 0) {

@@ -9,20 +9,6 @@
 namespace hotrow::capi {
 namespace {
 
-absl::Status CheckArray(const void* data, int64_t count, size_t align, std::string_view name) {
-  if (count > 0 && data == nullptr) return NotNull(data, name);
-  if (reinterpret_cast<uintptr_t>(data) % align == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(name), ": is not aligned to ", align, " bytes"));
-}
-
-template <typename T>
-absl::StatusOr<std::span<const T>> TakeArray(const void* data, int64_t count,
-                                             std::string_view name) {
-  HOTROW_RETURN_IF_ERROR(CheckArray(data, count, alignof(T), name));
-  return std::span<const T>(static_cast<const T*>(data), static_cast<size_t>(count));
-}
-
 // `Out` is a variant of spans.
 template <typename Out, typename T>
 absl::Status TakeTyped(const void* data, int64_t count, std::string_view name, Out* out) {
@@ -99,6 +85,13 @@ absl::Status TakeMatrices(const hotrow_matrix* pooled, const hotrow_matrix* unpo
 
 }  // namespace
 
+absl::Status CheckArray(const void* data, int64_t count, size_t align, std::string_view name) {
+  if (count > 0 && data == nullptr) return NotNull(data, name);
+  if (reinterpret_cast<uintptr_t>(data) % align == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(name), ": is not aligned to ", align, " bytes"));
+}
+
 absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* in,
                                     const std::vector<std::string>& feature_names) {
   HOTROW_ASSIGN_OR_RETURN(
@@ -126,7 +119,7 @@ absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* in,
   }
   if (batch.num_features != num_features) {
     return absl::InvalidArgumentError(absl::StrCat("batch.num_features: is ", batch.num_features,
-                                                   ", the collection has ", num_features,
+                                                   ", expected ", num_features,
                                                    "; or 0, with all features in one array"));
   }
   out.bags.reserve(static_cast<size_t>(num_features));

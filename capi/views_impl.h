@@ -1,13 +1,16 @@
 #ifndef HOTROW_CAPI_VIEWS_IMPL_H_
 #define HOTROW_CAPI_VIEWS_IMPL_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/matrix_view.h"
+#include "base/status_macros.h"
 #include "embedding/embedding_step.h"
 #include "embedding/jagged_batch.h"
 #include "hotrow/hotrow.h"
@@ -16,6 +19,15 @@
 // unknown types, counts below 0.
 
 namespace hotrow::capi {
+
+// InvalidArgument unless an array of `count` elements may begin there. name: for the error.
+absl::Status CheckArray(const void* data, int64_t count, size_t align, std::string_view name);
+template <typename T>
+absl::StatusOr<std::span<const T>> TakeArray(const void* data, int64_t count,
+                                             std::string_view name) {
+  HOTROW_RETURN_IF_ERROR(CheckArray(data, count, alignof(T), name));
+  return std::span<const T>(static_cast<const T*>(data), static_cast<size_t>(count));
+}
 
 // A batch in either of its two forms.
 struct BatchView {

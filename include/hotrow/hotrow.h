@@ -27,8 +27,8 @@
 // Memory:  what a call takes may be freed when it returns. *_destroy ends what *_create and *_open
 //          make, and takes NULL, too.
 // Threads: calls of one collection, with its steps, wait for each other, so any thread may make
-//          them. A callback must not call what called it (FAILED_PRECONDITION). A handle is
-//          destroyed while no other thread uses it.
+//          them; those of a scorer run at once. A callback must not call what called it
+//          (FAILED_PRECONDITION). A handle is destroyed while no other thread uses it.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -514,6 +514,83 @@ typedef struct hotrow_samples_view {
 // Reads up to max_samples. view->struct_size is set by the caller.
 hotrow_status hotrow_reader_next(hotrow_reader* reader, int64_t max_samples,
                                  hotrow_samples* samples, hotrow_samples_view* view);
+
+// ---- Scoring: with a trained model, read only ----
+
+// docs/serving.md. A score is a logit for each task. Scores of a batch of up to max_batch_size
+// samples have the bits of the trainer's evaluation of that batch, unless `rows` or `precision`
+// says otherwise. Keys without a row read what evaluation gives them.
+typedef struct hotrow_scorer hotrow_scorer;
+
+typedef struct hotrow_scorer_options {
+  uint64_t struct_size;
+  const char* model;  // required: a model of a trainer's --save_dir, a checkpoint, a directory of
+                      // checkpoints, which stands for its newest one, or what hotrow_export made
+  const char* rows;   // how rows are kept: "as_trained" (default), "fp16", "bf16", "int8", "int4"
+  const char* precision;       // of the dense part's products: "fp32", "bf16"; NULL: as trained
+  int64_t memory_bytes;        // of the rows of all tables and their index, a hard limit; 0: none
+  int64_t store_memory_bytes;  // of the index of an ssd store while its rows are read; 0: no limit
+  int64_t max_batch_size;      // 1024: samples that go through the dense part at once; longer
+                               // batches are cut
+  int32_t max_concurrency;  // calls that run at once, others wait; 0: one for each hardware thread
+  int32_t reserved;         // 0
+} hotrow_scorer_options;
+
+void hotrow_scorer_options_default(hotrow_scorer_options* options, uint64_t struct_size);
+// Reads the whole model; nothing that happens to it later changes the scorer. FAILED_PRECONDITION:
+// no model there, or one that cannot be scored; DATA_LOSS; RESOURCE_EXHAUSTED: a budget.
+hotrow_status hotrow_scorer_open(const hotrow_scorer_options* options, hotrow_scorer** scorer);
+// Gives the memory back once calls that are running have ended, without waiting for them. Calls
+// that begin later are FAILED_PRECONDITION. Any thread, at any time.
+hotrow_status hotrow_scorer_close(hotrow_scorer* scorer);
+void hotrow_scorer_destroy(hotrow_scorer* scorer);
+// {"model": "dlrm", "step": 1000, "features": [{"name": "item"}], "num_dense": 2,
+//  "dense": ["price", "age"], "num_tasks": 1, "labels": ["click"], "rows": 7, "table_bytes": 4096,
+//  "max_batch_size": 1024, "line_columns": ["price", "age", "item"], "notes": ["..."]}
+// features: in the order of batches. dense: names; null: not known. labels: none where they are not
+// known. rows, table_bytes: of all tables; the latter are taken of memory_bytes. line_columns: of
+// what hotrow_scorer_score_lines takes; null: the model has no schema of lines. notes: what the
+// model lacks, and what stands in its place.
+hotrow_status hotrow_scorer_describe(hotrow_scorer* scorer, char* text, uint64_t size,
+                                     uint64_t* needed);
+
+// Scoring: any number of threads at once. A call runs on the thread that makes it. Arrays are read
+// where they lie; ids and offsets of 32 bits, and lengths, are copied. Matrices are contiguous:
+// stride = cols. logits: [B, T], of T tasks. INVALID_ARGUMENT names feature, sample and value, or
+// line and column; logits may have been written in part then.
+
+// dense: [B, num_dense]; may be NULL where num_dense is 0.
+hotrow_status hotrow_scorer_score(hotrow_scorer* scorer, const hotrow_batch* batch,
+                                  const hotrow_matrix* dense, const hotrow_matrix* logits);
+
+// One user with N candidates: the features of the user are given once, those of the candidates N
+// times; together they are all features of the model. The scores are those of N whole samples.
+typedef struct hotrow_candidates {
+  uint64_t struct_size;
+  int64_t num_candidates;        // N
+  const int32_t* user_features;  // positions in `features` of describe, ascending
+  int64_t num_user_features;
+  const hotrow_batch* user;           // of these, one sample; NULL where there are none
+  const hotrow_batch* candidates;     // of the others, N samples; NULL where there are none
+  const int32_t* user_dense_columns;  // of the dense features, ascending
+  int64_t num_user_dense_columns;
+  const float* user_dense;               // [num_user_dense_columns]
+  const hotrow_matrix* candidate_dense;  // [N, the others]; may be NULL where there are none
+} hotrow_candidates;
+// logits: [N, T].
+hotrow_status hotrow_scorer_score_candidates(hotrow_scorer* scorer,
+                                             const hotrow_candidates* candidates,
+                                             const hotrow_matrix* logits);
+
+// Lines of text without their ends, by the schema of the model's data, without labels. lengths:
+// [num_lines] bytes of each; NULL: each line ends in NUL. logits: [num_lines, T].
+// FAILED_PRECONDITION: the model has no schema.
+hotrow_status hotrow_scorer_score_lines(hotrow_scorer* scorer, const char* const* lines,
+                                        const int64_t* lengths, int64_t num_lines,
+                                        const hotrow_matrix* logits);
+
+// probabilities[i] = 1 / (1 + exp(-logits[i])); both [count], and may be one array.
+hotrow_status hotrow_probabilities(const float* logits, int64_t count, float* probabilities);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -37,6 +37,7 @@ from .options import (
 )
 from .ranks import Communicator, Transport
 from .saved import Saved, export_portable, import_portable
+from .scorer import Scorer
 
 __version__ = _version()
 
@@ -62,6 +63,7 @@ __all__ = [
     "RowwiseAdagrad",
     "Samples",
     "Saved",
+    "Scorer",
     "Sgd",
     "Ssd",
     "Step",

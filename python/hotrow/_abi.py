@@ -155,6 +155,35 @@ class Import(Structure):
     ]
 
 
+class ScorerOptions(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("model", c_char_p),
+        ("rows", c_char_p),
+        ("precision", c_char_p),
+        ("memory_bytes", c_int64),
+        ("store_memory_bytes", c_int64),
+        ("max_batch_size", c_int64),
+        ("max_concurrency", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class Candidates(Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("num_candidates", c_int64),
+        ("user_features", c_void_p),
+        ("num_user_features", c_int64),
+        ("user", c_void_p),
+        ("candidates", c_void_p),
+        ("user_dense_columns", c_void_p),
+        ("num_user_dense_columns", c_int64),
+        ("user_dense", c_void_p),
+        ("candidate_dense", c_void_p),
+    ]
+
+
 class Batch(Structure):
     _fields_ = [
         ("struct_size", c_uint64),
@@ -241,9 +270,17 @@ _WORDS = {
     "hotrow_settle": "EmbeddingCollection.settle",
     "learning_rate": "lr",
     "learning_rate_factor": "lr_factor",
+    "candidate_dense": "dense",
+    "memory_bytes": "memory",
     "optimizer.kind": "optimizer",
+    "options.max_batch_size": "max_batch_size",
+    "options.max_concurrency": "max_concurrency",
     "options.memory_bytes": "memory",
+    "options.model": "model",
+    "options.precision": "precision",
+    "options.rows": "rows",
     "options.shard_bytes": "shard",
+    "options.store_memory_bytes": "store_memory",
     "shard_bytes": "shard",
     "options.store": "store",
     "store_disk_bytes": "store.disk_bytes",
@@ -358,6 +395,18 @@ samples_destroy = _void("samples_destroy", c_void_p)
 reader_next = _function(
     "reader_next", c_void_p, c_int64, c_void_p, POINTER(SamplesView)
 )
+scorer_open = _function("scorer_open", POINTER(ScorerOptions), POINTER(c_void_p))
+scorer_close = _function("scorer_close", c_void_p)
+scorer_destroy = _void("scorer_destroy", c_void_p)
+scorer_describe = _function("scorer_describe", c_void_p, *_TEXT)
+scorer_score = _function("scorer_score", c_void_p, c_void_p, c_void_p, c_void_p)
+scorer_score_candidates = _function(
+    "scorer_score_candidates", c_void_p, POINTER(Candidates), c_void_p
+)
+scorer_score_lines = _function(
+    "scorer_score_lines", c_void_p, c_void_p, c_void_p, c_int64, c_void_p
+)
+probabilities = _function("probabilities", c_void_p, c_int64, c_void_p)
 
 _VERSION = lib.hotrow_version
 _VERSION.restype = c_char_p

@@ -1,7 +1,6 @@
 // Drawn calls of the C interface: handles in any state, arguments that are wrong in any place. None
 // may end the process, each failure must say why, and the tables must work afterwards. What a
-// caller promises stays true: arrays are as long as the call says, handles were not destroyed.
-// Buffers have their exact size on the heap, so that AddressSanitizer sees a byte too many.
+// caller promises stays true: handles were not destroyed. tests/capi/drawn_calls.h has the rest.
 
 #include <algorithm>
 #include <array>
@@ -14,13 +13,11 @@
 
 #include "gtest/gtest.h"
 #include "hotrow/hotrow.h"
+#include "tests/capi/drawn_calls.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow::test {
 namespace {
-
-constexpr int64_t kSamplesMax = 4;
-constexpr int64_t kKeys = 40;
 
 struct Tables {
   hotrow_collection* handle = nullptr;  // null: destroyed
@@ -39,15 +36,9 @@ struct Step {
   std::vector<int64_t> lookups;  // of each unpooled feature
 };
 
-template <typename T>
-struct Array {
-  std::unique_ptr<T[]> data;
-  int64_t size = 0;
-};
-
-class Fuzzer {
+class Fuzzer : public DrawnCalls {
  public:
-  explicit Fuzzer(uint64_t seed) : random_(seed), dir_(TempDir()) {}
+  explicit Fuzzer(uint64_t seed) : DrawnCalls(seed), dir_(TempDir()) {}
   ~Fuzzer() {
     for (Step& step : steps_) hotrow_step_destroy(step.handle);
     for (Tables& tables : tables_) hotrow_collection_destroy(tables.handle);
@@ -61,48 +52,8 @@ class Fuzzer {
     }
     for (size_t i = 0; i < tables_.size(); ++i) ExpectWorks(i);
   }
-  int64_t good() const { return good_; }
 
  private:
-  // ---- Chance ----
-  int64_t Below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random_); }
-  bool Rarely() { return Below(12) == 0; }
-  int64_t Odd() {  // a number that a count had better not be
-    static constexpr std::array<int64_t, 8> kOdd = {0,         -1,        1,         7,
-                                                    INT32_MAX, INT64_MAX, INT64_MIN, 4097};
-    return kOdd[static_cast<size_t>(Below(std::ssize(kOdd)))];
-  }
-  int64_t OddOr(int64_t value) { return Rarely() ? Odd() : value; }
-  int64_t SmallOddOr(int64_t value) { return Rarely() ? Below(6) - 1 : value; }
-  template <typename T>
-  T* Null(T* pointer) {
-    return Rarely() ? nullptr : pointer;
-  }
-
-  hotrow_status Check(hotrow_status status) {
-    if (status == HOTROW_OK) {
-      ++good_;
-    } else {
-      EXPECT_STRNE(hotrow_status_name(status), "?") << status;
-      EXPECT_NE(status, HOTROW_INTERNAL) << hotrow_error_message();
-      EXPECT_STRNE(hotrow_error_message(), "");
-    }
-    return status;
-  }
-
-  // Calls a function that gives a text, with a buffer of any size.
-  template <typename Function>
-  void Text(const Function& function) {
-    uint64_t needed = 0;
-    const auto size = static_cast<uint64_t>(Below(3) == 0 ? Below(64) : 8192);
-    const auto buffer = std::make_unique<char[]>(size);
-    const hotrow_status status = Check(function(buffer.get(), size, Null(&needed)));
-    if (status == HOTROW_OK) {
-      EXPECT_NE(std::memchr(buffer.get(), 0, size), nullptr);
-    }
-    Check(function(nullptr, Rarely() ? 100 : 0, &needed));
-  }
-
   // ---- Making ----
   void MakeTables() {
     if (std::count_if(tables_.begin(), tables_.end(), [](auto& t) { return t.handle; }) >= 3) {
@@ -141,7 +92,7 @@ class Fuzzer {
       table.optimizer = &optimizer;
       table.initializer = Rarely() ? "zeros" : nullptr;
       table.max_row_gradient_norm = Rarely() ? -1.0f : 0.5f;
-      table.num_embeddings = Rarely() ? Below(2) * (kKeys + 1) - 1 : 0;
+      table.num_embeddings = Rarely() ? Below(2) * (kDrawnKeys + 1) - 1 : 0;
       table.max_hotness = Rarely() ? Below(2) * 8 - 1 : 0;
       const char* const admissions[] = {"always", "lookups:2", "lookups:2:3", "coin:0.5", "coin:2"};
       table.admission = Rarely() ? admissions[Below(5)] : nullptr;
@@ -163,7 +114,7 @@ class Fuzzer {
     hotrow_collection_options_default(&options, sizeof(options));
     options.tables = Null(tables.data());
     options.num_tables = num_tables;
-    options.max_batch_size = Rarely() ? Below(2) * 4098 - 1 : kSamplesMax;
+    options.max_batch_size = Rarely() ? Below(2) * 4098 - 1 : kDrawnSamplesMax;
     options.max_gradient_norm = Rarely() ? -1.0f : 2;
     options.store_memory_bytes = OddOr(16 << 20);
     options.cache_bytes = Rarely() ? Odd() : Below(2) * (8 << 20);
@@ -193,129 +144,6 @@ class Fuzzer {
     made.handle = handle;
     made.has_checkpoints = options.checkpoint_dir != nullptr;
     tables_.push_back(std::move(made));
-  }
-
-  // A batch and what it lies in.
-  struct Batch {
-    hotrow_batch batch = {};
-    std::vector<hotrow_bags> bags;
-    std::vector<Array<char>> memory;
-    std::vector<int64_t> lookups;  // of each feature
-  };
-
-  void* Bytes(Batch* out, int64_t count, int64_t width) {
-    const int64_t bytes = std::max<int64_t>(count, 0) * width;
-    out->memory.push_back({std::make_unique<char[]>(static_cast<size_t>(bytes)), bytes});
-    return out->memory.back().data.get();
-  }
-
-  // good: nothing is wrong with it.
-  hotrow_bags Bags(Batch* out, int64_t num_bags, bool good) {
-    hotrow_bags bags = {};
-    std::vector<int64_t> lengths;
-    for (int64_t b = 0; b < num_bags; ++b) {
-      lengths.push_back(Below(3));
-      bags.num_values += lengths.back();
-    }
-    out->lookups.push_back(bags.num_values);
-    if (!good && Rarely() && num_bags > 0) {
-      lengths[static_cast<size_t>(Below(num_bags))] = Odd();
-    }
-    if (!good && Rarely()) bags.num_values = Below(9);
-    bags.values_type = HOTROW_UINT64;
-    bags.bags_type = Below(2) == 0 ? HOTROW_INT64 : HOTROW_INT32;
-    auto* const values = static_cast<uint64_t*>(Bytes(out, bags.num_values, 8));
-    for (int64_t i = 0; i < bags.num_values; ++i) values[i] = static_cast<uint64_t>(Below(kKeys));
-    bags.values = values;
-    const bool offsets = Below(2) == 0;
-    int64_t sum = 0;
-    const int64_t width = bags.bags_type == HOTROW_INT64 ? 8 : 4;
-    auto* const bounds = static_cast<char*>(Bytes(out, num_bags + (offsets ? 1 : 0), width));
-    for (int64_t b = 0; b < num_bags + (offsets ? 1 : 0); ++b) {
-      const int64_t length = b < num_bags ? lengths[static_cast<size_t>(b)] : 0;
-      const int64_t number = offsets ? sum : length;
-      const auto narrow = static_cast<int32_t>(number);
-      std::memcpy(bounds + b * width, width == 8 ? static_cast<const void*>(&number) : &narrow,
-                  static_cast<size_t>(width));
-      sum = static_cast<int64_t>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(length));
-    }
-    (offsets ? bags.offsets : bags.lengths) = bounds;
-    if (Below(4) == 0) {
-      auto* const weights = static_cast<float*>(Bytes(out, bags.num_values, 4));
-      std::fill_n(weights, bags.num_values, 0.5f);
-      bags.weights = weights;
-    }
-    if (good || !Rarely()) return bags;
-    switch (Below(6)) {
-      case 0:
-        bags.values = nullptr;
-        break;
-      case 1:
-        bags.offsets = bags.lengths = nullptr;
-        break;
-      case 2:
-        bags.values_type = static_cast<int32_t>(Below(7)) - 1;
-        if (bags.values_type == HOTROW_INT64) bags.values_type = HOTROW_INT32;  // half of it
-        break;
-      case 3:
-        bags.bags_type = bags.bags_type == HOTROW_INT64 ? HOTROW_INT32 : HOTROW_FLOAT32;
-        break;
-      case 4:
-        bags.num_values = -1 - Below(3);
-        break;
-      default:
-        bags.values = static_cast<const char*>(bags.values) + 1;
-        bags.num_values = 0;
-    }
-    return bags;
-  }
-
-  std::unique_ptr<Batch> MakeBatch(const Tables& tables, bool good) {
-    auto out = std::make_unique<Batch>();
-    out->batch.struct_size = sizeof(hotrow_batch);
-    out->batch.batch_size = Below(kSamplesMax + (good ? 1 : 2));
-    const auto num_features = std::ssize(tables.features);
-    out->batch.num_features = num_features;
-    for (int64_t f = 0; f < num_features; ++f) {
-      out->bags.push_back(Bags(out.get(), out->batch.batch_size, good));
-    }
-    if (!good && Below(4) == 0) {  // all features in one array
-      out->bags = {Bags(out.get(), num_features * out->batch.batch_size, good)};
-      out->batch.num_features = 0;
-    }
-    out->batch.bags = good ? out->bags.data() : Null(out->bags.data());
-    if (!good && Rarely()) out->batch.struct_size = static_cast<uint64_t>(Below(16));
-    // More features than there are bags would be a promise that is broken, if there were as many.
-    if (!good && Rarely()) out->batch.num_features = num_features + 1;
-    if (!good && Rarely()) out->batch.batch_size = Below(2) == 0 ? -1 : INT64_MAX / 2;
-    return out;
-  }
-
-  struct Matrices {
-    std::vector<std::unique_ptr<float[]>> memory;
-    hotrow_matrix pooled = {};
-    std::vector<hotrow_matrix> unpooled;
-    const hotrow_matrix* pooled_or_null = nullptr;
-    int64_t num_unpooled = 0;
-  };
-
-  hotrow_matrix Matrix(Matrices* out, int64_t rows, int64_t cols, bool good) {
-    if (!good) rows = SmallOddOr(rows);
-    if (!good) cols = SmallOddOr(cols);
-    hotrow_matrix matrix = {};
-    matrix.rows = rows;
-    matrix.cols = cols;
-    matrix.stride = cols + Below(3);
-    matrix.type = HOTROW_FLOAT32;
-    const int64_t floats = rows > 0 && cols > 0 ? (rows - 1) * matrix.stride + cols : int64_t{0};
-    out->memory.push_back(std::make_unique<float[]>(static_cast<size_t>(floats)));
-    std::fill_n(out->memory.back().get(), floats, 0.25f);
-    matrix.data = out->memory.back().get();
-    if (!good && Rarely()) matrix.data = nullptr;
-    if (!good && Rarely()) matrix.stride = cols - 1;
-    if (!good && Rarely()) matrix.type = static_cast<int32_t>(Below(5));
-    if (!good && Rarely()) matrix.reserved = 1;
-    return matrix;
   }
 
   std::unique_ptr<Matrices> MakeMatrices(const Tables& tables, int64_t batch_size,
@@ -390,7 +218,7 @@ class Fuzzer {
   void Prefetch() {
     Tables* const tables = AnyTables();
     if (tables == nullptr || tables->handle == nullptr) return;
-    const auto batch = MakeBatch(*tables, Below(2) == 0);
+    const auto batch = MakeBatch(std::ssize(tables->features), Below(2) == 0);
     hotrow_step* handle = nullptr;
     if (Check(hotrow_prefetch(tables->handle, Null(&batch->batch), &handle)) != HOTROW_OK) {
       EXPECT_EQ(handle, nullptr);
@@ -438,7 +266,7 @@ class Fuzzer {
   void Evaluate() {
     Tables* const tables = AnyTables();
     if (tables == nullptr || tables->handle == nullptr) return;
-    const auto batch = MakeBatch(*tables, Below(2) == 0);
+    const auto batch = MakeBatch(std::ssize(tables->features), Below(2) == 0);
     const auto matrices = MakeMatrices(*tables, std::clamp<int64_t>(batch->batch.batch_size, 0, 9),
                                        UnpooledLookups(*tables, *batch), Below(2) == 0);
     Check(hotrow_evaluate(tables->handle, &batch->batch, matrices->pooled_or_null,
@@ -671,7 +499,7 @@ class Fuzzer {
       if (step.tables == i) hotrow_step_destroy(step.handle);
       return step.tables == i;
     });
-    const auto batch = MakeBatch(tables, true);
+    const auto batch = MakeBatch(std::ssize(tables.features), true);
     const auto matrices =
         MakeMatrices(tables, batch->batch.batch_size, UnpooledLookups(tables, *batch), true);
     hotrow_step* step = nullptr;
@@ -695,12 +523,10 @@ class Fuzzer {
         << hotrow_error_message();
   }
 
-  std::mt19937_64 random_;
   const std::filesystem::path dir_;
   std::vector<Tables> tables_;
   std::vector<Step> steps_;
   std::vector<hotrow_saved*> saved_;
-  int64_t good_ = 0;
 };
 
 TEST(CapiFuzzTest, DrawnCallsEndInAStatus) {

@@ -4,6 +4,7 @@
 // struct this file does not compile until it says how C reaches it.
 
 #include "capi/options_impl.h"
+#include "capi/scorer_options_impl.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -181,6 +182,44 @@ TEST(CapiOptionsTest, ReachAllThatACollectionHas) {
   EXPECT_TRUE(learning_rates.empty());
   EXPECT_EQ(settled_steps, 0);
   EXPECT_FALSE(start_over);
+}
+
+TEST(CapiOptionsTest, ReachAllThatAScorerHas) {
+  hotrow_scorer_options in;
+  hotrow_scorer_options_default(&in, sizeof(in));
+  in.model = "/model";
+  in.rows = "int4";
+  in.precision = "bf16";
+  in.memory_bytes = 3;
+  in.store_memory_bytes = 5;
+  in.max_batch_size = 7;
+  in.max_concurrency = 11;
+  const auto options = TakeScorerOptions(&in);
+  ASSERT_TRUE(options.ok()) << options.status();
+  // create_model and env are for programs in C++.
+  const auto& [model, memory_bytes, rows, store_bytes, max_concurrency, max_batch_size, precision,
+               create_model, env] = *options;
+  EXPECT_EQ(model, "/model");
+  EXPECT_EQ(memory_bytes, 3);
+  EXPECT_EQ(rows, ServingRows::kInt4);
+  EXPECT_EQ(store_bytes, 5);
+  EXPECT_EQ(max_concurrency, 11);
+  EXPECT_EQ(max_batch_size, 7);
+  EXPECT_EQ(precision, DensePrecision::kBf16);
+  EXPECT_FALSE(create_model);
+  EXPECT_EQ(env, nullptr);
+
+  hotrow_scorer_options_default(&in, sizeof(in));
+  in.model = "/model";
+  const auto defaults = TakeScorerOptions(&in);
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  const ScorerOptions engine;
+  EXPECT_EQ(defaults->memory_bytes, engine.memory_bytes);
+  EXPECT_EQ(defaults->rows, engine.rows);
+  EXPECT_EQ(defaults->store_bytes, engine.store_bytes);
+  EXPECT_EQ(defaults->max_concurrency, engine.max_concurrency);
+  EXPECT_EQ(defaults->max_batch_size, engine.max_batch_size);
+  EXPECT_EQ(defaults->precision, engine.precision);
 }
 
 TEST(CapiOptionsTest, DefaultsAreThoseOfTheEngine) {

@@ -23,6 +23,8 @@ STRUCTS = {
     "hotrow_data_options": _abi.DataOptions,
     "hotrow_export_options": _abi.Export,
     "hotrow_import_options": _abi.Import,
+    "hotrow_scorer_options": _abi.ScorerOptions,
+    "hotrow_candidates": _abi.Candidates,
 }
 PACKED = {"hotrow_bags": _abi.BAGS_FORMAT, "hotrow_matrix": _abi.MATRIX_FORMAT}
 
@@ -145,6 +147,21 @@ class FieldsTest(unittest.TestCase):
         self.assertEqual(
             self.differing(taken[0], _abi.default(_abi.DataOptions, "data_options")),
             {"seed", "reader_threads"},
+        )
+
+    def test_scorer(self):
+        taken = []
+
+        def open_scorer(options, _):
+            taken.append(options._obj)
+            raise Taken
+
+        with mock.patch.object(_abi, "scorer_open", open_scorer), self.assertRaises(Taken):
+            hotrow.Scorer("/x", rows="int8", memory=1, store_memory=1, precision="bf16",
+                          max_batch_size=1, max_concurrency=1)
+        self.assertEqual(
+            self.differing(taken[0], _abi.default(_abi.ScorerOptions, "scorer_options")),
+            {name for name, _ in _abi.ScorerOptions._fields_} - {"struct_size", "reserved"},
         )
 
     def test_defaults(self):
