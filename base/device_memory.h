@@ -28,8 +28,9 @@ struct MemoryOfDevice {
 };
 
 // Zeroed memory of the host that kernels of the device reach at the same address. On a GPU it is
-// page-locked: copies from and to it run beside other work. Taking and giving it back may then wait
-// for the device: do it at start. Errors as MemoryOfDevice.
+// page-locked: copies from and to it run beside other work. Taking it is slow: do it at start. What
+// is given back is kept for others until nobody has any left, since giving it to the driver waits
+// for the device (base/page_locked_impl.h). Errors as MemoryOfDevice.
 struct SharedMemory {
   static constexpr bool kHostReads = true;
 

@@ -17,6 +17,7 @@
 #include "base/cuda_device.h"
 #include "base/cuda_handles.h"
 #include "base/cuda_status.h"
+#include "base/page_locked_impl.h"
 #endif
 
 namespace hotrow {
@@ -230,6 +231,14 @@ absl::Status UseDevice(const ExecContext& ctx) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<int> NumDevices(Device device) {
+  if (device == Device::kCpu) return 1;
+  int count = 0;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDeviceCount(&count));
+  if (count == 0) return absl::FailedPreconditionError("no usable GPU: there is none");
+  return count;
+}
+
 absl::Status WaitForStream(const ExecContext& ctx) {
   if (ctx.device == Device::kCpu) return absl::OkStatus();
   HOTROW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(ctx.stream));
@@ -279,16 +288,12 @@ void FreeOnGpu(void* data, CudaStream stream) { cudaFreeAsync(data, stream); }
 // Not HostMemory that is registered: that would have to have its pages for itself.
 absl::StatusOr<void*> AllocatePinned(int64_t bytes) {
   if (bytes == 0) return nullptr;
-  HOTROW_RETURN_IF_ERROR(CheckUsableGpu());
-  void* data = nullptr;
-  HOTROW_RETURN_IF_ERROR(
-      CudaToStatus(cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable),
-                   absl::StrCat("cudaHostAlloc of ", bytes, " bytes")));
-  std::memset(data, 0, static_cast<size_t>(bytes));
-  return data;
+  return internal::PageLockedMemory::OfProcess().Take(bytes);
 }
 
-void FreePinned(void* data) { cudaFreeHost(data); }
+void FreePinned(void* data, int64_t bytes) {
+  internal::PageLockedMemory::OfProcess().GiveBack(data, bytes);
+}
 
 }  // namespace
 
@@ -332,6 +337,11 @@ absl::Status UseDevice(const ExecContext& ctx) {
   return ctx.device == Device::kCpu ? absl::OkStatus() : NoCuda();
 }
 
+absl::StatusOr<int> NumDevices(Device device) {
+  if (device == Device::kCpu) return 1;
+  return NoCuda();
+}
+
 absl::Status WaitForStream(const ExecContext&) { return absl::OkStatus(); }
 
 absl::Status DeviceStream::RunAfter(CudaStream) { return absl::OkStatus(); }
@@ -347,7 +357,7 @@ namespace {
 absl::StatusOr<void*> AllocateOnGpu(int64_t, CudaStream) { return NoCuda(); }
 void FreeOnGpu(void*, CudaStream) {}
 absl::StatusOr<void*> AllocatePinned(int64_t) { return NoCuda(); }
-void FreePinned(void*) {}
+void FreePinned(void*, int64_t) {}
 
 }  // namespace
 
@@ -370,7 +380,7 @@ absl::StatusOr<void*> SharedMemory::Allocate(int64_t bytes) const {
 
 void SharedMemory::Free(void* data, int64_t bytes) const {
   if (device == Device::kCpu) return HostMemory(huge_pages).Free(data, bytes);
-  FreePinned(data);
+  FreePinned(data, bytes);
 }
 
 }  // namespace hotrow

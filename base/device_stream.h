@@ -23,6 +23,9 @@ class LaggingQueue;
 // does before it enqueues anything, since threads begin on device 0. Nothing on the CPU.
 // FailedPrecondition when there is no such device.
 absl::Status UseDevice(const ExecContext& ctx);
+// Devices of this kind that the process may use: of the CPU one. FailedPrecondition when there is
+// none.
+absl::StatusOr<int> NumDevices(Device device);
 
 // Copies between any two places, host or device. On the CPU it is done on return; on a GPU it is
 // enqueued on ctx.stream, but `from` in pageable host memory is read before the call returns.

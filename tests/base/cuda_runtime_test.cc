@@ -10,12 +10,34 @@
 #include "base/cuda_handles.h"
 #include "base/cuda_status.h"
 #include "base/device_memory.h"
+#include "base/page_locked_impl.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 namespace hotrow {
 namespace {
+
+// So that nobody who needs more waits for the device, which may be waiting for another rank.
+TEST(CudaBufferTest, PinnedMemoryThatIsGivenBackServesOthers) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  const internal::PageLockedMemory& memory = internal::PageLockedMemory::OfProcess();
+  const int64_t before = memory.spare_bytes();
+  {
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto other, PinnedBuffer<int32_t>::Create(10));
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto first, PinnedBuffer<int32_t>::Create(100'000));
+    first[99'999] = 7;
+    const int32_t* const where = first.data();
+    first = {};
+    EXPECT_GE(memory.spare_bytes(), before + 400'000);
+    HOTROW_ASSERT_OK_AND_ASSIGN(auto next, PinnedBuffer<int32_t>::Create(100'001));
+    EXPECT_EQ(next.data(), where);
+    EXPECT_EQ(next[99'999], 0);
+    EXPECT_EQ(memory.spare_bytes(), before);
+  }
+  // Nobody has any left.
+  EXPECT_EQ(memory.spare_bytes(), 0);
+}
 
 TEST(CudaBufferTest, PinnedMemoryGoesThereAndBack) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
