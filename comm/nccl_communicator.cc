@@ -406,6 +406,28 @@ absl::StatusOr<ncclUniqueId> NewId(const NcclLibrary& library) {
       absl::StrCat("NCCL: ncclGetUniqueId: ", library.ncclGetErrorString(result)));
 }
 
+// NCCL would say no more than "invalid usage", or wait for ever.
+absl::Status CheckOneRankEach(Communicator& channel) {
+  int device = 0;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
+  cudaDeviceProp properties;
+  HOTROW_CUDA_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, device));
+  const auto mine = std::as_bytes(std::span(&properties.uuid, 1));
+  std::vector<std::byte> all(mine.size() * static_cast<size_t>(channel.world_size()));
+  HOTROW_RETURN_IF_ERROR(channel.AllGather(mine, all));
+  const auto of_rank = [&](int p) { return all.data() + static_cast<size_t>(p) * mine.size(); };
+  for (int q = 1; q < channel.world_size(); ++q) {
+    for (int p = 0; p < q; ++p) {
+      if (std::memcmp(of_rank(p), of_rank(q), mine.size()) != 0) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "NCCL: ranks ", p, " and ", q,
+          " use the same GPU, and it needs one for each rank; start "
+          "no more ranks on a machine than it has GPUs (mpirun -n, CUDA_VISIBLE_DEVICES)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 bool HaveNccl() { return true; }
@@ -417,6 +439,7 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(Commu
     return library.status();
   }
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> channel, host.Duplicate());
+  HOTROW_RETURN_IF_ERROR(CheckOneRankEach(*channel));
   ncclUniqueId id = {};
   if (channel->rank() == 0) {
     auto made = NewId(**library);

@@ -31,8 +31,8 @@ bool HaveNccl();
 //             before was done, fails: also while this rank waits for the device by other means
 //             (cudaStreamSynchronize, an event), which then end. NCCL cannot tell which rank is
 //             silent, so the ranks meet in a Barrier on the host, which names it: within 9/4 of
-//             timeout_seconds in all. FailedPrecondition: no usable GPU. Unimplemented: a build
-//             without NCCL.
+//             timeout_seconds in all. FailedPrecondition: no usable GPU, or two ranks with one,
+//             which NCCL cannot serve. Unimplemented: a build without NCCL.
 // After one:  what a call that failed had to write is unspecified, and work behind it on the stream
 //             runs on. So look at status() before numbers that came from other ranks are used.
 // Sizes:      the ranks' counts must match. Unlike in Communicator nothing compares them, and in

@@ -953,8 +953,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   }
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {.name = "emulated GPU",
+                 .uuid = {{'e', 'm', 'u', static_cast<char>(device)}},
                  .totalGlobalMem = Memory::Get().device_limit,
                  .l2CacheSize = 1 << 20,
                  .major = hotrow::emulated::ComputeCapability() / 10,
