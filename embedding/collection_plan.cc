@@ -203,9 +203,11 @@ absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecCo
         absl::StrCat("EmbeddingCollectionOptions.cache.bytes is ", options.cache.bytes,
                      ", but the device reads rows where the memory store keeps them; leave it 0"));
   }
-  if (options.ranks.communicator != nullptr && options.ranks.communicator->world_size() > 1) {
-    return absl::UnimplementedError(
-        "EmbeddingCollection with cache.device_bytes has one rank only so far");
+  if (WorldSize(options) > 1 && options.ranks.feedback_bytes > 0) {
+    return absl::UnimplementedError(absl::StrCat(
+        "EmbeddingCollectionOptions.ranks.feedback_bytes is ", options.ranks.feedback_bytes,
+        ": what gradients lose on their way is kept in host memory, out of reach of "
+        "a device cache so far; set it to 0, or cache.device_bytes 0 on the CPU"));
   }
   return absl::OkStatus();
 }

@@ -25,6 +25,8 @@
 #include "embedding/evaluation_impl.h"
 #include "embedding/gradient_clip_impl.h"
 #include "embedding/prefetcher_impl.h"
+#include "embedding/ranks/device_key_shuffle_impl.h"
+#include "embedding/ranks/device_row_shuffle_impl.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/row_erasure_impl.h"
@@ -39,6 +41,8 @@
 
 namespace hotrow {
 
+using internal::DeviceKeyShuffle;
+using internal::DeviceRowShuffle;
 using internal::Evaluation;
 using internal::GradientResiduals;
 using internal::Plan;
@@ -76,6 +80,9 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   std::unique_ptr<TableDecay> decay;
   std::unique_ptr<GradientResiduals> residuals;  // null: no feedback
   std::unique_ptr<RowShuffle> shuffle;           // null: alone
+  // Of several ranks that are staged: the exchanges of steps, and rows of evaluations.
+  std::unique_ptr<DeviceKeyShuffle> device_keys;
+  std::unique_ptr<DeviceRowShuffle> device_rows;
   std::unique_ptr<RowLife> life;
   std::unique_ptr<RowGradients> gradients;
   std::unique_ptr<Evaluation> evaluation;
@@ -108,6 +115,13 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   absl::Status EndJobUnlessOk(absl::Status status) {
     return internal::EndJobUnlessOk(shuffle == nullptr ? nullptr : options.ranks.communicator,
                                     std::move(status));
+  }
+  // RowShuffle::RunTogether, whose thread begins without a device.
+  absl::Status RunTogether(absl::FunctionRef<absl::Status()> work);
+  // Of several ranks: rows or gradients are under way.
+  bool exchanging() const {
+    return shuffle != nullptr &&
+           (shuffle->busy() || (device_rows != nullptr && device_rows->busy()));
   }
   // The table's position in the plan.
   absl::StatusOr<int32_t> FindTable(const char* call, std::string_view name) const;
@@ -192,6 +206,8 @@ int64_t EmbeddingStep::num_unique_keys() const {
 void EmbeddingCollection::Impl::End(EmbeddingStep::Impl* step, bool updated) {
   // Only this step can have begun anything: it was the oldest.
   if (shuffle != nullptr && step->begun()) shuffle->Drop();
+  // What a Start that failed has enqueued reads the step, too.
+  if (device_rows != nullptr && step->may_have_begun()) device_rows->Drop(ctx);
   tiers->Release(ctx, &step->tiers, updated);
   // An error is one of the device, and the next call that enqueues says it again.
   step->batch.upload.RunAfter(ctx.stream).IgnoreError();
@@ -228,6 +244,13 @@ int64_t EmbeddingCollection::MinFeedbackBytes(const EmbeddingCollectionOptions& 
   return GradientResiduals::MinBytes(internal::ResidualTables(options));
 }
 
+absl::Status EmbeddingCollection::Impl::RunTogether(absl::FunctionRef<absl::Status()> work) {
+  return shuffle->RunTogether([&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(UseDevice(ctx));
+    return work();
+  });
+}
+
 // Everything of this rank alone.
 absl::Status EmbeddingCollection::Impl::Open() {
   if (shuffle != nullptr && options.ranks.feedback_bytes > 0) {
@@ -247,9 +270,9 @@ absl::Status EmbeddingCollection::Impl::Open() {
   decay = std::make_unique<TableDecay>(options, plan);
   HOTROW_ASSIGN_OR_RETURN(life, RowLife::Create(options, plan, shuffle.get()));
   if (!options.start.from.empty()) HOTROW_RETURN_IF_ERROR(life->CountRows(tiers->store()));
-  gradients = std::make_unique<RowGradients>(plan, ctx, shuffle.get());
+  gradients = std::make_unique<RowGradients>(plan, ctx, shuffle.get(), device_rows.get());
   evaluation = std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get(),
-                                            decay.get(), life.get());
+                                            device_rows.get(), decay.get(), life.get());
   erasure = std::make_unique<RowErasure>(options, plan, ctx, tiers.get(), shuffle.get(),
                                          residuals.get(), life.get());
   writes = std::make_unique<RowWrites>(options, plan, ctx, tiers.get(), shuffle.get(),
@@ -278,6 +301,11 @@ absl::StatusOr<std::unique_ptr<CommLane>> EmbeddingCollection::Impl::Connect() {
         {static_cast<uint32_t>(table.config), table.layout.dim, table.layout.precision});
   }
   HOTROW_ASSIGN_OR_RETURN(shuffle, RowShuffle::Create(shuffle_options, std::move(rows)));
+  if (place.staged) {
+    HOTROW_ASSIGN_OR_RETURN(device_keys, DeviceKeyShuffle::Create(plan, family, place.device));
+    HOTROW_ASSIGN_OR_RETURN(device_rows,
+                            DeviceRowShuffle::Create(shuffle_options, family, place.device));
+  }
   return std::make_unique<CommLane>(std::move(ids));
 }
 
@@ -299,11 +327,11 @@ absl::StatusOr<std::unique_ptr<EmbeddingCollection>> EmbeddingCollection::Create
   } else {
     // A rank may copy rows for long while others have none to copy.
     HOTROW_ASSIGN_OR_RETURN(id_lane, impl->Connect());
-    HOTROW_RETURN_IF_ERROR(
-        impl->shuffle->RunTogether([&impl]() -> absl::Status { return impl->Open(); }));
+    HOTROW_RETURN_IF_ERROR(impl->RunTogether([&impl]() -> absl::Status { return impl->Open(); }));
   }
   impl->prefetcher = std::make_unique<Prefetcher>(impl->options, impl->plan, ctx, impl->tiers.get(),
-                                                  impl->shuffle.get(), std::move(id_lane));
+                                                  impl->shuffle.get(), impl->device_keys.get(),
+                                                  std::move(id_lane));
   HOTROW_RETURN_IF_ERROR(impl->EndJobUnlessOk(impl->prefetcher->status()));
   return std::unique_ptr<EmbeddingCollection>(new EmbeddingCollection(std::move(impl)));
 }
@@ -418,7 +446,7 @@ absl::StatusOr<EmbeddingStep> EmbeddingCollection::Impl::Prefetch(
   prefetcher->Start(step.impl_.get());
   if (options.prefetch_depth == 0) {
     int64_t waited_ns = 0;
-    HOTROW_RETURN_IF_ERROR(prefetcher->Wait(step.impl_.get(), &waited_ns));
+    HOTROW_RETURN_IF_ERROR(EndJobUnlessOk(prefetcher->Wait(step.impl_.get(), &waited_ns)));
   }
   return step;
 }
@@ -446,8 +474,15 @@ absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
     return resident;
   }
   if (tiers->staged()) {
-    step->use = EmbeddingStep::Impl::Use::kBegun;
-    return absl::OkStatus();
+    internal::StepBatch& b = step->batch;
+    absl::Status started;
+    if (device_rows != nullptr) {
+      started = device_rows->StartRows(ctx, b.device_shuffled.routes(), b.at.rows, steps + 1,
+                                       /*evaluation=*/false,
+                                       const_cast<const std::byte**>(b.device_keys.rows().data()));
+    }
+    step->use = started.ok() ? EmbeddingStep::Impl::Use::kBegun : EmbeddingStep::Impl::Use::kFailed;
+    return started;
   }
   TraceSpan span(ctx.trace, "gather");
   step->batch.rows.resize(static_cast<size_t>(step->tiers.keys.size()));
@@ -475,9 +510,13 @@ absl::Status EmbeddingCollection::Impl::Lookup(EmbeddingStep::Impl* step,
   internal::StepBatch& b = step->batch;
   if (shuffle != nullptr) {
     TraceSpan span(ctx.trace, "embedding_shuffle");
-    b.value_rows.resize(b.wanted.keys.size());
-    HOTROW_RETURN_IF_ERROR(shuffle->FinishRows(ctx, b.shuffled, b.read_rows(), b.value_rows));
-    b.at.value_rows = b.value_rows.data();
+    if (device_rows != nullptr) {
+      HOTROW_RETURN_IF_ERROR(device_rows->FinishRows(ctx));
+    } else {
+      b.value_rows.resize(b.wanted.keys.size());
+      HOTROW_RETURN_IF_ERROR(shuffle->FinishRows(ctx, b.shuffled, b.read_rows(), b.value_rows));
+      b.at.value_rows = b.value_rows.data();
+    }
   }
   HOTROW_RETURN_IF_ERROR(b.Pool(ctx, plan, output));
   step->use = EmbeddingStep::Impl::Use::kLookedUp;
@@ -569,7 +608,7 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   }
   const StepKeys& served = step->tiers.keys;
   HOTROW_RETURN_IF_ERROR(tiers->ResolveForUpdate(
-      &step->tiers, b.trained, b.staged ? b.device_keys.rows() : std::span(b.rows)));
+      &step->tiers, b.trained, b.staged ? b.served_on_device().rows() : std::span(b.rows)));
 
   TraceSpan span(ctx.trace, "sparse_update");
   HOTROW_RETURN_IF_ERROR(tiers->PrepareForUpdate(ctx, step->tiers));
@@ -609,7 +648,7 @@ absl::Status EmbeddingCollection::Impl::TellOfUpdate(internal::StepBatch& batch,
   const auto n = static_cast<size_t>(served.size());
   std::span<const RowKey> keys(served.keys, n);
   std::span<const int32_t> counts(served.counts, n);
-  if (batch.staged) HOTROW_RETURN_IF_ERROR(batch.device_keys.Told(&keys, &counts));
+  if (batch.staged) HOTROW_RETURN_IF_ERROR(batch.served_on_device().Told(&keys, &counts));
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const int64_t begin = served.table_offsets[t];
     const int64_t of_table = served.table_offsets[t + 1] - begin;
@@ -697,7 +736,7 @@ absl::Status EmbeddingCollection::Impl::UpdateRowsFused(const internal::StepBatc
 
 // No exchange may be under way.
 absl::Status EmbeddingCollection::Impl::CheckIdle(const char* call) const {
-  if (shuffle == nullptr || !shuffle->busy()) return absl::OkStatus();
+  if (!exchanging()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(call, ": a BeginLookup or BeginUpdate waits for its Lookup or Update"));
 }
@@ -828,7 +867,7 @@ absl::Status EmbeddingCollection::Settle() {
     HOTROW_RETURN_IF_ERROR(c.tiers->Flush());
     return c.decay->Settle(c.ctx, c.tiers->store());
   };
-  return c.shuffle == nullptr ? own() : c.EndJobUnlessOk(c.shuffle->RunTogether(own));
+  return c.shuffle == nullptr ? own() : c.EndJobUnlessOk(c.RunTogether(own));
 }
 
 std::span<const LearningRateRun> EmbeddingCollection::learning_rates() const {
@@ -881,7 +920,7 @@ absl::StatusOr<CollectionDigest> EmbeddingCollection::Digest() {
   if (c.shuffle == nullptr) {
     HOTROW_RETURN_IF_ERROR(own());
   } else {
-    HOTROW_RETURN_IF_ERROR(c.shuffle->RunTogether(own));
+    HOTROW_RETURN_IF_ERROR(c.RunTogether(own));
     HOTROW_RETURN_IF_ERROR(internal::SumOverRanks(c.shuffle.get(), &digest.tables));
   }
   for (const TableDigest& table : digest.tables) digest.hash += table.hash;
@@ -909,7 +948,14 @@ EmbeddingStats EmbeddingCollection::Stats() const {
   for (const auto& step : c.free_steps) step->batch.AddTo(&stats);
   if (c.tiers->staged()) stats.transfer_device_bytes += c.gradients->device_bytes();
   if (c.shuffle != nullptr) {
-    const internal::RowShuffleBytes sent = c.shuffle->bytes();
+    internal::RowShuffleBytes sent = c.shuffle->bytes();
+    if (c.device_rows != nullptr) {
+      sent.ids += c.device_keys->bytes_sent();
+      sent.rows += c.device_rows->bytes().rows;
+      sent.gradients += c.device_rows->bytes().gradients;
+      sent.evaluation += c.device_rows->bytes().evaluation;
+      stats.transfer_device_bytes += c.device_keys->device_bytes() + c.device_rows->device_bytes();
+    }
     stats.exchange_ids_bytes = sent.ids;
     stats.exchange_forward_bytes = sent.rows;
     stats.exchange_backward_bytes = sent.gradients;

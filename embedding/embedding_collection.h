@@ -33,13 +33,12 @@ namespace hotrow {
 //
 // Data:    ids are 64-bit keys; a batch is copied by Prefetch, so the caller may free it at once.
 //          Outputs and gradients are float32.
-// Devices: with ctx.device kCuda rows are kept in the memory of GPU 0 (see cache.device_bytes) and
-//          looked up and updated there; batches stay host memory, outputs and gradients are device
-//          memory. What Lookup, BeginUpdate, Update and Evaluate do to those is enqueued on
+// Devices: with ctx.device kCuda rows are kept in the memory of ctx's GPU (see cache.device_bytes)
+//          and looked up and updated there; batches stay host memory, outputs and gradients are
+//          device memory. What Lookup, BeginUpdate, Update and Evaluate do to those is enqueued on
 //          ctx.stream, and they read and write rows in its order, so no caller needs to wait; the
 //          rows of the next steps come on streams of the collection's own meanwhile. Rows have the
-//          bits of the CPU where the sums of gradients do, see ops/gradient_segment_sum.h. One
-//          rank only so far (Unimplemented).
+//          bits of the CPU where the sums of gradients do, see ops/gradient_segment_sum.h.
 // Order:   steps are looked up and updated in the order in which they were prefetched. Prefetch
 //          makes rows resident and pins them, it hands out no values; Lookup gathers values after
 //          the update of the step before. So prefetch depth, cache size and tier change speed and
@@ -54,7 +53,10 @@ namespace hotrow {
 //          keys are looked up where they are kept: ids travel with Prefetch, rows with Lookup,
 //          gradients, summed for each row, with Update. A row's gradients are added in the order of
 //          ranks; so for a fixed number of ranks a run repeats bit for bit. An error on any rank
-//          fails all ranks and names that rank. It is final, ResourceExhausted included.
+//          fails all ranks and names that rank. It is final, ResourceExhausted included. On GPUs,
+//          one for each rank, NCCL carries what belongs to steps. A rank that dies may then be
+//          found out only behind what is enqueued: outputs and rows are not good any more, and the
+//          next collective call says so.
 // Threads: one call at a time, calls of steps and the destruction of a step included. Of
 //          snapshots() some may run beside other calls. Inside, work spreads over ctx.pool, with
 //          the same bits for any pool size.

@@ -14,12 +14,14 @@ namespace hotrow::internal {
 
 Evaluation::Evaluation(const EmbeddingCollectionOptions& options, const Plan& plan,
                        const ExecContext& ctx, Tiers* tiers, RowShuffle* shuffle,
-                       const TableDecay* decay, const RowLife* life)
+                       DeviceRowShuffle* device_shuffle, const TableDecay* decay,
+                       const RowLife* life)
     : plan_(plan),
       ctx_(ctx),
       staging_bytes_(options.evaluation_staging_bytes),
       tiers_(tiers),
       shuffle_(shuffle),
+      device_shuffle_(device_shuffle),
       decay_(decay),
       life_(life) {
   batch_.alone = shuffle == nullptr;
@@ -52,8 +54,8 @@ absl::StatusOr<int64_t> Evaluation::AgreeOnSlices(int64_t own) {
 absl::Status Evaluation::FindRows() {
   StepBatch& s = batch_;
   if (shuffle_ != nullptr) {
-    HOTROW_RETURN_IF_ERROR(
-        shuffle_->ExchangeKeysInTurn(ctx_, s.wanted, /*evaluation=*/true, &ids_, &s.shuffled));
+    HOTROW_RETURN_IF_ERROR(shuffle_->ExchangeKeysInTurn(ctx_.OnHost(), s.wanted,
+                                                        /*evaluation=*/true, &ids_, &s.shuffled));
   }
   HOTROW_RETURN_IF_ERROR(tiers_->Read(ctx_, s.served(), staging_.data(), &s.rows));
   if (decay_->any()) {
@@ -63,13 +65,37 @@ absl::Status Evaluation::FindRows() {
   return life_->ages() ? life_->Read(ctx_, s.served(), s.read_rows(), &s.living) : absl::OkStatus();
 }
 
-// With several ranks.
 absl::Status Evaluation::FetchRows(uint32_t step) {
   StepBatch& s = batch_;
+  if (!s.staged) {
+    HOTROW_RETURN_IF_ERROR(FetchRowsOnHost(s.read_rows(), step));
+    s.at.value_rows = s.value_rows.data();
+    return absl::OkStatus();
+  }
+  const auto num_wanted = std::ssize(s.wanted.keys);
+  if (device_value_rows_.size() < num_wanted) {
+    HOTROW_RETURN_IF_ERROR(
+        device_value_rows_.Reserve(num_wanted + num_wanted / 4, {ctx_.device, ctx_.stream}));
+  }
+  HOTROW_RETURN_IF_ERROR(device_shuffle_->StartRows(ctx_,
+                                                    {.ask_order = s.at.ask_order,
+                                                     .ask_offsets = s.shuffled.ask_offsets,
+                                                     .asked_rows = s.at.asked_rows,
+                                                     .asked_offsets = s.shuffled.asked_offsets,
+                                                     .table_offsets = s.served().table_offsets},
+                                                    s.at.rows, step, /*evaluation=*/true,
+                                                    device_value_rows_.data()));
+  s.at.value_rows = device_value_rows_.data();
+  return device_shuffle_->FinishRows(ctx_);
+}
+
+absl::Status Evaluation::FetchRowsOnHost(std::span<std::byte* const> served_rows, uint32_t step) {
+  StepBatch& s = batch_;
+  const ExecContext host = ctx_.OnHost();
   HOTROW_RETURN_IF_ERROR(
-      shuffle_->StartRows(ctx_, s.shuffled, s.read_rows(), step, /*evaluation=*/true));
+      shuffle_->StartRows(host, s.shuffled, served_rows, step, /*evaluation=*/true));
   s.value_rows.resize(s.wanted.keys.size());
-  return shuffle_->FinishRows(ctx_, s.shuffled, s.read_rows(), s.value_rows);
+  return shuffle_->FinishRows(host, s.shuffled, served_rows, s.value_rows);
 }
 
 absl::Status Evaluation::RunSlice(const EmbeddingOutput& output, uint32_t step) {
@@ -81,9 +107,7 @@ absl::Status Evaluation::RunSlice(const EmbeddingOutput& output, uint32_t step) 
   lookups_ += s.input.num_lookups();
   unique_keys_ += std::ssize(s.served().keys);
   HOTROW_RETURN_IF_ERROR(s.PlaceArrays(/*grouped=*/false));
-  if (shuffle_ == nullptr) return s.Pool(ctx_, plan_, output);
-  HOTROW_RETURN_IF_ERROR(FetchRows(step));
-  s.at.value_rows = s.value_rows.data();
+  if (shuffle_ != nullptr) HOTROW_RETURN_IF_ERROR(FetchRows(step));
   return s.Pool(ctx_, plan_, output);
 }
 
@@ -162,16 +186,15 @@ absl::Status Evaluation::Run(const EmbeddingOutput& output, uint32_t step) {
 // --- By key
 
 // A row whose last step is 0 is an initial one.
-absl::Status Evaluation::FindMarks() {
+absl::Status Evaluation::FindMarks(std::span<std::byte* const> served_rows) {
   const StepBatch& s = batch_;
   const TableKeys& served = s.served();
-  const std::span<const std::byte* const> rows =
-      shuffle_ == nullptr ? std::span<const std::byte* const>(s.value_rows) : s.read_rows();
   served_has_row_.resize(served.keys.size());
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     for (int64_t i = served.table_offsets[t]; i < served.table_offsets[t + 1]; ++i) {
       uint32_t last_step = 0;
-      std::memcpy(&last_step, rows[i] + plan_.tables[t].layout.step_offset, sizeof(last_step));
+      std::memcpy(&last_step, served_rows[i] + plan_.tables[t].layout.step_offset,
+                  sizeof(last_step));
       served_has_row_[i] = last_step != 0 ? 1 : 0;
     }
   }
@@ -183,32 +206,46 @@ absl::Status Evaluation::FindMarks() {
   return shuffle_->ExchangeMarks(s.shuffled, served_has_row_, has_row_);
 }
 
+absl::Status Evaluation::CopyToHost(std::vector<std::byte*>* rows) {
+  const StepBatch& s = batch_;
+  rows->assign(s.read_rows().begin(), s.read_rows().end());
+  if (ctx_.device == Device::kCpu) return absl::OkStatus();
+  const std::vector<int64_t>& offsets = s.served().table_offsets;
+  int64_t bytes = 0;
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    bytes += (offsets[t + 1] - offsets[t]) * plan_.tables[t].layout.row_bytes;
+  }
+  host_bytes_.resize(static_cast<size_t>(bytes));
+  std::byte* next = host_bytes_.data();
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    const int64_t row_bytes = plan_.tables[t].layout.row_bytes;
+    for (int64_t i = offsets[t]; i < offsets[t + 1]; ++i) {
+      std::byte*& row = (*rows)[static_cast<size_t>(i)];
+      HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, next, row, row_bytes));
+      row = next;
+      next += row_bytes;
+    }
+  }
+  return WaitForStream(ctx_);
+}
+
 absl::Status Evaluation::ReadSlice(const PlannedTable& table, MatrixView<float> rows,
                                    std::span<bool> found, uint32_t step) {
   StepBatch& s = batch_;
   HOTROW_RETURN_IF_ERROR(s.upload.RunAfter(ctx_.stream));
   HOTROW_RETURN_IF_ERROR(s.FindUniqueOf(ctx_.OnHost(), plan_, &unique_));
   HOTROW_RETURN_IF_ERROR(FindRows());
+  HOTROW_RETURN_IF_ERROR(CopyToHost(&host_rows_));
   std::vector<const std::byte*>& at = s.value_rows;  // of each distinct key, in host memory
   WeightsPrecision precision = table.layout.precision;
   if (shuffle_ != nullptr) {
-    HOTROW_RETURN_IF_ERROR(FetchRows(step));
+    HOTROW_RETURN_IF_ERROR(FetchRowsOnHost(host_rows_, step));
     precision = WeightsPrecision::kFp32;
   } else {
-    at.assign(s.read_rows().begin(), s.read_rows().end());
-    if (ctx_.device != Device::kCpu) {
-      const int64_t row_bytes = table.layout.row_bytes;
-      host_rows_.resize(at.size() * static_cast<size_t>(row_bytes));
-      for (size_t i = 0; i < at.size(); ++i) {
-        std::byte* const here = host_rows_.data() + static_cast<int64_t>(i) * row_bytes;
-        HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx_, here, at[i], row_bytes));
-        at[i] = here;
-      }
-      HOTROW_RETURN_IF_ERROR(WaitForStream(ctx_));
-    }
+    at.assign(host_rows_.begin(), host_rows_.end());
   }
   // Other ranks may ask what this one does not.
-  if (shuffle_ != nullptr || !found.empty()) HOTROW_RETURN_IF_ERROR(FindMarks());
+  if (shuffle_ != nullptr || !found.empty()) HOTROW_RETURN_IF_ERROR(FindMarks(host_rows_));
   for (size_t i = 0; i < found.size(); ++i) {
     found[i] = has_row_[static_cast<size_t>(s.inverse[i])] != 0;
   }
@@ -259,7 +296,9 @@ void Evaluation::AddTo(EmbeddingStats* stats) const {
   stats->evaluation_lookups += lookups_;
   stats->evaluation_unique_keys += unique_keys_;
   batch_.AddTo(stats);
-  if (tiers_->staged()) stats->transfer_device_bytes += staging_.bytes();
+  if (tiers_->staged()) {
+    stats->transfer_device_bytes += staging_.bytes() + device_value_rows_.bytes();
+  }
 }
 
 }  // namespace hotrow::internal

@@ -14,6 +14,7 @@
 #include "embedding/batch_copy_impl.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
+#include "embedding/ranks/device_row_shuffle_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/row_life_impl.h"
 #include "embedding/stats.h"
@@ -33,9 +34,11 @@ namespace hotrow::internal {
 //          communicator.
 class Evaluation {
  public:
-  // Not owned: all outlive this. shuffle: null with one rank.
+  // Not owned: all outlive this. shuffle: null with one rank; device_shuffle, too, and where the
+  // caches are not staged.
   Evaluation(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
-             Tiers* tiers, RowShuffle* shuffle, const TableDecay* decay, const RowLife* life);
+             Tiers* tiers, RowShuffle* shuffle, DeviceRowShuffle* device_shuffle,
+             const TableDecay* decay, const RowLife* life);
 
   // What Run looks up; filled by CopyBatch before each Run, which takes it.
   BatchCopy& input() { return input_; }
@@ -60,12 +63,18 @@ class Evaluation {
   int64_t SliceLookups() const;
   // Of batch_.input.
   absl::Status RunSlice(const EmbeddingOutput& output, uint32_t step);
-  // Finds the rows of batch_.wanted; where they lie is then batch_.rows, or with several ranks, as
-  // floats, batch_.value_rows.
+  // Finds the rows of batch_.served(): exchanges keys first where there are several ranks.
   absl::Status FindRows();
+  // Several ranks: the rows of batch_.wanted from wherever they are kept; where they lie is then
+  // batch_.at.value_rows.
   absl::Status FetchRows(uint32_t step);
-  // Sets has_row_ of the keys of batch_.wanted; after FetchRows where there are several ranks.
-  absl::Status FindMarks();
+  // The same by the host's channel, from host memory into host memory: batch_.value_rows.
+  // served_rows: of what is served.
+  absl::Status FetchRowsOnHost(std::span<std::byte* const> served_rows, uint32_t step);
+  // Where the rows of batch_.served() can be read by the host: copies where they lie on a GPU.
+  absl::Status CopyToHost(std::vector<std::byte*>* rows);
+  // Sets has_row_ of the keys of batch_.wanted. served_rows: memory of the host.
+  absl::Status FindMarks(std::span<std::byte* const> served_rows);
   absl::Status ReadSlice(const PlannedTable& table, MatrixView<float> rows, std::span<bool> found,
                          uint32_t step);
 
@@ -74,6 +83,7 @@ class Evaluation {
   const int64_t staging_bytes_;
   Tiers* const tiers_;
   RowShuffle* const shuffle_;
+  DeviceRowShuffle* const device_shuffle_;
   const TableDecay* const decay_;
   const RowLife* const life_;
 
@@ -83,8 +93,10 @@ class Evaluation {
   StepBatch batch_;
   UniqueScratch unique_;
   RowShuffle::Scratch ids_;
+  DeviceMemory<const std::byte*> device_value_rows_;  // [U], several ranks, staged
   // Of ReadRows.
-  std::vector<std::byte> host_rows_;
+  std::vector<std::byte> host_bytes_;
+  std::vector<std::byte*> host_rows_;    // [served keys]
   std::vector<uint8_t> served_has_row_;  // [served keys]
   std::vector<uint8_t> has_row_;         // [U]
   int64_t lookups_ = 0;

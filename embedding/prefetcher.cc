@@ -29,12 +29,14 @@ PrefetchedStep* StepOf(StepPipeline::Job* job) { return static_cast<PrefetchedSt
 
 Prefetcher::Prefetcher(const EmbeddingCollectionOptions& options, const Plan& plan,
                        const ExecContext& ctx, Tiers* tiers, RowShuffle* shuffle,
-                       std::unique_ptr<CommLane> id_lane)
+                       DeviceKeyShuffle* device_shuffle, std::unique_ptr<CommLane> id_lane)
     : plan_(plan),
       communicator_(shuffle == nullptr ? nullptr : options.ranks.communicator),
       ctx_(PipelineContext(ctx, options.prefetch_depth > 0)),
+      device_ctx_(ctx),
       tiers_(tiers),
       shuffle_(shuffle),
+      device_shuffle_(device_shuffle),
       id_lane_(std::move(id_lane)),
       pipeline_(options.prefetch_depth > 0, Stages(ctx, options.prefetch_depth > 0)) {}
 
@@ -58,15 +60,23 @@ void Prefetcher::Start(PrefetchedStep* step) {
   step->id_ticket = -1;
   if (shuffle_ != nullptr) {
     step->id_ticket = id_lane_->Start([this, step](Communicator& channel) {
-      return EndJobUnlessOk(communicator_, [&]() -> absl::Status {
-        HOTROW_RETURN_IF_ERROR(FindKeys(step, &lane_unique_));
-        TraceSpan span(ctx_.trace, "id_shuffle");
-        return shuffle_->ExchangeKeys(ctx_, channel, step->batch.wanted, /*evaluation=*/false,
-                                      &lane_ids_, &step->batch.shuffled);
-      }());
+      return EndJobUnlessOk(communicator_, FindAndExchangeKeys(step, channel));
     });
   }
   pipeline_.Submit(step);
+}
+
+absl::Status Prefetcher::FindAndExchangeKeys(PrefetchedStep* step, Communicator& channel) {
+  HOTROW_RETURN_IF_ERROR(UseDevice(device_ctx_));
+  HOTROW_RETURN_IF_ERROR(FindKeys(step, &lane_unique_));
+  TraceSpan span(ctx_.trace, "id_shuffle");
+  StepBatch& b = step->batch;
+  if (!b.staged) {
+    return shuffle_->ExchangeKeys(ctx_, channel, b.wanted, /*evaluation=*/false, &lane_ids_,
+                                  &b.shuffled);
+  }
+  HOTROW_RETURN_IF_ERROR(device_shuffle_->Exchange(ctx_, b.device_keys, &b.device_shuffled));
+  return b.ServeOnDevice();
 }
 
 void Prefetcher::Withdraw(PrefetchedStep* step) {
@@ -88,6 +98,7 @@ absl::Status Prefetcher::Place(PrefetchedStep* step) {
   const absl::Status status = [&]() -> absl::Status {
     if (shuffle_ == nullptr) {
       HOTROW_RETURN_IF_ERROR(FindKeys(step, &unique_));
+      if (step->batch.staged) HOTROW_RETURN_IF_ERROR(step->batch.ServeOnDevice());
     } else {
       HOTROW_RETURN_IF_ERROR(id_lane_->Wait(step->id_ticket));
     }
@@ -142,7 +153,7 @@ absl::Status Prefetcher::Fill(PrefetchedStep* step) {
   // With a cache a row stays where it is until the step ends.
   StepBatch& b = step->batch;
   const absl::Status enqueued = b.upload.Run(
-      ctx_, [tiers = tiers_, in_tiers = &step->tiers, rows = b.device_keys.rows()](
+      ctx_, [tiers = tiers_, in_tiers = &step->tiers, rows = b.served_on_device().rows()](
                 const ExecContext& here) { return tiers->Resolve(here, in_tiers, rows); });
   // Whatever was enqueued: it reads what the step holds.
   const absl::Status done = b.upload.Wait();

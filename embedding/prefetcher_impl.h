@@ -11,6 +11,7 @@
 #include "comm/lane.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/options.h"
+#include "embedding/ranks/device_key_shuffle_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/step_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
@@ -26,10 +27,12 @@ namespace hotrow::internal {
 // Threads: the caller's, but NotifyRoom and prefetch_waits, which any thread may call.
 class Prefetcher {
  public:
-  // plan, tiers and shuffle are not owned and outlive this. Several ranks: shuffle and id_lane, the
-  // channel for keys; null alone.
+  // plan, tiers and the shuffles are not owned and outlive this. Several ranks: shuffle and
+  // id_lane, the channel for keys, and where the tiers are staged device_shuffle, which has a
+  // channel of its own; null alone.
   Prefetcher(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
-             Tiers* tiers, RowShuffle* shuffle, std::unique_ptr<CommLane> id_lane);
+             Tiers* tiers, RowShuffle* shuffle, DeviceKeyShuffle* device_shuffle,
+             std::unique_ptr<CommLane> id_lane);
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
@@ -59,6 +62,8 @@ class Prefetcher {
 
  private:
   absl::Status FindKeys(PrefetchedStep* step, UniqueScratch* scratch);
+  // Several ranks: the job of the lane.
+  absl::Status FindAndExchangeKeys(PrefetchedStep* step, Communicator& channel);
   // The job of the pipeline: its first stage, the body of that, and its second stage.
   absl::Status Place(PrefetchedStep* step);
   absl::Status PlaceRows(PrefetchedStep* step);
@@ -68,8 +73,10 @@ class Prefetcher {
   const Plan& plan_;
   Communicator* const communicator_;
   const ExecContext ctx_;
+  const ExecContext device_ctx_;  // the caller's, for threads that need its device
   Tiers* const tiers_;
   RowShuffle* const shuffle_;
+  DeviceKeyShuffle* const device_shuffle_;
   std::atomic<int64_t> prefetch_waits_{0};
 
   UniqueScratch unique_;  // of the first stage

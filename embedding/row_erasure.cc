@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/device_stream.h"
 #include "base/status_macros.h"
 #include "embedding/ranks/shard_map.h"
 #include "embedding/row_erasure_impl.h"
@@ -71,6 +72,7 @@ absl::StatusOr<int64_t> RowErasure::RunIf(int32_t table, const Wanted& wanted) {
   const int64_t step_offset = planned.layout.step_offset;
   std::vector<uint64_t> keys;
   const auto choose = [&]() -> absl::Status {
+    HOTROW_RETURN_IF_ERROR(UseDevice(ctx_));  // it may be another thread
     HOTROW_RETURN_IF_ERROR(tiers_->Flush());
     return tiers_->store()->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
       if (key.table != number || life_->IsAged(static_cast<size_t>(table), row.data())) {

@@ -44,6 +44,14 @@ absl::Status RowGradients::PlaceRows(std::span<const int64_t> offsets, DeviceMem
   return AddressRuns(ctx_.OnHost(), {.runs = runs, .rows = rows->data()});
 }
 
+absl::Status RowGradients::PlaceRowsOnDevice(std::span<const int64_t> offsets,
+                                             DeviceMemory<float>* floats,
+                                             DeviceMemory<float*>* rows) const {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<FloatRows> runs, PlaceTables(offsets, floats));
+  HOTROW_RETURN_IF_ERROR(EnsureSize(ctx_, offsets.back(), rows));
+  return AddressRuns(ctx_, {.runs = runs, .rows = rows->data()});
+}
+
 // Their lookups count as ever, so that nothing else need know.
 void RowGradients::TakeReadOnly(const BatchCopy& input, std::span<JaggedFeature> features) {
   int64_t size = 0;
@@ -74,11 +82,8 @@ absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t ste
   StepBatch& b = *batch;
   const int64_t num_wanted = b.wanted_offsets().back();
   if (b.staged) {
-    HOTROW_ASSIGN_OR_RETURN(const std::vector<FloatRows> runs,
-                            PlaceTables(b.wanted_offsets(), &wanted_));
-    HOTROW_RETURN_IF_ERROR(EnsureSize(ctx_, num_wanted, &device_wanted_rows_));
+    HOTROW_RETURN_IF_ERROR(PlaceRowsOnDevice(b.wanted_offsets(), &wanted_, &device_wanted_rows_));
     b.at.gradients = device_wanted_rows_.data();
-    HOTROW_RETURN_IF_ERROR(AddressRuns(ctx_, {.runs = runs, .rows = device_wanted_rows_.data()}));
   } else {
     HOTROW_RETURN_IF_ERROR(PlaceRows(b.wanted_offsets(), &wanted_, &wanted_rows_));
     b.at.gradients = wanted_rows_.data();
@@ -104,7 +109,11 @@ absl::Status RowGradients::Begin(const EmbeddingGradient& gradient, uint32_t ste
                                                      .workspace_bytes = workspace_bytes}));
   }
   if (shuffle_ == nullptr) return absl::OkStatus();
-  return shuffle_->StartGradients(ctx_, b.wanted, b.shuffled, wanted_rows_, step);
+  if (!b.staged) return shuffle_->StartGradients(ctx_, b.wanted, b.shuffled, wanted_rows_, step);
+  HOTROW_RETURN_IF_ERROR(
+      PlaceRowsOnDevice(b.device_shuffled.served.table_offsets(), &served_, &device_served_rows_));
+  return device_shuffle_->StartGradients(ctx_, b.device_keys, b.device_shuffled.routes(),
+                                         b.at.gradients, step, device_served_rows_.data());
 }
 
 absl::Status RowGradients::Update(const EmbeddingGradient& gradient, FusedSparseUpdateArgs update,
@@ -133,6 +142,10 @@ absl::Status RowGradients::Update(const EmbeddingGradient& gradient, FusedSparse
 absl::StatusOr<float* const*> RowGradients::Finish(const StepBatch& batch) {
   if (shuffle_ == nullptr) return batch.at.gradients;
   TraceSpan span(ctx_.trace, "gradient_shuffle");
+  if (batch.staged) {
+    HOTROW_RETURN_IF_ERROR(device_shuffle_->FinishGradients(ctx_));
+    return device_served_rows_.data();
+  }
   HOTROW_RETURN_IF_ERROR(PlaceRows(batch.shuffled.served.table_offsets, &served_, &served_rows_));
   HOTROW_RETURN_IF_ERROR(
       shuffle_->FinishGradients(ctx_, batch.shuffled, wanted_rows_, served_rows_));

@@ -13,6 +13,7 @@
 #include "embedding/batch_copy_impl.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/embedding_collection.h"
+#include "embedding/ranks/device_row_shuffle_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/step_impl.h"
 #include "ops/fused_sparse_update.h"
@@ -30,9 +31,11 @@ namespace hotrow::internal {
 // Errors:  ResourceExhausted, and those of the communicator.
 class RowGradients {
  public:
-  // Not owned: both outlive this. shuffle: null with one rank.
-  RowGradients(const Plan& plan, const ExecContext& ctx, RowShuffle* shuffle)
-      : plan_(plan), ctx_(ctx), shuffle_(shuffle) {}
+  // Not owned: all outlive this. shuffle: null with one rank; device_shuffle, too, and where the
+  // caches are not staged.
+  RowGradients(const Plan& plan, const ExecContext& ctx, RowShuffle* shuffle,
+               DeviceRowShuffle* device_shuffle)
+      : plan_(plan), ctx_(ctx), shuffle_(shuffle), device_shuffle_(device_shuffle) {}
 
   // Sums by wanted key, at batch->at.gradients; those that other ranks keep set out. step: of the
   // update.
@@ -48,7 +51,8 @@ class RowGradients {
                       const StepBatch& batch);
 
   int64_t device_bytes() const {
-    return wanted_.bytes() + device_wanted_rows_.bytes() + workspace_.bytes();
+    return wanted_.bytes() + device_wanted_rows_.bytes() + workspace_.bytes() + served_.bytes() +
+           device_served_rows_.bytes();
   }
 
  private:
@@ -59,13 +63,16 @@ class RowGradients {
   // offsets: of the tables among the keys.
   absl::StatusOr<std::vector<FloatRows>> PlaceTables(std::span<const int64_t> offsets,
                                                      DeviceMemory<float>* floats) const;
-  // The same; `rows` are the places of all.
+  // The same; `rows` are the places of all, on the device or on the host.
+  absl::Status PlaceRowsOnDevice(std::span<const int64_t> offsets, DeviceMemory<float>* floats,
+                                 DeviceMemory<float*>* rows) const;
   absl::Status PlaceRows(std::span<const int64_t> offsets, DeviceMemory<float>* floats,
                          std::vector<float*>* rows) const;
 
   const Plan& plan_;
   const ExecContext ctx_;
   RowShuffle* const shuffle_;
+  DeviceRowShuffle* const device_shuffle_;
   DeviceMemory<float> wanted_;
   std::vector<float*> wanted_rows_;          // [U], not staged
   DeviceMemory<float*> device_wanted_rows_;  // [U], staged
@@ -73,7 +80,8 @@ class RowGradients {
   std::vector<float> zeros_;  // the gradient of features that are read only
   // Several ranks.
   DeviceMemory<float> served_;
-  std::vector<float*> served_rows_;  // [served keys]
+  std::vector<float*> served_rows_;          // [served keys], not staged
+  DeviceMemory<float*> device_served_rows_;  // [served keys], staged
 };
 
 }  // namespace hotrow::internal

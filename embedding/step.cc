@@ -92,7 +92,6 @@ absl::Status StepBatch::FindOnDevice(const ExecContext& ctx, const Plan& plan,
     upload.Wait().IgnoreError();
     return found;
   }
-  if (tells) HOTROW_RETURN_IF_ERROR(device_keys.Tell());
   HOTROW_RETURN_IF_ERROR(device_keys.Group(ctx, &upload));
   at = Pointers();
   at.offsets = arrays.At<int64_t>(offsets_part);
@@ -100,14 +99,22 @@ absl::Status StepBatch::FindOnDevice(const ExecContext& ctx, const Plan& plan,
   at.inverse = device_keys.inverse();
   at.row_offsets = device_keys.row_offsets();
   at.lookup_order = device_keys.lookup_order();
-  at.rows = device_keys.rows().data();
-  at.value_rows = at.rows;
-  if (rounds) at.served_keys = device_keys.values();
+  at.value_rows = device_keys.rows().data();
   return absl::OkStatus();
 }
 
+absl::Status StepBatch::ServeOnDevice() {
+  DeviceKeys& served = served_on_device();
+  at.rows = served.rows().data();
+  if (rounds) at.served_keys = served.values();
+  return tells ? served.Tell() : absl::OkStatus();
+}
+
 StepKeys StepBatch::step_keys() const {
-  if (staged) return {device_keys.keys(), device_keys.counts(), device_keys.table_offsets()};
+  if (staged) {
+    const DeviceKeys& keys = served_on_device();
+    return {keys.keys(), keys.counts(), keys.table_offsets()};
+  }
   return {served().keys.data(), served().counts.data(), served().table_offsets};
 }
 
@@ -132,6 +139,7 @@ void StepBatch::FindTrained(const Plan& plan) {
 
 absl::Status StepBatch::PlaceArrays(bool grouped) {
   const bool with_keys = grouped && rounds;
+  const bool with_routes = staged && !alone;
   if (with_keys) {
     const std::vector<RowKey>& keys = served().keys;
     served_keys.resize(keys.size());
@@ -145,6 +153,8 @@ absl::Status StepBatch::PlaceArrays(bool grouped) {
   const size_t lookup_order_part = grouped ? arrays.Add(lookup_order) : 0;
   const size_t rows_part = arrays.Add(rows);
   const size_t served_keys_part = with_keys ? arrays.Add(served_keys) : 0;
+  const size_t ask_order_part = with_routes ? arrays.Add(shuffled.ask_order) : 0;
+  const size_t asked_rows_part = with_routes ? arrays.Add(shuffled.asked_rows) : 0;
   HOTROW_RETURN_IF_ERROR(arrays.Upload(staged, &upload));
   at = Pointers();
   at.offsets = arrays.At<int64_t>(offsets_part);
@@ -161,6 +171,10 @@ absl::Status StepBatch::PlaceArrays(bool grouped) {
     at.value_rows = value_rows.data();
   }
   if (with_keys) at.served_keys = arrays.At<uint64_t>(served_keys_part);
+  if (with_routes) {
+    at.ask_order = arrays.At<int32_t>(ask_order_part);
+    at.asked_rows = arrays.At<int32_t>(asked_rows_part);
+  }
   return absl::OkStatus();
 }
 
@@ -182,8 +196,11 @@ absl::Status StepBatch::Pool(const ExecContext& ctx, const Plan& plan,
 }
 
 void StepBatch::AddTo(EmbeddingStats* stats) const {
-  stats->transfer_host_bytes += arrays.host_bytes() + device_keys.host_bytes();
-  stats->transfer_device_bytes += arrays.device_bytes() + device_keys.device_bytes();
+  stats->transfer_host_bytes +=
+      arrays.host_bytes() + device_keys.host_bytes() + device_shuffled.served.host_bytes();
+  stats->transfer_device_bytes += arrays.device_bytes() + device_keys.device_bytes() +
+                                  device_shuffled.device_bytes() +
+                                  device_shuffled.served.device_bytes();
   // In training the batch travels from where it lies; the evaluation's goes by way of `arrays`.
   if (device_keys.host_bytes() > 0) stats->transfer_host_bytes += input.bytes();
 }

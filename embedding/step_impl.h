@@ -17,6 +17,7 @@
 #include "embedding/collection_plan_impl.h"
 #include "embedding/device_keys_impl.h"
 #include "embedding/embedding_collection.h"
+#include "embedding/ranks/device_key_shuffle_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/row_life_impl.h"
 #include "embedding/stats.h"
@@ -86,7 +87,7 @@ struct StepBatch {
 
   BatchCopy input;
   // Staged, training finds keys on the device (FindOnDevice), and what follows up to `rows` is of
-  // the evaluation alone.
+  // the evaluation alone, which finds them on the host.
   TableKeys wanted;                          // the distinct keys of the batch
   std::vector<int32_t> inverse;              // [N] into wanted
   std::vector<int64_t> row_offsets;          // [U + 1] lookups of each wanted key
@@ -106,6 +107,8 @@ struct StepBatch {
     const int32_t* inverse = nullptr;
     const int64_t* row_offsets = nullptr;
     const int32_t* lookup_order = nullptr;
+    const int32_t* ask_order = nullptr;   // of ShuffledKeys, where several ranks evaluate staged
+    const int32_t* asked_rows = nullptr;  // likewise
     const std::byte* const* value_rows = nullptr;  // [U]: where the weights of each wanted key lie
     std::byte* const* rows = nullptr;              // [served keys]
     const uint64_t* served_keys = nullptr;         // [served keys], or null: no table rounds
@@ -116,10 +119,15 @@ struct StepBatch {
   // stream also waits for the kernels that read the copies of the time before.
   DeviceStream upload;
   StepArrays arrays;
-  // Staged, of training.
+  // Staged, of training: what it looks up, and of several ranks what they want of this one.
   DeviceKeys device_keys;
+  DeviceShuffledKeys device_shuffled;
 
   // The keys whose rows this rank keeps and makes resident.
+  DeviceKeys& served_on_device() { return alone ? device_keys : device_shuffled.served; }
+  const DeviceKeys& served_on_device() const {
+    return alone ? device_keys : device_shuffled.served;
+  }
   const TableKeys& served() const { return alone ? wanted : shuffled.served; }
   // Where these are read.
   std::span<std::byte* const> read_rows() const {
@@ -137,10 +145,13 @@ struct StepBatch {
   absl::Status FindUniqueOf(const ExecContext& ctx, const Plan& plan, UniqueScratch* scratch);
   // Sets row_offsets and lookup_order from these. `scratch` as FindUnique left it.
   absl::Status GroupByRow(const ExecContext& ctx, UniqueScratch* scratch);
-  // Staged: both on the device, of a copy of `input`, and `at` but for the rows. Returns when the
-  // host knows how many keys there are. segments: scratch.
+  // Staged: both on the device, of a copy of `input`, and `at` but for what is served. Returns when
+  // the host knows how many keys there are. segments: scratch.
   absl::Status FindOnDevice(const ExecContext& ctx, const Plan& plan,
                             std::vector<LookupSegment>* segments);
+  // After that, and after the exchange of several ranks: the rest of `at`. Tells the host of the
+  // keys where it wants to know them.
+  absl::Status ServeOnDevice();
   // What training looks up: `wanted`, wherever it is.
   std::span<const int64_t> wanted_offsets() const {
     return staged ? device_keys.table_offsets() : wanted.table_offsets;
@@ -149,7 +160,8 @@ struct StepBatch {
   StepKeys step_keys() const;
   // Where features are read only: sets `trained`, the served keys that another feature looks up.
   void FindTrained(const Plan& plan);
-  // Sets `at`: where `arrays` are, not staged the vectors themselves. `grouped`, not staged: with
+  // Sets `at`: where `arrays` are, not staged the vectors themselves. Staged, of several ranks:
+  // without the rows of wanted keys. `grouped`, not staged: with
   // row_offsets, lookup_order and served_keys, which evaluation has not. Not staged: `decayed` and
   // `living` are of `rows`.
   absl::Status PlaceArrays(bool grouped);
@@ -183,6 +195,8 @@ struct EmbeddingStep::Impl : internal::PrefetchedStep {
 
   // An exchange of rows or gradients waits for its end.
   bool begun() const { return use == Use::kBegun || use == Use::kUpdateBegun; }
+  // It may have enqueued an exchange.
+  bool may_have_begun() const { return looked_up() || use == Use::kFailed; }
   // Its rows were resolved.
   bool looked_up() const { return begun() || use == Use::kLookedUp; }
 };

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,11 +25,26 @@ namespace hotrow::internal {
 // Dimensions: N ranks, T tables, U distinct keys that this rank wants, R keys that it is asked for
 // by all ranks together, S of them distinct: those it serves.
 
-// Who asked whom for which rows, for one batch, on the device: what ShuffledKeys is on the host
-// (row_shuffle_impl.h), with the same contents. Kept with the step until the gradients have gone
-// the same way back. Made anew by each Exchange; until then it may be read on any stream.
+// Who asked whom for which rows, for one batch: what ShuffledKeys is on the host
+// (row_shuffle_impl.h), with the same contents. A view: of a DeviceShuffledKeys, or of a
+// ShuffledKeys whose arrays were copied to the device.
+struct DeviceRoutes {
+  const int32_t* ask_order = nullptr;      // [U] memory of the device, as all that is a pointer
+  std::span<const int64_t> ask_offsets;    // [N*T + 1] memory of the host, as all that is a span
+  const int32_t* asked_rows = nullptr;     // [R]
+  std::span<const int64_t> asked_offsets;  // [N*T + 1]
+  std::span<const int64_t> table_offsets;  // [T + 1] of what is served
+  const uint64_t* served = nullptr;        // [S] keys without their tables; null: of an evaluation
+};
+
+// The same, on the device. Kept with the step until the gradients have gone the same way back.
+// Made anew by each Exchange; until then it may be read on any stream.
 class DeviceShuffledKeys {
  public:
+  DeviceRoutes routes() const {
+    return {ask_order(),    ask_offsets_,           asked_rows(),
+            asked_offsets_, served.table_offsets(), served.values()};
+  }
   // [U] positions in what is wanted, by owner, then table; memory of the device.
   const int32_t* ask_order() const { return ask_order_.data(); }
   // [R] positions in `served`, by asking rank, then table; memory of the device.

@@ -114,7 +114,8 @@ absl::Status DeviceRowShuffle::Send(const ExecContext& ctx, const Layout& out, c
   HOTROW_RETURN_IF_ERROR(Grow(in.total_bytes, &in_));
   HOTROW_RETURN_IF_ERROR(Grow(num_rows, &out_rows_));
   HOTROW_RETURN_IF_ERROR(Grow(num_rows, &out_keys_));
-  const bool with_keys = options_.rounding == ExchangeRounding::kStochastic;
+  const bool with_keys =
+      options_.rounding == ExchangeRounding::kStochastic && type != ExchangeType::kFp32;
   // Those before this rank's own, and those behind.
   struct Part {
     int64_t first = 0;
@@ -159,6 +160,7 @@ absl::Status DeviceRowShuffle::Send(const ExecContext& ctx, const Layout& out, c
 }
 
 absl::Status DeviceRowShuffle::Finish(const ExecContext& ctx) {
+  busy_ = false;
   HOTROW_RETURN_IF_ERROR(stream_.RunBefore(ctx));
   return channel_->status();
 }
@@ -230,22 +232,23 @@ absl::Status DeviceRowShuffle::Widen(const ExecContext& ctx,
   });
 }
 
-absl::Status DeviceRowShuffle::StartRows(const ExecContext& ctx, const DeviceShuffledKeys& keys,
+absl::Status DeviceRowShuffle::StartRows(const ExecContext& ctx, const DeviceRoutes& keys,
                                          std::byte* const* served_rows, uint32_t step,
                                          bool evaluation, const std::byte** wanted_rows) {
   HOTROW_RETURN_IF_ERROR(channel_->status());
+  busy_ = true;
   HOTROW_RETURN_IF_ERROR(stream_.RunAfter(ctx.stream));
   const ExchangeType type = evaluation ? ExchangeType::kFp32 : options_.forward;
-  const Layout out = LayOut(keys.asked_offsets(), type);
-  const Layout in = LayOut(keys.ask_offsets(), type);
+  const Layout out = LayOut(keys.asked_offsets, type);
+  const Layout in = LayOut(keys.ask_offsets, type);
   const bool decodes = type != ExchangeType::kFp32;
   if (decodes) HOTROW_RETURN_IF_ERROR(Grow(in.floats, &decoded_));
   HOTROW_RETURN_IF_ERROR(Grow(in.end, &in_rows_));
   HOTROW_RETURN_IF_ERROR(Grow(in.end, &out_rows_));  // of the message that comes, too
   const std::byte* const* rows = nullptr;
-  HOTROW_RETURN_IF_ERROR(Widen(ctx, keys.served.table_offsets(), served_rows, &rows));
+  HOTROW_RETURN_IF_ERROR(Widen(ctx, keys.table_offsets, served_rows, &rows));
   HOTROW_RETURN_IF_ERROR(
-      Send(ctx, out, in, type, keys.asked_rows(), rows, keys.served.values(),
+      Send(ctx, out, in, type, keys.asked_rows, rows, keys.served,
            {options_.seed, step, kRowsDirection, static_cast<uint32_t>(rank())}));
   (evaluation ? bytes_.evaluation : bytes_.rows) += out.total_bytes;
 
@@ -254,11 +257,11 @@ absl::Status DeviceRowShuffle::StartRows(const ExecContext& ctx, const DeviceShu
       decodes ? reinterpret_cast<const std::byte*>(decoded_.data()) : in_.data();
   // What this rank asked of itself it was asked for in the same order.
   const PickWordsArgs own = {.from = Words(rows),
-                             .positions = keys.asked_rows() + out.own_begin,
+                             .positions = keys.asked_rows + out.own_begin,
                              .num_words = in.own_end - in.own_begin,
                              .to = Words(in_rows_.data()) + in.own_begin};
   const PutWordsArgs wanted = {.from = Words(static_cast<const std::byte* const*>(in_rows_.data())),
-                               .positions = keys.ask_order(),
+                               .positions = keys.ask_order,
                                .num_words = in.end,
                                .to = Words(wanted_rows)};
   HOTROW_RETURN_IF_ERROR(
@@ -292,30 +295,30 @@ absl::Status DeviceRowShuffle::StartRows(const ExecContext& ctx, const DeviceShu
 // --- Gradients
 
 absl::Status DeviceRowShuffle::StartGradients(const ExecContext& ctx, const DeviceKeys& wanted,
-                                              const DeviceShuffledKeys& keys,
-                                              float* const* gradients, uint32_t step,
-                                              float* const* sums) {
+                                              const DeviceRoutes& keys, float* const* gradients,
+                                              uint32_t step, float* const* sums) {
   HOTROW_RETURN_IF_ERROR(channel_->status());
+  busy_ = true;
   HOTROW_RETURN_IF_ERROR(stream_.RunAfter(ctx.stream));
   const ExchangeType type = options_.backward;
-  const Layout out = LayOut(keys.ask_offsets(), type);
-  const Layout in = LayOut(keys.asked_offsets(), type);
+  const Layout out = LayOut(keys.ask_offsets, type);
+  const Layout in = LayOut(keys.asked_offsets, type);
   const auto* const rows = reinterpret_cast<const std::byte* const*>(gradients);
   HOTROW_RETURN_IF_ERROR(
-      Send(ctx, out, in, type, keys.ask_order(), rows, wanted.values(),
+      Send(ctx, out, in, type, keys.ask_order, rows, wanted.values(),
            {options_.seed, step, kGradientsDirection, static_cast<uint32_t>(rank())}));
   bytes_.gradients += out.total_bytes;
 
   // By position where each contribution lies; by served row which they are, in the order of ranks,
   // since the order of positions is that, and Partition is stable.
-  const std::span<const int64_t> served_offsets = keys.served.table_offsets();
+  const std::span<const int64_t> served_offsets = keys.table_offsets;
   const int64_t num_served = served_offsets.back();
   const int64_t workspace_bytes = PartitionWorkspaceBytes(stream_.device(), in.end, num_served);
   HOTROW_RETURN_IF_ERROR(Grow(in.end, &in_rows_));
   HOTROW_RETURN_IF_ERROR(Grow(num_served + 1, &sum_offsets_));
   HOTROW_RETURN_IF_ERROR(Grow(in.end, &sum_order_));
   HOTROW_RETURN_IF_ERROR(Grow(workspace_bytes, &workspace_));
-  const PartitionArgs by_row = {.part = keys.asked_rows(),
+  const PartitionArgs by_row = {.part = keys.asked_rows,
                                 .num_items = in.end,
                                 .num_parts = num_served,
                                 .offsets = sum_offsets_.data(),
@@ -323,7 +326,7 @@ absl::Status DeviceRowShuffle::StartGradients(const ExecContext& ctx, const Devi
                                 .workspace = workspace_.data(),
                                 .workspace_bytes = workspace_.bytes()};
   const PickWordsArgs own = {.from = Words(rows),
-                             .positions = keys.ask_order() + out.own_begin,
+                             .positions = keys.ask_order + out.own_begin,
                              .num_words = out.own_end - out.own_begin,
                              .to = Words(in_rows_.data()) + in.own_begin};
   std::vector<RowRun> sum_runs;

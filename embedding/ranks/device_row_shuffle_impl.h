@@ -57,10 +57,10 @@ class DeviceRowShuffle {
                                                                   Device device);
   ~DeviceRowShuffle();
 
-  // served_rows [S]: where the rows of keys.served lie, as their tables have them. step: of
+  // served_rows [S]: where the rows that are served lie, as their tables have them. step: of
   // stochastic rounding. Evaluation sends fp32. wanted_rows [U]: set, by FinishRows, to where the D
   // floats of each wanted key lie: in memory that lasts until the next Start, or in served_rows.
-  absl::Status StartRows(const ExecContext& ctx, const DeviceShuffledKeys& keys,
+  absl::Status StartRows(const ExecContext& ctx, const DeviceRoutes& keys,
                          std::byte* const* served_rows, uint32_t step, bool evaluation,
                          const std::byte** wanted_rows);
   absl::Status FinishRows(const ExecContext& ctx) { return Finish(ctx); }
@@ -68,9 +68,17 @@ class DeviceRowShuffle {
   // gradients [U]: of each wanted key, D floats. sums [S]: where the sum over the ranks that asked
   // goes, D floats each, set by FinishGradients.
   absl::Status StartGradients(const ExecContext& ctx, const DeviceKeys& wanted,
-                              const DeviceShuffledKeys& keys, float* const* gradients,
-                              uint32_t step, float* const* sums);
+                              const DeviceRoutes& keys, float* const* gradients, uint32_t step,
+                              float* const* sums);
   absl::Status FinishGradients(const ExecContext& ctx) { return Finish(ctx); }
+
+  // Between a Start, one that failed included, and its Finish.
+  bool busy() const { return busy_; }
+  // Instead of the Finish: what is enqueued on ctx.stream from here on runs behind what is under
+  // way. Not collective.
+  void Drop(const ExecContext& ctx) {
+    if (busy_) Finish(ctx).IgnoreError();
+  }
 
   absl::Status status() { return channel_->status(); }
   int rank() const { return channel_->rank(); }
@@ -129,6 +137,7 @@ class DeviceRowShuffle {
   DeviceMemory<int32_t> sum_order_;         // [R]
   DeviceMemory<std::byte> workspace_;
   RowShuffleBytes bytes_;
+  bool busy_ = false;
   std::atomic<int64_t> device_bytes_{0};
 };
 

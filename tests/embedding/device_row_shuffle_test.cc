@@ -234,7 +234,7 @@ absl::Status DeviceRowShuffleTest::OneStep(Communicator& c, uint64_t seed, uint3
   HOTROW_RETURN_IF_ERROR(wanted_rows.Reserve(wanted.size() + 1, {stream.device(), stream.get()}));
   HOTROW_RETURN_IF_ERROR(stream.Wait());
   const ExecContext ctx = stream.On({});
-  HOTROW_RETURN_IF_ERROR(device.StartRows(ctx, shuffled, served.device_rows.data(), step,
+  HOTROW_RETURN_IF_ERROR(device.StartRows(ctx, shuffled.routes(), served.device_rows.data(), step,
                                           evaluation, wanted_rows.data()));
   HOTROW_RETURN_IF_ERROR(device.FinishRows(ctx));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<std::byte> got_rows,
@@ -273,8 +273,8 @@ absl::Status DeviceRowShuffleTest::OneStep(Communicator& c, uint64_t seed, uint3
   HOTROW_RETURN_IF_ERROR(host.StartGradients({}, host_wanted, host_keys, host_gradients, step));
   HOTROW_RETURN_IF_ERROR(host.FinishGradients({}, host_keys, host_gradients, host_sums));
   HOTROW_RETURN_IF_ERROR(device.StartGradients(
-      ctx, wanted, shuffled, reinterpret_cast<float* const*>(gradients.device_rows.data()), step,
-      reinterpret_cast<float* const*>(sums.device_rows.data())));
+      ctx, wanted, shuffled.routes(), reinterpret_cast<float* const*>(gradients.device_rows.data()),
+      step, reinterpret_cast<float* const*>(sums.device_rows.data())));
   HOTROW_RETURN_IF_ERROR(device.FinishGradients(ctx));
   HOTROW_ASSIGN_OR_RETURN(
       std::vector<std::byte> got_sums,
