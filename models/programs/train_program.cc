@@ -236,6 +236,13 @@ absl::Status Train(const TrainProgram& program, const FlagSet& set, TrainerFlags
   return report.access_status;
 }
 
+// The ranks of a machine take its GPUs in turn. An error is said by who needs the device first.
+void UseDeviceOfRank(Device device, const RankEnvironment& ranks) {
+  const absl::StatusOr<int> devices = NumDevices(device);
+  if (!devices.ok()) return;
+  UseDevice({.device = device, .device_index = ranks.local_rank % *devices}).IgnoreError();
+}
+
 absl::Status Run(const TrainProgram& program, int argc, const char* const* argv) {
   TrainerFlags flags;
   FlagSet set = MakeTrainerFlagSet(program.name, program.add_model_flags, &flags);
@@ -251,6 +258,7 @@ absl::Status Run(const TrainProgram& program, int argc, const char* const* argv)
   }
   const CommKind comm = *parsed_comm;
   HOTROW_ASSIGN_OR_RETURN(const RankEnvironment ranks, DetectRankEnvironment());
+  UseDeviceOfRank(flags.options.device, ranks);
   HOTROW_RETURN_IF_ERROR(
       ResolveTrainerFlags(&flags, comm == CommKind::kSingle ? 1 : ranks.local_world_size));
   if (program.resolve_model_flags != nullptr) program.resolve_model_flags(flags);

@@ -79,9 +79,13 @@ absl::StatusOr<std::unique_ptr<DenseState>> DenseState::Create(const TrainerOpti
                                                       {ctx.device, ctx.stream}));
   }
   if (sums != nullptr) {
-    HOTROW_ASSIGN_OR_RETURN(out->summed_, HostBuffer<float>::Create(n, HugePages::kTry));
+    HOTROW_RETURN_IF_ERROR(take(&out->summed_));
     out->world_size_ = sums->world_size();
-    out->sums_ = std::make_unique<CommLane>(std::move(sums));
+    if (out->on_gpu()) {
+      HOTROW_ASSIGN_OR_RETURN(out->device_sums_, DenseSums::Create(*sums, ctx.device, n));
+    } else {
+      out->sums_ = std::make_unique<CommLane>(std::move(sums));
+    }
   }
   if (!out->on_gpu()) return out;
   HOTROW_ASSIGN_OR_RETURN(out->host_parameters_, SharedBuffer<float>::Create(n, {ctx.device}));
@@ -97,10 +101,11 @@ absl::StatusOr<std::unique_ptr<DenseState>> DenseState::Create(const TrainerOpti
   return out;
 }
 
-void DenseState::BeginSums(double loss_sum, int signal) {
-  totals_[0] = loss_sum;
-  totals_[1] = signal;
+void DenseState::BeginSums(std::optional<Totals> mine) {
   bucket_end_ = static_cast<int64_t>(model_.gradients().size());
+  if (!mine.has_value()) return;
+  totals_[0] = mine->loss_sum;
+  totals_[1] = mine->signal ? 1 : 0;
   sums_->Start(
       [this](Communicator& channel) { return channel.AllReduceSum(std::span<double>(totals_)); });
 }
@@ -109,15 +114,23 @@ absl::Status DenseState::GradientsReady(int64_t begin) {
   if (begin > 0 && bucket_end_ - begin < kBucketFloats) return absl::OkStatus();
   const std::span<float> bucket =
       summed_.span().subspan(begin, std::exchange(bucket_end_, begin) - begin);
-  std::copy_n(model_.gradients().begin() + begin, bucket.size(), bucket.begin());
-  sums_->Start([bucket](Communicator& channel) { return channel.AllReduceSum(bucket); });
+  if (on_gpu()) {
+    HOTROW_RETURN_IF_ERROR(device_sums_->Start(ctx_, model_.gradients().data() + begin, bucket));
+  } else {
+    std::copy_n(model_.gradients().begin() + begin, bucket.size(), bucket.begin());
+    sums_->Start([bucket](Communicator& channel) { return channel.AllReduceSum(bucket); });
+  }
   // Of a sum over n ranks each sends 2 (n - 1) / n of the data.
   bytes_sent_ += 2 * (world_size_ - 1) * static_cast<int64_t>(bucket.size_bytes()) / world_size_;
   return absl::OkStatus();
 }
 
-absl::StatusOr<DenseState::Totals> DenseState::FinishSums() {
+absl::StatusOr<std::optional<DenseState::Totals>> DenseState::FinishSums() {
   TraceSpan span(ctx_.trace, "all_reduce");
+  if (on_gpu()) {
+    HOTROW_RETURN_IF_ERROR(device_sums_->Finish(ctx_));
+    return std::nullopt;
+  }
   HOTROW_RETURN_IF_ERROR(sums_->WaitAll());
   return Totals{.loss_sum = totals_[0], .signal = totals_[1] != 0};
 }
@@ -130,7 +143,7 @@ absl::Status DenseState::Update(float learning_rate_factor, uint32_t step_number
                      .momentum1 = momentum1_.span(),
                      .momentum2 = momentum2_.span(),
                      .average = average_.span()};
-  if (sums_ != nullptr) all.gradients = summed_.span();
+  if (!summed_.empty()) all.gradients = summed_.span();
   if (options_.max_gradient_norm > 0) {
     double norm = 0;
     HOTROW_RETURN_IF_ERROR(GradientNorm(ctx_, {.gradients = all.gradients,

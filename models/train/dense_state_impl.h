@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +17,7 @@
 #include "comm/lane.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/saved_model.h"
+#include "models/train/dense_sums_impl.h"
 #include "models/train/trainer_options.h"
 #include "models/zoo/ctr_model.h"
 #include "ops/dense_optimizer.h"
@@ -26,14 +28,15 @@ namespace hotrow {
 // ranks, and their update, which leaves the untrained ones as they are.
 //
 // Several ranks sum while the model computes its gradients. In each step, on all ranks alike:
-// BeginSums, GradientsReady for the ranges that Backward announces, FinishSums, Update.
+// BeginSums, GradientsReady for the ranges that Backward announces, FinishSums, Update. On GPUs
+// sums are enqueued, as all else (DenseSums), and nobody waits for them.
 //
 // Average: with dense_optimizer.average_decay a running average of the parameters is kept, with
 //          which the model is evaluated (UseAverage). Of untrained parameters it is a copy.
 //
 // Bits:    parameters and updates are the same on all ranks. Gradients are summed in the order of
 //          ranks. Neither depends on the size of ctx.pool.
-// Threads: one call at a time. Sums run on a thread of their own.
+// Threads: one call at a time. Sums run on a thread of their own, on GPUs on a stream of their own.
 // Errors:  OutOfRange (a gradient that is not finite), those of the communicator and the device.
 class DenseState {
  public:
@@ -51,9 +54,11 @@ class DenseState {
     double loss_sum = 0;
     bool signal = false;  // some rank has one
   };
-  void BeginSums(double loss_sum, int signal);
+  // mine: of this rank; none on a GPU, where the loss is not known yet.
+  void BeginSums(std::optional<Totals> mine);
   absl::Status GradientsReady(int64_t begin);  // from here to where the call before began
-  absl::StatusOr<Totals> FinishSums();
+  // Of all ranks; none on a GPU.
+  absl::StatusOr<std::optional<Totals>> FinishSums();
 
   // Takes the gradients of the model, of several ranks their sum. step_number: of the optimizer,
   // from 1; run_step: of the run, for errors. gradient_norm: on a GPU with max_gradient_norm,
@@ -107,11 +112,12 @@ class DenseState {
   SharedBuffer<float> host_average_;
 
   int32_t world_size_ = 1;
-  HostBuffer<float> summed_;  // the gradient of all ranks
-  double totals_[2] = {};     // losses, signals
-  int64_t bucket_end_ = 0;    // gradients from here on are being summed
+  DeviceMemory<float> summed_;  // the gradient of all ranks
+  double totals_[2] = {};       // losses, signals; not of a GPU
+  int64_t bucket_end_ = 0;      // gradients from here on are being summed
   int64_t bytes_sent_ = 0;
-  std::unique_ptr<CommLane> sums_;  // last: its thread writes the sums
+  std::unique_ptr<DenseSums> device_sums_;  // of a GPU
+  std::unique_ptr<CommLane> sums_;          // else. Last: its thread writes the sums
 };
 
 }  // namespace hotrow

@@ -5,7 +5,6 @@
 #include <span>
 #include <utility>
 
-#include "base/check.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "comm/communicator.h"
@@ -67,8 +66,16 @@ absl::StatusOr<std::optional<double>> RunStepAlone(const StepParts& parts, const
   return loss;
 }
 
-// This rank's slice of a batch, on the CPU: rows set out before the dense half needs them, and
-// gradients as soon as they are final.
+// The mean loss over a batch, from what the ranks lost in sum; and a signal that any of them has is
+// that of all. Each rank sees the same sums, so all of them ask, or none.
+absl::StatusOr<double> MeanOverRanks(const StepParts& parts, const DenseState::Totals& totals,
+                                     int64_t batch_size) {
+  if (totals.signal) HOTROW_RETURN_IF_ERROR(parts.ranks.AgreeOnStop());
+  return totals.loss_sum / static_cast<double>(batch_size);
+}
+
+// This rank's slice of a batch: rows set out before the dense half needs them, and gradients as
+// soon as they are final.
 absl::StatusOr<std::optional<double>> RunStepOnRanks(const StepParts& parts, const ExecContext& ctx,
                                                      const StepPlace& place,
                                                      BatchInFlight* in_flight) {
@@ -82,10 +89,11 @@ absl::StatusOr<std::optional<double>> RunStepOnRanks(const StepParts& parts, con
   }
   {
     TraceSpan span(ctx.trace, "forward");
+    HOTROW_ASSIGN_OR_RETURN(const float* const dense, buffers.DenseFeatures(batch));
     HOTROW_RETURN_IF_ERROR(parts.model.Forward(
         ctx,
         {.batch_size = batch.batch_size,
-         .dense = batch.dense.data(),
+         .dense = dense,
          .embeddings = buffers.embeddings(),
          .sequences = buffers.sequences(),
          .training = true,
@@ -98,9 +106,12 @@ absl::StatusOr<std::optional<double>> RunStepOnRanks(const StepParts& parts, con
   }
   HOTROW_ASSIGN_OR_RETURN(const std::optional<double> slice_loss,
                           Loss(parts, place, batch, global_batch_size));
-  HOTROW_CHECK(slice_loss.has_value());
-  parts.dense.BeginSums(*slice_loss * static_cast<double>(batch.batch_size),
-                        parts.ranks.own_signal());
+  std::optional<DenseState::Totals> mine;
+  if (slice_loss.has_value()) {
+    mine = {.loss_sum = *slice_loss * static_cast<double>(batch.batch_size),
+            .signal = parts.ranks.own_signal() != 0};
+  }
+  parts.dense.BeginSums(mine);
   {
     TraceSpan span(ctx.trace, "backward");
     HOTROW_RETURN_IF_ERROR(parts.model.Backward(
@@ -114,13 +125,13 @@ absl::StatusOr<std::optional<double>> RunStepOnRanks(const StepParts& parts, con
     TraceSpan span(ctx.trace, "update");
     HOTROW_RETURN_IF_ERROR(std::move(in_flight->step).Update({}, place.learning_rate_factor));
   }
-  HOTROW_ASSIGN_OR_RETURN(const DenseState::Totals totals, parts.dense.FinishSums());
-  // Each rank sees the same sum, so all of them ask, or none.
-  if (totals.signal) HOTROW_RETURN_IF_ERROR(parts.ranks.AgreeOnStop());
+  HOTROW_ASSIGN_OR_RETURN(const std::optional<DenseState::Totals> totals, parts.dense.FinishSums());
   HOTROW_RETURN_IF_ERROR(parts.dense.Update(place.learning_rate_factor, place.number,
                                             place.run_step, buffers.gradient_norm()));
   HOTROW_RETURN_IF_ERROR(parts.model.EndStep(ctx));
-  return totals.loss_sum / static_cast<double>(global_batch_size);
+  HOTROW_RETURN_IF_ERROR(buffers.Post());
+  if (!totals.has_value()) return std::nullopt;
+  return MeanOverRanks(parts, *totals, global_batch_size);
 }
 
 }  // namespace
@@ -131,18 +142,23 @@ absl::StatusOr<std::optional<double>> RunStep(const StepParts& parts, const Exec
                             : RunStepAlone(parts, ctx, place, batch);
 }
 
-absl::StatusOr<double> ReadLoss(const StepParts& parts, int64_t run_step) {
+absl::StatusOr<double> ReadLoss(const StepParts& parts, const UnreadStep& step) {
   HOTROW_ASSIGN_OR_RETURN(const StepBuffers::Posted posted,
                           parts.buffers.ReadPosted(parts.options.task_weights));
   if (!std::isfinite(posted.loss)) {
-    return DivergedError(parts.options, run_step, "training loss",
+    return DivergedError(parts.options, step.run_step, "training loss",
                          FindNonFiniteData(parts.schema.num_dense, parts.model.num_tasks(),
                                            posted.dense, posted.labels));
   }
   if (parts.options.max_gradient_norm > 0 && !std::isfinite(posted.gradient_norm)) {
-    return DivergedError(parts.options, run_step, DenseState::kGradientName);
+    return DivergedError(parts.options, step.run_step, DenseState::kGradientName);
   }
-  return posted.loss;
+  if (!parts.ranks.many()) return posted.loss;
+  const auto own_batch_size = std::ssize(posted.labels) / parts.model.num_tasks();
+  double sums[] = {posted.loss * static_cast<double>(own_batch_size),
+                   static_cast<double>(parts.ranks.own_signal() != 0)};
+  HOTROW_RETURN_IF_ERROR(parts.ranks.channel()->AllReduceSum(std::span<double>(sums)));
+  return MeanOverRanks(parts, {.loss_sum = sums[0], .signal = sums[1] != 0}, step.batch_size);
 }
 
 }  // namespace hotrow

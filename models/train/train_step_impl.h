@@ -48,10 +48,17 @@ struct StepPlace {
 absl::StatusOr<std::optional<double>> RunStep(const StepParts& parts, const ExecContext& ctx,
                                               const StepPlace& place, BatchInFlight* batch);
 
-// The loss of the oldest step on a GPU whose loss was not read; waits for that step alone.
-// run_step: which one it is. Errors: OutOfRange, as RunStep, when later steps may have been made:
-// nothing of the run is good any more; those of the device.
-absl::StatusOr<double> ReadLoss(const StepParts& parts, int64_t run_step);
+// A step whose loss a GPU has yet to tell.
+struct UnreadStep {
+  int64_t run_step = 0;
+  int64_t batch_size = 0;  // of all ranks together
+};
+
+// The loss of the oldest step on a GPU whose loss was not read; waits for that step alone. step:
+// which one it is. Several ranks read together, and hear of each other's signals. Errors:
+// OutOfRange, as RunStep, when later steps may have been made: nothing of the run is good any more;
+// those of the device and the communicator.
+absl::StatusOr<double> ReadLoss(const StepParts& parts, const UnreadStep& step);
 
 }  // namespace hotrow
 

@@ -84,11 +84,6 @@ class Trainer {
   absl::Status TrainOne();
   absl::Status Step(BatchInFlight* now);
   absl::StatusOr<Evaluation> Evaluate(Split split, Progress* progress);
-  // A step whose loss a GPU has yet to tell.
-  struct UnreadStep {
-    int64_t run_step;
-    int64_t batch_size;
-  };
   // Reads losses, the oldest first, until `keep` are left. Before anything is said, decided or
   // saved that depends on them: 0. OutOfRange when one is not finite.
   absl::Status ReadLosses(int64_t keep);
@@ -245,7 +240,7 @@ absl::Status Trainer::ReadLosses(int64_t keep) {
   while (std::ssize(unread_) > keep) {
     const UnreadStep step = unread_.front();
     unread_.pop_front();
-    const absl::StatusOr<double> loss = ReadLoss(run_.step_parts(), step.run_step);
+    const absl::StatusOr<double> loss = ReadLoss(run_.step_parts(), step);
     if (absl::IsOutOfRange(loss.status())) watch_.Diverged();
     HOTROW_RETURN_IF_ERROR(loss.status());
     CountLoss(step, *loss);

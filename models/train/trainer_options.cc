@@ -82,6 +82,12 @@ absl::Status TrainerOptions::Validate() const {
         " keeps what gradients lose between ranks, and --exchange_backward=fp32 loses nothing; "
         "add --exchange_backward=int8 (or fp16, bf16), or leave --exchange_feedback out"));
   }
+  if (exchange_feedback_bytes != 0 && communicator != nullptr && communicator->world_size() > 1 &&
+      (device != Device::kCpu || device_cache_bytes != 0)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "--exchange_feedback=", exchange_feedback_bytes,
+        " works with --device=cpu and without --device_cache_bytes only so far; leave it out"));
+  }
   if ((device != Device::kCpu || device_cache_bytes != 0) &&
       (max_row_gradient_norm > 0 || max_table_gradient_norm > 0)) {
     return absl::UnimplementedError(

@@ -13,3 +13,13 @@ if(HOTROW_HAVE_CUDA)
     LABELS gpu)
   add_dependencies(dlrm_gpu_cli_test dlrm)
 endif()
+# Ranks whose caches lie on devices; in host memory everywhere.
+hotrow_add_test(
+  NAME models_device_ranks_test
+  SOURCES trainer_device_ranks_test.cc
+  DEPS hotrow::models
+  LABELS gpu
+  PROCESSORS 2)
+if(HOTROW_HAVE_CUDA)
+  target_link_libraries(models_device_ranks_test PRIVATE hotrow_comm_test_device_ranks)
+endif()

@@ -11,6 +11,7 @@ set(_cuda_sources
     gradient_segment_sum_cuda_test.cu
     key_rows_cuda_test.cu
     mlp_cuda_test.cc
+    ordered_sum_cuda_test.cu
     owner_parts_cuda_test.cu
     padded_dot_cuda_test.cc
     partition_cuda_test.cu

@@ -10,6 +10,7 @@ hotrow_add_test(
           gemm_cuda_test.cc
           gradient_norm_test.cc
           mlp_test.cc
+          ordered_sum_test.cc
           padded_dot_test.cc
           vec8_test.cc
   DEPS hotrow::ops)
