@@ -196,4 +196,12 @@ void FrozenRows::Find(std::span<const uint64_t> keys, std::span<const std::byte*
   }
 }
 
+std::vector<uint64_t> FrozenRows::Keys() const {
+  std::vector<uint64_t> keys(static_cast<size_t>(rows_));
+  for (size_t i = 0; i < keys.size(); ++i) {
+    std::memcpy(&keys[i], Record(static_cast<uint32_t>(i)) + options_.row_bytes, sizeof(keys[i]));
+  }
+  return keys;
+}
+
 }  // namespace hotrow::internal

@@ -43,6 +43,8 @@ class FrozenRows {
   // Sets rows[i] to where the row of keys[i] lies, or to null.
   void Find(std::span<const uint64_t> keys, std::span<const std::byte*> rows) const;
 
+  std::vector<uint64_t> Keys() const;  // in the order in which they came
+
   int64_t rows() const { return rows_; }
   // What so many rows will take, index included.
   static int64_t BytesFor(int64_t rows, int64_t row_bytes, int64_t alignment);

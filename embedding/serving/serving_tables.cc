@@ -144,6 +144,12 @@ absl::Status ServingTables::Init() {
 
 int64_t ServingTables::rows(uint32_t table) const { return rows_[table]->rows.rows(); }
 
+std::vector<uint64_t> ServingTables::KeysOf(uint32_t table) const {
+  std::vector<uint64_t> keys = rows_[table]->rows.Keys();
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+
 absl::Status ServingTables::CatchUpRows(uint32_t table, std::span<const uint64_t> keys,
                                         std::span<std::byte* const> rows) const {
   const ServingTable& spec = options_.tables[table];

@@ -126,6 +126,8 @@ class ServingTables {
 
   const std::vector<ServingTable>& tables() const { return options_.tables; }
   int64_t rows(uint32_t table) const;
+  // Of the rows that there are, ascending. A copy.
+  std::vector<uint64_t> KeysOf(uint32_t table) const;
   int64_t bytes() const { return used_bytes_; }  // taken of the budget
 
   // Looks the keys up and pools them as ops/pooled_lookup.h does. Offsets ascend and end at N.

@@ -37,14 +37,14 @@ class ModelReader {
   explicit ModelReader(const ScorerOptions& options)
       : options_(options), env_(options.env != nullptr ? *options.env : PosixEnv()) {}
 
-  absl::StatusOr<std::unique_ptr<const ServingModel>> Read() {
+  absl::StatusOr<std::unique_ptr<const ServingModel>> Read(bool with_rows) {
     HOTROW_RETURN_IF_ERROR(ReadManifest());
     HOTROW_RETURN_IF_ERROR(FindSettings());
     HOTROW_RETURN_IF_ERROR(MakeRecipe());
     HOTROW_RETURN_IF_ERROR(ReadSchema());
     HOTROW_RETURN_IF_ERROR(ReadDense());
     HOTROW_RETURN_IF_ERROR(PlaceFeatures());
-    HOTROW_RETURN_IF_ERROR(ReadRows());
+    if (with_rows) HOTROW_RETURN_IF_ERROR(ReadRows());
     return std::unique_ptr<const ServingModel>(std::move(model_));
   }
 
@@ -111,6 +111,7 @@ class ModelReader {
     }
     recipe.seed = model.seed.value_or(0);
     recipe.max_batch_size = options_.max_batch_size;
+    model_->trained_precision = settings_.precision;
     recipe.precision = options_.precision.value_or(settings_.precision);
     return absl::OkStatus();
   }
@@ -314,8 +315,9 @@ int64_t ServingModel::rows() const {
   return sum;
 }
 
-absl::StatusOr<std::unique_ptr<const ServingModel>> ReadServingModel(const ScorerOptions& options) {
-  return ModelReader(options).Read();
+absl::StatusOr<std::unique_ptr<const ServingModel>> ReadServingModel(const ScorerOptions& options,
+                                                                     bool with_rows) {
+  return ModelReader(options).Read(with_rows);
 }
 
 absl::StatusOr<std::unique_ptr<CtrModel>> NewDensePart(const ScorerOptions& options,

@@ -34,9 +34,10 @@ struct ServingFeature {
 struct ServingModel {
   SavedModel saved;
   ModelRecipe recipe;
+  DensePrecision trained_precision = DensePrecision::kFp32;  // of the trainer's evaluation
   std::vector<std::string> labels;
   std::vector<float> parameters;  // of the dense part
-  std::unique_ptr<const ServingTables> tables;
+  std::unique_ptr<const ServingTables> tables;  // null: not read
   std::vector<ServingFeature> features;  // in batch order
   std::vector<std::string> feature_names;
   int64_t pooled_dim = 0;
@@ -50,8 +51,9 @@ struct ServingModel {
   int64_t rows() const;
 };
 
-// Reads all of it. Errors: those of Scorer::Open.
-absl::StatusOr<std::unique_ptr<const ServingModel>> ReadServingModel(const ScorerOptions& options);
+// Reads all of it, the rows only if asked to. Errors: those of Scorer::Open.
+absl::StatusOr<std::unique_ptr<const ServingModel>> ReadServingModel(const ScorerOptions& options,
+                                                                     bool with_rows = true);
 
 // A dense part with the model's parameters.
 absl::StatusOr<std::unique_ptr<CtrModel>> NewDensePart(const ScorerOptions& options,

@@ -293,6 +293,8 @@ TEST(ServingTablesTest, FindsEveryKeyAndNoOther) {
     std::vector<uint64_t> others;
     for (uint64_t i = 0; i < 200; ++i) others.push_back((uint64_t{1} << 40) + i);
     for (const float first : FirstOf(*tables, others)) ASSERT_EQ(first, -1.0f);
+    std::ranges::sort(keys);
+    EXPECT_EQ(tables->KeysOf(0), keys);
   }
 }
 
