@@ -184,6 +184,7 @@ int64_t Mlp::weight_offset(int32_t layer) const {
 int64_t Mlp::bias_offset(int32_t layer) const {
   return impl_->shape.layers.at(static_cast<size_t>(layer)).bias_offset;
 }
+const MlpOptions& Mlp::options() const { return impl_->options; }
 int32_t Mlp::input_size() const { return impl_->options.sizes.front(); }
 int32_t Mlp::output_size() const { return impl_->options.sizes.back(); }
 

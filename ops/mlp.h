@@ -59,6 +59,7 @@ class Mlp {
                                                      const ExecContext& ctx = {});
   ~Mlp();
 
+  const MlpOptions& options() const;  // those of Create
   int32_t num_layers() const;
   int64_t num_parameters() const;  // padding between blocks included
   int64_t weight_offset(int32_t layer) const;

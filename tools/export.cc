@@ -4,10 +4,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/enum_words.h"
 #include "base/status_macros.h"
 #include "models/delta/export_delta.h"
 #include "models/saving/export_table.h"
 #include "models/saving/portable_model.h"
+#include "models/serving/export_onnx.h"
 #include "tools/command.h"
 #include "tools/model_report.h"
 
@@ -17,6 +19,12 @@ namespace {
 absl::StatusOr<int> RunTable(const ExportTableOptions& options, bool json) {
   HOTROW_ASSIGN_OR_RETURN(const ExportTableSummary summary, ExportTable(options));
   std::fputs((json ? TableSummaryJson(summary) : TableSummaryText(summary)).c_str(), stdout);
+  return kExitGood;
+}
+
+absl::StatusOr<int> RunOnnx(const ExportOnnxOptions& options, bool json) {
+  HOTROW_ASSIGN_OR_RETURN(const ExportOnnxSummary summary, ExportOnnx(options));
+  std::fputs((json ? OnnxSummaryJson(summary) : OnnxSummaryText(summary)).c_str(), stdout);
   return kExitGood;
 }
 
@@ -46,8 +54,16 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   flags.DescribeDefault("age");
   flags.AddSwitch("state", &table.state,
                   "with --table: also the optimizer's state and the last step");
-  flags.AddString("format", "WORD", &format, "with --table: npy or safetensors");
+  flags.AddString("format", "WORD", &format,
+                  "with --table: npy or safetensors; without: onnx, one file for onnxruntime");
   flags.DescribeDefault("npy");
+  ExportOnnxOptions onnx;
+  flags.AddSwitch("with_rows", &onnx.with_rows,
+                  "with --format=onnx: the tables as well, so that inputs are keys");
+  flags.Add("unseen_keys",
+            WordFlag<OnnxUnseenKeys>("WORD", &onnx.unseen_keys, AllWords(kOnnxUnseenKeysWords)),
+            "with --with_rows: what keys without a row read: exact, what evaluation gives them, or "
+            "zeros");
   flags.AddBytes("shard_bytes", &options.shard_bytes,
                  "most bytes of an array in one file; longer arrays are split");
   flags.AddBytes("memory_bytes", &options.memory_bytes,
@@ -60,6 +76,21 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   if (operands.empty()) return kExitGood;
   options.checkpoint = operands[0];
   options.dir = operands[1];
+  if (format == "onnx") {
+    if (!table.table.empty() || !since.empty() || !precision.empty() || weights_only ||
+        table.max_rows != 0 || !by.empty() || table.state) {
+      return absl::InvalidArgumentError(
+          "--format=onnx is of a whole model; leave out the flags of tables and deltas");
+    }
+    onnx.model = options.checkpoint;
+    onnx.path = options.dir;
+    onnx.store_bytes = options.store_bytes;
+    return RunOnnx(onnx, json);
+  }
+  if (onnx.with_rows || onnx.unseen_keys != OnnxUnseenKeys::kExact) {
+    return absl::InvalidArgumentError(
+        "--with_rows and --unseen_keys are of ONNX; give --format=onnx, too");
+  }
   if (!table.table.empty()) {
     if (!since.empty() || !precision.empty() || weights_only) {
       return absl::InvalidArgumentError(
@@ -134,7 +165,10 @@ const Command kExportCommand = {
         "its base, if it is not there; otherwise its newest link must be of that checkpoint.\n"
         "\n"
         "With --table, CHECKPOINT may be an export, too, and DIR gets keys.npy and weights.npy of\n"
-        "that table alone, or one table.safetensors.\n",
+        "that table alone, or one table.safetensors.\n"
+        "\n"
+        "With --format=onnx, CHECKPOINT may be an export, too, and DIR is a file to be made, such\n"
+        "as model.onnx: docs/onnx.md.\n",
     .run = Run};
 
 }  // namespace hotrow

@@ -280,6 +280,32 @@ std::string TableSummaryJson(const ExportTableSummary& summary) {
                {"bytes", summary.bytes}});
 }
 
+std::string OnnxSummaryText(const ExportOnnxSummary& summary) {
+  std::string out = absl::StrCat(
+      summary.from, " -> ", summary.to, ": ", summary.model_name, ", step ",
+      FormatCount(summary.step), ", ", FormatCount(summary.parameters), " dense parameters, ",
+      summary.with_rows ? absl::StrCat(FormatCount(summary.rows), " rows, ")
+                        : std::string("rows are inputs, "),
+      FormatBytes(summary.bytes), "\n  inputs:  ", absl::StrJoin(summary.inputs, ", "),
+      "\n  outputs: ", absl::StrJoin(summary.outputs, ", "), "\n");
+  for (const std::string& note : summary.notes) absl::StrAppend(&out, "  note: ", note, "\n");
+  return out;
+}
+
+std::string OnnxSummaryJson(const ExportOnnxSummary& summary) {
+  return Dump({{"from", summary.from},
+               {"to", summary.to},
+               {"model", summary.model_name},
+               {"step", summary.step},
+               {"with_rows", summary.with_rows},
+               {"inputs", summary.inputs},
+               {"outputs", summary.outputs},
+               {"parameters", summary.parameters},
+               {"rows", summary.rows},
+               {"bytes", summary.bytes},
+               {"notes", summary.notes}});
+}
+
 std::string ChainSummaryText(const ChainSummary& summary) {
   return absl::StrCat(summary.chain, ": a chain of deltas in ",
                       std::string(ExchangeTypeName(summary.form.precision)),

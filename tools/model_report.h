@@ -10,6 +10,7 @@
 #include "models/saving/export_table.h"
 #include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
+#include "models/serving/export_onnx.h"
 
 // Reports of checkpoints and portable models, as text and as JSON.
 namespace hotrow {
@@ -35,6 +36,10 @@ std::string DeltaSummaryJson(const DeltaSummary& summary);
 // Of a table that was exported alone.
 std::string TableSummaryText(const ExportTableSummary& summary);
 std::string TableSummaryJson(const ExportTableSummary& summary);
+
+// Of an ONNX file that was written.
+std::string OnnxSummaryText(const ExportOnnxSummary& summary);
+std::string OnnxSummaryJson(const ExportOnnxSummary& summary);
 
 // Of a chain that was read or checked.
 std::string ChainSummaryText(const ChainSummary& summary);

@@ -29,6 +29,12 @@ hotrow_add_test(
   LABELS crash
   SLOW "*TrainKillTest.*")
 hotrow_add_test(
+  NAME onnx_test
+  NO_TSAN
+  SOURCES onnx_export_test.cc
+          onnx_model_test.cc
+  DEPS hotrow::models)
+hotrow_add_test(
   NAME export_table_test
   SOURCES export_table_test.cc
   DEPS hotrow::models)

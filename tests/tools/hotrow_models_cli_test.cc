@@ -225,6 +225,30 @@ TEST(HotrowModelsCliTest, OneTableAlone) {
               HasSubstr("--table is not for deltas"));
 }
 
+TEST(HotrowModelsCliTest, AModelAsOnnx) {
+  const std::string dir = test::TempDir();
+  Train({"--save_dir=" + dir + "/model"});
+  const std::string model = dir + "/model";
+  const nlohmann::json dense =
+      Json({"export", "--format=onnx", "--json", model, dir + "/dense.onnx"});
+  EXPECT_EQ(dense["model"], "dlrm");
+  EXPECT_EQ(dense["step"], 47);
+  EXPECT_EQ(dense["inputs"][0], "dense");
+  EXPECT_EQ(dense["outputs"], nlohmann::json({"logits", "probabilities"}));
+  EXPECT_EQ(dense["rows"], 0);
+  const ProgramResult whole = RunHotrow(
+      {"export", "--format=onnx", "--with_rows", "--unseen_keys=zeros", model, dir + "/all.onnx"});
+  ExpectGood(whole);
+  EXPECT_THAT(whole.out, AllOf(HasSubstr("inputs:  dense, ids."), HasSubstr(" rows, ")));
+  ExpectFails(2, {"export", "--format=onnx", model, dir + "/all.onnx"},
+              HasSubstr("is there already"));
+  ExpectFails(2, {"export", "--format=onnx", "--table=t", model, dir + "/no"},
+              HasSubstr("--format=onnx is of a whole model"));
+  ExpectFails(2, {"export", "--with_rows", model, dir + "/no"}, HasSubstr("--format=onnx"));
+  ExpectFails(2, {"export", "--format=onnx", "--unseen_keys=ones", model, dir + "/no"},
+              HasSubstr("--unseen_keys=ones"));
+}
+
 TEST(HotrowModelsCliTest, ASavedModelThereAndBack) {
   const std::string dir = test::TempDir();
   Train({"--save_dir=" + dir + "/model", "--report=" + dir + "/report.json"});

@@ -6,6 +6,7 @@
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
+#include "models/onnx/onnx_graph.h"
 #include "ops/dropout.h"
 
 namespace hotrow {
@@ -35,6 +36,32 @@ LayerTraits BatchNormLayer::traits() const {
 void BatchNormLayer::InitParameters(uint64_t /*seed*/, std::span<float> parameters) const {
   std::fill_n(parameters.begin() + gamma_offset(), columns(), 1.0f);
   std::fill_n(parameters.begin() + variance_offset(), columns(), 1.0f);
+}
+
+float BatchNormLayer::InverseDeviation(double variance) const {
+  return static_cast<float>(1 / std::sqrt(variance + kEpsilon));
+}
+
+// Operation by operation what Forward does, so that it rounds alike: of BatchNormalization, which
+// ONNX has, each runtime chooses the order.
+absl::StatusOr<std::string> BatchNormLayer::ToOnnx(const LayerOnnx& onnx) const {
+  OnnxGraph& graph = *onnx.graph;
+  const auto constant = [&](const char* name, const float* data) {
+    return graph.Floats(onnx.name + name, {options_.columns}, {data, columns()});
+  };
+  std::vector<float> inverse(columns());
+  for (size_t i = 0; i < columns(); ++i) {
+    inverse[i] = InverseDeviation(onnx.parameters[static_cast<size_t>(variance_offset()) + i]);
+  }
+  const std::string mean = constant("/mean", onnx.parameters + mean_offset());
+  const std::string deviation = constant("/inverse_deviation", inverse.data());
+  const std::string gamma = constant("/gamma", onnx.parameters + gamma_offset());
+  const std::string beta = constant("/beta", onnx.parameters + beta_offset());
+  std::string y = graph.Add("Sub", onnx.name + "/centered", {onnx.inputs[0].name, mean});
+  y = graph.Add("Mul", onnx.name + "/normalized", {y, deviation});
+  y = graph.Add("Mul", onnx.name + "/scaled", {y, gamma});
+  y = graph.Add("Add", onnx.name + "/sum", {y, beta});
+  return options_.relu ? graph.Add("Relu", onnx.name + "/relu", {y}) : y;
 }
 
 void BatchNormLayer::Describe(bool /*reads_embeddings*/, DenseLayers* layers) const {
@@ -99,13 +126,13 @@ absl::Status BatchNormLayer::Forward(const ExecContext& ctx, const LayerForward&
       batch_mean_[i] = mean;
       batch_variance_[i] = variance < 0 ? 0 : variance;
       mean_[i] = static_cast<float>(mean);
-      inverse_deviation_[i] = static_cast<float>(1 / std::sqrt(batch_variance_[i] + kEpsilon));
+      inverse_deviation_[i] = InverseDeviation(batch_variance_[i]);
     }
   } else {
     for (size_t i = 0; i < columns; ++i) {
-      const double variance = pass.parameters[static_cast<size_t>(variance_offset()) + i];
       mean_[i] = pass.parameters[static_cast<size_t>(mean_offset()) + i];
-      inverse_deviation_[i] = static_cast<float>(1 / std::sqrt(variance + kEpsilon));
+      inverse_deviation_[i] =
+          InverseDeviation(pass.parameters[static_cast<size_t>(variance_offset()) + i]);
     }
   }
   const float* const gamma = pass.parameters + gamma_offset();

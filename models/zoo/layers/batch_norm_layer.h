@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,11 +54,14 @@ class BatchNormLayer : public Layer {
   void EndStep(float* parameters) override;
   void Describe(bool reads_embeddings, DenseLayers* layers) const override;
   void InitParameters(uint64_t seed, std::span<float> parameters) const override;
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override;
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override;
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override;
   absl::Status BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) override;
 
  private:
+  // What a running variance is divided by.
+  float InverseDeviation(double variance) const;
   // Two sums for each column over the rows of the batch, into sums_: add(first row, last row, to).
   template <typename Add>
   void SumRows(const ExecContext& ctx, int64_t rows, const Add& add);

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
+#include "models/onnx/onnx_graph.h"
+#include "models/zoo/layers/mlp_layer.h"
 #include "models/zoo/model_parts.h"
 
 namespace hotrow {
@@ -95,6 +97,30 @@ void CinLayer::Describe(bool /*reads_embeddings*/, DenseLayers* layers) const {
                  .macs = dim * products,
                  .activations = dim * products});
   }
+}
+
+// As Forward: each level is a map of the rows (b, d).
+absl::StatusOr<std::string> CinLayer::ToOnnx(const LayerOnnx& onnx) const {
+  OnnxGraph& graph = *onnx.graph;
+  const int64_t num_fields = options_.fields.fields;
+  const int64_t dim = options_.fields.dim;
+  const std::string fields =
+      graph.Reshape(onnx.name + "/fields", onnx.inputs[0].name, {0, num_fields, dim});
+  std::string before = graph.Add("Transpose", onnx.name + "/x0", {fields},
+                                 {{"perm", std::vector<int64_t>{0, 2, 1}}});  // [B, D, F]
+  const std::string x0 = graph.Unsqueeze(onnx.name + "/columns", before, 2);  // [B, D, 1, F]
+  OnnxGraph::Inputs outputs;
+  for (size_t k = 0; k < levels_.size(); ++k) {
+    const Level& level = levels_[k];
+    const std::string name = absl::StrCat(onnx.name, "/", k);
+    std::string z = graph.Unsqueeze(name + "/rows", before, 3);  // [B, D, H, 1]
+    z = graph.Add("Mul", name + "/pairs", {z, x0});              // [B, D, H, F]
+    z = graph.Reshape(name + "/products", z, {0, dim, level.rows_before * num_fields});
+    before = AddOnnxMlp(graph, name, *level.map, onnx.parameters + level.offset, z,
+                        /*is_matrix=*/false);  // [B, D, H_k]
+    outputs.push_back(graph.ReduceSum(name + "/sum", before, 1));
+  }
+  return graph.Concat(onnx.name + "/output", outputs, 1);
 }
 
 absl::Status CinLayer::Forward(const ExecContext& ctx, const LayerForward& pass) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
+#include "models/onnx/onnx_graph.h"
 #include "models/zoo/layers/mixture_layer.h"
 #include "models/zoo/layers/mlp_layer.h"
 
@@ -25,6 +26,11 @@ class CrossingLayer : public Layer {
   LayerTraits traits() const override { return {.inputs_until = LayerPhase::kBackwardInputs}; }
   void Describe(bool /*reads_embeddings*/, DenseLayers* layers) const override {
     layers->Add({.name = "crossing", .macs = width_, .activations = width_});
+  }
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
+    const std::string crossed =
+        onnx.graph->Add("Mul", onnx.name + "/crossed", {onnx.inputs[0].name, onnx.inputs[1].name});
+    return onnx.graph->Add("Add", onnx.name + "/sum", {crossed, onnx.inputs[2].name});
   }
 
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
@@ -106,6 +112,47 @@ void CrossLayer::Describe(bool reads_embeddings, DenseLayers* layers) const {
   layers->interaction = "cross";
   layers->cross_layers = options_.num_layers;
   layers->cross_rank = options_.kind == CrossKind::kVector ? 1 : options_.rank;
+}
+
+absl::StatusOr<std::string> CrossLayer::ToOnnx(const LayerOnnx& onnx) const {
+  OnnxGraph& graph = *onnx.graph;
+  const int64_t width = options_.width;
+  const int64_t rank = options_.rank;
+  const auto constant = [&](const std::string& name, std::vector<int64_t> dims, int64_t offset) {
+    int64_t size = 1;
+    for (const int64_t dim : dims) size *= dim;
+    return graph.Floats(name, std::move(dims),
+                        {onnx.parameters + offset, static_cast<size_t>(size)});
+  };
+  const std::string& x0 = onnx.inputs[0].name;
+  const OnnxGraph::Attributes transposed = {{"transB", int64_t{1}}};
+  std::string x = x0;
+  for (int32_t l = 0; l < options_.num_layers; ++l) {
+    const std::string name = absl::StrCat(onnx.name, "/", l);
+    const int64_t weight = network().weight_offset(l);
+    const std::string bias = constant(name + "/bias", {width}, network().bias_offset(l));
+    if (options_.kind == CrossKind::kVector) {
+      const std::string w = constant(name + "/weight", {width, 1}, weight);
+      const std::string product = graph.Add("MatMul", name + "/product", {x, w});
+      const std::string crossed = graph.Add("Mul", name + "/crossed", {x0, product});
+      const std::string moved = graph.Add("Add", name + "/moved", {crossed, bias});
+      x = graph.Add("Add", name + "/sum", {moved, x});
+      continue;
+    }
+    std::string t;
+    if (rank > 0) {
+      const std::string v = constant(name + "/v", {rank, width}, weight);
+      const std::string u = constant(name + "/u", {width, rank}, network().u_offset(l));
+      const std::string h = graph.Add("Gemm", name + "/down", {x, v}, transposed);
+      t = graph.Add("Gemm", name + "/gemm", {h, u, bias}, transposed);
+    } else {
+      const std::string w = constant(name + "/weight", {width, width}, weight);
+      t = graph.Add("Gemm", name + "/gemm", {x, w, bias}, transposed);
+    }
+    const std::string crossed = graph.Add("Mul", name + "/crossed", {x0, t});
+    x = graph.Add("Add", name + "/sum", {crossed, x});
+  }
+  return x;
 }
 
 GraphValue AddCross(ModelGraph& graph, std::string_view name, GraphValue x, const CrossSpec& spec) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -30,6 +31,7 @@ class CrossLayer : public NetworkLayer<CrossNetwork> {
   LayerTraits traits() const override;
   // A cross layer with a vector works as much as one with matrices of rank 1.
   void Describe(bool reads_embeddings, DenseLayers* layers) const override;
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override;
 
  private:
   CrossLayer(const CrossNetworkOptions& options, std::unique_ptr<CrossNetwork> cross)

@@ -7,6 +7,7 @@
 #include "base/buffer.h"
 #include "base/device_stream.h"
 #include "base/status_macros.h"
+#include "models/onnx/onnx_graph.h"
 #include "models/zoo/layers/graph_plan_impl.h"
 #include "models/zoo/layers/model_graph.h"
 #include "models/zoo/model_parts.h"
@@ -104,6 +105,62 @@ absl::Status GraphModel::InitParameters(const ExecContext& ctx, uint64_t seed) {
 }
 
 DenseLayers GraphModel::layers() const { return plan_->layers; }
+
+absl::StatusOr<std::string> GraphModel::ToOnnx(const OnnxInputs& inputs, OnnxGraph* graph) const {
+  HOTROW_RETURN_IF_ERROR(CheckDevice(*this, Device::kCpu));
+  std::vector<std::string> values;  // of each node
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    const GraphNode& node = nodes_[n];
+    std::vector<LayerOnnx::Value> read;
+    OnnxGraph::Inputs names;
+    for (const int32_t input : node.inputs) {
+      names.push_back(values[static_cast<size_t>(input)]);
+      read.push_back({names.back(), nodes_[static_cast<size_t>(input)].shape});
+    }
+    switch (node.kind) {
+      case GraphNode::Kind::kDense:
+        values.push_back(inputs.dense);
+        break;
+      case GraphNode::Kind::kEmbeddings:
+        values.push_back(EmbeddingsToOnnx(node, inputs, graph));
+        break;
+      case GraphNode::Kind::kConcat:
+        values.push_back(graph->Concat(node.name, names, 1));
+        break;
+      case GraphNode::Kind::kSum:
+        values.push_back(names.size() == 1 ? names[0] : graph->Add("Sum", node.name, names));
+        break;
+      case GraphNode::Kind::kLayer: {
+        absl::StatusOr<std::string> value =
+            node.layer->ToOnnx({.graph = graph,
+                                .name = node.name,
+                                .parameters = parameters_.data() + plan_->parameter_offsets[n],
+                                .inputs = read,
+                                .sequences = inputs.sequences});
+        if (!value.ok()) {
+          return absl::Status(value.status().code(),
+                              absl::StrCat(name_, ", ", node.name, ": ", value.status().message()));
+        }
+        values.push_back(*std::move(value));
+        break;
+      }
+    }
+  }
+  return values.back();
+}
+
+std::string GraphModel::EmbeddingsToOnnx(const GraphNode& node, const OnnxInputs& inputs,
+                                         OnnxGraph* graph) const {
+  const auto first = inputs.features.begin() + node.first_field;
+  const int64_t fields = node.shape.fields;
+  const std::string& name = node.name;
+  const std::string all = graph->Concat(name, {first, first + fields}, 1);
+  if (node.shape.dim == table_columns_) return all;
+  const std::string rows = graph->Reshape(name + "/fields", all, {0, fields, table_columns_});
+  const std::string columns = graph->Slice(name + "/columns", rows, 2, node.first_column,
+                                           node.first_column + node.shape.dim);
+  return graph->Reshape(name + "/output", columns, {0, node.shape.width()});
+}
 
 GraphModel::Part GraphModel::FindPart(std::string_view name) const {
   for (size_t n = 0; n < nodes_.size(); ++n) {

@@ -54,6 +54,17 @@ class GraphModel : public CtrModel {
   std::vector<ParameterRange> untrained_parameters() const override;
   absl::Status EndStep(const ExecContext& ctx) override;
 
+  // The values of an ONNX graph in the place of what Forward reads.
+  struct OnnxInputs {
+    std::string dense;                    // [B, num_dense]; unused where there are none
+    std::vector<std::string> features;    // of each pooled feature, [B, table_columns]
+    std::vector<OnnxSequence> sequences;  // of unpooled_features()
+  };
+  // Adds the operations of Forward, not for training, with the parameters that the model has, and
+  // gives the value of the logits [B, T]. On the CPU. Errors: Unimplemented (a part has no such
+  // form; names it).
+  absl::StatusOr<std::string> ToOnnx(const OnnxInputs& inputs, OnnxGraph* graph) const;
+
   // Where a layer's parameters lie.
   struct Part {
     const Layer* layer = nullptr;
@@ -72,6 +83,8 @@ class GraphModel : public CtrModel {
   };
 
   GraphModel(const ModelGraphOptions& options, std::vector<GraphNode> nodes, Device device);
+  std::string EmbeddingsToOnnx(const GraphNode& node, const OnnxInputs& inputs,
+                               OnnxGraph* graph) const;
   absl::Status Allocate(const ExecContext& ctx);
   absl::Status InitParameters(const ExecContext& ctx, uint64_t seed);
   absl::Status CheckSequences(const Input& input) const;

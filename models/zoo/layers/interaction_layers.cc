@@ -11,6 +11,7 @@
 #include "base/math.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
+#include "models/onnx/onnx_graph.h"
 #include "ops/dot_interaction.h"
 #include "ops/fm_interaction.h"
 
@@ -54,6 +55,27 @@ DotInteractionGradArgs DotGradArgs(const DotInteractionArgs& forward, const floa
           .sparse_gradient_stride = fields.row_stride};
 }
 
+// The entries of square matrices [B, size, size], row by row below their diagonals, or with them.
+std::string AddOnnxTriangle(OnnxGraph& graph, const std::string& name, const std::string& matrices,
+                            int64_t size, bool with_diagonal) {
+  std::vector<int64_t> entries;
+  for (int64_t i = 0; i < size; ++i) {
+    for (int64_t j = 0; j < i + (with_diagonal ? 1 : 0); ++j) entries.push_back(i * size + j);
+  }
+  const std::string flat = graph.Reshape(name + "/entries", matrices, {0, size * size});
+  return graph.Columns(name + "/triangle", flat, entries);
+}
+
+// The products of all pairs of vectors that lie end to end in x.
+std::string AddOnnxPairs(OnnxGraph& graph, const std::string& name, const std::string& x,
+                         int64_t vectors, int64_t dim) {
+  const std::string rows = graph.Reshape(name + "/vectors", x, {0, vectors, dim});
+  const std::string columns = graph.Add("Transpose", name + "/transposed", {rows},
+                                        {{"perm", std::vector<int64_t>{0, 2, 1}}});
+  const std::string all = graph.Add("MatMul", name + "/products", {rows, columns});
+  return AddOnnxTriangle(graph, name, all, vectors, /*with_diagonal=*/false);
+}
+
 class DotInteractionLayer : public Layer {
  public:
   explicit DotInteractionLayer(TensorShape output) : output_(output) {}
@@ -63,6 +85,20 @@ class DotInteractionLayer : public Layer {
   }
   void Describe(bool reads_embeddings, DenseLayers* layers) const override {
     layers->interaction = "dot";
+  }
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
+    OnnxGraph& graph = *onnx.graph;
+    const TensorShape& fields = onnx.inputs.back().shape;
+    const bool has_vector = onnx.inputs.size() == 2;
+    OnnxGraph::Inputs values;
+    for (const LayerOnnx::Value& input : onnx.inputs) values.push_back(input.name);
+    const std::string x = graph.Concat(onnx.name + "/x", values, 1);
+    const int64_t vectors = int64_t{fields.fields} + (has_vector ? 1 : 0);
+    const std::string vector =
+        has_vector ? values[0] : graph.Slice(onnx.name + "/vector", x, 1, 0, fields.dim);
+    if (vectors == 1) return vector;
+    return graph.Concat(onnx.name + "/output",
+                        {vector, AddOnnxPairs(graph, onnx.name, x, vectors, fields.dim)}, 1);
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     if (pass.batch_size == 0) return absl::OkStatus();
@@ -93,6 +129,30 @@ class FmLayer : public Layer {
   void Describe(bool reads_embeddings, DenseLayers* layers) const override {
     // The sum of the fields and that of their squares.
     layers->Add({.name = "fm", .macs = 2 * fields_width_, .activations = 1});
+  }
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
+    OnnxGraph& graph = *onnx.graph;
+    const std::string& name = onnx.name;
+    const TensorShape& shape = onnx.inputs[0].shape;
+    const int64_t dim = has_first_order_ ? shape.dim - 1 : shape.dim;
+    std::string v =
+        graph.Reshape(name + "/fields", onnx.inputs[0].name, {0, shape.fields, shape.dim});
+    std::string first_order;
+    if (has_first_order_) {
+      const std::string weights = graph.Slice(name + "/weights", v, 2, dim, shape.dim);
+      first_order = graph.ReduceSum(name + "/first_order", weights, 1);  // [B, 1]
+      v = graph.Slice(name + "/vectors", v, 2, 0, dim);
+    }
+    const std::string sum = graph.ReduceSum(name + "/sum", v, 1);  // [B, D]
+    const std::string square = graph.Add("Mul", name + "/square", {sum, sum});
+    const std::string squares = graph.Add("Mul", name + "/squares", {v, v});
+    const std::string own = graph.ReduceSum(name + "/own", squares, 1);
+    const std::string pairs = graph.Add("Sub", name + "/pairs", {square, own});
+    const std::string twice = graph.ReduceSum(name + "/twice", pairs, 1, /*keep_axis=*/true);
+    const std::string half = graph.Float(name + "/half", 0.5f);
+    const std::string second_order = graph.Add("Mul", name + "/second_order", {twice, half});
+    if (!has_first_order_) return second_order;
+    return graph.Add("Add", name + "/output", {first_order, second_order});
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     if (pass.batch_size == 0) return absl::OkStatus();
@@ -160,6 +220,9 @@ class InnerProductsLayer : public Layer {
   void Describe(bool reads_embeddings, DenseLayers* layers) const override {
     layers->interaction = "dot";
   }
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
+    return AddOnnxPairs(*onnx.graph, onnx.name, onnx.inputs[0].name, fields_.fields, fields_.dim);
+  }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     if (pass.batch_size == 0) return absl::OkStatus();
     HOTROW_RETURN_IF_ERROR(DotInteraction(ctx, Args(pass.batch_size, pass.inputs)));
@@ -208,6 +271,17 @@ class OuterProductLayer : public Layer {
     layers->Add({.name = "outer_product",
                  .macs = fields_.width() + output().width(),
                  .activations = output().width()});
+  }
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
+    OnnxGraph& graph = *onnx.graph;
+    const std::string& name = onnx.name;
+    const std::string v =
+        graph.Reshape(name + "/fields", onnx.inputs[0].name, {0, fields_.fields, fields_.dim});
+    const std::string sum = graph.ReduceSum(name + "/sum", v, 1);
+    const std::string rows = graph.Unsqueeze(name + "/rows", sum, 2);
+    const std::string columns = graph.Unsqueeze(name + "/columns", sum, 1);
+    const std::string all = graph.Add("Mul", name + "/products", {rows, columns});
+    return AddOnnxTriangle(graph, name, all, fields_.dim, /*with_diagonal=*/true);
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {

@@ -4,12 +4,16 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/exec_context.h"
 #include "models/zoo/ctr_model.h"
 
 namespace hotrow {
+
+class OnnxGraph;
 
 // The columns of a sample: `fields` vectors of `dim` numbers, such as the embeddings of features. A
 // plain vector is one field.
@@ -74,6 +78,24 @@ struct LayerBackward {
   SliceSums sum_over_slices;  // CtrModel::Input's
 };
 
+// The rows of a feature that is not pooled, as values of an ONNX graph.
+struct OnnxSequence {
+  std::string rows;  // [B, L, D], of samples with fewer than L rows anything behind them
+  std::string mask;  // [B, L, 1], bool: which rows there are
+};
+// A layer on its way into an ONNX graph (models/onnx/onnx_graph.h, docs/onnx.md).
+struct LayerOnnx {
+  struct Value {
+    std::string name;  // of a matrix [B, columns], the fields of a sample end to end
+    TensorShape shape;
+  };
+  OnnxGraph* graph = nullptr;
+  std::string name;                   // of the part; names of its values are "name/..."
+  const float* parameters = nullptr;  // in host memory
+  std::span<const Value> inputs;
+  std::span<const OnnxSequence> sequences;  // all of the model's
+};
+
 // A part of a model with one output: what a ModelGraph is made of. It is made for the shapes of its
 // inputs and the largest batch, keeps what its backward pass needs beyond its inputs, and owns
 // neither parameters nor activations.
@@ -97,6 +119,13 @@ class Layer {
 
   // Adds itself to what the planner is told. reads_embeddings: directly or by way of others.
   virtual void Describe(bool reads_embeddings, DenseLayers* layers) const {}
+
+  // Adds the operations that do what Forward does when it is not training, in fp32, and gives the
+  // value [B, columns of output()]. Names depend on nothing but the layer's shapes. Errors:
+  // Unimplemented (the layer has no such form).
+  virtual absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const {
+    return absl::UnimplementedError("this part does not say how it is written as ONNX");
+  }
 
   virtual absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) = 0;
   virtual absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) = 0;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/thread_pool.h"
+#include "models/onnx/onnx_graph.h"
 
 namespace hotrow {
 namespace {
@@ -22,6 +23,11 @@ class LinearLayer : public Layer {
             .gradient_until = LayerPhase::kBackwardParameters};
   }
   int64_t num_parameters() const override { return columns_; }
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
+    const std::string weight = onnx.graph->Floats(onnx.name + "/weight", {columns_, 1},
+                                                  {onnx.parameters, static_cast<size_t>(columns_)});
+    return onnx.graph->Add("MatMul", onnx.name + "/matmul", {onnx.inputs[0].name, weight});
+  }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     const TensorView& x = pass.inputs[0];
     ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
@@ -73,6 +79,14 @@ class BiasLayer : public Layer {
     return {.gradient_until = LayerPhase::kBackwardParameters};
   }
   int64_t num_parameters() const override { return 1; }
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
+    OnnxGraph& graph = *onnx.graph;
+    const std::string bias = graph.Floats(onnx.name + "/bias", {1, 1}, {onnx.parameters, 1});
+    const int64_t one = 1;
+    const std::string columns = graph.Ints(onnx.name + "/columns", {1}, {&one, 1});
+    const std::string shape = graph.Concat(onnx.name + "/shape", {graph.BatchSize(), columns}, 0);
+    return graph.Add("Expand", onnx.name + "/samples", {bias, shape});
+  }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     for (int64_t r = 0; r < pass.batch_size; ++r) {
       pass.output.data[r * pass.output.row_stride] = *pass.parameters;
@@ -96,6 +110,9 @@ class ColumnSumLayer : public Layer {
  public:
   TensorShape output() const override { return {1, 1}; }
   LayerTraits traits() const override { return {.strided_fields = true}; }
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
+    return onnx.graph->ReduceSum(onnx.name + "/sum", onnx.inputs[0].name, 1, /*keep_axis=*/true);
+  }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     const TensorView& x = pass.inputs[0];
     ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {

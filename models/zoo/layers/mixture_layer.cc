@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
+#include "models/onnx/onnx_graph.h"
+#include "models/zoo/layers/mlp_layer.h"
 
 namespace hotrow {
 namespace {
@@ -29,6 +31,15 @@ void Softmax(const float* x, std::vector<float>* shares) {
 }
 
 float* RowOf(const TensorView& view, int64_t r) { return view.data + r * view.row_stride; }
+
+// The experts' vectors [B, E D], each times its share: [B, E, D].
+std::string AddOnnxShares(OnnxGraph& graph, const std::string& name, const std::string& gate,
+                          const std::string& experts, int64_t num_experts, int64_t columns) {
+  std::string shares = graph.Add("Softmax", name + "/shares", {gate}, {{"axis", int64_t{1}}});
+  shares = graph.Unsqueeze(name + "/of_columns", shares, 2);
+  const std::string vectors = graph.Reshape(name + "/vectors", experts, {0, num_experts, columns});
+  return graph.Add("Mul", name + "/shared", {vectors, shares});
+}
 
 // function(row, shares of the experts), of a gate of [B, experts] numbers
 template <typename Function>
@@ -64,6 +75,11 @@ class MixtureLayer : public Layer {
 
   void Describe(bool reads_embeddings, DenseLayers* layers) const override {
     layers->Add({.name = "mixture", .macs = experts_ * dim_, .activations = dim_});
+  }
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
+    const std::string shared = AddOnnxShares(*onnx.graph, onnx.name, onnx.inputs[0].name,
+                                             onnx.inputs[1].name, experts_, dim_);
+    return onnx.graph->ReduceSum(onnx.name + "/sum", shared, 1);
   }
 
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
@@ -164,6 +180,22 @@ void GatedMapsLayer::Describe(bool /*reads_embeddings*/, DenseLayers* layers) co
                  .macs = options_.columns,
                  .activations = options_.columns});
   }
+}
+
+absl::StatusOr<std::string> GatedMapsLayer::ToOnnx(const LayerOnnx& onnx) const {
+  OnnxGraph& graph = *onnx.graph;
+  const int64_t width = options_.columns;
+  OnnxGraph::Inputs values;
+  for (int64_t e = 0; e < options_.experts; ++e) {
+    const std::string name = absl::StrCat(onnx.name, "/expert", e);
+    const std::string x =
+        graph.Slice(name + "/x", onnx.inputs[1].name, 1, e * width, (e + 1) * width);
+    values.push_back(AddOnnxMlp(graph, name, map(e), onnx.parameters + offset(e), x));
+  }
+  const std::string shared =
+      AddOnnxShares(graph, onnx.name, onnx.inputs[0].name,
+                    graph.Concat(onnx.name + "/values", values, 1), options_.experts, width);
+  return graph.Reshape(onnx.name + "/output", shared, {0, columns()});
 }
 
 absl::Status GatedMapsLayer::Forward(const ExecContext& ctx, const LayerForward& pass) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -48,6 +49,7 @@ class GatedMapsLayer : public Layer {
   int64_t num_parameters() const override { return offset(options_.experts); }
   void InitParameters(uint64_t seed, std::span<float> parameters) const override;
   void Describe(bool reads_embeddings, DenseLayers* layers) const override;
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override;
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override;
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override;
   absl::Status BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) override;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/onnx/onnx_graph.h"
 #include "models/zoo/layers/batch_norm_layer.h"
 #include "models/zoo/model_parts.h"
 
@@ -73,6 +74,36 @@ void MlpLayer::Describe(bool reads_embeddings, DenseLayers* layers) const {
   for (size_t l = 1; l < described_.size(); ++l) {
     layers->Add({.name = "mlp", .inputs = described_[l - 1], .outputs = described_[l]});
   }
+}
+
+absl::StatusOr<std::string> MlpLayer::ToOnnx(const LayerOnnx& onnx) const {
+  return AddOnnxMlp(*onnx.graph, onnx.name, network(), onnx.parameters, onnx.inputs[0].name);
+}
+
+std::string AddOnnxMlp(OnnxGraph& graph, const std::string& name, const Mlp& mlp,
+                       const float* parameters, const std::string& x, bool is_matrix) {
+  const std::vector<int32_t>& sizes = mlp.options().sizes;
+  std::string y = x;
+  for (int32_t l = 0; l < mlp.num_layers(); ++l) {
+    const int64_t in = sizes[static_cast<size_t>(l)];
+    const int64_t out = sizes[static_cast<size_t>(l) + 1];
+    const std::string layer = absl::StrCat(name, "/", l);
+    const std::string weight =
+        graph.Floats(layer + "/weight", {out, in},
+                     {parameters + mlp.weight_offset(l), static_cast<size_t>(in * out)});
+    const std::string bias = graph.Floats(
+        layer + "/bias", {out}, {parameters + mlp.bias_offset(l), static_cast<size_t>(out)});
+    if (is_matrix) {
+      y = graph.Add("Gemm", layer + "/gemm", {y, weight, bias}, {{"transB", int64_t{1}}});
+    } else {
+      const std::string transposed = graph.Add("Transpose", layer + "/transposed", {weight});
+      y = graph.Add("MatMul", layer + "/matmul", {y, transposed});
+      y = graph.Add("Add", layer + "/sum", {y, bias});
+    }
+    const bool is_last = l + 1 == mlp.num_layers();
+    if (!is_last || mlp.options().relu_on_output) y = graph.Add("Relu", layer + "/relu", {y});
+  }
+  return y;
 }
 
 GraphValue AddMlp(ModelGraph& graph, std::string_view name, GraphValue x, const MlpSpec& spec) {

@@ -40,6 +40,7 @@ class MlpLayer : public NetworkLayer<Mlp> {
   LayerTraits traits() const override;
   // As bottom or, where it reads embeddings, as top; if there is one already, as parts.
   void Describe(bool reads_embeddings, DenseLayers* layers) const override;
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override;
 
  private:
   MlpLayer(std::vector<int32_t> described, std::unique_ptr<Mlp> mlp)
@@ -47,6 +48,12 @@ class MlpLayer : public NetworkLayer<Mlp> {
 
   const std::vector<int32_t> described_;
 };
+
+// An Mlp in a graph: a Gemm of x [.., inputs] with "name/<l>/weight" [outputs, inputs] and
+// "name/<l>/bias" [outputs] for each layer l, then Relu where the layer has one. `parameters` are
+// the Mlp's. With more axes than those of a matrix it is a MatMul and an Add.
+std::string AddOnnxMlp(OnnxGraph& graph, const std::string& name, const Mlp& mlp,
+                       const float* parameters, const std::string& x, bool is_matrix = true);
 
 // [B, columns of x] -> [B, last size]. With batch norm it is made of one part for the linear map of
 // each layer, "name.0" and so on, and one for what follows it, "name.norm0" and so on, CPU only.

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
+#include "models/onnx/onnx_graph.h"
+#include "models/zoo/layers/mlp_layer.h"
 
 namespace hotrow {
 namespace {
@@ -27,11 +29,24 @@ int64_t CountRows(const Sequence& sequence, int64_t batch_size) {
   return sequence.offsets[batch_size] - sequence.offsets[0];
 }
 
+// The sum of vectors [B, L, D] over the rows that there are: [B, D]. What lies behind them may be
+// anything, a NaN as well.
+std::string AddOnnxRowSum(OnnxGraph& graph, const std::string& name, const std::string& vectors,
+                          const std::string& mask) {
+  const std::string zero = graph.Float(name + "/zero", 0);
+  const std::string there = graph.Add("Where", name + "/there", {mask, vectors, zero});
+  return graph.ReduceSum(name + "/sum", there, 1);
+}
+
 class SequenceSumLayer : public Layer {
  public:
   SequenceSumLayer(int32_t sequence, int32_t dim) : sequence_(sequence), dim_(dim) {}
   TensorShape output() const override { return {1, dim_}; }
   LayerTraits traits() const override { return {.sequences = true}; }
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
+    const OnnxSequence& sequence = onnx.sequences[static_cast<size_t>(sequence_)];
+    return AddOnnxRowSum(*onnx.graph, onnx.name, sequence.rows, sequence.mask);
+  }
 
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     const Sequence& sequence = pass.sequences[static_cast<size_t>(sequence_)];
@@ -111,6 +126,24 @@ void TargetAttentionLayer::Describe(bool /*reads_embeddings*/, DenseLayers* laye
   layers->Add({.name = "attention",
                .macs = options_.max_length * (pair + dim()),
                .activations = options_.max_length * pair + dim()});
+}
+
+absl::StatusOr<std::string> TargetAttentionLayer::ToOnnx(const LayerOnnx& onnx) const {
+  OnnxGraph& graph = *onnx.graph;
+  const std::string& name = onnx.name;
+  const OnnxSequence& sequence = onnx.sequences[static_cast<size_t>(options_.sequence)];
+  const std::string& rows = sequence.rows;
+  const std::string t = graph.Unsqueeze(name + "/target", onnx.inputs[0].name, 1);  // [B, 1, D]
+  const std::string shape = graph.Add("Shape", name + "/shape", {rows});
+  const std::string targets = graph.Add("Expand", name + "/targets", {t, shape});
+  const std::string differences = graph.Add("Sub", name + "/differences", {rows, t});
+  const std::string products = graph.Add("Mul", name + "/products", {rows, t});
+  const std::string pairs =
+      graph.Concat(name + "/pairs", {rows, targets, differences, products}, 2);  // [B, L, 4 D]
+  const std::string relevances =
+      AddOnnxMlp(graph, name, *mlp_, onnx.parameters, pairs, /*is_matrix=*/false);  // [B, L, 1]
+  const std::string weighted = graph.Add("Mul", name + "/weighted", {rows, relevances});
+  return AddOnnxRowSum(graph, name, weighted, sequence.mask);
 }
 
 Mlp::BackwardArgs TargetAttentionLayer::ArgsOf(const LayerBackward& pass) {

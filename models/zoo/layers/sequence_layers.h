@@ -49,6 +49,7 @@ class TargetAttentionLayer : public Layer {
   int64_t num_parameters() const override { return mlp_->num_parameters(); }
   void InitParameters(uint64_t seed, std::span<float> parameters) const override;
   void Describe(bool reads_embeddings, DenseLayers* layers) const override;
+  absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override;
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override;
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override;
   absl::Status BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) override;
