@@ -492,9 +492,9 @@ absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
         decay->Read(ctx, step->batch.served(), step->batch.rows, &step->batch.decayed));
   }
   step->batch.living.rows.clear();
-  if (life->ages()) {
-    HOTROW_RETURN_IF_ERROR(
-        life->Read(ctx, step->batch.served(), step->batch.read_rows(), &step->batch.living));
+  if (life->looks()) {
+    HOTROW_RETURN_IF_ERROR(life->Read(ctx, step->batch.served(), step->batch.read_rows(),
+                                      /*training=*/true, &step->batch.living));
   }
   HOTROW_RETURN_IF_ERROR(step->batch.PlaceArrays(/*grouped=*/true));
   if (shuffle != nullptr) {
@@ -595,9 +595,10 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   internal::StepBatch& b = step->batch;
   const bool begun = step->use == EmbeddingStep::Impl::Use::kUpdateBegun;
   b.FindTrained(plan);
+  if (life->looks()) life->LookAgain(ctx, b.served(), b.rows, &b.living);
   if (life->admits()) {
     HOTROW_RETURN_IF_ERROR(
-        life->Admit(b.served(), b.served_lookups(), b.rows, steps + 1, &b.trained));
+        life->Admit(b.served(), b.served_lookups(), b.living, steps + 1, &b.trained));
   }
   const float* const* sums = nullptr;
   if (begun) {
@@ -612,8 +613,10 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
 
   TraceSpan span(ctx.trace, "sparse_update");
   HOTROW_RETURN_IF_ERROR(tiers->PrepareForUpdate(ctx, step->tiers));
-  if (life->ages()) HOTROW_RETURN_IF_ERROR(life->Renew(ctx, b.served(), b.rows, b.trained));
-  if (life->limits()) life->CountUpdated(b.served(), b.rows, b.trained, steps + 1);
+  if (life->ages()) {
+    HOTROW_RETURN_IF_ERROR(life->Renew(ctx, b.served(), b.rows, b.living, b.trained));
+  }
+  if (life->limits()) life->CountUpdated(b.served(), b.living, b.trained, steps + 1);
   HOTROW_RETURN_IF_ERROR(begun ? UpdateRows(b, sums, learning_rate_factor)
                                : UpdateRowsFused(b, gradient, learning_rate_factor));
   if (tiers->staged()) {

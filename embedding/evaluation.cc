@@ -62,7 +62,8 @@ absl::Status Evaluation::FindRows() {
     HOTROW_RETURN_IF_ERROR(decay_->Read(ctx_, s.served(), s.rows, &s.decayed));
   }
   s.living.rows.clear();
-  return life_->ages() ? life_->Read(ctx_, s.served(), s.read_rows(), &s.living) : absl::OkStatus();
+  if (!life_->ages()) return absl::OkStatus();
+  return life_->Read(ctx_, s.served(), s.read_rows(), /*training=*/false, &s.living);
 }
 
 absl::Status Evaluation::FetchRows(uint32_t step) {

@@ -30,32 +30,34 @@ absl::StatusOr<LookupCounters> LookupCounters::Create(int64_t budget_bytes) {
   out.budget_bytes_ = budget_bytes;
   out.salt_ = EntropyBits();
   const int64_t slots = budget_bytes / kBytesPerSlot;
-  HOTROW_ASSIGN_OR_RETURN(out.slots_, HostBuffer<Slot>::Create(slots, HugePages::kTry));
+  HOTROW_ASSIGN_OR_RETURN(out.slots_, HostBuffer<Counter>::Create(slots, HugePages::kTry));
   return out;
 }
 
-int64_t LookupCounters::HomeOf(const RowKey& key) const {
+LookupCounters::Slot LookupCounters::HomeOf(const RowKey& key) const {
   const RowHash hash = HashRowKey(key);
   const uint64_t mixed = Mix64(hash.lo ^ Mix64(hash.hi ^ salt_));
   return static_cast<int64_t>(
       (static_cast<unsigned __int128>(mixed) * static_cast<uint64_t>(slots())) >> 64);
 }
 
-int64_t LookupCounters::SlotOf(const RowKey& key) const {
-  int64_t slot = HomeOf(key);
+LookupCounters::Slot LookupCounters::SlotOf(const RowKey& key, Slot slot) const {
   while (slots_[slot].count != 0 && slots_[slot].key() != key) slot = After(slot);
   return slot;
 }
 
-LookupCounters::Found LookupCounters::Find(const RowKey& key, uint32_t oldest) const {
-  if (size_ == 0) return {};
-  const Slot& slot = slots_[SlotOf(key)];
-  if (slot.count == 0) return {};
-  return {.has_slot = true, .count = slot.step >= oldest ? slot.count : 0};
+LookupCounters::Found LookupCounters::Find(const RowKey& key, Slot from, uint32_t oldest) const {
+  if (slots() == 0) return {};
+  const Slot slot = SlotOf(key, from);
+  const Counter& counter = slots_[slot];
+  if (counter.count == 0) return {.slot = slot};
+  return {.has_slot = true, .count = counter.step >= oldest ? counter.count : 0, .slot = slot};
 }
 
-void LookupCounters::Prefetch(const RowKey& key) const {
-  if (size_ > 0) __builtin_prefetch(slots_.data() + HomeOf(key));
+LookupCounters::Slot LookupCounters::PrefetchHome(const RowKey& key) const {
+  const Slot home = HomeOf(key);
+  __builtin_prefetch(slots_.data() + home);
+  return home;
 }
 
 absl::Status LookupCounters::CheckRoom(int64_t keys) const {
@@ -68,9 +70,9 @@ absl::Status LookupCounters::CheckRoom(int64_t keys) const {
                    " bytes; raise it, or count for fewer steps (Admission::forget_steps)"));
 }
 
-void LookupCounters::Set(const RowKey& key, uint32_t count, uint32_t step) {
+void LookupCounters::Set(const RowKey& key, Slot from, uint32_t count, uint32_t step) {
   HOTROW_DCHECK(count > 0 && step > 0);
-  Slot& slot = slots_[SlotOf(key)];
+  Counter& slot = slots_[SlotOf(key, from)];
   if (slot.count == 0) {
     HOTROW_CHECK(size_ < capacity());
     ++size_;
@@ -84,12 +86,12 @@ void LookupCounters::Set(const RowKey& key, uint32_t count, uint32_t step) {
 
 void LookupCounters::Erase(const RowKey& key) {
   if (size_ == 0) return;
-  const int64_t slot = SlotOf(key);
+  const Slot slot = SlotOf(key, HomeOf(key));
   if (slots_[slot].count != 0) EraseAt(slot);
 }
 
 // Counters behind the hole move up, unless that would take them before their home.
-void LookupCounters::EraseAt(int64_t hole) {
+void LookupCounters::EraseAt(Slot hole) {
   const int64_t n = slots();
   const auto distance = [n](int64_t from, int64_t to) {
     return to >= from ? to - from : to - from + n;
@@ -107,7 +109,7 @@ void LookupCounters::Sweep(int64_t slots_to_see,
                            absl::FunctionRef<bool(uint32_t table, uint32_t step)> forgotten) {
   for (int64_t i = 0; i < std::min(slots_to_see, slots()) && size_ > 0; ++i) {
     // Another may move into the hole.
-    const Slot& slot = slots_[cursor_];
+    const Counter& slot = slots_[cursor_];
     while (slot.count != 0 && forgotten(slot.table, slot.step)) EraseAt(cursor_);
     cursor_ = After(cursor_);
   }
@@ -127,7 +129,7 @@ absl::StatusOr<HostBuffer<std::byte>> LookupCounters::Save(uint32_t step) const 
   };
   put(header);
   for (int64_t i = 0; i < slots(); ++i) {
-    const Slot& slot = slots_[i];
+    const Counter& slot = slots_[i];
     if (slot.count == 0) continue;
     put(slot.key().key);
     put(slot.table);

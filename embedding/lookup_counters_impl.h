@@ -29,18 +29,24 @@ class LookupCounters {
   static absl::StatusOr<LookupCounters> Create(int64_t budget_bytes);
   LookupCounters() = default;  // no room
 
+  // Where the search for a key begins: its home, or any slot that a search has come to since the
+  // last counter went. Bringing its memory nearer pays, since a search mostly looks at memory that
+  // no cache has: a loop over keys asks for homes some keys ahead.
+  using Slot = int64_t;
+  Slot PrefetchHome(const RowKey& key) const;
+
   struct Found {
     bool has_slot = false;
     uint32_t count = 0;  // 0, too, where it was last changed before step `oldest`
+    Slot slot = 0;       // of the key, or the empty one where it belongs
   };
-  Found Find(const RowKey& key, uint32_t oldest) const;
-  // Brings the memory nearer that Find, Set and Erase of the key read. A call looks at memory that
-  // no cache has, so a loop over keys calls this some keys ahead.
-  void Prefetch(const RowKey& key) const;
+  Found Find(const RowKey& key, Slot from, uint32_t oldest) const;
+  Found Find(const RowKey& key, uint32_t oldest) const { return Find(key, HomeOf(key), oldest); }
   // OK if so many keys more find room. ResourceExhausted, which names budget, need and remedy.
   absl::Status CheckRoom(int64_t keys) const;
   // There is room, or the key has a slot. count, step > 0.
-  void Set(const RowKey& key, uint32_t count, uint32_t step);
+  void Set(const RowKey& key, Slot from, uint32_t count, uint32_t step);
+  void Set(const RowKey& key, uint32_t count, uint32_t step) { Set(key, HomeOf(key), count, step); }
   void Erase(const RowKey& key);  // if it is there
   // Looks at so many slots, on from where the last call ended, and drops the counters of which
   // `forgotten` says so.
@@ -59,7 +65,7 @@ class LookupCounters {
 
  private:
   // In one record, so that a look at a slot is mostly one cache line.
-  struct Slot {
+  struct Counter {
     uint32_t key_low;
     uint32_t key_high;
     uint32_t table;
@@ -68,19 +74,19 @@ class LookupCounters {
 
     RowKey key() const { return {uint64_t{key_high} << 32 | key_low, table}; }
   };
-  static_assert(sizeof(Slot) == kBytesPerSlot);
+  static_assert(sizeof(Counter) == kBytesPerSlot);
 
-  int64_t HomeOf(const RowKey& key) const;
+  Slot HomeOf(const RowKey& key) const;
   // The slot of the key, or the empty one where it belongs.
-  int64_t SlotOf(const RowKey& key) const;
-  void EraseAt(int64_t slot);
-  int64_t After(int64_t slot) const { return slot + 1 == slots() ? 0 : slot + 1; }
+  Slot SlotOf(const RowKey& key, Slot from) const;
+  void EraseAt(Slot slot);
+  Slot After(Slot slot) const { return slot + 1 == slots() ? 0 : slot + 1; }
 
   uint64_t salt_ = 0;  // of the hash, so that nobody can choose keys that collide
   int64_t size_ = 0;
   int64_t budget_bytes_ = 0;
   int64_t cursor_ = 0;  // of Sweep
-  HostBuffer<Slot> slots_;
+  HostBuffer<Counter> slots_;
 };
 
 }  // namespace hotrow::internal

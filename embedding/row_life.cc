@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "base/math.h"
 #include "base/philox.h"
 #include "base/status_macros.h"
+#include "base/thread_pool.h"
 #include "embedding/ranks/shard_map.h"
 #include "embedding/row_life_impl.h"
 
@@ -27,6 +29,8 @@ constexpr int64_t kDropRowsMin = 4096;
 constexpr int64_t kCountEvery = 1024;
 // All counters are looked at twice in the time after which they are forgotten.
 constexpr int64_t kSweepsPerAge = 2;
+// Rows that one thread looks at in one go.
+constexpr int64_t kLookGrain = 2048;
 // Keys between a prefetch and its use: about the misses that a core has under way.
 constexpr size_t kPrefetchAhead = 16;
 
@@ -126,10 +130,6 @@ absl::Status RowLife::CountRows(RowStore* store) {
   });
 }
 
-void RowLife::PrefetchLastStep(size_t table, const std::byte* row) const {
-  __builtin_prefetch(row + plan_.tables[table].layout.step_offset);
-}
-
 uint32_t RowLife::LastStep(size_t table, const std::byte* row) const {
   uint32_t last_step;
   std::memcpy(&last_step, row + plan_.tables[table].layout.step_offset, sizeof(last_step));
@@ -138,25 +138,69 @@ uint32_t RowLife::LastStep(size_t table, const std::byte* row) const {
 
 // --- Reading
 
+void RowLife::LookAt(size_t table, size_t begin, size_t end, std::span<std::byte* const> rows,
+                     bool training, LivingRows::Part* part, std::span<uint32_t> last_steps) const {
+  const int64_t step_offset = plan_.tables[table].layout.step_offset;
+  const uint32_t line = lines_[table];
+  const bool notes_steps = training && limits(table);
+  const bool notes_candidates = training && !ConfigOf(table).admission.always();
+  for (size_t i = begin; i < end; ++i) {
+    if (i + kPrefetchAhead < end) __builtin_prefetch(rows[i + kPrefetchAhead] + step_offset);
+    uint32_t last_step;
+    std::memcpy(&last_step, rows[i] + step_offset, sizeof(last_step));
+    if (last_step != 0 && last_step < line) {
+      part->aged.push_back(i);
+      last_step = 0;
+    }
+    if (notes_candidates && last_step == 0) part->candidates.push_back(i);
+    if (notes_steps) last_steps[i] = last_step;
+  }
+}
+
+void RowLife::Look(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
+                   bool training, LivingRows* out) const {
+  out->aged.clear();
+  out->candidates.clear();
+  out->state = training ? state_ : 0;
+  bool looks = false;
+  for (size_t t = 0; t < plan_.tables.size(); ++t) looks = looks || LooksAt(t, training);
+  if (!looks) return;
+  if (training && limits()) out->last_steps.resize(rows.size());
+  const auto n = std::ssize(rows);
+  out->parts.resize(static_cast<size_t>(CeilDiv(n, kLookGrain)));
+  ParallelFor(ctx.pool, n, kLookGrain, [&](int64_t first, int64_t last) {
+    LivingRows::Part& part = out->parts[static_cast<size_t>(first / kLookGrain)];
+    part.aged.clear();
+    part.candidates.clear();
+    const std::vector<int64_t>& offsets = keys.table_offsets;
+    auto t = static_cast<size_t>(std::upper_bound(offsets.begin(), offsets.end(), first) -
+                                 offsets.begin() - 1);
+    for (; t < plan_.tables.size() && offsets[t] < last; ++t) {
+      if (!LooksAt(t, training)) continue;
+      LookAt(t, static_cast<size_t>(std::max(first, offsets[t])),
+             static_cast<size_t>(std::min(last, offsets[t + 1])), rows, training, &part,
+             out->last_steps);
+    }
+  });
+  for (const LivingRows::Part& part : out->parts) {
+    out->aged.insert(out->aged.end(), part.aged.begin(), part.aged.end());
+    out->candidates.insert(out->candidates.end(), part.candidates.begin(), part.candidates.end());
+  }
+}
+
 absl::Status RowLife::Read(const ExecContext& ctx, const TableKeys& keys,
-                           std::span<std::byte* const> rows, LivingRows* out) const {
+                           std::span<std::byte* const> rows, bool training, LivingRows* out) const {
   out->rows.clear();
-  if (!ages_) return absl::OkStatus();
-  out->positions.clear();
+  Look(ctx, keys, rows, training, out);
+  if (out->aged.empty()) return absl::OkStatus();
   out->keys.clear();
   int64_t bytes = 0;
-  for (size_t t = 0; t < plan_.tables.size(); ++t) {
-    if (lines_[t] == 0) continue;
-    const auto end = static_cast<size_t>(keys.table_offsets[t + 1]);
-    for (auto i = static_cast<size_t>(keys.table_offsets[t]); i < end; ++i) {
-      if (i + kPrefetchAhead < end) PrefetchLastStep(t, rows[i + kPrefetchAhead]);
-      if (!IsAged(t, rows[i])) continue;
-      out->positions.push_back(i);
-      out->keys.push_back(keys.keys[i]);
-      bytes += plan_.tables[t].layout.row_bytes;
-    }
+  size_t table = 0;
+  for (const size_t i : out->aged) {
+    while (static_cast<int64_t>(i) >= keys.table_offsets[table + 1]) ++table;
+    out->keys.push_back(keys.keys[i]);
+    bytes += plan_.tables[table].layout.row_bytes;
   }
-  if (out->positions.empty()) return absl::OkStatus();
   if (out->copies.size() < bytes) {
     out->copies = HostBuffer<std::byte>();
     // A quarter more, as batches differ.
@@ -166,8 +210,8 @@ absl::Status RowLife::Read(const ExecContext& ctx, const TableKeys& keys,
   out->rows.assign(rows.begin(), rows.end());
   out->places.clear();
   std::byte* next = out->copies.data();
-  size_t table = 0;
-  for (const size_t i : out->positions) {
+  table = 0;
+  for (const size_t i : out->aged) {
     while (static_cast<int64_t>(i) >= keys.table_offsets[table + 1]) ++table;
     out->rows[i] = next;
     out->places.push_back(next);
@@ -178,104 +222,113 @@ absl::Status RowLife::Read(const ExecContext& ctx, const TableKeys& keys,
 
 // --- An update
 
-bool RowLife::Joins(const Admission& admission, const RowKey& key, int32_t lookups, uint32_t step) {
-  if (admission.rule == Admission::Rule::kCoin) {
-    return ThrowCoins(options_.seed, key, step, lookups, admission.probability);
+void RowLife::LookAgain(const ExecContext& ctx, const TableKeys& keys,
+                        std::span<std::byte* const> rows, LivingRows* out) const {
+  if (out->state != state_) Look(ctx, keys, rows, /*training=*/true, out);
+}
+
+void RowLife::Reject(size_t position, const TableKeys& keys, std::vector<uint8_t>* trained) {
+  if (trained->empty()) trained->assign(keys.keys.size(), 1);
+  (*trained)[position] = 0;
+  ++rejected_now_;
+}
+
+void RowLife::AdmitByCoin(const Admission& admission, const TableKeys& keys,
+                          std::span<const size_t> candidates, std::span<const int32_t> lookups,
+                          uint32_t step, std::vector<uint8_t>* trained) {
+  for (const size_t i : candidates) {
+    if (ThrowCoins(options_.seed, keys.keys[i], step, lookups[i], admission.probability)) continue;
+    Reject(i, keys, trained);
   }
-  const LookupCounters::Found found = counters_.Find(key, OldestOf(admission, step));
-  const int64_t count = int64_t{found.count} + int64_t{lookups};
-  const bool joins = count >= admission.lookups;
-  if (!joins) {
-    changes_.push_back({key, static_cast<uint32_t>(count)});
-    if (!found.has_slot) ++new_counters_;
-  } else if (found.has_slot) {
-    changes_.push_back({key, 0});
+}
+
+void RowLife::AdmitByCount(const Admission& admission, const TableKeys& keys,
+                           std::span<const size_t> candidates, std::span<const int32_t> lookups,
+                           uint32_t step, std::vector<uint8_t>* trained) {
+  const uint32_t oldest = OldestOf(admission, step);
+  // Of the next candidates, a ring.
+  std::array<LookupCounters::Slot, kPrefetchAhead> homes;
+  const auto prefetch = [&](size_t c) {
+    homes[c % kPrefetchAhead] = counters_.PrefetchHome(keys.keys[candidates[c]]);
+  };
+  for (size_t c = 0; c < std::min(kPrefetchAhead, candidates.size()); ++c) prefetch(c);
+  for (size_t c = 0; c < candidates.size(); ++c) {
+    const size_t i = candidates[c];
+    const RowKey& key = keys.keys[i];
+    const LookupCounters::Found found = counters_.Find(key, homes[c % kPrefetchAhead], oldest);
+    if (c + kPrefetchAhead < candidates.size()) prefetch(c + kPrefetchAhead);
+    const int64_t count = int64_t{found.count} + int64_t{lookups[i]};
+    if (count >= admission.lookups) {
+      if (found.has_slot) joined_.push_back(key);
+      continue;
+    }
+    counts_.push_back({key, found.slot, static_cast<uint32_t>(count)});
+    new_counters_ += !found.has_slot;
+    Reject(i, keys, trained);
   }
-  return joins;
 }
 
 absl::Status RowLife::Admit(const TableKeys& keys, std::span<const int32_t> lookups,
-                            std::span<std::byte* const> rows, uint32_t step,
+                            const LivingRows& living, uint32_t step,
                             std::vector<uint8_t>* trained) {
-  changes_.clear();
+  counts_.clear();
+  joined_.clear();
   new_counters_ = 0;
   rejected_now_ = 0;
-  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+  std::span<const size_t> left = living.candidates;
+  for (size_t t = 0; t < plan_.tables.size() && !left.empty(); ++t) {
+    const auto end =
+        std::lower_bound(left.begin(), left.end(), static_cast<size_t>(keys.table_offsets[t + 1]));
+    const auto of_table = left.first(static_cast<size_t>(end - left.begin()));
+    left = left.subspan(of_table.size());
     const Admission& admission = ConfigOf(t).admission;
-    if (admission.always()) continue;
-    const auto begin = static_cast<size_t>(keys.table_offsets[t]);
-    const auto end = static_cast<size_t>(keys.table_offsets[t + 1]);
-    // Rows and counters lie anywhere in memory.
-    candidates_.clear();
-    for (size_t i = begin; i < end; ++i) {
-      if (i + kPrefetchAhead < end) PrefetchLastStep(t, rows[i + kPrefetchAhead]);
-      if (LastStep(t, rows[i]) == 0 || IsAged(t, rows[i])) candidates_.push_back(i);
-    }
-    for (size_t c = 0; c < candidates_.size(); ++c) {
-      if (c + kPrefetchAhead < candidates_.size()) {
-        counters_.Prefetch(keys.keys[candidates_[c + kPrefetchAhead]]);
-      }
-      const size_t i = candidates_[c];
-      if (Joins(admission, keys.keys[i], lookups[i], step)) continue;
-      if (trained->empty()) trained->assign(keys.keys.size(), 1);
-      (*trained)[i] = 0;
-      ++rejected_now_;
+    if (admission.counts()) {
+      AdmitByCount(admission, keys, of_table, lookups, step, trained);
+    } else {
+      AdmitByCoin(admission, keys, of_table, lookups, step, trained);
     }
   }
   return new_counters_ == 0 ? absl::OkStatus() : counters_.CheckRoom(new_counters_);
 }
 
 absl::Status RowLife::Renew(const ExecContext& ctx, const TableKeys& keys,
-                            std::span<std::byte* const> rows, std::span<const uint8_t> trained) {
-  if (!ages_) return absl::OkStatus();
+                            std::span<std::byte* const> rows, const LivingRows& living,
+                            std::span<const uint8_t> trained) {
   renewed_keys_.clear();
   renewed_rows_.clear();
-  for (size_t t = 0; t < plan_.tables.size(); ++t) {
-    if (lines_[t] == 0 || plan_.tables[t].frozen) continue;
-    const auto end = static_cast<size_t>(keys.table_offsets[t + 1]);
-    for (auto i = static_cast<size_t>(keys.table_offsets[t]); i < end; ++i) {
-      if (i + kPrefetchAhead < end) PrefetchLastStep(t, rows[i + kPrefetchAhead]);
-      if ((!trained.empty() && trained[i] == 0) || !IsAged(t, rows[i])) continue;
-      renewed_keys_.push_back(keys.keys[i]);
-      renewed_rows_.push_back(rows[i]);
-    }
+  size_t table = 0;
+  for (const size_t i : living.aged) {
+    while (static_cast<int64_t>(i) >= keys.table_offsets[table + 1]) ++table;
+    if (plan_.tables[table].frozen || (!trained.empty() && trained[i] == 0)) continue;
+    renewed_keys_.push_back(keys.keys[i]);
+    renewed_rows_.push_back(rows[i]);
   }
   if (renewed_keys_.empty()) return absl::OkStatus();
   aged_rows_ += std::ssize(renewed_keys_);
   return initial_rows_.Write(ctx, renewed_keys_, renewed_rows_);
 }
 
-void RowLife::CountUpdated(const TableKeys& keys, std::span<std::byte* const> rows,
+void RowLife::CountUpdated(const TableKeys& keys, const LivingRows& living,
                            std::span<const uint8_t> trained, uint32_t step) {
   ages_of_rows_.BeginUpdate();
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     if (!limits(t)) continue;
     const auto end = static_cast<size_t>(keys.table_offsets[t + 1]);
     for (auto i = static_cast<size_t>(keys.table_offsets[t]); i < end; ++i) {
-      if (i + kPrefetchAhead < end) PrefetchLastStep(t, rows[i + kPrefetchAhead]);
       if (!trained.empty() && trained[i] == 0) continue;
-      ages_of_rows_.Note(t, LastStep(t, rows[i]), step);
+      ages_of_rows_.Note(t, living.last_steps[i], step);
     }
   }
 }
 
 absl::Status RowLife::EndStep(uint32_t step) {
   steps_ = step;
-  // What goes goes last: it moves others.
-  for (const bool erases : {false, true}) {
-    for (size_t i = 0; i < changes_.size(); ++i) {
-      if (i + kPrefetchAhead < changes_.size())
-        counters_.Prefetch(changes_[i + kPrefetchAhead].key);
-      const Change& change = changes_[i];
-      if ((change.count == 0) != erases) continue;
-      if (erases) {
-        counters_.Erase(change.key);
-      } else {
-        counters_.Set(change.key, change.count, step);
-      }
-    }
-  }
-  changes_.clear();
+  ++state_;
+  // Those that go go last: that moves others.
+  for (const NewCount& set : counts_) counters_.Set(set.key, set.from, set.count, step);
+  for (const RowKey& key : joined_) counters_.Erase(key);
+  counts_.clear();
+  joined_.clear();
   rejected_keys_ += std::exchange(rejected_now_, 0);
   // Of the step to come.
   const uint64_t next = uint64_t{step} + 1;
@@ -305,14 +358,17 @@ absl::Status RowLife::EndStep(uint32_t step) {
 }
 
 void RowLife::Erase(std::span<const RowKey> keys) {
+  ++state_;
   for (const RowKey& key : keys) counters_.Erase(key);
 }
 
 void RowLife::CountWritten(size_t table, uint32_t last_step, int64_t n) {
+  ++state_;
   if (limits(table)) ages_of_rows_.Add(table, last_step, n);
 }
 
 void RowLife::ForgetRows(size_t table, std::span<const uint32_t> last_steps) {
+  ++state_;
   for (const uint32_t last_step : last_steps) ages_of_rows_.Remove(table, last_step);
 }
 

@@ -24,15 +24,28 @@
 
 namespace hotrow::internal {
 
-// Rows as they are read where some have aged: where they lie, or initial rows. Kept from step to
-// step, so that its memory is.
+// What RowLife has found of the rows of a batch, by one look at the last step of each, and how they
+// are read where some have aged: where they lie, or initial rows. Kept from step to step, so that
+// its memory is.
 struct LivingRows {
   std::vector<std::byte*> rows;  // empty: none has aged
   HostBuffer<std::byte> copies;
+
+  // Positions in the batch, ascending.
+  std::vector<size_t> aged;
+  std::vector<size_t> candidates;    // keys without a living row, of tables that do not admit all
+  std::vector<uint32_t> last_steps;  // by position, of tables with limits; 0: no living row
+  uint64_t state = 0;                // of RowLife, of which that is true; 0: of none
+
   // Of the aged ones.
-  std::vector<size_t> positions;
   std::vector<RowKey> keys;
   std::vector<std::byte*> places;
+  // Scratch: what one thread has found.
+  struct Part {
+    std::vector<size_t> aged;
+    std::vector<size_t> candidates;
+  };
+  std::vector<Part> parts;
 };
 
 // RowLife is which keys of the tables have rows, and for how long: admission and ageing. Both are
@@ -42,8 +55,9 @@ struct LivingRows {
 //            that no step has updated (last step 0) has no age. Tables with a floor or a capacity
 //            count their rows, RowAges.
 // Admission: of a key without a row, or with an aged one.
-// A step:    Read after its rows are resolved. In its update: Admit, which changes nothing; once
-//            nothing can fail any more Renew, and EndStep when the rows have moved.
+// A step:    Read after its rows are resolved, which looks at the rows; what follows goes by what
+//            that found. In its update: Admit, which changes nothing; once nothing can fail any
+//            more Renew, and EndStep when the rows have moved.
 // Threads:   the caller's of the collection. Rows are in host memory, and nothing moves them.
 class RowLife final : public EmbeddingCounters {
  public:
@@ -57,6 +71,8 @@ class RowLife final : public EmbeddingCounters {
 
   // Whether some row may have aged, or does before long.
   bool ages() const { return ages_; }
+  // Whether an update needs what Read finds.
+  bool looks() const { return ages_ || admits_; }
 
   // Whether this row of a table, a position in the plan, has aged as of the next step.
   bool IsAged(size_t table, const std::byte* row) const {
@@ -64,26 +80,31 @@ class RowLife final : public EmbeddingCounters {
     return last_step != 0 && last_step < lines_[table];
   }
 
-  // Where the rows of these keys are to be read: `rows`, or out->rows. ResourceExhausted.
+  // Where the rows of these keys are to be read: `rows`, or out->rows. training: an update may
+  // follow. ResourceExhausted.
   absl::Status Read(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
-                    LivingRows* out) const;
+                    bool training, LivingRows* out) const;
+  // Before Admit, Renew and CountUpdated: looks at the rows anew if anything was erased or written
+  // since Read.
+  void LookAgain(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
+                 LivingRows* out) const;
 
   // Whether an update needs Admit.
   bool admits() const { return admits_; }
   // Takes the keys that get no row in this step out of `trained` (empty: all are; stays empty if
-  // all do). lookups[i]: of key i in the step, on all ranks. rows: as they lie. step: of the
-  // update. ResourceExhausted where there is no room for more counters.
+  // all do). lookups[i]: of key i in the step, on all ranks. step: of the update. ResourceExhausted
+  // where there is no room for more counters.
   absl::Status Admit(const TableKeys& keys, std::span<const int32_t> lookups,
-                     std::span<std::byte* const> rows, uint32_t step,
-                     std::vector<uint8_t>* trained);
+                     const LivingRows& living, uint32_t step, std::vector<uint8_t>* trained);
   // Writes the initial row over the aged ones that the step trains. rows: where they are updated.
   absl::Status Renew(const ExecContext& ctx, const TableKeys& keys,
-                     std::span<std::byte* const> rows, std::span<const uint8_t> trained);
+                     std::span<std::byte* const> rows, const LivingRows& living,
+                     std::span<const uint8_t> trained);
   // Whether an update needs CountUpdated, and whether the rows of this table are counted.
   bool limits() const { return ages_of_rows_.any(); }
   bool limits(size_t table) const { return ages_of_rows_.counts(table); }
-  // After Renew: notes which rows the update of `step` makes young.
-  void CountUpdated(const TableKeys& keys, std::span<std::byte* const> rows,
+  // Notes which rows the update of `step` makes young.
+  void CountUpdated(const TableKeys& keys, const LivingRows& living,
                     std::span<const uint8_t> trained, uint32_t step);
   // The update is done: counts what Admit and CountUpdated found, and moves the lines. step: that
   // of the update. Errors: those of the communicator.
@@ -110,20 +131,38 @@ class RowLife final : public EmbeddingCounters {
   absl::Status Load(std::span<const std::byte> bytes) override;
 
  private:
-  // A counter that EndStep sets; count 0: it goes.
-  struct Change {
+  // A counter that EndStep sets. The search for its slot begins where Admit's ended.
+  struct NewCount {
     RowKey key;
+    LookupCounters::Slot from = 0;
     uint32_t count = 0;
   };
 
   RowLife(const EmbeddingCollectionOptions& options, const Plan& plan, RowShuffle* shuffle);
   uint32_t LastStep(size_t table, const std::byte* row) const;
-  void PrefetchLastStep(size_t table, const std::byte* row) const;
+  // Looks at the last step of the rows: fills all of *out but the rows themselves.
+  void Look(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
+            bool training, LivingRows* out) const;
+  // Of the rows [begin, end) of one table.
+  void LookAt(size_t table, size_t begin, size_t end, std::span<std::byte* const> rows,
+              bool training, LivingRows::Part* part, std::span<uint32_t> last_steps) const;
+  // Whether there is anything to see in the rows of a table.
+  bool LooksAt(size_t table, bool training) const {
+    return lines_[table] > 0 ||
+           (training && (limits(table) || !ConfigOf(table).admission.always()));
+  }
   const TableConfig& ConfigOf(size_t table) const {
     return options_.tables[static_cast<size_t>(plan_.tables[table].config)];
   }
-  // Whether a key without a row joins in this step; notes what becomes of its counter.
-  bool Joins(const Admission& admission, const RowKey& key, int32_t lookups, uint32_t step);
+  // Of keys without a row: those that do not join in this step leave `trained`. Both of one table;
+  // by count, which also notes what becomes of the counters, and by coin.
+  void AdmitByCount(const Admission& admission, const TableKeys& keys,
+                    std::span<const size_t> candidates, std::span<const int32_t> lookups,
+                    uint32_t step, std::vector<uint8_t>* trained);
+  void AdmitByCoin(const Admission& admission, const TableKeys& keys,
+                   std::span<const size_t> candidates, std::span<const int32_t> lookups,
+                   uint32_t step, std::vector<uint8_t>* trained);
+  void Reject(size_t position, const TableKeys& keys, std::vector<uint8_t>* trained);
 
   const EmbeddingCollectionOptions& options_;
   const Plan& plan_;
@@ -132,14 +171,15 @@ class RowLife final : public EmbeddingCounters {
   bool ages_ = false;
   bool admits_ = false;
   uint32_t steps_;               // that were made
+  uint64_t state_ = 1;           // another one after each change of rows or lines
   std::vector<uint32_t> lines_;  // [tables of the plan]
   RowAges ages_of_rows_;
   LookupCounters counters_;
   int64_t forget_steps_min_ = 0;  // of the tables that forget; 0: none does
 
   // Of the update that Admit was called for.
-  std::vector<Change> changes_;
-  std::vector<size_t> candidates_;  // of one table: keys without a row
+  std::vector<NewCount> counts_;
+  std::vector<RowKey> joined_;  // their counters go
   int64_t new_counters_ = 0;
   int64_t rejected_now_ = 0;
 

@@ -1087,24 +1087,39 @@ TEST(LookupCountersTest, AreThoseOfAPlainMap) {
                                 LookupCounters::Create(slots * LookupCounters::kBytesPerSlot));
     ASSERT_EQ(counters.slots(), slots);
     std::map<std::pair<uint32_t, uint64_t>, Counter> expected;
+    // Where searches ended since the last counter went: where others may begin.
+    std::map<std::pair<uint32_t, uint64_t>, LookupCounters::Slot> searched;
     for (uint32_t step = 1; step < 2000; ++step) {
       const RowKey key = {random.Below(300), static_cast<uint32_t>(random.Below(2))};
       const auto at = expected.find({key.table, key.key});
       const uint32_t oldest = step < 50 ? 0 : step - 50;
       const bool there = at != expected.end();
-      counters.Prefetch(key);
-      EXPECT_EQ(counters.Find(key, oldest).has_slot, there);
-      EXPECT_EQ(counters.Find(key, oldest).count,
-                there && at->second.step >= oldest ? at->second.count : 0);
+      const auto before = searched.find({key.table, key.key});
+      const LookupCounters::Slot from =
+          before == searched.end() ? counters.PrefetchHome(key) : before->second;
+      const LookupCounters::Found found = counters.Find(key, from, oldest);
+      EXPECT_EQ(found.has_slot, there);
+      EXPECT_EQ(found.count, there && at->second.step >= oldest ? at->second.count : 0);
+      EXPECT_EQ(counters.Find(key, oldest).slot, found.slot);
+      searched[{key.table, key.key}] = found.slot;
       const uint64_t what = random.Below(8);
       if (what < 5 && (there || counters.CheckRoom(1).ok())) {
         const auto count = static_cast<uint32_t>(1 + random.Below(9));
-        counters.Set(key, count, step);
+        // Others may have taken the slot that the search ended at.
+        const auto any = searched.begin();
+        const RowKey other = {any->first.second, any->first.first};
+        if (expected.contains(any->first)) {
+          counters.Set(other, any->second, expected[any->first].count, step);
+          expected[any->first].step = step;
+        }
+        counters.Set(key, found.slot, count, step);
         expected[{key.table, key.key}] = {count, step};
       } else if (what < 7) {
+        searched.clear();
         counters.Erase(key);
         expected.erase({key.table, key.key});
       } else if (what == 7 && random.Below(10) == 0) {
+        searched.clear();
         counters.Sweep(slots,
                        [&](uint32_t table, uint32_t last) { return table == 1 && last < oldest; });
         std::erase_if(expected, [&](const auto& entry) {
