@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace hotrow {
@@ -214,6 +215,37 @@ constexpr TableFamily kTables[] = {
      &TableStats::cache_unique_misses, &TableStats::store_unique_misses},
 };
 
+std::vector<double> AgeBounds() {
+  return {StepHistogram::kBounds.begin(), StepHistogram::kBounds.end()};
+}
+
+void AppendAges(const std::vector<TableStats>& tables, ExpositionWriter* out) {
+  const std::vector<double> bounds = AgeBounds();
+  out->Family("hotrow_row_age_steps", MetricKind::kHistogram,
+              "How old rows had grown when a step updated them again: steps since their update "
+              "before, in every 64th step. Rows that join, or had aged, are not among them.");
+  for (const TableStats& table : tables) {
+    out->Buckets({{{"table", table.name}}}, bounds, table.update_gaps.counts,
+                 static_cast<double>(table.update_gaps.sum));
+  }
+  bool any = false;
+  for (const TableStats& table : tables) any = any || !(table.ages == StepHistogram());
+  if (!any) return;
+  out->Family("hotrow_living_rows", kGauge,
+              "Living rows of a table with a floor or a capacity whose last update is at most so "
+              "many steps ago, taken as if it had been the first of its group of row_limit_steps.");
+  for (const TableStats& table : tables) {
+    if (table.ages == StepHistogram()) continue;
+    int64_t rows = 0;
+    for (size_t i = 0; i < table.ages.counts.size(); ++i) {
+      rows += table.ages.counts[i];
+      const std::string bound =
+          i < bounds.size() ? std::to_string(StepHistogram::kBounds[i]) : std::string("+Inf");
+      out->Sample({{{"table", table.name}, {"le", bound}}}, rows);
+    }
+  }
+}
+
 // The tiers of a collection, and what they are.
 class TierView {
  public:
@@ -326,6 +358,7 @@ void AppendMetrics(const EmbeddingStats& stats, ExpositionWriter* out) {
       out->Sample({{{"table", table.name}, {"tier", store.name}}}, table.*family.of_store);
     }
   }
+  if (!stats.tables.empty()) AppendAges(stats.tables, out);
 }
 
 std::string MetricsText(const EmbeddingStats& stats) {

@@ -38,6 +38,7 @@
 #include "embedding/table_decay_impl.h"
 #include "embedding/tiers/step_pipeline_impl.h"
 #include "embedding/tiers/tiers_impl.h"
+#include "embedding/update_gaps_impl.h"
 
 namespace hotrow {
 
@@ -617,6 +618,9 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
     HOTROW_RETURN_IF_ERROR(life->Renew(ctx, b.served(), b.rows, b.living, b.trained));
   }
   if (life->limits()) life->CountUpdated(b.served(), b.living, b.trained, steps + 1);
+  if (!b.staged) {
+    internal::CountUpdateGaps(plan, b.served(), b.rows, b.trained, steps + 1, tables);
+  }
   HOTROW_RETURN_IF_ERROR(begun ? UpdateRows(b, sums, learning_rate_factor)
                                : UpdateRowsFused(b, gradient, learning_rate_factor));
   if (tiers->staged()) {

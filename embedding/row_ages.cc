@@ -35,6 +35,17 @@ int64_t* RowAges::GroupOf(size_t table, uint32_t last_step) {
   return &of.rows[i];
 }
 
+StepHistogram RowAges::Ages(size_t table, uint32_t step) const {
+  StepHistogram out;
+  const Table& of = tables_[table];
+  for (size_t i = 0; i < of.rows.size(); ++i) {
+    if (of.rows[i] == 0) continue;
+    const int64_t first_step = int64_t{of.first_group + i} * group_steps_ + 1;
+    out.Add(std::max<int64_t>(int64_t{step} - first_step, 0), of.rows[i]);
+  }
+  return out;
+}
+
 void RowAges::Note(size_t table, uint32_t last_step, uint32_t step) {
   // Most rows of a hot table stay in the group of the last steps.
   if (last_step != 0 && Group(last_step) == Group(step)) return;

@@ -10,6 +10,7 @@
 #include "embedding/collection_plan_impl.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
+#include "embedding/stats.h"
 
 namespace hotrow::internal {
 
@@ -34,6 +35,10 @@ class RowAges {
   // So many rows with this last step are there; one is not there any more.
   void Add(size_t table, uint32_t last_step, int64_t n = 1) { *GroupOf(table, last_step) += n; }
   void Remove(size_t table, uint32_t last_step) { *GroupOf(table, last_step) -= 1; }
+
+  // Of the rows of one table on this rank, as of behind `step`: each as old as the first step of
+  // its group makes it.
+  StepHistogram Ages(size_t table, uint32_t step) const;
 
   // One update, in two parts, because the update may fail between them. Note: a row that `step`
   // trains, with the last step that it had, 0 where it had none. Commit: the update is done.

@@ -423,6 +423,10 @@ void RowLife::AddTo(EmbeddingStats* stats) const {
   stats->admission_counter_bytes = counters_.bytes();
   stats->aged_rows = aged_rows_;
   stats->dropped_rows = dropped_rows_;
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    TableStats& table = stats->tables[static_cast<size_t>(plan_.tables[t].config)];
+    if (limits(t)) table.ages = ages_of_rows_.Ages(t, steps_);
+  }
 }
 
 absl::StatusOr<HostBuffer<std::byte>> RowLife::Save() {

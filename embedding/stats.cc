@@ -42,8 +42,11 @@ constexpr auto kTableFields = std::to_array<StatsField<TableStats>>({
     {"store_misses", &TableStats::store_misses, OverRanks::kSum},
     {"store_unique_misses", &TableStats::store_unique_misses, OverRanks::kSum},
 });
-// All but the name.
-static_assert(sizeof(TableStats) == sizeof(std::string) + kTableFields.size() * sizeof(int64_t));
+// All but the name and two histograms.
+static_assert(sizeof(TableStats) == sizeof(std::string) + kTableFields.size() * sizeof(int64_t) +
+                                        2 * sizeof(StepHistogram));
+constexpr auto kTableHistograms = {&TableStats::update_gaps, &TableStats::ages};
+constexpr size_t kHistogramColumns = sizeof(StepHistogram) / sizeof(int64_t);
 
 // Steps and snapshots are those of all ranks alike; the longest pause is the one that counts.
 constexpr auto kFields = std::to_array<StatsField<EmbeddingStats>>({
@@ -114,6 +117,22 @@ void Merge(std::span<const int64_t> rows, size_t width, std::span<const StatsFie
   }
 }
 
+void Append(const StepHistogram& from, std::vector<int64_t>* row) {
+  row->insert(row->end(), from.counts.begin(), from.counts.end());
+  row->push_back(from.sum);
+}
+
+void Merge(std::span<const int64_t> rows, size_t width, size_t* column, StepHistogram* to) {
+  const auto add_up = [&] {
+    int64_t sum = 0;
+    for (size_t i = *column; i < rows.size(); i += width) sum += rows[i];
+    ++*column;
+    return sum;
+  };
+  for (int64_t& count : to->counts) count = add_up();
+  to->sum = add_up();
+}
+
 }  // namespace
 
 void TierStats::SetWriteAmplification() {
@@ -129,14 +148,19 @@ std::span<const StatsField<EmbeddingStats>> EmbeddingStatsFields() { return kFie
 std::vector<int64_t> PackCounts(const EmbeddingStats& stats) {
   std::vector<int64_t> row;
   for (const TierStats& tier : stats.tiers) Append(tier, TierStatsFields(), &row);
-  for (const TableStats& table : stats.tables) Append(table, TableStatsFields(), &row);
+  for (const TableStats& table : stats.tables) {
+    Append(table, TableStatsFields(), &row);
+    for (const auto histogram : kTableHistograms) Append(table.*histogram, &row);
+  }
   Append(stats, EmbeddingStatsFields(), &row);
   return row;
 }
 
 void MergeCounts(std::span<const int64_t> rows, EmbeddingStats* stats) {
-  const size_t width = stats->tiers.size() * kTierFields.size() +
-                       stats->tables.size() * kTableFields.size() + kFields.size();
+  const size_t width =
+      stats->tiers.size() * kTierFields.size() +
+      stats->tables.size() * (kTableFields.size() + kTableHistograms.size() * kHistogramColumns) +
+      kFields.size();
   HOTROW_CHECK(!rows.empty() && rows.size() % width == 0);
   size_t column = 0;
   for (TierStats& tier : stats->tiers) {
@@ -145,6 +169,9 @@ void MergeCounts(std::span<const int64_t> rows, EmbeddingStats* stats) {
   }
   for (TableStats& table : stats->tables) {
     Merge(rows, width, TableStatsFields(), &column, &table);
+    for (const auto histogram : kTableHistograms) {
+      Merge(rows, width, &column, &(table.*histogram));
+    }
   }
   Merge(rows, width, EmbeddingStatsFields(), &column, stats);
 }

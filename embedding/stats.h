@@ -1,6 +1,9 @@
 #ifndef HOTROW_EMBEDDING_STATS_H_
 #define HOTROW_EMBEDDING_STATS_H_
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -37,6 +40,22 @@ struct TierStats {
   void SetWriteAmplification();  // from the counts
 };
 
+// How many of something took how many steps.
+struct StepHistogram {
+  static constexpr std::array<int64_t, 11> kBounds = {1,    4,     16,    64,     256,    1024,
+                                                      4096, 16384, 65536, 262144, 1048576};
+  // By the first bound that is not below the steps; the last one is of those above all.
+  std::array<int64_t, kBounds.size() + 1> counts = {};
+  int64_t sum = 0;  // of the steps
+
+  void Add(int64_t steps, int64_t n = 1) {
+    const auto bound = std::lower_bound(kBounds.begin(), kBounds.end(), steps);
+    counts[static_cast<size_t>(bound - kBounds.begin())] += n;
+    sum += steps * n;
+  }
+  bool operator==(const StepHistogram&) const = default;
+};
+
 // Counts of one table over training steps. Never reset. Lookups are counted when their step is
 // updated, misses when its rows are placed, which may be some steps earlier.
 struct TableStats {
@@ -49,6 +68,14 @@ struct TableStats {
   // Of these, or without a cache of all, what no tier had: keys without a row.
   int64_t store_misses = 0;
   int64_t store_unique_misses = 0;
+  // Of rows that a step updated, the steps since their update before; not of rows that joined or
+  // had aged. Of one step in kUpdateGapSteps, those of whole multiples; none where rows lie on a
+  // device.
+  static constexpr int64_t kUpdateGapSteps = 64;
+  StepHistogram update_gaps;
+  // Of living rows of a table with min_rows or max_rows, now: steps since their last update, as if
+  // it had been the first one of its group (row_limit_steps). Empty for others.
+  StepHistogram ages;
 };
 
 struct EmbeddingStats {
@@ -118,7 +145,7 @@ struct StatsField {
   OverRanks over_ranks;
 };
 
-// Every int64_t of the structs, each once; `tiers` and `tables` apart.
+// Every int64_t of the structs, each once; `tiers`, `tables` and histograms apart.
 std::span<const StatsField<TierStats>> TierStatsFields();
 std::span<const StatsField<TableStats>> TableStatsFields();
 std::span<const StatsField<EmbeddingStats>> EmbeddingStatsFields();

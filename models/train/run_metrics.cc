@@ -165,6 +165,7 @@ std::string AllMetricsText() {
     all.tables.tiers.push_back({.name = name});
   }
   all.tables.tables.push_back({.name = "users"});
+  all.tables.tables.back().ages.Add(1);
   return MetricsText(all);
 }
 

@@ -40,6 +40,10 @@ EmbeddingStats Numbered() {
   for (const char* const name : {"users", "items"}) {
     TableStats& table = stats.tables.emplace_back();
     for (const auto& field : TableStatsFields()) table.*field.count = next++;
+    for (StepHistogram* const ages : {&table.update_gaps, &table.ages}) {
+      for (int64_t& count : ages->counts) count = next++;
+      ages->sum = next++;
+    }
     table.name = name;
   }
   return stats;
@@ -53,11 +57,13 @@ TEST(CollectionMetricsTest, EachCountIsThere) {
     EXPECT_FALSE(family.help.empty()) << name;
     EXPECT_TRUE(family.help.ends_with(".")) << name;
     EXPECT_EQ(family.kind == "counter", name.ends_with("_total")) << name;
-    EXPECT_TRUE(family.kind == "counter" || family.kind == "gauge") << name;
+    EXPECT_EQ(family.kind == "histogram", name == "hotrow_row_age_steps") << name;
     EXPECT_FALSE(family.samples.empty()) << name;
     std::set<std::map<std::string, std::string>> labels;
     for (const MetricSample& sample : family.samples) {
-      EXPECT_TRUE(labels.insert(sample.labels).second) << name;
+      std::map<std::string, std::string> of = sample.labels;
+      of["sample"] = sample.name;
+      EXPECT_TRUE(labels.insert(of).second) << name;
       values.insert(sample.value);
     }
   }
@@ -85,6 +91,11 @@ TEST(CollectionMetricsTest, EachCountIsThere) {
   of_tier(2, all);
   for (const TableStats& table : stats.tables) {
     for (const auto& field : TableStatsFields()) expect_one(table.*field.count, field.name);
+    for (const StepHistogram* const ages : {&table.update_gaps, &table.ages}) {
+      int64_t up_to = 0;
+      for (const int64_t count : ages->counts) expect_one(up_to += count, "ages");
+    }
+    expect_one(table.update_gaps.sum, "sum of ages");
   }
 }
 
@@ -122,6 +133,56 @@ TEST(CollectionMetricsTest, ACollectionThatHasDoneNothingHasZerosAndNoRatioOfThe
   const MetricFamilies families = Parsed(tables->Stats());
   EXPECT_EQ(Value(families, "hotrow_hit_ratio"), 0);
   EXPECT_EQ(Value(families, "hotrow_table_lookups_total", {{"table", "a \"b\"\n\xc3\xbc"}}), 0);
+}
+
+// One table of two has a capacity. Key 1 comes in every step, key 2 in steps 1 and 120, key 3 in
+// step 128 alone. Steps 64 and 128 are sampled.
+TEST(CollectionMetricsTest, AgesAreThoseOfRowsThatComeAgainAndOfRowsThatAreThere) {
+  for (const int64_t cache_bytes : {int64_t{0}, 4 * test::kMiB}) {
+    SCOPED_TRACE(cache_bytes);
+    EmbeddingCollectionOptions options = Options({Table("a", 4, {"f0"}), Table("b", 4, {"f1"})});
+    options.cache.bytes = cache_bytes;
+    options.tables[1].max_rows = 100;
+    options.row_limit_steps = 10;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, EmbeddingCollection::Create(options, {}));
+    for (int step = 1; step <= 130; ++step) {
+      std::vector<uint64_t> keys = {1};
+      if (step == 1 || step == 120 || step == 128) keys.push_back(2);
+      if (step == 128) keys.push_back(3);
+      const auto n = static_cast<int64_t>(keys.size());
+      test::Batch batch = {
+          .batch_size = 1, .values = keys, .offsets = {0, n, 2 * n}, .weights = {}};
+      batch.values.insert(batch.values.end(), keys.begin(), keys.end());
+      HOTROW_ASSERT_OK_AND_ASSIGN(EmbeddingStep next, tables->Prefetch(batch.view()));
+      std::vector<float> output(static_cast<size_t>(tables->pooled_dim()), 0.5f);
+      HOTROW_ASSERT_OK(next.Lookup({.pooled = test::RowsOf(*tables, 1, output)}));
+      HOTROW_ASSERT_OK(std::move(next).Update({.pooled = test::RowsOf(*tables, 1, output)}));
+    }
+    const EmbeddingStats stats = tables->Stats();
+    StepHistogram gaps;
+    gaps.Add(1, 2);
+    gaps.Add(8);
+    EXPECT_TRUE(stats.tables[0].update_gaps == gaps);
+    EXPECT_TRUE(stats.tables[1].update_gaps == gaps);
+    EXPECT_TRUE(stats.tables[0].ages == StepHistogram());
+    StepHistogram ages;
+    ages.Add(130 - 121, 3);  // all were updated in steps 121 to 130
+    EXPECT_TRUE(stats.tables[1].ages == ages);
+    const MetricFamilies families = Parsed(stats);
+    EXPECT_EQ(Value(families, "hotrow_row_age_steps_count", {{"table", "b"}}), 3);
+    EXPECT_EQ(families.at("hotrow_row_age_steps").samples.back().value, 3);
+    EXPECT_EQ(Value(families, "hotrow_living_rows", {{"table", "b"}, {"le", "4"}}), 0);
+    EXPECT_EQ(Value(families, "hotrow_living_rows", {{"table", "b"}, {"le", "16"}}), 3);
+    EXPECT_EQ(Value(families, "hotrow_living_rows", {{"table", "b"}, {"le", "+Inf"}}), 3);
+    // Of two ranks that both have them.
+    EmbeddingStats sum = stats;
+    const std::vector<int64_t> once = PackCounts(stats);
+    std::vector<int64_t> rows = once;
+    rows.insert(rows.end(), once.begin(), once.end());
+    MergeCounts(rows, &sum);
+    EXPECT_EQ(sum.tables[1].ages.counts[2], 6);
+    EXPECT_EQ(sum.tables[0].update_gaps.sum, 2 * gaps.sum);
+  }
 }
 
 // What tables are said to look up and to miss, counted by hand.

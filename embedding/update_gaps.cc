@@ -1,0 +1,25 @@
+#include "embedding/update_gaps_impl.h"
+
+#include <cstring>
+
+namespace hotrow::internal {
+
+void CountUpdateGaps(const Plan& plan, const TableKeys& keys, std::span<std::byte* const> rows,
+                     std::span<const uint8_t> trained, uint32_t step,
+                     std::span<TableStats> tables) {
+  if (step % TableStats::kUpdateGapSteps != 0) return;
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const PlannedTable& table = plan.tables[t];
+    if (table.frozen) continue;
+    StepHistogram& gaps = tables[static_cast<size_t>(table.config)].update_gaps;
+    const auto end = static_cast<size_t>(keys.table_offsets[t + 1]);
+    for (auto i = static_cast<size_t>(keys.table_offsets[t]); i < end; ++i) {
+      if (!trained.empty() && trained[i] == 0) continue;
+      uint32_t last_step;
+      std::memcpy(&last_step, rows[i] + table.layout.step_offset, sizeof(last_step));
+      if (last_step != 0) gaps.Add(int64_t{step} - int64_t{last_step});
+    }
+  }
+}
+
+}  // namespace hotrow::internal
