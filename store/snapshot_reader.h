@@ -16,12 +16,14 @@ namespace hotrow {
 
 class Env;
 
-// Reads one snapshot of a store that nobody has open, from end to end, to export or inspect rows.
+// Reads one snapshot of a store from end to end, to export or inspect rows. Nobody has the store
+// open, or whoever does keeps the snapshot meanwhile (SnapshotReaderOptions::store_is_open).
 // Changes nothing on the disk. OpenSnapshot (store/open.h) opens a snapshot of any kind of store;
 // each kind also has its own factory.
 //
 // Lock:    an SSD store and a RocksDB store are locked while the reader lives, so that no process
-//          opens them meanwhile. The snapshots of a HostStore are files that never change.
+//          opens them meanwhile; not with store_is_open. The snapshots of a HostStore are files
+//          that never change.
 // Threads: one at a time.
 // Errors:  DataLoss (naming file and offset, and key where it is known), ResourceExhausted (the
 //          memory budget; names what is needed), those of the files. Of opening one: also NotFound
@@ -50,6 +52,11 @@ struct SnapshotReaderOptions {
   SnapshotId snapshot = 0;  // prepared or committed; 0: the latest durable state
   // If known, the snapshot must have this identity (FailedPrecondition).
   UniqueId identity;
+  // The store may be open, in this process or another, by a job that drops neither this snapshot
+  // nor the parent of a SnapshotChanges while the reader lives. What a snapshot holds is not
+  // written to, so the job goes on meanwhile and waits for nothing. No lock is taken. A snapshot
+  // that was dropped all the same is seen at the end (FailedPrecondition). Needs `snapshot`.
+  bool store_is_open = false;
   // Hard limit of the reader's memory: buffers of some MiB and, for an SSD store, an index of about
   // 10 bytes a row. RocksDB's memory outside its cache is not counted. 0: no limit.
   int64_t memory_budget_bytes = 0;

@@ -37,14 +37,21 @@ Hash128 HashOfRow(const RowKey& key, const RowLayout& layout, std::span<const st
                    row.first(static_cast<size_t>(layout.step_offset) + sizeof(uint32_t)));
 }
 
+absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenPart(Env& env, const SavedModel& saved,
+                                                         int32_t rank,
+                                                         const ExportDeltaOptions& options) {
+  return OpenSavedPart(env, saved, rank, options.store_bytes, options.store_is_open);
+}
+
 // Calls visit for each row in the parts of these ranks, but for those that have aged.
 absl::Status VisitRows(
-    Env& env, const SavedModel& saved, std::span<const int32_t> ranks, int64_t store_bytes,
+    Env& env, const SavedModel& saved, std::span<const int32_t> ranks,
+    const ExportDeltaOptions& options,
     absl::FunctionRef<absl::Status(const RowKey& key, std::span<const std::byte> row)> visit) {
   HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(saved));
   for (const int32_t rank : ranks) {
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
-                            OpenSavedPart(env, saved, rank, store_bytes));
+                            OpenPart(env, saved, rank, options));
     HOTROW_RETURN_IF_ERROR(
         reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
           HOTROW_RETURN_IF_ERROR(CheckRankOfRow(saved, rank, key));
@@ -55,11 +62,11 @@ absl::Status VisitRows(
 }
 
 absl::StatusOr<int64_t> CountRows(Env& env, const SavedModel& saved, std::span<const int32_t> ranks,
-                                  int64_t store_bytes) {
+                                  const ExportDeltaOptions& options) {
   int64_t out = 0;
   for (const int32_t rank : ranks) {
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
-                            OpenSavedPart(env, saved, rank, store_bytes));
+                            OpenPart(env, saved, rank, options));
     if (reader->rows() >= 0) {
       out += reader->rows();
       continue;
@@ -85,8 +92,7 @@ absl::Status CompareParts(Env& env, const SavedModel& parent, std::span<const in
                           const SavedModel& child, std::span<const int32_t> child_ranks,
                           const ExportDeltaOptions& options, const std::vector<RowLayout>& layouts,
                           DeltaRowSorter& sorter, FoundTables* found) {
-  HOTROW_ASSIGN_OR_RETURN(const int64_t old_rows,
-                          CountRows(env, parent, parent_ranks, options.store_bytes));
+  HOTROW_ASSIGN_OR_RETURN(const int64_t old_rows, CountRows(env, parent, parent_ranks, options));
   const int64_t old_bytes = old_rows * static_cast<int64_t>(sizeof(OldRow));
   const int64_t budget = std::max<int64_t>(options.memory_bytes / 2, 1);
   // Slices are not quite equal.
@@ -100,18 +106,17 @@ absl::Status CompareParts(Env& env, const SavedModel& parent, std::span<const in
   for (int64_t slice = 0; slice < slices; ++slice) {
     old.clear();
     old.reserve(static_cast<size_t>(slices == 1 ? old_rows : old_rows / slices * 5 / 4));
-    HOTROW_RETURN_IF_ERROR(
-        VisitRows(env, parent, parent_ranks, options.store_bytes,
-                  [&](const RowKey& key, std::span<const std::byte> row) {
-                    if (slice_of(key) == slice) {
-                      old.push_back({.key = key, .hash = HashOfRow(key, layouts[key.table], row)});
-                    }
-                    return absl::OkStatus();
-                  }));
+    HOTROW_RETURN_IF_ERROR(VisitRows(
+        env, parent, parent_ranks, options, [&](const RowKey& key, std::span<const std::byte> row) {
+          if (slice_of(key) == slice) {
+            old.push_back({.key = key, .hash = HashOfRow(key, layouts[key.table], row)});
+          }
+          return absl::OkStatus();
+        }));
     std::sort(old.begin(), old.end(),
               [](const OldRow& a, const OldRow& b) { return ComesBefore(a.key, b.key); });
     HOTROW_RETURN_IF_ERROR(VisitRows(
-        env, child, child_ranks, options.store_bytes,
+        env, child, child_ranks, options,
         [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
           if (slice_of(key) != slice) return absl::OkStatus();
           const RowLayout& layout = layouts[key.table];
@@ -137,8 +142,8 @@ absl::Status CompareParts(Env& env, const SavedModel& parent, std::span<const in
 
 // Gives the sorter what a rank's store has written since the parent. False: the store cannot tell.
 absl::StatusOr<bool> TakeWrites(Env& env, const SavedModel& parent, const SavedModel& child,
-                                int32_t rank, int64_t store_bytes, DeltaRowSorter& sorter,
-                                FoundTables* found) {
+                                int32_t rank, const ExportDeltaOptions& options,
+                                DeltaRowSorter& sorter, FoundTables* found) {
   const SavedModel::Part& before = parent.parts[static_cast<size_t>(rank)];
   const SavedModel::Part& now = child.parts[static_cast<size_t>(rank)];
   if (before.store != now.store ||
@@ -153,7 +158,8 @@ absl::StatusOr<bool> TakeWrites(Env& env, const SavedModel& parent, const SavedM
                           {.path = now.tables_dir,
                            .snapshot = now.snapshot,
                            .identity = now.identity,
-                           .memory_budget_bytes = store_bytes,
+                           .store_is_open = options.store_is_open,
+                           .memory_budget_bytes = options.store_bytes,
                            .env = &env},
                           {.snapshot = before.snapshot, .identity = before.identity}));
   if (changes == nullptr) return false;
@@ -205,8 +211,8 @@ absl::StatusOr<FoundTables> FindChanges(Env& env, const SavedModel& parent, cons
     return found;
   }
   for (const int32_t rank : child_ranks) {
-    HOTROW_ASSIGN_OR_RETURN(const bool taken, TakeWrites(env, parent, child, rank,
-                                                         options.store_bytes, sorter, &found));
+    HOTROW_ASSIGN_OR_RETURN(const bool taken,
+                            TakeWrites(env, parent, child, rank, options, sorter, &found));
     if (taken) continue;
     HOTROW_RETURN_IF_ERROR(
         CompareParts(env, parent, {&rank, 1}, child, {&rank, 1}, options, layouts, sorter, &found));
@@ -226,6 +232,7 @@ absl::StatusOr<DeltaChain> FindChain(Env& env, const SavedModel& parent,
                         .shard_bytes = options.shard_bytes,
                         .memory_bytes = options.memory_bytes,
                         .store_bytes = options.store_bytes,
+                        .store_is_open = options.store_is_open,
                         .env = &env});
   }
   HOTROW_ASSIGN_OR_RETURN(DeltaChain chain, ReadChain(env, dir));

@@ -162,7 +162,7 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
   HOTROW_ASSIGN_OR_RETURN(const DenseVectors dense, ReadSavedDense(env, saved));
   // Opens the first part before anything is made.
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<SnapshotReader> reader,
-                          OpenSavedPart(env, saved, 0, options.store_bytes));
+                          OpenSavedPart(env, saved, 0, options.store_bytes, options.store_is_open));
   PortableModel portable;
   portable.model = saved;
   HOTROW_ASSIGN_OR_RETURN(portable.tables, TablesOf(saved));
@@ -178,7 +178,8 @@ absl::StatusOr<PortableSummary> ExportPortable(const ExportOptions& options) {
   for (int32_t rank = 0; rank < world_size; ++rank) {
     if (rank > 0) {
       reader.reset();  // its index before the next one's
-      HOTROW_ASSIGN_OR_RETURN(reader, OpenSavedPart(env, saved, rank, options.store_bytes));
+      HOTROW_ASSIGN_OR_RETURN(
+          reader, OpenSavedPart(env, saved, rank, options.store_bytes, options.store_is_open));
     }
     HOTROW_RETURN_IF_ERROR(
         reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {

@@ -100,7 +100,10 @@ absl::Status RocksSnapshotReader::Open() {
   const std::string& path = options_.path;
   HOTROW_ASSIGN_OR_RETURN(RocksDirectory directory, LookAtRocksDirectory(path));
   HOTROW_RETURN_IF_ERROR(CheckThatThereIsAStore(path, directory));
-  HOTROW_ASSIGN_OR_RETURN(lock_, RocksDirLock::Take(path, /*reader=*/true));
+  // The files of a snapshot never change, whatever the open store does.
+  if (!options_.store_is_open) {
+    HOTROW_ASSIGN_OR_RETURN(lock_, RocksDirLock::Take(path, /*reader=*/true));
+  }
   HOTROW_ASSIGN_OR_RETURN(directory, LookAtRocksDirectory(path));
   HOTROW_RETURN_IF_ERROR(
       CheckRocksDirectory(path, directory, /*opens_snapshot=*/options_.snapshot != 0));

@@ -23,8 +23,13 @@
 #include "store/ssd/ssd_scan_impl.h"
 #include "store/ssd/ssd_store.h"
 
-// Reading a snapshot of an SsdStore that is not open: an index of its rows from the footers, as
-// opening the store makes it, then the segments from end to end; what the index names is visited.
+// Reading a snapshot of an SsdStore: an index of its rows from the footers, as opening the store
+// makes it, then the segments from end to end; what the index names is visited.
+//
+// The store may be open and written to meanwhile (store_is_open). As long as a manifest names the
+// snapshot its segments are not written anew, and only behind the ends that it names is anything
+// appended. The last chunk of a segment may get more records, and its footer, at any time; both its
+// footer and its records are read only up to that end.
 //
 // What changed since an earlier snapshot is in the segments, and in the ends of segments, that this
 // one has not: each record gets a new number, also one that the cleaner moves.
@@ -93,6 +98,7 @@ class SsdSnapshotReader final : public SnapshotReader {
     return slot * static_cast<uint64_t>(manifest_.segment_bytes / internal::kSsdUnitBytes) +
            static_cast<uint64_t>(offset / internal::kSsdUnitBytes);
   }
+  absl::StatusOr<SsdManifest> Decode(const std::string& text) const;
   absl::Status OpenSegments();
   absl::Status MakeIndex();
   absl::Status VisitChunk(
@@ -109,6 +115,8 @@ class SsdSnapshotReader final : public SnapshotReader {
       std::span<const std::byte> record,
       absl::FunctionRef<absl::Status(const RowKey&, std::span<const std::byte>)> visit);
   absl::Status CheckUnchanged() const;
+  // What reading came to. What looks like damage may be that of a snapshot that was dropped.
+  absl::Status EndedWith(const absl::Status& read) const;
 
   Env& env_;
   const SnapshotReaderOptions options_;
@@ -117,6 +125,8 @@ class SsdSnapshotReader final : public SnapshotReader {
   std::string manifest_text_;
   SsdManifest manifest_;
   SnapshotInfo info_;
+  // The snapshot, of changes also the parent: with store_is_open they must stay.
+  std::vector<internal::SsdSnapshot> kept_;
   std::vector<SsdSegmentRef> segments_;  // of the snapshot
   std::vector<int64_t> row_bytes_;       // by table index
   std::map<uint32_t, std::unique_ptr<File>> files_;
@@ -140,6 +150,14 @@ absl::Status SsdSnapshotReader::Open() {
   return MakeIndex();
 }
 
+absl::StatusOr<SsdManifest> SsdSnapshotReader::Decode(const std::string& text) const {
+  absl::StatusOr<internal::DecodedSsdManifest> decoded = internal::DecodeSsdManifest(text);
+  if (decoded.ok()) return std::move(decoded->manifest);
+  return absl::Status(decoded.status().code(),
+                      absl::StrCat(PathOf(internal::kSsdManifestName), ": ",
+                                   std::string(decoded.status().message())));
+}
+
 absl::Status SsdSnapshotReader::ReadManifest(bool lock) {
   const std::string path = PathOf(internal::kSsdManifestName);
   HOTROW_ASSIGN_OR_RETURN(const bool exists, env_.Exists(path));
@@ -152,7 +170,7 @@ absl::Status SsdSnapshotReader::ReadManifest(bool lock) {
   // it, too: the ranks of a job that starts from a snapshot of another number of ranks.
   const std::string lock_path = PathOf(internal::kSsdLockName);
   HOTROW_ASSIGN_OR_RETURN(const bool has_lock, env_.Exists(lock_path));
-  if (lock && has_lock) {
+  if (lock && has_lock && !options_.store_is_open) {
     absl::StatusOr<std::unique_ptr<FileLock>> taken = env_.LockFile(lock_path, LockMode::kShared);
     if (absl::IsFailedPrecondition(taken.status())) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -163,13 +181,7 @@ absl::Status SsdSnapshotReader::ReadManifest(bool lock) {
   }
   HOTROW_ASSIGN_OR_RETURN(manifest_text_,
                           ReadWholeFile(env_, path, internal::kSsdManifestBytesMax));
-  absl::StatusOr<internal::DecodedSsdManifest> decoded =
-      internal::DecodeSsdManifest(manifest_text_);
-  if (!decoded.ok()) {
-    return absl::Status(decoded.status().code(),
-                        absl::StrCat(path, ": ", std::string(decoded.status().message())));
-  }
-  manifest_ = std::move(decoded->manifest);
+  HOTROW_ASSIGN_OR_RETURN(manifest_, Decode(manifest_text_));
   for (const StoreTable& t : manifest_.tables) row_bytes_.push_back(t.row_bytes);
   if (options_.snapshot == 0) {
     segments_ = manifest_.segments;
@@ -178,6 +190,7 @@ absl::Status SsdSnapshotReader::ReadManifest(bool lock) {
   }
   for (const internal::SsdSnapshot& s : manifest_.snapshots) {
     if (s.id != options_.snapshot) continue;
+    kept_ = {s};
     segments_ = s.segments;
     info_ = {
         .id = s.id, .committed = s.committed, .identity = s.identity, .table_rows = s.table_rows};
@@ -252,8 +265,28 @@ absl::Status SsdSnapshotReader::CheckUnchanged() const {
       const std::string now,
       ReadWholeFile(env_, PathOf(internal::kSsdManifestName), internal::kSsdManifestBytesMax));
   if (now == manifest_text_) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(options_.path, ": the store was changed while it was read; close it first"));
+  if (!options_.store_is_open) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(options_.path, ": the store was changed while it was read; close it first"));
+  }
+  HOTROW_ASSIGN_OR_RETURN(const SsdManifest manifest, Decode(now));
+  for (const internal::SsdSnapshot& kept : kept_) {
+    const auto& all = manifest.snapshots;
+    const bool stays = std::any_of(all.begin(), all.end(), [&](const internal::SsdSnapshot& s) {
+      return s.id == kept.id && s.identity == kept.identity;
+    });
+    if (stays) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(options_.path, ": snapshot ", kept.id,
+                     " was dropped while it was read; whoever has the store open must keep it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SsdSnapshotReader::EndedWith(const absl::Status& read) const {
+  if (!read.ok() && !options_.store_is_open) return read;
+  const absl::Status unchanged = CheckUnchanged();
+  return unchanged.ok() ? read : unchanged;
 }
 
 // The row of a record that begins `record`, after a check of its checksum.
@@ -351,10 +384,9 @@ absl::Status SsdSnapshotReader::Iterate(
   }
   visited_ = 0;
   HOTROW_RETURN_IF_ERROR(
-      ReadChunks(chunks, [&](const Chunk& chunk, std::span<const std::byte> bytes) {
+      EndedWith(ReadChunks(chunks, [&](const Chunk& chunk, std::span<const std::byte> bytes) {
         return VisitChunk(*chunk.ref, chunk.offset, bytes, visit);
-      }));
-  HOTROW_RETURN_IF_ERROR(CheckUnchanged());
+      })));
   if (visited_ == rows()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(options_.path, ": the footers tell of ", rows(),
                                           " rows, the segments hold ", visited_,
@@ -373,6 +405,7 @@ absl::StatusOr<bool> SsdSnapshotReader::OpenChanges(const ParentSnapshot& parent
                                                 .identity = found->identity,
                                                 .table_rows = {}},
                                                parent.identity));
+  kept_.push_back(*found);
   std::map<uint32_t, const SsdSegmentRef*> old;
   std::vector<uint64_t> tails;  // base sequences, the highest first
   for (const SsdSegmentRef& ref : found->segments) {
@@ -464,7 +497,7 @@ absl::Status SsdSnapshotReader::IterateChanges(
     const SsdNewest& gone = newest_[i];
     HOTROW_RETURN_IF_ERROR(erased({gone.key, manifest_.tables[gone.table_index()].table}));
   }
-  HOTROW_RETURN_IF_ERROR(
+  return EndedWith(
       ReadChunks(chunks, [&](const Chunk& chunk, std::span<const std::byte> bytes) -> absl::Status {
         const auto index = static_cast<size_t>(&chunk - chunks.data());
         for (size_t i = firsts[index]; i < firsts[index + 1]; ++i) {
@@ -474,7 +507,6 @@ absl::Status SsdSnapshotReader::IterateChanges(
         }
         return absl::OkStatus();
       }));
-  return CheckUnchanged();
 }
 
 // The part of a reader that is about changes.

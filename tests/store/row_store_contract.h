@@ -757,6 +757,58 @@ TEST_P(RowStoreContractTest, ASnapshotReaderVisitsEveryRowOnceAndChangesNothing)
   EXPECT_TRUE(files == files_after);
 }
 
+// Whoever has the store open goes on meanwhile: writes, erases, flushes, takes and drops other
+// snapshots, has segments cleaned.
+TEST_P(RowStoreContractTest, ASnapshotIsReadWhileItsStoreIsOpenAndWrittenTo) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open({.tables = ManyTables()}));
+  const auto write = [&](uint64_t begin, uint64_t end, uint64_t version) {
+    Batch batch;
+    for (uint64_t i = begin; i < end; ++i) {
+      for (const StoreTable& table : store->tables()) {
+        const RowKey key = {Mix64(i), table.table};
+        batch.Add(key, MakeRow(key, version, table.row_bytes));
+      }
+    }
+    HOTROW_ASSERT_OK(batch.InsertInto(*store));
+  };
+  write(0, 300, 1);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const RowMap expected, Dump(*store));
+  HOTROW_ASSERT_OK(store->PrepareSnapshot(7));
+  HOTROW_ASSERT_OK(store->CommitSnapshot(7));
+  SnapshotReaderOptions options = {.path = dir_,
+                                   .snapshot = 7,
+                                   .store_is_open = true,
+                                   .env = GetParam().uses_env ? &env_ : nullptr};
+  std::atomic<bool> done = false;
+  std::thread reads([&] {
+    for (int time = 0; time < ForSanitizer(12, 4); ++time) {
+      const auto reader = GetParam().open_snapshot(options);
+      HOTROW_EXPECT_OK(reader);
+      if (!reader.ok()) break;
+      const auto rows = Dump(**reader);
+      HOTROW_EXPECT_OK(rows);
+      EXPECT_TRUE(rows.ok() && *rows == expected) << "time " << time;
+    }
+    done = true;
+  });
+  RandomStream random(1, RandomPurpose::kTest);
+  for (SnapshotId round = 100; !done && !HasFailure(); ++round) {
+    for (int part = 0; part < 4; ++part) {
+      const uint64_t begin = random.Below(280);
+      write(begin, begin + 20, round);
+      const RowKey key = {Mix64(random.Below(300)), 70'000};
+      HOTROW_EXPECT_OK(store->Erase({&key, 1}));
+    }
+    HOTROW_EXPECT_OK(store->Flush());
+    HOTROW_EXPECT_OK(store->PrepareSnapshot(round));
+    HOTROW_EXPECT_OK(store->DropSnapshot(round));
+  }
+  reads.join();
+  options.snapshot = 0;
+  EXPECT_THAT(GetParam().open_snapshot(options),
+              StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("store_is_open")));
+}
+
 TEST_P(RowStoreContractTest, ASnapshotReaderSaysWhatIsNotThere) {
   using testing::HasSubstr;
   EXPECT_THAT(GetParam().open_snapshot({}),

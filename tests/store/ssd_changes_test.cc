@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -47,10 +48,10 @@ absl::Status Put(RowStore& store, const RowKey& key, uint64_t version) {
 }
 
 absl::StatusOr<std::unique_ptr<SnapshotChanges>> Open(Env& env, SnapshotId parent, SnapshotId child,
-                                                      int64_t memory_bytes = 0) {
+                                                      bool store_is_open = false) {
   return OpenSnapshotChanges(
       StoreKind::kSsd,
-      {.path = "/store", .snapshot = child, .memory_budget_bytes = memory_bytes, .env = &env},
+      {.path = "/store", .snapshot = child, .store_is_open = store_is_open, .env = &env},
       {.snapshot = parent});
 }
 
@@ -108,6 +109,17 @@ TEST(SsdChangesTest, AppliedToTheParentTheyGiveTheSnapshot) {
           HOTROW_ASSERT_OK(store->DropSnapshot(snapshots.begin()->first));
           snapshots.erase(snapshots.begin());
         }
+        if (snapshots.size() > 1) {  // it stays open
+          HOTROW_ASSERT_OK_AND_ASSIGN(const auto changes,
+                                      Open(env, std::prev(snapshots.end(), 2)->first, id, true));
+          ++asked;
+          if (changes != nullptr) {
+            ++told;
+            RowMap applied = std::prev(snapshots.end(), 2)->second;
+            HOTROW_ASSERT_OK(Apply(*changes, &applied));
+            EXPECT_TRUE(applied == snapshots[id]);
+          }
+        }
       }
       if (op % 400 == 399) {
         HOTROW_ASSERT_OK(store->CleanAll());
@@ -135,6 +147,26 @@ TEST(SsdChangesTest, AppliedToTheParentTheyGiveTheSnapshot) {
     }
   }
   EXPECT_GT(told, asked / 4) << "of " << asked;
+}
+
+// Only whoever has the store open can break the promise to keep them.
+TEST(SsdChangesTest, ASnapshotThatIsDroppedMeanwhileIsNamed) {
+  MemEnv env;
+  HOTROW_ASSERT_OK_AND_ASSIGN(auto store, SsdStore::Open(SmallSsd(&env, 60)));
+  for (const SnapshotId id : {1, 2, 3}) {
+    HOTROW_ASSERT_OK(Put(*store, {id, 70'000}, id));
+    HOTROW_ASSERT_OK(store->PrepareSnapshot(id));
+  }
+  EXPECT_THAT(Open(env, 1, 2),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is open")));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto first, Open(env, 1, 2, true));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto second, Open(env, 2, 3, true));
+  HOTROW_ASSERT_OK(store->DropSnapshot(1));
+  RowMap rows;
+  EXPECT_THAT(Apply(*first, &rows),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("/store"), HasSubstr("snapshot 1 was dropped"))));
+  HOTROW_EXPECT_OK(Apply(*second, &rows));
 }
 
 // A store that was opened at an older snapshot has lost what came after it.
