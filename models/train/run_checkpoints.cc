@@ -71,15 +71,20 @@ absl::Status RunCheckpoints::OnCommitted() {
   return deltas_.Committed(writer_->newest_step());
 }
 
+absl::StatusOr<bool> RunCheckpoints::DropOld() {
+  // The next delta starts from the newest link's checkpoint: there is to be a link of the newest
+  // one before others go.
+  HOTROW_RETURN_IF_ERROR(deltas_.Wait());
+  HOTROW_RETURN_IF_ERROR(deltas_.Committed(writer_->newest_step(), /*at_once=*/true));
+  HOTROW_RETURN_IF_ERROR(deltas_.Wait());
+  return writer_->KeepNewestOnly();
+}
+
 // Where there was no room for a checkpoint there may be once older ones are gone: then it is due
 // again.
 absl::Status RunCheckpoints::Failed(const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return status;
-  if (deltas_.enabled()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        status.message(), "; older checkpoints stay, since --delta_dir starts from them"));
-  }
-  HOTROW_ASSIGN_OR_RETURN(const bool removed, writer_->KeepNewestOnly());
+  HOTROW_ASSIGN_OR_RETURN(const bool removed, DropOld());
   if (!removed) return status;
   print_(absl::StrFormat("step %s: no room for a checkpoint: removed all but %s (%s)",
                          FormatCount(steps()), writer_->newest_dir(),
@@ -93,7 +98,21 @@ absl::Status RunCheckpoints::Poll() {
   const absl::StatusOr<bool> committed = writer_->Poll();
   if (!committed.ok()) return Failed(committed.status());
   if (*committed) HOTROW_RETURN_IF_ERROR(OnCommitted());
-  return deltas_.Poll();
+  HOTROW_RETURN_IF_ERROR(deltas_.Poll());
+  if (!drops_old_ || writer_->busy() || deltas_.busy()) return absl::OkStatus();
+  HOTROW_RETURN_IF_ERROR(deltas_.Committed(writer_->newest_step(), /*at_once=*/true));
+  if (deltas_.busy()) return absl::OkStatus();
+  drops_old_ = false;
+  return SayDropped(writer_->KeepNewestOnly());
+}
+
+absl::Status RunCheckpoints::SayDropped(const absl::StatusOr<bool>& removed) {
+  HOTROW_RETURN_IF_ERROR(removed.status());
+  if (*removed) {
+    print_(absl::StrFormat("step %s: removed all checkpoints but %s", FormatCount(steps()),
+                           writer_->newest_dir()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunCheckpoints::Wait() {
@@ -143,10 +162,15 @@ absl::Status RunCheckpoints::WatchDisk() {
                             FormatBytes(disk.disk_budget_bytes))
           : absl::StrFormat("step %s: old checkpoints hold much of another rank's --disk_bytes",
                             FormatCount(steps()));
-  if (CheckpointSchedule::OnShortOfDisk(has_newest()) == CheckpointSchedule::Relief::kTakeEarly) {
-    print_(absl::StrCat(why, ": taking one early, which replaces them"));
-    return Begin(/*early=*/true);
+  const bool takes_one =
+      CheckpointSchedule::OnShortOfDisk(has_newest()) == CheckpointSchedule::Relief::kTakeEarly;
+  if (takes_one) print_(absl::StrCat(why, ": taking one early, which replaces them"));
+  if (deltas_.enabled()) {
+    // They go when the chain has a link of the newest one, which Poll sees to.
+    drops_old_ = true;
+    return takes_one ? Begin(/*early=*/false) : absl::OkStatus();
   }
+  if (takes_one) return Begin(/*early=*/true);
   HOTROW_ASSIGN_OR_RETURN(const bool removed, writer_->KeepNewestOnly());
   if (removed) print_(absl::StrCat(why, ": removed all but ", writer_->newest_dir()));
   return absl::OkStatus();
@@ -161,7 +185,7 @@ absl::StatusOr<bool> RunCheckpoints::MakeRoom() {
   if (schedule_.TakeRoomMade()) return true;
   if (tables_->Stats().tiers.back().snapshot_bytes == 0) return false;
   HOTROW_RETURN_IF_ERROR(Wait());
-  HOTROW_ASSIGN_OR_RETURN(const bool removed, writer_->KeepNewestOnly());
+  HOTROW_ASSIGN_OR_RETURN(const bool removed, DropOld());
   if (removed) {
     print_(absl::StrFormat("step %s: the disk budget is used up: removed all checkpoints but %s",
                            FormatCount(steps()), writer_->newest_dir()));
@@ -171,8 +195,9 @@ absl::StatusOr<bool> RunCheckpoints::MakeRoom() {
   print_(absl::StrFormat(
       "step %s: the disk budget is used up: taking a checkpoint early, which replaces %s",
       FormatCount(steps()), writer_->newest_dir()));
-  HOTROW_RETURN_IF_ERROR(Begin(/*early=*/true));
+  HOTROW_RETURN_IF_ERROR(Begin(/*early=*/!deltas_.enabled()));
   HOTROW_RETURN_IF_ERROR(Wait());
+  if (deltas_.enabled() && has_newest()) HOTROW_RETURN_IF_ERROR(DropOld().status());
   return has_newest();
 }
 
@@ -187,7 +212,7 @@ absl::Status RunCheckpoints::End() {
   }
   // The chain ends where the run does.
   HOTROW_RETURN_IF_ERROR(deltas_.Wait());
-  HOTROW_RETURN_IF_ERROR(deltas_.Committed(writer_->newest_step(), /*last=*/true));
+  HOTROW_RETURN_IF_ERROR(deltas_.Committed(writer_->newest_step(), /*at_once=*/true));
   return deltas_.Wait();
 }
 

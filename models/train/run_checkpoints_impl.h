@@ -77,6 +77,9 @@ class RunCheckpoints {
   bool has_newest() const { return writer_->newest_step() >= tables_->steps(); }
   absl::Status Begin(bool early);
   absl::Status Failed(const absl::Status& status);
+  // Removes all checkpoints but the newest, behind a link of that one. False: there is only one.
+  absl::StatusOr<bool> DropOld();
+  absl::Status SayDropped(const absl::StatusOr<bool>& removed);
   absl::Status WatchDisk();
   void PrintCommitted();
   absl::Status OnCommitted();
@@ -90,6 +93,7 @@ class RunCheckpoints {
   int64_t first_step_ = 0;
   std::unique_ptr<CheckpointWriter> writer_;
   RunDeltas deltas_;
+  bool drops_old_ = false;  // DropOld is due, without waiting
 };
 
 }  // namespace hotrow

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
@@ -21,6 +22,9 @@ DeltaForm FormOf(const TrainerOptions& options) {
   return {.precision = options.delta_rows, .state = !options.delta_weights_only};
 }
 
+// Of the memory of a link: buffers, and keys that are compared. The rest is for reading snapshots.
+int64_t MemoryBytes(const TrainerOptions& options) { return options.delta_bytes / 4; }
+
 }  // namespace
 
 int64_t KeptCheckpoints(const TrainerOptions& options) {
@@ -37,8 +41,13 @@ std::string RunDeltas::CheckpointOf(int64_t step) const {
 
 absl::Status RunDeltas::Named(const absl::Status& status) const {
   if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat("--delta_dir=", options_.delta_dir, ": ", status.message()));
+  const bool wants_memory =
+      absl::IsResourceExhausted(status) && absl::StrContains(status.message(), "memory budget");
+  return absl::Status(
+      status.code(),
+      absl::StrCat("--delta_dir=", options_.delta_dir, ": ", status.message(),
+                   wants_memory ? absl::StrCat("; raise --delta_bytes=", options_.delta_bytes)
+                                : std::string()));
 }
 
 // Multiples of delta_every, or the first checkpoint behind one that came late.
@@ -90,9 +99,9 @@ absl::Status RunDeltas::StartAt(int64_t first_step, int64_t newest_step) {
   return newest_step < 0 ? absl::OkStatus() : Committed(newest_step);
 }
 
-absl::Status RunDeltas::Committed(int64_t step, bool last) {
+absl::Status RunDeltas::Committed(int64_t step, bool at_once) {
   if (!enabled()) return absl::OkStatus();
-  if (!IsDue(step) && !(last && step > head_)) return absl::OkStatus();
+  if (!IsDue(step) && !(at_once && step > head_)) return absl::OkStatus();
   return Begin(step);
 }
 
@@ -112,17 +121,24 @@ absl::Status RunDeltas::WriteLink(int64_t step) {
     HOTROW_RETURN_IF_ERROR(CreateChain({.checkpoint = CheckpointOf(step),
                                         .dir = options_.delta_dir,
                                         .form = FormOf(options_),
+                                        .memory_bytes = MemoryBytes(options_),
+                                        .store_bytes = options_.delta_bytes - MemoryBytes(options_),
+                                        .store_is_open = true,
                                         .env = &env_})
                                .status());
     written_ = absl::StrFormat("chain %s: base of step %s, written in %.2f s", options_.delta_dir,
                                FormatCount(step), seconds());
     return absl::OkStatus();
   }
-  HOTROW_ASSIGN_OR_RETURN(const DeltaSummary summary, ExportDelta({.since = CheckpointOf(head_),
-                                                                   .checkpoint = CheckpointOf(step),
-                                                                   .chain = options_.delta_dir,
-                                                                   .form = FormOf(options_),
-                                                                   .env = &env_}));
+  HOTROW_ASSIGN_OR_RETURN(const DeltaSummary summary,
+                          ExportDelta({.since = CheckpointOf(head_),
+                                       .checkpoint = CheckpointOf(step),
+                                       .chain = options_.delta_dir,
+                                       .form = FormOf(options_),
+                                       .memory_bytes = MemoryBytes(options_),
+                                       .store_bytes = options_.delta_bytes - MemoryBytes(options_),
+                                       .store_is_open = true,
+                                       .env = &env_}));
   written_ = absl::StrFormat("delta %s: %s rows, %s tombstones, %s, written in %.2f s", summary.to,
                              FormatCount(summary.rows), FormatCount(summary.erased),
                              FormatBytes(summary.bytes), seconds());
@@ -130,9 +146,11 @@ absl::Status RunDeltas::WriteLink(int64_t step) {
   HOTROW_ASSIGN_OR_RETURN(const DeltaChain chain, ReadChain(env_, options_.delta_dir));
   // A new base costs as much as the model, so not with each delta.
   if (std::ssize(chain.deltas) < options_.keep_deltas) return absl::OkStatus();
-  HOTROW_ASSIGN_OR_RETURN(
-      const CompactSummary compacted,
-      CompactChain({.chain = options_.delta_dir, .keep = options_.keep_deltas, .env = &env_}));
+  HOTROW_ASSIGN_OR_RETURN(const CompactSummary compacted,
+                          CompactChain({.chain = options_.delta_dir,
+                                        .keep = options_.keep_deltas,
+                                        .memory_bytes = MemoryBytes(options_),
+                                        .env = &env_}));
   absl::StrAppend(&written_, "; it is the base now, ", compacted.deltas_removed,
                   " deltas before it are gone");
   return absl::OkStatus();

@@ -43,8 +43,10 @@ class RunDeltas {
   // newest checkpoint; -1: none. Makes the link of that checkpoint if it was due. Errors also:
   // FailedPrecondition (a chain is there that this run cannot go on with).
   absl::Status StartAt(int64_t first_step, int64_t newest_step);
-  // A checkpoint of this step of the tables is committed. last: of the run. Not while busy().
-  absl::Status Committed(int64_t step, bool last = false);
+  // A checkpoint of this step of the tables is committed; -1: there is none. at_once: it gets a
+  // link, if it has none, though none is due: the run ends, or checkpoints before it are to go. Not
+  // while busy().
+  absl::Status Committed(int64_t step, bool at_once = false);
   // Without waiting; and until nothing is being written.
   absl::Status Poll();
   absl::Status Wait();

@@ -24,16 +24,19 @@ absl::Status AtLeastOne(const char* flag, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be at least 1, is ", value));
 }
 
+// Buffers of some MiB for each of reading, sorting and writing.
+constexpr int64_t kDeltaBytesMin = int64_t{64} << 20;
+
 // Of the chain of deltas.
 absl::Status CheckDeltas(const TrainerOptions& o) {
   if (o.delta_dir.empty()) {
     if (o.delta_every == 0 && o.keep_deltas == 0 && !o.delta_weights_only &&
-        o.delta_rows == ExchangeType::kFp32) {
+        o.delta_rows == ExchangeType::kFp32 && o.delta_bytes == kDeltaBytes) {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(
-        "--delta_every, --delta_rows, --delta_weights_only and --keep_deltas need --delta_dir=DIR, "
-        "where the deltas are to go");
+        "--delta_every, --delta_rows, --delta_weights_only, --keep_deltas and --delta_bytes need "
+        "--delta_dir=DIR, where the deltas are to go");
   }
   if (o.checkpoint_dir.empty() || o.checkpoint_every < 1) {
     return absl::InvalidArgumentError(
@@ -45,17 +48,14 @@ absl::Status CheckDeltas(const TrainerOptions& o) {
         absl::StrCat("--delta_every must be a multiple of --checkpoint_every=", o.checkpoint_every,
                      ", is ", o.delta_every));
   }
+  if (o.delta_bytes < kDeltaBytesMin) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--delta_bytes must be at least ", kDeltaBytesMin, ", is ", o.delta_bytes));
+  }
   if (o.delta_dir == o.checkpoint_dir || o.delta_dir == o.save_dir) {
     return absl::InvalidArgumentError(
         absl::StrCat("--delta_dir=", o.delta_dir,
                      " is --checkpoint_dir or --save_dir, too; give each a directory of its own"));
-  }
-  if (o.store != StoreKind::kMemory) {
-    return absl::UnimplementedError(absl::StrCat(
-        "--delta_dir needs --store=memory: snapshots of --store=",
-        std::string(StoreKindName(o.store)),
-        " cannot be read while the run has the store open; use `hotrow export --since` behind the "
-        "run"));
   }
   if (o.table_optimizer.weight_decay_mode == WeightDecayMode::kTable) {
     return absl::UnimplementedError(

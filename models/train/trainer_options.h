@@ -27,6 +27,8 @@ class Env;
 
 // TrainerOptions::cache_bytes, device_cache_bytes: the smallest budget that one step fits in.
 inline constexpr int64_t kSmallestCache = -1;
+// TrainerOptions::delta_bytes, unless it is given.
+inline constexpr int64_t kDeltaBytes = int64_t{1} << 30;
 
 // The options of a training run. models/train/trainer_settings.cc has a row for each setting: its
 // flag, its legal values, and whether the bits of the run depend on it.
@@ -111,13 +113,14 @@ struct TrainerOptions {
   int64_t keep_checkpoints = 2;
   bool resume = false;  // from the newest one, if any
   // Directory of a chain of deltas (docs/deltas.md); empty: none. A link of each checkpoint at a
-  // multiple of delta_every steps, and of the last one. Needs the memory store. Checkpoints that
-  // the next delta starts from stay beyond keep_checkpoints.
+  // multiple of delta_every steps, and of the last one. Checkpoints that the next delta starts from
+  // stay beyond keep_checkpoints.
   std::string delta_dir;
   int64_t delta_every = 0;                        // a multiple of checkpoint_every
   ExchangeType delta_rows = ExchangeType::kFp32;  // of their weights
   bool delta_weights_only = false;                // without the state of optimizers
   int64_t keep_deltas = 0;                        // at least that many stay; 0: all
+  int64_t delta_bytes = kDeltaBytes;              // memory of writing a link, on rank 0
   // Flags of data and model that decide the bits of the run, with their values. A checkpoint must
   // agree in them.
   std::vector<std::pair<std::string, std::string>> settings;

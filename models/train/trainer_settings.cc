@@ -641,7 +641,7 @@ const TrainerSetting kSettings[] = {
     {.name = "delta_dir",
      .group = kCheckpointsGroup,
      .help = "directory of a chain of deltas for those who follow the run (docs/deltas.md): the "
-             "model once, then what changed, with --delta_every. --store=memory only",
+             "model once, then what changed, with --delta_every",
      .role = kAlikeInPresence,
      .bind = [](O& o) { return StringFlag("DIR", &o.delta_dir); }},
     {.name = "delta_every",
@@ -667,6 +667,12 @@ const TrainerSetting kSettings[] = {
              "the base and older ones go; 0: all stay",
      .role = kAlike,
      .bind = [](O& o) { return IntFlag(&o.keep_deltas, 0, 1 << 20); }},
+    {.name = "delta_bytes",
+     .group = kCheckpointsGroup,
+     .help = "memory of writing a delta, beside all other budgets, of rank 0; of tables on a disk "
+             "130 bytes for each row written since the last one",
+     .role = kAlike,
+     .bind = [](O& o) { return BytesFlag(&o.delta_bytes, kNoMinWord, kFlagMemoryBytesMax); }},
     {.name = "checkpoint_in_background",
      .role = kAlike,
      .bind = [](O& o) { return SwitchFlag(&o.checkpoint_in_background); }},

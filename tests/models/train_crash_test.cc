@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -22,6 +23,7 @@
 #include "base/philox.h"
 #include "comm/thread_communicator.h"
 #include "models/saving/checkpoint.h"
+#include "tests/models/chain_test_util.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/status_matchers.h"
@@ -44,7 +46,8 @@ constexpr int64_t kDiskBytes = int64_t{8} << 20;
 struct Run {
   StoreKind store = StoreKind::kMemory;
   int ranks = 1;
-  bool lives = false;  // rows are admitted by count, and age
+  bool lives = false;  // rows are admitted by count, and age, with a floor and a capacity
+  bool chain = false;  // the run writes its chain of deltas
 };
 
 TrainerOptions Options(const Run& run) {
@@ -81,12 +84,17 @@ TrainerOptions OptionsOn(const Run& run, const std::string& dir) {
   options.checkpoint_every = 3;
   options.keep_checkpoints = 2;
   options.resume = true;
+  if (run.chain) {
+    options.delta_dir = dir + "/chain";
+    options.delta_every = 6;
+    options.keep_deltas = 4;
+  }
   return options;
 }
 
 std::string NameOf(const Run& run) {
   return absl::StrCat(std::string(StoreKindName(run.store)), ", ", run.ranks, " ranks",
-                      run.lives ? ", rows live and die" : "");
+                      run.lives ? ", rows live and die" : "", run.chain ? ", deltas" : "");
 }
 
 // What a run of these options comes to, on all its ranks. `watch` hears of rank 0's batches.
@@ -185,10 +193,21 @@ constexpr int kExitFailedWrite = 6;
 struct Kills {
   int64_t kills = 0;
   int64_t in_checkpoint = 0;     // a directory without a name was left
+  int64_t in_delta = 0;          // likewise, of the chain
   int64_t before_the_first = 0;  // no checkpoint was there
   int64_t failed_writes = 0;     // lives that they ended
   int64_t runs = 0;
 };
+
+// Directories that were not given their names.
+int64_t CountUnfinished(const std::string& dir) {
+  const auto names = PosixEnv().ListDir(dir);
+  int64_t out = 0;
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    out += name.find("partial") != std::string::npos;
+  }
+  return out;
+}
 
 Kills KillOften(const Run& run, int64_t kills, uint64_t seed, const std::string& expected) {
   Kills out;
@@ -240,6 +259,7 @@ Kills KillOften(const Run& run, int64_t kills, uint64_t seed, const std::string&
         }
       }
       out.before_the_first += !committed;
+      out.in_delta += run.chain && CountUnfinished(dir + "/chain") > 0;
       continue;
     }
     if (faults != 0 && WEXITSTATUS(how) == kExitFailedWrite) {
@@ -254,9 +274,11 @@ Kills KillOften(const Run& run, int64_t kills, uint64_t seed, const std::string&
     if (end.ok()) {
       EXPECT_EQ(*end, expected);
     }
+    if (run.chain) test::ExpectChainIsTheEnd(dir);
     if (to_the_end || testing::Test::HasFailure()) return out;
     std::filesystem::remove_all(dir + "/rows");
     std::filesystem::remove_all(dir + "/checkpoints");
+    std::filesystem::remove_all(dir + "/chain");
     std::filesystem::remove(dir + "/end");
   }
 }
@@ -274,19 +296,25 @@ void TestKills(const Run& run, int64_t kills) {
     const Kills met = KillOften(run, kills, seed, Expected(run));
     if (testing::Test::HasFailure()) return;
     EXPECT_GE(met.kills, kills);
-    testing::Test::RecordProperty("in_checkpoint", std::to_string(met.in_checkpoint));
-    testing::Test::RecordProperty("before_the_first", std::to_string(met.before_the_first));
-    testing::Test::RecordProperty("failed_writes", std::to_string(met.failed_writes));
-    testing::Test::RecordProperty("runs", std::to_string(met.runs));
+    for (const auto& [name, count] : {std::pair<const char*, int64_t>{"kills", met.kills},
+                                      {"in_checkpoint", met.in_checkpoint},
+                                      {"in_delta", met.in_delta},
+                                      {"before_the_first", met.before_the_first},
+                                      {"failed_writes", met.failed_writes},
+                                      {"runs", met.runs}}) {
+      testing::Test::RecordProperty(name, std::to_string(count));
+    }
     std::printf(
-        "%lld kills, %lld in a checkpoint, %lld before the first one, %lld lives that failed "
-        "writes ended, %lld whole runs\n",
-        static_cast<long long>(met.kills), static_cast<long long>(met.in_checkpoint),
+        "%s: %lld kills, %lld in a checkpoint, %lld in a delta, %lld before the first one, %lld "
+        "lives that failed writes ended, %lld whole runs\n",
+        NameOf(run).c_str(), static_cast<long long>(met.kills),
+        static_cast<long long>(met.in_checkpoint), static_cast<long long>(met.in_delta),
         static_cast<long long>(met.before_the_first), static_cast<long long>(met.failed_writes),
         static_cast<long long>(met.runs));
     if (kSlow) {
       EXPECT_GT(met.in_checkpoint, 0);
       EXPECT_GT(met.failed_writes, 0);
+      EXPECT_EQ(met.in_delta > 0, run.chain);
     }
   }
 }
@@ -299,17 +327,34 @@ TEST(TrainKillTest, OnSsdsOfTwoRanksTheEndIsTheSame) {
 TEST(TrainKillTest, InMemoryOfTwoRanksTheEndIsTheSame) {
   TestKills({StoreKind::kMemory, 2}, kSlow ? 40 : 2);
 }
-TEST(TrainKillTest, WhereRowsAreAdmittedAndAgeTheEndIsTheSame) {
-  TestKills({StoreKind::kSsd, 1, /*lives=*/true}, kSlow ? 100 : 4);
-  TestKills({StoreKind::kMemory, 2, /*lives=*/true}, kSlow ? 40 : 2);
+// All policies of rows at once: admission by lookups with forgetting, ageing, floor and capacity.
+constexpr int64_t kPolicyKills = 100;
+TEST(TrainKillTest, OnAnSsdWithAllPoliciesAndDeltasTheEndAndTheChainAreTheSame) {
+  TestKills({.store = StoreKind::kSsd, .lives = true, .chain = true}, kSlow ? kPolicyKills : 3);
+}
+TEST(TrainKillTest, InMemoryWithAllPoliciesAndDeltasTheEndAndTheChainAreTheSame) {
+  TestKills({.lives = true, .chain = true}, kSlow ? kPolicyKills : 3);
+}
+TEST(TrainKillTest, OnTwoRanksWithAllPoliciesAndDeltasTheEndAndTheChainAreTheSame) {
+  TestKills({.store = StoreKind::kSsd, .ranks = 2, .lives = true, .chain = true},
+            kSlow ? kPolicyKills : 2);
+  TestKills({.ranks = 2, .lives = true, .chain = true}, kSlow ? kPolicyKills : 2);
+}
+
+std::string WhyNoRocksDb() {
+#ifdef __SANITIZE_THREAD__
+  return "RocksDB is not built for ThreadSanitizer, which then cannot see it order anything";
+#else
+  return ParseStoreKind("rocksdb").ok() ? "" : "this build has no RocksDB";
+#endif
 }
 TEST(TrainKillTest, OnRocksDbTheEndIsTheSame) {
-  if (!ParseStoreKind("rocksdb").ok()) GTEST_SKIP() << "this build has no RocksDB";
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP()
-      << "RocksDB is not built for ThreadSanitizer, which then cannot see it order anything";
-#endif
+  if (const std::string why = WhyNoRocksDb(); !why.empty()) GTEST_SKIP() << why;
   TestKills({StoreKind::kRocksDb}, kSlow ? 80 : 3);
+}
+TEST(TrainKillTest, OnRocksDbWithAllPoliciesAndDeltasTheEndAndTheChainAreTheSame) {
+  if (const std::string why = WhyNoRocksDb(); !why.empty()) GTEST_SKIP() << why;
+  TestKills({.store = StoreKind::kRocksDb, .lives = true, .chain = true}, kSlow ? kPolicyKills : 2);
 }
 
 // Last, since it starts threads. What the tests above kill writes its disk full more than once, so
