@@ -1,8 +1,12 @@
 // Training with admission and ageing: bits over tiers, checkpoints that hold lines and counters,
 // other numbers of ranks, exports without aged rows. The ranks are threads of this process.
 
+#include <array>
 #include <cstdint>
+#include <cstring>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -17,6 +21,7 @@
 #include "models/saving/portable_model.h"
 #include "models/saving/saved_model.h"
 #include "models/train/trainer.h"
+#include "tests/models/chain_test_util.h"
 #include "tests/models/checkpoint_test_util.h"
 #include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
@@ -54,7 +59,11 @@ TrainerOptions Saving(Env* env) {
   return options;
 }
 
-std::vector<absl::StatusOr<TrainReport>> RunRanks(int world_size, const TrainerOptions& all) {
+std::vector<absl::StatusOr<TrainReport>> RunRanks(
+    int world_size, const TrainerOptions& all,
+    const test::WatchedData::Watch& watch = [](Split, int64_t, int64_t) {
+      return absl::OkStatus();
+    }) {
   std::vector<absl::StatusOr<TrainReport>> reports(
       static_cast<size_t>(world_size), absl::StatusOr<TrainReport>(absl::UnknownError("no run")));
   RunOnThreads(world_size, {.timeout_seconds = 60}, [&](Communicator& communicator) {
@@ -62,7 +71,7 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(int world_size, const TrainerO
     options.communicator = &communicator;
     ThreadPool pool(2);
     auto& report = reports[static_cast<size_t>(communicator.rank())];
-    report = test::RunSmall(options, {.pool = &pool});
+    report = test::RunSmall(options, watch, {.pool = &pool});
     return report.status();
   });
   return reports;
@@ -147,6 +156,74 @@ TEST(TrainerRowLifeTest, LimitsLeaveTheSameRowsOnAllRanksAndBehindAResume) {
     again = Limited(&other);
     again.resume = true;
     EXPECT_EQ(RowsOf(TrainRun(5 - ranks, again)), RowsOf(first)) << ranks;
+  }
+}
+
+// Keys with the last step of their rows, of the newest checkpoint.
+std::map<std::pair<uint32_t, uint64_t>, uint32_t> LastSteps(const std::string& checkpoints) {
+  const std::string exported = test::TempDir() + "/exported";
+  HOTROW_EXPECT_OK(ExportPortable({.checkpoint = checkpoints, .dir = exported}));
+  const absl::StatusOr<test::Rows> rows = test::ReadRows(exported);
+  HOTROW_EXPECT_OK(rows);
+  std::map<std::pair<uint32_t, uint64_t>, uint32_t> out;
+  for (const auto& [key, bytes] : rows.ok() ? *rows : test::Rows()) {
+    std::memcpy(&out[key], bytes.data() + bytes.size() - sizeof(uint32_t), sizeof(uint32_t));
+  }
+  return out;
+}
+
+// One run, on other ranks after each stop: counters, lines, floors and capacities go with it.
+TEST(TrainerRowLifeTest, RunsOnOneTwoFourAndOneRanksKeepTheRowsOfOneThatWasNotStopped) {
+  for (const StoreKind store : {StoreKind::kMemory, StoreKind::kSsd}) {
+    SCOPED_TRACE(std::string(StoreKindName(store)));
+    const std::string dir = test::TempDir();
+    const auto options_of = [&](const std::string& run, int leg) {
+      TrainerOptions options = Limited(nullptr);
+      options.checkpoint_dir = dir + "/" + run;
+      options.checkpoint_every = 2;
+      options.keep_checkpoints = 1;
+      options.checkpoint_in_background = false;
+      options.resume = true;
+      if (store == StoreKind::kSsd) {
+        options.store = store;
+        options.store_path = absl::StrCat(dir, "/rows-", run, leg);
+        options.store_bytes = 4 << 20;
+        options.disk_bytes = 64 << 20;
+        options.cache_bytes = kSmallestCache;
+      }
+      return options;
+    };
+    const TrainReport whole = TrainRun(1, options_of("whole", 0));
+    EXPECT_GT(whole.tables.admission_rejected_keys, 0);
+    EXPECT_GT(whole.tables.admission_counters, 0);
+    int64_t resumed_step = 0;
+    TrainReport end;
+    constexpr std::array kRanks = {1, 2, 4, 1};
+    for (size_t leg = 0; leg < kRanks.size(); ++leg) {
+      SCOPED_TRACE(absl::StrCat("leg ", leg));
+      const TrainerOptions options = options_of("relay", static_cast<int>(leg));
+      if (leg + 1 == kRanks.size()) {
+        end = TrainRun(kRanks[leg], options);
+        EXPECT_EQ(end.resumed_step, resumed_step);
+        break;
+      }
+      // Behind some more steps, which takes two epochs in all.
+      const auto stop_at = static_cast<int64_t>(7 * (leg + 1));
+      const auto reports =
+          RunRanks(kRanks[leg], options, [&](Split split, int64_t epoch, int64_t sample) {
+            return split == Split::kTrain && epoch * 10 + sample / 48 >= stop_at
+                       ? absl::AbortedError("pulled out")
+                       : absl::OkStatus();
+          });
+      EXPECT_THAT(reports[0].status().message(), HasSubstr("pulled out"));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved,
+                                  ReadCheckpoint(PosixEnv(), options.checkpoint_dir));
+      EXPECT_GT(saved.training->steps, resumed_step);
+      EXPECT_EQ(saved.counters.size(), static_cast<size_t>(kRanks[leg]));
+      resumed_step = saved.training->steps;
+    }
+    EXPECT_EQ(RowsOf(end), RowsOf(whole));
+    EXPECT_TRUE(LastSteps(dir + "/relay") == LastSteps(dir + "/whole"));
   }
 }
 
