@@ -63,7 +63,8 @@ std::string Describe(const SavedModel& model) {
         {{"name", table.name},
          {"dim", table.dim},
          {"optimizer", table.optimizer},
-         {"weights_precision", std::string(WeightsPrecisionName(table.weights_precision))}});
+         {"weights_precision", std::string(WeightsPrecisionName(table.weights_precision))},
+         {"score", std::string(ScoreRuleName(table.score))}});
   }
   Json blobs = Json::array();
   for (const SavedModel::Blob& blob : model.blobs) {

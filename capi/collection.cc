@@ -351,11 +351,10 @@ hotrow_status hotrow_erase_older_than(hotrow_collection* collection, const char*
     if (step < 0) {
       return absl::InvalidArgumentError(absl::StrCat("step must be at least 0, is ", step));
     }
-    HOTROW_ASSIGN_OR_RETURN(
-        const int64_t gone,
-        tables.collection->EraseIf(table, [step](uint64_t /*key*/, int64_t last_step) {
-          return last_step != 0 && last_step < step;
-        }));
+    HOTROW_ASSIGN_OR_RETURN(const int64_t gone,
+                            tables.collection->EraseIf(table, [step](const StoredRow& row) {
+                              return row.last_step != 0 && row.last_step < step;
+                            }));
     if (erased != nullptr) *erased = gone;
     return absl::OkStatus();
   });

@@ -119,6 +119,9 @@ absl::StatusOr<TableConfig> TakeTable(const hotrow_table& table) {
   out.ttl_steps = table.ttl_steps;
   out.min_rows = table.min_rows;
   out.max_rows = table.max_rows;
+  HOTROW_RETURN_IF_ERROR(TakeParsed(ParseScoreRule, table.score, "score", &out.score));
+  HOTROW_RETURN_IF_ERROR(
+      TakeParsed(ParseRowOrder, table.max_rows_by, "max_rows_by", &out.max_rows_by));
   out.num_embeddings = table.num_embeddings;
   out.max_hotness = table.max_hotness;
   return out;

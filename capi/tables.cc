@@ -67,7 +67,8 @@ SavedModel Description(const hotrow_collection_options& in,
                           .dim = table.embedding_dim,
                           .optimizer = std::string(SparseOptimizerName(table.optimizer.kind)),
                           .weights_precision = table.weights_precision,
-                          .initializer = table.initializer});
+                          .initializer = table.initializer,
+                          .score = table.score});
   }
   const auto add = [&](const std::string& feature, const std::string& table) {
     out.features.push_back({feature, table});

@@ -28,7 +28,8 @@ absl::Status TakeBagSpan(const void* data, int32_t type, int64_t count, std::str
   return WrongType("bags_type", type, "HOTROW_INT64 or HOTROW_INT32");
 }
 
-absl::StatusOr<FeatureBags> TakeBags(const hotrow_bags& in, int64_t num_bags) {
+// scores: or null.
+absl::StatusOr<FeatureBags> TakeBags(const hotrow_bags& in, const float* scores, int64_t num_bags) {
   FeatureBags out;
   if (in.num_values < 0) {
     return absl::InvalidArgumentError(
@@ -60,6 +61,9 @@ absl::StatusOr<FeatureBags> TakeBags(const hotrow_bags& in, int64_t num_bags) {
   }
   if (in.weights != nullptr) {
     HOTROW_ASSIGN_OR_RETURN(out.weights, TakeArray<float>(in.weights, in.num_values, "weights"));
+  }
+  if (scores != nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(out.scores, TakeArray<float>(scores, in.num_values, "scores"));
   }
   return out;
 }
@@ -105,16 +109,21 @@ absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* in,
         absl::StrCat("batch.batch_size: is ", batch.batch_size, ", must be a number of samples"));
   }
   HOTROW_RETURN_IF_ERROR(NotNull(batch.bags, "batch.bags"));
+  const auto scores_of = [&batch](int64_t f) {
+    return batch.scores == nullptr ? nullptr : batch.scores[f];
+  };
   BatchView out;
   out.all.batch_size = batch.batch_size;
   if (batch.num_features == 0) {
-    absl::StatusOr<FeatureBags> bags = TakeBags(batch.bags[0], num_features * batch.batch_size);
+    absl::StatusOr<FeatureBags> bags =
+        TakeBags(batch.bags[0], scores_of(0), num_features * batch.batch_size);
     HOTROW_RETURN_IF_ERROR(At("batch.bags[0]", bags.status()));
     out.jagged = true;
     out.all.values = bags->values;
     out.all.offsets = bags->offsets;
     out.all.lengths = bags->lengths;
     out.all.weights = bags->weights;
+    out.all.scores = bags->scores;
     return out;
   }
   if (batch.num_features != num_features) {
@@ -124,7 +133,7 @@ absl::StatusOr<BatchView> TakeBatch(const hotrow_batch* in,
   }
   out.bags.reserve(static_cast<size_t>(num_features));
   for (int64_t f = 0; f < num_features; ++f) {
-    absl::StatusOr<FeatureBags> bags = TakeBags(batch.bags[f], batch.batch_size);
+    absl::StatusOr<FeatureBags> bags = TakeBags(batch.bags[f], scores_of(f), batch.batch_size);
     if (!bags.ok()) {
       return At(absl::StrCat("feature \"", feature_names[static_cast<size_t>(f)], "\""),
                 bags.status());

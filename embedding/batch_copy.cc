@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <string>
 #include <type_traits>
 #include <variant>
@@ -9,6 +10,7 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "embedding/batch_copy_impl.h"
+#include "embedding/score_sums_impl.h"
 
 namespace hotrow {
 namespace internal {
@@ -129,23 +131,31 @@ void PutBags(ThreadPool* pool, const BagSpan& offsets, const BagSpan& lengths, i
       offsets);
 }
 
-absl::Status CheckSizes(int64_t num_values, int64_t num_weights) {
+// weights, scores: how many there are.
+absl::Status CheckSizes(int64_t num_values, int64_t weights, int64_t scores) {
   if (num_values > kMaxLookupsPerBatch) {
     return absl::InvalidArgumentError(absl::StrCat("values: ", num_values,
                                                    " lookups in one batch; at most ",
                                                    kMaxLookupsPerBatch, ": use a smaller batch"));
   }
-  if (num_weights != 0 && num_weights != num_values) {
-    return absl::InvalidArgumentError(absl::StrCat("weights: expected none or one for each of the ",
-                                                   num_values, " values, got ", num_weights));
-  }
-  return absl::OkStatus();
+  const auto one_each = [num_values](const char* name, int64_t n) -> absl::Status {
+    if (n == 0 || n == num_values) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(name, ": expected none or one for each of the ",
+                                                   num_values, " values, got ", n));
+  };
+  HOTROW_RETURN_IF_ERROR(one_each("weights", weights));
+  return one_each("scores", scores);
 }
 
 absl::Status CheckBatchSize(int64_t batch_size, int64_t max_batch_size) {
   if (batch_size >= 0 && batch_size <= max_batch_size) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("batch_size ", batch_size, ": must lie in [0, ",
                                                  max_batch_size, "] (max_batch_size)"));
+}
+
+// The sample that has lookup `at`. offsets: [B + 1] of the bags of one feature, from offsets[0] on.
+int64_t SampleOf(std::span<const int64_t> offsets, int64_t at) {
+  return std::upper_bound(offsets.begin(), offsets.end() - 1, at) - offsets.begin() - 1;
 }
 
 template <typename Id>
@@ -155,18 +165,18 @@ uint64_t KeyOf(Id id) {
   return static_cast<uint64_t>(id);
 }
 
-// Whether the table knows the ids of one feature. offsets: [B + 1] of its bags, from offsets[0] on.
+// Whether the table knows the ids of one feature. offsets as above.
 template <typename Id>
 absl::Status CheckIds(const PlannedFeature& feature, std::span<const Id> ids,
                       std::span<const int64_t> offsets) {
   const auto end = static_cast<uint64_t>(feature.num_embeddings);
   for (size_t j = 0; j < ids.size(); ++j) {
     if (KeyOf(ids[j]) < end) continue;
-    const int64_t at = offsets.front() + static_cast<int64_t>(j);
-    const auto sample = std::upper_bound(offsets.begin(), offsets.end() - 1, at) - offsets.begin();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "feature \"", feature.name, "\", sample ", sample - 1, ": key ", ids[j], " is not in [0, ",
-        feature.num_embeddings, ") (num_embeddings of its table; 0 there takes any key)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("feature \"", feature.name, "\", sample ",
+                     SampleOf(offsets, offsets.front() + static_cast<int64_t>(j)), ": key ", ids[j],
+                     " is not in [0, ", feature.num_embeddings,
+                     ") (num_embeddings of its table; 0 there takes any key)"));
   }
   return absl::OkStatus();
 }
@@ -192,6 +202,33 @@ void PutWeights(ThreadPool* pool, std::span<const float> weights, float* out) {
   ParallelFor(pool, std::ssize(weights), kIdsPerTask, [&](int64_t begin, int64_t end) {
     std::copy(weights.begin() + begin, weights.begin() + end, out + begin);
   });
+}
+
+// Sets the scores of one feature, out[0, lookups): those given, where there are some and its table
+// keeps them.
+absl::Status PutScores(ThreadPool* pool, const Plan& plan, const PlannedFeature& feature,
+                       std::span<const float> scores, std::span<const int64_t> offsets,
+                       float* out) {
+  if (scores.empty() || !plan.tables[static_cast<size_t>(feature.table)].layout.scored()) {
+    std::fill(out, out + (offsets.back() - offsets.front()), static_cast<float>(kNoScore));
+    return absl::OkStatus();
+  }
+  const bool finite = AllGood(pool, std::ssize(scores), [&](int64_t begin, int64_t end) {
+    bool good = true;
+    for (int64_t j = begin; j < end; ++j) {
+      const float score = scores[static_cast<size_t>(j)];
+      good &= std::isfinite(score);
+      out[j] = score + 0.0f;  // of -0 it is 0
+    }
+    return good;
+  });
+  if (finite) return absl::OkStatus();
+  const auto bad =
+      std::find_if(scores.begin(), scores.end(), [](float x) { return !std::isfinite(x); });
+  return absl::InvalidArgumentError(
+      absl::StrCat("feature \"", feature.name, "\", sample ",
+                   SampleOf(offsets, offsets.front() + (bad - scores.begin())), ": its score is ",
+                   *bad, "; scores must be finite"));
 }
 
 template <typename Views>
@@ -225,7 +262,8 @@ absl::Status CheckShapesOf(const Plan& plan, const BatchCopy& batch, const Views
 absl::Status CheckBatch(ThreadPool* pool, const JaggedBatch& batch, int64_t num_features,
                         absl::FunctionRef<const std::string&(int64_t feature)> name) {
   const int64_t num_values = SizeOf(batch.values);
-  HOTROW_RETURN_IF_ERROR(CheckSizes(num_values, std::ssize(batch.weights)));
+  HOTROW_RETURN_IF_ERROR(
+      CheckSizes(num_values, std::ssize(batch.weights), std::ssize(batch.scores)));
   return CheckBags(
       pool, batch.offsets, batch.lengths, num_features * batch.batch_size,
       [&] { return absl::StrCat(num_features, " features x ", batch.batch_size, " samples"); },
@@ -244,8 +282,10 @@ absl::Status CheckFeatures(ThreadPool* pool, int64_t batch_size, size_t num_feat
   for (size_t f = 0; f < num_features; ++f) {
     const FeatureBags& bags = bags_of(f);
     const int64_t num_values = SizeOf(bags.values);
-    absl::Status good = CheckSizes(lookups + num_values, 0);
-    if (good.ok()) good = CheckSizes(num_values, std::ssize(bags.weights));
+    absl::Status good = CheckSizes(lookups + num_values, 0, 0);
+    if (good.ok()) {
+      good = CheckSizes(num_values, std::ssize(bags.weights), std::ssize(bags.scores));
+    }
     if (good.ok()) {
       good = CheckBags(
           pool, bags.offsets, bags.lengths, batch_size,
@@ -296,20 +336,35 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* poo
       CheckBatch(pool, batch, num_features, [&plan](int64_t f) -> const std::string& {
         return plan.features[static_cast<size_t>(f)].name;
       }));
+  if (!plan.scores && !batch.scores.empty()) {
+    return absl::InvalidArgumentError(
+        "scores: no table keeps any; set TableConfig::score of one, or give none");
+  }
   copy->batch_size = batch.batch_size;
   copy->offsets.resize(static_cast<size_t>(bags_of_all) + 1);
   copy->offsets[0] = 0;
   PutBags(pool, batch.offsets, batch.lengths, bags_of_all, copy->offsets.data());
   copy->weights.resize(batch.weights.size());
   PutWeights(pool, batch.weights, copy->weights.data());
+  copy->scores.resize(batch.scores.size());
+  const auto bags_of = [&](int64_t f) -> std::span<const int64_t> {
+    return std::span(copy->offsets)
+        .subspan(static_cast<size_t>(f * batch.batch_size),
+                 static_cast<size_t>(batch.batch_size + 1));
+  };
+  for (int64_t f = 0; !batch.scores.empty() && f < num_features; ++f) {
+    const std::span<const int64_t> bags = bags_of(f);
+    HOTROW_RETURN_IF_ERROR(
+        PutScores(pool, plan, plan.features[static_cast<size_t>(f)],
+                  batch.scores.subspan(static_cast<size_t>(bags.front()),
+                                       static_cast<size_t>(bags.back() - bags.front())),
+                  bags, copy->scores.data() + bags.front()));
+  }
   copy->values.resize(static_cast<size_t>(SizeOf(batch.values)));
   return std::visit(
       [&](const auto& ids) -> absl::Status {
         for (int64_t f = 0; f < num_features; ++f) {
-          const std::span<const int64_t> bags =
-              std::span(copy->offsets)
-                  .subspan(static_cast<size_t>(f * batch.batch_size),
-                           static_cast<size_t>(batch.batch_size + 1));
+          const std::span<const int64_t> bags = bags_of(f);
           HOTROW_RETURN_IF_ERROR(
               PutIds(pool, plan.features[static_cast<size_t>(f)],
                      ids.subspan(static_cast<size_t>(bags.front()),
@@ -336,6 +391,8 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* poo
   }
   const bool weighted = std::any_of(batch.features.begin(), batch.features.end(),
                                     [](const FeatureBags& bags) { return !bags.weights.empty(); });
+  const bool scored = std::any_of(batch.features.begin(), batch.features.end(),
+                                  [](const FeatureBags& bags) { return !bags.scores.empty(); });
   const auto bags_of = [&](size_t f) -> const FeatureBags& {
     return batch.features[position_of.empty() ? f : static_cast<size_t>(position_of[f])];
   };
@@ -343,12 +400,22 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* poo
       CheckFeatures(pool, batch.batch_size, num_features, bags_of,
                     [&plan](size_t f) -> const std::string& { return plan.features[f].name; }));
   int64_t lookups = 0;
-  for (size_t f = 0; f < num_features; ++f) lookups += SizeOf(bags_of(f).values);
+  for (size_t f = 0; f < num_features; ++f) {
+    const FeatureBags& bags = bags_of(f);
+    lookups += SizeOf(bags.values);
+    const PlannedFeature& feature = plan.features[f];
+    if (!bags.scores.empty() && !plan.tables[static_cast<size_t>(feature.table)].layout.scored()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("feature \"", feature.name,
+                       "\": scores: its table keeps none; set TableConfig::score, or give none"));
+    }
+  }
   copy->batch_size = batch.batch_size;
   copy->offsets.resize(num_features * static_cast<size_t>(batch.batch_size) + 1);
   copy->offsets[0] = 0;
   copy->values.resize(static_cast<size_t>(lookups));
   copy->weights.resize(weighted ? static_cast<size_t>(lookups) : 0);
+  copy->scores.resize(scored ? static_cast<size_t>(lookups) : 0);
   for (size_t f = 0; f < num_features; ++f) {
     const FeatureBags& bags = bags_of(f);
     const size_t first_bag = f * static_cast<size_t>(batch.batch_size);
@@ -361,6 +428,10 @@ absl::Status CopyBatch(const Plan& plan, int64_t max_batch_size, ThreadPool* poo
                         copy->values.data() + offsets.front());
         },
         bags.values));
+    if (scored) {
+      HOTROW_RETURN_IF_ERROR(PutScores(pool, plan, plan.features[f], bags.scores, offsets,
+                                       copy->scores.data() + offsets.front()));
+    }
     if (!weighted) continue;
     float* const weights = copy->weights.data() + offsets.front();
     PutWeights(pool, bags.weights, weights);

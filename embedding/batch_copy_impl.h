@@ -32,13 +32,15 @@ struct BatchCopy {
   SharedVector<uint64_t> values;  // [N]
   SharedVector<int64_t> offsets;  // [F*B + 1]
   SharedVector<float> weights;    // [N] or empty
+  // [N] or empty: no lookup has one. NaN: this one has none. Finite otherwise, and no -0.
+  std::vector<float> scores;
 
   int64_t num_lookups() const { return static_cast<int64_t>(values.size()); }
   // Memory taken.
   int64_t bytes() const {
     return static_cast<int64_t>(values.capacity() * sizeof(uint64_t) +
                                 offsets.capacity() * sizeof(int64_t) +
-                                weights.capacity() * sizeof(float));
+                                (weights.capacity() + scores.capacity()) * sizeof(float));
   }
 };
 

@@ -59,8 +59,10 @@ Plan MakePlan(const EmbeddingCollectionOptions& options, CachePlace place) {
     const TableConfig& config = options.tables[i];
     PlannedTable table;
     table.config = static_cast<int32_t>(i);
-    table.layout =
-        RowLayout::For(config.embedding_dim, config.optimizer.kind, config.weights_precision);
+    table.layout = RowLayout::For(config.embedding_dim, config.optimizer.kind,
+                                  config.weights_precision, config.score != ScoreRule::kNone);
+    table.score = config.score;
+    plan.scores = plan.scores || config.score != ScoreRule::kNone;
     plan.rounds = plan.rounds || config.weights_precision != WeightsPrecision::kFp32;
     table.num_features = static_cast<int64_t>(config.feature_names.size());
     table.frozen = std::all_of(config.feature_names.begin(), config.feature_names.end(),
@@ -151,19 +153,20 @@ absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecCo
     }
   }
   if (staged && std::any_of(options.start.age_lines.begin(), options.start.age_lines.end(),
-                            [](uint32_t line) { return line > 0; })) {
+                            [](const RowLines& lines) { return !lines.none(); })) {
     return absl::UnimplementedError(
-        "EmbeddingCollectionOptions.start.age_lines: some of the rows have aged (ttl_steps), which "
+        "EmbeddingCollectionOptions.start.age_lines: some of the rows have aged, which "
         "a device cache does not know so far; start on the CPU without one, or from an export, "
         "which leaves those rows out");
   }
   for (const TableConfig& table : options.tables) {
-    const bool lives = !table.admission.always() || table.ttl_steps > 0 || table.max_rows > 0;
+    const bool lives = !table.admission.always() || table.ttl_steps > 0 || table.max_rows > 0 ||
+                       table.score != ScoreRule::kNone;
     if (!staged || !lives) continue;
-    return absl::UnimplementedError(
-        absl::StrCat("table \"", table.name,
-                     "\": admission, ttl_steps and max_rows work on a CPU without a device cache "
-                     "only so far; leave them out, or cache.device_bytes 0 on the CPU"));
+    return absl::UnimplementedError(absl::StrCat(
+        "table \"", table.name,
+        "\": admission, ttl_steps, max_rows and score work on a CPU without a device cache "
+        "only so far; leave them out, or cache.device_bytes 0 on the CPU"));
   }
   for (const TableConfig& table : options.tables) {
     if (table.read_only_features.empty()) continue;
@@ -245,7 +248,9 @@ NamedValues ComparedOptions(const EmbeddingCollectionOptions& options) {
     out.emplace_back(
         absl::StrCat("EmbeddingCollectionOptions.tables[", t, "], the life of rows"),
         absl::StrCat("admission ", AdmissionText(table.admission), ", ttl_steps ", table.ttl_steps,
-                     ", min_rows ", table.min_rows, ", max_rows ", table.max_rows));
+                     ", min_rows ", table.min_rows, ", max_rows ", table.max_rows, " by ",
+                     std::string(RowOrderName(table.max_rows_by)), ", score ",
+                     std::string(ScoreRuleName(table.score))));
   }
   add("tables.size()", options.tables.size());
   add("feature_order", absl::StrJoin(options.feature_order, " "));
@@ -269,7 +274,13 @@ NamedValues ComparedOptions(const EmbeddingCollectionOptions& options) {
   add("start.steps", options.start.steps);
   add("start.learning_rates.size()", options.start.learning_rates.size());
   add("start.settled_steps", options.start.settled_steps);
-  add("start.age_lines", absl::StrJoin(options.start.age_lines, " "));
+  add("start.age_lines",
+      absl::StrJoin(options.start.age_lines, " ", [](std::string* text, const RowLines& lines) {
+        absl::StrAppend(text, lines.age);
+        for (const ScoreLine& line : lines.scores) {
+          absl::StrAppend(text, ",", line.step, ":", line.range);
+        }
+      }));
   return out;
 }
 

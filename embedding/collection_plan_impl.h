@@ -37,6 +37,7 @@ struct PlannedTable {
   int64_t max_unique = 0;  // per step at most; 0: not known
   int64_t num_features = 0;
   bool frozen = false;  // all of its features are read only
+  ScoreRule score = ScoreRule::kNone;
 };
 
 // A run of tables with one row width, whatever their dims, optimizers and precisions.
@@ -59,6 +60,7 @@ struct Plan {
   int32_t num_unpooled = 0;
   bool rounds = false;     // some table has weights of 16 bits, which updates round
   bool read_only = false;  // some feature is
+  bool scores = false;     // some table keeps them
   // The least cache budget: room for one step in the classes whose max_unique is known, for one row
   // in others.
   int64_t min_cache_bytes = 0;

@@ -298,8 +298,8 @@ absl::StatusOr<std::unique_ptr<CommLane>> EmbeddingCollection::Impl::Connect() {
       std::any_of(options.tables.begin(), options.tables.end(),
                   [](const TableConfig& table) { return !table.admission.always(); });
   for (const PlannedTable& table : plan.tables) {
-    shuffle_options.tables.push_back(
-        {static_cast<uint32_t>(table.config), table.layout.dim, table.layout.precision});
+    shuffle_options.tables.push_back({static_cast<uint32_t>(table.config), table.layout.dim,
+                                      table.layout.precision, table.score});
   }
   HOTROW_ASSIGN_OR_RETURN(shuffle, RowShuffle::Create(shuffle_options, std::move(rows)));
   if (place.staged) {
@@ -349,7 +349,7 @@ int64_t EmbeddingCollection::steps() const { return impl_->steps; }
 EmbeddingSnapshots& EmbeddingCollection::snapshots() { return *impl_->snapshots; }
 EmbeddingResiduals& EmbeddingCollection::residuals() { return *impl_; }
 EmbeddingCounters& EmbeddingCollection::counters() { return *impl_->life; }
-std::vector<uint32_t> EmbeddingCollection::age_lines() const { return impl_->life->age_lines(); }
+std::vector<RowLines> EmbeddingCollection::age_lines() const { return impl_->life->age_lines(); }
 
 absl::StatusOr<ColumnRange> EmbeddingCollection::ColumnsOf(std::string_view feature) const {
   for (const internal::PlannedFeature& planned : impl_->plan.features) {
@@ -617,12 +617,15 @@ absl::Status EmbeddingCollection::Impl::Update(EmbeddingStep::Impl* step,
   if (life->ages()) {
     HOTROW_RETURN_IF_ERROR(life->Renew(ctx, b.served(), b.rows, b.living, b.trained));
   }
-  if (life->limits()) life->CountUpdated(b.served(), b.living, b.trained, steps + 1);
+  if (life->limits() || plan.scores) {
+    life->NoteUpdate(b.served(), b.served_scores(), b.living, b.trained, steps + 1);
+  }
   if (!b.staged) {
     internal::CountUpdateGaps(plan, b.served(), b.rows, b.trained, steps + 1, tables);
   }
   HOTROW_RETURN_IF_ERROR(begun ? UpdateRows(b, sums, learning_rate_factor)
                                : UpdateRowsFused(b, gradient, learning_rate_factor));
+  if (plan.scores) life->WriteScores(b.served(), b.rows, b.trained);
   if (tiers->staged()) {
     HOTROW_RETURN_IF_ERROR(
         EnqueueCopy(ctx, read_back_rows.data(), device_initialised_rows.data(), sizeof(int64_t)));
@@ -839,7 +842,7 @@ absl::Status EmbeddingCollection::Erase(std::string_view table, std::span<const 
 }
 
 absl::StatusOr<int64_t> EmbeddingCollection::EraseIf(
-    std::string_view table, const std::function<bool(uint64_t key, int64_t last_step)>& wanted) {
+    std::string_view table, const std::function<bool(const StoredRow& row)>& wanted) {
   Impl& c = *impl_;
   HOTROW_ASSIGN_OR_RETURN(const int32_t position, c.FindTable("EraseIf", table));
   HOTROW_RETURN_IF_ERROR(c.CheckBetweenSteps("EraseIf"));

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/exec_context.h"
 #include "base/matrix_view.h"
+#include "base/row_lines.h"
 #include "embedding/counters.h"
 #include "embedding/digest.h"
 #include "embedding/embedding_step.h"
@@ -21,6 +22,7 @@
 #include "embedding/residuals.h"
 #include "embedding/snapshots.h"
 #include "embedding/stats.h"
+#include "embedding/stored_row.h"
 
 namespace hotrow {
 
@@ -134,14 +136,13 @@ class EmbeddingCollection {
   // After an error of the store each of the keys may be there or not, or go later; call it again.
   absl::Status Erase(std::string_view table, std::span<const uint64_t> keys);
   // Removes the rows of one table that `wanted` says, likewise. Each rank asks for the rows that it
-  // keeps, in no order: for the key, and the step of its last update, counted as steps() is behind
-  // that update; 0: no step has updated it. Rows that have aged are gone already and not asked for.
+  // keeps, in no order. Rows that have aged are gone already and not asked for.
   // Flushes, and reads every row. Memory: 8 bytes for each row that goes. Returns how many rows of
   // this rank went. FailedPrecondition also of a table that decays as a whole
   // (WeightDecayMode::kTable), whose rows do not know their last update. `wanted` must not call the
   // collection; with several ranks another thread calls it.
-  absl::StatusOr<int64_t> EraseIf(
-      std::string_view table, const std::function<bool(uint64_t key, int64_t last_step)>& wanted);
+  absl::StatusOr<int64_t> EraseIf(std::string_view table,
+                                  const std::function<bool(const StoredRow& row)>& wanted);
 
   // Writes dirty rows down to the store. Waits for a snapshot that is being written.
   absl::Status Flush();
@@ -167,9 +168,9 @@ class EmbeddingCollection {
   // start.steps where there were no learning rates. Empty: no table decays as a whole, or none has
   // made a step.
   std::span<const LearningRateRun> learning_rates() const;
-  // For StartOptions::age_lines: of each table the step below which rows have aged that were not
-  // updated since; 0: none has. Of the snapshot that is begun now.
-  std::vector<uint32_t> age_lines() const;
+  // For StartOptions::age_lines: of each table which rows have aged that were not updated since. Of
+  // the snapshot that is begun now.
+  std::vector<RowLines> age_lines() const;
   // Of this rank. Does not wait for steps on a GPU: what is counted there is as of the last step
   // whose counts have come back.
   EmbeddingStats Stats() const;

@@ -29,6 +29,9 @@ struct JaggedBatch {
   BagSpan offsets;         // [F*B + 1]: bag (f, b) is values[offsets[f*B + b], [f*B + b + 1])
   std::span<const float> weights;  // [N], or empty: every weight is 1
   BagSpan lengths;                 // [F*B] instead of offsets, which then are empty
+  // [N], or empty: no lookup has one. What training makes of them says TableConfig::score; those of
+  // other tables are not looked at. Only where some table keeps scores; finite.
+  std::span<const float> scores;
 
   // Whether the arrays fit each other. Errors: InvalidArgument, which names the feature, the sample
   // and the value. What depends on the tables (num_embeddings) Prefetch checks.
@@ -41,6 +44,7 @@ struct FeatureBags {
   BagSpan offsets;                 // [B + 1]
   std::span<const float> weights;  // [its lookups], or empty: every weight is 1
   BagSpan lengths;                 // [B] instead of offsets
+  std::span<const float> scores;   // [its lookups], or empty; only where its table keeps scores
 };
 
 // An order of all features of a collection: EmbeddingCollection::OrderOf makes it from names, once.

@@ -4,9 +4,11 @@
 #include <cmath>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -48,11 +50,29 @@ absl::Status CheckRowLife(const TableConfig& table) {
     return TableError(table, absl::StrCat("min_rows is ", table.min_rows, ", more than max_rows, ",
                                           table.max_rows));
   }
-  const bool lives = !table.admission.always() || table.ttl_steps > 0 || table.max_rows > 0;
+  const bool scored = table.score != ScoreRule::kNone;
+  const bool lives =
+      !table.admission.always() || table.ttl_steps > 0 || table.max_rows > 0 || scored;
   if (lives && table.optimizer.weight_decay_mode == WeightDecayMode::kTable) {
     return TableError(table,
-                      "admission, ttl_steps and max_rows do not go with weight_decay_mode table, "
-                      "whose rows are all there; use l2 or decoupled, or leave them out");
+                      "admission, ttl_steps, max_rows and score do not go with weight_decay_mode "
+                      "table, whose rows are all there; use l2 or decoupled, or leave them out");
+  }
+  if (scored && !table.read_only_features.empty()) {
+    return TableError(table, "score does not go with read_only_features; leave one of them out");
+  }
+  if (table.max_rows_by == RowOrder::kScore) {
+    if (!scored || table.max_rows == 0) {
+      return TableError(table, absl::StrCat("max_rows_by is score, but ",
+                                            scored ? "max_rows is 0: set it"
+                                                   : "score is none: set it to max, sum or last",
+                                            ", or leave max_rows_by age"));
+    }
+    if (table.ttl_steps > 0 || table.min_rows > 0) {
+      return TableError(table, absl::StrCat("max_rows_by score goes with neither ttl_steps, ",
+                                            table.ttl_steps, ", nor min_rows, ", table.min_rows,
+                                            "; leave them 0, or max_rows_by age"));
+    }
   }
   if (!table.admission.always() && !table.read_only_features.empty()) {
     return TableError(table,
@@ -65,6 +85,34 @@ absl::Status CheckRowLife(const TableConfig& table) {
     return TableError(table,
                       "ttl_steps and max_rows: all of its features are read only, so no row is "
                       "ever updated and all would age; leave them 0");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAgeLines(std::span<const TableConfig> tables, const StartOptions& start) {
+  if (start.age_lines.empty()) return absl::OkStatus();
+  const auto above = std::find_if(start.age_lines.begin(), start.age_lines.end(),
+                                  [&](const RowLines& lines) { return lines.age > start.steps; });
+  if (start.age_lines.size() != tables.size() || above != start.age_lines.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "EmbeddingCollectionOptions.start.age_lines: one for each of the ", tables.size(),
+        " tables, none above start.steps, ", start.steps, "; there are ", start.age_lines.size(),
+        above == start.age_lines.end() ? "" : absl::StrCat(", one of them ", above->age)));
+  }
+  for (size_t t = 0; t < tables.size(); ++t) {
+    const std::vector<ScoreLine>& scores = start.age_lines[t].scores;
+    if (scores.empty()) continue;
+    if (tables[t].score == ScoreRule::kNone) {
+      return TableError(tables[t],
+                        "start.age_lines has lines of scores, but its score is none; set it as it "
+                        "was, or start from an export, which leaves aged rows out");
+    }
+    if (!RowLines::AreLines(scores, start.steps)) {
+      return TableError(tables[t],
+                        absl::StrCat("start.age_lines: of lines of scores the steps must rise "
+                                     "and the ranges fall, none may lie above start.steps, ",
+                                     start.steps, "; give them as age_lines() did"));
+    }
   }
   return absl::OkStatus();
 }
@@ -180,16 +228,7 @@ absl::Status EmbeddingCollectionOptions::Validate() const {
         absl::StrCat("EmbeddingCollectionOptions.start.steps is ", start.steps,
                      ", but start.from is empty: empty tables have seen no steps"));
   }
-  if (!start.age_lines.empty()) {
-    const auto above = std::find_if(start.age_lines.begin(), start.age_lines.end(),
-                                    [this](uint32_t line) { return line > start.steps; });
-    if (start.age_lines.size() != tables.size() || above != start.age_lines.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "EmbeddingCollectionOptions.start.age_lines: one for each of the ", tables.size(),
-          " tables, none above start.steps, ", start.steps, "; there are ", start.age_lines.size(),
-          above == start.age_lines.end() ? "" : absl::StrCat(", one of them ", *above)));
-    }
-  }
+  HOTROW_RETURN_IF_ERROR(CheckAgeLines(tables, start));
   if (!start.learning_rates.empty()) {
     int64_t before = start.settled_steps;
     bool ordered = before >= 0;

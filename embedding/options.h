@@ -11,8 +11,10 @@
 
 #include "absl/status/status.h"
 #include "base/row_key.h"
+#include "base/row_lines.h"
 #include "cache/row_cache.h"
 #include "embedding/admission.h"
+#include "embedding/row_score.h"
 #include "ops/jagged.h"
 #include "ops/row_codec.h"
 #include "ops/row_init.h"
@@ -61,6 +63,14 @@ struct TableConfig {
   // the rows of the last group stay. ttl_steps then is judged there as well.
   int64_t min_rows = 0;
   int64_t max_rows = 0;
+  // Whether rows keep a score, 4 bytes each, which batches bring (JaggedBatch::scores), and what
+  // becomes of it. On a CPU without a device cache only; not with read_only_features, nor where the
+  // table decays as a whole.
+  ScoreRule score = ScoreRule::kNone;
+  // kScore: above max_rows the lowest scores age, whole ranges of them (base/row_lines.h), the
+  // oldest rows of the last range before its others; needs `score`, and goes with neither ttl_steps
+  // nor min_rows.
+  RowOrder max_rows_by = RowOrder::kAge;
   // 0: any key. Otherwise keys lie in [0, num_embeddings) and others are InvalidArgument.
   int64_t num_embeddings = 0;
   // The most lookups a feature of this table has in one sample; 0 when that is not known. Known for
@@ -178,7 +188,7 @@ struct StartOptions {
   int64_t settled_steps = 0;
   // EmbeddingCollection::age_lines() as of the snapshot: what had aged by then stays aged, whatever
   // ttl_steps is now. Empty: nothing had.
-  std::vector<uint32_t> age_lines;
+  std::vector<RowLines> age_lines;
   // Instead of refusing a store that has rows, empties it, as long as no snapshot of it was
   // committed: what a run leaves that was killed before its first checkpoint.
   bool start_over = false;

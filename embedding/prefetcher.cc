@@ -91,7 +91,9 @@ absl::Status Prefetcher::FindKeys(PrefetchedStep* step, UniqueScratch* scratch) 
   StepBatch& b = step->batch;
   if (b.staged) return b.FindOnDevice(ctx_, plan_, &scratch->segments);
   HOTROW_RETURN_IF_ERROR(b.FindUnique(ctx_, plan_, scratch));
-  return b.GroupByRow(ctx_, scratch);
+  HOTROW_RETURN_IF_ERROR(b.GroupByRow(ctx_, scratch));
+  b.FindScores(ctx_, plan_);
+  return absl::OkStatus();
 }
 
 absl::Status Prefetcher::Place(PrefetchedStep* step) {

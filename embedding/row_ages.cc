@@ -9,15 +9,16 @@
 namespace hotrow::internal {
 
 RowAges::RowAges(const EmbeddingCollectionOptions& options, const Plan& plan,
-                 std::span<const uint32_t> lines)
+                 std::span<const RowLines> lines)
     : options_(options),
       plan_(plan),
       group_steps_(static_cast<uint32_t>(options.row_limit_steps)),
       tables_(plan.tables.size()) {
   for (size_t t = 0; t < tables_.size(); ++t) {
     const TableConfig& config = options.tables[static_cast<size_t>(plan.tables[t].config)];
-    tables_[t].counted = config.min_rows > 0 || config.max_rows > 0;
-    tables_[t].first_group = lines[t] == 0 ? 0 : Group(lines[t]);
+    tables_[t].counted =
+        config.min_rows > 0 || (config.max_rows > 0 && config.max_rows_by == RowOrder::kAge);
+    tables_[t].first_group = lines[t].age == 0 ? 0 : Group(lines[t].age);
     any_ = any_ || tables_[t].counted;
   }
 }
@@ -79,25 +80,19 @@ size_t RowAges::FirstLiving(const TableConfig& config, const Table& table, uint3
   return first;
 }
 
-absl::Status RowAges::MoveLines(uint32_t step, RowShuffle* shuffle, std::span<uint32_t> lines,
+absl::Status RowAges::MoveLines(uint32_t step, RowShuffle* shuffle, std::span<RowLines> lines,
                                 int64_t* aged) {
   *aged = 0;
-  mine_.clear();
+  sums_.clear();
   for (size_t t = 0; t < tables_.size(); ++t) {
     Table& table = tables_[t];
     if (!table.counted) continue;
     // As many groups on each rank: those up to the one that this step ends.
     table.rows.resize(Group(step) - table.first_group + 1);
-    mine_.insert(mine_.end(), table.rows.begin(), table.rows.end());
+    sums_.insert(sums_.end(), table.rows.begin(), table.rows.end());
   }
-  std::span<const int64_t> sums = mine_;
-  if (shuffle != nullptr) {
-    const auto ranks = static_cast<size_t>(shuffle->world_size());
-    all_.resize(mine_.size() * ranks);
-    HOTROW_RETURN_IF_ERROR(shuffle->AllGather(mine_, all_));
-    for (size_t i = mine_.size(); i < all_.size(); ++i) all_[i % mine_.size()] += all_[i];
-    sums = std::span(all_).first(mine_.size());
-  }
+  if (shuffle != nullptr) HOTROW_RETURN_IF_ERROR(shuffle->AllSum(&sums_));
+  std::span<const int64_t> sums = sums_;
   for (size_t t = 0; t < tables_.size(); ++t) {
     Table& table = tables_[t];
     if (!table.counted) continue;
@@ -109,7 +104,7 @@ absl::Status RowAges::MoveLines(uint32_t step, RowShuffle* shuffle, std::span<ui
     *aged += std::accumulate(table.rows.begin(), end, int64_t{0});
     table.rows.erase(table.rows.begin(), end);
     table.first_group += static_cast<uint32_t>(first);
-    lines[t] = table.first_group * group_steps_ + 1;
+    lines[t].age = table.first_group * group_steps_ + 1;
   }
   return absl::OkStatus();
 }

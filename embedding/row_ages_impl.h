@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/row_lines.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
@@ -15,8 +16,8 @@
 namespace hotrow::internal {
 
 // RowAges counts the living rows of the tables that have a floor or a capacity (min_rows,
-// max_rows), by the group of steps in which each was updated last, and moves the lines of these
-// tables. Group g has the steps g * G + 1 to (g + 1) * G, where G is row_limit_steps.
+// max_rows by age), by the group of steps in which each was updated last, and moves the lines of
+// these tables. Group g has the steps g * G + 1 to (g + 1) * G, where G is row_limit_steps.
 //
 // A row with last step 0 or below the line of its table does not count; whoever calls leaves it
 // out. The counts of a rank are those of its own rows; MoveLines adds them up over the ranks.
@@ -24,7 +25,7 @@ class RowAges {
  public:
   // Both outlive it. lines: by position in the plan, as of now.
   RowAges(const EmbeddingCollectionOptions& options, const Plan& plan,
-          std::span<const uint32_t> lines);
+          std::span<const RowLines> lines);
 
   // Whether some table is counted, and whether this one is, a position in the plan.
   bool any() const { return any_; }
@@ -49,7 +50,7 @@ class RowAges {
   // At the end of `step`, a multiple of row_limit_steps: moves the lines, [tables of the plan].
   // aged: how many rows of this rank fell below them. With several ranks all call together; shuffle
   // is null with one. Errors: those of the communicator.
-  absl::Status MoveLines(uint32_t step, RowShuffle* shuffle, std::span<uint32_t> lines,
+  absl::Status MoveLines(uint32_t step, RowShuffle* shuffle, std::span<RowLines> lines,
                          int64_t* aged);
 
  private:
@@ -77,9 +78,7 @@ class RowAges {
   bool any_ = false;
   std::vector<Table> tables_;  // by position in the plan
   std::vector<Move> moves_;
-  // Of MoveLines.
-  std::vector<int64_t> mine_;
-  std::vector<int64_t> all_;
+  std::vector<int64_t> sums_;  // of MoveLines
 };
 
 }  // namespace hotrow::internal

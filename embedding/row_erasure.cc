@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "base/device_stream.h"
@@ -37,10 +36,9 @@ absl::Status RowErasure::EraseOwn(int32_t table, std::span<const uint64_t> keys)
 }
 
 absl::Status RowErasure::EraseCounted(int32_t table) {
-  const RowLayout& layout = plan_.tables[table].layout;
-  const auto row_bytes = static_cast<size_t>(layout.row_bytes);
+  const auto row_bytes = static_cast<size_t>(plan_.tables[table].layout.row_bytes);
   HOTROW_RETURN_IF_ERROR(tiers_->Flush());
-  std::vector<uint32_t> last_steps;
+  std::vector<RowMark> marks;
   std::vector<std::byte> bytes(std::min(own_.size(), kReadRows) * row_bytes);
   std::vector<std::byte*> rows;
   for (size_t at = 0; at < bytes.size(); at += row_bytes) rows.push_back(bytes.data() + at);
@@ -51,14 +49,13 @@ absl::Status RowErasure::EraseCounted(int32_t table) {
         std::span(own_).subspan(begin, n), std::span(rows).first(n), std::span(found).first(n)));
     for (size_t i = 0; i < n; ++i) {
       if (found[i] == 0 || life_->IsAged(static_cast<size_t>(table), rows[i])) continue;
-      uint32_t last_step;
-      std::memcpy(&last_step, rows[i] + layout.step_offset, sizeof(last_step));
-      if (last_step > 0) last_steps.push_back(last_step);
+      const RowMark mark = life_->MarkOf(static_cast<size_t>(table), rows[i]);
+      if (mark.last_step > 0) marks.push_back(mark);
     }
   }
   const absl::Status erased = tiers_->Erase(ctx_, table, own_);
   if (erased.ok()) {
-    life_->ForgetRows(static_cast<size_t>(table), last_steps);
+    life_->ForgetRows(static_cast<size_t>(table), marks);
     return absl::OkStatus();
   }
   // Some may be gone. If they cannot be counted either, the next opening counts them.
@@ -69,7 +66,6 @@ absl::Status RowErasure::EraseCounted(int32_t table) {
 absl::StatusOr<int64_t> RowErasure::RunIf(int32_t table, const Wanted& wanted) {
   const PlannedTable& planned = plan_.tables[table];
   const auto number = static_cast<uint32_t>(planned.config);
-  const int64_t step_offset = planned.layout.step_offset;
   std::vector<uint64_t> keys;
   const auto choose = [&]() -> absl::Status {
     HOTROW_RETURN_IF_ERROR(UseDevice(ctx_));  // it may be another thread
@@ -78,9 +74,8 @@ absl::StatusOr<int64_t> RowErasure::RunIf(int32_t table, const Wanted& wanted) {
       if (key.table != number || life_->IsAged(static_cast<size_t>(table), row.data())) {
         return absl::OkStatus();
       }
-      uint32_t last_step;
-      std::memcpy(&last_step, row.data() + step_offset, sizeof(last_step));
-      if (wanted(key.key, last_step)) keys.push_back(key.key);
+      const RowMark mark = life_->MarkOf(static_cast<size_t>(table), row.data());
+      if (wanted({key.key, mark.last_step, mark.score})) keys.push_back(key.key);
       return absl::OkStatus();
     });
   };

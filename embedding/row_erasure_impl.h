@@ -15,6 +15,7 @@
 #include "embedding/ranks/gradient_residuals_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/row_life_impl.h"
+#include "embedding/stored_row.h"
 #include "embedding/tiers/tiers_impl.h"
 
 namespace hotrow::internal {
@@ -44,9 +45,9 @@ class RowErasure {
   // table: a position in the plan. Keys may repeat or have no row.
   absl::Status Run(int32_t table, std::span<const uint64_t> keys);
 
-  // The rows of this rank that `wanted` says, by key and last step; aged ones are not asked for,
-  // because whether they are still there depends on the store. Returns how many.
-  using Wanted = std::function<bool(uint64_t key, int64_t last_step)>;
+  // The rows of this rank that `wanted` says; aged ones are not asked for, because whether they are
+  // still there depends on the store. Returns how many.
+  using Wanted = std::function<bool(const StoredRow& row)>;
   absl::StatusOr<int64_t> RunIf(int32_t table, const Wanted& wanted);
 
  private:

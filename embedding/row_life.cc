@@ -13,6 +13,7 @@
 #include "base/thread_pool.h"
 #include "embedding/ranks/shard_map.h"
 #include "embedding/row_life_impl.h"
+#include "embedding/score_sums_impl.h"
 
 namespace hotrow::internal {
 namespace {
@@ -61,11 +62,11 @@ uint32_t OldestOf(const Admission& admission, uint32_t step) {
   return step - static_cast<uint32_t>(admission.forget_steps);
 }
 
-std::vector<uint32_t> FirstLines(const EmbeddingCollectionOptions& options, const Plan& plan) {
-  std::vector<uint32_t> lines;
-  const std::vector<uint32_t>& start = options.start.age_lines;
+std::vector<RowLines> FirstLines(const EmbeddingCollectionOptions& options, const Plan& plan) {
+  std::vector<RowLines> lines;
+  const std::vector<RowLines>& start = options.start.age_lines;
   for (const PlannedTable& table : plan.tables) {
-    lines.push_back(start.empty() ? 0 : start[static_cast<size_t>(table.config)]);
+    lines.push_back(start.empty() ? RowLines() : start[static_cast<size_t>(table.config)]);
   }
   return lines;
 }
@@ -84,10 +85,12 @@ RowLife::RowLife(const EmbeddingCollectionOptions& options, const Plan& plan, Ro
       initial_rows_(RowsOf(options, plan)),
       steps_(static_cast<uint32_t>(options.start.steps)),
       lines_(FirstLines(options, plan)),
-      ages_of_rows_(options, plan, lines_) {
+      ages_of_rows_(options, plan, lines_),
+      scores_of_rows_(options, plan) {
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     const TableConfig& config = ConfigOf(t);
-    ages_ = ages_ || config.ttl_steps > 0 || limits(t) || lines_[t] > 0;
+    fields_.push_back(plan.tables[t].layout.line_fields());
+    ages_ = ages_ || config.ttl_steps > 0 || limits(t) || !lines_[t].none();
     if (!limits(t)) ttl_steps_min_ = SmallestOf(ttl_steps_min_, config.ttl_steps);
     admits_ = admits_ || !config.admission.always();
     if (config.admission.counts()) {
@@ -115,45 +118,39 @@ absl::Status RowLife::CountRows(RowStore* store) {
     position_of[static_cast<size_t>(plan_.tables[t].config)] = t;
   }
   ages_of_rows_.Clear();
+  scores_of_rows_.Clear();
   return store->Iterate([&](const RowKey& key, std::span<const std::byte> row) {
     const size_t table = position_of[key.table];
     if (!limits(table) || IsAged(table, row.data())) return absl::OkStatus();
-    const uint32_t last_step = LastStep(table, row.data());
-    if (last_step > std::max(steps_, 1u)) {  // WriteRows gives 1 before the first step
+    const RowMark mark = MarkOf(table, row.data());
+    if (mark.last_step > std::max(steps_, 1u)) {  // WriteRows gives 1 before the first step
       return absl::FailedPreconditionError(absl::StrCat(
           "table \"", ConfigOf(table).name, "\": the row of key ", key.key, " was updated in step ",
-          last_step, ", but the collection starts behind step ", steps_,
+          mark.last_step, ", but the collection starts behind step ", steps_,
           "; give EmbeddingCollectionOptions.start.steps as it was with the snapshot"));
     }
-    if (last_step > 0) ages_of_rows_.Add(table, last_step);
+    if (mark.last_step > 0) CountWritten(table, mark, 1);
     return absl::OkStatus();
   });
-}
-
-uint32_t RowLife::LastStep(size_t table, const std::byte* row) const {
-  uint32_t last_step;
-  std::memcpy(&last_step, row + plan_.tables[table].layout.step_offset, sizeof(last_step));
-  return last_step;
 }
 
 // --- Reading
 
 void RowLife::LookAt(size_t table, size_t begin, size_t end, std::span<std::byte* const> rows,
-                     bool training, LivingRows::Part* part, std::span<uint32_t> last_steps) const {
-  const int64_t step_offset = plan_.tables[table].layout.step_offset;
-  const uint32_t line = lines_[table];
-  const bool notes_steps = training && limits(table);
+                     bool training, LivingRows::Part* part, std::span<RowMark> marks) const {
+  const RowLineFields fields = fields_[table];
+  const RowLines& lines = lines_[table];
+  const bool notes_marks = training && NotesMarks(table);
   const bool notes_candidates = training && !ConfigOf(table).admission.always();
   for (size_t i = begin; i < end; ++i) {
-    if (i + kPrefetchAhead < end) __builtin_prefetch(rows[i + kPrefetchAhead] + step_offset);
-    uint32_t last_step;
-    std::memcpy(&last_step, rows[i] + step_offset, sizeof(last_step));
-    if (last_step != 0 && last_step < line) {
+    if (i + kPrefetchAhead < end) __builtin_prefetch(rows[i + kPrefetchAhead] + fields.step_offset);
+    RowMark mark = fields.Mark(rows[i]);
+    if (lines.HasAged(mark.last_step, mark.score)) {
       part->aged.push_back(i);
-      last_step = 0;
+      mark = RowMark();
     }
-    if (notes_candidates && last_step == 0) part->candidates.push_back(i);
-    if (notes_steps) last_steps[i] = last_step;
+    if (notes_candidates && mark.last_step == 0) part->candidates.push_back(i);
+    if (notes_marks) marks[i] = mark;
   }
 }
 
@@ -165,7 +162,7 @@ void RowLife::Look(const ExecContext& ctx, const TableKeys& keys, std::span<std:
   bool looks = false;
   for (size_t t = 0; t < plan_.tables.size(); ++t) looks = looks || LooksAt(t, training);
   if (!looks) return;
-  if (training && limits()) out->last_steps.resize(rows.size());
+  if (training && (limits() || plan_.scores)) out->marks.resize(rows.size());
   const auto n = std::ssize(rows);
   out->parts.resize(static_cast<size_t>(CeilDiv(n, kLookGrain)));
   ParallelFor(ctx.pool, n, kLookGrain, [&](int64_t first, int64_t last) {
@@ -179,7 +176,7 @@ void RowLife::Look(const ExecContext& ctx, const TableKeys& keys, std::span<std:
       if (!LooksAt(t, training)) continue;
       LookAt(t, static_cast<size_t>(std::max(first, offsets[t])),
              static_cast<size_t>(std::min(last, offsets[t + 1])), rows, training, &part,
-             out->last_steps);
+             out->marks);
     }
   });
   for (const LivingRows::Part& part : out->parts) {
@@ -308,15 +305,40 @@ absl::Status RowLife::Renew(const ExecContext& ctx, const TableKeys& keys,
   return initial_rows_.Write(ctx, renewed_keys_, renewed_rows_);
 }
 
-void RowLife::CountUpdated(const TableKeys& keys, const LivingRows& living,
-                           std::span<const uint8_t> trained, uint32_t step) {
+void RowLife::NoteUpdate(const TableKeys& keys, std::span<const double> scores,
+                         const LivingRows& living, std::span<const uint8_t> trained,
+                         uint32_t step) {
   ages_of_rows_.BeginUpdate();
+  scores_of_rows_.BeginUpdate();
+  new_scores_.resize(scores.size());
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
-    if (!limits(t)) continue;
+    if (!NotesMarks(t)) continue;
+    const ScoreRule rule = plan_.tables[t].score;
     const auto end = static_cast<size_t>(keys.table_offsets[t + 1]);
     for (auto i = static_cast<size_t>(keys.table_offsets[t]); i < end; ++i) {
       if (!trained.empty() && trained[i] == 0) continue;
-      ages_of_rows_.Note(t, living.last_steps[i], step);
+      const RowMark& before = living.marks[i];
+      RowMark after = {.last_step = step};
+      if (rule != ScoreRule::kNone) {
+        after.score = ScoreAfter(rule, before.last_step == 0, before.score, scores[i]);
+        new_scores_[i] = after.score;
+      }
+      if (ages_of_rows_.counts(t)) ages_of_rows_.Note(t, before.last_step, step);
+      if (scores_of_rows_.counts(t)) scores_of_rows_.Note(t, before, after);
+    }
+  }
+}
+
+void RowLife::WriteScores(const TableKeys& keys, std::span<std::byte* const> rows,
+                          std::span<const uint8_t> trained) const {
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    if (!plan_.tables[t].layout.scored()) continue;
+    const int64_t score_offset = fields_[t].score_offset;
+    const auto end = static_cast<size_t>(keys.table_offsets[t + 1]);
+    for (auto i = static_cast<size_t>(keys.table_offsets[t]); i < end; ++i) {
+      if (i + kPrefetchAhead < end) __builtin_prefetch(rows[i + kPrefetchAhead] + score_offset);
+      if (!trained.empty() && trained[i] == 0) continue;
+      std::memcpy(rows[i] + score_offset, &new_scores_[i], sizeof(float));
     }
   }
 }
@@ -335,16 +357,13 @@ absl::Status RowLife::EndStep(uint32_t step) {
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     const auto ttl = static_cast<uint64_t>(ConfigOf(t).ttl_steps);
     if (limits(t) || ttl == 0 || next <= ttl) continue;
-    lines_[t] = std::max(lines_[t], static_cast<uint32_t>(next - ttl));
+    lines_[t].age = std::max(lines_[t].age, static_cast<uint32_t>(next - ttl));
   }
   absl::Status moved;
   if (limits()) {
     ages_of_rows_.CommitUpdate();
-    if (step % static_cast<uint32_t>(options_.row_limit_steps) == 0) {
-      int64_t aged = 0;
-      moved = ages_of_rows_.MoveLines(step, shuffle_, lines_, &aged);
-      looks_ += kLooksPerAgedRow * aged;
-    }
+    scores_of_rows_.CommitUpdate();
+    if (step % static_cast<uint32_t>(options_.row_limit_steps) == 0) moved = KeepLimits(step);
   }
   if (forget_steps_min_ == 0 || counters_.size() == 0) return moved;
   counters_.Sweep(CeilDiv(kSweepsPerAge * counters_.slots(), forget_steps_min_),
@@ -357,19 +376,41 @@ absl::Status RowLife::EndStep(uint32_t step) {
   return moved;
 }
 
+absl::Status RowLife::KeepLimits(uint32_t step) {
+  int64_t aged = 0;
+  if (ages_of_rows_.any()) {
+    HOTROW_RETURN_IF_ERROR(ages_of_rows_.MoveLines(step, shuffle_, lines_, &aged));
+    looks_ += kLooksPerAgedRow * aged;
+  }
+  if (scores_of_rows_.any()) {
+    HOTROW_RETURN_IF_ERROR(scores_of_rows_.AddLines(step, shuffle_, lines_, &aged));
+    looks_ += kLooksPerAgedRow * aged;
+  }
+  return absl::OkStatus();
+}
+
 void RowLife::Erase(std::span<const RowKey> keys) {
   ++state_;
   for (const RowKey& key : keys) counters_.Erase(key);
 }
 
-void RowLife::CountWritten(size_t table, uint32_t last_step, int64_t n) {
-  ++state_;
-  if (limits(table)) ages_of_rows_.Add(table, last_step, n);
+float RowLife::FirstScore(size_t table, uint32_t last_step) const {
+  const uint32_t least = lines_[table].LeastRange(last_step);
+  return ScoreRange(0) < least ? LowestScoreOf(least) : 0;
 }
 
-void RowLife::ForgetRows(size_t table, std::span<const uint32_t> last_steps) {
+void RowLife::CountWritten(size_t table, const RowMark& row, int64_t n) {
   ++state_;
-  for (const uint32_t last_step : last_steps) ages_of_rows_.Remove(table, last_step);
+  if (ages_of_rows_.counts(table)) ages_of_rows_.Add(table, row.last_step, n);
+  if (scores_of_rows_.counts(table)) scores_of_rows_.Add(table, row, n);
+}
+
+void RowLife::ForgetRows(size_t table, std::span<const RowMark> rows) {
+  ++state_;
+  for (const RowMark& row : rows) {
+    if (ages_of_rows_.counts(table)) ages_of_rows_.Remove(table, row.last_step);
+    if (scores_of_rows_.counts(table)) scores_of_rows_.Remove(table, row);
+  }
 }
 
 // --- Dropping
@@ -399,8 +440,8 @@ void RowLife::DropSome(uint32_t step, RowStore* store) {
   std::vector<RowAgeLine> lines;
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     lines.push_back({.table = static_cast<uint32_t>(plan_.tables[t].config),
-                     .line = lines_[t],
-                     .step_offset = plan_.tables[t].layout.step_offset});
+                     .lines = lines_[t],
+                     .fields = fields_[t]});
   }
   store->SetAgeLines(lines);
   const absl::StatusOr<int64_t> dropped = store->DropAged(rows);
@@ -409,8 +450,8 @@ void RowLife::DropSome(uint32_t step, RowStore* store) {
 
 // --- What is kept
 
-std::vector<uint32_t> RowLife::age_lines() const {
-  std::vector<uint32_t> out(options_.tables.size());
+std::vector<RowLines> RowLife::age_lines() const {
+  std::vector<RowLines> out(options_.tables.size());
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     out[static_cast<size_t>(plan_.tables[t].config)] = lines_[t];
   }
@@ -425,7 +466,8 @@ void RowLife::AddTo(EmbeddingStats* stats) const {
   stats->dropped_rows = dropped_rows_;
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     TableStats& table = stats->tables[static_cast<size_t>(plan_.tables[t].config)];
-    if (limits(t)) table.ages = ages_of_rows_.Ages(t, steps_);
+    if (ages_of_rows_.counts(t)) table.ages = ages_of_rows_.Ages(t, steps_);
+    if (scores_of_rows_.counts(t)) table.ages = scores_of_rows_.Ages(t, steps_);
   }
 }
 

@@ -12,20 +12,22 @@
 #include "base/buffer.h"
 #include "base/exec_context.h"
 #include "base/row_key.h"
+#include "base/row_lines.h"
 #include "embedding/collection_plan_impl.h"
 #include "embedding/counters.h"
 #include "embedding/lookup_counters_impl.h"
 #include "embedding/options.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/row_ages_impl.h"
+#include "embedding/row_scores_impl.h"
 #include "embedding/stats.h"
 #include "embedding/tiers/initial_rows_impl.h"
 #include "store/row_store.h"
 
 namespace hotrow::internal {
 
-// What RowLife has found of the rows of a batch, by one look at the last step of each, and how they
-// are read where some have aged: where they lie, or initial rows. Kept from step to step, so that
+// What RowLife has found of the rows of a batch, by one look at the mark of each, and how they are
+// read where some have aged: where they lie, or initial rows. Kept from step to step, so that
 // its memory is.
 struct LivingRows {
   std::vector<std::byte*> rows;  // empty: none has aged
@@ -33,9 +35,10 @@ struct LivingRows {
 
   // Positions in the batch, ascending.
   std::vector<size_t> aged;
-  std::vector<size_t> candidates;    // keys without a living row, of tables that do not admit all
-  std::vector<uint32_t> last_steps;  // by position, of tables with limits; 0: no living row
-  uint64_t state = 0;                // of RowLife, of which that is true; 0: of none
+  std::vector<size_t> candidates;  // keys without a living row, of tables that do not admit all
+  // By position, of tables with limits or scores; last step 0: no living row.
+  std::vector<RowMark> marks;
+  uint64_t state = 0;  // of RowLife, of which that is true; 0: of none
 
   // Of the aged ones.
   std::vector<RowKey> keys;
@@ -48,16 +51,17 @@ struct LivingRows {
   std::vector<Part> parts;
 };
 
-// RowLife is which keys of the tables have rows, and for how long: admission and ageing. Both are
-// functions of the keys and the batches trained on: docs/decisions/row_life.md.
+// RowLife is which keys of the tables have rows, and for how long: admission and ageing; and what
+// scores the rows have. All are functions of the keys and the batches trained on:
+// docs/decisions/row_life.md.
 //
-// Ageing:    a row whose last step lies below the line of its table reads as its initial row. A row
-//            that no step has updated (last step 0) has no age. Tables with a floor or a capacity
-//            count their rows, RowAges.
+// Ageing:    a row that has aged by the lines of its table (base/row_lines.h) reads as its initial
+//            row. Tables with a floor or a capacity count their rows, RowAges and RowScores.
 // Admission: of a key without a row, or with an aged one.
+// Scores:    of the rows that a step trains, from what their lookups brought.
 // A step:    Read after its rows are resolved, which looks at the rows; what follows goes by what
 //            that found. In its update: Admit, which changes nothing; once nothing can fail any
-//            more Renew, and EndStep when the rows have moved.
+//            more Renew and NoteUpdate, and WriteScores and EndStep when the rows have moved.
 // Threads:   the caller's of the collection. Rows are in host memory, and nothing moves them.
 class RowLife final : public EmbeddingCounters {
  public:
@@ -72,19 +76,20 @@ class RowLife final : public EmbeddingCounters {
   // Whether some row may have aged, or does before long.
   bool ages() const { return ages_; }
   // Whether an update needs what Read finds.
-  bool looks() const { return ages_ || admits_; }
+  bool looks() const { return ages_ || admits_ || plan_.scores; }
 
   // Whether this row of a table, a position in the plan, has aged as of the next step.
   bool IsAged(size_t table, const std::byte* row) const {
-    const uint32_t last_step = LastStep(table, row);
-    return last_step != 0 && last_step < lines_[table];
+    return fields_[table].HasAged(lines_[table], row);
   }
+  // What a row of this table says of itself.
+  RowMark MarkOf(size_t table, const std::byte* row) const { return fields_[table].Mark(row); }
 
   // Where the rows of these keys are to be read: `rows`, or out->rows. training: an update may
   // follow. ResourceExhausted.
   absl::Status Read(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
                     bool training, LivingRows* out) const;
-  // Before Admit, Renew and CountUpdated: looks at the rows anew if anything was erased or written
+  // Before Admit, Renew and NoteUpdate: looks at the rows anew if anything was erased or written
   // since Read.
   void LookAgain(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
                  LivingRows* out) const;
@@ -100,29 +105,37 @@ class RowLife final : public EmbeddingCounters {
   absl::Status Renew(const ExecContext& ctx, const TableKeys& keys,
                      std::span<std::byte* const> rows, const LivingRows& living,
                      std::span<const uint8_t> trained);
-  // Whether an update needs CountUpdated, and whether the rows of this table are counted.
-  bool limits() const { return ages_of_rows_.any(); }
-  bool limits(size_t table) const { return ages_of_rows_.counts(table); }
-  // Notes which rows the update of `step` makes young.
-  void CountUpdated(const TableKeys& keys, const LivingRows& living,
-                    std::span<const uint8_t> trained, uint32_t step);
-  // The update is done: counts what Admit and CountUpdated found, and moves the lines. step: that
-  // of the update. Errors: those of the communicator.
+  // Whether the rows of some table are counted, or of this one.
+  bool limits() const { return ages_of_rows_.any() || scores_of_rows_.any(); }
+  bool limits(size_t table) const {
+    return ages_of_rows_.counts(table) || scores_of_rows_.counts(table);
+  }
+  // Notes which rows the update of `step` makes young, and their scores. scores: as
+  // StepBatch::served_scores. Only where tables have limits or scores.
+  void NoteUpdate(const TableKeys& keys, std::span<const double> scores, const LivingRows& living,
+                  std::span<const uint8_t> trained, uint32_t step);
+  // After the rows have moved: writes the scores that were noted. rows: where they were updated.
+  void WriteScores(const TableKeys& keys, std::span<std::byte* const> rows,
+                   std::span<const uint8_t> trained) const;
+  // The update is done: counts what Admit and NoteUpdate found, and moves the lines. step: that of
+  // the update. Errors: those of the communicator.
   absl::Status EndStep(uint32_t step);
 
   // These keys have no counters any more.
   void Erase(std::span<const RowKey> keys);
-  // A table has got so many rows with this last step.
-  void CountWritten(size_t table, uint32_t last_step, int64_t n);
+  // The score of a row that is written with this last step: 0, or the lowest one that lives.
+  float FirstScore(size_t table, uint32_t last_step) const;
+  // A table has got so many such rows.
+  void CountWritten(size_t table, const RowMark& row, int64_t n);
   // These living rows of a table with limits are gone.
-  void ForgetRows(size_t table, std::span<const uint32_t> last_steps);
+  void ForgetRows(size_t table, std::span<const RowMark> rows);
 
   // Lets the store drop some aged rows. Between two steps, while no snapshot is being written. An
   // error of the store is left to its next call.
   void DropSome(uint32_t step, RowStore* store);
 
   // By number of the table.
-  std::vector<uint32_t> age_lines() const;
+  std::vector<RowLines> age_lines() const;
   void AddTo(EmbeddingStats* stats) const;
 
   // Of EmbeddingCounters.
@@ -139,17 +152,22 @@ class RowLife final : public EmbeddingCounters {
   };
 
   RowLife(const EmbeddingCollectionOptions& options, const Plan& plan, RowShuffle* shuffle);
-  uint32_t LastStep(size_t table, const std::byte* row) const;
-  // Looks at the last step of the rows: fills all of *out but the rows themselves.
+  // At a multiple of row_limit_steps.
+  absl::Status KeepLimits(uint32_t step);
+  // Looks at the marks of the rows: fills all of *out but the rows themselves.
   void Look(const ExecContext& ctx, const TableKeys& keys, std::span<std::byte* const> rows,
             bool training, LivingRows* out) const;
   // Of the rows [begin, end) of one table.
   void LookAt(size_t table, size_t begin, size_t end, std::span<std::byte* const> rows,
-              bool training, LivingRows::Part* part, std::span<uint32_t> last_steps) const;
+              bool training, LivingRows::Part* part, std::span<RowMark> marks) const;
+  // Whether an update changes what is counted of the rows of a table, or their scores.
+  bool NotesMarks(size_t table) const {
+    return limits(table) || plan_.tables[table].layout.scored();
+  }
   // Whether there is anything to see in the rows of a table.
   bool LooksAt(size_t table, bool training) const {
-    return lines_[table] > 0 ||
-           (training && (limits(table) || !ConfigOf(table).admission.always()));
+    return !lines_[table].none() ||
+           (training && (NotesMarks(table) || !ConfigOf(table).admission.always()));
   }
   const TableConfig& ConfigOf(size_t table) const {
     return options_.tables[static_cast<size_t>(plan_.tables[table].config)];
@@ -170,10 +188,13 @@ class RowLife final : public EmbeddingCounters {
   const InitialRows initial_rows_;
   bool ages_ = false;
   bool admits_ = false;
-  uint32_t steps_;               // that were made
-  uint64_t state_ = 1;           // another one after each change of rows or lines
-  std::vector<uint32_t> lines_;  // [tables of the plan]
+  uint32_t steps_;      // that were made
+  uint64_t state_ = 1;  // another one after each change of rows or lines
+  // [tables of the plan]
+  std::vector<RowLines> lines_;
+  std::vector<RowLineFields> fields_;
   RowAges ages_of_rows_;
+  RowScores scores_of_rows_;
   LookupCounters counters_;
   int64_t forget_steps_min_ = 0;  // of the tables that forget; 0: none does
 
@@ -186,6 +207,8 @@ class RowLife final : public EmbeddingCounters {
   // Of Renew.
   std::vector<RowKey> renewed_keys_;
   std::vector<std::byte*> renewed_rows_;
+
+  std::vector<float> new_scores_;  // of NoteUpdate, by key
 
   // Of DropSome.
   int64_t ttl_steps_min_ = 0;  // of the tables without limits; 0: none of them ages

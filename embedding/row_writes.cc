@@ -62,13 +62,18 @@ absl::Status RowWrites::WriteOwn(int32_t table, std::span<const RowKey> keys,
   std::vector<std::byte*> rows(keys.size());
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = bytes.data() + i * row_bytes;
   HOTROW_RETURN_IF_ERROR(initial_rows_.Write(ctx_, keys, rows));
+  const RowMark mark = {.last_step = last_step,
+                        .score = life_->FirstScore(static_cast<size_t>(table), last_step)};
   for (size_t i = 0; i < rows.size(); ++i) {
     NarrowWeights(layout.precision, {weights[i], static_cast<size_t>(layout.dim)}, rows[i]);
-    std::memcpy(rows[i] + layout.step_offset, &last_step, sizeof(last_step));
+    std::memcpy(rows[i] + layout.step_offset, &mark.last_step, sizeof(mark.last_step));
+    if (layout.scored()) {
+      std::memcpy(rows[i] + layout.score_offset, &mark.score, sizeof(mark.score));
+    }
   }
   HOTROW_RETURN_IF_ERROR(
       tiers_->Write(ctx_, table, keys, std::vector<const std::byte*>(rows.begin(), rows.end())));
-  life_->CountWritten(static_cast<size_t>(table), last_step, std::ssize(keys));
+  life_->CountWritten(static_cast<size_t>(table), mark, std::ssize(keys));
   return absl::OkStatus();
 }
 

@@ -3,7 +3,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/thread_pool.h"
 #include "base/trace.h"
+#include "embedding/score_sums_impl.h"
 #include "embedding/step_impl.h"
 #include "ops/partition.h"
 #include "ops/pooled_lookup.h"
@@ -75,6 +77,28 @@ absl::Status StepBatch::GroupByRow(const ExecContext& ctx, UniqueScratch* scratc
                          .order = lookup_order.data(),
                          .workspace = scratch->workspace.data(),
                          .workspace_bytes = scratch->workspace.size()});
+}
+
+void StepBatch::FindScores(const ExecContext& ctx, const Plan& plan) {
+  if (!plan.scores) return;
+  wanted.scores.assign(wanted.keys.size(), kNoScore);
+  if (input.scores.empty()) return;
+  constexpr int64_t kKeysPerTask = 1024;
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const ScoreRule rule = plan.tables[t].score;
+    if (rule == ScoreRule::kNone) continue;
+    const int64_t first = wanted.table_offsets[t];
+    ParallelFor(ctx.pool, wanted.table_offsets[t + 1] - first, kKeysPerTask,
+                [&](int64_t begin, int64_t end) {
+                  for (int64_t u = first + begin; u < first + end; ++u) {
+                    double score = kNoScore;
+                    for (int64_t i = row_offsets[u]; i < row_offsets[u + 1]; ++i) {
+                      score = JoinScores(rule, score, input.scores[lookup_order[i]]);
+                    }
+                    wanted.scores[u] = score;
+                  }
+                });
+  }
 }
 
 absl::Status StepBatch::FindOnDevice(const ExecContext& ctx, const Plan& plan,

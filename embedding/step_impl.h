@@ -139,12 +139,18 @@ struct StepBatch {
     return alone ? wanted.counts : shuffled.lookups;
   }
 
+  // What the batch brings to the scores of served keys, in training; empty where no table keeps
+  // them.
+  std::span<const double> served_scores() const { return alone ? wanted.scores : shuffled.scores; }
+
   // Sets `wanted` and `inverse` from `input`.
   absl::Status FindUnique(const ExecContext& ctx, const Plan& plan, UniqueScratch* scratch);
   // The same from input.values alone, whose runs of one table are scratch->segments.
   absl::Status FindUniqueOf(const ExecContext& ctx, const Plan& plan, UniqueScratch* scratch);
   // Sets row_offsets and lookup_order from these. `scratch` as FindUnique left it.
   absl::Status GroupByRow(const ExecContext& ctx, UniqueScratch* scratch);
+  // Then sets wanted.scores, where tables keep them.
+  void FindScores(const ExecContext& ctx, const Plan& plan);
   // Staged: both on the device, of a copy of `input`, and `at` but for what is served. Returns when
   // the host knows how many keys there are. segments: scratch.
   absl::Status FindOnDevice(const ExecContext& ctx, const Plan& plan,

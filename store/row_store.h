@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/row_key.h"
+#include "base/row_lines.h"
 #include "base/unique_id.h"
 
 namespace hotrow {
@@ -42,12 +43,14 @@ struct RowStoreStats {
   int64_t disk_used_bytes = 0;        // on disk now, snapshots included
 };
 
-// Rows that are too old to be asked for again: those of `table` whose 32-bit number at
-// `step_offset`, the step of their last update, is not 0 and below `line`.
+// The rows of `table` that will not be asked for again: those that have aged by these lines, which
+// read the fields of a row that are named here.
 struct RowAgeLine {
   uint32_t table = 0;
-  uint32_t line = 0;
-  int64_t step_offset = 0;
+  RowLines lines;
+  RowLineFields fields;
+
+  bool HasAged(const std::byte* row) const { return fields.HasAged(lines, row); }
 };
 
 // Names a snapshot of a store. The caller chooses it (a trainer uses the step); any value but 0,

@@ -50,10 +50,11 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   flags.AddInt("max_rows", 0, INT64_MAX, &table.max_rows,
                "with --table: at most so many rows; 0: all");
   flags.AddString("by", "WORD", &by,
-                  "with --max_rows: which rows stay; age: those that were trained last");
+                  "with --max_rows: which rows stay; age: those that were trained last; score: "
+                  "those with the highest scores");
   flags.DescribeDefault("age");
   flags.AddSwitch("state", &table.state,
-                  "with --table: also the optimizer's state and the last step");
+                  "with --table: also the optimizer's state, the last step and the score");
   flags.AddString("format", "WORD", &format,
                   "with --table: npy or safetensors; without: onnx, one file for onnxruntime");
   flags.DescribeDefault("npy");
@@ -96,8 +97,13 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
       return absl::InvalidArgumentError(
           "--table is not for deltas; leave out --since, --precision and --weights_only");
     }
-    if (!by.empty() && by != "age") {
-      return absl::InvalidArgumentError(absl::StrCat("--by=", by, ": takes age"));
+    if (!by.empty()) {
+      const absl::StatusOr<RowOrder> order = ParseRowOrder(by);
+      if (!order.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--by=", by, ": ", order.status().message()));
+      }
+      table.by = *order;
     }
     if (!format.empty()) {
       const absl::StatusOr<TableFormat> parsed = ParseTableFormat(format);

@@ -24,9 +24,10 @@ Json Known(const std::string& text) { return text.empty() ? Json(nullptr) : Json
 
 int64_t RowBytesOf(const SavedModel::Table& table) {
   const auto kind = ParseSparseOptimizer(table.optimizer);
-  return kind.ok() && table.dim > 0
-             ? RowLayout::For(table.dim, *kind, table.weights_precision).row_bytes
-             : -1;
+  return kind.ok() && table.dim > 0 ? RowLayout::For(table.dim, *kind, table.weights_precision,
+                                                     table.score != ScoreRule::kNone)
+                                          .row_bytes
+                                    : -1;
 }
 
 int64_t BytesOf(const SavedModel::Table& table) {
@@ -105,6 +106,7 @@ Json ModelJson(const SavedModel& model) {
                               {"dim", table.dim},
                               {"weights_precision", WeightsPrecisionName(table.weights_precision)},
                               {"optimizer", table.optimizer},
+                              {"score", ScoreRuleName(table.score)},
                               {"row_bytes", Known(RowBytesOf(table))},
                               {"rows", Known(table.rows)},
                               {"bytes", Known(BytesOf(table))},

@@ -13,6 +13,7 @@
 #include "comm/run_together.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/ranks/shard_map.h"
+#include "embedding/score_sums_impl.h"
 #include "ops/partition.h"
 #include "ops/pooled_lookup.h"
 
@@ -42,6 +43,9 @@ int64_t Fingerprint(const RowShuffleOptions& options) {
   for (const RowShuffleOptions::Table& table : options.tables) {
     absl::StrAppend(&text, " ", table.table, ":", table.dim, ":",
                     static_cast<int>(table.precision));
+    if (table.score != ScoreRule::kNone) {
+      absl::StrAppend(&text, " score ", std::string(ScoreRuleName(table.score)));
+    }
   }
   return static_cast<int64_t>(HashBytes(0, 0, std::as_bytes(std::span(text))).lo);
 }
@@ -56,6 +60,9 @@ RowShuffle::RowShuffle(const RowShuffleOptions& options, std::unique_ptr<Communi
                           [](const RowShuffleOptions::Table& table) {
                             return table.precision != WeightsPrecision::kFp32;
                           })),
+      scores_(std::any_of(
+          options.tables.begin(), options.tables.end(),
+          [](const RowShuffleOptions::Table& table) { return table.score != ScoreRule::kNone; })),
       lane_(std::move(channel)) {}
 
 absl::StatusOr<std::unique_ptr<RowShuffle>> RowShuffle::Create(
@@ -200,39 +207,78 @@ absl::Status RowShuffle::ExchangeKeys(const ExecContext& ctx, Communicator& chan
       served.keys[i] = {scratch->unique[i], options_.tables[t].table};
     }
   }
-  if (!options_.sends_lookups || evaluation) return absl::OkStatus();
-  return ExchangeLookups(channel, wanted, scratch, out);
+  if (evaluation) return absl::OkStatus();
+  if (options_.sends_lookups) {
+    HOTROW_RETURN_IF_ERROR(ExchangeLookups(channel, wanted, scratch, out));
+  }
+  return scores_ ? ExchangeScores(channel, wanted, scratch, out) : absl::OkStatus();
+}
+
+template <typename T>
+absl::Status RowShuffle::SendAlong(Communicator& channel, const ShuffledKeys& keys,
+                                   absl::FunctionRef<bool(size_t table)> sent,
+                                   std::span<const T> wanted, std::vector<T>* ask,
+                                   std::vector<T>* asked) {
+  const auto ranks = static_cast<size_t>(world_size_);
+  const size_t num_tables = options_.tables.size();
+  ask->clear();
+  std::vector<int64_t> send_bytes(ranks);
+  std::vector<int64_t> send_offsets(ranks);
+  std::vector<int64_t> recv_bytes(ranks);
+  std::vector<int64_t> recv_offsets(ranks);
+  constexpr int64_t kBytes = sizeof(T);
+  int64_t came = 0;
+  int64_t away = 0;
+  for (size_t p = 0; p < ranks; ++p) {
+    send_offsets[p] = kBytes * std::ssize(*ask);
+    recv_offsets[p] = kBytes * came;
+    for (size_t part = p * num_tables; part < (p + 1) * num_tables; ++part) {
+      if (!sent(part % num_tables)) continue;
+      for (int64_t i = keys.ask_offsets[part]; i < keys.ask_offsets[part + 1]; ++i) {
+        ask->push_back(wanted[static_cast<size_t>(keys.ask_order[static_cast<size_t>(i)])]);
+      }
+      came += keys.asked_offsets[part + 1] - keys.asked_offsets[part];
+    }
+    send_bytes[p] = kBytes * std::ssize(*ask) - send_offsets[p];
+    recv_bytes[p] = kBytes * came - recv_offsets[p];
+    if (static_cast<int>(p) != rank_) away += send_bytes[p];
+  }
+  asked->resize(static_cast<size_t>(came));
+  HOTROW_RETURN_IF_ERROR(channel.AllToAllV({.send = ask->data(),
+                                            .send_bytes = send_bytes,
+                                            .send_offsets = send_offsets,
+                                            .recv = asked->data(),
+                                            .recv_bytes = recv_bytes,
+                                            .recv_offsets = recv_offsets}));
+  id_bytes_.fetch_add(away, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+absl::Status RowShuffle::ExchangeScores(Communicator& channel, const TableKeys& wanted,
+                                        Scratch* scratch, ShuffledKeys* out) {
+  const auto rule_of = [this](size_t table) { return options_.tables[table].score; };
+  HOTROW_RETURN_IF_ERROR(SendAlong<double>(
+      channel, *out, [&](size_t table) { return rule_of(table) != ScoreRule::kNone; },
+      wanted.scores, &scratch->ask_scores, &scratch->asked_scores));
+  out->scores.assign(out->served.keys.size(), kNoScore);
+  const size_t num_tables = options_.tables.size();
+  const double* next = scratch->asked_scores.data();
+  for (size_t part = 0; part + 1 < out->asked_offsets.size(); ++part) {
+    const ScoreRule rule = rule_of(part % num_tables);
+    if (rule == ScoreRule::kNone) continue;
+    for (int64_t i = out->asked_offsets[part]; i < out->asked_offsets[part + 1]; ++i) {
+      double& score = out->scores[static_cast<size_t>(out->asked_rows[static_cast<size_t>(i)])];
+      score = JoinScores(rule, score, *next++);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RowShuffle::ExchangeLookups(Communicator& channel, const TableKeys& wanted,
                                          Scratch* scratch, ShuffledKeys* out) {
-  const auto num_tables = static_cast<int64_t>(options_.tables.size());
-  scratch->ask_lookups.resize(out->ask_order.size());
-  for (size_t i = 0; i < out->ask_order.size(); ++i) {
-    scratch->ask_lookups[i] = wanted.counts[static_cast<size_t>(out->ask_order[i])];
-  }
-  scratch->asked_lookups.resize(out->asked_rows.size());
-  std::vector<int64_t> send_bytes(world_size_);
-  std::vector<int64_t> send_offsets(world_size_);
-  std::vector<int64_t> recv_bytes(world_size_);
-  std::vector<int64_t> recv_offsets(world_size_);
-  int64_t sent = 0;
-  for (int64_t p = 0; p < world_size_; ++p) {
-    const int64_t begin = p * num_tables;
-    const int64_t end = begin + num_tables;
-    send_offsets[p] = kCountBytes * out->ask_offsets[begin];
-    send_bytes[p] = kCountBytes * out->ask_offsets[end] - send_offsets[p];
-    recv_offsets[p] = kCountBytes * out->asked_offsets[begin];
-    recv_bytes[p] = kCountBytes * out->asked_offsets[end] - recv_offsets[p];
-    if (p != rank_) sent += send_bytes[p];
-  }
-  HOTROW_RETURN_IF_ERROR(channel.AllToAllV({.send = scratch->ask_lookups.data(),
-                                            .send_bytes = send_bytes,
-                                            .send_offsets = send_offsets,
-                                            .recv = scratch->asked_lookups.data(),
-                                            .recv_bytes = recv_bytes,
-                                            .recv_offsets = recv_offsets}));
-  id_bytes_.fetch_add(sent, std::memory_order_relaxed);
+  HOTROW_RETURN_IF_ERROR(SendAlong<int32_t>(
+      channel, *out, [](size_t) { return true; }, wanted.counts, &scratch->ask_lookups,
+      &scratch->asked_lookups));
   out->lookups.assign(out->served.keys.size(), 0);
   for (size_t i = 0; i < out->asked_rows.size(); ++i) {
     int32_t& lookups = out->lookups[static_cast<size_t>(out->asked_rows[i])];
@@ -564,6 +610,15 @@ absl::Status RowShuffle::AllGather(std::span<const int64_t> mine, std::span<int6
   return lane_.Wait(lane_.Start([&](Communicator& channel) {
     return channel.AllGather(std::as_bytes(mine), std::as_writable_bytes(all));
   }));
+}
+
+absl::Status RowShuffle::AllSum(std::vector<int64_t>* counts) {
+  const size_t n = counts->size();
+  std::vector<int64_t> all(n * static_cast<size_t>(world_size_));
+  HOTROW_RETURN_IF_ERROR(AllGather(*counts, all));
+  std::fill(counts->begin(), counts->end(), 0);
+  for (size_t i = 0; i < all.size(); ++i) (*counts)[i % n] += all[i];
+  return absl::OkStatus();
 }
 
 }  // namespace hotrow::internal

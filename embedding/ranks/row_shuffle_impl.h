@@ -17,6 +17,7 @@
 #include "comm/communicator.h"
 #include "comm/lane.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
+#include "embedding/row_score.h"
 #include "ops/row_codec.h"
 #include "ops/unique.h"
 #include "ops/weights_precision.h"
@@ -31,6 +32,9 @@ struct TableKeys {
   std::vector<RowKey> keys;            // [U]
   std::vector<int32_t> counts;         // [U] how often each was asked for
   std::vector<int64_t> table_offsets;  // [T + 1]
+  // [U] what the lookups of the batch bring to the score of each row (score_sums_impl.h); empty
+  // where no table keeps scores.
+  std::vector<double> scores;
 };
 
 // Who asked whom for which rows, for one batch: the result of the ID shuffle. It is kept until the
@@ -41,7 +45,9 @@ struct ShuffledKeys {
   std::vector<int32_t> asked_rows;     // [R] positions in `served`, by asking rank, then table
   std::vector<int64_t> asked_offsets;  // [N*T + 1] into asked_rows
   TableKeys served;                    // [S]; counts: how many ranks asked
-  std::vector<int32_t> lookups;        // [S] of all ranks in their batches, where they are sent
+  // Of training, where they are sent:
+  std::vector<int32_t> lookups;  // [S] of all ranks in their batches
+  std::vector<double> scores;    // [S] as in TableKeys, joined in the order of ranks
 };
 
 struct RowShuffleOptions {
@@ -49,6 +55,7 @@ struct RowShuffleOptions {
     uint32_t table = 0;  // in RowKey
     int32_t dim = 0;
     WeightsPrecision precision = WeightsPrecision::kFp32;  // of the rows that are served
+    ScoreRule score = ScoreRule::kNone;                    // kNone: no scores are sent for its keys
   };
   bool sends_lookups = false;  // training tells owners how often each key is looked up
   std::vector<Table> tables;   // [T] in the order of the plan
@@ -96,6 +103,8 @@ class RowShuffle {
     std::vector<uint32_t> asked_counts;
     std::vector<int32_t> ask_lookups;
     std::vector<int32_t> asked_lookups;
+    std::vector<double> ask_scores;
+    std::vector<double> asked_scores;
     std::vector<LookupSegment> segments;
     std::vector<uint64_t> unique;
     HostBuffer<std::byte> workspace;
@@ -149,6 +158,9 @@ class RowShuffle {
   // Collective, in turn with rows and gradients: all[p * mine.size()] on = what rank p gave.
   absl::Status AllGather(std::span<const int64_t> mine, std::span<int64_t> all);
 
+  // The same, and adds up: counts[i] becomes the sum over all ranks.
+  absl::Status AllSum(std::vector<int64_t>* counts);
+
   // comm/run_together.h, in turn with rows and gradients. The work runs on another thread.
   absl::Status RunTogether(absl::FunctionRef<absl::Status()> work);
 
@@ -172,9 +184,17 @@ class RowShuffle {
   };
 
   RowShuffle(const RowShuffleOptions& options, std::unique_ptr<Communicator> channel);
-  // How often each key of an exchange is looked up, by the way that the keys have gone.
+  // A number of each wanted key of the tables that `sent` names goes the way that the keys have
+  // gone; `asked` has those that came, by asking rank, then table.
+  template <typename T>
+  absl::Status SendAlong(Communicator& channel, const ShuffledKeys& keys,
+                         absl::FunctionRef<bool(size_t table)> sent, std::span<const T> wanted,
+                         std::vector<T>* ask, std::vector<T>* asked);
+  // How often each key of an exchange is looked up, and its scores.
   absl::Status ExchangeLookups(Communicator& channel, const TableKeys& wanted, Scratch* scratch,
                                ShuffledKeys* out);
+  absl::Status ExchangeScores(Communicator& channel, const TableKeys& wanted, Scratch* scratch,
+                              ShuffledKeys* out);
   absl::Status Layout(std::span<const int64_t> offsets, ExchangeType type, Message* message) const;
   // Where there are tables of 16 bits: sets wide_rows_.
   absl::Status Widen(const ExecContext& ctx, const TableKeys& served,
@@ -191,6 +211,7 @@ class RowShuffle {
   const int rank_;
   const int world_size_;
   const bool widens_;  // some table has rows of 16 bits
+  const bool scores_;  // some table keeps scores
 
   Message out_;
   Message in_;

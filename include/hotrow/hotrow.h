@@ -181,6 +181,11 @@ typedef struct hotrow_table {
   // max_rows those of the oldest updates go. Kept at multiples of row_limit_steps.
   int64_t min_rows;
   int64_t max_rows;
+  // Whether rows keep a score, which the scores of batches make: "none" (default), "max", "sum" or
+  // "last" of what came. CPU only. max_rows_by: above max_rows those of the oldest updates go,
+  // "age" (default), or those of the lowest scores, "score".
+  const char* score;
+  const char* max_rows_by;
 } hotrow_table;
 
 void hotrow_table_default(hotrow_table* table, uint64_t struct_size);
@@ -282,6 +287,10 @@ typedef struct hotrow_batch {
   // F*B bags, and num_features = 0.
   const hotrow_bags* bags;
   int64_t num_features;
+  // As many as bags: a score for each lookup, [N], finite, or NULL: they bring none. NULL: none
+  // does. Of a feature whose table keeps none NULL (of all features together they are not looked
+  // at). Only training makes use of them.
+  const float* const* scores;
 } hotrow_batch;
 
 // Row-major: element (r, c) is data[r * stride + c]. On a GPU device memory, unless a comment says
@@ -417,7 +426,7 @@ typedef struct hotrow_saved hotrow_saved;
 hotrow_status hotrow_saved_open(const char* path, hotrow_saved** saved);
 void hotrow_saved_destroy(hotrow_saved* saved);
 // {"dir": "/ckpt/step-000000001000", "model": "custom", "step": 1000, "world_size": 1, "tables":
-//  [{"name", "dim", "optimizer", "weights_precision"}], "blobs": [{"name", "bytes"}]}
+//  [{"name", "dim", "optimizer", "weights_precision", "score"}], "blobs": [{"name", "bytes"}]}
 hotrow_status hotrow_saved_describe(hotrow_saved* saved, char* text, uint64_t size,
                                     uint64_t* needed);
 // The bytes of a blob; its checksum is checked (DATA_LOSS). As texts go into buffers, without a

@@ -73,6 +73,9 @@ class RowStripper {
   std::span<const std::byte> Strip(const std::byte* row) {
     std::memcpy(row_.data(), row, static_cast<size_t>(from_.state_offset));
     std::memcpy(row_.data() + to_.step_offset, row + from_.step_offset, sizeof(uint32_t));
+    if (to_.scored()) {
+      std::memcpy(row_.data() + to_.score_offset, row + from_.score_offset, sizeof(float));
+    }
     return row_;
   }
 

@@ -47,12 +47,16 @@ std::string TableDifference(const DeltaChain& chain, const SavedModel& model) {
     const SavedModel::Table& a = base.tables[i];
     const SavedModel::Table& b = model.tables[i];
     if (a.name == b.name && a.dim == b.dim && same_optimizer(a, b) &&
-        a.weights_precision == b.weights_precision) {
+        a.weights_precision == b.weights_precision && a.score == b.score) {
       continue;
     }
     const auto text = [](const SavedModel::Table& table) {
       return absl::StrCat("\"", table.name, "\" (", table.dim, " columns, ", table.optimizer, ", ",
-                          std::string(WeightsPrecisionName(table.weights_precision)), ")");
+                          std::string(WeightsPrecisionName(table.weights_precision)),
+                          table.score == ScoreRule::kNone
+                              ? ""
+                              : absl::StrCat(", score ", std::string(ScoreRuleName(table.score))),
+                          ")");
     };
     return absl::StrCat("table ", i, " is ", text(b), ", the base has ", text(a));
   }

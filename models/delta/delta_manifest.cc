@@ -30,9 +30,9 @@ using Json = nlohmann::ordered_json;
 constexpr char kChainFormat[] = "hotrow.delta_chain";
 constexpr char kDeltaFormat[] = "hotrow.delta";
 constexpr ManifestVersions kVersions = {.oldest = 1, .newest = 1};
-constexpr std::array<std::string_view, 5> kKnownRequirements = {
-    kRequiresWeightsPrecision, kRequiresVocabulary, kRequiresBlobs, kRequiresAgeLines,
-    kRequiresDenseAverage};
+constexpr std::array<std::string_view, 6> kKnownRequirements = {
+    kRequiresWeightsPrecision, kRequiresVocabulary,   kRequiresBlobs,
+    kRequiresAgeLines,         kRequiresDenseAverage, kRequiresScores};
 constexpr std::string_view kCrcMember = "\"manifest_crc32c\": \"";
 constexpr size_t kCrcDigits = 8;
 constexpr uint64_t kLinkDigestKey = 0x64656c7461;  // "delta"
@@ -194,8 +194,10 @@ absl::StatusOr<std::vector<DeltaTable>> DeltaTablesOf(const SavedModel& model) {
   std::vector<DeltaTable> out;
   for (const SavedModel::Table& table : model.tables) {
     HOTROW_ASSIGN_OR_RETURN(const SparseOptimizerKind kind, ParseSparseOptimizer(table.optimizer));
-    out.push_back(
-        {.dim = table.dim, .optimizer = kind, .weights_precision = table.weights_precision});
+    out.push_back({.dim = table.dim,
+                   .optimizer = kind,
+                   .weights_precision = table.weights_precision,
+                   .scored = table.score != ScoreRule::kNone});
   }
   return out;
 }
@@ -247,11 +249,9 @@ std::string SealDeltaManifest(DeltaManifest* manifest) {
   }
   if (manifest->vocabulary_crc.has_value()) json["requires"].push_back(kRequiresVocabulary);
   if (!model.blobs.empty()) json["requires"].push_back(kRequiresBlobs);
-  if (std::any_of(model.tables.begin(), model.tables.end(),
-                  [](const SavedModel::Table& table) { return table.age_line > 0; })) {
-    json["requires"].push_back(kRequiresAgeLines);
-  }
+  if (AnyAgeLine(model)) json["requires"].push_back(kRequiresAgeLines);
   if (model.dense_average) json["requires"].push_back(kRequiresDenseAverage);
+  if (KeepsScores(model)) json["requires"].push_back(kRequiresScores);
   json["base_id"] = manifest->base_id.ToHex();
   WriteForm(manifest->form, &json);
   json["sequence"] = manifest->sequence;
@@ -265,7 +265,7 @@ std::string SealDeltaManifest(DeltaManifest* manifest) {
     entry["name"] = table.name;
     entry["dim"] = table.dim;
     WriteTableFormat(table, &entry);
-    if (table.age_line > 0) entry["age_line"] = table.age_line;
+    WriteAgeLines(table, &entry);
     if (table.rows >= 0) entry["rows"] = table.rows;
     if (!table.hash.empty()) entry["hash"] = table.hash;
     json["tables"].push_back(std::move(entry));
@@ -316,10 +316,7 @@ absl::StatusOr<DeltaManifest> ReadDeltaManifest(Env& env, const std::string& del
   for (size_t i = 0; i < tables.size(); ++i) {
     JsonMembers table(tables[i], absl::StrCat("tables[", i, "]"), &wrong);
     model.tables.push_back(ParseTableFormat(table, &names, &wrong));
-    if (table.Has("age_line")) {
-      model.tables.back().age_line =
-          static_cast<uint32_t>(table.Count("age_line", std::min<int64_t>(model.step, UINT32_MAX)));
-    }
+    ParseAgeLines(table, model.step, &model.tables.back());
     if (table.Has("rows")) model.tables.back().rows = table.Count("rows");
     if (table.Has("hash")) model.tables.back().hash = table.Hash("hash").ToHex();
   }

@@ -22,7 +22,7 @@ namespace hotrow {
 
 // The rows and tombstones of one part of a delta, in one file (docs/formats/delta.md).
 
-// What deltas have of a row besides its key and last step.
+// What deltas have of a row besides its key, last step and score.
 struct DeltaForm {
   ExchangeType precision = ExchangeType::kFp32;  // of the weights
   bool state = true;                             // of the optimizer
@@ -36,13 +36,14 @@ struct DeltaTable {
   int32_t dim = 0;
   SparseOptimizerKind optimizer = SparseOptimizerKind::kSgd;
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
+  bool scored = false;  // rows keep a score
 
   // Of rows that are written.
-  RowLayout layout() const { return RowLayout::For(dim, optimizer, weights_precision); }
+  RowLayout layout() const { return RowLayout::For(dim, optimizer, weights_precision, scored); }
   // Of rows that are read: without state they are those of an optimizer that keeps none.
   RowLayout layout_read(const DeltaForm& form) const {
     return RowLayout::For(dim, form.state ? optimizer : SparseOptimizerKind::kSgd,
-                          weights_precision);
+                          weights_precision, scored);
   }
   friend bool operator==(const DeltaTable&, const DeltaTable&) = default;
 };

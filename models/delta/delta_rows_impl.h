@@ -38,7 +38,8 @@ static_assert(sizeof(DeltaHeader) == 48 && offsetof(DeltaHeader, crc) == 44);
 struct DeltaTableEntry {
   uint32_t dim;
   uint32_t state_floats;
-  uint32_t reserved[2];
+  uint32_t scored;  // 1: rows have a score
+  uint32_t reserved;
 };
 static_assert(sizeof(DeltaTableEntry) == 16);
 

@@ -63,6 +63,7 @@ struct DeltaRowsReader::Impl {
   const std::byte* row_keys = nullptr;
   const std::byte* erased_keys = nullptr;
   const std::byte* last_steps = nullptr;
+  const std::byte* scores = nullptr;
   const std::byte* weights = nullptr;
   const std::byte* state = nullptr;
 
@@ -149,6 +150,12 @@ absl::Status DeltaRowsReader::Impl::ReadHead(const DeltaFileId& id) {
   for (size_t t = 0; t < tables.size(); ++t) {
     const auto dim = static_cast<uint32_t>(tables[t].layout.dim);
     const auto state_floats = static_cast<uint32_t>(tables[t].state_bytes / 4);
+    const bool scored = tables[t].layout.scored();
+    if (entries[t].scored != (scored ? 1 : 0)) {
+      return DeltaOfAnotherChain(
+          path, absl::StrCat("rows of table ", t, entries[t].scored != 0 ? " have" : " have no",
+                             " scores, expected ", scored ? "some" : "none"));
+    }
     if (entries[t].dim == dim && entries[t].state_floats == state_floats) continue;
     return DeltaOfAnotherChain(
         path,
@@ -191,7 +198,9 @@ absl::Status DeltaRowsReader::Impl::NextBlock() {
   const Table& t = tables[table];
   num_rows = head.num_rows;
   num_erased = head.num_erased;
-  const int64_t body_bytes = num_rows * (8 + 4 + t.encoded_bytes + t.state_bytes) + 8 * num_erased;
+  const int64_t score_bytes = t.layout.scored() ? 4 : 0;
+  const int64_t body_bytes =
+      num_rows * (8 + 4 + score_bytes + t.encoded_bytes + t.state_bytes) + 8 * num_erased;
   const int64_t left =
       expected.bytes - offset - static_cast<int64_t>(sizeof(internal::DeltaFooter));
   if (num_rows + num_erased == 0 || body_bytes > left || body_bytes > kBodyBytesMax ||
@@ -207,7 +216,8 @@ absl::Status DeltaRowsReader::Impl::NextBlock() {
   row_keys = body.data();
   erased_keys = row_keys + 8 * num_rows;
   last_steps = erased_keys + 8 * num_erased;
-  weights = last_steps + 4 * num_rows;
+  scores = last_steps + 4 * num_rows;
+  weights = scores + score_bytes * num_rows;
   state = weights + num_rows * t.encoded_bytes;
   at_row = at_erased = 0;
   rows[table] += num_rows;
@@ -278,6 +288,9 @@ absl::Status DeltaRowsReader::Impl::MakeRow() {
                 static_cast<size_t>(t.state_bytes));
   }
   std::memcpy(row.data() + t.layout.step_offset, last_steps + 4 * at_row, sizeof(uint32_t));
+  if (t.layout.scored()) {
+    std::memcpy(row.data() + t.layout.score_offset, scores + 4 * at_row, sizeof(float));
+  }
   return absl::OkStatus();
 }
 

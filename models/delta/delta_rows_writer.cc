@@ -38,6 +38,7 @@ struct DeltaRowsWriter::Impl {
   std::vector<uint64_t> keys;
   std::vector<uint64_t> erased;
   std::vector<uint32_t> last_steps;
+  std::vector<float> scores;  // where the table keeps them
   std::vector<float> weights;
   std::vector<std::byte> state;
   std::vector<std::byte> body;
@@ -53,7 +54,7 @@ struct DeltaRowsWriter::Impl {
   absl::Status EndBlock();
   int64_t staged_bytes() const {
     return 8 * std::ssize(keys) + 8 * std::ssize(erased) + 4 * std::ssize(last_steps) +
-           4 * std::ssize(weights) + std::ssize(state);
+           4 * std::ssize(scores) + 4 * std::ssize(weights) + std::ssize(state);
   }
 };
 
@@ -79,8 +80,8 @@ absl::Status DeltaRowsWriter::Impl::EndBlock() {
   const Table& t = tables[table];
   const auto num_rows = std::ssize(keys);
   const int64_t encoded = num_rows * ExchangeRowBytes(form.precision, t.layout.dim);
-  body.resize(static_cast<size_t>(8 * num_rows + 8 * std::ssize(erased) + 4 * num_rows + encoded +
-                                  std::ssize(state)));
+  body.resize(static_cast<size_t>(8 * num_rows + 8 * std::ssize(erased) + 4 * num_rows +
+                                  4 * std::ssize(scores) + encoded + std::ssize(state)));
   std::byte* at = body.data();
   const auto put = [&](const void* from, int64_t bytes) {
     if (bytes > 0) std::memcpy(at, from, static_cast<size_t>(bytes));
@@ -89,6 +90,7 @@ absl::Status DeltaRowsWriter::Impl::EndBlock() {
   put(keys.data(), 8 * num_rows);
   put(erased.data(), 8 * std::ssize(erased));
   put(last_steps.data(), 4 * num_rows);
+  put(scores.data(), 4 * std::ssize(scores));
   if (num_rows > 0) {
     rows.clear();
     for (int64_t i = 0; i < num_rows; ++i) rows.push_back(weights.data() + i * t.layout.dim);
@@ -118,6 +120,7 @@ absl::Status DeltaRowsWriter::Impl::EndBlock() {
   keys.clear();
   erased.clear();
   last_steps.clear();
+  scores.clear();
   weights.clear();
   state.clear();
   return absl::OkStatus();
@@ -144,7 +147,8 @@ absl::StatusOr<std::unique_ptr<DeltaRowsWriter>> DeltaRowsWriter::Create(
     out.state_bytes = form.state ? int64_t{4} * out.layout.state_floats : 0;
     entries.push_back({.dim = static_cast<uint32_t>(table.dim),
                        .state_floats = static_cast<uint32_t>(out.state_bytes / 4),
-                       .reserved = {}});
+                       .scored = table.scored ? 1u : 0u,
+                       .reserved = 0});
     impl->tables.push_back(std::move(out));
   }
   internal::DeltaPrefix prefix = {};
@@ -179,9 +183,9 @@ absl::Status DeltaRowsWriter::Add(const RowKey& key, std::span<const std::byte> 
                                                    ", whose rows have ", layout.row_bytes));
   }
   impl_->keys.push_back(key.key);
-  uint32_t last_step = 0;
-  std::memcpy(&last_step, row.data() + layout.step_offset, sizeof(last_step));
-  impl_->last_steps.push_back(last_step);
+  const RowMark mark = layout.line_fields().Mark(row.data());
+  impl_->last_steps.push_back(mark.last_step);
+  if (layout.scored()) impl_->scores.push_back(mark.score);
   const size_t at = impl_->weights.size();
   impl_->weights.resize(at + static_cast<size_t>(layout.dim));
   HOTROW_RETURN_IF_ERROR(

@@ -34,7 +34,9 @@ static_assert(sizeof(OldRow) == 40);
 
 Hash128 HashOfRow(const RowKey& key, const RowLayout& layout, std::span<const std::byte> row) {
   return HashBytes(key.key, key.table,
-                   row.first(static_cast<size_t>(layout.step_offset) + sizeof(uint32_t)));
+                   row.first(static_cast<size_t>(
+                       layout.scored() ? layout.score_offset + int64_t{sizeof(float)}
+                                       : layout.step_offset + int64_t{sizeof(uint32_t)})));
 }
 
 absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenPart(Env& env, const SavedModel& saved,
@@ -168,7 +170,7 @@ absl::StatusOr<bool> TakeWrites(Env& env, const SavedModel& parent, const SavedM
   found->has_hashes = false;
   // A store counts rows that have aged, too, until it drops them.
   const bool ages = std::any_of(child.tables.begin(), child.tables.end(),
-                                [](const SavedModel::Table& table) { return table.age_line > 0; });
+                                [](const SavedModel::Table& table) { return !table.lines.none(); });
   found->has_rows = found->has_rows && rows.size() == tables.size() && !ages;
   for (size_t i = 0; i < tables.size() && found->has_rows; ++i) {
     if (tables[i].table >= found->digests.size()) {
@@ -177,12 +179,15 @@ absl::StatusOr<bool> TakeWrites(Env& env, const SavedModel& parent, const SavedM
     }
     found->digests[tables[i].table].rows += rows[i];
   }
-  // Rows that have aged since need no tombstones: the delta's age lines say which they are.
+  // Rows that have aged since need no tombstones: the delta's lines say which they are. Of those
+  // that were written and aged by their score an older record may still live.
   HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(child));
   HOTROW_RETURN_IF_ERROR(changes->Iterate(
       [&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
         HOTROW_RETURN_IF_ERROR(CheckRankOfRow(child, rank, key));
-        return aged.Has(key, row) ? absl::OkStatus() : sorter.Add(key, row);
+        if (!aged.Has(key, row)) return sorter.Add(key, row);
+        return child.tables[key.table].lines.scores.empty() ? absl::OkStatus()
+                                                            : sorter.AddErased(key);
       },
       [&](const RowKey& key) { return sorter.AddErased(key); }));
   return true;

@@ -187,10 +187,10 @@ absl::Status CheckpointWriter::Begin(SavedModel model, const DenseArrays<const f
   impl.snapshot_ended = !impl.written.ok();
   impl.snapshot_prepared = false;
   model.is_checkpoint = true;
-  const std::vector<uint32_t> age_lines = impl.tables->age_lines();
+  const std::vector<RowLines> age_lines = impl.tables->age_lines();
   HOTROW_CHECK(model.tables.size() <= age_lines.size());
   for (size_t i = 0; i < model.tables.size(); ++i) {
-    model.tables[i].age_line = age_lines[i];
+    model.tables[i].lines = age_lines[i];
     model.tables[i].rows = -1;
     model.tables[i].hash.clear();
   }

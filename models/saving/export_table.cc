@@ -96,22 +96,27 @@ absl::Status VisitTable(Env& env, const Source& source, uint32_t table,
 struct Kept {
   uint64_t key = 0;
   uint32_t last_step = 0;
+  float score = 0;  // 0 where the order is that of ages
 };
+static_assert(sizeof(Kept) == 16);
 
 absl::StatusOr<std::vector<Kept>> ChooseRows(Env& env, const Source& source, uint32_t table,
                                              const ExportTableOptions& options, int64_t* found) {
-  const int64_t step_offset = source.tables[table].layout().step_offset;
+  const RowLineFields fields = source.tables[table].layout().line_fields();
   std::vector<Kept> out;
   HOTROW_RETURN_IF_ERROR(
       VisitTable(env, source, table, options, [&](uint64_t key, const std::byte* row) {
-        Kept& kept = out.emplace_back(Kept{.key = key});
-        std::memcpy(&kept.last_step, row + step_offset, sizeof(kept.last_step));
+        const RowMark mark = fields.Mark(row);
+        out.push_back({.key = key,
+                       .last_step = mark.last_step,
+                       .score = options.by == RowOrder::kScore ? mark.score : 0});
         return absl::OkStatus();
       }));
   *found = std::ssize(out);
   if (options.max_rows > 0 && *found > options.max_rows) {
     const auto end = out.begin() + options.max_rows;
     std::nth_element(out.begin(), end, out.end(), [](const Kept& a, const Kept& b) {
+      if (a.score != b.score) return a.score > b.score;
       return a.last_step != b.last_step ? a.last_step > b.last_step : a.key < b.key;
     });
     out.erase(end, out.end());
@@ -254,6 +259,12 @@ absl::StatusOr<ExportTableSummary> ExportTable(const ExportTableOptions& options
         absl::StrJoin(source.tables, ", ", [](std::string* text, const PortableTable& t) {
           absl::StrAppend(text, t.name);
         })));
+  }
+  if (options.by == RowOrder::kScore && !at->scored) {
+    return absl::FailedPreconditionError(absl::StrCat(source.dir, ": the rows of table \"",
+                                                      options.table,
+                                                      "\" keep no scores; take those that "
+                                                      "were trained last, by age"));
   }
   const auto table = static_cast<uint32_t>(at - source.tables.begin());
   HOTROW_RETURN_IF_ERROR(CheckIsFree(env, dir));

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/env.h"
+#include "embedding/row_score.h"
 
 namespace hotrow {
 
@@ -18,11 +19,12 @@ enum class TableFormat {
 absl::StatusOr<TableFormat> ParseTableFormat(std::string_view name);
 
 struct ExportTableOptions {
-  std::string model;     // as ReadCheckpoint takes it, or the portable form
-  std::string table;     // its name
-  std::string dir;       // made; must not be there, or be empty
-  int64_t max_rows = 0;  // the ones that were trained last; 0: all
-  bool state = false;    // also the optimizer's, and the last step
+  std::string model;             // as ReadCheckpoint takes it, or the portable form
+  std::string table;             // its name
+  std::string dir;               // made; must not be there, or be empty
+  int64_t max_rows = 0;          // 0: all
+  RowOrder by = RowOrder::kAge;  // which ones: those that were trained last, or the highest scores
+  bool state = false;  // also the optimizer's, the last step, and the score where rows keep one
   TableFormat format = TableFormat::kNpy;
   int64_t memory_bytes = int64_t{256} << 20;  // of buffers, beside 16 bytes a row of the table
   int64_t store_bytes = 0;                    // as in ExportOptions
@@ -38,13 +40,15 @@ struct ExportTableSummary {
 };
 
 // Writes the rows of one table, sorted by key: keys (uint64, [rows]), weights (float32, [rows,
-// dim]), and with `state` the arrays of the portable form (momentum1, momentum2, last_step). Rows
-// that have aged are left out. Where max_rows cuts, rows of later last steps stay, of one step
-// those of smaller keys. The model is read once for the keys, and once for each memory_bytes of
-// rows. Whole or absent, as ExportPortable.
+// dim]), and with `state` the arrays of the portable form (momentum1, momentum2, last_step, score).
+// Rows that have aged are left out. Where max_rows cuts, rows of later last steps stay, or those of
+// higher scores, of one score those of later steps; of one step those of smaller keys. The model is
+// read once for the keys, and once for each memory_bytes of rows. Whole or absent, as
+// ExportPortable.
 //
 // Errors: those of ExportPortable, NotFound (no such table, naming those that there are),
-// FailedPrecondition (dir), InvalidArgument (max_rows is negative).
+// FailedPrecondition (dir; by score of a table that keeps none), InvalidArgument (max_rows is
+// negative).
 absl::StatusOr<ExportTableSummary> ExportTable(const ExportTableOptions& options);
 
 }  // namespace hotrow

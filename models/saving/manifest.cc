@@ -43,10 +43,10 @@ constexpr char kRequiresStoreDir[] = "store_dir";     // stores[].dir other than
 constexpr char kRequiresRanks[] = "ranks";            // several stores
 // Rows are not as they stand after the last step: training.learning_rates brings them there.
 constexpr char kRequiresLearningRates[] = "learning_rates";
-constexpr std::array<std::string_view, 9> kKnownRequirements = {
-    kRequiresCheckpoint,  kRequiresStoreDir,      kRequiresRanks, kRequiresWeightsPrecision,
-    kRequiresVocabulary,  kRequiresLearningRates, kRequiresBlobs, kRequiresAgeLines,
-    kRequiresDenseAverage};
+constexpr std::array<std::string_view, 10> kKnownRequirements = {
+    kRequiresCheckpoint,   kRequiresStoreDir,      kRequiresRanks, kRequiresWeightsPrecision,
+    kRequiresVocabulary,   kRequiresLearningRates, kRequiresBlobs, kRequiresAgeLines,
+    kRequiresDenseAverage, kRequiresScores};
 
 uint32_t CrcOf(std::string_view text) { return Crc32c(std::as_bytes(std::span(text))); }
 
@@ -156,10 +156,7 @@ SavedModel ParseManifest(const Json& json, const std::vector<std::string>& requi
   for (const Json& entry : top.Array("tables")) {
     JsonMembers member(entry, absl::StrCat("tables[", out.tables.size(), "]"), wrong);
     SavedModel::Table table = ParseTableFormat(member, &table_names, wrong);
-    if (member.Has("age_line")) {
-      table.age_line =
-          static_cast<uint32_t>(member.Count("age_line", std::min<int64_t>(out.step, UINT32_MAX)));
-    }
+    ParseAgeLines(member, out.step, &table);
     if (!out.is_checkpoint || member.Has("rows")) table.rows = member.Count("rows");
     if (!out.is_checkpoint || member.Has("hash")) table.hash = member.Hash("hash").ToHex();
     out.tables.push_back(std::move(table));
@@ -248,13 +245,11 @@ std::string SavedModelManifest(const SavedModel& model) {
   Json tables = Json::array();
   Json table_names = Json::array();
   bool narrow = false;
-  bool ages = false;
   for (const SavedModel::Table& table : model.tables) {
     Json entry = {{"name", table.name}, {"dim", table.dim}};
     WriteTableFormat(table, &entry);
     narrow = narrow || table.weights_precision != WeightsPrecision::kFp32;
-    if (table.age_line > 0) entry["age_line"] = table.age_line;
-    ages = ages || table.age_line > 0;
+    WriteAgeLines(table, &entry);
     if (table.rows >= 0) entry["rows"] = table.rows;
     if (!table.hash.empty()) entry["hash"] = table.hash;
     tables.push_back(std::move(entry));
@@ -284,8 +279,9 @@ std::string SavedModelManifest(const SavedModel& model) {
     required.push_back(kRequiresLearningRates);
   }
   if (!model.blobs.empty()) required.push_back(kRequiresBlobs);
-  if (ages) required.push_back(kRequiresAgeLines);
+  if (AnyAgeLine(model)) required.push_back(kRequiresAgeLines);
   if (model.dense_average) required.push_back(kRequiresDenseAverage);
+  if (KeepsScores(model)) required.push_back(kRequiresScores);
   Json json;
   json["format"] = kFormat;
   json["version"] = kVersions.newest;

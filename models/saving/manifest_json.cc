@@ -119,6 +119,15 @@ void WriteTableFormat(const SavedModel::Table& table, Json* entry) {
   if (table.initializer.has_value()) {
     (*entry)["initializer"] = InitializerToJson(*table.initializer);
   }
+  if (table.score != ScoreRule::kNone) {
+    (*entry)["score"] = std::string(ScoreRuleName(table.score));
+  }
+}
+
+bool KeepsScores(const SavedModel& model) {
+  return std::any_of(model.tables.begin(), model.tables.end(), [](const SavedModel::Table& table) {
+    return table.score != ScoreRule::kNone;
+  });
 }
 
 SavedModel::Table ParseTableFormat(JsonMembers& table, std::set<std::string>* table_names,
@@ -143,7 +152,54 @@ SavedModel::Table ParseTableFormat(JsonMembers& table, std::set<std::string>* ta
     out.initializer =
         ParseInitializer(table.Object("initializer"), table.PathOf("initializer"), wrong);
   }
+  if (table.Has("score")) {
+    const std::string name = table.String("score");
+    const auto rule = ParseScoreRule(name);
+    if (rule.ok() && *rule != ScoreRule::kNone) {
+      out.score = *rule;
+    } else {
+      table.Wrong("score", name, "max, sum or last");
+    }
+  }
   return out;
+}
+
+void WriteAgeLines(const SavedModel::Table& table, Json* entry) {
+  if (table.lines.age > 0) (*entry)["age_line"] = table.lines.age;
+  for (const ScoreLine& line : table.lines.scores) {
+    (*entry)["score_lines"].push_back({line.step, line.range});
+  }
+}
+
+bool AnyAgeLine(const SavedModel& model) {
+  return std::any_of(model.tables.begin(), model.tables.end(),
+                     [](const SavedModel::Table& table) { return table.lines.age > 0; });
+}
+
+void ParseAgeLines(JsonMembers& member, int64_t step, SavedModel::Table* table) {
+  const int64_t last_step = std::min<int64_t>(step, UINT32_MAX);
+  if (member.Has("age_line")) {
+    table->lines.age = static_cast<uint32_t>(member.Count("age_line", last_step));
+  }
+  if (!member.Has("score_lines")) return;
+  const Json& lines = member.Array("score_lines");
+  constexpr std::string_view kExpected =
+      "pairs of a step and a range of scores, steps rising to that of the model, ranges falling";
+  std::vector<ScoreLine>& scores = table->lines.scores;
+  for (const Json& line : lines) {
+    const auto is_number = [](const Json& value) {
+      return value.is_number_unsigned() && value.get<uint64_t>() <= UINT32_MAX;
+    };
+    if (!line.is_array() || line.size() != 2 || !is_number(line[0]) || !is_number(line[1])) {
+      return member.Wrong("score_lines", line, kExpected);
+    }
+    scores.push_back({line[0].get<uint32_t>(), line[1].get<uint32_t>()});
+  }
+  if (table->score == ScoreRule::kNone) {
+    member.Wrong("score_lines", lines, "none, as the table keeps no scores");
+  } else if (!RowLines::AreLines(scores, last_step)) {
+    member.Wrong("score_lines", lines, kExpected);
+  }
 }
 
 void WriteVocabularyFile(const SavedModel& model, Json* manifest) {

@@ -26,6 +26,9 @@ inline constexpr char kRequiresVocabulary[] = "vocabulary";
 inline constexpr char kRequiresDenseAverage[] = "dense_average";
 // In `requires`: there are blobs.
 inline constexpr char kRequiresBlobs[] = "blobs";
+// In `requires`: tables keep scores: their rows have one, and may have aged by lines of them.
+inline constexpr char kRequiresScores[] = "scores";
+bool KeepsScores(const SavedModel& model);
 // Some rows have aged: tables[].age_line says which.
 inline constexpr char kRequiresAgeLines[] = "age_lines";
 
@@ -51,11 +54,17 @@ std::vector<SavedModel::Feature> ParseFeatures(JsonMembers& manifest,
                                                const std::set<std::string>& table_names,
                                                std::string* wrong);
 
-// Members `optimizer`, `weights_precision` and `initializer` of a table.
+// Members `optimizer`, `weights_precision`, `initializer` and `score` of a table.
 void WriteTableFormat(const SavedModel::Table& table, nlohmann::ordered_json* entry);
 // These, `name` and `dim`. table_names: of the tables before; the name is added.
 SavedModel::Table ParseTableFormat(JsonMembers& table, std::set<std::string>* table_names,
                                    std::string* wrong);
+
+// Members `age_line` and `score_lines`, where rows have aged. Any: whether an `age_line` is there.
+// step: of the model.
+void WriteAgeLines(const SavedModel::Table& table, nlohmann::ordered_json* entry);
+bool AnyAgeLine(const SavedModel& model);
+void ParseAgeLines(JsonMembers& member, int64_t step, SavedModel::Table* table);
 
 // Member `vocabulary`, where there is one.
 void WriteVocabularyFile(const SavedModel& model, nlohmann::ordered_json* manifest);

@@ -25,8 +25,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr ManifestVersions kVersions = {.oldest = 1, .newest = 1};
-constexpr std::array<std::string_view, 4> kKnownRequirements = {
-    kRequiresWeightsPrecision, kRequiresVocabulary, kRequiresBlobs, kRequiresDenseAverage};
+constexpr std::array<std::string_view, 5> kKnownRequirements = {
+    kRequiresWeightsPrecision, kRequiresVocabulary, kRequiresBlobs, kRequiresDenseAverage,
+    kRequiresScores};
 
 PortableTable ParseTable(const Json& json, const std::string& path, bool edited,
                          std::set<std::string>* table_names, SavedModel::Table* saved,
@@ -37,6 +38,7 @@ PortableTable ParseTable(const Json& json, const std::string& path, bool edited,
   out.name = saved->name;
   out.dim = saved->dim;
   out.weights_precision = saved->weights_precision;
+  out.scored = saved->score != ScoreRule::kNone;
   if (const auto kind = ParseSparseOptimizer(saved->optimizer); kind.ok()) out.optimizer = *kind;
   if (const std::string dtype = table.String("dtype"); dtype != "float32") {
     table.Wrong("dtype", dtype, "\"float32\"");
@@ -123,6 +125,7 @@ std::string PortableManifest(const PortableModel& portable) {
   if (model.vocabulary.has_value()) json["requires"].push_back(kRequiresVocabulary);
   if (!model.blobs.empty()) json["requires"].push_back(kRequiresBlobs);
   if (model.dense_average) json["requires"].push_back(kRequiresDenseAverage);
+  if (KeepsScores(model)) json["requires"].push_back(kRequiresScores);
   WriteModelHead(model, &json);
   json["tables"] = Json::array();
   for (size_t i = 0; i < portable.tables.size(); ++i) {

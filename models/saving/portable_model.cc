@@ -125,7 +125,8 @@ void SummarisePortable(const std::vector<PortableTable>& tables,
     }
     // Files have floats, whatever the precision of the rows.
     const RowLayout layout = RowLayout::For(tables[i].dim, tables[i].optimizer);
-    const auto packed = static_cast<int64_t>(sizeof(uint64_t) + sizeof(uint32_t));
+    const auto packed = static_cast<int64_t>(sizeof(uint64_t) + sizeof(uint32_t) +
+                                             (tables[i].scored ? sizeof(float) : 0));
     summary->bytes += digests[i].rows * (layout.payload_bytes + packed);
     summary->model.tables[i].rows = digests[i].rows;
     summary->model.tables[i].hash = digests[i].hash.ToHex();

@@ -14,6 +14,7 @@ namespace hotrow {
 namespace {
 
 constexpr char kLastStep[] = "last_step";
+constexpr char kScore[] = "score";
 constexpr int64_t kFloatBytes = sizeof(float);
 
 // Weights of 16 bits are converted like rows that ranks exchange.
@@ -44,12 +45,17 @@ std::vector<PortableColumn> PortableColumnsOf(const RowLayout& layout,
     add_floats(absl::StrCat("momentum", i + 1), i < facts.column_states ? dim : 0, i * dim);
   }
   out.push_back({{kLastStep, "<u4", 0, {}}, layout.step_offset, sizeof(uint32_t)});
+  if (layout.scored()) {
+    out.push_back({{kScore, "<f4", 0, {}}, layout.score_offset, kFloatBytes});
+  }
   return out;
 }
 
-std::vector<PortableArray> PortableArraysOf(int32_t dim, SparseOptimizerKind optimizer) {
+std::vector<PortableArray> PortableArraysOf(int32_t dim, SparseOptimizerKind optimizer,
+                                            bool scored) {
   std::vector<PortableArray> out;
-  for (PortableColumn& column : PortableColumnsOf(RowLayout::For(dim, optimizer), optimizer)) {
+  const RowLayout layout = RowLayout::For(dim, optimizer, WeightsPrecision::kFp32, scored);
+  for (PortableColumn& column : PortableColumnsOf(layout, optimizer)) {
     out.push_back(std::move(column.array));
   }
   return out;

@@ -26,7 +26,7 @@ struct PortableFile {
 
 // One column of a table: the files one behind the other.
 struct PortableArray {
-  std::string name;     // "keys", "weights", "momentum1", "momentum2", "last_step"
+  std::string name;     // "keys", "weights", "momentum1", "momentum2", "last_step", "score"
   std::string dtype;    // "<u8", "<f4", "<u4"
   int64_t columns = 0;  // the shape is [rows, columns]; 0: [rows]
   std::vector<PortableFile> files;
@@ -40,17 +40,19 @@ struct PortableTable {
   // which loses nothing, and rounded to the nearest on their way in, which brings the same bits
   // back.
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
+  bool scored = false;          // rows keep a score
   std::optional<int64_t> rows;  // none: as many as the files have
   // As TableDigest::hash; none: not known, or not to be compared.
   std::optional<Hash128> hash;
   std::vector<PortableArray> arrays;  // those of PortableArraysOf
 
-  RowLayout layout() const { return RowLayout::For(dim, optimizer, weights_precision); }
+  RowLayout layout() const { return RowLayout::For(dim, optimizer, weights_precision, scored); }
 };
 
 // The arrays of a table, without files: keys, weights, the state of the optimizer under the names
-// momentum1 and momentum2 (of FTRL z and n), and the last step.
-std::vector<PortableArray> PortableArraysOf(int32_t dim, SparseOptimizerKind optimizer);
+// momentum1 and momentum2 (of FTRL z and n), the last step, and the score where rows keep one.
+std::vector<PortableArray> PortableArraysOf(int32_t dim, SparseOptimizerKind optimizer,
+                                            bool scored = false);
 
 struct PortableTablesOptions {
   std::string dir;                           // required

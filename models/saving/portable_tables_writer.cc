@@ -184,6 +184,7 @@ absl::StatusOr<std::unique_ptr<PortableTablesWriter>> PortableTablesWriter::Crea
                  .dim = tables[i].dim,
                  .optimizer = tables[i].optimizer,
                  .weights_precision = tables[i].weights_precision,
+                 .scored = tables[i].scored,
                  .rows = 0,
                  .hash = Hash128(),
                  .arrays = {}};

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/row_lines.h"
 #include "base/unique_id.h"
+#include "embedding/row_score.h"
 #include "models/saving/scoring_data.h"
 #include "models/saving/training_state.h"
 #include "ops/row_init.h"
@@ -36,8 +38,8 @@ struct SavedModel {
     std::string optimizer;  // SparseOptimizerName
     WeightsPrecision weights_precision = WeightsPrecision::kFp32;
     std::optional<Initializer> initializer;  // of rows that join; none: not known
-    // EmbeddingCollection::age_lines: rows whose last step lies below have aged.
-    uint32_t age_line = 0;
+    ScoreRule score = ScoreRule::kNone;
+    RowLines lines;  // EmbeddingCollection::age_lines: which rows have aged
     // As counted when the model was saved, without them. Taking a checkpoint reads no rows, so it
     // has neither.
     int64_t rows = -1;  // -1: not known

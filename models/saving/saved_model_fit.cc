@@ -76,6 +76,13 @@ absl::Status CheckSavedModelFits(const SavedModel& saved, const SavedModel& want
                        std::string(WeightsPrecisionName(wanted.tables[i].weights_precision))),
           absl::StrCat("use --weights_precision=", was));
     }
+    if (table.score != wanted.tables[i].score) {
+      const std::string was(ScoreRuleName(table.score));
+      return unfit(
+          absl::StrCat("the rows of table \"", table.name, "\" keep scores by the rule ", was,
+                       ", here by ", std::string(ScoreRuleName(wanted.tables[i].score))),
+          absl::StrCat("use the score that it was trained with, ", was));
+    }
   }
   for (const auto& [flag, value] : wanted.shape) {
     for (const auto& [saved_flag, saved_value] : saved.shape) {

@@ -256,9 +256,9 @@ absl::Status SavedModelWriter::Save(SavedModel model, EmbeddingCollection& table
       model.tables[i].hash = digest->tables[i].hash.ToHex();
     }
   }
-  const std::vector<uint32_t> age_lines = tables.age_lines();
+  const std::vector<RowLines> age_lines = tables.age_lines();
   HOTROW_CHECK(model.tables.size() <= age_lines.size());
-  for (size_t i = 0; i < model.tables.size(); ++i) model.tables[i].age_line = age_lines[i];
+  for (size_t i = 0; i < model.tables.size(); ++i) model.tables[i].lines = age_lines[i];
   model.dir = impl.dir;
   model.step = tables.steps();
   HOTROW_RETURN_IF_ERROR(

@@ -21,6 +21,7 @@ absl::StatusOr<std::vector<PortableTable>> TablesOf(const SavedModel& model) {
     entry.dim = table.dim;
     HOTROW_ASSIGN_OR_RETURN(entry.optimizer, ParseSparseOptimizer(table.optimizer));
     entry.weights_precision = table.weights_precision;
+    entry.scored = table.score != ScoreRule::kNone;
     out.push_back(std::move(entry));
   }
   return out;
@@ -63,9 +64,9 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const Sa
   return reader;
 }
 
-std::vector<uint32_t> AgeLinesOf(const SavedModel& saved) {
-  std::vector<uint32_t> out;
-  for (const SavedModel::Table& table : saved.tables) out.push_back(table.age_line);
+std::vector<RowLines> AgeLinesOf(const SavedModel& saved) {
+  std::vector<RowLines> out;
+  for (const SavedModel::Table& table : saved.tables) out.push_back(table.lines);
   return out;
 }
 
@@ -87,7 +88,7 @@ absl::StatusOr<AgedRows> AgedRows::Of(const SavedModel& saved) {
   AgedRows out;
   for (size_t i = 0; i < tables.size(); ++i) {
     out.tables_.push_back(
-        {.line = saved.tables[i].age_line, .step_offset = tables[i].layout().step_offset});
+        {.lines = saved.tables[i].lines, .fields = tables[i].layout().line_fields()});
   }
   return out;
 }

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/env.h"
 #include "base/row_key.h"
+#include "base/row_lines.h"
 #include "embedding/embedding_collection.h"
 #include "models/saving/portable_tables.h"
 #include "models/saving/saved_model.h"
@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<SnapshotReader>> OpenSavedPart(Env& env, const Sa
                                                               bool store_is_open = false);
 
 // For StartOptions::age_lines.
-std::vector<uint32_t> AgeLinesOf(const SavedModel& saved);
+std::vector<RowLines> AgeLinesOf(const SavedModel& saved);
 
 // Gives the tables the counters of lookups of all ranks' files, if they keep any; before the first
 // step. Errors: DataLoss, ResourceExhausted; they name the file.
@@ -43,16 +43,13 @@ class AgedRows {
   static absl::StatusOr<AgedRows> Of(const SavedModel& saved);
   bool Has(const RowKey& key, std::span<const std::byte> row) const {
     const Table& table = tables_[key.table];
-    if (table.line == 0) return false;
-    uint32_t last_step;
-    std::memcpy(&last_step, row.data() + table.step_offset, sizeof(last_step));
-    return last_step != 0 && last_step < table.line;
+    return table.fields.HasAged(table.lines, row.data());
   }
 
  private:
   struct Table {
-    uint32_t line = 0;
-    int64_t step_offset = 0;
+    RowLines lines;
+    RowLineFields fields;
   };
   std::vector<Table> tables_;
 };

@@ -97,7 +97,8 @@ SavedModel RunParts::Description() const {
                           .dim = table.embedding_dim,
                           .optimizer = std::string(SparseOptimizerName(table.optimizer.kind)),
                           .weights_precision = table.weights_precision,
-                          .initializer = table.initializer});
+                          .initializer = table.initializer,
+                          .score = table.score});
   }
   out.vocabulary_bytes = vocabulary_bytes_;
   out.scoring = ScoringDataOf(options_, data_);

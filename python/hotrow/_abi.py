@@ -83,6 +83,8 @@ class Table(Structure):
         ("ttl_steps", c_int64),
         ("min_rows", c_int64),
         ("max_rows", c_int64),
+        ("score", c_char_p),
+        ("max_rows_by", c_char_p),
     ]
 
 
@@ -190,6 +192,7 @@ class Batch(Structure):
         ("batch_size", c_int64),
         ("bags", c_void_p),
         ("num_features", c_int64),
+        ("scores", c_void_p),
     ]
 
 

@@ -17,19 +17,22 @@ class Bags(NamedTuple):
     """The ids of one feature: B bags, one for each sample.
 
     values: [N] int64, uint64 or int32. offsets: [B + 1] int64 or int32, where each bag begins; or
-    lengths: [B]. weights: [N] float32, or None: all 1. Arrays are read where they lie.
+    lengths: [B]. weights: [N] float32, or None: all 1. scores: [N] float32, of features whose
+    table keeps scores (hotrow.Table.score), or None: these lookups bring none. Arrays are read
+    where they lie.
     """
 
     values: Any
     lengths: Any = None
     offsets: Any = None
     weights: Any = None
+    scores: Any = None
 
 
 class Jagged(NamedTuple):
     """All features in one pair of arrays, feature-major: all bags of feature 0, then of feature 1.
 
-    As Bags, with F * B bags.
+    As Bags, with F * B bags. Scores of tables that keep none are not looked at.
     """
 
     batch_size: int
@@ -37,6 +40,7 @@ class Jagged(NamedTuple):
     lengths: Any = None
     offsets: Any = None
     weights: Any = None
+    scores: Any = None
 
 
 Batch = Union[Mapping[str, Any], Jagged]
@@ -90,8 +94,20 @@ def _array(
 
 
 _FLOAT_TYPES = {_FLOAT32: _abi.FLOAT32}
+
+
+def _floats(data: Any, name: str, feature: str, values: np.ndarray) -> np.ndarray:
+    """One number for each value."""
+    out = _array(data, _FLOAT_TYPES, name, feature)
+    if out.size != values.size:
+        raise ValueError(
+            f"{name} of feature {feature!r}: has {out.size} entries, values has {values.size}"
+        )
+    return out
+
+
 _BAGS = struct.Struct(_abi.BAGS_FORMAT)
-_BATCH = struct.Struct("@QqPq")
+_BATCH = struct.Struct("@QqPqP")
 
 
 class BatchReader:
@@ -107,6 +123,8 @@ class BatchReader:
         self._batch = ctypes.create_string_buffer(_BATCH.size)
         self.batch_address = ctypes.addressof(self._batch)
         self._bags_address = ctypes.addressof(self._bags)
+        self._scores = (ctypes.c_void_p * max(1, len(self._names)))()
+        self._scores_address = 0  # of the batch that is being read: that of _scores, or 0
         self._pack_bags = _BAGS.pack_into
         self._fixed: Dict[Tuple[int, int], Tuple[np.ndarray, int]] = {}  # offsets of equal bags
         # For put_equal: where the addresses of the values stand, and what else it wrote last.
@@ -121,6 +139,7 @@ class BatchReader:
         """Sets batch_size and unpooled_sizes; returns the address of a hotrow_batch."""
         self.keep = []
         self.unpooled_sizes = []
+        self._scores_address = 0
         if isinstance(batch, Jagged):
             self._read_jagged(batch)
         elif isinstance(batch, Mapping):
@@ -140,7 +159,7 @@ class BatchReader:
             raise ValueError(f"batch_size: is {size!r}, must be a number of samples")
         size = int(size)  # numpy's wrap around
         values, bags, is_offsets, _ = self._put(
-            0, "all", batch.values, batch.lengths, batch.offsets, batch.weights
+            0, "all", batch.values, batch.lengths, batch.offsets, batch.weights, batch.scores
         )
         num_bags = len(bags) - 1 if is_offsets else len(bags)
         if num_bags != len(self._names) * size:
@@ -154,7 +173,7 @@ class BatchReader:
             count = bags[end] - bags[begin] if is_offsets else bags[begin:end].sum()
             self.unpooled_sizes.append(int(count))
         self.batch_size = size
-        _BATCH.pack_into(self._batch, 0, _BATCH.size, self.batch_size, self._bags_address, 0)
+        self._pack(0)
 
     def put(
         self, index: int, values: int, offsets: int, lengths: int, size: int, values_type: int,
@@ -187,9 +206,14 @@ class BatchReader:
         """sizes: values of each feature."""
         self.unpooled_sizes = [sizes[index] for index in self._unpooled]
         self.batch_size = batch_size
+        self._pack(len(self._names))
+
+    def _pack(self, num_features: int) -> None:
         _BATCH.pack_into(
-            self._batch, 0, _BATCH.size, batch_size, self._bags_address, len(self._names)
+            self._batch, 0, _BATCH.size, self.batch_size, self._bags_address, num_features,
+            self._scores_address,
         )
+        self._scores_address = 0
 
     def fixed_offsets(self, count: int, hotness: int) -> Tuple[np.ndarray, int]:
         """The offsets of bags of as many ids each, and where they lie while the caller keeps them."""
@@ -307,7 +331,8 @@ class BatchReader:
         return count, array.size
 
     def _put(
-        self, index: int, name: str, values: Any, lengths: Any, offsets: Any, weights: Any
+        self, index: int, name: str, values: Any, lengths: Any, offsets: Any, weights: Any,
+        scores: Any,
     ) -> Tuple[np.ndarray, np.ndarray, bool, int]:
         values = _array(values, _ID_TYPES, "values", name)
         is_offsets = offsets is not None
@@ -320,14 +345,15 @@ class BatchReader:
         where = address(bags)
         weights_address = 0
         if weights is not None:
-            weights = _array(weights, _FLOAT_TYPES, "weights", name)
-            if weights.size != values.size:
-                raise ValueError(
-                    f"weights of feature {name!r}: has {weights.size} entries, values has "
-                    f"{values.size}"
-                )
+            weights = _floats(weights, "weights", name, values)
             weights_address = address(weights)
-        self.keep += (values, bags, weights)
+        if scores is not None:
+            scores = _floats(scores, "scores", name, values)
+            if not self._scores_address:
+                ctypes.memset(self._scores, 0, ctypes.sizeof(self._scores))
+                self._scores_address = ctypes.addressof(self._scores)
+            self._scores[index] = address(scores)
+        self.keep += (values, bags, weights, scores)
         self._pack_bags(
             self._bags, index * _BAGS.size, address(values), where if is_offsets else 0,
             0 if is_offsets else where, weights_address, values.size, _ID_TYPES[values.dtype],

@@ -64,6 +64,8 @@ def _c_table(table: Table, place: str, out: _abi.Table) -> None:
     out.ttl_steps = integer(table.ttl_steps, f"{place}.ttl_steps")
     out.min_rows = integer(table.min_rows, f"{place}.min_rows")
     out.max_rows = integer(table.max_rows, f"{place}.max_rows")
+    out.score = _text(table.score, f"{place}.score")
+    out.max_rows_by = _text(table.max_rows_by, f"{place}.max_rows_by")
     out.max_row_gradient_norm = real(table.max_row_gradient_norm, f"{place}.max_row_gradient_norm")
     read_only = features if table.frozen else table.read_only_features
     if read_only:
@@ -375,7 +377,7 @@ class EmbeddingCollection(_abi.Owner):
 
         batch: a dict with the ids of each feature:
             [B]: one id a sample; [B, h]: h ids a sample;
-            (values [N], lengths [B]), or hotrow.Bags(values, lengths, offsets, weights);
+            (values [N], lengths [B]), or hotrow.Bags(values, lengths, offsets, weights, scores);
             an Arrow array of integers or of lists of integers;
         or a hotrow.Jagged with all features in one array; or an Arrow record batch.
         Ids are int64, uint64 or int32 and are read where they lie, before this returns.

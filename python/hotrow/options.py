@@ -157,8 +157,10 @@ class Table:
     "lookups:3:100000" (counted anew after so many steps without one), "coin:0.1" (each lookup with
     this probability). ttl_steps: rows that no step has updated for more than so many read as new;
     0: never. min_rows: with ttl_steps, so many rows of the latest updates stay. max_rows: above it
-    those of the oldest updates go. Both of all ranks, kept at multiples of row_limit_steps of the
-    collection; 0: no limit. docs/row_life.md.
+    those of the oldest updates go, or with max_rows_by="score" those of the lowest scores. Both of
+    all ranks, kept at multiples of row_limit_steps of the collection; 0: no limit.
+    score: whether rows keep a score, which the scores of batches make (hotrow.Bags): "none", "max",
+    "sum" or "last" of what came. docs/row_life.md.
     """
 
     name: str
@@ -177,6 +179,8 @@ class Table:
     ttl_steps: int = 0
     min_rows: int = 0
     max_rows: int = 0
+    score: str = "none"
+    max_rows_by: str = "age"
 
 
 # ---- Stores: where all rows are kept ----

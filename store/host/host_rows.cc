@@ -197,10 +197,10 @@ absl::StatusOr<int64_t> HostRows::EraseBatch(std::span<const RowKey> keys) {
 }
 
 int64_t HostRows::DropAged(std::span<const RowAgeLine> lines, int64_t rows, AgeCursor* cursor) {
-  std::vector<RowAgeLine> line_of(tables_.size());  // line 0: no row of the table ages
+  std::vector<const RowAgeLine*> line_of(tables_.size());  // null: no row of the table ages
   for (const RowAgeLine& line : lines) {
     const uint32_t index = table_map_.Find(line.table);
-    if (index != HostTableMap::kNone) line_of[index] = line;
+    if (index != HostTableMap::kNone && !line.lines.none()) line_of[index] = &line;
   }
   std::shared_lock gate(writers_);
   int64_t dropped = 0;
@@ -213,14 +213,11 @@ int64_t HostRows::DropAged(std::span<const RowAgeLine> lines, int64_t rows, AgeC
     for (; cursor->chunk < shard.num_chunks && seen < until; ++cursor->chunk) {
       const HostChunk chunk = shard.chunks[cursor->chunk];
       seen += chunk.num_slots;
-      const RowAgeLine& line = line_of[chunk.table_index];
-      if (line.line == 0) continue;
+      if (line_of[chunk.table_index] == nullptr) continue;
+      const RowAgeLine& line = *line_of[chunk.table_index];
       const int64_t row_bytes = tables_[chunk.table_index].row_bytes;
       const absl::Status visited = chunk.ForEachLive([&](uint32_t slot) {
-        uint32_t last_step;
-        std::memcpy(&last_step, chunk.rows + slot * row_bytes + line.step_offset,
-                    sizeof(last_step));
-        if (last_step == 0 || last_step >= line.line) return absl::OkStatus();
+        if (!line.HasAged(chunk.rows + slot * row_bytes)) return absl::OkStatus();
         const RowHash hash = HashRowKey({*chunk.key(slot), line.table});
         const IndexPartition::Entry entry =
             FindEntry(shard, hash, *chunk.key(slot), chunk.table_index);

@@ -404,16 +404,13 @@ void RocksStore::SetAgeLines(std::span<const RowAgeLine> lines) {
   const std::lock_guard lock(aging_mutex_);
   age_lines_.clear();
   for (const RowAgeLine& line : lines) {
-    if (line.line > 0) age_lines_[line.table] = line;
+    if (!line.lines.none()) age_lines_[line.table] = line;
   }
 }
 
 bool RocksStore::HasAged(const RowKey& key, const std::byte* row) const {
   const auto line = age_lines_.find(key.table);
-  if (line == age_lines_.end()) return false;
-  uint32_t last_step;
-  std::memcpy(&last_step, row + line->second.step_offset, sizeof(last_step));
-  return last_step != 0 && last_step < line->second.line;
+  return line != age_lines_.end() && line->second.HasAged(row);
 }
 
 absl::StatusOr<int64_t> RocksStore::DropAged(int64_t rows) {

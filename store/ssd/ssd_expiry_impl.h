@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <vector>
 
@@ -31,10 +33,15 @@ class SsdExpiry {
   void SetLines(std::span<const RowAgeLine> lines) {
     for (const RowAgeLine& line : lines) {
       const std::optional<uint32_t> index = tables_.IndexOf(line.table);
-      if (!index.has_value() || line.line == 0) continue;
+      if (!index.has_value() || line.lines.none()) continue;
       Line& own = lines_[*index];
-      own.step_offset.store(line.step_offset, std::memory_order_relaxed);
-      own.line.store(line.line, std::memory_order_release);
+      if (!line.lines.scores.empty()) {
+        const std::unique_lock lock(scores_mutex_);
+        own.with_scores = line;
+        own.has_scores.store(true, std::memory_order_release);
+      }
+      own.step_offset.store(line.fields.step_offset, std::memory_order_relaxed);
+      own.age.store(line.lines.age, std::memory_order_release);
       any_.store(true, std::memory_order_relaxed);
     }
   }
@@ -48,23 +55,31 @@ class SsdExpiry {
       return true;
     }
     const Line& own = lines_[index_key.table];
-    const uint32_t line = own.line.load(std::memory_order_acquire);
-    if (line == 0) return false;
+    if (own.has_scores.load(std::memory_order_acquire)) {
+      const std::shared_lock lock(scores_mutex_);
+      return own.with_scores.HasAged(row);
+    }
+    const uint32_t age = own.age.load(std::memory_order_acquire);
+    if (age == 0) return false;
     uint32_t last_step;
     std::memcpy(&last_step, row + own.step_offset.load(std::memory_order_relaxed),
                 sizeof(last_step));
-    return last_step != 0 && last_step < line;
+    return last_step != 0 && last_step < age;
   }
 
  private:
   struct Line {
-    std::atomic<uint32_t> line{0};
+    std::atomic<uint32_t> age{0};
     std::atomic<int64_t> step_offset{0};  // the same in all calls
+    // Of a table with lines of scores: all of its lines, under scores_mutex_.
+    std::atomic<bool> has_scores{false};
+    RowAgeLine with_scores;
   };
 
   const SsdTables& tables_;
   const Expired& expired_;
   std::vector<Line> lines_;  // by table index
+  mutable std::shared_mutex scores_mutex_;
   std::atomic<bool> any_;
 };
 

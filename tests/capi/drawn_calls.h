@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -79,6 +80,7 @@ class DrawnCalls {
   struct Batch {
     hotrow_batch batch = {};
     std::vector<hotrow_bags> bags;
+    std::vector<const float*> scores;  // as many, or none
     std::vector<Array<char>> memory;
     std::vector<int64_t> lookups;  // of each feature
   };
@@ -162,6 +164,14 @@ class DrawnCalls {
     if (!good && Below(4) == 0) {  // all features in one array
       out->bags = {Bags(out.get(), num_features * out->batch.batch_size, good)};
       out->batch.num_features = 0;
+    }
+    if (!good && Below(4) == 0) {
+      for (const hotrow_bags& bags : out->bags) {
+        auto* const scores = static_cast<float*>(Bytes(out.get(), bags.num_values, 4));
+        std::fill_n(scores, std::max<int64_t>(bags.num_values, 0), Rarely() ? NAN : 0.5f);
+        out->scores.push_back(Below(2) == 0 ? scores : nullptr);
+      }
+      out->batch.scores = out->scores.data();
     }
     out->batch.bags = good ? out->bags.data() : Null(out->bags.data());
     if (!good && Rarely()) out->batch.struct_size = static_cast<uint64_t>(Below(16));

@@ -99,6 +99,9 @@ class Fuzzer : public DrawnCalls {
       table.ttl_steps = Rarely() ? Below(6) - 1 : 0;
       table.min_rows = Rarely() ? Below(6) - 1 : 0;
       table.max_rows = Rarely() ? Below(20) - 1 : 0;
+      const char* const scores[] = {"none", "max", "sum", "last", "best"};
+      table.score = Rarely() ? scores[Below(5)] : nullptr;
+      table.max_rows_by = Rarely() ? "score" : nullptr;
       table.read_only_features = Rarely() ? features[t].data() : nullptr;
       table.num_read_only_features = table.read_only_features == nullptr ? 0 : Below(3);
       for (int64_t f = 0; f < table.num_features; ++f) {

@@ -62,6 +62,8 @@ hotrow_table Table(const hotrow_optimizer* optimizer) {
   out.ttl_steps = 15;
   out.min_rows = 16;
   out.max_rows = 18;
+  out.score = "sum";
+  out.max_rows_by = "score";
   return out;
 }
 
@@ -101,7 +103,8 @@ TEST(CapiOptionsTest, ReachAllThatATableHas) {
   ASSERT_EQ(options->tables.size(), 1);
   const auto& [name, embedding_dim, feature_names, pooling, weights_precision, optimizer,
                initializer, max_row_gradient_norm, read_only_features, admission, ttl_steps,
-               min_rows, max_rows, num_embeddings, max_hotness] = options->tables[0];
+               min_rows, max_rows, score, max_rows_by, num_embeddings, max_hotness] =
+      options->tables[0];
   EXPECT_EQ(name, "items");
   EXPECT_EQ(embedding_dim, 12);
   EXPECT_THAT(feature_names, ElementsAre("seen", "bought"));
@@ -113,6 +116,8 @@ TEST(CapiOptionsTest, ReachAllThatATableHas) {
   EXPECT_EQ(ttl_steps, 15);
   EXPECT_EQ(min_rows, 16);
   EXPECT_EQ(max_rows, 18);
+  EXPECT_EQ(score, ScoreRule::kSum);
+  EXPECT_EQ(max_rows_by, RowOrder::kScore);
   EXPECT_EQ(num_embeddings, 1000);
   EXPECT_EQ(max_hotness, 9);
 

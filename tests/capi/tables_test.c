@@ -44,10 +44,10 @@ enum { kDim = 4, kBatch = 3 };
 _Static_assert(sizeof(hotrow_context_options) == 32, "frozen");
 _Static_assert(sizeof(hotrow_communicator_callbacks) == 64, "frozen");
 _Static_assert(sizeof(hotrow_optimizer) == 64, "frozen");
-_Static_assert(sizeof(hotrow_table) == 144, "frozen");
+_Static_assert(sizeof(hotrow_table) == 160, "frozen");
 _Static_assert(sizeof(hotrow_collection_options) == 224, "frozen");
 _Static_assert(sizeof(hotrow_bags) == 48, "frozen");
-_Static_assert(sizeof(hotrow_batch) == 32, "frozen");
+_Static_assert(sizeof(hotrow_batch) == 40, "frozen");
 _Static_assert(sizeof(hotrow_matrix) == 40, "frozen");
 _Static_assert(sizeof(hotrow_blob) == 24, "frozen");
 _Static_assert(sizeof(hotrow_samples_view) == 88, "frozen");
@@ -62,6 +62,8 @@ static const char* const kFeatures[] = {"item", "category"};
 static const char* decay_mode = NULL;
 static float decay = 0.125f;
 static int64_t num_read_only = 0; /* of the features */
+static const char* score = NULL;
+static int64_t max_rows = 0; /* by score */
 
 /* Two features in one table; sgd with a rate of 1, so that an update takes the gradient off. */
 static hotrow_status Create(const char* checkpoint_dir, int resume, hotrow_collection** out) {
@@ -80,6 +82,9 @@ static hotrow_status Create(const char* checkpoint_dir, int resume, hotrow_colle
   table.optimizer = &optimizer;
   table.read_only_features = kFeatures;
   table.num_read_only_features = num_read_only;
+  table.score = score;
+  table.max_rows = max_rows;
+  if (max_rows > 0) table.max_rows_by = "score";
   hotrow_collection_options options;
   hotrow_collection_options_default(&options, sizeof(options));
   options.tables = &table;
@@ -91,6 +96,7 @@ static hotrow_status Create(const char* checkpoint_dir, int resume, hotrow_colle
   options.prefetch_depth = 1;
   options.checkpoint_dir = checkpoint_dir;
   options.resume = resume;
+  if (max_rows > 0) options.row_limit_steps = 1;
   return hotrow_collection_create(NULL, &options, out);
 }
 
@@ -267,6 +273,55 @@ static void TestRows(void) {
   CHECK_OK(hotrow_erase_older_than(tables, "items", 1, &erased));
   CHECK(erased == 0);
   hotrow_collection_destroy(tables);
+}
+
+/* Scores of all features in one array, or of each in its own. */
+static void TestScores(void) {
+  score = "max";
+  max_rows = 2;
+  static const float kScores[] = {1, 9, 3, 8, 2, 4, -5}; /* of ids 1, 2, 3, 1, 10, 11, 12 */
+  hotrow_bags all;
+  const hotrow_batch whole = Batch(&all);
+  hotrow_bags bags[2] = {all, all};
+  const int64_t item_offsets[] = {0, 1, 3, 4};
+  const int64_t category_offsets[] = {0, 1, 2, 3};
+  bags[0].offsets = item_offsets;
+  bags[0].num_values = 4;
+  bags[1].offsets = category_offsets;
+  bags[1].values = kValues + 4;
+  bags[1].num_values = 3;
+  for (int apart = 0; apart < 2; ++apart) {
+    hotrow_collection* tables = NULL;
+    CHECK_OK(Create(NULL, 0, &tables));
+    const float* scores[2] = {kScores, kScores + 4};
+    hotrow_batch batch = whole;
+    if (apart) batch.bags = bags, batch.num_features = 2;
+    batch.scores = scores;
+    float floats[kBatch * 2 * kDim];
+    const hotrow_matrix matrix = Matrix(floats);
+    hotrow_step* step = NULL;
+    CHECK_OK(hotrow_prefetch(tables, &batch, &step));
+    CHECK_OK(hotrow_step_lookup(step, &matrix, NULL, 0));
+    CHECK_OK(hotrow_step_update(step, &matrix, NULL, 0, 1));
+    hotrow_step_destroy(step);
+    Seen seen = {.tables = tables};
+    CHECK_OK(hotrow_for_each_row(tables, "items", See, &seen));
+    CHECK(seen.rows == 2 && seen.keys == 1 + 2);
+    /* Of one feature alone. */
+    if (apart) scores[0] = NULL;
+    CHECK_OK(hotrow_evaluate(tables, &batch, &matrix, NULL, 0));
+    const float wrong[] = {0, 0, 0, 0, 0, 0, INFINITY};
+    scores[0] = wrong;
+    scores[1] = wrong + 4;
+    CHECK_FAILS(hotrow_prefetch(tables, &batch, &step), HOTROW_INVALID_ARGUMENT, "sample 2");
+    hotrow_collection_destroy(tables);
+  }
+  score = "best";
+  hotrow_collection* none = NULL;
+  CHECK_FAILS(Create(NULL, 0, &none), HOTROW_INVALID_ARGUMENT, "max, sum or last");
+  score = NULL;
+  CHECK_FAILS(Create(NULL, 0, &none), HOTROW_INVALID_ARGUMENT, "max_rows_by");
+  max_rows = 0;
 }
 
 static void TestRefusals(void) {
@@ -633,6 +688,7 @@ int main(void) {
   TestMessages();
   TestTraining();
   TestRows();
+  TestScores();
   TestRefusals();
   char checkpoints[64];
   snprintf(checkpoints, sizeof(checkpoints), "%s/checkpoints", dir);

@@ -388,8 +388,9 @@ TEST(IndexedTableTest, RowsThatTheStoreDropsByAgeAreForgotten) {
   // None of the three is resident any more.
   HOTROW_ASSERT_OK(table->Step(Keys(3000, n), 1));
   HOTROW_ASSERT_OK(table->Step(Keys(4000, n), 1));
-  const RowAgeLine line = {
-      .table = kTable, .line = table->updates() + 1, .step_offset = table->step_offset()};
+  const RowAgeLine line = {.table = kTable,
+                           .lines = {.age = table->updates() + 1},
+                           .fields = {.step_offset = table->step_offset()}};
   table->store().SetAgeLines({&line, 1});
   HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t dropped, table->store().DropAged(1 << 20));
   EXPECT_GT(dropped, 3 * n);

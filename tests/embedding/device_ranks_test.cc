@@ -307,7 +307,7 @@ TEST_P(DeviceRanksTest, RowsAreReadWrittenAndErasedByKey) {
           tables.WriteRows("wide", written, {weights.data(), std::ssize(written), 24}));
       HOTROW_RETURN_IF_ERROR(tables.Erase("wide", std::span(keys).first(5)));
       HOTROW_RETURN_IF_ERROR(
-          tables.EraseIf("narrow", [](uint64_t key, int64_t) { return key % 3 == 0; }).status());
+          tables.EraseIf("narrow", [](const StoredRow& row) { return row.key % 3 == 0; }).status());
       Seen& own = (*seen)[static_cast<size_t>(rank)];
       own.rows.resize(keys.size() * 24);
       own.found.resize(keys.size());

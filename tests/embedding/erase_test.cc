@@ -306,7 +306,9 @@ class Story {
       model_.Erase(table, key);
     }
     HOTROW_ASSIGN_OR_RETURN(const int64_t erased,
-                            tables_->EraseIf(absl::StrCat("t", table), wanted));
+                            tables_->EraseIf(absl::StrCat("t", table), [&](const StoredRow& row) {
+                              return wanted(row.key, row.last_step);
+                            }));
     EXPECT_EQ(erased, mine) << "table " << table << " line " << line;
     return absl::OkStatus();
   }
@@ -512,7 +514,7 @@ TEST(EraseOrderTest, PrefetchedStepsSeeIt) {
     EXPECT_EQ(digest.tables[0].rows, 1);
     EXPECT_EQ(digest.tables[1].rows, 0);
     EXPECT_THAT(
-        tables->EraseIf("t9", [](uint64_t, int64_t) { return true; }),
+        tables->EraseIf("t9", [](const StoredRow&) { return true; }),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("EraseIf: there is no table")));
     EXPECT_THAT(tables->Erase("t9", keys), StatusIs(absl::StatusCode::kInvalidArgument,
                                                     HasSubstr("Erase: there is no table")));
@@ -598,7 +600,7 @@ TEST(EraseIfTest, RowsThatDecayAsAWholeHaveNoAge) {
   options.tables[1].optimizer.weight_decay = 0.01f;
   options.tables[1].optimizer.weight_decay_mode = WeightDecayMode::kTable;
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, EmbeddingCollection::Create(options, {}));
-  const auto all = [](uint64_t, int64_t) { return true; };
+  const auto all = [](const StoredRow&) { return true; };
   EXPECT_THAT(tables->EraseIf("t1", all),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("t1"), HasSubstr("with Erase"))));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -43,9 +44,9 @@ using ::hotrow::test::Table;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr int kTables = 7;
-constexpr int32_t kDims[kTables] = {4, 20, 4, 5, 4, 5, 6};
-constexpr int64_t kPooledDim = 48;
+constexpr int kTables = 10;
+constexpr int32_t kDims[kTables] = {4, 20, 4, 5, 4, 5, 6, 4, 3, 11};
+constexpr int64_t kPooledDim = 66;
 constexpr int64_t kRowLimitSteps = 2;
 constexpr uint64_t kKeys = 300;   // of each table
 constexpr int64_t kSamples = 24;  // of all ranks together, with one lookup in each table
@@ -56,6 +57,8 @@ struct Policy {
   int64_t ttl_steps = 0;
   int64_t min_rows = 0;
   int64_t max_rows = 0;
+  ScoreRule score = ScoreRule::kNone;
+  RowOrder max_rows_by = RowOrder::kAge;
 };
 const Policy kPolicies[kTables] = {
     {{.rule = Admission::Rule::kLookups, .lookups = 3, .forget_steps = 6}, 7},
@@ -64,7 +67,15 @@ const Policy kPolicies[kTables] = {
     {{}, 4},
     {{}, 0, 0, 70},
     {{}, 3, 60, 80},
-    {{.rule = Admission::Rule::kLookups, .lookups = 2, .forget_steps = 6}, 2, 30}};
+    {{.rule = Admission::Rule::kLookups, .lookups = 2, .forget_steps = 6}, 2, 30},
+    {{}, 0, 0, 70, ScoreRule::kMax, RowOrder::kScore},
+    {{.rule = Admission::Rule::kCoin, .probability = 0.6},
+     0,
+     0,
+     40,
+     ScoreRule::kSum,
+     RowOrder::kScore},
+    {{}, 5, 0, 90, ScoreRule::kLast}};
 
 EmbeddingCollectionOptions LivingOptions() {
   EmbeddingCollectionOptions options = test::Options({});
@@ -77,6 +88,8 @@ EmbeddingCollectionOptions LivingOptions() {
     table.ttl_steps = kPolicies[t].ttl_steps;
     table.min_rows = kPolicies[t].min_rows;
     table.max_rows = kPolicies[t].max_rows;
+    table.score = kPolicies[t].score;
+    table.max_rows_by = kPolicies[t].max_rows_by;
     options.tables.push_back(table);
   }
   options.admission_bytes = 64 << 10;
@@ -101,6 +114,13 @@ std::vector<float> InitialRow(int table, uint64_t key) {
 }
 
 // --- The policies, written out -------------------------------------------------------------------
+
+// What the lookups of a step bring to the scores; no lookup of some steps has one.
+bool HasScores(int64_t step) { return step % 5 != 0; }
+float ScoreOf(uint64_t key, int64_t step, int64_t sample) {
+  return static_cast<float>(
+      static_cast<int64_t>(key * 5 + static_cast<uint64_t>(step * 3 + sample * 7)) % 23 - 9);
+}
 
 class Model {
  public:
@@ -130,24 +150,37 @@ class Model {
       std::map<uint64_t, int> counts;
       for (const uint64_t key : lookups[t]) ++counts[key];
       for (const auto& [key, count] : counts) {
-        if (!Has(t, key) && !Joins(t, key, count, step)) continue;
+        const bool begins = !Has(t, key);
+        if (begins && !Joins(t, key, count, step)) continue;
         std::vector<float> weights = Row(t, key);
         for (int32_t c = 0; c < kDims[t]; ++c) {
           const float change = kLearningRate * (static_cast<float>(count) * Gradient(key, step, c));
           weights[c] = weights[c] - change;
         }
-        rows_[t][key] = {std::move(weights), step};
+        const float score = begins ? 0 : rows_[t][key].score;
+        rows_[t][key] = {std::move(weights), step, NextScore(t, lookups[t], key, begins, score)};
       }
     }
     steps_ = step;
-    for (int t = 0; t < kTables; ++t) MoveLine(t);
+    for (int t = 0; t < kTables; ++t) {
+      MoveLine(t);
+      KeepTheHighest(t);
+    }
   }
+  float score(int table, uint64_t key) const { return rows_[table].at(key).score; }
+  int64_t last_step(int table, uint64_t key) const { return rows_[table].at(key).last_step; }
   // How often a floor kept rows that their age would have taken, and a capacity took some.
   int64_t floors() const { return floors_; }
   int64_t capacities() const { return capacities_; }
+  // How often a capacity took rows by their scores, and how often also by the ages of one score.
+  int64_t score_capacities() const { return score_capacities_; }
+  int64_t score_ages() const { return score_ages_; }
   void Write(int table, uint64_t key, std::vector<float> row) {
     Erase(table, key);
-    rows_[table][key] = {std::move(row), std::max<int64_t>(steps_, 1)};
+    // A line of this very step is not to take it.
+    const bool cut = cut_[table].step == steps_ && ScoreRange(0) < cut_[table].range;
+    rows_[table][key] = {std::move(row), std::max<int64_t>(steps_, 1),
+                         cut ? LowestScoreOf(cut_[table].range) : 0};
   }
   void Erase(int table, uint64_t key) {
     rows_[table].erase(key);
@@ -158,6 +191,7 @@ class Model {
   struct RowState {
     std::vector<float> weights;
     int64_t last_step = 0;
+    float score = 0;
   };
   struct Counter {
     int64_t count = 0;
@@ -168,7 +202,7 @@ class Model {
   void MoveLine(int table) {
     const Policy& policy = kPolicies[table];
     int64_t line = 0;
-    if (policy.min_rows == 0 && policy.max_rows == 0) {
+    if (policy.min_rows == 0 && (policy.max_rows == 0 || ByScore(table))) {
       if (policy.ttl_steps > 0) line = steps_ + 1 - policy.ttl_steps;
     } else if (steps_ % kRowLimitSteps == 0) {
       const auto living = [&](int64_t from) {
@@ -192,6 +226,57 @@ class Model {
       capacities_ += line > std::max(by_floor, lines_[table]);
     }
     lines_[table] = std::max(lines_[table], line);
+  }
+  static bool ByScore(int table) { return kPolicies[table].max_rows_by == RowOrder::kScore; }
+  float NextScore(int table, const std::vector<uint64_t>& lookups, uint64_t key, bool begins,
+                  float score) const {
+    const ScoreRule rule = kPolicies[table].score;
+    if (rule == ScoreRule::kNone || !HasScores(steps_ + 1)) return score;
+    for (size_t sample = 0; sample < lookups.size(); ++sample) {
+      if (lookups[sample] != key) continue;
+      const float brought = ScoreOf(key, steps_ + 1, static_cast<int64_t>(sample));
+      const float joined = rule == ScoreRule::kSum ? score + brought : std::max(score, brought);
+      score = begins || rule == ScoreRule::kLast ? brought : joined;
+      begins = false;
+    }
+    return score;
+  }
+  // The first group of the largest aligned block of 2^n groups that has this one and ended 4 * 2^n
+  // groups before the end of the present one; otherwise the group itself.
+  static int64_t BlockOf(int64_t group, int64_t present) {
+    int64_t first = group;
+    for (int64_t size = 1; size <= present; size *= 2) {
+      const int64_t begin = group / size * size;
+      if (begin + size + 4 * size <= present + 1) first = begin;
+    }
+    return first;
+  }
+  // Takes the rows of the lowest ranges of scores, of one range the oldest block first.
+  void KeepTheHighest(int table) {
+    if (!ByScore(table) || steps_ % kRowLimitSteps != 0) return;
+    const int64_t present = steps_ / kRowLimitSteps - 1;
+    std::map<std::pair<uint32_t, int64_t>, std::vector<uint64_t>> cells;
+    for (const auto& [key, row] : rows_[table]) {
+      const int64_t block = BlockOf((row.last_step - 1) / kRowLimitSteps, present);
+      cells[{ScoreRange(row.score), block}].push_back(key);
+    }
+    bool by_age = false;
+    bool taken = false;
+    uint32_t last = 0;
+    while (std::ssize(rows_[table]) > kPolicies[table].max_rows && cells.size() > 1) {
+      const uint32_t range = cells.begin()->first.first;
+      for (const uint64_t key : cells.begin()->second) rows_[table].erase(key);
+      cells.erase(cells.begin());
+      taken = true;
+      last = range;
+      by_age = cells.begin()->first.first == range;
+    }
+    // The last cell stays also where it is too large.
+    const bool stays = std::ssize(rows_[table]) > kPolicies[table].max_rows;
+    if (stays) cut_[table] = {steps_, cells.begin()->first.first};
+    if (taken && !stays) cut_[table] = {steps_, by_age ? last : last + 1};
+    score_capacities_ += taken;
+    score_ages_ += by_age;
   }
   bool Joins(int table, uint64_t key, int count, int64_t step) {
     const Admission& admission = kPolicies[table].admission;
@@ -218,9 +303,16 @@ class Model {
   std::map<uint64_t, RowState> rows_[kTables];
   std::map<uint64_t, Counter> counters_[kTables];
   int64_t lines_[kTables] = {};
+  struct Cut {
+    int64_t step = -1;
+    uint32_t range = 0;
+  };
+  Cut cut_[kTables];  // the last one of scores
   int64_t steps_ = 0;
   int64_t floors_ = 0;
   int64_t capacities_ = 0;
+  int64_t score_capacities_ = 0;
+  int64_t score_ages_ = 0;
 };
 
 // --- A life of tables between two kills ----------------------------------------------------------
@@ -231,7 +323,7 @@ struct Saved {
   SnapshotId snapshot = 0;  // 0: there is none yet
   std::vector<std::string> dirs;
   std::vector<std::vector<std::byte>> counters;  // of each rank
-  std::vector<uint32_t> age_lines;
+  std::vector<RowLines> age_lines;
 };
 
 struct Totals {
@@ -241,6 +333,8 @@ struct Totals {
   int64_t evictions = 0;
   int64_t floors = 0;
   int64_t capacities = 0;
+  int64_t score_capacities = 0;
+  int64_t score_ages = 0;
 };
 
 // [tables][samples]; small keys more often, some of them several times.
@@ -292,7 +386,9 @@ class Life {
                .dropped = stats.dropped_rows,
                .evictions = stats.tiers[0].evictions,
                .floors = model_.floors(),
-               .capacities = model_.capacities()};
+               .capacities = model_.capacities(),
+               .score_capacities = model_.score_capacities(),
+               .score_ages = model_.score_ages()};
     tables_.reset();
     return lived;
   }
@@ -323,12 +419,14 @@ class Life {
     return Check();
   }
 
-  Batch BatchOf(const std::vector<std::vector<uint64_t>>& keys) const {
+  // step: whose scores the lookups have.
+  Batch BatchOf(const std::vector<std::vector<uint64_t>>& keys, int64_t step) const {
     Batch batch;
     batch.batch_size = last_sample() - first_sample();
     for (const std::vector<uint64_t>& of_table : keys) {
       for (int64_t s = first_sample(); s < last_sample(); ++s) {
         batch.values.push_back(of_table[s]);
+        if (HasScores(step)) batch.scores.push_back(ScoreOf(of_table[s], step, s));
         batch.offsets.push_back(std::ssize(batch.values));
       }
     }
@@ -352,7 +450,8 @@ class Life {
 
   absl::Status PrefetchAhead() {
     while (std::ssize(ahead_) <= options_.prefetch_depth) {
-      const Batch batch = BatchOf(KeysOfStep(seed_, model_.steps() + std::ssize(ahead_)));
+      const int64_t before = model_.steps() + std::ssize(ahead_);
+      const Batch batch = BatchOf(KeysOfStep(seed_, before), before + 1);
       HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables_->Prefetch(batch.view()));
       ahead_.push_back(std::move(step));
     }
@@ -397,7 +496,7 @@ class Life {
 
   absl::Status Evaluate() {
     const std::vector<std::vector<uint64_t>> keys = KeysOfStep(seed_ + 1, model_.steps());
-    const Batch batch = BatchOf(keys);
+    const Batch batch = BatchOf(keys, model_.steps() + 3);
     std::vector<float> output(static_cast<size_t>(batch.batch_size * kPooledDim) + 1);
     for (int times = 0; times < 3; ++times) {  // it counts nothing
       HOTROW_RETURN_IF_ERROR(
@@ -475,6 +574,7 @@ class Life {
             std::equal(row.begin(), row.end(), rows.begin() + static_cast<int64_t>(i) * kDims[t]))
             << "step " << model_.steps() << " table " << t << " key " << keys[i];
       }
+      if (kPolicies[t].score != ScoreRule::kNone) HOTROW_RETURN_IF_ERROR(CheckMarks(t));
       if (ranks_ > 1) continue;
       int64_t visited = 0;
       HOTROW_RETURN_IF_ERROR(
@@ -488,6 +588,25 @@ class Life {
     }
     HOTROW_ASSIGN_OR_RETURN(const CollectionDigest digest, tables_->Digest());
     for (int t = 0; t < kTables; ++t) EXPECT_EQ(digest.tables[t].rows, model_.size(t)) << t;
+    return absl::OkStatus();
+  }
+
+  // Last steps and scores, of the rows that this rank keeps.
+  absl::Status CheckMarks(int t) {
+    int64_t asked = 0;
+    const auto check = [&](const StoredRow& row) {
+      ++asked;
+      EXPECT_TRUE(model_.Has(t, row.key)) << "table " << t << " key " << row.key;
+      if (!model_.Has(t, row.key)) return false;
+      EXPECT_EQ(row.last_step, model_.last_step(t, row.key)) << t << " " << row.key;
+      EXPECT_EQ(row.score, model_.score(t, row.key))
+          << "step " << model_.steps() << " table " << t << " key " << row.key;
+      return false;
+    };
+    HOTROW_RETURN_IF_ERROR(tables_->EraseIf(absl::StrCat("t", t), check).status());
+    if (ranks_ == 1) {
+      EXPECT_EQ(asked, model_.size(t)) << t;
+    }
     return absl::OkStatus();
   }
 
@@ -557,6 +676,8 @@ void Tell(StoreKind kind, uint64_t seed, const std::vector<int>& ranks_of_lives,
       totals->evictions += own->totals().evictions;
       totals->floors += own->totals().floors;
       totals->capacities += own->totals().capacities;
+      totals->score_capacities += own->totals().score_capacities;
+      totals->score_ages += own->totals().score_ages;
     }
     if (lives[0]->saved().snapshot == 0) continue;
     saved = lives[0]->saved();
@@ -592,6 +713,8 @@ TEST_P(RowLifeTest, TheTablesAreThoseOfAPlainMap) {
   EXPECT_GT(totals.aged, 0);
   EXPECT_GT(totals.floors, 0);
   EXPECT_GT(totals.capacities, 0);
+  EXPECT_GT(totals.score_capacities, 0);
+  EXPECT_GT(totals.score_ages, 0);
   // All rows of an SSD store this small lie in segments that are being written.
   if (GetParam() != StoreKind::kSsd) {
     EXPECT_GT(totals.dropped, 0);
@@ -608,6 +731,8 @@ TEST_P(RowLifeTest, AnyNumberOfRanksHasTheTablesOfAPlainMap) {
   EXPECT_GT(totals.aged, 0);
   EXPECT_GT(totals.floors, 0);
   EXPECT_GT(totals.capacities, 0);
+  EXPECT_GT(totals.score_capacities, 0);
+  EXPECT_GT(totals.score_ages, 0);
 }
 
 // --- Same bits -----------------------------------------------------------------------------------
@@ -638,8 +763,23 @@ EmbeddingCollectionOptions CapacityOptions() {
   return options;
 }
 
-void ExpectTheSameBitsOnAllTiers(const EmbeddingCollectionOptions& living) {
-  const test::RunOptions run = {.steps = 30, .num_features = 3, .rows = 800};
+// Both by score.
+EmbeddingCollectionOptions ScoreOptions() {
+  EmbeddingCollectionOptions options = BitsOptions();
+  for (TableConfig& table : options.tables) {
+    table.ttl_steps = 0;
+    table.max_rows_by = RowOrder::kScore;
+  }
+  options.tables[0].score = ScoreRule::kSum;
+  options.tables[0].max_rows = 100;
+  options.tables[1].score = ScoreRule::kLast;
+  options.tables[1].max_rows = 40;
+  options.row_limit_steps = 3;
+  return options;
+}
+
+void ExpectTheSameBitsOnAllTiers(const EmbeddingCollectionOptions& living, bool scored = false) {
+  const test::RunOptions run = {.steps = 30, .num_features = 3, .rows = 800, .scored = scored};
   const test::RunResult expected = test::Train(living, run);
   EXPECT_GT(expected.stats.admission_rejected_keys, 0);
   EXPECT_GT(expected.stats.aged_rows, 0);
@@ -673,6 +813,10 @@ TEST(RowLifeBitsTest, OfFloorsAndCapacitiesAreTheSameWhateverTheTiers) {
   ExpectTheSameBitsOnAllTiers(CapacityOptions());
 }
 
+TEST(RowLifeBitsTest, OfCapacitiesByScoreAreTheSameWhateverTheTiers) {
+  ExpectTheSameBitsOnAllTiers(ScoreOptions(), /*scored=*/true);
+}
+
 TEST(RowLifeBitsTest, PoliciesThatNeverBiteChangeNothing) {
   const test::RunOptions run = {.steps = 12, .num_features = 3, .rows = 300};
   EmbeddingCollectionOptions plain = BitsOptions();
@@ -703,8 +847,10 @@ class OneColumn {
     tables_ = *std::move(created);
   }
   // Looks the keys up, one a sample, and gives all of them this gradient.
-  absl::Status Step(const std::vector<uint64_t>& keys, float gradient) {
+  absl::Status Step(const std::vector<uint64_t>& keys, float gradient,
+                    const std::vector<float>& scores = {}) {
     Batch batch;
+    batch.scores = scores;
     batch.batch_size = std::ssize(keys);
     batch.values = keys;
     for (size_t i = 0; i < keys.size(); ++i) batch.offsets.push_back(std::ssize(batch.offsets));
@@ -718,6 +864,15 @@ class OneColumn {
     float weight = 0;
     HOTROW_EXPECT_OK(tables_->ReadRows("t", {&key, 1}, {&weight, 1, 1}));
     return weight;
+  }
+  // 0 where there is no row.
+  float Score(uint64_t key) {
+    float score = 0;
+    HOTROW_EXPECT_OK(tables_->EraseIf("t", [&](const StoredRow& row) {
+      if (row.key == key) score = row.score;
+      return false;
+    }));
+    return score;
   }
   int64_t rows() {
     auto digest = tables_->Digest();
@@ -766,13 +921,13 @@ TEST(AgeingTest, ALongerTtlBringsNoRowBack) {
     OneColumn column(options);
     HOTROW_ASSERT_OK(column.Step({1, 2}, 1));
     for (int i = 0; i < 3; ++i) HOTROW_ASSERT_OK(column.Step({2}, 1));
-    EXPECT_EQ(column.tables().age_lines(), std::vector<uint32_t>{3});
+    EXPECT_EQ(column.tables().age_lines(), std::vector<RowLines>{{.age = 3}});
     HOTROW_ASSERT_OK(column.tables().snapshots().Prepare(9));
     HOTROW_ASSERT_OK(column.tables().snapshots().Commit(9));
   }
   options.start.from = {{.snapshot = 9}};
   options.start.steps = 4;
-  options.start.age_lines = {3};
+  options.start.age_lines = {{.age = 3}};
   for (const int64_t ttl_steps : {int64_t{0}, int64_t{100}}) {
     options.tables[0].ttl_steps = ttl_steps;
     OneColumn column(options);
@@ -780,7 +935,7 @@ TEST(AgeingTest, ALongerTtlBringsNoRowBack) {
     EXPECT_EQ(column.Weight(1), 1);
     HOTROW_ASSERT_OK(column.Step({1}, 1));
     EXPECT_EQ(column.Weight(1), 0.5f);
-    EXPECT_EQ(column.tables().age_lines(), std::vector<uint32_t>{3});
+    EXPECT_EQ(column.tables().age_lines(), std::vector<RowLines>{{.age = 3}});
   }
 }
 
@@ -832,7 +987,7 @@ TEST(RowLimitTest, OfACapacityTheOldestRowsGoInGroupsOfSteps) {
   HOTROW_ASSERT_OK(column.Step({6, 7}, 1));
   EXPECT_EQ(column.rows(), 7);  // until the group ends
   HOTROW_ASSERT_OK(column.Step({8}, 1));
-  EXPECT_EQ(column.tables().age_lines(), std::vector<uint32_t>{5});
+  EXPECT_EQ(column.tables().age_lines(), std::vector<RowLines>{{.age = 5}});
   EXPECT_EQ(column.rows(), 3);  // 2 and 3 would have left six
   EXPECT_EQ(column.Weight(1), 1);
   EXPECT_NE(column.Weight(6), 1);
@@ -911,6 +1066,149 @@ TEST(RowLimitTest, ARowYoungerThanTheCollectionIsRefused) {
   EXPECT_THAT(EmbeddingCollection::Create(options, {}).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("key 2"), HasSubstr("step 3"), HasSubstr("start.steps"))));
+}
+
+// --- Scores --------------------------------------------------------------------------------------
+
+EmbeddingCollectionOptions ScoredOptions(ScoreRule rule, int64_t max_rows = 0) {
+  EmbeddingCollectionOptions options = OneColumnOptions(SparseOptimizerKind::kSgd);
+  options.tables[0].score = rule;
+  options.tables[0].max_rows = max_rows;
+  if (max_rows > 0) options.tables[0].max_rows_by = RowOrder::kScore;
+  options.row_limit_steps = 1;
+  return options;
+}
+
+TEST(RowScoreTest, IsTheHighestTheSumOrTheLastOfWhatLookupsBrought) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  struct Case {
+    ScoreRule rule;
+    std::vector<float> after;  // of key 7, behind each step
+  };
+  for (const Case& c : {Case{ScoreRule::kMax, {-2, -2, 3, 3, kMost}},
+                        Case{ScoreRule::kSum, {-7, -7, -3, -4, kMost}},
+                        Case{ScoreRule::kLast, {-5, -5, 1, -1, kMost}}}) {
+    SCOPED_TRACE(ScoreRuleName(c.rule));
+    OneColumn column(ScoredOptions(c.rule));
+    HOTROW_ASSERT_OK(column.Step({7, 8, 7}, 1, {-2, 9, -5}));
+    EXPECT_EQ(column.Score(7), c.after[0]);
+    HOTROW_ASSERT_OK(column.Step({7}, 1));  // none brought one
+    EXPECT_EQ(column.Score(7), c.after[1]);
+    HOTROW_ASSERT_OK(column.Step({7, 7}, 1, {3, 1}));
+    EXPECT_EQ(column.Score(7), c.after[2]);
+    HOTROW_ASSERT_OK(column.Step({7, 8}, 1, {-1, -0.0f}));
+    EXPECT_EQ(column.Score(7), c.after[3]);
+    HOTROW_ASSERT_OK(column.Step({7, 7}, 1, {kMost, kMost}));
+    EXPECT_EQ(column.Score(7), c.after[4]);
+    HOTROW_ASSERT_OK(column.Step({9}, 1));  // begins with none
+    EXPECT_EQ(column.Score(9), 0);
+    EXPECT_FALSE(std::signbit(column.Score(8)));
+  }
+}
+
+// Sums of a step are taken in double: the small ones are not lost beside the large.
+TEST(RowScoreTest, ASumOfAStepIsExact) {
+  OneColumn column(ScoredOptions(ScoreRule::kSum));
+  HOTROW_ASSERT_OK(column.Step({7, 7, 7, 7}, 1, {0x1p30f, 1, 1, -0x1p30f}));
+  EXPECT_EQ(column.Score(7), 2);
+}
+
+TEST(RowScoreTest, OfACapacityTheLowestGo) {
+  OneColumn column(ScoredOptions(ScoreRule::kLast, 3));
+  HOTROW_ASSERT_OK(column.Step({1, 2, 3}, 1, {5, -1, 3}));
+  EXPECT_EQ(column.rows(), 3);
+  HOTROW_ASSERT_OK(column.Step({4}, 1, {4}));
+  EXPECT_EQ(column.rows(), 3);
+  EXPECT_EQ(column.Weight(2), 1);
+  // A key that comes back begins anew, also where the store still has its row.
+  HOTROW_ASSERT_OK(column.Step({2}, 1, {6}));
+  EXPECT_EQ(column.Score(2), 6);
+  EXPECT_EQ(column.Weight(2), 0.5f);
+  EXPECT_EQ(column.rows(), 3);
+  EXPECT_EQ(column.Weight(3), 1);
+  // Below the line of before, but younger.
+  HOTROW_ASSERT_OK(column.Step({1, 2, 4}, 1, {-9, -8, -7}));
+  EXPECT_EQ(column.rows(), 3);
+  EXPECT_EQ(column.tables().age_lines()[0].scores.size(), 1);
+}
+
+TEST(RowScoreTest, OfOneScoreTheOldestGo) {
+  OneColumn column(ScoredOptions(ScoreRule::kSum, 4));
+  for (uint64_t key = 0; key < 8; ++key) HOTROW_ASSERT_OK(column.Step({key, 100}, 1, {1, 1}));
+  EXPECT_EQ(column.rows(), 4);
+  for (uint64_t key = 0; key < 8; ++key) EXPECT_EQ(column.Weight(key) != 1, key > 4) << key;
+  EXPECT_EQ(column.Score(100), 8);
+  // What a single step brings stays, as with a capacity by age, where nothing is above.
+  HOTROW_ASSERT_OK(column.Step({11, 12, 13, 14, 15, 16}, 1, {99, 99, 99, 99, 99, 99}));
+  EXPECT_EQ(column.rows(), 6);
+  HOTROW_ASSERT_OK(column.Step({17}, 1, {99}));
+  EXPECT_EQ(column.rows(), 1);
+}
+
+// Rows long past are counted in blocks of ages, of which the older ones are larger.
+TEST(RowScoreTest, OldRowsOfOneScoreGoInBlocks) {
+  constexpr uint64_t kSteps = 300;
+  constexpr int64_t kCapacity = 200;
+  OneColumn column(ScoredOptions(ScoreRule::kLast, kCapacity));
+  for (uint64_t key = 0; key < kSteps; ++key) {
+    HOTROW_ASSERT_OK(column.Step({key}, 1, {1}));
+    const int64_t rows = column.rows();
+    ASSERT_LE(rows, kCapacity);
+    // A block has at most a fourth of its age.
+    if (key >= static_cast<uint64_t>(kCapacity)) {
+      ASSERT_GE(rows, kCapacity * 4 / 5) << key;
+    }
+  }
+  // Those that are left are the youngest.
+  const auto rows = static_cast<uint64_t>(column.rows());
+  for (uint64_t key = 0; key < kSteps; ++key) {
+    EXPECT_EQ(column.Weight(key) != 1, key >= kSteps - rows) << key;
+  }
+}
+
+TEST(RowScoreTest, WrongScoresAreNamed) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  OneColumn column(ScoredOptions(ScoreRule::kMax));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(column.Step({1, 2}, 1, {1, nan}),
+              StatusIs(kInvalid, AllOf(HasSubstr("\"f\""), HasSubstr("sample 1"),
+                                       HasSubstr("score is nan"))));
+  EXPECT_THAT(column.Step({1, 2}, 1, {1}), StatusIs(kInvalid, HasSubstr("scores: expected")));
+  OneColumn none(OneColumnOptions(SparseOptimizerKind::kSgd));
+  EXPECT_THAT(none.Step({1}, 1, {1}), StatusIs(kInvalid, HasSubstr("scores: no table keeps any")));
+}
+
+TEST(RowScoreTest, FeaturesApartBringTheirOwn) {
+  EmbeddingCollectionOptions options =
+      test::Options({Table("t", 1, {"f", "g"}, SparseOptimizerKind::kSgd),
+                     Table("plain", 1, {"h"}, SparseOptimizerKind::kSgd)});
+  options.tables[0].score = ScoreRule::kSum;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, EmbeddingCollection::Create(options, {}));
+  const std::vector<uint64_t> keys = {3, 4};
+  const std::vector<int32_t> lengths = {1, 1};
+  const std::vector<float> scores = {2, 5};
+  const auto step = [&](int scored) -> absl::Status {
+    std::vector<FeatureBags> bags(3, {.values = keys, .lengths = lengths});
+    bags[static_cast<size_t>(scored)].scores = scores;
+    HOTROW_ASSIGN_OR_RETURN(EmbeddingStep next,
+                            tables->Prefetch(FeatureBatch{.batch_size = 2, .features = bags}));
+    std::vector<float> floats(6);
+    HOTROW_RETURN_IF_ERROR(next.Lookup({.pooled = RowsOf(*tables, 2, floats)}));
+    return std::move(next).Update({.pooled = RowsOf(*tables, 2, floats)});
+  };
+  HOTROW_ASSERT_OK(step(1));
+  HOTROW_ASSERT_OK(step(0));
+  EXPECT_THAT(step(2), StatusIs(absl::StatusCode::kInvalidArgument,
+                                AllOf(HasSubstr("\"h\""), HasSubstr("keeps none"))));
+  float sum = 0;
+  HOTROW_ASSERT_OK(tables->EraseIf("t", [&](const StoredRow& row) {
+    EXPECT_EQ(row.score, row.key == 3 ? 4 : 10);
+    sum += row.score;
+    return row.score > 5;
+  }));
+  EXPECT_EQ(sum, 14);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, tables->Digest());
+  EXPECT_EQ(digest.tables[0].rows, 1);
 }
 
 // With the sums of a step counted as they are.
@@ -1036,6 +1334,37 @@ TEST(RowLifeOptionsTest, WhatDoesNotGoTogetherIsNamed) {
                 t->read_only_features = {"f"};
               }),
               StatusIs(kInvalid, HasSubstr("read only")));
+  EXPECT_THAT(error([](O*, T* t) { t->max_rows_by = RowOrder::kScore; }),
+              StatusIs(kInvalid, HasSubstr("score is none")));
+  EXPECT_THAT(error([](O*, T* t) {
+                t->score = ScoreRule::kMax;
+                t->max_rows_by = RowOrder::kScore;
+              }),
+              StatusIs(kInvalid, HasSubstr("max_rows is 0")));
+  EXPECT_THAT(error([](O*, T* t) {
+                t->score = ScoreRule::kMax;
+                t->max_rows = 9;
+                t->ttl_steps = 9;
+                t->max_rows_by = RowOrder::kScore;
+              }),
+              StatusIs(kInvalid, HasSubstr("neither ttl_steps, 9")));
+  EXPECT_THAT(error([](O*, T* t) {
+                t->score = ScoreRule::kMax;
+                t->read_only_features = {"f"};
+              }),
+              StatusIs(kInvalid, HasSubstr("read_only_features")));
+  EXPECT_THAT(error([](O* o, T* t) {
+                t->score = ScoreRule::kMax;
+                o->cache.device_bytes = kMiB;
+              }),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("score")));
+  EXPECT_THAT(error([](O* o, T*) { o->start.age_lines = {{.scores = {{.step = 0, .range = 5}}}}; }),
+              StatusIs(kInvalid, HasSubstr("its score is none")));
+  EXPECT_THAT(error([](O* o, T* t) {
+                t->score = ScoreRule::kMax;
+                o->start.age_lines = {{.scores = {{.step = 1, .range = 5}}}};
+              }),
+              StatusIs(kInvalid, HasSubstr("none may lie above start.steps")));
   EXPECT_THAT(error([](O* o, T* t) {
                 t->max_rows = 5;
                 o->cache.device_bytes = kMiB;
@@ -1046,10 +1375,10 @@ TEST(RowLifeOptionsTest, WhatDoesNotGoTogetherIsNamed) {
                 StatusIs(kInvalid, HasSubstr("row_limit_steps")));
   }
   EXPECT_THAT(error([](O* o, T*) {
-                o->start.age_lines = {0, 0};
+                o->start.age_lines = {{}, {}};
               }),
               StatusIs(kInvalid, HasSubstr("age_lines")));
-  EXPECT_THAT(error([](O* o, T*) { o->start.age_lines = {5}; }),
+  EXPECT_THAT(error([](O* o, T*) { o->start.age_lines = {{.age = 5}}; }),
               StatusIs(kInvalid, HasSubstr("age_lines")));
   EXPECT_THAT(error([](O* o, T* t) {
                 t->ttl_steps = 5;

@@ -29,7 +29,8 @@ struct Batch {
   std::vector<uint64_t> values;
   std::vector<int64_t> offsets = {0};
   std::vector<float> weights;
-  JaggedBatch view() const { return {batch_size, values, offsets, weights}; }
+  std::vector<float> scores;
+  JaggedBatch view() const { return {batch_size, values, offsets, weights, {}, scores}; }
 };
 
 inline TableConfig Table(std::string name, int32_t dim, std::vector<std::string> features,
@@ -71,6 +72,15 @@ inline Batch RandomBatch(uint64_t seed, int num_features, int64_t batch_size, in
   return batch;
 }
 
+// Gives each lookup a score: a few values, some of them often.
+inline void AddScores(uint64_t seed, Batch* batch) {
+  RandomStream random(seed, RandomPurpose::kTest, /*stream=*/1);
+  batch->scores.clear();
+  for (size_t i = 0; i < batch->values.size(); ++i) {
+    batch->scores.push_back(static_cast<float>(random.Below(40)) / 8 - 2);
+  }
+}
+
 // The first `rows` rows of a buffer as wide as the pooled output.
 template <typename Floats>
 auto RowsOf(const EmbeddingCollection& tables, int64_t rows, Floats& floats) {
@@ -103,6 +113,7 @@ struct RunOptions {
   int64_t batch_size = 48;
   int threads = 1;
   bool weighted = false;
+  bool scored = false;
   int evaluate_every = 0;  // 0: never
 };
 
@@ -119,6 +130,7 @@ inline RunResult Train(const EmbeddingCollectionOptions& options, const RunOptio
   for (int i = 0; i < run.steps; ++i) {
     batches.push_back(RandomBatch(static_cast<uint64_t>(i) + 100, run.num_features, run.batch_size,
                                   run.max_hotness, run.rows, run.weighted));
+    if (run.scored) AddScores(static_cast<uint64_t>(i), &batches.back());
   }
   std::deque<EmbeddingStep> ahead;
   size_t next = 0;
@@ -135,8 +147,9 @@ inline RunResult Train(const EmbeddingCollectionOptions& options, const RunOptio
     HOTROW_EXPECT_OK(ahead.front().Lookup(
         {.pooled = test::RowsOf(tables, ahead.front().batch_size(), result.last_output)}));
     if (run.evaluate_every > 0 && i % run.evaluate_every == 0) {
-      const Batch other = RandomBatch(static_cast<uint64_t>(i) + 999, run.num_features,
-                                      run.batch_size, run.max_hotness, run.rows * 2, run.weighted);
+      Batch other = RandomBatch(static_cast<uint64_t>(i) + 999, run.num_features, run.batch_size,
+                                run.max_hotness, run.rows * 2, run.weighted);
+      if (run.scored) AddScores(static_cast<uint64_t>(i) + 7, &other);
       std::vector<float> output(result.last_output.size());
       HOTROW_EXPECT_OK(tables.Evaluate(other.view(),
                                        {.pooled = test::RowsOf(tables, other.batch_size, output)}));

@@ -1,5 +1,6 @@
 #include "models/delta/delta_chain.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -22,7 +23,9 @@
 #include "models/delta/compact_chain.h"
 #include "models/delta/export_delta.h"
 #include "models/saving/checkpoint.h"
+#include "models/saving/checkpoint_check.h"
 #include "models/saving/dense_file.h"
+#include "models/saving/export_table.h"
 #include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
 #include "models/saving/portable_tables_reader.h"
@@ -47,11 +50,11 @@ constexpr char kChain[] = "/serve/chain";
 constexpr int64_t kBatch = 8;
 
 // A run that trains, erases and takes checkpoints. Two tables of different widths, the first with
-// weights of `precision`.
+// weights of `precision`. scored: both keep scores, and only so many users with the highest stay.
 class TrainingRun {
  public:
   explicit TrainingRun(MemEnv* env, StoreKind store = StoreKind::kMemory,
-                       WeightsPrecision precision = WeightsPrecision::kFp32)
+                       WeightsPrecision precision = WeightsPrecision::kFp32, bool scored = false)
       : env_(env), store_(store), random_(7, RandomPurpose::kTest) {
     TableConfig users;
     users.name = "users";
@@ -65,6 +68,13 @@ class TrainingRun {
     items.feature_names = {"item"};
     items.optimizer.kind = SparseOptimizerKind::kRowWiseAdagrad;
     items.weights_precision = WeightsPrecision::kFp32;
+    if (scored) {
+      users.score = ScoreRule::kLast;
+      users.max_rows = 15;
+      users.max_rows_by = RowOrder::kScore;
+      items.score = ScoreRule::kSum;
+      options_.row_limit_steps = 2;
+    }
     options_.tables = {users, items};
     options_.feature_order = {"user", "item"};
     options_.max_batch_size = kBatch;
@@ -86,6 +96,7 @@ class TrainingRun {
     model_.tables = {
         {.name = "users", .dim = 5, .optimizer = "adam", .weights_precision = precision},
         {.name = "items", .dim = 3, .optimizer = "rowwise_adagrad"}};
+    for (size_t t = 0; t < 2; ++t) model_.tables[t].score = options_.tables[t].score;
     model_.dense_optimizer = "adam";
     TrainingState training;
     training.settings = {{"batch_size", "8"}};
@@ -102,14 +113,21 @@ class TrainingRun {
   absl::Status Step(uint64_t first, uint64_t count) {
     std::vector<uint64_t> values;
     std::vector<int64_t> offsets = {0};
+    std::vector<float> scores;
     for (int64_t bag = 0; bag < 2 * kBatch; ++bag) {
       values.push_back(bag < kBatch ? first + random_.Below(count)
                                     : UINT64_MAX - random_.Below(30));
       offsets.push_back(static_cast<int64_t>(values.size()));
     }
+    if (options_.tables[0].score != ScoreRule::kNone) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        scores.push_back(static_cast<float>(random_.Below(64)) / 8 - 4);
+      }
+    }
     std::vector<float> pooled(static_cast<size_t>(kBatch * tables_->pooled_dim()));
     const MatrixView<float> view = {pooled.data(), kBatch, tables_->pooled_dim()};
-    HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables_->Prefetch({kBatch, values, offsets, {}}));
+    HOTROW_ASSIGN_OR_RETURN(EmbeddingStep step, tables_->Prefetch(JaggedBatch{
+                                                    kBatch, values, offsets, {}, {}, scores}));
     HOTROW_RETURN_IF_ERROR(step.Lookup({.pooled = view}));
     for (float& x : pooled) x = static_cast<float>(random_.Uniform()) - 0.5f;
     return std::move(step).Update({.pooled = {pooled.data(), kBatch, tables_->pooled_dim()}});
@@ -126,6 +144,8 @@ class TrainingRun {
     HOTROW_ASSIGN_OR_RETURN(const SnapshotInfo info, tables_->snapshots().Describe(snapshot));
     SavedModel model = model_;
     model.step = tables_->steps();
+    const std::vector<RowLines> lines = tables_->age_lines();
+    for (size_t t = 0; t < lines.size(); ++t) model.tables[t].lines = lines[t];
     model.training->steps = model.step;
     model.parts = {{.store = std::string(StoreKindName(store_)),
                     .tables_dir = TablesDir(),
@@ -284,6 +304,56 @@ TEST(DeltaChainTest, TheAppliedChainIsTheFullExportAtEachLink) {
     TrainingRun run(&env, store);
     HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> checkpoints, TrainAndErase(&run, 6));
     ExpectChainIsTheExports(env, checkpoints, 1 << 20);
+  }
+}
+
+// A row that is written with a low score goes, and the one of its key in an older link must not
+// come back, though that had a high one.
+TEST(DeltaChainTest, RowsBelowALineOfScoresAreGoneAtEachLink) {
+  for (const StoreKind store : {StoreKind::kMemory, StoreKind::kSsd}) {
+    SCOPED_TRACE(std::string(StoreKindName(store)));
+    MemEnv env;
+    TrainingRun run(&env, store, WeightsPrecision::kFp32, /*scored=*/true);
+    HOTROW_ASSERT_OK(run.Open());
+    std::vector<std::string> checkpoints;
+    for (uint64_t i = 0; i < 8; ++i) {
+      for (uint64_t step = 0; step < 2 + i % 3; ++step) HOTROW_ASSERT_OK(run.Step(2 * i, 24));
+      HOTROW_ASSERT_OK_AND_ASSIGN(checkpoints.emplace_back(), run.Checkpoint());
+    }
+    HOTROW_ASSERT_OK(run.Close());
+    ExpectChainIsTheExports(env, checkpoints, 1 << 20);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel last, ReadCheckpoint(env, checkpoints.back()));
+    EXPECT_FALSE(last.tables[0].lines.scores.empty());
+    HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report,
+                                VerifyCheckpoint(env, checkpoints.back(), 0));
+    EXPECT_TRUE(report.damage.empty());
+    EXPECT_LE(report.tables[0].rows, 15 + 2 * kBatch);
+    EXPECT_GE(report.part_rows[0], report.rows);
+    // The rows with the highest scores, the highest among them in the order of keys.
+    HOTROW_ASSERT_OK_AND_ASSIGN(const ExportTableSummary best,
+                                ExportTable({.model = checkpoints.back(),
+                                             .table = "users",
+                                             .dir = "/best",
+                                             .max_rows = 4,
+                                             .by = RowOrder::kScore,
+                                             .state = true,
+                                             .env = &env}));
+    EXPECT_EQ(best.rows, 4);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const Rows rows, ReadRows(env, "/full-7"));
+    const RowLayout layout =
+        RowLayout::For(5, SparseOptimizerKind::kAdam, WeightsPrecision::kFp32, /*scored=*/true);
+    std::vector<float> scores;
+    for (const auto& [key, row] : rows) {
+      if (key.first != 0) continue;
+      scores.push_back(layout.line_fields().Score(reinterpret_cast<const std::byte*>(row.data())));
+    }
+    std::sort(scores.begin(), scores.end(), std::greater<>());
+    const std::string array = ReadText(env, "/best/score.npy");
+    std::vector<float> exported(4);
+    std::memcpy(exported.data(), array.data() + array.size() - 16, 16);
+    std::sort(exported.begin(), exported.end(), std::greater<>());
+    scores.resize(4);
+    EXPECT_EQ(exported, scores);
   }
 }
 

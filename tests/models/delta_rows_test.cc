@@ -33,7 +33,7 @@ std::vector<DeltaTable> Tables() {
           {.dim = 3,
            .optimizer = SparseOptimizerKind::kRowWiseAdagrad,
            .weights_precision = WeightsPrecision::kBf16},
-          {.dim = 4, .optimizer = SparseOptimizerKind::kSgd}};
+          {.dim = 4, .optimizer = SparseOptimizerKind::kSgd, .scored = true}};
 }
 
 // A row whose numbers are those of a bf16 in any precision, all bytes but padding filled.
@@ -57,6 +57,10 @@ std::vector<std::byte> Row(const DeltaTable& table, uint64_t salt) {
   }
   const auto step = static_cast<uint32_t>(salt % 77 + 1);
   std::memcpy(out.data() + layout.step_offset, &step, sizeof(step));
+  if (layout.scored()) {
+    const float score = 0.1f * static_cast<float>(salt % 91) - 3;
+    std::memcpy(out.data() + layout.score_offset, &score, sizeof(score));
+  }
   return out;
 }
 
@@ -156,6 +160,10 @@ TEST(DeltaRowsTest, OtherFormsKeepWhatTheySay) {
                               4 * static_cast<size_t>(to.state_floats)),
                   0);
         EXPECT_EQ(std::memcmp(row.data() + from.step_offset, got.data() + to.step_offset, 4), 0);
+        if (table.scored) {
+          EXPECT_EQ(std::memcmp(row.data() + from.score_offset, got.data() + to.score_offset, 4),
+                    0);
+        }
       }
     }
   }

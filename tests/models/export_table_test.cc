@@ -235,6 +235,11 @@ TEST(ExportTableTest, RefusesWhatItCannotDo) {
       ExportTable(
           {.model = dir + "/checkpoints", .table = table, .dir = dir + "/out", .max_rows = -1}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is -1")));
+  EXPECT_THAT(ExportTable({.model = dir + "/checkpoints",
+                           .table = table,
+                           .dir = dir + "/out",
+                           .by = RowOrder::kScore}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("keep no scores")));
   EXPECT_THAT(ExportTable({.model = dir + "/nowhere", .table = table, .dir = dir + "/out"}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("nowhere")));
 }

@@ -40,15 +40,13 @@ struct KeyLess {
 };
 using Rows = std::map<RowKey, std::string, KeyLess>;
 
-RowLayout LayoutOf(const PortableTable& table) {
-  return RowLayout::For(table.dim, table.optimizer, table.weights_precision);
-}
+RowLayout LayoutOf(const PortableTable& table) { return table.layout(); }
 
 // A row of random bits, NaNs and all; padding is zero. Rows of 16 bits have quiet NaNs only: no
 // conversion makes others.
 std::string RandomRow(const RowLayout& layout, RandomStream& random) {
   std::string row(static_cast<size_t>(layout.row_bytes), '\0');
-  for (int64_t i = 0; i < layout.step_offset + 4; ++i)
+  for (int64_t i = 0; i < layout.step_offset + (layout.scored() ? 8 : 4); ++i)
     row[i] = static_cast<char>(random.Below(256));
   if (layout.precision == WeightsPrecision::kFp32) return row;
   const bool is_fp16 = layout.precision == WeightsPrecision::kFp16;
@@ -129,12 +127,14 @@ std::vector<SparseOptimizerKind> AllOptimizers() {
 TEST(PortableTablesTest, ArraysCoverTheRow) {
   for (const SparseOptimizerKind kind : AllOptimizers()) {
     for (const int32_t dim : {1, 2, 17}) {
-      int64_t bytes = 0;
-      for (const PortableArray& array : PortableArraysOf(dim, kind)) {
-        if (array.name == "keys") continue;
-        bytes += 4 * std::max<int64_t>(array.columns, 1);
+      for (const bool scored : {false, true}) {
+        int64_t bytes = 0;
+        for (const PortableArray& array : PortableArraysOf(dim, kind, scored)) {
+          if (array.name == "keys") continue;
+          bytes += 4 * std::max<int64_t>(array.columns, 1);
+        }
+        EXPECT_EQ(bytes, RowLayout::For(dim, kind).payload_bytes + (scored ? 8 : 4));
       }
-      EXPECT_EQ(bytes, RowLayout::For(dim, kind).payload_bytes + 4);
     }
   }
   const std::vector<PortableArray> arrays =
@@ -167,6 +167,7 @@ TEST(PortableTablesTest, RoundTripIsBitForBit) {
           table.name = absl::StrCat(std::string(SparseOptimizerName(kind)), "_",
                                     std::string(WeightsPrecisionName(precision)));
           table.weights_precision = precision;
+          table.scored = precision == WeightsPrecision::kBf16;
           tables.push_back(table);
           sizes.push_back(100 + dim);
         }

@@ -851,6 +851,47 @@ TEST(SavedModelTest, WeightsOf16BitsAreRequiredToBeUnderstood) {
                        AllOf(HasSubstr(kManifest), HasSubstr("weights_precision"))));
 }
 
+// A reader that does not know of scores would take aged rows for living ones.
+TEST(SavedModelTest, ScoresAndTheirLinesAreRequiredToBeUnderstood) {
+  MemEnv env;
+  SaveOne(&env);
+  HOTROW_ASSERT_OK_AND_ASSIGN(SavedModel model, ReadSavedModel(env, kDir));
+  EXPECT_THAT(SavedModelManifest(model), Not(HasSubstr("score")));
+  ASSERT_EQ(model.step, 2);
+  const RowLines lines = {.age = 2, .scores = {{1, 50'000}, {2, 49'000}}};
+  model.tables[1].score = ScoreRule::kSum;
+  model.tables[1].lines = lines;
+  const std::string text = SavedModelManifest(model);
+  const auto json = nlohmann::ordered_json::parse(text, nullptr, false);
+  EXPECT_EQ(json["requires"], nlohmann::ordered_json::array({"age_lines", "scores"}));
+  EXPECT_FALSE(json["tables"][0].contains("score"));
+  HOTROW_ASSERT_OK(WriteFileAtomically(env, kManifest, text));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel again, ReadSavedModel(env, kDir));
+  EXPECT_EQ(again.tables[0].score, ScoreRule::kNone);
+  EXPECT_EQ(again.tables[1].score, ScoreRule::kSum);
+  EXPECT_EQ(again.tables[1].lines, lines);
+  const auto refused = [&](auto&& change) {
+    nlohmann::ordered_json changed = json;
+    change(&changed["tables"][1]);
+    ForgeManifest(env, changed.dump(2));
+    return ReadSavedModel(env, kDir).status();
+  };
+  using Json = nlohmann::ordered_json;
+  const auto is_wrong = [](const char* member) {
+    return StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(kManifest), HasSubstr(member)));
+  };
+  EXPECT_THAT(refused([](Json* table) { (*table)["score"] = "best"; }), is_wrong("score"));
+  EXPECT_THAT(refused([](Json* table) { table->erase("score"); }), is_wrong("score_lines"));
+  for (const Json& wrong :
+       {Json(5), Json::array({5}), Json::array({Json::array({1})}),
+        Json::array({Json::array({1, -1})}), Json::array({Json::array({model.step + 1, 5})}),
+        Json::array({Json::array({1, 5}), Json::array({2, 5})})}) {
+    EXPECT_THAT(refused([&](Json* table) { (*table)["score_lines"] = wrong; }),
+                is_wrong("score_lines"))
+        << wrong;
+  }
+}
+
 // What one rank writes is what it wrote before there were several.
 TEST(SavedModelTest, TheManifestOfOneRankIsAsItWas) {
   SavedModel model = Description();

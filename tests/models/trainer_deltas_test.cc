@@ -133,7 +133,7 @@ class Follower {
       }
     }
     std::erase_if(rows_, [&](const auto& row) {
-      const uint32_t line = delta.model.tables[row.first.first].age_line;
+      const uint32_t line = delta.model.tables[row.first.first].lines.age;
       uint32_t last_step;
       std::memcpy(&last_step, row.second.data() + row.second.size() - sizeof(last_step),
                   sizeof(last_step));

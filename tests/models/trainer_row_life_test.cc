@@ -251,7 +251,7 @@ TEST(TrainerRowLifeTest, ACheckpointSaysWhatHasAgedAndAnExportLeavesItOut) {
   const TrainReport whole = TrainRun(2, Saving(&env));
   HOTROW_ASSERT_OK_AND_ASSIGN(const SavedModel saved, ReadCheckpoint(env, kDir));
   for (const SavedModel::Table& table : saved.tables) {
-    EXPECT_EQ(table.age_line, saved.step + 1 - Living().ttl_steps);
+    EXPECT_EQ(table.lines.age, saved.step + 1 - Living().ttl_steps);
   }
   ASSERT_EQ(saved.counters.size(), 2u);
   HOTROW_ASSERT_OK_AND_ASSIGN(const CheckpointReport report, VerifyCheckpoint(env, kDir, 0));

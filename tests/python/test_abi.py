@@ -104,7 +104,7 @@ class FieldsTest(unittest.TestCase):
             features=["a", "b"], pooling="mean", initializer=hotrow.normal(0.5),
             weights_precision="bf16", num_embeddings=1000, max_hotness=9,
             max_row_gradient_norm=7, read_only_features=["b"], admission="coin:0.5", ttl_steps=5,
-            min_rows=6, max_rows=7,
+            min_rows=6, max_rows=7, score="sum", max_rows_by="score",
         )
         with mock.patch.object(_abi, "collection_create", create), self.assertRaises(Taken):
             hotrow.EmbeddingCollection(

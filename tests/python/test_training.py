@@ -110,6 +110,40 @@ class TrainingTest(unittest.TestCase):
             with self.assertRaises(TypeError):
                 tables.erase_older_than("items", 1.5)
 
+    def test_of_a_capacity_by_score_the_highest_stay(self):
+        ids, ones = np.array([1, 2, 3, 2]), np.array([1, 1, 1, 1])
+        worth = np.array([5, -1, 3, 2], np.float32)
+        batches = (
+            {"items": hotrow.Bags(ids, ones, scores=worth), "plain": ids},
+            hotrow.Jagged(
+                4, np.concatenate([ids, ids]), np.concatenate([ones, ones]),
+                scores=np.concatenate([worth, worth]),
+            ),
+        )
+        for batch in batches:
+            with make(
+                tables=[
+                    hotrow.Table("items", DIM, score="sum", max_rows=2, max_rows_by="score"),
+                    hotrow.Table("plain", DIM),
+                ],
+                row_limit_steps=1,
+            ) as tables:
+                train(tables, [batch])
+                keys, _ = tables.read_table("items")
+                self.assertEqual(sorted(keys.tolist()), [1, 3])  # 2 has 1
+                # None of these brings a score, also behind a batch that did.
+                train(tables, [{"items": np.array([4, 1]), "plain": np.array([4, 1])}])
+                keys, _ = tables.read_table("items")
+                self.assertEqual(sorted(keys.tolist()), [1, 3])
+                wrong = hotrow.Bags(ids, ones, scores=worth[:2])
+                with self.assertRaisesRegex(ValueError, "scores of feature 'items': has 2"):
+                    tables.prefetch({"items": wrong, "plain": ids})
+                with self.assertRaisesRegex(hotrow.errors.InvalidArgument, "keeps none"):
+                    tables.prefetch({"items": ids, "plain": hotrow.Bags(ids, ones, scores=worth)})
+                with self.assertRaisesRegex(hotrow.errors.InvalidArgument, "finite"):
+                    nan = np.array([5, np.nan, 3, 2], np.float32)
+                    tables.prefetch({"items": hotrow.Bags(ids, ones, scores=nan), "plain": ids})
+
     def test_every_form_of_a_batch_trains_the_same_rows(self):
         batch = batch_of()
         size = len(batch["item"])

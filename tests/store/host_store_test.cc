@@ -325,7 +325,7 @@ TEST(HostStoreTest, CountsTheRowsThatItDropsByAge) {
   HOTROW_ASSERT_OK(store->InsertOrAssign(keys, pointers));
   HOTROW_ASSERT_OK(store->Erase(std::span(keys).subspan(40, 5)));
   EXPECT_EQ(store->aged_rows(), 0);
-  const RowAgeLine line = {.table = 1, .line = 11, .step_offset = 0};
+  const RowAgeLine line = {.table = 1, .lines = {.age = 11}};
   store->SetAgeLines({&line, 1});
   HOTROW_ASSERT_OK(store->DropAged(1000).status());
   EXPECT_EQ(store->aged_rows(), 10);

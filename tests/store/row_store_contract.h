@@ -1040,28 +1040,39 @@ TEST_P(RowStoreContractTest, ASnapshotOfAnotherIdentityIsRefusedAndNothingChange
   EXPECT_EQ(store->Stats().rows, 100);
 }
 
-// Rows whose step lies below the line of their table may go at any time; no other row does.
+// Rows that have aged by the lines of their table may go at any time; no other row does. Those of
+// table 3 age by their scores.
 TEST_P(RowStoreContractTest, AgedRowsAreDroppedAndNoOthers) {
   constexpr int64_t kStepOffset = 200;
+  constexpr int64_t kScoreOffset = 208;
   constexpr uint64_t kKeys = 4000;
   constexpr uint32_t kSteps = 16;
   constexpr uint32_t kTtl = 5;
-  RowStoreSetup setup = {.tables = {{1, 512}, {2, 512}}};
+  RowStoreSetup setup = {.tables = {{1, 512}, {2, 512}, {3, 512}}};
   HOTROW_ASSERT_OK_AND_ASSIGN(auto store, Open(setup));
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> last_steps;
+  const auto score_of = [](uint64_t key, uint32_t step) {
+    return static_cast<float>((key * 7 + step * 3) % 16) - 8;
+  };
   const auto row_of = [&](const RowKey& key) {
     const uint32_t step = last_steps.at({key.table, key.key});
     Row row = MakeRow(key, step, 512);
     std::memcpy(row.data() + kStepOffset, &step, sizeof(step));
+    const float score = score_of(key.key, step);
+    std::memcpy(row.data() + kScoreOffset, &score, sizeof(score));
     return row;
   };
   uint32_t line = 0;
+  RowLines scores;
   const auto check = [&](const RowMap& rows) {
     int64_t aged = 0;
     int64_t left = 0;
     for (const auto& [name, step] : last_steps) {
       const auto row = rows.find(name);
-      const bool may_go = name.first == 1 && step != 0 && step < line;
+      const bool may_go =
+          step != 0 &&
+          (name.first == 1 ? step < line
+                           : name.first == 3 && scores.HasAged(step, score_of(name.second, step)));
       aged += may_go ? 1 : 0;
       left += may_go && row != rows.end() ? 1 : 0;
       if (may_go && row == rows.end()) continue;
@@ -1076,14 +1087,22 @@ TEST_P(RowStoreContractTest, AgedRowsAreDroppedAndNoOthers) {
   for (uint32_t step = 0; step < kSteps; ++step) {
     Batch batch;
     for (uint64_t i = 0; i < kKeys / 4; ++i) {
-      const RowKey key = {random.Below(kKeys), 1 + static_cast<uint32_t>(random.Below(2))};
+      const RowKey key = {random.Below(kKeys), 1 + static_cast<uint32_t>(random.Below(3))};
       last_steps[{key.table, key.key}] = step;
       batch.Add(key, row_of(key));
     }
     HOTROW_ASSERT_OK(batch.InsertInto(*store));
     line = step < kTtl ? 0 : step - kTtl;
+    if (step % 3 == 2) {
+      scores.Add({step - 1, ScoreRange(static_cast<float>(random.Below(4)))});
+      scores.Add({step / 2, ScoreRange(6)});
+    }
     store->SetAgeLines(std::vector<RowAgeLine>{
-        {.table = 1, .line = line, .step_offset = kStepOffset}, {.table = 2}});
+        {.table = 1, .lines = {.age = line}, .fields = {.step_offset = kStepOffset}},
+        {.table = 2},
+        {.table = 3,
+         .lines = scores,
+         .fields = {.step_offset = kStepOffset, .score_offset = kScoreOffset}}});
     HOTROW_ASSERT_OK_AND_ASSIGN(const int64_t some, store->DropAged(1 + random.Below(2 * kKeys)));
     dropped += some;
   }
@@ -1120,7 +1139,7 @@ TEST_P(RowStoreContractTest, RowsThatAgeLaterStayInTheSnapshot) {
   HOTROW_ASSERT_OK(batch.InsertInto(*store));
   HOTROW_ASSERT_OK(store->PrepareSnapshot(9));
   HOTROW_ASSERT_OK(store->CommitSnapshot(9));
-  store->SetAgeLines(std::vector<RowAgeLine>{{.table = 1, .line = 8, .step_offset = 0}});
+  store->SetAgeLines(std::vector<RowAgeLine>{{.table = 1, .lines = {.age = 8}}});
   for (int i = 0; i < 4; ++i) HOTROW_ASSERT_OK(store->DropAged(kKeys).status());
   EXPECT_LT(store->Stats().rows, static_cast<int64_t>(kKeys));
   HOTROW_ASSERT_OK(store->Flush());

@@ -228,6 +228,7 @@ def split(jagged: batches.Bags, count: int) -> List[batches.Bags]:
                 np.diff(bounds),
                 None,
                 None if jagged.weights is None else jagged.weights[begin:end],
+                None if jagged.scores is None else jagged.scores[begin:end],
             )
         )
     return out
@@ -255,7 +256,7 @@ def _by_lengths(ids: Any) -> batches.Bags:
     if ids.lengths is None:
         begin = int(ids.offsets[0])
         values = ids.values[begin : int(ids.offsets[-1])]
-        return batches.Bags(values, np.diff(ids.offsets), None, ids.weights)
+        return batches.Bags(values, np.diff(ids.offsets), None, ids.weights, ids.scores)
     return ids
 
 
@@ -268,9 +269,15 @@ def _concatenate(parts: Sequence[batches.Bags]) -> batches.Bags:
                 for part in parts
             ]
         )
+    scores = None
+    if any(part.scores is not None for part in parts):
+        if any(part.scores is None for part in parts):
+            raise ValueError("scores: some batches of a step have them, others have none")
+        scores = np.concatenate([part.scores for part in parts])
     return batches.Bags(
         np.concatenate([part.values for part in parts]),
         np.concatenate([part.lengths for part in parts]),
         None,
         weights,
+        scores,
     )
