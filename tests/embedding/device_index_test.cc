@@ -46,6 +46,10 @@ constexpr int kSteps = 14;
 constexpr int64_t kAllRows = kMiB;  // room for all of them
 // Room for some: of SmallTables, whose rows have two widths.
 int64_t SomeRows() { return 2 * AddressIndex::MinBudgetBytes(Device::kCpu); }
+// Whether a GPU is asked to show what costs an emulated one a minute and is shown in host memory.
+bool IsSlow(const test::DevicePlace& place) {
+  return test::kEmulatedGpu && place.device == Device::kCuda;
+}
 
 class DeviceIndexTest : public test::DeviceTablesTest {
  protected:
@@ -68,6 +72,7 @@ TEST_P(DeviceIndexTest, SameBitsAndCountsHoweverManyRowsItKnows) {
   for (const int64_t index_bytes : {int64_t{0}, SomeRows(), kAllRows}) {
     for (const double factor : {1.0, 3.0}) {
       for (const int32_t depth : {0, 1, 3}) {
+        if (IsSlow(GetParam()) && (index_bytes == 0 || factor > 1 || depth != 1)) continue;
         SCOPED_TRACE(testing::Message()
                      << "index " << index_bytes << " factor " << factor << " depth " << depth);
         HOTROW_ASSERT_OK_AND_ASSIGN(
@@ -125,7 +130,7 @@ TEST_P(DeviceIndexTest, SameBitsInCachesTooSmallForALargeStep) {
   for (const int64_t index_bytes : {SomeRows(), kAllRows}) {
     for (const double factor : {0.6, 0.8}) {
       for (const int32_t depth : {0, 2}) {
-        if (test::kEmulatedGpu && GetParam().device == Device::kCuda && depth == 0) continue;
+        if (IsSlow(GetParam()) && (depth == 0 || factor > 0.6 || index_bytes < kAllRows)) continue;
         SCOPED_TRACE(testing::Message()
                      << "index " << index_bytes << " factor " << factor << " depth " << depth);
         EmbeddingCollectionOptions options = Indexed(index_bytes, factor, depth);
@@ -143,6 +148,7 @@ TEST_P(DeviceIndexTest, SameBitsInCachesTooSmallForALargeStep) {
 TEST_P(DeviceIndexTest, StepsThatAreCancelledLeaveNoTrace) {
   const std::vector<Hash128> want = ReferenceHashes(SmallTables(), kSteps, kRows);
   for (const int64_t index_bytes : {SomeRows(), kAllRows}) {
+    if (IsSlow(GetParam()) && index_bytes < kAllRows) continue;
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables,
                                 DeviceTables::Create(GetParam(), Indexed(index_bytes, 3.2, 2)));
     for (int step = 0; step < kSteps; ++step) {
@@ -164,6 +170,7 @@ TEST_P(DeviceIndexTest, StepsThatAreCancelledLeaveNoTrace) {
 TEST_P(DeviceIndexTest, SnapshotsAndWhatIsOpenedFromThem) {
   const std::vector<Hash128> want = ReferenceHashes(SmallTables(), kSteps, kRows);
   for (const int64_t index_bytes : {SomeRows(), kAllRows}) {
+    if (IsSlow(GetParam()) && index_bytes < kAllRows) continue;
     SCOPED_TRACE(index_bytes);
     const EmbeddingCollectionOptions options = Indexed(index_bytes, 1, 1, test::TempDir());
     {
@@ -185,12 +192,13 @@ TEST_P(DeviceIndexTest, SnapshotsAndWhatIsOpenedFromThem) {
       EXPECT_GT((*tables)->Stats().device_index_rows_read, 0);
     }
     EmbeddingCollectionOptions reopen = options;
-    reopen.start.from = {{.snapshot = 6}};
-    reopen.start.steps = 6;
+    // So early that rows have left the cache and are asked for again before the end.
+    reopen.start.from = {{.snapshot = 3}};
+    reopen.start.steps = 3;
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables, DeviceTables::Create(GetParam(), reopen));
-    HOTROW_ASSERT_OK(tables->Train(6, 7));
+    HOTROW_ASSERT_OK(tables->Train(3, 4));
     EXPECT_EQ((*tables)->Stats().device_index_rows_read, 0);
-    HOTROW_ASSERT_OK(tables->Train(7, kSteps));
+    HOTROW_ASSERT_OK(tables->Train(4, kSteps));
     EXPECT_GT((*tables)->Stats().device_index_rows_read, 0);
     HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest end, (*tables)->Digest());
     EXPECT_EQ(end.hash, want[kSteps]);
@@ -219,6 +227,7 @@ TEST_P(DeviceIndexTest, RowsThatAreErasedBetweenStepsBeginAnew) {
   HOTROW_ASSERT_OK(train(*on_cpu));
   HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest want, (*on_cpu)->Digest());
   for (const int64_t index_bytes : {SomeRows(), kAllRows}) {
+    if (IsSlow(GetParam()) && index_bytes < kAllRows) continue;
     SCOPED_TRACE(index_bytes);
     HOTROW_ASSERT_OK_AND_ASSIGN(auto tables,
                                 DeviceTables::Create(GetParam(), Indexed(index_bytes, 1, 1)));
