@@ -116,6 +116,29 @@ TEST(PlanTest, CountsTheDenseModel) {
                              testing::Field(&PlanItem::bytes, parameters * 8))));
 }
 
+// A table so small that each step uses all of it, and one of which a step uses hardly a row twice.
+TEST(PlanTest, CountsRowsUnderATtlAndInDeltas) {
+  const std::string tables =
+      "batch_size: 1000\nstore: memory\nhardware: {profile: cpu}\n"
+      "tables:\n- {name: small, rows: 10, dim: 8, optimizer: adagrad}\n"
+      "- {name: large, rows: 1e12, dim: 16, optimizer: sgd, zipf: 0}\n";
+  const Plan none = Planned(Spec(tables));
+  EXPECT_EQ(none.living_rows, 0);
+  EXPECT_EQ(none.delta_bytes, 0);
+  const PlanSpec spec = Spec(tables + "ttl_steps: 20\ndelta_interval_steps: 50\n");
+  const Plan plan = Planned(spec);
+  EXPECT_NEAR(plan.living_rows, 10 + 20 * 1000, 1);
+  EXPECT_NEAR(plan.delta_rows, 10 + 50 * 1000, 1);
+  EXPECT_NEAR(plan.delta_bytes, 10 * (12 + 2 * 8 * 4) + 50'000 * (12 + 16 * 4), 100);
+  EXPECT_NEAR(plan.delta_bytes_per_hour, plan.delta_bytes * 3600 / (50 * plan.step_seconds),
+              1e-6 * plan.delta_bytes_per_hour);
+  EXPECT_THAT(PlanText(spec, plan),
+              AllOf(HasSubstr("rows alive under ttl_steps"), HasSubstr("deltas of an hour")));
+  const Plan rounded = Planned(
+      Spec(tables + "delta_interval_steps: 50\ndelta_rows: int8\ndelta_weights_only: true\n"));
+  EXPECT_NEAR(rounded.delta_bytes, 10 * (12 + 8 + 4) + 50'000 * (12 + 16 + 4), 100);
+}
+
 TEST(PlanTest, RemediesAreNumberedAndPlanned) {
   const PlanSpec spec = Spec(
       "batch_size: 4096\nstore: memory\nhardware: {profile: a100-80, dram: 64GB}\n"

@@ -50,6 +50,10 @@ std::map<std::string, double> Plan::Values() const {
           {"samples_per_second", samples_per_second},
           {"checkpoint_bytes", checkpoint_bytes},
           {"checkpoint_seconds", checkpoint_seconds},
+          {"living_rows", living_rows},
+          {"delta_rows", delta_rows},
+          {"delta_bytes", delta_bytes},
+          {"delta_bytes_per_hour", delta_bytes_per_hour},
           {"ssd_life_years", ssd_life_years},
           {"price_per_billion_samples", price_per_billion_samples}};
 }

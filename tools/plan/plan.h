@@ -101,6 +101,11 @@ struct Plan {
 
   double checkpoint_bytes = 0;  // a full one
   double checkpoint_seconds = 0;
+  // Of all ranks; 0 where the spec asks for none.
+  double living_rows = 0;  // used in ttl_steps steps
+  double delta_rows = 0;   // in a delta: used in delta_interval_steps steps
+  double delta_bytes = 0;  // its file of rows
+  double delta_bytes_per_hour = 0;
   double ssd_life_years = 0;  // 0: nothing is written, or the endurance is not known
   double price_per_billion_samples = 0;
   std::vector<PlanMarginal> marginals;

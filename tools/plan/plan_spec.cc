@@ -510,6 +510,14 @@ absl::StatusOr<PlanSpec> ParsePlanSpec(std::string_view text, std::string_view n
   HOTROW_RETURN_IF_ERROR(fields.Integer("retained_snapshots", 0, 1000, &spec.retained_snapshots));
   HOTROW_RETURN_IF_ERROR(fields.Bytes("max_hbm", &spec.hbm_max_bytes));
   HOTROW_RETURN_IF_ERROR(fields.Bytes("admission_bytes", &spec.admission_bytes));
+  HOTROW_RETURN_IF_ERROR(fields.Number("ttl_steps", 0, 1e15, &spec.ttl_steps));
+  HOTROW_RETURN_IF_ERROR(
+      fields.Number("delta_interval_steps", 0, 1e15, &spec.delta_interval_steps));
+  HOTROW_RETURN_IF_ERROR(fields.Choice("delta_rows", wires, &spec.delta_rows));
+  int weights_only = 0;
+  HOTROW_RETURN_IF_ERROR(
+      fields.Choice<int>("delta_weights_only", {{"false", 0}, {"true", 1}}, &weights_only));
+  spec.delta_weights_only = weights_only == 1;
   HOTROW_RETURN_IF_ERROR(fields.Bytes("max_dram", &spec.dram_max_bytes));
   HOTROW_RETURN_IF_ERROR(fields.Bytes("max_ssd", &spec.ssd_max_bytes));
   HOTROW_RETURN_IF_ERROR(fields.Number("days", 0, 36'500, &spec.days));

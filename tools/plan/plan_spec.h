@@ -71,7 +71,7 @@ struct PlanModel {
   std::vector<PlanPart> parts;
   // Floats beside each parameter: SGD 0, Adagrad 1, Adam 2; a running average is one more.
   int32_t dense_optimizer_states = 0;
-  bool inputs_16_bits = false;         // of the dense layers' products: fp16 or bf16
+  bool inputs_16_bits = false;  // of the dense layers' products: fp16 or bf16
   // For tables that do not give one.
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
 };
@@ -92,6 +92,11 @@ struct PlanSpec {
   static constexpr int64_t kAuto = -1;
   int64_t cache_bytes = kAuto;
   double admission_bytes = 0;  // of counters of keys without rows (docs/row_life.md)
+  double ttl_steps = 0;        // after which a row ages; 0: never
+  // Deltas (docs/deltas.md).
+  double delta_interval_steps = 0;  // 0: none
+  WireType delta_rows = WireType::kFp32;
+  bool delta_weights_only = false;
   // Snapshots.
   double checkpoint_interval_steps = 0;  // 0: none
   int32_t retained_snapshots = 1;

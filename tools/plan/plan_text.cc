@@ -146,6 +146,16 @@ std::string PlanText(const PlanSpec& spec, const Plan& plan) {
   absl::StrAppend(&out, "\n");
   line("checkpoint", absl::StrCat(FormatPlanBytes(plan.checkpoint_bytes), ", ",
                                   Seconds(plan.checkpoint_seconds)));
+  if (plan.living_rows > 0) {
+    line("rows alive under ttl_steps, all ranks",
+         absl::StrCat(Count(plan.living_rows), ", ", Percent(plan.living_rows / plan.rows),
+                      " of all"));
+  }
+  if (plan.delta_bytes > 0) {
+    line("a delta, deltas of an hour",
+         absl::StrCat(Count(plan.delta_rows), " rows of ", FormatPlanBytes(plan.delta_bytes), ", ",
+                      FormatPlanBytes(plan.delta_bytes_per_hour)));
+  }
   if (plan.ssd_life_years > 0) {
     line("life of the SSD", absl::StrFormat("%.1f years", plan.ssd_life_years));
   }

@@ -20,6 +20,7 @@ namespace {
 constexpr double kRateSlack = 0.01;
 constexpr double kSearchStepBytes = 1 << 20;
 constexpr double kSecondsPerYear = 365.25 * 86'400;
+constexpr double kLastStepBytes = 4;
 
 // What the log may grow to before it is cleaned.
 double LogBytes(const Plan& plan) { return plan.TierBytes("ssd"); }
@@ -48,6 +49,30 @@ void AddExchange(const ExchangeBytes& exchange, Plan* plan) {
   plan->exchange_forward_bytes = exchange.forward;
   plan->exchange_backward_bytes = exchange.backward;
   plan->allreduce_bytes = exchange.allreduce;
+}
+
+// Rows that a number of steps uses: those that live under a TTL of so many steps, and those that a
+// delta of so many has.
+void AddRowsOfSteps(const Workload& workload, Plan* plan) {
+  const PlanSpec& spec = workload.spec;
+  const auto used_in = [&](size_t table, double steps) {
+    if (steps == 0) return 0.0;
+    return workload.DistinctRows(
+        table, spec.tables[table].step_lookups(static_cast<double>(spec.batch_size)) * steps);
+  };
+  for (size_t t = 0; t < spec.tables.size(); ++t) {
+    plan->living_rows += used_in(t, spec.ttl_steps);
+    const double rows = used_in(t, spec.delta_interval_steps);
+    const double state = spec.delta_weights_only ? 0 : workload.layouts[t].state_floats;
+    plan->delta_rows += rows;
+    plan->delta_bytes +=
+        rows * (kKeyBytes + kLastStepBytes + WireBytes(spec.delta_rows, spec.tables[t].dim) +
+                kFloatBytes * state);
+  }
+  if (plan->delta_bytes > 0 && plan->step_seconds > 0) {
+    plan->delta_bytes_per_hour =
+        plan->delta_bytes / (spec.delta_interval_steps * plan->step_seconds) * 3600;
+  }
 }
 
 void AddCheckpoint(const Workload& workload, Plan* plan) {
@@ -162,6 +187,7 @@ Plan Planner::With(StoreKind store, double cache_bytes) const {
     plan.samples_per_second = static_cast<double>(workload_.spec.batch_size) / time.seconds;
   }
   AddCheckpoint(workload_, &plan);
+  AddRowsOfSteps(workload_, &plan);
   Judge(workload_, &plan);
   return plan;
 }
