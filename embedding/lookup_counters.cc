@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -22,6 +23,10 @@ static_assert(sizeof(CountersHeader) == 24);
 // key (64 bits), table, count, step (32 bits each)
 constexpr size_t kSavedBytes = 20;
 
+constexpr int64_t kFirstSlots = 16;
+// In Counter::table while the table grows: the counter has its place. There are fewer tables.
+constexpr uint32_t kPlaced = uint32_t{1} << 31;
+
 }  // namespace
 
 absl::StatusOr<LookupCounters> LookupCounters::Create(int64_t budget_bytes) {
@@ -31,6 +36,7 @@ absl::StatusOr<LookupCounters> LookupCounters::Create(int64_t budget_bytes) {
   out.salt_ = EntropyBits();
   const int64_t slots = budget_bytes / kBytesPerSlot;
   HOTROW_ASSIGN_OR_RETURN(out.slots_, HostBuffer<Counter>::Create(slots, HugePages::kTry));
+  out.used_ = std::min(slots, kFirstSlots);
   return out;
 }
 
@@ -38,7 +44,7 @@ LookupCounters::Slot LookupCounters::HomeOf(const RowKey& key) const {
   const RowHash hash = HashRowKey(key);
   const uint64_t mixed = Mix64(hash.lo ^ Mix64(hash.hi ^ salt_));
   return static_cast<int64_t>(
-      (static_cast<unsigned __int128>(mixed) * static_cast<uint64_t>(slots())) >> 64);
+      (static_cast<unsigned __int128>(mixed) * static_cast<uint64_t>(used_)) >> 64);
 }
 
 LookupCounters::Slot LookupCounters::SlotOf(const RowKey& key, Slot slot) const {
@@ -72,7 +78,13 @@ absl::Status LookupCounters::CheckRoom(int64_t keys) const {
 
 void LookupCounters::Set(const RowKey& key, Slot from, uint32_t count, uint32_t step) {
   HOTROW_DCHECK(count > 0 && step > 0);
-  Counter& slot = slots_[SlotOf(key, from)];
+  Slot at = SlotOf(key, from);
+  if (slots_[at].count == 0 && size_ >= used_ / 8 * 7) {
+    HOTROW_CHECK(size_ < capacity());
+    Grow(std::min(2 * used_, slots()));
+    at = SlotOf(key, HomeOf(key));
+  }
+  Counter& slot = slots_[at];
   if (slot.count == 0) {
     HOTROW_CHECK(size_ < capacity());
     ++size_;
@@ -84,6 +96,30 @@ void LookupCounters::Set(const RowKey& key, Slot from, uint32_t count, uint32_t 
   slot.step = step;
 }
 
+void LookupCounters::MakeRoom(int64_t keys) {
+  // At most half full: searches are short.
+  int64_t wanted = used_;
+  while (wanted < slots() && size_ + keys > wanted / 2) wanted = std::min(2 * wanted, slots());
+  if (wanted > used_) Grow(wanted);
+}
+
+// Each counter goes to the first slot from its new home on whose counter has no place yet, and that
+// one is next. Slots whose counters have their places stay taken, so searches find them.
+void LookupCounters::Grow(int64_t slots) {
+  const int64_t before = std::exchange(used_, slots);
+  for (Slot i = 0; i < before; ++i) {
+    if ((slots_[i].table & kPlaced) != 0) continue;
+    Counter carried = std::exchange(slots_[i], Counter());
+    while (carried.count != 0) {
+      Slot to = HomeOf(carried.key());
+      while ((slots_[to].table & kPlaced) != 0) to = After(to);
+      carried.table |= kPlaced;
+      std::swap(carried, slots_[to]);
+    }
+  }
+  for (Slot i = 0; i < used_; ++i) slots_[i].table &= ~kPlaced;
+}
+
 void LookupCounters::Erase(const RowKey& key) {
   if (size_ == 0) return;
   const Slot slot = SlotOf(key, HomeOf(key));
@@ -92,7 +128,7 @@ void LookupCounters::Erase(const RowKey& key) {
 
 // Counters behind the hole move up, unless that would take them before their home.
 void LookupCounters::EraseAt(Slot hole) {
-  const int64_t n = slots();
+  const int64_t n = used_;
   const auto distance = [n](int64_t from, int64_t to) {
     return to >= from ? to - from : to - from + n;
   };
@@ -107,7 +143,7 @@ void LookupCounters::EraseAt(Slot hole) {
 
 void LookupCounters::Sweep(int64_t slots_to_see,
                            absl::FunctionRef<bool(uint32_t table, uint32_t step)> forgotten) {
-  for (int64_t i = 0; i < std::min(slots_to_see, slots()) && size_ > 0; ++i) {
+  for (int64_t i = 0; i < std::min(slots_to_see, used_) && size_ > 0; ++i) {
     // Another may move into the hole.
     const Counter& slot = slots_[cursor_];
     while (slot.count != 0 && forgotten(slot.table, slot.step)) EraseAt(cursor_);
@@ -128,7 +164,7 @@ absl::StatusOr<HostBuffer<std::byte>> LookupCounters::Save(uint32_t step) const 
     to += sizeof(value);
   };
   put(header);
-  for (int64_t i = 0; i < slots(); ++i) {
+  for (int64_t i = 0; i < used_; ++i) {
     const Counter& slot = slots_[i];
     if (slot.count == 0) continue;
     put(slot.key().key);

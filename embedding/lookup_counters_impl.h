@@ -17,7 +17,9 @@ namespace hotrow::internal {
 // key}.
 //
 // Data:    one table with open addressing and linear probing, at most 7/8 full. All memory is taken
-//          in Create. Where a counter lies depends on a salt, and nothing that callers see does.
+//          in Create; the table begins in a small part of it and grows into the rest as counters
+//          come, so that few of them lie close together. Where a counter lies depends on a salt,
+//          and nothing that callers see does.
 // Threads: one at a time.
 class LookupCounters {
  public:
@@ -30,8 +32,8 @@ class LookupCounters {
   LookupCounters() = default;  // no room
 
   // Where the search for a key begins: its home, or any slot that a search has come to since the
-  // last counter went. Bringing its memory nearer pays, since a search mostly looks at memory that
-  // no cache has: a loop over keys asks for homes some keys ahead.
+  // last counter went and the last MakeRoom. Bringing its memory nearer pays, since a search mostly
+  // looks at memory that no cache has: a loop over keys asks for homes some keys ahead.
   using Slot = int64_t;
   Slot PrefetchHome(const RowKey& key) const;
 
@@ -42,6 +44,9 @@ class LookupCounters {
   };
   Found Find(const RowKey& key, Slot from, uint32_t oldest) const;
   Found Find(const RowKey& key, uint32_t oldest) const { return Find(key, HomeOf(key), oldest); }
+  // Lets the table grow, within the memory, so that it stays quick with so many keys more. They may
+  // find no room all the same, see CheckRoom; without this call Set lets it grow.
+  void MakeRoom(int64_t keys);
   // OK if so many keys more find room. ResourceExhausted, which names budget, need and remedy.
   absl::Status CheckRoom(int64_t keys) const;
   // There is room, or the key has a slot. count, step > 0.
@@ -55,6 +60,7 @@ class LookupCounters {
   int64_t size() const { return size_; }
   int64_t capacity() const { return slots() / 8 * 7; }
   int64_t slots() const { return slots_.size(); }
+  int64_t slots_used() const { return used_; }  // the table's size
   int64_t bytes() const { return slots() * kBytesPerSlot; }
 
   // docs/formats/saved_model.md. step: the last one that has changed anything.
@@ -80,10 +86,12 @@ class LookupCounters {
   // The slot of the key, or the empty one where it belongs.
   Slot SlotOf(const RowKey& key, Slot from) const;
   void EraseAt(Slot slot);
-  Slot After(Slot slot) const { return slot + 1 == slots() ? 0 : slot + 1; }
+  Slot After(Slot slot) const { return slot + 1 == used_ ? 0 : slot + 1; }
+  void Grow(int64_t slots);
 
   uint64_t salt_ = 0;  // of the hash, so that nobody can choose keys that collide
   int64_t size_ = 0;
+  int64_t used_ = 0;  // slots of the table: the first ones of slots_
   int64_t budget_bytes_ = 0;
   int64_t cursor_ = 0;  // of Sweep
   HostBuffer<Counter> slots_;

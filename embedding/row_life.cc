@@ -18,9 +18,11 @@
 namespace hotrow::internal {
 namespace {
 
-// While a row ages all rows of the store are looked at about so many times, to drop those that
-// have.
-constexpr int64_t kLooksPerAge = 4;
+// While a row ages all rows of the store are looked at about looks_per_age_ times, to drop those
+// that have: twice as often where more than one in kManyAged had, down to once where fewer than one
+// in kFewAged had. If all rows age, kLooksPerAgeMax keeps it at one in four.
+constexpr int64_t kManyAged = 4;
+constexpr int64_t kFewAged = 8;
 // For each row that aged because of a limit so many rows are looked at. If one in so many has aged,
 // as many are dropped as age: it is the share of rows of which the store is not rid yet.
 constexpr int64_t kLooksPerAgedRow = 4;
@@ -272,6 +274,7 @@ absl::Status RowLife::Admit(const TableKeys& keys, std::span<const int32_t> look
   joined_.clear();
   new_counters_ = 0;
   rejected_now_ = 0;
+  if (kept()) counters_.MakeRoom(std::ssize(living.candidates));
   std::span<const size_t> left = living.candidates;
   for (size_t t = 0; t < plan_.tables.size() && !left.empty(); ++t) {
     const auto end =
@@ -366,7 +369,7 @@ absl::Status RowLife::EndStep(uint32_t step) {
     if (step % static_cast<uint32_t>(options_.row_limit_steps) == 0) moved = KeepLimits(step);
   }
   if (forget_steps_min_ == 0 || counters_.size() == 0) return moved;
-  counters_.Sweep(CeilDiv(kSweepsPerAge * counters_.slots(), forget_steps_min_),
+  counters_.Sweep(CeilDiv(kSweepsPerAge * counters_.slots_used(), forget_steps_min_),
                   [&](uint32_t table, uint32_t last_step) {
                     const Admission& admission = options_.tables[table].admission;
                     // What the step to come would not count.
@@ -417,14 +420,15 @@ void RowLife::ForgetRows(size_t table, std::span<const RowMark> rows) {
 
 void RowLife::DropSome(uint32_t step, RowStore* store) {
   int64_t rows = 0;
-  if (ttl_steps_min_ > 0) {
+  const bool any_aged = std::any_of(lines_.begin(), lines_.end(), [](uint32_t l) { return l > 0; });
+  if (ttl_steps_min_ > 0 && any_aged) {
     if (step >= count_again_) {
       store_rows_ = store->Stats().rows;
       count_again_ = static_cast<uint32_t>(
           std::min<int64_t>(int64_t{step} + std::min(kCountEvery, ttl_steps_min_), UINT32_MAX));
     }
     // In whole numbers, so that slow rates add up.
-    to_see_ += kLooksPerAge * store_rows_;
+    to_see_ += looks_per_age_ * store_rows_;
     const int64_t due = to_see_ / ttl_steps_min_;
     if (due >= std::min(kDropRowsMin, store_rows_)) {
       rows = due;
@@ -445,7 +449,18 @@ void RowLife::DropSome(uint32_t step, RowStore* store) {
   }
   store->SetAgeLines(lines);
   const absl::StatusOr<int64_t> dropped = store->DropAged(rows);
-  if (dropped.ok()) dropped_rows_ += *dropped;
+  if (!dropped.ok()) return;
+  dropped_rows_ += *dropped;
+  // Over all rows of the store, since it may drop them some calls later.
+  looked_at_ += rows;
+  had_aged_ += *dropped;
+  if (looked_at_ < std::max(store_rows_, kDropRowsMin)) return;
+  if (had_aged_ * kManyAged > looked_at_) {
+    looks_per_age_ = std::min(2 * looks_per_age_, kLooksPerAgeMax);
+  } else if (had_aged_ * kFewAged < looked_at_) {
+    looks_per_age_ = std::max<int64_t>(looks_per_age_ / 2, 1);
+  }
+  looked_at_ = had_aged_ = 0;
 }
 
 // --- What is kept

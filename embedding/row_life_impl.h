@@ -212,10 +212,14 @@ class RowLife final : public EmbeddingCounters {
 
   // Of DropSome.
   int64_t ttl_steps_min_ = 0;  // of the tables without limits; 0: none of them ages
-  int64_t store_rows_ = 0;     // as counted last
-  uint32_t count_again_ = 0;   // at this step
-  int64_t to_see_ = 0;         // rows that the store is to look at, times ttl_steps_min_
-  int64_t looks_ = 0;          // rows that it is to look at besides, for tables with limits
+  static constexpr int64_t kLooksPerAgeMax = 4;
+  int64_t looks_per_age_ = kLooksPerAgeMax;
+  int64_t looked_at_ = 0;     // rows, since that was judged
+  int64_t had_aged_ = 0;      // of them
+  int64_t store_rows_ = 0;    // as counted last
+  uint32_t count_again_ = 0;  // at this step
+  int64_t to_see_ = 0;        // rows that the store is to look at, times ttl_steps_min_
+  int64_t looks_ = 0;         // rows that it is to look at besides, for tables with limits
 
   int64_t rejected_keys_ = 0;
   int64_t aged_rows_ = 0;
