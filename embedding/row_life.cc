@@ -420,7 +420,8 @@ void RowLife::ForgetRows(size_t table, std::span<const RowMark> rows) {
 
 void RowLife::DropSome(uint32_t step, RowStore* store) {
   int64_t rows = 0;
-  const bool any_aged = std::any_of(lines_.begin(), lines_.end(), [](uint32_t l) { return l > 0; });
+  const bool any_aged = std::any_of(lines_.begin(), lines_.end(),
+                                    [](const RowLines& lines) { return !lines.none(); });
   if (ttl_steps_min_ > 0 && any_aged) {
     if (step >= count_again_) {
       store_rows_ = store->Stats().rows;
