@@ -758,7 +758,11 @@ absl::Status EmbeddingCollection::Impl::Evaluate(
   HOTROW_RETURN_IF_ERROR(internal::CheckShapes(plan, evaluation->input(), output));
   HOTROW_RETURN_IF_ERROR(CheckIdle("Evaluate"));
   const StepPipeline::Pause pause(prefetcher->pipeline());
-  return EndJobUnlessOk(evaluation->Run(output, steps + 1));
+  absl::Status status = evaluation->Run(output, steps + 1);
+  // What is enqueued reads rows that nobody has pinned: the pipeline must not evict them before.
+  status.Update(WaitForStream(ctx));
+  if (device_rows != nullptr) status.Update(device_rows->status());
+  return EndJobUnlessOk(std::move(status));
 }
 
 absl::Status EmbeddingCollection::Evaluate(const JaggedBatch& batch,

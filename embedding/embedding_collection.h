@@ -38,9 +38,10 @@ namespace hotrow {
 // Devices: with ctx.device kCuda rows are kept in the memory of ctx's GPU (see cache.device_bytes)
 //          and looked up and updated there; batches stay host memory, outputs and gradients are
 //          device memory. What Lookup, BeginUpdate, Update and Evaluate do to those is enqueued on
-//          ctx.stream, and they read and write rows in its order, so no caller needs to wait; the
-//          rows of the next steps come on streams of the collection's own meanwhile. Rows have the
-//          bits of the CPU where the sums of gradients do, see ops/gradient_segment_sum.h.
+//          ctx.stream, and they read and write rows in its order, so no caller needs to wait
+//          (Evaluate waits: nothing pins the rows that it reads); the rows of the next steps come
+//          on streams of the collection's own meanwhile. Rows have the bits of the CPU where the
+//          sums of gradients do, see ops/gradient_segment_sum.h.
 // Order:   steps are looked up and updated in the order in which they were prefetched. Prefetch
 //          makes rows resident and pins them, it hands out no values; Lookup gathers values after
 //          the update of the step before. So prefetch depth, cache size and tier change speed and

@@ -171,6 +171,7 @@ TEST_P(DeviceRanksTest, TheBitsAreThoseOfRanksOnTheHost) {
       PutStore(c.store, absl::StrCat(dir, "/", rank), &out);
       out.cache.bytes = c.host_cache_bytes;
       out = c.small ? WithSmallDeviceCache(out, run.batch_size) : WithDeviceCache(out, 4);
+      if (c.store == StoreKind::kMemory && c.small) out.cache.device_index_bytes = kMiB;
       out.prefetch_depth = c.depth;
       out.evaluation_staging_bytes = 64 << 10;
       return out;
