@@ -54,6 +54,10 @@ class DeviceRanksTest : public testing::TestWithParam<TablesKind> {
 #if HOTROW_HAVE_CUDA
     const std::string why = WhyNotOnDevices(GetParam().world_size);
     if (!why.empty()) GTEST_SKIP() << why;
+    // Ten seconds each.
+    if (kEmulatedGpu && ranks() > 2 && !RunsSlowTests()) {
+      GTEST_SKIP() << "HOTROW_SLOW_TESTS is not set";
+    }
 #else
     GTEST_SKIP() << "this build has no CUDA";
 #endif
@@ -411,7 +415,6 @@ TEST_P(DeviceRanksTest, ARankThatDiesBetweenStepsIsNamed) {
   double timeout_seconds = 0.5;
   if (kEmulatedGpu && on_gpu()) {
     // On a busy machine eight of them compute for longer than that.
-    if (ranks() > 2 && !RunsSlowTests()) GTEST_SKIP() << "HOTROW_SLOW_TESTS is not set";
     timeout_seconds = 2 * ranks();
   }
   const int silent = ranks() - 1;
