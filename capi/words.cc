@@ -27,6 +27,7 @@ constexpr std::array kWords = {
     Word{"HostStoreOptions.budget_bytes", "store_memory_bytes"},
     Word{"RocksStoreOptions.disk_budget_bytes", "store_disk_bytes"},
     Word{"RocksStoreOptions.memory_budget_bytes", "store_memory_bytes"},
+    Word{"ScorerOptions.rows", "options.rows"},
     Word{"ScorerOptions.store_bytes", "options.store_memory_bytes"},
     Word{"ScorerOptions.", "options."},
     Word{"SparseOptimizerConfig.", "optimizer."},

@@ -47,10 +47,10 @@ bool IsFlag(std::string_view argument) { return argument.size() > 1 && argument[
 }  // namespace
 
 std::span<const Command> Commands() {
-  static const std::array commands = {kApplyCommand,  kCalibrateCommand, kCompactCommand,
-                                      kExportCommand, kImportCommand,    kInspectCommand,
-                                      kPlanCommand,   kScoreCommand,     kTopCommand,
-                                      kTraceCommand,  kTrainCommand,     kVerifyCommand};
+  static const std::array commands = {
+      kApplyCommand,   kCalibrateCommand, kCompactCommand,  kExportCommand, kImportCommand,
+      kInspectCommand, kPlanCommand,      kQuantizeCommand, kScoreCommand,  kTopCommand,
+      kTraceCommand,   kTrainCommand,     kVerifyCommand};
   return commands;
 }
 

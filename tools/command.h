@@ -36,6 +36,7 @@ extern const Command kExportCommand;
 extern const Command kImportCommand;
 extern const Command kInspectCommand;
 extern const Command kPlanCommand;
+extern const Command kQuantizeCommand;
 extern const Command kScoreCommand;
 extern const Command kTopCommand;
 extern const Command kTraceCommand;

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "embedding/serving/serving_rows.h"
 #include "models/train/report.h"
 #include "ops/row_layout.h"
 
@@ -22,16 +25,17 @@ std::string CountText(int64_t n) { return n < 0 ? "unknown" : FormatCount(n); }
 Json Known(int64_t n) { return n < 0 ? Json(nullptr) : Json(n); }
 Json Known(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
-int64_t RowBytesOf(const SavedModel::Table& table) {
+// Of a table of whole rows, or of codes.
+int64_t RowBytesOf(const SavedModel::Table& table, std::optional<ServingRows> codes) {
   const auto kind = ParseSparseOptimizer(table.optimizer);
-  return kind.ok() && table.dim > 0 ? RowLayout::For(table.dim, *kind, table.weights_precision,
-                                                     table.score != ScoreRule::kNone)
-                                          .row_bytes
-                                    : -1;
+  if (!kind.ok() || table.dim <= 0) return -1;
+  const RowLayout layout =
+      RowLayout::For(table.dim, *kind, table.weights_precision, table.score != ScoreRule::kNone);
+  return codes.has_value() ? ServingRowBytes(*codes, layout) : layout.row_bytes;
 }
 
-int64_t BytesOf(const SavedModel::Table& table) {
-  const int64_t row_bytes = RowBytesOf(table);
+int64_t BytesOf(const SavedModel::Table& table, std::optional<ServingRows> codes) {
+  const int64_t row_bytes = RowBytesOf(table, codes);
   return table.rows < 0 || row_bytes < 0 ? -1 : table.rows * row_bytes;
 }
 
@@ -68,22 +72,38 @@ std::string ModelText(const SavedModel& model) {
   return out;
 }
 
-std::string TablesText(const SavedModel& model) {
+// Of each table; empty: none has any.
+using Codes = std::vector<std::optional<ServingRows>>;
+
+std::optional<ServingRows> CodesAt(const Codes& codes, size_t table) {
+  return codes.empty() ? std::nullopt : codes[table];
+}
+
+// "int8", or the precision of weights.
+std::string_view WeightsWord(const SavedModel::Table& table, std::optional<ServingRows> codes) {
+  if (codes.has_value() && *codes != ServingRows::kAsTrained) {
+    return WordOf(kServingRowsWords, *codes);
+  }
+  return WeightsPrecisionName(table.weights_precision);
+}
+
+std::string TablesText(const SavedModel& model, const Codes& codes = {}) {
   size_t width = 5;
   for (const SavedModel::Table& table : model.tables) width = std::max(width, table.name.size());
   std::string out = absl::StrFormat("\n  %-*s %6s %8s %20s %16s %12s\n", static_cast<int>(width),
                                     "table", "dim", "weights", "optimizer", "rows", "bytes");
-  for (const SavedModel::Table& table : model.tables) {
-    const int64_t bytes = BytesOf(table);
+  for (size_t t = 0; t < model.tables.size(); ++t) {
+    const SavedModel::Table& table = model.tables[t];
+    const int64_t bytes = BytesOf(table, CodesAt(codes, t));
     absl::StrAppendFormat(&out, "  %-*s %6d %8s %20s %16s %12s\n", static_cast<int>(width),
-                          table.name, table.dim, WeightsPrecisionName(table.weights_precision),
-                          table.optimizer, CountText(table.rows),
-                          bytes < 0 ? "unknown" : FormatBytes(bytes));
+                          table.name, table.dim, WeightsWord(table, CodesAt(codes, t)),
+                          CodesAt(codes, t).has_value() ? "none" : table.optimizer,
+                          CountText(table.rows), bytes < 0 ? "unknown" : FormatBytes(bytes));
   }
   return out;
 }
 
-Json ModelJson(const SavedModel& model) {
+Json ModelJson(const SavedModel& model, const Codes& codes = {}) {
   Json json;
   json["model"] = model.model;
   json["shape"] = Json::object();
@@ -101,16 +121,19 @@ Json ModelJson(const SavedModel& model) {
   json["parameters"] = model.num_parameters;
   json["dense_optimizer"] = model.dense_optimizer;
   json["tables"] = Json::array();
-  for (const SavedModel::Table& table : model.tables) {
+  for (size_t t = 0; t < model.tables.size(); ++t) {
+    const SavedModel::Table& table = model.tables[t];
+    const std::optional<ServingRows> kept = CodesAt(codes, t);
     json["tables"].push_back({{"name", table.name},
                               {"dim", table.dim},
                               {"weights_precision", WeightsPrecisionName(table.weights_precision)},
                               {"optimizer", table.optimizer},
                               {"score", ScoreRuleName(table.score)},
-                              {"row_bytes", Known(RowBytesOf(table))},
+                              {"row_bytes", Known(RowBytesOf(table, kept))},
                               {"rows", Known(table.rows)},
-                              {"bytes", Known(BytesOf(table))},
+                              {"bytes", Known(BytesOf(table, kept))},
                               {"hash", Known(table.hash)}});
+    if (kept.has_value()) json["tables"].back()["codes"] = WordOf(kServingRowsWords, *kept);
   }
   return json;
 }
@@ -142,6 +165,12 @@ SavedModel Counted(const PortableModel& portable, const std::vector<int64_t>& ro
     }
   }
   return model;
+}
+
+Codes CodesOf(const PortableModel& portable) {
+  Codes out;
+  for (const PortableTable& table : portable.tables) out.push_back(table.codes);
+  return out;
 }
 
 }  // namespace
@@ -217,13 +246,13 @@ std::string PortableModelText(const std::string& path, const PortableModel& port
                               const std::vector<int64_t>& rows) {
   const SavedModel model = Counted(portable, rows);
   return absl::StrCat(path, ": a model in the portable form\n\n", ModelText(model),
-                      TablesText(model));
+                      TablesText(model, CodesOf(portable)));
 }
 
 std::string PortableModelJson(const std::string& path, const PortableModel& portable,
                               const std::vector<int64_t>& rows) {
   Json json = {{"kind", "portable_model"}, {"path", path}};
-  json.update(ModelJson(Counted(portable, rows)));
+  json.update(ModelJson(Counted(portable, rows), CodesOf(portable)));
   return Dump(json);
 }
 
@@ -239,7 +268,7 @@ std::string PortableSummaryText(const PortableSummary& summary) {
 
 std::string PortableSummaryJson(const PortableSummary& summary) {
   Json json = {{"from", summary.from}, {"to", Known(summary.to)}};
-  json.update(ModelJson(summary.model));
+  json.update(ModelJson(summary.model, summary.codes));
   json["files"] = summary.files;
   json["bytes"] = summary.bytes;
   return Dump(json);

@@ -41,10 +41,7 @@ WeightsPrecision ReadPrecision(const ServingTable& table) {
   return table.layout.precision;
 }
 
-int64_t KeptBytes(const ServingTable& table) {
-  if (IsAffine(table.rows)) return AffineRowBytes(CodeOf(table.rows), table.layout.dim);
-  return table.layout.dim * WeightBytes(ReadPrecision(table));
-}
+int64_t KeptBytes(const ServingTable& table) { return ServingRowBytes(table.rows, table.layout); }
 
 int64_t KeptAlignment(const ServingTable& table) { return IsAffine(table.rows) ? 4 : 16; }
 
@@ -323,6 +320,21 @@ absl::Status ServingTables::Builder::Add(const RowKey& key, std::span<const std:
     weights = code_.data();
   }
   return tables_->rows_[key.table]->rows.Add(key.key, weights);
+}
+
+absl::Status ServingTables::Builder::AddKept(const RowKey& key, std::span<const std::byte> kept) {
+  const ServingTablesOptions& options = tables_->options_;
+  if (key.table >= options.tables.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a row of table ", key.table, "; there are ", options.tables.size()));
+  }
+  const ServingTable& table = options.tables[key.table];
+  if (std::ssize(kept) != ServingRowBytes(table.rows, table.layout)) {
+    return absl::InvalidArgumentError(absl::StrCat("table \"", table.name, "\": ", kept.size(),
+                                                   " bytes of a row, expected ",
+                                                   ServingRowBytes(table.rows, table.layout)));
+  }
+  return tables_->rows_[key.table]->rows.Add(key.key, kept.data());
 }
 
 absl::StatusOr<std::unique_ptr<const ServingTables>> ServingTables::Builder::Finish() {

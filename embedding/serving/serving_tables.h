@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
-#include "base/enum_words.h"
 #include "base/matrix_view.h"
 #include "base/row_key.h"
+#include "embedding/serving/serving_rows.h"
 #include "ops/jagged.h"
 #include "ops/row_init.h"
 #include "ops/row_layout.h"
@@ -21,21 +21,6 @@
 #include "ops/step_history.h"
 
 namespace hotrow {
-
-// How a table is kept for serving.
-enum class ServingRows {
-  kAsTrained,  // weights with their bits
-  kFp16,       // rounded to the nearest; finite ones beyond the largest become that
-  kBf16,
-  kInt8,  // ops/affine_rows.h
-  kInt4,
-};
-inline constexpr EnumWord<ServingRows> kServingRowsWords[] = {
-    {"as_trained", ServingRows::kAsTrained},
-    {"fp16", ServingRows::kFp16},
-    {"bf16", ServingRows::kBf16},
-    {"int8", ServingRows::kInt8},
-    {"int4", ServingRows::kInt4}};
 
 // A table as it was trained.
 struct ServingTable {
@@ -96,6 +81,8 @@ class ServingTables {
     ~Builder();
     // A row as the table's layout has it.
     absl::Status Add(const RowKey& key, std::span<const std::byte> row);
+    // What was kept of a row: ServingRowBytes of the table's `rows`.
+    absl::Status AddKept(const RowKey& key, std::span<const std::byte> kept);
     // The Builder is of no use afterwards.
     absl::StatusOr<std::unique_ptr<const ServingTables>> Finish();
 

@@ -171,6 +171,7 @@ absl::StatusOr<DeltaChain> ReadChain(Env& env, const std::string& dir) {
                                      ": the base was changed, or is another one"));
   }
   HOTROW_ASSIGN_OR_RETURN(out.base, ReadPortableManifest(env, out.base_dir(), /*edited=*/false));
+  HOTROW_RETURN_IF_ERROR(CheckHasWeights(out.base_dir(), out.base));
   if (out.base.model.step != out.manifest.base_step) {
     return DeltaDamaged(
         base_manifest, absl::StrCat("it is of step ", out.base.model.step, ", ", kChainManifestName,

@@ -15,12 +15,10 @@
 #include "base/row_key.h"
 #include "base/status_macros.h"
 #include "models/data/npy.h"
-#include "models/saving/checkpoint.h"
+#include "models/saving/model_rows.h"
 #include "models/saving/partial_dir_impl.h"
-#include "models/saving/portable_manifest.h"
 #include "models/saving/portable_tables_impl.h"
 #include "models/saving/portable_tables_reader.h"
-#include "models/saving/saved_part.h"
 #include "models/saving/store_paths_impl.h"
 
 namespace hotrow {
@@ -28,69 +26,15 @@ namespace {
 
 constexpr char kSafetensorsName[] = "table.safetensors";
 
-using Visit = absl::FunctionRef<absl::Status(uint64_t key, const std::byte* row)>;
-
-// A model whose rows can be read more than once.
-struct Source {
-  std::optional<SavedModel> saved;
-  PortableModel portable;  // otherwise
-  std::string dir;
-  std::vector<PortableTable> tables;
-};
-
-absl::StatusOr<Source> OpenSource(Env& env, const std::string& path) {
-  Source out;
-  absl::StatusOr<SavedModel> saved = ReadCheckpoint(env, path);
-  if (saved.ok()) {
-    if (saved->training.has_value() && saved->training->rows_missed_steps()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          saved->dir,
-          ": its tables decay as a whole (--table_weight_decay_mode=table), and the rows of a "
-          "checkpoint have not made up for the steps that they missed; export the model of a "
-          "--save_dir, which --resume with that flag writes"));
-    }
-    HOTROW_ASSIGN_OR_RETURN(out.tables, TablesOf(*saved));
-    out.dir = saved->dir;
-    out.saved = *std::move(saved);
-    return out;
-  }
-  absl::StatusOr<PortableModel> portable = ReadPortableManifest(env, path, false);
-  if (!portable.ok()) return saved.status();
-  out.portable = *std::move(portable);
-  out.tables = out.portable.tables;
-  out.dir = path;
-  return out;
-}
-
 // Calls visit for each row of a table that has not aged, in any order.
-absl::Status VisitTable(Env& env, const Source& source, uint32_t table,
-                        const ExportTableOptions& options, Visit visit) {
-  if (!source.saved.has_value()) {
-    return ReadPortableTables(
-               {.dir = source.dir, .memory_bytes = options.memory_bytes, .env = &env},
-               source.tables,
-               [&](const PortableRows& rows) {
-                 for (size_t i = 0; i < rows.keys.size(); ++i) {
-                   if (rows.keys[i].table != table) continue;
-                   HOTROW_RETURN_IF_ERROR(visit(rows.keys[i].key, rows.rows[i]));
-                 }
-                 return absl::OkStatus();
-               })
-        .status();
-  }
-  const SavedModel& saved = *source.saved;
-  HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(saved));
-  for (int32_t rank = 0; rank < static_cast<int32_t>(saved.parts.size()); ++rank) {
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
-                            OpenSavedPart(env, saved, rank, options.store_bytes));
-    HOTROW_RETURN_IF_ERROR(
-        reader->Iterate([&](const RowKey& key, std::span<const std::byte> row) -> absl::Status {
-          HOTROW_RETURN_IF_ERROR(CheckRankOfRow(saved, rank, key));
-          if (key.table != table || aged.Has(key, row)) return absl::OkStatus();
-          return visit(key.key, row.data());
-        }));
-  }
-  return absl::OkStatus();
+absl::Status VisitTable(Env& env, const ModelRows& source, uint32_t table,
+                        const ExportTableOptions& options,
+                        absl::FunctionRef<absl::Status(uint64_t key, const std::byte* row)> visit) {
+  return VisitRows(env, source,
+                   {.memory_bytes = options.memory_bytes, .store_bytes = options.store_bytes},
+                   [&](const RowKey& key, std::span<const std::byte> row) {
+                     return key.table == table ? visit(key.key, row.data()) : absl::OkStatus();
+                   });
 }
 
 struct Kept {
@@ -100,7 +44,7 @@ struct Kept {
 };
 static_assert(sizeof(Kept) == 16);
 
-absl::StatusOr<std::vector<Kept>> ChooseRows(Env& env, const Source& source, uint32_t table,
+absl::StatusOr<std::vector<Kept>> ChooseRows(Env& env, const ModelRows& source, uint32_t table,
                                              const ExportTableOptions& options, int64_t* found) {
   const RowLineFields fields = source.tables[table].layout().line_fields();
   std::vector<Kept> out;
@@ -196,7 +140,7 @@ absl::StatusOr<std::vector<std::unique_ptr<File>>> OpenFiles(Env& env, const std
   return files;
 }
 
-absl::Status WriteRows(Env& env, const Source& source, uint32_t table,
+absl::Status WriteRows(Env& env, const ModelRows& source, uint32_t table,
                        const ExportTableOptions& options, const std::vector<Kept>& kept,
                        std::vector<Output>& outputs) {
   int64_t row_bytes = 0;
@@ -249,8 +193,8 @@ absl::StatusOr<ExportTableSummary> ExportTable(const ExportTableOptions& options
         absl::StrCat("max_rows must be at least 0, is ", options.max_rows));
   }
   const std::string dir = WithoutEndingSlashes(options.dir);
-  HOTROW_ASSIGN_OR_RETURN(const Source source,
-                          OpenSource(env, WithoutEndingSlashes(options.model)));
+  HOTROW_ASSIGN_OR_RETURN(const ModelRows source,
+                          OpenModelRows(env, WithoutEndingSlashes(options.model)));
   const auto at = std::find_if(source.tables.begin(), source.tables.end(),
                                [&](const PortableTable& t) { return t.name == options.table; });
   if (at == source.tables.end()) {

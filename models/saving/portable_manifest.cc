@@ -25,9 +25,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr ManifestVersions kVersions = {.oldest = 1, .newest = 1};
-constexpr std::array<std::string_view, 5> kKnownRequirements = {
-    kRequiresWeightsPrecision, kRequiresVocabulary, kRequiresBlobs, kRequiresDenseAverage,
-    kRequiresScores};
+// In `requires`: some tables have codes.
+constexpr char kRequiresCodes[] = "codes";
+constexpr std::array<std::string_view, 6> kKnownRequirements = {
+    kRequiresWeightsPrecision, kRequiresVocabulary, kRequiresBlobs,
+    kRequiresDenseAverage,     kRequiresScores,     kRequiresCodes};
 
 PortableTable ParseTable(const Json& json, const std::string& path, bool edited,
                          std::set<std::string>* table_names, SavedModel::Table* saved,
@@ -40,8 +42,18 @@ PortableTable ParseTable(const Json& json, const std::string& path, bool edited,
   out.weights_precision = saved->weights_precision;
   out.scored = saved->score != ScoreRule::kNone;
   if (const auto kind = ParseSparseOptimizer(saved->optimizer); kind.ok()) out.optimizer = *kind;
-  if (const std::string dtype = table.String("dtype"); dtype != "float32") {
-    table.Wrong("dtype", dtype, "\"float32\"");
+  if (table.Has("codes")) {
+    const std::string word = table.String("codes");
+    for (const EnumWord<ServingRows>& known : kServingRowsWords) {
+      if (known.name == word) out.codes = known.value;
+    }
+    if (!out.codes.has_value()) {
+      table.Wrong("codes", word, "as_trained, fp16, bf16, int8 or int4");
+    }
+  }
+  const std::string expected = out.codes.has_value() ? "uint8" : "float32";
+  if (const std::string dtype = table.String("dtype"); dtype != expected) {
+    table.Wrong("dtype", dtype, absl::StrCat("\"", expected, "\""));
   }
   if (table.Has("rows") && !edited) out.rows = table.Count("rows", 0, INT64_MAX);
   if (table.Has("hash") && !edited) out.hash = table.Hash("hash");
@@ -126,6 +138,10 @@ std::string PortableManifest(const PortableModel& portable) {
   if (!model.blobs.empty()) json["requires"].push_back(kRequiresBlobs);
   if (model.dense_average) json["requires"].push_back(kRequiresDenseAverage);
   if (KeepsScores(model)) json["requires"].push_back(kRequiresScores);
+  if (std::any_of(portable.tables.begin(), portable.tables.end(),
+                  [](const PortableTable& table) { return table.codes.has_value(); })) {
+    json["requires"].push_back(kRequiresCodes);
+  }
   WriteModelHead(model, &json);
   json["tables"] = Json::array();
   for (size_t i = 0; i < portable.tables.size(); ++i) {
@@ -133,7 +149,10 @@ std::string PortableManifest(const PortableModel& portable) {
     Json entry;
     entry["name"] = table.name;
     entry["dim"] = table.dim;
-    entry["dtype"] = "float32";
+    entry["dtype"] = table.codes.has_value() ? "uint8" : "float32";
+    if (table.codes.has_value()) {
+      entry["codes"] = std::string(WordOf(kServingRowsWords, *table.codes));
+    }
     WriteTableFormat(model.tables[i], &entry);
     if (table.rows.has_value()) entry["rows"] = *table.rows;
     if (table.hash.has_value()) entry["hash"] = table.hash->ToHex();
@@ -163,6 +182,19 @@ std::string PortableManifest(const PortableModel& portable) {
   WriteBlobs(model, &json);
   if (model.training.has_value()) json["training"] = TrainingToJson(*model.training);
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+}
+
+absl::Status CheckHasWeights(const std::string& dir, const PortableModel& portable) {
+  for (const PortableTable& table : portable.tables) {
+    if (!table.codes.has_value()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(dir, ": table \"", table.name, "\" has rows in ",
+                     std::string(WordOf(kServingRowsWords, *table.codes)),
+                     " and no state of an optimizer, as hotrow quantize writes models that are "
+                     "scored with; give "
+                     "the model that it was made of"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> IsPortableModel(Env& env, const std::string& dir) {

@@ -33,6 +33,10 @@ absl::StatusOr<bool> IsPortableModel(Env& env, const std::string& dir);
 // expected).
 absl::StatusOr<PortableModel> ReadPortableManifest(Env& env, const std::string& dir, bool edited);
 
+// OK when tables have whole rows, to train on. FailedPrecondition: some are codes, made to be
+// scored with alone; the remedy. dir: for the error.
+absl::Status CheckHasWeights(const std::string& dir, const PortableModel& portable);
+
 // The text of the manifest. All members of `portable` must be filled in.
 std::string PortableManifest(const PortableModel& portable);
 

@@ -15,6 +15,7 @@
 #include "models/saving/partial_dir_impl.h"
 #include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model_impl.h"
+#include "models/saving/portable_tables_impl.h"
 #include "models/saving/portable_tables_reader.h"
 #include "models/saving/portable_tables_writer.h"
 #include "models/saving/saved_model_impl.h"
@@ -108,10 +109,13 @@ absl::StatusOr<DenseVectors> ReadPortableDense(Env& env, const std::string& dir,
   HOTROW_ASSIGN_OR_RETURN(const DenseOptimizerKind kind,
                           ParseDenseOptimizer(model.dense_optimizer));
   const int32_t arrays = (dense.momentum1.empty() ? 0 : 1) + (dense.momentum2.empty() ? 0 : 1);
-  if (model.num_parameters > 0 && arrays != DenseStateArrays(kind)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": has ", arrays, " arrays of optimizer state, expected ", DenseStateArrays(kind),
-        " for ", model.dense_optimizer, " (momentum1, momentum2)"));
+  // A model with codes has no state of optimizers.
+  const bool has_state = CheckHasWeights(dir, portable).ok();
+  if (model.num_parameters > 0 && arrays != (has_state ? DenseStateArrays(kind) : 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": has ", arrays, " arrays of optimizer state, expected ",
+                     has_state ? DenseStateArrays(kind) : 0, " for ", model.dense_optimizer,
+                     " (momentum1, momentum2)"));
   }
   return dense;
 }
@@ -119,15 +123,13 @@ absl::StatusOr<DenseVectors> ReadPortableDense(Env& env, const std::string& dir,
 void SummarisePortable(const std::vector<PortableTable>& tables,
                        const std::vector<PortableDigest>& digests, PortableSummary* summary) {
   summary->tables = digests;
+  for (const PortableTable& table : tables) summary->codes.push_back(table.codes);
   for (size_t i = 0; i < tables.size(); ++i) {
     for (const PortableArray& array : tables[i].arrays) {
       summary->files += static_cast<int64_t>(array.files.size());
     }
     // Files have floats, whatever the precision of the rows.
-    const RowLayout layout = RowLayout::For(tables[i].dim, tables[i].optimizer);
-    const auto packed = static_cast<int64_t>(sizeof(uint64_t) + sizeof(uint32_t) +
-                                             (tables[i].scored ? sizeof(float) : 0));
-    summary->bytes += digests[i].rows * (layout.payload_bytes + packed);
+    summary->bytes += digests[i].rows * PackedBytes(PortableColumnsOf(tables[i]));
     summary->model.tables[i].rows = digests[i].rows;
     summary->model.tables[i].hash = digests[i].hash.ToHex();
   }
@@ -232,6 +234,7 @@ absl::StatusOr<PortableSummary> ImportPortable(const ImportOptions& options) {
       .dir = dir, .memory_bytes = options.memory_bytes, .env = &env};
   HOTROW_ASSIGN_OR_RETURN(const PortableModel portable,
                           ReadPortableManifest(env, dir, options.edited));
+  HOTROW_RETURN_IF_ERROR(CheckHasWeights(dir, portable));
   HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> rows,
                           CheckPortableTables(arrays, portable.tables));
   HOTROW_ASSIGN_OR_RETURN(const DenseVectors dense, ReadPortableDense(env, dir, portable));

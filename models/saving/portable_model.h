@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_SAVING_PORTABLE_MODEL_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,10 +49,11 @@ struct ImportOptions {
 struct PortableSummary {
   std::string from;
   std::string to;
-  SavedModel model;                    // of the checkpoint
-  std::vector<PortableDigest> tables;  // in the order of model.tables
-  int64_t files = 0;                   // of arrays
-  int64_t bytes = 0;                   // of rows, as the arrays hold them
+  SavedModel model;                               // of the checkpoint
+  std::vector<PortableDigest> tables;             // in the order of model.tables
+  int64_t files = 0;                              // of arrays
+  int64_t bytes = 0;                              // of rows, as the arrays hold them
+  std::vector<std::optional<ServingRows>> codes;  // by table: PortableTable::codes
 };
 
 // Both write a directory of a temporary name beside the target, sync it and rename it, so a kill or

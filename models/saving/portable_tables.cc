@@ -51,6 +51,17 @@ std::vector<PortableColumn> PortableColumnsOf(const RowLayout& layout,
   return out;
 }
 
+std::vector<PortableColumn> PortableColumnsOf(const PortableTable& table) {
+  if (!table.codes.has_value()) return PortableColumnsOf(table.layout(), table.optimizer);
+  const int64_t bytes = table.row_bytes();
+  return {{{kPortableKeys, "<u8", 0, {}}, -1, sizeof(uint64_t)},
+          {{"codes", "|u1", bytes, {}}, 0, bytes}};
+}
+
+int64_t HashedBytesOf(const PortableTable& table) {
+  return table.codes.has_value() ? table.row_bytes() : table.layout().payload_bytes;
+}
+
 std::vector<PortableArray> PortableArraysOf(int32_t dim, SparseOptimizerKind optimizer,
                                             bool scored) {
   std::vector<PortableArray> out;

@@ -8,6 +8,7 @@
 
 #include "base/env.h"
 #include "base/hash.h"
+#include "embedding/serving/serving_rows.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
 #include "ops/weights_precision.h"
@@ -45,12 +46,21 @@ struct PortableTable {
   // As TableDigest::hash; none: not known, or not to be compared.
   std::optional<Hash128> hash;
   std::vector<PortableArray> arrays;  // those of PortableArraysOf
+  // Of a model to score with: of each row only what is kept for serving, and no state to train on.
+  // The fields above say what it was trained as. None: whole rows.
+  std::optional<ServingRows> codes;
 
+  // Of rows in training.
   RowLayout layout() const { return RowLayout::For(dim, optimizer, weights_precision, scored); }
+  // Of what a row is here: in that layout, or of codes.
+  int64_t row_bytes() const {
+    return codes.has_value() ? ServingRowBytes(*codes, layout()) : layout().row_bytes;
+  }
 };
 
-// The arrays of a table, without files: keys, weights, the state of the optimizer under the names
-// momentum1 and momentum2 (of FTRL z and n), the last step, and the score where rows keep one.
+// The arrays of a table of whole rows, without files: keys, weights, the state of the optimizer
+// under the names momentum1 and momentum2 (of FTRL z and n), the last step, and the score where
+// rows keep one. One of codes has keys and codes.
 std::vector<PortableArray> PortableArraysOf(int32_t dim, SparseOptimizerKind optimizer,
                                             bool scored = false);
 

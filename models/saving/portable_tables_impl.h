@@ -34,6 +34,10 @@ struct PortableColumn {
 // Those of PortableArraysOf, in their order: keys first.
 std::vector<PortableColumn> PortableColumnsOf(const RowLayout& layout,
                                               SparseOptimizerKind optimizer);
+// The same of a table, which may be one of codes.
+std::vector<PortableColumn> PortableColumnsOf(const PortableTable& table);
+// Of a row: what its hash is of.
+int64_t HashedBytesOf(const PortableTable& table);
 // Of a row, in all files together.
 int64_t PackedBytes(const std::vector<PortableColumn>& columns);
 

@@ -55,7 +55,8 @@ struct ArrayPlan {
 };
 
 struct TablePlan {
-  RowLayout layout;
+  int64_t row_bytes = 0;
+  int64_t hashed_bytes = 0;
   int64_t rows = 0;
   std::vector<ArrayPlan> arrays;
 };
@@ -116,8 +117,9 @@ absl::StatusOr<ArrayFile> PlanFile(const PortableTablesOptions& options, const P
 absl::StatusOr<TablePlan> PlanTable(const PortableTablesOptions& options,
                                     const PortableTable& table) {
   TablePlan plan;
-  plan.layout = table.layout();
-  for (PortableColumn& column : PortableColumnsOf(plan.layout, table.optimizer)) {
+  plan.row_bytes = table.row_bytes();
+  plan.hashed_bytes = HashedBytesOf(table);
+  for (PortableColumn& column : PortableColumnsOf(table)) {
     const PortableArray& expected = column.array;
     const auto array =
         std::find_if(table.arrays.begin(), table.arrays.end(),
@@ -233,7 +235,7 @@ absl::StatusOr<PortableDigest> ReadTable(
     readers.emplace_back(EnvOf(options), array);
   }
   // Two rows: the one read, and the one that the store may find under its key.
-  const int64_t row_bytes = plan.layout.row_bytes;
+  const int64_t row_bytes = plan.row_bytes;
   const int64_t need = widest + 2 * row_bytes + kBatchRowOverhead;
   const int64_t batch_rows =
       std::min({options.memory_bytes / need, kBatchRowsMax, std::max<int64_t>(plan.rows, 1)});
@@ -268,8 +270,7 @@ absl::StatusOr<PortableDigest> ReadTable(
       }
     }
     for (int64_t i = 0; i < n; ++i) {
-      hash += HashBytes(keys[i].key, number,
-                        {pointers[i], static_cast<size_t>(plan.layout.payload_bytes)});
+      hash += HashBytes(keys[i].key, number, {pointers[i], static_cast<size_t>(plan.hashed_bytes)});
     }
     const auto count = static_cast<size_t>(n);
     HOTROW_RETURN_IF_ERROR(visit({.keys = std::span(keys).first(count),
@@ -315,7 +316,7 @@ absl::StatusOr<PortableDigest> LoadTable(const PortableTablesOptions& options,
   std::vector<std::byte*> scratch_rows;
   std::vector<uint8_t> found;
   std::vector<uint64_t> sorted;
-  const int64_t row_bytes = plan.layout.row_bytes;
+  const int64_t row_bytes = plan.row_bytes;
   return ReadTable(options, table, number, plan, [&](const PortableRows& batch) -> absl::Status {
     if (found.empty()) {  // the first batch is the largest
       const auto n = static_cast<int64_t>(batch.keys.size());

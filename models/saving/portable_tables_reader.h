@@ -25,7 +25,7 @@ absl::StatusOr<std::vector<int64_t>> CheckPortableTables(const PortableTablesOpt
 // Some rows of one table, consecutive ones.
 struct PortableRows {
   std::span<const RowKey> keys;
-  std::span<const std::byte* const> rows;  // as RowLayout lays them out
+  std::span<const std::byte* const> rows;  // as RowLayout lays them out, or their codes
   int64_t first_row = 0;                   // of the table
 };
 

@@ -72,7 +72,8 @@ struct PortableTablesWriter::Impl {
   };
   struct Table {
     PortableTable out;
-    RowLayout layout;
+    int64_t row_bytes = 0;
+    int64_t hashed_bytes = 0;
     std::string dir;  // relative
     std::vector<OpenColumn> columns;
     HostBuffer<std::byte> staging;
@@ -187,11 +188,12 @@ absl::StatusOr<std::unique_ptr<PortableTablesWriter>> PortableTablesWriter::Crea
                  .scored = tables[i].scored,
                  .rows = 0,
                  .hash = Hash128(),
-                 .arrays = {}};
-    table.layout = tables[i].layout();
+                 .arrays = {},
+                 .codes = tables[i].codes};
+    table.row_bytes = tables[i].row_bytes();
+    table.hashed_bytes = HashedBytesOf(tables[i]);
     table.dir = absl::StrCat("tables/", TableDirName(i, tables[i].name));
-    const std::vector<PortableColumn> columns =
-        PortableColumnsOf(table.layout, tables[i].optimizer);
+    const std::vector<PortableColumn> columns = PortableColumnsOf(tables[i]);
     int64_t widest = 1;
     for (const PortableColumn& column : columns) widest = std::max(widest, column.bytes);
     table.shard_rows = std::max<int64_t>(1, shard_bytes / widest);
@@ -217,10 +219,10 @@ absl::Status PortableTablesWriter::Add(const RowKey& key, std::span<const std::b
                                                    ", there are ", impl_->tables.size()));
   }
   Impl::Table& table = impl_->tables[key.table];
-  if (static_cast<int64_t>(row.size()) != table.layout.row_bytes) {
+  if (static_cast<int64_t>(row.size()) != table.row_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("portable tables: a row of ", row.size(),
                                                    " bytes in table \"", table.out.name,
-                                                   "\", whose rows have ", table.layout.row_bytes));
+                                                   "\", whose rows have ", table.row_bytes));
   }
   if (table.staging.size() == 0) {
     int64_t bytes = 0;
@@ -243,7 +245,7 @@ absl::Status PortableTablesWriter::Add(const RowKey& key, std::span<const std::b
       HOTROW_RETURN_IF_ERROR(ToFile(column.column, row.data() + offset, to));
     }
   }
-  const auto payload = row.first(static_cast<size_t>(table.layout.payload_bytes));
+  const auto payload = row.first(static_cast<size_t>(table.hashed_bytes));
   *table.out.hash += HashBytes(key.key, key.table, payload);
   *table.out.rows += 1;
   ++table.staged;

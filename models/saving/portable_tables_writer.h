@@ -25,14 +25,14 @@ namespace hotrow {
 //          After an error only the destructor may follow.
 class PortableTablesWriter {
  public:
-  // options.dir exists. `tables` says name, dim, optimizer and precision of each table, in the
-  // order of their numbers.
+  // options.dir exists. `tables` says name, dim, optimizer, precision and codes of each table, in
+  // the order of their numbers.
   static absl::StatusOr<std::unique_ptr<PortableTablesWriter>> Create(
       const PortableTablesOptions& options, int64_t shard_bytes,
       const std::vector<PortableTable>& tables);
   ~PortableTablesWriter();
 
-  // A row as RowLayout lays it out. No key twice.
+  // A row as RowLayout lays it out, or its codes. No key twice.
   absl::Status Add(const RowKey& key, std::span<const std::byte> row);
   // Makes everything durable. The tables as they are now: with rows, hash and files.
   absl::StatusOr<std::vector<PortableTable>> Finish();

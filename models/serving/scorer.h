@@ -25,12 +25,12 @@ namespace hotrow {
 
 struct ScorerOptions {
   // Required: a model of --save_dir, a checkpoint, a directory of checkpoints (the newest counts),
-  // or a portable export.
+  // or a portable export, whole or in codes (models/serving/quantize_model.h).
   std::string model;
   // Rows and index of all tables in memory; a hard limit. 0: no limit.
   int64_t memory_bytes = 0;
   // How rows are kept. Other than as they were trained they take less, and scores are other
-  // numbers.
+  // numbers. Rows of a model in codes are kept in these.
   ServingRows rows = ServingRows::kAsTrained;
   // Of the index of an ssd store, about 10 bytes a row, while its rows are read; 0: no limit.
   int64_t store_bytes = 0;

@@ -34,8 +34,10 @@ std::set<std::string> NamesOf(const std::string& text) {
 // Reads one model, step by step: what is refused is refused before its rows are read.
 class ModelReader {
  public:
-  explicit ModelReader(const ScorerOptions& options)
-      : options_(options), env_(options.env != nullptr ? *options.env : PosixEnv()) {}
+  ModelReader(const ScorerOptions& options, std::span<const ServingRows> table_rows)
+      : options_(options),
+        table_rows_(table_rows),
+        env_(options.env != nullptr ? *options.env : PosixEnv()) {}
 
   absl::StatusOr<std::unique_ptr<const ServingModel>> Read(bool with_rows) {
     HOTROW_RETURN_IF_ERROR(ReadManifest());
@@ -210,6 +212,19 @@ class ModelReader {
     });
   }
 
+  // How a table is kept: codes stay what they are.
+  absl::StatusOr<ServingRows> RowsOf(size_t t, const PortableTable& table) {
+    const ServingRows asked = table_rows_.empty() ? options_.rows : table_rows_[t];
+    if (!table.codes.has_value()) return asked;
+    if (asked == ServingRows::kAsTrained || asked == *table.codes) return *table.codes;
+    return Refused(absl::StrCat("table \"", table.name, "\" has its rows in ",
+                                std::string(WordOf(kServingRowsWords, *table.codes)),
+                                ", and they were asked for in ",
+                                std::string(WordOf(kServingRowsWords, asked)),
+                                "; leave ScorerOptions.rows out, or give the model that this one "
+                                "was made of"));
+  }
+
   absl::StatusOr<ServingTablesOptions> TablesOptions(std::span<const PortableTable> tables) {
     const SavedModel& model = saved();
     ServingTablesOptions out;
@@ -226,8 +241,9 @@ class ModelReader {
     }
     bool first_values_known = model.seed.has_value();
     for (size_t t = 0; t < tables.size(); ++t) {
+      HOTROW_ASSIGN_OR_RETURN(const ServingRows kept, RowsOf(t, tables[t]));
       ServingTable table = {.name = tables[t].name,
-                            .rows = options_.rows,
+                            .rows = kept,
                             .layout = tables[t].layout(),
                             .optimizer = settings_.table_optimizer,
                             .initializer = {InitializerKind::kZeros, 0}};
@@ -270,9 +286,10 @@ class ModelReader {
       HOTROW_RETURN_IF_ERROR(
           ReadPortableTables(arrays, tables, [&](const PortableRows& part) -> absl::Status {
             for (size_t i = 0; i < part.keys.size(); ++i) {
-              const int64_t row_bytes = rows.tables[part.keys[i].table].layout.row_bytes;
-              HOTROW_RETURN_IF_ERROR(
-                  builder->Add(part.keys[i], {part.rows[i], static_cast<size_t>(row_bytes)}));
+              const PortableTable& table = tables[part.keys[i].table];
+              const std::span row(part.rows[i], static_cast<size_t>(table.row_bytes()));
+              HOTROW_RETURN_IF_ERROR(table.codes.has_value() ? builder->AddKept(part.keys[i], row)
+                                                             : builder->Add(part.keys[i], row));
             }
             return absl::OkStatus();
           }).status());
@@ -301,6 +318,7 @@ class ModelReader {
   }
 
   const ScorerOptions& options_;
+  const std::span<const ServingRows> table_rows_;
   Env& env_;
   std::unique_ptr<ServingModel> model_ = std::make_unique<ServingModel>();
   std::optional<PortableModel> portable_;
@@ -315,9 +333,9 @@ int64_t ServingModel::rows() const {
   return sum;
 }
 
-absl::StatusOr<std::unique_ptr<const ServingModel>> ReadServingModel(const ScorerOptions& options,
-                                                                     bool with_rows) {
-  return ModelReader(options).Read(with_rows);
+absl::StatusOr<std::unique_ptr<const ServingModel>> ReadServingModel(
+    const ScorerOptions& options, bool with_rows, std::span<const ServingRows> table_rows) {
+  return ModelReader(options, table_rows).Read(with_rows);
 }
 
 absl::StatusOr<std::unique_ptr<CtrModel>> NewDensePart(const ScorerOptions& options,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,9 @@ struct ServingModel {
   ModelRecipe recipe;
   DensePrecision trained_precision = DensePrecision::kFp32;  // of the trainer's evaluation
   std::vector<std::string> labels;
-  std::vector<float> parameters;  // of the dense part
+  std::vector<float> parameters;                // of the dense part
   std::unique_ptr<const ServingTables> tables;  // null: not read
-  std::vector<ServingFeature> features;  // in batch order
+  std::vector<ServingFeature> features;         // in batch order
   std::vector<std::string> feature_names;
   int64_t pooled_dim = 0;
   int32_t num_unpooled = 0;
@@ -51,9 +52,11 @@ struct ServingModel {
   int64_t rows() const;
 };
 
-// Reads all of it, the rows only if asked to. Errors: those of Scorer::Open.
-absl::StatusOr<std::unique_ptr<const ServingModel>> ReadServingModel(const ScorerOptions& options,
-                                                                     bool with_rows = true);
+// Reads all of it, the rows only if asked to. table_rows: how each table is kept, instead of
+// options.rows; empty: none. Errors: those of Scorer::Open.
+absl::StatusOr<std::unique_ptr<const ServingModel>> ReadServingModel(
+    const ScorerOptions& options, bool with_rows = true,
+    std::span<const ServingRows> table_rows = {});
 
 // A dense part with the model's parameters.
 absl::StatusOr<std::unique_ptr<CtrModel>> NewDensePart(const ScorerOptions& options,

@@ -139,8 +139,10 @@ TEST(BatchFormsTest, FeaturesApartInAnyOrderGiveTheSameBits) {
     }
     features.push_back(bags);
   }
-  EXPECT_EQ(Values(*tables, FeatureBatch{.batch_size = 16, .features = features}), want);
+  const FeatureBatch apart = {.batch_size = 16, .features = features};
+  EXPECT_EQ(Values(*tables, apart), want);
   const std::vector<std::string> names = tables->feature_names();
+  HOTROW_EXPECT_OK(apart.Validate(names));
   std::swap(features[0], features[2]);
   HOTROW_ASSERT_OK_AND_ASSIGN(const FeatureOrder order, tables->OrderOf(std::vector<std::string>{
                                                             names[2], names[1], names[0]}));
@@ -168,11 +170,18 @@ TEST(BatchFormsTest, WrongFeaturesAreNamed) {
   std::vector<FeatureBags> features(2, {.values = ids, .lengths = lengths});
   EXPECT_THAT(tables->Prefetch(FeatureBatch{.batch_size = 2, .features = features}).status(),
               StatusIs(kInvalid, HasSubstr("expected all 3 of the collection, got 2")));
+  const std::vector<std::string> names = tables->feature_names();
+  EXPECT_THAT((FeatureBatch{.batch_size = 2, .features = features}).Validate(names),
+              StatusIs(kInvalid, HasSubstr("expected all 3, got 2")));
   const std::vector<int32_t> short_lengths = {1};
   features.push_back({.values = ids, .lengths = short_lengths});
-  EXPECT_THAT(tables->Prefetch(FeatureBatch{.batch_size = 2, .features = features}).status(),
+  const FeatureBatch malformed = {.batch_size = 2, .features = features};
+  EXPECT_THAT(malformed.Validate(names),
               StatusIs(kInvalid, AllOf(HasSubstr("feature \"f1\": lengths"),
                                        HasSubstr("2 samples = 2 entries, got 1"))));
+  EXPECT_EQ(tables->Prefetch(malformed).status(), malformed.Validate(names));
+  EXPECT_THAT((FeatureBatch{.batch_size = -1, .features = features}).Validate(names),
+              StatusIs(kInvalid, HasSubstr("batch_size must lie in")));
   // An order that was made from no names is that of the collection.
   const FeatureOrder none;
   features[2] = features[0];

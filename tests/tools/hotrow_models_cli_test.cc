@@ -311,7 +311,7 @@ TEST(HotrowModelsCliTest, LinesAreScoredByTheModelsOwnSchema) {
   }
   HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/log.csv", log));
   HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/new.csv", unlabelled));
-  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/schema.json", R"json({
+  const std::string schema = R"json({
     "name": "shop", "quotes": false, "files": ["log.csv"],
     "split": {"modulo": 10, "valid": [8], "test": [9]},
     "columns": [
@@ -319,10 +319,11 @@ TEST(HotrowModelsCliTest, LinesAreScoredByTheModelsOwnSchema) {
       {"name": "price", "role": "dense", "transform": "log1p"},
       {"name": "user", "role": "categorical", "key": "integer"},
       {"name": "words", "role": "categorical", "separator": " ", "max_hotness": 4}
-    ]})json"));
+    ]})json";
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/schema.json", schema));
   const ProgramResult trained =
       RunProgram({.arguments = {HOTROW_DLRM_BINARY, "--data=table:" + dir + "/schema.json",
-                                "--embedding_dim=4", "--dense_arch_layer_sizes=8-4",
+                                "--embedding_dim=6", "--dense_arch_layer_sizes=8-6",
                                 "--over_arch_layer_sizes=8-1", "--batch_size=32", "--threads=1",
                                 "--store_bytes=64MiB", "--save_dir=" + dir + "/model"}});
   ASSERT_EQ(trained.exit_code, 0) << trained.out << trained.err;
@@ -353,6 +354,28 @@ TEST(HotrowModelsCliTest, LinesAreScoredByTheModelsOwnSchema) {
   for (size_t i = 0; i < again.size(); ++i) {
     EXPECT_NEAR(1 / (1 + std::exp(-coded[i])), scores[i], 0.01) << i;
   }
+  // The same codes, written: by the rule that is measured on the data.
+  std::filesystem::remove_all(dir + "/coded");
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), dir + "/schema.json", schema));
+  const ProgramResult quantized =
+      RunHotrow({"quantize", dir + "/model", dir + "/coded", "--data=table:" + dir + "/schema.json",
+                 "--max_auc_loss=1", "--show_rows=3"});
+  ExpectGood(quantized);
+  EXPECT_THAT(quantized.out, AllOf(HasSubstr("int8"), HasSubstr("2 evaluations"),
+                                   HasSubstr("rows that lose most")));
+  const ProgramResult coded_logits =
+      RunHotrow({"score", dir + "/coded", dir + "/new.csv", "--score=logit"});
+  ExpectGood(coded_logits);
+  EXPECT_EQ(coded_logits.out, logits.out);
+  const ProgramResult inspected = RunHotrow({"inspect", dir + "/coded"});
+  ExpectGood(inspected);
+  EXPECT_THAT(inspected.out, HasSubstr("int8"));
+  EXPECT_EQ(Json({"inspect", dir + "/coded", "--json"})["tables"][0]["row_bytes"], 10);
+  EXPECT_EQ(Json({"verify", dir + "/coded", "--json"})["tables"][0]["codes"], "int8");
+  ExpectFails(2, {"import", dir + "/coded", dir + "/back"},
+              HasSubstr("give the model that it was made of"));
+  ExpectFails(2, {"quantize", dir + "/model", dir + "/coded2", "--rows=as_trained"},
+              HasSubstr("rows"));
   ExpectFails(2, {"score", dir + "/model", dir + "/none.csv"}, HasSubstr("none.csv"));
   ExpectFails(2, {"score", dir, dir + "/log.csv"}, HasSubstr("there is no"));
   Train({"--save_dir=" + dir + "/synthetic"});

@@ -1,0 +1,68 @@
+#include "embedding/serving/serving_rows.h"
+
+#include <cstring>
+
+#include "ops/affine_rows.h"
+#include "ops/row_codec.h"
+#include "ops/weights_precision.h"
+
+namespace hotrow {
+namespace {
+
+bool IsAffine(ServingRows rows) { return rows == ServingRows::kInt8 || rows == ServingRows::kInt4; }
+
+AffineCode CodeOf(ServingRows rows) {
+  return rows == ServingRows::kInt8 ? AffineCode::kInt8 : AffineCode::kInt4;
+}
+
+WeightsPrecision PrecisionOf(ServingRows rows, const RowLayout& layout) {
+  if (rows == ServingRows::kFp16) return WeightsPrecision::kFp16;
+  if (rows == ServingRows::kBf16) return WeightsPrecision::kBf16;
+  return layout.precision;
+}
+
+ExchangeType TypeOf(WeightsPrecision precision) {
+  if (precision == WeightsPrecision::kFp16) return ExchangeType::kFp16;
+  if (precision == WeightsPrecision::kBf16) return ExchangeType::kBf16;
+  return ExchangeType::kFp32;
+}
+
+absl::Status Widen(WeightsPrecision precision, const std::byte* row, std::span<float> weights) {
+  const RowRun run = {.end = 1, .dim = static_cast<int32_t>(weights.size())};
+  float* const out = weights.data();
+  return DecodeRows({}, {.type = TypeOf(precision), .runs = {&run, 1}, .in = row, .rows = &out});
+}
+
+}  // namespace
+
+int64_t ServingRowBytes(ServingRows rows, const RowLayout& layout) {
+  if (IsAffine(rows)) return AffineRowBytes(CodeOf(rows), layout.dim);
+  return layout.dim * WeightBytes(PrecisionOf(rows, layout));
+}
+
+absl::Status EncodeServingRow(ServingRows rows, const RowLayout& layout, const std::byte* row,
+                              std::span<float> weights, std::byte* kept) {
+  if (absl::Status status = Widen(layout.precision, row, weights); !status.ok()) return status;
+  if (IsAffine(rows)) {
+    if (EncodeAffineRow(CodeOf(rows), weights, kept)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "has weights that are not finite, or too far apart for a code");
+  }
+  const WeightsPrecision precision = PrecisionOf(rows, layout);
+  if (precision == layout.precision) {
+    std::memcpy(kept, row, static_cast<size_t>(ServingRowBytes(rows, layout)));
+    return absl::OkStatus();
+  }
+  const RowRun run = {.end = 1, .dim = layout.dim};
+  const float* const in = weights.data();
+  return EncodeRows({}, {.type = TypeOf(precision), .runs = {&run, 1}, .rows = &in, .out = kept});
+}
+
+absl::Status DecodeServingRow(ServingRows rows, const RowLayout& layout, const std::byte* kept,
+                              std::span<float> weights) {
+  if (!IsAffine(rows)) return Widen(PrecisionOf(rows, layout), kept, weights);
+  DecodeAffineRow(CodeOf(rows), kept, weights);
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow
