@@ -1,7 +1,5 @@
 #include "base/text_server.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -10,9 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <deque>
-#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -23,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/errno_status.h"
 #include "base/status_macros.h"
+#include "base/tcp_socket.h"
 #include "base/thread.h"
 #include "base/trace.h"
 
@@ -35,76 +32,6 @@ constexpr int kBacklog = 32;
 // How long new clients wait after the system had no descriptor for one: without it the loop would
 // ask again at once, since the client is still there.
 constexpr int64_t kPauseNanos = 100 * kNanosPerMilli;
-
-// A file descriptor, closed at the end.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-struct SocketAddress {
-  sockaddr_storage storage = {};
-  socklen_t size = 0;
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }  // NOLINT
-};
-
-std::optional<SocketAddress> ParseAddress(const std::string& address, int32_t port) {
-  SocketAddress out;
-  sockaddr_in v4 = {};
-  if (::inet_pton(AF_INET, address.c_str(), &v4.sin_addr) == 1) {
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(static_cast<uint16_t>(port));
-    std::memcpy(&out.storage, &v4, sizeof(v4));
-    out.size = sizeof(v4);
-    return out;
-  }
-  sockaddr_in6 v6 = {};
-  if (::inet_pton(AF_INET6, address.c_str(), &v6.sin6_addr) == 1) {
-    v6.sin6_family = AF_INET6;
-    v6.sin6_port = htons(static_cast<uint16_t>(port));
-    std::memcpy(&out.storage, &v6, sizeof(v6));
-    out.size = sizeof(v6);
-    return out;
-  }
-  return std::nullopt;
-}
-
-// "127.0.0.1:9400", "[::1]:9400".
-std::string HostAndPort(const std::string& address, int32_t port) {
-  const bool v6 = address.find(':') != std::string::npos;
-  return absl::StrCat(v6 ? "[" : "", address, v6 ? "]:" : ":", port);
-}
-
-absl::Status NoAddressError(const std::string& address) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", address,
-                   "\" is no IPv4 or IPv6 address in numbers; give one, as 127.0.0.1 for this "
-                   "machine alone or 0.0.0.0 for all who reach it"));
-}
-
-absl::Status BindError(int error, const std::string& place) {
-  const absl::Status status = ErrnoToStatus(error, absl::StrCat("listen at ", place));
-  const char* const remedy =
-      error == EADDRINUSE ? "another process has this port; give another one, or 0 for any free one"
-      : error == EACCES   ? "ports below 1024 are the system's; give a larger one, or 0 for any "
-                            "free one"
-      : error == EADDRNOTAVAIL
-          ? "this machine has no such address; give 127.0.0.1 or one of its own"
-          : "give another address or port";
-  return absl::FailedPreconditionError(absl::StrCat(std::string(status.message()), "; ", remedy));
-}
 
 // The first of `text` up to a line's end.
 std::string_view FirstLine(std::string_view text) {
@@ -122,7 +49,7 @@ absl::Status TextServerOptions::Validate() const {
   if (port < 0 || port > 65535) {
     return absl::InvalidArgumentError(absl::StrCat("port must lie between 0 and 65535, is ", port));
   }
-  if (!ParseAddress(address, port).has_value()) return NoAddressError(address);
+  HOTROW_RETURN_IF_ERROR(ParseSocketAddress(address, port).status());
   if (path.empty() || path[0] != '/') {
     return absl::InvalidArgumentError(absl::StrCat("path must begin with /, is \"", path, "\""));
   }
@@ -323,29 +250,16 @@ TextServer::~TextServer() { Stop(); }
 absl::StatusOr<std::unique_ptr<TextServer>> TextServer::Start(
     const TextServerOptions& options, std::function<std::shared_ptr<const std::string>()> text) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
-  SocketAddress address = *ParseAddress(options.address, options.port);
-  const std::string place = HostAndPort(options.address, options.port);
-  Descriptor listener(
-      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (listener.get() < 0) return BindError(errno, place);
-  // A port whose connections of a run before are still being closed; one that listens is refused
-  // all the same.
-  const int on = 1;
-  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (::bind(listener.get(), address.get(), address.size) != 0) return BindError(errno, place);
-  if (::listen(listener.get(), kBacklog) != 0) return BindError(errno, place);
-  if (::getsockname(listener.get(), address.get(), &address.size) != 0) {
-    return BindError(errno, place);
-  }
-  // sin_port and sin6_port lie at the same place.
-  sockaddr_in bound;
-  std::memcpy(&bound, &address.storage, sizeof(bound));
+  HOTROW_ASSIGN_OR_RETURN(TcpListener listener, ListenTcp(options.address, options.port, kBacklog));
   Descriptor wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (wake.get() < 0) return ErrnoToStatus(errno, absl::StrCat("eventfd for ", place));
+  if (wake.get() < 0) {
+    return ErrnoToStatus(errno,
+                         absl::StrCat("eventfd for ", HostAndPort(options.address, listener.port)));
+  }
 
-  std::unique_ptr<TextServer> server(new TextServer(options, ntohs(bound.sin_port)));
-  server->loop_ = std::make_unique<Loop>(server->options_, std::move(listener), std::move(wake),
-                                         std::move(text), &server->answered_);
+  std::unique_ptr<TextServer> server(new TextServer(options, listener.port));
+  server->loop_ = std::make_unique<Loop>(server->options_, std::move(listener.socket),
+                                         std::move(wake), std::move(text), &server->answered_);
   HOTROW_ASSIGN_OR_RETURN(
       server->thread_, StartThread("a text server", [loop = server->loop_.get()] { loop->Run(); }));
   return server;
@@ -374,15 +288,14 @@ class Fetch {
 
   absl::StatusOr<std::string> Run(const TextAddress& from, int64_t bytes_max) {
     const std::string numbers = from.address == "localhost" ? "127.0.0.1" : from.address;
-    std::optional<SocketAddress> address = ParseAddress(numbers, from.port);
-    if (!address.has_value()) return NoAddressError(from.address);
+    HOTROW_ASSIGN_OR_RETURN(SocketAddress address, ParseSocketAddress(numbers, from.port));
     if (from.port < 1 || from.port > 65535) {
       return absl::InvalidArgumentError(absl::StrCat(place_, ": a port lies between 1 and 65535"));
     }
     socket_ = Descriptor(
-        ::socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+        ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (socket_.get() < 0) return Failed("socket", errno);
-    if (::connect(socket_.get(), address->get(), address->size) != 0) {
+    if (::connect(socket_.get(), address.get(), address.size) != 0) {
       if (errno != EINPROGRESS) return Failed("connect", errno);
       HOTROW_RETURN_IF_ERROR(Await(POLLOUT));
       int error = 0;
