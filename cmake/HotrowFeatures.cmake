@@ -130,6 +130,31 @@ endif()
 _hotrow_feature(LZMA "${_found}" "liblzma ${LIBLZMA_VERSION_STRING}" "traces in .xz"
                 "install liblzma-dev")
 
+# --- cpp-httplib: of the program hotrow alone, no library links it ---------------------------------------
+set(_found FALSE)
+set(_detail "")
+_hotrow_wanted(HTTPLIB _wanted)
+if(_wanted AND PkgConfig_FOUND)
+  pkg_check_modules(HTTPLIB QUIET IMPORTED_TARGET cpp-httplib)
+  if(HTTPLIB_FOUND)
+    # tools/serve reads requests through a protected method, whose arguments are others in later versions.
+    include(CheckCXXSourceCompiles)
+    set(CMAKE_REQUIRED_LIBRARIES PkgConfig::HTTPLIB)
+    set(CMAKE_REQUIRED_FLAGS -std=c++17)
+    check_cxx_source_compiles("#include <httplib.h>
+      struct S : httplib::Server {
+        bool Run(httplib::Stream& s, bool& b) { return process_request(s, false, b, [](httplib::Request&) {}); }
+      };
+      int main() { return 0; }" HOTROW_HTTPLIB_FITS)
+    unset(CMAKE_REQUIRED_LIBRARIES)
+    unset(CMAKE_REQUIRED_FLAGS)
+    set(_found ${HOTROW_HTTPLIB_FITS})
+    set(_detail "cpp-httplib ${HTTPLIB_VERSION}")
+  endif()
+endif()
+_hotrow_feature(HTTPLIB "${_found}" "${_detail}" "hotrow serve"
+                "install libcpp-httplib-dev, 0.11 to 0.14")
+
 # --- oneDNN: required by ops/ -------------------------------------------------------------------------
 find_package(absl REQUIRED)
 if(HOTROW_STATIC)

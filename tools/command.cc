@@ -16,8 +16,8 @@ namespace {
 
 std::string GeneralHelp() {
   std::string out =
-      "hotrow: inspects, verifies, converts and plans tables and their files, trains models and "
-      "scores.\n"
+      "hotrow: inspects, verifies, converts and plans tables and their files, trains models, "
+      "scores\nand serves.\n"
       "Usage: hotrow COMMAND ...\n"
       "\n"
       "Commands\n";
@@ -48,9 +48,9 @@ bool IsFlag(std::string_view argument) { return argument.size() > 1 && argument[
 
 std::span<const Command> Commands() {
   static const std::array commands = {
-      kApplyCommand,   kCalibrateCommand, kCompactCommand,  kExportCommand, kImportCommand,
-      kInspectCommand, kPlanCommand,      kQuantizeCommand, kScoreCommand,  kTopCommand,
-      kTraceCommand,   kTrainCommand,     kVerifyCommand};
+      kApplyCommand,  kBenchServeCommand, kCalibrateCommand, kCompactCommand,  kExportCommand,
+      kImportCommand, kInspectCommand,    kPlanCommand,      kQuantizeCommand, kScoreCommand,
+      kServeCommand,  kTopCommand,        kTraceCommand,     kTrainCommand,    kVerifyCommand};
   return commands;
 }
 

@@ -30,6 +30,7 @@ struct Command {
 // All commands, in the order of the help. A new one is a file and a line in command.cc.
 std::span<const Command> Commands();
 extern const Command kApplyCommand;
+extern const Command kBenchServeCommand;
 extern const Command kCalibrateCommand;
 extern const Command kCompactCommand;
 extern const Command kExportCommand;
@@ -38,6 +39,7 @@ extern const Command kInspectCommand;
 extern const Command kPlanCommand;
 extern const Command kQuantizeCommand;
 extern const Command kScoreCommand;
+extern const Command kServeCommand;
 extern const Command kTopCommand;
 extern const Command kTraceCommand;
 extern const Command kTrainCommand;

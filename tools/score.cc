@@ -7,12 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/enum_words.h"
 #include "base/status_macros.h"
 #include "models/data/sample_feed.h"
 #include "models/serving/score_file.h"
 #include "models/serving/scorer.h"
 #include "tools/command.h"
+#include "tools/scorer_flags.h"
 
 namespace hotrow {
 namespace {
@@ -23,7 +23,6 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   ScorerOptions options = {.max_concurrency = 1};
   ScoreFileOptions file;
   ScoreKind kind = ScoreKind::kProbability;
-  std::string precision;
   FlagSet flags("hotrow score");
   flags.Add(
       "score",
@@ -33,24 +32,13 @@ absl::StatusOr<int> Run(const Command& self, std::span<const char* const> argume
   flags.AddInt("batch_size", 1, 1 << 24, &options.max_batch_size,
                "samples that are scored together; the same number in --batch_size of training "
                "gives the bits of its evaluation");
-  flags.Add("rows", WordFlag<ServingRows>("WORD", &options.rows, AllWords(kServingRowsWords)),
-            "how rows are kept in memory: as_trained, fp16, bf16, or 8 or 4 bits a column with a "
-            "scale and an offset for each row");
-  flags.AddBytes("memory_bytes", &options.memory_bytes,
-                 "memory for the rows of all tables and their index; 0: no limit");
-  flags.AddBytes("store_bytes", &options.store_bytes,
-                 "memory for the index of an SSD store, about 10 bytes a row; 0: no limit");
   flags.Add("reader_threads", IntFlag(&file.reader_threads, 1, kMaxReaderThreads),
             "threads that parse text; no result depends on them");
-  flags.AddString("precision", "WORD", &precision,
-                  "type of the factors of dense matrix products, fp32 or bf16");
-  flags.DescribeDefault("as the model was trained");
+  ScorerFlags scorer_flags(&options, &flags);
   std::vector<std::string> operands;
   HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
   if (operands.empty()) return kExitGood;
-  if (!precision.empty()) {
-    HOTROW_ASSIGN_OR_RETURN(options.precision, ParseDensePrecision(precision));
-  }
+  HOTROW_RETURN_IF_ERROR(scorer_flags.Finish());
   options.model = operands[0];
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<Scorer> scorer, Scorer::Open(options));
   for (const std::string& note : scorer->notes()) {

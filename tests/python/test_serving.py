@@ -1,0 +1,156 @@
+"""`hotrow serve`, with the standard library and with tritonclient."""
+
+import json
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import tempfile
+import unittest
+import urllib.error
+import urllib.request
+
+import hotrow.__main__
+import numpy
+
+try:
+    import tritonclient.http as triton
+    from tritonclient.utils import InferenceServerException
+except ImportError:
+    triton = None
+
+PROGRAM = hotrow.__main__.program()
+LINES = 120
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=120,
+                          check=True).stdout
+
+
+def bits(numbers):
+    return [struct.pack("<f", number) for number in numbers]
+
+
+@unittest.skipUnless(os.path.exists(PROGRAM), "this build has no program")
+class ServingTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        folder = cls.folder.name
+        draw = random.Random(3)
+        cls.lines = [f"{draw.randrange(50)}.5,{draw.randrange(40)},{draw.randrange(90)}"
+                     for _ in range(LINES)]
+        with open(f"{folder}/log.csv", "w", encoding="utf-8") as file:
+            file.write("click,price,user,item\n")
+            file.writelines(f"{draw.randrange(2)},{line}\n" for line in cls.lines)
+        with open(f"{folder}/lines.csv", "w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in ["price,user,item", *cls.lines])
+        column = {"role": "categorical", "key": "integer", "num_embeddings": 100}
+        with open(f"{folder}/schema.json", "w", encoding="utf-8") as file:
+            json.dump({"name": "log", "files": ["log.csv"],
+                       "split": {"modulo": 10, "valid": [8], "test": [9]},
+                       "columns": [{"name": "click", "role": "label"},
+                                   {"name": "price", "role": "dense"},
+                                   {"name": "user", **column}, {"name": "item", **column}]}, file)
+        run("train", "dlrm", f"--data=table:{folder}/schema.json", "--batch_size=20",
+            f"--save_dir={folder}/model", "--embedding_dim=4", "--dense_arch_layer_sizes=8-4",
+            "--over_arch_layer_sizes=8-1")
+        text = run("score", f"{folder}/model", f"{folder}/lines.csv", "--score=logit")
+        cls.logits = [float(line) for line in text.split()]
+        cls.server = subprocess.Popen([PROGRAM, "serve", f"{folder}/model", "--port=0"],
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        cls.addClassCleanup(cls.stop)
+        line = cls.server.stdout.readline()
+        found = re.search(r"http://(127\.0\.0\.1:[0-9]+)/v2/models/dlrm\n", line)
+        if found is None:
+            error = cls.server.stderr.read()
+            if "libcpp-httplib-dev" in error:
+                raise unittest.SkipTest("this build has no HTTP server")
+            raise AssertionError(line + error)
+        cls.address = found.group(1)
+
+    @classmethod
+    def stop(cls):
+        cls.server.send_signal(signal.SIGTERM)
+        cls.server.communicate(timeout=60)
+        if cls.server.returncode != 0:
+            raise AssertionError(f"hotrow serve ended with {cls.server.returncode}")
+
+    def features(self):
+        price, user, item = zip(*(line.split(",") for line in self.lines))
+        return (numpy.array(price, dtype=numpy.float32).reshape(-1, 1),
+                numpy.array(user, dtype=numpy.int64), numpy.array(item, dtype=numpy.int64))
+
+    def test_json(self):
+        body = {"id": "7", "outputs": [{"name": "logits"}],
+                "inputs": [{"name": "lines", "datatype": "BYTES", "shape": [LINES],
+                            "data": self.lines}]}
+        url = f"http://{self.address}/v2/models/dlrm/infer"
+        with urllib.request.urlopen(url, json.dumps(body).encode("utf-8"), timeout=60) as reply:
+            answer = json.load(reply)
+        self.assertEqual(answer["id"], "7")
+        self.assertEqual(bits(answer["outputs"][0]["data"]), bits(self.logits))
+        body["inputs"][0]["data"][3] = "1"
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(url, json.dumps(body).encode("utf-8"), timeout=60)
+        self.assertEqual(caught.exception.code, 400)
+        self.assertIn("line 4", json.load(caught.exception)["error"])
+        caught.exception.close()
+
+    @unittest.skipIf(triton is None, "tritonclient[http] is not installed")
+    def test_tritonclient(self):
+        with triton.InferenceServerClient(self.address) as client:
+            self.assertTrue(client.is_server_live())
+            self.assertTrue(client.is_server_ready())
+            self.assertTrue(client.is_model_ready("dlrm"))
+            self.assertEqual(client.get_server_metadata()["name"], "hotrow")
+            metadata = client.get_model_metadata("dlrm")
+            self.assertEqual([tensor["name"] for tensor in metadata["inputs"]],
+                             ["user", "item", "dense"])
+            self.assertEqual(client.get_model_repository_index()[0]["name"], "dlrm")
+            self.assertEqual(client.get_model_config("dlrm")["max_batch_size"], 0)
+
+            price, user, item = self.features()
+            for binary in (True, False):
+                inputs = [triton.InferInput("user", [LINES], "INT64"),
+                          triton.InferInput("item", [LINES, 1], "INT64"),
+                          triton.InferInput("dense", [LINES, 1], "FP32")]
+                inputs[0].set_data_from_numpy(user, binary_data=binary)
+                inputs[1].set_data_from_numpy(item.reshape(-1, 1), binary_data=binary)
+                inputs[2].set_data_from_numpy(price, binary_data=binary)
+                wishes = [triton.InferRequestedOutput("logits", binary_data=binary),
+                          triton.InferRequestedOutput("scores", binary_data=not binary)]
+                for outputs in (wishes, None):
+                    result = client.infer("dlrm", inputs, outputs=outputs, request_id="t")
+                    logits = result.as_numpy("logits")
+                    self.assertEqual(logits.shape, (LINES, 1))
+                    self.assertEqual(bits(logits[:, 0]), bits(self.logits))
+                    self.assertEqual(result.as_numpy("scores").dtype, numpy.float32)
+                    self.assertEqual(result.get_response()["id"], "t")
+
+            lines = triton.InferInput("lines", [LINES], "BYTES")
+            lines.set_data_from_numpy(numpy.array(self.lines, dtype=object))
+            result = client.infer("dlrm", [lines])
+            self.assertEqual(bits(result.as_numpy("logits")[:, 0]), bits(self.logits))
+
+            # One user with all items.
+            inputs[0] = triton.InferInput("user", [1], "INT64")
+            inputs[0].set_data_from_numpy(user[:1])
+            scores = client.infer("dlrm", inputs).as_numpy("logits")
+            self.assertEqual(bits(scores[:1, 0]), bits(self.logits[:1]))
+
+            inputs[0].set_data_from_numpy(numpy.array([100], dtype=numpy.int64))
+            with self.assertRaisesRegex(InferenceServerException, "key 100 is not in"):
+                client.infer("dlrm", inputs)
+            many = [client.async_infer("dlrm", [lines]) for _ in range(8)]
+            for waiting in many:
+                self.assertEqual(bits(waiting.get_result().as_numpy("logits")[:, 0]),
+                                 bits(self.logits))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,107 @@
+// `hotrow serve` and `hotrow bench-serve` as an operator runs them.
+
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/env.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
+#include "tests/tools/run_hotrow.h"
+#include "tests/tools/serve/serve_model.h"
+#include "tools/serve/http_client.h"
+#include "tools/serve/http_server.h"
+
+namespace hotrow {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kLongMs = 60'000;
+
+// A server that runs.
+struct RunningServer {
+  test::RunningProgram program;
+
+  explicit RunningServer(const std::vector<std::string>& flags = {})
+      : program({.arguments = [&] {
+          std::vector<std::string> all = {HOTROW_BINARY, "serve", test::ServedModelDir(),
+                                          "--port=0"};
+          all.insert(all.end(), flags.begin(), flags.end());
+          return all;
+        }()}) {
+    EXPECT_TRUE(program.ReadUntil("/v2/models/dlrm\n"));
+  }
+};
+
+TEST(ServeCliTest, ServesUntilItIsTold) {
+  if (!HttpServer::IsThere()) GTEST_SKIP() << "this build has no HTTP server";
+  // A port that is free now; another process might take it, which the test would see.
+  int32_t port = 0;
+  {
+    ConnectionCounts counts;
+    const auto server = HttpServer::Start({}, nullptr, &counts);
+    HOTROW_ASSERT_OK(server);
+    port = (*server)->port();
+  }
+  RunningServer server({absl::StrCat("--port=", port), "--drain_ms=1500"});
+  HOTROW_ASSERT_OK_AND_ASSIGN(HttpClient client, HttpClient::Connect("127.0.0.1", port, kLongMs));
+  const auto ready = [&]() -> int {
+    const auto reply = client.Call("GET", "/v2/health/ready", "");
+    return reply.ok() ? reply->status : 0;
+  };
+  EXPECT_EQ(ready(), 200);
+  const std::string body = test::ServedSamples::Draw(1, 20).Json();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto before,
+                              client.Call("POST", "/v2/models/dlrm/infer", body));
+  EXPECT_EQ(before.status, 200);
+
+  const std::string page = test::TempDir() + "/page.html";
+  const test::ProgramResult bench =
+      RunHotrow({"bench-serve", absl::StrCat("127.0.0.1:", port), "--clients=1-2", "--seconds=0.05",
+                 "--warm_up_seconds=0", "--keys=100", "--json", "--html=" + page});
+  EXPECT_EQ(bench.exit_code, 0) << bench;
+  const auto json = nlohmann::json::parse(bench.out, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << bench;
+  EXPECT_EQ(json["model"], "dlrm");
+  EXPECT_GT(json["levels"][1]["requests"], 0);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::string html, ReadFileToString(PosixEnv(), page));
+  EXPECT_THAT(html, HasSubstr("TP99.9"));
+  // Keys that the model does not have.
+  const test::ProgramResult refused =
+      RunHotrow({"bench-serve", absl::StrCat("127.0.0.1:", port), "--clients=1", "--seconds=0.05",
+                 "--keys=1000000", "--zipf=0", "--samples=50"});
+  EXPECT_EQ(refused.exit_code, 2) << refused;
+  EXPECT_THAT(refused.err, HasSubstr("feature \\\"user\\\""));
+
+  server.program.Signal(SIGTERM);
+  // It says so, and scores meanwhile.
+  int status = 200;
+  while ((status = ready()) == 200) std::this_thread::yield();
+  EXPECT_EQ(status, 503);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto after, client.Call("POST", "/v2/models/dlrm/infer", body));
+  EXPECT_EQ(after.body, before.body);
+  const test::ProgramResult result = server.program.Wait();
+  EXPECT_EQ(result.exit_code, 0) << result;
+}
+
+TEST(ServeCliTest, WhatIsWrongIsSaid) {
+  ExpectRefused({"bench-serve", "here"}, HasSubstr("127.0.0.1:8000"));
+  ExpectRefused({"bench-serve", "127.0.0.1:1", "--seconds=1"}, HasSubstr("127.0.0.1:1"));
+  if (!HttpServer::IsThere()) {
+    ExpectRefused({"serve", test::ServedModelDir()}, HasSubstr("libcpp-httplib-dev"));
+    return;
+  }
+  ExpectRefused({"serve", "/nowhere"}, HasSubstr("/nowhere"));
+  ExpectRefused({"serve", test::ServedModelDir(), "--address=here"}, HasSubstr("127.0.0.1"));
+  ExpectRefused({"serve", test::ServedModelDir(), "--batch_window_us=-1"},
+                HasSubstr("batch_window_us"));
+}
+
+}  // namespace
+}  // namespace hotrow

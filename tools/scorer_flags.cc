@@ -1,0 +1,27 @@
+#include "tools/scorer_flags.h"
+
+#include "base/enum_words.h"
+#include "base/status_macros.h"
+
+namespace hotrow {
+
+ScorerFlags::ScorerFlags(ScorerOptions* options, FlagSet* flags) : options_(*options) {
+  flags->Add("rows", WordFlag<ServingRows>("WORD", &options->rows, AllWords(kServingRowsWords)),
+             "how rows are kept in memory: as_trained, fp16, bf16, or 8 or 4 bits a column with a "
+             "scale and an offset for each row");
+  flags->AddBytes("memory_bytes", &options->memory_bytes,
+                  "memory for the rows of all tables and their index; 0: no limit");
+  flags->AddBytes("store_bytes", &options->store_bytes,
+                  "memory for the index of an SSD store, about 10 bytes a row; 0: no limit");
+  flags->AddString("precision", "WORD", &precision_,
+                   "type of the factors of dense matrix products, fp32 or bf16");
+  flags->DescribeDefault("as the model was trained");
+}
+
+absl::Status ScorerFlags::Finish() {
+  if (precision_.empty()) return absl::OkStatus();
+  HOTROW_ASSIGN_OR_RETURN(options_.precision, ParseDensePrecision(precision_));
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow

@@ -1,0 +1,177 @@
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "base/tcp_socket.h"
+#include "models/serving/scorer.h"
+#include "tools/command.h"
+#include "tools/scorer_flags.h"
+#include "tools/serve/http_server.h"
+#include "tools/serve/service.h"
+
+namespace hotrow {
+namespace {
+
+constexpr int64_t kNanosPerMilli = 1'000'000;
+constexpr int64_t kMillisMax = int64_t{1} << 31;
+constexpr int32_t kDefaultPort = 8000;
+
+struct ServeOptions {
+  ScorerOptions scorer;
+  ServiceOptions service;
+  HttpServerOptions http = {.port = kDefaultPort};
+  int64_t drain_ms = 1000;
+};
+
+void AddFlags(ServeOptions* options, FlagSet* flags) {
+  flags->Group("The server");
+  flags->Add("port", IntFlag(&options->http.port, 0, 65535), "where it listens; 0: any free port");
+  flags->AddString("address", "ADDRESS", &options->http.address,
+                   "where it listens, in numbers: 127.0.0.1 for this machine alone, 0.0.0.0 for "
+                   "whoever reaches it; there is no password and no encryption");
+  flags->AddString("model_name", "NAME", &options->service.model_name, "the model's name in paths");
+  flags->DescribeDefault("the model's own, as dlrm");
+  flags->Add("max_connections", IntFlag(&options->http.connections_max, 1, 1 << 20),
+             "connections at once; one more takes the place of the one that is silent longest");
+  flags->AddBytes("max_body_bytes", &options->http.body_bytes_max,
+                  "the largest body of a request; one that is larger gets 413");
+  flags->AddBytes("max_bodies_bytes", &options->http.bodies_bytes_max,
+                  "memory for the bodies of all requests; one for which there is none gets 429");
+  flags->AddInt("transfer_ms", 1, kMillisMax, &options->http.transfer_ms,
+                "how long a client may take to send a request, and to take its reply");
+  flags->AddInt("idle_ms", 1, kMillisMax, &options->http.idle_ms,
+                "how long a connection may be silent between two requests");
+  flags->AddInt("drain_ms", 0, kMillisMax, &options->drain_ms,
+                "after SIGTERM: how long requests are still taken while /v2/health/ready says no");
+  flags->AddInt("slow_ms", 0, kMillisMax, &options->service.slow_ms,
+                "requests that take longer are told on stderr; 0: none");
+  flags->Group("Batches");
+  BatcherOptions* const batches = &options->service.batches;
+  flags->Add("instances", IntFlag(&batches->instances, 0, 1024),
+             "threads that score, each a batch at a time");
+  flags->DescribeDefault("one for each thread of the machine");
+  flags->AddInt("batch_window_us", 0, 1'000'000, &batches->window_us,
+                "how long a request waits for others to be scored with; 0: each is scored alone, "
+                "so that its bits depend on nobody else");
+  flags->AddInt("max_batch_size", 1, 1 << 24, &options->scorer.max_batch_size,
+                "samples that are scored together, and at which a batch waits no longer");
+  flags->AddInt("max_queue", 1, 1 << 20, &batches->queue_max,
+                "requests that may wait; one more gets 429");
+  flags->AddInt("timeout_ms", 1, kMillisMax, &options->service.timeout_ms,
+                "from a request's first byte to its scores; one that takes longer gets 504");
+  flags->AddInt("max_samples", 1, 1 << 24, &options->service.samples_max,
+                "samples or candidates of a request");
+  flags->Group("The model");
+}
+
+std::string UtcTime() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  std::tm utc = {};
+  ::gmtime_r(&now.tv_sec, &utc);
+  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", utc.tm_year + 1900, utc.tm_mon + 1,
+                         utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
+                         now.tv_nsec / kNanosPerMilli);
+}
+
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
+  return signals;
+}
+
+absl::StatusOr<int> Serve(ServeOptions options) {
+  // Before the model is read, which may take minutes.
+  if (!HttpServer::IsThere()) return HttpServer::Start({}, nullptr, nullptr).status();
+  // Before any thread, which inherits it: the main thread waits for them. The second ends the
+  // process, as it does where nobody waits.
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  BatcherOptions& batches = options.service.batches;
+  if (batches.instances == 0) {
+    batches.instances =
+        static_cast<int32_t>(std::clamp<unsigned>(std::thread::hardware_concurrency(), 1, 1024));
+  }
+  batches.batch_samples_max = options.scorer.max_batch_size;
+  options.scorer.max_concurrency = batches.instances;
+  options.service.log = [](std::string_view line) {
+    const std::string text = absl::StrCat(UtcTime(), " ", std::string(line), "\n");
+    std::fwrite(text.data(), 1, text.size(), stderr);
+  };
+  HOTROW_RETURN_IF_ERROR(options.http.Validate());
+  HOTROW_RETURN_IF_ERROR(options.service.Validate());
+
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Scorer> opened, Scorer::Open(options.scorer));
+  const std::shared_ptr<const Scorer> scorer = std::move(opened);
+  for (const std::string& note : scorer->notes()) {
+    std::fprintf(stderr, "hotrow serve: %s: %s\n", options.scorer.model.c_str(), note.c_str());
+  }
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<ScoringService> service,
+                          ScoringService::Create(options.service, [scorer] { return scorer; }));
+  HOTROW_ASSIGN_OR_RETURN(
+      const std::unique_ptr<HttpServer> server,
+      HttpServer::Start(
+          options.http, [&service](const HttpRequest& request) { return service->Handle(request); },
+          &service->connections()));
+  std::printf("Serving %s, step %lld, at http://%s/v2/models/%s\n", scorer->model_name().c_str(),
+              static_cast<long long>(scorer->step()),
+              HostAndPort(options.http.address, server->port()).c_str(),
+              service->model_name().c_str());
+  std::fflush(stdout);
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  service->SetReady(false);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  std::printf("Stopping\n");
+  std::fflush(stdout);
+  std::this_thread::sleep_for(std::chrono::milliseconds(options.drain_ms));
+  server->Stop(options.service.timeout_ms + options.http.transfer_ms);
+  service->Stop();
+  return kExitGood;
+}
+
+absl::StatusOr<int> Run(const Command& self, std::span<const char* const> arguments) {
+  ServeOptions options;
+  options.service.batches.instances = 0;
+  FlagSet flags("hotrow serve");
+  AddFlags(&options, &flags);
+  ScorerFlags scorer_flags(&options.scorer, &flags);
+  std::vector<std::string> operands;
+  HOTROW_RETURN_IF_ERROR(ParseArguments(self, arguments, &flags, &operands));
+  if (operands.empty()) return kExitGood;
+  HOTROW_RETURN_IF_ERROR(scorer_flags.Finish());
+  options.scorer.model = operands[0];
+  return Serve(std::move(options));
+}
+
+}  // namespace
+
+const Command kServeCommand = {
+    .name = "serve",
+    .operands = "MODEL",
+    .summary = "answers requests for scores by HTTP",
+    .details =
+        "MODEL is a model of --save_dir, a checkpoint, a directory of checkpoints (the newest\n"
+        "counts), or a directory that hotrow export wrote. Speaks the Open Inference Protocol v2\n"
+        "with JSON and binary tensors; docs/serving_http.md has paths, tensors and statuses.\n"
+        "SIGTERM ends it once the requests that are there have their replies.\n",
+    .run = Run};
+
+}  // namespace hotrow

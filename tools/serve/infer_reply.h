@@ -1,0 +1,57 @@
+#ifndef HOTROW_TOOLS_SERVE_INFER_REPLY_H_
+#define HOTROW_TOOLS_SERVE_INFER_REPLY_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tools/serve/infer_request.h"
+#include "tools/serve/score_request.h"
+
+// What the Open Inference Protocol v2 answers, as bytes.
+
+namespace hotrow {
+
+// Whether the outputs that a request wishes are there. Errors: InvalidArgument, naming those that
+// are.
+absl::Status CheckOutputs(const InferRequest& request);
+
+// What the answer tells of the model.
+struct ModelVersion {
+  std::string name;
+  int64_t step = 0;  // its version
+};
+
+struct InferReply {
+  std::string body;
+  std::optional<int64_t> json_bytes;  // of the body, if binary tensors follow
+};
+
+// The answer: `scores` and `logits`, FP32 [samples, tasks]. Numbers in JSON have 9 digits, which
+// bring the same floats back. Errors: OutOfRange (a number that is not finite, which JSON has no
+// word for; names the remedy).
+absl::StatusOr<InferReply> MakeInferReply(const InferRequest& request, const ModelVersion& model,
+                                          int32_t num_tasks, std::span<const float> logits);
+
+// {"error": message}; bytes that are not UTF-8 become U+FFFD.
+std::string ErrorJson(std::string_view message);
+
+std::string ServerMetadataJson();
+// line_columns: of lines, if the model takes them.
+std::string ModelMetadataJson(const ModelVersion& model, const ModelSignature& signature,
+                              const std::vector<std::string>& labels,
+                              const std::vector<std::string>& line_columns);
+std::string ModelReadyJson(const ModelVersion& model, bool ready);
+// The models of this server: one. As the repository extension of Triton has it.
+std::string RepositoryIndexJson(const ModelVersion& model, bool ready);
+// As the model configuration extension of Triton has it, which its tools ask for.
+std::string ModelConfigJson(const ModelVersion& model, const ModelSignature& signature);
+
+}  // namespace hotrow
+
+#endif  // HOTROW_TOOLS_SERVE_INFER_REPLY_H_

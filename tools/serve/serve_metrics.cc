@@ -1,0 +1,100 @@
+#include "tools/serve/serve_metrics.h"
+
+#include "base/exposition.h"
+#include "models/train/report.h"
+
+namespace hotrow {
+namespace {
+
+constexpr MetricKind kCounter = MetricKind::kCounter;
+constexpr MetricKind kGauge = MetricKind::kGauge;
+
+void Put(ExpositionWriter* out, const char* name, MetricKind kind, const char* help,
+         int64_t value) {
+  out->Family(name, kind, help);
+  out->Sample(value);
+}
+
+void PutTimes(ExpositionWriter* out, const char* name, const char* help, const TimeBuckets& times) {
+  out->Family(name, MetricKind::kHistogram, help);
+  out->Buckets({}, TimeBuckets::kBoundSeconds, times.counts(), times.sum_seconds());
+}
+
+}  // namespace
+
+void ServeMetrics::CountReply(int status) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++replies_[status];
+}
+
+void ServeMetrics::CountScored(const RequestTimes& times, int64_t samples) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  total_.Add(times.total_ns);
+  queue_.Add(times.queue_ns);
+  score_.Add(times.score_ns);
+  scored_samples_ += samples;
+}
+
+void ServeMetrics::CountBatch(int64_t requests, int64_t samples) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++batches_;
+  batch_requests_ += requests;
+  batch_samples_ += samples;
+}
+
+void ServeMetrics::CountSlow() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++slow_;
+}
+
+std::string ServeMetrics::Text(const ServeState& state) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ExpositionWriter out;
+  out.Family("hotrow_serve_info", kGauge, "What is served: always 1.");
+  out.Sample({{{"model", state.model_name}}}, int64_t{1});
+  Put(&out, "hotrow_serve_ready", kGauge, "1 while the server takes requests.", state.ready);
+  Put(&out, "hotrow_serve_model_step", kGauge, "Updates that the model has seen.", state.step);
+  Put(&out, "hotrow_serve_model_rows", kGauge, "Rows of all tables.", state.rows);
+  Put(&out, "hotrow_serve_model_table_bytes", kGauge, "Memory of rows and index.",
+      state.table_bytes);
+  out.Family("hotrow_serve_replies_total", kCounter, "Replies by their HTTP status.");
+  for (const auto& [status, count] : replies_) {
+    out.Sample({{{"code", std::to_string(status)}}}, count);
+  }
+  PutTimes(&out, "hotrow_serve_request_seconds",
+           "Time of a scored request, from its first byte to its reply.", total_);
+  PutTimes(&out, "hotrow_serve_queue_seconds",
+           "Time that a scored request waited for its batch and an instance.", queue_);
+  PutTimes(&out, "hotrow_serve_score_seconds", "Time that its batch was scored.", score_);
+  Put(&out, "hotrow_serve_samples_total", kCounter, "Samples of scored requests.", scored_samples_);
+  Put(&out, "hotrow_serve_batches_total", kCounter, "Batches that were scored.", batches_);
+  Put(&out, "hotrow_serve_batch_requests_total", kCounter, "Requests in these batches.",
+      batch_requests_);
+  Put(&out, "hotrow_serve_batch_samples_total", kCounter, "Samples in these batches.",
+      batch_samples_);
+  Put(&out, "hotrow_serve_queue_requests", kGauge, "Requests that wait.", state.queue_requests);
+  Put(&out, "hotrow_serve_queue_requests_max", kGauge, "The most that may wait.",
+      state.queue_requests_max);
+  Put(&out, "hotrow_serve_slow_requests_total", kCounter,
+      "Requests that took longer than --slow_ms.", slow_);
+  Put(&out, "hotrow_serve_connections", kGauge, "Connections that are open.",
+      connections_.open.load(std::memory_order_relaxed));
+  Put(&out, "hotrow_serve_connections_total", kCounter, "Connections so far.",
+      connections_.accepted.value());
+  Put(&out, "hotrow_serve_connections_evicted_total", kCounter,
+      "Connections that said nothing longest and were closed for others.",
+      connections_.evicted.value());
+  Put(&out, "hotrow_serve_connections_refused_total", kCounter,
+      "Connections that were closed at once, since all places had requests.",
+      connections_.refused.value());
+  Put(&out, "hotrow_serve_unparsed_requests_total", kCounter,
+      "Requests that were no HTTP, too large or too slow.", connections_.unparsed.value());
+  out.Family("hotrow_serve_process_cpu_seconds_total", kCounter,
+             "Processor time of all threads of the process.");
+  out.Sample({}, ProcessCpuSeconds());
+  Put(&out, "hotrow_serve_process_peak_resident_bytes", kGauge,
+      "The most memory that the process had.", PeakResidentBytes());
+  return out.Take();
+}
+
+}  // namespace hotrow

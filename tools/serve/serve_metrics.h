@@ -1,0 +1,61 @@
+#ifndef HOTROW_TOOLS_SERVE_SERVE_METRICS_H_
+#define HOTROW_TOOLS_SERVE_SERVE_METRICS_H_
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "models/train/run_metrics.h"
+#include "tools/serve/http_message.h"
+
+namespace hotrow {
+
+// Of one infer request, from its first byte to its answer.
+struct RequestTimes {
+  int64_t read_ns = 0;
+  int64_t parse_ns = 0;
+  int64_t queue_ns = 0;
+  int64_t score_ns = 0;
+  int64_t total_ns = 0;
+};
+
+// What a server shows besides what it has counted.
+struct ServeState {
+  std::string model_name;
+  int64_t step = 0;
+  int64_t rows = 0;
+  int64_t table_bytes = 0;
+  bool ready = false;
+  int64_t queue_requests = 0;
+  int64_t queue_requests_max = 0;
+};
+
+// The numbers of a server, for /metrics. Counting takes a lock for some additions. Any thread.
+class ServeMetrics {
+ public:
+  void CountReply(int status);
+  // An infer request that was scored.
+  void CountScored(const RequestTimes& times, int64_t samples);
+  void CountBatch(int64_t requests, int64_t samples);
+  void CountSlow();
+  ConnectionCounts& connections() { return connections_; }
+
+  // docs/serving_http.md says what each number means.
+  std::string Text(const ServeState& state) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<int, int64_t> replies_;  // by HTTP status
+  TimeBuckets total_, queue_, score_;
+  int64_t scored_samples_ = 0;
+  int64_t batches_ = 0;
+  int64_t batch_requests_ = 0;
+  int64_t batch_samples_ = 0;
+  int64_t slow_ = 0;
+  ConnectionCounts connections_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_TOOLS_SERVE_SERVE_METRICS_H_

@@ -1,0 +1,97 @@
+#ifndef HOTROW_TOOLS_SERVE_SERVICE_H_
+#define HOTROW_TOOLS_SERVE_SERVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <semaphore>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/serving/scorer_source.h"
+#include "tools/serve/batcher.h"
+#include "tools/serve/http_message.h"
+#include "tools/serve/serve_metrics.h"
+
+namespace hotrow {
+
+struct ServiceOptions {
+  std::string model_name;  // in paths; empty: the model's own
+  BatcherOptions batches;
+  int64_t samples_max = 16384;  // of a request
+  // From a request's first byte to its scores, at least 1. A request may ask for less.
+  int64_t timeout_ms = 1000;
+  int64_t slow_ms = 0;  // requests that take longer are logged; 0: none
+  // Takes lines of the log, of any thread; null: there is none.
+  std::function<void(std::string_view line)> log;
+
+  absl::Status Validate() const;  // names the field, the limit and the value it got
+};
+
+// The Open Inference Protocol v2 over a Scorer: a request in, a reply out. docs/serving_http.md has
+// its paths, tensors and statuses. It knows no sockets.
+//
+// Threads: any number call Handle; a call lasts until the reply is there, timeout_ms at most beside
+//          the time to parse and to format. JSON is parsed on as many threads at once as the
+//          machine has, which bounds the memory for it.
+// Errors:  of Create: InvalidArgument (an option), FailedPrecondition (names of features), those of
+//          threads. Handle has none: whatever the request is, there is a reply.
+class ScoringService {
+ public:
+  static absl::StatusOr<std::unique_ptr<ScoringService>> Create(const ServiceOptions& options,
+                                                                ScorerSource source);
+  ~ScoringService();  // stops
+  ScoringService(const ScoringService&) = delete;
+  ScoringService& operator=(const ScoringService&) = delete;
+
+  HttpReply Handle(const HttpRequest& request);
+
+  // What /v2/health/ready answers; at first yes. Requests are answered all the same.
+  void SetReady(bool ready) { ready_ = ready; }
+  // Requests that wait are refused with 503, as are those that come. Once or more.
+  void Stop();
+
+  ConnectionCounts& connections() { return metrics_.connections(); }
+  const std::string& model_name() const { return model_name_; }
+
+ private:
+  // A scorer and what requests must fit.
+  struct Model {
+    std::shared_ptr<const Scorer> scorer;
+    std::shared_ptr<const ModelSignature> signature;
+  };
+  // What the log tells of a request.
+  struct Account {
+    RequestTimes times;
+    int64_t samples = -1;  // -1: it was none to be scored
+    int64_t batch_samples = 0;
+  };
+
+  ScoringService(const ServiceOptions& options, ScorerSource source);
+  absl::StatusOr<Model> CurrentModel();
+  HttpReply Route(const HttpRequest& request, Account* account);
+  HttpReply RouteModel(const HttpRequest& request, std::string_view rest, Account* account);
+  HttpReply Infer(const HttpRequest& request, const Model& model, Account* account);
+  void RunBatch(std::span<ScoreJob* const> jobs);
+  void LogIfSlow(const HttpRequest& request, int status, const Account& account);
+  std::string MetricsText();
+
+  const ServiceOptions options_;
+  const ScorerSource source_;
+  std::string model_name_;
+  std::counting_semaphore<> parsers_;
+  ServeMetrics metrics_;
+  std::atomic<bool> ready_{true};
+  std::mutex signature_mutex_;
+  std::weak_ptr<const Scorer> signed_;  // whose signature_ is
+  std::shared_ptr<const ModelSignature> signature_;
+  std::unique_ptr<Batcher> batcher_;
+};
+
+}  // namespace hotrow
+
+#endif  // HOTROW_TOOLS_SERVE_SERVICE_H_
