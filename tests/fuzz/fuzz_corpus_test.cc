@@ -17,6 +17,7 @@
 #include "tests/store/ssd_fuzz_targets.h"
 #include "tests/support/test_util.h"
 #include "tests/tools/plan_fuzz_targets.h"
+#include "tests/tools/serve_fuzz_targets.h"
 
 namespace hotrow {
 namespace {
@@ -152,6 +153,8 @@ TEST(FuzzCorpusTest, VocabularyFile) {
   RunAll("vocabularyfile", fuzz::VocabularyFile, fuzz::VocabularyFileCorpus());
 }
 TEST(FuzzCorpusTest, PlanText) { RunAll("plantext", fuzz::PlanText, fuzz::PlanTextCorpus()); }
+
+TEST(FuzzCorpusTest, InferBody) { RunAll("inferbody", fuzz::InferBody, fuzz::InferBodyCorpus()); }
 
 TEST(FuzzCorpusTest, MetricsText) {
   RunAll("metricstext", fuzz::MetricsText,

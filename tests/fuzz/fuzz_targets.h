@@ -31,6 +31,10 @@ void PlanText(const uint8_t* data, size_t size);
 // What `hotrow top` reads: a text of metrics, and the screen of it.
 void MetricsText(const uint8_t* data, size_t size);
 
+// What `hotrow serve` reads, tests/tools/serve_fuzz_targets.h: the body of an infer request. First
+// byte: 0, none of it is JSON; 1, all is; else what ends with "]}" and a line break.
+void InferBody(const uint8_t* data, size_t size);
+
 // The files of an SsdStore, tests/store/ssd_fuzz_targets.h. First byte odd: the checksums are made
 // right before the bytes are read.
 void SsdChunk(const uint8_t* data, size_t size);       // records, and the footer at their end
