@@ -2,10 +2,12 @@
 """What ageing and admission save, and what they cost in AUC, where popularity drifts.
 
     python bench/row_life.py [--bin=build/bin] [--seeds=3] [--svg=docs/row_life.svg]
+    python bench/row_life.py --costs=8
 
 Trains a small DLRM on synthetic:drift=... with each policy and prints a table in Markdown: rows at
 the end, test AUC (of samples as they are at the end), and processor time beside that of the run
-without policies, turn by turn. --svg draws the rows as bars.
+without policies, turn by turn. --svg draws the rows as bars. --costs instead takes a model whose
+steps are short, and prints what policies cost it, in that many turns of off, on, on, off.
 """
 
 import argparse
@@ -34,13 +36,43 @@ POLICIES = [
 ]
 
 
-def train(program, seed, flags, report):
-    subprocess.run([program, f"--data={DATA}", f"--seed={seed}", *MODEL, *flags,
-                    f"--report={report}"], check=True, stdout=subprocess.DEVNULL)
+# Steps of a millisecond, all in memory.
+SHORT = ["--data=synthetic:tables=26,rows=20000,dense=13,samples=1572864,valid=100,test=100",
+         "--batch_size=256", "--embedding_dim=16", "--dense_arch_layer_sizes=32-16",
+         "--over_arch_layer_sizes=32-1", "--store_bytes=1GiB", "--threads=1"]
+COSTS = [
+    ["--ttl_steps=500"],
+    ["--ttl_steps=500", "--admission=lookups:2", "--admission_bytes=64MiB"],
+    ["--ttl_steps=500", "--admission=lookups:2", "--admission_bytes=64MiB", "--max_rows=15000"],
+]
+
+
+def run(program, flags, report):
+    subprocess.run([program, *flags, f"--report={report}"], check=True, stdout=subprocess.DEVNULL)
     with open(report) as file:
-        found = json.load(file)
+        return json.load(file)
+
+
+def train(program, seed, flags, report):
+    found = run(program, [f"--data={DATA}", f"--seed={seed}", *MODEL, *flags], report)
     return {"rows": sum(table["rows"] for table in found["tables"]),
             "auc": found["test"]["auc"], "cpu": found["cpu_seconds"]}
+
+
+def costs(program, turns, report):
+    print("| policies | processor time, off / on | samples/s, on / off |")
+    print("| --- | --- | --- |")
+    for flags in COSTS:
+        cpu, rate = [], []
+        for _ in range(turns):
+            off, on, again, last = (run(program, SHORT + more, report)
+                                    for more in ([], flags, flags, []))
+            cpu.append((off["cpu_seconds"] + last["cpu_seconds"]) /
+                       (on["cpu_seconds"] + again["cpu_seconds"]))
+            rate.append((on["samples_per_second"] + again["samples_per_second"]) /
+                        (off["samples_per_second"] + last["samples_per_second"]))
+        print(f"| `{' '.join(flags)}` | {statistics.median(cpu):.3f} | "
+              f"{statistics.median(rate):.3f} |", flush=True)
 
 
 def svg(rows, path):
@@ -67,13 +99,18 @@ def main():
     parser.add_argument("--bin", default="build/bin")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--svg")
+    parser.add_argument("--costs", type=int, metavar="TURNS")
     flags = parser.parse_args()
+    program = os.path.join(flags.bin, "dlrm")
+    if flags.costs:
+        with tempfile.TemporaryDirectory() as folder:
+            costs(program, flags.costs, os.path.join(folder, "report.json"))
+        return
     runs = {name: [] for name, _ in POLICIES}
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(1, flags.seeds + 1):
             for name, more in POLICIES:
-                runs[name].append(train(os.path.join(flags.bin, "dlrm"), seed, more,
-                                        os.path.join(folder, "report.json")))
+                runs[name].append(train(program, seed, more, os.path.join(folder, "report.json")))
     plain = runs["none"]
     print("| policy | rows | of all | test AUC | change | processor time |")
     print("| --- | --- | --- | --- | --- | --- |")
