@@ -1,27 +1,62 @@
 #!/usr/bin/env bash
 # What each CUDA kernel takes of a processor of the GPU, as a table in Markdown: docs/gpu.md has one.
-#   kernel_resources.sh [-a ARCHITECTURE] [-b BUILD] [FILE.cu ...]
+#   kernel_resources.sh [-a ARCHITECTURE] [-b BUILD] [-w PAGE] [FILE.cu ...]
+#   kernel_resources.sh -c PAGE
 # -a: 80, 90 (the default) or any other that nvcc knows.
 # -b: a configured build folder, whose flags are taken (build). Nothing needs to be built there.
+# -w: puts the table into a page, between its lines <!-- kernels --> and <!-- end of kernels -->, instead of printing it.
+# -c: whether the table of a page has the kernels that the sources have, by name; compiles nothing. Status 1 where not.
 # FILE: sources below the root of the project; by default all that BUILD compiles but tests and benchmarks.
 # Kernels of one name, templates, share a line: how many there are, and the most that one of them takes. Spills are
 # bytes of stores and loads; shared memory is what the kernel declares, not what a launch adds.
 set -euo pipefail
-usage() { sed -n '2,8s/^# *//p' "$0"; }
+usage() { sed -n '2,11s/^# *//p' "$0"; }
 fail() { printf 'kernel_resources: %s\n' "$*" >&2; exit 2; }
 
 architecture=90
 build=build
-while getopts a:b:h option; do
+page=
+check=
+while getopts a:b:c:w:h option; do
   case $option in
     a) architecture=$OPTARG ;;
     b) build=$OPTARG ;;
+    c) check=$OPTARG ;;
+    w) page=$OPTARG ;;
     h) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
 done
 shift $((OPTIND - 1))
 root=$(readlink -f "$(dirname "$0")/..")
+if [[ -n $check ]]; then
+  exec python3 - "$root" "$check" <<'EOF'
+import pathlib
+import re
+import sys
+
+root, page = pathlib.Path(sys.argv[1]), sys.argv[2]
+definition = re.compile(r'__global__\s+void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\(')
+sources = set()
+for folder in ('base', 'cache', 'comm', 'embedding', 'models', 'ops', 'store'):
+    for pattern in ('*.cu', '*.cuh'):
+        for path in (root / folder).rglob(pattern):
+            text = re.sub(r'//[^\n]*', '', path.read_text(encoding='utf-8'))
+            names = definition.findall(text)
+            if len(names) != text.count('__global__'):
+                sys.exit(f'kernel_resources: {path}: a kernel whose name is not understood')
+            sources.update(names)
+table = re.search(r'<!-- kernels -->(.*?)<!-- end of kernels -->', open(page, encoding='utf-8').read(), re.DOTALL)
+if table is None:
+    sys.exit(f'kernel_resources: {page}: has no lines <!-- kernels --> and <!-- end of kernels -->')
+rows = set(re.findall(r'^\| `(\w+)`', table[1], re.MULTILINE))
+for name in sorted(sources - rows):
+    print(f'kernel_resources: {page}: {name} is missing; run tools/kernel_resources.sh -w {page}', file=sys.stderr)
+for name in sorted(rows - sources):
+    print(f'kernel_resources: {page}: there is no {name}; run tools/kernel_resources.sh -w {page}', file=sys.stderr)
+sys.exit(0 if sources == rows else 1)
+EOF
+fi
 [[ -f $build/compile_commands.json ]] || fail "$build/compile_commands.json: is not there; cmake --preset release makes it"
 build=$(readlink -f "$build")
 
@@ -35,7 +70,7 @@ import sys
 
 database, root, wanted = sys.argv[1], sys.argv[2], sys.argv[3:]
 found = set()
-for entry in json.load(open(database, encoding='utf-8')):
+for entry in sorted(json.load(open(database, encoding='utf-8')), key=lambda entry: entry['file']):
     name = os.path.relpath(entry['file'], root)
     chosen = name in wanted if wanted else not name.startswith(('tests/', 'bench/'))
     if not name.endswith('.cu') or not chosen or name in found:
@@ -72,6 +107,7 @@ while IFS=$'\t' read -r name words; do
   c++filt <"$logs/log" | sed "s|^|$name\t|" >>"$logs/all"
 done <"$logs/commands"
 
+{
 printf '| kernel, sm_%s | registers | spills | shared bytes |\n| --- | --- | --- | --- |\n' "$architecture"
 awk -F '\t' '
   # A function is named by two lines, then come its stack and what it uses. Functions that are called are no kernels.
@@ -106,3 +142,20 @@ awk -F '\t' '
       printf "| %s%s | %d | %d | %d |\n", k, many, registers[k], spilled[k], shares[k]
     }
   }' "$logs/all"
+} >"$logs/table"
+if [[ -z $page ]]; then
+  cat "$logs/table"
+  exit
+fi
+python3 - "$page" "$logs/table" <<'EOF'
+import re
+import sys
+
+page, table = sys.argv[1:]
+text = open(page, encoding='utf-8').read()
+rows = open(table, encoding='utf-8').read()
+text, replaced = re.subn(r'(?<=<!-- kernels -->\n).*?(?=<!-- end of kernels -->)', lambda _: f'\n{rows}\n', text, flags=re.DOTALL)
+if replaced != 1:
+    sys.exit(f'kernel_resources: {page}: has no lines <!-- kernels --> and <!-- end of kernels -->')
+open(page, 'w', encoding='utf-8').write(text)
+EOF
