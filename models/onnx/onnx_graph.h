@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_ONNX_ONNX_GRAPH_H_
 
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <span>
 #include <string>
