@@ -217,22 +217,28 @@ ModelRecipe DlrmOf(const TrainerOptions& options, const DataSchema& schema) {
   return recipe;
 }
 
-// A DLRM of 8 columns and its data's features; returns the directory of the model.
-std::string TrainDlrm(const std::string& dir, Initializer initializer,
-                      Pooling pooling = Pooling::kSum, const std::string& from = kData) {
+struct Run {
+  Initializer initializer = {InitializerKind::kUniform, 0.1f};
+  Pooling pooling = Pooling::kSum;
+  std::string data = kData;
+  int32_t columns = 8;
+};
+
+// Trains a DLRM; returns the directory of the model.
+std::string Train(const std::string& dir, const Run& run = {}) {
   TrainerOptions options;
   options.batch_size = 48;
-  options.embedding_dim = 8;
-  options.pooling = pooling;
+  options.embedding_dim = run.columns;
+  options.pooling = run.pooling;
   options.seed = 3;
   options.store_bytes = int64_t{16} << 20;
-  options.initializer = initializer;
-  options.shape = {{"dense_arch_layer_sizes", "6-8"},
+  options.initializer = run.initializer;
+  options.shape = {{"dense_arch_layer_sizes", absl::StrCat("2-", run.columns)},
                    {"over_arch_layer_sizes", "5-1"},
-                   {"pooling", pooling == Pooling::kMean ? "mean" : "sum"}};
+                   {"pooling", run.pooling == Pooling::kMean ? "mean" : "sum"}};
   options.save_dir = dir + "/model";
   const auto train = [&]() -> absl::Status {
-    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data, OpenDataSource(from, 5));
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data, OpenDataSource(run.data, 5));
     return RunTraining(options, *data,
                        [&](const DataSchema& schema) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
                          return CreateModelOfKind(DlrmOf(options, schema));
@@ -256,7 +262,7 @@ absl::StatusOr<test::ReadOnnxModel> ExportAndRead(ExportOnnxOptions options) {
 
 TEST(OnnxExportTest, EmbeddingsAreTheInputs) {
   const std::string dir = test::TempDir();
-  const std::string model = TrainDlrm(dir, {InitializerKind::kUniform, 0.1f});
+  const std::string model = Train(dir);
   HOTROW_ASSERT_OK_AND_ASSIGN(const test::ReadOnnxModel read,
                               ExportAndRead({.model = model, .path = dir + "/a.onnx"}));
   EXPECT_EQ(read.producer, "hotrow");
@@ -287,7 +293,7 @@ TEST(OnnxExportTest, EmbeddingsAreTheInputs) {
 // not seen have their first values.
 TEST(OnnxExportTest, RowsOfBoundedTablesAreWhatEvaluationReads) {
   const std::string dir = test::TempDir();
-  const std::string model = TrainDlrm(dir, {InitializerKind::kUniform, 0.1f}, Pooling::kMean);
+  const std::string model = Train(dir, {.pooling = Pooling::kMean});
   HOTROW_ASSERT_OK_AND_ASSIGN(
       const test::ReadOnnxModel read,
       ExportAndRead({.model = model, .path = dir + "/a.onnx", .with_rows = true}));
@@ -327,22 +333,25 @@ TEST(OnnxExportTest, RowsOfBoundedTablesAreWhatEvaluationReads) {
   EXPECT_EQ(with_rows, scorer->rows());
 }
 
-// Writes samples of one feature, whose keys have no bound.
-std::string WriteUnbounded(const std::string& dir, const std::vector<uint64_t>& keys) {
+// Writes samples of one feature, whose keys lie below a bound; 0: there is none.
+std::string WriteUsers(const std::string& dir, const std::vector<uint64_t>& keys,
+                       int64_t bound = 0) {
   std::ofstream samples(dir + "/log.csv");
   samples << "click,price,user\n";
   for (size_t i = 0; i < keys.size(); ++i) samples << i % 2 << "," << i << "," << keys[i] << "\n";
-  std::ofstream(dir + "/schema.json") << R"({"name": "log", "files": {"train": ["log.csv"]},
+  std::ofstream(dir + "/schema.json")
+      << R"({"name": "log", "files": {"train": ["log.csv"]},
     "columns": [{"name": "click", "role": "label"}, {"name": "price", "role": "dense"},
-                {"name": "user", "role": "categorical", "key": "integer", "table": "people"}]})";
+                {"name": "user", "role": "categorical", "key": "integer", "table": "people")"
+      << (bound > 0 ? absl::StrCat(R"(, "num_embeddings": )", bound) : "") << "}]}";
   return "table:" + dir + "/schema.json";
 }
 
 TEST(OnnxExportTest, KeysWithoutABoundAreEncoded) {
   const std::string dir = test::TempDir();
-  const std::string data = WriteUnbounded(dir, {7, UINT64_MAX, 0, 7, uint64_t{1} << 63});
+  const std::string data = WriteUsers(dir, {7, UINT64_MAX, 0, 7, uint64_t{1} << 63});
   const std::string model =
-      TrainDlrm(dir, {InitializerKind::kConstant, 0.25f}, Pooling::kSum, data);
+      Train(dir, {.initializer = {InitializerKind::kConstant, 0.25f}, .data = data});
   for (const OnnxUnseenKeys unseen : {OnnxUnseenKeys::kExact, OnnxUnseenKeys::kZeros}) {
     const bool zeros = unseen == OnnxUnseenKeys::kZeros;
     HOTROW_ASSERT_OK_AND_ASSIGN(const test::ReadOnnxModel read,
@@ -374,8 +383,7 @@ TEST(OnnxExportTest, KeysWithoutABoundAreEncoded) {
 
 TEST(OnnxExportTest, RandomFirstValuesAreRefusedWithTheRemedy) {
   const std::string dir = test::TempDir();
-  const std::string model = TrainDlrm(dir, {InitializerKind::kUniform, 0.1f}, Pooling::kSum,
-                                      WriteUnbounded(dir, {1, 2, 3}));
+  const std::string model = Train(dir, {.data = WriteUsers(dir, {1, 2, 3})});
   EXPECT_THAT(
       ExportOnnx({.model = model, .path = dir + "/a.onnx", .with_rows = true}).status(),
       StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -383,9 +391,21 @@ TEST(OnnxExportTest, RandomFirstValuesAreRefusedWithTheRemedy) {
   EXPECT_FALSE(std::filesystem::exists(dir + "/a.onnx"));
 }
 
+// All keys of a bound are rows of the file, so it would have 2 GiB, of three rows that there are.
+TEST(OnnxExportTest, AModelThatIsTooLargeIsRefused) {
+  const std::string dir = test::TempDir();
+  const std::string model =
+      Train(dir, {.data = WriteUsers(dir, {1, 2, 3}, 65'536), .columns = 8192});
+  EXPECT_THAT(ExportOnnx({.model = model, .path = dir + "/a.onnx", .with_rows = true}).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr(model), HasSubstr("2147483647"), HasSubstr("--with_rows"))));
+  EXPECT_FALSE(std::filesystem::exists(dir + "/a.onnx"));
+  HOTROW_EXPECT_OK(ExportOnnx({.model = model, .path = dir + "/a.onnx"}));
+}
+
 TEST(OnnxExportTest, WhatIsInTheWayIsNamed) {
   const std::string dir = test::TempDir();
-  const std::string model = TrainDlrm(dir, {InitializerKind::kUniform, 0.1f});
+  const std::string model = Train(dir);
   EXPECT_THAT(ExportOnnx({.model = model, .path = dir + "/model"}).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is there already")));
   EXPECT_THAT(ExportOnnx({.model = model}).status(),
@@ -418,7 +438,7 @@ class ForeignModel : public CtrModel {
 
 TEST(OnnxExportTest, AModelThatIsNotDeclaredIsRefused) {
   const std::string dir = test::TempDir();
-  const std::string model = TrainDlrm(dir, {InitializerKind::kUniform, 0.1f});
+  const std::string model = Train(dir);
   const auto foreign = [](const ModelRecipe& recipe) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
     HOTROW_ASSIGN_OR_RETURN(const auto own, CreateModelOfKind(recipe));
     return std::make_unique<ForeignModel>(own->parameters().size());
