@@ -159,8 +159,8 @@ struct RankOptions {
   // it, and added to the next one that it sends for the same row. Budget of the memory for that, on
   // each rank, a hard limit; all ranks have the same. Rows that find no room go without, see
   // docs/ranks.md. 0: none. Only where `backward` loses something, not with fp32; of one rank
-  // nothing travels, and nothing is taken. Not with cache.device_bytes. A step that is cancelled behind its BeginUpdate leaves
-  // residuals behind as if it had been applied.
+  // nothing travels, and nothing is taken. Not with cache.device_bytes. A step that is cancelled
+  // behind its BeginUpdate leaves residuals behind as if it had been applied.
   int64_t feedback_bytes = 0;
 };
 

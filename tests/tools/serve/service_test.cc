@@ -110,8 +110,8 @@ TEST(ServiceTest, WhatIsNotThereIsNamed) {
   const auto ask = [&](const char* method, const char* path, int status) {
     return ErrorOf(service->Handle(Request(method, path)), status);
   };
-  for (const char* const path : {"", "/", "*", "/v1", "/v2x", "/v2/health", "/v2/models", "/v2/models/",
-                                 "/metrics/x", "/v2/health/live/x"}) {
+  for (const char* const path : {"", "/", "*", "/v1", "/v2x", "/v2/health", "/v2/models",
+                                 "/v2/models/", "/metrics/x", "/v2/health/live/x"}) {
     EXPECT_THAT(ask("GET", path, 404), HasSubstr("/v2/models/NAME/infer")) << path;
   }
   EXPECT_THAT(ask("GET", "/v2/models/dlrm", 404),
