@@ -11,75 +11,24 @@
 #include "base/exec_context.h"
 #include "base/math.h"
 #include "base/status_macros.h"
-#include "embedding/serving/frozen_rows_impl.h"
-#include "ops/affine_rows.h"
+#include "embedding/serving/budget_share_impl.h"
+#include "embedding/serving/serving_tables_impl.h"
 #include "ops/pooled_lookup.h"
-#include "ops/row_codec.h"
 
 namespace hotrow {
-namespace {
-
-bool IsAffine(ServingRows rows) { return rows == ServingRows::kInt8 || rows == ServingRows::kInt4; }
-
-AffineCode CodeOf(ServingRows rows) {
-  return rows == ServingRows::kInt8 ? AffineCode::kInt8 : AffineCode::kInt4;
-}
-
-// What a lookup reads: the weights that are kept, or the floats that codes stand for.
-WeightsPrecision ReadPrecision(const ServingTable& table) {
-  switch (table.rows) {
-    case ServingRows::kFp16:
-      return WeightsPrecision::kFp16;
-    case ServingRows::kBf16:
-      return WeightsPrecision::kBf16;
-    case ServingRows::kInt8:
-    case ServingRows::kInt4:
-      return WeightsPrecision::kFp32;
-    case ServingRows::kAsTrained:
-      break;
-  }
-  return table.layout.precision;
-}
-
-int64_t KeptBytes(const ServingTable& table) { return ServingRowBytes(table.rows, table.layout); }
-
-int64_t KeptAlignment(const ServingTable& table) { return IsAffine(table.rows) ? 4 : 16; }
-
-ExchangeType TypeOf(WeightsPrecision precision) {
-  switch (precision) {
-    case WeightsPrecision::kFp16:
-      return ExchangeType::kFp16;
-    case WeightsPrecision::kBf16:
-      return ExchangeType::kBf16;
-    case WeightsPrecision::kFp32:
-      break;
-  }
-  return ExchangeType::kFp32;
-}
-
-// The floats of weights, which widening does not change.
-absl::Status Widen(const RowLayout& layout, const std::byte* row, float* weights) {
-  const RowRun run = {.end = 1, .dim = layout.dim};
-  return DecodeRows(
-      {}, {.type = TypeOf(layout.precision), .runs = {&run, 1}, .in = row, .rows = &weights});
-}
-
-absl::Status Narrow(int32_t dim, WeightsPrecision precision, const float* weights, std::byte* out) {
-  const RowRun run = {.end = 1, .dim = dim};
-  return EncodeRows({},
-                    {.type = TypeOf(precision), .runs = {&run, 1}, .rows = &weights, .out = out});
-}
-
-}  // namespace
-
-struct ServingTables::Table {
-  internal::FrozenRows rows;
-  std::shared_ptr<const StepHistory> history;  // null: it does not decay as a whole
-};
+using internal::BudgetShare;
+using internal::CodeOf;
+using internal::IsAffine;
+using internal::Narrow;
+using internal::ReadPrecision;
+using internal::RecordTable;
+using internal::RowKeeper;
+using internal::ShapeOf;
+using internal::Widen;
 
 absl::Status ServingTablesOptions::Validate() const {
   if (tables.empty()) return absl::InvalidArgumentError("ServingTablesOptions.tables is empty");
-  if (memory_bytes < 1) {
+  if (budget == nullptr && memory_bytes < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("ServingTablesOptions.memory_bytes must be at least 1, is ", memory_bytes));
   }
@@ -95,31 +44,37 @@ absl::Status ServingTablesOptions::Validate() const {
   return absl::OkStatus();
 }
 
-ServingTables::ServingTables(const ServingTablesOptions& options) : options_(options) {}
+ServingTables::ServingTables(const ServingTablesOptions& options)
+    : options_(options),
+      share_(std::make_unique<BudgetShare>(
+          options.budget != nullptr ? options.budget
+                                    : std::make_shared<ServingBudget>(options.memory_bytes))) {}
 ServingTables::~ServingTables() = default;
+
+int64_t ServingTables::bytes() const { return share_->bytes(); }
+const ServingBudget& ServingTables::budget() const { return share_->budget(); }
 
 absl::Status ServingTables::Init() {
   int64_t need = 0;
   for (size_t t = 0; t < options_.expected_rows.size(); ++t) {
-    const ServingTable& table = options_.tables[t];
-    need += internal::FrozenRows::BytesFor(options_.expected_rows[t], KeptBytes(table),
-                                           KeptAlignment(table));
+    need += RecordTable::BytesFor(options_.expected_rows[t],
+                                  ShapeOf(options_.tables[t], options_.keeps_steps));
   }
-  if (need > options_.memory_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("memory_bytes: the rows of this model need ", need,
-                     " bytes with their index; the budget is ", options_.memory_bytes));
+  const ServingBudget& budget = share_->budget();
+  if (need > budget.bytes() - budget.used()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "memory_bytes: the rows of this model need ", need,
+        " bytes with their index; the budget is ", budget.bytes(),
+        budget.used() > 0 ? absl::StrCat(", of which ", budget.used(), " are taken") : ""));
   }
   for (const ServingTable& table : options_.tables) {
     const int64_t expected =
         options_.expected_rows.empty() ? 0 : options_.expected_rows[rows_.size()];
     rows_.push_back(std::unique_ptr<Table>(
-        new Table{.rows = internal::FrozenRows({.table = table.name,
-                                                .row_bytes = KeptBytes(table),
-                                                .alignment = KeptAlignment(table),
-                                                .expected_rows = expected,
-                                                .budget_bytes = options_.memory_bytes,
-                                                .used_bytes = &used_bytes_}),
+        new Table{.rows = RecordTable({.table = table.name,
+                                       .shape = ShapeOf(table, options_.keeps_steps),
+                                       .expected_rows = expected,
+                                       .share = share_.get()}),
                   .history = nullptr}));
     if (table.optimizer.weight_decay_mode != WeightDecayMode::kTable) continue;
     // Tables of one optimizer have one history.
@@ -136,7 +91,19 @@ absl::Status ServingTables::Init() {
     }
     rows_.back()->history = std::move(history);
   }
+  HOTROW_ASSIGN_OR_RETURN(keeper_, RowKeeper::Create(*this));
   return absl::OkStatus();
+}
+
+void ServingTables::MakeView() {
+  view_ = std::make_unique<View>();
+  for (const std::unique_ptr<Table>& table : rows_) view_->tables.push_back({table->rows.view()});
+}
+
+absl::Status ServingTables::CheckTable(const RowKey& key) const {
+  if (key.table < options_.tables.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a row of table ", key.table, "; there are ", options_.tables.size()));
 }
 
 int64_t ServingTables::rows(uint32_t table) const { return rows_[table]->rows.rows(); }
@@ -202,7 +169,8 @@ absl::Status ServingTables::ReadFirstValues(uint32_t table, Scratch* scratch) co
   return absl::OkStatus();
 }
 
-absl::Status ServingTables::Pool(const ServingLookup& lookup, Scratch* scratch) const {
+absl::Status ServingTables::Pool(const View& view, const ServingLookup& lookup,
+                                 Scratch* scratch) const {
   HOTROW_CHECK(lookup.table < rows_.size());
   const ServingTable& spec = options_.tables[lookup.table];
   const int32_t dim = spec.layout.dim;
@@ -212,7 +180,9 @@ absl::Status ServingTables::Pool(const ServingLookup& lookup, Scratch* scratch) 
         absl::StrCat(n, " lookups of one feature; at most ", std::numeric_limits<int32_t>::max()));
   }
   scratch->rows.resize(n);
-  rows_[lookup.table]->rows.Find(lookup.keys, scratch->rows);
+  const View::Table& table = view.tables[lookup.table];
+  rows_[lookup.table]->rows.Find(table.rows, lookup.keys, scratch->rows);
+  if (table.changes != nullptr) table.changes->Override(lookup.keys, scratch->rows);
   scratch->missing.clear();
   for (size_t i = 0; i < n; ++i) {
     if (scratch->rows[i] == nullptr) scratch->missing.push_back(lookup.keys[i]);
@@ -273,75 +243,31 @@ absl::StatusOr<std::unique_ptr<ServingTables::Builder>> ServingTables::Builder::
   std::unique_ptr<Builder> builder(new Builder());
   builder->tables_.reset(new ServingTables(options));
   HOTROW_RETURN_IF_ERROR(builder->tables_->Init());
-  int64_t widest = 0;
-  int64_t longest = 0;
-  int64_t dim = 0;
-  for (const ServingTable& table : options.tables) {
-    widest = std::max(widest, table.layout.row_bytes);
-    longest = std::max(longest, KeptBytes(table));
-    dim = std::max<int64_t>(dim, table.layout.dim);
-  }
-  HOTROW_ASSIGN_OR_RETURN(builder->row_, HostBuffer<std::byte>::Create(widest));
-  HOTROW_ASSIGN_OR_RETURN(builder->weights_, HostBuffer<float>::Create(dim));
-  HOTROW_ASSIGN_OR_RETURN(builder->code_, HostBuffer<std::byte>::Create(longest));
   return builder;
 }
 
 absl::Status ServingTables::Builder::Add(const RowKey& key, std::span<const std::byte> row) {
-  const ServingTablesOptions& options = tables_->options_;
-  if (key.table >= options.tables.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a row of table ", key.table, "; there are ", options.tables.size()));
-  }
-  const ServingTable& table = options.tables[key.table];
-  if (std::ssize(row) != table.layout.row_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("table \"", table.name, "\": a row of ",
-                                                   row.size(), " bytes, expected ",
-                                                   table.layout.row_bytes));
-  }
-  const std::byte* weights = row.data();
-  if (options.rows_missed_steps && tables_->rows_[key.table]->history != nullptr) {
-    std::memcpy(row_.data(), row.data(), row.size());
-    std::byte* const copy = row_.data();
-    HOTROW_RETURN_IF_ERROR(tables_->CatchUpRows(key.table, {&key.key, 1}, {&copy, 1}));
-    weights = copy;
-  }
-  if (IsAffine(table.rows) || ReadPrecision(table) != table.layout.precision) {
-    HOTROW_RETURN_IF_ERROR(Widen(table.layout, weights, weights_.data()));
-    const std::span<const float> floats(weights_.data(), static_cast<size_t>(table.layout.dim));
-    if (!IsAffine(table.rows)) {
-      HOTROW_RETURN_IF_ERROR(
-          Narrow(table.layout.dim, ReadPrecision(table), weights_.data(), code_.data()));
-    } else if (!EncodeAffineRow(CodeOf(table.rows), floats, code_.data())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("table \"", table.name, "\": the row of key ", key.key,
-                       " has weights that are not finite, or too far apart for a code"));
-    }
-    weights = code_.data();
-  }
-  return tables_->rows_[key.table]->rows.Add(key.key, weights);
+  HOTROW_ASSIGN_OR_RETURN(const RowKeeper::Kept kept, tables_->keeper_->Keep(key, row));
+  return tables_->rows_[key.table]->rows.Add(key.key, kept.last_step, kept.row);
 }
 
 absl::Status ServingTables::Builder::AddKept(const RowKey& key, std::span<const std::byte> kept) {
-  const ServingTablesOptions& options = tables_->options_;
-  if (key.table >= options.tables.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a row of table ", key.table, "; there are ", options.tables.size()));
-  }
-  const ServingTable& table = options.tables[key.table];
-  if (std::ssize(kept) != ServingRowBytes(table.rows, table.layout)) {
+  HOTROW_RETURN_IF_ERROR(tables_->CheckTable(key));
+  const ServingTable& table = tables_->options_.tables[key.table];
+  const int64_t expected = ServingRowBytes(table.rows, table.layout);
+  if (std::ssize(kept) != expected) {
     return absl::InvalidArgumentError(absl::StrCat("table \"", table.name, "\": ", kept.size(),
-                                                   " bytes of a row, expected ",
-                                                   ServingRowBytes(table.rows, table.layout)));
+                                                   " bytes of a row, expected ", expected));
   }
-  return tables_->rows_[key.table]->rows.Add(key.key, kept.data());
+  return tables_->rows_[key.table]->rows.Add(key.key, /*last_step=*/0, kept.data());
 }
 
-absl::StatusOr<std::unique_ptr<const ServingTables>> ServingTables::Builder::Finish() {
+absl::StatusOr<std::unique_ptr<ServingTables>> ServingTables::Builder::Finish() {
   for (const std::unique_ptr<Table>& table : tables_->rows_) {
     HOTROW_RETURN_IF_ERROR(table->rows.Freeze());
   }
-  return std::unique_ptr<const ServingTables>(std::move(tables_));
+  tables_->MakeView();
+  return std::move(tables_);
 }
 
 }  // namespace hotrow

@@ -13,6 +13,7 @@
 #include "base/buffer.h"
 #include "base/matrix_view.h"
 #include "base/row_key.h"
+#include "embedding/serving/serving_budget.h"
 #include "embedding/serving/serving_rows.h"
 #include "ops/jagged.h"
 #include "ops/row_init.h"
@@ -34,8 +35,10 @@ struct ServingTable {
 struct ServingTablesOptions {
   std::vector<ServingTable> tables;  // required; in the order of their numbers
   uint64_t seed = 0;                 // of first values
-  // Rows and index of all tables; a hard limit. Required.
+  // Rows and index of all tables; a hard limit. Required, but where `budget` is given.
   int64_t memory_bytes = 0;
+  // Shared with other tables, in the place of memory_bytes; null: these have one of their own.
+  std::shared_ptr<ServingBudget> budget;
   // Rows of each table, where they are known: a budget that they do not fit is refused before the
   // first of them comes. Empty: not known.
   std::vector<int64_t> expected_rows;
@@ -44,6 +47,8 @@ struct ServingTablesOptions {
   int64_t first_step = 0;
   std::vector<LearningRateRun> learning_rates;
   bool rows_missed_steps = false;
+  // Whether rows may age in updates (ServingTables::Update): their last steps are kept, too.
+  bool keeps_steps = false;
 
   absl::Status Validate() const;  // names the field
 };
@@ -60,6 +65,11 @@ struct ServingLookup {
   MatrixView<float> output;
 };
 
+namespace internal {
+class BudgetShare;
+class RowKeeper;
+}  // namespace internal
+
 // ServingTables is the rows of a trained model, all in memory, to be read: weights alone, without
 // the state of an optimizer. What Pool gives has the bits of EmbeddingCollection::Evaluate on the
 // collection that the rows are from.
@@ -67,13 +77,19 @@ struct ServingLookup {
 // A key without a row reads its first value, as there: a function of {seed, table, key}. Where
 // tables are not kept as they were trained, what is read of a row is what its code stands for.
 //
-// Threads: Pool any number at once, without a lock, each with a Scratch of its own.
-// Memory:  of a row its weights or codes and 8 bytes of key, both together a multiple of 16 bytes,
-//          of codes of 4, and 7 bytes of index.
-// Errors:  ResourceExhausted (the budget or memory), InvalidArgument (a row of a width or a table
-//          that is not there, a key twice, a weight that has no code as it is not finite).
+// Versions: readers look rows up in a View, which shows one version of all tables. An Update makes
+//           the next version while any number of them read.
+// Threads:  Pool any number at once, without a lock, each with a Scratch of its own; budget() and
+//           bytes() any. All others one at a time.
+// Memory:   of a row its weights or codes, 8 bytes of key and, with keeps_steps, 4 of its last
+//           step, together a multiple of 16 bytes, of codes of 4, and 7 bytes of index.
+// Errors:   ResourceExhausted (the budget or memory), InvalidArgument (a row of a width or a table
+//           that is not there, a key twice, a weight that has no code as it is not finite).
 class ServingTables {
  public:
+  // One version of all tables, to be read.
+  class View;
+
   // Takes rows in any order, each once. One thread.
   class Builder {
    public:
@@ -84,14 +100,56 @@ class ServingTables {
     // What was kept of a row: ServingRowBytes of the table's `rows`.
     absl::Status AddKept(const RowKey& key, std::span<const std::byte> kept);
     // The Builder is of no use afterwards.
-    absl::StatusOr<std::unique_ptr<const ServingTables>> Finish();
+    absl::StatusOr<std::unique_ptr<ServingTables>> Finish();
 
    private:
     Builder() = default;
     std::unique_ptr<ServingTables> tables_;
-    HostBuffer<std::byte> row_;  // a copy that makes up for steps
-    HostBuffer<float> weights_;
-    HostBuffer<std::byte> code_;
+  };
+
+  // The next version of the tables, made while others read the one before:
+  //
+  //   Begin; Set and Erase, in any order, each key once; Stage.
+  //   Readers get Stage's view. When none has the view before any more: Fold.
+  //   Readers get Fold's view. When none has Stage's view any more: the destructor.
+  //
+  // Stage checks all and takes all memory that the rest needs; after an error, or without Fold, the
+  // tables are as they were, and no reader may have got a view.
+  //
+  // A reader never sees a row that is being written: Stage's view shows changed rows where the
+  // update keeps them, and Fold writes only to rows that it does not show.
+  //
+  // Memory: until it is destroyed, changed rows twice, some 16 bytes an entry of index, 12 a key
+  //         that loses its row, and a larger index where new keys need one. All of the budget.
+  class Update {
+   public:
+    struct Size {
+      int64_t rows = 0;       // calls of Set, at most
+      int64_t erased = 0;     // calls of Erase, at most
+      uint32_t age_line = 0;  // rows whose last step is not 0 and lies below it lose their key
+    };
+    // sizes: by table. An age line needs keeps_steps. The tables outlive it; one at a time.
+    static absl::StatusOr<std::unique_ptr<Update>> Begin(ServingTables* tables,
+                                                         std::span<const Size> sizes);
+    ~Update();
+
+    absl::Status Set(const RowKey& key, std::span<const std::byte> row);
+    absl::Status Erase(const RowKey& key);  // of a key that may have none
+    absl::StatusOr<const View*> Stage();
+    const View* Fold();
+
+    // After Stage: of a table with the update, and keys that have lost their row to it.
+    int64_t rows(uint32_t table) const;
+    int64_t rows_erased() const;
+
+   private:
+    struct Table;
+    explicit Update(ServingTables* tables);
+    absl::Status TooMany(const RowKey& key, const char* what, int64_t size) const;
+    ServingTables* const tables_;
+    std::vector<Table> changes_;  // by table
+    std::unique_ptr<View> staged_;
+    std::unique_ptr<View> folded_;
   };
 
   // What a call of Pool needs; reused, so that its memory is.
@@ -115,16 +173,29 @@ class ServingTables {
   int64_t rows(uint32_t table) const;
   // Of the rows that there are, ascending. A copy.
   std::vector<uint64_t> KeysOf(uint32_t table) const;
-  int64_t bytes() const { return used_bytes_; }  // taken of the budget
+  int64_t bytes() const;  // taken of the budget
+  const ServingBudget& budget() const;
 
+  // The version as it is now.
+  const View& view() const { return *view_; }
   // Looks the keys up and pools them as ops/pooled_lookup.h does. Offsets ascend and end at N.
-  absl::Status Pool(const ServingLookup& lookup, Scratch* scratch) const;
+  absl::Status Pool(const View& view, const ServingLookup& lookup, Scratch* scratch) const;
+  absl::Status Pool(const ServingLookup& lookup, Scratch* scratch) const {
+    return Pool(*view_, lookup, scratch);
+  }
+
+  // While nobody reads: a row, new or in the place of another, and a key that has none any more.
+  absl::Status Set(const RowKey& key, std::span<const std::byte> row);
+  absl::Status Erase(const RowKey& key);
 
  private:
   struct Table;
+  friend class internal::RowKeeper;
 
   explicit ServingTables(const ServingTablesOptions& options);
   absl::Status Init();
+  void MakeView();
+  absl::Status CheckTable(const RowKey& key) const;
   absl::Status FirstValues(uint32_t table, std::span<const uint64_t> keys,
                            std::span<std::byte* const> rows) const;
   absl::Status ReadFirstValues(uint32_t table, Scratch* scratch) const;
@@ -132,8 +203,10 @@ class ServingTables {
                            std::span<std::byte* const> rows) const;
 
   const ServingTablesOptions options_;
-  int64_t used_bytes_ = 0;
+  std::unique_ptr<internal::BudgetShare> share_;
   std::vector<std::unique_ptr<Table>> rows_;  // by table
+  std::unique_ptr<internal::RowKeeper> keeper_;
+  std::unique_ptr<View> view_;
 };
 
 }  // namespace hotrow
