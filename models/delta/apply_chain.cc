@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "models/delta/chain_head_impl.h"
 #include "models/delta/delta_chain.h"
 #include "models/delta/delta_damage_impl.h"
-#include "models/delta/delta_merge_impl.h"
 #include "models/saving/blob_files.h"
 #include "models/saving/partial_dir_impl.h"
 #include "models/saving/portable_model_impl.h"
@@ -45,64 +45,18 @@ int64_t EntriesOf(const DeltaChain& chain) {
   return out;
 }
 
-absl::StatusOr<DeltaMerge> OpenDeltas(Env& env, const DeltaChain& chain,
-                                      const std::vector<DeltaTable>& tables) {
-  std::vector<DeltaMerge::Source> sources;
-  for (const DeltaManifest& delta : chain.deltas) {
-    const auto num_parts = static_cast<int32_t>(delta.parts.size());
-    for (int32_t p = 0; p < num_parts; ++p) {
-      const DeltaFileId id = {.base = chain.manifest.base_id,
-                              .sequence = delta.sequence,
-                              .part = p,
-                              .num_parts = num_parts};
-      HOTROW_ASSIGN_OR_RETURN(
-          std::unique_ptr<DeltaRowsReader> reader,
-          DeltaRowsReader::Open(env, delta.model.dir, delta.parts[static_cast<size_t>(p)], id,
-                                chain.manifest.form, tables));
-      sources.push_back({.reader = std::move(reader), .sequence = delta.sequence});
-    }
-  }
-  return DeltaMerge::Create(std::move(sources));
-}
-
-// The base's rows without state.
-class RowStripper {
- public:
-  RowStripper(const RowLayout& from, const RowLayout& to)
-      : from_(from), to_(to), row_(static_cast<size_t>(to.row_bytes)) {}
-  std::span<const std::byte> Strip(const std::byte* row) {
-    std::memcpy(row_.data(), row, static_cast<size_t>(from_.state_offset));
-    std::memcpy(row_.data() + to_.step_offset, row + from_.step_offset, sizeof(uint32_t));
-    if (to_.scored()) {
-      std::memcpy(row_.data() + to_.score_offset, row + from_.score_offset, sizeof(float));
-    }
-    return row_;
-  }
-
- private:
-  RowLayout from_;
-  RowLayout to_;
-  std::vector<std::byte> row_;
-};
-
 // The model of the last link, with the bytes of its blobs and vocabulary.
-absl::Status ReadHead(Env& env, const DeltaChain& chain, PortableModel* out, DenseVectors* dense) {
+absl::StatusOr<ChainHead> ReadHead(Env& env, const DeltaChain& chain) {
+  HOTROW_ASSIGN_OR_RETURN(ChainHead out, ReadChainHead(env, chain));
+  SavedModel& model = out.portable.model;
+  HOTROW_ASSIGN_OR_RETURN(model.blob_bytes, ReadSavedBlobs(env, model));
   SavedModel base = chain.base.model;
   base.dir = chain.base_dir();
-  if (chain.deltas.empty()) {
-    out->model = base;
-    HOTROW_ASSIGN_OR_RETURN(*dense, ReadPortableDense(env, base.dir, chain.base));
-  } else {
-    out->model = chain.deltas.back().model;
-    HOTROW_ASSIGN_OR_RETURN(*dense, ReadSavedDense(env, out->model));
-  }
-  HOTROW_ASSIGN_OR_RETURN(out->model.blob_bytes, ReadSavedBlobs(env, out->model));
   if (base.vocabulary.has_value()) {
     HOTROW_ASSIGN_OR_RETURN(std::string bytes, ReadSavedVocabularyBytes(env, base));
-    out->model.vocabulary_bytes = std::make_shared<std::string>(std::move(bytes));
+    model.vocabulary_bytes = std::make_shared<std::string>(std::move(bytes));
   }
-  if (!chain.manifest.form.lossless()) out->model.training.reset();
-  return absl::OkStatus();
+  return out;
 }
 
 }  // namespace
@@ -127,21 +81,12 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
     chain.deltas.resize(static_cast<size_t>(options.until - first));
   }
   HOTROW_RETURN_IF_ERROR(CheckIsFree(env, dir));
-  PortableModel portable;
-  DenseVectors dense;
-  HOTROW_RETURN_IF_ERROR(ReadHead(env, chain, &portable, &dense));
+  HOTROW_ASSIGN_OR_RETURN(ChainHead head, ReadHead(env, chain));
+  PortableModel& portable = head.portable;
   const std::vector<SavedModel::Table> expected = portable.model.tables;
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<DeltaTable> tables, DeltaTablesOf(portable.model));
+  const std::vector<DeltaTable>& tables = head.tables;
   const bool has_state = chain.manifest.form.state;
-  std::vector<RowStripper> strippers;
-  for (size_t t = 0; t < tables.size(); ++t) {
-    if (!has_state) {
-      portable.model.tables[t].optimizer = SparseOptimizerName(SparseOptimizerKind::kSgd);
-    }
-    strippers.emplace_back(chain.base.tables[t].layout(),
-                           tables[t].layout_read(chain.manifest.form));
-  }
-  HOTROW_ASSIGN_OR_RETURN(portable.tables, TablesOf(portable.model));
+  BaseRows base_rows(chain, tables);
   // An older link's rows age by the lines of the last one.
   HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(portable.model));
 
@@ -163,7 +108,7 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
   };
   for (int64_t slice = 0; slice < slices; ++slice) {
     NamedKeys named(tables.size());
-    HOTROW_ASSIGN_OR_RETURN(DeltaMerge merge, OpenDeltas(env, chain, tables));
+    HOTROW_ASSIGN_OR_RETURN(DeltaMerge merge, MergeDeltas(env, chain, chain.deltas, tables));
     while (!merge.done()) {
       if (slice_of(merge.key()) == slice) {
         named[merge.key().table].push_back(merge.key().key);
@@ -175,9 +120,7 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
       for (size_t i = 0; i < batch.keys.size(); ++i) {
         const RowKey& key = batch.keys[i];
         if (slice_of(key) != slice || Contains(named, key)) continue;
-        const auto bytes = static_cast<size_t>(tables[key.table].layout().row_bytes);
-        HOTROW_RETURN_IF_ERROR(add(key, has_state ? std::span<const std::byte>(batch.rows[i], bytes)
-                                                  : strippers[key.table].Strip(batch.rows[i])));
+        HOTROW_RETURN_IF_ERROR(add(key, base_rows.Of(key.table, batch.rows[i])));
       }
       return absl::OkStatus();
     };
@@ -204,7 +147,7 @@ absl::StatusOr<PortableSummary> ApplyChain(const ApplyChainOptions& options) {
                        " of ", expected[t].hash));
     }
   }
-  HOTROW_RETURN_IF_ERROR(WritePortableRest(env, partial->path(), dense, &portable));
+  HOTROW_RETURN_IF_ERROR(WritePortableRest(env, partial->path(), head.dense, &portable));
   HOTROW_RETURN_IF_ERROR(partial->Commit());
 
   PortableSummary summary;
@@ -242,13 +185,11 @@ absl::StatusOr<ChainSummary> VerifyChain(Env& env, const std::string& dir, int64
   HOTROW_ASSIGN_OR_RETURN(
       const std::vector<DeltaTable> tables,
       DeltaTablesOf(chain.deltas.empty() ? chain.base.model : chain.deltas.back().model));
-  HOTROW_ASSIGN_OR_RETURN(DeltaMerge merge, OpenDeltas(env, chain, tables));
+  HOTROW_ASSIGN_OR_RETURN(DeltaMerge merge, MergeDeltas(env, chain, chain.deltas, tables));
   while (!merge.done()) HOTROW_RETURN_IF_ERROR(merge.Next());
   // Each delta has dense parameters and blobs of its own.
   while (!chain.deltas.empty()) {
-    PortableModel model;
-    DenseVectors dense;
-    HOTROW_RETURN_IF_ERROR(ReadHead(env, chain, &model, &dense));
+    HOTROW_RETURN_IF_ERROR(ReadHead(env, chain).status());
     chain.deltas.pop_back();
   }
   return summary;

@@ -67,9 +67,65 @@ std::string TableDifference(const DeltaChain& chain, const SavedModel& model) {
   return "";
 }
 
-// Whether a delta may stand behind `before`.
-absl::Status CheckLink(const DeltaChain& chain, const ChainLink& before,
-                       const DeltaManifest& delta) {
+}  // namespace
+
+ChainLink DeltaChain::head() const {
+  if (deltas.empty()) {
+    return {.sequence = manifest.base_sequence,
+            .step = manifest.base_step,
+            .digest = manifest.base_link,
+            .source = manifest.base_source};
+  }
+  const DeltaManifest& last = deltas.back();
+  return {.sequence = last.sequence,
+          .step = last.model.step,
+          .digest = last.digest,
+          .source = last.source};
+}
+
+absl::StatusOr<bool> IsChain(Env& env, const std::string& dir) {
+  return env.Exists(absl::StrCat(WithoutEndingSlashes(dir), "/", kChainManifestName));
+}
+
+absl::StatusOr<DeltaChain> ReadChain(Env& env, const std::string& dir) {
+  DeltaChain out;
+  out.dir = WithoutEndingSlashes(dir);
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(out.dir));
+  if (!exists) {
+    return absl::NotFoundError(absl::StrCat(
+        out.dir, ": there is no such directory; give a chain of `hotrow export --since`"));
+  }
+  HOTROW_ASSIGN_OR_RETURN(out.manifest, ReadChainManifest(env, out.dir));
+  const std::string base_manifest = ManifestPath(out.base_dir());
+  HOTROW_ASSIGN_OR_RETURN(const bool has_base, env.Exists(base_manifest));
+  if (!has_base) return DeltaDamaged(base_manifest, "there is no such file: the base is missing");
+  HOTROW_ASSIGN_OR_RETURN(const std::string text,
+                          ReadWholeFile(env, base_manifest, kManifestBytesMax));
+  if (!(LinkDigest(text) == out.manifest.base_digest)) {
+    return DeltaDamaged(base_manifest,
+                        absl::StrCat("its digest is ", LinkDigest(text).ToHex(), ", ",
+                                     kChainManifestName, " says ", out.manifest.base_digest.ToHex(),
+                                     ": the base was changed, or is another one"));
+  }
+  HOTROW_ASSIGN_OR_RETURN(out.base, ReadPortableManifest(env, out.base_dir(), /*edited=*/false));
+  HOTROW_RETURN_IF_ERROR(CheckHasWeights(out.base_dir(), out.base));
+  if (out.base.model.step != out.manifest.base_step) {
+    return DeltaDamaged(
+        base_manifest, absl::StrCat("it is of step ", out.base.model.step, ", ", kChainManifestName,
+                                    " says step ", out.manifest.base_step));
+  }
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> sequences,
+                          ListDeltas(env, out.dir, out.manifest.base_sequence));
+  for (const int64_t sequence : sequences) {
+    HOTROW_ASSIGN_OR_RETURN(DeltaManifest delta, ReadDeltaManifest(env, out.delta_dir(sequence)));
+    HOTROW_RETURN_IF_ERROR(CheckNextLink(out, out.head(), delta));
+    out.deltas.push_back(std::move(delta));
+  }
+  return out;
+}
+
+absl::Status CheckNextLink(const DeltaChain& chain, const ChainLink& before,
+                           const DeltaManifest& delta) {
   const std::string path = ManifestPath(delta.model.dir);
   const int64_t expected = before.sequence + 1;
   if (!(delta.base_id == chain.manifest.base_id)) {
@@ -109,79 +165,27 @@ absl::Status CheckLink(const DeltaChain& chain, const ChainLink& before,
   return absl::OkStatus();
 }
 
-// The sequences of the deltas behind the base. All of them up to the highest must be there.
-absl::StatusOr<std::vector<int64_t>> ListDeltas(Env& env, const DeltaChain& chain) {
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(chain.dir));
+absl::StatusOr<std::vector<int64_t>> ListDeltas(Env& env, const std::string& dir,
+                                                int64_t sequence) {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names, env.ListDir(dir));
   std::vector<int64_t> out;
   for (const std::string& name : names) {
     if (!absl::StartsWith(name, kDeltaPrefix) || IsUnfinished(name)) continue;
-    const std::optional<int64_t> sequence = ParseDeltaDirName(name);
-    if (!sequence.has_value()) {
+    const std::optional<int64_t> found = ParseDeltaDirName(name);
+    if (!found.has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(chain.dir, "/", name, ": is no name of a delta, such as ", DeltaDirName(1),
+          absl::StrCat(dir, "/", name, ": is no name of a delta, such as ", DeltaDirName(1),
                        "; remove it, or give it its name back"));
     }
-    if (*sequence > chain.manifest.base_sequence) out.push_back(*sequence);
+    if (*found > sequence) out.push_back(*found);
   }
   std::sort(out.begin(), out.end());
   for (size_t i = 0; i < out.size(); ++i) {
-    const int64_t expected = chain.manifest.base_sequence + 1 + static_cast<int64_t>(i);
+    const int64_t expected = sequence + 1 + static_cast<int64_t>(i);
     if (out[i] == expected) continue;
     return DeltaDamaged(
-        chain.delta_dir(expected),
+        absl::StrCat(dir, "/", DeltaDirName(expected)),
         absl::StrCat("there is no such delta, and the next is ", DeltaDirName(out[i])));
-  }
-  return out;
-}
-
-}  // namespace
-
-ChainLink DeltaChain::head() const {
-  if (deltas.empty()) {
-    return {.sequence = manifest.base_sequence,
-            .step = manifest.base_step,
-            .digest = manifest.base_link,
-            .source = manifest.base_source};
-  }
-  const DeltaManifest& last = deltas.back();
-  return {.sequence = last.sequence,
-          .step = last.model.step,
-          .digest = last.digest,
-          .source = last.source};
-}
-
-absl::StatusOr<DeltaChain> ReadChain(Env& env, const std::string& dir) {
-  DeltaChain out;
-  out.dir = WithoutEndingSlashes(dir);
-  HOTROW_ASSIGN_OR_RETURN(const bool exists, env.Exists(out.dir));
-  if (!exists) {
-    return absl::NotFoundError(absl::StrCat(
-        out.dir, ": there is no such directory; give a chain of `hotrow export --since`"));
-  }
-  HOTROW_ASSIGN_OR_RETURN(out.manifest, ReadChainManifest(env, out.dir));
-  const std::string base_manifest = ManifestPath(out.base_dir());
-  HOTROW_ASSIGN_OR_RETURN(const bool has_base, env.Exists(base_manifest));
-  if (!has_base) return DeltaDamaged(base_manifest, "there is no such file: the base is missing");
-  HOTROW_ASSIGN_OR_RETURN(const std::string text,
-                          ReadWholeFile(env, base_manifest, kManifestBytesMax));
-  if (!(LinkDigest(text) == out.manifest.base_digest)) {
-    return DeltaDamaged(base_manifest,
-                        absl::StrCat("its digest is ", LinkDigest(text).ToHex(), ", ",
-                                     kChainManifestName, " says ", out.manifest.base_digest.ToHex(),
-                                     ": the base was changed, or is another one"));
-  }
-  HOTROW_ASSIGN_OR_RETURN(out.base, ReadPortableManifest(env, out.base_dir(), /*edited=*/false));
-  HOTROW_RETURN_IF_ERROR(CheckHasWeights(out.base_dir(), out.base));
-  if (out.base.model.step != out.manifest.base_step) {
-    return DeltaDamaged(
-        base_manifest, absl::StrCat("it is of step ", out.base.model.step, ", ", kChainManifestName,
-                                    " says step ", out.manifest.base_step));
-  }
-  HOTROW_ASSIGN_OR_RETURN(const std::vector<int64_t> sequences, ListDeltas(env, out));
-  for (const int64_t sequence : sequences) {
-    HOTROW_ASSIGN_OR_RETURN(DeltaManifest delta, ReadDeltaManifest(env, out.delta_dir(sequence)));
-    HOTROW_RETURN_IF_ERROR(CheckLink(out, out.head(), delta));
-    out.deltas.push_back(std::move(delta));
   }
   return out;
 }

@@ -44,11 +44,23 @@ struct DeltaChain {
   ChainLink head() const;
 };
 
+// Whether the directory has a chain's first file, in whatever state.
+absl::StatusOr<bool> IsChain(Env& env, const std::string& dir);
+
 // Reads and checks all manifests of a chain: that every delta up to the newest is there once, in
 // its place, of this chain, and names the one before; that tables are those of the base. Reads no
 // rows. Errors: NotFound (no chain there), DataLoss, FailedPrecondition and InvalidArgument as the
 // format page lists them; all name the file.
 absl::StatusOr<DeltaChain> ReadChain(Env& env, const std::string& dir);
+
+// For followers, who have a chain as they have read it and the link that they have applied last.
+// The sequences behind `sequence` that are there, ascending, all of them up to the highest. Reads
+// no manifests. Errors: DataLoss (one is missing), InvalidArgument (a name that is none).
+absl::StatusOr<std::vector<int64_t>> ListDeltas(Env& env, const std::string& dir, int64_t sequence);
+// OK if a delta may stand behind the link `before`: it is of this chain, names that link, and has
+// the base's tables. Otherwise the errors of ReadChain.
+absl::Status CheckNextLink(const DeltaChain& chain, const ChainLink& before,
+                           const DeltaManifest& delta);
 
 struct CreateChainOptions {
   std::string checkpoint;                     // of the base, as ReadCheckpoint takes it

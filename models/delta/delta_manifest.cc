@@ -286,6 +286,7 @@ std::string SealDeltaManifest(DeltaManifest* manifest) {
   if (manifest->vocabulary_crc.has_value()) {
     json["vocabulary"] = {{"crc32c", CrcText(*manifest->vocabulary_crc)}};
   }
+  WriteScoringData(model, &json);
   WriteBlobs(model, &json);
   if (model.training.has_value()) json["training"] = TrainingToJson(*model.training);
   std::string text = Seal(std::move(json));
@@ -321,6 +322,7 @@ absl::StatusOr<DeltaManifest> ReadDeltaManifest(Env& env, const std::string& del
     if (table.Has("hash")) model.tables.back().hash = table.Hash("hash").ToHex();
   }
   model.features = ParseFeatures(top, names, &wrong);
+  ParseScoringData(top, &model, &wrong);
   out.parts = ParseParts(top, model.tables.size(), &wrong);
   JsonMembers dense(top.Object("dense"), "dense", &wrong);
   model.dense_file = dense.FileName("file");

@@ -21,6 +21,14 @@
 
 namespace hotrow::internal {
 
+// A version of a model: what changes with a delta. Readers see it whole.
+struct ModelVersion {
+  const ServingTables::View* rows = nullptr;
+  std::shared_ptr<const std::vector<float>> parameters;  // of the dense part
+  int64_t dense_number = 0;                              // which parameters these are; 0: the first
+  int64_t step = 0;
+};
+
 // What one call of a Scorer needs for itself: an instance of the dense part, and memory that is
 // used again.
 //
@@ -30,6 +38,9 @@ class ScoreSession {
   // model outlives it.
   static absl::StatusOr<std::unique_ptr<ScoreSession>> Create(const ScorerOptions& options,
                                                               const ServingModel& model);
+
+  // What the next calls score with. Outlives them.
+  void Use(const ModelVersion& version);
 
   // As of Scorer.
   absl::Status Score(const ScoreBatch& batch, std::span<float> logits);
@@ -70,6 +81,8 @@ class ScoreSession {
   absl::Status Forward(int64_t batch_size, const float* dense, float* logits);
 
   const ServingModel& model_;
+  const ModelVersion* version_ = nullptr;
+  int64_t dense_number_ = 0;  // of the parameters that dense_ has
   const int64_t max_batch_size_;
   std::unique_ptr<CtrModel> dense_;
   std::vector<int32_t> all_features_;  // 0, 1, ...

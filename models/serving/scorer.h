@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "base/env.h"
 #include "embedding/jagged_batch.h"
+#include "embedding/serving/serving_budget.h"
 #include "embedding/serving/serving_tables.h"
 #include "models/data/table_schema.h"
 #include "models/data/vocabulary.h"
@@ -25,10 +26,13 @@ namespace hotrow {
 
 struct ScorerOptions {
   // Required: a model of --save_dir, a checkpoint, a directory of checkpoints (the newest counts),
-  // or a portable export, whole or in codes (models/serving/quantize_model.h).
+  // a portable export, whole or in codes (models/serving/quantize_model.h), or a chain of deltas
+  // (what its newest link leads to).
   std::string model;
   // Rows and index of all tables in memory; a hard limit. 0: no limit.
   int64_t memory_bytes = 0;
+  // Shared with other scorers, in the place of memory_bytes; null: it has one of its own.
+  std::shared_ptr<ServingBudget> budget;
   // How rows are kept. Other than as they were trained they take less, and scores are other
   // numbers. Rows of a model in codes are kept in these.
   ServingRows rows = ServingRows::kAsTrained;
@@ -71,18 +75,29 @@ struct CandidateBatch {
   std::span<const FeatureBags> candidate_bags;
 };
 
+// What a delta has brought.
+struct AppliedDelta {
+  int64_t sequence = 0;
+  int64_t step = 0;
+  int64_t rows = 0;    // new, or in the place of others
+  int64_t erased = 0;  // keys that lost their row: tombstones, and rows that aged
+};
+
 // 1 / (1 + exp(-logit)).
 float ScoreProbability(float logit);
 
 // Scores with a trained model, which it opens read only and then has in memory: nothing that
-// happens to the directory later changes it. docs/serving.md.
+// happens to the directory later changes it, and only ApplyDelta changes what it scores.
+// docs/serving.md.
 //
 // Scores: logits, [B, T] row-major. Those of a batch of up to max_batch_size samples have the bits
 //         of the trainer's evaluation of that batch, unless `rows` or `precision` says otherwise;
 //         of a longer one those of its parts of max_batch_size samples. Keys without a row read
 //         what evaluation gives them.
-// Threads: all const methods, any number at once. A call runs on the thread that makes it; it waits
-//          only where max_concurrency others run.
+// Version: a call scores with one version of the model, whole: rows and dense parameters of one
+//          step, whatever ApplyDelta does meanwhile.
+// Threads: all const methods, any number at once, also while ApplyDelta runs. A call runs on the
+//          thread that makes it; it waits only where max_concurrency others run.
 // Arrays:  read where they lie. Copied are ids of 32 bits, offsets of 32 bits and lengths, which
 //          become keys and offsets of 64 bits.
 // Errors:  of Open: FailedPrecondition (no model there, of another version, or one that this
@@ -96,8 +111,20 @@ class Scorer {
   Scorer(const Scorer&) = delete;
   Scorer& operator=(const Scorer&) = delete;
 
+  // Makes the next delta of the chain that the scorer was opened from visible, and returns when all
+  // calls score with it. dir: of the delta, "chain/delta-00000007", wherever that lies. It is read
+  // and checked whole before: after an error nothing has changed, and the call may be made again.
+  // Waits for calls that run; one delta at a time.
+  //
+  // Errors, naming the delta: DataLoss, FailedPrecondition (damaged, of another chain, not the next
+  // one, or a model that must be opened anew, as where tables decay as a whole), ResourceExhausted
+  // (memory_bytes has no room for its rows, twice while it is applied), InvalidArgument (a weight
+  // without a code).
+  absl::StatusOr<AppliedDelta> ApplyDelta(const std::string& dir);
+
   const std::string& model_name() const;  // "dlrm"
-  int64_t step() const;                   // updates that the model has seen
+  int64_t step() const;                   // updates that the newest version has seen
+  int64_t sequence() const;               // of its link of a chain; -1: it is of no chain
   const std::vector<std::string>& feature_names() const;
   int32_t num_dense() const;
   int32_t num_tasks() const;
@@ -108,10 +135,12 @@ class Scorer {
   // What a user should know of this model: facts that it lacks, and what stands in their place.
   const std::vector<std::string>& notes() const;
 
-  // logits: [B, T].
-  absl::Status Score(const ScoreBatch& batch, std::span<float> logits) const;
+  // logits: [B, T]. step: of the version that has scored; may be null.
+  absl::Status Score(const ScoreBatch& batch, std::span<float> logits,
+                     int64_t* step = nullptr) const;
   // logits: [N, T], those of N samples that have the user's features each.
-  absl::Status ScoreCandidates(const CandidateBatch& batch, std::span<float> logits) const;
+  absl::Status ScoreCandidates(const CandidateBatch& batch, std::span<float> logits,
+                               int64_t* step = nullptr) const;
 
   // What lines of the model's data mean, to be read without labels; null: its data were no
   // delimited text, or it was saved before models kept that.
@@ -122,9 +151,11 @@ class Scorer {
   const Vocabulary* vocabulary() const;
   // Lines without their ends, of line_columns(). logits: [lines, T]. FailedPrecondition where
   // schema() is null.
-  absl::Status ScoreLines(std::span<const std::string_view> lines, std::span<float> logits) const;
+  absl::Status ScoreLines(std::span<const std::string_view> lines, std::span<float> logits,
+                          int64_t* step = nullptr) const;
 
  private:
+  friend class LiveScorer;
   struct Impl;
   explicit Scorer(std::unique_ptr<Impl> impl);
   const std::unique_ptr<Impl> impl_;

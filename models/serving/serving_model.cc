@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "models/data/table_schema_text.h"
+#include "models/delta/chain_head_impl.h"
+#include "models/delta/delta_chain.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/portable_manifest.h"
@@ -31,6 +33,11 @@ std::set<std::string> NamesOf(const std::string& text) {
   return absl::StrSplit(text, ',', absl::SkipEmpty());
 }
 
+bool SameStart(const std::optional<Initializer>& a, const std::optional<Initializer>& b) {
+  if (!a.has_value() || !b.has_value()) return a.has_value() == b.has_value();
+  return a->kind == b->kind && a->value == b->value;
+}
+
 // Reads one model, step by step: what is refused is refused before its rows are read.
 class ModelReader {
  public:
@@ -39,7 +46,7 @@ class ModelReader {
         table_rows_(table_rows),
         env_(options.env != nullptr ? *options.env : PosixEnv()) {}
 
-  absl::StatusOr<std::unique_ptr<const ServingModel>> Read(bool with_rows) {
+  absl::StatusOr<std::unique_ptr<ServingModel>> Read(bool with_rows) {
     HOTROW_RETURN_IF_ERROR(ReadManifest());
     HOTROW_RETURN_IF_ERROR(FindSettings());
     HOTROW_RETURN_IF_ERROR(MakeRecipe());
@@ -47,7 +54,7 @@ class ModelReader {
     HOTROW_RETURN_IF_ERROR(ReadDense());
     HOTROW_RETURN_IF_ERROR(PlaceFeatures());
     if (with_rows) HOTROW_RETURN_IF_ERROR(ReadRows());
-    return std::unique_ptr<const ServingModel>(std::move(model_));
+    return std::move(model_);
   }
 
  private:
@@ -57,6 +64,18 @@ class ModelReader {
   }
 
   absl::Status ReadManifest() {
+    HOTROW_ASSIGN_OR_RETURN(const bool is_chain, IsChain(env_, options_.model));
+    if (is_chain) {
+      HOTROW_ASSIGN_OR_RETURN(chain_, ReadChain(env_, options_.model));
+      HOTROW_ASSIGN_OR_RETURN(ChainHead head, ReadChainHead(env_, *chain_));
+      portable_ = std::move(head.portable);
+      dense_ = std::move(head.dense);
+      delta_tables_ = std::move(head.tables);
+      saved() = portable_->model;
+      saved().dir = chain_->dir;
+      model_->link = chain_->head();
+      return absl::OkStatus();
+    }
     HOTROW_ASSIGN_OR_RETURN(const bool is_portable, IsPortableModel(env_, options_.model));
     if (!is_portable) {
       HOTROW_ASSIGN_OR_RETURN(saved(), ReadCheckpoint(env_, options_.model));
@@ -134,7 +153,12 @@ class ModelReader {
         own.categorical.size() != model.features.size()) {
       return Refused("the schema of its data is of other features than its manifest");
     }
-    HOTROW_ASSIGN_OR_RETURN(model_->vocabulary, ReadSavedVocabulary(env_, model));
+    SavedModel of_vocabulary = model;
+    if (chain_.has_value()) {
+      of_vocabulary = chain_->base.model;
+      of_vocabulary.dir = chain_->base_dir();
+    }
+    HOTROW_ASSIGN_OR_RETURN(model_->vocabulary, ReadSavedVocabulary(env_, of_vocabulary));
     model_->line_columns = UnlabelledColumns(own);
     HOTROW_ASSIGN_OR_RETURN(
         RowParser parser,
@@ -145,13 +169,14 @@ class ModelReader {
   }
 
   absl::Status ReadDense() {
-    DenseVectors dense;
     if (portable_.has_value()) {
-      HOTROW_ASSIGN_OR_RETURN(dense, ReadPortableDense(env_, options_.model, *portable_));
+      if (!chain_.has_value()) {
+        HOTROW_ASSIGN_OR_RETURN(dense_, ReadPortableDense(env_, options_.model, *portable_));
+      }
     } else {
-      HOTROW_ASSIGN_OR_RETURN(dense, ReadSavedDense(env_, saved()));
+      HOTROW_ASSIGN_OR_RETURN(dense_, ReadSavedDense(env_, saved()));
     }
-    model_->parameters = std::move(dense.average.empty() ? dense.parameters : dense.average);
+    model_->parameters = std::move(dense_.average.empty() ? dense_.parameters : dense_.average);
     return absl::OkStatus();
   }
 
@@ -229,6 +254,8 @@ class ModelReader {
     const SavedModel& model = saved();
     ServingTablesOptions out;
     out.seed = model.seed.value_or(0);
+    out.budget = options_.budget;
+    out.keeps_steps = chain_.has_value();
     out.memory_bytes =
         options_.memory_bytes > 0 ? options_.memory_bytes : std::numeric_limits<int64_t>::max();
     if (model.training.has_value()) {
@@ -273,6 +300,11 @@ class ModelReader {
       HOTROW_ASSIGN_OR_RETURN(tables, TablesOf(saved()));
     }
     HOTROW_ASSIGN_OR_RETURN(ServingTablesOptions rows, TablesOptions(tables));
+    HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(saved()));
+    if (chain_.has_value()) {
+      HOTROW_RETURN_IF_ERROR(ReadChainRows(std::move(rows), aged));
+      return CheckRows();
+    }
     if (portable_.has_value()) {
       HOTROW_ASSIGN_OR_RETURN(rows.expected_rows, CheckPortableTables(arrays, tables));
     } else if (std::ranges::all_of(saved().tables, [](const auto& t) { return t.rows >= 0; })) {
@@ -293,10 +325,10 @@ class ModelReader {
             }
             return absl::OkStatus();
           }).status());
+      HOTROW_ASSIGN_OR_RETURN(model_->tables, builder->Finish());
+      return absl::OkStatus();
     }
-    HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(saved()));
-    const auto world_size = static_cast<int32_t>(portable_.has_value() ? 0 : saved().parts.size());
-    for (int32_t rank = 0; rank < world_size; ++rank) {
+    for (int32_t rank = 0; rank < std::ssize(saved().parts); ++rank) {
       HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
                               OpenSavedPart(env_, saved(), rank, options_.store_bytes));
       HOTROW_RETURN_IF_ERROR(
@@ -306,13 +338,52 @@ class ModelReader {
           }));
     }
     HOTROW_ASSIGN_OR_RETURN(model_->tables, builder->Finish());
-    for (size_t t = 0; t < tables.size(); ++t) {
+    return CheckRows();
+  }
+
+  // The base's rows, then in their places what all deltas together have changed.
+  absl::Status ReadChainRows(ServingTablesOptions rows, const AgedRows& aged) {
+    const PortableTablesOptions arrays = {.dir = chain_->base_dir(), .env = &env_};
+    HOTROW_ASSIGN_OR_RETURN(rows.expected_rows, CheckPortableTables(arrays, chain_->base.tables));
+    for (size_t t = 0; t < rows.expected_rows.size(); ++t) {
+      rows.expected_rows[t] = std::max(rows.expected_rows[t], saved().tables[t].rows);
+    }
+    HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<ServingTables::Builder> builder,
+                            ServingTables::Builder::Create(rows));
+    BaseRows base(*chain_, delta_tables_);
+    HOTROW_RETURN_IF_ERROR(
+        ReadPortableTables(arrays, chain_->base.tables,
+                           [&](const PortableRows& part) -> absl::Status {
+                             for (size_t i = 0; i < part.keys.size(); ++i) {
+                               const auto row = base.Of(part.keys[i].table, part.rows[i]);
+                               if (aged.Has(part.keys[i], row)) continue;
+                               HOTROW_RETURN_IF_ERROR(builder->Add(part.keys[i], row));
+                             }
+                             return absl::OkStatus();
+                           })
+            .status());
+    HOTROW_ASSIGN_OR_RETURN(model_->tables, builder->Finish());
+    HOTROW_ASSIGN_OR_RETURN(DeltaMerge merge,
+                            MergeDeltas(env_, *chain_, chain_->deltas, delta_tables_));
+    while (!merge.done()) {
+      const bool gone = merge.erased() || aged.Has(merge.key(), merge.row());
+      HOTROW_RETURN_IF_ERROR(gone ? model_->tables->Erase(merge.key())
+                                  : model_->tables->Set(merge.key(), merge.row()));
+      HOTROW_RETURN_IF_ERROR(merge.Next());
+    }
+    chain_->deltas.clear();
+    model_->chain = std::move(chain_);
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckRows() {
+    for (size_t t = 0; t < saved().tables.size(); ++t) {
       const int64_t found = model_->tables->rows(static_cast<uint32_t>(t));
       const int64_t expected = saved().tables[t].rows;
-      if (portable_.has_value() || expected < 0 || expected == found) continue;
-      return absl::DataLossError(absl::StrCat(saved().dir, ": table \"", tables[t].name, "\" has ",
-                                              found, " rows, the manifest says ", expected,
-                                              "; use a copy of the model"));
+      if (expected < 0 || expected == found) continue;
+      return absl::DataLossError(absl::StrCat(saved().dir, ": table \"", saved().tables[t].name,
+                                              "\" has ", found, " rows, the manifest says ",
+                                              expected, "; use a copy of the model"));
     }
     return absl::OkStatus();
   }
@@ -322,6 +393,9 @@ class ModelReader {
   Env& env_;
   std::unique_ptr<ServingModel> model_ = std::make_unique<ServingModel>();
   std::optional<PortableModel> portable_;
+  std::optional<DeltaChain> chain_;
+  DenseVectors dense_;                    // of a portable model or a chain
+  std::vector<DeltaTable> delta_tables_;  // of a chain
   TrainerOptions settings_;
 };
 
@@ -333,7 +407,43 @@ int64_t ServingModel::rows() const {
   return sum;
 }
 
-absl::StatusOr<std::unique_ptr<const ServingModel>> ReadServingModel(
+std::string WhyOpenedAnew(const ServingModel& model, const DeltaManifest& delta) {
+  for (const ServingTable& table : model.tables->tables()) {
+    if (table.optimizer.weight_decay_mode != WeightDecayMode::kTable) continue;
+    return absl::StrCat("table \"", table.name,
+                        "\" decays as a whole, so each step changes all rows");
+  }
+  const SavedModel& then = model.saved;
+  const SavedModel& now = delta.model;
+  if (then.seed != now.seed) return "its seed is another one";
+  if (then.num_dense != now.num_dense) return "it has another number of dense features";
+  for (size_t t = 0; t < then.tables.size(); ++t) {
+    // Rows for serving keep their last steps, and no scores.
+    if (!now.tables[t].lines.scores.empty()) {
+      return absl::StrCat("rows of table \"", now.tables[t].name, "\" go by their scores");
+    }
+    if (SameStart(then.tables[t].initializer, now.tables[t].initializer)) continue;
+    return absl::StrCat("rows of table \"", then.tables[t].name, "\" begin otherwise");
+  }
+  // Where a delta does not say it, the base counts.
+  if (!now.scoring.has_value()) return "";
+  if (!then.scoring.has_value()) return "it says how it evaluates, which the model did not";
+  if (then.scoring->labels != now.scoring->labels ||
+      then.scoring->features != now.scoring->features ||
+      then.scoring->table_schema != now.scoring->table_schema) {
+    return "its data mean something else";
+  }
+  TrainerOptions settings;
+  const absl::Status known = ApplyScoringSettings(now.scoring->settings, now.dir, &settings);
+  if (!known.ok()) return std::string(known.message());
+  if (settings.precision != model.trained_precision) return "its products have another precision";
+  if (settings.table_optimizer.weight_decay_mode == WeightDecayMode::kTable) {
+    return "its tables decay as a whole";
+  }
+  return "";
+}
+
+absl::StatusOr<std::unique_ptr<ServingModel>> ReadServingModel(
     const ScorerOptions& options, bool with_rows, std::span<const ServingRows> table_rows) {
   return ModelReader(options, table_rows).Read(with_rows);
 }

@@ -14,8 +14,10 @@
 #include "models/data/row_parser.h"
 #include "models/data/table_schema.h"
 #include "models/data/vocabulary.h"
+#include "models/delta/delta_chain.h"
 #include "models/saving/saved_model.h"
 #include "models/serving/scorer.h"
+#include "ops/dense_precision.h"
 #include "ops/jagged.h"
 
 namespace hotrow::internal {
@@ -31,15 +33,15 @@ struct ServingFeature {
   int64_t num_embeddings = 0;   // 0: any key
 };
 
-// A model as it was read: what all sessions share. Never changes.
+// A model as it was read: what all sessions share. All but the rows stays as it is.
 struct ServingModel {
   SavedModel saved;
   ModelRecipe recipe;
   DensePrecision trained_precision = DensePrecision::kFp32;  // of the trainer's evaluation
   std::vector<std::string> labels;
-  std::vector<float> parameters;                // of the dense part
-  std::unique_ptr<const ServingTables> tables;  // null: not read
-  std::vector<ServingFeature> features;         // in batch order
+  std::vector<float> parameters;          // of the dense part; empty once versions have them
+  std::unique_ptr<ServingTables> tables;  // null: not read
+  std::vector<ServingFeature> features;   // in batch order
   std::vector<std::string> feature_names;
   int64_t pooled_dim = 0;
   int32_t num_unpooled = 0;
@@ -48,15 +50,22 @@ struct ServingModel {
   Vocabulary vocabulary;
   std::optional<RowParser> parser;  // of the schema, to be copied
   std::vector<std::string> notes;
+  // Of a chain, without its deltas, and the link that was read; none: it is of no chain.
+  std::optional<DeltaChain> chain;
+  ChainLink link;
 
-  int64_t rows() const;
+  int64_t rows() const;  // while no update runs
 };
 
 // Reads all of it, the rows only if asked to. table_rows: how each table is kept, instead of
 // options.rows; empty: none. Errors: those of Scorer::Open.
-absl::StatusOr<std::unique_ptr<const ServingModel>> ReadServingModel(
+absl::StatusOr<std::unique_ptr<ServingModel>> ReadServingModel(
     const ScorerOptions& options, bool with_rows = true,
     std::span<const ServingRows> table_rows = {});
+
+// Why a delta behind the model's link cannot go into its tables, so that the model has to be opened
+// anew; empty: it can.
+std::string WhyOpenedAnew(const ServingModel& model, const DeltaManifest& delta);
 
 // A dense part with the model's parameters.
 absl::StatusOr<std::unique_ptr<CtrModel>> NewDensePart(const ScorerOptions& options,

@@ -36,6 +36,13 @@ hotrow_add_test(
   SLOW "ScorerRealData*")
 target_compile_definitions(models_serving_test PRIVATE HOTROW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 
+# Scorers that follow a model while it is trained, also by a process that is killed.
+hotrow_add_test(
+  NAME live_scorer_test
+  SOURCES live_scorer_test.cc
+  DEPS hotrow::models
+  SLOW "LiveScorerKillTest.*")
+
 # What a trainer needs around its steps: schedules, saved models, logs, records for the planner.
 hotrow_add_test(
   NAME models_saving_test
