@@ -18,6 +18,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "base/tcp_socket.h"
+#include "models/serving/live_scorer.h"
 #include "models/serving/scorer.h"
 #include "tools/command.h"
 #include "tools/scorer_flags.h"
@@ -30,12 +31,15 @@ namespace {
 constexpr int64_t kNanosPerMilli = 1'000'000;
 constexpr int64_t kMillisMax = int64_t{1} << 31;
 constexpr int32_t kDefaultPort = 8000;
+// How often the log hears of a model that is followed.
+constexpr timespec kTellEvery = {.tv_sec = 1, .tv_nsec = 0};
 
 struct ServeOptions {
   ScorerOptions scorer;
   ServiceOptions service;
   HttpServerOptions http = {.port = kDefaultPort};
   int64_t drain_ms = 1000;
+  int64_t follow_ms = 0;
 };
 
 void AddFlags(ServeOptions* options, FlagSet* flags) {
@@ -77,7 +81,56 @@ void AddFlags(ServeOptions* options, FlagSet* flags) {
   flags->AddInt("max_samples", 1, 1 << 24, &options->service.samples_max,
                 "samples or candidates of a request");
   flags->Group("The model");
+  flags->AddInt("follow_ms", 0, kMillisMax, &options->follow_ms,
+                "how often MODEL is looked at for deltas and newer models, which are then scored "
+                "with; what is refused is told on stderr, and the model before it goes on. Both "
+                "must find room in --memory_bytes while a whole model takes the place of another. "
+                "0: never");
 }
+
+// What a server scores with: one model, or one that is followed.
+struct Served {
+  std::unique_ptr<LiveScorer> live;  // null: it is not followed
+  ScorerSource source;
+};
+
+absl::StatusOr<Served> Open(const ServeOptions& options) {
+  Served out;
+  if (options.follow_ms == 0) {
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Scorer> opened, Scorer::Open(options.scorer));
+    out.source = [scorer = std::shared_ptr<const Scorer>(std::move(opened))] { return scorer; };
+    return out;
+  }
+  HOTROW_ASSIGN_OR_RETURN(
+      out.live, LiveScorer::Open({.scorer = options.scorer,
+                                  .poll_interval = std::chrono::milliseconds(options.follow_ms)}));
+  out.source = [live = out.live.get()] { return live->Current(); };
+  return out;
+}
+
+// Tells the log when another step is served, and when something is refused, once each.
+class FollowLog {
+ public:
+  FollowLog(const LiveScorer* live, const std::function<void(std::string_view)>& log)
+      : live_(live), log_(log) {
+    if (live_ != nullptr) step_ = live_->status().step;
+  }
+  void Look() {
+    if (live_ == nullptr) return;
+    const LiveScorerStatus status = live_->status();
+    if (status.step != step_) log_(absl::StrCat("the model is at step ", status.step));
+    step_ = status.step;
+    const std::string refused(status.last.message());
+    if (refused != refused_ && !refused.empty()) log_(absl::StrCat("refused: ", refused));
+    refused_ = refused;
+  }
+
+ private:
+  const LiveScorer* const live_;
+  const std::function<void(std::string_view)>& log_;
+  int64_t step_ = 0;
+  std::string refused_;
+};
 
 std::string UtcTime() {
   timespec now = {};
@@ -117,13 +170,16 @@ absl::StatusOr<int> Serve(ServeOptions options) {
   HOTROW_RETURN_IF_ERROR(options.http.Validate());
   HOTROW_RETURN_IF_ERROR(options.service.Validate());
 
-  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<Scorer> opened, Scorer::Open(options.scorer));
-  const std::shared_ptr<const Scorer> scorer = std::move(opened);
+  HOTROW_ASSIGN_OR_RETURN(const Served served, Open(options));
+  if (served.live != nullptr) {
+    options.service.follow = [live = served.live.get()] { return live->status(); };
+  }
+  std::shared_ptr<const Scorer> scorer = served.source();
   for (const std::string& note : scorer->notes()) {
     std::fprintf(stderr, "hotrow serve: %s: %s\n", options.scorer.model.c_str(), note.c_str());
   }
   HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<ScoringService> service,
-                          ScoringService::Create(options.service, [scorer] { return scorer; }));
+                          ScoringService::Create(options.service, served.source));
   HOTROW_ASSIGN_OR_RETURN(
       const std::unique_ptr<HttpServer> server,
       HttpServer::Start(
@@ -134,9 +190,10 @@ absl::StatusOr<int> Serve(ServeOptions options) {
               HostAndPort(options.http.address, server->port()).c_str(),
               service->model_name().c_str());
   std::fflush(stdout);
+  scorer.reset();  // a model that is replaced gives its memory back
 
-  int signal = 0;
-  sigwait(&signals, &signal);
+  FollowLog follow_log(served.live.get(), options.service.log);
+  while (sigtimedwait(&signals, nullptr, &kTellEvery) < 0) follow_log.Look();
   service->SetReady(false);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   std::printf("Stopping\n");
@@ -169,7 +226,8 @@ const Command kServeCommand = {
     .summary = "answers requests for scores by HTTP",
     .details =
         "MODEL is a model of --save_dir, a checkpoint, a directory of checkpoints (the newest\n"
-        "counts), or a directory that hotrow export wrote. Speaks the Open Inference Protocol v2\n"
+        "counts), a directory that hotrow export wrote, or a chain of deltas. Speaks the Open "
+        "Inference Protocol v2\n"
         "with JSON and binary tensors; docs/serving_http.md has paths, tensors and statuses.\n"
         "SIGTERM ends it once the requests that are there have their replies.\n",
     .run = Run};

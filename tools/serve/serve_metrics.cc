@@ -57,6 +57,23 @@ std::string ServeMetrics::Text(const ServeState& state) const {
   Put(&out, "hotrow_serve_model_rows", kGauge, "Rows of all tables.", state.rows);
   Put(&out, "hotrow_serve_model_table_bytes", kGauge, "Memory of rows and index.",
       state.table_bytes);
+  const LiveScorerStatus follow = state.follow.value_or(LiveScorerStatus{});
+  Put(&out, "hotrow_serve_newest_step", kGauge,
+      "Updates that the newest model has seen that was found; more than those of the model where "
+      "it was refused.",
+      state.follow.has_value() ? follow.newest_step : state.step);
+  Put(&out, "hotrow_serve_looks_total", kCounter, "Looks for what is new of the model.",
+      follow.polls);
+  Put(&out, "hotrow_serve_looks_failed_total", kCounter,
+      "Of these looks those that refused what they found.", follow.polls_failed);
+  Put(&out, "hotrow_serve_deltas_total", kCounter, "Deltas that came into the model.",
+      follow.deltas_applied);
+  Put(&out, "hotrow_serve_delta_rows_total", kCounter, "Rows of these deltas.",
+      follow.rows_applied);
+  Put(&out, "hotrow_serve_delta_erased_rows_total", kCounter,
+      "Keys that lost their row by these deltas.", follow.rows_erased);
+  Put(&out, "hotrow_serve_models_total", kCounter,
+      "Whole models that took the place of the one before.", follow.models_opened);
   out.Family("hotrow_serve_replies_total", kCounter, "Replies by their HTTP status.");
   for (const auto& [status, count] : replies_) {
     out.Sample({{{"code", std::to_string(status)}}}, count);

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
+#include "models/serving/live_scorer.h"
 #include "models/train/run_metrics.h"
 #include "tools/serve/http_message.h"
 
@@ -29,6 +31,7 @@ struct ServeState {
   bool ready = false;
   int64_t queue_requests = 0;
   int64_t queue_requests_max = 0;
+  std::optional<LiveScorerStatus> follow;  // none: the model is never looked at again
 };
 
 // The numbers of a server, for /metrics. Counting takes a lock for some additions. Any thread.

@@ -326,13 +326,15 @@ void ScoringService::LogIfSlow(const HttpRequest& request, int status, const Acc
 
 std::string ScoringService::MetricsText() {
   const std::shared_ptr<const Scorer> scorer = source_();
-  return metrics_.Text({.model_name = model_name_,
-                        .step = scorer->step(),
-                        .rows = scorer->rows(),
-                        .table_bytes = scorer->table_bytes(),
-                        .ready = ready_,
-                        .queue_requests = batcher_->waiting(),
-                        .queue_requests_max = options_.batches.queue_max});
+  ServeState state = {.model_name = model_name_,
+                      .step = scorer->step(),
+                      .rows = scorer->rows(),
+                      .table_bytes = scorer->table_bytes(),
+                      .ready = ready_,
+                      .queue_requests = batcher_->waiting(),
+                      .queue_requests_max = options_.batches.queue_max};
+  if (options_.follow != nullptr) state.follow = options_.follow();
+  return metrics_.Text(state);
 }
 
 }  // namespace hotrow

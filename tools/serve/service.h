@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "models/serving/live_scorer.h"
 #include "models/serving/scorer_source.h"
 #include "tools/serve/batcher.h"
 #include "tools/serve/http_message.h"
@@ -26,6 +27,8 @@ struct ServiceOptions {
   // From a request's first byte to its scores, at least 1. A request may ask for less.
   int64_t timeout_ms = 1000;
   int64_t slow_ms = 0;  // requests that take longer are logged; 0: none
+  // What following the model has come to, for /metrics, of any thread; null: it is not followed.
+  std::function<LiveScorerStatus()> follow;
   // Takes lines of the log, of any thread; null: there is none.
   std::function<void(std::string_view line)> log;
 

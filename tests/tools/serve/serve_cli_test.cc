@@ -2,12 +2,16 @@
 
 #include <signal.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
+#include "base/exposition.h"
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
@@ -28,10 +32,10 @@ constexpr int64_t kLongMs = 60'000;
 struct RunningServer {
   test::RunningProgram program;
 
-  explicit RunningServer(const std::vector<std::string>& flags = {})
+  explicit RunningServer(const std::vector<std::string>& flags = {},
+                         const std::string& model = test::ServedModelDir())
       : program({.arguments = [&] {
-          std::vector<std::string> all = {HOTROW_BINARY, "serve", test::ServedModelDir(),
-                                          "--port=0"};
+          std::vector<std::string> all = {HOTROW_BINARY, "serve", model, "--port=0"};
           all.insert(all.end(), flags.begin(), flags.end());
           return all;
         }()}) {
@@ -39,16 +43,16 @@ struct RunningServer {
   }
 };
 
+// A port that is free now; another process might take it, which a test would see.
+absl::StatusOr<int32_t> FreePort() {
+  ConnectionCounts counts;
+  HOTROW_ASSIGN_OR_RETURN(const auto server, HttpServer::Start({}, nullptr, &counts));
+  return server->port();
+}
+
 TEST(ServeCliTest, ServesUntilItIsTold) {
   if (!HttpServer::IsThere()) GTEST_SKIP() << "this build has no HTTP server";
-  // A port that is free now; another process might take it, which the test would see.
-  int32_t port = 0;
-  {
-    ConnectionCounts counts;
-    const auto server = HttpServer::Start({}, nullptr, &counts);
-    HOTROW_ASSERT_OK(server);
-    port = (*server)->port();
-  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const int32_t port, FreePort());
   RunningServer server({absl::StrCat("--port=", port), "--drain_ms=1500"});
   HOTROW_ASSERT_OK_AND_ASSIGN(HttpClient client, HttpClient::Connect("127.0.0.1", port, kLongMs));
   const auto ready = [&]() -> int {
@@ -86,6 +90,36 @@ TEST(ServeCliTest, ServesUntilItIsTold) {
   EXPECT_EQ(status, 503);
   HOTROW_ASSERT_OK_AND_ASSIGN(const auto after, client.Call("POST", "/v2/models/dlrm/infer", body));
   EXPECT_EQ(after.body, before.body);
+  const test::ProgramResult result = server.program.Wait();
+  EXPECT_EQ(result.exit_code, 0) << result;
+}
+
+// What takes the place of a model is looked at, and where it is damaged the old one goes on.
+TEST(ServeCliTest, AModelThatIsFollowedIsLookedAtAgain) {
+  if (!HttpServer::IsThere()) GTEST_SKIP() << "this build has no HTTP server";
+  const std::string model = test::TempDir() + "/model";
+  std::filesystem::copy(test::ServedModelDir(), model, std::filesystem::copy_options::recursive);
+  HOTROW_ASSERT_OK_AND_ASSIGN(const int32_t port, FreePort());
+  RunningServer server({absl::StrCat("--port=", port), "--drain_ms=0", "--follow_ms=5"}, model);
+  HOTROW_ASSERT_OK_AND_ASSIGN(HttpClient client, HttpClient::Connect("127.0.0.1", port, kLongMs));
+  const auto metric = [&](const std::string& name) -> double {
+    const auto reply = client.Call("GET", "/metrics", "");
+    if (!reply.ok()) return -1;
+    const auto families = ParseExposition(reply->body);
+    if (!families.ok() || !families->contains(name)) return -1;
+    return families->at(name).samples.at(0).value;
+  };
+  while (metric("hotrow_serve_looks_total") == 0) std::this_thread::yield();
+  EXPECT_EQ(metric("hotrow_serve_looks_failed_total"), 0);
+  const std::string body = test::ServedSamples::Draw(1, 20).Json();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto before,
+                              client.Call("POST", "/v2/models/dlrm/infer", body));
+  HOTROW_ASSERT_OK(WriteFileAtomically(PosixEnv(), model + "/manifest.json", "no manifest"));
+  while (metric("hotrow_serve_looks_failed_total") == 0) std::this_thread::yield();
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto after, client.Call("POST", "/v2/models/dlrm/infer", body));
+  EXPECT_EQ(after.status, 200);
+  EXPECT_EQ(after.body, before.body);
+  server.program.Signal(SIGTERM);
   const test::ProgramResult result = server.program.Wait();
   EXPECT_EQ(result.exit_code, 0) << result;
 }
