@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<ScoreSession>> ScoreSession::Create(const ScorerO
 }
 
 void ScoreSession::Use(const ModelVersion& version) {
-  version_ = &version;
+  rows_ = version.rows;
   if (version.dense_number == dense_number_) return;
   std::copy(version.parameters->begin(), version.parameters->end(), dense_->parameters().begin());
   dense_number_ = version.dense_number;
@@ -180,7 +180,7 @@ absl::Status ScoreSession::Pool(const Keys& keys, int64_t f, const ServingFeatur
     sequence->offsets.assign(offsets.begin(), offsets.end());
     lookup.output = {sequence->rows.data(), static_cast<int64_t>(lookups), feature.dim};
   }
-  return model_.tables->Pool(*version_->rows, lookup, &scratch_);
+  return model_.tables->Pool(*rows_, lookup, &scratch_);
 }
 
 absl::Status ScoreSession::Forward(int64_t batch_size, const float* dense, float* logits) {

@@ -39,7 +39,7 @@ class ScoreSession {
   static absl::StatusOr<std::unique_ptr<ScoreSession>> Create(const ScorerOptions& options,
                                                               const ServingModel& model);
 
-  // What the next calls score with. Outlives them.
+  // What the next calls score with, and outlives them; before: the model as it was read.
   void Use(const ModelVersion& version);
 
   // As of Scorer.
@@ -67,7 +67,7 @@ class ScoreSession {
   };
 
   ScoreSession(const ScorerOptions& options, const ServingModel& model)
-      : model_(model), max_batch_size_(options.max_batch_size) {}
+      : model_(model), rows_(&model.tables->view()), max_batch_size_(options.max_batch_size) {}
 
   // bags: the features of the batch where they lie apart. names: of them, for errors. features:
   // positions in the model's.
@@ -81,7 +81,7 @@ class ScoreSession {
   absl::Status Forward(int64_t batch_size, const float* dense, float* logits);
 
   const ServingModel& model_;
-  const ModelVersion* version_ = nullptr;
+  const ServingTables::View* rows_;
   int64_t dense_number_ = 0;  // of the parameters that dense_ has
   const int64_t max_batch_size_;
   std::unique_ptr<CtrModel> dense_;

@@ -607,7 +607,7 @@ TEST(LiveScorerChainTest, ACallScoresWithOneVersion) {
   }
   for (int64_t sequence = 1; sequence <= finished.links(); ++sequence) {
     chain.Add(sequence);
-    while (live->status().sequence < sequence) {
+    while (live->status().deltas_applied < sequence) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
