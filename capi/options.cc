@@ -173,6 +173,7 @@ absl::StatusOr<EmbeddingCollectionOptions> TakeOptions(const hotrow_collection_o
   HOTROW_RETURN_IF_ERROR(TakeStore(options, &out.store));
   out.cache.bytes = options.cache_bytes;
   out.cache.device_bytes = options.cache_device_bytes;
+  out.cache.device_index_bytes = options.cache_device_index_bytes;
   HOTROW_RETURN_IF_ERROR(
       TakeParsed(ParseCachePolicy, options.cache_policy, "cache_policy", &out.cache.policy));
   if (options.prefetch_depth < 0 || options.prefetch_depth > 32) {

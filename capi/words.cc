@@ -16,6 +16,7 @@ struct Word {
 constexpr std::array kWords = {
     Word{"EmbeddingCollectionOptions.cache.bytes", "cache_bytes"},
     Word{"EmbeddingCollectionOptions.cache.device_bytes", "cache_device_bytes"},
+    Word{"EmbeddingCollectionOptions.cache.device_index_bytes", "cache_device_index_bytes"},
     Word{"EmbeddingCollectionOptions.ranks.feedback_bytes", "exchange_feedback_bytes"},
     Word{"Admission::forget_steps", "admission \"lookups:N:STEPS\""},
     Word{"EmbeddingCollectionOptions.ranks.backward", "exchange_backward"},
@@ -36,6 +37,7 @@ constexpr std::array kWords = {
     Word{"SsdStoreOptions.memory_budget_bytes", "store_memory_bytes"},
     Word{"cache.bytes", "cache_bytes"},
     Word{"cache.device_bytes", "cache_device_bytes"},
+    Word{"cache.device_index_bytes", "cache_device_index_bytes"},
     Word{"--cache_bytes", "cache_bytes"},
     Word{"--checkpoint_dir", "checkpoint_dir"},
     Word{"--data", "spec"},

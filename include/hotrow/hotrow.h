@@ -237,6 +237,9 @@ typedef struct hotrow_collection_options {
                             // NULL: new tables
   int64_t admission_bytes;  // of each rank, for the counters of admission "lookups"; required there
   int64_t row_limit_steps;  // min_rows and max_rows of tables are kept each so many steps; 64
+  // With cache_device_bytes, store "memory": of device memory, where rows lie in the store; 0: the
+  // host finds them.
+  int64_t cache_device_index_bytes;
 } hotrow_collection_options;
 
 void hotrow_collection_options_default(hotrow_collection_options* options, uint64_t struct_size);

@@ -119,6 +119,7 @@ class Options(Structure):
         ("init_from", c_char_p),
         ("admission_bytes", c_int64),
         ("row_limit_steps", c_int64),
+        ("cache_device_index_bytes", c_int64),
     ]
 
 

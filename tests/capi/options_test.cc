@@ -83,6 +83,7 @@ hotrow_collection_options Options(const hotrow_table* table) {
   out.store_disk_bytes = 23;
   out.cache_bytes = 29;
   out.cache_device_bytes = 31;
+  out.cache_device_index_bytes = 43;
   out.cache_policy = "sieve";
   out.prefetch_depth = 3;
   out.evaluation_staging_bytes = 37;
@@ -167,9 +168,10 @@ TEST(CapiOptionsTest, ReachAllThatACollectionHas) {
   EXPECT_EQ(memory_bytes, 19);
   EXPECT_EQ(disk_bytes, 23);
 
-  const auto& [cache_bytes, device_bytes, policy] = cache;
+  const auto& [cache_bytes, device_bytes, device_index_bytes, policy] = cache;
   EXPECT_EQ(cache_bytes, 29);
   EXPECT_EQ(device_bytes, 31);
+  EXPECT_EQ(device_index_bytes, 43);
   EXPECT_EQ(policy, CachePolicy::kSieve);
 
   const auto& [communicator, forward, backward, rounding, feedback_bytes] = ranks;
@@ -201,11 +203,12 @@ TEST(CapiOptionsTest, ReachAllThatAScorerHas) {
   in.max_concurrency = 11;
   const auto options = TakeScorerOptions(&in);
   ASSERT_TRUE(options.ok()) << options.status();
-  // create_model and env are for programs in C++.
-  const auto& [model, memory_bytes, rows, store_bytes, max_concurrency, max_batch_size, precision,
-               create_model, env] = *options;
+  // budget, create_model and env are for programs in C++.
+  const auto& [model, memory_bytes, budget, rows, store_bytes, max_concurrency, max_batch_size,
+               precision, create_model, env] = *options;
   EXPECT_EQ(model, "/model");
   EXPECT_EQ(memory_bytes, 3);
+  EXPECT_EQ(budget, nullptr);
   EXPECT_EQ(rows, ServingRows::kInt4);
   EXPECT_EQ(store_bytes, 5);
   EXPECT_EQ(max_concurrency, 11);
