@@ -9,9 +9,25 @@
 #include "base/status_macros.h"
 #include "models/saving/checkpoint_dir_impl.h"
 #include "models/saving/manifest.h"
+#include "models/saving/portable_manifest.h"
 #include "models/saving/store_paths_impl.h"
 
 namespace hotrow {
+namespace {
+
+// The portable form is for programs of others: its rows lie in no store.
+absl::Status CheckIsNotPortable(Env& env, const std::string& path) {
+  const absl::StatusOr<bool> is_portable = IsPortableModel(env, path);
+  if (!is_portable.ok() || !*is_portable) return absl::OkStatus();  // ReadSavedModel says why
+  HOTROW_ASSIGN_OR_RETURN(const PortableModel portable,
+                          ReadPortableManifest(env, path, /*edited=*/false));
+  HOTROW_RETURN_IF_ERROR(CheckHasWeights(path, portable));
+  return absl::FailedPreconditionError(
+      absl::StrCat("checkpoint: ", path, " is a model in the portable form; make a checkpoint of ",
+                   "it with `hotrow import ", path, " CHECKPOINT`, and give that"));
+}
+
+}  // namespace
 
 std::string CheckpointName(int64_t step) {
   return absl::StrFormat("%s%0*d", kStepPrefix, kStepDigits, step);
@@ -32,7 +48,10 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(Env& env, const std::st
 absl::StatusOr<SavedModel> ReadCheckpoint(Env& env, const std::string& given_path) {
   const std::string path = WithoutEndingSlashes(given_path);
   HOTROW_ASSIGN_OR_RETURN(const bool has_manifest, env.Exists(ManifestPath(path)));
-  if (has_manifest) return ReadSavedModel(env, path);
+  if (has_manifest) {
+    HOTROW_RETURN_IF_ERROR(CheckIsNotPortable(env, path));
+    return ReadSavedModel(env, path);
+  }
   const absl::StatusOr<std::vector<std::string>> names = ListCheckpoints(env, path);
   if (!names.ok() || names->empty()) {
     return absl::FailedPreconditionError(absl::StrCat(

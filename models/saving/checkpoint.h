@@ -33,8 +33,8 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(Env& env, const std::st
 
 // Reads the manifest of whatever a user may call a checkpoint: a directory of checkpoints (the
 // newest one counts), one checkpoint, or what --save_dir wrote. Errors: FailedPrecondition (none of
-// these, or a version that this build does not read), DataLoss (damaged; names the file, the remedy
-// and the newest checkpoint whose manifest is good).
+// these, the portable form, or a version that this build does not read), DataLoss (damaged; names
+// the file, the remedy and the newest checkpoint whose manifest is good).
 absl::StatusOr<SavedModel> ReadCheckpoint(Env& env, const std::string& path);
 
 // Makes a checkpoint of parts: writes the dense file and the manifest of `model` into

@@ -243,7 +243,7 @@ TEST(QuantizeModelTest, CodesAreNotTrainedFrom) {
               refused(kRemedy));
   EXPECT_THAT(QuantizeModel({.model = out, .dir = trained.dir + "/again"}), refused(kRemedy));
   EXPECT_THAT(QuantizeModel({.model = trained.model, .dir = out}), refused("out"));
-  EXPECT_FALSE(ReadCheckpoint(PosixEnv(), out).ok());  // as --init_from does
+  EXPECT_THAT(ReadCheckpoint(PosixEnv(), out), refused(kRemedy));  // as --init_from does
   EXPECT_THAT(Scorer::Open({.model = out, .rows = ServingRows::kFp16}),
               refused("has its rows in int8, and they were asked for in fp16"));
   // It is whole.
