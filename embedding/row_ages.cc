@@ -41,7 +41,8 @@ StepHistogram RowAges::Ages(size_t table, uint32_t step) const {
   const Table& of = tables_[table];
   for (size_t i = 0; i < of.rows.size(); ++i) {
     if (of.rows[i] == 0) continue;
-    const int64_t first_step = int64_t{of.first_group + i} * group_steps_ + 1;
+    const auto group = static_cast<int64_t>(of.first_group + i);
+    const int64_t first_step = group * group_steps_ + 1;
     out.Add(std::max<int64_t>(int64_t{step} - first_step, 0), of.rows[i]);
   }
   return out;
