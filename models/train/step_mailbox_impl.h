@@ -35,6 +35,10 @@ class StepMailbox {
   };
   static absl::StatusOr<std::unique_ptr<StepMailbox>> Create(const ExecContext& ctx,
                                                              const Shape& shape);
+  // Copies of a step that was given up may still be under way, and its memory serves others next.
+  ~StepMailbox() { WaitForStream(ctx_).IgnoreError(); }
+  StepMailbox(const StepMailbox&) = delete;
+  StepMailbox& operator=(const StepMailbox&) = delete;
 
   // Copies what the host has to the device; returns where it is there until the next call.
   absl::StatusOr<const float*> UploadDense(std::span<const float> dense);
