@@ -62,6 +62,9 @@ Plan MakePlan(const EmbeddingCollectionOptions& options, CachePlace place) {
     table.layout = RowLayout::For(config.embedding_dim, config.optimizer.kind,
                                   config.weights_precision, config.score != ScoreRule::kNone);
     table.score = config.score;
+    table.serve_rows = config.serve_rows;
+    table.read_precision = config.serve_rows == ServingRows::kAsTrained ? config.weights_precision
+                                                                        : WeightsPrecision::kFp32;
     plan.scores = plan.scores || config.score != ScoreRule::kNone;
     plan.rounds = plan.rounds || config.weights_precision != WeightsPrecision::kFp32;
     table.num_features = static_cast<int64_t>(config.feature_names.size());
@@ -184,6 +187,13 @@ absl::Status CheckDevice(const EmbeddingCollectionOptions& options, const ExecCo
   }
   if (ctx.device == Device::kCpu && options.cache.device_bytes == 0) return absl::OkStatus();
   for (const TableConfig& table : options.tables) {
+    if (table.serve_rows != ServingRows::kAsTrained) {
+      return absl::UnimplementedError(absl::StrCat(
+          "table \"", table.name, "\": serve_rows ",
+          std::string(WordOf(kServingRowsWords, table.serve_rows)),
+          " works without a device cache only so far; leave it as_trained, or cache.device_bytes "
+          "0 on the CPU"));
+    }
     if (table.optimizer.weight_decay_mode != WeightDecayMode::kTable) continue;
     return absl::UnimplementedError(absl::StrCat(
         "table \"", table.name,
@@ -241,7 +251,8 @@ NamedValues ComparedOptions(const EmbeddingCollectionOptions& options) {
             absl::StrFormat("%.9g", table.initializer.value), ", features ",
             absl::StrJoin(table.feature_names, " "), ", read only ",
             absl::StrJoin(table.read_only_features, " "), ", max_row_gradient_norm ",
-            absl::StrFormat("%.9g", table.max_row_gradient_norm), ")"));
+            absl::StrFormat("%.9g", table.max_row_gradient_norm), ", serve_rows ",
+            std::string(WordOf(kServingRowsWords, table.serve_rows)), ")"));
   }
   for (size_t t = 0; t < options.tables.size(); ++t) {
     const TableConfig& table = options.tables[t];

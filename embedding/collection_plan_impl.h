@@ -12,9 +12,11 @@
 #include "comm/compare_ranks.h"
 #include "embedding/options.h"
 #include "embedding/ranks/gradient_residuals_impl.h"
+#include "embedding/serving/serving_rows.h"
 #include "embedding/tiers/cached_store.h"
 #include "embedding/tiers/tiered_table.h"
 #include "ops/row_layout.h"
+#include "ops/weights_precision.h"
 
 // What follows from the options of an EmbeddingCollection alone, before any memory is taken.
 
@@ -38,6 +40,9 @@ struct PlannedTable {
   int64_t num_features = 0;
   bool frozen = false;  // all of its features are read only
   ScoreRule score = ScoreRule::kNone;
+  ServingRows serve_rows = ServingRows::kAsTrained;
+  // Of rows as lookups read them.
+  WeightsPrecision read_precision = WeightsPrecision::kFp32;
 };
 
 // A run of tables with one row width, whatever their dims, optimizers and precisions.

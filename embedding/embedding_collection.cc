@@ -32,6 +32,7 @@
 #include "embedding/row_erasure_impl.h"
 #include "embedding/row_gradients_impl.h"
 #include "embedding/row_life_impl.h"
+#include "embedding/row_rounding_impl.h"
 #include "embedding/row_writes_impl.h"
 #include "embedding/snapshots_impl.h"
 #include "embedding/step_impl.h"
@@ -53,6 +54,7 @@ using internal::Prefetcher;
 using internal::RowErasure;
 using internal::RowGradients;
 using internal::RowLife;
+using internal::RowRounding;
 using internal::RowShuffle;
 using internal::RowWrites;
 using internal::Snapshots;
@@ -79,6 +81,7 @@ struct EmbeddingCollection::Impl : EmbeddingResiduals {
   std::vector<std::string> feature_names;
   std::unique_ptr<Tiers> tiers;
   std::unique_ptr<TableDecay> decay;
+  std::unique_ptr<RowRounding> rounding;
   std::unique_ptr<GradientResiduals> residuals;  // null: no feedback
   std::unique_ptr<RowShuffle> shuffle;           // null: alone
   // Of several ranks that are staged: the exchanges of steps, and rows of evaluations.
@@ -269,11 +272,13 @@ absl::Status EmbeddingCollection::Impl::Open() {
   }
   steps = static_cast<uint32_t>(options.start.steps);
   decay = std::make_unique<TableDecay>(options, plan);
+  rounding = std::make_unique<RowRounding>(plan);
   HOTROW_ASSIGN_OR_RETURN(life, RowLife::Create(options, plan, shuffle.get()));
   if (!options.start.from.empty()) HOTROW_RETURN_IF_ERROR(life->CountRows(tiers->store()));
   gradients = std::make_unique<RowGradients>(plan, ctx, shuffle.get(), device_rows.get());
-  evaluation = std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get(),
-                                            device_rows.get(), decay.get(), life.get());
+  evaluation =
+      std::make_unique<Evaluation>(options, plan, ctx, tiers.get(), shuffle.get(),
+                                   device_rows.get(), decay.get(), life.get(), rounding.get());
   erasure = std::make_unique<RowErasure>(options, plan, ctx, tiers.get(), shuffle.get(),
                                          residuals.get(), life.get());
   writes = std::make_unique<RowWrites>(options, plan, ctx, tiers.get(), shuffle.get(),
@@ -298,8 +303,8 @@ absl::StatusOr<std::unique_ptr<CommLane>> EmbeddingCollection::Impl::Connect() {
       std::any_of(options.tables.begin(), options.tables.end(),
                   [](const TableConfig& table) { return !table.admission.always(); });
   for (const PlannedTable& table : plan.tables) {
-    shuffle_options.tables.push_back({static_cast<uint32_t>(table.config), table.layout.dim,
-                                      table.layout.precision, table.score});
+    shuffle_options.tables.push_back(
+        {static_cast<uint32_t>(table.config), table.layout.dim, table.read_precision, table.score});
   }
   HOTROW_ASSIGN_OR_RETURN(shuffle, RowShuffle::Create(shuffle_options, std::move(rows)));
   if (place.staged) {
@@ -493,9 +498,14 @@ absl::Status EmbeddingCollection::Impl::BeginLookup(EmbeddingStep::Impl* step) {
         decay->Read(ctx, step->batch.served(), step->batch.rows, &step->batch.decayed));
   }
   step->batch.living.rows.clear();
+  step->batch.rounded.rows.clear();
   if (life->looks()) {
-    HOTROW_RETURN_IF_ERROR(life->Read(ctx, step->batch.served(), step->batch.read_rows(),
+    HOTROW_RETURN_IF_ERROR(life->Read(ctx, step->batch.served(), step->batch.whole_rows(),
                                       /*training=*/true, &step->batch.living));
+  }
+  if (rounding->any()) {
+    HOTROW_RETURN_IF_ERROR(rounding->Read(ctx, step->batch.served(), step->batch.whole_rows(),
+                                          /*round=*/true, &step->batch.rounded));
   }
   HOTROW_RETURN_IF_ERROR(step->batch.PlaceArrays(/*grouped=*/true));
   if (shuffle != nullptr) {

@@ -15,7 +15,7 @@ namespace hotrow::internal {
 Evaluation::Evaluation(const EmbeddingCollectionOptions& options, const Plan& plan,
                        const ExecContext& ctx, Tiers* tiers, RowShuffle* shuffle,
                        DeviceRowShuffle* device_shuffle, const TableDecay* decay,
-                       const RowLife* life)
+                       const RowLife* life, const RowRounding* rounding)
     : plan_(plan),
       ctx_(ctx),
       staging_bytes_(options.evaluation_staging_bytes),
@@ -23,7 +23,8 @@ Evaluation::Evaluation(const EmbeddingCollectionOptions& options, const Plan& pl
       shuffle_(shuffle),
       device_shuffle_(device_shuffle),
       decay_(decay),
-      life_(life) {
+      life_(life),
+      rounding_(rounding) {
   batch_.alone = shuffle == nullptr;
   batch_.staged = tiers->staged();
 }
@@ -51,7 +52,7 @@ absl::StatusOr<int64_t> Evaluation::AgreeOnSlices(int64_t own) {
   return *std::max_element(of_ranks.begin(), of_ranks.end());
 }
 
-absl::Status Evaluation::FindRows() {
+absl::Status Evaluation::FindRows(bool round) {
   StepBatch& s = batch_;
   if (shuffle_ != nullptr) {
     HOTROW_RETURN_IF_ERROR(shuffle_->ExchangeKeysInTurn(ctx_.OnHost(), s.wanted,
@@ -62,8 +63,13 @@ absl::Status Evaluation::FindRows() {
     HOTROW_RETURN_IF_ERROR(decay_->Read(ctx_, s.served(), s.rows, &s.decayed));
   }
   s.living.rows.clear();
-  if (!life_->ages()) return absl::OkStatus();
-  return life_->Read(ctx_, s.served(), s.read_rows(), /*training=*/false, &s.living);
+  s.rounded.rows.clear();
+  if (life_->ages()) {
+    HOTROW_RETURN_IF_ERROR(
+        life_->Read(ctx_, s.served(), s.whole_rows(), /*training=*/false, &s.living));
+  }
+  if (!rounding_->any()) return absl::OkStatus();
+  return rounding_->Read(ctx_, s.served(), s.whole_rows(), round, &s.rounded);
 }
 
 absl::Status Evaluation::FetchRows(uint32_t step) {
@@ -104,7 +110,7 @@ absl::Status Evaluation::RunSlice(const EmbeddingOutput& output, uint32_t step) 
   // What was enqueued for the slice before may still read its arrays.
   HOTROW_RETURN_IF_ERROR(s.upload.RunAfter(ctx_.stream));
   HOTROW_RETURN_IF_ERROR(s.FindUnique(ctx_.OnHost(), plan_, &unique_));
-  HOTROW_RETURN_IF_ERROR(FindRows());
+  HOTROW_RETURN_IF_ERROR(FindRows(/*round=*/true));
   lookups_ += s.input.num_lookups();
   unique_keys_ += std::ssize(s.served().keys);
   HOTROW_RETURN_IF_ERROR(s.PlaceArrays(/*grouped=*/false));
@@ -235,10 +241,10 @@ absl::Status Evaluation::ReadSlice(const PlannedTable& table, MatrixView<float> 
   StepBatch& s = batch_;
   HOTROW_RETURN_IF_ERROR(s.upload.RunAfter(ctx_.stream));
   HOTROW_RETURN_IF_ERROR(s.FindUniqueOf(ctx_.OnHost(), plan_, &unique_));
-  HOTROW_RETURN_IF_ERROR(FindRows());
+  HOTROW_RETURN_IF_ERROR(FindRows(/*round=*/false));
   HOTROW_RETURN_IF_ERROR(CopyToHost(&host_rows_));
   std::vector<const std::byte*>& at = s.value_rows;  // of each distinct key, in host memory
-  WeightsPrecision precision = table.layout.precision;
+  WeightsPrecision precision = table.read_precision;
   if (shuffle_ != nullptr) {
     HOTROW_RETURN_IF_ERROR(FetchRowsOnHost(host_rows_, step));
     precision = WeightsPrecision::kFp32;
@@ -246,7 +252,10 @@ absl::Status Evaluation::ReadSlice(const PlannedTable& table, MatrixView<float> 
     at.assign(host_rows_.begin(), host_rows_.end());
   }
   // Other ranks may ask what this one does not.
-  if (shuffle_ != nullptr || !found.empty()) HOTROW_RETURN_IF_ERROR(FindMarks(host_rows_));
+  if (shuffle_ != nullptr || !found.empty()) {
+    // Copies of weights alone have no marks; they are in host memory as the rows are.
+    HOTROW_RETURN_IF_ERROR(FindMarks(rounding_->any() ? s.whole_rows() : host_rows_));
+  }
   for (size_t i = 0; i < found.size(); ++i) {
     found[i] = has_row_[static_cast<size_t>(s.inverse[i])] != 0;
   }

@@ -17,6 +17,7 @@
 #include "embedding/ranks/device_row_shuffle_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/row_life_impl.h"
+#include "embedding/row_rounding_impl.h"
 #include "embedding/stats.h"
 #include "embedding/step_impl.h"
 #include "embedding/table_decay_impl.h"
@@ -38,7 +39,7 @@ class Evaluation {
   // caches are not staged.
   Evaluation(const EmbeddingCollectionOptions& options, const Plan& plan, const ExecContext& ctx,
              Tiers* tiers, RowShuffle* shuffle, DeviceRowShuffle* device_shuffle,
-             const TableDecay* decay, const RowLife* life);
+             const TableDecay* decay, const RowLife* life, const RowRounding* rounding);
 
   // What Run looks up; filled by CopyBatch before each Run, which takes it.
   BatchCopy& input() { return input_; }
@@ -63,8 +64,9 @@ class Evaluation {
   int64_t SliceLookups() const;
   // Of batch_.input.
   absl::Status RunSlice(const EmbeddingOutput& output, uint32_t step);
-  // Finds the rows of batch_.served(): exchanges keys first where there are several ranks.
-  absl::Status FindRows();
+  // Finds the rows of batch_.served(): exchanges keys first where there are several ranks. round:
+  // as lookups read them, see RowRounding.
+  absl::Status FindRows(bool round);
   // Several ranks: the rows of batch_.wanted from wherever they are kept; where they lie is then
   // batch_.at.value_rows.
   absl::Status FetchRows(uint32_t step);
@@ -86,6 +88,7 @@ class Evaluation {
   DeviceRowShuffle* const device_shuffle_;
   const TableDecay* const decay_;
   const RowLife* const life_;
+  const RowRounding* const rounding_;
 
   // Taken by the first Run, and grown to the largest batch seen.
   DeviceMemory<std::byte> staging_;

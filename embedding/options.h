@@ -15,6 +15,7 @@
 #include "cache/row_cache.h"
 #include "embedding/admission.h"
 #include "embedding/row_score.h"
+#include "embedding/serving/serving_rows.h"
 #include "ops/jagged.h"
 #include "ops/row_codec.h"
 #include "ops/row_init.h"
@@ -71,6 +72,11 @@ struct TableConfig {
   // oldest rows of the last range before its others; needs `score`, and goes with neither ttl_steps
   // nor min_rows.
   RowOrder max_rows_by = RowOrder::kAge;
+  // How lookups, in training and evaluation, read rows: as a model that keeps them so for serving
+  // does (ScorerOptions::rows), so that what is trained is what is served. Updates take the
+  // gradients for the weights with all their bits, which stores and snapshots have. On a CPU
+  // without a device cache only.
+  ServingRows serve_rows = ServingRows::kAsTrained;
   // 0: any key. Otherwise keys lie in [0, num_embeddings) and others are InvalidArgument.
   int64_t num_embeddings = 0;
   // The most lookups a feature of this table has in one sample; 0 when that is not known. Known for

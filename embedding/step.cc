@@ -209,7 +209,7 @@ absl::Status StepBatch::Pool(const ExecContext& ctx, const Plan& plan,
   for (const PlannedFeature& feature : plan.features) {
     features.push_back(PlaceOf(feature, output.pooled, output.unpooled));
     // The shuffle hands out floats.
-    if (alone) features.back().precision = plan.tables[feature.table].layout.precision;
+    if (alone) features.back().precision = plan.tables[feature.table].read_precision;
   }
   return PooledLookup(ctx, {.features = features,
                             .batch_size = input.batch_size,

@@ -20,6 +20,7 @@
 #include "embedding/ranks/device_key_shuffle_impl.h"
 #include "embedding/ranks/row_shuffle_impl.h"
 #include "embedding/row_life_impl.h"
+#include "embedding/row_rounding_impl.h"
 #include "embedding/stats.h"
 #include "embedding/table_decay_impl.h"
 #include "embedding/tiers/step_arrays_impl.h"
@@ -98,6 +99,7 @@ struct StepBatch {
   std::vector<uint8_t> trained;              // [served keys], or empty: all are
   DecayedRows decayed;                       // of `rows`, where a table decays as a whole
   LivingRows living;                         // of those, where rows age
+  RoundedRows rounded;                       // of those, where tables are read as served
   std::vector<const std::byte*> value_rows;  // [U], several ranks: floats
 
   // What loops or kernels read of the above.
@@ -129,10 +131,14 @@ struct StepBatch {
     return alone ? device_keys : device_shuffled.served;
   }
   const TableKeys& served() const { return alone ? wanted : shuffled.served; }
-  // Where these are read.
-  std::span<std::byte* const> read_rows() const {
+  // Where these are read: whole, with their marks ...
+  std::span<std::byte* const> whole_rows() const {
     if (!living.rows.empty()) return living.rows;
     return decayed.rows.empty() ? rows : decayed.rows;
+  }
+  // ... and their weights, as lookups read them.
+  std::span<std::byte* const> read_rows() const {
+    return rounded.rows.empty() ? whole_rows() : rounded.rows;
   }
   // How often all ranks look each served key up, in training; of several ranks where they say so.
   std::span<const int32_t> served_lookups() const {
@@ -168,8 +174,8 @@ struct StepBatch {
   void FindTrained(const Plan& plan);
   // Sets `at`: where `arrays` are, not staged the vectors themselves. Staged, of several ranks:
   // without the rows of wanted keys. `grouped`, not staged: with
-  // row_offsets, lookup_order and served_keys, which evaluation has not. Not staged: `decayed` and
-  // `living` are of `rows`.
+  // row_offsets, lookup_order and served_keys, which evaluation has not. Not staged: `decayed`,
+  // `living` and `rounded` are of `rows`.
   absl::Status PlaceArrays(bool grouped);
   // Reads `at`.
   absl::Status Pool(const ExecContext& ctx, const Plan& plan, const EmbeddingOutput& output) const;

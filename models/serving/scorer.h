@@ -33,8 +33,9 @@ struct ScorerOptions {
   int64_t memory_bytes = 0;
   // Shared with other scorers, in the place of memory_bytes; null: it has one of its own.
   std::shared_ptr<ServingBudget> budget;
-  // How rows are kept. Other than as they were trained they take less, and scores are other
-  // numbers. Rows of a model in codes are kept in these.
+  // How rows are kept. As they were trained: with the weights that lookups read in training, which
+  // --serve_rows may have rounded. Otherwise they take less, and scores are other numbers. Rows of
+  // a model in codes are kept in these.
   ServingRows rows = ServingRows::kAsTrained;
   // Of the index of an ssd store, about 10 bytes a row, while its rows are read; 0: no limit.
   int64_t store_bytes = 0;

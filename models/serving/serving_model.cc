@@ -133,6 +133,7 @@ class ModelReader {
     recipe.seed = model.seed.value_or(0);
     recipe.max_batch_size = options_.max_batch_size;
     model_->trained_precision = settings_.precision;
+    model_->trained_rows = settings_.serve_rows;
     recipe.precision = options_.precision.value_or(settings_.precision);
     return absl::OkStatus();
   }
@@ -239,7 +240,10 @@ class ModelReader {
 
   // How a table is kept: codes stay what they are.
   absl::StatusOr<ServingRows> RowsOf(size_t t, const PortableTable& table) {
-    const ServingRows asked = table_rows_.empty() ? options_.rows : table_rows_[t];
+    ServingRows asked = table_rows_.empty() ? options_.rows : table_rows_[t];
+    // As they were trained is as the run read them, which rounded them for this.
+    const bool as_read = table_rows_.empty() && !table.codes.has_value();
+    if (as_read && asked == ServingRows::kAsTrained) asked = settings_.serve_rows;
     if (!table.codes.has_value()) return asked;
     if (asked == ServingRows::kAsTrained || asked == *table.codes) return *table.codes;
     return Refused(absl::StrCat("table \"", table.name, "\" has its rows in ",
@@ -437,6 +441,7 @@ std::string WhyOpenedAnew(const ServingModel& model, const DeltaManifest& delta)
   const absl::Status known = ApplyScoringSettings(now.scoring->settings, now.dir, &settings);
   if (!known.ok()) return std::string(known.message());
   if (settings.precision != model.trained_precision) return "its products have another precision";
+  if (settings.serve_rows != model.trained_rows) return "its rows are read in another form";
   if (settings.table_optimizer.weight_decay_mode == WeightDecayMode::kTable) {
     return "its tables decay as a whole";
   }

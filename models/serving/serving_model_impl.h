@@ -38,6 +38,7 @@ struct ServingModel {
   SavedModel saved;
   ModelRecipe recipe;
   DensePrecision trained_precision = DensePrecision::kFp32;  // of the trainer's evaluation
+  ServingRows trained_rows = ServingRows::kAsTrained;        // as which it reads rows
   std::vector<std::string> labels;
   std::vector<float> parameters;          // of the dense part; empty once versions have them
   std::unique_ptr<ServingTables> tables;  // null: not read

@@ -68,7 +68,7 @@ std::string InOurWords(const std::string& name, const std::string& value) {
 bool IsOfScoring(const TrainerSetting& row) {
   const std::string_view name = row.name;
   return row.role == SettingRole::kBits &&
-         (row.part == SettingPart::kTableOptimizer || name == "precision");
+         (row.part == SettingPart::kTableOptimizer || name == "precision" || name == "serve_rows");
 }
 
 // "0" and "not 0", "given" and "not given".

@@ -100,6 +100,12 @@ absl::Status TrainerOptions::Validate() const {
         "--admission, --ttl_steps and --max_rows work with --device=cpu and without "
         "--device_cache_bytes only so far; leave them out");
   }
+  if ((device != Device::kCpu || device_cache_bytes != 0) &&
+      serve_rows != ServingRows::kAsTrained) {
+    return absl::UnimplementedError(absl::StrCat(
+        "--serve_rows=", std::string(WordOf(kServingRowsWords, serve_rows)),
+        " works with --device=cpu and without --device_cache_bytes only so far; leave it out"));
+  }
   HOTROW_RETURN_IF_ERROR(admission.Validate());
   if (admission.counts() && admission_bytes == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -176,6 +182,7 @@ EmbeddingCollectionOptions CollectionOptions(const TrainerOptions& options,
       table.pooling = options.pooling;
       table.optimizer = options.table_optimizer;
       table.max_row_gradient_norm = options.max_row_gradient_norm;
+      table.serve_rows = options.serve_rows;
       table.num_embeddings = feature.num_embeddings;
       table.max_hotness = feature.max_hotness;
       out.tables.push_back(std::move(table));

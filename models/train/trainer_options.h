@@ -55,6 +55,7 @@ struct TrainerOptions {
   int64_t min_rows = 0;  // of each table
   int64_t max_rows = 0;
   int64_t row_limit_steps = 64;
+  ServingRows serve_rows = ServingRows::kAsTrained;  // TableConfig::serve_rows of all tables
   std::optional<Initializer> initializer;  // none: uniform in +-1/sqrt(rows), table by table
   DenseOptimizerConfig dense_optimizer;
   DensePrecision precision = DensePrecision::kFp32;  // that the model was made with

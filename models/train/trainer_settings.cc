@@ -413,6 +413,17 @@ const TrainerSetting kSettings[] = {
      .part = kTables,
      .older = {.value = "64"},
      .bind = [](O& o) { return IntFlag(&o.row_limit_steps, 1, 1 << 20); }},
+    {.name = "serve_rows",
+     .group = kTrainingGroup,
+     .help =
+         "how lookups read rows, in training and evaluation: with the weights of a model that "
+         "is served with such rows, so that what is trained is what is served; updates keep all "
+         "bits",
+     .words = [] { return WordsOf(AllWords(kServingRowsWords)); },
+     .role = kBits,
+     .part = kTables,
+     .older = {.value = "as_trained"},
+     .bind = [](O& o) { return WordFlag("WORD", &o.serve_rows, AllWords(kServingRowsWords)); }},
     {.name = "task_weights",
      .group = kTrainingGroup,
      .help = "data of several labels: the factor of each label's loss, in their order, joined by "

@@ -160,6 +160,35 @@ TEST_P(ScorerTest, ScoresAreTheBitsOfTheTrainersEvaluation) {
   ExpectSameBits(of_lines, logits);
 }
 
+// A run with --serve_rows evaluates with the rows that are served.
+TEST_P(ScorerTest, RowsAreServedAsTheRunReadThem) {
+  const Kind kind = GetParam();
+  const std::string dir = test::TempDir();
+  const std::string data = absl::StrCat("table:", WriteLog(dir, kind.two_labels()));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<CtrBatch> batches, TestBatches(data));
+  for (const ServingRows rows : {ServingRows::kFp16, ServingRows::kInt8}) {
+    SCOPED_TRACE(std::string(WordOf(kServingRowsWords, rows)));
+    TrainerOptions options = OptionsOf(kind);
+    options.save_dir = absl::StrCat(dir, "/model-", std::string(WordOf(kServingRowsWords, rows)));
+    options.serve_rows = rows;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, Train(kind, options, data));
+    const ScorerOptions scoring = {
+        .model = options.save_dir, .max_concurrency = 1, .max_batch_size = kBatchSize};
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto scorer, Scorer::Open(scoring));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> logits, ScoreAll(*scorer, batches));
+    ExpectMetrics(report, batches, logits, scorer->num_tasks());
+    ScorerOptions said = scoring;
+    said.rows = rows;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto same, Scorer::Open(said));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> again, ScoreAll(*same, batches));
+    ExpectSameBits(again, logits);
+    said.rows = rows == ServingRows::kFp16 ? ServingRows::kInt8 : ServingRows::kFp16;
+    HOTROW_ASSERT_OK_AND_ASSIGN(const auto other, Scorer::Open(said));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> others, ScoreAll(*other, batches));
+    EXPECT_NE(others, logits);
+  }
+}
+
 // One user with all items of the test split, more than go through the dense part at once.
 TEST_P(ScorerTest, CandidatesScoreAsWholeSamples) {
   const Kind kind = GetParam();
