@@ -316,7 +316,9 @@ void TestKills(const Run& run, int64_t kills) {
       EXPECT_GT(met.failed_writes, 0);
       // A chain over RocksDB begins with all of its rows, which takes longer than most lives: so
       // its first link may come with the life that nobody kills.
-      if (run.store != StoreKind::kRocksDb) EXPECT_EQ(met.in_delta > 0, run.chain);
+      if (run.store != StoreKind::kRocksDb) {
+        EXPECT_EQ(met.in_delta > 0, run.chain);
+      }
     }
   }
 }
