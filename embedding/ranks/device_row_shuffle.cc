@@ -94,8 +94,8 @@ std::vector<ByteRows> DeviceRowShuffle::RowsIn(const Layout& layout, ExchangeTyp
 template <typename T>
 absl::Status DeviceRowShuffle::Grow(int64_t size, DeviceMemory<T>* memory) {
   if (memory->size() >= size) return absl::OkStatus();
-  // What is enqueued may still use what is given back here.
-  HOTROW_RETURN_IF_ERROR(stream_.Wait());
+  // What this gives back goes behind what is enqueued on stream_, which all users of it are. On the
+  // CPU nothing uses it: the exchange before ended with a wait, and this one takes memory first.
   HOTROW_RETURN_IF_ERROR(memory->Reserve(size + size / 4, {stream_.device(), stream_.get()}));
   device_bytes_.store(out_.bytes() + in_.bytes() + decoded_.bytes() + widened_.bytes() +
                           widen_offsets_.bytes() + widen_lookups_.bytes() + wide_rows_.bytes() +

@@ -42,7 +42,7 @@ namespace hotrow::internal {
 // Threads: one at a time.
 // Streams: all work is on one stream of its own, behind what is on ctx.stream at Start. What Finish
 //          gives may be read on ctx.stream, where it was enqueued. The host waits for nothing but
-//          memory that grows.
+//          the first batches of rows of 16 bits that are larger than those before.
 // Memory:  of the device: both messages; where one is no fp32, or rows have 16 bits, their floats
 //          once more; 24 bytes for each of the keys wanted or asked for, whichever are more, 12 a
 //          key asked for, and Partition's. Grown to the largest batch.

@@ -339,6 +339,99 @@ TEST_P(DeviceRowShuffleTest, RowsAndSumsAreThoseOfTheHost) {
   }
 }
 
+// A step is dropped while it is under way. It ends before what its caller does next, and a larger
+// one, which begins at once, takes no memory from under it.
+TEST_P(DeviceRowShuffleTest, AStepThatIsDroppedEndsBeforeWhatComesNext) {
+  const Device device = GetParam().device;
+  if (test::kEmulatedGpu && device == Device::kCuda && GetParam().world_size > 2) {
+    GTEST_SKIP() << "two ranks are enough for an emulated GPU";
+  }
+  const auto statuses = Run({}, [&](Communicator& c) -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(device));
+    HOTROW_ASSIGN_OR_RETURN(auto key_shuffle, DeviceKeyShuffle::Create(plan_, c, device));
+    struct Step {
+      DeviceKeys wanted;
+      DeviceShuffledKeys shuffled;
+      Rows served;
+      DeviceMemory<const std::byte*> rows;
+    };
+    // Of 30 keys of each table, all of them or every tenth.
+    const auto prepare = [&](uint64_t stride, Step* step) -> absl::Status {
+      std::vector<uint64_t> values;
+      std::vector<LookupSegment> segments;
+      for (int32_t t = 0; t < 4; ++t) {
+        const auto begin = std::ssize(values);
+        for (uint64_t key = 0; key < 30; key += stride) values.push_back(key);
+        segments.push_back({begin, std::ssize(values), t});
+      }
+      DeviceMemory<uint64_t> device_values;
+      HOTROW_RETURN_IF_ERROR(
+          device_values.Reserve(std::ssize(values), {stream.device(), stream.get()}));
+      HOTROW_RETURN_IF_ERROR(
+          stream.Copy(device_values.data(), values.data(), 8 * std::ssize(values)));
+      HOTROW_RETURN_IF_ERROR(step->wanted.Find({}, plan_, device_values.data(), std::ssize(values),
+                                               segments, &stream));
+      HOTROW_RETURN_IF_ERROR(stream.Wait());
+      HOTROW_RETURN_IF_ERROR(key_shuffle->Exchange({}, step->wanted, &step->shuffled));
+      const DeviceKeys& served = step->shuffled.served;
+      HOTROW_ASSIGN_OR_RETURN(const std::vector<RowKey> keys,
+                              CopyToHost(stream, served.keys(), served.size()));
+      HOTROW_RETURN_IF_ERROR(
+          step->served.Make(keys, served.table_offsets(), RowBytes(/*as_floats=*/false), stream,
+                            [&](RowKey key, size_t t, std::byte* to) {
+                              for (int32_t d = 0; d < options_.tables[t].dim; ++d) {
+                                const float x = NumberOf(1, key, d);
+                                std::memcpy(to + 4 * d, &x, 4);
+                              }
+                            }));
+      HOTROW_RETURN_IF_ERROR(
+          step->rows.Reserve(step->wanted.size(), {stream.device(), stream.get()}));
+      return stream.Wait();
+    };
+    Step few;
+    HOTROW_RETURN_IF_ERROR(prepare(10, &few));
+    Step all;
+    HOTROW_RETURN_IF_ERROR(prepare(1, &all));
+    const std::vector<uint64_t> mine(static_cast<size_t>(few.wanted.size()), 0x5a5a);
+    const ExecContext ctx = stream.On({});
+    for (int round = 0; round < 3; ++round) {
+      HOTROW_ASSIGN_OR_RETURN(auto rows, DeviceRowShuffle::Create(options_, c, device));
+      HOTROW_RETURN_IF_ERROR(rows->StartRows(
+          ctx, few.shuffled.routes(), few.served.device_rows.data(), 0, false, few.rows.data()));
+      rows->Drop(ctx);
+      HOTROW_RETURN_IF_ERROR(stream.Copy(few.rows.data(), mine.data(), 8 * std::ssize(mine)));
+      HOTROW_RETURN_IF_ERROR(rows->StartRows(
+          ctx, all.shuffled.routes(), all.served.device_rows.data(), 1, false, all.rows.data()));
+      HOTROW_RETURN_IF_ERROR(rows->FinishRows(ctx));
+      HOTROW_ASSIGN_OR_RETURN(const std::vector<std::byte> got,
+                              Gather(stream, all.rows.data(), all.wanted.table_offsets()));
+      HOTROW_ASSIGN_OR_RETURN(const std::vector<RowKey> keys,
+                              CopyToHost(stream, all.wanted.keys(), all.wanted.size()));
+      std::vector<float> want;
+      for (size_t t = 0; t < options_.tables.size(); ++t) {
+        for (int64_t i = all.wanted.table_offsets()[t]; i < all.wanted.table_offsets()[t + 1];
+             ++i) {
+          for (int32_t d = 0; d < options_.tables[t].dim; ++d) {
+            want.push_back(NumberOf(1, keys[static_cast<size_t>(i)], d));
+          }
+        }
+      }
+      if (got.size() != 4 * want.size() || std::memcmp(got.data(), want.data(), got.size()) != 0) {
+        return RowsDiffer(c, "rows");
+      }
+      HOTROW_ASSIGN_OR_RETURN(
+          const std::vector<const std::byte*> kept,
+          CopyToHost(stream, static_cast<const std::byte* const*>(few.rows.data()),
+                     std::ssize(mine)));
+      if (std::memcmp(kept.data(), mine.data(), 8 * mine.size()) != 0) {
+        return absl::InternalError("a step that was dropped wrote behind its caller");
+      }
+    }
+    return stream.Wait();
+  });
+  for (const absl::Status& status : statuses) HOTROW_EXPECT_OK(status);
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, DeviceRowShuffleTest,
                          testing::Values(RowsKind{Device::kCpu, 1}, RowsKind{Device::kCpu, 2},
                                          RowsKind{Device::kCpu, 4}, RowsKind{Device::kCpu, 8},
