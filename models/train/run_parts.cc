@@ -214,7 +214,7 @@ absl::Status RunParts::Open(const ModelFactory& factory,
   collection_options_ = CollectionOptions(options_, schema_, model_->unpooled_features());
   HOTROW_RETURN_IF_ERROR(CheckStart(start_, options_, Description()));
   HOTROW_RETURN_IF_ERROR(CheckVocabulary(start_, options_, data_.vocabulary(), env_));
-  HOTROW_RETURN_IF_ERROR(CompareStarts(start_, *model_, ranks_));
+  HOTROW_RETURN_IF_ERROR(CompareStarts(start_, *model_, ranks_, ctx_));
   HOTROW_ASSIGN_OR_RETURN(processor_, FindProcessor(start_, ctx_.device, ranks_, options_.notices));
   if (!options_.save_dir.empty()) {
     HOTROW_ASSIGN_OR_RETURN(writer_,

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/buffer.h"
+#include "base/device_stream.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "comm/compare_ranks.h"
@@ -21,6 +24,22 @@
 #include "ops/processor_kind.h"
 
 namespace hotrow {
+namespace {
+
+// Of the model's parameters, wherever they are.
+absl::StatusOr<std::string> HashOfParameters(CtrModel& model, const ExecContext& ctx) {
+  std::span<const float> parameters = model.parameters();
+  HostBuffer<float> copy;
+  if (model.device() != Device::kCpu) {
+    HOTROW_ASSIGN_OR_RETURN(copy, HostBuffer<float>::Create(std::ssize(parameters)));
+    HOTROW_RETURN_IF_ERROR(EnqueueCopy(ctx, copy.data(), parameters.data(), copy.bytes()));
+    HOTROW_RETURN_IF_ERROR(WaitForStream(ctx));
+    parameters = copy.span();
+  }
+  return HashBytes(0, 0, std::as_bytes(parameters)).ToHex();
+}
+
+}  // namespace
 
 absl::StatusOr<RunStart> FindStart(const TrainerOptions& options, Env& env) {
   RunStart start;
@@ -110,8 +129,15 @@ absl::Status CheckVocabulary(const RunStart& start, const TrainerOptions& option
       "model (ReadSavedVocabulary)"));
 }
 
-absl::Status CompareStarts(const RunStart& start, CtrModel& model, RunRanks& ranks) {
+absl::Status CompareStarts(const RunStart& start, CtrModel& model, RunRanks& ranks,
+                           const ExecContext& ctx) {
   if (!ranks.many()) return absl::OkStatus();
+  // Where one fails, the others must not wait for it.
+  std::string hash;
+  HOTROW_RETURN_IF_ERROR(RunTogether(*ranks.channel(), [&]() -> absl::Status {
+    HOTROW_ASSIGN_OR_RETURN(hash, HashOfParameters(model, ctx));
+    return absl::OkStatus();
+  }));
   NamedValues mine = {
       {"the model", absl::StrCat(std::string(model.name()), " of ", model.parameters().size(),
                                  " dense parameters")},
@@ -119,12 +145,8 @@ absl::Status CompareStarts(const RunStart& start, CtrModel& model, RunRanks& ran
                         ? absl::StrFormat("%s of step %d, dense parameters of checksum %08x",
                                           start.resumed ? "a checkpoint" : "a model",
                                           start.saved->step, start.saved->dense_crc)
-                        : "new parameters"}};
-  if (model.device() == Device::kCpu) {
-    const std::span<const float> parameters = model.parameters();
-    mine.emplace_back("the hash of the first dense parameters",
-                      HashBytes(0, 0, std::as_bytes(parameters)).ToHex());
-  }
+                        : "new parameters"},
+      {"the hash of the first dense parameters", hash}};
   return CompareRanks(*ranks.channel(), mine);
 }
 

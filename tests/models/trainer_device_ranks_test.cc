@@ -37,6 +37,7 @@ namespace hotrow {
 namespace {
 
 using test::StatusIs;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Empty, or why this machine cannot run so many ranks on that device.
@@ -156,10 +157,59 @@ const char* Spec() {
                "test=700";
 }
 
+// Data whose reader says nothing at this training batch, as long as `others` run.
+class SilentSource : public DataSource {
+ public:
+  SilentSource(std::unique_ptr<DataSource> data, int64_t batch, const std::atomic<int>& others)
+      : data_(std::move(data)), batch_(batch), others_(others) {}
+  const DataSchema& schema() const override { return data_->schema(); }
+  absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Identity() const override {
+    return data_->Identity();
+  }
+  absl::StatusOr<std::unique_ptr<DataReader>> OpenSplit(Split split, int64_t epoch,
+                                                        int64_t first_sample) override {
+    HOTROW_ASSIGN_OR_RETURN(auto reader, data_->OpenSplit(split, epoch, first_sample));
+    if (split != Split::kTrain) return reader;
+    return std::make_unique<Reader>(std::move(reader), batch_, others_);
+  }
+
+ private:
+  class Reader : public DataReader {
+   public:
+    Reader(std::unique_ptr<DataReader> reader, int64_t batch, const std::atomic<int>& others)
+        : reader_(std::move(reader)), left_(batch), others_(others) {}
+    absl::Status Next(int64_t max_batch_size, CtrBatch* batch) override {
+      for (int i = 0; left_ == 0 && i < 12000 && others_ > 0; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      --left_;
+      return reader_->Next(max_batch_size, batch);
+    }
+    int64_t position() const override { return reader_->position(); }
+
+   private:
+    const std::unique_ptr<DataReader> reader_;
+    int64_t left_;
+    const std::atomic<int>& others_;
+  };
+
+  const std::unique_ptr<DataSource> data_;
+  const int64_t batch_;
+  const std::atomic<int>& others_;
+};
+
+// What is wrong with the last rank.
+struct LastRank {
+  uint64_t other_seed = 0;    // of its model, beside that of the options
+  int64_t silent_at = -1;     // training batch that it never reads
+  std::atomic<int> others{};  // ranks that still run
+};
+
 // What each rank returns.
 std::vector<absl::StatusOr<TrainReport>> RunRanks(
     Device device, int world_size, const std::function<TrainerOptions(int rank)>& options_of,
-    double timeout_seconds = 60) {
+    double timeout_seconds = 60, LastRank* last = nullptr) {
+  if (last != nullptr) last->others = world_size - 1;
   std::vector<absl::StatusOr<TrainReport>> reports(
       static_cast<size_t>(world_size),
       absl::StatusOr<TrainReport>(absl::UnknownError("did not run")));
@@ -170,7 +220,11 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
       options.device = device;
       options.communicator = &communicator;
       ThreadPool pool(1);
-      HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<DataSource> data, OpenDataSource(Spec(), 5));
+      HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<DataSource> data, OpenDataSource(Spec(), 5));
+      const bool is_last = last != nullptr && communicator.rank() == world_size - 1;
+      if (is_last && last->silent_at >= 0) {
+        data = std::make_unique<SilentSource>(std::move(data), last->silent_at, last->others);
+      }
       DeviceStream stream;
       if (device != Device::kCpu) {
         HOTROW_ASSIGN_OR_RETURN(stream, DeviceStream::Create(device));
@@ -183,13 +237,14 @@ std::vector<absl::StatusOr<TrainReport>> RunRanks(
                                    .embedding_dim = options.embedding_dim,
                                    .over_arch_layer_sizes = {16, 1},
                                    .dropout = 0.1f,
-                                   .seed = options.seed,
+                                   .seed = options.seed + (is_last ? last->other_seed : 0),
                                    .max_batch_size = options.batch_size},
                                   {16, options.embedding_dim}},
                                  ctx);
       };
       return RunTraining(options, *data, make_model, ctx);
     }();
+    if (last != nullptr) --last->others;
     return report.status();
   });
   return reports;
@@ -242,6 +297,29 @@ TEST(TrainerDeviceRanksTest, StagedTiersHaveTheBitsOfRanksOnTheHost) {
     EXPECT_EQ(got.test.auc, want.test.auc);
     EXPECT_EQ(got.tables.exchange_forward_bytes, want.tables.exchange_forward_bytes);
   }
+}
+
+// A rank that hangs in the middle of training, in its first steps and later.
+void ExpectARankThatHangsIsNamed(Device device, const TrainerOptions& options,
+                                 double timeout_seconds) {
+  for (const int64_t batch : {int64_t{1}, int64_t{4}}) {
+    SCOPED_TRACE(batch);
+    LastRank last{.silent_at = batch};
+    const auto reports = RunRanks(
+        device, 3, [&](int) { return options; }, timeout_seconds, &last);
+    for (const int rank : {0, 1}) {
+      EXPECT_THAT(reports[static_cast<size_t>(rank)].status(),
+                  StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 2")))
+          << rank;
+    }
+    EXPECT_FALSE(reports[2].ok());
+  }
+}
+
+TEST(TrainerDeviceRanksTest, ARankThatHangsEndsTheOthersAndIsNamed) {
+  TrainerOptions options = SmallOptions();
+  options.device_cache_bytes = kSmallestCache;
+  ExpectARankThatHangsIsNamed(Device::kCpu, options, /*timeout_seconds=*/1);
 }
 
 TEST(TrainerDeviceRanksTest, ResidualsAreRefusedInOneLine) {
@@ -317,6 +395,21 @@ TEST_F(GpuRanksTest, ASignalToOneRankStopsAll) {
     EXPECT_EQ(report->steps, reports[0]->steps);
     EXPECT_LE(report->steps, 3);
   }
+}
+
+TEST_F(GpuRanksTest, AnotherModelOfARankIsNamed) {
+  LastRank last{.other_seed = 1};
+  for (const auto& report : RunRanks(
+           Device::kCuda, kRanks, [&](int) { return options_; }, 60, &last)) {
+    EXPECT_THAT(std::string(report.status().message()),
+                AllOf(HasSubstr("the hash of the first dense parameters is "),
+                      HasSubstr(" on rank 0 and "), HasSubstr(" on rank 1")));
+  }
+}
+
+TEST_F(GpuRanksTest, ARankThatHangsEndsTheOthersAndIsNamed) {
+  if (const std::string why = WhyNot(Device::kCuda, 3); !why.empty()) GTEST_SKIP() << why;
+  ExpectARankThatHangsIsNamed(Device::kCuda, options_, /*timeout_seconds=*/5);
 }
 
 TEST_F(GpuRanksTest, ARankThatLeavesIsNamed) {
