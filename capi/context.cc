@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/device.h"
+#include "base/device_stream.h"
 #include "base/status_macros.h"
 #include "capi/call_impl.h"
 #include "capi/handles_impl.h"
@@ -37,6 +38,13 @@ absl::StatusOr<std::shared_ptr<ContextState>> MakeState(const hotrow_context_opt
                                           ? "options.cuda_stream: is null, the device is cuda"
                                           : "options.cuda_stream: is given, the device is cpu");
   }
+  HOTROW_ASSIGN_OR_RETURN(const int devices, NumDevices(state->exec.device));
+  if (options.device_index < 0 || options.device_index >= devices) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options.device_index: is ", options.device_index, ", must lie in [0, ",
+                     devices, "), the ", std::string(device), " devices of this machine"));
+  }
+  state->exec.device_index = options.device_index;
   if (options.threads < 0 || options.threads > kThreadsMax) {
     return absl::InvalidArgumentError(absl::StrCat("options.threads: is ", options.threads,
                                                    ", must lie in [0, ", kThreadsMax, "]"));

@@ -74,9 +74,12 @@ typedef struct hotrow_context hotrow_context;
 typedef struct hotrow_context_options {
   uint64_t struct_size;
   int32_t threads;     // with the calling one; 0: as many as this process has processors
-  const char* device;  // "cpu" (default) or "cuda": GPU 0
+  const char* device;  // "cpu" (default) or "cuda"
   void* cuda_stream;   // cuda: a cudaStream_t, not the default one, on which rows are read and
                        // written in the order of calls; it outlives the context's collections
+  // cuda: which GPU, that of cuda_stream; 0. It is the current one (cudaSetDevice) of each thread
+  // that calls with the context or with its collections.
+  int32_t device_index;
 } hotrow_context_options;
 
 void hotrow_context_options_default(hotrow_context_options* options, uint64_t struct_size);

@@ -41,6 +41,7 @@ class Context(Structure):
         ("threads", c_int32),
         ("device", c_char_p),
         ("cuda_stream", c_void_p),
+        ("device_index", c_int32),
     ]
 
 

@@ -41,7 +41,7 @@ static int failures = 0;
 enum { kDim = 4, kBatch = 3 };
 
 /* The layout is part of the interface. */
-_Static_assert(sizeof(hotrow_context_options) == 32, "frozen");
+_Static_assert(sizeof(hotrow_context_options) == 40, "frozen");
 _Static_assert(sizeof(hotrow_communicator_callbacks) == 64, "frozen");
 _Static_assert(sizeof(hotrow_optimizer) == 64, "frozen");
 _Static_assert(sizeof(hotrow_table) == 160, "frozen");
@@ -349,6 +349,10 @@ static void TestRefusals(void) {
   newer.unknown = 0;
   newer.known.device = "tpu";
   CHECK_FAILS(hotrow_context_create(&newer.known, &context), HOTROW_INVALID_ARGUMENT, "device");
+  newer.known.device = "cpu";
+  newer.known.device_index = 1;
+  CHECK_FAILS(hotrow_context_create(&newer.known, &context), HOTROW_INVALID_ARGUMENT,
+              "device_index: is 1, must lie in [0, 1)");
 
   CHECK_OK(Create(NULL, 0, &tables));
   hotrow_bags bags;
