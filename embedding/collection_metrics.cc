@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace hotrow {
 namespace {
 
@@ -35,6 +37,9 @@ constexpr CollectionFamily kCollection[] = {
      &EmbeddingStats::admission_counters},
     {"hotrow_admission_counter_bytes", kGauge, "Memory of these counters, outside all tiers.",
      &EmbeddingStats::admission_counter_bytes},
+    {"hotrow_row_count_bytes", kGauge,
+     "Memory of the counts of rows by age and score, for floors and capacities, outside all tiers.",
+     &EmbeddingStats::row_count_bytes},
     {"hotrow_aged_rows_total", kCounter,
      "Rows that had aged when their key was seen again, and began anew.",
      &EmbeddingStats::aged_rows},
@@ -246,6 +251,26 @@ void AppendAges(const std::vector<TableStats>& tables, ExpositionWriter* out) {
   }
 }
 
+void AppendScores(const std::vector<TableStats>& tables, ExpositionWriter* out) {
+  bool any = false;
+  for (const TableStats& table : tables) any = any || !(table.scores == ScoreHistogram());
+  if (!any) return;
+  out->Family("hotrow_living_row_scores", kGauge,
+              "Living rows of a table whose capacity goes by score, with a score of at most so "
+              "much, within 1/128 of it.");
+  for (const TableStats& table : tables) {
+    if (table.scores == ScoreHistogram()) continue;
+    int64_t rows = 0;
+    for (size_t i = 0; i < table.scores.counts.size(); ++i) {
+      rows += table.scores.counts[i];
+      const std::string bound = i < ScoreHistogram::kBounds.size()
+                                    ? absl::StrCat(ScoreHistogram::kBounds[i])
+                                    : std::string("+Inf");
+      out->Sample({{{"table", table.name}, {"le", bound}}}, rows);
+    }
+  }
+}
+
 // The tiers of a collection, and what they are.
 class TierView {
  public:
@@ -358,7 +383,9 @@ void AppendMetrics(const EmbeddingStats& stats, ExpositionWriter* out) {
       out->Sample({{{"table", table.name}, {"tier", store.name}}}, table.*family.of_store);
     }
   }
-  if (!stats.tables.empty()) AppendAges(stats.tables, out);
+  if (stats.tables.empty()) return;
+  AppendAges(stats.tables, out);
+  AppendScores(stats.tables, out);
 }
 
 std::string MetricsText(const EmbeddingStats& stats) {

@@ -36,6 +36,12 @@ int64_t* RowAges::GroupOf(size_t table, uint32_t last_step) {
   return &of.rows[i];
 }
 
+int64_t RowAges::bytes() const {
+  size_t bytes = moves_.capacity() * sizeof(Move) + sums_.capacity() * sizeof(int64_t);
+  for (const Table& table : tables_) bytes += table.rows.capacity() * sizeof(int64_t);
+  return static_cast<int64_t>(bytes);
+}
+
 StepHistogram RowAges::Ages(size_t table, uint32_t step) const {
   StepHistogram out;
   const Table& of = tables_[table];

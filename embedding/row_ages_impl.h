@@ -41,6 +41,8 @@ class RowAges {
   // its group makes it.
   StepHistogram Ages(size_t table, uint32_t step) const;
 
+  int64_t bytes() const;
+
   // One update, in two parts, because the update may fail between them. Note: a row that `step`
   // trains, with the last step that it had, 0 where it had none. Commit: the update is done.
   void BeginUpdate() { moves_.clear(); }

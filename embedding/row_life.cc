@@ -478,12 +478,16 @@ void RowLife::AddTo(EmbeddingStats* stats) const {
   stats->admission_rejected_keys = rejected_keys_;
   stats->admission_counters = counters_.size();
   stats->admission_counter_bytes = counters_.bytes();
+  stats->row_count_bytes = ages_of_rows_.bytes() + scores_of_rows_.bytes();
   stats->aged_rows = aged_rows_;
   stats->dropped_rows = dropped_rows_;
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
     TableStats& table = stats->tables[static_cast<size_t>(plan_.tables[t].config)];
     if (ages_of_rows_.counts(t)) table.ages = ages_of_rows_.Ages(t, steps_);
-    if (scores_of_rows_.counts(t)) table.ages = scores_of_rows_.Ages(t, steps_);
+    if (scores_of_rows_.counts(t)) {
+      table.ages = scores_of_rows_.Ages(t, steps_);
+      table.scores = scores_of_rows_.Scores(t);
+    }
   }
 }
 

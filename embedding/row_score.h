@@ -1,6 +1,7 @@
 #ifndef HOTROW_EMBEDDING_ROW_SCORE_H_
 #define HOTROW_EMBEDDING_ROW_SCORE_H_
 
+#include <cstdint>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -20,6 +21,10 @@ enum class ScoreRule {
 // "none", "max", "sum", "last". The error lists them.
 absl::StatusOr<ScoreRule> ParseScoreRule(std::string_view name);
 std::string_view ScoreRuleName(ScoreRule rule);
+
+// Memory of a rank for each table whose max_rows goes by score, and more for each pair of a score
+// and an age that its rows have: counts of rows.
+inline constexpr int64_t kScoreCountBytes = int64_t{2} << 20;
 
 // Which rows go first where a table has more than max_rows.
 enum class RowOrder {

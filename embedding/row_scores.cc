@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "embedding/row_score.h"
 #include "embedding/row_scores_impl.h"
 
 namespace hotrow::internal {
@@ -36,6 +37,7 @@ RowScores::RowScores(const EmbeddingCollectionOptions& options, const Plan& plan
   for (size_t t = 0; t < tables_.size(); ++t) {
     const TableConfig& config = options.tables[static_cast<size_t>(plan.tables[t].config)];
     tables_[t].counted = config.max_rows_by == RowOrder::kScore;
+    static_assert(kScoreRanges * sizeof(Range) == kScoreCountBytes);
     if (tables_[t].counted) tables_[t].ranges.resize(kScoreRanges);
     any_ = any_ || tables_[t].counted;
   }
@@ -102,6 +104,24 @@ StepHistogram RowScores::Ages(size_t table, uint32_t step) const {
     }
   }
   return out;
+}
+
+ScoreHistogram RowScores::Scores(size_t table) const {
+  ScoreHistogram out;
+  const std::vector<Range>& ranges = tables_[table].ranges;
+  for (uint32_t range = 0; range < ranges.size(); ++range) {
+    if (ranges[range].rows > 0) out.Add(LowestScoreOf(range), ranges[range].rows);
+  }
+  return out;
+}
+
+int64_t RowScores::bytes() const {
+  size_t bytes = moves_.capacity() * sizeof(Move);
+  for (const Table& table : tables_) {
+    bytes += table.ranges.capacity() * sizeof(Range);
+    for (const Range& range : table.ranges) bytes += range.blocks.capacity() * sizeof(Block);
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 void RowScores::GoTo(uint32_t group) {

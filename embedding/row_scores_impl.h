@@ -47,6 +47,10 @@ class RowScores {
   // of its block.
   StepHistogram Ages(size_t table, uint32_t step) const;
 
+  // The scores of the same rows.
+  ScoreHistogram Scores(size_t table) const;
+  int64_t bytes() const;
+
   // At the end of `step`, a multiple of row_limit_steps. Rows age range by range, and in the last
   // one block by block, the oldest first, until no more than max_rows are left; the last block that
   // has rows stays. lines: [tables of the plan]. aged: how many rows of this rank did. With several

@@ -42,11 +42,12 @@ constexpr auto kTableFields = std::to_array<StatsField<TableStats>>({
     {"store_misses", &TableStats::store_misses, OverRanks::kSum},
     {"store_unique_misses", &TableStats::store_unique_misses, OverRanks::kSum},
 });
-// All but the name and two histograms.
+// All but the name and the histograms.
 static_assert(sizeof(TableStats) == sizeof(std::string) + kTableFields.size() * sizeof(int64_t) +
-                                        2 * sizeof(StepHistogram));
+                                        2 * sizeof(StepHistogram) + sizeof(ScoreHistogram));
 constexpr auto kTableHistograms = {&TableStats::update_gaps, &TableStats::ages};
-constexpr size_t kHistogramColumns = sizeof(StepHistogram) / sizeof(int64_t);
+constexpr size_t kHistogramColumns =
+    (2 * sizeof(StepHistogram) + sizeof(ScoreHistogram)) / sizeof(int64_t);  // of a table
 
 // Steps and snapshots are those of all ranks alike; the longest pause is the one that counts.
 constexpr auto kFields = std::to_array<StatsField<EmbeddingStats>>({
@@ -60,6 +61,7 @@ constexpr auto kFields = std::to_array<StatsField<EmbeddingStats>>({
     {"admission_rejected_keys", &EmbeddingStats::admission_rejected_keys, OverRanks::kSum},
     {"admission_counters", &EmbeddingStats::admission_counters, OverRanks::kSum},
     {"admission_counter_bytes", &EmbeddingStats::admission_counter_bytes, OverRanks::kSum},
+    {"row_count_bytes", &EmbeddingStats::row_count_bytes, OverRanks::kSum},
     {"aged_rows", &EmbeddingStats::aged_rows, OverRanks::kSum},
     {"dropped_rows", &EmbeddingStats::dropped_rows, OverRanks::kSum},
     {"snapshots", &EmbeddingStats::snapshots, OverRanks::kMax},
@@ -122,15 +124,17 @@ void Append(const StepHistogram& from, std::vector<int64_t>* row) {
   row->push_back(from.sum);
 }
 
+// Adds a column up.
+int64_t MergeSum(std::span<const int64_t> rows, size_t width, size_t* column) {
+  int64_t sum = 0;
+  for (size_t i = *column; i < rows.size(); i += width) sum += rows[i];
+  ++*column;
+  return sum;
+}
+
 void Merge(std::span<const int64_t> rows, size_t width, size_t* column, StepHistogram* to) {
-  const auto add_up = [&] {
-    int64_t sum = 0;
-    for (size_t i = *column; i < rows.size(); i += width) sum += rows[i];
-    ++*column;
-    return sum;
-  };
-  for (int64_t& count : to->counts) count = add_up();
-  to->sum = add_up();
+  for (int64_t& count : to->counts) count = MergeSum(rows, width, column);
+  to->sum = MergeSum(rows, width, column);
 }
 
 }  // namespace
@@ -151,16 +155,16 @@ std::vector<int64_t> PackCounts(const EmbeddingStats& stats) {
   for (const TableStats& table : stats.tables) {
     Append(table, TableStatsFields(), &row);
     for (const auto histogram : kTableHistograms) Append(table.*histogram, &row);
+    row.insert(row.end(), table.scores.counts.begin(), table.scores.counts.end());
   }
   Append(stats, EmbeddingStatsFields(), &row);
   return row;
 }
 
 void MergeCounts(std::span<const int64_t> rows, EmbeddingStats* stats) {
-  const size_t width =
-      stats->tiers.size() * kTierFields.size() +
-      stats->tables.size() * (kTableFields.size() + kTableHistograms.size() * kHistogramColumns) +
-      kFields.size();
+  const size_t width = stats->tiers.size() * kTierFields.size() +
+                       stats->tables.size() * (kTableFields.size() + kHistogramColumns) +
+                       kFields.size();
   HOTROW_CHECK(!rows.empty() && rows.size() % width == 0);
   size_t column = 0;
   for (TierStats& tier : stats->tiers) {
@@ -172,6 +176,7 @@ void MergeCounts(std::span<const int64_t> rows, EmbeddingStats* stats) {
     for (const auto histogram : kTableHistograms) {
       Merge(rows, width, &column, &(table.*histogram));
     }
+    for (int64_t& count : table.scores.counts) count = MergeSum(rows, width, &column);
   }
   Merge(rows, width, EmbeddingStatsFields(), &column, stats);
 }

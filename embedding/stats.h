@@ -56,6 +56,21 @@ struct StepHistogram {
   bool operator==(const StepHistogram&) const = default;
 };
 
+// How many rows have which score.
+struct ScoreHistogram {
+  static constexpr std::array<float, 19> kBounds = {-65536, -4096, -256,  -64,   -16,    -4, -1,
+                                                    -0.25f, 0,     0.25f, 1,     4,      16, 64,
+                                                    256,    1024,  4096,  65536, 1048576};
+  // By the first bound that is not below the score; the last one is of those above all.
+  std::array<int64_t, kBounds.size() + 1> counts = {};
+
+  void Add(float score, int64_t n = 1) {
+    const auto bound = std::lower_bound(kBounds.begin(), kBounds.end(), score);
+    counts[static_cast<size_t>(bound - kBounds.begin())] += n;
+  }
+  bool operator==(const ScoreHistogram&) const = default;
+};
+
 // Counts of one table over training steps. Never reset. Lookups are counted when their step is
 // updated, misses when its rows are placed, which may be some steps earlier.
 struct TableStats {
@@ -76,6 +91,9 @@ struct TableStats {
   // Of living rows of a table with min_rows or max_rows, now: steps since their last update, as if
   // it had been the first one of its group (row_limit_steps). Empty for others.
   StepHistogram ages;
+  // Of living rows of a table whose max_rows goes by score, now: their scores, each as the lowest
+  // one of its range (base/row_lines.h), within 1/128 of it. Empty for others.
+  ScoreHistogram scores;
 };
 
 struct EmbeddingStats {
@@ -92,6 +110,7 @@ struct EmbeddingStats {
   int64_t admission_rejected_keys = 0;  // distinct keys that a step left without a row, over steps
   int64_t admission_counters = 0;       // of keys, now; about: forgotten ones go a little later
   int64_t admission_counter_bytes = 0;  // their memory; outside the tiers' budgets
+  int64_t row_count_bytes = 0;          // of counts of rows by age and score; likewise
   int64_t aged_rows = 0;                // rows that had aged, were still there and began anew
   int64_t dropped_rows = 0;             // aged rows that the store has dropped
   // Snapshots; see EmbeddingSnapshots.

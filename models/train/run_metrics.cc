@@ -166,6 +166,7 @@ std::string AllMetricsText() {
   }
   all.tables.tables.push_back({.name = "users"});
   all.tables.tables.back().ages.Add(1);
+  all.tables.tables.back().scores.Add(1);
   return MetricsText(all);
 }
 

@@ -137,6 +137,51 @@ TEST(CollectionMetricsTest, ACollectionThatHasDoneNothingHasZerosAndNoRatioOfThe
 
 // One table of two has a capacity. Key 1 comes in every step, key 2 in steps 1 and 120, key 3 in
 // step 128 alone. Steps 64 and 128 are sampled.
+TEST(CollectionMetricsTest, ScoresAreThoseOfLivingRows) {
+  EmbeddingCollectionOptions options = Options({Table("a", 4, {"f0"}), Table("b", 4, {"f1"})});
+  options.tables[1].score = ScoreRule::kLast;
+  options.tables[1].max_rows = 3;
+  options.tables[1].max_rows_by = RowOrder::kScore;
+  options.row_limit_steps = 2;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto tables, EmbeddingCollection::Create(options, {}));
+  for (int step = 1; step <= 2; ++step) {
+    test::Batch batch = {.batch_size = 1,
+                         .values = {1, 11, 12, 13, 14, 15},
+                         .offsets = {0, 1, 6},
+                         .weights = {},
+                         .scores = {0, -20, 0, 0.5f, 100, 1e9f}};
+    HOTROW_ASSERT_OK_AND_ASSIGN(EmbeddingStep next, tables->Prefetch(batch.view()));
+    std::vector<float> output(static_cast<size_t>(tables->pooled_dim()), 0.5f);
+    HOTROW_ASSERT_OK(next.Lookup({.pooled = test::RowsOf(*tables, 1, output)}));
+    if (step == 2) break;  // the capacity is kept at the end of the second step
+    HOTROW_ASSERT_OK(std::move(next).Update({.pooled = test::RowsOf(*tables, 1, output)}));
+  }
+  const EmbeddingStats stats = tables->Stats();
+  ScoreHistogram scores;
+  for (const float score : {-20.0f, 0.0f, 0.5f, 100.0f, 1e9f}) scores.Add(score);
+  EXPECT_TRUE(stats.tables[1].scores == scores);
+  EXPECT_TRUE(stats.tables[0].scores == ScoreHistogram());
+  EXPECT_GT(stats.row_count_bytes, int64_t{2} << 20);
+  const MetricFamilies families = Parsed(stats);
+  const auto rows = [&](const char* bound) {
+    return Value(families, "hotrow_living_row_scores", {{"table", "b"}, {"le", bound}});
+  };
+  EXPECT_EQ(rows("-64"), 0);
+  EXPECT_EQ(rows("-16"), 1);
+  EXPECT_EQ(rows("-0.25"), 1);
+  EXPECT_EQ(rows("0"), 2);
+  EXPECT_EQ(rows("1"), 3);
+  EXPECT_EQ(rows("256"), 4);
+  EXPECT_EQ(rows("+Inf"), 5);
+  EmbeddingStats sum = stats;
+  const std::vector<int64_t> once = PackCounts(stats);
+  std::vector<int64_t> twice = once;
+  twice.insert(twice.end(), once.begin(), once.end());
+  MergeCounts(twice, &sum);
+  EXPECT_EQ(sum.tables[1].scores.counts.back(), 2);
+  EXPECT_EQ(sum.row_count_bytes, 2 * stats.row_count_bytes);
+}
+
 TEST(CollectionMetricsTest, AgesAreThoseOfRowsThatComeAgainAndOfRowsThatAreThere) {
   for (const int64_t cache_bytes : {int64_t{0}, 4 * test::kMiB}) {
     SCOPED_TRACE(cache_bytes);

@@ -116,6 +116,27 @@ TEST(PlanTest, CountsTheDenseModel) {
                              testing::Field(&PlanItem::bytes, parameters * 8))));
 }
 
+// 8 columns with the step in 48 bytes, which a score does not fit into.
+TEST(PlanTest, CountsScores) {
+  const std::string head = "batch_size: 1000\nstore: memory\nhardware: {profile: cpu}\ntables:\n";
+  const std::string table = "- {name: t, rows: 1000, dim: 11, optimizer: sgd, count: 3";
+  const auto bytes = [](const Plan& plan, const char* name) {
+    double sum = 0;
+    for (const PlanItem& item : plan.items) sum += item.name == name ? item.bytes : 0;
+    return sum;
+  };
+  const PlanSpec plain = Spec(head + table + "}\n");
+  const PlanSpec scored = Spec(head + table + ", score: max, max_rows_by: score}\n");
+  EXPECT_EQ(plain.tables[0].layout().row_bytes, 48);
+  EXPECT_EQ(scored.tables[0].layout().row_bytes, 64);
+  EXPECT_EQ(bytes(Planned(plain), "counts of rows by score"), 0);
+  EXPECT_EQ(bytes(Planned(scored), "counts of rows by score"), 3 * (2 << 20));
+  EXPECT_THAT(
+      std::string(
+          ParsePlanSpec(head + table + ", max_rows_by: score}\n", "spec.yaml").status().message()),
+      HasSubstr("the table keeps none"));
+}
+
 // A table so small that each step uses all of it, and one of which a step uses hardly a row twice.
 TEST(PlanTest, CountsRowsUnderATtlAndInDeltas) {
   const std::string tables =

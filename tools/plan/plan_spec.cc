@@ -213,6 +213,20 @@ absl::Status ReadTable(const SpecNode& node, const std::string& path, const std:
   HOTROW_RETURN_IF_ERROR(fields.Integer("count", 1, static_cast<double>(kTablesMax), &count));
   HOTROW_RETURN_IF_ERROR(fields.Number("hotness", 1e-6, 1e6, &table.hotness));
   HOTROW_RETURN_IF_ERROR(fields.Integer("features", 1, 1e6, &table.features));
+  HOTROW_RETURN_IF_ERROR(fields.Choice<ScoreRule>("score",
+                                                  {{"none", ScoreRule::kNone},
+                                                   {"max", ScoreRule::kMax},
+                                                   {"sum", ScoreRule::kSum},
+                                                   {"last", ScoreRule::kLast}},
+                                                  &table.score));
+  HOTROW_RETURN_IF_ERROR(fields.Choice<RowOrder>(
+      "max_rows_by", {{"age", RowOrder::kAge}, {"score", RowOrder::kScore}}, &table.max_rows_by));
+  if (table.max_rows_by == RowOrder::kScore && table.score == ScoreRule::kNone) {
+    return fields.Error(*node.Find("max_rows_by"),
+                        absl::StrCat(path,
+                                     "max_rows_by: is score, but the table keeps none; "
+                                     "give score: max, sum or last"));
+  }
   HOTROW_RETURN_IF_ERROR(fields.Text("optimizer", &optimizer));
   table.weights_precision = spec->model.weights_precision;
   // The older name of it.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "embedding/row_score.h"
 #include "ops/row_layout.h"
 #include "ops/sparse_optimizer.h"
 #include "ops/weights_precision.h"
@@ -25,7 +26,9 @@ struct PlanTable {
   int32_t dim = 0;
   SparseOptimizerKind optimizer = SparseOptimizerKind::kRowWiseAdagrad;
   WeightsPrecision weights_precision = WeightsPrecision::kFp32;
-  double hotness = 1;  // lookups a feature and sample, on average
+  ScoreRule score = ScoreRule::kNone;     // rows keep one
+  RowOrder max_rows_by = RowOrder::kAge;  // by score: rows are counted by it
+  double hotness = 1;                     // lookups a feature and sample, on average
   int64_t features = 1;
   // Popularity of the rows: one of these.
   double zipf = 1.05;
@@ -36,7 +39,9 @@ struct PlanTable {
   int line = 0;                   // of the spec
   int column = 0;
 
-  RowLayout layout() const { return RowLayout::For(dim, optimizer, weights_precision); }
+  RowLayout layout() const {
+    return RowLayout::For(dim, optimizer, weights_precision, score != ScoreRule::kNone);
+  }
   double step_lookups(double batch_size) const {
     return batch_size * hotness * static_cast<double>(features);
   }

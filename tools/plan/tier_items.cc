@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "embedding/row_score.h"
 #include "tools/plan/tier_bytes.h"
 
 namespace hotrow {
@@ -85,6 +86,11 @@ std::vector<PlanItem> TierItems(const Workload& workload, const TierChoice& tier
   if (workload.spec.admission_bytes > 0) {
     items.push_back({"dram", "counters of keys without rows", workload.spec.admission_bytes});
   }
+  double score_counts = 0;
+  for (const PlanTable& table : workload.spec.tables) {
+    if (table.max_rows_by == RowOrder::kScore) score_counts += kScoreCountBytes;
+  }
+  if (score_counts > 0) items.push_back({"dram", "counts of rows by score", score_counts});
   AddStep(workload, &items);
   return items;
 }
