@@ -250,6 +250,51 @@ TEST(TrainerDeltasTest, AResumedRunLeavesNoneOutAndMakesNoneTwice) {
   }
 }
 
+// Old versions of rows that only checkpoints hold would fill the disk: the link of the newest one
+// is made at once, so that those before it can go. The chain still leads to the end, and the run to
+// where it would have ended.
+TEST(TrainerDeltasTest, AShortDiskMakesLinksEarly) {
+  const std::string data =
+      "synthetic:tables=3,rows=4000,dense=2,shared=2,hotness=0-3,zipf=0.8,samples=7680,valid=200,"
+      "test=200";
+  const auto run = [&](const TrainerOptions& options) {
+    return test::RunSmall(
+        options, [](Split, int64_t, int64_t) { return absl::OkStatus(); }, {}, data);
+  };
+  const auto options_in = [&](const std::string& dir) {
+    TrainerOptions options = Options(dir, StoreKind::kSsd);
+    options.ttl_steps = 0;
+    options.batch_size = 256;
+    options.epochs = 4;
+    options.settings = {{"data", data}};
+    options.validation_freq_within_epoch = 0;
+    options.checkpoint_every = 3;
+    options.delta_every = 60;
+    options.prefetch_depth = 0;
+    return options;
+  };
+  TrainerOptions plain = options_in(test::TempDir());
+  plain.delta_dir.clear();
+  plain.delta_every = 0;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport whole, run(plain));
+  const std::string dir = test::TempDir();
+  TrainerOptions options = options_in(dir);
+  options.disk_bytes = int64_t{14} << 20;
+  test::Output out;
+  options.out = out.file();
+  const absl::StatusOr<TrainReport> report = run(options);
+  const std::string text = out.Text();
+  ASSERT_TRUE(report.ok()) << report.status() << "\n" << text;
+  EXPECT_EQ(EndOf(*report), EndOf(whole));
+  EXPECT_THAT(text, ::testing::AnyOf(HasSubstr("taking one early, which replaces them"),
+                                     HasSubstr("taking a checkpoint early, which replaces")));
+  Follower follower(dir + "/chain");
+  HOTROW_ASSERT_OK(follower.Poll());
+  // 120 steps have two links that are due.
+  EXPECT_GT(follower.steps().size(), 2u) << text;
+  EXPECT_TRUE(follower.rows() == ExpectChainIsTheEnd(dir));
+}
+
 TEST(TrainerDeltasTest, DeltasChangeNothing) {
   TrainerOptions plain = Options(test::TempDir());
   plain.delta_dir.clear();
