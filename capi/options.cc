@@ -122,6 +122,8 @@ absl::StatusOr<TableConfig> TakeTable(const hotrow_table& table) {
   HOTROW_RETURN_IF_ERROR(TakeParsed(ParseScoreRule, table.score, "score", &out.score));
   HOTROW_RETURN_IF_ERROR(
       TakeParsed(ParseRowOrder, table.max_rows_by, "max_rows_by", &out.max_rows_by));
+  HOTROW_RETURN_IF_ERROR(
+      TakeWord(kServingRowsWords, table.serve_rows, "serve_rows", &out.serve_rows));
   out.num_embeddings = table.num_embeddings;
   out.max_hotness = table.max_hotness;
   return out;

@@ -189,6 +189,9 @@ typedef struct hotrow_table {
   // "age" (default), or those of the lowest scores, "score".
   const char* score;
   const char* max_rows_by;
+  // How lookups read rows: "as_trained" (default), or with the weights of a model that is served
+  // with rows in "fp16", "bf16", "int8" or "int4". Updates keep all bits. CPU only.
+  const char* serve_rows;
 } hotrow_table;
 
 void hotrow_table_default(hotrow_table* table, uint64_t struct_size);

@@ -86,6 +86,7 @@ class Table(Structure):
         ("max_rows", c_int64),
         ("score", c_char_p),
         ("max_rows_by", c_char_p),
+        ("serve_rows", c_char_p),
     ]
 
 

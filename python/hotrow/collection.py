@@ -66,6 +66,7 @@ def _c_table(table: Table, place: str, out: _abi.Table) -> None:
     out.max_rows = integer(table.max_rows, f"{place}.max_rows")
     out.score = _text(table.score, f"{place}.score")
     out.max_rows_by = _text(table.max_rows_by, f"{place}.max_rows_by")
+    out.serve_rows = _text(table.serve_rows, f"{place}.serve_rows")
     out.max_row_gradient_norm = real(table.max_row_gradient_norm, f"{place}.max_row_gradient_norm")
     read_only = features if table.frozen else table.read_only_features
     if read_only:

@@ -161,6 +161,8 @@ class Table:
     all ranks, kept at multiples of row_limit_steps of the collection; 0: no limit.
     score: whether rows keep a score, which the scores of batches make (hotrow.Bags): "none", "max",
     "sum" or "last" of what came. docs/row_life.md.
+    serve_rows: how lookups read rows: "as_trained", or with the weights of a model that is served
+    with rows in "fp16", "bf16", "int8" or "int4"; updates keep all bits. docs/serving.md.
     """
 
     name: str
@@ -181,6 +183,7 @@ class Table:
     max_rows: int = 0
     score: str = "none"
     max_rows_by: str = "age"
+    serve_rows: str = "as_trained"
 
 
 # ---- Stores: where all rows are kept ----

@@ -102,6 +102,7 @@ class Fuzzer : public DrawnCalls {
       const char* const scores[] = {"none", "max", "sum", "last", "best"};
       table.score = Rarely() ? scores[Below(5)] : nullptr;
       table.max_rows_by = Rarely() ? "score" : nullptr;
+      table.serve_rows = Rarely() ? "int8" : nullptr;
       table.read_only_features = Rarely() ? features[t].data() : nullptr;
       table.num_read_only_features = table.read_only_features == nullptr ? 0 : Below(3);
       for (int64_t f = 0; f < table.num_features; ++f) {

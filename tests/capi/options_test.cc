@@ -64,6 +64,7 @@ hotrow_table Table(const hotrow_optimizer* optimizer) {
   out.max_rows = 18;
   out.score = "sum";
   out.max_rows_by = "score";
+  out.serve_rows = "int4";
   return out;
 }
 
@@ -104,7 +105,7 @@ TEST(CapiOptionsTest, ReachAllThatATableHas) {
   ASSERT_EQ(options->tables.size(), 1);
   const auto& [name, embedding_dim, feature_names, pooling, weights_precision, optimizer,
                initializer, max_row_gradient_norm, read_only_features, admission, ttl_steps,
-               min_rows, max_rows, score, max_rows_by, num_embeddings, max_hotness] =
+               min_rows, max_rows, score, max_rows_by, serve_rows, num_embeddings, max_hotness] =
       options->tables[0];
   EXPECT_EQ(name, "items");
   EXPECT_EQ(embedding_dim, 12);
@@ -119,6 +120,7 @@ TEST(CapiOptionsTest, ReachAllThatATableHas) {
   EXPECT_EQ(max_rows, 18);
   EXPECT_EQ(score, ScoreRule::kSum);
   EXPECT_EQ(max_rows_by, RowOrder::kScore);
+  EXPECT_EQ(serve_rows, ServingRows::kInt4);
   EXPECT_EQ(num_embeddings, 1000);
   EXPECT_EQ(max_hotness, 9);
 

@@ -44,7 +44,7 @@ enum { kDim = 4, kBatch = 3 };
 _Static_assert(sizeof(hotrow_context_options) == 40, "frozen");
 _Static_assert(sizeof(hotrow_communicator_callbacks) == 64, "frozen");
 _Static_assert(sizeof(hotrow_optimizer) == 64, "frozen");
-_Static_assert(sizeof(hotrow_table) == 160, "frozen");
+_Static_assert(sizeof(hotrow_table) == 168, "frozen");
 _Static_assert(sizeof(hotrow_collection_options) == 232, "frozen");
 _Static_assert(sizeof(hotrow_bags) == 48, "frozen");
 _Static_assert(sizeof(hotrow_batch) == 40, "frozen");
