@@ -30,7 +30,8 @@ TEST(AddressIndexCudaTest, EachWayGetsOneKeyAndNoneStaysEmpty) {
 
 TEST(AddressIndexCudaTest, KeysOfOneTagAreToldApart) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
-  test::RunOneTag(Device::kCuda, test::ForGpu(2000, 200), 1);
+  test::RunOneTag(test::KeysOfOneTag(8), Device::kCuda, test::ForGpu(2000, 200), 1);
+  test::RunOneTag(test::KeysOfOneTagInTwoTables(8), Device::kCuda, test::ForGpu(2000, 200), 1);
 }
 
 TEST(AddressIndexCudaTest, WhoLosesAWayFindsAnother) {

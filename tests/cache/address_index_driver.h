@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -172,6 +173,24 @@ inline std::vector<RowKey> KeysOfOneTag(size_t n) {
   return keys;
 }
 
+// Pairs that differ in their table alone, of an index of one bucket that cannot tell them apart by
+// their tag.
+inline std::vector<RowKey> KeysOfOneTagInTwoTables(size_t n) {
+  std::vector<RowKey> keys;
+  for (uint64_t key = 0; keys.size() < n; ++key) {
+    std::map<uint64_t, uint32_t> table_of;  // by tag
+    for (uint32_t table = 0; table < 1000; ++table) {
+      const auto [other, is_new] =
+          table_of.emplace(cache::AddressHomeOf({key, table}, 1).tag, table);
+      if (is_new) continue;
+      keys.push_back({key, other->second});
+      keys.push_back({key, table});
+      break;
+    }
+  }
+  return keys;
+}
+
 // Some of the universe in an order of their own.
 inline std::vector<RowKey> DrawDistinct(const std::vector<RowKey>& universe, size_t n,
                                         RandomStream* random) {
@@ -239,9 +258,8 @@ inline void RunFullAddressIndex(int64_t buckets, int64_t num_keys, Device device
 
 // A bucket whose keys have one tag: they leave and come back side by side, into ways that still
 // hold what was there before.
-inline void RunOneTag(Device device, int rounds, uint64_t seed) {
+inline void RunOneTag(const std::vector<RowKey>& keys, Device device, int rounds, uint64_t seed) {
   RandomStream random(seed, RandomPurpose::kTest);
-  const std::vector<RowKey> keys = KeysOfOneTag(8);
   AddressIndexRun run(1, device);
   uint64_t next_address = 0;
   const auto insert = [&](const std::vector<RowKey>& some) {

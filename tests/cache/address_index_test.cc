@@ -27,7 +27,10 @@ TEST(AddressIndexTest, EachWayGetsOneKeyAndNoneStaysEmpty) {
   test::RunFullAddressIndex(32, 2000, Device::kCpu);
 }
 
-TEST(AddressIndexTest, KeysOfOneTagAreToldApart) { test::RunOneTag(Device::kCpu, 300, 1); }
+TEST(AddressIndexTest, KeysOfOneTagAreToldApart) {
+  test::RunOneTag(test::KeysOfOneTag(8), Device::kCpu, 300, 1);
+  test::RunOneTag(test::KeysOfOneTagInTwoTables(8), Device::kCpu, 300, 1);
+}
 
 TEST(AddressIndexTest, ABucketHasRoomForAsManyKeysAsWays) { test::RunOneBucket(Device::kCpu, 20); }
 
