@@ -39,6 +39,7 @@ int64_t HostBytesReserved(int64_t bytes, HugePages huge_pages);
 template <typename T, typename Memory>
 class Buffer {
   static_assert(std::is_trivially_copyable_v<T>);
+  static_assert(alignof(T) <= kBufferAlignment);
 
  public:
   Buffer() = default;

@@ -15,7 +15,8 @@
 // What an AddressIndex is on both devices.
 namespace hotrow::cache {
 
-struct alignas(128) AddressBucket {
+// Two cache lines of a CPU; on a GPU one, since its memory begins at a multiple of 256 bytes.
+struct alignas(64) AddressBucket {
   static constexpr int kWays = 6;
 
   uint64_t word[kWays];  // see below
