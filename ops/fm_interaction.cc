@@ -4,7 +4,6 @@
 #include "base/dispatch.h"
 #include "base/status_macros.h"
 #include "ops/fm_interaction_impl.h"
-#include "ops/no_cuda.h"
 #include "ops/validate.h"
 
 namespace hotrow {
@@ -66,7 +65,7 @@ absl::Status FmInteraction(const ExecContext& ctx, const FmInteractionArgs& args
   if (args.batch_size == 0) return absl::OkStatus();
   return internal::Dispatch(
       ctx, [&] { return internal::FmInteractionCpu(ctx.pool, args); },
-      [&](auto stream) { return internal::NoCudaKernel("fm_interaction"); });
+      [&](auto stream) { return internal::FmInteractionCuda(stream, args); });
 }
 
 absl::Status FmInteractionGrad(const ExecContext& ctx, const FmInteractionGradArgs& args) {
@@ -74,7 +73,7 @@ absl::Status FmInteractionGrad(const ExecContext& ctx, const FmInteractionGradAr
   if (args.forward.batch_size == 0) return absl::OkStatus();
   return internal::Dispatch(
       ctx, [&] { return internal::FmInteractionGradCpu(ctx.pool, args); },
-      [&](auto stream) { return internal::NoCudaKernel("fm_interaction_grad"); });
+      [&](auto stream) { return internal::FmInteractionGradCuda(stream, args); });
 }
 
 }  // namespace hotrow

@@ -31,7 +31,7 @@ struct FmInteractionArgs {
 // sample's vectors, in linear time,
 //   output[b] = sum_s w_s + 1/2 sum_d ((sum_s v_sd)^2 - sum_s v_sd^2).
 // The order of sums depends on D and S alone, so results depend neither on threads nor on the
-// batch.
+// batch, and are the same on a CUDA device, whose memory the arrays then are.
 absl::Status FmInteraction(const ExecContext& ctx, const FmInteractionArgs& args);
 
 struct FmInteractionGradArgs {

@@ -2,6 +2,7 @@
 #define HOTROW_OPS_FM_INTERACTION_IMPL_H_
 
 #include "absl/status/status.h"
+#include "base/exec_context.h"
 #include "base/thread_pool.h"
 #include "ops/fm_interaction.h"
 
@@ -9,6 +10,8 @@ namespace hotrow::internal {
 
 absl::Status FmInteractionCpu(ThreadPool* pool, const FmInteractionArgs& args);
 absl::Status FmInteractionGradCpu(ThreadPool* pool, const FmInteractionGradArgs& args);
+absl::Status FmInteractionCuda(CudaStream stream, const FmInteractionArgs& args);
+absl::Status FmInteractionGradCuda(CudaStream stream, const FmInteractionGradArgs& args);
 
 }  // namespace hotrow::internal
 

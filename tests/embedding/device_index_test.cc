@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +17,8 @@
 #include "base/status_macros.h"
 #include "cache/address_index.h"
 #include "embedding/embedding_collection.h"
+#include "embedding/tiers/device_index_impl.h"
+#include "embedding/tiers/guarded_cache_impl.h"
 #include "embedding/tiers/tiered_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -348,6 +351,43 @@ std::vector<RowKey> Keys(uint64_t first, int64_t n) {
 
 constexpr auto kAtOnce = std::chrono::microseconds(0);
 constexpr auto kLate = std::chrono::microseconds(200);
+
+// More keys than travel at a time: the host does not write over those that the device has not read.
+TEST(IndexedTableTest, KeysOnTheirWayToTheDeviceAreNotOverwritten) {
+  const LaggingStreams lagging(kLate);
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto cache,
+      internal::GuardedCache::Create({.row_bytes = 48, .budget_bytes = 256 << 10}, /*staged=*/true,
+                                     /*staging_rows=*/8));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto store,
+                              HostStore::Open({.tables = {{kTable, 48}}, .budget_bytes = kMiB}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto index,
+                              internal::DeviceIndex::Create(cache.get(), store.get(), 64 << 10,
+                                                            /*batch_keys=*/8));
+  const int64_t n = 100;
+  const std::vector<RowKey> keys = Keys(0, n);
+  std::vector<std::byte> memory(static_cast<size_t>(48 * n));
+  std::vector<std::byte*> rows;
+  for (int64_t i = 0; i < n; ++i) rows.push_back(memory.data() + 48 * i);
+  const auto find = [&](std::vector<std::byte*>* found) -> absl::Status {
+    const std::lock_guard<std::mutex> lock(cache->mutex());
+    HOTROW_ASSIGN_OR_RETURN(const AddressIndex* const search, index->ForSearch());
+    found->assign(keys.size(), nullptr);
+    HOTROW_RETURN_IF_ERROR(cache->stream().Run(ExecContext(), [&](const ExecContext& here) {
+      return search->Find(here, keys, {}, *found);
+    }));
+    return cache->stream().Wait();
+  };
+  std::vector<std::byte*> found;
+  for (int round = 0; round < 2; ++round) {
+    HOTROW_ASSERT_OK(index->InsertOrAssign(keys, rows));
+    HOTROW_ASSERT_OK(find(&found));
+    EXPECT_EQ(found, rows);
+    HOTROW_ASSERT_OK(index->Erase(std::span(keys).first(60)));
+    HOTROW_ASSERT_OK(find(&found));
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], i < 60 ? nullptr : rows[i]) << i;
+  }
+}
 
 // The place of an erased row goes to another key; who asks for the first one gets its initial row.
 TEST(IndexedTableTest, AnErasedKeyIsNotFoundWhereAnotherLiesNow) {

@@ -490,6 +490,7 @@ std::string AnotherValue(const TrainerSetting& row) {
                                              {"pooling", "mean"},
                                              {"initializer", "zeros"},
                                              {"admission", "lookups:3"},
+                                             {"serve_rows", "int8"},
                                              {"optimizer", "adam"},
                                              {"dense_optimizer", "adam"},
                                              {"store", "ssd"},

@@ -5,6 +5,7 @@ set(_cuda_sources
     dense_optimizer_cuda_test.cc
     dot_interaction_cuda_test.cc
     dropout_cuda_test.cc
+    fm_interaction_cuda_test.cc
     fused_sparse_update_cuda_test.cu
     gather_cuda_test.cu
     gradient_norm_cuda_test.cc
