@@ -135,8 +135,7 @@ TEST(CollectionMetricsTest, ACollectionThatHasDoneNothingHasZerosAndNoRatioOfThe
   EXPECT_EQ(Value(families, "hotrow_table_lookups_total", {{"table", "a \"b\"\n\xc3\xbc"}}), 0);
 }
 
-// One table of two has a capacity. Key 1 comes in every step, key 2 in steps 1 and 120, key 3 in
-// step 128 alone. Steps 64 and 128 are sampled.
+// Before its first capacity is kept: five rows in the second of two tables.
 TEST(CollectionMetricsTest, ScoresAreThoseOfLivingRows) {
   EmbeddingCollectionOptions options = Options({Table("a", 4, {"f0"}), Table("b", 4, {"f1"})});
   options.tables[1].score = ScoreRule::kLast;
@@ -182,6 +181,8 @@ TEST(CollectionMetricsTest, ScoresAreThoseOfLivingRows) {
   EXPECT_EQ(sum.row_count_bytes, 2 * stats.row_count_bytes);
 }
 
+// One table of two has a capacity. Key 1 comes in every step, key 2 in steps 1 and 120, key 3 in
+// step 128 alone. Steps 64 and 128 are sampled.
 TEST(CollectionMetricsTest, AgesAreThoseOfRowsThatComeAgainAndOfRowsThatAreThere) {
   for (const int64_t cache_bytes : {int64_t{0}, 4 * test::kMiB}) {
     SCOPED_TRACE(cache_bytes);
