@@ -256,11 +256,5 @@ TEST(FmInteractionTest, ErrorsNameTheField) {
   backward_error([](auto& a) { a.fields_gradient_stride = 17; }, "fields_gradient_stride");
 }
 
-TEST(FmInteractionTest, OtherDevicesAreUnimplemented) {
-  Problem p({.batch_size = 1, .num_fields = 1, .dim = 1}, 1);
-  EXPECT_THAT(FmInteraction({.device = Device::kCuda}, p.Forward()),
-              test::StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("CUDA")));
-}
-
 }  // namespace
 }  // namespace hotrow
