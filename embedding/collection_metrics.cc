@@ -224,6 +224,18 @@ std::vector<double> AgeBounds() {
   return {StepHistogram::kBounds.begin(), StepHistogram::kBounds.end()};
 }
 
+// Samples of a gauge with a label `le`: how many rows of a table lie at or below each bound.
+template <typename Histogram>
+void AppendUpTo(const std::string& table, const Histogram& histogram, ExpositionWriter* out) {
+  int64_t rows = 0;
+  for (size_t i = 0; i < histogram.counts.size(); ++i) {
+    rows += histogram.counts[i];
+    const std::string bound =
+        i < Histogram::kBounds.size() ? absl::StrCat(Histogram::kBounds[i]) : std::string("+Inf");
+    out->Sample({{{"table", table}, {"le", bound}}}, rows);
+  }
+}
+
 void AppendAges(const std::vector<TableStats>& tables, ExpositionWriter* out) {
   const std::vector<double> bounds = AgeBounds();
   out->Family("hotrow_row_age_steps", MetricKind::kHistogram,
@@ -240,14 +252,7 @@ void AppendAges(const std::vector<TableStats>& tables, ExpositionWriter* out) {
               "Living rows of a table with a floor or a capacity whose last update is at most so "
               "many steps ago, taken as if it had been the first of its group of row_limit_steps.");
   for (const TableStats& table : tables) {
-    if (table.ages == StepHistogram()) continue;
-    int64_t rows = 0;
-    for (size_t i = 0; i < table.ages.counts.size(); ++i) {
-      rows += table.ages.counts[i];
-      const std::string bound =
-          i < bounds.size() ? std::to_string(StepHistogram::kBounds[i]) : std::string("+Inf");
-      out->Sample({{{"table", table.name}, {"le", bound}}}, rows);
-    }
+    if (!(table.ages == StepHistogram())) AppendUpTo(table.name, table.ages, out);
   }
 }
 
@@ -259,15 +264,7 @@ void AppendScores(const std::vector<TableStats>& tables, ExpositionWriter* out) 
               "Living rows of a table whose capacity goes by score, with a score of at most so "
               "much, within 1/128 of it.");
   for (const TableStats& table : tables) {
-    if (table.scores == ScoreHistogram()) continue;
-    int64_t rows = 0;
-    for (size_t i = 0; i < table.scores.counts.size(); ++i) {
-      rows += table.scores.counts[i];
-      const std::string bound = i < ScoreHistogram::kBounds.size()
-                                    ? absl::StrCat(ScoreHistogram::kBounds[i])
-                                    : std::string("+Inf");
-      out->Sample({{{"table", table.name}, {"le", bound}}}, rows);
-    }
+    if (!(table.scores == ScoreHistogram())) AppendUpTo(table.name, table.scores, out);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "embedding/serving/serving_rows.h"
+#include "embedding/serving/serving_tables_impl.h"
 #include "ops/row_layout.h"
 #include "ops/weights_precision.h"
 
@@ -23,8 +24,7 @@ bool WasUpdated(const RowLayout& layout, const std::byte* row) {
 // The form in which this row is read: serving makes the first values anew, and has codes only of
 // rows that it keeps.
 ServingRows FormOf(ServingRows form, const RowLayout& layout, const std::byte* row) {
-  const bool has_codes = form == ServingRows::kInt8 || form == ServingRows::kInt4;
-  return has_codes && !WasUpdated(layout, row) ? ServingRows::kAsTrained : form;
+  return IsAffine(form) && !WasUpdated(layout, row) ? ServingRows::kAsTrained : form;
 }
 
 }  // namespace
@@ -45,10 +45,8 @@ absl::Status RowRounding::Read(const ExecContext& ctx, const TableKeys& keys,
     floats += rows_of(t) * plan_.tables[t].layout.dim;
   }
   if (out->copies.size() < floats) {
-    out->copies = HostBuffer<float>();
     // A quarter more, as batches differ in size.
-    HOTROW_ASSIGN_OR_RETURN(out->copies,
-                            HostBuffer<float>::Create(floats + floats / 4, HugePages::kTry));
+    HOTROW_RETURN_IF_ERROR(out->copies.Reserve(floats + floats / 4, HugePages::kTry));
   }
   float* next = out->copies.data();
   for (size_t t = 0; t < plan_.tables.size(); ++t) {

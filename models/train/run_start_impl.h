@@ -44,8 +44,8 @@ absl::Status CheckVocabulary(const RunStart& start, const TrainerOptions& option
                              const Vocabulary* here, Env& env);
 
 // Compares over the ranks what no option says: the model that the factory made, and what each rank
-// has read from the directories. ctx: of the model, which it waits for on a GPU. Collective. Errors:
-// those of CompareRanks.
+// has read from the directories. ctx: of the model, which it waits for on a GPU. Collective.
+// Errors: those of CompareRanks.
 absl::Status CompareStarts(const RunStart& start, CtrModel& model, RunRanks& ranks,
                            const ExecContext& ctx);
 
