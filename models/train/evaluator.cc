@@ -20,8 +20,7 @@ absl::Status Evaluator::EvaluateTables(const CtrBatch& batch) {
   while (true) {
     status = parts_.tables.Evaluate(batch.sparse(), parts_.buffers.output());
     if (!absl::IsResourceExhausted(status)) break;
-    const absl::StatusOr<bool> has_room = checkpoints_.MakeRoom();
-    if (!has_room.ok() || !*has_room) return status;
+    HOTROW_RETURN_IF_ERROR(checkpoints_.MakeRoom(status));
     made_room = true;
   }
   // The step that was refused too is still to come.

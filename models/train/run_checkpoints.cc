@@ -176,7 +176,17 @@ absl::Status RunCheckpoints::WatchDisk() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> RunCheckpoints::MakeRoom() {
+absl::Status RunCheckpoints::MakeRoom(const absl::Status& refused) {
+  const absl::StatusOr<bool> made = TryMakeRoom();
+  if (!made.ok()) {
+    return absl::Status(
+        made.status().code(),
+        absl::StrCat(made.status().message(), "; room was wanted, since ", refused.message()));
+  }
+  return *made ? absl::OkStatus() : refused;
+}
+
+absl::StatusOr<bool> RunCheckpoints::TryMakeRoom() {
   // Of several ranks the others have the step behind them, or wait for this one: there is no way
   // back to before it.
   if (ranks_.many()) return false;

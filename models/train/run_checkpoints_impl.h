@@ -63,9 +63,10 @@ class RunCheckpoints {
   // What is in flight, without waiting; and until it is committed.
   absl::Status Poll();
   absl::Status Wait();
-  // The store has refused a step for want of room. True when something was freed, so that the step
-  // should be tried again.
-  absl::StatusOr<bool> MakeRoom();
+  // The store has refused a step for want of room. OK when something was freed, so that the step
+  // should be tried again; `refused` when nothing can be; else what failed meanwhile, such as a
+  // link that its directory has no room for, with `refused` behind it.
+  absl::Status MakeRoom(const absl::Status& refused);
   void KeepRoomMade() { schedule_.KeepRoomMade(); }  // for one more refusal
   void StepMade() { schedule_.StepMade(); }
   // What the next start goes on from: everything up to here.
@@ -79,6 +80,7 @@ class RunCheckpoints {
   absl::Status Failed(const absl::Status& status);
   // Removes all checkpoints but the newest, behind a link of that one. False: there is only one.
   absl::StatusOr<bool> DropOld();
+  absl::StatusOr<bool> TryMakeRoom();
   absl::Status SayDropped(const absl::StatusOr<bool>& removed);
   absl::Status WatchDisk();
   void PrintCommitted();

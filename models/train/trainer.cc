@@ -344,8 +344,7 @@ absl::Status Trainer::Save() {
     const absl::Status settled = run_.tables().Settle();
     if (settled.ok()) break;
     if (!absl::IsResourceExhausted(settled)) return settled;
-    const absl::StatusOr<bool> has_room = run_.checkpoints().MakeRoom();
-    if (!has_room.ok() || !*has_room) return settled;
+    HOTROW_RETURN_IF_ERROR(run_.checkpoints().MakeRoom(settled));
   }
   HOTROW_ASSIGN_OR_RETURN(const DenseArrays<const float> dense, run_.dense().OnHost());
   SavedModel model = run_.Description();
@@ -437,8 +436,7 @@ absl::Status Trainer::Train() {
       continue;
     }
     if (!absl::IsResourceExhausted(status)) return status;
-    const absl::StatusOr<bool> has_room = run_.checkpoints().MakeRoom();
-    if (!has_room.ok() || !*has_room) return status;
+    HOTROW_RETURN_IF_ERROR(run_.checkpoints().MakeRoom(status));
     HOTROW_RETURN_IF_ERROR(pipeline_->PrefetchAgain());
   }
   HOTROW_RETURN_IF_ERROR(ReadLosses(0));

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/env.h"
 #include "base/philox.h"
@@ -22,6 +24,7 @@
 #include "models/delta/delta_rows.h"
 #include "tests/models/chain_test_util.h"
 #include "tests/models/checkpoint_test_util.h"
+#include "tests/support/mem_env.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -34,6 +37,7 @@ using test::ExpectChainIsTheEnd;
 using test::ReadRows;
 using test::Rows;
 using test::StatusIs;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -250,41 +254,46 @@ TEST(TrainerDeltasTest, AResumedRunLeavesNoneOutAndMakesNoneTwice) {
   }
 }
 
+// A run whose checkpoints hold many old versions of rows, on a disk of 14 MiB or less.
+constexpr char kShortDiskData[] =
+    "synthetic:tables=3,rows=4000,dense=2,shared=2,hotness=0-3,zipf=0.8,samples=7680,valid=200,"
+    "test=200";
+TrainerOptions ShortDiskRun(const std::string& dir) {
+  TrainerOptions options = Options(dir, StoreKind::kSsd);
+  options.ttl_steps = 0;
+  options.batch_size = 256;
+  options.epochs = 4;
+  options.settings = {{"data", kShortDiskData}};
+  options.validation_freq_within_epoch = 0;
+  options.checkpoint_every = 3;
+  // All 40 are taken: how many there are in the background depends on the disk's speed.
+  options.checkpoint_in_background = false;
+  options.delta_every = 60;
+  options.prefetch_depth = 0;
+  return options;
+}
+absl::StatusOr<TrainReport> TrainOnShortDisk(const TrainerOptions& options) {
+  return test::RunSmall(
+      options, [](Split, int64_t, int64_t) { return absl::OkStatus(); }, {}, kShortDiskData);
+}
+absl::StatusOr<TrainReport> TrainOnLongDisk() {
+  TrainerOptions options = ShortDiskRun(test::TempDir());
+  options.delta_dir.clear();
+  options.delta_every = 0;
+  return TrainOnShortDisk(options);
+}
+
 // Old versions of rows that only checkpoints hold would fill the disk: the link of the newest one
 // is made at once, so that those before it can go. The chain still leads to the end, and the run to
 // where it would have ended.
 TEST(TrainerDeltasTest, AShortDiskMakesLinksEarly) {
-  const std::string data =
-      "synthetic:tables=3,rows=4000,dense=2,shared=2,hotness=0-3,zipf=0.8,samples=7680,valid=200,"
-      "test=200";
-  const auto run = [&](const TrainerOptions& options) {
-    return test::RunSmall(
-        options, [](Split, int64_t, int64_t) { return absl::OkStatus(); }, {}, data);
-  };
-  const auto options_in = [&](const std::string& dir) {
-    TrainerOptions options = Options(dir, StoreKind::kSsd);
-    options.ttl_steps = 0;
-    options.batch_size = 256;
-    options.epochs = 4;
-    options.settings = {{"data", data}};
-    options.validation_freq_within_epoch = 0;
-    options.checkpoint_every = 3;
-    // All 40 are taken: how many there are in the background depends on the disk's speed.
-    options.checkpoint_in_background = false;
-    options.delta_every = 60;
-    options.prefetch_depth = 0;
-    return options;
-  };
-  TrainerOptions plain = options_in(test::TempDir());
-  plain.delta_dir.clear();
-  plain.delta_every = 0;
-  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport whole, run(plain));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport whole, TrainOnLongDisk());
   const std::string dir = test::TempDir();
-  TrainerOptions options = options_in(dir);
+  TrainerOptions options = ShortDiskRun(dir);
   options.disk_bytes = int64_t{14} << 20;
   test::Output out;
   options.out = out.file();
-  const absl::StatusOr<TrainReport> report = run(options);
+  const absl::StatusOr<TrainReport> report = TrainOnShortDisk(options);
   const std::string text = out.Text();
   ASSERT_TRUE(report.ok()) << report.status() << "\n" << text;
   EXPECT_EQ(EndOf(*report), EndOf(whole));
@@ -295,6 +304,47 @@ TEST(TrainerDeltasTest, AShortDiskMakesLinksEarly) {
   // 120 steps have two links that are due.
   EXPECT_GT(follower.steps().size(), 2u) << text;
   EXPECT_TRUE(follower.rows() == ExpectChainIsTheEnd(dir));
+}
+
+// A file system of its own for the chain, which may be full.
+class ChainEnv : public test::MemEnv {
+ public:
+  explicit ChainEnv(std::string chain) : chain_(std::move(chain)) {}
+  void SetFull(bool full) { full_ = full; }
+  absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
+    if (full_ && mode != OpenMode::kRead && absl::StartsWith(path, chain_)) {
+      return absl::ResourceExhaustedError(absl::StrCat(path, ": the chain's disk is full"));
+    }
+    return MemEnv::Open(path, mode);
+  }
+
+ private:
+  const std::string chain_;
+  std::atomic<bool> full_ = false;  // links are written on a thread of the run
+};
+
+// A link that is needed before old checkpoints can go, and that cannot be written, is named,
+// whether a checkpoint without room has asked for it or the watch over the disk. The run goes on
+// where it was.
+TEST(TrainerDeltasTest, AnEarlyLinkThatHasNoRoomIsNamed) {
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport whole, TrainOnLongDisk());
+  for (const int64_t mib : {14, 17}) {
+    SCOPED_TRACE(mib);
+    TrainerOptions options = ShortDiskRun("/run");
+    ChainEnv env(options.delta_dir);
+    HOTROW_ASSERT_OK(CreateDirsDurably(env, "/run"));
+    options.env = &env;
+    options.disk_bytes = mib << 20;
+    env.SetFull(true);
+    const absl::Status refused = TrainOnShortDisk(options).status();
+    EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                  AllOf(HasSubstr("--delta_dir=/run/chain: /run/chain"),
+                                        HasSubstr("the chain's disk is full"))));
+    env.SetFull(false);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, TrainOnShortDisk(options));
+    EXPECT_EQ(EndOf(report), EndOf(whole));
+    EXPECT_GT(report.resumed_step, 0);
+  }
 }
 
 TEST(TrainerDeltasTest, DeltasChangeNothing) {
