@@ -335,6 +335,7 @@ struct Totals {
   int64_t capacities = 0;
   int64_t score_capacities = 0;
   int64_t score_ages = 0;
+  int64_t moves = 0;  // lives that went on with what another number of ranks had left
 };
 
 // [tables][samples]; small keys more often, some of them several times.
@@ -645,6 +646,7 @@ void Tell(StoreKind kind, uint64_t seed, const std::vector<int>& ranks_of_lives,
     const int ranks = ranks_of_lives[life];
     SCOPED_TRACE(testing::Message()
                  << "HOTROW_TEST_SEED=" << seed << " life " << life << " on " << ranks << " ranks");
+    if (saved.snapshot != 0 && std::ssize(saved.dirs) != ranks) ++totals->moves;
     // What a life left that took no snapshot is no place for a copy of another one's.
     if (std::ssize(dirs) != ranks || (saved.snapshot != 0 && saved.dirs != dirs)) {
       dirs.clear();
@@ -733,6 +735,7 @@ TEST_P(RowLifeTest, AnyNumberOfRanksHasTheTablesOfAPlainMap) {
   EXPECT_GT(totals.capacities, 0);
   EXPECT_GT(totals.score_capacities, 0);
   EXPECT_GT(totals.score_ages, 0);
+  EXPECT_GT(totals.moves, 0);
 }
 
 // --- Same bits -----------------------------------------------------------------------------------
