@@ -332,8 +332,12 @@ WeightBlocks CutWeights(std::span<const Bf16Linear* const> linears) {
 
 namespace hotrow {
 
-absl::Status CheckDensePrecision(DensePrecision precision) {
-  if (precision == DensePrecision::kFp32) return absl::OkStatus();
+absl::Status CheckDensePrecision(DensePrecision precision, Device device) {
+  if (device != Device::kCpu || precision == DensePrecision::kFp32) return absl::OkStatus();
+  if (precision == DensePrecision::kTf32) {
+    return absl::InvalidArgumentError(
+        "DensePrecision::kTf32 is for GPUs; on the CPU use DensePrecision::kFp32");
+  }
   const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
   const bool onednn_supports =
       (isa & dnnl_cpu_isa_avx512_core_bf16) == static_cast<unsigned>(dnnl_cpu_isa_avx512_core_bf16);

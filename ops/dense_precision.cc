@@ -8,17 +8,20 @@
 namespace hotrow {
 
 absl::StatusOr<DensePrecision> ParseDensePrecision(std::string_view name) {
-  for (const DensePrecision precision : {DensePrecision::kFp32, DensePrecision::kBf16}) {
+  for (const DensePrecision precision :
+       {DensePrecision::kFp32, DensePrecision::kTf32, DensePrecision::kBf16}) {
     if (name == DensePrecisionName(precision)) return precision;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown precision \"", std::string(name), "\": must be fp32 or bf16"));
+      absl::StrCat("unknown precision \"", std::string(name), "\": must be fp32, tf32 or bf16"));
 }
 
 std::string_view DensePrecisionName(DensePrecision precision) {
   switch (precision) {
     case DensePrecision::kFp32:
       return "fp32";
+    case DensePrecision::kTf32:
+      return "tf32";
     case DensePrecision::kBf16:
       return "bf16";
   }

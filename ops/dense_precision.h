@@ -6,23 +6,26 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/device.h"
 
 namespace hotrow {
 
 // The type of the factors of matrix products. Sums, parameters, their gradients and optimizer state
-// are fp32 with both.
+// are fp32 with all.
 enum class DensePrecision : uint8_t {
   kFp32,
+  kTf32,  // on GPUs: factors are rounded to 10 bits of fraction where that is faster
   kBf16,  // factors are rounded to the nearest bf16; so are activations between two products
 };
 
-// "fp32", "bf16". The error lists them.
+// "fp32", "tf32", "bf16". The error lists them.
 absl::StatusOr<DensePrecision> ParseDensePrecision(std::string_view name);
 std::string_view DensePrecisionName(DensePrecision precision);
 
-// Whether this machine's processor and this build have such products. Errors: FailedPrecondition,
-// which names the flag --precision, what is missing and the remedy.
-absl::Status CheckDensePrecision(DensePrecision precision);
+// Whether such products can be had: on the CPU by this machine's processor and this build; every
+// GPU that we run on has all. Errors name the precision and the remedy: InvalidArgument (TF32 on
+// the CPU), FailedPrecondition, which says what is missing.
+absl::Status CheckDensePrecision(DensePrecision precision, Device device = Device::kCpu);
 
 }  // namespace hotrow
 

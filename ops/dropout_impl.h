@@ -28,25 +28,34 @@ HOTROW_HOST_DEVICE inline int64_t DropoutEndGroup(const DropoutArgs& args) {
   return CeilDiv((args.first_row + args.rows) * args.columns, 4);
 }
 
-// Drops among the elements of one group, as far as they are in `data`: what a thread of a GPU does.
-HOTROW_HOST_DEVICE inline void DropoutGroup(const DropoutArgs& args, uint32_t threshold,
-                                            int64_t group) {
+// Calls body(row, column, kept) for the elements of one group, as far as they are in `data`: what a
+// thread of a GPU does.
+template <typename Body>
+HOTROW_HOST_DEVICE inline void ForDropoutGroup(const DropoutArgs& args, uint32_t threshold,
+                                               int64_t group, Body&& body) {
   const int64_t first = args.first_row * args.columns;
   const int64_t end = first + args.rows * args.columns;
   const PhiloxBlock words = RandomBlock(args.seed, RandomPurpose::kDropout,
                                         static_cast<uint64_t>(group), args.step, args.layer);
-  const float kept_share = 1.0f - args.rate;
   int64_t e = group * 4 < first ? first : group * 4;
   int64_t row = (e - first) / args.columns;
   int64_t column = (e - first) % args.columns;
   for (; e < group * 4 + 4 && e < end; ++e) {
-    float* const x = args.data + row * args.stride + column;
-    *x = words.v[e % 4] >= threshold ? *x / kept_share : 0.0f;
+    body(row, column, words.v[e % 4] >= threshold);
     if (++column == args.columns) {
       column = 0;
       ++row;
     }
   }
+}
+
+HOTROW_HOST_DEVICE inline void DropoutGroup(const DropoutArgs& args, uint32_t threshold,
+                                            int64_t group) {
+  const float kept_share = 1.0f - args.rate;
+  ForDropoutGroup(args, threshold, group, [&](int64_t row, int64_t column, bool kept) {
+    float* const x = args.data + row * args.stride + column;
+    *x = kept ? *x / kept_share : 0.0f;
+  });
 }
 
 absl::Status DropoutCpu(ThreadPool* pool, const DropoutArgs& args);

@@ -47,10 +47,10 @@ cublasStatus_t SetPreference(const CublasLt& lt, cublasLtMatmulPreference_t pref
   return lt.cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value));
 }
 
-cublasStatus_t InitLayout(const CublasLt& lt, cublasLtMatrixLayout_t layout, bool transposed,
-                          int64_t rows, int64_t columns, int64_t ld) {
+cublasStatus_t InitLayout(const CublasLt& lt, cublasLtMatrixLayout_t layout, cudaDataType_t type,
+                          bool transposed, int64_t rows, int64_t columns, int64_t ld) {
   if (transposed) std::swap(rows, columns);
-  return lt.cublasLtMatrixLayoutInit_internal(layout, sizeof(*layout), CUDA_R_32F,
+  return lt.cublasLtMatrixLayoutInit_internal(layout, sizeof(*layout), type,
                                               static_cast<uint64_t>(rows),
                                               static_cast<uint64_t>(columns), ld);
 }
@@ -66,6 +66,7 @@ struct GemmCuda::Impl {
   const CublasLt* lt = nullptr;
   cublasLtHandle_t handle = nullptr;
   cublasComputeType_t compute_type = CUBLAS_COMPUTE_32F;
+  cudaDataType_t factor_type = CUDA_R_32F;
   std::map<GemmKey, Plan> plans;
 };
 
@@ -81,10 +82,12 @@ absl::Status GemmCuda::Impl::Choose(const GemmKey& key, Plan* plan) const {
       &plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof(op_a))));
   HOTROW_RETURN_IF_ERROR(check(lt->cublasLtMatmulDescSetAttribute(
       &plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof(op_b))));
-  HOTROW_RETURN_IF_ERROR(check(InitLayout(*lt, &plan->a, key.transpose_a, key.m, key.k, key.lda)));
-  HOTROW_RETURN_IF_ERROR(check(InitLayout(*lt, &plan->b, key.transpose_b, key.k, key.n, key.ldb)));
   HOTROW_RETURN_IF_ERROR(
-      check(InitLayout(*lt, &plan->c, /*transposed=*/false, key.m, key.n, key.ldc)));
+      check(InitLayout(*lt, &plan->a, factor_type, key.transpose_a, key.m, key.k, key.lda)));
+  HOTROW_RETURN_IF_ERROR(
+      check(InitLayout(*lt, &plan->b, factor_type, key.transpose_b, key.k, key.n, key.ldb)));
+  HOTROW_RETURN_IF_ERROR(check(InitLayout(*lt, &plan->c, key.bf16_result ? CUDA_R_16BF : CUDA_R_32F,
+                                          /*transposed=*/false, key.m, key.n, key.ldc)));
 
   cublasLtMatmulPreferenceOpaque_t preference;
   HOTROW_RETURN_IF_ERROR(
@@ -129,6 +132,7 @@ absl::StatusOr<std::unique_ptr<GemmCuda>> GemmCuda::Create(GemmPrecision precisi
   HOTROW_RETURN_IF_ERROR(
       CublasStatus(*impl->lt, impl->lt->cublasLtCreate(&impl->handle), "cublasLtCreate"));
   if (precision == GemmPrecision::kTf32) impl->compute_type = CUBLAS_COMPUTE_32F_FAST_TF32;
+  if (precision == GemmPrecision::kBf16) impl->factor_type = CUDA_R_16BF;
   return std::unique_ptr<GemmCuda>(new GemmCuda(std::move(impl)));
 }
 

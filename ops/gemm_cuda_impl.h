@@ -16,20 +16,22 @@
 namespace hotrow::internal {
 
 // C = op(A) op(B) with all three column-major, as cublasLt counts: C is [m, n], op(A) [m, k], op(B)
-// [k, n]; ld* are the floats from one column to the next. A row-major matrix is its own transpose
-// in these terms, with the row stride as ld.
+// [k, n]; ld* are the numbers from one column to the next. A row-major matrix is its own transpose
+// in these terms, with the row stride as ld. The factors are floats, or bf16 in a GemmCuda of
+// kBf16; C is floats unless bf16_result says that it is bf16, rounded to the nearest.
 struct ColumnMajorProduct {
   bool transpose_a = false;
   bool transpose_b = false;
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
-  const float* a = nullptr;
+  const void* a = nullptr;
   int64_t lda = 0;
-  const float* b = nullptr;
+  const void* b = nullptr;
   int64_t ldb = 0;
-  float* c = nullptr;
+  void* c = nullptr;
   int64_t ldc = 0;
+  bool bf16_result = false;  // kBf16 alone
 };
 
 // y = x W^T: x [rows, in], W [out, in] without gaps, y [rows, out], all row-major.
@@ -84,6 +86,7 @@ struct GemmKey {
   int64_t m, n, k;
   int64_t lda, ldb, ldc;
   uint32_t align_a, align_b, align_c;  // bytes that divide the addresses
+  bool bf16_result;
 
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
 };
@@ -106,7 +109,8 @@ inline GemmKey KeyOf(const ColumnMajorProduct& p) {
           .ldc = p.ldc,
           .align_a = AddressAlignment(p.a),
           .align_b = AddressAlignment(p.b),
-          .align_c = AddressAlignment(p.c)};
+          .align_c = AddressAlignment(p.c),
+          .bf16_result = p.bf16_result};
 }
 
 // Enough for the products of a network of layers of a thousand units to be cut along k: a partial
@@ -116,6 +120,7 @@ inline constexpr int64_t kGemmWorkspaceBytes = int64_t{16} << 20;
 enum class GemmPrecision {
   kFp32,
   kTf32,  // factors are rounded to 10 bits after the point, sums are fp32
+  kBf16,  // factors are bf16, sums are fp32
 };
 
 // A handle of cublasLt and the algorithms that it chose, of the device that was current at Create.

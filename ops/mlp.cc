@@ -157,8 +157,8 @@ absl::StatusOr<std::unique_ptr<Mlp>> Mlp::Create(const MlpOptions& options,
   HOTROW_RETURN_IF_ERROR(internal::Dispatch(
       ctx,
       [&]() -> absl::Status {
+        HOTROW_RETURN_IF_ERROR(CheckDensePrecision(options.precision));
         if (options.precision == DensePrecision::kBf16) {
-          HOTROW_RETURN_IF_ERROR(CheckDensePrecision(options.precision));
           HOTROW_ASSIGN_OR_RETURN(impl->engine, internal::NewMlpBf16(impl->shape));
           return absl::OkStatus();
         }
@@ -166,11 +166,12 @@ absl::StatusOr<std::unique_ptr<Mlp>> Mlp::Create(const MlpOptions& options,
         return absl::OkStatus();
       },
       [&](auto stream) -> absl::Status {
-        if (options.precision != DensePrecision::kFp32) {
-          return absl::UnimplementedError("Mlp: DensePrecision::kBf16 works on the CPU only");
+        if (options.precision == DensePrecision::kBf16) {
+          HOTROW_ASSIGN_OR_RETURN(impl->engine, internal::NewMlpBf16Cuda(impl->shape, stream));
+          return absl::OkStatus();
         }
         HOTROW_ASSIGN_OR_RETURN(impl->engine,
-                                internal::NewMlpCuda(impl->shape, options.tf32, stream));
+                                internal::NewMlpCuda(impl->shape, options.precision, stream));
         return absl::OkStatus();
       }));
   return std::unique_ptr<Mlp>(new Mlp(std::move(impl)));

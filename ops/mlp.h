@@ -22,12 +22,9 @@ struct MlpOptions {
   // Number of layer 0 in the counters of dropout and InitParameters; keeps MLPs of one model apart.
   int32_t first_layer_id = 0;
   int64_t max_batch_size = 0;  // B at most; activations are kept for it
-  // CUDA: rounds the factors of products to TF32 (10 bits after the point) where that is faster.
-  // Otherwise products are fp32 throughout. The CPU ignores it.
-  bool tf32 = false;
-  // CPU: the type of the factors of products. kBf16 needs a processor that has it
-  // (CheckDensePrecision), and rounds x, W, dy and what lies between two layers to the nearest;
-  // sums, y, dx and parameter_gradients are fp32.
+  // The type of the factors of products, one that the device has (CheckDensePrecision). kBf16 rounds
+  // x, W, dy and what lies between two layers to the nearest, on a GPU b as well, and before dropout
+  // once more; sums, y, dx and parameter_gradients are fp32.
   DensePrecision precision = DensePrecision::kFp32;
 
   absl::Status Validate() const;
@@ -50,7 +47,7 @@ struct MlpOptions {
 //          GPU and differ from the CPU's by the rounding of sums; dropout's mask is the same.
 // Errors:  InvalidArgument (names the field), FailedPrecondition (Backward without Forward, no
 //          usable GPU, no bf16), ResourceExhausted (no memory), Unimplemented (a build without
-//          CUDA, bf16 on a GPU), Internal (what cublasLt or oneDNN says).
+//          CUDA), Internal (what cublasLt or oneDNN says).
 class Mlp {
  public:
   // ctx says where it works. Its memory on a GPU is taken and given back in the order of

@@ -108,7 +108,7 @@ static_assert(kFloatsPerLine <= kMlpSumColumns * kMlpSumGroups);
 class MlpCuda : public MlpEngine {
  public:
   explicit MlpCuda(const MlpShape& shape) : shape_(shape) {}
-  absl::Status Init(bool tf32, CudaStream stream);
+  absl::Status Init(DensePrecision precision, CudaStream stream);
 
   absl::Status Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) override;
   absl::Status BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
@@ -145,9 +145,10 @@ class MlpCuda : public MlpEngine {
   DeviceBuffer<std::byte> workspace_;  // of gemm_
 };
 
-absl::Status MlpCuda::Init(bool tf32, CudaStream stream) {
-  HOTROW_ASSIGN_OR_RETURN(gemm_,
-                          GemmCuda::Create(tf32 ? GemmPrecision::kTf32 : GemmPrecision::kFp32));
+absl::Status MlpCuda::Init(DensePrecision precision, CudaStream stream) {
+  HOTROW_ASSIGN_OR_RETURN(
+      gemm_, GemmCuda::Create(precision == DensePrecision::kTf32 ? GemmPrecision::kTf32
+                                                                 : GemmPrecision::kFp32));
   HOTROW_ASSIGN_OR_RETURN(workspace_, DeviceBuffer<std::byte>::Create(kGemmWorkspaceBytes, stream));
   layers_.resize(shape_.layers.size());
   for (size_t l = 0; l < layers_.size(); ++l) {
@@ -252,10 +253,10 @@ int64_t MlpCuda::bytes() const {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpCuda(const MlpShape& shape, bool tf32,
-                                                      CudaStream stream) {
+absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpCuda(const MlpShape& shape,
+                                                      DensePrecision precision, CudaStream stream) {
   auto engine = std::make_unique<MlpCuda>(shape);
-  HOTROW_RETURN_IF_ERROR(engine->Init(tf32, stream));
+  HOTROW_RETURN_IF_ERROR(engine->Init(precision, stream));
   return engine;
 }
 

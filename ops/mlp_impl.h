@@ -74,8 +74,11 @@ class MlpEngine {
 absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpCpu(const MlpShape& shape);
 // Products of bf16, on the CPU.
 absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpBf16(const MlpShape& shape);
-absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpCuda(const MlpShape& shape, bool tf32,
-                                                      CudaStream stream);
+// kFp32 or kTf32.
+absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpCuda(const MlpShape& shape,
+                                                      DensePrecision precision, CudaStream stream);
+// Products of bf16, on a GPU.
+absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpBf16Cuda(const MlpShape& shape, CudaStream stream);
 
 // args.gradients_ready for a layer, which must be there.
 absl::Status LayerReady(const MlpLayer& layer, const Mlp::BackwardArgs& args);

@@ -63,10 +63,6 @@ absl::Status CheckDevice(const TrainerOptions& o) {
         "--device=cuda needs --device_cache_bytes=BYTES, the device memory that rows may take; min "
         "is the rows of one step");
   }
-  if (o.device != Device::kCpu && o.precision != DensePrecision::kFp32) {
-    return absl::InvalidArgumentError(
-        "--precision=bf16 is for products on the CPU; with --device=cuda leave it out");
-  }
   if (o.device_cache_bytes != 0 && o.cache_bytes != 0 && o.store == StoreKind::kMemory) {
     return absl::InvalidArgumentError(
         "--cache_bytes is memory between the device and a disk; with --store=memory leave it out");
@@ -262,7 +258,7 @@ absl::Status ResolveTrainerFlags(TrainerFlags* f, int32_t local_ranks) {
   }
   HOTROW_RETURN_IF_ERROR(ResolveTiers(local_ranks, &o));
   HOTROW_RETURN_IF_ERROR(CheckDevice(o));
-  HOTROW_RETURN_IF_ERROR(WithFlagNames(CheckDensePrecision(o.precision)));
+  HOTROW_RETURN_IF_ERROR(WithFlagNames(CheckDensePrecision(o.precision, o.device)));
   return o.Validate();
 }
 

@@ -173,9 +173,10 @@ absl::StatusOr<ExportOnnxSummary> ExportOnnx(const ExportOnnxOptions& options) {
   if (rows.has_value()) {
     for (const OnnxRows::Table& table : rows->tables()) summary.rows += table.rows;
   }
-  if (model->trained_precision == DensePrecision::kBf16) {
-    summary.notes.emplace_back(
-        "evaluation in training makes products in bf16, the file in fp32: scores differ by that");
+  if (model->trained_precision != DensePrecision::kFp32) {
+    summary.notes.push_back(absl::StrCat("evaluation in training makes products in ",
+                                         std::string(DensePrecisionName(model->trained_precision)),
+                                         ", the file in fp32: scores differ by that"));
   }
   return summary;
 }

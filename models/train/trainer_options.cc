@@ -316,6 +316,7 @@ absl::Status WithFlagNames(const absl::Status& status) {
        {"cache.device_bytes", "--device_cache_bytes"},
        {"cache.device_index_bytes", "--device_index_bytes"},
        {"DensePrecision::kBf16", "--precision=bf16"},
+       {"DensePrecision::kTf32", "--precision=tf32"},
        {"DensePrecision::kFp32", "--precision=fp32"}});
   return text == status.message() ? status : absl::Status(status.code(), text);
 }

@@ -234,8 +234,9 @@ const TrainerSetting kSettings[] = {
          }},
     {.name = "precision",
      .group = kTrainingGroup,
-     .help = "type of the factors of dense matrix products: fp32, or bf16 (CPUs with AVX-512 BF16; "
-             "fast with AMX). Sums, parameters and optimizer state stay fp32",
+     .help =
+         "type of the factors of dense matrix products: fp32, bf16 (GPUs, and CPUs with AVX-512 "
+         "BF16; fast with AMX) or tf32 (GPUs). Sums, parameters and optimizer state stay fp32",
      .role = kBits,
      .part = kDense,
      .older = {.value = "fp32"},

@@ -44,7 +44,6 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DlrmModel::Create(const DlrmOptions&
         "--batch_norm works with --device=cpu only; leave one of them out");
   }
   ModelGraphOptions graph = GraphOptionsOf("dlrm", options, options.embedding_dim);
-  graph.tf32 = options.tf32;
   ModelGraph g(graph, ctx);
   std::vector<GraphValue> vectors;
   if (options.num_dense > 0) {

@@ -19,7 +19,6 @@ struct DlrmOptions : ModelOptions {
   // dense features (I = 0): there is no bottom MLP then.
   std::vector<int32_t> dense_arch_layer_sizes;
   DlrmInteraction interaction = DlrmInteraction::kDot;  // kCat: on the CPU only
-  bool tf32 = false;                                    // MlpOptions::tf32
 
   absl::Status Validate() const;  // names the flag, what it is and the remedy
 };

@@ -21,7 +21,7 @@ struct ModelOptions {
   bool batch_norm = false;  // before each ReLU of the MLPs; CPU only
   uint64_t seed = 0;        // of the first parameters and of dropout
   int64_t max_batch_size = 0;
-  DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
+  DensePrecision precision = DensePrecision::kFp32;  // of products
 };
 
 }  // namespace hotrow

@@ -68,6 +68,29 @@ TEST(DlrmGpuCliTest, AGpuLearnsWhatTheCpuLearns) {
   EXPECT_EQ(EndOf(Train({"--device=cuda", "--device_cache_bytes=1GiB"})), EndOf(gpu));
 }
 
+TEST(DlrmGpuCliTest, ProductsOfBf16AndTf32LearnWhatFp32Learns) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  const auto on_gpu = [](const std::string& precision) {
+    return std::vector<std::string>{"--device=cuda", "--device_cache_bytes=min",
+                                    "--precision=" + precision};
+  };
+  const nlohmann::json cpu = Train({});
+  const nlohmann::json tf32 = Train(on_gpu("tf32"));
+  const nlohmann::json bf16 = Train(on_gpu("bf16"));
+  if (HasFailure()) return;
+  for (const nlohmann::json& gpu : {tf32, bf16}) {
+    EXPECT_NEAR(gpu["test"]["auc"].get<double>(), cpu["test"]["auc"].get<double>(), 1e-3);
+    EXPECT_EQ(gpu["rows"], cpu["rows"]);
+  }
+  EXPECT_NE(bf16["dense_hash"], tf32["dense_hash"]);
+  // What is saved on the way changes nothing, and the last checkpoint is the end.
+  std::vector<std::string> saving = on_gpu("bf16");
+  saving.insert(saving.end(), {"--checkpoint_dir=" + test::TempDir() + "/checkpoints",
+                               "--checkpoint_every=7", "--resume"});
+  EXPECT_EQ(EndOf(Train(saving)), EndOf(bf16));
+  EXPECT_EQ(EndOf(Train(saving)), EndOf(bf16));
+}
+
 TEST(DlrmGpuCliTest, GradientsAreClippedOnTheGpu) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const std::vector<std::string> on_gpu = {"--device=cuda", "--device_cache_bytes=min"};

@@ -383,7 +383,7 @@ TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
   EXPECT_THAT(error({"--dense_optimizer=ftrl"}),
               AllOf(HasSubstr("--dense_optimizer=ftrl"), HasSubstr("adam")));
   EXPECT_THAT(error({"--precision=fp16"}),
-              AllOf(HasSubstr("--precision=fp16"), HasSubstr("fp32 or bf16")));
+              AllOf(HasSubstr("--precision=fp16"), HasSubstr("fp32, tf32 or bf16")));
   EXPECT_THAT(error({"--store=tape"}),
               AllOf(HasSubstr("--store=tape"), HasSubstr("memory"), HasSubstr("ssd")));
   EXPECT_THAT(error({"--store=ssd"}),

@@ -8,6 +8,7 @@
 #include "ops/cross_network.h"
 #include "ops/dense_precision.h"
 #include "ops/mlp.h"
+#include "tests/ops/bf16_reference.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/ops/mlp_reference.h"
 #include "tests/support/status_matchers.h"
@@ -57,20 +58,13 @@ Result RunMlp(const ExecContext& ctx, Mlp& mlp, const Problem& p) {
   return r;
 }
 
-// Small whole numbers, most of them zero, so that all sums between two layers are numbers of bf16.
-void MakeWhole(RandomStream& random, double share, std::span<float> numbers) {
-  for (float& x : numbers) {
-    const double u = random.Uniform();
-    x = u < share / 2 ? 1.0f : u < share ? -1.0f : 0.0f;
-  }
-}
-
 TEST(Bf16Test, NamesAreReadBackAndOthersRefused) {
-  for (const DensePrecision precision : {DensePrecision::kFp32, DensePrecision::kBf16}) {
+  for (const DensePrecision precision :
+       {DensePrecision::kFp32, DensePrecision::kTf32, DensePrecision::kBf16}) {
     EXPECT_EQ(*ParseDensePrecision(DensePrecisionName(precision)), precision);
   }
   EXPECT_THAT(ParseDensePrecision("fp16"),
-              test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("fp32 or bf16")));
+              test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("fp32, tf32 or bf16")));
 }
 
 TEST(Bf16Test, AProcessorWithoutItIsRefusedWithFlagReasonAndRemedy) {
@@ -109,18 +103,7 @@ TEST(Bf16Test, IsExactWhereTheNumbersAre) {
             .sizes = sizes, .relu_on_output = relu_on_output, .max_batch_size = batch_size};
         const auto fp32 = NewMlp(options, DensePrecision::kFp32);
         const auto bf16 = NewMlp(options, DensePrecision::kBf16);
-        Problem p = test::RandomMlpProblem(*fp32, options, batch_size, 1);
-        RandomStream random(7, RandomPurpose::kTest);
-        MakeWhole(random, 0.6, p.x);
-        MakeWhole(random, 0.6, p.dy);
-        std::fill(p.parameters.begin(), p.parameters.end(), 0.0f);
-        for (int32_t l = 0; l < fp32->num_layers(); ++l) {
-          const auto block = [&](int64_t offset, int64_t size) {
-            return std::span(p.parameters).subspan(offset, size);
-          };
-          MakeWhole(random, 0.1, block(fp32->weight_offset(l), sizes[l] * sizes[l + 1]));
-          MakeWhole(random, 0.5, block(fp32->bias_offset(l), sizes[l + 1]));
-        }
+        const Problem p = test::WholeMlpProblem(*fp32, options, batch_size);
         const Result want = RunMlp({}, *fp32, p);
         const Result got = RunMlp({}, *bf16, p);
         EXPECT_EQ(got.y, want.y);
@@ -131,110 +114,15 @@ TEST(Bf16Test, IsExactWhereTheNumbersAre) {
   }
 }
 
-// How far `got` is from `want`, relative to the length of `want`.
-double RelativeError(std::span<const float> got, std::span<const double> want) {
-  double error = 0;
-  double length = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += (got[i] - want[i]) * (got[i] - want[i]);
-    length += want[i] * want[i];
-  }
-  return std::sqrt(error / length);
-}
-
-double Rounded(double x) {
-  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(x));
-  return std::bit_cast<float>((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000);
-}
-
-struct RoundedReference {
-  std::vector<double> y, dx;  // dense
-  std::vector<double> parameter_gradients;
-};
-
-// The network in double, rounded where the class promises it.
-RoundedReference ComputeRounded(const Mlp& mlp, const Problem& p) {
-  const std::vector<int32_t>& sizes = p.options.sizes;
-  const size_t layers = sizes.size() - 1;
-  const auto weight = [&](size_t l, int32_t n, int32_t k) {
-    return Rounded(p.parameters[static_cast<size_t>(mlp.weight_offset(static_cast<int32_t>(l)) +
-                                                    n * sizes[l] + k)]);
-  };
-  RoundedReference out;
-  out.parameter_gradients.resize(p.parameters.size());
-  for (int64_t row = 0; row < p.batch_size; ++row) {
-    std::vector<std::vector<double>> x(layers + 1);
-    for (int32_t k = 0; k < sizes[0]; ++k) x[0].push_back(Rounded(p.x[row * p.x_stride() + k]));
-    for (size_t l = 0; l < layers; ++l) {
-      for (int32_t n = 0; n < sizes[l + 1]; ++n) {
-        double z = p.parameters[mlp.bias_offset(static_cast<int32_t>(l)) + n];
-        for (int32_t k = 0; k < sizes[l]; ++k) z += x[l][k] * weight(l, n, k);
-        if (l + 1 < layers) {
-          z = std::max(z, 0.0);
-          if (p.options.dropout > 0) z *= test::DropoutFactor(p, l, row, n);
-          z = Rounded(z);
-        }
-        x[l + 1].push_back(z);
-      }
-    }
-    out.y.insert(out.y.end(), x[layers].begin(), x[layers].end());
-    std::vector<double> dy;
-    for (int32_t n = 0; n < sizes[layers]; ++n) {
-      dy.push_back(Rounded(p.dy[row * p.y_stride() + n]));
-    }
-    for (size_t l = layers; l-- > 0;) {
-      std::vector<double> dx(sizes[l]);
-      for (int32_t n = 0; n < sizes[l + 1]; ++n) {
-        out.parameter_gradients[mlp.bias_offset(static_cast<int32_t>(l)) + n] += dy[n];
-        double* const dw = out.parameter_gradients.data() +
-                           mlp.weight_offset(static_cast<int32_t>(l)) + int64_t{n} * sizes[l];
-        for (int32_t k = 0; k < sizes[l]; ++k) {
-          dw[k] += dy[n] * x[l][k];
-          dx[k] += dy[n] * weight(l, n, k);
-        }
-      }
-      for (int32_t k = 0; l > 0 && k < sizes[l]; ++k) {
-        if (p.options.dropout > 0) dx[k] *= test::DropoutFactor(p, l - 1, row, k);
-        dx[k] = x[l][k] > 0 ? Rounded(dx[k]) : 0;
-      }
-      dy = std::move(dx);
-    }
-    out.dx.insert(out.dx.end(), dy.begin(), dy.end());
-  }
-  return out;
-}
-
 TEST(Bf16Test, MatchesADoubleReferenceThatRoundsWhereItDoes) {
   SKIP_WITHOUT_BF16();
-  // Sums of floats differ from those of doubles by far less than a step of bf16, but some lie near
-  // the middle of one. A rounding too many or too few, everywhere, is more than 1e-3.
-  constexpr double kBound = 2e-4;
   for (const float dropout : {0.0f, 0.3f}) {
     const MlpOptions options = {
         .sizes = {100, 200, 130, 3}, .dropout = dropout, .seed = 9, .max_batch_size = 150};
     const auto mlp = NewMlp(options, DensePrecision::kBf16);
     const Problem p = test::RandomMlpProblem(*mlp, options, 150, 3);
     const Result got = RunMlp({}, *mlp, p);
-    const RoundedReference want = ComputeRounded(*mlp, p);
-    const auto dense = [](const std::vector<float>& rows, int64_t columns, int64_t stride) {
-      std::vector<float> out;
-      for (size_t i = 0; i < rows.size(); ++i) {
-        if (static_cast<int64_t>(i) % stride < columns) out.push_back(rows[i]);
-      }
-      return out;
-    };
-    EXPECT_LT(RelativeError(dense(got.y, 3, p.y_stride()), want.y), kBound);
-    EXPECT_LT(RelativeError(dense(got.dx, 100, p.x_stride()), want.dx), kBound);
-    for (int32_t l = 0; l < mlp->num_layers(); ++l) {
-      for (const auto& [offset, size] :
-           {std::pair(mlp->weight_offset(l), int64_t{options.sizes[l]} * options.sizes[l + 1]),
-            std::pair(mlp->bias_offset(l), int64_t{options.sizes[l + 1]})}) {
-        EXPECT_LT(RelativeError(std::span(got.parameter_gradients).subspan(offset, size),
-                                std::span(want.parameter_gradients).subspan(offset, size)),
-                  kBound)
-            << l;
-      }
-    }
+    test::ExpectMlpRounded(*mlp, p, got, {});
   }
 }
 
@@ -356,13 +244,14 @@ Result RunCross(const ExecContext& ctx, const CrossNetworkOptions& options, bool
   std::vector<float> x = test::RandomFloats(random, batch * stride);
   std::vector<float> dy = test::RandomFloats(random, batch * stride);
   if (whole) {
-    MakeWhole(random, 0.6, x);
-    MakeWhole(random, 0.6, dy);
+    test::MakeWhole(random, 0.6, x);
+    test::MakeWhole(random, 0.6, dy);
     for (int32_t l = 0; l < options.num_layers; ++l) {
       const int64_t end = net.bias_offset(l);
-      MakeWhole(random, 0.05,
-                std::span(parameters).subspan(net.weight_offset(l), end - net.weight_offset(l)));
-      MakeWhole(random, 0.5, std::span(parameters).subspan(end, options.width));
+      test::MakeWhole(
+          random, 0.05,
+          std::span(parameters).subspan(net.weight_offset(l), end - net.weight_offset(l)));
+      test::MakeWhole(random, 0.5, std::span(parameters).subspan(end, options.width));
     }
   }
   Result r;
@@ -411,7 +300,7 @@ TEST(Bf16Test, CrossLayersStayNearFp32OnAnyNumberOfThreads) {
     options.precision = DensePrecision::kBf16;
     const Result bf16 = RunCross({}, options, /*whole=*/false);
     const auto error = [](const std::vector<float>& got, const std::vector<float>& want) {
-      return RelativeError(got, std::vector<double>(want.begin(), want.end()));
+      return test::RelativeError(got, std::vector<double>(want.begin(), want.end()));
     };
     EXPECT_LT(error(bf16.y, fp32.y), 0.02);
     EXPECT_GT(error(bf16.y, fp32.y), 1e-4);

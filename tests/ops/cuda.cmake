@@ -11,6 +11,7 @@ set(_cuda_sources
     gradient_norm_cuda_test.cc
     gradient_segment_sum_cuda_test.cu
     key_rows_cuda_test.cu
+    mlp_bf16_cuda_test.cc
     mlp_cuda_test.cc
     ordered_sum_cuda_test.cu
     owner_parts_cuda_test.cu

@@ -12,15 +12,17 @@ namespace hotrow::internal {
 namespace {
 
 void RunPlain(const ColumnMajorProduct& p) {
+  const auto* const a_numbers = static_cast<const float*>(p.a);
+  const auto* const b_numbers = static_cast<const float*>(p.b);
   for (int64_t m = 0; m < p.m; ++m) {
     for (int64_t n = 0; n < p.n; ++n) {
       double sum = 0;
       for (int64_t k = 0; k < p.k; ++k) {
-        const float a = p.transpose_a ? p.a[k + m * p.lda] : p.a[m + k * p.lda];
-        const float b = p.transpose_b ? p.b[n + k * p.ldb] : p.b[k + n * p.ldb];
+        const float a = a_numbers[p.transpose_a ? k + m * p.lda : m + k * p.lda];
+        const float b = b_numbers[p.transpose_b ? n + k * p.ldb : k + n * p.ldb];
         sum += static_cast<double>(a) * b;
       }
-      p.c[m + n * p.ldc] = static_cast<float>(sum);
+      static_cast<float*>(p.c)[m + n * p.ldc] = static_cast<float>(sum);
     }
   }
 }

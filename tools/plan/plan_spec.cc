@@ -325,8 +325,8 @@ absl::Status ReadModel(const SpecNode* node, const std::string& name, PlanModel*
       fields.Choice<int32_t>("dense_average", {{"false", 0}, {"true", 1}}, &averages));
   model->dense_optimizer_states += averages;
   int precision = 0;
-  HOTROW_RETURN_IF_ERROR(
-      fields.Choice<int>("precision", {{"fp32", 0}, {"fp16", 1}, {"bf16", 1}}, &precision));
+  HOTROW_RETURN_IF_ERROR(fields.Choice<int>(
+      "precision", {{"fp32", 0}, {"tf32", 0}, {"fp16", 1}, {"bf16", 1}}, &precision));
   model->inputs_16_bits = precision == 1;
   HOTROW_RETURN_IF_ERROR(
       ReadWeightsPrecision(fields, kWeightsPrecision, &model->weights_precision));

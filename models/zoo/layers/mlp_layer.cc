@@ -121,7 +121,6 @@ GraphValue AddMlp(ModelGraph& graph, std::string_view name, GraphValue x, const 
   options.first_layer_id = graph.TakeLayerIds(num_layers);
   options.max_batch_size = graph.options().max_batch_size;
   options.precision = graph.options().precision;
-  options.tf32 = graph.options().tf32;
   if (!spec.batch_norm) {
     return graph.AddLayer(name, MlpLayer::Create(options, graph.ctx(), options.sizes), {x});
   }

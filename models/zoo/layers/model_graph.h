@@ -30,8 +30,7 @@ struct ModelGraphOptions {
   std::vector<int64_t> max_lengths;
   uint64_t seed = 0;  // of the first parameters and of dropout
   int64_t max_batch_size = 0;
-  DensePrecision precision = DensePrecision::kFp32;  // of products, on the CPU
-  bool tf32 = false;                                 // MlpOptions::tf32
+  DensePrecision precision = DensePrecision::kFp32;  // of products
 };
 
 // Of a model with these options.

@@ -1,0 +1,341 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/cuda_status.h"
+#include "base/device_memory.h"
+#include "base/hopper.cuh"
+#include "base/math.h"
+#include "base/status_macros.h"
+#include "ops/dropout_impl.h"
+#include "ops/gemm_cuda_impl.h"
+#include "ops/launch_impl.cuh"
+#include "ops/mlp_impl.h"
+
+// Layers in bf16 with sums in fp32. What a layer reads has a column more, of ones, and the bias is
+// a column of its weights: so products add biases and sum their gradients, in the order that makes
+// products repeat. Rows are padded to kColumnAlignment numbers, whole 16-byte loads for the
+// products. What is padded is zero on one side and finite on the other, or is not read at all.
+//
+// ReLU stands in kernels of its own: nothing in cublasLt's epilogues promises that a NaN stays one,
+// by which a trainer knows that a model has gone astray.
+namespace hotrow::internal {
+namespace {
+
+using gpu::PackBf16;
+using gpu::UnpackBf16;
+
+constexpr char kName[] = "Mlp";
+constexpr int64_t kColumnAlignment = 16;
+
+// Numbers from one row of a layer's input to the next: its columns, the ones, padding.
+constexpr int64_t PaddedColumns(int64_t columns) { return RoundUp(columns + 1, kColumnAlignment); }
+
+// Rows of bf16, two numbers a word, the first in the low half.
+struct Pairs {
+  uint32_t* data = nullptr;
+  int64_t stride = 0;  // words
+  __device__ uint32_t* row(int64_t r) const { return data + r * stride; }
+};
+
+// Calls body(row, word) for all words below `words` of all rows, a warp a row.
+template <typename Body>
+__device__ void ForEachWord(int64_t rows, int64_t words, Body&& body) {
+  for (int64_t r = GridGroup(); r < rows; r += GridGroups()) {
+    for (int64_t w = GroupLane(); w < words; w += kWarpThreads) body(r, w);
+  }
+}
+unsigned BlocksOfRows(int64_t rows) { return GridBlocks(rows, kThreadsPerBlock / kWarpThreads); }
+
+// Rounds rows. Behind their columns stands extra[r], or 1 where extra is null, then zeros.
+__global__ void PackRowsKernel(ConstMatrix from, const float* __restrict__ extra, int64_t rows,
+                               int64_t columns, Pairs to) {
+  ForEachWord(rows, to.stride, [=](int64_t r, int64_t w) {
+    const auto at = [=](int64_t c) {
+      if (c < columns) return from.row(r)[c];
+      if (c > columns) return 0.0f;
+      return extra == nullptr ? 1.0f : extra[r];
+    };
+    to.row(r)[w] = PackBf16(at(2 * w), at(2 * w + 1));
+  });
+}
+
+// ReLU of a hidden layer's outputs, which makes them the input of the next one: the column of ones
+// and zeros behind them.
+__global__ void ReluPairsKernel(int64_t rows, int64_t columns, Pairs y) {
+  ForEachWord(rows, y.stride, [=](int64_t r, int64_t w) {
+    const float2 z = UnpackBf16(y.row(r)[w]);
+    const auto at = [=](int64_t c, float x) {
+      return c < columns ? Relu(x) : c == columns ? 1.0f : 0.0f;
+    };
+    y.row(r)[w] = PackBf16(at(2 * w, z.x), at(2 * w + 1, z.y));
+  });
+}
+
+// ReLU of the last layer's outputs. Where the caller may change them before Backward, `kept` says
+// where they were zero.
+__global__ void ReluOutputKernel(Matrix y, int64_t rows, int64_t columns, Pairs kept) {
+  ForEachWord(rows, CeilDiv(columns, 2), [=](int64_t r, int64_t w) {
+    const auto at = [=](int64_t c) {
+      if (c >= columns) return 0.0f;
+      float* const number = y.row(r) + c;
+      *number = Relu(*number);
+      return *number;
+    };
+    const float low = at(2 * w);
+    const float high = at(2 * w + 1);
+    if (kept.data != nullptr) kept.row(r)[w] = PackBf16(low, high);
+  });
+}
+
+// The definition in ops/dropout.h, on bf16: args.data and its stride are not read. A thread a
+// group.
+__global__ void DropoutPairsKernel(DropoutArgs args, uint32_t threshold, Pairs data) {
+  const float kept_share = 1.0f - args.rate;
+  const int64_t end = DropoutEndGroup(args);
+  for (int64_t group = DropoutFirstGroup(args) + GridThread(); group < end;
+       group += GridThreads()) {
+    ForDropoutGroup(args, threshold, group, [=](int64_t row, int64_t column, bool kept) {
+      auto* const number = reinterpret_cast<uint16_t*>(data.row(row)) + column;
+      const float x = UnpackBf16(*number).x;
+      *number = static_cast<uint16_t>(PackBf16(kept ? x / kept_share : 0.0f, 0.0f));
+    });
+  }
+}
+
+// The gradient behind ReLU and dropout from that before them. What was dropped is zero in y, as is
+// what ReLU cut. kept_share: 1 without dropout.
+__global__ void MaskPairsKernel(Pairs y, int64_t rows, int64_t columns, float kept_share,
+                                Pairs gradient) {
+  ForEachWord(rows, CeilDiv(columns, 2), [=](int64_t r, int64_t w) {
+    const float2 output = UnpackBf16(y.row(r)[w]);
+    const float2 g = UnpackBf16(gradient.row(r)[w]);
+    gradient.row(r)[w] =
+        PackBf16(ReluGrad(output.x, g.x / kept_share), ReluGrad(output.y, g.y / kept_share));
+  });
+}
+
+// From [out, stride] with the biases' gradients behind the columns to where parameters lie, and
+// zeros for the padding behind W and behind b. A warp a row; the first one does the padding.
+__global__ void UnpackGradientKernel(ConstMatrix from, int64_t in, int64_t out, float* weights,
+                                     float* biases, int64_t weights_end, int64_t biases_end) {
+  for (int64_t r = GridGroup(); r < out; r += GridGroups()) {
+    const float* const row = from.row(r);
+    GroupMove<kWarpThreads>(
+        GroupLane(), in, [=](int64_t i) { return row[i]; },
+        [=](int64_t i, float g) { weights[r * in + i] = g; });
+    if (GroupLane() == 0) biases[r] = row[in];
+  }
+  if (GridGroup() > 0) return;
+  for (int64_t i = in * out + GroupLane(); i < weights_end; i += kWarpThreads) weights[i] = 0;
+  for (int64_t i = out + GroupLane(); i < biases_end; i += kWarpThreads) biases[i] = 0;
+}
+
+class MlpBf16Cuda : public MlpEngine {
+ public:
+  explicit MlpBf16Cuda(const MlpShape& shape) : shape_(shape) {}
+  absl::Status Init(CudaStream stream);
+
+  absl::Status Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) override;
+  absl::Status BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
+                             const Mlp::BackwardArgs& args) override;
+  absl::Status BackwardParameters(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
+                                  const Mlp::BackwardArgs& args) override;
+  int64_t bytes() const override;
+
+ private:
+  struct Layer : MlpLayer {
+    int64_t in_stride = 0;             // of inputs and weights
+    int64_t grad_stride = 0;           // of outputs that are kept, and of gradients
+    DeviceBuffer<uint32_t> inputs;     // x_l [B, in_stride]
+    DeviceBuffer<uint32_t> weights;    // W and b [out, in_stride]
+    DeviceBuffer<uint32_t> gradients;  // of z_l [B, grad_stride]
+    DeviceBuffer<uint32_t> kept;       // ReLU's output of the last layer [B, grad_stride]
+  };
+
+  static Pairs PairsOf(DeviceBuffer<uint32_t>& buffer, int64_t columns) {
+    return {buffer.data(), columns / 2};
+  }
+  absl::Status Multiply(CudaStream stream, const ColumnMajorProduct& product) {
+    return gemm_->Run(stream, product, workspace_.data());
+  }
+
+  const MlpShape shape_;
+  std::vector<Layer> layers_;
+  std::unique_ptr<GemmCuda> gemm_;
+  DeviceBuffer<std::byte> workspace_;       // of gemm_
+  DeviceBuffer<float> parameter_gradient_;  // of one layer, [out, in_stride]
+};
+
+absl::Status MlpBf16Cuda::Init(CudaStream stream) {
+  HOTROW_ASSIGN_OR_RETURN(gemm_, GemmCuda::Create(GemmPrecision::kBf16));
+  HOTROW_ASSIGN_OR_RETURN(workspace_, DeviceBuffer<std::byte>::Create(kGemmWorkspaceBytes, stream));
+  layers_.resize(shape_.layers.size());
+  int64_t largest = 0;
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    Layer& layer = layers_[l];
+    static_cast<MlpLayer&>(layer) = shape_.layers[l];
+    layer.in_stride = PaddedColumns(layer.in);
+    layer.grad_stride = RoundUp(layer.out, kColumnAlignment);
+    largest = std::max(largest, layer.out * layer.in_stride);
+    const auto rows = [&](int64_t count, int64_t columns) {
+      return DeviceBuffer<uint32_t>::Create(count * columns / 2, stream);
+    };
+    HOTROW_ASSIGN_OR_RETURN(layer.inputs, rows(shape_.max_batch_size, layer.in_stride));
+    HOTROW_ASSIGN_OR_RETURN(layer.weights, rows(layer.out, layer.in_stride));
+    HOTROW_ASSIGN_OR_RETURN(layer.gradients, rows(shape_.max_batch_size, layer.grad_stride));
+    if (layer.last && layer.relu) {
+      HOTROW_ASSIGN_OR_RETURN(layer.kept, rows(shape_.max_batch_size, layer.grad_stride));
+    }
+  }
+  HOTROW_ASSIGN_OR_RETURN(parameter_gradient_, DeviceBuffer<float>::Create(largest, stream));
+  return absl::OkStatus();
+}
+
+absl::Status MlpBf16Cuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) {
+  const int64_t rows = args.batch_size;
+  if (rows == 0) return absl::OkStatus();
+  for (Layer& layer : layers_) {
+    PackRowsKernel<<<BlocksOfRows(layer.out), kThreadsPerBlock, 0, ctx.stream>>>(
+        ConstMatrix(args.parameters + layer.weight_offset, layer.in),
+        args.parameters + layer.bias_offset, layer.out, layer.in,
+        PairsOf(layer.weights, layer.in_stride));
+    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+  }
+  Layer& first = layers_.front();
+  PackRowsKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(
+      ConstMatrix(args.x, args.x_stride), nullptr, rows, first.in,
+      PairsOf(first.inputs, first.in_stride));
+  HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    Layer& layer = layers_[l];
+    ColumnMajorProduct product = {.transpose_a = true,
+                                  .m = layer.out,
+                                  .n = rows,
+                                  .k = layer.in_stride,
+                                  .a = layer.weights.data(),
+                                  .lda = layer.in_stride,
+                                  .b = layer.inputs.data(),
+                                  .ldb = layer.in_stride,
+                                  .c = args.y,
+                                  .ldc = args.y_stride};
+    if (layer.last) {
+      HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, product));
+      if (!layer.relu) break;
+      const Pairs kept = args.training ? PairsOf(layer.kept, layer.grad_stride) : Pairs{};
+      ReluOutputKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(
+          Matrix{args.y, args.y_stride}, rows, layer.out, kept);
+      HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+      break;
+    }
+    Layer& next = layers_[l + 1];
+    product.c = next.inputs.data();
+    product.ldc = next.in_stride;
+    product.bf16_result = true;
+    HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, product));
+    const Pairs y = PairsOf(next.inputs, next.in_stride);
+    ReluPairsKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(rows, layer.out, y);
+    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+    if (!args.training || layer.dropout == 0) continue;
+    const DropoutArgs dropout = MlpDropout(shape_, layer, args, {});
+    const int64_t groups = DropoutEndGroup(dropout) - DropoutFirstGroup(dropout);
+    DropoutPairsKernel<<<GridBlocks(groups, kThreadsPerBlock), kThreadsPerBlock, 0, ctx.stream>>>(
+        dropout, DropoutThreshold(dropout.rate), y);
+    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MlpBf16Cuda::BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
+                                        const Mlp::BackwardArgs& args) {
+  const int64_t rows = forward.batch_size;
+  if (rows == 0) return absl::OkStatus();
+  Layer& last = layers_.back();
+  PackRowsKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(
+      ConstMatrix(args.dy, args.dy_stride), nullptr, rows, last.out,
+      PairsOf(last.gradients, last.grad_stride));
+  HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+  for (size_t l = layers_.size(); l-- > 0;) {
+    Layer& layer = layers_[l];
+    if (layer.relu) {
+      const Pairs y = layer.last ? PairsOf(layer.kept, layer.grad_stride)
+                                 : PairsOf(layers_[l + 1].inputs, layers_[l + 1].in_stride);
+      MaskPairsKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(
+          y, rows, layer.out, 1.0f - layer.dropout, PairsOf(layer.gradients, layer.grad_stride));
+      HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+    }
+    if (l == 0 && args.dx == nullptr) break;
+    ColumnMajorProduct product = {.m = layer.in,
+                                  .n = rows,
+                                  .k = layer.out,
+                                  .a = layer.weights.data(),
+                                  .lda = layer.in_stride,
+                                  .b = layer.gradients.data(),
+                                  .ldb = layer.grad_stride,
+                                  .c = args.dx,
+                                  .ldc = args.dx_stride};
+    if (l > 0) {
+      product.c = layers_[l - 1].gradients.data();
+      product.ldc = layers_[l - 1].grad_stride;
+      product.bf16_result = true;
+    }
+    HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, product));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MlpBf16Cuda::BackwardParameters(const ExecContext& ctx,
+                                             const Mlp::ForwardArgs& forward,
+                                             const Mlp::BackwardArgs& args) {
+  const int64_t rows = forward.batch_size;
+  if (rows == 0) {
+    HOTROW_CUDA_RETURN_IF_ERROR(
+        cudaMemsetAsync(args.parameter_gradients, 0,
+                        static_cast<size_t>(shape_.num_parameters) * sizeof(float), ctx.stream));
+  }
+  for (size_t l = layers_.size(); l-- > 0;) {
+    Layer& layer = layers_[l];
+    if (rows > 0) {
+      HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, {.transpose_b = true,
+                                                   .m = layer.in + 1,
+                                                   .n = layer.out,
+                                                   .k = rows,
+                                                   .a = layer.inputs.data(),
+                                                   .lda = layer.in_stride,
+                                                   .b = layer.gradients.data(),
+                                                   .ldb = layer.grad_stride,
+                                                   .c = parameter_gradient_.data(),
+                                                   .ldc = layer.in_stride}));
+      UnpackGradientKernel<<<BlocksOfRows(layer.out), kThreadsPerBlock, 0, ctx.stream>>>(
+          ConstMatrix(parameter_gradient_.data(), layer.in_stride), layer.in, layer.out,
+          args.parameter_gradients + layer.weight_offset,
+          args.parameter_gradients + layer.bias_offset, layer.bias_offset - layer.weight_offset,
+          layer.out_stride);
+      HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+    }
+    if (args.gradients_ready != nullptr) HOTROW_RETURN_IF_ERROR(LayerReady(layer, args));
+  }
+  return absl::OkStatus();
+}
+
+int64_t MlpBf16Cuda::bytes() const {
+  int64_t bytes = workspace_.bytes() + parameter_gradient_.bytes();
+  for (const Layer& layer : layers_) {
+    bytes +=
+        layer.inputs.bytes() + layer.weights.bytes() + layer.gradients.bytes() + layer.kept.bytes();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpBf16Cuda(const MlpShape& shape,
+                                                          CudaStream stream) {
+  auto engine = std::make_unique<MlpBf16Cuda>(shape);
+  HOTROW_RETURN_IF_ERROR(engine->Init(stream));
+  return engine;
+}
+
+}  // namespace hotrow::internal
