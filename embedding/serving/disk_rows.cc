@@ -21,6 +21,7 @@ namespace {
 
 constexpr char kRowFileEnd[] = ".rows";
 constexpr char kTemporaryEnd[] = ".tmp";
+constexpr char kSortName[] = "sort.tmp";
 constexpr int64_t kIdDigits = 32;
 // More would not make the sorting faster: runs are then long enough to be read in one stroke.
 constexpr int64_t kSortBytesMax = int64_t{256} << 20;
@@ -190,7 +191,7 @@ absl::Status DiskRows::StartWriting() {
   lock_ = *std::move(lock);
   HOTROW_ASSIGN_OR_RETURN(
       sorter_, RowSorter::Create({.env = options_.env,
-                                  .path = options_.dir + "/sort" + kTemporaryEnd,
+                                  .path = absl::StrCat(options_.dir, "/", kSortName),
                                   .tables = options_.tables,
                                   .row_bytes = options_.row_bytes,
                                   .memory_bytes = std::min(options_.limit_bytes / 2, kSortBytesMax),
@@ -198,9 +199,19 @@ absl::Status DiskRows::StartWriting() {
   return absl::OkStatus();
 }
 
+// An error of writing, with its remedy where the disk is full.
+absl::Status DiskRows::WithRoomNeeded(const absl::Status& status) const {
+  if (!absl::IsResourceExhausted(status) || absl::StartsWith(status.message(), "memory_bytes")) {
+    return status;
+  }
+  return With(status, absl::StrCat("rows_dir ", options_.dir,
+                                   " needs room for all rows, twice while they are sorted"));
+}
+
 absl::Status DiskRows::Put(RowSorter::Kind kind, const RowKey& key, const std::byte* row) {
   HOTROW_CHECK(sorter_ != nullptr);
-  return sorter_->Put(kind, key, row);
+  const absl::Status put = sorter_->Put(kind, key, row);
+  return put.ok() ? put : WithRoomNeeded(put);
 }
 
 absl::Status DiskRows::WriteFiles() {
@@ -232,7 +243,8 @@ absl::Status DiskRows::RemoveOthers() const {
   const std::string own = options_.id.ToHex();
   for (const std::string& name : names) {
     const std::string_view id = IdOf(name);
-    if (id.empty() || (id == own && !name.ends_with(kTemporaryEnd))) continue;
+    const bool is_own = id == own && !name.ends_with(kTemporaryEnd);
+    if (name != kSortName && (id.empty() || is_own)) continue;
     HOTROW_RETURN_IF_ERROR(options_.env->Remove(absl::StrCat(options_.dir, "/", name)));
   }
   return absl::OkStatus();
@@ -240,14 +252,7 @@ absl::Status DiskRows::RemoveOthers() const {
 
 absl::Status DiskRows::Finish() {
   if (!complete_) {
-    if (absl::Status status = WriteFiles(); !status.ok()) {
-      if (!absl::IsResourceExhausted(status) ||
-          absl::StartsWith(status.message(), "memory_bytes")) {
-        return status;
-      }
-      return With(status, absl::StrCat("rows_dir ", options_.dir,
-                                       " needs room for all rows, twice while they are sorted"));
-    }
+    if (const absl::Status written = WriteFiles(); !written.ok()) return WithRoomNeeded(written);
     complete_ = true;
   }
   for (uint32_t t = 0; t < options_.tables.size(); ++t) {
@@ -390,6 +395,7 @@ Hash128 DiskRows::TablesDigest() const {
 }
 
 absl::Status DiskRows::SaveHotKeys() const {
+  const std::lock_guard lock(save_mutex_);
   return WriteFileAtomicallyWith(*options_.env, HotKeysPath(), [&](File& file) -> absl::Status {
     int64_t offset = sizeof(HotKeysHeader);
     uint32_t crc = 0;

@@ -110,6 +110,7 @@ class DiskRows {
   std::string HotKeysPath() const { return options_.dir + "/hot_keys"; }
   RowFileSpec SpecOf(uint32_t table) const;
   absl::Status StartWriting();
+  absl::Status WithRoomNeeded(const absl::Status& status) const;
   absl::Status WriteFiles();
   absl::Status RemoveOthers() const;
   absl::Status MakeReaders();
@@ -131,6 +132,7 @@ class DiskRows {
   std::mutex readers_mutex_;
   std::vector<std::unique_ptr<Reader>> readers_;  // that nobody has
   std::vector<std::string> notes_;
+  mutable std::mutex save_mutex_;  // one file of hot keys at a time
   mutable Counter hits_, misses_, absent_, reads_, read_bytes_;
 };
 

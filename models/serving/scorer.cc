@@ -43,7 +43,9 @@ float ScoreProbability(float logit) {
 }
 
 Scorer::Scorer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Scorer::~Scorer() { SaveHotKeys().IgnoreError(); }
+Scorer::~Scorer() {
+  if (impl_->saves_at_close) SaveHotKeys().IgnoreError();
+}
 
 absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Open(const ScorerOptions& given) {
   HOTROW_RETURN_IF_ERROR(given.Validate());
