@@ -82,6 +82,9 @@ inline constexpr uint64_t kFirstSize<hotrow_table> = offsetof(hotrow_table, read
 template <>
 inline constexpr uint64_t kFirstSize<hotrow_collection_options> =
     offsetof(hotrow_collection_options, admission_bytes);
+template <>
+inline constexpr uint64_t kFirstSize<hotrow_scorer_options> = offsetof(hotrow_scorer_options,
+                                                                       rows_dir);
 
 // Takes a struct of any version. defaults: what its fields are where the caller has none. Errors:
 // InvalidArgument (no struct), Unimplemented.

@@ -33,6 +33,7 @@ absl::StatusOr<ScorerOptions> TakeScorerOptions(const hotrow_scorer_options* in)
                        .store_bytes = taken.store_memory_bytes,
                        .max_concurrency = taken.max_concurrency,
                        .max_batch_size = taken.max_batch_size};
+  if (taken.rows_dir != nullptr) out.rows_dir = taken.rows_dir;
   HOTROW_RETURN_IF_ERROR(TakeWord(kServingRowsWords, taken.rows, "options.rows", &out.rows));
   if (taken.precision != nullptr) {
     DensePrecision precision = DensePrecision::kFp32;

@@ -10,7 +10,13 @@ ScorerFlags::ScorerFlags(ScorerOptions* options, FlagSet* flags) : options_(*opt
              "how rows are kept in memory: as_trained, fp16, bf16, or 8 or 4 bits a column with a "
              "scale and an offset for each row");
   flags->AddBytes("memory_bytes", &options->memory_bytes,
-                  "memory for the rows of all tables and their index; 0: no limit");
+                  "memory for the rows of all tables and their index, or with --rows_dir for their "
+                  "index and a cache; 0: no limit");
+  flags->AddString(
+      "rows_dir", "DIR", &options->rows_dir,
+      "directory on an SSD for the rows of models that are larger than memory, one for "
+      "each model");
+  flags->DescribeDefault("memory has all rows");
   flags->AddBytes("store_bytes", &options->store_bytes,
                   "memory for the index of an SSD store, about 10 bytes a row; 0: no limit");
   flags->AddString("precision", "WORD", &precision_,

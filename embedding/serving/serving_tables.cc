@@ -1,6 +1,7 @@
 #include "embedding/serving/serving_tables.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -11,18 +12,22 @@
 #include "base/exec_context.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "base/unique_id.h"
 #include "embedding/serving/budget_share_impl.h"
+#include "embedding/serving/disk_rows_impl.h"
 #include "embedding/serving/serving_tables_impl.h"
 #include "ops/pooled_lookup.h"
 
 namespace hotrow {
 using internal::BudgetShare;
 using internal::CodeOf;
+using internal::DiskRows;
 using internal::IsAffine;
 using internal::Narrow;
 using internal::ReadPrecision;
 using internal::RecordTable;
 using internal::RowKeeper;
+using internal::RowSorter;
 using internal::ShapeOf;
 using internal::Widen;
 
@@ -36,6 +41,10 @@ absl::Status ServingTablesOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat("ServingTablesOptions.expected_rows has ",
                                                    expected_rows.size(), " numbers for ",
                                                    tables.size(), " tables"));
+  }
+  if (readers < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ServingTablesOptions.readers must be at least 1, is ", readers));
   }
   for (const ServingTable& table : tables) {
     HOTROW_RETURN_IF_ERROR(table.optimizer.Validate());
@@ -55,8 +64,9 @@ int64_t ServingTables::bytes() const { return share_->bytes(); }
 const ServingBudget& ServingTables::budget() const { return share_->budget(); }
 
 absl::Status ServingTables::Init() {
+  const bool in_memory = options_.rows_dir.empty();
   int64_t need = 0;
-  for (size_t t = 0; t < options_.expected_rows.size(); ++t) {
+  for (size_t t = 0; in_memory && t < options_.expected_rows.size(); ++t) {
     need += RecordTable::BytesFor(options_.expected_rows[t],
                                   ShapeOf(options_.tables[t], options_.keeps_steps));
   }
@@ -92,7 +102,7 @@ absl::Status ServingTables::Init() {
     rows_.back()->history = std::move(history);
   }
   HOTROW_ASSIGN_OR_RETURN(keeper_, RowKeeper::Create(*this));
-  return absl::OkStatus();
+  return in_memory ? absl::OkStatus() : OpenDisk();
 }
 
 void ServingTables::MakeView() {
@@ -106,9 +116,12 @@ absl::Status ServingTables::CheckTable(const RowKey& key) const {
       absl::StrCat("a row of table ", key.table, "; there are ", options_.tables.size()));
 }
 
-int64_t ServingTables::rows(uint32_t table) const { return rows_[table]->rows.rows(); }
+int64_t ServingTables::rows(uint32_t table) const {
+  return disk_ != nullptr ? disk_->rows(table) : rows_[table]->rows.rows();
+}
 
 std::vector<uint64_t> ServingTables::KeysOf(uint32_t table) const {
+  HOTROW_CHECK(disk_ == nullptr);
   std::vector<uint64_t> keys = rows_[table]->rows.Keys();
   std::sort(keys.begin(), keys.end());
   return keys;
@@ -169,20 +182,68 @@ absl::Status ServingTables::ReadFirstValues(uint32_t table, Scratch* scratch) co
   return absl::OkStatus();
 }
 
+namespace internal {
+
+struct DiskReader {
+  ~DiskReader() { rows->GiveBack(std::move(reader)); }
+  DiskRows* rows;
+  std::unique_ptr<DiskRows::Reader> reader;
+};
+
+}  // namespace internal
+
 absl::Status ServingTables::Pool(const View& view, const ServingLookup& lookup,
                                  Scratch* scratch) const {
-  HOTROW_CHECK(lookup.table < rows_.size());
+  return Pool(view, std::span(&lookup, 1), scratch);
+}
+
+absl::Status ServingTables::Pool(const View& view, std::span<const ServingLookup> lookups,
+                                 Scratch* scratch) const {
+  size_t lookups_of_call = 0;
+  for (const ServingLookup& lookup : lookups) {
+    HOTROW_CHECK(lookup.table < rows_.size());
+    lookups_of_call += lookup.keys.size();
+    // Lookups of a feature are numbered by int32.
+    constexpr auto kLookupsMax = static_cast<size_t>(std::numeric_limits<int32_t>::max());
+    const size_t n = disk_ != nullptr ? lookups_of_call : lookup.keys.size();
+    if (n <= kLookupsMax) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        n, " lookups of one ", disk_ != nullptr ? "call" : "feature", "; at most ", kLookupsMax));
+  }
+  if (disk_ != nullptr) {
+    HOTROW_RETURN_IF_ERROR(Prepare(scratch));
+    DiskRows::Reader& reader = *scratch->disk->reader;
+    reader.Clear();
+    scratch->numbers.clear();
+    for (const ServingLookup& lookup : lookups) {
+      for (const uint64_t key : lookup.keys) {
+        scratch->numbers.push_back(reader.Want({.key = key, .table = lookup.table}));
+      }
+    }
+    HOTROW_RETURN_IF_ERROR(disk_->Fetch(&reader));
+  }
+  size_t next = 0;
+  for (const ServingLookup& lookup : lookups) {
+    scratch->rows.resize(lookup.keys.size());
+    if (disk_ != nullptr) {
+      for (const std::byte*& row : scratch->rows) {
+        row = scratch->disk->reader->Row(scratch->numbers[next++]);
+      }
+    } else {
+      const View::Table& table = view.tables[lookup.table];
+      rows_[lookup.table]->rows.Find(table.rows, lookup.keys, scratch->rows);
+      if (table.changes != nullptr) table.changes->Override(lookup.keys, scratch->rows);
+    }
+    HOTROW_RETURN_IF_ERROR(PoolRows(lookup, scratch));
+  }
+  return absl::OkStatus();
+}
+
+// Pools scratch->rows, where null is a key without a row.
+absl::Status ServingTables::PoolRows(const ServingLookup& lookup, Scratch* scratch) const {
   const ServingTable& spec = options_.tables[lookup.table];
   const int32_t dim = spec.layout.dim;
   const size_t n = lookup.keys.size();
-  if (n > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(n, " lookups of one feature; at most ", std::numeric_limits<int32_t>::max()));
-  }
-  scratch->rows.resize(n);
-  const View::Table& table = view.tables[lookup.table];
-  rows_[lookup.table]->rows.Find(table.rows, lookup.keys, scratch->rows);
-  if (table.changes != nullptr) table.changes->Override(lookup.keys, scratch->rows);
   scratch->missing.clear();
   for (size_t i = 0; i < n; ++i) {
     if (scratch->rows[i] == nullptr) scratch->missing.push_back(lookup.keys[i]);
@@ -233,6 +294,80 @@ absl::Status ServingTables::Pool(const View& view, const ServingLookup& lookup,
                            .rows = scratch->rows.data()});
 }
 
+// --- Rows on a disk
+
+ServingTables::Scratch::Scratch() = default;
+ServingTables::Scratch::~Scratch() = default;
+
+// What decides the bits of the files' rows: what they are made of, and all that RowKeeper makes of
+// it. Numbers of floats are their bits.
+Hash128 ServingTables::RowsId() const {
+  constexpr uint64_t kKey = 0x7365727665;  // "serve"
+  const auto bits = [](float x) { return std::bit_cast<uint32_t>(x); };
+  std::string text = absl::StrCat("version ", internal::kRowFileVersions.last, " source ",
+                                  options_.rows_source.size(), " ", options_.rows_source, " ");
+  if (options_.rows_source.empty()) text += UniqueId::Random().ToHex();
+  absl::StrAppend(&text, " steps ", options_.first_step, " ", options_.rows_missed_steps, " seed ",
+                  options_.seed);
+  for (const LearningRateRun& run : options_.learning_rates) {
+    absl::StrAppend(&text, " ", run.last_step, ":", bits(run.factor));
+  }
+  for (const ServingTable& table : options_.tables) {
+    const SparseOptimizerConfig& o = table.optimizer;
+    absl::StrAppend(&text, "\n", table.name.size(), " ", table.name, " ",
+                    static_cast<int>(table.rows), " ", table.layout.dim, " ",
+                    static_cast<int>(table.layout.precision), " ", table.layout.row_bytes);
+    absl::StrAppend(&text, " ", static_cast<int>(o.kind), " ",
+                    static_cast<int>(o.weight_decay_mode));
+    for (const float x : {o.learning_rate, o.eps, o.beta1, o.beta2, o.weight_decay,
+                          o.initial_accumulator, o.lr_power, o.l1, o.l2, o.ftrl_beta}) {
+      absl::StrAppend(&text, " ", bits(x));
+    }
+  }
+  return HashBytes(kKey, text.size(), std::as_bytes(std::span(text)));
+}
+
+absl::Status ServingTables::OpenDisk() {
+  DiskRows::Options disk = {.env = options_.env != nullptr ? options_.env : &PosixEnv(),
+                            .dir = options_.rows_dir,
+                            .id = RowsId(),
+                            .limit_bytes = share_->budget().bytes(),
+                            .readers = options_.readers,
+                            .share = share_.get()};
+  // Of a shared budget half, so that there is room for the tables that take their place.
+  if (options_.budget != nullptr) disk.limit_bytes /= 2;
+  for (const ServingTable& table : options_.tables) {
+    disk.tables.push_back(table.name);
+    disk.row_bytes.push_back(ServingRowBytes(table.rows, table.layout));
+  }
+  HOTROW_ASSIGN_OR_RETURN(disk_, DiskRows::Create(disk));
+  return absl::OkStatus();
+}
+
+absl::Status ServingTables::Prepare(Scratch* scratch) const {
+  if (disk_ == nullptr || scratch->disk != nullptr) return absl::OkStatus();
+  std::unique_ptr<DiskRows::Reader> reader = disk_->TakeReader();
+  if (reader == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("ServingTablesOptions.readers is ", options_.readers,
+                     ", and all of them read rows on a disk already"));
+  }
+  scratch->disk.reset(new internal::DiskReader{disk_.get(), std::move(reader)});
+  return absl::OkStatus();
+}
+
+ServingReadStats ServingTables::read_stats() const {
+  return disk_ != nullptr ? disk_->stats() : ServingReadStats{};
+}
+
+absl::Status ServingTables::SaveHotKeys() const {
+  return disk_ != nullptr ? disk_->SaveHotKeys() : absl::OkStatus();
+}
+
+std::vector<std::string> ServingTables::notes() const {
+  return disk_ != nullptr ? disk_->notes() : std::vector<std::string>();
+}
+
 // --- Builder
 
 ServingTables::Builder::~Builder() = default;
@@ -246,8 +381,15 @@ absl::StatusOr<std::unique_ptr<ServingTables::Builder>> ServingTables::Builder::
   return builder;
 }
 
+bool ServingTables::Builder::has_rows() const {
+  return tables_->disk_ != nullptr && tables_->disk_->complete();
+}
+
 absl::Status ServingTables::Builder::Add(const RowKey& key, std::span<const std::byte> row) {
   HOTROW_ASSIGN_OR_RETURN(const RowKeeper::Kept kept, tables_->keeper_->Keep(key, row));
+  if (tables_->disk_ != nullptr) {
+    return tables_->disk_->Put(RowSorter::Kind::kAdd, key, kept.row);
+  }
   return tables_->rows_[key.table]->rows.Add(key.key, kept.last_step, kept.row);
 }
 
@@ -259,14 +401,47 @@ absl::Status ServingTables::Builder::AddKept(const RowKey& key, std::span<const 
     return absl::InvalidArgumentError(absl::StrCat("table \"", table.name, "\": ", kept.size(),
                                                    " bytes of a row, expected ", expected));
   }
+  if (tables_->disk_ != nullptr) {
+    return tables_->disk_->Put(RowSorter::Kind::kAdd, key, kept.data());
+  }
   return tables_->rows_[key.table]->rows.Add(key.key, /*last_step=*/0, kept.data());
 }
 
-absl::StatusOr<std::unique_ptr<ServingTables>> ServingTables::Builder::Finish() {
+absl::Status ServingTables::Builder::Set(const RowKey& key, std::span<const std::byte> row) {
+  if (tables_->disk_ != nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(const RowKeeper::Kept kept, tables_->keeper_->Keep(key, row));
+    return tables_->disk_->Put(RowSorter::Kind::kSet, key, kept.row);
+  }
+  HOTROW_RETURN_IF_ERROR(Freeze());
+  return tables_->Set(key, row);
+}
+
+absl::Status ServingTables::Builder::Erase(const RowKey& key) {
+  if (tables_->disk_ != nullptr) {
+    HOTROW_RETURN_IF_ERROR(tables_->CheckTable(key));
+    return tables_->disk_->Put(RowSorter::Kind::kErase, key, nullptr);
+  }
+  HOTROW_RETURN_IF_ERROR(Freeze());
+  return tables_->Erase(key);
+}
+
+absl::Status ServingTables::Builder::Freeze() {
+  if (frozen_) return absl::OkStatus();
+  frozen_ = true;
   for (const std::unique_ptr<Table>& table : tables_->rows_) {
     HOTROW_RETURN_IF_ERROR(table->rows.Freeze());
   }
   tables_->MakeView();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ServingTables>> ServingTables::Builder::Finish() {
+  if (tables_->disk_ != nullptr) {
+    HOTROW_RETURN_IF_ERROR(tables_->disk_->Finish());
+    tables_->MakeView();  // of no rows: nothing but the disk has any
+  } else {
+    HOTROW_RETURN_IF_ERROR(Freeze());
+  }
   return std::move(tables_);
 }
 

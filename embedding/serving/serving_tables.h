@@ -11,6 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
+#include "base/env.h"
+#include "base/hash.h"
 #include "base/matrix_view.h"
 #include "base/row_key.h"
 #include "embedding/serving/serving_budget.h"
@@ -49,8 +51,26 @@ struct ServingTablesOptions {
   bool rows_missed_steps = false;
   // Whether rows may age in updates (ServingTables::Update): their last steps are kept, too.
   bool keeps_steps = false;
+  // A directory for the rows, of which memory then has a cache; empty: memory has them all.
+  std::string rows_dir;
+  // What the rows are, for as long as they are that: files of rows with the same are read instead
+  // of written. Empty: not known, so they are written anew.
+  std::string rows_source;
+  int32_t readers = 1;  // Scratches that read them, each with buffers of its own
+  Env* env = nullptr;   // of these files; not owned; null: the real file system
 
   absl::Status Validate() const;  // names the field
+};
+
+// What the rows on a disk have cost since the tables are there, a warm start included. Keys are
+// counted once for each call of Pool.
+struct ServingReadStats {
+  int64_t hits = 0;    // keys that the cache had
+  int64_t misses = 0;  // keys that the disk was asked for
+  int64_t absent = 0;  // keys that were known to have no row, without a read
+  int64_t reads = 0;   // blocks
+  int64_t read_bytes = 0;
+  int64_t cache_rows = 0;  // that the cache has room for
 };
 
 // The lookups of one feature.
@@ -67,12 +87,14 @@ struct ServingLookup {
 
 namespace internal {
 class BudgetShare;
+class DiskRows;
 class RowKeeper;
+struct DiskReader;
 }  // namespace internal
 
-// ServingTables is the rows of a trained model, all in memory, to be read: weights alone, without
-// the state of an optimizer. What Pool gives has the bits of EmbeddingCollection::Evaluate on the
-// collection that the rows are from.
+// ServingTables is the rows of a trained model, to be read: weights alone, without the state of an
+// optimizer. What Pool gives has the bits of EmbeddingCollection::Evaluate on the collection that
+// the rows are from, wherever they lie: all in memory, or on a disk behind a cache (rows_dir).
 //
 // A key without a row reads its first value, as there: a function of {seed, table, key}. Where
 // tables are not kept as they were trained, what is read of a row is what its code stands for.
@@ -83,8 +105,13 @@ class RowKeeper;
 //           bytes() any. All others one at a time.
 // Memory:   of a row its weights or codes, 8 bytes of key and, with keeps_steps, 4 of its last
 //           step, together a multiple of 16 bytes, of codes of 4, and 7 bytes of index.
+// On disk:  rows do not change: no Update, Set or Erase once they are there. The budget, or half of
+//           one that is shared, has a byte a row and 8 a block of 4 KiB, buffers for reading, and
+//           with all the rest the cache. Its files: docs/formats/serving_rows.md.
 // Errors:   ResourceExhausted (the budget or memory), InvalidArgument (a row of a width or a table
-//           that is not there, a key twice, a weight that has no code as it is not finite).
+//           that is not there, a key twice, a weight that has no code as it is not finite). On a
+//           disk those of its files, also of Pool: DataLoss (a damaged block; no row of it is
+//           read), FailedPrecondition, ResourceExhausted (the disk is full); they name the file.
 class ServingTables {
  public:
   // One version of all tables, to be read.
@@ -95,16 +122,24 @@ class ServingTables {
    public:
     static absl::StatusOr<std::unique_ptr<Builder>> Create(const ServingTablesOptions& options);
     ~Builder();
+    // Whether the rows lie in rows_dir already: then there is nothing to add, set or erase.
+    bool has_rows() const;
     // A row as the table's layout has it.
     absl::Status Add(const RowKey& key, std::span<const std::byte> row);
     // What was kept of a row: ServingRowBytes of the table's `rows`.
     absl::Status AddKept(const RowKey& key, std::span<const std::byte> kept);
+    // When all rows are added: a row, new or in the place of another, and a key that has none any
+    // more.
+    absl::Status Set(const RowKey& key, std::span<const std::byte> row);
+    absl::Status Erase(const RowKey& key);
     // The Builder is of no use afterwards.
     absl::StatusOr<std::unique_ptr<ServingTables>> Finish();
 
    private:
     Builder() = default;
+    absl::Status Freeze();
     std::unique_ptr<ServingTables> tables_;
+    bool frozen_ = false;
   };
 
   // The next version of the tables, made while others read the one before:
@@ -152,10 +187,17 @@ class ServingTables {
     std::unique_ptr<View> folded_;
   };
 
-  // What a call of Pool needs; reused, so that its memory is.
+  // What a call of Pool needs; reused, so that its memory is. One that has read rows on a disk must
+  // not outlive the tables.
   class Scratch {
+   public:
+    Scratch();
+    ~Scratch();
+
    private:
     friend class ServingTables;
+    std::unique_ptr<internal::DiskReader> disk;
+    std::vector<uint32_t> numbers;       // of the lookups of a call, among its distinct keys
     std::vector<const std::byte*> rows;  // [N]
     std::vector<int32_t> inverse;        // 0, 1, ...
     std::vector<int64_t> offsets;        // from 0
@@ -171,7 +213,7 @@ class ServingTables {
 
   const std::vector<ServingTable>& tables() const { return options_.tables; }
   int64_t rows(uint32_t table) const;
-  // Of the rows that there are, ascending. A copy.
+  // Of the rows that there are, ascending. A copy. Of rows in memory.
   std::vector<uint64_t> KeysOf(uint32_t table) const;
   int64_t bytes() const;  // taken of the budget
   const ServingBudget& budget() const;
@@ -183,6 +225,18 @@ class ServingTables {
   absl::Status Pool(const ServingLookup& lookup, Scratch* scratch) const {
     return Pool(*view_, lookup, scratch);
   }
+  // The same for all features of a call, whose misses a disk is asked for together.
+  absl::Status Pool(const View& view, std::span<const ServingLookup> lookups,
+                    Scratch* scratch) const;
+
+  // Of rows_dir. A Scratch takes its buffers at its first use; Prepare does so before, and after
+  // `readers` of them it is ResourceExhausted.
+  bool on_disk() const { return disk_ != nullptr; }
+  absl::Status Prepare(Scratch* scratch) const;
+  ServingReadStats read_stats() const;  // zeros where rows are in memory
+  // Writes which rows the cache has to rows_dir, whose next tables read these first. Any thread.
+  absl::Status SaveHotKeys() const;
+  std::vector<std::string> notes() const;  // why they did not
 
   // While nobody reads: a row, new or in the place of another, and a key that has none any more.
   absl::Status Set(const RowKey& key, std::span<const std::byte> row);
@@ -201,9 +255,13 @@ class ServingTables {
   absl::Status ReadFirstValues(uint32_t table, Scratch* scratch) const;
   absl::Status CatchUpRows(uint32_t table, std::span<const uint64_t> keys,
                            std::span<std::byte* const> rows) const;
+  absl::Status OpenDisk();
+  Hash128 RowsId() const;
+  absl::Status PoolRows(const ServingLookup& lookup, Scratch* scratch) const;
 
   const ServingTablesOptions options_;
   std::unique_ptr<internal::BudgetShare> share_;
+  std::unique_ptr<internal::DiskRows> disk_;  // null: rows are in memory
   std::vector<std::unique_ptr<Table>> rows_;  // by table
   std::unique_ptr<internal::RowKeeper> keeper_;
   std::unique_ptr<View> view_;

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "embedding/serving/budget_share_impl.h"
+#include "embedding/serving/disk_rows_impl.h"
 #include "embedding/serving/serving_tables_impl.h"
 
 namespace hotrow {
@@ -13,6 +14,7 @@ using internal::RowKeeper;
 using internal::RowOverlay;
 
 absl::Status ServingTables::Set(const RowKey& key, std::span<const std::byte> row) {
+  HOTROW_CHECK(disk_ == nullptr);
   HOTROW_ASSIGN_OR_RETURN(const RowKeeper::Kept kept, keeper_->Keep(key, row));
   HOTROW_RETURN_IF_ERROR(rows_[key.table]->rows.SetNow(key.key, kept.last_step, kept.row));
   view_->tables[key.table].rows = rows_[key.table]->rows.view();
@@ -20,6 +22,7 @@ absl::Status ServingTables::Set(const RowKey& key, std::span<const std::byte> ro
 }
 
 absl::Status ServingTables::Erase(const RowKey& key) {
+  HOTROW_CHECK(disk_ == nullptr);
   HOTROW_RETURN_IF_ERROR(CheckTable(key));
   HOTROW_RETURN_IF_ERROR(rows_[key.table]->rows.EraseNow(key.key));
   view_->tables[key.table].rows = rows_[key.table]->rows.view();
@@ -41,6 +44,7 @@ ServingTables::Update::Update(ServingTables* tables)
 
 absl::StatusOr<std::unique_ptr<ServingTables::Update>> ServingTables::Update::Begin(
     ServingTables* tables, std::span<const Size> sizes) {
+  HOTROW_CHECK(tables->disk_ == nullptr);
   HOTROW_CHECK(sizes.size() == tables->rows_.size());
   std::unique_ptr<Update> out(new Update(tables));
   for (size_t t = 0; t < sizes.size(); ++t) {

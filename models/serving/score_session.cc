@@ -95,6 +95,7 @@ absl::StatusOr<std::unique_ptr<ScoreSession>> ScoreSession::Create(const ScorerO
   out->user_sequences_.resize(out->sequences_.size());
   out->sequence_views_.resize(out->sequences_.size());
   if (model.parser.has_value()) out->parser_.emplace(*model.parser);
+  HOTROW_RETURN_IF_ERROR(model.tables->Prepare(&out->scratch_));
   return out;
 }
 
@@ -157,9 +158,9 @@ absl::Status ScoreSession::Take(const JaggedBatch& batch, std::span<const Featur
   return absl::OkStatus();
 }
 
-absl::Status ScoreSession::Pool(const Keys& keys, int64_t f, const ServingFeature& feature,
-                                int64_t begin, int64_t end, Sequence* sequence) {
-  const Keys::Feature& own = keys.features[static_cast<size_t>(f)];
+void ScoreSession::AddLookup(const Keys& keys, size_t f, const ServingFeature& feature,
+                             int64_t begin, int64_t end, Sequence* sequence) {
+  const Keys::Feature& own = keys.features[f];
   const std::span<const int64_t> offsets =
       own.offsets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin + 1));
   const auto first = static_cast<size_t>(offsets.front());
@@ -180,7 +181,19 @@ absl::Status ScoreSession::Pool(const Keys& keys, int64_t f, const ServingFeatur
     sequence->offsets.assign(offsets.begin(), offsets.end());
     lookup.output = {sequence->rows.data(), static_cast<int64_t>(lookups), feature.dim};
   }
-  return model_.tables->Pool(*rows_, lookup, &scratch_);
+  lookups_.push_back(lookup);
+}
+
+ScoreSession::Sequence* ScoreSession::SequenceOf(const ServingFeature& feature,
+                                                 std::vector<Sequence>* sequences) {
+  if (feature.unpooled_index < 0) return nullptr;
+  return &(*sequences)[static_cast<size_t>(feature.unpooled_index)];
+}
+
+absl::Status ScoreSession::PoolAll() {
+  const absl::Status status = model_.tables->Pool(*rows_, lookups_, &scratch_);
+  lookups_.clear();
+  return status;
 }
 
 absl::Status ScoreSession::Forward(int64_t batch_size, const float* dense, float* logits) {
@@ -207,15 +220,20 @@ absl::Status ScoreSession::Score(const ScoreBatch& batch, std::span<float> logit
     const int64_t end = std::min(samples, begin + max_batch_size_);
     for (size_t f = 0; f < model_.features.size(); ++f) {
       const ServingFeature& feature = model_.features[f];
-      Sequence* const sequence = feature.unpooled_index < 0
-                                     ? nullptr
-                                     : &sequences_[static_cast<size_t>(feature.unpooled_index)];
-      HOTROW_RETURN_IF_ERROR(Pool(keys_, static_cast<int64_t>(f), feature, begin, end, sequence));
+      AddLookup(keys_, f, feature, begin, end, SequenceOf(feature, &sequences_));
     }
+    HOTROW_RETURN_IF_ERROR(PoolAll());
     HOTROW_RETURN_IF_ERROR(Forward(end - begin, batch.dense.data() + begin * num_dense,
                                    logits.data() + begin * dense_->num_tasks()));
   }
   return absl::OkStatus();
+}
+
+void ScoreSession::AddCandidates(int64_t begin, int64_t end) {
+  for (size_t c = 0; c < candidate_features_.size(); ++c) {
+    const ServingFeature& feature = model_.features[static_cast<size_t>(candidate_features_[c])];
+    AddLookup(keys_, c, feature, begin, end, SequenceOf(feature, &sequences_));
+  }
 }
 
 absl::Status ScoreSession::ScoreCandidates(const CandidateBatch& batch, std::span<float> logits) {
@@ -252,14 +270,18 @@ absl::Status ScoreSession::ScoreCandidates(const CandidateBatch& batch, std::spa
       Take(batch.candidates, batch.candidate_bags, candidate_names_, candidate_features_, &keys_));
   if (candidates == 0) return absl::OkStatus();
 
-  // The user's part, once: its vectors in the first row of embeddings_, then in all.
   const int64_t rows = std::min(candidates, max_batch_size_);
+  // The user's part, once, together with the first candidates: its vectors in the first row of
+  // embeddings_, then in all.
   for (size_t u = 0; u < batch.user_features.size(); ++u) {
     const ServingFeature& feature = model_.features[static_cast<size_t>(batch.user_features[u])];
-    Sequence* const own = feature.unpooled_index < 0
-                              ? nullptr
-                              : &user_sequences_[static_cast<size_t>(feature.unpooled_index)];
-    HOTROW_RETURN_IF_ERROR(Pool(user_keys_, static_cast<int64_t>(u), feature, 0, 1, own));
+    AddLookup(user_keys_, u, feature, 0, 1, SequenceOf(feature, &user_sequences_));
+  }
+  AddCandidates(0, rows);
+  HOTROW_RETURN_IF_ERROR(PoolAll());
+  for (const int32_t f : batch.user_features) {
+    const ServingFeature& feature = model_.features[static_cast<size_t>(f)];
+    const Sequence* const own = SequenceOf(feature, &user_sequences_);
     if (own == nullptr) {
       const float* const from = embeddings_.data() + feature.pooled_offset;
       for (int64_t r = 1; r < rows; ++r) {
@@ -291,12 +313,9 @@ absl::Status ScoreSession::ScoreCandidates(const CandidateBatch& batch, std::spa
   const float* next_dense = batch.candidate_dense.data();
   for (int64_t begin = 0; begin < candidates; begin += max_batch_size_) {
     const int64_t end = std::min(candidates, begin + max_batch_size_);
-    for (size_t c = 0; c < candidate_features_.size(); ++c) {
-      const ServingFeature& feature = model_.features[static_cast<size_t>(candidate_features_[c])];
-      Sequence* const sequence = feature.unpooled_index < 0
-                                     ? nullptr
-                                     : &sequences_[static_cast<size_t>(feature.unpooled_index)];
-      HOTROW_RETURN_IF_ERROR(Pool(keys_, static_cast<int64_t>(c), feature, begin, end, sequence));
+    if (begin > 0) {
+      AddCandidates(begin, end);
+      HOTROW_RETURN_IF_ERROR(PoolAll());
     }
     for (int64_t r = 0; r < end - begin && user_columns < num_dense; ++r) {
       float* const row = dense_rows_.data() + r * num_dense;

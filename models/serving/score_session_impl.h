@@ -74,10 +74,16 @@ class ScoreSession {
   absl::Status Take(const JaggedBatch& batch, std::span<const FeatureBags> bags,
                     std::span<const std::string> names, std::span<const int32_t> features,
                     Keys* keys) const;
-  // Looks the samples [begin, end) of a feature up, the f-th of `keys`, and writes to the rows from
-  // `row` on of embeddings_, or to sequence.
-  absl::Status Pool(const Keys& keys, int64_t f, const ServingFeature& feature, int64_t begin,
-                    int64_t end, Sequence* sequence);
+  // Adds to lookups_ those of the samples [begin, end) of a feature, the f-th of `keys`. They write
+  // to the rows from the first on of embeddings_, or to sequence.
+  void AddLookup(const Keys& keys, size_t f, const ServingFeature& feature, int64_t begin,
+                 int64_t end, Sequence* sequence);
+  // Those of all features of candidates [begin, end).
+  void AddCandidates(int64_t begin, int64_t end);
+  // Where the rows of a feature go that is not pooled; null: it is pooled.
+  static Sequence* SequenceOf(const ServingFeature& feature, std::vector<Sequence>* sequences);
+  // Pools lookups_, all together: rows on a disk are asked for once.
+  absl::Status PoolAll();
   absl::Status Forward(int64_t batch_size, const float* dense, float* logits);
 
   const ServingModel& model_;
@@ -87,6 +93,7 @@ class ScoreSession {
   std::unique_ptr<CtrModel> dense_;
   std::vector<int32_t> all_features_;  // 0, 1, ...
   ServingTables::Scratch scratch_;
+  std::vector<ServingLookup> lookups_;
   std::vector<float> embeddings_;    // [max_batch_size, E]
   std::vector<Sequence> sequences_;  // [unpooled features]
   std::vector<CtrModel::Sequence> sequence_views_;

@@ -28,6 +28,10 @@ absl::Status ScorerOptions::Validate() const {
   };
   if (model.empty()) return absl::InvalidArgumentError("ScorerOptions.model is empty");
   HOTROW_RETURN_IF_ERROR(check("memory_bytes", memory_bytes, 0, INT64_MAX));
+  if (!rows_dir.empty() && memory_bytes == 0 && budget == nullptr) {
+    return absl::InvalidArgumentError(
+        "ScorerOptions.memory_bytes must be given with rows_dir: it is the size of the cache");
+  }
   HOTROW_RETURN_IF_ERROR(check("store_bytes", store_bytes, 0, INT64_MAX));
   HOTROW_RETURN_IF_ERROR(check("max_concurrency", max_concurrency, 0, kConcurrencyMax));
   HOTROW_RETURN_IF_ERROR(check("max_batch_size", max_batch_size, 1, kBatchSizeMax));
@@ -39,17 +43,20 @@ float ScoreProbability(float logit) {
 }
 
 Scorer::Scorer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Scorer::~Scorer() = default;
+Scorer::~Scorer() {
+  if (impl_->saves_at_close) SaveHotKeys().IgnoreError();
+}
 
-absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Open(const ScorerOptions& options) {
-  HOTROW_RETURN_IF_ERROR(options.Validate());
+absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Open(const ScorerOptions& given) {
+  HOTROW_RETURN_IF_ERROR(given.Validate());
+  ScorerOptions options = given;
+  if (options.max_concurrency == 0) {
+    options.max_concurrency = std::clamp<int32_t>(
+        static_cast<int32_t>(std::thread::hardware_concurrency()), 1, kConcurrencyMax);
+  }
+  const int32_t concurrency = options.max_concurrency;
   HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<internal::ServingModel> model,
                           internal::ReadServingModel(options));
-  int32_t concurrency = options.max_concurrency;
-  if (concurrency == 0) {
-    concurrency = std::clamp<int32_t>(static_cast<int32_t>(std::thread::hardware_concurrency()), 1,
-                                      kConcurrencyMax);
-  }
   auto impl = std::make_unique<Impl>(options, std::move(model), concurrency);
   for (std::unique_ptr<internal::ScoreSession>& session : impl->sessions) {
     HOTROW_ASSIGN_OR_RETURN(session, internal::ScoreSession::Create(options, *impl->model));
@@ -74,6 +81,8 @@ const std::vector<std::string>& Scorer::labels() const { return impl_->model->la
 int64_t Scorer::rows() const { return impl_->rows.load(std::memory_order_relaxed); }
 int64_t Scorer::table_bytes() const { return impl_->model->tables->bytes(); }
 int64_t Scorer::max_batch_size() const { return impl_->max_batch_size; }
+ServingReadStats Scorer::read_stats() const { return impl_->model->tables->read_stats(); }
+absl::Status Scorer::SaveHotKeys() const { return impl_->model->tables->SaveHotKeys(); }
 const std::vector<std::string>& Scorer::notes() const { return impl_->model->notes; }
 
 const TableSchema* Scorer::schema() const {

@@ -31,6 +31,10 @@ struct ScorerOptions {
   std::string model;
   // Rows and index of all tables in memory; a hard limit. 0: no limit.
   int64_t memory_bytes = 0;
+  // A directory on an SSD for the rows, for models that are larger than memory; memory_bytes, which
+  // must then be given, has their index and a cache. One directory for each model: rows of another
+  // one that lie there go. Empty: memory has all rows. docs/serving.md.
+  std::string rows_dir;
   // Shared with other scorers, in the place of memory_bytes; null: it has one of its own.
   std::shared_ptr<ServingBudget> budget;
   // How rows are kept. As they were trained: with the weights that lookups read in training, which
@@ -87,9 +91,9 @@ struct AppliedDelta {
 // 1 / (1 + exp(-logit)).
 float ScoreProbability(float logit);
 
-// Scores with a trained model, which it opens read only and then has in memory: nothing that
-// happens to the directory later changes it, and only ApplyDelta changes what it scores.
-// docs/serving.md.
+// Scores with a trained model, which it opens read only and then has in memory, or in rows_dir:
+// nothing that happens to the model's directory later changes it, and only ApplyDelta changes what
+// it scores. docs/serving.md.
 //
 // Scores: logits, [B, T] row-major. Those of a batch of up to max_batch_size samples have the bits
 //         of the trainer's evaluation of that batch, unless `rows` or `precision` says otherwise;
@@ -104,10 +108,14 @@ float ScoreProbability(float logit);
 // Errors:  of Open: FailedPrecondition (no model there, of another version, or one that this
 //          program cannot score; names the remedy), DataLoss (damaged; names the file),
 //          ResourceExhausted (a budget). Of scoring: InvalidArgument (names feature, sample and
-//          value, or line and column), ResourceExhausted (memory).
+//          value, or line and column), ResourceExhausted (memory), and with rows_dir DataLoss (a
+//          row that is needed lies in a damaged block; names the file). With rows_dir, Open also
+//          has FailedPrecondition (another process writes rows there) and ResourceExhausted (its
+//          disk is full).
 class Scorer {
  public:
   static absl::StatusOr<std::unique_ptr<Scorer>> Open(const ScorerOptions& options);
+  // With rows_dir also as SaveHotKeys, whose error nobody hears.
   ~Scorer();
   Scorer(const Scorer&) = delete;
   Scorer& operator=(const Scorer&) = delete;
@@ -120,7 +128,7 @@ class Scorer {
   // Errors, naming the delta: DataLoss, FailedPrecondition (damaged, of another chain, not the next
   // one, or a model that must be opened anew, as where tables decay as a whole), ResourceExhausted
   // (memory_bytes has no room for its rows, twice while it is applied), InvalidArgument (a weight
-  // without a code).
+  // without a code). FailedPrecondition with rows_dir, where the model is opened anew.
   absl::StatusOr<AppliedDelta> ApplyDelta(const std::string& dir);
 
   const std::string& model_name() const;  // "dlrm"
@@ -133,6 +141,10 @@ class Scorer {
   int64_t rows() const;                            // of all tables
   int64_t table_bytes() const;                     // taken of memory_bytes
   int64_t max_batch_size() const;
+  ServingReadStats read_stats() const;  // of rows_dir; zeros where memory has all rows
+  // Writes to rows_dir which rows the cache has, the most used first. The next scorer of a model
+  // with these tables reads their rows before Open returns. Errors: those of writing a file.
+  absl::Status SaveHotKeys() const;
   // What a user should know of this model: facts that it lacks, and what stands in their place.
   const std::vector<std::string>& notes() const;
 

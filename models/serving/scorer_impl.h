@@ -59,6 +59,8 @@ struct Scorer::Impl {
   Env& env;
   const std::unique_ptr<internal::ServingModel> model;
   const int64_t max_batch_size;
+  // False: what takes its place has its hot keys already.
+  std::atomic<bool> saves_at_close = true;
   ReaderSlots slots;
   std::vector<std::unique_ptr<internal::ScoreSession>> sessions;
   std::atomic<const internal::ModelVersion*> version = nullptr;

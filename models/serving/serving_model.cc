@@ -7,16 +7,19 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "models/data/table_schema_text.h"
 #include "models/delta/chain_head_impl.h"
 #include "models/delta/delta_chain.h"
+#include "models/delta/delta_manifest.h"
 #include "models/saving/checkpoint.h"
 #include "models/saving/dense_file.h"
 #include "models/saving/portable_manifest.h"
 #include "models/saving/portable_model.h"
 #include "models/saving/portable_tables_reader.h"
 #include "models/saving/saved_part.h"
+#include "models/saving/store_paths_impl.h"
 #include "models/saving/vocabulary_file.h"
 #include "models/serving/serving_model_impl.h"
 #include "models/train/run_settings.h"
@@ -81,11 +84,40 @@ class ModelReader {
       HOTROW_ASSIGN_OR_RETURN(saved(), ReadCheckpoint(env_, options_.model));
       return absl::OkStatus();
     }
+    HOTROW_ASSIGN_OR_RETURN(const std::string before, ManifestDigest());
     HOTROW_ASSIGN_OR_RETURN(portable_,
                             ReadPortableManifest(env_, options_.model, /*edited=*/false));
+    // Unless another model has just taken its place.
+    HOTROW_ASSIGN_OR_RETURN(const std::string after, ManifestDigest());
+    if (before == after) source_ = absl::StrCat("portable ", before);
     saved() = portable_->model;
     saved().dir = options_.model;
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> ManifestDigest() {
+    HOTROW_ASSIGN_OR_RETURN(
+        const std::string text,
+        ReadWholeFile(env_, ManifestPath(WithoutEndingSlashes(options_.model)), kManifestBytesMax));
+    return LinkDigest(text).ToHex();
+  }
+
+  // ServingTablesOptions::rows_source: what is said of the rows where they are from.
+  std::string RowsSource() {
+    if (chain_.has_value()) return absl::StrCat("chain ", model_->link.digest.ToHex());
+    if (portable_.has_value()) return source_;
+    // A snapshot's identity stands for its rows; lines say which of them count.
+    const std::vector<UniqueId> identities = SourceOf(saved());
+    if (identities.empty()) return "";
+    std::string out = "snapshots";
+    for (const UniqueId& identity : identities) absl::StrAppend(&out, " ", identity.ToHex());
+    for (const SavedModel::Table& table : saved().tables) {
+      absl::StrAppend(&out, " age ", table.lines.age);
+      for (const ScoreLine& line : table.lines.scores) {
+        absl::StrAppend(&out, " ", line.step, ":", line.range);
+      }
+    }
+    return out;
   }
 
   absl::Status FindSettings() {
@@ -262,7 +294,12 @@ class ModelReader {
     ServingTablesOptions out;
     out.seed = model.seed.value_or(0);
     out.budget = options_.budget;
-    out.keeps_steps = chain_.has_value();
+    out.rows_dir = options_.rows_dir;
+    out.rows_source = RowsSource();
+    out.readers = std::max(options_.max_concurrency, 1);
+    out.env = &env_;
+    // Rows on a disk do not change, so none ages.
+    out.keeps_steps = chain_.has_value() && out.rows_dir.empty();
     out.memory_bytes =
         options_.memory_bytes > 0 ? options_.memory_bytes : std::numeric_limits<int64_t>::max();
     if (model.training.has_value()) {
@@ -310,7 +347,9 @@ class ModelReader {
     HOTROW_ASSIGN_OR_RETURN(const AgedRows aged, AgedRows::Of(saved()));
     if (chain_.has_value()) {
       HOTROW_RETURN_IF_ERROR(ReadChainRows(std::move(rows), aged));
-      return CheckRows();
+      chain_->deltas.clear();
+      model_->chain = std::move(chain_);
+      return absl::OkStatus();
     }
     if (portable_.has_value()) {
       HOTROW_ASSIGN_OR_RETURN(rows.expected_rows, CheckPortableTables(arrays, tables));
@@ -321,6 +360,7 @@ class ModelReader {
     }
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<ServingTables::Builder> builder,
                             ServingTables::Builder::Create(rows));
+    if (builder->has_rows()) return Finish(*builder);
     if (portable_.has_value()) {
       HOTROW_RETURN_IF_ERROR(
           ReadPortableTables(arrays, tables, [&](const PortableRows& part) -> absl::Status {
@@ -332,8 +372,7 @@ class ModelReader {
             }
             return absl::OkStatus();
           }).status());
-      HOTROW_ASSIGN_OR_RETURN(model_->tables, builder->Finish());
-      return absl::OkStatus();
+      return Finish(*builder);
     }
     for (int32_t rank = 0; rank < std::ssize(saved().parts); ++rank) {
       HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<SnapshotReader> reader,
@@ -344,8 +383,14 @@ class ModelReader {
             return aged.Has(key, row) ? absl::OkStatus() : builder->Add(key, row);
           }));
     }
-    HOTROW_ASSIGN_OR_RETURN(model_->tables, builder->Finish());
-    return CheckRows();
+    return Finish(*builder);
+  }
+
+  absl::Status Finish(ServingTables::Builder& builder) {
+    HOTROW_ASSIGN_OR_RETURN(model_->tables, builder.Finish());
+    for (std::string& note : model_->tables->notes()) model_->notes.push_back(std::move(note));
+    // A portable model's were counted and compared as they were read.
+    return portable_.has_value() && !chain_.has_value() ? absl::OkStatus() : CheckRows();
   }
 
   // The base's rows, then in their places what all deltas together have changed.
@@ -357,6 +402,7 @@ class ModelReader {
     }
     HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<ServingTables::Builder> builder,
                             ServingTables::Builder::Create(rows));
+    if (builder->has_rows()) return Finish(*builder);
     BaseRows base(*chain_, delta_tables_);
     HOTROW_RETURN_IF_ERROR(
         ReadPortableTables(arrays, chain_->base.tables,
@@ -369,18 +415,15 @@ class ModelReader {
                              return absl::OkStatus();
                            })
             .status());
-    HOTROW_ASSIGN_OR_RETURN(model_->tables, builder->Finish());
     HOTROW_ASSIGN_OR_RETURN(DeltaMerge merge,
                             MergeDeltas(env_, *chain_, chain_->deltas, delta_tables_));
     while (!merge.done()) {
       const bool gone = merge.erased() || aged.Has(merge.key(), merge.row());
-      HOTROW_RETURN_IF_ERROR(gone ? model_->tables->Erase(merge.key())
-                                  : model_->tables->Set(merge.key(), merge.row()));
+      HOTROW_RETURN_IF_ERROR(gone ? builder->Erase(merge.key())
+                                  : builder->Set(merge.key(), merge.row()));
       HOTROW_RETURN_IF_ERROR(merge.Next());
     }
-    chain_->deltas.clear();
-    model_->chain = std::move(chain_);
-    return absl::OkStatus();
+    return Finish(*builder);
   }
 
   absl::Status CheckRows() {
@@ -404,6 +447,7 @@ class ModelReader {
   DenseVectors dense_;                    // of a portable model or a chain
   std::vector<DeltaTable> delta_tables_;  // of a chain
   TrainerOptions settings_;
+  std::string source_;  // of a portable model
 };
 
 }  // namespace
@@ -415,6 +459,7 @@ int64_t ServingModel::rows() const {
 }
 
 std::string WhyOpenedAnew(const ServingModel& model, const DeltaManifest& delta) {
+  if (model.tables->on_disk()) return "its rows lie in rows_dir, where they do not change";
   for (const ServingTable& table : model.tables->tables()) {
     if (table.optimizer.weight_decay_mode != WeightDecayMode::kTable) continue;
     return absl::StrCat("table \"", table.name,

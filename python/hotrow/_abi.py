@@ -171,6 +171,7 @@ class ScorerOptions(Structure):
         ("max_batch_size", c_int64),
         ("max_concurrency", c_int32),
         ("reserved", c_int32),
+        ("rows_dir", c_char_p),
     ]
 
 
@@ -285,6 +286,7 @@ _WORDS = {
     "options.model": "model",
     "options.precision": "precision",
     "options.rows": "rows",
+    "options.rows_dir": "rows_dir",
     "options.shard_bytes": "shard",
     "options.store_memory_bytes": "store_memory",
     "shard_bytes": "shard",

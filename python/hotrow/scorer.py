@@ -42,13 +42,15 @@ class _Scratch(threading.local):
 
 
 class Scorer(_abi.Owner):
-    """A trained model, opened to score: all of it is in memory then, and nothing that happens to
-    its directory later changes a score.
+    """A trained model, opened to score: all of it is in memory then, or in rows_dir, and nothing
+    that happens to its directory later changes a score.
 
     model: of a trainer's --save_dir, a checkpoint, a directory of checkpoints (the newest counts),
     or what `export_portable` made. rows: how rows are kept, "as_trained", "fp16", "bf16", "int8" or
-    "int4". memory: of rows and their index, a hard limit; 0: none. store_memory: of the index of an
-    ssd store while it is read; 0: no limit. precision: of the dense part's products, "fp32" or
+    "int4". memory: of rows and their index, a hard limit; 0: none. rows_dir: a directory on an SSD
+    for the rows of a model that is larger than memory, one for each model; memory, which must be
+    given, has their index and a cache. store_memory: of the index of an ssd store while it is read;
+    0: no limit. precision: of the dense part's products, "fp32" or
     "bf16"; None: as it was trained. max_batch_size: samples that go through the dense part at once;
     the bits are those of the trainer's evaluation with this batch size. max_concurrency: calls that
     run at once, each with a copy of the dense parameters; 0: one for each hardware thread.
@@ -63,6 +65,7 @@ class Scorer(_abi.Owner):
         *,
         rows: str = "as_trained",
         memory: Bytes = 0,
+        rows_dir: Optional[Path] = None,
         store_memory: Bytes = 0,
         precision: Optional[str] = None,
         max_batch_size: int = 1024,
@@ -72,6 +75,7 @@ class Scorer(_abi.Owner):
         options = _abi.default(_abi.ScorerOptions, "scorer_options")
         options.model = text(model, "model")
         options.rows = text(rows, "rows")
+        options.rows_dir = None if rows_dir is None else text(rows_dir, "rows_dir")
         options.precision = text(precision, "precision")
         options.memory_bytes = parse_bytes(memory, "memory")
         options.store_memory_bytes = parse_bytes(store_memory, "store_memory")

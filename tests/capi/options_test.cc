@@ -203,13 +203,15 @@ TEST(CapiOptionsTest, ReachAllThatAScorerHas) {
   in.store_memory_bytes = 5;
   in.max_batch_size = 7;
   in.max_concurrency = 11;
+  in.rows_dir = "/rows";
   const auto options = TakeScorerOptions(&in);
   ASSERT_TRUE(options.ok()) << options.status();
   // budget, create_model and env are for programs in C++.
-  const auto& [model, memory_bytes, budget, rows, store_bytes, max_concurrency, max_batch_size,
-               precision, create_model, env] = *options;
+  const auto& [model, memory_bytes, rows_dir, budget, rows, store_bytes, max_concurrency,
+               max_batch_size, precision, create_model, env] = *options;
   EXPECT_EQ(model, "/model");
   EXPECT_EQ(memory_bytes, 3);
+  EXPECT_EQ(rows_dir, "/rows");
   EXPECT_EQ(budget, nullptr);
   EXPECT_EQ(rows, ServingRows::kInt4);
   EXPECT_EQ(store_bytes, 5);
@@ -225,6 +227,7 @@ TEST(CapiOptionsTest, ReachAllThatAScorerHas) {
   ASSERT_TRUE(defaults.ok()) << defaults.status();
   const ScorerOptions engine;
   EXPECT_EQ(defaults->memory_bytes, engine.memory_bytes);
+  EXPECT_EQ(defaults->rows_dir, engine.rows_dir);
   EXPECT_EQ(defaults->rows, engine.rows);
   EXPECT_EQ(defaults->store_bytes, engine.store_bytes);
   EXPECT_EQ(defaults->max_concurrency, engine.max_concurrency);

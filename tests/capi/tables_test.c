@@ -54,7 +54,7 @@ _Static_assert(sizeof(hotrow_samples_view) == 88, "frozen");
 _Static_assert(sizeof(hotrow_data_options) == 24, "frozen");
 _Static_assert(sizeof(hotrow_export_options) == 48, "frozen");
 _Static_assert(sizeof(hotrow_import_options) == 72, "frozen");
-_Static_assert(sizeof(hotrow_scorer_options) == 64, "frozen");
+_Static_assert(sizeof(hotrow_scorer_options) == 72, "frozen");
 _Static_assert(sizeof(hotrow_candidates) == 80, "frozen");
 
 static const char* const kFeatures[] = {"item", "category"};

@@ -413,6 +413,36 @@ TEST(LiveScorerChainTest, AnUpdateBeyondTheBudgetIsTriedAgain) {
   EXPECT_EQ(shared->status().sequence, 2);
 }
 
+// Rows on a disk do not change: each look opens what is new beside what serves, within the budget,
+// and begins with the rows that were wanted before.
+TEST(LiveScorerChainTest, RowsOnADiskAreWrittenAnew) {
+  const FinishedRun& finished = FinishedRun::Of({});
+  GrowingChain chain(finished);
+  ScorerOptions options = Scoring(chain.dir());
+  options.rows_dir = test::TempDir();
+  options.memory_bytes = int64_t{1} << 20;
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto live, Follow(options));
+  for (int64_t sequence = 0; sequence <= 3; ++sequence) {
+    SCOPED_TRACE(sequence);
+    if (sequence > 0) chain.Add(sequence);
+    HOTROW_ASSERT_OK(live->Poll());
+    const std::shared_ptr<const Scorer> scorer = live->Current();
+    EXPECT_EQ(scorer->read_stats().reads > 0, sequence > 0);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::string expected,
+                                AppliedScores(finished.chain(), sequence, ServingRows::kAsTrained));
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::string found, ScoreAll(*scorer));
+    EXPECT_TRUE(found == expected);
+    EXPECT_EQ(scorer->sequence(), sequence);
+    EXPECT_EQ(live->status().models_opened, sequence);
+    EXPECT_LE(live->status().table_bytes, options.memory_bytes);
+  }
+  HOTROW_ASSERT_OK_AND_ASSIGN(const auto scorer, Scorer::Open(options));
+  chain.Add(4);
+  EXPECT_THAT(scorer->ApplyDelta(chain.link(4)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("rows_dir"), HasSubstr("open the model anew"))));
+}
+
 // What cannot be applied where the scorer is: opened beside it, and swapped.
 TEST(LiveScorerChainTest, AnotherBaseIsOpenedBesideTheOldOne) {
   const FinishedRun& finished = FinishedRun::Of({});

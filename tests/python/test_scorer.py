@@ -106,6 +106,17 @@ class ScorerTest(unittest.TestCase):
         self.assertEqual(found.dtype, np.float32)
         np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
+    def test_rows_may_lie_on_a_disk(self):
+        expected = self.open().score(self.samples.ids(), self.samples.dense())
+        for _ in range(2):  # written, then read again
+            with self.open(rows_dir=self.path("rows"), memory="1MB") as scorer:
+                found = scorer.score(self.samples.ids(), self.samples.dense())
+                self.assert_same_bits(found, expected)
+                self.assertLessEqual(scorer.table_bytes, 1_000_000)
+                self.assertEqual(scorer.notes, [])
+        with self.assertRaisesRegex(ValueError, "memory must be given with rows_dir"):
+            self.open(rows_dir=self.path("rows"))
+
     def test_lines_are_the_bits_of_the_program(self):
         for model in MODELS:
             for score in ("logit", "probability"):

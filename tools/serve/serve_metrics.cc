@@ -57,6 +57,18 @@ std::string ServeMetrics::Text(const ServeState& state) const {
   Put(&out, "hotrow_serve_model_rows", kGauge, "Rows of all tables.", state.rows);
   Put(&out, "hotrow_serve_model_table_bytes", kGauge, "Memory of rows and index.",
       state.table_bytes);
+  Put(&out, "hotrow_serve_row_cache_rows", kGauge,
+      "Rows that the cache before rows on a disk has room for; 0: memory has all rows.",
+      state.reads.cache_rows);
+  Put(&out, "hotrow_serve_row_cache_hits_total", kCounter,
+      "Keys that this cache had; a key counts once for each pass of a batch.", state.reads.hits);
+  Put(&out, "hotrow_serve_row_cache_misses_total", kCounter,
+      "Keys that the disk was asked for, a warm start included.", state.reads.misses);
+  Put(&out, "hotrow_serve_row_absent_total", kCounter,
+      "Keys that were known to have no row on the disk, without a read.", state.reads.absent);
+  Put(&out, "hotrow_serve_row_reads_total", kCounter, "Blocks that were read.", state.reads.reads);
+  Put(&out, "hotrow_serve_row_read_bytes_total", kCounter, "Bytes of these blocks.",
+      state.reads.read_bytes);
   const LiveScorerStatus follow = state.follow.value_or(LiveScorerStatus{});
   Put(&out, "hotrow_serve_newest_step", kGauge,
       "Updates that the newest model has seen that was found; more than those of the model where "

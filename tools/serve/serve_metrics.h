@@ -28,6 +28,7 @@ struct ServeState {
   int64_t step = 0;
   int64_t rows = 0;
   int64_t table_bytes = 0;
+  ServingReadStats reads;  // of rows on a disk
   bool ready = false;
   int64_t queue_requests = 0;
   int64_t queue_requests_max = 0;

@@ -330,6 +330,7 @@ std::string ScoringService::MetricsText() {
                       .step = scorer->step(),
                       .rows = scorer->rows(),
                       .table_bytes = scorer->table_bytes(),
+                      .reads = scorer->read_stats(),
                       .ready = ready_,
                       .queue_requests = batcher_->waiting(),
                       .queue_requests_max = options_.batches.queue_max};

@@ -1,0 +1,497 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/atomic_file.h"
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/entropy.h"
+#include "base/math.h"
+#include "base/status_macros.h"
+#include "embedding/serving/disk_rows_impl.h"
+
+namespace hotrow::internal {
+namespace {
+
+constexpr char kRowFileEnd[] = ".rows";
+constexpr char kTemporaryEnd[] = ".tmp";
+constexpr char kSortName[] = "sort.tmp";
+constexpr int64_t kIdDigits = 32;
+// More would not make the sorting faster: runs are then long enough to be read in one stroke.
+constexpr int64_t kSortBytesMax = int64_t{256} << 20;
+// A disk writes pieces of this size as fast as larger ones. Where memory is short they are smaller.
+constexpr int64_t kPieceBytesMax = int64_t{1} << 20;
+constexpr int64_t kPieceShare = 8;
+// Blocks that a reader reads at once. A queue is as fast with a few hundred in flight as with more;
+// where memory is short, buffers take a sixteenth of it and the cache the rest.
+constexpr int64_t kReaderBlocksMax = 1024;
+constexpr int64_t kReaderBlocksMin = 4;
+constexpr int64_t kReadersShare = 16;
+constexpr size_t kIndexMin = 256;  // places for the keys of a call
+
+constexpr FormatVersions kHotKeysVersions = {.first = 1, .last = 1};
+constexpr char kHotKeysMagic[8] = {'H', 'O', 'T', 'R', 'O', 'W', 'H', 'K'};
+constexpr int64_t kHotKeysAtOnce = 4096;
+constexpr uint64_t kDigestKey = 0x7461626c6573;  // "tables"
+
+// Offset 0 of the file of hot keys; the keys follow. docs/formats/serving_rows.md.
+struct HotKeysHeader {
+  char magic[8];
+  uint32_t version;
+  uint32_t reserved;   // 0
+  uint64_t tables[2];  // digest of their names, high word first
+  uint64_t keys;
+  uint32_t keys_crc;
+  uint32_t crc;  // of the bytes before
+};
+static_assert(sizeof(HotKeysHeader) == 48 && offsetof(HotKeysHeader, crc) == 44);
+
+struct HotKey {
+  uint64_t key;
+  uint32_t table;
+  uint32_t reserved;  // 0
+};
+static_assert(sizeof(HotKey) == 16);
+
+uint32_t HeaderCrc(const HotKeysHeader& header) {
+  return Crc32c(std::as_bytes(std::span(&header, 1)).subspan(0, offsetof(HotKeysHeader, crc)));
+}
+
+// Of which id a file in the directory is; empty: it is none of ours.
+std::string_view IdOf(std::string_view name) {
+  if (name.ends_with(kTemporaryEnd)) name.remove_suffix(sizeof(kTemporaryEnd) - 1);
+  if (!name.ends_with(kRowFileEnd) || name.size() < kIdDigits + 1 || name[kIdDigits] != '-') {
+    return {};
+  }
+  const std::string_view id = name.substr(0, kIdDigits);
+  return id.find_first_not_of("0123456789abcdef") == std::string_view::npos ? id
+                                                                            : std::string_view();
+}
+
+absl::Status With(const absl::Status& status, const std::string& remedy) {
+  return {status.code(), absl::StrCat(std::string(status.message()), "; ", remedy)};
+}
+
+}  // namespace
+
+// --- Readers
+
+void DiskRows::Reader::Clear() {
+  // As large as the last call needed, so that a large call is not paid for by all small ones.
+  index_.assign(std::bit_ceil(2 * wanted_.size() + kIndexMin), 0);
+  wanted_.clear();
+}
+
+void DiskRows::Reader::GrowIndex() {
+  index_.assign(std::max(2 * index_.size(), kIndexMin), 0);
+  const uint64_t mask = index_.size() - 1;
+  for (size_t number = 0; number < wanted_.size(); ++number) {
+    const RowKey& key = wanted_[number].key;
+    uint64_t place = HashRowKey(key.key ^ salt_, key.table).lo & mask;
+    while (index_[place] != 0) place = (place + 1) & mask;
+    index_[place] = static_cast<uint32_t>(number + 1);
+  }
+}
+
+uint32_t DiskRows::Reader::Want(const RowKey& key) {
+  if (2 * (wanted_.size() + 1) > index_.size()) GrowIndex();
+  const uint64_t mask = index_.size() - 1;
+  uint64_t place = HashRowKey(key.key ^ salt_, key.table).lo & mask;
+  for (; index_[place] != 0; place = (place + 1) & mask) {
+    const uint32_t number = index_[place] - 1;
+    if (wanted_[number].key == key) return number;
+  }
+  wanted_.push_back({.key = key});
+  index_[place] = static_cast<uint32_t>(wanted_.size());
+  return static_cast<uint32_t>(wanted_.size() - 1);
+}
+
+std::unique_ptr<DiskRows::Reader> DiskRows::TakeReader() {
+  const std::lock_guard lock(readers_mutex_);
+  if (readers_.empty()) return nullptr;
+  std::unique_ptr<Reader> out = std::move(readers_.back());
+  readers_.pop_back();
+  return out;
+}
+
+void DiskRows::GiveBack(std::unique_ptr<Reader> reader) {
+  const std::lock_guard lock(readers_mutex_);
+  readers_.push_back(std::move(reader));
+}
+
+absl::Status DiskRows::MakeReaders() {
+  const int64_t each =
+      std::clamp(options_.limit_bytes / kReadersShare / options_.readers / block_bytes_,
+                 kReaderBlocksMin, kReaderBlocksMax);
+  for (int32_t r = 0; r < options_.readers; ++r) {
+    auto reader = std::make_unique<Reader>();
+    reader->salt_ = EntropyBits();
+    reader->stride_ = stride_;
+    // From 128 KiB on memory begins with a page; smaller pieces may not, so they are taken larger.
+    HOTROW_RETURN_IF_ERROR(options_.share->Take(each * block_bytes_ + kRowFileSectorBytes,
+                                                "a buffer for reading rows", &reader->blocks_));
+    HOTROW_ASSIGN_OR_RETURN(
+        reader->queue_,
+        options_.env->NewIoQueue({.threads = static_cast<int>(std::min<int64_t>(each, 16))}));
+    readers_.push_back(std::move(reader));
+  }
+  return absl::OkStatus();
+}
+
+// --- Files
+
+DiskRows::DiskRows(const Options& options) : options_(options) {
+  for (const int64_t bytes : options_.row_bytes) {
+    stride_ = std::max(stride_, RoundUp(bytes, 16));
+    block_bytes_ = std::max(block_bytes_, RowBlockBytes(bytes));
+  }
+}
+
+DiskRows::~DiskRows() {
+  for (const std::unique_ptr<Reader>& reader : readers_) options_.share->Return(&reader->blocks_);
+}
+
+std::string DiskRows::PathOf(uint32_t table) const {
+  return absl::StrFormat("%s/%s-%05u%s", options_.dir, options_.id.ToHex(), table, kRowFileEnd);
+}
+
+RowFileSpec DiskRows::SpecOf(uint32_t table) const {
+  return {.path = PathOf(table),
+          .table_name = options_.tables[table],
+          .table = table,
+          .id = options_.id,
+          .row_bytes = options_.row_bytes[table]};
+}
+
+absl::StatusOr<std::unique_ptr<DiskRows>> DiskRows::Create(const Options& options) {
+  std::unique_ptr<DiskRows> out(new DiskRows(options));
+  HOTROW_RETURN_IF_ERROR(CreateDirsDurably(*options.env, options.dir));
+  out->complete_ = true;
+  for (uint32_t t = 0; t < options.tables.size() && out->complete_; ++t) {
+    HOTROW_ASSIGN_OR_RETURN(out->complete_, options.env->Exists(out->PathOf(t)));
+  }
+  if (!out->complete_) HOTROW_RETURN_IF_ERROR(out->StartWriting());
+  return out;
+}
+
+absl::Status DiskRows::StartWriting() {
+  absl::StatusOr<std::unique_ptr<FileLock>> lock =
+      options_.env->LockFile(options_.dir + "/rows.lock", LockMode::kExclusive);
+  if (absl::IsFailedPrecondition(lock.status())) {
+    return With(lock.status(),
+                "it writes rows there: open the model when it is done, or in another directory");
+  }
+  HOTROW_RETURN_IF_ERROR(lock.status());
+  lock_ = *std::move(lock);
+  HOTROW_ASSIGN_OR_RETURN(
+      sorter_, RowSorter::Create({.env = options_.env,
+                                  .path = absl::StrCat(options_.dir, "/", kSortName),
+                                  .tables = options_.tables,
+                                  .row_bytes = options_.row_bytes,
+                                  .memory_bytes = std::min(options_.limit_bytes / 2, kSortBytesMax),
+                                  .share = options_.share}));
+  return absl::OkStatus();
+}
+
+// An error of writing, with its remedy where the disk is full.
+absl::Status DiskRows::WithRoomNeeded(const absl::Status& status) const {
+  if (!absl::IsResourceExhausted(status) || absl::StartsWith(status.message(), "memory_bytes")) {
+    return status;
+  }
+  return With(status, absl::StrCat("rows_dir ", options_.dir,
+                                   " needs room for all rows, twice while they are sorted"));
+}
+
+absl::Status DiskRows::Put(RowSorter::Kind kind, const RowKey& key, const std::byte* row) {
+  HOTROW_CHECK(sorter_ != nullptr);
+  const absl::Status put = sorter_->Put(kind, key, row);
+  return put.ok() ? put : WithRoomNeeded(put);
+}
+
+absl::Status DiskRows::WriteFiles() {
+  HOTROW_RETURN_IF_ERROR(sorter_->Finish());
+  const int64_t piece = std::min(options_.limit_bytes / kPieceShare, kPieceBytesMax);
+  for (uint32_t t = 0; t < options_.tables.size(); ++t) {
+    const RowFileSpec spec = SpecOf(t);
+    HOTROW_RETURN_IF_ERROR(
+        WriteFileAtomicallyWith(*options_.env, spec.path, [&](File& file) -> absl::Status {
+          HOTROW_ASSIGN_OR_RETURN(
+              const std::unique_ptr<RowFileWriter> writer,
+              RowFileWriter::Create(spec, sorter_->rows_max(t), piece, &file, options_.share));
+          for (; !sorter_->done() && sorter_->key().table == t;) {
+            HOTROW_RETURN_IF_ERROR(writer->Add(sorter_->key().key, sorter_->row()));
+            HOTROW_RETURN_IF_ERROR(sorter_->Next());
+          }
+          return writer->Finish();
+        }));
+  }
+  HOTROW_CHECK(sorter_->done());
+  sorter_.reset();
+  return RemoveOthers();
+}
+
+// What earlier models have left. Who reads these files has them open.
+absl::Status DiskRows::RemoveOthers() const {
+  HOTROW_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                          options_.env->ListDir(options_.dir));
+  const std::string own = options_.id.ToHex();
+  for (const std::string& name : names) {
+    const std::string_view id = IdOf(name);
+    const bool is_own = id == own && !name.ends_with(kTemporaryEnd);
+    if (name != kSortName && (id.empty() || is_own)) continue;
+    HOTROW_RETURN_IF_ERROR(options_.env->Remove(absl::StrCat(options_.dir, "/", name)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DiskRows::Finish() {
+  if (!complete_) {
+    if (const absl::Status written = WriteFiles(); !written.ok()) return WithRoomNeeded(written);
+    complete_ = true;
+  }
+  for (uint32_t t = 0; t < options_.tables.size(); ++t) {
+    HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<RowFile> file,
+                            RowFile::Open(*options_.env, SpecOf(t), options_.share));
+    files_.push_back(std::move(file));
+  }
+  lock_.reset();
+  HOTROW_RETURN_IF_ERROR(MakeReaders());
+  HOTROW_RETURN_IF_ERROR(MakeCaches());
+  const absl::Status warm = ReadHotKeys();
+  if (warm.ok() || absl::IsNotFound(warm)) return absl::OkStatus();
+  // Keys that were not read are a slower start, and nothing more; a row that was not is more.
+  if (!absl::StrContains(warm.message(), HotKeysPath())) return warm;
+  notes_.push_back(absl::StrCat("begins with an empty cache: ", std::string(warm.message())));
+  return absl::OkStatus();
+}
+
+absl::Status DiskRows::MakeCaches() {
+  // What each width has, in bytes of rows.
+  std::map<int64_t, int64_t> rows_of;
+  int64_t weight = 0;
+  for (uint32_t t = 0; t < files_.size(); ++t) {
+    rows_of[options_.row_bytes[t]] += files_[t]->rows();
+    weight += files_[t]->rows() * options_.row_bytes[t];
+  }
+  std::map<int64_t, CopyCache*> cache_of;
+  for (const auto& [row_bytes, rows] : rows_of) {
+    const ServingBudget& budget = options_.share->budget();
+    const int64_t left =
+        std::min(options_.limit_bytes - options_.share->bytes(), budget.bytes() - budget.used());
+    const double share =
+        weight == 0 ? 0 : static_cast<double>(rows * row_bytes) / static_cast<double>(weight);
+    weight -= rows * row_bytes;
+    HOTROW_ASSIGN_OR_RETURN(
+        std::unique_ptr<CopyCache> cache,
+        CopyCache::Create(row_bytes, static_cast<int64_t>(static_cast<double>(left) * share), rows,
+                          options_.share));
+    cache_of[row_bytes] = cache.get();
+    caches_.push_back(std::move(cache));
+  }
+  for (const int64_t row_bytes : options_.row_bytes) cache_of_.push_back(cache_of[row_bytes]);
+  return absl::OkStatus();
+}
+
+// --- Reading
+
+absl::Status DiskRows::Fetch(Reader* reader) const {
+  std::vector<Reader::Wanted>& wanted = reader->wanted_;
+  HOTROW_RETURN_IF_ERROR(reader->rows_.Reserve(std::ssize(wanted) * stride_));
+  reader->reads_.clear();
+  int64_t hits = 0;
+  for (size_t number = 0; number < wanted.size(); ++number) {
+    Reader::Wanted& want = wanted[number];
+    std::byte* const row = reader->rows_.data() + static_cast<int64_t>(number) * stride_;
+    want.found = cache_of_[want.key.table]->Find(want.key, row);
+    hits += want.found ? 1 : 0;
+    if (want.found) continue;
+    want.block = files_[want.key.table]->BlockOf(want.key.key);
+    if (want.block >= 0) reader->reads_.push_back(static_cast<uint32_t>(number));
+  }
+  const auto misses = std::ssize(reader->reads_);
+  hits_.Add(hits);
+  misses_.Add(misses);
+  absent_.Add(std::ssize(wanted) - hits - misses);
+  return misses == 0 ? absl::OkStatus() : ReadBlocks(reader);
+}
+
+absl::Status DiskRows::ReadBlocks(Reader* reader) const {
+  std::vector<Reader::Wanted>& wanted = reader->wanted_;
+  std::vector<uint32_t>& reads = reader->reads_;
+  // Rows of one block are read together, and blocks of a file in their order.
+  std::sort(reads.begin(), reads.end(), [&](uint32_t a, uint32_t b) {
+    if (wanted[a].key.table != wanted[b].key.table)
+      return wanted[a].key.table < wanted[b].key.table;
+    return wanted[a].block < wanted[b].block;
+  });
+  const auto address = reinterpret_cast<uintptr_t>(reader->blocks_.data());
+  const auto skipped = static_cast<int64_t>(-address & (kRowFileSectorBytes - 1));
+  const int64_t room = (reader->blocks_.size() - skipped) / block_bytes_;
+  const auto same_block = [&](size_t a, size_t b) {
+    return wanted[reads[a]].key.table == wanted[reads[b]].key.table &&
+           wanted[reads[a]].block == wanted[reads[b]].block;
+  };
+  for (size_t next = 0; next < reads.size();) {
+    reader->requests_.clear();
+    int64_t bytes = 0;
+    while (next < reads.size() && std::ssize(reader->requests_) < room) {
+      const Reader::Wanted& first = wanted[reads[next]];
+      IoRequest request = files_[first.key.table]->Request(
+          first.block,
+          reader->blocks_.data() + skipped + std::ssize(reader->requests_) * block_bytes_);
+      request.user_data = next;
+      bytes += request.bytes;
+      reader->requests_.push_back(std::move(request));
+      const size_t begin = next;
+      while (next < reads.size() && same_block(begin, next)) ++next;
+    }
+    reads_.Add(std::ssize(reader->requests_));
+    read_bytes_.Add(bytes);
+    absl::Status status;
+    reader->queue_->Run(reader->requests_, [&](IoRequest& request) {
+      const auto begin = static_cast<size_t>(request.user_data);
+      const Reader::Wanted& first = wanted[reads[begin]];
+      const RowFile& file = *files_[first.key.table];
+      const absl::Status read = file.Check(first.block, request);
+      status.Update(read);
+      if (!read.ok()) return;
+      for (size_t r = begin; r < reads.size() && same_block(begin, r); ++r) {
+        Reader::Wanted& want = wanted[reads[r]];
+        const std::byte* const row = file.Find(request.data, want.key.key);
+        if (row == nullptr) continue;  // the filter was wrong
+        want.found = true;
+        std::memcpy(reader->rows_.data() + int64_t{reads[r]} * stride_, row,
+                    static_cast<size_t>(options_.row_bytes[want.key.table]));
+        cache_of_[want.key.table]->Insert(want.key, row);
+      }
+    });
+    HOTROW_RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
+}
+
+ServingReadStats DiskRows::stats() const {
+  ServingReadStats out = {.hits = hits_.value(),
+                          .misses = misses_.value(),
+                          .absent = absent_.value(),
+                          .reads = reads_.value(),
+                          .read_bytes = read_bytes_.value()};
+  for (const std::unique_ptr<CopyCache>& cache : caches_) out.cache_rows += cache->capacity_rows();
+  return out;
+}
+
+// --- Warm start
+
+Hash128 DiskRows::TablesDigest() const {
+  std::string names;
+  for (const std::string& name : options_.tables) absl::StrAppend(&names, name.size(), " ", name);
+  return HashBytes(kDigestKey, options_.tables.size(), std::as_bytes(std::span(names)));
+}
+
+absl::Status DiskRows::SaveHotKeys() const {
+  const std::lock_guard lock(save_mutex_);
+  return WriteFileAtomicallyWith(*options_.env, HotKeysPath(), [&](File& file) -> absl::Status {
+    int64_t offset = sizeof(HotKeysHeader);
+    uint32_t crc = 0;
+    std::vector<HotKey> keys;
+    const auto write = [&]() -> absl::Status {
+      const std::span<const std::byte> bytes = std::as_bytes(std::span(keys));
+      crc = Crc32c(bytes, crc);
+      HOTROW_RETURN_IF_ERROR(WriteFull(file, offset, bytes));
+      offset += std::ssize(bytes);
+      keys.clear();
+      return absl::OkStatus();
+    };
+    for (int uses = CopyCache::kUsesMax; uses >= 0; --uses) {
+      for (const std::unique_ptr<CopyCache>& cache : caches_) {
+        for (int64_t shard = 0; shard < cache->num_shards(); ++shard) {
+          // Not written under the shard's lock, for which readers wait.
+          cache->ForEach(shard, uses, [&](const RowKey& key) {
+            keys.push_back({.key = key.key, .table = key.table, .reserved = 0});
+          });
+          if (std::ssize(keys) >= kHotKeysAtOnce) HOTROW_RETURN_IF_ERROR(write());
+        }
+      }
+    }
+    HOTROW_RETURN_IF_ERROR(write());
+    const Hash128 tables = TablesDigest();
+    HotKeysHeader header = {
+        .version = kHotKeysVersions.last,
+        .reserved = 0,
+        .tables = {tables.hi, tables.lo},
+        .keys = static_cast<uint64_t>(offset - static_cast<int64_t>(sizeof(HotKeysHeader))) /
+                sizeof(HotKey),
+        .keys_crc = crc};
+    std::memcpy(header.magic, kHotKeysMagic, sizeof(header.magic));
+    header.crc = HeaderCrc(header);
+    return WriteFull(file, 0, std::as_bytes(std::span(&header, 1)));
+  });
+}
+
+absl::Status DiskRows::ReadHotKeys() {
+  int64_t room = 0;
+  for (const std::unique_ptr<CopyCache>& cache : caches_) room += cache->capacity_rows();
+  const std::string path = HotKeysPath();
+  HOTROW_ASSIGN_OR_RETURN(const bool exists, options_.env->Exists(path));
+  if (!exists) return absl::NotFoundError(path);
+  HOTROW_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                          options_.env->Open(path, OpenMode::kRead));
+  HOTROW_ASSIGN_OR_RETURN(const int64_t size, file->Size());
+  const auto damaged = [&] {
+    return absl::DataLossError(absl::StrCat(path, ": is damaged; the next one takes its place"));
+  };
+  HotKeysHeader header;
+  if (size < static_cast<int64_t>(sizeof(header))) return damaged();
+  HOTROW_RETURN_IF_ERROR(ReadFull(*file, 0, std::as_writable_bytes(std::span(&header, 1))));
+  if (std::memcmp(header.magic, kHotKeysMagic, sizeof(header.magic)) != 0 ||
+      header.crc != HeaderCrc(header)) {
+    return damaged();
+  }
+  HOTROW_RETURN_IF_ERROR(
+      CheckFormatVersion(path, "file of hot keys", header.version, kHotKeysVersions));
+  const Hash128 tables = {header.tables[0], header.tables[1]};
+  if (!(tables == TablesDigest())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": is of a model with other tables; the next one takes its place"));
+  }
+  const auto bytes = size - static_cast<int64_t>(sizeof(header));
+  if (bytes % static_cast<int64_t>(sizeof(HotKey)) != 0 ||
+      header.keys != static_cast<uint64_t>(bytes) / sizeof(HotKey)) {
+    return damaged();
+  }
+  const auto keys = static_cast<int64_t>(header.keys);
+  std::vector<HotKey> some(static_cast<size_t>(std::min(keys, kHotKeysAtOnce)));
+  // First whether the file is good, then its keys, as many as the cache has room for.
+  uint32_t crc = 0;
+  for (const bool check : {true, false}) {
+    const int64_t end = check ? keys : std::min(keys, room);
+    for (int64_t begin = 0; begin < end; begin += kHotKeysAtOnce) {
+      const std::span<HotKey> part =
+          std::span(some).first(static_cast<size_t>(std::min(end - begin, kHotKeysAtOnce)));
+      const int64_t at =
+          static_cast<int64_t>(sizeof(header)) + begin * static_cast<int64_t>(sizeof(HotKey));
+      HOTROW_RETURN_IF_ERROR(ReadFull(*file, at, std::as_writable_bytes(part)));
+      if (check) {
+        crc = Crc32c(std::as_bytes(part), crc);
+        for (const HotKey& key : part) {
+          if (key.table >= options_.tables.size()) return damaged();
+        }
+        continue;
+      }
+      Reader* const reader = readers_.front().get();
+      reader->Clear();
+      for (const HotKey& key : part) reader->Want({.key = key.key, .table = key.table});
+      HOTROW_RETURN_IF_ERROR(Fetch(reader));
+    }
+    if (check && crc != header.keys_crc) return damaged();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hotrow::internal
