@@ -53,8 +53,8 @@ absl::StatusOr<std::unique_ptr<CopyCache>> CopyCache::Create(int64_t row_bytes, 
     const int64_t wanted = CeilDiv(rows_max, static_cast<int64_t>(shards)) * 5 / 4 + kSlotsMin;
     int64_t slots = 0;
     // The index grows in powers of two, so the number is found by halving.
-    for (int64_t step = std::bit_floor(static_cast<uint64_t>(std::min(wanted, kSlotsMax)));
-         step > 0; step /= 2) {
+    const auto largest = std::bit_floor(static_cast<uint64_t>(std::min(wanted, kSlotsMax)));
+    for (auto step = static_cast<int64_t>(largest); step > 0; step /= 2) {
       if (slots + step <= std::min(wanted, kSlotsMax) &&
           ShardBytes(out->stride_, slots + step) <= per_shard) {
         slots += step;

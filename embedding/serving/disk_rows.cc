@@ -263,7 +263,7 @@ absl::Status DiskRows::Finish() {
   lock_.reset();
   HOTROW_RETURN_IF_ERROR(MakeReaders());
   HOTROW_RETURN_IF_ERROR(MakeCaches());
-  const absl::Status warm = ReadHotKeys();
+  absl::Status warm = ReadHotKeys();
   if (warm.ok() || absl::IsNotFound(warm)) return absl::OkStatus();
   // Keys that were not read are a slower start, and nothing more; a row that was not is more.
   if (!absl::StrContains(warm.message(), HotKeysPath())) return warm;

@@ -552,8 +552,8 @@ typedef struct hotrow_scorer_options {
                                // batches are cut
   int32_t max_concurrency;  // calls that run at once, others wait; 0: one for each hardware thread
   int32_t reserved;         // 0
-  const char* rows_dir;     // a directory on an SSD for the rows; memory_bytes, which must be given,
-                            // has their index and a cache. One for each model. NULL: memory has all
+  const char* rows_dir;  // a directory on an SSD for the rows; memory_bytes, which must be given,
+                         // has their index and a cache. One for each model. NULL: memory has all
 } hotrow_scorer_options;
 
 void hotrow_scorer_options_default(hotrow_scorer_options* options, uint64_t struct_size);
