@@ -87,6 +87,12 @@ absl::Status GraphModel::InitParameters(const ExecContext& ctx, uint64_t seed) {
                                                  static_cast<size_t>(nodes_[n].num_parameters())));
   }
   if (ctx.device == Device::kCpu) return absl::OkStatus();
+  // No layer writes the gradients between the blocks of parameters, which the optimizer reads.
+  constexpr int32_t kColumns = kBufferAlignment / static_cast<int32_t>(sizeof(float));
+  HOTROW_RETURN_IF_ERROR(MoveColumns(ctx, {.kind = MoveColumnsArgs::Kind::kZero,
+                                           .batch_size = plan_->num_parameters / kColumns,
+                                           .width = kColumns,
+                                           .to = {gradients_.data(), kColumns, kColumns}}));
   HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(ctx.device));
   HOTROW_RETURN_IF_ERROR(stream.RunAfter(ctx.stream));  // which the memory comes from
   HOTROW_RETURN_IF_ERROR(stream.Copy(parameters_.data(), host.data(), drawn.bytes()));
