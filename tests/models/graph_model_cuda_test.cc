@@ -10,16 +10,20 @@
 #include <vector>
 
 #include "base/cuda_handles.h"
+#include "models/zoo/dcn_model.h"
 #include "models/zoo/deepfm_model.h"
 #include "models/zoo/dlrm_model.h"
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/mmoe_model.h"
+#include "models/zoo/pnn_model.h"
 #include "models/zoo/wide_deep_model.h"
+#include "models/zoo/xdeepfm_model.h"
 #include "ops/bce_loss.h"
 #include "ops/dense_optimizer.h"
 #include "tests/models/model_test_util.h"
 #include "tests/support/device_array.cuh"
 #include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
 // One step of small models on a GPU beside the same step on the CPU: forward, loss, backward and
@@ -305,6 +309,27 @@ TEST(GraphModelCudaTest, ANanOfASampleStaysInIt) {
     }
     EXPECT_TRUE(std::isnan(got.loss));
   }
+}
+
+TEST(GraphModelCudaTest, ModelsWithAPartThatKnowsNoGpuAreRefusedByItsName) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  auto stream = CreateStream();
+  HOTROW_ASSERT_OK(stream);
+  const ExecContext ctx = {.device = Device::kCuda, .stream = stream->get()};
+  ModelOptions options = SmallOptions(5, 0);
+  const auto refused = [](const absl::StatusOr<std::unique_ptr<GraphModel>>& model,
+                          const std::string& message) {
+    EXPECT_THAT(model.status(),
+                test::StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr(message)));
+  };
+  refused(DcnModel::Create({options}, ctx),
+          "--device=cuda: this dcn works on the cpu only; use --device=cpu (its part \"cross\"");
+  refused(PnnModel::Create({options}, ctx), "its part \"inner\"");
+  refused(XDeepFmModel::Create({options, {4}}, ctx), "its part \"cin\"");
+  refused(MmoeModel::Create({options, 1, 2, {24}}, ctx), "its part \"mixture0\"");
+  options.batch_norm = true;
+  refused(DeepFmModel::Create({options}, ctx), "--batch_norm works with --device=cpu only");
+  refused(WideDeepModel::Create({options}, ctx), "--batch_norm works with --device=cpu only");
 }
 
 TEST(GraphModelCudaTest, HooksAreCalledInTheirOrderAndAnEmptyBatchHasZeroGradients) {
