@@ -43,12 +43,16 @@ absl::Status ValidateInputs(const FmInteractionArgs& args) {
 
 absl::Status FmInteractionArgs::Validate() const {
   HOTROW_RETURN_IF_ERROR(ValidateInputs(*this));
+  if (output_stride < 1) return InvalidField(kOp, "output_stride", "must be >= 1", output_stride);
   if (batch_size > 0 && output == nullptr) return NullField(kOp, "output");
   return absl::OkStatus();
 }
 
 absl::Status FmInteractionGradArgs::Validate() const {
   HOTROW_RETURN_IF_ERROR(ValidateInputs(forward));
+  if (output_gradient_stride < 1) {
+    return InvalidField(kOp, "output_gradient_stride", "must be >= 1", output_gradient_stride);
+  }
   if (forward.batch_size == 0) return absl::OkStatus();
   if (output_gradient == nullptr) return NullField(kOp, "output_gradient");
   if (fields_gradient == nullptr) return NullField(kOp, "fields_gradient");

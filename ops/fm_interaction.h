@@ -21,7 +21,9 @@ struct FmInteractionArgs {
   const float* fields = nullptr;  // [B, S * field_stride], row stride fields_stride (floats)
   int64_t fields_stride = 0;
   int32_t first_order_column = kNoFirstOrder;  // of each field, in [D, field_stride)
-  float* output = nullptr;                     // [B], overwritten; must not overlap the input
+  // [B], output_stride floats from one to the next, overwritten; must not overlap the input.
+  float* output = nullptr;
+  int64_t output_stride = 1;  // >= 1
 
   absl::Status Validate() const;
 };
@@ -36,7 +38,8 @@ absl::Status FmInteraction(const ExecContext& ctx, const FmInteractionArgs& args
 
 struct FmInteractionGradArgs {
   FmInteractionArgs forward;               // inputs of the forward pass; output is not read
-  const float* output_gradient = nullptr;  // [B]
+  const float* output_gradient = nullptr;  // [B], output_gradient_stride floats apart
+  int64_t output_gradient_stride = 1;      // >= 1
   // [B, S * field_stride], row stride fields_gradient_stride. All columns of a field are
   // overwritten; columns that are neither vector nor first-order weight get zeros.
   float* fields_gradient = nullptr;

@@ -65,7 +65,8 @@ void SampleGradient(const FmInteractionArgs& args, const float* fields, float ou
 absl::Status FmInteractionCpu(ThreadPool* pool, const FmInteractionArgs& args) {
   ParallelFor(pool, args.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
-      args.output[b] = InteractSample(args, args.fields + b * args.fields_stride);
+      args.output[b * args.output_stride] =
+          InteractSample(args, args.fields + b * args.fields_stride);
     }
   });
   return absl::OkStatus();
@@ -75,7 +76,8 @@ absl::Status FmInteractionGradCpu(ThreadPool* pool, const FmInteractionGradArgs&
   const FmInteractionArgs& forward = args.forward;
   ParallelFor(pool, forward.batch_size, kChunkSamples, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
-      SampleGradient(forward, forward.fields + b * forward.fields_stride, args.output_gradient[b],
+      SampleGradient(forward, forward.fields + b * forward.fields_stride,
+                     args.output_gradient[b * args.output_gradient_stride],
                      args.fields_gradient + b * args.fields_gradient_stride);
     }
   });

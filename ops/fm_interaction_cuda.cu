@@ -43,7 +43,7 @@ __global__ void FmKernel(FmInteractionArgs args) {
       }
       result += first_order;
     }
-    args.output[b] = result;
+    args.output[b * args.output_stride] = result;
   }
 }
 
@@ -56,7 +56,7 @@ __global__ void FmGradKernel(FmInteractionGradArgs args) {
   for (int64_t b = GridGroup<kFmLanes>(); b < forward.batch_size; b += GridGroups<kFmLanes>()) {
     const float* const fields = forward.fields + b * forward.fields_stride;
     float* const gradient = args.fields_gradient + b * args.fields_gradient_stride;
-    const float g = args.output_gradient[b];
+    const float g = args.output_gradient[b * args.output_gradient_stride];
     int64_t d = lane;
     for (; d < forward.dim; d += kFmLanes) {
       float sum = 0;

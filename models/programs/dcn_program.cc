@@ -36,7 +36,7 @@ int RunDcn(int argc, const char* const* argv) {
        .dense_arch_help = "layer outputs of a bottom MLP, which reads the dense features",
        .dense_arch_default = "none: they are crossed as they are",
        .over_arch_help = "layer outputs of the MLP; the last one is 1, the logit",
-       .create = CreateOnCpu<DcnModel, DcnOptions>},
+       .create = DcnModel::Create},
       argc, argv);
 }
 

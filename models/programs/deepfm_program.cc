@@ -31,7 +31,7 @@ int RunDeepFm(int argc, const char* const* argv) {
                                          .summary = kSummary,
                                          .examples = kExamples,
                                          .options = options,
-                                         .create = CreateOnCpu<DeepFmModel, DeepFmOptions>},
+                                         .create = DeepFmModel::Create},
                                         argc, argv);
 }
 

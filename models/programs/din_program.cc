@@ -29,7 +29,7 @@ int RunDin(int argc, const char* const* argv) {
                                       .examples = kExamples,
                                       .options = options,
                                       .add_flags = AddDinFlags,
-                                      .create = CreateOnCpu<DinModel, DinOptions>},
+                                      .create = DinModel::Create},
                                      argc, argv);
 }
 

@@ -36,7 +36,7 @@ int RunMmoe(int argc, const char* const* argv) {
        .options = options,
        .add_flags = AddMmoeFlags,
        .over_arch_help = "layer outputs of each task's tower; the last one is 1, the logit",
-       .create = CreateOnCpu<MmoeModel, MmoeOptions>},
+       .create = MmoeModel::Create},
       argc, argv);
 }
 

@@ -67,13 +67,6 @@ int RunModelProgram(ModelProgram<Options> program, int argc, const char* const* 
   return RunTrainProgram(train, argc, argv);
 }
 
-// For `create` of models that know only the CPU, and so need no context.
-template <typename Model, typename Options>
-absl::StatusOr<std::unique_ptr<GraphModel>> CreateOnCpu(const Options& options,
-                                                        const ExecContext& /*ctx*/) {
-  return Model::Create(options);
-}
-
 }  // namespace hotrow
 
 #endif  // HOTROW_MODELS_PROGRAMS_MODEL_PROGRAM_H_

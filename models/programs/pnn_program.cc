@@ -29,7 +29,7 @@ int RunPnn(int argc, const char* const* argv) {
                                       .examples = kExamples,
                                       .options = options,
                                       .add_flags = AddPnnFlags,
-                                      .create = CreateOnCpu<PnnModel, PnnOptions>},
+                                      .create = PnnModel::Create},
                                      argc, argv);
 }
 

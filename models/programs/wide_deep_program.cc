@@ -28,7 +28,7 @@ int RunWideDeep(int argc, const char* const* argv) {
                                            .summary = kSummary,
                                            .examples = kExamples,
                                            .options = options,
-                                           .create = CreateOnCpu<WideDeepModel, WideDeepOptions>},
+                                           .create = WideDeepModel::Create},
                                           argc, argv);
 }
 

@@ -30,7 +30,7 @@ int RunXDeepFm(int argc, const char* const* argv) {
                                           .examples = kExamples,
                                           .options = options,
                                           .add_flags = AddXDeepFmFlags,
-                                          .create = CreateOnCpu<XDeepFmModel, XDeepFmOptions>},
+                                          .create = XDeepFmModel::Create},
                                          argc, argv);
 }
 

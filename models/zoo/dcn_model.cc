@@ -64,9 +64,10 @@ absl::Status DcnOptions::Validate() const {
   return CheckLogitLayerSizes("--over_arch_layer_sizes", over_arch_layer_sizes);
 }
 
-absl::StatusOr<std::unique_ptr<GraphModel>> DcnModel::Create(const DcnOptions& options) {
+absl::StatusOr<std::unique_ptr<GraphModel>> DcnModel::Create(const DcnOptions& options,
+                                                             const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
-  ModelGraph g(GraphOptionsOf("dcn", options, options.embedding_dim));
+  ModelGraph g(GraphOptionsOf("dcn", options, options.embedding_dim), ctx);
   std::vector<GraphValue> inputs;
   if (options.num_dense > 0) {
     inputs.push_back(g.Dense());

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/exec_context.h"
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/model_options.h"
 
@@ -42,7 +43,9 @@ struct DcnOptions : ModelOptions {
 // parallel structure "cross_logit", the weights of x_L [W]; "over", an MLP.
 class DcnModel {
  public:
-  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DcnOptions& options);
+  // ctx says where it computes, see GraphModel::Create.
+  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DcnOptions& options,
+                                                            const ExecContext& ctx = {});
 };
 
 }  // namespace hotrow

@@ -23,10 +23,11 @@ absl::Status DeepFmOptions::Validate() const {
   return CheckLogitLayerSizes("--over_arch_layer_sizes", over_arch_layer_sizes);
 }
 
-absl::StatusOr<std::unique_ptr<GraphModel>> DeepFmModel::Create(const DeepFmOptions& options) {
+absl::StatusOr<std::unique_ptr<GraphModel>> DeepFmModel::Create(const DeepFmOptions& options,
+                                                                const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
   const auto columns = static_cast<int32_t>(DeepFmOptions::TableColumns(options.embedding_dim));
-  ModelGraph g(GraphOptionsOf("deepfm", options, columns));
+  ModelGraph g(GraphOptionsOf("deepfm", options, columns), ctx);
   const bool has_dense = options.num_dense > 0;
   std::vector<GraphValue> deep = {g.Embeddings(0, options.embedding_dim)};
   GraphValue linear;

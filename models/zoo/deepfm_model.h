@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/exec_context.h"
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/model_options.h"
 
@@ -32,7 +33,9 @@ struct DeepFmOptions : ModelOptions {
 // them; "mlp". The planner is told of the MLP alone.
 class DeepFmModel {
  public:
-  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DeepFmOptions& options);
+  // ctx says where it computes, see GraphModel::Create.
+  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DeepFmOptions& options,
+                                                            const ExecContext& ctx = {});
 };
 
 }  // namespace hotrow

@@ -65,7 +65,8 @@ absl::StatusOr<std::vector<Interest>> ParseHistory(const DinOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GraphModel>> DinModel::Create(const DinOptions& options) {
+absl::StatusOr<std::unique_ptr<GraphModel>> DinModel::Create(const DinOptions& options,
+                                                             const ExecContext& ctx) {
   if (options.num_sparse != std::ssize(options.features)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "DinOptions: ", options.features.size(), " features, num_sparse is ", options.num_sparse));
@@ -92,7 +93,7 @@ absl::StatusOr<std::unique_ptr<GraphModel>> DinModel::Create(const DinOptions& o
     graph.unpooled_features.push_back(static_cast<int32_t>(f));
     graph.max_lengths.push_back(options.features[f].max_hotness);
   }
-  ModelGraph g(graph);
+  ModelGraph g(graph, ctx);
   // The vector of each feature, once.
   std::vector<GraphValue> vectors(options.features.size());
   const auto vector_of = [&](size_t f) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/exec_context.h"
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/model_options.h"
 
@@ -38,7 +39,9 @@ struct DinOptions : ModelOptions {
 // Parts: "attention0" ..., one for each history; "mlp". The planner is told of the MLP alone.
 class DinModel {
  public:
-  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DinOptions& options);
+  // ctx says where it computes, see GraphModel::Create.
+  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const DinOptions& options,
+                                                            const ExecContext& ctx = {});
 };
 
 }  // namespace hotrow

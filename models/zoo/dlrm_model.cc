@@ -39,10 +39,6 @@ absl::Status DlrmOptions::Validate() const {
 absl::StatusOr<std::unique_ptr<GraphModel>> DlrmModel::Create(const DlrmOptions& options,
                                                               const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
-  if (options.batch_norm && ctx.device != Device::kCpu) {
-    return absl::InvalidArgumentError(
-        "--batch_norm works with --device=cpu only; leave one of them out");
-  }
   ModelGraphOptions graph = GraphOptionsOf("dlrm", options, options.embedding_dim);
   ModelGraph g(graph, ctx);
   std::vector<GraphValue> vectors;

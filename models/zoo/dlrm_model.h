@@ -18,7 +18,7 @@ struct DlrmOptions : ModelOptions {
   // Output sizes of the bottom MLP's layers; the last one is D, or with kCat any. Not read without
   // dense features (I = 0): there is no bottom MLP then.
   std::vector<int32_t> dense_arch_layer_sizes;
-  DlrmInteraction interaction = DlrmInteraction::kDot;  // kCat: on the CPU only
+  DlrmInteraction interaction = DlrmInteraction::kDot;
 
   absl::Status Validate() const;  // names the flag, what it is and the remedy
 };

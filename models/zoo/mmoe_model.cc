@@ -22,9 +22,10 @@ absl::Status MmoeOptions::Validate() const {
   return CheckDeepOptions("MmoeOptions", *this);
 }
 
-absl::StatusOr<std::unique_ptr<GraphModel>> MmoeModel::Create(const MmoeOptions& options) {
+absl::StatusOr<std::unique_ptr<GraphModel>> MmoeModel::Create(const MmoeOptions& options,
+                                                              const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
-  ModelGraph g(GraphOptionsOf("mmoe", options, options.embedding_dim, options.num_tasks));
+  ModelGraph g(GraphOptionsOf("mmoe", options, options.embedding_dim, options.num_tasks), ctx);
   std::vector<GraphValue> inputs = {g.Embeddings()};
   if (options.num_dense > 0) inputs.push_back(g.Dense());
   const GraphValue x = g.Concat(inputs);

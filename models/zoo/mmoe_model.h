@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/exec_context.h"
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/model_options.h"
 
@@ -33,7 +34,9 @@ struct MmoeOptions : ModelOptions {
 // Parts: "expert0" ..., "gate0" ..., "tower0" .... The planner is told of the last tower alone.
 class MmoeModel {
  public:
-  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const MmoeOptions& options);
+  // ctx says where it computes, see GraphModel::Create.
+  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const MmoeOptions& options,
+                                                            const ExecContext& ctx = {});
 };
 
 }  // namespace hotrow

@@ -65,11 +65,7 @@ template <typename Model, typename Options, void (*kAddFlags)(Options*, FlagSet*
 absl::StatusOr<std::unique_ptr<GraphModel>> Make(const ModelRecipe& recipe,
                                                  const ExecContext& ctx) {
   HOTROW_ASSIGN_OR_RETURN(const Options options, OptionsOf<Options>(recipe, kAddFlags));
-  if constexpr (requires { Model::Create(options, ctx); }) {
-    return Model::Create(options, ctx);
-  } else {
-    return Model::Create(options);
-  }
+  return Model::Create(options, ctx);
 }
 
 struct Kind {

@@ -86,11 +86,13 @@ absl::Status CheckDeepOptions(std::string_view name, const ModelOptions& options
   return CheckLogitLayerSizes("--over_arch_layer_sizes", options.over_arch_layer_sizes);
 }
 
-absl::Status WorksOnlyOn(std::string_view model, Device works_on, Device asked) {
+absl::Status WorksOnlyOn(std::string_view model, Device works_on, Device asked,
+                         std::string_view part) {
   const absl::string_view name = Absl(DeviceName(works_on));
-  return absl::InvalidArgumentError(absl::StrCat("--device=", Absl(DeviceName(asked)), ": this ",
-                                                 Absl(model), " works on the ", name,
-                                                 " only; use --device=", name));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--device=", Absl(DeviceName(asked)), ": this ", Absl(model), " works on the ",
+                   name, " only; use --device=", name, part.empty() ? "" : " (its part \"",
+                   Absl(part), part.empty() ? "" : "\" knows no other)"));
 }
 
 absl::Status CheckDevice(const CtrModel& model, Device device) {

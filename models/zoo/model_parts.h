@@ -29,8 +29,10 @@ absl::Status CheckDeepOptions(std::string_view name, const ModelOptions& options
 
 // --- calls ---
 
-// The error of a user who asked a model for a device that it does not know.
-absl::Status WorksOnlyOn(std::string_view model, Device works_on, Device asked);
+// The error of a user who asked a model for a device that it does not know. part: the one of its
+// parts that does not; empty: the model was made for another one.
+absl::Status WorksOnlyOn(std::string_view model, Device works_on, Device asked,
+                         std::string_view part = {});
 // That the model computes on `device`.
 absl::Status CheckDevice(const CtrModel& model, Device device);
 

@@ -16,9 +16,10 @@ absl::Status PnnOptions::Validate() const {
   return CheckDeepOptions("PnnOptions", *this);
 }
 
-absl::StatusOr<std::unique_ptr<GraphModel>> PnnModel::Create(const PnnOptions& options) {
+absl::StatusOr<std::unique_ptr<GraphModel>> PnnModel::Create(const PnnOptions& options,
+                                                             const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
-  ModelGraph g(GraphOptionsOf("pnn", options, options.embedding_dim));
+  ModelGraph g(GraphOptionsOf("pnn", options, options.embedding_dim), ctx);
   std::vector<GraphValue> deep = {g.Embeddings(0, options.embedding_dim)};
   if (options.num_dense > 0) deep.push_back(g.Dense());
   if (options.products != PnnProducts::kOuter) {

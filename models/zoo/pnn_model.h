@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/exec_context.h"
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/model_options.h"
 
@@ -29,7 +30,9 @@ struct PnnOptions : ModelOptions {
 // Part: "mlp".
 class PnnModel {
  public:
-  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const PnnOptions& options);
+  // ctx says where it computes, see GraphModel::Create.
+  static absl::StatusOr<std::unique_ptr<GraphModel>> Create(const PnnOptions& options,
+                                                            const ExecContext& ctx = {});
 };
 
 }  // namespace hotrow

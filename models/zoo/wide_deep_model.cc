@@ -12,10 +12,11 @@ absl::Status WideDeepOptions::Validate() const {
   return CheckDeepOptions("WideDeepOptions", *this);
 }
 
-absl::StatusOr<std::unique_ptr<GraphModel>> WideDeepModel::Create(const WideDeepOptions& options) {
+absl::StatusOr<std::unique_ptr<GraphModel>> WideDeepModel::Create(const WideDeepOptions& options,
+                                                                  const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
   const auto columns = static_cast<int32_t>(WideDeepOptions::TableColumns(options.embedding_dim));
-  ModelGraph g(GraphOptionsOf("wide_deep", options, columns));
+  ModelGraph g(GraphOptionsOf("wide_deep", options, columns), ctx);
   AddWideLogit(g, /*column=*/options.embedding_dim);
   std::vector<GraphValue> deep = {g.Embeddings(0, options.embedding_dim)};
   if (options.num_dense > 0) deep.push_back(g.Dense());

@@ -14,10 +14,11 @@ absl::Status XDeepFmOptions::Validate() const {
   return CheckDeepOptions("XDeepFmOptions", *this);
 }
 
-absl::StatusOr<std::unique_ptr<GraphModel>> XDeepFmModel::Create(const XDeepFmOptions& options) {
+absl::StatusOr<std::unique_ptr<GraphModel>> XDeepFmModel::Create(const XDeepFmOptions& options,
+                                                                 const ExecContext& ctx) {
   HOTROW_RETURN_IF_ERROR(options.Validate());
   const auto columns = static_cast<int32_t>(XDeepFmOptions::TableColumns(options.embedding_dim));
-  ModelGraph g(GraphOptionsOf("xdeepfm", options, columns));
+  ModelGraph g(GraphOptionsOf("xdeepfm", options, columns), ctx);
   AddWideLogit(g, /*column=*/options.embedding_dim);
   std::vector<GraphValue> deep = {g.Embeddings(0, options.embedding_dim)};
   if (options.num_dense > 0) deep.push_back(g.Dense());

@@ -2,7 +2,7 @@
 if(HOTROW_HAVE_CUDA)
   hotrow_add_test(
     NAME models_cuda_test
-    SOURCES dlrm_model_cuda_test.cc step_mailbox_test.cc
+    SOURCES graph_model_cuda_test.cc step_mailbox_test.cc trainer_cuda_test.cc
     DEPS hotrow::models
     LABELS gpu)
   # The program as a user runs it.

@@ -1,6 +1,7 @@
 # The kernels against the CPU's loops.
 set(_cuda_sources
     bce_loss_cuda_test.cc
+    columns_cuda_test.cc
     cublaslt_test.cc
     dense_optimizer_cuda_test.cc
     dot_interaction_cuda_test.cc
@@ -11,6 +12,7 @@ set(_cuda_sources
     gradient_norm_cuda_test.cc
     gradient_segment_sum_cuda_test.cu
     key_rows_cuda_test.cu
+    linear_term_cuda_test.cc
     mlp_bf16_cuda_test.cc
     mlp_cuda_test.cc
     ordered_sum_cuda_test.cu

@@ -2,6 +2,7 @@ hotrow_add_test(
   NAME ops_dense_test
   SOURCES bce_loss_test.cc
           bf16_test.cc
+          columns_test.cc
           cross_network_test.cc
           dense_optimizer_test.cc
           dot_interaction_test.cc
@@ -9,6 +10,7 @@ hotrow_add_test(
           fm_interaction_test.cc
           gemm_cuda_test.cc
           gradient_norm_test.cc
+          linear_term_test.cc
           mlp_test.cc
           ordered_sum_test.cc
           padded_dot_test.cc

@@ -21,7 +21,8 @@ struct Shape {
   int32_t dim;
   int32_t spare = 0;  // columns of a field behind the vector
   int32_t first_order_column = kNoFirstOrder;
-  int64_t gap = 0;  // unused floats after each row
+  int64_t gap = 0;       // unused floats after each row
+  int64_t y_stride = 1;  // of outputs and their gradients
 
   int64_t stride() const { return int64_t{num_fields} * (dim + spare) + gap; }
 };
@@ -41,10 +42,12 @@ void RunPasses(const ExecContext& ctx, const Shape& s, const Arrays& a) {
                                      .fields = a.fields,
                                      .fields_stride = s.stride(),
                                      .first_order_column = s.first_order_column,
-                                     .output = a.output};
+                                     .output = a.output,
+                                     .output_stride = s.y_stride};
   HOTROW_ASSERT_OK(FmInteraction(ctx, forward));
   HOTROW_ASSERT_OK(FmInteractionGrad(ctx, {.forward = forward,
                                            .output_gradient = a.output_gradient,
+                                           .output_gradient_stride = s.y_stride,
                                            .fields_gradient = a.fields_gradient,
                                            .fields_gradient_stride = s.stride()}));
 }
@@ -58,7 +61,7 @@ struct Outputs {
 void RunOnBoth(const Shape& s, const std::vector<float>& fields, Outputs* cpu, Outputs* gpu) {
   const test::GpuStream stream;
   RandomStream random(8, RandomPurpose::kTest);
-  const std::vector<float> output_gradient = test::RandomFloats(random, s.batch_size);
+  const std::vector<float> output_gradient = test::RandomFloats(random, s.batch_size * s.y_stride);
   cpu->output.assign(output_gradient.size(), kUnused);
   cpu->gradient.assign(fields.size(), kUnused);
   test::DeviceArray<float> gpu_fields(fields), gpu_output_gradient(output_gradient),
@@ -76,9 +79,10 @@ TEST(FmInteractionCudaTest, BothPassesGiveTheBitsOfTheCpuAndLeaveGapsAlone) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   for (const Shape& s :
        {Shape{0, 3, 4}, Shape{1, 1, 1}, Shape{1, 1, 1, 1, 1}, Shape{5, 2, 8}, Shape{37, 3, 5, 2, 6},
-        Shape{37, 4, 7, 2, 8, 3}, Shape{9, 26, 33, 1}, Shape{33, 10, 16, 1, 16, 1},
-        Shape{test::ForGpu(5000, 300), 26, 16, 1, 16}, Shape{test::ForGpu(2000, 100), 26, 64},
-        Shape{3, 70, 13, 9, 20}, Shape{3, 2, 1000, 1, 1000}}) {
+        Shape{37, 4, 7, 2, 8, 3}, Shape{37, 4, 7, 2, 8, 3, 5}, Shape{9, 26, 33, 1},
+        Shape{33, 10, 16, 1, 16, 1}, Shape{test::ForGpu(5000, 300), 26, 16, 1, 16},
+        Shape{test::ForGpu(2000, 100), 26, 64}, Shape{3, 70, 13, 9, 20},
+        Shape{3, 2, 1000, 1, 1000}}) {
     SCOPED_TRACE(testing::Message() << s.batch_size << " samples, " << s.num_fields << " of "
                                     << s.dim << " + " << s.spare << ", gap " << s.gap);
     RandomStream random(9, RandomPurpose::kTest);

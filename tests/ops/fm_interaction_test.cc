@@ -219,6 +219,26 @@ TEST(FmInteractionTest, EqualBitsOnAnyPoolAndInAnyBatch) {
   EXPECT_EQ(last.output[0], alone.output[999]);
 }
 
+TEST(FmInteractionTest, OutputsMayBeAColumnAmongOthers) {
+  Problem p({.batch_size = 4, .num_fields = 3, .dim = 5}, 6);
+  ASSERT_NO_FATAL_FAILURE(p.Run({}));
+  std::vector<float> output(12, kUnused), output_gradient(12, kUnused);
+  std::vector<float> gradient(p.fields_gradient.size());
+  for (size_t b = 0; b < 4; ++b) output_gradient[3 * b] = p.output_gradient[b];
+  FmInteractionGradArgs args = p.Backward();
+  args.forward.output = output.data();
+  args.forward.output_stride = 3;
+  args.output_gradient = output_gradient.data();
+  args.output_gradient_stride = 3;
+  args.fields_gradient = gradient.data();
+  HOTROW_ASSERT_OK(FmInteraction({}, args.forward));
+  HOTROW_ASSERT_OK(FmInteractionGrad({}, args));
+  for (size_t i = 0; i < output.size(); ++i) {
+    EXPECT_EQ(output[i], i % 3 == 0 ? p.output[i / 3] : kUnused) << i;
+  }
+  EXPECT_EQ(test::Bits(gradient), test::Bits(p.fields_gradient));
+}
+
 TEST(FmInteractionTest, AnEmptyBatchNeedsNoPointers) {
   const FmInteractionArgs none = {.batch_size = 0, .num_fields = 3, .dim = 4, .field_stride = 4};
   HOTROW_EXPECT_OK(FmInteraction({}, none));
@@ -244,6 +264,7 @@ TEST(FmInteractionTest, ErrorsNameTheField) {
   forward_error([](auto& a) { a.fields = nullptr; }, "fields must not be null");
   forward_error([](auto& a) { a.fields_stride = 17; }, "fields_stride must be >= 18, got 17");
   forward_error([](auto& a) { a.output = nullptr; }, "output");
+  forward_error([](auto& a) { a.output_stride = 0; }, "output_stride must be >= 1, got 0");
   const auto backward_error = [&](const auto& change, const char* field) {
     Problem p(shape, 1);
     FmInteractionGradArgs args = p.Backward();
@@ -252,6 +273,7 @@ TEST(FmInteractionTest, ErrorsNameTheField) {
   };
   backward_error([](auto& a) { a.forward.dim = 0; }, "dim");
   backward_error([](auto& a) { a.output_gradient = nullptr; }, "output_gradient");
+  backward_error([](auto& a) { a.output_gradient_stride = 0; }, "output_gradient_stride");
   backward_error([](auto& a) { a.fields_gradient = nullptr; }, "fields_gradient");
   backward_error([](auto& a) { a.fields_gradient_stride = 17; }, "fields_gradient_stride");
 }

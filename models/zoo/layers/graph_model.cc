@@ -11,6 +11,7 @@
 #include "models/zoo/layers/graph_plan_impl.h"
 #include "models/zoo/layers/model_graph.h"
 #include "models/zoo/model_parts.h"
+#include "ops/columns.h"
 
 namespace hotrow {
 
@@ -22,25 +23,16 @@ using internal::Move;
 
 namespace {
 
-// A row is a microsecond or less of work.
-constexpr int64_t kChunkRows = 64;
-
-// function(to, from, columns) for every run of columns that lie together in both.
-template <typename Function>
-void ForRuns(ThreadPool* pool, int64_t rows, const TensorView& from, const TensorView& to,
-             const Function& function) {
-  const bool whole = from.packed() && to.packed();
-  const int64_t runs = whole ? 1 : to.packed() ? from.shape.fields : to.shape.fields;
-  const int64_t columns = to.shape.width() / runs;
-  const int64_t from_stride = from.packed() ? columns : from.field_stride;
-  const int64_t to_stride = to.packed() ? columns : to.field_stride;
-  ParallelFor(pool, rows, kChunkRows, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* x = from.data + r * from.row_stride;
-      float* y = to.data + r * to.row_stride;
-      for (int64_t i = 0; i < runs; ++i, x += from_stride, y += to_stride) function(y, x, columns);
-    }
-  });
+MoveColumnsArgs::Kind KindOf(Move::Kind kind) {
+  switch (kind) {
+    case Move::Kind::kCopy:
+      return MoveColumnsArgs::Kind::kCopy;
+    case Move::Kind::kAdd:
+      return MoveColumnsArgs::Kind::kAdd;
+    case Move::Kind::kZero:
+      break;
+  }
+  return MoveColumnsArgs::Kind::kZero;
 }
 
 }  // namespace
@@ -65,9 +57,6 @@ absl::StatusOr<std::unique_ptr<GraphModel>> GraphModel::Create(const ModelGraphO
                                                                std::vector<GraphNode> nodes,
                                                                const ExecContext& ctx) {
   std::unique_ptr<GraphModel> model(new GraphModel(options, std::move(nodes), ctx.device));
-  if (ctx.device != Device::kCpu && !model->plan_->on_gpu) {
-    return WorksOnlyOn(options.name, Device::kCpu, ctx.device);
-  }
   HOTROW_RETURN_IF_ERROR(model->Allocate(ctx));
   HOTROW_RETURN_IF_ERROR(model->InitParameters(ctx, options.seed));
   return model;
@@ -98,6 +87,12 @@ absl::Status GraphModel::InitParameters(const ExecContext& ctx, uint64_t seed) {
                                                  static_cast<size_t>(nodes_[n].num_parameters())));
   }
   if (ctx.device == Device::kCpu) return absl::OkStatus();
+  // No layer writes the gradients between the blocks of parameters, which the optimizer reads.
+  constexpr int32_t kColumns = kBufferAlignment / static_cast<int32_t>(sizeof(float));
+  HOTROW_RETURN_IF_ERROR(MoveColumns(ctx, {.kind = MoveColumnsArgs::Kind::kZero,
+                                           .batch_size = plan_->num_parameters / kColumns,
+                                           .width = kColumns,
+                                           .to = {gradients_.data(), kColumns, kColumns}}));
   HOTROW_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(ctx.device));
   HOTROW_RETURN_IF_ERROR(stream.RunAfter(ctx.stream));  // which the memory comes from
   HOTROW_RETURN_IF_ERROR(stream.Copy(parameters_.data(), host.data(), drawn.bytes()));
@@ -194,30 +189,23 @@ TensorView GraphModel::Resolve(const Location& location, const Arrays& arrays) {
   return view;
 }
 
-void GraphModel::Run(const ExecContext& ctx, const Move& move, const Arrays& arrays) {
-  const TensorView to = Resolve(move.to, arrays);
-  const int64_t rows = input_.batch_size;
-  switch (move.kind) {
-    case Move::Kind::kCopy:
-      ForRuns(ctx.pool, rows, Resolve(move.from, arrays), to,
-              [](float* y, const float* x, int64_t n) { std::copy_n(x, n, y); });
-      break;
-    case Move::Kind::kAdd:
-      ForRuns(ctx.pool, rows, Resolve(move.from, arrays), to,
-              [](float* y, const float* x, int64_t n) {
-                for (int64_t i = 0; i < n; ++i) y[i] += x[i];
-              });
-      break;
-    case Move::Kind::kZero:
-      ForRuns(ctx.pool, rows, to, to,
-              [](float* y, const float*, int64_t n) { std::fill_n(y, n, 0.0f); });
-      break;
+absl::Status GraphModel::Run(const ExecContext& ctx, std::span<const Move> moves,
+                             const Arrays& arrays) {
+  for (const Move& move : moves) {
+    const TensorView to = Resolve(move.to, arrays);
+    HOTROW_RETURN_IF_ERROR(
+        MoveColumns(ctx, {.kind = KindOf(move.kind),
+                          .batch_size = input_.batch_size,
+                          .width = static_cast<int32_t>(to.shape.width()),
+                          .from = Resolve(move.from, arrays).columns<const float>(),
+                          .to = to.columns<float>()}));
   }
+  return absl::OkStatus();
 }
 
 absl::Status GraphModel::Run(const ExecContext& ctx, const ForwardStep& step,
                              const Arrays& values) {
-  for (const Move& move : step.moves) Run(ctx, move, values);
+  HOTROW_RETURN_IF_ERROR(Run(ctx, step.moves, values));
   const auto n = static_cast<size_t>(step.node);
   if (nodes_[n].layer == nullptr) return absl::OkStatus();
   inputs_.clear();
@@ -236,7 +224,7 @@ absl::Status GraphModel::Run(const ExecContext& ctx, const ForwardStep& step,
 
 absl::Status GraphModel::Run(const ExecContext& ctx, const BackwardStep& step, const Arrays& values,
                              const Arrays& gradients, const BackwardHooks& hooks) {
-  for (const Move& move : step.before) Run(ctx, move, gradients);
+  HOTROW_RETURN_IF_ERROR(Run(ctx, step.before, gradients));
   if (step.inputs || step.parameters) {
     const auto n = static_cast<size_t>(step.node);
     const int64_t offset = plan_->parameter_offsets[n];
@@ -259,7 +247,7 @@ absl::Status GraphModel::Run(const ExecContext& ctx, const BackwardStep& step, c
     if (step.inputs) HOTROW_RETURN_IF_ERROR(layer.BackwardInputs(ctx, pass));
     if (step.parameters) HOTROW_RETURN_IF_ERROR(layer.BackwardParameters(ctx, pass));
   }
-  for (const Move& move : step.after) Run(ctx, move, gradients);
+  HOTROW_RETURN_IF_ERROR(Run(ctx, step.after, gradients));
   if (step.ready_begin == step.ready_end) return absl::OkStatus();
   return GradientsReady(hooks, step.ready_begin, step.ready_end);
 }

@@ -89,7 +89,8 @@ class GraphModel : public CtrModel {
   absl::Status InitParameters(const ExecContext& ctx, uint64_t seed);
   absl::Status CheckSequences(const Input& input) const;
   TensorView Resolve(const internal::Location& location, const Arrays& arrays);
-  void Run(const ExecContext& ctx, const internal::Move& move, const Arrays& arrays);
+  absl::Status Run(const ExecContext& ctx, std::span<const internal::Move> moves,
+                   const Arrays& arrays);
   absl::Status Run(const ExecContext& ctx, const internal::ForwardStep& step, const Arrays& values);
   absl::Status Run(const ExecContext& ctx, const internal::BackwardStep& step, const Arrays& values,
                    const Arrays& gradients, const BackwardHooks& hooks);

@@ -52,22 +52,8 @@ class Planner {
     PlanForward();
     PlanBackward();
     PlaceBuffers();
-    plan_.on_gpu = true;
-    const auto add_moves = [&](const std::vector<Move>& moves) {
-      if (!moves.empty()) plan_.on_gpu = false;
-    };
-    for (const auto* steps : {&plan_.before_embeddings, &plan_.with_embeddings}) {
-      for (const ForwardStep& step : *steps) add_moves(step.moves);
-    }
-    for (const auto* steps : {&plan_.to_embeddings, &plan_.to_parameters}) {
-      for (const BackwardStep& step : *steps) {
-        add_moves(step.before);
-        add_moves(step.after);
-      }
-    }
     for (size_t n = 0; n < nodes_.size(); ++n) {
       if (nodes_[n].layer == nullptr) continue;
-      if (!nodes_[n].layer->traits().on_gpu) plan_.on_gpu = false;
       nodes_[n].layer->Describe(reads_embeddings_[n], &plan_.layers);
     }
     return std::move(plan_);

@@ -61,7 +61,6 @@ struct GraphPlan {
   // share memory.
   std::vector<int64_t> buffer_offsets;
   int64_t arena_floats = 0;
-  bool on_gpu = false;  // whether a GPU can do all of it
   DenseLayers layers;
 };
 

@@ -124,7 +124,7 @@ class FmLayer : public Layer {
   TensorShape output() const override { return {1, 1}; }
   LayerTraits traits() const override {
     // The op overwrites all columns of a field, so it needs fields without others between.
-    return {.inputs_until = LayerPhase::kBackwardInputs};
+    return {.on_gpu = true, .inputs_until = LayerPhase::kBackwardInputs};
   }
   void Describe(bool reads_embeddings, DenseLayers* layers) const override {
     // The sum of the fields and that of their squares.
@@ -156,36 +156,22 @@ class FmLayer : public Layer {
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     if (pass.batch_size == 0) return absl::OkStatus();
-    float* const y = Column(pass.output, pass.batch_size);
-    HOTROW_RETURN_IF_ERROR(FmInteraction(ctx, Args(pass.batch_size, pass.inputs[0], y)));
-    if (y == pass.output.data) return absl::OkStatus();
-    for (int64_t r = 0; r < pass.batch_size; ++r) {
-      pass.output.data[r * pass.output.row_stride] = y[r];
-    }
-    return absl::OkStatus();
+    return FmInteraction(ctx, Args(pass.batch_size, pass.inputs[0], pass.output));
   }
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
     if (pass.batch_size == 0) return absl::OkStatus();
     const TensorView& dx = pass.input_gradients[0];
     const TensorView& dy = pass.output_gradient;
-    float* const g = Column(dy, pass.batch_size);
-    if (g != dy.data) {
-      for (int64_t r = 0; r < pass.batch_size; ++r) g[r] = dy.data[r * dy.row_stride];
-    }
-    return FmInteractionGrad(ctx, {.forward = Args(pass.batch_size, pass.inputs[0], g),
-                                   .output_gradient = g,
+    return FmInteractionGrad(ctx, {.forward = Args(pass.batch_size, pass.inputs[0], dy),
+                                   .output_gradient = dy.data,
+                                   .output_gradient_stride = dy.row_stride,
                                    .fields_gradient = dx.data,
                                    .fields_gradient_stride = dx.row_stride});
   }
 
  private:
-  // The op wants its numbers one after the other, and they may be a column among others.
-  float* Column(const TensorView& y, int64_t rows) {
-    if (y.row_stride == 1) return y.data;
-    column_.resize(static_cast<size_t>(rows));
-    return column_.data();
-  }
-  FmInteractionArgs Args(int64_t batch_size, const TensorView& fields, float* output) const {
+  FmInteractionArgs Args(int64_t batch_size, const TensorView& fields,
+                         const TensorView& output) const {
     const int32_t columns = fields.shape.dim;
     return {.batch_size = batch_size,
             .num_fields = fields.shape.fields,
@@ -194,12 +180,12 @@ class FmLayer : public Layer {
             .fields = fields.data,
             .fields_stride = fields.row_stride,
             .first_order_column = has_first_order_ ? columns - 1 : kNoFirstOrder,
-            .output = output};
+            .output = output.data,
+            .output_stride = output.row_stride};
   }
 
   const int64_t fields_width_;
   const bool has_first_order_;
-  std::vector<float> column_;
 };
 
 // DLRM's interaction with the first field as its vector, without that vector in the output.

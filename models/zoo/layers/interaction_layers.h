@@ -16,9 +16,9 @@ namespace hotrow {
 GraphValue AddDotInteraction(ModelGraph& graph, std::string_view name,
                              const std::vector<GraphValue>& inputs);
 
-// The second order of a factorization machine, see ops/fm_interaction.h: [B, 1]. With
-// has_first_order the last column of a field is its first-order weight, which is added, and the
-// columns before it are its vector.
+// The second order of a factorization machine, see ops/fm_interaction.h, on the CPU or a GPU:
+// [B, 1]. With has_first_order the last column of a field is its first-order weight, which is
+// added, and the columns before it are its vector.
 GraphValue AddFm(ModelGraph& graph, std::string_view name, GraphValue fields,
                  bool has_first_order = false);
 

@@ -1,25 +1,38 @@
 #include "models/zoo/layers/linear_layers.h"
 
-#include <algorithm>
+#include <cstddef>
 #include <memory>
+#include <utility>
 
-#include "base/thread_pool.h"
+#include "base/device_memory.h"
+#include "base/status_macros.h"
 #include "models/onnx/onnx_graph.h"
+#include "ops/columns.h"
+#include "ops/linear_term.h"
 
 namespace hotrow {
 namespace {
 
-// A row is a microsecond or less of work.
-constexpr int64_t kChunkRows = 64;
-// Columns whose sums over the rows are made together: some cache lines of each row.
-constexpr int64_t kChunkColumns = 64;
+// What sums over the samples of a batch take on the device of `graph`.
+absl::StatusOr<DeviceMemory<std::byte>> NewWorkspace(const ModelGraph& graph, int64_t columns) {
+  const ExecContext& ctx = graph.ctx();
+  return DeviceMemory<std::byte>::Create(
+      LinearTermWorkspaceBytes(ctx.device, graph.options().max_batch_size, columns),
+      {ctx.device, ctx.stream});
+}
 
 class LinearLayer : public Layer {
  public:
-  explicit LinearLayer(int64_t columns) : columns_(columns) {}
+  static absl::StatusOr<std::unique_ptr<Layer>> Create(const ModelGraph& graph, int64_t columns) {
+    HOTROW_ASSIGN_OR_RETURN(DeviceMemory<std::byte> workspace, NewWorkspace(graph, columns));
+    return std::make_unique<LinearLayer>(columns, std::move(workspace));
+  }
+  LinearLayer(int64_t columns, DeviceMemory<std::byte> workspace)
+      : columns_(columns), workspace_(std::move(workspace)) {}
   TensorShape output() const override { return {1, 1}; }
   LayerTraits traits() const override {
-    return {.inputs_until = LayerPhase::kBackwardParameters,
+    return {.on_gpu = true,
+            .inputs_until = LayerPhase::kBackwardParameters,
             .gradient_until = LayerPhase::kBackwardParameters};
   }
   int64_t num_parameters() const override { return columns_; }
@@ -29,54 +42,52 @@ class LinearLayer : public Layer {
     return onnx.graph->Add("MatMul", onnx.name + "/matmul", {onnx.inputs[0].name, weight});
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
-    const TensorView& x = pass.inputs[0];
-    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const float* const row = x.data + r * x.row_stride;
-        float sum = 0;
-        for (int64_t i = 0; i < columns_; ++i) sum += row[i] * pass.parameters[i];
-        pass.output.data[r * pass.output.row_stride] = sum;
-      }
-    });
-    return absl::OkStatus();
+    return LinearTerm(ctx, {.batch_size = pass.batch_size,
+                            .columns = columns_,
+                            .x = pass.inputs[0].data,
+                            .x_stride = pass.inputs[0].row_stride,
+                            .weights = pass.parameters,
+                            .output = pass.output.data,
+                            .output_stride = pass.output.row_stride});
   }
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
     const TensorView& dx = pass.input_gradients[0];
     if (dx.data == nullptr) return absl::OkStatus();
-    const TensorView& dy = pass.output_gradient;
-    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        float* const row = dx.data + r * dx.row_stride;
-        const float g = dy.data[r * dy.row_stride];
-        for (int64_t i = 0; i < columns_; ++i) row[i] = g * pass.parameters[i];
-      }
-    });
-    return absl::OkStatus();
+    return LinearTermInputGrad(ctx, {.batch_size = pass.batch_size,
+                                     .columns = columns_,
+                                     .weights = pass.parameters,
+                                     .output_gradient = pass.output_gradient.data,
+                                     .output_gradient_stride = pass.output_gradient.row_stride,
+                                     .x_gradient = dx.data,
+                                     .x_gradient_stride = dx.row_stride});
   }
-  // Sums run in the order of rows, whatever the pool.
   absl::Status BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) override {
-    const TensorView& x = pass.inputs[0];
-    const TensorView& dy = pass.output_gradient;
-    ParallelFor(ctx.pool, columns_, kChunkColumns, [&](int64_t begin, int64_t end) {
-      std::fill(pass.gradients + begin, pass.gradients + end, 0.0f);
-      for (int64_t r = 0; r < pass.batch_size; ++r) {
-        const float* const row = x.data + r * x.row_stride;
-        const float g = dy.data[r * dy.row_stride];
-        for (int64_t i = begin; i < end; ++i) pass.gradients[i] += g * row[i];
-      }
-    });
-    return absl::OkStatus();
+    return LinearTermWeightGrad(ctx, {.batch_size = pass.batch_size,
+                                      .columns = columns_,
+                                      .x = pass.inputs[0].data,
+                                      .x_stride = pass.inputs[0].row_stride,
+                                      .output_gradient = pass.output_gradient.data,
+                                      .output_gradient_stride = pass.output_gradient.row_stride,
+                                      .weight_gradient = pass.gradients,
+                                      .workspace = workspace_.data(),
+                                      .workspace_bytes = workspace_.bytes()});
   }
 
  private:
   const int64_t columns_;
+  DeviceMemory<std::byte> workspace_;
 };
 
 class BiasLayer : public Layer {
  public:
+  static absl::StatusOr<std::unique_ptr<Layer>> Create(const ModelGraph& graph) {
+    HOTROW_ASSIGN_OR_RETURN(DeviceMemory<std::byte> workspace, NewWorkspace(graph, 1));
+    return std::make_unique<BiasLayer>(std::move(workspace));
+  }
+  explicit BiasLayer(DeviceMemory<std::byte> workspace) : workspace_(std::move(workspace)) {}
   TensorShape output() const override { return {1, 1}; }
   LayerTraits traits() const override {
-    return {.gradient_until = LayerPhase::kBackwardParameters};
+    return {.on_gpu = true, .gradient_until = LayerPhase::kBackwardParameters};
   }
   int64_t num_parameters() const override { return 1; }
   absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
@@ -88,69 +99,63 @@ class BiasLayer : public Layer {
     return graph.Add("Expand", onnx.name + "/samples", {bias, shape});
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
-    for (int64_t r = 0; r < pass.batch_size; ++r) {
-      pass.output.data[r * pass.output.row_stride] = *pass.parameters;
-    }
-    return absl::OkStatus();
+    // All samples have the same column.
+    return MoveColumns(ctx, {.kind = MoveColumnsArgs::Kind::kSpread,
+                             .batch_size = pass.batch_size,
+                             .width = 1,
+                             .from = {.data = pass.parameters, .row_stride = 0, .dim = 1},
+                             .to = pass.output.columns<float>()});
   }
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
     return absl::OkStatus();
   }
   absl::Status BackwardParameters(const ExecContext& ctx, const LayerBackward& pass) override {
-    float sum = 0;
-    for (int64_t r = 0; r < pass.batch_size; ++r) {
-      sum += pass.output_gradient.data[r * pass.output_gradient.row_stride];
-    }
-    *pass.gradients = sum;
-    return absl::OkStatus();
+    return BiasGrad(ctx, {.batch_size = pass.batch_size,
+                          .output_gradient = pass.output_gradient.data,
+                          .output_gradient_stride = pass.output_gradient.row_stride,
+                          .bias_gradient = pass.gradients,
+                          .workspace = workspace_.data(),
+                          .workspace_bytes = workspace_.bytes()});
   }
+
+ private:
+  DeviceMemory<std::byte> workspace_;
 };
 
 class ColumnSumLayer : public Layer {
  public:
   TensorShape output() const override { return {1, 1}; }
-  LayerTraits traits() const override { return {.strided_fields = true}; }
+  LayerTraits traits() const override { return {.on_gpu = true, .strided_fields = true}; }
   absl::StatusOr<std::string> ToOnnx(const LayerOnnx& onnx) const override {
     return onnx.graph->ReduceSum(onnx.name + "/sum", onnx.inputs[0].name, 1, /*keep_axis=*/true);
   }
   absl::Status Forward(const ExecContext& ctx, const LayerForward& pass) override {
     const TensorView& x = pass.inputs[0];
-    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const float* field = x.data + r * x.row_stride;
-        float sum = 0;
-        for (int32_t f = 0; f < x.shape.fields; ++f, field += x.field_stride) {
-          for (int32_t i = 0; i < x.shape.dim; ++i) sum += field[i];
-        }
-        pass.output.data[r * pass.output.row_stride] = sum;
-      }
-    });
-    return absl::OkStatus();
+    return SumColumns(ctx, {.batch_size = pass.batch_size,
+                            .width = static_cast<int32_t>(x.shape.width()),
+                            .x = x.columns<const float>(),
+                            .output = pass.output.data,
+                            .output_stride = pass.output.row_stride});
   }
   absl::Status BackwardInputs(const ExecContext& ctx, const LayerBackward& pass) override {
     const TensorView& dx = pass.input_gradients[0];
-    const TensorView& dy = pass.output_gradient;
     if (dx.data == nullptr) return absl::OkStatus();
-    ParallelFor(ctx.pool, pass.batch_size, kChunkRows, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        float* field = dx.data + r * dx.row_stride;
-        for (int32_t f = 0; f < dx.shape.fields; ++f, field += dx.field_stride) {
-          std::fill_n(field, dx.shape.dim, dy.data[r * dy.row_stride]);
-        }
-      }
-    });
-    return absl::OkStatus();
+    return MoveColumns(ctx, {.kind = MoveColumnsArgs::Kind::kSpread,
+                             .batch_size = pass.batch_size,
+                             .width = static_cast<int32_t>(dx.shape.width()),
+                             .from = pass.output_gradient.columns<const float>(),
+                             .to = dx.columns<float>()});
   }
 };
 
 }  // namespace
 
 GraphValue AddLinear(ModelGraph& graph, std::string_view name, GraphValue x) {
-  return graph.AddLayer(name, std::make_unique<LinearLayer>(graph.shape(x).width()), {x});
+  return graph.AddLayer(name, LinearLayer::Create(graph, graph.shape(x).width()), {x});
 }
 
 GraphValue AddBias(ModelGraph& graph, std::string_view name, bool joins_previous) {
-  return graph.AddLayer(name, std::make_unique<BiasLayer>(), {}, joins_previous);
+  return graph.AddLayer(name, BiasLayer::Create(graph), {}, joins_previous);
 }
 
 GraphValue AddColumnSum(ModelGraph& graph, std::string_view name, GraphValue fields) {

@@ -5,8 +5,8 @@
 
 #include "models/zoo/layers/model_graph.h"
 
-// Terms of a logit, [B, 1] each, on the CPU. Parameters start at zero: they find their sign in one
-// step.
+// Terms of a logit, [B, 1] each, on the CPU or a GPU. Parameters start at zero: they find their
+// sign in one step.
 namespace hotrow {
 
 // x . w, a sample's products summed in the order of columns. Parameters: w [columns of x].

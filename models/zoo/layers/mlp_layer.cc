@@ -110,6 +110,10 @@ GraphValue AddMlp(ModelGraph& graph, std::string_view name, GraphValue x, const 
   if (absl::Status status = CheckLayerSizes(spec.flag, spec.sizes); !status.ok()) {
     return graph.Fail(std::move(status));
   }
+  if (spec.batch_norm && graph.ctx().device != Device::kCpu) {
+    return graph.Fail(absl::InvalidArgumentError(
+        "--batch_norm works with --device=cpu only; leave one of them out"));
+  }
   if (!graph.ok()) return {};
   const int32_t num_layers = static_cast<int32_t>(spec.sizes.size());
   MlpOptions options;

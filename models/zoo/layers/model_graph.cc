@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "models/zoo/model_parts.h"
 
 namespace hotrow {
 namespace {
@@ -154,6 +155,9 @@ GraphValue ModelGraph::AddLayer(std::string_view name, absl::StatusOr<std::uniqu
                              absl::StrCat(Absl(name), ": ", layer.status().message())));
   }
   if (!Declared(inputs)) return {};
+  if (ctx_.device != Device::kCpu && !(*layer)->traits().on_gpu) {
+    return Fail(WorksOnlyOn(options_.name, Device::kCpu, ctx_.device, name));
+  }
   GraphNode node = {.kind = Kind::kLayer,
                     .name = std::string(name),
                     .shape = (*layer)->output(),

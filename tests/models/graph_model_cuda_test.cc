@@ -1,0 +1,378 @@
+#include <cuda_runtime.h>  // has the typed cudaMalloc that device_array.cuh calls
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/cuda_handles.h"
+#include "models/zoo/dcn_model.h"
+#include "models/zoo/deepfm_model.h"
+#include "models/zoo/dlrm_model.h"
+#include "models/zoo/layers/graph_model.h"
+#include "models/zoo/mmoe_model.h"
+#include "models/zoo/pnn_model.h"
+#include "models/zoo/wide_deep_model.h"
+#include "models/zoo/xdeepfm_model.h"
+#include "ops/bce_loss.h"
+#include "ops/dense_optimizer.h"
+#include "tests/models/model_test_util.h"
+#include "tests/support/device_array.cuh"
+#include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
+
+// One step of small models on a GPU beside the same step on the CPU: forward, loss, backward and
+// the update of the parameters.
+
+namespace hotrow {
+namespace {
+
+using CreateModel =
+    std::function<absl::StatusOr<std::unique_ptr<GraphModel>>(const ExecContext& ctx)>;
+
+// A model of 6 features.
+struct Kind {
+  std::string name;
+  int64_t table_columns;
+  int64_t num_tasks;
+  std::function<CreateModel(int32_t num_dense, float dropout)> with;
+};
+
+ModelOptions SmallOptions(int32_t num_dense, float dropout) {
+  return {.num_dense = num_dense,
+          .num_sparse = 6,
+          .embedding_dim = 8,
+          .over_arch_layer_sizes = {40, 16, 1},
+          .dropout = dropout,
+          .seed = 11,
+          .max_batch_size = 128};
+}
+
+Kind Dlrm(DlrmInteraction interaction) {
+  return {.name = interaction == DlrmInteraction::kDot ? "dlrm" : "dlrm_cat",
+          .table_columns = 8,
+          .num_tasks = 1,
+          .with = [=](int32_t num_dense, float dropout) -> CreateModel {
+            const DlrmOptions options = {SmallOptions(num_dense, dropout), {24, 8}, interaction};
+            return [=](const ExecContext& ctx) { return DlrmModel::Create(options, ctx); };
+          }};
+}
+// A model with a column of first-order weights.
+template <typename Model, typename Options>
+Kind Wide(const std::string& name) {
+  return {.name = name,
+          .table_columns = Options::TableColumns(8),
+          .num_tasks = 1,
+          .with = [](int32_t num_dense, float dropout) -> CreateModel {
+            const Options options = {SmallOptions(num_dense, dropout)};
+            return [=](const ExecContext& ctx) { return Model::Create(options, ctx); };
+          }};
+}
+Kind SharedBottom() {
+  return {.name = "mmoe",
+          .table_columns = 8,
+          .num_tasks = 2,
+          .with = [](int32_t num_dense, float dropout) -> CreateModel {
+            const MmoeOptions options = {SmallOptions(num_dense, dropout), 2, 1, {24}};
+            return [=](const ExecContext& ctx) { return MmoeModel::Create(options, ctx); };
+          }};
+}
+std::vector<Kind> AllKinds() {
+  return {Dlrm(DlrmInteraction::kDot), Dlrm(DlrmInteraction::kCat),
+          Wide<DeepFmModel, DeepFmOptions>("deepfm"),
+          Wide<WideDeepModel, WideDeepOptions>("wide_deep"), SharedBottom()};
+}
+
+// Of the weights and the bias that begin as zeros, which would hide mistakes.
+void RandomizeWidePart(const GraphModel& model, std::span<float> parameters) {
+  RandomStream random(5, RandomPurpose::kTest);
+  for (const char* const name : {"linear", "bias"}) {
+    const GraphModel::Part part = model.FindPart(name);
+    if (part.layer == nullptr) continue;
+    for (int64_t i = 0; i < part.layer->num_parameters(); ++i) {
+      parameters[static_cast<size_t>(part.offset + i)] = random.Normal();
+    }
+  }
+}
+
+const DenseOptimizerConfig kAdam = {.kind = DenseOptimizerKind::kAdam, .learning_rate = 0.01f};
+
+// What a step gives, on the host.
+struct StepResult {
+  std::vector<float> logits, embedding_gradient, gradients, parameters;
+  double loss = 0;
+};
+
+std::vector<float> LabelsOf(const test::ModelBatch& batch) {
+  std::vector<float> labels;
+  for (int64_t i = 0; i < batch.size * batch.num_tasks; ++i) {
+    labels.push_back(static_cast<float>((batch.first_sample * batch.num_tasks + i) % 2));
+  }
+  return labels;
+}
+
+// mean_over: logits of the batch of which this one is a part.
+StepResult StepOnCpu(const CreateModel& create, const test::ModelBatch& batch, int64_t mean_over) {
+  StepResult r;
+  auto created = create({});
+  HOTROW_EXPECT_OK(created);
+  GraphModel& model = **created;
+  RandomizeWidePart(model, model.parameters());
+  const std::vector<float> labels = LabelsOf(batch);
+  std::vector<float> logit_gradient(labels.size());
+  r.logits.resize(labels.size());
+  r.embedding_gradient.resize(batch.embeddings.size());
+  HOTROW_EXPECT_OK(model.Forward({}, batch.Input(/*training=*/true, 1), r.logits));
+  HOTROW_EXPECT_OK(BceWithLogits({}, {.logits = r.logits.data(),
+                                      .labels = labels.data(),
+                                      .batch_size = std::ssize(labels),
+                                      .gradient = logit_gradient.data(),
+                                      .mean_over = mean_over,
+                                      .loss = &r.loss}));
+  HOTROW_EXPECT_OK(model.Backward({}, logit_gradient, r.embedding_gradient.data()));
+  r.gradients.assign(model.gradients().begin(), model.gradients().end());
+  std::vector<float> m1(r.gradients.size()), m2(r.gradients.size());
+  const DenseTensor all = {model.parameters(), model.gradients(), m1, m2};
+  HOTROW_EXPECT_OK(DenseUpdate({}, kAdam, {&all, 1}, 1.0f, 1));
+  r.parameters.assign(model.parameters().begin(), model.parameters().end());
+  return r;
+}
+
+std::vector<float> ToHost(std::span<const float> on_gpu) {
+  std::vector<float> host(on_gpu.size());
+  EXPECT_EQ(cudaMemcpy(host.data(), on_gpu.data(), on_gpu.size_bytes(), cudaMemcpyDeviceToHost),
+            cudaSuccess);
+  return host;
+}
+
+StepResult StepOnGpu(const CreateModel& create, const test::ModelBatch& batch) {
+  StepResult r;
+  auto stream = CreateStream();
+  HOTROW_EXPECT_OK(stream);
+  const ExecContext ctx = {.device = Device::kCuda, .stream = stream->get()};
+  {
+    auto created = create(ctx);
+    HOTROW_EXPECT_OK(created);
+    GraphModel& model = **created;
+    EXPECT_EQ(model.device(), Device::kCuda);
+    std::vector<float> first = ToHost(model.parameters());
+    RandomizeWidePart(model, first);
+    EXPECT_EQ(cudaMemcpy(model.parameters().data(), first.data(), model.parameters().size_bytes(),
+                         cudaMemcpyHostToDevice),
+              cudaSuccess);
+    const auto b = static_cast<size_t>(batch.size * batch.num_tasks);
+    test::DeviceArray<float> dense(batch.dense), embeddings(batch.embeddings),
+        labels(LabelsOf(batch)), logits(b), logit_gradient(b),
+        embedding_gradient(batch.embeddings.size()), m1(model.parameters().size()),
+        m2(model.parameters().size());
+    test::DeviceArray<double> loss(1);
+    test::DeviceArray<std::byte> workspace(static_cast<size_t>(
+        BceWithLogitsWorkspaceBytes(Device::kCuda, std::ssize(LabelsOf(batch)))));
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // the copies may be on their way
+    CtrModel::Input input = batch.Input(/*training=*/true, 1);
+    input.dense = dense.data();
+    input.embeddings = embeddings.data();
+    HOTROW_EXPECT_OK(model.Forward(ctx, input, {logits.data(), b}));
+    HOTROW_EXPECT_OK(
+        BceWithLogits(ctx, {.logits = logits.data(),
+                            .labels = labels.data(),
+                            .batch_size = batch.size * batch.num_tasks,
+                            .gradient = logit_gradient.data(),
+                            .loss = loss.data(),
+                            .workspace = workspace.data(),
+                            .workspace_bytes = static_cast<int64_t>(workspace.size())}));
+    HOTROW_EXPECT_OK(model.Backward(ctx, {logit_gradient.data(), b}, embedding_gradient.data()));
+    const DenseTensor all = {
+        model.parameters(), model.gradients(), {m1.data(), m1.size()}, {m2.data(), m2.size()}};
+    HOTROW_EXPECT_OK(DenseUpdate(ctx, kAdam, {&all, 1}, 1.0f, 1));
+    EXPECT_EQ(cudaStreamSynchronize(ctx.stream), cudaSuccess);
+    r = {.logits = logits.ToHost(),
+         .embedding_gradient = embedding_gradient.ToHost(),
+         .gradients = ToHost(model.gradients()),
+         .parameters = ToHost(model.parameters()),
+         .loss = loss.ToHost()[0]};
+  }
+  return r;
+}
+
+TEST(GraphModelCudaTest, FirstParametersAreThoseOfTheCpu) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  auto stream = CreateStream();
+  HOTROW_ASSERT_OK(stream);
+  const ExecContext ctx = {.device = Device::kCuda, .stream = stream->get()};
+  for (const Kind& kind : AllKinds()) {
+    for (const int32_t num_dense : {5, 0}) {
+      SCOPED_TRACE(kind.name);
+      const CreateModel create = kind.with(num_dense, 0);
+      HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GraphModel> want, create({}));
+      HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GraphModel> got, create(ctx));
+      EXPECT_EQ(test::FloatBits(ToHost(got->parameters())), test::FloatBits(want->parameters()));
+    }
+  }
+}
+
+void CheckStep(const Kind& kind, int32_t num_dense, float dropout, int64_t size) {
+  SCOPED_TRACE(testing::Message() << kind.name << ", " << num_dense << " dense features, dropout "
+                                  << dropout << ", " << size << " samples");
+  const CreateModel create = kind.with(num_dense, dropout);
+  const test::ModelBatch batch =
+      test::RandomModelBatch(size, num_dense, 6 * kind.table_columns, 3, kind.num_tasks);
+  const StepResult want = StepOnCpu(create, batch, 0);
+  const StepResult got = StepOnGpu(create, batch);
+
+  // How much the samples add to each sum over the batch, without regard to sign.
+  std::vector<double> magnitude(want.gradients.size());
+  for (int64_t b = 0; b < size; ++b) {
+    const StepResult one = StepOnCpu(create, test::SliceOf(batch, b, b + 1), size * kind.num_tasks);
+    for (size_t i = 0; i < magnitude.size(); ++i) magnitude[i] += std::abs(one.gradients[i]);
+  }
+  // As in CheckSlices: sums over at most a few hundred terms err by less than 1000 roundings of
+  // that, and numbers that come from larger ones by their share of the largest.
+  const auto bound = [](double of, double largest) { return 1000 * 0x1p-24 * (of + largest / 16); };
+  const auto expect_near = [&](const std::vector<float>& a, const std::vector<float>& b,
+                               const char* what) {
+    ASSERT_EQ(a.size(), b.size());
+    double largest = 0;
+    for (const float x : b) largest = std::max(largest, std::abs(static_cast<double>(x)));
+    EXPECT_GT(largest, 0) << what << ": nothing was tested";
+    for (size_t i = 0; i < b.size(); ++i) {
+      ASSERT_NEAR(a[i], b[i], bound(std::abs(b[i]), largest)) << what << " " << i;
+    }
+  };
+  expect_near(got.logits, want.logits, "logit");
+  expect_near(got.embedding_gradient, want.embedding_gradient, "embedding gradient");
+  EXPECT_NEAR(got.loss, want.loss, bound(want.loss, want.loss));
+  const double largest = *std::max_element(magnitude.begin(), magnitude.end());
+  for (size_t i = 0; i < magnitude.size(); ++i) {
+    ASSERT_NEAR(got.gradients[i], want.gradients[i], bound(magnitude[i], largest)) << i;
+  }
+  // Adam's first step is lr g / (|g| + eps'): it moves by the learning rate whatever the size of g,
+  // so parameters are near where the gradient is not lost in its own error.
+  for (size_t i = 0; i < magnitude.size(); ++i) {
+    if (std::abs(want.gradients[i]) < 100 * bound(magnitude[i], largest)) continue;
+    ASSERT_NEAR(got.parameters[i], want.parameters[i], 2e-4) << i;
+  }
+
+  const StepResult again = StepOnGpu(create, batch);
+  EXPECT_EQ(test::FloatBits(again.logits), test::FloatBits(got.logits));
+  EXPECT_EQ(test::FloatBits(again.gradients), test::FloatBits(got.gradients));
+  EXPECT_EQ(test::FloatBits(again.embedding_gradient), test::FloatBits(got.embedding_gradient));
+  EXPECT_EQ(test::FloatBits(again.parameters), test::FloatBits(got.parameters));
+  EXPECT_EQ(again.loss, got.loss);
+}
+
+TEST(GraphModelCudaTest, AStepOfDlrmIsThatOfTheCpuWithinTheRoundingOfSumsAndRepeats) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const int32_t num_dense : {5, 0}) {
+    for (const float dropout : {0.0f, 0.3f}) {
+      for (const int64_t size : {1, 37, 128}) {
+        ASSERT_NO_FATAL_FAILURE(CheckStep(Dlrm(DlrmInteraction::kDot), num_dense, dropout, size));
+      }
+    }
+  }
+}
+
+TEST(GraphModelCudaTest, AStepOfOtherModelsIsThatOfTheCpu) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const Kind& kind : AllKinds()) {
+    if (kind.name == "dlrm") continue;
+    for (const int32_t num_dense : {5, 0}) {
+      for (const int64_t size : {1, 37}) {
+        ASSERT_NO_FATAL_FAILURE(CheckStep(kind, num_dense, 0.3f, size));
+      }
+    }
+  }
+}
+
+TEST(GraphModelCudaTest, ANanOfASampleStaysInIt) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const Kind& kind : AllKinds()) {
+    SCOPED_TRACE(kind.name);
+    const int64_t width = 6 * kind.table_columns;
+    test::ModelBatch batch = test::RandomModelBatch(37, 5, width, 3, kind.num_tasks);
+    batch.embeddings[static_cast<size_t>(17 * width + 10)] =
+        std::numeric_limits<float>::quiet_NaN();
+    const StepResult got = StepOnGpu(kind.with(5, 0), batch);
+    const auto logits = static_cast<size_t>(kind.num_tasks);
+    for (size_t i = 0; i < got.logits.size(); ++i) {
+      ASSERT_EQ(std::isnan(got.logits[i]), i / logits == 17) << i;
+    }
+    const auto columns = static_cast<size_t>(width);
+    for (size_t i = 0; i < got.embedding_gradient.size(); ++i) {
+      if (i / columns == 17) continue;
+      ASSERT_FALSE(std::isnan(got.embedding_gradient[i])) << i;
+    }
+    EXPECT_TRUE(std::isnan(got.loss));
+  }
+}
+
+TEST(GraphModelCudaTest, ModelsWithAPartThatKnowsNoGpuAreRefusedByItsName) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  auto stream = CreateStream();
+  HOTROW_ASSERT_OK(stream);
+  const ExecContext ctx = {.device = Device::kCuda, .stream = stream->get()};
+  ModelOptions options = SmallOptions(5, 0);
+  const auto refused = [](const absl::StatusOr<std::unique_ptr<GraphModel>>& model,
+                          const std::string& message) {
+    EXPECT_THAT(model.status(),
+                test::StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr(message)));
+  };
+  refused(DcnModel::Create({options}, ctx),
+          "--device=cuda: this dcn works on the cpu only; use --device=cpu (its part \"cross\"");
+  refused(PnnModel::Create({options}, ctx), "its part \"inner\"");
+  refused(XDeepFmModel::Create({options, {4}}, ctx), "its part \"cin\"");
+  refused(MmoeModel::Create({options, 1, 2, {24}}, ctx), "its part \"mixture0\"");
+  options.batch_norm = true;
+  refused(DeepFmModel::Create({options}, ctx), "--batch_norm works with --device=cpu only");
+  refused(WideDeepModel::Create({options}, ctx), "--batch_norm works with --device=cpu only");
+}
+
+TEST(GraphModelCudaTest, HooksAreCalledInTheirOrderAndAnEmptyBatchHasZeroGradients) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  auto stream = CreateStream();
+  HOTROW_ASSERT_OK(stream);
+  const ExecContext ctx = {.device = Device::kCuda, .stream = stream->get()};
+  for (const Kind& kind : AllKinds()) {
+    SCOPED_TRACE(kind.name);
+    HOTROW_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GraphModel> model, kind.with(5, 0)(ctx));
+    bool awaited = false;
+    HOTROW_ASSERT_OK(model->Forward(ctx,
+                                    {.batch_size = 0,
+                                     .training = true,
+                                     .step = 1,
+                                     .await_embeddings =
+                                         [&] {
+                                           awaited = true;
+                                           return absl::OkStatus();
+                                         }},
+                                    {}));
+    EXPECT_TRUE(awaited);
+    int told = 0;
+    auto left = static_cast<int64_t>(model->gradients().size());
+    HOTROW_ASSERT_OK(model->Backward(ctx, {}, nullptr,
+                                     {.embedding_gradient_ready =
+                                          [&] {
+                                            ++told;
+                                            return absl::OkStatus();
+                                          },
+                                      .gradients_ready =
+                                          [&](int64_t begin, int64_t end) {
+                                            EXPECT_EQ(told, 1);
+                                            EXPECT_EQ(end, left);
+                                            left = begin;
+                                            return absl::OkStatus();
+                                          }}));
+    EXPECT_EQ(left, 0);
+    EXPECT_EQ(cudaStreamSynchronize(ctx.stream), cudaSuccess);
+    const std::vector<float> gradients = ToHost(model->gradients());
+    EXPECT_TRUE(std::all_of(gradients.begin(), gradients.end(), [](float g) { return g == 0; }));
+  }
+}
+
+}  // namespace
+}  // namespace hotrow

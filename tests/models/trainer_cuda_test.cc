@@ -1,0 +1,123 @@
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+
+#include "base/device_stream.h"
+#include "base/thread_pool.h"
+#include "gtest/gtest.h"
+#include "models/data/open_data_source.h"
+#include "models/train/trainer.h"
+#include "models/zoo/deepfm_model.h"
+#include "models/zoo/layers/graph_model.h"
+#include "models/zoo/wide_deep_model.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_util.h"
+
+// Models in the trainer, with all that lies on the GPU: rows, parameters, both optimizers' state.
+// What all models share is tested by way of dlrm, in dlrm_gpu_cli_test.cc.
+
+namespace hotrow {
+namespace {
+
+constexpr int32_t kDim = 8;
+
+using MakeModel = std::function<absl::StatusOr<std::unique_ptr<CtrModel>>(
+    const ModelOptions& options, const ExecContext& ctx)>;
+
+struct Kind {
+  std::string name;
+  int32_t table_columns;
+  MakeModel make;
+};
+template <typename Model, typename Options>
+Kind KindOf(const std::string& name) {
+  return {name, static_cast<int32_t>(Options::TableColumns(kDim)),
+          [](const ModelOptions& options,
+             const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            return Model::Create(Options{options}, ctx);
+          }};
+}
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+
+class TrainerCudaTest : public testing::TestWithParam<Kind> {
+ protected:
+  static TrainerOptions SmallOptions() {
+    TrainerOptions options;
+    options.batch_size = 64;
+    options.embedding_dim = GetParam().table_columns;
+    options.table_optimizer.learning_rate = 0.05f;
+    options.dense_optimizer.learning_rate = 0.01f;
+    options.seed = 3;
+    options.store_bytes = int64_t{64} << 20;
+    options.epochs = 2;
+    return options;
+  }
+
+  static TrainReport Train(Device device, TrainerOptions options) {
+    options.device = device;
+    if (device != Device::kCpu) options.device_cache_bytes = kSmallestCache;
+    const auto run = [&]() -> absl::StatusOr<TrainReport> {
+      HOTROW_ASSIGN_OR_RETURN(
+          const std::unique_ptr<DataSource> data,
+          OpenDataSource("synthetic:tables=3,rows=100,dense=2,samples=400,valid=64,test=320", 5));
+      ThreadPool pool(1);
+      DeviceStream stream;
+      if (device != Device::kCpu) {
+        HOTROW_ASSIGN_OR_RETURN(stream, DeviceStream::Create(device));
+      }
+      const ExecContext ctx = stream.On({.pool = &pool});
+      return RunTraining(
+          options, *data,
+          [&](const DataSchema& schema) {
+            return GetParam().make({.num_dense = schema.num_dense,
+                                    .num_sparse = static_cast<int32_t>(schema.features.size()),
+                                    .embedding_dim = kDim,
+                                    .over_arch_layer_sizes = {16, 1},
+                                    .dropout = 0.1f,
+                                    .seed = options.seed,
+                                    .max_batch_size = options.batch_size},
+                                   ctx);
+          },
+          ctx);
+    };
+    absl::StatusOr<TrainReport> report = run();
+    HOTROW_EXPECT_OK(report);
+    return report.ok() ? *std::move(report) : TrainReport();
+  }
+};
+
+TEST_P(TrainerCudaTest, LearnsWhatTheCpuLearnsAndGoesOnWithTheBitsOfAnUnstoppedRun) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  const TrainReport cpu = Train(Device::kCpu, SmallOptions());
+  const TrainReport gpu = Train(Device::kCuda, SmallOptions());
+  EXPECT_EQ(gpu.steps, 14);
+  EXPECT_GT(gpu.test.auc, 0.5);
+  EXPECT_NEAR(gpu.test.auc, cpu.test.auc, 2e-3);
+  EXPECT_NEAR(gpu.test.logloss, cpu.test.logloss, 1e-3);
+  EXPECT_NEAR(gpu.train_logloss, cpu.train_logloss, 1e-3);
+
+  TrainerOptions stopped = SmallOptions();
+  stopped.checkpoint_dir = test::TempDir() + "/checkpoints";
+  stopped.checkpoint_every = 5;
+  stopped.prefetch_depth = 2;
+  stopped.epochs = 1;
+  EXPECT_EQ(Train(Device::kCuda, stopped).steps, 7);
+  stopped.epochs = 2;
+  stopped.resume = true;
+  const TrainReport resumed = Train(Device::kCuda, stopped);
+  EXPECT_EQ(resumed.steps, gpu.steps);
+  EXPECT_EQ(resumed.digest.hash, gpu.digest.hash);
+  EXPECT_EQ(resumed.dense_hash, gpu.dense_hash);
+  EXPECT_EQ(resumed.test.auc, gpu.test.auc);
+  EXPECT_EQ(resumed.train_logloss, gpu.train_logloss);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TrainerCudaTest,
+                         testing::Values(KindOf<DeepFmModel, DeepFmOptions>("deepfm"),
+                                         KindOf<WideDeepModel, WideDeepOptions>("wide_deep")),
+                         [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace hotrow

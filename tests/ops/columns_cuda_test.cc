@@ -1,0 +1,109 @@
+#include <cuda_runtime.h>  // has the typed cudaMalloc that device_array.cuh calls
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "ops/columns.h"
+#include "tests/ops/dense_cuda_test_util.h"
+#include "tests/ops/dense_test_util.h"
+#include "tests/support/device_array.cuh"
+#include "tests/support/gpu_test.h"
+
+namespace hotrow {
+namespace {
+
+using Kind = MoveColumnsArgs::Kind;
+
+struct Layout {
+  int32_t dim;
+  int64_t field_stride;
+  int64_t row_stride;
+};
+struct Shape {
+  int64_t batch_size;
+  int32_t width;
+  Layout from, to;
+};
+
+// What MoveColumns leaves in `to`, and behind it the sums of the columns of `from`.
+void Run(const ExecContext& ctx, const Shape& s, Kind kind, const float* from, float* to,
+         float* sums) {
+  const Columns<const float> x = {from, s.from.row_stride, s.from.dim, s.from.field_stride};
+  HOTROW_ASSERT_OK(MoveColumns(ctx, {.kind = kind,
+                                     .batch_size = s.batch_size,
+                                     .width = s.width,
+                                     .from = x,
+                                     .to = {to, s.to.row_stride, s.to.dim, s.to.field_stride}}));
+  HOTROW_ASSERT_OK(SumColumns(
+      ctx,
+      {.batch_size = s.batch_size, .width = s.width, .x = x, .output = sums, .output_stride = 3}));
+}
+
+struct Result {
+  std::vector<float> to, sums;
+};
+
+void RunOnBoth(const Shape& s, Kind kind, const std::vector<float>& from,
+               const std::vector<float>& to, Result* cpu, Result* gpu) {
+  *cpu = {to, std::vector<float>(static_cast<size_t>(3 * s.batch_size), 9.0f)};
+  const test::GpuStream stream;
+  test::DeviceArray<float> gpu_from(from), gpu_to(to), gpu_sums(cpu->sums);
+  ASSERT_NO_FATAL_FAILURE(Run({}, s, kind, from.data(), cpu->to.data(), cpu->sums.data()));
+  ASSERT_NO_FATAL_FAILURE(
+      Run(stream.ctx(), s, kind, gpu_from.data(), gpu_to.data(), gpu_sums.data()));
+  stream.Wait();
+  *gpu = {gpu_to.ToHost(), gpu_sums.ToHost()};
+}
+
+TEST(ColumnsCudaTest, MovesAndSumsHaveTheBitsOfTheCpuAndLeaveTheRestAlone) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const Shape& s : {Shape{0, 3, {3, 0, 3}, {3, 0, 3}},         // no samples
+                         Shape{1, 1, {1, 0, 1}, {1, 0, 1}},         // one number
+                         Shape{1, 45, {45, 0, 45}, {5, 6, 54}},     // one sample
+                         Shape{300, 1, {1, 0, 1}, {1, 0, 7}},       // a column
+                         Shape{65, 5, {1, 17, 85}, {5, 0, 5}},      // first-order weights
+                         Shape{65, 5, {5, 0, 5}, {1, 17, 85}},      // and back
+                         Shape{37, 80, {16, 17, 85}, {80, 0, 96}},  // vectors beside them
+                         Shape{37, 80, {80, 0, 96}, {16, 17, 85}},  // and back
+                         Shape{19, 24, {6, 7, 30}, {4, 5, 31}},     // neither is packed
+                         Shape{7, 13, {13, 0, 0}, {13, 0, 16}},     // the same for all samples
+                         Shape{test::ForGpu(5000, 300), 416, {16, 16, 416}, {416, 0, 432}}}) {
+    SCOPED_TRACE(testing::Message() << s.batch_size << " samples of " << s.width);
+    RandomStream random(9, RandomPurpose::kTest);
+    const int64_t rows = std::max<int64_t>(s.batch_size, 1);
+    const std::vector<float> from =
+        test::RandomFloats(random, rows * std::max<int64_t>(s.from.row_stride, s.width));
+    const std::vector<float> to = test::RandomFloats(random, rows * s.to.row_stride);
+    for (const Kind kind : {Kind::kCopy, Kind::kAdd, Kind::kSpread, Kind::kZero}) {
+      Result cpu, gpu;
+      ASSERT_NO_FATAL_FAILURE(RunOnBoth(s, kind, from, to, &cpu, &gpu));
+      ASSERT_EQ(test::Bits(gpu.to), test::Bits(cpu.to)) << static_cast<int>(kind);
+      ASSERT_EQ(test::Bits(gpu.sums), test::Bits(cpu.sums));
+    }
+  }
+}
+
+TEST(ColumnsCudaTest, ANanStaysInItsSample) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  const Shape s = {40, 10, {5, 6, 12}, {10, 0, 11}};
+  RandomStream random(9, RandomPurpose::kTest);
+  std::vector<float> from = test::RandomFloats(random, 40 * 12);
+  const std::vector<float> to = test::RandomFloats(random, 40 * 11);
+  from[17 * 12 + 6] = std::numeric_limits<float>::quiet_NaN();  // column 5
+  for (const Kind kind : {Kind::kCopy, Kind::kAdd}) {
+    Result cpu, gpu;
+    ASSERT_NO_FATAL_FAILURE(RunOnBoth(s, kind, from, to, &cpu, &gpu));
+    for (const Result* const found : {&cpu, &gpu}) {
+      for (size_t i = 0; i < to.size(); ++i) {
+        EXPECT_EQ(std::isnan(found->to[i]), i == 17 * 11 + 5) << i;
+      }
+      for (size_t i = 0; i < found->sums.size(); ++i) {
+        EXPECT_EQ(std::isnan(found->sums[i]), i == 17 * 3) << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hotrow
