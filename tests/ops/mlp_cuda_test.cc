@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ops/mlp.h"
-#include "tests/ops/mlp_cuda_problem.h"
+#include "tests/ops/mlp_cuda_problem.cuh"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 

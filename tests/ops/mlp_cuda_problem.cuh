@@ -1,5 +1,5 @@
-#ifndef HOTROW_TESTS_OPS_MLP_CUDA_PROBLEM_H_
-#define HOTROW_TESTS_OPS_MLP_CUDA_PROBLEM_H_
+#ifndef HOTROW_TESTS_OPS_MLP_CUDA_PROBLEM_CUH_
+#define HOTROW_TESTS_OPS_MLP_CUDA_PROBLEM_CUH_
 
 #include <cuda_runtime.h>  // has the typed cudaMalloc that device_array.cuh calls
 
@@ -62,4 +62,4 @@ class GpuMlpProblem {
 
 }  // namespace hotrow::test
 
-#endif  // HOTROW_TESTS_OPS_MLP_CUDA_PROBLEM_H_
+#endif  // HOTROW_TESTS_OPS_MLP_CUDA_PROBLEM_CUH_
