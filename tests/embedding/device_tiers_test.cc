@@ -107,12 +107,14 @@ TEST_P(DeviceTiersTest, EveryOptimizerMakesTheBitsOfTheCpu) {
         table.max_hotness = 3;
         table.weights_precision = precision;
       }
-      const std::vector<Hash128> want = ReferenceHashes(options, kSteps, kRows);
+      // A few steps bring rows in, update them twice and evict some; more repeat that.
+      constexpr int kFew = kSteps / 2;
+      const std::vector<Hash128> want = ReferenceHashes(options, kFew, kRows);
       HOTROW_ASSERT_OK_AND_ASSIGN(auto tables,
                                   DeviceTables::Create(GetParam(), WithDeviceCache(options, 1.5)));
-      HOTROW_ASSERT_OK(tables->Train(0, kSteps));
+      HOTROW_ASSERT_OK(tables->Train(0, kFew));
       HOTROW_ASSERT_OK_AND_ASSIGN(const CollectionDigest digest, (*tables)->Digest());
-      EXPECT_EQ(digest.hash, want[kSteps]);
+      EXPECT_EQ(digest.hash, want[kFew]);
     }
   }
 }
