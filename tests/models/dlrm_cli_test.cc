@@ -117,7 +117,7 @@ TEST(DlrmCliTest, ProductsOfBf16LearnWhatFp32LearnsOnAnyNumberOfThreads) {
   test::ExpectOneLineError(test::RunProgram(without), 1,
                            AllOf(HasSubstr("--precision=bf16"), HasSubstr("AVX-512 BF16"),
                                  HasSubstr("avx2"), HasSubstr("--precision=fp32")));
-  test::ExpectOneLineError(Dlrm(Small({"--precision=tf32"})), 1,
+  test::ExpectOneLineError(Dlrm(Small({"--precision=tf32"})), 2,
                            AllOf(HasSubstr("--precision=tf32 is for GPUs"),
                                  HasSubstr("on the CPU use --precision=fp32")));
   if (Dlrm(Small({"--precision=bf16"})).exit_code != 0) {
