@@ -55,16 +55,17 @@ TEST(RunProgramTest, LimitsFilesAndAddresses) {
 
 TEST(RunProgramTest, ATimeoutFailsWithTheOutputSoFarAndEndsTheGroup) {
   Program program = Shell("trap 'echo told' TERM; sleep 60 & echo begun; wait; echo over; exit 0");
-  program.timeout_seconds = 0.2;
+  program.timeout_seconds = 1.5;  // the shell has begun by then, on a busy machine, too
   ProgramResult result;
-  EXPECT_NONFATAL_FAILURE(result = RunProgram(program), "did not end within 0.2 s");
+  EXPECT_NONFATAL_FAILURE(result = RunProgram(program), "did not end within 1.5 s");
   EXPECT_TRUE(result.timed_out);
   EXPECT_EQ(result.out, "begun\ntold\nover\n");
   std::ostringstream text;
   text << result;
   EXPECT_THAT(text.str(), AllOf(HasSubstr("killed after"), HasSubstr("begun")));
-  EXPECT_LT(result.seconds, 5);
+  EXPECT_LT(result.seconds, 30);
   program.may_time_out = true;
+  program.timeout_seconds = 0.2;
   EXPECT_TRUE(RunProgram(program).timed_out);
 }
 
