@@ -264,6 +264,24 @@ INSTANTIATE_TEST_SUITE_P(Models, ScorerTest, testing::ValuesIn(Kinds()),
                            return absl::StrCat(info.param.name, info.index);
                          });
 
+// A CPU has no TF32: what a GPU trained with it is scored in fp32. Whoever asks for it is told.
+TEST(ScorerFormsTest, AModelOfTf32IsScoredInFp32) {
+  const Kind kind = Kinds()[0];
+  const std::string dir = test::TempDir();
+  const std::string data = absl::StrCat("table:", WriteLog(dir, false));
+  TrainerOptions options = OptionsOf(kind);
+  options.precision = DensePrecision::kTf32;  // as the run says; its model here is one of the CPU
+  options.save_dir = dir + "/saved";
+  HOTROW_ASSERT_OK_AND_ASSIGN(const TrainReport report, Train(kind, options, data));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<CtrBatch> batches, TestBatches(data));
+  HOTROW_ASSERT_OK_AND_ASSIGN(
+      const auto scorer, Scorer::Open({.model = options.save_dir, .max_batch_size = kBatchSize}));
+  HOTROW_ASSERT_OK_AND_ASSIGN(const std::vector<float> logits, ScoreAll(*scorer, batches));
+  ExpectMetrics(report, batches, logits, 1);
+  EXPECT_THAT(Scorer::Open({.model = options.save_dir, .precision = DensePrecision::kTf32}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kTf32 is for GPUs")));
+}
+
 // A checkpoint whose rows have missed steps, the model saved beside it, and its export.
 TEST(ScorerFormsTest, CheckpointsAndExportsScoreAsTheSavedModel) {
   const Kind kind = Kinds()[0];

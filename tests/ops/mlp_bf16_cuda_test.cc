@@ -143,27 +143,6 @@ TEST(MlpBf16CudaTest, SlicesGiveTheOutputsOfTheWholeBatch) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.01) << i;
 }
 
-TEST(MlpBf16CudaTest, AnEmptyBatchHasZeroGradientsAndReportsEveryLayer) {
-  HOTROW_REQUIRE_GPU_OR_SKIP();
-  const test::GpuStream stream;
-  const auto mlp = NewMlp(InBf16({.sizes = {3, 4, 2}, .max_batch_size = 4}), stream.ctx());
-  ASSERT_NE(mlp, nullptr);
-  test::DeviceArray<float> dw(
-      std::vector<float>(static_cast<size_t>(mlp->num_parameters()), kUnused));
-  std::vector<std::pair<int64_t, int64_t>> ready;
-  HOTROW_ASSERT_OK(mlp->Forward(stream.ctx(), {.batch_size = 0, .training = true}));
-  HOTROW_ASSERT_OK(mlp->Backward(stream.ctx(), {.parameter_gradients = dw.data(),
-                                                .gradients_ready = [&](int64_t begin, int64_t end) {
-                                                  ready.emplace_back(begin, end);
-                                                  return absl::OkStatus();
-                                                }}));
-  stream.Wait();
-  EXPECT_EQ(dw.ToHost(), std::vector<float>(dw.size(), 0.0f));
-  const std::vector<std::pair<int64_t, int64_t>> want = {
-      {mlp->weight_offset(1), mlp->num_parameters()}, {0, mlp->weight_offset(1)}};
-  EXPECT_EQ(ready, want);
-}
-
 // A sample's NaN reaches its own outputs, through ReLU and dropout, and all weights; one in a
 // parameter reaches every sample.
 TEST(MlpBf16CudaTest, NaNStaysOneAndStaysInItsSample) {

@@ -1,5 +1,6 @@
 #include <limits>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -101,22 +102,28 @@ TEST(MlpCudaTest, RowsMayStartAnywhere) {
 TEST(MlpCudaTest, AnEmptyBatchHasZeroGradientsAndReportsEveryLayer) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   test::GpuStream stream;
-  const auto mlp = NewMlp({.sizes = {3, 4, 2}, .max_batch_size = 4}, stream.ctx());
-  ASSERT_NE(mlp, nullptr);
-  test::DeviceArray<float> dw(
-      std::vector<float>(static_cast<size_t>(mlp->num_parameters()), kUnused));
-  std::vector<std::pair<int64_t, int64_t>> ready;
-  HOTROW_ASSERT_OK(mlp->Forward(stream.ctx(), {.batch_size = 0, .training = true}));
-  HOTROW_ASSERT_OK(mlp->Backward(stream.ctx(), {.parameter_gradients = dw.data(),
-                                                .gradients_ready = [&](int64_t begin, int64_t end) {
-                                                  ready.emplace_back(begin, end);
-                                                  return absl::OkStatus();
-                                                }}));
-  stream.Wait();
-  EXPECT_EQ(dw.ToHost(), std::vector<float>(dw.size(), 0.0f));
-  const std::vector<std::pair<int64_t, int64_t>> want = {
-      {mlp->weight_offset(1), mlp->num_parameters()}, {0, mlp->weight_offset(1)}};
-  EXPECT_EQ(ready, want);
+  for (const DensePrecision precision :
+       {DensePrecision::kFp32, DensePrecision::kTf32, DensePrecision::kBf16}) {
+    SCOPED_TRACE(std::string(DensePrecisionName(precision)));
+    const auto mlp =
+        NewMlp({.sizes = {3, 4, 2}, .max_batch_size = 4, .precision = precision}, stream.ctx());
+    ASSERT_NE(mlp, nullptr);
+    test::DeviceArray<float> dw(
+        std::vector<float>(static_cast<size_t>(mlp->num_parameters()), kUnused));
+    std::vector<std::pair<int64_t, int64_t>> ready;
+    const auto tell = [&](int64_t begin, int64_t end) {
+      ready.emplace_back(begin, end);
+      return absl::OkStatus();
+    };
+    HOTROW_ASSERT_OK(mlp->Forward(stream.ctx(), {.batch_size = 0, .training = true}));
+    HOTROW_ASSERT_OK(
+        mlp->Backward(stream.ctx(), {.parameter_gradients = dw.data(), .gradients_ready = tell}));
+    stream.Wait();
+    EXPECT_EQ(dw.ToHost(), std::vector<float>(dw.size(), 0.0f));
+    const std::vector<std::pair<int64_t, int64_t>> want = {
+        {mlp->weight_offset(1), mlp->num_parameters()}, {0, mlp->weight_offset(1)}};
+    EXPECT_EQ(ready, want);
+  }
 }
 
 TEST(MlpCudaTest, NaNReachesTheOutputThroughReLU) {
