@@ -26,16 +26,18 @@ struct CrossNetworkOptions {
   // Number of layer 0 in the counters of InitParameters; keeps networks of one model apart.
   int32_t first_layer_id = 0;
   int64_t max_batch_size = 0;  // B at most; activations are kept for it
-  // The type of the factors of products, of kMatrix only: kBf16 needs a processor that has it
-  // (CheckDensePrecision). Layers' inputs and outputs are fp32 with both.
+  // The type of the factors of products, of kMatrix only; the device must have it
+  // (CheckDensePrecision). Layers' inputs and outputs are fp32 with all of them. kBf16 rounds W, V,
+  // U, x_l, V x_l and the gradients of t = W_l x_l + b_l and of V x_l to the nearest, on a GPU also
+  // b and t.
   DensePrecision precision = DensePrecision::kFp32;
 
   absl::Status Validate() const;
 };
 
 // Cross layers: each multiplies its input by the network's input x_0 and adds itself, so that L
-// layers make products of up to L + 1 features. Keeps the activations of the last forward pass for
-// the backward pass. CPU only.
+// layers make products of up to L + 1 features. Keeps what the backward pass needs of the last
+// forward pass. It works on the device of its context: the calls take contexts of the same one.
 //
 //   kVector:  x_{l+1} = x_0 (x_l . w_l) + b_l + x_l       (Wang et al. 2017, "Deep & Cross Network
 //             for Ad Click Predictions")
@@ -48,11 +50,21 @@ struct CrossNetworkOptions {
 // Threads: one call at a time. Work is split over ctx.pool (null = the calling thread alone) in
 //          pieces that depend on the shapes only, and sums over the batch run in a fixed order. So
 //          results are equal bit for bit whatever the number of threads.
-// Errors:  InvalidArgument (names the field), FailedPrecondition (Backward without Forward,
-//          no bf16), ResourceExhausted (no memory), Unimplemented (not the CPU).
+// CUDA:    x, y, dy, dx, parameters and their gradients are device memory, and the calls enqueue
+//          work on ctx.stream, one stream at a time. As with Mlp (ops/mlp.h) the first pass with a
+//          batch size chooses algorithms on the host; later ones allocate nothing, wait for nothing
+//          and can be captured in a CUDA graph. Results repeat bit for bit on one kind of GPU and
+//          differ from the CPU's by the rounding of sums. kVector reads x and writes y once, and
+//          keeps 2 L + 1 numbers a sample.
+// Errors:  InvalidArgument (names the field), FailedPrecondition (Backward without Forward, no
+//          usable GPU, no bf16), ResourceExhausted (no memory), Unimplemented (a build without
+//          CUDA), Internal (what cublasLt or oneDNN says).
 class CrossNetwork {
  public:
-  static absl::StatusOr<std::unique_ptr<CrossNetwork>> Create(const CrossNetworkOptions& options);
+  // ctx says where it works. Its memory on a GPU is taken and given back in the order of
+  // ctx.stream, which must outlive it.
+  static absl::StatusOr<std::unique_ptr<CrossNetwork>> Create(const CrossNetworkOptions& options,
+                                                              const ExecContext& ctx = {});
   ~CrossNetwork();
 
   int32_t width() const;
@@ -65,7 +77,8 @@ class CrossNetwork {
   // Weights normal with standard deviation sqrt(2 / (in + out)) (Glorot & Bengio 2010) for the W x
   // 1, W x W, W x rank or rank x W map that they are, biases zero. Elements count through w or W,
   // or through V, then U; element e takes normal number e % 4 of RandomBlock(seed, kDenseInit, e /
-  // 4, first_layer_id + layer, 0). Padding is zero. parameters has num_parameters elements.
+  // 4, first_layer_id + layer, 0). Padding is zero. parameters has num_parameters elements, in host
+  // memory on every device.
   void InitParameters(uint64_t seed, std::span<float> parameters) const;
 
   // y = x_L for x = x_0. x [B, W] with row stride x_stride, y [B, W] with y_stride (floats); they
@@ -95,7 +108,8 @@ class CrossNetwork {
     float* parameter_gradients = nullptr;
     // Null, or called when parameter_gradients[begin, end) are final: layer by layer, padding
     // included, the last layer first, on the calling thread while other threads go on. Also for
-    // B = 0. Its first error ends the calls and is Backward's error.
+    // B = 0. Its first error ends the calls and is Backward's error. On CUDA they are final for
+    // what is enqueued on ctx.stream from then on.
     std::function<absl::Status(int64_t begin, int64_t end)> gradients_ready;
   };
   absl::Status Backward(const ExecContext& ctx, const BackwardArgs& args);
@@ -106,7 +120,7 @@ class CrossNetwork {
   absl::Status BackwardInput(const ExecContext& ctx, const BackwardArgs& args);
   absl::Status BackwardParameters(const ExecContext& ctx, const BackwardArgs& args);
 
-  // All memory this object keeps: activations, column sums and transposed weights.
+  // All memory this object keeps: activations, column sums and what products work with.
   int64_t activation_bytes() const;
 
  private:

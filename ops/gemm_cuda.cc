@@ -151,9 +151,9 @@ absl::Status GemmCuda::Run(CudaStream stream, const ColumnMajorProduct& product,
   }
   Plan& plan = found->second;
   constexpr float kOne = 1;
-  constexpr float kZero = 0;
+  const float kept = product.adds ? 1.0f : 0.0f;  // of what C was
   const cublasStatus_t status = impl_->lt->cublasLtMatmul(
-      impl_->handle, &plan.operation, &kOne, product.a, &plan.a, product.b, &plan.b, &kZero,
+      impl_->handle, &plan.operation, &kOne, product.a, &plan.a, product.b, &plan.b, &kept,
       product.c, &plan.c, product.c, &plan.c, &plan.algorithm, workspace,
       static_cast<size_t>(kGemmWorkspaceBytes), stream);
   // The text is made for an error only: this runs a dozen times a step.

@@ -32,6 +32,7 @@ struct ColumnMajorProduct {
   void* c = nullptr;
   int64_t ldc = 0;
   bool bf16_result = false;  // kBf16 alone
+  bool adds = false;         // C += op(A) op(B), of floats
 };
 
 // y = x W^T: x [rows, in], W [out, in] without gaps, y [rows, out], all row-major.
@@ -78,6 +79,12 @@ inline ColumnMajorProduct LinearWeightGradient(int64_t rows, int64_t in, int64_t
           .ldb = dy.stride,
           .c = weight_gradient,
           .ldc = in};
+}
+
+// `product` added to what is there.
+inline ColumnMajorProduct Added(ColumnMajorProduct product) {
+  product.adds = true;
+  return product;
 }
 
 // What the choice of an algorithm depends on, and nothing else: products with equal keys share one.

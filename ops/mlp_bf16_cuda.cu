@@ -9,15 +9,13 @@
 #include "base/hopper.cuh"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "ops/bf16_pairs_impl.cuh"
 #include "ops/dropout_impl.h"
 #include "ops/gemm_cuda_impl.h"
 #include "ops/launch_impl.cuh"
 #include "ops/mlp_impl.h"
 
-// Layers in bf16 with sums in fp32. What a layer reads has a column more, of ones, and the bias is
-// a column of its weights: so products add biases and sum their gradients, in the order that makes
-// products repeat. Rows are padded to kColumnAlignment numbers, whole 16-byte loads for the
-// products. What is padded is zero on one side and finite on the other, or is not read at all.
+// Layers in bf16 with sums in fp32, on matrices as bf16_pairs_impl.cuh has them.
 //
 // ReLU stands in kernels of its own: nothing in cublasLt's epilogues promises that a NaN stays one,
 // by which a trainer knows that a model has gone astray.
@@ -28,40 +26,6 @@ using gpu::PackBf16;
 using gpu::UnpackBf16;
 
 constexpr char kName[] = "Mlp";
-constexpr int64_t kColumnAlignment = 16;
-
-// Numbers from one row of a layer's input to the next: its columns, the ones, padding.
-constexpr int64_t PaddedColumns(int64_t columns) { return RoundUp(columns + 1, kColumnAlignment); }
-
-// Rows of bf16, two numbers a word, the first in the low half.
-struct Pairs {
-  uint32_t* data = nullptr;
-  int64_t stride = 0;  // words
-  __device__ uint32_t* row(int64_t r) const { return data + r * stride; }
-};
-
-// Calls body(row, word) for all words below `words` of all rows, a warp a row.
-template <typename Body>
-__device__ void ForEachWord(int64_t rows, int64_t words, Body&& body) {
-  for (int64_t r = GridGroup(); r < rows; r += GridGroups()) {
-    for (int64_t w = GroupLane(); w < words; w += kWarpThreads) body(r, w);
-  }
-}
-unsigned BlocksOfRows(int64_t rows) { return GridBlocks(rows, kThreadsPerBlock / kWarpThreads); }
-
-// Rounds rows. Behind their columns stands extra[r], or 1 where extra is null, then zeros.
-__global__ void PackRowsKernel(ConstMatrix from, const float* __restrict__ extra, int64_t rows,
-                               int64_t columns, Pairs to) {
-  ForEachWord(rows, to.stride, [=](int64_t r, int64_t w) {
-    const auto at = [=](int64_t c) {
-      if (c < columns) return from.row(r)[c];
-      if (c > columns) return 0.0f;
-      return extra == nullptr ? 1.0f : extra[r];
-    };
-    to.row(r)[w] = PackBf16(at(2 * w), at(2 * w + 1));
-  });
-}
-
 // ReLU of a hidden layer's outputs, which makes them the input of the next one: the column of ones
 // and zeros behind them.
 __global__ void ReluPairsKernel(int64_t rows, int64_t columns, Pairs y) {
@@ -117,22 +81,6 @@ __global__ void MaskPairsKernel(Pairs y, int64_t rows, int64_t columns, float ke
   });
 }
 
-// From [out, stride] with the biases' gradients behind the columns to where parameters lie, and
-// zeros for the padding behind W and behind b. A warp a row; the first one does the padding.
-__global__ void UnpackGradientKernel(ConstMatrix from, int64_t in, int64_t out, float* weights,
-                                     float* biases, int64_t weights_end, int64_t biases_end) {
-  for (int64_t r = GridGroup(); r < out; r += GridGroups()) {
-    const float* const row = from.row(r);
-    GroupMove<kWarpThreads>(
-        GroupLane(), in, [=](int64_t i) { return row[i]; },
-        [=](int64_t i, float g) { weights[r * in + i] = g; });
-    if (GroupLane() == 0) biases[r] = row[in];
-  }
-  if (GridGroup() > 0) return;
-  for (int64_t i = in * out + GroupLane(); i < weights_end; i += kWarpThreads) weights[i] = 0;
-  for (int64_t i = out + GroupLane(); i < biases_end; i += kWarpThreads) biases[i] = 0;
-}
-
 class MlpBf16Cuda : public MlpEngine {
  public:
   explicit MlpBf16Cuda(const MlpShape& shape) : shape_(shape) {}
@@ -155,9 +103,6 @@ class MlpBf16Cuda : public MlpEngine {
     DeviceBuffer<uint32_t> kept;       // ReLU's output of the last layer [B, grad_stride]
   };
 
-  static Pairs PairsOf(DeviceBuffer<uint32_t>& buffer, int64_t columns) {
-    return {buffer.data(), columns / 2};
-  }
   absl::Status Multiply(CudaStream stream, const ColumnMajorProduct& product) {
     return gemm_->Run(stream, product, workspace_.data());
   }
@@ -177,11 +122,11 @@ absl::Status MlpBf16Cuda::Init(CudaStream stream) {
   for (size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
     static_cast<MlpLayer&>(layer) = shape_.layers[l];
-    layer.in_stride = PaddedColumns(layer.in);
-    layer.grad_stride = RoundUp(layer.out, kColumnAlignment);
+    layer.in_stride = PairsStrideWithOnes(layer.in);
+    layer.grad_stride = PairsStride(layer.out);
     largest = std::max(largest, layer.out * layer.in_stride);
     const auto rows = [&](int64_t count, int64_t columns) {
-      return DeviceBuffer<uint32_t>::Create(count * columns / 2, stream);
+      return NewPairs(count, columns, stream);
     };
     HOTROW_ASSIGN_OR_RETURN(layer.inputs, rows(shape_.max_batch_size, layer.in_stride));
     HOTROW_ASSIGN_OR_RETURN(layer.weights, rows(layer.out, layer.in_stride));
@@ -198,17 +143,18 @@ absl::Status MlpBf16Cuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs
   const int64_t rows = args.batch_size;
   if (rows == 0) return absl::OkStatus();
   for (Layer& layer : layers_) {
-    PackRowsKernel<<<BlocksOfRows(layer.out), kThreadsPerBlock, 0, ctx.stream>>>(
-        ConstMatrix(args.parameters + layer.weight_offset, layer.in),
-        args.parameters + layer.bias_offset, layer.out, layer.in,
-        PairsOf(layer.weights, layer.in_stride));
-    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+    HOTROW_RETURN_IF_ERROR(
+        PackRowsCuda(ctx.stream, {.from = {args.parameters + layer.weight_offset, layer.in},
+                                  .rows = layer.out,
+                                  .columns = layer.in,
+                                  .behind = args.parameters + layer.bias_offset,
+                                  .to = PairsOf(layer.weights, layer.in_stride)}));
   }
   Layer& first = layers_.front();
-  PackRowsKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(
-      ConstMatrix(args.x, args.x_stride), nullptr, rows, first.in,
-      PairsOf(first.inputs, first.in_stride));
-  HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+  HOTROW_RETURN_IF_ERROR(PackRowsCuda(ctx.stream, {.from = {args.x, args.x_stride},
+                                                   .rows = rows,
+                                                   .columns = first.in,
+                                                   .to = PairsOf(first.inputs, first.in_stride)}));
   for (size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
     ColumnMajorProduct product = {.transpose_a = true,
@@ -253,10 +199,11 @@ absl::Status MlpBf16Cuda::BackwardInput(const ExecContext& ctx, const Mlp::Forwa
   const int64_t rows = forward.batch_size;
   if (rows == 0) return absl::OkStatus();
   Layer& last = layers_.back();
-  PackRowsKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(
-      ConstMatrix(args.dy, args.dy_stride), nullptr, rows, last.out,
-      PairsOf(last.gradients, last.grad_stride));
-  HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+  HOTROW_RETURN_IF_ERROR(
+      PackRowsCuda(ctx.stream, {.from = {args.dy, args.dy_stride},
+                                .rows = rows,
+                                .columns = last.out,
+                                .to = PairsOf(last.gradients, last.grad_stride)}));
   for (size_t l = layers_.size(); l-- > 0;) {
     Layer& layer = layers_[l];
     if (layer.relu) {
@@ -308,12 +255,14 @@ absl::Status MlpBf16Cuda::BackwardParameters(const ExecContext& ctx,
                                                    .ldb = layer.grad_stride,
                                                    .c = parameter_gradient_.data(),
                                                    .ldc = layer.in_stride}));
-      UnpackGradientKernel<<<BlocksOfRows(layer.out), kThreadsPerBlock, 0, ctx.stream>>>(
-          ConstMatrix(parameter_gradient_.data(), layer.in_stride), layer.in, layer.out,
-          args.parameter_gradients + layer.weight_offset,
-          args.parameter_gradients + layer.bias_offset, layer.bias_offset - layer.weight_offset,
-          layer.out_stride);
-      HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+      HOTROW_RETURN_IF_ERROR(
+          UnpackGradientCuda(ctx.stream, {.from = {parameter_gradient_.data(), layer.in_stride},
+                                          .in = layer.in,
+                                          .out = layer.out,
+                                          .weights = args.parameter_gradients + layer.weight_offset,
+                                          .biases = args.parameter_gradients + layer.bias_offset,
+                                          .weights_end = layer.bias_offset - layer.weight_offset,
+                                          .biases_end = layer.out_stride}));
     }
     if (args.gradients_ready != nullptr) HOTROW_RETURN_IF_ERROR(LayerReady(layer, args));
   }

@@ -6,6 +6,7 @@
 #include "base/device_memory.h"
 #include "base/math.h"
 #include "base/status_macros.h"
+#include "ops/column_sums_impl.h"
 #include "ops/dropout_impl.h"
 #include "ops/gemm_cuda_impl.h"
 #include "ops/launch_impl.cuh"
@@ -36,19 +37,19 @@ __global__ void AddBiasKernel(Matrix y, int64_t rows, int64_t columns,
 }
 
 // Sets dy to zero where ReLU's output y was zero (if kRelu), and sums the columns of each chunk of
-// kMlpSumRows rows, row after row: sums [chunks, columns]. A block takes kMlpMaskColumns columns of
-// a chunk, a thread one of them.
+// kSumChunkRows rows, row after row: sums [chunks, columns]. A block takes kSumChunkColumns columns
+// of a chunk, a thread one of them.
 template <bool kRelu>
 __global__ void MaskAndSumKernel(ConstMatrix y, Matrix dy, int64_t rows, int64_t columns,
                                  Matrix sums) {
-  const int64_t tiles = CeilDiv(columns, kMlpMaskColumns);
-  const int64_t blocks = CeilDiv(rows, kMlpSumRows) * tiles;
+  const int64_t tiles = CeilDiv(columns, kSumChunkColumns);
+  const int64_t blocks = CeilDiv(rows, kSumChunkRows) * tiles;
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
     const int64_t chunk = block / tiles;
-    const int64_t i = block % tiles * kMlpMaskColumns + threadIdx.x;
+    const int64_t i = block % tiles * kSumChunkColumns + threadIdx.x;
     if (i >= columns) continue;
-    const int64_t begin = chunk * kMlpSumRows;
-    const int64_t end = min(begin + kMlpSumRows, rows);
+    const int64_t begin = chunk * kSumChunkRows;
+    const int64_t end = min(begin + kSumChunkRows, rows);
     float sum = 0;
     // Several rows are read before the first is written, for the compiler cannot know that they are
     // others.
@@ -76,34 +77,6 @@ __global__ void MaskAndSumKernel(ConstMatrix y, Matrix dy, int64_t rows, int64_t
     sums.row(chunk)[i] = sum;
   }
 }
-
-// The gradients of the biases from the sums of the chunks, and zeros for the padding behind them
-// (up to padded_columns) and behind W (weight_padding floats, fewer than a block has threads). A
-// block takes kMlpSumColumns columns: thread (i, g) the chunks g, g + kMlpSumGroups ...
-__global__ void BiasGradientKernel(ConstMatrix sums, int64_t chunks, int64_t columns,
-                                   int64_t padded_columns, float* bias_gradient,
-                                   float* weight_padding, int64_t weight_padding_size) {
-  __shared__ float partial[kMlpSumGroups][kMlpSumColumns];
-  const int column = static_cast<int>(threadIdx.x) % kMlpSumColumns;
-  const int group = static_cast<int>(threadIdx.x) / kMlpSumColumns;
-  if (blockIdx.x == 0 && threadIdx.x < weight_padding_size) weight_padding[threadIdx.x] = 0;
-  const int64_t tiles = CeilDiv(padded_columns, kMlpSumColumns);
-  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int64_t i = tile * kMlpSumColumns + column;
-    float sum = 0;
-    if (i < columns) {
-      for (int64_t chunk = group; chunk < chunks; chunk += kMlpSumGroups) sum += sums.row(chunk)[i];
-    }
-    partial[group][column] = sum;
-    __syncthreads();
-    if (group == 0 && i < padded_columns) {
-      for (int g = 1; g < kMlpSumGroups; ++g) sum += partial[g][column];
-      bias_gradient[i] = sum;
-    }
-    __syncthreads();  // partial is free again
-  }
-}
-static_assert(kFloatsPerLine <= kMlpSumColumns * kMlpSumGroups);
 
 class MlpCuda : public MlpEngine {
  public:
@@ -161,9 +134,9 @@ absl::Status MlpCuda::Init(DensePrecision precision, CudaStream stream) {
     if (!layer.last) {
       HOTROW_ASSIGN_OR_RETURN(layer.gradients, DeviceBuffer<float>::Create(activations, stream));
     }
-    HOTROW_ASSIGN_OR_RETURN(
-        layer.bias_sums,
-        DeviceBuffer<float>::Create(MlpBiasSums(shape_.max_batch_size, layer.out_stride), stream));
+    HOTROW_ASSIGN_OR_RETURN(layer.bias_sums,
+                            DeviceBuffer<float>::Create(
+                                ChunkSumsSize(shape_.max_batch_size, layer.out_stride), stream));
   }
   return absl::OkStatus();
 }
@@ -201,9 +174,9 @@ absl::Status MlpCuda::BackwardInput(const ExecContext& ctx, const Mlp::ForwardAr
     if (layer.dropout > 0) {
       HOTROW_RETURN_IF_ERROR(DropoutCuda(ctx.stream, MlpDropout(shape_, layer, forward, dy)));
     }
-    const int64_t blocks = CeilDiv(rows, kMlpSumRows) * CeilDiv(layer.out, kMlpMaskColumns);
+    const int64_t blocks = CeilDiv(rows, kSumChunkRows) * CeilDiv(layer.out, kSumChunkColumns);
     const auto kernel = layer.relu ? MaskAndSumKernel<true> : MaskAndSumKernel<false>;
-    kernel<<<GridBlocks(blocks, 1), kMlpMaskColumns, 0, ctx.stream>>>(
+    kernel<<<GridBlocks(blocks, 1), kSumChunkColumns, 0, ctx.stream>>>(
         Kept(layer), dy, rows, layer.out, Matrix{layer.bias_sums.data(), layer.out_stride});
     HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
     if (l == 0 && args.dx == nullptr) break;
@@ -231,12 +204,14 @@ absl::Status MlpCuda::BackwardParameters(const ExecContext& ctx, const Mlp::Forw
           ctx.stream, LinearWeightGradient(rows, layer.in, layer.out, GradientOf(layer, args),
                                            Input(l, forward), weight_gradient)));
       const int64_t weights = layer.in * layer.out;
-      BiasGradientKernel<<<GridBlocks(layer.out_stride, kMlpSumColumns),
-                           kMlpSumColumns * kMlpSumGroups, 0, ctx.stream>>>(
-          Matrix{layer.bias_sums.data(), layer.out_stride}, CeilDiv(rows, kMlpSumRows), layer.out,
-          layer.out_stride, args.parameter_gradients + layer.bias_offset, weight_gradient + weights,
-          layer.bias_offset - layer.weight_offset - weights);
-      HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+      HOTROW_RETURN_IF_ERROR(SumChunksCuda(
+          ctx.stream, {.sums = Matrix{layer.bias_sums.data(), layer.out_stride},
+                       .chunks = CeilDiv(rows, kSumChunkRows),
+                       .columns = layer.out,
+                       .padded_columns = layer.out_stride,
+                       .result = args.parameter_gradients + layer.bias_offset,
+                       .zeros = weight_gradient + weights,
+                       .num_zeros = layer.bias_offset - layer.weight_offset - weights}));
     }
     if (args.gradients_ready != nullptr) HOTROW_RETURN_IF_ERROR(LayerReady(layer, args));
   }

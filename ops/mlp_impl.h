@@ -97,22 +97,6 @@ void FinishBiasGradients(const MlpShape& shape, std::span<const BiasSums> sums, 
 // Zeros for all gradients of an empty batch, and its reports.
 absl::Status EmptyBatchGradients(const MlpShape& shape, const Mlp::BackwardArgs& args);
 
-// --- how a GPU sums the columns of a gradient [B, out], for biases ---
-
-// Rows that one thread sums in one column, row after row. Chunks are then summed by kMlpSumGroups
-// threads a column, of which thread g takes the chunks g, g + kMlpSumGroups ... in order, and their
-// sums in the order of g. All of that follows from B alone.
-inline constexpr int64_t kMlpSumRows = 32;
-inline constexpr int kMlpSumGroups = 8;
-// Columns of a block of either kernel.
-inline constexpr int kMlpMaskColumns = 128;
-inline constexpr int kMlpSumColumns = 32;
-
-// Floats that the sums of the chunks of one layer take.
-constexpr int64_t MlpBiasSums(int64_t batch_size, int64_t out_stride) {
-  return (batch_size + kMlpSumRows - 1) / kMlpSumRows * out_stride;
-}
-
 }  // namespace hotrow::internal
 
 #endif  // HOTROW_OPS_MLP_IMPL_H_

@@ -82,10 +82,28 @@ Kind SharedBottom() {
             return [=](const ExecContext& ctx) { return MmoeModel::Create(options, ctx); };
           }};
 }
+Kind Dcn(const std::string& name, int32_t version, int32_t rank, DcnStructure structure) {
+  return {.name = name,
+          .table_columns = 8,
+          .num_tasks = 1,
+          .with = [=](int32_t num_dense, float dropout) -> CreateModel {
+            DcnOptions options = {SmallOptions(num_dense, dropout)};
+            options.version = version;
+            options.num_cross_layers = 2;
+            options.low_rank_dim = rank;
+            options.structure = structure;
+            return [=](const ExecContext& ctx) { return DcnModel::Create(options, ctx); };
+          }};
+}
 std::vector<Kind> AllKinds() {
-  return {Dlrm(DlrmInteraction::kDot), Dlrm(DlrmInteraction::kCat),
+  return {Dlrm(DlrmInteraction::kDot),
+          Dlrm(DlrmInteraction::kCat),
           Wide<DeepFmModel, DeepFmOptions>("deepfm"),
-          Wide<WideDeepModel, WideDeepOptions>("wide_deep"), SharedBottom()};
+          Wide<WideDeepModel, WideDeepOptions>("wide_deep"),
+          SharedBottom(),
+          Dcn("dcn", 2, 0, DcnStructure::kStacked),
+          Dcn("dcn_rank", 2, 5, DcnStructure::kParallel),
+          Dcn("dcn_vector", 1, 0, DcnStructure::kParallel)};
 }
 
 // Of the weights and the bias that begin as zeros, which would hide mistakes.
@@ -322,9 +340,8 @@ TEST(GraphModelCudaTest, ModelsWithAPartThatKnowsNoGpuAreRefusedByItsName) {
     EXPECT_THAT(model.status(),
                 test::StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr(message)));
   };
-  refused(DcnModel::Create({options}, ctx),
-          "--device=cuda: this dcn works on the cpu only; use --device=cpu (its part \"cross\"");
-  refused(PnnModel::Create({options}, ctx), "its part \"inner\"");
+  refused(PnnModel::Create({options}, ctx),
+          "--device=cuda: this pnn works on the cpu only; use --device=cpu (its part \"inner\"");
   refused(XDeepFmModel::Create({options, {4}}, ctx), "its part \"cin\"");
   refused(MmoeModel::Create({options, 1, 2, {24}}, ctx), "its part \"mixture0\"");
   options.batch_norm = true;

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "models/data/open_data_source.h"
 #include "models/train/trainer.h"
+#include "models/zoo/dcn_model.h"
 #include "models/zoo/deepfm_model.h"
 #include "models/zoo/layers/graph_model.h"
 #include "models/zoo/wide_deep_model.h"
@@ -34,6 +35,15 @@ struct Kind {
 template <typename Model, typename Options>
 Kind KindOf(const std::string& name) {
   return {name, static_cast<int32_t>(Options::TableColumns(kDim)),
+          [](const ModelOptions& options,
+             const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
+            return Model::Create(Options{options}, ctx);
+          }};
+}
+// A model whose tables have no column more.
+template <typename Model, typename Options>
+Kind PlainKindOf(const std::string& name) {
+  return {name, kDim,
           [](const ModelOptions& options,
              const ExecContext& ctx) -> absl::StatusOr<std::unique_ptr<CtrModel>> {
             return Model::Create(Options{options}, ctx);
@@ -116,7 +126,8 @@ TEST_P(TrainerCudaTest, LearnsWhatTheCpuLearnsAndGoesOnWithTheBitsOfAnUnstoppedR
 
 INSTANTIATE_TEST_SUITE_P(Models, TrainerCudaTest,
                          testing::Values(KindOf<DeepFmModel, DeepFmOptions>("deepfm"),
-                                         KindOf<WideDeepModel, WideDeepOptions>("wide_deep")),
+                                         KindOf<WideDeepModel, WideDeepOptions>("wide_deep"),
+                                         PlainKindOf<DcnModel, DcnOptions>("dcn")),
                          [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/ops/cross_reference.h"
 #include "tests/ops/dense_test_util.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
@@ -16,39 +17,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr float kUnused = -77.0f;
-
-struct Problem {
-  CrossNetworkOptions options;
-  int64_t batch_size = 0;
-  int64_t stride = 0;  // of x, y, dy and dx
-  std::vector<float> parameters, x, dy;
-};
-
-// Small weights: a cross layer multiplies magnitudes, and error bounds with them.
-Problem RandomProblem(const CrossNetwork& net, const CrossNetworkOptions& options,
-                      int64_t batch_size, uint64_t seed, int64_t gap = 3) {
-  Problem p{.options = options, .batch_size = batch_size, .stride = options.width + gap};
-  RandomStream random(seed, RandomPurpose::kTest);
-  p.parameters.resize(static_cast<size_t>(net.num_parameters()));
-  net.InitParameters(seed, p.parameters);
-  for (int32_t l = 0; l < options.num_layers; ++l) {  // they start as zeros
-    for (int32_t i = 0; i < options.width; ++i) {
-      p.parameters[static_cast<size_t>(net.bias_offset(l) + i)] = 0.3f * random.Normal();
-    }
-  }
-  p.x = test::RandomFloats(random, batch_size * p.stride);
-  p.dy = test::RandomFloats(random, batch_size * p.stride);
-  return p;
-}
-
-struct Result {
-  std::vector<float> y, dx, parameter_gradients;
-  friend bool operator==(const Result& a, const Result& b) {
-    return test::Bits(a.y) == test::Bits(b.y) && test::Bits(a.dx) == test::Bits(b.dx) &&
-           test::Bits(a.parameter_gradients) == test::Bits(b.parameter_gradients);
-  }
-};
+using Problem = test::CrossProblem;
+using Result = test::CrossResult;
+using test::kCrossUnused;
+using test::RandomCrossProblem;
 
 std::unique_ptr<CrossNetwork> NewNetwork(const CrossNetworkOptions& options) {
   auto net = CrossNetwork::Create(options);
@@ -68,9 +40,9 @@ CrossNetwork::ForwardArgs ForwardOf(const Problem& p, std::vector<float>& y) {
 
 Result RunNetwork(const ExecContext& ctx, CrossNetwork& net, const Problem& p) {
   Result r;
-  r.y.assign(p.x.size(), kUnused);
-  r.dx.assign(p.x.size(), kUnused);
-  r.parameter_gradients.assign(p.parameters.size(), kUnused);
+  r.y.assign(p.x.size(), kCrossUnused);
+  r.dx.assign(p.x.size(), kCrossUnused);
+  r.parameter_gradients.assign(p.parameters.size(), kCrossUnused);
   std::vector<float> dy = p.dy;
   HOTROW_EXPECT_OK(net.Forward(ctx, ForwardOf(p, r.y)));
   HOTROW_EXPECT_OK(net.Backward(ctx, {.parameters = p.parameters.data(),
@@ -80,116 +52,6 @@ Result RunNetwork(const ExecContext& ctx, CrossNetwork& net, const Problem& p) {
                                       .dx_stride = p.stride,
                                       .parameter_gradients = r.parameter_gradients.data()}));
   return r;
-}
-
-// --- reference: the formulas of the two papers in double, one sample at a time ---
-
-std::vector<double> ReferenceOutput(const CrossNetwork& net, const CrossNetworkOptions& o,
-                                    const double* parameters, const std::vector<double>& x0) {
-  const auto width = static_cast<size_t>(o.width);
-  const auto rank = static_cast<size_t>(o.rank);
-  std::vector<double> x = x0;
-  for (int32_t l = 0; l < o.num_layers; ++l) {
-    const double* const w = parameters + net.weight_offset(l);
-    const double* const b = parameters + net.bias_offset(l);
-    std::vector<double> next(width);
-    if (o.kind == CrossKind::kVector) {
-      double product = 0;
-      for (size_t i = 0; i < width; ++i) product += x[i] * w[i];
-      for (size_t i = 0; i < width; ++i) next[i] = x0[i] * product + b[i] + x[i];
-    } else {
-      std::vector<double> t(b, b + width);
-      if (rank > 0) {
-        const double* const u = parameters + net.u_offset(l);
-        for (size_t k = 0; k < rank; ++k) {
-          double h = 0;
-          for (size_t i = 0; i < width; ++i) h += w[k * width + i] * x[i];
-          for (size_t i = 0; i < width; ++i) t[i] += u[i * rank + k] * h;
-        }
-      } else {
-        for (size_t i = 0; i < width; ++i) {
-          for (size_t j = 0; j < width; ++j) t[i] += w[i * width + j] * x[j];
-        }
-      }
-      for (size_t i = 0; i < width; ++i) next[i] = x0[i] * t[i] + x[i];
-    }
-    x = std::move(next);
-  }
-  return x;
-}
-
-std::vector<double> ReferenceRow(const CrossNetwork& net, const Problem& p,
-                                 const std::vector<double>& parameters,
-                                 const std::vector<double>& x, int64_t b) {
-  const double* const row = x.data() + b * p.stride;
-  return ReferenceOutput(net, p.options, parameters.data(), {row, row + p.options.width});
-}
-
-void CheckForward(const CrossNetwork& net, const Problem& p, const Result& r) {
-  const std::vector<double> parameters(p.parameters.begin(), p.parameters.end());
-  const std::vector<double> x(p.x.begin(), p.x.end());
-  for (int64_t b = 0; b < p.batch_size; ++b) {
-    const std::vector<double> want = ReferenceRow(net, p, parameters, x, b);
-    double scale = 1;
-    for (const double v : want) scale = std::max(scale, std::abs(v));
-    for (int64_t i = 0; i < p.stride; ++i) {
-      const float got = r.y[static_cast<size_t>(b * p.stride + i)];
-      if (i < p.options.width) {
-        ASSERT_NEAR(got, want[static_cast<size_t>(i)], 2e-5 * scale) << b << "," << i;
-      } else {
-        ASSERT_EQ(got, kUnused) << "the gap after row " << b;
-      }
-    }
-  }
-}
-
-// Every derivative of sum(dy o y) against its central difference.
-void CheckBackward(const CrossNetwork& net, const Problem& p, const Result& r) {
-  std::vector<double> parameters(p.parameters.begin(), p.parameters.end());
-  std::vector<double> x(p.x.begin(), p.x.end());
-  const auto row_loss = [&](int64_t b) {
-    const std::vector<double> y = ReferenceRow(net, p, parameters, x, b);
-    double sum = 0;
-    for (size_t i = 0; i < y.size(); ++i) {
-      sum += y[i] * p.dy[static_cast<size_t>(b * p.stride) + i];
-    }
-    return sum;
-  };
-  const auto slope = [&](double& at, const auto& loss) {
-    constexpr double kStep = 1e-5;
-    const double saved = at;
-    at = saved + kStep;
-    const double up = loss();
-    at = saved - kStep;
-    const double down = loss();
-    at = saved;
-    return (up - down) / (2 * kStep);
-  };
-  double largest = 0;
-  for (int64_t b = 0; b < p.batch_size; ++b) {
-    for (int64_t i = 0; i < p.stride; ++i) {
-      const auto at = static_cast<size_t>(b * p.stride + i);
-      if (i >= p.options.width) {
-        ASSERT_EQ(r.dx[at], kUnused) << "the gap after row " << b;
-        continue;
-      }
-      const double want = slope(x[at], [&] { return row_loss(b); });
-      largest = std::max(largest, std::abs(want));
-      ASSERT_NEAR(r.dx[at], want, 1e-4 * (1 + std::abs(want))) << "dx " << b << "," << i;
-    }
-  }
-  EXPECT_GT(largest, 1e-2) << "nothing was tested";
-  largest = 0;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const double want = slope(parameters[i], [&] {
-      double sum = 0;
-      for (int64_t b = 0; b < p.batch_size; ++b) sum += row_loss(b);
-      return sum;
-    });
-    largest = std::max(largest, std::abs(want));
-    ASSERT_NEAR(r.parameter_gradients[i], want, 2e-4 * (1 + std::abs(want))) << "parameter " << i;
-  }
-  EXPECT_GT(largest, 1e-2) << "nothing was tested";
 }
 
 // --- tests ---
@@ -225,7 +87,7 @@ TEST(CrossNetworkTest, HandWorkedVectorLayers) {
   // dx0 += 11 g1 = (220, -341), and g0 = g1: dx = (242, -352).
   std::vector<float> dy = {1, 10};
   std::vector<float> dx(2);
-  std::vector<float> dw(w.size(), kUnused);
+  std::vector<float> dw(w.size(), kCrossUnused);
   HOTROW_ASSERT_OK(net->Backward({}, {.parameters = w.data(),
                                       .dy = dy.data(),
                                       .dy_stride = 2,
@@ -272,7 +134,7 @@ TEST(CrossNetworkTest, HandWorkedMatrixLayerAndItsFactors) {
     EXPECT_EQ(y, (std::vector<float>{7, 30}));
     std::vector<float> dy = {1, 10};
     std::vector<float> dx(2);
-    std::vector<float> dw(w.size(), kUnused);
+    std::vector<float> dw(w.size(), kCrossUnused);
     HOTROW_ASSERT_OK(net->Backward({}, {.parameters = w.data(),
                                         .dy = dy.data(),
                                         .dy_stride = 2,
@@ -319,10 +181,10 @@ TEST(CrossNetworkTest, MatchesTheFormulasAndTheirFiniteDifferences) {
                                              .rank = c.rank,
                                              .max_batch_size = batch_size};
         const auto net = NewNetwork(options);
-        const Problem p = RandomProblem(*net, options, batch_size, seed);
+        const Problem p = RandomCrossProblem(*net, options, batch_size, seed);
         const Result r = RunNetwork({}, *net, p);
-        ASSERT_NO_FATAL_FAILURE(CheckForward(*net, p, r));
-        ASSERT_NO_FATAL_FAILURE(CheckBackward(*net, p, r));
+        ASSERT_NO_FATAL_FAILURE(test::ExpectCrossForward(*net, p, r));
+        ASSERT_NO_FATAL_FAILURE(test::ExpectCrossBackward(*net, p, r));
       }
     }
   }
@@ -337,10 +199,10 @@ TEST(CrossNetworkTest, ALargeBatchIsTheSumOfItsSamples) {
       const CrossNetworkOptions options = {
           .kind = kind, .width = 67, .num_layers = 2, .rank = rank, .max_batch_size = 300};
       const auto net = NewNetwork(options);
-      const Problem p = RandomProblem(*net, options, 300, 5);
+      const Problem p = RandomCrossProblem(*net, options, 300, 5);
       ThreadPool pool(4);
       const Result all = RunNetwork(test::OnPool(&pool), *net, p);
-      ASSERT_NO_FATAL_FAILURE(CheckForward(*net, p, all));
+      ASSERT_NO_FATAL_FAILURE(test::ExpectCrossForward(*net, p, all));
       std::vector<double> sum(p.parameters.size());
       std::vector<double> magnitude(p.parameters.size());
       for (int64_t b = 0; b < 300; ++b) {
@@ -373,7 +235,7 @@ TEST(CrossNetworkTest, EqualBitsOnAnyPool) {
         CrossNetworkOptions{.width = 45, .num_layers = 3, .max_batch_size = 900},
         CrossNetworkOptions{.width = 130, .num_layers = 2, .rank = 9, .max_batch_size = 900}}) {
     const auto net = NewNetwork(options);
-    const Problem p = RandomProblem(*net, options, 900, 2);
+    const Problem p = RandomCrossProblem(*net, options, 900, 2);
     const Result alone = RunNetwork({}, *net, p);
     for (const int threads : {1, 2, 4}) {
       ThreadPool pool(threads);
@@ -388,7 +250,7 @@ TEST(CrossNetworkTest, BatchSizesMayChangeBetweenCalls) {
   const auto net = NewNetwork(options);
   for (const int64_t batch_size : {400, 7, 1, 0, 129, 400, 63, 64}) {
     SCOPED_TRACE(batch_size);
-    const Problem p = RandomProblem(*net, options, batch_size, 40);
+    const Problem p = RandomCrossProblem(*net, options, batch_size, 40);
     const auto fresh = NewNetwork(options);
     EXPECT_TRUE(RunNetwork({}, *net, p) == RunNetwork({}, *fresh, p));
   }
@@ -403,11 +265,11 @@ TEST(CrossNetworkTest, GradientsOfParametersDoNotNeedThoseOfTheInput) {
                                            .rank = kind == CrossKind::kVector ? 0 : rank,
                                            .max_batch_size = 9};
       const auto net = NewNetwork(options);
-      const Problem p = RandomProblem(*net, options, 9, 3);
+      const Problem p = RandomCrossProblem(*net, options, 9, 3);
       const Result want = RunNetwork({}, *net, p);
       std::vector<float> y(p.x.size());
       std::vector<float> dy = p.dy;
-      std::vector<float> dw(p.parameters.size(), kUnused);
+      std::vector<float> dw(p.parameters.size(), kCrossUnused);
       HOTROW_ASSERT_OK(net->Forward({}, ForwardOf(p, y)));
       HOTROW_ASSERT_OK(net->Backward({}, {.parameters = p.parameters.data(),
                                           .dy = dy.data(),
@@ -421,7 +283,7 @@ TEST(CrossNetworkTest, GradientsOfParametersDoNotNeedThoseOfTheInput) {
 TEST(CrossNetworkTest, BackwardNeedsATrainingForwardJustBefore) {
   const CrossNetworkOptions options = {.width = 3, .num_layers = 1, .max_batch_size = 4};
   const auto net = NewNetwork(options);
-  const Problem p = RandomProblem(*net, options, 4, 1);
+  const Problem p = RandomCrossProblem(*net, options, 4, 1);
   std::vector<float> dw(p.parameters.size());
   std::vector<float> y(p.x.size());
   const auto backward = [&] {
@@ -462,11 +324,11 @@ TEST(CrossNetworkTest, ReportsTheGradientsOfEachLayerOnceFinalTheLastLayerFirst)
       for (const int64_t batch_size : {0, 140}) {
         SCOPED_TRACE(testing::Message() << "rank " << options.rank << ", " << threads
                                         << " threads, batch of " << batch_size);
-        const Problem p = RandomProblem(*net, options, batch_size, 4);
+        const Problem p = RandomCrossProblem(*net, options, batch_size, 4);
         const Result want = RunNetwork({}, *net, p);
         Result got = want;
-        std::fill(got.parameter_gradients.begin(), got.parameter_gradients.end(), kUnused);
-        std::vector<float> early(p.parameters.size(), kUnused);  // each range when reported
+        std::fill(got.parameter_gradients.begin(), got.parameter_gradients.end(), kCrossUnused);
+        std::vector<float> early(p.parameters.size(), kCrossUnused);  // each range when reported
         std::vector<std::pair<int64_t, int64_t>> reported;
         std::vector<float> dy = p.dy;
         HOTROW_ASSERT_OK(net->Forward(test::OnPool(&pool), ForwardOf(p, got.y)));
@@ -516,11 +378,11 @@ TEST(CrossNetworkTest, TheHalvesOfBackwardMakeTheWholeAndTheSecondDoesNotReadDy)
         CrossNetworkOptions{.width = 20, .num_layers = 2, .max_batch_size = 150},
         CrossNetworkOptions{.width = 20, .num_layers = 2, .rank = 3, .max_batch_size = 150}}) {
     const auto net = NewNetwork(options);
-    const Problem p = RandomProblem(*net, options, 150, 2);
+    const Problem p = RandomCrossProblem(*net, options, 150, 2);
     const Result want = RunNetwork({}, *net, p);
     Result got = want;
-    std::fill(got.dx.begin(), got.dx.end(), kUnused);
-    std::fill(got.parameter_gradients.begin(), got.parameter_gradients.end(), kUnused);
+    std::fill(got.dx.begin(), got.dx.end(), kCrossUnused);
+    std::fill(got.parameter_gradients.begin(), got.parameter_gradients.end(), kCrossUnused);
     std::vector<float> dy = p.dy;
     const CrossNetwork::BackwardArgs args = {.parameters = p.parameters.data(),
                                              .dy = dy.data(),
@@ -545,7 +407,7 @@ TEST(CrossNetworkTest, TheHalvesOfBackwardMakeTheWholeAndTheSecondDoesNotReadDy)
 TEST(CrossNetworkTest, EmptyBatchGivesZeroGradientsAndNeedsNoPointers) {
   for (const CrossKind kind : {CrossKind::kVector, CrossKind::kMatrix}) {
     const auto net = NewNetwork({.kind = kind, .width = 3, .num_layers = 2, .max_batch_size = 4});
-    std::vector<float> dw(static_cast<size_t>(net->num_parameters()), kUnused);
+    std::vector<float> dw(static_cast<size_t>(net->num_parameters()), kCrossUnused);
     HOTROW_ASSERT_OK(net->Forward({}, {.batch_size = 0, .training = true}));
     HOTROW_ASSERT_OK(net->Backward({}, {.parameter_gradients = dw.data()}));
     EXPECT_EQ(dw, std::vector<float>(dw.size(), 0.0f));
@@ -577,7 +439,7 @@ TEST(CrossNetworkTest, BlocksOfParametersAreAlignedAndDoNotOverlap) {
 TEST(CrossNetworkTest, InitialParametersAreNormalWithTheDocumentedScaleAndCounters) {
   const auto net = NewNetwork(
       {.width = 300, .num_layers = 2, .rank = 100, .first_layer_id = 3, .max_batch_size = 1});
-  std::vector<float> w(static_cast<size_t>(net->num_parameters()), kUnused);
+  std::vector<float> w(static_cast<size_t>(net->num_parameters()), kCrossUnused);
   net->InitParameters(42, w);
   const double scale = std::sqrt(2.0 / 400);
   for (int32_t l = 0; l < 2; ++l) {
@@ -624,7 +486,7 @@ TEST(CrossNetworkTest, ErrorsNameTheField) {
 
   const CrossNetworkOptions options = {.width = 3, .num_layers = 1, .max_batch_size = 4};
   const auto net = NewNetwork(options);
-  const Problem p = RandomProblem(*net, options, 4, 1);
+  const Problem p = RandomCrossProblem(*net, options, 4, 1);
   std::vector<float> y(p.x.size());
   const auto forward_error = [&](const auto& change, const char* field) {
     CrossNetwork::ForwardArgs args = ForwardOf(p, y);

@@ -2,6 +2,7 @@
 set(_cuda_sources
     bce_loss_cuda_test.cc
     columns_cuda_test.cc
+    cross_network_cuda_test.cc
     cublaslt_test.cc
     dense_optimizer_cuda_test.cc
     dot_interaction_cuda_test.cc

@@ -59,6 +59,7 @@ absl::Status GemmCuda::Run(CudaStream stream, const ColumnMajorProduct& p, std::
           const float b = FactorAt(p.b, bf16, p.transpose_b ? l * p.ldb + j : j * p.ldb + l);
           sum += double{a} * double{b};
         }
+        if (p.adds) sum += double{static_cast<const float*>(p.c)[j * p.ldc + i]};
         PutResult(sum, p.bf16_result, p.c, j * p.ldc + i);
       }
     }

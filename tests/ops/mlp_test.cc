@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/column_sums_impl.h"
 #include "ops/mlp_impl.h"
 #include "ops/vec8_impl.h"
 #include "tests/ops/dense_test_util.h"
@@ -649,9 +650,9 @@ TEST(MlpTest, ReluOfANumberIsThatOfEight) {
 }
 
 TEST(MlpTest, SumsOfBiasesNeedARowForEachBegunChunk) {
-  EXPECT_EQ(internal::MlpBiasSums(1, 48), 48);
-  EXPECT_EQ(internal::MlpBiasSums(internal::kMlpSumRows, 16), 16);
-  EXPECT_EQ(internal::MlpBiasSums(internal::kMlpSumRows + 1, 16), 32);
+  EXPECT_EQ(internal::ChunkSumsSize(1, 48), 48);
+  EXPECT_EQ(internal::ChunkSumsSize(internal::kSumChunkRows, 16), 16);
+  EXPECT_EQ(internal::ChunkSumsSize(internal::kSumChunkRows + 1, 16), 32);
 }
 
 }  // namespace

@@ -97,13 +97,15 @@ GraphValue AddCrossMixture(ModelGraph& graph, std::string_view name, GraphValue 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CrossLayer>> CrossLayer::Create(const CrossNetworkOptions& options) {
-  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<CrossNetwork> cross, CrossNetwork::Create(options));
+absl::StatusOr<std::unique_ptr<CrossLayer>> CrossLayer::Create(const CrossNetworkOptions& options,
+                                                               const ExecContext& ctx) {
+  HOTROW_ASSIGN_OR_RETURN(std::unique_ptr<CrossNetwork> cross, CrossNetwork::Create(options, ctx));
   return std::unique_ptr<CrossLayer>(new CrossLayer(options, std::move(cross)));
 }
 
 LayerTraits CrossLayer::traits() const {
-  return {.inputs_until = LayerPhase::kBackwardParameters,
+  return {.on_gpu = true,
+          .inputs_until = LayerPhase::kBackwardParameters,
           .overwrites_gradient = true,
           .reports_gradients = true};
 }
@@ -166,7 +168,7 @@ GraphValue AddCross(ModelGraph& graph, std::string_view name, GraphValue x, cons
   options.first_layer_id = graph.TakeLayerIds(spec.num_layers);
   options.max_batch_size = graph.options().max_batch_size;
   options.precision = graph.options().precision;
-  return graph.AddLayer(name, CrossLayer::Create(options), {x});
+  return graph.AddLayer(name, CrossLayer::Create(options, graph.ctx()), {x});
 }
 
 }  // namespace hotrow

@@ -22,10 +22,11 @@ struct CrossSpec {
   int32_t num_experts = 1;  // of each layer; above 1: a mixture, of matrices with a rank
 };
 
-// A CrossNetwork as a part of a graph. CPU only.
+// A CrossNetwork as a part of a graph.
 class CrossLayer : public NetworkLayer<CrossNetwork> {
  public:
-  static absl::StatusOr<std::unique_ptr<CrossLayer>> Create(const CrossNetworkOptions& options);
+  static absl::StatusOr<std::unique_ptr<CrossLayer>> Create(const CrossNetworkOptions& options,
+                                                            const ExecContext& ctx);
 
   TensorShape output() const override { return {1, network().width()}; }
   LayerTraits traits() const override;
@@ -40,7 +41,7 @@ class CrossLayer : public NetworkLayer<CrossNetwork> {
   const CrossNetworkOptions options_;
 };
 
-// x_0 -> x_L, both [B, columns of x]. CPU only. A part, "name"; a mixture of experts of rank R has
+// x_0 -> x_L, both [B, columns of x]. A part, "name"; a mixture of experts of rank R has
 // parts for each layer instead:
 //   x_{l+1} = x_0 o (U sum_e p_e g(C_e g(V_e x_l + a_e) + c_e) + b) + x_l
 // with g = ReLU, shares p = softmax(G x_l + d), U one matrix [W, E R] of blocks U_e, side by side

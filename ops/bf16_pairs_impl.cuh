@@ -1,0 +1,78 @@
+#ifndef HOTROW_OPS_BF16_PAIRS_IMPL_CUH_
+#define HOTROW_OPS_BF16_PAIRS_IMPL_CUH_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/device_memory.h"
+#include "base/exec_context.h"
+#include "base/math.h"
+#include "ops/gemm_impl.h"
+#include "ops/launch_impl.cuh"
+
+// Matrices of bf16 as the products of networks read them (Mlp, CrossNetwork). Rows are padded to
+// kPairsAlignment numbers, whole 16-byte loads for the products. What a map with a bias reads has a
+// column more, of ones, and the bias is a column of its weights: so products add biases and sum
+// their gradients, in the order that makes products repeat. What is padded is zero on one side and
+// finite on the other, or is not read at all.
+namespace hotrow::internal {
+
+inline constexpr int64_t kPairsAlignment = 16;
+
+// Numbers from one row to the next, without and with a column behind `columns`.
+constexpr int64_t PairsStride(int64_t columns) { return RoundUp(columns, kPairsAlignment); }
+constexpr int64_t PairsStrideWithOnes(int64_t columns) { return PairsStride(columns + 1); }
+
+// Rows of bf16, two numbers a word, the first in the low half.
+struct Pairs {
+  uint32_t* data = nullptr;
+  int64_t stride = 0;  // words
+  __device__ uint32_t* row(int64_t r) const { return data + r * stride; }
+};
+// Rows of `stride` numbers.
+inline Pairs PairsOf(DeviceBuffer<uint32_t>& buffer, int64_t stride) {
+  return {buffer.data(), stride / 2};
+}
+inline absl::StatusOr<DeviceBuffer<uint32_t>> NewPairs(int64_t rows, int64_t stride,
+                                                       CudaStream stream) {
+  return DeviceBuffer<uint32_t>::Create(rows * stride / 2, stream);
+}
+
+// Calls body(row, word) for all words below `words` of all rows, a warp a row.
+template <typename Body>
+__device__ void ForEachWord(int64_t rows, int64_t words, Body&& body) {
+  for (int64_t r = GridGroup(); r < rows; r += GridGroups()) {
+    for (int64_t w = GroupLane(); w < words; w += kWarpThreads) body(r, w);
+  }
+}
+inline unsigned BlocksOfRows(int64_t rows) {
+  return GridBlocks(rows, kThreadsPerBlock / kWarpThreads);
+}
+
+struct PackRowsArgs {
+  ConstMatrix from = {nullptr, 0};
+  int64_t rows = 0;
+  int64_t columns = 0;
+  // What stands behind the columns, where there is room: behind[r], or ones. Zeros follow.
+  const float* behind = nullptr;
+  Pairs to;
+};
+// Rounds rows to the nearest.
+absl::Status PackRowsCuda(CudaStream stream, const PackRowsArgs& args);
+
+// A gradient of weights with those of the biases behind the columns, to where parameters lie:
+// from [out, in + 1] -> weights [out, in], biases [out], and zeros behind each.
+struct UnpackGradientArgs {
+  ConstMatrix from = {nullptr, 0};
+  int64_t in = 0;
+  int64_t out = 0;
+  float* weights = nullptr;
+  float* biases = nullptr;
+  int64_t weights_end = 0;  // floats, padding included
+  int64_t biases_end = 0;
+};
+absl::Status UnpackGradientCuda(CudaStream stream, const UnpackGradientArgs& args);
+
+}  // namespace hotrow::internal
+
+#endif  // HOTROW_OPS_BF16_PAIRS_IMPL_CUH_

@@ -1,0 +1,342 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/cuda_status.h"
+#include "base/device_memory.h"
+#include "base/hopper.cuh"
+#include "base/math.h"
+#include "base/status_macros.h"
+#include "ops/bf16_pairs_impl.cuh"
+#include "ops/cross_network_impl.h"
+#include "ops/gemm_cuda_impl.h"
+#include "ops/launch_impl.cuh"
+
+// Layers of kMatrix with factors of bf16, on matrices as bf16_pairs_impl.cuh has them: the bias is
+// a column of W, or of U. What goes from layer to layer stays fp32, as do x_0 and the gradients of
+// both; t, which products write, is rounded.
+namespace hotrow::internal {
+namespace {
+
+using gpu::PackBf16;
+using gpu::UnpackBf16;
+
+constexpr char kName[] = "CrossNetwork";
+
+// Zeros, and ones in a column.
+__global__ void OnesKernel(int64_t rows, int64_t column, Pairs to) {
+  ForEachWord(rows, to.stride, [=](int64_t r, int64_t w) {
+    to.row(r)[w] = PackBf16(2 * w == column ? 1.0f : 0.0f, 2 * w + 1 == column ? 1.0f : 0.0f);
+  });
+}
+
+// y = x_0 o t + x; y may be x. Rounded, with ones behind it, it is the next layer's input.
+__global__ void CrossPairsKernel(Pairs t, int64_t rows, int64_t columns, ConstMatrix x0,
+                                 ConstMatrix x, Matrix y, Pairs next) {
+  const int64_t words = next.data == nullptr ? CeilDiv(columns, 2) : next.stride;
+  ForEachWord(rows, words, [=](int64_t r, int64_t w) {
+    const float2 crossing =
+        w < t.stride ? UnpackBf16(t.row(r)[w]) : make_float2(0, 0);  // next has a column more
+    const auto at = [=](int64_t i, float z) {
+      if (i > columns) return 0.0f;
+      if (i == columns) return 1.0f;
+      const float sum = z * x0.row(r)[i] + x.row(r)[i];
+      y.row(r)[i] = sum;
+      return sum;
+    };
+    const float low = at(2 * w, crossing.x);
+    const float high = at(2 * w + 1, crossing.y);
+    if (next.data != nullptr) next.row(r)[w] = PackBf16(low, high);
+  });
+}
+
+// With g = d(loss)/d(x_{l+1}): dx = g o t, added to what is there if adds_dx, and + g if ends_dx;
+// dt = g o x_0 in the place of t.
+__global__ void CrossPairsGradKernel(ConstMatrix g, ConstMatrix x0, Pairs t, int64_t rows,
+                                     int64_t columns, Matrix dx, bool adds_dx, bool ends_dx) {
+  ForEachWord(rows, CeilDiv(columns, 2), [=](int64_t r, int64_t w) {
+    const float2 crossing = UnpackBf16(t.row(r)[w]);
+    const auto at = [=](int64_t i, float z) {
+      if (i >= columns) return 0.0f;
+      const float gradient = g.row(r)[i];
+      if (dx.data != nullptr) {
+        float share = gradient * z;
+        if (adds_dx) share += dx.row(r)[i];
+        dx.row(r)[i] = ends_dx ? share + gradient : share;
+      }
+      return gradient * x0.row(r)[i];
+    };
+    const float low = at(2 * w, crossing.x);
+    const float high = at(2 * w + 1, crossing.y);
+    t.row(r)[w] = PackBf16(low, high);
+  });
+}
+
+class CrossMatrixBf16Cuda : public CrossEngine {
+ public:
+  explicit CrossMatrixBf16Cuda(const CrossShape& shape)
+      : shape_(shape),
+        in_stride_(PairsStrideWithOnes(shape.width)),
+        t_stride_(PairsStride(shape.width)),
+        h_stride_(PairsStrideWithOnes(shape.rank)) {}
+  absl::Status Init(CudaStream stream);
+
+  absl::Status Forward(const ExecContext& ctx, const CrossNetwork::ForwardArgs& args) override;
+  absl::Status BackwardInput(const ExecContext& ctx, const CrossNetwork::ForwardArgs& forward,
+                             const CrossNetwork::BackwardArgs& args) override;
+  absl::Status BackwardParameters(const ExecContext& ctx, const CrossNetwork::ForwardArgs& forward,
+                                  const CrossNetwork::BackwardArgs& args) override;
+  int64_t bytes() const override;
+
+ private:
+  struct Layer : CrossLayerShape {
+    DeviceBuffer<uint32_t> inputs;           // x_l [B, in_stride_], ones behind W columns
+    DeviceBuffer<uint32_t> weights;          // W and b [W, in_stride_], or V [rank, in_stride_]
+    DeviceBuffer<uint32_t> u;                // U and b [W, h_stride_]
+    DeviceBuffer<uint32_t> crossings;        // t [B, t_stride_], and d(loss)/dt
+    DeviceBuffer<uint32_t> hidden;           // h [B, h_stride_], ones behind rank columns
+    DeviceBuffer<uint32_t> hidden_gradient;  // [B, h_stride_]
+  };
+
+  absl::Status PackWeights(CudaStream stream, const float* parameters, Layer& layer);
+  absl::Status Multiply(CudaStream stream, const ColumnMajorProduct& product) {
+    return gemm_->Run(stream, product, workspace_.data());
+  }
+
+  const CrossShape shape_;
+  const int64_t in_stride_, t_stride_, h_stride_;
+  std::vector<Layer> layers_;
+  std::unique_ptr<GemmCuda> gemm_;
+  DeviceBuffer<std::byte> workspace_;  // of gemm_
+  DeviceBuffer<float> outputs_;        // x_{l+1} [B, W] of the layer that is being made
+  DeviceBuffer<float> gradient_;       // of W and b, or of U and b
+};
+
+absl::Status CrossMatrixBf16Cuda::Init(CudaStream stream) {
+  HOTROW_ASSIGN_OR_RETURN(gemm_, GemmCuda::Create(GemmPrecision::kBf16));
+  HOTROW_ASSIGN_OR_RETURN(workspace_, DeviceBuffer<std::byte>::Create(kGemmWorkspaceBytes, stream));
+  const int64_t batch = shape_.max_batch_size;
+  const int64_t width = shape_.width;
+  layers_.resize(shape_.layers.size());
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    Layer& layer = layers_[l];
+    static_cast<CrossLayerShape&>(layer) = shape_.layers[l];
+    HOTROW_ASSIGN_OR_RETURN(layer.inputs, NewPairs(batch, in_stride_, stream));
+    HOTROW_ASSIGN_OR_RETURN(layer.crossings, NewPairs(batch, t_stride_, stream));
+    HOTROW_ASSIGN_OR_RETURN(layer.weights,
+                            NewPairs(shape_.low_rank() ? shape_.rank : width, in_stride_, stream));
+    if (!shape_.low_rank()) continue;
+    HOTROW_ASSIGN_OR_RETURN(layer.u, NewPairs(width, h_stride_, stream));
+    HOTROW_ASSIGN_OR_RETURN(layer.hidden, NewPairs(batch, h_stride_, stream));
+    HOTROW_ASSIGN_OR_RETURN(layer.hidden_gradient, NewPairs(batch, h_stride_, stream));
+    // Products leave what stands behind the columns as it is.
+    OnesKernel<<<BlocksOfRows(batch), kThreadsPerBlock, 0, stream>>>(
+        batch, shape_.rank, PairsOf(layer.hidden, h_stride_));
+    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+  }
+  if (layers_.size() > 1) {
+    HOTROW_ASSIGN_OR_RETURN(outputs_, DeviceBuffer<float>::Create(batch * shape_.stride, stream));
+  }
+  HOTROW_ASSIGN_OR_RETURN(
+      gradient_,
+      DeviceBuffer<float>::Create(width * (shape_.low_rank() ? h_stride_ : in_stride_), stream));
+  return absl::OkStatus();
+}
+
+absl::Status CrossMatrixBf16Cuda::PackWeights(CudaStream stream, const float* parameters,
+                                              Layer& layer) {
+  const float* const bias = parameters + layer.bias_offset;
+  const int64_t width = shape_.width;
+  // V has no bias: products read its W columns alone.
+  const PackRowsArgs first = {.from = {parameters + layer.weight_offset, width},
+                              .rows = shape_.low_rank() ? shape_.rank : width,
+                              .columns = width,
+                              .behind = shape_.low_rank() ? nullptr : bias,
+                              .to = PairsOf(layer.weights, in_stride_)};
+  HOTROW_RETURN_IF_ERROR(PackRowsCuda(stream, first));
+  if (!shape_.low_rank()) return absl::OkStatus();
+  return PackRowsCuda(stream, {.from = {parameters + layer.u_offset, shape_.rank},
+                               .rows = width,
+                               .columns = shape_.rank,
+                               .behind = bias,
+                               .to = PairsOf(layer.u, h_stride_)});
+}
+
+absl::Status CrossMatrixBf16Cuda::Forward(const ExecContext& ctx,
+                                          const CrossNetwork::ForwardArgs& args) {
+  const int64_t rows = args.batch_size;
+  const int64_t width = shape_.width;
+  if (rows == 0) return absl::OkStatus();
+  const ConstMatrix x0(args.x, args.x_stride);
+  HOTROW_RETURN_IF_ERROR(PackRowsCuda(
+      ctx.stream,
+      {.from = x0, .rows = rows, .columns = width, .to = PairsOf(layers_[0].inputs, in_stride_)}));
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    Layer& layer = layers_[l];
+    HOTROW_RETURN_IF_ERROR(PackWeights(ctx.stream, args.parameters, layer));
+    ColumnMajorProduct product = {.transpose_a = true,
+                                  .m = width,
+                                  .n = rows,
+                                  .k = in_stride_,
+                                  .a = layer.weights.data(),
+                                  .lda = in_stride_,
+                                  .b = layer.inputs.data(),
+                                  .ldb = in_stride_,
+                                  .c = layer.crossings.data(),
+                                  .ldc = t_stride_,
+                                  .bf16_result = true};
+    if (shape_.low_rank()) {
+      ColumnMajorProduct down = product;
+      down.m = shape_.rank;
+      down.k = width;
+      down.c = layer.hidden.data();
+      down.ldc = h_stride_;
+      HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, down));
+      product.k = h_stride_;
+      product.a = layer.u.data();
+      product.lda = h_stride_;
+      product.b = layer.hidden.data();
+      product.ldb = h_stride_;
+    }
+    HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, product));
+    const Matrix between = {outputs_.data(), shape_.stride};
+    const bool is_last = l == shape_.last_layer();
+    CrossPairsKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(
+        PairsOf(layer.crossings, t_stride_), rows, width, x0, l == 0 ? x0 : ConstMatrix(between),
+        is_last ? Matrix{args.y, args.y_stride} : between,
+        is_last ? Pairs{} : PairsOf(layers_[l + 1].inputs, in_stride_));
+    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+  }
+  return absl::OkStatus();
+}
+
+// dy is d(loss)/d(x_{l+1}), then of x_l, which is that + W^T dt: products add to it. That of x_0
+// goes to dx, which has collected the rest by then.
+absl::Status CrossMatrixBf16Cuda::BackwardInput(const ExecContext& ctx,
+                                                const CrossNetwork::ForwardArgs& forward,
+                                                const CrossNetwork::BackwardArgs& args) {
+  const int64_t rows = forward.batch_size;
+  const int64_t width = shape_.width;
+  if (rows == 0) return absl::OkStatus();
+  const Matrix dy = {args.dy, args.dy_stride};
+  const Matrix dx = {args.dx, args.dx_stride};
+  for (size_t l = layers_.size(); l-- > 0;) {
+    Layer& layer = layers_[l];
+    CrossPairsGradKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(
+        dy, ConstMatrix(forward.x, forward.x_stride), PairsOf(layer.crossings, t_stride_), rows,
+        width, dx, /*adds_dx=*/l < shape_.last_layer(), /*ends_dx=*/l == 0);
+    HOTROW_RETURN_IF_ERROR(LastLaunch(kName));
+    const Matrix to = l == 0 ? dx : dy;
+    ColumnMajorProduct product = Added({.m = width,
+                                        .n = rows,
+                                        .k = width,
+                                        .a = layer.weights.data(),
+                                        .lda = in_stride_,
+                                        .b = layer.crossings.data(),
+                                        .ldb = t_stride_,
+                                        .c = to.data,
+                                        .ldc = to.stride});
+    if (shape_.low_rank()) {
+      HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, {.m = shape_.rank,
+                                                   .n = rows,
+                                                   .k = width,
+                                                   .a = layer.u.data(),
+                                                   .lda = h_stride_,
+                                                   .b = layer.crossings.data(),
+                                                   .ldb = t_stride_,
+                                                   .c = layer.hidden_gradient.data(),
+                                                   .ldc = h_stride_,
+                                                   .bf16_result = true}));
+      product.k = shape_.rank;
+      product.b = layer.hidden_gradient.data();
+      product.ldb = h_stride_;
+    }
+    if (to.data == nullptr) break;
+    HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, product));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CrossMatrixBf16Cuda::BackwardParameters(const ExecContext& ctx,
+                                                     const CrossNetwork::ForwardArgs& forward,
+                                                     const CrossNetwork::BackwardArgs& args) {
+  const int64_t rows = forward.batch_size;
+  const int64_t width = shape_.width;
+  if (rows == 0) {
+    HOTROW_CUDA_RETURN_IF_ERROR(
+        cudaMemsetAsync(args.parameter_gradients, 0,
+                        static_cast<size_t>(shape_.num_parameters) * sizeof(float), ctx.stream));
+  }
+  for (size_t l = layers_.size(); l-- > 0;) {
+    Layer& layer = layers_[l];
+    if (rows > 0) {
+      // Of the map with the bias: W, or U.
+      const bool low_rank = shape_.low_rank();
+      const int64_t in = low_rank ? shape_.rank : width;
+      const int64_t stride = low_rank ? h_stride_ : in_stride_;
+      const int64_t offset = low_rank ? layer.u_offset : layer.weight_offset;
+      HOTROW_RETURN_IF_ERROR(
+          Multiply(ctx.stream, {.transpose_b = true,
+                                .m = in + 1,
+                                .n = width,
+                                .k = rows,
+                                .a = low_rank ? layer.hidden.data() : layer.inputs.data(),
+                                .lda = stride,
+                                .b = layer.crossings.data(),
+                                .ldb = t_stride_,
+                                .c = gradient_.data(),
+                                .ldc = stride}));
+      HOTROW_RETURN_IF_ERROR(
+          UnpackGradientCuda(ctx.stream, {.from = {gradient_.data(), stride},
+                                          .in = in,
+                                          .out = width,
+                                          .weights = args.parameter_gradients + offset,
+                                          .biases = args.parameter_gradients + layer.bias_offset,
+                                          .weights_end = layer.bias_offset - offset,
+                                          .biases_end = shape_.stride}));
+      if (low_rank) {
+        float* const dv = args.parameter_gradients + layer.weight_offset;
+        const int64_t size = shape_.rank * width;
+        HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, {.transpose_b = true,
+                                                     .m = width,
+                                                     .n = shape_.rank,
+                                                     .k = rows,
+                                                     .a = layer.inputs.data(),
+                                                     .lda = in_stride_,
+                                                     .b = layer.hidden_gradient.data(),
+                                                     .ldb = h_stride_,
+                                                     .c = dv,
+                                                     .ldc = width}));
+        const int64_t padding = layer.u_offset - layer.weight_offset - size;
+        if (padding > 0) {
+          HOTROW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(
+              dv + size, 0, static_cast<size_t>(padding) * sizeof(float), ctx.stream));
+        }
+      }
+    }
+    HOTROW_RETURN_IF_ERROR(LayerReady(layer, args));
+  }
+  return absl::OkStatus();
+}
+
+int64_t CrossMatrixBf16Cuda::bytes() const {
+  int64_t bytes = workspace_.bytes() + outputs_.bytes() + gradient_.bytes();
+  for (const Layer& layer : layers_) {
+    bytes += layer.inputs.bytes() + layer.weights.bytes() + layer.u.bytes() +
+             layer.crossings.bytes() + layer.hidden.bytes() + layer.hidden_gradient.bytes();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CrossEngine>> NewCrossMatrixBf16Cuda(const CrossShape& shape,
+                                                                    CudaStream stream) {
+  auto engine = std::make_unique<CrossMatrixBf16Cuda>(shape);
+  HOTROW_RETURN_IF_ERROR(engine->Init(stream));
+  return engine;
+}
+
+}  // namespace hotrow::internal
