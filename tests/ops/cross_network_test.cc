@@ -9,6 +9,7 @@
 
 #include "tests/ops/cross_reference.h"
 #include "tests/ops/dense_test_util.h"
+#include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_util.h"
 
@@ -523,10 +524,18 @@ TEST(CrossNetworkTest, ErrorsNameTheField) {
       "dx_stride");
 }
 
-TEST(CrossNetworkTest, OtherDevicesAreUnimplemented) {
+TEST(CrossNetworkTest, AGpuThatIsNotThereIsNamed) {
+  if (test::UsableGpu().ok()) GTEST_SKIP() << "there is a GPU";
+  const auto net = CrossNetwork::Create({.width = 3, .num_layers = 1, .max_batch_size = 1},
+                                        {.device = Device::kCuda});
+  EXPECT_THAT(net.status().message(),
+              ::testing::AnyOf(HasSubstr("no CUDA"), HasSubstr("no usable GPU")));
+}
+
+TEST(CrossNetworkTest, ACallOnAnotherDeviceIsRefused) {
   const auto net = NewNetwork({.width = 3, .num_layers = 1, .max_batch_size = 1});
   EXPECT_THAT(net->Forward({.device = Device::kCuda}, {.batch_size = 0}),
-              test::StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("CUDA")));
+              test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("made for device cpu")));
 }
 
 }  // namespace
