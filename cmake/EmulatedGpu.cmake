@@ -58,6 +58,7 @@ function(hotrow_add_emulated_gpu)
     return()
   endif()
   add_library(hotrow_emulated_gpu STATIC
+    ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/emulated_cublaslt.cc
     ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/emulated_gpu.cc ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/emulated_nccl.cc)
   add_library(CUDA::cudart_static ALIAS hotrow_emulated_gpu)
   _hotrow_configure(hotrow_emulated_gpu)

@@ -10,6 +10,7 @@ set(_cuda_sources
     fm_interaction_cuda_test.cc
     fused_sparse_update_cuda_test.cu
     gather_cuda_test.cu
+    gemm_products_cuda_test.cc
     gradient_norm_cuda_test.cc
     gradient_segment_sum_cuda_test.cu
     key_rows_cuda_test.cu
@@ -28,7 +29,7 @@ set(_cuda_sources
     tell_host_cuda_test.cu
     unique_cuda_test.cu)
 if(HOTROW_EMULATED_GPU)
-  list(REMOVE_ITEM _cuda_sources cublaslt_test.cc)  # has products of its own
+  list(REMOVE_ITEM _cuda_sources cublaslt_test.cc)  # has a cublasLt of its own
 endif()
 if(HOTROW_HAVE_CUDA)
   hotrow_add_test(

@@ -29,14 +29,19 @@ struct Case {
 TEST(MlpCudaTest, MatchesADoubleReferenceForwardAndBackwardAndRepeats) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   test::GpuStream stream;
+  const int64_t large = test::ForGpu(2048, 300);  // more chunks of a sum than threads share
+  const auto wide = static_cast<int32_t>(test::ForGpu(1024, 300));
   const Case cases[] = {
-      {.sizes = {1, 1}, .batch_sizes = {1, 2, 37, 2048}},
-      {.sizes = {1, 17, 1}, .batch_sizes = {1, 33, 2048}, .relu_on_output = true},
-      {.sizes = {13, 64, 16}, .batch_sizes = {1, 37, 2048}, .relu_on_output = true},
+      {.sizes = {1, 1}, .batch_sizes = {1, 2, 37, large}},
+      {.sizes = {1, 17, 1}, .batch_sizes = {1, 33, large}, .relu_on_output = true},
+      {.sizes = {13, 64, 16}, .batch_sizes = {1, 37, large}, .relu_on_output = true},
       {.sizes = {367, 70, 1}, .batch_sizes = {37, 130}, .dropout = 0.25f},
-      {.sizes = {16, 13, 5, 3, 2}, .batch_sizes = {7, 2048}, .dropout = 0.5f},
-      {.sizes = {1024, 1024, 1}, .batch_sizes = {1, 37}},
-      {.sizes = {5, 129, 1023}, .batch_sizes = {37, 200}, .relu_on_output = true, .dropout = 0.1f}};
+      {.sizes = {16, 13, 5, 3, 2}, .batch_sizes = {7, large}, .dropout = 0.5f},
+      {.sizes = {wide, wide, 1}, .batch_sizes = {1, 37}},
+      {.sizes = {5, 129, wide - 1},
+       .batch_sizes = {37, 200},
+       .relu_on_output = true,
+       .dropout = 0.1f}};
   for (const Case& c : cases) {
     const MlpOptions options = {.sizes = c.sizes,
                                 .relu_on_output = c.relu_on_output,
