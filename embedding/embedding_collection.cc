@@ -564,6 +564,10 @@ absl::Status EmbeddingCollection::Impl::CheckUpdate(const EmbeddingStep::Impl& s
   if (step.use != EmbeddingStep::Impl::Use::kLookedUp) {
     return absl::FailedPreconditionError("Update: the step has not been looked up");
   }
+  if (gradient.skip != nullptr && !gradients->fuses_update()) {
+    return absl::UnimplementedError(
+        "Update: EmbeddingGradient.skip is for a single rank on a GPU only; leave it out");
+  }
   if (steps == UINT32_MAX) {
     return absl::ResourceExhaustedError("Update: a table counts at most 2^32 - 1 steps");
   }
@@ -748,7 +752,8 @@ absl::Status EmbeddingCollection::Impl::UpdateRowsFused(const internal::StepBatc
                             .step = steps + 1,
                             .seed = options.seed,
                             .keys = b.at.served_keys,
-                            .new_rows = device_initialised_rows.data()},
+                            .new_rows = device_initialised_rows.data(),
+                            .skip = gradient.skip},
                            b);
 }
 

@@ -20,6 +20,10 @@ struct EmbeddingOutput {
 struct EmbeddingGradient {
   MatrixView<const float> pooled;
   std::vector<MatrixView<const float>> unpooled;
+  // For Update of a single rank on a GPU: null, or one number in memory of the device. Where it is
+  // not 0 when the update runs, rows and their optimizer state stay as they are
+  // (ops/loss_scale.h); all else goes on as after an update. Unimplemented elsewhere.
+  const uint32_t* skip = nullptr;
 };
 
 // EmbeddingStep is one batch on its way through the tables: EmbeddingCollection::Prefetch makes it,

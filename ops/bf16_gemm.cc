@@ -338,6 +338,11 @@ absl::Status CheckDensePrecision(DensePrecision precision, Device device) {
     return absl::InvalidArgumentError(
         "DensePrecision::kTf32 is for GPUs; on the CPU use DensePrecision::kFp32");
   }
+  if (precision == DensePrecision::kFp16) {
+    return absl::InvalidArgumentError(
+        "DensePrecision::kFp16 is for GPUs; on the CPU use DensePrecision::kBf16 or "
+        "DensePrecision::kFp32");
+  }
   const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
   const bool onednn_supports =
       (isa & dnnl_cpu_isa_avx512_core_bf16) == static_cast<unsigned>(dnnl_cpu_isa_avx512_core_bf16);

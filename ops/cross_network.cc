@@ -138,9 +138,9 @@ absl::StatusOr<std::unique_ptr<CrossNetwork>> CrossNetwork::Create(
       [&](auto stream) -> absl::Status {
         if (options.kind == CrossKind::kVector) {
           HOTROW_ASSIGN_OR_RETURN(impl->engine, internal::NewCrossVectorCuda(impl->shape, stream));
-        } else if (options.precision == DensePrecision::kBf16) {
-          HOTROW_ASSIGN_OR_RETURN(impl->engine,
-                                  internal::NewCrossMatrixBf16Cuda(impl->shape, stream));
+        } else if (HasHalfFactors(options.precision)) {
+          HOTROW_ASSIGN_OR_RETURN(impl->engine, internal::NewCrossMatrixHalfCuda(
+                                                    impl->shape, options.precision, stream));
         } else {
           HOTROW_ASSIGN_OR_RETURN(
               impl->engine, internal::NewCrossMatrixCuda(impl->shape, options.precision, stream));

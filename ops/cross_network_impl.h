@@ -55,13 +55,14 @@ class CrossEngine {
 absl::StatusOr<std::unique_ptr<CrossEngine>> NewCrossCpu(const CrossShape& shape,
                                                          DensePrecision precision);
 // On a GPU: the vectors of kVector, whose sums are fp32 with every precision; the matrices of
-// kMatrix with factors of fp32 or tf32; those with factors of bf16.
+// kMatrix with factors of fp32 or tf32; those with factors of bf16 or fp16.
 absl::StatusOr<std::unique_ptr<CrossEngine>> NewCrossVectorCuda(const CrossShape& shape,
                                                                 CudaStream stream);
 absl::StatusOr<std::unique_ptr<CrossEngine>> NewCrossMatrixCuda(const CrossShape& shape,
                                                                 DensePrecision precision,
                                                                 CudaStream stream);
-absl::StatusOr<std::unique_ptr<CrossEngine>> NewCrossMatrixBf16Cuda(const CrossShape& shape,
+absl::StatusOr<std::unique_ptr<CrossEngine>> NewCrossMatrixHalfCuda(const CrossShape& shape,
+                                                                    DensePrecision precision,
                                                                     CudaStream stream);
 
 // args.gradients_ready for a layer, where it is given.

@@ -132,9 +132,8 @@ __global__ void CrossVectorGradKernel(Net net, ConstMatrix dy, Matrix dx) {
       const int64_t l = first + GroupLane();
       const float product = l < net.layers ? products[l] : 0.0f;
       float d = 0;
-      for (int k = kWarpThreads; k-- > 0;) {
+      for (auto k = static_cast<int>(min(int64_t{kWarpThreads}, net.layers - first)); k-- > 0;) {
         const float p = __shfl_sync(kAllLanes, product, k);
-        if (first + k >= net.layers) continue;
         if (k == GroupLane()) d = next;
         next += next * p;
       }

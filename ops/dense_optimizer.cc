@@ -90,7 +90,7 @@ absl::Status DenseOptimizerConfig::Validate() const {
 
 absl::Status DenseUpdate(const ExecContext& ctx, const DenseOptimizerConfig& config,
                          std::span<const DenseTensor> tensors, float learning_rate_factor,
-                         uint32_t step, const float* gradient_scale) {
+                         uint32_t step, const float* gradient_scale, const uint32_t* skip) {
   HOTROW_RETURN_IF_ERROR(config.Validate());
   HOTROW_RETURN_IF_ERROR(ValidateTensors(config, tensors));
   if (!(learning_rate_factor >= 0 && std::isfinite(learning_rate_factor))) {
@@ -101,12 +101,13 @@ absl::Status DenseUpdate(const ExecContext& ctx, const DenseOptimizerConfig& con
   return internal::Dispatch(
       ctx,
       [&] {
+        if (skip != nullptr && *skip != 0) return absl::OkStatus();
         return internal::DenseUpdateCpu(ctx.pool, config, tensors, learning_rate_factor, step,
                                         gradient_scale == nullptr ? 1 : *gradient_scale);
       },
       [&](auto stream) {
         return internal::DenseUpdateCuda(stream, config, tensors, learning_rate_factor, step,
-                                         gradient_scale);
+                                         gradient_scale, skip);
       });
 }
 

@@ -49,13 +49,15 @@ struct DenseTensor {
 // results do not depend on threads.
 //
 // gradient_scale: one number that every gradient is multiplied by before anything else
-// (ops/gradient_norm.h); null: 1.
+// (ops/gradient_norm.h); null: 1. skip: one number; where it is not 0, nothing changes
+// (ops/loss_scale.h); null: 0.
 //
-// On a CUDA device the arrays of each tensor and gradient_scale are device memory; `tensors` itself
-// is host memory, read before the call returns. Results equal the CPU's bit for bit.
+// On a CUDA device the arrays of each tensor, gradient_scale and skip are device memory; `tensors`
+// itself is host memory, read before the call returns. Results equal the CPU's bit for bit.
 absl::Status DenseUpdate(const ExecContext& ctx, const DenseOptimizerConfig& config,
                          std::span<const DenseTensor> tensors, float learning_rate_factor,
-                         uint32_t step, const float* gradient_scale = nullptr);
+                         uint32_t step, const float* gradient_scale = nullptr,
+                         const uint32_t* skip = nullptr);
 
 }  // namespace hotrow
 

@@ -8,7 +8,8 @@ namespace {
 // A thread an element of the line on which the tensors lie.
 template <typename Step>
 __global__ void UpdateKernel(DenseTensorViews tensors, Step step, const float* gradient_scale,
-                             float average_weight) {
+                             const uint32_t* skip, float average_weight) {
+  if (skip != nullptr && *skip != 0) return;
   const float scale = gradient_scale == nullptr ? 1.0f : *gradient_scale;
   const int64_t n = tensors.v[tensors.size - 1].end;
   for (int64_t place = GridThread(); place < n; place += GridThreads()) {
@@ -33,7 +34,7 @@ __global__ void UpdateKernel(DenseTensorViews tensors, Step step, const float* g
 
 absl::Status DenseUpdateCuda(CudaStream stream, const DenseOptimizerConfig& config,
                              std::span<const DenseTensor> tensors, float learning_rate_factor,
-                             uint32_t step, const float* gradient_scale) {
+                             uint32_t step, const float* gradient_scale, const uint32_t* skip) {
   const auto update = [&](const auto& formula) -> absl::Status {
     DenseTensorViews views;
     for (std::span<const DenseTensor> left = tensors; !left.empty();) {
@@ -41,7 +42,7 @@ absl::Status DenseUpdateCuda(CudaStream stream, const DenseOptimizerConfig& conf
       if (views.size == 0) continue;  // nothing but empty ones
       const int64_t n = views.v[views.size - 1].end;
       UpdateKernel<<<GridBlocks(n, kThreadsPerBlock), kThreadsPerBlock, 0, stream>>>(
-          views, formula, gradient_scale, DenseAverageWeight(config.average_decay, step));
+          views, formula, gradient_scale, skip, DenseAverageWeight(config.average_decay, step));
       HOTROW_RETURN_IF_ERROR(LastLaunch("DenseUpdate"));
     }
     return absl::OkStatus();

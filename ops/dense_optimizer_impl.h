@@ -121,7 +121,7 @@ absl::Status DenseUpdateCpu(ThreadPool* pool, const DenseOptimizerConfig& config
                             uint32_t step, float gradient_scale);
 absl::Status DenseUpdateCuda(CudaStream stream, const DenseOptimizerConfig& config,
                              std::span<const DenseTensor> tensors, float learning_rate_factor,
-                             uint32_t step, const float* gradient_scale);
+                             uint32_t step, const float* gradient_scale, const uint32_t* skip);
 
 // What a kernel gets of tensors: they lie end to end on a line, of which tensor i is [end of the
 // one before, end).

@@ -8,12 +8,12 @@
 namespace hotrow {
 
 absl::StatusOr<DensePrecision> ParseDensePrecision(std::string_view name) {
-  for (const DensePrecision precision :
-       {DensePrecision::kFp32, DensePrecision::kTf32, DensePrecision::kBf16}) {
+  for (const DensePrecision precision : {DensePrecision::kFp32, DensePrecision::kTf32,
+                                         DensePrecision::kBf16, DensePrecision::kFp16}) {
     if (name == DensePrecisionName(precision)) return precision;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown precision \"", std::string(name), "\": must be fp32, tf32 or bf16"));
+  return absl::InvalidArgumentError(absl::StrCat("unknown precision \"", std::string(name),
+                                                 "\": must be fp32, tf32, bf16 or fp16"));
 }
 
 std::string_view DensePrecisionName(DensePrecision precision) {
@@ -24,6 +24,8 @@ std::string_view DensePrecisionName(DensePrecision precision) {
       return "tf32";
     case DensePrecision::kBf16:
       return "bf16";
+    case DensePrecision::kFp16:
+      return "fp16";
   }
   HOTROW_CHECK(false);
   return "";

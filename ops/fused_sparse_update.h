@@ -46,6 +46,8 @@ struct FusedSparseUpdateArgs {
   uint64_t seed = 0;
   const uint64_t* keys = nullptr;  // [U]; needed where a table has weights of 16 bits
   int64_t* new_rows = nullptr;
+  // Null, or one number: where it is not 0, nothing changes (ops/loss_scale.h).
+  const uint32_t* skip = nullptr;
 
   std::byte* workspace = nullptr;  // FusedSparseUpdateWorkspaceBytes(...), 64-byte aligned
   int64_t workspace_bytes = 0;

@@ -164,6 +164,7 @@ struct FusedUpdate {
   uint32_t step;
   bool moves;  // false: only the last step is written
   unsigned long long* new_rows;
+  const uint32_t* skip;  // null, or where it is not 0 nothing is done
 };
 
 // A tile at work on rows. All threads of the tile make each call together.
@@ -451,6 +452,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerProcessor)
   __shared__ TileTerm terms[2 * kThreadsPerBlock];
   __shared__ TileRow rows[kThreadsPerBlock];
   __shared__ float4 columns[kThreadsPerBlock];
+  if (update.skip != nullptr && *update.skip != 0) return;
   const int32_t lanes = batch.tiles.lanes;
   TileUpdater<Formula, kPrecision> updater(numbers, batch, update, tables, {terms, rows, columns});
   const int32_t first = batch.LookupsBefore(batch.row_begin);
@@ -516,7 +518,8 @@ absl::Status FusedSparseUpdateCuda(const FusedSparseUpdateArgs& args, CudaStream
                              : RoundingSeed(args.seed, RoundingUse::kWeights, args.step, 0),
         .step = args.step,
         .moves = !Formula::kDividesByRate || numbers.learning_rate != 0,
-        .new_rows = reinterpret_cast<unsigned long long*>(args.new_rows)};
+        .new_rows = reinterpret_cast<unsigned long long*>(args.new_rows),
+        .skip = args.skip};
     TableChunk tables = {};
     for (const FusedTable& of_group : group.tables) {
       tables.v[tables.size++] = {of_group.row_end, of_group.table};

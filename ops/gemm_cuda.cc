@@ -86,7 +86,7 @@ absl::Status GemmCuda::Impl::Choose(const GemmKey& key, Plan* plan) const {
       check(InitLayout(*lt, &plan->a, factor_type, key.transpose_a, key.m, key.k, key.lda)));
   HOTROW_RETURN_IF_ERROR(
       check(InitLayout(*lt, &plan->b, factor_type, key.transpose_b, key.k, key.n, key.ldb)));
-  HOTROW_RETURN_IF_ERROR(check(InitLayout(*lt, &plan->c, key.bf16_result ? CUDA_R_16BF : CUDA_R_32F,
+  HOTROW_RETURN_IF_ERROR(check(InitLayout(*lt, &plan->c, key.half_result ? factor_type : CUDA_R_32F,
                                           /*transposed=*/false, key.m, key.n, key.ldc)));
 
   cublasLtMatmulPreferenceOpaque_t preference;
@@ -133,6 +133,7 @@ absl::StatusOr<std::unique_ptr<GemmCuda>> GemmCuda::Create(GemmPrecision precisi
       CublasStatus(*impl->lt, impl->lt->cublasLtCreate(&impl->handle), "cublasLtCreate"));
   if (precision == GemmPrecision::kTf32) impl->compute_type = CUBLAS_COMPUTE_32F_FAST_TF32;
   if (precision == GemmPrecision::kBf16) impl->factor_type = CUDA_R_16BF;
+  if (precision == GemmPrecision::kFp16) impl->factor_type = CUDA_R_16F;
   return std::unique_ptr<GemmCuda>(new GemmCuda(std::move(impl)));
 }
 

@@ -17,8 +17,9 @@ namespace hotrow::internal {
 
 // C = op(A) op(B) with all three column-major, as cublasLt counts: C is [m, n], op(A) [m, k], op(B)
 // [k, n]; ld* are the numbers from one column to the next. A row-major matrix is its own transpose
-// in these terms, with the row stride as ld. The factors are floats, or bf16 in a GemmCuda of
-// kBf16; C is floats unless bf16_result says that it is bf16, rounded to the nearest.
+// in these terms, with the row stride as ld. The factors are floats, or of 16 bits in a
+// GemmCuda of kBf16 or kFp16; C is floats unless half_result says that it is like the factors,
+// rounded to the nearest.
 struct ColumnMajorProduct {
   bool transpose_a = false;
   bool transpose_b = false;
@@ -31,7 +32,7 @@ struct ColumnMajorProduct {
   int64_t ldb = 0;
   void* c = nullptr;
   int64_t ldc = 0;
-  bool bf16_result = false;  // kBf16 alone
+  bool half_result = false;  // kBf16, kFp16
   bool adds = false;         // C += op(A) op(B), of floats
 };
 
@@ -93,7 +94,7 @@ struct GemmKey {
   int64_t m, n, k;
   int64_t lda, ldb, ldc;
   uint32_t align_a, align_b, align_c;  // bytes that divide the addresses
-  bool bf16_result;
+  bool half_result;
 
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
 };
@@ -117,7 +118,7 @@ inline GemmKey KeyOf(const ColumnMajorProduct& p) {
           .align_a = AddressAlignment(p.a),
           .align_b = AddressAlignment(p.b),
           .align_c = AddressAlignment(p.c),
-          .bf16_result = p.bf16_result};
+          .half_result = p.half_result};
 }
 
 // Enough for the products of a network of layers of a thousand units to be cut along k: a partial
@@ -128,6 +129,7 @@ enum class GemmPrecision {
   kFp32,
   kTf32,  // factors are rounded to 10 bits after the point, sums are fp32
   kBf16,  // factors are bf16, sums are fp32
+  kFp16,  // factors are fp16, sums are fp32
 };
 
 // A handle of cublasLt and the algorithms that it chose, of the device that was current at Create.

@@ -166,8 +166,9 @@ absl::StatusOr<std::unique_ptr<Mlp>> Mlp::Create(const MlpOptions& options,
         return absl::OkStatus();
       },
       [&](auto stream) -> absl::Status {
-        if (options.precision == DensePrecision::kBf16) {
-          HOTROW_ASSIGN_OR_RETURN(impl->engine, internal::NewMlpBf16Cuda(impl->shape, stream));
+        if (HasHalfFactors(options.precision)) {
+          HOTROW_ASSIGN_OR_RETURN(impl->engine,
+                                  internal::NewMlpHalfCuda(impl->shape, options.precision, stream));
           return absl::OkStatus();
         }
         HOTROW_ASSIGN_OR_RETURN(impl->engine,

@@ -77,8 +77,10 @@ absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpBf16(const MlpShape& shape);
 // kFp32 or kTf32.
 absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpCuda(const MlpShape& shape,
                                                       DensePrecision precision, CudaStream stream);
-// Products of bf16, on a GPU.
-absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpBf16Cuda(const MlpShape& shape, CudaStream stream);
+// kBf16 or kFp16, on a GPU.
+absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpHalfCuda(const MlpShape& shape,
+                                                          DensePrecision precision,
+                                                          CudaStream stream);
 
 // args.gradients_ready for a layer, which must be there.
 absl::Status LayerReady(const MlpLayer& layer, const Mlp::BackwardArgs& args);

@@ -48,6 +48,14 @@ class JsonWriter {
     visit(inner);
     json_[name] = std::move(inner.json_);
   }
+  // Nothing is not written.
+  template <typename T, typename Visit>
+  void OptionalGroup(const char* name, const std::optional<T>& value, Visit visit) {
+    if (!value.has_value()) return;
+    JsonWriter inner;
+    visit(*value, inner);
+    json_[name] = std::move(inner.json_);
+  }
   // An empty list is not written.
   template <typename T, typename Visit>
   void List(const char* name, const std::vector<T>& items, Visit visit) {
@@ -86,6 +94,12 @@ class JsonReader {
   void Group(const char* name, Visit visit) {
     JsonReader inner(members_.Object(name), members_.PathOf(name), wrong_);
     visit(inner);
+  }
+  template <typename T, typename Visit>
+  void OptionalGroup(const char* name, std::optional<T>& value, Visit visit) {
+    if (!members_.Has(name)) return;
+    JsonReader inner(members_.Object(name), members_.PathOf(name), wrong_);
+    visit(value.emplace(), inner);
   }
   template <typename T, typename Visit>
   void List(const char* name, std::vector<T>& items, Visit visit) {
@@ -135,6 +149,11 @@ void VisitTraining(State& state, Visitor& visit) {
     v("best_epoch", state.best_epoch);
     v("best_step", state.best_step);
     v("best_auc", state.best_auc);
+  });
+  visit.OptionalGroup("loss_scale", state.loss_scale, [](auto& scale, auto& v) {
+    v("scale", scale.scale);
+    v("good_steps", scale.good_steps);
+    v("skipped_steps", scale.skipped_steps);
   });
   visit.Optional("learning_rates", state.learning_rates);
   visit.Optional("settled", state.settled);

@@ -2,6 +2,7 @@
 #define HOTROW_MODELS_SAVING_TRAINING_STATE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -40,6 +41,14 @@ struct TrainingState {
   int64_t samples_in_last_epoch = 0;
   double loss_sum_in_last_epoch = 0;
   double recent_loss = 0;  // decaying mean
+
+  // Of a run in fp16: LossScale (ops/loss_scale.h) as it stands after the last step.
+  struct SavedLossScale {
+    double scale = 0;
+    int64_t good_steps = 0;
+    int64_t skipped_steps = 0;
+  };
+  std::optional<SavedLossScale> loss_scale;
 
   // Where tables decay as a whole: the factors of the steps behind first_step
   // (EmbeddingCollection::learning_rates), which rows may still have to make up for.

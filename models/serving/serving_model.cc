@@ -166,9 +166,10 @@ class ModelReader {
     recipe.max_batch_size = options_.max_batch_size;
     model_->trained_precision = settings_.precision;
     model_->trained_rows = settings_.serve_rows;
-    // Training on a GPU may have rounded to TF32, which no CPU has.
-    const DensePrecision trained =
-        settings_.precision == DensePrecision::kTf32 ? DensePrecision::kFp32 : settings_.precision;
+    // Training on a GPU may have rounded to TF32 or fp16, which no CPU has.
+    const bool of_gpus = settings_.precision == DensePrecision::kTf32 ||
+                         settings_.precision == DensePrecision::kFp16;
+    const DensePrecision trained = of_gpus ? DensePrecision::kFp32 : settings_.precision;
     recipe.precision = options_.precision.value_or(trained);
     return absl::OkStatus();
   }

@@ -136,7 +136,7 @@ absl::StatusOr<std::optional<DenseState::Totals>> DenseState::FinishSums() {
 }
 
 absl::Status DenseState::Update(float learning_rate_factor, uint32_t step_number, int64_t run_step,
-                                double* gradient_norm) {
+                                double* gradient_norm, const uint32_t* skip) {
   TraceSpan span(ctx_.trace, "dense_update");
   DenseTensor all = {.parameters = model_.parameters(),
                      .gradients = model_.gradients(),
@@ -158,7 +158,7 @@ absl::Status DenseState::Update(float learning_rate_factor, uint32_t step_number
   trained.reserve(trained_.size());
   for (const ParameterRange& range : trained_) trained.push_back(PartOf(all, range));
   return DenseUpdate(ctx_, options_.dense_optimizer, trained, learning_rate_factor, step_number,
-                     gradient_scale_.data());
+                     gradient_scale_.data(), skip);
 }
 
 absl::Status DenseState::CopyUntrained() {

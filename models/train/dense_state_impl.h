@@ -63,9 +63,9 @@ class DenseState {
   // Takes the gradients of the model, of several ranks their sum. step_number: of the optimizer,
   // from 1; run_step: of the run, for errors. gradient_norm: on a GPU with max_gradient_norm,
   // memory of the device for the norm, which nobody waits for: the caller looks later whether it is
-  // finite.
+  // finite. skip: as DenseUpdate's.
   absl::Status Update(float learning_rate_factor, uint32_t step_number, int64_t run_step,
-                      double* gradient_norm);
+                      double* gradient_norm, const uint32_t* skip = nullptr);
 
   // From here on the model computes with the average, and with its own parameters again: for
   // evaluation between two steps. What the calls below give does not depend on it. Without an

@@ -188,6 +188,9 @@ absl::Status RunParts::LoadStart() {
   HOTROW_RETURN_IF_ERROR(dense_->Load(env_, saved));
   HOTROW_ASSIGN_OR_RETURN(residuals_anew_, LoadResiduals(start_, ranks_, env_, tables_.get()));
   if (start_.resumed) HOTROW_RETURN_IF_ERROR(LoadSavedCounters(env_, saved, tables_.get()));
+  if (start_.resumed && loss_scaler_ != nullptr && saved.training->loss_scale.has_value()) {
+    HOTROW_RETURN_IF_ERROR(loss_scaler_->Load(*saved.training->loss_scale));
+  }
   if (start_.resumed) {
     return checkpoints_->StartAt(saved.training->first_step, saved.training->steps);
   }
@@ -232,11 +235,15 @@ absl::Status RunParts::Open(const ModelFactory& factory,
                                            .num_dense = schema_.num_dense}));
   HOTROW_ASSIGN_OR_RETURN(
       dense_, DenseState::Create(options_, model_.get(), ranks_.TakeSumChannel(), ctx_));
+  if (options_.precision == DensePrecision::kFp16) {
+    HOTROW_ASSIGN_OR_RETURN(loss_scaler_, LossScaler::Create(ctx_, options_.loss_scale));
+  }
   step_parts_.emplace(StepParts{.options = options_,
                                 .model = *model_,
                                 .tables = *tables_,
                                 .buffers = *buffers_,
                                 .dense = *dense_,
+                                .loss_scaler = loss_scaler_.get(),
                                 .ranks = ranks_,
                                 .schema = schema_});
   HOTROW_RETURN_IF_ERROR(LoadStart());

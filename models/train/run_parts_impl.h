@@ -19,6 +19,7 @@
 #include "models/saving/training_state.h"
 #include "models/train/access_recorder.h"
 #include "models/train/dense_state_impl.h"
+#include "models/train/loss_scaler_impl.h"
 #include "models/train/run_checkpoints_impl.h"
 #include "models/train/run_ranks_impl.h"
 #include "models/train/run_start_impl.h"
@@ -52,6 +53,7 @@ class RunParts {
   const EmbeddingCollectionOptions& collection_options() const { return collection_options_; }
   EmbeddingCollection& tables() { return *tables_; }
   DenseState& dense() { return *dense_; }
+  LossScaler* loss_scaler() { return loss_scaler_.get(); }  // null: the loss is not scaled
   RunCheckpoints& checkpoints() { return *checkpoints_; }
   SavedModelWriter* writer() { return writer_.get(); }    // null: no --save_dir
   AccessRecorder* recorder() { return recorder_.get(); }  // null: neither --record_trace nor --mrc
@@ -89,6 +91,7 @@ class RunParts {
   // What follows uses the tables.
   std::unique_ptr<StepBuffers> buffers_;
   std::unique_ptr<DenseState> dense_;
+  std::unique_ptr<LossScaler> loss_scaler_;
   std::unique_ptr<SavedModelWriter> writer_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::optional<StepParts> step_parts_;

@@ -28,11 +28,11 @@ absl::StatusOr<std::unique_ptr<StepBuffers>> StepBuffers::Create(const ExecConte
   HOTROW_RETURN_IF_ERROR(take(batch_size * num_tasks, &out->logits_));
   HOTROW_RETURN_IF_ERROR(take(batch_size * num_tasks, &out->logit_gradient_));
   if (!out->on_gpu()) return out;
-  // The losses of the tasks and the norm of the dense gradient.
+  // The losses of the tasks, the norm of the dense gradient, and what EndLossScaleStep tells.
   HOTROW_ASSIGN_OR_RETURN(out->mailbox_,
                           StepMailbox::Create(ctx, {.dense_max = batch_size * num_dense,
                                                     .labels_max = batch_size * num_tasks,
-                                                    .num_numbers = num_tasks + 1}));
+                                                    .num_numbers = num_tasks + 3}));
   HOTROW_ASSIGN_OR_RETURN(out->host_logits_,
                           SharedBuffer<float>::Create(batch_size * num_tasks, {ctx.device}));
   HOTROW_ASSIGN_OR_RETURN(
@@ -71,6 +71,13 @@ EmbeddingGradient StepBuffers::gradient() {
     out.unpooled.push_back(MatrixView<float>{
         rows.gradients.data(), std::ssize(rows.gradients) / shape_.columns, shape_.columns});
   }
+  return out;
+}
+
+std::vector<std::span<float>> StepBuffers::gradients_of_rows() {
+  std::vector<std::span<float>> out = {
+      embedding_gradient_.span().first(static_cast<size_t>(batch_size_ * shape_.pooled_dim))};
+  for (Rows& rows : rows_) out.emplace_back(rows.gradients);
   return out;
 }
 
@@ -122,7 +129,10 @@ absl::Status StepBuffers::Post() { return on_gpu() ? mailbox_->Post() : absl::Ok
 
 absl::StatusOr<StepBuffers::Posted> StepBuffers::ReadPosted(std::span<const double> task_weights) {
   HOTROW_ASSIGN_OR_RETURN(const StepMailbox::Letter letter, mailbox_->Read());
-  Posted posted = {.gradient_norm = letter.numbers[static_cast<size_t>(shape_.num_tasks)],
+  const auto behind = letter.numbers.subspan(static_cast<size_t>(shape_.num_tasks));
+  Posted posted = {.gradient_norm = behind[0],
+                   .skipped = behind[1] == 1,
+                   .loss_scale = behind[2],
                    .dense = letter.dense,
                    .labels = letter.labels};
   for (int32_t task = 0; task < shape_.num_tasks; ++task) {

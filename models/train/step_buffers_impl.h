@@ -63,12 +63,21 @@ class StepBuffers {
   // On a GPU:
   // Where the norm of the step's dense gradient belongs; null on the CPU.
   double* gradient_norm() { return on_gpu() ? mailbox_->numbers() + shape_.num_tasks : nullptr; }
+  // Where EndLossScaleStep tells, likewise.
+  double* loss_scale_told() {
+    return on_gpu() ? mailbox_->numbers() + shape_.num_tasks + 1 : nullptr;
+  }
+  // All that gradient() views.
+  std::vector<std::span<float>> gradients_of_rows();
   // All of a step of training is enqueued; on the CPU it does nothing. StepMailbox::kUnreadMax.
   absl::Status Post();
   int64_t num_unread() const { return on_gpu() ? mailbox_->num_unread() : 0; }
   struct Posted {
     double loss = 0;
-    double gradient_norm = 0;  // as far as it was asked for
+    // As far as they were asked for.
+    double gradient_norm = 0;
+    bool skipped = false;  // updates were left out, for gradients that are not finite
+    double loss_scale = 0;
     // Of the step's batch, until the next one.
     std::span<const float> dense;
     std::span<const float> labels;

@@ -25,6 +25,16 @@ absl::StatusOr<std::optional<double>> Loss(const StepParts& parts, const StepPla
   return loss;
 }
 
+// All gradients of a scaled loss, and whether the updates that follow are left out.
+absl::Status Unscale(const StepParts& parts) {
+  LossScaler& scaler = *parts.loss_scaler;
+  for (const std::span<float> of_rows : parts.buffers.gradients_of_rows()) {
+    HOTROW_RETURN_IF_ERROR(scaler.Unscale(of_rows));
+  }
+  HOTROW_RETURN_IF_ERROR(scaler.Unscale(parts.model.mutable_gradients()));
+  return scaler.EndStep(parts.buffers.loss_scale_told());
+}
+
 absl::StatusOr<std::optional<double>> RunStepAlone(const StepParts& parts, const ExecContext& ctx,
                                                    const StepPlace& place,
                                                    BatchInFlight* in_flight) {
@@ -49,18 +59,25 @@ absl::StatusOr<std::optional<double>> RunStepAlone(const StepParts& parts, const
   }
   HOTROW_ASSIGN_OR_RETURN(const std::optional<double> loss,
                           Loss(parts, place, batch, in_flight->item->global_batch_size));
+  LossScaler* const scaler = parts.loss_scaler;
+  if (scaler != nullptr) {
+    HOTROW_RETURN_IF_ERROR(scaler->ScaleLoss(buffers.logit_gradient(batch.batch_size)));
+  }
   {
     TraceSpan span(ctx.trace, "backward");
     HOTROW_RETURN_IF_ERROR(parts.model.Backward(ctx, buffers.logit_gradient(batch.batch_size),
                                                 buffers.embedding_gradient()));
   }
+  if (scaler != nullptr) HOTROW_RETURN_IF_ERROR(Unscale(parts));
   {
     TraceSpan span(ctx.trace, "update");
-    HOTROW_RETURN_IF_ERROR(
-        std::move(in_flight->step).Update(buffers.gradient(), place.learning_rate_factor));
+    EmbeddingGradient gradient = buffers.gradient();
+    if (scaler != nullptr) gradient.skip = scaler->skip();
+    HOTROW_RETURN_IF_ERROR(std::move(in_flight->step).Update(gradient, place.learning_rate_factor));
   }
   HOTROW_RETURN_IF_ERROR(parts.dense.Update(place.learning_rate_factor, place.number,
-                                            place.run_step, buffers.gradient_norm()));
+                                            place.run_step, buffers.gradient_norm(),
+                                            scaler == nullptr ? nullptr : scaler->skip()));
   HOTROW_RETURN_IF_ERROR(parts.model.EndStep(ctx));
   HOTROW_RETURN_IF_ERROR(buffers.Post());
   return loss;
@@ -150,7 +167,11 @@ absl::StatusOr<double> ReadLoss(const StepParts& parts, const UnreadStep& step) 
                          FindNonFiniteData(parts.schema.num_dense, parts.model.num_tasks(),
                                            posted.dense, posted.labels));
   }
-  if (parts.options.max_gradient_norm > 0 && !std::isfinite(posted.gradient_norm)) {
+  const bool skipped = parts.loss_scaler != nullptr && posted.skipped;
+  // Halving the scale has not helped.
+  const bool is_lost = skipped && posted.loss_scale <= kLossScaleMin;
+  if (is_lost ||
+      (!skipped && parts.options.max_gradient_norm > 0 && !std::isfinite(posted.gradient_norm))) {
     return DivergedError(parts.options, step.run_step, DenseState::kGradientName);
   }
   if (!parts.ranks.many()) return posted.loss;

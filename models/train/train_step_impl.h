@@ -11,6 +11,7 @@
 #include "models/data/data_source.h"
 #include "models/train/batch_pipeline_impl.h"
 #include "models/train/dense_state_impl.h"
+#include "models/train/loss_scaler_impl.h"
 #include "models/train/run_ranks_impl.h"
 #include "models/train/step_buffers_impl.h"
 #include "models/train/trainer_options.h"
@@ -25,6 +26,7 @@ struct StepParts {
   EmbeddingCollection& tables;
   StepBuffers& buffers;
   DenseState& dense;
+  LossScaler* loss_scaler;  // null: the loss is not scaled
   RunRanks& ranks;
   const DataSchema& schema;
 };

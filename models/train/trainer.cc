@@ -156,6 +156,9 @@ absl::StatusOr<RunCheckpoints::Contents> Trainer::CheckpointContents() {
   if (!before_validation_.has_value()) state.policy = policy_.state();
   const std::span<const LearningRateRun> rates = run_.tables().learning_rates();
   state.learning_rates.assign(rates.begin(), rates.end());
+  if (run_.loss_scaler() != nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(state.loss_scale, run_.loss_scaler()->Save());
+  }
   HOTROW_ASSIGN_OR_RETURN(out.dense, run_.dense().OnHost());
   return out;
 }
@@ -491,6 +494,9 @@ absl::StatusOr<TrainReport> Trainer::Report() {
     HOTROW_ASSIGN_OR_RETURN(report.digest, run_.tables().Digest());
     HOTROW_ASSIGN_OR_RETURN(const Hash128 dense_hash, run_.dense().Hash());
     report.dense_hash = dense_hash.ToHex();
+  }
+  if (run_.loss_scaler() != nullptr) {
+    HOTROW_ASSIGN_OR_RETURN(report.loss_scale, run_.loss_scaler()->Save());
   }
   report.model = run_.model().name();
   report.weights_precision = options_.weights_precision;

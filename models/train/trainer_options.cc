@@ -106,6 +106,16 @@ absl::Status TrainerOptions::Validate() const {
         "--serve_rows=", std::string(WordOf(kServingRowsWords, serve_rows)),
         " works with --device=cpu and without --device_cache_bytes only so far; leave it out"));
   }
+  if (precision == DensePrecision::kFp16 && communicator != nullptr &&
+      communicator->world_size() > 1) {
+    return absl::UnimplementedError(
+        "--precision=fp16 works on one rank only so far: ranks do not agree on the loss scale; use "
+        "--precision=bf16");
+  }
+  if (!IsLossScale(loss_scale)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--loss_scale must be a power of two from 1 to 2^40, is ", loss_scale));
+  }
   HOTROW_RETURN_IF_ERROR(admission.Validate());
   if (admission.counts() && admission_bytes == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -316,6 +326,7 @@ absl::Status WithFlagNames(const absl::Status& status) {
        {"cache.device_bytes", "--device_cache_bytes"},
        {"cache.device_index_bytes", "--device_index_bytes"},
        {"DensePrecision::kBf16", "--precision=bf16"},
+       {"DensePrecision::kFp16", "--precision=fp16"},
        {"DensePrecision::kTf32", "--precision=tf32"},
        {"DensePrecision::kFp32", "--precision=fp32"}});
   return text == status.message() ? status : absl::Status(status.code(), text);

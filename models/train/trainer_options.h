@@ -18,6 +18,7 @@
 #include "models/train/learning_rate.h"
 #include "ops/dense_optimizer.h"
 #include "ops/dense_precision.h"
+#include "ops/loss_scale.h"
 #include "ops/weights_precision.h"
 
 namespace hotrow {
@@ -59,6 +60,7 @@ struct TrainerOptions {
   std::optional<Initializer> initializer;  // none: uniform in +-1/sqrt(rows), table by table
   DenseOptimizerConfig dense_optimizer;
   DensePrecision precision = DensePrecision::kFp32;  // that the model was made with
+  float loss_scale = LossScale().scale;              // with kFp16: the first one, a power of two
   // The gradient of all dense parameters together is scaled down to this Euclidean norm where it is
   // longer; 0: never.
   double max_gradient_norm = 0;

@@ -236,7 +236,8 @@ const TrainerSetting kSettings[] = {
      .group = kTrainingGroup,
      .help =
          "type of the factors of dense matrix products: fp32, bf16 (GPUs, and CPUs with AVX-512 "
-         "BF16; fast with AMX) or tf32 (GPUs). Sums, parameters and optimizer state stay fp32",
+         "BF16; fast with AMX), tf32 or fp16 (GPUs). Sums, parameters and optimizer state stay "
+         "fp32",
      .role = kBits,
      .part = kDense,
      .older = {.value = "fp32"},
@@ -244,6 +245,15 @@ const TrainerSetting kSettings[] = {
          [](O& o) {
            return WordFlag("WORD", &o.precision, ParseDensePrecision, DensePrecisionName);
          }},
+    {.name = "loss_scale",
+     .group = kTrainingGroup,
+     .help = "with --precision=fp16: what the loss is multiplied by at first, a power of two. It "
+             "halves where a gradient is not finite, and that step is left out; it doubles after "
+             "2,000 steps without",
+     .role = kBits,
+     .part = kDense,
+     .older = {.value = "65536"},
+     .bind = [](O& o) { return RealFlag(&o.loss_scale, kLossScaleMin, kLossScaleMax); }},
     {.name = "learning_rate",
      .group = kTrainingGroup,
      .help = "learning rate of the tables",

@@ -137,6 +137,8 @@ class CtrModel {
   // Memory of device(). Checkpoints and hashes read a copy.
   virtual std::span<float> parameters() = 0;
   virtual std::span<const float> gradients() const = 0;
+  // To be scaled in place between Backward and the optimizer.
+  virtual std::span<float> mutable_gradients() = 0;
 
   // What the model keeps in parameters() of the batches it has seen, such as the running statistics
   // of batch norm: saved and hashed like other parameters, and read by Forward when not training.

@@ -149,6 +149,7 @@ uint16_t ToFp16(float x) {  // to the nearest, ties to even, beyond the largest 
   const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
   if (std::isnan(x)) return sign | 0x7e00;
   const float magnitude = std::fabs(x);
+  if (magnitude == 0) return sign;
   if (magnitude >= 65520.0f) return sign | 0x7c00;
   int exponent = 0;
   std::frexp(magnitude, &exponent);

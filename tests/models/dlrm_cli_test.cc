@@ -120,6 +120,11 @@ TEST(DlrmCliTest, ProductsOfBf16LearnWhatFp32LearnsOnAnyNumberOfThreads) {
   test::ExpectOneLineError(Dlrm(Small({"--precision=tf32"})), 2,
                            AllOf(HasSubstr("--precision=tf32 is for GPUs"),
                                  HasSubstr("on the CPU use --precision=fp32")));
+  test::ExpectOneLineError(Dlrm(Small({"--precision=fp16"})), 2,
+                           AllOf(HasSubstr("--precision=fp16 is for GPUs"),
+                                 HasSubstr("use --precision=bf16 or --precision=fp32")));
+  test::ExpectOneLineError(Dlrm(Small({"--loss_scale=3"})), 2,
+                           HasSubstr("--loss_scale must be a power of two from 1 to 2^40, is 3"));
   if (Dlrm(Small({"--precision=bf16"})).exit_code != 0) {
     GTEST_SKIP() << "this processor has no bf16";
   }

@@ -382,8 +382,8 @@ TEST(TrainerFlagsTest, UnknownWordsNameTheirFlagAndTheKnownWords) {
               AllOf(HasSubstr("--weights_precision=fp8"), HasSubstr("fp32, fp16 or bf16")));
   EXPECT_THAT(error({"--dense_optimizer=ftrl"}),
               AllOf(HasSubstr("--dense_optimizer=ftrl"), HasSubstr("adam")));
-  EXPECT_THAT(error({"--precision=fp16"}),
-              AllOf(HasSubstr("--precision=fp16"), HasSubstr("fp32, tf32 or bf16")));
+  EXPECT_THAT(error({"--precision=fp8"}),
+              AllOf(HasSubstr("--precision=fp8"), HasSubstr("fp32, tf32, bf16 or fp16")));
   EXPECT_THAT(error({"--store=tape"}),
               AllOf(HasSubstr("--store=tape"), HasSubstr("memory"), HasSubstr("ssd")));
   EXPECT_THAT(error({"--store=ssd"}),

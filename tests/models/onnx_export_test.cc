@@ -431,6 +431,7 @@ class ForeignModel : public CtrModel {
   }
   std::span<float> parameters() override { return parameters_; }
   std::span<const float> gradients() const override { return parameters_; }
+  std::span<float> mutable_gradients() override { return parameters_; }
 
  private:
   std::vector<float> parameters_;

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -87,7 +88,8 @@ class TrainerCudaTest : public testing::TestWithParam<Kind> {
                                     .over_arch_layer_sizes = {16, 1},
                                     .dropout = 0.1f,
                                     .seed = options.seed,
-                                    .max_batch_size = options.batch_size},
+                                    .max_batch_size = options.batch_size,
+                                    .precision = options.precision},
                                    ctx);
           },
           ctx);
@@ -122,6 +124,54 @@ TEST_P(TrainerCudaTest, LearnsWhatTheCpuLearnsAndGoesOnWithTheBitsOfAnUnstoppedR
   EXPECT_EQ(resumed.dense_hash, gpu.dense_hash);
   EXPECT_EQ(resumed.test.auc, gpu.test.auc);
   EXPECT_EQ(resumed.train_logloss, gpu.train_logloss);
+
+  TrainerOptions bf16 = SmallOptions();
+  bf16.precision = DensePrecision::kBf16;
+  EXPECT_NEAR(Train(Device::kCuda, bf16).test.auc, cpu.test.auc, 1e-3);
+}
+
+class TrainerFp16CudaTest : public TrainerCudaTest {};
+INSTANTIATE_TEST_SUITE_P(Models, TrainerFp16CudaTest,
+                         testing::Values(PlainKindOf<DcnModel, DcnOptions>("dcn")),
+                         [](const testing::TestParamInfo<Kind>& info) { return info.param.name; });
+
+// Rows and dense parameters leave the same steps out, and both go on from a checkpoint with the
+// scale that it had.
+TEST_P(TrainerFp16CudaTest, LearnsWithAScaledLossThatFindsItsWayDown) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  TrainerOptions options = SmallOptions();
+  options.precision = DensePrecision::kFp16;
+  const TrainReport fp16 = Train(Device::kCuda, options);
+  ASSERT_TRUE(fp16.loss_scale.has_value());
+  EXPECT_EQ(fp16.loss_scale->scale, 65536);
+  EXPECT_EQ(fp16.loss_scale->good_steps, fp16.steps);
+  EXPECT_EQ(fp16.loss_scale->skipped_steps, 0);
+  const TrainReport cpu = Train(Device::kCpu, SmallOptions());
+  EXPECT_NEAR(fp16.test.auc, cpu.test.auc, 2e-3);
+  EXPECT_NEAR(fp16.test.logloss, cpu.test.logloss, 1e-3);
+
+  // The gradients of some of the first steps lie beyond fp16.
+  options.loss_scale = 0x1p25f;
+  options.max_gradient_norm = 1e6;  // whose norm is infinite in these steps
+  const TrainReport high = Train(Device::kCuda, options);
+  ASSERT_TRUE(high.loss_scale.has_value());
+  const int64_t skipped = high.loss_scale->skipped_steps;
+  EXPECT_GT(skipped, 0);
+  EXPECT_LE(skipped, high.steps / 2);
+  EXPECT_EQ(high.loss_scale->scale, std::ldexp(1.0, 25 - static_cast<int>(skipped)));
+  EXPECT_TRUE(std::isfinite(high.test.logloss));
+  EXPECT_NE(high.dense_hash, fp16.dense_hash);
+  options.checkpoint_dir = test::TempDir() + "/checkpoints";
+  options.checkpoint_every = 2;
+  options.resume = true;
+  options.epochs = 1;
+  Train(Device::kCuda, options);
+  options.epochs = 2;
+  const TrainReport resumed = Train(Device::kCuda, options);
+  EXPECT_EQ(resumed.digest.hash, high.digest.hash);
+  EXPECT_EQ(resumed.dense_hash, high.dense_hash);
+  EXPECT_EQ(resumed.loss_scale->scale, high.loss_scale->scale);
+  EXPECT_EQ(resumed.loss_scale->skipped_steps, skipped);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, TrainerCudaTest,

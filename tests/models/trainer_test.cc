@@ -343,6 +343,7 @@ class ScriptedModel : public CtrModel {
     return GradientsReady(hooks, 0, static_cast<int64_t>(gradients_.size()));
   }
   std::span<float> parameters() override { return parameters_; }
+  std::span<float> mutable_gradients() override { return gradients_; }
   std::span<const float> gradients() const override { return gradients_; }
 
  private:

@@ -59,12 +59,12 @@ Result RunMlp(const ExecContext& ctx, Mlp& mlp, const Problem& p) {
 }
 
 TEST(Bf16Test, NamesAreReadBackAndOthersRefused) {
-  for (const DensePrecision precision :
-       {DensePrecision::kFp32, DensePrecision::kTf32, DensePrecision::kBf16}) {
+  for (const DensePrecision precision : {DensePrecision::kFp32, DensePrecision::kTf32,
+                                         DensePrecision::kBf16, DensePrecision::kFp16}) {
     EXPECT_EQ(*ParseDensePrecision(DensePrecisionName(precision)), precision);
   }
-  EXPECT_THAT(ParseDensePrecision("fp16"),
-              test::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("fp32, tf32 or bf16")));
+  EXPECT_THAT(ParseDensePrecision("fp8"), test::StatusIs(absl::StatusCode::kInvalidArgument,
+                                                         HasSubstr("fp32, tf32, bf16 or fp16")));
 }
 
 TEST(Bf16Test, AProcessorWithoutItIsRefusedWithFlagReasonAndRemedy) {

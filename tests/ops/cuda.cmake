@@ -15,6 +15,7 @@ set(_cuda_sources
     gradient_segment_sum_cuda_test.cu
     key_rows_cuda_test.cu
     linear_term_cuda_test.cc
+    loss_scale_cuda_test.cc
     mlp_bf16_cuda_test.cc
     mlp_cuda_test.cc
     ordered_sum_cuda_test.cu

@@ -11,6 +11,7 @@ hotrow_add_test(
           gemm_cuda_test.cc
           gradient_norm_test.cc
           linear_term_test.cc
+          loss_scale_test.cc
           mlp_test.cc
           ordered_sum_test.cc
           padded_dot_test.cc

@@ -75,11 +75,16 @@ TEST(DenseOptimizerCudaTest, EveryKindMovesParametersAndStateAsTheCpuDoes) {
                                            .average_decay = 0.9f};
       const float scale = 0.3f;
       test::DeviceArray<float> scale_there(std::vector<float>{scale});
+      test::DeviceArray<uint32_t> skips_there(std::vector<uint32_t>{0, 1});
       for (uint32_t step = 1; step <= 3; ++step) {
         const bool scaled = step == 2;
+        // Before each one, one that is left out.
+        HOTROW_ASSERT_OK(
+            DenseUpdate(stream.ctx(), config, on_gpu, 0.9f, step, nullptr, skips_there.data() + 1));
         HOTROW_ASSERT_OK(DenseUpdate({}, config, on_cpu, 0.9f, step, scaled ? &scale : nullptr));
         HOTROW_ASSERT_OK(DenseUpdate(stream.ctx(), config, on_gpu, 0.9f, step,
-                                     scaled ? scale_there.data() : nullptr));
+                                     scaled ? scale_there.data() : nullptr,
+                                     step == 3 ? nullptr : skips_there.data()));
       }
       parameters.ExpectBits(host.parameters);
       momentum1.ExpectBits(host.momentum1);

@@ -385,5 +385,19 @@ TEST(DenseOptimizerTest, AnyNumberOfTensorsFitsIntoLaunches) {
   }
 }
 
+TEST(DenseOptimizerTest, AStepThatIsLeftOutChangesNothing) {
+  const std::vector<float> gradients = {1, 2, 3};
+  std::vector<float> parameters = {4, 5, 6}, momentum1 = {7, 8, 9}, momentum2 = {1, 1, 1};
+  const DenseTensor tensor = {parameters, gradients, momentum1, momentum2};
+  const DenseOptimizerConfig adam = {.kind = DenseOptimizerKind::kAdam};
+  const uint32_t skips[] = {0, 1};
+  HOTROW_ASSERT_OK(DenseUpdate({}, adam, {&tensor, 1}, 1, 1, nullptr, &skips[1]));
+  EXPECT_EQ(parameters, (std::vector<float>{4, 5, 6}));
+  EXPECT_EQ(momentum1, (std::vector<float>{7, 8, 9}));
+  EXPECT_EQ(momentum2, (std::vector<float>{1, 1, 1}));
+  HOTROW_ASSERT_OK(DenseUpdate({}, adam, {&tensor, 1}, 1, 1, nullptr, &skips[0]));
+  EXPECT_NE(parameters[0], 4);
+}
+
 }  // namespace
 }  // namespace hotrow

@@ -151,26 +151,31 @@ class FusedTables {
         std::vector<std::byte>(static_cast<size_t>(FusedSparseUpdateWorkspaceBytes(
                                    std::ssize(p_.features), lookups, dim_max)),
                                std::byte{0xff}));
-    HOTROW_ASSERT_OK(
-        FusedSparseUpdate({.device = Device::kCuda, .stream = stream},
-                          {.features = problem.features,
-                           .batch_size = p_.batch_size,
-                           .offsets = problem.offsets.data(),
-                           .weights = problem.weights_or_null,
-                           .inverse = problem.inverse.data(),
-                           .row_offsets = row_offsets.data(),
-                           .lookup_order = lookup_order.data(),
-                           .num_rows = p_.num_rows(),
-                           .num_lookups = lookups,
-                           .tables = tables_,
-                           .rows = device_rows.data(),
-                           .learning_rate_factor = factor,
-                           .step = step,
-                           .seed = 5,
-                           .keys = keys.data(),
-                           .new_rows = device_new_rows.data(),
-                           .workspace = workspace.data(),
-                           .workspace_bytes = static_cast<int64_t>(workspace.size())}));
+    // First one that is left out.
+    DeviceArray<uint32_t> skips(std::vector<uint32_t>{1, 0});
+    for (int64_t skip = 0; skip < static_cast<int64_t>(skips.size()); ++skip) {
+      HOTROW_ASSERT_OK(
+          FusedSparseUpdate({.device = Device::kCuda, .stream = stream},
+                            {.features = problem.features,
+                             .batch_size = p_.batch_size,
+                             .offsets = problem.offsets.data(),
+                             .weights = problem.weights_or_null,
+                             .inverse = problem.inverse.data(),
+                             .row_offsets = row_offsets.data(),
+                             .lookup_order = lookup_order.data(),
+                             .num_rows = p_.num_rows(),
+                             .num_lookups = lookups,
+                             .tables = tables_,
+                             .rows = device_rows.data(),
+                             .learning_rate_factor = factor,
+                             .step = step,
+                             .seed = 5,
+                             .keys = keys.data(),
+                             .new_rows = device_new_rows.data(),
+                             .skip = step == 2 && skip == 1 ? nullptr : skips.data() + skip,
+                             .workspace = workspace.data(),
+                             .workspace_bytes = static_cast<int64_t>(workspace.size())}));
+    }
     EXPECT_EQ(device_new_rows.ToHost()[0], new_rows);
     ExpectSameBytes();
   }

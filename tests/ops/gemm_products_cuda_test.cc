@@ -1,16 +1,16 @@
 #include <cuda_runtime.h>  // has the typed cudaMalloc that device_array.cuh calls
 
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "ops/gemm_cuda_impl.h"
-#include "tests/ops/bf16_reference.h"
 #include "tests/ops/dense_cuda_test_util.h"
 #include "tests/ops/dense_test_util.h"
+#include "tests/ops/half_reference.h"
 #include "tests/support/device_array.cuh"
 #include "tests/support/gpu_test.h"
 #include "tests/support/status_matchers.h"
@@ -110,26 +110,24 @@ TEST(GemmProductsCudaTest, ProductsOfFloatsAreThoseOfTheirDefinition) {
   }
 }
 
-std::vector<uint16_t> ToBf16(const std::vector<float>& floats) {
+std::vector<uint16_t> ToHalves(WeightsPrecision format, const std::vector<float>& floats) {
   std::vector<uint16_t> out;
   for (const float x : floats) {
-    out.push_back(static_cast<uint16_t>(
-        std::bit_cast<uint32_t>(static_cast<float>(test::Rounded(double{x}))) >> 16));
+    out.push_back(test::ReferenceHalf(format, /*stochastic=*/false, x, /*word=*/0));
   }
   return out;
 }
-float FromBf16(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
 
 // Small whole numbers, so that nothing is rounded but the result.
-TEST(GemmProductsCudaTest, ProductsOfBf16GiveFloatsOrBf16) {
-  HOTROW_REQUIRE_GPU_OR_SKIP();
-  Products products(GemmPrecision::kBf16);
+void CheckHalfProducts(WeightsPrecision format) {
+  const bool is_fp16 = format == WeightsPrecision::kFp16;
+  Products products(is_fp16 ? GemmPrecision::kFp16 : GemmPrecision::kBf16);
   RandomStream random(3, RandomPurpose::kTest);
   for (const Shape& s : kShapes) {
     for (int way = 0; way < 12; ++way) {
       ColumnMajorProduct p = ProductOf(s, (way & 1) != 0, (way & 2) != 0);
       p.adds = way / 4 == 1;
-      p.bf16_result = way / 4 == 2;
+      p.half_result = way / 4 == 2;
       SCOPED_TRACE(testing::Message() << s.m << " x " << s.n << " x " << s.k << ", way " << way);
       std::vector<float> a(static_cast<size_t>(SizeOf(p.transpose_a, s.m, s.k, p.lda)));
       std::vector<float> b(static_cast<size_t>(SizeOf(p.transpose_b, s.k, s.n, p.ldb)));
@@ -137,24 +135,36 @@ TEST(GemmProductsCudaTest, ProductsOfBf16GiveFloatsOrBf16) {
         for (float& x : *numbers) x = std::nearbyint(8 * random.Normal());
       }
       const std::vector<float> c(static_cast<size_t>(s.n * p.ldc), 3.0f);
-      test::DeviceArray<uint16_t> a_there(ToBf16(a)), b_there(ToBf16(b)), c16_there(ToBf16(c));
+      test::DeviceArray<uint16_t> a_there(ToHalves(format, a)), b_there(ToHalves(format, b)),
+          c16_there(ToHalves(format, c));
       test::DeviceArray<float> c_there(c);
       p.a = a_there.data();
       p.b = b_there.data();
-      p.c = p.bf16_result ? static_cast<void*>(c16_there.data()) : c_there.data();
+      p.c = p.half_result ? static_cast<void*>(c16_there.data()) : c_there.data();
       products.Run(p);
       const std::vector<float> floats = c_there.ToHost();
       const std::vector<uint16_t> halves = c16_there.ToHost();
       for (int64_t j = 0; j < s.n; ++j) {
         for (int64_t i = 0; i < p.ldc; ++i) {
           const auto at = static_cast<size_t>(i + j * p.ldc);
-          const float got = p.bf16_result ? FromBf16(halves[at]) : floats[at];
+          const float got = p.half_result ? test::WidenedHalf(format, halves[at]) : floats[at];
           double want = i < s.m ? Sum(p, a, b, 0, i, j) + (p.adds ? 3.0 : 0.0) : 3.0;
-          if (p.bf16_result) want = test::Rounded(want);
+          if (p.half_result) {
+            const auto exact = static_cast<float>(want);
+            want = test::WidenedHalf(format, ToHalves(format, {exact})[0]);
+          }
           ASSERT_EQ(got, want) << i << ", " << j;
         }
       }
     }
+  }
+}
+
+TEST(GemmProductsCudaTest, ProductsOfHalvesGiveFloatsOrHalves) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  for (const WeightsPrecision format : test::kHalfPrecisions) {
+    SCOPED_TRACE(WeightsPrecisionName(format));
+    ASSERT_NO_FATAL_FAILURE(CheckHalfProducts(format));
   }
 }
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -30,7 +32,8 @@ Result RunOn(const test::GpuStream& stream, Mlp& mlp, const Problem& p) {
   return gpu.Get();
 }
 
-// With numbers that bf16 has, both precisions are exact: whatever is padded, masked or copied.
+// With numbers that bf16 and fp16 have, all precisions are exact: whatever is padded, masked or
+// copied.
 TEST(MlpBf16CudaTest, IsExactWhereTheNumbersAre) {
   HOTROW_REQUIRE_GPU_OR_SKIP();
   const test::GpuStream stream;
@@ -44,17 +47,51 @@ TEST(MlpBf16CudaTest, IsExactWhereTheNumbersAre) {
         const MlpOptions options = {
             .sizes = sizes, .relu_on_output = relu_on_output, .max_batch_size = batch_size + 3};
         const auto fp32 = NewMlp(options, stream.ctx());
-        const auto bf16 = NewMlp(InBf16(options), stream.ctx());
-        ASSERT_TRUE(fp32 != nullptr && bf16 != nullptr);
+        ASSERT_NE(fp32, nullptr);
         const Problem p = test::WholeMlpProblem(*fp32, options, batch_size);
         const Result want = RunOn(stream, *fp32, p);
-        const Result got = RunOn(stream, *bf16, p);
-        EXPECT_EQ(got.y, want.y);
-        EXPECT_EQ(got.dx, want.dx);
-        EXPECT_EQ(got.parameter_gradients, want.parameter_gradients);
+        for (const DensePrecision precision : {DensePrecision::kBf16, DensePrecision::kFp16}) {
+          MlpOptions of_half = options;
+          of_half.precision = precision;
+          const auto half = NewMlp(of_half, stream.ctx());
+          ASSERT_NE(half, nullptr);
+          const Result got = RunOn(stream, *half, p);
+          EXPECT_EQ(got.y, want.y);
+          EXPECT_EQ(got.dx, want.dx);
+          EXPECT_EQ(got.parameter_gradients, want.parameter_gradients);
+        }
       }
     }
   }
+}
+
+// 3 bits of fraction more than bf16, and an end at 65,504, beyond which lies infinity.
+TEST(MlpFp16CudaTest, IsNearerToFp32AndEndsEarlier) {
+  HOTROW_REQUIRE_GPU_OR_SKIP();
+  const test::GpuStream stream;
+  MlpOptions options = {.sizes = {40, 60, 33, 3}, .dropout = 0.3f, .seed = 9, .max_batch_size = 50};
+  const auto fp32 = NewMlp(options, stream.ctx());
+  ASSERT_NE(fp32, nullptr);
+  Problem p = test::RandomMlpProblem(*fp32, options, 50, 3);
+  const Result want = RunOn(stream, *fp32, p);
+  const auto error = [&](const Result& got) {
+    return test::RelativeError(got.y, std::vector<double>(want.y.begin(), want.y.end()));
+  };
+  options.precision = DensePrecision::kFp16;
+  const auto fp16 = NewMlp(options, stream.ctx());
+  ASSERT_NE(fp16, nullptr);
+  const auto bf16 = NewMlp(InBf16(options), stream.ctx());
+  ASSERT_NE(bf16, nullptr);
+  const Result got = RunOn(stream, *fp16, p);
+  EXPECT_LT(4 * error(got), error(RunOn(stream, *bf16, p)));
+  EXPECT_TRUE(RunOn(stream, *fp16, p) == got) << "another run gave other bits";
+  p.dy[7] = 1e5f;
+  const Result beyond = RunOn(stream, *fp16, p);
+  EXPECT_TRUE(std::any_of(beyond.parameter_gradients.begin(), beyond.parameter_gradients.end(),
+                          [](float g) { return !std::isfinite(g); }));
+  const Result within = RunOn(stream, *bf16, p);
+  EXPECT_TRUE(std::all_of(within.parameter_gradients.begin(), within.parameter_gradients.end(),
+                          [](float g) { return std::isfinite(g); }));
 }
 
 TEST(MlpBf16CudaTest, MatchesADoubleReferenceThatRoundsWhereItDoesAndRepeats) {

@@ -51,6 +51,7 @@ class GraphModel : public CtrModel {
                         float* embedding_gradient, const BackwardHooks& hooks) override;
   std::span<float> parameters() override { return parameters_.span(); }
   std::span<const float> gradients() const override { return gradients_.span(); }
+  std::span<float> mutable_gradients() override { return gradients_.span(); }
   std::vector<ParameterRange> untrained_parameters() const override;
   absl::Status EndStep(const ExecContext& ctx) override;
 

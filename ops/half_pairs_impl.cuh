@@ -1,20 +1,23 @@
-#ifndef HOTROW_OPS_BF16_PAIRS_IMPL_CUH_
-#define HOTROW_OPS_BF16_PAIRS_IMPL_CUH_
+#ifndef HOTROW_OPS_HALF_PAIRS_IMPL_CUH_
+#define HOTROW_OPS_HALF_PAIRS_IMPL_CUH_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "base/device_memory.h"
 #include "base/exec_context.h"
+#include "base/hopper.cuh"
 #include "base/math.h"
+#include "ops/dense_precision.h"
+#include "ops/gemm_cuda_impl.h"
 #include "ops/gemm_impl.h"
 #include "ops/launch_impl.cuh"
 
-// Matrices of bf16 as the products of networks read them (Mlp, CrossNetwork). Rows are padded to
-// kPairsAlignment numbers, whole 16-byte loads for the products. What a map with a bias reads has a
-// column more, of ones, and the bias is a column of its weights: so products add biases and sum
-// their gradients, in the order that makes products repeat. What is padded is zero on one side and
-// finite on the other, or is not read at all.
+// Matrices of bf16 or fp16 as the products of networks read them (Mlp, CrossNetwork). Rows are
+// padded to kPairsAlignment numbers, whole 16-byte loads for the products. What a map with a bias
+// reads has a column more, of ones, and the bias is a column of its weights: so products add biases
+// and sum their gradients, in the order that makes products repeat. What is padded is zero on one
+// side and finite on the other, or is not read at all.
 namespace hotrow::internal {
 
 inline constexpr int64_t kPairsAlignment = 16;
@@ -23,15 +26,33 @@ inline constexpr int64_t kPairsAlignment = 16;
 constexpr int64_t PairsStride(int64_t columns) { return RoundUp(columns, kPairsAlignment); }
 constexpr int64_t PairsStrideWithOnes(int64_t columns) { return PairsStride(columns + 1); }
 
-// Rows of bf16, two numbers a word, the first in the low half.
+enum class HalfFormat { kBf16, kFp16 };
+inline HalfFormat HalfFormatOf(DensePrecision precision) {
+  return precision == DensePrecision::kFp16 ? HalfFormat::kFp16 : HalfFormat::kBf16;
+}
+inline GemmPrecision GemmPrecisionOf(HalfFormat format) {
+  return format == HalfFormat::kFp16 ? GemmPrecision::kFp16 : GemmPrecision::kBf16;
+}
+
+// Rows of 16-bit numbers, two a word, the first in the low half. All threads take the same branch
+// on the format, beside loads and stores that cost more.
 struct Pairs {
   uint32_t* data = nullptr;
   int64_t stride = 0;  // words
+  HalfFormat format = HalfFormat::kBf16;
+
   __device__ uint32_t* row(int64_t r) const { return data + r * stride; }
+  // To the nearest; beyond the largest number to infinity.
+  __device__ uint32_t Pack(float low, float high) const {
+    return format == HalfFormat::kFp16 ? gpu::PackFp16(low, high) : gpu::PackBf16(low, high);
+  }
+  __device__ float2 Unpack(uint32_t pair) const {
+    return format == HalfFormat::kFp16 ? gpu::UnpackFp16(pair) : gpu::UnpackBf16(pair);
+  }
 };
 // Rows of `stride` numbers.
-inline Pairs PairsOf(DeviceBuffer<uint32_t>& buffer, int64_t stride) {
-  return {buffer.data(), stride / 2};
+inline Pairs PairsOf(DeviceBuffer<uint32_t>& buffer, int64_t stride, HalfFormat format) {
+  return {buffer.data(), stride / 2, format};
 }
 inline absl::StatusOr<DeviceBuffer<uint32_t>> NewPairs(int64_t rows, int64_t stride,
                                                        CudaStream stream) {
@@ -75,4 +96,4 @@ absl::Status UnpackGradientCuda(CudaStream stream, const UnpackGradientArgs& arg
 
 }  // namespace hotrow::internal
 
-#endif  // HOTROW_OPS_BF16_PAIRS_IMPL_CUH_
+#endif  // HOTROW_OPS_HALF_PAIRS_IMPL_CUH_

@@ -6,29 +6,25 @@
 
 #include "base/cuda_status.h"
 #include "base/device_memory.h"
-#include "base/hopper.cuh"
 #include "base/math.h"
 #include "base/status_macros.h"
-#include "ops/bf16_pairs_impl.cuh"
 #include "ops/cross_network_impl.h"
 #include "ops/gemm_cuda_impl.h"
+#include "ops/half_pairs_impl.cuh"
 #include "ops/launch_impl.cuh"
 
-// Layers of kMatrix with factors of bf16, on matrices as bf16_pairs_impl.cuh has them: the bias is
-// a column of W, or of U. What goes from layer to layer stays fp32, as do x_0 and the gradients of
-// both; t, which products write, is rounded.
+// Layers of kMatrix with factors of bf16 or fp16, on matrices as half_pairs_impl.cuh has them: the
+// bias is a column of W, or of U. What goes from layer to layer stays fp32, as do x_0 and the
+// gradients of both; t, which products write, is rounded.
 namespace hotrow::internal {
 namespace {
-
-using gpu::PackBf16;
-using gpu::UnpackBf16;
 
 constexpr char kName[] = "CrossNetwork";
 
 // Zeros, and ones in a column.
 __global__ void OnesKernel(int64_t rows, int64_t column, Pairs to) {
   ForEachWord(rows, to.stride, [=](int64_t r, int64_t w) {
-    to.row(r)[w] = PackBf16(2 * w == column ? 1.0f : 0.0f, 2 * w + 1 == column ? 1.0f : 0.0f);
+    to.row(r)[w] = to.Pack(2 * w == column ? 1.0f : 0.0f, 2 * w + 1 == column ? 1.0f : 0.0f);
   });
 }
 
@@ -38,7 +34,7 @@ __global__ void CrossPairsKernel(Pairs t, int64_t rows, int64_t columns, ConstMa
   const int64_t words = next.data == nullptr ? CeilDiv(columns, 2) : next.stride;
   ForEachWord(rows, words, [=](int64_t r, int64_t w) {
     const float2 crossing =
-        w < t.stride ? UnpackBf16(t.row(r)[w]) : make_float2(0, 0);  // next has a column more
+        w < t.stride ? t.Unpack(t.row(r)[w]) : make_float2(0, 0);  // next has a column more
     const auto at = [=](int64_t i, float z) {
       if (i > columns) return 0.0f;
       if (i == columns) return 1.0f;
@@ -48,7 +44,7 @@ __global__ void CrossPairsKernel(Pairs t, int64_t rows, int64_t columns, ConstMa
     };
     const float low = at(2 * w, crossing.x);
     const float high = at(2 * w + 1, crossing.y);
-    if (next.data != nullptr) next.row(r)[w] = PackBf16(low, high);
+    if (next.data != nullptr) next.row(r)[w] = next.Pack(low, high);
   });
 }
 
@@ -57,7 +53,7 @@ __global__ void CrossPairsKernel(Pairs t, int64_t rows, int64_t columns, ConstMa
 __global__ void CrossPairsGradKernel(ConstMatrix g, ConstMatrix x0, Pairs t, int64_t rows,
                                      int64_t columns, Matrix dx, bool adds_dx, bool ends_dx) {
   ForEachWord(rows, CeilDiv(columns, 2), [=](int64_t r, int64_t w) {
-    const float2 crossing = UnpackBf16(t.row(r)[w]);
+    const float2 crossing = t.Unpack(t.row(r)[w]);
     const auto at = [=](int64_t i, float z) {
       if (i >= columns) return 0.0f;
       const float gradient = g.row(r)[i];
@@ -70,14 +66,15 @@ __global__ void CrossPairsGradKernel(ConstMatrix g, ConstMatrix x0, Pairs t, int
     };
     const float low = at(2 * w, crossing.x);
     const float high = at(2 * w + 1, crossing.y);
-    t.row(r)[w] = PackBf16(low, high);
+    t.row(r)[w] = t.Pack(low, high);
   });
 }
 
-class CrossMatrixBf16Cuda : public CrossEngine {
+class CrossMatrixHalfCuda : public CrossEngine {
  public:
-  explicit CrossMatrixBf16Cuda(const CrossShape& shape)
+  CrossMatrixHalfCuda(const CrossShape& shape, HalfFormat format)
       : shape_(shape),
+        format_(format),
         in_stride_(PairsStrideWithOnes(shape.width)),
         t_stride_(PairsStride(shape.width)),
         h_stride_(PairsStrideWithOnes(shape.rank)) {}
@@ -105,7 +102,12 @@ class CrossMatrixBf16Cuda : public CrossEngine {
     return gemm_->Run(stream, product, workspace_.data());
   }
 
+  Pairs PairsOf(DeviceBuffer<uint32_t>& buffer, int64_t stride) const {
+    return internal::PairsOf(buffer, stride, format_);
+  }
+
   const CrossShape shape_;
+  const HalfFormat format_;
   const int64_t in_stride_, t_stride_, h_stride_;
   std::vector<Layer> layers_;
   std::unique_ptr<GemmCuda> gemm_;
@@ -114,8 +116,8 @@ class CrossMatrixBf16Cuda : public CrossEngine {
   DeviceBuffer<float> gradient_;       // of W and b, or of U and b
 };
 
-absl::Status CrossMatrixBf16Cuda::Init(CudaStream stream) {
-  HOTROW_ASSIGN_OR_RETURN(gemm_, GemmCuda::Create(GemmPrecision::kBf16));
+absl::Status CrossMatrixHalfCuda::Init(CudaStream stream) {
+  HOTROW_ASSIGN_OR_RETURN(gemm_, GemmCuda::Create(GemmPrecisionOf(format_)));
   HOTROW_ASSIGN_OR_RETURN(workspace_, DeviceBuffer<std::byte>::Create(kGemmWorkspaceBytes, stream));
   const int64_t batch = shape_.max_batch_size;
   const int64_t width = shape_.width;
@@ -145,7 +147,7 @@ absl::Status CrossMatrixBf16Cuda::Init(CudaStream stream) {
   return absl::OkStatus();
 }
 
-absl::Status CrossMatrixBf16Cuda::PackWeights(CudaStream stream, const float* parameters,
+absl::Status CrossMatrixHalfCuda::PackWeights(CudaStream stream, const float* parameters,
                                               Layer& layer) {
   const float* const bias = parameters + layer.bias_offset;
   const int64_t width = shape_.width;
@@ -164,7 +166,7 @@ absl::Status CrossMatrixBf16Cuda::PackWeights(CudaStream stream, const float* pa
                                .to = PairsOf(layer.u, h_stride_)});
 }
 
-absl::Status CrossMatrixBf16Cuda::Forward(const ExecContext& ctx,
+absl::Status CrossMatrixHalfCuda::Forward(const ExecContext& ctx,
                                           const CrossNetwork::ForwardArgs& args) {
   const int64_t rows = args.batch_size;
   const int64_t width = shape_.width;
@@ -186,7 +188,7 @@ absl::Status CrossMatrixBf16Cuda::Forward(const ExecContext& ctx,
                                   .ldb = in_stride_,
                                   .c = layer.crossings.data(),
                                   .ldc = t_stride_,
-                                  .bf16_result = true};
+                                  .half_result = true};
     if (shape_.low_rank()) {
       ColumnMajorProduct down = product;
       down.m = shape_.rank;
@@ -214,7 +216,7 @@ absl::Status CrossMatrixBf16Cuda::Forward(const ExecContext& ctx,
 
 // dy is d(loss)/d(x_{l+1}), then of x_l, which is that + W^T dt: products add to it. That of x_0
 // goes to dx, which has collected the rest by then.
-absl::Status CrossMatrixBf16Cuda::BackwardInput(const ExecContext& ctx,
+absl::Status CrossMatrixHalfCuda::BackwardInput(const ExecContext& ctx,
                                                 const CrossNetwork::ForwardArgs& forward,
                                                 const CrossNetwork::BackwardArgs& args) {
   const int64_t rows = forward.batch_size;
@@ -248,7 +250,7 @@ absl::Status CrossMatrixBf16Cuda::BackwardInput(const ExecContext& ctx,
                                                    .ldb = t_stride_,
                                                    .c = layer.hidden_gradient.data(),
                                                    .ldc = h_stride_,
-                                                   .bf16_result = true}));
+                                                   .half_result = true}));
       product.k = shape_.rank;
       product.b = layer.hidden_gradient.data();
       product.ldb = h_stride_;
@@ -259,7 +261,7 @@ absl::Status CrossMatrixBf16Cuda::BackwardInput(const ExecContext& ctx,
   return absl::OkStatus();
 }
 
-absl::Status CrossMatrixBf16Cuda::BackwardParameters(const ExecContext& ctx,
+absl::Status CrossMatrixHalfCuda::BackwardParameters(const ExecContext& ctx,
                                                      const CrossNetwork::ForwardArgs& forward,
                                                      const CrossNetwork::BackwardArgs& args) {
   const int64_t rows = forward.batch_size;
@@ -321,7 +323,7 @@ absl::Status CrossMatrixBf16Cuda::BackwardParameters(const ExecContext& ctx,
   return absl::OkStatus();
 }
 
-int64_t CrossMatrixBf16Cuda::bytes() const {
+int64_t CrossMatrixHalfCuda::bytes() const {
   int64_t bytes = workspace_.bytes() + outputs_.bytes() + gradient_.bytes();
   for (const Layer& layer : layers_) {
     bytes += layer.inputs.bytes() + layer.weights.bytes() + layer.u.bytes() +
@@ -332,9 +334,10 @@ int64_t CrossMatrixBf16Cuda::bytes() const {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CrossEngine>> NewCrossMatrixBf16Cuda(const CrossShape& shape,
+absl::StatusOr<std::unique_ptr<CrossEngine>> NewCrossMatrixHalfCuda(const CrossShape& shape,
+                                                                    DensePrecision precision,
                                                                     CudaStream stream) {
-  auto engine = std::make_unique<CrossMatrixBf16Cuda>(shape);
+  auto engine = std::make_unique<CrossMatrixHalfCuda>(shape, HalfFormatOf(precision));
   HOTROW_RETURN_IF_ERROR(engine->Init(stream));
   return engine;
 }

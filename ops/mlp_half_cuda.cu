@@ -6,35 +6,31 @@
 
 #include "base/cuda_status.h"
 #include "base/device_memory.h"
-#include "base/hopper.cuh"
 #include "base/math.h"
 #include "base/status_macros.h"
-#include "ops/bf16_pairs_impl.cuh"
 #include "ops/dropout_impl.h"
 #include "ops/gemm_cuda_impl.h"
+#include "ops/half_pairs_impl.cuh"
 #include "ops/launch_impl.cuh"
 #include "ops/mlp_impl.h"
 
-// Layers in bf16 with sums in fp32, on matrices as bf16_pairs_impl.cuh has them.
+// Layers in bf16 or fp16 with sums in fp32, on matrices as half_pairs_impl.cuh has them.
 //
 // ReLU stands in kernels of its own: nothing in cublasLt's epilogues promises that a NaN stays one,
 // by which a trainer knows that a model has gone astray.
 namespace hotrow::internal {
 namespace {
 
-using gpu::PackBf16;
-using gpu::UnpackBf16;
-
 constexpr char kName[] = "Mlp";
 // ReLU of a hidden layer's outputs, which makes them the input of the next one: the column of ones
 // and zeros behind them.
 __global__ void ReluPairsKernel(int64_t rows, int64_t columns, Pairs y) {
   ForEachWord(rows, y.stride, [=](int64_t r, int64_t w) {
-    const float2 z = UnpackBf16(y.row(r)[w]);
+    const float2 z = y.Unpack(y.row(r)[w]);
     const auto at = [=](int64_t c, float x) {
       return c < columns ? Relu(x) : c == columns ? 1.0f : 0.0f;
     };
-    y.row(r)[w] = PackBf16(at(2 * w, z.x), at(2 * w + 1, z.y));
+    y.row(r)[w] = y.Pack(at(2 * w, z.x), at(2 * w + 1, z.y));
   });
 }
 
@@ -50,12 +46,12 @@ __global__ void ReluOutputKernel(Matrix y, int64_t rows, int64_t columns, Pairs 
     };
     const float low = at(2 * w);
     const float high = at(2 * w + 1);
-    if (kept.data != nullptr) kept.row(r)[w] = PackBf16(low, high);
+    if (kept.data != nullptr) kept.row(r)[w] = kept.Pack(low, high);
   });
 }
 
-// The definition in ops/dropout.h, on bf16: args.data and its stride are not read. A thread a
-// group.
+// The definition in ops/dropout.h, on numbers of 16 bits: args.data and its stride are not read. A
+// thread a group.
 __global__ void DropoutPairsKernel(DropoutArgs args, uint32_t threshold, Pairs data) {
   const float kept_share = 1.0f - args.rate;
   const int64_t end = DropoutEndGroup(args);
@@ -63,8 +59,8 @@ __global__ void DropoutPairsKernel(DropoutArgs args, uint32_t threshold, Pairs d
        group += GridThreads()) {
     ForDropoutGroup(args, threshold, group, [=](int64_t row, int64_t column, bool kept) {
       auto* const number = reinterpret_cast<uint16_t*>(data.row(row)) + column;
-      const float x = UnpackBf16(*number).x;
-      *number = static_cast<uint16_t>(PackBf16(kept ? x / kept_share : 0.0f, 0.0f));
+      const float x = data.Unpack(*number).x;
+      *number = static_cast<uint16_t>(data.Pack(kept ? x / kept_share : 0.0f, 0.0f));
     });
   }
 }
@@ -74,16 +70,16 @@ __global__ void DropoutPairsKernel(DropoutArgs args, uint32_t threshold, Pairs d
 __global__ void MaskPairsKernel(Pairs y, int64_t rows, int64_t columns, float kept_share,
                                 Pairs gradient) {
   ForEachWord(rows, CeilDiv(columns, 2), [=](int64_t r, int64_t w) {
-    const float2 output = UnpackBf16(y.row(r)[w]);
-    const float2 g = UnpackBf16(gradient.row(r)[w]);
+    const float2 output = y.Unpack(y.row(r)[w]);
+    const float2 g = gradient.Unpack(gradient.row(r)[w]);
     gradient.row(r)[w] =
-        PackBf16(ReluGrad(output.x, g.x / kept_share), ReluGrad(output.y, g.y / kept_share));
+        gradient.Pack(ReluGrad(output.x, g.x / kept_share), ReluGrad(output.y, g.y / kept_share));
   });
 }
 
-class MlpBf16Cuda : public MlpEngine {
+class MlpHalfCuda : public MlpEngine {
  public:
-  explicit MlpBf16Cuda(const MlpShape& shape) : shape_(shape) {}
+  MlpHalfCuda(const MlpShape& shape, HalfFormat format) : shape_(shape), format_(format) {}
   absl::Status Init(CudaStream stream);
 
   absl::Status Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) override;
@@ -107,15 +103,20 @@ class MlpBf16Cuda : public MlpEngine {
     return gemm_->Run(stream, product, workspace_.data());
   }
 
+  Pairs PairsOf(DeviceBuffer<uint32_t>& buffer, int64_t stride) const {
+    return internal::PairsOf(buffer, stride, format_);
+  }
+
   const MlpShape shape_;
+  const HalfFormat format_;
   std::vector<Layer> layers_;
   std::unique_ptr<GemmCuda> gemm_;
   DeviceBuffer<std::byte> workspace_;       // of gemm_
   DeviceBuffer<float> parameter_gradient_;  // of one layer, [out, in_stride]
 };
 
-absl::Status MlpBf16Cuda::Init(CudaStream stream) {
-  HOTROW_ASSIGN_OR_RETURN(gemm_, GemmCuda::Create(GemmPrecision::kBf16));
+absl::Status MlpHalfCuda::Init(CudaStream stream) {
+  HOTROW_ASSIGN_OR_RETURN(gemm_, GemmCuda::Create(GemmPrecisionOf(format_)));
   HOTROW_ASSIGN_OR_RETURN(workspace_, DeviceBuffer<std::byte>::Create(kGemmWorkspaceBytes, stream));
   layers_.resize(shape_.layers.size());
   int64_t largest = 0;
@@ -139,7 +140,7 @@ absl::Status MlpBf16Cuda::Init(CudaStream stream) {
   return absl::OkStatus();
 }
 
-absl::Status MlpBf16Cuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) {
+absl::Status MlpHalfCuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs& args) {
   const int64_t rows = args.batch_size;
   if (rows == 0) return absl::OkStatus();
   for (Layer& layer : layers_) {
@@ -179,7 +180,7 @@ absl::Status MlpBf16Cuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs
     Layer& next = layers_[l + 1];
     product.c = next.inputs.data();
     product.ldc = next.in_stride;
-    product.bf16_result = true;
+    product.half_result = true;
     HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, product));
     const Pairs y = PairsOf(next.inputs, next.in_stride);
     ReluPairsKernel<<<BlocksOfRows(rows), kThreadsPerBlock, 0, ctx.stream>>>(rows, layer.out, y);
@@ -194,7 +195,7 @@ absl::Status MlpBf16Cuda::Forward(const ExecContext& ctx, const Mlp::ForwardArgs
   return absl::OkStatus();
 }
 
-absl::Status MlpBf16Cuda::BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
+absl::Status MlpHalfCuda::BackwardInput(const ExecContext& ctx, const Mlp::ForwardArgs& forward,
                                         const Mlp::BackwardArgs& args) {
   const int64_t rows = forward.batch_size;
   if (rows == 0) return absl::OkStatus();
@@ -226,14 +227,14 @@ absl::Status MlpBf16Cuda::BackwardInput(const ExecContext& ctx, const Mlp::Forwa
     if (l > 0) {
       product.c = layers_[l - 1].gradients.data();
       product.ldc = layers_[l - 1].grad_stride;
-      product.bf16_result = true;
+      product.half_result = true;
     }
     HOTROW_RETURN_IF_ERROR(Multiply(ctx.stream, product));
   }
   return absl::OkStatus();
 }
 
-absl::Status MlpBf16Cuda::BackwardParameters(const ExecContext& ctx,
+absl::Status MlpHalfCuda::BackwardParameters(const ExecContext& ctx,
                                              const Mlp::ForwardArgs& forward,
                                              const Mlp::BackwardArgs& args) {
   const int64_t rows = forward.batch_size;
@@ -269,7 +270,7 @@ absl::Status MlpBf16Cuda::BackwardParameters(const ExecContext& ctx,
   return absl::OkStatus();
 }
 
-int64_t MlpBf16Cuda::bytes() const {
+int64_t MlpHalfCuda::bytes() const {
   int64_t bytes = workspace_.bytes() + parameter_gradient_.bytes();
   for (const Layer& layer : layers_) {
     bytes +=
@@ -280,9 +281,10 @@ int64_t MlpBf16Cuda::bytes() const {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpBf16Cuda(const MlpShape& shape,
+absl::StatusOr<std::unique_ptr<MlpEngine>> NewMlpHalfCuda(const MlpShape& shape,
+                                                          DensePrecision precision,
                                                           CudaStream stream) {
-  auto engine = std::make_unique<MlpBf16Cuda>(shape);
+  auto engine = std::make_unique<MlpHalfCuda>(shape, HalfFormatOf(precision));
   HOTROW_RETURN_IF_ERROR(engine->Init(stream));
   return engine;
 }

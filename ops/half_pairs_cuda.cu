@@ -1,5 +1,4 @@
-#include "base/hopper.cuh"
-#include "ops/bf16_pairs_impl.cuh"
+#include "ops/half_pairs_impl.cuh"
 
 namespace hotrow::internal {
 namespace {
@@ -11,7 +10,7 @@ __global__ void PackRowsKernel(PackRowsArgs args) {
       if (c > args.columns) return 0.0f;
       return args.behind == nullptr ? 1.0f : args.behind[r];
     };
-    args.to.row(r)[w] = gpu::PackBf16(at(2 * w), at(2 * w + 1));
+    args.to.row(r)[w] = args.to.Pack(at(2 * w), at(2 * w + 1));
   });
 }
 
